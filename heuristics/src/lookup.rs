@@ -1,0 +1,119 @@
+//! Finds the selector of a device: exact device, else same capability, else PAT's analytic rules. Never an error.
+
+use crate::{Device, PackShape, Selector, Tile, analytic, generated};
+
+/// How a device's choices are made.
+#[derive(Clone, Copy, Debug)]
+pub enum Match {
+    /// A selector measured on this very device.
+    Exact(&'static Selector),
+    /// A selector measured on another device of the same capability and as many units at most.
+    SameCapability(&'static Selector),
+    /// PAT's analytic rules: nothing alike was measured.
+    Analytic,
+}
+
+/// The choices for one device: a [`Match`] and the tiles that this device can run.
+#[derive(Clone, Debug)]
+pub struct Selection {
+    /// How the choices are made.
+    pub matched: Match,
+    feasible: Vec<Tile>,
+}
+
+impl Selection {
+    /// The tile for a pack; PAT's rules over the device's feasible tiles where no selector matched.
+    #[inline]
+    pub fn select(&self, shape: &PackShape) -> Tile {
+        match self.matched {
+            Match::Exact(selector) | Match::SameCapability(selector) => selector.select(shape),
+            Match::Analytic => analytic::pat(&self.feasible, shape).unwrap_or(self.feasible[0]),
+        }
+    }
+
+    /// Whether these choices come from measurements of this very device.
+    pub const fn is_exact(&self) -> bool {
+        matches!(self.matched, Match::Exact(_))
+    }
+}
+
+/// The choices for `device` among the selectors emitted into this crate.
+///
+/// `feasible` are the tiles that can run every supported shape on the device.
+///
+/// # Panics
+/// If `feasible` is empty: a device that can run no tile has no backend.
+pub fn lookup(device: &Device<'_>, feasible: &[Tile]) -> Selection {
+    lookup_among(generated::SELECTORS, device, feasible)
+}
+
+/// [`lookup`] among given selectors.
+///
+/// # Panics
+/// If `feasible` is empty.
+pub fn lookup_among(selectors: &[&'static Selector], device: &Device<'_>, feasible: &[Tile]) -> Selection {
+    assert!(!feasible.is_empty(), "a device that can run no tile has no backend");
+    let alike = || selectors.iter().copied().filter(|s| s.device.backend == device.backend);
+    let exact = alike().find(|s| s.device.name == device.name && s.device.capability == device.capability);
+    // A selector of a device with more units may share a work item among more threads than this one has.
+    let same_capability = || {
+        alike()
+            .filter(|s| s.device.capability == device.capability && s.device.units <= device.units)
+            .filter(|s| s.portfolio.iter().all(|tile| feasible.contains(tile)))
+            .max_by_key(|s| s.device.units)
+    };
+    let matched = match exact {
+        Some(selector) => Match::Exact(selector),
+        None => same_capability().map_or(Match::Analytic, Match::SameCapability),
+    };
+    Selection { matched, feasible: feasible.to_vec() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Backend, Domain};
+
+    const TILE: Tile = Tile { m: 4, n: 64, warps: 1, stages: 1 };
+    const ANY: Domain =
+        Domain { min: PackShape::from_values([0; PackShape::COUNT]), max: PackShape::from_values([u32::MAX; PackShape::COUNT]) };
+
+    const fn selector(name: &'static str, units: u32) -> Selector {
+        let device = Device { backend: Backend::Cpu, name, capability: "avx2", units };
+        Selector { device, domain: ANY, portfolio: &[TILE], safe_default: TILE, choose: |_| TILE }
+    }
+
+    static SMALL: Selector = selector("small", 2);
+    static LARGE: Selector = selector("large", 8);
+
+    fn found(name: &str, capability: &str, units: u32) -> Match {
+        let device = Device { backend: Backend::Cpu, name, capability, units };
+        lookup_among(&[&SMALL, &LARGE], &device, &[TILE]).matched
+    }
+
+    #[test]
+    fn the_exact_device_comes_first() {
+        assert!(matches!(found("small", "avx2", 2), Match::Exact(s) if s.device.name == "small"));
+    }
+
+    #[test]
+    fn then_the_largest_alike_device_that_is_not_larger() {
+        assert!(matches!(found("other", "avx2", 4), Match::SameCapability(s) if s.device.name == "small"));
+        assert!(matches!(found("other", "avx2", 16), Match::SameCapability(s) if s.device.name == "large"));
+    }
+
+    #[test]
+    fn then_the_analytic_rules() {
+        assert!(matches!(found("other", "neon", 4), Match::Analytic));
+        assert!(matches!(found("other", "avx2", 1), Match::Analytic));
+    }
+
+    #[test]
+    fn a_selector_that_names_a_tile_the_device_cannot_run_is_passed_over() {
+        let device = Device { backend: Backend::Cpu, name: "other", capability: "avx2", units: 8 };
+        let others = [Tile { m: 1, ..TILE }];
+        let selection = lookup_among(&[&SMALL, &LARGE], &device, &others);
+        assert!(matches!(selection.matched, Match::Analytic));
+        assert_eq!(selection.select(&PackShape::from_values([1; PackShape::COUNT])), others[0]);
+    }
+}

@@ -1,0 +1,221 @@
+//! What the host knows of a batch's layout and of one pack in it: whole numbers only.
+
+use crate::record::whole_number_record;
+use core::fmt;
+use core::str::FromStr;
+
+/// Element type of Q, K, V and the output. Accumulation is always f32.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Dtype {
+    /// IEEE half precision.
+    F16,
+    /// bfloat16.
+    Bf16,
+    /// IEEE single precision.
+    F32,
+}
+
+impl Dtype {
+    /// Every element type, in the order of [`Dtype::code`].
+    pub const ALL: [Dtype; 3] = [Dtype::F16, Dtype::Bf16, Dtype::F32];
+
+    /// The whole number that stands for it in features and measurements.
+    pub const fn code(self) -> u32 {
+        self as u32
+    }
+
+    /// The element type with this [`Dtype::code`].
+    pub fn from_code(code: u32) -> Option<Self> {
+        Self::ALL.get(code as usize).copied()
+    }
+
+    /// Size of one element in bytes.
+    pub const fn bytes(self) -> usize {
+        match self {
+            Dtype::F16 | Dtype::Bf16 => 2,
+            Dtype::F32 => 4,
+        }
+    }
+
+    /// Its name as written in scenarios and reports.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Dtype::F16 => "f16",
+            Dtype::Bf16 => "bf16",
+            Dtype::F32 => "f32",
+        }
+    }
+}
+
+impl fmt::Display for Dtype {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// A text that names no element type.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnknownDtype(String);
+
+impl fmt::Display for UnknownDtype {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "`{}` is not an element type; use f16, bf16 or f32", self.0)
+    }
+}
+
+impl std::error::Error for UnknownDtype {}
+
+impl FromStr for Dtype {
+    type Err = UnknownDtype;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        Self::ALL.into_iter().find(|dtype| dtype.name() == text).ok_or_else(|| UnknownDtype(text.to_owned()))
+    }
+}
+
+/// Layout of one attention layer: equal for all requests of a batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Geometry {
+    /// Query heads.
+    pub q_heads: u32,
+    /// Heads of K and V; divides `q_heads`.
+    pub kv_heads: u32,
+    /// Elements of one head's vector.
+    pub head_dim: u32,
+    /// Tokens of one page.
+    pub page_size: u32,
+    /// Element type of Q, K, V and the output.
+    pub dtype: Dtype,
+}
+
+/// Why a [`Geometry`] describes no attention layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GeometryError {
+    /// The named field is zero.
+    Zero(&'static str),
+    /// `q_heads` is not a multiple of `kv_heads`.
+    HeadsDoNotDivide {
+        /// Query heads.
+        q_heads: u32,
+        /// KV heads.
+        kv_heads: u32,
+    },
+}
+
+impl fmt::Display for GeometryError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Zero(field) => write!(f, "{field} must be at least 1"),
+            Self::HeadsDoNotDivide { q_heads, kv_heads } => {
+                write!(f, "q_heads ({q_heads}) must be a multiple of kv_heads ({kv_heads})")
+            }
+        }
+    }
+}
+
+impl std::error::Error for GeometryError {}
+
+impl Geometry {
+    /// Checks that the numbers describe an attention layer.
+    ///
+    /// # Errors
+    /// A zero field, or query heads that are not a multiple of the KV heads.
+    pub fn validate(&self) -> Result<(), GeometryError> {
+        let fields = [
+            ("q_heads", self.q_heads),
+            ("kv_heads", self.kv_heads),
+            ("head_dim", self.head_dim),
+            ("page_size", self.page_size),
+        ];
+        if let Some((name, _)) = fields.iter().find(|(_, value)| *value == 0) {
+            return Err(GeometryError::Zero(name));
+        }
+        if !self.q_heads.is_multiple_of(self.kv_heads) {
+            return Err(GeometryError::HeadsDoNotDivide { q_heads: self.q_heads, kv_heads: self.kv_heads });
+        }
+        Ok(())
+    }
+
+    /// Query heads that share one KV head.
+    pub const fn gqa_ratio(&self) -> u32 {
+        self.q_heads / self.kv_heads
+    }
+
+    /// Bytes of K and V of one token over all KV heads.
+    pub const fn kv_bytes_per_token(&self) -> usize {
+        2 * self.kv_heads as usize * self.head_dim as usize * self.dtype.bytes()
+    }
+}
+
+whole_number_record! {
+    /// What a selector may ask about a pack. A choice is a pure function of these numbers, so it is equal on every rank.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+    pub struct PackShape: u32 {
+        #[doc = "query rows of one KV head: requests x GQA ratio"]
+        rows,
+        #[doc = "KV tokens, rounded up to whole pages"]
+        kv_len,
+        #[doc = "packs in the batch"]
+        packs,
+        #[doc = "KV heads: work items a pack has at least"]
+        kv_heads,
+        #[doc = "query heads per KV head"]
+        gqa_ratio,
+        #[doc = "elements of one head's vector"]
+        head_dim,
+        #[doc = "tokens of one page"]
+        page_size,
+        #[doc = "element type: 0 f16, 1 bf16, 2 f32"]
+        dtype,
+    }
+}
+
+impl PackShape {
+    /// The shape of a pack of `requests` over `kv_tokens` tokens in a batch of `packs` packs.
+    ///
+    /// `kv_tokens` is rounded up to whole pages, so that a request that grows inside its last page keeps its choice.
+    pub const fn of_pack(geometry: &Geometry, requests: u32, kv_tokens: u32, packs: u32) -> Self {
+        let page_size = geometry.page_size;
+        Self {
+            rows: requests.saturating_mul(geometry.gqa_ratio()),
+            kv_len: kv_tokens.div_ceil(page_size).saturating_mul(page_size),
+            packs,
+            kv_heads: geometry.kv_heads,
+            gqa_ratio: geometry.gqa_ratio(),
+            head_dim: geometry.head_dim,
+            page_size,
+            dtype: geometry.dtype.code(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LLAMA: Geometry = Geometry { q_heads: 32, kv_heads: 8, head_dim: 128, page_size: 32, dtype: Dtype::F16 };
+
+    #[test]
+    fn a_shape_counts_whole_pages_and_packed_rows() {
+        let shape = PackShape::of_pack(&LLAMA, 3, 33, 7);
+        assert_eq!((shape.rows, shape.kv_len, shape.packs), (12, 64, 7));
+        assert_eq!(PackShape::from_values(shape.values()), shape);
+    }
+
+    #[test]
+    fn dtype_codes_and_names_are_inverse() {
+        for dtype in Dtype::ALL {
+            assert_eq!(Dtype::from_code(dtype.code()), Some(dtype));
+            assert_eq!(dtype.name().parse(), Ok(dtype));
+        }
+        assert_eq!(Dtype::from_code(3), None);
+    }
+
+    #[test]
+    fn heads_that_do_not_divide_are_refused() {
+        assert_eq!(LLAMA.validate(), Ok(()));
+        let odd = Geometry { q_heads: 10, ..LLAMA };
+        assert!(odd.validate().is_err_and(|e| e.to_string().contains("multiple")));
+        assert_eq!(Geometry { page_size: 0, ..LLAMA }.validate(), Err(GeometryError::Zero("page_size")));
+    }
+}

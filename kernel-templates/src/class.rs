@@ -1,0 +1,36 @@
+//! What is compiled into a kernel beside its tile.
+
+use core::fmt;
+use tilewright_heuristics::{Dtype, Geometry};
+
+/// A class of kernels: all that is a compile-time constant beside the tile. A tile is feasible for a class, not for one batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Class {
+    /// Elements of one head's vector.
+    pub head_dim: u32,
+    /// Element type of Q, K, V and the output.
+    pub dtype: Dtype,
+}
+
+impl Class {
+    /// The head dimensions that kernels exist for.
+    pub const HEAD_DIMS: [u32; 3] = [64, 128, 256];
+
+    /// The class that serves a geometry.
+    pub const fn of(geometry: &Geometry) -> Self {
+        Self { head_dim: geometry.head_dim, dtype: geometry.dtype }
+    }
+
+    /// Every class that a device has to serve.
+    pub fn all() -> impl Iterator<Item = Self> {
+        Self::HEAD_DIMS
+            .into_iter()
+            .flat_map(|head_dim| Dtype::ALL.into_iter().map(move |dtype| Self { head_dim, dtype }))
+    }
+}
+
+impl fmt::Display for Class {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "head_dim {} {}", self.head_dim, self.dtype)
+    }
+}

@@ -1,0 +1,39 @@
+//! What the CPU kernel needs in memory for a tile: known before it runs, used by the rules and by the kernel itself.
+
+use crate::Class;
+use tilewright_heuristics::Tile;
+
+/// Bytes of f32 scratch that one thread works in: queries, scores, accumulators and the widened K and V tile.
+///
+/// The kernel in `runtime` allocates by these sizes, so that a rule about scratch is a rule about what really happens.
+pub const fn scratch_bytes(tile: &Tile, class: &Class) -> usize {
+    4 * (query_elements(tile, class) + score_elements(tile) + accumulator_elements(tile, class) + kv_elements(tile, class))
+}
+
+/// f32 elements of the scaled queries: `[m, head_dim]`.
+pub const fn query_elements(tile: &Tile, class: &Class) -> usize {
+    tile.m as usize * class.head_dim as usize
+}
+
+/// f32 elements of the scores: `[m, n]`.
+pub const fn score_elements(tile: &Tile) -> usize {
+    tile.m as usize * tile.n as usize
+}
+
+/// f32 elements of the accumulated output with its maximum and sum: `[m, head_dim + 2]`.
+pub const fn accumulator_elements(tile: &Tile, class: &Class) -> usize {
+    tile.m as usize * (class.head_dim as usize + 2)
+}
+
+/// f32 elements of one tile of K or V after widening, `[n, head_dim]`; f32 pages are read in place and need none.
+pub const fn kv_elements(tile: &Tile, class: &Class) -> usize {
+    match class.dtype {
+        tilewright_heuristics::Dtype::F32 => 0,
+        _ => tile.n as usize * class.head_dim as usize,
+    }
+}
+
+/// Bytes of K and V that are on their way from memory while one tile is computed.
+pub const fn prefetched_bytes(tile: &Tile, class: &Class) -> usize {
+    2 * (tile.stages as usize - 1) * tile.n as usize * class.head_dim as usize * class.dtype.bytes()
+}

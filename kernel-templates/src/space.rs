@@ -1,0 +1,129 @@
+//! The space: every tile of a backend, declared as one grid.
+
+use crate::{Class, Infeasible, Limits, check};
+use tilewright_heuristics::{Backend, Tile};
+
+/// The values that each parameter may take.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Grid {
+    /// Query rows of one pass.
+    pub m: &'static [u16],
+    /// KV tokens of one step.
+    pub n: &'static [u16],
+    /// Warps of a CTA, or threads that share a work item.
+    pub warps: &'static [u16],
+    /// KV tiles in flight.
+    pub stages: &'static [u16],
+}
+
+/// The grid of the CPU backend. m reaches down to 1: without padding to a matrix unit a single row is worth its own kernel.
+const CPU: Grid = Grid {
+    m: &[1, 2, 4, 8, 16, 32, 64],
+    n: &[16, 32, 64, 128, 256],
+    warps: &[1, 2, 4, 8, 16],
+    stages: &[1, 2, 3],
+};
+
+impl Grid {
+    /// The grid that is declared for a backend; `None` where the backend has no kernels yet.
+    pub const fn of(backend: Backend) -> Option<&'static Self> {
+        match backend {
+            Backend::Cpu => Some(&CPU),
+            Backend::Cuda => None,
+        }
+    }
+
+    /// Every combination of the values, in the order of [`Tile`].
+    pub fn tiles(&self) -> Vec<Tile> {
+        // Named in full: a new parameter does not compile until the grid says its values.
+        let Grid { m, n, warps, stages } = self;
+        let mut tiles = Vec::with_capacity(m.len() * n.len() * warps.len() * stages.len());
+        for &m in *m {
+            for &n in *n {
+                for &warps in *warps {
+                    for &stages in *stages {
+                        tiles.push(Tile { m, n, warps, stages });
+                    }
+                }
+            }
+        }
+        tiles
+    }
+}
+
+/// A tile with what the rules say about it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Verdict {
+    /// The judged tile.
+    pub tile: Tile,
+    /// Why it is infeasible, if it is.
+    pub infeasible: Option<Infeasible>,
+}
+
+/// Every tile of a backend.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Space {
+    tiles: Vec<Tile>,
+}
+
+impl Space {
+    /// The declared space of a backend; empty where the backend has no kernels yet.
+    pub fn of(backend: Backend) -> Self {
+        Self { tiles: Grid::of(backend).map(Grid::tiles).unwrap_or_default() }
+    }
+
+    /// All tiles, in order.
+    pub fn tiles(&self) -> &[Tile] {
+        &self.tiles
+    }
+
+    /// Judges every tile for a class of kernels on a device.
+    pub fn survey(&self, class: &Class, limits: &Limits) -> Vec<Verdict> {
+        self.tiles.iter().map(|&tile| Verdict { tile, infeasible: check(&tile, class, limits).err() }).collect()
+    }
+
+    /// The tiles that are feasible for a class of kernels on a device.
+    pub fn feasible(&self, class: &Class, limits: &Limits) -> Vec<Tile> {
+        self.tiles.iter().copied().filter(|tile| check(tile, class, limits).is_ok()).collect()
+    }
+
+    /// The tiles that are feasible for every class: what a device of unknown workloads may rely on.
+    pub fn universally_feasible(&self, limits: &Limits) -> Vec<Tile> {
+        self.tiles.iter().copied().filter(|tile| Class::all().all(|class| check(tile, &class, limits).is_ok())).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::CpuLimits;
+    use proptest::prelude::*;
+    use std::collections::BTreeSet;
+    use tilewright_heuristics::Dtype;
+
+    #[test]
+    fn the_cpu_space_is_its_grid_without_repeats() {
+        let space = Space::of(Backend::Cpu);
+        assert_eq!(space.tiles().len(), 7 * 5 * 5 * 3);
+        assert_eq!(space.tiles().iter().collect::<BTreeSet<_>>().len(), space.tiles().len());
+    }
+
+    #[test]
+    fn the_smallest_processor_runs_some_tile_of_every_class() {
+        assert!(!Space::of(Backend::Cpu).universally_feasible(&Limits::Cpu(CpuLimits::BASELINE)).is_empty());
+    }
+
+    proptest! {
+        #[test]
+        fn a_better_processor_never_loses_a_tile(threads in 1u32..32, l2_kb in 64usize..4096, more in 1usize..4) {
+            let class = Class { head_dim: 128, dtype: Dtype::F16 };
+            let limits = CpuLimits { threads, l2_bytes: l2_kb << 10, ..CpuLimits::BASELINE };
+            let better = CpuLimits { threads: threads * 2, l2_bytes: limits.l2_bytes * more, ..limits.clone() };
+            let space = Space::of(Backend::Cpu);
+            let feasible = space.feasible(&class, &Limits::Cpu(better));
+            for tile in space.feasible(&class, &Limits::Cpu(limits)) {
+                prop_assert!(feasible.contains(&tile));
+            }
+        }
+    }
+}

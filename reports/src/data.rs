@@ -1,0 +1,167 @@
+//! What a report shows. The tuner fills this in; nothing here knows where the figures come from.
+
+use serde::{Deserialize, Serialize};
+
+/// Everything that one report shows, for one device.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ReportData {
+    /// The device's full name.
+    pub device: String,
+    /// `cpu` or `cuda`.
+    pub backend: String,
+    /// Name and value of what describes the run: versions, hashes, caches, clocks, counts; in the order to show.
+    pub environment: Vec<(String, String)>,
+    /// The exact command that made the measurements.
+    pub command: String,
+    /// How caches were made cold before each sample, in a sentence.
+    pub cold_caches: String,
+    /// How the limit was found, in a sentence.
+    pub limit_method: String,
+    /// What a reader must know before trusting the figures; each with its remedy.
+    pub warnings: Vec<String>,
+    /// Ways to choose tiles, compared on workloads that were not fitted (cross-validated), the fitted selector first.
+    pub held_out: Vec<Policy>,
+    /// The same ways compared on whole batches, each executed for real.
+    pub batches: Vec<Policy>,
+    /// One entry a scenario batch.
+    pub scenarios: Vec<ScenarioResult>,
+    /// Names of a pack's features, in the order of [`WorkloadResult::features`].
+    pub features: Vec<String>,
+    /// Names of a tile's parameters, in the order of [`TileResult::tile`] and [`SpaceRow::tile`]. `m` and `n` are among them.
+    pub parameters: Vec<String>,
+    /// One entry a measured pack shape.
+    pub workloads: Vec<WorkloadResult>,
+    /// Every tile of the space with its verdict, for each class of kernels.
+    pub space: Vec<SpaceRow>,
+    /// The fitted tree.
+    pub tree: TreeNode,
+    /// What the fit proves about the tree, in a sentence (optimal, or the gap that remains).
+    pub proof: String,
+    /// The tiles that the tree may choose, by name, with the number of workloads that choose each.
+    pub portfolio: Vec<(String, u64)>,
+    /// The tile outside of the measured domain.
+    pub safe_default: String,
+}
+
+/// One way to choose tiles, and its regret (time / oracle - 1, so 0.02 is 2 %).
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Policy {
+    /// Its name, e.g. `selector`, `best single tile (m4n64w1s1)`, `PAT's rules`, `winner-label CART`.
+    pub name: String,
+    /// Mean regret.
+    pub mean: f64,
+    /// 95th percentile of the regret.
+    pub p95: f64,
+    /// Largest regret.
+    pub worst: f64,
+    /// How many workloads or batches it was judged on.
+    pub count: u64,
+}
+
+/// One whole batch, executed under several ways to choose tiles.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ScenarioResult {
+    /// Scenario name with its variant, e.g. `pat-fig9/1,4,256_32,256,32/32x8`.
+    pub name: String,
+    /// Requests in the batch.
+    pub requests: u64,
+    /// How the scenario was scaled down to fit the device; empty if it was not.
+    pub scaled: String,
+    /// Bytes of distinct K and V.
+    pub unique_bytes: u64,
+    /// Bytes of K and V if nothing were shared.
+    pub unshared_bytes: u64,
+    /// The least time the hardware needs.
+    pub limit_us: f64,
+    /// Name of each way to choose tiles with its time.
+    pub timings: Vec<PolicyTiming>,
+}
+
+/// Time of one batch under one way to choose tiles.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PolicyTiming {
+    /// Equal to a [`Policy::name`] of `ReportData::batches`, or `oracle (TILE)`.
+    pub policy: String,
+    /// Median over the samples.
+    pub median_us: f64,
+    /// Half the interquartile range over the samples.
+    pub spread_us: f64,
+    /// Number of samples.
+    pub count: u64,
+}
+
+/// One pack shape, with every tile that was tried on it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct WorkloadResult {
+    /// Short name, e.g. `rows 16, kv 1024, packs 32, hd 128, f16`.
+    pub name: String,
+    /// Values of the features.
+    pub features: Vec<u64>,
+    /// The least time the hardware needs.
+    pub limit_us: f64,
+    /// The tile that the fitted tree chooses.
+    pub chosen: String,
+    /// Measured tiles, in the space's order.
+    pub tiles: Vec<TileResult>,
+}
+
+/// One tile on one pack shape.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TileResult {
+    /// The tile's name.
+    pub name: String,
+    /// Values of the parameters.
+    pub tile: Vec<u64>,
+    /// `correct` for a survivor of the race, `eliminated` for one that left it early, else `wrong` or `error`.
+    pub status: String,
+    /// Median over the samples; absent where nothing was timed.
+    pub median_us: Option<f64>,
+    /// Half the interquartile range over the samples.
+    pub spread_us: Option<f64>,
+    /// All samples, in the order in which they were taken.
+    pub samples_us: Vec<f64>,
+    /// Error against the f64 reference, relative; absent where it was not run.
+    pub relative_error: Option<f64>,
+    /// What went wrong, if something did.
+    pub message: String,
+}
+
+/// One tile of the space, judged for one class of kernels.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SpaceRow {
+    /// The class, e.g. `head_dim 128 f16`.
+    pub class: String,
+    /// The tile's name.
+    pub name: String,
+    /// Values of the parameters.
+    pub tile: Vec<u64>,
+    /// Short name of the rule that rejects it; empty if it is feasible.
+    pub rule: String,
+    /// The reason with its numbers; empty if it is feasible.
+    pub reason: String,
+}
+
+/// A node of the fitted tree.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum TreeNode {
+    /// `feature <= threshold` goes to `low`, everything else to `high`.
+    Split {
+        /// Name of the feature.
+        feature: String,
+        /// The largest value that goes to `low`.
+        threshold: u64,
+        /// Where small values go.
+        low: Box<TreeNode>,
+        /// Where large values go.
+        high: Box<TreeNode>,
+    },
+    /// A choice.
+    Leaf {
+        /// Names of the tiles, the preferred one first.
+        ranked: Vec<String>,
+        /// Measured workloads that end here.
+        support: u64,
+        /// Their mean regret.
+        regret: f64,
+    },
+}
