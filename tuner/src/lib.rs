@@ -1,1 +1,20 @@
-//! stub
+//! How tiles are found: measure, store, fit, emit, validate, and the command line `tilewright` over it.
+//!
+//! Data flows one way: [`scenarios`](tilewright_scenarios) -> workloads -> [`measure`] -> [`store`] -> [`costs`] -> [`fit`] ->
+//! [`analysis`] -> [`emit`] and the report. Everything after [`store`] is a pure function of recorded measurements, so that
+//! `replay` repeats it to the byte on any machine.
+
+pub mod analysis;
+pub mod cli;
+pub mod costs;
+pub mod emit;
+pub mod fit;
+pub mod fit_settings;
+pub mod interrupt;
+pub mod measure;
+pub mod progress;
+pub mod report_data;
+pub mod statistics;
+pub mod store;
+pub mod tune;
+pub mod workloads;

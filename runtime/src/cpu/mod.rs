@@ -1,0 +1,30 @@
+//! The CPU backend: the same plan as on any device, executed by threads over (m, n) tiles with f32 accumulation.
+
+mod backend;
+mod cache;
+mod element;
+mod host;
+mod kernel;
+pub mod probe;
+mod queue;
+mod shared;
+mod simd;
+
+pub use backend::{CpuBackend, DecodeArgs};
+pub use cache::{KvCache, KvStrides};
+pub use element::Element;
+pub use host::HostDevice;
+
+/// Hash of the kernel's sources (FNV-1a, 64 bits, hexadecimal): measurements of another kernel say nothing about this one.
+pub fn kernel_hash() -> String {
+    const SOURCES: [&str; 5] = [
+        include_str!("backend.rs"),
+        include_str!("element.rs"),
+        include_str!("kernel.rs"),
+        include_str!("queue.rs"),
+        include_str!("simd.rs"),
+    ];
+    let step = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+    let hash = SOURCES.iter().flat_map(|source| source.bytes()).fold(0xcbf2_9ce4_8422_2325, step);
+    format!("{hash:016x}")
+}

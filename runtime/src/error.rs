@@ -1,0 +1,92 @@
+//! What an engine can get wrong, said before anything is computed.
+
+use tilewright_heuristics::{Dtype, GeometryError};
+
+/// Why no plan can be made of a page table.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PlanError {
+    /// The layout makes no sense.
+    #[error(transparent)]
+    Geometry(#[from] GeometryError),
+    /// The page table has another size than its shape says.
+    #[error("the page table has {found} entries, [batch, max_pages] = [{batch}, {max_pages}] needs {}", batch * max_pages)]
+    TableSize {
+        /// Entries given.
+        found: usize,
+        /// Requests.
+        batch: usize,
+        /// Columns.
+        max_pages: usize,
+    },
+    /// A request has more tokens than its row has pages for.
+    #[error("request {request}: {seq_len} tokens need {needed} pages, its row of the page table has {max_pages}")]
+    TooLong {
+        /// The request.
+        request: usize,
+        /// Its tokens.
+        seq_len: u32,
+        /// Pages that they need.
+        needed: usize,
+        /// Columns of the page table.
+        max_pages: usize,
+    },
+    /// A used entry names no page.
+    #[error("request {request}, column {column}: page {page} within its length is negative")]
+    NegativePage {
+        /// The request.
+        request: usize,
+        /// The column.
+        column: usize,
+        /// The entry.
+        page: i32,
+    },
+    /// More rows, tokens or partials than 32 bits count.
+    #[error("the batch is too large: {0} does not fit 32 bits; split the batch")]
+    TooLarge(&'static str),
+    /// The page table was made for another page size.
+    #[error("the page table counts {table} tokens a page, the geometry {geometry}")]
+    PageSize {
+        /// The page table's.
+        table: u32,
+        /// The geometry's.
+        geometry: u32,
+    },
+}
+
+/// Why a plan cannot be executed with these arguments.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ExecError {
+    /// The plan was made for another element type.
+    #[error("the plan is for {planned}, the arguments are {given}")]
+    Dtype {
+        /// The plan's.
+        planned: Dtype,
+        /// The arguments'.
+        given: Dtype,
+    },
+    /// The kernels do not exist for this head dimension.
+    #[error("head_dim {0} is not supported: it must be a multiple of 16")]
+    HeadDim(u32),
+    /// A slice has the wrong length.
+    #[error("`{name}` has {found} elements, the plan needs {needed}")]
+    Length {
+        /// The argument.
+        name: &'static str,
+        /// Its elements.
+        found: usize,
+        /// What is needed.
+        needed: usize,
+    },
+    /// A page lies outside of the cache.
+    #[error("page {page} reaches element {end} of `{name}`, which has {found}")]
+    PageOutside {
+        /// `keys` or `values`.
+        name: &'static str,
+        /// The largest page of the plan.
+        page: i32,
+        /// Where it ends.
+        end: usize,
+        /// Elements of the cache.
+        found: usize,
+    },
+}

@@ -1,0 +1,213 @@
+//! The prefix trees of a batch: longest common runs of page ids.
+
+use crate::PageTable;
+use std::ops::Range;
+
+/// A run of consecutive pages that the same requests share.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Node {
+    /// The node whose pages come before these; `None` for a root.
+    pub parent: Option<u32>,
+    /// Columns of the page table, equal in the rows of all its requests.
+    pub columns: Range<u32>,
+    /// The requests that share it, as a range of [`Forest::order`]. Those that end here come first.
+    pub requests: Range<u32>,
+    /// How many requests end with this node's last page.
+    pub ending: u32,
+    /// The nodes that go on from here, as a range of [`Forest::nodes`].
+    pub children: Range<u32>,
+}
+
+impl Node {
+    /// Whether no request goes on from here.
+    pub fn is_leaf(&self) -> bool {
+        self.children.is_empty()
+    }
+
+    /// Pages of the run.
+    pub fn pages(&self) -> u32 {
+        self.columns.end - self.columns.start
+    }
+
+    /// Requests that share the run.
+    pub fn size(&self) -> u32 {
+        self.requests.end - self.requests.start
+    }
+}
+
+/// The prefix trees of a batch: any number of roots, any depth. Parents come before their children.
+///
+/// Two requests share a node as long as their rows name the same pages in the same columns. A request may end inside the last
+/// page of a node that others fill further: it counts as sharing that page, and its length masks the rest. Requests without
+/// tokens are in no node. Building takes time linear in the entries of the page table, but for sorting siblings.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Forest {
+    nodes: Vec<Node>,
+    order: Vec<u32>,
+}
+
+impl Forest {
+    /// Finds the prefix trees of a page table.
+    pub fn build(table: &PageTable<'_>) -> Self {
+        let order = (0..table.batch() as u32).filter(|&request| !table.pages(request as usize).is_empty()).collect();
+        let mut forest = Self { nodes: Vec::new(), order };
+        forest.push_siblings(table, None, 0..forest.order.len() as u32, 0);
+        // Children are appended behind, so that this walks the trees breadth first.
+        let mut next = 0;
+        while next < forest.nodes.len() {
+            forest.extend(table, next as u32);
+            next += 1;
+        }
+        forest
+    }
+
+    /// The nodes, parents before children.
+    pub fn nodes(&self) -> &[Node] {
+        &self.nodes
+    }
+
+    /// The requests in the order that makes each node's requests neighbours.
+    pub fn order(&self) -> &[u32] {
+        &self.order
+    }
+
+    /// The roots.
+    pub fn roots(&self) -> impl Iterator<Item = u32> + '_ {
+        (0..self.nodes.len() as u32).take_while(|&node| self.nodes[node as usize].parent.is_none())
+    }
+
+    /// The requests that share a node.
+    pub fn requests(&self, node: &Node) -> &[u32] {
+        &self.order[node.requests.start as usize..node.requests.end as usize]
+    }
+
+    /// Groups requests by their page in `column`; each group becomes a node, still of no length.
+    fn push_siblings(&mut self, table: &PageTable<'_>, parent: Option<u32>, requests: Range<u32>, column: u32) {
+        let page = |request: u32| table.pages(request as usize)[column as usize];
+        let group = &mut self.order[requests.start as usize..requests.end as usize];
+        group.sort_unstable_by_key(|&request| (page(request), request));
+        let mut start = requests.start;
+        for run in group.chunk_by(|&a, &b| page(a) == page(b)) {
+            let end = start + run.len() as u32;
+            self.nodes.push(Node {
+                parent,
+                columns: column..column,
+                requests: start..end,
+                ending: 0,
+                children: 0..0,
+            });
+            start = end;
+        }
+    }
+
+    /// Gives a node its pages, and its children.
+    fn extend(&mut self, table: &PageTable<'_>, node: u32) {
+        let Node { columns, requests, .. } = self.nodes[node as usize].clone();
+        let range = requests.start as usize..requests.end as usize;
+        let members = &mut self.order[range];
+        let first = table.pages(members[0] as usize);
+        let common = |request: u32| {
+            let pages = table.pages(request as usize);
+            let from = columns.start as usize;
+            from + pages[from..].iter().zip(&first[from..]).take_while(|(a, b)| a == b).count()
+        };
+        let end = members.iter().map(|&request| common(request)).min().unwrap_or(0) as u32;
+        let goes_on = |request: u32| table.pages(request as usize).len() > end as usize;
+        members.sort_by_key(|&request| goes_on(request));
+        let ending = members.iter().take_while(|&&request| !goes_on(request)).count() as u32;
+        let children = self.nodes.len() as u32;
+        self.push_siblings(table, Some(node), requests.start + ending..requests.end, end);
+        let children = children..self.nodes.len() as u32;
+        let this = &mut self.nodes[node as usize];
+        this.columns.end = end;
+        this.ending = ending;
+        this.children = children;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn forest(rows: &[&[i32]], page_size: u32) -> (Forest, Vec<i32>, Vec<u32>, usize) {
+        let max_pages = rows.iter().map(|row| row.len()).max().unwrap_or(0);
+        let mut entries = Vec::new();
+        for row in rows {
+            entries.extend_from_slice(row);
+            entries.extend(std::iter::repeat_n(-1, max_pages - row.len()));
+        }
+        let seq_lens: Vec<u32> = rows.iter().map(|row| row.len() as u32 * page_size).collect();
+        let table = PageTable::new(&entries, max_pages, &seq_lens, page_size).unwrap();
+        (Forest::build(&table), entries, seq_lens.clone(), max_pages)
+    }
+
+    fn runs(forest: &Forest) -> Vec<(Range<u32>, Vec<u32>, u32)> {
+        forest.nodes().iter().map(|node| (node.columns.clone(), forest.requests(node).to_vec(), node.ending)).collect()
+    }
+
+    #[test]
+    fn shared_runs_become_nodes_and_own_pages_leaves() {
+        let (forest, ..) = forest(&[&[1, 2, 3], &[1, 2, 4, 5], &[9]], 16);
+        assert_eq!(
+            runs(&forest),
+            [(0..2, vec![0, 1], 0), (0..1, vec![2], 1), (2..3, vec![0], 1), (2..4, vec![1], 1)]
+        );
+        assert_eq!(forest.roots().collect::<Vec<_>>(), [0, 1]);
+        assert_eq!(forest.nodes()[0].children, 2..4);
+    }
+
+    #[test]
+    fn requests_may_end_inside_what_others_share_and_be_identical() {
+        let (forest, ..) = forest(&[&[1, 2, 3, 4], &[1, 2], &[1, 2, 3, 4], &[]], 16);
+        assert_eq!(runs(&forest), [(0..2, vec![1, 0, 2], 1), (2..4, vec![0, 2], 2)]);
+    }
+
+    #[test]
+    fn one_request_and_none() {
+        assert_eq!(runs(&forest(&[&[7, 7, 8]], 1).0), [(0..3, vec![0], 1)]);
+        assert!(forest(&[], 16).0.nodes().is_empty());
+        assert!(forest(&[&[]], 16).0.nodes().is_empty());
+    }
+
+    #[test]
+    fn a_chain_as_deep_as_the_batch_is_no_problem() {
+        let rows: Vec<Vec<i32>> = (1..=2000).map(|len| (0..len).collect()).collect();
+        let rows: Vec<&[i32]> = rows.iter().map(Vec::as_slice).collect();
+        let (forest, ..) = forest(&rows, 1);
+        assert_eq!(forest.nodes().len(), 2000);
+        assert!(forest.nodes().iter().all(|node| node.ending == 1 && node.pages() == 1));
+    }
+
+    proptest! {
+        #[test]
+        fn the_nodes_of_a_request_are_its_row(
+            rows in prop::collection::vec(prop::collection::vec(0i32..3, 0..6), 0..12)
+        ) {
+            let rows: Vec<&[i32]> = rows.iter().map(Vec::as_slice).collect();
+            let (forest, entries, seq_lens, max_pages) = forest(&rows, 16);
+            let table = PageTable::new(&entries, max_pages, &seq_lens, 16).unwrap();
+            let mut covered = vec![0u32; rows.len()];
+            for node in forest.nodes() {
+                prop_assert!(node.pages() > 0);
+                let members = forest.requests(node);
+                let columns = node.columns.start as usize..node.columns.end as usize;
+                let first = &table.pages(members[0] as usize)[columns.clone()];
+                for &request in members {
+                    prop_assert_eq!(&table.pages(request as usize)[columns.clone()], first);
+                    prop_assert_eq!(covered[request as usize], node.columns.start, "parents come first");
+                    covered[request as usize] = node.columns.end;
+                }
+                let pages: Vec<i32> = node.children.clone().map(|child| {
+                    let child = &forest.nodes()[child as usize];
+                    table.pages(forest.requests(child)[0] as usize)[child.columns.start as usize]
+                }).collect();
+                prop_assert!(pages.windows(2).all(|pair| pair[0] < pair[1]), "siblings differ in their first page");
+                prop_assert!(node.children.len() != 1 || node.ending > 0, "an only child belongs to its parent");
+            }
+            for (request, &end) in covered.iter().enumerate() {
+                prop_assert_eq!(end as usize, rows[request].len());
+            }
+        }
+    }
+}

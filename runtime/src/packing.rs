@@ -1,0 +1,169 @@
+//! From nodes to packs: which requests read which pages together.
+
+use crate::{Forest, PageTable};
+use std::ops::Range;
+
+/// How nodes become packs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Packing {
+    /// PAT's TreeHeuristic (PAT, Algorithm 1): a child takes its parent's pages along where keeping partials costs more than
+    /// reading those pages again.
+    #[default]
+    Pat,
+    /// Every node is a pack (PAT calls it naive): each page is read once, and each level leaves a partial.
+    PerNode,
+    /// Every request is a pack (query-centric): no partials, shared pages are read for each request.
+    PerRequest,
+}
+
+/// Requests and consecutive pages that are computed together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pack {
+    /// The requests, as a range of [`Packs::requests`].
+    pub requests: Range<u32>,
+    /// Columns of the page table, equal in the rows of all its requests.
+    pub columns: Range<u32>,
+}
+
+/// All packs of a batch: each request's pages are covered exactly once.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Packs {
+    packs: Vec<Pack>,
+    requests: Vec<u32>,
+}
+
+impl Packs {
+    /// Packs a forest.
+    pub fn build(forest: &Forest, table: &PageTable<'_>, packing: Packing) -> Self {
+        let mut packs = Self::default();
+        match packing {
+            Packing::Pat => packs.tree_heuristic(forest, table.page_size()),
+            Packing::PerNode => {
+                for node in forest.nodes() {
+                    packs.push(forest.requests(node).iter().copied(), node.columns.clone());
+                }
+            }
+            Packing::PerRequest => {
+                for request in 0..table.batch() {
+                    let pages = table.pages(request).len() as u32;
+                    if pages > 0 {
+                        packs.push(std::iter::once(request as u32), 0..pages);
+                    }
+                }
+            }
+        }
+        packs
+    }
+
+    /// The packs.
+    pub fn packs(&self) -> &[Pack] {
+        &self.packs
+    }
+
+    /// The requests of all packs, one pack behind the other.
+    pub fn requests(&self) -> &[u32] {
+        &self.requests
+    }
+
+    /// The requests of one pack.
+    pub fn requests_of(&self, pack: &Pack) -> &[u32] {
+        &self.requests[pack.requests.start as usize..pack.requests.end as usize]
+    }
+
+    fn push(&mut self, requests: impl Iterator<Item = u32>, columns: Range<u32>) {
+        let start = self.requests.len() as u32;
+        self.requests.extend(requests);
+        let end = self.requests.len() as u32;
+        if start < end {
+            self.packs.push(Pack { requests: start..end, columns });
+        }
+    }
+
+    /// PAT, Algorithm 1. Sizes are requests and lengths tokens, as there; a node's length is that of its own pages.
+    fn tree_heuristic(&mut self, forest: &Forest, page_size: u32) {
+        // A node, and the first column that it takes along from its ancestors.
+        let mut stack: Vec<(u32, u32)> = forest.roots().map(|root| (root, 0)).collect();
+        stack.reverse();
+        while let Some((index, start)) = stack.pop() {
+            let node = &forest.nodes()[index as usize];
+            let length = u64::from(node.pages()) * u64::from(page_size);
+            let columns = start..node.columns.end;
+            let merges = |child: u32| 4 * u64::from(forest.nodes()[child as usize].size()) >= length;
+            let ending = forest.requests(node)[..node.ending as usize].iter().copied();
+            let apart = node.children.clone().filter(|&child| !merges(child));
+            let apart = apart.flat_map(|child| forest.requests(&forest.nodes()[child as usize]).iter().copied());
+            self.push(ending.chain(apart), columns);
+            stack.extend(node.children.clone().rev().map(|child| {
+                let own = forest.nodes()[child as usize].columns.start;
+                (child, if merges(child) { start } else { own })
+            }));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn with_table<T>(rows: &[Vec<i32>], page_size: u32, use_it: impl FnOnce(&PageTable<'_>) -> T) -> T {
+        let max_pages = rows.iter().map(Vec::len).max().unwrap_or(0);
+        let entries: Vec<i32> = rows
+            .iter()
+            .flat_map(|row| row.iter().copied().chain(std::iter::repeat_n(-1, max_pages - row.len())))
+            .collect();
+        let seq_lens: Vec<u32> = rows.iter().map(|row| row.len() as u32 * page_size).collect();
+        use_it(&PageTable::new(&entries, max_pages, &seq_lens, page_size).unwrap())
+    }
+
+    fn packed(rows: &[Vec<i32>], page_size: u32, packing: Packing) -> Vec<(Vec<u32>, Range<u32>)> {
+        with_table(rows, page_size, |table| {
+            let packs = Packs::build(&Forest::build(table), table, packing);
+            packs.packs().iter().map(|pack| (packs.requests_of(pack).to_vec(), pack.columns.clone())).collect()
+        })
+    }
+
+    #[test]
+    fn pat_keeps_a_long_prefix_apart_and_takes_a_short_one_along() {
+        let rows = [vec![1, 2, 3], vec![1, 2, 4]];
+        // Two pages of 16 are 32 tokens; 4 x 1 request < 32: the prefix is a pack of its own.
+        let apart = [(vec![0, 1], 0..2), (vec![0], 2..3), (vec![1], 2..3)];
+        assert_eq!(packed(&rows, 16, Packing::Pat), apart);
+        assert_eq!(packed(&rows, 16, Packing::PerNode), apart);
+        // Two pages of one token: 4 x 1 request >= 2, so each child reads the prefix itself.
+        let along = [(vec![0], 0..3), (vec![1], 0..3)];
+        assert_eq!(packed(&rows, 1, Packing::Pat), along);
+        assert_eq!(packed(&rows, 16, Packing::PerRequest), along);
+    }
+
+    #[test]
+    fn pat_decides_for_each_child_and_keeps_the_rest_with_the_prefix() {
+        // Eight tokens of prefix: the child of two requests merges (4 x 2 >= 8), that of one does not (4 x 1 < 8).
+        let rows = [vec![0, 10], vec![0, 10], vec![0, 11], vec![0]];
+        let expected = [(vec![3, 2], 0..1), (vec![0, 1], 0..2), (vec![2], 1..2)];
+        assert_eq!(packed(&rows, 8, Packing::Pat), expected);
+    }
+
+    proptest! {
+        #[test]
+        fn every_page_of_every_request_is_in_exactly_one_of_its_packs(
+            rows in prop::collection::vec(prop::collection::vec(0i32..3, 0..6), 0..12),
+            page_size in 1u32..20,
+        ) {
+            for packing in [Packing::Pat, Packing::PerNode, Packing::PerRequest] {
+                let mut covered: Vec<Vec<u32>> = rows.iter().map(|row| vec![0; row.len()]).collect();
+                for (requests, columns) in packed(&rows, page_size, packing) {
+                    prop_assert!(!requests.is_empty() && !columns.is_empty());
+                    let pages = |request: u32| &rows[request as usize][columns.start as usize..columns.end as usize];
+                    for &request in &requests {
+                        prop_assert_eq!(pages(request), pages(requests[0]));
+                        for column in columns.clone() {
+                            covered[request as usize][column as usize] += 1;
+                        }
+                    }
+                }
+                prop_assert!(covered.iter().flatten().all(|&count| count == 1), "{:?}: {:?}", packing, covered);
+            }
+        }
+    }
+}

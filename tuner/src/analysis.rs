@@ -1,0 +1,131 @@
+//! What measurements say: the fit, its validation, and the module; a pure function of a recording.
+
+use crate::costs::from_measurements;
+use crate::emit::{Header, ModelError, SelectorModel, module_name, render};
+use crate::fit::{CostTable, Fit, FitError, Validation, cross_validate, fit};
+use crate::fit_settings::FitSettings;
+use crate::report_data::batch_policies;
+use crate::store::{Level, Measurement, Provenance, Recording};
+
+/// Why measurements cannot be analysed.
+#[derive(Debug, thiserror::Error)]
+pub enum AnalysisError {
+    /// Nothing, or nothing that fits, was measured.
+    #[error("no selector can be fitted: {0}")]
+    Fit(#[from] FitError),
+    /// The fit cannot be emitted.
+    #[error("no selector can be emitted: {0}")]
+    Model(#[from] ModelError),
+}
+
+/// A recording, fitted and validated.
+#[derive(Debug)]
+pub struct Analysis {
+    /// Costs of all tiles on all measured pack shapes.
+    pub table: CostTable,
+    /// The fitted tree.
+    pub fit: Fit,
+    /// Regret on workloads that were not fitted.
+    pub validation: Validation,
+    /// The selector.
+    pub model: SelectorModel,
+}
+
+impl Analysis {
+    /// Fits and validates the pack-level measurements of a recording.
+    ///
+    /// # Errors
+    /// Nothing was measured, or no selector can be made of it.
+    pub fn of(provenance: &Provenance, rows: &[Measurement], settings: &FitSettings) -> Result<Self, AnalysisError> {
+        let table = from_measurements(rows)?;
+        let options = settings.options();
+        let fit = fit(&table, &options)?;
+        let validation = cross_validate(&table, &options, usize::from(settings.folds))?;
+        let model = SelectorModel::new(&provenance.device, rows, &table, &fit)?;
+        Ok(Self { table, fit, validation, model })
+    }
+
+    /// Name of the device's module.
+    pub fn module_name(&self) -> String {
+        module_name(&self.model.device)
+    }
+
+    /// The module's text: the selector, and in its header where it comes from and what it is worth.
+    pub fn module_text(&self, recording: &Recording, settings: &FitSettings) -> String {
+        render(&self.model, &header(self, recording, settings))
+    }
+
+    /// Content hash of the selector itself, without the header.
+    pub fn selector_hash(&self) -> String {
+        short_hash(render(&self.model, &Header::new()).as_bytes())
+    }
+
+    /// What the fit proves about the tree, in a sentence.
+    pub fn proof(&self) -> String {
+        let proof = &self.fit.proof;
+        if proof.optimal {
+            "no tree of this depth over this portfolio has less mean regret (proven)".to_owned()
+        } else {
+            format!(
+                "the best tree found; a tree of this depth could at best have {:.2} % less mean regret",
+                (proof.objective - proof.lower_bound).max(0.0) * 100.0
+            )
+        }
+    }
+}
+
+/// The first 16 hexadecimal digits of a content hash: enough to tell versions apart.
+pub fn short_hash(bytes: &[u8]) -> String {
+    blake3::hash(bytes).to_hex()[..16].to_owned()
+}
+
+fn header(analysis: &Analysis, recording: &Recording, settings: &FitSettings) -> Header {
+    let Recording { provenance, rows } = recording;
+    let pairs = |pairs: &[(String, String)]| {
+        pairs.iter().map(|(name, value)| format!("{name} {value}")).collect::<Vec<_>>().join(", ")
+    };
+    let measured = |level| rows.iter().filter(move |row| row.level == level && !row.samples_us.is_empty());
+    let samples: usize = measured(Level::Pack).map(|row| row.samples_us.len()).sum();
+    let scenarios: Vec<String> = provenance.scenarios.iter().map(|s| format!("{} {}", s.name, s.hash)).collect();
+    let mut header = vec![
+        format!("limits: {}", pairs(&provenance.limits)),
+        format!("versions: {}", pairs(&provenance.versions)),
+        format!("kernel {}, space {}, selector {}", provenance.hashes.kernel, provenance.hashes.space, analysis.selector_hash()),
+        format!("scenarios: {}", scenarios.join(", ")),
+        format!("measured: {} by `{}`", provenance.started, provenance.command),
+        format!(
+            "counts: {} workloads, {} tiles, {} measurements, {samples} samples",
+            analysis.table.rows().len(),
+            analysis.table.candidates().len(),
+            measured(Level::Pack).count(),
+        ),
+        format!(
+            "fit: portfolio {}, depth {}, leaves {}, ties below {:.1} %; {}",
+            settings.portfolio,
+            settings.max_depth,
+            settings.max_leaves,
+            f64::from(settings.noise_permille) / 10.0,
+            analysis.proof(),
+        ),
+    ];
+    for policy in &analysis.validation.policies {
+        header.push(format!(
+            "regret on pack shapes not fitted, {}: mean {:.2} %, p95 {:.2} %, worst {:.2} %",
+            policy.name,
+            policy.mean * 100.0,
+            policy.p95 * 100.0,
+            policy.worst * 100.0
+        ));
+    }
+    for policy in batch_policies(rows) {
+        header.push(format!(
+            "regret on whole batches, {}: mean {:.2} %, p95 {:.2} %, worst {:.2} % of {}",
+            policy.name,
+            policy.mean * 100.0,
+            policy.p95 * 100.0,
+            policy.worst * 100.0,
+            policy.count
+        ));
+    }
+    header
+}

@@ -1,0 +1,226 @@
+//! What a user may say.
+
+use super::exit;
+use crate::fit_settings::FitSettings;
+use clap::{Args, Parser, Subcommand, ValueHint};
+use std::path::PathBuf;
+use tilewright_heuristics::Dtype;
+
+/// Finds, for a given device, the fastest tile of a decode-attention kernel for every shape of work.
+#[derive(Debug, Parser)]
+#[command(name = "tilewright", version, after_help = exit::HELP)]
+pub struct Arguments {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+    /// Say what is done on the way
+    #[arg(short, long, global = true)]
+    pub verbose: bool,
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// List the devices that can be tuned here, and which selector each would use
+    Devices(DevicesArguments),
+    /// Show every tile of a device's space: feasible, or the reason why not
+    Space(SpaceArguments),
+    /// Measure, fit, emit and report: the whole line for one device
+    Tune(TuneArguments),
+    /// Fit a decision tree to measurements or to any table of costs
+    Fit(FitArguments),
+    /// Write the Rust modules of recorded measurements, or check that they are up to date
+    Emit(EmitArguments),
+    /// Write the HTML report of recorded measurements
+    Report(ReportArguments),
+    /// Run fit, emit and report from recorded measurements: no device is needed
+    Replay(ReplayArguments),
+    /// Check that this machine can tune, and say what to mend
+    Doctor(DoctorArguments),
+    /// Print a completion script for a shell
+    Completions(CompletionsArguments),
+}
+
+/// Arguments of `devices`.
+#[derive(Args, Debug)]
+pub struct DevicesArguments {
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Arguments of `space`.
+#[derive(Args, Debug)]
+pub struct SpaceArguments {
+    /// Elements of one head's vector
+    #[arg(long, default_value_t = 128, value_parser = head_dim)]
+    pub head_dim: u32,
+    /// Element type of the KV pages
+    #[arg(long, default_value_t = Dtype::F16)]
+    pub dtype: Dtype,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Arguments of `tune`.
+#[derive(Args, Debug)]
+pub struct TuneArguments {
+    /// Scenario files (YAML); without any, the built-in catalogue
+    #[arg(value_name = "SCENARIO", value_hint = ValueHint::FilePath)]
+    pub scenarios: Vec<PathBuf>,
+    /// Folder for the run in progress, the measurements and the report
+    #[arg(long, default_value = "tilewright-out", value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub out: PathBuf,
+    /// The `heuristics` crate to emit into; without it, that of the workspace around the current folder, else `--out`
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub heuristics: Option<PathBuf>,
+    /// Go on with the run that was stopped in `--out`
+    #[arg(long, conflicts_with = "discard")]
+    pub resume: bool,
+    /// Throw away the run that was stopped in `--out`
+    #[arg(long)]
+    pub discard: bool,
+    /// Seconds that measuring may take, verification included; workloads share them
+    #[arg(long, default_value_t = 200, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..))]
+    pub budget: u32,
+    /// Batches with more distinct KV are scaled down to this, in MB
+    #[arg(long, default_value_t = 16, value_name = "MB", value_parser = clap::value_parser!(u32).range(1..))]
+    pub max_batch_mb: u32,
+    /// Measure only every N-th workload, beginning with the K-th, and stop before the fit: `replay` unites the shards
+    #[arg(long, value_name = "K/N", value_parser = shard)]
+    pub shard: Option<Shard>,
+    /// Threads to measure with; without it, all of the processor's
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub threads: Option<u32>,
+    /// How the tree is fitted
+    #[command(flatten)]
+    pub fit: FitSettings,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// One of several parts of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shard {
+    /// Which part, from 0.
+    pub index: usize,
+    /// How many parts.
+    pub count: usize,
+}
+
+/// Arguments of `fit`.
+#[derive(Args, Debug)]
+pub struct FitArguments {
+    /// Files of measurements, united
+    #[arg(value_name = "MEASUREMENTS", value_hint = ValueHint::FilePath, required_unless_present = "costs")]
+    pub measurements: Vec<PathBuf>,
+    /// A plain table (.csv, .parquet) instead: whole-number feature columns, one column a candidate, empty = invalid
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, conflicts_with = "measurements")]
+    pub costs: Option<PathBuf>,
+    /// Feature columns of `--costs`; without it, every complete column of whole numbers
+    #[arg(long, value_name = "COLUMN", value_delimiter = ',', requires = "costs")]
+    pub features: Vec<String>,
+    /// Column of `--costs` that says how much a row counts
+    #[arg(long, value_name = "COLUMN", requires = "costs")]
+    pub weight: Option<String>,
+    /// Column of `--costs` whose equal values stay in one fold of the cross-validation
+    #[arg(long, value_name = "COLUMN", requires = "costs")]
+    pub group: Option<String>,
+    /// Columns of `--costs` to leave out
+    #[arg(long, value_name = "COLUMN", value_delimiter = ',', requires = "costs")]
+    pub ignore: Vec<String>,
+    /// How the tree is fitted
+    #[command(flatten)]
+    pub fit: FitSettings,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Arguments of `emit`.
+#[derive(Args, Debug)]
+pub struct EmitArguments {
+    /// Files of measurements, united; without any, every file in the crate's `measurements` folder, each a module
+    #[arg(value_name = "MEASUREMENTS", value_hint = ValueHint::FilePath)]
+    pub measurements: Vec<PathBuf>,
+    /// The `heuristics` crate; without it, that of the workspace around the current folder
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub heuristics: Option<PathBuf>,
+    /// Write nothing; exit with 3 if a module is not what its measurements give
+    #[arg(long)]
+    pub check: bool,
+}
+
+/// Arguments of `report`.
+#[derive(Args, Debug)]
+pub struct ReportArguments {
+    /// Files of measurements, united
+    #[arg(value_name = "MEASUREMENTS", required = true, value_hint = ValueHint::FilePath)]
+    pub measurements: Vec<PathBuf>,
+    /// The file to write
+    #[arg(long, short, default_value = "report.html", value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub output: PathBuf,
+}
+
+/// Arguments of `replay`.
+#[derive(Args, Debug)]
+pub struct ReplayArguments {
+    /// Files of measurements of one device, united
+    #[arg(value_name = "MEASUREMENTS", required = true, value_hint = ValueHint::FilePath)]
+    pub measurements: Vec<PathBuf>,
+    /// Folder for the united measurements, the module and the report
+    #[arg(long, default_value = "tilewright-out", value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub out: PathBuf,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Arguments of `doctor`.
+#[derive(Args, Debug)]
+pub struct DoctorArguments {
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Arguments of `completions`.
+#[derive(Args, Debug)]
+pub struct CompletionsArguments {
+    /// The shell
+    pub shell: clap_complete::Shell,
+}
+
+fn head_dim(text: &str) -> Result<u32, String> {
+    let dims = tilewright_kernel_templates::Class::HEAD_DIMS;
+    text.parse().ok().filter(|dim| dims.contains(dim)).ok_or(format!("kernels exist for {dims:?}"))
+}
+
+fn shard(text: &str) -> Result<Shard, String> {
+    let parts = text.split_once('/').and_then(|(k, n)| Some((k.parse::<usize>().ok()?, n.parse::<usize>().ok()?)));
+    match parts {
+        Some((k, n)) if (1..=n).contains(&k) => Ok(Shard { index: k - 1, count: n }),
+        _ => Err("write K/N with K from 1 to N, like 2/4".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_arguments_are_consistent() {
+        Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn shards_count_from_one() {
+        assert_eq!(shard("2/4"), Ok(Shard { index: 1, count: 4 }));
+        for text in ["0/4", "5/4", "2", "a/b", "1/0"] {
+            assert!(shard(text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,58 @@
+//! `tilewright devices`.
+
+use crate::cli::exit::Ended;
+use crate::cli::{DevicesArguments, output};
+use serde::Serialize;
+use tilewright_heuristics::{Match, lookup};
+use tilewright_kernel_templates::{Limits, Space};
+use tilewright_runtime::cpu::HostDevice;
+
+#[derive(Serialize)]
+struct DeviceRow {
+    backend: &'static str,
+    name: String,
+    capability: String,
+    units: u32,
+    /// `exact`, `same capability` or `analytic`.
+    selector: &'static str,
+    /// The device that the selector was measured on.
+    measured_on: Option<&'static str>,
+}
+
+/// Lists the devices of this machine and the selector that each would use.
+///
+/// # Errors
+/// stdout is closed.
+pub fn devices(arguments: &DevicesArguments) -> anyhow::Result<Ended> {
+    let host = HostDevice::detect();
+    let device = host.as_device();
+    let limits = Limits::Cpu(host.limits.clone());
+    let feasible = Space::of(device.backend).universally_feasible(&limits);
+    let (selector, measured_on) = match lookup(&device, &feasible).matched {
+        Match::Exact(selector) => ("exact", Some(selector.device.name)),
+        Match::SameCapability(selector) => ("same capability", Some(selector.device.name)),
+        Match::Analytic => ("analytic", None),
+    };
+    let rows = [DeviceRow {
+        backend: device.backend.name(),
+        name: device.name.to_owned(),
+        capability: device.capability.to_owned(),
+        units: device.units,
+        selector,
+        measured_on,
+    }];
+    if arguments.json {
+        output::json(&rows)?;
+    } else {
+        let cells = |row: &DeviceRow| {
+            let selector = match row.measured_on {
+                Some(device) => format!("{} ({device})", row.selector),
+                None => format!("{} (run `tilewright tune`)", row.selector),
+            };
+            vec![row.backend.to_owned(), row.name.clone(), row.capability.clone(), row.units.to_string(), selector]
+        };
+        let cells: Vec<_> = rows.iter().map(cells).collect();
+        output::table(&["backend", "device", "capability", "units", "selector"], &cells)?;
+    }
+    Ok(Ended::Done)
+}

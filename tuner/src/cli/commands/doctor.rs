@@ -1,0 +1,109 @@
+//! `tilewright doctor`.
+
+use crate::cli::exit::Ended;
+use crate::cli::{DoctorArguments, output};
+use serde::Serialize;
+use tilewright_heuristics::lookup;
+use tilewright_kernel_templates::{Class, Limits, Space};
+use tilewright_runtime::cpu::HostDevice;
+
+#[derive(Serialize)]
+struct Check {
+    name: &'static str,
+    passed: bool,
+    finding: String,
+    /// What to do about it; empty if there is nothing to do.
+    remedy: String,
+}
+
+/// Checks that this machine can tune, and says what to mend.
+///
+/// # Errors
+/// stdout is closed.
+pub fn doctor(arguments: &DoctorArguments) -> anyhow::Result<Ended> {
+    let host = HostDevice::detect();
+    let checks = [simd(&host), space(&host), selector(&host), memory(&host), load(&host), folder()];
+    if arguments.json {
+        output::json(&checks)?;
+    } else {
+        for check in &checks {
+            let mark = if check.passed { "ok  " } else { "MEND" };
+            output::lines([format!("{mark}  {}: {}", check.name, check.finding)])?;
+            if !check.remedy.is_empty() {
+                output::lines([format!("      -> {}", check.remedy)])?;
+            }
+        }
+    }
+    Ok(if checks.iter().all(|check| check.passed) { Ended::Done } else { Ended::Differs })
+}
+
+fn simd(host: &HostDevice) -> Check {
+    let scalar = host.capability.ends_with("scalar");
+    Check {
+        name: "processor",
+        passed: true,
+        finding: format!("{}, {}", host.name, host.capability),
+        remedy: if scalar { "no SIMD is used here: figures will be far from the limit".to_owned() } else { String::new() },
+    }
+}
+
+fn space(host: &HostDevice) -> Check {
+    let limits = Limits::Cpu(host.limits.clone());
+    let space = Space::of(host.as_device().backend);
+    let fewest = Class::all().map(|class| space.feasible(&class, &limits).len()).min().unwrap_or(0);
+    Check {
+        name: "space",
+        passed: fewest > 0,
+        finding: format!("at least {fewest} of {} tiles are feasible for every class of kernels", space.tiles().len()),
+        remedy: String::new(),
+    }
+}
+
+fn selector(host: &HostDevice) -> Check {
+    let limits = Limits::Cpu(host.limits.clone());
+    let device = host.as_device();
+    let feasible = Space::of(device.backend).universally_feasible(&limits);
+    let exact = !feasible.is_empty() && lookup(&device, &feasible).is_exact();
+    Check {
+        name: "selector",
+        passed: true,
+        finding: if exact { "measured on this very device" } else { "none was measured on this device" }.to_owned(),
+        remedy: if exact { String::new() } else { "run `tilewright tune`".to_owned() },
+    }
+}
+
+/// What the pools, the batch and the reference of a run need at least, with the default `--max-batch-mb`.
+const NEEDED_MB: u64 = 2048;
+
+fn memory(_: &HostDevice) -> Check {
+    let mut system = sysinfo::System::new();
+    system.refresh_memory();
+    let available = system.available_memory() >> 20;
+    Check {
+        name: "memory",
+        passed: available >= NEEDED_MB,
+        finding: format!("{available} MB are available"),
+        remedy: if available >= NEEDED_MB { String::new() } else { "close programs, or lower `--max-batch-mb`".to_owned() },
+    }
+}
+
+fn load(host: &HostDevice) -> Check {
+    let busy = sysinfo::System::load_average().one;
+    let quiet = busy < 0.5 * f64::from(host.limits.threads).max(1.0);
+    Check {
+        name: "load",
+        passed: quiet,
+        finding: format!("{busy:.1} runnable processes in the last minute, {} threads", host.limits.threads),
+        remedy: if quiet { String::new() } else { "wait for other work to end: it would be measured too".to_owned() },
+    }
+}
+
+fn folder() -> Check {
+    let outcome = std::env::current_dir().and_then(|folder| tempfile::tempfile_in(folder).map(drop));
+    Check {
+        name: "current folder",
+        passed: outcome.is_ok(),
+        finding: outcome.as_ref().map_or_else(ToString::to_string, |()| "can be written to".to_owned()),
+        remedy: if outcome.is_ok() { String::new() } else { "name a folder with `tune --out`".to_owned() },
+    }
+}

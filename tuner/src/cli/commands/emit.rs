@@ -1,0 +1,50 @@
+//! `tilewright emit`.
+
+use super::{heuristics, read_all};
+use crate::analysis::Analysis;
+use crate::cli::exit::Ended;
+use crate::cli::{EmitArguments, output};
+use crate::store::{Recording, write};
+use anyhow::Context as _;
+
+/// Writes the modules of recorded measurements, or checks that they are up to date.
+///
+/// # Errors
+/// Files that are no measurements, or the file system.
+pub fn emit(arguments: &EmitArguments) -> anyhow::Result<Ended> {
+    let heuristics = heuristics(arguments.heuristics.as_ref())?;
+    let recordings: Vec<Recording> = if arguments.measurements.is_empty() {
+        heuristics.recordings()?.iter().map(|path| read_all(std::slice::from_ref(path))).collect::<Result<_, _>>()?
+    } else {
+        vec![read_all(&arguments.measurements)?]
+    };
+    anyhow::ensure!(!recordings.is_empty(), "there are no measurements to emit from; run `tilewright tune` first");
+    let mut modules = Vec::with_capacity(recordings.len());
+    for recording in &recordings {
+        let settings = &recording.provenance.fit;
+        let analysis = Analysis::of(&recording.provenance, &recording.rows, settings)
+            .with_context(|| recording.provenance.device.to_string())?;
+        modules.push((analysis.module_name(), analysis.module_text(recording, settings)));
+    }
+    if arguments.check {
+        let differences = heuristics.differences(&modules)?;
+        for difference in &differences {
+            eprintln!("{difference}");
+        }
+        if !differences.is_empty() {
+            eprintln!("run `tilewright emit` to write what the measurements give");
+            return Ok(Ended::Differs);
+        }
+        return Ok(Ended::Done);
+    }
+    for ((name, text), recording) in modules.iter().zip(&recordings) {
+        let path = heuristics.write_module(name, text)?;
+        // Measurements that came from elsewhere are kept beside the module, so that it can be checked from now on.
+        let kept = heuristics.measurements_path(name);
+        if !arguments.measurements.is_empty() {
+            write(&kept, recording)?;
+        }
+        output::lines([path.display().to_string()])?;
+    }
+    Ok(Ended::Done)
+}

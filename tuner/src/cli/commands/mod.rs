@@ -1,0 +1,45 @@
+//! One file a command.
+
+mod completions;
+mod devices;
+mod doctor;
+mod emit;
+mod fit;
+mod replay;
+mod report;
+mod space;
+mod tune;
+
+pub use completions::completions;
+pub use devices::devices;
+pub use doctor::doctor;
+pub use emit::emit;
+pub use fit::fit;
+pub use replay::replay;
+pub use report::report;
+pub use space::space;
+pub use tune::tune;
+
+use crate::emit::Heuristics;
+use crate::store::{Recording, read, union};
+use std::path::PathBuf;
+
+/// Reads files of measurements of one device as one recording.
+fn read_all(paths: &[PathBuf]) -> anyhow::Result<Recording> {
+    let recordings = paths.iter().map(|path| Ok((path.clone(), read(path)?))).collect::<anyhow::Result<Vec<_>>>()?;
+    union(recordings)?.ok_or_else(|| anyhow::anyhow!("no file of measurements was named"))
+}
+
+/// The `heuristics` crate that a command works on.
+fn heuristics(named: Option<&PathBuf>) -> anyhow::Result<Heuristics> {
+    if let Some(folder) = named {
+        return Ok(Heuristics::at(folder));
+    }
+    let current = std::env::current_dir()?;
+    Heuristics::around(&current).ok_or_else(|| {
+        anyhow::anyhow!(
+            "{}: there is no workspace with a `heuristics` crate around this folder; name one with `--heuristics`",
+            current.display()
+        )
+    })
+}

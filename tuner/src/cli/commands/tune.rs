@@ -1,0 +1,67 @@
+//! `tilewright tune`.
+
+use crate::cli::exit::Ended;
+use crate::cli::{TuneArguments, output};
+use crate::interrupt::Interrupt;
+use crate::measure::CpuBench;
+use crate::progress::Progress;
+use crate::tune::{Outputs, Tuned, tune as run_line};
+use anyhow::Context as _;
+use std::time::Instant;
+
+/// Measures, fits, emits and reports for this machine.
+///
+/// # Errors
+/// Scenarios that make no batches, or the file system. What was measured until then is kept.
+pub fn tune(arguments: &TuneArguments) -> anyhow::Result<Ended> {
+    let begin = Instant::now();
+    let interrupt = Interrupt::listen().context("cannot listen for signals")?;
+    let progress = Progress::detect();
+    let mut bench = CpuBench::new(arguments.threads);
+    match run_line(arguments, &mut bench, progress, &interrupt)? {
+        Tuned::Done(outputs) => {
+            progress.note(&format!("done in {:.0} s", begin.elapsed().as_secs_f64()));
+            say(&outputs, arguments.json)?;
+            Ok(Ended::Done)
+        }
+        Tuned::Shard(path) => {
+            progress.note("unite the shards with `tilewright replay SHARD...`");
+            output::lines([path.display().to_string()])?;
+            Ok(Ended::Done)
+        }
+        Tuned::Interrupted(folder) => {
+            progress.note(&format!(
+                "stopped; {} holds everything measured so far: go on with `tilewright tune --resume`",
+                folder.display()
+            ));
+            Ok(Ended::Interrupted)
+        }
+    }
+}
+
+/// Says what a selector is worth and which files were written.
+pub(super) fn say(outputs: &Outputs, json: bool) -> anyhow::Result<()> {
+    if json {
+        return output::json(outputs);
+    }
+    let mut rows = Vec::new();
+    for (judged, regrets) in [("pack shapes not fitted", &outputs.held_out), ("whole batches", &outputs.batches)] {
+        for regret in regrets {
+            rows.push(vec![
+                judged.to_owned(),
+                regret.policy.clone(),
+                output::percent(regret.mean),
+                output::percent(regret.p95),
+                output::percent(regret.worst),
+            ]);
+        }
+    }
+    output::lines([format!("Regret (time over the best tile's, less one) on {}:", outputs.device)])?;
+    output::table(&["on", "tiles chosen by", "mean", "p95", "worst"], &rows)?;
+    output::lines([
+        String::new(),
+        format!("measurements  {}", outputs.measurements.display()),
+        format!("module        {}", outputs.module.display()),
+        format!("report        {}", outputs.report.display()),
+    ])
+}

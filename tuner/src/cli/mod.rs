@@ -1,0 +1,12 @@
+//! The command line: arguments, commands, exit codes, logging.
+
+mod arguments;
+pub mod commands;
+pub mod exit;
+pub mod logging;
+mod output;
+
+pub use arguments::{
+    Arguments, Command, CompletionsArguments, DevicesArguments, DoctorArguments, EmitArguments, FitArguments,
+    ReplayArguments, ReportArguments, SpaceArguments, TuneArguments,
+};

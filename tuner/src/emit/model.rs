@@ -1,0 +1,223 @@
+//! The selector as data: exactly what is emitted, and what emitted code is compared with.
+
+use crate::fit::{CostTable, Fit, Tree};
+use crate::store::{DeviceRecord, Level, Measurement, Status};
+use std::collections::{BTreeMap, BTreeSet};
+use tilewright_heuristics::{Domain, Dtype, PackShape, Tile, first_feasible};
+
+/// Why no selector can be made of a fit.
+#[derive(Debug, thiserror::Error)]
+pub enum ModelError {
+    /// A candidate is no tile of this workspace.
+    #[error("candidate `{0}` is not a tile, so it cannot be emitted as one")]
+    NotATile(String),
+    /// A feature is none of a pack's.
+    #[error("the features are [{found}], a selector asks for [{}]", PackShape::NAMES.join(", "))]
+    OtherFeatures {
+        /// The table's features.
+        found: String,
+    },
+    /// No tile can stand for the unknown.
+    #[error("no measured tile is feasible for every head_dim and element type, so there is no safe default; widen the space")]
+    NoSafeDefault,
+}
+
+/// A fitted tree over pack features, with choices as indices into the portfolio.
+#[derive(Clone, Debug, PartialEq)]
+pub enum TreeModel {
+    /// `values[feature] <= threshold` goes to `low`.
+    Split {
+        /// Index into [`PackShape::NAMES`].
+        feature: usize,
+        /// The largest value that goes to `low`.
+        threshold: u32,
+        /// Where small values go.
+        low: Box<TreeModel>,
+        /// Where large values go.
+        high: Box<TreeModel>,
+    },
+    /// A choice.
+    Leaf {
+        /// Indices into the portfolio, the preferred one first.
+        ranked: Vec<u8>,
+        /// Fitted workloads that end here.
+        support: usize,
+        /// Their mean regret.
+        regret: f64,
+    },
+}
+
+/// A selector of one device.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SelectorModel {
+    /// The device.
+    pub device: DeviceRecord,
+    /// The shapes that were measured.
+    pub domain: Domain,
+    /// Every tile that the tree names.
+    pub portfolio: Vec<Tile>,
+    /// The tile outside of the domain.
+    pub safe_default: Tile,
+    /// For each class of kernels (head_dim, dtype code) in the domain, one bit a tile of the portfolio that can run it.
+    pub feasible: BTreeMap<(u32, u32), u32>,
+    /// The tree.
+    pub tree: TreeModel,
+}
+
+impl SelectorModel {
+    /// Makes a selector of a fit over pack features.
+    ///
+    /// `rows` are the measurements that the table was made of: their [`Level::Space`] rows say what is feasible.
+    ///
+    /// # Errors
+    /// A candidate that is no tile, features that are not a pack's, or no tile that is feasible everywhere.
+    pub fn new(device: &DeviceRecord, rows: &[Measurement], table: &CostTable, fit: &Fit) -> Result<Self, ModelError> {
+        if table.features() != PackShape::NAMES {
+            return Err(ModelError::OtherFeatures { found: table.features().join(", ") });
+        }
+        let candidates = table
+            .candidates()
+            .iter()
+            .map(|name| name.parse().map_err(|_| ModelError::NotATile(name.clone())))
+            .collect::<Result<Vec<Tile>, _>>()?;
+        let verdicts = Verdicts::of(rows);
+        let mut named = BTreeSet::new();
+        collect_named(&fit.tree, &mut named);
+        let named: Vec<usize> = named.into_iter().collect();
+        let portfolio: Vec<Tile> = named.iter().map(|&i| candidates[i]).collect();
+        let domain = domain(table);
+        Ok(Self {
+            device: device.clone(),
+            domain,
+            safe_default: safe_default(table, &candidates, fit, &verdicts)?,
+            feasible: verdicts.masks(&portfolio, &domain),
+            tree: tree_model(&fit.tree, &named),
+            portfolio,
+        })
+    }
+
+    /// The tile for a pack: what emitted code must choose.
+    pub fn choose(&self, shape: &PackShape) -> Tile {
+        if !self.domain.contains(shape) {
+            return self.safe_default;
+        }
+        let feasible = self.feasible.get(&(shape.head_dim, shape.dtype)).copied().unwrap_or(0);
+        let mut node = &self.tree;
+        loop {
+            match node {
+                TreeModel::Split { feature, threshold, low, high } => {
+                    node = if shape.values()[*feature] <= *threshold { low } else { high };
+                }
+                TreeModel::Leaf { ranked, .. } => {
+                    let choice = first_feasible(ranked, feasible);
+                    return choice.map_or(self.safe_default, |i| self.portfolio[usize::from(i)]);
+                }
+            }
+        }
+    }
+}
+
+/// What the recorded space says: the classes that each tile passed, and all classes.
+struct Verdicts {
+    passed: BTreeMap<Tile, BTreeSet<(u32, u32)>>,
+    classes: BTreeSet<(u32, u32)>,
+}
+
+impl Verdicts {
+    fn of(rows: &[Measurement]) -> Self {
+        let mut verdicts = Self { passed: BTreeMap::new(), classes: BTreeSet::new() };
+        for row in rows.iter().filter(|row| row.level == Level::Space) {
+            let (Some(tile), Some(class)) = (row.tile, class_of(&row.workload)) else { continue };
+            verdicts.classes.insert(class);
+            if row.status == Status::Correct {
+                verdicts.passed.entry(tile).or_default().insert(class);
+            }
+        }
+        verdicts
+    }
+
+    fn passes_everywhere(&self, tile: &Tile) -> bool {
+        !self.classes.is_empty() && self.passed.get(tile).is_some_and(|passed| *passed == self.classes)
+    }
+
+    fn masks(&self, portfolio: &[Tile], domain: &Domain) -> BTreeMap<(u32, u32), u32> {
+        let inside = |&&(head_dim, dtype): &&(u32, u32)| {
+            (domain.min.head_dim..=domain.max.head_dim).contains(&head_dim)
+                && (domain.min.dtype..=domain.max.dtype).contains(&dtype)
+        };
+        let mask = |class: &(u32, u32)| {
+            let bits = portfolio.iter().enumerate().map(|(i, tile)| {
+                u32::from(self.passed.get(tile).is_some_and(|passed| passed.contains(class))) << i
+            });
+            bits.sum::<u32>()
+        };
+        self.classes.iter().filter(inside).map(|class| (*class, mask(class))).collect()
+    }
+}
+
+/// The class of a [`Level::Space`] row, by the text that `kernel_templates::Class` writes.
+fn class_of(text: &str) -> Option<(u32, u32)> {
+    let (head_dim, dtype) = text.strip_prefix("head_dim ")?.split_once(' ')?;
+    Some((head_dim.parse().ok()?, dtype.parse::<Dtype>().ok()?.code()))
+}
+
+fn domain(table: &CostTable) -> Domain {
+    let extreme = |pick: fn(u32, u32) -> u32, start: u32| {
+        let mut values = [start; PackShape::COUNT];
+        for row in table.rows() {
+            for (value, &feature) in values.iter_mut().zip(&row.features) {
+                *value = pick(*value, u32::try_from(feature).unwrap_or(u32::MAX));
+            }
+        }
+        PackShape::from_values(values)
+    };
+    Domain { min: extreme(u32::min, u32::MAX), max: extreme(u32::max, 0) }
+}
+
+/// The fit's safe default where every class can run it, else the tile with the least regret among those that all can.
+fn safe_default(
+    table: &CostTable,
+    candidates: &[Tile],
+    fit: &Fit,
+    verdicts: &Verdicts,
+) -> Result<Tile, ModelError> {
+    let fitted = candidates[fit.safe_default];
+    if verdicts.passes_everywhere(&fitted) {
+        return Ok(fitted);
+    }
+    let regret = |i: usize| -> Option<f64> {
+        table.rows().iter().map(|row| Some(row.costs[i]? / row.oracle() * row.weight)).sum()
+    };
+    (0..candidates.len())
+        .filter(|&i| verdicts.passes_everywhere(&candidates[i]))
+        .filter_map(|i| Some((regret(i)?, candidates[i])))
+        .min_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)))
+        .map(|(_, tile)| tile)
+        .ok_or(ModelError::NoSafeDefault)
+}
+
+fn collect_named(tree: &Tree, named: &mut BTreeSet<usize>) {
+    match tree {
+        Tree::Split { low, high, .. } => {
+            collect_named(low, named);
+            collect_named(high, named);
+        }
+        Tree::Leaf { ranked, .. } => named.extend(ranked),
+    }
+}
+
+fn tree_model(tree: &Tree, named: &[usize]) -> TreeModel {
+    match tree {
+        Tree::Split { feature, threshold, low, high } => TreeModel::Split {
+            feature: *feature,
+            threshold: u32::try_from(*threshold).unwrap_or(u32::MAX),
+            low: Box::new(tree_model(low, named)),
+            high: Box::new(tree_model(high, named)),
+        },
+        Tree::Leaf { ranked, support, regret } => TreeModel::Leaf {
+            ranked: ranked.iter().filter_map(|i| named.binary_search(i).ok()).map(|i| i as u8).collect(),
+            support: *support,
+            regret: *regret,
+        },
+    }
+}

@@ -1,0 +1,136 @@
+//! The selector as Rust: deterministic to the byte, clean under `rustfmt`, no dependencies beyond the vocabulary.
+
+use super::{SelectorModel, TreeModel};
+use std::fmt::Write as _;
+use tilewright_heuristics::{Backend, Dtype, PackShape, Tile};
+
+/// What the module's header says, one line an entry; empty entries are left out.
+pub type Header = Vec<String>;
+
+/// The module's text.
+pub fn render(model: &SelectorModel, header: &Header) -> String {
+    let mut text = String::new();
+    // Writing to a String cannot fail.
+    write_module(&mut text, model, header).expect("writing to a String");
+    text
+}
+
+fn write_module(text: &mut String, model: &SelectorModel, header: &Header) -> std::fmt::Result {
+    let device = &model.device;
+    writeln!(text, "//! Tile selector of {device}. Written by `tilewright emit`; do not edit.")?;
+    writeln!(text, "//!")?;
+    for line in header.iter().filter(|line| !line.is_empty()) {
+        writeln!(text, "//! - {}", line.replace(['\n', '\r'], " "))?;
+    }
+    let backend = match device.backend.as_str() {
+        "cuda" => "Cuda",
+        _ => "Cpu",
+    };
+    debug_assert!(device.backend.parse::<Backend>().is_ok());
+    writeln!(text)?;
+    writeln!(text, "use crate::{{Backend, Device, Domain, PackShape, Selector, Tile, first_feasible}};")?;
+    writeln!(text)?;
+    writeln!(text, "/// The selector.")?;
+    writeln!(text, "#[rustfmt::skip]")?;
+    writeln!(text, "pub static SELECTOR: Selector = Selector {{")?;
+    writeln!(
+        text,
+        "    device: Device {{ backend: Backend::{backend}, name: {:?}, capability: {:?}, units: {} }},",
+        device.name, device.capability, device.units
+    )?;
+    writeln!(text, "    domain: DOMAIN,")?;
+    writeln!(text, "    portfolio: &PORTFOLIO,")?;
+    writeln!(text, "    safe_default: SAFE_DEFAULT,")?;
+    writeln!(text, "    choose,")?;
+    writeln!(text, "}};")?;
+    writeln!(text)?;
+    writeln!(text, "/// The tiles that the tree chooses from.")?;
+    writeln!(text, "#[rustfmt::skip]")?;
+    writeln!(text, "static PORTFOLIO: [Tile; {}] = [", model.portfolio.len())?;
+    for tile in &model.portfolio {
+        writeln!(text, "    {},", tile_literal(tile))?;
+    }
+    writeln!(text, "];")?;
+    writeln!(text)?;
+    writeln!(text, "/// Runs every supported shape; the choice outside of the domain.")?;
+    writeln!(text, "#[rustfmt::skip]")?;
+    writeln!(text, "const SAFE_DEFAULT: Tile = {};", tile_literal(&model.safe_default))?;
+    writeln!(text)?;
+    writeln!(text, "/// The shapes that were measured.")?;
+    writeln!(text, "#[rustfmt::skip]")?;
+    writeln!(text, "const DOMAIN: Domain = Domain {{")?;
+    for (side, shape) in [("min", &model.domain.min), ("max", &model.domain.max)] {
+        writeln!(text, "    {side}: {},", record_literal("PackShape", &PackShape::NAMES, &shape.values()))?;
+    }
+    writeln!(text, "}};")?;
+    writeln!(text)?;
+    writeln!(text, "fn choose(shape: &PackShape) -> Tile {{")?;
+    writeln!(text, "    if !DOMAIN.contains(shape) {{")?;
+    writeln!(text, "        return SAFE_DEFAULT;")?;
+    writeln!(text, "    }}")?;
+    writeln!(text, "    match first_feasible(ranked(shape), feasible(shape)) {{")?;
+    writeln!(text, "        Some(choice) => PORTFOLIO[choice as usize],")?;
+    writeln!(text, "        None => SAFE_DEFAULT,")?;
+    writeln!(text, "    }}")?;
+    writeln!(text, "}}")?;
+    writeln!(text)?;
+    writeln!(text, "/// The tiles of the portfolio that can run the shape's kernels, one bit each.")?;
+    writeln!(text, "#[rustfmt::skip]")?;
+    writeln!(text, "const fn feasible(shape: &PackShape) -> u32 {{")?;
+    writeln!(text, "    match (shape.head_dim, shape.dtype) {{")?;
+    for ((head_dim, dtype), mask) in &model.feasible {
+        let width = model.portfolio.len();
+        let name = Dtype::from_code(*dtype).map_or("?", Dtype::name);
+        writeln!(text, "        ({head_dim}, {dtype}) => 0b{mask:0width$b}, // {name}")?;
+    }
+    writeln!(text, "        _ => 0,")?;
+    writeln!(text, "    }}")?;
+    writeln!(text, "}}")?;
+    writeln!(text)?;
+    writeln!(text, "/// The tree: indices into the portfolio, the preferred one first.")?;
+    if matches!(model.tree, TreeModel::Leaf { .. }) {
+        writeln!(text, "const fn ranked(_: &PackShape) -> &'static [u8] {{")?;
+    } else {
+        writeln!(text, "const fn ranked(shape: &PackShape) -> &'static [u8] {{")?;
+    }
+    write_tree(text, &model.tree, &model.portfolio, 1)?;
+    writeln!(text, "}}")
+}
+
+fn write_tree(text: &mut String, tree: &TreeModel, portfolio: &[Tile], depth: usize) -> std::fmt::Result {
+    let indent = "    ".repeat(depth);
+    match tree {
+        TreeModel::Leaf { ranked, support, regret } => {
+            let first = ranked.first().map_or("the safe default".to_owned(), |&i| portfolio[usize::from(i)].to_string());
+            let noun = if *support == 1 { "workload" } else { "workloads" };
+            writeln!(text, "{indent}// {first}: {support} {noun}, mean regret {:.2} %", regret * 100.0)?;
+            let list = ranked.iter().map(u8::to_string).collect::<Vec<_>>().join(", ");
+            writeln!(text, "{indent}&[{list}]")
+        }
+        TreeModel::Split { feature, threshold, low, high } => {
+            writeln!(text, "{indent}if shape.{} <= {threshold} {{", PackShape::NAMES[*feature])?;
+            write_tree(text, low, portfolio, depth + 1)?;
+            // A chain of questions reads as `else if`, as a person would write it.
+            if let TreeModel::Split { .. } = **high {
+                write!(text, "{indent}}} else ")?;
+                let mut rest = String::new();
+                write_tree(&mut rest, high, portfolio, depth)?;
+                text.push_str(rest.trim_start());
+                Ok(())
+            } else {
+                writeln!(text, "{indent}}} else {{")?;
+                write_tree(text, high, portfolio, depth + 1)?;
+                writeln!(text, "{indent}}}")
+            }
+        }
+    }
+}
+
+fn tile_literal(tile: &Tile) -> String {
+    record_literal("Tile", &Tile::NAMES, &tile.values())
+}
+
+fn record_literal<T: std::fmt::Display>(name: &str, fields: &[&str], values: &[T]) -> String {
+    let fields: Vec<String> = fields.iter().zip(values).map(|(field, value)| format!("{field}: {value}")).collect();
+    format!("{name} {{ {} }}", fields.join(", "))
+}

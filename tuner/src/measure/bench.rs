@@ -1,0 +1,97 @@
+//! What the tuner asks of a device: the seam where a backend plugs in.
+
+use crate::store::{DeviceRecord, Resources, Status};
+use kernel_templates::{Class, Limits};
+use scenarios::Batch;
+use tilewright_heuristics::{PackShape, Tile};
+use tilewright_kernel_templates as kernel_templates;
+use tilewright_scenarios as scenarios;
+
+/// Why a bench cannot measure at all.
+#[derive(Debug, thiserror::Error)]
+pub enum BenchError {
+    /// The batch does not fit the device.
+    #[error("{batch}: needs {needed_mb} MB of KV, the device gives {available_mb} MB; lower `--max-batch-mb`")]
+    TooLarge {
+        /// The batch.
+        batch: String,
+        /// What it needs.
+        needed_mb: u64,
+        /// What there is.
+        available_mb: u64,
+    },
+    /// The batch cannot be planned.
+    #[error("{batch}: {source}")]
+    Plan {
+        /// The batch.
+        batch: String,
+        /// What is wrong with it.
+        source: tilewright_runtime::PlanError,
+    },
+}
+
+/// Why a variant did not pass.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// What became of it.
+    pub status: Status,
+    /// The details.
+    pub message: String,
+}
+
+/// A plan that a loaded batch holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PlanId(pub usize);
+
+/// A device under measurement.
+pub trait Bench {
+    /// The device.
+    fn device(&self) -> DeviceRecord;
+    /// Its limits, as the feasibility rules see them.
+    fn limits(&self) -> &Limits;
+    /// Its limits and measured prices, by name, for people.
+    fn facts(&self) -> Vec<(String, String)>;
+    /// The software that decides a result.
+    fn versions(&self) -> Vec<(String, String)>;
+    /// Hash of the kernel's sources.
+    fn kernel_hash(&self) -> String;
+    /// How caches are made cold before each sample, in a sentence.
+    fn cold_caches(&self) -> String;
+    /// How the limit is found, in a sentence.
+    fn limit_method(&self) -> String;
+    /// What a reader must know before trusting the figures.
+    fn warnings(&self) -> Vec<String>;
+    /// What a variant needs of the device.
+    fn resources(&self, tile: &Tile, class: &Class) -> Resources;
+    /// Runs a variant on awkward shapes against the f64 reference; the largest relative error.
+    ///
+    /// # Errors
+    /// The variant is wrong or cannot run.
+    fn verify(&mut self, tile: &Tile, class: &Class) -> Result<f64, Failure>;
+    /// Makes a batch ready to be measured.
+    ///
+    /// # Errors
+    /// The batch does not fit or is malformed.
+    fn load<'a>(&'a mut self, batch: &'a Batch) -> Result<Box<dyn Loaded + 'a>, BenchError>;
+}
+
+/// A batch on a device.
+pub trait Loaded {
+    /// The least time that the hardware needs for the batch, in µs.
+    fn limit_us(&self) -> f64;
+    /// Shapes of the batch's packs.
+    ///
+    /// # Errors
+    /// The batch is malformed.
+    fn pack_shapes(&self) -> Result<Vec<PackShape>, BenchError>;
+    /// Plans the batch with tiles chosen by `select`.
+    ///
+    /// # Errors
+    /// The batch is malformed.
+    fn plan(&mut self, select: &mut dyn FnMut(&PackShape) -> Tile) -> Result<PlanId, BenchError>;
+    /// Executes a plan once on cold caches; its time in µs.
+    ///
+    /// # Errors
+    /// Why it could not run.
+    fn sample(&mut self, plan: PlanId) -> Result<f64, String>;
+}

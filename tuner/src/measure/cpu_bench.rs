@@ -1,0 +1,486 @@
+//! The host's processor as a bench: pools of pages larger than the caches, so that every sample reads cold memory.
+
+use super::verification::{AwkwardBatch, awkward_batches, tolerance};
+use super::{Bench, BenchError, Failure, Loaded, PlanId};
+use crate::store::{DeviceRecord, Resources, Status};
+use half::{bf16, f16};
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use std::collections::BTreeMap;
+use std::time::Instant;
+use tilewright_heuristics::{Dtype, Geometry, PackShape, Tile};
+use tilewright_kernel_templates::{Class, CpuLimits, Limits, cpu as scratch};
+use tilewright_runtime::cpu::{CpuBackend, DecodeArgs, Element, HostDevice, KvCache, KvStrides, probe};
+use tilewright_runtime::{PageTable, Plan, PlanOptions, reference};
+use tilewright_scenarios::Batch;
+
+/// Between two reads of the same page, at least so many times the last-level cache is read.
+const REUSE_DISTANCE: usize = 2;
+/// What stands for the last-level cache where the system does not tell its size.
+const UNKNOWN_CACHE_BYTES: usize = 32 << 20;
+/// Samples of an empty plan for the launch floor.
+const FLOOR_SAMPLES: usize = 200;
+
+/// The host's processor under measurement.
+#[derive(Debug)]
+pub struct CpuBench {
+    host: HostDevice,
+    limits: Limits,
+    backend: CpuBackend,
+    prices: Prices,
+    pools: Pools,
+    references: BTreeMap<Class, Vec<VerifiedBatch>>,
+    memory_bytes: u64,
+}
+
+/// What the processor was measured to give at most.
+#[derive(Clone, Copy, Debug)]
+struct Prices {
+    /// Bytes per second, read by all threads.
+    read_bandwidth: f64,
+    /// Multiply-adds count twice.
+    flops: f64,
+    /// Time of a step with next to nothing to do, in µs.
+    floor_us: f64,
+}
+
+#[derive(Debug, Default)]
+struct Pools {
+    f16: Pool<f16>,
+    bf16: Pool<bf16>,
+    f32: Pool<f32>,
+}
+
+/// K and V pages of one element type; samples walk through it.
+#[derive(Debug, Default)]
+struct Pool<E> {
+    keys: Vec<E>,
+    values: Vec<E>,
+    next: usize,
+}
+
+#[derive(Debug)]
+struct VerifiedBatch {
+    batch: AwkwardBatch,
+    output: Vec<f64>,
+    lse: Vec<f64>,
+}
+
+impl CpuBench {
+    /// The host's processor with so many threads; all of them by default. Measures what it gives at most.
+    pub fn new(threads: Option<u32>) -> Self {
+        let host = threads.map_or_else(HostDevice::detect, HostDevice::with_threads);
+        let mut backend = CpuBackend::new(host.limits.threads);
+        let mut prices = Prices {
+            read_bandwidth: probe::read_bandwidth(host.limits.threads, 4 * llc_bytes(&host.limits)),
+            flops: probe::fma_flops(host.limits.threads),
+            floor_us: 0.0,
+        };
+        prices.floor_us = launch_floor(&mut backend);
+        let mut system = sysinfo::System::new();
+        system.refresh_memory();
+        Self {
+            limits: Limits::Cpu(host.limits.clone()),
+            host,
+            backend,
+            prices,
+            pools: Pools::default(),
+            references: BTreeMap::new(),
+            memory_bytes: system.available_memory(),
+        }
+    }
+
+    fn load_typed<'a, E: PoolElement>(&'a mut self, batch: &'a Batch) -> Result<Box<dyn Loaded + 'a>, BenchError> {
+        let geometry = batch.geometry;
+        let page_elements = (geometry.page_size * geometry.kv_heads * geometry.head_dim) as usize;
+        let batch_elements = batch.pages as usize * page_elements;
+        let cache_elements = REUSE_DISTANCE * llc_bytes(&self.host.limits) / size_of::<E>() / 2;
+        let needed = batch_elements + cache_elements;
+        let needed_bytes = (2 * needed * size_of::<E>()) as u64;
+        let too_large = || BenchError::TooLarge {
+            batch: batch.name.clone(),
+            needed_mb: needed_bytes >> 20,
+            available_mb: self.memory_bytes >> 20,
+        };
+        if needed_bytes > self.memory_bytes {
+            return Err(too_large());
+        }
+        let pool = E::pool(&mut self.pools);
+        pool.grow(needed);
+        let queries = batch.requests() * (geometry.q_heads * geometry.head_dim) as usize;
+        let mut rng = ChaCha8Rng::seed_from_u64(batch.pages.into());
+        Ok(Box::new(LoadedBatch {
+            batch,
+            backend: &mut self.backend,
+            prices: self.prices,
+            pool,
+            batch_elements,
+            page_elements,
+            query: (0..queries).map(|_| E::from_f32(rng.random_range(-1.0..1.0))).collect(),
+            output: vec![E::from_f32(0.0); queries],
+            plans: Vec::new(),
+        }))
+    }
+
+    fn verify_typed<E: Element>(&mut self, tile: &Tile, class: &Class) -> Result<f64, Failure> {
+        let backend = &mut self.backend;
+        let references = self.references.entry(*class).or_insert_with(|| {
+            awkward_batches(class).into_iter().map(|batch| VerifiedBatch::of::<E>(batch)).collect()
+        });
+        let mut worst: f64 = 0.0;
+        for verified in references {
+            worst = worst.max(verified.error::<E>(backend, tile)?);
+        }
+        let allowed = tolerance(class.dtype);
+        if worst < allowed {
+            Ok(worst)
+        } else {
+            let message = format!("relative error {worst:.1e}, allowed {allowed:.0e}");
+            Err(Failure { status: Status::Correctness, message })
+        }
+    }
+}
+
+/// The time of a step over one token: waking the threads, one work item, nothing to read.
+fn launch_floor(backend: &mut CpuBackend) -> f64 {
+    let geometry = Geometry { q_heads: 1, kv_heads: 1, head_dim: 64, page_size: 16, dtype: Dtype::F32 };
+    let zeros = vec![0.0f32; 16 * 64];
+    let mut output = vec![0.0f32; 64];
+    let seq_lens = [1];
+    let tile = Tile { m: 1, n: 16, warps: 1, stages: 1 };
+    let table = PageTable::new(&[0], 1, &seq_lens, geometry.page_size).expect("one page of one request");
+    let plan = Plan::build(&geometry, &table, &PlanOptions::default(), |_| tile).expect("one token can be planned");
+    let mut samples = Vec::with_capacity(FLOOR_SAMPLES);
+    for _ in 0..FLOOR_SAMPLES {
+        let cache = KvCache { keys: &zeros, values: &zeros, strides: KvStrides::nhd(&geometry) };
+        let args = DecodeArgs { query: &zeros[..64], cache, scale: 1.0, output: &mut output, lse: None };
+        let begin = Instant::now();
+        backend.decode(&plan, args).expect("one token can be decoded");
+        samples.push(begin.elapsed().as_secs_f64() * 1e6);
+    }
+    crate::statistics::median(&samples).unwrap_or(0.0)
+}
+
+fn llc_bytes(limits: &CpuLimits) -> usize {
+    if limits.llc_bytes > 0 { limits.llc_bytes } else { UNKNOWN_CACHE_BYTES }
+}
+
+impl Bench for CpuBench {
+    fn device(&self) -> DeviceRecord {
+        let device = self.host.as_device();
+        DeviceRecord {
+            backend: device.backend.name().to_owned(),
+            name: device.name.to_owned(),
+            capability: device.capability.to_owned(),
+            units: device.units,
+        }
+    }
+
+    fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    fn facts(&self) -> Vec<(String, String)> {
+        let CpuLimits { threads, l1d_bytes, l2_bytes, llc_bytes } = self.host.limits;
+        let kb = |bytes: usize| format!("{} KB", bytes >> 10);
+        [
+            ("threads", threads.to_string()),
+            ("first-level cache", kb(l1d_bytes)),
+            ("second-level cache", kb(l2_bytes)),
+            ("last-level cache", kb(llc_bytes)),
+            ("read bandwidth", format!("{:.1} GB/s", self.prices.read_bandwidth / 1e9)),
+            ("multiply-add peak", format!("{:.0} GFLOP/s", self.prices.flops / 1e9)),
+            ("launch floor", format!("{:.1} us", self.prices.floor_us)),
+        ]
+        .map(|(name, value)| (name.to_owned(), value))
+        .to_vec()
+    }
+
+    fn versions(&self) -> Vec<(String, String)> {
+        let system = sysinfo::System::long_os_version().unwrap_or_else(|| std::env::consts::OS.to_owned());
+        let kernel = sysinfo::System::kernel_version().unwrap_or_default();
+        vec![("system".to_owned(), system), ("kernel".to_owned(), kernel)]
+    }
+
+    fn kernel_hash(&self) -> String {
+        tilewright_runtime::cpu::kernel_hash()
+    }
+
+    fn cold_caches(&self) -> String {
+        format!(
+            "Each sample reads other pages of a pool: between two reads of a page at least {} MB of other pages are read, \
+             {REUSE_DISTANCE} times the last-level cache. Queries, outputs and plans stay warm, as in a decode loop.",
+            REUSE_DISTANCE * llc_bytes(&self.host.limits) >> 20
+        )
+    }
+
+    fn limit_method(&self) -> String {
+        "The larger of two times, plus the launch floor: bytes of distinct K and V over the read bandwidth, and the \
+         floating-point operations of QK and PV over the multiply-add peak; both measured at the start of the run, on all \
+         threads."
+            .to_owned()
+    }
+
+    fn warnings(&self) -> Vec<String> {
+        let busy = sysinfo::System::load_average().one;
+        let mut warnings = Vec::new();
+        if busy > 0.5 * f64::from(self.host.limits.threads) {
+            warnings.push(format!(
+                "The machine was busy when the run began ({busy:.1} runnable processes on {} threads): tune it again when \
+                 it is idle.",
+                self.host.limits.threads
+            ));
+        }
+        warnings
+    }
+
+    fn resources(&self, tile: &Tile, class: &Class) -> Resources {
+        let scratch = u32::try_from(scratch::scratch_bytes(tile, class)).ok();
+        Resources { scratch_bytes: scratch, ..Resources::default() }
+    }
+
+    fn verify(&mut self, tile: &Tile, class: &Class) -> Result<f64, Failure> {
+        match class.dtype {
+            Dtype::F16 => self.verify_typed::<f16>(tile, class),
+            Dtype::Bf16 => self.verify_typed::<bf16>(tile, class),
+            Dtype::F32 => self.verify_typed::<f32>(tile, class),
+        }
+    }
+
+    fn load<'a>(&'a mut self, batch: &'a Batch) -> Result<Box<dyn Loaded + 'a>, BenchError> {
+        match batch.geometry.dtype {
+            Dtype::F16 => self.load_typed::<f16>(batch),
+            Dtype::Bf16 => self.load_typed::<bf16>(batch),
+            Dtype::F32 => self.load_typed::<f32>(batch),
+        }
+    }
+}
+
+/// An element with a pool of its own.
+trait PoolElement: Element + 'static {
+    fn pool(pools: &mut Pools) -> &mut Pool<Self>;
+}
+
+impl PoolElement for f16 {
+    fn pool(pools: &mut Pools) -> &mut Pool<Self> {
+        &mut pools.f16
+    }
+}
+
+impl PoolElement for bf16 {
+    fn pool(pools: &mut Pools) -> &mut Pool<Self> {
+        &mut pools.bf16
+    }
+}
+
+impl PoolElement for f32 {
+    fn pool(pools: &mut Pools) -> &mut Pool<Self> {
+        &mut pools.f32
+    }
+}
+
+impl<E: Element> Pool<E> {
+    /// Makes room for `elements` of K and of V. Contents are random: their values decide no time, but zeros might.
+    fn grow(&mut self, elements: usize) {
+        // Copies of one random block, which is far cheaper to make than as many random numbers.
+        const BLOCK: usize = (1 << 16) + 1;
+        if self.keys.len() >= elements {
+            return;
+        }
+        let mut rng = ChaCha8Rng::seed_from_u64(1);
+        let block: Vec<E> = (0..BLOCK).map(|_| E::from_f32(rng.random_range(-1.0..1.0))).collect();
+        for pages in [&mut self.keys, &mut self.values] {
+            pages.reserve_exact(elements - pages.len());
+            while pages.len() < elements {
+                let more = BLOCK.min(elements - pages.len());
+                pages.extend_from_slice(&block[..more]);
+            }
+        }
+        // Writing left the end of the pool in the caches: begin where it is cold.
+        self.next = 0;
+    }
+}
+
+struct LoadedBatch<'a, E> {
+    batch: &'a Batch,
+    backend: &'a mut CpuBackend,
+    prices: Prices,
+    pool: &'a mut Pool<E>,
+    batch_elements: usize,
+    page_elements: usize,
+    query: Vec<E>,
+    output: Vec<E>,
+    plans: Vec<Plan>,
+}
+
+impl<E> LoadedBatch<'_, E> {
+    fn table(&self) -> Result<PageTable<'_>, BenchError> {
+        let Batch { page_table, max_pages, seq_lens, geometry, .. } = self.batch;
+        PageTable::new(page_table, *max_pages, seq_lens, geometry.page_size).map_err(|source| self.error(source))
+    }
+
+    fn error(&self, source: tilewright_runtime::PlanError) -> BenchError {
+        BenchError::Plan { batch: self.batch.name.clone(), source }
+    }
+
+    fn build(&self, select: impl FnMut(&PackShape) -> Tile) -> Result<Plan, BenchError> {
+        let table = self.table()?;
+        Plan::build(&self.batch.geometry, &table, &PlanOptions::default(), select).map_err(|source| self.error(source))
+    }
+}
+
+impl<E: Element> Loaded for LoadedBatch<'_, E> {
+    fn limit_us(&self) -> f64 {
+        let Geometry { q_heads, head_dim, .. } = self.batch.geometry;
+        let tokens: f64 = self.batch.seq_lens.iter().map(|&len| f64::from(len)).sum();
+        let flops = 4.0 * f64::from(q_heads) * f64::from(head_dim) * tokens;
+        let reading = self.batch.unique_bytes() as f64 / self.prices.read_bandwidth;
+        reading.max(flops / self.prices.flops) * 1e6 + self.prices.floor_us
+    }
+
+    fn pack_shapes(&self) -> Result<Vec<PackShape>, BenchError> {
+        let any = Tile { m: 1, n: 16, warps: 1, stages: 1 };
+        Ok(self.build(|_| any)?.packs().iter().map(|pack| pack.shape).collect())
+    }
+
+    fn plan(&mut self, select: &mut dyn FnMut(&PackShape) -> Tile) -> Result<PlanId, BenchError> {
+        let plan = self.build(select)?;
+        self.plans.push(plan);
+        Ok(PlanId(self.plans.len() - 1))
+    }
+
+    fn sample(&mut self, plan: PlanId) -> Result<f64, String> {
+        let pool = &mut *self.pool;
+        if pool.next + self.batch_elements > pool.keys.len() {
+            pool.next = 0;
+        }
+        let window = pool.next..pool.next + self.batch_elements;
+        pool.next += self.batch_elements.next_multiple_of(self.page_elements);
+        let geometry = &self.batch.geometry;
+        let cache = KvCache {
+            keys: &pool.keys[window.clone()],
+            values: &pool.values[window],
+            strides: KvStrides::nhd(geometry),
+        };
+        let scale = 1.0 / (geometry.head_dim as f32).sqrt();
+        let args = DecodeArgs { query: &self.query, cache, scale, output: &mut self.output, lse: None };
+        let begin = Instant::now();
+        self.backend.decode(&self.plans[plan.0], args).map_err(|error| error.to_string())?;
+        Ok(begin.elapsed().as_secs_f64() * 1e6)
+    }
+}
+
+/// K and V of an awkward batch: NaN wherever no request has a token.
+fn awkward_cache<E: Element>(batch: &AwkwardBatch) -> (Vec<E>, Vec<E>, Vec<E>) {
+    let Geometry { q_heads, kv_heads, head_dim, page_size, .. } = batch.geometry;
+    let token_elements = (kv_heads * head_dim) as usize;
+    let page_elements = page_size as usize * token_elements;
+    let mut used = vec![0u32; batch.pages];
+    for (request, &len) in batch.seq_lens.iter().enumerate() {
+        let row = &batch.page_table[request * batch.max_pages..][..len.div_ceil(page_size) as usize];
+        for (column, &page) in row.iter().enumerate() {
+            let tokens = (len - column as u32 * page_size).min(page_size);
+            used[page as usize] = used[page as usize].max(tokens);
+        }
+    }
+    let mut rng = ChaCha8Rng::seed_from_u64(7);
+    let mut pages = || {
+        let mut elements = vec![E::from_f32(f32::NAN); batch.pages * page_elements];
+        for (page, &tokens) in elements.chunks_mut(page_elements).zip(&used) {
+            for element in &mut page[..tokens as usize * token_elements] {
+                *element = E::from_f32(rng.random_range(-2.0..2.0));
+            }
+        }
+        elements
+    };
+    let (keys, values) = (pages(), pages());
+    let queries = batch.seq_lens.len() * (q_heads * head_dim) as usize;
+    let query = (0..queries).map(|_| E::from_f32(rng.random_range(-2.0..2.0))).collect();
+    (keys, values, query)
+}
+
+impl VerifiedBatch {
+    fn of<E: Element>(batch: AwkwardBatch) -> Self {
+        let (keys, values, query) = awkward_cache::<E>(&batch);
+        let table = PageTable::new(&batch.page_table, batch.max_pages, &batch.seq_lens, batch.geometry.page_size)
+            .expect("awkward batches are well formed");
+        let cache = KvCache { keys: &keys, values: &values, strides: KvStrides::nhd(&batch.geometry) };
+        let (output, lse) = reference::decode(&batch.geometry, &table, &query, &cache, Self::scale(&batch.geometry));
+        Self { batch, output, lse }
+    }
+
+    fn scale(geometry: &Geometry) -> f32 {
+        1.0 / (geometry.head_dim as f32).sqrt()
+    }
+
+    /// The larger relative error of output and LSE under one tile.
+    fn error<E: Element>(&self, backend: &mut CpuBackend, tile: &Tile) -> Result<f64, Failure> {
+        let runtime = |message: String| Failure { status: Status::Runtime, message };
+        let geometry = &self.batch.geometry;
+        let table = PageTable::new(&self.batch.page_table, self.batch.max_pages, &self.batch.seq_lens, geometry.page_size)
+            .map_err(|error| runtime(error.to_string()))?;
+        let plan = Plan::build(geometry, &table, &PlanOptions::default(), |_| *tile)
+            .map_err(|error| runtime(error.to_string()))?;
+        let (keys, values, query) = awkward_cache::<E>(&self.batch);
+        let cache = KvCache { keys: &keys, values: &values, strides: KvStrides::nhd(geometry) };
+        // Poison shows what was never written.
+        let mut output = vec![E::from_f32(f32::NAN); query.len()];
+        let mut lse = vec![f32::NAN; self.lse.len()];
+        let args = DecodeArgs {
+            query: &query,
+            cache,
+            scale: Self::scale(geometry),
+            output: &mut output,
+            lse: Some(&mut lse),
+        };
+        backend.decode(&plan, args).map_err(|error| runtime(error.to_string()))?;
+        let output = relative_error(output.iter().map(|x| f64::from(x.to_f32())), &self.output);
+        let lse = relative_error(lse.iter().map(|&x| f64::from(x)), &self.lse);
+        Ok(output.max(lse))
+    }
+}
+
+/// Norm of the difference over norm of the reference. Equal infinities (the LSE of no tokens) differ by nothing; NaN differs
+/// infinitely.
+fn relative_error(found: impl Iterator<Item = f64>, reference: &[f64]) -> f64 {
+    let (mut difference, mut norm) = (0.0, 0.0);
+    for (found, &expected) in found.zip(reference) {
+        if found != expected {
+            difference += (found - expected).powi(2);
+        }
+        if expected.is_finite() {
+            norm += expected.powi(2);
+        }
+    }
+    let error = (difference / f64::max(norm, f64::MIN_POSITIVE)).sqrt();
+    if error.is_nan() { f64::INFINITY } else { error }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_is_relative_and_nan_is_infinitely_wrong() {
+        assert!((relative_error([1.0, 2.2].into_iter(), &[1.0, 2.0]) - 0.2 / 5f64.sqrt()).abs() < 1e-12);
+        let nothing = [f64::NEG_INFINITY, 1.0];
+        assert_eq!(relative_error(nothing.into_iter(), &nothing), 0.0);
+        assert_eq!(relative_error([f64::NAN].into_iter(), &[1.0]), f64::INFINITY);
+        assert_eq!(relative_error([0.0].into_iter(), &[f64::NEG_INFINITY]), f64::INFINITY);
+    }
+
+    #[test]
+    fn a_wrong_variant_is_told_from_a_right_one() {
+        let mut bench = CpuBench::new(Some(2));
+        let class = Class { head_dim: 64, dtype: Dtype::F16 };
+        let tile = Tile { m: 4, n: 32, warps: 2, stages: 2 };
+        let error = bench.verify(&tile, &class).expect("a tile of the space is correct");
+        assert!(error < tolerance(Dtype::F16), "{error}");
+        for verified in bench.references.get_mut(&class).unwrap() {
+            verified.output.iter_mut().for_each(|x| *x += 0.1);
+        }
+        let failure = bench.verify(&tile, &class).unwrap_err();
+        assert_eq!(failure.status, Status::Correctness);
+        assert!(failure.message.contains("relative error"), "{}", failure.message);
+    }
+}

@@ -1,0 +1,105 @@
+//! The space of a device: what the rules reject, and what the rest computes on awkward shapes, before anything is timed.
+
+use super::{Bench, Failure};
+use crate::interrupt::Interrupt;
+use crate::progress::Progress;
+use crate::store::{Level, Measurement, RunFolder, Status, StoreError};
+use std::collections::BTreeMap;
+use tilewright_heuristics::Tile;
+use tilewright_kernel_templates::{Class, Space};
+
+/// The tiles that may be timed, for each class of kernels.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Verified {
+    passed: BTreeMap<String, Vec<Tile>>,
+}
+
+impl Verified {
+    /// What the recorded space says.
+    pub fn of(rows: &[Measurement]) -> Self {
+        let mut passed: BTreeMap<String, Vec<Tile>> = BTreeMap::new();
+        for row in rows.iter().filter(|row| row.level == Level::Space && row.status == Status::Correct) {
+            passed.entry(row.workload.clone()).or_default().extend(row.tile);
+        }
+        Self { passed }
+    }
+
+    /// The tiles that passed for a class.
+    pub fn tiles(&self, class: &Class) -> &[Tile] {
+        self.passed.get(&class.to_string()).map_or(&[], Vec::as_slice)
+    }
+}
+
+/// Judges and verifies the space for every class, one part of the run a class. Classes that the run already has are kept.
+///
+/// Returns what may be timed; `None` if the user asked to stop.
+///
+/// # Errors
+/// The run's folder.
+pub fn verify_space(
+    bench: &mut dyn Bench,
+    space: &Space,
+    run: &mut RunFolder,
+    progress: Progress,
+    interrupt: &Interrupt,
+) -> Result<Option<Verified>, StoreError> {
+    let known = run.measured(Level::Space);
+    let classes: Vec<Class> = Class::all().filter(|class| !known.contains(&class.to_string())).collect();
+    let mut phase = progress.phase("verify", classes.len());
+    for class in classes {
+        phase.at(&format!("{class} against the f64 reference"));
+        let verdicts = space.survey(&class, bench.limits());
+        let mut rows = Vec::with_capacity(verdicts.len());
+        for verdict in verdicts {
+            if interrupt.requested() {
+                return Ok(None);
+            }
+            let outcome = match &verdict.infeasible {
+                Some(reason) => Err(Failure { status: Status::Constraints, message: reason.to_string() }),
+                None => bench.verify(&verdict.tile, &class),
+            };
+            rows.push(row(bench, &verdict.tile, &class, outcome));
+        }
+        run.append(rows)?;
+        phase.step();
+    }
+    let verified = Verified::of(run.rows());
+    let (mut correct, mut rejected, mut failed) = (0, 0, 0);
+    for row in run.rows().iter().filter(|row| row.level == Level::Space) {
+        match row.status {
+            Status::Correct => correct += 1,
+            Status::Constraints => rejected += 1,
+            _ => failed += 1,
+        }
+    }
+    phase.finish(&format!("{correct} variants correct, {rejected} infeasible, {failed} failed"));
+    Ok(Some(verified))
+}
+
+fn row(bench: &dyn Bench, tile: &Tile, class: &Class, outcome: Result<f64, Failure>) -> Measurement {
+    let (status, relative_error, message) = match outcome {
+        Ok(error) => (Status::Correct, Some(error), String::new()),
+        Err(failure) => (failure.status, None, failure.message),
+    };
+    Measurement {
+        level: Level::Space,
+        workload: class.to_string(),
+        scenario: String::new(),
+        shape: None,
+        choice: tile.to_string(),
+        tile: Some(*tile),
+        status,
+        survived: status == Status::Correct,
+        complete: true,
+        samples_us: Vec::new(),
+        limit_us: None,
+        requests: None,
+        unique_bytes: None,
+        unshared_bytes: None,
+        scaled: String::new(),
+        relative_error,
+        resources: bench.resources(tile, class),
+        selector_hash: String::new(),
+        message,
+    }
+}

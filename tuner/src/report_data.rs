@@ -1,0 +1,308 @@
+//! What a report shows of a recording.
+
+use crate::analysis::Analysis;
+use crate::emit::TreeModel;
+use crate::fit::PolicyRegret;
+use crate::statistics::{mean, median, quantile};
+use crate::store::{Level, Measurement, Recording, Status};
+use reports::{Policy, PolicyTiming, ReportData, ScenarioResult, SpaceRow, TileResult, TreeNode, WorkloadResult};
+use std::collections::{BTreeMap, BTreeSet};
+use tilewright_heuristics::{PackShape, Tile};
+use tilewright_reports as reports;
+
+/// The fitted selector, as a way to choose tiles of a batch.
+pub const SELECTOR: &str = "selector";
+/// PAT's analytic rules, as a way to choose tiles of a batch.
+pub const PAT_RULES: &str = "PAT's rules";
+
+/// Everything that the report of a recording shows.
+pub fn report_data(recording: &Recording, analysis: &Analysis) -> ReportData {
+    let Recording { provenance, rows } = recording;
+    let mut environment = provenance.limits.clone();
+    environment.extend(provenance.versions.iter().cloned());
+    environment.push(("kernel hash".to_owned(), provenance.hashes.kernel.clone()));
+    environment.push(("space hash".to_owned(), provenance.hashes.space.clone()));
+    environment.push(("selector hash".to_owned(), analysis.selector_hash()));
+    environment.push(("started".to_owned(), provenance.started.clone()));
+    environment.extend(
+        provenance.scenarios.iter().map(|scenario| (format!("scenario {}", scenario.name), scenario.hash.clone())),
+    );
+    let mut warnings = provenance.warnings.clone();
+    warnings.extend(stale_selector(rows, analysis));
+    ReportData {
+        device: provenance.device.name.clone(),
+        backend: provenance.device.backend.clone(),
+        environment,
+        command: provenance.command.clone(),
+        cold_caches: provenance.cold_caches.clone(),
+        limit_method: provenance.limit_method.clone(),
+        warnings,
+        held_out: analysis.validation.policies.iter().map(policy).collect(),
+        batches: batch_policies(rows),
+        scenarios: scenarios(rows),
+        features: PackShape::NAMES.iter().map(|name| (*name).to_owned()).collect(),
+        parameters: Tile::NAMES.iter().map(|name| (*name).to_owned()).collect(),
+        workloads: workloads(rows, analysis),
+        space: space(rows),
+        tree: tree(&analysis.model.tree, &analysis.model.portfolio),
+        proof: analysis.proof(),
+        portfolio: portfolio(analysis),
+        safe_default: analysis.model.safe_default.to_string(),
+    }
+}
+
+fn policy(regret: &PolicyRegret) -> Policy {
+    Policy {
+        name: regret.name.clone(),
+        mean: regret.mean,
+        p95: regret.p95,
+        worst: regret.worst,
+        count: regret.count as u64,
+    }
+}
+
+fn stale_selector(rows: &[Measurement], analysis: &Analysis) -> Option<String> {
+    let now = analysis.selector_hash();
+    let stale = rows.iter().find(|row| !row.selector_hash.is_empty() && row.selector_hash != now)?;
+    Some(format!(
+        "The whole batches were measured with selector {}, this report's fit gives {now}: run `tilewright tune` to measure it.",
+        stale.selector_hash
+    ))
+}
+
+/// The measured times of each batch: workload -> choice -> median, for choices that ran.
+fn batch_times(rows: &[Measurement]) -> BTreeMap<&str, BTreeMap<&str, f64>> {
+    let mut samples: BTreeMap<&str, BTreeMap<&str, Vec<f64>>> = BTreeMap::new();
+    for row in rows.iter().filter(|row| row.level == Level::Batch && row.status == Status::Correct) {
+        samples.entry(&row.workload).or_default().entry(&row.choice).or_default().extend(&row.samples_us);
+    }
+    samples
+        .into_iter()
+        .map(|(workload, choices)| {
+            (workload, choices.into_iter().filter_map(|(choice, samples)| Some((choice, median(&samples)?))).collect())
+        })
+        .collect()
+}
+
+fn best(times: &BTreeMap<&str, f64>) -> Option<f64> {
+    times.values().copied().min_by(f64::total_cmp)
+}
+
+/// The single tile with the least mean regret over all batches that measured it everywhere.
+fn best_single<'a>(batches: &BTreeMap<&'a str, BTreeMap<&'a str, f64>>) -> Option<&'a str> {
+    let choices: BTreeSet<&str> = batches.values().flat_map(BTreeMap::keys).copied().collect();
+    choices
+        .into_iter()
+        .filter(|choice| choice.parse::<Tile>().is_ok())
+        .filter_map(|choice| Some((choice, mean(&regrets(batches, choice)?)?)))
+        .min_by(|a, b| a.1.total_cmp(&b.1))
+        .map(|(choice, _)| choice)
+}
+
+/// The regret of one choice on every batch; `None` unless all batches measured it.
+fn regrets(batches: &BTreeMap<&str, BTreeMap<&str, f64>>, choice: &str) -> Option<Vec<f64>> {
+    batches.values().map(|times| Some(times.get(choice)? / best(times)? - 1.0)).collect()
+}
+
+fn best_single_name(tile: &str) -> String {
+    format!("best single tile ({tile})")
+}
+
+/// Ways to choose tiles, compared on the whole batches that were measured; empty if none were.
+pub fn batch_policies(rows: &[Measurement]) -> Vec<Policy> {
+    let batches = batch_times(rows);
+    let single = best_single(&batches);
+    let named = [
+        Some((SELECTOR.to_owned(), SELECTOR)),
+        single.map(|tile| (best_single_name(tile), tile)),
+        Some((PAT_RULES.to_owned(), PAT_RULES)),
+    ];
+    named
+        .into_iter()
+        .flatten()
+        .filter_map(|(name, choice)| {
+            let regrets = regrets(&batches, choice)?;
+            Some(Policy {
+                name,
+                mean: mean(&regrets)?,
+                p95: quantile(&regrets, 0.95)?,
+                worst: quantile(&regrets, 1.0)?,
+                count: regrets.len() as u64,
+            })
+        })
+        .collect()
+}
+
+fn scenarios(rows: &[Measurement]) -> Vec<ScenarioResult> {
+    let batches = batch_times(rows);
+    let single = best_single(&batches);
+    let of = |workload: &str| rows.iter().filter(move |row| row.level == Level::Batch && row.workload == workload);
+    let mut names: Vec<&str> = Vec::new();
+    for row in rows.iter().filter(|row| row.level == Level::Batch) {
+        if !names.contains(&row.workload.as_str()) {
+            names.push(&row.workload);
+        }
+    }
+    names
+        .into_iter()
+        .filter_map(|name| {
+            let first = of(name).next()?;
+            let timing = |label: String, choice: &str| {
+                let row = of(name).find(|row| row.choice == choice)?;
+                Some(PolicyTiming {
+                    policy: label,
+                    median_us: row.median_us()?,
+                    spread_us: row.spread_us()?,
+                    count: row.samples_us.len() as u64,
+                })
+            };
+            let times = batches.get(name)?;
+            let oracle = times.iter().min_by(|a, b| a.1.total_cmp(b.1)).map(|(choice, _)| *choice);
+            let timings = [
+                timing(SELECTOR.to_owned(), SELECTOR),
+                oracle.and_then(|choice| timing(format!("oracle ({choice})"), choice)),
+                single.and_then(|tile| timing(best_single_name(tile), tile)),
+                timing(PAT_RULES.to_owned(), PAT_RULES),
+            ];
+            Some(ScenarioResult {
+                name: name.to_owned(),
+                requests: first.requests.unwrap_or(0),
+                scaled: first.scaled.clone(),
+                unique_bytes: first.unique_bytes.unwrap_or(0),
+                unshared_bytes: first.unshared_bytes.unwrap_or(0),
+                limit_us: first.limit_us.unwrap_or(f64::NAN),
+                timings: timings.into_iter().flatten().collect(),
+            })
+        })
+        .collect()
+}
+
+fn workloads(rows: &[Measurement], analysis: &Analysis) -> Vec<WorkloadResult> {
+    let mut by_name: BTreeMap<(PackShape, &str), Vec<&Measurement>> = BTreeMap::new();
+    for row in rows.iter().filter(|row| row.level == Level::Pack) {
+        if let Some(shape) = row.shape {
+            by_name.entry((shape, &row.workload)).or_default().push(row);
+        }
+    }
+    by_name
+        .into_iter()
+        .map(|((shape, name), rows)| WorkloadResult {
+            name: name.to_owned(),
+            features: shape.values().iter().map(|&value| u64::from(value)).collect(),
+            limit_us: rows.iter().find_map(|row| row.limit_us).unwrap_or(f64::NAN),
+            chosen: analysis.model.choose(&shape).to_string(),
+            tiles: rows.into_iter().filter_map(tile_result).collect(),
+        })
+        .collect()
+}
+
+fn tile_result(row: &Measurement) -> Option<TileResult> {
+    let status = match row.status {
+        Status::Correct if row.survived => "correct",
+        Status::Correct => "eliminated",
+        Status::Correctness => "wrong",
+        Status::Constraints | Status::Compile | Status::Runtime | Status::Timeout => "error",
+    };
+    Some(TileResult {
+        name: row.choice.clone(),
+        tile: tile_values(&row.tile?),
+        status: status.to_owned(),
+        median_us: row.median_us(),
+        spread_us: row.spread_us(),
+        samples_us: row.samples_us.clone(),
+        relative_error: row.relative_error,
+        message: row.message.clone(),
+    })
+}
+
+fn tile_values(tile: &Tile) -> Vec<u64> {
+    tile.values().iter().map(|&value| u64::from(value)).collect()
+}
+
+fn space(rows: &[Measurement]) -> Vec<SpaceRow> {
+    rows.iter()
+        .filter(|row| row.level == Level::Space)
+        .filter_map(|row| {
+            let (rule, reason) = match row.status {
+                Status::Correct => ("", ""),
+                Status::Constraints => row.message.split_once(": ").unwrap_or(("constraints", &row.message)),
+                status => (status.name(), row.message.as_str()),
+            };
+            Some(SpaceRow {
+                class: row.workload.clone(),
+                name: row.choice.clone(),
+                tile: tile_values(&row.tile?),
+                rule: rule.to_owned(),
+                reason: reason.to_owned(),
+            })
+        })
+        .collect()
+}
+
+fn tree(model: &TreeModel, portfolio: &[Tile]) -> TreeNode {
+    match model {
+        TreeModel::Split { feature, threshold, low, high } => TreeNode::Split {
+            feature: PackShape::NAMES[*feature].to_owned(),
+            threshold: u64::from(*threshold),
+            low: Box::new(tree(low, portfolio)),
+            high: Box::new(tree(high, portfolio)),
+        },
+        TreeModel::Leaf { ranked, support, regret } => TreeNode::Leaf {
+            ranked: ranked.iter().map(|&i| portfolio[usize::from(i)].to_string()).collect(),
+            support: *support as u64,
+            regret: *regret,
+        },
+    }
+}
+
+fn portfolio(analysis: &Analysis) -> Vec<(String, u64)> {
+    let mut counts: BTreeMap<Tile, u64> = analysis.model.portfolio.iter().map(|tile| (*tile, 0)).collect();
+    for row in analysis.table.rows() {
+        let mut values = [0; PackShape::COUNT];
+        for (value, &feature) in values.iter_mut().zip(&row.features) {
+            *value = u32::try_from(feature).unwrap_or(u32::MAX);
+        }
+        if let Some(count) = counts.get_mut(&analysis.model.choose(&PackShape::from_values(values))) {
+            *count += 1;
+        }
+    }
+    counts.into_iter().map(|(tile, count)| (tile.to_string(), count)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::test_data::measurement;
+
+    fn batch(workload: &str, choice: &str, us: f64) -> Measurement {
+        Measurement { level: Level::Batch, ..measurement(workload, choice, &[us]) }
+    }
+
+    #[test]
+    fn batches_compare_the_selector_with_the_best_single_tile_and_pats_rules() {
+        let rows = [
+            batch("a", SELECTOR, 10.0),
+            batch("a", PAT_RULES, 20.0),
+            batch("a", "m1n16w1s1", 10.0),
+            batch("a", "m4n16w1s1", 15.0),
+            batch("b", SELECTOR, 11.0),
+            batch("b", PAT_RULES, 10.0),
+            batch("b", "m1n16w1s1", 30.0),
+            batch("b", "m4n16w1s1", 10.0),
+        ];
+        let policies = batch_policies(&rows);
+        let names: Vec<&str> = policies.iter().map(|policy| policy.name.as_str()).collect();
+        assert_eq!(names, [SELECTOR, "best single tile (m4n16w1s1)", PAT_RULES]);
+        assert!((policies[0].mean - 0.05).abs() < 1e-9 && (policies[0].worst - 0.1).abs() < 1e-9);
+        assert!((policies[1].mean - 0.25).abs() < 1e-9);
+        assert!((policies[2].worst - 1.0).abs() < 1e-9);
+        let shown = scenarios(&rows);
+        assert_eq!(shown.len(), 2);
+        assert!(shown[1].timings.iter().any(|timing| timing.policy == "oracle (PAT's rules)" || timing.policy == "oracle (m4n16w1s1)"));
+    }
+
+    #[test]
+    fn without_batches_there_is_nothing_to_compare() {
+        assert!(batch_policies(&[]).is_empty());
+    }
+}

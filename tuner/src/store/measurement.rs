@@ -1,0 +1,173 @@
+//! One measurement: one choice of tiles on one workload of one device.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use tilewright_heuristics::{PackShape, Tile};
+
+/// What kind of workload was measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Level {
+    /// Nothing was timed: a tile of the space and what the rules say of it for a class of kernels.
+    Space,
+    /// Packs of one shape, all with one tile.
+    Pack,
+    /// A whole batch of a scenario, under one way to choose tiles.
+    Batch,
+}
+
+/// What became of a variant on a workload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Status {
+    /// It ran, and its results were those of the reference.
+    Correct,
+    /// A feasibility rule rejected it.
+    Constraints,
+    /// It did not compile.
+    Compile,
+    /// It failed while running.
+    Runtime,
+    /// It did not end in time.
+    Timeout,
+    /// It ran, and its results were wrong.
+    Correctness,
+}
+
+macro_rules! names {
+    ($type:ident { $($variant:ident = $name:literal),+ $(,)? }) => {
+        impl $type {
+            /// Its name in files.
+            pub const fn name(self) -> &'static str {
+                match self { $(Self::$variant => $name),+ }
+            }
+
+            /// The one with this name.
+            pub fn from_name(name: &str) -> Option<Self> {
+                match name { $($name => Some(Self::$variant),)+ _ => None }
+            }
+        }
+    };
+}
+
+names!(Level { Space = "space", Pack = "pack", Batch = "batch" });
+names!(Status {
+    Correct = "correct",
+    Constraints = "constraints",
+    Compile = "compile",
+    Runtime = "runtime",
+    Timeout = "timeout",
+    Correctness = "correctness",
+});
+
+/// What a variant needs of the device. Fields that a backend has no notion of are absent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Resources {
+    /// Registers a thread (cuda).
+    pub registers: Option<u32>,
+    /// Shared memory a CTA in bytes (cuda).
+    pub shared_bytes: Option<u32>,
+    /// Spilled bytes a thread (cuda).
+    pub spill_bytes: Option<u32>,
+    /// Scratch a thread in bytes (cpu).
+    pub scratch_bytes: Option<u32>,
+}
+
+/// One row of a file of measurements.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Measurement {
+    /// Kind of workload.
+    pub level: Level,
+    /// Name of the workload: unique in its level. For [`Level::Space`], the class of kernels.
+    pub workload: String,
+    /// Name of the scenario that the workload was made from.
+    pub scenario: String,
+    /// Shape of the packs ([`Level::Pack`] only).
+    pub shape: Option<PackShape>,
+    /// The tile's name, or the name of a way to choose tiles.
+    pub choice: String,
+    /// The tile, where one tile served all packs.
+    pub tile: Option<Tile>,
+    /// What became of it.
+    pub status: Status,
+    /// Whether it stayed in the race to the end.
+    pub survived: bool,
+    /// Whether the race was run to its end; a run that goes on measures the workload again.
+    pub complete: bool,
+    /// All samples in µs, in the order in which they were taken, warm-up left out.
+    pub samples_us: Vec<f64>,
+    /// The least time that the hardware needs, in µs.
+    pub limit_us: Option<f64>,
+    /// Requests of the workload.
+    pub requests: Option<u64>,
+    /// Bytes of distinct K and V.
+    pub unique_bytes: Option<u64>,
+    /// Bytes of K and V if nothing were shared.
+    pub unshared_bytes: Option<u64>,
+    /// How the scenario was scaled down to fit; empty if it was not.
+    pub scaled: String,
+    /// Largest relative error against the f64 reference.
+    pub relative_error: Option<f64>,
+    /// What the variant needs.
+    pub resources: Resources,
+    /// Content hash of the selector that chose, where one did.
+    pub selector_hash: String,
+    /// The rule and reason, or the error.
+    pub message: String,
+}
+
+impl Measurement {
+    /// Median of the samples in µs; `None` without samples.
+    pub fn median_us(&self) -> Option<f64> {
+        crate::statistics::median(&self.samples_us)
+    }
+
+    /// Half the interquartile range of the samples in µs; `None` without samples.
+    pub fn spread_us(&self) -> Option<f64> {
+        crate::statistics::spread(&self.samples_us)
+    }
+}
+
+/// Unites rows of the same choice on the same workload, as an interrupted race or overlapping shards leave them: the samples
+/// follow each other, everything else is the last row's. The order is that of the first rows.
+pub fn coalesce(rows: Vec<Measurement>) -> Vec<Measurement> {
+    let mut place = HashMap::new();
+    let mut united: Vec<Measurement> = Vec::with_capacity(rows.len());
+    for mut row in rows {
+        let key = (row.level, row.workload.clone(), row.choice.clone(), row.selector_hash.clone());
+        match place.entry(key) {
+            Entry::Vacant(entry) => {
+                entry.insert(united.len());
+                united.push(row);
+            }
+            Entry::Occupied(entry) => {
+                let first = &mut united[*entry.get()];
+                let mut samples = std::mem::take(&mut first.samples_us);
+                samples.append(&mut row.samples_us);
+                *first = Measurement { samples_us: samples, ..row };
+            }
+        }
+    }
+    united
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::test_data::measurement;
+
+    #[test]
+    fn an_interrupted_race_is_united_with_the_one_that_went_on() {
+        let cut = Measurement { complete: false, ..measurement("a", "m4n64w1s1", &[3.0]) };
+        let rows = vec![cut, measurement("b", "m4n64w1s1", &[9.0]), measurement("a", "m4n64w1s1", &[1.0, 2.0])];
+        let united = coalesce(rows);
+        assert_eq!(united.len(), 2);
+        assert_eq!((united[0].samples_us.as_slice(), united[0].complete), ([3.0, 1.0, 2.0].as_slice(), true));
+        assert_eq!(united[1].workload, "b");
+    }
+
+    #[test]
+    fn another_selector_is_another_choice() {
+        let old = Measurement { selector_hash: "old".to_owned(), ..measurement("a", "selector", &[3.0]) };
+        let new = Measurement { selector_hash: "new".to_owned(), ..measurement("a", "selector", &[1.0]) };
+        assert_eq!(coalesce(vec![old, new]).len(), 2);
+    }
+}

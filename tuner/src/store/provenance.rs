@@ -1,0 +1,81 @@
+//! How a file of measurements came about.
+
+use crate::fit_settings::FitSettings;
+use serde::{Deserialize, Serialize};
+use tilewright_heuristics::Backend;
+
+/// The device, as recorded.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DeviceRecord {
+    /// `cpu` or `cuda`.
+    pub backend: String,
+    /// The exact device.
+    pub name: String,
+    /// What code it can run.
+    pub capability: String,
+    /// Threads or multiprocessors.
+    pub units: u32,
+}
+
+impl DeviceRecord {
+    /// The record as the selector's vocabulary knows it; `None` if the backend is unknown.
+    pub fn as_device(&self) -> Option<tilewright_heuristics::Device<'_>> {
+        let backend: Backend = self.backend.parse().ok()?;
+        Some(tilewright_heuristics::Device { backend, name: &self.name, capability: &self.capability, units: self.units })
+    }
+}
+
+impl std::fmt::Display for DeviceRecord {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} ({}, {})", self.name, self.backend, self.capability)
+    }
+}
+
+/// A scenario that was measured.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ScenarioRecord {
+    /// Its name.
+    pub name: String,
+    /// Its content hash.
+    pub hash: String,
+}
+
+/// Hashes of what decides a result beside the device.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Hashes {
+    /// The kernel's sources.
+    pub kernel: String,
+    /// The declared space.
+    pub space: String,
+}
+
+/// Where a file of measurements comes from; stored in the file as JSON.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Provenance {
+    /// The device.
+    pub device: DeviceRecord,
+    /// Its limits, by name, in the order to show.
+    pub limits: Vec<(String, String)>,
+    /// The software: tilewright, operating system, driver and compiler where there is one.
+    pub versions: Vec<(String, String)>,
+    /// What decides a result beside the device.
+    pub hashes: Hashes,
+    /// The scenarios.
+    pub scenarios: Vec<ScenarioRecord>,
+    /// The exact command.
+    pub command: String,
+    /// When the run began, RFC 3339, UTC.
+    pub started: String,
+    /// How caches were made cold, in a sentence.
+    pub cold_caches: String,
+    /// How the limit was found, in a sentence.
+    pub limit_method: String,
+    /// What a reader must know before trusting the figures.
+    pub warnings: Vec<String>,
+    /// What a fit of these measurements uses, so that anyone who repeats it gets the same module.
+    pub fit: FitSettings,
+}

@@ -1,0 +1,49 @@
+//! Rows and provenance for tests.
+
+use super::{DeviceRecord, Hashes, Level, Measurement, Provenance, Resources, ScenarioRecord, Status};
+use tilewright_heuristics::PackShape;
+
+pub(crate) fn provenance() -> Provenance {
+    Provenance {
+        device: DeviceRecord {
+            backend: "cpu".to_owned(),
+            name: "Test CPU x 2 threads".to_owned(),
+            capability: "x86_64-avx2".to_owned(),
+            units: 2,
+        },
+        limits: vec![("threads".to_owned(), "2".to_owned())],
+        versions: vec![("tilewright".to_owned(), "0.1.0".to_owned())],
+        hashes: Hashes { kernel: "k".to_owned(), space: "s".to_owned() },
+        scenarios: vec![ScenarioRecord { name: "packs".to_owned(), hash: "h".to_owned() }],
+        command: "tilewright tune".to_owned(),
+        started: "2026-01-01T00:00:00Z".to_owned(),
+        cold_caches: "each sample reads other pages".to_owned(),
+        limit_method: "bytes over bandwidth".to_owned(),
+        warnings: Vec::new(),
+        fit: crate::fit_settings::FitSettings::default(),
+    }
+}
+
+pub(crate) fn measurement(workload: &str, choice: &str, samples_us: &[f64]) -> Measurement {
+    Measurement {
+        level: Level::Pack,
+        workload: workload.to_owned(),
+        scenario: "packs".to_owned(),
+        shape: Some(PackShape::from_values([4, 64, 1, 1, 4, 128, 32, 0])),
+        choice: choice.to_owned(),
+        tile: choice.parse().ok(),
+        status: Status::Correct,
+        survived: true,
+        complete: true,
+        samples_us: samples_us.to_vec(),
+        limit_us: Some(0.5),
+        requests: Some(1),
+        unique_bytes: Some(1024),
+        unshared_bytes: Some(4096),
+        scaled: String::new(),
+        relative_error: Some(1e-4),
+        resources: Resources { scratch_bytes: Some(4096), ..Resources::default() },
+        selector_hash: String::new(),
+        message: String::new(),
+    }
+}

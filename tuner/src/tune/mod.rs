@@ -1,0 +1,95 @@
+//! The whole line for one device: scenarios in; measurements, module and report out.
+
+mod outputs;
+mod provenance;
+
+pub use outputs::{Outputs, write_outputs};
+
+use crate::analysis::Analysis;
+use crate::cli::TuneArguments;
+use crate::emit::{Heuristics, module_name};
+use crate::interrupt::Interrupt;
+use crate::measure::{Bench, BatchPolicies, measure_batches, measure_packs, verify_space};
+use crate::progress::Progress;
+use crate::store::{RunFolder, Start};
+use crate::workloads::{Scale, Workloads};
+use anyhow::Context as _;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+use tilewright_kernel_templates::Space;
+
+/// How a tuning run ended.
+#[derive(Debug)]
+pub enum Tuned {
+    /// Everything was measured and written.
+    Done(Box<Outputs>),
+    /// A shard was measured; shards are united by `replay`.
+    Shard(PathBuf),
+    /// The user stopped it; the folder holds what was measured.
+    Interrupted(PathBuf),
+}
+
+/// Packs take this part of the budget, whole batches the rest.
+const PACKS_SHARE: f64 = 0.6;
+
+/// Tunes the device on `bench`.
+///
+/// # Errors
+/// Scenarios that make no batches, a bench that cannot run them, or the file system. What was measured until then is kept.
+pub fn tune(
+    arguments: &TuneArguments,
+    bench: &mut dyn Bench,
+    progress: Progress,
+    interrupt: &Interrupt,
+) -> anyhow::Result<Tuned> {
+    let begin = Instant::now();
+    let budget = Duration::from_secs(u64::from(arguments.budget));
+    let device = bench.device();
+    let module = module_name(&device);
+    progress.note(&format!("tuning {device}"));
+
+    let scale = Scale { max_bytes: u64::from(arguments.max_batch_mb) << 20, ..Scale::default() };
+    let workloads = Workloads::load(&arguments.scenarios, &scale, arguments.shard)?;
+    let space = Space::of(bench.limits().backend());
+    let folder = arguments.out.join(&module);
+    let start = match (arguments.resume, arguments.discard) {
+        (true, _) => Start::Resume,
+        (_, true) => Start::Discard,
+        _ => Start::Fresh,
+    };
+    let provenance = provenance::provenance(bench, &space, &workloads, &arguments.fit);
+    let mut run = RunFolder::open(&folder, provenance, start)?;
+    let stopped = |folder: &PathBuf| Ok(Tuned::Interrupted(folder.clone()));
+
+    let Some(verified) = verify_space(bench, &space, &mut run, progress, interrupt)? else {
+        return stopped(&folder);
+    };
+    let deadline = begin + budget.mul_f64(PACKS_SHARE);
+    if !measure_packs(bench, &workloads.packs, &verified, &mut run, deadline, progress, interrupt)? {
+        return stopped(&folder);
+    }
+    if let Some(shard) = arguments.shard {
+        let path = folder.join(format!("shard-{}-of-{}.parquet", shard.index + 1, shard.count));
+        run.finish(&path)?;
+        return Ok(Tuned::Shard(path));
+    }
+
+    progress.note("fitting the selector");
+    let analysis = Analysis::of(run.provenance(), run.rows(), &arguments.fit)
+        .with_context(|| format!("{}: the measurements are kept", folder.display()))?;
+    let policies = BatchPolicies::of(&analysis);
+    let deadline = begin + budget;
+    if !measure_batches(bench, &workloads.batches, &policies, &verified, &mut run, deadline, progress, interrupt)? {
+        return stopped(&folder);
+    }
+
+    let around = std::env::current_dir().ok().and_then(|current| Heuristics::around(&current));
+    let heuristics = arguments.heuristics.clone().map(Heuristics::at).or(around);
+    let measurements = match &heuristics {
+        Some(heuristics) => heuristics.measurements_path(&module),
+        None => folder.join("measurements.parquet"),
+    };
+    let recording = run.finish(&measurements)?;
+    let outputs = write_outputs(&recording, &analysis, &arguments.fit, heuristics.as_ref(), &folder, measurements)?;
+    Ok(Tuned::Done(Box::new(outputs)))
+}

@@ -1,0 +1,85 @@
+//! The files that a finished line leaves behind.
+
+use crate::analysis::Analysis;
+use crate::emit::Heuristics;
+use crate::fit_settings::FitSettings;
+use crate::report_data::{batch_policies, report_data};
+use crate::store::{Recording, write_whole};
+use anyhow::Context as _;
+use serde::Serialize;
+use std::path::{Path, PathBuf};
+
+/// What was written, and what the selector is worth.
+#[derive(Debug, Serialize)]
+pub struct Outputs {
+    /// The device.
+    pub device: String,
+    /// The measurements.
+    pub measurements: PathBuf,
+    /// The emitted module.
+    pub module: PathBuf,
+    /// The report.
+    pub report: PathBuf,
+    /// Regret of each way to choose tiles, on pack shapes that were not fitted.
+    pub held_out: Vec<Regret>,
+    /// The same on whole batches.
+    pub batches: Vec<Regret>,
+}
+
+/// Regret of one way to choose tiles (time / oracle - 1).
+#[derive(Debug, Serialize)]
+pub struct Regret {
+    /// Its name.
+    pub policy: String,
+    /// Mean.
+    pub mean: f64,
+    /// 95th percentile.
+    pub p95: f64,
+    /// Worst.
+    pub worst: f64,
+}
+
+/// Writes the module and the report of an analysed recording that lies at `measurements`.
+///
+/// Without a `heuristics` crate the module lies in `folder`, to be copied into one.
+///
+/// # Errors
+/// The file system's, or a report that cannot be rendered.
+pub fn write_outputs(
+    recording: &Recording,
+    analysis: &Analysis,
+    settings: &FitSettings,
+    heuristics: Option<&Heuristics>,
+    folder: &Path,
+    measurements: PathBuf,
+) -> anyhow::Result<Outputs> {
+    let name = analysis.module_name();
+    let text = analysis.module_text(recording, settings);
+    let module = match heuristics {
+        Some(heuristics) => heuristics.write_module(&name, &text)?,
+        None => {
+            let path = folder.join(format!("{name}.rs"));
+            write_whole(&path, text.as_bytes())?;
+            path
+        }
+    };
+    let report = folder.join("report.html");
+    tilewright_reports::write(&report_data(recording, analysis), &report)
+        .with_context(|| format!("{}: cannot write the report", report.display()))?;
+    Ok(Outputs {
+        device: recording.provenance.device.to_string(),
+        measurements,
+        module,
+        report,
+        held_out: analysis
+            .validation
+            .policies
+            .iter()
+            .map(|p| Regret { policy: p.name.clone(), mean: p.mean, p95: p.p95, worst: p.worst })
+            .collect(),
+        batches: batch_policies(&recording.rows)
+            .into_iter()
+            .map(|p| Regret { policy: p.name, mean: p.mean, p95: p.p95, worst: p.worst })
+            .collect(),
+    })
+}

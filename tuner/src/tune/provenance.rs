@@ -1,0 +1,52 @@
+//! How this run's measurements come about.
+
+use crate::analysis::short_hash;
+use crate::fit_settings::FitSettings;
+use crate::measure::Bench;
+use crate::store::{Hashes, Provenance};
+use crate::workloads::Workloads;
+use std::borrow::Cow;
+use std::time::SystemTime;
+use tilewright_kernel_templates::Space;
+
+pub(super) fn provenance(
+    bench: &dyn Bench,
+    space: &Space,
+    workloads: &Workloads,
+    fit: &FitSettings,
+) -> Provenance {
+    let tiles: Vec<String> = space.tiles().iter().map(ToString::to_string).collect();
+    let mut versions = vec![("tilewright".to_owned(), env!("CARGO_PKG_VERSION").to_owned())];
+    versions.extend(bench.versions());
+    Provenance {
+        device: bench.device(),
+        limits: bench.facts(),
+        versions,
+        hashes: Hashes { kernel: bench.kernel_hash(), space: short_hash(tiles.join(" ").as_bytes()) },
+        scenarios: workloads.records.clone(),
+        command: command(std::env::args()),
+        started: humantime::format_rfc3339_seconds(SystemTime::now()).to_string(),
+        cold_caches: bench.cold_caches(),
+        limit_method: bench.limit_method(),
+        warnings: bench.warnings(),
+        fit: fit.clone(),
+    }
+}
+
+/// The command as a shell would take it, the program by its name alone: its folder says nothing about the measurement.
+fn command(arguments: impl Iterator<Item = String>) -> String {
+    // Quoting fails only for text with NUL bytes, which no command line holds.
+    let quoted = |argument: String| shlex::try_quote(&argument).map(Cow::into_owned).unwrap_or_default();
+    std::iter::once("tilewright".to_owned()).chain(arguments.skip(1).map(quoted)).collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_can_be_pasted_into_a_shell() {
+        let arguments = ["/somewhere/tilewright", "tune", "my file.yaml", "--budget=5"];
+        assert_eq!(command(arguments.map(str::to_owned).into_iter()), "tilewright tune 'my file.yaml' --budget=5");
+    }
+}

@@ -1,0 +1,148 @@
+//! What is measured: the batches of scenario files, told apart by level and scaled to the device.
+
+use crate::cli::Shard;
+use crate::measure::Contestant;
+use crate::store::{Level, Measurement, Resources, ScenarioRecord, Status};
+use anyhow::Context as _;
+use std::path::PathBuf;
+use tilewright_scenarios::{Batch, BatchSpec, Scenario, ScenarioError, catalogue};
+
+/// What a batch may cost, so that many of them can be measured in minutes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Scale {
+    /// Most bytes of distinct K and V.
+    pub max_bytes: u64,
+    /// Most floating-point operations of QK and PV.
+    pub max_flops: f64,
+}
+
+impl Default for Scale {
+    fn default() -> Self {
+        Self { max_bytes: 16 << 20, max_flops: 2e9 }
+    }
+}
+
+/// A batch to be measured: light until it is built.
+#[derive(Clone, Debug)]
+pub struct Workload {
+    spec: BatchSpec,
+    scenario: String,
+}
+
+impl Workload {
+    /// Its name, unique in its level.
+    pub fn name(&self) -> &str {
+        self.spec.name()
+    }
+
+    /// The batch.
+    ///
+    /// # Errors
+    /// The scenario makes no batch.
+    pub fn build(&self) -> Result<Batch, ScenarioError> {
+        self.spec.build()
+    }
+
+    /// A measurement of one contestant on this workload; what only its level knows is still open.
+    pub(crate) fn measurement(&self, level: Level, batch: &Batch, contestant: Contestant) -> Measurement {
+        let Contestant { samples_us, survived, error } = contestant;
+        Measurement {
+            level,
+            workload: self.name().to_owned(),
+            scenario: self.scenario.clone(),
+            shape: None,
+            choice: String::new(),
+            tile: None,
+            status: if error.is_some() { Status::Runtime } else { Status::Correct },
+            survived,
+            complete: true,
+            samples_us,
+            limit_us: None,
+            requests: Some(batch.requests() as u64),
+            unique_bytes: Some(batch.unique_bytes()),
+            unshared_bytes: Some(batch.unshared_bytes()),
+            scaled: batch.provenance.scaling.clone(),
+            relative_error: None,
+            resources: Resources::default(),
+            selector_hash: String::new(),
+            message: error.unwrap_or_default(),
+        }
+    }
+}
+
+/// All workloads of a run.
+#[derive(Clone, Debug, Default)]
+pub struct Workloads {
+    /// Packs of one shape each.
+    pub packs: Vec<Workload>,
+    /// Whole batches.
+    pub batches: Vec<Workload>,
+    /// The scenarios that they were made from.
+    pub records: Vec<ScenarioRecord>,
+}
+
+impl Workloads {
+    /// Loads scenario files, or the catalogue if there are none. A shard gets every `count`-th workload of each level.
+    ///
+    /// Files without a sweep of packs are completed by the catalogue's: without packs there is nothing to fit.
+    ///
+    /// # Errors
+    /// A file that is no scenario, or a scenario that makes no batches.
+    pub fn load(files: &[PathBuf], scale: &Scale, shard: Option<Shard>) -> anyhow::Result<Self> {
+        let builtin = catalogue();
+        let mut scenarios =
+            files.iter().map(Scenario::load).collect::<Result<Vec<_>, _>>().context("cannot load the scenarios")?;
+        if scenarios.is_empty() {
+            scenarios = builtin;
+        } else if !scenarios.iter().any(Scenario::is_pack_level) {
+            scenarios.extend(builtin.into_iter().filter(Scenario::is_pack_level));
+        }
+        let mut workloads = Self::default();
+        for scenario in &scenarios {
+            let record = ScenarioRecord { name: scenario.name().to_owned(), hash: scenario.hash().to_owned() };
+            workloads.records.push(record);
+            let specs = scenario.batches()?;
+            for spec in specs {
+                let workload = Workload { spec: scale.fit(spec)?, scenario: scenario.name().to_owned() };
+                if scenario.is_pack_level() { &mut workloads.packs } else { &mut workloads.batches }.push(workload);
+            }
+        }
+        for level in [&mut workloads.packs, &mut workloads.batches] {
+            require_unique(level)?;
+            if let Some(Shard { index, count }) = shard {
+                let all = std::mem::take(level);
+                level.extend(all.into_iter().enumerate().filter(|(i, _)| i % count == index).map(|(_, w)| w));
+            }
+        }
+        Ok(workloads)
+    }
+}
+
+fn require_unique(level: &[Workload]) -> anyhow::Result<()> {
+    let mut names: Vec<&str> = level.iter().map(Workload::name).collect();
+    names.sort_unstable();
+    match names.windows(2).find(|pair| pair[0] == pair[1]) {
+        Some(pair) => anyhow::bail!("two workloads are called `{}`; give their scenarios different names", pair[0]),
+        None => Ok(()),
+    }
+}
+
+impl Scale {
+    /// Scales a batch down until it costs no more than allowed.
+    fn fit(&self, spec: BatchSpec) -> Result<BatchSpec, ScenarioError> {
+        let mut max_bytes = self.max_bytes;
+        loop {
+            let scaled = spec.scaled(max_bytes);
+            let batch = scaled.build()?;
+            let geometry = &batch.geometry;
+            // QK and PV: a multiplication and an addition each, for every query head, token and element.
+            let tokens: f64 = batch.seq_lens.iter().map(|&len| f64::from(len)).sum();
+            let flops = 4.0 * f64::from(geometry.q_heads) * f64::from(geometry.head_dim) * tokens;
+            // A batch that cannot shrink further is measured as it is.
+            if flops <= self.max_flops || max_bytes < 64 << 10 {
+                return Ok(scaled);
+            }
+            max_bytes /= 2;
+        }
+    }
+}
