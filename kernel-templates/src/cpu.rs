@@ -3,11 +3,11 @@
 use crate::Class;
 use tilewright_heuristics::Tile;
 
-/// Bytes of f32 scratch that one thread works in: queries, scores, accumulators and the widened K and V tile.
+/// Bytes of f32 scratch that one thread works in: queries, scores, accumulators and a widened block of K or V.
 ///
 /// The kernel in `runtime` allocates by these sizes, so that a rule about scratch is a rule about what really happens.
 pub const fn scratch_bytes(tile: &Tile, class: &Class) -> usize {
-    4 * (query_elements(tile, class) + score_elements(tile) + accumulator_elements(tile, class) + kv_elements(tile, class))
+    4 * (query_elements(tile, class) + score_elements(tile) + accumulator_elements(tile, class) + kv_elements(class))
 }
 
 /// f32 elements of the scaled queries: `[m, head_dim]`.
@@ -25,11 +25,15 @@ pub const fn accumulator_elements(tile: &Tile, class: &Class) -> usize {
     tile.m as usize * (class.head_dim as usize + 2)
 }
 
-/// f32 elements of one tile of K or V after widening, `[n, head_dim]`; f32 pages are read in place and need none.
-pub const fn kv_elements(tile: &Tile, class: &Class) -> usize {
+/// Tokens of K or V that are taken up at once: few enough to stay in the first-level cache while all rows use them, enough to
+/// pay for loading and storing the accumulators.
+pub const KV_BLOCK: usize = 16;
+
+/// f32 elements of a block of K or V after widening, `[KV_BLOCK, head_dim]`; f32 pages are read in place and need none.
+pub const fn kv_elements(class: &Class) -> usize {
     match class.dtype {
         tilewright_heuristics::Dtype::F32 => 0,
-        _ => tile.n as usize * class.head_dim as usize,
+        _ => KV_BLOCK * class.head_dim as usize,
     }
 }
 

@@ -51,6 +51,10 @@ fn bench<E: Element>(backend: &mut CpuBackend, q_heads: u32, kv_heads: u32, band
         Tile { m: 4, n: 32, warps: 1, stages: 1 },
         Tile { m: 4, n: 32, warps: 1, stages: 2 },
         Tile { m: 4, n: 64, warps: 1, stages: 2 },
+        Tile { m: 4, n: 16, warps: 1, stages: 2 },
+        Tile { m: 4, n: 128, warps: 1, stages: 2 },
+        Tile { m: 4, n: 16, warps: 1, stages: 3 },
+        Tile { m: 4, n: 64, warps: 2, stages: 2 },
     ] {
         let plan = Plan::build(&geometry, &table, &PlanOptions::default(), |_| tile).expect("the batch can be planned");
         let mut samples: Vec<f64> = (0..=SAMPLES)

@@ -103,8 +103,13 @@ impl Workloads {
             workloads.records.push(record);
             let specs = scenario.batches()?;
             for spec in specs {
-                let workload = Workload { spec: scale.fit(spec)?, scenario: scenario.name().to_owned() };
-                if scenario.is_pack_level() { &mut workloads.packs } else { &mut workloads.batches }.push(workload);
+                let scenario_name = scenario.name().to_owned();
+                if scenario.is_pack_level() {
+                    // A pack of another size is another shape: what a sweep names is what is measured.
+                    workloads.packs.push(Workload { spec, scenario: scenario_name });
+                } else {
+                    workloads.batches.push(Workload { spec: scale.fit(spec)?, scenario: scenario_name });
+                }
             }
         }
         for level in [&mut workloads.packs, &mut workloads.batches] {

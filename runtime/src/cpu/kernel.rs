@@ -5,7 +5,8 @@ use super::{Element, KvCache};
 use crate::plan::{Plan, PlannedPack, WorkItem};
 use pulp::{Simd, WithSimd};
 use tilewright_heuristics::Tile;
-use tilewright_kernel_templates::{Class, cpu};
+use tilewright_kernel_templates::cpu::{self, KV_BLOCK};
+use tilewright_kernel_templates::Class;
 
 /// f32 memory that one thread works in; sized by `kernel_templates::cpu`, so that feasibility rules speak of what is used.
 #[derive(Debug, Default)]
@@ -28,12 +29,12 @@ impl Scratch {
         let grow = |memory: &mut Vec<f32>, len: usize| memory.resize(memory.len().max(len), 0.0);
         grow(&mut self.queries, cpu::query_elements(tile, class));
         grow(&mut self.scores, cpu::score_elements(tile));
-        grow(&mut self.kv, cpu::kv_elements(tile, class));
+        grow(&mut self.kv, cpu::kv_elements(class));
         grow(&mut self.accumulators, usize::from(tile.m) * class.head_dim as usize);
         self.softmax.resize(self.softmax.len().max(usize::from(tile.m)), [0.0; 2]);
         self.offsets.resize(self.offsets.len().max(usize::from(tile.n)), 0);
         self.contiguous.clear();
-        self.contiguous.extend((0..self.offsets.len()).map(|i| i * class.head_dim as usize));
+        self.contiguous.extend((0..KV_BLOCK).map(|i| i * class.head_dim as usize));
     }
 }
 
@@ -85,14 +86,16 @@ impl<E: Element> WithSimd for Pass<'_, E> {
             let tokens = (end - begin) as usize;
             let offsets = &mut offsets[..tokens];
             reader.locate(begin, offsets);
-            if ahead > 0 {
-                // What is further ahead was fetched with the steps before; the first step fetches everything up to there.
-                let from = if begin == kv.start { end } else { begin.saturating_add(ahead) };
-                reader.prefetch(from.min(kv.end)..end.saturating_add(ahead).min(kv.end));
-            }
+            // One stage is this tile alone: nothing is fetched ahead.
+            let ahead_begin = begin.saturating_add(ahead);
+            let ahead_end = if ahead == 0 { ahead_begin } else { kv.end };
             let padded = tokens.next_multiple_of(16).min(n);
-            let (keys, at) = reader.rows(cache.keys, offsets, wide, contiguous);
-            simd::scores(simd, queries, keys, at, head_dim, scores, n);
+            for (block, offsets) in offsets.chunks(KV_BLOCK).enumerate() {
+                let first = block * KV_BLOCK;
+                let fetch = |token| reader.prefetch(cache.keys, ahead_begin, ahead_end, first + token);
+                let (keys, at) = reader.rows(cache.keys, offsets, wide, contiguous);
+                simd::scores(simd, queries, keys, at, head_dim, &mut scores[first..], n, fetch);
+            }
             for row in 0..rows {
                 let scores = &mut scores[row * n..][..padded];
                 scores[tokens..].fill(f32::NEG_INFINITY);
@@ -115,8 +118,12 @@ impl<E: Element> WithSimd for Pass<'_, E> {
                 }
                 *sum += simd::exp2_and_sum(scores, new_max);
             }
-            let (values, at) = reader.rows(cache.values, offsets, wide, contiguous);
-            simd::accumulate(simd, scores, n, values, at, head_dim, accumulators);
+            for (block, offsets) in offsets.chunks(KV_BLOCK).enumerate() {
+                let first = block * KV_BLOCK;
+                let fetch = |token| reader.prefetch(cache.values, ahead_begin, ahead_end, first + token);
+                let (values, at) = reader.rows(cache.values, offsets, wide, contiguous);
+                simd::accumulate(simd, &scores[first..], n, values, at, head_dim, accumulators, fetch);
+            }
             begin = end;
         }
     }
@@ -193,14 +200,13 @@ impl<E: Element> Reader<'_, E> {
         (wide, &contiguous[..offsets.len()])
     }
 
-    /// Asks for the vectors of these tokens before they are needed.
+    /// Asks for the vector of the `token`-th token from `begin` on, if it lies before `end`.
     #[inline(always)]
-    fn prefetch(&self, tokens: std::ops::Range<u32>) {
-        for token in tokens {
+    fn prefetch(&self, elements: &[E], begin: u32, end: u32, token: usize) {
+        let token = begin.saturating_add(token as u32);
+        if token < end {
             let offset = self.offset(token);
-            for elements in [self.cache.keys, self.cache.values] {
-                prefetch(&elements[offset..offset + self.head_dim]);
-            }
+            prefetch(&elements[offset..offset + self.head_dim]);
         }
     }
 }

@@ -1,0 +1,209 @@
+//! Good files, bad files, and what comes of them.
+
+use super::*;
+use crate::{Batch, catalogue};
+use proptest::prelude::*;
+use std::collections::BTreeSet;
+
+fn parse(text: &str) -> Result<Scenario, ScenarioError> {
+    Scenario::parse(text, "test.yaml")
+}
+
+fn error(text: &str) -> String {
+    parse(text).and_then(|scenario| scenario.batches()?.iter().map(BatchSpec::build).collect::<Result<Vec<_>, _>>()).unwrap_err().to_string()
+}
+
+fn build(text: &str) -> Vec<Batch> {
+    parse(text).unwrap().batches().unwrap().iter().map(|spec| spec.build().unwrap()).collect()
+}
+
+#[test]
+fn the_catalogue_holds_what_it_promises() {
+    let scenarios = catalogue();
+    let names: BTreeSet<&str> = scenarios.iter().map(Scenario::name).collect();
+    assert_eq!(names.len(), scenarios.len());
+    let fig9 = scenarios.iter().find(|scenario| scenario.name() == "pat-fig9").unwrap();
+    assert_eq!(fig9.batches().unwrap().len(), 80);
+    let mut workloads = BTreeSet::new();
+    for spec in scenarios.iter().flat_map(|scenario| scenario.batches().unwrap()) {
+        assert!(workloads.insert(spec.name().to_owned()), "{} twice", spec.name());
+        let batch = spec.scaled(1 << 20).build().unwrap();
+        assert!(batch.unique_bytes() <= batch.unshared_bytes());
+        let pages: BTreeSet<i32> = (0..batch.requests()).flat_map(|request| batch.row(request).to_vec()).collect();
+        assert_eq!(pages, (0..batch.pages as i32).collect(), "every page is used: {}", batch.name);
+    }
+    let lengths: Vec<u32> = build(include_str!("../catalogue/mix-lengths.yaml"))[0].seq_lens.clone();
+    assert!(lengths.contains(&1) && lengths.contains(&100_000));
+}
+
+#[test]
+fn bytes_of_pats_trees_are_those_of_their_tokens() {
+    let batch = &build("name: t\ntrees: ['1,4,8_64,32,96']\n")[0];
+    assert_eq!(batch.requests(), 8);
+    assert_eq!(batch.seq_lens, [192; 8]);
+    // 32/8 heads of 128 in f16: 4 KB a token.
+    assert_eq!(batch.unique_bytes(), (64 + 4 * 32 + 8 * 96) * 4096);
+    assert_eq!(batch.unshared_bytes(), 8 * 192 * 4096);
+    assert_eq!(batch.row(0)[..3], batch.row(1)[..3]);
+    assert_ne!(batch.row(0)[2], batch.row(2)[2]);
+    assert_eq!(batch.row(0)[..2], batch.row(7)[..2]);
+}
+
+#[test]
+fn the_same_file_gives_the_same_batch_on_every_machine() {
+    let text = "name: pinned\nseed: 7\ntrees: ['1,4_64,96']\n";
+    let batches = build(text);
+    assert_eq!(batches, build(text));
+    insta::assert_snapshot!(format!("{:?}", batches[0].page_table), @"[5, 1, 12, 8, 11, 5, 1, 7, 4, 3, 5, 1, 13, 9, 6, 5, 1, 0, 10, 2]");
+    assert_ne!(batches[0].page_table, build(&text.replace("seed: 7", "seed: 8"))[0].page_table);
+}
+
+#[test]
+fn the_hash_is_that_of_the_content() {
+    let hash = |text: &str| parse(text).unwrap().hash().to_owned();
+    let text = "name: t\ntrees: ['1_32']\nseed: 1\n";
+    assert_eq!(hash(text), hash("# a comment\nseed: 1\nname: t\ntrees:\n- 1_32\n"));
+    assert_ne!(hash(text), hash(&text.replace("seed: 1", "seed: 2")));
+}
+
+#[test]
+fn requests_may_end_inside_of_a_shared_node() {
+    let text = "name: t\nmix:\n- tokens: 96\n  ends_inside: [1, 40]\n  children:\n  - tokens: 5\n";
+    let batch = &build(text)[0];
+    assert_eq!(batch.seq_lens, [1, 40, 101]);
+    assert_eq!((batch.row(0).len(), batch.row(1).len(), batch.row(2).len()), (1, 2, 4));
+    assert_eq!(batch.row(1), &batch.row(2)[..2]);
+    assert_eq!(batch.unique_bytes(), 101 * 4096);
+}
+
+#[test]
+fn a_sweep_gives_packs_of_identical_requests() {
+    let text = "name: t\nheads: [[8, 2]]\npacks:\n  rows: [2, 8]\n  kv_len: [64]\n  packs: [3]\n  points: [{rows: 4, kv_len: 33, packs: 1}]\n";
+    let scenario = parse(text).unwrap();
+    assert!(scenario.is_pack_level());
+    let batches = build(text);
+    // Two rows are half a request under a ratio of four.
+    assert_eq!(batches.iter().map(Batch::requests).collect::<Vec<_>>(), [6, 1]);
+    assert_eq!(batches[0].row(0), batches[0].row(1));
+    assert_ne!(batches[0].row(0), batches[0].row(2));
+}
+
+#[test]
+fn errors_name_file_line_key_and_the_nearest_key() {
+    let good = "name: t\nseed: 1\ntrees:\n- 1,4_32,32\n";
+    for (from, to, expected) in [
+        ("seed", "sead", vec!["test.yaml:2:", "unknown field `sead`", "did you mean `seed`?"]),
+        ("trees", "treees", vec!["test.yaml:3:", "did you mean `trees`?"]),
+        ("seed: 1", "seed: one", vec!["test.yaml:2:", "seed", "invalid type"]),
+        ("seed: 1", "seed: -1", vec!["test.yaml:2:", "seed"]),
+        ("seed: 1", "heads: [[32, 5]]", vec!["test.yaml:2:", "multiple of KV heads"]),
+        ("seed: 1", "heads: [[32, 0]]", vec!["test.yaml:2:", "from 1 to 1024"]),
+        ("seed: 1", "dtypes: [fp16]", vec!["test.yaml:2:", "`fp16` is not an element type", "did you mean `f16`?"]),
+        ("seed: 1", "head_dims: [96]", vec!["test.yaml:2:", "64, 128 or 256"]),
+        ("seed: 1", "page_sizes: [0]", vec!["test.yaml:2:", "from 1 to 4096"]),
+        ("seed: 1", "page_sizes: []", vec!["test.yaml:2:", "must not be empty"]),
+        ("seed: 1", "seed: 1\nseed: 2", vec!["duplicate", "seed"]),
+        ("1,4_32,32", "1,4_32", vec!["test.yaml:4:", "2 levels of nodes, 1 of tokens"]),
+        ("1,4_32,32", "1,4_33,32", vec!["33 tokens does not fill whole pages of 32"]),
+        ("1,4_32,32", "4000000_32", vec!["requests are too many"]),
+        ("name: t", "name: a/b", vec!["test.yaml:1:", "letters, digits"]),
+        ("name: t\n", "", vec!["missing field `name`"]),
+        ("trees:\n- 1,4_32,32\n", "", vec!["`trees`, `mix`, `trace`, `packs` is missing"]),
+        ("seed: 1", "mix: [{tokens: 3}]", vec!["only one of"]),
+        ("trees:\n- 1,4_32,32", "mix:\n- tokens: 5\n  children:\n  - tokns: 3", vec!["test.yaml:6:", "did you mean `tokens`?"]),
+        ("trees:\n- 1,4_32,32", "mix: [{tokens: 5, ends_inside: [6]}]", vec!["test.yaml:3:", "mix[0]", "after 6 of 5 tokens"]),
+        ("trees:\n- 1,4_32,32", "packs: {rows: [4]}", vec!["test.yaml:3:", "together"]),
+        ("trees:\n- 1,4_32,32", "packs: {points: [{rows: 3, kv_len: 5, packs: 1}]}", vec!["multiple of the GQA ratio"]),
+        ("trees:\n- 1,4_32,32", "trace: {max_batch: 1, tokens_per_second: 0, prefill_tokens_per_second: 1, at: [1]}", vec!["test.yaml:3:", "above 0"]),
+        ("trees:\n- 1,4_32,32", "trace: {max_batch: 1, tokens_per_second: 1, prefill_tokens_per_second: 1, at: [1]}", vec!["either `file` or `generate`"]),
+        ("trees:\n- 1,4_32,32", "trace: {file: none.jsonl, max_batch: 1, tokens_per_second: 1, prefill_tokens_per_second: 1, at: [1]}", vec!["test.yaml", "none.jsonl", "cannot read"]),
+        ("trees", ": [", vec!["test.yaml:3:"]),
+    ] {
+        let text = good.replace(from, to);
+        let found = error(&text);
+        for expected in expected {
+            assert!(found.contains(expected), "`{expected}` is not in: {found}\n{text}");
+        }
+    }
+}
+
+#[test]
+fn a_missing_file_is_named() {
+    let error = Scenario::load("no/such.yaml").unwrap_err().to_string();
+    assert!(error.starts_with("no/such.yaml: cannot read"), "{error}");
+}
+
+#[test]
+fn a_trace_beside_the_file_is_replayed() {
+    let folder = tempfile::tempdir().unwrap();
+    let generator =
+        crate::Generator { requests: 50, requests_per_second: 2.0, turn_tokens: 900, output_tokens: 200, follow_ups: 0.5 };
+    generator.generate(1).write(&folder.path().join("t.jsonl.gz")).unwrap();
+    let path = folder.path().join("s.yaml");
+    let text = "name: t\ntrace:\n  file: t.jsonl.gz\n  max_batch: 8\n  tokens_per_second: 20\n  prefill_tokens_per_second: 10000\n  at: [5, 10.5]\n";
+    std::fs::write(&path, text).unwrap();
+    let specs = Scenario::load(&path).unwrap().batches().unwrap();
+    assert_eq!(specs.iter().map(BatchSpec::name).collect::<Vec<_>>(), ["t/at-5s/32x8", "t/at-10.5s/32x8"]);
+    let batch = specs[1].build().unwrap();
+    assert!((1..=8).contains(&batch.requests()) && batch.unique_bytes() < batch.unshared_bytes());
+    std::fs::write(&path, text.replace("10.5", "100000")).unwrap();
+    let error = Scenario::load(&path).unwrap().batches().unwrap_err().to_string();
+    assert!(error.contains("decodes at 100000 s"), "{error}");
+}
+
+#[test]
+fn scaling_shrinks_heads_then_requests_then_tokens() {
+    let spec = &parse("name: t\ntrees: ['1,64_4096,1024']\n").unwrap().batches().unwrap()[0];
+    let full = spec.unique_bytes();
+    assert_eq!(spec.scaled(full), *spec);
+    let scaled = spec.scaled(full / 8);
+    assert_eq!((scaled.geometry().kv_heads, scaled.geometry().gqa_ratio()), (1, 4));
+    assert_eq!(scaled.build().unwrap().provenance.scaling, "heads / 8");
+    let small = spec.scaled(1 << 20).build().unwrap();
+    assert!(small.unique_bytes() <= 1 << 20);
+    assert_eq!(small.provenance.scaling, "heads / 8, requests / 16, tokens / 4");
+    assert_eq!(small.requests(), 4);
+}
+
+proptest! {
+    #[test]
+    fn no_text_makes_it_panic(text in "[ -~\n]{0,200}") {
+        let _ = parse(&text).map(|scenario| scenario.batches());
+    }
+
+    #[test]
+    fn no_damage_to_a_good_file_makes_it_panic(
+        file in 0usize..4, at in 0usize..2000, cut in 0usize..20, insert in "[-0-9a-z:,\\[\\]{} \n_.]{0,6}"
+    ) {
+        let files = [
+            include_str!("../catalogue/mix-roots.yaml"),
+            include_str!("../catalogue/packs-one-head.yaml"),
+            include_str!("../catalogue/conversation.yaml"),
+            include_str!("../catalogue/batch-of-one.yaml"),
+        ];
+        let mut text = files[file].to_owned();
+        let begin = at % text.len();
+        let end = (begin + cut).min(text.len());
+        text.replace_range(begin..end, &insert);
+        if let Ok(scenario) = parse(&text) {
+            for spec in scenario.batches().into_iter().flatten().take(4) {
+                let _ = spec.scaled(1 << 18).build();
+            }
+        }
+    }
+
+    #[test]
+    fn scaling_reaches_its_goal_or_says_so_by_its_size(
+        nodes in prop::collection::vec(1u32..5, 1..4), tokens in prop::collection::vec(1u32..40, 4), mb in 1u64..64
+    ) {
+        let mut count = 1;
+        let nodes: Vec<String> = nodes.iter().map(|n| { count *= n; count.to_string() }).collect();
+        let tokens: Vec<String> = tokens[..nodes.len()].iter().map(|t| (t * 32).to_string()).collect();
+        let text = format!("name: t\ntrees: ['{}_{}']\n", nodes.join(","), tokens.join(","));
+        let spec = &parse(&text).unwrap().batches().unwrap()[0];
+        let goal = mb << 14;
+        let scaled = spec.scaled(goal).build().unwrap();
+        prop_assert!(scaled.unique_bytes() <= goal.max(40 * 32 * 512));
+        prop_assert_eq!(scaled.geometry.gqa_ratio(), 4);
+    }
+}
