@@ -1,7 +1,19 @@
 //! How it is shown: measurements and trees as one self-contained HTML file.
+//!
+//! [`render`] turns plain [`ReportData`] into a page that needs nothing else: styles, scripts and pictures are inside, nothing is
+//! requested from anywhere, and every figure is exactly one of the data's.
 
 mod data;
+mod format;
+mod heat_map;
+mod latency_plot;
+mod page;
+mod palette;
+mod samples_plot;
+mod tree_picture;
+mod verdict;
 
 pub use data::{
     Policy, PolicyTiming, ReportData, ScenarioResult, SpaceRow, TileResult, TreeNode, WorkloadResult,
 };
+pub use page::{ReportError, render, write};

@@ -6,6 +6,7 @@ use crate::fit::{CostTable, Fit, FitError, Validation, cross_validate, fit};
 use crate::fit_settings::FitSettings;
 use crate::report_data::batch_policies;
 use crate::store::{Level, Measurement, Provenance, Recording};
+use tilewright_heuristics::Tile;
 
 /// Why measurements cannot be analysed.
 #[derive(Debug, thiserror::Error)]
@@ -43,6 +44,11 @@ impl Analysis {
         let validation = cross_validate(&table, &options, usize::from(settings.folds))?;
         let model = SelectorModel::new(&provenance.device, rows, &table, &fit)?;
         Ok(Self { table, fit, validation, model })
+    }
+
+    /// The tile with the least mean regret alone.
+    pub fn best_single_tile(&self) -> Option<Tile> {
+        self.table.candidates()[self.fit.safe_default].parse().ok()
     }
 
     /// Name of the device's module.

@@ -16,5 +16,6 @@ pub mod progress;
 pub mod report_data;
 pub mod statistics;
 pub mod store;
+pub mod system;
 pub mod tune;
 pub mod workloads;

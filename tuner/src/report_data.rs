@@ -136,7 +136,9 @@ pub fn batch_policies(rows: &[Measurement]) -> Vec<Policy> {
 fn scenarios(rows: &[Measurement]) -> Vec<ScenarioResult> {
     let batches = batch_times(rows);
     let single = best_single(&batches);
-    let of = |workload: &str| rows.iter().filter(move |row| row.level == Level::Batch && row.workload == workload);
+    let of = |workload: &'_ str| -> Vec<&Measurement> {
+        rows.iter().filter(|row| row.level == Level::Batch && row.workload == workload).collect()
+    };
     let mut names: Vec<&str> = Vec::new();
     for row in rows.iter().filter(|row| row.level == Level::Batch) {
         if !names.contains(&row.workload.as_str()) {
@@ -146,9 +148,10 @@ fn scenarios(rows: &[Measurement]) -> Vec<ScenarioResult> {
     names
         .into_iter()
         .filter_map(|name| {
-            let first = of(name).next()?;
+            let measured = of(name);
+            let first = measured.first()?;
             let timing = |label: String, choice: &str| {
-                let row = of(name).find(|row| row.choice == choice)?;
+                let row = measured.iter().find(|row| row.choice == choice)?;
                 Some(PolicyTiming {
                     policy: label,
                     median_us: row.median_us()?,

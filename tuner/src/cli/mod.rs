@@ -8,5 +8,5 @@ mod output;
 
 pub use arguments::{
     Arguments, Command, CompletionsArguments, DevicesArguments, DoctorArguments, EmitArguments, FitArguments,
-    ReplayArguments, ReportArguments, SpaceArguments, TuneArguments,
+    ReplayArguments, ReportArguments, Shard, SpaceArguments, TuneArguments,
 };

@@ -177,15 +177,17 @@ impl<'a> Table<'a> {
         if !column.dtype().is_integer() {
             return Err(self.bad(0, column, format!("a feature must be whole numbers, this column is {}", column.dtype())));
         }
-        let cast = column.cast(&DataType::Int128).ok();
-        let values = match &cast {
-            Some(cast) => cast.i128().ok().map(|values| values.iter().collect::<Vec<_>>()),
-            None => None,
+        let unreadable = |error: PolarsError| self.bad(0, column, error.to_string());
+        // Unsigned 64-bit numbers may be beyond the signed ones; all others are not.
+        let values: Vec<Option<i128>> = if let Ok(values) = column.u64() {
+            values.iter().map(|value| value.map(i128::from)).collect()
+        } else {
+            let cast = column.cast(&DataType::Int64).map_err(unreadable)?;
+            cast.i64().map_err(unreadable)?.iter().map(|value| value.map(i128::from)).collect()
         };
-        let values = values.ok_or_else(|| self.bad(0, column, "these whole numbers cannot be read"))?;
         let value = |(row, value): (usize, Option<i128>)| {
             let value = value.ok_or_else(|| self.bad(row, column, "a feature must not be empty"))?;
-            u64::try_from(value).map_err(|_| self.bad(row, column, format!("{value} is no whole number from 0 to 2^64 - 1")))
+            u64::try_from(value).map_err(|_| self.bad(row, column, format!("{value} is below 0")))
         };
         values.into_iter().enumerate().map(value).collect()
     }

@@ -77,8 +77,6 @@ impl CpuBench {
             floor_us: 0.0,
         };
         prices.floor_us = launch_floor(&mut backend);
-        let mut system = sysinfo::System::new();
-        system.refresh_memory();
         Self {
             limits: Limits::Cpu(host.limits.clone()),
             host,
@@ -86,7 +84,7 @@ impl CpuBench {
             prices,
             pools: Pools::default(),
             references: BTreeMap::new(),
-            memory_bytes: system.available_memory(),
+            memory_bytes: crate::system::available_memory().unwrap_or(u64::MAX),
         }
     }
 
@@ -197,9 +195,7 @@ impl Bench for CpuBench {
     }
 
     fn versions(&self) -> Vec<(String, String)> {
-        let system = sysinfo::System::long_os_version().unwrap_or_else(|| std::env::consts::OS.to_owned());
-        let kernel = sysinfo::System::kernel_version().unwrap_or_default();
-        vec![("system".to_owned(), system), ("kernel".to_owned(), kernel)]
+        crate::system::versions()
     }
 
     fn kernel_hash(&self) -> String {
@@ -222,7 +218,7 @@ impl Bench for CpuBench {
     }
 
     fn warnings(&self) -> Vec<String> {
-        let busy = sysinfo::System::load_average().one;
+        let busy = crate::system::load().unwrap_or(0.0);
         let mut warnings = Vec::new();
         if busy > 0.5 * f64::from(self.host.limits.threads) {
             warnings.push(format!(

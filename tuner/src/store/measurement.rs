@@ -128,7 +128,7 @@ impl Measurement {
 
 /// Unites rows of the same choice on the same workload, as an interrupted race or overlapping shards leave them: the samples
 /// follow each other, everything else is the last row's. The order is that of the first rows.
-pub fn coalesce(rows: Vec<Measurement>) -> Vec<Measurement> {
+pub(super) fn coalesce(rows: Vec<Measurement>) -> Vec<Measurement> {
     let mut place = HashMap::new();
     let mut united: Vec<Measurement> = Vec::with_capacity(rows.len());
     for mut row in rows {

@@ -22,7 +22,7 @@ struct Check {
 /// stdout is closed.
 pub fn doctor(arguments: &DoctorArguments) -> anyhow::Result<Ended> {
     let host = HostDevice::detect();
-    let checks = [simd(&host), space(&host), selector(&host), memory(&host), load(&host), folder()];
+    let checks = [simd(&host), space(&host), selector(&host), memory(), load(&host), folder()];
     if arguments.json {
         output::json(&checks)?;
     } else {
@@ -75,20 +75,19 @@ fn selector(host: &HostDevice) -> Check {
 /// What the pools, the batch and the reference of a run need at least, with the default `--max-batch-mb`.
 const NEEDED_MB: u64 = 2048;
 
-fn memory(_: &HostDevice) -> Check {
-    let mut system = sysinfo::System::new();
-    system.refresh_memory();
-    let available = system.available_memory() >> 20;
+fn memory() -> Check {
+    let available = crate::system::available_memory().map(|bytes| bytes >> 20);
+    let enough = available.is_none_or(|mb| mb >= NEEDED_MB);
     Check {
         name: "memory",
-        passed: available >= NEEDED_MB,
-        finding: format!("{available} MB are available"),
-        remedy: if available >= NEEDED_MB { String::new() } else { "close programs, or lower `--max-batch-mb`".to_owned() },
+        passed: enough,
+        finding: available.map_or("the system does not tell".to_owned(), |mb| format!("{mb} MB are available")),
+        remedy: if enough { String::new() } else { "close programs, or lower `--max-batch-mb`".to_owned() },
     }
 }
 
 fn load(host: &HostDevice) -> Check {
-    let busy = sysinfo::System::load_average().one;
+    let busy = crate::system::load().unwrap_or(0.0);
     let quiet = busy < 0.5 * f64::from(host.limits.threads).max(1.0);
     Check {
         name: "load",

@@ -1,0 +1,115 @@
+//! Latency of whole batches against the limit: a line a scenario, a mark a way to choose tiles.
+
+use crate::data::{ReportData, ScenarioResult};
+use crate::palette::{FAINT, INK, SERIES, themed};
+use plotters::prelude::*;
+
+const ROW_HEIGHT: u32 = 15;
+const WIDTH: u32 = 980;
+const NAMES_WIDTH: u32 = 400;
+
+/// The ways to choose tiles that are shown, by the beginnings of their names.
+const SHOWN: [&str; 4] = ["selector", "oracle", "best single tile", "PAT's rules"];
+
+/// The drawing; none if no scenario was timed.
+pub(crate) fn latency_plot(data: &ReportData) -> Option<String> {
+    let rows: Vec<(&ScenarioResult, Vec<(usize, f64)>)> = data
+        .scenarios
+        .iter()
+        .map(|scenario| (scenario, ratios(scenario)))
+        .filter(|(_, ratios)| !ratios.is_empty())
+        .collect();
+    let largest = rows.iter().flat_map(|(_, ratios)| ratios).map(|(_, ratio)| *ratio).fold(1.0, f64::max);
+    if rows.is_empty() {
+        return None;
+    }
+    let height = rows.len() as u32 * ROW_HEIGHT + 70;
+    let mut svg = String::new();
+    draw(&mut svg, &rows, largest, height).ok()?;
+    Some(themed(&svg))
+}
+
+/// Time over limit of each shown way.
+fn ratios(scenario: &ScenarioResult) -> Vec<(usize, f64)> {
+    let ratio = |(series, name): (usize, &&str)| {
+        let timing = scenario.timings.iter().find(|timing| timing.policy.starts_with(*name))?;
+        let ratio = timing.median_us / scenario.limit_us;
+        (ratio.is_finite() && ratio > 0.0).then_some((series, ratio))
+    };
+    SHOWN.iter().enumerate().filter_map(ratio).collect()
+}
+
+fn draw(
+    svg: &mut String,
+    rows: &[(&ScenarioResult, Vec<(usize, f64)>)],
+    largest: f64,
+    height: u32,
+) -> Result<(), Box<dyn std::error::Error>> {
+    let root = SVGBackend::with_string(svg, (WIDTH, height)).into_drawing_area();
+    let count = rows.len();
+    let text = ("sans-serif", 12).into_font().color(&INK);
+    let mut chart = ChartBuilder::on(&root)
+        .margin(8)
+        .x_label_area_size(40)
+        .y_label_area_size(NAMES_WIDTH)
+        .build_cartesian_2d((0.8f64..largest * 1.15).log_scale(), -0.5f64..count as f64 - 0.5)?;
+    let name = |y: &f64| {
+        let row = rows.get(count - 1 - (y.round().max(0.0) as usize).min(count - 1));
+        row.map_or(String::new(), |(scenario, _)| shortened(&scenario.name))
+    };
+    chart
+        .configure_mesh()
+        .disable_y_mesh()
+        .light_line_style(TRANSPARENT)
+        .bold_line_style(FAINT)
+        .axis_style(FAINT)
+        .label_style(text.clone())
+        .x_desc("time / limit (1 = the hardware's limit; logarithmic)")
+        .x_label_formatter(&|x| format!("{x:.1}"))
+        .y_labels(0)
+        .draw()?;
+    let limit = [(1.0, -0.5), (1.0, count as f64 - 0.5)];
+    chart.draw_series(LineSeries::new(limit, INK.stroke_width(2)))?;
+    for (index, (_, ratios)) in rows.iter().enumerate() {
+        let y = (count - 1 - index) as f64;
+        let (low, high) = ratios.iter().fold((1.0f64, 1.0f64), |(low, high), (_, r)| (low.min(*r), high.max(*r)));
+        chart.draw_series(LineSeries::new([(low, y), (high, y)], FAINT))?;
+        for &(series, ratio) in ratios {
+            let colour = SERIES[series];
+            let at = (ratio, y);
+            match series {
+                0 => chart.draw_series([Circle::new(at, 5, colour.filled())]).map(drop)?,
+                1 => chart.draw_series([TriangleMarker::new(at, 5, colour.filled())]).map(drop)?,
+                2 => chart.draw_series([Cross::new(at, 4, colour.stroke_width(2))]).map(drop)?,
+                _ => chart.draw_series([Circle::new(at, 4, colour.stroke_width(2))]).map(drop)?,
+            }
+        }
+        // Names stand in the margin, right-aligned at the axis.
+        let (_, pixel) = chart.backend_coord(&(1.0, y));
+        let style = text.clone().pos(plotters::style::text_anchor::Pos::new(
+            plotters::style::text_anchor::HPos::Right,
+            plotters::style::text_anchor::VPos::Center,
+        ));
+        root.draw(&Text::new(name(&y), (NAMES_WIDTH as i32, pixel), style))?;
+    }
+    root.present()?;
+    drop(chart);
+    drop(root);
+    Ok(())
+}
+
+/// At most as long as fits the margin; the end of a name tells more than its middle.
+fn shortened(name: &str) -> String {
+    const MOST: usize = 60;
+    let length = name.chars().count();
+    if length <= MOST {
+        return name.to_owned();
+    }
+    let head: String = name.chars().take(MOST / 2).collect();
+    let tail: String = name.chars().skip(length - MOST / 2 + 1).collect();
+    format!("{head}…{tail}")
+}
+
+/// Names and marks of the shown ways, for the legend.
+pub(crate) const LEGEND: [(&str, &str); 4] =
+    [("●", "selector"), ("▲", "oracle: the best of all that were tried"), ("✕", "best single tile"), ("○", "PAT's rules")];

@@ -1,0 +1,64 @@
+//! What a fit is asked for.
+
+use super::FitError;
+use std::time::Duration;
+
+/// Most candidates of a portfolio: the width of the search's inner loop.
+pub(super) const MAX_PORTFOLIO: usize = 16;
+/// Most thresholds of a feature: pairs of features are counted in tables of this width.
+pub(super) const MAX_THRESHOLDS: usize = 256;
+
+/// The options of a fit.
+#[derive(Clone, Debug, PartialEq)]
+pub struct FitOptions {
+    /// Candidates that the tree may choose from, 1 to 16.
+    pub portfolio: usize,
+    /// Questions on the longest path.
+    pub max_depth: usize,
+    /// Leaves, at least 1.
+    pub max_leaves: usize,
+    /// Time for the search. A search that needs less is exact, and then its result does not depend on the machine.
+    pub time_limit: Duration,
+    /// Relative difference below which costs tie, also where a row's own noise is less.
+    pub noise: f64,
+    /// Mean regret that a leaf must save to be worth reading.
+    pub leaf_price: f64,
+    /// Thresholds considered for a feature, 1 to 256. Features with more distinct values are cut where rows are most even.
+    pub thresholds_per_feature: usize,
+}
+
+impl Default for FitOptions {
+    fn default() -> Self {
+        Self {
+            portfolio: 8,
+            max_depth: 4,
+            max_leaves: 12,
+            time_limit: Duration::from_secs(60),
+            noise: 0.01,
+            leaf_price: 0.0005,
+            thresholds_per_feature: 64,
+        }
+    }
+}
+
+impl FitOptions {
+    pub(super) fn check(&self) -> Result<(), FitError> {
+        let whole = |name, value: usize, from: usize, to: usize| {
+            if (from..=to).contains(&value) {
+                Ok(())
+            } else {
+                Err(FitError::Option { name, message: format!("{value} must be from {from} to {to}") })
+            }
+        };
+        whole("portfolio", self.portfolio, 1, MAX_PORTFOLIO)?;
+        whole("max_depth", self.max_depth, 0, 16)?;
+        whole("max_leaves", self.max_leaves, 1, 1 << 16)?;
+        whole("thresholds_per_feature", self.thresholds_per_feature, 1, MAX_THRESHOLDS)?;
+        for (name, value) in [("noise", self.noise), ("leaf_price", self.leaf_price)] {
+            if !(0.0..=1.0).contains(&value) {
+                return Err(FitError::Option { name, message: format!("{value} must be from 0 to 1") });
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,143 @@
+//! What a fit is worth on rows that it has not seen.
+
+use super::baselines::{self, Chooser};
+use super::problem::WORST_REGRET;
+use super::{CostRow, CostTable, FitError, FitOptions, fit};
+use crate::statistics::quantile;
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+/// Regret of one way to choose, on rows that it was not fitted to.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct PolicyRegret {
+    /// Its name.
+    pub name: String,
+    /// Weighted mean of cost / oracle - 1.
+    pub mean: f64,
+    /// 95th percentile.
+    pub p95: f64,
+    /// The worst row.
+    pub worst: f64,
+    /// Rows.
+    pub count: usize,
+    /// For each row of the table.
+    pub per_row: Vec<f64>,
+}
+
+/// A cross-validation: ways to choose, the fitted tree first.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Validation {
+    /// The ways to choose.
+    pub policies: Vec<PolicyRegret>,
+    /// Ways that this table does not allow, and why.
+    pub absent: Vec<(String, String)>,
+    /// Folds; 1 means that there were too few groups, and everything was judged on what it was fitted to.
+    pub folds: usize,
+}
+
+/// Name of the fitted tree among the policies.
+const FITTED: &str = "selector";
+const ORACLE_OF_PORTFOLIO: &str = "portfolio's oracle";
+const BEST_SINGLE: &str = "best single tile";
+const PAT: &str = "PAT's rules";
+const CART: &str = "winner-label CART";
+
+/// Fits everything to all folds but one and judges it on that one, for each fold. Rows of one group stay together, and groups go to
+/// folds in turn, so that the same table is always divided alike.
+///
+/// # Errors
+/// Options that make no sense.
+pub fn cross_validate(table: &CostTable, options: &FitOptions, folds: usize) -> Result<Validation, FitError> {
+    options.check()?;
+    let fold_of = assign(table, folds.max(2));
+    let folds = fold_of.iter().copied().max().map_or(1, |fold| fold + 1);
+    let mut regrets: BTreeMap<&str, Vec<Option<f64>>> = BTreeMap::new();
+    for fold in 0..folds {
+        let judged: Vec<usize> = (0..fold_of.len()).filter(|&row| fold_of[row] == fold).collect();
+        let fitted = if folds == 1 {
+            table.clone()
+        } else {
+            table.subset((0..fold_of.len()).filter(|&row| fold_of[row] != fold))
+        };
+        if fitted.rows().iter().all(|row| row.weight == 0.0) {
+            continue;
+        }
+        for (name, chooser, default) in choosers(&fitted, options)? {
+            let of_policy = regrets.entry(name).or_insert_with(|| vec![None; fold_of.len()]);
+            for &row in &judged {
+                of_policy[row] = Some(regret(&table.rows()[row], &chooser(&table.rows()[row]), default));
+            }
+        }
+    }
+    let mut validation = Validation { policies: Vec::new(), absent: Vec::new(), folds };
+    for name in [FITTED, BEST_SINGLE, PAT, CART, ORACLE_OF_PORTFOLIO] {
+        let complete = regrets.get(name).and_then(|of_rows| of_rows.iter().copied().collect::<Option<Vec<f64>>>());
+        match complete {
+            Some(per_row) => validation.policies.push(summary(table, name, per_row)),
+            None => validation.absent.push((name.to_owned(), why_absent(name).to_owned())),
+        }
+    }
+    Ok(validation)
+}
+
+fn why_absent(name: &str) -> &'static str {
+    match name {
+        PAT => "candidates must be named like tiles, and features `rows` and `kv_len` must exist",
+        CART => "it cannot be fitted without features or questions",
+        _ => "some fold had nothing to fit",
+    }
+}
+
+/// A fold for each row.
+fn assign(table: &CostTable, folds: usize) -> Vec<usize> {
+    let mut groups: BTreeMap<u32, usize> = BTreeMap::new();
+    for row in table.rows() {
+        let next = groups.len();
+        groups.entry(row.group).or_insert(next);
+    }
+    let folds = folds.min(groups.len());
+    // Neighbouring groups are alike: in turn, so that every fold has some of each kind.
+    table.rows().iter().map(|row| if folds < 2 { 0 } else { groups[&row.group] % folds }).collect()
+}
+
+/// Every way to choose, fitted to a table, with the candidate that it takes where its choice is invalid.
+fn choosers(fitted: &CostTable, options: &FitOptions) -> Result<Vec<(&'static str, Chooser, usize)>, FitError> {
+    let fit = fit(fitted, options)?;
+    let default = fit.safe_default;
+    let (tree, portfolio) = (fit.tree, fit.portfolio);
+    let mut choosers: Vec<(&'static str, Chooser, usize)> = vec![
+        (FITTED, Box::new(move |row| tree.choose(&row.features).to_vec()), default),
+        (BEST_SINGLE, baselines::best_single(default), default),
+        (ORACLE_OF_PORTFOLIO, Box::new(move |row| cheapest_first(row, &portfolio)), default),
+    ];
+    choosers.extend(baselines::pat_rules(fitted).map(|chooser| (PAT, chooser, default)));
+    choosers.extend(baselines::winner_label_cart(fitted, options.max_depth).map(|chooser| (CART, chooser, default)));
+    Ok(choosers)
+}
+
+fn cheapest_first(row: &CostRow, portfolio: &[usize]) -> Vec<usize> {
+    let mut ranked: Vec<usize> = portfolio.iter().copied().filter(|&candidate| row.costs[candidate].is_some()).collect();
+    ranked.sort_by(|&a, &b| row.costs[a].partial_cmp(&row.costs[b]).unwrap_or(std::cmp::Ordering::Equal));
+    ranked
+}
+
+/// Regret of a ranking on a row: its first valid candidate's, else the default's, else the worst. As measured: what the fit treats as a
+/// tie still counts here.
+fn regret(row: &CostRow, ranked: &[usize], default: usize) -> f64 {
+    let chosen = ranked.iter().copied().chain([default]).find_map(|candidate| row.costs[candidate]);
+    let cost = chosen.unwrap_or_else(|| row.costs.iter().flatten().copied().fold(0.0, f64::max));
+    (cost / row.oracle() - 1.0).min(WORST_REGRET)
+}
+
+fn summary(table: &CostTable, name: &str, per_row: Vec<f64>) -> PolicyRegret {
+    let total: f64 = table.rows().iter().map(|row| row.weight).sum();
+    let mean = table.rows().iter().zip(&per_row).map(|(row, regret)| row.weight * regret).sum::<f64>() / total;
+    PolicyRegret {
+        name: name.to_owned(),
+        mean,
+        p95: quantile(&per_row, 0.95).unwrap_or(0.0),
+        worst: quantile(&per_row, 1.0).unwrap_or(0.0),
+        count: per_row.len(),
+        per_row,
+    }
+}

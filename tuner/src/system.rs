@@ -1,0 +1,22 @@
+//! What the operating system says of itself; nothing where it does not tell.
+
+use sysinfo::System;
+
+/// Bytes of memory that programs can still get.
+pub fn available_memory() -> Option<u64> {
+    let mut system = System::new().ok()?;
+    system.refresh_memory();
+    Some(system.available_memory()).filter(|&bytes| bytes > 0)
+}
+
+/// Runnable processes, mean over the last minute.
+pub fn load() -> Option<f64> {
+    System::load_average().ok().map(|load| load.one)
+}
+
+/// Names and versions of the system and its kernel.
+pub fn versions() -> Vec<(String, String)> {
+    let system = System::long_os_version().unwrap_or_else(|_| std::env::consts::OS.to_owned());
+    let kernel = System::kernel_version().unwrap_or_else(|_| "unknown".to_owned());
+    vec![("system".to_owned(), system), ("kernel".to_owned(), kernel)]
+}
