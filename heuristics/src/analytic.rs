@@ -46,7 +46,10 @@ mod tests {
 
     #[test]
     fn m_is_rounded_up_and_capped() {
-        assert_eq!([1, 16, 20, 32, 33, 64, 500].map(|rows| choose(rows, 4096).m), [16, 16, 32, 32, 64, 64, 64]);
+        assert_eq!(
+            [1, 16, 20, 32, 33, 64, 500].map(|rows| choose(rows, 4096).m),
+            [16, 16, 32, 32, 64, 64, 64]
+        );
     }
 
     #[test]

@@ -75,8 +75,10 @@ mod tests {
     use crate::{Backend, Domain};
 
     const TILE: Tile = Tile { m: 4, n: 64, warps: 1, stages: 1 };
-    const ANY: Domain =
-        Domain { min: PackShape::from_values([0; PackShape::COUNT]), max: PackShape::from_values([u32::MAX; PackShape::COUNT]) };
+    const ANY: Domain = Domain {
+        min: PackShape::from_values([0; PackShape::COUNT]),
+        max: PackShape::from_values([u32::MAX; PackShape::COUNT]),
+    };
 
     const fn selector(name: &'static str, units: u32) -> Selector {
         let device = Device { backend: Backend::Cpu, name, capability: "avx2", units };

@@ -157,8 +157,10 @@ whole_number_record! {
         kv_len,
         #[doc = "packs in the batch"]
         packs,
-        #[doc = "KV heads: work items a pack has at least"]
+        #[doc = "KV heads"]
         kv_heads,
+        #[doc = "packs x KV heads: work items that there are at least, before rows and KV are divided"]
+        items,
         #[doc = "query heads per KV head"]
         gqa_ratio,
         #[doc = "elements of one head's vector"]
@@ -181,6 +183,7 @@ impl PackShape {
             kv_len: kv_tokens.div_ceil(page_size).saturating_mul(page_size),
             packs,
             kv_heads: geometry.kv_heads,
+            items: packs.saturating_mul(geometry.kv_heads),
             gqa_ratio: geometry.gqa_ratio(),
             head_dim: geometry.head_dim,
             page_size,
@@ -193,7 +196,8 @@ impl PackShape {
 mod tests {
     use super::*;
 
-    const LLAMA: Geometry = Geometry { q_heads: 32, kv_heads: 8, head_dim: 128, page_size: 32, dtype: Dtype::F16 };
+    const LLAMA: Geometry =
+        Geometry { q_heads: 32, kv_heads: 8, head_dim: 128, page_size: 32, dtype: Dtype::F16 };
 
     #[test]
     fn a_shape_counts_whole_pages_and_packed_rows() {

@@ -39,7 +39,11 @@ pub struct ParseTileError {
 impl fmt::Display for ParseTileError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let example = Tile::from_values([16; Tile::COUNT]);
-        write!(f, "`{}` is not a tile; write every parameter as letter and value, like `{example}`", self.text)
+        write!(
+            f,
+            "`{}` is not a tile; write every parameter as letter and value, like `{example}`",
+            self.text
+        )
     }
 }
 
@@ -80,13 +84,26 @@ mod tests {
     #[test]
     fn parameters_have_distinct_first_letters() {
         for (i, name) in Tile::NAMES.iter().enumerate() {
-            assert!(Tile::NAMES[..i].iter().all(|other| other[..1] != name[..1]), "{name} clashes with another parameter");
+            assert!(
+                Tile::NAMES[..i].iter().all(|other| other[..1] != name[..1]),
+                "{name} clashes with another parameter"
+            );
         }
     }
 
     #[test]
     fn text_that_is_no_tile_is_refused() {
-        for text in ["", "m16", "m16n64w4", "m16n64w4s2x", "n16m64w4s2", "m0n64w4s2", "m99999n64w4s2", "tile", "m16 n64 w4 s2"] {
+        for text in [
+            "",
+            "m16",
+            "m16n64w4",
+            "m16n64w4s2x",
+            "n16m64w4s2",
+            "m0n64w4s2",
+            "m99999n64w4s2",
+            "tile",
+            "m16 n64 w4 s2",
+        ] {
             assert!(text.parse::<Tile>().is_err(), "{text}");
         }
     }

@@ -7,7 +7,10 @@ use tilewright_heuristics::Tile;
 ///
 /// The kernel in `runtime` allocates by these sizes, so that a rule about scratch is a rule about what really happens.
 pub const fn scratch_bytes(tile: &Tile, class: &Class) -> usize {
-    4 * (query_elements(tile, class) + score_elements(tile) + accumulator_elements(tile, class) + kv_elements(class))
+    4 * (query_elements(tile, class)
+        + score_elements(tile)
+        + accumulator_elements(tile, class)
+        + kv_elements(class))
 }
 
 /// f32 elements of the scaled queries: `[m, head_dim]`.

@@ -44,8 +44,9 @@ const CPU_RULES: &[CpuRule] = &[
     CpuRule {
         name: "threads",
         violated: |tile, _, limits| {
-            (u32::from(tile.warps) > limits.threads)
-                .then(|| format!("{} threads share an item, the processor runs {}", tile.warps, limits.threads))
+            (u32::from(tile.warps) > limits.threads).then(|| {
+                format!("{} threads share an item, the processor runs {}", tile.warps, limits.threads)
+            })
         },
     },
     // Scratch is walked once a KV tile: beyond the second-level cache each step pays for it at the speed of the next level.
@@ -54,7 +55,11 @@ const CPU_RULES: &[CpuRule] = &[
         violated: |tile, class, limits| {
             let scratch = cpu::scratch_bytes(tile, class);
             (scratch > limits.l2_bytes).then(|| {
-                format!("{} KB of scratch a thread, the cache has {} KB", scratch.div_ceil(1024), limits.l2_bytes / 1024)
+                format!(
+                    "{} KB of scratch a thread, the cache has {} KB",
+                    scratch.div_ceil(1024),
+                    limits.l2_bytes / 1024
+                )
             })
         },
     },
@@ -76,7 +81,8 @@ const CPU_RULES: &[CpuRule] = &[
     CpuRule {
         name: "step length",
         violated: |tile, _, _| {
-            (tile.n < 16).then(|| format!("{} tokens a step do not pay for rescaling the accumulators", tile.n))
+            (tile.n < 16)
+                .then(|| format!("{} tokens a step do not pay for rescaling the accumulators", tile.n))
         },
     },
 ];
@@ -90,7 +96,9 @@ mod tests {
     const CLASS: Class = Class { head_dim: 128, dtype: Dtype::F16 };
 
     fn rejected_by(tile: Tile) -> Option<&'static str> {
-        check(&tile, &CLASS, &Limits::Cpu(CpuLimits { threads: 2, ..CpuLimits::BASELINE })).err().map(|e| e.rule)
+        check(&tile, &CLASS, &Limits::Cpu(CpuLimits { threads: 2, ..CpuLimits::BASELINE }))
+            .err()
+            .map(|e| e.rule)
     }
 
     #[test]

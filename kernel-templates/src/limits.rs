@@ -33,5 +33,6 @@ pub struct CpuLimits {
 
 impl CpuLimits {
     /// The smallest processor that tiles are meant for: one thread, 32 KB and 512 KB.
-    pub const BASELINE: CpuLimits = CpuLimits { threads: 1, l1d_bytes: 32 << 10, l2_bytes: 512 << 10, llc_bytes: 0 };
+    pub const BASELINE: CpuLimits =
+        CpuLimits { threads: 1, l1d_bytes: 32 << 10, l2_bytes: 512 << 10, llc_bytes: 0 };
 }

@@ -24,14 +24,16 @@ const STEPS: [f64; 5] = [0.02, 0.10, 0.30, 1.0, 3.0];
 pub(crate) fn heat_maps(data: &ReportData) -> Vec<HeatMap> {
     let place = |name: &str| data.parameters.iter().position(|parameter| parameter == name);
     let (Some(m), Some(n)) = (place("m"), place("n")) else { return Vec::new() };
-    let maps: Vec<BTreeMap<(u64, u64), f64>> = data.workloads.iter().map(|workload| regrets(workload, m, n)).collect();
+    let maps: Vec<BTreeMap<(u64, u64), f64>> =
+        data.workloads.iter().map(|workload| regrets(workload, m, n)).collect();
     let mut sums: BTreeMap<(u64, u64), Vec<f64>> = BTreeMap::new();
     for (cell, regret) in maps.iter().flatten() {
         sums.entry(*cell).or_default().push(*regret);
     }
     // A tile that some workload could not run is no candidate for all: only complete cells have a mean.
     let complete = sums.into_iter().filter(|(_, regrets)| regrets.len() == maps.len());
-    let mean = complete.map(|(cell, regrets)| (cell, regrets.iter().sum::<f64>() / regrets.len() as f64)).collect();
+    let mean =
+        complete.map(|(cell, regrets)| (cell, regrets.iter().sum::<f64>() / regrets.len() as f64)).collect();
     let mut all = vec![heat_map("All workloads, mean".to_owned(), &mean)];
     all.extend(data.workloads.iter().zip(&maps).map(|(workload, map)| heat_map(workload.name.clone(), map)));
     all.retain(|map| !map.rows.is_empty());
@@ -41,7 +43,9 @@ pub(crate) fn heat_maps(data: &ReportData) -> Vec<HeatMap> {
 fn regrets(workload: &WorkloadResult, m: usize, n: usize) -> BTreeMap<(u64, u64), f64> {
     let mut best: BTreeMap<(u64, u64), f64> = BTreeMap::new();
     for tile in &workload.tiles {
-        let (Some(us), Some(&m), Some(&n)) = (tile.median_us, tile.tile.get(m), tile.tile.get(n)) else { continue };
+        let (Some(us), Some(&m), Some(&n)) = (tile.median_us, tile.tile.get(m), tile.tile.get(n)) else {
+            continue;
+        };
         if us.is_finite() && us > 0.0 {
             let cell = best.entry((m, n)).or_insert(us);
             *cell = cell.min(us);

@@ -72,7 +72,8 @@ fn draw(
     chart.draw_series(LineSeries::new(limit, INK.stroke_width(2)))?;
     for (index, (_, ratios)) in rows.iter().enumerate() {
         let y = (count - 1 - index) as f64;
-        let (low, high) = ratios.iter().fold((1.0f64, 1.0f64), |(low, high), (_, r)| (low.min(*r), high.max(*r)));
+        let (low, high) =
+            ratios.iter().fold((1.0f64, 1.0f64), |(low, high), (_, r)| (low.min(*r), high.max(*r)));
         chart.draw_series(LineSeries::new([(low, y), (high, y)], FAINT))?;
         for &(series, ratio) in ratios {
             let colour = SERIES[series];
@@ -111,5 +112,9 @@ fn shortened(name: &str) -> String {
 }
 
 /// Names and marks of the shown ways, for the legend.
-pub(crate) const LEGEND: [(&str, &str); 4] =
-    [("●", "selector"), ("▲", "oracle: the best of all that were tried"), ("✕", "best single tile"), ("○", "PAT's rules")];
+pub(crate) const LEGEND: [(&str, &str); 4] = [
+    ("●", "selector"),
+    ("▲", "oracle: the best of all that were tried"),
+    ("✕", "best single tile"),
+    ("○", "PAT's rules"),
+];

@@ -132,7 +132,8 @@ pub fn write(data: &ReportData, path: &Path) -> Result<(), ReportError> {
 }
 
 fn policies(data: &ReportData) -> Table {
-    let header = ["judged on", "tiles chosen by", "mean", "p95", "worst", "count"].map(str::to_owned).to_vec();
+    let header =
+        ["judged on", "tiles chosen by", "mean", "p95", "worst", "count"].map(str::to_owned).to_vec();
     let judged = [("pack shapes, held out", &data.held_out), ("whole batches", &data.batches)];
     let rows = judged.into_iter().flat_map(|(on, policies)| {
         policies.iter().map(move |policy| {
@@ -202,7 +203,8 @@ fn worst(data: &ReportData) -> Table {
             .iter()
             .filter_map(|tile| Some((tile.median_us.filter(timed)?, tile.name.clone())))
             .min_by(|a, b| a.0.total_cmp(&b.0))?;
-        let chosen = workload.tiles.iter().find(|tile| tile.name == workload.chosen)?.median_us.filter(timed)?;
+        let chosen =
+            workload.tiles.iter().find(|tile| tile.name == workload.chosen)?.median_us.filter(timed)?;
         Some((chosen / best.0 - 1.0, chosen, best))
     };
     let mut losses: Vec<_> = data.workloads.iter().filter_map(|w| Some((w, loss(w)?))).collect();
@@ -218,8 +220,13 @@ fn worst(data: &ReportData) -> Table {
             Cell::number(workload.limit_us, micros(workload.limit_us)),
         ]
     });
-    let header = ["workload", "chosen", "µs", "best", "best µs", "regret", "limit µs"].map(str::to_owned).to_vec();
-    Table { caption: "On the workloads that were fitted, largest regret first".to_owned(), header, rows: rows.collect() }
+    let header =
+        ["workload", "chosen", "µs", "best", "best µs", "regret", "limit µs"].map(str::to_owned).to_vec();
+    Table {
+        caption: "On the workloads that were fitted, largest regret first".to_owned(),
+        header,
+        rows: rows.collect(),
+    }
 }
 
 fn rules(space: &[SpaceRow]) -> Vec<Rule> {

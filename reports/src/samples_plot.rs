@@ -42,7 +42,11 @@ pub(crate) fn races(data: &ReportData) -> Vec<Race> {
                 let chosen = if tile.name == workload.chosen { " (chosen)" } else { "" };
                 format!("{}{chosen}", tile.name)
             };
-            Some(Race { name: workload.name.clone(), rows: shown.iter().map(label).collect(), svg: themed(&svg) })
+            Some(Race {
+                name: workload.name.clone(),
+                rows: shown.iter().map(label).collect(),
+                svg: themed(&svg),
+            })
         })
         .collect()
 }
@@ -72,7 +76,9 @@ fn draw(tiles: &[&TileResult]) -> Result<String, Box<dyn std::error::Error>> {
         for (index, tile) in tiles.iter().enumerate() {
             let y = (tiles.len() - 1 - index) as f64;
             let colour = SERIES[index.min(SERIES.len() - 1)];
-            chart.draw_series(tile.samples_us.iter().map(|&us| Circle::new((us, y), 3, colour.mix(0.7).filled())))?;
+            chart.draw_series(
+                tile.samples_us.iter().map(|&us| Circle::new((us, y), 3, colour.mix(0.7).filled())),
+            )?;
             if let Some(median) = tile.median_us {
                 let line = [(median, y - 0.35), (median, y + 0.35)];
                 chart.draw_series(LineSeries::new(line, INK.stroke_width(2)))?;

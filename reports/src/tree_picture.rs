@@ -4,15 +4,16 @@ use crate::data::TreeNode;
 use crate::format::percent;
 use std::fmt::Write as _;
 
-const LEAF_WIDTH: f64 = 168.0;
+const LEAF_WIDTH: f64 = 196.0;
 const LEVEL_HEIGHT: f64 = 92.0;
-const BOX_WIDTH: f64 = 152.0;
+const BOX_WIDTH: f64 = 184.0;
 const LEAF_HEIGHT: f64 = 58.0;
 const SPLIT_HEIGHT: f64 = 30.0;
 
 /// The picture as SVG with the page's classes.
 pub(crate) fn tree_picture(tree: &TreeNode) -> String {
-    let (width, height) = (leaves(tree) as f64 * LEAF_WIDTH, depth(tree) as f64 * LEVEL_HEIGHT + LEAF_HEIGHT + 16.0);
+    let (width, height) =
+        (leaves(tree) as f64 * LEAF_WIDTH, depth(tree) as f64 * LEVEL_HEIGHT + LEAF_HEIGHT + 16.0);
     let mut svg = format!(
         r#"<svg class="tree" width="{width}" height="{height}" viewBox="0 0 {width} {height}" role="img" aria-labelledby="tree-title"><title id="tree-title">Decision tree with {} leaves</title>"#,
         leaves(tree)
@@ -57,7 +58,11 @@ fn draw(svg: &mut String, tree: &TreeNode, level: usize, next_leaf: &mut usize) 
             let x = (left + right) / 2.0;
             for (child, label) in [(left, "yes"), (right, "no")] {
                 let (from, to) = (top + SPLIT_HEIGHT, 8.0 + (level + 1) as f64 * LEVEL_HEIGHT);
-                let _ = write!(svg, r#"<path class="edge" d="M{x} {from} C{x} {0} {child} {0} {child} {to}"/>"#, (from + to) / 2.0);
+                let _ = write!(
+                    svg,
+                    r#"<path class="edge" d="M{x} {from} C{x} {0} {child} {0} {child} {to}"/>"#,
+                    (from + to) / 2.0
+                );
                 text(svg, "small", (x + child) / 2.0, from + 24.0, label);
             }
             rectangle(svg, "split", x, top, SPLIT_HEIGHT);
@@ -87,8 +92,15 @@ mod tests {
 
     #[test]
     fn a_tree_shows_its_questions_and_leaves() {
-        let leaf = |name: &str| Box::new(TreeNode::Leaf { ranked: vec![name.to_owned()], support: 1, regret: 0.015 });
-        let tree = TreeNode::Split { feature: "rows".to_owned(), threshold: 8, low: leaf("m4<script>"), high: leaf("m16") };
+        let leaf = |name: &str| {
+            Box::new(TreeNode::Leaf { ranked: vec![name.to_owned()], support: 1, regret: 0.015 })
+        };
+        let tree = TreeNode::Split {
+            feature: "rows".to_owned(),
+            threshold: 8,
+            low: leaf("m4<script>"),
+            high: leaf("m16"),
+        };
         let svg = tree_picture(&tree);
         assert!(svg.contains("rows ≤ 8") && svg.contains("1 workload, regret 1.5 %"), "{svg}");
         assert!(svg.contains("m4&lt;script&gt;") && !svg.contains("<script>"), "{svg}");

@@ -28,9 +28,9 @@ fn sentence(policies: &[Policy], on: &str, noun: &str) -> Option<String> {
         selector.count,
     );
     let compared: Vec<String> =
-        others.iter().map(|other| format!("{} {}", percent(other.mean), other.name)).collect();
+        others.iter().map(|other| format!("{} {}", other.name, percent(other.mean))).collect();
     if !compared.is_empty() {
-        text += &format!("; on average {}", compared.join(", "));
+        text += &format!("; beside it, on average: {}", compared.join(", "));
     }
     Some(text + ".")
 }
@@ -41,11 +41,13 @@ mod tests {
 
     #[test]
     fn a_verdict_says_its_numbers() {
-        let policy = |name: &str, mean: f64| Policy { name: name.to_owned(), mean, p95: 0.05, worst: 0.2, count: 60 };
-        let policies = [policy("selector", 0.012), policy("best single tile", 0.18), policy("PAT's rules", 0.31)];
+        let policy =
+            |name: &str, mean: f64| Policy { name: name.to_owned(), mean, p95: 0.05, worst: 0.2, count: 60 };
+        let policies =
+            [policy("selector", 0.012), policy("best single tile", 0.18), policy("PAT's rules", 0.31)];
         insta::assert_snapshot!(
             sentence(&policies, "pack shapes that were not fitted", "workloads").unwrap(),
-            @"On pack shapes that were not fitted the selector is 1.2 % slower than the best tile of each on average (5.0 % at the 95th percentile, 20.0 % at worst, 60 workloads); on average 18.0 % best single tile, 31.0 % PAT's rules."
+            @"On pack shapes that were not fitted the selector is 1.2 % slower than the best tile of each on average (5.0 % at the 95th percentile, 20.0 % at worst, 60 workloads); beside it, on average: best single tile 18.0 %, PAT's rules 31.0 %."
         );
         assert_eq!(sentence(&[], "x", "y"), None);
     }

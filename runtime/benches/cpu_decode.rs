@@ -21,7 +21,10 @@ fn main() {
     let bandwidth = probe::read_bandwidth(host.limits.threads, PROBE_BYTES);
     let flops = probe::fma_flops(host.limits.threads);
     println!("read bandwidth {:.1} GB/s, multiply-add peak {:.0} GFLOP/s", bandwidth / 1e9, flops / 1e9);
-    println!("{:<6} {:>5} {:>14} {:>10} {:>10} {:>12}", "dtype", "heads", "tile", "ms", "GB/s", "of bandwidth");
+    println!(
+        "{:<6} {:>5} {:>14} {:>10} {:>10} {:>12}",
+        "dtype", "heads", "tile", "ms", "GB/s", "of bandwidth"
+    );
     let mut backend = CpuBackend::new(host.limits.threads);
     for (q_heads, kv_heads) in [(32, 32), (32, 8)] {
         bench::<f32>(&mut backend, q_heads, kv_heads, bandwidth);
@@ -36,15 +39,18 @@ fn bench<E: Element>(backend: &mut CpuBackend, q_heads: u32, kv_heads: u32, band
     let geometry = Geometry { q_heads, kv_heads, head_dim: 128, page_size: 32, dtype: E::DTYPE };
     let pages = requests * TOKENS / geometry.page_size;
     let elements = pages as usize * (geometry.page_size * kv_heads * geometry.head_dim) as usize;
-    let numbers = |count: usize| (0..count).map(|i| E::from_f32((i % 251) as f32 / 125.0 - 1.0)).collect::<Vec<E>>();
+    let numbers =
+        |count: usize| (0..count).map(|i| E::from_f32((i % 251) as f32 / 125.0 - 1.0)).collect::<Vec<E>>();
     let (keys, values) = (numbers(elements), numbers(elements));
     let query = numbers((requests * q_heads * geometry.head_dim) as usize);
     let mut output = query.clone();
     // Physical pages are scattered: a stride that is coprime to any power of two.
-    let entries: Vec<i32> = (0..pages).map(|page| (page.wrapping_mul(2_654_435_761) % pages) as i32).collect();
+    let entries: Vec<i32> =
+        (0..pages).map(|page| (page.wrapping_mul(2_654_435_761) % pages) as i32).collect();
     let seq_lens = vec![TOKENS; requests as usize];
-    let table = PageTable::new(&entries, (TOKENS / geometry.page_size) as usize, &seq_lens, geometry.page_size)
-        .expect("the batch is well formed");
+    let table =
+        PageTable::new(&entries, (TOKENS / geometry.page_size) as usize, &seq_lens, geometry.page_size)
+            .expect("the batch is well formed");
     let cache = KvCache { keys: &keys, values: &values, strides: KvStrides::nhd(&geometry) };
     let bytes = 2 * elements * E::DTYPE.bytes();
     for tile in [
@@ -56,7 +62,8 @@ fn bench<E: Element>(backend: &mut CpuBackend, q_heads: u32, kv_heads: u32, band
         Tile { m: 4, n: 16, warps: 1, stages: 3 },
         Tile { m: 4, n: 64, warps: 2, stages: 2 },
     ] {
-        let plan = Plan::build(&geometry, &table, &PlanOptions::default(), |_| tile).expect("the batch can be planned");
+        let plan = Plan::build(&geometry, &table, &PlanOptions::default(), |_| tile)
+            .expect("the batch can be planned");
         let mut samples: Vec<f64> = (0..=SAMPLES)
             .map(|_| {
                 let args = DecodeArgs { query: &query, cache, scale: 0.088, output: &mut output, lse: None };

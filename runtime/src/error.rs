@@ -19,7 +19,9 @@ pub enum PlanError {
         max_pages: usize,
     },
     /// A request has more tokens than its row has pages for.
-    #[error("request {request}: {seq_len} tokens need {needed} pages, its row of the page table has {max_pages}")]
+    #[error(
+        "request {request}: {seq_len} tokens need {needed} pages, its row of the page table has {max_pages}"
+    )]
     TooLong {
         /// The request.
         request: usize,

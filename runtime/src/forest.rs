@@ -49,7 +49,8 @@ pub struct Forest {
 impl Forest {
     /// Finds the prefix trees of a page table.
     pub fn build(table: &PageTable<'_>) -> Self {
-        let order = (0..table.batch() as u32).filter(|&request| !table.pages(request as usize).is_empty()).collect();
+        let order =
+            (0..table.batch() as u32).filter(|&request| !table.pages(request as usize).is_empty()).collect();
         let mut forest = Self { nodes: Vec::new(), order };
         forest.push_siblings(table, None, 0..forest.order.len() as u32, 0);
         // Children are appended behind, so that this walks the trees breadth first.
@@ -82,7 +83,13 @@ impl Forest {
     }
 
     /// Groups requests by their page in `column`; each group becomes a node, still of no length.
-    fn push_siblings(&mut self, table: &PageTable<'_>, parent: Option<u32>, requests: Range<u32>, column: u32) {
+    fn push_siblings(
+        &mut self,
+        table: &PageTable<'_>,
+        parent: Option<u32>,
+        requests: Range<u32>,
+        column: u32,
+    ) {
         let page = |request: u32| table.pages(request as usize)[column as usize];
         let group = &mut self.order[requests.start as usize..requests.end as usize];
         group.sort_unstable_by_key(|&request| (page(request), request));
@@ -143,7 +150,11 @@ mod tests {
     }
 
     fn runs(forest: &Forest) -> Vec<(Range<u32>, Vec<u32>, u32)> {
-        forest.nodes().iter().map(|node| (node.columns.clone(), forest.requests(node).to_vec(), node.ending)).collect()
+        forest
+            .nodes()
+            .iter()
+            .map(|node| (node.columns.clone(), forest.requests(node).to_vec(), node.ending))
+            .collect()
     }
 
     #[test]

@@ -91,7 +91,8 @@ impl Packs {
             let merges = |child: u32| 4 * u64::from(forest.nodes()[child as usize].size()) >= length;
             let ending = forest.requests(node)[..node.ending as usize].iter().copied();
             let apart = node.children.clone().filter(|&child| !merges(child));
-            let apart = apart.flat_map(|child| forest.requests(&forest.nodes()[child as usize]).iter().copied());
+            let apart =
+                apart.flat_map(|child| forest.requests(&forest.nodes()[child as usize]).iter().copied());
             self.push(ending.chain(apart), columns);
             stack.extend(node.children.clone().rev().map(|child| {
                 let own = forest.nodes()[child as usize].columns.start;
@@ -119,7 +120,11 @@ mod tests {
     fn packed(rows: &[Vec<i32>], page_size: u32, packing: Packing) -> Vec<(Vec<u32>, Range<u32>)> {
         with_table(rows, page_size, |table| {
             let packs = Packs::build(&Forest::build(table), table, packing);
-            packs.packs().iter().map(|pack| (packs.requests_of(pack).to_vec(), pack.columns.clone())).collect()
+            packs
+                .packs()
+                .iter()
+                .map(|pack| (packs.requests_of(pack).to_vec(), pack.columns.clone()))
+                .collect()
         })
     }
 

@@ -37,7 +37,9 @@ impl<'a> PageTable<'a> {
             if needed > max_pages {
                 return Err(PlanError::TooLong { request, seq_len, needed, max_pages });
             }
-            if let Some((column, &page)) = table.pages(request).iter().enumerate().find(|(_, page)| **page < 0) {
+            if let Some((column, &page)) =
+                table.pages(request).iter().enumerate().find(|(_, page)| **page < 0)
+            {
                 return Err(PlanError::NegativePage { request, column, page });
             }
         }
@@ -80,7 +82,10 @@ mod tests {
 
     #[test]
     fn shapes_that_do_not_fit_are_refused() {
-        assert!(matches!(PageTable::new(&[1, 2, 3], 2, &[1, 1], 16), Err(PlanError::TableSize { found: 3, .. })));
+        assert!(matches!(
+            PageTable::new(&[1, 2, 3], 2, &[1, 1], 16),
+            Err(PlanError::TableSize { found: 3, .. })
+        ));
         assert!(matches!(PageTable::new(&[1, 2], 2, &[33], 16), Err(PlanError::TooLong { needed: 3, .. })));
         assert!(PageTable::new(&[1], 1, &[1], 0).is_err());
         assert!(PageTable::new(&[], usize::MAX, &[1, 1], 16).is_err());

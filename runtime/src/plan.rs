@@ -131,7 +131,8 @@ impl Plan {
         let count = count(packs.packs().len(), "packs")?;
         for pack in packs.packs() {
             let requests = packs.requests_of(pack);
-            let planned = plan.place(table, requests, pack.requests.clone(), pack.columns.clone(), count, &mut select)?;
+            let planned =
+                plan.place(table, requests, pack.requests.clone(), pack.columns.clone(), count, &mut select)?;
             plan.packs.push(planned);
         }
         let parts = plan.split(options.split);
@@ -213,7 +214,8 @@ impl Plan {
         let longest = members.iter().map(|&request| self.seq_lens[request as usize]).max().unwrap_or(0);
         // The last page may reach beyond 32 bits of tokens, a length never does.
         let kv_end = u64::from(longest).min(u64::from(columns.end) * u64::from(page_size)) as u32;
-        let shape = PackShape::of_pack(&self.geometry, requests.end - requests.start, kv_end - kv_begin, packs);
+        let shape =
+            PackShape::of_pack(&self.geometry, requests.end - requests.start, kv_end - kv_begin, packs);
         let tile = select(&shape);
         Ok(PlannedPack { requests, pages: pages_begin..pages_end, kv_begin, kv_end, shape, tile })
     }
@@ -256,8 +258,15 @@ impl Plan {
                 continue;
             }
             next[request] = partials;
-            let end = partials.checked_add(count).filter(|&end| end < DIRECT).ok_or(PlanError::TooLarge("partials"))?;
-            self.merges.push(MergeItem { request: request as u32, partial_begin: partials, partial_end: end });
+            let end = partials
+                .checked_add(count)
+                .filter(|&end| end < DIRECT)
+                .ok_or(PlanError::TooLarge("partials"))?;
+            self.merges.push(MergeItem {
+                request: request as u32,
+                partial_begin: partials,
+                partial_end: end,
+            });
             partials = end;
         }
         let mut slots = Vec::with_capacity(parts.len());
@@ -287,19 +296,26 @@ impl Plan {
         for &(index, kv_begin, kv_end) in parts {
             let pack = &self.packs[index as usize];
             let requests = pack.requests.end - pack.requests.start;
-            let rows = requests.checked_mul(self.geometry.gqa_ratio()).ok_or(PlanError::TooLarge("rows of a pack"))?;
+            let rows = requests
+                .checked_mul(self.geometry.gqa_ratio())
+                .ok_or(PlanError::TooLarge("rows of a pack"))?;
             let m = u32::from(pack.tile.m.max(1));
             for kv_head in 0..self.geometry.kv_heads {
                 for row_begin in (0..rows).step_by(m as usize) {
                     let row_end = (row_begin + m).min(rows);
-                    items.push((pack.tile, WorkItem { pack: index, kv_head, row_begin, row_end, kv_begin, kv_end, slots }));
+                    items.push((
+                        pack.tile,
+                        WorkItem { pack: index, kv_head, row_begin, row_end, kv_begin, kv_end, slots },
+                    ));
                 }
             }
             slots += requests;
         }
         count(items.len(), "work items")?;
         // Long items first: what is left for the end of the step is short. The sort is stable, so the order is fixed.
-        let work = |item: &WorkItem| u64::from(item.row_end - item.row_begin) * u64::from(item.kv_end - item.kv_begin);
+        let work = |item: &WorkItem| {
+            u64::from(item.row_end - item.row_begin) * u64::from(item.kv_end - item.kv_begin)
+        };
         items.sort_by_key(|(tile, item)| (*tile, std::cmp::Reverse(work(item))));
         for group in items.chunk_by(|a, b| a.0 == b.0) {
             let begin = self.items.len() as u32;

@@ -16,11 +16,13 @@ const MAX_WORK: u64 = 150_000;
 fn assert_correct<E: Element>(batch: &Batch, backend: &mut CpuBackend) {
     let geometry = Geometry { dtype: E::DTYPE, ..batch.geometry };
     let mut rng = ChaCha8Rng::seed_from_u64(1);
-    let mut numbers = |count: usize| (0..count).map(|_| E::from_f32(rng.random_range(-1.0..1.0))).collect::<Vec<E>>();
+    let mut numbers =
+        |count: usize| (0..count).map(|_| E::from_f32(rng.random_range(-1.0..1.0))).collect::<Vec<E>>();
     let elements = (batch.pages * geometry.page_size * geometry.kv_heads * geometry.head_dim) as usize;
     let (keys, values) = (numbers(elements), numbers(elements));
     let query = numbers(batch.requests() * (geometry.q_heads * geometry.head_dim) as usize);
-    let table = PageTable::new(&batch.page_table, batch.max_pages, &batch.seq_lens, geometry.page_size).unwrap();
+    let table =
+        PageTable::new(&batch.page_table, batch.max_pages, &batch.seq_lens, geometry.page_size).unwrap();
     let cache = KvCache { keys: &keys, values: &values, strides: KvStrides::nhd(&geometry) };
     let scale = 1.0 / (geometry.head_dim as f32).sqrt();
     let (expected, expected_lse) = reference::decode(&geometry, &table, &query, &cache, scale);
@@ -33,7 +35,8 @@ fn assert_correct<E: Element>(batch: &Batch, backend: &mut CpuBackend) {
         stages: 2,
     };
     let plan =
-        Plan::build(&geometry, &table, &PlanOptions::default(), |shape| tile(shape.rows, shape.kv_len)).unwrap();
+        Plan::build(&geometry, &table, &PlanOptions::default(), |shape| tile(shape.rows, shape.kv_len))
+            .unwrap();
     let mut output = vec![E::from_f32(f32::NAN); query.len()];
     let mut lse = vec![f32::NAN; expected_lse.len()];
     let args = DecodeArgs { query: &query, cache, scale, output: &mut output, lse: Some(&mut lse) };

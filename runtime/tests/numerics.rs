@@ -23,7 +23,13 @@ struct Batch<E> {
 }
 
 /// Requests as (pages of a prefix taken from request 0, own tokens).
-fn batch<E: Element>(geometry: Geometry, requests: &[(usize, u32)], hnd: bool, amplitude: f32, seed: u64) -> Batch<E> {
+fn batch<E: Element>(
+    geometry: Geometry,
+    requests: &[(usize, u32)],
+    hnd: bool,
+    amplitude: f32,
+    seed: u64,
+) -> Batch<E> {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     let page_size = geometry.page_size;
     let mut rows: Vec<Vec<i32>> = Vec::new();
@@ -31,7 +37,8 @@ fn batch<E: Element>(geometry: Geometry, requests: &[(usize, u32)], hnd: bool, a
     let mut ids: Vec<i32> = Vec::new();
     for &(shared, own) in requests {
         // Shared pages are those of the previous request, so that trees of any depth come about.
-        let mut row: Vec<i32> = rows.last().map_or(Vec::new(), |row: &Vec<i32>| row[..shared.min(row.len())].to_vec());
+        let mut row: Vec<i32> =
+            rows.last().map_or(Vec::new(), |row: &Vec<i32>| row[..shared.min(row.len())].to_vec());
         let tokens = row.len() as u32 * page_size + own;
         while (row.len() as u32) < tokens.div_ceil(page_size) {
             row.push(ids.len() as i32);
@@ -148,7 +155,8 @@ fn assert_all<E: Element>(geometry: Geometry, requests: &[(usize, u32)], hnd: bo
     }
 }
 
-const GEOMETRY: Geometry = Geometry { q_heads: 8, kv_heads: 2, head_dim: 64, page_size: 16, dtype: Dtype::F32 };
+const GEOMETRY: Geometry =
+    Geometry { q_heads: 8, kv_heads: 2, head_dim: 64, page_size: 16, dtype: Dtype::F32 };
 const TILE: Tile = Tile { m: 4, n: 32, warps: 1, stages: 1 };
 
 proptest! {
@@ -181,7 +189,8 @@ proptest! {
 #[test]
 fn lengths_around_every_edge_agree_with_the_reference() {
     for tile in [TILE, Tile { m: 16, n: 16, warps: 3, stages: 2 }] {
-        let requests: Vec<(usize, u32)> = [1, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 0, 1023].map(|own| (0, own)).to_vec();
+        let requests: Vec<(usize, u32)> =
+            [1, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 0, 1023].map(|own| (0, own)).to_vec();
         assert_all::<f32>(GEOMETRY, &requests, false, tile, 1);
     }
 }
@@ -255,9 +264,16 @@ fn one_batch_may_use_many_tiles() {
     .unwrap();
     assert!(plan.tile_groups().len() > 8);
     let mut output = vec![f32::NAN; batch.query.len()];
-    let args = DecodeArgs { query: &batch.query, cache: batch.cache(), scale: batch.scale, output: &mut output, lse: None };
+    let args = DecodeArgs {
+        query: &batch.query,
+        cache: batch.cache(),
+        scale: batch.scale,
+        output: &mut output,
+        lse: None,
+    };
     CpuBackend::new(3).decode(&plan, args).unwrap();
-    let (expected, _) = reference::decode(&GEOMETRY, &batch.table(), &batch.query, &batch.cache(), batch.scale);
+    let (expected, _) =
+        reference::decode(&GEOMETRY, &batch.table(), &batch.query, &batch.cache(), batch.scale);
     let output: Vec<f64> = output.into_iter().map(f64::from).collect();
     assert!(relative_error(&output, &expected) < 1e-5);
 }
@@ -271,12 +287,19 @@ fn arguments_that_do_not_fit_are_refused_before_anything_is_written() {
     let short = KvCache { keys: &batch.keys[..16], ..batch.cache() };
     let args = DecodeArgs { query: &batch.query, cache: short, scale: 1.0, output: &mut output, lse: None };
     assert!(matches!(backend.decode(&plan, args), Err(ExecError::PageOutside { name: "keys", .. })));
-    let args = DecodeArgs { query: &batch.query[1..], cache: batch.cache(), scale: 1.0, output: &mut output, lse: None };
+    let args = DecodeArgs {
+        query: &batch.query[1..],
+        cache: batch.cache(),
+        scale: 1.0,
+        output: &mut output,
+        lse: None,
+    };
     assert!(matches!(backend.decode(&plan, args), Err(ExecError::Length { name: "query", .. })));
     let halves = vec![f16::ZERO; batch.keys.len()];
     let cache = KvCache { keys: &halves, values: &halves, strides: batch.strides };
     let mut half_output = vec![f16::ZERO; batch.query.len()];
-    let args = DecodeArgs { query: &half_output.clone(), cache, scale: 1.0, output: &mut half_output, lse: None };
+    let args =
+        DecodeArgs { query: &half_output.clone(), cache, scale: 1.0, output: &mut half_output, lse: None };
     assert!(matches!(backend.decode(&plan, args), Err(ExecError::Dtype { given: Dtype::F16, .. })));
     assert!(output.iter().all(|&x| x == 7.0));
 }

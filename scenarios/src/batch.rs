@@ -63,7 +63,9 @@ impl Batch {
         let seq_lens: Vec<u32> = layout.seq_lens().into_iter().map(|len| len as u32).collect();
         let max_pages = seq_lens.iter().map(|len| len.div_ceil(page_size)).max().unwrap_or(0) as usize;
         let mut page_table = vec![-1; seq_lens.len() * max_pages];
-        for ((request, row), &seq_len) in layout.requests.iter().zip(page_table.chunks_mut(max_pages.max(1))).zip(&seq_lens) {
+        for ((request, row), &seq_len) in
+            layout.requests.iter().zip(page_table.chunks_mut(max_pages.max(1))).zip(&seq_lens)
+        {
             // From the last node upwards: each fills the columns before those of the one below.
             let mut end = seq_len.div_ceil(page_size) as usize;
             let (mut node, mut tokens) = (request.node, request.tokens);

@@ -28,7 +28,8 @@ pub fn catalogue() -> Vec<Scenario> {
         .iter()
         .map(|(name, text)| {
             let path = format!("catalogue/{name}");
-            Scenario::parse(text, path).unwrap_or_else(|error| panic!("the built-in scenario is wrong: {error}"))
+            Scenario::parse(text, path)
+                .unwrap_or_else(|error| panic!("the built-in scenario is wrong: {error}"))
         })
         .collect()
 }

@@ -70,6 +70,8 @@ pub(crate) struct PacksKeys {
     pub(crate) packs: Vec<Count>,
     /// Combinations with more tokens over all packs are left out.
     pub(crate) max_tokens: Option<Count>,
+    /// Combinations with more rows x tokens over all packs are left out: what a sample costs to compute.
+    pub(crate) max_row_tokens: Option<Count>,
     #[serde(default)]
     pub(crate) points: Vec<PackPoint>,
 }

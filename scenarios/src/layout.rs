@@ -74,7 +74,10 @@ impl Layout {
     /// Tokens of each request.
     pub fn seq_lens(&self) -> Vec<u64> {
         let before = self.tokens_before();
-        self.requests.iter().map(|request| before[request.node as usize] + u64::from(request.tokens)).collect()
+        self.requests
+            .iter()
+            .map(|request| before[request.node as usize] + u64::from(request.tokens))
+            .collect()
     }
 
     /// Checks sizes, and that shared prefixes fill whole pages.

@@ -107,10 +107,18 @@ mod tests {
     use crate::Generator;
 
     fn trace(requests: u32) -> Trace {
-        Generator { requests, requests_per_second: 2.0, turn_tokens: 3000, output_tokens: 200, follow_ups: 0.4 }.generate(3)
+        Generator {
+            requests,
+            requests_per_second: 2.0,
+            turn_tokens: 3000,
+            output_tokens: 200,
+            follow_ups: 0.4,
+        }
+        .generate(3)
     }
 
-    const REPLAY: Replay = Replay { max_batch: 16, tokens_per_second: 20.0, prefill_tokens_per_second: 20_000.0 };
+    const REPLAY: Replay =
+        Replay { max_batch: 16, tokens_per_second: 20.0, prefill_tokens_per_second: 20_000.0 };
 
     #[test]
     fn never_more_than_the_limit_run() {
@@ -129,7 +137,8 @@ mod tests {
         let trace = trace(400);
         let running = REPLAY.running_at(&trace, 100.0).unwrap();
         let layout = layout(&running);
-        let lens: Vec<u64> = running.iter().map(|r| u64::from(r.request.input_length + r.generated)).collect();
+        let lens: Vec<u64> =
+            running.iter().map(|r| u64::from(r.request.input_length + r.generated)).collect();
         assert_eq!(layout.seq_lens(), lens);
         let roots = layout.nodes.iter().filter(|node| node.parent.is_none()).count();
         assert_eq!(roots, 1, "everyone shares the system prompt");

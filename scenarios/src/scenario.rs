@@ -2,7 +2,9 @@
 
 use crate::file::{self, File, MixNode, PackPoint, PacksKeys, TraceKeys};
 use crate::spec::Shape;
-use crate::{BLOCK_TOKENS, BatchSpec, Layout, LayoutRequest, Provenance, Replay, ScenarioError, Trace, replay};
+use crate::{
+    BLOCK_TOKENS, BatchSpec, Layout, LayoutRequest, Provenance, Replay, ScenarioError, Trace, replay,
+};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tilewright_heuristics::{Dtype, Geometry};
@@ -23,8 +25,8 @@ impl Scenario {
     /// The file cannot be read or is no scenario: which line, which key, and what would be right.
     pub fn load(path: impl AsRef<Path>) -> Result<Self, ScenarioError> {
         let path = path.as_ref();
-        let text =
-            std::fs::read_to_string(path).map_err(|source| ScenarioError::Io { path: path.to_owned(), source })?;
+        let text = std::fs::read_to_string(path)
+            .map_err(|source| ScenarioError::Io { path: path.to_owned(), source })?;
         Self::parse(&text, path)
     }
 
@@ -72,9 +74,10 @@ impl Scenario {
             for (variant, shape) in self.shapes(&geometry)? {
                 let name = format!("{}/{variant}/{}", self.name(), self.suffix(&geometry));
                 // Every batch scatters its pages in its own way, whatever else the file holds.
-                let seed = self.file.seed ^ u64::from_le_bytes(
-                    blake3::hash(name.as_bytes()).as_bytes()[..8].try_into().expect("eight bytes"),
-                );
+                let seed = self.file.seed
+                    ^ u64::from_le_bytes(
+                        blake3::hash(name.as_bytes()).as_bytes()[..8].try_into().expect("eight bytes"),
+                    );
                 let provenance = Provenance {
                     file: self.path.clone(),
                     scenario: self.name().to_owned(),
@@ -86,7 +89,10 @@ impl Scenario {
             }
         }
         if specs.is_empty() {
-            return Err(self.batch_error("packs", "no combination is a pack: rows must be a multiple of the GQA ratio".to_owned()));
+            return Err(self.batch_error(
+                "packs",
+                "no combination is a pack: rows must be a multiple of the GQA ratio".to_owned(),
+            ));
         }
         Ok(specs)
     }
@@ -166,7 +172,9 @@ impl Scenario {
         }
         let file = keys.file.as_deref().unwrap_or_default();
         let path = self.path.parent().unwrap_or(Path::new("")).join(file);
-        Trace::read(&path).map(Some).map_err(|source| ScenarioError::Trace { path: self.path.clone(), source })
+        Trace::read(&path)
+            .map(Some)
+            .map_err(|source| ScenarioError::Trace { path: self.path.clone(), source })
     }
 
     /// What no single key can tell.
@@ -181,8 +189,15 @@ impl Scenario {
         let kinds = [trees.is_some(), mix.is_some(), trace.is_some(), packs.is_some()];
         match kinds.into_iter().filter(|given| *given).count() {
             1 => {}
-            0 => return Err(invalid("name", "one of `trees`, `mix`, `trace`, `packs` is missing".to_owned())),
-            _ => return Err(invalid("name", "only one of `trees`, `mix`, `trace`, `packs` may be given".to_owned())),
+            0 => {
+                return Err(invalid("name", "one of `trees`, `mix`, `trace`, `packs` is missing".to_owned()));
+            }
+            _ => {
+                return Err(invalid(
+                    "name",
+                    "only one of `trees`, `mix`, `trace`, `packs` may be given".to_owned(),
+                ));
+            }
         }
         let lists = [
             ("heads", heads.len()),
@@ -207,7 +222,8 @@ impl Scenario {
                 generator.check().map_err(|message| invalid("generate", message))?;
             }
             if let Some(size) = page_sizes.iter().find(|size| !BLOCK_TOKENS.is_multiple_of(size.0)) {
-                let message = format!("page_size {} does not divide a trace's blocks of {BLOCK_TOKENS} tokens", size.0);
+                let message =
+                    format!("page_size {} does not divide a trace's blocks of {BLOCK_TOKENS} tokens", size.0);
                 return Err(invalid("page_sizes", message));
             }
         }
@@ -238,7 +254,9 @@ impl Scenario {
 
 /// The line of a key, from 1: the first line that begins with it.
 fn line_of(text: &str, key: &str) -> usize {
-    let is_key = |line: &str| line.trim_start_matches([' ', '-']).strip_prefix(key).is_some_and(|rest| rest.starts_with(':'));
+    let is_key = |line: &str| {
+        line.trim_start_matches([' ', '-']).strip_prefix(key).is_some_and(|rest| rest.starts_with(':'))
+    };
     text.lines().position(is_key).map_or(1, |line| line + 1)
 }
 
@@ -255,7 +273,10 @@ fn check_mix(nodes: &[MixNode], at: &str) -> Result<(), String> {
         for (index, node) in nodes.iter().enumerate() {
             let at = format!("{at}[{index}]");
             if let Some(inside) = node.ends_inside.iter().find(|inside| inside.0 > node.tokens.0) {
-                return Err(format!("{at}: a request cannot end after {} of {} tokens", inside.0, node.tokens.0));
+                return Err(format!(
+                    "{at}: a request cannot end after {} of {} tokens",
+                    inside.0, node.tokens.0
+                ));
             }
             if node.requests == Some(0) && node.ends_inside.is_empty() && node.children.is_empty() {
                 return Err(format!("{at}: no request has this node"));
@@ -297,9 +318,15 @@ fn pack_shapes(keys: &PacksKeys, geometry: &Geometry) -> Vec<(String, Shape)> {
     let ratio = geometry.gqa_ratio();
     let most = keys.max_tokens.map_or(u64::MAX, |most| u64::from(most.0));
     let product = keys.rows.iter().flat_map(|&rows| {
-        keys.kv_len.iter().flat_map(move |&kv_len| keys.packs.iter().map(move |&packs| PackPoint { rows, kv_len, packs }))
+        keys.kv_len
+            .iter()
+            .flat_map(move |&kv_len| keys.packs.iter().map(move |&packs| PackPoint { rows, kv_len, packs }))
     });
-    let product = product.filter(|point| u64::from(point.kv_len.0) * u64::from(point.packs.0) <= most);
+    let most_computed = keys.max_row_tokens.map_or(u64::MAX, |most| u64::from(most.0));
+    let product = product.filter(|point| {
+        let tokens = u64::from(point.kv_len.0).saturating_mul(u64::from(point.packs.0));
+        tokens <= most && tokens.saturating_mul(u64::from(point.rows.0)) <= most_computed
+    });
     product
         .chain(keys.points.iter().copied())
         .filter(|point| point.rows.0.is_multiple_of(ratio))

@@ -10,7 +10,10 @@ fn parse(text: &str) -> Result<Scenario, ScenarioError> {
 }
 
 fn error(text: &str) -> String {
-    parse(text).and_then(|scenario| scenario.batches()?.iter().map(BatchSpec::build).collect::<Result<Vec<_>, _>>()).unwrap_err().to_string()
+    parse(text)
+        .and_then(|scenario| scenario.batches()?.iter().map(BatchSpec::build).collect::<Result<Vec<_>, _>>())
+        .unwrap_err()
+        .to_string()
 }
 
 fn build(text: &str) -> Vec<Batch> {
@@ -29,7 +32,8 @@ fn the_catalogue_holds_what_it_promises() {
         assert!(workloads.insert(spec.name().to_owned()), "{} twice", spec.name());
         let batch = spec.scaled(1 << 20).build().unwrap();
         assert!(batch.unique_bytes() <= batch.unshared_bytes());
-        let pages: BTreeSet<i32> = (0..batch.requests()).flat_map(|request| batch.row(request).to_vec()).collect();
+        let pages: BTreeSet<i32> =
+            (0..batch.requests()).flat_map(|request| batch.row(request).to_vec()).collect();
         assert_eq!(pages, (0..batch.pages as i32).collect(), "every page is used: {}", batch.name);
     }
     let lengths: Vec<u32> = build(include_str!("../catalogue/mix-lengths.yaml"))[0].seq_lens.clone();
@@ -98,7 +102,11 @@ fn errors_name_file_line_key_and_the_nearest_key() {
         ("seed: 1", "seed: -1", vec!["test.yaml:2:", "seed"]),
         ("seed: 1", "heads: [[32, 5]]", vec!["test.yaml:2:", "multiple of KV heads"]),
         ("seed: 1", "heads: [[32, 0]]", vec!["test.yaml:2:", "from 1 to 1024"]),
-        ("seed: 1", "dtypes: [fp16]", vec!["test.yaml:2:", "`fp16` is not an element type", "did you mean `f16`?"]),
+        (
+            "seed: 1",
+            "dtypes: [fp16]",
+            vec!["test.yaml:2:", "`fp16` is not an element type", "did you mean `f16`?"],
+        ),
         ("seed: 1", "head_dims: [96]", vec!["test.yaml:2:", "64, 128 or 256"]),
         ("seed: 1", "page_sizes: [0]", vec!["test.yaml:2:", "from 1 to 4096"]),
         ("seed: 1", "page_sizes: []", vec!["test.yaml:2:", "must not be empty"]),
@@ -110,13 +118,37 @@ fn errors_name_file_line_key_and_the_nearest_key() {
         ("name: t\n", "", vec!["missing field `name`"]),
         ("trees:\n- 1,4_32,32\n", "", vec!["`trees`, `mix`, `trace`, `packs` is missing"]),
         ("seed: 1", "mix: [{tokens: 3}]", vec!["only one of"]),
-        ("trees:\n- 1,4_32,32", "mix:\n- tokens: 5\n  children:\n  - tokns: 3", vec!["test.yaml:6:", "did you mean `tokens`?"]),
-        ("trees:\n- 1,4_32,32", "mix: [{tokens: 5, ends_inside: [6]}]", vec!["test.yaml:3:", "mix[0]", "after 6 of 5 tokens"]),
+        (
+            "trees:\n- 1,4_32,32",
+            "mix:\n- tokens: 5\n  children:\n  - tokns: 3",
+            vec!["test.yaml:6:", "did you mean `tokens`?"],
+        ),
+        (
+            "trees:\n- 1,4_32,32",
+            "mix: [{tokens: 5, ends_inside: [6]}]",
+            vec!["test.yaml:3:", "mix[0]", "after 6 of 5 tokens"],
+        ),
         ("trees:\n- 1,4_32,32", "packs: {rows: [4]}", vec!["test.yaml:3:", "together"]),
-        ("trees:\n- 1,4_32,32", "packs: {points: [{rows: 3, kv_len: 5, packs: 1}]}", vec!["multiple of the GQA ratio"]),
-        ("trees:\n- 1,4_32,32", "trace: {max_batch: 1, tokens_per_second: 0, prefill_tokens_per_second: 1, at: [1]}", vec!["test.yaml:3:", "above 0"]),
-        ("trees:\n- 1,4_32,32", "trace: {max_batch: 1, tokens_per_second: 1, prefill_tokens_per_second: 1, at: [1]}", vec!["either `file` or `generate`"]),
-        ("trees:\n- 1,4_32,32", "trace: {file: none.jsonl, max_batch: 1, tokens_per_second: 1, prefill_tokens_per_second: 1, at: [1]}", vec!["test.yaml", "none.jsonl", "cannot read"]),
+        (
+            "trees:\n- 1,4_32,32",
+            "packs: {points: [{rows: 3, kv_len: 5, packs: 1}]}",
+            vec!["multiple of the GQA ratio"],
+        ),
+        (
+            "trees:\n- 1,4_32,32",
+            "trace: {max_batch: 1, tokens_per_second: 0, prefill_tokens_per_second: 1, at: [1]}",
+            vec!["test.yaml:3:", "above 0"],
+        ),
+        (
+            "trees:\n- 1,4_32,32",
+            "trace: {max_batch: 1, tokens_per_second: 1, prefill_tokens_per_second: 1, at: [1]}",
+            vec!["either `file` or `generate`"],
+        ),
+        (
+            "trees:\n- 1,4_32,32",
+            "trace: {file: none.jsonl, max_batch: 1, tokens_per_second: 1, prefill_tokens_per_second: 1, at: [1]}",
+            vec!["test.yaml", "none.jsonl", "cannot read"],
+        ),
         ("trees", ": [", vec!["test.yaml:3:"]),
     ] {
         let text = good.replace(from, to);
@@ -136,8 +168,13 @@ fn a_missing_file_is_named() {
 #[test]
 fn a_trace_beside_the_file_is_replayed() {
     let folder = tempfile::tempdir().unwrap();
-    let generator =
-        crate::Generator { requests: 50, requests_per_second: 2.0, turn_tokens: 900, output_tokens: 200, follow_ups: 0.5 };
+    let generator = crate::Generator {
+        requests: 50,
+        requests_per_second: 2.0,
+        turn_tokens: 900,
+        output_tokens: 200,
+        follow_ups: 0.5,
+    };
     generator.generate(1).write(&folder.path().join("t.jsonl.gz")).unwrap();
     let path = folder.path().join("s.yaml");
     let text = "name: t\ntrace:\n  file: t.jsonl.gz\n  max_batch: 8\n  tokens_per_second: 20\n  prefill_tokens_per_second: 10000\n  at: [5, 10.5]\n";

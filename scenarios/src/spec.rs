@@ -43,9 +43,12 @@ impl Shape {
     /// Distinct tokens, without writing anything out where that can be avoided.
     pub(crate) fn unique_tokens(&self) -> u64 {
         match self {
-            Shape::Tree(tree) => {
-                tree.nodes.iter().zip(&tree.tokens).map(|(&nodes, &tokens)| u64::from(nodes) * u64::from(tokens)).sum()
-            }
+            Shape::Tree(tree) => tree
+                .nodes
+                .iter()
+                .zip(&tree.tokens)
+                .map(|(&nodes, &tokens)| u64::from(nodes) * u64::from(tokens))
+                .sum(),
             Shape::Packs { packs, kv_len, .. } => u64::from(*packs) * u64::from(*kv_len),
             Shape::Layout(layout) => layout.unique_tokens(),
         }
@@ -115,7 +118,8 @@ impl BatchSpec {
         }
         let layout = self.shape.layout();
         layout.check(self.geometry.page_size).map_err(error)?;
-        let pages = layout.used_tokens().iter().map(|&t| u64::from(t.div_ceil(self.geometry.page_size))).sum::<u64>();
+        let pages =
+            layout.used_tokens().iter().map(|&t| u64::from(t.div_ceil(self.geometry.page_size))).sum::<u64>();
         if pages > i32::MAX as u64 {
             return Err(error(format!("{pages} pages are more than a page table can name")));
         }

@@ -59,7 +59,9 @@ pub enum TraceError {
         path: PathBuf,
     },
     /// Nobody decodes at a time that a batch is wanted for.
-    #[error("no request of the trace decodes at {at} s; requests decode from {from:.1} s to {to:.1} s: choose a time in between")]
+    #[error(
+        "no request of the trace decodes at {at} s; requests decode from {from:.1} s to {to:.1} s: choose a time in between"
+    )]
     Idle {
         /// The time in s.
         at: String,
@@ -212,7 +214,8 @@ impl Generator {
     pub fn generate(&self, seed: u64) -> Trace {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         // Lengths and gaps of a Poisson process: many short ones, few long ones.
-        let exponential = |rng: &mut ChaCha8Rng, mean: f64| -mean * (1.0 - rng.random_range(0.0..1.0f64)).ln();
+        let exponential =
+            |rng: &mut ChaCha8Rng, mean: f64| -mean * (1.0 - rng.random_range(0.0..1.0f64)).ln();
         let mut now_ms = 0.0;
         let mut next_id = 1;
         let mut requests: Vec<TraceRequest> = Vec::with_capacity(self.requests as usize);
@@ -226,14 +229,16 @@ impl Generator {
                 }
             }
             let (said, mut hash_ids) = prefix;
-            let turn = exponential(&mut rng, f64::from(self.turn_tokens)).clamp(1.0, f64::from(LONGEST_PROMPT)) as u32;
+            let turn = exponential(&mut rng, f64::from(self.turn_tokens))
+                .clamp(1.0, f64::from(LONGEST_PROMPT)) as u32;
             // At least the system prompt and one token.
             let input_length = (said + turn).max(BLOCK_TOKENS + 1);
             while (hash_ids.len() as u32) < input_length.div_ceil(BLOCK_TOKENS) {
                 hash_ids.push(next_id);
                 next_id += 1;
             }
-            let output_length = exponential(&mut rng, f64::from(self.output_tokens)).clamp(1.0, f64::from(LONGEST_PROMPT));
+            let output_length =
+                exponential(&mut rng, f64::from(self.output_tokens)).clamp(1.0, f64::from(LONGEST_PROMPT));
             requests.push(TraceRequest {
                 timestamp: now_ms as u64,
                 input_length,
@@ -250,8 +255,13 @@ impl Generator {
 mod tests {
     use super::*;
 
-    const GENERATOR: Generator =
-        Generator { requests: 300, requests_per_second: 3.0, turn_tokens: 4000, output_tokens: 300, follow_ups: 0.4 };
+    const GENERATOR: Generator = Generator {
+        requests: 300,
+        requests_per_second: 3.0,
+        turn_tokens: 4000,
+        output_tokens: 300,
+        follow_ups: 0.4,
+    };
 
     fn written(name: &str, text: &[u8]) -> (tempfile::TempDir, PathBuf) {
         let folder = tempfile::tempdir().unwrap();
@@ -287,7 +297,10 @@ mod tests {
         for (bad, message) in [
             ("{", "EOF"),
             (r#"{"timestamp": 0}"#, "missing field `input_length`"),
-            (r#"{"timestamp": -1, "input_length": 600, "output_length": 5, "hash_ids": [0, 1]}"#, "invalid value"),
+            (
+                r#"{"timestamp": -1, "input_length": 600, "output_length": 5, "hash_ids": [0, 1]}"#,
+                "invalid value",
+            ),
             (r#"{"timestamp": 0, "input_length": 600, "output_length": 5, "hash_ids": [0]}"#, "has 2 blocks"),
             (r#"{"timestamp": 0, "input_length": 0, "output_length": 5, "hash_ids": []}"#, "at least 1"),
         ] {

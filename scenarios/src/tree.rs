@@ -26,7 +26,9 @@ impl Tree {
 
 /// Why a text is no tree.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{text}` is not a tree: {reason}; write nodes per level _ tokens per node, like `1,4,256_32,256,32`")]
+#[error(
+    "`{text}` is not a tree: {reason}; write nodes per level _ tokens per node, like `1,4,256_32,256,32`"
+)]
 pub struct ParseTreeError {
     text: String,
     reason: String,

@@ -11,11 +11,21 @@ const FEATURES: usize = 12;
 
 fn main() {
     println!("{ROWS} workloads x {CANDIDATES} candidates x {FEATURES} features");
-    println!("{:>8} {:>7} {:>6} {:>9} {:>10} {:>10} {:>8}", "values", "noise", "depth", "seconds", "objective", "bound", "leaves");
+    println!(
+        "{:>8} {:>7} {:>6} {:>9} {:>10} {:>10} {:>8}",
+        "values", "noise", "depth", "seconds", "objective", "bound", "leaves"
+    );
     for (values, noise) in [(8, 0.02), (32, 0.02), (64, 0.02), (64, 0.5)] {
         let table = table(values, noise);
         for depth in [2, 3, 4] {
-            let options = FitOptions { portfolio: 16, max_depth: depth, max_leaves: 64, leaf_price: 0.0, ..FitOptions::default() };
+            let options = FitOptions {
+                portfolio: 16,
+                max_depth: depth,
+                max_leaves: 64,
+                leaf_price: 0.0,
+                min_leaf_rows: 1,
+                ..FitOptions::default()
+            };
             let begin = Instant::now();
             let fit = fit(&table, &options).expect("the table is well formed");
             println!(

@@ -2,10 +2,11 @@
 
 use crate::costs::from_measurements;
 use crate::emit::{Header, ModelError, SelectorModel, module_name, render};
-use crate::fit::{CostTable, Fit, FitError, Validation, cross_validate, fit};
+use crate::fit::{CostTable, Fit, FitError, FitOptions, Validation, cross_validate, fit};
 use crate::fit_settings::FitSettings;
 use crate::report_data::batch_policies;
 use crate::store::{Level, Measurement, Provenance, Recording};
+use std::collections::BTreeSet;
 use tilewright_heuristics::Tile;
 
 /// Why measurements cannot be analysed.
@@ -37,13 +38,31 @@ impl Analysis {
     ///
     /// # Errors
     /// Nothing was measured, or no selector can be made of it.
-    pub fn of(provenance: &Provenance, rows: &[Measurement], settings: &FitSettings) -> Result<Self, AnalysisError> {
+    pub fn of(
+        provenance: &Provenance,
+        rows: &[Measurement],
+        settings: &FitSettings,
+    ) -> Result<Self, AnalysisError> {
         let table = from_measurements(rows)?;
         let options = settings.options();
         let fit = fit(&table, &options)?;
         let validation = cross_validate(&table, &options, usize::from(settings.folds))?;
         let model = SelectorModel::new(&provenance.device, rows, &table, &fit)?;
         Ok(Self { table, fit, validation, model })
+    }
+
+    /// The tiles that a selector will probably choose from, by what was measured so far: those worth measuring well.
+    ///
+    /// # Errors
+    /// Nothing was measured.
+    pub fn first_portfolio(rows: &[Measurement], settings: &FitSettings) -> Result<Vec<Tile>, AnalysisError> {
+        let table = from_measurements(rows)?;
+        // The widest portfolio: what is measured well may still be left out.
+        let options = FitOptions { portfolio: 16, max_depth: 0, ..settings.options() };
+        let fit = fit(&table, &options)?;
+        let wanted = fit.portfolio.iter().chain([&fit.safe_default]);
+        let tiles: BTreeSet<Tile> = wanted.filter_map(|&i| table.candidates()[i].parse().ok()).collect();
+        Ok(tiles.into_iter().collect())
     }
 
     /// The tile with the least mean regret alone.
@@ -92,11 +111,17 @@ fn header(analysis: &Analysis, recording: &Recording, settings: &FitSettings) ->
     };
     let measured = |level| rows.iter().filter(move |row| row.level == level && !row.samples_us.is_empty());
     let samples: usize = measured(Level::Pack).map(|row| row.samples_us.len()).sum();
-    let scenarios: Vec<String> = provenance.scenarios.iter().map(|s| format!("{} {}", s.name, s.hash)).collect();
+    let scenarios: Vec<String> =
+        provenance.scenarios.iter().map(|s| format!("{} {}", s.name, s.hash)).collect();
     let mut header = vec![
         format!("limits: {}", pairs(&provenance.limits)),
         format!("versions: {}", pairs(&provenance.versions)),
-        format!("kernel {}, space {}, selector {}", provenance.hashes.kernel, provenance.hashes.space, analysis.selector_hash()),
+        format!(
+            "kernel {}, space {}, selector {}",
+            provenance.hashes.kernel,
+            provenance.hashes.space,
+            analysis.selector_hash()
+        ),
         format!("scenarios: {}", scenarios.join(", ")),
         format!("measured: {} by `{}`", provenance.started, provenance.command),
         format!(

@@ -18,7 +18,7 @@ pub struct FitSettings {
     #[arg(long, default_value_t = 12, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     pub max_leaves: u16,
     /// Differences below this many thousandths of the best time are ties, as are those below the measured noise
-    #[arg(long, default_value_t = 10, value_name = "PERMILLE", value_parser = clap::value_parser!(u16).range(0..=500))]
+    #[arg(long, default_value_t = 30, value_name = "PERMILLE", value_parser = clap::value_parser!(u16).range(0..=500))]
     pub noise_permille: u16,
     /// Seconds that the search for the best tree may take
     #[arg(long, default_value_t = 60, value_name = "SECONDS", value_parser = clap::value_parser!(u16).range(1..=3600))]
@@ -30,7 +30,7 @@ pub struct FitSettings {
 
 impl Default for FitSettings {
     fn default() -> Self {
-        Self { portfolio: 8, max_depth: 4, max_leaves: 12, noise_permille: 10, fit_seconds: 60, folds: 5 }
+        Self { portfolio: 8, max_depth: 4, max_leaves: 12, noise_permille: 30, fit_seconds: 60, folds: 5 }
     }
 }
 

@@ -28,8 +28,10 @@ impl Progress {
     pub fn phase(self, name: &'static str, total: usize) -> Phase {
         let bar = match self {
             Self::Bar => {
-                let style = ProgressStyle::with_template("{prefix:>12} [{bar:30}] {pos}/{len}, {eta} left: {wide_msg}")
-                    .expect("the template is well formed");
+                let style = ProgressStyle::with_template(
+                    "{prefix:>12} [{bar:30}] {pos}/{len}, {eta} left: {wide_msg}",
+                )
+                .expect("the template is well formed");
                 ProgressBar::new(total as u64).with_style(style.progress_chars("=> ")).with_prefix(name)
             }
             Self::Plain | Self::Silent => ProgressBar::hidden(),

@@ -5,7 +5,9 @@ use crate::emit::TreeModel;
 use crate::fit::PolicyRegret;
 use crate::statistics::{mean, median, quantile};
 use crate::store::{Level, Measurement, Recording, Status};
-use reports::{Policy, PolicyTiming, ReportData, ScenarioResult, SpaceRow, TileResult, TreeNode, WorkloadResult};
+use reports::{
+    Policy, PolicyTiming, ReportData, ScenarioResult, SpaceRow, TileResult, TreeNode, WorkloadResult,
+};
 use std::collections::{BTreeMap, BTreeSet};
 use tilewright_heuristics::{PackShape, Tile};
 use tilewright_reports as reports;
@@ -25,7 +27,10 @@ pub fn report_data(recording: &Recording, analysis: &Analysis) -> ReportData {
     environment.push(("selector hash".to_owned(), analysis.selector_hash()));
     environment.push(("started".to_owned(), provenance.started.clone()));
     environment.extend(
-        provenance.scenarios.iter().map(|scenario| (format!("scenario {}", scenario.name), scenario.hash.clone())),
+        provenance
+            .scenarios
+            .iter()
+            .map(|scenario| (format!("scenario {}", scenario.name), scenario.hash.clone())),
     );
     let mut warnings = provenance.warnings.clone();
     warnings.extend(stale_selector(rows, analysis));
@@ -79,7 +84,13 @@ fn batch_times(rows: &[Measurement]) -> BTreeMap<&str, BTreeMap<&str, f64>> {
     samples
         .into_iter()
         .map(|(workload, choices)| {
-            (workload, choices.into_iter().filter_map(|(choice, samples)| Some((choice, median(&samples)?))).collect())
+            (
+                workload,
+                choices
+                    .into_iter()
+                    .filter_map(|(choice, samples)| Some((choice, median(&samples)?)))
+                    .collect(),
+            )
         })
         .collect()
 }
@@ -301,7 +312,11 @@ mod tests {
         assert!((policies[2].worst - 1.0).abs() < 1e-9);
         let shown = scenarios(&rows);
         assert_eq!(shown.len(), 2);
-        assert!(shown[1].timings.iter().any(|timing| timing.policy == "oracle (PAT's rules)" || timing.policy == "oracle (m4n16w1s1)"));
+        assert!(
+            shown[1].timings.iter().any(
+                |timing| timing.policy == "oracle (PAT's rules)" || timing.policy == "oracle (m4n16w1s1)"
+            )
+        );
     }
 
     #[test]

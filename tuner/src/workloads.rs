@@ -90,8 +90,11 @@ impl Workloads {
     /// A file that is no scenario, or a scenario that makes no batches.
     pub fn load(files: &[PathBuf], scale: &Scale, shard: Option<Shard>) -> anyhow::Result<Self> {
         let builtin = catalogue();
-        let mut scenarios =
-            files.iter().map(Scenario::load).collect::<Result<Vec<_>, _>>().context("cannot load the scenarios")?;
+        let mut scenarios = files
+            .iter()
+            .map(Scenario::load)
+            .collect::<Result<Vec<_>, _>>()
+            .context("cannot load the scenarios")?;
         if scenarios.is_empty() {
             scenarios = builtin;
         } else if !scenarios.iter().any(Scenario::is_pack_level) {
@@ -99,7 +102,8 @@ impl Workloads {
         }
         let mut workloads = Self::default();
         for scenario in &scenarios {
-            let record = ScenarioRecord { name: scenario.name().to_owned(), hash: scenario.hash().to_owned() };
+            let record =
+                ScenarioRecord { name: scenario.name().to_owned(), hash: scenario.hash().to_owned() };
             workloads.records.push(record);
             let specs = scenario.batches()?;
             for spec in specs {
@@ -127,7 +131,9 @@ fn require_unique(level: &[Workload]) -> anyhow::Result<()> {
     let mut names: Vec<&str> = level.iter().map(Workload::name).collect();
     names.sort_unstable();
     match names.windows(2).find(|pair| pair[0] == pair[1]) {
-        Some(pair) => anyhow::bail!("two workloads are called `{}`; give their scenarios different names", pair[0]),
+        Some(pair) => {
+            anyhow::bail!("two workloads are called `{}`; give their scenarios different names", pair[0])
+        }
         None => Ok(()),
     }
 }

@@ -15,14 +15,18 @@ fn workspace() -> PathBuf {
 }
 
 fn tiles(count: usize) -> Vec<Tile> {
-    (0..count as u16).map(|i| Tile { m: 1 << (i % 7), n: 16 << (i % 5), warps: 1 + i, stages: 1 + i % 3 }).collect()
+    (0..count as u16)
+        .map(|i| Tile { m: 1 << (i % 7), n: 16 << (i % 5), warps: 1 + i, stages: 1 + i % 3 })
+        .collect()
 }
 
 fn leaf(portfolio: usize) -> impl Strategy<Value = TreeModel> {
-    (prop::collection::vec(0..portfolio as u8, 1..4), 0..99usize, 0.0..1.0f64).prop_map(|(mut ranked, support, regret)| {
-        ranked.dedup();
-        TreeModel::Leaf { ranked, support, regret }
-    })
+    (prop::collection::vec(0..portfolio as u8, 1..4), 0..99usize, 0.0..1.0f64).prop_map(
+        |(mut ranked, support, regret)| {
+            ranked.dedup();
+            TreeModel::Leaf { ranked, support, regret }
+        },
+    )
 }
 
 fn tree(portfolio: usize) -> impl Strategy<Value = TreeModel> {
@@ -53,14 +57,21 @@ fn model() -> impl Strategy<Value = SelectorModel> {
             },
             portfolio: tiles(portfolio),
             safe_default: Tile { m: 3, n: 48, warps: 1, stages: 1 },
-            feasible: BTreeMap::from([((8, 8), masks[0]), ((16, 8), masks[1]), ((16, 16), masks[2]), ((20, 20), masks[3])]),
+            feasible: BTreeMap::from([
+                ((8, 8), masks[0]),
+                ((16, 8), masks[1]),
+                ((16, 16), masks[2]),
+                ((20, 20), masks[3]),
+            ]),
             tree,
         })
 }
 
 fn random_models(count: usize) -> Vec<SelectorModel> {
     let mut runner = TestRunner::deterministic();
-    (0..count).map(|_| model().new_tree(&mut runner).expect("the strategy has no filters").current()).collect()
+    (0..count)
+        .map(|_| model().new_tree(&mut runner).expect("the strategy has no filters").current())
+        .collect()
 }
 
 fn header() -> Header {
@@ -73,7 +84,7 @@ fn shapes() -> Vec<PackShape> {
     for class in [(8, 8), (16, 8), (16, 16), (20, 20), (16, 17), (0, 0)] {
         for rows in (0..=42).chain([u32::MAX]) {
             for kv_len in [0, 1, 7, 8, 15, 19, 20, 21, 30, 39, 40, 1 << 31] {
-                let mut values = [rows, kv_len, 20, 20, 20, class.0, 20, class.1];
+                let mut values = [rows, kv_len, 20, 20, 20, 20, class.0, 20, class.1];
                 shapes.push(PackShape::from_values(values));
                 values[2] = rows.wrapping_add(kv_len) % 45;
                 values[3] = kv_len % 41;
@@ -90,7 +101,16 @@ fn emitted_code_equals_the_model_on_every_input() {
     let folder = tempfile::tempdir().unwrap();
     let library = folder.path().join("libtilewright_heuristics.rlib");
     run(Command::new("rustc")
-        .args(["--edition", "2024", "--crate-type", "lib", "--crate-name", "tilewright_heuristics", "-O", "-o"])
+        .args([
+            "--edition",
+            "2024",
+            "--crate-type",
+            "lib",
+            "--crate-name",
+            "tilewright_heuristics",
+            "-O",
+            "-o",
+        ])
         .arg(&library)
         .arg(workspace().join("heuristics/src/lib.rs")));
     // The vocabulary is `crate` to a module inside of it, and the library to one outside.
@@ -140,7 +160,10 @@ fn emitted_code_is_rustfmt_clean_and_reproducible() {
         assert_eq!(text, render(&model.clone(), &header()));
         let path = folder.path().join(format!("m{i}.rs"));
         std::fs::write(&path, &text).unwrap();
-        run(Command::new("rustfmt").args(["--edition", "2024", "--check", "--config-path"]).arg(&configuration).arg(&path));
+        run(Command::new("rustfmt")
+            .args(["--edition", "2024", "--check", "--config-path"])
+            .arg(&configuration)
+            .arg(&path));
         // A user's own workspace may have no configuration at all.
         run(Command::new("rustfmt").args(["--edition", "2024", "--check"]).arg(&path));
     }
@@ -168,15 +191,20 @@ fn the_list_of_modules_follows_the_folder_and_differences_are_named() {
 
 #[test]
 fn the_text_of_a_module_reads_well() {
-    let split = |feature, threshold, low, high| TreeModel::Split { feature, threshold, low: Box::new(low), high: Box::new(high) };
+    let split = |feature, threshold, low, high| TreeModel::Split {
+        feature,
+        threshold,
+        low: Box::new(low),
+        high: Box::new(high),
+    };
     let leaf = |ranked: &[u8], support, regret| TreeModel::Leaf { ranked: ranked.to_vec(), support, regret };
     let model = SelectorModel {
         tree: split(1, 512, leaf(&[0], 12, 0.004), split(0, 8, leaf(&[1, 0], 1, 0.0), leaf(&[2], 7, 0.0123))),
         portfolio: tiles(3),
         feasible: BTreeMap::from([((64, 0), 0b111), ((128, 0), 0b101)]),
         domain: Domain {
-            min: PackShape::from_values([1, 32, 1, 1, 1, 64, 32, 0]),
-            max: PackShape::from_values([64, 8192, 64, 8, 8, 128, 32, 0]),
+            min: PackShape::from_values([1, 32, 1, 1, 1, 1, 64, 32, 0]),
+            max: PackShape::from_values([64, 8192, 64, 8, 512, 8, 128, 32, 0]),
         },
         device: DeviceRecord {
             backend: "cpu".to_owned(),

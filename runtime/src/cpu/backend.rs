@@ -5,8 +5,8 @@ use super::kernel::{Pass, Scratch, row_of_output};
 use super::queue::{Queue, Unit};
 use super::shared::SharedSlice;
 use super::{Element, KvCache, simd};
-use crate::plan::{DIRECT, Plan, PlannedPack, WorkItem};
 use crate::ExecError;
+use crate::plan::{DIRECT, Plan, PlannedPack, WorkItem};
 use pulp::{Arch, Simd, WithSimd};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -56,10 +56,13 @@ struct LaneSpace {
 
 impl LaneSpace {
     fn of(plan: &Plan) -> Self {
-        plan.tile_groups().iter().filter(|group| group.tile.warps > 1).fold(Self::default(), |space, group| Self {
-            lanes: space.lanes.max(usize::from(group.tile.warps)),
-            rows: space.rows.max(usize::from(group.tile.m)),
-        })
+        plan.tile_groups().iter().filter(|group| group.tile.warps > 1).fold(
+            Self::default(),
+            |space, group| Self {
+                lanes: space.lanes.max(usize::from(group.tile.warps)),
+                rows: space.rows.max(usize::from(group.tile.m)),
+            },
+        )
     }
 
     /// The first row of a share.
@@ -122,7 +125,8 @@ impl CpuBackend {
         };
         let (queue, scratch) = (&self.queue, &self.scratch);
         self.pool.broadcast(|thread| {
-            let mut scratch = scratch[thread.index()].lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+            let mut scratch =
+                scratch[thread.index()].lock().unwrap_or_else(std::sync::PoisonError::into_inner);
             while let Some(unit) = queue.take() {
                 step.forward(&unit, queue, &mut scratch);
             }
@@ -133,7 +137,8 @@ impl CpuBackend {
         } else {
             let next = AtomicUsize::new(0);
             self.pool.broadcast(|thread| {
-                let mut scratch = scratch[thread.index()].lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+                let mut scratch =
+                    scratch[thread.index()].lock().unwrap_or_else(std::sync::PoisonError::into_inner);
                 while let Some(merge) = merges.get(next.fetch_add(1, Ordering::Relaxed)) {
                     step.merge(merge, &mut scratch);
                 }
@@ -255,7 +260,9 @@ impl<E: Element> Step<'_, E> {
             let partials = (0..unit.lanes).map(|lane| {
                 let at = first(lane) + row;
                 // SAFETY: all lanes of the team are done, and the team is not released yet: only this thread uses its rows.
-                unsafe { (&*self.lane_output.range(at * head_dim, head_dim), self.lane_softmax.range(at, 1)[0]) }
+                unsafe {
+                    (&*self.lane_output.range(at * head_dim, head_dim), self.lane_softmax.range(at, 1)[0])
+                }
             });
             let output = &mut scratch.accumulators[row * head_dim..][..head_dim];
             scratch.softmax[row] = self.merge_into(partials, output);
@@ -295,7 +302,12 @@ impl<E: Element> Step<'_, E> {
             let partials = (merge.partial_begin..merge.partial_end).map(|partial| {
                 let at = partial as usize * q_heads + head;
                 // SAFETY: forward is over, so nobody writes partials, and those of a request are read by one thread only.
-                unsafe { (&*self.partial_output.range(at * head_dim, head_dim), self.partial_softmax.range(at, 1)[0]) }
+                unsafe {
+                    (
+                        &*self.partial_output.range(at * head_dim, head_dim),
+                        self.partial_softmax.range(at, 1)[0],
+                    )
+                }
             });
             let output = &mut scratch.accumulators[..head_dim];
             let softmax = self.merge_into(partials, output);
@@ -333,7 +345,8 @@ impl<E: Element> Step<'_, E> {
             *target = E::from_f32(*value);
         }
         if let Some(lse) = self.lse {
-            let value = if sum > 0.0 { (max + sum.log2()) * std::f32::consts::LN_2 } else { f32::NEG_INFINITY };
+            let value =
+                if sum > 0.0 { (max + sum.log2()) * std::f32::consts::LN_2 } else { f32::NEG_INFINITY };
             // SAFETY: as for the output.
             unsafe { lse.range(row, 1)[0] = value };
         }
@@ -386,7 +399,15 @@ mod tests {
     #[test]
     fn shares_cover_an_item_without_gaps() {
         for (begin, end) in [(0, 1), (0, 16), (7, 400), (32, 33), (0, u32::MAX)] {
-            let item = WorkItem { pack: 0, kv_head: 0, row_begin: 0, row_end: 1, kv_begin: begin, kv_end: end, slots: 0 };
+            let item = WorkItem {
+                pack: 0,
+                kv_head: 0,
+                row_begin: 0,
+                row_end: 1,
+                kv_begin: begin,
+                kv_end: end,
+                slots: 0,
+            };
             for lanes in 1..9 {
                 let mut next = begin;
                 for lane in 0..lanes {

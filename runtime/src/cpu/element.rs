@@ -122,7 +122,11 @@ mod tests {
         let mut wide = vec![0.0; halves.len()];
         f16::widen(&halves, &mut wide);
         for (half, wide) in halves.iter().zip(wide) {
-            assert!(wide == half.to_f32() || wide.is_nan() && half.is_nan(), "{:#06x}: {wide}", half.to_bits());
+            assert!(
+                wide == half.to_f32() || wide.is_nan() && half.is_nan(),
+                "{:#06x}: {wide}",
+                half.to_bits()
+            );
         }
     }
 
@@ -132,7 +136,11 @@ mod tests {
         let mut wide = vec![0.0; halves.len()];
         bf16::widen(&halves, &mut wide);
         for (half, wide) in halves.iter().zip(wide) {
-            assert!(wide == half.to_f32() || wide.is_nan() && half.is_nan(), "{:#06x}: {wide}", half.to_bits());
+            assert!(
+                wide == half.to_f32() || wide.is_nan() && half.is_nan(),
+                "{:#06x}: {wide}",
+                half.to_bits()
+            );
         }
     }
 }

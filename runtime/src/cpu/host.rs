@@ -89,8 +89,11 @@ fn caches(folder: &Path) -> CpuLimits {
     let mut limits = CpuLimits::BASELINE;
     for index in 0..8 {
         let folder = folder.join(format!("index{index}"));
-        let read = |name: &str| std::fs::read_to_string(folder.join(name)).ok().map(|text| text.trim().to_owned());
-        let (Some(level), Some(kind), Some(size)) = (read("level"), read("type"), read("size")) else { continue };
+        let read =
+            |name: &str| std::fs::read_to_string(folder.join(name)).ok().map(|text| text.trim().to_owned());
+        let (Some(level), Some(kind), Some(size)) = (read("level"), read("type"), read("size")) else {
+            continue;
+        };
         let Some(bytes) = bytes(&size) else { continue };
         match (level.as_str(), kind.as_str()) {
             ("1", "Data" | "Unified") => limits.l1d_bytes = bytes,
@@ -120,22 +123,20 @@ mod tests {
     #[test]
     fn models_are_named_without_noise() {
         let named = |model: &str| model_in(&format!("vendor_id : x\nmodel name\t: {model}\n"));
-        assert_eq!(named("Intel(R) Xeon(R) Platinum 8480C CPU @ 2.00GHz").as_deref(), Some("Intel Xeon Platinum 8480C"));
+        assert_eq!(
+            named("Intel(R) Xeon(R) Platinum 8480C CPU @ 2.00GHz").as_deref(),
+            Some("Intel Xeon Platinum 8480C")
+        );
         assert_eq!(named("AMD EPYC 7763 64-Core Processor").as_deref(), Some("AMD EPYC 7763 64-Core"));
         assert_eq!(model_in("BogoMIPS : 50\n"), None);
     }
 
     #[test]
     fn sizes_are_read_as_the_system_writes_them() {
-        assert_eq!(["512K", "32M", "1G", "64", "", "x", "0"].map(bytes), [
-            Some(512 << 10),
-            Some(32 << 20),
-            Some(1 << 30),
-            Some(64),
-            None,
-            None,
-            None
-        ]);
+        assert_eq!(
+            ["512K", "32M", "1G", "64", "", "x", "0"].map(bytes),
+            [Some(512 << 10), Some(32 << 20), Some(1 << 30), Some(64), None, None, None]
+        );
     }
 
     #[test]

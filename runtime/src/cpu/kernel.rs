@@ -5,8 +5,8 @@ use super::{Element, KvCache};
 use crate::plan::{Plan, PlannedPack, WorkItem};
 use pulp::{Simd, WithSimd};
 use tilewright_heuristics::Tile;
-use tilewright_kernel_templates::cpu::{self, KV_BLOCK};
 use tilewright_kernel_templates::Class;
+use tilewright_kernel_templates::cpu::{self, KV_BLOCK};
 
 /// f32 memory that one thread works in; sized by `kernel_templates::cpu`, so that feasibility rules speak of what is used.
 #[derive(Debug, Default)]

@@ -15,11 +15,15 @@ pub fn read_bandwidth(threads: u32, bytes: usize) -> f64 {
     let elements = (bytes / size_of::<f32>()).max(threads);
     // Written by the threads that read it, so that it lies near them.
     let part = elements.div_ceil(threads);
-    let seconds = together(threads, || vec![1.0f32; part], |part| {
-        let mut sum = 0.0;
-        Arch::new().dispatch(Sum { elements: part, sum: &mut sum });
-        sum
-    });
+    let seconds = together(
+        threads,
+        || vec![1.0f32; part],
+        |part| {
+            let mut sum = 0.0;
+            Arch::new().dispatch(Sum { elements: part, sum: &mut sum });
+            sum
+        },
+    );
     (part * threads * size_of::<f32>()) as f64 / seconds
 }
 
@@ -28,11 +32,15 @@ pub fn fma_flops(threads: u32) -> f64 {
     const ROUNDS: usize = 1 << 20;
     let threads = threads.max(1) as usize;
     let mut lanes = 0;
-    let seconds = together(threads, || (), |()| {
-        let mut sum = 0.0;
-        Arch::new().dispatch(Multiply { rounds: ROUNDS, sum: &mut sum });
-        sum
-    });
+    let seconds = together(
+        threads,
+        || (),
+        |()| {
+            let mut sum = 0.0;
+            Arch::new().dispatch(Multiply { rounds: ROUNDS, sum: &mut sum });
+            sum
+        },
+    );
     Arch::new().dispatch(Lanes(&mut lanes));
     (2 * ROUNDS * CHAINS * lanes * threads) as f64 / seconds
 }

@@ -170,7 +170,17 @@ fn accumulate_rows<S: Simd, const R: usize, const C: usize>(
                 fetch(token);
             }
         };
-        accumulate_block::<S, R, C>(simd, weights, stride, values, offsets, head_dim, column, accumulators, fetch);
+        accumulate_block::<S, R, C>(
+            simd,
+            weights,
+            stride,
+            values,
+            offsets,
+            head_dim,
+            column,
+            accumulators,
+            fetch,
+        );
         column += C * lanes;
     }
     while column < head_dim {
@@ -179,7 +189,17 @@ fn accumulate_rows<S: Simd, const R: usize, const C: usize>(
                 fetch(token);
             }
         };
-        accumulate_block::<S, R, 1>(simd, weights, stride, values, offsets, head_dim, column, accumulators, fetch);
+        accumulate_block::<S, R, 1>(
+            simd,
+            weights,
+            stride,
+            values,
+            offsets,
+            head_dim,
+            column,
+            accumulators,
+            fetch,
+        );
         column += lanes;
     }
 }
@@ -331,7 +351,9 @@ mod tests {
     }
 
     fn numbers(count: usize, seed: u32) -> Vec<f32> {
-        (0..count as u32).map(|i| ((i.wrapping_mul(2_654_435_761) ^ seed) % 2001) as f32 / 1000.0 - 1.0).collect()
+        (0..count as u32)
+            .map(|i| ((i.wrapping_mul(2_654_435_761) ^ seed) % 2001) as f32 / 1000.0 - 1.0)
+            .collect()
     }
 
     #[test]
@@ -341,7 +363,11 @@ mod tests {
             let mut one = [x];
             let sum = exp2_and_sum(&mut one, 0.0);
             let exact = f64::from(x).exp2();
-            assert!((f64::from(one[0]) - exact).abs() <= 3e-7 * exact + 2e-38, "2^{x} = {} for {exact}", one[0]);
+            assert!(
+                (f64::from(one[0]) - exact).abs() <= 3e-7 * exact + 2e-38,
+                "2^{x} = {} for {exact}",
+                one[0]
+            );
             assert_eq!(sum, one[0]);
         }
         let mut edges = [0.0, f32::NEG_INFINITY, -1e30, -127.0];

@@ -199,7 +199,8 @@ fn head_dim(text: &str) -> Result<u32, String> {
 }
 
 fn shard(text: &str) -> Result<Shard, String> {
-    let parts = text.split_once('/').and_then(|(k, n)| Some((k.parse::<usize>().ok()?, n.parse::<usize>().ok()?)));
+    let parts =
+        text.split_once('/').and_then(|(k, n)| Some((k.parse::<usize>().ok()?, n.parse::<usize>().ok()?)));
     match parts {
         Some((k, n)) if (1..=n).contains(&k) => Ok(Shard { index: k - 1, count: n }),
         _ => Err("write K/N with K from 1 to N, like 2/4".to_owned()),

@@ -22,13 +22,14 @@ pub fn from_measurements(rows: &[Measurement]) -> Result<CostTable, FitError> {
             by_shape.entry(shape).or_default().entry(tile).or_default().push(row);
         }
     }
-    let tiles: Vec<Tile> = by_shape.values().flat_map(BTreeMap::keys).copied().collect::<BTreeSet<_>>().into_iter().collect();
+    let tiles: Vec<Tile> =
+        by_shape.values().flat_map(BTreeMap::keys).copied().collect::<BTreeSet<_>>().into_iter().collect();
     let mut groups = BTreeMap::new();
     let cost_rows = by_shape
         .iter()
         .map(|(shape, measured)| {
             let next = groups.len() as u32;
-            let family = PackShape { packs: 0, ..*shape };
+            let family = PackShape { packs: 0, items: 0, ..*shape };
             CostRow {
                 features: shape.values().iter().map(|&value| u64::from(value)).collect(),
                 costs: tiles.iter().map(|tile| measured.get(tile).and_then(|rows| cost(rows))).collect(),
@@ -74,11 +75,14 @@ mod tests {
 
     #[test]
     fn failed_and_unmeasured_tiles_are_invalid() {
-        let wrong = Measurement { status: Status::Correctness, ..on([4, 64, 1, 1, 4, 128, 32, 0], "m8n64w1s1", &[1.0]) };
+        let wrong = Measurement {
+            status: Status::Correctness,
+            ..on([4, 64, 1, 1, 1, 4, 128, 32, 0], "m8n64w1s1", &[1.0])
+        };
         let rows = [
-            on([4, 64, 1, 1, 4, 128, 32, 0], "m4n64w1s1", &[3.0, 5.0, 4.0]),
+            on([4, 64, 1, 1, 1, 4, 128, 32, 0], "m4n64w1s1", &[3.0, 5.0, 4.0]),
             wrong,
-            on([8, 64, 1, 1, 4, 128, 32, 0], "m8n64w1s1", &[7.0]),
+            on([8, 64, 1, 1, 1, 4, 128, 32, 0], "m8n64w1s1", &[7.0]),
         ];
         let table = from_measurements(&rows).unwrap();
         assert_eq!(table.candidates(), ["m4n64w1s1", "m8n64w1s1"]);
@@ -89,9 +93,9 @@ mod tests {
     #[test]
     fn neighbours_in_the_number_of_packs_are_one_group() {
         let rows = [
-            on([4, 64, 1, 1, 4, 128, 32, 0], "m4n64w1s1", &[1.0]),
-            on([4, 64, 16, 1, 4, 128, 32, 0], "m4n64w1s1", &[1.0]),
-            on([4, 512, 1, 1, 4, 128, 32, 0], "m4n64w1s1", &[1.0]),
+            on([4, 64, 1, 1, 1, 4, 128, 32, 0], "m4n64w1s1", &[1.0]),
+            on([4, 64, 16, 1, 16, 4, 128, 32, 0], "m4n64w1s1", &[1.0]),
+            on([4, 512, 1, 1, 1, 4, 128, 32, 0], "m4n64w1s1", &[1.0]),
         ];
         let groups: Vec<u32> = from_measurements(&rows).unwrap().rows().iter().map(|row| row.group).collect();
         assert_eq!(groups[0], groups[1]);
@@ -100,10 +104,11 @@ mod tests {
 
     #[test]
     fn noise_is_measured_from_the_survivors() {
-        let steady = from_measurements(&[on([4, 64, 1, 1, 4, 128, 32, 0], "m4n64w1s1", &[10.0; 8])]).unwrap();
+        let steady =
+            from_measurements(&[on([4, 64, 1, 1, 1, 4, 128, 32, 0], "m4n64w1s1", &[10.0; 8])]).unwrap();
         assert_eq!(steady.rows()[0].noise, 0.0);
         let noisy = [9.0, 11.0, 9.0, 11.0, 9.0, 11.0, 9.0, 11.0];
-        let noisy = from_measurements(&[on([4, 64, 1, 1, 4, 128, 32, 0], "m4n64w1s1", &noisy)]).unwrap();
+        let noisy = from_measurements(&[on([4, 64, 1, 1, 1, 4, 128, 32, 0], "m4n64w1s1", &noisy)]).unwrap();
         assert!((0.05..0.1).contains(&noisy.rows()[0].noise), "{}", noisy.rows()[0].noise);
     }
 

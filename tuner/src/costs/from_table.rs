@@ -56,7 +56,9 @@ pub enum TableError {
         present: String,
     },
     /// No column is left for one of the parts.
-    #[error("{path}: no column is a {what}; name the features with `--features a,b,c`, all others are candidates")]
+    #[error(
+        "{path}: no column is a {what}; name the features with `--features a,b,c`, all others are candidates"
+    )]
     Nothing {
         /// The file.
         path: PathBuf,
@@ -107,8 +109,11 @@ pub fn from_table(path: &Path, columns: &TableColumns) -> Result<CostTable, Tabl
             columns.features.iter().any(|feature| feature == column.name().as_str())
         }
     };
-    let (features, candidates): (Vec<&Column>, Vec<&Column>) =
-        frame.columns().iter().filter(|column| !reserved(column.name())).partition(|column| is_feature(column));
+    let (features, candidates): (Vec<&Column>, Vec<&Column>) = frame
+        .columns()
+        .iter()
+        .filter(|column| !reserved(column.name()))
+        .partition(|column| is_feature(column));
     if candidates.is_empty() {
         return Err(TableError::Nothing { path: path.to_owned(), what: "candidate" });
     }
@@ -132,13 +137,17 @@ pub fn from_table(path: &Path, columns: &TableColumns) -> Result<CostTable, Tabl
 
 fn read(path: &Path) -> Result<DataFrame, TableError> {
     let unreadable = |detail: String| TableError::Unreadable { path: path.to_owned(), detail };
-    let extension = path.extension().and_then(|extension| extension.to_str()).unwrap_or_default().to_ascii_lowercase();
+    let extension =
+        path.extension().and_then(|extension| extension.to_str()).unwrap_or_default().to_ascii_lowercase();
     let file = File::open(path).map_err(|source| TableError::Io { path: path.to_owned(), source })?;
     // The reader panics on some damaged pages; for a user that is one more unreadable file.
     let read = catch_unwind(AssertUnwindSafe(|| match extension.as_str() {
         "parquet" => Some(ParquetReader::new(file).finish()),
         "csv" => Some(
-            CsvReadOptions::default().with_infer_schema_length(None).into_reader_with_file_handle(file).finish(),
+            CsvReadOptions::default()
+                .with_infer_schema_length(None)
+                .into_reader_with_file_handle(file)
+                .finish(),
         ),
         _ => None,
     }));
@@ -159,7 +168,13 @@ impl<'a> Table<'a> {
         self.frame.column(name).map_err(|_| TableError::NoColumn {
             path: self.path.to_owned(),
             column: name.to_owned(),
-            present: self.frame.get_column_names().iter().map(|name| name.as_str()).collect::<Vec<_>>().join(", "),
+            present: self
+                .frame
+                .get_column_names()
+                .iter()
+                .map(|name| name.as_str())
+                .collect::<Vec<_>>()
+                .join(", "),
         })
     }
 
@@ -175,7 +190,11 @@ impl<'a> Table<'a> {
     /// A column of whole numbers of at least 0, none missing.
     fn whole(&self, column: &Column) -> Result<Vec<u64>, TableError> {
         if !column.dtype().is_integer() {
-            return Err(self.bad(0, column, format!("a feature must be whole numbers, this column is {}", column.dtype())));
+            return Err(self.bad(
+                0,
+                column,
+                format!("a feature must be whole numbers, this column is {}", column.dtype()),
+            ));
         }
         let unreadable = |error: PolarsError| self.bad(0, column, error.to_string());
         // Unsigned 64-bit numbers may be beyond the signed ones; all others are not.
@@ -195,7 +214,11 @@ impl<'a> Table<'a> {
     /// A column of costs; empty and NaN are invalid.
     fn costs(&self, column: &Column) -> Result<Vec<Option<f64>>, TableError> {
         if !column.dtype().is_primitive_numeric() && column.null_count() < column.len() {
-            return Err(self.bad(0, column, format!("a cost must be a number, this column is {}", column.dtype())));
+            return Err(self.bad(
+                0,
+                column,
+                format!("a cost must be a number, this column is {}", column.dtype()),
+            ));
         }
         let cast = column.cast(&DataType::Float64).map_err(|error| self.bad(0, column, error.to_string()))?;
         let values = cast.f64().map_err(|error| self.bad(0, column, error.to_string()))?;
@@ -248,13 +271,19 @@ mod tests {
     #[test]
     fn errors_name_the_file_the_row_and_the_column() {
         let negative = csv("rows,a\n-1,1.5\n", &TableColumns::default()).unwrap_err().to_string();
-        assert!(negative.contains("costs.csv") && negative.contains("row 1") && negative.contains("`rows`"), "{negative}");
+        assert!(
+            negative.contains("costs.csv") && negative.contains("row 1") && negative.contains("`rows`"),
+            "{negative}"
+        );
         let missing = TableColumns { features: vec!["cols".to_owned()], ..TableColumns::default() };
         let missing = csv("rows,a\n1,1.5\n", &missing).unwrap_err().to_string();
         assert!(missing.contains("`cols`") && missing.contains("rows, a"), "{missing}");
         let text = csv("rows,a\n1,fast\n", &TableColumns::default()).unwrap_err().to_string();
         assert!(text.contains("must be a number"), "{text}");
-        assert!(matches!(from_table(Path::new("x.txt"), &TableColumns::default()), Err(TableError::Io { .. })));
+        assert!(matches!(
+            from_table(Path::new("x.txt"), &TableColumns::default()),
+            Err(TableError::Io { .. })
+        ));
     }
 
     #[test]

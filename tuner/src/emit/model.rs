@@ -18,7 +18,9 @@ pub enum ModelError {
         found: String,
     },
     /// No tile can stand for the unknown.
-    #[error("no measured tile is feasible for every head_dim and element type, so there is no safe default; widen the space")]
+    #[error(
+        "no measured tile is feasible for every head_dim and element type, so there is no safe default; widen the space"
+    )]
     NoSafeDefault,
 }
 
@@ -71,7 +73,12 @@ impl SelectorModel {
     ///
     /// # Errors
     /// A candidate that is no tile, features that are not a pack's, or no tile that is feasible everywhere.
-    pub fn new(device: &DeviceRecord, rows: &[Measurement], table: &CostTable, fit: &Fit) -> Result<Self, ModelError> {
+    pub fn new(
+        device: &DeviceRecord,
+        rows: &[Measurement],
+        table: &CostTable,
+        fit: &Fit,
+    ) -> Result<Self, ModelError> {
         if table.features() != PackShape::NAMES {
             return Err(ModelError::OtherFeatures { found: table.features().join(", ") });
         }

@@ -108,7 +108,8 @@ impl Heuristics {
             }
         }
         let path = self.list_path();
-        let found = std::fs::read_to_string(&path).map_err(|source| EmitError::Read { path: path.clone(), source })?;
+        let found = std::fs::read_to_string(&path)
+            .map_err(|source| EmitError::Read { path: path.clone(), source })?;
         differences.extend(first_difference(&path, &found, &self.render_list()?));
         Ok(differences)
     }

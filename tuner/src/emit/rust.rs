@@ -101,7 +101,9 @@ fn write_tree(text: &mut String, tree: &TreeModel, portfolio: &[Tile], depth: us
     let indent = "    ".repeat(depth);
     match tree {
         TreeModel::Leaf { ranked, support, regret } => {
-            let first = ranked.first().map_or("the safe default".to_owned(), |&i| portfolio[usize::from(i)].to_string());
+            let first = ranked
+                .first()
+                .map_or("the safe default".to_owned(), |&i| portfolio[usize::from(i)].to_string());
             let noun = if *support == 1 { "workload" } else { "workloads" };
             writeln!(text, "{indent}// {first}: {support} {noun}, mean regret {:.2} %", regret * 100.0)?;
             let list = ranked.iter().map(u8::to_string).collect::<Vec<_>>().join(", ");
@@ -131,6 +133,7 @@ fn tile_literal(tile: &Tile) -> String {
 }
 
 fn record_literal<T: std::fmt::Display>(name: &str, fields: &[&str], values: &[T]) -> String {
-    let fields: Vec<String> = fields.iter().zip(values).map(|(field, value)| format!("{field}: {value}")).collect();
+    let fields: Vec<String> =
+        fields.iter().zip(values).map(|(field, value)| format!("{field}: {value}")).collect();
     format!("{name} {{ {} }}", fields.join(", "))
 }

@@ -1,8 +1,8 @@
 //! What a fitted tree is compared with: simpler ways to choose, fitted to the same rows.
 
 use super::{CostRow, CostTable};
-use linfa::prelude::{Fit as _, Predict as _};
 use linfa::DatasetBase;
+use linfa::prelude::{Fit as _, Predict as _};
 use linfa_trees::DecisionTree;
 use ndarray::{Array1, Array2};
 use tilewright_heuristics::{PackShape, Tile, analytic};
@@ -26,7 +26,8 @@ pub(super) fn pat_rules(table: &CostTable) -> Option<Chooser> {
         let mut shape = PackShape::from_values([0; PackShape::COUNT]);
         shape.rows = narrow(row.features[rows]);
         shape.kv_len = narrow(row.features[kv_len]);
-        let valid: Vec<Tile> = tiles.iter().zip(&row.costs).filter(|(_, cost)| cost.is_some()).map(|(tile, _)| *tile).collect();
+        let valid: Vec<Tile> =
+            tiles.iter().zip(&row.costs).filter(|(_, cost)| cost.is_some()).map(|(tile, _)| *tile).collect();
         let chosen = analytic::pat(&valid, &shape);
         chosen.and_then(|chosen| tiles.iter().position(|tile| *tile == chosen)).into_iter().collect()
     }))
@@ -40,7 +41,11 @@ pub(super) fn winner_label_cart(table: &CostTable, depth: usize) -> Option<Choos
         return None;
     }
     let values = |row: &CostRow| row.features.iter().map(|&value| value as f64).collect::<Vec<_>>();
-    let records = Array2::from_shape_vec((table.rows().len(), features), table.rows().iter().flat_map(values).collect()).ok()?;
+    let records = Array2::from_shape_vec(
+        (table.rows().len(), features),
+        table.rows().iter().flat_map(values).collect(),
+    )
+    .ok()?;
     let labels: Vec<usize> = table.rows().iter().map(winner).collect();
     // With a single label there is nothing to learn.
     if labels.windows(2).all(|pair| pair[0] == pair[1]) {
@@ -50,7 +55,8 @@ pub(super) fn winner_label_cart(table: &CostTable, depth: usize) -> Option<Choos
     let dataset = DatasetBase::new(records, Array1::from_vec(labels));
     let tree = DecisionTree::params().max_depth(Some(depth)).fit(&dataset).ok()?;
     Some(Box::new(move |row| {
-        let record = Array2::from_shape_vec((1, features), values(row)).unwrap_or_else(|_| Array2::zeros((1, features)));
+        let record = Array2::from_shape_vec((1, features), values(row))
+            .unwrap_or_else(|_| Array2::zeros((1, features)));
         tree.predict(&record).to_vec()
     }))
 }

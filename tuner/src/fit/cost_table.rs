@@ -15,7 +15,9 @@ pub enum FitError {
     #[error("two columns are called `{0}`")]
     DuplicateName(String),
     /// A row is shorter or longer than the header.
-    #[error("row {row} has {features} features and {costs} costs, the table {expected_features} and {expected_costs}")]
+    #[error(
+        "row {row} has {features} features and {costs} costs, the table {expected_features} and {expected_costs}"
+    )]
     Ragged {
         /// The row, from 0.
         row: usize,
@@ -29,7 +31,9 @@ pub enum FitError {
         expected_costs: usize,
     },
     /// A cost is no time.
-    #[error("row {row}, candidate `{candidate}`: {cost} is no cost; a cost is finite and above 0, an invalid candidate has none")]
+    #[error(
+        "row {row}, candidate `{candidate}`: {cost} is no cost; a cost is finite and above 0, an invalid candidate has none"
+    )]
     BadCost {
         /// The row, from 0.
         row: usize,

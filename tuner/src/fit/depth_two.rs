@@ -71,7 +71,12 @@ pub(super) fn solve(problem: &Problem, rows: &[u32], depth: usize, scratch: &mut
         for first in 0..features.len() {
             for second in first + 1..features.len() {
                 let (head, tail) = sides.split_at_mut(second);
-                scratch.pair(problem, rows, (features[first], features[second]), (&mut head[first], &mut tail[0]));
+                scratch.pair(
+                    problem,
+                    rows,
+                    (features[first], features[second]),
+                    (&mut head[first], &mut tail[0]),
+                );
             }
         }
     }

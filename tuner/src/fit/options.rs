@@ -23,6 +23,8 @@ pub struct FitOptions {
     pub noise: f64,
     /// Mean regret that a leaf must save to be worth reading.
     pub leaf_price: f64,
+    /// Rows that a leaf must have: what a single workload says may be chance.
+    pub min_leaf_rows: usize,
     /// Thresholds considered for a feature, 1 to 256. Features with more distinct values are cut where rows are most even.
     pub thresholds_per_feature: usize,
 }
@@ -35,7 +37,8 @@ impl Default for FitOptions {
             max_leaves: 12,
             time_limit: Duration::from_secs(60),
             noise: 0.01,
-            leaf_price: 0.0005,
+            leaf_price: 0.002,
+            min_leaf_rows: 3,
             thresholds_per_feature: 64,
         }
     }

@@ -1,8 +1,8 @@
 //! The few candidates that a tree chooses from: together they must be good on every row.
 
+use super::CostTable;
 use super::options::FitOptions;
 use super::problem::Regrets;
-use super::CostTable;
 
 /// Mean regret that a further candidate must save, as a part of the noise: less is a difference nobody can measure.
 const WORTH_ADDING: f64 = 0.02;
@@ -28,7 +28,8 @@ pub(super) fn choose(regrets: &Regrets, options: &FitOptions) -> Vec<usize> {
     exchange(&costs, &mut chosen);
     // Places that are left go to compromises: good everywhere, if best nowhere. A tree of few leaves needs them.
     let alone = costs.none();
-    let mut rest: Vec<usize> = (0..regrets.candidates()).filter(|candidate| !chosen.contains(candidate)).collect();
+    let mut rest: Vec<usize> =
+        (0..regrets.candidates()).filter(|candidate| !chosen.contains(candidate)).collect();
     rest.sort_by(|&a, &b| costs.total_with(&alone, a).total_cmp(&costs.total_with(&alone, b)));
     rest.truncate(options.portfolio.saturating_sub(chosen.len()));
     chosen.extend(rest);
@@ -67,9 +68,13 @@ struct Costs {
 
 impl Costs {
     fn of(regrets: &Regrets) -> Self {
-        let cell = |row: usize, candidate: usize| regrets.get(row, candidate).map(|regret| regret * regrets.weight(row));
+        let cell = |row: usize, candidate: usize| {
+            regrets.get(row, candidate).map(|regret| regret * regrets.weight(row))
+        };
         let all: f64 = (0..regrets.rows())
-            .map(|row| (0..regrets.candidates()).filter_map(|candidate| cell(row, candidate)).fold(0.0, f64::max))
+            .map(|row| {
+                (0..regrets.candidates()).filter_map(|candidate| cell(row, candidate)).fold(0.0, f64::max)
+            })
             .sum();
         let invalid = 2.0 * all + 1.0;
         let by_candidate = (0..regrets.candidates())

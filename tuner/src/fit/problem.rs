@@ -58,7 +58,11 @@ impl Regrets {
 
     /// Mean regret of a way to choose: each row takes the first valid one of its ranking, else the safe default, else (where even
     /// that is invalid) its worst candidate.
-    pub(super) fn mean_of<R: Iterator<Item = usize>>(&self, ranked: impl Fn(usize) -> R, safe_default: usize) -> f64 {
+    pub(super) fn mean_of<R: Iterator<Item = usize>>(
+        &self,
+        ranked: impl Fn(usize) -> R,
+        safe_default: usize,
+    ) -> f64 {
         let regret = |row: usize| {
             let chosen = ranked(row).chain([safe_default]).find_map(|candidate| self.get(row, candidate));
             chosen.unwrap_or_else(|| self.regrets[row].iter().flatten().copied().fold(0.0, f64::max))
@@ -94,7 +98,12 @@ pub(super) struct Problem {
 }
 
 impl Problem {
-    pub(super) fn new(table: &CostTable, regrets: &Regrets, portfolio: &[usize], thresholds_per_feature: usize) -> Self {
+    pub(super) fn new(
+        table: &CostTable,
+        regrets: &Regrets,
+        portfolio: &[usize],
+        thresholds_per_feature: usize,
+    ) -> Self {
         let rows = regrets.rows();
         let worst = |row: usize| portfolio.iter().filter_map(|&c| regrets.get(row, c)).fold(0.0, f64::max);
         let all: f64 = (0..rows).map(|row| regrets.weight(row) * worst(row)).sum();
@@ -122,7 +131,9 @@ impl Problem {
         for feature in 0..table.features().len() {
             let values: Vec<u64> = table.rows().iter().map(|row| row.features[feature]).collect();
             let thresholds = thresholds::choose(&values, thresholds_per_feature);
-            bins.push(values.iter().map(|&value| thresholds.partition_point(|&t| t < value) as u16).collect());
+            bins.push(
+                values.iter().map(|&value| thresholds.partition_point(|&t| t < value) as u16).collect(),
+            );
             all_thresholds.push(thresholds);
         }
         Self {
@@ -210,11 +221,13 @@ pub(super) fn least(lanes: &Lanes) -> f64 {
     // In halves: four comparisons deep, and it vectorises.
     let mut half = [0.0; MAX_PORTFOLIO / 2];
     for i in 0..MAX_PORTFOLIO / 2 {
-        half[i] = if lanes[i] < lanes[i + MAX_PORTFOLIO / 2] { lanes[i] } else { lanes[i + MAX_PORTFOLIO / 2] };
+        half[i] =
+            if lanes[i] < lanes[i + MAX_PORTFOLIO / 2] { lanes[i] } else { lanes[i + MAX_PORTFOLIO / 2] };
     }
     let mut quarter = [0.0; MAX_PORTFOLIO / 4];
     for i in 0..MAX_PORTFOLIO / 4 {
-        quarter[i] = if half[i] < half[i + MAX_PORTFOLIO / 4] { half[i] } else { half[i + MAX_PORTFOLIO / 4] };
+        quarter[i] =
+            if half[i] < half[i + MAX_PORTFOLIO / 4] { half[i] } else { half[i + MAX_PORTFOLIO / 4] };
     }
     let low = if quarter[0] < quarter[2] { quarter[0] } else { quarter[2] };
     let high = if quarter[1] < quarter[3] { quarter[1] } else { quarter[3] };

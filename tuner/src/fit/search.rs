@@ -151,7 +151,8 @@ impl Search<'_> {
         let lines: Vec<Line> = (0..problem.features()).map(|feature| self.line(feature)).collect();
         let mut open: BinaryHeap<Interval> = BinaryHeap::new();
         for (feature, line) in lines.iter().enumerate() {
-            let whole = Interval { bound: floor, feature, begin: 0, end: line.bins.len(), below: 0.0, above: 0.0 };
+            let whole =
+                Interval { bound: floor, feature, begin: 0, end: line.bins.len(), below: 0.0, above: 0.0 };
             if whole.begin < whole.end {
                 open.push(whole);
             }
@@ -194,20 +195,29 @@ impl Search<'_> {
         scratch: &mut Scratch,
     ) -> Vec<Solved> {
         if threads < 2 || batch.len() < 2 {
-            return batch.iter().map(|interval| self.solve_middle(interval, lines, useful, scratch)).collect();
+            return batch
+                .iter()
+                .map(|interval| self.solve_middle(interval, lines, useful, scratch))
+                .collect();
         }
         let next = std::sync::atomic::AtomicUsize::new(0);
-        let solved: Vec<std::sync::OnceLock<Solved>> = batch.iter().map(|_| std::sync::OnceLock::new()).collect();
+        let solved: Vec<std::sync::OnceLock<Solved>> =
+            batch.iter().map(|_| std::sync::OnceLock::new()).collect();
         std::thread::scope(|scope| {
             for _ in 0..threads {
                 scope.spawn(|| {
                     pulp::Arch::new().dispatch(|| {
                         let mut scratch = Scratch::default();
-                        while let Some(index) =
-                            Some(next.fetch_add(1, std::sync::atomic::Ordering::Relaxed)).filter(|&i| i < batch.len())
+                        while let Some(index) = Some(next.fetch_add(1, std::sync::atomic::Ordering::Relaxed))
+                            .filter(|&i| i < batch.len())
                         {
                             // Each place is taken by one thread only, so it is empty.
-                            let _ = solved[index].set(self.solve_middle(&batch[index], lines, useful, &mut scratch));
+                            let _ = solved[index].set(self.solve_middle(
+                                &batch[index],
+                                lines,
+                                useful,
+                                &mut scratch,
+                            ));
                         }
                     });
                 });
@@ -216,7 +226,13 @@ impl Search<'_> {
         solved.into_iter().map(|solved| solved.into_inner().expect("every interval was taken")).collect()
     }
 
-    fn solve_middle(&self, interval: &Interval, lines: &[Line], useful: f64, scratch: &mut Scratch) -> Solved {
+    fn solve_middle(
+        &self,
+        interval: &Interval,
+        lines: &[Line],
+        useful: f64,
+        scratch: &mut Scratch,
+    ) -> Solved {
         let Self { problem, rows, depth, deadline, .. } = *self;
         let bin = lines[interval.feature].bins[middle(interval)];
         let (low_rows, high_rows) = partition(problem, rows, interval.feature, bin);

@@ -21,7 +21,7 @@ pub(super) fn shape(problem: &Problem, tree: &Node, options: &FitOptions) -> Tre
     let rows = (0..problem.rows() as u32).collect();
     let mut grown = grow(problem, tree, rows);
     let price = problem.cost_of(options.leaf_price);
-    prune(problem, &mut grown, price);
+    prune(problem, &mut grown, price, options.min_leaf_rows);
     while leaves(&grown) > options.max_leaves {
         collapse_cheapest(problem, &mut grown);
     }
@@ -84,14 +84,18 @@ fn leaves(tree: &Grown) -> usize {
     }
 }
 
-/// From the bottom up: a subtree becomes a leaf if it saves less than the price of its further leaves.
-fn prune(problem: &Problem, tree: &mut Grown, price: f64) {
+/// From the bottom up: a subtree becomes a leaf if it saves less than the price of its further leaves, or if one side of its question
+/// has too few rows to tell.
+fn prune(problem: &Problem, tree: &mut Grown, price: f64, min_rows: usize) {
     if let Grown::Split { low, high, .. } = tree {
-        prune(problem, low, price);
-        prune(problem, high, price);
+        prune(problem, low, price, min_rows);
+        prune(problem, high, price, min_rows);
+        let few = [&**low, &**high]
+            .into_iter()
+            .any(|side| matches!(side, Grown::Leaf(rows) if rows.len() < min_rows));
         let rows = rows_of(tree);
         let saved = leaf_cost(problem, &rows) - cost(problem, tree);
-        if saved <= price * (leaves(tree) - 1) as f64 {
+        if few || saved <= price * (leaves(tree) - 1) as f64 {
             *tree = Grown::Leaf(rows);
         }
     }
@@ -146,7 +150,9 @@ fn choose(problem: &Problem, places: &[&[u32]]) -> Vec<usize> {
     while choices.iter().any(Option::is_none) {
         let served = |lane: usize| {
             let open = places.iter().zip(&tied).zip(&choices);
-            open.filter(|((_, tied), choice)| choice.is_none() && tied[lane]).map(|((rows, _), _)| weight(rows) + 1e-12).sum::<f64>()
+            open.filter(|((_, tied), choice)| choice.is_none() && tied[lane])
+                .map(|((rows, _), _)| weight(rows) + 1e-12)
+                .sum::<f64>()
         };
         // The first of equals.
         let lane = (0..lanes).rev().max_by(|&a, &b| served(a).total_cmp(&served(b))).unwrap_or(0);
@@ -179,12 +185,17 @@ fn name(problem: &Problem, tree: &Grown, choices: &mut impl Iterator<Item = usiz
 /// A leaf with its ranking: the chosen candidate, then, as long as rows are left on which none is valid, the best one for those.
 fn leaf(problem: &Problem, rows: &[u32], lane: usize) -> Tree {
     let mut ranked = vec![lane];
-    let mut left: Vec<u32> = rows.iter().copied().filter(|&row| problem.valid(row) & (1 << lane) == 0).collect();
+    let mut left: Vec<u32> =
+        rows.iter().copied().filter(|&row| problem.valid(row) & (1 << lane) == 0).collect();
     while !left.is_empty() {
         let covered = |lane: usize| left.iter().filter(|&&row| problem.valid(row) & (1 << lane) != 0).count();
         let sums = problem.sum(&left);
-        let order = |a: &usize, b: &usize| covered(*b).cmp(&covered(*a)).then(sums[*a].total_cmp(&sums[*b])).then(a.cmp(b));
-        let Some(next) = (0..problem.portfolio.len()).min_by(order).filter(|&lane| covered(lane) > 0) else { break };
+        let order = |a: &usize, b: &usize| {
+            covered(*b).cmp(&covered(*a)).then(sums[*a].total_cmp(&sums[*b])).then(a.cmp(b))
+        };
+        let Some(next) = (0..problem.portfolio.len()).min_by(order).filter(|&lane| covered(lane) > 0) else {
+            break;
+        };
         ranked.push(next);
         left.retain(|&row| problem.valid(row) & (1 << next) == 0);
     }

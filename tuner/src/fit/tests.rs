@@ -23,13 +23,23 @@ fn table(features: &[&[u64]], costs: &[&[Option<f64>]]) -> CostTable {
 }
 
 fn exact() -> FitOptions {
-    FitOptions { noise: 0.0, leaf_price: 0.0, portfolio: 16, max_leaves: 1 << 16, ..FitOptions::default() }
+    FitOptions {
+        noise: 0.0,
+        leaf_price: 0.0,
+        min_leaf_rows: 1,
+        portfolio: 16,
+        max_leaves: 1 << 16,
+        ..FitOptions::default()
+    }
 }
 
 /// The least mean regret of any tree of a depth: every feature, every gap, recursively.
 fn brute_force(table: &CostTable, rows: &[usize], depth: usize) -> f64 {
     let cost = |candidate: usize| -> f64 {
-        rows.iter().map(|&row| &table.rows()[row]).map(|row| row.weight * (row.costs[candidate].unwrap_or(f64::INFINITY) / row.oracle() - 1.0)).sum()
+        rows.iter()
+            .map(|&row| &table.rows()[row])
+            .map(|row| row.weight * (row.costs[candidate].unwrap_or(f64::INFINITY) / row.oracle() - 1.0))
+            .sum()
     };
     let mut best = (0..table.candidates().len()).map(cost).fold(f64::INFINITY, f64::min);
     if depth > 0 {
@@ -39,7 +49,8 @@ fn brute_force(table: &CostTable, rows: &[usize], depth: usize) -> f64 {
                 let (low, high): (Vec<usize>, Vec<usize>) =
                     rows.iter().partition(|&&row| table.rows()[row].features[feature] <= value);
                 if !low.is_empty() && !high.is_empty() {
-                    best = best.min(brute_force(table, &low, depth - 1) + brute_force(table, &high, depth - 1));
+                    best =
+                        best.min(brute_force(table, &low, depth - 1) + brute_force(table, &high, depth - 1));
                 }
             }
         }
@@ -57,7 +68,13 @@ fn small_table() -> impl Strategy<Value = CostTable> {
             0u32..4,
         );
         prop::collection::vec(row, rows).prop_filter_map("some row has no valid candidate", move |rows| {
-            let rows = rows.into_iter().map(|(features, costs, weight, group)| CostRow { features, costs, weight, noise: 0.0, group });
+            let rows = rows.into_iter().map(|(features, costs, weight, group)| CostRow {
+                features,
+                costs,
+                weight,
+                noise: 0.0,
+                group,
+            });
             let names = |prefix: &str, count: usize| (0..count).map(|i| format!("{prefix}{i}")).collect();
             CostTable::new(names("f", features), names("c", candidates), rows.collect()).ok()
         })
@@ -65,7 +82,14 @@ fn small_table() -> impl Strategy<Value = CostTable> {
 }
 
 /// Rows of a device-like cost surface: features over a few powers of two, smooth costs, and noise.
-fn realistic(rows: usize, candidates: usize, features: usize, values: u64, noise: f64, seed: u64) -> CostTable {
+fn realistic(
+    rows: usize,
+    candidates: usize,
+    features: usize,
+    values: u64,
+    noise: f64,
+    seed: u64,
+) -> CostTable {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     let rows = (0..rows)
         .map(|i| {
@@ -74,7 +98,9 @@ fn realistic(rows: usize, candidates: usize, features: usize, values: u64, noise
             let costs = (0..candidates)
                 .map(|c| {
                     let (a, b) = (c % 4, c / 4);
-                    let miss = (at(0) - a as f64 / 4.0).abs() + (at(1) * at(2) - b as f64 / 10.0).abs() + 0.2 * at(3) * a as f64;
+                    let miss = (at(0) - a as f64 / 4.0).abs()
+                        + (at(1) * at(2) - b as f64 / 10.0).abs()
+                        + 0.2 * at(3) * a as f64;
                     Some((1.0 + 10.0 * at(1)) * (1.0 + miss) * (1.0 + noise * rng.random_range(-1.0..1.0)))
                 })
                 .collect();
@@ -146,7 +172,8 @@ fn two_questions_that_gain_nothing_alone_are_found_together() {
     let cost = |best: bool| if best { Some(1.0) } else { Some(2.0) };
     let rows: Vec<[u64; 3]> = (0..16).map(|i| [i % 2, i / 2 % 2, i / 4]).collect();
     let features: Vec<&[u64]> = rows.iter().map(|row| &row[..]).collect();
-    let costs: Vec<[Option<f64>; 2]> = rows.iter().map(|row| [cost(row[0] == row[1]), cost(row[0] != row[1])]).collect();
+    let costs: Vec<[Option<f64>; 2]> =
+        rows.iter().map(|row| [cost(row[0] == row[1]), cost(row[0] != row[1])]).collect();
     let costs: Vec<&[Option<f64>]> = costs.iter().map(|row| &row[..]).collect();
     let table = table(&features, &costs);
     let one = fit(&table, &FitOptions { max_depth: 1, ..exact() }).unwrap();
@@ -170,12 +197,18 @@ fn a_second_measurement_of_the_same_device_changes_few_decisions() {
     // Other noise on the same workloads: each cost moves by up to half a percent.
     let mut rng = ChaCha8Rng::seed_from_u64(99);
     let rows = second.rows().iter().map(|row| {
-        let costs = row.costs.iter().map(|cost| cost.map(|cost| cost * rng.random_range(0.996..1.004))).collect();
+        let costs =
+            row.costs.iter().map(|cost| cost.map(|cost| cost * rng.random_range(0.996..1.004))).collect();
         CostRow { costs, ..row.clone() }
     });
-    let second = CostTable::new(second.features().to_vec(), second.candidates().to_vec(), rows.collect()).unwrap();
+    let second =
+        CostTable::new(second.features().to_vec(), second.candidates().to_vec(), rows.collect()).unwrap();
     let (a, b) = (fit(&first, &options).unwrap(), fit(&second, &options).unwrap());
-    let changed = first.rows().iter().filter(|row| a.tree.choose(&row.features) != b.tree.choose(&row.features)).count();
+    let changed = first
+        .rows()
+        .iter()
+        .filter(|row| a.tree.choose(&row.features) != b.tree.choose(&row.features))
+        .count();
     assert!(changed * 10 <= first.rows().len(), "{changed} of {} decisions changed", first.rows().len());
 }
 
@@ -184,8 +217,15 @@ fn ties_prefer_few_distinct_candidates() {
     // Candidate 2 ties with the best everywhere; candidates 0 and 1 are each best on one half.
     let features: Vec<[u64; 1]> = (0..8).map(|i| [i]).collect();
     let features: Vec<&[u64]> = features.iter().map(|row| &row[..]).collect();
-    let costs: Vec<[Option<f64>; 3]> =
-        (0..8).map(|i| if i < 4 { [Some(100.0), Some(150.0), Some(100.5)] } else { [Some(150.0), Some(100.0), Some(100.5)] }).collect();
+    let costs: Vec<[Option<f64>; 3]> = (0..8)
+        .map(|i| {
+            if i < 4 {
+                [Some(100.0), Some(150.0), Some(100.5)]
+            } else {
+                [Some(150.0), Some(100.0), Some(100.5)]
+            }
+        })
+        .collect();
     let costs: Vec<&[Option<f64>]> = costs.iter().map(|row| &row[..]).collect();
     let fit = fit(&table(&features, &costs), &FitOptions { noise: 0.01, ..FitOptions::default() }).unwrap();
     assert_eq!(fit.tree, Tree::Leaf { ranked: vec![2], support: 8, regret: 0.0 });
@@ -206,15 +246,24 @@ fn eight_candidates_come_near_the_oracle_and_the_tree_near_them() {
     let table = realistic(600, 12, 6, 16, 0.01, 4);
     let fit = fit(&table, &FitOptions { max_depth: 4, ..FitOptions::default() }).unwrap();
     assert!(fit.portfolio.len() <= 8 && fit.portfolio_regret < 0.02, "{}", fit.portfolio_regret);
-    let validation = cross_validate(&table, &FitOptions { max_depth: 3, ..FitOptions::default() }, 3).unwrap();
+    let validation =
+        cross_validate(&table, &FitOptions { max_depth: 3, ..FitOptions::default() }, 3).unwrap();
     let mean = |name: &str| validation.policies.iter().find(|policy| policy.name == name).unwrap().mean;
-    assert!(mean("selector") < mean("best single tile") && mean("selector") < mean("winner-label CART"), "{validation:?}");
+    assert!(
+        mean("selector") < mean("best single tile") && mean("selector") < mean("winner-label CART"),
+        "{validation:?}"
+    );
 }
 
 #[test]
 fn a_search_that_runs_out_of_time_returns_a_tree_and_a_bound() {
     let table = realistic(2000, 16, 12, 60, 0.05, 5);
-    let options = FitOptions { max_depth: 4, portfolio: 16, time_limit: std::time::Duration::from_millis(300), ..FitOptions::default() };
+    let options = FitOptions {
+        max_depth: 4,
+        portfolio: 16,
+        time_limit: std::time::Duration::from_millis(300),
+        ..FitOptions::default()
+    };
     let begin = Instant::now();
     let fit = fit(&table, &options).unwrap();
     assert!(begin.elapsed().as_secs() < 20, "{:?}", begin.elapsed());
@@ -227,8 +276,11 @@ fn a_search_that_runs_out_of_time_returns_a_tree_and_a_bound() {
 fn odd_tables_are_fitted_without_panic() {
     let one = table(&[&[]], &[&[Some(1.0)]]);
     assert_eq!(fit(&one, &FitOptions::default()).unwrap().tree.leaves(), 1);
-    let extreme = table(&[&[u64::MAX, 0], &[0, u64::MAX]], &[&[Some(1e300), Some(1e-300)], &[Some(1e-300), Some(1e300)]]);
-    let fit_extreme = fit(&extreme, &FitOptions::default()).unwrap();
+    let extreme = table(
+        &[&[u64::MAX, 0], &[0, u64::MAX]],
+        &[&[Some(1e300), Some(1e-300)], &[Some(1e-300), Some(1e300)]],
+    );
+    let fit_extreme = fit(&extreme, &exact()).unwrap();
     assert_eq!(fit_extreme.tree.leaves(), 2);
     let rows: Vec<[u64; 2]> = vec![[7, 7]; 3000];
     let features: Vec<&[u64]> = rows.iter().map(|row| &row[..]).collect();
@@ -240,12 +292,15 @@ fn odd_tables_are_fitted_without_panic() {
 
 #[test]
 fn bad_tables_and_options_are_refused_with_their_place() {
-    let row = |costs: Vec<Option<f64>>| CostRow { features: vec![1], costs, weight: 1.0, noise: 0.0, group: 0 };
-    let make = |rows: Vec<CostRow>| CostTable::new(vec!["f".to_owned()], vec!["a".to_owned(), "b".to_owned()], rows);
+    let row =
+        |costs: Vec<Option<f64>>| CostRow { features: vec![1], costs, weight: 1.0, noise: 0.0, group: 0 };
+    let make =
+        |rows: Vec<CostRow>| CostTable::new(vec!["f".to_owned()], vec!["a".to_owned(), "b".to_owned()], rows);
     assert_eq!(make(vec![]), Err(FitError::NoRows));
     assert_eq!(make(vec![row(vec![None, None])]), Err(FitError::NoValidCandidate { row: 0 }));
     for cost in [0.0, -1.0, f64::NAN, f64::INFINITY] {
-        let error = make(vec![row(vec![Some(1.0), Some(1.0)]), row(vec![Some(1.0), Some(cost)])]).unwrap_err();
+        let error =
+            make(vec![row(vec![Some(1.0), Some(1.0)]), row(vec![Some(1.0), Some(cost)])]).unwrap_err();
         assert!(matches!(&error, FitError::BadCost { row: 1, candidate, .. } if candidate == "b"), "{error}");
     }
     assert!(matches!(make(vec![row(vec![Some(1.0)])]), Err(FitError::Ragged { .. })));

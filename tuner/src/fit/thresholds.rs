@@ -63,7 +63,10 @@ mod tests {
         let values: Vec<u64> = (0..1000).collect();
         let thresholds = choose(&values, 9);
         assert_eq!(thresholds.len(), 9);
-        assert!(thresholds.iter().enumerate().all(|(i, &t)| t.abs_diff((i as u64 + 1) * 100) <= 1), "{thresholds:?}");
+        assert!(
+            thresholds.iter().enumerate().all(|(i, &t)| t.abs_diff((i as u64 + 1) * 100) <= 1),
+            "{thresholds:?}"
+        );
         assert_eq!(choose(&values, 999).len(), 999);
     }
 }

@@ -71,7 +71,8 @@ pub fn cross_validate(table: &CostTable, options: &FitOptions, folds: usize) -> 
     }
     let mut validation = Validation { policies: Vec::new(), absent: Vec::new(), folds };
     for name in [FITTED, BEST_SINGLE, PAT, CART, ORACLE_OF_PORTFOLIO] {
-        let complete = regrets.get(name).and_then(|of_rows| of_rows.iter().copied().collect::<Option<Vec<f64>>>());
+        let complete =
+            regrets.get(name).and_then(|of_rows| of_rows.iter().copied().collect::<Option<Vec<f64>>>());
         match complete {
             Some(per_row) => validation.policies.push(summary(table, name, per_row)),
             None => validation.absent.push((name.to_owned(), why_absent(name).to_owned())),
@@ -101,7 +102,10 @@ fn assign(table: &CostTable, folds: usize) -> Vec<usize> {
 }
 
 /// Every way to choose, fitted to a table, with the candidate that it takes where its choice is invalid.
-fn choosers(fitted: &CostTable, options: &FitOptions) -> Result<Vec<(&'static str, Chooser, usize)>, FitError> {
+fn choosers(
+    fitted: &CostTable,
+    options: &FitOptions,
+) -> Result<Vec<(&'static str, Chooser, usize)>, FitError> {
     let fit = fit(fitted, options)?;
     let default = fit.safe_default;
     let (tree, portfolio) = (fit.tree, fit.portfolio);
@@ -111,12 +115,15 @@ fn choosers(fitted: &CostTable, options: &FitOptions) -> Result<Vec<(&'static st
         (ORACLE_OF_PORTFOLIO, Box::new(move |row| cheapest_first(row, &portfolio)), default),
     ];
     choosers.extend(baselines::pat_rules(fitted).map(|chooser| (PAT, chooser, default)));
-    choosers.extend(baselines::winner_label_cart(fitted, options.max_depth).map(|chooser| (CART, chooser, default)));
+    choosers.extend(
+        baselines::winner_label_cart(fitted, options.max_depth).map(|chooser| (CART, chooser, default)),
+    );
     Ok(choosers)
 }
 
 fn cheapest_first(row: &CostRow, portfolio: &[usize]) -> Vec<usize> {
-    let mut ranked: Vec<usize> = portfolio.iter().copied().filter(|&candidate| row.costs[candidate].is_some()).collect();
+    let mut ranked: Vec<usize> =
+        portfolio.iter().copied().filter(|&candidate| row.costs[candidate].is_some()).collect();
     ranked.sort_by(|&a, &b| row.costs[a].partial_cmp(&row.costs[b]).unwrap_or(std::cmp::Ordering::Equal));
     ranked
 }
@@ -131,7 +138,8 @@ fn regret(row: &CostRow, ranked: &[usize], default: usize) -> f64 {
 
 fn summary(table: &CostTable, name: &str, per_row: Vec<f64>) -> PolicyRegret {
     let total: f64 = table.rows().iter().map(|row| row.weight).sum();
-    let mean = table.rows().iter().zip(&per_row).map(|(row, regret)| row.weight * regret).sum::<f64>() / total;
+    let mean =
+        table.rows().iter().zip(&per_row).map(|(row, regret)| row.weight * regret).sum::<f64>() / total;
     PolicyRegret {
         name: name.to_owned(),
         mean,

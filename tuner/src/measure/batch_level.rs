@@ -67,7 +67,9 @@ pub fn measure_batches(
     let known: BTreeSet<&str> = run
         .rows()
         .iter()
-        .filter(|row| row.level == Level::Batch && row.complete && row.selector_hash == policies.selector_hash)
+        .filter(|row| {
+            row.level == Level::Batch && row.complete && row.selector_hash == policies.selector_hash
+        })
         .map(|row| row.workload.as_str())
         .collect();
     let left: Vec<&Workload> = workloads.iter().filter(|workload| !known.contains(workload.name())).collect();
@@ -77,7 +79,13 @@ pub fn measure_batches(
             return Ok(false);
         }
         let share = deadline.saturating_duration_since(Instant::now()) / (left.len() - done) as u32;
-        let options = RaceOptions { time_limit: share, seed: done as u64, eliminate: false, max_rounds: 9, ..RaceOptions::default() };
+        let options = RaceOptions {
+            time_limit: share,
+            seed: done as u64,
+            eliminate: false,
+            max_rounds: 9,
+            ..RaceOptions::default()
+        };
         phase.at(workload.name());
         let (rows, ended) = measure(bench, workload, policies, verified, &options, interrupt)?;
         run.append(rows)?;

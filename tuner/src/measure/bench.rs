@@ -11,7 +11,9 @@ use tilewright_scenarios as scenarios;
 #[derive(Debug, thiserror::Error)]
 pub enum BenchError {
     /// The batch does not fit the device.
-    #[error("{batch}: needs {needed_mb} MB of KV, the device gives {available_mb} MB; lower `--max-batch-mb`")]
+    #[error(
+        "{batch}: needs {needed_mb} MB of KV, the device gives {available_mb} MB; lower `--max-batch-mb`"
+    )]
     TooLarge {
         /// The batch.
         batch: String,

@@ -29,7 +29,7 @@ pub struct CpuBench {
     backend: CpuBackend,
     prices: Prices,
     pools: Pools,
-    references: BTreeMap<Class, Vec<VerifiedBatch>>,
+    references: References,
     memory_bytes: u64,
 }
 
@@ -60,10 +60,21 @@ struct Pool<E> {
 }
 
 #[derive(Debug)]
-struct VerifiedBatch {
+struct VerifiedBatch<E> {
     batch: AwkwardBatch,
+    keys: Vec<E>,
+    values: Vec<E>,
+    query: Vec<E>,
     output: Vec<f64>,
     lse: Vec<f64>,
+}
+
+/// Awkward batches with their reference results, by class; made when a class is first verified.
+#[derive(Debug, Default)]
+struct References {
+    f16: BTreeMap<Class, Vec<VerifiedBatch<f16>>>,
+    bf16: BTreeMap<Class, Vec<VerifiedBatch<bf16>>>,
+    f32: BTreeMap<Class, Vec<VerifiedBatch<f32>>>,
 }
 
 impl CpuBench {
@@ -83,12 +94,15 @@ impl CpuBench {
             backend,
             prices,
             pools: Pools::default(),
-            references: BTreeMap::new(),
+            references: References::default(),
             memory_bytes: crate::system::available_memory().unwrap_or(u64::MAX),
         }
     }
 
-    fn load_typed<'a, E: PoolElement>(&'a mut self, batch: &'a Batch) -> Result<Box<dyn Loaded + 'a>, BenchError> {
+    fn load_typed<'a, E: PoolElement>(
+        &'a mut self,
+        batch: &'a Batch,
+    ) -> Result<Box<dyn Loaded + 'a>, BenchError> {
         let geometry = batch.geometry;
         let page_elements = (geometry.page_size * geometry.kv_heads * geometry.head_dim) as usize;
         let batch_elements = batch.pages as usize * page_elements;
@@ -120,14 +134,14 @@ impl CpuBench {
         }))
     }
 
-    fn verify_typed<E: Element>(&mut self, tile: &Tile, class: &Class) -> Result<f64, Failure> {
+    fn verify_typed<E: PoolElement>(&mut self, tile: &Tile, class: &Class) -> Result<f64, Failure> {
         let backend = &mut self.backend;
-        let references = self.references.entry(*class).or_insert_with(|| {
-            awkward_batches(class).into_iter().map(|batch| VerifiedBatch::of::<E>(batch)).collect()
-        });
+        let references = E::references(&mut self.references)
+            .entry(*class)
+            .or_insert_with(|| awkward_batches(class).into_iter().map(VerifiedBatch::of).collect());
         let mut worst: f64 = 0.0;
         for verified in references {
-            worst = worst.max(verified.error::<E>(backend, tile)?);
+            worst = worst.max(verified.error(backend, tile)?);
         }
         let allowed = tolerance(class.dtype);
         if worst < allowed {
@@ -147,7 +161,8 @@ fn launch_floor(backend: &mut CpuBackend) -> f64 {
     let seq_lens = [1];
     let tile = Tile { m: 1, n: 16, warps: 1, stages: 1 };
     let table = PageTable::new(&[0], 1, &seq_lens, geometry.page_size).expect("one page of one request");
-    let plan = Plan::build(&geometry, &table, &PlanOptions::default(), |_| tile).expect("one token can be planned");
+    let plan =
+        Plan::build(&geometry, &table, &PlanOptions::default(), |_| tile).expect("one token can be planned");
     let mut samples = Vec::with_capacity(FLOOR_SAMPLES);
     for _ in 0..FLOOR_SAMPLES {
         let cache = KvCache { keys: &zeros, values: &zeros, strides: KvStrides::nhd(&geometry) };
@@ -252,14 +267,19 @@ impl Bench for CpuBench {
     }
 }
 
-/// An element with a pool of its own.
+/// An element with a pool and references of its own.
 trait PoolElement: Element + 'static {
     fn pool(pools: &mut Pools) -> &mut Pool<Self>;
+    fn references(references: &mut References) -> &mut BTreeMap<Class, Vec<VerifiedBatch<Self>>>;
 }
 
 impl PoolElement for f16 {
     fn pool(pools: &mut Pools) -> &mut Pool<Self> {
         &mut pools.f16
+    }
+
+    fn references(references: &mut References) -> &mut BTreeMap<Class, Vec<VerifiedBatch<Self>>> {
+        &mut references.f16
     }
 }
 
@@ -267,11 +287,19 @@ impl PoolElement for bf16 {
     fn pool(pools: &mut Pools) -> &mut Pool<Self> {
         &mut pools.bf16
     }
+
+    fn references(references: &mut References) -> &mut BTreeMap<Class, Vec<VerifiedBatch<Self>>> {
+        &mut references.bf16
+    }
 }
 
 impl PoolElement for f32 {
     fn pool(pools: &mut Pools) -> &mut Pool<Self> {
         &mut pools.f32
+    }
+
+    fn references(references: &mut References) -> &mut BTreeMap<Class, Vec<VerifiedBatch<Self>>> {
+        &mut references.f32
     }
 }
 
@@ -312,7 +340,8 @@ struct LoadedBatch<'a, E> {
 impl<E> LoadedBatch<'_, E> {
     fn table(&self) -> Result<PageTable<'_>, BenchError> {
         let Batch { page_table, max_pages, seq_lens, geometry, .. } = self.batch;
-        PageTable::new(page_table, *max_pages, seq_lens, geometry.page_size).map_err(|source| self.error(source))
+        PageTable::new(page_table, *max_pages, seq_lens, geometry.page_size)
+            .map_err(|source| self.error(source))
     }
 
     fn error(&self, source: tilewright_runtime::PlanError) -> BenchError {
@@ -321,7 +350,8 @@ impl<E> LoadedBatch<'_, E> {
 
     fn build(&self, select: impl FnMut(&PackShape) -> Tile) -> Result<Plan, BenchError> {
         let table = self.table()?;
-        Plan::build(&self.batch.geometry, &table, &PlanOptions::default(), select).map_err(|source| self.error(source))
+        Plan::build(&self.batch.geometry, &table, &PlanOptions::default(), select)
+            .map_err(|source| self.error(source))
     }
 }
 
@@ -395,14 +425,16 @@ fn awkward_cache<E: Element>(batch: &AwkwardBatch) -> (Vec<E>, Vec<E>, Vec<E>) {
     (keys, values, query)
 }
 
-impl VerifiedBatch {
-    fn of<E: Element>(batch: AwkwardBatch) -> Self {
+impl<E: Element> VerifiedBatch<E> {
+    fn of(batch: AwkwardBatch) -> Self {
         let (keys, values, query) = awkward_cache::<E>(&batch);
-        let table = PageTable::new(&batch.page_table, batch.max_pages, &batch.seq_lens, batch.geometry.page_size)
-            .expect("awkward batches are well formed");
+        let table =
+            PageTable::new(&batch.page_table, batch.max_pages, &batch.seq_lens, batch.geometry.page_size)
+                .expect("awkward batches are well formed");
         let cache = KvCache { keys: &keys, values: &values, strides: KvStrides::nhd(&batch.geometry) };
-        let (output, lse) = reference::decode(&batch.geometry, &table, &query, &cache, Self::scale(&batch.geometry));
-        Self { batch, output, lse }
+        let (output, lse) =
+            reference::decode(&batch.geometry, &table, &query, &cache, Self::scale(&batch.geometry));
+        Self { batch, keys, values, query, output, lse }
     }
 
     fn scale(geometry: &Geometry) -> f32 {
@@ -410,20 +442,24 @@ impl VerifiedBatch {
     }
 
     /// The larger relative error of output and LSE under one tile.
-    fn error<E: Element>(&self, backend: &mut CpuBackend, tile: &Tile) -> Result<f64, Failure> {
+    fn error(&self, backend: &mut CpuBackend, tile: &Tile) -> Result<f64, Failure> {
         let runtime = |message: String| Failure { status: Status::Runtime, message };
         let geometry = &self.batch.geometry;
-        let table = PageTable::new(&self.batch.page_table, self.batch.max_pages, &self.batch.seq_lens, geometry.page_size)
-            .map_err(|error| runtime(error.to_string()))?;
+        let table = PageTable::new(
+            &self.batch.page_table,
+            self.batch.max_pages,
+            &self.batch.seq_lens,
+            geometry.page_size,
+        )
+        .map_err(|error| runtime(error.to_string()))?;
         let plan = Plan::build(geometry, &table, &PlanOptions::default(), |_| *tile)
             .map_err(|error| runtime(error.to_string()))?;
-        let (keys, values, query) = awkward_cache::<E>(&self.batch);
-        let cache = KvCache { keys: &keys, values: &values, strides: KvStrides::nhd(geometry) };
+        let cache = KvCache { keys: &self.keys, values: &self.values, strides: KvStrides::nhd(geometry) };
         // Poison shows what was never written.
-        let mut output = vec![E::from_f32(f32::NAN); query.len()];
+        let mut output = vec![E::from_f32(f32::NAN); self.query.len()];
         let mut lse = vec![f32::NAN; self.lse.len()];
         let args = DecodeArgs {
-            query: &query,
+            query: &self.query,
             cache,
             scale: Self::scale(geometry),
             output: &mut output,
@@ -472,7 +508,7 @@ mod tests {
         let tile = Tile { m: 4, n: 32, warps: 2, stages: 2 };
         let error = bench.verify(&tile, &class).expect("a tile of the space is correct");
         assert!(error < tolerance(Dtype::F16), "{error}");
-        for verified in bench.references.get_mut(&class).unwrap() {
+        for verified in bench.references.f16.get_mut(&class).unwrap() {
             verified.output.iter_mut().for_each(|x| *x += 0.1);
         }
         let failure = bench.verify(&tile, &class).unwrap_err();

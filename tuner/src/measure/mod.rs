@@ -1,9 +1,9 @@
 //! How tiles are measured: on a bench, verified first, raced against each other, kept as they come.
 
+mod batch_level;
 mod bench;
 mod cpu_bench;
 mod pack_level;
-mod batch_level;
 mod race;
 mod space_level;
 mod verification;
@@ -11,6 +11,6 @@ mod verification;
 pub use batch_level::{BatchPolicies, measure_batches};
 pub use bench::{Bench, BenchError, Failure, Loaded, PlanId};
 pub use cpu_bench::CpuBench;
-pub use pack_level::measure_packs;
+pub use pack_level::{measure_packs, refine_packs};
 pub use race::{Contestant, Ended, RaceOptions, RaceResult, race};
 pub use space_level::{Verified, verify_space};

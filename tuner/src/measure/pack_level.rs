@@ -8,6 +8,7 @@ use crate::workloads::Workload;
 use std::time::Instant;
 use tilewright_heuristics::Tile;
 use tilewright_kernel_templates::Class;
+use tilewright_scenarios::Batch;
 
 /// Races all verified tiles on every workload that the run does not have yet; each is kept as soon as it is measured.
 ///
@@ -35,7 +36,9 @@ pub fn measure_packs(
         let share = deadline.saturating_duration_since(Instant::now()) / (left.len() - done) as u32;
         let options = RaceOptions { time_limit: share, seed: done as u64, ..RaceOptions::default() };
         phase.at(workload.name());
-        let (rows, ended) = measure(bench, workload, verified, &options, interrupt)?;
+        let batch = workload.build()?;
+        let tiles = verified.tiles(&Class::of(&batch.geometry));
+        let (rows, ended) = measure(bench, workload, &batch, tiles, &options, interrupt)?;
         samples += rows.iter().map(|row| row.samples_us.len()).sum::<usize>();
         ties += usize::from(ended == Ended::Tie);
         run.append(rows)?;
@@ -48,19 +51,80 @@ pub fn measure_packs(
     Ok(true)
 }
 
+/// Samples that a tile of the portfolio gets on every workload.
+const REFINED_SAMPLES: usize = 9;
+
+/// Measures the tiles of a first portfolio again, on every workload, without elimination. A race finds the best tile of each workload;
+/// a fit also needs the cost of the others that it may choose, and a tile that left a race early has few samples, taken when it looked
+/// bad.
+///
+/// The workloads share the time until `deadline`. Returns `false` if the user asked to stop.
+///
+/// # Errors
+/// As [`measure_packs`].
+#[expect(clippy::too_many_arguments, reason = "the same things as for the races, and the portfolio")]
+pub fn refine_packs(
+    bench: &mut dyn Bench,
+    workloads: &[Workload],
+    portfolio: &[Tile],
+    verified: &Verified,
+    run: &mut RunFolder,
+    deadline: Instant,
+    progress: Progress,
+    interrupt: &Interrupt,
+) -> anyhow::Result<bool> {
+    let mut phase = progress.phase("portfolio", workloads.len());
+    for (done, workload) in workloads.iter().enumerate() {
+        if interrupt.requested() {
+            return Ok(false);
+        }
+        let batch = workload.build()?;
+        let feasible = verified.tiles(&Class::of(&batch.geometry));
+        let samples = |tile: &Tile| {
+            let rows =
+                run.rows().iter().filter(|row| row.level == Level::Pack && row.workload == workload.name());
+            rows.filter(|row| row.tile == Some(*tile)).map(|row| row.samples_us.len()).sum::<usize>()
+        };
+        let tiles: Vec<Tile> = portfolio
+            .iter()
+            .copied()
+            .filter(|tile| feasible.contains(tile) && samples(tile) < REFINED_SAMPLES)
+            .collect();
+        let share = deadline.saturating_duration_since(Instant::now()) / (workloads.len() - done) as u32;
+        let options = RaceOptions {
+            time_limit: share,
+            max_rounds: REFINED_SAMPLES,
+            eliminate: false,
+            seed: done as u64,
+            ..RaceOptions::default()
+        };
+        phase.at(workload.name());
+        if !tiles.is_empty() {
+            let (rows, ended) = measure(bench, workload, &batch, &tiles, &options, interrupt)?;
+            run.append(rows)?;
+            if ended == Ended::Interrupted {
+                return Ok(false);
+            }
+        }
+        phase.step();
+    }
+    phase.finish(&format!("{} tiles measured well on {} workloads", portfolio.len(), workloads.len()));
+    Ok(true)
+}
+
 fn measure(
     bench: &mut dyn Bench,
     workload: &Workload,
-    verified: &Verified,
+    batch: &Batch,
+    tiles: &[Tile],
     options: &RaceOptions,
     interrupt: &Interrupt,
 ) -> anyhow::Result<(Vec<Measurement>, Ended)> {
-    let batch = workload.build()?;
     let class = Class::of(&batch.geometry);
-    let tiles = verified.tiles(&class);
     let resources: Vec<_> = tiles.iter().map(|tile| bench.resources(tile, &class)).collect();
-    let mut loaded = bench.load(&batch)?;
-    let plans = tiles.iter().map(|&tile| loaded.plan(&mut |_| tile)).collect::<Result<Vec<PlanId>, BenchError>>()?;
+    let mut loaded = bench.load(batch)?;
+    let plans =
+        tiles.iter().map(|&tile| loaded.plan(&mut |_| tile)).collect::<Result<Vec<PlanId>, BenchError>>()?;
     let shape = loaded.pack_shapes()?.into_iter().max();
     let limit_us = loaded.limit_us();
     let result = race(tiles.len(), options, || interrupt.requested(), |i| loaded.sample(plans[i]));
@@ -73,7 +137,7 @@ fn measure(
             resources: resources[i],
             limit_us: Some(limit_us),
             complete: result.ended != Ended::Interrupted,
-            ..workload.measurement(Level::Pack, &batch, contestant)
+            ..workload.measurement(Level::Pack, batch, contestant)
         }
     };
     let ended = result.ended;

@@ -89,7 +89,11 @@ mod tests {
                 let row = &batch.page_table[request * batch.max_pages..][..batch.max_pages];
                 for (column, &page) in row[..used].iter().enumerate() {
                     assert!((0..batch.pages as i32).contains(&page));
-                    assert_eq!(*owners.entry(page).or_insert(column), column, "a page stands at one place of its requests");
+                    assert_eq!(
+                        *owners.entry(page).or_insert(column),
+                        column,
+                        "a page stands at one place of its requests"
+                    );
                 }
                 assert!(row[used..].iter().all(|&page| page < 0 || page >= batch.pages as i32));
             }

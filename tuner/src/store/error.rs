@@ -16,7 +16,9 @@ pub enum StoreError {
         source: std::io::Error,
     },
     /// Not Parquet, or cut off.
-    #[error("{path}: not a complete Parquet file ({detail}); if it was being copied or written, fetch it again")]
+    #[error(
+        "{path}: not a complete Parquet file ({detail}); if it was being copied or written, fetch it again"
+    )]
     Unreadable {
         /// The file.
         path: PathBuf,
@@ -24,7 +26,9 @@ pub enum StoreError {
         detail: String,
     },
     /// Parquet, but not measurements of ours.
-    #[error("{path}: not a file of measurements: {detail}; for a plain cost table use `tilewright fit --costs`")]
+    #[error(
+        "{path}: not a file of measurements: {detail}; for a plain cost table use `tilewright fit --costs`"
+    )]
     Foreign {
         /// The file.
         path: PathBuf,
@@ -58,14 +62,14 @@ pub enum StoreError {
     },
     /// A run that was stopped lies in the folder.
     #[error(
-        "{path}: an unfinished run with {workloads} measured workloads is here; \
+        "{path}: an unfinished run of {parts} measured parts is here; \
          add `--resume` to go on with it or `--discard` to start again"
     )]
     Unfinished {
         /// The run's folder.
         path: PathBuf,
-        /// How many workloads it has measured.
-        workloads: usize,
+        /// How many parts it has measured; most are one workload.
+        parts: usize,
     },
     /// `--resume` where nothing can be resumed.
     #[error("{path}: there is no unfinished run to resume here; leave out `--resume` to start one")]

@@ -157,7 +157,8 @@ mod tests {
     #[test]
     fn an_interrupted_race_is_united_with_the_one_that_went_on() {
         let cut = Measurement { complete: false, ..measurement("a", "m4n64w1s1", &[3.0]) };
-        let rows = vec![cut, measurement("b", "m4n64w1s1", &[9.0]), measurement("a", "m4n64w1s1", &[1.0, 2.0])];
+        let rows =
+            vec![cut, measurement("b", "m4n64w1s1", &[9.0]), measurement("a", "m4n64w1s1", &[1.0, 2.0])];
         let united = coalesce(rows);
         assert_eq!(united.len(), 2);
         assert_eq!((united[0].samples_us.as_slice(), united[0].complete), ([3.0, 1.0, 2.0].as_slice(), true));

@@ -54,7 +54,8 @@ pub(crate) fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), StoreError> {
 #[cfg(unix)]
 fn make_readable(file: &File, path: &Path) -> Result<(), StoreError> {
     use std::os::unix::fs::PermissionsExt;
-    file.set_permissions(std::fs::Permissions::from_mode(0o644)).map_err(StoreError::io("set the mode of", path))
+    file.set_permissions(std::fs::Permissions::from_mode(0o644))
+        .map_err(StoreError::io("set the mode of", path))
 }
 
 #[cfg(not(unix))]
@@ -63,8 +64,10 @@ fn make_readable(_: &File, _: &Path) -> Result<(), StoreError> {
 }
 
 fn encode(path: &Path, recording: &Recording) -> Result<Vec<u8>, StoreError> {
-    let unreadable = |error: PolarsError| StoreError::Unreadable { path: path.to_owned(), detail: error.to_string() };
-    let provenance = serde_json::to_string(&recording.provenance).expect("provenance holds only text and whole numbers");
+    let unreadable =
+        |error: PolarsError| StoreError::Unreadable { path: path.to_owned(), detail: error.to_string() };
+    let provenance =
+        serde_json::to_string(&recording.provenance).expect("provenance holds only text and whole numbers");
     let metadata = KeyValueMetadata::from_static(vec![
         (VERSION_KEY.to_owned(), SCHEMA_VERSION.to_string()),
         (PROVENANCE_KEY.to_owned(), provenance),
@@ -93,18 +96,27 @@ pub fn read(path: &Path) -> Result<Recording, StoreError> {
 }
 
 fn decode(path: &Path, file: File) -> Result<Recording, StoreError> {
-    let unreadable = |error: PolarsError| StoreError::Unreadable { path: path.to_owned(), detail: error.to_string() };
+    let unreadable =
+        |error: PolarsError| StoreError::Unreadable { path: path.to_owned(), detail: error.to_string() };
     let foreign = |detail: String| StoreError::Foreign { path: path.to_owned(), detail };
     let mut reader = ParquetReader::new(file);
     let metadata = reader.get_metadata().map_err(unreadable)?.clone();
     let entries = metadata.key_value_metadata.as_deref().unwrap_or_default();
-    let entry = |key: &str| entries.iter().find(|entry| entry.key == key).and_then(|entry| entry.value.clone());
-    let version = entry(VERSION_KEY).ok_or_else(|| foreign(format!("its metadata has no `{VERSION_KEY}`")))?;
+    let entry =
+        |key: &str| entries.iter().find(|entry| entry.key == key).and_then(|entry| entry.value.clone());
+    let version =
+        entry(VERSION_KEY).ok_or_else(|| foreign(format!("its metadata has no `{VERSION_KEY}`")))?;
     if version != SCHEMA_VERSION.to_string() {
-        return Err(StoreError::SchemaVersion { path: path.to_owned(), found: version, expected: SCHEMA_VERSION });
+        return Err(StoreError::SchemaVersion {
+            path: path.to_owned(),
+            found: version,
+            expected: SCHEMA_VERSION,
+        });
     }
-    let provenance = entry(PROVENANCE_KEY).ok_or_else(|| foreign(format!("its metadata has no `{PROVENANCE_KEY}`")))?;
-    let provenance = serde_json::from_str(&provenance).map_err(|error| foreign(format!("its provenance: {error}")))?;
+    let provenance =
+        entry(PROVENANCE_KEY).ok_or_else(|| foreign(format!("its metadata has no `{PROVENANCE_KEY}`")))?;
+    let provenance =
+        serde_json::from_str(&provenance).map_err(|error| foreign(format!("its provenance: {error}")))?;
     let frame = reader.finish().map_err(unreadable)?;
     Ok(Recording { provenance, rows: from_frame(path, &frame)? })
 }
@@ -158,11 +170,15 @@ fn to_frame(rows: &[Measurement], device: &str) -> PolarsResult<DataFrame> {
         text("scenario", &|row| row.scenario.clone()),
     ];
     for (i, name) in PackShape::NAMES.iter().enumerate() {
-        columns.push(optional_u32(&format!("{SHAPE_PREFIX}{name}"), &|row| row.shape.map(|shape| shape.values()[i])));
+        columns.push(optional_u32(&format!("{SHAPE_PREFIX}{name}"), &|row| {
+            row.shape.map(|shape| shape.values()[i])
+        }));
     }
     columns.push(text("choice", &|row| row.choice.clone()));
     for (i, name) in Tile::NAMES.iter().enumerate() {
-        columns.push(optional_u32(&format!("{TILE_PREFIX}{name}"), &|row| row.tile.map(|tile| tile.values()[i].into())));
+        columns.push(optional_u32(&format!("{TILE_PREFIX}{name}"), &|row| {
+            row.tile.map(|tile| tile.values()[i].into())
+        }));
     }
     let samples: Vec<Series> = rows.iter().map(|row| Series::new("".into(), &row.samples_us)).collect();
     let samples = if rows.is_empty() {
@@ -199,11 +215,15 @@ fn from_frame(path: &Path, frame: &DataFrame) -> Result<Vec<Measurement>, StoreE
     let level = columns.text("level")?;
     let workload = columns.text("workload")?;
     let scenario = columns.text("scenario")?;
-    let shape: Vec<_> =
-        PackShape::NAMES.iter().map(|name| columns.u32(&format!("{SHAPE_PREFIX}{name}"))).collect::<Result<_, _>>()?;
+    let shape: Vec<_> = PackShape::NAMES
+        .iter()
+        .map(|name| columns.u32(&format!("{SHAPE_PREFIX}{name}")))
+        .collect::<Result<_, _>>()?;
     let choice = columns.text("choice")?;
-    let tile: Vec<_> =
-        Tile::NAMES.iter().map(|name| columns.u32(&format!("{TILE_PREFIX}{name}"))).collect::<Result<_, _>>()?;
+    let tile: Vec<_> = Tile::NAMES
+        .iter()
+        .map(|name| columns.u32(&format!("{TILE_PREFIX}{name}")))
+        .collect::<Result<_, _>>()?;
     let status = columns.text("status")?;
     let survived = columns.typed("survived", Column::bool)?;
     let complete = columns.typed("complete", Column::bool)?;
@@ -229,7 +249,8 @@ fn from_frame(path: &Path, frame: &DataFrame) -> Result<Vec<Measurement>, StoreE
             let level_name = string(level, row);
             let status_name = string(status, row);
             Ok(Measurement {
-                level: Level::from_name(&level_name).ok_or_else(|| bad("level", format!("`{level_name}` is unknown")))?,
+                level: Level::from_name(&level_name)
+                    .ok_or_else(|| bad("level", format!("`{level_name}` is unknown")))?,
                 workload: string(workload, row),
                 scenario: string(scenario, row),
                 shape: shape_values.try_into().ok().map(PackShape::from_values),
@@ -264,7 +285,10 @@ fn tile_of(values: &[u32]) -> Result<Option<Tile>, String> {
     let Ok(values) = <[u32; Tile::COUNT]>::try_from(values) else { return Ok(None) };
     let mut narrow = [0u16; Tile::COUNT];
     for (narrow, value) in narrow.iter_mut().zip(values) {
-        *narrow = u16::try_from(value).ok().filter(|&v| v > 0).ok_or(format!("{value} is no value of a parameter"))?;
+        *narrow = u16::try_from(value)
+            .ok()
+            .filter(|&v| v > 0)
+            .ok_or(format!("{value} is no value of a parameter"))?;
     }
     Ok(Some(Tile::from_values(narrow)))
 }
@@ -274,7 +298,9 @@ fn samples_of(column: &ListChunked, row: usize) -> Result<Vec<f64>, String> {
     let samples = series.f64().map_err(|error| error.to_string())?;
     samples
         .iter()
-        .map(|sample| sample.filter(|s| s.is_finite() && *s > 0.0).ok_or("a sample must be a positive time".to_owned()))
+        .map(|sample| {
+            sample.filter(|s| s.is_finite() && *s > 0.0).ok_or("a sample must be a positive time".to_owned())
+        })
         .collect()
 }
 

@@ -15,7 +15,10 @@ fn recording() -> Recording {
         message: "relative error 0.3".to_owned(),
         ..measurement("b", "selector", &[])
     };
-    Recording { provenance: provenance(), rows: vec![measurement("a", "m4n64w1s1", &[3.0, 1.0, 2.0]), failed] }
+    Recording {
+        provenance: provenance(),
+        rows: vec![measurement("a", "m4n64w1s1", &[3.0, 1.0, 2.0]), failed],
+    }
 }
 
 fn written(recording: &Recording) -> (tempfile::TempDir, std::path::PathBuf) {

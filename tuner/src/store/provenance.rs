@@ -22,7 +22,12 @@ impl DeviceRecord {
     /// The record as the selector's vocabulary knows it; `None` if the backend is unknown.
     pub fn as_device(&self) -> Option<tilewright_heuristics::Device<'_>> {
         let backend: Backend = self.backend.parse().ok()?;
-        Some(tilewright_heuristics::Device { backend, name: &self.name, capability: &self.capability, units: self.units })
+        Some(tilewright_heuristics::Device {
+            backend,
+            name: &self.name,
+            capability: &self.capability,
+            units: self.units,
+        })
     }
 }
 

@@ -43,7 +43,7 @@ impl RunFolder {
         let parts = part_files(folder)?;
         match start {
             Start::Fresh if !parts.is_empty() => {
-                return Err(StoreError::Unfinished { path: folder.to_owned(), workloads: parts.len() });
+                return Err(StoreError::Unfinished { path: folder.to_owned(), parts: parts.len() });
             }
             Start::Resume if parts.is_empty() => {
                 return Err(StoreError::NothingToResume { path: folder.to_owned() });
@@ -101,7 +101,11 @@ impl RunFolder {
 
     /// Names of the workloads of a level whose races were run to their end.
     pub fn measured(&self, level: super::Level) -> BTreeSet<String> {
-        self.rows.iter().filter(|row| row.level == level && row.complete).map(|row| row.workload.clone()).collect()
+        self.rows
+            .iter()
+            .filter(|row| row.level == level && row.complete)
+            .map(|row| row.workload.clone())
+            .collect()
     }
 
     /// Keeps the measurements of one workload: they are on disk when this returns.

@@ -33,7 +33,7 @@ fn a_stopped_run_goes_on_where_it_stopped() {
 fn a_stopped_run_is_not_overwritten_without_being_asked() {
     let folder = stopped_run();
     let error = open(folder.path(), Start::Fresh).unwrap_err();
-    assert!(matches!(error, StoreError::Unfinished { workloads: 2, .. }), "{error}");
+    assert!(matches!(error, StoreError::Unfinished { parts: 2, .. }), "{error}");
     assert!(open(folder.path(), Start::Discard).unwrap().rows().is_empty());
     assert!(matches!(open(folder.path(), Start::Resume), Err(StoreError::NothingToResume { .. })));
 }

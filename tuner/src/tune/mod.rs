@@ -9,7 +9,7 @@ use crate::analysis::Analysis;
 use crate::cli::TuneArguments;
 use crate::emit::{Heuristics, module_name};
 use crate::interrupt::Interrupt;
-use crate::measure::{Bench, BatchPolicies, measure_batches, measure_packs, verify_space};
+use crate::measure::{BatchPolicies, Bench, measure_batches, measure_packs, refine_packs, verify_space};
 use crate::progress::Progress;
 use crate::store::{RunFolder, Start};
 use crate::workloads::{Scale, Workloads};
@@ -29,8 +29,9 @@ pub enum Tuned {
     Interrupted(PathBuf),
 }
 
-/// Packs take this part of the budget, whole batches the rest.
-const PACKS_SHARE: f64 = 0.6;
+/// Parts of the budget until which races of packs, and then the portfolio on all packs, are measured; whole batches take the rest.
+const RACES_UNTIL: f64 = 0.5;
+const PORTFOLIO_UNTIL: f64 = 0.7;
 
 /// Tunes the device on `bench`.
 ///
@@ -64,7 +65,7 @@ pub fn tune(
     let Some(verified) = verify_space(bench, &space, &mut run, progress, interrupt)? else {
         return stopped(&folder);
     };
-    let deadline = begin + budget.mul_f64(PACKS_SHARE);
+    let deadline = begin + budget.mul_f64(RACES_UNTIL);
     if !measure_packs(bench, &workloads.packs, &verified, &mut run, deadline, progress, interrupt)? {
         return stopped(&folder);
     }
@@ -74,12 +75,27 @@ pub fn tune(
         return Ok(Tuned::Shard(path));
     }
 
+    let kept = || format!("{}: the measurements are kept", folder.display());
+    let portfolio = Analysis::first_portfolio(run.rows(), &arguments.fit).with_context(kept)?;
+    let deadline = begin + budget.mul_f64(PORTFOLIO_UNTIL);
+    let packs = &workloads.packs;
+    if !refine_packs(bench, packs, &portfolio, &verified, &mut run, deadline, progress, interrupt)? {
+        return stopped(&folder);
+    }
     progress.note("fitting the selector");
-    let analysis = Analysis::of(run.provenance(), run.rows(), &arguments.fit)
-        .with_context(|| format!("{}: the measurements are kept", folder.display()))?;
+    let analysis = Analysis::of(run.provenance(), run.rows(), &arguments.fit).with_context(kept)?;
     let policies = BatchPolicies::of(&analysis);
     let deadline = begin + budget;
-    if !measure_batches(bench, &workloads.batches, &policies, &verified, &mut run, deadline, progress, interrupt)? {
+    if !measure_batches(
+        bench,
+        &workloads.batches,
+        &policies,
+        &verified,
+        &mut run,
+        deadline,
+        progress,
+        interrupt,
+    )? {
         return stopped(&folder);
     }
 
@@ -90,6 +106,7 @@ pub fn tune(
         None => folder.join("measurements.parquet"),
     };
     let recording = run.finish(&measurements)?;
-    let outputs = write_outputs(&recording, &analysis, &arguments.fit, heuristics.as_ref(), &folder, measurements)?;
+    let outputs =
+        write_outputs(&recording, &analysis, &arguments.fit, heuristics.as_ref(), &folder, measurements)?;
     Ok(Tuned::Done(Box::new(outputs)))
 }

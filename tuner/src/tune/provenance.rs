@@ -37,7 +37,10 @@ pub(super) fn provenance(
 fn command(arguments: impl Iterator<Item = String>) -> String {
     // Quoting fails only for text with NUL bytes, which no command line holds.
     let quoted = |argument: String| shlex::try_quote(&argument).map(Cow::into_owned).unwrap_or_default();
-    std::iter::once("tilewright".to_owned()).chain(arguments.skip(1).map(quoted)).collect::<Vec<_>>().join(" ")
+    std::iter::once("tilewright".to_owned())
+        .chain(arguments.skip(1).map(quoted))
+        .collect::<Vec<_>>()
+        .join(" ")
 }
 
 #[cfg(test)]
@@ -47,6 +50,9 @@ mod tests {
     #[test]
     fn the_command_can_be_pasted_into_a_shell() {
         let arguments = ["/somewhere/tilewright", "tune", "my file.yaml", "--budget=5"];
-        assert_eq!(command(arguments.map(str::to_owned).into_iter()), "tilewright tune 'my file.yaml' --budget=5");
+        assert_eq!(
+            command(arguments.map(str::to_owned).into_iter()),
+            "tilewright tune 'my file.yaml' --budget=5"
+        );
     }
 }

@@ -49,7 +49,13 @@ pub fn devices(arguments: &DevicesArguments) -> anyhow::Result<Ended> {
                 Some(device) => format!("{} ({device})", row.selector),
                 None => format!("{} (run `tilewright tune`)", row.selector),
             };
-            vec![row.backend.to_owned(), row.name.clone(), row.capability.clone(), row.units.to_string(), selector]
+            vec![
+                row.backend.to_owned(),
+                row.name.clone(),
+                row.capability.clone(),
+                row.units.to_string(),
+                selector,
+            ]
         };
         let cells: Vec<_> = rows.iter().map(cells).collect();
         output::table(&["backend", "device", "capability", "units", "selector"], &cells)?;

@@ -43,7 +43,11 @@ fn simd(host: &HostDevice) -> Check {
         name: "processor",
         passed: true,
         finding: format!("{}, {}", host.name, host.capability),
-        remedy: if scalar { "no SIMD is used here: figures will be far from the limit".to_owned() } else { String::new() },
+        remedy: if scalar {
+            "no SIMD is used here: figures will be far from the limit".to_owned()
+        } else {
+            String::new()
+        },
     }
 }
 
@@ -54,7 +58,10 @@ fn space(host: &HostDevice) -> Check {
     Check {
         name: "space",
         passed: fewest > 0,
-        finding: format!("at least {fewest} of {} tiles are feasible for every class of kernels", space.tiles().len()),
+        finding: format!(
+            "at least {fewest} of {} tiles are feasible for every class of kernels",
+            space.tiles().len()
+        ),
         remedy: String::new(),
     }
 }
@@ -67,7 +74,8 @@ fn selector(host: &HostDevice) -> Check {
     Check {
         name: "selector",
         passed: true,
-        finding: if exact { "measured on this very device" } else { "none was measured on this device" }.to_owned(),
+        finding: if exact { "measured on this very device" } else { "none was measured on this device" }
+            .to_owned(),
         remedy: if exact { String::new() } else { "run `tilewright tune`".to_owned() },
     }
 }
@@ -81,7 +89,8 @@ fn memory() -> Check {
     Check {
         name: "memory",
         passed: enough,
-        finding: available.map_or("the system does not tell".to_owned(), |mb| format!("{mb} MB are available")),
+        finding: available
+            .map_or("the system does not tell".to_owned(), |mb| format!("{mb} MB are available")),
         remedy: if enough { String::new() } else { "close programs, or lower `--max-batch-mb`".to_owned() },
     }
 }
@@ -93,7 +102,11 @@ fn load(host: &HostDevice) -> Check {
         name: "load",
         passed: quiet,
         finding: format!("{busy:.1} runnable processes in the last minute, {} threads", host.limits.threads),
-        remedy: if quiet { String::new() } else { "wait for other work to end: it would be measured too".to_owned() },
+        remedy: if quiet {
+            String::new()
+        } else {
+            "wait for other work to end: it would be measured too".to_owned()
+        },
     }
 }
 

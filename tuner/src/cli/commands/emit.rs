@@ -14,11 +14,18 @@ use anyhow::Context as _;
 pub fn emit(arguments: &EmitArguments) -> anyhow::Result<Ended> {
     let heuristics = heuristics(arguments.heuristics.as_ref())?;
     let recordings: Vec<Recording> = if arguments.measurements.is_empty() {
-        heuristics.recordings()?.iter().map(|path| read_all(std::slice::from_ref(path))).collect::<Result<_, _>>()?
+        heuristics
+            .recordings()?
+            .iter()
+            .map(|path| read_all(std::slice::from_ref(path)))
+            .collect::<Result<_, _>>()?
     } else {
         vec![read_all(&arguments.measurements)?]
     };
-    anyhow::ensure!(!recordings.is_empty(), "there are no measurements to emit from; run `tilewright tune` first");
+    anyhow::ensure!(
+        !recordings.is_empty(),
+        "there are no measurements to emit from; run `tilewright tune` first"
+    );
     let mut modules = Vec::with_capacity(recordings.len());
     for recording in &recordings {
         let settings = &recording.provenance.fit;

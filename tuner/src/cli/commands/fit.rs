@@ -36,8 +36,12 @@ pub fn fit(arguments: &FitArguments) -> anyhow::Result<Ended> {
     let fit = fit_table(&table, &options)?;
     let validation = cross_validate(&table, &options, usize::from(arguments.fit.folds))?;
     if arguments.json {
-        let output =
-            FitOutput { features: table.features(), candidates: table.candidates(), fit: &fit, validation: &validation };
+        let output = FitOutput {
+            features: table.features(),
+            candidates: table.candidates(),
+            fit: &fit,
+            validation: &validation,
+        };
         output::json(&output)?;
     } else {
         say(&table, &fit, &validation)?;

@@ -26,7 +26,8 @@ use std::path::PathBuf;
 
 /// Reads files of measurements of one device as one recording.
 fn read_all(paths: &[PathBuf]) -> anyhow::Result<Recording> {
-    let recordings = paths.iter().map(|path| Ok((path.clone(), read(path)?))).collect::<anyhow::Result<Vec<_>>>()?;
+    let recordings =
+        paths.iter().map(|path| Ok((path.clone(), read(path)?))).collect::<anyhow::Result<Vec<_>>>()?;
     union(recordings)?.ok_or_else(|| anyhow::anyhow!("no file of measurements was named"))
 }
 

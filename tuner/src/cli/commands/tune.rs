@@ -45,7 +45,9 @@ pub(super) fn say(outputs: &Outputs, json: bool) -> anyhow::Result<()> {
         return output::json(outputs);
     }
     let mut rows = Vec::new();
-    for (judged, regrets) in [("pack shapes not fitted", &outputs.held_out), ("whole batches", &outputs.batches)] {
+    for (judged, regrets) in
+        [("pack shapes not fitted", &outputs.held_out), ("whole batches", &outputs.batches)]
+    {
         for regret in regrets {
             rows.push(vec![
                 judged.to_owned(),

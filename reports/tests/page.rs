@@ -1,0 +1,91 @@
+//! The page as text: figures, escaping, and data of all kinds.
+
+mod common;
+
+use tilewright_reports::{ReportData, TreeNode, render, write};
+
+#[test]
+fn figures_are_exactly_those_of_the_data() {
+    let data = common::sample();
+    let html = render(&data).unwrap();
+    for scenario in &data.scenarios {
+        assert!(html.contains(&scenario.name));
+        for timing in &scenario.timings {
+            assert!(
+                html.contains(&format!("data-key=\"{}\"", timing.median_us)),
+                "{} {}",
+                scenario.name,
+                timing.policy
+            );
+        }
+    }
+    for policy in data.held_out.iter().chain(&data.batches) {
+        assert!(html.contains(&format!("data-key=\"{}\">{:.1} %<", policy.mean, policy.mean * 100.0)));
+    }
+    for text in ["rows ≤ 8", "20 workloads, regret 1.2 %", "tilewright tune --budget 60", "2 × threads"] {
+        assert!(html.contains(text), "{text}");
+    }
+}
+
+#[test]
+fn nothing_is_requested_from_anywhere() {
+    let html = render(&common::sample()).unwrap();
+    for forbidden in ["http://", "https://", "@import", "url(", "<link rel=\"stylesheet\"", "src="] {
+        let found = html
+            .match_indices(forbidden)
+            .filter(|(at, _)| !html[*at..].starts_with("http://www.w3.org/"))
+            .count();
+        assert_eq!(found, 0, "{forbidden}");
+    }
+    assert!(html.contains("default-src 'none'"));
+}
+
+#[test]
+fn text_stays_text() {
+    let mut data = common::sample();
+    let evil = "<script>alert(1)</script>".to_owned();
+    data.device.clone_from(&evil);
+    data.command.clone_from(&evil);
+    data.warnings = vec![evil.clone()];
+    data.scenarios[0].name.clone_from(&evil);
+    data.workloads[0].name.clone_from(&evil);
+    data.space[0].rule.clone_from(&evil);
+    data.tree = TreeNode::Leaf { ranked: vec![evil.clone()], support: 1, regret: 0.0 };
+    assert!(!render(&data).unwrap().contains("<script>alert"));
+}
+
+#[test]
+fn missing_and_impossible_figures_are_shown_as_dashes() {
+    let mut data = common::sample();
+    data.scenarios[0].limit_us = f64::NAN;
+    data.scenarios[1].limit_us = 0.0;
+    data.scenarios[2].timings.clear();
+    data.scenarios[3].timings[0].median_us = f64::INFINITY;
+    data.workloads[0].tiles[0].median_us = Some(f64::NAN);
+    data.workloads[1].tiles.clear();
+    data.held_out[0].mean = f64::NAN;
+    assert!(render(&data).unwrap().contains("–"));
+    let empty = ReportData {
+        scenarios: Vec::new(),
+        workloads: Vec::new(),
+        space: Vec::new(),
+        held_out: Vec::new(),
+        batches: Vec::new(),
+        parameters: Vec::new(),
+        tree: TreeNode::Leaf { ranked: Vec::new(), support: 0, regret: f64::NAN },
+        ..data
+    };
+    assert!(render(&empty).unwrap().contains("Nothing was judged yet"));
+}
+
+#[test]
+fn the_file_appears_whole_and_errors_name_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("new/report.html");
+    write(&common::sample(), &path).unwrap();
+    assert!(std::fs::read_to_string(&path).unwrap().trim_end().ends_with("</html>"));
+    assert_eq!(std::fs::read_dir(path.parent().unwrap()).unwrap().count(), 1);
+    std::fs::create_dir(folder.path().join("taken.html")).unwrap();
+    let error = write(&common::sample(), &folder.path().join("taken.html")).unwrap_err().to_string();
+    assert!(error.contains("taken.html: cannot write"), "{error}");
+}

@@ -1,0 +1,202 @@
+//! The `tilewright` command as a user meets it: a whole small run, stopped and resumed, replayed, checked; and its errors.
+
+use assert_cmd::Command;
+use std::path::{Path, PathBuf};
+use std::process::{Output, Stdio};
+use std::time::{Duration, Instant};
+
+fn tilewright(folder: &Path) -> Command {
+    let mut command = Command::cargo_bin("tilewright").unwrap();
+    command.current_dir(folder);
+    command
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+fn run(folder: &Path, arguments: &[&str]) -> Output {
+    tilewright(folder).args(arguments).output().unwrap()
+}
+
+fn succeed(folder: &Path, arguments: &[&str]) -> String {
+    let output = run(folder, arguments);
+    assert!(output.status.success(), "{arguments:?}\n{}\n{}", text(&output.stdout), text(&output.stderr));
+    text(&output.stdout)
+}
+
+fn fail(folder: &Path, arguments: &[&str], code: i32) -> String {
+    let output = run(folder, arguments);
+    assert_eq!(
+        output.status.code(),
+        Some(code),
+        "{arguments:?}\n{}\n{}",
+        text(&output.stdout),
+        text(&output.stderr)
+    );
+    text(&output.stderr)
+}
+
+/// A sweep and a tree, small enough for a test.
+fn scenarios(folder: &Path) {
+    let packs =
+        "name: few-packs\nheads: [[4, 1]]\npacks:\n  rows: [4, 16]\n  kv_len: [32, 256]\n  packs: [1, 4]\n";
+    std::fs::write(folder.join("packs.yaml"), packs).unwrap();
+    std::fs::write(
+        folder.join("trees.yaml"),
+        "name: small-trees\nheads: [[4, 1]]\ntrees: ['1,4_64,32', '8_96']\n",
+    )
+    .unwrap();
+}
+
+const TUNE: [&str; 9] =
+    ["tune", "packs.yaml", "trees.yaml", "--budget", "6", "--heuristics", "heuristics", "--out", "out"];
+
+fn measurements(folder: &Path) -> PathBuf {
+    let mut files: Vec<PathBuf> = std::fs::read_dir(folder.join("heuristics/measurements"))
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .collect();
+    assert_eq!(files.len(), 1);
+    files.remove(0)
+}
+
+#[test]
+fn a_run_that_is_stopped_goes_on_and_ends_with_module_measurements_and_report() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    scenarios(folder);
+
+    // Stopped while it measures packs: some parts are there, the run is not over.
+    let mut child = std::process::Command::new(assert_cmd::cargo::cargo_bin("tilewright"))
+        .current_dir(folder)
+        .args(TUNE)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let begin = Instant::now();
+    let parts = || {
+        let devices = std::fs::read_dir(folder.join("out")).ok();
+        let parts = devices
+            .and_then(|mut devices| std::fs::read_dir(devices.next()?.ok()?.path().join("parts")).ok());
+        parts.map_or(0, |parts| {
+            parts.filter(|part| part.as_ref().is_ok_and(|p| p.path().extension().is_some())).count()
+        })
+    };
+    while parts() < 11 {
+        assert!(begin.elapsed() < Duration::from_secs(120), "the run does not get on");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    std::process::Command::new("kill").args(["-TERM", &child.id().to_string()]).status().unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+    let kept = parts();
+    assert!(kept >= 11);
+
+    let refused = fail(folder, &TUNE, 1);
+    assert!(refused.contains("--resume") && refused.contains("--discard"), "{refused}");
+    let stdout = succeed(folder, &[&TUNE[..], &["--resume", "--json"]].concat());
+    let outputs: serde_json::Value = serde_json::from_str(&stdout).unwrap();
+    for key in ["measurements", "module", "report"] {
+        let path = folder.join(outputs[key].as_str().unwrap());
+        assert!(path.is_file(), "{key}: {}", path.display());
+    }
+    assert_eq!(outputs["held_out"][0]["policy"], "selector");
+    assert!(outputs["batches"].as_array().unwrap().iter().any(|policy| policy["policy"] == "PAT's rules"));
+    assert_eq!(parts(), 0, "a finished run leaves no parts");
+
+    // The module is what the measurements give, here and replayed elsewhere, and a changed one is found.
+    succeed(folder, &["emit", "--check", "--heuristics", "heuristics"]);
+    let file = measurements(folder);
+    let module = folder.join(outputs["module"].as_str().unwrap());
+    let replayed = succeed(folder, &["replay", file.to_str().unwrap(), "--out", "replayed", "--json"]);
+    let replayed: serde_json::Value = serde_json::from_str(&replayed).unwrap();
+    let again = std::fs::read(folder.join(replayed["module"].as_str().unwrap())).unwrap();
+    assert_eq!(again, std::fs::read(&module).unwrap(), "a replay gives the same module to the byte");
+    std::fs::write(&module, [&again[..], b"// changed\n"].concat()).unwrap();
+    let difference = fail(folder, &["emit", "--check", "--heuristics", "heuristics"], 3);
+    assert!(difference.contains(module.file_name().unwrap().to_str().unwrap()), "{difference}");
+    succeed(folder, &["emit", "--heuristics", "heuristics"]);
+    succeed(folder, &["emit", "--check", "--heuristics", "heuristics"]);
+
+    let report = succeed(folder, &["report", file.to_str().unwrap(), "--output", "again.html"]);
+    assert_eq!(report.trim(), "again.html");
+    let fitted = succeed(folder, &["fit", file.to_str().unwrap(), "--json"]);
+    let fitted: serde_json::Value = serde_json::from_str(&fitted).unwrap();
+    assert!(fitted["fit"]["tree"].is_object());
+
+    // Shards are measured apart and united.
+    let shard = |part: &str| {
+        let out = format!("shard{}", &part[..1]);
+        let path = succeed(folder, &["tune", "packs.yaml", "--budget", "3", "--shard", part, "--out", &out]);
+        folder.join(path.trim()).to_str().unwrap().to_owned()
+    };
+    let (first, second) = (shard("1/2"), shard("2/2"));
+    let united = succeed(folder, &["replay", &first, &second, "--out", "united", "--json"]);
+    let united: serde_json::Value = serde_json::from_str(&united).unwrap();
+    assert!(folder.join(united["report"].as_str().unwrap()).is_file());
+
+    // A file that was cut off is named, not believed.
+    let bytes = std::fs::read(&file).unwrap();
+    std::fs::write(folder.join("cut.parquet"), &bytes[..bytes.len() / 2]).unwrap();
+    assert!(fail(folder, &["report", "cut.parquet"], 1).contains("cut.parquet: not a complete Parquet file"));
+}
+
+#[test]
+fn a_bad_scenario_is_refused_before_anything_is_measured() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("bad.yaml"), "name: t\ntress: ['1_32']\n").unwrap();
+    let error = fail(folder.path(), &["tune", "bad.yaml"], 1);
+    assert!(error.contains("bad.yaml:2:") && error.contains("did you mean `trees`?"), "{error}");
+    assert!(!folder.path().join("tilewright-out").exists());
+}
+
+#[test]
+fn foreign_costs_are_fitted() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut csv = String::from("rows,kv_len,a,b\n");
+    for i in 0..40 {
+        let (rows, kv_len) = (1 << (i % 8), 64 << (i % 5));
+        csv +=
+            &if rows <= 8 { format!("{rows},{kv_len},1.0,2.0\n") } else { format!("{rows},{kv_len},,1.5\n") };
+    }
+    std::fs::write(folder.path().join("costs.csv"), csv).unwrap();
+    insta::assert_snapshot!(succeed(folder.path(), &["fit", "--costs", "costs.csv"]));
+    let error = fail(folder.path(), &["fit", "--costs", "costs.csv", "--features", "cols"], 1);
+    assert!(error.contains("no column `cols`") && error.contains("rows, kv_len, a, b"), "{error}");
+}
+
+#[test]
+fn data_goes_to_stdout_and_is_json_where_asked() {
+    let folder = tempfile::tempdir().unwrap();
+    for arguments in [&["devices", "--json"][..], &["space", "--json"]] {
+        let rows: serde_json::Value = serde_json::from_str(&succeed(folder.path(), arguments)).unwrap();
+        assert!(!rows.as_array().unwrap().is_empty());
+    }
+    let checks = run(folder.path(), &["doctor", "--json"]);
+    // 3 says that something is to be mended, a busy machine for example.
+    assert!(matches!(checks.status.code(), Some(0 | 3)));
+    let checks: serde_json::Value = serde_json::from_slice(&checks.stdout).unwrap();
+    assert!(checks.as_array().unwrap().iter().all(|check| check["name"].is_string()));
+    assert!(succeed(folder.path(), &["space", "--head-dim", "64"]).contains("feasible"));
+    assert!(succeed(folder.path(), &["completions", "bash"]).contains("tilewright"));
+}
+
+#[test]
+fn usage_errors_and_help_are_as_documented() {
+    let folder = tempfile::tempdir().unwrap();
+    for arguments in [
+        &["tune", "--shard", "3/2"][..],
+        &["fit"],
+        &["tune", "--portfolio", "17"],
+        &["nonsense"],
+        &["space", "--dtype", "f8"],
+    ] {
+        fail(folder.path(), arguments, 2);
+    }
+    insta::assert_snapshot!(succeed(folder.path(), &["--help"]));
+    let missing = fail(folder.path(), &["report", "none.parquet"], 1);
+    assert!(missing.contains("none.parquet: cannot read"), "{missing}");
+    let nowhere = fail(folder.path(), &["emit", "--check"], 1);
+    assert!(nowhere.contains("--heuristics"), "{nowhere}");
+}
