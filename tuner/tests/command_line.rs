@@ -111,9 +111,13 @@ fn a_run_that_is_stopped_goes_on_and_ends_with_module_measurements_and_report() 
     let module = folder.join(outputs["module"].as_str().unwrap());
     let replayed = succeed(folder, &["replay", file.to_str().unwrap(), "--out", "replayed", "--json"]);
     let replayed: serde_json::Value = serde_json::from_str(&replayed).unwrap();
-    let again = std::fs::read(folder.join(replayed["module"].as_str().unwrap())).unwrap();
-    assert_eq!(again, std::fs::read(&module).unwrap(), "a replay gives the same module to the byte");
-    std::fs::write(&module, [&again[..], b"// changed\n"].concat()).unwrap();
+    let again = std::fs::read_to_string(folder.join(replayed["module"].as_str().unwrap())).unwrap();
+    assert_eq!(
+        again,
+        std::fs::read_to_string(&module).unwrap(),
+        "a replay gives the same module to the byte"
+    );
+    std::fs::write(&module, again + "// changed\n").unwrap();
     let difference = fail(folder, &["emit", "--check", "--heuristics", "heuristics"], 3);
     assert!(difference.contains(module.file_name().unwrap().to_str().unwrap()), "{difference}");
     succeed(folder, &["emit", "--heuristics", "heuristics"]);

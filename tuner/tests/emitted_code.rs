@@ -31,7 +31,7 @@ fn leaf(portfolio: usize) -> impl Strategy<Value = TreeModel> {
 
 fn tree(portfolio: usize) -> impl Strategy<Value = TreeModel> {
     leaf(portfolio).prop_recursive(5, 32, 2, |inner| {
-        let threshold = prop_oneof![0u32..40, Just(u32::MAX), Just(0)];
+        let threshold = prop_oneof![0u32..40, Just(u32::MAX - 1), Just(0)];
         (0..PackShape::COUNT, threshold, inner.clone(), inner).prop_map(|(feature, threshold, low, high)| {
             TreeModel::Split { feature, threshold, low: Box::new(low), high: Box::new(high) }
         })

@@ -60,11 +60,16 @@ fn cost(problem: &Problem, tree: &Grown) -> f64 {
 }
 
 fn rows_of(tree: &Grown) -> Vec<u32> {
-    let mut places = Vec::new();
-    collect(tree, &mut places);
-    let mut rows: Vec<u32> = places.into_iter().flatten().copied().collect();
+    let mut rows = Vec::new();
+    collect_rows(tree, &mut rows);
     rows.sort_unstable();
     rows
+}
+
+fn collect_rows(tree: &Grown, rows: &mut Vec<u32>) {
+    let mut places = Vec::new();
+    collect(tree, &mut places);
+    rows.extend(places.into_iter().flatten());
 }
 
 fn collect<'a>(tree: &'a Grown, places: &mut Vec<&'a [u32]>) {
@@ -84,8 +89,8 @@ fn leaves(tree: &Grown) -> usize {
     }
 }
 
-/// From the bottom up: a subtree becomes a leaf if it saves less than the price of its further leaves, or if one side of its question
-/// has too few rows to tell.
+/// From the bottom up: a question is left out if it saves less than the price of its further leaves, or if one side of it has too few
+/// rows to tell.
 fn prune(problem: &Problem, tree: &mut Grown, price: f64, min_rows: usize) {
     if let Grown::Split { low, high, .. } = tree {
         prune(problem, low, price, min_rows);
@@ -93,11 +98,35 @@ fn prune(problem: &Problem, tree: &mut Grown, price: f64, min_rows: usize) {
         let few = [&**low, &**high]
             .into_iter()
             .any(|side| matches!(side, Grown::Leaf(rows) if rows.len() < min_rows));
-        let rows = rows_of(tree);
-        let saved = leaf_cost(problem, &rows) - cost(problem, tree);
-        if few || saved <= price * (leaves(tree) - 1) as f64 {
-            *tree = Grown::Leaf(rows);
+        // Without the question: one leaf, or either side for all rows.
+        let mut rows = Vec::new();
+        collect_rows(low, &mut rows);
+        collect_rows(high, &mut rows);
+        rows.sort_unstable();
+        let simpler =
+            [Grown::Leaf(rows.clone()), regrow(problem, low, rows.clone()), regrow(problem, high, rows)];
+        let worth = |tree: &Grown| cost(problem, tree) + price * leaves(tree) as f64;
+        let least =
+            simpler.into_iter().min_by(|a, b| worth(a).total_cmp(&worth(b)).then(leaves(a).cmp(&leaves(b))));
+        if let Some(least) = least.filter(|least| few || worth(least) <= worth(tree)) {
+            *tree = least;
         }
+    }
+}
+
+/// The same questions for other rows; those that all of them answer alike are left out.
+fn regrow(problem: &Problem, tree: &Grown, rows: Vec<u32>) -> Grown {
+    let Grown::Split { feature, bin, low, high } = tree else { return Grown::Leaf(rows) };
+    let (below, above) = partition(problem, &rows, *feature, *bin);
+    match (below.is_empty(), above.is_empty()) {
+        (true, _) => regrow(problem, high, above),
+        (_, true) => regrow(problem, low, below),
+        _ => Grown::Split {
+            feature: *feature,
+            bin: *bin,
+            low: Box::new(regrow(problem, low, below)),
+            high: Box::new(regrow(problem, high, above)),
+        },
     }
 }
 

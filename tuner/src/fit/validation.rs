@@ -40,7 +40,8 @@ const FITTED: &str = "selector";
 const ORACLE_OF_PORTFOLIO: &str = "portfolio's oracle";
 const BEST_SINGLE: &str = "best single tile";
 const PAT: &str = "PAT's rules";
-const CART: &str = "winner-label CART";
+/// Name of the label tree among the policies.
+pub const CART: &str = "winner-label CART";
 
 /// Fits everything to all folds but one and judges it on that one, for each fold. Rows of one group stay together, and groups go to
 /// folds in turn, so that the same table is always divided alike.

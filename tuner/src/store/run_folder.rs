@@ -89,6 +89,11 @@ impl RunFolder {
         }
     }
 
+    /// Everything measured so far as the finished file will hold it: one row a choice and workload.
+    pub fn united_rows(&self) -> Vec<Measurement> {
+        coalesce(self.rows.clone())
+    }
+
     /// Everything measured so far, in order.
     pub fn rows(&self) -> &[Measurement] {
         &self.rows

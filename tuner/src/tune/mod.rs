@@ -76,14 +76,14 @@ pub fn tune(
     }
 
     let kept = || format!("{}: the measurements are kept", folder.display());
-    let portfolio = Analysis::first_portfolio(run.rows(), &arguments.fit).with_context(kept)?;
+    let portfolio = Analysis::first_portfolio(&run.united_rows(), &arguments.fit).with_context(kept)?;
     let deadline = begin + budget.mul_f64(PORTFOLIO_UNTIL);
     let packs = &workloads.packs;
     if !refine_packs(bench, packs, &portfolio, &verified, &mut run, deadline, progress, interrupt)? {
         return stopped(&folder);
     }
     progress.note("fitting the selector");
-    let analysis = Analysis::of(run.provenance(), run.rows(), &arguments.fit).with_context(kept)?;
+    let analysis = Analysis::of(run.provenance(), &run.united_rows(), &arguments.fit).with_context(kept)?;
     let policies = BatchPolicies::of(&analysis);
     let deadline = begin + budget;
     if !measure_batches(

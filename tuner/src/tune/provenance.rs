@@ -49,10 +49,10 @@ mod tests {
 
     #[test]
     fn the_command_can_be_pasted_into_a_shell() {
-        let arguments = ["/somewhere/tilewright", "tune", "my file.yaml", "--budget=5"];
+        let arguments = ["/somewhere/tilewright", "tune", "my file.yaml", "--budget", "5"];
         assert_eq!(
             command(arguments.map(str::to_owned).into_iter()),
-            "tilewright tune 'my file.yaml' --budget=5"
+            "tilewright tune 'my file.yaml' --budget 5"
         );
     }
 }
