@@ -1,6 +1,11 @@
 //! Selectors emitted from measurements, one module a device. Written by `tilewright emit`; do not edit.
 
+mod cpu_amd_epyc_x_2_threads_x86_64_avx2;
+
 use crate::Selector;
 
 /// Every emitted selector.
-pub static SELECTORS: &[&Selector] = &[];
+#[rustfmt::skip]
+pub static SELECTORS: &[&Selector] = &[
+    &cpu_amd_epyc_x_2_threads_x86_64_avx2::SELECTOR,
+];
