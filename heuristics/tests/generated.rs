@@ -18,7 +18,7 @@ impl Shapes {
     }
 
     fn shape(&mut self) -> PackShape {
-        let inside = self.number() % 2 == 0;
+        let inside = self.number().is_multiple_of(2);
         let (min, max) = (self.domain.min.values(), self.domain.max.values());
         let mut values = [0; PackShape::COUNT];
         for (i, value) in values.iter_mut().enumerate() {

@@ -92,13 +92,11 @@ impl Layout {
             return Err(format!("{} requests are more than {MAX_REQUESTS}", self.requests.len()));
         }
         for node in &self.nodes {
-            if let Some(parent) = node.parent.map(|parent| self.nodes[parent as usize]) {
-                if !parent.tokens.is_multiple_of(page_size) {
-                    return Err(format!(
-                        "a shared prefix of {} tokens does not fill whole pages of {page_size}; use a multiple of the page size",
-                        parent.tokens
-                    ));
-                }
+            let parent = node.parent.map(|parent| self.nodes[parent as usize].tokens);
+            if let Some(tokens) = parent.filter(|tokens| !tokens.is_multiple_of(page_size)) {
+                return Err(format!(
+                    "a shared prefix of {tokens} tokens does not fill whole pages of {page_size}; use a multiple of the page size"
+                ));
             }
         }
         let longest = self.seq_lens().into_iter().max().unwrap_or(0);

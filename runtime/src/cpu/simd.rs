@@ -274,7 +274,7 @@ pub(super) fn exp2_and_sum(elements: &mut [f32], shift: f32) -> f32 {
     // ln(2)^k / k!
     const C: [f32; 8] = [
         1.0,
-        0.693_147_2,
+        std::f32::consts::LN_2,
         0.240_226_5,
         0.055_504_11,
         0.009_618_129,

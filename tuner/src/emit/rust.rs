@@ -32,7 +32,7 @@ fn write_module(text: &mut String, model: &SelectorModel, header: &Header) -> st
     writeln!(text)?;
     writeln!(text, "/// The selector.")?;
     writeln!(text, "#[rustfmt::skip]")?;
-    writeln!(text, "pub static SELECTOR: Selector = Selector {{")?;
+    writeln!(text, "pub(super) static SELECTOR: Selector = Selector {{")?;
     writeln!(
         text,
         "    device: Device {{ backend: Backend::{backend}, name: {:?}, capability: {:?}, units: {} }},",

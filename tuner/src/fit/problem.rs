@@ -137,7 +137,7 @@ impl Problem {
             all_thresholds.push(thresholds);
         }
         Self {
-            least: costs.iter().map(|lanes| least(lanes)).collect(),
+            least: costs.iter().map(least).collect(),
             costs,
             bins,
             thresholds: all_thresholds,

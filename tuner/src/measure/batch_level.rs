@@ -12,6 +12,9 @@ use std::time::Instant;
 use tilewright_heuristics::{PackShape, Tile, analytic};
 use tilewright_kernel_templates::Class;
 
+/// A way to choose tiles: its name, and the tile of a pack.
+type Choice<'a> = (String, Box<dyn Fn(&PackShape) -> Tile + 'a>);
+
 /// The ways to choose tiles that batches are measured under.
 #[derive(Debug)]
 pub struct BatchPolicies<'a> {
@@ -30,9 +33,9 @@ impl<'a> BatchPolicies<'a> {
     }
 
     /// The choices for one class of kernels: name, and the tile of a pack.
-    fn choices<'b>(&'b self, feasible: &'b [Tile]) -> Vec<(String, Box<dyn Fn(&PackShape) -> Tile + 'b>)> {
+    fn choices<'b>(&'b self, feasible: &'b [Tile]) -> Vec<Choice<'b>> {
         let model = &self.analysis.model;
-        let mut choices: Vec<(String, Box<dyn Fn(&PackShape) -> Tile + 'b>)> = vec![
+        let mut choices: Vec<Choice<'b>> = vec![
             (SELECTOR.to_owned(), Box::new(|shape| model.choose(shape))),
             (
                 PAT_RULES.to_owned(),

@@ -221,7 +221,7 @@ impl Bench for CpuBench {
         format!(
             "Each sample reads other pages of a pool: between two reads of a page at least {} MB of other pages are read, \
              {REUSE_DISTANCE} times the last-level cache. Queries, outputs and plans stay warm, as in a decode loop.",
-            REUSE_DISTANCE * llc_bytes(&self.host.limits) >> 20
+            (REUSE_DISTANCE * llc_bytes(&self.host.limits)) >> 20
         )
     }
 
