@@ -92,9 +92,9 @@ impl<E: Element> WithSimd for Pass<'_, E> {
             let padded = tokens.next_multiple_of(16).min(n);
             for (block, offsets) in offsets.chunks(KV_BLOCK).enumerate() {
                 let first = block * KV_BLOCK;
-                let fetch = |token| reader.prefetch(cache.keys, ahead_begin, ahead_end, first + token);
+                reader.prefetch(cache.keys, ahead_begin, ahead_end, first);
                 let (keys, at) = reader.rows(cache.keys, offsets, wide, contiguous);
-                simd::scores(simd, queries, keys, at, head_dim, &mut scores[first..], n, fetch);
+                simd::scores(simd, queries, keys, at, head_dim, &mut scores[first..], n);
             }
             for row in 0..rows {
                 let scores = &mut scores[row * n..][..padded];
@@ -120,9 +120,9 @@ impl<E: Element> WithSimd for Pass<'_, E> {
             }
             for (block, offsets) in offsets.chunks(KV_BLOCK).enumerate() {
                 let first = block * KV_BLOCK;
-                let fetch = |token| reader.prefetch(cache.values, ahead_begin, ahead_end, first + token);
+                reader.prefetch(cache.values, ahead_begin, ahead_end, first);
                 let (values, at) = reader.rows(cache.values, offsets, wide, contiguous);
-                simd::accumulate(simd, &scores[first..], n, values, at, head_dim, accumulators, fetch);
+                simd::accumulate(simd, &scores[first..], n, values, at, head_dim, accumulators);
             }
             begin = end;
         }
@@ -200,11 +200,11 @@ impl<E: Element> Reader<'_, E> {
         (wide, &contiguous[..offsets.len()])
     }
 
-    /// Asks for the vector of the `token`-th token from `begin` on, if it lies before `end`.
+    /// Asks for a block of vectors, from the `first`-th token after `begin` on, as far as they lie before `end`.
     #[inline(always)]
-    fn prefetch(&self, elements: &[E], begin: u32, end: u32, token: usize) {
-        let token = begin.saturating_add(token as u32);
-        if token < end {
+    fn prefetch(&self, elements: &[E], begin: u32, end: u32, first: usize) {
+        let begin = begin.saturating_add(first as u32);
+        for token in begin..begin.saturating_add(KV_BLOCK as u32).min(end) {
             let offset = self.offset(token);
             prefetch(&elements[offset..offset + self.head_dim]);
         }

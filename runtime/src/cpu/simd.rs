@@ -10,10 +10,8 @@ pub(super) const ROW_BLOCK: usize = 4;
 
 /// `scores[row][token] = q[row] . k[token]` for all rows and the tokens at `offsets` into `keys`.
 ///
-/// `queries` is `[rows, head_dim]`, `scores` is `[rows, stride]`; `head_dim` is a multiple of 16. `fetch` is called once for each
-/// token, spread over the computation: fetches in a bunch would queue up for the few buffers that a core has for them.
+/// `queries` is `[rows, head_dim]`, `scores` is `[rows, stride]`; `head_dim` is a multiple of 16.
 #[inline(always)]
-#[expect(clippy::too_many_arguments, reason = "an inner loop: its arguments are registers")]
 pub(super) fn scores<S: Simd>(
     simd: S,
     queries: &[f32],
@@ -22,30 +20,22 @@ pub(super) fn scores<S: Simd>(
     head_dim: usize,
     scores: &mut [f32],
     stride: usize,
-    fetch: impl Fn(usize) + Copy,
 ) {
     let rows = queries.len() / head_dim;
     let mut row = 0;
     while row < rows {
         let (q, s) = (&queries[row * head_dim..], &mut scores[row * stride..]);
-        // The first rows fetch what comes next; the others find it on its way.
-        let fetch = move |token| {
-            if row == 0 {
-                fetch(token);
-            }
-        };
         match rows - row {
-            1 => score_rows::<S, 1, 4>(simd, q, keys, offsets, head_dim, s, stride, fetch),
-            2 => score_rows::<S, 2, 4>(simd, q, keys, offsets, head_dim, s, stride, fetch),
-            3 => score_rows::<S, 3, 2>(simd, q, keys, offsets, head_dim, s, stride, fetch),
-            _ => score_rows::<S, ROW_BLOCK, 2>(simd, q, keys, offsets, head_dim, s, stride, fetch),
+            1 => score_rows::<S, 1, 4>(simd, q, keys, offsets, head_dim, s, stride),
+            2 => score_rows::<S, 2, 4>(simd, q, keys, offsets, head_dim, s, stride),
+            3 => score_rows::<S, 3, 2>(simd, q, keys, offsets, head_dim, s, stride),
+            _ => score_rows::<S, ROW_BLOCK, 2>(simd, q, keys, offsets, head_dim, s, stride),
         }
         row += ROW_BLOCK;
     }
 }
 
 #[inline(always)]
-#[expect(clippy::too_many_arguments, reason = "an inner loop: its arguments are registers")]
 fn score_rows<S: Simd, const R: usize, const T: usize>(
     simd: S,
     queries: &[f32],
@@ -54,7 +44,6 @@ fn score_rows<S: Simd, const R: usize, const T: usize>(
     head_dim: usize,
     scores: &mut [f32],
     stride: usize,
-    fetch: impl Fn(usize),
 ) {
     let mut q: [&[S::f32s]; R] = [&[]; R];
     for (r, q) in q.iter_mut().enumerate() {
@@ -63,9 +52,6 @@ fn score_rows<S: Simd, const R: usize, const T: usize>(
     let blocks = offsets.chunks_exact(T);
     let rest = blocks.remainder();
     for (b, block) in blocks.enumerate() {
-        for t in 0..T {
-            fetch(b * T + t);
-        }
         let dots = dot_block::<S, R, T>(simd, &q, keys, block, head_dim);
         for r in 0..R {
             for t in 0..T {
@@ -74,7 +60,6 @@ fn score_rows<S: Simd, const R: usize, const T: usize>(
         }
     }
     for (i, offset) in rest.iter().enumerate() {
-        fetch(offsets.len() - rest.len() + i);
         let dots = dot_block::<S, R, 1>(simd, &q, keys, std::slice::from_ref(offset), head_dim);
         for r in 0..R {
             scores[r * stride + offsets.len() - rest.len() + i] = dots[r][0];
@@ -117,9 +102,8 @@ fn dot_block<S: Simd, const R: usize, const T: usize>(
 
 /// `accumulators[row] += sum over tokens of weights[row][token] * v[token]`.
 ///
-/// `accumulators` is `[rows, head_dim]`, `weights` is `[rows, stride]`. `fetch` is called as by [`scores`].
+/// `accumulators` is `[rows, head_dim]`, `weights` is `[rows, stride]`.
 #[inline(always)]
-#[expect(clippy::too_many_arguments, reason = "an inner loop: its arguments are registers")]
 pub(super) fn accumulate<S: Simd>(
     simd: S,
     weights: &[f32],
@@ -128,22 +112,16 @@ pub(super) fn accumulate<S: Simd>(
     offsets: &[usize],
     head_dim: usize,
     accumulators: &mut [f32],
-    fetch: impl Fn(usize) + Copy,
 ) {
     let rows = accumulators.len() / head_dim;
     let mut row = 0;
     while row < rows {
         let (w, a) = (&weights[row * stride..], &mut accumulators[row * head_dim..]);
-        let fetch = move |token| {
-            if row == 0 {
-                fetch(token);
-            }
-        };
         match rows - row {
-            1 => accumulate_rows::<S, 1, 8>(simd, w, stride, values, offsets, head_dim, a, fetch),
-            2 => accumulate_rows::<S, 2, 4>(simd, w, stride, values, offsets, head_dim, a, fetch),
-            3 => accumulate_rows::<S, 3, 2>(simd, w, stride, values, offsets, head_dim, a, fetch),
-            _ => accumulate_rows::<S, ROW_BLOCK, 2>(simd, w, stride, values, offsets, head_dim, a, fetch),
+            1 => accumulate_rows::<S, 1, 8>(simd, w, stride, values, offsets, head_dim, a),
+            2 => accumulate_rows::<S, 2, 4>(simd, w, stride, values, offsets, head_dim, a),
+            3 => accumulate_rows::<S, 3, 2>(simd, w, stride, values, offsets, head_dim, a),
+            _ => accumulate_rows::<S, ROW_BLOCK, 2>(simd, w, stride, values, offsets, head_dim, a),
         }
         row += ROW_BLOCK;
     }
@@ -151,7 +129,6 @@ pub(super) fn accumulate<S: Simd>(
 
 /// `R` rows, `C` vectors of the head dimension at a time; what is left goes one vector at a time.
 #[inline(always)]
-#[expect(clippy::too_many_arguments, reason = "an inner loop: its arguments are registers")]
 fn accumulate_rows<S: Simd, const R: usize, const C: usize>(
     simd: S,
     weights: &[f32],
@@ -160,46 +137,15 @@ fn accumulate_rows<S: Simd, const R: usize, const C: usize>(
     offsets: &[usize],
     head_dim: usize,
     accumulators: &mut [f32],
-    fetch: impl Fn(usize) + Copy,
 ) {
     let lanes = size_of::<S::f32s>() / size_of::<f32>();
     let mut column = 0;
     while column + C * lanes <= head_dim {
-        let fetch = move |token| {
-            if column == 0 {
-                fetch(token);
-            }
-        };
-        accumulate_block::<S, R, C>(
-            simd,
-            weights,
-            stride,
-            values,
-            offsets,
-            head_dim,
-            column,
-            accumulators,
-            fetch,
-        );
+        accumulate_block::<S, R, C>(simd, weights, stride, values, offsets, head_dim, column, accumulators);
         column += C * lanes;
     }
     while column < head_dim {
-        let fetch = move |token| {
-            if column == 0 {
-                fetch(token);
-            }
-        };
-        accumulate_block::<S, R, 1>(
-            simd,
-            weights,
-            stride,
-            values,
-            offsets,
-            head_dim,
-            column,
-            accumulators,
-            fetch,
-        );
+        accumulate_block::<S, R, 1>(simd, weights, stride, values, offsets, head_dim, column, accumulators);
         column += lanes;
     }
 }
@@ -215,7 +161,6 @@ fn accumulate_block<S: Simd, const R: usize, const C: usize>(
     head_dim: usize,
     column: usize,
     accumulators: &mut [f32],
-    fetch: impl Fn(usize),
 ) {
     let width = C * size_of::<S::f32s>() / size_of::<f32>();
     let mut sums = [[simd.splat_f32s(0.0); C]; R];
@@ -228,7 +173,6 @@ fn accumulate_block<S: Simd, const R: usize, const C: usize>(
         *row = &weights[r * stride..][..offsets.len()];
     }
     for (t, &offset) in offsets.iter().enumerate() {
-        fetch(t);
         let v = S::as_simd_f32s(&values[offset + column..offset + column + width]).0;
         let v: &[S::f32s; C] = v[..C].try_into().expect("the slice has C vectors");
         for r in 0..R {
@@ -343,9 +287,9 @@ mod tests {
         fn run<S: Simd>(self, simd: S) {
             let Self { left, right, offsets, head_dim, out, stride, scores: qk } = self;
             if qk {
-                scores(simd, left, right, offsets, head_dim, out, stride, |_| ());
+                scores(simd, left, right, offsets, head_dim, out, stride);
             } else {
-                accumulate(simd, left, stride, right, offsets, head_dim, out, |_| ());
+                accumulate(simd, left, stride, right, offsets, head_dim, out);
             }
         }
     }
