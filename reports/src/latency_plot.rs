@@ -19,14 +19,17 @@ pub(crate) fn latency_plot(data: &ReportData) -> Option<String> {
         .map(|scenario| (scenario, ratios(scenario)))
         .filter(|(_, ratios)| !ratios.is_empty())
         .collect();
-    let largest = rows.iter().flat_map(|(_, ratios)| ratios).map(|(_, ratio)| *ratio).fold(1.0, f64::max);
+    let every = || rows.iter().flat_map(|(_, ratios)| ratios).map(|(_, ratio)| *ratio);
+    let largest = every().fold(1.0, f64::max);
+    // A time below the limit means a wrong limit: it must be seen, not drawn over the names.
+    let smallest = every().fold(1.0, f64::min);
     if rows.is_empty() {
         return None;
     }
     let height = rows.len() as u32 * ROW_HEIGHT + 70;
     let mut svg = String::new();
-    draw(&mut svg, &rows, largest, height).ok()?;
-    Some(themed(&svg))
+    draw(&mut svg, &rows, (smallest, largest), height).ok()?;
+    Some(themed(&svg, "Time over limit of each batch"))
 }
 
 /// Time over limit of each shown way.
@@ -42,7 +45,7 @@ fn ratios(scenario: &ScenarioResult) -> Vec<(usize, f64)> {
 fn draw(
     svg: &mut String,
     rows: &[(&ScenarioResult, Vec<(usize, f64)>)],
-    largest: f64,
+    (smallest, largest): (f64, f64),
     height: u32,
 ) -> Result<(), Box<dyn std::error::Error>> {
     let root = SVGBackend::with_string(svg, (WIDTH, height)).into_drawing_area();
@@ -52,7 +55,7 @@ fn draw(
         .margin(8)
         .x_label_area_size(40)
         .y_label_area_size(NAMES_WIDTH)
-        .build_cartesian_2d((0.8f64..largest * 1.15).log_scale(), -0.5f64..count as f64 - 0.5)?;
+        .build_cartesian_2d((smallest * 0.8..largest * 1.15).log_scale(), -0.5f64..count as f64 - 0.5)?;
     let name = |y: &f64| {
         let row = rows.get(count - 1 - (y.round().max(0.0) as usize).min(count - 1));
         row.map_or(String::new(), |(scenario, _)| shortened(&scenario.name))

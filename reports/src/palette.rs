@@ -13,11 +13,13 @@ pub(crate) const FAINT: RGBColor = RGBColor(1, 2, 4);
 pub(crate) const SERIES: [RGBColor; 4] =
     [RGBColor(1, 3, 1), RGBColor(1, 3, 2), RGBColor(1, 3, 3), RGBColor(1, 3, 4)];
 
-/// Puts the styles' variables in place of the placeholders.
-pub(crate) fn themed(svg: &str) -> String {
+/// Puts the styles' variables in place of the placeholders, and names the picture for those who do not see it.
+/// The title stands in an attribute as it is: without `"`, `<` and `&`.
+pub(crate) fn themed(svg: &str, title: &str) -> String {
+    let svg = svg.replacen("<svg ", &format!("<svg role=\"img\" aria-label=\"{title}\" "), 1);
     let names = ["--series-1", "--series-2", "--series-3", "--series-4"];
     let pairs = [(INK, "--ink"), (FAINT, "--line")].into_iter().chain(SERIES.into_iter().zip(names));
-    pairs.fold(svg.to_owned(), |svg, (colour, name)| {
+    pairs.fold(svg, |svg, (colour, name)| {
         let RGBColor(r, g, b) = colour;
         svg.replace(&format!("#{r:02X}{g:02X}{b:02X}"), &format!("var({name})"))
     })

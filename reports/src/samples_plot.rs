@@ -22,7 +22,7 @@ pub(crate) fn races(data: &ReportData) -> Vec<Race> {
             let mut timed: Vec<&TileResult> = workload
                 .tiles
                 .iter()
-                .filter(|tile| tile.samples_us.len() >= 3 && tile.median_us.is_some_and(f64::is_finite))
+                .filter(|tile| finite(tile).count() >= 3 && tile.median_us.is_some_and(f64::is_finite))
                 .collect();
             timed.sort_by(|a, b| a.median_us.partial_cmp(&b.median_us).unwrap_or(std::cmp::Ordering::Equal));
             let [best, next, ..] = timed.as_slice() else { return None };
@@ -45,16 +45,25 @@ pub(crate) fn races(data: &ReportData) -> Vec<Race> {
             Some(Race {
                 name: workload.name.clone(),
                 rows: shown.iter().map(label).collect(),
-                svg: themed(&svg),
+                svg: themed(&svg, "Samples of each tile, in µs"),
             })
         })
         .collect()
 }
 
+/// The samples that can be drawn.
+fn finite(tile: &TileResult) -> impl Iterator<Item = f64> + '_ {
+    tile.samples_us.iter().copied().filter(|us| us.is_finite())
+}
+
 fn draw(tiles: &[&TileResult]) -> Result<String, Box<dyn std::error::Error>> {
-    let samples = || tiles.iter().flat_map(|tile| &tile.samples_us).copied().filter(|us| us.is_finite());
-    let (low, high) = samples().fold((f64::INFINITY, 0.0f64), |(low, high), us| (low.min(us), high.max(us)));
+    let samples = tiles.iter().flat_map(|tile| finite(tile));
+    let (low, high) = samples.fold((f64::INFINITY, 0.0f64), |(low, high), us| (low.min(us), high.max(us)));
     let pad = ((high - low) * 0.05).max(low * 1e-3).max(1e-3);
+    if !(high + pad - (low - pad)).is_finite() {
+        // The plotting library looks for ticks in such a range for ever.
+        return Err("the samples span no finite range".into());
+    }
     let mut svg = String::new();
     let height = 44 + 24 * tiles.len() as u32;
     {
@@ -77,7 +86,7 @@ fn draw(tiles: &[&TileResult]) -> Result<String, Box<dyn std::error::Error>> {
             let y = (tiles.len() - 1 - index) as f64;
             let colour = SERIES[index.min(SERIES.len() - 1)];
             chart.draw_series(
-                tile.samples_us.iter().map(|&us| Circle::new((us, y), 3, colour.mix(0.7).filled())),
+                finite(tile).map(|us| Circle::new((us, y), 3, colour.mix(0.7).filled())),
             )?;
             if let Some(median) = tile.median_us {
                 let line = [(median, y - 0.35), (median, y + 0.35)];

@@ -89,3 +89,37 @@ fn the_file_appears_whole_and_errors_name_it() {
     let error = write(&common::sample(), &folder.path().join("taken.html")).unwrap_err().to_string();
     assert!(error.contains("taken.html: cannot write"), "{error}");
 }
+
+#[test]
+fn samples_that_span_no_finite_range_are_not_drawn() {
+    for samples in [vec![f64::NAN; 5], vec![f64::MAX, -f64::MAX, 1.0]] {
+        let mut data = common::sample();
+        for tile in data.workloads.iter_mut().flat_map(|workload| &mut workload.tiles) {
+            tile.samples_us.clone_from(&samples);
+        }
+        assert!(!render(&data).unwrap().contains("<figure class=\"race\">"));
+    }
+}
+
+#[test]
+fn a_missing_figure_stays_in_its_column_of_numbers() {
+    let mut data = common::sample();
+    data.scenarios[0].timings[0].median_us = f64::NAN;
+    assert!(render(&data).unwrap().contains("<td class=\"number\" data-key=\"\">– ± 2.00</td>"));
+}
+
+#[test]
+fn a_batch_without_the_selector_has_no_selector_figure() {
+    let mut data = common::sample();
+    data.scenarios.truncate(1);
+    data.scenarios[0].timings.remove(0);
+    let html = render(&data).unwrap();
+    assert!(html.contains("<td class=\"number\" data-key=\"\">–</td><td>heads / 8</td>"), "{html}");
+}
+
+#[test]
+fn every_picture_has_a_name() {
+    let html = render(&common::sample()).unwrap();
+    assert!(html.matches("<svg").count() > 2);
+    assert_eq!(html.matches("<svg").count(), html.matches("role=\"img\"").count());
+}

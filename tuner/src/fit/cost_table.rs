@@ -61,6 +61,9 @@ pub enum FitError {
     /// All rows count nothing.
     #[error("all weights are 0")]
     NoWeight,
+    /// The sum of the weights is beyond what a number holds.
+    #[error("the weights are too large to add; divide them all by the largest")]
+    WeightsTooLarge,
     /// An option is out of range.
     #[error("option `{name}`: {message}")]
     Option {
@@ -120,8 +123,12 @@ impl CostTable {
         for (index, row) in rows.iter().enumerate() {
             check_row(index, row, features.len(), &candidates)?;
         }
-        if rows.iter().map(|row| row.weight).sum::<f64>() <= 0.0 {
+        let weight: f64 = rows.iter().map(|row| row.weight).sum();
+        if weight <= 0.0 {
             return Err(FitError::NoWeight);
+        }
+        if weight.is_infinite() {
+            return Err(FitError::WeightsTooLarge);
         }
         Ok(Self { features, candidates, rows })
     }

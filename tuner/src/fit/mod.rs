@@ -24,7 +24,10 @@ pub use validation::{CART, PolicyRegret, Validation, cross_validate};
 
 use problem::Problem;
 use serde::Serialize;
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+/// Longer limits than this are none; the clock cannot hold the longest.
+const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// A fitted tree, and what is known of it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -63,7 +66,7 @@ pub struct Proof {
 /// Options that make no sense. A [`CostTable`] is checked when it is made.
 pub fn fit(table: &CostTable, options: &FitOptions) -> Result<Fit, FitError> {
     options.check()?;
-    let deadline = Instant::now() + options.time_limit;
+    let deadline = Instant::now() + options.time_limit.min(LONGEST);
     let regrets = problem::Regrets::of(table, options.noise);
     let portfolio = portfolio::choose(&regrets, options);
     let safe_default = portfolio::safe_default(table, &regrets);

@@ -135,6 +135,8 @@ struct Search<'a> {
 /// What became of the middle of an interval.
 struct Solved {
     cost: f64,
+    /// No tree with this first question costs less; below `cost` only if its sides were not finished.
+    lower: f64,
     below: f64,
     above: f64,
     tree: Node,
@@ -157,13 +159,15 @@ impl Search<'_> {
                 open.push(whole);
             }
         }
+        // The least that a first question already taken out of `open` may still cost: one whose sides ran out of time is not settled.
+        let mut unsettled = f64::INFINITY;
         while let Some(first) = open.peek() {
             let useful = best.cost.min(bound);
             if first.bound >= useful {
                 break;
             }
             if Instant::now() >= deadline {
-                best.lower = first.bound.min(best.cost);
+                best.lower = first.bound.min(unsettled).min(best.cost);
                 return best;
             }
             let mut batch = Vec::with_capacity(BATCH);
@@ -172,6 +176,7 @@ impl Search<'_> {
             }
             let solved = self.solve_batch(&batch, &lines, useful, threads, scratch);
             for (interval, solved) in batch.iter().zip(solved) {
+                unsettled = unsettled.min(solved.lower);
                 if solved.cost < best.cost {
                     best.cost = solved.cost;
                     best.tree = solved.tree.clone();
@@ -180,8 +185,8 @@ impl Search<'_> {
                 open.extend(halves(interval, &solved, line).into_iter().flatten());
             }
         }
-        // Whatever is still open is no better than the best tree, or of no use to the caller.
-        best.lower = open.peek().map_or(best.cost, |next| next.bound).min(best.cost);
+        // Whatever is still open is no better than the best tree, or of no use to the caller, unless time ran out inside it.
+        best.lower = open.peek().map_or(best.cost, |next| next.bound).min(unsettled).min(best.cost);
         best
     }
 
@@ -243,11 +248,18 @@ impl Search<'_> {
         let low = solve(&low_rows, useful - least_high, scratch);
         if low.lower + least_high >= useful {
             // However good the other side is, this question cannot win.
-            return Solved { cost: f64::INFINITY, below: low.lower, above: least_high, tree: Node::Leaf };
+            return Solved {
+                cost: f64::INFINITY,
+                lower: low.lower + least_high,
+                below: low.lower,
+                above: least_high,
+                tree: Node::Leaf,
+            };
         }
         let high = solve(&high_rows, useful - low.lower, scratch);
         Solved {
             cost: low.cost + high.cost,
+            lower: low.lower + high.lower,
             below: low.lower,
             above: high.lower,
             tree: Node::split(interval.feature, bin, low.tree, high.tree),

@@ -273,6 +273,29 @@ fn a_search_that_runs_out_of_time_returns_a_tree_and_a_bound() {
 }
 
 #[test]
+fn a_bound_holds_wherever_time_runs_out() {
+    // Two values a feature: all first questions are taken up at once, and time can only run out inside them.
+    let mut rng = ChaCha8Rng::seed_from_u64(6);
+    let rows = (0..3000).map(|group| {
+        let features: Vec<u64> = (0..8).map(|_| rng.random_range(0..2)).collect();
+        let best = (0..4).map(|bit| (features[2 * bit] ^ features[2 * bit + 1]) << bit).sum::<u64>();
+        let costs = (0..16).map(|c| Some(if c == best { 1.0 } else { rng.random_range(1.3..1.7) })).collect();
+        CostRow { features, costs, weight: 1.0, noise: 0.0, group }
+    });
+    let names = |prefix: &str, count: usize| (0..count).map(|i| format!("{prefix}{i}")).collect();
+    let table = CostTable::new(names("f", 8), names("c", 16), rows.collect()).unwrap();
+    let proof = |time_limit| fit(&table, &FitOptions { max_depth: 4, time_limit, ..exact() }).unwrap().proof;
+    let begin = Instant::now();
+    let optimum = proof(std::time::Duration::MAX);
+    let whole = begin.elapsed();
+    assert!(optimum.optimal);
+    for part in 0..40 {
+        let cut = proof(whole * part / 40);
+        assert!(cut.lower_bound <= optimum.objective, "{cut:?} though {optimum:?}");
+    }
+}
+
+#[test]
 fn odd_tables_are_fitted_without_panic() {
     let one = table(&[&[]], &[&[Some(1.0)]]);
     assert_eq!(fit(&one, &FitOptions::default()).unwrap().tree.leaves(), 1);
@@ -304,6 +327,8 @@ fn bad_tables_and_options_are_refused_with_their_place() {
         assert!(matches!(&error, FitError::BadCost { row: 1, candidate, .. } if candidate == "b"), "{error}");
     }
     assert!(matches!(make(vec![row(vec![Some(1.0)])]), Err(FitError::Ragged { .. })));
+    let heavy = CostRow { weight: 1e308, ..row(vec![Some(1.0), Some(1.0)]) };
+    assert_eq!(make(vec![heavy.clone(), heavy]), Err(FitError::WeightsTooLarge));
     let good = make(vec![row(vec![Some(1.0), None])]).unwrap();
     let error = fit(&good, &FitOptions { portfolio: 17, ..FitOptions::default() }).unwrap_err();
     assert!(error.to_string().contains("`portfolio`"), "{error}");
