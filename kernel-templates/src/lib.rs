@@ -6,6 +6,7 @@
 
 mod class;
 pub mod cpu;
+pub mod cuda;
 mod feasibility;
 mod limits;
 mod space;

@@ -85,9 +85,7 @@ fn draw(tiles: &[&TileResult]) -> Result<String, Box<dyn std::error::Error>> {
         for (index, tile) in tiles.iter().enumerate() {
             let y = (tiles.len() - 1 - index) as f64;
             let colour = SERIES[index.min(SERIES.len() - 1)];
-            chart.draw_series(
-                finite(tile).map(|us| Circle::new((us, y), 3, colour.mix(0.7).filled())),
-            )?;
+            chart.draw_series(finite(tile).map(|us| Circle::new((us, y), 3, colour.mix(0.7).filled())))?;
             if let Some(median) = tile.median_us {
                 let line = [(median, y - 0.35), (median, y + 0.35)];
                 chart.draw_series(LineSeries::new(line, INK.stroke_width(2)))?;

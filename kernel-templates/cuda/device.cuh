@@ -1,0 +1,92 @@
+// The machine's instructions that C++ has no words for (compute capability 8.0 and up). `emulation.hpp` has the same names.
+#pragma once
+#include "types.cuh"
+
+#define TILEWRIGHT_DEVICE __device__ __forceinline__
+
+namespace tilewright {
+
+constexpr u32 FULL_WARP = 0xffffffffu;
+
+TILEWRIGHT_DEVICE float negative_infinity() { return __int_as_float(0xff800000); }
+TILEWRIGHT_DEVICE u32 thread_index() { return threadIdx.x; }
+TILEWRIGHT_DEVICE u32 block_index() { return blockIdx.x; }
+TILEWRIGHT_DEVICE u32 block_count() { return gridDim.x; }
+TILEWRIGHT_DEVICE void barrier() { __syncthreads(); }
+
+// Dynamic shared memory of the CTA.
+TILEWRIGHT_DEVICE u8 *shared_memory() {
+  extern __shared__ __align__(128) u8 memory[];
+  return memory;
+}
+
+// Address of shared memory as the instructions below take it.
+TILEWRIGHT_DEVICE u32 shared_address(const void *pointer) { return static_cast<u32>(__cvta_generic_to_shared(pointer)); }
+
+// Copies 16 bytes to shared memory on their way past the registers and the first-level cache; zeros where `valid` is false.
+// They may be read after `copy_async_wait` and a barrier.
+TILEWRIGHT_DEVICE void copy_async_16(u32 target, const void *source, bool valid) {
+  const u32 bytes = valid ? 16 : 0;
+  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(target), "l"(source), "r"(bytes) : "memory");
+}
+TILEWRIGHT_DEVICE void copy_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int PENDING> TILEWRIGHT_DEVICE void copy_async_wait() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
+}
+
+// Four 8x8 matrices of 16-bit elements; lane 8 i + r names row r of matrix i.
+TILEWRIGHT_DEVICE void load_matrices(u32 (&to)[4], u32 row_address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+               : "r"(row_address)
+               : "memory");
+}
+TILEWRIGHT_DEVICE void load_matrices_transposed(u32 (&to)[4], u32 row_address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+               : "r"(row_address)
+               : "memory");
+}
+
+// sum[16, 8] += a[16, 16] * b[16, 8], spread over the warp.
+TILEWRIGHT_DEVICE void multiply_add(F16, float (&sum)[4], const u32 (&a)[4], u32 b0, u32 b1) {
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+TILEWRIGHT_DEVICE void multiply_add(Bf16, float (&sum)[4], const u32 (&a)[4], u32 b0, u32 b1) {
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+// Two numbers rounded to 16 bits each, the first in the lower half.
+TILEWRIGHT_DEVICE u32 narrow(F16, float low, float high) {
+  u32 pair;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+  return pair;
+}
+TILEWRIGHT_DEVICE u32 narrow(Bf16, float low, float high) {
+  u32 pair;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+  return pair;
+}
+
+// One instruction, unlike the comparison that `types.cuh` has for other types.
+TILEWRIGHT_DEVICE float larger(float a, float b) { return fmaxf(a, b); }
+
+TILEWRIGHT_DEVICE float exp2_fast(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+TILEWRIGHT_DEVICE float log2_fast(float x) {
+  float y;
+  asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+TILEWRIGHT_DEVICE float from_lane_xor(float value, u32 mask) { return __shfl_xor_sync(FULL_WARP, value, mask); }
+TILEWRIGHT_DEVICE i32 from_lane_xor(i32 value, u32 mask) { return __shfl_xor_sync(FULL_WARP, value, mask); }
+
+} // namespace tilewright

@@ -1,0 +1,9 @@
+// What the kernels need of a machine: a GPU's instructions, or their emulation on a host.
+#pragma once
+#include "types.cuh"
+
+#ifdef __CUDACC__
+#include "device.cuh"
+#else
+#include "emulation.hpp"
+#endif

@@ -1,0 +1,25 @@
+// Types that all sources share. No header of the toolkit or of the host is needed.
+#pragma once
+
+namespace tilewright {
+
+using u8 = unsigned char;
+using u16 = unsigned short;
+using u32 = unsigned int;
+using u64 = unsigned long long;
+using i32 = int;
+using i64 = long long;
+
+// Element types of Q, K, V and the output. Accumulation is always f32.
+struct F16 {};
+struct Bf16 {};
+
+constexpr float LOG2_E = 1.4426950408889634f;
+constexpr float LN_2 = 0.6931471805599453f;
+
+constexpr u32 divide_up(u32 value, u32 by) { return (value + by - 1) / by; }
+constexpr u32 round_up(u32 value, u32 to) { return divide_up(value, to) * to; }
+template <class T> constexpr T larger(T a, T b) { return a > b ? a : b; }
+template <class T> constexpr T smaller(T a, T b) { return a < b ? a : b; }
+
+} // namespace tilewright

@@ -1,0 +1,170 @@
+//! Variants of the kernels: what is compiled in, and the few lines that instantiate the templates in `cuda/`.
+
+use crate::Class;
+use tilewright_heuristics::{Dtype, Tile};
+
+/// Options of the attention itself that are compiled into a kernel.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct AttentionOptions {
+    /// A row sees its last tokens only.
+    pub window: bool,
+    /// Logits are bounded by a scaled tanh.
+    pub softcap: bool,
+    /// Every row has a logit beside its tokens.
+    pub sinks: bool,
+}
+
+impl AttentionOptions {
+    /// Every combination.
+    pub fn all() -> impl Iterator<Item = Self> {
+        (0..8u8).map(|bits| Self { window: bits & 1 != 0, softcap: bits & 2 != 0, sinks: bits & 4 != 0 })
+    }
+
+    /// A suffix for names; empty without options.
+    fn suffix(self) -> String {
+        let names = [(self.window, "_window"), (self.softcap, "_softcap"), (self.sinks, "_sinks")];
+        names.into_iter().filter(|(on, _)| *on).map(|(_, name)| name).collect()
+    }
+}
+
+/// Tokens of a window, bound of the logits and sinks are given at each launch; whether they exist is compiled in.
+const SOURCES: [(&str, &str); 7] = [
+    ("types.cuh", include_str!("../../cuda/types.cuh")),
+    ("prelude.cuh", include_str!("../../cuda/prelude.cuh")),
+    ("device.cuh", include_str!("../../cuda/device.cuh")),
+    ("arguments.cuh", include_str!("../../cuda/arguments.cuh")),
+    ("decode.cuh", include_str!("../../cuda/decode.cuh")),
+    ("merge.cuh", include_str!("../../cuda/merge.cuh")),
+    ("probe.cuh", include_str!("../../cuda/probe.cuh")),
+];
+
+/// The sources that a kernel may include, by name. They need no header of the toolkit.
+pub const fn sources() -> &'static [(&'static str, &'static str)] {
+    &SOURCES
+}
+
+/// Hash of all sources.
+pub fn source_hash() -> String {
+    let mut hasher = blake3::Hasher::new();
+    for (name, text) in sources() {
+        hasher.update(name.as_bytes()).update(&(text.len() as u64).to_le_bytes()).update(text.as_bytes());
+    }
+    hasher.finalize().to_hex()[..16].to_owned()
+}
+
+/// A kernel that can be compiled and launched.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Kernel {
+    /// The name of its entry point.
+    pub name: String,
+    /// What instantiates it.
+    pub text: String,
+    /// Threads of a CTA.
+    pub threads: u32,
+    /// Dynamic shared memory of a CTA in bytes.
+    pub shared_bytes: u32,
+    /// The C++ type whose `run` it calls, for other instantiations of the same template.
+    pub template: String,
+}
+
+/// Warps that share a row in a merge: one for the usual few partials, four for rows with many.
+pub const MERGE_WARPS: [u32; 2] = [1, 4];
+
+impl Kernel {
+    /// Forward of one tile.
+    pub fn decode(tile: &Tile, class: &Class, options: AttentionOptions) -> Self {
+        let Tile { m, n, warps, stages } = *tile;
+        let AttentionOptions { window, softcap, sinks } = options;
+        let template = format!(
+            "Decode<{m}, {n}, {warps}, {stages}, {}, {}, {window}, {softcap}, {sinks}>",
+            class.head_dim,
+            element(class.dtype)
+        );
+        let name = format!("decode_{tile}_d{}_{}{}", class.head_dim, class.dtype, options.suffix());
+        let threads = u32::from(warps) * 32;
+        let shared_bytes = shared_bytes(tile, class);
+        let text = format!(
+            "#include \"decode.cuh\"\n\
+             using Variant = tilewright::{template};\n\
+             static_assert(Variant::SHARED_BYTES == {shared_bytes}, \"the host reserves this much\");\n\
+             extern \"C\" __global__ void __launch_bounds__({threads})\n\
+             {name}(const __grid_constant__ tilewright::Arguments arguments) {{ Variant::run(arguments); }}\n"
+        );
+        Self { name, text, threads, shared_bytes, template }
+    }
+
+    /// Merge of partials. Each CTA of four warps serves `4 / warps_a_row` rows (request, query head).
+    pub fn merge(warps_a_row: u32, class: &Class, options: AttentionOptions) -> Self {
+        let only_sinks = AttentionOptions { sinks: options.sinks, ..AttentionOptions::default() };
+        let template =
+            format!("Merge<{warps_a_row}, {}, {}, {}>", class.head_dim, element(class.dtype), options.sinks);
+        let name = format!("merge_w{warps_a_row}_d{}_{}{}", class.head_dim, class.dtype, only_sinks.suffix());
+        let shared_bytes = 4 * class.head_dim * 4;
+        let text = format!(
+            "#include \"merge.cuh\"\n\
+             using Variant = tilewright::{template};\n\
+             static_assert(Variant::SHARED_BYTES == {shared_bytes}, \"the host reserves this much\");\n\
+             extern \"C\" __global__ void __launch_bounds__(128)\n\
+             {name}(const __grid_constant__ tilewright::Arguments arguments, tilewright::u32 rows) {{\n  \
+             Variant::run(arguments, rows);\n}}\n"
+        );
+        Self { name, text, threads: 128, shared_bytes, template }
+    }
+}
+
+/// The C++ name of an element type.
+fn element(dtype: Dtype) -> &'static str {
+    match dtype {
+        Dtype::F16 => "F16",
+        Dtype::Bf16 => "Bf16",
+        // No tile of the space is feasible for it: tensor cores have no full-precision product.
+        Dtype::F32 => "F32",
+    }
+}
+
+/// Dynamic shared memory of a tile in bytes: the buffers of K and V (or, at the end, the warps' outputs), the query, and what is
+/// known of rows and tokens. `cuda/decode.cuh` computes the same, and asserts it.
+pub const fn shared_bytes(tile: &Tile, class: &Class) -> u32 {
+    let Tile { m, n, warps, stages } = *tile;
+    let (m, n, warps, stages) = (m as u32, n as u32, warps as u32, stages as u32);
+    let row_bytes = class.head_dim * 2;
+    let buffers = stages * 2 * n * row_bytes;
+    let outputs = warps * 16 * (class.head_dim + 8) * 4;
+    let offset_sets = if stages > 2 { stages } else { 2 };
+    (if buffers > outputs { buffers } else { outputs })
+        + m * row_bytes
+        + offset_sets * n * 8
+        + warps * 16 * 8
+        + m * 16
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TILE: Tile = Tile { m: 16, n: 64, warps: 4, stages: 2 };
+    const CLASS: Class = Class { head_dim: 128, dtype: Dtype::F16 };
+
+    #[test]
+    fn names_tell_variants_apart() {
+        let mut names: Vec<String> =
+            AttentionOptions::all().map(|options| Kernel::decode(&TILE, &CLASS, options).name).collect();
+        assert_eq!(names[0], "decode_m16n64w4s2_d128_f16");
+        assert_eq!(names[7], "decode_m16n64w4s2_d128_f16_window_softcap_sinks");
+        names.sort();
+        names.dedup();
+        assert_eq!(names.len(), 8);
+    }
+
+    #[test]
+    fn a_kernel_is_a_few_lines_around_the_template() {
+        let kernel = Kernel::decode(&TILE, &CLASS, AttentionOptions { window: true, ..Default::default() });
+        assert!(
+            kernel.text.contains("Decode<16, 64, 4, 2, 128, F16, true, false, false>"),
+            "{}",
+            kernel.text
+        );
+        assert!(kernel.text.lines().count() < 8);
+        assert_eq!(source_hash().len(), 16);
+    }
+}

@@ -1,0 +1,123 @@
+//! What can go wrong on a GPU, said before anything is launched where that is possible.
+
+use cudarc::driver::DriverError;
+use tilewright_heuristics::{Dtype, Tile};
+use tilewright_kernel_templates::Class;
+use tilewright_kernel_templates::cuda::{CubinError, NvrtcError};
+
+/// Why the CUDA backend cannot do what it was asked.
+#[derive(Debug, thiserror::Error)]
+pub enum CudaError {
+    /// There is no driver.
+    #[error("no NVIDIA driver: libcuda.so.1 was not found; install the driver, or use the CPU backend")]
+    NoDriver,
+    /// The driver knows no such device.
+    #[error("there is no CUDA device {ordinal}: the driver counts {count}")]
+    NoDevice {
+        /// The device asked for.
+        ordinal: usize,
+        /// Devices that there are.
+        count: usize,
+    },
+    /// The driver cannot load what the compiler makes.
+    #[error(
+        "the driver supports CUDA {driver}, NVRTC compiles for CUDA {nvrtc}: install driver {needed} or newer, or an NVRTC of CUDA {driver} \
+         (name it with TILEWRIGHT_NVRTC)"
+    )]
+    DriverTooOld {
+        /// The driver's CUDA version.
+        driver: String,
+        /// The compiler's.
+        nvrtc: String,
+        /// The first driver that would do.
+        needed: &'static str,
+    },
+    /// The device is older than the kernels' instructions.
+    #[error("{name} has compute capability {major}.{minor}; the kernels need 8.0 (tensor cores with asynchronous copies)")]
+    TooOld {
+        /// The device.
+        name: String,
+        /// Its capability.
+        major: u32,
+        /// Its capability.
+        minor: u32,
+    },
+    /// A call of the driver failed.
+    #[error("{what}: {source}")]
+    Driver {
+        /// What was attempted.
+        what: String,
+        /// The driver's answer.
+        source: DriverError,
+    },
+    /// The compiler is missing or refused the source.
+    #[error(transparent)]
+    Nvrtc(#[from] NvrtcError),
+    /// What was compiled cannot be read.
+    #[error(transparent)]
+    Cubin(#[from] CubinError),
+    /// A kernel that the plan needs was not compiled for these options.
+    #[error("`{kernel}` is not loaded; call `prepare` with its tile, class and options first")]
+    NotPrepared {
+        /// The kernel.
+        kernel: String,
+    },
+    /// The tile cannot run on this device.
+    #[error("tile {tile} cannot run for {class} on this device: {reason}")]
+    Infeasible {
+        /// The tile.
+        tile: Tile,
+        /// The class of kernels.
+        class: Class,
+        /// Why.
+        reason: String,
+    },
+    /// The plan was made for another element type.
+    #[error("the plan is for {planned}, the arguments are {given}")]
+    Dtype {
+        /// The plan's.
+        planned: Dtype,
+        /// The arguments'.
+        given: Dtype,
+    },
+    /// A slice is too short.
+    #[error("`{name}` has {found} elements, the plan needs {needed}")]
+    Length {
+        /// The argument.
+        name: &'static str,
+        /// Its elements.
+        found: usize,
+        /// What is needed.
+        needed: usize,
+    },
+    /// A pointer or distance that loads of 16 bytes cannot serve.
+    #[error("`{name}` is {value}: it must be a multiple of {multiple} {unit}, so that heads can be loaded 16 bytes at a time")]
+    Misaligned {
+        /// The argument.
+        name: &'static str,
+        /// Its value.
+        value: i64,
+        /// What divides a good one.
+        multiple: i64,
+        /// `bytes` or `elements`.
+        unit: &'static str,
+    },
+    /// An option that makes no sense.
+    #[error("`{name}` is {value}: {message}")]
+    Option {
+        /// The option.
+        name: &'static str,
+        /// Its value.
+        value: String,
+        /// What would be right.
+        message: &'static str,
+    },
+}
+
+impl CudaError {
+    /// Wraps the driver's answer with what was attempted.
+    pub(crate) fn driver(what: impl Into<String>) -> impl FnOnce(DriverError) -> Self {
+        let what = what.into();
+        move |source| Self::Driver { what, source }
+    }
+}

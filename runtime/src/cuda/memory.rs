@@ -1,0 +1,147 @@
+//! Device memory and pinned host memory that free themselves.
+#![allow(unsafe_code)]
+
+use super::CudaError;
+use cudarc::driver::sys::{CUdeviceptr, CUstream};
+use cudarc::driver::{CudaContext, CudaStream, result};
+use std::sync::Arc;
+
+/// Memory of a device, taken with a plain allocation. cudarc's own slices record events on every use, which a captured graph and raw
+/// launches have no need of.
+#[derive(Debug)]
+pub struct DeviceMemory {
+    context: Arc<CudaContext>,
+    address: CUdeviceptr,
+    bytes: usize,
+}
+
+impl DeviceMemory {
+    /// So many bytes, not initialised.
+    ///
+    /// # Errors
+    /// The device has not so much left.
+    pub fn new(context: &Arc<CudaContext>, bytes: usize) -> Result<Self, CudaError> {
+        let what = || format!("cannot allocate {} MB of device memory", bytes.div_ceil(1 << 20));
+        context.bind_to_thread().map_err(CudaError::driver(what()))?;
+        // SAFETY: the context is current on this thread; the memory is freed in `drop` and never before.
+        let address = unsafe { result::malloc_sync(bytes.max(1)) }.map_err(CudaError::driver(what()))?;
+        Ok(Self { context: Arc::clone(context), address, bytes })
+    }
+
+    /// Its address on the device.
+    pub const fn address(&self) -> u64 {
+        self.address
+    }
+
+    /// Its size in bytes.
+    pub const fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Copies from the host, beginning at byte `offset`. The slice may be reused when the call returns.
+    ///
+    /// # Errors
+    /// The driver's.
+    ///
+    /// # Panics
+    /// If the slice reaches beyond the memory.
+    pub fn write<T: Copy>(&self, offset: usize, from: &[T]) -> Result<(), CudaError> {
+        assert!(offset + size_of_val(from) <= self.bytes, "a copy stays inside its memory");
+        let fail = || CudaError::driver("cannot copy to the device");
+        self.context.bind_to_thread().map_err(fail())?;
+        // SAFETY: the range lies inside the allocation, and the call returns when the source was read.
+        unsafe { result::memcpy_htod_sync(self.address + offset as u64, from) }.map_err(fail())
+    }
+
+    /// Copies to the host, beginning at byte `offset`, when all work of the device is done.
+    ///
+    /// # Errors
+    /// The driver's; an error of a kernel that ran before shows here.
+    ///
+    /// # Panics
+    /// If the slice reaches beyond the memory.
+    pub fn read<T: Copy>(&self, offset: usize, to: &mut [T]) -> Result<(), CudaError> {
+        assert!(offset + size_of_val(to) <= self.bytes, "a copy stays inside its memory");
+        let fail = || CudaError::driver("cannot copy from the device");
+        self.context.synchronize().map_err(fail())?;
+        // SAFETY: the range lies inside the allocation; any bytes are a valid plain number of the callers' types.
+        unsafe { result::memcpy_dtoh_sync(to, self.address + offset as u64) }.map_err(fail())
+    }
+
+    /// Sets every byte.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn fill(&self, value: u8, stream: &CudaStream) -> Result<(), CudaError> {
+        let fail = || CudaError::driver("cannot fill device memory");
+        self.context.bind_to_thread().map_err(fail())?;
+        // SAFETY: the range is the allocation.
+        unsafe { result::memset_d8_async(self.address, value, self.bytes, stream.cu_stream()) }.map_err(fail())
+    }
+}
+
+impl Drop for DeviceMemory {
+    fn drop(&mut self) {
+        // A context that a kernel broke cannot free; its memory goes with it.
+        if self.context.bind_to_thread().is_ok() {
+            // SAFETY: allocated in `new`, freed once. The driver waits for work that uses it.
+            let _ = unsafe { result::free_sync(self.address) };
+        }
+    }
+}
+
+/// Page-locked host memory of u32: copies from it run on their own.
+#[derive(Debug)]
+pub(super) struct PinnedWords {
+    context: Arc<CudaContext>,
+    words: *mut u32,
+    len: usize,
+}
+
+// SAFETY: it owns its memory, which no thread but the owner's reaches.
+unsafe impl Send for PinnedWords {}
+
+impl PinnedWords {
+    pub(super) fn new(context: &Arc<CudaContext>, len: usize) -> Result<Self, CudaError> {
+        let fail = || CudaError::driver("cannot allocate pinned host memory");
+        context.bind_to_thread().map_err(fail())?;
+        let len = len.max(1);
+        // SAFETY: freed in `drop`; zeroed before any slice of it is made.
+        let words = unsafe {
+            let words = result::malloc_host(len * size_of::<u32>(), 0).map_err(fail())?.cast::<u32>();
+            words.write_bytes(0, len);
+            words
+        };
+        Ok(Self { context: Arc::clone(context), words, len })
+    }
+
+    pub(super) const fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(super) fn as_mut_slice(&mut self) -> &mut [u32] {
+        // SAFETY: `len` initialised words that only this owner reaches.
+        unsafe { std::slice::from_raw_parts_mut(self.words, self.len) }
+    }
+
+    /// Starts the copy of the first `len` words.
+    ///
+    /// # Safety
+    /// The words must not change until the stream has passed this point, and `target` must have room for them.
+    pub(super) unsafe fn copy_to(&self, target: CUdeviceptr, len: usize, stream: CUstream) -> Result<(), CudaError> {
+        // SAFETY: `len` words are initialised; the caller promises the rest.
+        unsafe {
+            let words = std::slice::from_raw_parts(self.words, len.min(self.len));
+            result::memcpy_htod_async(target, words, stream).map_err(CudaError::driver("cannot upload the plan"))
+        }
+    }
+}
+
+impl Drop for PinnedWords {
+    fn drop(&mut self) {
+        if self.context.bind_to_thread().is_ok() {
+            // SAFETY: allocated in `new`, freed once.
+            let _ = unsafe { result::free_host(self.words.cast()) };
+        }
+    }
+}

@@ -1,0 +1,56 @@
+//! The CUDA backend: the caller's context and stream, no allocation and no synchronisation between upload and output.
+//!
+//! ```no_run
+//! use std::sync::Arc;
+//! use tilewright_heuristics::{Dtype, Geometry};
+//! use tilewright_kernel_templates::cuda::AttentionOptions;
+//! use tilewright_kernel_templates::Class;
+//! use tilewright_runtime::cuda::{CudaBackend, CudaDecoder, CudaDevice, DecodeArgs, DevicePlan, KvCache};
+//! use tilewright_runtime::{KvStrides, PageTable};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let geometry = Geometry { q_heads: 32, kv_heads: 8, head_dim: 128, page_size: 16, dtype: Dtype::F16 };
+//! let device = CudaDevice::open(0)?;
+//! let stream = device.context().new_stream()?;
+//! let mut decoder = CudaDecoder::new(&device)?;
+//! decoder.prepare(&Class::of(&geometry), AttentionOptions::default())?; // compiles once, then comes from the cache
+//!
+//! let (entries, seq_lens) = ([0, 1, 0, 2], [32, 20]);
+//! let table = PageTable::new(&entries, 2, &seq_lens, geometry.page_size)?;
+//! let plan = decoder.plan(&geometry, &table)?; // once a step; it serves all layers
+//! let mut uploaded = DevicePlan::new(&device);
+//! uploaded.upload(&plan, &stream)?;
+//!
+//! let elements = 3 * 16 * 8 * 128;
+//! let keys = stream.alloc_zeros::<half::f16>(elements)?;
+//! let values = stream.alloc_zeros::<half::f16>(elements)?;
+//! let query = stream.alloc_zeros::<half::f16>(2 * 32 * 128)?;
+//! let mut output = stream.alloc_zeros::<half::f16>(2 * 32 * 128)?;
+//! let mut workspace = stream.alloc_zeros::<u8>(uploaded.workspace_bytes())?;
+//! let cache = KvCache { keys: &keys, values: &values, strides: KvStrides::nhd(&geometry) };
+//! let args = DecodeArgs::new(&query, cache, &mut output, &mut workspace);
+//! decoder.execute(&stream, &uploaded, args)?; // one call a layer
+//! # Ok(())
+//! # }
+//! ```
+
+mod args;
+mod backend;
+mod decoder;
+mod device;
+mod device_plan;
+mod error;
+mod kernels;
+mod memory;
+mod plan_image;
+pub mod probe;
+
+pub use args::{DecodeArgs, KvCache, RawArgs, RowStrides};
+pub use backend::CudaBackend;
+pub use decoder::CudaDecoder;
+pub use device::CudaDevice;
+pub use device_plan::DevicePlan;
+pub use error::CudaError;
+pub use kernels::Compiled;
+pub use memory::DeviceMemory;
+pub use plan_image::PlanImage;

@@ -1,0 +1,160 @@
+//! A plan as the kernels read it: one block of 32-bit words, so that it goes up in one copy.
+
+use crate::{Plan, plan};
+use tilewright_heuristics::{Geometry, Tile};
+use tilewright_kernel_templates::cuda::{Arguments, WorkItem};
+
+/// Sections begin at multiples of 16 bytes.
+const ALIGNMENT: usize = 4;
+
+/// Where the work items of one tile lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ItemGroup {
+    pub(crate) tile: Tile,
+    pub(crate) begin: u32,
+    pub(crate) count: u32,
+}
+
+/// A plan's words and where its sections begin.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PlanImage {
+    words: Vec<u32>,
+    merges: usize,
+    requests: usize,
+    page_ids: usize,
+    slots: usize,
+    lengths: usize,
+    pub(crate) groups: Vec<ItemGroup>,
+    pub(crate) merge_count: u32,
+    /// Most partials of one request.
+    pub(crate) longest_merge: u32,
+    pub(crate) partials: u32,
+    pub(crate) batch: usize,
+    /// The largest page id; -1 without pages.
+    pub(crate) largest_page: i32,
+}
+
+impl PlanImage {
+    /// The image of a plan.
+    pub fn of(plan: &Plan) -> Self {
+        let mut image = Self::default();
+        image.fill(plan);
+        image
+    }
+
+    /// Becomes the image of another plan, in the same memory where that is large enough.
+    pub fn fill(&mut self, plan: &Plan) {
+        let page_size = plan.geometry().page_size;
+        self.words.clear();
+        self.groups.clear();
+        for item in plan.work_items() {
+            self.words.extend(words_of(&device_item(plan, item, page_size)));
+        }
+        self.groups.extend(plan.tile_groups().iter().map(|group| ItemGroup {
+            tile: group.tile,
+            begin: group.items.start,
+            count: group.items.end - group.items.start,
+        }));
+        self.merges = self.align();
+        for merge in plan.merges() {
+            self.words.extend([merge.request, merge.partial_begin, merge.partial_end]);
+        }
+        self.requests = self.align();
+        self.words.extend_from_slice(plan.requests());
+        self.page_ids = self.align();
+        self.words.extend(plan.pages().iter().map(|&page| page as u32));
+        self.slots = self.align();
+        self.words.extend_from_slice(plan.slots());
+        self.lengths = self.align();
+        self.words.extend_from_slice(plan.seq_lens());
+        self.align();
+        self.merge_count = plan.merges().len() as u32;
+        self.longest_merge =
+            plan.merges().iter().map(|merge| merge.partial_end - merge.partial_begin).max().unwrap_or(0);
+        self.partials = plan.partials();
+        self.batch = plan.batch();
+        self.largest_page = plan.pages().iter().copied().max().unwrap_or(-1);
+    }
+
+    /// The words, as they are copied.
+    pub fn words(&self) -> &[u32] {
+        &self.words
+    }
+
+    /// Bytes of the partials of a batch: (O, m, l) of every query head.
+    pub const fn workspace_bytes(&self, geometry: &Geometry) -> usize {
+        self.partials as usize * geometry.q_heads as usize * (geometry.head_dim as usize + 2) * 4
+    }
+
+    /// The arguments that depend on the plan alone: its sections at `base`, partials in `workspace`.
+    pub fn arguments(&self, geometry: &Geometry, base: u64, workspace: u64) -> Arguments {
+        let at = |word: usize| base + 4 * word as u64;
+        let rows = u64::from(self.partials) * u64::from(geometry.q_heads);
+        Arguments {
+            items: at(0),
+            merges: at(self.merges),
+            requests: at(self.requests),
+            page_ids: at(self.page_ids),
+            slots: at(self.slots),
+            lengths: at(self.lengths),
+            partial_output: workspace,
+            partial_softmax: workspace + rows * u64::from(geometry.head_dim) * 4,
+            q_heads: geometry.q_heads,
+            gqa_ratio: geometry.gqa_ratio(),
+            page_size: geometry.page_size,
+            window: i32::MAX as u32,
+            ..Arguments::default()
+        }
+    }
+
+    fn align(&mut self) -> usize {
+        self.words.resize(self.words.len().next_multiple_of(ALIGNMENT), 0);
+        self.words.len()
+    }
+}
+
+/// Resolves what an item needs of its pack, so that the kernel finds its pages in one step instead of two.
+fn device_item(plan: &Plan, item: &plan::WorkItem, page_size: u32) -> WorkItem {
+    let pack = &plan.packs()[item.pack as usize];
+    WorkItem {
+        kv_head: item.kv_head,
+        row_begin: item.row_begin,
+        row_end: item.row_end,
+        kv_begin: item.kv_begin,
+        // Whole pages: a request may grow inside its last page under the same plan, the lengths on the device say how far.
+        kv_end: item.kv_end.div_ceil(page_size).saturating_mul(page_size).min(i32::MAX as u32),
+        pages: pack.pages.start + (item.kv_begin - pack.kv_begin) / page_size,
+        requests: pack.requests.start,
+        slots: item.slots,
+    }
+}
+
+const fn words_of(item: &WorkItem) -> [u32; 8] {
+    let WorkItem { kv_head, row_begin, row_end, kv_begin, kv_end, pages, requests, slots } = *item;
+    [kv_head, row_begin, row_end, kv_begin, kv_end, pages, requests, slots]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{PageTable, PlanOptions};
+    use tilewright_heuristics::Dtype;
+
+    #[test]
+    fn an_image_holds_whole_pages_and_aligned_sections() {
+        let geometry = Geometry { q_heads: 4, kv_heads: 2, head_dim: 64, page_size: 16, dtype: Dtype::F16 };
+        let table = PageTable::new(&[5, 6, 7, 5, 6, 9], 3, &[40, 35], 16).unwrap();
+        let tile = Tile { m: 16, n: 32, warps: 1, stages: 2 };
+        let plan = Plan::build(&geometry, &table, &PlanOptions::default(), |_| tile).unwrap();
+        let image = PlanImage::of(&plan);
+        assert_eq!(image.words.len() % ALIGNMENT, 0);
+        assert_eq!(image.largest_page, 9);
+        let ends: Vec<u32> = image.words[..8 * plan.work_items().len()].chunks(8).map(|item| item[4]).collect();
+        assert!(ends.iter().all(|end| end.is_multiple_of(16)), "{ends:?}");
+        let arguments = image.arguments(&geometry, 1 << 40, 0);
+        for address in [arguments.items, arguments.merges, arguments.requests, arguments.page_ids, arguments.lengths] {
+            assert!(address >= 1 << 40 && address.is_multiple_of(16), "{address:x}");
+        }
+        assert_eq!(&image.words[image.lengths..image.lengths + 2], [40, 35]);
+    }
+}
