@@ -4,8 +4,10 @@
 
 namespace tilewright {
 
-// Reads all of `data` once, 16 bytes a load, eight loads of a thread in flight.
-struct ReadProbe {
+// Reads all of `data` once, 16 bytes a load, eight loads of a thread in flight. With KEEP the lines stay in the second-level cache.
+template <bool KEEP> struct ReadProbe {
+  __device__ __forceinline__ static uint4 load(const uint4 *from) { return KEEP ? __ldcg(from) : __ldcs(from); }
+
   __device__ __forceinline__ static void run(const uint4 *data, u64 count, u32 *sink) {
     const u64 stride = u64(gridDim.x) * blockDim.x;
     u64 index = u64(blockIdx.x) * blockDim.x + threadIdx.x;
@@ -13,12 +15,12 @@ struct ReadProbe {
     for (; index + 7 * stride < count; index += 8 * stride) {
       uint4 loaded[8];
 #pragma unroll
-      for (u32 i = 0; i < 8; i++) loaded[i] = __ldcs(data + index + i * stride);
+      for (u32 i = 0; i < 8; i++) loaded[i] = load(data + index + i * stride);
 #pragma unroll
       for (u32 i = 0; i < 8; i++) sum ^= loaded[i].x ^ loaded[i].y ^ loaded[i].z ^ loaded[i].w;
     }
     for (; index < count; index += stride) {
-      const uint4 loaded = __ldcs(data + index);
+      const uint4 loaded = load(data + index);
       sum ^= loaded.x ^ loaded.y ^ loaded.z ^ loaded.w;
     }
     // Never true for random data in practice; without it the loads would be removed.
@@ -36,15 +38,6 @@ struct LatencyProbe {
     const long long end = clock64();
     cycles[0] = static_cast<u64>(end - begin);
     cycles[1] = at;
-  }
-};
-
-// Overwrites a buffer, so that what the second-level cache held is gone.
-struct FlushProbe {
-  __device__ __forceinline__ static void run(uint4 *data, u64 count, u32 value) {
-    const u64 stride = u64(gridDim.x) * blockDim.x;
-    for (u64 index = u64(blockIdx.x) * blockDim.x + threadIdx.x; index < count; index += stride)
-      data[index] = make_uint4(value, value, value, value);
   }
 };
 

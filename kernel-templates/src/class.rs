@@ -1,7 +1,7 @@
 //! What is compiled into a kernel beside its tile.
 
 use core::fmt;
-use tilewright_heuristics::{Dtype, Geometry};
+use tilewright_heuristics::{Backend, Dtype, Geometry};
 
 /// A class of kernels: all that is a compile-time constant beside the tile. A tile is feasible for a class, not for one batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -21,11 +21,15 @@ impl Class {
         Self { head_dim: geometry.head_dim, dtype: geometry.dtype }
     }
 
-    /// Every class that a device has to serve.
-    pub fn all() -> impl Iterator<Item = Self> {
+    /// Every class that a backend has to serve. Tensor cores have no full-precision product, so the GPU's kernels are of 16 bits.
+    pub fn all(backend: Backend) -> impl Iterator<Item = Self> {
+        let dtypes: &'static [Dtype] = match backend {
+            Backend::Cpu => &Dtype::ALL,
+            Backend::Cuda => &[Dtype::F16, Dtype::Bf16],
+        };
         Self::HEAD_DIMS
             .into_iter()
-            .flat_map(|head_dim| Dtype::ALL.into_iter().map(move |dtype| Self { head_dim, dtype }))
+            .flat_map(|head_dim| dtypes.iter().map(move |&dtype| Self { head_dim, dtype }))
     }
 }
 

@@ -1,8 +1,9 @@
 //! The rules that a tile must pass before it is measured. Each gives its reason in words.
 
+use crate::cuda::{self, Cubin, CudaLimits};
 use crate::{Class, CpuLimits, Limits, cpu};
 use core::fmt;
-use tilewright_heuristics::Tile;
+use tilewright_heuristics::{Dtype, Tile};
 
 /// Why a tile cannot run, or is not worth running, on a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,23 +26,133 @@ impl fmt::Display for Infeasible {
 /// The first rule that rejects it.
 pub fn check(tile: &Tile, class: &Class, limits: &Limits) -> Result<(), Infeasible> {
     match limits {
-        Limits::Cpu(limits) => {
-            CPU_RULES.iter().try_for_each(|rule| match (rule.violated)(tile, class, limits) {
-                Some(reason) => Err(Infeasible { rule: rule.name, reason }),
-                None => Ok(()),
-            })
-        }
+        Limits::Cpu(limits) => first_violated(CPU_RULES, tile, class, limits),
+        Limits::Cuda(limits) => first_violated(CUDA_RULES, tile, class, limits),
     }
 }
 
-struct CpuRule {
-    name: &'static str,
-    violated: fn(&Tile, &Class, &CpuLimits) -> Option<String>,
+/// Whether a tile that passed [`check`] is still feasible now that it is compiled (PAT, section 5.2).
+///
+/// # Errors
+/// The first rule that rejects it.
+pub fn check_compiled(
+    tile: &Tile,
+    class: &Class,
+    limits: &CudaLimits,
+    cubin: &Cubin,
+) -> Result<(), Infeasible> {
+    let reject = |rule, reason| Err(Infeasible { rule, reason });
+    let (registers, threads) = (cubin.usage.registers, u32::from(tile.warps) * cuda::WARP_THREADS);
+    let shared = cuda::shared_bytes(tile, class) + cubin.usage.static_shared_bytes;
+    let held = cuda::occupancy(limits, threads, registers, shared);
+    // What the register file cannot hold cannot be launched.
+    if held.ctas_per_sm == 0 {
+        return reject("registers", format!("{threads} threads of {registers} registers do not fit an SM"));
+    }
+    // Local memory lies in device memory: each step would read and write it beside the cache.
+    if cubin.usage.local_bytes > 0 {
+        let spilled = cubin.report.spill_store_bytes;
+        return reject(
+            "spills",
+            format!("{} bytes of local memory a thread ({spilled} spilled)", cubin.usage.local_bytes),
+        );
+    }
+    // Less than latency x bandwidth under way leaves the memory idle (Little's law).
+    let flying = cuda::bytes_in_flight(
+        u32::from(tile.stages),
+        u32::from(tile.n),
+        class.head_dim,
+        class.dtype.bytes() as u32,
+        held.ctas_per_sm,
+    );
+    let needed = cuda::bytes_in_flight_needed(limits);
+    if flying < needed {
+        return reject(
+            "bytes in flight",
+            format!(
+                "{} CTAs an SM load {flying} bytes at once, latency x bandwidth is {needed}",
+                held.ctas_per_sm
+            ),
+        );
+    }
+    Ok(())
 }
 
-const CPU_RULES: &[CpuRule] = &[
+struct Rule<L> {
+    name: &'static str,
+    violated: fn(&Tile, &Class, &L) -> Option<String>,
+}
+
+fn first_violated<L>(rules: &[Rule<L>], tile: &Tile, class: &Class, limits: &L) -> Result<(), Infeasible> {
+    rules.iter().try_for_each(|rule| match (rule.violated)(tile, class, limits) {
+        Some(reason) => Err(Infeasible { rule: rule.name, reason }),
+        None => Ok(()),
+    })
+}
+
+const CUDA_RULES: &[Rule<CudaLimits>] = &[
+    // `mma.sync` multiplies 16-bit elements at full rate; f32 inputs would be rounded to tf32.
+    Rule {
+        name: "element type",
+        violated: |_, class, _| {
+            (class.dtype == Dtype::F32)
+                .then(|| "tensor cores have no f32 product; use f16 or bf16".to_owned())
+        },
+    },
+    // A warp owns the 16 rows of one matrix product; warps beyond m / 16 share rows, and all rows must be shared alike.
+    Rule {
+        name: "rows a warp",
+        violated: |tile, _, _| {
+            let row_warps = (tile.m / 16).max(1);
+            (!tile.m.is_multiple_of(16) || !tile.warps.is_multiple_of(row_warps)).then(|| {
+                format!(
+                    "m = {} needs a multiple of {row_warps} warps of 16 rows, it has {}",
+                    tile.m, tile.warps
+                )
+            })
+        },
+    },
+    // The weights of 16 tokens are the depth of one matrix product.
+    Rule {
+        name: "tokens a warp",
+        violated: |tile, _, _| {
+            let kv_warps = (tile.warps / (tile.m / 16).max(1)).max(1);
+            (!tile.n.is_multiple_of(16 * kv_warps)).then(|| {
+                format!(
+                    "n = {} over {kv_warps} warps is no multiple of the 16 tokens of a matrix product",
+                    tile.n
+                )
+            })
+        },
+    },
+    // More than this many threads are no CTA.
+    Rule {
+        name: "threads",
+        violated: |tile, _, limits| {
+            let threads = u32::from(tile.warps) * cuda::WARP_THREADS;
+            (threads > limits.threads_per_cta)
+                .then(|| format!("{threads} threads, a CTA has at most {}", limits.threads_per_cta))
+        },
+    },
+    // All buffers of a CTA lie in the memory of one SM.
+    Rule {
+        name: "shared memory",
+        violated: |tile, class, limits| {
+            let needed = cuda::shared_bytes(tile, class);
+            (needed > limits.shared_bytes_per_cta).then(|| {
+                format!(
+                    "{} KB a CTA, the device has {} KB",
+                    needed.div_ceil(1024),
+                    limits.shared_bytes_per_cta / 1024
+                )
+            })
+        },
+    },
+];
+
+const CPU_RULES: &[Rule<CpuLimits>] = &[
     // A thread more than the processor runs waits for its share of the item while the others are done.
-    CpuRule {
+    Rule {
         name: "threads",
         violated: |tile, _, limits| {
             (u32::from(tile.warps) > limits.threads).then(|| {
@@ -50,7 +161,7 @@ const CPU_RULES: &[CpuRule] = &[
         },
     },
     // Scratch is walked once a KV tile: beyond the second-level cache each step pays for it at the speed of the next level.
-    CpuRule {
+    Rule {
         name: "second-level cache",
         violated: |tile, class, limits| {
             let scratch = cpu::scratch_bytes(tile, class);
@@ -64,7 +175,7 @@ const CPU_RULES: &[CpuRule] = &[
         },
     },
     // Lines fetched ahead must still be there when they are used; half of the cache is left to the scratch.
-    CpuRule {
+    Rule {
         name: "prefetch distance",
         violated: |tile, class, limits| {
             let ahead = cpu::prefetched_bytes(tile, class);
@@ -78,7 +189,7 @@ const CPU_RULES: &[CpuRule] = &[
         },
     },
     // Each step pays one rescale of [m, head_dim] accumulators: it must be small beside the [m, n] x [n, head_dim] product.
-    CpuRule {
+    Rule {
         name: "step length",
         violated: |tile, _, _| {
             (tile.n < 16)
@@ -108,6 +219,21 @@ mod tests {
         assert_eq!(rejected_by(Tile { m: 1024, ..SMALL }), Some("second-level cache"));
         assert_eq!(rejected_by(Tile { n: 512, stages: 3, ..SMALL }), Some("prefetch distance"));
         assert_eq!(rejected_by(Tile { n: 8, ..SMALL }), Some("step length"));
+    }
+
+    #[test]
+    fn each_cuda_rule_rejects_what_it_is_about() {
+        let limits = Limits::Cuda(CudaLimits::named("a100-80gb").unwrap());
+        let good = Tile { m: 32, n: 64, warps: 4, stages: 2 };
+        let rejected_by =
+            |tile: Tile, class: &Class| check(&tile, class, &limits).err().map(|infeasible| infeasible.rule);
+        assert_eq!(rejected_by(good, &CLASS), None);
+        assert_eq!(rejected_by(good, &Class { dtype: Dtype::F32, ..CLASS }), Some("element type"));
+        assert_eq!(rejected_by(Tile { m: 24, ..good }, &CLASS), Some("rows a warp"));
+        assert_eq!(rejected_by(Tile { warps: 1, ..good }, &CLASS), Some("rows a warp"));
+        assert_eq!(rejected_by(Tile { n: 16, ..good }, &CLASS), Some("tokens a warp"));
+        assert_eq!(rejected_by(Tile { warps: 64, n: 1024, ..good }, &CLASS), Some("threads"));
+        assert_eq!(rejected_by(Tile { stages: 6, ..good }, &CLASS), Some("shared memory"));
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! What a device offers a kernel, as data.
 
+use crate::cuda::CudaLimits;
 use tilewright_heuristics::Backend;
 
 /// Limits of one device.
@@ -7,6 +8,8 @@ use tilewright_heuristics::Backend;
 pub enum Limits {
     /// Host threads.
     Cpu(CpuLimits),
+    /// An NVIDIA GPU.
+    Cuda(CudaLimits),
 }
 
 impl Limits {
@@ -14,6 +17,7 @@ impl Limits {
     pub const fn backend(&self) -> Backend {
         match self {
             Limits::Cpu(_) => Backend::Cpu,
+            Limits::Cuda(_) => Backend::Cuda,
         }
     }
 }

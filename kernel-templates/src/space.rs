@@ -20,12 +20,21 @@ pub struct Grid {
 const CPU: Grid =
     Grid { m: &[1, 2, 4, 8, 16, 64], n: &[16, 32, 64, 128], warps: &[1, 2, 4, 8, 16], stages: &[1, 2] };
 
+/// The grid of the CUDA backend. m are multiples of the 16 rows of a matrix product; beyond 128 rows a CTA has no registers for them.
+/// n reaches from one product a warp to what still leaves room for two buffers.
+const CUDA: Grid = Grid {
+    m: &[16, 32, 64, 128],
+    n: &[16, 32, 64, 96, 128, 256],
+    warps: &[1, 2, 4, 8],
+    stages: &[1, 2, 3, 4, 6],
+};
+
 impl Grid {
-    /// The grid that is declared for a backend; `None` where the backend has no kernels yet.
-    pub const fn of(backend: Backend) -> Option<&'static Self> {
+    /// The grid that is declared for a backend.
+    pub const fn of(backend: Backend) -> &'static Self {
         match backend {
-            Backend::Cpu => Some(&CPU),
-            Backend::Cuda => None,
+            Backend::Cpu => &CPU,
+            Backend::Cuda => &CUDA,
         }
     }
 
@@ -63,9 +72,9 @@ pub struct Space {
 }
 
 impl Space {
-    /// The declared space of a backend; empty where the backend has no kernels yet.
+    /// The declared space of a backend.
     pub fn of(backend: Backend) -> Self {
-        Self { tiles: Grid::of(backend).map(Grid::tiles).unwrap_or_default() }
+        Self { tiles: Grid::of(backend).tiles() }
     }
 
     /// All tiles, in order.
@@ -91,7 +100,7 @@ impl Space {
         self.tiles
             .iter()
             .copied()
-            .filter(|tile| Class::all().all(|class| check(tile, &class, limits).is_ok()))
+            .filter(|tile| Class::all(limits.backend()).all(|class| check(tile, &class, limits).is_ok()))
             .collect()
     }
 }
@@ -100,6 +109,7 @@ impl Space {
 mod tests {
     use super::*;
     use crate::CpuLimits;
+    use crate::cuda::CudaLimits;
     use proptest::prelude::*;
     use std::collections::BTreeSet;
     use tilewright_heuristics::Dtype;
@@ -114,6 +124,22 @@ mod tests {
     #[test]
     fn the_smallest_processor_runs_some_tile_of_every_class() {
         assert!(!Space::of(Backend::Cpu).universally_feasible(&Limits::Cpu(CpuLimits::BASELINE)).is_empty());
+    }
+
+    #[test]
+    fn every_named_gpu_runs_enough_of_the_space() {
+        for limits in CudaLimits::NAMED {
+            let limits = Limits::Cuda(limits.clone());
+            let space = Space::of(Backend::Cuda);
+            assert!(!space.universally_feasible(&limits).is_empty(), "{limits:?}");
+            let usual = Class { head_dim: 128, dtype: Dtype::F16 };
+            assert!(space.feasible(&usual, &limits).len() >= 60, "{limits:?}");
+        }
+        let h200 = Limits::Cuda(CudaLimits::named("h200").unwrap());
+        assert!(
+            Space::of(Backend::Cuda).feasible(&Class { head_dim: 128, dtype: Dtype::F16 }, &h200).len()
+                >= 150
+        );
     }
 
     proptest! {

@@ -88,7 +88,7 @@ impl Default for Decoder {
 }
 
 /// What to tell a user whose device was not measured.
-fn fallback_warning(device: &Device<'_>, selection: &Selection) -> Option<String> {
+pub(crate) fn fallback_warning(device: &Device<'_>, selection: &Selection) -> Option<String> {
     let using = match selection.matched {
         Match::Exact(_) => return None,
         Match::SameCapability(selector) => format!("using the selector of `{}`", selector.device.name),

@@ -27,9 +27,11 @@
 //! ```
 
 pub mod cpu;
+pub mod cuda;
 mod decoder;
 mod error;
 mod forest;
+mod kv_strides;
 mod packing;
 mod page_table;
 mod plan;
@@ -38,6 +40,7 @@ pub mod reference;
 pub use decoder::{DecodeError, Decoder};
 pub use error::{ExecError, PlanError};
 pub use forest::{Forest, Node};
+pub use kv_strides::KvStrides;
 pub use packing::{Pack, Packing, Packs};
 pub use page_table::PageTable;
 pub use plan::{DIRECT, MergeItem, Plan, PlanOptions, PlannedPack, Split, TileGroup, WorkItem};

@@ -107,8 +107,8 @@ const GB: u64 = 1_000_000_000;
 impl CudaLimits {
     /// Devices known by name.
     pub const NAMED: &[CudaLimits] = &[
-        // A100: 466 cycles by pointer chasing in "Benchmarking and Dissecting the Nvidia Hopper GPU Architecture",
-        // arXiv:2402.13499.
+        // Latencies are estimates from public pointer-chasing benchmarks (arXiv:2402.13499 is one); only the H200's was measured for
+        // this table. A run measures its own device's.
         CudaLimits {
             name: Cow::Borrowed("a100-40gb"),
             sms: 108,
@@ -173,7 +173,6 @@ impl CudaLimits {
             clock_hz: 2_520_000_000,
             ..CC_89
         },
-        // RTX 4090: 542 cycles, from the same source as the A100's.
         CudaLimits {
             name: Cow::Borrowed("rtx-4090"),
             sms: 128,
@@ -207,6 +206,24 @@ impl CudaLimits {
             .find(|limits| limits.name.eq_ignore_ascii_case(name))
             .cloned()
             .ok_or_else(|| UnknownDevice { name: name.to_owned() })
+    }
+
+    /// What all devices of a compute capability have in common, for those that are not [`CudaLimits::NAMED`]: a device's own report
+    /// completes it. Latency is that of a Hopper, for want of a better figure.
+    pub fn of_capability(major: u32, minor: u32) -> CudaLimits {
+        let common = match (major, minor) {
+            (..=8, 0) => CC_80,
+            // 8.6 and 8.7 differ from 8.9 in what they report themselves.
+            (..=8, _) => CC_89,
+            (9, _) => CC_90,
+            _ => CC_100,
+        };
+        CudaLimits {
+            memory_latency_cycles: 707,
+            clock_hz: 1_700_000_000,
+            read_bandwidth: 1_000 * GB,
+            ..common
+        }
     }
 
     /// These limits with what a device reports in place of what is known of its kind.

@@ -1,21 +1,36 @@
-//! The CUDA kernels, and all that is known of a variant before it runs.
+//! The CUDA kernels, and all that is known of a variant before it runs. None of it needs a GPU or its driver.
 //!
-//! [`Kernel`] renders a variant of the templates in `cuda/`. [`kernel_usage`] reads a compiled kernel's registers and memory
-//! from its cubin; [`CudaLimits`] is what a device has; [`occupancy`] says how many CTAs of the one fit an SM of the other, and
-//! [`bytes_in_flight`] whether those CTAs ask for enough memory at a time to keep it busy (PAT, section 5.2).
+//! [`Kernel`] renders a variant of the templates in `cuda/`; [`Compiler`] makes its [`Cubin`] with NVRTC, which is found or fetched,
+//! and keeps it by content. [`kernel_usage`] reads a compiled kernel's registers and memory; [`CudaLimits`] is what a device has;
+//! [`occupancy`] says how many CTAs of the one fit an SM of the other, and [`bytes_in_flight`] whether those CTAs ask for enough
+//! memory at a time to keep it busy (PAT, section 5.2).
 
+mod arch;
 mod arguments;
+mod cache;
+mod compiler;
 mod cubin;
+mod error;
+mod fetch;
 mod in_flight;
 mod limits;
+mod locate;
+mod nvrtc;
 mod occupancy;
 mod spills;
 mod variant;
 
+pub use arch::{Arch, ParseArchError};
 pub use arguments::{Arguments, MergeItem, WorkItem};
+pub use cache::{CacheError, CachedCubin, CubinCache};
+pub use compiler::{CompileError, Compiler, Cubin};
 pub use cubin::{CubinError, KernelUsage, kernel_usage};
+pub use error::{FetchError, NvrtcError, Rejected};
+pub use fetch::{Disassemblers, fetch, fetch_disassemblers};
 pub use in_flight::{bytes_in_flight, bytes_in_flight_needed};
 pub use limits::{CudaLimits, ReportedLimits, UnknownDevice};
+pub use locate::{Candidate, Surroundings, candidates};
+pub use nvrtc::{Compiled, Nvrtc, Source};
 pub use occupancy::{Limiter, Occupancy, WARP_THREADS, occupancy};
 pub use spills::{PtxasReport, parse_ptxas_log};
 pub use variant::{AttentionOptions, Kernel, MERGE_WARPS, shared_bytes, source_hash, sources};

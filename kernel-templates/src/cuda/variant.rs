@@ -112,6 +112,37 @@ impl Kernel {
     }
 }
 
+/// Kernels that measure a device.
+impl Kernel {
+    /// Reads memory once. With `keep` the lines stay in the second-level cache, in place of what was there; without, they leave it first.
+    pub fn read_probe(keep: bool) -> Self {
+        let name = if keep { "read_and_keep" } else { "read_once" };
+        let template = format!("ReadProbe<{keep}>");
+        Self::probe(
+            name,
+            &template,
+            "const uint4 *data, tilewright::u64 count, tilewright::u32 *sink",
+            "data, count, sink",
+            256,
+        )
+    }
+
+    /// Follows a chain of indices with one thread.
+    pub fn latency_probe() -> Self {
+        let parameters = "const tilewright::u32 *chain, tilewright::u32 steps, tilewright::u64 *cycles";
+        Self::probe("latency", "LatencyProbe", parameters, "chain, steps, cycles", 1)
+    }
+
+    fn probe(name: &str, template: &str, parameters: &str, names: &str, threads: u32) -> Self {
+        let text = format!(
+            "#include \"probe.cuh\"\n\
+             extern \"C\" __global__ void __launch_bounds__({threads})\n\
+             {name}({parameters}) {{ tilewright::{template}::run({names}); }}\n"
+        );
+        Self { name: name.to_owned(), text, threads, shared_bytes: 0, template: template.to_owned() }
+    }
+}
+
 /// The C++ name of an element type.
 fn element(dtype: Dtype) -> &'static str {
     match dtype {

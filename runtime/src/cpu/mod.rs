@@ -11,7 +11,8 @@ mod shared;
 mod simd;
 
 pub use backend::{CpuBackend, DecodeArgs};
-pub use cache::{KvCache, KvStrides};
+pub use crate::KvStrides;
+pub use cache::KvCache;
 pub use element::Element;
 pub use host::HostDevice;
 

@@ -158,7 +158,17 @@ impl<'a, E: CudaElement> DecodeArgs<'a, E> {
         output: &'a mut CudaSlice<E>,
         workspace: &'a mut CudaSlice<u8>,
     ) -> Self {
-        Self { query, cache, output, workspace, lse: None, scale: None, window: None, softcap: None, sinks: None }
+        Self {
+            query,
+            cache,
+            output,
+            workspace,
+            lse: None,
+            scale: None,
+            window: None,
+            softcap: None,
+            sinks: None,
+        }
     }
 
     /// Checks shapes against a plan, and leaves the types behind.

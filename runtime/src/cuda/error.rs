@@ -3,7 +3,7 @@
 use cudarc::driver::DriverError;
 use tilewright_heuristics::{Dtype, Tile};
 use tilewright_kernel_templates::Class;
-use tilewright_kernel_templates::cuda::{CubinError, NvrtcError};
+use tilewright_kernel_templates::cuda::{CacheError, CompileError, NvrtcError};
 
 /// Why the CUDA backend cannot do what it was asked.
 #[derive(Debug, thiserror::Error)]
@@ -33,7 +33,9 @@ pub enum CudaError {
         needed: &'static str,
     },
     /// The device is older than the kernels' instructions.
-    #[error("{name} has compute capability {major}.{minor}; the kernels need 8.0 (tensor cores with asynchronous copies)")]
+    #[error(
+        "{name} has compute capability {major}.{minor}; the kernels need 8.0 (tensor cores with asynchronous copies)"
+    )]
     TooOld {
         /// The device.
         name: String,
@@ -53,9 +55,12 @@ pub enum CudaError {
     /// The compiler is missing or refused the source.
     #[error(transparent)]
     Nvrtc(#[from] NvrtcError),
-    /// What was compiled cannot be read.
+    /// There is no place for what is fetched and compiled.
     #[error(transparent)]
-    Cubin(#[from] CubinError),
+    Cache(#[from] CacheError),
+    /// A kernel was not compiled.
+    #[error(transparent)]
+    Compile(CompileError),
     /// A kernel that the plan needs was not compiled for these options.
     #[error("`{kernel}` is not loaded; call `prepare` with its tile, class and options first")]
     NotPrepared {
@@ -91,7 +96,9 @@ pub enum CudaError {
         needed: usize,
     },
     /// A pointer or distance that loads of 16 bytes cannot serve.
-    #[error("`{name}` is {value}: it must be a multiple of {multiple} {unit}, so that heads can be loaded 16 bytes at a time")]
+    #[error(
+        "`{name}` is {value}: it must be a multiple of {multiple} {unit}, so that heads can be loaded 16 bytes at a time"
+    )]
     Misaligned {
         /// The argument.
         name: &'static str,

@@ -28,6 +28,11 @@ impl DeviceMemory {
         Ok(Self { context: Arc::clone(context), address, bytes })
     }
 
+    /// The context that it belongs to.
+    pub const fn context(&self) -> &Arc<CudaContext> {
+        &self.context
+    }
+
     /// Its address on the device.
     pub const fn address(&self) -> u64 {
         self.address
@@ -76,7 +81,8 @@ impl DeviceMemory {
         let fail = || CudaError::driver("cannot fill device memory");
         self.context.bind_to_thread().map_err(fail())?;
         // SAFETY: the range is the allocation.
-        unsafe { result::memset_d8_async(self.address, value, self.bytes, stream.cu_stream()) }.map_err(fail())
+        unsafe { result::memset_d8_async(self.address, value, self.bytes, stream.cu_stream()) }
+            .map_err(fail())
     }
 }
 
@@ -128,11 +134,17 @@ impl PinnedWords {
     ///
     /// # Safety
     /// The words must not change until the stream has passed this point, and `target` must have room for them.
-    pub(super) unsafe fn copy_to(&self, target: CUdeviceptr, len: usize, stream: CUstream) -> Result<(), CudaError> {
+    pub(super) unsafe fn copy_to(
+        &self,
+        target: CUdeviceptr,
+        len: usize,
+        stream: CUstream,
+    ) -> Result<(), CudaError> {
         // SAFETY: `len` words are initialised; the caller promises the rest.
         unsafe {
             let words = std::slice::from_raw_parts(self.words, len.min(self.len));
-            result::memcpy_htod_async(target, words, stream).map_err(CudaError::driver("cannot upload the plan"))
+            result::memcpy_htod_async(target, words, stream)
+                .map_err(CudaError::driver("cannot upload the plan"))
         }
     }
 }

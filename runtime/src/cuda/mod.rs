@@ -1,11 +1,10 @@
 //! The CUDA backend: the caller's context and stream, no allocation and no synchronisation between upload and output.
 //!
 //! ```no_run
-//! use std::sync::Arc;
 //! use tilewright_heuristics::{Dtype, Geometry};
 //! use tilewright_kernel_templates::cuda::AttentionOptions;
 //! use tilewright_kernel_templates::Class;
-//! use tilewright_runtime::cuda::{CudaBackend, CudaDecoder, CudaDevice, DecodeArgs, DevicePlan, KvCache};
+//! use tilewright_runtime::cuda::{CudaDecoder, CudaDevice, DecodeArgs, DevicePlan, KvCache};
 //! use tilewright_runtime::{KvStrides, PageTable};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -44,8 +43,9 @@ mod kernels;
 mod memory;
 mod plan_image;
 pub mod probe;
+mod timer;
 
-pub use args::{DecodeArgs, KvCache, RawArgs, RowStrides};
+pub use args::{CudaElement, DecodeArgs, KvCache, RawArgs, RowStrides};
 pub use backend::CudaBackend;
 pub use decoder::CudaDecoder;
 pub use device::CudaDevice;
@@ -54,3 +54,4 @@ pub use error::CudaError;
 pub use kernels::Compiled;
 pub use memory::DeviceMemory;
 pub use plan_image::PlanImage;
+pub use timer::{Graph, Timer};

@@ -149,10 +149,13 @@ mod tests {
         let image = PlanImage::of(&plan);
         assert_eq!(image.words.len() % ALIGNMENT, 0);
         assert_eq!(image.largest_page, 9);
-        let ends: Vec<u32> = image.words[..8 * plan.work_items().len()].chunks(8).map(|item| item[4]).collect();
+        let ends: Vec<u32> =
+            image.words[..8 * plan.work_items().len()].chunks(8).map(|item| item[4]).collect();
         assert!(ends.iter().all(|end| end.is_multiple_of(16)), "{ends:?}");
         let arguments = image.arguments(&geometry, 1 << 40, 0);
-        for address in [arguments.items, arguments.merges, arguments.requests, arguments.page_ids, arguments.lengths] {
+        for address in
+            [arguments.items, arguments.merges, arguments.requests, arguments.page_ids, arguments.lengths]
+        {
             assert!(address >= 1 << 40 && address.is_multiple_of(16), "{address:x}");
         }
         assert_eq!(&image.words[image.lengths..image.lengths + 2], [40, 35]);

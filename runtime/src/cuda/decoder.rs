@@ -1,0 +1,78 @@
+//! What an engine calls at every step: plan with the device's selector, upload, forward, merge.
+
+use super::args::{CudaElement, DecodeArgs};
+use super::{CudaBackend, CudaDevice, CudaError, DevicePlan};
+use crate::decoder::fallback_warning;
+use crate::{PageTable, Plan, PlanError, PlanOptions};
+use cudarc::driver::CudaStream;
+use tilewright_heuristics::{Geometry, Match, Selection, Tile, lookup};
+use tilewright_kernel_templates::cuda::AttentionOptions;
+use tilewright_kernel_templates::{Class, Limits, Space};
+
+/// Decode attention on a GPU, with the tiles that were found best for it.
+#[derive(Debug)]
+pub struct CudaDecoder {
+    backend: CudaBackend,
+    selection: Selection,
+    tiles: Vec<Tile>,
+    options: PlanOptions,
+}
+
+impl CudaDecoder {
+    /// A decoder for a device. Says once, as a warning, if its tiles were not measured on this very device.
+    ///
+    /// # Errors
+    /// NVRTC is missing, or newer than the driver.
+    pub fn new(device: &CudaDevice) -> Result<Self, CudaError> {
+        let limits = Limits::Cuda(device.limits().clone());
+        let feasible = Space::of(limits.backend()).universally_feasible(&limits);
+        let selection = lookup(&device.as_device(), &feasible);
+        if let Some(warning) = fallback_warning(&device.as_device(), &selection) {
+            tracing::warn!("{warning}");
+        }
+        let tiles = match selection.matched {
+            Match::Exact(selector) | Match::SameCapability(selector) => {
+                let mut tiles = selector.portfolio.to_vec();
+                tiles.push(selector.safe_default);
+                tiles
+            }
+            Match::Analytic => feasible,
+        };
+        Ok(Self { backend: CudaBackend::new(device)?, selection, tiles, options: PlanOptions::default() })
+    }
+
+    /// How packs get their tiles.
+    pub const fn selection(&self) -> &Selection {
+        &self.selection
+    }
+
+    /// Compiles and loads every tile that the selector may choose for a class of kernels. The second time they come from the cache.
+    ///
+    /// # Errors
+    /// A tile that cannot be compiled or loaded.
+    pub fn prepare(&mut self, class: &Class, options: AttentionOptions) -> Result<(), CudaError> {
+        let Self { backend, tiles, .. } = self;
+        backend.prepare(tiles, class, options, || ())?.into_iter().try_for_each(|tile| tile.map(drop))
+    }
+
+    /// Plans a batch. A plan serves every layer of the step, and every step until the page table changes.
+    ///
+    /// # Errors
+    /// A page table or layout that makes no sense.
+    pub fn plan(&self, geometry: &Geometry, table: &PageTable<'_>) -> Result<Plan, PlanError> {
+        Plan::build(geometry, table, &self.options, |shape| self.selection.select(shape))
+    }
+
+    /// Executes an uploaded plan on the stream.
+    ///
+    /// # Errors
+    /// Shapes that do not fit the plan, or a class and options that were not prepared.
+    pub fn execute<E: CudaElement>(
+        &self,
+        stream: &CudaStream,
+        plan: &DevicePlan,
+        args: DecodeArgs<'_, E>,
+    ) -> Result<(), CudaError> {
+        self.backend.decode(stream, plan, args)
+    }
+}

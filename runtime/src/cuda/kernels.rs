@@ -1,0 +1,257 @@
+//! Compiled kernels, loaded into a context.
+#![allow(unsafe_code)]
+
+use super::{CudaDevice, CudaError};
+use cudarc::driver::sys::{CUfunction, CUfunction_attribute, CUmodule};
+use cudarc::driver::{CudaContext, result};
+use std::collections::HashMap;
+use std::ffi::{CString, c_void};
+use std::sync::Arc;
+use tilewright_heuristics::Tile;
+use tilewright_kernel_templates::Class;
+use tilewright_kernel_templates::cuda::{
+    AttentionOptions, CompileError, Compiler, Cubin, CubinCache, Kernel, MERGE_WARPS, Nvrtc, occupancy,
+};
+
+/// A kernel in a context.
+#[derive(Debug)]
+pub(super) struct LoadedKernel {
+    context: Arc<CudaContext>,
+    module: CUmodule,
+    function: CUfunction,
+    threads: u32,
+    shared_bytes: u32,
+}
+
+// SAFETY: modules and functions are handles that the driver guards itself.
+unsafe impl Send for LoadedKernel {}
+// SAFETY: as above; nothing in it changes.
+unsafe impl Sync for LoadedKernel {}
+
+impl LoadedKernel {
+    pub(super) fn load(
+        context: &Arc<CudaContext>,
+        kernel: &Kernel,
+        cubin: &Cubin,
+    ) -> Result<Self, CudaError> {
+        let fail = || CudaError::driver(format!("cannot load `{}`", kernel.name));
+        context.bind_to_thread().map_err(fail())?;
+        let name = CString::new(kernel.name.as_str()).unwrap_or_default();
+        // SAFETY: the image is a whole cubin, read before the call returns.
+        let module =
+            unsafe { result::module::load_data(cubin.code.as_ptr().cast::<c_void>()) }.map_err(fail())?;
+        // SAFETY: the module was just loaded.
+        let function = unsafe { result::module::get_function(module, name) };
+        let loaded = function.map(|function| Self {
+            context: Arc::clone(context),
+            module,
+            function,
+            threads: kernel.threads,
+            shared_bytes: kernel.shared_bytes,
+        });
+        let loaded = match loaded {
+            Ok(loaded) => loaded,
+            Err(error) => {
+                // SAFETY: nothing else knows the module.
+                let _ = unsafe { result::module::unload(module) };
+                return Err(fail()(error));
+            }
+        };
+        // More than 48 KB of dynamic shared memory must be asked for.
+        let attribute = CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+        let bytes = i32::try_from(kernel.shared_bytes).unwrap_or(i32::MAX);
+        // SAFETY: the function lives as long as `loaded`.
+        unsafe { result::function::set_function_attribute(loaded.function, attribute, bytes) }
+            .map_err(fail())?;
+        Ok(loaded)
+    }
+
+    /// Launches so many CTAs.
+    ///
+    /// # Safety
+    /// `parameters` point to what the kernel declares, addresses in them to memory that outlives the launch, and the stream is one of the
+    /// kernel's context.
+    pub(super) unsafe fn launch(
+        &self,
+        ctas: u32,
+        stream: cudarc::driver::sys::CUstream,
+        parameters: &mut [*mut c_void],
+    ) -> Result<(), CudaError> {
+        if ctas == 0 {
+            return Ok(());
+        }
+        // SAFETY: the caller's promises.
+        unsafe {
+            result::launch_kernel(
+                self.function,
+                (ctas, 1, 1),
+                (self.threads, 1, 1),
+                self.shared_bytes,
+                stream,
+                parameters,
+            )
+        }
+        .map_err(CudaError::driver("cannot launch a kernel"))
+    }
+}
+
+impl Drop for LoadedKernel {
+    fn drop(&mut self) {
+        if self.context.bind_to_thread().is_ok() {
+            // SAFETY: loaded once, unloaded once; the driver waits for launches that use it.
+            let _ = unsafe { result::module::unload(self.module) };
+        }
+    }
+}
+
+/// What is known of a tile that was compiled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Compiled {
+    /// Registers a thread.
+    pub registers: u32,
+    /// Shared memory a CTA in bytes, static and dynamic.
+    pub shared_bytes: u32,
+    /// Bytes of local memory a thread: arrays and spills.
+    pub local_bytes: u32,
+    /// CTAs that an SM holds at once.
+    pub ctas_per_sm: u32,
+}
+
+type DecodeKey = (Tile, Class, AttentionOptions);
+type MergeKey = (Class, bool);
+
+/// The kernels of a backend.
+#[derive(Debug)]
+pub(super) struct Kernels {
+    device: CudaDevice,
+    compiler: Compiler,
+    decode: HashMap<DecodeKey, (LoadedKernel, Compiled)>,
+    merge: HashMap<MergeKey, [LoadedKernel; MERGE_WARPS.len()]>,
+}
+
+impl Kernels {
+    /// With NVRTC as this machine has it, fetched if `fetch` allows.
+    pub(super) fn new(device: &CudaDevice, fetch: bool) -> Result<Self, CudaError> {
+        let folder = CubinCache::default_folder()?;
+        let nvrtc = if fetch { Nvrtc::load_or_fetch(&folder)? } else { Nvrtc::load(&folder)? };
+        device.check_compiler(nvrtc.version())?;
+        let compiler = Compiler::new(device.arch(), &folder)?;
+        Ok(Self { device: device.clone(), compiler, decode: HashMap::new(), merge: HashMap::new() })
+    }
+
+    pub(super) const fn compiler(&self) -> &Compiler {
+        &self.compiler
+    }
+
+    /// Compiles and loads what tiles need, on all cores. A tile that fails does not keep others from being loaded.
+    pub(super) fn prepare(
+        &mut self,
+        tiles: &[Tile],
+        class: &Class,
+        options: AttentionOptions,
+        each: impl Fn() + Sync,
+    ) -> Result<Vec<Result<Compiled, CudaError>>, CudaError> {
+        self.prepare_merge(class, options.sinks)?;
+        let missing: Vec<Tile> = tiles
+            .iter()
+            .copied()
+            .filter(|tile| !self.decode.contains_key(&(*tile, *class, options)))
+            .collect();
+        let kernels: Vec<Kernel> = missing.iter().map(|tile| Kernel::decode(tile, class, options)).collect();
+        let cubins = self.compiler.compile_all(&kernels, each);
+        let mut failures = HashMap::new();
+        for ((tile, kernel), cubin) in missing.into_iter().zip(&kernels).zip(cubins) {
+            let loaded =
+                cubin.map_err(CudaError::from).and_then(|cubin| self.load(&tile, class, kernel, &cubin));
+            match loaded {
+                Ok(loaded) => {
+                    self.decode.insert((tile, *class, options), loaded);
+                }
+                Err(error) => {
+                    failures.insert(tile, error);
+                }
+            }
+        }
+        let outcome = |tile: &Tile| match self.decode.get(&(*tile, *class, options)) {
+            Some((_, compiled)) => Ok(*compiled),
+            None => Err(failures.remove(tile).unwrap_or_else(|| CudaError::NotPrepared {
+                kernel: Kernel::decode(tile, class, options).name,
+            })),
+        };
+        Ok(tiles.iter().map(outcome).collect())
+    }
+
+    fn load(
+        &self,
+        tile: &Tile,
+        class: &Class,
+        kernel: &Kernel,
+        cubin: &Cubin,
+    ) -> Result<(LoadedKernel, Compiled), CudaError> {
+        let shared_bytes = kernel.shared_bytes + cubin.usage.static_shared_bytes;
+        let held = occupancy(self.device.limits(), kernel.threads, cubin.usage.registers, shared_bytes);
+        let compiled = Compiled {
+            registers: cubin.usage.registers,
+            shared_bytes,
+            local_bytes: cubin.usage.local_bytes,
+            ctas_per_sm: held.ctas_per_sm,
+        };
+        if held.ctas_per_sm == 0 {
+            let reason = format!(
+                "{} threads with {} registers and {shared_bytes} bytes of shared memory do not fit an SM",
+                kernel.threads, cubin.usage.registers
+            );
+            return Err(CudaError::Infeasible { tile: *tile, class: *class, reason });
+        }
+        Ok((LoadedKernel::load(self.device.context(), kernel, cubin)?, compiled))
+    }
+
+    fn prepare_merge(&mut self, class: &Class, sinks: bool) -> Result<(), CudaError> {
+        if self.merge.contains_key(&(*class, sinks)) {
+            return Ok(());
+        }
+        let options = AttentionOptions { sinks, ..AttentionOptions::default() };
+        let load = |warps: u32| {
+            let kernel = Kernel::merge(warps, class, options);
+            let cubin = self.compiler.compile(&kernel)?;
+            LoadedKernel::load(self.device.context(), &kernel, &cubin)
+        };
+        let [narrow, wide] = MERGE_WARPS.map(load);
+        self.merge.insert((*class, sinks), [narrow?, wide?]);
+        Ok(())
+    }
+
+    pub(super) fn decode(
+        &self,
+        tile: &Tile,
+        class: &Class,
+        options: AttentionOptions,
+    ) -> Result<&LoadedKernel, CudaError> {
+        self.decode
+            .get(&(*tile, *class, options))
+            .map(|(kernel, _)| kernel)
+            .ok_or_else(|| CudaError::NotPrepared { kernel: Kernel::decode(tile, class, options).name })
+    }
+
+    /// The merge kernel that fits the longest list of partials, and how many rows each of its CTAs serves.
+    pub(super) fn merge(
+        &self,
+        class: &Class,
+        sinks: bool,
+        longest: u32,
+    ) -> Result<(&LoadedKernel, u32), CudaError> {
+        let kernels = self.merge.get(&(*class, sinks)).ok_or_else(|| {
+            let options = AttentionOptions { sinks, ..AttentionOptions::default() };
+            CudaError::NotPrepared { kernel: Kernel::merge(MERGE_WARPS[0], class, options).name }
+        })?;
+        // One warp reads eight partials about as fast as four warps find each other.
+        let wide = usize::from(longest > 8);
+        Ok((&kernels[wide], 4 / MERGE_WARPS[wide]))
+    }
+}
+
+impl From<CompileError> for CudaError {
+    fn from(error: CompileError) -> Self {
+        Self::Compile(error)
+    }
+}

@@ -1,0 +1,231 @@
+//! What a GPU gives at most, measured: the prices that every limit is made of.
+#![allow(unsafe_code)]
+
+use super::kernels::LoadedKernel;
+use super::memory::DeviceMemory;
+use super::timer::{Graph, Timer};
+use super::{CudaDevice, CudaError};
+use cudarc::driver::CudaStream;
+use std::ffi::c_void;
+use std::sync::Arc;
+use tilewright_kernel_templates::cuda::{Compiler, Kernel};
+
+/// Bytes that are read to drive everything else out of the second-level cache, in multiples of its size.
+const FLUSH_CACHES: u64 = 4;
+/// Samples of each point of the curve.
+const SAMPLES: usize = 11;
+
+/// A point of the curve: reading so many bytes once, cold, takes so long.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ReadPoint {
+    /// Bytes read.
+    pub bytes: u64,
+    /// Median time of a launch that reads them, in µs.
+    pub us: f64,
+}
+
+/// What was measured of a device.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Prices {
+    /// From 1 MB up to 4 GB, ascending.
+    pub reads: Vec<ReadPoint>,
+    /// Time of an empty launch in a graph, in µs.
+    pub launch_us: f64,
+    /// Cycles from a load to its value, from device memory, unloaded.
+    pub memory_latency_cycles: u32,
+    /// The same from the second-level cache.
+    pub l2_latency_cycles: u32,
+}
+
+impl Prices {
+    /// The least time to read so many bytes, in µs: between the measured points on a line, beyond the largest at its rate. Nothing
+    /// takes an empty launch.
+    pub fn read_us(&self, bytes: u64) -> f64 {
+        let point = |at: &ReadPoint| (at.bytes as f64, at.us);
+        let bytes = bytes as f64;
+        let above = self.reads.partition_point(|read| (read.bytes as f64) < bytes);
+        let (low, high) =
+            match (above.checked_sub(1).map(|i| point(&self.reads[i])), self.reads.get(above).map(point)) {
+                (low, Some(high)) => (low.unwrap_or((0.0, self.launch_us)), high),
+                (Some((last, us)), None) => return us * bytes / last,
+                (None, None) => return self.launch_us,
+            };
+        low.1 + (high.1 - low.1) * (bytes - low.0) / (high.0 - low.0)
+    }
+
+    /// The rate of the largest read in bytes per second.
+    pub fn bandwidth(&self) -> f64 {
+        self.reads.last().map_or(0.0, |read| read.bytes as f64 / read.us * 1e6)
+    }
+}
+
+/// Drives everything out of the second-level cache before a sample, by reading. Reading leaves nothing to be written back, so the sample
+/// after it pays for nothing but itself; a flush by writing would leave the cache full of lines that the sample has to wait for.
+#[derive(Debug)]
+pub struct Flush {
+    kernel: LoadedKernel,
+    memory: DeviceMemory,
+    ctas: u32,
+}
+
+impl Flush {
+    /// Takes as much memory as it reads.
+    ///
+    /// # Errors
+    /// The compiler's or the driver's.
+    pub fn new(device: &CudaDevice, compiler: &Compiler, stream: &CudaStream) -> Result<Self, CudaError> {
+        let bytes = (FLUSH_CACHES * device.limits().l2_bytes).max(64 << 20).next_multiple_of(1 << 20);
+        let memory = DeviceMemory::new(device.context(), bytes as usize)?;
+        memory.fill(0x5a, stream)?;
+        let kernel = load(device, compiler, &Kernel::read_probe(true))?;
+        Ok(Self { kernel, memory, ctas: device.limits().sms * 8 })
+    }
+
+    /// Bytes that are read.
+    pub const fn bytes(&self) -> usize {
+        self.memory.bytes()
+    }
+
+    /// Queues one flush.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn queue(&self, stream: &CudaStream) -> Result<(), CudaError> {
+        read(&self.kernel, self.memory.address(), self.memory.bytes() as u64, self.ctas, stream)
+    }
+}
+
+/// Measures a device. Takes at most 4 GB of its memory, and a second.
+///
+/// # Errors
+/// The compiler's or the driver's.
+pub fn measure(
+    device: &CudaDevice,
+    compiler: &Compiler,
+    stream: &Arc<CudaStream>,
+) -> Result<Prices, CudaError> {
+    let flush = Flush::new(device, compiler, stream)?;
+    let timer = Timer::new(device.context())?;
+    let kernel = load(device, compiler, &Kernel::read_probe(false))?;
+    let largest = (4u64 << 30).min(device.limits().memory_bytes / 4).max(1 << 20);
+    let memory = DeviceMemory::new(device.context(), largest as usize)?;
+    memory.fill(0xa5, stream)?;
+    let mut reads = Vec::new();
+    let sizes =
+        (0..=24).map(|step| (f64::from(1 << 20) * 2f64.powf(f64::from(step) / 2.0)) as u64 / 4096 * 4096);
+    for bytes in sizes.take_while(|&bytes| bytes <= largest) {
+        // The best grid differs from size to size: a limit takes the best of them.
+        let mut us = f64::INFINITY;
+        for ctas_per_sm in [2, 4, 8] {
+            let ctas = device.limits().sms * ctas_per_sm;
+            let graph = Graph::capture(stream, || read(&kernel, memory.address(), bytes, ctas, stream))?;
+            us = us.min(median_us(&timer, &flush, &graph, stream)?);
+        }
+        reads.push(ReadPoint { bytes, us });
+    }
+    // A larger read that is faster than a smaller one is noise of the smaller one.
+    for at in (1..reads.len()).rev() {
+        reads[at - 1].us = reads[at - 1].us.min(reads[at].us);
+    }
+    let nothing = Graph::capture(stream, || read(&kernel, memory.address(), 0, 1, stream))?;
+    let launch_us = median_us(&timer, &flush, &nothing, stream)?;
+    let chase = load(device, compiler, &Kernel::latency_probe())?;
+    Ok(Prices {
+        reads,
+        launch_us,
+        memory_latency_cycles: latency(&chase, &memory, largest, &flush, stream)?,
+        l2_latency_cycles: latency(&chase, &memory, 4 << 20, &flush, stream)?,
+    })
+}
+
+fn load(device: &CudaDevice, compiler: &Compiler, kernel: &Kernel) -> Result<LoadedKernel, CudaError> {
+    LoadedKernel::load(device.context(), kernel, &compiler.compile(kernel)?)
+}
+
+fn read(
+    kernel: &LoadedKernel,
+    address: u64,
+    bytes: u64,
+    ctas: u32,
+    stream: &CudaStream,
+) -> Result<(), CudaError> {
+    // The memory's first word stands for a result that is never written.
+    let (mut data, mut count, mut sink) = (address, bytes / 16, address);
+    let mut parameters = [
+        (&raw mut data).cast::<c_void>(),
+        (&raw mut count).cast::<c_void>(),
+        (&raw mut sink).cast::<c_void>(),
+    ];
+    // SAFETY: the kernel takes two addresses and a count of 16-byte elements, all inside one allocation that outlives the stream's work.
+    unsafe { kernel.launch(ctas, stream.cu_stream(), &mut parameters) }
+}
+
+fn median_us(timer: &Timer, flush: &Flush, graph: &Graph, stream: &CudaStream) -> Result<f64, CudaError> {
+    let mut samples = Vec::with_capacity(SAMPLES);
+    for _ in 0..SAMPLES {
+        flush.queue(stream)?;
+        samples.push(timer.time_us(stream, || graph.launch(stream))?);
+    }
+    samples.sort_by(f64::total_cmp);
+    Ok(samples[SAMPLES / 2])
+}
+
+/// Follows a chain that visits lines of 128 bytes in an order that no prefetcher guesses.
+fn latency(
+    kernel: &LoadedKernel,
+    memory: &DeviceMemory,
+    bytes: u64,
+    flush: &Flush,
+    stream: &CudaStream,
+) -> Result<u32, CudaError> {
+    const LINE_WORDS: u32 = 32;
+    let span = bytes.min(256 << 20).min(memory.bytes() as u64);
+    let lines = (span / 128) as u32;
+    let mut chain = vec![0u32; (span / 4) as usize];
+    // A full cycle: the multiplier and the odd step make a linear congruential sequence visit every line of a power of two.
+    let lines = 1u32 << lines.ilog2();
+    let (mut at, mut steps) = (0u32, 0);
+    while steps < lines {
+        let next = at.wrapping_mul(0x915f_77f5).wrapping_add(0x6b43_a9b5) % lines;
+        chain[(at * LINE_WORDS) as usize] = next * LINE_WORDS;
+        at = next;
+        steps += 1;
+    }
+    memory.write(0, &chain)?;
+    let small = span <= 8 << 20;
+    let mut hops: u32 = 2048;
+    let result = DeviceMemory::new(flush.memory.context(), 16)?;
+    let mut best = u64::MAX;
+    for _ in 0..5 {
+        if !small {
+            flush.queue(stream)?;
+        }
+        let (mut data, mut cycles) = (memory.address(), result.address());
+        let mut parameters = [
+            (&raw mut data).cast::<c_void>(),
+            (&raw mut hops).cast::<c_void>(),
+            (&raw mut cycles).cast::<c_void>(),
+        ];
+        // SAFETY: the chain's words are indices inside of it, and the kernel writes two u64.
+        unsafe { kernel.launch(1, stream.cu_stream(), &mut parameters)? };
+        let mut found = [0u64; 2];
+        result.read(0, &mut found)?;
+        best = best.min(found[0]);
+    }
+    Ok((best / u64::from(hops)) as u32)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_limit_lies_on_the_measured_curve() {
+        let reads = vec![ReadPoint { bytes: 1000, us: 4.0 }, ReadPoint { bytes: 2000, us: 6.0 }];
+        let prices = Prices { reads, launch_us: 2.0, memory_latency_cycles: 700, l2_latency_cycles: 300 };
+        for (bytes, us) in [(0, 2.0), (500, 3.0), (1000, 4.0), (1500, 5.0), (2000, 6.0), (4000, 12.0)] {
+            assert!((prices.read_us(bytes) - us).abs() < 1e-9, "{bytes}");
+        }
+        assert!((prices.bandwidth() - 2000.0 / 6e-6).abs() < 1.0);
+    }
+}
