@@ -85,7 +85,8 @@ impl Kernel {
         let shared_bytes = shared_bytes(tile, class);
         let text = format!(
             "#include \"decode.cuh\"\n\
-             using Variant = tilewright::{template};\n\
+             using namespace tilewright;\n\
+             using Variant = {template};\n\
              static_assert(Variant::SHARED_BYTES == {shared_bytes}, \"the host reserves this much\");\n\
              extern \"C\" __global__ void __launch_bounds__({threads})\n\
              {name}(const __grid_constant__ tilewright::Arguments arguments) {{ Variant::run(arguments); }}\n"
@@ -102,7 +103,8 @@ impl Kernel {
         let shared_bytes = 4 * class.head_dim * 4;
         let text = format!(
             "#include \"merge.cuh\"\n\
-             using Variant = tilewright::{template};\n\
+             using namespace tilewright;\n\
+             using Variant = {template};\n\
              static_assert(Variant::SHARED_BYTES == {shared_bytes}, \"the host reserves this much\");\n\
              extern \"C\" __global__ void __launch_bounds__(128)\n\
              {name}(const __grid_constant__ tilewright::Arguments arguments, tilewright::u32 rows) {{\n  \

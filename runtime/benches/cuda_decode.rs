@@ -1,0 +1,293 @@
+//! How near a decode step on a GPU comes to merely reading its bytes.
+//!
+//! Prints the device's measured prices, then for each batch and tile the median time on a cold second-level cache, beside the time of
+//! reading as many bytes, measured in the same run, and the error of some requests against the f64 reference. Trees are written as in
+//! PAT: nodes of each level, tokens of a node of each level.
+//!
+//! `cargo bench -p tilewright-runtime --bench cuda_decode -- [TREE...] [--heads 32/8] [--tiles m16n64w4s2,...] [--page 32]`
+#![allow(unsafe_code)]
+
+use half::f16;
+use std::time::Instant;
+use tilewright_heuristics::{Backend, Dtype, Geometry, Tile};
+use tilewright_kernel_templates::cuda::AttentionOptions;
+use tilewright_kernel_templates::{Class, Limits, Space};
+use tilewright_runtime::cuda::probe::{self, Flush, Prices};
+use tilewright_runtime::cuda::{
+    CudaBackend, CudaDevice, DeviceMemory, DevicePlan, Graph, RawArgs, RowStrides, Timer,
+};
+use tilewright_runtime::{KvStrides, PageTable, Plan, PlanOptions, cpu, reference};
+
+const SAMPLES: usize = 11;
+/// Requests whose output is compared with the reference.
+const CHECKED: usize = 4;
+
+type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
+
+struct Options {
+    trees: Vec<String>,
+    heads: Vec<(u32, u32)>,
+    tiles: Vec<Tile>,
+    page_size: u32,
+    best: usize,
+}
+
+fn main() -> Outcome<()> {
+    if CudaDevice::count() == 0 {
+        println!("no CUDA device: nothing to measure");
+        return Ok(());
+    }
+    let device = CudaDevice::open(0)?;
+    let options = options(&device)?;
+    let mut backend = CudaBackend::or_fetch(&device)?;
+    let stream = device.context().new_stream()?;
+    let begin = Instant::now();
+    let prices = probe::measure(&device, backend.compiler(), &stream)?;
+    print_prices(&device, &prices, begin.elapsed().as_secs_f64());
+    let flush = Flush::new(&device, backend.compiler(), &stream)?;
+    let class = Class { head_dim: 128, dtype: Dtype::F16 };
+    let begin = Instant::now();
+    let prepared = backend.prepare(&options.tiles, &class, AttentionOptions::default(), || ())?;
+    println!(
+        "{} tiles ready in {:.2} s, {} compiled",
+        options.tiles.len(),
+        begin.elapsed().as_secs_f64(),
+        backend.compiler().compiled()
+    );
+    let timer = Timer::new(device.context())?;
+    for tree in &options.trees {
+        for &(q_heads, kv_heads) in &options.heads {
+            let geometry =
+                Geometry { q_heads, kv_heads, head_dim: 128, page_size: options.page_size, dtype: Dtype::F16 };
+            let batch = Batch::of(tree, geometry)?;
+            let on_device = OnDevice::new(&device, &batch)?;
+            let limit = prices.read_us(batch.bytes());
+            println!("\n{tree} {q_heads}/{kv_heads}: {:.1} MB, reading takes {limit:.1} us", batch.bytes() as f64 / 1e6);
+            let mut rows = Vec::new();
+            for (tile, prepared) in options.tiles.iter().zip(&prepared) {
+                let Ok(compiled) = prepared else { continue };
+                let table = batch.table()?;
+                let plan = Plan::build(&geometry, &table, &PlanOptions::default(), |_| *tile)?;
+                let mut uploaded = DevicePlan::new(&device);
+                uploaded.upload(&plan, &stream)?;
+                let workspace = DeviceMemory::new(device.context(), uploaded.workspace_bytes())?;
+                let args = on_device.args(&geometry, &workspace);
+                // SAFETY: all memory is as large as the batch says, and outlives the stream's work: reading waits for it.
+                let graph = Graph::capture(&stream, || unsafe {
+                    backend.decode_raw(stream.cu_stream(), &uploaded, &args)
+                })?;
+                let mut samples = Vec::new();
+                for _ in 0..SAMPLES {
+                    flush.queue(&stream)?;
+                    samples.push(timer.time_us(&stream, || graph.launch(&stream))?);
+                }
+                samples.sort_by(f64::total_cmp);
+                rows.push((samples[SAMPLES / 2], *tile, *compiled, on_device.error(&batch)?));
+            }
+            rows.sort_by(|a, b| a.0.total_cmp(&b.0));
+            for (us, tile, compiled, error) in rows.iter().take(options.best) {
+                println!(
+                    "  {:<14} {us:>9.1} us  {:>5.1} % of reading  {:>3} registers {:>4} KB x {:>2} CTAs  error {error:.1e}",
+                    tile.to_string(),
+                    100.0 * limit / us,
+                    compiled.registers,
+                    compiled.shared_bytes >> 10,
+                    compiled.ctas_per_sm
+                );
+            }
+            let worst = rows.iter().map(|row| row.3).fold(0.0, f64::max);
+            println!("  {} tiles, largest error {worst:.1e}", rows.len());
+        }
+    }
+    Ok(())
+}
+
+fn options(device: &CudaDevice) -> Outcome<Options> {
+    let class = Class { head_dim: 128, dtype: Dtype::F16 };
+    let all = || Space::of(Backend::Cuda).feasible(&class, &Limits::Cuda(device.limits().clone()));
+    let mut options =
+        Options { trees: Vec::new(), heads: vec![(32, 8)], tiles: Vec::new(), page_size: 32, best: 8 };
+    let mut words = std::env::args().skip(1).filter(|word| word != "--bench");
+    while let Some(word) = words.next() {
+        let mut value = || words.next().ok_or(format!("{word} needs a value"));
+        match word.as_str() {
+            "--heads" => {
+                let heads = value()?;
+                let pair = |pair: &str| -> Outcome<(u32, u32)> {
+                    let (q, kv) = pair.split_once('/').ok_or("heads are written as 32/8")?;
+                    Ok((q.parse()?, kv.parse()?))
+                };
+                options.heads = heads.split(',').map(pair).collect::<Outcome<_>>()?;
+            }
+            "--tiles" => {
+                options.tiles = value()?.split(',').map(str::parse).collect::<Result<_, _>>()?;
+            }
+            "--page" => options.page_size = value()?.parse()?,
+            "--best" => options.best = value()?.parse()?,
+            _ => options.trees.push(word),
+        }
+    }
+    if options.tiles.is_empty() {
+        options.tiles = all();
+    }
+    if options.trees.is_empty() {
+        options.trees.push("256_1024".to_owned());
+    }
+    Ok(options)
+}
+
+fn print_prices(device: &CudaDevice, prices: &Prices, seconds: f64) {
+    println!("{} ({}), CUDA {:?}", device.name(), device.arch(), device.driver());
+    println!(
+        "read {:.2} TB/s, launch {:.2} us, latency {} cycles, second-level cache {} cycles; measured in {seconds:.2} s",
+        prices.bandwidth() / 1e12,
+        prices.launch_us,
+        prices.memory_latency_cycles,
+        prices.l2_latency_cycles
+    );
+    for point in prices.reads.iter().step_by(4) {
+        println!("  {:>8.1} MB {:>8.2} us {:>7.0} GB/s", point.bytes as f64 / 1e6, point.us, point.bytes as f64 / point.us / 1e3);
+    }
+}
+
+/// A tree of shared prefixes, its pages scattered.
+struct Batch {
+    geometry: Geometry,
+    entries: Vec<i32>,
+    max_pages: usize,
+    seq_lens: Vec<u32>,
+    pages: u32,
+    keys: Vec<f16>,
+    values: Vec<f16>,
+    query: Vec<f16>,
+}
+
+impl Batch {
+    fn of(tree: &str, geometry: Geometry) -> Outcome<Self> {
+        let (nodes, tokens) = tree.split_once('_').ok_or("a tree is written as 1,256_256,32")?;
+        let numbers = |text: &str| text.split(',').map(str::parse).collect::<Result<Vec<u32>, _>>();
+        let (nodes, tokens) = (numbers(nodes)?, numbers(tokens)?);
+        let requests = *nodes.last().ok_or("a tree has levels")?;
+        let columns: Vec<u32> = tokens.iter().map(|tokens| tokens / geometry.page_size).collect();
+        let pages: u32 = nodes.iter().zip(&columns).map(|(nodes, columns)| nodes * columns).sum();
+        let scattered = |page: u32| (u64::from(page) * 2_654_435_761 % u64::from(pages)) as i32;
+        let mut entries = Vec::new();
+        for request in 0..requests {
+            let mut first = 0;
+            for (&nodes_of_level, &columns) in nodes.iter().zip(&columns) {
+                let node = request * nodes_of_level / requests;
+                entries.extend((0..columns).map(|column| scattered(first + node * columns + column)));
+                first += nodes_of_level * columns;
+            }
+        }
+        let elements = pages as usize * (geometry.page_size * geometry.kv_heads * geometry.head_dim) as usize;
+        let queries = (requests * geometry.q_heads * geometry.head_dim) as usize;
+        Ok(Self {
+            geometry,
+            entries,
+            max_pages: columns.iter().sum::<u32>() as usize,
+            seq_lens: vec![tokens.iter().sum(); requests as usize],
+            pages,
+            keys: noise(elements, 1),
+            values: noise(elements, 2),
+            query: noise(queries, 3),
+        })
+    }
+
+    fn table(&self) -> Outcome<PageTable<'_>> {
+        Ok(PageTable::new(&self.entries, self.max_pages, &self.seq_lens, self.geometry.page_size)?)
+    }
+
+    /// Distinct K and V, the query and the output.
+    fn bytes(&self) -> u64 {
+        let tokens = u64::from(self.pages) * u64::from(self.geometry.page_size);
+        tokens * self.geometry.kv_bytes_per_token() as u64 + 2 * size_of_val(&self.query[..]) as u64
+    }
+}
+
+/// Copies of one block of noise whose length divides nothing: fast to make, and different on every page.
+fn noise(count: usize, seed: u64) -> Vec<f16> {
+    const BLOCK: usize = (1 << 16) + 1;
+    let mut state = seed;
+    let mut next = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        f16::from_f32(((state >> 40) as f32 / (1u32 << 23) as f32) - 1.0)
+    };
+    let block: Vec<f16> = (0..BLOCK.min(count)).map(|_| next()).collect();
+    let mut all = Vec::with_capacity(count);
+    while all.len() < count {
+        all.extend_from_slice(&block[..BLOCK.min(count - all.len())]);
+    }
+    all
+}
+
+struct OnDevice {
+    keys: DeviceMemory,
+    values: DeviceMemory,
+    query: DeviceMemory,
+    output: DeviceMemory,
+}
+
+impl OnDevice {
+    fn new(device: &CudaDevice, batch: &Batch) -> Outcome<Self> {
+        let upload = |elements: &[f16]| -> Outcome<DeviceMemory> {
+            let memory = DeviceMemory::new(device.context(), size_of_val(elements))?;
+            memory.write(0, elements)?;
+            Ok(memory)
+        };
+        Ok(Self {
+            keys: upload(&batch.keys)?,
+            values: upload(&batch.values)?,
+            query: upload(&batch.query)?,
+            output: upload(&batch.query)?,
+        })
+    }
+
+    fn args(&self, geometry: &Geometry, workspace: &DeviceMemory) -> RawArgs {
+        RawArgs {
+            query: self.query.address(),
+            query_strides: RowStrides::dense(geometry),
+            keys: self.keys.address(),
+            values: self.values.address(),
+            kv_strides: KvStrides::nhd(geometry),
+            output: self.output.address(),
+            output_strides: RowStrides::dense(geometry),
+            lse: None,
+            workspace: workspace.address(),
+            scale: 1.0 / (geometry.head_dim as f32).sqrt(),
+            window: None,
+            softcap: None,
+            sinks: None,
+        }
+    }
+
+    /// Relative error of some requests; the output is poisoned afterwards.
+    fn error(&self, batch: &Batch) -> Outcome<f64> {
+        let vector = (batch.geometry.q_heads * batch.geometry.head_dim) as usize;
+        let mut output = vec![f16::NAN; batch.query.len()];
+        self.output.read(0, &mut output)?;
+        let requests = batch.seq_lens.len();
+        let (mut difference, mut norm) = (0.0, 0.0);
+        for request in (0..CHECKED).map(|i| i * (requests - 1) / (CHECKED - 1).max(1)) {
+            let row = &batch.entries[request * batch.max_pages..][..batch.max_pages];
+            let seq_lens = [batch.seq_lens[request]];
+            let table = PageTable::new(row, batch.max_pages, &seq_lens, batch.geometry.page_size)?;
+            let cache = cpu::KvCache {
+                keys: &batch.keys,
+                values: &batch.values,
+                strides: KvStrides::nhd(&batch.geometry),
+            };
+            let query = &batch.query[request * vector..][..vector];
+            let scale = 1.0 / (batch.geometry.head_dim as f32).sqrt();
+            let (expected, _) = reference::decode(&batch.geometry, &table, query, &cache, scale);
+            for (found, expected) in output[request * vector..][..vector].iter().zip(&expected) {
+                difference += (f64::from(found.to_f32()) - expected).powi(2);
+                norm += expected.powi(2);
+            }
+        }
+        let poison = vec![f16::NAN; batch.query.len()];
+        self.output.write(0, &poison)?;
+        let error = (difference / norm).sqrt();
+        Ok(if error.is_nan() { f64::INFINITY } else { error })
+    }
+}
