@@ -157,11 +157,12 @@ template <u32 M, u32 N, u32 WARPS, u32 STAGES, u32 HEAD_DIM, class Element, bool
 
   static constexpr u32 TOKENS_A_THREAD = divide_up(N, THREADS);
 
-  // Page ids of this thread's tokens of a step; a token behind the end gets the id of the last one.
-  TILEWRIGHT_DEVICE void fetch_pages(i32 (&ids)[TOKENS_A_THREAD], u32 step, i32 end) const {
+  // Page ids of this thread's tokens of a step; a token that no row sees gets the id of the nearest that one does.
+  TILEWRIGHT_DEVICE void fetch_pages(i32 (&ids)[TOKENS_A_THREAD], u32 step, const Range &range) const {
 #pragma unroll
     for (u32 i = 0; i < TOKENS_A_THREAD; i++) {
-      const i32 token = smaller(static_cast<i32>(step * N + thread + i * THREADS), end - 1);
+      i32 token = smaller(static_cast<i32>(step * N + thread + i * THREADS), range.end - 1);
+      if (WINDOW) token = larger(token, range.begin);
       ids[i] = args.page_ids[item.pages + static_cast<u32>(token) / args.page_size];
     }
   }
@@ -175,14 +176,15 @@ template <u32 M, u32 N, u32 WARPS, u32 STAGES, u32 HEAD_DIM, class Element, bool
     }
   }
 
-  // Starts the copies of one step. Tokens behind the end become zeros: their memory may hold anything, NaN too.
-  TILEWRIGHT_DEVICE void load_step(u32 step, i32 end) const {
+  // Starts the copies of one step. Tokens that no row sees become zeros: their memory may hold anything, NaN too.
+  TILEWRIGHT_DEVICE void load_step(u32 step, const Range &range) const {
     const u16 *const keys = args.keys + item.kv_head * args.head;
     const u16 *const values = args.values + item.kv_head * args.head;
 #pragma unroll
     for (u32 index = thread; index < N * CHUNKS; index += THREADS) {
       const u32 row = index / CHUNKS, chunk = index % CHUNKS;
-      const bool valid = static_cast<i32>(step * N + row) < end;
+      const i32 token = static_cast<i32>(step * N + row);
+      const bool valid = token < range.end && (!WINDOW || token >= range.begin);
       const i64 offset = valid ? offsets(step)[row] + chunk * 8 : 0;
       copy_async_16(chunk_address(keys_at(step), row, chunk), keys + offset, valid);
       copy_async_16(chunk_address(values_at(step), row, chunk), values + offset, valid);
@@ -299,7 +301,6 @@ template <u32 M, u32 N, u32 WARPS, u32 STAGES, u32 HEAD_DIM, class Element, bool
 
   // Leaves each warp's rows in shared memory, all warps that share rows under one maximum.
   TILEWRIGHT_DEVICE void gather_warps(Accumulators &acc) const {
-    barrier(); // the buffers are no longer read
 #pragma unroll
     for (u32 half = 0; half < 2; half++) {
       Softmax &softmax = acc.softmax[half];
@@ -307,7 +308,7 @@ template <u32 M, u32 N, u32 WARPS, u32 STAGES, u32 HEAD_DIM, class Element, bool
       softmax.sum += from_lane_xor(softmax.sum, 2);
       if (lane % 4 == 0) *warp_softmax(warp, fragment_row + half * 8) = softmax;
     }
-    barrier();
+    barrier(); // all maxima are there, and the buffers are no longer read
 #pragma unroll
     for (u32 half = 0; half < 2; half++) {
       const u32 row = fragment_row + half * 8;
@@ -379,20 +380,20 @@ template <u32 M, u32 N, u32 WARPS, u32 STAGES, u32 HEAD_DIM, class Element, bool
     const bool any = range.begin < range.end;
     const u32 first = any ? static_cast<u32>(range.begin) / N : 0;
     const u32 last = any ? divide_up(static_cast<u32>(range.end), N) : 0; // one past
-    i32 ids[TOKENS_A_THREAD];
+    i32 ids[TOKENS_A_THREAD] = {};
     load_query();
     if (any) {
 #pragma unroll
       for (u32 s = 0; s < STAGES; s++) {
-        fetch_pages(ids, first + s, range.end);
+        fetch_pages(ids, first + s, range);
         store_offsets(ids, first + s);
       }
-      fetch_pages(ids, first + STAGES, range.end);
+      fetch_pages(ids, first + STAGES, range);
     }
     barrier();
 #pragma unroll
     for (u32 s = 0; s + 1 < STAGES; s++) {
-      if (first + s < last) load_step(first + s, range.end);
+      if (first + s < last) load_step(first + s, range);
       copy_async_commit(); // the query travels in the first group
     }
     if constexpr (STAGES == 1) copy_async_commit();
@@ -420,10 +421,10 @@ template <u32 M, u32 N, u32 WARPS, u32 STAGES, u32 HEAD_DIM, class Element, bool
       const u32 next = step + STAGES - 1;
       if constexpr (STAGES > 1) copy_async_wait<STAGES - 2>();
       barrier(); // this step has arrived for all threads, and the buffer of the one before is free
-      if (next < last) load_step(next, range.end);
+      if (next < last) load_step(next, range);
       copy_async_commit();
       if (next + 1 < last) store_offsets(ids, next + 1);
-      if (next + 2 < last) fetch_pages(ids, next + 2, range.end);
+      if (next + 2 < last) fetch_pages(ids, next + 2, range);
       if constexpr (STAGES == 1) {
         copy_async_wait<0>();
         barrier();

@@ -1,6 +1,6 @@
 //! The rules that a tile must pass before it is measured. Each gives its reason in words.
 
-use crate::cuda::{self, Cubin, CudaLimits};
+use crate::cuda::{self, CudaLimits, KernelUsage, PtxasReport};
 use crate::{Class, CpuLimits, Limits, cpu};
 use core::fmt;
 use tilewright_heuristics::{Dtype, Tile};
@@ -39,22 +39,23 @@ pub fn check_compiled(
     tile: &Tile,
     class: &Class,
     limits: &CudaLimits,
-    cubin: &Cubin,
+    usage: &KernelUsage,
+    report: &PtxasReport,
 ) -> Result<(), Infeasible> {
     let reject = |rule, reason| Err(Infeasible { rule, reason });
-    let (registers, threads) = (cubin.usage.registers, u32::from(tile.warps) * cuda::WARP_THREADS);
-    let shared = cuda::shared_bytes(tile, class) + cubin.usage.static_shared_bytes;
+    let (registers, threads) = (usage.registers, u32::from(tile.warps) * cuda::WARP_THREADS);
+    let shared = cuda::shared_bytes(tile, class) + usage.static_shared_bytes;
     let held = cuda::occupancy(limits, threads, registers, shared);
     // What the register file cannot hold cannot be launched.
     if held.ctas_per_sm == 0 {
         return reject("registers", format!("{threads} threads of {registers} registers do not fit an SM"));
     }
     // Local memory lies in device memory: each step would read and write it beside the cache.
-    if cubin.usage.local_bytes > 0 {
-        let spilled = cubin.report.spill_store_bytes;
+    if usage.local_bytes > 0 {
+        let spilled = report.spill_store_bytes;
         return reject(
             "spills",
-            format!("{} bytes of local memory a thread ({spilled} spilled)", cubin.usage.local_bytes),
+            format!("{} bytes of local memory a thread ({spilled} spilled)", usage.local_bytes),
         );
     }
     // Less than latency x bandwidth under way leaves the memory idle (Little's law).

@@ -57,12 +57,20 @@ fn main() -> Outcome<()> {
     let timer = Timer::new(device.context())?;
     for tree in &options.trees {
         for &(q_heads, kv_heads) in &options.heads {
-            let geometry =
-                Geometry { q_heads, kv_heads, head_dim: 128, page_size: options.page_size, dtype: Dtype::F16 };
+            let geometry = Geometry {
+                q_heads,
+                kv_heads,
+                head_dim: 128,
+                page_size: options.page_size,
+                dtype: Dtype::F16,
+            };
             let batch = Batch::of(tree, geometry)?;
             let on_device = OnDevice::new(&device, &batch)?;
             let limit = prices.read_us(batch.bytes());
-            println!("\n{tree} {q_heads}/{kv_heads}: {:.1} MB, reading takes {limit:.1} us", batch.bytes() as f64 / 1e6);
+            println!(
+                "\n{tree} {q_heads}/{kv_heads}: {:.1} MB, reading takes {limit:.1} us",
+                batch.bytes() as f64 / 1e6
+            );
             let mut rows = Vec::new();
             for (tile, prepared) in options.tiles.iter().zip(&prepared) {
                 let Ok(compiled) = prepared else { continue };
@@ -82,7 +90,7 @@ fn main() -> Outcome<()> {
                     samples.push(timer.time_us(&stream, || graph.launch(&stream))?);
                 }
                 samples.sort_by(f64::total_cmp);
-                rows.push((samples[SAMPLES / 2], *tile, *compiled, on_device.error(&batch)?));
+                rows.push((samples[SAMPLES / 2], *tile, compiled.clone(), on_device.error(&batch)?));
             }
             rows.sort_by(|a, b| a.0.total_cmp(&b.0));
             for (us, tile, compiled, error) in rows.iter().take(options.best) {
@@ -146,7 +154,12 @@ fn print_prices(device: &CudaDevice, prices: &Prices, seconds: f64) {
         prices.l2_latency_cycles
     );
     for point in prices.reads.iter().step_by(4) {
-        println!("  {:>8.1} MB {:>8.2} us {:>7.0} GB/s", point.bytes as f64 / 1e6, point.us, point.bytes as f64 / point.us / 1e3);
+        println!(
+            "  {:>8.1} MB {:>8.2} us {:>7.0} GB/s",
+            point.bytes as f64 / 1e6,
+            point.us,
+            point.bytes as f64 / point.us / 1e3
+        );
     }
 }
 
@@ -279,7 +292,8 @@ impl OnDevice {
             };
             let query = &batch.query[request * vector..][..vector];
             let scale = 1.0 / (batch.geometry.head_dim as f32).sqrt();
-            let (expected, _) = reference::decode(&batch.geometry, &table, query, &cache, scale);
+            let attention = reference::Attention::plain(scale);
+            let (expected, _) = reference::decode(&batch.geometry, &table, query, &cache, &attention);
             for (found, expected) in output[request * vector..][..vector].iter().zip(&expected) {
                 difference += (f64::from(found.to_f32()) - expected).powi(2);
                 norm += expected.powi(2);

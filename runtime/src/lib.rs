@@ -26,6 +26,7 @@
 //! # }
 //! ```
 
+pub mod awkward;
 pub mod cpu;
 pub mod cuda;
 mod decoder;

@@ -3,9 +3,10 @@
 use half::{bf16, f16};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-use tilewright_heuristics::{Dtype, Geometry, Tile};
+use tilewright_heuristics::{Backend, Dtype, Geometry, Tile};
 use tilewright_runtime::cpu::{CpuBackend, DecodeArgs, Element, KvCache, KvStrides};
-use tilewright_runtime::{PageTable, Plan, PlanOptions, reference};
+use tilewright_runtime::reference::{self, Attention};
+use tilewright_runtime::{PageTable, Plan, PlanOptions};
 use tilewright_scenarios::{Batch, catalogue};
 
 /// Small enough for an f64 reference in a test, large enough that prefixes stay shared and long packs are split.
@@ -25,7 +26,8 @@ fn assert_correct<E: Element>(batch: &Batch, backend: &mut CpuBackend) {
         PageTable::new(&batch.page_table, batch.max_pages, &batch.seq_lens, geometry.page_size).unwrap();
     let cache = KvCache { keys: &keys, values: &values, strides: KvStrides::nhd(&geometry) };
     let scale = 1.0 / (geometry.head_dim as f32).sqrt();
-    let (expected, expected_lse) = reference::decode(&geometry, &table, &query, &cache, scale);
+    let (expected, expected_lse) =
+        reference::decode(&geometry, &table, &query, &cache, &Attention::plain(scale));
 
     // Tiles change from pack to pack, as under a selector.
     let tile = |rows: u32, kv_len: u32| Tile {
@@ -64,7 +66,7 @@ fn relative_error(found: &[f64], expected: &[f64]) -> f64 {
 fn every_catalogue_scenario_agrees_with_the_reference_in_every_element_type() {
     let mut backend = CpuBackend::new(2);
     let mut checked = 0;
-    for scenario in catalogue() {
+    for scenario in catalogue(Backend::Cpu) {
         for spec in scenario.batches().unwrap() {
             let mut max_bytes = MAX_BYTES;
             let batch = loop {

@@ -7,7 +7,8 @@ use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use tilewright_heuristics::{Dtype, Geometry, Tile};
 use tilewright_runtime::cpu::{CpuBackend, DecodeArgs, Element, KvCache, KvStrides};
-use tilewright_runtime::{ExecError, Packing, PageTable, Plan, PlanOptions, Split, reference};
+use tilewright_runtime::reference::{self, Attention};
+use tilewright_runtime::{ExecError, Packing, PageTable, Plan, PlanOptions, Split};
 
 /// A batch with K, V and queries; NaN wherever no request has a token.
 struct Batch<E> {
@@ -112,8 +113,13 @@ impl<E: Element> Batch<E> {
     /// Panics unless output and LSE are within the element type's tolerance of the reference, over all and for each row.
     fn assert_correct(&self, backend: &mut CpuBackend, options: &PlanOptions, tile: Tile) {
         let (output, lse) = self.decode(backend, options, tile);
-        let (expected, expected_lse) =
-            reference::decode(&self.geometry, &self.table(), &self.query, &self.cache(), self.scale);
+        let (expected, expected_lse) = reference::decode(
+            &self.geometry,
+            &self.table(),
+            &self.query,
+            &self.cache(),
+            &Attention::plain(self.scale),
+        );
         let tolerance = match E::DTYPE {
             Dtype::F16 => 2e-3,
             Dtype::Bf16 => 1e-2,
@@ -224,8 +230,13 @@ fn extreme_logits_do_not_overflow() {
         let amplitude = f32::max(amplitude, f32::MIN_POSITIVE);
         let batch = batch::<f32>(GEOMETRY, &[(0, 200), (6, 20)], false, amplitude, 5);
         let (output, lse) = batch.decode(&mut CpuBackend::new(2), &PlanOptions::default(), TILE);
-        let (expected, expected_lse) =
-            reference::decode(&batch.geometry, &batch.table(), &batch.query, &batch.cache(), batch.scale);
+        let (expected, expected_lse) = reference::decode(
+            &batch.geometry,
+            &batch.table(),
+            &batch.query,
+            &batch.cache(),
+            &Attention::plain(batch.scale),
+        );
         let output: Vec<f64> = output.into_iter().map(f64::from).collect();
         // Logits of 1e4 carry an f32 rounding of 1e-3 into the exponent.
         assert!(relative_error(&output, &expected) < 5e-3);
@@ -272,8 +283,13 @@ fn one_batch_may_use_many_tiles() {
         lse: None,
     };
     CpuBackend::new(3).decode(&plan, args).unwrap();
-    let (expected, _) =
-        reference::decode(&GEOMETRY, &batch.table(), &batch.query, &batch.cache(), batch.scale);
+    let (expected, _) = reference::decode(
+        &GEOMETRY,
+        &batch.table(),
+        &batch.query,
+        &batch.cache(),
+        &Attention::plain(batch.scale),
+    );
     let output: Vec<f64> = output.into_iter().map(f64::from).collect();
     assert!(relative_error(&output, &expected) < 1e-5);
 }

@@ -1,16 +1,32 @@
 //! The built-in scenarios.
 
 use crate::Scenario;
+use tilewright_heuristics::Backend;
 
-const FILES: &[(&str, &str)] = &[
-    ("packs-gqa4.yaml", include_str!("../catalogue/packs-gqa4.yaml")),
-    ("packs-one-head.yaml", include_str!("../catalogue/packs-one-head.yaml")),
-    ("packs-mha.yaml", include_str!("../catalogue/packs-mha.yaml")),
-    ("packs-many-heads.yaml", include_str!("../catalogue/packs-many-heads.yaml")),
-    ("packs-gqa8.yaml", include_str!("../catalogue/packs-gqa8.yaml")),
-    ("packs-head-dims.yaml", include_str!("../catalogue/packs-head-dims.yaml")),
-    ("packs-dtypes.yaml", include_str!("../catalogue/packs-dtypes.yaml")),
-    ("packs-page-sizes.yaml", include_str!("../catalogue/packs-page-sizes.yaml")),
+/// Packs for the caches and the rates of a processor.
+const CPU_PACKS: &[(&str, &str)] = &[
+    ("cpu/packs-dtypes.yaml", include_str!("../catalogue/cpu/packs-dtypes.yaml")),
+    ("cpu/packs-gqa4.yaml", include_str!("../catalogue/cpu/packs-gqa4.yaml")),
+    ("cpu/packs-gqa8.yaml", include_str!("../catalogue/cpu/packs-gqa8.yaml")),
+    ("cpu/packs-head-dims.yaml", include_str!("../catalogue/cpu/packs-head-dims.yaml")),
+    ("cpu/packs-many-heads.yaml", include_str!("../catalogue/cpu/packs-many-heads.yaml")),
+    ("cpu/packs-mha.yaml", include_str!("../catalogue/cpu/packs-mha.yaml")),
+    ("cpu/packs-one-head.yaml", include_str!("../catalogue/cpu/packs-one-head.yaml")),
+    ("cpu/packs-page-sizes.yaml", include_str!("../catalogue/cpu/packs-page-sizes.yaml")),
+];
+
+/// Packs that fill a GPU.
+const CUDA_PACKS: &[(&str, &str)] = &[
+    ("cuda/packs-few-heads.yaml", include_str!("../catalogue/cuda/packs-few-heads.yaml")),
+    ("cuda/packs-gqa2.yaml", include_str!("../catalogue/cuda/packs-gqa2.yaml")),
+    ("cuda/packs-gqa4.yaml", include_str!("../catalogue/cuda/packs-gqa4.yaml")),
+    ("cuda/packs-gqa8.yaml", include_str!("../catalogue/cuda/packs-gqa8.yaml")),
+    ("cuda/packs-mha.yaml", include_str!("../catalogue/cuda/packs-mha.yaml")),
+    ("cuda/packs-page-sizes.yaml", include_str!("../catalogue/cuda/packs-page-sizes.yaml")),
+];
+
+/// Whole batches; a run scales them to its device.
+const BATCHES: &[(&str, &str)] = &[
     ("pat-fig9.yaml", include_str!("../catalogue/pat-fig9.yaml")),
     ("mix-roots.yaml", include_str!("../catalogue/mix-roots.yaml")),
     ("mix-deep.yaml", include_str!("../catalogue/mix-deep.yaml")),
@@ -19,13 +35,18 @@ const FILES: &[(&str, &str)] = &[
     ("conversation.yaml", include_str!("../catalogue/conversation.yaml")),
 ];
 
-/// Every built-in scenario. They are part of the program, so that an installed one has them.
+/// Every built-in scenario for a backend. They are part of the program, so that an installed one has them.
 ///
 /// # Panics
 /// Never in a released program: a test reads them all.
-pub fn catalogue() -> Vec<Scenario> {
-    FILES
+pub fn catalogue(backend: Backend) -> Vec<Scenario> {
+    let packs = match backend {
+        Backend::Cpu => CPU_PACKS,
+        Backend::Cuda => CUDA_PACKS,
+    };
+    packs
         .iter()
+        .chain(BATCHES)
         .map(|(name, text)| {
             let path = format!("catalogue/{name}");
             Scenario::parse(text, path)

@@ -4,6 +4,7 @@ use super::*;
 use crate::{Batch, catalogue};
 use proptest::prelude::*;
 use std::collections::BTreeSet;
+use tilewright_heuristics::Backend;
 
 fn parse(text: &str) -> Result<Scenario, ScenarioError> {
     Scenario::parse(text, "test.yaml")
@@ -22,7 +23,14 @@ fn build(text: &str) -> Vec<Batch> {
 
 #[test]
 fn the_catalogue_holds_what_it_promises() {
-    let scenarios = catalogue();
+    for backend in [Backend::Cpu, Backend::Cuda] {
+        assert_catalogue(&catalogue(backend));
+    }
+    let lengths: Vec<u32> = build(include_str!("../catalogue/mix-lengths.yaml"))[0].seq_lens.clone();
+    assert!(lengths.contains(&1) && lengths.contains(&100_000));
+}
+
+fn assert_catalogue(scenarios: &[Scenario]) {
     let names: BTreeSet<&str> = scenarios.iter().map(Scenario::name).collect();
     assert_eq!(names.len(), scenarios.len());
     let fig9 = scenarios.iter().find(|scenario| scenario.name() == "pat-fig9").unwrap();
@@ -36,8 +44,6 @@ fn the_catalogue_holds_what_it_promises() {
             (0..batch.requests()).flat_map(|request| batch.row(request).to_vec()).collect();
         assert_eq!(pages, (0..batch.pages as i32).collect(), "every page is used: {}", batch.name);
     }
-    let lengths: Vec<u32> = build(include_str!("../catalogue/mix-lengths.yaml"))[0].seq_lens.clone();
-    assert!(lengths.contains(&1) && lengths.contains(&100_000));
 }
 
 #[test]
@@ -214,7 +220,7 @@ proptest! {
     ) {
         let files = [
             include_str!("../catalogue/mix-roots.yaml"),
-            include_str!("../catalogue/packs-one-head.yaml"),
+            include_str!("../catalogue/cpu/packs-one-head.yaml"),
             include_str!("../catalogue/conversation.yaml"),
             include_str!("../catalogue/batch-of-one.yaml"),
         ];

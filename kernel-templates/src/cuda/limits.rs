@@ -40,6 +40,8 @@ pub struct CudaLimits {
     pub memory_bytes: u64,
     /// The most bytes a second that memory can be read at, by the data sheet.
     pub read_bandwidth: u64,
+    /// Floating-point operations a second of the tensor cores on dense 16-bit matrices with f32 sums, by the data sheet; 0 if unknown.
+    pub matrix_flops: u64,
     /// SM cycles from a load to its value, from memory with no other load under way. In the table, an estimate for devices
     /// that nobody measured for it (see the comments there): prefer a measured one.
     pub memory_latency_cycles: u32,
@@ -77,6 +79,7 @@ const CC_80: CudaLimits = CudaLimits {
     l2_bytes: 0,
     memory_bytes: 0,
     read_bandwidth: 0,
+    matrix_flops: 0,
     memory_latency_cycles: 0,
     clock_hz: 0,
 };
@@ -115,6 +118,7 @@ impl CudaLimits {
             l2_bytes: 40 << 20,
             memory_bytes: 40 * GB,
             read_bandwidth: 1_555 * GB,
+            matrix_flops: 312_000 * GB,
             memory_latency_cycles: 466,
             clock_hz: 1_410_000_000,
             ..CC_80
@@ -126,6 +130,7 @@ impl CudaLimits {
             l2_bytes: 40 << 20,
             memory_bytes: 80 * GB,
             read_bandwidth: 2_039 * GB,
+            matrix_flops: 312_000 * GB,
             memory_latency_cycles: 466,
             clock_hz: 1_410_000_000,
             ..CC_80
@@ -137,6 +142,7 @@ impl CudaLimits {
             l2_bytes: 50 << 20,
             memory_bytes: 80 * GB,
             read_bandwidth: 3_350 * GB,
+            matrix_flops: 989_000 * GB,
             memory_latency_cycles: 707,
             clock_hz: 1_980_000_000,
             ..CC_90
@@ -147,6 +153,7 @@ impl CudaLimits {
             l2_bytes: 50 << 20,
             memory_bytes: 80 * GB,
             read_bandwidth: 2_000 * GB,
+            matrix_flops: 756_000 * GB,
             memory_latency_cycles: 707,
             clock_hz: 1_755_000_000,
             ..CC_90
@@ -158,6 +165,7 @@ impl CudaLimits {
             l2_bytes: 60 << 20,
             memory_bytes: 141 * GB,
             read_bandwidth: 4_800 * GB,
+            matrix_flops: 989_000 * GB,
             memory_latency_cycles: 707,
             clock_hz: 1_980_000_000,
             ..CC_90
@@ -169,6 +177,7 @@ impl CudaLimits {
             l2_bytes: 96 << 20,
             memory_bytes: 48 * GB,
             read_bandwidth: 864 * GB,
+            matrix_flops: 362_000 * GB,
             memory_latency_cycles: 542,
             clock_hz: 2_520_000_000,
             ..CC_89
@@ -179,6 +188,7 @@ impl CudaLimits {
             l2_bytes: 72 << 20,
             memory_bytes: 24 * GB,
             read_bandwidth: 1_008 * GB,
+            matrix_flops: 165_000 * GB,
             memory_latency_cycles: 542,
             clock_hz: 2_520_000_000,
             ..CC_89
@@ -190,6 +200,7 @@ impl CudaLimits {
             l2_bytes: 126 << 20,
             memory_bytes: 180 * GB,
             read_bandwidth: 8_000 * GB,
+            matrix_flops: 2_250_000 * GB,
             memory_latency_cycles: 707,
             clock_hz: 1_965_000_000,
             ..CC_100
@@ -206,6 +217,16 @@ impl CudaLimits {
             .find(|limits| limits.name.eq_ignore_ascii_case(name))
             .cloned()
             .ok_or_else(|| UnknownDevice { name: name.to_owned() })
+    }
+
+    /// The named device that a driver's name for one means, such as `NVIDIA H200` for `h200`; the most specific if several do.
+    pub fn recognised(driver_name: &str) -> Option<CudaLimits> {
+        let words = |name: &str| -> Vec<String> {
+            name.split([' ', '-']).map(str::to_ascii_lowercase).filter(|word| word != "nvidia").collect()
+        };
+        let given = words(driver_name);
+        let matches = |limits: &&CudaLimits| words(&limits.name).iter().all(|word| given.contains(word));
+        Self::NAMED.iter().filter(matches).max_by_key(|limits| limits.name.len()).cloned()
     }
 
     /// What all devices of a compute capability have in common, for those that are not [`CudaLimits::NAMED`]: a device's own report
@@ -247,6 +268,7 @@ impl CudaLimits {
             l2_bytes,
             memory_bytes,
             read_bandwidth,
+            matrix_flops,
             memory_latency_cycles,
             clock_hz,
         } = reported;
@@ -267,6 +289,7 @@ impl CudaLimits {
             l2_bytes: l2_bytes.unwrap_or(self.l2_bytes),
             memory_bytes: memory_bytes.unwrap_or(self.memory_bytes),
             read_bandwidth: read_bandwidth.unwrap_or(self.read_bandwidth),
+            matrix_flops: matrix_flops.unwrap_or(self.matrix_flops),
             memory_latency_cycles: memory_latency_cycles.unwrap_or(self.memory_latency_cycles),
             clock_hz: clock_hz.unwrap_or(self.clock_hz),
         }
@@ -308,6 +331,8 @@ pub struct ReportedLimits {
     pub memory_bytes: Option<u64>,
     /// [`CudaLimits::read_bandwidth`]: measured, or from the memory's clock and bus width.
     pub read_bandwidth: Option<u64>,
+    /// [`CudaLimits::matrix_flops`]: from the data sheet of a device of that name.
+    pub matrix_flops: Option<u64>,
     /// [`CudaLimits::memory_latency_cycles`]: measured.
     pub memory_latency_cycles: Option<u32>,
     /// [`CudaLimits::clock_hz`]: `CLOCK_RATE`, which is in kHz.
@@ -334,6 +359,16 @@ mod tests {
                 "{limits:?}"
             );
         }
+    }
+
+    #[test]
+    fn a_drivers_name_is_recognised() {
+        let found = |name: &str| CudaLimits::recognised(name).map(|limits| limits.name.into_owned());
+        assert_eq!(found("NVIDIA H200").as_deref(), Some("h200"));
+        assert_eq!(found("NVIDIA GeForce RTX 4090").as_deref(), Some("rtx-4090"));
+        assert_eq!(found("NVIDIA A100-SXM4-80GB").as_deref(), Some("a100-80gb"));
+        assert_eq!(found("NVIDIA H100 PCIe").as_deref(), Some("h100-pcie"));
+        assert_eq!(found("NVIDIA T4"), None);
     }
 
     #[test]

@@ -10,8 +10,8 @@ mod queue;
 mod shared;
 mod simd;
 
-pub use backend::{CpuBackend, DecodeArgs};
 pub use crate::KvStrides;
+pub use backend::{CpuBackend, DecodeArgs};
 pub use cache::KvCache;
 pub use element::Element;
 pub use host::HostDevice;

@@ -61,6 +61,19 @@ impl CudaBackend {
         self.kernels.prepare(tiles, class, options, each)
     }
 
+    /// What the driver says of a loaded tile: registers, bytes of local memory, CTAs an SM. Static analysis has to say the same.
+    ///
+    /// # Errors
+    /// The tile is not prepared, or the driver's.
+    pub fn told_by_driver(
+        &self,
+        tile: &Tile,
+        class: &Class,
+        options: AttentionOptions,
+    ) -> Result<(u32, u32, u32), CudaError> {
+        self.kernels.decode(tile, class, options)?.told_by_driver()
+    }
+
     /// Computes attention for every request of an uploaded plan: launches on the stream, no allocation and no synchronisation. May be
     /// captured into a graph.
     ///

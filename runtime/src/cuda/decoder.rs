@@ -24,6 +24,19 @@ impl CudaDecoder {
     /// # Errors
     /// NVRTC is missing, or newer than the driver.
     pub fn new(device: &CudaDevice) -> Result<Self, CudaError> {
+        Ok(Self::with(CudaBackend::new(device)?))
+    }
+
+    /// As [`CudaDecoder::new`], but fetches NVRTC if this machine has none.
+    ///
+    /// # Errors
+    /// NVRTC is missing and cannot be fetched, or is newer than the driver.
+    pub fn or_fetch(device: &CudaDevice) -> Result<Self, CudaError> {
+        Ok(Self::with(CudaBackend::or_fetch(device)?))
+    }
+
+    fn with(backend: CudaBackend) -> Self {
+        let device = backend.device();
         let limits = Limits::Cuda(device.limits().clone());
         let feasible = Space::of(limits.backend()).universally_feasible(&limits);
         let selection = lookup(&device.as_device(), &feasible);
@@ -38,7 +51,7 @@ impl CudaDecoder {
             }
             Match::Analytic => feasible,
         };
-        Ok(Self { backend: CudaBackend::new(device)?, selection, tiles, options: PlanOptions::default() })
+        Self { backend, selection, tiles, options: PlanOptions::default() }
     }
 
     /// How packs get their tiles.

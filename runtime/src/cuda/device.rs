@@ -60,7 +60,9 @@ impl CudaDevice {
             return Err(CudaError::TooOld { name, major, minor });
         }
         let arch = Arch::from_capability(major, minor);
-        let limits = CudaLimits::of_capability(major, minor).overridden_by(&reported(&context, &name, &arch));
+        let known = CudaLimits::recognised(&name).filter(|known| *known.arch == *arch.to_string());
+        let limits = known.unwrap_or_else(|| CudaLimits::of_capability(major, minor));
+        let limits = limits.overridden_by(&reported(&context, &name, &arch));
         Ok(Self { arch_name: arch.to_string(), context, name, arch, limits, driver: driver_version() })
     }
 
@@ -82,6 +84,25 @@ impl CudaDevice {
     /// What it offers a kernel, by its own report.
     pub const fn limits(&self) -> &CudaLimits {
         &self.limits
+    }
+
+    /// Its number among all devices that there are.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn uuid(&self) -> Result<[u8; 16], CudaError> {
+        let uuid = self.context.uuid().map_err(CudaError::driver("cannot read the device's UUID"))?;
+        Ok(uuid.bytes.map(|byte| byte as u8))
+    }
+
+    /// Bytes of its memory that nobody has.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn free_memory(&self) -> Result<u64, CudaError> {
+        let (free, _) =
+            self.context.mem_get_info().map_err(CudaError::driver("cannot ask for the free memory"))?;
+        Ok(free as u64)
     }
 
     /// The CUDA version that its driver supports.

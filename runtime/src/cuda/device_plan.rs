@@ -103,6 +103,22 @@ impl DevicePlan {
         }
     }
 
+    /// Writes the lengths of the requests, when the device is done with what was queued before.
+    ///
+    /// # Errors
+    /// The driver's.
+    ///
+    /// # Panics
+    /// If there are more lengths than requests.
+    pub fn set_lengths(&self, lengths: &[u32]) -> Result<(), CudaError> {
+        assert!(lengths.len() <= self.batch(), "a length a request");
+        self.context.synchronize().map_err(CudaError::driver("cannot wait for the device"))?;
+        match &self.memory {
+            Some(memory) => memory.write((self.lengths() - memory.address()) as usize, lengths),
+            None => Ok(()),
+        }
+    }
+
     /// The layout that the plan was made for.
     pub const fn geometry(&self) -> &Geometry {
         &self.geometry
@@ -128,6 +144,11 @@ impl DevicePlan {
     /// there and keep the plan.
     pub fn lengths(&self) -> u64 {
         self.arguments(0).lengths
+    }
+
+    /// Executes all items with another tile of the same m, on which alone of a tile a plan depends.
+    pub(crate) fn retile(&mut self, tile: &tilewright_heuristics::Tile) {
+        self.image.retile(tile);
     }
 
     pub(super) const fn image(&self) -> &PlanImage {

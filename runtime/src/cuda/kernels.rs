@@ -8,10 +8,11 @@ use std::collections::HashMap;
 use std::ffi::{CString, c_void};
 use std::sync::Arc;
 use tilewright_heuristics::Tile;
-use tilewright_kernel_templates::Class;
 use tilewright_kernel_templates::cuda::{
-    AttentionOptions, CompileError, Compiler, Cubin, CubinCache, Kernel, MERGE_WARPS, Nvrtc, occupancy,
+    AttentionOptions, CompileError, Compiler, Cubin, CubinCache, CudaLimits, Kernel, KernelUsage,
+    MERGE_WARPS, Nvrtc, PtxasReport, occupancy,
 };
+use tilewright_kernel_templates::{Class, Infeasible, check_compiled};
 
 /// A kernel in a context.
 #[derive(Debug)]
@@ -66,6 +67,23 @@ impl LoadedKernel {
         Ok(loaded)
     }
 
+    /// Registers, bytes of local memory, and CTAs an SM.
+    pub(super) fn told_by_driver(&self) -> Result<(u32, u32, u32), CudaError> {
+        let fail = || CudaError::driver("cannot ask about a kernel");
+        let attribute = |attribute| {
+            // SAFETY: the function is loaded.
+            unsafe { result::function::get_function_attribute(self.function, attribute) }
+        };
+        let registers = attribute(CUfunction_attribute::CU_FUNC_ATTRIBUTE_NUM_REGS).map_err(fail())?;
+        let local = attribute(CUfunction_attribute::CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES).map_err(fail())?;
+        // SAFETY: as above.
+        let ctas = unsafe {
+            let shared = self.shared_bytes as usize;
+            result::occupancy::max_active_block_per_multiprocessor(self.function, self.threads as i32, shared)
+        };
+        Ok((registers as u32, local as u32, ctas.map_err(fail())? as u32))
+    }
+
     /// Launches so many CTAs.
     ///
     /// # Safety
@@ -105,7 +123,7 @@ impl Drop for LoadedKernel {
 }
 
 /// What is known of a tile that was compiled.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct Compiled {
     /// Registers a thread.
     pub registers: u32,
@@ -115,6 +133,18 @@ pub struct Compiled {
     pub local_bytes: u32,
     /// CTAs that an SM holds at once.
     pub ctas_per_sm: u32,
+    usage: KernelUsage,
+    report: PtxasReport,
+}
+
+impl Compiled {
+    /// Whether the tile is still feasible now that it is compiled.
+    ///
+    /// # Errors
+    /// The rule that rejects it.
+    pub fn check(&self, tile: &Tile, class: &Class, limits: &CudaLimits) -> Result<(), Infeasible> {
+        check_compiled(tile, class, limits, &self.usage, &self.report)
+    }
 }
 
 type DecodeKey = (Tile, Class, AttentionOptions);
@@ -173,7 +203,7 @@ impl Kernels {
             }
         }
         let outcome = |tile: &Tile| match self.decode.get(&(*tile, *class, options)) {
-            Some((_, compiled)) => Ok(*compiled),
+            Some((_, compiled)) => Ok(compiled.clone()),
             None => Err(failures.remove(tile).unwrap_or_else(|| CudaError::NotPrepared {
                 kernel: Kernel::decode(tile, class, options).name,
             })),
@@ -195,6 +225,8 @@ impl Kernels {
             shared_bytes,
             local_bytes: cubin.usage.local_bytes,
             ctas_per_sm: held.ctas_per_sm,
+            usage: cubin.usage.clone(),
+            report: cubin.report.clone(),
         };
         if held.ctas_per_sm == 0 {
             let reason = format!(

@@ -58,6 +58,25 @@ impl DeviceMemory {
         unsafe { result::memcpy_htod_sync(self.address + offset as u64, from) }.map_err(fail())
     }
 
+    /// Fills all of it with copies of a block. Copies on the device double what is there, so large memory is filled at its own speed.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn repeat<T: Copy>(&self, block: &[T]) -> Result<(), CudaError> {
+        let fail = || CudaError::driver("cannot fill device memory");
+        let mut filled = size_of_val(block).min(self.bytes);
+        self.write(0, &block[..filled / size_of::<T>()])?;
+        filled -= filled % size_of::<T>();
+        while filled > 0 && filled < self.bytes {
+            let more = filled.min(self.bytes - filled);
+            // SAFETY: both ranges lie inside the allocation, and do not overlap.
+            unsafe { result::memcpy_dtod_sync(self.address + filled as u64, self.address, more) }
+                .map_err(fail())?;
+            filled += more;
+        }
+        Ok(())
+    }
+
     /// Copies to the host, beginning at byte `offset`, when all work of the device is done.
     ///
     /// # Errors

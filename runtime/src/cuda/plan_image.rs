@@ -107,6 +107,13 @@ impl PlanImage {
         }
     }
 
+    /// Gives all items another tile of the same m.
+    pub(crate) fn retile(&mut self, tile: &Tile) {
+        for group in self.groups.iter_mut().filter(|group| group.tile.m == tile.m) {
+            group.tile = *tile;
+        }
+    }
+
     fn align(&mut self) -> usize {
         self.words.resize(self.words.len().next_multiple_of(ALIGNMENT), 0);
         self.words.len()

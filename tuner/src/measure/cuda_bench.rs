@@ -1,19 +1,493 @@
 //! An NVIDIA GPU as a bench: each sample replays a captured step on a cold second-level cache, timed by events on the device.
+#![allow(unsafe_code)]
 
-use super::verification::{CudaVerifier, Verdicts};
-use super::{Bench, BenchError, Conditions, Failure, Loaded, PlanId, Sensors};
-use crate::store::{DeviceRecord, Resources, Status};
+use super::sensors::Sensors;
+use super::{Bench, BenchError, Failure, Loaded, PlanId};
+use crate::store::{Conditions, DeviceRecord, Resources, Status};
 use cudarc::driver::CudaStream;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use tilewright_heuristics::{Dtype, Geometry, PackShape, Tile};
-use tilewright_kernel_templates::cuda::{AttentionOptions, CubinCache, CudaLimits, source_hash};
-use tilewright_kernel_templates::{Class, Limits, check_compiled};
+use tilewright_kernel_templates::cuda::{AttentionOptions, CompileError, CudaLimits, source_hash};
+use tilewright_kernel_templates::{Class, Limits};
+use tilewright_runtime::awkward::{self, AwkwardCase, CudaCase, options_of};
 use tilewright_runtime::cuda::probe::{self, Flush, Prices};
 use tilewright_runtime::cuda::{
-    CudaBackend, CudaDevice, CudaError, DeviceMemory, DevicePlan, Graph, RawArgs, RowStrides, Timer,
+    Compiled, CudaBackend, CudaDevice, CudaError, DeviceMemory, DevicePlan, Graph, RawArgs, RowStrides, Timer,
 };
 use tilewright_runtime::{KvStrides, PageTable, Plan, PlanOptions};
 use tilewright_scenarios::Batch;
+
+/// Points of the read curve that people are shown.
+const SHOWN_READS: [u64; 7] = [1 << 20, 4 << 20, 16 << 20, 64 << 20, 256 << 20, 1 << 30, 4 << 30];
+/// Part of the free memory that a batch may take.
+const USABLE_MEMORY: f64 = 0.8;
+
+/// A GPU under measurement.
+#[derive(Debug)]
+pub struct CudaBench {
+    device: CudaDevice,
+    limits: Limits,
+    backend: CudaBackend,
+    stream: Arc<CudaStream>,
+    timer: Timer,
+    flush: Flush,
+    prices: Prices,
+    sensors: Sensors,
+    /// What became of every tile that was compiled.
+    compiled: BTreeMap<(Class, AttentionOptions, Tile), Result<Compiled, Failure>>,
+    cases: Cases,
+    pool: Option<Pool>,
+}
+
+/// Awkward cases on the device, with their references; those of a tile by its n, on which they depend.
+#[derive(Debug, Default)]
+struct Cases {
+    class: Option<Class>,
+    common: Vec<CudaCase>,
+    by_n: BTreeMap<u16, Vec<CudaCase>>,
+}
+
+/// Pages of K and V, full of random numbers: their values decide no time, but zeros might.
+#[derive(Debug)]
+struct Pool {
+    dtype: Dtype,
+    keys: DeviceMemory,
+    values: DeviceMemory,
+}
+
+impl CudaBench {
+    /// The GPU with this number. Measures what it gives at most. Fetches NVRTC if this machine has none.
+    ///
+    /// # Errors
+    /// No driver, no such device, no compiler.
+    pub fn new(ordinal: usize) -> Result<Self, CudaError> {
+        let device = CudaDevice::open(ordinal)?;
+        let backend = CudaBackend::or_fetch(&device)?;
+        let stream = new_stream(&device)?;
+        let prices = probe::measure(&device, backend.compiler(), &stream)?;
+        let flush = Flush::new(&device, backend.compiler(), &stream)?;
+        let limits = CudaLimits {
+            read_bandwidth: prices.bandwidth() as u64,
+            memory_latency_cycles: prices.memory_latency_cycles,
+            ..device.limits().clone()
+        };
+        Ok(Self {
+            sensors: Sensors::of(device.uuid()?),
+            timer: Timer::new(device.context())?,
+            limits: Limits::Cuda(limits),
+            device,
+            backend,
+            stream,
+            flush,
+            prices,
+            compiled: BTreeMap::new(),
+            cases: Cases::default(),
+            pool: None,
+        })
+    }
+
+    fn cuda_limits(&self) -> &CudaLimits {
+        match &self.limits {
+            Limits::Cuda(limits) => limits,
+            Limits::Cpu(_) => self.device.limits(),
+        }
+    }
+
+    /// Compiles tiles for a class and options, and remembers what became of each.
+    fn compile(&mut self, tiles: &[Tile], class: &Class, options: AttentionOptions) {
+        let missing: Vec<Tile> =
+            tiles.iter().copied().filter(|tile| !self.compiled.contains_key(&(*class, options, *tile))).collect();
+        if missing.is_empty() {
+            return;
+        }
+        let outcomes = match self.backend.prepare(&missing, class, options, || ()) {
+            Ok(outcomes) => outcomes.into_iter().map(|outcome| outcome.map_err(failure_of)).collect(),
+            Err(error) => {
+                let failure = failure_of(error);
+                missing.iter().map(|_| Err(failure.clone())).collect::<Vec<_>>()
+            }
+        };
+        for (tile, outcome) in missing.into_iter().zip(outcomes) {
+            let judged = outcome.and_then(|compiled| {
+                let reason = compiled.check(&tile, class, self.cuda_limits()).err();
+                reason.map_or(Ok(compiled), |reason| {
+                    Err(Failure { status: Status::Constraints, message: reason.to_string() })
+                })
+            });
+            self.compiled.insert((*class, options, tile), judged);
+        }
+    }
+
+    /// Makes the cases of a class and of a tile's n.
+    fn make_cases(&mut self, tile: &Tile, class: &Class) -> Result<(), Failure> {
+        // Fresh numbers in every run; the seed is drawn from the process, not fixed.
+        let seed = u64::from(std::process::id());
+        if self.cases.class != Some(*class) {
+            let mut common = upload(awkward::cases(class, seed), &self.device)?;
+            if let Some(far) = awkward::tile_cases(class, tile, seed).into_iter().find(AwkwardCase::is_plain) {
+                common.push(upload_far(far, &self.device)?);
+            }
+            self.cases = Cases { class: Some(*class), common, by_n: BTreeMap::new() };
+        }
+        if !self.cases.by_n.contains_key(&tile.n) {
+            let cases = upload(awkward::tile_cases(class, tile, seed), &self.device)?;
+            self.cases.by_n.insert(tile.n, cases);
+        }
+        Ok(())
+    }
+}
+
+/// Variants that the cases of a class need beside the plain one.
+fn option_sets(class: &Class) -> BTreeSet<AttentionOptions> {
+    let any = Tile { m: 16, n: 16, warps: 1, stages: 1 };
+    let cases = awkward::cases(class, 0).into_iter().chain(awkward::tile_cases(class, &any, 0));
+    cases.map(|case| options_of(&case)).collect()
+}
+
+fn new_stream(device: &CudaDevice) -> Result<Arc<CudaStream>, CudaError> {
+    device.context().new_stream().map_err(|source| CudaError::Driver { what: "cannot make a stream".to_owned(), source })
+}
+
+fn failure_of(error: CudaError) -> Failure {
+    let status = match &error {
+        CudaError::Compile(CompileError::Nvrtc { .. } | CompileError::Cubin { .. }) | CudaError::Nvrtc(_) => Status::Compile,
+        CudaError::Infeasible { .. } => Status::Constraints,
+        _ => Status::Runtime,
+    };
+    Failure { status, message: error.to_string() }
+}
+
+fn upload(cases: Vec<AwkwardCase>, device: &CudaDevice) -> Result<Vec<CudaCase>, Failure> {
+    cases.into_iter().map(|case| upload_one(case, device)).collect()
+}
+
+fn upload_one(case: AwkwardCase, device: &CudaDevice) -> Result<CudaCase, Failure> {
+    let uploaded = match case.geometry.dtype {
+        Dtype::Bf16 => CudaCase::new::<half::bf16>(case, device),
+        _ => CudaCase::new::<half::f16>(case, device),
+    };
+    uploaded.map_err(failure_of)
+}
+
+fn upload_far(case: AwkwardCase, device: &CudaDevice) -> Result<CudaCase, Failure> {
+    let uploaded = match case.geometry.dtype {
+        Dtype::Bf16 => CudaCase::far::<half::bf16>(case, device),
+        _ => CudaCase::far::<half::f16>(case, device),
+    };
+    uploaded.map_err(failure_of)
+}
+
+impl Bench for CudaBench {
+    fn device(&self) -> DeviceRecord {
+        let device = self.device.as_device();
+        DeviceRecord {
+            backend: device.backend.name().to_owned(),
+            name: device.name.to_owned(),
+            capability: device.capability.to_owned(),
+            units: device.units,
+        }
+    }
+
+    fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    fn facts(&self) -> Vec<(String, String)> {
+        let limits = self.cuda_limits();
+        let mut facts = vec![
+            ("multiprocessors".to_owned(), limits.sms.to_string()),
+            ("shared memory of a CTA".to_owned(), format!("{} KB", limits.shared_bytes_per_cta >> 10)),
+            ("second-level cache".to_owned(), format!("{} MB", limits.l2_bytes >> 20)),
+            ("memory".to_owned(), format!("{:.0} GB", limits.memory_bytes as f64 / 1e9)),
+            ("launch floor".to_owned(), format!("{:.2} us", self.prices.launch_us)),
+            ("latency of memory".to_owned(), format!("{} cycles", self.prices.memory_latency_cycles)),
+            ("latency of the second-level cache".to_owned(), format!("{} cycles", self.prices.l2_latency_cycles)),
+        ];
+        let largest = self.prices.reads.last().map_or(0, |read| read.bytes);
+        for bytes in SHOWN_READS.into_iter().filter(|&bytes| bytes <= largest) {
+            let us = self.prices.read_us(bytes);
+            facts.push((
+                format!("reading {} MB", bytes >> 20),
+                format!("{us:.1} us, {:.0} GB/s", bytes as f64 / us / 1e3),
+            ));
+        }
+        if limits.matrix_flops > 0 {
+            let peak = format!("{} TFLOP/s by the data sheet", limits.matrix_flops / 1_000_000_000_000);
+            facts.push(("16-bit matrix peak".to_owned(), peak));
+        }
+        facts
+    }
+
+    fn versions(&self) -> Vec<(String, String)> {
+        let mut versions = crate::system::versions();
+        let (major, minor) = self.device.driver();
+        let driver = self.sensors.driver().unwrap_or_else(|| "unknown".to_owned());
+        versions.push(("driver".to_owned(), format!("{driver} (CUDA {major}.{minor})")));
+        let (major, minor) = self.backend.compiler().nvrtc().version();
+        versions.push(("nvrtc".to_owned(), format!("{major}.{minor}")));
+        versions
+    }
+
+    fn kernel_hash(&self) -> String {
+        source_hash()
+    }
+
+    fn cold_caches(&self) -> String {
+        format!(
+            "Before each sample {} MB of other memory are read, more than the second-level cache holds. Reading leaves nothing that would \
+             have to be written back while the sample runs. Queries and plans are evicted too.",
+            self.flush.bytes() >> 20
+        )
+    }
+
+    fn limit_method(&self) -> String {
+        "The larger of two times: reading the distinct K and V, the queries and as many bytes as the outputs, on the curve of cold \
+         reads measured at the start of the run; and the floating-point operations of QK and PV at the tensor cores' peak by the data \
+         sheet, plus one launch."
+            .to_owned()
+    }
+
+    fn warnings(&self) -> Vec<String> {
+        let mut warnings = Vec::new();
+        let others = self.sensors.others();
+        if others > 0 {
+            warnings.push(format!(
+                "{others} other processes computed on the device when the run began: tune it again when they have ended."
+            ));
+        }
+        let throttled = self.sensors.read().throttled;
+        if !throttled.is_empty() {
+            warnings.push(format!("The device's clocks were held down when the run began: {throttled}."));
+        }
+        warnings
+    }
+
+    fn conditions(&mut self) -> Conditions {
+        self.sensors.read()
+    }
+
+    fn classes(&self, timed: &BTreeSet<Class>) -> Vec<Class> {
+        // A selector serves every head dimension, so a safe default has to be known for all of them.
+        let dtypes: BTreeSet<Dtype> = timed.iter().map(|class| class.dtype).collect();
+        Class::all(self.limits.backend()).filter(|class| dtypes.contains(&class.dtype)).collect()
+    }
+
+    fn prepare(&mut self, tiles: &[Tile], class: &Class) {
+        for options in option_sets(class) {
+            self.compile(tiles, class, options);
+        }
+    }
+
+    fn resources(&self, tile: &Tile, class: &Class) -> Resources {
+        match self.compiled.get(&(*class, AttentionOptions::default(), *tile)) {
+            Some(Ok(compiled)) => Resources {
+                registers: Some(compiled.registers),
+                shared_bytes: Some(compiled.shared_bytes),
+                spill_bytes: Some(compiled.local_bytes),
+                scratch_bytes: None,
+            },
+            _ => Resources::default(),
+        }
+    }
+
+    fn verify(&mut self, tile: &Tile, class: &Class) -> Result<f64, Failure> {
+        self.compile(&[*tile], class, AttentionOptions::default());
+        if let Some(Err(failure)) = self.compiled.get(&(*class, AttentionOptions::default(), *tile)) {
+            return Err(failure.clone());
+        }
+        self.make_cases(tile, class)?;
+        let mut needed: BTreeSet<AttentionOptions> = self.cases.common.iter().map(CudaCase::options).collect();
+        needed.extend(self.cases.by_n.get(&tile.n).into_iter().flatten().map(CudaCase::options));
+        for options in needed {
+            self.compile(&[*tile], class, options);
+        }
+        let mut worst: f64 = 0.0;
+        let Cases { common, by_n, .. } = &mut self.cases;
+        for case in common.iter_mut().chain(by_n.get_mut(&tile.n).into_iter().flatten()) {
+            let fail = |status, message: String| Failure { status, message: format!("{}: {message}", case.case.name) };
+            // Options need registers of their own: a tile may have room for plain attention only.
+            match self.compiled.get(&(*class, case.options(), *tile)) {
+                Some(Err(Failure { status: Status::Constraints, .. })) => continue,
+                Some(Err(failure)) => return Err(fail(failure.status, failure.message.clone())),
+                _ => {}
+            }
+            let (output, lse) = case
+                .run(&self.backend, &self.stream, tile)
+                .map_err(|error| Failure { status: Status::Runtime, message: format!("{}: {error}", case.case.name) })?;
+            let error = case.case.check(&output, &lse).map_err(|message| Failure {
+                status: Status::Correctness,
+                message: format!("{}: {message}", case.case.name),
+            })?;
+            worst = worst.max(error);
+        }
+        let allowed = awkward::tolerance(class.dtype);
+        if worst < allowed {
+            Ok(worst)
+        } else {
+            let message = format!("relative error {worst:.1e}, allowed {allowed:.0e}");
+            Err(Failure { status: Status::Correctness, message })
+        }
+    }
+
+    fn load<'a>(&'a mut self, batch: &'a Batch) -> Result<Box<dyn Loaded + 'a>, BenchError> {
+        // The references of the cases are no longer needed, and their memory is.
+        self.cases = Cases::default();
+        let geometry = batch.geometry;
+        let device = |error: CudaError| BenchError::Device { batch: batch.name.clone(), message: error.to_string() };
+        let token = (geometry.kv_heads * geometry.head_dim) as usize * geometry.dtype.bytes();
+        let bytes = batch.pages as usize * geometry.page_size as usize * token;
+        let queries = batch.requests() * (geometry.q_heads * geometry.head_dim) as usize * geometry.dtype.bytes();
+        let enough = |pool: &Pool| pool.dtype == geometry.dtype && pool.keys.bytes() >= bytes;
+        if !self.pool.as_ref().is_some_and(enough) {
+            self.pool = None;
+            let free = self.device.free_memory().map_err(device)?;
+            let needed = 2 * bytes as u64;
+            if needed as f64 > free as f64 * USABLE_MEMORY {
+                return Err(BenchError::TooLarge {
+                    batch: batch.name.clone(),
+                    needed_mb: needed >> 20,
+                    available_mb: free >> 20,
+                });
+            }
+            self.pool = Some(Pool::new(&self.device, geometry.dtype, bytes).map_err(device)?);
+        }
+        let (Some(pool), limits) = (&self.pool, self.limits.clone()) else {
+            return Err(BenchError::Device { batch: batch.name.clone(), message: "there is no pool".to_owned() });
+        };
+        let query = random_memory(&self.device, geometry.dtype, queries).map_err(device)?;
+        let output = DeviceMemory::new(self.device.context(), queries).map_err(device)?;
+        Ok(Box::new(LoadedBatch {
+            batch,
+            limits,
+            device: &self.device,
+            backend: &self.backend,
+            stream: &self.stream,
+            timer: &self.timer,
+            flush: &self.flush,
+            prices: &self.prices,
+            pool,
+            query,
+            output,
+            plans: Vec::new(),
+        }))
+    }
+}
+
+impl Pool {
+    fn new(device: &CudaDevice, dtype: Dtype, bytes: usize) -> Result<Self, CudaError> {
+        Ok(Self { dtype, keys: random_memory(device, dtype, bytes)?, values: random_memory(device, dtype, bytes)? })
+    }
+}
+
+/// Copies of one random block whose length divides nothing, so that pages differ.
+fn random_memory(device: &CudaDevice, dtype: Dtype, bytes: usize) -> Result<DeviceMemory, CudaError> {
+    const BLOCK: usize = (1 << 20) + 2;
+    let mut rng = ChaCha8Rng::seed_from_u64(1);
+    let mut number = || rng.random_range(-1.0f32..1.0);
+    let block: Vec<u16> = (0..BLOCK.min(bytes.div_ceil(2)))
+        .map(|_| match dtype {
+            Dtype::Bf16 => half::bf16::from_f32(number()).to_bits(),
+            _ => half::f16::from_f32(number()).to_bits(),
+        })
+        .collect();
+    let memory = DeviceMemory::new(device.context(), bytes)?;
+    memory.repeat(&block)?;
+    Ok(memory)
+}
+
+struct LoadedBatch<'a> {
+    batch: &'a Batch,
+    limits: Limits,
+    device: &'a CudaDevice,
+    backend: &'a CudaBackend,
+    stream: &'a CudaStream,
+    timer: &'a Timer,
+    flush: &'a Flush,
+    prices: &'a Prices,
+    pool: &'a Pool,
+    query: DeviceMemory,
+    output: DeviceMemory,
+    plans: Vec<Captured>,
+}
+
+/// A plan on the device, captured. Fields are dropped in this order: the graph before the memory that it names.
+struct Captured {
+    graph: Result<Graph, String>,
+    _uploaded: DevicePlan,
+    _workspace: DeviceMemory,
+}
+
+impl LoadedBatch<'_> {
+    fn build(&self, select: impl FnMut(&PackShape) -> Tile) -> Result<Plan, BenchError> {
+        let Batch { page_table, max_pages, seq_lens, geometry, .. } = self.batch;
+        let planned = PageTable::new(page_table, *max_pages, seq_lens, geometry.page_size)
+            .and_then(|table| Plan::build(geometry, &table, &PlanOptions::default(), select));
+        planned.map_err(|source| BenchError::Plan { batch: self.batch.name.clone(), source })
+    }
+
+    fn capture(&self, plan: &Plan) -> Result<Captured, CudaError> {
+        let mut uploaded = DevicePlan::new(self.device);
+        uploaded.upload(plan, self.stream)?;
+        let workspace = DeviceMemory::new(self.device.context(), uploaded.workspace_bytes())?;
+        let geometry = self.batch.geometry;
+        let args = RawArgs {
+            query: self.query.address(),
+            query_strides: RowStrides::dense(&geometry),
+            keys: self.pool.keys.address(),
+            values: self.pool.values.address(),
+            kv_strides: KvStrides::nhd(&geometry),
+            output: self.output.address(),
+            output_strides: RowStrides::dense(&geometry),
+            lse: None,
+            workspace: workspace.address(),
+            scale: 1.0 / (geometry.head_dim as f32).sqrt(),
+            window: None,
+            softcap: None,
+            sinks: None,
+        };
+        // SAFETY: all memory is as large as the batch and the plan say, and lives as long as the graph.
+        let graph = Graph::capture(self.stream, || unsafe {
+            self.backend.decode_raw(self.stream.cu_stream(), &uploaded, &args)
+        });
+        Ok(Captured { graph: graph.map_err(|error| error.to_string()), _uploaded: uploaded, _workspace: workspace })
+    }
+}
+
+impl Loaded for LoadedBatch<'_> {
+    fn limit_us(&self) -> f64 {
+        let Geometry { q_heads, head_dim, .. } = self.batch.geometry;
+        let tokens: f64 = self.batch.seq_lens.iter().map(|&len| f64::from(len)).sum();
+        let flops = 4.0 * f64::from(q_heads) * f64::from(head_dim) * tokens;
+        let peak = match &self.limits {
+            Limits::Cuda(limits) if limits.matrix_flops > 0 => limits.matrix_flops as f64,
+            _ => f64::INFINITY,
+        };
+        let bytes = self.batch.unique_bytes() + 2 * self.query.bytes() as u64;
+        self.prices.read_us(bytes).max(flops / peak * 1e6 + self.prices.launch_us)
+    }
+
+    fn pack_shapes(&self) -> Result<Vec<PackShape>, BenchError> {
+        let any = Tile { m: 16, n: 16, warps: 1, stages: 1 };
+        Ok(self.build(|_| any)?.packs().iter().map(|pack| pack.shape).collect())
+    }
+
+    fn plan(&mut self, select: &mut dyn FnMut(&PackShape) -> Tile) -> Result<PlanId, BenchError> {
+        let plan = self.build(select)?;
+        let captured = self.capture(&plan).map_err(|error| BenchError::Device {
+            batch: self.batch.name.clone(),
+            message: error.to_string(),
+        })?;
+        self.plans.push(captured);
+        Ok(PlanId(self.plans.len() - 1))
+    }
+
+    fn sample(&mut self, plan: PlanId) -> Result<f64, Failure> {
+        let fail = |message: String| Failure { status: Status::Runtime, message };
+        let graph = self.plans[plan.0].graph.as_ref().map_err(|message| fail(message.clone()))?;
+        self.flush.queue(self.stream).map_err(failure_of)?;
+        self.timer.time_us(self.stream, || graph.launch(self.stream)).map_err(failure_of)
+    }
+}

@@ -71,6 +71,21 @@ pub struct Resources {
     pub scratch_bytes: Option<u32>,
 }
 
+/// The device's state when a workload had been measured. Fields that a backend or a machine does not tell are absent.
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct Conditions {
+    /// Clock of the multiprocessors in MHz.
+    pub sm_clock_mhz: Option<u32>,
+    /// Clock of the memory in MHz.
+    pub memory_clock_mhz: Option<u32>,
+    /// Temperature in °C.
+    pub temperature_c: Option<u32>,
+    /// Power in W.
+    pub power_w: Option<u32>,
+    /// What held the clocks down; empty if nothing did.
+    pub throttled: String,
+}
+
 /// One row of a file of measurements.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Measurement {
@@ -108,6 +123,8 @@ pub struct Measurement {
     pub relative_error: Option<f64>,
     /// What the variant needs.
     pub resources: Resources,
+    /// The device's state.
+    pub conditions: Conditions,
     /// Content hash of the selector that chose, where one did.
     pub selector_hash: String,
     /// The rule and reason, or the error.

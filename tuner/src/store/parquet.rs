@@ -1,7 +1,7 @@
 //! Measurements as Parquet: one row a measurement, the schema version and the provenance in the file's metadata.
 
 use super::measurement::coalesce;
-use super::{Level, Measurement, Provenance, Resources, Status, StoreError};
+use super::{Conditions, Level, Measurement, Provenance, Resources, Status, StoreError};
 use polars::prelude::*;
 use std::fs::File;
 use std::io::Write as _;
@@ -10,7 +10,7 @@ use std::path::Path;
 use tilewright_heuristics::{PackShape, Tile};
 
 /// Version of the columns and of the metadata. A reader refuses every other one.
-pub const SCHEMA_VERSION: u32 = 1;
+pub const SCHEMA_VERSION: u32 = 2;
 
 const VERSION_KEY: &str = "tilewright.schema";
 const PROVENANCE_KEY: &str = "tilewright.provenance";
@@ -204,6 +204,11 @@ fn to_frame(rows: &[Measurement], device: &str) -> PolarsResult<DataFrame> {
         optional_u32("shared_bytes", &|row| row.resources.shared_bytes),
         optional_u32("spill_bytes", &|row| row.resources.spill_bytes),
         optional_u32("scratch_bytes", &|row| row.resources.scratch_bytes),
+        optional_u32("sm_clock_mhz", &|row| row.conditions.sm_clock_mhz),
+        optional_u32("memory_clock_mhz", &|row| row.conditions.memory_clock_mhz),
+        optional_u32("temperature_c", &|row| row.conditions.temperature_c),
+        optional_u32("power_w", &|row| row.conditions.power_w),
+        text("throttled", &|row| row.conditions.throttled.clone()),
         text("selector_hash", &|row| row.selector_hash.clone()),
         text("message", &|row| row.message.clone()),
     ]);
@@ -237,6 +242,10 @@ fn from_frame(path: &Path, frame: &DataFrame) -> Result<Vec<Measurement>, StoreE
     let [registers, shared, spill, scratch] =
         ["registers", "shared_bytes", "spill_bytes", "scratch_bytes"].map(|name| columns.u32(name));
     let (registers, shared, spill, scratch) = (registers?, shared?, spill?, scratch?);
+    let [sm_clock, memory_clock, temperature, power] =
+        ["sm_clock_mhz", "memory_clock_mhz", "temperature_c", "power_w"].map(|name| columns.u32(name));
+    let (sm_clock, memory_clock, temperature, power) = (sm_clock?, memory_clock?, temperature?, power?);
+    let throttled = columns.text("throttled")?;
     let selector_hash = columns.text("selector_hash")?;
     let message = columns.text("message")?;
 
@@ -272,6 +281,13 @@ fn from_frame(path: &Path, frame: &DataFrame) -> Result<Vec<Measurement>, StoreE
                     shared_bytes: shared.get(row),
                     spill_bytes: spill.get(row),
                     scratch_bytes: scratch.get(row),
+                },
+                conditions: Conditions {
+                    sm_clock_mhz: sm_clock.get(row),
+                    memory_clock_mhz: memory_clock.get(row),
+                    temperature_c: temperature.get(row),
+                    power_w: power.get(row),
+                    throttled: string(throttled, row),
                 },
                 selector_hash: string(selector_hash, row),
                 message: string(message, row),

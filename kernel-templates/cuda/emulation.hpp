@@ -1,0 +1,571 @@
+// What `device.cuh` gives the kernels, on a host: numerics, tails and the order of the pipeline are checked without a GPU.
+//
+// Each CUDA thread is a fiber. Operations of a warp are a rendezvous of its 32 lanes; the last one to arrive computes for all.
+// Copies arrive as late as the machine allows: when the thread that issued them waits for their group. Until then their
+// destination is poison (all bits set, a NaN of both element types). One CTA runs at a time. What would hang, diverge or race on a
+// device ends the launch with an error, and so does an address that nothing lies at.
+#pragma once
+#include "types.cuh"
+#include <csignal>
+#include <cstdarg>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <sys/mman.h>
+
+#define TILEWRIGHT_DEVICE inline
+
+// Saves the registers that a function has to keep, and the stack, then goes on where `to` was saved.
+extern "C" void tilewright_switch(void **save, void *to) __asm__("tilewright_switch") __attribute__((visibility("hidden")));
+#if defined(__x86_64__)
+__asm__(".text\n.p2align 4\ntilewright_switch:\n"
+        "pushq %rbp\npushq %rbx\npushq %r12\npushq %r13\npushq %r14\npushq %r15\n"
+        "movq %rsp, (%rdi)\nmovq %rsi, %rsp\n"
+        "popq %r15\npopq %r14\npopq %r13\npopq %r12\npopq %rbx\npopq %rbp\nret\n");
+#elif defined(__aarch64__)
+__asm__(".text\n.p2align 4\ntilewright_switch:\n"
+        "sub sp, sp, #160\n"
+        "stp x19, x20, [sp]\nstp x21, x22, [sp, #16]\nstp x23, x24, [sp, #32]\nstp x25, x26, [sp, #48]\nstp x27, x28, [sp, #64]\n"
+        "stp x29, x30, [sp, #80]\n"
+        "stp d8, d9, [sp, #96]\nstp d10, d11, [sp, #112]\nstp d12, d13, [sp, #128]\nstp d14, d15, [sp, #144]\n"
+        "mov x9, sp\nstr x9, [x0]\nmov sp, x1\n"
+        "ldp x19, x20, [sp]\nldp x21, x22, [sp, #16]\nldp x23, x24, [sp, #32]\nldp x25, x26, [sp, #48]\nldp x27, x28, [sp, #64]\n"
+        "ldp x29, x30, [sp, #80]\n"
+        "ldp d8, d9, [sp, #96]\nldp d10, d11, [sp, #112]\nldp d12, d13, [sp, #128]\nldp d14, d15, [sp, #144]\n"
+        "add sp, sp, #160\nret\n");
+#else
+#error "the emulation switches stacks on x86-64 and AArch64 only; add the few lines for this processor above"
+#endif
+
+namespace tilewright {
+namespace emulation {
+
+typedef u32 u32x4 __attribute__((vector_size(16)));
+typedef i32 i32x4 __attribute__((vector_size(16)));
+typedef float f32x4 __attribute__((vector_size(16)));
+
+template <class To, class From> inline To bits_as(const From &from) {
+  static_assert(sizeof(To) == sizeof(From), "the same bits");
+  To to;
+  memcpy(&to, &from, sizeof to);
+  return to;
+}
+
+inline f32x4 widen(F16, u32x4 half) {
+  const u32x4 magnitude = half & 0x7fffu;
+  // The exponent's bias is put right by a multiplication, which normalises small numbers too.
+  const f32x4 scaled = bits_as<f32x4>(magnitude << 13) * 0x1p112f;
+  const i32x4 special = bits_as<i32x4>(magnitude) > 0x7bff; // infinity and NaN
+  return bits_as<f32x4>(bits_as<u32x4>(scaled) | (bits_as<u32x4>(special) & 0x7f800000u) | (half & 0x8000u) << 16);
+}
+inline f32x4 widen(Bf16, u32x4 half) { return bits_as<f32x4>(half << 16); }
+
+inline u32 rounded(F16, float value) {
+  const u32 bits = bits_as<u32>(value), sign = bits >> 16 & 0x8000u, magnitude = bits & 0x7fffffffu;
+  if (magnitude > 0x7f800000u) return sign | 0x7e00u;  // NaN
+  if (magnitude >= 0x47800000u) return sign | 0x7c00u; // 65536 and more, infinity
+  // Below the smallest normal number: adding 0.5 leaves multiples of 2^-24 in the lowest bits, rounded to nearest even.
+  if (magnitude < 0x38800000u) return sign | (bits_as<u32>(bits_as<float>(magnitude) + 0.5f) - 0x3f000000u);
+  return sign | (magnitude - 0x38000000u + 0xfffu + (magnitude >> 13 & 1)) >> 13; // may carry into infinity, as it should
+}
+inline u32 rounded(Bf16, float value) {
+  const u32 bits = bits_as<u32>(value);
+  if ((bits & 0x7fffffffu) > 0x7f800000u) return bits >> 16 | 0x40u;
+  return (bits + 0x7fffu + (bits >> 16 & 1)) >> 16;
+}
+
+// What the lanes of a warp meet for.
+enum class Meeting { LoadMatrices, LoadMatricesTransposed, MultiplyAdd, LaneXor };
+
+inline const char *name(Meeting meeting) {
+  switch (meeting) {
+  case Meeting::LoadMatrices: return "load_matrices";
+  case Meeting::LoadMatricesTransposed: return "load_matrices_transposed";
+  case Meeting::MultiplyAdd: return "multiply_add";
+  case Meeting::LaneXor: return "from_lane_xor";
+  }
+  return "?";
+}
+
+// A copy on its way.
+struct Copy {
+  const void *source; // null: zeros
+  u64 group;
+  u32 target;
+};
+
+struct Fiber {
+  void *stack_pointer;
+  u32 thread;
+  u64 committed; // groups
+  Copy *copies;  // in the order of their groups
+  u32 copy_count, copy_capacity;
+};
+
+struct Warp {
+  u32 ready;   // bit i: its fiber i can go on
+  u32 arrived; // lanes that wait for the others
+  Meeting meeting;
+  // What each lane brought to the meeting, and where it wants the result.
+  u32 operands[32][2];
+  const u32 *left[32];
+  void *result[32];
+};
+
+constexpr u32 MAX_WARPS = 32;
+constexpr u32 GUARD = 1024; // bytes on either side of shared memory that nobody may touch
+constexpr u8 GUARD_BYTE = 0xa5;
+constexpr u32 STACK = 64 * 1024;
+// Not a power of two, or the stacks of a warp would compete for the same lines of the cache.
+constexpr u32 STACK_STRIDE = STACK + 17 * 64;
+
+// All of one launch.
+struct Machine {
+  u32 grid, block, threads, shared_bytes;
+  void (*call)(void *);
+  void *body;
+  u64 random_state;
+  bool shuffled, preempted;
+
+  u8 *shared;
+  u32 *delivered, *read; // for each 16 bytes of shared memory: the epoch in which a copy arrived, and in which they were read
+  u32 epoch;             // barriers so far, counted from 1
+  u8 *stacks;
+  void *host;
+  Fiber *current;
+  Fiber *fibers;
+  Warp *warps;
+  u32 warp_order[MAX_WARPS];
+  u32 at_barrier, ended;
+  u64 poison_reads;
+  bool running; // fibers, and not the host
+  bool failed;
+  char *message;
+
+  u64 random() {
+    u64 z = random_state += 0x9e3779b97f4a7c15u;
+    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
+    return z ^ z >> 31;
+  }
+  template <class T> void shuffle(T *values, u32 count) {
+    for (u32 i = count; shuffled && i > 1; i--) {
+      const u32 other = random() % i;
+      const T value = values[i - 1];
+      values[i - 1] = values[other];
+      values[other] = value;
+    }
+  }
+
+  u32 warp_count() const { return threads / 32; }
+  u32 warp_of(const Fiber *fiber) const { return (fiber - fibers) / 32; }
+
+  void go_to(Fiber *next) {
+    Fiber *const from = current;
+    if (next == from) return;
+    current = next;
+    tilewright_switch(&from->stack_pointer, next->stack_pointer);
+  }
+
+  // Ends the launch. The fibers stay where they are; nothing of theirs has to be cleaned up.
+  [[noreturn]] __attribute__((format(printf, 2, 3))) void fail(const char *format, ...) {
+    va_list values;
+    va_start(values, format);
+    const int used = snprintf(message, 256, "block %u, thread %u: ", block, current->thread);
+    vsnprintf(message + used, 256 - used, format, values);
+    va_end(values);
+    failed = true;
+    tilewright_switch(&current->stack_pointer, host);
+    __builtin_unreachable();
+  }
+
+  Fiber *take(u32 warp) {
+    const u32 place = __builtin_ctz(warps[warp].ready);
+    warps[warp].ready &= warps[warp].ready - 1;
+    return &fibers[warp * 32 + place];
+  }
+  // The next fiber that can go on, of the warps in their order from the given place on; null if there is none.
+  Fiber *take_any(u32 from) {
+    for (u32 i = 0; i < warp_count(); i++) {
+      const u32 warp = warp_order[(from + i) % warp_count()];
+      if (warps[warp].ready) return take(warp);
+    }
+    return nullptr;
+  }
+
+  // The current fiber cannot go on: lets another one run, of its own warp if possible.
+  void block_current() {
+    const u32 own = warp_of(current);
+    if (warps[own].ready) return go_to(take(own));
+    if (warps[own].arrived)
+      fail("warp %u diverges: %u of its lanes are at %s, the others at a barrier or at their end", own, warps[own].arrived,
+           name(warps[own].meeting));
+    Fiber *const next = take_any(0);
+    if (!next) fail("%u threads wait at a barrier, %u have ended without it", at_barrier, ended);
+    go_to(next);
+  }
+
+  // All lanes of the warp arrive; the last one does the work.
+  template <class Work> void meet(Meeting meeting, Work work) {
+    Warp &warp = warps[warp_of(current)];
+    if (warp.arrived == 0) warp.meeting = meeting;
+    if (warp.meeting != meeting)
+      fail("warp %u diverges: a lane is at %s, others at %s", warp_of(current), name(meeting), name(warp.meeting));
+    if (++warp.arrived < 32) return block_current();
+    work(warp);
+    warp.arrived = 0;
+    warp.ready = ~(1u << (current - fibers) % 32);
+    if (preempted && random() % 16 == 0) {
+      warp.ready = ~0u;
+      go_to(take_any(random() % warp_count()));
+    }
+  }
+
+  void barrier() {
+    if (++at_barrier < threads) return block_current();
+    at_barrier = 0;
+    epoch++;
+    release();
+    go_to(take_any(0));
+  }
+
+  void release() {
+    for (u32 warp = 0; warp < warp_count(); warp++) warps[warp].ready = ~0u;
+    shuffle(warp_order, warp_count());
+  }
+
+  u8 *at(u32 address, const char *what) {
+    if (address % 16) fail("%s: address %u of shared memory is no multiple of 16", what, address);
+    if (address > shared_bytes || shared_bytes - address < 16)
+      fail("%s: address %u is beyond the %u bytes of shared memory", what, address, shared_bytes);
+    return shared + address;
+  }
+
+  void copy(u32 target, const void *source, bool valid) {
+    u8 *const bytes = at(target, "copy_async");
+    if (reinterpret_cast<u64>(source) % 16) fail("copy_async: a source is not aligned to 16 bytes");
+    if (read[target / 16] == epoch) fail("copy_async overwrites address %u, which was read since the last barrier", target);
+    memset(bytes, 0xff, 16);
+    Fiber &fiber = *current;
+    if (fiber.copy_count == fiber.copy_capacity) {
+      fiber.copy_capacity = larger(2 * fiber.copy_capacity, 64u);
+      fiber.copies = static_cast<Copy *>(realloc(fiber.copies, fiber.copy_capacity * sizeof(Copy)));
+    }
+    fiber.copies[fiber.copy_count++] = Copy{valid ? source : nullptr, fiber.committed, target};
+  }
+
+  void deliver(u64 pending) {
+    Fiber &fiber = *current;
+    u32 done = 0;
+    for (; done < fiber.copy_count && fiber.copies[done].group + pending < fiber.committed; done++) {
+      const Copy &copy = fiber.copies[done];
+      if (copy.source) memcpy(shared + copy.target, copy.source, 16);
+      else memset(shared + copy.target, 0, 16);
+      delivered[copy.target / 16] = epoch;
+    }
+    fiber.copy_count -= done;
+    memmove(fiber.copies, fiber.copies + done, fiber.copy_count * sizeof(Copy));
+  }
+
+  void load_matrices(const Warp &warp, bool transposed) {
+    const u8 *rows[32];
+    for (u32 lane = 0; lane < 32; lane++) {
+      const u32 address = warp.operands[lane][0];
+      rows[lane] = at(address, "load_matrices");
+      if (delivered[address / 16] == epoch)
+        fail("load_matrices reads address %u, which a copy filled since the last barrier", address);
+      read[address / 16] = epoch;
+      u64 halves[2];
+      memcpy(halves, rows[lane], 16);
+      const u64 one = 0x0001000100010001u;
+      // A 16-bit element of ones is a zero in the complement.
+      poison_reads += ((~halves[0] - one) & halves[0] & one << 15) != 0 || ((~halves[1] - one) & halves[1] & one << 15) != 0;
+    }
+    for (u32 lane = 0; lane < 32; lane++) {
+      u32 *const to = static_cast<u32 *>(warp.result[lane]);
+      for (u32 i = 0; i < 4; i++) {
+        if (transposed) {
+          u16 low, high;
+          memcpy(&low, rows[8 * i + lane % 4 * 2] + lane / 4 * 2, 2);
+          memcpy(&high, rows[8 * i + lane % 4 * 2 + 1] + lane / 4 * 2, 2);
+          to[i] = low | u32(high) << 16;
+        } else {
+          memcpy(&to[i], rows[8 * i + lane / 4] + lane % 4 * 4, 4);
+        }
+      }
+    }
+  }
+
+  template <class Element> static void multiply_add(const Warp &warp) {
+    float a[16][16];
+    alignas(16) float b[16][8], sum[16][8];
+    for (u32 lane = 0; lane < 32; lane++) {
+      const u32 row = lane / 4, column = lane % 4 * 2;
+      u32x4 pairs;
+      memcpy(&pairs, warp.left[lane], 16);
+      f32x4 low = widen(Element{}, pairs & 0xffffu), high = widen(Element{}, pairs >> 16);
+      for (u32 i = 0; i < 4; i++) {
+        a[row + i % 2 * 8][column + i / 2 * 8] = low[i];
+        a[row + i % 2 * 8][column + i / 2 * 8 + 1] = high[i];
+      }
+      const u32 b0 = warp.operands[lane][0], b1 = warp.operands[lane][1];
+      low = widen(Element{}, u32x4{b0 & 0xffffu, b0 >> 16, b1 & 0xffffu, b1 >> 16});
+      b[column][row] = low[0];
+      b[column + 1][row] = low[1];
+      b[column + 8][row] = low[2];
+      b[column + 9][row] = low[3];
+      const float *const c = static_cast<const float *>(warp.result[lane]);
+      sum[row][column] = c[0];
+      sum[row][column + 1] = c[1];
+      sum[row + 8][column] = c[2];
+      sum[row + 8][column + 1] = c[3];
+    }
+    for (u32 row = 0; row < 16; row++) {
+      f32x4 *const out = reinterpret_cast<f32x4 *>(sum[row]);
+      f32x4 left = out[0], right = out[1];
+      for (u32 k = 0; k < 16; k++) {
+        const f32x4 *const of_k = reinterpret_cast<const f32x4 *>(b[k]);
+        left += a[row][k] * of_k[0];
+        right += a[row][k] * of_k[1];
+      }
+      out[0] = left;
+      out[1] = right;
+    }
+    for (u32 lane = 0; lane < 32; lane++) {
+      const u32 row = lane / 4, column = lane % 4 * 2;
+      float *const c = static_cast<float *>(warp.result[lane]);
+      c[0] = sum[row][column];
+      c[1] = sum[row][column + 1];
+      c[2] = sum[row + 8][column];
+      c[3] = sum[row + 8][column + 1];
+    }
+  }
+
+  void lane_xor(const Warp &warp) {
+    for (u32 lane = 0; lane < 32; lane++) {
+      const u32 mask = warp.operands[lane][1];
+      if (mask != warp.operands[0][1] || mask > 31) fail("from_lane_xor: lanes ask for different masks, or beyond the warp");
+      *static_cast<u32 *>(warp.result[lane]) = warp.operands[lane ^ mask][0];
+    }
+  }
+
+  // What a fiber does: one thread of each block.
+  [[noreturn]] void run_fiber() {
+    for (;;) {
+      call(body);
+#ifndef TILEWRIGHT_EMULATE_EARLY_READ
+      if (current->copy_count) fail("ends with %u copies still on their way", current->copy_count);
+#endif
+      current->copy_count = 0;
+      if (++ended == threads) tilewright_switch(&current->stack_pointer, host);
+      else block_current();
+    }
+  }
+
+  void start_fiber(Fiber *fiber, void (*entry)()) {
+    u8 *top = stacks + (fiber - fibers + 1) * STACK_STRIDE;
+    top -= reinterpret_cast<u64>(top) % 16;
+#if defined(__x86_64__)
+    void **frame = reinterpret_cast<void **>(top) - 8; // six registers, the entry, and the place of its return address
+    frame[6] = reinterpret_cast<void *>(entry);
+#else
+    void **frame = reinterpret_cast<void **>(top) - 20;
+    frame[11] = reinterpret_cast<void *>(entry);
+#endif
+    fiber->stack_pointer = frame;
+  }
+
+  void run_block() {
+    memset(shared, 0xff, shared_bytes);
+    memset(delivered, 0, (shared_bytes / 16 + 1) * sizeof(u32));
+    memset(read, 0, (shared_bytes / 16 + 1) * sizeof(u32));
+    epoch = 1;
+    at_barrier = ended = 0;
+    u8 lanes[32];
+    for (u32 lane = 0; lane < 32; lane++) lanes[lane] = lane;
+    for (u32 thread = 0; thread < threads; thread++) {
+      if (thread % 32 == 0) shuffle(lanes, 32);
+      fibers[thread].thread = thread / 32 * 32 + lanes[thread % 32];
+      fibers[thread].committed = 0;
+    }
+    release();
+    current = take_any(0);
+    running = true;
+    tilewright_switch(&host, current->stack_pointer);
+    running = false;
+    for (u32 i = 0; i < GUARD && !failed; i++) {
+      if (shared[i - i64(GUARD)] == GUARD_BYTE && shared[shared_bytes + i] == GUARD_BYTE) continue;
+      snprintf(message, 256, "block %u: something was written beyond the %u bytes of shared memory", block, shared_bytes);
+      failed = true;
+    }
+  }
+};
+
+// The launch that this thread of the host runs.
+inline __thread Machine *machine = nullptr;
+
+inline void fiber_entry() { machine->run_fiber(); }
+
+inline struct sigaction previous_actions[2];
+
+// Makes an error of an access to memory that is not there; one that no kernel did goes to whoever cared for it before.
+inline void on_bad_address(int signal, siginfo_t *info, void *context) {
+  if (machine && machine->running) machine->fail("nothing lies at the address %p that it uses", info->si_addr);
+  const struct sigaction &previous = previous_actions[signal == SIGBUS];
+  if (previous.sa_flags & SA_SIGINFO) return previous.sa_sigaction(signal, info, context);
+  sigaction(signal, &previous, nullptr); // the access is repeated under it
+}
+
+// Once, when the library is loaded; it has to stay.
+inline bool watch_addresses() {
+  struct sigaction action = {};
+  action.sa_sigaction = on_bad_address;
+  action.sa_flags = SA_SIGINFO | SA_NODEFER | SA_ONSTACK;
+  return sigaction(SIGSEGV, &action, &previous_actions[0]) == 0 && sigaction(SIGBUS, &action, &previous_actions[1]) == 0;
+}
+inline const bool addresses_watched = watch_addresses();
+inline u32 current_lane() { return machine->current->thread % 32; }
+inline Warp &current_warp() { return machine->warps[machine->warp_of(machine->current)]; }
+
+template <class Element> inline void multiply_add(float (&sum)[4], const u32 (&a)[4], u32 b0, u32 b1) {
+  const u32 lane = current_lane();
+  Warp &warp = current_warp();
+  warp.left[lane] = a;
+  warp.operands[lane][0] = b0;
+  warp.operands[lane][1] = b1;
+  warp.result[lane] = sum;
+  machine->meet(Meeting::MultiplyAdd, Machine::multiply_add<Element>);
+}
+
+inline void load_matrices(u32 (&to)[4], u32 row_address, bool transposed) {
+  const u32 lane = current_lane();
+  Warp &warp = current_warp();
+  warp.operands[lane][0] = row_address;
+  warp.result[lane] = to;
+  machine->meet(transposed ? Meeting::LoadMatricesTransposed : Meeting::LoadMatrices,
+                [transposed](const Warp &all) { machine->load_matrices(all, transposed); });
+}
+
+inline u32 lane_xor(u32 value, u32 mask) {
+  const u32 lane = current_lane();
+  Warp &warp = current_warp();
+  u32 result;
+  warp.operands[lane][0] = value;
+  warp.operands[lane][1] = mask;
+  warp.result[lane] = &result;
+  machine->meet(Meeting::LaneXor, [](const Warp &all) { machine->lane_xor(all); });
+  return result;
+}
+
+} // namespace emulation
+
+TILEWRIGHT_DEVICE float negative_infinity() { return -__builtin_inff(); }
+TILEWRIGHT_DEVICE u32 thread_index() { return emulation::machine->current->thread; }
+TILEWRIGHT_DEVICE u32 block_index() { return emulation::machine->block; }
+TILEWRIGHT_DEVICE u32 block_count() { return emulation::machine->grid; }
+TILEWRIGHT_DEVICE void barrier() { emulation::machine->barrier(); }
+
+TILEWRIGHT_DEVICE u8 *shared_memory() { return emulation::machine->shared; }
+TILEWRIGHT_DEVICE u32 shared_address(const void *pointer) {
+  return static_cast<u32>(static_cast<const u8 *>(pointer) - emulation::machine->shared);
+}
+
+TILEWRIGHT_DEVICE void copy_async_16(u32 target, const void *source, bool valid) {
+  emulation::machine->copy(target, source, valid);
+}
+TILEWRIGHT_DEVICE void copy_async_commit() { emulation::machine->current->committed++; }
+// With TILEWRIGHT_EMULATE_EARLY_READ every wait is for one group fewer than it should be: a pipeline that is wrong on purpose.
+template <int PENDING> TILEWRIGHT_DEVICE void copy_async_wait() {
+#ifdef TILEWRIGHT_EMULATE_EARLY_READ
+  emulation::machine->deliver(PENDING + 1);
+#else
+  emulation::machine->deliver(PENDING);
+#endif
+}
+
+TILEWRIGHT_DEVICE void load_matrices(u32 (&to)[4], u32 row_address) { emulation::load_matrices(to, row_address, false); }
+TILEWRIGHT_DEVICE void load_matrices_transposed(u32 (&to)[4], u32 row_address) { emulation::load_matrices(to, row_address, true); }
+
+TILEWRIGHT_DEVICE void multiply_add(F16, float (&sum)[4], const u32 (&a)[4], u32 b0, u32 b1) {
+  emulation::multiply_add<F16>(sum, a, b0, b1);
+}
+TILEWRIGHT_DEVICE void multiply_add(Bf16, float (&sum)[4], const u32 (&a)[4], u32 b0, u32 b1) {
+  emulation::multiply_add<Bf16>(sum, a, b0, b1);
+}
+
+TILEWRIGHT_DEVICE u32 narrow(F16, float low, float high) {
+  return emulation::rounded(F16{}, low) | emulation::rounded(F16{}, high) << 16;
+}
+TILEWRIGHT_DEVICE u32 narrow(Bf16, float low, float high) {
+  return emulation::rounded(Bf16{}, low) | emulation::rounded(Bf16{}, high) << 16;
+}
+
+TILEWRIGHT_DEVICE float larger(float a, float b) { return __builtin_fmaxf(a, b); }
+
+// Like the device's, they have no subnormal numbers.
+TILEWRIGHT_DEVICE float exp2_fast(float x) {
+  const float y = __builtin_exp2f(x);
+  return y < 0x1p-126f ? 0.f : y;
+}
+TILEWRIGHT_DEVICE float log2_fast(float x) { return __builtin_log2f(x < 0x1p-126f && x >= 0.f ? 0.f : x); }
+
+TILEWRIGHT_DEVICE float from_lane_xor(float value, u32 mask) {
+  return emulation::bits_as<float>(emulation::lane_xor(emulation::bits_as<u32>(value), mask));
+}
+TILEWRIGHT_DEVICE i32 from_lane_xor(i32 value, u32 mask) {
+  return static_cast<i32>(emulation::lane_xor(static_cast<u32>(value), mask));
+}
+
+// How a launch ended.
+struct Emulated {
+  const char *error; // null, or what happened; valid until this thread's next launch
+  u64 poison_reads;  // rows of matrices that were read before a copy had arrived, or without one
+};
+
+// Launches `body` as `grid` blocks of `threads`. Seed 0 runs warps and lanes in their order, others shuffle them at the start and
+// after every barrier; with an even one warps also overtake each other in between.
+template <class Body> Emulated emulate(u32 grid, u32 threads, u32 shared_bytes, const Body &body, u64 seed) {
+  using namespace emulation;
+  static __thread char message[256];
+  if (threads == 0 || threads % 32 || threads / 32 > MAX_WARPS) return Emulated{"a block is of 1 to 32 whole warps", 0};
+  Machine launch = {};
+  launch.grid = grid;
+  launch.threads = threads;
+  launch.shared_bytes = shared_bytes;
+  launch.body = const_cast<void *>(static_cast<const void *>(&body));
+  launch.call = [](void *of) { (*static_cast<const Body *>(of))(); };
+  launch.random_state = seed;
+  launch.shuffled = seed != 0;
+  launch.preempted = seed != 0 && seed % 2 == 0;
+  launch.message = message;
+  const u64 cells = shared_bytes / 16 + 1;
+  u8 *const memory = static_cast<u8 *>(aligned_alloc(128, (2 * GUARD + u64(shared_bytes) + 127) / 128 * 128));
+  const u64 stack_bytes = u64(threads) * STACK_STRIDE;
+  void *const stacks = mmap(nullptr, stack_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (!memory || stacks == MAP_FAILED) return Emulated{"no memory for the fibers", 0};
+  memset(memory, GUARD_BYTE, 2 * GUARD + shared_bytes);
+  launch.shared = memory + GUARD;
+  launch.stacks = static_cast<u8 *>(stacks);
+  launch.delivered = static_cast<u32 *>(malloc(cells * sizeof(u32)));
+  launch.read = static_cast<u32 *>(malloc(cells * sizeof(u32)));
+  launch.fibers = static_cast<Fiber *>(calloc(threads, sizeof(Fiber)));
+  launch.warps = static_cast<Warp *>(calloc(threads / 32, sizeof(Warp)));
+  for (u32 thread = 0; thread < threads; thread++) launch.start_fiber(&launch.fibers[thread], fiber_entry);
+  for (u32 warp = 0; warp < threads / 32; warp++) launch.warp_order[warp] = warp;
+
+  Machine *const outer = machine;
+  machine = &launch;
+  for (; launch.block < grid && !launch.failed; launch.block++) launch.run_block();
+  machine = outer;
+
+  for (u32 thread = 0; thread < threads; thread++) free(launch.fibers[thread].copies);
+  free(launch.warps);
+  free(launch.fibers);
+  free(launch.read);
+  free(launch.delivered);
+  munmap(stacks, stack_bytes);
+  free(memory);
+  return Emulated{launch.failed ? message : nullptr, launch.poison_reads};
+}
+
+} // namespace tilewright

@@ -1,0 +1,50 @@
+//! Awkward cases on the CPU backend.
+
+use super::AwkwardCase;
+use crate::cpu::{CpuBackend, DecodeArgs, Element, KvCache};
+use tilewright_heuristics::Tile;
+
+/// A case with its K, V and Q, to be computed under many tiles.
+#[derive(Clone, Debug)]
+pub struct CpuCase<E> {
+    /// The case; a plain one, for the backend knows no windows, soft-caps and sinks.
+    pub case: AwkwardCase,
+    /// Its K.
+    pub keys: Vec<E>,
+    /// Its V.
+    pub values: Vec<E>,
+    /// Its queries.
+    pub query: Vec<E>,
+}
+
+impl<E: Element> CpuCase<E> {
+    /// Draws K, V and Q.
+    pub fn new(case: AwkwardCase) -> Self {
+        Self { keys: case.keys(), values: case.values(), query: case.query(), case }
+    }
+
+    /// Output and LSE under one tile, for [`AwkwardCase::check`].
+    ///
+    /// # Errors
+    /// Why it cannot be planned or executed, for one that the case has options that the backend does not know.
+    pub fn run(&self, backend: &mut CpuBackend, tile: &Tile) -> Result<(Vec<f64>, Vec<f64>), String> {
+        if !self.case.is_plain() {
+            return Err(format!("{}: the CPU backend knows no windows, soft-caps and sinks", self.case.name));
+        }
+        let plan = self.case.plan(|_| *tile).map_err(|error| error.to_string())?;
+        let heads = self.case.seq_lens.len() * self.case.geometry.q_heads as usize;
+        // Poison shows what was never written.
+        let mut output = vec![E::from_f32(f32::NAN); self.query.len()];
+        let mut lse = vec![f32::NAN; heads];
+        let args = DecodeArgs {
+            query: &self.query,
+            cache: KvCache { keys: &self.keys, values: &self.values, strides: self.case.strides() },
+            scale: self.case.scale(),
+            output: &mut output,
+            lse: Some(&mut lse),
+        };
+        backend.decode(&plan, args).map_err(|error| error.to_string())?;
+        let output = output.iter().map(|x| f64::from(x.to_f32())).collect();
+        Ok((output, lse.into_iter().map(f64::from).collect()))
+    }
+}

@@ -1,0 +1,208 @@
+//! Awkward cases on the CUDA backend.
+
+use super::AwkwardCase;
+use crate::cpu::Element;
+use crate::cuda::{
+    CudaBackend, CudaDevice, CudaElement, CudaError, DeviceMemory, DevicePlan, RawArgs, RowStrides,
+};
+use crate::{PageTable, Plan, PlanError};
+use cudarc::driver::CudaStream;
+use std::collections::BTreeMap;
+use tilewright_heuristics::{Dtype, Tile};
+use tilewright_kernel_templates::cuda::AttentionOptions;
+
+/// Elements that do not fit 32 bits.
+const FAR_ELEMENTS: usize = 1 << 31;
+
+/// A case with its K, V and Q in device memory, to be computed under many tiles.
+#[derive(Debug)]
+pub struct CudaCase {
+    /// The case.
+    pub case: AwkwardCase,
+    keys: DeviceMemory,
+    values: DeviceMemory,
+    query: DeviceMemory,
+    output: DeviceMemory,
+    lse: DeviceMemory,
+    sinks: Option<DeviceMemory>,
+    /// Pages before the case's first one.
+    pages_before: i32,
+    /// Uploaded plans by m, on which alone of a tile they depend.
+    plans: BTreeMap<u16, (DevicePlan, DeviceMemory)>,
+}
+
+/// Why a case gave no result.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// It cannot be planned.
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+    /// It cannot be launched or finished.
+    #[error(transparent)]
+    Cuda(#[from] CudaError),
+}
+
+impl CudaCase {
+    /// Draws K, V and Q, and uploads them.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn new<E: CudaElement + Element>(case: AwkwardCase, device: &CudaDevice) -> Result<Self, CudaError> {
+        Self::with_pages_before::<E>(case, device, 0)
+    }
+
+    /// The same behind so many unused pages that their elements are more than 2^31: 32-bit offsets would read elsewhere.
+    ///
+    /// # Errors
+    /// The driver's; 8 GB of device memory are needed.
+    pub fn far<E: CudaElement + Element>(case: AwkwardCase, device: &CudaDevice) -> Result<Self, CudaError> {
+        let pages = FAR_ELEMENTS.div_ceil(case.strides().page);
+        Self::with_pages_before::<E>(case, device, i32::try_from(pages).unwrap_or(i32::MAX / 2))
+    }
+
+    fn with_pages_before<E: CudaElement + Element>(
+        case: AwkwardCase,
+        device: &CudaDevice,
+        pages_before: i32,
+    ) -> Result<Self, CudaError> {
+        let context = device.context();
+        let before = pages_before as usize * case.strides().page * size_of::<E>();
+        let upload = |elements: &[E], before: usize| -> Result<DeviceMemory, CudaError> {
+            let memory = DeviceMemory::new(context, before + size_of_val(elements))?;
+            memory.write(before, elements)?;
+            Ok(memory)
+        };
+        let query = case.query::<E>();
+        let heads = case.seq_lens.len() * case.geometry.q_heads as usize;
+        let sinks = case.sinks().map(|sinks| {
+            let memory = DeviceMemory::new(context, size_of_val(&sinks[..]))?;
+            memory.write(0, &sinks)?;
+            Ok::<_, CudaError>(memory)
+        });
+        Ok(Self {
+            keys: upload(&case.keys::<E>(), before)?,
+            values: upload(&case.values::<E>(), before)?,
+            output: DeviceMemory::new(context, size_of_val(&query[..]))?,
+            query: upload(&query, 0)?,
+            lse: DeviceMemory::new(context, heads * 4)?,
+            sinks: sinks.transpose()?,
+            pages_before,
+            plans: BTreeMap::new(),
+            case,
+        })
+    }
+
+    /// What its kernels have compiled in.
+    pub fn options(&self) -> AttentionOptions {
+        options_of(&self.case)
+    }
+
+    /// Output and LSE under one tile, for [`AwkwardCase::check`]. The tile must be prepared for the case's class and options.
+    ///
+    /// # Errors
+    /// Why it cannot be planned, launched or finished.
+    pub fn run(
+        &mut self,
+        backend: &CudaBackend,
+        stream: &CudaStream,
+        tile: &Tile,
+    ) -> Result<(Vec<f64>, Vec<f64>), RunError> {
+        let geometry = &self.case.geometry;
+        if !self.plans.contains_key(&tile.m) {
+            let shifted: Vec<i32> = self.case.page_table.iter().map(|page| self.shift(*page)).collect();
+            let table =
+                PageTable::new(&shifted, self.case.max_pages, &self.case.seq_lens, geometry.page_size)?;
+            let plan = Plan::build(geometry, &table, &self.case.options, |_| *tile)?;
+            let mut uploaded = DevicePlan::new(backend.device());
+            uploaded.upload(&plan, stream)?;
+            let workspace = DeviceMemory::new(backend.device().context(), uploaded.workspace_bytes())?;
+            self.plans.insert(tile.m, (uploaded, workspace));
+        }
+        let Some((uploaded, _)) = self.plans.get_mut(&tile.m) else { return Ok(Default::default()) };
+        uploaded.retile(tile);
+        self.execute(backend, stream, tile.m)
+    }
+
+    /// As [`CudaCase::run`], under a plan that was made when requests had these lengths, and with the lengths of the case on the device:
+    /// requests grow inside their pages without a new plan.
+    ///
+    /// # Errors
+    /// As [`CudaCase::run`].
+    pub fn run_grown(
+        &mut self,
+        backend: &CudaBackend,
+        stream: &CudaStream,
+        tile: &Tile,
+        planned: &[u32],
+    ) -> Result<(Vec<f64>, Vec<f64>), RunError> {
+        let geometry = &self.case.geometry;
+        let table = PageTable::new(&self.case.page_table, self.case.max_pages, planned, geometry.page_size)?;
+        let plan = Plan::build(geometry, &table, &self.case.options, |_| *tile)?;
+        let mut uploaded = DevicePlan::new(backend.device());
+        uploaded.upload(&plan, stream)?;
+        uploaded.set_lengths(&self.case.seq_lens)?;
+        let workspace = DeviceMemory::new(backend.device().context(), uploaded.workspace_bytes())?;
+        self.plans.insert(tile.m, (uploaded, workspace));
+        let outcome = self.execute(backend, stream, tile.m);
+        self.plans.remove(&tile.m);
+        outcome
+    }
+
+    /// Executes the plan of an m.
+    fn execute(
+        &self,
+        backend: &CudaBackend,
+        stream: &CudaStream,
+        m: u16,
+    ) -> Result<(Vec<f64>, Vec<f64>), RunError> {
+        let geometry = &self.case.geometry;
+        let Some((uploaded, workspace)) = self.plans.get(&m) else { return Ok(Default::default()) };
+        // Poison shows what was never written; it is NaN in every element type.
+        self.output.fill(0xff, stream)?;
+        self.lse.fill(0xff, stream)?;
+        workspace.fill(0xff, stream)?;
+        let args = RawArgs {
+            query: self.query.address(),
+            query_strides: RowStrides::dense(geometry),
+            keys: self.keys.address(),
+            values: self.values.address(),
+            kv_strides: self.case.strides(),
+            output: self.output.address(),
+            output_strides: RowStrides::dense(geometry),
+            lse: Some(self.lse.address()),
+            workspace: workspace.address(),
+            scale: self.case.scale(),
+            window: self.case.window,
+            softcap: self.case.softcap,
+            sinks: self.sinks.as_ref().map(DeviceMemory::address),
+        };
+        // SAFETY: all memory is as large as the case says, and outlives the work: the reads below wait for it.
+        #[allow(unsafe_code)]
+        unsafe {
+            backend.decode_raw(stream.cu_stream(), uploaded, &args)?;
+        }
+        let output = match geometry.dtype {
+            Dtype::Bf16 => self.read::<half::bf16>()?,
+            _ => self.read::<half::f16>()?,
+        };
+        let mut lse = vec![0.0f32; self.lse.bytes() / 4];
+        self.lse.read(0, &mut lse)?;
+        Ok((output, lse.into_iter().map(f64::from).collect()))
+    }
+
+    fn read<E: CudaElement + Element>(&self) -> Result<Vec<f64>, CudaError> {
+        let mut output = vec![E::from_f32(0.0); self.output.bytes() / size_of::<E>()];
+        self.output.read(0, &mut output)?;
+        Ok(output.iter().map(|x| f64::from(x.to_f32())).collect())
+    }
+
+    /// Garbage past a request's pages stays garbage.
+    const fn shift(&self, page: i32) -> i32 {
+        if page < 0 || page as usize >= self.case.pages { page } else { page + self.pages_before }
+    }
+}
+
+/// What the kernels of a case have compiled in.
+pub fn options_of(case: &AwkwardCase) -> AttentionOptions {
+    AttentionOptions { window: case.window.is_some(), softcap: case.softcap.is_some(), sinks: case.sinks }
+}

@@ -1,0 +1,139 @@
+//! The awkward cases on the CPU backend, and the reference that they are compared with.
+
+use half::{bf16, f16};
+use tilewright_heuristics::{Dtype, Tile};
+use tilewright_kernel_templates::Class;
+use tilewright_runtime::awkward::{self, AwkwardCase, CpuCase};
+use tilewright_runtime::cpu::{CpuBackend, Element};
+
+const TILES: [Tile; 4] = [
+    Tile { m: 1, n: 16, warps: 1, stages: 1 },
+    Tile { m: 4, n: 32, warps: 2, stages: 2 },
+    Tile { m: 16, n: 64, warps: 1, stages: 3 },
+    Tile { m: 64, n: 256, warps: 4, stages: 2 },
+];
+
+/// Every plain case of a class under every tile; all that is wrong.
+fn failures<E: Element>(head_dim: u32, seed: u64) -> Vec<String> {
+    let class = Class { head_dim, dtype: E::DTYPE };
+    let mut backend = CpuBackend::new(2);
+    let mut failures = Vec::new();
+    let mut run = |case: AwkwardCase, tiles: &[Tile]| {
+        let case = CpuCase::<E>::new(case);
+        for tile in tiles {
+            let result = case.run(&mut backend, tile);
+            if let Err(message) = result.and_then(|(output, lse)| case.case.check(&output, &lse)) {
+                failures.push(format!("{class} {tile}: {message}"));
+            }
+        }
+    };
+    for case in awkward::cases(&class, seed).into_iter().filter(AwkwardCase::is_plain) {
+        run(case, &TILES);
+    }
+    for tile in TILES {
+        for case in awkward::tile_cases(&class, &tile, seed).into_iter().filter(AwkwardCase::is_plain) {
+            run(case, &[tile]);
+        }
+    }
+    failures
+}
+
+#[test]
+fn f32_of_64_passes_every_plain_case() {
+    assert_eq!(failures::<f32>(64, 1), [""; 0]);
+}
+
+#[test]
+fn f32_of_128_passes_every_plain_case() {
+    assert_eq!(failures::<f32>(128, 2), [""; 0]);
+}
+
+#[test]
+fn f16_of_128_passes_every_plain_case() {
+    assert_eq!(failures::<f16>(128, 3), [""; 0]);
+}
+
+#[test]
+fn bf16_of_256_passes_every_plain_case() {
+    assert_eq!(failures::<bf16>(256, 4), [""; 0]);
+}
+
+/// Softmax as in a textbook, from the definition of the options: one row, nothing shared between rows.
+fn textbook(case: &AwkwardCase, request: usize, head: usize) -> (Vec<f64>, f64) {
+    let (keys, values, query) = (case.keys::<f32>(), case.values::<f32>(), case.query::<f32>());
+    let geometry = &case.geometry;
+    let (head_dim, page_size) = (geometry.head_dim as usize, geometry.page_size as usize);
+    let strides = case.strides();
+    let q = &query[(request * geometry.q_heads as usize + head) * head_dim..][..head_dim];
+    let len = case.seq_lens[request] as usize;
+    let mut terms: Vec<(f64, Vec<f64>)> = Vec::new();
+    for token in 0..len {
+        // The query is token len - 1: it sees token t if their distance is less than the window.
+        if case.window.is_some_and(|window| len - 1 - token >= window as usize) {
+            continue;
+        }
+        let page = case.page_table[request * case.max_pages + token / page_size] as usize;
+        let kv_head = head / geometry.gqa_ratio() as usize;
+        let at = page * strides.page + token % page_size * strides.token + kv_head * strides.head;
+        let mut logit = 0.0;
+        for i in 0..head_dim {
+            logit += f64::from(q[i]) * f64::from(keys[at + i]);
+        }
+        logit *= f64::from(case.scale());
+        if let Some(cap) = case.softcap {
+            logit = f64::from(cap) * (logit / f64::from(cap)).tanh();
+        }
+        terms.push((logit, values[at..at + head_dim].iter().map(|&v| f64::from(v)).collect()));
+    }
+    if let Some(sinks) = case.sinks() {
+        terms.push((f64::from(sinks[head]), vec![0.0; head_dim]));
+    }
+    let max = terms.iter().map(|(logit, _)| *logit).fold(f64::MIN, f64::max);
+    let sum: f64 = terms.iter().map(|(logit, _)| (logit - max).exp()).sum();
+    let mut output = vec![0.0; head_dim];
+    for (logit, v) in &terms {
+        for (output, v) in output.iter_mut().zip(v) {
+            *output += (logit - max).exp() * v / if sum > 0.0 { sum } else { 1.0 };
+        }
+    }
+    (output, max + sum.ln())
+}
+
+#[test]
+fn the_reference_is_softmax_by_its_definition() {
+    let class = Class { head_dim: 64, dtype: Dtype::F32 };
+    let names = [
+        "lengths around every edge behind a prefix",
+        "gaps between vectors",
+        "a window smaller than a page",
+        "a window that ends inside of a tile",
+        "a window whose logits are mostly all -inf",
+        "a soft-cap",
+        "a soft-cap and a window",
+        "a soft-cap of logits between -1e4 and 1e4",
+        "sinks",
+        "sinks and logits of -inf",
+        "sinks and no tokens",
+        "sinks, a soft-cap and a window",
+    ];
+    let cases: Vec<AwkwardCase> =
+        awkward::cases(&class, 9).into_iter().filter(|case| names.contains(&case.name)).collect();
+    assert_eq!(cases.len(), names.len());
+    for case in cases {
+        let q_heads = case.geometry.q_heads as usize;
+        let (output, lse) = case.expected();
+        for request in 0..case.seq_lens.len() {
+            // The first and the last head: of different KV heads, and with the outermost sinks.
+            for head in [0, q_heads - 1] {
+                let (expected, expected_lse) = textbook(&case, request, head);
+                let row = request * q_heads + head;
+                let what = format!("{}: request {request}, head {head}", case.name);
+                for (found, expected) in output[row * 64..][..64].iter().zip(&expected) {
+                    assert!((found - expected).abs() < 1e-9, "{what}: {found} for {expected}");
+                }
+                let same = lse[row] == expected_lse || (lse[row] - expected_lse).abs() < 1e-9;
+                assert!(same, "{what}: LSE {} for {expected_lse}", lse[row]);
+            }
+        }
+    }
+}

@@ -1,0 +1,497 @@
+//! The CUDA kernels, run on the host by an emulation of the machine, against the f64 reference: numerics, tails, the order of the
+//! pipeline, splits and merges.
+
+mod emulation;
+
+use emulation::{EARLY_READ, Emulator};
+use half::{bf16, f16};
+use rand::SeedableRng;
+use rand::seq::SliceRandom;
+use rand_chacha::ChaCha8Rng;
+use std::sync::Mutex;
+use tilewright_heuristics::{Backend, Dtype, Geometry, Tile};
+use tilewright_kernel_templates::cuda::{
+    Arguments, AttentionOptions, CudaLimits, Kernel, MERGE_WARPS, WorkItem,
+};
+use tilewright_kernel_templates::{Class, Limits, Space, check};
+use tilewright_runtime::cpu::{Element, KvCache};
+use tilewright_runtime::cuda::PlanImage;
+use tilewright_runtime::reference::{self, Attention};
+use tilewright_runtime::{KvStrides, Packing, PageTable, Plan, PlanOptions, Split};
+
+const WINDOW: u32 = 45;
+const SOFTCAP: f32 = 2.0;
+
+/// What one launch is checked with.
+#[derive(Clone, Copy, Debug)]
+struct Case {
+    tile: Tile,
+    class: Class,
+    options: AttentionOptions,
+    gqa_ratio: u32,
+    kv_heads: u32,
+    page_size: u32,
+    packing: Packing,
+    /// The plan is made when requests have one token in their last page.
+    grown: bool,
+    hnd: bool,
+    seed: u64,
+}
+
+impl Case {
+    fn kernel(&self) -> Kernel {
+        Kernel::decode(&self.tile, &self.class, self.options)
+    }
+
+    fn merges(&self) -> [Kernel; 2] {
+        MERGE_WARPS.map(|warps| Kernel::merge(warps, &self.class, self.options))
+    }
+
+    fn geometry(&self) -> Geometry {
+        Geometry {
+            q_heads: self.gqa_ratio * self.kv_heads,
+            kv_heads: self.kv_heads,
+            head_dim: self.class.head_dim,
+            page_size: self.page_size,
+            dtype: self.class.dtype,
+        }
+    }
+
+    /// Requests as (pages of a prefix taken from the previous one, own tokens): lengths around every edge of pages and steps, and enough
+    /// requests on one prefix that its rows fill a tile.
+    fn requests(&self) -> Vec<(usize, u32)> {
+        let (n, page) = (u32::from(self.tile.n), self.page_size);
+        let trunk = 3 * n + 5;
+        let shared = (trunk / page) as usize;
+        let mut requests = vec![(0, trunk)];
+        requests.extend([1, 0, page, n - 1, n, n + 1].map(|own| (shared, own)));
+        let fill = (u32::from(self.tile.m) / self.gqa_ratio).min(20) as usize;
+        requests.extend((requests.len()..fill).map(|own| (shared, own as u32)));
+        let stages = u32::from(self.tile.stages);
+        let alone = [0, 1, page - 1, page, page + 1, n - 1, n, n + 1, 2 * n, stages * n + 1];
+        requests.extend(alone.map(|own| (0, own)));
+        requests
+    }
+
+    fn check(&self, emulator: &Emulator) -> Result<(), String> {
+        match self.class.dtype {
+            Dtype::F16 => Batch::<f16>::new(self).check(self, emulator),
+            Dtype::Bf16 => Batch::<bf16>::new(self).check(self, emulator),
+            Dtype::F32 => Err("no kernel computes in f32".to_owned()),
+        }
+        .map_err(|error| format!("{error}: {self:?}"))
+    }
+}
+
+/// A batch with K, V and queries; NaN wherever no request has a token, garbage in the table past each length.
+struct Batch<E> {
+    geometry: Geometry,
+    entries: Vec<i32>,
+    max_pages: usize,
+    seq_lens: Vec<u32>,
+    strides: KvStrides,
+    keys: Vec<E>,
+    values: Vec<E>,
+    query: Vec<E>,
+    sinks: Vec<f32>,
+    scale: f32,
+}
+
+/// What a launch leaves.
+struct Outcome<E> {
+    output: Vec<E>,
+    lse: Vec<f32>,
+}
+
+impl<E: Element> Batch<E> {
+    fn new(case: &Case) -> Self {
+        let geometry = case.geometry();
+        let page_size = geometry.page_size;
+        let mut rng = ChaCha8Rng::seed_from_u64(case.seed);
+        let (mut rows, mut seq_lens, mut pages) = (Vec::<Vec<usize>>::new(), Vec::new(), 0);
+        for (shared, own) in case.requests() {
+            let mut row: Vec<usize> =
+                rows.last().map_or(Vec::new(), |row: &Vec<usize>| row[..shared.min(row.len())].to_vec());
+            let tokens = row.len() as u32 * page_size + own;
+            while (row.len() as u32) < tokens.div_ceil(page_size) {
+                row.push(pages);
+                pages += 1;
+            }
+            rows.push(row);
+            seq_lens.push(tokens);
+        }
+        pages += 2;
+        let mut physical: Vec<i32> = (0..pages as i32).collect();
+        physical.shuffle(&mut rng);
+        let max_pages = rows.iter().map(Vec::len).max().unwrap_or(0) + 1;
+        let mut entries = Vec::new();
+        let mut filled = vec![0u32; pages];
+        for (row, &seq_len) in rows.iter().zip(&seq_lens) {
+            for (column, &page) in row.iter().enumerate() {
+                let page = physical[page];
+                entries.push(page);
+                let tokens = (seq_len - column as u32 * page_size).min(page_size);
+                filled[page as usize] = filled[page as usize].max(tokens);
+            }
+            entries.extend((row.len()..max_pages).map(|column| if column % 2 == 0 { -1 } else { i32::MAX }));
+        }
+        let strides = if case.hnd { KvStrides::hnd(&geometry) } else { KvStrides::nhd(&geometry) };
+        let mut random = random_numbers(case.seed);
+        let mut cache = |amplitude: f32| {
+            let mut cache = vec![E::from_f32(f32::NAN); pages * strides.page];
+            for (page, &tokens) in filled.iter().enumerate() {
+                for token in 0..tokens as usize {
+                    for head in 0..geometry.kv_heads as usize {
+                        let at = page * strides.page + token * strides.token + head * strides.head;
+                        for element in &mut cache[at..at + geometry.head_dim as usize] {
+                            *element = E::from_f32(amplitude * random());
+                        }
+                    }
+                }
+            }
+            cache
+        };
+        let (keys, values) = (cache(3.0), cache(1.0));
+        let queries = seq_lens.len() * (geometry.q_heads * geometry.head_dim) as usize;
+        let query = (0..queries).map(|_| E::from_f32(3.0 * random())).collect();
+        let sinks = (0..geometry.q_heads).map(|_| 1.5 + 3.5 * random()).collect();
+        let scale = 1.0 / (geometry.head_dim as f32).sqrt();
+        Self { geometry, entries, max_pages, seq_lens, strides, keys, values, query, sinks, scale }
+    }
+
+    fn table<'a>(&'a self, seq_lens: &'a [u32]) -> PageTable<'a> {
+        PageTable::new(&self.entries, self.max_pages, seq_lens, self.geometry.page_size).unwrap()
+    }
+
+    fn cache(&self) -> KvCache<'_, E> {
+        KvCache { keys: &self.keys, values: &self.values, strides: self.strides }
+    }
+
+    /// The lengths that a case plans for.
+    fn planned_lens(&self, case: &Case) -> Vec<u32> {
+        let first_of_page = |&len: &u32| len - (len.max(1) - 1) % self.geometry.page_size;
+        let planned = |len| if case.grown { first_of_page(len) } else { *len };
+        self.seq_lens.iter().map(planned).collect()
+    }
+
+    /// Runs the case's kernel and each of the merges; one outcome a merge. `seed` is the order of warps.
+    fn launch(
+        &self,
+        case: &Case,
+        split: Split,
+        emulator: &Emulator,
+        seed: u64,
+    ) -> Result<Vec<Outcome<E>>, String> {
+        let planned = self.planned_lens(case);
+        let options = PlanOptions { packing: case.packing, split };
+        let plan = Plan::build(&self.geometry, &self.table(&planned), &options, |_| case.tile).unwrap();
+        let image = PlanImage::of(&plan);
+        let words = Aligned::of(image.words());
+        let q_heads = self.geometry.q_heads;
+        let lengths: Vec<i32> = self.seq_lens.iter().map(|&len| len as i32).collect();
+        let mut output = vec![E::from_f32(f32::NAN); self.query.len()];
+        let mut lse = vec![f32::NAN; self.seq_lens.len() * q_heads as usize];
+        let mut workspace = vec![f32::NAN; image.workspace_bytes(&self.geometry) / 4];
+        let planned = image.arguments(&self.geometry, words.address(), workspace.as_mut_ptr() as u64);
+        let mut args = Arguments {
+            query: self.query.as_ptr() as u64,
+            keys: self.keys.as_ptr() as u64,
+            values: self.values.as_ptr() as u64,
+            sinks: if case.options.sinks { self.sinks.as_ptr() as u64 } else { 0 },
+            // What the requests have grown to since they were planned.
+            lengths: lengths.as_ptr() as u64,
+            query_request: i64::from(q_heads * self.geometry.head_dim),
+            query_head: i64::from(self.geometry.head_dim),
+            output_request: i64::from(q_heads * self.geometry.head_dim),
+            output_head: i64::from(self.geometry.head_dim),
+            page: self.strides.page as i64,
+            token: self.strides.token as i64,
+            head: self.strides.head as i64,
+            window: WINDOW,
+            scale_log2: self.scale * std::f32::consts::LOG2_E,
+            softcap: SOFTCAP,
+            ..planned
+        };
+        (args.output, args.lse) = (output.as_mut_ptr() as u64, lse.as_mut_ptr() as u64);
+        for group in plan.tile_groups() {
+            args.items = planned.items + u64::from(group.items.start) * size_of::<WorkItem>() as u64;
+            emulator.run_decode(&case.kernel(), &args, group.items.len() as u32, seed)?;
+        }
+        let mut outcomes = Vec::new();
+        for merge in case.merges() {
+            let mut outcome = Outcome { output: output.clone(), lse: lse.clone() };
+            (args.output, args.lse) = (outcome.output.as_mut_ptr() as u64, outcome.lse.as_mut_ptr() as u64);
+            emulator.run_merge(&merge, &args, plan.merges().len() as u32 * q_heads, seed)?;
+            outcomes.push(outcome);
+        }
+        Ok(outcomes)
+    }
+
+    fn check(&self, case: &Case, emulator: &Emulator) -> Result<(), String> {
+        let attention = Attention {
+            scale: self.scale,
+            window: case.options.window.then_some(WINDOW),
+            softcap: case.options.softcap.then_some(SOFTCAP),
+            sinks: case.options.sinks.then_some(self.sinks.as_slice()),
+        };
+        let table = self.table(&self.seq_lens);
+        let (expected, expected_lse) =
+            reference::decode(&self.geometry, &table, &self.query, &self.cache(), &attention);
+        let tolerance = if E::DTYPE == Dtype::F16 { 2e-3 } else { 1e-2 };
+        // Whole packs take many steps, cut ones are merged.
+        let mut outcomes = self.launch(case, Split::None, emulator, case.seed)?;
+        outcomes.extend(self.launch(case, Split::Mean, emulator, case.seed + 1)?);
+        for outcome in outcomes {
+            let output: Vec<f64> = outcome.output.iter().map(|x| f64::from(x.to_f32())).collect();
+            let lse: Vec<f64> = outcome.lse.iter().map(|&x| f64::from(x)).collect();
+            // Rows without tokens first: where -inf is expected, nothing else may be found.
+            if let Some(row) = (0..lse.len())
+                .find(|&row| lse[row].is_nan() || lse[row].is_infinite() != expected_lse[row].is_infinite())
+            {
+                return Err(format!("LSE {} for {} in row {row}", lse[row], expected_lse[row]));
+            }
+            let head_dim = self.geometry.head_dim as usize;
+            let typical = norm(expected.iter().copied()) / (lse.len() as f64).sqrt();
+            for (row, (found, expected)) in output.chunks(head_dim).zip(expected.chunks(head_dim)).enumerate()
+            {
+                let difference = norm(found.iter().zip(expected).map(|(a, b)| a - b));
+                // Where V cancels or a sink takes nearly all weight, a row's norm says little about the size of what was summed.
+                let error = difference / norm(expected.iter().copied()).max(0.1 * typical);
+                if error.is_nan() || error >= 8.0 * tolerance {
+                    return Err(format!("the output's error is {error:.1e} in row {row}"));
+                }
+            }
+            let error = relative_error(&output, &expected);
+            if error >= tolerance {
+                return Err(format!("the output's error is {error:.1e}"));
+            }
+            let finite =
+                |values: &[f64]| values.iter().copied().filter(|x| x.is_finite()).collect::<Vec<_>>();
+            let error = relative_error(&finite(&lse), &finite(&expected_lse));
+            if error >= tolerance {
+                return Err(format!("the LSE's error is {error:.1e}"));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Numbers from -1 to 1 (xorshift). Millions are drawn, and in tests the crate's generators are not optimised.
+fn random_numbers(seed: u64) -> impl FnMut() -> f32 {
+    let mut state = (seed + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    move || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state >> 40) as f32 / (1u32 << 23) as f32 - 1.0
+    }
+}
+
+/// A plan's words where the kernels may load 16 bytes at once, as in device memory.
+#[repr(align(16))]
+#[derive(Clone, Copy)]
+struct Quad(#[expect(dead_code, reason = "read through its address")] [u32; 4]);
+
+struct Aligned(Vec<Quad>);
+
+impl Aligned {
+    fn of(words: &[u32]) -> Self {
+        let quad = |words: &[u32]| Quad(std::array::from_fn(|i| words.get(i).copied().unwrap_or(0)));
+        Self(words.chunks(4).map(quad).collect())
+    }
+
+    fn address(&self) -> u64 {
+        self.0.as_ptr() as u64
+    }
+}
+
+fn relative_error(found: &[f64], expected: &[f64]) -> f64 {
+    let difference = norm(found.iter().zip(expected).map(|(a, b)| a - b));
+    if difference == 0.0 { 0.0 } else { difference / norm(expected.iter().copied()) }
+}
+
+fn norm(values: impl Iterator<Item = f64>) -> f64 {
+    values.map(|x| x * x).sum::<f64>().sqrt()
+}
+
+/// Every tile of the space that some class can run on the largest device. The other dimensions go round.
+fn cases() -> Vec<Case> {
+    let largest = Limits::Cuda(CudaLimits::named("h200").unwrap());
+    let mut cases = Vec::new();
+    let options: Vec<AttentionOptions> = AttentionOptions::all().collect();
+    for &tile in Space::of(Backend::Cuda).tiles() {
+        let i = cases.len();
+        let dtype = [Dtype::F16, Dtype::Bf16][(i / 3) % 2];
+        let class = (0..3)
+            .map(|more| Class { head_dim: [256, 128, 64][(i + more) % 3], dtype })
+            .find(|class| check(&tile, class, &largest).is_ok());
+        let Some(class) = class else { continue };
+        cases.push(Case {
+            tile,
+            class,
+            options: if i % 3 == 0 { options[0] } else { options[i / 3 * 3 % 8] },
+            gqa_ratio: [4, 1, 8, 3][(i + i / 4) % 4],
+            kv_heads: [2, 1, 1][i % 3],
+            page_size: [16, 1, 64, 32][(i + i / 16) % 4],
+            packing: [Packing::Pat, Packing::PerNode, Packing::Pat, Packing::PerRequest][i / 2 % 4],
+            grown: i % 4 < 2,
+            hnd: i % 7 < 3,
+            seed: i as u64 % 5 + i as u64 / 5,
+        });
+    }
+    cases
+}
+
+fn kernels_of(cases: &[Case]) -> Vec<Kernel> {
+    let mut kernels: Vec<Kernel> = Vec::new();
+    for kernel in cases.iter().flat_map(|case| std::iter::once(case.kernel()).chain(case.merges())) {
+        if !kernels.contains(&kernel) {
+            kernels.push(kernel);
+        }
+    }
+    kernels
+}
+
+/// Checks all cases, on all processors; panics with what went wrong.
+fn check_all(emulator: &Emulator, cases: &[Case]) {
+    let (next, failures) = (Mutex::new(cases.iter()), Mutex::new(Vec::new()));
+    std::thread::scope(|scope| {
+        for _ in 0..std::thread::available_parallelism().map_or(1, usize::from) {
+            scope.spawn(|| {
+                loop {
+                    let Some(case) = next.lock().unwrap().next() else { break };
+                    if let Err(error) = case.check(emulator) {
+                        failures.lock().unwrap().push(error);
+                    }
+                }
+            });
+        }
+    });
+    let failures = failures.into_inner().unwrap();
+    assert!(failures.is_empty(), "{} of {} fail:\n{}", failures.len(), cases.len(), failures.join("\n"));
+}
+
+const DECODE: &str = include_str!("../../kernel-templates/cuda/decode.cuh");
+const MERGE: &str = include_str!("../../kernel-templates/cuda/merge.cuh");
+
+const CASE: Case = Case {
+    tile: Tile { m: 16, n: 32, warps: 2, stages: 2 },
+    class: Class { head_dim: 64, dtype: Dtype::F16 },
+    options: AttentionOptions { window: false, softcap: false, sinks: false },
+    gqa_ratio: 4,
+    kv_heads: 2,
+    page_size: 16,
+    packing: Packing::Pat,
+    grown: false,
+    hnd: false,
+    seed: 0,
+};
+
+#[test]
+fn the_cases_have_every_value_of_every_dimension() {
+    fn assert_all<T: PartialEq + std::fmt::Debug>(wanted: &[T], of: impl Fn(&Case) -> T) {
+        let found: Vec<T> = cases().iter().map(of).collect();
+        for value in wanted {
+            assert!(found.contains(value), "no case has {value:?}");
+        }
+    }
+    assert_all(&[1, 2, 3, 4, 6], |case| case.tile.stages);
+    assert_all(&[16, 32, 64, 128], |case| case.tile.m);
+    assert!(cases().len() >= 200);
+    assert_all(&Class::HEAD_DIMS.map(|dim| (dim, Dtype::F16)), |case| {
+        (case.class.head_dim, case.class.dtype)
+    });
+    assert_all(&Class::HEAD_DIMS.map(|dim| (dim, Dtype::Bf16)), |case| {
+        (case.class.head_dim, case.class.dtype)
+    });
+    assert_all(&[1, 3, 4, 8], |case| case.gqa_ratio);
+    assert_all(&[1, 16, 32, 64], |case| case.page_size);
+    assert_all(&[(true, true), (true, false), (false, true), (false, false)], |case| (case.grown, case.hnd));
+    assert_all(&AttentionOptions::all().collect::<Vec<_>>(), |case| case.options);
+    assert_all(&[Packing::Pat, Packing::PerNode, Packing::PerRequest], |case| case.packing);
+    for head_dim in Class::HEAD_DIMS {
+        for stages in 1..=4 {
+            assert_all(&[(head_dim, stages)], |case| (case.class.head_dim, case.tile.stages));
+        }
+    }
+}
+
+#[test]
+fn every_variant_agrees_with_the_reference() {
+    let cases = cases();
+    let started = std::time::Instant::now();
+    let emulator = Emulator::build(&kernels_of(&cases), &[]);
+    let built = started.elapsed();
+    check_all(&emulator, &cases);
+    println!("{} cases: {built:.1?} to compile, {:.1?} to run", cases.len(), started.elapsed() - built);
+}
+
+#[test]
+fn one_variant_agrees_for_every_ratio_page_size_and_packing() {
+    let mut cases = Vec::new();
+    for gqa_ratio in [1, 3, 4, 8] {
+        for page_size in [1, 16, 32, 48, 64] {
+            for packing in [Packing::Pat, Packing::PerNode, Packing::PerRequest] {
+                let seed = cases.len() as u64;
+                let (grown, hnd) = (seed.is_multiple_of(2), seed.is_multiple_of(3));
+                cases.push(Case { gqa_ratio, page_size, packing, grown, hnd, seed, ..CASE });
+            }
+        }
+    }
+    check_all(&Emulator::build(&kernels_of(&[CASE]), &[]), &cases);
+}
+
+#[test]
+fn the_order_of_warps_changes_no_bit() {
+    let tile = Tile { m: 32, n: 64, warps: 8, stages: 3 };
+    let case = Case { tile, options: AttentionOptions { window: true, softcap: true, sinks: true }, ..CASE };
+    let emulator = Emulator::build(&kernels_of(&[case]), &[]);
+    let batch = Batch::<f16>::new(&case);
+    let bits = |seed| -> Vec<(Vec<u16>, Vec<u32>)> {
+        let outcomes = batch.launch(&case, Split::Mean, &emulator, seed).unwrap();
+        let bits = |outcome: &Outcome<f16>| {
+            let output = outcome.output.iter().map(|x| x.to_bits()).collect();
+            (output, outcome.lse.iter().map(|x| x.to_bits()).collect())
+        };
+        outcomes.iter().map(bits).collect()
+    };
+    let first = bits(0);
+    for seed in 1..7 {
+        assert_eq!(bits(seed), first, "seed {seed}");
+    }
+}
+
+#[test]
+fn a_pipeline_that_reads_too_early_is_caught() {
+    for stages in 1..=4 {
+        let case = Case { tile: Tile { stages, ..CASE.tile }, ..CASE };
+        let error = case.check(&Emulator::build(&kernels_of(&[case]), &[EARLY_READ])).unwrap_err();
+        let named = ["nothing had been copied to yet", "which a copy filled since the last barrier"];
+        assert!(named.iter().any(|part| error.contains(part)), "{stages} stages: {error}");
+    }
+}
+
+#[test]
+fn a_missing_barrier_is_caught() {
+    let cases: Vec<Case> = (1..=4)
+        .flat_map(|stages| {
+            let tile = Tile { m: 32, n: 64, warps: 8, stages };
+            let head_dim = if stages % 2 == 0 { 64 } else { 256 };
+            let class = Class { head_dim, ..CASE.class };
+            (0..3).map(move |seed| Case { tile, class, seed, ..CASE })
+        })
+        .collect();
+    for (file, text) in [("decode.cuh", DECODE), ("merge.cuh", MERGE)] {
+        for (place, found) in text.match_indices("barrier();") {
+            let changed = format!("{}{}", &text[..place], &text[place + found.len()..]);
+            let change =
+                |name: &str, text: &str| if name == file { changed.clone() } else { text.to_owned() };
+            let emulator = Emulator::build_changed(&kernels_of(&cases), &[], change);
+            let line = text[..place].lines().count();
+            assert!(
+                cases.iter().any(|case| case.check(&emulator).is_err()),
+                "nothing shows that the barrier in line {line} of {file} is missing: is it superfluous?"
+            );
+        }
+    }
+}

@@ -1,0 +1,177 @@
+//! Runs the CUDA kernels without a GPU: their sources, compiled as C++ for the host with `cuda/emulation.hpp`.
+#![allow(unsafe_code)]
+
+use libloading::{Library, Symbol};
+use std::ffi::{CStr, c_char};
+use std::fmt::Write as _;
+use std::path::Path;
+use std::process::{Command, Output};
+use std::sync::Mutex;
+use tempfile::TempDir;
+use tilewright_kernel_templates::cuda::{Arguments, Kernel, sources};
+
+const EMULATION: &str = include_str!("../../../kernel-templates/cuda/emulation.hpp");
+
+/// Makes every wait of the pipeline wait for one group fewer than it asks for.
+pub(crate) const EARLY_READ: &str = "-DTILEWRIGHT_EMULATE_EARLY_READ";
+
+/// Kernels of one source file: compilers work on several at once, and each file costs the headers once more.
+const KERNELS_A_FILE: usize = 4;
+
+/// `Emulated` of `emulation.hpp`.
+#[repr(C)]
+struct Emulated {
+    error: *const c_char,
+    poison_reads: u64,
+}
+
+type Entry = unsafe extern "C" fn(*const Arguments, u32, u64) -> Emulated;
+
+/// A library with kernels that run on the host. It can be used by several threads at once.
+pub(crate) struct Emulator {
+    library: &'static Library,
+}
+
+impl Emulator {
+    /// Compiles kernels with the system's C++ compiler, or the one that `CXX` names. `flags` are added to its own.
+    ///
+    /// # Panics
+    /// If there is no compiler, or the sources do not compile.
+    pub(crate) fn build(kernels: &[Kernel], flags: &[&str]) -> Self {
+        Self::build_changed(kernels, flags, |_, text| text.to_owned())
+    }
+
+    /// The same from sources that `change` makes of each file's name and text.
+    pub(crate) fn build_changed(
+        kernels: &[Kernel],
+        flags: &[&str],
+        change: impl Fn(&str, &str) -> String,
+    ) -> Self {
+        let folder = TempDir::new().expect("a temporary folder for the compiled kernels");
+        for &(name, text) in sources().iter().chain([&("emulation.hpp", EMULATION)]) {
+            std::fs::write(folder.path().join(name), change(name, text))
+                .expect("writing to the temporary folder");
+        }
+        let files: Vec<&[Kernel]> = kernels.chunks(KERNELS_A_FILE).collect();
+        let objects: Vec<_> = (0..files.len()).map(|file| folder.path().join(format!("{file}.o"))).collect();
+        let next = Mutex::new(files.iter().zip(&objects));
+        let compile_files = || {
+            loop {
+                let Some((kernels, object)) = next.lock().unwrap().next() else { break };
+                let source = object.with_extension("cpp");
+                std::fs::write(&source, source_text(kernels)).expect("writing to the temporary folder");
+                compiler(folder.path(), &["-c", "-o"], |command| {
+                    command.arg(object).arg(&source).args(flags);
+                });
+            }
+        };
+        std::thread::scope(|scope| {
+            let threads = std::thread::available_parallelism().map_or(1, usize::from).min(files.len());
+            let workers: Vec<_> = (0..threads).map(|_| scope.spawn(compile_files)).collect();
+            for worker in workers {
+                if let Err(panic) = worker.join() {
+                    std::panic::resume_unwind(panic);
+                }
+            }
+        });
+        let path = folder.path().join("kernels.so");
+        compiler(folder.path(), &["-shared", "-o"], |command| {
+            command.arg(&path).args(&objects);
+        });
+        // SAFETY: the library was built just now, from our sources. When it is loaded it takes over the signals of bad addresses,
+        // and hands on those that are not of its kernels; for that it has to stay, and does.
+        let library =
+            unsafe { Library::new(&path) }.expect("loading the kernels that were compiled for the host");
+        Self { library: Box::leak(Box::new(library)) }
+    }
+
+    /// Launches a kernel made by [`Kernel::decode`] for `items` work items. `seed` is the order in which warps and lanes run; 0 is
+    /// the natural one.
+    pub(crate) fn run_decode(
+        &self,
+        kernel: &Kernel,
+        args: &Arguments,
+        items: u32,
+        seed: u64,
+    ) -> Result<(), String> {
+        self.run(kernel, args, items, seed)
+    }
+
+    /// Launches a kernel made by [`Kernel::merge`] for `rows` rows: merge items times query heads.
+    pub(crate) fn run_merge(
+        &self,
+        kernel: &Kernel,
+        args: &Arguments,
+        rows: u32,
+        seed: u64,
+    ) -> Result<(), String> {
+        self.run(kernel, args, rows, seed)
+    }
+
+    fn run(&self, kernel: &Kernel, args: &Arguments, count: u32, seed: u64) -> Result<(), String> {
+        // SAFETY: `source_text` gives every entry point this type.
+        let entry: Symbol<'_, Entry> = unsafe { self.library.get(kernel.name.as_bytes()) }
+            .unwrap_or_else(|_| panic!("{} is not among the kernels that were compiled", kernel.name));
+        // SAFETY: the caller's arguments hold addresses of memory that is as large as the plan that they come from says.
+        let result = unsafe { entry(args, count, seed) };
+        if !result.error.is_null() {
+            // SAFETY: a message that ends with a zero, valid until this thread's next launch.
+            let message = unsafe { CStr::from_ptr(result.error) }.to_string_lossy();
+            return Err(format!("{}, seed {seed}: {message}", kernel.name));
+        }
+        if result.poison_reads > 0 {
+            return Err(format!(
+                "{}, seed {seed}: {} reads of shared memory that nothing had been copied to yet",
+                kernel.name, result.poison_reads
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// One entry point a kernel, under its name.
+fn source_text(kernels: &[Kernel]) -> String {
+    let mut text =
+        String::from("#include \"decode.cuh\"\n#include \"merge.cuh\"\nusing namespace tilewright;\n");
+    for Kernel { name, template, threads, shared_bytes, .. } in kernels {
+        let (grid, call) = if template.starts_with("Merge") {
+            ("divide_up(count, Variant::ROWS)", "Variant::run(*args, count)")
+        } else {
+            ("count", "Variant::run(*args)")
+        };
+        writeln!(
+            text,
+            "extern \"C\" __attribute__((visibility(\"default\"))) Emulated {name}(const Arguments *args, u32 count, u64 seed) {{\n  \
+             using Variant = {template};\n  \
+             static_assert(Variant::THREADS == {threads} && Variant::SHARED_BYTES == {shared_bytes}, \"as the host has it\");\n  \
+             return emulate({grid}, {threads}, {shared_bytes}, [=] {{ {call}; }}, seed);\n}}"
+        )
+        .expect("writing to a string");
+    }
+    text
+}
+
+/// Runs the compiler in a folder.
+fn compiler(folder: &Path, mode: &[&str], arguments: impl FnOnce(&mut Command)) {
+    let name = std::env::var("CXX").ok().filter(|name| !name.is_empty()).unwrap_or_else(|| "c++".to_owned());
+    // It may be a launcher and what it launches.
+    let mut words = name.split_whitespace();
+    let mut command = Command::new(words.next().unwrap_or("c++"));
+    command.args(words);
+    command.current_dir(folder).args([
+        "-std=c++17",
+        "-O1",
+        "-fPIC",
+        "-fno-strict-aliasing",
+        "-fvisibility=hidden",
+    ]);
+    command.args(mode);
+    arguments(&mut command);
+    let Output { status, stderr, .. } = command.output().unwrap_or_else(|error| {
+        panic!(
+            "the kernels' tests compile them for the host, but `{name}` does not start ({error}): install a C++17 compiler \
+             (Debian and Ubuntu: apt-get install g++), or name one in CXX"
+        )
+    });
+    assert!(status.success(), "{command:?} failed:\n{}", String::from_utf8_lossy(&stderr));
+}

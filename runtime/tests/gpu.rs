@@ -1,0 +1,246 @@
+//! The suite for machines with a GPU: `cargo test -p tilewright-runtime --features gpu --test gpu`. Without the feature it is not compiled,
+//! so it never passes by doing nothing.
+
+use half::{bf16, f16};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use tilewright_heuristics::{Backend, Dtype, Geometry, Tile};
+use tilewright_kernel_templates::cuda::AttentionOptions;
+use tilewright_kernel_templates::{Class, Limits, Space};
+use tilewright_runtime::awkward::{self, AwkwardCase, CudaCase, options_of};
+use tilewright_runtime::cuda::probe;
+use tilewright_runtime::cuda::{
+    CudaBackend, CudaDecoder, CudaDevice, CudaError, DecodeArgs, DeviceMemory, DevicePlan, Graph, KvCache,
+    Timer,
+};
+use tilewright_runtime::{KvStrides, PageTable};
+
+fn device() -> CudaDevice {
+    CudaDevice::open(0).expect("this suite needs a GPU")
+}
+
+fn backend(device: &CudaDevice) -> CudaBackend {
+    CudaBackend::or_fetch(device).expect("this suite needs NVRTC, or pip to fetch it")
+}
+
+fn upload(case: AwkwardCase, device: &CudaDevice) -> CudaCase {
+    match case.geometry.dtype {
+        Dtype::Bf16 => CudaCase::new::<bf16>(case, device).unwrap(),
+        _ => CudaCase::new::<f16>(case, device).unwrap(),
+    }
+}
+
+/// Tiles of every m, n, warps and stages that the class can run.
+fn tiles(class: &Class, device: &CudaDevice) -> Vec<Tile> {
+    Space::of(Backend::Cuda).feasible(class, &Limits::Cuda(device.limits().clone()))
+}
+
+/// Runs cases under tiles; panics with every failure.
+fn check_all(backend: &mut CudaBackend, cases: Vec<AwkwardCase>, tiles: &[Tile]) {
+    let device = backend.device().clone();
+    let stream = device.context().new_stream().unwrap();
+    let mut failures = Vec::new();
+    let mut checked = 0;
+    for case in cases {
+        let mut case = upload(case, &device);
+        let class = Class::of(&case.case.geometry);
+        let prepared = backend.prepare(tiles, &class, case.options(), || ()).unwrap();
+        for (tile, prepared) in tiles.iter().zip(prepared) {
+            match prepared {
+                Ok(_) => {}
+                // Options take registers of their own: a tile may have room for plain attention only.
+                Err(CudaError::Infeasible { .. }) => continue,
+                Err(error) => panic!("{tile}: {error}"),
+            }
+            let outcome = case.run(backend, &stream, tile).map_err(|error| error.to_string());
+            let error = outcome.and_then(|(output, lse)| case.case.check(&output, &lse));
+            checked += 1;
+            match error {
+                Ok(error) if error < awkward::tolerance(class.dtype) => {}
+                Ok(error) => failures.push(format!("{class} {tile} {}: error {error:.1e}", case.case.name)),
+                Err(error) => failures.push(format!("{class} {tile} {}: {error}", case.case.name)),
+            }
+        }
+    }
+    assert!(failures.is_empty(), "{} of {checked} fail:\n{}", failures.len(), failures.join("\n"));
+    println!("{checked} pairs of case and tile are right");
+}
+
+#[test]
+fn every_tile_of_the_usual_class_is_right_on_every_plain_case() {
+    let (device, class) = (device(), Class { head_dim: 128, dtype: Dtype::F16 });
+    let tiles = tiles(&class, &device);
+    assert!(tiles.len() > 50);
+    let cases = awkward::cases(&class, 1).into_iter().filter(AwkwardCase::is_plain).collect();
+    check_all(&mut backend(&device), cases, &tiles);
+}
+
+#[test]
+fn every_class_is_right_on_every_case_with_every_option() {
+    let device = device();
+    let mut backend = backend(&device);
+    for class in Class::all(Backend::Cuda) {
+        let all = tiles(&class, &device);
+        let few: Vec<Tile> = all.iter().copied().step_by(all.len() / 6).collect();
+        let mut cases = awkward::cases(&class, 2);
+        cases.extend(awkward::tile_cases(&class, &few[0], 3));
+        let options: BTreeSet<AttentionOptions> = cases.iter().map(options_of).collect();
+        assert!(options.len() >= 4, "{options:?}");
+        check_all(&mut backend, cases, &few);
+    }
+}
+
+#[test]
+fn a_cache_beyond_2_31_elements_is_read_where_it_is() {
+    let device = device();
+    let mut backend = backend(&device);
+    let stream = device.context().new_stream().unwrap();
+    let class = Class { head_dim: 128, dtype: Dtype::F16 };
+    let tile = Tile { m: 16, n: 64, warps: 4, stages: 2 };
+    backend.prepare(&[tile], &class, AttentionOptions::default(), || ()).unwrap().remove(0).unwrap();
+    let case = awkward::tile_cases(&class, &tile, 4).into_iter().find(AwkwardCase::is_plain).unwrap();
+    let mut far = CudaCase::far::<f16>(case, &device).unwrap();
+    let (output, lse) = far.run(&backend, &stream, &tile).unwrap();
+    far.case.check(&output, &lse).unwrap();
+}
+
+/// A batch of two requests that share a page, through the typed interface.
+struct Small {
+    geometry: Geometry,
+    stream: Arc<cudarc::driver::CudaStream>,
+    keys: cudarc::driver::CudaSlice<f16>,
+    values: cudarc::driver::CudaSlice<f16>,
+    query: cudarc::driver::CudaSlice<f16>,
+    output: cudarc::driver::CudaSlice<f16>,
+    workspace: cudarc::driver::CudaSlice<u8>,
+}
+
+const ENTRIES: [i32; 4] = [0, 1, 0, 2];
+const SEQ_LENS: [u32; 2] = [32, 20];
+
+impl Small {
+    fn new(device: &CudaDevice) -> Self {
+        let geometry = Geometry { q_heads: 8, kv_heads: 2, head_dim: 128, page_size: 16, dtype: Dtype::F16 };
+        let stream = device.context().new_stream().unwrap();
+        let filled =
+            |count: usize, value: f32| stream.clone_htod(&vec![f16::from_f32(value); count]).unwrap();
+        let cache = 3 * 16 * 2 * 128;
+        Self {
+            keys: filled(cache, 0.1),
+            values: filled(cache, 0.25),
+            query: filled(2 * 8 * 128, 0.3),
+            output: filled(2 * 8 * 128, f32::NAN),
+            workspace: stream.alloc_zeros(1 << 16).unwrap(),
+            geometry,
+            stream,
+        }
+    }
+
+    fn table(&self) -> PageTable<'static> {
+        PageTable::new(&ENTRIES, 2, &SEQ_LENS, self.geometry.page_size).unwrap()
+    }
+
+    fn execute(&mut self, decoder: &CudaDecoder, plan: &DevicePlan) -> Result<(), CudaError> {
+        let strides = KvStrides::nhd(&self.geometry);
+        let cache = KvCache { keys: &self.keys, values: &self.values, strides };
+        let args = DecodeArgs::new(&self.query, cache, &mut self.output, &mut self.workspace);
+        decoder.execute(&self.stream, plan, args)
+    }
+}
+
+#[test]
+fn an_engine_decodes_through_typed_slices() {
+    let device = device();
+    let mut decoder = CudaDecoder::or_fetch(&device).unwrap();
+    let mut small = Small::new(&device);
+    let class = Class::of(&small.geometry);
+    let plan = decoder.plan(&small.geometry, &small.table()).unwrap();
+    let mut uploaded = DevicePlan::new(&device);
+    uploaded.upload(&plan, &small.stream).unwrap();
+    let error = small.execute(&decoder, &uploaded).unwrap_err();
+    assert!(matches!(error, CudaError::NotPrepared { .. }), "{error}");
+    decoder.prepare(&class, AttentionOptions::default()).unwrap();
+    small.execute(&decoder, &uploaded).unwrap();
+    let output = small.stream.clone_dtoh(&small.output).unwrap();
+    assert!(output.iter().all(|x| (x.to_f32() - 0.25).abs() < 1e-3), "{:?}", &output[..4]);
+    small.keys = small.stream.alloc_zeros(10).unwrap();
+    let error = small.execute(&decoder, &uploaded).unwrap_err();
+    assert!(matches!(error, CudaError::Length { name: "keys", .. }), "{error}");
+}
+
+#[test]
+fn a_plan_serves_requests_that_grow_inside_their_pages() {
+    let device = device();
+    let mut backend = backend(&device);
+    let stream = device.context().new_stream().unwrap();
+    let class = Class { head_dim: 64, dtype: Dtype::F16 };
+    let tile = Tile { m: 16, n: 32, warps: 2, stages: 2 };
+    backend.prepare(&[tile], &class, AttentionOptions::default(), || ()).unwrap().remove(0).unwrap();
+    let case = awkward::cases(&class, 5).into_iter().find(AwkwardCase::is_plain).unwrap();
+    let page_size = case.geometry.page_size;
+    // Planned when each request had one token in its last page.
+    let planned: Vec<u32> = case.seq_lens.iter().map(|len| len - (len.max(&1) - 1) % page_size).collect();
+    let mut case = upload(case, &device);
+    let (output, lse) = case.run_grown(&backend, &stream, &tile, &planned).unwrap();
+    case.case.check(&output, &lse).unwrap();
+}
+
+#[test]
+fn a_captured_graph_replays_with_the_same_bits() {
+    let device = device();
+    let mut decoder = CudaDecoder::or_fetch(&device).unwrap();
+    let mut small = Small::new(&device);
+    decoder.prepare(&Class::of(&small.geometry), AttentionOptions::default()).unwrap();
+    let plan = decoder.plan(&small.geometry, &small.table()).unwrap();
+    let mut uploaded = DevicePlan::new(&device);
+    uploaded.upload(&plan, &small.stream).unwrap();
+    small.execute(&decoder, &uploaded).unwrap();
+    let first = small.stream.clone_dtoh(&small.output).unwrap();
+    // cudarc's slices wait for events of other streams, which a capture refuses: one stream needs none.
+    let stream = Arc::clone(&small.stream);
+    let graph = Graph::capture(&stream, || small.execute(&decoder, &uploaded)).unwrap();
+    let timer = Timer::new(device.context()).unwrap();
+    for _ in 0..3 {
+        assert!(timer.time_us(&stream, || graph.launch(&stream)).unwrap() > 0.0);
+        let again = stream.clone_dtoh(&small.output).unwrap();
+        assert!(first.iter().zip(&again).all(|(a, b)| a.to_bits() == b.to_bits()));
+    }
+}
+
+#[test]
+fn prices_are_those_of_a_gpu() {
+    let device = device();
+    let backend = backend(&device);
+    let stream = device.context().new_stream().unwrap();
+    let prices = probe::measure(&device, backend.compiler(), &stream).unwrap();
+    println!("{prices:?}");
+    assert!(prices.reads.windows(2).all(|pair| pair[0].us <= pair[1].us), "a larger read takes longer");
+    assert!((0.5..20.0).contains(&prices.launch_us));
+    assert!(prices.memory_latency_cycles > prices.l2_latency_cycles && prices.l2_latency_cycles > 50);
+    assert!(prices.bandwidth() > 1e11);
+}
+
+#[test]
+fn static_figures_agree_with_what_the_driver_says() {
+    let device = device();
+    let mut backend = backend(&device);
+    let class = Class { head_dim: 128, dtype: Dtype::F16 };
+    let tiles: Vec<Tile> = tiles(&class, &device).into_iter().step_by(7).collect();
+    for (tile, compiled) in
+        tiles.iter().zip(backend.prepare(&tiles, &class, AttentionOptions::default(), || ()).unwrap())
+    {
+        let compiled = compiled.unwrap();
+        let told = backend.told_by_driver(tile, &class, AttentionOptions::default()).unwrap();
+        assert_eq!((compiled.registers, compiled.local_bytes, compiled.ctas_per_sm), told, "{tile}");
+    }
+}
+
+#[test]
+fn memory_is_written_read_and_repeated() {
+    let device = device();
+    let memory = DeviceMemory::new(device.context(), 1000).unwrap();
+    memory.repeat(&[1u8, 2, 3]).unwrap();
+    let mut read = [0u8; 1000];
+    memory.read(0, &mut read).unwrap();
+    assert!(read.iter().enumerate().all(|(i, &byte)| usize::from(byte) == i % 3 + 1));
+}
