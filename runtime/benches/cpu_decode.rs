@@ -6,8 +6,8 @@
 use half::{bf16, f16};
 use std::time::Instant;
 use tilewright_heuristics::{Geometry, Tile};
-use tilewright_runtime::cpu::{CpuBackend, DecodeArgs, Element, HostDevice, KvCache, KvStrides, probe};
-use tilewright_runtime::{PageTable, Plan, PlanOptions};
+use tilewright_runtime::cpu::{CpuBackend, DecodeArgs, Element, HostDevice, KvCache, probe};
+use tilewright_runtime::{KvStrides, PageTable, Plan, PlanOptions};
 
 const REQUESTS: u32 = 64;
 const TOKENS: u32 = 1024;

@@ -2,8 +2,8 @@
 //!
 //! ```
 //! use tilewright_heuristics::{Dtype, Geometry};
-//! use tilewright_runtime::cpu::{DecodeArgs, KvCache, KvStrides};
-//! use tilewright_runtime::{Decoder, PageTable};
+//! use tilewright_runtime::cpu::{DecodeArgs, KvCache};
+//! use tilewright_runtime::{Decoder, KvStrides, PageTable};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let geometry = Geometry { q_heads: 8, kv_heads: 2, head_dim: 64, page_size: 16, dtype: Dtype::F32 };

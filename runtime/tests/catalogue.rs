@@ -4,9 +4,9 @@ use half::{bf16, f16};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use tilewright_heuristics::{Backend, Dtype, Geometry, Tile};
-use tilewright_runtime::cpu::{CpuBackend, DecodeArgs, Element, KvCache, KvStrides};
+use tilewright_runtime::cpu::{CpuBackend, DecodeArgs, Element, KvCache};
 use tilewright_runtime::reference::{self, Attention};
-use tilewright_runtime::{PageTable, Plan, PlanOptions};
+use tilewright_runtime::{KvStrides, PageTable, Plan, PlanOptions};
 use tilewright_scenarios::{Batch, catalogue};
 
 /// Small enough for an f64 reference in a test, large enough that prefixes stay shared and long packs are split.

@@ -6,9 +6,9 @@ use rand::seq::SliceRandom;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use tilewright_heuristics::{Dtype, Geometry, Tile};
-use tilewright_runtime::cpu::{CpuBackend, DecodeArgs, Element, KvCache, KvStrides};
+use tilewright_runtime::cpu::{CpuBackend, DecodeArgs, Element, KvCache};
 use tilewright_runtime::reference::{self, Attention};
-use tilewright_runtime::{ExecError, Packing, PageTable, Plan, PlanOptions, Split};
+use tilewright_runtime::{ExecError, KvStrides, Packing, PageTable, Plan, PlanOptions, Split};
 
 /// A batch with K, V and queries; NaN wherever no request has a token.
 struct Batch<E> {

@@ -85,6 +85,31 @@ impl Batch {
         Self { name, geometry, page_table, max_pages, seq_lens, pages, provenance, unique_tokens }
     }
 
+    /// A batch that was laid out before, from its parts. Its distinct tokens are counted again; whatever is malformed about
+    /// the pages is left for a plan to refuse.
+    pub fn from_pages(
+        name: String,
+        geometry: Geometry,
+        page_table: Vec<i32>,
+        max_pages: usize,
+        seq_lens: Vec<u32>,
+        pages: u32,
+        provenance: Provenance,
+    ) -> Self {
+        let page_size = geometry.page_size.max(1);
+        let mut used = vec![0u32; pages as usize];
+        for (row, &len) in page_table.chunks(max_pages.max(1)).zip(&seq_lens) {
+            for (column, &page) in (0..len.div_ceil(page_size)).zip(row) {
+                let tokens = (len - column * page_size).min(page_size);
+                if let Some(used) = usize::try_from(page).ok().and_then(|page| used.get_mut(page)) {
+                    *used = tokens.max(*used);
+                }
+            }
+        }
+        let unique_tokens = used.into_iter().map(u64::from).sum();
+        Self { name, geometry, page_table, max_pages, seq_lens, pages, provenance, unique_tokens }
+    }
+
     /// Requests.
     pub fn requests(&self) -> usize {
         self.seq_lens.len()

@@ -250,3 +250,16 @@ proptest! {
         prop_assert_eq!(scaled.geometry.gqa_ratio(), 4);
     }
 }
+
+#[test]
+fn a_batch_is_rebuilt_from_its_parts() {
+    let text = "name: t\nheads: [[4, 1]]\ntrees: ['1,4_64,33', '8_96']\n";
+    for batch in build(text) {
+        let Batch { name, geometry, page_table, max_pages, seq_lens, pages, provenance, .. } = batch.clone();
+        let again = Batch::from_pages(name, geometry, page_table, max_pages, seq_lens, pages, provenance);
+        assert_eq!(again, batch);
+        let Batch { name, geometry, max_pages, seq_lens, provenance, .. } = batch;
+        let empty = Batch::from_pages(name, geometry, vec![-1, 7], max_pages, seq_lens, 0, provenance);
+        assert_eq!(empty.unique_bytes(), 0, "pages that there are not hold nothing");
+    }
+}

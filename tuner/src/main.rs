@@ -16,6 +16,7 @@ fn main() -> ExitCode {
         Command::Report(arguments) => commands::report(&arguments),
         Command::Replay(arguments) => commands::replay(&arguments),
         Command::Doctor(arguments) => commands::doctor(&arguments),
+        Command::Worker(arguments) => commands::worker(&arguments),
         Command::Completions(arguments) => commands::completions(&arguments),
     };
     exit::code(outcome)

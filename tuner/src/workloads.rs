@@ -2,9 +2,12 @@
 
 use crate::cli::Shard;
 use crate::measure::Contestant;
-use crate::store::{Level, Measurement, Resources, ScenarioRecord, Status};
+use crate::store::{Conditions, Level, Measurement, Resources, ScenarioRecord, Status};
 use anyhow::Context as _;
+use std::collections::BTreeSet;
 use std::path::PathBuf;
+use tilewright_heuristics::Backend;
+use tilewright_kernel_templates::Class;
 use tilewright_scenarios::{Batch, BatchSpec, Scenario, ScenarioError, catalogue};
 
 /// What a batch may cost, so that many of them can be measured in minutes.
@@ -16,9 +19,14 @@ pub struct Scale {
     pub max_flops: f64,
 }
 
-impl Default for Scale {
-    fn default() -> Self {
-        Self { max_bytes: 16 << 20, max_flops: 2e9 }
+impl Scale {
+    /// What a backend does in milliseconds.
+    pub const fn of(backend: Backend) -> Self {
+        match backend {
+            Backend::Cpu => Self { max_bytes: 16 << 20, max_flops: 2e9 },
+            // All of PAT's batches as they are; the largest has 17 GB.
+            Backend::Cuda => Self { max_bytes: 24 << 30, max_flops: 1e13 },
+        }
     }
 }
 
@@ -46,6 +54,10 @@ impl Workload {
     /// A measurement of one contestant on this workload; what only its level knows is still open.
     pub(crate) fn measurement(&self, level: Level, batch: &Batch, contestant: Contestant) -> Measurement {
         let Contestant { samples_us, survived, error } = contestant;
+        let (status, message) = match error {
+            Some(failure) => (failure.status, failure.message),
+            None => (Status::Correct, String::new()),
+        };
         Measurement {
             level,
             workload: self.name().to_owned(),
@@ -53,7 +65,7 @@ impl Workload {
             shape: None,
             choice: String::new(),
             tile: None,
-            status: if error.is_some() { Status::Runtime } else { Status::Correct },
+            status,
             survived,
             complete: true,
             samples_us,
@@ -64,8 +76,9 @@ impl Workload {
             scaled: batch.provenance.scaling.clone(),
             relative_error: None,
             resources: Resources::default(),
+            conditions: Conditions::default(),
             selector_hash: String::new(),
-            message: error.unwrap_or_default(),
+            message,
         }
     }
 }
@@ -88,8 +101,13 @@ impl Workloads {
     ///
     /// # Errors
     /// A file that is no scenario, or a scenario that makes no batches.
-    pub fn load(files: &[PathBuf], scale: &Scale, shard: Option<Shard>) -> anyhow::Result<Self> {
-        let builtin = catalogue();
+    pub fn load(
+        files: &[PathBuf],
+        backend: Backend,
+        scale: &Scale,
+        shard: Option<Shard>,
+    ) -> anyhow::Result<Self> {
+        let builtin = catalogue(backend);
         let mut scenarios = files
             .iter()
             .map(Scenario::load)
@@ -124,6 +142,20 @@ impl Workloads {
             }
         }
         Ok(workloads)
+    }
+}
+
+impl Workloads {
+    /// The classes of kernels that are timed.
+    ///
+    /// # Errors
+    /// A scenario that makes no batches.
+    pub fn classes(&self) -> Result<BTreeSet<Class>, ScenarioError> {
+        self.packs
+            .iter()
+            .chain(&self.batches)
+            .map(|workload| Ok(Class::of(workload.spec.geometry())))
+            .collect()
     }
 }
 

@@ -2,9 +2,9 @@
 
 use super::Values;
 use super::check::Expected;
-use crate::cpu::{Element, KvCache, KvStrides};
+use crate::cpu::{Element, KvCache};
 use crate::reference::{self, Attention};
-use crate::{PageTable, Plan, PlanError, PlanOptions};
+use crate::{KvStrides, PageTable, Plan, PlanError, PlanOptions};
 use half::{bf16, f16};
 use std::sync::OnceLock;
 use tilewright_heuristics::{Dtype, Geometry, PackShape, Tile};

@@ -10,7 +10,6 @@ mod queue;
 mod shared;
 mod simd;
 
-pub use crate::KvStrides;
 pub use backend::{CpuBackend, DecodeArgs};
 pub use cache::KvCache;
 pub use element::Element;

@@ -225,8 +225,8 @@ impl Kernels {
             shared_bytes,
             local_bytes: cubin.usage.local_bytes,
             ctas_per_sm: held.ctas_per_sm,
-            usage: cubin.usage.clone(),
-            report: cubin.report.clone(),
+            usage: cubin.usage,
+            report: cubin.report,
         };
         if held.ctas_per_sm == 0 {
             let reason = format!(

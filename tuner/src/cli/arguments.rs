@@ -5,6 +5,7 @@ use crate::fit_settings::FitSettings;
 use clap::{Args, Parser, Subcommand, ValueHint};
 use std::path::PathBuf;
 use tilewright_heuristics::Dtype;
+use tilewright_kernel_templates::cuda::Arch;
 
 /// Finds, for a given device, the fastest tile of a decode-attention kernel for every shape of work.
 #[derive(Debug, Parser)]
@@ -39,6 +40,9 @@ pub enum Command {
     Doctor(DoctorArguments),
     /// Print a completion script for a shell
     Completions(CompletionsArguments),
+    /// Measure for a run, which starts this and speaks to it over pipes
+    #[command(hide = true)]
+    Worker(WorkerArguments),
 }
 
 /// Arguments of `devices`.
@@ -52,6 +56,16 @@ pub struct DevicesArguments {
 /// Arguments of `space`.
 #[derive(Args, Debug)]
 pub struct SpaceArguments {
+    /// `cpu`, `cuda` or `cuda:N` of this machine, or a GPU that need not be here, such as `a100-80gb` or `h200`; without it, the first GPU
+    /// if there is one
+    #[arg(long, value_name = "DEVICE")]
+    pub device: Option<String>,
+    /// Compile for this architecture, such as `sm_80` or `sm_90a`; without it, the device's
+    #[arg(long, value_name = "ARCH")]
+    pub arch: Option<Arch>,
+    /// Judge by the declared limits alone, without compiling
+    #[arg(long)]
+    pub uncompiled: bool,
     /// Elements of one head's vector
     #[arg(long, default_value_t = 128, value_parser = head_dim)]
     pub head_dim: u32,
@@ -84,9 +98,12 @@ pub struct TuneArguments {
     /// Seconds that measuring may take, verification included; workloads share them
     #[arg(long, default_value_t = 200, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..))]
     pub budget: u32,
-    /// Batches with more distinct KV are scaled down to this, in MB
-    #[arg(long, default_value_t = 16, value_name = "MB", value_parser = clap::value_parser!(u32).range(1..))]
-    pub max_batch_mb: u32,
+    /// Batches with more distinct KV are scaled down to this, in MB; without it, 16 MB for a processor and 24 GB for a GPU
+    #[arg(long, value_name = "MB", value_parser = clap::value_parser!(u32).range(1..))]
+    pub max_batch_mb: Option<u32>,
+    /// What to tune: `cpu`, `cuda` or `cuda:N`; without it, the first GPU if there is one
+    #[arg(long, value_name = "DEVICE")]
+    pub device: Option<DeviceName>,
     /// Measure only every N-th workload, beginning with the K-th, and stop before the fit: `replay` unites the shards
     #[arg(long, value_name = "K/N", value_parser = shard)]
     pub shard: Option<Shard>,
@@ -99,6 +116,29 @@ pub struct TuneArguments {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
+}
+
+/// A device of this machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DeviceName {
+    /// The host's processor.
+    Cpu,
+    /// The GPU with this number.
+    Cuda(usize),
+}
+
+impl std::str::FromStr for DeviceName {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let unknown = || format!("`{text}` is not a device; use cpu, cuda or cuda:N");
+        match text.split_once(':') {
+            None if text == "cpu" => Ok(Self::Cpu),
+            None if text == "cuda" => Ok(Self::Cuda(0)),
+            Some(("cuda", number)) => number.parse().map(Self::Cuda).map_err(|_| unknown()),
+            _ => Err(unknown()),
+        }
+    }
 }
 
 /// One of several parts of a run.
@@ -191,6 +231,17 @@ pub struct DoctorArguments {
 pub struct CompletionsArguments {
     /// The shell
     pub shell: clap_complete::Shell,
+}
+
+/// Arguments of `worker`.
+#[derive(Args, Debug)]
+pub struct WorkerArguments {
+    /// What to measure
+    #[arg(long)]
+    pub device: DeviceName,
+    /// Threads to measure with; without it, all of the processor's
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub threads: Option<u32>,
 }
 
 fn head_dim(text: &str) -> Result<u32, String> {

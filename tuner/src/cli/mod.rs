@@ -7,6 +7,6 @@ pub mod logging;
 mod output;
 
 pub use arguments::{
-    Arguments, Command, CompletionsArguments, DevicesArguments, DoctorArguments, EmitArguments, FitArguments,
-    ReplayArguments, ReportArguments, Shard, SpaceArguments, TuneArguments,
+    Arguments, Command, CompletionsArguments, DeviceName, DevicesArguments, DoctorArguments, EmitArguments,
+    FitArguments, ReplayArguments, ReportArguments, Shard, SpaceArguments, TuneArguments, WorkerArguments,
 };

@@ -119,12 +119,18 @@ fn measure(
         .collect::<Result<Vec<PlanId>, BenchError>>()?;
     let limit_us = loaded.limit_us();
     let result = race(choices.len(), options, || interrupt.requested(), |i| loaded.sample(plans[i]));
+    drop(loaded);
+    if let Some(defect) = bench.defect() {
+        return Err(defect.into());
+    }
+    let conditions = bench.conditions();
     let row = |(i, contestant): (usize, Contestant)| {
         let choice = &choices[i].0;
         Measurement {
             choice: choice.clone(),
             tile: choice.parse().ok(),
             limit_us: Some(limit_us),
+            conditions: conditions.clone(),
             selector_hash: policies.selector_hash.clone(),
             complete: result.ended != Ended::Interrupted,
             ..workload.measurement(Level::Batch, &batch, contestant)

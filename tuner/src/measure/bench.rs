@@ -1,14 +1,15 @@
 //! What the tuner asks of a device: the seam where a backend plugs in.
 
-use crate::store::{DeviceRecord, Resources, Status};
+use crate::store::{Conditions, DeviceRecord, Resources, Status};
 use kernel_templates::{Class, Limits};
 use scenarios::Batch;
+use serde::{Deserialize, Serialize};
 use tilewright_heuristics::{PackShape, Tile};
 use tilewright_kernel_templates as kernel_templates;
 use tilewright_scenarios as scenarios;
 
 /// Why a bench cannot measure at all.
-#[derive(Debug, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BenchError {
     /// The batch does not fit the device.
     #[error(
@@ -22,6 +23,14 @@ pub enum BenchError {
         /// What there is.
         available_mb: u64,
     },
+    /// The device cannot take the batch.
+    #[error("{batch}: {message}")]
+    Device {
+        /// The batch.
+        batch: String,
+        /// What the device says.
+        message: String,
+    },
     /// The batch cannot be planned.
     #[error("{batch}: {source}")]
     Plan {
@@ -30,10 +39,19 @@ pub enum BenchError {
         /// What is wrong with it.
         source: tilewright_runtime::PlanError,
     },
+    /// The process that measures is gone, and no other could take its place.
+    #[error(
+        "the process that measures the device cannot be used: {message}; what was measured is kept: mend the device \
+         (`tilewright doctor`), then go on with `--resume`"
+    )]
+    Worker {
+        /// What became of it.
+        message: String,
+    },
 }
 
 /// Why a variant did not pass.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failure {
     /// What became of it.
     pub status: Status,
@@ -65,6 +83,12 @@ pub trait Bench {
     fn warnings(&self) -> Vec<String>;
     /// What a variant needs of the device.
     fn resources(&self, tile: &Tile, class: &Class) -> Resources;
+    /// Makes tiles of a class ready at once, where that is faster than one by one. What fails shows when they are verified.
+    fn prepare(&mut self, _tiles: &[Tile], _class: &Class) {}
+    /// The device's state now.
+    fn conditions(&mut self) -> Conditions {
+        Conditions::default()
+    }
     /// Runs a variant on awkward shapes against the f64 reference; the largest relative error.
     ///
     /// # Errors
@@ -75,6 +99,10 @@ pub trait Bench {
     /// # Errors
     /// The batch does not fit or is malformed.
     fn load<'a>(&'a mut self, batch: &'a Batch) -> Result<Box<dyn Loaded + 'a>, BenchError>;
+    /// Why nothing can be measured any more: failures since then say nothing about a variant.
+    fn defect(&self) -> Option<BenchError> {
+        None
+    }
 }
 
 /// A batch on a device.
@@ -95,5 +123,5 @@ pub trait Loaded {
     ///
     /// # Errors
     /// Why it could not run.
-    fn sample(&mut self, plan: PlanId) -> Result<f64, String>;
+    fn sample(&mut self, plan: PlanId) -> Result<f64, Failure>;
 }

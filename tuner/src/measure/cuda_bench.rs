@@ -98,8 +98,11 @@ impl CudaBench {
 
     /// Compiles tiles for a class and options, and remembers what became of each.
     fn compile(&mut self, tiles: &[Tile], class: &Class, options: AttentionOptions) {
-        let missing: Vec<Tile> =
-            tiles.iter().copied().filter(|tile| !self.compiled.contains_key(&(*class, options, *tile))).collect();
+        let missing: Vec<Tile> = tiles
+            .iter()
+            .copied()
+            .filter(|tile| !self.compiled.contains_key(&(*class, options, *tile)))
+            .collect();
         if missing.is_empty() {
             return;
         }
@@ -127,7 +130,8 @@ impl CudaBench {
         let seed = u64::from(std::process::id());
         if self.cases.class != Some(*class) {
             let mut common = upload(awkward::cases(class, seed), &self.device)?;
-            if let Some(far) = awkward::tile_cases(class, tile, seed).into_iter().find(AwkwardCase::is_plain) {
+            if let Some(far) = awkward::tile_cases(class, tile, seed).into_iter().find(AwkwardCase::is_plain)
+            {
                 common.push(upload_far(far, &self.device)?);
             }
             self.cases = Cases { class: Some(*class), common, by_n: BTreeMap::new() };
@@ -148,12 +152,17 @@ fn option_sets(class: &Class) -> BTreeSet<AttentionOptions> {
 }
 
 fn new_stream(device: &CudaDevice) -> Result<Arc<CudaStream>, CudaError> {
-    device.context().new_stream().map_err(|source| CudaError::Driver { what: "cannot make a stream".to_owned(), source })
+    device
+        .context()
+        .new_stream()
+        .map_err(|source| CudaError::Driver { what: "cannot make a stream".to_owned(), source })
 }
 
 fn failure_of(error: CudaError) -> Failure {
     let status = match &error {
-        CudaError::Compile(CompileError::Nvrtc { .. } | CompileError::Cubin { .. }) | CudaError::Nvrtc(_) => Status::Compile,
+        CudaError::Compile(CompileError::Nvrtc { .. } | CompileError::Cubin { .. }) | CudaError::Nvrtc(_) => {
+            Status::Compile
+        }
         CudaError::Infeasible { .. } => Status::Constraints,
         _ => Status::Runtime,
     };
@@ -204,7 +213,10 @@ impl Bench for CudaBench {
             ("memory".to_owned(), format!("{:.0} GB", limits.memory_bytes as f64 / 1e9)),
             ("launch floor".to_owned(), format!("{:.2} us", self.prices.launch_us)),
             ("latency of memory".to_owned(), format!("{} cycles", self.prices.memory_latency_cycles)),
-            ("latency of the second-level cache".to_owned(), format!("{} cycles", self.prices.l2_latency_cycles)),
+            (
+                "latency of the second-level cache".to_owned(),
+                format!("{} cycles", self.prices.l2_latency_cycles),
+            ),
         ];
         let largest = self.prices.reads.last().map_or(0, |read| read.bytes);
         for bytes in SHOWN_READS.into_iter().filter(|&bytes| bytes <= largest) {
@@ -269,12 +281,6 @@ impl Bench for CudaBench {
         self.sensors.read()
     }
 
-    fn classes(&self, timed: &BTreeSet<Class>) -> Vec<Class> {
-        // A selector serves every head dimension, so a safe default has to be known for all of them.
-        let dtypes: BTreeSet<Dtype> = timed.iter().map(|class| class.dtype).collect();
-        Class::all(self.limits.backend()).filter(|class| dtypes.contains(&class.dtype)).collect()
-    }
-
     fn prepare(&mut self, tiles: &[Tile], class: &Class) {
         for options in option_sets(class) {
             self.compile(tiles, class, options);
@@ -299,7 +305,8 @@ impl Bench for CudaBench {
             return Err(failure.clone());
         }
         self.make_cases(tile, class)?;
-        let mut needed: BTreeSet<AttentionOptions> = self.cases.common.iter().map(CudaCase::options).collect();
+        let mut needed: BTreeSet<AttentionOptions> =
+            self.cases.common.iter().map(CudaCase::options).collect();
         needed.extend(self.cases.by_n.get(&tile.n).into_iter().flatten().map(CudaCase::options));
         for options in needed {
             self.compile(&[*tile], class, options);
@@ -307,16 +314,20 @@ impl Bench for CudaBench {
         let mut worst: f64 = 0.0;
         let Cases { common, by_n, .. } = &mut self.cases;
         for case in common.iter_mut().chain(by_n.get_mut(&tile.n).into_iter().flatten()) {
-            let fail = |status, message: String| Failure { status, message: format!("{}: {message}", case.case.name) };
+            let fail = |status, message: String| Failure {
+                status,
+                message: format!("{}: {message}", case.case.name),
+            };
             // Options need registers of their own: a tile may have room for plain attention only.
             match self.compiled.get(&(*class, case.options(), *tile)) {
                 Some(Err(Failure { status: Status::Constraints, .. })) => continue,
                 Some(Err(failure)) => return Err(fail(failure.status, failure.message.clone())),
                 _ => {}
             }
-            let (output, lse) = case
-                .run(&self.backend, &self.stream, tile)
-                .map_err(|error| Failure { status: Status::Runtime, message: format!("{}: {error}", case.case.name) })?;
+            let (output, lse) = case.run(&self.backend, &self.stream, tile).map_err(|error| Failure {
+                status: Status::Runtime,
+                message: format!("{}: {error}", case.case.name),
+            })?;
             let error = case.case.check(&output, &lse).map_err(|message| Failure {
                 status: Status::Correctness,
                 message: format!("{}: {message}", case.case.name),
@@ -336,10 +347,12 @@ impl Bench for CudaBench {
         // The references of the cases are no longer needed, and their memory is.
         self.cases = Cases::default();
         let geometry = batch.geometry;
-        let device = |error: CudaError| BenchError::Device { batch: batch.name.clone(), message: error.to_string() };
+        let device =
+            |error: CudaError| BenchError::Device { batch: batch.name.clone(), message: error.to_string() };
         let token = (geometry.kv_heads * geometry.head_dim) as usize * geometry.dtype.bytes();
         let bytes = batch.pages as usize * geometry.page_size as usize * token;
-        let queries = batch.requests() * (geometry.q_heads * geometry.head_dim) as usize * geometry.dtype.bytes();
+        let queries =
+            batch.requests() * (geometry.q_heads * geometry.head_dim) as usize * geometry.dtype.bytes();
         let enough = |pool: &Pool| pool.dtype == geometry.dtype && pool.keys.bytes() >= bytes;
         if !self.pool.as_ref().is_some_and(enough) {
             self.pool = None;
@@ -354,31 +367,19 @@ impl Bench for CudaBench {
             }
             self.pool = Some(Pool::new(&self.device, geometry.dtype, bytes).map_err(device)?);
         }
-        let (Some(pool), limits) = (&self.pool, self.limits.clone()) else {
-            return Err(BenchError::Device { batch: batch.name.clone(), message: "there is no pool".to_owned() });
-        };
         let query = random_memory(&self.device, geometry.dtype, queries).map_err(device)?;
         let output = DeviceMemory::new(self.device.context(), queries).map_err(device)?;
-        Ok(Box::new(LoadedBatch {
-            batch,
-            limits,
-            device: &self.device,
-            backend: &self.backend,
-            stream: &self.stream,
-            timer: &self.timer,
-            flush: &self.flush,
-            prices: &self.prices,
-            pool,
-            query,
-            output,
-            plans: Vec::new(),
-        }))
+        Ok(Box::new(LoadedBatch { batch, bench: self, query, output, plans: Vec::new() }))
     }
 }
 
 impl Pool {
     fn new(device: &CudaDevice, dtype: Dtype, bytes: usize) -> Result<Self, CudaError> {
-        Ok(Self { dtype, keys: random_memory(device, dtype, bytes)?, values: random_memory(device, dtype, bytes)? })
+        Ok(Self {
+            dtype,
+            keys: random_memory(device, dtype, bytes)?,
+            values: random_memory(device, dtype, bytes)?,
+        })
     }
 }
 
@@ -400,22 +401,15 @@ fn random_memory(device: &CudaDevice, dtype: Dtype, bytes: usize) -> Result<Devi
 
 struct LoadedBatch<'a> {
     batch: &'a Batch,
-    limits: Limits,
-    device: &'a CudaDevice,
-    backend: &'a CudaBackend,
-    stream: &'a CudaStream,
-    timer: &'a Timer,
-    flush: &'a Flush,
-    prices: &'a Prices,
-    pool: &'a Pool,
+    bench: &'a mut CudaBench,
     query: DeviceMemory,
     output: DeviceMemory,
-    plans: Vec<Captured>,
+    plans: Vec<Result<Captured, Failure>>,
 }
 
 /// A plan on the device, captured. Fields are dropped in this order: the graph before the memory that it names.
 struct Captured {
-    graph: Result<Graph, String>,
+    graph: Graph,
     _uploaded: DevicePlan,
     _workspace: DeviceMemory,
 }
@@ -428,16 +422,33 @@ impl LoadedBatch<'_> {
         planned.map_err(|source| BenchError::Plan { batch: self.batch.name.clone(), source })
     }
 
-    fn capture(&self, plan: &Plan) -> Result<Captured, CudaError> {
-        let mut uploaded = DevicePlan::new(self.device);
-        uploaded.upload(plan, self.stream)?;
-        let workspace = DeviceMemory::new(self.device.context(), uploaded.workspace_bytes())?;
+    fn capture(&mut self, plan: &Plan) -> Result<Captured, Failure> {
         let geometry = self.batch.geometry;
+        // Mostly they are there; a process that takes another's place has none yet.
+        let tiles: Vec<Tile> = plan.tile_groups().iter().map(|group| group.tile).collect();
+        let (class, options) = (Class::of(&geometry), AttentionOptions::default());
+        self.bench.compile(&tiles, &class, options);
+        for tile in tiles {
+            if let Some(Err(failure)) = self.bench.compiled.get(&(class, options, tile)) {
+                return Err(failure.clone());
+            }
+        }
+        self.capture_compiled(plan).map_err(failure_of)
+    }
+
+    fn capture_compiled(&self, plan: &Plan) -> Result<Captured, CudaError> {
+        let CudaBench { device, backend, stream, pool, .. } = &*self.bench;
+        let geometry = self.batch.geometry;
+        let (keys, values) =
+            pool.as_ref().map_or((0, 0), |pool| (pool.keys.address(), pool.values.address()));
+        let mut uploaded = DevicePlan::new(device);
+        uploaded.upload(plan, stream)?;
+        let workspace = DeviceMemory::new(device.context(), uploaded.workspace_bytes())?;
         let args = RawArgs {
             query: self.query.address(),
             query_strides: RowStrides::dense(&geometry),
-            keys: self.pool.keys.address(),
-            values: self.pool.values.address(),
+            keys,
+            values,
             kv_strides: KvStrides::nhd(&geometry),
             output: self.output.address(),
             output_strides: RowStrides::dense(&geometry),
@@ -449,10 +460,9 @@ impl LoadedBatch<'_> {
             sinks: None,
         };
         // SAFETY: all memory is as large as the batch and the plan say, and lives as long as the graph.
-        let graph = Graph::capture(self.stream, || unsafe {
-            self.backend.decode_raw(self.stream.cu_stream(), &uploaded, &args)
-        });
-        Ok(Captured { graph: graph.map_err(|error| error.to_string()), _uploaded: uploaded, _workspace: workspace })
+        let graph =
+            Graph::capture(stream, || unsafe { backend.decode_raw(stream.cu_stream(), &uploaded, &args) })?;
+        Ok(Captured { graph, _uploaded: uploaded, _workspace: workspace })
     }
 }
 
@@ -461,12 +471,13 @@ impl Loaded for LoadedBatch<'_> {
         let Geometry { q_heads, head_dim, .. } = self.batch.geometry;
         let tokens: f64 = self.batch.seq_lens.iter().map(|&len| f64::from(len)).sum();
         let flops = 4.0 * f64::from(q_heads) * f64::from(head_dim) * tokens;
-        let peak = match &self.limits {
-            Limits::Cuda(limits) if limits.matrix_flops > 0 => limits.matrix_flops as f64,
-            _ => f64::INFINITY,
+        let peak = match self.bench.cuda_limits().matrix_flops {
+            0 => f64::INFINITY,
+            flops => flops as f64,
         };
         let bytes = self.batch.unique_bytes() + 2 * self.query.bytes() as u64;
-        self.prices.read_us(bytes).max(flops / peak * 1e6 + self.prices.launch_us)
+        let prices = &self.bench.prices;
+        prices.read_us(bytes).max(flops / peak * 1e6 + prices.launch_us)
     }
 
     fn pack_shapes(&self) -> Result<Vec<PackShape>, BenchError> {
@@ -476,18 +487,16 @@ impl Loaded for LoadedBatch<'_> {
 
     fn plan(&mut self, select: &mut dyn FnMut(&PackShape) -> Tile) -> Result<PlanId, BenchError> {
         let plan = self.build(select)?;
-        let captured = self.capture(&plan).map_err(|error| BenchError::Device {
-            batch: self.batch.name.clone(),
-            message: error.to_string(),
-        })?;
+        // What cannot be captured fails when it is sampled: the other plans are measured all the same.
+        let captured = self.capture(&plan);
         self.plans.push(captured);
         Ok(PlanId(self.plans.len() - 1))
     }
 
     fn sample(&mut self, plan: PlanId) -> Result<f64, Failure> {
-        let fail = |message: String| Failure { status: Status::Runtime, message };
-        let graph = self.plans[plan.0].graph.as_ref().map_err(|message| fail(message.clone()))?;
-        self.flush.queue(self.stream).map_err(failure_of)?;
-        self.timer.time_us(self.stream, || graph.launch(self.stream)).map_err(failure_of)
+        let CudaBench { stream, timer, flush, .. } = &*self.bench;
+        let Captured { graph, .. } = self.plans[plan.0].as_ref().map_err(Clone::clone)?;
+        flush.queue(stream).map_err(failure_of)?;
+        timer.time_us(stream, || graph.launch(stream)).map_err(failure_of)
     }
 }

@@ -3,14 +3,18 @@
 mod batch_level;
 mod bench;
 mod cpu_bench;
+mod cuda_bench;
 mod pack_level;
 mod race;
+mod sensors;
 mod space_level;
-mod verification;
+pub mod worker;
 
 pub use batch_level::{BatchPolicies, measure_batches};
 pub use bench::{Bench, BenchError, Failure, Loaded, PlanId};
 pub use cpu_bench::CpuBench;
+pub use cuda_bench::CudaBench;
 pub use pack_level::{measure_packs, refine_packs};
 pub use race::{Contestant, Ended, RaceOptions, RaceResult, race};
 pub use space_level::{Verified, verify_space};
+pub use worker::{TimeLimits, WorkerBench, WorkerCommand};

@@ -128,6 +128,11 @@ fn measure(
     let shape = loaded.pack_shapes()?.into_iter().max();
     let limit_us = loaded.limit_us();
     let result = race(tiles.len(), options, || interrupt.requested(), |i| loaded.sample(plans[i]));
+    drop(loaded);
+    if let Some(defect) = bench.defect() {
+        return Err(defect.into());
+    }
+    let conditions = bench.conditions();
     let row = |(i, contestant): (usize, Contestant)| {
         let tile: Tile = tiles[i];
         Measurement {
@@ -136,6 +141,7 @@ fn measure(
             tile: Some(tile),
             resources: resources[i],
             limit_us: Some(limit_us),
+            conditions: conditions.clone(),
             complete: result.ended != Ended::Interrupted,
             ..workload.measurement(Level::Pack, batch, contestant)
         }

@@ -10,6 +10,7 @@ use rand::seq::SliceRandom;
 use rand_chacha::ChaCha8Rng;
 use std::time::{Duration, Instant};
 
+use super::Failure;
 use crate::statistics::{median, spread};
 
 /// How long a race goes on.
@@ -65,7 +66,7 @@ pub struct Contestant {
     /// Whether it stayed to the end.
     pub survived: bool,
     /// Why it could not run.
-    pub error: Option<String>,
+    pub error: Option<Failure>,
 }
 
 /// The outcome of a race.
@@ -86,7 +87,7 @@ pub fn race(
     count: usize,
     options: &RaceOptions,
     mut interrupted: impl FnMut() -> bool,
-    mut sample: impl FnMut(usize) -> Result<f64, String>,
+    mut sample: impl FnMut(usize) -> Result<f64, Failure>,
 ) -> RaceResult {
     let begin = Instant::now();
     let mut rng = ChaCha8Rng::seed_from_u64(options.seed);
@@ -174,6 +175,7 @@ fn decided(contestants: &[Contestant], round: usize, options: &RaceOptions) -> O
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::Status;
 
     fn run(times: &[f64], options: &RaceOptions) -> RaceResult {
         race(times.len(), options, || false, |i| Ok(times[i]))
@@ -250,17 +252,18 @@ mod tests {
 
     #[test]
     fn a_failing_candidate_is_recorded_and_the_race_goes_on() {
+        let boom = || Failure { status: Status::Timeout, message: "boom".to_owned() };
         let result = race(
             2,
             &RaceOptions::default(),
             || false,
             |i| {
-                if i == 0 { Err("boom".to_owned()) } else { Ok(5.0) }
+                if i == 0 { Err(boom()) } else { Ok(5.0) }
             },
         );
-        assert_eq!(result.contestants[0].error.as_deref(), Some("boom"));
+        assert_eq!(result.contestants[0].error, Some(boom()));
         assert!(result.contestants[1].survived && result.contestants[1].samples_us.len() == 5);
-        let none = race(1, &RaceOptions::default(), || false, |_| Err("boom".to_owned()));
+        let none = race(1, &RaceOptions::default(), || false, |_| Err(boom()));
         assert_eq!(none.ended, Ended::Decided);
     }
 

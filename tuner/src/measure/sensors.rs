@@ -7,7 +7,7 @@ use nvml_wrapper::enum_wrappers::device::{Clock, TemperatureSensor};
 
 /// Readings of one device through NVML. Where the library or a sensor is missing, readings are absent.
 #[derive(Debug)]
-pub struct Sensors {
+pub(super) struct Sensors {
     nvml: Option<Nvml>,
     uuid: String,
 }
@@ -23,14 +23,15 @@ const REASONS: [(ThrottleReasons, &str); 5] = [
 
 impl Sensors {
     /// Of the device with this UUID, as the driver gives its 16 bytes.
-    pub fn of(uuid: [u8; 16]) -> Self {
+    pub(super) fn of(uuid: [u8; 16]) -> Self {
         let hex: String = uuid.iter().map(|byte| format!("{byte:02x}")).collect();
-        let uuid = format!("GPU-{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]);
+        let uuid =
+            format!("GPU-{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]);
         Self { nvml: Nvml::init().ok(), uuid }
     }
 
     /// The state now.
-    pub fn read(&self) -> Conditions {
+    pub(super) fn read(&self) -> Conditions {
         let Some(device) = self.nvml.as_ref().and_then(|nvml| nvml.device_by_uuid(self.uuid.as_str()).ok())
         else {
             return Conditions::default();
@@ -50,12 +51,12 @@ impl Sensors {
     }
 
     /// The version of the driver.
-    pub fn driver(&self) -> Option<String> {
+    pub(super) fn driver(&self) -> Option<String> {
         self.nvml.as_ref()?.sys_driver_version().ok()
     }
 
     /// Other processes that compute on the device.
-    pub fn others(&self) -> usize {
+    pub(super) fn others(&self) -> usize {
         let own = std::process::id();
         let device = self.nvml.as_ref().and_then(|nvml| nvml.device_by_uuid(self.uuid.as_str()).ok());
         let processes = device.and_then(|device| device.running_compute_processes().ok()).unwrap_or_default();

@@ -3,9 +3,9 @@
 use super::{Bench, Failure};
 use crate::interrupt::Interrupt;
 use crate::progress::Progress;
-use crate::store::{Level, Measurement, RunFolder, Status, StoreError};
-use std::collections::BTreeMap;
-use tilewright_heuristics::Tile;
+use crate::store::{Conditions, Level, Measurement, RunFolder, Status};
+use std::collections::{BTreeMap, BTreeSet};
+use tilewright_heuristics::{Backend, Dtype, Tile};
 use tilewright_kernel_templates::{Class, Space};
 
 /// The tiles that may be timed, for each class of kernels.
@@ -30,25 +30,36 @@ impl Verified {
     }
 }
 
-/// Judges and verifies the space for every class, one part of the run a class. Classes that the run already has are kept.
+/// Judges and verifies the space for every class that is needed where those of `timed` are measured, one part of the run a class. Classes that the run already has are kept.
 ///
 /// Returns what may be timed; `None` if the user asked to stop.
 ///
 /// # Errors
-/// The run's folder.
+/// The run's folder, or a bench that cannot go on.
 pub fn verify_space(
     bench: &mut dyn Bench,
     space: &Space,
+    timed: &BTreeSet<Class>,
     run: &mut RunFolder,
     progress: Progress,
     interrupt: &Interrupt,
-) -> Result<Option<Verified>, StoreError> {
+) -> anyhow::Result<Option<Verified>> {
     let known = run.measured(Level::Space);
-    let classes: Vec<Class> = Class::all().filter(|class| !known.contains(&class.to_string())).collect();
+    let classes: Vec<Class> = classes_to_verify(bench.limits().backend(), timed)
+        .into_iter()
+        .filter(|class| !known.contains(&class.to_string()))
+        .collect();
     let mut phase = progress.phase("verify", classes.len());
     for class in classes {
-        phase.at(&format!("{class} against the f64 reference"));
         let verdicts = space.survey(&class, bench.limits());
+        let feasible: Vec<Tile> = verdicts
+            .iter()
+            .filter(|verdict| verdict.infeasible.is_none())
+            .map(|verdict| verdict.tile)
+            .collect();
+        phase.at(&format!("{class}: making {} tiles ready", feasible.len()));
+        bench.prepare(&feasible, &class);
+        phase.at(&format!("{class} against the f64 reference"));
         let mut rows = Vec::with_capacity(verdicts.len());
         for verdict in verdicts {
             if interrupt.requested() {
@@ -58,6 +69,9 @@ pub fn verify_space(
                 Some(reason) => Err(Failure { status: Status::Constraints, message: reason.to_string() }),
                 None => bench.verify(&verdict.tile, &class),
             };
+            if let Some(defect) = bench.defect() {
+                return Err(defect.into());
+            }
             rows.push(row(bench, &verdict.tile, &class, outcome));
         }
         run.append(rows)?;
@@ -74,6 +88,19 @@ pub fn verify_space(
     }
     phase.finish(&format!("{correct} variants correct, {rejected} infeasible, {failed} failed"));
     Ok(Some(verified))
+}
+
+/// The classes that a selector must know tiles for. A processor's takes seconds for all; a GPU's are compiled first, so only the element types
+/// that are timed are, with every head dimension: a safe default has to serve them all.
+fn classes_to_verify(backend: Backend, timed: &BTreeSet<Class>) -> Vec<Class> {
+    let all = Class::all(backend);
+    match backend {
+        Backend::Cpu => all.collect(),
+        Backend::Cuda => {
+            let dtypes: BTreeSet<Dtype> = timed.iter().map(|class| class.dtype).collect();
+            all.filter(|class| dtypes.contains(&class.dtype)).collect()
+        }
+    }
 }
 
 fn row(bench: &dyn Bench, tile: &Tile, class: &Class, outcome: Result<f64, Failure>) -> Measurement {
@@ -99,6 +126,7 @@ fn row(bench: &dyn Bench, tile: &Tile, class: &Class, outcome: Result<f64, Failu
         scaled: String::new(),
         relative_error,
         resources: bench.resources(tile, class),
+        conditions: Conditions::default(),
         selector_hash: String::new(),
         message,
     }

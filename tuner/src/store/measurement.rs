@@ -1,5 +1,6 @@
 //! One measurement: one choice of tiles on one workload of one device.
 
+use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use tilewright_heuristics::{PackShape, Tile};
@@ -16,7 +17,7 @@ pub enum Level {
 }
 
 /// What became of a variant on a workload.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Status {
     /// It ran, and its results were those of the reference.
     Correct,
@@ -59,7 +60,7 @@ names!(Status {
 });
 
 /// What a variant needs of the device. Fields that a backend has no notion of are absent.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Resources {
     /// Registers a thread (cuda).
     pub registers: Option<u32>,

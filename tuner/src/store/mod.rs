@@ -9,7 +9,7 @@ mod run_folder;
 pub(crate) mod test_data;
 
 pub use error::StoreError;
-pub use measurement::{Level, Measurement, Resources, Status};
+pub use measurement::{Conditions, Level, Measurement, Resources, Status};
 pub(crate) use parquet::write_whole;
 pub use parquet::{Recording, SCHEMA_VERSION, read, union, write};
 pub use provenance::{DeviceRecord, Hashes, Provenance, ScenarioRecord};

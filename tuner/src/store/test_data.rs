@@ -1,6 +1,8 @@
 //! Rows and provenance for tests.
 
-use super::{DeviceRecord, Hashes, Level, Measurement, Provenance, Resources, ScenarioRecord, Status};
+use super::{
+    Conditions, DeviceRecord, Hashes, Level, Measurement, Provenance, Resources, ScenarioRecord, Status,
+};
 use tilewright_heuristics::PackShape;
 
 pub(crate) fn provenance() -> Provenance {
@@ -43,6 +45,11 @@ pub(crate) fn measurement(workload: &str, choice: &str, samples_us: &[f64]) -> M
         scaled: String::new(),
         relative_error: Some(1e-4),
         resources: Resources { scratch_bytes: Some(4096), ..Resources::default() },
+        conditions: Conditions {
+            sm_clock_mhz: Some(1980),
+            throttled: "power cap".to_owned(),
+            ..Conditions::default()
+        },
         selector_hash: String::new(),
         message: String::new(),
     }

@@ -49,9 +49,14 @@ pub fn tune(
     let module = module_name(&device);
     progress.note(&format!("tuning {device}"));
 
-    let scale = Scale { max_bytes: u64::from(arguments.max_batch_mb) << 20, ..Scale::default() };
-    let workloads = Workloads::load(&arguments.scenarios, &scale, arguments.shard)?;
-    let space = Space::of(bench.limits().backend());
+    let backend = bench.limits().backend();
+    let mut scale = Scale::of(backend);
+    if let Some(mb) = arguments.max_batch_mb {
+        scale.max_bytes = u64::from(mb) << 20;
+    }
+    let workloads = Workloads::load(&arguments.scenarios, backend, &scale, arguments.shard)?;
+    let timed = workloads.classes()?;
+    let space = Space::of(backend);
     let folder = arguments.out.join(&module);
     let start = match (arguments.resume, arguments.discard) {
         (true, _) => Start::Resume,
@@ -62,7 +67,7 @@ pub fn tune(
     let mut run = RunFolder::open(&folder, provenance, start)?;
     let stopped = |folder: &PathBuf| Ok(Tuned::Interrupted(folder.clone()));
 
-    let Some(verified) = verify_space(bench, &space, &mut run, progress, interrupt)? else {
+    let Some(verified) = verify_space(bench, &space, &timed, &mut run, progress, interrupt)? else {
         return stopped(&folder);
     };
     let deadline = begin + budget.mul_f64(RACES_UNTIL);

@@ -3,9 +3,10 @@
 use crate::cli::exit::Ended;
 use crate::cli::{DevicesArguments, output};
 use serde::Serialize;
-use tilewright_heuristics::{Match, lookup};
+use tilewright_heuristics::{Device, Match, lookup};
 use tilewright_kernel_templates::{Limits, Space};
 use tilewright_runtime::cpu::HostDevice;
+use tilewright_runtime::cuda::CudaDevice;
 
 #[derive(Serialize)]
 struct DeviceRow {
@@ -25,22 +26,13 @@ struct DeviceRow {
 /// stdout is closed.
 pub fn devices(arguments: &DevicesArguments) -> anyhow::Result<Ended> {
     let host = HostDevice::detect();
-    let device = host.as_device();
-    let limits = Limits::Cpu(host.limits.clone());
-    let feasible = Space::of(device.backend).universally_feasible(&limits);
-    let (selector, measured_on) = match lookup(&device, &feasible).matched {
-        Match::Exact(selector) => ("exact", Some(selector.device.name)),
-        Match::SameCapability(selector) => ("same capability", Some(selector.device.name)),
-        Match::Analytic => ("analytic", None),
-    };
-    let rows = [DeviceRow {
-        backend: device.backend.name(),
-        name: device.name.to_owned(),
-        capability: device.capability.to_owned(),
-        units: device.units,
-        selector,
-        measured_on,
-    }];
+    let mut rows = vec![row(&host.as_device(), &Limits::Cpu(host.limits.clone()))];
+    for ordinal in 0..CudaDevice::count() {
+        match CudaDevice::open(ordinal) {
+            Ok(device) => rows.push(row(&device.as_device(), &Limits::Cuda(device.limits().clone()))),
+            Err(error) => tracing::warn!("cuda:{ordinal}: {error}"),
+        }
+    }
     if arguments.json {
         output::json(&rows)?;
     } else {
@@ -61,4 +53,21 @@ pub fn devices(arguments: &DevicesArguments) -> anyhow::Result<Ended> {
         output::table(&["backend", "device", "capability", "units", "selector"], &cells)?;
     }
     Ok(Ended::Done)
+}
+
+fn row(device: &Device<'_>, limits: &Limits) -> DeviceRow {
+    let feasible = Space::of(device.backend).universally_feasible(limits);
+    let (selector, measured_on) = match lookup(device, &feasible).matched {
+        Match::Exact(selector) => ("exact", Some(selector.device.name)),
+        Match::SameCapability(selector) => ("same capability", Some(selector.device.name)),
+        Match::Analytic => ("analytic", None),
+    };
+    DeviceRow {
+        backend: device.backend.name(),
+        name: device.name.to_owned(),
+        capability: device.capability.to_owned(),
+        units: device.units,
+        selector,
+        measured_on,
+    }
 }

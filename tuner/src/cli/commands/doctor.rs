@@ -4,8 +4,10 @@ use crate::cli::exit::Ended;
 use crate::cli::{DoctorArguments, output};
 use serde::Serialize;
 use tilewright_heuristics::lookup;
+use tilewright_kernel_templates::cuda::{CubinCache, Nvrtc};
 use tilewright_kernel_templates::{Class, Limits, Space};
 use tilewright_runtime::cpu::HostDevice;
+use tilewright_runtime::cuda::{CudaDevice, CudaError};
 
 #[derive(Serialize)]
 struct Check {
@@ -22,7 +24,8 @@ struct Check {
 /// stdout is closed.
 pub fn doctor(arguments: &DoctorArguments) -> anyhow::Result<Ended> {
     let host = HostDevice::detect();
-    let checks = [simd(&host), space(&host), selector(&host), memory(), load(&host), folder()];
+    let mut checks = vec![simd(&host), space(&host), selector(&host), memory(), load(&host), folder()];
+    checks.extend([gpu(), compiler()]);
     if arguments.json {
         output::json(&checks)?;
     } else {
@@ -54,7 +57,10 @@ fn simd(host: &HostDevice) -> Check {
 fn space(host: &HostDevice) -> Check {
     let limits = Limits::Cpu(host.limits.clone());
     let space = Space::of(host.as_device().backend);
-    let fewest = Class::all().map(|class| space.feasible(&class, &limits).len()).min().unwrap_or(0);
+    let fewest = Class::all(host.as_device().backend)
+        .map(|class| space.feasible(&class, &limits).len())
+        .min()
+        .unwrap_or(0);
     Check {
         name: "space",
         passed: fewest > 0,
@@ -106,6 +112,46 @@ fn load(host: &HostDevice) -> Check {
             String::new()
         } else {
             "wait for other work to end: it would be measured too".to_owned()
+        },
+    }
+}
+
+fn gpu() -> Check {
+    let (finding, remedy) = match CudaDevice::open(0) {
+        Ok(device) => {
+            let (major, minor) = device.driver();
+            (
+                format!("{} ({}), the driver supports CUDA {major}.{minor}", device.name(), device.arch()),
+                String::new(),
+            )
+        }
+        Err(error @ CudaError::NoDriver) => (error.to_string(), String::new()),
+        Err(error) => (error.to_string(), "the processor is tuned instead".to_owned()),
+    };
+    Check { name: "GPU", passed: true, finding, remedy }
+}
+
+fn compiler() -> Check {
+    let found = CubinCache::default_folder()
+        .map_err(|error| error.to_string())
+        .and_then(|folder| Nvrtc::load(&folder).map_err(|error| error.to_string()));
+    match found {
+        Ok(nvrtc) => {
+            let (major, minor) = nvrtc.version();
+            let newer =
+                CudaDevice::open(0).ok().and_then(|device| device.check_compiler(nvrtc.version()).err());
+            Check {
+                name: "NVRTC",
+                passed: newer.is_none(),
+                finding: format!("{major}.{minor} in {}", nvrtc.path().display()),
+                remedy: newer.map(|error| error.to_string()).unwrap_or_default(),
+            }
+        }
+        Err(error) => Check {
+            name: "NVRTC",
+            passed: true,
+            finding: error.lines().next().unwrap_or_default().to_owned(),
+            remedy: "`tune` and `space` fetch it with pip when they need it".to_owned(),
         },
     }
 }

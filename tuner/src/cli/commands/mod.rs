@@ -9,6 +9,7 @@ mod replay;
 mod report;
 mod space;
 mod tune;
+mod worker;
 
 pub use completions::completions;
 pub use devices::devices;
@@ -19,6 +20,7 @@ pub use replay::replay;
 pub use report::report;
 pub use space::space;
 pub use tune::tune;
+pub use worker::worker;
 
 use crate::emit::Heuristics;
 use crate::store::{Recording, read, union};

@@ -1,13 +1,15 @@
 //! `tilewright tune`.
 
 use crate::cli::exit::Ended;
-use crate::cli::{TuneArguments, output};
+use crate::cli::{DeviceName, TuneArguments, output};
 use crate::interrupt::Interrupt;
-use crate::measure::CpuBench;
+use crate::measure::{Bench, CpuBench, TimeLimits, WorkerBench, WorkerCommand};
 use crate::progress::Progress;
 use crate::tune::{Outputs, Tuned, tune as run_line};
 use anyhow::Context as _;
 use std::time::Instant;
+use tilewright_kernel_templates::cuda::{CubinCache, Nvrtc};
+use tilewright_runtime::cuda::CudaDevice;
 
 /// Measures, fits, emits and reports for this machine.
 ///
@@ -17,8 +19,8 @@ pub fn tune(arguments: &TuneArguments) -> anyhow::Result<Ended> {
     let begin = Instant::now();
     let interrupt = Interrupt::listen().context("cannot listen for signals")?;
     let progress = Progress::detect();
-    let mut bench = CpuBench::new(arguments.threads);
-    match run_line(arguments, &mut bench, progress, &interrupt)? {
+    let mut bench = open(arguments, progress)?;
+    match run_line(arguments, bench.as_mut(), progress, &interrupt)? {
         Tuned::Done(outputs) => {
             progress.note(&format!("done in {:.0} s", begin.elapsed().as_secs_f64()));
             say(&outputs, arguments.json)?;
@@ -35,6 +37,22 @@ pub fn tune(arguments: &TuneArguments) -> anyhow::Result<Ended> {
                 folder.display()
             ));
             Ok(Ended::Interrupted)
+        }
+    }
+}
+
+/// The bench of the device to tune. A GPU is measured in a process of its own, which a variant that hangs or crashes may end.
+fn open(arguments: &TuneArguments, progress: Progress) -> anyhow::Result<Box<dyn Bench>> {
+    let first_gpu = || if CudaDevice::count() > 0 { DeviceName::Cuda(0) } else { DeviceName::Cpu };
+    match arguments.device.unwrap_or_else(first_gpu) {
+        DeviceName::Cpu => Ok(Box::new(CpuBench::new(arguments.threads))),
+        DeviceName::Cuda(ordinal) => {
+            // Here, so that a download is not taken for a process that hangs.
+            let nvrtc = Nvrtc::load_or_fetch(&CubinCache::default_folder()?)?;
+            progress.note(&format!("compiling with {}", nvrtc.path().display()));
+            let device = format!("cuda:{ordinal}");
+            let command = WorkerCommand::this_program(["worker", "--device", device.as_str()])?;
+            Ok(Box::new(WorkerBench::spawn(command, TimeLimits::default())?))
         }
     }
 }

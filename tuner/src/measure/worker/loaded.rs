@@ -1,0 +1,134 @@
+//! A batch that a worker has loaded: loaded and planned again in the process that takes its place.
+
+use super::client::{BatchFacts, Worker};
+use super::protocol::{Answer, Request};
+use super::wire::TileText;
+use crate::measure::{BenchError, Failure, Loaded, PlanId};
+use crate::store::Status;
+use tilewright_heuristics::{PackShape, Tile};
+use tilewright_scenarios::Batch;
+
+/// A batch in a worker.
+pub(super) struct LoadedWorker<'a> {
+    worker: &'a mut Worker,
+    batch: &'a Batch,
+    facts: BatchFacts,
+    /// The process that has loaded it.
+    generation: u64,
+    plans: Vec<WorkerPlan>,
+}
+
+/// A plan as the run knows it.
+struct WorkerPlan {
+    /// A tile for each pack shape.
+    tiles: Vec<Tile>,
+    /// The process that has made it, and its number there.
+    made: Option<(u64, usize)>,
+    /// Why it is not to be run again.
+    failed: Option<Failure>,
+}
+
+/// Why a plan is not there.
+enum Unplanned {
+    /// The plan ended its process.
+    Failed(Failure),
+    /// It cannot be made.
+    Refused(BenchError),
+}
+
+impl<'a> LoadedWorker<'a> {
+    pub(super) fn of(worker: &'a mut Worker, batch: &'a Batch, facts: BatchFacts) -> Self {
+        let generation = worker.generation;
+        Self { worker, batch, facts, generation, plans: Vec::new() }
+    }
+
+    /// Loads the batch again if its process is gone.
+    fn reload(&mut self) -> Result<(), BenchError> {
+        if !self.worker.has(self.generation) {
+            if let Err(error) = self.worker.load(self.batch) {
+                // It could be loaded before: this is no fault of a variant.
+                if self.worker.defect().is_none() {
+                    self.worker.give_up(format!("a batch cannot be loaded again: {error}"));
+                }
+                return Err(error);
+            }
+            self.generation = self.worker.generation;
+        }
+        Ok(())
+    }
+
+    /// The number of a plan in the process that there is now.
+    fn prepare(&mut self, plan: usize) -> Result<usize, Unplanned> {
+        self.reload().map_err(Unplanned::Refused)?;
+        let WorkerPlan { tiles, made, .. } = &mut self.plans[plan];
+        if let Some((generation, number)) = *made
+            && generation == self.generation
+        {
+            return Ok(number);
+        }
+        let tiles = tiles.iter().copied().map(TileText).collect();
+        let limit = self.worker.limits.load;
+        match self.worker.exchange(Request::Plan { tiles }, limit) {
+            Ok(Answer::Planned(number)) => {
+                *made = Some((self.generation, number));
+                Ok(number)
+            }
+            Ok(Answer::Refused(error)) => Err(Unplanned::Refused(error.into())),
+            Ok(other) => Err(Unplanned::Failed(self.worker.failed(other))),
+            Err(failure) => Err(Unplanned::Failed(failure)),
+        }
+    }
+}
+
+impl Loaded for LoadedWorker<'_> {
+    fn limit_us(&self) -> f64 {
+        self.facts.limit_us
+    }
+
+    fn pack_shapes(&self) -> Result<Vec<PackShape>, BenchError> {
+        self.facts.shapes.clone()
+    }
+
+    fn plan(&mut self, select: &mut dyn FnMut(&PackShape) -> Tile) -> Result<PlanId, BenchError> {
+        let tiles = self.pack_shapes()?.iter().map(select).collect();
+        self.plans.push(WorkerPlan { tiles, made: None, failed: None });
+        let plan = self.plans.len() - 1;
+        match self.prepare(plan) {
+            Ok(_) => {}
+            // The others are measured all the same; this one's samples say what became of it.
+            Err(Unplanned::Failed(failure)) => self.plans[plan].failed = Some(failure),
+            Err(Unplanned::Refused(error)) => return Err(error),
+        }
+        Ok(PlanId(plan))
+    }
+
+    fn sample(&mut self, plan: PlanId) -> Result<f64, Failure> {
+        let PlanId(plan) = plan;
+        if let Some(failure) = &self.plans[plan].failed {
+            return Err(failure.clone());
+        }
+        let outcome = match self.prepare(plan) {
+            Ok(number) => {
+                let limit = self.worker.limits.sample;
+                match self.worker.exchange(Request::Sample { plan: number }, limit) {
+                    Ok(Answer::Sampled(us)) => Ok(us),
+                    Ok(other) => Err(self.worker.failed(other)),
+                    Err(failure) => Err(failure),
+                }
+            }
+            Err(Unplanned::Failed(failure)) => Err(failure),
+            Err(Unplanned::Refused(error)) => {
+                Err(Failure { status: Status::Runtime, message: error.to_string() })
+            }
+        };
+        // What ended a process is not given to the next.
+        self.plans[plan].failed = outcome.as_ref().err().cloned();
+        outcome
+    }
+}
+
+impl Drop for LoadedWorker<'_> {
+    fn drop(&mut self) {
+        self.worker.unload(self.generation);
+    }
+}

@@ -1,0 +1,102 @@
+//! What a run and its worker say to each other: one answer to each request, in order.
+
+use super::wire::{BatchHead, BenchErrorRecord, ClassDef, LimitsDef, TileText, bits, text};
+use crate::measure::{Bench, Failure};
+use crate::store::{Conditions, DeviceRecord, Resources};
+use serde::{Deserialize, Serialize};
+use tilewright_heuristics::{PackShape, Tile};
+use tilewright_kernel_templates::{Class, Limits};
+
+/// What a worker is asked.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) enum Request {
+    /// What a bench says of itself.
+    Describe,
+    /// What a variant needs.
+    Resources {
+        #[serde(with = "text")]
+        tile: Tile,
+        #[serde(with = "ClassDef")]
+        class: Class,
+    },
+    /// Makes tiles of a class ready at once.
+    Prepare {
+        tiles: Vec<TileText>,
+        #[serde(with = "ClassDef")]
+        class: Class,
+    },
+    /// The device's state.
+    Conditions,
+    /// Runs a variant against the reference.
+    Verify {
+        #[serde(with = "text")]
+        tile: Tile,
+        #[serde(with = "ClassDef")]
+        class: Class,
+    },
+    /// Makes a batch ready; its page table and lengths follow as a frame of numbers. It takes the place of the one before.
+    Load(BatchHead),
+    /// Plans the loaded batch: a tile for each of its pack shapes, in their order.
+    Plan { tiles: Vec<TileText> },
+    /// Executes a plan of the loaded batch once.
+    Sample { plan: usize },
+    /// Gives the loaded batch up.
+    Unload,
+}
+
+/// A pack shape's values.
+pub(super) type ShapeValues = [u32; PackShape::COUNT];
+
+/// What a worker answers.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) enum Answer {
+    Described(Box<Description>),
+    Resources(Resources),
+    Prepared,
+    Conditions(Conditions),
+    /// The largest relative error.
+    Verified(#[serde(with = "bits")] f64),
+    Loaded {
+        #[serde(with = "bits")]
+        limit_us: f64,
+        shapes: Result<Vec<ShapeValues>, BenchErrorRecord>,
+    },
+    /// The number of the plan.
+    Planned(usize),
+    /// The time in µs.
+    Sampled(#[serde(with = "bits")] f64),
+    Unloaded,
+    /// The variant did not pass.
+    Failed(Failure),
+    /// The bench cannot do this.
+    Refused(BenchErrorRecord),
+}
+
+/// What a bench says of itself.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Description {
+    pub(super) device: DeviceRecord,
+    #[serde(with = "LimitsDef")]
+    pub(super) limits: Limits,
+    pub(super) facts: Vec<(String, String)>,
+    pub(super) versions: Vec<(String, String)>,
+    pub(super) kernel_hash: String,
+    pub(super) cold_caches: String,
+    pub(super) limit_method: String,
+    pub(super) warnings: Vec<String>,
+}
+
+impl Description {
+    pub(super) fn of(bench: &dyn Bench) -> Self {
+        Self {
+            device: bench.device(),
+            limits: bench.limits().clone(),
+            facts: bench.facts(),
+            versions: bench.versions(),
+            kernel_hash: bench.kernel_hash(),
+            cold_caches: bench.cold_caches(),
+            limit_method: bench.limit_method(),
+            warnings: bench.warnings(),
+        }
+    }
+}

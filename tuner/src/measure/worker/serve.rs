@@ -1,0 +1,115 @@
+//! The worker's side: requests are read, the bench is asked, answers are written.
+
+use super::frames::{read_numbers, receive, send};
+use super::protocol::{Answer, Description, Request, ShapeValues};
+use super::wire::BatchHead;
+use crate::measure::{Bench, BenchError, Loaded, PlanId};
+use std::collections::BTreeMap;
+use std::io::{self, Read, Write};
+use tilewright_heuristics::{PackShape, Tile};
+
+/// Answers requests until `input` ends. Whatever else the process has to say must go elsewhere than to `output`.
+///
+/// # Errors
+/// A malformed request, or a pipe that broke.
+pub fn serve(bench: &mut dyn Bench, input: &mut dyn Read, output: &mut dyn Write) -> io::Result<()> {
+    let mut next = receive(input)?;
+    while let Some(request) = next.take() {
+        let answer = match request {
+            Request::Load(head) => {
+                next = serve_batch(bench, head, input, output)?;
+                continue;
+            }
+            Request::Describe => Answer::Described(Box::new(Description::of(bench))),
+            Request::Resources { tile, class } => Answer::Resources(bench.resources(&tile, &class)),
+            Request::Prepare { tiles, class } => {
+                let tiles: Vec<Tile> = tiles.into_iter().map(|tile| tile.0).collect();
+                bench.prepare(&tiles, &class);
+                Answer::Prepared
+            }
+            Request::Conditions => Answer::Conditions(bench.conditions()),
+            Request::Verify { tile, class } => match bench.verify(&tile, &class) {
+                Ok(error) => Answer::Verified(error),
+                Err(failure) => Answer::Failed(failure),
+            },
+            Request::Unload => Answer::Unloaded,
+            Request::Plan { .. } | Request::Sample { .. } => refused("no batch is loaded"),
+        };
+        send(output, &answer)?;
+        next = receive(input)?;
+    }
+    Ok(())
+}
+
+/// Loads a batch and answers what concerns it; returns the first request that does not, for which the batch is given up.
+fn serve_batch(
+    bench: &mut dyn Bench,
+    head: BatchHead,
+    input: &mut dyn Read,
+    output: &mut dyn Write,
+) -> io::Result<Option<Request>> {
+    let (page_table, seq_lens) = read_numbers(input, head.entries, head.requests)?;
+    let batch = head.with(page_table, seq_lens);
+    let mut loaded = match bench.load(&batch) {
+        Ok(loaded) => loaded,
+        Err(error) => {
+            send(output, &Answer::Refused(error.into()))?;
+            return receive(input);
+        }
+    };
+    let shapes = loaded.pack_shapes();
+    let values = match &shapes {
+        Ok(shapes) => Ok(shapes.iter().map(PackShape::values).collect::<Vec<ShapeValues>>()),
+        Err(error) => Err(error.clone().into()),
+    };
+    let shapes = shapes.unwrap_or_default();
+    send(output, &Answer::Loaded { limit_us: loaded.limit_us(), shapes: values })?;
+    let mut plans = 0;
+    loop {
+        let answer = match receive(input)? {
+            Some(Request::Plan { tiles }) => {
+                let tiles: Vec<Tile> = tiles.into_iter().map(|tile| tile.0).collect();
+                match plan(loaded.as_mut(), &shapes, &tiles) {
+                    Ok(PlanId(plan)) => {
+                        plans = plans.max(plan + 1);
+                        Answer::Planned(plan)
+                    }
+                    Err(error) => Answer::Refused(error.into()),
+                }
+            }
+            Some(Request::Sample { plan }) if plan < plans => match loaded.sample(PlanId(plan)) {
+                Ok(us) => Answer::Sampled(us),
+                Err(failure) => Answer::Failed(failure),
+            },
+            Some(Request::Sample { plan }) => refused(&format!("there is no plan {plan}")),
+            other => return Ok(other),
+        };
+        send(output, &answer)?;
+    }
+}
+
+/// Plans with the tile that was named for each shape.
+fn plan(loaded: &mut dyn Loaded, shapes: &[PackShape], tiles: &[Tile]) -> Result<PlanId, BenchError> {
+    if shapes.len() != tiles.len() {
+        let message = format!("{} tiles were named for {} packs", tiles.len(), shapes.len());
+        return Err(BenchError::Worker { message });
+    }
+    let by_shape: BTreeMap<&PackShape, Tile> = shapes.iter().zip(tiles.iter().copied()).collect();
+    let mut unknown = None;
+    let mut choose = |shape: &PackShape| match (by_shape.get(shape), tiles.first()) {
+        (Some(&tile), _) => tile,
+        (None, any) => {
+            unknown = Some(*shape);
+            any.copied().unwrap_or(Tile { m: 1, n: 16, warps: 1, stages: 1 })
+        }
+    };
+    let plan = loaded.plan(&mut choose)?;
+    match unknown {
+        None => Ok(plan),
+        Some(shape) => Err(BenchError::Worker { message: format!("no tile was named for {shape:?}") }),
+    }
+}
+
+fn refused(message: &str) -> Answer {
+    Answer::Refused(BenchError::Worker { message: message.to_owned() }.into())
+}

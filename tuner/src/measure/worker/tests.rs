@@ -1,0 +1,406 @@
+//! A scripted bench on a thread in place of a process: what survives the trip, and what becomes of faults.
+
+use super::client::{Launch, TimeLimits, WorkerBench};
+use super::connection::{Process, Started};
+use super::serve::serve;
+use super::wire::BenchErrorRecord;
+use crate::interrupt::Interrupt;
+use crate::measure::{Bench, BenchError, Failure, Loaded, PlanId, verify_space};
+use crate::progress::Progress;
+use crate::store::{DeviceRecord, Resources, RunFolder, Start, Status, test_data};
+use std::collections::BTreeSet;
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+use tilewright_heuristics::{Backend, Dtype, GeometryError, PackShape, Tile};
+use tilewright_kernel_templates::{Class, CpuLimits, Limits, Space};
+use tilewright_runtime::PlanError;
+use tilewright_scenarios::{Batch, Scenario};
+
+const CLASS: Class = Class { head_dim: 128, dtype: Dtype::Bf16 };
+const GOOD: Tile = Tile { m: 4, n: 64, warps: 1, stages: 1 };
+const OTHER: Tile = Tile { m: 8, n: 64, warps: 1, stages: 1 };
+const HANGS: Tile = Tile { m: 1, n: 16, warps: 1, stages: 1 };
+const DIES: Tile = Tile { m: 4, n: 64, warps: 1, stages: 8 };
+const FAILS: Tile = Tile { m: 4, n: 64, warps: 1, stages: 9 };
+const WRONG: Tile = Tile { m: 4, n: 64, warps: 1, stages: 10 };
+
+const LIMITS: TimeLimits = TimeLimits {
+    start: Duration::from_secs(10),
+    prepare: Duration::from_secs(10),
+    verify: Duration::from_millis(500),
+    load: Duration::from_secs(10),
+    sample: Duration::from_millis(500),
+};
+
+/// What the benches of one test did, one after the other.
+type Log = Arc<Mutex<Vec<String>>>;
+
+/// Behaves by the tile.
+struct FakeBench {
+    /// Which process this is, from 1.
+    generation: usize,
+    limits: Limits,
+    stopped: Arc<AtomicBool>,
+    log: Log,
+}
+
+impl FakeBench {
+    fn new(generation: usize, stopped: Arc<AtomicBool>, log: Log) -> Self {
+        let limits =
+            Limits::Cpu(CpuLimits { threads: 64, l1d_bytes: 1 << 20, l2_bytes: 1 << 24, llc_bytes: 0 });
+        Self { generation, limits, stopped, log }
+    }
+
+    fn run(&self, tile: Tile) -> Result<f64, Failure> {
+        let failure = |status, message: &str| Err(Failure { status, message: message.to_owned() });
+        match tile {
+            HANGS => {
+                while !self.stopped.load(Ordering::Relaxed) {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                failure(Status::Runtime, "was stopped")
+            }
+            DIES => panic!("as the test asks"),
+            FAILS => failure(Status::Runtime, "illegal address"),
+            WRONG => failure(Status::Correctness, "relative error 1"),
+            // No decimal fraction is equal to it.
+            tile => Ok(f64::from(tile.m) / 3.0),
+        }
+    }
+
+    fn log(&self, event: &str) {
+        self.log.lock().unwrap().push(format!("{}: {event}", self.generation));
+    }
+}
+
+impl Bench for FakeBench {
+    fn device(&self) -> DeviceRecord {
+        test_data::provenance().device
+    }
+
+    fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    fn facts(&self) -> Vec<(String, String)> {
+        vec![("process".to_owned(), self.generation.to_string())]
+    }
+
+    fn versions(&self) -> Vec<(String, String)> {
+        vec![("driver".to_owned(), "1 \"beta\"".to_owned())]
+    }
+
+    fn kernel_hash(&self) -> String {
+        "hash".to_owned()
+    }
+
+    fn cold_caches(&self) -> String {
+        "cold".to_owned()
+    }
+
+    fn limit_method(&self) -> String {
+        "method".to_owned()
+    }
+
+    fn warnings(&self) -> Vec<String> {
+        vec!["µ".to_owned()]
+    }
+
+    fn resources(&self, tile: &Tile, _: &Class) -> Resources {
+        Resources { registers: Some(u32::from(tile.n)), ..Resources::default() }
+    }
+
+    fn verify(&mut self, tile: &Tile, class: &Class) -> Result<f64, Failure> {
+        // One class is enough to wait for.
+        if (*tile, *class == CLASS) == (HANGS, false) { Ok(0.0) } else { self.run(*tile) }
+    }
+
+    fn load<'a>(&'a mut self, batch: &'a Batch) -> Result<Box<dyn Loaded + 'a>, BenchError> {
+        self.log("load");
+        match batch.name.as_str() {
+            "too large" => {
+                Err(BenchError::TooLarge { batch: batch.name.clone(), needed_mb: 7, available_mb: 3 })
+            }
+            "deadly" => panic!("as the test asks"),
+            _ => Ok(Box::new(FakeBatch { bench: self, batch, plans: Vec::new() })),
+        }
+    }
+}
+
+struct FakeBatch<'a> {
+    bench: &'a mut FakeBench,
+    batch: &'a Batch,
+    plans: Vec<Vec<Tile>>,
+}
+
+impl Loaded for FakeBatch<'_> {
+    fn limit_us(&self) -> f64 {
+        // Reads all that was sent.
+        let entries: i64 = self.batch.page_table.iter().map(|&page| i64::from(page)).sum();
+        let tokens: u32 = self.batch.seq_lens.iter().sum();
+        (entries as f64 + f64::from(tokens) + self.batch.unique_bytes() as f64) / 3.0
+    }
+
+    fn pack_shapes(&self) -> Result<Vec<PackShape>, BenchError> {
+        Ok([4, 8, 4].map(|rows| PackShape::from_values([rows, 64, 3, 1, 3, 4, 128, 32, 0])).to_vec())
+    }
+
+    fn plan(&mut self, select: &mut dyn FnMut(&PackShape) -> Tile) -> Result<PlanId, BenchError> {
+        let tiles: Vec<Tile> = self.pack_shapes()?.iter().map(select).collect();
+        self.bench.log(&format!("plan {}", tiles[1]));
+        self.plans.push(tiles);
+        Ok(PlanId(self.plans.len() - 1))
+    }
+
+    fn sample(&mut self, plan: PlanId) -> Result<f64, Failure> {
+        let tile = self.plans[plan.0][1];
+        self.bench.log(&format!("sample {tile}"));
+        self.bench.run(tile)
+    }
+}
+
+/// A thread that stands for a process.
+struct FakeProcess {
+    thread: JoinHandle<()>,
+    stopped: Arc<AtomicBool>,
+}
+
+impl Process for FakeProcess {
+    fn alive(&mut self) -> bool {
+        !self.thread.is_finished()
+    }
+
+    fn forget(&mut self) {}
+
+    fn stop(&mut self, _: Duration) -> String {
+        self.stopped.store(true, Ordering::Relaxed);
+        "signal 11 (SIGSEGV)".to_owned()
+    }
+}
+
+/// Starts benches on threads, at most `most` of them.
+fn launch(most: usize, log: &Log) -> Launch {
+    let (log, mut generation) = (Arc::clone(log), 0);
+    Box::new(move || {
+        generation += 1;
+        if generation > most {
+            return Err("the device is gone".to_owned());
+        }
+        let (mut requests, input) = io::pipe().unwrap();
+        let (output, mut answers) = io::pipe().unwrap();
+        let stopped = Arc::new(AtomicBool::new(false));
+        let mut bench = FakeBench::new(generation, Arc::clone(&stopped), Arc::clone(&log));
+        let thread = std::thread::spawn(move || {
+            // Whoever stopped it does not read the last answer.
+            let _ = serve(&mut bench, &mut requests, &mut answers);
+        });
+        Ok(Started {
+            input: Box::new(input),
+            output: Box::new(output),
+            process: Box::new(FakeProcess { thread, stopped }),
+        })
+    })
+}
+
+fn worker(most: usize) -> (WorkerBench, Log) {
+    let log = Log::default();
+    (WorkerBench::launch(launch(most, &log), LIMITS).unwrap(), log)
+}
+
+fn batch(name: &str) -> Batch {
+    let text = "name: t\nheads: [[4, 1]]\ntrees: ['1,4_64,33']\n";
+    let mut batch = Scenario::parse(text, "t.yaml").unwrap().batches().unwrap().remove(0).build().unwrap();
+    batch.name = name.to_owned();
+    batch
+}
+
+#[test]
+fn everything_that_a_bench_says_survives_the_trip() {
+    let (mut bench, _) = worker(1);
+    let mut direct = FakeBench::new(1, Arc::default(), Log::default());
+    assert_eq!(bench.device(), direct.device());
+    assert_eq!(bench.limits(), direct.limits());
+    assert_eq!(bench.facts(), direct.facts());
+    assert_eq!(bench.versions(), direct.versions());
+    assert_eq!(bench.kernel_hash(), direct.kernel_hash());
+    assert_eq!(bench.cold_caches(), direct.cold_caches());
+    assert_eq!(bench.limit_method(), direct.limit_method());
+    assert_eq!(bench.warnings(), direct.warnings());
+    for tile in [GOOD, WRONG] {
+        assert_eq!(bench.verify(&tile, &CLASS), direct.verify(&tile, &CLASS));
+        assert_eq!(bench.resources(&tile, &CLASS), direct.resources(&tile, &CLASS));
+    }
+    let (good, large) = (batch("good"), batch("too large"));
+    assert_eq!(bench.load(&large).err(), direct.load(&large).err());
+    let (mut loaded, mut expected) = (bench.load(&good).unwrap(), direct.load(&good).unwrap());
+    assert_eq!(loaded.limit_us(), expected.limit_us());
+    assert_eq!(loaded.pack_shapes(), expected.pack_shapes());
+    let mut select = |shape: &PackShape| if shape.rows == 8 { OTHER } else { GOOD };
+    let (plan, wanted) = (loaded.plan(&mut select).unwrap(), expected.plan(&mut select).unwrap());
+    assert_eq!(loaded.sample(plan), expected.sample(wanted));
+    assert_eq!(loaded.sample(plan), Ok(8.0 / 3.0));
+}
+
+#[test]
+fn errors_survive_the_trip() {
+    let sources = [
+        PlanError::Geometry(GeometryError::Zero("page_size")),
+        PlanError::Geometry(GeometryError::HeadsDoNotDivide { q_heads: 3, kv_heads: 2 }),
+        PlanError::TableSize { found: 1, batch: 2, max_pages: 3 },
+        PlanError::TooLong { request: 1, seq_len: 2, needed: 3, max_pages: 4 },
+        PlanError::NegativePage { request: 1, column: 2, page: -3 },
+        PlanError::TooLarge("rows"),
+        PlanError::PageSize { table: 16, geometry: 32 },
+    ];
+    let plan = |source| BenchError::Plan { batch: "b".to_owned(), source };
+    let others = [
+        BenchError::TooLarge { batch: "b".to_owned(), needed_mb: u64::MAX, available_mb: 0 },
+        BenchError::Worker { message: "gone".to_owned() },
+    ];
+    for error in sources.into_iter().map(plan).chain(others) {
+        let text = serde_json::to_string(&BenchErrorRecord::from(error.clone())).unwrap();
+        let back: BenchErrorRecord = serde_json::from_str(&text).unwrap();
+        assert_eq!(BenchError::from(back), error);
+    }
+}
+
+#[test]
+fn a_variant_that_hangs_or_dies_is_told_and_the_next_is_verified() {
+    let (mut bench, _) = worker(9);
+    let begin = Instant::now();
+    let hung = bench.verify(&HANGS, &CLASS).unwrap_err();
+    assert_eq!(hung.status, Status::Timeout);
+    assert_eq!(hung.message, "did not end in 0.5 s; the process was stopped");
+    assert!(begin.elapsed() < Duration::from_secs(2));
+    assert!(bench.verify(&GOOD, &CLASS).is_ok());
+    let died = bench.verify(&DIES, &CLASS).unwrap_err();
+    assert_eq!(died.status, Status::Runtime);
+    assert_eq!(died.message, "the process died: signal 11 (SIGSEGV)");
+    assert!(bench.verify(&GOOD, &CLASS).is_ok());
+    assert_eq!(bench.facts()[0].1, "1", "what the first process said is kept");
+    assert_eq!(bench.defect(), None);
+}
+
+#[test]
+fn a_batch_is_loaded_again_and_only_what_is_sampled_is_planned_again() {
+    let (mut bench, log) = worker(9);
+    let batch = batch("good");
+    let mut loaded = bench.load(&batch).unwrap();
+    let plans = [GOOD, DIES, OTHER, HANGS].map(|tile| loaded.plan(&mut |_| tile).unwrap());
+    assert!(loaded.sample(plans[0]).is_ok());
+    let died = loaded.sample(plans[1]).unwrap_err();
+    log.lock().unwrap().clear();
+    assert_eq!(loaded.sample(plans[1]), Err(died), "what ended a process is not run again");
+    assert!(log.lock().unwrap().is_empty());
+    assert_eq!(loaded.sample(plans[2]), Ok(8.0 / 3.0));
+    assert_eq!(loaded.sample(plans[2]), Ok(8.0 / 3.0));
+    assert_eq!(loaded.sample(plans[3]).unwrap_err().status, Status::Timeout);
+    assert_eq!(loaded.sample(plans[0]), Ok(4.0 / 3.0));
+    let expected = [
+        "2: load",
+        &format!("2: plan {OTHER}"),
+        &format!("2: sample {OTHER}"),
+        &format!("2: sample {OTHER}"),
+        &format!("2: plan {HANGS}"),
+        &format!("2: sample {HANGS}"),
+        "3: load",
+        &format!("3: plan {GOOD}"),
+        &format!("3: sample {GOOD}"),
+    ];
+    assert_eq!(*log.lock().unwrap(), expected);
+}
+
+#[test]
+fn after_a_failure_at_run_time_another_process_is_trusted() {
+    let (mut bench, log) = worker(9);
+    let failed = bench.verify(&FAILS, &CLASS).unwrap_err();
+    assert_eq!(failed, Failure { status: Status::Runtime, message: "illegal address".to_owned() });
+    bench.load(&batch("good")).unwrap();
+    assert_eq!(*log.lock().unwrap(), ["2: load"]);
+    assert_eq!(bench.verify(&WRONG, &CLASS).unwrap_err().status, Status::Correctness);
+    bench.load(&batch("good")).unwrap();
+    assert_eq!(log.lock().unwrap()[1], "2: load", "a wrong result breaks nothing");
+}
+
+#[test]
+fn a_worker_that_cannot_start_again_is_given_up() {
+    let (mut bench, _) = worker(1);
+    bench.verify(&DIES, &CLASS).unwrap_err();
+    assert_eq!(bench.defect(), None, "nobody has tried yet");
+    let failure = bench.verify(&GOOD, &CLASS).unwrap_err();
+    assert!(failure.message.contains("the device is gone"), "{}", failure.message);
+    let defect = bench.defect().unwrap();
+    assert_eq!(bench.load(&batch("good")).err(), Some(defect));
+    assert_eq!(bench.resources(&GOOD, &CLASS), Resources::default());
+    let none = WorkerBench::launch(launch(0, &Log::default()), LIMITS).unwrap_err();
+    assert!(none.to_string().contains("the device is gone"), "{none}");
+}
+
+#[test]
+fn a_batch_that_ends_every_worker_is_given_up() {
+    let (mut bench, log) = worker(9);
+    let deadly = batch("deadly");
+    let error = bench.load(&deadly).err().unwrap();
+    assert!(error.to_string().contains("deadly: 3 of them ended"), "{error}");
+    assert_eq!(log.lock().unwrap().len(), 3);
+    assert_eq!(bench.defect(), Some(error));
+}
+
+#[test]
+fn a_run_ends_where_no_worker_can_be_had_and_blames_no_variant() {
+    let (mut bench, _) = worker(1);
+    let folder = tempfile::tempdir().unwrap();
+    let mut run = RunFolder::open(folder.path(), test_data::provenance(), Start::Fresh).unwrap();
+    let space = Space::of(Backend::Cpu);
+    let error =
+        verify_space(&mut bench, &space, &BTreeSet::new(), &mut run, Progress::Silent, &Interrupt::default())
+            .unwrap_err();
+    assert!(error.to_string().contains("the device is gone"), "{error}");
+    // The class in which the device was lost is verified again by whoever goes on.
+    let told = |status| matches!(status, Status::Correct | Status::Constraints);
+    assert!(run.rows().iter().all(|row| told(row.status) && row.workload != CLASS.to_string()));
+}
+
+#[test]
+fn a_variant_that_hangs_is_recorded_as_such_and_the_space_is_verified() {
+    let (mut bench, _) = worker(99);
+    let folder = tempfile::tempdir().unwrap();
+    let mut run = RunFolder::open(folder.path(), test_data::provenance(), Start::Fresh).unwrap();
+    let space = Space::of(Backend::Cpu);
+    let verified =
+        verify_space(&mut bench, &space, &BTreeSet::new(), &mut run, Progress::Silent, &Interrupt::default());
+    let verified = verified.unwrap().unwrap();
+    let rows = run.rows();
+    assert_eq!(rows.len(), Class::all(Backend::Cpu).count() * space.tiles().len());
+    for row in rows {
+        let hangs = row.tile == Some(HANGS) && row.workload == CLASS.to_string();
+        let expected = if hangs { Status::Timeout } else { Status::Correct };
+        assert!(row.status == expected || row.status == Status::Constraints, "{row:?}");
+    }
+    for class in Class::all(Backend::Cpu) {
+        let tiles = verified.tiles(&class);
+        assert_eq!(tiles.contains(&HANGS), class != CLASS, "{class}");
+    }
+}
+
+#[test]
+fn what_is_no_message_is_an_error_on_both_sides() {
+    let mut bench = FakeBench::new(1, Arc::default(), Log::default());
+    for input in [&b"hello, world"[..], b"\x02\0\0\0{]", b"\x01", b"\x08\0\0\0\"Nosuch\""] {
+        assert!(serve(&mut bench, &mut &*input, &mut Vec::new()).is_err(), "{input:?}");
+    }
+    assert!(serve(&mut bench, &mut io::empty(), &mut Vec::new()).is_ok());
+
+    let garbage: Launch = Box::new(|| {
+        Ok(Started {
+            input: Box::new(io::sink()),
+            output: Box::new(&b"printf says hello"[..]),
+            process: Box::new(FakeProcess { thread: std::thread::spawn(|| ()), stopped: Arc::default() }),
+        })
+    });
+    let error = WorkerBench::launch(garbage, LIMITS).unwrap_err();
+    assert!(error.to_string().contains("wrote what is no answer"), "{error}");
+}
