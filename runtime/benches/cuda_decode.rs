@@ -16,7 +16,7 @@ use tilewright_runtime::cuda::probe::{self, Flush, Prices};
 use tilewright_runtime::cuda::{
     CudaBackend, CudaDevice, DeviceMemory, DevicePlan, Graph, RawArgs, RowStrides, Timer,
 };
-use tilewright_runtime::{KvStrides, PageTable, Plan, PlanOptions, cpu, reference};
+use tilewright_runtime::{KvStrides, PageTable, Plan, cpu, reference};
 
 const SAMPLES: usize = 11;
 /// Requests whose output is compared with the reference.
@@ -75,7 +75,7 @@ fn main() -> Outcome<()> {
             for (tile, prepared) in options.tiles.iter().zip(&prepared) {
                 let Ok(compiled) = prepared else { continue };
                 let table = batch.table()?;
-                let plan = Plan::build(&geometry, &table, &PlanOptions::default(), |_| *tile)?;
+                let plan = Plan::build(&geometry, &table, &device.plan_options(), |_| *tile)?;
                 let mut uploaded = DevicePlan::new(&device);
                 uploaded.upload(&plan, &stream)?;
                 let workspace = DeviceMemory::new(device.context(), uploaded.workspace_bytes())?;

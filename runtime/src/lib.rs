@@ -44,4 +44,6 @@ pub use forest::{Forest, Node};
 pub use kv_strides::KvStrides;
 pub use packing::{Pack, Packing, Packs};
 pub use page_table::PageTable;
-pub use plan::{DIRECT, MergeItem, Plan, PlanOptions, PlannedPack, Split, TileGroup, WorkItem};
+pub use plan::{
+    DIRECT, MergeItem, Plan, PlanOptions, PlannedPack, SHORTEST_PART, Split, TileGroup, WorkItem,
+};

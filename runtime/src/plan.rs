@@ -12,7 +12,16 @@ pub enum Split {
     /// PAT's rule (PAT, section 6): packs longer than the mean are cut into equal parts of at most the mean, in whole pages.
     #[default]
     Mean,
+    /// Packs longer than an equal share of all CTAs' tokens over so many slots are cut, so that few long packs fill a GPU; where there are
+    /// more CTAs than slots already, nothing is cut and no partial is written. Never shorter than [`SHORTEST_PART`] tokens.
+    Fill {
+        /// CTAs that run at once.
+        slots: u32,
+    },
 }
+
+/// Tokens that are worth a CTA of their own: shorter parts take less time than finding their pages and merging what they leave.
+pub const SHORTEST_PART: u32 = 128;
 
 /// How a plan is made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -225,9 +234,18 @@ impl Plan {
         let page_size = u64::from(self.geometry.page_size);
         let length = |pack: &PlannedPack| u64::from(pack.kv_end - pack.kv_begin);
         let total: u64 = self.packs.iter().map(length).sum();
+        let row_blocks = |pack: &PlannedPack| {
+            let rows =
+                u64::from(pack.requests.end - pack.requests.start) * u64::from(self.geometry.gqa_ratio());
+            rows.div_ceil(u64::from(pack.tile.m.max(1))) * u64::from(self.geometry.kv_heads)
+        };
         let limit = match split {
             Split::None => u64::MAX,
             Split::Mean => total.div_ceil(self.packs.len().max(1) as u64),
+            Split::Fill { slots } => {
+                let all: u64 = self.packs.iter().map(|pack| row_blocks(pack) * length(pack)).sum();
+                all.div_ceil(u64::from(slots.max(1))).max(u64::from(SHORTEST_PART))
+            }
         };
         let mut parts = Vec::with_capacity(self.packs.len());
         for (index, pack) in self.packs.iter().enumerate() {
@@ -374,6 +392,20 @@ mod tests {
     }
 
     #[test]
+    fn one_long_pack_fills_the_slots_and_many_packs_are_left_whole() {
+        let options = PlanOptions { split: Split::Fill { slots: 16 }, ..PlanOptions::default() };
+        // Two KV heads over 16 slots: eight parts each.
+        let alone = plan(&[(0..128).collect()], &[2048], 16, &options);
+        assert_eq!(alone.work_items().len(), 16);
+        assert!(alone.work_items().iter().all(|item| item.kv_end - item.kv_begin == 256));
+        let rows: Vec<Vec<i32>> = (0..16).map(|request| (request * 8..request * 8 + 8).collect()).collect();
+        let many = plan(&rows, &[128; 16], 16, &options);
+        assert_eq!((many.work_items().len(), many.partials()), (32, 0));
+        let short = plan(&[(0..8).collect()], &[128], 16, &options);
+        assert_eq!(short.partials(), 0, "128 tokens are not worth cutting");
+    }
+
+    #[test]
     fn tables_and_geometries_of_different_page_sizes_are_refused() {
         let table = PageTable::new(&[1], 1, &[3], 16).unwrap();
         let error = Plan::build(&geometry(32), &table, &PlanOptions::default(), |_| TILE).unwrap_err();
@@ -390,7 +422,7 @@ mod tests {
             let page_size = 16;
             let seq_lens: Vec<u32> = rows.iter().map(|row| (row.len() as u32 * page_size).saturating_sub(cut)).collect();
             for packing in [Packing::Pat, Packing::PerNode, Packing::PerRequest] {
-                for split in [Split::None, Split::Mean] {
+                for split in [Split::None, Split::Mean, Split::Fill { slots: 7 }] {
                     let tile = Tile { m, ..TILE };
                     let max_pages = rows.iter().map(Vec::len).max().unwrap_or(0);
                     let entries: Vec<i32> = rows.iter()

@@ -51,7 +51,8 @@ impl CudaDecoder {
             }
             Match::Analytic => feasible,
         };
-        Self { backend, selection, tiles, options: PlanOptions::default() }
+        let options = backend.device().plan_options();
+        Self { backend, selection, tiles, options }
     }
 
     /// How packs get their tiles.

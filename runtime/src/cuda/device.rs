@@ -2,11 +2,15 @@
 #![allow(unsafe_code)]
 
 use super::CudaError;
+use crate::{PlanOptions, Split};
 use cudarc::driver::sys::CUdevice_attribute as Attribute;
 use cudarc::driver::{CudaContext, sys};
 use std::sync::Arc;
 use tilewright_heuristics::{Backend, Device};
 use tilewright_kernel_templates::cuda::{Arch, CudaLimits, ReportedLimits};
+
+/// CTAs of an SM that a plan counts on: what the tiles with the most bytes in flight have.
+const CTAS_PER_SM: u32 = 2;
 
 /// An opened GPU.
 #[derive(Clone, Debug)]
@@ -84,6 +88,11 @@ impl CudaDevice {
     /// What it offers a kernel, by its own report.
     pub const fn limits(&self) -> &CudaLimits {
         &self.limits
+    }
+
+    /// How batches are planned for it: packs as PAT makes them, cut until they fill the device.
+    pub fn plan_options(&self) -> PlanOptions {
+        PlanOptions { split: Split::Fill { slots: self.limits.sms * CTAS_PER_SM }, ..PlanOptions::default() }
     }
 
     /// Its number among all devices that there are.

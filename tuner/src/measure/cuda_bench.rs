@@ -17,11 +17,13 @@ use tilewright_runtime::cuda::probe::{self, Flush, Prices};
 use tilewright_runtime::cuda::{
     Compiled, CudaBackend, CudaDevice, CudaError, DeviceMemory, DevicePlan, Graph, RawArgs, RowStrides, Timer,
 };
-use tilewright_runtime::{KvStrides, PageTable, Plan, PlanOptions};
+use tilewright_runtime::{KvStrides, PageTable, Plan};
 use tilewright_scenarios::Batch;
 
 /// Points of the read curve that people are shown.
 const SHOWN_READS: [u64; 7] = [1 << 20, 4 << 20, 16 << 20, 64 << 20, 256 << 20, 1 << 30, 4 << 30];
+/// What K and V of more than 2^31 elements need, and some room beside them.
+const FAR_CACHE_BYTES: u64 = 10 << 30;
 /// Part of the free memory that a batch may take.
 const USABLE_MEMORY: f64 = 0.8;
 
@@ -130,8 +132,10 @@ impl CudaBench {
         let seed = u64::from(std::process::id());
         if self.cases.class != Some(*class) {
             let mut common = upload(awkward::cases(class, seed), &self.device)?;
-            if let Some(far) = awkward::tile_cases(class, tile, seed).into_iter().find(AwkwardCase::is_plain)
-            {
+            let far = awkward::tile_cases(class, tile, seed).into_iter().find(AwkwardCase::is_plain);
+            // A device that has no room for such a cache cannot be asked for one either.
+            let room = self.device.free_memory().map_err(failure_of)? > FAR_CACHE_BYTES;
+            if let Some(far) = far.filter(|_| room) {
                 common.push(upload_far(far, &self.device)?);
             }
             self.cases = Cases { class: Some(*class), common, by_n: BTreeMap::new() };
@@ -418,7 +422,7 @@ impl LoadedBatch<'_> {
     fn build(&self, select: impl FnMut(&PackShape) -> Tile) -> Result<Plan, BenchError> {
         let Batch { page_table, max_pages, seq_lens, geometry, .. } = self.batch;
         let planned = PageTable::new(page_table, *max_pages, seq_lens, geometry.page_size)
-            .and_then(|table| Plan::build(geometry, &table, &PlanOptions::default(), select));
+            .and_then(|table| Plan::build(geometry, &table, &self.bench.device.plan_options(), select));
         planned.map_err(|source| BenchError::Plan { batch: self.batch.name.clone(), source })
     }
 

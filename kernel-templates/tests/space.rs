@@ -1,0 +1,166 @@
+//! The whole default space is compiled for every architecture, with no GPU, and its figures are compared with NVIDIA's own tools.
+
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::OnceLock;
+use tilewright_heuristics::{Backend, Dtype, Tile};
+use tilewright_kernel_templates::cuda::{
+    Arch, AttentionOptions, Compiler, CudaLimits, Kernel, MERGE_WARPS, fetch_disassemblers,
+};
+use tilewright_kernel_templates::{Class, Limits, Space, check_compiled};
+
+/// A device of each architecture.
+const DEVICES: [&str; 4] = ["a100-80gb", "l40s", "h200", "b200"];
+const USUAL: Class = Class { head_dim: 128, dtype: Dtype::F16 };
+const ALL_OPTIONS: AttentionOptions = AttentionOptions { window: true, softcap: true, sinks: true };
+
+fn cache() -> PathBuf {
+    std::env::var_os("TILEWRIGHT_CACHE")
+        .map_or_else(|| PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("cache"), PathBuf::from)
+}
+
+fn limits(device: &str) -> CudaLimits {
+    CudaLimits::named(device).unwrap()
+}
+
+fn compiler(arch: &str) -> Compiler {
+    let compiler = Compiler::or_fetch(arch.parse::<Arch>().unwrap(), &cache()).unwrap();
+    assert!(
+        compiler.supports_arch(),
+        "this NVRTC does not know {arch}; unset TILEWRIGHT_NVRTC to use the pinned one"
+    );
+    compiler
+}
+
+/// Compiles the whole space of the usual class for a device; what is feasible afterwards.
+fn compile_space(device: &str) -> usize {
+    let limits = limits(device);
+    let tiles = Space::of(Backend::Cuda).feasible(&USUAL, &Limits::Cuda(limits.clone()));
+    let kernels: Vec<Kernel> =
+        tiles.iter().map(|tile| Kernel::decode(tile, &USUAL, AttentionOptions::default())).collect();
+    let cubins = compiler(&limits.arch).compile_all(&kernels, || ());
+    let mut feasible = 0;
+    for ((tile, kernel), cubin) in tiles.iter().zip(&kernels).zip(cubins) {
+        let cubin = cubin.unwrap_or_else(|error| panic!("{device}: {error}"));
+        // The cubin and the assembler's report are two witnesses.
+        assert_eq!(cubin.usage.registers, cubin.report.registers, "{device} {tile}");
+        assert_eq!(cubin.usage.max_threads, kernel.threads, "{device} {tile}");
+        assert_eq!(cubin.usage.parameter_bytes, 192, "{device} {tile}: one `Arguments`");
+        feasible += usize::from(check_compiled(tile, &USUAL, &limits, &cubin.usage, &cubin.report).is_ok());
+    }
+    feasible
+}
+
+#[test]
+fn the_whole_space_compiles_for_sm_80() {
+    assert!(compile_space("a100-80gb") >= 120);
+}
+
+#[test]
+fn the_whole_space_compiles_for_sm_89() {
+    assert!(compile_space("l40s") >= 60);
+}
+
+#[test]
+fn the_whole_space_compiles_for_sm_90a() {
+    assert!(compile_space("h200") >= 150);
+}
+
+#[test]
+fn the_whole_space_compiles_for_sm_100a() {
+    assert!(compile_space("b200") >= 150);
+}
+
+/// Kernels of the other classes, of all options, and the merges.
+fn sample(limits: &CudaLimits) -> Vec<(Class, Option<Tile>, Kernel)> {
+    let mut kernels = Vec::new();
+    for class in Class::all(Backend::Cuda) {
+        let tiles = Space::of(Backend::Cuda).feasible(&class, &Limits::Cuda(limits.clone()));
+        for &tile in tiles.iter().step_by(tiles.len().div_ceil(3)) {
+            kernels.push((class, Some(tile), Kernel::decode(&tile, &class, ALL_OPTIONS)));
+        }
+        for warps in MERGE_WARPS {
+            kernels.push((class, None, Kernel::merge(warps, &class, ALL_OPTIONS)));
+        }
+    }
+    kernels
+}
+
+#[test]
+fn every_class_and_option_compiles_for_every_architecture() {
+    for device in DEVICES {
+        let limits = limits(device);
+        let mut kernels: Vec<Kernel> = sample(&limits).into_iter().map(|(_, _, kernel)| kernel).collect();
+        kernels.extend([Kernel::read_probe(false), Kernel::read_probe(true), Kernel::latency_probe()]);
+        for (kernel, cubin) in kernels.iter().zip(compiler(&limits.arch).compile_all(&kernels, || ())) {
+            let cubin = cubin.unwrap_or_else(|error| panic!("{device}: {error}"));
+            assert!((8..=255).contains(&cubin.usage.registers), "{device} {}", kernel.name);
+        }
+    }
+}
+
+#[test]
+fn a_safe_default_exists_on_every_architecture() {
+    // Tiles that every class can run by the declared limits, compiled for the class with the largest head: some must have room.
+    for device in DEVICES {
+        let limits = limits(device);
+        let universal = Space::of(Backend::Cuda).universally_feasible(&Limits::Cuda(limits.clone()));
+        let class = Class { head_dim: 256, dtype: Dtype::Bf16 };
+        let kernels: Vec<Kernel> = universal
+            .iter()
+            .take(8)
+            .map(|tile| Kernel::decode(tile, &class, AttentionOptions::default()))
+            .collect();
+        let cubins = compiler(&limits.arch).compile_all(&kernels, || ());
+        let fine = universal.iter().zip(cubins).filter(|(tile, cubin)| {
+            cubin
+                .as_ref()
+                .is_ok_and(|cubin| check_compiled(tile, &class, &limits, &cubin.usage, &cubin.report).is_ok())
+        });
+        assert!(fine.count() > 0, "{device}");
+    }
+}
+
+/// NVIDIA's disassemblers, fetched once for all tests of this file.
+fn tools() -> &'static tilewright_kernel_templates::cuda::Disassemblers {
+    static TOOLS: OnceLock<tilewright_kernel_templates::cuda::Disassemblers> = OnceLock::new();
+    TOOLS.get_or_init(|| fetch_disassemblers(&cache()).unwrap())
+}
+
+fn run(program: &std::path::Path, arguments: &[&std::ffi::OsStr]) -> String {
+    let output = Command::new(program).args(arguments).output().unwrap();
+    assert!(output.status.success(), "{}: {}", program.display(), String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// The number behind `NAME:` in cuobjdump's line.
+fn figure(line: &str, name: &str) -> u32 {
+    let value = line.split_whitespace().find_map(|word| word.strip_prefix(name)?.strip_prefix(':'));
+    value.and_then(|value| value.parse().ok()).unwrap_or_else(|| panic!("{name} in `{line}`"))
+}
+
+#[test]
+fn figures_are_those_of_cuobjdump_and_instructions_those_that_were_meant() {
+    let folder = tempfile::tempdir().unwrap();
+    for device in DEVICES {
+        let limits = limits(device);
+        let compiler = compiler(&limits.arch);
+        for (class, tile, kernel) in sample(&limits).into_iter().step_by(4) {
+            let cubin = compiler.compile(&kernel).unwrap();
+            let path = folder.path().join("kernel.cubin");
+            std::fs::write(&path, &cubin.code).unwrap();
+            let usage = run(&tools().cuobjdump, &["--dump-resource-usage".as_ref(), path.as_os_str()]);
+            let line = usage.lines().find(|line| line.contains("REG:")).unwrap_or_else(|| panic!("{usage}"));
+            let what = format!("{device} {class} {}", kernel.name);
+            assert_eq!(figure(line, "REG"), cubin.usage.registers, "{what}");
+            assert_eq!(figure(line, "STACK"), cubin.usage.local_bytes, "{what}");
+            let Some(_) = tile else { continue };
+            let code = run(&tools().nvdisasm, &["-c".as_ref(), path.as_os_str()]);
+            for (instruction, meaning) in
+                [("HMMA.16816.F32", "tensor cores"), ("LDGSTS", "asynchronous copies"), ("LDSM", "ldmatrix")]
+            {
+                assert!(code.contains(instruction), "{what}: no {meaning} ({instruction})");
+            }
+        }
+    }
+}
