@@ -17,10 +17,12 @@ const CPU_PACKS: &[(&str, &str)] = &[
 
 /// Packs that fill a GPU.
 const CUDA_PACKS: &[(&str, &str)] = &[
+    ("cuda/packs-bf16.yaml", include_str!("../catalogue/cuda/packs-bf16.yaml")),
     ("cuda/packs-few-heads.yaml", include_str!("../catalogue/cuda/packs-few-heads.yaml")),
     ("cuda/packs-gqa2.yaml", include_str!("../catalogue/cuda/packs-gqa2.yaml")),
     ("cuda/packs-gqa4.yaml", include_str!("../catalogue/cuda/packs-gqa4.yaml")),
     ("cuda/packs-gqa8.yaml", include_str!("../catalogue/cuda/packs-gqa8.yaml")),
+    ("cuda/packs-head-dims.yaml", include_str!("../catalogue/cuda/packs-head-dims.yaml")),
     ("cuda/packs-mha.yaml", include_str!("../catalogue/cuda/packs-mha.yaml")),
     ("cuda/packs-page-sizes.yaml", include_str!("../catalogue/cuda/packs-page-sizes.yaml")),
 ];

@@ -4,7 +4,7 @@ use crate::cli::Shard;
 use crate::measure::Contestant;
 use crate::store::{Conditions, Level, Measurement, Resources, ScenarioRecord, Status};
 use anyhow::Context as _;
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use tilewright_heuristics::Backend;
 use tilewright_kernel_templates::Class;
@@ -146,16 +146,13 @@ impl Workloads {
 }
 
 impl Workloads {
-    /// The classes of kernels that are timed.
-    ///
-    /// # Errors
-    /// A scenario that makes no batches.
-    pub fn classes(&self) -> Result<BTreeSet<Class>, ScenarioError> {
-        self.packs
-            .iter()
-            .chain(&self.batches)
-            .map(|workload| Ok(Class::of(workload.spec.geometry())))
-            .collect()
+    /// The classes of kernels that are timed, and how many workloads each has.
+    pub fn classes(&self) -> BTreeMap<Class, usize> {
+        let mut classes = BTreeMap::new();
+        for workload in self.packs.iter().chain(&self.batches) {
+            *classes.entry(Class::of(workload.spec.geometry())).or_default() += 1;
+        }
+        classes
     }
 }
 

@@ -24,7 +24,7 @@ pub struct CudaCase {
     query: DeviceMemory,
     output: DeviceMemory,
     lse: DeviceMemory,
-    sinks: Option<DeviceMemory>,
+    sinks: DeviceMemory,
     /// Pages before the case's first one.
     pages_before: i32,
     /// Uploaded plans by m, on which alone of a tile they depend.
@@ -74,18 +74,17 @@ impl CudaCase {
         };
         let query = case.query::<E>();
         let heads = case.seq_lens.len() * case.geometry.q_heads as usize;
-        let sinks = case.sinks().map(|sinks| {
-            let memory = DeviceMemory::new(context, size_of_val(&sinks[..]))?;
-            memory.write(0, &sinks)?;
-            Ok::<_, CudaError>(memory)
-        });
+        let without = || vec![f32::NEG_INFINITY; case.geometry.q_heads as usize];
+        let sinks = case.sinks().unwrap_or_else(without);
+        let on_device = DeviceMemory::new(context, size_of_val(&sinks[..]))?;
+        on_device.write(0, &sinks)?;
         Ok(Self {
             keys: upload(&case.keys::<E>(), before)?,
             values: upload(&case.values::<E>(), before)?,
             output: DeviceMemory::new(context, size_of_val(&query[..]))?,
             query: upload(&query, 0)?,
             lse: DeviceMemory::new(context, heads * 4)?,
-            sinks: sinks.transpose()?,
+            sinks: on_device,
             pages_before,
             plans: BTreeMap::new(),
             case,
@@ -107,6 +106,21 @@ impl CudaCase {
         stream: &CudaStream,
         tile: &Tile,
     ) -> Result<(Vec<f64>, Vec<f64>), RunError> {
+        self.run_on(backend, stream, tile, self.options())
+    }
+
+    /// As [`CudaCase::run`], on a variant that may have a window and sinks that the case has not: a window of all tokens and sinks of
+    /// -inf then stand for none.
+    ///
+    /// # Errors
+    /// As [`CudaCase::run`].
+    pub fn run_on(
+        &mut self,
+        backend: &CudaBackend,
+        stream: &CudaStream,
+        tile: &Tile,
+        options: AttentionOptions,
+    ) -> Result<(Vec<f64>, Vec<f64>), RunError> {
         let geometry = &self.case.geometry;
         if !self.plans.contains_key(&tile.m) {
             let shifted: Vec<i32> = self.case.page_table.iter().map(|page| self.shift(*page)).collect();
@@ -120,7 +134,7 @@ impl CudaCase {
         }
         let Some((uploaded, _)) = self.plans.get_mut(&tile.m) else { return Ok(Default::default()) };
         uploaded.retile(tile);
-        self.execute(backend, stream, tile.m)
+        self.execute(backend, stream, tile.m, options)
     }
 
     /// As [`CudaCase::run`], under a plan that was made when requests had these lengths, and with the lengths of the case on the device:
@@ -143,7 +157,7 @@ impl CudaCase {
         uploaded.set_lengths(&self.case.seq_lens)?;
         let workspace = DeviceMemory::new(backend.device().context(), uploaded.workspace_bytes())?;
         self.plans.insert(tile.m, (uploaded, workspace));
-        let outcome = self.execute(backend, stream, tile.m);
+        let outcome = self.execute(backend, stream, tile.m, self.options());
         self.plans.remove(&tile.m);
         outcome
     }
@@ -154,6 +168,7 @@ impl CudaCase {
         backend: &CudaBackend,
         stream: &CudaStream,
         m: u16,
+        options: AttentionOptions,
     ) -> Result<(Vec<f64>, Vec<f64>), RunError> {
         let geometry = &self.case.geometry;
         let Some((uploaded, workspace)) = self.plans.get(&m) else { return Ok(Default::default()) };
@@ -172,9 +187,9 @@ impl CudaCase {
             lse: Some(self.lse.address()),
             workspace: workspace.address(),
             scale: self.case.scale(),
-            window: self.case.window,
+            window: self.case.window.or(options.window.then_some(u32::MAX)),
             softcap: self.case.softcap,
-            sinks: self.sinks.as_ref().map(DeviceMemory::address),
+            sinks: options.sinks.then_some(self.sinks.address()),
         };
         // SAFETY: all memory is as large as the case says, and outlives the work: the reads below wait for it.
         #[allow(unsafe_code)]

@@ -96,7 +96,7 @@ pub struct TuneArguments {
     #[arg(long)]
     pub discard: bool,
     /// Seconds that measuring may take, verification included; workloads share them
-    #[arg(long, default_value_t = 200, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, default_value_t = 240, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..))]
     pub budget: u32,
     /// Batches with more distinct KV are scaled down to this, in MB; without it, 16 MB for a processor and 24 GB for a GPU
     #[arg(long, value_name = "MB", value_parser = clap::value_parser!(u32).range(1..))]

@@ -59,6 +59,15 @@ pub struct Failure {
     pub message: String,
 }
 
+/// What is verified of a tile.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Coverage {
+    /// The variant that is timed.
+    Plain,
+    /// Those with a window, a soft-cap and sinks, too.
+    Options,
+}
+
 /// A plan that a loaded batch holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PlanId(pub usize);
@@ -84,16 +93,17 @@ pub trait Bench {
     /// What a variant needs of the device.
     fn resources(&self, tile: &Tile, class: &Class) -> Resources;
     /// Makes tiles of a class ready at once, where that is faster than one by one. What fails shows when they are verified.
-    fn prepare(&mut self, _tiles: &[Tile], _class: &Class) {}
+    fn prepare(&mut self, _tiles: &[Tile], _class: &Class, _coverage: Coverage) {}
     /// The device's state now.
     fn conditions(&mut self) -> Conditions {
         Conditions::default()
     }
-    /// Runs a variant on awkward shapes against the f64 reference; the largest relative error.
+    /// Runs a variant, and with [`Coverage::Options`] those with options compiled in, on awkward shapes against the f64 reference; the
+    /// largest relative error.
     ///
     /// # Errors
     /// The variant is wrong or cannot run.
-    fn verify(&mut self, tile: &Tile, class: &Class) -> Result<f64, Failure>;
+    fn verify(&mut self, tile: &Tile, class: &Class, coverage: Coverage) -> Result<f64, Failure>;
     /// Makes a batch ready to be measured.
     ///
     /// # Errors

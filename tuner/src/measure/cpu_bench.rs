@@ -1,6 +1,6 @@
 //! The host's processor as a bench: pools of pages larger than the caches, so that every sample reads cold memory.
 
-use super::{Bench, BenchError, Failure, Loaded, PlanId};
+use super::{Bench, BenchError, Coverage, Failure, Loaded, PlanId};
 use crate::store::{DeviceRecord, Resources, Status};
 use half::{bf16, f16};
 use rand::{RngExt, SeedableRng};
@@ -254,7 +254,7 @@ impl Bench for CpuBench {
         Resources { scratch_bytes: scratch, ..Resources::default() }
     }
 
-    fn verify(&mut self, tile: &Tile, class: &Class) -> Result<f64, Failure> {
+    fn verify(&mut self, tile: &Tile, class: &Class, _: Coverage) -> Result<f64, Failure> {
         match class.dtype {
             Dtype::F16 => self.verify_typed::<f16>(tile, class),
             Dtype::Bf16 => self.verify_typed::<bf16>(tile, class),
@@ -411,11 +411,11 @@ mod tests {
         let mut bench = CpuBench::new(Some(2));
         let class = Class { head_dim: 64, dtype: Dtype::F16 };
         let tile = Tile { m: 4, n: 32, warps: 2, stages: 2 };
-        let error = bench.verify(&tile, &class).expect("a tile of the space is correct");
+        let error = bench.verify(&tile, &class, Coverage::Plain).expect("a tile of the space is correct");
         assert!(error < awkward::tolerance(Dtype::F16), "{error}");
         // What is expected is drawn apart from what the backend reads.
         bench.references.f16.cases.iter_mut().for_each(|case| case.values.fill(f16::ONE));
-        let failure = bench.verify(&tile, &class).unwrap_err();
+        let failure = bench.verify(&tile, &class, Coverage::Plain).unwrap_err();
         assert_eq!(failure.status, Status::Correctness);
         assert!(failure.message.contains("relative error"), "{}", failure.message);
     }

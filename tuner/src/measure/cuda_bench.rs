@@ -2,17 +2,17 @@
 #![allow(unsafe_code)]
 
 use super::sensors::Sensors;
-use super::{Bench, BenchError, Failure, Loaded, PlanId};
+use super::{Bench, BenchError, Coverage, Failure, Loaded, PlanId};
 use crate::store::{Conditions, DeviceRecord, Resources, Status};
 use cudarc::driver::CudaStream;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use tilewright_heuristics::{Dtype, Geometry, PackShape, Tile};
 use tilewright_kernel_templates::cuda::{AttentionOptions, CompileError, CudaLimits, source_hash};
 use tilewright_kernel_templates::{Class, Limits};
-use tilewright_runtime::awkward::{self, AwkwardCase, CudaCase, options_of};
+use tilewright_runtime::awkward::{self, AwkwardCase, CudaCase};
 use tilewright_runtime::cuda::probe::{self, Flush, Prices};
 use tilewright_runtime::cuda::{
     Compiled, CudaBackend, CudaDevice, CudaError, DeviceMemory, DevicePlan, Graph, RawArgs, RowStrides, Timer,
@@ -148,11 +148,25 @@ impl CudaBench {
     }
 }
 
-/// Variants that the cases of a class need beside the plain one.
-fn option_sets(class: &Class) -> BTreeSet<AttentionOptions> {
-    let any = Tile { m: 16, n: 16, warps: 1, stages: 1 };
-    let cases = awkward::cases(class, 0).into_iter().chain(awkward::tile_cases(class, &any, 0));
-    cases.map(|case| options_of(&case)).collect()
+/// The variants that cases are run on. A window and sinks can be compiled in without having an effect, a soft-cap cannot: three variants
+/// serve all cases.
+const fn option_sets(coverage: Coverage) -> &'static [AttentionOptions] {
+    const PLAIN: AttentionOptions = AttentionOptions { window: false, softcap: false, sinks: false };
+    const WINDOW_SINKS: AttentionOptions = AttentionOptions { window: true, sinks: true, ..PLAIN };
+    const ALL: AttentionOptions = AttentionOptions { softcap: true, ..WINDOW_SINKS };
+    match coverage {
+        Coverage::Plain => &[PLAIN],
+        Coverage::Options => &[PLAIN, WINDOW_SINKS, ALL],
+    }
+}
+
+/// The first variant that serves a case; `None` if the coverage has none.
+fn variant_for(case: &CudaCase, coverage: Coverage) -> Option<AttentionOptions> {
+    let wanted = case.options();
+    let serves = |have: &AttentionOptions| {
+        have.softcap == wanted.softcap && have.window >= wanted.window && have.sinks >= wanted.sinks
+    };
+    option_sets(coverage).iter().copied().find(serves)
 }
 
 fn new_stream(device: &CudaDevice) -> Result<Arc<CudaStream>, CudaError> {
@@ -285,8 +299,8 @@ impl Bench for CudaBench {
         self.sensors.read()
     }
 
-    fn prepare(&mut self, tiles: &[Tile], class: &Class) {
-        for options in option_sets(class) {
+    fn prepare(&mut self, tiles: &[Tile], class: &Class, coverage: Coverage) {
+        for &options in option_sets(coverage) {
             self.compile(tiles, class, options);
         }
     }
@@ -303,39 +317,32 @@ impl Bench for CudaBench {
         }
     }
 
-    fn verify(&mut self, tile: &Tile, class: &Class) -> Result<f64, Failure> {
+    fn verify(&mut self, tile: &Tile, class: &Class, coverage: Coverage) -> Result<f64, Failure> {
         self.compile(&[*tile], class, AttentionOptions::default());
         if let Some(Err(failure)) = self.compiled.get(&(*class, AttentionOptions::default(), *tile)) {
             return Err(failure.clone());
         }
         self.make_cases(tile, class)?;
-        let mut needed: BTreeSet<AttentionOptions> =
-            self.cases.common.iter().map(CudaCase::options).collect();
-        needed.extend(self.cases.by_n.get(&tile.n).into_iter().flatten().map(CudaCase::options));
-        for options in needed {
+        for &options in option_sets(coverage) {
             self.compile(&[*tile], class, options);
         }
         let mut worst: f64 = 0.0;
         let Cases { common, by_n, .. } = &mut self.cases;
         for case in common.iter_mut().chain(by_n.get_mut(&tile.n).into_iter().flatten()) {
-            let fail = |status, message: String| Failure {
-                status,
-                message: format!("{}: {message}", case.case.name),
-            };
+            let name = case.case.name;
+            let fail = |status, message: String| Failure { status, message: format!("{name}: {message}") };
+            let Some(options) = variant_for(case, coverage) else { continue };
             // Options need registers of their own: a tile may have room for plain attention only.
-            match self.compiled.get(&(*class, case.options(), *tile)) {
+            match self.compiled.get(&(*class, options, *tile)) {
                 Some(Err(Failure { status: Status::Constraints, .. })) => continue,
                 Some(Err(failure)) => return Err(fail(failure.status, failure.message.clone())),
                 _ => {}
             }
-            let (output, lse) = case.run(&self.backend, &self.stream, tile).map_err(|error| Failure {
-                status: Status::Runtime,
-                message: format!("{}: {error}", case.case.name),
-            })?;
-            let error = case.case.check(&output, &lse).map_err(|message| Failure {
-                status: Status::Correctness,
-                message: format!("{}: {message}", case.case.name),
-            })?;
+            let (output, lse) = case
+                .run_on(&self.backend, &self.stream, tile, options)
+                .map_err(|error| fail(Status::Runtime, error.to_string()))?;
+            let checked = case.case.check(&output, &lse);
+            let error = checked.map_err(|message| fail(Status::Correctness, message))?;
             worst = worst.max(error);
         }
         let allowed = awkward::tolerance(class.dtype);

@@ -11,7 +11,7 @@ mod space_level;
 pub mod worker;
 
 pub use batch_level::{BatchPolicies, measure_batches};
-pub use bench::{Bench, BenchError, Failure, Loaded, PlanId};
+pub use bench::{Bench, BenchError, Coverage, Failure, Loaded, PlanId};
 pub use cpu_bench::CpuBench;
 pub use cuda_bench::CudaBench;
 pub use pack_level::{measure_packs, refine_packs};

@@ -1,6 +1,6 @@
 //! The space of a device: what the rules reject, and what the rest computes on awkward shapes, before anything is timed.
 
-use super::{Bench, Failure};
+use super::{Bench, Coverage, Failure};
 use crate::interrupt::Interrupt;
 use crate::progress::Progress;
 use crate::store::{Conditions, Level, Measurement, RunFolder, Status};
@@ -30,7 +30,7 @@ impl Verified {
     }
 }
 
-/// Judges and verifies the space for every class that is needed where those of `timed` are measured, one part of the run a class. Classes that the run already has are kept.
+/// Judges and verifies the space for every class that is needed where so many workloads of each of `timed` are measured, one part of the run a class. Classes that the run already has are kept.
 ///
 /// Returns what may be timed; `None` if the user asked to stop.
 ///
@@ -39,12 +39,13 @@ impl Verified {
 pub fn verify_space(
     bench: &mut dyn Bench,
     space: &Space,
-    timed: &BTreeSet<Class>,
+    timed: &BTreeMap<Class, usize>,
     run: &mut RunFolder,
     progress: Progress,
     interrupt: &Interrupt,
 ) -> anyhow::Result<Option<Verified>> {
     let known = run.measured(Level::Space);
+    let usual = timed.iter().max_by_key(|(_, workloads)| **workloads).map(|(class, _)| *class);
     let classes: Vec<Class> = classes_to_verify(bench.limits().backend(), timed)
         .into_iter()
         .filter(|class| !known.contains(&class.to_string()))
@@ -58,7 +59,9 @@ pub fn verify_space(
             .map(|verdict| verdict.tile)
             .collect();
         phase.at(&format!("{class}: making {} tiles ready", feasible.len()));
-        bench.prepare(&feasible, &class);
+        // Options are compiled into kernels of their own, which nobody times: they are verified where most is timed.
+        let coverage = if Some(class) == usual { Coverage::Options } else { Coverage::Plain };
+        bench.prepare(&feasible, &class, coverage);
         phase.at(&format!("{class} against the f64 reference"));
         let mut rows = Vec::with_capacity(verdicts.len());
         for verdict in verdicts {
@@ -67,7 +70,7 @@ pub fn verify_space(
             }
             let outcome = match &verdict.infeasible {
                 Some(reason) => Err(Failure { status: Status::Constraints, message: reason.to_string() }),
-                None => bench.verify(&verdict.tile, &class),
+                None => bench.verify(&verdict.tile, &class, coverage),
             };
             if let Some(defect) = bench.defect() {
                 return Err(defect.into());
@@ -92,12 +95,12 @@ pub fn verify_space(
 
 /// The classes that a selector must know tiles for. A processor's takes seconds for all; a GPU's are compiled first, so only the element types
 /// that are timed are, with every head dimension: a safe default has to serve them all.
-fn classes_to_verify(backend: Backend, timed: &BTreeSet<Class>) -> Vec<Class> {
+fn classes_to_verify(backend: Backend, timed: &BTreeMap<Class, usize>) -> Vec<Class> {
     let all = Class::all(backend);
     match backend {
         Backend::Cpu => all.collect(),
         Backend::Cuda => {
-            let dtypes: BTreeSet<Dtype> = timed.iter().map(|class| class.dtype).collect();
+            let dtypes: BTreeSet<Dtype> = timed.keys().map(|class| class.dtype).collect();
             all.filter(|class| dtypes.contains(&class.dtype)).collect()
         }
     }

@@ -29,9 +29,10 @@ pub enum Tuned {
     Interrupted(PathBuf),
 }
 
-/// Parts of the budget until which races of packs, and then the portfolio on all packs, are measured; whole batches take the rest.
-const RACES_UNTIL: f64 = 0.5;
-const PORTFOLIO_UNTIL: f64 = 0.7;
+/// Parts of the time left after verification until which races of packs, and then the portfolio on all packs, are measured; whole batches
+/// take the rest.
+const RACES_UNTIL: f64 = 0.6;
+const PORTFOLIO_UNTIL: f64 = 0.8;
 
 /// Tunes the device on `bench`.
 ///
@@ -55,7 +56,7 @@ pub fn tune(
         scale.max_bytes = u64::from(mb) << 20;
     }
     let workloads = Workloads::load(&arguments.scenarios, backend, &scale, arguments.shard)?;
-    let timed = workloads.classes()?;
+    let timed = workloads.classes();
     let space = Space::of(backend);
     let folder = arguments.out.join(&module);
     let start = match (arguments.resume, arguments.discard) {
@@ -70,7 +71,8 @@ pub fn tune(
     let Some(verified) = verify_space(bench, &space, &timed, &mut run, progress, interrupt)? else {
         return stopped(&folder);
     };
-    let deadline = begin + budget.mul_f64(RACES_UNTIL);
+    let (measuring, left) = (Instant::now(), (begin + budget).saturating_duration_since(Instant::now()));
+    let deadline = measuring + left.mul_f64(RACES_UNTIL);
     if !measure_packs(bench, &workloads.packs, &verified, &mut run, deadline, progress, interrupt)? {
         return stopped(&folder);
     }
@@ -82,7 +84,7 @@ pub fn tune(
 
     let kept = || format!("{}: the measurements are kept", folder.display());
     let portfolio = Analysis::first_portfolio(&run.united_rows(), &arguments.fit).with_context(kept)?;
-    let deadline = begin + budget.mul_f64(PORTFOLIO_UNTIL);
+    let deadline = measuring + left.mul_f64(PORTFOLIO_UNTIL);
     let packs = &workloads.packs;
     if !refine_packs(bench, packs, &portfolio, &verified, &mut run, deadline, progress, interrupt)? {
         return stopped(&folder);

@@ -6,7 +6,7 @@ use super::loaded::LoadedWorker;
 use super::process::WorkerCommand;
 use super::protocol::{Answer, Description, Request};
 use super::wire::{BatchHead, TileText};
-use crate::measure::{Bench, BenchError, Failure, Loaded};
+use crate::measure::{Bench, BenchError, Coverage, Failure, Loaded};
 use crate::store::{Conditions, DeviceRecord, Resources, Status};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -124,11 +124,11 @@ impl Bench for WorkerBench {
         })
     }
 
-    fn prepare(&mut self, tiles: &[Tile], class: &Class) {
+    fn prepare(&mut self, tiles: &[Tile], class: &Class, coverage: Coverage) {
         let worker = self.worker.get_mut();
         let limit = worker.limits.prepare;
         let tiles = tiles.iter().copied().map(TileText).collect();
-        match worker.exchange(Request::Prepare { tiles, class: *class }, limit) {
+        match worker.exchange(Request::Prepare { tiles, class: *class, coverage }, limit) {
             Ok(Answer::Prepared) => {}
             Ok(other) => drop(worker.unexpected(&other)),
             // The tiles are then made ready one by one, and those at fault are found.
@@ -149,10 +149,10 @@ impl Bench for WorkerBench {
         }
     }
 
-    fn verify(&mut self, tile: &Tile, class: &Class) -> Result<f64, Failure> {
+    fn verify(&mut self, tile: &Tile, class: &Class, coverage: Coverage) -> Result<f64, Failure> {
         let worker = self.worker.get_mut();
         let limit = worker.limits.verify;
-        match worker.exchange(Request::Verify { tile: *tile, class: *class }, limit)? {
+        match worker.exchange(Request::Verify { tile: *tile, class: *class, coverage }, limit)? {
             Answer::Verified(error) => Ok(error),
             other => Err(worker.failed(other)),
         }

@@ -3,7 +3,7 @@
 //! Only the hidden command `worker` asks for one, by the variable [`FAULT_VARIABLE`]: `hang:m16n64w1s1` hangs wherever that tile
 //! is run, `abort:...` and `panic:...` do as they say. `hang:m16n64w1s1:sample` spares its verification.
 
-use crate::measure::{Bench, BenchError, Failure, Loaded, PlanId};
+use crate::measure::{Bench, BenchError, Coverage, Failure, Loaded, PlanId};
 use crate::store::{Conditions, DeviceRecord, Resources};
 use std::time::Duration;
 use tilewright_heuristics::{PackShape, Tile};
@@ -130,19 +130,19 @@ impl Bench for FaultyBench {
         self.bench.resources(tile, class)
     }
 
-    fn prepare(&mut self, tiles: &[Tile], class: &Class) {
-        self.bench.prepare(tiles, class);
+    fn prepare(&mut self, tiles: &[Tile], class: &Class, coverage: Coverage) {
+        self.bench.prepare(tiles, class, coverage);
     }
 
     fn conditions(&mut self) -> Conditions {
         self.bench.conditions()
     }
 
-    fn verify(&mut self, tile: &Tile, class: &Class) -> Result<f64, Failure> {
+    fn verify(&mut self, tile: &Tile, class: &Class, coverage: Coverage) -> Result<f64, Failure> {
         if *tile == self.fault.tile && !self.fault.spare_verification {
             self.fault.strike();
         }
-        self.bench.verify(tile, class)
+        self.bench.verify(tile, class, coverage)
     }
 
     fn load<'a>(&'a mut self, batch: &'a Batch) -> Result<Box<dyn Loaded + 'a>, BenchError> {

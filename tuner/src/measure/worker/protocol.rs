@@ -1,7 +1,7 @@
 //! What a run and its worker say to each other: one answer to each request, in order.
 
 use super::wire::{BatchHead, BenchErrorRecord, ClassDef, LimitsDef, TileText, bits, text};
-use crate::measure::{Bench, Failure};
+use crate::measure::{Bench, Coverage, Failure};
 use crate::store::{Conditions, DeviceRecord, Resources};
 use serde::{Deserialize, Serialize};
 use tilewright_heuristics::{PackShape, Tile};
@@ -24,6 +24,7 @@ pub(super) enum Request {
         tiles: Vec<TileText>,
         #[serde(with = "ClassDef")]
         class: Class,
+        coverage: Coverage,
     },
     /// The device's state.
     Conditions,
@@ -33,6 +34,7 @@ pub(super) enum Request {
         tile: Tile,
         #[serde(with = "ClassDef")]
         class: Class,
+        coverage: Coverage,
     },
     /// Makes a batch ready; its page table and lengths follow as a frame of numbers. It takes the place of the one before.
     Load(BatchHead),

@@ -22,13 +22,13 @@ pub fn serve(bench: &mut dyn Bench, input: &mut dyn Read, output: &mut dyn Write
             }
             Request::Describe => Answer::Described(Box::new(Description::of(bench))),
             Request::Resources { tile, class } => Answer::Resources(bench.resources(&tile, &class)),
-            Request::Prepare { tiles, class } => {
+            Request::Prepare { tiles, class, coverage } => {
                 let tiles: Vec<Tile> = tiles.into_iter().map(|tile| tile.0).collect();
-                bench.prepare(&tiles, &class);
+                bench.prepare(&tiles, &class, coverage);
                 Answer::Prepared
             }
             Request::Conditions => Answer::Conditions(bench.conditions()),
-            Request::Verify { tile, class } => match bench.verify(&tile, &class) {
+            Request::Verify { tile, class, coverage } => match bench.verify(&tile, &class, coverage) {
                 Ok(error) => Answer::Verified(error),
                 Err(failure) => Answer::Failed(failure),
             },

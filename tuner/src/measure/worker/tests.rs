@@ -5,10 +5,10 @@ use super::connection::{Process, Started};
 use super::serve::serve;
 use super::wire::BenchErrorRecord;
 use crate::interrupt::Interrupt;
-use crate::measure::{Bench, BenchError, Failure, Loaded, PlanId, verify_space};
+use crate::measure::{Bench, BenchError, Coverage, Failure, Loaded, PlanId, verify_space};
 use crate::progress::Progress;
 use crate::store::{DeviceRecord, Resources, RunFolder, Start, Status, test_data};
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -113,7 +113,7 @@ impl Bench for FakeBench {
         Resources { registers: Some(u32::from(tile.n)), ..Resources::default() }
     }
 
-    fn verify(&mut self, tile: &Tile, class: &Class) -> Result<f64, Failure> {
+    fn verify(&mut self, tile: &Tile, class: &Class, _: Coverage) -> Result<f64, Failure> {
         // One class is enough to wait for.
         if (*tile, *class == CLASS) == (HANGS, false) { Ok(0.0) } else { self.run(*tile) }
     }
@@ -230,7 +230,10 @@ fn everything_that_a_bench_says_survives_the_trip() {
     assert_eq!(bench.limit_method(), direct.limit_method());
     assert_eq!(bench.warnings(), direct.warnings());
     for tile in [GOOD, WRONG] {
-        assert_eq!(bench.verify(&tile, &CLASS), direct.verify(&tile, &CLASS));
+        assert_eq!(
+            bench.verify(&tile, &CLASS, Coverage::Plain),
+            direct.verify(&tile, &CLASS, Coverage::Plain)
+        );
         assert_eq!(bench.resources(&tile, &CLASS), direct.resources(&tile, &CLASS));
     }
     let (good, large) = (batch("good"), batch("too large"));
@@ -271,15 +274,15 @@ fn errors_survive_the_trip() {
 fn a_variant_that_hangs_or_dies_is_told_and_the_next_is_verified() {
     let (mut bench, _) = worker(9);
     let begin = Instant::now();
-    let hung = bench.verify(&HANGS, &CLASS).unwrap_err();
+    let hung = bench.verify(&HANGS, &CLASS, Coverage::Plain).unwrap_err();
     assert_eq!(hung.status, Status::Timeout);
     assert_eq!(hung.message, "did not end in 0.5 s; the process was stopped");
     assert!(begin.elapsed() < Duration::from_secs(2));
-    assert!(bench.verify(&GOOD, &CLASS).is_ok());
-    let died = bench.verify(&DIES, &CLASS).unwrap_err();
+    assert!(bench.verify(&GOOD, &CLASS, Coverage::Plain).is_ok());
+    let died = bench.verify(&DIES, &CLASS, Coverage::Plain).unwrap_err();
     assert_eq!(died.status, Status::Runtime);
     assert_eq!(died.message, "the process died: signal 11 (SIGSEGV)");
-    assert!(bench.verify(&GOOD, &CLASS).is_ok());
+    assert!(bench.verify(&GOOD, &CLASS, Coverage::Plain).is_ok());
     assert_eq!(bench.facts()[0].1, "1", "what the first process said is kept");
     assert_eq!(bench.defect(), None);
 }
@@ -316,11 +319,11 @@ fn a_batch_is_loaded_again_and_only_what_is_sampled_is_planned_again() {
 #[test]
 fn after_a_failure_at_run_time_another_process_is_trusted() {
     let (mut bench, log) = worker(9);
-    let failed = bench.verify(&FAILS, &CLASS).unwrap_err();
+    let failed = bench.verify(&FAILS, &CLASS, Coverage::Plain).unwrap_err();
     assert_eq!(failed, Failure { status: Status::Runtime, message: "illegal address".to_owned() });
     bench.load(&batch("good")).unwrap();
     assert_eq!(*log.lock().unwrap(), ["2: load"]);
-    assert_eq!(bench.verify(&WRONG, &CLASS).unwrap_err().status, Status::Correctness);
+    assert_eq!(bench.verify(&WRONG, &CLASS, Coverage::Plain).unwrap_err().status, Status::Correctness);
     bench.load(&batch("good")).unwrap();
     assert_eq!(log.lock().unwrap()[1], "2: load", "a wrong result breaks nothing");
 }
@@ -328,9 +331,9 @@ fn after_a_failure_at_run_time_another_process_is_trusted() {
 #[test]
 fn a_worker_that_cannot_start_again_is_given_up() {
     let (mut bench, _) = worker(1);
-    bench.verify(&DIES, &CLASS).unwrap_err();
+    bench.verify(&DIES, &CLASS, Coverage::Plain).unwrap_err();
     assert_eq!(bench.defect(), None, "nobody has tried yet");
-    let failure = bench.verify(&GOOD, &CLASS).unwrap_err();
+    let failure = bench.verify(&GOOD, &CLASS, Coverage::Plain).unwrap_err();
     assert!(failure.message.contains("the device is gone"), "{}", failure.message);
     let defect = bench.defect().unwrap();
     assert_eq!(bench.load(&batch("good")).err(), Some(defect));
@@ -356,7 +359,7 @@ fn a_run_ends_where_no_worker_can_be_had_and_blames_no_variant() {
     let mut run = RunFolder::open(folder.path(), test_data::provenance(), Start::Fresh).unwrap();
     let space = Space::of(Backend::Cpu);
     let error =
-        verify_space(&mut bench, &space, &BTreeSet::new(), &mut run, Progress::Silent, &Interrupt::default())
+        verify_space(&mut bench, &space, &BTreeMap::new(), &mut run, Progress::Silent, &Interrupt::default())
             .unwrap_err();
     assert!(error.to_string().contains("the device is gone"), "{error}");
     // The class in which the device was lost is verified again by whoever goes on.
@@ -371,7 +374,7 @@ fn a_variant_that_hangs_is_recorded_as_such_and_the_space_is_verified() {
     let mut run = RunFolder::open(folder.path(), test_data::provenance(), Start::Fresh).unwrap();
     let space = Space::of(Backend::Cpu);
     let verified =
-        verify_space(&mut bench, &space, &BTreeSet::new(), &mut run, Progress::Silent, &Interrupt::default());
+        verify_space(&mut bench, &space, &BTreeMap::new(), &mut run, Progress::Silent, &Interrupt::default());
     let verified = verified.unwrap().unwrap();
     let rows = run.rows();
     assert_eq!(rows.len(), Class::all(Backend::Cpu).count() * space.tiles().len());
