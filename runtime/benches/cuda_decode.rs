@@ -90,7 +90,7 @@ fn main() -> Outcome<()> {
                     samples.push(timer.time_us(&stream, || graph.launch(&stream))?);
                 }
                 samples.sort_by(f64::total_cmp);
-                rows.push((samples[SAMPLES / 2], *tile, compiled.clone(), on_device.error(&batch)?));
+                rows.push((samples[SAMPLES / 2], *tile, compiled.clone(), on_device.error(&batch, &stream)?));
             }
             rows.sort_by(|a, b| a.0.total_cmp(&b.0));
             for (us, tile, compiled, error) in rows.iter().take(options.best) {
@@ -275,10 +275,10 @@ impl OnDevice {
     }
 
     /// Relative error of some requests; the output is poisoned afterwards.
-    fn error(&self, batch: &Batch) -> Outcome<f64> {
+    fn error(&self, batch: &Batch, stream: &cudarc::driver::CudaStream) -> Outcome<f64> {
         let vector = (batch.geometry.q_heads * batch.geometry.head_dim) as usize;
         let mut output = vec![f16::NAN; batch.query.len()];
-        self.output.read(0, &mut output)?;
+        self.output.read(0, &mut output, stream)?;
         let requests = batch.seq_lens.len();
         let (mut difference, mut norm) = (0.0, 0.0);
         for request in (0..CHECKED).map(|i| i * (requests - 1) / (CHECKED - 1).max(1)) {

@@ -246,6 +246,7 @@ fn memory_is_written_read_and_repeated() {
     let memory = DeviceMemory::new(device.context(), 1000).unwrap();
     memory.repeat(&[1u8, 2, 3]).unwrap();
     let mut read = [0u8; 1000];
-    memory.read(0, &mut read).unwrap();
+    let stream = device.context().new_stream().unwrap();
+    memory.read(0, &mut read, &stream).unwrap();
     assert!(read.iter().enumerate().all(|(i, &byte)| usize::from(byte) == i % 3 + 1));
 }

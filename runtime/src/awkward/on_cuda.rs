@@ -154,7 +154,7 @@ impl CudaCase {
         let plan = Plan::build(geometry, &table, &self.case.options, |_| *tile)?;
         let mut uploaded = DevicePlan::new(backend.device());
         uploaded.upload(&plan, stream)?;
-        uploaded.set_lengths(&self.case.seq_lens)?;
+        uploaded.set_lengths(&self.case.seq_lens, stream)?;
         let workspace = DeviceMemory::new(backend.device().context(), uploaded.workspace_bytes())?;
         self.plans.insert(tile.m, (uploaded, workspace));
         let outcome = self.execute(backend, stream, tile.m, self.options());
@@ -197,17 +197,17 @@ impl CudaCase {
             backend.decode_raw(stream.cu_stream(), uploaded, &args)?;
         }
         let output = match geometry.dtype {
-            Dtype::Bf16 => self.read::<half::bf16>()?,
-            _ => self.read::<half::f16>()?,
+            Dtype::Bf16 => self.read::<half::bf16>(stream)?,
+            _ => self.read::<half::f16>(stream)?,
         };
         let mut lse = vec![0.0f32; self.lse.bytes() / 4];
-        self.lse.read(0, &mut lse)?;
+        self.lse.read(0, &mut lse, stream)?;
         Ok((output, lse.into_iter().map(f64::from).collect()))
     }
 
-    fn read<E: CudaElement + Element>(&self) -> Result<Vec<f64>, CudaError> {
+    fn read<E: CudaElement + Element>(&self, stream: &CudaStream) -> Result<Vec<f64>, CudaError> {
         let mut output = vec![E::from_f32(0.0); self.output.bytes() / size_of::<E>()];
-        self.output.read(0, &mut output)?;
+        self.output.read(0, &mut output, stream)?;
         Ok(output.iter().map(|x| f64::from(x.to_f32())).collect())
     }
 

@@ -103,16 +103,16 @@ impl DevicePlan {
         }
     }
 
-    /// Writes the lengths of the requests, when the device is done with what was queued before.
+    /// Writes the lengths of the requests, when the stream has done what was queued before.
     ///
     /// # Errors
     /// The driver's.
     ///
     /// # Panics
     /// If there are more lengths than requests.
-    pub fn set_lengths(&self, lengths: &[u32]) -> Result<(), CudaError> {
+    pub fn set_lengths(&self, lengths: &[u32], stream: &CudaStream) -> Result<(), CudaError> {
         assert!(lengths.len() <= self.batch(), "a length a request");
-        self.context.synchronize().map_err(CudaError::driver("cannot wait for the device"))?;
+        stream.synchronize().map_err(CudaError::driver("cannot wait for the stream"))?;
         match &self.memory {
             Some(memory) => memory.write((self.lengths() - memory.address()) as usize, lengths),
             None => Ok(()),

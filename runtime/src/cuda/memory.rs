@@ -3,7 +3,7 @@
 
 use super::CudaError;
 use cudarc::driver::sys::{CUdeviceptr, CUstream};
-use cudarc::driver::{CudaContext, CudaStream, result};
+use cudarc::driver::{CudaContext, CudaStream, DriverError, result};
 use std::sync::Arc;
 
 /// Memory of a device, taken with a plain allocation. cudarc's own slices record events on every use, which a captured graph and raw
@@ -55,7 +55,8 @@ impl DeviceMemory {
         let fail = || CudaError::driver("cannot copy to the device");
         self.context.bind_to_thread().map_err(fail())?;
         // SAFETY: the range lies inside the allocation, and the call returns when the source was read.
-        unsafe { result::memcpy_htod_sync(self.address + offset as u64, from) }.map_err(fail())
+        unsafe { result::memcpy_htod_sync(self.address + offset as u64, from) }.map_err(fail())?;
+        arrived().map_err(fail())
     }
 
     /// Fills all of it with copies of a block. Copies on the device double what is there, so large memory is filled at its own speed.
@@ -74,22 +75,26 @@ impl DeviceMemory {
                 .map_err(fail())?;
             filled += more;
         }
-        Ok(())
+        arrived().map_err(fail())
     }
 
-    /// Copies to the host, beginning at byte `offset`, when all work of the device is done.
+    /// Copies to the host, beginning at byte `offset`, when the stream has done what was queued before. Only that stream is waited for:
+    /// waiting for the whole device would break captures on others.
     ///
     /// # Errors
     /// The driver's; an error of a kernel that ran before shows here.
     ///
     /// # Panics
     /// If the slice reaches beyond the memory.
-    pub fn read<T: Copy>(&self, offset: usize, to: &mut [T]) -> Result<(), CudaError> {
+    pub fn read<T: Copy>(&self, offset: usize, to: &mut [T], stream: &CudaStream) -> Result<(), CudaError> {
         assert!(offset + size_of_val(to) <= self.bytes, "a copy stays inside its memory");
         let fail = || CudaError::driver("cannot copy from the device");
-        self.context.synchronize().map_err(fail())?;
-        // SAFETY: the range lies inside the allocation; any bytes are a valid plain number of the callers' types.
-        unsafe { result::memcpy_dtoh_sync(to, self.address + offset as u64) }.map_err(fail())
+        self.context.bind_to_thread().map_err(fail())?;
+        // SAFETY: the range lies inside the allocation; any bytes are a valid plain number of the callers' types; the slice is borrowed until
+        // the copy is done.
+        unsafe { result::memcpy_dtoh_async(to, self.address + offset as u64, stream.cu_stream()) }
+            .map_err(fail())?;
+        stream.synchronize().map_err(fail())
     }
 
     /// Sets every byte.
@@ -113,6 +118,13 @@ impl Drop for DeviceMemory {
             let _ = unsafe { result::free_sync(self.address) };
         }
     }
+}
+
+/// Waits for the copies of calls without a stream: they may return when the source was read, before the target is there, and other
+/// streams do not wait for them.
+fn arrived() -> Result<(), DriverError> {
+    // SAFETY: the null stream always exists.
+    unsafe { result::stream::synchronize(std::ptr::null_mut()) }
 }
 
 /// Page-locked host memory of u32: copies from it run on their own.

@@ -209,7 +209,7 @@ fn latency(
         // SAFETY: the chain's words are indices inside of it, and the kernel writes two u64.
         unsafe { kernel.launch(1, stream.cu_stream(), &mut parameters)? };
         let mut found = [0u64; 2];
-        result.read(0, &mut found)?;
+        result.read(0, &mut found, stream)?;
         best = best.min(found[0]);
     }
     Ok((best / u64::from(hops)) as u32)
