@@ -1,19 +1,19 @@
 //! Tile selector of AMD EPYC x 2 threads (cpu, x86_64-avx2). Written by `tilewright emit`; do not edit.
 //!
-//! - limits: threads 2, first-level cache 32 KB, second-level cache 512 KB, last-level cache 32768 KB, read bandwidth 31.6 GB/s, multiply-add peak 190 GFLOP/s, launch floor 12.9 us
+//! - limits: threads 2, first-level cache 32 KB, second-level cache 512 KB, last-level cache 32768 KB, read bandwidth 32.1 GB/s, multiply-add peak 184 GFLOP/s, launch floor 17.0 us
 //! - versions: tilewright 0.1.0, system Linux (Debian GNU/Linux 12), kernel 6.18.44-fc-v595
-//! - kernel d0b6d21b5da8a869, space 1be1cd6237d9cdb1, selector 0dab06f7f36b2d75
-//! - scenarios: packs-gqa4 e00f37b3fe28c772, packs-one-head 59fb2bbcb994af58, packs-mha e6880265f5add95f, packs-many-heads 19f6b600d1b2cd48, packs-gqa8 925b60ead283b122, packs-head-dims c51d80bf7a52c230, packs-dtypes c62e3a21e39a205c, packs-page-sizes cf278639106a4e81, pat-fig9 1ba6876e7c4febed, mix-roots 75b6c576d07c3924, mix-deep 97f29801e829959f, mix-lengths 8076eb100f635204, batch-of-one aef7197c3a141d74, conversation d7bf907c0ff5444c
-//! - measured: 2026-11-21T06:53:34Z by `tilewright tune`
-//! - counts: 82 workloads, 96 tiles, 7872 measurements, 30904 samples
+//! - kernel 4dc6bbb918189e86, space 1be1cd6237d9cdb1, selector 5c8ceaf8fc59abe3
+//! - scenarios: packs-dtypes c62e3a21e39a205c, packs-gqa4 e00f37b3fe28c772, packs-gqa8 925b60ead283b122, packs-head-dims c51d80bf7a52c230, packs-many-heads 19f6b600d1b2cd48, packs-mha e6880265f5add95f, packs-one-head 59fb2bbcb994af58, packs-page-sizes cf278639106a4e81, pat-fig9 1ba6876e7c4febed, mix-roots 75b6c576d07c3924, mix-deep 97f29801e829959f, mix-lengths 8076eb100f635204, batch-of-one aef7197c3a141d74, conversation d7bf907c0ff5444c
+//! - measured: 2026-11-21T09:04:35Z by `tilewright tune --device cpu --discard`
+//! - counts: 82 workloads, 96 tiles, 7872 measurements, 31685 samples
 //! - fit: portfolio 8, depth 4, leaves 12, ties below 3.0 %; no tree of this depth over this portfolio has less mean regret (proven)
-//! - regret on pack shapes not fitted, selector: mean 12.52 %, p95 66.97 %, worst 120.68 %
-//! - regret on pack shapes not fitted, best single tile: mean 13.66 %, p95 33.99 %, worst 73.34 %
-//! - regret on pack shapes not fitted, PAT's rules: mean 28.74 %, p95 115.67 %, worst 146.23 %
-//! - regret on pack shapes not fitted, portfolio's oracle: mean 3.52 %, p95 14.44 %, worst 33.26 %
-//! - regret on whole batches, selector: mean 3.85 %, p95 11.32 %, worst 38.88 % of 94
-//! - regret on whole batches, best single tile (m64n128w1s1): mean 4.05 %, p95 14.66 %, worst 57.85 % of 94
-//! - regret on whole batches, PAT's rules: mean 4.45 %, p95 14.26 %, worst 60.71 % of 94
+//! - regret on pack shapes not fitted, selector: mean 10.09 %, p95 35.00 %, worst 75.88 %
+//! - regret on pack shapes not fitted, best single tile: mean 13.84 %, p95 30.97 %, worst 68.05 %
+//! - regret on pack shapes not fitted, PAT's rules: mean 27.52 %, p95 87.03 %, worst 255.97 %
+//! - regret on pack shapes not fitted, portfolio's oracle: mean 1.63 %, p95 5.92 %, worst 14.38 %
+//! - regret on whole batches, selector: mean 2.35 %, p95 12.83 %, worst 19.78 % of 94
+//! - regret on whole batches, best single tile (m64n128w1s1): mean 2.36 %, p95 9.18 %, worst 38.85 % of 94
+//! - regret on whole batches, PAT's rules: mean 3.05 %, p95 8.55 %, worst 36.62 % of 94
 
 use crate::{Backend, Device, Domain, PackShape, Selector, Tile, first_feasible};
 
@@ -30,16 +30,16 @@ pub(super) static SELECTOR: Selector = Selector {
 /// The tiles that the tree chooses from.
 #[rustfmt::skip]
 static PORTFOLIO: [Tile; 5] = [
-    Tile { m: 4, n: 16, warps: 1, stages: 2 },
-    Tile { m: 16, n: 64, warps: 2, stages: 2 },
-    Tile { m: 64, n: 16, warps: 1, stages: 2 },
-    Tile { m: 64, n: 32, warps: 2, stages: 2 },
+    Tile { m: 4, n: 32, warps: 2, stages: 1 },
+    Tile { m: 64, n: 64, warps: 2, stages: 1 },
+    Tile { m: 64, n: 64, warps: 2, stages: 2 },
     Tile { m: 64, n: 128, warps: 1, stages: 1 },
+    Tile { m: 64, n: 128, warps: 1, stages: 2 },
 ];
 
 /// Runs every supported shape; the choice outside of the domain.
 #[rustfmt::skip]
-const SAFE_DEFAULT: Tile = Tile { m: 64, n: 32, warps: 2, stages: 2 };
+const SAFE_DEFAULT: Tile = Tile { m: 64, n: 64, warps: 2, stages: 1 };
 
 /// The shapes that were measured.
 #[rustfmt::skip]
@@ -77,35 +77,27 @@ const fn feasible(shape: &PackShape) -> u32 {
 
 /// The tree: indices into the portfolio, the preferred one first.
 const fn ranked(shape: &PackShape) -> &'static [u8] {
-    if shape.rows <= 4 {
-        if shape.kv_heads <= 4 {
-            if shape.kv_len <= 64 {
-                // m64n16w1s2: 5 workloads, mean regret 5.16 %
-                &[2]
+    if shape.kv_heads <= 1 {
+        if shape.packs <= 1 {
+            if shape.rows <= 4 {
+                // m4n32w2s1: 4 workloads, mean regret 1.55 %
+                &[0]
             } else {
-                // m16n64w2s2: 19 workloads, mean regret 3.62 %
+                // m64n64w2s1: 5 workloads, mean regret 5.84 %
                 &[1]
             }
-        } else if shape.rows <= 2 {
-            if shape.kv_len <= 64 {
-                // m64n16w1s2: 6 workloads, mean regret 0.59 %
-                &[2]
-            } else {
-                // m64n32w2s2: 6 workloads, mean regret 0.02 %
-                &[3]
-            }
         } else {
-            // m4n16w1s2: 7 workloads, mean regret 3.95 %
-            &[0]
+            // m64n128w1s1: 6 workloads, mean regret 6.57 %
+            &[3]
         }
-    } else if shape.items <= 1 {
-        // m64n32w2s2: 5 workloads, mean regret 17.51 %
+    } else if shape.kv_len <= 64 {
+        // m64n128w1s1: 23 workloads, mean regret 3.00 %
         &[3]
     } else if shape.rows <= 16 {
-        // m64n16w1s2: 14 workloads, mean regret 1.98 %
+        // m64n64w2s2: 30 workloads, mean regret 2.87 %
         &[2]
     } else {
-        // m64n128w1s1: 20 workloads, mean regret 1.05 %
+        // m64n128w1s2: 14 workloads, mean regret 0.30 %
         &[4]
     }
 }
