@@ -49,17 +49,25 @@ pub struct Forest {
 impl Forest {
     /// Finds the prefix trees of a page table.
     pub fn build(table: &PageTable<'_>) -> Self {
-        let order =
-            (0..table.batch() as u32).filter(|&request| !table.pages(request as usize).is_empty()).collect();
-        let mut forest = Self { nodes: Vec::new(), order };
-        forest.push_siblings(table, None, 0..forest.order.len() as u32, 0);
+        let mut forest = Self::default();
+        forest.rebuild(table, &mut Vec::new());
+        forest
+    }
+
+    /// Becomes the forest of another page table, in the same memory.
+    pub(crate) fn rebuild(&mut self, table: &PageTable<'_>, keys: &mut Vec<(i32, u32)>) {
+        self.nodes.clear();
+        self.order.clear();
+        let with_tokens =
+            (0..table.batch() as u32).filter(|&request| !table.pages(request as usize).is_empty());
+        self.order.extend(with_tokens);
+        self.push_siblings(table, None, 0..self.order.len() as u32, 0, keys);
         // Children are appended behind, so that this walks the trees breadth first.
         let mut next = 0;
-        while next < forest.nodes.len() {
-            forest.extend(table, next as u32);
+        while next < self.nodes.len() {
+            self.extend(table, next as u32, keys);
             next += 1;
         }
-        forest
     }
 
     /// The nodes, parents before children.
@@ -89,12 +97,16 @@ impl Forest {
         parent: Option<u32>,
         requests: Range<u32>,
         column: u32,
+        keys: &mut Vec<(i32, u32)>,
     ) {
-        let page = |request: u32| table.pages(request as usize)[column as usize];
         let group = &mut self.order[requests.start as usize..requests.end as usize];
-        group.sort_unstable_by_key(|&request| (page(request), request));
+        // The pages lie a row of the table apart: each is fetched once, not at every comparison.
+        keys.clear();
+        keys.extend(group.iter().map(|&request| (table.pages(request as usize)[column as usize], request)));
+        keys.sort_unstable();
+        group.iter_mut().zip(keys.iter()).for_each(|(place, (_, request))| *place = *request);
         let mut start = requests.start;
-        for run in group.chunk_by(|&a, &b| page(a) == page(b)) {
+        for run in keys.chunk_by(|(a, _), (b, _)| a == b) {
             let end = start + run.len() as u32;
             self.nodes.push(Node {
                 parent,
@@ -108,7 +120,7 @@ impl Forest {
     }
 
     /// Gives a node its pages, and its children.
-    fn extend(&mut self, table: &PageTable<'_>, node: u32) {
+    fn extend(&mut self, table: &PageTable<'_>, node: u32, keys: &mut Vec<(i32, u32)>) {
         let Node { columns, requests, .. } = self.nodes[node as usize].clone();
         let range = requests.start as usize..requests.end as usize;
         let members = &mut self.order[range];
@@ -120,10 +132,13 @@ impl Forest {
         };
         let end = members.iter().map(|&request| common(request)).min().unwrap_or(0) as u32;
         let goes_on = |request: u32| table.pages(request as usize).len() > end as usize;
-        members.sort_by_key(|&request| goes_on(request));
-        let ending = members.iter().take_while(|&&request| !goes_on(request)).count() as u32;
+        let ending = members.iter().filter(|&&request| !goes_on(request)).count() as u32;
+        if ending > 0 && (ending as usize) < members.len() {
+            // By the request's number too, as it was, so that no memory is needed to keep the order.
+            members.sort_unstable_by_key(|&request| (goes_on(request), request));
+        }
         let children = self.nodes.len() as u32;
-        self.push_siblings(table, Some(node), requests.start + ending..requests.end, end);
+        self.push_siblings(table, Some(node), requests.start + ending..requests.end, end, keys);
         let children = children..self.nodes.len() as u32;
         let this = &mut self.nodes[node as usize];
         this.columns.end = end;

@@ -36,6 +36,7 @@ mod kv_strides;
 mod packing;
 mod page_table;
 mod plan;
+mod planner;
 pub mod reference;
 
 pub use decoder::{DecodeError, Decoder};
@@ -47,3 +48,4 @@ pub use page_table::PageTable;
 pub use plan::{
     DIRECT, MergeItem, Plan, PlanOptions, PlannedPack, SHORTEST_PART, Split, TileGroup, WorkItem,
 };
+pub use planner::Planner;

@@ -36,23 +36,36 @@ impl Packs {
     /// Packs a forest.
     pub fn build(forest: &Forest, table: &PageTable<'_>, packing: Packing) -> Self {
         let mut packs = Self::default();
+        packs.rebuild(forest, table, packing, &mut Vec::new());
+        packs
+    }
+
+    /// Becomes the packs of another forest, in the same memory.
+    pub(crate) fn rebuild(
+        &mut self,
+        forest: &Forest,
+        table: &PageTable<'_>,
+        packing: Packing,
+        stack: &mut Vec<(u32, u32)>,
+    ) {
+        self.packs.clear();
+        self.requests.clear();
         match packing {
-            Packing::Pat => packs.tree_heuristic(forest, table.page_size()),
+            Packing::Pat => self.tree_heuristic(forest, table.page_size(), stack),
             Packing::PerNode => {
                 for node in forest.nodes() {
-                    packs.push(forest.requests(node).iter().copied(), node.columns.clone());
+                    self.push(forest.requests(node).iter().copied(), node.columns.clone());
                 }
             }
             Packing::PerRequest => {
                 for request in 0..table.batch() {
                     let pages = table.pages(request).len() as u32;
                     if pages > 0 {
-                        packs.push(std::iter::once(request as u32), 0..pages);
+                        self.push(std::iter::once(request as u32), 0..pages);
                     }
                 }
             }
         }
-        packs
     }
 
     /// The packs.
@@ -80,9 +93,10 @@ impl Packs {
     }
 
     /// PAT, Algorithm 1. Sizes are requests and lengths tokens, as there; a node's length is that of its own pages.
-    fn tree_heuristic(&mut self, forest: &Forest, page_size: u32) {
+    fn tree_heuristic(&mut self, forest: &Forest, page_size: u32, stack: &mut Vec<(u32, u32)>) {
         // A node, and the first column that it takes along from its ancestors.
-        let mut stack: Vec<(u32, u32)> = forest.roots().map(|root| (root, 0)).collect();
+        stack.clear();
+        stack.extend(forest.roots().map(|root| (root, 0)));
         stack.reverse();
         while let Some((index, start)) = stack.pop() {
             let node = &forest.nodes()[index as usize];

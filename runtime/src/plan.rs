@@ -1,8 +1,9 @@
 //! The plan of a decode step: every work item, grouped by tile, and what has to be merged. Flat, plain data.
 
-use crate::{Forest, Packing, Packs, PageTable, PlanError};
+use crate::{Packing, Packs, PageTable, PlanError, Planner};
+use std::cmp::Reverse;
 use std::ops::Range;
-use tilewright_heuristics::{Geometry, PackShape, Tile};
+use tilewright_heuristics::{Dtype, Geometry, PackShape, Tile};
 
 /// How long packs are cut along the KV.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -93,6 +94,22 @@ pub struct PlannedPack {
     pub tile: Tile,
 }
 
+/// A part of a pack: its index, its first token, and one past its last.
+type Part = (u32, u32, u32);
+
+/// A part in the order of its items: tile, work of an item, index among the parts, rows, where its destinations begin.
+type OrderedPart = (Tile, Reverse<u64>, u32, u32, u32);
+
+/// Memory that planning needs and no plan keeps.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Scratch {
+    pub(crate) keys: Vec<(i32, u32)>,
+    pub(crate) stack: Vec<(u32, u32)>,
+    parts: Vec<Part>,
+    next: Vec<u32>,
+    order: Vec<OrderedPart>,
+}
+
 /// All work items of a batch, grouped by tile, and the merge list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
@@ -108,6 +125,24 @@ pub struct Plan {
     partials: u32,
 }
 
+impl Default for Plan {
+    /// The plan of an empty batch.
+    fn default() -> Self {
+        Self {
+            geometry: Geometry { q_heads: 1, kv_heads: 1, head_dim: 64, page_size: 1, dtype: Dtype::F16 },
+            seq_lens: Vec::new(),
+            packs: Vec::new(),
+            requests: Vec::new(),
+            pages: Vec::new(),
+            items: Vec::new(),
+            groups: Vec::new(),
+            slots: Vec::new(),
+            merges: Vec::new(),
+            partials: 0,
+        }
+    }
+}
+
 impl Plan {
     /// Plans a batch: forest, packs, a tile for each, splits, work items, merge list. `select` is asked once a pack.
     ///
@@ -117,37 +152,39 @@ impl Plan {
         geometry: &Geometry,
         table: &PageTable<'_>,
         options: &PlanOptions,
-        mut select: impl FnMut(&PackShape) -> Tile,
+        select: impl FnMut(&PackShape) -> Tile,
     ) -> Result<Self, PlanError> {
-        geometry.validate()?;
-        if table.page_size() != geometry.page_size {
-            return Err(PlanError::PageSize { table: table.page_size(), geometry: geometry.page_size });
-        }
-        let forest = Forest::build(table);
-        let packs = Packs::build(&forest, table, options.packing);
-        let mut plan = Self {
-            geometry: *geometry,
-            seq_lens: table.seq_lens().to_vec(),
-            packs: Vec::with_capacity(packs.packs().len()),
-            requests: packs.requests().to_vec(),
-            pages: Vec::new(),
-            items: Vec::new(),
-            groups: Vec::new(),
-            slots: Vec::new(),
-            merges: Vec::new(),
-            partials: 0,
-        };
+        let mut planner = Planner::new(*options);
+        planner.plan(geometry, table, select)?;
+        Ok(planner.into_plan())
+    }
+
+    /// Becomes the plan of other packs, in the same memory.
+    pub(crate) fn rebuild(
+        &mut self,
+        geometry: &Geometry,
+        table: &PageTable<'_>,
+        packs: &Packs,
+        split: Split,
+        mut select: impl FnMut(&PackShape) -> Tile,
+        scratch: &mut Scratch,
+    ) -> Result<(), PlanError> {
+        self.geometry = *geometry;
+        refill(&mut self.seq_lens, table.seq_lens());
+        refill(&mut self.requests, packs.requests());
+        self.packs.clear();
+        self.pages.clear();
         let count = count(packs.packs().len(), "packs")?;
+        self.packs.reserve(packs.packs().len());
         for pack in packs.packs() {
             let requests = packs.requests_of(pack);
             let planned =
-                plan.place(table, requests, pack.requests.clone(), pack.columns.clone(), count, &mut select)?;
-            plan.packs.push(planned);
+                self.place(table, requests, pack.requests.clone(), pack.columns.clone(), count, &mut select)?;
+            self.packs.push(planned);
         }
-        let parts = plan.split(options.split);
-        plan.assign_partials(&parts)?;
-        plan.emit_items(&parts)?;
-        Ok(plan)
+        self.split(split, &mut scratch.parts);
+        self.assign_partials(scratch)?;
+        self.emit_items(scratch)
     }
 
     /// The layout that it was made for.
@@ -229,8 +266,8 @@ impl Plan {
         Ok(PlannedPack { requests, pages: pages_begin..pages_end, kv_begin, kv_end, shape, tile })
     }
 
-    /// The KV ranges that each pack is cut into: (pack, first token, one past the last).
-    fn split(&self, split: Split) -> Vec<(u32, u32, u32)> {
+    /// The KV ranges that each pack is cut into.
+    fn split(&self, split: Split, parts: &mut Vec<Part>) {
         let page_size = u64::from(self.geometry.page_size);
         let length = |pack: &PlannedPack| u64::from(pack.kv_end - pack.kv_begin);
         let total: u64 = self.packs.iter().map(length).sum();
@@ -247,7 +284,7 @@ impl Plan {
                 all.div_ceil(u64::from(slots.max(1))).max(u64::from(SHORTEST_PART))
             }
         };
-        let mut parts = Vec::with_capacity(self.packs.len());
+        parts.clear();
         for (index, pack) in self.packs.iter().enumerate() {
             let pages = length(pack).div_ceil(page_size);
             let part_pages = pages.div_ceil(length(pack).div_ceil(limit).max(1)).max(1) * page_size;
@@ -258,24 +295,27 @@ impl Plan {
                 begin = end;
             }
         }
-        parts
     }
 
     /// Numbers the partials of each request in the order of the parts, and lists the requests that need a merge.
-    fn assign_partials(&mut self, parts: &[(u32, u32, u32)]) -> Result<(), PlanError> {
-        let mut counts = vec![0u32; self.batch()];
-        for &(pack, ..) in parts {
-            for request in self.members(pack) {
-                counts[*request as usize] += 1;
+    fn assign_partials(&mut self, scratch: &mut Scratch) -> Result<(), PlanError> {
+        // How many parts each request has, and then its next partial.
+        let Scratch { parts, next, .. } = scratch;
+        next.clear();
+        next.resize(self.batch(), 0);
+        for &(pack, ..) in parts.iter() {
+            for &request in self.members(pack) {
+                next[request as usize] += 1;
             }
         }
-        let mut next = vec![DIRECT; self.batch()];
+        self.merges.clear();
         let mut partials = 0u32;
-        for (request, &count) in counts.iter().enumerate() {
+        for (request, next) in next.iter_mut().enumerate() {
+            let count = std::mem::replace(next, partials);
             if count == 1 {
+                *next = DIRECT;
                 continue;
             }
-            next[request] = partials;
             let end = partials
                 .checked_add(count)
                 .filter(|&end| end < DIRECT)
@@ -287,18 +327,18 @@ impl Plan {
             });
             partials = end;
         }
-        let mut slots = Vec::with_capacity(parts.len());
-        for &(pack, ..) in parts {
-            for &request in self.members(pack) {
+        self.slots.clear();
+        for &(pack, ..) in parts.iter() {
+            let requests = &self.packs[pack as usize].requests;
+            for &request in &self.requests[requests.start as usize..requests.end as usize] {
                 let slot = &mut next[request as usize];
-                slots.push(*slot);
+                self.slots.push(*slot);
                 if *slot != DIRECT {
                     *slot += 1;
                 }
             }
         }
-        count(slots.len(), "destinations")?;
-        self.slots = slots;
+        count(self.slots.len(), "destinations")?;
         self.partials = partials;
         Ok(())
     }
@@ -308,40 +348,51 @@ impl Plan {
         &self.requests[requests.start as usize..requests.end as usize]
     }
 
-    fn emit_items(&mut self, parts: &[(u32, u32, u32)]) -> Result<(), PlanError> {
-        let mut items: Vec<(Tile, WorkItem)> = Vec::new();
-        let mut slots = 0;
-        for &(index, kv_begin, kv_end) in parts {
-            let pack = &self.packs[index as usize];
+    /// Lists the items of all parts: those of one tile together, long parts first, so that what is left for the end of the step is short.
+    fn emit_items(&mut self, scratch: &mut Scratch) -> Result<(), PlanError> {
+        let Scratch { parts, order, .. } = scratch;
+        order.clear();
+        self.items.clear();
+        self.groups.clear();
+        let (mut slots, mut items) = (0, 0u64);
+        for (index, &(pack, kv_begin, kv_end)) in parts.iter().enumerate() {
+            let pack = &self.packs[pack as usize];
             let requests = pack.requests.end - pack.requests.start;
             let rows = requests
                 .checked_mul(self.geometry.gqa_ratio())
                 .ok_or(PlanError::TooLarge("rows of a pack"))?;
             let m = u32::from(pack.tile.m.max(1));
-            for kv_head in 0..self.geometry.kv_heads {
-                for row_begin in (0..rows).step_by(m as usize) {
-                    let row_end = (row_begin + m).min(rows);
-                    items.push((
-                        pack.tile,
-                        WorkItem { pack: index, kv_head, row_begin, row_end, kv_begin, kv_end, slots },
-                    ));
-                }
-            }
+            items += u64::from(rows.div_ceil(m)) * u64::from(self.geometry.kv_heads);
+            let work = u64::from(rows.min(m)) * u64::from(kv_end - kv_begin);
+            // The index keeps the order of equal parts fixed.
+            order.push((pack.tile, Reverse(work), index as u32, rows, slots));
             slots += requests;
         }
-        count(items.len(), "work items")?;
-        // Long items first: what is left for the end of the step is short. The sort is stable, so the order is fixed.
-        let work = |item: &WorkItem| {
-            u64::from(item.row_end - item.row_begin) * u64::from(item.kv_end - item.kv_begin)
-        };
-        items.sort_by_key(|(tile, item)| (*tile, std::cmp::Reverse(work(item))));
-        for group in items.chunk_by(|a, b| a.0 == b.0) {
-            let begin = self.items.len() as u32;
-            self.items.extend(group.iter().map(|(_, item)| item));
-            self.groups.push(TileGroup { tile: group[0].0, items: begin..self.items.len() as u32 });
+        let items = usize::try_from(items).ok().filter(|&items| items < DIRECT as usize);
+        self.items.reserve(items.ok_or(PlanError::TooLarge("work items"))?);
+        order.sort_unstable();
+        for group in order.chunk_by(|a, b| a.0 == b.0) {
+            let (tile, begin) = (group[0].0, self.items.len() as u32);
+            let m = u32::from(tile.m.max(1));
+            for &(_, _, index, rows, slots) in group {
+                let (pack, kv_begin, kv_end) = parts[index as usize];
+                for kv_head in 0..self.geometry.kv_heads {
+                    for row_begin in (0..rows).step_by(m as usize) {
+                        let row_end = (row_begin + m).min(rows);
+                        let item = WorkItem { pack, kv_head, row_begin, row_end, kv_begin, kv_end, slots };
+                        self.items.push(item);
+                    }
+                }
+            }
+            self.groups.push(TileGroup { tile, items: begin..self.items.len() as u32 });
         }
         Ok(())
     }
+}
+
+fn refill<T: Copy>(memory: &mut Vec<T>, from: &[T]) {
+    memory.clear();
+    memory.extend_from_slice(from);
 }
 
 fn count(count: usize, what: &'static str) -> Result<u32, PlanError> {
@@ -352,7 +403,6 @@ fn count(count: usize, what: &'static str) -> Result<u32, PlanError> {
 mod tests {
     use super::*;
     use proptest::prelude::*;
-    use tilewright_heuristics::Dtype;
 
     fn geometry(page_size: u32) -> Geometry {
         Geometry { q_heads: 4, kv_heads: 2, head_dim: 64, page_size, dtype: Dtype::F32 }

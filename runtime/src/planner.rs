@@ -1,0 +1,88 @@
+//! Plans step after step in the same memory.
+
+use crate::plan::Scratch;
+use crate::{Forest, Packs, PageTable, Plan, PlanError, PlanOptions};
+use tilewright_heuristics::{Geometry, PackShape, Tile};
+
+/// Makes plans one after the other. Once it has seen the largest batch, making one allocates nothing.
+#[derive(Clone, Debug, Default)]
+pub struct Planner {
+    options: PlanOptions,
+    forest: Forest,
+    packs: Packs,
+    plan: Plan,
+    scratch: Scratch,
+}
+
+impl Planner {
+    /// A planner with these options.
+    pub fn new(options: PlanOptions) -> Self {
+        Self { options, ..Self::default() }
+    }
+
+    /// Plans a batch: forest, packs, a tile for each, splits, work items, merge list. `select` is asked once a pack.
+    ///
+    /// # Errors
+    /// A layout that makes no sense, or a batch beyond 32-bit counts. The plan before is lost then.
+    pub fn plan(
+        &mut self,
+        geometry: &Geometry,
+        table: &PageTable<'_>,
+        select: impl FnMut(&PackShape) -> Tile,
+    ) -> Result<&Plan, PlanError> {
+        geometry.validate()?;
+        if table.page_size() != geometry.page_size {
+            return Err(PlanError::PageSize { table: table.page_size(), geometry: geometry.page_size });
+        }
+        let Self { options, forest, packs, plan, scratch } = self;
+        forest.rebuild(table, &mut scratch.keys);
+        packs.rebuild(forest, table, options.packing, &mut scratch.stack);
+        plan.rebuild(geometry, table, packs, options.split, select, scratch)?;
+        Ok(plan)
+    }
+
+    /// The last plan that was made; one of an empty batch before the first.
+    pub const fn last(&self) -> &Plan {
+        &self.plan
+    }
+
+    /// The last plan, to keep.
+    pub(crate) fn into_plan(self) -> Plan {
+        self.plan
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Packing, Split};
+    use proptest::prelude::*;
+    use tilewright_heuristics::Dtype;
+
+    const GEOMETRY: Geometry =
+        Geometry { q_heads: 4, kv_heads: 2, head_dim: 64, page_size: 16, dtype: Dtype::F16 };
+
+    proptest! {
+        #[test]
+        fn a_plan_in_used_memory_is_the_plan_in_new_memory(
+            steps in prop::collection::vec(prop::collection::vec(prop::collection::vec(0i32..3, 0..7), 0..12), 1..5),
+            split in prop::sample::select(vec![Split::None, Split::Mean, Split::Fill { slots: 5 }]),
+            packing in prop::sample::select(vec![Packing::Pat, Packing::PerNode, Packing::PerRequest]),
+        ) {
+            let options = PlanOptions { packing, split };
+            let tile = |shape: &PackShape| Tile { m: if shape.rows > 4 { 16 } else { 4 }, n: 16, warps: 1, stages: 1 };
+            let mut planner = Planner::new(options);
+            for rows in steps {
+                let seq_lens: Vec<u32> = rows.iter().map(|row| (row.len() as u32 * 16).saturating_sub(3)).collect();
+                let max_pages = rows.iter().map(Vec::len).max().unwrap_or(0);
+                let entries: Vec<i32> = rows
+                    .iter()
+                    .flat_map(|row| row.iter().copied().chain(std::iter::repeat_n(-1, max_pages - row.len())))
+                    .collect();
+                let table = PageTable::new(&entries, max_pages, &seq_lens, 16).unwrap();
+                let again = planner.plan(&GEOMETRY, &table, tile).unwrap();
+                prop_assert_eq!(again, &Plan::build(&GEOMETRY, &table, &options, tile).unwrap());
+            }
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! A steady step allocates nothing: planning, and the image that goes up, in memory that has seen the largest batch.
+#![allow(unsafe_code)]
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use tilewright_heuristics::{Dtype, Geometry, PackShape, Tile};
+use tilewright_runtime::cuda::PlanImage;
+use tilewright_runtime::{PageTable, PlanOptions, Planner, Split};
+
+/// Counts what the current thread allocates.
+struct Counting;
+
+thread_local! {
+    static ALLOCATIONS: Cell<usize> = const { Cell::new(0) };
+}
+
+// SAFETY: everything is left to the system's allocator.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.with(|count| count.set(count.get() + 1));
+        // SAFETY: the caller's promises are passed on.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
+        // SAFETY: the caller's promises are passed on.
+        unsafe { System.dealloc(memory, layout) }
+    }
+
+    unsafe fn realloc(&self, memory: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        ALLOCATIONS.with(|count| count.set(count.get() + 1));
+        // SAFETY: the caller's promises are passed on.
+        unsafe { System.realloc(memory, layout, size) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+const GEOMETRY: Geometry =
+    Geometry { q_heads: 32, kv_heads: 8, head_dim: 128, page_size: 16, dtype: Dtype::F16 };
+const SHARED_PAGES: usize = 4;
+const MAX_PAGES: usize = 12;
+
+/// Requests of which each eight share pages, all of them the first two.
+fn rows(requests: usize) -> Vec<i32> {
+    let page = |request: usize, column: usize| match column {
+        0..2 => column,
+        2..SHARED_PAGES => 2 + request / 8 * 2 + column,
+        _ => 100_000 + request * MAX_PAGES + column,
+    };
+    (0..requests).flat_map(|request| (0..MAX_PAGES).map(move |column| page(request, column) as i32)).collect()
+}
+
+#[test]
+fn planning_batches_like_those_before_allocates_nothing() {
+    let select =
+        |shape: &PackShape| Tile { m: if shape.rows > 16 { 32 } else { 16 }, n: 64, warps: 2, stages: 2 };
+    let mut planner =
+        Planner::new(PlanOptions { split: Split::Fill { slots: 264 }, ..PlanOptions::default() });
+    let mut image = PlanImage::default();
+    let largest = 256;
+    let entries = rows(largest);
+    const STEPS: u32 = 50;
+    for step in 0..2 * STEPS {
+        // The second time round everything was seen once.
+        let (steady, step) = (step >= STEPS, step % STEPS);
+        let requests = largest - (step as usize * 7) % 100;
+        let seq_lens: Vec<u32> =
+            (0..requests as u32).map(|request| 120 + (request * 13 + step * 3) % 70).collect();
+        let table = PageTable::new(&entries[..requests * MAX_PAGES], MAX_PAGES, &seq_lens, 16).unwrap();
+        let before = ALLOCATIONS.with(Cell::get);
+        let plan = planner.plan(&GEOMETRY, &table, select).unwrap();
+        image.fill(plan);
+        let made = ALLOCATIONS.with(Cell::get) - before;
+        assert!(plan.packs().len() > requests, "prefixes are packs of their own");
+        assert!(!steady || made == 0, "step {step} allocated {made} times");
+        assert!(steady || step > 0 || made > 0, "the counter counts");
+    }
+}
