@@ -18,6 +18,36 @@ pub enum PlanError {
         /// Columns.
         max_pages: usize,
     },
+    /// Compressed rows have another number of beginnings than requests.
+    #[error("`indptr` has {found} entries, one a request and one more are {needed}")]
+    Rows {
+        /// Entries given.
+        found: usize,
+        /// Entries needed.
+        needed: usize,
+    },
+    /// A compressed row lies outside of the pages.
+    #[error("request {request}: its row is {begin}..{end} of `indices`, which has {entries} entries")]
+    Row {
+        /// The request.
+        request: usize,
+        /// Where its row begins.
+        begin: i32,
+        /// Where it ends.
+        end: i32,
+        /// Entries of all rows.
+        entries: usize,
+    },
+    /// A last page holds nothing, or more than a page.
+    #[error("request {request}: its last page holds {tokens} tokens, a page has 1 to {page_size}")]
+    LastPage {
+        /// The request.
+        request: usize,
+        /// Tokens said to be there.
+        tokens: i32,
+        /// Tokens of a page.
+        page_size: u32,
+    },
     /// A request has more tokens than its row has pages for.
     #[error(
         "request {request}: {seq_len} tokens need {needed} pages, its row of the page table has {max_pages}"

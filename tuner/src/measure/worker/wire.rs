@@ -215,6 +215,9 @@ fn kept<'de, D: Deserializer<'de>>(from: D) -> Result<Name, D::Error> {
 enum PlanErrorDef {
     Geometry(#[serde(with = "GeometryErrorDef")] GeometryError),
     TableSize { found: usize, batch: usize, max_pages: usize },
+    Rows { found: usize, needed: usize },
+    Row { request: usize, begin: i32, end: i32, entries: usize },
+    LastPage { request: usize, tokens: i32, page_size: u32 },
     TooLong { request: usize, seq_len: u32, needed: usize, max_pages: usize },
     NegativePage { request: usize, column: usize, page: i32 },
     TooLarge(#[serde(deserialize_with = "kept")] Name),
