@@ -339,6 +339,8 @@ impl Plan {
             }
         }
         count(self.slots.len(), "destinations")?;
+        // A merge counts its rows in 32 bits.
+        count(self.merges.len().saturating_mul(self.geometry.q_heads as usize), "rows to merge")?;
         self.partials = partials;
         Ok(())
     }

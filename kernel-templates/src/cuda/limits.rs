@@ -224,7 +224,11 @@ impl CudaLimits {
         let words = |name: &str| -> Vec<String> {
             name.split([' ', '-']).map(str::to_ascii_lowercase).filter(|word| word != "nvidia").collect()
         };
-        let given = words(driver_name);
+        let mut given = words(driver_name);
+        // `NVIDIA H100 80GB HBM3` is the SXM card: the PCIe one has other memory, and says PCIe.
+        if given.iter().any(|word| word == "hbm3") {
+            given.push("sxm".to_owned());
+        }
         let matches = |limits: &&CudaLimits| words(&limits.name).iter().all(|word| given.contains(word));
         Self::NAMED.iter().filter(matches).max_by_key(|limits| limits.name.len()).cloned()
     }
@@ -368,6 +372,7 @@ mod tests {
         assert_eq!(found("NVIDIA GeForce RTX 4090").as_deref(), Some("rtx-4090"));
         assert_eq!(found("NVIDIA A100-SXM4-80GB").as_deref(), Some("a100-80gb"));
         assert_eq!(found("NVIDIA H100 PCIe").as_deref(), Some("h100-pcie"));
+        assert_eq!(found("NVIDIA H100 80GB HBM3").as_deref(), Some("h100-sxm"));
         assert_eq!(found("NVIDIA T4"), None);
     }
 

@@ -3,7 +3,8 @@
 use crate::Class;
 use tilewright_heuristics::{Dtype, Tile};
 
-/// Options of the attention itself that are compiled into a kernel.
+/// Options of the attention itself. Tokens of a window, bound of the logits and sinks are given at each launch; whether they exist is
+/// compiled in.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct AttentionOptions {
     /// A row sees its last tokens only.
@@ -27,7 +28,6 @@ impl AttentionOptions {
     }
 }
 
-/// Tokens of a window, bound of the logits and sinks are given at each launch; whether they exist is compiled in.
 const SOURCES: [(&str, &str); 7] = [
     ("types.cuh", include_str!("../../cuda/types.cuh")),
     ("prelude.cuh", include_str!("../../cuda/prelude.cuh")),

@@ -1,14 +1,14 @@
 //! Awkward cases on the CUDA backend.
 
-use super::AwkwardCase;
+use super::{AwkwardCase, Layout};
 use crate::cpu::Element;
 use crate::cuda::{
     CudaBackend, CudaDevice, CudaElement, CudaError, DeviceMemory, DevicePlan, RawArgs, RowStrides,
 };
-use crate::{PageTable, Plan, PlanError};
+use crate::{PageTable, Plan, PlanError, PlanOptions};
 use cudarc::driver::CudaStream;
-use std::collections::BTreeMap;
-use tilewright_heuristics::{Dtype, Tile};
+use std::collections::HashMap;
+use tilewright_heuristics::{Dtype, Geometry, Tile};
 use tilewright_kernel_templates::cuda::AttentionOptions;
 
 /// Elements that do not fit 32 bits.
@@ -27,8 +27,8 @@ pub struct CudaCase {
     sinks: DeviceMemory,
     /// Pages before the case's first one.
     pages_before: i32,
-    /// Uploaded plans by m, on which alone of a tile they depend.
-    plans: BTreeMap<u16, (DevicePlan, DeviceMemory)>,
+    /// Uploaded plans by options and by m, on which alone of a tile they depend.
+    plans: HashMap<(PlanOptions, u16), (DevicePlan, DeviceMemory)>,
 }
 
 /// Why a case gave no result.
@@ -78,17 +78,24 @@ impl CudaCase {
         let sinks = case.sinks().unwrap_or_else(without);
         let on_device = DeviceMemory::new(context, size_of_val(&sinks[..]))?;
         on_device.write(0, &sinks)?;
-        Ok(Self {
+        let mut this = Self {
             keys: upload(&case.keys::<E>(), before)?,
             values: upload(&case.values::<E>(), before)?,
-            output: DeviceMemory::new(context, size_of_val(&query[..]))?,
-            query: upload(&query, 0)?,
+            output: DeviceMemory::new(context, 0)?,
+            query: DeviceMemory::new(context, 0)?,
             lse: DeviceMemory::new(context, heads * 4)?,
             sinks: on_device,
             pages_before,
-            plans: BTreeMap::new(),
+            plans: HashMap::new(),
             case,
-        })
+        };
+        let mut spread = vec![E::from_f32(f32::NAN); this.row_elements()];
+        for (vector, at) in query.chunks(this.case.geometry.head_dim as usize).zip(this.vectors()) {
+            spread[at..at + vector.len()].copy_from_slice(vector);
+        }
+        this.query = upload(&spread, 0)?;
+        this.output = DeviceMemory::new(context, size_of_val(&spread[..]))?;
+        Ok(this)
     }
 
     /// What its kernels have compiled in.
@@ -106,11 +113,11 @@ impl CudaCase {
         stream: &CudaStream,
         tile: &Tile,
     ) -> Result<(Vec<f64>, Vec<f64>), RunError> {
-        self.run_on(backend, stream, tile, self.options())
+        self.run_on(backend, stream, tile, self.options(), self.case.options)
     }
 
-    /// As [`CudaCase::run`], on a variant that may have a window and sinks that the case has not: a window of all tokens and sinks of
-    /// -inf then stand for none.
+    /// As [`CudaCase::run`], planned in another way, and on a variant that may have a window and sinks that the case has not: a window of
+    /// all tokens and sinks of -inf then stand for none.
     ///
     /// # Errors
     /// As [`CudaCase::run`].
@@ -120,21 +127,23 @@ impl CudaCase {
         stream: &CudaStream,
         tile: &Tile,
         options: AttentionOptions,
+        planned: PlanOptions,
     ) -> Result<(Vec<f64>, Vec<f64>), RunError> {
         let geometry = &self.case.geometry;
-        if !self.plans.contains_key(&tile.m) {
+        let key = (planned, tile.m);
+        if !self.plans.contains_key(&key) {
             let shifted: Vec<i32> = self.case.page_table.iter().map(|page| self.shift(*page)).collect();
             let table =
                 PageTable::new(&shifted, self.case.max_pages, &self.case.seq_lens, geometry.page_size)?;
-            let plan = Plan::build(geometry, &table, &self.case.options, |_| *tile)?;
+            let plan = Plan::build(geometry, &table, &planned, |_| *tile)?;
             let mut uploaded = DevicePlan::new(backend.device());
             uploaded.upload(&plan, stream)?;
             let workspace = DeviceMemory::new(backend.device().context(), uploaded.workspace_bytes())?;
-            self.plans.insert(tile.m, (uploaded, workspace));
+            self.plans.insert(key, (uploaded, workspace));
         }
-        let Some((uploaded, _)) = self.plans.get_mut(&tile.m) else { return Ok(Default::default()) };
+        let Some((uploaded, _)) = self.plans.get_mut(&key) else { return Ok(Default::default()) };
         uploaded.retile(tile);
-        self.execute(backend, stream, tile.m, options)
+        self.execute(backend, stream, &key, options)
     }
 
     /// As [`CudaCase::run`], under a plan that was made when requests had these lengths, and with the lengths of the case on the device:
@@ -154,36 +163,61 @@ impl CudaCase {
         let plan = Plan::build(geometry, &table, &self.case.options, |_| *tile)?;
         let mut uploaded = DevicePlan::new(backend.device());
         uploaded.upload(&plan, stream)?;
-        uploaded.set_lengths(&self.case.seq_lens, stream)?;
+        uploaded.update_lengths(&self.case.seq_lens, stream)?;
         let workspace = DeviceMemory::new(backend.device().context(), uploaded.workspace_bytes())?;
-        self.plans.insert(tile.m, (uploaded, workspace));
-        let outcome = self.execute(backend, stream, tile.m, self.options());
-        self.plans.remove(&tile.m);
+        let key = (self.case.options, tile.m);
+        self.plans.insert(key, (uploaded, workspace));
+        let outcome = self.execute(backend, stream, &key, self.options());
+        self.plans.remove(&key);
         outcome
     }
 
-    /// Executes the plan of an m.
+    /// Distances of the query and the output: gaps where K and V have some.
+    fn row_strides(&self) -> RowStrides {
+        let Geometry { q_heads, head_dim, .. } = self.case.geometry;
+        match self.case.layout {
+            Layout::Nhd | Layout::Hnd => RowStrides::dense(&self.case.geometry),
+            Layout::Gapped => {
+                let head = head_dim as usize + 8;
+                RowStrides { request: head * q_heads as usize + 24, head }
+            }
+        }
+    }
+
+    /// Elements of the query and of the output, gaps among them.
+    fn row_elements(&self) -> usize {
+        self.case.seq_lens.len() * self.row_strides().request
+    }
+
+    /// Where the vectors of the query and the output begin, in the order of `[batch, q_heads]`.
+    fn vectors(&self) -> impl Iterator<Item = usize> + use<> {
+        let (strides, q_heads) = (self.row_strides(), self.case.geometry.q_heads as usize);
+        (0..self.case.seq_lens.len() * q_heads)
+            .map(move |row| row / q_heads * strides.request + row % q_heads * strides.head)
+    }
+
+    /// Executes an uploaded plan.
     fn execute(
         &self,
         backend: &CudaBackend,
         stream: &CudaStream,
-        m: u16,
+        key: &(PlanOptions, u16),
         options: AttentionOptions,
     ) -> Result<(Vec<f64>, Vec<f64>), RunError> {
         let geometry = &self.case.geometry;
-        let Some((uploaded, workspace)) = self.plans.get(&m) else { return Ok(Default::default()) };
+        let Some((uploaded, workspace)) = self.plans.get(key) else { return Ok(Default::default()) };
         // Poison shows what was never written; it is NaN in every element type.
         self.output.fill(0xff, stream)?;
         self.lse.fill(0xff, stream)?;
         workspace.fill(0xff, stream)?;
         let args = RawArgs {
             query: self.query.address(),
-            query_strides: RowStrides::dense(geometry),
+            query_strides: self.row_strides(),
             keys: self.keys.address(),
             values: self.values.address(),
             kv_strides: self.case.strides(),
             output: self.output.address(),
-            output_strides: RowStrides::dense(geometry),
+            output_strides: self.row_strides(),
             lse: Some(self.lse.address()),
             workspace: workspace.address(),
             scale: self.case.scale(),
@@ -208,7 +242,9 @@ impl CudaCase {
     fn read<E: CudaElement + Element>(&self, stream: &CudaStream) -> Result<Vec<f64>, CudaError> {
         let mut output = vec![E::from_f32(0.0); self.output.bytes() / size_of::<E>()];
         self.output.read(0, &mut output, stream)?;
-        Ok(output.iter().map(|x| f64::from(x.to_f32())).collect())
+        let head_dim = self.case.geometry.head_dim as usize;
+        let vectors = self.vectors().flat_map(|at| &output[at..at + head_dim]);
+        Ok(vectors.map(|x| f64::from(x.to_f32())).collect())
     }
 
     /// Garbage past a request's pages stays garbage.

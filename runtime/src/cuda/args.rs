@@ -2,7 +2,7 @@
 
 use super::CudaError;
 use crate::KvStrides;
-use cudarc::driver::{CudaSlice, DevicePtr, DevicePtrMut, DeviceRepr};
+use cudarc::driver::{CudaSlice, CudaStream, DevicePtr, DevicePtrMut, DeviceRepr, SyncOnDrop};
 use half::{bf16, f16};
 use tilewright_heuristics::{Dtype, Geometry};
 use tilewright_kernel_templates::cuda::AttentionOptions;
@@ -127,6 +127,9 @@ pub struct KvCache<'a, E> {
     pub strides: KvStrides,
 }
 
+/// Keeps the slices of a call in use until its launches are queued: dropped, they record these as the slices' last uses.
+pub(super) type Guards<'a> = [Option<SyncOnDrop<'a>>; 7];
+
 /// Slices of device memory, checked against the plan.
 #[derive(Debug)]
 pub struct DecodeArgs<'a, E> {
@@ -171,12 +174,12 @@ impl<'a, E: CudaElement> DecodeArgs<'a, E> {
         }
     }
 
-    /// Checks shapes against a plan, and leaves the types behind.
+    /// Checks shapes against a plan, and leaves the types behind. The guards have to outlive the queueing of the launches.
     pub(super) fn into_raw(
         self,
-        stream: &cudarc::driver::CudaStream,
+        stream: &'a CudaStream,
         plan: &super::DevicePlan,
-    ) -> Result<RawArgs, CudaError> {
+    ) -> Result<(RawArgs, Guards<'a>), CudaError> {
         let geometry = plan.geometry();
         if geometry.dtype != E::DTYPE {
             return Err(CudaError::Dtype { planned: geometry.dtype, given: E::DTYPE });
@@ -199,22 +202,38 @@ impl<'a, E: CudaElement> DecodeArgs<'a, E> {
         if let Some(&(name, found, needed)) = lengths.iter().find(|(_, found, needed)| found < needed) {
             return Err(CudaError::Length { name, found, needed });
         }
-        // The guards order this stream after the slices' last uses; launches follow on the same stream.
+        // Each orders the stream after the slice's last uses.
+        let (query, query_guard) = self.query.device_ptr(stream);
+        let (keys, keys_guard) = self.cache.keys.device_ptr(stream);
+        let (values, values_guard) = self.cache.values.device_ptr(stream);
+        let (output, output_guard) = self.output.device_ptr_mut(stream);
+        let (workspace, workspace_guard) = self.workspace.device_ptr_mut(stream);
+        let (lse, lse_guard) = self.lse.map(|lse| lse.device_ptr_mut(stream)).unzip();
+        let (sinks, sinks_guard) = self.sinks.map(|sinks| sinks.device_ptr(stream)).unzip();
         let raw = RawArgs {
-            query: self.query.device_ptr(stream).0,
+            query,
             query_strides: RowStrides::dense(geometry),
-            keys: self.cache.keys.device_ptr(stream).0,
-            values: self.cache.values.device_ptr(stream).0,
+            keys,
+            values,
             kv_strides: self.cache.strides,
-            output: self.output.device_ptr_mut(stream).0,
+            output,
             output_strides: RowStrides::dense(geometry),
-            lse: self.lse.map(|lse| lse.device_ptr_mut(stream).0),
-            workspace: self.workspace.device_ptr_mut(stream).0,
+            lse,
+            workspace,
             scale: self.scale.unwrap_or_else(|| 1.0 / (geometry.head_dim as f32).sqrt()),
             window: self.window,
             softcap: self.softcap,
-            sinks: self.sinks.map(|sinks| sinks.device_ptr(stream).0),
+            sinks,
         };
-        Ok(raw)
+        let guards = [
+            Some(query_guard),
+            Some(keys_guard),
+            Some(values_guard),
+            Some(output_guard),
+            Some(workspace_guard),
+            lse_guard,
+            sinks_guard,
+        ];
+        Ok((raw, guards))
     }
 }

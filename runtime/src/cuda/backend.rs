@@ -74,8 +74,12 @@ impl CudaBackend {
         self.kernels.decode(tile, class, options)?.told_by_driver()
     }
 
-    /// Computes attention for every request of an uploaded plan: launches on the stream, no allocation and no synchronisation. May be
-    /// captured into a graph.
+    /// Computes attention for every request of an uploaded plan: launches on the stream, no allocation and no synchronisation. The plan
+    /// was uploaded on the same stream, or its upload is done.
+    ///
+    /// May be captured into a graph, if cudarc's event tracking was off before the slices were allocated (or there is only one stream):
+    /// a capture cannot wait for events from outside. The graph names the slices and the plan's memory: both have to outlive it, and a
+    /// larger plan must not be uploaded meanwhile.
     ///
     /// # Errors
     /// Shapes that do not fit the plan, a kernel that was not prepared, or the driver's refusal.
@@ -85,9 +89,9 @@ impl CudaBackend {
         plan: &DevicePlan,
         args: DecodeArgs<'_, E>,
     ) -> Result<(), CudaError> {
-        let raw = args.into_raw(stream, plan)?;
-        // SAFETY: the slices were checked against the plan, and the borrow of their owners lasts until the launches are queued; cudarc
-        // frees them in the order of the stream.
+        let (raw, _guards) = args.into_raw(stream, plan)?;
+        // SAFETY: the slices were checked against the plan; the guards, dropped when the launches are queued, make cudarc free and reuse
+        // the slices after them.
         unsafe { self.decode_raw(stream.cu_stream(), plan, &raw) }
     }
 

@@ -77,6 +77,11 @@ impl CudaDecoder {
         Plan::build(geometry, table, &self.options, |shape| self.selection.select(shape))
     }
 
+    /// The kernels that it has prepared, for [`CudaBackend::decode_raw`].
+    pub const fn backend(&self) -> &CudaBackend {
+        &self.backend
+    }
+
     /// Executes an uploaded plan on the stream.
     ///
     /// # Errors

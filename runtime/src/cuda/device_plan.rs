@@ -6,6 +6,7 @@ use super::{CudaDevice, CudaError, PlanImage};
 use crate::Plan;
 use cudarc::driver::sys::{CUevent_flags, CUstream};
 use cudarc::driver::{CudaContext, CudaEvent, CudaStream, result};
+use std::ops::Range;
 use std::sync::Arc;
 use tilewright_heuristics::{Dtype, Geometry};
 use tilewright_kernel_templates::cuda::Arguments;
@@ -70,14 +71,23 @@ impl DevicePlan {
     }
 
     fn copy(&mut self, stream: CUstream) -> Result<(), CudaError> {
-        let words = self.image.words();
-        let bytes = size_of_val(words);
+        let all = 0..self.image.words().len();
+        self.start_copy(all, stream).inspect_err(|_| {
+            // The device does not have what the image says: nothing may be launched with it.
+            self.image = PlanImage::default();
+        })
+    }
+
+    /// Starts the copy of some of the image's words to their place.
+    fn start_copy(&mut self, range: Range<usize>, stream: CUstream) -> Result<(), CudaError> {
+        let bytes = size_of_val(self.image.words());
         if self.memory.as_ref().is_none_or(|memory| memory.bytes() < bytes) {
             // The old block is freed when the device no longer uses it; the driver sees to that.
             self.memory = None;
             self.memory = Some(DeviceMemory::new(&self.context, bytes.next_power_of_two())?);
         }
         let Some(memory) = &self.memory else { return Ok(()) };
+        let (target, words) = (memory.address() + 4 * range.start as u64, &self.image.words()[range]);
         let slot = &mut self.staging[self.next];
         self.next = (self.next + 1) % BUFFERS;
         if slot.as_ref().is_none_or(|staging| staging.words.len() < words.len()) {
@@ -97,26 +107,38 @@ impl DevicePlan {
         self.context.bind_to_thread().map_err(CudaError::driver("cannot use the device"))?;
         // SAFETY: the words stay as they are until the event says that the copy is done; the memory has room for them.
         unsafe {
-            staging.words.copy_to(memory.address(), words.len(), stream)?;
+            staging.words.copy_to(target, words.len(), stream)?;
             result::event::record(staging.copied.cu_event(), stream)
                 .map_err(CudaError::driver("cannot record an event"))
         }
     }
 
-    /// Writes the lengths of the requests, when the stream has done what was queued before.
+    /// Starts the copy of the requests' lengths on the stream. A step that only appends tokens inside pages needs no more than that: the plan
+    /// holds as long as no request needs another page.
     ///
     /// # Errors
-    /// The driver's.
+    /// Another number of lengths than requests, or the driver's.
+    pub fn update_lengths(&mut self, lengths: &[u32], stream: &CudaStream) -> Result<(), CudaError> {
+        self.copy_lengths(lengths, stream.cu_stream())
+    }
+
+    /// As [`DevicePlan::update_lengths`], on the caller's raw stream.
     ///
-    /// # Panics
-    /// If there are more lengths than requests.
-    pub fn set_lengths(&self, lengths: &[u32], stream: &CudaStream) -> Result<(), CudaError> {
-        assert!(lengths.len() <= self.batch(), "a length a request");
-        stream.synchronize().map_err(CudaError::driver("cannot wait for the stream"))?;
-        match &self.memory {
-            Some(memory) => memory.write((self.lengths() - memory.address()) as usize, lengths),
-            None => Ok(()),
+    /// # Errors
+    /// As [`DevicePlan::update_lengths`].
+    ///
+    /// # Safety
+    /// The stream belongs to the device's context.
+    pub unsafe fn update_lengths_raw(&mut self, lengths: &[u32], stream: CUstream) -> Result<(), CudaError> {
+        self.copy_lengths(lengths, stream)
+    }
+
+    fn copy_lengths(&mut self, lengths: &[u32], stream: CUstream) -> Result<(), CudaError> {
+        if lengths.len() != self.batch() {
+            return Err(CudaError::Length { name: "lengths", found: lengths.len(), needed: self.batch() });
         }
+        let range = self.image.set_lengths(lengths);
+        self.start_copy(range, stream)
     }
 
     /// The layout that the plan was made for.
@@ -140,8 +162,7 @@ impl DevicePlan {
         if bytes == 0 { 1 } else { bytes }
     }
 
-    /// Where the lengths of the requests lie on the device: i32 `[batch]`. A step that only appends tokens inside pages may write them
-    /// there and keep the plan.
+    /// Where the lengths of the requests lie on the device: i32 `[batch]`, for engines that write them by a kernel of their own.
     pub fn lengths(&self) -> u64 {
         self.arguments(0).lengths
     }

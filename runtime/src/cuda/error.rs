@@ -122,9 +122,8 @@ pub enum CudaError {
 }
 
 impl CudaError {
-    /// Wraps the driver's answer with what was attempted.
+    /// Wraps the driver's answer with what was attempted. Nothing is allocated where there is no error.
     pub(crate) fn driver(what: impl Into<String>) -> impl FnOnce(DriverError) -> Self {
-        let what = what.into();
-        move |source| Self::Driver { what, source }
+        move |source| Self::Driver { what: what.into(), source }
     }
 }

@@ -3,7 +3,7 @@
 
 use super::CudaError;
 use cudarc::driver::sys::{CUdeviceptr, CUstream};
-use cudarc::driver::{CudaContext, CudaStream, DriverError, result};
+use cudarc::driver::{CudaContext, CudaStream, DeviceRepr, DriverError, result};
 use std::sync::Arc;
 
 /// Memory of a device, taken with a plain allocation. cudarc's own slices record events on every use, which a captured graph and raw
@@ -50,7 +50,7 @@ impl DeviceMemory {
     ///
     /// # Panics
     /// If the slice reaches beyond the memory.
-    pub fn write<T: Copy>(&self, offset: usize, from: &[T]) -> Result<(), CudaError> {
+    pub fn write<T: DeviceRepr>(&self, offset: usize, from: &[T]) -> Result<(), CudaError> {
         assert!(offset + size_of_val(from) <= self.bytes, "a copy stays inside its memory");
         let fail = || CudaError::driver("cannot copy to the device");
         self.context.bind_to_thread().map_err(fail())?;
@@ -63,7 +63,7 @@ impl DeviceMemory {
     ///
     /// # Errors
     /// The driver's.
-    pub fn repeat<T: Copy>(&self, block: &[T]) -> Result<(), CudaError> {
+    pub fn repeat<T: DeviceRepr>(&self, block: &[T]) -> Result<(), CudaError> {
         let fail = || CudaError::driver("cannot fill device memory");
         let mut filled = size_of_val(block).min(self.bytes);
         self.write(0, &block[..filled / size_of::<T>()])?;
@@ -86,7 +86,12 @@ impl DeviceMemory {
     ///
     /// # Panics
     /// If the slice reaches beyond the memory.
-    pub fn read<T: Copy>(&self, offset: usize, to: &mut [T], stream: &CudaStream) -> Result<(), CudaError> {
+    pub fn read<T: DeviceRepr>(
+        &self,
+        offset: usize,
+        to: &mut [T],
+        stream: &CudaStream,
+    ) -> Result<(), CudaError> {
         assert!(offset + size_of_val(to) <= self.bytes, "a copy stays inside its memory");
         let fail = || CudaError::driver("cannot copy from the device");
         self.context.bind_to_thread().map_err(fail())?;
@@ -137,6 +142,8 @@ pub(super) struct PinnedWords {
 
 // SAFETY: it owns its memory, which no thread but the owner's reaches.
 unsafe impl Send for PinnedWords {}
+// SAFETY: a shared reference only reads.
+unsafe impl Sync for PinnedWords {}
 
 impl PinnedWords {
     pub(super) fn new(context: &Arc<CudaContext>, len: usize) -> Result<Self, CudaError> {

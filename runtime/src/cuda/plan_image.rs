@@ -1,6 +1,7 @@
 //! A plan as the kernels read it: one block of 32-bit words, so that it goes up in one copy.
 
 use crate::{Plan, plan};
+use std::ops::Range;
 use tilewright_heuristics::{Geometry, Tile};
 use tilewright_kernel_templates::cuda::{Arguments, WorkItem};
 
@@ -105,6 +106,13 @@ impl PlanImage {
             window: i32::MAX as u32,
             ..Arguments::default()
         }
+    }
+
+    /// Writes the requests' lengths; where their words are. As many as there are requests.
+    pub(crate) fn set_lengths(&mut self, lengths: &[u32]) -> Range<usize> {
+        let range = self.lengths..self.lengths + self.batch.min(lengths.len());
+        self.words[range.clone()].copy_from_slice(&lengths[..range.len()]);
+        range
     }
 
     /// Gives all items another tile of the same m.

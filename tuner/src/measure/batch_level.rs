@@ -92,6 +92,9 @@ pub fn measure_batches(
         phase.at(workload.name());
         let (rows, ended) = measure(bench, workload, policies, verified, &options, interrupt)?;
         run.append(rows)?;
+        if let Some(defect) = bench.defect() {
+            return Err(defect.into());
+        }
         phase.step();
         if ended == Ended::Interrupted {
             return Ok(false);
@@ -120,9 +123,8 @@ fn measure(
     let limit_us = loaded.limit_us();
     let result = race(choices.len(), options, || interrupt.requested(), |i| loaded.sample(plans[i]));
     drop(loaded);
-    if let Some(defect) = bench.defect() {
-        return Err(defect.into());
-    }
+    // What was measured before the device was lost is kept; a run that goes on measures the workload again.
+    let lost = bench.defect().is_some();
     let conditions = bench.conditions();
     let row = |(i, contestant): (usize, Contestant)| {
         let choice = &choices[i].0;
@@ -132,11 +134,16 @@ fn measure(
             limit_us: Some(limit_us),
             conditions: conditions.clone(),
             selector_hash: policies.selector_hash.clone(),
-            complete: result.ended != Ended::Interrupted,
+            complete: result.ended != Ended::Interrupted && !lost,
             ..workload.measurement(Level::Batch, &batch, contestant)
         }
     };
     let ended = result.ended;
     let rows = result.contestants.into_iter().enumerate().map(row);
-    Ok((rows.filter(|row| !row.samples_us.is_empty() || row.status != Status::Correct).collect(), ended))
+    // What failed with the device says nothing about a variant.
+    let said = |row: &Measurement| match row.status {
+        Status::Correct => !row.samples_us.is_empty(),
+        _ => !lost,
+    };
+    Ok((rows.filter(said).collect(), ended))
 }

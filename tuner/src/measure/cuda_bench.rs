@@ -128,8 +128,7 @@ impl CudaBench {
 
     /// Makes the cases of a class and of a tile's n.
     fn make_cases(&mut self, tile: &Tile, class: &Class) -> Result<(), Failure> {
-        // Fresh numbers in every run; the seed is drawn from the process, not fixed.
-        let seed = u64::from(std::process::id());
+        let seed = seed();
         if self.cases.class != Some(*class) {
             let mut common = upload(awkward::cases(class, seed), &self.device)?;
             let far = awkward::tile_cases(class, tile, seed).into_iter().find(AwkwardCase::is_plain);
@@ -167,6 +166,11 @@ fn variant_for(case: &CudaCase, coverage: Coverage) -> Option<AttentionOptions> 
         have.softcap == wanted.softcap && have.window >= wanted.window && have.sinks >= wanted.sinks
     };
     option_sets(coverage).iter().copied().find(serves)
+}
+
+/// Fresh numbers in every run; a failure names them.
+fn seed() -> u64 {
+    u64::from(std::process::id())
 }
 
 fn new_stream(device: &CudaDevice) -> Result<Arc<CudaStream>, CudaError> {
@@ -285,7 +289,7 @@ impl Bench for CudaBench {
         let others = self.sensors.others();
         if others > 0 {
             warnings.push(format!(
-                "{others} other processes computed on the device when the run began: tune it again when they have ended."
+                "Other processes computed on the device when the run began ({others}): tune it again when they have ended."
             ));
         }
         let throttled = self.sensors.read().throttled;
@@ -328,9 +332,13 @@ impl Bench for CudaBench {
         }
         let mut worst: f64 = 0.0;
         let Cases { common, by_n, .. } = &mut self.cases;
-        for case in common.iter_mut().chain(by_n.get_mut(&tile.n).into_iter().flatten()) {
+        let of_tile = by_n.get_mut(&tile.n).into_iter().flatten().map(|case| (true, case));
+        for (of_tile, case) in common.iter_mut().map(|case| (false, case)).chain(of_tile) {
             let name = case.case.name;
-            let fail = |status, message: String| Failure { status, message: format!("{name}: {message}") };
+            let fail = |status, message: String| Failure {
+                status,
+                message: format!("{name}: {message} (seed {})", seed()),
+            };
             let Some(options) = variant_for(case, coverage) else { continue };
             // Options need registers of their own: a tile may have room for plain attention only.
             match self.compiled.get(&(*class, options, *tile)) {
@@ -338,12 +346,16 @@ impl Bench for CudaBench {
                 Some(Err(failure)) => return Err(fail(failure.status, failure.message.clone())),
                 _ => {}
             }
-            let (output, lse) = case
-                .run_on(&self.backend, &self.stream, tile, options)
-                .map_err(|error| fail(Status::Runtime, error.to_string()))?;
-            let checked = case.case.check(&output, &lse);
-            let error = checked.map_err(|message| fail(Status::Correctness, message))?;
-            worst = worst.max(error);
+            // As the case wants to be planned; cases of the tile also as engines plan.
+            let planned = [Some(case.case.options), of_tile.then(|| self.device.plan_options())];
+            for planned in planned.into_iter().flatten() {
+                let (output, lse) = case
+                    .run_on(&self.backend, &self.stream, tile, options, planned)
+                    .map_err(|error| fail(Status::Runtime, error.to_string()))?;
+                let checked = case.case.check(&output, &lse);
+                let error = checked.map_err(|message| fail(Status::Correctness, message))?;
+                worst = worst.max(error);
+            }
         }
         let allowed = awkward::tolerance(class.dtype);
         if worst < allowed {

@@ -1,6 +1,6 @@
 //! The first level: packs of one shape, every verified tile raced on them.
 
-use super::{Bench, BenchError, Contestant, Ended, PlanId, RaceOptions, Verified, race};
+use super::{Bench, BenchError, Contestant, Coverage, Ended, PlanId, RaceOptions, Verified, race};
 use crate::interrupt::Interrupt;
 use crate::progress::Progress;
 use crate::store::{Level, Measurement, RunFolder, Status};
@@ -42,6 +42,9 @@ pub fn measure_packs(
         samples += rows.iter().map(|row| row.samples_us.len()).sum::<usize>();
         ties += usize::from(ended == Ended::Tie);
         run.append(rows)?;
+        if let Some(defect) = bench.defect() {
+            return Err(defect.into());
+        }
         phase.step();
         if ended == Ended::Interrupted {
             return Ok(false);
@@ -102,6 +105,9 @@ pub fn refine_packs(
         if !tiles.is_empty() {
             let (rows, ended) = measure(bench, workload, &batch, &tiles, &options, interrupt)?;
             run.append(rows)?;
+            if let Some(defect) = bench.defect() {
+                return Err(defect.into());
+            }
             if ended == Ended::Interrupted {
                 return Ok(false);
             }
@@ -121,6 +127,8 @@ fn measure(
     interrupt: &Interrupt,
 ) -> anyhow::Result<(Vec<Measurement>, Ended)> {
     let class = Class::of(&batch.geometry);
+    // A run that was resumed, or whose process was replaced, has none of them ready, and could not say what they need.
+    bench.prepare(tiles, &class, Coverage::Plain);
     let resources: Vec<_> = tiles.iter().map(|tile| bench.resources(tile, &class)).collect();
     let mut loaded = bench.load(batch)?;
     let plans =
@@ -129,9 +137,8 @@ fn measure(
     let limit_us = loaded.limit_us();
     let result = race(tiles.len(), options, || interrupt.requested(), |i| loaded.sample(plans[i]));
     drop(loaded);
-    if let Some(defect) = bench.defect() {
-        return Err(defect.into());
-    }
+    // What was measured before the device was lost is kept; a run that goes on measures the workload again.
+    let lost = bench.defect().is_some();
     let conditions = bench.conditions();
     let row = |(i, contestant): (usize, Contestant)| {
         let tile: Tile = tiles[i];
@@ -142,12 +149,17 @@ fn measure(
             resources: resources[i],
             limit_us: Some(limit_us),
             conditions: conditions.clone(),
-            complete: result.ended != Ended::Interrupted,
+            complete: result.ended != Ended::Interrupted && !lost,
             ..workload.measurement(Level::Pack, batch, contestant)
         }
     };
     let ended = result.ended;
     let rows = result.contestants.into_iter().enumerate().map(row);
     // An interrupted race may not have come to everyone.
-    Ok((rows.filter(|row| !row.samples_us.is_empty() || row.status != Status::Correct).collect(), ended))
+    // What failed with the device says nothing about a variant.
+    let said = |row: &Measurement| match row.status {
+        Status::Correct => !row.samples_us.is_empty(),
+        _ => !lost,
+    };
+    Ok((rows.filter(said).collect(), ended))
 }

@@ -89,12 +89,13 @@ fn with_metadata(entries: &[(&str, &str)]) -> StoreError {
 fn files_of_others_and_of_other_versions_are_named_as_such() {
     let foreign = with_metadata(&[]);
     assert!(matches!(foreign, StoreError::Foreign { .. }), "{foreign}");
-    let newer = with_metadata(&[(VERSION_KEY, "2")]);
-    assert!(matches!(&newer, StoreError::SchemaVersion { found, .. } if found == "2"), "{newer}");
+    let next = (SCHEMA_VERSION + 1).to_string();
+    let newer = with_metadata(&[(VERSION_KEY, &next)]);
+    assert!(matches!(&newer, StoreError::SchemaVersion { found, .. } if *found == next), "{newer}");
     let json = serde_json::to_string(&provenance()).unwrap();
-    let no_columns = with_metadata(&[(VERSION_KEY, "1"), (PROVENANCE_KEY, &json)]);
+    let no_columns = with_metadata(&[(VERSION_KEY, &SCHEMA_VERSION.to_string()), (PROVENANCE_KEY, &json)]);
     assert!(no_columns.to_string().contains("no column `level`"), "{no_columns}");
-    let bad_provenance = with_metadata(&[(VERSION_KEY, "1"), (PROVENANCE_KEY, "{}")]);
+    let bad_provenance = with_metadata(&[(VERSION_KEY, &SCHEMA_VERSION.to_string()), (PROVENANCE_KEY, "{}")]);
     assert!(bad_provenance.to_string().contains("provenance"), "{bad_provenance}");
 }
 

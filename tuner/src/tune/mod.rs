@@ -16,7 +16,7 @@ use crate::workloads::{Scale, Workloads};
 use anyhow::Context as _;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
-use tilewright_kernel_templates::Space;
+use tilewright_kernel_templates::{Limits, Space};
 
 /// How a tuning run ended.
 #[derive(Debug)]
@@ -52,6 +52,10 @@ pub fn tune(
 
     let backend = bench.limits().backend();
     let mut scale = Scale::of(backend);
+    if let Limits::Cuda(limits) = bench.limits() {
+        // A batch that does not fit would end the run: half of the memory leaves room for all else.
+        scale.max_bytes = scale.max_bytes.min(limits.memory_bytes / 2);
+    }
     if let Some(mb) = arguments.max_batch_mb {
         scale.max_bytes = u64::from(mb) << 20;
     }

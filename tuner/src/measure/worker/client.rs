@@ -39,7 +39,7 @@ impl Default for TimeLimits {
         Self {
             start: Duration::from_secs(60),
             prepare: Duration::from_secs(600),
-            verify: Duration::from_secs(20),
+            verify: Duration::from_secs(40),
             load: Duration::from_secs(60),
             sample: Duration::from_secs(10),
         }
