@@ -38,19 +38,16 @@ pub struct Prices {
 }
 
 impl Prices {
-    /// The least time to read so many bytes, in µs: between the measured points on a line, beyond the largest at its rate. Nothing
-    /// takes an empty launch.
+    /// The least time to read so many bytes, in µs: on the line through the two measured points around them, or through the last two beyond
+    /// the largest, so that a launch is paid for once. Nothing takes an empty launch.
     pub fn read_us(&self, bytes: u64) -> f64 {
-        let point = |at: &ReadPoint| (at.bytes as f64, at.us);
-        let bytes = bytes as f64;
-        let above = self.reads.partition_point(|read| (read.bytes as f64) < bytes);
-        let (low, high) =
-            match (above.checked_sub(1).map(|i| point(&self.reads[i])), self.reads.get(above).map(point)) {
-                (low, Some(high)) => (low.unwrap_or((0.0, self.launch_us)), high),
-                (Some((last, us)), None) => return us * bytes / last,
-                (None, None) => return self.launch_us,
-            };
-        low.1 + (high.1 - low.1) * (bytes - low.0) / (high.0 - low.0)
+        let nothing = ReadPoint { bytes: 0, us: self.launch_us };
+        let above =
+            self.reads.partition_point(|read| read.bytes < bytes).min(self.reads.len().saturating_sub(1));
+        let Some(&high) = self.reads.get(above) else { return self.launch_us };
+        let low = above.checked_sub(1).map_or(nothing, |below| self.reads[below]);
+        let (x, width) = (bytes as f64 - low.bytes as f64, (high.bytes - low.bytes).max(1) as f64);
+        low.us + (high.us - low.us) * x / width
     }
 
     /// The rate of the largest read in bytes per second.
@@ -223,7 +220,7 @@ mod tests {
     fn a_limit_lies_on_the_measured_curve() {
         let reads = vec![ReadPoint { bytes: 1000, us: 4.0 }, ReadPoint { bytes: 2000, us: 6.0 }];
         let prices = Prices { reads, launch_us: 2.0, memory_latency_cycles: 700, l2_latency_cycles: 300 };
-        for (bytes, us) in [(0, 2.0), (500, 3.0), (1000, 4.0), (1500, 5.0), (2000, 6.0), (4000, 12.0)] {
+        for (bytes, us) in [(0, 2.0), (500, 3.0), (1000, 4.0), (1500, 5.0), (2000, 6.0), (4000, 10.0)] {
             assert!((prices.read_us(bytes) - us).abs() < 1e-9, "{bytes}");
         }
         assert!((prices.bandwidth() - 2000.0 / 6e-6).abs() < 1.0);

@@ -30,9 +30,10 @@ impl Verified {
     }
 }
 
-/// Judges and verifies the space for every class that is needed where so many workloads of each of `timed` are measured, one part of the run a class. Classes that the run already has are kept.
+/// Judges and verifies the space, one part of the run a class. Classes that the run already has are kept.
 ///
-/// Returns what may be timed; `None` if the user asked to stop.
+/// `timed` are the classes that will be timed, with how many workloads each has: they decide which classes are verified, and for which one
+/// the variants with options are, too. Returns what may be timed; `None` if the user asked to stop.
 ///
 /// # Errors
 /// The run's folder, or a bench that cannot go on.
