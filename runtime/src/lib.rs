@@ -35,6 +35,7 @@ mod forest;
 mod kv_strides;
 mod packing;
 mod page_table;
+pub mod pages;
 mod plan;
 mod planner;
 pub mod reference;
