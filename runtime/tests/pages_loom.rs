@@ -1,10 +1,10 @@
 //! The pool of pages under every order of a few calls that loom can find, with the weak memory of other processors too. The pool's source
 //! is compiled here a second time, over loom's atomics.
 
-#[allow(dead_code, unreachable_pub)]
+#[allow(dead_code, unreachable_pub, reason = "compiled once more, and used in part")]
 #[path = "../src/pages/error.rs"]
 mod error;
-#[allow(dead_code, unreachable_pub)]
+#[allow(dead_code, unreachable_pub, reason = "compiled once more, and used in part")]
 #[path = "../src/pages/pool.rs"]
 mod pool;
 mod sync {
