@@ -4,29 +4,46 @@
 
 namespace tilewright {
 
-// What one CTA computes: rows of a pack over a range of its tokens, for one KV head.
+// What a CTA of each KV head computes: the rows of a block over a range of its walk.
 struct alignas(16) WorkItem {
-  u32 kv_head;
-  u32 row_begin; // first row of the pack: request in the pack x GQA ratio + query head of the KV head
-  u32 row_end;   // one past the last; at most m rows
-  u32 kv_begin;  // first token: a multiple of the page size
-  u32 kv_end;    // one past the last, before it is cut by the lengths
-  u32 pages;     // where in `page_ids` the page of kv_begin stands
-  u32 requests;  // where in `requests` the pack's first request stands
-  u32 slots;     // where in `slots` the destination of the pack's first request stands
+  u32 requests;   // where in `requests` the block's first request stands
+  u16 row_begin;  // first row of the block: request in the block x GQA ratio + query head of the KV head
+  u16 row_end;    // one past the last; at most m rows
+  u32 runs;       // where in `runs` the first run of the range stands
+  u16 run_count;  // how many runs the range touches
+  u16 tile;       // which of the tiles compiled together computes it
+  u32 walk_begin; // first token, counted along the block's walk: a multiple of 16
+  u32 walk_end;   // one past the last
+  u32 slots;      // where in `slots` the destination of the block's first request stands
+  u32 unused;
 };
 static_assert(sizeof(WorkItem) == 32, "the host writes 32 bytes a work item");
 
-// Partials of one request that have to be merged; none at all if it has no tokens.
-struct MergeItem {
+// Consecutive pages that neighbouring requests of a block share. A block's runs, one behind the other, are its walk.
+struct alignas(16) Run {
+  u32 begin;    // its first token, counted along the walk: a multiple of 16
+  u32 pages;    // where in `page_ids` its first page stands
+  u32 position; // which token of its requests the first one is
+  u32 members;  // first request of the block that has it, one past the last (12 bits each), and the tokens by which the next run begins later
+};
+static_assert(sizeof(Run) == 16, "the host writes 16 bytes a run");
+
+// Where a request of a work item goes: a partial, and the item of `merges` that it is merged by.
+struct Slot {
+  u32 partial; // or one of the two below
+  u32 merge;
+};
+constexpr u32 DIRECT = 0xffffffffu;    // it has no other part: its row of the output
+constexpr u32 UNTOUCHED = 0xfffffffeu; // no run of the item is its own: nowhere
+
+// Partials of one request that have to be merged.
+struct alignas(16) MergeItem {
   u32 request;
   u32 partial_begin;
   u32 partial_end;
+  u32 arrivals; // CTAs of one KV head that leave some of them
 };
-static_assert(sizeof(MergeItem) == 12, "the host writes 12 bytes a merge item");
-
-// The destination of a request that has a single partial: its row of the output.
-constexpr u32 DIRECT = 0xffffffffu;
+static_assert(sizeof(MergeItem) == 16, "the host writes 16 bytes a merge item");
 
 // Distances are in elements, so that they reach beyond 2^31 of them. The elements of one head's vector are neighbours.
 struct Arguments {
@@ -36,24 +53,29 @@ struct Arguments {
   u16 *output;        // [batch, q_heads, head_dim]
   float *lse;         // [batch, q_heads], natural logarithm; may be null
   const float *sinks; // [q_heads]: a logit that every row has beside its tokens; null without the option
-  float *partial_output;   // [partials, q_heads, head_dim], not normalised
-  float *partial_softmax;  // [partials, q_heads, 2]: maximum (base 2) and sum
+  float *partial_output;  // [partials, q_heads, head_dim], not normalised
+  float *partial_softmax; // [partials, q_heads, 2]: maximum (base 2) and sum
+  u32 *arrivals;          // [merges, kv_heads]: zero; null if partials are merged by a launch of their own
+  const u32 *counts;      // how many merges there are, then how many work items each launch has
   const WorkItem *items;
   const MergeItem *merges;
+  const Run *runs;
   const u32 *requests;
   const i32 *page_ids;
-  const u32 *slots;
+  const Slot *slots;
   const i32 *lengths; // [batch]: tokens of each request
   i64 query_request, query_head;
   i64 output_request, output_head;
   i64 page, token, head;
   u32 q_heads;
+  u32 kv_heads;
   u32 gqa_ratio;
   u32 page_size;
+  u32 group;        // which of `counts` counts the items of this launch
   u32 window;       // a row sees its last `window` tokens; read only with the option
   float scale_log2; // factor of the logits x log2(e)
   float softcap;    // bound of the logits; read only with the option
 };
-static_assert(sizeof(Arguments) == 14 * 8 + 7 * 8 + 6 * 4, "the host lays out the same struct");
+static_assert(sizeof(Arguments) == 17 * 8 + 7 * 8 + 8 * 4, "the host lays out the same struct");
 
 } // namespace tilewright

@@ -1,43 +1,15 @@
-// Forward of one work item: attention of up to M rows over a range of tokens whose pages lie anywhere.
+// Forward of one work item: attention of up to M rows over a walk along runs of pages that lie anywhere.
 //
-// Rows are (request, query head) pairs of one KV head, padded to M. Tokens come in steps of N, each gathered through the page table
-// into one of STAGES buffers while earlier ones are computed. Each warp owns 16 rows and a share of the N tokens; warps that
-// own the same rows are merged at the end by their maxima and sums.
+// Rows are (request, query head) pairs of one KV head, padded to M. A run is read once for all rows; those that do not share it are masked.
+// Tokens of the walk come in steps of N, each gathered through the page ids into one of STAGES buffers while earlier ones are computed.
+// Each warp owns 16 rows and a share of the N tokens; warps that own the same rows are merged at the end by their maxima and sums.
 #pragma once
 #include "arguments.cuh"
+#include "merge.cuh"
 #include "prelude.cuh"
+#include "softmax.cuh"
 
 namespace tilewright {
-
-// Options of the attention itself, compiled in.
-struct Options {
-  bool window;  // a row sees its last tokens only
-  bool softcap; // logits are bounded by a scaled tanh
-  bool sinks;   // every row has a logit beside its tokens
-};
-
-// The softmax of one row so far: maximum in base 2 and the sum of the weights under it.
-struct Softmax {
-  float max;
-  float sum;
-};
-
-// A maximum that may be subtracted: with no token so far nothing is.
-TILEWRIGHT_DEVICE float finite_or_zero(float max) { return max == negative_infinity() ? 0.f : max; }
-
-// Takes a row's sink into its softmax; returns the factor for what was summed before.
-TILEWRIGHT_DEVICE float add_sink(Softmax &softmax, float sink) {
-  const float logit = sink * LOG2_E;
-  const float max = larger(softmax.max, logit);
-  const float factor = exp2_fast(softmax.max - finite_or_zero(max));
-  softmax.sum = softmax.sum * factor + exp2_fast(logit - finite_or_zero(max));
-  softmax.max = max;
-  return factor;
-}
-
-TILEWRIGHT_DEVICE float log_sum_exp(const Softmax &softmax) {
-  return softmax.sum > 0.f ? (softmax.max + log2_fast(softmax.sum)) * LN_2 : negative_infinity();
-}
 
 template <u32 M, u32 N, u32 WARPS, u32 STAGES, u32 HEAD_DIM, class Element, bool WINDOW, bool SOFTCAP, bool SINKS> struct Decode {
   static_assert(M % 16 == 0 && M > 0, "the matrix unit takes 16 rows at once");
@@ -58,31 +30,60 @@ template <u32 M, u32 N, u32 WARPS, u32 STAGES, u32 HEAD_DIM, class Element, bool
   static constexpr u32 QUERY_FRAGMENTS = QUERY_IN_REGISTERS ? HEAD_DIM / 16 : 1;
   static constexpr u32 OUTPUT_STRIDE = HEAD_DIM + 8; // f32; 8 more keep the rows of a store in different banks
   static constexpr u32 OFFSET_SETS = larger(STAGES, 2u);
+  static constexpr u32 GRANULE = 16; // tokens that one request's row sees or not as far as runs go: the matrix unit's, and where runs begin
+  static constexpr u32 GRANULES = N / GRANULE;
+  static constexpr u32 WARP_GRANULES = WARP_N / GRANULE;
+  static constexpr u32 GRANULE_SETS = STAGES + 1; // a step's are read when it is computed, after those of STAGES later ones are written
+  static constexpr u32 MAX_RUNS = M + 32;         // the host cuts walks of more
 
   // Shared memory, in this order. At the end the buffers are used again for the warps' outputs.
   static constexpr u32 BUFFER_BYTES = larger(STAGES * 2 * STAGE_BYTES, WARPS * 16 * OUTPUT_STRIDE * 4);
   static constexpr u32 QUERY_AT = BUFFER_BYTES;
   static constexpr u32 OFFSETS_AT = QUERY_AT + M * ROW_BYTES;
-  static constexpr u32 SOFTMAX_AT = OFFSETS_AT + OFFSET_SETS * N * 8;
+  static constexpr u32 GRANULES_AT = OFFSETS_AT + OFFSET_SETS * N * 8;
+  static constexpr u32 SOFTMAX_AT = GRANULES_AT + GRANULE_SETS * GRANULES * 8;
   static constexpr u32 ROWS_AT = SOFTMAX_AT + WARPS * 16 * 8;
-  static constexpr u32 SHARED_BYTES = ROWS_AT + M * 16;
+  static constexpr u32 RUNS_AT = ROWS_AT + M * 20;
+  static constexpr u32 SHARED_BYTES = round_up(RUNS_AT + MAX_RUNS * 28, 16);
 
-  // A row of the item. Tokens are counted from the item's first.
+  // A row of the item: which tokens of its request it sees, and where it goes.
   struct Row {
-    i32 begin; // first token that it sees
+    i32 begin; // first token
     i32 end;   // one past the last
     u32 request;
-    u32 slot;
+    Slot slot;
   };
 
-  // What all rows together need.
-  struct Range {
-    i32 begin, end;         // tokens that some row sees
-    i32 all_begin, all_end; // tokens that every row sees
+  // A run of the item. Its tokens are counted along the walk.
+  struct Shared {
+    u32 begin;    // first token, perhaps before the item's
+    u32 tokens;   // how many it has
+    u32 pages;    // where in `page_ids` its first page stands
+    i32 position; // what to add to a token of the walk for its place in the request
+    u32 rows;     // rows that share it: first, and one past the last (12 bits)
+    i32 seen;     // first token of the requests that some row sees
+    i32 end;      // one past the last one
+  };
+
+  // Sixteen tokens of a step.
+  struct Granule {
+    i32 position; // place of the first in the requests that share it
+    u32 rows;     // rows that share it: first, and one past the last (12 bits each), and how many of the tokens are theirs
+
+    TILEWRIGHT_DEVICE u32 first_row() const { return rows % 4096; }
+    TILEWRIGHT_DEVICE u32 last_row() const { return rows / 4096 % 4096; } // one past
+    TILEWRIGHT_DEVICE u32 tokens() const { return rows / (4096 * 4096); }
+  };
+
+  // Goes along the runs with the tokens that one thread looks at, forwards only.
+  struct Cursor {
+    u32 run = 0;
+    u32 next; // where the next run begins
   };
 
   const Arguments &args;
   const WorkItem item;
+  const u32 kv_head;
   const u32 thread = thread_index();
   const u32 lane = thread % 32;
   const u32 warp = thread / 32;
@@ -92,18 +93,27 @@ template <u32 M, u32 N, u32 WARPS, u32 STAGES, u32 HEAD_DIM, class Element, bool
   const u32 fragment_column = lane % 4 * 2; // and this column and the next, of every 8
   u8 *const shared = shared_memory();
 
-  TILEWRIGHT_DEVICE explicit Decode(const Arguments &arguments) : args(arguments), item(arguments.items[block_index()]) {}
+  TILEWRIGHT_DEVICE Decode(const Arguments &arguments, const WorkItem &work_item, u32 head)
+      : args(arguments), item(work_item), kv_head(head) {}
 
-  TILEWRIGHT_DEVICE static void run(const Arguments &arguments) { Decode(arguments).execute(); }
+  // As a kernel of its own: one CTA an item and KV head, those of an item side by side. More CTAs than the plan has items do nothing.
+  TILEWRIGHT_DEVICE static void run(const Arguments &arguments) {
+    const u32 index = block_index() / arguments.kv_heads;
+    const WorkItem item = arguments.items[index];
+    if (index >= arguments.counts[1 + arguments.group]) return;
+    Decode(arguments, item, block_index() % arguments.kv_heads).execute();
+  }
 
   TILEWRIGHT_DEVICE u32 row_count() const { return item.row_end - item.row_begin; }
   TILEWRIGHT_DEVICE Row *rows() const { return reinterpret_cast<Row *>(shared + ROWS_AT); }
+  TILEWRIGHT_DEVICE Shared *runs() const { return reinterpret_cast<Shared *>(shared + RUNS_AT); }
   TILEWRIGHT_DEVICE i64 *offsets(u32 step) const {
     return reinterpret_cast<i64 *>(shared + OFFSETS_AT) + step % OFFSET_SETS * N;
   }
-  TILEWRIGHT_DEVICE u32 query_head(u32 row) const {
-    return item.kv_head * args.gqa_ratio + (item.row_begin + row) % args.gqa_ratio;
+  TILEWRIGHT_DEVICE Granule *granules(u32 step) const {
+    return reinterpret_cast<Granule *>(shared + GRANULES_AT) + step % GRANULE_SETS * GRANULES;
   }
+  TILEWRIGHT_DEVICE u32 query_head(u32 row) const { return kv_head * args.gqa_ratio + (item.row_begin + row) % args.gqa_ratio; }
 
   // Chunks of a row are exchanged by its number: eight rows of the same column then lie in different banks.
   TILEWRIGHT_DEVICE static u32 chunk_address(u32 base, u32 row, u32 chunk) {
@@ -118,30 +128,55 @@ template <u32 M, u32 N, u32 WARPS, u32 STAGES, u32 HEAD_DIM, class Element, bool
       const u32 member = (item.row_begin + row) / args.gqa_ratio;
       const u32 request = args.requests[item.requests + member];
       const i32 length = args.lengths[request];
-      const i32 end = smaller(static_cast<i32>(item.kv_end), length) - static_cast<i32>(item.kv_begin);
-      const i32 begin = WINDOW ? larger(length - static_cast<i32>(args.window), 0) - static_cast<i32>(item.kv_begin) : 0;
-      rows()[row] = Row{larger(begin, 0), larger(end, 0), request, args.slots[item.slots + member]};
+      const i32 begin = WINDOW ? larger(length - static_cast<i32>(args.window), 0) : 0;
+      rows()[row] = Row{begin, length, request, args.slots[item.slots + member]};
     }
   }
 
-  // The same in every thread.
-  TILEWRIGHT_DEVICE Range range_of_rows() const {
-    Range range{0x7fffffff, 0, 0, 0x7fffffff};
-    for (u32 row = lane; row < row_count(); row += 32) {
-      const Row &found = rows()[row];
-      range.begin = smaller(range.begin, found.begin);
-      range.all_begin = larger(range.all_begin, found.begin);
-      range.end = larger(range.end, found.end);
-      range.all_end = smaller(range.all_end, found.end);
+  TILEWRIGHT_DEVICE void describe_runs() const {
+    const i32 count = static_cast<i32>(row_count());
+    for (u32 index = thread; index < item.run_count; index += THREADS) {
+      const Run run = args.runs[item.runs + index];
+      const i32 first = static_cast<i32>(run.members % 4096 * args.gqa_ratio) - item.row_begin;
+      const i32 last = static_cast<i32>(run.members / 4096 % 4096 * args.gqa_ratio) - item.row_begin;
+      const u32 end = index + 1 < item.run_count ? args.runs[item.runs + index + 1].begin - run.members / (4096 * 4096) : item.walk_end;
+      const u32 rows = static_cast<u32>(larger(first, 0)) | static_cast<u32>(larger(smaller(last, count), 0)) << 12;
+      runs()[index] = Shared{run.begin, end - run.begin, run.pages, static_cast<i32>(run.position - run.begin), rows, 0, 0};
     }
-#pragma unroll
-    for (u32 mask = 16; mask > 0; mask /= 2) {
-      range.begin = smaller(range.begin, from_lane_xor(range.begin, mask));
-      range.all_begin = larger(range.all_begin, from_lane_xor(range.all_begin, mask));
-      range.end = larger(range.end, from_lane_xor(range.end, mask));
-      range.all_end = smaller(range.all_end, from_lane_xor(range.all_end, mask));
+  }
+
+  // What some row sees of each run. Rows of a request see the same.
+  TILEWRIGHT_DEVICE void find_seen() const {
+    for (u32 index = thread; index < item.run_count; index += THREADS) {
+      Shared &run = runs()[index];
+      i32 seen = 0x7fffffff, end = 0;
+      const u32 last = run.rows / 4096;
+#pragma unroll 4
+      for (u32 row = run.rows % 4096; row < last; row += args.gqa_ratio) {
+        if constexpr (WINDOW) seen = smaller(seen, rows()[row].begin);
+        end = larger(end, rows()[row].end);
+      }
+      run.seen = WINDOW ? seen : 0;
+      run.end = smaller(end, static_cast<i32>(run.begin + run.tokens) + run.position);
     }
-    return range;
+  }
+
+  // The first step with a token that some row's window reaches.
+  TILEWRIGHT_DEVICE u32 first_step() const {
+    u32 first = item.walk_end - item.walk_begin;
+    for (u32 index = 0; index < item.run_count; index++) {
+      const Shared &run = runs()[index];
+      const i32 token = larger(run.seen - run.position, static_cast<i32>(larger(run.begin, item.walk_begin)));
+      if (token + run.position < run.end) first = smaller(first, static_cast<u32>(token) - item.walk_begin);
+    }
+    return first / N;
+  }
+
+  // One past the last step with a token that some row sees, as far as the last run tells: its last page may be nearly empty.
+  TILEWRIGHT_DEVICE u32 last_step() const {
+    const Shared &run = runs()[item.run_count - 1];
+    const i32 end = smaller(run.end - run.position, static_cast<i32>(item.walk_end));
+    return divide_up(static_cast<u32>(larger(end - static_cast<i32>(item.walk_begin), 0)), N);
   }
 
   TILEWRIGHT_DEVICE void load_query() const {
@@ -157,37 +192,57 @@ template <u32 M, u32 N, u32 WARPS, u32 STAGES, u32 HEAD_DIM, class Element, bool
 
   static constexpr u32 TOKENS_A_THREAD = divide_up(N, THREADS);
 
-  // Page ids of this thread's tokens of a step; a token that no row sees gets the id of the nearest that one does.
-  TILEWRIGHT_DEVICE void fetch_pages(i32 (&ids)[TOKENS_A_THREAD], u32 step, const Range &range) const {
+  TILEWRIGHT_DEVICE u32 next_run(u32 run) const { return run + 1 < item.run_count ? runs()[run + 1].begin : 0xffffffffu; }
+
+  // The run of a token of the walk that is not before the one asked for last.
+  TILEWRIGHT_DEVICE const Shared &run_of(Cursor &cursor, u32 token) const {
+    while (token >= cursor.next) cursor.next = next_run(++cursor.run);
+    return runs()[cursor.run];
+  }
+
+  // Page ids of this thread's tokens of a step. What is no token at all gets the id of one before it.
+  TILEWRIGHT_DEVICE void fetch_pages(i32 (&ids)[TOKENS_A_THREAD], u32 step, Cursor &cursor) const {
 #pragma unroll
     for (u32 i = 0; i < TOKENS_A_THREAD; i++) {
-      i32 token = smaller(static_cast<i32>(step * N + thread + i * THREADS), range.end - 1);
-      if (WINDOW) token = larger(token, range.begin);
-      ids[i] = args.page_ids[item.pages + static_cast<u32>(token) / args.page_size];
+      const u32 token = smaller(item.walk_begin + step * N + thread + i * THREADS, item.walk_end - 1);
+      const Shared &run = run_of(cursor, token);
+      ids[i] = args.page_ids[run.pages + smaller(token - run.begin, run.tokens - 1) / args.page_size];
     }
   }
 
-  // Turns page ids into distances from the head's first element, where all threads find them.
-  TILEWRIGHT_DEVICE void store_offsets(const i32 (&ids)[TOKENS_A_THREAD], u32 step) const {
+  // Turns page ids into distances from the head's first element, where all threads find them. Tokens that no row sees have none: their
+  // memory may hold anything, NaN too.
+  TILEWRIGHT_DEVICE void store_offsets(const i32 (&ids)[TOKENS_A_THREAD], u32 step, Cursor &cursor) const {
 #pragma unroll
     for (u32 i = 0; i < TOKENS_A_THREAD; i++) {
       const u32 place = thread + i * THREADS;
-      if (place < N) offsets(step)[place] = ids[i] * args.page + (step * N + place) % args.page_size * args.token;
+      if (place >= N) break;
+      const u32 token = item.walk_begin + step * N + place;
+      const Shared &run = run_of(cursor, smaller(token, item.walk_end - 1));
+      const i32 position = static_cast<i32>(token) + run.position;
+      const bool before_end = token < item.walk_end && position < run.end;
+      const bool visible = before_end && (!WINDOW || position >= run.seen);
+      offsets(step)[place] = visible ? ids[i] * args.page + (token - run.begin) % args.page_size * args.token : -1;
+      if (place % GRANULE == 0) {
+        const bool some = before_end && (!WINDOW || position + static_cast<i32>(GRANULE) > run.seen);
+        const u32 tokens = some ? smaller(static_cast<u32>(run.end - position), GRANULE) : 0;
+        granules(step)[place / GRANULE] = Granule{position, some ? run.rows | tokens << 24 : 0};
+      }
     }
   }
 
-  // Starts the copies of one step. Tokens that no row sees become zeros: their memory may hold anything, NaN too.
-  TILEWRIGHT_DEVICE void load_step(u32 step, const Range &range) const {
-    const u16 *const keys = args.keys + item.kv_head * args.head;
-    const u16 *const values = args.values + item.kv_head * args.head;
+  // Starts the copies of one step. Tokens that no row sees become zeros.
+  TILEWRIGHT_DEVICE void load_step(u32 step) const {
+    const u16 *const keys = args.keys + kv_head * args.head;
+    const u16 *const values = args.values + kv_head * args.head;
 #pragma unroll
     for (u32 index = thread; index < N * CHUNKS; index += THREADS) {
       const u32 row = index / CHUNKS, chunk = index % CHUNKS;
-      const i32 token = static_cast<i32>(step * N + row);
-      const bool valid = token < range.end && (!WINDOW || token >= range.begin);
-      const i64 offset = valid ? offsets(step)[row] + chunk * 8 : 0;
-      copy_async_16(chunk_address(keys_at(step), row, chunk), keys + offset, valid);
-      copy_async_16(chunk_address(values_at(step), row, chunk), values + offset, valid);
+      const i64 offset = offsets(step)[row];
+      const bool valid = offset >= 0;
+      const i64 at = (valid ? offset : 0) + chunk * 8;
+      copy_async_16(chunk_address(keys_at(step), row, chunk), keys + at, valid);
+      copy_async_16(chunk_address(values_at(step), row, chunk), values + at, valid);
     }
   }
 
@@ -202,6 +257,31 @@ template <u32 M, u32 N, u32 WARPS, u32 STAGES, u32 HEAD_DIM, class Element, bool
     Softmax softmax[2];
   };
 
+  // What a lane's two rows see, and what all of the warp's rows see.
+  struct Sight {
+    i32 begin[2], end[2];
+    i32 all_begin, all_end;
+  };
+
+  TILEWRIGHT_DEVICE Sight sight() const {
+    Sight sight{{0, 0}, {0, 0}, 0, 0x7fffffff};
+#pragma unroll
+    for (u32 half = 0; half < 2; half++) {
+      const u32 row = row_warp * 16 + fragment_row + half * 8;
+      // Rows that only pad are computed like the others, from zeros, and never written.
+      sight.begin[half] = row < row_count() ? rows()[row].begin : 0;
+      sight.end[half] = row < row_count() ? rows()[row].end : 0x7fffffff;
+      sight.all_begin = larger(sight.all_begin, sight.begin[half]);
+      sight.all_end = smaller(sight.all_end, sight.end[half]);
+    }
+#pragma unroll
+    for (u32 mask = 4; mask < 32; mask *= 2) {
+      sight.all_begin = larger(sight.all_begin, from_lane_xor(sight.all_begin, mask));
+      sight.all_end = smaller(sight.all_end, from_lane_xor(sight.all_end, mask));
+    }
+    return sight;
+  }
+
   TILEWRIGHT_DEVICE float logit(float product) const {
     if constexpr (SOFTCAP) {
       // tanh(x) = 1 - 2 / (exp(2 x) + 1), exact at both ends.
@@ -212,10 +292,12 @@ template <u32 M, u32 N, u32 WARPS, u32 STAGES, u32 HEAD_DIM, class Element, bool
     }
   }
 
-  // One step of online softmax over WARP_N tokens.
-  TILEWRIGHT_DEVICE void compute_step(Accumulators &acc, const u32 (&query)[QUERY_FRAGMENTS][4], u32 step, const Range &range,
-                                      const i32 (&row_begin)[2], const i32 (&row_end)[2]) const {
-    float scores[WARP_N / 8][4] = {};
+  static constexpr u32 ALL_GRANULES = (1u << WARP_GRANULES) - 1;
+  static_assert(WARP_GRANULES <= 16, "granules of a warp are the bits of a mask");
+
+  // Logits of the warp's rows with its tokens; those of granules outside of `active` stay zero.
+  template <bool ALL>
+  TILEWRIGHT_DEVICE void multiply_keys(float (&scores)[WARP_N / 8][4], const u32 (&query)[QUERY_FRAGMENTS][4], u32 step, u32 active) const {
 #pragma unroll
     for (u32 k = 0; k < HEAD_DIM / 16; k++) {
       u32 a[4];
@@ -226,7 +308,8 @@ template <u32 M, u32 N, u32 WARPS, u32 STAGES, u32 HEAD_DIM, class Element, bool
         query_fragment(a, k);
       }
 #pragma unroll
-      for (u32 n = 0; n < WARP_N / 16; n++) {
+      for (u32 n = 0; n < WARP_GRANULES; n++) {
+        if (!ALL && !(active >> n & 1)) continue;
         const u32 row = kv_warp * WARP_N + n * 16 + lane % 8 + lane / 16 * 8;
         u32 b[4];
         load_matrices(b, chunk_address(keys_at(step), row, k * 2 + lane / 8 % 2));
@@ -234,21 +317,88 @@ template <u32 M, u32 N, u32 WARPS, u32 STAGES, u32 HEAD_DIM, class Element, bool
         multiply_add(Element{}, scores[2 * n + 1], a, b[2], b[3]);
       }
     }
+  }
 
-    const i32 first = static_cast<i32>(step * N);
-    const bool masked = first + static_cast<i32>(N) > range.all_end || (WINDOW && first < range.all_begin);
-    const i32 column = first + static_cast<i32>(kv_warp * WARP_N + fragment_column);
+  // Adds the values of the warp's tokens under their weights.
+  template <bool ALL> TILEWRIGHT_DEVICE void multiply_values(Accumulators &acc, const float (&scores)[WARP_N / 8][4], u32 step, u32 active) const {
+#pragma unroll
+    for (u32 n = 0; n < WARP_GRANULES; n++) {
+      if (!ALL && !(active >> n & 1)) continue;
+      // Accumulators of two products lie as the left side of the next one wants them.
+      const u32 a[4] = {narrow(Element{}, scores[2 * n][0], scores[2 * n][1]), narrow(Element{}, scores[2 * n][2], scores[2 * n][3]),
+                        narrow(Element{}, scores[2 * n + 1][0], scores[2 * n + 1][1]),
+                        narrow(Element{}, scores[2 * n + 1][2], scores[2 * n + 1][3])};
+      const u32 row = kv_warp * WARP_N + n * 16 + lane % 16;
+#pragma unroll
+      for (u32 d = 0; d < HEAD_DIM / 16; d++) {
+        u32 b[4];
+        load_matrices_transposed(b, chunk_address(values_at(step), row, d * 2 + lane / 16));
+        multiply_add(Element{}, acc.output[2 * d], a, b[0], b[1]);
+        multiply_add(Element{}, acc.output[2 * d + 1], a, b[2], b[3]);
+      }
+    }
+  }
+
+  // Which of the warp's granules some of its rows share, a bit each; and whether some row does not see all of them.
+  TILEWRIGHT_DEVICE u32 active_granules(u32 step, const Sight &sight, bool &masked) const {
+    const u32 first = row_warp * 16, last = smaller(first + 16, row_count());
+    u32 active = 0;
+#pragma unroll
+    for (u32 n = 0; n < WARP_GRANULES; n++) {
+      const Granule granule = granules(step)[kv_warp * WARP_GRANULES + n];
+      const u32 begin = granule.first_row(), end = granule.last_row();
+      const bool some = begin < last && end > first;
+      const bool all = begin <= first && end >= last && granule.tokens() == GRANULE &&
+                       granule.position + static_cast<i32>(GRANULE) <= sight.all_end && (!WINDOW || granule.position >= sight.all_begin);
+      active |= static_cast<u32>(some) << n;
+      masked = masked || !all;
+    }
+    return active;
+  }
+
+  // Makes -inf of the logits that a row has with tokens that it does not see.
+  TILEWRIGHT_DEVICE void mask_scores(float (&scores)[WARP_N / 8][4], u32 step, const Sight &sight) const {
+#pragma unroll
+    for (u32 n = 0; n < WARP_GRANULES; n++) {
+      const Granule granule = granules(step)[kv_warp * WARP_GRANULES + n];
+#pragma unroll
+      for (u32 half = 0; half < 2; half++) {
+        const u32 row = row_warp * 16 + fragment_row + half * 8;
+        const bool shares = row >= granule.first_row() && row < granule.last_row();
+#pragma unroll
+        for (u32 e = 0; e < 4; e++) {
+          const u32 within = fragment_column + e / 2 * 8 + e % 2;
+          const i32 token = granule.position + static_cast<i32>(within);
+          const bool visible = shares && within < granule.tokens() && token < sight.end[half] && (!WINDOW || token >= sight.begin[half]);
+          if (!visible) scores[2 * n + e / 2][2 * half + e % 2] = negative_infinity();
+        }
+      }
+    }
+  }
+
+  // One step of online softmax over WARP_N tokens.
+  TILEWRIGHT_DEVICE void compute_step(Accumulators &acc, const u32 (&query)[QUERY_FRAGMENTS][4], u32 step, const Sight &sight) const {
+    bool masked = false;
+    const u32 active = active_granules(step, sight, masked);
+    if (active == 0) return;
+    float scores[WARP_N / 8][4] = {};
+    if (active == ALL_GRANULES) {
+      multiply_keys<true>(scores, query, step, active);
+    } else {
+      multiply_keys<false>(scores, query, step, active);
+    }
+#pragma unroll
+    for (u32 j = 0; j < WARP_N / 8; j++) {
+#pragma unroll
+      for (u32 e = 0; e < 4; e++) scores[j][e] = logit(scores[j][e]);
+    }
+    if (masked) mask_scores(scores, step, sight);
+
     float max[2] = {negative_infinity(), negative_infinity()};
 #pragma unroll
     for (u32 j = 0; j < WARP_N / 8; j++) {
 #pragma unroll
-      for (u32 e = 0; e < 4; e++) {
-        const i32 token = column + static_cast<i32>(j * 8 + e % 2);
-        float value = logit(scores[j][e]);
-        if (masked && (token >= row_end[e / 2] || (WINDOW && token < row_begin[e / 2]))) value = negative_infinity();
-        scores[j][e] = value;
-        max[e / 2] = larger(max[e / 2], value);
-      }
+      for (u32 e = 0; e < 4; e++) max[e / 2] = larger(max[e / 2], scores[j][e]);
     }
 #pragma unroll
     for (u32 half = 0; half < 2; half++) {
@@ -274,21 +424,10 @@ template <u32 M, u32 N, u32 WARPS, u32 STAGES, u32 HEAD_DIM, class Element, bool
         acc.softmax[e / 2].sum += scores[j][e];
       }
     }
-
-#pragma unroll
-    for (u32 n = 0; n < WARP_N / 16; n++) {
-      // Accumulators of two products lie as the left side of the next one wants them.
-      const u32 a[4] = {narrow(Element{}, scores[2 * n][0], scores[2 * n][1]), narrow(Element{}, scores[2 * n][2], scores[2 * n][3]),
-                        narrow(Element{}, scores[2 * n + 1][0], scores[2 * n + 1][1]),
-                        narrow(Element{}, scores[2 * n + 1][2], scores[2 * n + 1][3])};
-      const u32 row = kv_warp * WARP_N + n * 16 + lane % 16;
-#pragma unroll
-      for (u32 d = 0; d < HEAD_DIM / 16; d++) {
-        u32 b[4];
-        load_matrices_transposed(b, chunk_address(values_at(step), row, d * 2 + lane / 16));
-        multiply_add(Element{}, acc.output[2 * d], a, b[0], b[1]);
-        multiply_add(Element{}, acc.output[2 * d + 1], a, b[2], b[3]);
-      }
+    if (active == ALL_GRANULES) {
+      multiply_values<true>(acc, scores, step, active);
+    } else {
+      multiply_values<false>(acc, scores, step, active);
     }
   }
 
@@ -351,7 +490,7 @@ template <u32 M, u32 N, u32 WARPS, u32 STAGES, u32 HEAD_DIM, class Element, bool
       }
       const Row found = rows()[row];
       const u32 head = query_head(row);
-      if (found.slot == DIRECT) {
+      if (found.slot.partial == DIRECT) {
         float factor = 1.f;
         if constexpr (SINKS) factor = add_sink(softmax, args.sinks[head]);
         factor = softmax.sum > 0.f ? factor / softmax.sum : 0.f;
@@ -360,8 +499,8 @@ template <u32 M, u32 N, u32 WARPS, u32 STAGES, u32 HEAD_DIM, class Element, bool
         pair[0] = narrow(Element{}, sum[0] * factor, sum[1] * factor);
         pair[1] = narrow(Element{}, sum[2] * factor, sum[3] * factor);
         if (element == 0 && args.lse) args.lse[u64(found.request) * args.q_heads + head] = log_sum_exp(softmax);
-      } else {
-        const u64 partial = u64(found.slot) * args.q_heads + head;
+      } else if (found.slot.partial != UNTOUCHED) {
+        const u64 partial = u64(found.slot.partial) * args.q_heads + head;
         float *target = args.partial_output + partial * HEAD_DIM + element;
 #pragma unroll
         for (u32 e = 0; e < 4; e++) target[e] = sum[e];
@@ -373,39 +512,75 @@ template <u32 M, u32 N, u32 WARPS, u32 STAGES, u32 HEAD_DIM, class Element, bool
     }
   }
 
+  // The CTA that leaves the last partial of a request and KV head merges them all.
+  TILEWRIGHT_DEVICE void merge_arrived() const {
+    u32 *const last = reinterpret_cast<u32 *>(shared + SOFTMAX_AT); // nobody reads the warps' softmaxes any more
+    memory_fence();
+    barrier(); // all of this CTA's partials are written
+    // Rows of whole requests, or some of one.
+    const u32 count = divide_up(row_count(), args.gqa_ratio);
+    for (u32 member = thread; member < count; member += THREADS) {
+      const Row &row = rows()[member * args.gqa_ratio];
+      bool arrived_last = false;
+      if (row.slot.partial < UNTOUCHED) {
+        u32 *const counter = args.arrivals + row.slot.merge * args.kv_heads + kv_head;
+        arrived_last = count_arrival(counter) + 1 == args.merges[row.slot.merge].arrivals;
+        if (arrived_last) *counter = 0; // ready for the next launch
+      }
+      last[member] = arrived_last ? row.slot.merge : DIRECT;
+    }
+    memory_fence();
+    barrier();
+    for (u32 index = warp; index < count * args.gqa_ratio; index += WARPS) {
+      const u32 merge = last[index / args.gqa_ratio];
+      if (merge == DIRECT) continue;
+      const MergeItem merged = args.merges[merge];
+      const u32 head = kv_head * args.gqa_ratio + index % args.gqa_ratio;
+      MergedRow<HEAD_DIM / 32> row =
+          sum_partials<HEAD_DIM>(args, merged, head, merged.partial_end - merged.partial_begin, 0, 1);
+      write_merged<HEAD_DIM, Element, SINKS>(args, merged.request, head, row);
+    }
+  }
+  static_assert(M <= WARPS * 32, "a flag for each request of a block fits in the place of the warps' softmaxes");
+
   TILEWRIGHT_DEVICE void execute() const {
+    describe_runs();
     describe_rows();
     barrier();
-    const Range range = range_of_rows();
-    const bool any = range.begin < range.end;
-    const u32 first = any ? static_cast<u32>(range.begin) / N : 0;
-    const u32 last = any ? divide_up(static_cast<u32>(range.end), N) : 0; // one past
-    i32 ids[TOKENS_A_THREAD] = {};
+    const bool any = item.run_count > 0;
+    u32 first = 0;
     load_query();
-    if (any) {
+    find_seen();
+    if constexpr (WINDOW) {
+      barrier();
+      first = first_step();
+    }
+    Cursor fetched{0, any ? next_run(0) : 0}, stored = fetched;
+    u32 last; // one past the last step
+    i32 ids[TOKENS_A_THREAD] = {};
+    {
+      i32 ahead[STAGES][TOKENS_A_THREAD] = {}; // all on their way at once, and while `find_seen` is waited for
+      if (any) {
 #pragma unroll
-      for (u32 s = 0; s < STAGES; s++) {
-        fetch_pages(ids, first + s, range);
-        store_offsets(ids, first + s);
+        for (u32 s = 0; s < STAGES; s++) fetch_pages(ahead[s], first + s, fetched);
+        fetch_pages(ids, first + STAGES, fetched);
       }
-      fetch_pages(ids, first + STAGES, range);
+      if constexpr (!WINDOW) barrier();
+      last = any ? last_step() : 0;
+      if (any) {
+#pragma unroll
+        for (u32 s = 0; s < STAGES; s++) store_offsets(ahead[s], first + s, stored);
+      }
     }
     barrier();
 #pragma unroll
     for (u32 s = 0; s + 1 < STAGES; s++) {
-      if (first + s < last) load_step(first + s, range);
+      if (first + s < last) load_step(first + s);
       copy_async_commit(); // the query travels in the first group
     }
     if constexpr (STAGES == 1) copy_async_commit();
 
-    i32 row_begin[2] = {0, 0}, row_end[2] = {0, 0};
-#pragma unroll
-    for (u32 half = 0; half < 2; half++) {
-      const u32 row = row_warp * 16 + fragment_row + half * 8;
-      // Rows that only pad are computed like the others, from zeros, and never written.
-      row_begin[half] = row < row_count() ? rows()[row].begin : 0;
-      row_end[half] = row < row_count() ? rows()[row].end : 0x7fffffff;
-    }
+    const Sight seen = sight();
     Accumulators acc = {};
     acc.softmax[0].max = acc.softmax[1].max = negative_infinity();
     u32 query[QUERY_FRAGMENTS][4];
@@ -421,19 +596,20 @@ template <u32 M, u32 N, u32 WARPS, u32 STAGES, u32 HEAD_DIM, class Element, bool
       const u32 next = step + STAGES - 1;
       if constexpr (STAGES > 1) copy_async_wait<STAGES - 2>();
       barrier(); // this step has arrived for all threads, and the buffer of the one before is free
-      if (next < last) load_step(next, range);
+      if (next < last) load_step(next);
       copy_async_commit();
-      if (next + 1 < last) store_offsets(ids, next + 1);
-      if (next + 2 < last) fetch_pages(ids, next + 2, range);
+      if (next + 1 < last) store_offsets(ids, next + 1, stored);
+      if (next + 2 < last) fetch_pages(ids, next + 2, fetched);
       if constexpr (STAGES == 1) {
         copy_async_wait<0>();
         barrier();
       }
-      compute_step(acc, query, step, range, row_begin, row_end);
+      compute_step(acc, query, step, seen);
     }
     copy_async_wait<0>();
     gather_warps(acc);
     write_rows();
+    if (args.arrivals) merge_arrived();
   }
 };
 

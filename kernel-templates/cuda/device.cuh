@@ -11,7 +11,6 @@ constexpr u32 FULL_WARP = 0xffffffffu;
 TILEWRIGHT_DEVICE float negative_infinity() { return __int_as_float(0xff800000); }
 TILEWRIGHT_DEVICE u32 thread_index() { return threadIdx.x; }
 TILEWRIGHT_DEVICE u32 block_index() { return blockIdx.x; }
-TILEWRIGHT_DEVICE u32 block_count() { return gridDim.x; }
 TILEWRIGHT_DEVICE void barrier() { __syncthreads(); }
 
 // Dynamic shared memory of the CTA.
@@ -71,6 +70,15 @@ TILEWRIGHT_DEVICE u32 narrow(Bf16, float low, float high) {
   asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
   return pair;
 }
+
+// What other CTAs of the same launch may have written: past the first-level cache, which knows nothing of it.
+TILEWRIGHT_DEVICE float load_coherent(const float *source) { return __ldcg(source); }
+
+// What this thread wrote so far is seen by whoever sees what it writes next.
+TILEWRIGHT_DEVICE void memory_fence() { __threadfence(); }
+
+// Adds one; what was there before.
+TILEWRIGHT_DEVICE u32 count_arrival(u32 *counter) { return atomicAdd(counter, 1u); }
 
 // One instruction, unlike the comparison that `types.cuh` has for other types.
 TILEWRIGHT_DEVICE float larger(float a, float b) { return fmaxf(a, b); }

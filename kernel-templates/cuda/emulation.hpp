@@ -462,7 +462,6 @@ inline u32 lane_xor(u32 value, u32 mask) {
 TILEWRIGHT_DEVICE float negative_infinity() { return -__builtin_inff(); }
 TILEWRIGHT_DEVICE u32 thread_index() { return emulation::machine->current->thread; }
 TILEWRIGHT_DEVICE u32 block_index() { return emulation::machine->block; }
-TILEWRIGHT_DEVICE u32 block_count() { return emulation::machine->grid; }
 TILEWRIGHT_DEVICE void barrier() { emulation::machine->barrier(); }
 
 TILEWRIGHT_DEVICE u8 *shared_memory() { return emulation::machine->shared; }
@@ -499,6 +498,11 @@ TILEWRIGHT_DEVICE u32 narrow(F16, float low, float high) {
 TILEWRIGHT_DEVICE u32 narrow(Bf16, float low, float high) {
   return emulation::rounded(Bf16{}, low) | emulation::rounded(Bf16{}, high) << 16;
 }
+
+// CTAs run one after the other here, so these have nothing to order.
+TILEWRIGHT_DEVICE float load_coherent(const float *source) { return *source; }
+TILEWRIGHT_DEVICE void memory_fence() {}
+TILEWRIGHT_DEVICE u32 count_arrival(u32 *counter) { return (*counter)++; }
 
 TILEWRIGHT_DEVICE float larger(float a, float b) { return __builtin_fmaxf(a, b); }
 

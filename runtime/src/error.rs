@@ -75,6 +75,9 @@ pub enum PlanError {
     /// More rows, tokens or partials than 32 bits count.
     #[error("the batch is too large: {0} does not fit 32 bits; split the batch")]
     TooLarge(&'static str),
+    /// More query heads a KV head than 16 bits count.
+    #[error("{0} query heads share one KV head; at most 65535 can")]
+    GqaRatio(u32),
     /// The page table was made for another page size.
     #[error("the page table counts {table} tokens a page, the geometry {geometry}")]
     PageSize {

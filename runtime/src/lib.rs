@@ -39,6 +39,7 @@ pub mod pages;
 mod plan;
 mod planner;
 pub mod reference;
+mod tree;
 
 pub use decoder::{DecodeError, Decoder};
 pub use error::{ExecError, PlanError};
@@ -47,6 +48,8 @@ pub use kv_strides::KvStrides;
 pub use packing::{Pack, Packing, Packs};
 pub use page_table::PageTable;
 pub use plan::{
-    DIRECT, MergeItem, Plan, PlanOptions, PlannedPack, SHORTEST_PART, Split, TileGroup, WorkItem,
+    Block, DIRECT, MergeItem, Plan, PlanOptions, PlannedPack, Run, SHORTEST_PART, Slot, Split, TileGroup,
+    UNTOUCHED, WorkItem,
 };
 pub use planner::Planner;
+pub use tree::PrefixTree;

@@ -3,30 +3,79 @@
 //! Distances are in elements and 64 bits wide, so a cache may hold more than 2^31 elements. Pointers are plain addresses: of a
 //! device's memory for a GPU, of the host's for the emulation.
 
-/// What one CTA computes: rows of a pack over a range of its tokens, for one KV head.
+/// What a CTA of each KV head computes: the rows of a block over a range of its walk.
 #[repr(C, align(16))]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WorkItem {
-    /// The KV head.
-    pub kv_head: u32,
-    /// First row of the pack: request in the pack x GQA ratio + query head of the KV head.
-    pub row_begin: u32,
-    /// One past the last row; at most m rows.
-    pub row_end: u32,
-    /// First token: a multiple of the page size.
-    pub kv_begin: u32,
-    /// One past the last token; the lengths on the device cut it further.
-    pub kv_end: u32,
-    /// Where the page of `kv_begin` stands among the page ids.
-    pub pages: u32,
-    /// Where the pack's first request stands among the requests.
+    /// Where the block's first request stands among the requests.
     pub requests: u32,
-    /// Where the destination of the pack's first request stands among the slots.
+    /// First row of the block: request in the block x GQA ratio + query head of the KV head.
+    pub row_begin: u16,
+    /// One past the last row; at most m rows.
+    pub row_end: u16,
+    /// Where the first run of the range stands among the runs.
+    pub runs: u32,
+    /// How many runs the range touches; at most [`max_runs`].
+    pub run_count: u16,
+    /// Which of the tiles compiled together computes it.
+    pub tile: u16,
+    /// First token, counted along the block's walk: a multiple of [`GRANULE`].
+    pub walk_begin: u32,
+    /// One past the last token; the lengths on the device cut it further.
+    pub walk_end: u32,
+    /// Where the destination of the block's first request stands among the slots.
     pub slots: u32,
+    /// Fills the item.
+    pub unused: u32,
 }
 
-/// Partials of one request that have to be merged; none at all if it has no tokens.
+/// Tokens of the smallest step of a kernel: runs begin at multiples of it along a walk, and parts of a walk too.
+pub const GRANULE: u32 = 16;
+
+/// Runs that a CTA of m rows has room for.
+pub const fn max_runs(m: u32) -> u32 {
+    m + 32
+}
+
+/// Consecutive pages that neighbouring requests of a block share. A block's runs, one behind the other, are its walk.
+#[repr(C, align(16))]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Run {
+    /// Its first token, counted along the walk: a multiple of [`GRANULE`].
+    pub begin: u32,
+    /// Where its first page stands among the page ids.
+    pub pages: u32,
+    /// Which token of its requests the first one is.
+    pub position: u32,
+    /// See [`Run::members`].
+    pub members: u32,
+}
+
+impl Run {
+    /// First request of the block that has it, one past the last, and the tokens by which the next run begins later than this one ends.
+    pub const fn members(first: u32, last: u32, padding: u32) -> u32 {
+        first | last << 12 | padding << 24
+    }
+}
+
+/// Where a request of a work item goes.
 #[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Slot {
+    /// The partial, or [`DIRECT`], or [`UNTOUCHED`].
+    pub partial: u32,
+    /// The [`MergeItem`] that the partial is merged by.
+    pub merge: u32,
+}
+
+/// The destination of a request that has no other part: its row of the output.
+pub const DIRECT: u32 = u32::MAX;
+
+/// The destination of a request that has nothing in a work item: nowhere.
+pub const UNTOUCHED: u32 = u32::MAX - 1;
+
+/// Partials of one request that have to be merged.
+#[repr(C, align(16))]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MergeItem {
     /// The request.
@@ -35,6 +84,8 @@ pub struct MergeItem {
     pub partial_begin: u32,
     /// One past its last partial.
     pub partial_end: u32,
+    /// CTAs of one KV head that leave some of them.
+    pub arrivals: u32,
 }
 
 /// The argument of every launch.
@@ -57,15 +108,21 @@ pub struct Arguments {
     pub partial_output: u64,
     /// f32 `[partials, q_heads, 2]`: maximum (base 2) and sum.
     pub partial_softmax: u64,
-    /// [`WorkItem`]s of this launch, one a CTA.
+    /// u32 `[merges, kv_heads]`: zero; 0 if partials are merged by a launch of their own.
+    pub arrivals: u64,
+    /// u32: how many merges there are, then how many work items each launch has.
+    pub counts: u64,
+    /// [`WorkItem`]s of this launch, a CTA for each KV head.
     pub items: u64,
-    /// [`MergeItem`]s.
+    /// [`MergeItem`]s; one more than there are can be read.
     pub merges: u64,
-    /// u32: the requests of all packs.
+    /// [`Run`]s of all blocks.
+    pub runs: u64,
+    /// u32: the requests of all blocks.
     pub requests: u64,
-    /// i32: the pages of all packs.
+    /// i32: the pages of all runs.
     pub page_ids: u64,
-    /// u32: for each part of a pack, the partial of each of its requests, or all ones.
+    /// [`Slot`]s: for each part of a block, the destination of each of its requests.
     pub slots: u64,
     /// i32 `[batch]`: tokens of each request.
     pub lengths: u64,
@@ -85,10 +142,14 @@ pub struct Arguments {
     pub head: i64,
     /// Query heads.
     pub q_heads: u32,
+    /// KV heads.
+    pub kv_heads: u32,
     /// Query heads of one KV head.
     pub gqa_ratio: u32,
     /// Tokens of a page.
     pub page_size: u32,
+    /// Which of the counts, after the first, counts the items of this launch.
+    pub group: u32,
     /// A row sees its last so many tokens; read only by variants with a window. At most `i32::MAX`.
     pub window: u32,
     /// Factor of the logits times log2(e).
@@ -98,5 +159,7 @@ pub struct Arguments {
 }
 
 const _: () = assert!(size_of::<WorkItem>() == 32, "as in cuda/arguments.cuh");
-const _: () = assert!(size_of::<MergeItem>() == 12, "as in cuda/arguments.cuh");
-const _: () = assert!(size_of::<Arguments>() == 14 * 8 + 7 * 8 + 6 * 4, "as in cuda/arguments.cuh");
+const _: () = assert!(size_of::<Run>() == 16, "as in cuda/arguments.cuh");
+const _: () = assert!(size_of::<Slot>() == 8, "as in cuda/arguments.cuh");
+const _: () = assert!(size_of::<MergeItem>() == 16, "as in cuda/arguments.cuh");
+const _: () = assert!(size_of::<Arguments>() == 17 * 8 + 7 * 8 + 8 * 4, "as in cuda/arguments.cuh");

@@ -21,7 +21,7 @@ mod spills;
 mod variant;
 
 pub use arch::{Arch, ParseArchError};
-pub use arguments::{Arguments, MergeItem, WorkItem};
+pub use arguments::{Arguments, DIRECT, GRANULE, MergeItem, Run, Slot, UNTOUCHED, WorkItem, max_runs};
 pub use cache::{CacheError, CachedCubin, CubinCache};
 pub use compiler::{CompileError, Compiler, Cubin};
 pub use cubin::{CubinError, KernelUsage, kernel_usage};

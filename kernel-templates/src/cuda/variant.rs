@@ -1,5 +1,6 @@
 //! Variants of the kernels: what is compiled in, and the few lines that instantiate the templates in `cuda/`.
 
+use super::arguments::{GRANULE, max_runs};
 use crate::Class;
 use tilewright_heuristics::{Dtype, Tile};
 
@@ -28,10 +29,11 @@ impl AttentionOptions {
     }
 }
 
-const SOURCES: [(&str, &str); 7] = [
+const SOURCES: [(&str, &str); 8] = [
     ("types.cuh", include_str!("../../cuda/types.cuh")),
     ("prelude.cuh", include_str!("../../cuda/prelude.cuh")),
     ("device.cuh", include_str!("../../cuda/device.cuh")),
+    ("softmax.cuh", include_str!("../../cuda/softmax.cuh")),
     ("arguments.cuh", include_str!("../../cuda/arguments.cuh")),
     ("decode.cuh", include_str!("../../cuda/decode.cuh")),
     ("merge.cuh", include_str!("../../cuda/merge.cuh")),
@@ -107,8 +109,7 @@ impl Kernel {
              using Variant = {template};\n\
              static_assert(Variant::SHARED_BYTES == {shared_bytes}, \"the host reserves this much\");\n\
              extern \"C\" __global__ void __launch_bounds__(128)\n\
-             {name}(const __grid_constant__ tilewright::Arguments arguments, tilewright::u32 rows) {{\n  \
-             Variant::run(arguments, rows);\n}}\n"
+             {name}(const __grid_constant__ tilewright::Arguments arguments) {{ Variant::run(arguments); }}\n"
         );
         Self { name, text, threads: 128, shared_bytes, template }
     }
@@ -164,11 +165,14 @@ pub const fn shared_bytes(tile: &Tile, class: &Class) -> u32 {
     let buffers = stages * 2 * n * row_bytes;
     let outputs = warps * 16 * (class.head_dim + 8) * 4;
     let offset_sets = if stages > 2 { stages } else { 2 };
-    (if buffers > outputs { buffers } else { outputs })
+    ((if buffers > outputs { buffers } else { outputs })
         + m * row_bytes
         + offset_sets * n * 8
+        + (stages + 1) * (n / GRANULE) * 8
         + warps * 16 * 8
-        + m * 16
+        + m * 20
+        + max_runs(m) * 28)
+        .next_multiple_of(16)
 }
 
 #[cfg(test)]

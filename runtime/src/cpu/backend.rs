@@ -6,8 +6,9 @@ use super::queue::{Queue, Unit};
 use super::shared::SharedSlice;
 use super::{Element, KvCache, simd};
 use crate::ExecError;
-use crate::plan::{DIRECT, Plan, PlannedPack, WorkItem};
+use crate::plan::{DIRECT, Plan, UNTOUCHED, WorkItem};
 use pulp::{Arch, Simd, WithSimd};
+use std::ops::Range;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use tilewright_kernel_templates::Class;
@@ -132,9 +133,7 @@ impl CpuBackend {
             }
         });
         let merges = plan.merges();
-        if merges.iter().all(|merge| merge.partial_begin == merge.partial_end) {
-            merges.iter().for_each(|merge| step.write_empty(merge.request));
-        } else {
+        if !merges.is_empty() {
             let next = AtomicUsize::new(0);
             self.pool.broadcast(|thread| {
                 let mut scratch =
@@ -226,10 +225,9 @@ impl<E: Element> Step<'_, E> {
     fn forward(&self, unit: &Unit, queue: &Queue, scratch: &mut Scratch) {
         let tile = &self.plan.tile_groups()[unit.group].tile;
         let item = &self.plan.work_items()[unit.item];
-        let pack = &self.plan.packs()[item.pack as usize];
-        let kv = share(item, unit.lane, unit.lanes, u32::from(tile.n));
-        let Self { plan, query, cache, scale, .. } = self;
-        self.arch.dispatch(Pass { plan, item, tile, kv, query, cache, scale: *scale, scratch });
+        let walk = share(item, unit.lane, unit.lanes, u32::from(tile.n));
+        let (Self { plan, query, cache, scale, .. }, kv_head) = (self, unit.kv_head);
+        self.arch.dispatch(Pass { plan, item, kv_head, tile, walk, query, cache, scale: *scale, scratch });
         if unit.lanes > 1 {
             self.keep_share(unit, item, scratch);
             if !queue.arrive(unit) {
@@ -238,11 +236,11 @@ impl<E: Element> Step<'_, E> {
             self.combine_shares(unit, item, scratch);
             queue.release(unit);
         }
-        self.write_rows(pack, item, scratch);
+        self.write_rows(item, unit.kv_head, scratch);
     }
 
     fn keep_share(&self, unit: &Unit, item: &WorkItem, scratch: &Scratch) {
-        let (rows, head_dim) = ((item.row_end - item.row_begin) as usize, self.head_dim());
+        let (rows, head_dim) = (item.rows.len(), self.head_dim());
         let first = self.lane_space.row(unit.team, unit.lane as usize);
         // SAFETY: a team belongs to one open item, and a lane of it to the thread that took it; others read it only after
         // they were told by `arrive` that all lanes are done.
@@ -254,7 +252,7 @@ impl<E: Element> Step<'_, E> {
     }
 
     fn combine_shares(&self, unit: &Unit, item: &WorkItem, scratch: &mut Scratch) {
-        let (rows, head_dim) = ((item.row_end - item.row_begin) as usize, self.head_dim());
+        let (rows, head_dim) = (item.rows.len(), self.head_dim());
         let first = |lane: u32| self.lane_space.row(unit.team, lane as usize);
         for row in 0..rows {
             let partials = (0..unit.lanes).map(|lane| {
@@ -270,18 +268,22 @@ impl<E: Element> Step<'_, E> {
     }
 
     /// Writes the rows of an item: normalised where they are final, as partials where they are not.
-    fn write_rows(&self, pack: &PlannedPack, item: &WorkItem, scratch: &mut Scratch) {
-        let (rows, head_dim) = ((item.row_end - item.row_begin) as usize, self.head_dim());
+    fn write_rows(&self, item: &WorkItem, kv_head: u32, scratch: &mut Scratch) {
+        let (rows, head_dim) = (item.rows.len(), self.head_dim());
         let geometry = self.plan.geometry();
         for row in 0..rows {
-            let member = (item.row_begin as usize + row) / geometry.gqa_ratio() as usize;
-            let slot = self.plan.slots()[item.slots as usize + member];
-            let target = row_of_output(self.plan, pack, item, row);
+            let member = (item.rows.start as usize + row) / geometry.gqa_ratio() as usize;
+            let slot = self.plan.slots()[item.slots as usize + member].partial;
+            let target = row_of_output(self.plan, item, kv_head, row);
             let output = &mut scratch.accumulators[row * head_dim..][..head_dim];
             let softmax = scratch.softmax[row];
-            if slot == DIRECT {
-                self.write_final(target, output, softmax);
-                continue;
+            match slot {
+                UNTOUCHED => continue,
+                DIRECT => {
+                    self.write_final(target, output, softmax);
+                    continue;
+                }
+                _ => {}
             }
             let at = slot as usize * geometry.q_heads as usize + target % geometry.q_heads as usize;
             // SAFETY: the plan gives each row of each part a partial of its own, and merging begins when all are written.
@@ -294,9 +296,6 @@ impl<E: Element> Step<'_, E> {
 
     /// Merges the partials of all heads of a request, in the plan's order.
     fn merge(&self, merge: &crate::plan::MergeItem, scratch: &mut Scratch) {
-        if merge.partial_begin == merge.partial_end {
-            return self.write_empty(merge.request);
-        }
         let (q_heads, head_dim) = (self.plan.geometry().q_heads as usize, self.head_dim());
         for head in 0..q_heads {
             let partials = (merge.partial_begin..merge.partial_end).map(|partial| {
@@ -351,28 +350,17 @@ impl<E: Element> Step<'_, E> {
             unsafe { lse.range(row, 1)[0] = value };
         }
     }
-
-    fn write_empty(&self, request: u32) {
-        let (q_heads, head_dim) = (self.plan.geometry().q_heads as usize, self.head_dim());
-        for row in request as usize * q_heads..(request as usize + 1) * q_heads {
-            // SAFETY: a request without tokens is in no work item: its rows are written here alone.
-            unsafe { self.output.range(row * head_dim, head_dim) }.fill(E::from_f32(0.0));
-            if let Some(lse) = self.lse {
-                // SAFETY: as for the output.
-                unsafe { lse.range(row, 1)[0] = f32::NEG_INFINITY };
-            }
-        }
-    }
 }
 
-/// One thread's share of an item's KV range: whole steps of n tokens, as equal as can be. May be empty.
-fn share(item: &WorkItem, lane: u32, lanes: u32, n: u32) -> std::ops::Range<u32> {
-    let steps = u64::from((item.kv_end - item.kv_begin).div_ceil(n));
+/// One thread's share of an item's tokens: whole steps of n tokens, as equal as can be. May be empty.
+fn share(item: &WorkItem, lane: u32, lanes: u32, n: u32) -> Range<u32> {
+    let Range { start, end } = item.walk;
+    let steps = u64::from((end - start).div_ceil(n));
     let at = |lane: u32| {
         let tokens = steps * u64::from(lane) / u64::from(lanes) * u64::from(n);
-        (u64::from(item.kv_begin) + tokens).min(u64::from(item.kv_end)) as u32
+        (u64::from(start) + tokens).min(u64::from(end)) as u32
     };
-    at(lane)..if lane + 1 == lanes { item.kv_end } else { at(lane + 1) }
+    at(lane)..if lane + 1 == lanes { end } else { at(lane + 1) }
 }
 
 struct AddWeighted<'a> {
@@ -399,15 +387,7 @@ mod tests {
     #[test]
     fn shares_cover_an_item_without_gaps() {
         for (begin, end) in [(0, 1), (0, 16), (7, 400), (32, 33), (0, u32::MAX)] {
-            let item = WorkItem {
-                pack: 0,
-                kv_head: 0,
-                row_begin: 0,
-                row_end: 1,
-                kv_begin: begin,
-                kv_end: end,
-                slots: 0,
-            };
+            let item = WorkItem { block: 0, rows: 0..1, walk: begin..end, runs: 0..1, slots: 0 };
             for lanes in 1..9 {
                 let mut next = begin;
                 for lane in 0..lanes {

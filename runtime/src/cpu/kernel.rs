@@ -2,8 +2,9 @@
 
 use super::simd;
 use super::{Element, KvCache};
-use crate::plan::{Plan, PlannedPack, WorkItem};
+use crate::plan::{Plan, Run, WorkItem};
 use pulp::{Simd, WithSimd};
+use std::ops::Range;
 use tilewright_heuristics::Tile;
 use tilewright_kernel_templates::Class;
 use tilewright_kernel_templates::cpu::{self, KV_BLOCK};
@@ -41,13 +42,14 @@ impl Scratch {
 /// Scores are computed to base 2: the scale takes log2(e) along, and an exponential is a power of two.
 const LOG2_E: f32 = std::f32::consts::LOG2_E;
 
-/// One pass over `kv` of a work item's KV range; leaves unnormalised output, maximum and sum of each row in the scratch.
+/// One pass over some of a work item's tokens; leaves unnormalised output, maximum and sum of each row in the scratch.
 pub(super) struct Pass<'a, E> {
     pub(super) plan: &'a Plan,
     pub(super) item: &'a WorkItem,
+    pub(super) kv_head: u32,
     pub(super) tile: &'a Tile,
-    /// Tokens of this pass: the item's, or one thread's share of them.
-    pub(super) kv: std::ops::Range<u32>,
+    /// Tokens of this pass, counted along the block's walk: the item's, or one thread's share of them.
+    pub(super) walk: Range<u32>,
     pub(super) query: &'a [E],
     pub(super) cache: &'a KvCache<'a, E>,
     pub(super) scale: f32,
@@ -59,95 +61,118 @@ impl<E: Element> WithSimd for Pass<'_, E> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
-        let Self { plan, item, tile, kv, query, cache, scale, scratch } = self;
-        let geometry = plan.geometry();
-        let head_dim = geometry.head_dim as usize;
-        let rows = (item.row_end - item.row_begin) as usize;
-        let n = usize::from(tile.n);
-        let Scratch { queries, scores, kv: wide, accumulators, softmax, offsets, contiguous } = scratch;
-        let queries = &mut queries[..rows * head_dim];
-        let accumulators = &mut accumulators[..rows * head_dim];
-        let softmax = &mut softmax[..rows];
-        let pack = &plan.packs()[item.pack as usize];
-
-        for (row, wide) in queries.chunks_exact_mut(head_dim).enumerate() {
-            let row = row_of_output(plan, pack, item, row);
+        let Self { plan, item, kv_head, tile, walk, query, cache, scale, scratch } = self;
+        let head_dim = plan.geometry().head_dim as usize;
+        let rows = item.rows.len();
+        for (row, wide) in scratch.queries[..rows * head_dim].chunks_exact_mut(head_dim).enumerate() {
+            let row = row_of_output(plan, item, kv_head, row);
             E::widen(&query[row * head_dim..][..head_dim], wide);
             simd::scale(wide, scale * LOG2_E);
         }
-        accumulators.fill(0.0);
-        softmax.fill([f32::NEG_INFINITY, 0.0]);
-
-        let reader = Reader { plan, pack, cache, kv_head: item.kv_head, head_dim };
-        let ahead = (u32::from(tile.stages) - 1) * u32::from(tile.n);
-        let mut begin = kv.start;
-        while begin < kv.end {
-            let end = kv.end.min(begin.saturating_add(u32::from(tile.n)));
-            let tokens = (end - begin) as usize;
-            let offsets = &mut offsets[..tokens];
-            reader.locate(begin, offsets);
-            // One stage is this tile alone: nothing is fetched ahead.
-            let ahead_begin = begin.saturating_add(ahead);
-            let ahead_end = if ahead == 0 { ahead_begin } else { kv.end };
-            let padded = tokens.next_multiple_of(16).min(n);
-            for (block, offsets) in offsets.chunks(KV_BLOCK).enumerate() {
-                let first = block * KV_BLOCK;
-                reader.prefetch(cache.keys, ahead_begin, ahead_end, first);
-                let (keys, at) = reader.rows(cache.keys, offsets, wide, contiguous);
-                simd::scores(simd, queries, keys, at, head_dim, &mut scores[first..], n);
+        scratch.accumulators[..rows * head_dim].fill(0.0);
+        scratch.softmax[..rows].fill([f32::NEG_INFINITY, 0.0]);
+        for run in &plan.runs()[item.runs.start as usize..item.runs.end as usize] {
+            let ratio = plan.geometry().gqa_ratio();
+            let first = (run.members.start * ratio).max(item.rows.start) - item.rows.start;
+            let last = (run.members.end * ratio).min(item.rows.end).saturating_sub(item.rows.start);
+            let tokens = run.walk.start.max(walk.start)..run.walk.end.min(walk.end);
+            if first < last && !tokens.is_empty() {
+                let reader = Reader { plan, run, cache, kv_head, head_dim };
+                pass_run(simd, &reader, item, tile, tokens, first as usize..last as usize, scratch);
             }
-            for row in 0..rows {
-                let scores = &mut scores[row * n..][..padded];
-                scores[tokens..].fill(f32::NEG_INFINITY);
-                let own_end = plan.seq_lens()[request_of(plan, pack, item, row)];
-                if own_end < end {
-                    // This request ends before others of the pack do.
-                    scores[own_end.saturating_sub(begin) as usize..].fill(f32::NEG_INFINITY);
-                }
-                let [max, sum] = &mut softmax[row];
-                let new_max = max.max(simd::max(simd, scores));
-                if new_max == f32::NEG_INFINITY {
-                    scores.fill(0.0);
-                    continue;
-                }
-                if new_max > *max {
-                    let rescale = if *max == f32::NEG_INFINITY { 0.0 } else { (*max - new_max).exp2() };
-                    simd::scale(&mut accumulators[row * head_dim..][..head_dim], rescale);
-                    *sum *= rescale;
-                    *max = new_max;
-                }
-                *sum += simd::exp2_and_sum(scores, new_max);
-            }
-            for (block, offsets) in offsets.chunks(KV_BLOCK).enumerate() {
-                let first = block * KV_BLOCK;
-                reader.prefetch(cache.values, ahead_begin, ahead_end, first);
-                let (values, at) = reader.rows(cache.values, offsets, wide, contiguous);
-                simd::accumulate(simd, &scores[first..], n, values, at, head_dim, accumulators);
-            }
-            begin = end;
         }
+    }
+}
+
+/// Goes along tokens of one run with the rows that share it, n tokens a step.
+#[inline(always)]
+fn pass_run<S: Simd, E: Element>(
+    simd: S,
+    reader: &Reader<'_, E>,
+    item: &WorkItem,
+    tile: &Tile,
+    tokens: Range<u32>,
+    rows: Range<usize>,
+    scratch: &mut Scratch,
+) {
+    let Reader { plan, run, cache, head_dim, .. } = *reader;
+    let n = usize::from(tile.n);
+    let Scratch { queries, scores, kv: wide, accumulators, softmax, offsets, contiguous } = scratch;
+    let elements = rows.start * head_dim..rows.end * head_dim;
+    let (queries, accumulators) = (&queries[elements.clone()], &mut accumulators[elements]);
+    let softmax = &mut softmax[rows.clone()];
+    // Tokens that no row has are not even looked at: a page may be larger than what is in it.
+    let position = |token: u32| run.position + (token - run.walk.start);
+    let own_end = |row: usize| plan.seq_lens()[request_of(plan, item, row)];
+    let longest = rows.clone().map(own_end).max().unwrap_or(0);
+    let end = tokens.end.min(run.walk.start.saturating_add(longest.saturating_sub(run.position)));
+    let ahead = (u32::from(tile.stages) - 1) * u32::from(tile.n);
+    let mut begin = tokens.start;
+    while begin < end {
+        let step_end = end.min(begin.saturating_add(u32::from(tile.n)));
+        let tokens = (step_end - begin) as usize;
+        let offsets = &mut offsets[..tokens];
+        reader.locate(begin, offsets);
+        // One stage is this step alone: nothing is fetched ahead.
+        let ahead_begin = begin.saturating_add(ahead);
+        let ahead_end = if ahead == 0 { ahead_begin } else { end };
+        let padded = tokens.next_multiple_of(16).min(n);
+        for (block, offsets) in offsets.chunks(KV_BLOCK).enumerate() {
+            let first = block * KV_BLOCK;
+            reader.prefetch(cache.keys, ahead_begin, ahead_end, first);
+            let (keys, at) = reader.rows(cache.keys, offsets, wide, contiguous);
+            simd::scores(simd, queries, keys, at, head_dim, &mut scores[first..], n);
+        }
+        for (index, [max, sum]) in softmax.iter_mut().enumerate() {
+            let scores = &mut scores[index * n..][..padded];
+            scores[tokens..].fill(f32::NEG_INFINITY);
+            // This request may end before others that share the run do.
+            let seen = own_end(rows.start + index).saturating_sub(position(begin)) as usize;
+            if seen < tokens {
+                scores[seen..].fill(f32::NEG_INFINITY);
+            }
+            let new_max = max.max(simd::max(simd, scores));
+            if new_max == f32::NEG_INFINITY {
+                scores.fill(0.0);
+                continue;
+            }
+            if new_max > *max {
+                let rescale = if *max == f32::NEG_INFINITY { 0.0 } else { (*max - new_max).exp2() };
+                simd::scale(&mut accumulators[index * head_dim..][..head_dim], rescale);
+                *sum *= rescale;
+                *max = new_max;
+            }
+            *sum += simd::exp2_and_sum(scores, new_max);
+        }
+        for (block, offsets) in offsets.chunks(KV_BLOCK).enumerate() {
+            let first = block * KV_BLOCK;
+            reader.prefetch(cache.values, ahead_begin, ahead_end, first);
+            let (values, at) = reader.rows(cache.values, offsets, wide, contiguous);
+            simd::accumulate(simd, &scores[first..], n, values, at, head_dim, accumulators);
+        }
+        begin = step_end;
     }
 }
 
 /// The request of a row of a work item.
 #[inline(always)]
-pub(super) fn request_of(plan: &Plan, pack: &PlannedPack, item: &WorkItem, row: usize) -> usize {
-    let member = (item.row_begin as usize + row) / plan.geometry().gqa_ratio() as usize;
-    plan.requests()[pack.requests.start as usize + member] as usize
+pub(super) fn request_of(plan: &Plan, item: &WorkItem, row: usize) -> usize {
+    let member = (item.rows.start as usize + row) / plan.geometry().gqa_ratio() as usize;
+    plan.requests_of(item.block)[member] as usize
 }
 
 /// The row of the output `[batch, q_heads]` that a row of a work item computes.
 #[inline(always)]
-pub(super) fn row_of_output(plan: &Plan, pack: &PlannedPack, item: &WorkItem, row: usize) -> usize {
+pub(super) fn row_of_output(plan: &Plan, item: &WorkItem, kv_head: u32, row: usize) -> usize {
     let ratio = plan.geometry().gqa_ratio() as usize;
-    let head = item.kv_head as usize * ratio + (item.row_begin as usize + row) % ratio;
-    request_of(plan, pack, item, row) * plan.geometry().q_heads as usize + head
+    let head = kv_head as usize * ratio + (item.rows.start as usize + row) % ratio;
+    request_of(plan, item, row) * plan.geometry().q_heads as usize + head
 }
 
-/// Finds the tokens of a pack in the cache.
+/// Finds the tokens of a run in the cache.
 struct Reader<'a, E> {
     plan: &'a Plan,
-    pack: &'a PlannedPack,
+    run: &'a Run,
     cache: &'a KvCache<'a, E>,
     kv_head: u32,
     head_dim: usize,
@@ -157,8 +182,8 @@ impl<E: Element> Reader<'_, E> {
     #[inline(always)]
     fn offset(&self, token: u32) -> usize {
         let page_size = self.plan.geometry().page_size;
-        let within = token - self.pack.kv_begin;
-        let page = self.plan.pages()[(self.pack.pages.start + within / page_size) as usize];
+        let within = token - self.run.walk.start;
+        let page = self.plan.pages()[(self.run.pages + within / page_size) as usize];
         let strides = &self.cache.strides;
         page as usize * strides.page
             + (within % page_size) as usize * strides.token
@@ -172,7 +197,7 @@ impl<E: Element> Reader<'_, E> {
         let mut done = 0;
         while done < offsets.len() {
             let token = begin + done as u32;
-            let left_in_page = page_size - (token - self.pack.kv_begin) % page_size;
+            let left_in_page = page_size - (token - self.run.walk.start) % page_size;
             let count = (left_in_page as usize).min(offsets.len() - done);
             let first = self.offset(token);
             for (i, offset) in offsets[done..done + count].iter_mut().enumerate() {

@@ -11,6 +11,8 @@ pub(super) struct Unit {
     pub(super) group: usize,
     /// Index into the plan's work items.
     pub(super) item: usize,
+    /// The KV head.
+    pub(super) kv_head: u32,
     /// Which share, from 0.
     pub(super) lane: u32,
     /// How many shares the item has.
@@ -23,8 +25,10 @@ pub(super) struct Unit {
 /// them are open as there are threads; the others fill the end of the step.
 #[derive(Debug)]
 pub(super) struct Queue {
+    /// Tile group, work items x KV heads, lanes.
     shared: Vec<(usize, std::ops::Range<usize>, u32)>,
     single: Vec<(usize, std::ops::Range<usize>)>,
+    kv_heads: usize,
     singles: usize,
     next_shared: Mutex<Shared>,
     next_single: AtomicUsize,
@@ -46,6 +50,7 @@ impl Queue {
         Self {
             shared: Vec::new(),
             single: Vec::new(),
+            kv_heads: 1,
             singles: 0,
             next_shared: Mutex::default(),
             next_single: AtomicUsize::new(0),
@@ -63,8 +68,9 @@ impl Queue {
         self.shared.clear();
         self.single.clear();
         self.singles = 0;
+        self.kv_heads = plan.geometry().kv_heads as usize;
         for (index, group) in plan.tile_groups().iter().enumerate() {
-            let items = group.items.start as usize..group.items.end as usize;
+            let items = group.items.start as usize * self.kv_heads..group.items.end as usize * self.kv_heads;
             if group.tile.warps > 1 {
                 self.shared.push((index, items, u32::from(group.tile.warps)));
             } else {
@@ -97,7 +103,7 @@ impl Queue {
         if next.lane == 0 {
             next.team = next.free.pop().expect("fewer items are open than there are teams");
         }
-        let unit = Unit { group: *group, item: next.item, lane: next.lane, lanes: *lanes, team: next.team };
+        let unit = self.unit(*group, next.item, next.lane, *lanes, next.team);
         next.lane += 1;
         if next.lane == *lanes {
             next.lane = 0;
@@ -117,11 +123,16 @@ impl Queue {
         }
         for (group, items) in &self.single {
             if index < items.len() {
-                return Some(Unit { group: *group, item: items.start + index, lane: 0, lanes: 1, team: 0 });
+                return Some(self.unit(*group, items.start + index, 0, 1, 0));
             }
             index -= items.len();
         }
         None
+    }
+
+    const fn unit(&self, group: usize, index: usize, lane: u32, lanes: u32, team: usize) -> Unit {
+        let (item, kv_head) = (index / self.kv_heads, (index % self.kv_heads) as u32);
+        Unit { group, item, kv_head, lane, lanes, team }
     }
 
     /// Says that a share is done. The thread that is told `true` was the last of its team: it sees what the others wrote, and

@@ -114,18 +114,19 @@ impl CudaBackend {
         let (class, options, image) = (Class::of(plan.geometry()), args.options(), plan.image());
         let mut arguments = arguments(plan, args);
         let items = arguments.items;
-        for group in &image.groups {
+        for (index, group) in image.groups.iter().enumerate() {
             let kernel = self.kernels.decode(&group.tile, &class, options)?;
             arguments.items = items + u64::from(group.begin) * size_of::<WorkItem>() as u64;
+            arguments.group = index as u32;
             let mut parameters = [(&raw mut arguments).cast::<c_void>()];
             // SAFETY: the kernel takes one `Arguments`, which the driver copies; the caller vouches for the addresses.
-            unsafe { kernel.launch(group.count, stream, &mut parameters)? };
+            unsafe { kernel.launch(group.count * arguments.kv_heads, stream, &mut parameters)? };
         }
-        let mut rows = image.merge_count * arguments.q_heads;
+        let rows = image.merge_count * arguments.q_heads;
         if rows > 0 {
             let (kernel, rows_a_cta) = self.kernels.merge(&class, options.sinks, image.longest_merge)?;
-            let mut parameters = [(&raw mut arguments).cast::<c_void>(), (&raw mut rows).cast::<c_void>()];
-            // SAFETY: the kernel takes an `Arguments` and a u32; the caller vouches for the addresses.
+            let mut parameters = [(&raw mut arguments).cast::<c_void>()];
+            // SAFETY: the kernel takes one `Arguments`, which the driver copies; the caller vouches for the addresses.
             unsafe { kernel.launch(rows.div_ceil(rows_a_cta), stream, &mut parameters)? };
         }
         Ok(())

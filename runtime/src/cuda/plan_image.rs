@@ -3,7 +3,7 @@
 use crate::{Plan, plan};
 use std::ops::Range;
 use tilewright_heuristics::{Geometry, Tile};
-use tilewright_kernel_templates::cuda::{Arguments, WorkItem};
+use tilewright_kernel_templates::cuda::{Arguments, GRANULE, MergeItem, Run, Slot, WorkItem};
 
 /// Sections begin at multiples of 16 bytes.
 const ALIGNMENT: usize = 4;
@@ -20,7 +20,9 @@ pub(crate) struct ItemGroup {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PlanImage {
     words: Vec<u32>,
+    items: usize,
     merges: usize,
+    runs: usize,
     requests: usize,
     page_ids: usize,
     slots: usize,
@@ -45,27 +47,39 @@ impl PlanImage {
 
     /// Becomes the image of another plan, in the same memory where that is large enough.
     pub fn fill(&mut self, plan: &Plan) {
-        let page_size = plan.geometry().page_size;
         self.words.clear();
         self.groups.clear();
-        for item in plan.work_items() {
-            self.words.extend(words_of(&device_item(plan, item, page_size)));
-        }
         self.groups.extend(plan.tile_groups().iter().map(|group| ItemGroup {
             tile: group.tile,
             begin: group.items.start,
             count: group.items.end - group.items.start,
         }));
+        self.words.push(plan.merges().len() as u32);
+        self.words.extend(self.groups.iter().map(|group| group.count));
+        self.items = self.align();
+        for (index, group) in plan.tile_groups().iter().enumerate() {
+            for item in &plan.work_items()[group.items.start as usize..group.items.end as usize] {
+                self.words.extend(words_of_item(&device_item(plan, item, index as u16)));
+            }
+        }
         self.merges = self.align();
-        for merge in plan.merges() {
-            self.words.extend([merge.request, merge.partial_begin, merge.partial_end]);
+        // One more, which may be read and is never used.
+        for merge in plan.merges().iter().chain([&MergeItem::default()]) {
+            self.words.extend([merge.request, merge.partial_begin, merge.partial_end, merge.arrivals]);
+        }
+        self.runs = self.align();
+        for run in plan.runs() {
+            let Run { begin, pages, position, members } = device_run(run);
+            self.words.extend([begin, pages, position, members]);
         }
         self.requests = self.align();
         self.words.extend_from_slice(plan.requests());
         self.page_ids = self.align();
         self.words.extend(plan.pages().iter().map(|&page| page as u32));
         self.slots = self.align();
-        self.words.extend_from_slice(plan.slots());
+        for &Slot { partial, merge } in plan.slots() {
+            self.words.extend([partial, merge]);
+        }
         self.lengths = self.align();
         self.words.extend_from_slice(plan.seq_lens());
         self.align();
@@ -92,8 +106,10 @@ impl PlanImage {
         let at = |word: usize| base + 4 * word as u64;
         let rows = u64::from(self.partials) * u64::from(geometry.q_heads);
         Arguments {
-            items: at(0),
+            counts: at(0),
+            items: at(self.items),
             merges: at(self.merges),
+            runs: at(self.runs),
             requests: at(self.requests),
             page_ids: at(self.page_ids),
             slots: at(self.slots),
@@ -101,6 +117,7 @@ impl PlanImage {
             partial_output: workspace,
             partial_softmax: workspace + rows * u64::from(geometry.head_dim) * 4,
             q_heads: geometry.q_heads,
+            kv_heads: geometry.kv_heads,
             gqa_ratio: geometry.gqa_ratio(),
             page_size: geometry.page_size,
             window: i32::MAX as u32,
@@ -128,25 +145,37 @@ impl PlanImage {
     }
 }
 
-/// Resolves what an item needs of its pack, so that the kernel finds its pages in one step instead of two.
-fn device_item(plan: &Plan, item: &plan::WorkItem, page_size: u32) -> WorkItem {
-    let pack = &plan.packs()[item.pack as usize];
+/// Resolves what an item needs of its block, so that the kernel finds its runs in one step instead of two.
+fn device_item(plan: &Plan, item: &plan::WorkItem, tile: u16) -> WorkItem {
     WorkItem {
-        kv_head: item.kv_head,
-        row_begin: item.row_begin,
-        row_end: item.row_end,
-        kv_begin: item.kv_begin,
-        // Whole pages: a request may grow inside its last page under the same plan, the lengths on the device say how far.
-        kv_end: item.kv_end.div_ceil(page_size).saturating_mul(page_size).min(i32::MAX as u32),
-        pages: pack.pages.start + (item.kv_begin - pack.kv_begin) / page_size,
-        requests: pack.requests.start,
+        requests: plan.blocks()[item.block as usize].requests.start,
+        row_begin: item.rows.start as u16,
+        row_end: item.rows.end as u16,
+        runs: item.runs.start,
+        run_count: item.runs.len() as u16,
+        tile,
+        walk_begin: item.walk.start,
+        walk_end: item.walk.end,
         slots: item.slots,
+        unused: 0,
     }
 }
 
-const fn words_of(item: &WorkItem) -> [u32; 8] {
-    let WorkItem { kv_head, row_begin, row_end, kv_begin, kv_end, pages, requests, slots } = *item;
-    [kv_head, row_begin, row_end, kv_begin, kv_end, pages, requests, slots]
+fn device_run(run: &plan::Run) -> Run {
+    let padding = run.walk.end.next_multiple_of(GRANULE) - run.walk.end;
+    Run {
+        begin: run.walk.start,
+        pages: run.pages,
+        position: run.position,
+        members: Run::members(run.members.start, run.members.end, padding),
+    }
+}
+
+fn words_of_item(item: &WorkItem) -> [u32; 8] {
+    let WorkItem { requests, row_begin, row_end, runs, run_count, tile, walk_begin, walk_end, slots, unused } =
+        *item;
+    let pair = |low: u16, high: u16| u32::from(low) | u32::from(high) << 16;
+    [requests, pair(row_begin, row_end), runs, pair(run_count, tile), walk_begin, walk_end, slots, unused]
 }
 
 #[cfg(test)]
@@ -164,12 +193,12 @@ mod tests {
         let image = PlanImage::of(&plan);
         assert_eq!(image.words.len() % ALIGNMENT, 0);
         assert_eq!(image.largest_page, 9);
-        let ends: Vec<u32> =
-            image.words[..8 * plan.work_items().len()].chunks(8).map(|item| item[4]).collect();
-        assert!(ends.iter().all(|end| end.is_multiple_of(16)), "{ends:?}");
+        assert_eq!(image.words[..2], [plan.merges().len() as u32, plan.work_items().len() as u32]);
+        let items = &image.words[image.items..][..8 * plan.work_items().len()];
+        assert!(items.chunks(8).all(|item| item[5].is_multiple_of(16)), "{items:?}");
         let arguments = image.arguments(&geometry, 1 << 40, 0);
         for address in
-            [arguments.items, arguments.merges, arguments.requests, arguments.page_ids, arguments.lengths]
+            [arguments.items, arguments.merges, arguments.runs, arguments.requests, arguments.page_ids]
         {
             assert!(address >= 1 << 40 && address.is_multiple_of(16), "{address:x}");
         }

@@ -85,16 +85,16 @@ impl Emulator {
         Self { library: Box::leak(Box::new(library)) }
     }
 
-    /// Launches a kernel made by [`Kernel::decode`] for `items` work items. `seed` is the order in which warps and lanes run; 0 is
+    /// Launches a kernel made by [`Kernel::decode`] with so many CTAs: work items times KV heads. `seed` is the order in which warps and lanes run; 0 is
     /// the natural one.
     pub(crate) fn run_decode(
         &self,
         kernel: &Kernel,
         args: &Arguments,
-        items: u32,
+        ctas: u32,
         seed: u64,
     ) -> Result<(), String> {
-        self.run(kernel, args, items, seed)
+        self.run(kernel, args, ctas, seed)
     }
 
     /// Launches a kernel made by [`Kernel::merge`] for `rows` rows: merge items times query heads.
@@ -132,19 +132,15 @@ impl Emulator {
 /// One entry point a kernel, under its name.
 fn source_text(kernels: &[Kernel]) -> String {
     let mut text =
-        String::from("#include \"decode.cuh\"\n#include \"merge.cuh\"\nusing namespace tilewright;\n");
+        String::from("#include \"decode.cuh\"\nusing namespace tilewright;\n");
     for Kernel { name, template, threads, shared_bytes, .. } in kernels {
-        let (grid, call) = if template.starts_with("Merge") {
-            ("divide_up(count, Variant::ROWS)", "Variant::run(*args, count)")
-        } else {
-            ("count", "Variant::run(*args)")
-        };
+        let grid = if template.starts_with("Merge") { "divide_up(count, Variant::ROWS)" } else { "count" };
         writeln!(
             text,
             "extern \"C\" __attribute__((visibility(\"default\"))) Emulated {name}(const Arguments *args, u32 count, u64 seed) {{\n  \
              using Variant = {template};\n  \
              static_assert(Variant::THREADS == {threads} && Variant::SHARED_BYTES == {shared_bytes}, \"as the host has it\");\n  \
-             return emulate({grid}, {threads}, {shared_bytes}, [=] {{ {call}; }}, seed);\n}}"
+             return emulate({grid}, {threads}, {shared_bytes}, [=] {{ Variant::run(*args); }}, seed);\n}}"
         )
         .expect("writing to a string");
     }

@@ -1,0 +1,134 @@
+//! From packs to blocks: which rows a tile holds at once, and along which runs of pages it walks.
+
+use super::items::{OrderedPart, Touched};
+use super::split::Part;
+use super::{Block, Plan, PlannedPack, Run, Split, count};
+use crate::{Packs, PageTable, PlanError};
+use std::ops::Range;
+use tilewright_heuristics::{Geometry, PackShape, Tile};
+
+/// Memory that planning needs and no plan keeps.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Scratch {
+    pub(crate) keys: Vec<(i32, u32)>,
+    pub(crate) stack: Vec<(u32, u32)>,
+    pub(super) parts: Vec<Part>,
+    pub(super) touched: Vec<Touched>,
+    pub(super) order: Vec<OrderedPart>,
+}
+
+impl Plan {
+    /// Becomes the plan of other packs, in the same memory.
+    pub(crate) fn rebuild(
+        &mut self,
+        geometry: &Geometry,
+        table: &PageTable<'_>,
+        packs: &Packs,
+        split: Split,
+        mut select: impl FnMut(&PackShape) -> Tile,
+        scratch: &mut Scratch,
+    ) -> Result<(), PlanError> {
+        // The kernels count rows in 16 bits.
+        if geometry.gqa_ratio() > u32::from(u16::MAX) {
+            return Err(PlanError::GqaRatio(geometry.gqa_ratio()));
+        }
+        self.start(geometry, table.seq_lens());
+        let total = count(packs.packs().len(), "packs")?;
+        for pack in packs.packs() {
+            self.push_pack(table, packs.requests_of(pack), pack.columns.clone(), total, &mut select)?;
+        }
+        self.push_empty(table, &mut select)?;
+        self.finish(split, scratch)
+    }
+
+    fn start(&mut self, geometry: &Geometry, seq_lens: &[u32]) {
+        self.geometry = *geometry;
+        self.seq_lens.clear();
+        self.seq_lens.extend_from_slice(seq_lens);
+        self.packs.clear();
+        self.blocks.clear();
+        self.runs.clear();
+        self.requests.clear();
+        self.pages.clear();
+    }
+
+    /// What follows from blocks: parts, destinations, work items.
+    fn finish(&mut self, split: Split, scratch: &mut Scratch) -> Result<(), PlanError> {
+        self.split(split, &mut scratch.parts);
+        self.assign_slots(scratch)?;
+        self.emit_items(scratch)
+    }
+
+    /// A pack whose requests all share all of its pages.
+    fn push_pack(
+        &mut self,
+        table: &PageTable<'_>,
+        members: &[u32],
+        columns: Range<u32>,
+        packs: u32,
+        select: &mut impl FnMut(&PackShape) -> Tile,
+    ) -> Result<(), PlanError> {
+        let page_size = self.geometry.page_size;
+        let pages = count(self.pages.len(), "pages of all packs")?;
+        let row = table.pages(members[0] as usize);
+        self.pages.extend_from_slice(&row[columns.start as usize..columns.end as usize]);
+        let position = columns.start * page_size;
+        let longest = members.iter().map(|&request| self.seq_lens[request as usize]).max().unwrap_or(0);
+        // The last page may reach beyond 32 bits of tokens, a length never does.
+        let end = u64::from(longest).min(u64::from(columns.end) * u64::from(page_size)) as u32;
+        let shape = PackShape::of_pack(&self.geometry, members.len() as u32, end - position, packs);
+        let tile = select(&shape);
+        let walk = columns
+            .len()
+            .checked_mul(page_size as usize)
+            .and_then(|tokens| i32::try_from(tokens).ok())
+            .ok_or(PlanError::TooLarge("tokens of a pack"))? as u32;
+        let first_block = count(self.blocks.len(), "blocks")?;
+        for members in members.chunks(self.capacity(&tile) as usize) {
+            let run = count(self.runs.len(), "runs")?;
+            self.runs.push(Run { walk: 0..walk, pages, position, members: 0..members.len() as u32 });
+            self.push_block(members, run..run + 1, walk)?;
+        }
+        self.packs.push(PlannedPack { blocks: first_block..self.blocks.len() as u32, shape, tile });
+        Ok(())
+    }
+
+    /// Requests without tokens: rows of zeros, which the first pack's tile writes as well as any.
+    fn push_empty(
+        &mut self,
+        table: &PageTable<'_>,
+        select: &mut impl FnMut(&PackShape) -> Tile,
+    ) -> Result<(), PlanError> {
+        let requests = self.requests.len();
+        let empty = (0..table.batch()).filter(|&request| table.pages(request).is_empty());
+        self.requests.extend(empty.map(|request| request as u32));
+        let rest = self.requests.len() - requests;
+        if rest == 0 {
+            return Ok(());
+        }
+        let shape = PackShape::of_pack(&self.geometry, rest as u32, 1, 1);
+        let tile = self.packs.first().map_or_else(|| select(&shape), |pack| pack.tile);
+        let (first_block, capacity) = (count(self.blocks.len(), "blocks")?, self.capacity(&tile) as usize);
+        let runs = count(self.runs.len(), "runs")?;
+        let end = count(self.requests.len(), "requests of all packs")?;
+        for begin in (requests as u32..end).step_by(capacity) {
+            let requests = begin..end.min(begin + capacity as u32);
+            self.blocks.push(Block { pack: self.packs.len() as u32, requests, runs: runs..runs, walk: 0 });
+        }
+        self.packs.push(PlannedPack { blocks: first_block..self.blocks.len() as u32, shape, tile });
+        Ok(())
+    }
+
+    fn push_block(&mut self, members: &[u32], runs: Range<u32>, walk: u32) -> Result<(), PlanError> {
+        let begin = count(self.requests.len(), "requests of all packs")?;
+        self.requests.extend_from_slice(members);
+        let requests = begin..count(self.requests.len(), "requests of all packs")?;
+        self.blocks.push(Block { pack: self.packs.len() as u32, requests, runs, walk });
+        Ok(())
+    }
+
+    /// Requests whose rows a tile holds at once; 1 if it holds not even those of one.
+    fn capacity(&self, tile: &Tile) -> u32 {
+        (u32::from(tile.m) / self.geometry.gqa_ratio()).clamp(1, Run::MOST_MEMBERS)
+    }
+}

@@ -1,0 +1,210 @@
+//! The plan of a decode step: every work item, grouped by tile, and what has to be merged. Flat, plain data.
+
+mod build;
+mod items;
+mod options;
+mod split;
+#[cfg(test)]
+mod tests;
+
+use crate::{PageTable, PlanError, Planner};
+pub(crate) use build::Scratch;
+pub use options::{PlanOptions, SHORTEST_PART, Split};
+use std::ops::Range;
+use tilewright_heuristics::{Dtype, Geometry, PackShape, Tile};
+pub use tilewright_kernel_templates::cuda::{DIRECT, MergeItem, Slot, UNTOUCHED};
+
+/// A pack with its tile.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PlannedPack {
+    /// Its rows in portions that one tile holds, as a range of [`Plan::blocks`].
+    pub blocks: Range<u32>,
+    /// What the selector was asked.
+    pub shape: PackShape,
+    /// What it answered.
+    pub tile: Tile,
+}
+
+/// Requests of a pack whose rows fill a tile, or one request with more rows than that, and the runs of pages that they read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Block {
+    /// The pack.
+    pub pack: u32,
+    /// Its requests, as a range of [`Plan::requests`].
+    pub requests: Range<u32>,
+    /// Its runs, as a range of [`Plan::runs`].
+    pub runs: Range<u32>,
+    /// Tokens of its walk: one past the last token of its last run.
+    pub walk: u32,
+}
+
+/// Consecutive pages that neighbouring requests of a block share. A block's runs, one behind the other, are its walk.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Run {
+    /// Its tokens, counted along the walk: whole pages. Begins at a multiple of [`GRANULE`](tilewright_kernel_templates::cuda::GRANULE).
+    pub walk: Range<u32>,
+    /// Where its first page stands in [`Plan::pages`].
+    pub pages: u32,
+    /// Which token of its requests the first one is.
+    pub position: u32,
+    /// The requests that share it, counted from the block's first.
+    pub members: Range<u32>,
+}
+
+impl Run {
+    /// Requests of a block: the kernels count them in 12 bits.
+    pub(crate) const MOST_MEMBERS: u32 = 4095;
+}
+
+/// What one CTA, or team of threads, of each KV head takes from the plan.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WorkItem {
+    /// Index into [`Plan::blocks`].
+    pub block: u32,
+    /// Its rows: request in the block x GQA ratio + query head of the KV head. At most m.
+    pub rows: Range<u32>,
+    /// Its tokens, counted along the block's walk.
+    pub walk: Range<u32>,
+    /// The runs that these tokens lie in, as a range of [`Plan::runs`].
+    pub runs: Range<u32>,
+    /// Where in [`Plan::slots`] the destinations of this part's requests begin.
+    pub slots: u32,
+}
+
+/// The work items of one tile.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TileGroup {
+    /// The tile.
+    pub tile: Tile,
+    /// Its items, as a range of [`Plan::work_items`].
+    pub items: Range<u32>,
+}
+
+/// All work items of a batch, grouped by tile, and the merge list.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Plan {
+    geometry: Geometry,
+    seq_lens: Vec<u32>,
+    packs: Vec<PlannedPack>,
+    blocks: Vec<Block>,
+    runs: Vec<Run>,
+    requests: Vec<u32>,
+    pages: Vec<i32>,
+    items: Vec<WorkItem>,
+    groups: Vec<TileGroup>,
+    slots: Vec<Slot>,
+    merges: Vec<MergeItem>,
+    partials: u32,
+}
+
+impl Default for Plan {
+    /// The plan of an empty batch.
+    fn default() -> Self {
+        Self {
+            geometry: Geometry { q_heads: 1, kv_heads: 1, head_dim: 64, page_size: 1, dtype: Dtype::F16 },
+            seq_lens: Vec::new(),
+            packs: Vec::new(),
+            blocks: Vec::new(),
+            runs: Vec::new(),
+            requests: Vec::new(),
+            pages: Vec::new(),
+            items: Vec::new(),
+            groups: Vec::new(),
+            slots: Vec::new(),
+            merges: Vec::new(),
+            partials: 0,
+        }
+    }
+}
+
+impl Plan {
+    /// Plans a batch: forest, packs, a tile for each, splits, work items, merge list. `select` is asked once a pack.
+    ///
+    /// # Errors
+    /// A layout that makes no sense, or a batch beyond 32-bit counts.
+    pub fn build(
+        geometry: &Geometry,
+        table: &PageTable<'_>,
+        options: &PlanOptions,
+        select: impl FnMut(&PackShape) -> Tile,
+    ) -> Result<Self, PlanError> {
+        let mut planner = Planner::new(*options);
+        planner.plan(geometry, table, select)?;
+        Ok(planner.into_plan())
+    }
+
+    /// The layout that it was made for.
+    pub const fn geometry(&self) -> &Geometry {
+        &self.geometry
+    }
+
+    /// Requests of the batch.
+    pub const fn batch(&self) -> usize {
+        self.seq_lens.len()
+    }
+
+    /// Tokens of each request.
+    pub fn seq_lens(&self) -> &[u32] {
+        &self.seq_lens
+    }
+
+    /// The packs. Requests without tokens are in one of their own, which has no runs.
+    pub fn packs(&self) -> &[PlannedPack] {
+        &self.packs
+    }
+
+    /// The blocks of all packs.
+    pub fn blocks(&self) -> &[Block] {
+        &self.blocks
+    }
+
+    /// The runs of all blocks, one block behind the other.
+    pub fn runs(&self) -> &[Run] {
+        &self.runs
+    }
+
+    /// The requests of all blocks, one block behind the other.
+    pub fn requests(&self) -> &[u32] {
+        &self.requests
+    }
+
+    /// The requests of a block.
+    pub fn requests_of(&self, block: u32) -> &[u32] {
+        let requests = &self.blocks[block as usize].requests;
+        &self.requests[requests.start as usize..requests.end as usize]
+    }
+
+    /// The pages of all runs; runs may share them.
+    pub fn pages(&self) -> &[i32] {
+        &self.pages
+    }
+
+    /// The work items, those of one tile together, long ones first. Each is computed for every KV head.
+    pub fn work_items(&self) -> &[WorkItem] {
+        &self.items
+    }
+
+    /// The tiles in use with their work items.
+    pub fn tile_groups(&self) -> &[TileGroup] {
+        &self.groups
+    }
+
+    /// For each part of a block, where each of its requests goes.
+    pub fn slots(&self) -> &[Slot] {
+        &self.slots
+    }
+
+    /// What has to be merged.
+    pub fn merges(&self) -> &[MergeItem] {
+        &self.merges
+    }
+
+    /// Partials; each holds (O, m, l) of all query heads of one request over one part of its tokens.
+    pub const fn partials(&self) -> u32 {
+        self.partials
+    }
+}
+
+fn count(count: usize, what: &'static str) -> Result<u32, PlanError> {
+    u32::try_from(count).ok().filter(|&count| count < UNTOUCHED).ok_or(PlanError::TooLarge(what))
+}

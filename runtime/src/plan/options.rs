@@ -1,0 +1,31 @@
+//! How a plan is made.
+
+use crate::Packing;
+
+/// How long walks are cut.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Split {
+    /// Not at all.
+    None,
+    /// PAT's rule (PAT, section 6): packs longer than the mean are cut into equal parts of at most the mean.
+    #[default]
+    Mean,
+    /// Walks longer than an equal share of all CTAs' tokens over so many slots are cut, so that few long packs fill a GPU; where there are
+    /// more CTAs than slots already, nothing is cut and no partial is written. Never shorter than [`SHORTEST_PART`] tokens.
+    Fill {
+        /// CTAs that run at once.
+        slots: u32,
+    },
+}
+
+/// Tokens that are worth a CTA of their own: shorter parts take less time than finding their pages and merging what they leave.
+pub const SHORTEST_PART: u32 = 128;
+
+/// How a plan is made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct PlanOptions {
+    /// How nodes become packs.
+    pub packing: Packing,
+    /// How long walks are cut.
+    pub split: Split,
+}

@@ -1,0 +1,96 @@
+//! How long walks are cut: few long ones leave most of a GPU idle.
+
+use super::{Block, Plan, SHORTEST_PART, Split};
+use std::ops::Range;
+use tilewright_kernel_templates::cuda::{GRANULE, max_runs};
+
+/// Tokens of a block's walk that one CTA a KV head takes, and the runs that they lie in.
+#[derive(Clone, Debug)]
+pub(super) struct Part {
+    pub(super) block: u32,
+    pub(super) walk: Range<u32>,
+    pub(super) runs: Range<u32>,
+}
+
+/// Parts are whole multiples of this many tokens, or of a smaller page.
+const UNIT: u32 = 64;
+
+impl Plan {
+    /// The parts that each block's walk is cut into, in order.
+    pub(super) fn split(&self, split: Split, parts: &mut Vec<Part>) {
+        let limit = self.part_limit(split);
+        let page_size = self.geometry.page_size;
+        let unit = if page_size.is_multiple_of(UNIT) {
+            UNIT
+        } else if page_size.is_multiple_of(GRANULE) {
+            page_size.min(UNIT)
+        } else {
+            GRANULE
+        };
+        parts.clear();
+        for (index, block) in self.blocks.iter().enumerate() {
+            let room = max_runs(u32::from(self.packs[block.pack as usize].tile.m));
+            let count = u64::from(block.walk).div_ceil(limit).max(1);
+            let length = u64::from(block.walk).div_ceil(count).next_multiple_of(u64::from(unit)).max(1);
+            self.cut(index as u32, block, length as u32, room, parts);
+        }
+    }
+
+    /// Cuts a walk into parts of so many tokens and at most `room` runs. One without tokens is a part too.
+    fn cut(&self, index: u32, block: &Block, length: u32, room: u32, parts: &mut Vec<Part>) {
+        if block.runs.is_empty() {
+            parts.push(Part { block: index, walk: 0..0, runs: block.runs.clone() });
+        }
+        let (mut run, mut begin) = (block.runs.start, 0);
+        while run < block.runs.end {
+            let first = run;
+            let mut end = block.walk.min(begin + length);
+            // To the run that the part's last token lies in; gaps between runs belong to nobody.
+            while run + 1 < block.runs.end && self.runs[run as usize + 1].walk.start < end {
+                run += 1;
+                if run - first == room {
+                    end = self.runs[run as usize].walk.start;
+                    run -= 1;
+                    break;
+                }
+            }
+            end = end.min(self.runs[run as usize].walk.end);
+            parts.push(Part { block: index, walk: begin..end, runs: first..run + 1 });
+            if end == self.runs[run as usize].walk.end {
+                run += 1;
+                begin = self.runs.get(run as usize).map_or(end, |run| run.walk.start);
+            } else {
+                begin = end;
+            }
+        }
+    }
+
+    /// Walks longer than this are cut.
+    fn part_limit(&self, split: Split) -> u64 {
+        let length = |block: &Block| u64::from(block.walk);
+        let limit = match split {
+            Split::None => u64::MAX,
+            Split::Mean => {
+                let packs = self.packs.iter().filter_map(|pack| {
+                    let blocks = &self.blocks[pack.blocks.start as usize..pack.blocks.end as usize];
+                    blocks.iter().map(length).max().filter(|&longest| longest > 0)
+                });
+                let (total, count) = packs.fold((0, 0), |(total, count), longest| (total + longest, count + 1));
+                total.div_ceil(u64::max(count, 1))
+            }
+            Split::Fill { slots } => {
+                let ctas = |block: &Block| u64::from(self.slices(block) * self.geometry.kv_heads);
+                let all: u64 = self.blocks.iter().map(|block| ctas(block) * length(block)).sum();
+                all.div_ceil(u64::from(slots.max(1))).max(u64::from(SHORTEST_PART))
+            }
+        };
+        limit.max(1)
+    }
+
+    /// CTAs of a KV head that share a block's walk, each with some of its rows: more than one only where one request's are too many.
+    pub(super) fn slices(&self, block: &Block) -> u32 {
+        let m = u32::from(self.packs[block.pack as usize].tile.m.max(1));
+        let rows = block.requests.len() as u32 * self.geometry.gqa_ratio();
+        rows.div_ceil(m).max(1)
+    }
+}
