@@ -80,6 +80,17 @@ TILEWRIGHT_DEVICE void memory_fence() { __threadfence(); }
 // Adds one; what was there before.
 TILEWRIGHT_DEVICE u32 count_arrival(u32 *counter) { return atomicAdd(counter, 1u); }
 
+// What `narrow` rounded, exactly.
+TILEWRIGHT_DEVICE void widen(F16, u32 pair, float &low, float &high) {
+  asm("{\n\t.reg .b16 first, second;\n\tmov.b32 {first, second}, %2;\n\tcvt.f32.f16 %0, first;\n\tcvt.f32.f16 %1, second;\n\t}"
+      : "=f"(low), "=f"(high)
+      : "r"(pair));
+}
+TILEWRIGHT_DEVICE void widen(Bf16, u32 pair, float &low, float &high) {
+  low = __uint_as_float(pair << 16);
+  high = __uint_as_float(pair & 0xffff0000u);
+}
+
 // One instruction, unlike the comparison that `types.cuh` has for other types.
 TILEWRIGHT_DEVICE float larger(float a, float b) { return fmaxf(a, b); }
 
@@ -96,5 +107,7 @@ TILEWRIGHT_DEVICE float log2_fast(float x) {
 
 TILEWRIGHT_DEVICE float from_lane_xor(float value, u32 mask) { return __shfl_xor_sync(FULL_WARP, value, mask); }
 TILEWRIGHT_DEVICE i32 from_lane_xor(i32 value, u32 mask) { return __shfl_xor_sync(FULL_WARP, value, mask); }
+// The value of a lane of the warp; each lane says which.
+TILEWRIGHT_DEVICE float from_lane(float value, u32 lane) { return __shfl_sync(FULL_WARP, value, lane); }
 
 } // namespace tilewright

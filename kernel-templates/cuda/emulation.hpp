@@ -75,7 +75,7 @@ inline u32 rounded(Bf16, float value) {
 }
 
 // What the lanes of a warp meet for.
-enum class Meeting { LoadMatrices, LoadMatricesTransposed, MultiplyAdd, LaneXor };
+enum class Meeting { LoadMatrices, LoadMatricesTransposed, MultiplyAdd, LaneXor, Lane };
 
 inline const char *name(Meeting meeting) {
   switch (meeting) {
@@ -83,6 +83,7 @@ inline const char *name(Meeting meeting) {
   case Meeting::LoadMatricesTransposed: return "load_matrices_transposed";
   case Meeting::MultiplyAdd: return "multiply_add";
   case Meeting::LaneXor: return "from_lane_xor";
+  case Meeting::Lane: return "from_lane";
   }
   return "?";
 }
@@ -349,6 +350,14 @@ struct Machine {
     }
   }
 
+  void lane(const Warp &warp) {
+    for (u32 lane = 0; lane < 32; lane++) {
+      const u32 from = warp.operands[lane][1];
+      if (from > 31) fail("from_lane: lane %u asks for lane %u, beyond the warp", lane, from);
+      *static_cast<u32 *>(warp.result[lane]) = warp.operands[from][0];
+    }
+  }
+
   // What a fiber does: one thread of each block.
   [[noreturn]] void run_fiber() {
     for (;;) {
@@ -457,6 +466,17 @@ inline u32 lane_xor(u32 value, u32 mask) {
   return result;
 }
 
+inline u32 lane(u32 value, u32 from) {
+  const u32 lane = current_lane();
+  Warp &warp = current_warp();
+  u32 result;
+  warp.operands[lane][0] = value;
+  warp.operands[lane][1] = from;
+  warp.result[lane] = &result;
+  machine->meet(Meeting::Lane, [](const Warp &all) { machine->lane(all); });
+  return result;
+}
+
 } // namespace emulation
 
 TILEWRIGHT_DEVICE float negative_infinity() { return -__builtin_inff(); }
@@ -504,6 +524,17 @@ TILEWRIGHT_DEVICE float load_coherent(const float *source) { return *source; }
 TILEWRIGHT_DEVICE void memory_fence() {}
 TILEWRIGHT_DEVICE u32 count_arrival(u32 *counter) { return (*counter)++; }
 
+TILEWRIGHT_DEVICE void widen(F16, u32 pair, float &low, float &high) {
+  const emulation::f32x4 wide = emulation::widen(F16{}, emulation::u32x4{pair & 0xffffu, pair >> 16, 0, 0});
+  low = wide[0];
+  high = wide[1];
+}
+TILEWRIGHT_DEVICE void widen(Bf16, u32 pair, float &low, float &high) {
+  const emulation::f32x4 wide = emulation::widen(Bf16{}, emulation::u32x4{pair & 0xffffu, pair >> 16, 0, 0});
+  low = wide[0];
+  high = wide[1];
+}
+
 TILEWRIGHT_DEVICE float larger(float a, float b) { return __builtin_fmaxf(a, b); }
 
 // Like the device's, they have no subnormal numbers.
@@ -518,6 +549,9 @@ TILEWRIGHT_DEVICE float from_lane_xor(float value, u32 mask) {
 }
 TILEWRIGHT_DEVICE i32 from_lane_xor(i32 value, u32 mask) {
   return static_cast<i32>(emulation::lane_xor(static_cast<u32>(value), mask));
+}
+TILEWRIGHT_DEVICE float from_lane(float value, u32 lane) {
+  return emulation::bits_as<float>(emulation::lane(emulation::bits_as<u32>(value), lane));
 }
 
 // How a launch ended.

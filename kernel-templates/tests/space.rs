@@ -5,7 +5,7 @@ use std::process::Command;
 use std::sync::OnceLock;
 use tilewright_heuristics::{Backend, Dtype, Tile};
 use tilewright_kernel_templates::cuda::{
-    Arch, AttentionOptions, Compiler, CudaLimits, Kernel, MERGE_WARPS, fetch_disassemblers,
+    Arch, AttentionOptions, Compiler, CudaLimits, Kernel, MAX_STATES, MERGE_WARPS, fetch_disassemblers,
 };
 use tilewright_kernel_templates::{Class, Limits, Space, check_compiled};
 
@@ -83,6 +83,7 @@ fn sample(limits: &CudaLimits) -> Vec<(Class, Option<Tile>, Kernel)> {
         for warps in MERGE_WARPS {
             kernels.push((class, None, Kernel::merge(warps, &class, ALL_OPTIONS)));
         }
+        kernels.push((class, None, Kernel::merge_states(&class)));
     }
     kernels
 }
@@ -96,6 +97,31 @@ fn every_class_and_option_compiles_for_every_architecture() {
         for (kernel, cubin) in kernels.iter().zip(compiler(&limits.arch).compile_all(&kernels, || ())) {
             let cubin = cubin.unwrap_or_else(|error| panic!("{device}: {error}"));
             assert!((8..=255).contains(&cubin.usage.registers), "{device} {}", kernel.name);
+        }
+    }
+}
+
+#[test]
+fn merges_of_states_stay_in_registers_on_every_architecture() {
+    let folder = tempfile::tempdir().unwrap();
+    for device in DEVICES {
+        let limits = limits(device);
+        let compiler = compiler(&limits.arch);
+        for class in Class::all(Backend::Cuda) {
+            let kernel = Kernel::merge_states(&class);
+            let cubin = compiler.compile(&kernel).unwrap_or_else(|error| panic!("{device}: {error}"));
+            let what = format!("{device} {}: {:?}", kernel.name, cubin.usage);
+            assert_eq!(cubin.usage.parameter_bytes, 152, "{what}: one `StatesArguments`");
+            assert_eq!(cubin.usage.max_threads, kernel.threads, "{what}");
+            // Neither the states' elements nor the pointers, which lanes index, become an array in memory.
+            assert_eq!((cubin.usage.local_bytes, cubin.report.spill_store_bytes), (0, 0), "{what}");
+            let path = folder.path().join("kernel.cubin");
+            std::fs::write(&path, &cubin.code).unwrap();
+            let code = run(&tools().nvdisasm, &["-c".as_ref(), path.as_os_str()]);
+            // One of 16 bytes for each state, and one to write: nothing was taken apart.
+            for (instruction, count) in [("LDG.E.128", MAX_STATES), ("STG.E.128", 1)] {
+                assert_eq!(code.matches(instruction).count(), count, "{what}: {instruction}");
+            }
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Operations a second of the page pool and of what is built on it, over 1 to twice as many threads as the machine has.
 //!
-//! Threads of a pool share one head: what is printed is the total over all threads, the worst case for a pool, for real threads also do
+//! What is printed is the total over all threads of one pool, which do nothing else: the worst case, for real threads also do
 //! something else in between.
 
 use std::sync::Arc;

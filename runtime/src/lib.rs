@@ -42,7 +42,7 @@ pub mod reference;
 mod tree;
 
 pub use decoder::{DecodeError, Decoder};
-pub use error::{ExecError, PlanError};
+pub use error::{ExecError, PlanError, StatesError};
 pub use forest::{Forest, Node};
 pub use kv_strides::KvStrides;
 pub use packing::{Pack, Packing, Packs};

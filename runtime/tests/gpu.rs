@@ -1,19 +1,23 @@
 //! The suite for machines with a GPU: `cargo test -p tilewright-runtime --features gpu --test gpu`. Without the feature it is not compiled,
 //! so it never passes by doing nothing.
 
+mod parts;
+
 use half::{bf16, f16};
+use parts::{Parts, Shape};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use tilewright_heuristics::{Backend, Dtype, Geometry, Tile};
 use tilewright_kernel_templates::cuda::AttentionOptions;
 use tilewright_kernel_templates::{Class, Limits, Space};
 use tilewright_runtime::awkward::{self, AwkwardCase, CudaCase, options_of};
+use tilewright_runtime::cpu::Element;
 use tilewright_runtime::cuda::probe;
 use tilewright_runtime::cuda::{
-    CudaBackend, CudaDecoder, CudaDevice, CudaError, DecodeArgs, DeviceMemory, DevicePlan, Graph, KvCache,
-    Timer,
+    CudaBackend, CudaDecoder, CudaDevice, CudaElement, CudaError, DecodeArgs, DeviceMemory, DevicePlan,
+    Graph, KvCache, MergeStatesArgs, RawMergeStates, RawState, State, Timer,
 };
-use tilewright_runtime::{KvStrides, PageTable};
+use tilewright_runtime::{KvStrides, PageTable, Plan, StatesError};
 
 /// cudarc's slices record events on each use, which no other stream may wait for while a graph is captured: engines that capture turn
 /// that off before they allocate, as this suite does.
@@ -256,4 +260,95 @@ fn memory_is_written_read_and_repeated() {
     let stream = device.context().new_stream().unwrap();
     memory.read(0, &mut read, &stream).unwrap();
     assert!(read.iter().enumerate().all(|(i, &byte)| usize::from(byte) == i % 3 + 1));
+}
+
+/// Attends parts of a batch's KV by a plan each, merges the states in several ways, and compares with attention over the whole.
+#[allow(unsafe_code)]
+fn check_parts<E: Element + CudaElement>(backend: &mut CudaBackend, head_dim: u32, shape: &Shape) {
+    use cudarc::driver::{DevicePtr, DevicePtrMut};
+    let device = backend.device().clone();
+    let stream = device.context().new_stream().unwrap();
+    let geometry =
+        Geometry { q_heads: 8, kv_heads: 2, head_dim, page_size: 16, dtype: <E as Element>::DTYPE };
+    let (class, tile) = (Class::of(&geometry), Tile { m: 16, n: 32, warps: 2, stages: 2 });
+    backend.prepare(&[tile], &class, AttentionOptions::default(), || ()).unwrap().remove(0).unwrap();
+    let parts = Parts::<E>::new(geometry, shape, 6);
+    let (rows, elements) = (parts.rows(), parts.query.len());
+    let keys = stream.clone_htod(&parts.keys).unwrap();
+    let values = stream.clone_htod(&parts.values).unwrap();
+    let query = stream.clone_htod(&parts.query).unwrap();
+    let nan = |len: usize| stream.clone_htod(&vec![E::from_f32(f32::NAN); len]).unwrap();
+    let mut outputs: Vec<_> = parts.parts.iter().map(|_| nan(elements)).collect();
+    let mut lses: Vec<_> = parts.parts.iter().map(|_| stream.alloc_zeros::<f32>(rows).unwrap()).collect();
+    for ((part, output), lse) in parts.parts.iter().zip(&mut outputs).zip(&mut lses) {
+        let plan = Plan::build(&geometry, &part.table(&geometry), &device.plan_options(), |_| tile).unwrap();
+        let mut uploaded = DevicePlan::new(&device);
+        uploaded.upload(&plan, &stream).unwrap();
+        let mut workspace = stream.alloc_zeros::<u8>(uploaded.workspace_bytes()).unwrap();
+        let cache = KvCache { keys: &keys, values: &values, strides: KvStrides::nhd(&geometry) };
+        let args = DecodeArgs {
+            lse: Some(lse),
+            scale: Some(parts.scale()),
+            ..DecodeArgs::new(&query, cache, output, &mut workspace)
+        };
+        backend.decode(&stream, &uploaded, args).unwrap();
+        stream.synchronize().unwrap();
+    }
+
+    // Typed, into memory of its own.
+    let (mut output, mut lse) = (nan(elements), stream.clone_htod(&vec![f32::NAN; rows]).unwrap());
+    let mut merge = |backend: &CudaBackend, rows| {
+        let states: Vec<State<'_, E>> =
+            outputs.iter().zip(&lses).map(|(output, lse)| State { output, lse }).collect();
+        let (output, lse) = (&mut output, Some(&mut lse));
+        backend.merge_states(&stream, MergeStatesArgs { states: &states, rows, head_dim, output, lse })
+    };
+    let error = merge(backend, rows).unwrap_err();
+    assert!(matches!(error, CudaError::StatesNotPrepared { .. }), "{error}");
+    backend.prepare_merge_states(&class).unwrap();
+    let error = merge(backend, rows + 1).unwrap_err();
+    assert!(matches!(error, CudaError::States(StatesError::Length { state: Some(0), .. })), "{error}");
+    merge(backend, rows).unwrap();
+    // Replayed by a graph.
+    let graph = Graph::capture(&stream, || merge(backend, rows)).unwrap();
+    let read = |output: &cudarc::driver::CudaSlice<E>, lse: &cudarc::driver::CudaSlice<f32>| {
+        (stream.clone_dtoh(output).unwrap(), stream.clone_dtoh(lse).unwrap())
+    };
+    let (found, found_lse) = read(&output, &lse);
+    parts.check(&found, &found_lse);
+    let bits = |(output, lse): (Vec<E>, Vec<f32>)| -> Vec<u32> {
+        output.into_iter().map(E::to_f32).chain(lse).map(f32::to_bits).collect()
+    };
+    let first = bits((found, found_lse));
+    stream.memcpy_htod(&vec![E::from_f32(f32::NAN); elements], &mut output).unwrap();
+    graph.launch(&stream).unwrap();
+    assert_eq!(bits(read(&output, &lse)), first);
+
+    // From addresses, in place of state 0.
+    let states: Vec<RawState> = outputs
+        .iter()
+        .zip(&lses)
+        .map(|(output, lse)| RawState {
+            output: output.device_ptr(&stream).0,
+            lse: lse.device_ptr(&stream).0,
+        })
+        .collect();
+    let (into, into_lse) = (outputs[0].device_ptr_mut(&stream).0, lses[0].device_ptr_mut(&stream).0);
+    let raw = RawMergeStates { states: &states, rows, output: into, lse: Some(into_lse) };
+    // SAFETY: the slices have so many rows and live to the end of this function, which waits for the stream; state 0 is used by
+    // nothing else.
+    unsafe { backend.merge_states_raw(stream.cu_stream(), &class, &raw).unwrap() };
+    assert_eq!(bits(read(&outputs[0], &lses[0])), first);
+}
+
+#[test]
+fn attention_in_parts_merges_to_attention_over_the_whole() {
+    let mut backend = backend(&device());
+    // Many queries on one prefix, parts that end inside a page, requests without tokens of their own, and one without the prefixes.
+    let own: Vec<u32> = (0..40).map(|request| request % 7 * 5).collect();
+    let shape = Shape { prefix: 1000, groups: vec![100, 33], own, outsider: Some(8) };
+    for head_dim in Class::HEAD_DIMS {
+        check_parts::<f16>(&mut backend, head_dim, &shape);
+        check_parts::<bf16>(&mut backend, head_dim, &shape);
+    }
 }

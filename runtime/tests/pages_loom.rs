@@ -4,11 +4,27 @@
 #[allow(dead_code, unreachable_pub, reason = "compiled once more, and used in part")]
 #[path = "../src/pages/error.rs"]
 mod error;
+#[path = "../src/pages/free_pages.rs"]
+mod free_pages;
 #[allow(dead_code, unreachable_pub, reason = "compiled once more, and used in part")]
 #[path = "../src/pages/pool.rs"]
 mod pool;
 mod sync {
     pub(super) use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+    use std::cell::Cell;
+
+    loom::thread_local! {
+        static INDEX: Cell<usize> = Cell::new(0);
+    }
+
+    /// The number that a test gave this thread, or 0.
+    pub(super) fn thread_index() -> usize {
+        INDEX.with(Cell::get)
+    }
+
+    pub(super) fn set_thread_index(index: usize) {
+        INDEX.with(|own| own.set(index));
+    }
 }
 
 use loom::cell::UnsafeCell;
@@ -155,5 +171,116 @@ fn out_of_pages_is_never_said_while_enough_are_free() {
         assert_eq!(reserve(&pool, 2).len(), 2);
         thread.join().unwrap();
         assert_eq!(pool.available(), 1);
+    });
+}
+
+/// A pool of several shards, and a thread at its second one. Few changes of thread where they are not wanted find
+/// most mistakes that were put in by way of trial, and take seconds rather than hours.
+fn two_shards(
+    pages: u32,
+    preemptions: usize,
+    first: impl Fn(&PagePool) + Send + Sync + 'static,
+    second: impl Fn(&PagePool) + Send + Sync + Clone + 'static,
+) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(preemptions);
+    builder.check(move || {
+        let pool = Arc::new(PagePool::with_shards(pages, 2).unwrap());
+        let (other, second) = (Arc::clone(&pool), second.clone());
+        let thread = thread::spawn(move || {
+            sync::set_thread_index(1);
+            second(&other);
+        });
+        first(&pool);
+        thread.join().unwrap();
+        all_free(&pool, pages);
+    });
+}
+
+/// Owns pages for a moment, and finds that nobody else does.
+fn own(pool: &PagePool, count: u32, must: bool) {
+    let pages = reserve(pool, count);
+    assert!(!must || pages.len() as u32 == count, "enough are free at every moment");
+    // A page that was handed out twice has two owners too few when both are done.
+    pages.iter().for_each(|&page| assert_eq!(pool.owners(page), Ok(1)));
+    assert_eq!(pool.release_all(&pages), Ok(pages.len() as u32));
+}
+
+#[test]
+fn a_thread_steals_what_its_shard_lacks() {
+    // Each shard has one page. The first thread has both for a while; the second one has one, or finds none.
+    two_shards(
+        2,
+        3,
+        |pool| {
+            let mut pages = reserve(pool, 1);
+            pages.extend(reserve(pool, 1));
+            pool.release_all(&pages).unwrap();
+        },
+        |pool| own(pool, 1, false),
+    );
+}
+
+#[test]
+fn a_page_that_stays_free_is_found_whoever_takes_from_several_shards() {
+    // Of four pages, one takes three, which no shard has, and the other one always finds one.
+    two_shards(4, 2, |pool| own(pool, 3, true), |pool| own(pool, 1, true));
+}
+
+#[test]
+fn a_call_that_is_refused_hides_no_page_from_others() {
+    two_shards(3, 2, |pool| own(pool, 4, false), |pool| own(pool, 3, true));
+}
+
+#[test]
+fn of_two_calls_over_all_shards_one_is_done() {
+    use loom::sync::atomic::{AtomicU32, Ordering};
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(2);
+    builder.check(|| {
+        let pool = Arc::new(PagePool::with_shards(4, 2).unwrap());
+        let done = Arc::new(AtomicU32::new(0));
+        let (other, count) = (Arc::clone(&pool), Arc::clone(&done));
+        let thread = thread::spawn(move || {
+            sync::set_thread_index(1);
+            count.fetch_add(reserve(&other, 3).len() as u32, Ordering::Relaxed);
+        });
+        done.fetch_add(reserve(&pool, 3).len() as u32, Ordering::Relaxed);
+        thread.join().unwrap();
+        assert_eq!((done.load(Ordering::Relaxed), pool.available()), (3, 1));
+    });
+}
+
+#[test]
+fn a_count_over_shards_is_one_that_was() {
+    // A page moves from the first shard to the second one: two are free, or one, but never none and never three.
+    two_shards(
+        2,
+        3,
+        |pool| {
+            let available = pool.available();
+            assert!(available == 1 || available == 2, "{available}");
+        },
+        |pool| {
+            let own = reserve(pool, 1);
+            pool.release_all(&own).unwrap();
+            let stolen = reserve(pool, 1);
+            pool.release_all(&stolen).unwrap();
+        },
+    );
+}
+
+#[test]
+fn a_release_that_meets_frozen_shards_loses_nothing() {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(2);
+    builder.check(|| {
+        let pool = Arc::new(PagePool::with_shards(4, 2).unwrap());
+        let page = reserve(&pool, 1);
+        let other = Arc::clone(&pool);
+        let thread = thread::spawn(move || assert_eq!(other.release_all(&page), Ok(1)));
+        own(&pool, 3, true);
+        thread.join().unwrap();
+        all_free(&pool, 4);
     });
 }

@@ -158,8 +158,33 @@ pub struct Arguments {
     pub softcap: f32,
 }
 
+/// States that one launch of [`super::Kernel::merge_states`] merges at most.
+pub const MAX_STATES: usize = 8;
+
+/// The argument of a merge of states, as `cuda/merge_states.cuh` declares it.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StatesArguments {
+    /// Elements `[rows, head_dim]` of each state, each aligned to 16 bytes.
+    pub outputs: [u64; MAX_STATES],
+    /// f32 `[rows]` of each state, natural logarithm; -inf where nothing was attended.
+    pub lses: [u64; MAX_STATES],
+    /// Elements `[rows, head_dim]`, aligned to 16 bytes; may be the first of `outputs`.
+    pub output: u64,
+    /// f32 `[rows]`; 0 if nobody wants it; may be the first of `lses`.
+    pub lse: u64,
+    /// Rows (request, query head).
+    pub rows: u32,
+    /// States, 1 to [`MAX_STATES`].
+    pub count: u32,
+}
+
 const _: () = assert!(size_of::<WorkItem>() == 32, "as in cuda/arguments.cuh");
 const _: () = assert!(size_of::<Run>() == 16, "as in cuda/arguments.cuh");
 const _: () = assert!(size_of::<Slot>() == 8, "as in cuda/arguments.cuh");
 const _: () = assert!(size_of::<MergeItem>() == 16, "as in cuda/arguments.cuh");
 const _: () = assert!(size_of::<Arguments>() == 17 * 8 + 7 * 8 + 8 * 4, "as in cuda/arguments.cuh");
+const _: () = assert!(
+    size_of::<StatesArguments>() == 2 * MAX_STATES * 8 + 2 * 8 + 2 * 4,
+    "as in cuda/merge_states.cuh"
+);

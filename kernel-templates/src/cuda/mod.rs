@@ -21,7 +21,10 @@ mod spills;
 mod variant;
 
 pub use arch::{Arch, ParseArchError};
-pub use arguments::{Arguments, DIRECT, GRANULE, MergeItem, Run, Slot, UNTOUCHED, WorkItem, max_runs};
+pub use arguments::{
+    Arguments, DIRECT, GRANULE, MAX_STATES, MergeItem, Run, Slot, StatesArguments, UNTOUCHED, WorkItem,
+    max_runs,
+};
 pub use cache::{CacheError, CachedCubin, CubinCache};
 pub use compiler::{CompileError, Compiler, Cubin};
 pub use cubin::{CubinError, KernelUsage, kernel_usage};

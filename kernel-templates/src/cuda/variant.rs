@@ -29,7 +29,7 @@ impl AttentionOptions {
     }
 }
 
-const SOURCES: [(&str, &str); 8] = [
+const SOURCES: [(&str, &str); 9] = [
     ("types.cuh", include_str!("../../cuda/types.cuh")),
     ("prelude.cuh", include_str!("../../cuda/prelude.cuh")),
     ("device.cuh", include_str!("../../cuda/device.cuh")),
@@ -38,6 +38,7 @@ const SOURCES: [(&str, &str); 8] = [
     ("decode.cuh", include_str!("../../cuda/decode.cuh")),
     ("merge.cuh", include_str!("../../cuda/merge.cuh")),
     ("probe.cuh", include_str!("../../cuda/probe.cuh")),
+    ("merge_states.cuh", include_str!("../../cuda/merge_states.cuh")),
 ];
 
 /// The sources that a kernel may include, by name. They need no header of the toolkit.
@@ -112,6 +113,34 @@ impl Kernel {
              {name}(const __grid_constant__ tilewright::Arguments arguments) {{ Variant::run(arguments); }}\n"
         );
         Self { name, text, threads: 128, shared_bytes, template }
+    }
+}
+
+/// Kernels beside a plan's.
+impl Kernel {
+    /// Merge of states: attention over several parts of the KV into attention over all of it (Hydragen, section 3.1). Takes a
+    /// [`super::StatesArguments`]; each CTA serves [`Kernel::rows_of_states`] rows (request, query head).
+    pub fn merge_states(class: &Class) -> Self {
+        let template = format!("MergeStates<{}, {}>", class.head_dim, element(class.dtype));
+        let name = format!("merge_states_d{}_{}", class.head_dim, class.dtype);
+        let rows = Self::rows_of_states(class);
+        let text = format!(
+            "#include \"merge_states.cuh\"\n\
+             using namespace tilewright;\n\
+             using Variant = {template};\n\
+             static_assert(Variant::ROWS == {rows}, \"the host launches as many CTAs as that takes\");\n\
+             extern \"C\" __global__ void __launch_bounds__(128)\n\
+             {name}(const __grid_constant__ tilewright::StatesArguments arguments) {{ Variant::run(arguments); }}\n"
+        );
+        Self { name, text, threads: 128, shared_bytes: 0, template }
+    }
+
+    /// Rows that a CTA of [`Kernel::merge_states`] serves: 16 bytes of a row are one thread's.
+    pub const fn rows_of_states(class: &Class) -> u32 {
+        match (128 * 8u32).checked_div(class.head_dim) {
+            Some(rows) => rows,
+            None => 0,
+        }
     }
 }
 

@@ -5,6 +5,7 @@ mod cache;
 mod element;
 mod host;
 mod kernel;
+mod merge_states;
 pub mod probe;
 mod queue;
 mod shared;
@@ -14,6 +15,7 @@ pub use backend::{CpuBackend, DecodeArgs};
 pub use cache::KvCache;
 pub use element::Element;
 pub use host::HostDevice;
+pub use merge_states::{State, merge_states};
 
 /// Hash of the kernel's sources (FNV-1a, 64 bits, hexadecimal): measurements of another kernel say nothing about this one.
 pub fn kernel_hash() -> String {

@@ -15,7 +15,7 @@ use tilewright_kernel_templates::cuda::{Arguments, AttentionOptions, Compiler, W
 #[derive(Debug)]
 pub struct CudaBackend {
     device: CudaDevice,
-    kernels: Kernels,
+    pub(super) kernels: Kernels,
 }
 
 impl CudaBackend {

@@ -69,6 +69,14 @@ impl CudaDecoder {
         backend.prepare(tiles, class, options, || ())?.into_iter().try_for_each(|tile| tile.map(drop))
     }
 
+    /// As [`CudaBackend::prepare_merge_states`], for callers who merge by [`CudaDecoder::backend`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn prepare_merge_states(&mut self, class: &Class) -> Result<(), CudaError> {
+        self.backend.prepare_merge_states(class)
+    }
+
     /// Plans a batch. A plan serves every layer of the step, and every step until the page table changes.
     ///
     /// # Errors

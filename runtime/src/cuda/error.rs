@@ -1,5 +1,6 @@
 //! What can go wrong on a GPU, said before anything is launched where that is possible.
 
+use crate::StatesError;
 use cudarc::driver::DriverError;
 use tilewright_heuristics::{Dtype, Tile};
 use tilewright_kernel_templates::Class;
@@ -109,6 +110,17 @@ pub enum CudaError {
         /// `bytes` or `elements`.
         unit: &'static str,
     },
+    /// The kernel that merges states was not compiled.
+    #[error(
+        "no kernel for merging states of {class} is loaded; call `prepare_merge_states` with that class first"
+    )]
+    StatesNotPrepared {
+        /// The class of kernels.
+        class: Class,
+    },
+    /// States that cannot be merged.
+    #[error(transparent)]
+    States(#[from] StatesError),
     /// An option that makes no sense.
     #[error("`{name}` is {value}: {message}")]
     Option {

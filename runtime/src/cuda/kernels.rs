@@ -157,6 +157,7 @@ pub(super) struct Kernels {
     compiler: Compiler,
     decode: HashMap<DecodeKey, (LoadedKernel, Compiled)>,
     merge: HashMap<MergeKey, [LoadedKernel; MERGE_WARPS.len()]>,
+    states: HashMap<Class, LoadedKernel>,
 }
 
 impl Kernels {
@@ -166,7 +167,8 @@ impl Kernels {
         let nvrtc = if fetch { Nvrtc::load_or_fetch(&folder)? } else { Nvrtc::load(&folder)? };
         device.check_compiler(nvrtc.version())?;
         let compiler = Compiler::new(device.arch(), &folder)?;
-        Ok(Self { device: device.clone(), compiler, decode: HashMap::new(), merge: HashMap::new() })
+        let device = device.clone();
+        Ok(Self { device, compiler, decode: HashMap::new(), merge: HashMap::new(), states: HashMap::new() })
     }
 
     pub(super) const fn compiler(&self) -> &Compiler {
@@ -279,6 +281,22 @@ impl Kernels {
         // One warp reads eight partials about as fast as four warps find each other.
         let wide = usize::from(longest > 8);
         Ok((&kernels[wide], 4 / MERGE_WARPS[wide]))
+    }
+}
+
+/// The merge of states, which no plan needs: it is compiled for who asks for it.
+impl Kernels {
+    pub(super) fn prepare_states(&mut self, class: &Class) -> Result<(), CudaError> {
+        if !self.states.contains_key(class) {
+            let kernel = Kernel::merge_states(class);
+            let cubin = self.compiler.compile(&kernel)?;
+            self.states.insert(*class, LoadedKernel::load(self.device.context(), &kernel, &cubin)?);
+        }
+        Ok(())
+    }
+
+    pub(super) fn states(&self, class: &Class) -> Result<&LoadedKernel, CudaError> {
+        self.states.get(class).ok_or(CudaError::StatesNotPrepared { class: *class })
     }
 }
 

@@ -39,26 +39,36 @@ pub struct PageManager {
     pub(super) pool: Arc<PagePool>,
     pub(super) cache: PrefixCache,
     page_size: u32,
-    places: Vec<Place>,
+    pub(super) places: Vec<Place>,
     vacant: Vec<u32>,
 }
 
 #[derive(Debug)]
-struct Place {
+pub(super) struct Place {
     generation: u32,
     live: bool,
-    request: Request,
+    pub(super) request: Request,
 }
 
 #[derive(Debug)]
 pub(super) struct Request {
     pub(super) sequence: Sequence,
     /// What its next page to become known comes after.
-    prefix: Prefix,
-    /// Pages that are known.
-    published: u32,
+    pub(super) prefix: Prefix,
+    /// Full pages that are known.
+    pub(super) published: u32,
     /// Tokens from there on.
-    unpublished: Vec<u32>,
+    pub(super) unpublished: Vec<u32>,
+    /// Whether the page after those is known too: one that was cut by a truncation, and has not been written again since. The
+    /// request is one of its users, and the cache one of its owners, so that the next append copies it.
+    pub(super) cut: bool,
+}
+
+impl Request {
+    /// The pages of which it is a user in the cache.
+    pub(super) fn in_cache(&self) -> &[u32] {
+        &self.sequence.gather()[..self.published as usize + usize::from(self.cut)]
+    }
 }
 
 impl PageManager {
@@ -154,6 +164,11 @@ impl PageManager {
         let more = tokens.len() as u64;
         let count = u32::try_from(more).map_err(|_| PageError::TooLong { tokens: before, more })?;
         let appended = self.take_pages(index, |sequence, pool| sequence.append(pool, count))?;
+        if let Some(copy) = appended.copy
+            && std::mem::take(&mut self.places[index].request.cut)
+        {
+            self.cache.let_go(copy.from);
+        }
         self.publish_at(index)?;
         self.places[index].request.unpublished.extend_from_slice(tokens);
         Ok(appended)
@@ -188,9 +203,9 @@ impl PageManager {
             self.discard(id)?;
             return Err(error);
         }
-        (fork.prefix, fork.published) = (request.prefix, request.published);
+        (fork.prefix, fork.published, fork.cut) = (request.prefix, request.published, request.cut);
         fork.unpublished.extend_from_slice(&request.unpublished);
-        for &page in &request.sequence.gather()[..request.published as usize] {
+        for &page in request.in_cache() {
             self.cache.acquire(page);
         }
         Ok(id)
@@ -217,14 +232,14 @@ impl PageManager {
         place.live = false;
         place.generation = place.generation.wrapping_add(1);
         self.vacant.push(index as u32);
-        let Request { sequence, published, unpublished, .. } = &mut place.request;
+        let request = &mut place.request;
         // From the last to the first: a page is then evicted before the page it follows.
-        for &page in sequence.gather()[..*published as usize].iter().rev() {
+        for &page in request.in_cache().iter().rev() {
             self.cache.let_go(page);
         }
-        *published = 0;
-        unpublished.clear();
-        sequence.free(&self.pool)
+        (request.published, request.cut) = (0, false);
+        request.unpublished.clear();
+        request.sequence.free(&self.pool)
     }
 
     /// Forgets up to `count` cached pages that nobody uses, least recently used first, and makes them free. Returns how many.
@@ -291,7 +306,7 @@ impl PageManager {
         )
     }
 
-    fn index(&self, request: RequestId) -> Result<usize, PageError> {
+    pub(super) fn index(&self, request: RequestId) -> Result<usize, PageError> {
         let RequestId { index, generation } = request;
         let place = self.places.get(index as usize);
         let known = place.is_some_and(|place| place.live && place.generation == generation);
@@ -309,6 +324,7 @@ impl PageManager {
                     prefix: Prefix::root(namespace),
                     published: 0,
                     unpublished: Vec::new(),
+                    cut: false,
                 };
                 self.places.push(Place { generation: 0, live: false, request });
                 index
@@ -344,7 +360,7 @@ impl PageManager {
     /// Makes the full pages of a request's written tokens known, or replaces them by known ones.
     fn publish_at(&mut self, index: usize) -> Result<(), PageError> {
         let Self { pool, cache, page_size, places, .. } = self;
-        let Request { sequence, prefix, published, unpublished } = &mut places[index].request;
+        let Request { sequence, prefix, published, unpublished, .. } = &mut places[index].request;
         let before = *published;
         let mut publish = |tokens: &[u32]| {
             let place = *published as usize;

@@ -165,6 +165,41 @@ fn a_manager_that_ends_gives_its_pages_back() {
 }
 
 #[test]
+fn a_truncated_request_leaves_known_pages_to_the_cache_and_copies_the_one_it_cut() {
+    let mut pages = manager(10, 4);
+    let prompt: Vec<u32> = (0..11).collect();
+    let (a, _) = prefilled(&mut pages, &prompt);
+    let row = pages.gather(a).unwrap().to_vec();
+    pages.truncate(a, 6).unwrap();
+    assert_eq!((pages.tokens(a), pages.gather(a).unwrap()), (Ok(6), &row[..2]));
+    // The cut page is in use, and known: the same prompt finds it, and it cannot be evicted.
+    assert_eq!((pages.lookup(0, &prompt), pages.available(), pages.evict(9)), (8, 8, Ok(0)));
+    let b = pages.fork(a).unwrap();
+    let copy = pages.append(b, &[50]).unwrap().copy.unwrap();
+    assert_eq!((copy.from, copy.tokens), (row[1], 2));
+    assert_eq!(pages.append(a, &[6, 7]).unwrap().copy.map(|copy| copy.from), Some(row[1]));
+    assert_eq!(pages.unused_cached_pages(), 1, "nobody but the cache has the page now");
+    // The same tokens again: the known page takes the place of the copy.
+    pages.publish(a).unwrap();
+    assert_eq!((pages.gather(a).unwrap(), pages.unused_cached_pages()), (&row[..2], 0));
+    let other = [0, 1, 2, 3, 4, 5, 50, 60, 61];
+    pages.append(b, &[60]).unwrap();
+    pages.publish(b).unwrap();
+    assert_eq!((pages.lookup(0, &other), pages.lookup(0, &prompt)), (8, 8));
+    pages.truncate(b, 0).unwrap();
+    assert_eq!((pages.gather(b).unwrap().len(), pages.unused_cached_pages()), (0, 1));
+    let refused = pages.truncate(b, 1).unwrap_err();
+    assert_eq!(refused, PageError::NoSuchTokens { begin: 0, end: 1, tokens: 0 });
+    pages.append(b, &other).unwrap();
+    pages.publish(b).unwrap();
+    assert_eq!(pages.unused_cached_pages(), 0, "the page was found again from the beginning");
+    pages.free(a).unwrap();
+    pages.free(b).unwrap();
+    assert!(matches!(pages.truncate(b, 0), Err(PageError::UnknownRequest { .. })));
+    assert_eq!(pages.available(), 10);
+}
+
+#[test]
 fn waste_counts_each_page_once() {
     let mut pages = manager(10, 4);
     assert_eq!(pages.waste().fraction(), 0.0);
@@ -189,6 +224,8 @@ enum Step {
     /// Which request, how many tokens, of what alphabet.
     Append(usize, usize, u32),
     Reserve(usize, u32),
+    /// Which request, how many tokens are taken back.
+    Truncate(usize, usize),
     Publish(usize),
     Fork(usize),
     Free(usize),
@@ -202,6 +239,7 @@ fn step() -> impl Strategy<Value = Step> {
         3 => (0u64..2, 0u32..6, 0usize..40).prop_map(|(space, seed, len)| Step::Create(space, seed, len)),
         12 => (any.clone(), 0usize..9, 1u32..3).prop_map(|(which, count, letters)| Step::Append(which, count, letters)),
         1 => (any.clone(), 0u32..20).prop_map(|(which, more)| Step::Reserve(which, more)),
+        2 => (any.clone(), 0usize..12).prop_map(|(which, back)| Step::Truncate(which, back)),
         1 => any.clone().prop_map(Step::Publish),
         2 => any.clone().prop_map(Step::Fork),
         2 => any.clone().prop_map(Step::Free),
@@ -240,17 +278,20 @@ struct Model {
     requests: Vec<Known>,
     hits: u64,
     copies: u64,
+    /// Copies of pages that a truncation cut, and that other requests do not have.
+    cut_copies: u64,
     refusals: u64,
 }
 
 impl Model {
-    fn new(total: u32, page_size: u32, hash_bits: Option<u32>) -> Self {
-        let mut pages = manager(total, page_size);
+    fn new(total: u32, page_size: u32, shards: u32, hash_bits: Option<u32>) -> Self {
+        let pool = Arc::new(PagePool::with_shards(total, shards).unwrap());
+        let mut pages = PageManager::new(pool, page_size).unwrap();
         if let Some(bits) = hash_bits {
             pages.cache.weaken_hash(bits);
         }
         let (memory, requests) = (HashMap::new(), Vec::new());
-        Self { pages, total, page_size, memory, requests, hits: 0, copies: 0, refusals: 0 }
+        Self { pages, total, page_size, memory, requests, hits: 0, copies: 0, cut_copies: 0, refusals: 0 }
     }
 
     fn which(&self, which: usize) -> Option<usize> {
@@ -302,6 +343,7 @@ impl Model {
                         known.tokens.extend(&new);
                         if let Some(copy) = appended.copy {
                             self.copies += 1;
+                            self.cut_copies += u64::from(self.pages.pool.owners(copy.from) == Ok(1));
                             assert_eq!(copy.tokens, begin % self.page_size);
                             for slot in 0..copy.tokens {
                                 let value = self.memory[&(copy.from, slot)];
@@ -339,6 +381,25 @@ impl Model {
                     }
                     Err(_) => assert_eq!(self.state(), before),
                 }
+            }
+            Step::Truncate(which, back) => {
+                let Some(at) = self.which(which) else { return };
+                let known = &self.requests[at];
+                let before = self.state();
+                let tokens = known.tokens.len() as u32;
+                let refused = PageError::NoSuchTokens { begin: 0, end: tokens + 1, tokens };
+                assert_eq!(self.pages.truncate(known.id, tokens + 1), Err(refused));
+                assert_eq!(self.state(), before);
+                let known = &mut self.requests[at];
+                let keep = known.tokens.len().saturating_sub(back);
+                self.pages.truncate(known.id, keep as u32).unwrap();
+                known.tokens.truncate(keep);
+                known.written = known.written.min(keep);
+                // What is generated from here on is not the prompt, even if that was not all there yet.
+                known.prompt.truncate(keep);
+                let sequence = self.pages.sequence(known.id).unwrap();
+                let held = keep.next_multiple_of(self.page_size as usize);
+                assert_eq!(sequence.slots_held(), held as u64, "pages beyond are released");
             }
             Step::Publish(which) => {
                 let Some(at) = self.which(which) else { return };
@@ -434,9 +495,10 @@ proptest! {
         steps in prop::collection::vec(step(), 0..400),
         total in 1u32..40,
         page_size in 1u32..6,
+        shards in 1u32..9,
         hash_bits in prop_oneof![Just(None), (0u32..3).prop_map(Some)],
     ) {
-        let mut model = Model::new(total, page_size, hash_bits);
+        let mut model = Model::new(total, page_size, shards, hash_bits);
         for step in &steps {
             model.take(step);
             model.check();
@@ -457,17 +519,18 @@ proptest! {
 fn a_long_run_hits_copies_and_runs_out() {
     use proptest::strategy::ValueTree;
     let mut runner = proptest::test_runner::TestRunner::deterministic();
-    let mut model = Model::new(64, 4, Some(1));
+    let mut model = Model::new(64, 4, 4, Some(1));
     for _ in 0..5000 {
         let step = step().new_tree(&mut runner).unwrap().current();
         model.take(&step);
         model.check();
     }
     assert!(
-        model.hits > 50 && model.copies > 50 && model.refusals > 50,
-        "{} {} {}",
+        model.hits > 50 && model.copies > 50 && model.cut_copies > 50 && model.refusals > 50,
+        "{} {} {} {}",
         model.hits,
         model.copies,
+        model.cut_copies,
         model.refusals
     );
 }

@@ -37,12 +37,14 @@
 //! ```
 
 mod error;
+mod free_pages;
 mod manager;
 mod pool;
 mod prefix_cache;
 mod sequence;
 mod sync;
 mod tables;
+mod truncation;
 mod waste;
 
 #[cfg(test)]

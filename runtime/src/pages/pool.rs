@@ -1,65 +1,74 @@
 //! The pool: which pages are free, and how many owners the others have. Lock-free.
 
 use super::error::PageError;
-use super::sync::{AtomicU32, AtomicU64, Ordering};
+use super::free_pages::{FreePages, MAX_SHARDS};
+use super::sync::{AtomicU32, Ordering};
 
 /// Pages that one compare-and-swap gives back. More are given back in several steps, so that a long list does not lose its race
 /// against short ones for ever.
 const RELEASE_STEP: usize = 64;
 
+/// Pages of a shard, at least, where the pool chooses how many shards it has.
+const SHARD_PAGES: u32 = 64;
+
 /// Page ids 0..n, free or owned. Any thread may call anything at any time.
 ///
-/// The free pages are a stack, linked by index (Treiber's). Its head has a tag that every change increments, in all bits that
-/// the index leaves: a head that was seen twice with the same tag was not changed in between. So a chain of k pages that was
-/// walked below an unchanged head is the chain, and one compare-and-swap takes all of it: RESERVE is all or nothing, without
-/// a moment when others see a part of it taken. A thread is only ever sent round again by another one that got on. With a
-/// pool of a million pages the tag has 43 bits, and a thread would have to sleep between two instructions for exactly a
-/// multiple of 2^43 changes to be fooled.
+/// Free pages are in shards, so that threads do not have to agree about one word of memory. A thread reserves from its own
+/// shard and releases to it; it takes from other shards what its own lacks. No call waits for another thread, each is done at
+/// one moment, and nothing is ever out of sight in between: a call that is refused has found, at one moment, fewer free pages in the
+/// whole pool than it wanted.
+///
+/// A call takes time in proportion to its pages, and to the shards if it looks beyond its own; there are at most 64.
 #[derive(Debug)]
 pub struct PagePool {
-    /// `tag << index_bits | page`, the page is `len` when nothing is free.
-    head: AtomicU64,
-    /// Of each free page: how many pages are free from it downwards (upper half), and the page below it (lower half).
-    links: Box<[AtomicU64]>,
+    free: FreePages,
     /// Owners of each page, 0 if it is free.
     owners: Box<[AtomicU32]>,
-    index_bits: u32,
 }
 
 impl PagePool {
-    /// A pool of `pages` free pages. The first one reserved is page 0.
+    /// A pool of `pages` free pages, with about as many shards as the machine runs threads at once; fewer if a shard would have less
+    /// than 64 pages.
     ///
     /// # Errors
     /// More pages than i32 names.
     pub fn new(pages: u32) -> Result<Self, PageError> {
+        let threads = std::thread::available_parallelism().map_or(1, usize::from);
+        let most = u32::try_from(threads).unwrap_or(u32::MAX).min(MAX_SHARDS as u32).next_power_of_two();
+        // The largest power of two that leaves each shard enough.
+        let room = (pages / SHARD_PAGES).checked_ilog2().map_or(1, |bits| 1 << bits);
+        Self::with_shards(pages, most.min(room))
+    }
+
+    /// A pool of `pages` free pages in `shards` shards, or in the next power of two, up to 64. In a pool with one shard, pages
+    /// are reserved in order, and the one that was released last comes first again.
+    ///
+    /// # Errors
+    /// More pages than i32 names.
+    pub fn with_shards(pages: u32, shards: u32) -> Result<Self, PageError> {
         if i32::try_from(pages).is_err() {
             return Err(PageError::TooManyPages { pages });
         }
-        let link = |page| AtomicU64::new(pack(pages - page, page + 1));
+        let shards = shards.clamp(1, MAX_SHARDS as u32).next_power_of_two() as usize;
         Ok(Self {
-            head: AtomicU64::new(0),
-            links: (0..pages).map(link).collect(),
+            free: FreePages::new(pages, shards),
             owners: (0..pages).map(|_| AtomicU32::new(0)).collect(),
-            index_bits: u32::BITS - pages.leading_zeros(),
         })
     }
 
     /// Pages of the pool, free or owned.
     pub fn total(&self) -> u32 {
-        self.links.len() as u32
+        self.free.total()
+    }
+
+    /// Shards that the free pages are in.
+    pub fn shards(&self) -> u32 {
+        self.free.shards() as u32
     }
 
     /// Free pages. Exact for some moment during the call.
     pub fn available(&self) -> u32 {
-        let mut head = self.head.load(Ordering::Acquire);
-        loop {
-            let free = self.depth(self.index(head));
-            let again = self.head.load(Ordering::Acquire);
-            if again == head {
-                return free;
-            }
-            head = again;
-        }
+        self.free.count()
     }
 
     /// Takes `count` free pages, each with one owner, and appends their ids to `pages`. All or nothing (PagedFlex,
@@ -72,37 +81,12 @@ impl PagePool {
             return Ok(());
         }
         let start = pages.len();
-        let mut head = self.head.load(Ordering::Acquire);
-        loop {
-            let mut page = self.index(head);
-            let available = self.depth(page);
-            if available < count {
-                let again = self.head.load(Ordering::Acquire);
-                if again == head {
-                    return Err(PageError::OutOfPages { wanted: count, available, total: self.total() });
-                }
-                head = again;
-                continue;
-            }
-            // Others may change the links meanwhile: the walk then leads anywhere in the pool, or to its end, and is thrown away.
-            for _ in 0..count {
-                let Some(link) = self.links.get(page as usize) else { break };
-                pages.push(page);
-                page = next(link.load(Ordering::Acquire));
-            }
-            match self.swap_head(head, page) {
-                Ok(()) => {
-                    for &page in &pages[start..] {
-                        self.owners[page as usize].store(1, Ordering::Relaxed);
-                    }
-                    return Ok(());
-                }
-                Err(found) => {
-                    pages.truncate(start);
-                    head = found;
-                }
-            }
+        let refused = |available| PageError::OutOfPages { wanted: count, available, total: self.total() };
+        self.free.take(count, pages).map_err(refused)?;
+        for &page in &pages[start..] {
+            self.owners[page as usize].store(1, Ordering::Relaxed);
         }
+        Ok(())
     }
 
     /// Counts one more owner of a page; returns how many it has now.
@@ -123,7 +107,7 @@ impl PagePool {
     pub fn release(&self, page: u32) -> Result<u32, PageError> {
         let left = self.drop_owner(page)?;
         if left == 0 {
-            self.push(&[page]);
+            self.free.put(&[page]);
         }
         Ok(left)
     }
@@ -151,7 +135,7 @@ impl PagePool {
                     }
                 }
             }
-            self.push(&free[..len]);
+            self.free.put(&free[..len]);
             freed += len as u32;
             outcome?;
         }
@@ -194,48 +178,4 @@ impl PagePool {
     fn owners_of(&self, page: u32) -> Result<&AtomicU32, PageError> {
         self.owners.get(page as usize).ok_or(PageError::NoSuchPage { page, total: self.total() })
     }
-
-    /// Puts pages that the caller alone owns onto the stack, the first one on top.
-    fn push(&self, pages: &[u32]) {
-        let Some(&top) = pages.first() else { return };
-        let mut head = self.head.load(Ordering::Acquire);
-        loop {
-            let mut below = self.index(head);
-            let mut depth = self.depth(below);
-            for &page in pages.iter().rev() {
-                depth = depth.saturating_add(1);
-                // Release: who reads this link, and took it for an older one, is sure to see the newer head too.
-                self.links[page as usize].store(pack(depth, below), Ordering::Release);
-                below = page;
-            }
-            match self.swap_head(head, top) {
-                Ok(()) => return,
-                Err(found) => head = found,
-            }
-        }
-    }
-
-    /// Replaces a head that nobody changed since; otherwise returns the one that is there.
-    fn swap_head(&self, head: u64, page: u32) -> Result<(), u64> {
-        let tag = (head >> self.index_bits).wrapping_add(1);
-        let new = tag << self.index_bits | u64::from(page);
-        self.head.compare_exchange_weak(head, new, Ordering::AcqRel, Ordering::Acquire).map(drop)
-    }
-
-    fn index(&self, head: u64) -> u32 {
-        (head & ((1 << self.index_bits) - 1)) as u32
-    }
-
-    /// Free pages from `page` downwards, as far as the stack stays as it is.
-    fn depth(&self, page: u32) -> u32 {
-        self.links.get(page as usize).map_or(0, |link| (link.load(Ordering::Acquire) >> 32) as u32)
-    }
-}
-
-fn pack(depth: u32, next: u32) -> u64 {
-    u64::from(depth) << 32 | u64::from(next)
-}
-
-fn next(link: u64) -> u32 {
-    link as u32
 }

@@ -71,9 +71,12 @@ fn the_smallest_and_the_largest_pool() {
 proptest! {
     /// Against a list of owner counts. A step is (what, which).
     #[test]
-    fn the_pool_is_a_table_of_owners(steps in prop::collection::vec((0u8..4, 0u32..20), 0..400)) {
+    fn the_pool_is_a_table_of_owners(
+        steps in prop::collection::vec((0u8..4, 0u32..20), 0..400),
+        shards in 1u32..20,
+    ) {
         const TOTAL: u32 = 16;
-        let pool = PagePool::new(TOTAL).unwrap();
+        let pool = PagePool::with_shards(TOTAL, shards).unwrap();
         let mut owners = vec![0u32; TOTAL as usize];
         for (what, which) in steps {
             let count = owners.get(which as usize).copied();
@@ -129,10 +132,16 @@ proptest! {
 /// Every page has a word in which its owner puts its name: who finds another's there was given an owned page.
 #[test]
 fn many_threads_never_own_the_same_page() {
+    for shards in [1, 2, 8, 64] {
+        threads_never_own_the_same_page(shards);
+    }
+}
+
+fn threads_never_own_the_same_page(shards: u32) {
     const THREADS: u64 = 8;
-    const ROUNDS: u64 = 20_000;
+    const ROUNDS: u64 = 10_000;
     const TOTAL: u32 = 11;
-    let pool = PagePool::new(TOTAL).unwrap();
+    let pool = PagePool::with_shards(TOTAL, shards).unwrap();
     let names: Vec<AtomicU64> = (0..TOTAL).map(|_| AtomicU64::new(0)).collect();
     let refused = AtomicU64::new(0);
     let start = Barrier::new(THREADS as usize);
@@ -200,4 +209,76 @@ fn the_last_of_many_owners_frees_the_page() {
         });
         assert_eq!((freed, pool.available()), (1, 1));
     }
+}
+
+#[test]
+fn one_thread_reserves_what_many_others_released() {
+    const TOTAL: u32 = 1000;
+    for shards in [1, 4, 32] {
+        for one_by_one in [false, true] {
+            let pool = PagePool::with_shards(TOTAL, shards).unwrap();
+            let mut all = Vec::new();
+            pool.reserve(TOTAL, &mut all).unwrap();
+            assert_eq!(pool.available(), 0);
+            std::thread::scope(|scope| {
+                let pool = &pool;
+                for part in all.chunks(TOTAL as usize / 40) {
+                    scope.spawn(move || assert_eq!(pool.release_all(part), Ok(part.len() as u32)));
+                }
+            });
+            all.clear();
+            let step = if one_by_one { 1 } else { TOTAL };
+            (0..TOTAL / step).for_each(|_| pool.reserve(step, &mut all).unwrap());
+            let refused = pool.reserve(1, &mut Vec::new()).unwrap_err();
+            assert_eq!(refused, PageError::OutOfPages { wanted: 1, available: 0, total: TOTAL });
+            all.sort_unstable();
+            assert!(all.into_iter().eq(0..TOTAL));
+        }
+    }
+}
+
+/// Of 48 pages, seven threads never have more than 5 each: the eighth one's 13 are there at every moment, mostly over several shards.
+#[test]
+fn a_call_over_several_shards_is_never_refused_while_enough_are_free() {
+    const TOTAL: u32 = 48;
+    let pool = PagePool::with_shards(TOTAL, 8).unwrap();
+    let done = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for thread in 0..7u32 {
+            let (pool, done) = (&pool, &done);
+            scope.spawn(move || {
+                let (mut round, mut pages) = (thread, Vec::new());
+                while !done.load(Ordering::Relaxed) {
+                    round = round.wrapping_add(1);
+                    pool.reserve(1 + round % 5, &mut pages).unwrap();
+                    pool.release_all(&pages).unwrap();
+                    pages.clear();
+                }
+            });
+        }
+        let mut pages = Vec::new();
+        for _ in 0..20_000 {
+            let outcome = pool.reserve(13, &mut pages).and_then(|()| pool.release_all(&pages));
+            if outcome != Ok(13) {
+                done.store(true, Ordering::Relaxed);
+            }
+            assert_eq!(outcome, Ok(13));
+            pages.clear();
+        }
+        done.store(true, Ordering::Relaxed);
+    });
+    assert_eq!(pool.available(), TOTAL);
+}
+
+#[test]
+fn shards_are_powers_of_two_and_small_pools_have_few() {
+    let shards = |pages, shards| PagePool::with_shards(pages, shards).unwrap().shards();
+    assert_eq!((shards(0, 0), shards(1, 3), shards(9, 8), shards(9, u32::MAX)), (1, 4, 8, 64));
+    for pages in [0, 1, 127] {
+        assert_eq!(PagePool::new(pages).unwrap().shards(), 1);
+    }
+    let large = PagePool::new(1 << 16).unwrap().shards();
+    assert!(large.is_power_of_two() && large <= 64, "{large}");
+    assert!(PagePool::new(256).unwrap().shards() <= 4);
+    assert!(matches!(PagePool::with_shards(1 << 31, 2), Err(PageError::TooManyPages { .. })));
 }

@@ -26,6 +26,11 @@ impl Prefix {
         Self { namespace, parent: NONE, hash: namespace }
     }
 
+    /// What comes before the first page of whatever this is a part of.
+    pub(super) fn beginning(self) -> Self {
+        Self::root(self.namespace)
+    }
+
     /// What comes before the page after `page`, which holds the last tokens of `self`.
     pub(super) fn on(self, page: u32) -> Self {
         Self { parent: page, ..self }
@@ -136,6 +141,12 @@ impl PrefixCache {
             page = entry.next_in_bucket;
         }
         None
+    }
+
+    /// What a cached page is known by, and its tokens.
+    pub(super) fn content(&self, page: u32) -> (Prefix, &[u32]) {
+        debug_assert!(self.entries[page as usize].cached, "a page in use is not evicted");
+        (self.entries[page as usize].key, &self.tokens[self.range(page)])
     }
 
     /// Makes a full page known, with one user. The caller has made sure that [`PrefixCache::find`] does not find the content.

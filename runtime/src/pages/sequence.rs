@@ -132,16 +132,31 @@ impl Sequence {
         Ok(fork)
     }
 
+    /// Takes back all tokens but the first `tokens` ones (drafts that were rejected, beams that go back). Pages beyond them are
+    /// released, those reserved ahead too; other owners keep theirs. If the last page that stays is shared and not full, the
+    /// next append copies it, as after a fork.
+    ///
+    /// # Errors
+    /// The request has fewer tokens: nothing is changed. Someone else released its pages: the request is shorter all the same.
+    pub fn truncate(&mut self, pool: &PagePool, tokens: u32) -> Result<(), PageError> {
+        if tokens > self.tokens {
+            return Err(PageError::NoSuchTokens { begin: 0, end: tokens, tokens: self.tokens });
+        }
+        self.tokens = tokens;
+        let keep = self.pages_for(tokens);
+        // The last one first, as in `free`.
+        self.pages[keep..].reverse();
+        let outcome = pool.release_all(&self.pages[keep..]);
+        self.pages.truncate(keep);
+        outcome.map(drop)
+    }
+
     /// Releases all pages, the last one first.
     ///
     /// # Errors
     /// Someone else released its pages; the sequence is empty all the same.
     pub fn free(&mut self, pool: &PagePool) -> Result<(), PageError> {
-        self.tokens = 0;
-        self.pages.reverse();
-        let outcome = pool.release_all(&self.pages);
-        self.pages.clear();
-        outcome.map(drop)
+        self.truncate(pool, 0)
     }
 
     /// [`Sequence::fork`] into an empty sequence, whose memory is used again.

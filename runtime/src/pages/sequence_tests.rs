@@ -82,6 +82,34 @@ fn what_was_reserved_cannot_run_out() {
 }
 
 #[test]
+fn truncation_releases_what_is_beyond_and_a_shared_end_is_copied() {
+    let pool = PagePool::with_shards(8, 1).unwrap();
+    let mut first = Sequence::new(4).unwrap();
+    first.append(&pool, 10).unwrap();
+    let mut second = first.fork(&pool).unwrap();
+    second.reserve(&pool, 9).unwrap();
+    second.truncate(&pool, 6).unwrap();
+    assert_eq!((second.tokens(), second.gather(), second.slots_held()), (6, &[0, 1][..], 8));
+    assert_eq!((first.gather(), pool.available()), (&[0, 1, 2][..], 5));
+    assert_eq!((pool.owners(1), pool.owners(2)), (Ok(2), Ok(1)));
+    let refused = second.truncate(&pool, 7).unwrap_err();
+    assert_eq!(refused, PageError::NoSuchTokens { begin: 0, end: 7, tokens: 6 });
+    second.truncate(&pool, 6).unwrap();
+    let copy = second.append(&pool, 1).unwrap().copy;
+    assert_eq!(copy.map(|copy| (copy.from, copy.tokens)), Some((1, 2)));
+    assert_eq!((first.gather(), pool.owners(1)), (&[0, 1, 2][..], Ok(1)));
+    // An end of its own is written again where it is; a full one is left alone.
+    first.truncate(&pool, 9).unwrap();
+    assert_eq!(first.append(&pool, 1).unwrap().copy, None);
+    assert_eq!(first.gather(), [0, 1, 2]);
+    second.truncate(&pool, 4).unwrap();
+    assert_eq!((second.append(&pool, 1).unwrap().copy, pool.owners(0)), (None, Ok(2)));
+    second.truncate(&pool, 0).unwrap();
+    first.free(&pool).unwrap();
+    assert_eq!((second.gather().len(), pool.available()), (0, 8));
+}
+
+#[test]
 fn bad_input_is_refused() {
     let pool = PagePool::new(1).unwrap();
     assert_eq!(Sequence::new(0).unwrap_err(), PageError::NoPageSize);

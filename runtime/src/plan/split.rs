@@ -75,7 +75,8 @@ impl Plan {
                     let blocks = &self.blocks[pack.blocks.start as usize..pack.blocks.end as usize];
                     blocks.iter().map(length).max().filter(|&longest| longest > 0)
                 });
-                let (total, count) = packs.fold((0, 0), |(total, count), longest| (total + longest, count + 1));
+                let (total, count) =
+                    packs.fold((0, 0), |(total, count), longest| (total + longest, count + 1));
                 total.div_ceil(u64::max(count, 1))
             }
             Split::Fill { slots } => {

@@ -2,13 +2,13 @@
 #![allow(unsafe_code)]
 
 use libloading::{Library, Symbol};
-use std::ffi::{CStr, c_char};
+use std::ffi::{CStr, c_char, c_void};
 use std::fmt::Write as _;
 use std::path::Path;
 use std::process::{Command, Output};
 use std::sync::Mutex;
 use tempfile::TempDir;
-use tilewright_kernel_templates::cuda::{Arguments, Kernel, sources};
+use tilewright_kernel_templates::cuda::{Arguments, Kernel, StatesArguments, sources};
 
 const EMULATION: &str = include_str!("../../../kernel-templates/cuda/emulation.hpp");
 
@@ -25,7 +25,7 @@ struct Emulated {
     poison_reads: u64,
 }
 
-type Entry = unsafe extern "C" fn(*const Arguments, u32, u64) -> Emulated;
+type Entry = unsafe extern "C" fn(*const c_void, u32, u64) -> Emulated;
 
 /// A library with kernels that run on the host. It can be used by several threads at once.
 pub(crate) struct Emulator {
@@ -108,12 +108,23 @@ impl Emulator {
         self.run(kernel, args, rows, seed)
     }
 
-    fn run(&self, kernel: &Kernel, args: &Arguments, count: u32, seed: u64) -> Result<(), String> {
+    /// Launches a kernel made by [`Kernel::merge_states`].
+    #[allow(dead_code, reason = "the suite of the plans' kernels has no use for it")]
+    pub(crate) fn run_merge_states(
+        &self,
+        kernel: &Kernel,
+        args: &StatesArguments,
+        seed: u64,
+    ) -> Result<(), String> {
+        self.run(kernel, args, args.rows, seed)
+    }
+
+    fn run<T>(&self, kernel: &Kernel, args: &T, count: u32, seed: u64) -> Result<(), String> {
         // SAFETY: `source_text` gives every entry point this type.
         let entry: Symbol<'_, Entry> = unsafe { self.library.get(kernel.name.as_bytes()) }
             .unwrap_or_else(|_| panic!("{} is not among the kernels that were compiled", kernel.name));
-        // SAFETY: the caller's arguments hold addresses of memory that is as large as the plan that they come from says.
-        let result = unsafe { entry(args, count, seed) };
+        // SAFETY: each kind of kernel has a function above with its type of arguments, which hold addresses of memory that is as large as the plan that they come from says.
+        let result = unsafe { entry(std::ptr::from_ref(args).cast::<c_void>(), count, seed) };
         if !result.error.is_null() {
             // SAFETY: a message that ends with a zero, valid until this thread's next launch.
             let message = unsafe { CStr::from_ptr(result.error) }.to_string_lossy();
@@ -132,12 +143,13 @@ impl Emulator {
 /// One entry point a kernel, under its name.
 fn source_text(kernels: &[Kernel]) -> String {
     let mut text =
-        String::from("#include \"decode.cuh\"\nusing namespace tilewright;\n");
+        String::from("#include \"decode.cuh\"\n#include \"merge_states.cuh\"\nusing namespace tilewright;\n");
     for Kernel { name, template, threads, shared_bytes, .. } in kernels {
+        let args = if template.starts_with("MergeStates<") { "StatesArguments" } else { "Arguments" };
         let grid = if template.starts_with("Merge") { "divide_up(count, Variant::ROWS)" } else { "count" };
         writeln!(
             text,
-            "extern \"C\" __attribute__((visibility(\"default\"))) Emulated {name}(const Arguments *args, u32 count, u64 seed) {{\n  \
+            "extern \"C\" __attribute__((visibility(\"default\"))) Emulated {name}(const {args} *args, u32 count, u64 seed) {{\n  \
              using Variant = {template};\n  \
              static_assert(Variant::THREADS == {threads} && Variant::SHARED_BYTES == {shared_bytes}, \"as the host has it\");\n  \
              return emulate({grid}, {threads}, {shared_bytes}, [=] {{ Variant::run(*args); }}, seed);\n}}"
