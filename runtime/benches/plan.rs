@@ -1,12 +1,15 @@
-//! What planning costs the host: page table -> forest -> packs -> tiles -> work items, from nothing, and the image that goes up.
+//! What planning costs the host: page table -> forest -> packs -> tiles -> work items, from nothing, and the image that goes up; then
+//! what it costs a live forest to follow a step of the first tree.
 //!
 //! `cargo bench -p tilewright-runtime --bench plan`
 
 use std::time::Instant;
 use tilewright_heuristics::{Dtype, Geometry, PackShape, Tile};
 use tilewright_runtime::cuda::PlanImage;
-use tilewright_runtime::{Forest, Packing, Packs, PageTable, Plan, PlanOptions, Planner, Split};
-use tilewright_scenarios::Scenario;
+use tilewright_runtime::{
+    Forest, LiveForest, Packing, Packs, PageTable, Plan, PlanOptions, Planner, PrefixTree, Split,
+};
+use tilewright_scenarios::{Batch, Scenario};
 
 const TREES: [&str; 3] = ["1,16,32,64,256,1024_256,128,64,32,32,32", "256_4096", "1,1024_2048,32"];
 const ROUNDS: usize = 200;
@@ -17,10 +20,7 @@ fn main() {
         "tree, 32/8, page 32", "forest", "packs", "plan", "image", "items"
     );
     for tree in TREES {
-        let text = format!("name: t\nheads: [[32, 8]]\npage_sizes: [32]\ntrees: ['{tree}']\n");
-        let scenario = Scenario::parse(&text, "bench.yaml").expect("the scenario is well formed");
-        let spec = scenario.batches().expect("it makes a batch").remove(0);
-        let batch = spec.build().expect("it can be built");
+        let batch = batch(tree);
         let geometry = Geometry { dtype: Dtype::F16, ..batch.geometry };
         let table = PageTable::new(&batch.page_table, batch.max_pages, &batch.seq_lens, geometry.page_size)
             .expect("the batch is well formed");
@@ -43,16 +43,80 @@ fn main() {
             plan.work_items().len()
         );
     }
+    live_forest(&batch(TREES[0]));
+}
+
+fn batch(tree: &str) -> Batch {
+    let text = format!("name: t\nheads: [[32, 8]]\npage_sizes: [32]\ntrees: ['{tree}']\n");
+    let scenario = Scenario::parse(&text, "bench.yaml").expect("the scenario is well formed");
+    let spec = scenario.batches().expect("it makes a batch").remove(0);
+    spec.build().expect("it can be built")
+}
+
+/// Changes of a decode step: 64 requests, spread over the batch, gain a page of their own; one arrives that shares all but the last
+/// page of another; one leaves. Between the samples all is undone, outside of the time.
+fn live_forest(batch: &Batch) {
+    const GAINING: usize = 64;
+    let page_size = batch.geometry.page_size;
+    let table = PageTable::new(&batch.page_table, batch.max_pages, &batch.seq_lens, page_size)
+        .expect("the batch is well formed");
+    let mut forest = LiveForest::from_table(&table);
+    let requests = table.batch() as u32;
+    let fresh = batch.page_table.iter().max().map_or(0, |page| page + 1);
+    let mut arriving = table.pages(table.batch() / 2).to_vec();
+    if let Some(last) = arriving.last_mut() {
+        *last = fresh;
+    }
+    let gaining: Vec<(u32, [i32; 1])> =
+        (0..requests).step_by(table.batch() / GAINING).zip((fresh + 1..).map(|page| [page])).collect();
+
+    let (mut appends, mut adds, mut removes) = (Vec::new(), Vec::new(), Vec::new());
+    for _ in 0..ROUNDS {
+        forest.clear_touched();
+        appends
+            .push(timed_us(|| gaining.iter().try_for_each(|(request, page)| forest.append(*request, page))));
+        for (request, _) in &gaining {
+            let pages = forest.request_pages(*request).expect("it is there");
+            forest.truncate(*request, pages - 1).expect("it has gained a page");
+        }
+        forest.clear_touched();
+        adds.push(timed_us(|| forest.add(requests, &arriving)));
+        forest.clear_touched();
+        removes.push(timed_us(|| forest.remove(requests)));
+    }
+    println!(
+        "\nlive forest: {} of {requests} requests gain a page {:>13.2} us",
+        gaining.len(),
+        median(appends)
+    );
+    println!("live forest: one arrives, {} pages {:>23.2} us", arriving.len(), median(adds));
+    println!("live forest: one leaves {:>34.2} us", median(removes));
+    println!(
+        "live forest: from the page table {:>25.2} us",
+        median_us(|| PrefixTree::capacity(&LiveForest::from_table(&table)))
+    );
+}
+
+fn timed_us<E: std::fmt::Debug>(work: impl FnOnce() -> Result<(), E>) -> f64 {
+    let begin = Instant::now();
+    let result = std::hint::black_box(work());
+    let time = begin.elapsed().as_secs_f64() * 1e6;
+    result.expect("the change fits the batch");
+    time
 }
 
 fn median_us(mut work: impl FnMut() -> usize) -> f64 {
-    let mut samples: Vec<f64> = (0..ROUNDS)
+    let samples = (0..ROUNDS)
         .map(|_| {
             let begin = Instant::now();
             std::hint::black_box(work());
             begin.elapsed().as_secs_f64() * 1e6
         })
         .collect();
+    median(samples)
+}
+
+fn median(mut samples: Vec<f64>) -> f64 {
     samples.sort_by(f64::total_cmp);
-    samples[ROUNDS / 2]
+    samples[samples.len() / 2]
 }

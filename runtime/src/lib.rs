@@ -42,8 +42,8 @@ pub mod reference;
 mod tree;
 
 pub use decoder::{DecodeError, Decoder};
-pub use error::{ExecError, PlanError, StatesError};
-pub use forest::{Forest, Node};
+pub use error::{ExecError, ForestError, PlanError, StatesError};
+pub use forest::{Forest, LiveForest, Node, Touched};
 pub use kv_strides::KvStrides;
 pub use packing::{Pack, Packing, Packs};
 pub use page_table::PageTable;

@@ -85,8 +85,8 @@ fn a_prefix_is_one_pack_for_all_queries_and_still_exact() {
     let shape = Shape { prefix: 1000, groups: vec![100, 33], own, outsider: None };
     let parts = Parts::<f16>::new(GEOMETRY, &shape, 1);
     let shared = plan(&parts, &parts.parts[0]);
-    let sizes: Vec<usize> = shared.packs().iter().map(|pack| pack.requests.len()).collect();
-    assert_eq!(sizes, [32], "the prefix is read for all requests at once");
+    let sizes: Vec<usize> = shared.packs().iter().map(|pack| pack.shape.rows as usize).collect();
+    assert_eq!(sizes, [32 * GEOMETRY.gqa_ratio() as usize], "the prefix is read for all requests at once");
     let mut backend = CpuBackend::new(2);
     let states: Vec<_> = parts.parts.iter().map(|part| attend(&parts, part, &mut backend)).collect();
     let (output, lse) = merge(&parts, &states);

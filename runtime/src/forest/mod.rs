@@ -1,5 +1,17 @@
 //! The prefix trees of a batch: longest common runs of page ids.
 
+mod live;
+mod slab;
+mod touches;
+
+#[cfg(test)]
+mod live_cases;
+#[cfg(test)]
+mod live_tests;
+
+pub use live::LiveForest;
+pub use touches::Touched;
+
 use crate::PageTable;
 use std::ops::Range;
 
