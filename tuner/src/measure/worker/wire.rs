@@ -221,6 +221,7 @@ enum PlanErrorDef {
     TooLong { request: usize, seq_len: u32, needed: usize, max_pages: usize },
     NegativePage { request: usize, column: usize, page: i32 },
     TooLarge(#[serde(deserialize_with = "kept")] Name),
+    GqaRatio(u32),
     PageSize { table: u32, geometry: u32 },
 }
 
