@@ -4,6 +4,15 @@
 
 namespace tilewright {
 
+// Consecutive pages that neighbouring requests of a block share. A block's runs, one behind the other, are its walk.
+struct alignas(16) Run {
+  u32 begin;    // its first token, counted along the walk: a multiple of 16
+  u32 pages;    // where in `page_ids` its first page stands
+  u32 position; // which token of its requests the first one is
+  u32 members;  // first request of the block that has it, one past the last (12 bits each), and the tokens by which the next run begins later
+};
+static_assert(sizeof(Run) == 16, "the host writes 16 bytes a run");
+
 // What a CTA of each KV head computes: the rows of a block over a range of its walk.
 struct alignas(16) WorkItem {
   u32 requests;   // where in `requests` the block's first request stands
@@ -16,17 +25,9 @@ struct alignas(16) WorkItem {
   u32 walk_end;   // one past the last
   u32 slots;      // where in `slots` the destination of the block's first request stands
   u32 unused;
+  Run first; // the first run, here too: most items have no other, and find their pages one step of latency earlier
 };
-static_assert(sizeof(WorkItem) == 32, "the host writes 32 bytes a work item");
-
-// Consecutive pages that neighbouring requests of a block share. A block's runs, one behind the other, are its walk.
-struct alignas(16) Run {
-  u32 begin;    // its first token, counted along the walk: a multiple of 16
-  u32 pages;    // where in `page_ids` its first page stands
-  u32 position; // which token of its requests the first one is
-  u32 members;  // first request of the block that has it, one past the last (12 bits each), and the tokens by which the next run begins later
-};
-static_assert(sizeof(Run) == 16, "the host writes 16 bytes a run");
+static_assert(sizeof(WorkItem) == 48, "the host writes 48 bytes a work item");
 
 // Where a request of a work item goes: a partial, and the item of `merges` that it is merged by.
 struct Slot {

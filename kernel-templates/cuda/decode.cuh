@@ -136,7 +136,7 @@ template <u32 M, u32 N, u32 WARPS, u32 STAGES, u32 HEAD_DIM, class Element, bool
   TILEWRIGHT_DEVICE void describe_runs() const {
     const i32 count = static_cast<i32>(row_count());
     for (u32 index = thread; index < item.run_count; index += THREADS) {
-      const Run run = args.runs[item.runs + index];
+      const Run run = index == 0 ? item.first : args.runs[item.runs + index];
       const i32 first = static_cast<i32>(run.members % 4096 * args.gqa_ratio) - item.row_begin;
       const i32 last = static_cast<i32>(run.members / 4096 % 4096 * args.gqa_ratio) - item.row_begin;
       const u32 end = index + 1 < item.run_count ? args.runs[item.runs + index + 1].begin - run.members / (4096 * 4096) : item.walk_end;
@@ -147,6 +147,7 @@ template <u32 M, u32 N, u32 WARPS, u32 STAGES, u32 HEAD_DIM, class Element, bool
 
   // What some row sees of each run. Rows of a request see the same.
   TILEWRIGHT_DEVICE void find_seen() const {
+    if (item.run_count == 1) return find_seen_of_one();
     for (u32 index = thread; index < item.run_count; index += THREADS) {
       Shared &run = runs()[index];
       i32 seen = 0x7fffffff, end = 0;
@@ -156,9 +157,30 @@ template <u32 M, u32 N, u32 WARPS, u32 STAGES, u32 HEAD_DIM, class Element, bool
         if constexpr (WINDOW) seen = smaller(seen, rows()[row].begin);
         end = larger(end, rows()[row].end);
       }
-      run.seen = WINDOW ? seen : 0;
-      run.end = smaller(end, static_cast<i32>(run.begin + run.tokens) + run.position);
+      limit_run(run, seen, end);
     }
+    barrier();
+  }
+
+  // The same for the only run, by every warp for itself: that needs no barrier.
+  TILEWRIGHT_DEVICE void find_seen_of_one() const {
+    Shared &run = runs()[0];
+    i32 seen = 0x7fffffff, end = 0;
+    for (u32 row = run.rows % 4096 + lane; row < run.rows / 4096; row += 32) {
+      if constexpr (WINDOW) seen = smaller(seen, rows()[row].begin);
+      end = larger(end, rows()[row].end);
+    }
+#pragma unroll
+    for (u32 mask = 16; mask > 0; mask /= 2) {
+      if constexpr (WINDOW) seen = smaller(seen, from_lane_xor(seen, mask));
+      end = larger(end, from_lane_xor(end, mask));
+    }
+    limit_run(run, seen, end);
+  }
+
+  TILEWRIGHT_DEVICE void limit_run(Shared &run, i32 seen, i32 end) const {
+    run.seen = WINDOW ? seen : 0;
+    run.end = smaller(end, static_cast<i32>(run.begin + run.tokens) + run.position);
   }
 
   // The first step with a token that some row's window reaches.
@@ -207,6 +229,15 @@ template <u32 M, u32 N, u32 WARPS, u32 STAGES, u32 HEAD_DIM, class Element, bool
       const u32 token = smaller(item.walk_begin + step * N + thread + i * THREADS, item.walk_end - 1);
       const Shared &run = run_of(cursor, token);
       ids[i] = args.page_ids[run.pages + smaller(token - run.begin, run.tokens - 1) / args.page_size];
+    }
+  }
+
+  // The same for an item of one run, from the item alone.
+  TILEWRIGHT_DEVICE void fetch_first_pages(i32 (&ids)[TOKENS_A_THREAD], u32 step) const {
+#pragma unroll
+    for (u32 i = 0; i < TOKENS_A_THREAD; i++) {
+      const u32 token = smaller(item.walk_begin + step * N + thread + i * THREADS, item.walk_end - 1);
+      ids[i] = args.page_ids[item.first.pages + (token - item.first.begin) / args.page_size];
     }
   }
 
@@ -544,33 +575,30 @@ template <u32 M, u32 N, u32 WARPS, u32 STAGES, u32 HEAD_DIM, class Element, bool
   static_assert(M <= WARPS * 32, "a flag for each request of a block fits in the place of the warps' softmaxes");
 
   TILEWRIGHT_DEVICE void execute() const {
+    const bool any = item.run_count > 0;
+    const bool early = !WINDOW && item.run_count == 1; // the first steps' pages are known before anything else is
+    i32 ahead[STAGES][TOKENS_A_THREAD] = {}, ids[TOKENS_A_THREAD] = {};
+    if (early) {
+#pragma unroll
+      for (u32 s = 0; s < STAGES; s++) fetch_first_pages(ahead[s], s);
+      fetch_first_pages(ids, STAGES);
+    }
     describe_runs();
     describe_rows();
     barrier();
-    const bool any = item.run_count > 0;
-    u32 first = 0;
     load_query();
-    find_seen();
-    if constexpr (WINDOW) {
-      barrier();
-      first = first_step();
-    }
+    if (any) find_seen();
+    const u32 first = WINDOW && any ? first_step() : 0;
+    const u32 last = any ? last_step() : 0; // one past
     Cursor fetched{0, any ? next_run(0) : 0}, stored = fetched;
-    u32 last; // one past the last step
-    i32 ids[TOKENS_A_THREAD] = {};
-    {
-      i32 ahead[STAGES][TOKENS_A_THREAD] = {}; // all on their way at once, and while `find_seen` is waited for
-      if (any) {
+    if (any) {
+      if (!early) {
 #pragma unroll
         for (u32 s = 0; s < STAGES; s++) fetch_pages(ahead[s], first + s, fetched);
         fetch_pages(ids, first + STAGES, fetched);
       }
-      if constexpr (!WINDOW) barrier();
-      last = any ? last_step() : 0;
-      if (any) {
 #pragma unroll
-        for (u32 s = 0; s < STAGES; s++) store_offsets(ahead[s], first + s, stored);
-      }
+      for (u32 s = 0; s < STAGES; s++) store_offsets(ahead[s], first + s, stored);
     }
     barrier();
 #pragma unroll

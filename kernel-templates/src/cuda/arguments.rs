@@ -27,6 +27,8 @@ pub struct WorkItem {
     pub slots: u32,
     /// Fills the item.
     pub unused: u32,
+    /// The first run, here too: most items have no other, and find their pages one step of latency earlier.
+    pub first: Run,
 }
 
 /// Tokens of the smallest step of a kernel: runs begin at multiples of it along a walk, and parts of a walk too.
@@ -179,7 +181,7 @@ pub struct StatesArguments {
     pub count: u32,
 }
 
-const _: () = assert!(size_of::<WorkItem>() == 32, "as in cuda/arguments.cuh");
+const _: () = assert!(size_of::<WorkItem>() == 48, "as in cuda/arguments.cuh");
 const _: () = assert!(size_of::<Run>() == 16, "as in cuda/arguments.cuh");
 const _: () = assert!(size_of::<Slot>() == 8, "as in cuda/arguments.cuh");
 const _: () = assert!(size_of::<MergeItem>() == 16, "as in cuda/arguments.cuh");

@@ -158,6 +158,7 @@ fn device_item(plan: &Plan, item: &plan::WorkItem, tile: u16) -> WorkItem {
         walk_end: item.walk.end,
         slots: item.slots,
         unused: 0,
+        first: plan.runs().get(item.runs.start as usize).map_or(Run::default(), device_run),
     }
 }
 
@@ -171,11 +172,13 @@ fn device_run(run: &plan::Run) -> Run {
     }
 }
 
-fn words_of_item(item: &WorkItem) -> [u32; 8] {
-    let WorkItem { requests, row_begin, row_end, runs, run_count, tile, walk_begin, walk_end, slots, unused } =
-        *item;
+fn words_of_item(item: &WorkItem) -> [u32; 12] {
+    let WorkItem { requests, row_begin, row_end, runs, run_count, tile, .. } = *item;
+    let WorkItem { walk_begin, walk_end, slots, unused, first, .. } = *item;
+    let Run { begin, pages, position, members } = first;
     let pair = |low: u16, high: u16| u32::from(low) | u32::from(high) << 16;
-    [requests, pair(row_begin, row_end), runs, pair(run_count, tile), walk_begin, walk_end, slots, unused]
+    let (rows, counts) = (pair(row_begin, row_end), pair(run_count, tile));
+    [requests, rows, runs, counts, walk_begin, walk_end, slots, unused, begin, pages, position, members]
 }
 
 #[cfg(test)]
@@ -194,8 +197,8 @@ mod tests {
         assert_eq!(image.words.len() % ALIGNMENT, 0);
         assert_eq!(image.largest_page, 9);
         assert_eq!(image.words[..2], [plan.merges().len() as u32, plan.work_items().len() as u32]);
-        let items = &image.words[image.items..][..8 * plan.work_items().len()];
-        assert!(items.chunks(8).all(|item| item[5].is_multiple_of(16)), "{items:?}");
+        let items = &image.words[image.items..][..12 * plan.work_items().len()];
+        assert!(items.chunks(12).all(|item| item[5].is_multiple_of(16)), "{items:?}");
         let arguments = image.arguments(&geometry, 1 << 40, 0);
         for address in
             [arguments.items, arguments.merges, arguments.runs, arguments.requests, arguments.page_ids]
