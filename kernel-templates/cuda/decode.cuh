@@ -292,10 +292,12 @@ template <u32 M, u32 N, u32 WARPS, u32 STAGES, u32 HEAD_DIM, class Element, bool
   struct Sight {
     i32 begin[2], end[2];
     i32 all_begin, all_end;
+    // Tokens of the walk that all of them see, where that is plain: one run that all of them share. Empty where it is not.
+    i32 plain_begin, plain_end;
   };
 
   TILEWRIGHT_DEVICE Sight sight() const {
-    Sight sight{{0, 0}, {0, 0}, 0, 0x7fffffff};
+    Sight sight{{0, 0}, {0, 0}, 0, 0x7fffffff, 0, 0};
 #pragma unroll
     for (u32 half = 0; half < 2; half++) {
       const u32 row = row_warp * 16 + fragment_row + half * 8;
@@ -309,6 +311,14 @@ template <u32 M, u32 N, u32 WARPS, u32 STAGES, u32 HEAD_DIM, class Element, bool
     for (u32 mask = 4; mask < 32; mask *= 2) {
       sight.all_begin = larger(sight.all_begin, from_lane_xor(sight.all_begin, mask));
       sight.all_end = smaller(sight.all_end, from_lane_xor(sight.all_end, mask));
+    }
+    if (item.run_count == 1) {
+      const Shared &run = runs()[0];
+      const u32 first = row_warp * 16, last = smaller(first + 16, row_count());
+      if (run.rows % 4096 <= first && run.rows / 4096 >= last) {
+        sight.plain_begin = sight.all_begin - run.position;
+        sight.plain_end = smaller(sight.all_end, run.end) - run.position;
+      }
     }
     return sight;
   }
@@ -409,8 +419,10 @@ template <u32 M, u32 N, u32 WARPS, u32 STAGES, u32 HEAD_DIM, class Element, bool
 
   // One step of online softmax over WARP_N tokens.
   TILEWRIGHT_DEVICE void compute_step(Accumulators &acc, const u32 (&query)[QUERY_FRAGMENTS][4], u32 step, const Sight &sight) const {
+    const i32 token = static_cast<i32>(item.walk_begin + step * N + kv_warp * WARP_N);
+    const bool plain = token + static_cast<i32>(WARP_N) <= sight.plain_end && (!WINDOW || token >= sight.plain_begin);
     bool masked = false;
-    const u32 active = active_granules(step, sight, masked);
+    const u32 active = plain ? ALL_GRANULES : active_granules(step, sight, masked);
     if (active == 0) return;
     float scores[WARP_N / 8][4] = {};
     if (active == ALL_GRANULES) {

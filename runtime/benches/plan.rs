@@ -3,11 +3,13 @@
 //!
 //! `cargo bench -p tilewright-runtime --bench plan`
 
+use criterion::Criterion;
 use std::time::Instant;
 use tilewright_heuristics::{Dtype, Geometry, PackShape, Tile};
 use tilewright_runtime::cuda::PlanImage;
 use tilewright_runtime::{
-    Forest, LiveForest, Packing, Packs, PageTable, Plan, PlanOptions, Planner, PrefixTree, Split,
+    Blocks, Forest, LiveForest, PackLayout, Packing, Packs, PageTable, Plan, PlanOptions, Planner,
+    PrefixTree, Priced, Prices, Split,
 };
 use tilewright_scenarios::{Batch, Scenario};
 
@@ -15,6 +17,7 @@ const TREES: [&str; 3] = ["1,16,32,64,256,1024_256,128,64,32,32,32", "256_4096",
 const ROUNDS: usize = 200;
 
 fn main() {
+    let mut criterion = Criterion::default().configure_from_args();
     println!(
         "{:<44} {:>8} {:>8} {:>8} {:>8} {:>8}",
         "tree, 32/8, page 32", "forest", "packs", "plan", "image", "items"
@@ -42,8 +45,12 @@ fn main() {
             }),
             plan.work_items().len()
         );
+        if tree == TREES[0] {
+            priced_packing(&mut criterion, &geometry, &forest, table.batch());
+        }
     }
     live_forest(&batch(TREES[0]));
+    criterion.final_summary();
 }
 
 fn batch(tree: &str) -> Batch {
@@ -103,6 +110,32 @@ fn timed_us<E: std::fmt::Debug>(work: impl FnOnce() -> Result<(), E>) -> f64 {
     let time = begin.elapsed().as_secs_f64() * 1e6;
     result.expect("the change fits the batch");
     time
+}
+
+fn priced_packing(criterion: &mut Criterion, geometry: &Geometry, forest: &Forest, batch: usize) {
+    let layout = PackLayout::new(geometry).for_batch(batch, 264);
+    let prices = Prices::default();
+    let mut priced = Priced::new();
+    criterion.bench_function("priced packing", |bencher| {
+        bencher.iter(|| priced.decide(std::hint::black_box(forest), &layout, &prices));
+    });
+    let leaf = [forest.nodes().len() as u32 - 1];
+    criterion.bench_function("priced packing, one leaf changed", |bencher| {
+        bencher.iter(|| priced.update(forest, std::hint::black_box(&leaf), &[], &layout, &prices).len());
+    });
+    let tops: Vec<(u32, u32)> = (0..forest.capacity() as u32)
+        .filter_map(|node| priced.tile_rows(node).map(|rows| (node, rows / layout.gqa_ratio)))
+        .collect();
+    let mut blocks = Blocks::default();
+    criterion.bench_function("priced packing, blocks", |bencher| {
+        bencher.iter(|| {
+            blocks.clear();
+            for &(top, capacity) in &tops {
+                blocks.push_pack(forest, top, |node| priced.joined(node), capacity);
+            }
+            blocks.blocks().len()
+        });
+    });
 }
 
 fn median_us(mut work: impl FnMut() -> usize) -> f64 {

@@ -45,7 +45,7 @@ pub use decoder::{DecodeError, Decoder};
 pub use error::{ExecError, ForestError, PlanError, StatesError};
 pub use forest::{Forest, LiveForest, Node, Touched};
 pub use kv_strides::KvStrides;
-pub use packing::{Pack, Packing, Packs};
+pub use packing::{BlockNodes, Blocks, CostModel, NodeRun, Pack, PackLayout, Packing, Packs, Priced, Prices};
 pub use page_table::PageTable;
 pub use plan::{
     Block, DIRECT, MergeItem, Plan, PlanOptions, PlannedPack, Run, SHORTEST_PART, Slot, Split, TileGroup,

@@ -1,5 +1,20 @@
 //! From nodes to packs: which requests read which pages together.
 
+mod blocks;
+mod cost;
+mod priced;
+
+#[cfg(test)]
+mod blocks_tests;
+#[cfg(test)]
+mod priced_tests;
+#[cfg(test)]
+mod sketch_tree;
+
+pub use blocks::{BlockNodes, Blocks, NodeRun};
+pub use cost::{CostModel, PackLayout, Prices};
+pub use priced::Priced;
+
 use crate::{Forest, PageTable};
 use std::ops::Range;
 

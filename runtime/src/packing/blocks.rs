@@ -1,0 +1,196 @@
+//! Packs cut into blocks: which requests one CTA computes, and which runs of pages it walks for them.
+
+use crate::PrefixTree;
+use std::ops::Range;
+
+/// Requests of a pack that one CTA computes together, for one KV head.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BlockNodes {
+    /// The requests, as a range of [`Blocks::requests`].
+    pub requests: Range<u32>,
+    /// The runs that it walks, root first, as a range of [`Blocks::runs`].
+    pub runs: Range<u32>,
+}
+
+/// The pages of a node that a block walks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeRun {
+    /// The node.
+    pub node: u32,
+    /// The block's requests that have the pages, counted from the first of the block; rows of the others are masked.
+    pub members: Range<u32>,
+}
+
+/// The blocks of packs, one pack behind the other.
+///
+/// A pack is a connected part of a tree: a top node and those of its descendants that are *joined* to their parents; a node that
+/// is not joined is *apart*, the top of another pack. The requests of a pack are all requests of its top, in depth-first order: a
+/// node's ending requests, then its children's. A block takes some of them that follow each other and walks the runs of all the
+/// pack's nodes that they have. A node that does not end with its block goes on in the next one, which reads it again.
+#[derive(Clone, Debug, Default)]
+pub struct Blocks {
+    requests: Vec<u32>,
+    blocks: Vec<BlockNodes>,
+    runs: Vec<NodeRun>,
+    stack: Vec<Visit>,
+    /// The pack's nodes from the top to the current one.
+    path: Vec<u32>,
+    /// Of the first of them, the places in `runs` of the runs that have begun in the current block.
+    begun: Vec<u32>,
+}
+
+/// A node to walk: how many nodes of the pack are above it, and whether it is in the pack itself.
+#[derive(Clone, Copy, Debug)]
+struct Visit {
+    node: u32,
+    depth: u32,
+    joined: bool,
+}
+
+impl Blocks {
+    /// The requests of all packs.
+    pub fn requests(&self) -> &[u32] {
+        &self.requests
+    }
+
+    /// The blocks of all packs.
+    pub fn blocks(&self) -> &[BlockNodes] {
+        &self.blocks
+    }
+
+    /// The runs of all blocks: of each, the nodes in pre-order.
+    pub fn runs(&self) -> &[NodeRun] {
+        &self.runs
+    }
+
+    /// The requests of a block.
+    pub fn requests_of(&self, block: &BlockNodes) -> &[u32] {
+        &self.requests[block.requests.start as usize..block.requests.end as usize]
+    }
+
+    /// The runs of a block.
+    pub fn runs_of(&self, block: &BlockNodes) -> &[NodeRun] {
+        &self.runs[block.runs.start as usize..block.runs.end as usize]
+    }
+
+    /// Forgets all packs and keeps the memory.
+    pub fn clear(&mut self) {
+        self.requests.clear();
+        self.blocks.clear();
+        self.runs.clear();
+    }
+
+    /// Appends the pack of `top` and returns its blocks, as a range of [`Blocks::blocks`]. A block takes up to `capacity` requests
+    /// (one, if that is zero). `joined` is asked for the nodes below the top.
+    ///
+    /// A joined node starts the next block, and leaves the room in the current one empty, if it would be in one block more otherwise,
+    /// unless the room is missing later: if the pack will take one more block, its own pages must be more than those above it in
+    /// the pack, which that block reads again.
+    ///
+    /// The time is linear in the nodes below the top and the runs that come out. Once the largest batch has been seen, it
+    /// allocates nothing.
+    pub fn push_pack(
+        &mut self,
+        tree: &impl PrefixTree,
+        top: u32,
+        joined: impl Fn(u32) -> bool,
+        capacity: u32,
+    ) -> Range<u32> {
+        let capacity = capacity.max(1);
+        let first_block = self.blocks.len() as u32;
+        let first_request = self.requests.len() as u32;
+        let first_column = tree.columns(top).start;
+        self.path.clear();
+        self.begun.clear();
+        self.stack.clear();
+        self.stack.push(Visit { node: top, depth: 0, joined: true });
+        let mut room = 0;
+        while let Some(Visit { node, depth, joined: in_pack }) = self.stack.pop() {
+            self.leave(depth);
+            let mut below = depth;
+            if in_pack {
+                let columns = tree.columns(node);
+                if room > 0 && depth > 0 {
+                    let left = tree.size(top).saturating_sub(self.requests.len() as u32 - first_request);
+                    let one_more = |requests: u32| {
+                        requests > room && (requests - room).div_ceil(capacity) >= requests.div_ceil(capacity)
+                    };
+                    let above = columns.start.saturating_sub(first_column);
+                    let own = columns.end.saturating_sub(columns.start);
+                    if one_more(tree.size(node)) && (one_more(left) || above < own) {
+                        room = 0;
+                    }
+                }
+                self.path.push(node);
+                below += 1;
+            }
+            let mut ending = tree.ending(node);
+            while !ending.is_empty() {
+                if room == 0 {
+                    self.close(first_block);
+                    self.open();
+                    room = capacity;
+                }
+                self.begin_runs();
+                let taken = ending.len().min(room as usize);
+                self.requests.extend_from_slice(&ending[..taken]);
+                ending = &ending[taken..];
+                room -= taken as u32;
+            }
+            let from = self.stack.len();
+            self.stack.extend(tree.children(node).map(|child| Visit {
+                node: child,
+                depth: below,
+                joined: in_pack && joined(child),
+            }));
+            self.stack[from..].reverse();
+        }
+        self.leave(0);
+        self.close(first_block);
+        first_block..self.blocks.len() as u32
+    }
+
+    /// Leaves the nodes of the path from `depth` on: their runs end here.
+    fn leave(&mut self, depth: u32) {
+        self.path.truncate(depth as usize);
+        let members = self.in_block();
+        while self.begun.len() > depth as usize {
+            if let Some(run) = self.begun.pop() {
+                self.runs[run as usize].members.end = members;
+            }
+        }
+    }
+
+    /// Closes the last block of the pack, if it has one: all its runs end.
+    fn close(&mut self, first_block: u32) {
+        let members = self.in_block();
+        for run in self.begun.drain(..) {
+            self.runs[run as usize].members.end = members;
+        }
+        if self.blocks.len() as u32 > first_block
+            && let Some(block) = self.blocks.last_mut()
+        {
+            block.requests.end = self.requests.len() as u32;
+            block.runs.end = self.runs.len() as u32;
+        }
+    }
+
+    fn open(&mut self) {
+        let (requests, runs) = (self.requests.len() as u32, self.runs.len() as u32);
+        self.blocks.push(BlockNodes { requests: requests..requests, runs: runs..runs });
+    }
+
+    /// Begins the runs of those nodes of the path that have none in the current block yet.
+    fn begin_runs(&mut self) {
+        let members = self.in_block();
+        for level in self.begun.len()..self.path.len() {
+            self.begun.push(self.runs.len() as u32);
+            self.runs.push(NodeRun { node: self.path[level], members: members..members });
+        }
+    }
+
+    /// Requests that are in the current block so far.
+    fn in_block(&self) -> u32 {
+        self.blocks.last().map_or(0, |block| self.requests.len() as u32 - block.requests.start)
+    }
+}

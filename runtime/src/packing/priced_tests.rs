@@ -1,0 +1,217 @@
+use super::sketch_tree::{SketchTree, log_uniform};
+use super::{CostModel, PackLayout, Packing, Packs, Priced, Prices};
+use crate::{Forest, PrefixTree};
+use proptest::prelude::*;
+use rand::SeedableRng as _;
+use rand_chacha::ChaCha8Rng;
+
+fn layout(rng: &mut ChaCha8Rng) -> PackLayout {
+    PackLayout {
+        kv_heads: 8,
+        gqa_ratio: [1, 2, 4, 8][rng.random_range(0..4)],
+        head_dim: 128,
+        page_size: 16,
+        token_bytes: 512,
+        tile_rows: [16, 32, 64, 128],
+        m_cap: [16, 32, 64, 128][rng.random_range(0..4)],
+    }
+}
+
+/// The least cost of all assignments of joined and apart.
+fn exhaustive(model: &CostModel, tree: &Forest) -> u64 {
+    let below: Vec<u32> =
+        (0..tree.capacity() as u32).filter(|&node| PrefixTree::parent(tree, node).is_some()).collect();
+    let first = below.first().copied().unwrap_or(0);
+    // Roots come first, so that a node's bit is its number less theirs.
+    let cost = |mask: u32| model.of_joined(tree, |node| node >= first && mask >> (node - first) & 1 == 1);
+    (0..1 << below.len()).map(cost).min().unwrap()
+}
+
+#[test]
+fn the_decision_is_close_to_the_best_of_all_and_better_than_pats() {
+    const CASES: usize = 1500;
+    let mut rng = ChaCha8Rng::seed_from_u64(1);
+    let prices = Prices::default();
+    let (mut excess, mut ratios) = (Vec::new(), Vec::new());
+    let (mut priced, mut needless) = (Priced::new(), 0);
+    for _ in 0..CASES {
+        let tree = SketchTree::random(&mut rng, 10, 256, 64);
+        let layout = layout(&mut rng);
+        tree.with_table(16, |forest, table| {
+            let model = CostModel::new(&layout, &prices);
+            priced.decide(forest, &layout, &prices);
+            let ours = model.of_joined(forest, |node| priced.joined(node));
+            let best = exhaustive(&model, forest);
+            let pat = model.of_packs(forest, &Packs::build(forest, table, Packing::Pat));
+            assert!(best <= ours);
+            excess.push(ours as f64 / best as f64 - 1.0);
+            ratios.push(pat as f64 / ours as f64);
+            // Where the best of all joins is beaten too, PAT's tiles of different heights over the same pages are the reason.
+            needless += usize::from(ours > pat && best <= pat);
+        });
+    }
+    excess.sort_by(f64::total_cmp);
+    ratios.sort_by(f64::total_cmp);
+    let mean = excess.iter().sum::<f64>() / CASES as f64;
+    let against_pat = (ratios.iter().map(|ratio| ratio.ln()).sum::<f64>() / CASES as f64).exp();
+    let beaten = ratios.iter().filter(|&&ratio| ratio < 1.0).count();
+    println!(
+        "over the best: {mean:.5} on average, {:.4} at 99.5 %, {:.4} at worst; PAT / ours {against_pat:.4}, PAT better {beaten} times, \
+         {needless} of them needlessly, by {:.4} at worst",
+        excess[CASES * 995 / 1000],
+        excess[CASES - 1],
+        1.0 / ratios[0] - 1.0,
+    );
+    assert!(mean < 0.005, "{mean}");
+    assert!(excess[CASES * 995 / 1000] < 0.1);
+    assert!(excess[CASES - 1] < 0.2);
+    assert!(against_pat > 1.07, "{against_pat}");
+    assert!(needless * 200 <= CASES && ratios[0] > 0.8, "{needless}");
+}
+
+#[test]
+fn one_tree_that_fits_into_a_block_is_one_pack() {
+    let mut tree = SketchTree::default();
+    let root = tree.add(None, 4, 1);
+    let inner = tree.add(Some(root), 1, 1);
+    tree.add(Some(inner), 1, 1);
+    let layout = PackLayout { m_cap: 16, gqa_ratio: 4, ..layout(&mut ChaCha8Rng::seed_from_u64(0)) };
+    let mut priced = Priced::new();
+    priced.decide(&tree, &layout, &Prices::default());
+    assert_eq!([0, 1, 2].map(|node| priced.joined(node)), [false, true, true]);
+    assert_eq!([0, 1, 2].map(|node| priced.tile_rows(node)), [Some(16), None, None]);
+    // Free partials and dear reads: nothing is worth reading twice, and one block need not be.
+    let free = Prices { partial_byte: 0, ..Prices::default() };
+    priced.decide(&tree, &layout, &free);
+    let model = CostModel::new(&layout, &free);
+    assert_eq!(model.of_joined(&tree, |node| priced.joined(node)), model.of_joined(&tree, |_| true));
+}
+
+#[test]
+fn a_long_tail_of_few_rows_stays_out_of_a_tall_tile() {
+    let mut tree = SketchTree::default();
+    let root = tree.add(None, 200, 0);
+    let tail = tree.add(Some(root), 200, 1);
+    tree.end(root, 127);
+    let layout = PackLayout { m_cap: 128, gqa_ratio: 1, ..layout(&mut ChaCha8Rng::seed_from_u64(0)) };
+    let mut priced = Priced::new();
+    // With 64 rows a step takes about as long as its bytes: the root is read twice, the tail goes along.
+    priced.decide(&tree, &layout, &Prices::default());
+    assert_eq!((priced.tile_rows(root), priced.joined(tail)), (Some(64), true));
+    // Where reading twice is dear, the root wants 128 rows, with which the tail would take twice its time.
+    priced.decide(&tree, &layout, &Prices { again_byte: 1_000_000, ..Prices::default() });
+    assert_eq!((priced.tile_rows(root), priced.tile_rows(tail)), (Some(128), Some(16)));
+}
+
+#[test]
+fn costs_are_those_of_the_formula() {
+    let prices = Prices { first_byte: 10, again_byte: 5, partial_byte: 3, flop: 0, cta: 7 };
+    let layout = PackLayout {
+        kv_heads: 1,
+        gqa_ratio: 8,
+        head_dim: 62,
+        page_size: 64,
+        token_bytes: 1,
+        tile_rows: [16; 4],
+        m_cap: 16,
+    };
+    let mut tree = SketchTree::default();
+    let root = tree.add(None, 2, 3);
+    tree.add(Some(root), 1, 1);
+    let model = CostModel::new(&layout, &prices);
+    // Two blocks of two requests: 128 bytes of the root first and again, 64 of the child once.
+    assert_eq!(model.of_joined(&tree, |_| true), 128 * 15 + 64 * 10 + 2 * 7);
+    // A block more, and two partials of eight rows of 62 + 2 floats for the request that is in both packs.
+    assert_eq!(model.of_joined(&tree, |_| false), 128 * 15 + 64 * 10 + 3 * 7 + 2 * 8 * 64 * 4 * 3);
+    // 16 rows x 62 x 4 operations a token: they take longer than any byte.
+    let computing = CostModel::new(&layout, &Prices { flop: 1, cta: 0, ..prices });
+    assert_eq!(computing.of_joined(&tree, |_| true), (2 * 128 + 64) * 16 * 62 * 4);
+    tree.with_table(64, |forest, table| {
+        let per_request = Packs::build(forest, table, Packing::PerRequest);
+        assert_eq!(model.of_packs(forest, &per_request), 128 * (10 + 3 * 5) + 64 * 10 + 4 * 7);
+    });
+}
+
+#[test]
+fn tiles_are_low_enough_for_all_slots() {
+    let layout = PackLayout { gqa_ratio: 4, ..layout(&mut ChaCha8Rng::seed_from_u64(0)) };
+    let caps = [1, 132, 264, 1056, 100_000].map(|requests| layout.for_batch(requests, 264).m_cap);
+    assert_eq!(caps, [16, 16, 32, 128, 128]);
+}
+
+#[test]
+fn absurd_numbers_are_no_panic() {
+    let most = u32::MAX;
+    let layout = PackLayout {
+        kv_heads: most,
+        gqa_ratio: most,
+        head_dim: most,
+        page_size: most,
+        token_bytes: most,
+        tile_rows: [0, 1, most, 2],
+        m_cap: most,
+    };
+    let prices = Prices {
+        first_byte: u64::MAX,
+        again_byte: u64::MAX,
+        partial_byte: u64::MAX,
+        flop: u64::MAX,
+        cta: u64::MAX,
+    };
+    let tree = SketchTree::random(&mut ChaCha8Rng::seed_from_u64(3), 10, 4, 4);
+    for layout in [layout, PackLayout { gqa_ratio: 0, page_size: 0, m_cap: 0, ..layout }] {
+        let layout = layout.for_batch(usize::MAX, 0);
+        let mut priced = Priced::new();
+        priced.decide(&tree, &layout, &prices);
+        CostModel::new(&layout, &prices).of_joined(&tree, |node| priced.joined(node));
+        assert_eq!(priced.update(&tree, &[0, most], &[most], &layout, &prices), [0; 0]);
+    }
+}
+
+proptest! {
+    #[test]
+    fn one_node_one_pack_costs_the_same_however_it_is_told(seed: u64) {
+        let mut rng = ChaCha8Rng::seed_from_u64(seed);
+        let layout = layout(&mut rng);
+        SketchTree::random(&mut rng, 10, 64, 20).with_table(16, |forest, table| {
+            let model = CostModel::new(&layout, &Prices::default());
+            let packs = Packs::build(forest, table, Packing::PerNode);
+            prop_assert_eq!(model.of_packs(forest, &packs), model.of_joined(forest, |_| false));
+            Ok(())
+        })?;
+    }
+
+    #[test]
+    fn an_update_decides_as_from_nothing_and_names_what_flipped(seed: u64, steps in 1usize..30) {
+        let mut rng = ChaCha8Rng::seed_from_u64(seed);
+        let mut tree = SketchTree::random(&mut rng, 30, 256, 64);
+        let (mut layout, prices) = (layout(&mut rng), Prices::default());
+        let mut followed = Priced::new();
+        followed.decide(&tree, &layout, &prices);
+        let decisions = |priced: &Priced, tree: &SketchTree| -> Vec<_> {
+            (0..tree.capacity() as u32).map(|node| (priced.joined(node), priced.tile_rows(node))).collect()
+        };
+        for _ in 0..steps {
+            let mut before = decisions(&followed, &tree);
+            (tree.changed, tree.freed) = (Vec::new(), Vec::new());
+            (0..log_uniform(&mut rng, 4)).for_each(|_| tree.change(&mut rng));
+            if rng.random_bool(0.05) {
+                layout = self::layout(&mut rng);
+            }
+            let mut flipped =
+                followed.update(&tree, &tree.changed, &tree.freed, &layout, &prices).to_vec();
+            let mut anew = Priced::new();
+            anew.decide(&tree, &layout, &prices);
+            let after = decisions(&followed, &tree);
+            prop_assert_eq!(&after, &decisions(&anew, &tree));
+
+            // A number that was freed has no decision; a new node always has another one than that.
+            before.resize(after.len(), (false, None));
+            tree.freed.iter().for_each(|&node| before[node as usize] = (false, None));
+            let expected: Vec<u32> =
+                (0..after.len()).filter(|&n| before[n] != after[n] && after[n] != (false, None)).map(|n| n as u32).collect();
+            flipped.sort_unstable();
+            prop_assert_eq!(flipped, expected);
+        }
+    }
+}
