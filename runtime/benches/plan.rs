@@ -9,7 +9,7 @@ use tilewright_heuristics::{Dtype, Geometry, PackShape, Tile};
 use tilewright_runtime::cuda::PlanImage;
 use tilewright_runtime::{
     Blocks, Forest, LiveForest, PackLayout, Packing, Packs, PageTable, Plan, PlanOptions, Planner,
-    PrefixTree, Priced, Prices, Split,
+    PrefixTree, Priced, Prices,
 };
 use tilewright_scenarios::{Batch, Scenario};
 
@@ -27,7 +27,7 @@ fn main() {
         let geometry = Geometry { dtype: Dtype::F16, ..batch.geometry };
         let table = PageTable::new(&batch.page_table, batch.max_pages, &batch.seq_lens, geometry.page_size)
             .expect("the batch is well formed");
-        let options = PlanOptions { split: Split::Fill { slots: 264 }, ..PlanOptions::default() };
+        let options = PlanOptions::default();
         let select =
             |shape: &PackShape| Tile { m: if shape.rows > 16 { 32 } else { 16 }, n: 64, warps: 2, stages: 2 };
         let forest = Forest::build(&table);
@@ -37,7 +37,7 @@ fn main() {
         println!(
             "{tree:<44} {:>5.0} us {:>5.0} us {:>5.0} us {:>5.0} us {:>8}",
             median_us(|| Forest::build(&table).nodes().len()),
-            median_us(|| Packs::build(&forest, &table, Packing::Pat).packs().len()),
+            median_us(|| Packs::build(&forest, &table, Packing::Pat).map_or(0, |packs| packs.packs().len())),
             median_us(|| planner.plan(&geometry, &table, select).map_or(0, |plan| plan.packs().len())),
             median_us(|| {
                 image.fill(&plan);

@@ -1,7 +1,7 @@
 //! Plans step after step in the same memory.
 
 use crate::plan::Scratch;
-use crate::{Forest, Packs, PageTable, Plan, PlanError, PlanOptions};
+use crate::{Forest, PackLayout, Packs, PageTable, Plan, PlanError, PlanOptions, Priced};
 use tilewright_heuristics::{Geometry, PackShape, Tile};
 
 /// Makes plans one after the other. Once it has seen the largest batch, making one allocates nothing.
@@ -10,6 +10,7 @@ pub struct Planner {
     options: PlanOptions,
     forest: Forest,
     packs: Packs,
+    priced: Priced,
     plan: Plan,
     scratch: Scratch,
 }
@@ -34,10 +35,15 @@ impl Planner {
         if table.page_size() != geometry.page_size {
             return Err(PlanError::PageSize { table: table.page_size(), geometry: geometry.page_size });
         }
-        let Self { options, forest, packs, plan, scratch } = self;
+        let Self { options, forest, packs, priced, plan, scratch } = self;
         forest.rebuild(table, &mut scratch.keys);
-        packs.rebuild(forest, table, options.packing, &mut scratch.stack);
-        plan.rebuild(geometry, table, packs, options.split, select, scratch)?;
+        if packs.rebuild(forest, table, options.packing, &mut scratch.stack) {
+            plan.rebuild(geometry, table, packs, options, select, scratch)?;
+        } else {
+            let layout = PackLayout::new(geometry).for_batch(table.batch(), options.slots);
+            priced.decide(forest, &layout, &options.prices);
+            plan.rebuild_joined(geometry, table, (forest, priced), options, select, scratch)?;
+        }
         Ok(plan)
     }
 
@@ -66,10 +72,10 @@ mod tests {
         #[test]
         fn a_plan_in_used_memory_is_the_plan_in_new_memory(
             steps in prop::collection::vec(prop::collection::vec(prop::collection::vec(0i32..3, 0..7), 0..12), 1..5),
-            split in prop::sample::select(vec![Split::None, Split::Mean, Split::Fill { slots: 5 }]),
-            packing in prop::sample::select(vec![Packing::Pat, Packing::PerNode, Packing::PerRequest]),
+            split in prop::sample::select(vec![Split::None, Split::Mean, Split::Fill]),
+            packing in prop::sample::select(vec![Packing::Priced, Packing::Pat, Packing::PerNode, Packing::PerRequest]),
         ) {
-            let options = PlanOptions { packing, split };
+            let options = PlanOptions { packing, split, slots: 5, ..PlanOptions::default() };
             let tile = |shape: &PackShape| Tile { m: if shape.rows > 4 { 16 } else { 4 }, n: 16, warps: 1, stages: 1 };
             let mut planner = Planner::new(options);
             for rows in steps {

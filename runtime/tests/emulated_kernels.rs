@@ -183,7 +183,7 @@ impl<E: Element> Batch<E> {
         seed: u64,
     ) -> Result<Vec<Outcome<E>>, String> {
         let planned = self.planned_lens(case);
-        let options = PlanOptions { packing: case.packing, split };
+        let options = PlanOptions { packing: case.packing, split, slots: 64, ..PlanOptions::default() };
         let plan = Plan::build(&self.geometry, &self.table(&planned), &options, |_| case.tile).unwrap();
         let image = PlanImage::of(&plan);
         let words = Aligned::of(image.words());
@@ -279,7 +279,7 @@ impl<E: Element> Batch<E> {
         let tolerance = if E::DTYPE == Dtype::F16 { 2e-3 } else { 1e-2 };
         // Whole packs take many steps, cut ones are merged.
         let mut outcomes = self.launch(case, Split::None, emulator, case.seed)?;
-        let split = if case.seed.is_multiple_of(2) { Split::Mean } else { Split::Fill { slots: 64 } };
+        let split = if case.seed.is_multiple_of(2) { Split::Mean } else { Split::Fill };
         outcomes.extend(self.launch(case, split, emulator, case.seed + 1)?);
         for outcome in outcomes {
             let output: Vec<f64> = outcome.output.iter().map(|x| f64::from(x.to_f32())).collect();

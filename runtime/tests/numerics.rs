@@ -156,7 +156,11 @@ fn assert_all<E: Element>(geometry: Geometry, requests: &[(usize, u32)], hnd: bo
     let mut backend = CpuBackend::new(2);
     for packing in [Packing::Pat, Packing::PerNode, Packing::PerRequest] {
         for split in [Split::None, Split::Mean] {
-            batch.assert_correct(&mut backend, &PlanOptions { packing, split }, tile);
+            batch.assert_correct(
+                &mut backend,
+                &PlanOptions { packing, split, ..PlanOptions::default() },
+                tile,
+            );
         }
     }
 }
@@ -219,7 +223,7 @@ fn identical_requests_and_requests_that_end_inside_a_shared_page_agree() {
     let mut batch = batch::<f32>(GEOMETRY, &[(0, 64), (4, 0), (4, 0)], false, 1.0, 4);
     batch.seq_lens = vec![64, 50, 49];
     for packing in [Packing::Pat, Packing::PerNode, Packing::PerRequest] {
-        let options = PlanOptions { packing, split: Split::Mean };
+        let options = PlanOptions { packing, split: Split::Mean, ..PlanOptions::default() };
         batch.assert_correct(&mut CpuBackend::new(2), &options, Tile { m: 16, ..TILE });
     }
 }

@@ -5,7 +5,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use tilewright_heuristics::{Dtype, Geometry, PackShape, Tile};
 use tilewright_runtime::cuda::PlanImage;
-use tilewright_runtime::{PageTable, PlanOptions, Planner, Split};
+use tilewright_runtime::{PageTable, PlanOptions, Planner};
 
 /// Counts what the current thread allocates.
 struct Counting;
@@ -56,8 +56,7 @@ fn rows(requests: usize) -> Vec<i32> {
 fn planning_batches_like_those_before_allocates_nothing() {
     let select =
         |shape: &PackShape| Tile { m: if shape.rows > 16 { 32 } else { 16 }, n: 64, warps: 2, stages: 2 };
-    let mut planner =
-        Planner::new(PlanOptions { split: Split::Fill { slots: 264 }, ..PlanOptions::default() });
+    let mut planner = Planner::new(PlanOptions::default());
     let mut image = PlanImage::default();
     let largest = 256;
     let entries = rows(largest);

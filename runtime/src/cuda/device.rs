@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 
 use super::CudaError;
-use crate::{PlanOptions, Split};
+use crate::PlanOptions;
 use cudarc::driver::sys::CUdevice_attribute as Attribute;
 use cudarc::driver::{CudaContext, sys};
 use std::sync::Arc;
@@ -92,7 +92,7 @@ impl CudaDevice {
 
     /// How batches are planned for it: packs as PAT makes them, cut until they fill the device.
     pub fn plan_options(&self) -> PlanOptions {
-        PlanOptions { split: Split::Fill { slots: self.limits.sms * CTAS_PER_SM }, ..PlanOptions::default() }
+        PlanOptions { slots: self.limits.sms * CTAS_PER_SM, ..PlanOptions::default() }
     }
 
     /// Its number among all devices that there are.

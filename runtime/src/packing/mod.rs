@@ -21,9 +21,12 @@ use std::ops::Range;
 /// How nodes become packs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Packing {
+    /// Ours: least modelled time, from the prices of bytes, operations and CTAs; see [`Priced`]. A pack is a part of a tree, walked
+    /// with the rows masked that do not share a run.
+    #[default]
+    Priced,
     /// PAT's TreeHeuristic (PAT, Algorithm 1): a child takes its parent's pages along where keeping partials costs more than
     /// reading those pages again.
-    #[default]
     Pat,
     /// Every node is a pack (PAT calls it naive): each page is read once, and each level leaves a partial.
     PerNode,
@@ -48,24 +51,24 @@ pub struct Packs {
 }
 
 impl Packs {
-    /// Packs a forest.
-    pub fn build(forest: &Forest, table: &PageTable<'_>, packing: Packing) -> Self {
+    /// Packs a forest. `None` for [`Packing::Priced`], whose packs are of several runs: [`Priced`] and [`Blocks`] make those.
+    pub fn build(forest: &Forest, table: &PageTable<'_>, packing: Packing) -> Option<Self> {
         let mut packs = Self::default();
-        packs.rebuild(forest, table, packing, &mut Vec::new());
-        packs
+        packs.rebuild(forest, table, packing, &mut Vec::new()).then_some(packs)
     }
 
-    /// Becomes the packs of another forest, in the same memory.
+    /// Becomes the packs of another forest, in the same memory; says whether packing so makes packs of one run each.
     pub(crate) fn rebuild(
         &mut self,
         forest: &Forest,
         table: &PageTable<'_>,
         packing: Packing,
         stack: &mut Vec<(u32, u32)>,
-    ) {
+    ) -> bool {
         self.packs.clear();
         self.requests.clear();
         match packing {
+            Packing::Priced => return false,
             Packing::Pat => self.tree_heuristic(forest, table.page_size(), stack),
             Packing::PerNode => {
                 for node in forest.nodes() {
@@ -81,6 +84,7 @@ impl Packs {
                 }
             }
         }
+        true
     }
 
     /// The packs.
@@ -148,7 +152,7 @@ mod tests {
 
     fn packed(rows: &[Vec<i32>], page_size: u32, packing: Packing) -> Vec<(Vec<u32>, Range<u32>)> {
         with_table(rows, page_size, |table| {
-            let packs = Packs::build(&Forest::build(table), table, packing);
+            let packs = Packs::build(&Forest::build(table), table, packing).unwrap();
             packs
                 .packs()
                 .iter()

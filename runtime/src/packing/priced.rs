@@ -27,6 +27,8 @@ pub struct Priced {
     order: Vec<u32>,
     stack: Vec<u32>,
     flipped: Vec<u32>,
+    /// The leaf of one request that was reckoned last, and its pages.
+    leaf: Option<(u32, Summary)>,
 }
 
 /// What is known of a node and everything below it.
@@ -98,6 +100,7 @@ impl Priced {
     pub fn decide(&mut self, tree: &impl PrefixTree, layout: &PackLayout, prices: &Prices) {
         let model = CostModel::new(layout, prices);
         self.model = Some((*layout, *prices, model));
+        self.leaf = None;
         self.nodes.clear();
         self.nodes.resize(tree.capacity(), Summary::EMPTY);
         self.order.clear();
@@ -245,6 +248,18 @@ impl Priced {
     fn reckon(&mut self, model: &CostModel, tree: &impl PrefixTree, node: u32) {
         let columns = tree.columns(node);
         let (pages, size) = (columns.end.saturating_sub(columns.start), tree.size(node));
+        if size == 1
+            && let Some((_, leaf)) = self.leaf.as_ref().filter(|(leaf_pages, _)| *leaf_pages == pages)
+            && let Some(parent) = tree.parent(node)
+        {
+            // A leaf of one request, as most are: all of the same length are alike.
+            let Summary { given, joins, top_lane, top_rows, .. } = *leaf;
+            let summary = &mut self.nodes[node as usize];
+            let before = std::mem::replace(&mut summary.given, given);
+            (summary.joins, summary.top_lane, summary.top_rows, summary.given_to) =
+                (joins, top_lane, top_rows, parent);
+            return self.give(parent, &before, &given);
+        }
         let summary = &mut self.nodes[node as usize];
         let mut inside = summary.below;
         let (mut ctas, mut straddling) = ([0; LANES], [0; LANES]);
@@ -278,9 +293,17 @@ impl Priced {
         summary.given = given;
         summary.joins = joins;
         summary.given_to = parent;
+        if size == 1 {
+            self.leaf = Some((pages, *summary));
+        }
+        self.give(parent, &before, &given);
+    }
+
+    /// Replaces what a parent counts for a child.
+    fn give(&mut self, parent: u32, before: &[u64; STATES], given: &[u64; STATES]) {
         if let Some(parent) = self.nodes.get_mut(parent as usize) {
             for ((sum, before), given) in parent.below.iter_mut().zip(before).zip(given) {
-                *sum = sum.wrapping_sub(before).wrapping_add(given);
+                *sum = sum.wrapping_sub(*before).wrapping_add(*given);
             }
         }
     }

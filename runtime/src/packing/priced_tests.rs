@@ -42,7 +42,8 @@ fn the_decision_is_close_to_the_best_of_all_and_better_than_pats() {
             priced.decide(forest, &layout, &prices);
             let ours = model.of_joined(forest, |node| priced.joined(node));
             let best = exhaustive(&model, forest);
-            let pat = model.of_packs(forest, &Packs::build(forest, table, Packing::Pat));
+            let pat =
+                model.of_packs(forest, &Packs::build(forest, table, Packing::Pat).expect("packs of one run"));
             assert!(best <= ours);
             excess.push(ours as f64 / best as f64 - 1.0);
             ratios.push(pat as f64 / ours as f64);
@@ -127,7 +128,7 @@ fn costs_are_those_of_the_formula() {
     let computing = CostModel::new(&layout, &Prices { flop: 1, cta: 0, ..prices });
     assert_eq!(computing.of_joined(&tree, |_| true), (2 * 128 + 64) * 16 * 62 * 4);
     tree.with_table(64, |forest, table| {
-        let per_request = Packs::build(forest, table, Packing::PerRequest);
+        let per_request = Packs::build(forest, table, Packing::PerRequest).expect("packs of one run");
         assert_eq!(model.of_packs(forest, &per_request), 128 * (10 + 3 * 5) + 64 * 10 + 4 * 7);
     });
 }
@@ -175,7 +176,7 @@ proptest! {
         let layout = layout(&mut rng);
         SketchTree::random(&mut rng, 10, 64, 20).with_table(16, |forest, table| {
             let model = CostModel::new(&layout, &Prices::default());
-            let packs = Packs::build(forest, table, Packing::PerNode);
+            let packs = Packs::build(forest, table, Packing::PerNode).expect("packs of one run");
             prop_assert_eq!(model.of_packs(forest, &packs), model.of_joined(forest, |_| false));
             Ok(())
         })?;

@@ -1,9 +1,10 @@
 //! From packs to blocks: which rows a tile holds at once, and along which runs of pages it walks.
 
 use super::items::{OrderedPart, Touched};
+use super::joined::NodeState;
 use super::split::Part;
-use super::{Block, Plan, PlannedPack, Run, Split, count};
-use crate::{Packs, PageTable, PlanError};
+use super::{Block, Plan, PlanOptions, PlannedPack, Run, count};
+use crate::{Blocks, Forest, Packs, PageTable, PlanError, Priced};
 use std::ops::Range;
 use tilewright_heuristics::{Geometry, PackShape, Tile};
 
@@ -12,36 +13,60 @@ use tilewright_heuristics::{Geometry, PackShape, Tile};
 pub(crate) struct Scratch {
     pub(crate) keys: Vec<(i32, u32)>,
     pub(crate) stack: Vec<(u32, u32)>,
+    pub(super) nodes: Vec<NodeState>,
+    pub(super) tops: Vec<u32>,
+    pub(super) blocks: Blocks,
     pub(super) parts: Vec<Part>,
     pub(super) touched: Vec<Touched>,
     pub(super) order: Vec<OrderedPart>,
 }
 
 impl Plan {
-    /// Becomes the plan of other packs, in the same memory.
+    /// Becomes the plan of other packs of one run each, in the same memory.
     pub(crate) fn rebuild(
         &mut self,
         geometry: &Geometry,
         table: &PageTable<'_>,
         packs: &Packs,
-        split: Split,
+        options: &PlanOptions,
         mut select: impl FnMut(&PackShape) -> Tile,
         scratch: &mut Scratch,
     ) -> Result<(), PlanError> {
-        // The kernels count rows in 16 bits.
-        if geometry.gqa_ratio() > u32::from(u16::MAX) {
-            return Err(PlanError::GqaRatio(geometry.gqa_ratio()));
-        }
-        self.start(geometry, table.seq_lens());
+        self.start(geometry, table.seq_lens())?;
         let total = count(packs.packs().len(), "packs")?;
         for pack in packs.packs() {
             self.push_pack(table, packs.requests_of(pack), pack.columns.clone(), total, &mut select)?;
         }
-        self.push_empty(table, &mut select)?;
-        self.finish(split, scratch)
+        self.push_empty(&mut select)?;
+        self.finish(options, scratch)
     }
 
-    fn start(&mut self, geometry: &Geometry, seq_lens: &[u32]) {
+    /// Becomes the plan of a forest whose nodes were joined, in the same memory.
+    pub(crate) fn rebuild_joined(
+        &mut self,
+        geometry: &Geometry,
+        table: &PageTable<'_>,
+        (forest, priced): (&Forest, &Priced),
+        options: &PlanOptions,
+        mut select: impl FnMut(&PackShape) -> Tile,
+        scratch: &mut Scratch,
+    ) -> Result<(), PlanError> {
+        self.start(geometry, table.seq_lens())?;
+        let pages = |node: u32| {
+            let node = &forest.nodes()[node as usize];
+            let row = table.pages(forest.requests(node)[0] as usize);
+            &row[node.columns.start as usize..node.columns.end as usize]
+        };
+        self.push_joined(forest, pages, priced, &mut select, scratch)?;
+        self.push_empty(&mut select)?;
+        self.finish(options, scratch)
+    }
+
+    fn start(&mut self, geometry: &Geometry, seq_lens: &[u32]) -> Result<(), PlanError> {
+        // The kernels count rows in 16 bits.
+        if geometry.gqa_ratio() > u32::from(u16::MAX) {
+            return Err(PlanError::GqaRatio(geometry.gqa_ratio()));
+        }
         self.geometry = *geometry;
         self.seq_lens.clear();
         self.seq_lens.extend_from_slice(seq_lens);
@@ -50,11 +75,12 @@ impl Plan {
         self.runs.clear();
         self.requests.clear();
         self.pages.clear();
+        Ok(())
     }
 
     /// What follows from blocks: parts, destinations, work items.
-    fn finish(&mut self, split: Split, scratch: &mut Scratch) -> Result<(), PlanError> {
-        self.split(split, &mut scratch.parts);
+    fn finish(&mut self, options: &PlanOptions, scratch: &mut Scratch) -> Result<(), PlanError> {
+        self.split(options, &mut scratch.parts);
         self.assign_slots(scratch)?;
         self.emit_items(scratch)
     }
@@ -94,14 +120,10 @@ impl Plan {
     }
 
     /// Requests without tokens: rows of zeros, which the first pack's tile writes as well as any.
-    fn push_empty(
-        &mut self,
-        table: &PageTable<'_>,
-        select: &mut impl FnMut(&PackShape) -> Tile,
-    ) -> Result<(), PlanError> {
+    fn push_empty(&mut self, select: &mut impl FnMut(&PackShape) -> Tile) -> Result<(), PlanError> {
         let requests = self.requests.len();
-        let empty = (0..table.batch()).filter(|&request| table.pages(request).is_empty());
-        self.requests.extend(empty.map(|request| request as u32));
+        let empty = self.seq_lens.iter().enumerate().filter(|(_, tokens)| **tokens == 0);
+        self.requests.extend(empty.map(|(request, _)| request as u32));
         let rest = self.requests.len() - requests;
         if rest == 0 {
             return Ok(());
@@ -128,7 +150,7 @@ impl Plan {
     }
 
     /// Requests whose rows a tile holds at once; 1 if it holds not even those of one.
-    fn capacity(&self, tile: &Tile) -> u32 {
+    pub(super) fn capacity(&self, tile: &Tile) -> u32 {
         (u32::from(tile.m) / self.geometry.gqa_ratio()).clamp(1, Run::MOST_MEMBERS)
     }
 }

@@ -2,6 +2,7 @@
 
 mod build;
 mod items;
+mod joined;
 mod options;
 mod split;
 #[cfg(test)]

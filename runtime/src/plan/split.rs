@@ -1,6 +1,6 @@
 //! How long walks are cut: few long ones leave most of a GPU idle.
 
-use super::{Block, Plan, SHORTEST_PART, Split};
+use super::{Block, Plan, PlanOptions, SHORTEST_PART, Split};
 use std::ops::Range;
 use tilewright_kernel_templates::cuda::{GRANULE, max_runs};
 
@@ -17,8 +17,8 @@ const UNIT: u32 = 64;
 
 impl Plan {
     /// The parts that each block's walk is cut into, in order.
-    pub(super) fn split(&self, split: Split, parts: &mut Vec<Part>) {
-        let limit = self.part_limit(split);
+    pub(super) fn split(&self, options: &PlanOptions, parts: &mut Vec<Part>) {
+        let limit = self.part_limit(options);
         let page_size = self.geometry.page_size;
         let unit = if page_size.is_multiple_of(UNIT) {
             UNIT
@@ -66,9 +66,9 @@ impl Plan {
     }
 
     /// Walks longer than this are cut.
-    fn part_limit(&self, split: Split) -> u64 {
+    fn part_limit(&self, options: &PlanOptions) -> u64 {
         let length = |block: &Block| u64::from(block.walk);
-        let limit = match split {
+        let limit = match options.split {
             Split::None => u64::MAX,
             Split::Mean => {
                 let packs = self.packs.iter().filter_map(|pack| {
@@ -79,10 +79,10 @@ impl Plan {
                     packs.fold((0, 0), |(total, count), longest| (total + longest, count + 1));
                 total.div_ceil(u64::max(count, 1))
             }
-            Split::Fill { slots } => {
+            Split::Fill => {
                 let ctas = |block: &Block| u64::from(self.slices(block) * self.geometry.kv_heads);
                 let all: u64 = self.blocks.iter().map(|block| ctas(block) * length(block)).sum();
-                all.div_ceil(u64::from(slots.max(1))).max(u64::from(SHORTEST_PART))
+                all.div_ceil(u64::from(options.slots.max(1))).max(u64::from(SHORTEST_PART))
             }
         };
         limit.max(1)

@@ -35,7 +35,7 @@ fn requests_alone_are_written_directly_and_so_are_empty_ones() {
 #[test]
 fn the_mean_rule_cuts_long_packs_into_equal_parts() {
     let rows = [(0..10).collect(), vec![20], vec![21]];
-    let plan = plan(&rows, &[160, 16, 16], 16, &PlanOptions::default());
+    let plan = plan(&rows, &[160, 16, 16], 16, &PlanOptions { split: Split::Mean, ..PlanOptions::default() });
     // The mean is 64 tokens: 160 are cut into three parts of at most 64.
     let mut walks: Vec<_> =
         plan.work_items().iter().filter(|item| item.block == 0).map(|item| item.walk.clone()).collect();
@@ -46,7 +46,7 @@ fn the_mean_rule_cuts_long_packs_into_equal_parts() {
 
 #[test]
 fn one_long_pack_fills_the_slots_and_many_packs_are_left_whole() {
-    let options = PlanOptions { split: Split::Fill { slots: 16 }, ..PlanOptions::default() };
+    let options = PlanOptions { slots: 16, ..PlanOptions::default() };
     // Two KV heads over 16 slots: eight parts each.
     let alone = plan(&[(0..128).collect()], &[2048], 16, &options);
     assert_eq!(alone.work_items().len(), 8);
@@ -94,10 +94,10 @@ proptest! {
     ) {
         let seq_lens: Vec<u32> =
             rows.iter().map(|row| (row.len() as u32 * page_size).saturating_sub(cut % page_size)).collect();
-        for packing in [Packing::Pat, Packing::PerNode, Packing::PerRequest] {
-            for split in [Split::None, Split::Mean, Split::Fill { slots: 7 }] {
+        for packing in [Packing::Priced, Packing::Pat, Packing::PerNode, Packing::PerRequest] {
+            for split in [Split::None, Split::Mean, Split::Fill] {
                 let tile = Tile { m, ..TILE };
-                let plan = plan_with(&rows, &seq_lens, page_size, &PlanOptions { packing, split }, tile);
+                let plan = plan_with(&rows, &seq_lens, page_size, &PlanOptions { packing, split, slots: 7, ..PlanOptions::default() }, tile);
                 let mut computed: Vec<Vec<u32>> =
                     seq_lens.iter().flat_map(|&len| vec![vec![0; len as usize]; 2]).collect();
                 let mut written = std::collections::BTreeMap::new();

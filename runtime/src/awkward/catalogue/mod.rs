@@ -9,7 +9,7 @@ mod tests;
 use super::random::{Random, seed_of_name};
 use super::sketch::Sketch;
 use super::{AwkwardCase, Layout, Values};
-use crate::{Packing, PlanOptions, Split};
+use crate::{Packing, PlanOptions, Prices, Split};
 use shapes::around;
 use std::sync::OnceLock;
 use tilewright_heuristics::{Geometry, Tile};
@@ -84,4 +84,5 @@ impl Author {
 }
 
 /// Every node a pack, so that each level of a tree leaves a partial; long packs cut.
-const PER_NODE: PlanOptions = PlanOptions { packing: Packing::PerNode, split: Split::Mean };
+const PER_NODE: PlanOptions =
+    PlanOptions { packing: Packing::PerNode, split: Split::Mean, slots: 264, prices: Prices::H200 };

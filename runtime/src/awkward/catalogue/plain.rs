@@ -1,7 +1,7 @@
 //! Cases of attention without options: lengths, pages, heads, trees, logits and layouts.
 
 use super::shapes::{around, cut, deep_tree, edges, several_parts};
-use super::{Author, AwkwardCase, Layout, PER_NODE, Packing, PlanOptions, Random, Sketch, Split, Values};
+use super::{Author, AwkwardCase, Layout, PER_NODE, Packing, PlanOptions, Random, Sketch, Values};
 
 pub(super) fn cases(author: Author) -> Vec<AwkwardCase> {
     [lengths, pages, heads, trees, logits, layouts].into_iter().flat_map(|part| part(author)).collect()
@@ -105,7 +105,7 @@ fn trees(author: Author) -> Vec<AwkwardCase> {
             ..author.case("a tree of five levels, each a pack", (4, 2), deep_tree(5))
         },
         AwkwardCase {
-            options: PlanOptions { packing: Packing::PerRequest, split: Split::Mean },
+            options: PlanOptions { packing: Packing::PerRequest, ..PER_NODE },
             ..author.case("a tree of five levels, each request a pack", (2, 1), deep_tree(5))
         },
         author.case("random trees", (4, 2), random.clone()),

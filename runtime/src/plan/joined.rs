@@ -1,0 +1,123 @@
+//! Plans from packs of joined nodes: each block walks along the runs of all nodes that its requests have.
+
+use super::build::Scratch;
+use super::{Block, Plan, PlannedPack, Run, count};
+use crate::{Blocks, PlanError, PrefixTree, Priced};
+use tilewright_heuristics::{PackShape, Tile};
+use tilewright_kernel_templates::cuda::GRANULE;
+
+/// What is known of a node while its pack is planned.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct NodeState {
+    /// Of a top: tokens that the rows of its pack see, all together, a row of each request.
+    seen: u64,
+    /// Where its pages stand in the plan.
+    pages: u32,
+}
+
+/// No pages of the node stand in the plan yet.
+const ABSENT: u32 = u32::MAX;
+
+impl Plan {
+    /// The packs of trees whose nodes were joined. `pages` gives a node's pages.
+    pub(super) fn push_joined<'p>(
+        &mut self,
+        tree: &impl PrefixTree,
+        pages: impl Fn(u32) -> &'p [i32],
+        priced: &Priced,
+        select: &mut impl FnMut(&PackShape) -> Tile,
+        scratch: &mut Scratch,
+    ) -> Result<(), PlanError> {
+        let Scratch { nodes, stack, blocks, tops, .. } = scratch;
+        self.find_tops(tree, priced, nodes, stack, tops);
+        let total = count(tops.len(), "packs")?;
+        for &top in tops.iter() {
+            let size = tree.size(top);
+            let seen = nodes[top as usize].seen.div_ceil(u64::from(size.max(1)));
+            let seen = i32::try_from(seen).map_err(|_| PlanError::TooLarge("tokens of a pack"))? as u32;
+            let shape = PackShape::of_pack(&self.geometry, size, seen, total);
+            let tile = select(&shape);
+            blocks.clear();
+            blocks.push_pack(tree, top, |node| priced.joined(node), self.capacity(&tile));
+            let first_block = count(self.blocks.len(), "blocks")?;
+            self.push_blocks(tree, &pages, blocks, nodes)?;
+            self.packs.push(PlannedPack { blocks: first_block..self.blocks.len() as u32, shape, tile });
+        }
+        Ok(())
+    }
+
+    /// The tops of all packs, parents before children, and what each pack's rows see.
+    fn find_tops(
+        &self,
+        tree: &impl PrefixTree,
+        priced: &Priced,
+        nodes: &mut Vec<NodeState>,
+        stack: &mut Vec<(u32, u32)>,
+        tops: &mut Vec<u32>,
+    ) {
+        tops.clear();
+        nodes.resize(nodes.len().max(tree.capacity()), NodeState::default());
+        // A node, and the top that is above it.
+        stack.clear();
+        stack.extend(tree.roots().map(|root| (root, root)));
+        stack.reverse();
+        while let Some((node, above)) = stack.pop() {
+            let top = if priced.joined(node) { above } else { node };
+            nodes[node as usize] = NodeState { seen: 0, pages: ABSENT };
+            if top == node {
+                tops.push(node);
+            }
+            let tokens = u64::from(self.geometry.page_size) * tree.columns(node).len() as u64;
+            nodes[top as usize].seen += tokens * u64::from(tree.size(node));
+            stack.extend(tree.children(node).rev().map(|child| (child, top)));
+        }
+    }
+
+    /// Resolves the nodes of a pack's blocks to pages.
+    fn push_blocks<'p>(
+        &mut self,
+        tree: &impl PrefixTree,
+        pages: &impl Fn(u32) -> &'p [i32],
+        blocks: &Blocks,
+        nodes: &mut [NodeState],
+    ) -> Result<(), PlanError> {
+        let page_size = self.geometry.page_size;
+        let too_long = || PlanError::TooLarge("tokens that a block walks along");
+        for block in blocks.blocks() {
+            let first_run = count(self.runs.len(), "runs")?;
+            let mut walk = 0u32;
+            for run in blocks.runs_of(block) {
+                let state = &mut nodes[run.node as usize];
+                let pages = pages(run.node);
+                if state.pages == ABSENT {
+                    state.pages = count(self.pages.len(), "pages of all packs")?;
+                    self.pages.extend_from_slice(pages);
+                }
+                let tokens = u32::try_from(pages.len()).ok().and_then(|pages| pages.checked_mul(page_size));
+                let tokens = tokens.ok_or_else(too_long)?;
+                let position = tree.columns(run.node).start * page_size;
+                if let Some(last) = self.runs[first_run as usize..].last_mut()
+                    && last.members == run.members
+                    && last.pages + last.walk.len() as u32 / page_size == state.pages
+                    && last.position + last.walk.len() as u32 == position
+                {
+                    // A node and its first child, shared by the same rows of this block, are one run.
+                    last.walk.end = last.walk.end.checked_add(tokens).ok_or_else(too_long)?;
+                    walk = last.walk.end;
+                    continue;
+                }
+                let begin = walk.next_multiple_of(GRANULE);
+                let end = begin.checked_add(tokens).filter(|&end| i32::try_from(end).is_ok());
+                walk = end.ok_or_else(too_long)?;
+                let members = run.members.clone();
+                self.runs.push(Run { walk: begin..walk, pages: state.pages, position, members });
+            }
+            let begin = count(self.requests.len(), "requests of all packs")?;
+            self.requests.extend_from_slice(blocks.requests_of(block));
+            let requests = begin..count(self.requests.len(), "requests of all packs")?;
+            let runs = first_run..count(self.runs.len(), "runs")?;
+            self.blocks.push(Block { pack: self.packs.len() as u32, requests, runs, walk });
+        }
+        Ok(())
+    }
+}
