@@ -38,8 +38,9 @@ template <u32 M, u32 N, u32 WARPS, u32 STAGES, u32 HEAD_DIM, class Element, bool
 
   // Shared memory, in this order. At the end the buffers are used again for the warps' outputs.
   static constexpr u32 BUFFER_BYTES = larger(STAGES * 2 * STAGE_BYTES, WARPS * 16 * OUTPUT_STRIDE * 4);
-  static constexpr u32 QUERY_AT = BUFFER_BYTES;
-  static constexpr u32 OFFSETS_AT = QUERY_AT + M * ROW_BYTES;
+  // The query is copied to its registers through the buffer that is filled last, where it fits there.
+  static constexpr bool QUERY_IN_BUFFER = QUERY_IN_REGISTERS && M * ROW_BYTES <= 2 * STAGE_BYTES;
+  static constexpr u32 OFFSETS_AT = BUFFER_BYTES + (QUERY_IN_BUFFER ? 0 : M * ROW_BYTES);
   static constexpr u32 GRANULES_AT = OFFSETS_AT + OFFSET_SETS * N * 8;
   static constexpr u32 SOFTMAX_AT = GRANULES_AT + GRANULE_SETS * GRANULES * 8;
   static constexpr u32 ROWS_AT = SOFTMAX_AT + WARPS * 16 * 8;
@@ -121,6 +122,9 @@ template <u32 M, u32 N, u32 WARPS, u32 STAGES, u32 HEAD_DIM, class Element, bool
   }
   TILEWRIGHT_DEVICE u32 keys_at(u32 step) const { return shared_address(shared) + step % STAGES * 2 * STAGE_BYTES; }
   TILEWRIGHT_DEVICE u32 values_at(u32 step) const { return keys_at(step) + STAGE_BYTES; }
+  TILEWRIGHT_DEVICE u32 query_at(u32 first) const {
+    return QUERY_IN_BUFFER ? keys_at(first + STAGES - 1) : shared_address(shared + BUFFER_BYTES);
+  }
 
   // Finds what each row sees. Lengths are read here, so a plan holds while requests grow inside their pages.
   TILEWRIGHT_DEVICE void describe_rows() const {
@@ -201,14 +205,14 @@ template <u32 M, u32 N, u32 WARPS, u32 STAGES, u32 HEAD_DIM, class Element, bool
     return divide_up(static_cast<u32>(larger(end - static_cast<i32>(item.walk_begin), 0)), N);
   }
 
-  TILEWRIGHT_DEVICE void load_query() const {
+  TILEWRIGHT_DEVICE void load_query(u32 first) const {
     for (u32 index = thread; index < M * CHUNKS; index += THREADS) {
       const u32 row = index / CHUNKS, chunk = index % CHUNKS;
       const bool valid = row < row_count();
       const u32 request = valid ? rows()[row].request : 0;
       const u32 head = valid ? query_head(row) : 0;
       const u16 *source = args.query + request * args.query_request + head * args.query_head + chunk * 8;
-      copy_async_16(chunk_address(shared_address(shared + QUERY_AT), row, chunk), source, valid);
+      copy_async_16(chunk_address(query_at(first), row, chunk), source, valid);
     }
   }
 
@@ -277,9 +281,9 @@ template <u32 M, u32 N, u32 WARPS, u32 STAGES, u32 HEAD_DIM, class Element, bool
     }
   }
 
-  TILEWRIGHT_DEVICE void query_fragment(u32 (&fragment)[4], u32 k) const {
+  TILEWRIGHT_DEVICE void query_fragment(u32 (&fragment)[4], u32 k, u32 first) const {
     const u32 row = row_warp * 16 + lane % 16;
-    load_matrices(fragment, chunk_address(shared_address(shared + QUERY_AT), row, k * 2 + lane / 16));
+    load_matrices(fragment, chunk_address(query_at(first), row, k * 2 + lane / 16));
   }
 
   // What a warp accumulates.
@@ -346,7 +350,7 @@ template <u32 M, u32 N, u32 WARPS, u32 STAGES, u32 HEAD_DIM, class Element, bool
 #pragma unroll
         for (u32 i = 0; i < 4; i++) a[i] = query[k][i];
       } else {
-        query_fragment(a, k);
+        query_fragment(a, k, 0); // in a place of its own
       }
 #pragma unroll
       for (u32 n = 0; n < WARP_GRANULES; n++) {
@@ -598,9 +602,9 @@ template <u32 M, u32 N, u32 WARPS, u32 STAGES, u32 HEAD_DIM, class Element, bool
     describe_runs();
     describe_rows();
     barrier();
-    load_query();
     if (any) find_seen();
     const u32 first = WINDOW && any ? first_step() : 0;
+    load_query(first);
     const u32 last = any ? last_step() : 0; // one past
     Cursor fetched{0, any ? next_run(0) : 0}, stored = fetched;
     if (any) {
@@ -628,7 +632,7 @@ template <u32 M, u32 N, u32 WARPS, u32 STAGES, u32 HEAD_DIM, class Element, bool
       copy_async_wait<STAGES == 1 ? 0 : STAGES - 2>();
       barrier();
 #pragma unroll
-      for (u32 k = 0; k < HEAD_DIM / 16; k++) query_fragment(query[k], k);
+      for (u32 k = 0; k < HEAD_DIM / 16; k++) query_fragment(query[k], k, first);
     }
 
 #pragma unroll 1

@@ -194,8 +194,10 @@ pub const fn shared_bytes(tile: &Tile, class: &Class) -> u32 {
     let buffers = stages * 2 * n * row_bytes;
     let outputs = warps * 16 * (class.head_dim + 8) * 4;
     let offset_sets = if stages > 2 { stages } else { 2 };
+    // It passes through a buffer on its way to registers, where it fits.
+    let query = if class.head_dim <= 128 && m * row_bytes <= 2 * n * row_bytes { 0 } else { m * row_bytes };
     ((if buffers > outputs { buffers } else { outputs })
-        + m * row_bytes
+        + query
         + offset_sets * n * 8
         + (stages + 1) * (n / GRANULE) * 8
         + warps * 16 * 8
