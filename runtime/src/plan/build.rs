@@ -3,6 +3,7 @@
 use super::items::{OrderedPart, Touched};
 use super::joined::NodeState;
 use super::split::Part;
+use super::waves::WavesScratch;
 use super::{Block, Plan, PlanOptions, PlannedPack, Run, count};
 use crate::{Blocks, Forest, Packs, PageTable, PlanError, Priced};
 use std::ops::Range;
@@ -17,6 +18,7 @@ pub(crate) struct Scratch {
     pub(super) tops: Vec<u32>,
     pub(super) blocks: Blocks,
     pub(super) parts: Vec<Part>,
+    pub(super) waves: WavesScratch,
     pub(super) touched: Vec<Touched>,
     pub(super) order: Vec<OrderedPart>,
 }
@@ -80,7 +82,7 @@ impl Plan {
 
     /// What follows from blocks: parts, destinations, work items.
     fn finish(&mut self, options: &PlanOptions, scratch: &mut Scratch) -> Result<(), PlanError> {
-        self.split(options, &mut scratch.parts);
+        self.split(options, &mut scratch.parts, &mut scratch.waves);
         self.assign_slots(scratch)?;
         self.emit_items(scratch)
     }

@@ -7,6 +7,7 @@ mod options;
 mod split;
 #[cfg(test)]
 mod tests;
+mod waves;
 
 use crate::{PageTable, PlanError, Planner};
 pub(crate) use build::Scratch;

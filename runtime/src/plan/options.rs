@@ -11,8 +11,11 @@ pub enum Split {
     Mean,
     /// Walks longer than an equal share of all CTAs' tokens over the slots are cut, so that few long packs fill a GPU; where there are
     /// more CTAs than slots already, nothing is cut and no partial is written. Never shorter than [`SHORTEST_PART`] tokens.
-    #[default]
     Fill,
+    /// Cut so that all slots finish together, as list scheduling predicts it, partials and starts of CTAs counted; where cutting does not
+    /// pay, nothing is cut. [`Plan::predicted_idle`](crate::Plan::predicted_idle) says what is left idle.
+    #[default]
+    Waves,
 }
 
 /// Tokens that are worth a CTA of their own: shorter parts take less time than finding their pages and merging what they leave.

@@ -1,7 +1,9 @@
 //! How long walks are cut: few long ones leave most of a GPU idle.
 
-use super::{Block, Plan, PlanOptions, SHORTEST_PART, Split};
+use super::waves::{Walk, Waves, WavesScratch, idle_share};
+use super::{Block, Plan, PlanOptions, SHORTEST_PART, Split, UNTOUCHED};
 use std::ops::Range;
+use tilewright_heuristics::Geometry;
 use tilewright_kernel_templates::cuda::{GRANULE, max_runs};
 
 /// Tokens of a block's walk that one CTA a KV head takes, and the runs that they lie in.
@@ -17,8 +19,8 @@ const UNIT: u32 = 64;
 
 impl Plan {
     /// The parts that each block's walk is cut into, in order.
-    pub(super) fn split(&self, options: &PlanOptions, parts: &mut Vec<Part>) {
-        let limit = self.part_limit(options);
+    pub(super) fn split(&self, options: &PlanOptions, parts: &mut Vec<Part>, waves: &mut WavesScratch) {
+        let limit = self.part_limit(options, waves);
         let page_size = self.geometry.page_size;
         let unit = if page_size.is_multiple_of(UNIT) {
             UNIT
@@ -66,7 +68,7 @@ impl Plan {
     }
 
     /// Walks longer than this are cut.
-    fn part_limit(&self, options: &PlanOptions) -> u64 {
+    fn part_limit(&self, options: &PlanOptions, waves: &mut WavesScratch) -> u64 {
         let length = |block: &Block| u64::from(block.walk);
         let limit = match options.split {
             Split::None => u64::MAX,
@@ -79,6 +81,7 @@ impl Plan {
                     packs.fold((0, 0), |(total, count), longest| (total + longest, count + 1));
                 total.div_ceil(u64::max(count, 1))
             }
+            Split::Waves => u64::from(self.waves(options).part_limit(self.walks(), waves)),
             Split::Fill => {
                 let ctas = |block: &Block| u64::from(self.slices(block) * self.geometry.kv_heads);
                 let all: u64 = self.blocks.iter().map(|block| ctas(block) * length(block)).sum();
@@ -86,6 +89,43 @@ impl Plan {
             }
         };
         limit.max(1)
+    }
+
+    /// What a limit is judged by: a CTA's time beyond its tokens, and a partial's, as tokens of one CTA among all.
+    fn waves(&self, options: &PlanOptions) -> Waves {
+        let Geometry { head_dim, dtype, .. } = self.geometry;
+        let token = (2 * head_dim as u64 * dtype.bytes() as u64 * options.prices.first_byte).max(1);
+        let in_tokens = |time: u64| u32::try_from(time.div_ceil(token)).unwrap_or(u32::MAX);
+        let row = (u64::from(head_dim) + 2) * 4 * options.prices.partial_byte;
+        Waves {
+            slots: options.slots,
+            shortest: SHORTEST_PART,
+            cta: in_tokens(options.prices.cta),
+            row: in_tokens(row),
+        }
+    }
+
+    fn walks(&self) -> impl Iterator<Item = Walk> {
+        self.blocks.iter().map(|block| {
+            let slices = self.slices(block);
+            let rows = block.requests.len() as u32 * self.geometry.gqa_ratio() / slices;
+            Walk { ctas: slices * self.geometry.kv_heads, tokens: block.walk, rows }
+        })
+    }
+
+    /// The share of all slots' time that the plan leaves idle, 0 to 1, if CTAs take as long as their tokens and start in the plan's order.
+    pub fn predicted_idle(&self, options: &PlanOptions) -> f64 {
+        let waves = self.waves(options);
+        let times = self.items.iter().flat_map(|item| {
+            let slots = &self.slots[item.slots as usize..][..self.requests_of(item.block).len()];
+            let partials = slots.iter().filter(|slot| slot.partial < UNTOUCHED).count() as u64;
+            let rows = partials * u64::from(self.geometry.gqa_ratio());
+            let time = u64::from(item.walk.end - item.walk.start)
+                + u64::from(waves.cta)
+                + rows * u64::from(waves.row);
+            std::iter::repeat_n(time, self.geometry.kv_heads as usize)
+        });
+        idle_share(times, options.slots)
     }
 
     /// CTAs of a KV head that share a block's walk, each with some of its rows: more than one only where one request's are too many.

@@ -1,0 +1,262 @@
+//! How long the parts of a step may be, so that all slots of a GPU finish together.
+//!
+//! CTAs start in the order of the plan, longest first, each where a slot gets free first: list scheduling (Graham 1969, "Bounds on
+//! multiprocessing timing anomalies"). A few limits are tried on walks put into classes by their length, and the one whose schedule ends
+//! first wins. Times are in tokens: what a CTA takes for one.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+/// What a limit is judged by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Waves {
+    /// CTAs that run at once.
+    pub(super) slots: u32,
+    /// The shortest limit.
+    pub(super) shortest: u32,
+    /// What a CTA takes beyond its tokens.
+    pub(super) cta: u32,
+    /// What a row of a partial takes, to be written, read and merged.
+    pub(super) row: u32,
+}
+
+/// A block of a plan: CTAs that do the same to different KV heads.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Walk {
+    pub(super) ctas: u32,
+    pub(super) tokens: u32,
+    /// Rows of one CTA.
+    pub(super) rows: u32,
+}
+
+/// Memory that finding a limit needs.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct WavesScratch {
+    histogram: Vec<Class>,
+    classes: Vec<Class>,
+    parts: Vec<(u64, u64)>,
+    slots: Vec<(u64, u64)>,
+}
+
+/// CTAs of about the same length.
+#[derive(Clone, Copy, Debug, Default)]
+struct Class {
+    ctas: u64,
+    tokens: u64,
+    rows: u64,
+}
+
+/// Classes, and limits too, have so many steps a power of two, as a power of two: a small change of the batch rarely moves the limit.
+const STEPS: u32 = 3;
+const CLASSES: usize = 32 << STEPS;
+/// Waves that are tried to be filled exactly.
+const TRIED: u64 = 4;
+
+impl Waves {
+    /// Walks longer than this many tokens are to be cut into equal parts. At least 1.
+    pub(super) fn part_limit(&self, walks: impl Iterator<Item = Walk>, scratch: &mut WavesScratch) -> u32 {
+        let WavesScratch { histogram, classes, parts, slots } = scratch;
+        histogram.clear();
+        histogram.resize(CLASSES, Class::default());
+        let (mut count, mut longest, mut total) = (0u64, 0, 0u64);
+        for walk in walks.filter(|walk| walk.tokens > 0) {
+            let class = &mut histogram[class_of(walk.tokens)];
+            let ctas = u64::from(walk.ctas);
+            class.ctas += ctas;
+            class.tokens += ctas * u64::from(walk.tokens);
+            class.rows += ctas * u64::from(walk.rows);
+            total += ctas * u64::from(walk.tokens);
+            count += ctas;
+            longest = longest.max(walk.tokens);
+        }
+        classes.clear();
+        classes.extend(histogram.iter().filter(|class| class.ctas > 0));
+        let whole = round_up(longest.max(self.shortest));
+        let slots_count = u64::from(self.slots.max(1));
+        let share = total.div_ceil(slots_count);
+        let mean = total.div_ceil(count.max(1));
+        let waves = (1..=TRIED).map(|waves| share.div_ceil(waves));
+        let mut best = (self.makespan(classes, whole, parts, slots), whole);
+        for limit in waves.chain([mean]) {
+            let limit = round_up(u32::try_from(limit).unwrap_or(u32::MAX).max(self.shortest)).min(whole);
+            let makespan = self.makespan(classes, limit, parts, slots);
+            // A cut has to pay: by more than what this model knows to a hundredth.
+            if makespan + makespan / 64 < best.0 || (makespan < best.0 && best.1 != whole) {
+                best = (makespan, limit);
+            }
+        }
+        best.1
+    }
+
+    /// When the last slot finishes, if walks longer than the limit are cut.
+    fn makespan(
+        &self,
+        classes: &[Class],
+        limit: u32,
+        parts: &mut Vec<(u64, u64)>,
+        slots: &mut Vec<(u64, u64)>,
+    ) -> u64 {
+        parts.clear();
+        parts.extend(classes.iter().map(|class| {
+            let tokens = class.tokens.div_ceil(class.ctas);
+            let cuts = tokens.div_ceil(u64::from(limit.max(1))).max(1);
+            let partial = if cuts > 1 { u64::from(self.row) * class.rows.div_ceil(class.ctas) } else { 0 };
+            (tokens.div_ceil(cuts) + u64::from(self.cta) + partial, class.ctas * cuts)
+        }));
+        parts.sort_unstable_by(|a, b| b.cmp(a));
+        schedule(parts, u64::from(self.slots.max(1)), slots);
+        slots.last().map_or(0, |&(time, _)| time)
+    }
+}
+
+/// Places parts, (time, how many), on slots; leaves (when free, how many) in ascending order.
+fn schedule(parts: &[(u64, u64)], count: u64, slots: &mut Vec<(u64, u64)>) {
+    slots.clear();
+    slots.push((0, count));
+    for &(time, parts) in parts {
+        // Whole rounds take one on each slot; they are apart by less than a part where it matters.
+        let (rounds, mut rest) = (parts / count, parts % count);
+        slots.iter_mut().for_each(|slot| slot.0 += rounds * time);
+        let mut taken = 0;
+        while rest > 0 {
+            let (free, here) = slots[taken];
+            let now = here.min(rest);
+            rest -= now;
+            // Those that are taken now become free later, those that are left stay first.
+            if now == here {
+                slots[taken].0 = free + time;
+                taken += 1;
+            } else {
+                slots[taken].1 -= now;
+                slots.insert(taken, (free + time, now));
+                taken += 1;
+            }
+        }
+        slots.sort_unstable();
+        slots.dedup_by(|next, slot| {
+            let same = next.0 == slot.0;
+            slot.1 += if same { next.1 } else { 0 };
+            same
+        });
+    }
+}
+
+/// Which class a length belongs to: its leading bits.
+fn class_of(tokens: u32) -> usize {
+    let bits = tokens.ilog2();
+    let below = (tokens << (31 - bits) >> (31 - STEPS)) as usize & ((1 << STEPS) - 1);
+    ((bits as usize) << STEPS) + below
+}
+
+/// The next limit with few leading bits, a multiple of 16.
+pub(super) fn round_up(limit: u32) -> u32 {
+    let grain = (1u32 << limit.max(1).ilog2() >> STEPS).max(16);
+    limit.checked_next_multiple_of(grain).unwrap_or(u32::MAX)
+}
+
+/// The share of all slots' time in which no CTA runs, 0 to 1, if CTAs of these times start in this order, each where a slot gets free
+/// first.
+pub(super) fn idle_share(times: impl Iterator<Item = u64>, slots: u32) -> f64 {
+    let mut free: BinaryHeap<Reverse<u64>> = (0..slots.max(1)).map(|_| Reverse(0)).collect();
+    let (mut busy, mut end) = (0u64, 0);
+    for time in times {
+        if let Some(mut first) = free.peek_mut() {
+            first.0 += time;
+            end = end.max(first.0);
+        }
+        busy += time;
+    }
+    if end == 0 { 0.0 } else { 1.0 - busy as f64 / (end as f64 * f64::from(slots.max(1))) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const WAVES: Waves = Waves { slots: 264, shortest: 128, cta: 33, row: 2 };
+
+    fn limit(waves: &Waves, walks: &[Walk]) -> u32 {
+        waves.part_limit(walks.iter().copied(), &mut WavesScratch::default())
+    }
+
+    /// When the last slot finishes, CTA by CTA.
+    fn end(waves: &Waves, walks: &[Walk], limit: u32) -> u64 {
+        let mut times = Vec::new();
+        for walk in walks.iter().filter(|walk| walk.tokens > 0) {
+            let cuts = walk.tokens.div_ceil(limit);
+            let partial = if cuts > 1 { waves.row * walk.rows } else { 0 };
+            let time = u64::from(walk.tokens.div_ceil(cuts) + waves.cta + partial);
+            times.extend(std::iter::repeat_n(time, (walk.ctas * cuts) as usize));
+        }
+        times.sort_unstable_by(|a, b| b.cmp(a));
+        let mut free: BinaryHeap<Reverse<u64>> = (0..waves.slots).map(|_| Reverse(0)).collect();
+        for time in times {
+            free.peek_mut().unwrap().0 += time;
+        }
+        free.into_iter().map(|slot| slot.0).max().unwrap_or(0)
+    }
+
+    #[test]
+    fn one_long_walk_is_cut_for_all_slots_and_many_short_ones_are_left_whole() {
+        let alone = [Walk { ctas: 8, tokens: 100_000, rows: 4 }];
+        let parts = 100_000u32.div_ceil(limit(&WAVES, &alone)) * 8;
+        assert!((240..=264).contains(&parts), "{parts} parts");
+        let many = vec![Walk { ctas: 8, tokens: 1024, rows: 4 }; 1024];
+        assert_eq!(limit(&WAVES, &many), 1024);
+    }
+
+    #[test]
+    fn a_second_wave_for_one_more_cta_is_avoided() {
+        let walks = vec![Walk { ctas: 1, tokens: 4096, rows: 4 }; 265];
+        let (whole, cut) = (end(&WAVES, &walks, 4096), end(&WAVES, &walks, limit(&WAVES, &walks)));
+        assert!(cut * 10 < whole * 7, "{cut} of {whole}");
+    }
+
+    #[test]
+    fn idle_time_is_what_the_last_wave_leaves() {
+        assert!((idle_share([10; 5].into_iter(), 4) - 3.0 / 8.0).abs() < 1e-12);
+        assert_eq!(idle_share(std::iter::empty(), 4), 0.0);
+    }
+
+    fn walks() -> impl Strategy<Value = Vec<Walk>> {
+        let tokens = prop_oneof![1u32..400, 400u32..5_000, Just(4096u32), 5_000u32..150_000];
+        let walk = (1u32..9, tokens, 1u32..64).prop_map(|(ctas, tokens, rows)| Walk { ctas, tokens, rows });
+        prop::collection::vec(walk, 1..60)
+    }
+
+    proptest! {
+        #[test]
+        fn the_limit_is_about_as_good_as_any_rule(walks in walks(), slots in 1u32..300) {
+            let waves = Waves { slots, ..WAVES };
+            let found = limit(&waves, &walks);
+            prop_assert!(found >= waves.shortest);
+            let ctas: u64 = walks.iter().map(|walk| u64::from(walk.ctas)).sum();
+            let total: u64 = walks.iter().map(|walk| u64::from(walk.ctas * walk.tokens)).sum();
+            let fill = total.div_ceil(u64::from(slots)).max(128) as u32;
+            let mean = total.div_ceil(ctas).max(128) as u32;
+            let rule = [u32::MAX, fill, mean].map(|limit| end(&waves, &walks, limit));
+            let best = rule.into_iter().min().unwrap();
+            let ours = end(&waves, &walks, found);
+            // Limits are coarse and lengths in classes.
+            prop_assert!(ours * 100 <= best * 115, "{ours} for {rule:?}");
+        }
+
+        #[test]
+        fn rounds_of_equal_parts_are_placed_as_one_by_one(times in prop::collection::vec((1u64..50, 1u64..40), 1..8), count in 1u64..12) {
+            let mut times = times;
+            times.sort_unstable_by(|a, b| b.cmp(a));
+            let mut slots = Vec::new();
+            schedule(&times, count, &mut slots);
+            let mut free: BinaryHeap<Reverse<u64>> = (0..count).map(|_| Reverse(0)).collect();
+            for &(time, parts) in &times {
+                for _ in 0..parts {
+                    free.peek_mut().unwrap().0 += time;
+                }
+            }
+            let exact = free.into_iter().map(|slot| slot.0).max().unwrap();
+            let (found, longest) = (slots.last().unwrap().0, times[0].0);
+            prop_assert!(found.abs_diff(exact) <= longest, "{found} for {exact}");
+        }
+    }
+}
