@@ -109,5 +109,7 @@ TILEWRIGHT_DEVICE float from_lane_xor(float value, u32 mask) { return __shfl_xor
 TILEWRIGHT_DEVICE i32 from_lane_xor(i32 value, u32 mask) { return __shfl_xor_sync(FULL_WARP, value, mask); }
 // The value of a lane of the warp; each lane says which.
 TILEWRIGHT_DEVICE float from_lane(float value, u32 lane) { return __shfl_sync(FULL_WARP, value, lane); }
+// What all lanes of the warp have anyway, said in a way that the compiler can tell: code that depends on it does not diverge.
+TILEWRIGHT_DEVICE u32 same_in_warp(u32 value) { return __shfl_sync(FULL_WARP, value, 0); }
 
 } // namespace tilewright

@@ -105,6 +105,7 @@ struct Fiber {
 
 struct Warp {
   u32 ready;   // bit i: its fiber i can go on
+  u32 ended;   // bit i: its fiber i is done with the block
   u32 arrived; // lanes that wait for the others
   Meeting meeting;
   // What each lane brought to the meeting, and where it wants the result.
@@ -202,7 +203,7 @@ struct Machine {
       fail("warp %u diverges: %u of its lanes are at %s, the others at a barrier or at their end", own, warps[own].arrived,
            name(warps[own].meeting));
     Fiber *const next = take_any(0);
-    if (!next) fail("%u threads wait at a barrier, %u have ended without it", at_barrier, ended);
+    if (!next) fail("nobody can go on: %u threads wait at a barrier, %u have ended", at_barrier, ended);
     go_to(next);
   }
 
@@ -223,15 +224,26 @@ struct Machine {
   }
 
   void barrier() {
-    if (++at_barrier < threads) return block_current();
-    at_barrier = 0;
-    epoch++;
-    release();
+    at_barrier++;
+    if (!barrier_complete()) return block_current();
+    pass_barrier();
     go_to(take_any(0));
   }
 
+  // Threads that have ended are not waited for, as on a device (compute capability 7.0 and up).
+  bool barrier_complete() const { return at_barrier > 0 && at_barrier + ended == threads; }
+
+  void pass_barrier() {
+    for (u32 warp = 0; warp < warp_count(); warp++)
+      if (warps[warp].ended && ~warps[warp].ended)
+        fail("warp %u diverges: some of its lanes are at a barrier, the others have ended", warp);
+    at_barrier = 0;
+    epoch++;
+    release();
+  }
+
   void release() {
-    for (u32 warp = 0; warp < warp_count(); warp++) warps[warp].ready = ~0u;
+    for (u32 warp = 0; warp < warp_count(); warp++) warps[warp].ready = ~warps[warp].ended;
     shuffle(warp_order, warp_count());
   }
 
@@ -366,7 +378,10 @@ struct Machine {
       if (current->copy_count) fail("ends with %u copies still on their way", current->copy_count);
 #endif
       current->copy_count = 0;
-      if (++ended == threads) tilewright_switch(&current->stack_pointer, host);
+      warps[warp_of(current)].ended |= 1u << (current - fibers) % 32;
+      ended++;
+      if (barrier_complete()) pass_barrier();
+      if (ended == threads) tilewright_switch(&current->stack_pointer, host);
       else block_current();
     }
   }
@@ -390,6 +405,7 @@ struct Machine {
     memset(read, 0, (shared_bytes / 16 + 1) * sizeof(u32));
     epoch = 1;
     at_barrier = ended = 0;
+    for (u32 warp = 0; warp < warp_count(); warp++) warps[warp].ended = 0;
     u8 lanes[32];
     for (u32 lane = 0; lane < 32; lane++) lanes[lane] = lane;
     for (u32 thread = 0; thread < threads; thread++) {
@@ -552,6 +568,11 @@ TILEWRIGHT_DEVICE i32 from_lane_xor(i32 value, u32 mask) {
 }
 TILEWRIGHT_DEVICE float from_lane(float value, u32 lane) {
   return emulation::bits_as<float>(emulation::lane(emulation::bits_as<u32>(value), lane));
+}
+TILEWRIGHT_DEVICE u32 same_in_warp(u32 value) {
+  const u32 first = emulation::lane(value, 0);
+  if (first != value) emulation::machine->fail("same_in_warp: a lane has %u, the first %u", value, first);
+  return first;
 }
 
 // How a launch ended.

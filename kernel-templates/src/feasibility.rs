@@ -42,10 +42,54 @@ pub fn check_compiled(
     usage: &KernelUsage,
     report: &PtxasReport,
 ) -> Result<(), Infeasible> {
-    let reject = |rule, reason| Err(Infeasible { rule, reason });
-    let (registers, threads) = (usage.registers, u32::from(tile.warps) * cuda::WARP_THREADS);
-    let shared = cuda::shared_bytes(tile, class) + usage.static_shared_bytes;
-    let held = cuda::occupancy(limits, threads, registers, shared);
+    let (threads, shared) = (u32::from(tile.warps) * cuda::WARP_THREADS, cuda::shared_bytes(tile, class));
+    let ctas_per_sm = check_resources(threads, shared, limits, usage, report)?;
+    // Less than latency x bandwidth under way leaves the memory idle (Little's law).
+    let flying = cuda::bytes_in_flight(
+        u32::from(tile.stages),
+        u32::from(tile.n),
+        class.head_dim,
+        class.dtype.bytes() as u32,
+        ctas_per_sm,
+    );
+    let needed = cuda::bytes_in_flight_needed(limits);
+    if flying < needed {
+        return reject(
+            "bytes in flight",
+            format!("{ctas_per_sm} CTAs an SM load {flying} bytes at once, latency x bandwidth is {needed}"),
+        );
+    }
+    Ok(())
+}
+
+/// Whether several tiles that pass [`check`] each may be compiled into one launch ([`Kernel::decode_mix`](cuda::Kernel::decode_mix)), and are
+/// feasible now that they are. How many bytes are in flight depends on which of them a plan uses, and is no rule here.
+///
+/// # Errors
+/// The first rule that rejects it.
+pub fn check_compiled_mix(
+    tiles: &[Tile],
+    class: &Class,
+    limits: &CudaLimits,
+    usage: &KernelUsage,
+    report: &PtxasReport,
+) -> Result<(), Infeasible> {
+    // The launch has what its largest tiles need.
+    let warps = tiles.iter().map(|tile| u32::from(tile.warps)).max().unwrap_or(0);
+    let shared = tiles.iter().map(|tile| cuda::shared_bytes(tile, class)).max().unwrap_or(0);
+    check_resources(warps * cuda::WARP_THREADS, shared, limits, usage, report).map(drop)
+}
+
+/// CTAs an SM of a compiled kernel with so many threads and bytes of dynamic shared memory.
+fn check_resources(
+    threads: u32,
+    shared: u32,
+    limits: &CudaLimits,
+    usage: &KernelUsage,
+    report: &PtxasReport,
+) -> Result<u32, Infeasible> {
+    let registers = usage.registers;
+    let held = cuda::occupancy(limits, threads, registers, shared + usage.static_shared_bytes);
     // What the register file cannot hold cannot be launched.
     if held.ctas_per_sm == 0 {
         return reject("registers", format!("{threads} threads of {registers} registers do not fit an SM"));
@@ -58,25 +102,11 @@ pub fn check_compiled(
             format!("{} bytes of local memory a thread ({spilled} spilled)", usage.local_bytes),
         );
     }
-    // Less than latency x bandwidth under way leaves the memory idle (Little's law).
-    let flying = cuda::bytes_in_flight(
-        u32::from(tile.stages),
-        u32::from(tile.n),
-        class.head_dim,
-        class.dtype.bytes() as u32,
-        held.ctas_per_sm,
-    );
-    let needed = cuda::bytes_in_flight_needed(limits);
-    if flying < needed {
-        return reject(
-            "bytes in flight",
-            format!(
-                "{} CTAs an SM load {flying} bytes at once, latency x bandwidth is {needed}",
-                held.ctas_per_sm
-            ),
-        );
-    }
-    Ok(())
+    Ok(held.ctas_per_sm)
+}
+
+const fn reject<T>(rule: &'static str, reason: String) -> Result<T, Infeasible> {
+    Err(Infeasible { rule, reason })
 }
 
 struct Rule<L> {

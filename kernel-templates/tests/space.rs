@@ -5,13 +5,15 @@ use std::process::Command;
 use std::sync::OnceLock;
 use tilewright_heuristics::{Backend, Dtype, Tile};
 use tilewright_kernel_templates::cuda::{
-    Arch, AttentionOptions, Compiler, CudaLimits, Kernel, MAX_STATES, MERGE_WARPS, fetch_disassemblers,
+    Arch, Arguments, AttentionOptions, Compiler, CudaLimits, Kernel, MAX_STATES, MERGE_WARPS,
+    fetch_disassemblers,
 };
-use tilewright_kernel_templates::{Class, Limits, Space, check_compiled};
+use tilewright_kernel_templates::{Class, Limits, Space, check_compiled, check_compiled_mix};
 
 /// A device of each architecture.
 const DEVICES: [&str; 4] = ["a100-80gb", "l40s", "h200", "b200"];
 const USUAL: Class = Class { head_dim: 128, dtype: Dtype::F16 };
+const ARGUMENTS_BYTES: u32 = size_of::<Arguments>() as u32;
 const ALL_OPTIONS: AttentionOptions = AttentionOptions { window: true, softcap: true, sinks: true };
 
 fn cache() -> PathBuf {
@@ -45,7 +47,7 @@ fn compile_space(device: &str) -> usize {
         // The cubin and the assembler's report are two witnesses.
         assert_eq!(cubin.usage.registers, cubin.report.registers, "{device} {tile}");
         assert_eq!(cubin.usage.max_threads, kernel.threads, "{device} {tile}");
-        assert_eq!(cubin.usage.parameter_bytes, 192, "{device} {tile}: one `Arguments`");
+        assert_eq!(cubin.usage.parameter_bytes, ARGUMENTS_BYTES, "{device} {tile}: one `Arguments`");
         feasible += usize::from(check_compiled(tile, &USUAL, &limits, &cubin.usage, &cubin.report).is_ok());
     }
     feasible
@@ -97,6 +99,47 @@ fn every_class_and_option_compiles_for_every_architecture() {
         for (kernel, cubin) in kernels.iter().zip(compiler(&limits.arch).compile_all(&kernels, || ())) {
             let cubin = cubin.unwrap_or_else(|error| panic!("{device}: {error}"));
             assert!((8..=255).contains(&cubin.usage.registers), "{device} {}", kernel.name);
+        }
+    }
+}
+
+#[test]
+fn mixes_of_feasible_tiles_compile_for_every_architecture() {
+    let tile = |m, n, warps, stages| Tile { m, n, warps, stages };
+    // One tile, tiles of as many warps, and tiles of different numbers of warps, rows and stages.
+    let mixes = [
+        vec![tile(16, 64, 4, 2)],
+        vec![tile(16, 64, 4, 2), tile(64, 32, 4, 1)],
+        vec![tile(16, 32, 1, 2), tile(32, 32, 2, 2), tile(64, 32, 8, 1)],
+    ];
+    for device in DEVICES {
+        let limits = limits(device);
+        let compiler = compiler(&limits.arch);
+        for (class, options) in
+            [(USUAL, AttentionOptions::default()), (Class { head_dim: 64, dtype: Dtype::Bf16 }, ALL_OPTIONS)]
+        {
+            let mixed: Vec<Kernel> =
+                mixes.iter().map(|tiles| Kernel::decode_mix(tiles, &class, options)).collect();
+            for ((tiles, kernel), mix) in mixes.iter().zip(&mixed).zip(compiler.compile_all(&mixed, || ())) {
+                let mix = mix.unwrap_or_else(|error| panic!("{device}: {error}"));
+                let what = format!("{device} {}: {:?}", kernel.name, mix.usage);
+                assert_eq!(mix.usage.max_threads, kernel.threads, "{what}");
+                assert_eq!(mix.usage.parameter_bytes, ARGUMENTS_BYTES, "{what}: one `Arguments`");
+                // Every mix fits an SM. The compiler may rather spill a few registers of one with many threads than give up a second CTA.
+                match check_compiled_mix(tiles, &class, &limits, &mix.usage, &mix.report) {
+                    Ok(()) => {}
+                    Err(error) => assert!(
+                        error.rule == "spills" && tiles.len() > 2 && mix.usage.local_bytes <= 64,
+                        "{what}: {error}"
+                    ),
+                }
+                let alone: Vec<Kernel> =
+                    tiles.iter().map(|tile| Kernel::decode(tile, &class, options)).collect();
+                let alone = compiler.compile_all(&alone, || ());
+                let most = alone.iter().flatten().map(|cubin| cubin.usage.registers).max().unwrap();
+                assert!(tiles.len() > 1 || mix.usage.registers == most, "{what}: {most} alone");
+                println!("{what}: {most} alone");
+            }
         }
     }
 }

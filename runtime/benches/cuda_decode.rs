@@ -5,16 +5,21 @@
 //! PAT: nodes of each level, tokens of a node of each level.
 //!
 //! `cargo bench -p tilewright-runtime --bench cuda_decode -- [TREE...] [--heads 32/8] [--tiles m16n64w4s2,...] [--page 32]`
+//!
+//! With `--forward` it prints a line a tree instead: the ways of launching a plan side by side, in % of the time of reading. Packs get the
+//! tile of `--tiles` with the fewest rows that holds theirs, of several such the first; without `--tiles` a few usual ones are taken.
 #![allow(unsafe_code)]
 
+use cudarc::driver::CudaStream;
 use half::f16;
 use std::time::Instant;
-use tilewright_heuristics::{Backend, Dtype, Geometry, Tile};
+use tilewright_heuristics::{Backend, Dtype, Geometry, PackShape, Tile};
 use tilewright_kernel_templates::cuda::AttentionOptions;
 use tilewright_kernel_templates::{Class, Limits, Space};
 use tilewright_runtime::cuda::probe::{self, Flush, Prices};
 use tilewright_runtime::cuda::{
-    CudaBackend, CudaDevice, DeviceMemory, DevicePlan, Graph, RawArgs, RowStrides, Timer,
+    CudaBackend, CudaDevice, DeviceMemory, DevicePlan, Forward, Graph, Launch, Mix, RawArgs, RowStrides,
+    Timer,
 };
 use tilewright_runtime::{KvStrides, PageTable, Plan, cpu, reference};
 
@@ -30,7 +35,16 @@ struct Options {
     tiles: Vec<Tile>,
     page_size: u32,
     best: usize,
+    /// Ways of launching, in place of tiles.
+    forward: bool,
 }
+
+/// What `--forward` mixes unless told otherwise: a tile for each number of rows.
+const MIXED: [Tile; 3] = [
+    Tile { m: 16, n: 64, warps: 4, stages: 2 },
+    Tile { m: 32, n: 64, warps: 4, stages: 2 },
+    Tile { m: 64, n: 64, warps: 4, stages: 2 },
+];
 
 fn main() -> Outcome<()> {
     if CudaDevice::count() == 0 {
@@ -55,6 +69,11 @@ fn main() -> Outcome<()> {
         backend.compiler().compiled()
     );
     let timer = Timer::new(device.context())?;
+    if options.forward {
+        prepared.into_iter().try_for_each(|tile| tile.map(drop))?;
+        let bench = Bench { device: &device, prices: &prices, flush: &flush, timer: &timer, stream: &stream };
+        return bench.ways(&mut backend, &class, &options);
+    }
     for tree in &options.trees {
         for &(q_heads, kv_heads) in &options.heads {
             let geometry = Geometry {
@@ -80,17 +99,10 @@ fn main() -> Outcome<()> {
                 uploaded.upload(&plan, &stream)?;
                 let workspace = DeviceMemory::new(device.context(), uploaded.workspace_bytes())?;
                 let args = on_device.args(&geometry, &workspace);
-                // SAFETY: all memory is as large as the batch says, and outlives the stream's work: reading waits for it.
-                let graph = Graph::capture(&stream, || unsafe {
-                    backend.decode_raw(stream.cu_stream(), &uploaded, &args)
-                })?;
-                let mut samples = Vec::new();
-                for _ in 0..SAMPLES {
-                    flush.queue(&stream)?;
-                    samples.push(timer.time_us(&stream, || graph.launch(&stream))?);
-                }
-                samples.sort_by(f64::total_cmp);
-                rows.push((samples[SAMPLES / 2], *tile, compiled.clone(), on_device.error(&batch, &stream)?));
+                let bench =
+                    Bench { device: &device, prices: &prices, flush: &flush, timer: &timer, stream: &stream };
+                let us = bench.median_us(&backend, &uploaded, &args)?;
+                rows.push((us, *tile, compiled.clone(), on_device.error(&batch, &stream)?));
             }
             rows.sort_by(|a, b| a.0.total_cmp(&b.0));
             for (us, tile, compiled, error) in rows.iter().take(options.best) {
@@ -110,13 +122,116 @@ fn main() -> Outcome<()> {
     Ok(())
 }
 
+/// What times a plan.
+struct Bench<'a> {
+    device: &'a CudaDevice,
+    prices: &'a Prices,
+    flush: &'a Flush,
+    timer: &'a Timer,
+    stream: &'a CudaStream,
+}
+
+impl Bench<'_> {
+    /// The median time of a plan, captured, on a cold second-level cache.
+    fn median_us(&self, backend: &CudaBackend, plan: &DevicePlan, args: &RawArgs) -> Outcome<f64> {
+        let Self { flush, timer, stream, .. } = self;
+        // SAFETY: all memory is as large as the batch says, and outlives the graph, whose last replay is waited for.
+        let graph = unsafe { Graph::capture(stream, || backend.decode_raw(stream.cu_stream(), plan, args))? };
+        let mut samples = Vec::new();
+        for _ in 0..SAMPLES {
+            flush.queue(stream)?;
+            samples.push(timer.time_us(stream, || graph.launch(stream))?);
+        }
+        samples.sort_by(f64::total_cmp);
+        Ok(samples[SAMPLES / 2])
+    }
+
+    /// Prints every way of launching, a line a tree.
+    fn ways(&self, backend: &mut CudaBackend, class: &Class, options: &Options) -> Outcome<()> {
+        let mix = match backend.prepare_mix(&options.tiles, class, AttentionOptions::default()) {
+            Ok((mix, compiled)) => {
+                println!(
+                    "{mix} together: {} registers, {} KB, {} CTAs an SM",
+                    compiled.registers,
+                    compiled.shared_bytes >> 10,
+                    compiled.ctas_per_sm
+                );
+                Some(mix)
+            }
+            Err(error) => {
+                println!("no single launch: {error}");
+                None
+            }
+        };
+        println!("{:>28} {:>9} {:>5} {:>6}  us (% of reading) of:", "tree", "limit us", "tiles", "merges");
+        for tree in &options.trees {
+            for &(q_heads, kv_heads) in &options.heads {
+                let page_size = options.page_size;
+                let geometry = Geometry { q_heads, kv_heads, head_dim: 128, page_size, dtype: Dtype::F16 };
+                self.ways_of(backend, tree, geometry, mix.as_ref(), &options.tiles)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn ways_of(
+        &self,
+        backend: &CudaBackend,
+        tree: &str,
+        geometry: Geometry,
+        mix: Option<&Mix>,
+        tiles: &[Tile],
+    ) -> Outcome<()> {
+        let batch = Batch::of(tree, geometry)?;
+        let on_device = OnDevice::new(self.device, &batch)?;
+        let select = |shape: &PackShape| {
+            let holding = tiles.iter().filter(|tile| u32::from(tile.m) >= shape.rows);
+            let fewest = holding.min_by_key(|tile| tile.m).or(tiles.iter().max_by_key(|tile| tile.m));
+            fewest.copied().unwrap_or(MIXED[0])
+        };
+        let plan = Plan::build(&geometry, &batch.table()?, &self.device.plan_options(), select)?;
+        let limit = self.prices.read_us(batch.bytes());
+        print!(
+            "{:>28} {limit:>9.1} {:>5} {:>6} ",
+            format!("{tree} {}/{}", geometry.q_heads, geometry.kv_heads),
+            plan.tile_groups().len(),
+            plan.merges().len()
+        );
+        let mut worst = 0.0f64;
+        for forward in Forward::ALL {
+            let mut uploaded = match (forward.launch, mix) {
+                (Launch::Single, None) => continue,
+                (Launch::Single, Some(mix)) => DevicePlan::with_mix(self.device, mix, forward.merge),
+                (Launch::Serial | Launch::Streams, _) => DevicePlan::with_forward(self.device, forward),
+            };
+            uploaded.upload(&plan, self.stream)?;
+            let workspace = DeviceMemory::new(self.device.context(), uploaded.workspace_bytes())?;
+            let us = self.median_us(backend, &uploaded, &on_device.args(&geometry, &workspace))?;
+            worst = worst.max(on_device.error(&batch, self.stream)?);
+            print!(" {forward} {us:.1} ({:.0})", 100.0 * limit / us);
+        }
+        println!("  error {worst:.1e}");
+        Ok(())
+    }
+}
+
 fn options(device: &CudaDevice) -> Outcome<Options> {
     let class = Class { head_dim: 128, dtype: Dtype::F16 };
     let all = || Space::of(Backend::Cuda).feasible(&class, &Limits::Cuda(device.limits().clone()));
-    let mut options =
-        Options { trees: Vec::new(), heads: vec![(32, 8)], tiles: Vec::new(), page_size: 32, best: 8 };
+    let mut options = Options {
+        trees: Vec::new(),
+        heads: vec![(32, 8)],
+        tiles: Vec::new(),
+        page_size: 32,
+        best: 8,
+        forward: false,
+    };
     let mut words = std::env::args().skip(1).filter(|word| word != "--bench");
     while let Some(word) = words.next() {
+        if word == "--forward" {
+            options.forward = true;
+            continue;
+        }
         let mut value = || words.next().ok_or(format!("{word} needs a value"));
         match word.as_str() {
             "--heads" => {
@@ -136,7 +251,7 @@ fn options(device: &CudaDevice) -> Outcome<Options> {
         }
     }
     if options.tiles.is_empty() {
-        options.tiles = all();
+        options.tiles = if options.forward { MIXED.to_vec() } else { all() };
     }
     if options.trees.is_empty() {
         options.trees.push("256_1024".to_owned());
@@ -275,7 +390,7 @@ impl OnDevice {
     }
 
     /// Relative error of some requests; the output is poisoned afterwards.
-    fn error(&self, batch: &Batch, stream: &cudarc::driver::CudaStream) -> Outcome<f64> {
+    fn error(&self, batch: &Batch, stream: &CudaStream) -> Outcome<f64> {
         let vector = (batch.geometry.q_heads * batch.geometry.head_dim) as usize;
         let mut output = vec![f16::NAN; batch.query.len()];
         self.output.read(0, &mut output, stream)?;

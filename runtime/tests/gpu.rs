@@ -1,6 +1,7 @@
 //! The suite for machines with a GPU: `cargo test -p tilewright-runtime --features gpu --test gpu`. Without the feature it is not compiled,
 //! so it never passes by doing nothing.
 
+mod forward;
 mod parts;
 
 use half::{bf16, f16};
@@ -202,6 +203,7 @@ fn a_plan_serves_requests_that_grow_inside_their_pages() {
 }
 
 #[test]
+#[allow(unsafe_code)]
 fn a_captured_graph_replays_with_the_same_bits() {
     let device = device();
     let mut decoder = CudaDecoder::or_fetch(&device).unwrap();
@@ -213,7 +215,8 @@ fn a_captured_graph_replays_with_the_same_bits() {
     small.execute(&decoder, &uploaded).unwrap();
     let first = small.stream.clone_dtoh(&small.output).unwrap();
     let stream = Arc::clone(&small.stream);
-    let graph = Graph::capture(&stream, || small.execute(&decoder, &uploaded)).unwrap();
+    // SAFETY: the batch, the plan and the decoder outlive the graph.
+    let graph = unsafe { Graph::capture(&stream, || small.execute(&decoder, &uploaded)).unwrap() };
     let timer = Timer::new(device.context()).unwrap();
     for _ in 0..3 {
         assert!(timer.time_us(&stream, || graph.launch(&stream)).unwrap() > 0.0);
@@ -310,7 +313,8 @@ fn check_parts<E: Element + CudaElement>(backend: &mut CudaBackend, head_dim: u3
     assert!(matches!(error, CudaError::States(StatesError::Length { state: Some(0), .. })), "{error}");
     merge(backend, rows).unwrap();
     // Replayed by a graph.
-    let graph = Graph::capture(&stream, || merge(backend, rows)).unwrap();
+    // SAFETY: the slices and the backend outlive the graph, whose replay is waited for.
+    let graph = unsafe { Graph::capture(&stream, || merge(backend, rows)).unwrap() };
     let read = |output: &cudarc::driver::CudaSlice<E>, lse: &cudarc::driver::CudaSlice<f32>| {
         (stream.clone_dtoh(output).unwrap(), stream.clone_dtoh(lse).unwrap())
     };

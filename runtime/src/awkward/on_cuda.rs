@@ -8,7 +8,7 @@ use crate::cuda::{
 use crate::{PageTable, Plan, PlanError, PlanOptions};
 use cudarc::driver::CudaStream;
 use std::collections::HashMap;
-use tilewright_heuristics::{Dtype, Geometry, Tile};
+use tilewright_heuristics::{Dtype, Geometry, PackShape, Tile};
 use tilewright_kernel_templates::cuda::AttentionOptions;
 
 /// Elements that do not fit 32 bits.
@@ -129,13 +129,9 @@ impl CudaCase {
         options: AttentionOptions,
         planned: PlanOptions,
     ) -> Result<(Vec<f64>, Vec<f64>), RunError> {
-        let geometry = &self.case.geometry;
         let key = (planned, tile.m);
         if !self.plans.contains_key(&key) {
-            let shifted: Vec<i32> = self.case.page_table.iter().map(|page| self.shift(*page)).collect();
-            let table =
-                PageTable::new(&shifted, self.case.max_pages, &self.case.seq_lens, geometry.page_size)?;
-            let plan = Plan::build(geometry, &table, &planned, |_| *tile)?;
+            let plan = self.planned(planned, |_| *tile)?;
             let mut uploaded = DevicePlan::new(backend.device());
             uploaded.upload(&plan, stream)?;
             let workspace = DeviceMemory::new(backend.device().context(), uploaded.workspace_bytes())?;
@@ -143,7 +139,36 @@ impl CudaCase {
         }
         let Some((uploaded, _)) = self.plans.get_mut(&key) else { return Ok(Default::default()) };
         uploaded.retile(tile);
-        self.execute(backend, stream, &key, options)
+        let Some((uploaded, workspace)) = self.plans.get(&key) else { return Ok(Default::default()) };
+        self.execute(backend, stream, (uploaded, workspace), options)
+    }
+
+    /// As [`CudaCase::run`], under several tiles at once, of which `select` chooses one for each pack, and launched as `plan` wants to be.
+    ///
+    /// # Errors
+    /// As [`CudaCase::run`].
+    pub fn run_in(
+        &self,
+        backend: &CudaBackend,
+        stream: &CudaStream,
+        plan: &mut DevicePlan,
+        planned: PlanOptions,
+        select: impl FnMut(&PackShape) -> Tile,
+    ) -> Result<(Vec<f64>, Vec<f64>), RunError> {
+        plan.upload(&self.planned(planned, select)?, stream)?;
+        let workspace = DeviceMemory::new(backend.device().context(), plan.workspace_bytes())?;
+        self.execute(backend, stream, (plan, &workspace), self.options())
+    }
+
+    fn planned(
+        &self,
+        options: PlanOptions,
+        select: impl FnMut(&PackShape) -> Tile,
+    ) -> Result<Plan, PlanError> {
+        let shifted: Vec<i32> = self.case.page_table.iter().map(|page| self.shift(*page)).collect();
+        let geometry = &self.case.geometry;
+        let table = PageTable::new(&shifted, self.case.max_pages, &self.case.seq_lens, geometry.page_size)?;
+        Plan::build(geometry, &table, &options, select)
     }
 
     /// As [`CudaCase::run`], under a plan that was made when requests had these lengths, and with the lengths of the case on the device:
@@ -165,11 +190,7 @@ impl CudaCase {
         uploaded.upload(&plan, stream)?;
         uploaded.update_lengths(&self.case.seq_lens, stream)?;
         let workspace = DeviceMemory::new(backend.device().context(), uploaded.workspace_bytes())?;
-        let key = (self.case.options, tile.m);
-        self.plans.insert(key, (uploaded, workspace));
-        let outcome = self.execute(backend, stream, &key, self.options());
-        self.plans.remove(&key);
-        outcome
+        self.execute(backend, stream, (&uploaded, &workspace), self.options())
     }
 
     /// Distances of the query and the output: gaps where K and V have some.
@@ -201,11 +222,10 @@ impl CudaCase {
         &self,
         backend: &CudaBackend,
         stream: &CudaStream,
-        key: &(PlanOptions, u16),
+        (uploaded, workspace): (&DevicePlan, &DeviceMemory),
         options: AttentionOptions,
     ) -> Result<(Vec<f64>, Vec<f64>), RunError> {
         let geometry = &self.case.geometry;
-        let Some((uploaded, workspace)) = self.plans.get(key) else { return Ok(Default::default()) };
         // Poison shows what was never written; it is NaN in every element type.
         self.output.fill(0xff, stream)?;
         self.lse.fill(0xff, stream)?;

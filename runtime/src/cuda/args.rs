@@ -174,17 +174,19 @@ impl<'a, E: CudaElement> DecodeArgs<'a, E> {
         }
     }
 
-    /// Checks shapes against a plan, and leaves the types behind. The guards have to outlive the queueing of the launches.
+    /// Checks shapes against a plan, for so many requests, and leaves the types behind. The guards have to outlive the queueing of the
+    /// launches.
     pub(super) fn into_raw(
         self,
         stream: &'a CudaStream,
         plan: &super::DevicePlan,
+        requests: usize,
     ) -> Result<(RawArgs, Guards<'a>), CudaError> {
         let geometry = plan.geometry();
         if geometry.dtype != E::DTYPE {
             return Err(CudaError::Dtype { planned: geometry.dtype, given: E::DTYPE });
         }
-        let heads = plan.batch() * geometry.q_heads as usize;
+        let heads = requests * geometry.q_heads as usize;
         let vectors = heads * geometry.head_dim as usize;
         let page_end = match plan.largest_page() {
             Some(page) => self.cache.strides.end_of_page(geometry, page).unwrap_or(usize::MAX),

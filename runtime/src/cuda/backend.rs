@@ -1,15 +1,14 @@
-//! Executes a plan on a GPU: forward, one launch a tile, then the merge, all on the caller's stream.
+//! Kernels of a device, and plans executed with them.
 #![allow(unsafe_code)]
 
 use super::args::{CudaElement, DecodeArgs};
 use super::kernels::{Compiled, Kernels};
-use super::{CudaDevice, CudaError, DevicePlan, RawArgs};
+use super::{CudaDevice, CudaError, DevicePlan, Mix, RawArgs};
 use cudarc::driver::CudaStream;
 use cudarc::driver::sys::CUstream;
-use std::ffi::c_void;
 use tilewright_heuristics::Tile;
 use tilewright_kernel_templates::Class;
-use tilewright_kernel_templates::cuda::{Arguments, AttentionOptions, Compiler, WorkItem};
+use tilewright_kernel_templates::cuda::{AttentionOptions, Compiler};
 
 /// Kernels of one device.
 #[derive(Debug)]
@@ -61,6 +60,24 @@ impl CudaBackend {
         self.kernels.prepare(tiles, class, options, each)
     }
 
+    /// Compiles tiles together into one kernel, and loads it; what is loaded already costs nothing. Plans with a single launch
+    /// ([`super::Launch::Single`]) need it. Takes as long as compiling each of the tiles.
+    ///
+    /// Every CTA of such a launch has the threads, the registers and the shared memory of the greediest of the tiles.
+    ///
+    /// # Errors
+    /// No tile, tiles that cannot run on this device or not together, or the compiler's.
+    pub fn prepare_mix(
+        &mut self,
+        tiles: &[Tile],
+        class: &Class,
+        options: AttentionOptions,
+    ) -> Result<(Mix, Compiled), CudaError> {
+        let mix = Mix::of(tiles);
+        let compiled = self.kernels.prepare_mix(&mix, class, options)?;
+        Ok((mix, compiled))
+    }
+
     /// What the driver says of a loaded tile: registers, bytes of local memory, CTAs an SM. Static analysis has to say the same.
     ///
     /// # Errors
@@ -74,12 +91,16 @@ impl CudaBackend {
         self.kernels.decode(tile, class, options)?.told_by_driver()
     }
 
-    /// Computes attention for every request of an uploaded plan: launches on the stream, no allocation and no synchronisation. The plan
-    /// was uploaded on the same stream, or its upload is done.
+    /// Computes attention for every request of an uploaded plan: launches on the stream, in the plan's way ([`super::Forward`]), no
+    /// allocation and no synchronisation. The plan was uploaded on the same stream, or its upload is done.
+    ///
+    /// A plan may be launched on several streams, but where the last CTA merges ([`super::MergeBy::LastCta`]) on one at a time. Launches
+    /// that a plan forks to its own streams wait there for those that it forked before; other plans have others.
     ///
     /// May be captured into a graph, if cudarc's event tracking was off before the slices were allocated (or there is only one stream):
     /// a capture cannot wait for events from outside. The graph names the slices and the plan's memory: both have to outlive it, and a
-    /// larger plan must not be uploaded meanwhile.
+    /// larger plan must not be uploaded meanwhile, nor must one that forks be launched on another stream while it is captured. A plan in a
+    /// bucket keeps its addresses and grids: what is captured serves all plans of the bucket ([`super::GraphStep`] does it all).
     ///
     /// # Errors
     /// Shapes that do not fit the plan, a kernel that was not prepared, or the driver's refusal.
@@ -89,7 +110,7 @@ impl CudaBackend {
         plan: &DevicePlan,
         args: DecodeArgs<'_, E>,
     ) -> Result<(), CudaError> {
-        let (raw, _guards) = args.into_raw(stream, plan)?;
+        let (raw, _guards) = args.into_raw(stream, plan, plan.batch())?;
         // SAFETY: the slices were checked against the plan; the guards, dropped when the launches are queued, make cudarc free and reuse
         // the slices after them.
         unsafe { self.decode_raw(stream.cu_stream(), plan, &raw) }
@@ -98,7 +119,8 @@ impl CudaBackend {
     /// As [`CudaBackend::decode`], from addresses.
     ///
     /// # Errors
-    /// Addresses or distances that are not aligned, a kernel that was not prepared, or the driver's refusal.
+    /// Addresses or distances that are not aligned, a kernel that was not prepared, a plan whose last upload or launch failed, or the
+    /// driver's refusal.
     ///
     /// # Safety
     /// The stream belongs to the device's context. All addresses point to device memory as large as the plan's geometry, page ids and
@@ -110,48 +132,9 @@ impl CudaBackend {
         args: &RawArgs,
     ) -> Result<(), CudaError> {
         args.check()?;
+        plan.check_uploaded()?;
         self.device.context().bind_to_thread().map_err(CudaError::driver("cannot use the device"))?;
-        let (class, options, image) = (Class::of(plan.geometry()), args.options(), plan.image());
-        let mut arguments = arguments(plan, args);
-        let items = arguments.items;
-        for (index, group) in image.groups.iter().enumerate() {
-            let kernel = self.kernels.decode(&group.tile, &class, options)?;
-            arguments.items = items + u64::from(group.begin) * size_of::<WorkItem>() as u64;
-            arguments.group = index as u32;
-            let mut parameters = [(&raw mut arguments).cast::<c_void>()];
-            // SAFETY: the kernel takes one `Arguments`, which the driver copies; the caller vouches for the addresses.
-            unsafe { kernel.launch(group.count * arguments.kv_heads, stream, &mut parameters)? };
-        }
-        let rows = image.merge_count * arguments.q_heads;
-        if rows > 0 {
-            let (kernel, rows_a_cta) = self.kernels.merge(&class, options.sinks, image.longest_merge)?;
-            let mut parameters = [(&raw mut arguments).cast::<c_void>()];
-            // SAFETY: the kernel takes one `Arguments`, which the driver copies; the caller vouches for the addresses.
-            unsafe { kernel.launch(rows.div_ceil(rows_a_cta), stream, &mut parameters)? };
-        }
-        Ok(())
-    }
-}
-
-fn arguments(plan: &DevicePlan, args: &RawArgs) -> Arguments {
-    let distance = |elements: usize| i64::try_from(elements).unwrap_or(i64::MAX);
-    Arguments {
-        query: args.query,
-        keys: args.keys,
-        values: args.values,
-        output: args.output,
-        lse: args.lse.unwrap_or(0),
-        sinks: args.sinks.unwrap_or(0),
-        query_request: distance(args.query_strides.request),
-        query_head: distance(args.query_strides.head),
-        output_request: distance(args.output_strides.request),
-        output_head: distance(args.output_strides.head),
-        page: distance(args.kv_strides.page),
-        token: distance(args.kv_strides.token),
-        head: distance(args.kv_strides.head),
-        window: args.window.unwrap_or(u32::MAX).min(i32::MAX as u32),
-        scale_log2: args.scale * std::f32::consts::LOG2_E,
-        softcap: args.softcap.unwrap_or(1.0),
-        ..plan.arguments(args.workspace)
+        // SAFETY: the caller's promises.
+        unsafe { self.launch(stream, plan, args) }
     }
 }

@@ -1,7 +1,7 @@
 //! What an engine calls at every step: plan with the device's selector, upload, forward, merge.
 
 use super::args::{CudaElement, DecodeArgs};
-use super::{CudaBackend, CudaDevice, CudaError, DevicePlan};
+use super::{CudaBackend, CudaDevice, CudaError, DevicePlan, Forward, Launch, Mix};
 use crate::decoder::fallback_warning;
 use crate::{PageTable, Plan, PlanError, PlanOptions};
 use cudarc::driver::CudaStream;
@@ -16,7 +16,13 @@ pub struct CudaDecoder {
     selection: Selection,
     tiles: Vec<Tile>,
     options: PlanOptions,
+    forward: Forward,
+    /// What single launches are compiled of, if it could be for all classes that were prepared since the forward was chosen.
+    mix: Option<Mix>,
 }
+
+/// More tiles than this are not compiled together: each costs every CTA instructions to skip, and a compilation seconds.
+const MOST_MIXED: usize = 8;
 
 impl CudaDecoder {
     /// A decoder for a device. Says once, as a warning, if its tiles were not measured on this very device.
@@ -52,7 +58,19 @@ impl CudaDecoder {
             Match::Analytic => feasible,
         };
         let options = backend.device().plan_options();
-        Self { backend, selection, tiles, options }
+        Self { backend, selection, tiles, options, forward: Forward::default(), mix: None }
+    }
+
+    /// Launches plans in another way than the default from the next [`CudaDecoder::prepare`] on, which has to be called for every class
+    /// again if that is a single launch.
+    pub fn set_forward(&mut self, forward: Forward) {
+        self.forward = forward;
+        self.mix = None;
+    }
+
+    /// How plans are launched.
+    pub const fn forward(&self) -> Forward {
+        self.forward
     }
 
     /// How packs get their tiles.
@@ -62,11 +80,34 @@ impl CudaDecoder {
 
     /// Compiles and loads every tile that the selector may choose for a class of kernels. The second time they come from the cache.
     ///
+    /// For single launches all of them are compiled together too. Where that is not possible, because there are more than eight or a CTA of
+    /// the greediest has no room on the device, plans are launched one tile after the other ([`Launch::Serial`]); a warning says so.
+    ///
     /// # Errors
     /// A tile that cannot be compiled or loaded.
     pub fn prepare(&mut self, class: &Class, options: AttentionOptions) -> Result<(), CudaError> {
-        let Self { backend, tiles, .. } = self;
-        backend.prepare(tiles, class, options, || ())?.into_iter().try_for_each(|tile| tile.map(drop))
+        let Self { backend, tiles, forward, mix, .. } = self;
+        backend.prepare(tiles, class, options, || ())?.into_iter().try_for_each(|tile| tile.map(drop))?;
+        if forward.launch != Launch::Single {
+            return Ok(());
+        }
+        let wanted = Mix::of(tiles);
+        if wanted.tiles().len() > MOST_MIXED {
+            tracing::warn!(
+                "{} tiles are too many for a single launch: one after the other is launched; `tilewright tune` measures a few that do",
+                wanted.tiles().len()
+            );
+            return Ok(());
+        }
+        match backend.prepare_mix(tiles, class, options) {
+            Ok((prepared, _)) => *mix = Some(prepared),
+            Err(error @ CudaError::InfeasibleMix { .. }) => {
+                tracing::warn!("{error}: one tile after the other is launched");
+                (forward.launch, *mix) = (Launch::Serial, None);
+            }
+            Err(error) => return Err(error),
+        }
+        Ok(())
     }
 
     /// As [`CudaBackend::prepare_merge_states`], for callers who merge by [`CudaDecoder::backend`].
@@ -83,6 +124,22 @@ impl CudaDecoder {
     /// A page table or layout that makes no sense.
     pub fn plan(&self, geometry: &Geometry, table: &PageTable<'_>) -> Result<Plan, PlanError> {
         Plan::build(geometry, table, &self.options, |shape| self.selection.select(shape))
+    }
+
+    /// Starts the copy of a plan on the stream, for the decoder's way of launching it. A plan that a single launch cannot serve, for it has a
+    /// tile that is not compiled with the others, is launched one tile after the other. A plan in a bucket is launched as the bucket says.
+    ///
+    /// # Errors
+    /// As [`DevicePlan::upload`].
+    pub fn upload(&self, plan: &Plan, to: &mut DevicePlan, stream: &CudaStream) -> Result<(), CudaError> {
+        let has = |mix: &&Mix| plan.tile_groups().iter().all(|group| mix.index_of(&group.tile).is_some());
+        let (forward, mix) = match (self.forward.launch, self.mix.as_ref().filter(has)) {
+            (Launch::Single, None) => (Forward { launch: Launch::Serial, ..self.forward }, None),
+            (Launch::Single, mix) => (self.forward, mix),
+            (Launch::Serial | Launch::Streams, _) => (self.forward, None),
+        };
+        to.set_forward(forward, mix);
+        to.upload(plan, stream)
     }
 
     /// The kernels that it has prepared, for [`CudaBackend::decode_raw`].

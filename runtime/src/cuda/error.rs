@@ -1,5 +1,6 @@
 //! What can go wrong on a GPU, said before anything is launched where that is possible.
 
+use super::{FitError, Mix};
 use crate::StatesError;
 use cudarc::driver::DriverError;
 use tilewright_heuristics::{Dtype, Tile};
@@ -121,6 +122,37 @@ pub enum CudaError {
     /// States that cannot be merged.
     #[error(transparent)]
     States(#[from] StatesError),
+    /// A plan that cannot be laid out as it should be.
+    #[error(transparent)]
+    Fit(#[from] FitError),
+    /// Tiles that were not compiled together for these options.
+    #[error(
+        "no kernel of {mix} together is loaded for {class} and these options; call `prepare_mix` with them first, or launch each tile by itself"
+    )]
+    MixNotPrepared {
+        /// The tiles.
+        mix: Mix,
+        /// The class of kernels.
+        class: Class,
+    },
+    /// The mix cannot run on this device.
+    #[error("tiles {mix} cannot run together for {class} on this device: {reason}")]
+    InfeasibleMix {
+        /// The tiles.
+        mix: Mix,
+        /// The class of kernels.
+        class: Class,
+        /// Why.
+        reason: String,
+    },
+    /// The device may not have what was uploaded, or left counters as they should not be.
+    #[error("an upload or a launch of this plan failed: upload it again before it is launched")]
+    NotUploaded,
+    /// Only plans in a bucket can be captured once for all.
+    #[error(
+        "the plan lies in no bucket, so its addresses and grids change: make it with `DevicePlan::with_bucket`"
+    )]
+    NoBucket,
     /// An option that makes no sense.
     #[error("`{name}` is {value}: {message}")]
     Option {

@@ -1,7 +1,7 @@
 //! Compiled kernels, loaded into a context.
 #![allow(unsafe_code)]
 
-use super::{CudaDevice, CudaError};
+use super::{CudaDevice, CudaError, Mix};
 use cudarc::driver::sys::{CUfunction, CUfunction_attribute, CUmodule};
 use cudarc::driver::{CudaContext, result};
 use std::collections::HashMap;
@@ -12,7 +12,7 @@ use tilewright_kernel_templates::cuda::{
     AttentionOptions, CompileError, Compiler, Cubin, CubinCache, CudaLimits, Kernel, KernelUsage,
     MERGE_WARPS, Nvrtc, PtxasReport, occupancy,
 };
-use tilewright_kernel_templates::{Class, Infeasible, check_compiled};
+use tilewright_kernel_templates::{Class, Infeasible, Limits, check, check_compiled, check_compiled_mix};
 
 /// A kernel in a context.
 #[derive(Debug)]
@@ -145,9 +145,18 @@ impl Compiled {
     pub fn check(&self, tile: &Tile, class: &Class, limits: &CudaLimits) -> Result<(), Infeasible> {
         check_compiled(tile, class, limits, &self.usage, &self.report)
     }
+
+    /// The same for a mix.
+    ///
+    /// # Errors
+    /// The rule that rejects it.
+    pub fn check_mix(&self, mix: &Mix, class: &Class, limits: &CudaLimits) -> Result<(), Infeasible> {
+        check_compiled_mix(mix.tiles(), class, limits, &self.usage, &self.report)
+    }
 }
 
 type DecodeKey = (Tile, Class, AttentionOptions);
+type MixKey = (Mix, Class, AttentionOptions);
 type MergeKey = (Class, bool);
 
 /// The kernels of a backend.
@@ -155,8 +164,9 @@ type MergeKey = (Class, bool);
 pub(super) struct Kernels {
     device: CudaDevice,
     compiler: Compiler,
-    decode: HashMap<DecodeKey, (LoadedKernel, Compiled)>,
-    merge: HashMap<MergeKey, [LoadedKernel; MERGE_WARPS.len()]>,
+    decode: HashMap<DecodeKey, (Arc<LoadedKernel>, Compiled)>,
+    mixes: HashMap<MixKey, (Arc<LoadedKernel>, Compiled)>,
+    merge: HashMap<MergeKey, [Arc<LoadedKernel>; MERGE_WARPS.len()]>,
     states: HashMap<Class, LoadedKernel>,
 }
 
@@ -168,7 +178,14 @@ impl Kernels {
         device.check_compiler(nvrtc.version())?;
         let compiler = Compiler::new(device.arch(), &folder)?;
         let device = device.clone();
-        Ok(Self { device, compiler, decode: HashMap::new(), merge: HashMap::new(), states: HashMap::new() })
+        Ok(Self {
+            device,
+            compiler,
+            decode: HashMap::new(),
+            mixes: HashMap::new(),
+            merge: HashMap::new(),
+            states: HashMap::new(),
+        })
     }
 
     pub(super) const fn compiler(&self) -> &Compiler {
@@ -193,8 +210,9 @@ impl Kernels {
         let cubins = self.compiler.compile_all(&kernels, each);
         let mut failures = HashMap::new();
         for ((tile, kernel), cubin) in missing.into_iter().zip(&kernels).zip(cubins) {
+            let infeasible = |reason| CudaError::Infeasible { tile, class: *class, reason };
             let loaded =
-                cubin.map_err(CudaError::from).and_then(|cubin| self.load(&tile, class, kernel, &cubin));
+                cubin.map_err(CudaError::from).and_then(|cubin| self.load(kernel, &cubin, infeasible));
             match loaded {
                 Ok(loaded) => {
                     self.decode.insert((tile, *class, options), loaded);
@@ -215,11 +233,10 @@ impl Kernels {
 
     fn load(
         &self,
-        tile: &Tile,
-        class: &Class,
         kernel: &Kernel,
         cubin: &Cubin,
-    ) -> Result<(LoadedKernel, Compiled), CudaError> {
+        infeasible: impl FnOnce(String) -> CudaError,
+    ) -> Result<(Arc<LoadedKernel>, Compiled), CudaError> {
         let shared_bytes = kernel.shared_bytes + cubin.usage.static_shared_bytes;
         let held = occupancy(self.device.limits(), kernel.threads, cubin.usage.registers, shared_bytes);
         let compiled = Compiled {
@@ -235,9 +252,9 @@ impl Kernels {
                 "{} threads with {} registers and {shared_bytes} bytes of shared memory do not fit an SM",
                 kernel.threads, cubin.usage.registers
             );
-            return Err(CudaError::Infeasible { tile: *tile, class: *class, reason });
+            return Err(infeasible(reason));
         }
-        Ok((LoadedKernel::load(self.device.context(), kernel, cubin)?, compiled))
+        Ok((Arc::new(LoadedKernel::load(self.device.context(), kernel, cubin)?), compiled))
     }
 
     fn prepare_merge(&mut self, class: &Class, sinks: bool) -> Result<(), CudaError> {
@@ -248,7 +265,7 @@ impl Kernels {
         let load = |warps: u32| {
             let kernel = Kernel::merge(warps, class, options);
             let cubin = self.compiler.compile(&kernel)?;
-            LoadedKernel::load(self.device.context(), &kernel, &cubin)
+            LoadedKernel::load(self.device.context(), &kernel, &cubin).map(Arc::new)
         };
         let [narrow, wide] = MERGE_WARPS.map(load);
         self.merge.insert((*class, sinks), [narrow?, wide?]);
@@ -260,27 +277,67 @@ impl Kernels {
         tile: &Tile,
         class: &Class,
         options: AttentionOptions,
-    ) -> Result<&LoadedKernel, CudaError> {
+    ) -> Result<&Arc<LoadedKernel>, CudaError> {
         self.decode
             .get(&(*tile, *class, options))
             .map(|(kernel, _)| kernel)
             .ok_or_else(|| CudaError::NotPrepared { kernel: Kernel::decode(tile, class, options).name })
     }
 
-    /// The merge kernel that fits the longest list of partials, and how many rows each of its CTAs serves.
+    /// The merge kernel that reads each row with one warp, or with four, and how many rows each of its CTAs serves.
     pub(super) fn merge(
         &self,
         class: &Class,
         sinks: bool,
-        longest: u32,
-    ) -> Result<(&LoadedKernel, u32), CudaError> {
+        wide: bool,
+    ) -> Result<(&Arc<LoadedKernel>, u32), CudaError> {
         let kernels = self.merge.get(&(*class, sinks)).ok_or_else(|| {
             let options = AttentionOptions { sinks, ..AttentionOptions::default() };
             CudaError::NotPrepared { kernel: Kernel::merge(MERGE_WARPS[0], class, options).name }
         })?;
-        // One warp reads eight partials about as fast as four warps find each other.
-        let wide = usize::from(longest > 8);
+        let wide = usize::from(wide);
         Ok((&kernels[wide], 4 / MERGE_WARPS[wide]))
+    }
+}
+
+/// Kernels of several tiles.
+impl Kernels {
+    pub(super) fn prepare_mix(
+        &mut self,
+        mix: &Mix,
+        class: &Class,
+        options: AttentionOptions,
+    ) -> Result<Compiled, CudaError> {
+        self.prepare_merge(class, options.sinks)?;
+        let infeasible =
+            |reason: String| CudaError::InfeasibleMix { mix: mix.clone(), class: *class, reason };
+        if mix.tiles().is_empty() {
+            return Err(infeasible("there is no tile in it".to_owned()));
+        }
+        let key = (mix.clone(), *class, options);
+        if let Some((_, compiled)) = self.mixes.get(&key) {
+            return Ok(compiled.clone());
+        }
+        // Known before it is compiled, which takes as long as for all of its tiles.
+        let limits = Limits::Cuda(self.device.limits().clone());
+        for tile in mix.tiles() {
+            check(tile, class, &limits).map_err(|error| infeasible(format!("{tile}: {error}")))?;
+        }
+        let kernel = Kernel::decode_mix(mix.tiles(), class, options);
+        let loaded = self.load(&kernel, &self.compiler.compile(&kernel)?, infeasible)?;
+        let compiled = loaded.1.clone();
+        self.mixes.insert(key, loaded);
+        Ok(compiled)
+    }
+
+    pub(super) fn mix(
+        &self,
+        mix: &Mix,
+        class: &Class,
+        options: AttentionOptions,
+    ) -> Result<&Arc<LoadedKernel>, CudaError> {
+        let kernel = self.mixes.get(&(mix.clone(), *class, options)).map(|(kernel, _)| kernel);
+        kernel.ok_or_else(|| CudaError::MixNotPrepared { mix: mix.clone(), class: *class })
     }
 }
 

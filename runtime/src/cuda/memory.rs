@@ -107,11 +107,19 @@ impl DeviceMemory {
     /// # Errors
     /// The driver's.
     pub fn fill(&self, value: u8, stream: &CudaStream) -> Result<(), CudaError> {
+        // SAFETY: a stream that cudarc made is alive; one of another context is refused by the driver.
+        unsafe { self.fill_raw(value, stream.cu_stream()) }
+    }
+
+    /// As [`DeviceMemory::fill`], on a raw stream.
+    ///
+    /// # Safety
+    /// The stream is alive, and belongs to the context.
+    pub(super) unsafe fn fill_raw(&self, value: u8, stream: CUstream) -> Result<(), CudaError> {
         let fail = || CudaError::driver("cannot fill device memory");
         self.context.bind_to_thread().map_err(fail())?;
         // SAFETY: the range is the allocation.
-        unsafe { result::memset_d8_async(self.address, value, self.bytes, stream.cu_stream()) }
-            .map_err(fail())
+        unsafe { result::memset_d8_async(self.address, value, self.bytes, stream) }.map_err(fail())
     }
 }
 

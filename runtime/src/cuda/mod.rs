@@ -35,26 +35,36 @@
 
 mod args;
 mod backend;
+mod bucket;
 mod decoder;
 mod device;
 mod device_plan;
 mod error;
+mod fit_error;
+mod forward;
+mod graph_step;
 mod kernels;
+mod launch;
 mod memory;
 mod merge_states;
 mod plan_image;
 pub mod probe;
+mod side_streams;
 mod timer;
 
 pub use args::{CudaElement, DecodeArgs, KvCache, RawArgs, RowStrides};
 pub use backend::CudaBackend;
+pub use bucket::{Bucket, Capacities};
 pub use decoder::CudaDecoder;
 pub use device::CudaDevice;
 pub use device_plan::DevicePlan;
 pub use error::CudaError;
+pub use fit_error::FitError;
+pub use forward::{Forward, Launch, MergeBy, Mix};
+pub use graph_step::{DecodeMemory, GraphStep};
 pub use kernels::Compiled;
 pub use memory::DeviceMemory;
 pub use merge_states::{MergeStatesArgs, RawMergeStates, RawState, State};
-pub use plan_image::PlanImage;
+pub use plan_image::{Arrangement, PlanImage};
 pub use tilewright_kernel_templates::cuda::MAX_STATES;
 pub use timer::{Graph, Timer};

@@ -115,7 +115,9 @@ pub fn measure(
         let mut us = f64::INFINITY;
         for ctas_per_sm in [2, 4, 8] {
             let ctas = device.limits().sms * ctas_per_sm;
-            let graph = Graph::capture(stream, || read(&kernel, memory.address(), bytes, ctas, stream))?;
+            // SAFETY: the memory and the kernel outlive the graph, whose replays are waited for.
+            let graph =
+                unsafe { Graph::capture(stream, || read(&kernel, memory.address(), bytes, ctas, stream))? };
             us = us.min(median_us(&timer, &flush, &graph, stream)?);
         }
         reads.push(ReadPoint { bytes, us });
@@ -124,7 +126,8 @@ pub fn measure(
     for at in (1..reads.len()).rev() {
         reads[at - 1].us = reads[at - 1].us.min(reads[at].us);
     }
-    let nothing = Graph::capture(stream, || read(&kernel, memory.address(), 0, 1, stream))?;
+    // SAFETY: as above.
+    let nothing = unsafe { Graph::capture(stream, || read(&kernel, memory.address(), 0, 1, stream))? };
     let launch_us = median_us(&timer, &flush, &nothing, stream)?;
     let chase = load(device, compiler, &Kernel::latency_probe())?;
     Ok(Prices {

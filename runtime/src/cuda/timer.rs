@@ -21,7 +21,10 @@ impl Graph {
     ///
     /// # Errors
     /// What `launch` says, or the driver: synchronisation and allocation cannot be captured.
-    pub fn capture(
+    ///
+    /// # Safety
+    /// All memory and kernels that the captured launches name stay until the graph is dropped and its last replay is done.
+    pub unsafe fn capture(
         stream: &CudaStream,
         launch: impl FnOnce() -> Result<(), CudaError>,
     ) -> Result<Self, CudaError> {
@@ -58,7 +61,7 @@ impl Graph {
     /// # Errors
     /// The driver's.
     pub fn launch(&self, stream: &CudaStream) -> Result<(), CudaError> {
-        // SAFETY: the graph is instantiated; whoever captured it keeps its memory.
+        // SAFETY: the graph is instantiated; whoever captured it keeps what it names.
         unsafe { result::graph::launch(self.exec, stream.cu_stream()) }
             .map_err(CudaError::driver("cannot replay a graph"))
     }

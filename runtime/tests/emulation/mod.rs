@@ -13,6 +13,7 @@ use tilewright_kernel_templates::cuda::{Arguments, Kernel, StatesArguments, sour
 const EMULATION: &str = include_str!("../../../kernel-templates/cuda/emulation.hpp");
 
 /// Makes every wait of the pipeline wait for one group fewer than it asks for.
+#[allow(dead_code, reason = "one suite proves that it is caught")]
 pub(crate) const EARLY_READ: &str = "-DTILEWRIGHT_EMULATE_EARLY_READ";
 
 /// Kernels of one source file: compilers work on several at once, and each file costs the headers once more.
@@ -85,7 +86,7 @@ impl Emulator {
         Self { library: Box::leak(Box::new(library)) }
     }
 
-    /// Launches a kernel made by [`Kernel::decode`] with so many CTAs: work items times KV heads. `seed` is the order in which warps and lanes run; 0 is
+    /// Launches a kernel made by [`Kernel::decode`] or [`Kernel::decode_mix`] with so many CTAs: work items times KV heads. `seed` is the order in which warps and lanes run; 0 is
     /// the natural one.
     pub(crate) fn run_decode(
         &self,
@@ -143,7 +144,7 @@ impl Emulator {
 /// One entry point a kernel, under its name.
 fn source_text(kernels: &[Kernel]) -> String {
     let mut text =
-        String::from("#include \"decode.cuh\"\n#include \"merge_states.cuh\"\nusing namespace tilewright;\n");
+        String::from("#include \"mix.cuh\"\n#include \"merge_states.cuh\"\nusing namespace tilewright;\n");
     for Kernel { name, template, threads, shared_bytes, .. } in kernels {
         let args = if template.starts_with("MergeStates<") { "StatesArguments" } else { "Arguments" };
         let grid = if template.starts_with("Merge") { "divide_up(count, Variant::ROWS)" } else { "count" };

@@ -484,7 +484,7 @@ impl LoadedBatch<'_> {
         };
         // SAFETY: all memory is as large as the batch and the plan say, and lives as long as the graph.
         let graph =
-            Graph::capture(stream, || unsafe { backend.decode_raw(stream.cu_stream(), &uploaded, &args) })?;
+            unsafe { Graph::capture(stream, || backend.decode_raw(stream.cu_stream(), &uploaded, &args))? };
         Ok(Captured { graph, _uploaded: uploaded, _workspace: workspace })
     }
 }

@@ -1,0 +1,129 @@
+//! How forward and merge are launched.
+
+use std::fmt;
+use std::sync::Arc;
+use tilewright_heuristics::Tile;
+
+/// How the work items of a plan are launched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Launch {
+    /// A launch for each tile, one after the other on the caller's stream.
+    Serial,
+    /// A launch for each tile. Those after the first are on streams of the plan, forked from the caller's stream and joined to it again.
+    Streams,
+    /// One launch for all tiles, which are compiled together ([`super::CudaBackend::prepare_mix`]).
+    Single,
+}
+
+/// Who merges the partials of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum MergeBy {
+    /// A launch after all of forward.
+    Launch,
+    /// The CTA of forward that leaves the last partial of a request and KV head. Such a plan is on one stream at a time: its launches
+    /// share the counters of what has arrived.
+    LastCta,
+}
+
+/// How forward and merge are launched. All ways give the same bits, but where some request has more than eight partials: a merge's launch
+/// then sums with four warps a row, the last CTA with one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Forward {
+    /// How the work items are launched.
+    pub launch: Launch,
+    /// Who merges.
+    pub merge: MergeBy,
+}
+
+impl Forward {
+    /// What a plan gets that nobody chose for.
+    pub const DEFAULT: Self = Self { launch: Launch::Serial, merge: MergeBy::Launch };
+
+    /// Every combination.
+    pub const ALL: [Self; 6] = [
+        Self { launch: Launch::Serial, merge: MergeBy::Launch },
+        Self { launch: Launch::Serial, merge: MergeBy::LastCta },
+        Self { launch: Launch::Streams, merge: MergeBy::Launch },
+        Self { launch: Launch::Streams, merge: MergeBy::LastCta },
+        Self { launch: Launch::Single, merge: MergeBy::Launch },
+        Self { launch: Launch::Single, merge: MergeBy::LastCta },
+    ];
+}
+
+impl Default for Forward {
+    fn default() -> Self {
+        Self::DEFAULT
+    }
+}
+
+impl fmt::Display for Forward {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let launch = match self.launch {
+            Launch::Serial => "serial",
+            Launch::Streams => "streams",
+            Launch::Single => "single",
+        };
+        let merge = match self.merge {
+            MergeBy::Launch => "launch",
+            MergeBy::LastCta => "last-cta",
+        };
+        write!(f, "{launch}+{merge}")
+    }
+}
+
+/// Tiles that are compiled into one kernel: sorted, each once. Cheap to clone.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Mix(Arc<[Tile]>);
+
+impl Mix {
+    /// The mix of these tiles, in any order.
+    pub fn of(tiles: &[Tile]) -> Self {
+        let mut tiles = tiles.to_vec();
+        tiles.sort_unstable();
+        tiles.dedup();
+        Self(tiles.into())
+    }
+
+    /// The tiles, in the order in which work items name them.
+    pub fn tiles(&self) -> &[Tile] {
+        &self.0
+    }
+
+    /// Which of the tiles this one is.
+    pub fn index_of(&self, tile: &Tile) -> Option<u16> {
+        self.0.binary_search(tile).ok().and_then(|index| u16::try_from(index).ok())
+    }
+}
+
+impl fmt::Display for Mix {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, tile) in self.0.iter().enumerate() {
+            write!(f, "{}{tile}", if index > 0 { " + " } else { "" })?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_way_has_a_name_of_its_own() {
+        let mut names: Vec<String> = Forward::ALL.map(|forward| forward.to_string()).to_vec();
+        assert_eq!(names[0], Forward::DEFAULT.to_string());
+        assert_eq!(names[5], "single+last-cta");
+        names.sort();
+        names.dedup();
+        assert_eq!(names.len(), 6);
+    }
+
+    #[test]
+    fn a_mix_is_the_same_in_any_order_of_its_tiles() {
+        let [a, b] = [16, 64].map(|m| Tile { m, n: 32, warps: 4, stages: 1 });
+        assert_eq!(Mix::of(&[b, a, b]), Mix::of(&[a, b]));
+        assert_eq!(Mix::of(&[b, a]).index_of(&b), Some(1));
+        assert_eq!(Mix::of(&[a]).index_of(&b), None);
+        assert_eq!(Mix::of(&[b, a]).to_string(), "m16n32w4s1 + m64n32w4s1");
+    }
+}

@@ -1,0 +1,242 @@
+//! A decode step as a CUDA graph: captured once for a bucket, launched for every batch that fits it.
+#![allow(unsafe_code)]
+
+use super::kernels::LoadedKernel;
+use super::{CudaBackend, CudaElement, CudaError, DecodeArgs, DevicePlan, Graph, KvCache, RawArgs};
+use crate::{KvStrides, Plan};
+use cudarc::driver::{
+    CudaSlice, CudaStream, CudaView, CudaViewMut, DevicePtr, DevicePtrMut, DeviceRepr, SyncOnDrop,
+};
+use std::sync::Arc;
+
+/// Forward and merge of one layer, captured for a bucket. Each step uploads its plan, or lengths alone where requests only grew inside their
+/// pages, and launches; requests may come, grow, fork and leave without another capture, until a plan does not fit.
+///
+/// Uploads and launches are queued on the stream that it was captured with, so each launch reads the plan uploaded last. It owns what the
+/// graph names: the plan, the kernels, and `M`: [`DecodeMemory`], or nothing where the caller vouches for the memory.
+#[derive(Debug)]
+pub struct GraphStep<M = ()> {
+    // In this order they are dropped: the graph, when its launches are done, before what it names.
+    stream: DoneStream,
+    graph: Graph,
+    _kernels: Vec<Arc<LoadedKernel>>,
+    plan: DevicePlan,
+    memory: M,
+}
+
+/// A stream that is waited for when it is dropped. Slices are freed in the order of their own streams, which may be others.
+#[derive(Debug)]
+struct DoneStream(Arc<CudaStream>);
+
+impl Drop for DoneStream {
+    fn drop(&mut self) {
+        // What a kernel did wrong shows elsewhere.
+        let _ = self.0.synchronize();
+    }
+}
+
+/// What a captured step of a layer reads and writes.
+#[derive(Debug)]
+pub struct DecodeMemory<E> {
+    /// `[requests, q_heads, head_dim]`, with the requests of the bucket.
+    pub query: CudaSlice<E>,
+    /// K, in pages.
+    pub keys: CudaSlice<E>,
+    /// V, laid out like K.
+    pub values: CudaSlice<E>,
+    /// Where a page, token and head lies.
+    pub kv_strides: KvStrides,
+    /// `[requests, q_heads, head_dim]`; the rows of each batch are written.
+    pub output: CudaSlice<E>,
+    /// At least [`super::Bucket::workspace_bytes`] bytes.
+    pub workspace: CudaSlice<u8>,
+    /// Natural-log sum of exponentials of the logits, `[requests, q_heads]`.
+    pub lse: Option<CudaSlice<f32>>,
+    /// Factor of the logits; `1 / sqrt(head_dim)` if absent.
+    pub scale: Option<f32>,
+    /// As in [`RawArgs::window`].
+    pub window: Option<u32>,
+    /// As in [`RawArgs::softcap`].
+    pub softcap: Option<f32>,
+    /// As in [`RawArgs::sinks`].
+    pub sinks: Option<CudaSlice<f32>>,
+}
+
+impl GraphStep {
+    /// Captures a plan's launches, from addresses; nothing runs yet. What the plan holds does not matter, only its bucket. The stream is
+    /// not the legacy default stream, which cannot be captured.
+    ///
+    /// # Errors
+    /// A plan without a bucket, addresses or distances that are not aligned, a kernel that was not prepared, or the driver's refusal.
+    ///
+    /// # Safety
+    /// All addresses point to device memory that stays until the step is dropped: as large as the bucket's requests, its
+    /// [`workspace_bytes`](super::Bucket::workspace_bytes) and the page ids of every uploaded plan say. Whoever writes the query or the
+    /// pages, or reads the output, on another stream orders it with the step's.
+    pub unsafe fn capture(
+        backend: &CudaBackend,
+        stream: &Arc<CudaStream>,
+        plan: DevicePlan,
+        args: &RawArgs,
+    ) -> Result<Self, CudaError> {
+        if plan.bucket().is_none() {
+            return Err(CudaError::NoBucket);
+        }
+        let kernels = backend.kernels_of(&plan, args)?;
+        // SAFETY: the caller keeps the memory, and this the plan and the kernels, as long as the graph.
+        let graph =
+            unsafe { Graph::capture(stream, || backend.decode_raw(stream.cu_stream(), &plan, args))? };
+        Ok(Self { graph, _kernels: kernels, plan, stream: DoneStream(Arc::clone(stream)), memory: () })
+    }
+
+    /// Queues the copy of a step's plan.
+    ///
+    /// # Errors
+    /// A plan that does not fit the bucket, which changes nothing, or the driver's.
+    pub fn upload(&mut self, plan: &Plan) -> Result<(), CudaError> {
+        self.plan.upload(plan, &self.stream.0)
+    }
+
+    /// Queues one step.
+    ///
+    /// # Errors
+    /// An upload that failed, or the driver's.
+    pub fn launch(&self) -> Result<(), CudaError> {
+        self.queue()
+    }
+}
+
+impl<M> GraphStep<M> {
+    /// Queues the copy of the requests' lengths, as [`DevicePlan::update_lengths`] does.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn update_lengths(&mut self, lengths: &[u32]) -> Result<(), CudaError> {
+        self.plan.update_lengths(lengths, &self.stream.0)
+    }
+
+    /// The plan, in its bucket.
+    pub const fn plan(&self) -> &DevicePlan {
+        &self.plan
+    }
+
+    /// The stream that everything is queued on.
+    pub const fn stream(&self) -> &Arc<CudaStream> {
+        &self.stream.0
+    }
+
+    fn queue(&self) -> Result<(), CudaError> {
+        self.plan.check_uploaded()?;
+        self.graph.launch(&self.stream.0).inspect_err(|_| self.plan.launch_failed())
+    }
+}
+
+impl<E: CudaElement> GraphStep<DecodeMemory<E>> {
+    /// As [`GraphStep::capture`], with memory that the step owns.
+    ///
+    /// # Errors
+    /// A plan without a bucket, memory that is too small for it, a kernel that was not prepared, or the driver's refusal: cudarc's event
+    /// tracking must be off if it uses several streams, for a capture cannot wait for events from outside.
+    pub fn with_memory(
+        backend: &CudaBackend,
+        stream: &Arc<CudaStream>,
+        plan: DevicePlan,
+        mut memory: DecodeMemory<E>,
+    ) -> Result<Self, CudaError> {
+        let requests = plan.bucket().ok_or(CudaError::NoBucket)?.capacities().requests as usize;
+        let args = memory.args();
+        let (raw, guards) = args.into_raw(stream, &plan, requests)?;
+        drop(guards);
+        // SAFETY: the slices are large enough for the bucket; page ids are checked at each upload. They stay as long as the graph, as they are:
+        // nobody gets more of them than views. `launch` orders the stream after their last uses.
+        let GraphStep { graph, _kernels, plan, stream, .. } =
+            unsafe { GraphStep::capture(backend, stream, plan, &raw)? };
+        Ok(Self { graph, _kernels, plan, stream, memory })
+    }
+
+    /// Queues the copy of a step's plan.
+    ///
+    /// # Errors
+    /// A plan that does not fit the bucket, or has pages beyond the cache; neither changes anything. The driver's.
+    pub fn upload(&mut self, plan: &Plan) -> Result<(), CudaError> {
+        let largest = plan.pages().iter().copied().max().unwrap_or(-1);
+        if largest >= 0 {
+            let needed = self.memory.kv_strides.end_of_page(plan.geometry(), largest).unwrap_or(usize::MAX);
+            for (name, found) in [("keys", self.memory.keys.len()), ("values", self.memory.values.len())] {
+                if found < needed {
+                    return Err(CudaError::Length { name, found, needed });
+                }
+            }
+        }
+        self.plan.upload(plan, &self.stream.0)
+    }
+
+    /// Queues one step, after the last uses of its memory.
+    ///
+    /// # Errors
+    /// An upload that failed, or the driver's.
+    pub fn launch(&mut self) -> Result<(), CudaError> {
+        let Self { graph, plan, stream, memory, .. } = self;
+        plan.check_uploaded()?;
+        let _guards = memory.use_on(&stream.0);
+        graph.launch(&stream.0).inspect_err(|_| plan.launch_failed())
+    }
+
+    /// The query, to be written before each step.
+    pub fn query_mut(&mut self) -> CudaViewMut<'_, E> {
+        self.memory.query.as_view_mut()
+    }
+
+    /// K and V, to be appended to.
+    pub fn cache_mut(&mut self) -> (CudaViewMut<'_, E>, CudaViewMut<'_, E>) {
+        (self.memory.keys.as_view_mut(), self.memory.values.as_view_mut())
+    }
+
+    /// The output.
+    pub fn output(&self) -> CudaView<'_, E> {
+        self.memory.output.as_view()
+    }
+
+    /// The output, to be cleared.
+    pub fn output_mut(&mut self) -> CudaViewMut<'_, E> {
+        self.memory.output.as_view_mut()
+    }
+
+    /// The LSE, if there is memory for it.
+    pub fn lse(&self) -> Option<CudaView<'_, f32>> {
+        self.memory.lse.as_ref().map(CudaSlice::as_view)
+    }
+}
+
+impl<E: CudaElement> DecodeMemory<E> {
+    fn args(&mut self) -> DecodeArgs<'_, E> {
+        let cache = KvCache { keys: &self.keys, values: &self.values, strides: self.kv_strides };
+        DecodeArgs {
+            lse: self.lse.as_mut(),
+            scale: self.scale,
+            window: self.window,
+            softcap: self.softcap,
+            sinks: self.sinks.as_ref(),
+            ..DecodeArgs::new(&self.query, cache, &mut self.output, &mut self.workspace)
+        }
+    }
+
+    /// Orders the stream after the last uses of everything; dropped, the guards make what is queued until then the last use.
+    fn use_on<'a>(&'a mut self, stream: &'a CudaStream) -> [Option<SyncOnDrop<'a>>; 7] {
+        fn read<'a, T: DeviceRepr>(slice: &'a CudaSlice<T>, stream: &'a CudaStream) -> SyncOnDrop<'a> {
+            slice.device_ptr(stream).1
+        }
+        fn write<'a, T: DeviceRepr>(slice: &'a mut CudaSlice<T>, stream: &'a CudaStream) -> SyncOnDrop<'a> {
+            slice.device_ptr_mut(stream).1
+        }
+        [
+            Some(read(&self.query, stream)),
+            Some(read(&self.keys, stream)),
+            Some(read(&self.values, stream)),
+            self.sinks.as_ref().map(|sinks| read(sinks, stream)),
+            Some(write(&mut self.output, stream)),
+            Some(write(&mut self.workspace, stream)),
+            self.lse.as_mut().map(|lse| write(lse, stream)),
+        ]
+    }
+}

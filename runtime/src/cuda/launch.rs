@@ -1,0 +1,122 @@
+//! The launches of a plan: forward in one of its ways, then the merge unless the last CTAs do it.
+#![allow(unsafe_code)]
+
+use super::kernels::LoadedKernel;
+use super::plan_image::{ItemGroup, Variant};
+use super::{CudaBackend, CudaError, DevicePlan, MergeBy, RawArgs};
+use cudarc::driver::sys::CUstream;
+use std::ffi::c_void;
+use std::sync::Arc;
+use tilewright_kernel_templates::Class;
+use tilewright_kernel_templates::cuda::{Arguments, WorkItem};
+
+impl CudaBackend {
+    /// Launches all of a plan, and tells it if that failed.
+    ///
+    /// # Safety
+    /// As for [`CudaBackend::decode_raw`]; the context is current.
+    pub(super) unsafe fn launch(
+        &self,
+        stream: CUstream,
+        plan: &DevicePlan,
+        args: &RawArgs,
+    ) -> Result<(), CudaError> {
+        // Whatever is missing is found before anything is queued: only the driver can fail later.
+        for group in &plan.image().groups {
+            self.kernel_of(group, plan, args)?;
+        }
+        if plan.forward().merge == MergeBy::Launch && plan.image().merge_grid > 0 {
+            self.merge_kernel(plan, args)?;
+        }
+        // SAFETY: the caller's promises.
+        unsafe { self.queue(stream, plan, args) }.inspect_err(|_| plan.launch_failed())
+    }
+
+    /// # Safety
+    /// As for [`CudaBackend::launch`].
+    unsafe fn queue(&self, stream: CUstream, plan: &DevicePlan, args: &RawArgs) -> Result<(), CudaError> {
+        let groups = &plan.image().groups;
+        let arguments = arguments(plan, args);
+        let forward = |index: usize, stream: CUstream| {
+            let group = &groups[index];
+            let mut arguments = Arguments {
+                items: arguments.items + u64::from(group.begin) * size_of::<WorkItem>() as u64,
+                group: index as u32,
+                ..arguments
+            };
+            let kernel = self.kernel_of(group, plan, args)?;
+            let mut parameters = [(&raw mut arguments).cast::<c_void>()];
+            // SAFETY: the kernel takes one `Arguments`, which the driver copies; the caller vouches for the addresses.
+            unsafe { kernel.launch(group.grid * arguments.kv_heads, stream, &mut parameters) }
+        };
+        match plan.side() {
+            // SAFETY: the plan's streams are of its context, in which the caller's is too.
+            Some(side) => unsafe { side.fork(stream, groups.len(), forward)? },
+            None => (0..groups.len()).try_for_each(|index| forward(index, stream))?,
+        }
+        let rows = plan.image().merge_grid * arguments.q_heads;
+        if plan.forward().merge == MergeBy::LastCta || rows == 0 {
+            return Ok(());
+        }
+        let (kernel, rows_a_cta) = self.merge_kernel(plan, args)?;
+        let mut arguments = arguments;
+        let mut parameters = [(&raw mut arguments).cast::<c_void>()];
+        // SAFETY: the kernel takes one `Arguments`, which the driver copies; the caller vouches for the addresses.
+        unsafe { kernel.launch(rows.div_ceil(rows_a_cta), stream, &mut parameters) }
+    }
+
+    /// The kernels that launching a plan takes; they stay loaded as long as somebody has them.
+    pub(super) fn kernels_of(
+        &self,
+        plan: &DevicePlan,
+        args: &RawArgs,
+    ) -> Result<Vec<Arc<LoadedKernel>>, CudaError> {
+        let forward = plan.image().groups.iter().map(|group| self.kernel_of(group, plan, args));
+        let merge = std::iter::once_with(|| self.merge_kernel(plan, args).map(|(kernel, _)| kernel));
+        forward.chain(merge).map(|kernel| kernel.cloned()).collect()
+    }
+
+    fn kernel_of(
+        &self,
+        group: &ItemGroup,
+        plan: &DevicePlan,
+        args: &RawArgs,
+    ) -> Result<&Arc<LoadedKernel>, CudaError> {
+        let (class, options) = (Class::of(plan.geometry()), args.options());
+        match &group.variant {
+            Variant::Tile(tile) => self.kernels.decode(tile, &class, options),
+            Variant::Mix(mix) => self.kernels.mix(mix, &class, options),
+        }
+    }
+
+    fn merge_kernel(
+        &self,
+        plan: &DevicePlan,
+        args: &RawArgs,
+    ) -> Result<(&Arc<LoadedKernel>, u32), CudaError> {
+        self.kernels.merge(&Class::of(plan.geometry()), args.options().sinks, plan.image().wide_merges)
+    }
+}
+
+fn arguments(plan: &DevicePlan, args: &RawArgs) -> Arguments {
+    let distance = |elements: usize| i64::try_from(elements).unwrap_or(i64::MAX);
+    Arguments {
+        query: args.query,
+        keys: args.keys,
+        values: args.values,
+        output: args.output,
+        lse: args.lse.unwrap_or(0),
+        sinks: args.sinks.unwrap_or(0),
+        query_request: distance(args.query_strides.request),
+        query_head: distance(args.query_strides.head),
+        output_request: distance(args.output_strides.request),
+        output_head: distance(args.output_strides.head),
+        page: distance(args.kv_strides.page),
+        token: distance(args.kv_strides.token),
+        head: distance(args.kv_strides.head),
+        window: args.window.unwrap_or(u32::MAX).min(i32::MAX as u32),
+        scale_log2: args.scale * std::f32::consts::LOG2_E,
+        softcap: args.softcap.unwrap_or(1.0),
+        ..plan.arguments(args.workspace)
+    }
+}

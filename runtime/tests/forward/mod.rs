@@ -1,0 +1,385 @@
+//! The suite's part about ways of launching: all of them on the awkward cases, several at once, and one captured graph for many batches.
+
+use super::{backend, device, upload};
+use half::{bf16, f16};
+use rand::seq::IndexedRandom;
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use std::sync::Arc;
+use tilewright_heuristics::{Dtype, Geometry, PackShape, Tile};
+use tilewright_kernel_templates::Class;
+use tilewright_kernel_templates::cuda::AttentionOptions;
+use tilewright_runtime::awkward;
+use tilewright_runtime::cpu::{self, Element};
+use tilewright_runtime::cuda::{
+    Bucket, CudaBackend, CudaDevice, CudaElement, CudaError, DecodeArgs, DecodeMemory, DevicePlan, FitError,
+    Forward, GraphStep, KvCache, Launch, MergeBy, Mix,
+};
+use tilewright_runtime::reference::{self, Attention};
+use tilewright_runtime::{KvStrides, PageTable, Plan, PlanOptions, Split};
+
+const fn tile(m: u16, n: u16, warps: u16, stages: u16) -> Tile {
+    Tile { m, n, warps, stages }
+}
+
+/// CTAs of 32, 128, 64 and 256 threads.
+const TILES: [Tile; 4] = [tile(16, 32, 1, 2), tile(16, 64, 4, 2), tile(32, 32, 2, 2), tile(64, 32, 8, 2)];
+
+fn select(shape: &PackShape) -> Tile {
+    match shape.rows {
+        ..=8 if shape.kv_len < 64 => TILES[0],
+        ..=8 => TILES[1],
+        9..=32 => TILES[2],
+        _ => TILES[3],
+    }
+}
+
+fn plan_for(device: &CudaDevice, forward: Forward) -> DevicePlan {
+    match forward.launch {
+        Launch::Single => DevicePlan::with_mix(device, &Mix::of(&TILES), forward.merge),
+        Launch::Serial | Launch::Streams => DevicePlan::with_forward(device, forward),
+    }
+}
+
+fn prepare(backend: &mut CudaBackend, class: &Class, options: AttentionOptions) {
+    for prepared in backend.prepare(&TILES, class, options, || ()).unwrap() {
+        prepared.unwrap();
+    }
+    let (mix, compiled) = backend.prepare_mix(&TILES, class, options).unwrap();
+    assert_eq!(mix.tiles().len(), TILES.len());
+    assert!(compiled.ctas_per_sm > 0);
+}
+
+#[test]
+fn every_way_of_launching_is_right_on_every_case() {
+    let device = device();
+    let mut backend = backend(&device);
+    let stream = device.context().new_stream().unwrap();
+    let (mut checked, mut groups, mut failures) = (0, 0, Vec::new());
+    for class in [Class { head_dim: 128, dtype: Dtype::F16 }, Class { head_dim: 64, dtype: Dtype::Bf16 }] {
+        let mut cases = awkward::cases(&class, 11);
+        cases.extend(awkward::tile_cases(&class, &TILES[3], 12));
+        // One plan for each way serves all cases: what one leaves behind must not be seen by the next.
+        let mut plans = Forward::ALL.map(|forward| (forward, plan_for(&device, forward)));
+        for case in cases {
+            let case = upload(case, &device);
+            prepare(&mut backend, &class, case.options());
+            for planned in [case.case.options, device.plan_options()] {
+                let plan = Plan::build(&case.case.geometry, &case.case.table(), &planned, select).unwrap();
+                groups = groups.max(plan.tile_groups().len());
+                for (forward, uploaded) in &mut plans {
+                    let outcome = case.run_in(&backend, &stream, uploaded, planned, select);
+                    let outcome = outcome.map_err(|error| error.to_string());
+                    checked += 1;
+                    match outcome.and_then(|(output, lse)| case.case.check(&output, &lse)) {
+                        Ok(error) if error < awkward::tolerance(class.dtype) => {}
+                        Ok(error) => {
+                            failures.push(format!("{class} {forward} {}: error {error:.1e}", case.case.name))
+                        }
+                        Err(error) => failures.push(format!("{class} {forward} {}: {error}", case.case.name)),
+                    }
+                }
+            }
+        }
+    }
+    assert!(failures.is_empty(), "{} of {checked} fail:\n{}", failures.len(), failures.join("\n"));
+    assert!(groups > 2, "some case uses at most {groups} tiles");
+    println!("{checked} pairs of case and way are right, with up to {groups} tiles in one plan");
+}
+
+const PAGES: usize = 256;
+const MOST_PAGES: usize = 12;
+const MOST_REQUESTS: usize = 16;
+
+/// A request: its pages, and how many tokens of them it has.
+#[derive(Clone, Debug)]
+struct Request {
+    pages: Vec<i32>,
+    tokens: u32,
+}
+
+/// A batch that changes from step to step over pages that are full of noise, so that a token is there as soon as a length says so.
+struct World<E> {
+    geometry: Geometry,
+    keys: Vec<E>,
+    values: Vec<E>,
+    query: Vec<E>,
+    requests: Vec<Request>,
+    free: Vec<i32>,
+    rng: ChaCha8Rng,
+}
+
+impl<E: Element + CudaElement> World<E> {
+    fn new(head_dim: u32, seed: u64) -> Self {
+        let dtype = <E as Element>::DTYPE;
+        let geometry = Geometry { q_heads: 8, kv_heads: 2, head_dim, page_size: 16, dtype };
+        let mut rng = ChaCha8Rng::seed_from_u64(seed);
+        let mut noise = |count: usize, amplitude: f32| -> Vec<E> {
+            (0..count).map(|_| E::from_f32(rng.random_range(-amplitude..amplitude))).collect()
+        };
+        let cache = PAGES * KvStrides::nhd(&geometry).page;
+        let vector = (geometry.q_heads * head_dim) as usize;
+        Self {
+            keys: noise(cache, 2.0),
+            values: noise(cache, 1.0),
+            query: noise(MOST_REQUESTS * vector, 2.0),
+            requests: Vec::new(),
+            free: (0..PAGES as i32).rev().collect(),
+            geometry,
+            rng,
+        }
+    }
+
+    fn scale(&self) -> f32 {
+        1.0 / (self.geometry.head_dim as f32).sqrt()
+    }
+
+    fn page(&mut self) -> i32 {
+        let index = self.rng.random_range(0..self.free.len());
+        self.free.swap_remove(index)
+    }
+
+    fn arrive(&mut self, tokens: u32) {
+        let pages = (0..tokens.div_ceil(self.geometry.page_size)).map(|_| self.page()).collect();
+        self.requests.push(Request { pages, tokens });
+    }
+
+    /// A request that shares the full pages of another, and has a last page of its own.
+    fn fork(&mut self) {
+        let Some(of) = self.requests.choose(&mut self.rng).cloned() else { return self.arrive(40) };
+        let full = (of.tokens / self.geometry.page_size) as usize;
+        let mut pages = of.pages[..full].to_vec();
+        let tokens = full as u32 * self.geometry.page_size + 1;
+        if pages.len() < MOST_PAGES {
+            pages.push(self.page());
+            self.requests.push(Request { pages, tokens });
+        }
+    }
+
+    fn leave(&mut self) {
+        if self.requests.len() < 2 {
+            return;
+        }
+        let index = self.rng.random_range(0..self.requests.len());
+        let gone = self.requests.swap_remove(index);
+        let in_use = |page: &i32| self.requests.iter().any(|request| request.pages.contains(page));
+        let freed: Vec<i32> = gone.pages.into_iter().filter(|page| !in_use(page)).collect();
+        self.free.extend(freed);
+    }
+
+    /// A token for each request that has room in its last page; whether there was one.
+    fn grow_in_pages(&mut self) -> bool {
+        let page_size = self.geometry.page_size;
+        let mut grown = false;
+        for request in &mut self.requests {
+            if request.tokens % page_size != 0 {
+                request.tokens += 1;
+                grown = true;
+            }
+        }
+        grown
+    }
+
+    /// A page more for a request.
+    fn grow_by_a_page(&mut self) {
+        let index = self.rng.random_range(0..self.requests.len());
+        if self.requests[index].pages.len() < MOST_PAGES {
+            let page = self.page();
+            let request = &mut self.requests[index];
+            request.tokens = request.pages.len() as u32 * self.geometry.page_size + 1;
+            request.pages.push(page);
+        }
+    }
+
+    /// Some step of serving; whether the page table changed.
+    fn step(&mut self) -> bool {
+        let room = self.requests.len() + 1 < MOST_REQUESTS;
+        match self.rng.random_range(0..10) {
+            0..4 if self.grow_in_pages() => return false,
+            4 | 5 if room => {
+                let tokens = self.rng.random_range(0..150);
+                self.arrive(tokens);
+            }
+            6 | 7 if room => self.fork(),
+            8 => self.leave(),
+            _ => self.grow_by_a_page(),
+        }
+        true
+    }
+
+    fn lens(&self) -> Vec<u32> {
+        self.requests.iter().map(|request| request.tokens).collect()
+    }
+
+    fn entries(&self) -> Vec<i32> {
+        let row = |request: &Request| {
+            let garbage = std::iter::repeat_n(i32::MAX, MOST_PAGES - request.pages.len());
+            request.pages.iter().copied().chain(garbage).collect::<Vec<_>>()
+        };
+        self.requests.iter().flat_map(row).collect()
+    }
+
+    fn plan(&self, split: Split) -> Plan {
+        let (entries, lens) = (self.entries(), self.lens());
+        let table = PageTable::new(&entries, MOST_PAGES, &lens, self.geometry.page_size).unwrap();
+        let options = PlanOptions { split, slots: 64, ..PlanOptions::default() };
+        Plan::build(&self.geometry, &table, &options, select).unwrap()
+    }
+
+    /// Compares the rows of the batch with the f64 reference.
+    fn check(&self, output: &[E], lse: &[f32], what: &str) {
+        let (entries, lens) = (self.entries(), self.lens());
+        let table = PageTable::new(&entries, MOST_PAGES, &lens, self.geometry.page_size).unwrap();
+        let cache =
+            cpu::KvCache { keys: &self.keys, values: &self.values, strides: KvStrides::nhd(&self.geometry) };
+        let rows = lens.len() * self.geometry.q_heads as usize;
+        let elements = rows * self.geometry.head_dim as usize;
+        let attention = Attention::plain(self.scale());
+        let (expected, expected_lse) =
+            reference::decode(&self.geometry, &table, &self.query[..elements], &cache, &attention);
+        let (mut difference, mut norm) = (0.0, 0.0);
+        for (found, expected) in output[..elements].iter().zip(&expected) {
+            difference += (f64::from(found.to_f32()) - expected).powi(2);
+            norm += expected.powi(2);
+        }
+        let (error, tolerance) =
+            ((difference / norm.max(1e-30)).sqrt(), awkward::tolerance(self.geometry.dtype));
+        assert!(error < tolerance, "{what}: the output's error is {error:.1e}");
+        for (row, (&found, &expected)) in lse[..rows].iter().zip(&expected_lse).enumerate() {
+            let near = (f64::from(found) - expected).abs() < tolerance * expected.abs().max(1.0);
+            assert!(near || f64::from(found) == expected, "{what}: LSE {found} for {expected} in row {row}");
+        }
+    }
+
+    fn memory(&self, stream: &Arc<cudarc::driver::CudaStream>, bucket: &Bucket) -> DecodeMemory<E> {
+        let nan = vec![E::from_f32(f32::NAN); self.query.len()];
+        let rows = MOST_REQUESTS * self.geometry.q_heads as usize;
+        DecodeMemory {
+            query: stream.clone_htod(&self.query).unwrap(),
+            keys: stream.clone_htod(&self.keys).unwrap(),
+            values: stream.clone_htod(&self.values).unwrap(),
+            kv_strides: KvStrides::nhd(&self.geometry),
+            output: stream.clone_htod(&nan).unwrap(),
+            workspace: stream.alloc_zeros(bucket.workspace_bytes()).unwrap(),
+            lse: Some(stream.alloc_zeros(rows).unwrap()),
+            scale: Some(self.scale()),
+            window: None,
+            softcap: None,
+            sinks: None,
+        }
+    }
+}
+
+fn serve_by_one_graph<E: Element + CudaElement>(backend: &mut CudaBackend, forward: Forward, seed: u64) {
+    let device = backend.device().clone();
+    let stream = device.context().new_stream().unwrap();
+    let mut world = World::<E>::new(64, seed);
+    prepare(backend, &Class::of(&world.geometry), AttentionOptions::default());
+    let pages = (MOST_REQUESTS * MOST_PAGES) as u32;
+    let bucket = Bucket::for_batch(&world.geometry, forward, &TILES, MOST_REQUESTS as u32, pages).unwrap();
+    let memory = world.memory(&stream, &bucket);
+    let plan = DevicePlan::with_bucket(&device, bucket).unwrap();
+    let mut step = GraphStep::with_memory(backend, &stream, plan, memory).unwrap();
+    let nan = vec![E::from_f32(f32::NAN); world.query.len()];
+    world.arrive(70);
+    world.fork();
+    let (mut changed, mut kept) = (true, 0);
+    for number in 0..40 {
+        if changed {
+            let split = if number % 2 == 0 { Split::Mean } else { Split::Fill };
+            step.upload(&world.plan(split)).unwrap();
+        } else {
+            kept += 1;
+            step.update_lengths(&world.lens()).unwrap();
+        }
+        let mut bits = Vec::new();
+        for _ in 0..2 {
+            stream.memcpy_htod(&nan, &mut step.output_mut()).unwrap();
+            step.launch().unwrap();
+            let output = stream.clone_dtoh(&step.output()).unwrap();
+            let lse = stream.clone_dtoh(&step.lse().unwrap()).unwrap();
+            world.check(&output, &lse, &format!("{forward}, step {number}"));
+            let rows = world.requests.len() * world.query.len() / MOST_REQUESTS;
+            assert!(output[rows..].iter().all(|x| x.to_f32().is_nan()), "rows of no request are left alone");
+            bits.push(output[..rows].iter().map(|x| x.to_f32().to_bits()).collect::<Vec<_>>());
+        }
+        assert_eq!(bits[0], bits[1], "{forward}, step {number}: the same launch gives the same bits");
+        changed = world.step();
+    }
+    assert!((5..35).contains(&kept), "{kept} steps changed lengths only");
+    // What does not fit is refused, and what was there before goes on.
+    if !changed {
+        step.update_lengths(&world.lens()).unwrap();
+    } else {
+        step.upload(&world.plan(Split::Mean)).unwrap();
+    }
+    let fitting = world.requests.clone();
+    for _ in 0..=MOST_REQUESTS {
+        world.requests.push(fitting[0].clone());
+    }
+    let error = step.upload(&world.plan(Split::None)).unwrap_err();
+    let is_named = matches!(&error, CudaError::Fit(FitError::Capacity { what: "requests", .. }));
+    assert!(is_named, "{error}");
+    world.requests = fitting;
+    step.launch().unwrap();
+    let output = stream.clone_dtoh(&step.output()).unwrap();
+    let lse = stream.clone_dtoh(&step.lse().unwrap()).unwrap();
+    world.check(&output, &lse, &format!("{forward}, after a refusal"));
+}
+
+#[test]
+fn one_captured_graph_serves_requests_that_come_grow_fork_and_leave() {
+    let mut backend = backend(&device());
+    let serial = Forward { launch: Launch::Serial, merge: MergeBy::Launch };
+    let streams = Forward { launch: Launch::Streams, merge: MergeBy::Launch };
+    let single = Forward { launch: Launch::Single, merge: MergeBy::LastCta };
+    serve_by_one_graph::<f16>(&mut backend, serial, 21);
+    serve_by_one_graph::<f16>(&mut backend, single, 22);
+    serve_by_one_graph::<bf16>(&mut backend, single, 23);
+    serve_by_one_graph::<f16>(&mut backend, streams, 24);
+}
+
+#[test]
+fn two_plans_fork_to_their_streams_at_once() {
+    let device = device();
+    let mut backend = backend(&device);
+    for merge in [MergeBy::Launch, MergeBy::LastCta] {
+        let forward = Forward { launch: Launch::Streams, merge };
+        let worlds = [31, 32].map(|seed| {
+            let mut world = World::<f16>::new(128, seed);
+            world.arrive(100);
+            (0..9).for_each(|_| world.fork());
+            world.arrive(20);
+            world
+        });
+        prepare(&mut backend, &Class::of(&worlds[0].geometry), AttentionOptions::default());
+        let mut sides: Vec<_> = worlds
+            .iter()
+            .map(|world| {
+                let stream = device.context().new_stream().unwrap();
+                let plan = world.plan(Split::Fill);
+                assert!(plan.tile_groups().len() > 1, "there is something to fork");
+                let memory = world.memory(&stream, &Bucket::of(&plan, forward).unwrap());
+                let mut uploaded = DevicePlan::with_forward(&device, forward);
+                uploaded.upload(&plan, &stream).unwrap();
+                (stream, uploaded, memory)
+            })
+            .collect();
+        for _ in 0..20 {
+            for (stream, uploaded, memory) in &mut sides {
+                let cache =
+                    KvCache { keys: &memory.keys, values: &memory.values, strides: memory.kv_strides };
+                let args = DecodeArgs {
+                    lse: memory.lse.as_mut(),
+                    ..DecodeArgs::new(&memory.query, cache, &mut memory.output, &mut memory.workspace)
+                };
+                backend.decode(stream, uploaded, args).unwrap();
+            }
+        }
+        for (world, (stream, _, memory)) in worlds.iter().zip(&sides) {
+            let output = stream.clone_dtoh(&memory.output).unwrap();
+            let lse = stream.clone_dtoh(memory.lse.as_ref().unwrap()).unwrap();
+            world.check(&output, &lse, &forward.to_string());
+        }
+    }
+}
