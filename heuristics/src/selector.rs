@@ -1,6 +1,6 @@
 //! A selector: the decision tree of one device, as emitted.
 
-use crate::{Device, PackShape, Tile};
+use crate::{Device, Dtype, PackShape, Tile};
 
 /// The box of pack shapes that were measured. Outside of it the safe default is taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,10 +42,15 @@ pub struct Selector {
 }
 
 impl Selector {
-    /// The tile for a pack.
+    /// The tile for a pack. Where no FP8 was measured, K and V in FP8 are taken for elements of the query's type.
     #[inline]
     pub fn select(&self, shape: &PackShape) -> Tile {
-        (self.choose)(shape)
+        match Dtype::from_code(shape.dtype) {
+            Some(dtype) if shape.dtype > self.domain.max.dtype => {
+                (self.choose)(&PackShape { dtype: dtype.query().code(), ..*shape })
+            }
+            _ => (self.choose)(shape),
+        }
     }
 }
 
@@ -62,4 +67,36 @@ pub const fn first_feasible(ranked: &[u8], feasible: u32) -> Option<u8> {
         i += 1;
     }
     None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Backend;
+
+    const SAFE: Tile = Tile { m: 16, n: 16, warps: 1, stages: 1 };
+
+    /// Chooses m by the element type that it is asked for, among those up to `largest`.
+    fn selector(largest: Dtype) -> Selector {
+        let max = PackShape { dtype: largest.code(), ..PackShape::from_values([u32::MAX; PackShape::COUNT]) };
+        Selector {
+            device: Device { backend: Backend::Cuda, name: "any", capability: "sm_90a", units: 1 },
+            domain: Domain { min: PackShape::from_values([0; PackShape::COUNT]), max },
+            portfolio: &[],
+            safe_default: SAFE,
+            choose: |shape| Tile { m: 100 + shape.dtype as u16, ..SAFE },
+        }
+    }
+
+    #[test]
+    fn fp8_is_chosen_for_as_its_query_type_where_it_was_not_measured() {
+        let asked = |largest: Dtype, dtype: Dtype| {
+            let shape = PackShape { dtype: dtype.code(), ..PackShape::from_values([1; PackShape::COUNT]) };
+            selector(largest).select(&shape).m - 100
+        };
+        assert_eq!(asked(Dtype::Bf16, Dtype::Fp8F16), 0);
+        assert_eq!(asked(Dtype::Bf16, Dtype::Fp8Bf16), 1);
+        assert_eq!(asked(Dtype::Bf16, Dtype::Bf16), 1);
+        assert_eq!(asked(Dtype::Fp8Bf16, Dtype::Fp8F16), 3);
+    }
 }

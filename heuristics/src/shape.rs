@@ -4,7 +4,7 @@ use crate::record::whole_number_record;
 use core::fmt;
 use core::str::FromStr;
 
-/// Element type of Q, K, V and the output. Accumulation is always f32.
+/// Element types of Q, K, V and the output: Q and the output have one, K and V the same or FP8. Accumulation is always f32.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Dtype {
     /// IEEE half precision.
@@ -13,11 +13,18 @@ pub enum Dtype {
     Bf16,
     /// IEEE single precision.
     F32,
+    /// K and V in FP8 (e4m3, with scales), Q and the output in half precision.
+    Fp8F16,
+    /// K and V in FP8 (e4m3, with scales), Q and the output in bfloat16.
+    Fp8Bf16,
+    /// K and V in FP8 (e4m3, with scales), Q and the output in single precision.
+    Fp8F32,
 }
 
 impl Dtype {
-    /// Every element type, in the order of [`Dtype::code`].
-    pub const ALL: [Dtype; 3] = [Dtype::F16, Dtype::Bf16, Dtype::F32];
+    /// Every one, in the order of [`Dtype::code`].
+    pub const ALL: [Dtype; 6] =
+        [Dtype::F16, Dtype::Bf16, Dtype::F32, Dtype::Fp8F16, Dtype::Fp8Bf16, Dtype::Fp8F32];
 
     /// The whole number that stands for it in features and measurements.
     pub const fn code(self) -> u32 {
@@ -29,12 +36,42 @@ impl Dtype {
         Self::ALL.get(code as usize).copied()
     }
 
-    /// Size of one element in bytes.
-    pub const fn bytes(self) -> usize {
+    /// That of Q and the output alone: what a batch has whose K and V are of the same type.
+    #[must_use]
+    pub const fn query(self) -> Self {
         match self {
-            Dtype::F16 | Dtype::Bf16 => 2,
-            Dtype::F32 => 4,
+            Dtype::F16 | Dtype::Fp8F16 => Dtype::F16,
+            Dtype::Bf16 | Dtype::Fp8Bf16 => Dtype::Bf16,
+            Dtype::F32 | Dtype::Fp8F32 => Dtype::F32,
         }
+    }
+
+    /// The same Q and output with K and V in FP8.
+    #[must_use]
+    pub const fn with_fp8_kv(self) -> Self {
+        match self {
+            Dtype::F16 | Dtype::Fp8F16 => Dtype::Fp8F16,
+            Dtype::Bf16 | Dtype::Fp8Bf16 => Dtype::Fp8Bf16,
+            Dtype::F32 | Dtype::Fp8F32 => Dtype::Fp8F32,
+        }
+    }
+
+    /// Whether K and V are FP8 (e4m3), which has scales.
+    pub const fn has_fp8_kv(self) -> bool {
+        matches!(self, Dtype::Fp8F16 | Dtype::Fp8Bf16 | Dtype::Fp8F32)
+    }
+
+    /// Bytes of one element of Q or the output.
+    pub const fn query_bytes(self) -> usize {
+        match self {
+            Dtype::F16 | Dtype::Bf16 | Dtype::Fp8F16 | Dtype::Fp8Bf16 => 2,
+            Dtype::F32 | Dtype::Fp8F32 => 4,
+        }
+    }
+
+    /// Bytes of one element of K or V.
+    pub const fn kv_bytes(self) -> usize {
+        if self.has_fp8_kv() { 1 } else { self.query_bytes() }
     }
 
     /// Its name as written in scenarios and reports.
@@ -43,6 +80,9 @@ impl Dtype {
             Dtype::F16 => "f16",
             Dtype::Bf16 => "bf16",
             Dtype::F32 => "f32",
+            Dtype::Fp8F16 => "fp8-f16",
+            Dtype::Fp8Bf16 => "fp8-bf16",
+            Dtype::Fp8F32 => "fp8-f32",
         }
     }
 }
@@ -59,7 +99,11 @@ pub struct UnknownDtype(String);
 
 impl fmt::Display for UnknownDtype {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "`{}` is not an element type; use f16, bf16 or f32", self.0)
+        write!(
+            f,
+            "`{}` is not an element type; use f16, bf16 or f32, or fp8-f16, fp8-bf16 or fp8-f32 for K and V in FP8",
+            self.0
+        )
     }
 }
 
@@ -84,7 +128,7 @@ pub struct Geometry {
     pub head_dim: u32,
     /// Tokens of one page.
     pub page_size: u32,
-    /// Element type of Q, K, V and the output.
+    /// Element types of Q, K, V and the output.
     pub dtype: Dtype,
 }
 
@@ -143,7 +187,7 @@ impl Geometry {
 
     /// Bytes of K and V of one token over all KV heads.
     pub const fn kv_bytes_per_token(&self) -> usize {
-        2 * self.kv_heads as usize * self.head_dim as usize * self.dtype.bytes()
+        2 * self.kv_heads as usize * self.head_dim as usize * self.dtype.kv_bytes()
     }
 }
 
@@ -167,7 +211,7 @@ whole_number_record! {
         head_dim,
         #[doc = "tokens of one page"]
         page_size,
-        #[doc = "element type: 0 f16, 1 bf16, 2 f32"]
+        #[doc = "element types: 0 f16, 1 bf16, 2 f32; with FP8 K and V: 3 f16, 4 bf16, 5 f32"]
         dtype,
     }
 }
@@ -212,7 +256,24 @@ mod tests {
             assert_eq!(Dtype::from_code(dtype.code()), Some(dtype));
             assert_eq!(dtype.name().parse(), Ok(dtype));
         }
-        assert_eq!(Dtype::from_code(3), None);
+        assert_eq!(Dtype::from_code(6), None);
+        // Measurements on disk have these.
+        assert_eq!([Dtype::F16, Dtype::Bf16, Dtype::F32].map(Dtype::code), [0, 1, 2]);
+    }
+
+    #[test]
+    fn fp8_halves_the_bytes_of_k_and_v_alone() {
+        for dtype in Dtype::ALL {
+            let fp8 = dtype.with_fp8_kv();
+            assert!(fp8.has_fp8_kv() && !dtype.query().has_fp8_kv());
+            assert_eq!(
+                (fp8.query(), fp8.query_bytes(), fp8.kv_bytes()),
+                (dtype.query(), dtype.query_bytes(), 1)
+            );
+            assert_eq!(dtype.query().kv_bytes(), dtype.query_bytes());
+        }
+        let fp8 = Geometry { dtype: Dtype::Fp8F16, ..LLAMA };
+        assert_eq!(2 * fp8.kv_bytes_per_token(), LLAMA.kv_bytes_per_token());
     }
 
     #[test]

@@ -49,11 +49,13 @@ static_assert(sizeof(MergeItem) == 16, "the host writes 16 bytes a merge item");
 // Distances are in elements, so that they reach beyond 2^31 of them. The elements of one head's vector are neighbours.
 struct Arguments {
   const u16 *query;   // [batch, q_heads, head_dim]
-  const u16 *keys;    // pages
-  const u16 *values;  // pages, laid out like keys
+  const void *keys;   // pages; elements of the query's type, or FP8
+  const void *values; // pages, laid out like keys
   u16 *output;        // [batch, q_heads, head_dim]
   float *lse;         // [batch, q_heads], natural logarithm; may be null
   const float *sinks; // [q_heads]: a logit that every row has beside its tokens; null without the option
+  const float *key_scales;   // what an element of K in FP8 is multiplied by; null for other elements
+  const float *value_scales; // the same of V
   float *partial_output;  // [partials, q_heads, head_dim], not normalised
   float *partial_softmax; // [partials, q_heads, 2]: maximum (base 2) and sum
   u32 *arrivals;          // [merges, kv_heads]: zero; null if partials are merged by a launch of their own
@@ -68,6 +70,7 @@ struct Arguments {
   i64 query_request, query_head;
   i64 output_request, output_head;
   i64 page, token, head;
+  i64 scale_head; // from KV head to KV head of the scales: 1, or 0 where all heads have the same
   u32 q_heads;
   u32 kv_heads;
   u32 gqa_ratio;
@@ -77,6 +80,6 @@ struct Arguments {
   float scale_log2; // factor of the logits x log2(e)
   float softcap;    // bound of the logits; read only with the option
 };
-static_assert(sizeof(Arguments) == 17 * 8 + 7 * 8 + 8 * 4, "the host lays out the same struct");
+static_assert(sizeof(Arguments) == 19 * 8 + 8 * 8 + 8 * 4, "the host lays out the same struct");
 
 } // namespace tilewright

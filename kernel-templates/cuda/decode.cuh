@@ -3,17 +3,24 @@
 // Rows are (request, query head) pairs of one KV head, padded to M. A run is read once for all rows; those that do not share it are masked.
 // Tokens of the walk come in steps of N, each gathered through the page ids into one of STAGES buffers while earlier ones are computed.
 // Each warp owns 16 rows and a share of the N tokens; warps that own the same rows are merged at the end by their maxima and sums.
+//
+// K and V in FP8 stay bytes up to the registers. Their scales cost nothing a token: K's is part of the factor of the logits, V's is
+// multiplied into the sums at the end. Bytes reach lanes four at a time, where the matrix unit wants pairs of 16 bits: a product does not
+// care in which order its elements are summed, so both of its sides take K's and Q's in another order; and of V a lane gets two
+// neighbouring elements of each token, so even and odd elements are products of their own.
 #pragma once
 #include "arguments.cuh"
+#include "fp8.cuh"
 #include "merge.cuh"
 #include "prelude.cuh"
 #include "softmax.cuh"
 
 namespace tilewright {
 
-template <u32 M, u32 N, u32 WARPS, u32 STAGES, u32 HEAD_DIM, class Element, bool WINDOW, bool SOFTCAP, bool SINKS> struct Decode {
+template <u32 M, u32 N, u32 WARPS, u32 STAGES, u32 HEAD_DIM, class Element, class KvElement, bool WINDOW, bool SOFTCAP, bool SINKS>
+struct Decode {
   static_assert(M % 16 == 0 && M > 0, "the matrix unit takes 16 rows at once");
-  static_assert(HEAD_DIM % 64 == 0 && HEAD_DIM <= 256, "rows of 8 chunks of 16 bytes, or a multiple, for the swizzle");
+  static_assert(HEAD_DIM % 64 == 0 && HEAD_DIM <= 256, "rows of 4 or 8 chunks of 16 bytes, or a multiple of 8, for the swizzle");
   static constexpr u32 THREADS = WARPS * 32;
   static constexpr u32 ROW_WARPS = M / 16;           // warps side by side along the rows
   static constexpr u32 KV_WARPS = WARPS / ROW_WARPS; // warps that share their rows, each with its tokens
@@ -22,8 +29,13 @@ template <u32 M, u32 N, u32 WARPS, u32 STAGES, u32 HEAD_DIM, class Element, bool
   static_assert(N % KV_WARPS == 0 && WARP_N % 16 == 0, "the matrix unit takes 16 tokens of a warp at once");
   static_assert(STAGES > 0, "at least one buffer");
 
-  static constexpr u32 CHUNKS = HEAD_DIM / 8; // 16 bytes each
-  static constexpr u32 ROW_BYTES = HEAD_DIM * 2;
+  using KvBits = typename Bits<KvElement>::Type;
+  static constexpr bool FP8 = sizeof(KvBits) == 1;
+  static constexpr u32 QUERY_ROW_BYTES = HEAD_DIM * 2;
+  static constexpr u32 QUERY_CHUNKS = QUERY_ROW_BYTES / 16; // 16 bytes each
+  static constexpr u32 ROW_BYTES = HEAD_DIM * sizeof(KvBits); // of K or V
+  static constexpr u32 CHUNKS = ROW_BYTES / 16;
+  static constexpr u32 CHUNK_ELEMENTS = 16 / sizeof(KvBits);
   static constexpr u32 STAGE_BYTES = N * ROW_BYTES; // of K or of V
   // Beyond 128 elements the fragments of Q do not fit the registers beside the accumulators: they are loaded when needed.
   static constexpr bool QUERY_IN_REGISTERS = HEAD_DIM <= 128;
@@ -39,8 +51,8 @@ template <u32 M, u32 N, u32 WARPS, u32 STAGES, u32 HEAD_DIM, class Element, bool
   // Shared memory, in this order. At the end the buffers are used again for the warps' outputs.
   static constexpr u32 BUFFER_BYTES = larger(STAGES * 2 * STAGE_BYTES, WARPS * 16 * OUTPUT_STRIDE * 4);
   // The query is copied to its registers through the buffer that is filled last, where it fits there.
-  static constexpr bool QUERY_IN_BUFFER = QUERY_IN_REGISTERS && M * ROW_BYTES <= 2 * STAGE_BYTES;
-  static constexpr u32 OFFSETS_AT = BUFFER_BYTES + (QUERY_IN_BUFFER ? 0 : M * ROW_BYTES);
+  static constexpr bool QUERY_IN_BUFFER = QUERY_IN_REGISTERS && M * QUERY_ROW_BYTES <= 2 * STAGE_BYTES;
+  static constexpr u32 OFFSETS_AT = BUFFER_BYTES + (QUERY_IN_BUFFER ? 0 : M * QUERY_ROW_BYTES);
   static constexpr u32 GRANULES_AT = OFFSETS_AT + OFFSET_SETS * N * 8;
   static constexpr u32 SOFTMAX_AT = GRANULES_AT + GRANULE_SETS * GRANULES * 8;
   static constexpr u32 ROWS_AT = SOFTMAX_AT + WARPS * 16 * 8;
@@ -93,9 +105,11 @@ template <u32 M, u32 N, u32 WARPS, u32 STAGES, u32 HEAD_DIM, class Element, bool
   const u32 fragment_row = lane / 4;        // rows of the accumulators that a lane holds: this one and 8 below
   const u32 fragment_column = lane % 4 * 2; // and this column and the next, of every 8
   u8 *const shared = shared_memory();
+  const float scaled_keys; // the factor of logits with K in FP8
 
   TILEWRIGHT_DEVICE Decode(const Arguments &arguments, const WorkItem &work_item, u32 head)
-      : args(arguments), item(work_item), kv_head(head) {}
+      : args(arguments), item(work_item), kv_head(head),
+        scaled_keys(FP8 ? arguments.scale_log2 * arguments.key_scales[head * arguments.scale_head] : 0.f) {}
 
   // As a kernel of its own: one CTA an item and KV head, those of an item side by side. More CTAs than the plan has items do nothing.
   TILEWRIGHT_DEVICE static void run(const Arguments &arguments) {
@@ -116,14 +130,17 @@ template <u32 M, u32 N, u32 WARPS, u32 STAGES, u32 HEAD_DIM, class Element, bool
   }
   TILEWRIGHT_DEVICE u32 query_head(u32 row) const { return kv_head * args.gqa_ratio + (item.row_begin + row) % args.gqa_ratio; }
 
-  // Chunks of a row are exchanged by its number: eight rows of the same column then lie in different banks.
+  // Chunks of a row are exchanged by its number: eight rows of the same column then lie in different banks. Where a row has but half of
+  // them, so do four pairs of rows.
   TILEWRIGHT_DEVICE static u32 chunk_address(u32 base, u32 row, u32 chunk) {
-    return base + row * ROW_BYTES + (chunk ^ row % 8) * 16;
+    return base + row * ROW_BYTES + (chunk ^ (CHUNKS < 8 ? row / 2 % 4 : row % 8)) * 16;
   }
   TILEWRIGHT_DEVICE u32 keys_at(u32 step) const { return shared_address(shared) + step % STAGES * 2 * STAGE_BYTES; }
   TILEWRIGHT_DEVICE u32 values_at(u32 step) const { return keys_at(step) + STAGE_BYTES; }
-  TILEWRIGHT_DEVICE u32 query_at(u32 first) const {
-    return QUERY_IN_BUFFER ? keys_at(first + STAGES - 1) : shared_address(shared + BUFFER_BYTES);
+  // The same of the query, for a walk that begins with step `first`. For FP8 four rows of the same two chunks are what is read at once.
+  TILEWRIGHT_DEVICE u32 query_address(u32 first, u32 row, u32 chunk) const {
+    const u32 base = QUERY_IN_BUFFER ? keys_at(first + STAGES - 1) : shared_address(shared + BUFFER_BYTES);
+    return base + row * QUERY_ROW_BYTES + (chunk ^ (FP8 ? row % 4 * 2 : row % 8)) * 16;
   }
 
   // Finds what each row sees. Lengths are read here, so a plan holds while requests grow inside their pages.
@@ -206,13 +223,13 @@ template <u32 M, u32 N, u32 WARPS, u32 STAGES, u32 HEAD_DIM, class Element, bool
   }
 
   TILEWRIGHT_DEVICE void load_query(u32 first) const {
-    for (u32 index = thread; index < M * CHUNKS; index += THREADS) {
-      const u32 row = index / CHUNKS, chunk = index % CHUNKS;
+    for (u32 index = thread; index < M * QUERY_CHUNKS; index += THREADS) {
+      const u32 row = index / QUERY_CHUNKS, chunk = index % QUERY_CHUNKS;
       const bool valid = row < row_count();
       const u32 request = valid ? rows()[row].request : 0;
       const u32 head = valid ? query_head(row) : 0;
       const u16 *source = args.query + request * args.query_request + head * args.query_head + chunk * 8;
-      copy_async_16(chunk_address(query_at(first), row, chunk), source, valid);
+      copy_async_16(query_address(first, row, chunk), source, valid);
     }
   }
 
@@ -268,22 +285,28 @@ template <u32 M, u32 N, u32 WARPS, u32 STAGES, u32 HEAD_DIM, class Element, bool
 
   // Starts the copies of one step. Tokens that no row sees become zeros.
   TILEWRIGHT_DEVICE void load_step(u32 step) const {
-    const u16 *const keys = args.keys + kv_head * args.head;
-    const u16 *const values = args.values + kv_head * args.head;
+    const KvBits *const keys = static_cast<const KvBits *>(args.keys) + kv_head * args.head;
+    const KvBits *const values = static_cast<const KvBits *>(args.values) + kv_head * args.head;
 #pragma unroll
     for (u32 index = thread; index < N * CHUNKS; index += THREADS) {
       const u32 row = index / CHUNKS, chunk = index % CHUNKS;
       const i64 offset = offsets(step)[row];
       const bool valid = offset >= 0;
-      const i64 at = (valid ? offset : 0) + chunk * 8;
+      const i64 at = (valid ? offset : 0) + chunk * CHUNK_ELEMENTS;
       copy_async_16(chunk_address(keys_at(step), row, chunk), keys + at, valid);
       copy_async_16(chunk_address(values_at(step), row, chunk), values + at, valid);
     }
   }
 
+  // Sixteen elements of the warp's rows. Beside K in FP8 a lane takes four neighbours, as it does there.
   TILEWRIGHT_DEVICE void query_fragment(u32 (&fragment)[4], u32 k, u32 first) const {
-    const u32 row = row_warp * 16 + lane % 16;
-    load_matrices(fragment, chunk_address(query_at(first), row, k * 2 + lane / 16));
+    if constexpr (FP8) {
+      const u32 row = row_warp * 16 + fragment_row, chunk = k * 2 + lane % 4 / 2, within = lane % 2 * 8;
+      load_words(fragment[0], fragment[2], query_address(first, row, chunk) + within);
+      load_words(fragment[1], fragment[3], query_address(first, row + 8, chunk) + within);
+    } else {
+      load_matrices(fragment, query_address(first, row_warp * 16 + lane % 16, k * 2 + lane / 16));
+    }
   }
 
   // What a warp accumulates.
@@ -328,12 +351,13 @@ template <u32 M, u32 N, u32 WARPS, u32 STAGES, u32 HEAD_DIM, class Element, bool
   }
 
   TILEWRIGHT_DEVICE float logit(float product) const {
+    const float scale_log2 = FP8 ? scaled_keys : args.scale_log2;
     if constexpr (SOFTCAP) {
       // tanh(x) = 1 - 2 / (exp(2 x) + 1), exact at both ends.
-      const float x = product * args.scale_log2 / args.softcap;
+      const float x = product * scale_log2 / args.softcap;
       return args.softcap * LOG2_E * (1.f - 2.f / (exp2_fast(2.f * x) + 1.f));
     } else {
-      return product * args.scale_log2;
+      return product * scale_log2;
     }
   }
 
@@ -343,14 +367,18 @@ template <u32 M, u32 N, u32 WARPS, u32 STAGES, u32 HEAD_DIM, class Element, bool
   // Logits of the warp's rows with its tokens; those of granules outside of `active` stay zero.
   template <bool ALL>
   TILEWRIGHT_DEVICE void multiply_keys(float (&scores)[WARP_N / 8][4], const u32 (&query)[QUERY_FRAGMENTS][4], u32 step, u32 active) const {
+    constexpr u32 PRODUCTS = CHUNK_ELEMENTS / 8; // that two chunks are enough for
 #pragma unroll
-    for (u32 k = 0; k < HEAD_DIM / 16; k++) {
-      u32 a[4];
-      if constexpr (QUERY_IN_REGISTERS) {
+    for (u32 k = 0; k < CHUNKS / 2; k++) {
+      u32 a[PRODUCTS][4];
 #pragma unroll
-        for (u32 i = 0; i < 4; i++) a[i] = query[k][i];
-      } else {
-        query_fragment(a, k, 0); // in a place of its own
+      for (u32 p = 0; p < PRODUCTS; p++) {
+        if constexpr (QUERY_IN_REGISTERS) {
+#pragma unroll
+          for (u32 i = 0; i < 4; i++) a[p][i] = query[k * PRODUCTS + p][i];
+        } else {
+          query_fragment(a[p], k * PRODUCTS + p, 0); // in a place of its own
+        }
       }
 #pragma unroll
       for (u32 n = 0; n < WARP_GRANULES; n++) {
@@ -358,8 +386,17 @@ template <u32 M, u32 N, u32 WARPS, u32 STAGES, u32 HEAD_DIM, class Element, bool
         const u32 row = kv_warp * WARP_N + n * 16 + lane % 8 + lane / 16 * 8;
         u32 b[4];
         load_matrices(b, chunk_address(keys_at(step), row, k * 2 + lane / 8 % 2));
-        multiply_add(Element{}, scores[2 * n], a, b[0], b[1]);
-        multiply_add(Element{}, scores[2 * n + 1], a, b[2], b[3]);
+        if constexpr (FP8) {
+#pragma unroll
+          for (u32 i = 0; i < 4; i++) { // tokens 0 to 7 with both chunks, then 8 to 15
+            u32 low, high;
+            widen_neighbours(Element{}, b[i], low, high);
+            multiply_add(Element{}, scores[2 * n + i / 2], a[i % 2], low, high);
+          }
+        } else {
+          multiply_add(Element{}, scores[2 * n], a[0], b[0], b[1]);
+          multiply_add(Element{}, scores[2 * n + 1], a[0], b[2], b[3]);
+        }
       }
     }
   }
@@ -375,11 +412,22 @@ template <u32 M, u32 N, u32 WARPS, u32 STAGES, u32 HEAD_DIM, class Element, bool
                         narrow(Element{}, scores[2 * n + 1][2], scores[2 * n + 1][3])};
       const u32 row = kv_warp * WARP_N + n * 16 + lane % 16;
 #pragma unroll
-      for (u32 d = 0; d < HEAD_DIM / 16; d++) {
+      for (u32 d = 0; d < CHUNKS / 2; d++) {
         u32 b[4];
         load_matrices_transposed(b, chunk_address(values_at(step), row, d * 2 + lane / 16));
-        multiply_add(Element{}, acc.output[2 * d], a, b[0], b[1]);
-        multiply_add(Element{}, acc.output[2 * d + 1], a, b[2], b[3]);
+        if constexpr (FP8) {
+#pragma unroll
+          for (u32 i = 0; i < 2; i++) { // a chunk: its even elements, and its odd ones
+            u32 even[2], odd[2];
+            widen_alternate(Element{}, b[2 * i], even[0], odd[0]);
+            widen_alternate(Element{}, b[2 * i + 1], even[1], odd[1]);
+            multiply_add(Element{}, acc.output[4 * d + 2 * i], a, even[0], even[1]);
+            multiply_add(Element{}, acc.output[4 * d + 2 * i + 1], a, odd[0], odd[1]);
+          }
+        } else {
+          multiply_add(Element{}, acc.output[2 * d], a, b[0], b[1]);
+          multiply_add(Element{}, acc.output[2 * d + 1], a, b[2], b[3]);
+        }
       }
     }
   }
@@ -487,6 +535,8 @@ template <u32 M, u32 N, u32 WARPS, u32 STAGES, u32 HEAD_DIM, class Element, bool
 
   // Leaves each warp's rows in shared memory, all warps that share rows under one maximum.
   TILEWRIGHT_DEVICE void gather_warps(Accumulators &acc) const {
+    float value_scale = 1.f;
+    if constexpr (FP8) value_scale = args.value_scales[kv_head * args.scale_head];
 #pragma unroll
     for (u32 half = 0; half < 2; half++) {
       Softmax &softmax = acc.softmax[half];
@@ -498,12 +548,21 @@ template <u32 M, u32 N, u32 WARPS, u32 STAGES, u32 HEAD_DIM, class Element, bool
 #pragma unroll
     for (u32 half = 0; half < 2; half++) {
       const u32 row = fragment_row + half * 8;
-      const float factor = exp2_fast(acc.softmax[half].max - finite_or_zero(common_softmax(row_warp, row).max));
+      const float factor = exp2_fast(acc.softmax[half].max - finite_or_zero(common_softmax(row_warp, row).max)) * value_scale;
+      if constexpr (FP8) {
 #pragma unroll
-      for (u32 d = 0; d < HEAD_DIM / 8; d++) {
-        float *target = warp_output(warp, row) + d * 8 + fragment_column;
-        target[0] = acc.output[d][2 * half] * factor;
-        target[1] = acc.output[d][2 * half + 1] * factor;
+        for (u32 d = 0; d < HEAD_DIM / 16; d++) {
+          float *target = warp_output(warp, row) + d * 16 + 2 * fragment_column;
+#pragma unroll
+          for (u32 e = 0; e < 4; e++) target[e] = acc.output[2 * d + e % 2][2 * half + e / 2] * factor;
+        }
+      } else {
+#pragma unroll
+        for (u32 d = 0; d < HEAD_DIM / 8; d++) {
+          float *target = warp_output(warp, row) + d * 8 + fragment_column;
+          target[0] = acc.output[d][2 * half] * factor;
+          target[1] = acc.output[d][2 * half + 1] * factor;
+        }
       }
     }
     barrier();

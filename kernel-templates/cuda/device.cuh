@@ -47,6 +47,11 @@ TILEWRIGHT_DEVICE void load_matrices_transposed(u32 (&to)[4], u32 row_address) {
                : "memory");
 }
 
+// Eight bytes of shared memory.
+TILEWRIGHT_DEVICE void load_words(u32 &first, u32 &second, u32 address) {
+  asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];" : "=r"(first), "=r"(second) : "r"(address) : "memory");
+}
+
 // sum[16, 8] += a[16, 16] * b[16, 8], spread over the warp.
 TILEWRIGHT_DEVICE void multiply_add(F16, float (&sum)[4], const u32 (&a)[4], u32 b0, u32 b1) {
   asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
@@ -70,6 +75,33 @@ TILEWRIGHT_DEVICE u32 narrow(Bf16, float low, float high) {
   asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
   return pair;
 }
+
+// Bytes 0 to 3 of a result, each chosen by four bits of `selector`: 0 to 3 are those of `bytes`, 4 is zero.
+TILEWRIGHT_DEVICE u32 permute_bytes(u32 bytes, u32 selector) { return __byte_perm(bytes, 0, selector); }
+
+// Products of two pairs, rounded.
+TILEWRIGHT_DEVICE u32 multiply_pairs(F16, u32 a, u32 b) {
+  u32 product;
+  asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(product) : "r"(a), "r"(b));
+  return product;
+}
+TILEWRIGHT_DEVICE u32 multiply_pairs(Bf16, u32 a, u32 b) {
+  u32 product; // adding -0 changes no product; a bare one needs compute capability 9.0
+  asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(product) : "r"(a), "r"(b), "r"(0x80008000u));
+  return product;
+}
+
+// Whether there is an instruction that makes a pair of these of two FP8 numbers.
+TILEWRIGHT_DEVICE constexpr bool has_fp8_conversion(F16) { return __CUDA_ARCH__ >= 890; }
+TILEWRIGHT_DEVICE constexpr bool has_fp8_conversion(Bf16) { return false; }
+TILEWRIGHT_DEVICE u32 convert_fp8(F16, u32 low_bytes) {
+  u32 pair = 0;
+#if __CUDA_ARCH__ >= 890
+  asm("{\n\t.reg .b16 bytes, other;\n\tmov.b32 {bytes, other}, %1;\n\tcvt.rn.f16x2.e4m3x2 %0, bytes;\n\t}" : "=r"(pair) : "r"(low_bytes));
+#endif
+  return pair;
+}
+TILEWRIGHT_DEVICE u32 convert_fp8(Bf16, u32) { return 0; }
 
 // What other CTAs of the same launch may have written: past the first-level cache, which knows nothing of it.
 TILEWRIGHT_DEVICE float load_coherent(const float *source) { return __ldcg(source); }

@@ -309,6 +309,17 @@ struct Machine {
     }
   }
 
+  // By one lane, which meets nobody.
+  void load_words(u32 &first, u32 &second, u32 address) {
+    const u8 *const bytes = at(address / 16 * 16, "load_words") + address % 16;
+    if (address % 8) fail("load_words reads address %u, which is no multiple of 8", address);
+    if (delivered[address / 16] == epoch) fail("load_words reads address %u, which a copy filled since the last barrier", address);
+    read[address / 16] = epoch;
+    memcpy(&first, bytes, 4);
+    memcpy(&second, bytes + 4, 4);
+    poison_reads += first == 0xffffffffu && second == 0xffffffffu;
+  }
+
   template <class Element> static void multiply_add(const Warp &warp) {
     float a[16][16];
     alignas(16) float b[16][8], sum[16][8];
@@ -521,6 +532,10 @@ template <int PENDING> TILEWRIGHT_DEVICE void copy_async_wait() {
 TILEWRIGHT_DEVICE void load_matrices(u32 (&to)[4], u32 row_address) { emulation::load_matrices(to, row_address, false); }
 TILEWRIGHT_DEVICE void load_matrices_transposed(u32 (&to)[4], u32 row_address) { emulation::load_matrices(to, row_address, true); }
 
+TILEWRIGHT_DEVICE void load_words(u32 &first, u32 &second, u32 address) {
+  emulation::machine->load_words(first, second, address);
+}
+
 TILEWRIGHT_DEVICE void multiply_add(F16, float (&sum)[4], const u32 (&a)[4], u32 b0, u32 b1) {
   emulation::multiply_add<F16>(sum, a, b0, b1);
 }
@@ -549,6 +564,41 @@ TILEWRIGHT_DEVICE void widen(Bf16, u32 pair, float &low, float &high) {
   const emulation::f32x4 wide = emulation::widen(Bf16{}, emulation::u32x4{pair & 0xffffu, pair >> 16, 0, 0});
   low = wide[0];
   high = wide[1];
+}
+
+TILEWRIGHT_DEVICE u32 permute_bytes(u32 bytes, u32 selector) {
+  u32 result = 0;
+  for (u32 i = 0; i < 4; i++) {
+    const u32 from = selector >> 4 * i & 7;
+    result |= (from < 4 ? bytes >> 8 * from & 0xff : 0) << 8 * i;
+  }
+  return result;
+}
+
+template <class Element> inline u32 multiply_pairs(Element type, u32 a, u32 b) {
+  float left[2], right[2];
+  widen(type, a, left[0], left[1]);
+  widen(type, b, right[0], right[1]);
+  return narrow(type, left[0] * right[0], left[1] * right[1]);
+}
+
+// Without TILEWRIGHT_EMULATE_FP8_CONVERSION an older device is emulated, which has none.
+constexpr bool has_fp8_conversion(F16) {
+#ifdef TILEWRIGHT_EMULATE_FP8_CONVERSION
+  return true;
+#else
+  return false;
+#endif
+}
+constexpr bool has_fp8_conversion(Bf16) { return false; }
+template <class Element> inline u32 convert_fp8(Element type, u32 bytes) {
+  float wide[2];
+  for (u32 i = 0; i < 2; i++) {
+    const u32 byte = bytes >> 8 * i & 0xff, exponent = byte >> 3 & 15, mantissa = byte & 7;
+    const float magnitude = exponent ? __builtin_ldexpf(8 + mantissa, i32(exponent) - 10) : __builtin_ldexpf(mantissa, -9);
+    wide[i] = (byte & 0x7f) == 0x7f ? __builtin_nanf("") : byte & 0x80 ? -magnitude : magnitude;
+  }
+  return narrow(type, wide[0], wide[1]);
 }
 
 TILEWRIGHT_DEVICE float larger(float a, float b) { return __builtin_fmaxf(a, b); }

@@ -13,6 +13,16 @@ using i64 = long long;
 // Element types of Q, K, V and the output. Accumulation is always f32.
 struct F16 {};
 struct Bf16 {};
+// FP8 with four bits of exponent and three of mantissa, no infinities (e4m3fn): of K and V alone.
+struct E4m3 {};
+
+// The bits of an element in memory.
+template <class Element> struct Bits {
+  using Type = u16;
+};
+template <> struct Bits<E4m3> {
+  using Type = u8;
+};
 
 constexpr float LOG2_E = 1.4426950408889634f;
 constexpr float LN_2 = 0.6931471805599453f;

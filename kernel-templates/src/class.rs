@@ -8,7 +8,7 @@ use tilewright_heuristics::{Backend, Dtype, Geometry};
 pub struct Class {
     /// Elements of one head's vector.
     pub head_dim: u32,
-    /// Element type of Q, K, V and the output.
+    /// Element types of Q, K, V and the output.
     pub dtype: Dtype,
 }
 
@@ -21,11 +21,18 @@ impl Class {
         Self { head_dim: geometry.head_dim, dtype: geometry.dtype }
     }
 
-    /// Every class that a backend has to serve. Tensor cores have no full-precision product, so the GPU's kernels are of 16 bits.
+    /// The class of the outputs alone, which is all that merges know of.
+    #[must_use]
+    pub const fn outputs(&self) -> Self {
+        Self { head_dim: self.head_dim, dtype: self.dtype.query() }
+    }
+
+    /// Every class that a backend has to serve. Tensor cores have no full-precision product, so the GPU's kernels compute in
+    /// 16 bits.
     pub fn all(backend: Backend) -> impl Iterator<Item = Self> {
         let dtypes: &'static [Dtype] = match backend {
             Backend::Cpu => &Dtype::ALL,
-            Backend::Cuda => &[Dtype::F16, Dtype::Bf16],
+            Backend::Cuda => &[Dtype::F16, Dtype::Bf16, Dtype::Fp8F16, Dtype::Fp8Bf16],
         };
         Self::HEAD_DIMS
             .into_iter()

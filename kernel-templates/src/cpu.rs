@@ -42,5 +42,5 @@ pub const fn kv_elements(class: &Class) -> usize {
 
 /// Bytes of K and V that are on their way from memory while one tile is computed.
 pub const fn prefetched_bytes(tile: &Tile, class: &Class) -> usize {
-    2 * (tile.stages as usize - 1) * tile.n as usize * class.head_dim as usize * class.dtype.bytes()
+    2 * (tile.stages as usize - 1) * tile.n as usize * class.head_dim as usize * class.dtype.kv_bytes()
 }

@@ -49,7 +49,7 @@ pub fn check_compiled(
         u32::from(tile.stages),
         u32::from(tile.n),
         class.head_dim,
-        class.dtype.bytes() as u32,
+        class.dtype.kv_bytes() as u32,
         ctas_per_sm,
     );
     let needed = cuda::bytes_in_flight_needed(limits);
@@ -126,7 +126,7 @@ const CUDA_RULES: &[Rule<CudaLimits>] = &[
     Rule {
         name: "element type",
         violated: |_, class, _| {
-            (class.dtype == Dtype::F32)
+            (class.dtype.query() == Dtype::F32)
                 .then(|| "tensor cores have no f32 product; use f16 or bf16".to_owned())
         },
     },
@@ -260,11 +260,13 @@ mod tests {
             |tile: Tile, class: &Class| check(&tile, class, &limits).err().map(|infeasible| infeasible.rule);
         assert_eq!(rejected_by(good, &CLASS), None);
         assert_eq!(rejected_by(good, &Class { dtype: Dtype::F32, ..CLASS }), Some("element type"));
+        assert_eq!(rejected_by(good, &Class { dtype: Dtype::Fp8F32, ..CLASS }), Some("element type"));
         assert_eq!(rejected_by(Tile { m: 24, ..good }, &CLASS), Some("rows a warp"));
         assert_eq!(rejected_by(Tile { warps: 1, ..good }, &CLASS), Some("rows a warp"));
         assert_eq!(rejected_by(Tile { n: 16, ..good }, &CLASS), Some("tokens a warp"));
         assert_eq!(rejected_by(Tile { warps: 64, n: 1024, ..good }, &CLASS), Some("threads"));
         assert_eq!(rejected_by(Tile { stages: 6, ..good }, &CLASS), Some("shared memory"));
+        assert_eq!(rejected_by(Tile { stages: 6, ..good }, &Class { dtype: Dtype::Fp8F16, ..CLASS }), None);
     }
 
     #[test]

@@ -74,6 +74,31 @@ fn the_whole_space_compiles_for_sm_100a() {
     assert!(compile_space("b200") >= 120);
 }
 
+#[test]
+fn fp8_stays_in_registers_and_is_converted_by_an_instruction_where_there_is_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let tiles = [(16, 32, 2, 3), (64, 64, 4, 2)];
+    for device in DEVICES {
+        let limits = limits(device);
+        let compiler = compiler(&limits.arch);
+        for dtype in [Dtype::Fp8F16, Dtype::Fp8Bf16] {
+            for (m, n, warps, stages) in tiles {
+                let (tile, class) = (Tile { m, n, warps, stages }, Class { dtype, ..USUAL });
+                let cubin =
+                    compiler.compile(&Kernel::decode(&tile, &class, AttentionOptions::default())).unwrap();
+                let what = format!("{device} {class} {tile}: {:?}", cubin.usage);
+                assert_eq!((cubin.usage.local_bytes, cubin.report.spill_store_bytes), (0, 0), "{what}");
+                let path = folder.path().join("kernel.cubin");
+                std::fs::write(&path, &cubin.code).unwrap();
+                let code = run(&tools().nvdisasm, &["-c".as_ref(), path.as_os_str()]);
+                // Devices from 8.9 on make f16 of it; for bf16 its bits are moved, and multiplied.
+                let converts = dtype == Dtype::Fp8F16 && limits.arch != "sm_80";
+                assert_eq!(code.contains("F2FP.F16.E4M3.UNPACK_B"), converts, "{what}");
+            }
+        }
+    }
+}
+
 /// Kernels of the other classes, of all options, and the merges.
 fn sample(limits: &CudaLimits) -> Vec<(Class, Option<Tile>, Kernel)> {
     let mut kernels = Vec::new();

@@ -52,7 +52,7 @@ fn bench<E: Element>(backend: &mut CpuBackend, q_heads: u32, kv_heads: u32, band
         PageTable::new(&entries, (TOKENS / geometry.page_size) as usize, &seq_lens, geometry.page_size)
             .expect("the batch is well formed");
     let cache = KvCache { keys: &keys, values: &values, strides: KvStrides::nhd(&geometry) };
-    let bytes = 2 * elements * E::DTYPE.bytes();
+    let bytes = 2 * elements * E::DTYPE.kv_bytes();
     for tile in [
         Tile { m: 4, n: 32, warps: 1, stages: 1 },
         Tile { m: 4, n: 32, warps: 1, stages: 2 },

@@ -386,6 +386,7 @@ impl OnDevice {
             window: None,
             softcap: None,
             sinks: None,
+            scales: None,
         }
     }
 

@@ -1,6 +1,6 @@
 //! What an engine calls at every step: plan with the device's selector, forward, merge.
 
-use crate::cpu::{CpuBackend, DecodeArgs, Element, HostDevice};
+use crate::cpu::{CpuBackend, DecodeArgs, Element, HostDevice, KvPages};
 use crate::{ExecError, PageTable, Plan, PlanError, PlanOptions};
 use tilewright_heuristics::{Device, Geometry, Match, Selection, lookup};
 use tilewright_kernel_templates::{Limits, Space};
@@ -62,7 +62,11 @@ impl Decoder {
     ///
     /// # Errors
     /// Arguments that do not fit the plan.
-    pub fn execute<E: Element>(&mut self, plan: &Plan, args: DecodeArgs<'_, E>) -> Result<(), ExecError> {
+    pub fn execute<E: Element, C: KvPages<E>>(
+        &mut self,
+        plan: &Plan,
+        args: DecodeArgs<'_, E, C>,
+    ) -> Result<(), ExecError> {
         self.backend.decode(plan, args)
     }
 
@@ -70,11 +74,11 @@ impl Decoder {
     ///
     /// # Errors
     /// A page table or layout that makes no sense, or arguments that do not fit.
-    pub fn decode<E: Element>(
+    pub fn decode<E: Element, C: KvPages<E>>(
         &mut self,
         geometry: &Geometry,
         table: &PageTable<'_>,
-        args: DecodeArgs<'_, E>,
+        args: DecodeArgs<'_, E, C>,
     ) -> Result<(), DecodeError> {
         let plan = self.plan(geometry, table)?;
         Ok(self.execute(&plan, args)?)

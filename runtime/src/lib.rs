@@ -30,6 +30,7 @@ pub mod awkward;
 pub mod cpu;
 pub mod cuda;
 mod decoder;
+mod e4m3;
 mod error;
 mod forest;
 mod kv_strides;
@@ -42,6 +43,7 @@ pub mod reference;
 mod tree;
 
 pub use decoder::{DecodeError, Decoder};
+pub use e4m3::{E4m3, KvScales, Scale};
 pub use error::{ExecError, ForestError, PlanError, StatesError};
 pub use forest::{Forest, LiveForest, Node, Touched};
 pub use kv_strides::KvStrides;

@@ -1,7 +1,7 @@
 //! Attention in f64, straight from the page table: what every variant is compared with. No forest, no plan, no tiles.
 
 use crate::PageTable;
-use crate::cpu::{Element, KvCache};
+use crate::cpu::{Element, KvCache, KvPages, Number};
 use rayon::prelude::*;
 use tilewright_heuristics::Geometry;
 
@@ -34,13 +34,14 @@ impl Attention<'_> {
 ///
 /// # Panics
 /// If a slice is shorter than the geometry and the page table say: this is a tool for tests and verification.
-pub fn decode<E: Element>(
+pub fn decode<E: Element, C: KvPages<E>>(
     geometry: &Geometry,
     table: &PageTable<'_>,
     query: &[E],
-    cache: &KvCache<'_, E>,
+    cache: &C,
     attention: &Attention<'_>,
 ) -> (Vec<f64>, Vec<f64>) {
+    let (scales, cache) = (cache.scales(), &cache.stored());
     let head_dim = geometry.head_dim as usize;
     let q_heads = geometry.q_heads as usize;
     let row = q_heads * head_dim;
@@ -61,6 +62,8 @@ pub fn decode<E: Element>(
                 sinks: attention.sinks.map(|sinks| &sinks[heads.clone()]),
                 softcap: attention.softcap.map(f64::from),
                 head_dim,
+                key_scale: scales.map_or(1.0, |scales| f64::from(scales.keys.of_head(kv_head))),
+                value_scale: scales.map_or(1.0, |scales| f64::from(scales.values.of_head(kv_head))),
             };
             group.decode(&tokens, cache, scratch, &mut output[elements], &mut lse[heads]);
         }
@@ -94,6 +97,9 @@ struct Group<'a> {
     sinks: Option<&'a [f32]>,
     softcap: Option<f64>,
     head_dim: usize,
+    /// What stored numbers are multiplied by.
+    key_scale: f64,
+    value_scale: f64,
 }
 
 #[derive(Default)]
@@ -106,10 +112,10 @@ struct Scratch {
 }
 
 impl Group<'_> {
-    fn decode<E: Element>(
+    fn decode<K: Number>(
         &self,
         tokens: &[usize],
-        cache: &KvCache<'_, E>,
+        cache: &KvCache<'_, K>,
         scratch: &mut Scratch,
         output: &mut [f64],
         lse: &mut [f64],
@@ -119,7 +125,7 @@ impl Group<'_> {
         scores.clear();
         scores.resize(lse.len() * tokens.len(), 0.0);
         for (block, tokens_of_block) in tokens.chunks(BLOCK).enumerate() {
-            self.convert(cache.keys, tokens_of_block, narrow, wide);
+            self.convert(cache.keys, self.key_scale, tokens_of_block, narrow, wide);
             for (head, q) in self.query.chunks(head_dim).enumerate() {
                 let scores = &mut scores[head * tokens.len() + block * BLOCK..];
                 for (score, k) in scores.iter_mut().zip(wide.chunks(head_dim)) {
@@ -133,7 +139,7 @@ impl Group<'_> {
             *lse = softmax(&mut scores[head * tokens.len()..][..tokens.len()], sink);
         }
         for (block, tokens_of_block) in tokens.chunks(BLOCK).enumerate() {
-            self.convert(cache.values, tokens_of_block, narrow, wide);
+            self.convert(cache.values, self.value_scale, tokens_of_block, narrow, wide);
             for (head, output) in output.chunks_mut(head_dim).enumerate() {
                 let weights = &scores[head * tokens.len() + block * BLOCK..];
                 for (weight, v) in weights.iter().zip(wide.chunks(head_dim)) {
@@ -144,9 +150,10 @@ impl Group<'_> {
     }
 
     /// The vectors of these tokens, once for all heads of the group.
-    fn convert<E: Element>(
+    fn convert<K: Number>(
         &self,
-        elements: &[E],
+        elements: &[K],
+        scale: f64,
         tokens: &[usize],
         narrow: &mut Vec<f32>,
         wide: &mut Vec<f64>,
@@ -154,8 +161,8 @@ impl Group<'_> {
         narrow.resize(self.head_dim, 0.0);
         wide.clear();
         for &token in tokens {
-            E::widen(&elements[token + self.offset..][..self.head_dim], narrow);
-            wide.extend(narrow.iter().copied().map(f64::from));
+            K::widen(&elements[token + self.offset..][..self.head_dim], narrow);
+            wide.extend(narrow.iter().map(|&x| f64::from(x) * scale));
         }
     }
 }

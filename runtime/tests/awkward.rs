@@ -15,7 +15,11 @@ const TILES: [Tile; 4] = [
 
 /// Every plain case of a class under every tile; all that is wrong.
 fn failures<E: Element>(head_dim: u32, seed: u64) -> Vec<String> {
-    let class = Class { head_dim, dtype: E::DTYPE };
+    failures_of::<E>(&Class { head_dim, dtype: E::DTYPE }, seed)
+}
+
+/// The same of a class that is `E` or has it as the type of its queries.
+fn failures_of<E: Element>(class: &Class, seed: u64) -> Vec<String> {
     let mut backend = CpuBackend::new(2);
     let mut failures = Vec::new();
     let mut run = |case: AwkwardCase, tiles: &[Tile]| {
@@ -27,11 +31,11 @@ fn failures<E: Element>(head_dim: u32, seed: u64) -> Vec<String> {
             }
         }
     };
-    for case in awkward::cases(&class, seed).into_iter().filter(AwkwardCase::is_plain) {
+    for case in awkward::cases(class, seed).into_iter().filter(AwkwardCase::is_plain) {
         run(case, &TILES);
     }
     for tile in TILES {
-        for case in awkward::tile_cases(&class, &tile, seed).into_iter().filter(AwkwardCase::is_plain) {
+        for case in awkward::tile_cases(class, &tile, seed).into_iter().filter(AwkwardCase::is_plain) {
             run(case, &[tile]);
         }
     }
@@ -56,6 +60,16 @@ fn f16_of_128_passes_every_plain_case() {
 #[test]
 fn bf16_of_256_passes_every_plain_case() {
     assert_eq!(failures::<bf16>(256, 4), [""; 0]);
+}
+
+#[test]
+fn fp8_beside_f32_passes_every_plain_case() {
+    assert_eq!(failures_of::<f32>(&Class { head_dim: 64, dtype: Dtype::Fp8F32 }, 5), [""; 0]);
+}
+
+#[test]
+fn fp8_beside_bf16_passes_every_plain_case() {
+    assert_eq!(failures_of::<bf16>(&Class { head_dim: 128, dtype: Dtype::Fp8Bf16 }, 6), [""; 0]);
 }
 
 /// Softmax as in a textbook, from the definition of the options: one row, nothing shared between rows.

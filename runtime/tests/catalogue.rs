@@ -3,7 +3,8 @@
 use half::{bf16, f16};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-use tilewright_heuristics::{Backend, Dtype, Geometry, Tile};
+use tilewright_heuristics::{Backend, Geometry, Tile};
+use tilewright_runtime::awkward;
 use tilewright_runtime::cpu::{CpuBackend, DecodeArgs, Element, KvCache};
 use tilewright_runtime::reference::{self, Attention};
 use tilewright_runtime::{KvStrides, PageTable, Plan, PlanOptions};
@@ -44,11 +45,7 @@ fn assert_correct<E: Element>(batch: &Batch, backend: &mut CpuBackend) {
     let args = DecodeArgs { query: &query, cache, scale, output: &mut output, lse: Some(&mut lse) };
     backend.decode(&plan, args).unwrap();
 
-    let tolerance = match E::DTYPE {
-        Dtype::F16 => 2e-3,
-        Dtype::Bf16 => 1e-2,
-        Dtype::F32 => 1e-5,
-    };
+    let tolerance = awkward::tolerance(E::DTYPE);
     let what = format!("{} {} ({})", batch.name, E::DTYPE, batch.provenance.scaling);
     let output: Vec<f64> = output.iter().map(|x| f64::from(x.to_f32())).collect();
     assert!(relative_error(&output, &expected) < tolerance, "output of {what}");

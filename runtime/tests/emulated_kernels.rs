@@ -3,7 +3,7 @@
 
 mod emulation;
 
-use emulation::{EARLY_READ, Emulator};
+use emulation::{EARLY_READ, Emulator, FP8_CONVERSION};
 use half::{bf16, f16};
 use rand::SeedableRng;
 use rand::seq::SliceRandom;
@@ -14,10 +14,13 @@ use tilewright_kernel_templates::cuda::{
     Arguments, AttentionOptions, CudaLimits, Kernel, MERGE_WARPS, WorkItem,
 };
 use tilewright_kernel_templates::{Class, Limits, Space, check};
-use tilewright_runtime::cpu::{Element, KvCache};
+use tilewright_runtime::awkward::{CaseCache, tolerance};
+use tilewright_runtime::cpu::{Element, Fp8KvCache, KvCache, Number};
 use tilewright_runtime::cuda::PlanImage;
 use tilewright_runtime::reference::{self, Attention};
-use tilewright_runtime::{KvStrides, Packing, PageTable, Plan, PlanOptions, Split, TileGroup};
+use tilewright_runtime::{
+    E4m3, KvScales, KvStrides, Packing, PageTable, Plan, PlanOptions, Split, TileGroup,
+};
 
 const WINDOW: u32 = 45;
 const SOFTCAP: f32 = 2.0;
@@ -75,9 +78,9 @@ impl Case {
 
     fn check(&self, emulator: &Emulator) -> Result<(), String> {
         match self.class.dtype {
-            Dtype::F16 => Batch::<f16>::new(self).check(self, emulator),
-            Dtype::Bf16 => Batch::<bf16>::new(self).check(self, emulator),
-            Dtype::F32 => Err("no kernel computes in f32".to_owned()),
+            Dtype::F16 | Dtype::Fp8F16 => Batch::<f16>::new(self).check(self, emulator),
+            Dtype::Bf16 | Dtype::Fp8Bf16 => Batch::<bf16>::new(self).check(self, emulator),
+            Dtype::F32 | Dtype::Fp8F32 => Err("no kernel computes in f32".to_owned()),
         }
         .map_err(|error| format!("{error}: {self:?}"))
     }
@@ -90,8 +93,7 @@ struct Batch<E> {
     max_pages: usize,
     seq_lens: Vec<u32>,
     strides: KvStrides,
-    keys: Vec<E>,
-    values: Vec<E>,
+    cache: CaseCache<E>,
     query: Vec<E>,
     sinks: Vec<f32>,
     scale: f32,
@@ -137,34 +139,70 @@ impl<E: Element> Batch<E> {
         }
         let strides = if case.hnd { KvStrides::hnd(&geometry) } else { KvStrides::nhd(&geometry) };
         let mut random = random_numbers(case.seed);
-        let mut cache = |amplitude: f32| {
-            let mut cache = vec![E::from_f32(f32::NAN); pages * strides.page];
-            for (page, &tokens) in filled.iter().enumerate() {
-                for token in 0..tokens as usize {
-                    for head in 0..geometry.kv_heads as usize {
-                        let at = page * strides.page + token * strides.token + head * strides.head;
-                        for element in &mut cache[at..at + geometry.head_dim as usize] {
-                            *element = E::from_f32(amplitude * random());
-                        }
-                    }
-                }
+        let cache = if geometry.dtype.has_fp8_kv() {
+            // As large as those of the query's type, nearly: their scales are from 1/8 to 1/2.
+            let heads = if case.seed.is_multiple_of(2) { 1 } else { geometry.kv_heads };
+            let mut scales = || (0..heads).map(|_| 0.3125 + 0.1875 * random()).collect();
+            let (key_scales, value_scales) = (scales(), scales());
+            CaseCache::Fp8 {
+                keys: pages_of(&geometry, &strides, &filled, || 10.0 * random()),
+                values: pages_of(&geometry, &strides, &filled, || 4.0 * random()),
+                key_scales,
+                value_scales,
             }
-            cache
+        } else {
+            CaseCache::Plain {
+                keys: pages_of(&geometry, &strides, &filled, || 3.0 * random()),
+                values: pages_of(&geometry, &strides, &filled, &mut random),
+            }
         };
-        let (keys, values) = (cache(3.0), cache(1.0));
         let queries = seq_lens.len() * (geometry.q_heads * geometry.head_dim) as usize;
         let query = (0..queries).map(|_| E::from_f32(3.0 * random())).collect();
         let sinks = (0..geometry.q_heads).map(|_| 1.5 + 3.5 * random()).collect();
         let scale = 1.0 / (geometry.head_dim as f32).sqrt();
-        Self { geometry, entries, max_pages, seq_lens, strides, keys, values, query, sinks, scale }
+        Self { geometry, entries, max_pages, seq_lens, strides, cache, query, sinks, scale }
     }
 
     fn table<'a>(&'a self, seq_lens: &'a [u32]) -> PageTable<'a> {
         PageTable::new(&self.entries, self.max_pages, seq_lens, self.geometry.page_size).unwrap()
     }
 
-    fn cache(&self) -> KvCache<'_, E> {
-        KvCache { keys: &self.keys, values: &self.values, strides: self.strides }
+    /// What the reference says.
+    fn expected(&self, attention: &Attention<'_>) -> (Vec<f64>, Vec<f64>) {
+        let (table, strides) = (self.table(&self.seq_lens), self.strides);
+        match &self.cache {
+            CaseCache::Plain { keys, values } => {
+                let cache = KvCache { keys: &keys[..], values: &values[..], strides };
+                reference::decode(&self.geometry, &table, &self.query, &cache, attention)
+            }
+            CaseCache::Fp8 { keys, values, key_scales, value_scales } => {
+                let scales = match (&key_scales[..], &value_scales[..]) {
+                    (&[keys], &[values]) => KvScales::new(keys, values),
+                    (keys, values) => KvScales::new(keys, values),
+                };
+                let cache = Fp8KvCache { keys, values, strides, scales };
+                reference::decode(&self.geometry, &table, &self.query, &cache, attention)
+            }
+        }
+    }
+
+    /// Where K and V and their scales lie.
+    fn cache_arguments(&self) -> Arguments {
+        match &self.cache {
+            CaseCache::Plain { keys, values } => Arguments {
+                keys: keys.as_ptr() as u64,
+                values: values.as_ptr() as u64,
+                ..Arguments::default()
+            },
+            CaseCache::Fp8 { keys, values, key_scales, value_scales } => Arguments {
+                keys: keys.as_ptr() as u64,
+                values: values.as_ptr() as u64,
+                key_scales: key_scales.as_ptr() as u64,
+                value_scales: value_scales.as_ptr() as u64,
+                scale_head: i64::from(key_scales.len() > 1),
+                ..Arguments::default()
+            },
+        }
     }
 
     /// The lengths that a case plans for.
@@ -193,10 +231,14 @@ impl<E: Element> Batch<E> {
         let mut lse = vec![f32::NAN; self.seq_lens.len() * q_heads as usize];
         let mut workspace = vec![f32::NAN; image.workspace_bytes(&self.geometry) / 4];
         let planned = image.arguments(&self.geometry, words.address(), workspace.as_mut_ptr() as u64);
+        let cache = self.cache_arguments();
         let mut args = Arguments {
             query: self.query.as_ptr() as u64,
-            keys: self.keys.as_ptr() as u64,
-            values: self.values.as_ptr() as u64,
+            keys: cache.keys,
+            values: cache.values,
+            key_scales: cache.key_scales,
+            value_scales: cache.value_scales,
+            scale_head: cache.scale_head,
             sinks: if case.options.sinks { self.sinks.as_ptr() as u64 } else { 0 },
             // What the requests have grown to since they were planned.
             lengths: lengths.as_ptr() as u64,
@@ -273,10 +315,8 @@ impl<E: Element> Batch<E> {
             softcap: case.options.softcap.then_some(SOFTCAP),
             sinks: case.options.sinks.then_some(self.sinks.as_slice()),
         };
-        let table = self.table(&self.seq_lens);
-        let (expected, expected_lse) =
-            reference::decode(&self.geometry, &table, &self.query, &self.cache(), &attention);
-        let tolerance = if E::DTYPE == Dtype::F16 { 2e-3 } else { 1e-2 };
+        let (expected, expected_lse) = self.expected(&attention);
+        let tolerance = tolerance(E::DTYPE);
         // Whole packs take many steps, cut ones are merged.
         let mut outcomes = self.launch(case, Split::None, emulator, case.seed)?;
         let split = if case.seed.is_multiple_of(2) { Split::Mean } else { Split::Fill };
@@ -314,6 +354,26 @@ impl<E: Element> Batch<E> {
         }
         Ok(())
     }
+}
+
+/// Pages whose first tokens, so many a page, hold numbers; all else is NaN.
+fn pages_of<K: Number>(
+    geometry: &Geometry,
+    strides: &KvStrides,
+    filled: &[u32],
+    mut number: impl FnMut() -> f32,
+) -> Vec<K> {
+    let mut elements = vec![K::from_f32(f32::NAN); filled.len() * strides.page];
+    for (page, &tokens) in filled.iter().enumerate() {
+        for token in 0..tokens as usize {
+            for head in 0..geometry.kv_heads as usize {
+                let at = page * strides.page + token * strides.token + head * strides.head;
+                let vector = &mut elements[at..at + geometry.head_dim as usize];
+                vector.iter_mut().for_each(|element| *element = K::from_f32(number()));
+            }
+        }
+    }
+    elements
 }
 
 /// Numbers from -1 to 1 (xorshift). Millions are drawn, and in tests the crate's generators are not optimised.
@@ -484,6 +544,111 @@ fn one_variant_agrees_for_every_ratio_page_size_and_packing() {
         }
     }
     check_all(&Emulator::build(&kernels_of(&[CASE]), &[]), &cases);
+}
+
+/// Tiles of FP8: one warp, warps that share rows, many rows; every head dimension; with and without options.
+fn fp8_cases() -> Vec<Case> {
+    let all = AttentionOptions { window: true, softcap: true, sinks: true };
+    let variants = [
+        ((16, 32, 1, 1), 64, CASE.options),
+        ((16, 64, 4, 3), 64, all),
+        ((16, 32, 2, 2), 128, CASE.options),
+        ((32, 64, 8, 2), 128, all),
+        ((64, 48, 4, 4), 128, CASE.options),
+        ((16, 96, 2, 2), 256, all),
+        ((64, 64, 8, 3), 256, CASE.options),
+        ((128, 32, 8, 2), 64, AttentionOptions { window: true, ..CASE.options }),
+    ];
+    let mut cases = Vec::new();
+    for ((m, n, warps, stages), head_dim, options) in variants {
+        for dtype in [Dtype::Fp8F16, Dtype::Fp8Bf16] {
+            let seed = cases.len() as u64 * 3;
+            let (tile, class) = (Tile { m, n, warps, stages }, Class { head_dim, dtype });
+            let packing = [Packing::Pat, Packing::PerNode][cases.len() / 2 % 2];
+            let (gqa_ratio, page_size) = ([4, 1, 8][cases.len() % 3], [16, 1, 64][cases.len() / 3 % 3]);
+            let (grown, hnd) = (cases.len() % 4 < 2, cases.len() % 3 == 0);
+            cases.push(Case {
+                tile,
+                class,
+                options,
+                gqa_ratio,
+                page_size,
+                packing,
+                grown,
+                hnd,
+                seed,
+                kv_heads: 3,
+            });
+        }
+    }
+    cases
+}
+
+#[test]
+fn fp8_agrees_with_the_reference() {
+    let cases = fp8_cases();
+    check_all(&Emulator::build(&kernels_of(&cases), &[]), &cases);
+}
+
+#[test]
+fn fp8_agrees_with_the_reference_where_the_device_converts() {
+    let cases: Vec<Case> =
+        fp8_cases().into_iter().filter(|case| case.class.dtype == Dtype::Fp8F16).step_by(2).collect();
+    check_all(&Emulator::build(&kernels_of(&cases), &[FP8_CONVERSION]), &cases);
+}
+
+/// One request a byte, each of one token: its output is V, and its LSE the one element of K that the query picks. Exactly.
+fn assert_every_byte<E: Element>(dtype: Dtype, flags: &[&str]) {
+    let head_dim = 128;
+    let case = Case {
+        class: Class { head_dim, dtype },
+        gqa_ratio: 1,
+        kv_heads: 1,
+        page_size: 1,
+        packing: Packing::PerRequest,
+        ..CASE
+    };
+    let dim = head_dim as usize;
+    // Every byte at every place, but for NaN.
+    let byte = |request: usize, d: usize, by: usize| match (request + d * by) as u8 {
+        0x7f | 0xff => E4m3::from_bits(0),
+        bits => E4m3::from_bits(bits),
+    };
+    let pages = |by| (0..256 * dim).map(|i| byte(i / dim, i % dim, by)).collect();
+    let mut query = vec![E::from_f32(0.0); 256 * dim];
+    (0..256).for_each(|request| query[request * dim + request % dim] = E::from_f32(1.0));
+    let geometry = case.geometry();
+    let (key_scales, value_scales) = (vec![0.25], vec![2.0]);
+    let batch = Batch {
+        geometry,
+        entries: (0..256).collect(),
+        max_pages: 1,
+        seq_lens: vec![1; 256],
+        strides: KvStrides::nhd(&geometry),
+        cache: CaseCache::Fp8 { keys: pages(1), values: pages(3), key_scales, value_scales },
+        query,
+        sinks: Vec::new(),
+        scale: 1.0,
+    };
+    let emulator = Emulator::build(&kernels_of(&[case]), flags);
+    for outcome in batch.launch(&case, Split::None, &emulator, 0).unwrap() {
+        for request in 0..256 {
+            for (d, found) in outcome.output[request * dim..][..dim].iter().enumerate() {
+                let expected = 2.0 * byte(request, d, 3).to_f32();
+                assert_eq!(found.to_f32(), expected, "{dtype}: element {d} of V in request {request}");
+            }
+            let expected = 0.25 * byte(request, request % dim, 1).to_f32();
+            let error = (outcome.lse[request] - expected).abs();
+            assert!(error <= 1e-6 * expected.abs(), "{dtype}: {} for {expected}", outcome.lse[request]);
+        }
+    }
+}
+
+#[test]
+fn every_byte_of_fp8_is_read_as_what_it_is() {
+    assert_every_byte::<f16>(Dtype::Fp8F16, &[]);
+    assert_every_byte::<f16>(Dtype::Fp8F16, &[FP8_CONVERSION]);
+    assert_every_byte::<bf16>(Dtype::Fp8Bf16, &[]);
 }
 
 #[test]

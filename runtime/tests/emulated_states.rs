@@ -156,15 +156,20 @@ fn bits<E: Element>(elements: &[E]) -> Vec<u32> {
     elements.iter().map(|x| x.to_f32().to_bits()).collect()
 }
 
+/// Those of outputs: what K and V were, states do not know.
+fn classes() -> impl Iterator<Item = Class> {
+    Class::all(Backend::Cuda).filter(|class| class.outputs() == *class)
+}
+
 fn emulator() -> Emulator {
-    let kernels: Vec<Kernel> = Class::all(Backend::Cuda).map(|class| Kernel::merge_states(&class)).collect();
+    let kernels: Vec<Kernel> = classes().map(|class| Kernel::merge_states(&class)).collect();
     Emulator::build(&kernels, &[])
 }
 
 #[test]
 fn any_number_of_states_and_rows_merges_as_the_definition_says() {
     let emulator = emulator();
-    for class in Class::all(Backend::Cuda) {
+    for class in classes() {
         let of_a_cta = Kernel::rows_of_states(&class) as usize;
         for count in 1..=MAX_STATES {
             for rows in [0, 1, of_a_cta - 1, of_a_cta, of_a_cta + 1, 3 * of_a_cta + 5] {

@@ -16,9 +16,9 @@ use tilewright_runtime::cpu::Element;
 use tilewright_runtime::cuda::probe;
 use tilewright_runtime::cuda::{
     CudaBackend, CudaDecoder, CudaDevice, CudaElement, CudaError, DecodeArgs, DeviceMemory, DevicePlan,
-    Graph, KvCache, MergeStatesArgs, RawMergeStates, RawState, State, Timer,
+    Fp8KvCache, Graph, KvCache, MergeStatesArgs, RawMergeStates, RawState, State, Timer,
 };
-use tilewright_runtime::{KvStrides, PageTable, Plan, StatesError};
+use tilewright_runtime::{E4m3, KvStrides, PageTable, Plan, StatesError};
 
 /// cudarc's slices record events on each use, which no other stream may wait for while a graph is captured: engines that capture turn
 /// that off before they allocate, as this suite does.
@@ -36,7 +36,7 @@ fn backend(device: &CudaDevice) -> CudaBackend {
 
 fn upload(case: AwkwardCase, device: &CudaDevice) -> CudaCase {
     match case.geometry.dtype {
-        Dtype::Bf16 => CudaCase::new::<bf16>(case, device).unwrap(),
+        Dtype::Bf16 | Dtype::Fp8Bf16 => CudaCase::new::<bf16>(case, device).unwrap(),
         _ => CudaCase::new::<f16>(case, device).unwrap(),
     }
 }
@@ -183,6 +183,50 @@ fn an_engine_decodes_through_typed_slices() {
     small.keys = small.stream.alloc_zeros(10).unwrap();
     let error = small.execute(&decoder, &uploaded).unwrap_err();
     assert!(matches!(error, CudaError::Length { name: "keys", .. }), "{error}");
+}
+
+#[test]
+fn an_engine_decodes_a_cache_of_bytes_with_scales() {
+    let device = device();
+    let mut decoder = CudaDecoder::or_fetch(&device).unwrap();
+    let mut small = Small::new(&device);
+    small.geometry.dtype = Dtype::Fp8F16;
+    let (geometry, stream) = (small.geometry, Arc::clone(&small.stream));
+    let strides = KvStrides::nhd(&geometry);
+    let plan = decoder.plan(&geometry, &small.table()).unwrap();
+    let mut uploaded = DevicePlan::new(&device);
+    uploaded.upload(&plan, &stream).unwrap();
+    decoder.prepare(&Class::of(&geometry), AttentionOptions::default()).unwrap();
+    let elements = 3 * 16 * 2 * 128;
+    let keys = stream.clone_htod(&vec![E4m3::from_f32(1.25); elements]).unwrap();
+    let values = stream.clone_htod(&vec![E4m3::from_f32(3.0); elements]).unwrap();
+    let bytes = stream.clone_htod(&vec![E4m3::from_f32(3.0).to_bits(); elements]).unwrap();
+    let scale = |scales: &[f32]| stream.clone_htod(scales).unwrap();
+    let (one, per_head, too_many) = (scale(&[0.5]), scale(&[0.5, 0.25]), scale(&[1.0; 3]));
+
+    let cache = Fp8KvCache { keys: &keys, values: &values, strides, key_scales: &one, value_scales: &one };
+    let args = DecodeArgs::new(&small.query, cache, &mut small.output, &mut small.workspace);
+    decoder.execute(&stream, &uploaded, args).unwrap();
+    let output = stream.clone_dtoh(&small.output).unwrap();
+    assert!(output.iter().all(|x| (x.to_f32() - 1.5).abs() < 1e-3), "{:?}", &output[..4]);
+
+    let cache =
+        Fp8KvCache { keys: &bytes, values: &bytes, strides, key_scales: &per_head, value_scales: &per_head };
+    let args = DecodeArgs::new(&small.query, cache, &mut small.output, &mut small.workspace);
+    decoder.execute(&stream, &uploaded, args).unwrap();
+    let output = stream.clone_dtoh(&small.output).unwrap();
+    for (i, x) in output.iter().enumerate() {
+        let expected = [1.5, 0.75][i / (4 * 128) % 2];
+        assert!((x.to_f32() - expected).abs() < 1e-3, "element {i}: {x} for {expected}");
+    }
+
+    // One for all heads beside one a head: the single one is too short.
+    let cache = Fp8KvCache { value_scales: &too_many, key_scales: &one, ..cache };
+    let args = DecodeArgs::new(&small.query, cache, &mut small.output, &mut small.workspace);
+    let error = decoder.execute(&stream, &uploaded, args).unwrap_err();
+    assert!(matches!(error, CudaError::Length { name: "key_scales", found: 1, needed: 2 }), "{error}");
+    let error = small.execute(&decoder, &uploaded).unwrap_err();
+    assert!(matches!(error, CudaError::Dtype { given: Dtype::F16, .. }), "{error}");
 }
 
 #[test]

@@ -6,6 +6,7 @@ use rand::seq::SliceRandom;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use tilewright_heuristics::{Dtype, Geometry, Tile};
+use tilewright_runtime::awkward;
 use tilewright_runtime::cpu::{CpuBackend, DecodeArgs, Element, KvCache};
 use tilewright_runtime::reference::{self, Attention};
 use tilewright_runtime::{ExecError, KvStrides, Packing, PageTable, Plan, PlanOptions, Split};
@@ -120,11 +121,7 @@ impl<E: Element> Batch<E> {
             &self.cache(),
             &Attention::plain(self.scale),
         );
-        let tolerance = match E::DTYPE {
-            Dtype::F16 => 2e-3,
-            Dtype::Bf16 => 1e-2,
-            Dtype::F32 => 1e-5,
-        };
+        let tolerance = awkward::tolerance(E::DTYPE);
         let what = || format!("{:?} {options:?} {tile} lens {:?}", self.geometry, self.seq_lens);
         let output: Vec<f64> = output.iter().map(|x| f64::from(x.to_f32())).collect();
         let error = relative_error(&output, &expected);

@@ -96,7 +96,7 @@ pub struct MergeItem {
 pub struct Arguments {
     /// Elements `[batch, q_heads, head_dim]`.
     pub query: u64,
-    /// Pages of K.
+    /// Pages of K: elements of the query's type, or bytes of FP8.
     pub keys: u64,
     /// Pages of V, laid out like K.
     pub values: u64,
@@ -106,6 +106,10 @@ pub struct Arguments {
     pub lse: u64,
     /// f32 `[q_heads]`: a logit that every row has beside its tokens; 0 without the option.
     pub sinks: u64,
+    /// f32: what an element of K in FP8 is multiplied by; 0 for other elements.
+    pub key_scales: u64,
+    /// f32: the same of V.
+    pub value_scales: u64,
     /// f32 `[partials, q_heads, head_dim]`, not normalised.
     pub partial_output: u64,
     /// f32 `[partials, q_heads, 2]`: maximum (base 2) and sum.
@@ -142,6 +146,8 @@ pub struct Arguments {
     pub token: i64,
     /// From KV head to KV head.
     pub head: i64,
+    /// From KV head to KV head of the scales: 1, or 0 where all heads have the same.
+    pub scale_head: i64,
     /// Query heads.
     pub q_heads: u32,
     /// KV heads.
@@ -185,7 +191,7 @@ const _: () = assert!(size_of::<WorkItem>() == 48, "as in cuda/arguments.cuh");
 const _: () = assert!(size_of::<Run>() == 16, "as in cuda/arguments.cuh");
 const _: () = assert!(size_of::<Slot>() == 8, "as in cuda/arguments.cuh");
 const _: () = assert!(size_of::<MergeItem>() == 16, "as in cuda/arguments.cuh");
-const _: () = assert!(size_of::<Arguments>() == 17 * 8 + 7 * 8 + 8 * 4, "as in cuda/arguments.cuh");
+const _: () = assert!(size_of::<Arguments>() == 19 * 8 + 8 * 8 + 8 * 4, "as in cuda/arguments.cuh");
 const _: () = assert!(
     size_of::<StatesArguments>() == 2 * MAX_STATES * 8 + 2 * 8 + 2 * 4,
     "as in cuda/merge_states.cuh"

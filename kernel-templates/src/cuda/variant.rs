@@ -29,10 +29,11 @@ impl AttentionOptions {
     }
 }
 
-const SOURCES: [(&str, &str); 10] = [
+const SOURCES: [(&str, &str); 11] = [
     ("types.cuh", include_str!("../../cuda/types.cuh")),
     ("prelude.cuh", include_str!("../../cuda/prelude.cuh")),
     ("device.cuh", include_str!("../../cuda/device.cuh")),
+    ("fp8.cuh", include_str!("../../cuda/fp8.cuh")),
     ("softmax.cuh", include_str!("../../cuda/softmax.cuh")),
     ("arguments.cuh", include_str!("../../cuda/arguments.cuh")),
     ("decode.cuh", include_str!("../../cuda/decode.cuh")),
@@ -78,7 +79,8 @@ impl Kernel {
     /// Forward of one tile.
     pub fn decode(tile: &Tile, class: &Class, options: AttentionOptions) -> Self {
         let template = decode_template(tile, class, options);
-        let name = format!("decode_{tile}_d{}_{}{}", class.head_dim, class.dtype, options.suffix());
+        let name =
+            format!("decode_{tile}_d{}_{}{}", class.head_dim, identifier(class.dtype), options.suffix());
         let threads = u32::from(tile.warps) * 32;
         let shared_bytes = shared_bytes(tile, class);
         let text = format!(
@@ -99,7 +101,8 @@ impl Kernel {
         let variants: Vec<String> = tiles.iter().map(|tile| decode_template(tile, class, options)).collect();
         let template = format!("DecodeMix<{}>", variants.join(", "));
         let names: String = tiles.iter().map(|tile| format!("_{tile}")).collect();
-        let name = format!("decode_mix{names}_d{}_{}{}", class.head_dim, class.dtype, options.suffix());
+        let name =
+            format!("decode_mix{names}_d{}_{}{}", class.head_dim, identifier(class.dtype), options.suffix());
         let threads = tiles.iter().map(|tile| u32::from(tile.warps) * 32).max().unwrap_or(32);
         let shared_bytes = tiles.iter().map(|tile| shared_bytes(tile, class)).max().unwrap_or(0);
         let text = format!(
@@ -113,12 +116,13 @@ impl Kernel {
         Self { name, text, threads, shared_bytes, template }
     }
 
-    /// Merge of partials. Each CTA of four warps serves `4 / warps_a_row` rows (request, query head).
+    /// Merge of partials. Each CTA of four warps serves `4 / warps_a_row` rows (request, query head). What K and V are makes no difference.
     pub fn merge(warps_a_row: u32, class: &Class, options: AttentionOptions) -> Self {
         let only_sinks = AttentionOptions { sinks: options.sinks, ..AttentionOptions::default() };
         let template =
             format!("Merge<{warps_a_row}, {}, {}, {}>", class.head_dim, element(class.dtype), options.sinks);
-        let name = format!("merge_w{warps_a_row}_d{}_{}{}", class.head_dim, class.dtype, only_sinks.suffix());
+        let dtype = identifier(class.dtype.query());
+        let name = format!("merge_w{warps_a_row}_d{}_{dtype}{}", class.head_dim, only_sinks.suffix());
         let shared_bytes = 4 * class.head_dim * 4;
         let text = format!(
             "#include \"merge.cuh\"\n\
@@ -138,7 +142,7 @@ impl Kernel {
     /// [`super::StatesArguments`]; each CTA serves [`Kernel::rows_of_states`] rows (request, query head).
     pub fn merge_states(class: &Class) -> Self {
         let template = format!("MergeStates<{}, {}>", class.head_dim, element(class.dtype));
-        let name = format!("merge_states_d{}_{}", class.head_dim, class.dtype);
+        let name = format!("merge_states_d{}_{}", class.head_dim, identifier(class.dtype.query()));
         let rows = Self::rows_of_states(class);
         let text = format!(
             "#include \"merge_states.cuh\"\n\
@@ -195,17 +199,32 @@ impl Kernel {
 fn decode_template(tile: &Tile, class: &Class, options: AttentionOptions) -> String {
     let Tile { m, n, warps, stages } = *tile;
     let AttentionOptions { window, softcap, sinks } = options;
-    let (head_dim, element) = (class.head_dim, element(class.dtype));
-    format!("Decode<{m}, {n}, {warps}, {stages}, {head_dim}, {element}, {window}, {softcap}, {sinks}>")
+    let (head_dim, element, kv) = (class.head_dim, element(class.dtype), kv_element(class.dtype));
+    format!("Decode<{m}, {n}, {warps}, {stages}, {head_dim}, {element}, {kv}, {window}, {softcap}, {sinks}>")
 }
 
-/// The C++ name of an element type.
+/// The C++ name of the element type of Q and the output.
 fn element(dtype: Dtype) -> &'static str {
     match dtype {
-        Dtype::F16 => "F16",
-        Dtype::Bf16 => "Bf16",
+        Dtype::F16 | Dtype::Fp8F16 => "F16",
+        Dtype::Bf16 | Dtype::Fp8Bf16 => "Bf16",
         // No tile of the space is feasible for it: tensor cores have no full-precision product.
-        Dtype::F32 => "F32",
+        Dtype::F32 | Dtype::Fp8F32 => "F32",
+    }
+}
+
+/// The C++ name of the element type of K and V.
+fn kv_element(dtype: Dtype) -> &'static str {
+    if dtype.has_fp8_kv() { "E4m3" } else { element(dtype) }
+}
+
+/// The name of element types as a part of other names.
+fn identifier(dtype: Dtype) -> &'static str {
+    match dtype {
+        Dtype::Fp8F16 => "fp8_f16",
+        Dtype::Fp8Bf16 => "fp8_bf16",
+        Dtype::Fp8F32 => "fp8_f32",
+        Dtype::F16 | Dtype::Bf16 | Dtype::F32 => dtype.name(),
     }
 }
 
@@ -214,12 +233,14 @@ fn element(dtype: Dtype) -> &'static str {
 pub const fn shared_bytes(tile: &Tile, class: &Class) -> u32 {
     let Tile { m, n, warps, stages } = *tile;
     let (m, n, warps, stages) = (m as u32, n as u32, warps as u32, stages as u32);
-    let row_bytes = class.head_dim * 2;
-    let buffers = stages * 2 * n * row_bytes;
+    // Two bytes an element of Q: no tile is feasible for f32.
+    let (query_row_bytes, kv_bytes) = (class.head_dim * 2, if class.dtype.has_fp8_kv() { 1 } else { 2 });
+    let buffers = stages * 2 * n * class.head_dim * kv_bytes;
     let outputs = warps * 16 * (class.head_dim + 8) * 4;
     let offset_sets = if stages > 2 { stages } else { 2 };
     // It passes through a buffer on its way to registers, where it fits.
-    let query = if class.head_dim <= 128 && m * row_bytes <= 2 * n * row_bytes { 0 } else { m * row_bytes };
+    let fits = class.head_dim <= 128 && m * query_row_bytes <= 2 * n * class.head_dim * kv_bytes;
+    let query = if fits { 0 } else { m * query_row_bytes };
     ((if buffers > outputs { buffers } else { outputs })
         + query
         + offset_sets * n * 8
@@ -249,10 +270,22 @@ mod tests {
     }
 
     #[test]
+    fn fp8_is_another_forward_in_half_the_buffers_and_the_same_merge() {
+        let (options, fp8) = (AttentionOptions::default(), Class { dtype: Dtype::Fp8F16, ..CLASS });
+        let tile = Tile { stages: 4, ..TILE };
+        let kernel = Kernel::decode(&tile, &fp8, options);
+        assert_eq!(kernel.name, "decode_m16n64w4s4_d128_fp8_f16");
+        assert!(kernel.template.contains("128, F16, E4m3,"), "{}", kernel.template);
+        assert_eq!(kernel.shared_bytes + 4 * 2 * 64 * 128, shared_bytes(&tile, &CLASS));
+        assert_eq!(Kernel::merge(4, &fp8, options), Kernel::merge(4, &CLASS, options));
+        assert_eq!(Kernel::merge_states(&fp8), Kernel::merge_states(&CLASS));
+    }
+
+    #[test]
     fn a_kernel_is_a_few_lines_around_the_template() {
         let kernel = Kernel::decode(&TILE, &CLASS, AttentionOptions { window: true, ..Default::default() });
         assert!(
-            kernel.text.contains("Decode<16, 64, 4, 2, 128, F16, true, false, false>"),
+            kernel.text.contains("Decode<16, 64, 4, 2, 128, F16, F16, true, false, false>"),
             "{}",
             kernel.text
         );

@@ -1,8 +1,9 @@
 //! One awkward batch: what it is about, its page table, and what has to come out.
 
-use super::Values;
 use super::check::Expected;
-use crate::cpu::{Element, KvCache};
+use super::values::kv_scales;
+use super::{CaseCache, Values};
+use crate::cpu::{Element, Fp8KvCache, KvCache, KvPages};
 use crate::reference::{self, Attention};
 use crate::{KvStrides, PageTable, Plan, PlanError, PlanOptions};
 use half::{bf16, f16};
@@ -103,15 +104,25 @@ impl AwkwardCase {
 
     pub(super) fn reference(&self) -> &Expected {
         self.expected.get_or_init(|| match self.geometry.dtype {
-            Dtype::F16 => self.compute::<f16>(),
-            Dtype::Bf16 => self.compute::<bf16>(),
-            Dtype::F32 => self.compute::<f32>(),
+            Dtype::F16 | Dtype::Fp8F16 => self.compute::<f16>(),
+            Dtype::Bf16 | Dtype::Fp8Bf16 => self.compute::<bf16>(),
+            Dtype::F32 | Dtype::Fp8F32 => self.compute::<f32>(),
         })
     }
 
     fn compute<E: Element>(&self) -> Expected {
-        let (keys, values, query) = (self.keys::<E>(), self.values::<E>(), self.query::<E>());
-        let cache = KvCache { keys: &keys, values: &values, strides: self.strides() };
+        let strides = self.strides();
+        match &self.cache::<E>() {
+            CaseCache::Plain { keys, values } => self.attend::<E, _>(KvCache { keys, values, strides }),
+            CaseCache::Fp8 { keys, values, key_scales, value_scales } => {
+                let scales = kv_scales(key_scales, value_scales);
+                self.attend::<E, _>(Fp8KvCache { keys, values, strides, scales })
+            }
+        }
+    }
+
+    fn attend<E: Element, C: KvPages<E>>(&self, cache: C) -> Expected {
+        let query = self.query::<E>();
         let sinks = self.sinks();
         let attention = Attention {
             scale: self.scale(),

@@ -33,4 +33,4 @@ pub use catalogue::{cases, tile_cases};
 pub use check::tolerance;
 pub use on_cpu::CpuCase;
 pub use on_cuda::{CudaCase, RunError, options_of};
-pub use values::Values;
+pub use values::{CaseCache, Values};

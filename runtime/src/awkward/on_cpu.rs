@@ -1,7 +1,8 @@
 //! Awkward cases on the CPU backend.
 
-use super::AwkwardCase;
-use crate::cpu::{CpuBackend, DecodeArgs, Element, KvCache};
+use super::values::kv_scales;
+use super::{AwkwardCase, CaseCache};
+use crate::cpu::{CpuBackend, DecodeArgs, Element, Fp8KvCache, KvCache, KvPages};
 use tilewright_heuristics::Tile;
 
 /// A case with its K, V and Q, to be computed under many tiles.
@@ -9,10 +10,8 @@ use tilewright_heuristics::Tile;
 pub struct CpuCase<E> {
     /// The case; a plain one, for the backend knows no windows, soft-caps and sinks.
     pub case: AwkwardCase,
-    /// Its K.
-    pub keys: Vec<E>,
-    /// Its V.
-    pub values: Vec<E>,
+    /// Its K and V.
+    pub cache: CaseCache<E>,
     /// Its queries.
     pub query: Vec<E>,
 }
@@ -20,7 +19,7 @@ pub struct CpuCase<E> {
 impl<E: Element> CpuCase<E> {
     /// Draws K, V and Q.
     pub fn new(case: AwkwardCase) -> Self {
-        Self { keys: case.keys(), values: case.values(), query: case.query(), case }
+        Self { cache: case.cache(), query: case.query(), case }
     }
 
     /// Output and LSE under one tile, for [`AwkwardCase::check`].
@@ -31,6 +30,24 @@ impl<E: Element> CpuCase<E> {
         if !self.case.is_plain() {
             return Err(format!("{}: the CPU backend knows no windows, soft-caps and sinks", self.case.name));
         }
+        let strides = self.case.strides();
+        match &self.cache {
+            CaseCache::Plain { keys, values } => {
+                self.run_over(KvCache { keys, values, strides }, backend, tile)
+            }
+            CaseCache::Fp8 { keys, values, key_scales, value_scales } => {
+                let scales = kv_scales(key_scales, value_scales);
+                self.run_over(Fp8KvCache { keys, values, strides, scales }, backend, tile)
+            }
+        }
+    }
+
+    fn run_over<C: KvPages<E>>(
+        &self,
+        cache: C,
+        backend: &mut CpuBackend,
+        tile: &Tile,
+    ) -> Result<(Vec<f64>, Vec<f64>), String> {
         let plan = self.case.plan(|_| *tile).map_err(|error| error.to_string())?;
         let heads = self.case.seq_lens.len() * self.case.geometry.q_heads as usize;
         // Poison shows what was never written.
@@ -38,7 +55,7 @@ impl<E: Element> CpuCase<E> {
         let mut lse = vec![f32::NAN; heads];
         let args = DecodeArgs {
             query: &self.query,
-            cache: KvCache { keys: &self.keys, values: &self.values, strides: self.case.strides() },
+            cache,
             scale: self.case.scale(),
             output: &mut output,
             lse: Some(&mut lse),

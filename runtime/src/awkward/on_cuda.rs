@@ -1,13 +1,14 @@
 //! Awkward cases on the CUDA backend.
 
-use super::{AwkwardCase, Layout};
+use super::{AwkwardCase, CaseCache, Layout};
 use crate::cpu::Element;
 use crate::cuda::{
-    CudaBackend, CudaDevice, CudaElement, CudaError, DeviceMemory, DevicePlan, RawArgs, RowStrides,
+    CudaBackend, CudaDevice, CudaElement, CudaError, DeviceMemory, DevicePlan, RawArgs, RawScales, RowStrides,
 };
 use crate::{PageTable, Plan, PlanError, PlanOptions};
-use cudarc::driver::CudaStream;
+use cudarc::driver::{CudaContext, CudaStream, DeviceRepr};
 use std::collections::HashMap;
+use std::sync::Arc;
 use tilewright_heuristics::{Dtype, Geometry, PackShape, Tile};
 use tilewright_kernel_templates::cuda::AttentionOptions;
 
@@ -25,10 +26,19 @@ pub struct CudaCase {
     output: DeviceMemory,
     lse: DeviceMemory,
     sinks: DeviceMemory,
+    scales: Option<Scales>,
     /// Pages before the case's first one.
     pages_before: i32,
     /// Uploaded plans by options and by m, on which alone of a tile they depend.
     plans: HashMap<(PlanOptions, u16), (DevicePlan, DeviceMemory)>,
+}
+
+/// Scales of FP8, one number or one a KV head.
+#[derive(Debug)]
+struct Scales {
+    keys: DeviceMemory,
+    values: DeviceMemory,
+    per_head: bool,
 }
 
 /// Why a case gave no result.
@@ -66,21 +76,31 @@ impl CudaCase {
         pages_before: i32,
     ) -> Result<Self, CudaError> {
         let context = device.context();
-        let before = pages_before as usize * case.strides().page * size_of::<E>();
-        let upload = |elements: &[E], before: usize| -> Result<DeviceMemory, CudaError> {
-            let memory = DeviceMemory::new(context, before + size_of_val(elements))?;
-            memory.write(before, elements)?;
-            Ok(memory)
-        };
+        let before = pages_before as usize * case.strides().page * case.geometry.dtype.kv_bytes();
         let query = case.query::<E>();
         let heads = case.seq_lens.len() * case.geometry.q_heads as usize;
         let without = || vec![f32::NEG_INFINITY; case.geometry.q_heads as usize];
         let sinks = case.sinks().unwrap_or_else(without);
         let on_device = DeviceMemory::new(context, size_of_val(&sinks[..]))?;
         on_device.write(0, &sinks)?;
+        let (keys, values, scales) = match case.cache::<E>() {
+            CaseCache::Plain { keys, values } => {
+                (upload(context, &keys, before)?, upload(context, &values, before)?, None)
+            }
+            CaseCache::Fp8 { keys, values, key_scales, value_scales } => {
+                let per_head = key_scales.len() > 1;
+                let scales = Scales {
+                    keys: upload(context, &key_scales, 0)?,
+                    values: upload(context, &value_scales, 0)?,
+                    per_head,
+                };
+                (upload(context, &keys, before)?, upload(context, &values, before)?, Some(scales))
+            }
+        };
         let mut this = Self {
-            keys: upload(&case.keys::<E>(), before)?,
-            values: upload(&case.values::<E>(), before)?,
+            keys,
+            values,
+            scales,
             output: DeviceMemory::new(context, 0)?,
             query: DeviceMemory::new(context, 0)?,
             lse: DeviceMemory::new(context, heads * 4)?,
@@ -93,7 +113,7 @@ impl CudaCase {
         for (vector, at) in query.chunks(this.case.geometry.head_dim as usize).zip(this.vectors()) {
             spread[at..at + vector.len()].copy_from_slice(vector);
         }
-        this.query = upload(&spread, 0)?;
+        this.query = upload(context, &spread, 0)?;
         this.output = DeviceMemory::new(context, size_of_val(&spread[..]))?;
         Ok(this)
     }
@@ -244,6 +264,11 @@ impl CudaCase {
             window: self.case.window.or(options.window.then_some(u32::MAX)),
             softcap: self.case.softcap,
             sinks: options.sinks.then_some(self.sinks.address()),
+            scales: self.scales.as_ref().map(|scales| RawScales {
+                keys: scales.keys.address(),
+                values: scales.values.address(),
+                per_head: scales.per_head,
+            }),
         };
         // SAFETY: all memory is as large as the case says, and outlives the work: the reads below wait for it.
         #[allow(unsafe_code)]
@@ -251,8 +276,8 @@ impl CudaCase {
             backend.decode_raw(stream.cu_stream(), uploaded, &args)?;
         }
         let output = match geometry.dtype {
-            Dtype::Bf16 => self.read::<half::bf16>(stream)?,
-            _ => self.read::<half::f16>(stream)?,
+            Dtype::Bf16 | Dtype::Fp8Bf16 => self.read::<half::bf16>(stream)?,
+            Dtype::F16 | Dtype::Fp8F16 | Dtype::F32 | Dtype::Fp8F32 => self.read::<half::f16>(stream)?,
         };
         let mut lse = vec![0.0f32; self.lse.bytes() / 4];
         self.lse.read(0, &mut lse, stream)?;
@@ -271,6 +296,17 @@ impl CudaCase {
     const fn shift(&self, page: i32) -> i32 {
         if page < 0 || page as usize >= self.case.pages { page } else { page + self.pages_before }
     }
+}
+
+/// Memory with elements behind so many bytes of nothing.
+fn upload<T: DeviceRepr>(
+    context: &Arc<CudaContext>,
+    elements: &[T],
+    before: usize,
+) -> Result<DeviceMemory, CudaError> {
+    let memory = DeviceMemory::new(context, before + size_of_val(elements))?;
+    memory.write(before, elements)?;
+    Ok(memory)
 }
 
 /// What the kernels of a case have compiled in.

@@ -2,7 +2,8 @@
 
 use super::AwkwardCase;
 use super::random::{Random, seed_of};
-use crate::cpu::Element;
+use crate::cpu::{Element, Number};
+use crate::{E4m3, KvScales, Scale};
 
 /// How K and Q are drawn. V is always uniform in [-2, 2).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -33,14 +34,74 @@ enum Purpose {
     Query,
     Sink,
     Pattern,
+    KeyScale,
+    ValueScale,
 }
 
 /// Amplitude of the query under [`Values::Extreme`].
 const EXTREME_QUERY: f32 = 16.0;
 
+impl Values {
+    /// Whether FP8, which has no infinities, can hold them.
+    pub(super) const fn are_finite(self) -> bool {
+        matches!(self, Self::Uniform | Self::Extreme | Self::Equal)
+    }
+}
+
+/// K and V of a case as its [`tilewright_heuristics::Dtype`] says, beside queries of type `E`.
+#[derive(Clone, Debug)]
+pub enum CaseCache<E> {
+    /// Of the query's type.
+    Plain {
+        /// K.
+        keys: Vec<E>,
+        /// V.
+        values: Vec<E>,
+    },
+    /// FP8.
+    Fp8 {
+        /// K.
+        keys: Vec<E4m3>,
+        /// V.
+        values: Vec<E4m3>,
+        /// What K is multiplied by: one number, or one a KV head.
+        key_scales: Vec<f32>,
+        /// The same of V.
+        value_scales: Vec<f32>,
+    },
+}
+
+/// The scales in lists as [`AwkwardCase::scales`] gives them.
+pub(super) fn kv_scales<'a>(keys: &'a [f32], values: &'a [f32]) -> KvScales<'a> {
+    let scale = |list: &'a [f32]| if let &[one] = list { Scale::Tensor(one) } else { Scale::Heads(list) };
+    KvScales { keys: scale(keys), values: scale(values) }
+}
+
 impl AwkwardCase {
-    /// K, with [`AwkwardCase::strides`]: NaN wherever no request has a token.
-    pub fn keys<E: Element>(&self) -> Vec<E> {
+    /// K and V.
+    pub fn cache<E: Element>(&self) -> CaseCache<E> {
+        match self.scales() {
+            None => CaseCache::Plain { keys: self.keys(), values: self.values() },
+            Some([key_scales, value_scales]) => {
+                CaseCache::Fp8 { keys: self.keys(), values: self.values(), key_scales, value_scales }
+            }
+        }
+    }
+
+    /// What K and V are multiplied by where they are FP8, from 0.5 to 1: in some cases one number, in others one a KV head. No two are
+    /// equal, so that a wrong one shows.
+    pub fn scales(&self) -> Option<[Vec<f32>; 2]> {
+        let heads = if self.seed.is_multiple_of(2) { 1 } else { self.geometry.kv_heads as usize };
+        let draw = |purpose| {
+            let scale = |head| 0.5 + self.random(purpose, &[head]).uniform().abs() / 4.0;
+            (0..heads).map(scale).collect()
+        };
+        self.geometry.dtype.has_fp8_kv().then(|| [draw(Purpose::KeyScale), draw(Purpose::ValueScale)])
+    }
+
+    /// K, with [`AwkwardCase::strides`]: NaN wherever no request has a token. In FP8 these are the stored
+    /// numbers, before [`AwkwardCase::scales`].
+    pub fn keys<E: Number>(&self) -> Vec<E> {
         let finite = self.finite_slots();
         let page_size = self.geometry.page_size as usize;
         let largest = (1e4 / (EXTREME_QUERY * (self.geometry.head_dim as f32).sqrt())).floor();
@@ -70,7 +131,7 @@ impl AwkwardCase {
     }
 
     /// V, laid out like K.
-    pub fn values<E: Element>(&self) -> Vec<E> {
+    pub fn values<E: Number>(&self) -> Vec<E> {
         self.fill(|page, token, head, value: &mut [E]| {
             let mut random = self.random(Purpose::Value, &[page, token, head]);
             value.iter_mut().for_each(|v| *v = E::from_f32(random.uniform()));
@@ -145,7 +206,7 @@ impl AwkwardCase {
     }
 
     /// Elements of the cache: `vector` writes those of each (page, token, head) that a request has; all others are NaN.
-    fn fill<E: Element>(&self, mut vector: impl FnMut(usize, usize, usize, &mut [E])) -> Vec<E> {
+    fn fill<E: Number>(&self, mut vector: impl FnMut(usize, usize, usize, &mut [E])) -> Vec<E> {
         let strides = self.strides();
         let mut elements = vec![E::from_f32(f32::NAN); self.pages * strides.page];
         for (page, tokens) in self.tokens_of_pages().into_iter().enumerate() {

@@ -4,9 +4,9 @@
 use super::kernel::{Pass, Scratch, row_of_output};
 use super::queue::{Queue, Unit};
 use super::shared::SharedSlice;
-use super::{Element, KvCache, simd};
-use crate::ExecError;
+use super::{Element, KvCache, KvPages, Number, simd};
 use crate::plan::{DIRECT, Plan, UNTOUCHED, WorkItem};
+use crate::{ExecError, KvScales};
 use pulp::{Arch, Simd, WithSimd};
 use std::ops::Range;
 use std::sync::Mutex;
@@ -15,11 +15,11 @@ use tilewright_kernel_templates::Class;
 
 /// What one decode step of one layer reads and writes.
 #[derive(Debug)]
-pub struct DecodeArgs<'a, E> {
+pub struct DecodeArgs<'a, E, C = KvCache<'a, E>> {
     /// `[batch, q_heads, head_dim]`.
     pub query: &'a [E],
-    /// The paged KV cache.
-    pub cache: KvCache<'a, E>,
+    /// The paged KV cache: a [`KvCache`], or a [`super::Fp8KvCache`].
+    pub cache: C,
     /// Factor of the logits, usually `1 / sqrt(head_dim)`.
     pub scale: f32,
     /// `[batch, q_heads, head_dim]`; every element is written.
@@ -105,15 +105,21 @@ impl CpuBackend {
     ///
     /// # Errors
     /// Arguments that do not fit the plan; nothing is written then.
-    pub fn decode<E: Element>(&mut self, plan: &Plan, args: DecodeArgs<'_, E>) -> Result<(), ExecError> {
+    pub fn decode<E: Element, C: KvPages<E>>(
+        &mut self,
+        plan: &Plan,
+        args: DecodeArgs<'_, E, C>,
+    ) -> Result<(), ExecError> {
         check(plan, &args)?;
         self.reserve(plan);
         let DecodeArgs { query, cache, scale, output, lse } = args;
+        let (cache, scales) = (cache.stored(), cache.scales());
         let lse = lse.map(SharedSlice::new);
         let step = Step {
             plan,
             query,
             cache,
+            scales,
             scale,
             output: SharedSlice::new(output),
             lse: lse.as_ref(),
@@ -174,10 +180,10 @@ fn grow<T: Copy>(memory: &mut Vec<T>, len: usize, value: T) {
     }
 }
 
-fn check<E: Element>(plan: &Plan, args: &DecodeArgs<'_, E>) -> Result<(), ExecError> {
+fn check<E: Element, C: KvPages<E>>(plan: &Plan, args: &DecodeArgs<'_, E, C>) -> Result<(), ExecError> {
     let geometry = plan.geometry();
-    if geometry.dtype != E::DTYPE {
-        return Err(ExecError::Dtype { planned: geometry.dtype, given: E::DTYPE });
+    if geometry.dtype != C::DTYPE {
+        return Err(ExecError::Dtype { planned: geometry.dtype, given: C::DTYPE });
     }
     if !geometry.head_dim.is_multiple_of(16) {
         return Err(ExecError::HeadDim(geometry.head_dim));
@@ -190,9 +196,18 @@ fn check<E: Element>(plan: &Plan, args: &DecodeArgs<'_, E>) -> Result<(), ExecEr
     if let Some(&(name, found, needed)) = lengths.iter().find(|(_, found, needed)| found != needed) {
         return Err(ExecError::Length { name, found, needed });
     }
+    if let Some(scales) = args.cache.scales() {
+        let needed = geometry.kv_heads as usize;
+        for (name, scale) in [("key scales", scales.keys), ("value scales", scales.values)] {
+            if scale.heads() < needed {
+                return Err(ExecError::Length { name, found: scale.heads(), needed });
+            }
+        }
+    }
+    let cache = args.cache.stored();
     let Some(&page) = plan.pages().iter().max() else { return Ok(()) };
-    let end = args.cache.strides.end_of_page(geometry, page).unwrap_or(usize::MAX);
-    for (name, found) in [("keys", args.cache.keys.len()), ("values", args.cache.values.len())] {
+    let end = cache.strides.end_of_page(geometry, page).unwrap_or(usize::MAX);
+    for (name, found) in [("keys", cache.keys.len()), ("values", cache.values.len())] {
         if end > found {
             return Err(ExecError::PageOutside { name, page, end, found });
         }
@@ -201,10 +216,11 @@ fn check<E: Element>(plan: &Plan, args: &DecodeArgs<'_, E>) -> Result<(), ExecEr
 }
 
 /// One decode step as all threads see it.
-struct Step<'a, E> {
+struct Step<'a, E, K> {
     plan: &'a Plan,
     query: &'a [E],
-    cache: KvCache<'a, E>,
+    cache: KvCache<'a, K>,
+    scales: Option<KvScales<'a>>,
     scale: f32,
     output: SharedSlice<'a, E>,
     lse: Option<&'a SharedSlice<'a, f32>>,
@@ -216,7 +232,7 @@ struct Step<'a, E> {
     arch: Arch,
 }
 
-impl<E: Element> Step<'_, E> {
+impl<E: Element, K: Number> Step<'_, E, K> {
     fn head_dim(&self) -> usize {
         self.plan.geometry().head_dim as usize
     }
@@ -226,8 +242,9 @@ impl<E: Element> Step<'_, E> {
         let tile = &self.plan.tile_groups()[unit.group].tile;
         let item = &self.plan.work_items()[unit.item];
         let walk = share(item, unit.lane, unit.lanes, u32::from(tile.n));
-        let (Self { plan, query, cache, scale, .. }, kv_head) = (self, unit.kv_head);
-        self.arch.dispatch(Pass { plan, item, kv_head, tile, walk, query, cache, scale: *scale, scratch });
+        let (Self { plan, query, cache, .. }, kv_head) = (self, unit.kv_head);
+        let scale = self.scale * self.scales.map_or(1.0, |scales| scales.keys.of_head(kv_head as usize));
+        self.arch.dispatch(Pass { plan, item, kv_head, tile, walk, query, cache, scale, scratch });
         if unit.lanes > 1 {
             self.keep_share(unit, item, scratch);
             if !queue.arrive(unit) {
@@ -277,6 +294,9 @@ impl<E: Element> Step<'_, E> {
             let target = row_of_output(self.plan, item, kv_head, row);
             let output = &mut scratch.accumulators[row * head_dim..][..head_dim];
             let softmax = scratch.softmax[row];
+            if let Some(scales) = self.scales {
+                simd::scale(output, scales.values.of_head(kv_head as usize));
+            }
             match slot {
                 UNTOUCHED => continue,
                 DIRECT => {

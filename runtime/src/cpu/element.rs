@@ -8,13 +8,11 @@ mod sealed {
     impl Sealed for half::f16 {}
     impl Sealed for half::bf16 {}
     impl Sealed for f32 {}
+    impl Sealed for crate::E4m3 {}
 }
 
-/// f16, bf16 or f32. Arithmetic is always f32.
-pub trait Element: sealed::Sealed + Copy + Send + Sync + std::fmt::Debug + 'static {
-    /// Its name at run time.
-    const DTYPE: Dtype;
-
+/// What memory holds: f16, bf16, f32 or FP8. Arithmetic is always f32.
+pub trait Number: sealed::Sealed + Copy + Send + Sync + std::fmt::Debug + 'static {
     /// As f32, exactly.
     fn to_f32(self) -> f32;
 
@@ -28,9 +26,17 @@ pub trait Element: sealed::Sealed + Copy + Send + Sync + std::fmt::Debug + 'stat
     fn widen(elements: &[Self], wide: &mut [f32]);
 }
 
+/// f16, bf16 or f32: what Q and the output are.
+pub trait Element: Number {
+    /// Its name at run time, where K and V are the same.
+    const DTYPE: Dtype;
+}
+
 impl Element for f32 {
     const DTYPE: Dtype = Dtype::F32;
+}
 
+impl Number for f32 {
     #[inline(always)]
     fn to_f32(self) -> f32 {
         self
@@ -54,7 +60,9 @@ impl Element for f32 {
 
 impl Element for bf16 {
     const DTYPE: Dtype = Dtype::Bf16;
+}
 
+impl Number for bf16 {
     #[inline(always)]
     fn to_f32(self) -> f32 {
         bf16::to_f32(self)
@@ -80,7 +88,9 @@ impl Element for bf16 {
 
 impl Element for f16 {
     const DTYPE: Dtype = Dtype::F16;
+}
 
+impl Number for f16 {
     #[inline(always)]
     fn to_f32(self) -> f32 {
         f16::to_f32(self)

@@ -1,7 +1,7 @@
 //! One work item: a pass of at most m rows over a KV range, n tokens a step, with the online softmax in between.
 
 use super::simd;
-use super::{Element, KvCache};
+use super::{Element, KvCache, Number};
 use crate::plan::{Plan, Run, WorkItem};
 use pulp::{Simd, WithSimd};
 use std::ops::Range;
@@ -43,7 +43,7 @@ impl Scratch {
 const LOG2_E: f32 = std::f32::consts::LOG2_E;
 
 /// One pass over some of a work item's tokens; leaves unnormalised output, maximum and sum of each row in the scratch.
-pub(super) struct Pass<'a, E> {
+pub(super) struct Pass<'a, E, K> {
     pub(super) plan: &'a Plan,
     pub(super) item: &'a WorkItem,
     pub(super) kv_head: u32,
@@ -51,12 +51,13 @@ pub(super) struct Pass<'a, E> {
     /// Tokens of this pass, counted along the block's walk: the item's, or one thread's share of them.
     pub(super) walk: Range<u32>,
     pub(super) query: &'a [E],
-    pub(super) cache: &'a KvCache<'a, E>,
+    pub(super) cache: &'a KvCache<'a, K>,
+    /// Of the logits, with the scale of K.
     pub(super) scale: f32,
     pub(super) scratch: &'a mut Scratch,
 }
 
-impl<E: Element> WithSimd for Pass<'_, E> {
+impl<E: Element, K: Number> WithSimd for Pass<'_, E, K> {
     type Output = ();
 
     #[inline(always)]
@@ -86,9 +87,9 @@ impl<E: Element> WithSimd for Pass<'_, E> {
 
 /// Goes along tokens of one run with the rows that share it, n tokens a step.
 #[inline(always)]
-fn pass_run<S: Simd, E: Element>(
+fn pass_run<S: Simd, K: Number>(
     simd: S,
-    reader: &Reader<'_, E>,
+    reader: &Reader<'_, K>,
     item: &WorkItem,
     tile: &Tile,
     tokens: Range<u32>,
@@ -170,15 +171,15 @@ pub(super) fn row_of_output(plan: &Plan, item: &WorkItem, kv_head: u32, row: usi
 }
 
 /// Finds the tokens of a run in the cache.
-struct Reader<'a, E> {
+struct Reader<'a, K> {
     plan: &'a Plan,
     run: &'a Run,
-    cache: &'a KvCache<'a, E>,
+    cache: &'a KvCache<'a, K>,
     kv_head: u32,
     head_dim: usize,
 }
 
-impl<E: Element> Reader<'_, E> {
+impl<K: Number> Reader<'_, K> {
     #[inline(always)]
     fn offset(&self, token: u32) -> usize {
         let page_size = self.plan.geometry().page_size;
@@ -211,23 +212,23 @@ impl<E: Element> Reader<'_, E> {
     #[inline(always)]
     fn rows<'b>(
         &self,
-        elements: &'b [E],
+        elements: &'b [K],
         offsets: &'b [usize],
         wide: &'b mut [f32],
         contiguous: &'b [usize],
     ) -> (&'b [f32], &'b [usize]) {
-        if let Some(in_place) = E::as_f32(elements) {
+        if let Some(in_place) = K::as_f32(elements) {
             return (in_place, offsets);
         }
         for (wide, &offset) in wide.chunks_exact_mut(self.head_dim).zip(offsets) {
-            E::widen(&elements[offset..offset + self.head_dim], wide);
+            K::widen(&elements[offset..offset + self.head_dim], wide);
         }
         (wide, &contiguous[..offsets.len()])
     }
 
     /// Asks for a block of vectors, from the `first`-th token after `begin` on, as far as they lie before `end`.
     #[inline(always)]
-    fn prefetch(&self, elements: &[E], begin: u32, end: u32, first: usize) {
+    fn prefetch(&self, elements: &[K], begin: u32, end: u32, first: usize) {
         let begin = begin.saturating_add(first as u32);
         for token in begin..begin.saturating_add(KV_BLOCK as u32).min(end) {
             let offset = self.offset(token);

@@ -12,14 +12,15 @@ mod shared;
 mod simd;
 
 pub use backend::{CpuBackend, DecodeArgs};
-pub use cache::KvCache;
-pub use element::Element;
+pub use cache::{Fp8KvCache, KvCache, KvPages};
+pub use element::{Element, Number};
 pub use host::HostDevice;
 pub use merge_states::{State, merge_states};
 
 /// Hash of the kernel's sources (FNV-1a, 64 bits, hexadecimal): measurements of another kernel say nothing about this one.
 pub fn kernel_hash() -> String {
-    const SOURCES: [&str; 5] = [
+    const SOURCES: [&str; 6] = [
+        include_str!("../e4m3.rs"),
         include_str!("backend.rs"),
         include_str!("element.rs"),
         include_str!("kernel.rs"),

@@ -1,9 +1,8 @@
 //! What one decode step of one layer reads and writes: raw addresses, and typed slices above them.
 
-use super::CudaError;
+use super::{CudaElement, CudaError, KvCache, KvPages};
 use crate::KvStrides;
-use cudarc::driver::{CudaSlice, CudaStream, DevicePtr, DevicePtrMut, DeviceRepr, SyncOnDrop};
-use half::{bf16, f16};
+use cudarc::driver::{CudaSlice, CudaStream, DevicePtr, DevicePtrMut, SyncOnDrop};
 use tilewright_heuristics::{Dtype, Geometry};
 use tilewright_kernel_templates::cuda::AttentionOptions;
 
@@ -24,17 +23,28 @@ impl RowStrides {
     }
 }
 
-/// Addresses of device memory and distances; nothing is checked but alignment. Addresses are multiples of 16 bytes, distances of 8
-/// elements.
+/// Addresses of the scales of K and V in FP8: f32, multiples of 4 bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RawScales {
+    /// What K is multiplied by.
+    pub keys: u64,
+    /// What V is multiplied by.
+    pub values: u64,
+    /// Whether each is `[kv_heads]`; otherwise one number for all heads.
+    pub per_head: bool,
+}
+
+/// Addresses of device memory and distances; nothing is checked but alignment. Addresses and distances are multiples of 16 bytes: of
+/// 8 elements, of 16 for FP8.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RawArgs {
     /// Elements `[batch, q_heads, head_dim]`.
     pub query: u64,
     /// Distances of the query.
     pub query_strides: RowStrides,
-    /// Pages of K.
+    /// Pages of K: elements of the query's type, or of FP8 if the plan says so.
     pub keys: u64,
-    /// Pages of V.
+    /// Pages of V, of the same type as K.
     pub values: u64,
     /// Where a page, token and head of K and V lie.
     pub kv_strides: KvStrides,
@@ -54,6 +64,8 @@ pub struct RawArgs {
     pub softcap: Option<f32>,
     /// f32 `[q_heads]`: a logit that each head has beside its tokens. It takes part in the softmax and in the LSE, and weighs zeros.
     pub sinks: Option<u64>,
+    /// Of K and V; needed if they are FP8, and only read then.
+    pub scales: Option<RawScales>,
 }
 
 impl RawArgs {
@@ -67,7 +79,7 @@ impl RawArgs {
     }
 
     /// Checks what the kernels' wide loads need.
-    pub(super) fn check(&self) -> Result<(), CudaError> {
+    pub(super) fn check(&self, dtype: Dtype) -> Result<(), CudaError> {
         let addresses = [
             ("query", self.query),
             ("keys", self.keys),
@@ -78,17 +90,35 @@ impl RawArgs {
         if let Some(&(name, value)) = addresses.iter().find(|(_, address)| !address.is_multiple_of(16)) {
             return Err(CudaError::Misaligned { name, value: value as i64, multiple: 16, unit: "bytes" });
         }
+        let kv = 16 / dtype.kv_bytes();
         let distances = [
-            ("query_strides.request", self.query_strides.request),
-            ("query_strides.head", self.query_strides.head),
-            ("output_strides.request", self.output_strides.request),
-            ("output_strides.head", self.output_strides.head),
-            ("kv_strides.page", self.kv_strides.page),
-            ("kv_strides.token", self.kv_strides.token),
-            ("kv_strides.head", self.kv_strides.head),
+            ("query_strides.request", self.query_strides.request, 8),
+            ("query_strides.head", self.query_strides.head, 8),
+            ("output_strides.request", self.output_strides.request, 8),
+            ("output_strides.head", self.output_strides.head, 8),
+            ("kv_strides.page", self.kv_strides.page, kv),
+            ("kv_strides.token", self.kv_strides.token, kv),
+            ("kv_strides.head", self.kv_strides.head, kv),
         ];
-        if let Some(&(name, value)) = distances.iter().find(|(_, distance)| !distance.is_multiple_of(8)) {
-            return Err(CudaError::Misaligned { name, value: value as i64, multiple: 8, unit: "elements" });
+        if let Some(&(name, value, multiple)) =
+            distances.iter().find(|(_, distance, multiple)| !distance.is_multiple_of(*multiple))
+        {
+            let (value, multiple) = (value as i64, multiple as i64);
+            return Err(CudaError::Misaligned { name, value, multiple, unit: "elements" });
+        }
+        match self.scales {
+            Some(RawScales { keys, values, .. }) => {
+                let addresses = [("scales.keys", keys), ("scales.values", values)];
+                if let Some(&(name, value)) = addresses.iter().find(|(_, value)| !value.is_multiple_of(4)) {
+                    let value = value as i64;
+                    return Err(CudaError::Misaligned { name, value, multiple: 4, unit: "bytes" });
+                }
+            }
+            None if dtype.has_fp8_kv() => {
+                let message = "K and V in FP8 have scales; give the address of an f32 of 1 if theirs is 1";
+                return Err(CudaError::Option { name: "scales", value: "missing".to_owned(), message });
+            }
+            None => {}
         }
         if self.window == Some(0) {
             let message = "a query sees at least its own token; leave the window out to see all";
@@ -102,41 +132,16 @@ impl RawArgs {
     }
 }
 
-/// An element type of the kernels.
-pub trait CudaElement: DeviceRepr {
-    /// Its name in plans.
-    const DTYPE: Dtype;
-}
-
-impl CudaElement for f16 {
-    const DTYPE: Dtype = Dtype::F16;
-}
-
-impl CudaElement for bf16 {
-    const DTYPE: Dtype = Dtype::Bf16;
-}
-
-/// The paged KV cache of one layer.
-#[derive(Clone, Copy, Debug)]
-pub struct KvCache<'a, E> {
-    /// K.
-    pub keys: &'a CudaSlice<E>,
-    /// V, laid out like K.
-    pub values: &'a CudaSlice<E>,
-    /// Where a page, token and head lies.
-    pub strides: KvStrides,
-}
-
 /// Keeps the slices of a call in use until its launches are queued: dropped, they record these as the slices' last uses.
-pub(super) type Guards<'a> = [Option<SyncOnDrop<'a>>; 7];
+pub(super) type Guards<'a> = [Option<SyncOnDrop<'a>>; 9];
 
 /// Slices of device memory, checked against the plan.
 #[derive(Debug)]
-pub struct DecodeArgs<'a, E> {
+pub struct DecodeArgs<'a, E, C = KvCache<'a, E>> {
     /// `[batch, q_heads, head_dim]`.
     pub query: &'a CudaSlice<E>,
-    /// The paged KV cache.
-    pub cache: KvCache<'a, E>,
+    /// The paged KV cache: a [`KvCache`], or an [`Fp8KvCache`].
+    pub cache: C,
     /// `[batch, q_heads, head_dim]`; every element is written.
     pub output: &'a mut CudaSlice<E>,
     /// At least [`super::DevicePlan::workspace_bytes`] bytes.
@@ -153,11 +158,11 @@ pub struct DecodeArgs<'a, E> {
     pub sinks: Option<&'a CudaSlice<f32>>,
 }
 
-impl<'a, E: CudaElement> DecodeArgs<'a, E> {
+impl<'a, E: CudaElement, C: KvPages<E>> DecodeArgs<'a, E, C> {
     /// Plain attention: no LSE and no options.
     pub const fn new(
         query: &'a CudaSlice<E>,
-        cache: KvCache<'a, E>,
+        cache: C,
         output: &'a mut CudaSlice<E>,
         workspace: &'a mut CudaSlice<u8>,
     ) -> Self {
@@ -176,48 +181,56 @@ impl<'a, E: CudaElement> DecodeArgs<'a, E> {
 
     /// Checks shapes against a plan, for so many requests, and leaves the types behind. The guards have to outlive the queueing of the
     /// launches.
-    pub(super) fn into_raw(
-        self,
-        stream: &'a CudaStream,
+    pub(super) fn raw<'s>(
+        &'s mut self,
+        stream: &'s CudaStream,
         plan: &super::DevicePlan,
         requests: usize,
-    ) -> Result<(RawArgs, Guards<'a>), CudaError> {
+    ) -> Result<(RawArgs, Guards<'s>), CudaError> {
         let geometry = plan.geometry();
-        if geometry.dtype != E::DTYPE {
-            return Err(CudaError::Dtype { planned: geometry.dtype, given: E::DTYPE });
+        if geometry.dtype != C::DTYPE {
+            return Err(CudaError::Dtype { planned: geometry.dtype, given: C::DTYPE });
         }
+        let (cache, scales) = (self.cache.stored(), self.cache.scales());
+        let per_head = scales.is_some_and(|scales| scales.keys.len() != 1 || scales.values.len() != 1);
+        let scale_count = if per_head { geometry.kv_heads as usize } else { 1 };
         let heads = requests * geometry.q_heads as usize;
         let vectors = heads * geometry.head_dim as usize;
         let page_end = match plan.largest_page() {
-            Some(page) => self.cache.strides.end_of_page(geometry, page).unwrap_or(usize::MAX),
+            Some(page) => cache.strides.end_of_page(geometry, page).unwrap_or(usize::MAX),
             None => 0,
         };
         let lengths = [
             ("query", self.query.len(), vectors),
             ("output", self.output.len(), vectors),
-            ("keys", self.cache.keys.len(), page_end),
-            ("values", self.cache.values.len(), page_end),
+            ("keys", cache.keys.len(), page_end),
+            ("values", cache.values.len(), page_end),
             ("workspace", self.workspace.len(), plan.workspace_bytes()),
             ("lse", self.lse.as_ref().map_or(heads, |lse| lse.len()), heads),
             ("sinks", self.sinks.map_or(usize::MAX, CudaSlice::len), geometry.q_heads as usize),
+            ("key_scales", scales.map_or(usize::MAX, |scales| scales.keys.len()), scale_count),
+            ("value_scales", scales.map_or(usize::MAX, |scales| scales.values.len()), scale_count),
         ];
         if let Some(&(name, found, needed)) = lengths.iter().find(|(_, found, needed)| found < needed) {
             return Err(CudaError::Length { name, found, needed });
         }
         // Each orders the stream after the slice's last uses.
         let (query, query_guard) = self.query.device_ptr(stream);
-        let (keys, keys_guard) = self.cache.keys.device_ptr(stream);
-        let (values, values_guard) = self.cache.values.device_ptr(stream);
+        let (keys, keys_guard) = cache.keys.device_ptr(stream);
+        let (values, values_guard) = cache.values.device_ptr(stream);
+        let (key_scales, key_scales_guard) = scales.map(|scales| scales.keys.device_ptr(stream)).unzip();
+        let (value_scales, value_scales_guard) =
+            scales.map(|scales| scales.values.device_ptr(stream)).unzip();
         let (output, output_guard) = self.output.device_ptr_mut(stream);
         let (workspace, workspace_guard) = self.workspace.device_ptr_mut(stream);
-        let (lse, lse_guard) = self.lse.map(|lse| lse.device_ptr_mut(stream)).unzip();
+        let (lse, lse_guard) = self.lse.as_mut().map(|lse| lse.device_ptr_mut(stream)).unzip();
         let (sinks, sinks_guard) = self.sinks.map(|sinks| sinks.device_ptr(stream)).unzip();
         let raw = RawArgs {
             query,
             query_strides: RowStrides::dense(geometry),
             keys,
             values,
-            kv_strides: self.cache.strides,
+            kv_strides: cache.strides,
             output,
             output_strides: RowStrides::dense(geometry),
             lse,
@@ -226,6 +239,7 @@ impl<'a, E: CudaElement> DecodeArgs<'a, E> {
             window: self.window,
             softcap: self.softcap,
             sinks,
+            scales: key_scales.zip(value_scales).map(|(keys, values)| RawScales { keys, values, per_head }),
         };
         let guards = [
             Some(query_guard),
@@ -235,7 +249,46 @@ impl<'a, E: CudaElement> DecodeArgs<'a, E> {
             Some(workspace_guard),
             lse_guard,
             sinks_guard,
+            key_scales_guard,
+            value_scales_guard,
         ];
         Ok((raw, guards))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RAW: RawArgs = RawArgs {
+        query: 0,
+        query_strides: RowStrides { request: 8, head: 8 },
+        keys: 0,
+        values: 0,
+        kv_strides: KvStrides { page: 24, token: 24, head: 24 },
+        output: 0,
+        output_strides: RowStrides { request: 8, head: 8 },
+        lse: None,
+        workspace: 0,
+        scale: 1.0,
+        window: None,
+        softcap: None,
+        sinks: None,
+        scales: None,
+    };
+
+    #[test]
+    fn fp8_needs_scales_and_distances_of_whole_loads() {
+        assert!(RAW.check(Dtype::F16).is_ok());
+        let error = |raw: RawArgs| raw.check(Dtype::Fp8F16).unwrap_err().to_string();
+        let odd = error(RAW);
+        assert!(odd.contains("kv_strides.page") && odd.contains("multiple of 16 elements"), "{odd}");
+        let whole = RawArgs { kv_strides: KvStrides { page: 48, token: 16, head: 16 }, ..RAW };
+        let missing = error(whole);
+        assert!(missing.contains("scales") && missing.contains("an f32 of 1"), "{missing}");
+        let scales = RawScales { keys: 4, values: 8, per_head: true };
+        assert!(RawArgs { scales: Some(scales), ..whole }.check(Dtype::Fp8F16).is_ok());
+        let bytes = error(RawArgs { scales: Some(RawScales { values: 6, ..scales }), ..whole });
+        assert!(bytes.contains("scales.values") && bytes.contains("multiple of 4 bytes"), "{bytes}");
     }
 }

@@ -1,9 +1,9 @@
 //! Kernels of a device, and plans executed with them.
 #![allow(unsafe_code)]
 
-use super::args::{CudaElement, DecodeArgs};
+use super::args::DecodeArgs;
 use super::kernels::{Compiled, Kernels};
-use super::{CudaDevice, CudaError, DevicePlan, Mix, RawArgs};
+use super::{CudaDevice, CudaElement, CudaError, DevicePlan, KvPages, Mix, RawArgs};
 use cudarc::driver::CudaStream;
 use cudarc::driver::sys::CUstream;
 use tilewright_heuristics::Tile;
@@ -104,13 +104,13 @@ impl CudaBackend {
     ///
     /// # Errors
     /// Shapes that do not fit the plan, a kernel that was not prepared, or the driver's refusal.
-    pub fn decode<E: CudaElement>(
+    pub fn decode<E: CudaElement, C: KvPages<E>>(
         &self,
         stream: &CudaStream,
         plan: &DevicePlan,
-        args: DecodeArgs<'_, E>,
+        mut args: DecodeArgs<'_, E, C>,
     ) -> Result<(), CudaError> {
-        let (raw, _guards) = args.into_raw(stream, plan, plan.batch())?;
+        let (raw, _guards) = args.raw(stream, plan, plan.batch())?;
         // SAFETY: the slices were checked against the plan; the guards, dropped when the launches are queued, make cudarc free and reuse
         // the slices after them.
         unsafe { self.decode_raw(stream.cu_stream(), plan, &raw) }
@@ -131,7 +131,7 @@ impl CudaBackend {
         plan: &DevicePlan,
         args: &RawArgs,
     ) -> Result<(), CudaError> {
-        args.check()?;
+        args.check(plan.geometry().dtype)?;
         plan.check_uploaded()?;
         self.device.context().bind_to_thread().map_err(CudaError::driver("cannot use the device"))?;
         // SAFETY: the caller's promises.

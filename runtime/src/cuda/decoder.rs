@@ -1,7 +1,7 @@
 //! What an engine calls at every step: plan with the device's selector, upload, forward, merge.
 
-use super::args::{CudaElement, DecodeArgs};
-use super::{CudaBackend, CudaDevice, CudaError, DevicePlan, Forward, Launch, Mix};
+use super::args::DecodeArgs;
+use super::{CudaBackend, CudaDevice, CudaElement, CudaError, DevicePlan, Forward, KvPages, Launch, Mix};
 use crate::decoder::fallback_warning;
 use crate::{PageTable, Plan, PlanError, PlanOptions};
 use cudarc::driver::CudaStream;
@@ -151,11 +151,11 @@ impl CudaDecoder {
     ///
     /// # Errors
     /// Shapes that do not fit the plan, or a class and options that were not prepared.
-    pub fn execute<E: CudaElement>(
+    pub fn execute<E: CudaElement, C: KvPages<E>>(
         &self,
         stream: &CudaStream,
         plan: &DevicePlan,
-        args: DecodeArgs<'_, E>,
+        args: DecodeArgs<'_, E, C>,
     ) -> Result<(), CudaError> {
         self.backend.decode(stream, plan, args)
     }

@@ -144,8 +144,8 @@ impl<E: CudaElement> GraphStep<DecodeMemory<E>> {
         mut memory: DecodeMemory<E>,
     ) -> Result<Self, CudaError> {
         let requests = plan.bucket().ok_or(CudaError::NoBucket)?.capacities().requests as usize;
-        let args = memory.args();
-        let (raw, guards) = args.into_raw(stream, &plan, requests)?;
+        let mut args = memory.args();
+        let (raw, guards) = args.raw(stream, &plan, requests)?;
         drop(guards);
         // SAFETY: the slices are large enough for the bucket; page ids are checked at each upload. They stay as long as the graph, as they are:
         // nobody gets more of them than views. `launch` orders the stream after their last uses.

@@ -258,6 +258,7 @@ impl Kernels {
     }
 
     fn prepare_merge(&mut self, class: &Class, sinks: bool) -> Result<(), CudaError> {
+        let class = &class.outputs();
         if self.merge.contains_key(&(*class, sinks)) {
             return Ok(());
         }
@@ -291,7 +292,7 @@ impl Kernels {
         sinks: bool,
         wide: bool,
     ) -> Result<(&Arc<LoadedKernel>, u32), CudaError> {
-        let kernels = self.merge.get(&(*class, sinks)).ok_or_else(|| {
+        let kernels = self.merge.get(&(class.outputs(), sinks)).ok_or_else(|| {
             let options = AttentionOptions { sinks, ..AttentionOptions::default() };
             CudaError::NotPrepared { kernel: Kernel::merge(MERGE_WARPS[0], class, options).name }
         })?;
@@ -344,6 +345,7 @@ impl Kernels {
 /// The merge of states, which no plan needs: it is compiled for who asks for it.
 impl Kernels {
     pub(super) fn prepare_states(&mut self, class: &Class) -> Result<(), CudaError> {
+        let class = &class.outputs();
         if !self.states.contains_key(class) {
             let kernel = Kernel::merge_states(class);
             let cubin = self.compiler.compile(&kernel)?;
@@ -353,7 +355,7 @@ impl Kernels {
     }
 
     pub(super) fn states(&self, class: &Class) -> Result<&LoadedKernel, CudaError> {
-        self.states.get(class).ok_or(CudaError::StatesNotPrepared { class: *class })
+        self.states.get(&class.outputs()).ok_or(CudaError::StatesNotPrepared { class: *class })
     }
 }
 

@@ -36,6 +36,7 @@
 mod args;
 mod backend;
 mod bucket;
+mod cache;
 mod decoder;
 mod device;
 mod device_plan;
@@ -52,9 +53,10 @@ pub mod probe;
 mod side_streams;
 mod timer;
 
-pub use args::{CudaElement, DecodeArgs, KvCache, RawArgs, RowStrides};
+pub use args::{DecodeArgs, RawArgs, RawScales, RowStrides};
 pub use backend::CudaBackend;
 pub use bucket::{Bucket, Capacities};
+pub use cache::{CudaElement, Fp8Byte, Fp8KvCache, KvCache, KvPages, ScaleSlices};
 pub use decoder::CudaDecoder;
 pub use device::CudaDevice;
 pub use device_plan::DevicePlan;

@@ -63,7 +63,7 @@ impl PackLayout {
     /// The layout of an attention layer, with tiles of 16 to 128 rows.
     pub fn new(geometry: &Geometry) -> Self {
         let tile_rows = [16, 32, 64, 128];
-        let element = geometry.dtype.bytes() as u32;
+        let element = geometry.dtype.kv_bytes() as u32;
         Self {
             kv_heads: geometry.kv_heads,
             gqa_ratio: geometry.q_heads / geometry.kv_heads.max(1),

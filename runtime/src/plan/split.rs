@@ -94,7 +94,7 @@ impl Plan {
     /// What a limit is judged by: a CTA's time beyond its tokens, and a partial's, as tokens of one CTA among all.
     fn waves(&self, options: &PlanOptions) -> Waves {
         let Geometry { head_dim, dtype, .. } = self.geometry;
-        let token = (2 * head_dim as u64 * dtype.bytes() as u64 * options.prices.first_byte).max(1);
+        let token = (2 * head_dim as u64 * dtype.kv_bytes() as u64 * options.prices.first_byte).max(1);
         let in_tokens = |time: u64| u32::try_from(time.div_ceil(token)).unwrap_or(u32::MAX);
         let row = (u64::from(head_dim) + 2) * 4 * options.prices.partial_byte;
         Waves {

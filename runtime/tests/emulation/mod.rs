@@ -16,6 +16,10 @@ const EMULATION: &str = include_str!("../../../kernel-templates/cuda/emulation.h
 #[allow(dead_code, reason = "one suite proves that it is caught")]
 pub(crate) const EARLY_READ: &str = "-DTILEWRIGHT_EMULATE_EARLY_READ";
 
+/// Emulates a device that converts FP8 by an instruction.
+#[allow(dead_code, reason = "states are never FP8")]
+pub(crate) const FP8_CONVERSION: &str = "-DTILEWRIGHT_EMULATE_FP8_CONVERSION";
+
 /// Kernels of one source file: compilers work on several at once, and each file costs the headers once more.
 const KERNELS_A_FILE: usize = 4;
 

@@ -3,7 +3,8 @@
 
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-use tilewright_heuristics::{Dtype, Geometry};
+use tilewright_heuristics::Geometry;
+use tilewright_runtime::awkward;
 use tilewright_runtime::cpu::{Element, KvCache};
 use tilewright_runtime::reference::{self, Attention};
 use tilewright_runtime::{KvStrides, PageTable};
@@ -129,11 +130,7 @@ impl<E: Element> Parts<E> {
     /// Panics unless the merged states are attention over the whole.
     pub(crate) fn check(&self, output: &[E], lse: &[f32]) {
         let (expected, expected_lse) = self.whole();
-        let tolerance = match E::DTYPE {
-            Dtype::F16 => 2e-3,
-            Dtype::Bf16 => 1e-2,
-            Dtype::F32 => 1e-5,
-        };
+        let tolerance = awkward::tolerance(E::DTYPE);
         let head_dim = self.geometry.head_dim as usize;
         let output: Vec<f64> = output.iter().map(|x| f64::from(x.to_f32())).collect();
         let error = relative_error(&output, &expected);

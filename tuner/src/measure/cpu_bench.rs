@@ -9,8 +9,10 @@ use std::time::Instant;
 use tilewright_heuristics::{Dtype, Geometry, PackShape, Tile};
 use tilewright_kernel_templates::{Class, CpuLimits, Limits, cpu as scratch};
 use tilewright_runtime::awkward::{self, AwkwardCase, CpuCase};
-use tilewright_runtime::cpu::{CpuBackend, DecodeArgs, Element, HostDevice, KvCache, probe};
-use tilewright_runtime::{KvStrides, PageTable, Plan, PlanOptions};
+use tilewright_runtime::cpu::{
+    CpuBackend, DecodeArgs, Element, Fp8KvCache, HostDevice, KvCache, KvPages, Number, probe,
+};
+use tilewright_runtime::{E4m3, KvScales, KvStrides, PageTable, Plan, PlanOptions};
 use tilewright_scenarios::Batch;
 
 /// Between two reads of the same page, at least so many times the last-level cache is read.
@@ -50,6 +52,7 @@ struct Pools {
     f16: Pool<f16>,
     bf16: Pool<bf16>,
     f32: Pool<f32>,
+    fp8: Pool<E4m3>,
 }
 
 /// K and V pages of one element type; samples walk through it.
@@ -97,16 +100,19 @@ impl CpuBench {
         }
     }
 
-    fn load_typed<'a, E: PoolElement>(
+    fn load_typed<'a, E: Element, K: PoolElement>(
         &'a mut self,
         batch: &'a Batch,
-    ) -> Result<Box<dyn Loaded + 'a>, BenchError> {
+    ) -> Result<Box<dyn Loaded + 'a>, BenchError>
+    where
+        for<'c> K::Cache<'c>: KvPages<E>,
+    {
         let geometry = batch.geometry;
         let page_elements = (geometry.page_size * geometry.kv_heads * geometry.head_dim) as usize;
         let batch_elements = batch.pages as usize * page_elements;
-        let cache_elements = REUSE_DISTANCE * llc_bytes(&self.host.limits) / size_of::<E>() / 2;
+        let cache_elements = REUSE_DISTANCE * llc_bytes(&self.host.limits) / size_of::<K>() / 2;
         let needed = batch_elements + cache_elements;
-        let needed_bytes = (2 * needed * size_of::<E>()) as u64;
+        let needed_bytes = (2 * needed * size_of::<K>()) as u64;
         let too_large = || BenchError::TooLarge {
             batch: batch.name.clone(),
             needed_mb: needed_bytes >> 20,
@@ -115,11 +121,11 @@ impl CpuBench {
         if needed_bytes > self.memory_bytes {
             return Err(too_large());
         }
-        let pool = E::pool(&mut self.pools);
+        let pool = K::pool(&mut self.pools);
         pool.grow(needed);
         let queries = batch.requests() * (geometry.q_heads * geometry.head_dim) as usize;
         let mut rng = ChaCha8Rng::seed_from_u64(batch.pages.into());
-        Ok(Box::new(LoadedBatch {
+        Ok(Box::new(LoadedBatch::<E, K> {
             batch,
             backend: &mut self.backend,
             prices: self.prices,
@@ -132,7 +138,7 @@ impl CpuBench {
         }))
     }
 
-    fn verify_typed<E: PoolElement>(&mut self, tile: &Tile, class: &Class) -> Result<f64, Failure> {
+    fn verify_typed<E: QueryElement>(&mut self, tile: &Tile, class: &Class) -> Result<f64, Failure> {
         let plain = |cases: Vec<AwkwardCase>| {
             cases.into_iter().filter(AwkwardCase::is_plain).map(CpuCase::new).collect::<Vec<CpuCase<E>>>()
         };
@@ -256,58 +262,103 @@ impl Bench for CpuBench {
 
     fn verify(&mut self, tile: &Tile, class: &Class, _: Coverage) -> Result<f64, Failure> {
         match class.dtype {
-            Dtype::F16 => self.verify_typed::<f16>(tile, class),
-            Dtype::Bf16 => self.verify_typed::<bf16>(tile, class),
-            Dtype::F32 => self.verify_typed::<f32>(tile, class),
+            Dtype::F16 | Dtype::Fp8F16 => self.verify_typed::<f16>(tile, class),
+            Dtype::Bf16 | Dtype::Fp8Bf16 => self.verify_typed::<bf16>(tile, class),
+            Dtype::F32 | Dtype::Fp8F32 => self.verify_typed::<f32>(tile, class),
         }
     }
 
     fn load<'a>(&'a mut self, batch: &'a Batch) -> Result<Box<dyn Loaded + 'a>, BenchError> {
         match batch.geometry.dtype {
-            Dtype::F16 => self.load_typed::<f16>(batch),
-            Dtype::Bf16 => self.load_typed::<bf16>(batch),
-            Dtype::F32 => self.load_typed::<f32>(batch),
+            Dtype::F16 => self.load_typed::<f16, f16>(batch),
+            Dtype::Bf16 => self.load_typed::<bf16, bf16>(batch),
+            Dtype::F32 => self.load_typed::<f32, f32>(batch),
+            Dtype::Fp8F16 => self.load_typed::<f16, E4m3>(batch),
+            Dtype::Fp8Bf16 => self.load_typed::<bf16, E4m3>(batch),
+            Dtype::Fp8F32 => self.load_typed::<f32, E4m3>(batch),
         }
     }
 }
 
-/// An element with a pool and references of its own.
-trait PoolElement: Element + 'static {
+/// An element of K and V with a pool of its own.
+trait PoolElement: Number {
+    type Cache<'c>;
     fn pool(pools: &mut Pools) -> &mut Pool<Self>;
+    fn cache<'c>(keys: &'c [Self], values: &'c [Self], strides: KvStrides) -> Self::Cache<'c>;
+}
+
+/// An element of Q with references of its own.
+trait QueryElement: Element {
     fn references(references: &mut References) -> &mut ClassCases<Self>;
 }
 
 impl PoolElement for f16 {
+    type Cache<'c> = KvCache<'c, Self>;
+
     fn pool(pools: &mut Pools) -> &mut Pool<Self> {
         &mut pools.f16
     }
 
+    fn cache<'c>(keys: &'c [Self], values: &'c [Self], strides: KvStrides) -> Self::Cache<'c> {
+        KvCache { keys, values, strides }
+    }
+}
+
+impl QueryElement for f16 {
     fn references(references: &mut References) -> &mut ClassCases<Self> {
         &mut references.f16
     }
 }
 
 impl PoolElement for bf16 {
+    type Cache<'c> = KvCache<'c, Self>;
+
     fn pool(pools: &mut Pools) -> &mut Pool<Self> {
         &mut pools.bf16
     }
 
+    fn cache<'c>(keys: &'c [Self], values: &'c [Self], strides: KvStrides) -> Self::Cache<'c> {
+        KvCache { keys, values, strides }
+    }
+}
+
+impl QueryElement for bf16 {
     fn references(references: &mut References) -> &mut ClassCases<Self> {
         &mut references.bf16
     }
 }
 
 impl PoolElement for f32 {
+    type Cache<'c> = KvCache<'c, Self>;
+
     fn pool(pools: &mut Pools) -> &mut Pool<Self> {
         &mut pools.f32
     }
 
+    fn cache<'c>(keys: &'c [Self], values: &'c [Self], strides: KvStrides) -> Self::Cache<'c> {
+        KvCache { keys, values, strides }
+    }
+}
+
+impl QueryElement for f32 {
     fn references(references: &mut References) -> &mut ClassCases<Self> {
         &mut references.f32
     }
 }
 
-impl<E: Element> Pool<E> {
+impl PoolElement for E4m3 {
+    type Cache<'c> = Fp8KvCache<'c>;
+
+    fn pool(pools: &mut Pools) -> &mut Pool<Self> {
+        &mut pools.fp8
+    }
+
+    fn cache<'c>(keys: &'c [Self], values: &'c [Self], strides: KvStrides) -> Self::Cache<'c> {
+        Fp8KvCache { keys, values, strides, scales: KvScales::new(1.0, 1.0) }
+    }
+}
+
+impl<K: Number> Pool<K> {
     /// Makes room for `elements` of K and of V. Contents are random: their values decide no time, but zeros might.
     fn grow(&mut self, elements: usize) {
         // Copies of one random block, which is far cheaper to make than as many random numbers.
@@ -316,7 +367,7 @@ impl<E: Element> Pool<E> {
             return;
         }
         let mut rng = ChaCha8Rng::seed_from_u64(1);
-        let block: Vec<E> = (0..BLOCK).map(|_| E::from_f32(rng.random_range(-1.0..1.0))).collect();
+        let block: Vec<K> = (0..BLOCK).map(|_| K::from_f32(rng.random_range(-1.0..1.0))).collect();
         for pages in [&mut self.keys, &mut self.values] {
             pages.reserve_exact(elements - pages.len());
             while pages.len() < elements {
@@ -329,11 +380,11 @@ impl<E: Element> Pool<E> {
     }
 }
 
-struct LoadedBatch<'a, E> {
+struct LoadedBatch<'a, E, K> {
     batch: &'a Batch,
     backend: &'a mut CpuBackend,
     prices: Prices,
-    pool: &'a mut Pool<E>,
+    pool: &'a mut Pool<K>,
     batch_elements: usize,
     page_elements: usize,
     query: Vec<E>,
@@ -341,7 +392,7 @@ struct LoadedBatch<'a, E> {
     plans: Vec<Plan>,
 }
 
-impl<E> LoadedBatch<'_, E> {
+impl<E, K> LoadedBatch<'_, E, K> {
     fn table(&self) -> Result<PageTable<'_>, BenchError> {
         let Batch { page_table, max_pages, seq_lens, geometry, .. } = self.batch;
         PageTable::new(page_table, *max_pages, seq_lens, geometry.page_size)
@@ -359,7 +410,10 @@ impl<E> LoadedBatch<'_, E> {
     }
 }
 
-impl<E: Element> Loaded for LoadedBatch<'_, E> {
+impl<E: Element, K: PoolElement> Loaded for LoadedBatch<'_, E, K>
+where
+    for<'c> K::Cache<'c>: KvPages<E>,
+{
     fn limit_us(&self) -> f64 {
         let Geometry { q_heads, head_dim, .. } = self.batch.geometry;
         let tokens: f64 = self.batch.seq_lens.iter().map(|&len| f64::from(len)).sum();
@@ -387,11 +441,8 @@ impl<E: Element> Loaded for LoadedBatch<'_, E> {
         let window = pool.next..pool.next + self.batch_elements;
         pool.next += self.batch_elements.next_multiple_of(self.page_elements);
         let geometry = &self.batch.geometry;
-        let cache = KvCache {
-            keys: &pool.keys[window.clone()],
-            values: &pool.values[window],
-            strides: KvStrides::nhd(geometry),
-        };
+        let strides = KvStrides::nhd(geometry);
+        let cache = K::cache(&pool.keys[window.clone()], &pool.values[window], strides);
         let scale = 1.0 / (geometry.head_dim as f32).sqrt();
         let args = DecodeArgs { query: &self.query, cache, scale, output: &mut self.output, lse: None };
         let begin = Instant::now();
@@ -405,6 +456,7 @@ impl<E: Element> Loaded for LoadedBatch<'_, E> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tilewright_runtime::awkward::CaseCache;
 
     #[test]
     fn a_wrong_variant_is_told_from_a_right_one() {
@@ -414,7 +466,10 @@ mod tests {
         let error = bench.verify(&tile, &class, Coverage::Plain).expect("a tile of the space is correct");
         assert!(error < awkward::tolerance(Dtype::F16), "{error}");
         // What is expected is drawn apart from what the backend reads.
-        bench.references.f16.cases.iter_mut().for_each(|case| case.values.fill(f16::ONE));
+        for case in &mut bench.references.f16.cases {
+            let CaseCache::Plain { values, .. } = &mut case.cache else { panic!("f16 has no scales") };
+            values.fill(f16::ONE);
+        }
         let failure = bench.verify(&tile, &class, Coverage::Plain).unwrap_err();
         assert_eq!(failure.status, Status::Correctness);
         assert!(failure.message.contains("relative error"), "{}", failure.message);

@@ -15,9 +15,10 @@ use tilewright_kernel_templates::{Class, Limits};
 use tilewright_runtime::awkward::{self, AwkwardCase, CudaCase};
 use tilewright_runtime::cuda::probe::{self, Flush, Prices};
 use tilewright_runtime::cuda::{
-    Compiled, CudaBackend, CudaDevice, CudaError, DeviceMemory, DevicePlan, Graph, RawArgs, RowStrides, Timer,
+    Compiled, CudaBackend, CudaDevice, CudaError, DeviceMemory, DevicePlan, Graph, RawArgs, RawScales,
+    RowStrides, Timer,
 };
-use tilewright_runtime::{KvStrides, PageTable, Plan};
+use tilewright_runtime::{E4m3, KvStrides, PageTable, Plan};
 use tilewright_scenarios::Batch;
 
 /// Points of the read curve that people are shown.
@@ -58,6 +59,8 @@ struct Pool {
     dtype: Dtype,
     keys: DeviceMemory,
     values: DeviceMemory,
+    /// One f32 of 1, the scale of all heads where K and V are FP8.
+    scale: DeviceMemory,
 }
 
 impl CudaBench {
@@ -197,16 +200,16 @@ fn upload(cases: Vec<AwkwardCase>, device: &CudaDevice) -> Result<Vec<CudaCase>,
 
 fn upload_one(case: AwkwardCase, device: &CudaDevice) -> Result<CudaCase, Failure> {
     let uploaded = match case.geometry.dtype {
-        Dtype::Bf16 => CudaCase::new::<half::bf16>(case, device),
-        _ => CudaCase::new::<half::f16>(case, device),
+        Dtype::Bf16 | Dtype::Fp8Bf16 => CudaCase::new::<half::bf16>(case, device),
+        Dtype::F16 | Dtype::Fp8F16 | Dtype::F32 | Dtype::Fp8F32 => CudaCase::new::<half::f16>(case, device),
     };
     uploaded.map_err(failure_of)
 }
 
 fn upload_far(case: AwkwardCase, device: &CudaDevice) -> Result<CudaCase, Failure> {
     let uploaded = match case.geometry.dtype {
-        Dtype::Bf16 => CudaCase::far::<half::bf16>(case, device),
-        _ => CudaCase::far::<half::f16>(case, device),
+        Dtype::Bf16 | Dtype::Fp8Bf16 => CudaCase::far::<half::bf16>(case, device),
+        Dtype::F16 | Dtype::Fp8F16 | Dtype::F32 | Dtype::Fp8F32 => CudaCase::far::<half::f16>(case, device),
     };
     uploaded.map_err(failure_of)
 }
@@ -372,10 +375,10 @@ impl Bench for CudaBench {
         let geometry = batch.geometry;
         let device =
             |error: CudaError| BenchError::Device { batch: batch.name.clone(), message: error.to_string() };
-        let token = (geometry.kv_heads * geometry.head_dim) as usize * geometry.dtype.bytes();
+        let token = (geometry.kv_heads * geometry.head_dim) as usize * geometry.dtype.kv_bytes();
         let bytes = batch.pages as usize * geometry.page_size as usize * token;
         let queries =
-            batch.requests() * (geometry.q_heads * geometry.head_dim) as usize * geometry.dtype.bytes();
+            batch.requests() * (geometry.q_heads * geometry.head_dim) as usize * geometry.dtype.query_bytes();
         let enough = |pool: &Pool| pool.dtype == geometry.dtype && pool.keys.bytes() >= bytes;
         if !self.pool.as_ref().is_some_and(enough) {
             self.pool = None;
@@ -390,7 +393,7 @@ impl Bench for CudaBench {
             }
             self.pool = Some(Pool::new(&self.device, geometry.dtype, bytes).map_err(device)?);
         }
-        let query = random_memory(&self.device, geometry.dtype, queries).map_err(device)?;
+        let query = random_memory(&self.device, geometry.dtype.query(), queries).map_err(device)?;
         let output = DeviceMemory::new(self.device.context(), queries).map_err(device)?;
         Ok(Box::new(LoadedBatch { batch, bench: self, query, output, plans: Vec::new() }))
     }
@@ -398,15 +401,18 @@ impl Bench for CudaBench {
 
 impl Pool {
     fn new(device: &CudaDevice, dtype: Dtype, bytes: usize) -> Result<Self, CudaError> {
+        let scale = DeviceMemory::new(device.context(), 4)?;
+        scale.write(0, &[1.0f32])?;
         Ok(Self {
             dtype,
             keys: random_memory(device, dtype, bytes)?,
             values: random_memory(device, dtype, bytes)?,
+            scale,
         })
     }
 }
 
-/// Copies of one random block whose length divides nothing, so that pages differ.
+/// Copies of one random block whose length divides nothing, so that pages differ. Elements are those that K and V have.
 fn random_memory(device: &CudaDevice, dtype: Dtype, bytes: usize) -> Result<DeviceMemory, CudaError> {
     const BLOCK: usize = (1 << 20) + 2;
     let mut rng = ChaCha8Rng::seed_from_u64(1);
@@ -414,7 +420,10 @@ fn random_memory(device: &CudaDevice, dtype: Dtype, bytes: usize) -> Result<Devi
     let block: Vec<u16> = (0..BLOCK.min(bytes.div_ceil(2)))
         .map(|_| match dtype {
             Dtype::Bf16 => half::bf16::from_f32(number()).to_bits(),
-            _ => half::f16::from_f32(number()).to_bits(),
+            Dtype::F16 | Dtype::F32 => half::f16::from_f32(number()).to_bits(),
+            Dtype::Fp8F16 | Dtype::Fp8Bf16 | Dtype::Fp8F32 => {
+                u16::from_le_bytes([(); 2].map(|()| E4m3::from_f32(number()).to_bits()))
+            }
         })
         .collect();
     let memory = DeviceMemory::new(device.context(), bytes)?;
@@ -464,6 +473,7 @@ impl LoadedBatch<'_> {
         let geometry = self.batch.geometry;
         let (keys, values) =
             pool.as_ref().map_or((0, 0), |pool| (pool.keys.address(), pool.values.address()));
+        let scale = pool.as_ref().map_or(0, |pool| pool.scale.address());
         let mut uploaded = DevicePlan::new(device);
         uploaded.upload(plan, stream)?;
         let workspace = DeviceMemory::new(device.context(), uploaded.workspace_bytes())?;
@@ -481,6 +491,7 @@ impl LoadedBatch<'_> {
             window: None,
             softcap: None,
             sinks: None,
+            scales: Some(RawScales { keys: scale, values: scale, per_head: false }),
         };
         // SAFETY: all memory is as large as the batch and the plan say, and lives as long as the graph.
         let graph =

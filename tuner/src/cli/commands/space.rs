@@ -130,7 +130,7 @@ fn needs(tile: &Tile, class: &Class, limits: &CudaLimits, cubin: &Cubin) -> Comp
             tile.stages.into(),
             tile.n.into(),
             class.head_dim,
-            class.dtype.bytes() as u32,
+            class.dtype.kv_bytes() as u32,
             held.ctas_per_sm,
         ),
     }
