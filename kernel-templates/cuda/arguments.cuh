@@ -66,7 +66,7 @@ struct Arguments {
   const u32 *requests;
   const i32 *page_ids;
   const Slot *slots;
-  const i32 *lengths; // [batch]: tokens of each request
+  const i32 *lengths; // [batch]: tokens that each query sees; a request of several queries is as many requests here
   i64 query_request, query_head;
   i64 output_request, output_head;
   i64 page, token, head;

@@ -166,7 +166,7 @@ struct Decode {
     }
   }
 
-  // What some row sees of each run. Rows of a request see the same.
+  // What some row sees of each run. Rows of a request see the same, and its queries are requests here.
   TILEWRIGHT_DEVICE void find_seen() const {
     if (item.run_count == 1) return find_seen_of_one();
     for (u32 index = thread; index < item.run_count; index += THREADS) {
@@ -215,10 +215,11 @@ struct Decode {
     return first / N;
   }
 
-  // One past the last step with a token that some row sees, as far as the last run tells: its last page may be nearly empty.
+  // One past the last step with a token that some row sees, as far as the last run tells: its last page may be nearly empty, and early
+  // queries of a request see nothing of it. Runs before it are walked to their ends.
   TILEWRIGHT_DEVICE u32 last_step() const {
     const Shared &run = runs()[item.run_count - 1];
-    const i32 end = smaller(run.end - run.position, static_cast<i32>(item.walk_end));
+    const i32 end = larger(smaller(run.end - run.position, static_cast<i32>(item.walk_end)), static_cast<i32>(run.begin));
     return divide_up(static_cast<u32>(larger(end - static_cast<i32>(item.walk_begin), 0)), N);
   }
 

@@ -9,7 +9,7 @@ use tilewright_heuristics::{Dtype, Geometry, PackShape, Tile};
 use tilewright_runtime::cuda::PlanImage;
 use tilewright_runtime::{
     Blocks, Forest, LiveForest, PackLayout, Packing, Packs, PageTable, Plan, PlanOptions, Planner,
-    PrefixTree, Priced, Prices,
+    PrefixTree, Priced, Prices, Queries,
 };
 use tilewright_scenarios::{Batch, Scenario};
 
@@ -49,6 +49,7 @@ fn main() {
             priced_packing(&mut criterion, &geometry, &forest, table.batch());
         }
     }
+    several_queries(&batch(TREES[0]));
     live_forest(&batch(TREES[0]));
     criterion.final_summary();
 }
@@ -58,6 +59,29 @@ fn batch(tree: &str) -> Batch {
     let scenario = Scenario::parse(&text, "bench.yaml").expect("the scenario is well formed");
     let spec = scenario.batches().expect("it makes a batch").remove(0);
     spec.build().expect("it can be built")
+}
+
+/// The first tree with more queries a request.
+fn several_queries(batch: &Batch) {
+    let geometry = Geometry { dtype: Dtype::F16, ..batch.geometry };
+    let select = |_: &PackShape| Tile { m: 32, n: 64, warps: 2, stages: 2 };
+    let (mut memory, mut planner) = (Queries::default(), Planner::new(PlanOptions::default()));
+    for count in [1, 4, 8, 16] {
+        let table = PageTable::new(&batch.page_table, batch.max_pages, &batch.seq_lens, geometry.page_size)
+            .expect("the batch is well formed");
+        let query_lens = vec![count; batch.seq_lens.len()];
+        let queries = median_us(|| {
+            table
+                .with_queries(&query_lens, &mut memory)
+                .map_or(0, |table| std::hint::black_box(table).batch())
+        });
+        let table = table.with_queries(&query_lens, &mut memory).expect("requests have as many tokens");
+        println!(
+            "{count:>2} queries a request: {queries:>3.0} us to number them, {:>4.0} us forest, {:>5.0} us plan",
+            median_us(|| Forest::build(&table).nodes().len()),
+            median_us(|| planner.plan(&geometry, &table, select).map_or(0, |plan| plan.packs().len()))
+        );
+    }
 }
 
 /// Changes of a decode step: 64 requests, spread over the batch, gain a page of their own; one arrives that shares all but the last

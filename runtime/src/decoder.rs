@@ -50,7 +50,8 @@ impl Decoder {
         &self.selection
     }
 
-    /// Plans a batch. A plan serves every layer of the step, and every step until the page table changes.
+    /// Plans a batch, of one query a request or of several ([`PageTable::with_queries`]). A plan serves every layer of the step, and
+    /// every step until the page table changes.
     ///
     /// # Errors
     /// A page table or layout that makes no sense.

@@ -72,6 +72,39 @@ pub enum PlanError {
         /// The entry.
         page: i32,
     },
+    /// Another number of query counts than requests.
+    #[error(
+        "`query_lens` has {found} entries, the batch {needed} requests: give one a request, 0 for one that is not computed"
+    )]
+    QueryLens {
+        /// Entries given.
+        found: usize,
+        /// Entries needed.
+        needed: usize,
+    },
+    /// A request has more queries than tokens.
+    #[error(
+        "request {request}: {query_len} query tokens, but only {seq_len} tokens in the cache; write K and V of the query tokens first and \
+         count them in the request's length"
+    )]
+    QueryLen {
+        /// The request.
+        request: usize,
+        /// Its queries.
+        query_len: u32,
+        /// Its tokens.
+        seq_len: u32,
+    },
+    /// Lengths of another number of queries than there are.
+    #[error(
+        "there are places for {found} queries, `query_lens` counts {needed}: a plan serves the counts that it was made for"
+    )]
+    Queries {
+        /// Queries that there is room for.
+        found: usize,
+        /// Queries of all requests.
+        needed: usize,
+    },
     /// More rows, tokens or partials than 32 bits count.
     #[error("the batch is too large: {0} does not fit 32 bits; split the batch")]
     TooLarge(&'static str),

@@ -39,6 +39,7 @@ mod page_table;
 pub mod pages;
 mod plan;
 mod planner;
+mod queries;
 pub mod reference;
 mod tree;
 
@@ -54,4 +55,5 @@ pub use plan::{
     UNTOUCHED, WorkItem,
 };
 pub use planner::Planner;
+pub use queries::Queries;
 pub use tree::PrefixTree;

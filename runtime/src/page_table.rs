@@ -1,16 +1,19 @@
 //! What an engine hands over: which pages each request reads, and how many tokens of them.
 
-use crate::PlanError;
+use crate::{PlanError, Queries};
 
 /// A checked view of a page table of i32, `[batch, max_pages]` or compressed rows, and of each request's tokens.
 ///
 /// Entries past a request's pages are never looked at; -1 and garbage are fine there.
+///
+/// What is planned and computed are queries. As a rule each request has one, its last token; [`PageTable::with_queries`] gives it others.
 #[derive(Clone, Copy, Debug)]
 pub struct PageTable<'a> {
     entries: &'a [i32],
     rows: Rows<'a>,
     seq_lens: &'a [u32],
     page_size: u32,
+    queries: Option<&'a Queries>,
 }
 
 /// Where the rows begin.
@@ -38,7 +41,7 @@ impl<'a> PageTable<'a> {
         if batch.checked_mul(max_pages) != Some(entries.len()) {
             return Err(PlanError::TableSize { found: entries.len(), batch, max_pages });
         }
-        let table = Self { entries, rows: Rows::Columns(max_pages), seq_lens, page_size };
+        let table = Self { entries, rows: Rows::Columns(max_pages), seq_lens, page_size, queries: None };
         for (request, &seq_len) in seq_lens.iter().enumerate() {
             let needed = seq_len.div_ceil(page_size) as usize;
             if needed > max_pages {
@@ -81,9 +84,56 @@ impl<'a> PageTable<'a> {
             let tokens = (pages as u64).saturating_sub(1) * u64::from(page_size) + u64::from(last);
             seq_lens.push(u32::try_from(tokens).map_err(|_| PlanError::TooLarge("tokens of a request"))?);
         }
-        let table = Self { entries: indices, rows: Rows::Begins(indptr), seq_lens, page_size };
+        let table = Self { entries: indices, rows: Rows::Begins(indptr), seq_lens, page_size, queries: None };
         (0..batch).try_for_each(|request| table.check_pages(request))?;
         Ok(table)
+    }
+
+    /// The same table where each request brings so many query tokens instead of one, as speculative decoding does. The cache holds K and V
+    /// of all of them already, at the request's end: query j of q (from 0 on) of a request with `seq_len` tokens sees the first
+    /// `seq_len - q + j + 1` of them. Query and output are then `[queries, q_heads, head_dim]` and the LSE `[queries, q_heads]`, the
+    /// queries of a request in the order of its tokens, and one request behind the other.
+    ///
+    /// A request of 0 queries is not computed in this step, and has no place in query and output. Requests may have any number up to their
+    /// tokens, but each query is computed as a row set of its own, which suits 1 to some 16: a prompt wants a kernel for prefill.
+    /// `memory` is reused from step to step.
+    ///
+    /// ```
+    /// use tilewright_heuristics::{Dtype, Geometry};
+    /// use tilewright_runtime::cpu::{DecodeArgs, KvCache};
+    /// use tilewright_runtime::{Decoder, KvStrides, PageTable, Queries};
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let geometry = Geometry { q_heads: 4, kv_heads: 1, head_dim: 64, page_size: 16, dtype: Dtype::F32 };
+    /// // The first request checks two drafted tokens behind its last one, the second request has none.
+    /// let (entries, seq_lens, query_lens) = ([0, 1, 0, 2], [19, 20], [3, 1]);
+    /// let mut memory = Queries::default(); // kept from step to step
+    /// let table = PageTable::new(&entries, 2, &seq_lens, 16)?.with_queries(&query_lens, &mut memory)?;
+    /// assert_eq!((table.requests(), table.batch()), (2, 4));
+    /// assert_eq!(table.seq_lens(), [17, 18, 19, 20]); // what each query sees
+    ///
+    /// let (keys, values) = (vec![0.1; 3 * 16 * 64], vec![0.2; 3 * 16 * 64]);
+    /// let query = vec![0.0f32; 4 * 4 * 64]; // [queries, q_heads, head_dim]
+    /// let (mut output, mut lse) = (vec![0.0; 4 * 4 * 64], vec![0.0; 4 * 4]);
+    /// let cache = KvCache { keys: &keys, values: &values, strides: KvStrides::nhd(&geometry) };
+    /// let args = DecodeArgs { query: &query, cache, scale: 0.125, output: &mut output, lse: Some(&mut lse) };
+    /// Decoder::with_threads(1).decode(&geometry, &table, args)?;
+    /// // Equal logits of 0: the LSE is the logarithm of the number of tokens.
+    /// assert!(lse.iter().zip([17f32; 4].iter().chain(&[18f32; 4])).all(|(lse, n)| (lse - n.ln()).abs() < 1e-5));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// Another number of counts than requests, a request of more queries than tokens, or more queries than 31 bits count.
+    pub fn with_queries(self, query_lens: &[u32], memory: &'a mut Queries) -> Result<Self, PlanError> {
+        memory.fill(self.seq_lens, query_lens)?;
+        Ok(Self { queries: Some(memory), ..self })
+    }
+
+    /// As [`PageTable::with_queries`], where the queries of the same requests were found before.
+    pub(crate) const fn with_known_queries(self, queries: &'a Queries) -> Self {
+        Self { queries: Some(queries), ..self }
     }
 
     fn check_pages(&self, request: usize) -> Result<(), PlanError> {
@@ -93,14 +143,24 @@ impl<'a> PageTable<'a> {
         }
     }
 
-    /// Requests.
-    pub const fn batch(&self) -> usize {
+    /// Queries: as many as requests, without [`PageTable::with_queries`].
+    pub fn batch(&self) -> usize {
+        self.seq_lens().len()
+    }
+
+    /// Requests, those without queries among them.
+    pub const fn requests(&self) -> usize {
         self.seq_lens.len()
     }
 
-    /// Tokens of each request.
-    pub const fn seq_lens(&self) -> &'a [u32] {
-        self.seq_lens
+    /// Tokens that each query sees: all of its request, without [`PageTable::with_queries`].
+    pub fn seq_lens(&self) -> &'a [u32] {
+        self.queries.map_or(self.seq_lens, Queries::visible)
+    }
+
+    /// The request of a query: the query's own number, without [`PageTable::with_queries`].
+    pub fn request_of(&self, query: usize) -> usize {
+        self.queries.map_or(query, |queries| queries.requests()[query] as usize)
     }
 
     /// Tokens of a page.
@@ -108,8 +168,10 @@ impl<'a> PageTable<'a> {
         self.page_size
     }
 
-    /// The pages that a request reads, in the order of its tokens.
-    pub fn pages(&self, request: usize) -> &'a [i32] {
+    /// The pages of a query's request, in the order of its tokens. All queries of a request have all of its pages, the very same slice;
+    /// an early one sees nothing of the last of them.
+    pub fn pages(&self, query: usize) -> &'a [i32] {
+        let request = self.request_of(query);
         let used = self.seq_lens[request].div_ceil(self.page_size) as usize;
         let begin = match self.rows {
             Rows::Columns(columns) => request * columns,
@@ -175,5 +237,41 @@ mod tests {
         assert!(matches!(csr(&[0, 1], &[17]), PlanError::LastPage { tokens: 17, .. }));
         assert!(matches!(csr(&[0, 1], &[0]), PlanError::LastPage { tokens: 0, .. }));
         assert_eq!(csr(&[0, 3], &[1]), PlanError::NegativePage { request: 0, column: 2, page: -9 });
+    }
+
+    #[test]
+    fn queries_of_a_request_have_the_same_pages_in_both_kinds_of_table() {
+        let entries = [7, 8, -1, 9, -1, -1, 4, 5, 6];
+        let dense = PageTable::new(&entries, 3, &[19, 16, 33], 16).unwrap();
+        let (mut lengths, mut memory, mut again) = (Vec::new(), Queries::default(), Queries::default());
+        let indptr = [0, 2, 3, 6];
+        let csr = PageTable::from_csr(&indptr, &[7, 8, 9, 4, 5, 6], &[3, 16, 1], 16, &mut lengths).unwrap();
+        let queries = [4, 0, 2];
+        let (dense, csr) = (
+            dense.with_queries(&queries, &mut memory).unwrap(),
+            csr.with_queries(&queries, &mut again).unwrap(),
+        );
+        for table in [dense, csr] {
+            assert_eq!((table.requests(), table.batch()), (3, 6));
+            assert_eq!(table.seq_lens(), [16, 17, 18, 19, 32, 33]);
+            let rows: Vec<(usize, &[i32])> =
+                (0..6).map(|query| (table.request_of(query), table.pages(query))).collect();
+            let (first, last) = ((0, &[7, 8][..]), (2, &[4, 5, 6][..]));
+            assert_eq!(rows, [first, first, first, first, last, last]);
+            assert!(std::ptr::eq(rows[0].1, rows[3].1));
+        }
+    }
+
+    #[test]
+    fn queries_that_no_request_can_have_are_refused() {
+        let table = PageTable::new(&[7, 8], 1, &[5, 0], 16).unwrap();
+        let with = |query_lens: &[u32]| {
+            table.with_queries(query_lens, &mut Queries::default()).map(|table| table.batch())
+        };
+        assert_eq!(with(&[5, 0]), Ok(5));
+        assert_eq!(with(&[0, 0]), Ok(0));
+        assert_eq!(with(&[1]), Err(PlanError::QueryLens { found: 1, needed: 2 }));
+        assert_eq!(with(&[6, 0]), Err(PlanError::QueryLen { request: 0, query_len: 6, seq_len: 5 }));
+        assert_eq!(with(&[1, 1]), Err(PlanError::QueryLen { request: 1, query_len: 1, seq_len: 0 }));
     }
 }

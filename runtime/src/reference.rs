@@ -13,7 +13,7 @@ const BLOCK: usize = 256;
 pub struct Attention<'a> {
     /// Factor of the logits, usually `1 / sqrt(head_dim)`.
     pub scale: f32,
-    /// A query, which is the last token of its request, sees so many last tokens, its own among them. All of them by default.
+    /// A query sees so many last tokens up to its own, which is one of them. All of them by default.
     pub window: Option<u32>,
     /// Logits become `softcap * tanh(logit / softcap)`.
     pub softcap: Option<f32>,
@@ -29,8 +29,9 @@ impl Attention<'_> {
     }
 }
 
-/// Output `[batch, q_heads, head_dim]` and natural-log LSE `[batch, q_heads]`. Where a request has no tokens, or all of its
-/// logits are -inf, the output is 0 and the LSE that of the sink, or -inf without sinks.
+/// Output `[batch, q_heads, head_dim]` and natural-log LSE `[batch, q_heads]`, where the batch is the table's queries
+/// ([`PageTable::batch`]). Where a request has no tokens, or all logits of a query are -inf, the output is 0 and the LSE that of the sink,
+/// or -inf without sinks.
 ///
 /// # Panics
 /// If a slice is shorter than the geometry and the page table say: this is a tool for tests and verification.
@@ -47,10 +48,10 @@ pub fn decode<E: Element, C: KvPages<E>>(
     let row = q_heads * head_dim;
     let mut output = vec![0.0; table.batch() * row];
     let mut lse = vec![f64::NEG_INFINITY; table.batch() * q_heads];
-    let requests = output.par_chunks_mut(row.max(1)).zip(lse.par_chunks_mut(q_heads.max(1)));
-    requests.enumerate().for_each_init(Scratch::default, |scratch, (request, (output, lse))| {
-        let tokens = visible_tokens(table, cache, request, attention.window);
-        let mut query: Vec<f64> = query[request * row..][..row].iter().map(wide).collect();
+    let queries = output.par_chunks_mut(row.max(1)).zip(lse.par_chunks_mut(q_heads.max(1)));
+    queries.enumerate().for_each_init(Scratch::default, |scratch, (index, (output, lse))| {
+        let tokens = visible_tokens(table, cache, index, attention.window);
+        let mut query: Vec<f64> = query[index * row..][..row].iter().map(wide).collect();
         query.iter_mut().for_each(|q| *q *= f64::from(attention.scale));
         let ratio = geometry.gqa_ratio() as usize;
         for kv_head in 0..geometry.kv_heads as usize {
@@ -71,16 +72,16 @@ pub fn decode<E: Element, C: KvPages<E>>(
     (output, lse)
 }
 
-/// Where the tokens that a request sees begin, without the offset of the head.
+/// Where the tokens that a query sees begin, without the offset of the head.
 fn visible_tokens<E>(
     table: &PageTable<'_>,
     cache: &KvCache<'_, E>,
-    request: usize,
+    query: usize,
     window: Option<u32>,
 ) -> Vec<usize> {
-    let len = table.seq_lens()[request];
+    let len = table.seq_lens()[query];
     let begin = window.map_or(0, |window| len.saturating_sub(window));
-    let pages = table.pages(request);
+    let pages = table.pages(query);
     let place = |token: u32| {
         let page = pages[(token / table.page_size()) as usize] as usize;
         page * cache.strides.page + (token % table.page_size()) as usize * cache.strides.token
@@ -88,7 +89,7 @@ fn visible_tokens<E>(
     (begin..len).map(place).collect()
 }
 
-/// The query heads of one request that share a KV head.
+/// The heads of one query that share a KV head.
 struct Group<'a> {
     /// Already scaled, `[heads, head_dim]`.
     query: &'a [f64],

@@ -72,14 +72,29 @@ fn fp8_beside_bf16_passes_every_plain_case() {
     assert_eq!(failures_of::<bf16>(&Class { head_dim: 128, dtype: Dtype::Fp8Bf16 }, 6), [""; 0]);
 }
 
+/// The queries of a case by their definition: request, and how many of its tokens the query sees.
+fn queries(case: &AwkwardCase) -> Vec<(usize, usize)> {
+    let mut queries = Vec::new();
+    for (request, &seq_len) in case.seq_lens.iter().enumerate() {
+        let count = case.query_lens.as_ref().map_or(1, |query_lens| query_lens[request] as usize);
+        // The last one sees all tokens; of one query a request, that may be none.
+        queries.extend((0..count).map(|query| (request, seq_len as usize + query + 1 - count)));
+    }
+    queries
+}
+
 /// Softmax as in a textbook, from the definition of the options: one row, nothing shared between rows.
-fn textbook(case: &AwkwardCase, request: usize, head: usize) -> (Vec<f64>, f64) {
+fn textbook(
+    case: &AwkwardCase,
+    index: usize,
+    (request, len): (usize, usize),
+    head: usize,
+) -> (Vec<f64>, f64) {
     let (keys, values, query) = (case.keys::<f32>(), case.values::<f32>(), case.query::<f32>());
     let geometry = &case.geometry;
     let (head_dim, page_size) = (geometry.head_dim as usize, geometry.page_size as usize);
     let strides = case.strides();
-    let q = &query[(request * geometry.q_heads as usize + head) * head_dim..][..head_dim];
-    let len = case.seq_lens[request] as usize;
+    let q = &query[(index * geometry.q_heads as usize + head) * head_dim..][..head_dim];
     let mut terms: Vec<(f64, Vec<f64>)> = Vec::new();
     for token in 0..len {
         // The query is token len - 1: it sees token t if their distance is less than the window.
@@ -129,6 +144,13 @@ fn the_reference_is_softmax_by_its_definition() {
         "sinks and logits of -inf",
         "sinks and no tokens",
         "sinks, a soft-cap and a window",
+        "1 to 16 queries a request",
+        "requests without queries",
+        "as many queries as tokens",
+        "queries over pages of 48 tokens",
+        "logits of -inf but for the last query's",
+        "queries and a window smaller than a page",
+        "queries, sinks and a window that leaves parts empty",
     ];
     let cases: Vec<AwkwardCase> =
         awkward::cases(&class, 9).into_iter().filter(|case| names.contains(&case.name)).collect();
@@ -136,12 +158,14 @@ fn the_reference_is_softmax_by_its_definition() {
     for case in cases {
         let q_heads = case.geometry.q_heads as usize;
         let (output, lse) = case.expected();
-        for request in 0..case.seq_lens.len() {
+        let queries = queries(&case);
+        assert_eq!(lse.len(), queries.len() * q_heads, "{}", case.name);
+        for (index, query) in queries.into_iter().enumerate() {
             // The first and the last head: of different KV heads, and with the outermost sinks.
             for head in [0, q_heads - 1] {
-                let (expected, expected_lse) = textbook(&case, request, head);
-                let row = request * q_heads + head;
-                let what = format!("{}: request {request}, head {head}", case.name);
+                let (expected, expected_lse) = textbook(&case, index, query, head);
+                let row = index * q_heads + head;
+                let what = format!("{}: query {index}, head {head}", case.name);
                 for (found, expected) in output[row * 64..][..64].iter().zip(&expected) {
                     assert!((found - expected).abs() < 1e-9, "{what}: {found} for {expected}");
                 }

@@ -19,7 +19,7 @@ use tilewright_runtime::cpu::{Element, Fp8KvCache, KvCache, Number};
 use tilewright_runtime::cuda::PlanImage;
 use tilewright_runtime::reference::{self, Attention};
 use tilewright_runtime::{
-    E4m3, KvScales, KvStrides, Packing, PageTable, Plan, PlanOptions, Split, TileGroup,
+    E4m3, KvScales, KvStrides, Packing, PageTable, Plan, PlanOptions, Queries, Split, TileGroup,
 };
 
 const WINDOW: u32 = 45;
@@ -38,6 +38,8 @@ struct Case {
     /// The plan is made when requests have one token in their last page.
     grown: bool,
     hnd: bool,
+    /// Query tokens of a request: from 1 to so many, as far as it has tokens; 0 stands for one each, of requests without tokens too.
+    queries: u32,
     seed: u64,
 }
 
@@ -92,6 +94,7 @@ struct Batch<E> {
     entries: Vec<i32>,
     max_pages: usize,
     seq_lens: Vec<u32>,
+    query_lens: Option<Vec<u32>>,
     strides: KvStrides,
     cache: CaseCache<E>,
     query: Vec<E>,
@@ -156,20 +159,30 @@ impl<E: Element> Batch<E> {
                 values: pages_of(&geometry, &strides, &filled, &mut random),
             }
         };
-        let queries = seq_lens.len() * (geometry.q_heads * geometry.head_dim) as usize;
-        let query = (0..queries).map(|_| E::from_f32(3.0 * random())).collect();
+        let query_lens: Option<Vec<u32>> = (case.queries > 0).then(|| {
+            let planned = planned_lens(&seq_lens, page_size, case.grown);
+            (0u32..).zip(planned).map(|(request, len)| (request * 5 % case.queries + 1).min(len)).collect()
+        });
+        let queries = query_lens.as_ref().map_or(seq_lens.len(), |lens| lens.iter().sum::<u32>() as usize);
+        let elements = queries * (geometry.q_heads * geometry.head_dim) as usize;
+        let query = (0..elements).map(|_| E::from_f32(3.0 * random())).collect();
         let sinks = (0..geometry.q_heads).map(|_| 1.5 + 3.5 * random()).collect();
         let scale = 1.0 / (geometry.head_dim as f32).sqrt();
-        Self { geometry, entries, max_pages, seq_lens, strides, cache, query, sinks, scale }
+        Self { geometry, entries, max_pages, seq_lens, query_lens, strides, cache, query, sinks, scale }
     }
 
-    fn table<'a>(&'a self, seq_lens: &'a [u32]) -> PageTable<'a> {
-        PageTable::new(&self.entries, self.max_pages, seq_lens, self.geometry.page_size).unwrap()
+    fn table<'a>(&'a self, seq_lens: &'a [u32], memory: &'a mut Queries) -> PageTable<'a> {
+        let table = PageTable::new(&self.entries, self.max_pages, seq_lens, self.geometry.page_size).unwrap();
+        match &self.query_lens {
+            None => table,
+            Some(query_lens) => table.with_queries(query_lens, memory).unwrap(),
+        }
     }
 
     /// What the reference says.
     fn expected(&self, attention: &Attention<'_>) -> (Vec<f64>, Vec<f64>) {
-        let (table, strides) = (self.table(&self.seq_lens), self.strides);
+        let mut memory = Queries::default();
+        let (table, strides) = (self.table(&self.seq_lens, &mut memory), self.strides);
         match &self.cache {
             CaseCache::Plain { keys, values } => {
                 let cache = KvCache { keys: &keys[..], values: &values[..], strides };
@@ -205,11 +218,9 @@ impl<E: Element> Batch<E> {
         }
     }
 
-    /// The lengths that a case plans for.
-    fn planned_lens(&self, case: &Case) -> Vec<u32> {
-        let first_of_page = |&len: &u32| len - (len.max(1) - 1) % self.geometry.page_size;
-        let planned = |len| if case.grown { first_of_page(len) } else { *len };
-        self.seq_lens.iter().map(planned).collect()
+    /// Rows (query, query head).
+    fn rows(&self) -> usize {
+        self.query.len() / self.geometry.head_dim as usize
     }
 
     /// Runs the case's kernel and each of the merges; one outcome a merge. `seed` is the order of warps.
@@ -220,15 +231,18 @@ impl<E: Element> Batch<E> {
         emulator: &Emulator,
         seed: u64,
     ) -> Result<Vec<Outcome<E>>, String> {
-        let planned = self.planned_lens(case);
+        let planned = planned_lens(&self.seq_lens, self.geometry.page_size, case.grown);
         let options = PlanOptions { packing: case.packing, split, slots: 64, ..PlanOptions::default() };
-        let plan = Plan::build(&self.geometry, &self.table(&planned), &options, |_| case.tile).unwrap();
+        let (mut memory, mut grown) = (Queries::default(), Queries::default());
+        let plan =
+            Plan::build(&self.geometry, &self.table(&planned, &mut memory), &options, |_| case.tile).unwrap();
         let image = PlanImage::of(&plan);
         let words = Aligned::of(image.words());
         let q_heads = self.geometry.q_heads;
-        let lengths: Vec<i32> = self.seq_lens.iter().map(|&len| len as i32).collect();
+        let lengths: Vec<i32> =
+            self.table(&self.seq_lens, &mut grown).seq_lens().iter().map(|&len| len as i32).collect();
         let mut output = vec![E::from_f32(f32::NAN); self.query.len()];
-        let mut lse = vec![f32::NAN; self.seq_lens.len() * q_heads as usize];
+        let mut lse = vec![f32::NAN; self.rows()];
         let mut workspace = vec![f32::NAN; image.workspace_bytes(&self.geometry) / 4];
         let planned = image.arguments(&self.geometry, words.address(), workspace.as_mut_ptr() as u64);
         let cache = self.cache_arguments();
@@ -287,7 +301,7 @@ impl<E: Element> Batch<E> {
         let mut outcome = None;
         for _ in 0..2 {
             let mut output = vec![E::from_f32(f32::NAN); self.query.len()];
-            let mut lse = vec![f32::NAN; self.seq_lens.len() * self.geometry.q_heads as usize];
+            let mut lse = vec![f32::NAN; self.rows()];
             let mut args = Arguments {
                 arrivals: arrivals.as_mut_ptr() as u64,
                 output: output.as_mut_ptr() as u64,
@@ -376,6 +390,12 @@ fn pages_of<K: Number>(
     elements
 }
 
+/// The lengths that a case plans for: those of requests that grow afterwards end with the first token of their last page.
+fn planned_lens(seq_lens: &[u32], page_size: u32, grown: bool) -> Vec<u32> {
+    let planned = |&len: &u32| if grown { len - (len.max(1) - 1) % page_size } else { len };
+    seq_lens.iter().map(planned).collect()
+}
+
 /// Numbers from -1 to 1 (xorshift). Millions are drawn, and in tests the crate's generators are not optimised.
 fn random_numbers(seed: u64) -> impl FnMut() -> f32 {
     let mut state = (seed + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -441,6 +461,7 @@ fn cases() -> Vec<Case> {
             packing: [Packing::Pat, Packing::PerNode, Packing::Pat, Packing::PerRequest][i / 2 % 4],
             grown: i % 4 < 2,
             hnd: i % 7 < 3,
+            queries: 0,
             seed: i as u64 % 5 + i as u64 / 5,
         });
     }
@@ -489,6 +510,7 @@ const CASE: Case = Case {
     packing: Packing::Pat,
     grown: false,
     hnd: false,
+    queries: 0,
     seed: 0,
 };
 
@@ -578,6 +600,7 @@ fn fp8_cases() -> Vec<Case> {
                 hnd,
                 seed,
                 kv_heads: 3,
+                queries: (seed % 4) as u32,
             });
         }
     }
@@ -624,6 +647,7 @@ fn assert_every_byte<E: Element>(dtype: Dtype, flags: &[&str]) {
         entries: (0..256).collect(),
         max_pages: 1,
         seq_lens: vec![1; 256],
+        query_lens: None,
         strides: KvStrides::nhd(&geometry),
         cache: CaseCache::Fp8 { keys: pages(1), values: pages(3), key_scales, value_scales },
         query,
@@ -649,6 +673,35 @@ fn every_byte_of_fp8_is_read_as_what_it_is() {
     assert_every_byte::<f16>(Dtype::Fp8F16, &[]);
     assert_every_byte::<f16>(Dtype::Fp8F16, &[FP8_CONVERSION]);
     assert_every_byte::<bf16>(Dtype::Fp8Bf16, &[]);
+}
+
+#[test]
+fn several_queries_a_request_agree_with_the_reference() {
+    let mut cases = Vec::new();
+    let packings = [Packing::Priced, Packing::Pat, Packing::PerNode, Packing::PerRequest];
+    for (index, packing) in (0u64..).zip(packings) {
+        for (gqa_ratio, page_size, queries) in
+            [(1, 16, 4), (4, 1, 16), (8, 64, 5), (5, 48, 16), (1, 16, 40), (2, 1, 40)]
+        {
+            let (grown, hnd) = (page_size > 1 && queries < 40, index % 2 == 1);
+            let options = AttentionOptions { window: cases.len() % 3 == 2, ..CASE.options };
+            let tile = Tile { m: if queries == 40 { 32 } else { 16 }, ..CASE.tile };
+            let seed = cases.len() as u64;
+            cases.push(Case {
+                tile,
+                options,
+                gqa_ratio,
+                page_size,
+                packing,
+                grown,
+                hnd,
+                queries,
+                seed,
+                ..CASE
+            });
+        }
+    }
+    check_all(&Emulator::build(&kernels_of(&cases), &[]), &cases);
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use tilewright_heuristics::{Dtype, Geometry, PackShape, Tile};
 use tilewright_runtime::cuda::PlanImage;
-use tilewright_runtime::{PageTable, PlanOptions, Planner};
+use tilewright_runtime::{PageTable, PlanOptions, Planner, Queries};
 
 /// Counts what the current thread allocates.
 struct Counting;
@@ -54,10 +54,21 @@ fn rows(requests: usize) -> Vec<i32> {
 
 #[test]
 fn planning_batches_like_those_before_allocates_nothing() {
+    check_steps(None);
+}
+
+#[test]
+fn planning_several_queries_a_request_allocates_nothing_either() {
+    check_steps(Some(|request, step| (request + step) % 7));
+}
+
+/// Plans many steps twice over, with as many queries of a request in a step as this says, or one each.
+fn check_steps(queries_of: Option<fn(u32, u32) -> u32>) {
     let select =
         |shape: &PackShape| Tile { m: if shape.rows > 16 { 32 } else { 16 }, n: 64, warps: 2, stages: 2 };
     let mut planner = Planner::new(PlanOptions::default());
     let mut image = PlanImage::default();
+    let mut memory = Queries::default();
     let largest = 256;
     let entries = rows(largest);
     const STEPS: u32 = 50;
@@ -67,12 +78,24 @@ fn planning_batches_like_those_before_allocates_nothing() {
         let requests = largest - (step as usize * 7) % 100;
         let seq_lens: Vec<u32> =
             (0..requests as u32).map(|request| 120 + (request * 13 + step * 3) % 70).collect();
+        let query_lens: Option<Vec<u32>> =
+            queries_of.map(|count| (0..requests as u32).map(|request| count(request, step)).collect());
         let table = PageTable::new(&entries[..requests * MAX_PAGES], MAX_PAGES, &seq_lens, 16).unwrap();
         let before = ALLOCATIONS.with(Cell::get);
+        let table = match &query_lens {
+            None => table,
+            Some(query_lens) => table.with_queries(query_lens, &mut memory).unwrap(),
+        };
         let plan = planner.plan(&GEOMETRY, &table, select).unwrap();
         image.fill(plan);
+        if let Some(query_lens) = &query_lens {
+            let mut visible = [0; 7 * 256];
+            Queries::write_visible(&seq_lens, query_lens, &mut visible[..table.batch()]).unwrap();
+            assert_eq!(&visible[..table.batch()], table.seq_lens());
+        }
         let made = ALLOCATIONS.with(Cell::get) - before;
-        assert!(plan.packs().len() > requests, "prefixes are packs of their own");
+        let computed = query_lens.map_or(requests, |lens| lens.iter().filter(|&&count| count > 0).count());
+        assert!(plan.runs().len() > computed, "prefixes are runs of their own");
         assert!(!steady || made == 0, "step {step} allocated {made} times");
         assert!(steady || step > 0 || made > 0, "the counter counts");
     }

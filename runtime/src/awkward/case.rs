@@ -5,7 +5,7 @@ use super::values::kv_scales;
 use super::{CaseCache, Values};
 use crate::cpu::{Element, Fp8KvCache, KvCache, KvPages};
 use crate::reference::{self, Attention};
-use crate::{KvStrides, PageTable, Plan, PlanError, PlanOptions};
+use crate::{KvStrides, PageTable, Plan, PlanError, PlanOptions, Queries};
 use half::{bf16, f16};
 use std::sync::OnceLock;
 use tilewright_heuristics::{Dtype, Geometry, PackShape, Tile};
@@ -36,6 +36,8 @@ pub struct AwkwardCase {
     pub max_pages: usize,
     /// Tokens of each request.
     pub seq_lens: Vec<u32>,
+    /// Query tokens of each request, see [`PageTable::with_queries`]; one each if absent.
+    pub query_lens: Option<Vec<u32>>,
     /// Physical pages; not all are in use.
     pub pages: usize,
     /// See [`Attention::window`].
@@ -52,6 +54,7 @@ pub struct AwkwardCase {
     pub options: PlanOptions,
     pub(super) seed: u64,
     pub(super) expected: OnceLock<Expected>,
+    pub(super) known_queries: OnceLock<Queries>,
 }
 
 impl AwkwardCase {
@@ -79,13 +82,43 @@ impl AwkwardCase {
         }
     }
 
-    /// Its page table.
+    /// Its page table, with its queries.
     ///
     /// # Panics
     /// Never for a case of this module; its fields may have been changed to nonsense.
     pub fn table(&self) -> PageTable<'_> {
+        let table = self.table_of_requests();
+        match &self.query_lens {
+            None => table,
+            Some(query_lens) => table.with_known_queries(self.known_queries.get_or_init(|| {
+                let mut queries = Queries::default();
+                queries.fill(&self.seq_lens, query_lens).expect("awkward cases are well formed");
+                queries
+            })),
+        }
+    }
+
+    /// Its page table with one query a request, whatever it has.
+    pub(super) fn table_of_requests(&self) -> PageTable<'_> {
         PageTable::new(&self.page_table, self.max_pages, &self.seq_lens, self.geometry.page_size)
             .expect("awkward cases are well formed")
+    }
+
+    /// Gives another table of the same requests the queries of the case.
+    pub(super) fn with_queries<'a>(
+        &self,
+        table: PageTable<'a>,
+        memory: &'a mut Queries,
+    ) -> Result<PageTable<'a>, PlanError> {
+        match &self.query_lens {
+            None => Ok(table),
+            Some(query_lens) => table.with_queries(query_lens, memory),
+        }
+    }
+
+    /// Queries of all requests: output and LSE have so many times query heads rows.
+    pub fn queries(&self) -> usize {
+        self.table().batch()
     }
 
     /// Its plan under these tiles.
@@ -96,7 +129,7 @@ impl AwkwardCase {
         Plan::build(&self.geometry, &self.table(), &self.options, select)
     }
 
-    /// What the f64 reference says: output `[batch, q_heads, head_dim]` and natural-log LSE `[batch, q_heads]`.
+    /// What the f64 reference says: output `[queries, q_heads, head_dim]` and natural-log LSE `[queries, q_heads]`.
     pub fn expected(&self) -> (&[f64], &[f64]) {
         let Expected { output, lse } = self.reference();
         (output, lse)

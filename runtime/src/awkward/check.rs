@@ -27,7 +27,7 @@ const ROW_FACTOR: f64 = 4.0;
 const TYPICAL_PART: f64 = 0.25;
 
 impl AwkwardCase {
-    /// Compares output `[batch, q_heads, head_dim]` and natural-log LSE `[batch, q_heads]` with the reference: as a whole,
+    /// Compares output `[queries, q_heads, head_dim]` and natural-log LSE `[queries, q_heads]` with the reference: as a whole,
     /// and each row on its own, so that one wrong row cannot hide in a large batch. Poison the outputs with NaN before:
     /// what was never written is then found.
     ///
@@ -47,8 +47,9 @@ impl AwkwardCase {
         found.map_err(|(row, message)| {
             let q_heads = self.geometry.q_heads as usize;
             let place = row.map(|row| {
-                let (request, head) = (row / q_heads, row % q_heads);
-                format!(", request {request} of {} tokens, head {head}", self.seq_lens[request])
+                let (query, head, table) = (row / q_heads, row % q_heads, self.table());
+                let (request, tokens) = (table.request_of(query), table.seq_lens()[query]);
+                format!(", query {query} of request {request}, which sees {tokens} tokens, head {head}")
             });
             format!("{}{}: {message}", self.name, place.unwrap_or_default())
         })

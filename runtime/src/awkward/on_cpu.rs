@@ -49,7 +49,7 @@ impl<E: Element> CpuCase<E> {
         tile: &Tile,
     ) -> Result<(Vec<f64>, Vec<f64>), String> {
         let plan = self.case.plan(|_| *tile).map_err(|error| error.to_string())?;
-        let heads = self.case.seq_lens.len() * self.case.geometry.q_heads as usize;
+        let heads = self.case.queries() * self.case.geometry.q_heads as usize;
         // Poison shows what was never written.
         let mut output = vec![E::from_f32(f32::NAN); self.query.len()];
         let mut lse = vec![f32::NAN; heads];

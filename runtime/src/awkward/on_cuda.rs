@@ -5,7 +5,7 @@ use crate::cpu::Element;
 use crate::cuda::{
     CudaBackend, CudaDevice, CudaElement, CudaError, DeviceMemory, DevicePlan, RawArgs, RawScales, RowStrides,
 };
-use crate::{PageTable, Plan, PlanError, PlanOptions};
+use crate::{PageTable, Plan, PlanError, PlanOptions, Queries};
 use cudarc::driver::{CudaContext, CudaStream, DeviceRepr};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -78,7 +78,7 @@ impl CudaCase {
         let context = device.context();
         let before = pages_before as usize * case.strides().page * case.geometry.dtype.kv_bytes();
         let query = case.query::<E>();
-        let heads = case.seq_lens.len() * case.geometry.q_heads as usize;
+        let heads = case.queries() * case.geometry.q_heads as usize;
         let without = || vec![f32::NEG_INFINITY; case.geometry.q_heads as usize];
         let sinks = case.sinks().unwrap_or_else(without);
         let on_device = DeviceMemory::new(context, size_of_val(&sinks[..]))?;
@@ -188,6 +188,8 @@ impl CudaCase {
         let shifted: Vec<i32> = self.case.page_table.iter().map(|page| self.shift(*page)).collect();
         let geometry = &self.case.geometry;
         let table = PageTable::new(&shifted, self.case.max_pages, &self.case.seq_lens, geometry.page_size)?;
+        let mut queries = Queries::default();
+        let table = self.case.with_queries(table, &mut queries)?;
         Plan::build(geometry, &table, &options, select)
     }
 
@@ -205,10 +207,15 @@ impl CudaCase {
     ) -> Result<(Vec<f64>, Vec<f64>), RunError> {
         let geometry = &self.case.geometry;
         let table = PageTable::new(&self.case.page_table, self.case.max_pages, planned, geometry.page_size)?;
+        let mut queries = Queries::default();
+        let table = self.case.with_queries(table, &mut queries)?;
         let plan = Plan::build(geometry, &table, &self.case.options, |_| *tile)?;
         let mut uploaded = DevicePlan::new(backend.device());
         uploaded.upload(&plan, stream)?;
-        uploaded.update_lengths(&self.case.seq_lens, stream)?;
+        match &self.case.query_lens {
+            None => uploaded.update_lengths(&self.case.seq_lens, stream)?,
+            Some(query_lens) => uploaded.update_query_lengths(&self.case.seq_lens, query_lens, stream)?,
+        }
         let workspace = DeviceMemory::new(backend.device().context(), uploaded.workspace_bytes())?;
         self.execute(backend, stream, (&uploaded, &workspace), self.options())
     }
@@ -227,13 +234,13 @@ impl CudaCase {
 
     /// Elements of the query and of the output, gaps among them.
     fn row_elements(&self) -> usize {
-        self.case.seq_lens.len() * self.row_strides().request
+        self.case.queries() * self.row_strides().request
     }
 
-    /// Where the vectors of the query and the output begin, in the order of `[batch, q_heads]`.
+    /// Where the vectors of the query and the output begin, in the order of `[queries, q_heads]`.
     fn vectors(&self) -> impl Iterator<Item = usize> + use<> {
         let (strides, q_heads) = (self.row_strides(), self.case.geometry.q_heads as usize);
-        (0..self.case.seq_lens.len() * q_heads)
+        (0..self.case.queries() * q_heads)
             .map(move |row| row / q_heads * strides.request + row % q_heads * strides.head)
     }
 

@@ -138,11 +138,11 @@ impl AwkwardCase {
         })
     }
 
-    /// Q, `[batch, q_heads, head_dim]`.
+    /// Q, `[queries, q_heads, head_dim]`.
     pub fn query<E: Element>(&self) -> Vec<E> {
         let (q_heads, head_dim) = (self.geometry.q_heads as usize, self.geometry.head_dim as usize);
-        let mut query = Vec::with_capacity(self.seq_lens.len() * q_heads * head_dim);
-        for row in 0..self.seq_lens.len() * q_heads {
+        let mut query = Vec::with_capacity(self.queries() * q_heads * head_dim);
+        for row in 0..self.queries() * q_heads {
             let mut random = self.random(Purpose::Query, &[row]);
             let first = query.len();
             if self.values == Values::Extreme {
@@ -224,7 +224,7 @@ impl AwkwardCase {
     fn tokens_of_pages(&self) -> Vec<u32> {
         let page_size = self.geometry.page_size;
         let mut tokens = vec![0; self.pages];
-        let table = self.table();
+        let table = self.table_of_requests();
         for (request, &len) in self.seq_lens.iter().enumerate() {
             for (column, &page) in table.pages(request).iter().enumerate() {
                 let of_page = (len - column as u32 * page_size).min(page_size);

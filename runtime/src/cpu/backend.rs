@@ -13,7 +13,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use tilewright_kernel_templates::Class;
 
-/// What one decode step of one layer reads and writes.
+/// What one decode step of one layer reads and writes. The batch is that of the plan: its queries ([`Plan::batch`]).
 #[derive(Debug)]
 pub struct DecodeArgs<'a, E, C = KvCache<'a, E>> {
     /// `[batch, q_heads, head_dim]`.
@@ -101,7 +101,7 @@ impl CpuBackend {
         self.scratch.len() as u32
     }
 
-    /// Computes attention for every request of the plan. The same plan and arguments give the same bits, whatever threads do.
+    /// Computes attention for every query of the plan. The same plan and arguments give the same bits, whatever threads do.
     ///
     /// # Errors
     /// Arguments that do not fit the plan; nothing is written then.

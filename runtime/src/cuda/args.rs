@@ -9,7 +9,7 @@ use tilewright_kernel_templates::cuda::AttentionOptions;
 /// Distances in elements between the vectors of queries or outputs. The elements of one head's vector are neighbours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RowStrides {
-    /// From request to request.
+    /// From query to query: from request to request, where each brings one.
     pub request: usize,
     /// From query head to query head.
     pub head: usize,
@@ -35,7 +35,7 @@ pub struct RawScales {
 }
 
 /// Addresses of device memory and distances; nothing is checked but alignment. Addresses and distances are multiples of 16 bytes: of
-/// 8 elements, of 16 for FP8.
+/// 8 elements, of 16 for FP8. The batch is that of the plan: its queries ([`super::DevicePlan::batch`]).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RawArgs {
     /// Elements `[batch, q_heads, head_dim]`.
@@ -58,7 +58,7 @@ pub struct RawArgs {
     pub workspace: u64,
     /// Factor of the logits, usually `1 / sqrt(head_dim)`.
     pub scale: f32,
-    /// A query sees the last so many tokens of its request, its own among them.
+    /// A query sees the last so many tokens up to its own, which is one of them.
     pub window: Option<u32>,
     /// Logits are bounded: `softcap * tanh(logit / softcap)`.
     pub softcap: Option<f32>,
@@ -135,7 +135,7 @@ impl RawArgs {
 /// Keeps the slices of a call in use until its launches are queued: dropped, they record these as the slices' last uses.
 pub(super) type Guards<'a> = [Option<SyncOnDrop<'a>>; 9];
 
-/// Slices of device memory, checked against the plan.
+/// Slices of device memory, checked against the plan. The batch is the plan's: its queries ([`super::DevicePlan::batch`]).
 #[derive(Debug)]
 pub struct DecodeArgs<'a, E, C = KvCache<'a, E>> {
     /// `[batch, q_heads, head_dim]`.

@@ -235,11 +235,11 @@ impl DevicePlan {
         }
     }
 
-    /// Starts the copy of the requests' lengths on the stream. A step that only appends tokens inside pages needs no more than that: the plan
-    /// holds as long as no request needs another page.
+    /// Starts the copy of what each query sees on the stream: of the requests' lengths, where each brings one query. A step that only appends
+    /// tokens inside pages needs no more than that: the plan holds as long as no request needs another page, nor another number of queries.
     ///
     /// # Errors
-    /// Another number of lengths than requests, or the driver's.
+    /// Another number of lengths than queries, or the driver's.
     pub fn update_lengths(&mut self, lengths: &[u32], stream: &CudaStream) -> Result<(), CudaError> {
         self.copy_lengths(lengths, stream.cu_stream())
     }
@@ -253,6 +253,38 @@ impl DevicePlan {
     /// The stream belongs to the device's context.
     pub unsafe fn update_lengths_raw(&mut self, lengths: &[u32], stream: CUstream) -> Result<(), CudaError> {
         self.copy_lengths(lengths, stream)
+    }
+
+    /// As [`DevicePlan::update_lengths`], from the lengths of the requests and the numbers of their queries, which are those that the plan
+    /// was made for ([`crate::PageTable::with_queries`]). Allocates nothing.
+    ///
+    /// # Errors
+    /// Lengths and numbers that make no sense, or other queries than the plan's, or the driver's.
+    pub fn update_query_lengths(
+        &mut self,
+        seq_lens: &[u32],
+        query_lens: &[u32],
+        stream: &CudaStream,
+    ) -> Result<(), CudaError> {
+        let range = self.image.set_query_lengths(seq_lens, query_lens)?;
+        self.start_copy(range, stream.cu_stream())
+    }
+
+    /// As [`DevicePlan::update_query_lengths`], on the caller's raw stream.
+    ///
+    /// # Errors
+    /// As [`DevicePlan::update_query_lengths`].
+    ///
+    /// # Safety
+    /// The stream belongs to the device's context.
+    pub unsafe fn update_query_lengths_raw(
+        &mut self,
+        seq_lens: &[u32],
+        query_lens: &[u32],
+        stream: CUstream,
+    ) -> Result<(), CudaError> {
+        let range = self.image.set_query_lengths(seq_lens, query_lens)?;
+        self.start_copy(range, stream)
     }
 
     fn copy_lengths(&mut self, lengths: &[u32], stream: CUstream) -> Result<(), CudaError> {
@@ -269,7 +301,7 @@ impl DevicePlan {
         &self.geometry
     }
 
-    /// Requests of the batch.
+    /// Queries of the batch: as many as requests, unless the page table had several for one.
     pub const fn batch(&self) -> usize {
         self.image.batch
     }
@@ -285,7 +317,8 @@ impl DevicePlan {
         if bytes == 0 { 1 } else { bytes }
     }
 
-    /// Where the lengths of the requests lie on the device: i32 `[batch]`, for engines that write them by a kernel of their own.
+    /// Where the numbers of tokens that queries see lie on the device: i32 `[batch]`, for engines that write them by a kernel of their own,
+    /// or copy what [`crate::Queries::write_visible`] makes of lengths.
     pub fn lengths(&self) -> u64 {
         self.arguments(0).lengths
     }

@@ -1,7 +1,7 @@
 //! What can go wrong on a GPU, said before anything is launched where that is possible.
 
 use super::{FitError, Mix};
-use crate::StatesError;
+use crate::{PlanError, StatesError};
 use cudarc::driver::DriverError;
 use tilewright_heuristics::{Dtype, Tile};
 use tilewright_kernel_templates::Class;
@@ -153,6 +153,9 @@ pub enum CudaError {
         "the plan lies in no bucket, so its addresses and grids change: make it with `DevicePlan::with_bucket`"
     )]
     NoBucket,
+    /// Queries that no plan can have, or not this one.
+    #[error(transparent)]
+    Plan(#[from] PlanError),
     /// An option that makes no sense.
     #[error("`{name}` is {value}: {message}")]
     Option {

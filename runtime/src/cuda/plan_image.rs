@@ -1,7 +1,7 @@
 //! A plan as the kernels read it: one block of 32-bit words, so that it goes up in one copy.
 
 use super::{Bucket, FitError, Mix};
-use crate::{Plan, plan};
+use crate::{Plan, PlanError, Queries, plan};
 use std::cmp::Reverse;
 use std::ops::Range;
 use tilewright_heuristics::{Geometry, Tile};
@@ -273,11 +273,22 @@ impl PlanImage {
         }
     }
 
-    /// Writes the requests' lengths; where their words are. As many as there are requests.
+    /// Writes what each query sees; where these words are. As many as there are queries.
     pub(super) fn set_lengths(&mut self, lengths: &[u32]) -> Range<usize> {
         let range = self.layout.lengths..self.layout.lengths + self.batch.min(lengths.len());
         self.words[range.clone()].copy_from_slice(&lengths[..range.len()]);
         range
+    }
+
+    /// The same from the lengths of requests and their numbers of queries.
+    pub(crate) fn set_query_lengths(
+        &mut self,
+        seq_lens: &[u32],
+        query_lens: &[u32],
+    ) -> Result<Range<usize>, PlanError> {
+        let range = self.layout.lengths..self.layout.lengths + self.batch;
+        Queries::write_visible(seq_lens, query_lens, &mut self.words[range.clone()])?;
+        Ok(range)
     }
 
     /// Gives all items another tile of the same m.
@@ -469,5 +480,26 @@ mod tests {
             assert!(address >= 1 << 40 && address.is_multiple_of(16), "{address:x}");
         }
         assert_eq!(&image.words[image.layout.lengths..][..2], [40, 35]);
+    }
+
+    #[test]
+    fn lengths_are_written_for_each_query_or_not_at_all() {
+        let geometry = Geometry { q_heads: 4, kv_heads: 2, head_dim: 64, page_size: 16, dtype: Dtype::F16 };
+        let mut queries = Queries::default();
+        let table = PageTable::new(&[5, 6, 7, 5, 6, 9], 3, &[40, 35], 16).unwrap();
+        let table = table.with_queries(&[2, 3], &mut queries).unwrap();
+        let tile = Tile { m: 16, n: 32, warps: 1, stages: 2 };
+        let plan = Plan::build(&geometry, &table, &PlanOptions::default(), |_| tile).unwrap();
+        let mut image = PlanImage::of(&plan);
+        assert_eq!((image.batch, &image.words[image.layout.lengths..][..5]), (5, &[39, 40, 33, 34, 35][..]));
+        let range = image.set_query_lengths(&[41, 48], &[2, 3]).unwrap();
+        assert_eq!(image.words[range], [40, 41, 46, 47, 48]);
+        let before = image.clone();
+        assert_eq!(
+            image.set_query_lengths(&[41, 48], &[2, 2]),
+            Err(PlanError::Queries { found: 5, needed: 4 })
+        );
+        assert!(image.set_query_lengths(&[1, 48], &[2, 3]).is_err());
+        assert_eq!(image.words, before.words);
     }
 }

@@ -62,7 +62,7 @@ impl LiveForest {
     pub const MAX_REQUESTS: u32 = 1 << 20;
 
     /// The forest of a page table, whose rows become the requests 0, 1, …; in linear time, but for sorting siblings. All its nodes
-    /// count as changed.
+    /// count as changed. Of a table with several queries a request, each query becomes a request.
     pub fn from_table(table: &PageTable<'_>) -> Self {
         let forest = Forest::build(table);
         let mut live = Self { trees: Slab::default(), places: vec![Place::Outside; table.batch()] };

@@ -51,7 +51,8 @@ impl Node {
 ///
 /// Two requests share a node as long as their rows name the same pages in the same columns. A request may end inside the last
 /// page of a node that others fill further: it counts as sharing that page, and its length masks the rest. Requests without
-/// tokens are in no node. Building takes time linear in the entries of the page table, but for sorting siblings.
+/// tokens are in no node. Of a table with several queries a request ([`PageTable::with_queries`]), each query counts as a request.
+/// Building takes time linear in the entries of the page table, but for sorting siblings.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Forest {
     nodes: Vec<Node>,
@@ -70,15 +71,50 @@ impl Forest {
     pub(crate) fn rebuild(&mut self, table: &PageTable<'_>, keys: &mut Vec<(i32, u32)>) {
         self.nodes.clear();
         self.order.clear();
-        let with_tokens =
-            (0..table.batch() as u32).filter(|&request| !table.pages(request as usize).is_empty());
-        self.order.extend(with_tokens);
+        // Queries of a request have the same row: the first one stands for all of them until the trees are there.
+        let first_with_tokens = (0..table.batch()).filter(|&query| {
+            let first = query == 0 || table.request_of(query - 1) != table.request_of(query);
+            first && !table.pages(query).is_empty()
+        });
+        self.order.extend(first_with_tokens.map(|query| query as u32));
         self.push_siblings(table, None, 0..self.order.len() as u32, 0, keys);
         // Children are appended behind, so that this walks the trees breadth first.
         let mut next = 0;
         while next < self.nodes.len() {
             self.extend(table, next as u32, keys);
             next += 1;
+        }
+        if table.batch() > self.order.len() {
+            self.expand(table, keys);
+        }
+    }
+
+    /// Puts all queries of a request into the place of its first one.
+    fn expand(&mut self, table: &PageTable<'_>, keys: &mut Vec<(i32, u32)>) {
+        keys.clear();
+        let mut total = 0u32;
+        for &first in &self.order {
+            let request = table.request_of(first as usize);
+            let count =
+                (first as usize..table.batch()).take_while(|&query| table.request_of(query) == request);
+            keys.push((0, total));
+            total += count.count() as u32;
+        }
+        keys.push((0, total));
+        let place = |index: u32| keys[index as usize].1;
+        for node in &mut self.nodes {
+            let Range { start, end } = node.requests;
+            node.ending = place(start + node.ending) - place(start);
+            node.requests = place(start)..place(end);
+        }
+        let requests = self.order.len();
+        self.order.resize(total as usize, 0);
+        // From the end, so that nothing is overwritten that is still to be read.
+        for index in (0..requests).rev() {
+            let (first, begin, end) = (self.order[index], keys[index].1, keys[index + 1].1);
+            for (place, query) in self.order[begin as usize..end as usize].iter_mut().zip(first..) {
+                *place = query;
+            }
         }
     }
 
@@ -137,12 +173,12 @@ impl Forest {
         let range = requests.start as usize..requests.end as usize;
         let members = &mut self.order[range];
         let first = table.pages(members[0] as usize);
-        let common = |request: u32| {
+        let (from, mut end) = (columns.start as usize, first.len());
+        for &request in members[1..].iter() {
             let pages = table.pages(request as usize);
-            let from = columns.start as usize;
-            from + pages[from..].iter().zip(&first[from..]).take_while(|(a, b)| a == b).count()
-        };
-        let end = members.iter().map(|&request| common(request)).min().unwrap_or(0) as u32;
+            end = from + pages[from..].iter().zip(&first[from..end]).take_while(|(a, b)| a == b).count();
+        }
+        let end = end as u32;
         let goes_on = |request: u32| table.pages(request as usize).len() > end as usize;
         let ending = members.iter().filter(|&&request| !goes_on(request)).count() as u32;
         if ending > 0 && (ending as usize) < members.len() {
@@ -206,6 +242,16 @@ mod tests {
         assert_eq!(runs(&forest(&[&[7, 7, 8]], 1).0), [(0..3, vec![0], 1)]);
         assert!(forest(&[], 16).0.nodes().is_empty());
         assert!(forest(&[&[]], 16).0.nodes().is_empty());
+    }
+
+    #[test]
+    fn queries_of_a_request_share_all_its_nodes() {
+        let entries = [1, 2, 3, 4, 1, 2, 5, -1, 9, -1, -1, -1, 1, 2, -1, -1];
+        let mut memory = crate::Queries::default();
+        let table = PageTable::new(&entries, 4, &[55, 40, 16, 32], 16).unwrap();
+        let table = table.with_queries(&[2, 3, 0, 1], &mut memory).unwrap();
+        let expected = [(0..2, vec![5, 0, 1, 2, 3, 4], 1), (2..4, vec![0, 1], 2), (2..3, vec![2, 3, 4], 3)];
+        assert_eq!(runs(&Forest::build(&table)), expected);
     }
 
     #[test]

@@ -30,7 +30,7 @@ pub enum Packing {
     Pat,
     /// Every node is a pack (PAT calls it naive): each page is read once, and each level leaves a partial.
     PerNode,
-    /// Every request is a pack (query-centric): no partials, shared pages are read for each request.
+    /// Every request is a pack (query-centric), with all of its queries: no partials, shared pages are read for each request.
     PerRequest,
 }
 
@@ -76,11 +76,18 @@ impl Packs {
                 }
             }
             Packing::PerRequest => {
-                for request in 0..table.batch() {
-                    let pages = table.pages(request).len() as u32;
+                // A request's queries follow each other.
+                let mut begin = 0;
+                while begin < table.batch() {
+                    let request = table.request_of(begin);
+                    let of_request =
+                        (begin..table.batch()).take_while(|&query| table.request_of(query) == request);
+                    let end = begin + of_request.count();
+                    let pages = table.pages(begin).len() as u32;
                     if pages > 0 {
-                        self.push(std::iter::once(request as u32), 0..pages);
+                        self.push(begin as u32..end as u32, 0..pages);
                     }
+                    begin = end;
                 }
             }
         }

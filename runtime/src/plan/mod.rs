@@ -1,4 +1,7 @@
 //! The plan of a decode step: every work item, grouped by tile, and what has to be merged. Flat, plain data.
+//!
+//! What a plan calls a request is a query: the request itself as long as it brings one query token, and each of its query tokens where the
+//! page table has several ([`PageTable::with_queries`]).
 
 mod build;
 mod items;
@@ -140,12 +143,12 @@ impl Plan {
         &self.geometry
     }
 
-    /// Requests of the batch.
+    /// Queries of the batch: as many as requests, unless the page table has several for one.
     pub const fn batch(&self) -> usize {
         self.seq_lens.len()
     }
 
-    /// Tokens of each request.
+    /// Tokens that each query sees.
     pub fn seq_lens(&self) -> &[u32] {
         &self.seq_lens
     }

@@ -2,6 +2,7 @@
 
 mod options;
 mod plain;
+mod queries;
 mod shapes;
 #[cfg(test)]
 mod tests;
@@ -21,11 +22,12 @@ pub fn cases(class: &Class, seed: u64) -> Vec<AwkwardCase> {
     let author = Author { class: *class, seed };
     let mut cases = plain::cases(author);
     cases.extend(options::cases(author));
+    cases.extend(queries::cases(author));
     cases.retain(|case| case.values.are_finite() || !class.dtype.has_fp8_kv());
     cases
 }
 
-/// Further cases for one tile: lengths around multiples of its n, and packs of around m rows.
+/// Further cases for one tile: lengths around multiples of its n, packs of around m rows, and queries whose rows are around m.
 pub fn tile_cases(class: &Class, tile: &Tile, seed: u64) -> Vec<AwkwardCase> {
     let author = Author { class: *class, seed };
     let (m, n) = (u32::from(tile.m), u32::from(tile.n));
@@ -44,6 +46,7 @@ pub fn tile_cases(class: &Class, tile: &Tile, seed: u64) -> Vec<AwkwardCase> {
             ..author.case("windows that end inside of n", (2, 1), Sketch::new(16).own(around_n))
         },
         author.case("packs of around m rows", (1, 1), packs),
+        queries::around_rows(author, m),
     ]
 }
 
@@ -71,6 +74,7 @@ impl Author {
             page_table: drawn.page_table,
             max_pages: drawn.max_pages,
             seq_lens: drawn.seq_lens,
+            query_lens: None,
             pages: drawn.pages,
             window: None,
             softcap: None,
@@ -80,6 +84,7 @@ impl Author {
             options: PlanOptions::default(),
             seed,
             expected: OnceLock::new(),
+            known_queries: OnceLock::new(),
         }
     }
 }

@@ -62,6 +62,40 @@ fn parts_and_levels_come_about() {
 }
 
 #[test]
+fn queries_stand_where_names_say() {
+    let mut kinds = [0; 3];
+    for case in all(1).into_iter().filter(|case| case.query_lens.is_some()) {
+        let (table, ratio) = (case.table(), case.geometry.gqa_ratio() as usize);
+        let plan = case.plan(|_| TILE).unwrap();
+        let requests = |block| plan.requests_of(block).iter().map(|&query| table.request_of(query as usize));
+        // A request in several blocks, queries without a token in their last page, and some without one in their last part.
+        kinds[0] += usize::from(
+            (1..plan.blocks().len() as u32)
+                .any(|block| requests(block - 1).next_back() == requests(block).next()),
+        );
+        let unseen = |query: usize| {
+            table.seq_lens()[query].div_ceil(table.page_size()) < table.pages(query).len() as u32
+        };
+        kinds[1] += usize::from((0..table.batch()).any(unseen));
+        let unseen_part = plan.work_items().iter().any(|item| {
+            let run = &plan.runs()[item.runs.start as usize..item.runs.end as usize];
+            let first = item.rows.start as usize / ratio;
+            let query = plan.requests_of(item.block)[first] as usize;
+            let begins =
+                |run: &crate::Run| run.position + (item.walk.start.max(run.walk.start) - run.walk.start);
+            run.iter().all(|run| table.seq_lens()[query] <= begins(run))
+        });
+        kinds[2] += usize::from(unseen_part);
+    }
+    assert!(kinds.iter().all(|&cases| cases >= 2), "{kinds:?}");
+    let around_m = case("queries whose rows are around m");
+    assert_eq!(around_m.query_lens, Some(vec![7, 8, 9, 15, 16, 17]));
+    assert_eq!(case("no request has queries").queries(), 0);
+    let all_of_them = case("as many queries as tokens");
+    assert_eq!(all_of_them.table().seq_lens()[..7], [1, 1, 2, 1, 2, 3, 4]);
+}
+
+#[test]
 fn numbers_are_the_same_in_every_layout() {
     let gapped = case("gaps between vectors");
     let dense = AwkwardCase { layout: Layout::Nhd, ..gapped.clone() };

@@ -255,6 +255,9 @@ fn errors_survive_the_trip() {
         PlanError::TableSize { found: 1, batch: 2, max_pages: 3 },
         PlanError::TooLong { request: 1, seq_len: 2, needed: 3, max_pages: 4 },
         PlanError::NegativePage { request: 1, column: 2, page: -3 },
+        PlanError::QueryLens { found: 1, needed: 2 },
+        PlanError::QueryLen { request: 1, query_len: 3, seq_len: 2 },
+        PlanError::Queries { found: 1, needed: 2 },
         PlanError::TooLarge("rows"),
         PlanError::PageSize { table: 16, geometry: 32 },
     ];
