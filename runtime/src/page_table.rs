@@ -1,6 +1,7 @@
 //! What an engine hands over: which pages each request reads, and how many tokens of them.
 
 use crate::{PlanError, Queries};
+use std::ops::Range;
 
 /// A checked view of a page table of i32, `[batch, max_pages]` or compressed rows, and of each request's tokens.
 ///
@@ -173,12 +174,21 @@ impl<'a> PageTable<'a> {
     pub fn pages(&self, query: usize) -> &'a [i32] {
         let request = self.request_of(query);
         let used = self.seq_lens[request].div_ceil(self.page_size) as usize;
-        let begin = match self.rows {
+        &self.entries[self.begin(request)..][..used]
+    }
+
+    /// Some of the columns of [`Self::pages`], which the caller knows to be there: no division finds out how many there are.
+    pub(crate) fn columns(&self, query: usize, columns: Range<u32>) -> &'a [i32] {
+        &self.entries[self.begin(self.request_of(query))..][columns.start as usize..columns.end as usize]
+    }
+
+    /// Where a request's row begins.
+    fn begin(&self, request: usize) -> usize {
+        match self.rows {
             Rows::Columns(columns) => request * columns,
             // Checked: they are not negative.
             Rows::Begins(indptr) => indptr[request] as usize,
-        };
-        &self.entries[begin..][..used]
+        }
     }
 }
 

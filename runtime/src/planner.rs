@@ -36,7 +36,7 @@ impl Planner {
             return Err(PlanError::PageSize { table: table.page_size(), geometry: geometry.page_size });
         }
         let Self { options, forest, packs, priced, plan, scratch } = self;
-        forest.rebuild(table, &mut scratch.keys);
+        forest.rebuild(table, &mut scratch.neighbours);
         if packs.rebuild(forest, table, options.packing, &mut scratch.stack) {
             plan.rebuild(geometry, table, packs, options, select, scratch)?;
         } else {

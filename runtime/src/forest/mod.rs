@@ -1,6 +1,7 @@
 //! The prefix trees of a batch: longest common runs of page ids.
 
 mod live;
+mod neighbours;
 mod slab;
 mod touches;
 
@@ -10,6 +11,7 @@ mod live_cases;
 mod live_tests;
 
 pub use live::LiveForest;
+pub(crate) use neighbours::Neighbours;
 pub use touches::Touched;
 
 use crate::PageTable;
@@ -63,45 +65,41 @@ impl Forest {
     /// Finds the prefix trees of a page table.
     pub fn build(table: &PageTable<'_>) -> Self {
         let mut forest = Self::default();
-        forest.rebuild(table, &mut Vec::new());
+        forest.rebuild(table, &mut Neighbours::default());
         forest
     }
 
     /// Becomes the forest of another page table, in the same memory.
-    pub(crate) fn rebuild(&mut self, table: &PageTable<'_>, keys: &mut Vec<(i32, u32)>) {
+    pub(crate) fn rebuild(&mut self, table: &PageTable<'_>, neighbours: &mut Neighbours) {
         self.nodes.clear();
-        self.order.clear();
-        // Queries of a request have the same row: the first one stands for all of them until the trees are there.
-        let first_with_tokens = (0..table.batch()).filter(|&query| {
-            let first = query == 0 || table.request_of(query - 1) != table.request_of(query);
-            first && !table.pages(query).is_empty()
-        });
-        self.order.extend(first_with_tokens.map(|query| query as u32));
-        self.push_siblings(table, None, 0..self.order.len() as u32, 0, keys);
+        neighbours.start(table, &mut self.order);
+        if !self.order.is_empty() {
+            self.push_children(table, None, 0..self.order.len() as u32, 0, neighbours);
+        }
         // Children are appended behind, so that this walks the trees breadth first.
         let mut next = 0;
         while next < self.nodes.len() {
-            self.extend(table, next as u32, keys);
+            self.extend(table, next as u32, neighbours);
             next += 1;
         }
         if table.batch() > self.order.len() {
-            self.expand(table, keys);
+            self.expand(table, neighbours.memory());
         }
     }
 
     /// Puts all queries of a request into the place of its first one.
-    fn expand(&mut self, table: &PageTable<'_>, keys: &mut Vec<(i32, u32)>) {
-        keys.clear();
+    fn expand(&mut self, table: &PageTable<'_>, places: &mut Vec<u32>) {
+        places.clear();
         let mut total = 0u32;
         for &first in &self.order {
             let request = table.request_of(first as usize);
             let count =
                 (first as usize..table.batch()).take_while(|&query| table.request_of(query) == request);
-            keys.push((0, total));
+            places.push(total);
             total += count.count() as u32;
         }
-        keys.push((0, total));
-        let place = |index: u32| keys[index as usize].1;
+        places.push(total);
+        let place = |index: u32| places[index as usize];
         for node in &mut self.nodes {
             let Range { start, end } = node.requests;
             node.ending = place(start + node.ending) - place(start);
@@ -111,7 +109,7 @@ impl Forest {
         self.order.resize(total as usize, 0);
         // From the end, so that nothing is overwritten that is still to be read.
         for index in (0..requests).rev() {
-            let (first, begin, end) = (self.order[index], keys[index].1, keys[index + 1].1);
+            let (first, begin, end) = (self.order[index], places[index], places[index + 1]);
             for (place, query) in self.order[begin as usize..end as usize].iter_mut().zip(first..) {
                 *place = query;
             }
@@ -138,60 +136,54 @@ impl Forest {
         &self.order[node.requests.start as usize..node.requests.end as usize]
     }
 
-    /// Groups requests by their page in `column`; each group becomes a node, still of no length.
-    fn push_siblings(
+    /// Groups requests by their page in `column`; each group becomes a node, whose end is known only if it is one request. Returns
+    /// how many have no page there: these come first, and are in no group.
+    fn push_children(
         &mut self,
         table: &PageTable<'_>,
         parent: Option<u32>,
         requests: Range<u32>,
         column: u32,
-        keys: &mut Vec<(i32, u32)>,
-    ) {
-        let group = &mut self.order[requests.start as usize..requests.end as usize];
-        // The pages lie a row of the table apart: each is fetched once, not at every comparison.
-        keys.clear();
-        keys.extend(group.iter().map(|&request| (table.pages(request as usize)[column as usize], request)));
-        keys.sort_unstable();
-        group.iter_mut().zip(keys.iter()).for_each(|(place, (_, request))| *place = *request);
-        let mut start = requests.start;
-        for run in keys.chunk_by(|(a, _), (b, _)| a == b) {
-            let end = start + run.len() as u32;
-            self.nodes.push(Node {
-                parent,
-                columns: column..column,
-                requests: start..end,
-                ending: 0,
-                children: 0..0,
-            });
-            start = end;
+        neighbours: &mut Neighbours,
+    ) -> u32 {
+        let mut begin = requests.start;
+        let mut ending = 0;
+        let mut before = None;
+        for stretch in neighbours.sort(table, &mut self.order, requests, column) {
+            if stretch.ends() {
+                ending += 1;
+            } else if before.is_some_and(|before| stretch.begins_as(before))
+                && let Some(node) = self.nodes.last_mut()
+            {
+                node.requests.end = stretch.end;
+            } else {
+                self.nodes.push(Node {
+                    parent,
+                    columns: column..stretch.row_pages,
+                    requests: begin..stretch.end,
+                    ending: 1,
+                    children: 0..0,
+                });
+            }
+            begin = stretch.end;
+            before = Some(stretch);
         }
+        ending
     }
 
     /// Gives a node its pages, and its children.
-    fn extend(&mut self, table: &PageTable<'_>, node: u32, keys: &mut Vec<(i32, u32)>) {
-        let Node { columns, requests, .. } = self.nodes[node as usize].clone();
-        let range = requests.start as usize..requests.end as usize;
-        let members = &mut self.order[range];
-        let first = table.pages(members[0] as usize);
-        let (from, mut end) = (columns.start as usize, first.len());
-        for &request in members[1..].iter() {
-            let pages = table.pages(request as usize);
-            end = from + pages[from..].iter().zip(&first[from..end]).take_while(|(a, b)| a == b).count();
-        }
-        let end = end as u32;
-        let goes_on = |request: u32| table.pages(request as usize).len() > end as usize;
-        let ending = members.iter().filter(|&&request| !goes_on(request)).count() as u32;
-        if ending > 0 && (ending as usize) < members.len() {
-            // By the request's number too, as it was, so that no memory is needed to keep the order.
-            members.sort_unstable_by_key(|&request| (goes_on(request), request));
-        }
+    fn extend(&mut self, table: &PageTable<'_>, node: u32, neighbours: &mut Neighbours) {
         let children = self.nodes.len() as u32;
-        self.push_siblings(table, Some(node), requests.start + ending..requests.end, end, keys);
-        let children = children..self.nodes.len() as u32;
         let this = &mut self.nodes[node as usize];
-        this.columns.end = end;
-        this.ending = ending;
-        this.children = children;
+        this.children = children..children;
+        if this.size() > 1 {
+            let requests = this.requests.clone();
+            let end = neighbours.common(&requests);
+            let ending = self.push_children(table, Some(node), requests, end, neighbours);
+            let children = children..self.nodes.len() as u32;
+            let this = &mut self.nodes[node as usize];
+            (this.columns.end, this.ending, this.children) = (end, ending, children);
+        }
     }
 }
 

@@ -107,43 +107,50 @@ impl Blocks {
         let mut room = 0;
         while let Some(Visit { node, depth, joined: in_pack }) = self.stack.pop() {
             self.leave(depth);
+            let ending = tree.ending(node);
+            let size = tree.size(node);
             let mut below = depth;
             if in_pack {
-                let columns = tree.columns(node);
-                if room > 0 && depth > 0 {
+                if room > 0 && depth > 0 && size > room {
+                    let columns = tree.columns(node);
                     let left = tree.size(top).saturating_sub(self.requests.len() as u32 - first_request);
                     let one_more = |requests: u32| {
                         requests > room && (requests - room).div_ceil(capacity) >= requests.div_ceil(capacity)
                     };
                     let above = columns.start.saturating_sub(first_column);
                     let own = columns.end.saturating_sub(columns.start);
-                    if one_more(tree.size(node)) && (one_more(left) || above < own) {
+                    if one_more(size) && (one_more(left) || above < own) {
                         room = 0;
                     }
+                }
+                if let &[request] = ending
+                    && size == 1
+                {
+                    // A leaf of one request, as most are, does not go onto the path only to leave it.
+                    room = self.make_room(room, first_block, capacity) - 1;
+                    self.begin_runs();
+                    let member = self.in_block();
+                    self.runs.push(NodeRun { node, members: member..member + 1 });
+                    self.requests.push(request);
+                    continue;
                 }
                 self.path.push(node);
                 below += 1;
             }
-            let mut ending = tree.ending(node);
+            let mut ending = ending;
             while !ending.is_empty() {
-                if room == 0 {
-                    self.close(first_block);
-                    self.open();
-                    room = capacity;
-                }
+                room = self.make_room(room, first_block, capacity);
                 self.begin_runs();
                 let taken = ending.len().min(room as usize);
                 self.requests.extend_from_slice(&ending[..taken]);
                 ending = &ending[taken..];
                 room -= taken as u32;
             }
-            let from = self.stack.len();
-            self.stack.extend(tree.children(node).map(|child| Visit {
+            self.stack.extend(tree.children(node).rev().map(|child| Visit {
                 node: child,
                 depth: below,
                 joined: in_pack && joined(child),
             }));
-            self.stack[from..].reverse();
         }
         self.leave(0);
         self.close(first_block);
@@ -173,6 +180,16 @@ impl Blocks {
             block.requests.end = self.requests.len() as u32;
             block.runs.end = self.runs.len() as u32;
         }
+    }
+
+    /// The room in the current block, which is a new one if there was none.
+    fn make_room(&mut self, room: u32, first_block: u32, capacity: u32) -> u32 {
+        if room > 0 {
+            return room;
+        }
+        self.close(first_block);
+        self.open();
+        capacity
     }
 
     fn open(&mut self) {

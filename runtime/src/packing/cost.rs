@@ -92,6 +92,8 @@ impl PackLayout {
 pub struct CostModel {
     /// By tile rows; those above the cap repeat the one at the cap.
     pub(crate) lanes: [Lane; LANES],
+    /// The lanes beyond these repeat the last of them.
+    distinct: usize,
     gqa_ratio: u64,
     page_size: u64,
     first_page: u64,
@@ -174,8 +176,10 @@ impl CostModel {
             m = if rows <= cap { rows } else { m };
             Lane::new(m, layout.gqa_ratio)
         });
+        let repeated = lanes.iter().rev().take_while(|lane| lane.m == m).count();
         let mut model = Self {
             lanes,
+            distinct: LANES + 1 - repeated,
             gqa_ratio: layout.gqa_ratio.max(1).into(),
             page_size: layout.page_size.max(1).into(),
             first_page: product(&[page_bytes, prices.first_byte]),
@@ -194,6 +198,12 @@ impl CostModel {
             }
         });
         model
+    }
+
+    /// The lanes up to where they only repeat themselves. An earlier lane wins where costs are equal, so that the others never do.
+    #[inline]
+    pub(crate) fn distinct_lanes(&self) -> &[Lane] {
+        &self.lanes[..self.distinct]
     }
 
     /// What `blocks` blocks cost that walk a run of pages for `requests` requests of their pack: reading or computing, whichever

@@ -23,21 +23,25 @@ const NONE: u32 = u32::MAX;
 pub struct Priced {
     model: Option<(PackLayout, Prices, CostModel)>,
     nodes: Vec<Summary>,
+    /// By node: least cost below it, by state of the pack that it is in. Not in the summaries, so that the way down, which needs
+    /// no costs, stays in the first-level cache.
+    below: Vec<Costs>,
+    /// By node: what the parent counts for it, by state of the parent's pack.
+    given: Vec<Costs>,
     /// Nodes in the order in which they are reckoned, or the other way round.
     order: Vec<u32>,
     stack: Vec<u32>,
     flipped: Vec<u32>,
-    /// The leaf of one request that was reckoned last, and its pages.
-    leaf: Option<(u32, Summary)>,
+    /// The leaf of one request, or root of one, that was reckoned last: its pages, what is known of it, and what it gave.
+    leaf: Option<(u32, Summary, Costs)>,
 }
+
+/// By state of a pack.
+type Costs = [u64; STATES];
 
 /// What is known of a node and everything below it.
 #[derive(Clone, Copy, Debug)]
 struct Summary {
-    /// Least cost below the node, by state of the pack that the node is in.
-    below: [u64; STATES],
-    /// What the parent counts for this node, by state of the parent's pack.
-    given: [u64; STATES],
     /// The parent that counts it.
     given_to: u32,
     /// While changes are followed: children that come first.
@@ -64,8 +68,6 @@ enum Choice {
 
 impl Summary {
     const EMPTY: Self = Self {
-        below: [0; STATES],
-        given: [0; STATES],
         given_to: NONE,
         pending: 0,
         joins: 0,
@@ -102,7 +104,9 @@ impl Priced {
         self.model = Some((*layout, *prices, model));
         self.leaf = None;
         self.nodes.clear();
-        self.nodes.resize(tree.capacity(), Summary::EMPTY);
+        self.below.clear();
+        self.given.clear();
+        self.grow(tree.capacity());
         self.order.clear();
         self.stack.clear();
         self.stack.extend(tree.roots());
@@ -151,7 +155,7 @@ impl Priced {
             }
         };
         if self.nodes.len() < tree.capacity() {
-            self.nodes.resize(tree.capacity(), Summary::EMPTY);
+            self.grow(tree.capacity());
         }
 
         // Whoever left is no longer counted where it was; then each sum holds exactly the children that stayed.
@@ -216,6 +220,12 @@ impl Priced {
         &self.flipped
     }
 
+    fn grow(&mut self, capacity: usize) {
+        self.nodes.resize(capacity, Summary::EMPTY);
+        self.below.resize(capacity, [0; STATES]);
+        self.given.resize(capacity, [0; STATES]);
+    }
+
     /// As [`Self::decide`], noting whose decision is another one than before.
     fn decide_anew(&mut self, tree: &impl PrefixTree, layout: &PackLayout, prices: &Prices) {
         let before = std::mem::take(&mut self.nodes);
@@ -231,10 +241,10 @@ impl Priced {
     /// Takes what a node gave to its parent back.
     fn take_back(&mut self, node: u32) {
         let Some(summary) = self.nodes.get_mut(node as usize) else { return };
-        let given = std::mem::replace(&mut summary.given, [0; STATES]);
+        let given = std::mem::replace(&mut self.given[node as usize], [0; STATES]);
         let parent = std::mem::replace(&mut summary.given_to, NONE);
-        if let Some(parent) = self.nodes.get_mut(parent as usize) {
-            parent.below.iter_mut().zip(given).for_each(|(sum, given)| *sum = sum.wrapping_sub(given));
+        if let Some(below) = self.below.get_mut(parent as usize) {
+            below.iter_mut().zip(given).for_each(|(sum, given)| *sum = sum.wrapping_sub(given));
         }
     }
 
@@ -248,22 +258,26 @@ impl Priced {
     fn reckon(&mut self, model: &CostModel, tree: &impl PrefixTree, node: u32) {
         let columns = tree.columns(node);
         let (pages, size) = (columns.end.saturating_sub(columns.start), tree.size(node));
+        let parent = tree.parent(node);
         if size == 1
-            && let Some((_, leaf)) = self.leaf.as_ref().filter(|(leaf_pages, _)| *leaf_pages == pages)
-            && let Some(parent) = tree.parent(node)
+            && let Some((_, leaf, given)) = self.leaf.as_ref().filter(|(leaf_pages, leaf, _)| {
+                *leaf_pages == pages && (leaf.given_to == NONE) == parent.is_none()
+            })
         {
-            // A leaf of one request, as most are: all of the same length are alike.
-            let Summary { given, joins, top_lane, top_rows, .. } = *leaf;
+            // A leaf of one request, as most are: all of the same length are alike, and so are all such roots.
+            let Summary { joins, top_lane, top_rows, .. } = *leaf;
+            let given = *given;
             let summary = &mut self.nodes[node as usize];
-            let before = std::mem::replace(&mut summary.given, given);
-            (summary.joins, summary.top_lane, summary.top_rows, summary.given_to) =
-                (joins, top_lane, top_rows, parent);
-            return self.give(parent, &before, &given);
+            (summary.joins, summary.top_lane, summary.top_rows) = (joins, top_lane, top_rows);
+            summary.given_to = parent.unwrap_or(NONE);
+            return self.give(node, given);
         }
         let summary = &mut self.nodes[node as usize];
-        let mut inside = summary.below;
+        let mut inside = self.below[node as usize];
         let (mut ctas, mut straddling) = ([0; LANES], [0; LANES]);
-        for (lane, tile) in model.lanes.iter().enumerate() {
+        // No pack is ever in the states of the lanes beyond: their costs may be anything.
+        let lanes = model.distinct_lanes();
+        for (lane, tile) in lanes.iter().enumerate() {
             let blocks = tile.blocks(size);
             let own = model.run(tile, pages, size, blocks, true);
             ctas[lane] = CostModel::ctas(tile, blocks);
@@ -271,18 +285,21 @@ impl Priced {
             inside[lane] = inside[lane].wrapping_add(own);
             inside[LANES + lane] = inside[LANES + lane].wrapping_add(own);
         }
-        let Some(parent) = tree.parent(node) else {
-            (summary.top_lane, _) = cheapest_top(&ctas, &inside[..LANES]);
+        let ctas = &ctas[..lanes.len()];
+        let Some(parent) = parent else {
+            (summary.top_lane, _) = cheapest_top(ctas, &inside[..LANES]);
             summary.top_rows = model.lanes[usize::from(summary.top_lane)].m;
             summary.given_to = NONE;
+            if size == 1 {
+                self.leaf = Some((pages, *summary, [0; STATES]));
+            }
             return;
         };
-        let (lane, top) = cheapest_top(&ctas, &inside[LANES..]);
+        let (lane, top) = cheapest_top(ctas, &inside[LANES..]);
         summary.top_lane = lane;
         summary.top_rows = model.lanes[usize::from(lane)].m;
         // The first cut on a path leaves a partial of the pack above as well.
         let apart = [2, 1].map(|each| top.wrapping_add(model.partials(size, each)));
-        let before = summary.given;
         let mut given = [0; STATES];
         let mut joins = 0u8;
         for state in 0..STATES {
@@ -290,20 +307,21 @@ impl Priced {
             joins |= u8::from(joined <= apart[state / LANES]) << state;
             given[state] = joined.min(apart[state / LANES]);
         }
-        summary.given = given;
         summary.joins = joins;
         summary.given_to = parent;
         if size == 1 {
-            self.leaf = Some((pages, *summary));
+            self.leaf = Some((pages, *summary, given));
         }
-        self.give(parent, &before, &given);
+        self.give(node, given);
     }
 
-    /// Replaces what a parent counts for a child.
-    fn give(&mut self, parent: u32, before: &[u64; STATES], given: &[u64; STATES]) {
-        if let Some(parent) = self.nodes.get_mut(parent as usize) {
-            for ((sum, before), given) in parent.below.iter_mut().zip(before).zip(given) {
-                *sum = sum.wrapping_sub(*before).wrapping_add(*given);
+    /// Replaces what its parent, if it has one, counts for a node.
+    fn give(&mut self, node: u32, given: Costs) {
+        let before = std::mem::replace(&mut self.given[node as usize], given);
+        let parent = self.nodes[node as usize].given_to;
+        if let Some(below) = self.below.get_mut(parent as usize) {
+            for ((sum, before), given) in below.iter_mut().zip(before).zip(given) {
+                *sum = sum.wrapping_sub(before).wrapping_add(given);
             }
         }
     }
@@ -320,7 +338,7 @@ impl Summary {
     }
 }
 
-fn cheapest_top(ctas: &[u64; LANES], inside: &[u64]) -> (u8, u64) {
+fn cheapest_top(ctas: &[u64], inside: &[u64]) -> (u8, u64) {
     let mut best = (0, u64::MAX);
     for (lane, (&ctas, &inside)) in (0u8..).zip(ctas.iter().zip(inside)) {
         let cost = ctas.wrapping_add(inside);

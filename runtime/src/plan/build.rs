@@ -5,6 +5,7 @@ use super::joined::NodeState;
 use super::split::Part;
 use super::waves::WavesScratch;
 use super::{Block, Plan, PlanOptions, PlannedPack, Run, count};
+use crate::forest::Neighbours;
 use crate::{Blocks, Forest, Packs, PageTable, PlanError, Priced};
 use std::ops::Range;
 use tilewright_heuristics::{Geometry, PackShape, Tile};
@@ -12,7 +13,7 @@ use tilewright_heuristics::{Geometry, PackShape, Tile};
 /// Memory that planning needs and no plan keeps.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Scratch {
-    pub(crate) keys: Vec<(i32, u32)>,
+    pub(crate) neighbours: Neighbours,
     pub(crate) stack: Vec<(u32, u32)>,
     pub(super) nodes: Vec<NodeState>,
     pub(super) tops: Vec<u32>,
@@ -56,8 +57,7 @@ impl Plan {
         self.start(geometry, table.seq_lens())?;
         let pages = |node: u32| {
             let node = &forest.nodes()[node as usize];
-            let row = table.pages(forest.requests(node)[0] as usize);
-            &row[node.columns.start as usize..node.columns.end as usize]
+            table.columns(forest.requests(node)[0] as usize, node.columns.clone())
         };
         self.push_joined(forest, pages, priced, &mut select, scratch)?;
         self.push_empty(&mut select)?;

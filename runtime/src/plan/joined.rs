@@ -86,20 +86,23 @@ impl Plan {
         for block in blocks.blocks() {
             let first_run = count(self.runs.len(), "runs")?;
             let mut walk = 0u32;
+            // Where the pages of the last run end in the plan, and in the requests' tokens.
+            let (mut pages_end, mut position_end) = (0, 0);
             for run in blocks.runs_of(block) {
                 let state = &mut nodes[run.node as usize];
-                let pages = pages(run.node);
+                let columns = tree.columns(run.node);
                 if state.pages == ABSENT {
                     state.pages = count(self.pages.len(), "pages of all packs")?;
-                    self.pages.extend_from_slice(pages);
+                    self.pages.extend_from_slice(pages(run.node));
                 }
-                let tokens = u32::try_from(pages.len()).ok().and_then(|pages| pages.checked_mul(page_size));
-                let tokens = tokens.ok_or_else(too_long)?;
-                let position = tree.columns(run.node).start * page_size;
+                let run_pages = columns.end - columns.start;
+                let tokens = run_pages.checked_mul(page_size).ok_or_else(too_long)?;
+                let position = columns.start * page_size;
+                let follows = (pages_end, position_end) == (state.pages, position);
+                (pages_end, position_end) = (state.pages + run_pages, position.saturating_add(tokens));
                 if let Some(last) = self.runs[first_run as usize..].last_mut()
                     && last.members == run.members
-                    && last.pages + last.walk.len() as u32 / page_size == state.pages
-                    && last.position + last.walk.len() as u32 == position
+                    && follows
                 {
                     // A node and its first child, shared by the same rows of this block, are one run.
                     last.walk.end = last.walk.end.checked_add(tokens).ok_or_else(too_long)?;

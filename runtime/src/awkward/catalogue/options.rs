@@ -26,7 +26,11 @@ fn windows(author: Author) -> Vec<AwkwardCase> {
     };
     let mut cases: Vec<AwkwardCase> = WINDOWS.into_iter().map(case).collect();
     cases.extend([
-        AwkwardCase { window: Some(20), ..author.case("a window that leaves parts empty", (2, 2), cut(16)) },
+        AwkwardCase {
+            window: Some(20),
+            options: PER_NODE,
+            ..author.case("a window that leaves parts empty", (2, 2), cut(16))
+        },
         AwkwardCase {
             window: Some(30),
             options: PER_NODE,

@@ -19,7 +19,7 @@ fn lengths(author: Author) -> Vec<AwkwardCase> {
         author.case("no request has tokens", (4, 2), Sketch::new(16).own([0, 0, 0])),
         author.case("one head, one request, one token", (1, 1), Sketch::new(32).own([1])),
         author.case("one head, one request", (1, 1), Sketch::new(32).own([523])),
-        author.case("parts of long requests", (2, 2), cut(16)),
+        AwkwardCase { options: PER_NODE, ..author.case("parts of long requests", (2, 2), cut(16)) },
         AwkwardCase {
             options: PER_NODE,
             ..author.case("parts of a long prefix", (2, 1), {
@@ -50,7 +50,7 @@ fn pages(author: Author) -> Vec<AwkwardCase> {
     };
     let mut cases: Vec<AwkwardCase> = SIZES.into_iter().map(size).collect();
     cases.extend([
-        author.case("many pages of 1 token", (2, 1), cut(1)),
+        AwkwardCase { options: PER_NODE, ..author.case("many pages of 1 token", (2, 1), cut(1)) },
         author.case("pages shared at different places", (4, 2), {
             let rows = Sketch::new(16).row(&[0, 1, 2, 3], 64).row(&[9, 0, 1, 2], 60).row(&[1, 0], 32);
             rows.row(&[3, 2, 1, 0], 64).row(&[0, 1, 4], 40).row(&[4, 1, 0], 37)
