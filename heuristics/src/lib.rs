@@ -9,6 +9,7 @@ pub mod analytic;
 mod device;
 pub mod generated;
 mod lookup;
+mod prices;
 mod record;
 mod selector;
 mod shape;
@@ -16,6 +17,7 @@ mod tile;
 
 pub use device::{Backend, Device, UnknownBackend};
 pub use lookup::{Match, Selection, lookup, lookup_among};
+pub use prices::Prices;
 pub use selector::{Domain, Selector, first_feasible};
 pub use shape::{Dtype, Geometry, GeometryError, PackShape, UnknownDtype};
 pub use tile::{ParseTileError, Tile};

@@ -1,6 +1,6 @@
 //! Finds the selector of a device: exact device, else same capability, else PAT's analytic rules. Never an error.
 
-use crate::{Device, PackShape, Selector, Tile, analytic, generated};
+use crate::{Device, PackShape, Prices, Selector, Tile, analytic, generated};
 
 /// How a device's choices are made.
 #[derive(Clone, Copy, Debug)]
@@ -28,6 +28,14 @@ impl Selection {
         match self.matched {
             Match::Exact(selector) | Match::SameCapability(selector) => selector.select(shape),
             Match::Analytic => analytic::pat(&self.feasible, shape).unwrap_or(self.feasible[0]),
+        }
+    }
+
+    /// The prices measured with the selector; `None` where nothing alike was measured.
+    pub const fn prices(&self) -> Option<Prices> {
+        match self.matched {
+            Match::Exact(selector) | Match::SameCapability(selector) => Some(selector.prices),
+            Match::Analytic => None,
         }
     }
 
@@ -82,7 +90,8 @@ mod tests {
 
     const fn selector(name: &'static str, units: u32) -> Selector {
         let device = Device { backend: Backend::Cpu, name, capability: "avx2", units };
-        Selector { device, domain: ANY, portfolio: &[TILE], safe_default: TILE, choose: |_| TILE }
+        let prices = Prices { cta: units as u64, ..Prices::CPU };
+        Selector { device, domain: ANY, portfolio: &[TILE], safe_default: TILE, prices, choose: |_| TILE }
     }
 
     static SMALL: Selector = selector("small", 2);
@@ -108,6 +117,17 @@ mod tests {
     fn then_the_analytic_rules() {
         assert!(matches!(found("other", "neon", 4), Match::Analytic));
         assert!(matches!(found("other", "avx2", 1), Match::Analytic));
+    }
+
+    #[test]
+    fn prices_come_with_the_selector() {
+        let prices = |name, capability, units| {
+            let device = Device { backend: Backend::Cpu, name, capability, units };
+            lookup_among(&[&SMALL, &LARGE], &device, &[TILE]).prices()
+        };
+        assert_eq!(prices("large", "avx2", 8), Some(LARGE.prices));
+        assert_eq!(prices("other", "avx2", 4), Some(SMALL.prices), "of the same capability");
+        assert_eq!(prices("other", "neon", 4), None);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! A selector: the decision tree of one device, as emitted.
 
-use crate::{Device, Dtype, PackShape, Tile};
+use crate::{Device, Dtype, PackShape, Prices, Tile};
 
 /// The box of pack shapes that were measured. Outside of it the safe default is taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,6 +37,8 @@ pub struct Selector {
     pub portfolio: &'static [Tile],
     /// A tile that can run every supported shape; the choice outside of `domain`.
     pub safe_default: Tile,
+    /// What packs and splits are decided by on the device.
+    pub prices: Prices,
     /// The decision tree, with the domain check inside.
     pub choose: fn(&PackShape) -> Tile,
 }
@@ -84,6 +86,7 @@ mod tests {
             domain: Domain { min: PackShape::from_values([0; PackShape::COUNT]), max },
             portfolio: &[],
             safe_default: SAFE,
+            prices: Prices::H200,
             choose: |shape| Tile { m: 100 + shape.dtype as u16, ..SAFE },
         }
     }

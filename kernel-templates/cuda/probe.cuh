@@ -1,6 +1,6 @@
-// What a device gives at most: reading, latency, and nothing at all.
+// What a device gives at most: reading, latency, and nothing at all; and what its prices are made of.
 #pragma once
-#include "types.cuh"
+#include "device.cuh"
 
 namespace tilewright {
 
@@ -38,6 +38,89 @@ struct LatencyProbe {
     const long long end = clock64();
     cycles[0] = static_cast<u64>(end - begin);
     cycles[1] = at;
+  }
+};
+
+// Reads all of `data` in each round; it should stay in the second-level cache. A CTA reads another part in each round than before, as a
+// page is read again by another CTA than the first.
+struct AgainProbe {
+  __device__ __forceinline__ static void run(const uint4 *data, u64 count, u32 rounds, u32 *sink) {
+    const u64 stride = u64(gridDim.x) * blockDim.x;
+    u32 part = blockIdx.x, sum = 0;
+    for (u32 round = 0; round < rounds; round++) {
+      part = part + 1 < gridDim.x ? part + 1 : 0;
+      u64 index = u64(part) * blockDim.x + threadIdx.x;
+      for (; index + 3 * stride < count; index += 4 * stride) {
+        uint4 loaded[4];
+#pragma unroll
+        for (u32 i = 0; i < 4; i++) loaded[i] = __ldcg(data + index + i * stride);
+#pragma unroll
+        for (u32 i = 0; i < 4; i++) sum += loaded[i].x ^ loaded[i].y ^ loaded[i].z ^ loaded[i].w;
+      }
+      for (; index < count; index += stride) {
+        const uint4 loaded = __ldcg(data + index);
+        sum += loaded.x ^ loaded.y ^ loaded.z ^ loaded.w;
+      }
+    }
+    if (sum == 0x9e3779b9u) *sink = sum;
+  }
+};
+
+// Writes all of `data` in each round and reads it back, each thread what it wrote: partials, which a merge reads soon after.
+struct WriteProbe {
+  // Past the first-level cache, and not before what was written: the compiler moves neither.
+  __device__ __forceinline__ static u32 read_back(const uint4 *from) {
+    uint4 loaded;
+    asm volatile("ld.global.cg.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(loaded.x), "=r"(loaded.y), "=r"(loaded.z), "=r"(loaded.w)
+                 : "l"(from)
+                 : "memory");
+    return loaded.x ^ loaded.y ^ loaded.z ^ loaded.w;
+  }
+
+  __device__ __forceinline__ static void run(uint4 *data, u64 count, u32 rounds, u32 *sink) {
+    const u64 stride = u64(gridDim.x) * blockDim.x, begin = u64(blockIdx.x) * blockDim.x + threadIdx.x;
+    u32 sum = 0;
+    for (u32 round = 0; round < rounds; round++) {
+#pragma unroll 4
+      for (u64 index = begin; index < count; index += stride) data[index] = make_uint4(round, threadIdx.x, blockIdx.x, 1);
+#pragma unroll 4
+      for (u64 index = begin; index < count; index += stride) sum += read_back(data + index);
+    }
+    if (sum == 0x9e3779b9u) *sink = sum;
+  }
+};
+
+// Products of 16-bit matrices from registers: 4096 operations a product, warp and round, with so many products in flight.
+struct FlopProbe {
+  static constexpr u32 PRODUCTS = 8;
+
+  __device__ __forceinline__ static void run(u32 rounds, float *sink) {
+    // Halves near 0.06: numbers with bits in them, as zeros take less power.
+    const u32 pair = 0x2c012c03u + threadIdx.x;
+    const u32 a[4] = {pair, pair + 1, pair + 2, pair + 3};
+    float sums[PRODUCTS][4] = {};
+    for (u32 round = 0; round < rounds; round++) {
+#pragma unroll
+      for (u32 i = 0; i < PRODUCTS; i++) multiply_add(F16{}, sums[i], a, pair + i, pair);
+    }
+    float sum = 0;
+#pragma unroll
+    for (u32 i = 0; i < PRODUCTS; i++) sum += sums[i][0] + sums[i][1] + sums[i][2] + sums[i][3];
+    // Sums of positive products are positive.
+    if (sum < 0) *sink = sum;
+  }
+};
+
+// A CTA that finds its work and has none: four loads, each from where the one before says, and a barrier. `chain` is the latency's, of
+// `lines` lines of 128 bytes.
+struct CtaProbe {
+  __device__ __forceinline__ static void run(const u32 *chain, u32 lines, u32 *sink) {
+    u32 at = blockIdx.x % lines * 32;
+#pragma unroll
+    for (u32 i = 0; i < 4; i++) at = __ldcg(chain + at);
+    __syncthreads();
+    if (at == 0x9e3779b9u) *sink = at;
   }
 };
 

@@ -119,8 +119,7 @@ fn sample(limits: &CudaLimits) -> Vec<(Class, Option<Tile>, Kernel)> {
 fn every_class_and_option_compiles_for_every_architecture() {
     for device in DEVICES {
         let limits = limits(device);
-        let mut kernels: Vec<Kernel> = sample(&limits).into_iter().map(|(_, _, kernel)| kernel).collect();
-        kernels.extend([Kernel::read_probe(false), Kernel::read_probe(true), Kernel::latency_probe()]);
+        let kernels: Vec<Kernel> = sample(&limits).into_iter().map(|(_, _, kernel)| kernel).collect();
         for (kernel, cubin) in kernels.iter().zip(compiler(&limits.arch).compile_all(&kernels, || ())) {
             let cubin = cubin.unwrap_or_else(|error| panic!("{device}: {error}"));
             assert!((8..=255).contains(&cubin.usage.registers), "{device} {}", kernel.name);
@@ -164,6 +163,37 @@ fn mixes_of_feasible_tiles_compile_for_every_architecture() {
                 let most = alone.iter().flatten().map(|cubin| cubin.usage.registers).max().unwrap();
                 assert!(tiles.len() > 1 || mix.usage.registers == most, "{what}: {most} alone");
                 println!("{what}: {most} alone");
+            }
+        }
+    }
+}
+
+#[test]
+fn probes_compile_for_every_architecture() {
+    let folder = tempfile::tempdir().unwrap();
+    for device in DEVICES {
+        let limits = limits(device);
+        let mut kernels = vec![Kernel::read_probe(false), Kernel::read_probe(true), Kernel::latency_probe()];
+        kernels.extend([Kernel::again_probe(), Kernel::write_probe(), Kernel::flop_probe()]);
+        kernels.push(Kernel::cta_probe(limits.shared_bytes_per_cta));
+        for (kernel, cubin) in kernels.iter().zip(compiler(&limits.arch).compile_all(&kernels, || ())) {
+            let cubin = cubin.unwrap_or_else(|error| panic!("{device}: {error}"));
+            let what = format!("{device} {}: {:?}", kernel.name, cubin.usage);
+            assert!((8..=255).contains(&cubin.usage.registers), "{what}");
+            assert_eq!(cubin.report.spill_store_bytes, 0, "{what}");
+            let path = folder.path().join("kernel.cubin");
+            std::fs::write(&path, &cubin.code).unwrap();
+            let code = run(&tools().nvdisasm, &["-c".as_ref(), path.as_os_str()]);
+            // Nothing that is measured was found to be useless and removed.
+            let least: &[(&str, usize)] = match kernel.name.as_str() {
+                "read_again" => &[("LDG.E.128", 4)],
+                "write_and_read" => &[("STG.E.128", 1), ("LDG.E.128", 1)],
+                "multiply" => &[("HMMA.16816.F32", 8)],
+                "cta" => &[("LDG.E", 4), ("BAR.SYNC", 1)],
+                _ => &[],
+            };
+            for &(instruction, count) in least {
+                assert!(code.matches(instruction).count() >= count, "{what}: {instruction}\n{code}");
             }
         }
     }

@@ -16,7 +16,7 @@ use std::time::Instant;
 use tilewright_heuristics::{Backend, Dtype, Geometry, PackShape, Tile};
 use tilewright_kernel_templates::cuda::AttentionOptions;
 use tilewright_kernel_templates::{Class, Limits, Space};
-use tilewright_runtime::cuda::probe::{self, Flush, Prices};
+use tilewright_runtime::cuda::probe::{self, Figures, Flush};
 use tilewright_runtime::cuda::{
     CudaBackend, CudaDevice, DeviceMemory, DevicePlan, Forward, Graph, Launch, Mix, RawArgs, RowStrides,
     Timer,
@@ -56,8 +56,8 @@ fn main() -> Outcome<()> {
     let mut backend = CudaBackend::or_fetch(&device)?;
     let stream = device.context().new_stream()?;
     let begin = Instant::now();
-    let prices = probe::measure(&device, backend.compiler(), &stream)?;
-    print_prices(&device, &prices, begin.elapsed().as_secs_f64());
+    let figures = probe::measure(&device, backend.compiler(), &stream)?;
+    print_figures(&device, &figures, begin.elapsed().as_secs_f64());
     let flush = Flush::new(&device, backend.compiler(), &stream)?;
     let class = Class { head_dim: 128, dtype: Dtype::F16 };
     let begin = Instant::now();
@@ -71,7 +71,8 @@ fn main() -> Outcome<()> {
     let timer = Timer::new(device.context())?;
     if options.forward {
         prepared.into_iter().try_for_each(|tile| tile.map(drop))?;
-        let bench = Bench { device: &device, prices: &prices, flush: &flush, timer: &timer, stream: &stream };
+        let bench =
+            Bench { device: &device, figures: &figures, flush: &flush, timer: &timer, stream: &stream };
         return bench.ways(&mut backend, &class, &options);
     }
     for tree in &options.trees {
@@ -85,7 +86,7 @@ fn main() -> Outcome<()> {
             };
             let batch = Batch::of(tree, geometry)?;
             let on_device = OnDevice::new(&device, &batch)?;
-            let limit = prices.read_us(batch.bytes());
+            let limit = figures.read_us(batch.bytes());
             println!(
                 "\n{tree} {q_heads}/{kv_heads}: {:.1} MB, reading takes {limit:.1} us",
                 batch.bytes() as f64 / 1e6
@@ -99,8 +100,13 @@ fn main() -> Outcome<()> {
                 uploaded.upload(&plan, &stream)?;
                 let workspace = DeviceMemory::new(device.context(), uploaded.workspace_bytes())?;
                 let args = on_device.args(&geometry, &workspace);
-                let bench =
-                    Bench { device: &device, prices: &prices, flush: &flush, timer: &timer, stream: &stream };
+                let bench = Bench {
+                    device: &device,
+                    figures: &figures,
+                    flush: &flush,
+                    timer: &timer,
+                    stream: &stream,
+                };
                 let us = bench.median_us(&backend, &uploaded, &args)?;
                 rows.push((us, *tile, compiled.clone(), on_device.error(&batch, &stream)?));
             }
@@ -125,7 +131,7 @@ fn main() -> Outcome<()> {
 /// What times a plan.
 struct Bench<'a> {
     device: &'a CudaDevice,
-    prices: &'a Prices,
+    figures: &'a Figures,
     flush: &'a Flush,
     timer: &'a Timer,
     stream: &'a CudaStream,
@@ -190,7 +196,7 @@ impl Bench<'_> {
             fewest.copied().unwrap_or(MIXED[0])
         };
         let plan = Plan::build(&geometry, &batch.table()?, &self.device.plan_options(), select)?;
-        let limit = self.prices.read_us(batch.bytes());
+        let limit = self.figures.read_us(batch.bytes());
         print!(
             "{:>28} {limit:>9.1} {:>5} {:>6} ",
             format!("{tree} {}/{}", geometry.q_heads, geometry.kv_heads),
@@ -259,16 +265,19 @@ fn options(device: &CudaDevice) -> Outcome<Options> {
     Ok(options)
 }
 
-fn print_prices(device: &CudaDevice, prices: &Prices, seconds: f64) {
+fn print_figures(device: &CudaDevice, figures: &Figures, seconds: f64) {
     println!("{} ({}), CUDA {:?}", device.name(), device.arch(), device.driver());
     println!(
         "read {:.2} TB/s, launch {:.2} us, latency {} cycles, second-level cache {} cycles; measured in {seconds:.2} s",
-        prices.bandwidth() / 1e12,
-        prices.launch_us,
-        prices.memory_latency_cycles,
-        prices.l2_latency_cycles
+        figures.bandwidth() / 1e12,
+        figures.launch_us,
+        figures.memory_latency_cycles,
+        figures.l2_latency_cycles
     );
-    for point in prices.reads.iter().step_by(4) {
+    for (name, value) in figures.prices.facts() {
+        println!("  {name}: {value}");
+    }
+    for point in figures.reads.iter().step_by(4) {
         println!(
             "  {:>8.1} MB {:>8.2} us {:>7.0} GB/s",
             point.bytes as f64 / 1e6,

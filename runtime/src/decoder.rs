@@ -2,7 +2,7 @@
 
 use crate::cpu::{CpuBackend, DecodeArgs, Element, HostDevice, KvPages};
 use crate::{ExecError, PageTable, Plan, PlanError, PlanOptions};
-use tilewright_heuristics::{Device, Geometry, Match, Selection, lookup};
+use tilewright_heuristics::{Device, Geometry, Match, Prices, Selection, lookup};
 use tilewright_kernel_templates::{Limits, Space};
 
 /// Why a step failed.
@@ -42,7 +42,9 @@ impl Decoder {
         if let Some(warning) = fallback_warning(&device, &selection) {
             tracing::warn!("{warning}");
         }
-        Self { backend: CpuBackend::new(host.limits.threads), selection, options: PlanOptions::default() }
+        let prices = selection.prices().unwrap_or(Prices::default_for(device.backend));
+        let options = PlanOptions { prices, ..PlanOptions::default() };
+        Self { backend: CpuBackend::new(host.limits.threads), selection, options }
     }
 
     /// How packs get their tiles.

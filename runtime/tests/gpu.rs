@@ -277,13 +277,31 @@ fn prices_are_those_of_a_gpu() {
     let device = device();
     let backend = backend(&device);
     let stream = device.context().new_stream().unwrap();
-    let prices = probe::measure(&device, backend.compiler(), &stream).unwrap();
-    println!("{prices:?}");
-    let (first, last) = (prices.reads[0], prices.reads[prices.reads.len() - 1]);
+    let figures = probe::measure(&device, backend.compiler(), &stream).unwrap();
+    println!("{figures:?}");
+    let (first, last) = (figures.reads[0], figures.reads[figures.reads.len() - 1]);
     assert!(last.us > 10.0 * first.us, "{} times as much takes longer", last.bytes / first.bytes);
-    assert!((0.5..20.0).contains(&prices.launch_us));
-    assert!(prices.memory_latency_cycles > prices.l2_latency_cycles && prices.l2_latency_cycles > 50);
-    assert!(prices.bandwidth() > 1e11);
+    assert!((0.5..20.0).contains(&figures.launch_us));
+    assert!(figures.memory_latency_cycles > figures.l2_latency_cycles && figures.l2_latency_cycles > 50);
+    assert!(figures.bandwidth() > 1e11);
+    let prices = figures.prices;
+    let rate = |price: u64| 1e18 / price as f64;
+    assert!((1e11..1e14).contains(&rate(prices.first_byte)), "{prices:?}");
+    assert!(
+        prices.again_byte < prices.first_byte,
+        "{prices:?}: the second-level cache is faster than memory"
+    );
+    assert!(rate(prices.again_byte) < 1e14, "{prices:?}");
+    assert!(prices.partial_byte > prices.again_byte, "{prices:?}: a partial is written, too");
+    assert!(rate(prices.partial_byte) > 1e11, "{prices:?}");
+    // No faster than the data sheet says, and no ten times slower.
+    let peak = device.limits().matrix_flops as f64;
+    if peak > 0.0 {
+        assert!((0.1 * peak..1.05 * peak).contains(&rate(prices.flop)), "{prices:?}");
+    }
+    // Between a tenth of a microsecond and ten for each CTA, those that run at once sharing it.
+    let slots = u64::from(device.plan_options().slots);
+    assert!((100_000_000_000..10_000_000_000_000).contains(&(prices.cta * slots)), "{prices:?}");
 }
 
 #[test]

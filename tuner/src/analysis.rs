@@ -1,7 +1,7 @@
 //! What measurements say: the fit, its validation, and the module; a pure function of a recording.
 
 use crate::costs::from_measurements;
-use crate::emit::{Header, ModelError, SelectorModel, module_name, render};
+use crate::emit::{Header, ModelError, SelectorModel, module_name, render, render_choices};
 use crate::fit::{CART, CostTable, Fit, FitError, FitOptions, Validation, cross_validate, fit};
 use crate::fit_settings::FitSettings;
 use crate::report_data::batch_policies;
@@ -47,7 +47,7 @@ impl Analysis {
         let options = settings.options();
         let fit = fit(&table, &options)?;
         let validation = cross_validate(&table, &options, usize::from(settings.folds))?;
-        let model = SelectorModel::new(&provenance.device, rows, &table, &fit)?;
+        let model = SelectorModel::new(&provenance.device, provenance.prices(), rows, &table, &fit)?;
         Ok(Self { table, fit, validation, model })
     }
 
@@ -80,9 +80,10 @@ impl Analysis {
         render(&self.model, &header(self, recording, settings))
     }
 
-    /// Content hash of the selector itself, without the header.
+    /// Content hash of the selector itself, without the header, and without the prices: they are a little different in every run, and
+    /// decide no tile.
     pub fn selector_hash(&self) -> String {
-        short_hash(render(&self.model, &Header::new()).as_bytes())
+        short_hash(render_choices(&self.model).as_bytes())
     }
 
     /// What the fit proves about the tree, in a sentence.
@@ -139,6 +140,9 @@ fn header(analysis: &Analysis, recording: &Recording, settings: &FitSettings) ->
             analysis.proof(),
         ),
     ];
+    if provenance.prices.is_none() {
+        header.push("prices: not measured, the defaults of the backend".to_owned());
+    }
     // The label tree breaks its ties at random: its figures are for reports, a module is the same to the byte each time.
     let reproducible = analysis.validation.policies.iter().filter(|policy| policy.name != CART);
     for policy in reproducible {

@@ -6,8 +6,8 @@ use proptest::test_runner::TestRunner;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use tilewright_heuristics::{Domain, PackShape, Tile};
-use tilewright_tuner::emit::{Header, Heuristics, SelectorModel, TreeModel, render};
+use tilewright_heuristics::{Domain, PackShape, Prices, Tile};
+use tilewright_tuner::emit::{Header, Heuristics, SelectorModel, TreeModel, render, render_choices};
 use tilewright_tuner::store::DeviceRecord;
 
 fn workspace() -> PathBuf {
@@ -57,6 +57,7 @@ fn model() -> impl Strategy<Value = SelectorModel> {
             },
             portfolio: tiles(portfolio),
             safe_default: Tile { m: 3, n: 48, warps: 1, stages: 1 },
+            prices: Prices { cta: u64::from(max), ..Prices::CPU },
             feasible: BTreeMap::from([
                 ((8, 8), masks[0]),
                 ((16, 8), masks[1]),
@@ -213,8 +214,13 @@ fn the_text_of_a_module_reads_well() {
             units: 2,
         },
         safe_default: Tile { m: 4, n: 64, warps: 1, stages: 1 },
+        prices: Prices::CPU,
     };
     insta::assert_snapshot!(render(&model, &vec!["limits: threads 2".to_owned()]));
+    // Prices are measured anew in each run: a hash that they changed would make every selector another.
+    let priced = SelectorModel { prices: Prices::H200, ..model.clone() };
+    assert_eq!(render_choices(&priced), render_choices(&model));
+    assert_ne!(render(&priced, &header()), render(&model, &header()));
 }
 
 fn run(command: &mut Command) {

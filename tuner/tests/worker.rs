@@ -77,6 +77,7 @@ fn race_with(fault: &str, sample: Duration) -> Vec<Measurement> {
     let provenance = Provenance {
         device: bench.device(),
         limits: bench.facts(),
+        prices: Some(bench.prices().into()),
         versions: bench.versions(),
         hashes: Hashes { kernel: bench.kernel_hash(), space: String::new() },
         scenarios: Vec::new(),

@@ -7,6 +7,7 @@
 //! - measured: 2026-11-21T09:04:35Z by `tilewright tune --device cpu --discard`
 //! - counts: 82 workloads, 96 tiles, 7872 measurements, 31685 samples
 //! - fit: portfolio 8, depth 4, leaves 12, ties below 3.0 %; no tree of this depth over this portfolio has less mean regret (proven)
+//! - prices: not measured, the defaults of the backend
 //! - regret on pack shapes not fitted, selector: mean 10.09 %, p95 35.00 %, worst 75.88 %
 //! - regret on pack shapes not fitted, best single tile: mean 13.84 %, p95 30.97 %, worst 68.05 %
 //! - regret on pack shapes not fitted, PAT's rules: mean 27.52 %, p95 87.03 %, worst 255.97 %
@@ -15,7 +16,7 @@
 //! - regret on whole batches, best single tile (m64n128w1s1): mean 2.36 %, p95 9.18 %, worst 38.85 % of 94
 //! - regret on whole batches, PAT's rules: mean 3.05 %, p95 8.55 %, worst 36.62 % of 94
 
-use crate::{Backend, Device, Domain, PackShape, Selector, Tile, first_feasible};
+use crate::{Backend, Device, Domain, PackShape, Prices, Selector, Tile, first_feasible};
 
 /// The selector.
 #[rustfmt::skip]
@@ -24,6 +25,7 @@ pub(super) static SELECTOR: Selector = Selector {
     domain: DOMAIN,
     portfolio: &PORTFOLIO,
     safe_default: SAFE_DEFAULT,
+    prices: PRICES,
     choose,
 };
 
@@ -40,6 +42,10 @@ static PORTFOLIO: [Tile; 5] = [
 /// Runs every supported shape; the choice outside of the domain.
 #[rustfmt::skip]
 const SAFE_DEFAULT: Tile = Tile { m: 64, n: 64, warps: 2, stages: 1 };
+
+/// What a plan's parts cost, in attoseconds.
+#[rustfmt::skip]
+const PRICES: Prices = Prices { first_byte: 33333333, again_byte: 16666666, partial_byte: 33333332, flop: 5000000, cta: 500000000000 };
 
 /// The shapes that were measured.
 #[rustfmt::skip]

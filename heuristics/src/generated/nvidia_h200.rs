@@ -7,6 +7,7 @@
 //! - measured: 2026-11-21T08:59:19Z by `tilewright tune`
 //! - counts: 244 workloads, 207 tiles, 38698 measurements, 119920 samples
 //! - fit: portfolio 8, depth 4, leaves 12, ties below 3.0 %; no tree of this depth over this portfolio has less mean regret (proven)
+//! - prices: not measured, the defaults of the backend
 //! - regret on pack shapes not fitted, selector: mean 9.13 %, p95 34.14 %, worst 110.55 %
 //! - regret on pack shapes not fitted, best single tile: mean 24.74 %, p95 64.12 %, worst 148.15 %
 //! - regret on pack shapes not fitted, PAT's rules: mean 49.29 %, p95 106.61 %, worst 215.23 %
@@ -15,7 +16,7 @@
 //! - regret on whole batches, best single tile (m32n64w2s1): mean 23.43 %, p95 61.19 %, worst 77.72 % of 94
 //! - regret on whole batches, PAT's rules: mean 72.73 %, p95 226.57 %, worst 319.24 % of 94
 
-use crate::{Backend, Device, Domain, PackShape, Selector, Tile, first_feasible};
+use crate::{Backend, Device, Domain, PackShape, Prices, Selector, Tile, first_feasible};
 
 /// The selector.
 #[rustfmt::skip]
@@ -24,6 +25,7 @@ pub(super) static SELECTOR: Selector = Selector {
     domain: DOMAIN,
     portfolio: &PORTFOLIO,
     safe_default: SAFE_DEFAULT,
+    prices: PRICES,
     choose,
 };
 
@@ -42,6 +44,10 @@ static PORTFOLIO: [Tile; 7] = [
 /// Runs every supported shape; the choice outside of the domain.
 #[rustfmt::skip]
 const SAFE_DEFAULT: Tile = Tile { m: 32, n: 64, warps: 2, stages: 1 };
+
+/// What a plan's parts cost, in attoseconds.
+#[rustfmt::skip]
+const PRICES: Prices = Prices { first_byte: 222222, again_byte: 125000, partial_byte: 410714, flop: 3333, cta: 3787878787 };
 
 /// The shapes that were measured.
 #[rustfmt::skip]

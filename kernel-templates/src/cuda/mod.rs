@@ -36,4 +36,6 @@ pub use locate::{Candidate, Surroundings, candidates};
 pub use nvrtc::{Compiled, Nvrtc, Source};
 pub use occupancy::{Limiter, Occupancy, WARP_THREADS, occupancy};
 pub use spills::{PtxasReport, parse_ptxas_log};
-pub use variant::{AttentionOptions, Kernel, MERGE_WARPS, shared_bytes, source_hash, sources};
+pub use variant::{
+    AttentionOptions, FLOP_PROBE_FLOPS, Kernel, MERGE_WARPS, shared_bytes, source_hash, sources,
+};

@@ -72,6 +72,9 @@ pub struct Kernel {
     pub template: String,
 }
 
+/// Floating-point operations of a CTA of [`Kernel::flop_probe`] in a round: eight warps, eight products of 16 x 8 x 16 each.
+pub const FLOP_PROBE_FLOPS: u64 = 8 * 8 * 2 * 16 * 8 * 16;
+
 /// Warps that share a row in a merge: one for the usual few partials, four for rows with many.
 pub const MERGE_WARPS: [u32; 2] = [1, 4];
 
@@ -183,6 +186,30 @@ impl Kernel {
     pub fn latency_probe() -> Self {
         let parameters = "const tilewright::u32 *chain, tilewright::u32 steps, tilewright::u64 *cycles";
         Self::probe("latency", "LatencyProbe", parameters, "chain, steps, cycles", 1)
+    }
+
+    /// Reads memory in rounds, from the second-level cache after the first.
+    pub fn again_probe() -> Self {
+        let parameters =
+            "const uint4 *data, tilewright::u64 count, tilewright::u32 rounds, tilewright::u32 *sink";
+        Self::probe("read_again", "AgainProbe", parameters, "data, count, rounds, sink", 256)
+    }
+
+    /// Writes memory in rounds, and reads it back in each.
+    pub fn write_probe() -> Self {
+        let parameters = "uint4 *data, tilewright::u64 count, tilewright::u32 rounds, tilewright::u32 *sink";
+        Self::probe("write_and_read", "WriteProbe", parameters, "data, count, rounds, sink", 256)
+    }
+
+    /// Multiplies matrices from registers: [`FLOP_PROBE_FLOPS`] operations a CTA and round.
+    pub fn flop_probe() -> Self {
+        Self::probe("multiply", "FlopProbe", "tilewright::u32 rounds, float *sink", "rounds, sink", 256)
+    }
+
+    /// CTAs of so much shared memory that find their work and have none.
+    pub fn cta_probe(shared_bytes: u32) -> Self {
+        let parameters = "const tilewright::u32 *chain, tilewright::u32 lines, tilewright::u32 *sink";
+        Self { shared_bytes, ..Self::probe("cta", "CtaProbe", parameters, "chain, lines, sink", 128) }
     }
 
     fn probe(name: &str, template: &str, parameters: &str, names: &str, threads: u32) -> Self {

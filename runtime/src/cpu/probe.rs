@@ -1,6 +1,11 @@
-//! What the processor gives at most, measured: the limit that kernels are compared with.
+//! What the processor gives at most, measured: the limit that kernels are compared with, and the prices that plans go by.
+
+mod prices;
+
+pub use prices::prices;
 
 use pulp::{Arch, Simd, WithSimd};
+use std::cell::RefCell;
 use std::hint::black_box;
 use std::time::Instant;
 
@@ -9,7 +14,7 @@ const REPEATS: usize = 5;
 
 /// Bytes per second that `threads` threads read together from `bytes` of memory, each its own part.
 ///
-/// `bytes` should be several times the last-level cache.
+/// For the bandwidth of memory, `bytes` should be several times the last-level cache; for the cache's, half of it.
 pub fn read_bandwidth(threads: u32, bytes: usize) -> f64 {
     let threads = threads.max(1) as usize;
     let elements = (bytes / size_of::<f32>()).max(threads);
@@ -21,6 +26,24 @@ pub fn read_bandwidth(threads: u32, bytes: usize) -> f64 {
         |part| {
             let mut sum = 0.0;
             Arch::new().dispatch(Sum { elements: part, sum: &mut sum });
+            sum
+        },
+    );
+    (part * threads * size_of::<f32>()) as f64 / seconds
+}
+
+/// Bytes per second that `threads` threads together write and read back, each its own part of `bytes`: a byte counts once. For what stays
+/// in the last-level cache, `bytes` should be half of it.
+pub fn exchange_bandwidth(threads: u32, bytes: usize) -> f64 {
+    let threads = threads.max(1) as usize;
+    let part = (bytes / size_of::<f32>()).max(threads).div_ceil(threads);
+    let seconds = together(
+        threads,
+        || RefCell::new(vec![1.0f32; part]),
+        |part| {
+            let mut sum = 0.0;
+            part.borrow_mut().fill(black_box(1.0));
+            Arch::new().dispatch(Sum { elements: black_box(&part.borrow()), sum: &mut sum });
             sum
         },
     );

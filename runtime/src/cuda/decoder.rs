@@ -58,6 +58,7 @@ impl CudaDecoder {
             Match::Analytic => feasible,
         };
         let options = backend.device().plan_options();
+        let options = PlanOptions { prices: selection.prices().unwrap_or(options.prices), ..options };
         Self { backend, selection, tiles, options, forward: Forward::default(), mix: None }
     }
 

@@ -1,5 +1,7 @@
-//! What a GPU gives at most, measured: the prices that every limit is made of.
+//! What a GPU gives at most, measured: what every limit is made of, and the prices that plans go by.
 #![allow(unsafe_code)]
+
+mod prices;
 
 use super::kernels::LoadedKernel;
 use super::memory::DeviceMemory;
@@ -8,6 +10,7 @@ use super::{CudaDevice, CudaError};
 use cudarc::driver::CudaStream;
 use std::ffi::c_void;
 use std::sync::Arc;
+use tilewright_heuristics::Prices;
 use tilewright_kernel_templates::cuda::{Compiler, Kernel};
 
 /// Bytes that are read to drive everything else out of the second-level cache, in multiples of its size.
@@ -26,7 +29,7 @@ pub struct ReadPoint {
 
 /// What was measured of a device.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Prices {
+pub struct Figures {
     /// From 1 MB up to 4 GB, ascending.
     pub reads: Vec<ReadPoint>,
     /// Time of an empty launch in a graph, in µs.
@@ -35,9 +38,11 @@ pub struct Prices {
     pub memory_latency_cycles: u32,
     /// The same from the second-level cache.
     pub l2_latency_cycles: u32,
+    /// What a plan's parts cost.
+    pub prices: Prices,
 }
 
-impl Prices {
+impl Figures {
     /// The least time to read so many bytes, in µs: on the line through the two measured points around them, or through the last two beyond
     /// the largest, so that a launch is paid for once. Nothing takes an empty launch.
     pub fn read_us(&self, bytes: u64) -> f64 {
@@ -100,7 +105,7 @@ pub fn measure(
     device: &CudaDevice,
     compiler: &Compiler,
     stream: &Arc<CudaStream>,
-) -> Result<Prices, CudaError> {
+) -> Result<Figures, CudaError> {
     let flush = Flush::new(device, compiler, stream)?;
     let timer = Timer::new(device.context())?;
     let kernel = load(device, compiler, &Kernel::read_probe(false))?;
@@ -130,12 +135,15 @@ pub fn measure(
     let nothing = unsafe { Graph::capture(stream, || read(&kernel, memory.address(), 0, 1, stream))? };
     let launch_us = median_us(&timer, &flush, &nothing, stream)?;
     let chase = load(device, compiler, &Kernel::latency_probe())?;
-    Ok(Prices {
+    let mut figures = Figures {
         reads,
         launch_us,
         memory_latency_cycles: latency(&chase, &memory, largest, &flush, stream)?,
         l2_latency_cycles: latency(&chase, &memory, 4 << 20, &flush, stream)?,
-    })
+        prices: Prices::H200,
+    };
+    figures.prices = prices::measure(device, compiler, stream, &memory, figures.bandwidth())?;
+    Ok(figures)
 }
 
 fn load(device: &CudaDevice, compiler: &Compiler, kernel: &Kernel) -> Result<LoadedKernel, CudaError> {
@@ -170,16 +178,11 @@ fn median_us(timer: &Timer, flush: &Flush, graph: &Graph, stream: &CudaStream) -
     Ok(samples[SAMPLES / 2])
 }
 
-/// Follows a chain that visits lines of 128 bytes in an order that no prefetcher guesses.
-fn latency(
-    kernel: &LoadedKernel,
-    memory: &DeviceMemory,
-    bytes: u64,
-    flush: &Flush,
-    stream: &CudaStream,
-) -> Result<u32, CudaError> {
+/// Writes a chain that visits lines of 128 bytes in an order that no prefetcher guesses: the first word of a line is the index of the next
+/// line's first. Returns the lines, a power of two.
+fn write_chain(memory: &DeviceMemory, bytes: u64) -> Result<u32, CudaError> {
     const LINE_WORDS: u32 = 32;
-    let span = bytes.min(256 << 20).min(memory.bytes() as u64);
+    let span = chain_span(memory, bytes);
     let lines = (span / 128) as u32;
     let mut chain = vec![0u32; (span / 4) as usize];
     // A full cycle: the multiplier and the odd step make a linear congruential sequence visit every line of a power of two.
@@ -192,7 +195,24 @@ fn latency(
         steps += 1;
     }
     memory.write(0, &chain)?;
-    let small = span <= 8 << 20;
+    Ok(lines)
+}
+
+/// Bytes that a chain takes where so many are asked for.
+fn chain_span(memory: &DeviceMemory, bytes: u64) -> u64 {
+    bytes.min(256 << 20).min(memory.bytes() as u64)
+}
+
+/// Cycles of a step of a chain.
+fn latency(
+    kernel: &LoadedKernel,
+    memory: &DeviceMemory,
+    bytes: u64,
+    flush: &Flush,
+    stream: &CudaStream,
+) -> Result<u32, CudaError> {
+    write_chain(memory, bytes)?;
+    let small = chain_span(memory, bytes) <= 8 << 20;
     let mut hops: u32 = 2048;
     let result = DeviceMemory::new(flush.memory.context(), 16)?;
     let mut best = u64::MAX;
@@ -222,10 +242,16 @@ mod tests {
     #[test]
     fn a_limit_lies_on_the_measured_curve() {
         let reads = vec![ReadPoint { bytes: 1000, us: 4.0 }, ReadPoint { bytes: 2000, us: 6.0 }];
-        let prices = Prices { reads, launch_us: 2.0, memory_latency_cycles: 700, l2_latency_cycles: 300 };
+        let figures = Figures {
+            reads,
+            launch_us: 2.0,
+            memory_latency_cycles: 700,
+            l2_latency_cycles: 300,
+            prices: Prices::H200,
+        };
         for (bytes, us) in [(0, 2.0), (500, 3.0), (1000, 4.0), (1500, 5.0), (2000, 6.0), (4000, 10.0)] {
-            assert!((prices.read_us(bytes) - us).abs() < 1e-9, "{bytes}");
+            assert!((figures.read_us(bytes) - us).abs() < 1e-9, "{bytes}");
         }
-        assert!((prices.bandwidth() - 2000.0 / 6e-6).abs() < 1.0);
+        assert!((figures.bandwidth() - 2000.0 / 6e-6).abs() < 1.0);
     }
 }

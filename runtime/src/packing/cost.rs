@@ -2,43 +2,7 @@
 
 use crate::{Blocks, Packs, PrefixTree};
 use std::ops::Range;
-use tilewright_heuristics::Geometry;
-
-/// What things cost on a device, in attoseconds (1e-18 s): whole numbers, so that sums are exact in any order.
-///
-/// The default fits an NVIDIA H200, roughly. Measure the prices on the device that you have.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Prices {
-    /// A byte of K or V, when it is first read from device memory.
-    pub first_byte: u64,
-    /// A byte of K or V that is read again, from the second-level cache.
-    pub again_byte: u64,
-    /// A byte of a partial, written and read again.
-    pub partial_byte: u64,
-    /// A floating-point operation of the matrix unit, all of the device's units at work.
-    pub flop: u64,
-    /// A CTA: its start, its prologue and its end, divided by the CTAs that run at once.
-    pub cta: u64,
-}
-
-impl Prices {
-    /// An NVIDIA H200, in round numbers: 4.5 TB/s read, 8 TB/s read again, 3.5 TB/s written, 300 TFLOP/s, a microsecond for each CTA of 264.
-    pub const H200: Self = Self {
-        first_byte: SECOND / 4_500_000_000_000,
-        again_byte: SECOND / 8_000_000_000_000,
-        partial_byte: SECOND / 3_500_000_000_000 + SECOND / 8_000_000_000_000,
-        flop: SECOND / 300_000_000_000_000,
-        cta: SECOND / 1_000_000 / 264,
-    };
-}
-
-const SECOND: u64 = 1_000_000_000_000_000_000;
-
-impl Default for Prices {
-    fn default() -> Self {
-        Self::H200
-    }
-}
+use tilewright_heuristics::{Geometry, Prices};
 
 /// What the cost of a packing depends on besides the trees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

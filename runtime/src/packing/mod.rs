@@ -12,8 +12,9 @@ mod priced_tests;
 mod sketch_tree;
 
 pub use blocks::{BlockNodes, Blocks, NodeRun};
-pub use cost::{CostModel, PackLayout, Prices};
+pub use cost::{CostModel, PackLayout};
 pub use priced::Priced;
+pub use tilewright_heuristics::Prices;
 
 use crate::{Forest, PageTable};
 use std::ops::Range;

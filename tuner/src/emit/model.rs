@@ -3,7 +3,7 @@
 use crate::fit::{CostTable, Fit, Tree};
 use crate::store::{DeviceRecord, Level, Measurement, Status};
 use std::collections::{BTreeMap, BTreeSet};
-use tilewright_heuristics::{Domain, Dtype, PackShape, Tile, first_feasible};
+use tilewright_heuristics::{Domain, Dtype, PackShape, Prices, Tile, first_feasible};
 
 /// Why no selector can be made of a fit.
 #[derive(Debug, thiserror::Error)]
@@ -60,6 +60,8 @@ pub struct SelectorModel {
     pub portfolio: Vec<Tile>,
     /// The tile outside of the domain.
     pub safe_default: Tile,
+    /// What a plan's parts cost on the device. They decide no tile.
+    pub prices: Prices,
     /// For each class of kernels (head_dim, dtype code) in the domain, one bit a tile of the portfolio that can run it.
     pub feasible: BTreeMap<(u32, u32), u32>,
     /// The tree.
@@ -75,6 +77,7 @@ impl SelectorModel {
     /// A candidate that is no tile, features that are not a pack's, or no tile that is feasible everywhere.
     pub fn new(
         device: &DeviceRecord,
+        prices: Prices,
         rows: &[Measurement],
         table: &CostTable,
         fit: &Fit,
@@ -97,6 +100,7 @@ impl SelectorModel {
             device: device.clone(),
             domain,
             safe_default: safe_default(table, &candidates, fit, &verdicts)?,
+            prices,
             feasible: verdicts.masks(&portfolio, &domain),
             tree: tree_model(&fit.tree, &named),
             portfolio,

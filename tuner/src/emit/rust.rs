@@ -2,7 +2,7 @@
 
 use super::{SelectorModel, TreeModel};
 use std::fmt::Write as _;
-use tilewright_heuristics::{Backend, Dtype, PackShape, Tile};
+use tilewright_heuristics::{Backend, Dtype, PackShape, Prices, Tile};
 
 /// What the module's header says, one line an entry; empty entries are left out.
 pub type Header = Vec<String>;
@@ -11,11 +11,23 @@ pub type Header = Vec<String>;
 pub fn render(model: &SelectorModel, header: &Header) -> String {
     let mut text = String::new();
     // Writing to a String cannot fail.
-    write_module(&mut text, model, header).expect("writing to a String");
+    write_module(&mut text, model, header, Some(&model.prices)).expect("writing to a String");
     text
 }
 
-fn write_module(text: &mut String, model: &SelectorModel, header: &Header) -> std::fmt::Result {
+/// The part of the text that decides choices, for hashes: neither header nor prices. It is no whole module.
+pub fn render_choices(model: &SelectorModel) -> String {
+    let mut text = String::new();
+    write_module(&mut text, model, &Header::new(), None).expect("writing to a String");
+    text
+}
+
+fn write_module(
+    text: &mut String,
+    model: &SelectorModel,
+    header: &Header,
+    prices: Option<&Prices>,
+) -> std::fmt::Result {
     let device = &model.device;
     writeln!(text, "//! Tile selector of {device}. Written by `tilewright emit`; do not edit.")?;
     writeln!(text, "//!")?;
@@ -28,7 +40,11 @@ fn write_module(text: &mut String, model: &SelectorModel, header: &Header) -> st
     };
     debug_assert!(device.backend.parse::<Backend>().is_ok());
     writeln!(text)?;
-    writeln!(text, "use crate::{{Backend, Device, Domain, PackShape, Selector, Tile, first_feasible}};")?;
+    let name = if prices.is_some() { "Prices, " } else { "" };
+    writeln!(
+        text,
+        "use crate::{{Backend, Device, Domain, PackShape, {name}Selector, Tile, first_feasible}};"
+    )?;
     writeln!(text)?;
     writeln!(text, "/// The selector.")?;
     writeln!(text, "#[rustfmt::skip]")?;
@@ -41,6 +57,9 @@ fn write_module(text: &mut String, model: &SelectorModel, header: &Header) -> st
     writeln!(text, "    domain: DOMAIN,")?;
     writeln!(text, "    portfolio: &PORTFOLIO,")?;
     writeln!(text, "    safe_default: SAFE_DEFAULT,")?;
+    if prices.is_some() {
+        writeln!(text, "    prices: PRICES,")?;
+    }
     writeln!(text, "    choose,")?;
     writeln!(text, "}};")?;
     writeln!(text)?;
@@ -56,6 +75,13 @@ fn write_module(text: &mut String, model: &SelectorModel, header: &Header) -> st
     writeln!(text, "#[rustfmt::skip]")?;
     writeln!(text, "const SAFE_DEFAULT: Tile = {};", tile_literal(&model.safe_default))?;
     writeln!(text)?;
+    if let Some(prices) = prices {
+        writeln!(text, "/// What a plan's parts cost, in attoseconds.")?;
+        writeln!(text, "#[rustfmt::skip]")?;
+        let literal = record_literal("Prices", &Prices::NAMES, &prices.values());
+        writeln!(text, "const PRICES: Prices = {literal};")?;
+        writeln!(text)?;
+    }
     writeln!(text, "/// The shapes that were measured.")?;
     writeln!(text, "#[rustfmt::skip]")?;
     writeln!(text, "const DOMAIN: Domain = Domain {{")?;

@@ -4,7 +4,7 @@ use crate::store::{Conditions, DeviceRecord, Resources, Status};
 use kernel_templates::{Class, Limits};
 use scenarios::Batch;
 use serde::{Deserialize, Serialize};
-use tilewright_heuristics::{PackShape, Tile};
+use tilewright_heuristics::{PackShape, Prices, Tile};
 use tilewright_kernel_templates as kernel_templates;
 use tilewright_scenarios as scenarios;
 
@@ -78,6 +78,8 @@ pub trait Bench {
     fn device(&self) -> DeviceRecord;
     /// Its limits, as the feasibility rules see them.
     fn limits(&self) -> &Limits;
+    /// What a plan's parts cost on it, as measured when the bench began.
+    fn prices(&self) -> Prices;
     /// Its limits and measured prices, by name, for people.
     fn facts(&self) -> Vec<(String, String)>;
     /// The software that decides a result.

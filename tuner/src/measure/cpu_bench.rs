@@ -6,7 +6,7 @@ use half::{bf16, f16};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use std::time::Instant;
-use tilewright_heuristics::{Dtype, Geometry, PackShape, Tile};
+use tilewright_heuristics::{Dtype, Geometry, PackShape, Prices, Tile};
 use tilewright_kernel_templates::{Class, CpuLimits, Limits, cpu as scratch};
 use tilewright_runtime::awkward::{self, AwkwardCase, CpuCase};
 use tilewright_runtime::cpu::{
@@ -30,7 +30,7 @@ pub struct CpuBench {
     host: HostDevice,
     limits: Limits,
     backend: CpuBackend,
-    prices: Prices,
+    figures: Figures,
     pools: Pools,
     references: References,
     memory_bytes: u64,
@@ -38,13 +38,15 @@ pub struct CpuBench {
 
 /// What the processor was measured to give at most.
 #[derive(Clone, Copy, Debug)]
-struct Prices {
+struct Figures {
     /// Bytes per second, read by all threads.
     read_bandwidth: f64,
     /// Multiply-adds count twice.
     flops: f64,
     /// Time of a step with next to nothing to do, in µs.
     floor_us: f64,
+    /// What a plan's parts cost.
+    prices: Prices,
 }
 
 #[derive(Debug, Default)]
@@ -83,17 +85,18 @@ impl CpuBench {
     pub fn new(threads: Option<u32>) -> Self {
         let host = threads.map_or_else(HostDevice::detect, HostDevice::with_threads);
         let mut backend = CpuBackend::new(host.limits.threads);
-        let mut prices = Prices {
+        let mut figures = Figures {
+            prices: probe::prices(&mut backend, llc_bytes(&host.limits)),
             read_bandwidth: probe::read_bandwidth(host.limits.threads, 4 * llc_bytes(&host.limits)),
             flops: probe::fma_flops(host.limits.threads),
             floor_us: 0.0,
         };
-        prices.floor_us = launch_floor(&mut backend);
+        figures.floor_us = launch_floor(&mut backend);
         Self {
             limits: Limits::Cpu(host.limits.clone()),
             host,
             backend,
-            prices,
+            figures,
             pools: Pools::default(),
             references: References::default(),
             memory_bytes: crate::system::available_memory().unwrap_or(u64::MAX),
@@ -128,7 +131,7 @@ impl CpuBench {
         Ok(Box::new(LoadedBatch::<E, K> {
             batch,
             backend: &mut self.backend,
-            prices: self.prices,
+            figures: self.figures,
             pool,
             batch_elements,
             page_elements,
@@ -206,17 +209,21 @@ impl Bench for CpuBench {
     fn facts(&self) -> Vec<(String, String)> {
         let CpuLimits { threads, l1d_bytes, l2_bytes, llc_bytes } = self.host.limits;
         let kb = |bytes: usize| format!("{} KB", bytes >> 10);
-        [
+        let limits = [
             ("threads", threads.to_string()),
             ("first-level cache", kb(l1d_bytes)),
             ("second-level cache", kb(l2_bytes)),
             ("last-level cache", kb(llc_bytes)),
-            ("read bandwidth", format!("{:.1} GB/s", self.prices.read_bandwidth / 1e9)),
-            ("multiply-add peak", format!("{:.0} GFLOP/s", self.prices.flops / 1e9)),
-            ("launch floor", format!("{:.1} us", self.prices.floor_us)),
+            ("read bandwidth", format!("{:.1} GB/s", self.figures.read_bandwidth / 1e9)),
+            ("multiply-add peak", format!("{:.0} GFLOP/s", self.figures.flops / 1e9)),
+            ("launch floor", format!("{:.1} us", self.figures.floor_us)),
         ]
-        .map(|(name, value)| (name.to_owned(), value))
-        .to_vec()
+        .map(|(name, value)| (name.to_owned(), value));
+        limits.into_iter().chain(self.prices().facts()).collect()
+    }
+
+    fn prices(&self) -> Prices {
+        self.figures.prices
     }
 
     fn versions(&self) -> Vec<(String, String)> {
@@ -383,7 +390,7 @@ impl<K: Number> Pool<K> {
 struct LoadedBatch<'a, E, K> {
     batch: &'a Batch,
     backend: &'a mut CpuBackend,
-    prices: Prices,
+    figures: Figures,
     pool: &'a mut Pool<K>,
     batch_elements: usize,
     page_elements: usize,
@@ -418,8 +425,8 @@ where
         let Geometry { q_heads, head_dim, .. } = self.batch.geometry;
         let tokens: f64 = self.batch.seq_lens.iter().map(|&len| f64::from(len)).sum();
         let flops = 4.0 * f64::from(q_heads) * f64::from(head_dim) * tokens;
-        let reading = self.batch.unique_bytes() as f64 / self.prices.read_bandwidth;
-        reading.max(flops / self.prices.flops) * 1e6 + self.prices.floor_us
+        let reading = self.batch.unique_bytes() as f64 / self.figures.read_bandwidth;
+        reading.max(flops / self.figures.flops) * 1e6 + self.figures.floor_us
     }
 
     fn pack_shapes(&self) -> Result<Vec<PackShape>, BenchError> {

@@ -9,11 +9,11 @@ use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use tilewright_heuristics::{Dtype, Geometry, PackShape, Tile};
+use tilewright_heuristics::{Dtype, Geometry, PackShape, Prices, Tile};
 use tilewright_kernel_templates::cuda::{AttentionOptions, CompileError, CudaLimits, source_hash};
 use tilewright_kernel_templates::{Class, Limits};
 use tilewright_runtime::awkward::{self, AwkwardCase, CudaCase};
-use tilewright_runtime::cuda::probe::{self, Flush, Prices};
+use tilewright_runtime::cuda::probe::{self, Figures, Flush};
 use tilewright_runtime::cuda::{
     Compiled, CudaBackend, CudaDevice, CudaError, DeviceMemory, DevicePlan, Graph, RawArgs, RawScales,
     RowStrides, Timer,
@@ -37,7 +37,7 @@ pub struct CudaBench {
     stream: Arc<CudaStream>,
     timer: Timer,
     flush: Flush,
-    prices: Prices,
+    figures: Figures,
     sensors: Sensors,
     /// What became of every tile that was compiled.
     compiled: BTreeMap<(Class, AttentionOptions, Tile), Result<Compiled, Failure>>,
@@ -72,11 +72,11 @@ impl CudaBench {
         let device = CudaDevice::open(ordinal)?;
         let backend = CudaBackend::or_fetch(&device)?;
         let stream = new_stream(&device)?;
-        let prices = probe::measure(&device, backend.compiler(), &stream)?;
+        let figures = probe::measure(&device, backend.compiler(), &stream)?;
         let flush = Flush::new(&device, backend.compiler(), &stream)?;
         let limits = CudaLimits {
-            read_bandwidth: prices.bandwidth() as u64,
-            memory_latency_cycles: prices.memory_latency_cycles,
+            read_bandwidth: figures.bandwidth() as u64,
+            memory_latency_cycles: figures.memory_latency_cycles,
             ..device.limits().clone()
         };
         Ok(Self {
@@ -87,7 +87,7 @@ impl CudaBench {
             backend,
             stream,
             flush,
-            prices,
+            figures,
             compiled: BTreeMap::new(),
             cases: Cases::default(),
             pool: None,
@@ -236,16 +236,16 @@ impl Bench for CudaBench {
             ("shared memory of a CTA".to_owned(), format!("{} KB", limits.shared_bytes_per_cta >> 10)),
             ("second-level cache".to_owned(), format!("{} MB", limits.l2_bytes >> 20)),
             ("memory".to_owned(), format!("{:.0} GB", limits.memory_bytes as f64 / 1e9)),
-            ("launch floor".to_owned(), format!("{:.2} us", self.prices.launch_us)),
-            ("latency of memory".to_owned(), format!("{} cycles", self.prices.memory_latency_cycles)),
+            ("launch floor".to_owned(), format!("{:.2} us", self.figures.launch_us)),
+            ("latency of memory".to_owned(), format!("{} cycles", self.figures.memory_latency_cycles)),
             (
                 "latency of the second-level cache".to_owned(),
-                format!("{} cycles", self.prices.l2_latency_cycles),
+                format!("{} cycles", self.figures.l2_latency_cycles),
             ),
         ];
-        let largest = self.prices.reads.last().map_or(0, |read| read.bytes);
+        let largest = self.figures.reads.last().map_or(0, |read| read.bytes);
         for bytes in SHOWN_READS.into_iter().filter(|&bytes| bytes <= largest) {
-            let us = self.prices.read_us(bytes);
+            let us = self.figures.read_us(bytes);
             facts.push((
                 format!("reading {} MB", bytes >> 20),
                 format!("{us:.1} us, {:.0} GB/s", bytes as f64 / us / 1e3),
@@ -255,7 +255,12 @@ impl Bench for CudaBench {
             let peak = format!("{} TFLOP/s by the data sheet", limits.matrix_flops / 1_000_000_000_000);
             facts.push(("16-bit matrix peak".to_owned(), peak));
         }
+        facts.extend(self.prices().facts());
         facts
+    }
+
+    fn prices(&self) -> Prices {
+        self.figures.prices
     }
 
     fn versions(&self) -> Vec<(String, String)> {
@@ -510,8 +515,8 @@ impl Loaded for LoadedBatch<'_> {
             flops => flops as f64,
         };
         let bytes = self.batch.unique_bytes() + 2 * self.query.bytes() as u64;
-        let prices = &self.bench.prices;
-        prices.read_us(bytes).max(flops / peak * 1e6 + prices.launch_us)
+        let figures = &self.bench.figures;
+        figures.read_us(bytes).max(flops / peak * 1e6 + figures.launch_us)
     }
 
     fn pack_shapes(&self) -> Result<Vec<PackShape>, BenchError> {

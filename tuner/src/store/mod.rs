@@ -12,5 +12,5 @@ pub use error::StoreError;
 pub use measurement::{Conditions, Level, Measurement, Resources, Status};
 pub(crate) use parquet::write_whole;
 pub use parquet::{Recording, SCHEMA_VERSION, read, union, write};
-pub use provenance::{DeviceRecord, Hashes, Provenance, ScenarioRecord};
+pub use provenance::{DeviceRecord, Hashes, PricesRecord, Provenance, ScenarioRecord};
 pub use run_folder::{RunFolder, Start};

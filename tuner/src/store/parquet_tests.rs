@@ -37,6 +37,23 @@ fn what_is_written_is_read_back() {
 }
 
 #[test]
+fn a_file_without_prices_has_those_of_its_backend() {
+    use tilewright_heuristics::Prices;
+    let (_folder, path) = written(&recording());
+    assert_eq!(read(&path).unwrap().provenance.prices(), Prices { flop: 5, ..Prices::CPU });
+    let mut old = recording();
+    old.provenance.prices = None;
+    assert!(!serde_json::to_string(&old.provenance).unwrap().contains("prices"), "as files were before");
+    for (backend, prices) in [("cpu", Prices::CPU), ("cuda", Prices::H200)] {
+        backend.clone_into(&mut old.provenance.device.backend);
+        let (_folder, path) = written(&old);
+        let found = read(&path).unwrap();
+        assert_eq!(found, old);
+        assert_eq!(found.provenance.prices(), prices);
+    }
+}
+
+#[test]
 fn the_file_holds_median_spread_and_count_for_other_readers() {
     let (_folder, path) = written(&recording());
     let frame = ParquetReader::new(File::open(path).unwrap()).finish().unwrap();

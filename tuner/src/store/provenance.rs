@@ -2,7 +2,7 @@
 
 use crate::fit_settings::FitSettings;
 use serde::{Deserialize, Serialize};
-use tilewright_heuristics::Backend;
+use tilewright_heuristics::{Backend, Prices};
 
 /// The device, as recorded.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -37,6 +37,34 @@ impl std::fmt::Display for DeviceRecord {
     }
 }
 
+/// Measured prices, as recorded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PricesRecord {
+    /// Attoseconds of a byte read first.
+    pub first_byte: u64,
+    /// Of a byte read again.
+    pub again_byte: u64,
+    /// Of a byte of a partial.
+    pub partial_byte: u64,
+    /// Of a floating-point operation.
+    pub flop: u64,
+    /// Of a CTA.
+    pub cta: u64,
+}
+
+impl From<Prices> for PricesRecord {
+    fn from(Prices { first_byte, again_byte, partial_byte, flop, cta }: Prices) -> Self {
+        Self { first_byte, again_byte, partial_byte, flop, cta }
+    }
+}
+
+impl From<PricesRecord> for Prices {
+    fn from(PricesRecord { first_byte, again_byte, partial_byte, flop, cta }: PricesRecord) -> Self {
+        Self { first_byte, again_byte, partial_byte, flop, cta }
+    }
+}
+
 /// A scenario that was measured.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -65,6 +93,9 @@ pub struct Provenance {
     pub device: DeviceRecord,
     /// Its limits, by name, in the order to show.
     pub limits: Vec<(String, String)>,
+    /// Its measured prices; older files have none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prices: Option<PricesRecord>,
     /// The software: tilewright, operating system, driver and compiler where there is one.
     pub versions: Vec<(String, String)>,
     /// What decides a result beside the device.
@@ -83,4 +114,12 @@ pub struct Provenance {
     pub warnings: Vec<String>,
     /// What a fit of these measurements uses, so that anyone who repeats it gets the same module.
     pub fit: FitSettings,
+}
+
+impl Provenance {
+    /// The device's prices: as measured, or else its backend's defaults.
+    pub fn prices(&self) -> Prices {
+        let default = || self.device.backend.parse().map_or_else(|_| Prices::default(), Prices::default_for);
+        self.prices.map_or_else(default, Prices::from)
+    }
 }

@@ -3,7 +3,7 @@
 use super::{
     Conditions, DeviceRecord, Hashes, Level, Measurement, Provenance, Resources, ScenarioRecord, Status,
 };
-use tilewright_heuristics::PackShape;
+use tilewright_heuristics::{PackShape, Prices};
 
 pub(crate) fn provenance() -> Provenance {
     Provenance {
@@ -14,6 +14,7 @@ pub(crate) fn provenance() -> Provenance {
             units: 2,
         },
         limits: vec![("threads".to_owned(), "2".to_owned())],
+        prices: Some(Prices { flop: 5, ..Prices::CPU }.into()),
         versions: vec![("tilewright".to_owned(), "0.1.0".to_owned())],
         hashes: Hashes { kernel: "k".to_owned(), space: "s".to_owned() },
         scenarios: vec![ScenarioRecord { name: "packs".to_owned(), hash: "h".to_owned() }],

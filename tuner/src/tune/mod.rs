@@ -16,6 +16,7 @@ use crate::workloads::{Scale, Workloads};
 use anyhow::Context as _;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
+use tilewright_heuristics::Prices;
 use tilewright_kernel_templates::{Limits, Space};
 
 /// How a tuning run ended.
@@ -49,6 +50,7 @@ pub fn tune(
     let device = bench.device();
     let module = module_name(&device);
     progress.note(&format!("tuning {device}"));
+    progress.note(&said(&bench.prices()));
 
     let backend = bench.limits().backend();
     let mut scale = Scale::of(backend);
@@ -120,4 +122,9 @@ pub fn tune(
     let outputs =
         write_outputs(&recording, &analysis, &arguments.fit, heuristics.as_ref(), &folder, measurements)?;
     Ok(Tuned::Done(Box::new(outputs)))
+}
+
+/// Prices in a line.
+fn said(prices: &Prices) -> String {
+    prices.facts().map(|(name, value)| format!("{name}: {value}")).join("; ")
 }

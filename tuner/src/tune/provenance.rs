@@ -21,6 +21,7 @@ pub(super) fn provenance(
     Provenance {
         device: bench.device(),
         limits: bench.facts(),
+        prices: Some(bench.prices().into()),
         versions,
         hashes: Hashes { kernel: bench.kernel_hash(), space: short_hash(tiles.join(" ").as_bytes()) },
         scenarios: workloads.records.clone(),

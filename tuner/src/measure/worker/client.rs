@@ -12,7 +12,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
-use tilewright_heuristics::{PackShape, Tile};
+use tilewright_heuristics::{PackShape, Prices, Tile};
 use tilewright_kernel_templates::{Class, Limits};
 use tilewright_scenarios::Batch;
 
@@ -79,6 +79,10 @@ impl Bench for WorkerBench {
 
     fn limits(&self) -> &Limits {
         &self.description.limits
+    }
+
+    fn prices(&self) -> Prices {
+        self.description.prices.into()
     }
 
     fn facts(&self) -> Vec<(String, String)> {

@@ -6,7 +6,7 @@
 use crate::measure::{Bench, BenchError, Coverage, Failure, Loaded, PlanId};
 use crate::store::{Conditions, DeviceRecord, Resources};
 use std::time::Duration;
-use tilewright_heuristics::{PackShape, Tile};
+use tilewright_heuristics::{PackShape, Prices, Tile};
 use tilewright_kernel_templates::{Class, Limits};
 use tilewright_scenarios::Batch;
 
@@ -100,6 +100,10 @@ impl Bench for FaultyBench {
 
     fn limits(&self) -> &Limits {
         self.bench.limits()
+    }
+
+    fn prices(&self) -> Prices {
+        self.bench.prices()
     }
 
     fn facts(&self) -> Vec<(String, String)> {

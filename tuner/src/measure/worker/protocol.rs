@@ -2,7 +2,7 @@
 
 use super::wire::{BatchHead, BenchErrorRecord, ClassDef, LimitsDef, TileText, bits, text};
 use crate::measure::{Bench, Coverage, Failure};
-use crate::store::{Conditions, DeviceRecord, Resources};
+use crate::store::{Conditions, DeviceRecord, PricesRecord, Resources};
 use serde::{Deserialize, Serialize};
 use tilewright_heuristics::{PackShape, Tile};
 use tilewright_kernel_templates::{Class, Limits};
@@ -80,6 +80,7 @@ pub(super) struct Description {
     pub(super) device: DeviceRecord,
     #[serde(with = "LimitsDef")]
     pub(super) limits: Limits,
+    pub(super) prices: PricesRecord,
     pub(super) facts: Vec<(String, String)>,
     pub(super) versions: Vec<(String, String)>,
     pub(super) kernel_hash: String,
@@ -93,6 +94,7 @@ impl Description {
         Self {
             device: bench.device(),
             limits: bench.limits().clone(),
+            prices: bench.prices().into(),
             facts: bench.facts(),
             versions: bench.versions(),
             kernel_hash: bench.kernel_hash(),

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-use tilewright_heuristics::{Backend, Dtype, GeometryError, PackShape, Tile};
+use tilewright_heuristics::{Backend, Dtype, GeometryError, PackShape, Prices, Tile};
 use tilewright_kernel_templates::{Class, CpuLimits, Limits, Space};
 use tilewright_runtime::PlanError;
 use tilewright_scenarios::{Batch, Scenario};
@@ -83,6 +83,10 @@ impl Bench for FakeBench {
 
     fn limits(&self) -> &Limits {
         &self.limits
+    }
+
+    fn prices(&self) -> Prices {
+        Prices { first_byte: u64::MAX, cta: self.generation as u64, ..Prices::H200 }
     }
 
     fn facts(&self) -> Vec<(String, String)> {
@@ -224,6 +228,7 @@ fn everything_that_a_bench_says_survives_the_trip() {
     assert_eq!(bench.device(), direct.device());
     assert_eq!(bench.limits(), direct.limits());
     assert_eq!(bench.facts(), direct.facts());
+    assert_eq!(bench.prices(), direct.prices());
     assert_eq!(bench.versions(), direct.versions());
     assert_eq!(bench.kernel_hash(), direct.kernel_hash());
     assert_eq!(bench.cold_caches(), direct.cold_caches());
@@ -287,6 +292,7 @@ fn a_variant_that_hangs_or_dies_is_told_and_the_next_is_verified() {
     assert_eq!(died.message, "the process died: signal 11 (SIGSEGV)");
     assert!(bench.verify(&GOOD, &CLASS, Coverage::Plain).is_ok());
     assert_eq!(bench.facts()[0].1, "1", "what the first process said is kept");
+    assert_eq!(bench.prices().cta, 1, "its prices, too");
     assert_eq!(bench.defect(), None);
 }
 

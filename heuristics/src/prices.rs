@@ -1,0 +1,124 @@
+//! What things cost on a device: by these prices work is packed and cut.
+
+use crate::Backend;
+use crate::record::whole_number_record;
+
+whole_number_record! {
+    /// What things cost on a device, in attoseconds (1e-18 s): whole numbers, so that sums are exact in any order. All of the device
+    /// is at work: what one unit takes is divided by the units.
+    ///
+    /// `tilewright tune` measures them and emits them with the selector. The default is that of an NVIDIA H200, in round numbers.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    pub struct Prices: u64 {
+        #[doc = "a byte of K or V, when it is first read from memory"]
+        first_byte,
+        #[doc = "a byte of K or V that is read again, from the second-level cache (cpu: the last-level cache)"]
+        again_byte,
+        #[doc = "a byte of a partial, written and read again"]
+        partial_byte,
+        #[doc = "a floating-point operation of the matrix unit (cpu: of the vector units), a multiply-add counted as two"]
+        flop,
+        #[doc = "a CTA (cpu: a work item): its start, its prologue and its end, divided by those that run at once"]
+        cta,
+    }
+}
+
+/// Attoseconds of a second.
+const SECOND: u64 = 1_000_000_000_000_000_000;
+/// The most that is believed of a measured price: beyond a millisecond a byte, products with the bytes of a page would overflow.
+const DEAREST: f64 = 1e15;
+
+impl Prices {
+    /// An NVIDIA H200, in round numbers: 4.5 TB/s read, 8 TB/s read again, 3.5 TB/s written, 300 TFLOP/s, a microsecond for each CTA of 264.
+    pub const H200: Self = Self {
+        first_byte: SECOND / 4_500_000_000_000,
+        again_byte: SECOND / 8_000_000_000_000,
+        partial_byte: SECOND / 3_500_000_000_000 + SECOND / 8_000_000_000_000,
+        flop: SECOND / 300_000_000_000_000,
+        cta: SECOND / 1_000_000 / 264,
+    };
+
+    /// A small server's processor, in round numbers: 30 GB/s read, 60 GB/s read again and written, 200 GFLOP/s, half a microsecond a
+    /// work item.
+    pub const CPU: Self = Self {
+        first_byte: SECOND / 30_000_000_000,
+        again_byte: SECOND / 60_000_000_000,
+        partial_byte: 2 * (SECOND / 60_000_000_000),
+        flop: SECOND / 200_000_000_000,
+        cta: SECOND / 2_000_000,
+    };
+
+    /// The prices of a device of a backend on which none were measured.
+    pub const fn default_for(backend: Backend) -> Self {
+        match backend {
+            Backend::Cpu => Self::CPU,
+            Backend::Cuda => Self::H200,
+        }
+    }
+
+    /// A price out of seconds: at least an attosecond, at most a millisecond; what is no number is an attosecond.
+    pub const fn of_seconds(seconds: f64) -> u64 {
+        (seconds * SECOND as f64).max(1.0).min(DEAREST) as u64
+    }
+
+    /// The prices for people: what each is, and how much of it there is in a second (of CTAs: how long one takes).
+    pub fn facts(&self) -> [(String, String); Self::COUNT] {
+        let per_second = |price: u64| SECOND as f64 / price.max(1) as f64;
+        let bytes = |price: u64| format!("{:.1} GB/s", per_second(price) / 1e9);
+        let fact = |name: &str, value: String| (name.to_owned(), value);
+        [
+            fact("price of a first read", bytes(self.first_byte)),
+            fact("price of a read again", bytes(self.again_byte)),
+            fact("price of a partial", bytes(self.partial_byte)),
+            fact("price of an operation", format!("{:.1} GFLOP/s", per_second(self.flop) / 1e9)),
+            fact("price of a CTA", format!("{:.1} ns", self.cta as f64 / 1e9)),
+        ]
+    }
+}
+
+impl Default for Prices {
+    fn default() -> Self {
+        Self::H200
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn the_prices_of_every_backend_make_sense() {
+        for backend in [Backend::Cpu, Backend::Cuda] {
+            let prices = Prices::default_for(backend);
+            assert!(prices.values().iter().all(|&price| price > 0), "{backend}: {prices:?}");
+            assert!(prices.again_byte < prices.first_byte, "{backend}: a cache is faster than memory");
+            assert!(prices.again_byte < prices.partial_byte, "{backend}: a partial is written, too");
+            assert!(prices.flop < prices.again_byte && prices.partial_byte < prices.cta, "{backend}");
+        }
+        assert_eq!(Prices::default(), Prices::default_for(Backend::Cuda));
+    }
+
+    #[test]
+    fn people_are_told_rates() {
+        let facts = Prices::H200.facts().map(|(_, value)| value);
+        assert_eq!(facts, ["4500.0 GB/s", "8000.0 GB/s", "2434.8 GB/s", "300030.0 GFLOP/s", "3.8 ns"]);
+    }
+
+    #[test]
+    fn what_is_no_time_is_still_a_price() {
+        for (seconds, price) in
+            [(f64::NAN, 1), (-1.0, 1), (0.0, 1), (f64::INFINITY, 1_000_000_000_000_000), (2e-13, 200_000)]
+        {
+            assert_eq!(Prices::of_seconds(seconds), price, "{seconds} s");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_price_is_the_time_to_a_thousandth(price in 1_000u64..1_000_000_000_000) {
+            let found = Prices::of_seconds(price as f64 / SECOND as f64);
+            prop_assert!(found.abs_diff(price) <= price / 1000, "{found} of {price}");
+        }
+    }
+}
