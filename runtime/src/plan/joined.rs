@@ -11,6 +11,8 @@ use tilewright_kernel_templates::cuda::GRANULE;
 pub(super) struct NodeState {
     /// Of a top: tokens that the rows of its pack see, all together, a row of each request.
     seen: u64,
+    /// Of a top: tokens of its pack, each once.
+    tokens: u64,
     /// Where its pages stand in the plan.
     pages: u32,
 }
@@ -35,7 +37,7 @@ impl Plan {
             let size = tree.size(top);
             let seen = nodes[top as usize].seen.div_ceil(u64::from(size.max(1)));
             let seen = i32::try_from(seen).map_err(|_| PlanError::TooLarge("tokens of a pack"))? as u32;
-            let shape = PackShape::of_pack(&self.geometry, size, seen, total);
+            let shape = self.shape_of(&nodes[top as usize], size, seen, total);
             let tile = select(&shape);
             blocks.clear();
             blocks.push_pack(tree, top, |node| priced.joined(node), self.capacity(&tile));
@@ -44,6 +46,19 @@ impl Plan {
             self.packs.push(PlannedPack { blocks: first_block..self.blocks.len() as u32, shape, tile });
         }
         Ok(())
+    }
+
+    /// What the selector is asked for a pack of several runs: the packs of one run each that are like it, with as many requests as share a
+    /// token on average, and as many of them as have the same rows together. A tile that is tall for its leaves would be mostly masked.
+    fn shape_of(&self, state: &NodeState, size: u32, seen: u32, packs: u32) -> PackShape {
+        let sharing = state.seen.div_ceil(state.tokens.max(1)).clamp(1, u64::from(size.max(1)));
+        let alike = u64::from(packs) * u64::from(size) / sharing;
+        PackShape::of_pack(
+            &self.geometry,
+            sharing as u32,
+            seen,
+            u32::try_from(alike).unwrap_or(u32::MAX).max(1),
+        )
     }
 
     /// The tops of all packs, parents before children, and what each pack's rows see.
@@ -63,12 +78,14 @@ impl Plan {
         stack.reverse();
         while let Some((node, above)) = stack.pop() {
             let top = if priced.joined(node) { above } else { node };
-            nodes[node as usize] = NodeState { seen: 0, pages: ABSENT };
+            nodes[node as usize] = NodeState { seen: 0, tokens: 0, pages: ABSENT };
             if top == node {
                 tops.push(node);
             }
             let tokens = u64::from(self.geometry.page_size) * tree.columns(node).len() as u64;
-            nodes[top as usize].seen += tokens * u64::from(tree.size(node));
+            let state = &mut nodes[top as usize];
+            state.seen += tokens * u64::from(tree.size(node));
+            state.tokens += tokens;
             stack.extend(tree.children(node).rev().map(|child| (child, top)));
         }
     }
