@@ -269,7 +269,8 @@ fn one_batch_may_use_many_tiles() {
     let requests: Vec<(usize, u32)> = (0..30).map(|i| (i % 5, 30 + 37 * i as u32 % 300)).collect();
     let batch = batch::<f32>(GEOMETRY, &requests, false, 1.0, 7);
     let mut asked = 0u16;
-    let plan = Plan::build(&GEOMETRY, &batch.table(), &PlanOptions::default(), |_| {
+    let options = PlanOptions { packing: Packing::Pat, split: Split::Mean, ..PlanOptions::default() };
+    let plan = Plan::build(&GEOMETRY, &batch.table(), &options, |_| {
         asked += 1;
         Tile { m: 1 << (asked % 5), n: 16 << (asked % 3), warps: 1 + asked % 4, stages: 1 + asked % 2 }
     })
