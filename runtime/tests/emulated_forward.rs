@@ -12,7 +12,7 @@ use tilewright_kernel_templates::cuda::{Arguments, AttentionOptions, Kernel, MER
 use tilewright_runtime::cpu::KvCache;
 use tilewright_runtime::cuda::{Arrangement, Bucket, Forward, Launch, MergeBy, Mix, PlanImage};
 use tilewright_runtime::reference::{self, Attention};
-use tilewright_runtime::{KvStrides, PageTable, Plan, PlanOptions, Split};
+use tilewright_runtime::{KvStrides, Packing, PageTable, Plan, PlanOptions, Split};
 
 const GEOMETRY: Geometry =
     Geometry { q_heads: 8, kv_heads: 2, head_dim: 64, page_size: 16, dtype: Dtype::F16 };
@@ -77,8 +77,13 @@ impl Batch {
     fn plan(&self, split: Split) -> Plan {
         let (entries, lens) = (self.entries(), self.seq_lens());
         let table = PageTable::new(&entries, MAX_PAGES, &lens, GEOMETRY.page_size).unwrap();
-        Plan::build(&GEOMETRY, &table, &PlanOptions { split, slots: 24, ..PlanOptions::default() }, select)
-            .unwrap()
+        Plan::build(
+            &GEOMETRY,
+            &table,
+            &PlanOptions { packing: Packing::Pat, split, slots: 24, ..PlanOptions::default() },
+            select,
+        )
+        .unwrap()
     }
 }
 
