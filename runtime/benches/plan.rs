@@ -1,5 +1,5 @@
 //! What planning costs the host: page table -> forest -> packs -> tiles -> work items, from nothing, and the image that goes up; then
-//! what it costs a live forest to follow a step of the first tree.
+//! what it costs a live forest, and a live planner, to follow a step of the first tree.
 //!
 //! `cargo bench -p tilewright-runtime --bench plan`
 
@@ -8,8 +8,8 @@ use std::time::Instant;
 use tilewright_heuristics::{Dtype, Geometry, PackShape, Tile};
 use tilewright_runtime::cuda::PlanImage;
 use tilewright_runtime::{
-    Blocks, Forest, LiveForest, PackLayout, Packing, Packs, PageTable, Plan, PlanOptions, Planner,
-    PrefixTree, Priced, Prices, Queries,
+    Blocks, Forest, LiveError, LiveForest, LivePlanner, PackLayout, Packing, Packs, PageTable, Plan,
+    PlanOptions, Planner, PrefixTree, Priced, Prices, Queries,
 };
 use tilewright_scenarios::{Batch, Scenario};
 
@@ -51,6 +51,7 @@ fn main() {
     }
     several_queries(&batch(TREES[0]));
     live_forest(&batch(TREES[0]));
+    live_plan(&batch(TREES[0]));
     criterion.final_summary();
 }
 
@@ -126,6 +127,85 @@ fn live_forest(batch: &Batch) {
         "live forest: from the page table {:>25.2} us",
         median_us(|| PrefixTree::capacity(&LiveForest::from_table(&table)))
     );
+}
+
+/// The same changes, each of them followed by the plan. Where requests gain pages, all gain one once more after all others did, so
+/// that trees and plan are those of many steps of decoding; then all start again, outside of the time.
+fn live_plan(batch: &Batch) {
+    const GAINING: usize = 64;
+    const PAGES: usize = 8;
+    let geometry = Geometry { dtype: Dtype::F16, ..batch.geometry };
+    let page_size = geometry.page_size;
+    let table = PageTable::new(&batch.page_table, batch.max_pages, &batch.seq_lens, page_size)
+        .expect("the batch is well formed");
+    let select =
+        |shape: &PackShape| Tile { m: if shape.rows > 16 { 32 } else { 16 }, n: 64, warps: 2, stages: 2 };
+    let requests = table.batch();
+    let fresh = batch.page_table.iter().max().map_or(0, |page| page + 1);
+    let mut planner =
+        LivePlanner::from_table(&geometry, PlanOptions::default(), &table).expect("it can be planned");
+    planner.plan(select).expect("it can be planned");
+
+    let (mut gains, mut grows, mut adds, mut removes) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    let (mut lengths, mut rows) = (batch.seq_lens.clone(), Vec::new());
+    for request in 0..requests {
+        rows.push(table.pages(request).len() as u32);
+    }
+    for _ in 0..ROUNDS / PAGES {
+        let mut page = fresh;
+        for step in 0..PAGES * requests / GAINING {
+            gains.push(timed_us(|| {
+                for index in 0..GAINING {
+                    let request = (step + index * (requests / GAINING)) % requests;
+                    let tokens = rows[request] * page_size + 1;
+                    planner.append(request as u32, &[page], tokens)?;
+                    (lengths[request], rows[request], page) = (tokens, rows[request] + 1, page + 1);
+                }
+                planner.plan(select).map(drop).map_err(LiveError::from)
+            }));
+        }
+        grows.push(timed_us(|| {
+            for (request, tokens) in (0..).zip(&lengths) {
+                planner.grow(request, tokens + 1)?;
+            }
+            planner.plan(select).map(drop).map_err(LiveError::from)
+        }));
+        for request in 0..requests {
+            let (pages, tokens) = (table.pages(request).len() as u32, batch.seq_lens[request]);
+            planner.truncate(request as u32, pages, tokens).expect("it has gained pages");
+            (lengths[request], rows[request]) = (tokens, pages);
+        }
+        planner.plan(select).expect("it can be planned");
+    }
+    let mut arriving = table.pages(requests / 2).to_vec();
+    if let Some(last) = arriving.last_mut() {
+        *last = fresh;
+    }
+    let tokens = arriving.len() as u32 * page_size;
+    for _ in 0..ROUNDS {
+        adds.push(timed_us(|| {
+            planner.add(requests as u32, &arriving, tokens)?;
+            planner.plan(select).map(drop).map_err(LiveError::from)
+        }));
+        removes.push(timed_us(|| {
+            planner.remove(requests as u32)?;
+            planner.plan(select).map(drop).map_err(LiveError::from)
+        }));
+    }
+    let mut planner =
+        LivePlanner::from_table(&geometry, PlanOptions::default(), &table).expect("it can be planned");
+    println!();
+    let rebuilt = timed_us(|| planner.plan(select).map(drop));
+    for (what, times) in [
+        (format!("{GAINING} of {requests} requests gain a page"), gains),
+        (format!("{requests} grow inside pages"), grows),
+        ("one arrives".to_owned(), adds),
+        ("one leaves".to_owned(), removes),
+        ("decisions, packs and items from nothing".to_owned(), vec![rebuilt]),
+    ] {
+        let mean = times.iter().sum::<f64>() / times.len() as f64;
+        println!("live plan: {what:<45} {:>8.2} us, {mean:>8.2} us on average", median(times));
+    }
 }
 
 fn timed_us<E: std::fmt::Debug>(work: impl FnOnce() -> Result<(), E>) -> f64 {

@@ -1,7 +1,7 @@
 //! What an engine calls at every step: plan with the device's selector, forward, merge.
 
 use crate::cpu::{CpuBackend, DecodeArgs, Element, HostDevice, KvPages};
-use crate::{ExecError, PageTable, Plan, PlanError, PlanOptions};
+use crate::{ExecError, LiveError, LivePlanner, PageTable, Plan, PlanError, PlanOptions};
 use tilewright_heuristics::{Device, Geometry, Match, Prices, Selection, lookup};
 use tilewright_kernel_templates::{Limits, Space};
 
@@ -59,6 +59,16 @@ impl Decoder {
     /// A page table or layout that makes no sense.
     pub fn plan(&self, geometry: &Geometry, table: &PageTable<'_>) -> Result<Plan, PlanError> {
         Plan::build(geometry, table, &self.options, |shape| self.selection.select(shape))
+    }
+
+    /// A planner that follows a batch of this layout step by step, with the options of this decoder. Its tiles are asked of
+    /// [`Decoder::selection`]:
+    /// `planner.plan(|shape| decoder.selection().select(shape))`.
+    ///
+    /// # Errors
+    /// A layout that makes no sense.
+    pub fn live_planner(&self, geometry: &Geometry) -> Result<LivePlanner, LiveError> {
+        LivePlanner::new(geometry, self.options)
     }
 
     /// Executes a plan.

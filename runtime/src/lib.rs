@@ -34,6 +34,7 @@ mod e4m3;
 mod error;
 mod forest;
 mod kv_strides;
+mod live_planner;
 mod packing;
 mod page_table;
 pub mod pages;
@@ -48,6 +49,7 @@ pub use e4m3::{E4m3, KvScales, Scale};
 pub use error::{ExecError, ForestError, PlanError, StatesError};
 pub use forest::{Forest, LiveForest, Node, Touched};
 pub use kv_strides::KvStrides;
+pub use live_planner::{LiveError, LivePlanner};
 pub use packing::{BlockNodes, Blocks, CostModel, NodeRun, Pack, PackLayout, Packing, Packs, Priced, Prices};
 pub use page_table::PageTable;
 pub use plan::{

@@ -72,7 +72,7 @@ mod tests {
         #[test]
         fn a_plan_in_used_memory_is_the_plan_in_new_memory(
             steps in prop::collection::vec(prop::collection::vec(prop::collection::vec(0i32..3, 0..7), 0..12), 1..5),
-            split in prop::sample::select(vec![Split::None, Split::Mean, Split::Fill]),
+            split in prop::sample::select(vec![Split::None, Split::Mean, Split::Fill, Split::Waves]),
             packing in prop::sample::select(vec![Packing::Priced, Packing::Pat, Packing::PerNode, Packing::PerRequest]),
         ) {
             let options = PlanOptions { packing, split, slots: 5, ..PlanOptions::default() };

@@ -12,7 +12,7 @@ use tilewright_kernel_templates::cuda::{Arguments, AttentionOptions, Kernel, MER
 use tilewright_runtime::cpu::KvCache;
 use tilewright_runtime::cuda::{Arrangement, Bucket, Forward, Launch, MergeBy, Mix, PlanImage};
 use tilewright_runtime::reference::{self, Attention};
-use tilewright_runtime::{KvStrides, Packing, PageTable, Plan, PlanOptions, Split};
+use tilewright_runtime::{KvStrides, LivePlanner, Packing, PageTable, Plan, PlanOptions, Split};
 
 const GEOMETRY: Geometry =
     Geometry { q_heads: 8, kv_heads: 2, head_dim: 64, page_size: 16, dtype: Dtype::F16 };
@@ -75,15 +75,13 @@ impl Batch {
     }
 
     fn plan(&self, split: Split) -> Plan {
+        self.plan_by(&PlanOptions { packing: Packing::Pat, split, slots: 24, ..PlanOptions::default() })
+    }
+
+    fn plan_by(&self, options: &PlanOptions) -> Plan {
         let (entries, lens) = (self.entries(), self.seq_lens());
         let table = PageTable::new(&entries, MAX_PAGES, &lens, GEOMETRY.page_size).unwrap();
-        Plan::build(
-            &GEOMETRY,
-            &table,
-            &PlanOptions { packing: Packing::Pat, split, slots: 24, ..PlanOptions::default() },
-            select,
-        )
-        .unwrap()
+        Plan::build(&GEOMETRY, &table, options, select).unwrap()
     }
 }
 
@@ -312,4 +310,46 @@ fn a_bucket_serves_batches_that_come_grow_and_leave_at_one_address() {
         assert!(error.to_string().contains("33 requests"), "{error}");
         assert_eq!(image.words(), before, "what does not fit changes nothing");
     }
+}
+
+#[test]
+fn a_plan_that_was_patched_gives_the_bits_of_one_from_nothing() {
+    let world = World::new();
+    let options = PlanOptions { slots: 24, ..PlanOptions::default() };
+    let mut batch = Batch::default();
+    (0..3).for_each(|seed| batch.requests.extend(Batch::tree(7, 2 + seed, seed).requests));
+    let mut planner = LivePlanner::new(&GEOMETRY, options).unwrap();
+    for (request, (pages, tokens)) in (0..).zip(&batch.requests) {
+        planner.add(request, pages, *tokens).unwrap();
+    }
+    let (mut patched, mut merges) = (0, 0);
+    for step in 0..12 {
+        // A third of the requests gain a page, and every other step one leaves and another comes.
+        for (request, (pages, tokens)) in batch.requests.iter_mut().enumerate() {
+            if (request + step) % 3 == 0 && pages.len() < MAX_PAGES {
+                let page = ((request * 5 + step * 3) % PAGES) as i32;
+                pages.push(page);
+                *tokens = pages.len() as u32 * GEOMETRY.page_size - 7;
+                planner.append(request as u32, &[page], *tokens).unwrap();
+            }
+        }
+        if step % 2 == 1 {
+            planner.remove(step as u32).unwrap();
+            batch.requests[step] = Batch::tree(step + 1, 3, step).requests[step].clone();
+            let (pages, tokens) = &batch.requests[step];
+            planner.add(step as u32, pages, *tokens).unwrap();
+        }
+        let plan = planner.plan(select).unwrap();
+        let needed: usize = plan.packs().iter().map(|pack| pack.blocks.len()).sum();
+        patched += usize::from(plan.blocks().len() > needed);
+        merges += plan.merges().len();
+        let expected = world.serial(&batch.plan_by(&options), &batch);
+        world.check_reference(&batch, &expected);
+        for forward in [Forward::ALL[0], Forward::ALL[5]] {
+            let found = world.tight(plan, &batch, forward, step as u64);
+            assert!(found == expected, "{forward}, step {step}");
+        }
+    }
+    assert!(patched > 3, "some plans have entries that are no longer needed: {patched}");
+    assert!(merges > 20, "requests in several packs are merged: {merges}");
 }

@@ -1,11 +1,12 @@
-//! A steady step allocates nothing: planning, and the image that goes up, in memory that has seen the largest batch.
+//! A steady step allocates nothing: planning, from nothing or by changes, and the image that goes up, in memory that has seen the largest
+//! batch.
 #![allow(unsafe_code)]
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use tilewright_heuristics::{Dtype, Geometry, PackShape, Tile};
 use tilewright_runtime::cuda::PlanImage;
-use tilewright_runtime::{PageTable, PlanOptions, Planner, Queries};
+use tilewright_runtime::{LivePlanner, PageTable, PlanOptions, Planner, Queries};
 
 /// Counts what the current thread allocates.
 struct Counting;
@@ -98,5 +99,43 @@ fn check_steps(queries_of: Option<fn(u32, u32) -> u32>) {
         assert!(plan.runs().len() > computed, "prefixes are runs of their own");
         assert!(!steady || made == 0, "step {step} allocated {made} times");
         assert!(steady || step > 0 || made > 0, "the counter counts");
+    }
+}
+
+#[test]
+fn following_requests_that_grow_allocates_nothing() {
+    let select =
+        |shape: &PackShape| Tile { m: if shape.rows > 16 { 32 } else { 16 }, n: 64, warps: 2, stages: 2 };
+    const REQUESTS: usize = 256;
+    // Requests grow by this many pages, and then are what they were.
+    const PAGES: u32 = 20;
+    let (entries, seq_lens) = (rows(REQUESTS), [MAX_PAGES as u32 * 16; REQUESTS]);
+    let table = PageTable::new(&entries, MAX_PAGES, &seq_lens, 16).unwrap();
+    let mut planner = LivePlanner::from_table(&GEOMETRY, PlanOptions::default(), &table).unwrap();
+    let mut image = PlanImage::default();
+    planner.plan(select).unwrap();
+    for round in 0..4 {
+        let before = ALLOCATIONS.with(Cell::get);
+        for step in 0..PAGES * 4 {
+            // A quarter of the requests at each step, and all others inside their pages.
+            for request in 0..REQUESTS as u32 {
+                let tokens = planner.tokens(request).unwrap();
+                if request % 4 == step % 4 {
+                    let page = 200_000 + (request * PAGES + step / 4) as i32;
+                    planner.append(request, &[page], tokens.next_multiple_of(16) + 1).unwrap();
+                } else if !tokens.is_multiple_of(16) {
+                    planner.grow(request, tokens + 1).unwrap();
+                }
+            }
+            image.fill(planner.plan(select).unwrap());
+        }
+        assert!(planner.last().largest_page() > Some(200_000 + REQUESTS as i32 * PAGES as i32 - 2));
+        for request in 0..REQUESTS as u32 {
+            planner.truncate(request, MAX_PAGES as u32, seq_lens[0]).unwrap();
+        }
+        image.fill(planner.plan(select).unwrap());
+        let made = ALLOCATIONS.with(Cell::get) - before;
+        assert!(round < 2 || made == 0, "round {round} allocated {made} times");
+        assert!(round > 0 || made > 0, "the counter counts");
     }
 }

@@ -205,7 +205,7 @@ fn check<E: Element, C: KvPages<E>>(plan: &Plan, args: &DecodeArgs<'_, E, C>) ->
         }
     }
     let cache = args.cache.stored();
-    let Some(&page) = plan.pages().iter().max() else { return Ok(()) };
+    let Some(page) = plan.largest_page() else { return Ok(()) };
     let end = cache.strides.end_of_page(geometry, page).unwrap_or(usize::MAX);
     for (name, found) in [("keys", cache.keys.len()), ("values", cache.values.len())] {
         if end > found {

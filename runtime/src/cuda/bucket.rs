@@ -82,7 +82,8 @@ impl Bucket {
     /// | destinations, partials | 4 R + S x min(R, 16) |
     ///
     /// These are generous for trees of prefixes with up to four levels. A plan with more of something is refused and says of what;
-    /// [`Bucket::grow_to`] makes room for it.
+    /// [`Bucket::grow_to`] makes room for it. Plans of a [`LivePlanner`](crate::LivePlanner) have up to twice as many runs, request entries and
+    /// page entries as they need: where one does not fit, that of [`Plan::build`] may.
     ///
     /// # Errors
     /// As [`Bucket::new`].

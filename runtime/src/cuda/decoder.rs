@@ -3,7 +3,7 @@
 use super::args::DecodeArgs;
 use super::{CudaBackend, CudaDevice, CudaElement, CudaError, DevicePlan, Forward, KvPages, Launch, Mix};
 use crate::decoder::fallback_warning;
-use crate::{PageTable, Plan, PlanError, PlanOptions};
+use crate::{LiveError, LivePlanner, PageTable, Plan, PlanError, PlanOptions};
 use cudarc::driver::CudaStream;
 use tilewright_heuristics::{Geometry, Match, Selection, Tile, lookup};
 use tilewright_kernel_templates::cuda::AttentionOptions;
@@ -126,6 +126,16 @@ impl CudaDecoder {
     /// A page table or layout that makes no sense.
     pub fn plan(&self, geometry: &Geometry, table: &PageTable<'_>) -> Result<Plan, PlanError> {
         Plan::build(geometry, table, &self.options, |shape| self.selection.select(shape))
+    }
+
+    /// A planner that follows a batch of this layout step by step, with the options of this decoder. Its tiles are asked of
+    /// [`CudaDecoder::selection`]:
+    /// `planner.plan(|shape| decoder.selection().select(shape))`.
+    ///
+    /// # Errors
+    /// A layout that makes no sense.
+    pub fn live_planner(&self, geometry: &Geometry) -> Result<LivePlanner, LiveError> {
+        LivePlanner::new(geometry, self.options)
     }
 
     /// Starts the copy of a plan on the stream, for the decoder's way of launching it. A plan that a single launch cannot serve, for it has a

@@ -159,7 +159,7 @@ impl<E: CudaElement> GraphStep<DecodeMemory<E>> {
     /// # Errors
     /// A plan that does not fit the bucket, or has pages beyond the cache; neither changes anything. The driver's.
     pub fn upload(&mut self, plan: &Plan) -> Result<(), CudaError> {
-        let largest = plan.pages().iter().copied().max().unwrap_or(-1);
+        let largest = plan.largest_page().unwrap_or(-1);
         if largest >= 0 {
             let needed = self.memory.kv_strides.end_of_page(plan.geometry(), largest).unwrap_or(usize::MAX);
             for (name, found) in [("keys", self.memory.keys.len()), ("values", self.memory.values.len())] {

@@ -396,7 +396,7 @@ impl PlanImage {
         self.used = ends.into_iter().zip(begins).find(|(end, begin)| end > begin).map_or(0, |(end, _)| end);
         self.merge_count = plan.merges().len() as u32;
         self.batch = plan.batch();
-        self.largest_page = plan.pages().iter().copied().max().unwrap_or(-1);
+        self.largest_page = plan.largest_page().unwrap_or(-1);
     }
 }
 

@@ -98,6 +98,11 @@ impl Priced {
         }
     }
 
+    /// What [`Self::update`] returned last.
+    pub(crate) fn flipped(&self) -> &[u32] {
+        &self.flipped
+    }
+
     /// Decides for all nodes, from nothing.
     pub fn decide(&mut self, tree: &impl PrefixTree, layout: &PackLayout, prices: &Prices) {
         let model = CostModel::new(layout, prices);
@@ -205,16 +210,15 @@ impl Priced {
             self.stack.clear();
             self.stack.push(self.order[index]);
             while let Some(node) = self.stack.pop() {
-                let summary = self.nodes[node as usize];
-                let (choice, state) = summary.choose(self.state_above(node));
-                if choice != summary.choice {
+                let above = self.state_above(node);
+                let summary = &mut self.nodes[node as usize];
+                let (choice, state) = summary.choose(above);
+                if std::mem::replace(&mut summary.choice, choice) != choice {
                     self.flipped.push(node);
                 }
-                if state != summary.state {
+                if std::mem::replace(&mut summary.state, state) != state {
                     self.stack.extend(tree.children(node));
                 }
-                let summary = &mut self.nodes[node as usize];
-                (summary.choice, summary.state) = (choice, state);
             }
         }
         &self.flipped

@@ -115,7 +115,8 @@ impl Plan {
             let (tile, begin) = (group[0].0, self.items.len() as u32);
             let m = u32::from(tile.m.max(1));
             for &(_, _, index, slots) in group {
-                let part = &parts[index as usize];
+                let part = &mut parts[index as usize];
+                part.item = self.items.len() as u32;
                 let rows = self.blocks[part.block as usize].requests.len() as u32 * ratio;
                 for row in (0..rows).step_by(m as usize) {
                     self.items.push(WorkItem {

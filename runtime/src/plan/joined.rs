@@ -9,12 +9,28 @@ use tilewright_kernel_templates::cuda::GRANULE;
 /// What is known of a node while its pack is planned.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct NodeState {
-    /// Of a top: tokens that the rows of its pack see, all together, a row of each request.
-    seen: u64,
-    /// Of a top: tokens of its pack, each once.
-    tokens: u64,
+    /// Of a top: what its pack is to the selector.
+    sums: PackSums,
     /// Where its pages stand in the plan.
     pages: u32,
+}
+
+/// What a selector is told of a pack goes by these.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct PackSums {
+    pub(super) requests: u32,
+    /// Tokens that its rows see, all together, a row of each request.
+    pub(super) seen: u64,
+    /// Its tokens, each once.
+    pub(super) tokens: u64,
+}
+
+impl PackSums {
+    /// Counts a node's tokens, which so many requests see.
+    pub(super) fn add(&mut self, tokens: u64, requests: u32) {
+        self.seen += tokens * u64::from(requests);
+        self.tokens += tokens;
+    }
 }
 
 /// No pages of the node stand in the plan yet.
@@ -34,15 +50,19 @@ impl Plan {
         self.find_tops(tree, priced, nodes, stack, tops);
         let total = count(tops.len(), "packs")?;
         for &top in tops.iter() {
-            let size = tree.size(top);
-            let seen = nodes[top as usize].seen.div_ceil(u64::from(size.max(1)));
-            let seen = i32::try_from(seen).map_err(|_| PlanError::TooLarge("tokens of a pack"))? as u32;
-            let shape = self.shape_of(&nodes[top as usize], size, seen, total);
+            let shape = self.shape_of(&nodes[top as usize].sums, total)?;
             let tile = select(&shape);
             blocks.clear();
             blocks.push_pack(tree, top, |node| priced.joined(node), self.capacity(&tile));
             let first_block = count(self.blocks.len(), "blocks")?;
-            self.push_blocks(tree, &pages, blocks, nodes)?;
+            self.push_blocks(tree, blocks, |plan, node| {
+                let place = &mut nodes[node as usize].pages;
+                if *place == ABSENT {
+                    *place = count(plan.pages.len(), "pages of all packs")?;
+                    plan.pages.extend_from_slice(pages(node));
+                }
+                Ok(*place)
+            })?;
             self.packs.push(PlannedPack { blocks: first_block..self.blocks.len() as u32, shape, tile });
         }
         Ok(())
@@ -50,15 +70,14 @@ impl Plan {
 
     /// What the selector is asked for a pack of several runs: the packs of one run each that are like it, with as many requests as share a
     /// token on average, and as many of them as have the same rows together. A tile that is tall for its leaves would be mostly masked.
-    fn shape_of(&self, state: &NodeState, size: u32, seen: u32, packs: u32) -> PackShape {
-        let sharing = state.seen.div_ceil(state.tokens.max(1)).clamp(1, u64::from(size.max(1)));
-        let alike = u64::from(packs) * u64::from(size) / sharing;
-        PackShape::of_pack(
-            &self.geometry,
-            sharing as u32,
-            seen,
-            u32::try_from(alike).unwrap_or(u32::MAX).max(1),
-        )
+    pub(super) fn shape_of(&self, sums: &PackSums, packs: u32) -> Result<PackShape, PlanError> {
+        let requests = u64::from(sums.requests.max(1));
+        let seen = i32::try_from(sums.seen.div_ceil(requests));
+        let seen = seen.map_err(|_| PlanError::TooLarge("tokens of a pack"))? as u32;
+        let sharing = sums.seen.div_ceil(sums.tokens.max(1)).clamp(1, requests);
+        let alike = u64::from(packs) * requests / sharing;
+        let alike = u32::try_from(alike).unwrap_or(u32::MAX).max(1);
+        Ok(PackShape::of_pack(&self.geometry, sharing as u32, seen, alike))
     }
 
     /// The tops of all packs, parents before children, and what each pack's rows see.
@@ -78,45 +97,45 @@ impl Plan {
         stack.reverse();
         while let Some((node, above)) = stack.pop() {
             let top = if priced.joined(node) { above } else { node };
-            nodes[node as usize] = NodeState { seen: 0, tokens: 0, pages: ABSENT };
+            let sums = PackSums { requests: tree.size(node), ..PackSums::default() };
+            nodes[node as usize] = NodeState { sums, pages: ABSENT };
             if top == node {
                 tops.push(node);
             }
             let tokens = u64::from(self.geometry.page_size) * tree.columns(node).len() as u64;
-            let state = &mut nodes[top as usize];
-            state.seen += tokens * u64::from(tree.size(node));
-            state.tokens += tokens;
+            nodes[top as usize].sums.add(tokens, tree.size(node));
             stack.extend(tree.children(node).rev().map(|child| (child, top)));
         }
     }
 
-    /// Resolves the nodes of a pack's blocks to pages.
-    fn push_blocks<'p>(
+    /// Appends a pack's blocks. `place` says where a node's pages stand in the plan, and puts them there when it is first asked; the block
+    /// that asks is the last one then.
+    pub(super) fn push_blocks(
         &mut self,
         tree: &impl PrefixTree,
-        pages: &impl Fn(u32) -> &'p [i32],
         blocks: &Blocks,
-        nodes: &mut [NodeState],
+        mut place: impl FnMut(&mut Self, u32) -> Result<u32, PlanError>,
     ) -> Result<(), PlanError> {
-        let page_size = self.geometry.page_size;
         let too_long = || PlanError::TooLarge("tokens that a block walks along");
+        let page_size = self.geometry.page_size;
         for block in blocks.blocks() {
             let first_run = count(self.runs.len(), "runs")?;
+            let begin = count(self.requests.len(), "requests of all packs")?;
+            self.requests.extend_from_slice(blocks.requests_of(block));
+            let requests = begin..count(self.requests.len(), "requests of all packs")?;
+            let runs = first_run..first_run;
+            self.blocks.push(Block { pack: self.packs.len() as u32, requests, runs, walk: 0 });
             let mut walk = 0u32;
             // Where the pages of the last run end in the plan, and in the requests' tokens.
             let (mut pages_end, mut position_end) = (0, 0);
             for run in blocks.runs_of(block) {
-                let state = &mut nodes[run.node as usize];
                 let columns = tree.columns(run.node);
-                if state.pages == ABSENT {
-                    state.pages = count(self.pages.len(), "pages of all packs")?;
-                    self.pages.extend_from_slice(pages(run.node));
-                }
                 let run_pages = columns.end - columns.start;
+                let pages = place(self, run.node)?;
                 let tokens = run_pages.checked_mul(page_size).ok_or_else(too_long)?;
                 let position = columns.start * page_size;
-                let follows = (pages_end, position_end) == (state.pages, position);
-                (pages_end, position_end) = (state.pages + run_pages, position.saturating_add(tokens));
+                let follows = (pages_end, position_end) == (pages, position);
+                (pages_end, position_end) = (pages + run_pages, position.saturating_add(tokens));
                 if let Some(last) = self.runs[first_run as usize..].last_mut()
                     && last.members == run.members
                     && follows
@@ -130,13 +149,12 @@ impl Plan {
                 let end = begin.checked_add(tokens).filter(|&end| i32::try_from(end).is_ok());
                 walk = end.ok_or_else(too_long)?;
                 let members = run.members.clone();
-                self.runs.push(Run { walk: begin..walk, pages: state.pages, position, members });
+                self.runs.push(Run { walk: begin..walk, pages, position, members });
             }
-            let begin = count(self.requests.len(), "requests of all packs")?;
-            self.requests.extend_from_slice(blocks.requests_of(block));
-            let requests = begin..count(self.requests.len(), "requests of all packs")?;
             let runs = first_run..count(self.runs.len(), "runs")?;
-            self.blocks.push(Block { pack: self.packs.len() as u32, requests, runs, walk });
+            if let Some(block) = self.blocks.last_mut() {
+                (block.runs, block.walk) = (runs, walk);
+            }
         }
         Ok(())
     }

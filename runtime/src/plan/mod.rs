@@ -6,6 +6,7 @@
 mod build;
 mod items;
 mod joined;
+mod live;
 mod options;
 mod split;
 #[cfg(test)]
@@ -14,6 +15,7 @@ mod waves;
 
 use crate::{PageTable, PlanError, Planner};
 pub(crate) use build::Scratch;
+pub(crate) use live::{Changes, LivePlan};
 pub use options::{PlanOptions, SHORTEST_PART, Split};
 use std::ops::Range;
 use tilewright_heuristics::{Dtype, Geometry, PackShape, Tile};
@@ -153,12 +155,13 @@ impl Plan {
         &self.seq_lens
     }
 
-    /// The packs. Requests without tokens are in one of their own, which has no runs.
+    /// The packs, in no order that matters. Requests without tokens are in one of their own, which has no runs.
     pub fn packs(&self) -> &[PlannedPack] {
         &self.packs
     }
 
-    /// The blocks of all packs.
+    /// The blocks of all packs. Here, and among the runs, requests and pages, a plan of [`LivePlanner`](crate::LivePlanner) also has
+    /// what it no longer needs, always less than half: go by the ranges of the packs, blocks and work items.
     pub fn blocks(&self) -> &[Block] {
         &self.blocks
     }
@@ -173,18 +176,30 @@ impl Plan {
         &self.requests
     }
 
+    /// The blocks of a pack of this plan.
+    pub fn blocks_of(&self, pack: &PlannedPack) -> &[Block] {
+        &self.blocks[pack.blocks.start as usize..pack.blocks.end as usize]
+    }
+
     /// The requests of a block.
     pub fn requests_of(&self, block: u32) -> &[u32] {
         let requests = &self.blocks[block as usize].requests;
         &self.requests[requests.start as usize..requests.end as usize]
     }
 
-    /// The pages of all runs; runs may share them.
+    /// The pages of all runs; runs may share them. Entries that no run reads are 0.
     pub fn pages(&self) -> &[i32] {
         &self.pages
     }
 
-    /// The work items, those of one tile together, long ones first. Each is computed for every KV head.
+    /// The largest page that is read; `None` without pages. Linear in [`Self::pages`].
+    pub fn largest_page(&self) -> Option<i32> {
+        // Entries without a run are 0 and do not matter, for where they are, there are others.
+        self.pages.iter().copied().max()
+    }
+
+    /// The work items, those of one tile together, long ones first, but for what has grown since a [`LivePlanner`](crate::LivePlanner)
+    /// sorted them. Each is computed for every KV head.
     pub fn work_items(&self) -> &[WorkItem] {
         &self.items
     }

@@ -12,6 +12,8 @@ pub(super) struct Part {
     pub(super) block: u32,
     pub(super) walk: Range<u32>,
     pub(super) runs: Range<u32>,
+    /// Its first work item, once they are listed.
+    pub(super) item: u32,
 }
 
 /// Parts are whole multiples of this many tokens, or of a smaller page.
@@ -21,6 +23,14 @@ impl Plan {
     /// The parts that each block's walk is cut into, in order.
     pub(super) fn split(&self, options: &PlanOptions, parts: &mut Vec<Part>, waves: &mut WavesScratch) {
         let limit = self.part_limit(options, waves);
+        parts.clear();
+        for index in 0..self.blocks.len() as u32 {
+            self.cut_block(index, limit, parts);
+        }
+    }
+
+    /// Cuts a block's walk into equal parts of at most `limit` tokens, if whole units allow it.
+    pub(super) fn cut_block(&self, index: u32, limit: u64, parts: &mut Vec<Part>) {
         let page_size = self.geometry.page_size;
         let unit = if page_size.is_multiple_of(UNIT) {
             UNIT
@@ -29,19 +39,18 @@ impl Plan {
         } else {
             GRANULE
         };
-        parts.clear();
-        for (index, block) in self.blocks.iter().enumerate() {
-            let room = max_runs(u32::from(self.packs[block.pack as usize].tile.m));
-            let count = u64::from(block.walk).div_ceil(limit).max(1);
-            let length = u64::from(block.walk).div_ceil(count).next_multiple_of(u64::from(unit)).max(1);
-            self.cut(index as u32, block, length as u32, room, parts);
-        }
+        let block = &self.blocks[index as usize];
+        let room = max_runs(u32::from(self.packs[block.pack as usize].tile.m));
+        let walk = u64::from(block.walk);
+        let length = if walk <= limit { walk } else { walk.div_ceil(walk.div_ceil(limit)) };
+        let length = length.next_multiple_of(u64::from(unit)).max(1);
+        self.cut(index, block, u32::try_from(length).unwrap_or(u32::MAX), room, parts);
     }
 
     /// Cuts a walk into parts of so many tokens and at most `room` runs. One without tokens is a part too.
     fn cut(&self, index: u32, block: &Block, length: u32, room: u32, parts: &mut Vec<Part>) {
         if block.runs.is_empty() {
-            parts.push(Part { block: index, walk: 0..0, runs: block.runs.clone() });
+            parts.push(Part { block: index, walk: 0..0, runs: block.runs.clone(), item: 0 });
         }
         let (mut run, mut begin) = (block.runs.start, 0);
         while run < block.runs.end {
@@ -57,7 +66,7 @@ impl Plan {
                 }
             }
             end = end.min(self.runs[run as usize].walk.end);
-            parts.push(Part { block: index, walk: begin..end, runs: first..run + 1 });
+            parts.push(Part { block: index, walk: begin..end, runs: first..run + 1, item: 0 });
             if end == self.runs[run as usize].walk.end {
                 run += 1;
                 begin = self.runs.get(run as usize).map_or(end, |run| run.walk.start);
@@ -68,23 +77,20 @@ impl Plan {
     }
 
     /// Walks longer than this are cut.
-    fn part_limit(&self, options: &PlanOptions, waves: &mut WavesScratch) -> u64 {
+    pub(super) fn part_limit(&self, options: &PlanOptions, waves: &mut WavesScratch) -> u64 {
         let length = |block: &Block| u64::from(block.walk);
         let limit = match options.split {
             Split::None => u64::MAX,
             Split::Mean => {
-                let packs = self.packs.iter().filter_map(|pack| {
-                    let blocks = &self.blocks[pack.blocks.start as usize..pack.blocks.end as usize];
-                    blocks.iter().map(length).max().filter(|&longest| longest > 0)
-                });
+                let longest = |pack| self.blocks_of(pack).iter().map(length).max();
+                let packs = self.packs.iter().filter_map(longest).filter(|&longest| longest > 0);
                 let (total, count) =
                     packs.fold((0, 0), |(total, count), longest| (total + longest, count + 1));
                 total.div_ceil(u64::max(count, 1))
             }
             Split::Waves => u64::from(self.waves(options).part_limit(self.walks(), waves)),
             Split::Fill => {
-                let ctas = |block: &Block| u64::from(self.slices(block) * self.geometry.kv_heads);
-                let all: u64 = self.blocks.iter().map(|block| ctas(block) * length(block)).sum();
+                let all: u64 = self.walks().map(|walk| u64::from(walk.ctas) * u64::from(walk.tokens)).sum();
                 all.div_ceil(u64::from(options.slots.max(1))).max(u64::from(SHORTEST_PART))
             }
         };
@@ -94,9 +100,10 @@ impl Plan {
     /// What a limit is judged by: a CTA's time beyond its tokens, and a partial's, as tokens of one CTA among all.
     fn waves(&self, options: &PlanOptions) -> Waves {
         let Geometry { head_dim, dtype, .. } = self.geometry;
-        let token = (2 * head_dim as u64 * dtype.kv_bytes() as u64 * options.prices.first_byte).max(1);
-        let in_tokens = |time: u64| u32::try_from(time.div_ceil(token)).unwrap_or(u32::MAX);
-        let row = (u64::from(head_dim) + 2) * 4 * options.prices.partial_byte;
+        let token =
+            (2 * u64::from(head_dim) * dtype.kv_bytes() as u64).saturating_mul(options.prices.first_byte);
+        let in_tokens = |time: u64| u32::try_from(time.div_ceil(token.max(1))).unwrap_or(u32::MAX);
+        let row = ((u64::from(head_dim) + 2) * 4).saturating_mul(options.prices.partial_byte);
         Waves {
             slots: options.slots,
             shortest: SHORTEST_PART,
@@ -106,7 +113,7 @@ impl Plan {
     }
 
     fn walks(&self) -> impl Iterator<Item = Walk> {
-        self.blocks.iter().map(|block| {
+        self.packs.iter().flat_map(|pack| self.blocks_of(pack)).map(|block| {
             let slices = self.slices(block);
             let rows = block.requests.len() as u32 * self.geometry.gqa_ratio() / slices;
             Walk { ctas: slices * self.geometry.kv_heads, tokens: block.walk, rows }

@@ -1,0 +1,255 @@
+//! `LivePlanner` against `Plan::build`, after every few of many random changes; what it refuses; another thread.
+
+mod live;
+
+use live::{Engine, canonical, geometry, refused, tile};
+use proptest::prelude::*;
+use tilewright_heuristics::{Dtype, Geometry, PackShape, Tile};
+use tilewright_runtime::cpu::{CpuBackend, DecodeArgs, KvCache};
+use tilewright_runtime::reference::{self, Attention};
+use tilewright_runtime::{
+    ForestError, KvStrides, LiveError, LivePlanner, Packing, PageTable, Plan, PlanError, PlanOptions,
+    Planner, Prices, Queries, Split,
+};
+
+/// Partials cheap, as they are, and dear; reading again cheap and dear: packs small and large.
+fn prices() -> impl Strategy<Value = Prices> {
+    let default = Prices::default();
+    prop::sample::select(vec![
+        default,
+        Prices { partial_byte: default.partial_byte / 64, ..default },
+        Prices { partial_byte: default.partial_byte * 4, again_byte: default.again_byte / 16, ..default },
+        Prices { again_byte: default.again_byte * 16, cta: default.cta * 8, ..default },
+    ])
+}
+
+fn options() -> impl Strategy<Value = PlanOptions> {
+    let splits = prop::sample::select(vec![Split::None, Split::Mean, Split::Fill, Split::Waves]);
+    (splits, prop::sample::select(vec![2, 7, 264]), prices()).prop_map(|(split, slots, prices)| PlanOptions {
+        packing: Packing::Priced,
+        split,
+        slots,
+        prices,
+    })
+}
+
+proptest! {
+    #[test]
+    fn a_plan_that_was_patched_is_that_of_a_rebuild(
+        seed: u64,
+        gqa_ratio in prop::sample::select(vec![1, 3, 4, 8, 40]),
+        page_size in prop::sample::select(vec![1, 16, 32, 128]),
+        options in options(),
+        most in prop::sample::select(vec![3, 12, 60]),
+    ) {
+        let geometry = geometry(gqa_ratio, page_size);
+        let mut engine = Engine::new(&geometry, options, most, seed);
+        let mut planner = Planner::new(options);
+        for _ in 0..60 {
+            for _ in 0..=engine.random.below(4) {
+                engine.step();
+            }
+            engine.planner.plan(tile).unwrap();
+            let live = engine.planner.last();
+            engine.check_cheaply(live);
+            live::check_garbage(live);
+            prop_assert_eq!(canonical(live), canonical(engine.rebuild(&geometry, &mut planner)));
+        }
+    }
+
+    #[test]
+    fn where_requests_only_grow_the_plan_is_that_of_a_rebuild_too(
+        seed: u64,
+        gqa_ratio in prop::sample::select(vec![1, 4, 8]),
+        page_size in prop::sample::select(vec![1, 16, 32]),
+        options in options(),
+    ) {
+        let geometry = geometry(gqa_ratio, page_size);
+        let mut engine = Engine::new(&geometry, options, 40, seed);
+        (0..60).for_each(|_| engine.step());
+        let mut planner = Planner::new(options);
+        for _ in 0..60 {
+            let slots: Vec<u32> = engine.rows.keys().copied().collect();
+            for slot in slots {
+                if engine.random.below(3) == 0 {
+                    engine.grow(slot);
+                }
+            }
+            engine.planner.plan(tile).unwrap();
+            prop_assert_eq!(canonical(engine.planner.last()), canonical(engine.rebuild(&geometry, &mut planner)));
+        }
+    }
+}
+
+/// What the host computes by a plan with entries that are no longer needed, against f64.
+#[test]
+fn a_plan_that_was_patched_can_be_executed() {
+    let geometry = Geometry { dtype: Dtype::F32, ..geometry(4, 16) };
+    let mut engine = Engine::new(&geometry, PlanOptions { slots: 7, ..PlanOptions::default() }, 24, 5);
+    let mut backend = CpuBackend::new(2);
+    let strides = KvStrides::nhd(&geometry);
+    let row = (geometry.q_heads * geometry.head_dim) as usize;
+    let (mut patched, mut executed) = (0, 0);
+    for step in 0..400 {
+        engine.step();
+        engine.planner.plan(tile).unwrap();
+        let plan = engine.planner.last();
+        let needed: usize = plan.packs().iter().map(|pack| pack.blocks.len()).sum();
+        if step % 10 > 0 || plan.batch() == 0 {
+            continue;
+        }
+        patched += usize::from(plan.blocks().len() > needed);
+        executed += 1;
+        let random = &mut engine.random;
+        let mut random = |len: usize| -> Vec<f32> {
+            (0..len).map(|_| random.below(1 << 20) as f32 / (1 << 18) as f32 - 2.0).collect()
+        };
+        let cache = plan.largest_page().map_or(0, |page| page as usize + 1) * strides.page;
+        let (keys, values, query) = (random(cache), random(cache), random(plan.batch() * row));
+        let cache = KvCache { keys: &keys, values: &values, strides };
+        let mut output = vec![f32::NAN; query.len()];
+        let args = DecodeArgs { query: &query, cache, scale: 0.125, output: &mut output, lse: None };
+        backend.decode(plan, args).unwrap();
+        let (entries, max_pages, seq_lens) = engine.entries();
+        let table = PageTable::new(&entries, max_pages, &seq_lens, geometry.page_size).unwrap();
+        let (expected, _) = reference::decode(&geometry, &table, &query, &cache, &Attention::plain(0.125));
+        for (found, expected) in output.iter().zip(expected) {
+            assert!((f64::from(*found) - expected).abs() < 1e-4, "step {step}: {found} for {expected}");
+        }
+    }
+    assert!(
+        patched > 5 && executed > 30,
+        "{patched} of {executed} plans have entries that are no longer needed"
+    );
+}
+
+fn small() -> LivePlanner {
+    let mut planner = LivePlanner::new(&geometry(4, 16), PlanOptions::default()).unwrap();
+    planner.add(0, &[1, 2], 32).unwrap();
+    planner.add(1, &[1, 3], 20).unwrap();
+    planner
+}
+
+#[test]
+fn what_makes_no_sense_is_refused_and_changes_nothing() {
+    let mut planner = small();
+    let before = canonical(planner.plan(tile).unwrap());
+    let tokens = |request, tokens, pages| LiveError::Tokens { request, tokens, pages, page_size: 16 };
+    let unknown = |request| LiveError::Forest(ForestError::UnknownRequest { request });
+    assert_eq!(refused(planner.add(2, &[1, 4], 33)), tokens(2, 33, 2));
+    assert_eq!(
+        refused(planner.add(2, &[1, -4], 32)),
+        ForestError::NegativePage { request: 2, column: 1, page: -4 }.into()
+    );
+    assert_eq!(refused(planner.add(1, &[1], 16)), ForestError::RequestPresent { request: 1 }.into());
+    assert_eq!(refused(planner.add(2, &[1, 4], 0)), tokens(2, 0, 2));
+    assert_eq!(refused(planner.append(1, &[4], 49)), tokens(1, 49, 3));
+    assert_eq!(refused(planner.append(5, &[4], 32)), unknown(5));
+    assert_eq!(refused(planner.grow(0, 33)), tokens(0, 33, 2));
+    assert_eq!(refused(planner.grow(9, 1)), unknown(9));
+    assert_eq!(refused(planner.truncate(0, 1, 17)), tokens(0, 17, 1));
+    assert_eq!(
+        refused(planner.truncate(0, 3, 48)),
+        ForestError::Truncate { request: 0, pages: 2, kept: 3 }.into()
+    );
+    assert_eq!(refused(planner.remove(7)), unknown(7));
+    assert_eq!(refused(planner.rename(7, 8)), unknown(7));
+    assert_eq!(refused(planner.rename(0, 1)), ForestError::RequestPresent { request: 1 }.into());
+    assert_eq!((planner.tokens(0), planner.tokens(1), planner.tokens(2)), (Some(32), Some(20), None));
+    assert_eq!(canonical(planner.plan(tile).unwrap()), before);
+}
+
+#[test]
+fn layouts_packings_and_tables_that_do_not_fit_are_refused() {
+    let options = PlanOptions { packing: Packing::Pat, ..PlanOptions::default() };
+    let refused = |geometry, options| LivePlanner::new(&geometry, options).map(drop).unwrap_err();
+    assert_eq!(refused(geometry(4, 16), options), LiveError::Packing(Packing::Pat));
+    let wide = refused(geometry(70_000, 16), PlanOptions::default());
+    assert_eq!(wide, LiveError::Plan(PlanError::GqaRatio(70_000)));
+    assert!(matches!(
+        refused(geometry(4, 0), PlanOptions::default()),
+        LiveError::Plan(PlanError::Geometry(_))
+    ));
+    let table = PageTable::new(&[1], 1, &[3], 16).unwrap();
+    let error = LivePlanner::from_table(&geometry(4, 32), PlanOptions::default(), &table).unwrap_err();
+    assert_eq!(error, LiveError::Plan(PlanError::PageSize { table: 16, geometry: 32 }));
+}
+
+#[test]
+fn after_a_batch_that_was_too_large_the_planner_still_works() {
+    // Two pages of 2^30 tokens are more than 31 bits of tokens.
+    let geometry = geometry(4, 1 << 30);
+    let mut planner = LivePlanner::new(&geometry, PlanOptions::default()).unwrap();
+    planner.add(0, &[5], 7).unwrap();
+    planner.plan(tile).unwrap();
+    planner.append(0, &[6], 1 << 31).unwrap();
+    assert!(matches!(planner.plan(tile), Err(PlanError::TooLarge(_))));
+    assert!(matches!(planner.plan(tile), Err(PlanError::TooLarge(_))), "still too large");
+    assert_eq!((planner.last().batch(), planner.last().work_items().len()), (0, 0));
+    planner.truncate(0, 1, 9).unwrap();
+    planner.add(1, &[5], 7).unwrap();
+    let table = PageTable::new(&[5, 5], 1, &[9, 7], 1 << 30).unwrap();
+    let built = Plan::build(&geometry, &table, &PlanOptions::default(), tile).unwrap();
+    assert_eq!(canonical(planner.plan(tile).unwrap()), canonical(&built));
+}
+
+#[test]
+fn a_planner_can_start_from_a_batch_and_be_emptied() {
+    let (geometry, options) = (geometry(4, 16), PlanOptions::default());
+    let table = PageTable::new(&[1, 2, 1, 3], 2, &[32, 20], 16).unwrap();
+    let built = canonical(&Plan::build(&geometry, &table, &options, tile).unwrap());
+    let mut planner = LivePlanner::from_table(&geometry, options, &table).unwrap();
+    assert_eq!(canonical(planner.plan(tile).unwrap()), built);
+    planner.append(1, &[7], 33).unwrap();
+    let grown = PageTable::new(&[1, 2, -1, 1, 3, 7], 3, &[32, 33], 16).unwrap();
+    let grown = canonical(&Plan::build(&geometry, &grown, &options, tile).unwrap());
+    assert_eq!(canonical(planner.plan(tile).unwrap()), grown);
+    planner.clear();
+    assert_eq!(
+        planner.plan(tile).unwrap(),
+        &Plan::build(&geometry, &PageTable::new(&[], 0, &[], 16).unwrap(), &options, tile).unwrap()
+    );
+    planner.add(0, &[1, 2], 32).unwrap();
+    planner.add(1, &[1, 3], 20).unwrap();
+    assert_eq!(canonical(planner.plan(tile).unwrap()), built);
+}
+
+#[test]
+fn queries_of_a_request_are_slots_of_their_own() {
+    let (geometry, options) = (geometry(4, 16), PlanOptions::default());
+    let mut queries = Queries::default();
+    let table = PageTable::new(&[1, 2, 3, 1, 4, -1], 3, &[34, 20], 16).unwrap();
+    let table = table.with_queries(&[3, 1], &mut queries).unwrap();
+    let built = canonical(&Plan::build(&geometry, &table, &options, tile).unwrap());
+    let mut planner = LivePlanner::new(&geometry, options).unwrap();
+    for query in 0..table.batch() {
+        planner.add(query as u32, table.pages(query), table.seq_lens()[query]).unwrap();
+    }
+    assert_eq!(canonical(planner.plan(tile).unwrap()), built);
+    assert_eq!(planner.last().seq_lens(), [32, 33, 34, 20]);
+}
+
+#[test]
+fn growth_inside_pages_asks_no_selector_and_stores_the_lengths() {
+    let mut planner = small();
+    planner.plan(tile).unwrap();
+    planner.grow(1, 25).unwrap();
+    let asked = |_: &PackShape| -> Tile { panic!("no pack is another one") };
+    assert_eq!(planner.plan(asked).unwrap().seq_lens(), [32, 25]);
+}
+
+#[test]
+fn the_next_step_can_be_planned_by_another_thread() {
+    let mut planner = small();
+    let here = canonical(planner.plan(tile).unwrap());
+    let mut planner = std::thread::spawn(move || {
+        planner.append(0, &[9], 33).unwrap();
+        planner.plan(tile).unwrap();
+        planner
+    })
+    .join()
+    .unwrap();
+    assert_eq!(planner.last().largest_page(), Some(9));
+    planner.truncate(0, 2, 32).unwrap();
+    assert_eq!(canonical(planner.plan(tile).unwrap()), here);
+}
