@@ -1,72 +1,17 @@
 //! A plan as the kernels read it: one block of 32-bit words, so that it goes up in one copy.
 
+mod layout;
+mod words;
+
 use super::{Bucket, FitError, Mix};
 use crate::{Plan, PlanError, Queries, plan};
+use layout::ITEM;
+pub(super) use layout::{Layout, Sections};
 use std::cmp::Reverse;
 use std::ops::Range;
 use tilewright_heuristics::{Geometry, Tile};
-use tilewright_kernel_templates::cuda::{Arguments, GRANULE, MergeItem, Run, Slot, WorkItem};
-
-/// Sections begin at multiples of 16 bytes.
-const ALIGNMENT: usize = 4;
-/// Words of an item, a merge, a run and a slot.
-const ITEM: usize = size_of::<WorkItem>() / 4;
-const MERGE: usize = size_of::<MergeItem>() / 4;
-const RUN: usize = size_of::<Run>() / 4;
-const SLOT: usize = size_of::<Slot>() / 4;
-
-/// Entries of each section.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Sections {
-    pub(super) launches: usize,
-    pub(super) requests: usize,
-    pub(super) merges: usize,
-    pub(super) request_entries: usize,
-    pub(super) slots: usize,
-    pub(super) items: usize,
-    pub(super) runs: usize,
-    pub(super) page_entries: usize,
-}
-
-/// Words at which the sections begin, in their order: the one that is usually the longest, and the emptiest in a bucket, is last, so that a
-/// copy ends where its entries do.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Layout {
-    lengths: usize,
-    merges: usize,
-    requests: usize,
-    slots: usize,
-    items: usize,
-    runs: usize,
-    page_ids: usize,
-    end: usize,
-}
-
-impl Layout {
-    pub(super) fn of(sections: &Sections) -> Self {
-        let mut at = 0;
-        let mut after = |words: usize| {
-            at += words.next_multiple_of(ALIGNMENT);
-            at
-        };
-        Self {
-            lengths: after(1 + sections.launches),
-            merges: after(sections.requests),
-            // One more, which may be read and is never used.
-            requests: after((sections.merges + 1) * MERGE),
-            slots: after(sections.request_entries),
-            items: after(sections.slots * SLOT),
-            runs: after(sections.items * ITEM),
-            page_ids: after(sections.runs * RUN),
-            end: after(sections.page_entries),
-        }
-    }
-
-    /// Words of all sections.
-    pub(super) const fn words(&self) -> usize {
-        self.end
-    }
-}
+use tilewright_kernel_templates::cuda::Arguments;
+use words::{put, words_of_item, words_of_merge, words_of_run, words_of_slot};
 
 /// What computes a launch's items.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -303,16 +248,7 @@ impl PlanImage {
 
     /// Places the sections of a plan as near to each other as they go.
     fn lay_out(&mut self, plan: &Plan) {
-        self.layout = Layout::of(&Sections {
-            launches: self.groups.len(),
-            requests: plan.batch(),
-            merges: plan.merges().len(),
-            request_entries: plan.requests().len(),
-            slots: plan.slots().len(),
-            items: plan.work_items().len(),
-            runs: plan.runs().len(),
-            page_entries: plan.pages().len(),
-        });
+        self.layout = Layout::of(&Sections { launches: self.groups.len(), ..sections_of(plan) });
         self.words.resize(self.layout.words(), 0);
         self.merge_grid = plan.merges().len() as u32;
         self.wide_merges = wide_merges(plan);
@@ -324,15 +260,16 @@ impl PlanImage {
         for (index, group) in plan.tile_groups().iter().enumerate() {
             let (launch, begin) = place(index, group);
             let items = &plan.work_items()[group.items.start as usize..group.items.end as usize];
-            let words = items.iter().map(|item| words_of_item(&device_item(plan, item, launch as u16)));
+            let words = items.iter().map(|item| words_of_item(plan, item, launch as u16));
             put(&mut self.words, self.layout.items + begin as usize * ITEM, words);
         }
     }
 
     fn write_items_in_order(&mut self, plan: &Plan) {
-        let words = self.order.iter().map(|&(_, _, index, tile)| {
-            words_of_item(&device_item(plan, &plan.work_items()[index as usize], tile))
-        });
+        let words = self
+            .order
+            .iter()
+            .map(|&(_, _, index, tile)| words_of_item(plan, &plan.work_items()[index as usize], tile));
         put(&mut self.words, self.layout.items, words);
     }
 
@@ -359,44 +296,35 @@ impl PlanImage {
         words[0] = plan.merges().len() as u32;
         put(words, 1, groups.iter().map(|group| [group.count]));
         words[layout.lengths..][..plan.batch()].copy_from_slice(plan.seq_lens());
-        let words_of_merge =
-            |merge: &MergeItem| [merge.request, merge.partial_begin, merge.partial_end, merge.arrivals];
         put(words, layout.merges, plan.merges().iter().map(words_of_merge));
         words[layout.requests..][..plan.requests().len()].copy_from_slice(plan.requests());
-        put(words, layout.slots, plan.slots().iter().map(|&Slot { partial, merge }| [partial, merge]));
-        let words_of_run = |run: &plan::Run| {
-            let Run { begin, pages, position, members } = device_run(run);
-            [begin, pages, position, members]
-        };
+        put(words, layout.slots, plan.slots().iter().map(words_of_slot));
         put(words, layout.runs, plan.runs().iter().map(words_of_run));
         put(words, layout.page_ids, plan.pages().iter().map(|&page| [page as u32]));
         let last_item =
             groups.iter().filter(|group| group.count > 0).map(|group| group.begin + group.count).max();
-        let ends = [
-            layout.page_ids + plan.pages().len(),
-            layout.runs + plan.runs().len() * RUN,
-            layout.items + last_item.unwrap_or(0) as usize * ITEM,
-            layout.slots + plan.slots().len() * SLOT,
-            layout.requests + plan.requests().len(),
-            layout.merges + plan.merges().len() * MERGE,
-            layout.lengths + plan.batch(),
-            1 + groups.len(),
-        ];
-        let begins = [
-            layout.page_ids,
-            layout.runs,
-            layout.items,
-            layout.slots,
-            layout.requests,
-            layout.merges,
-            layout.lengths,
-            0,
-        ];
-        // Of the sections with an entry, the last.
-        self.used = ends.into_iter().zip(begins).find(|(end, begin)| end > begin).map_or(0, |(end, _)| end);
+        self.used = layout.used(&Sections {
+            launches: groups.len(),
+            items: last_item.unwrap_or(0) as usize,
+            ..sections_of(plan)
+        });
         self.merge_count = plan.merges().len() as u32;
         self.batch = plan.batch();
         self.largest_page = plan.largest_page().unwrap_or(-1);
+    }
+}
+
+/// A plan's entries, without launches.
+fn sections_of(plan: &Plan) -> Sections {
+    Sections {
+        launches: 0,
+        requests: plan.batch(),
+        merges: plan.merges().len(),
+        request_entries: plan.requests().len(),
+        slots: plan.slots().len(),
+        items: plan.work_items().len(),
+        runs: plan.runs().len(),
+        page_entries: plan.pages().len(),
     }
 }
 
@@ -412,51 +340,9 @@ pub(super) const fn workspace_bytes(partials: u32, geometry: &Geometry) -> usize
     partials as usize * geometry.q_heads as usize * (geometry.head_dim as usize + 2) * 4
 }
 
-/// Writes entries one behind the other.
-fn put<const N: usize>(words: &mut [u32], at: usize, entries: impl Iterator<Item = [u32; N]>) {
-    for (place, entry) in words[at..].chunks_exact_mut(N).zip(entries) {
-        place.copy_from_slice(&entry);
-    }
-}
-
-/// Resolves what an item needs of its block, so that the kernel finds its runs in one step instead of two.
-fn device_item(plan: &Plan, item: &plan::WorkItem, tile: u16) -> WorkItem {
-    WorkItem {
-        requests: plan.blocks()[item.block as usize].requests.start,
-        row_begin: item.rows.start as u16,
-        row_end: item.rows.end as u16,
-        runs: item.runs.start,
-        run_count: item.runs.len() as u16,
-        tile,
-        walk_begin: item.walk.start,
-        walk_end: item.walk.end,
-        slots: item.slots,
-        unused: 0,
-        first: plan.runs().get(item.runs.start as usize).map_or(Run::default(), device_run),
-    }
-}
-
-fn device_run(run: &plan::Run) -> Run {
-    let padding = run.walk.end.next_multiple_of(GRANULE) - run.walk.end;
-    Run {
-        begin: run.walk.start,
-        pages: run.pages,
-        position: run.position,
-        members: Run::members(run.members.start, run.members.end, padding),
-    }
-}
-
-fn words_of_item(item: &WorkItem) -> [u32; 12] {
-    let WorkItem { requests, row_begin, row_end, runs, run_count, tile, .. } = *item;
-    let WorkItem { walk_begin, walk_end, slots, unused, first, .. } = *item;
-    let Run { begin, pages, position, members } = first;
-    let pair = |low: u16, high: u16| u32::from(low) | u32::from(high) << 16;
-    let (rows, counts) = (pair(row_begin, row_end), pair(run_count, tile));
-    [requests, rows, runs, counts, walk_begin, walk_end, slots, unused, begin, pages, position, members]
-}
-
 #[cfg(test)]
 mod tests {
+    use super::layout::ALIGNMENT;
     use super::*;
     use crate::{PageTable, PlanOptions};
     use tilewright_heuristics::Dtype;
