@@ -155,11 +155,13 @@ impl<'a> PageTable<'a> {
     }
 
     /// Tokens that each query sees: all of its request, without [`PageTable::with_queries`].
+    #[inline]
     pub fn seq_lens(&self) -> &'a [u32] {
         self.queries.map_or(self.seq_lens, Queries::visible)
     }
 
     /// The request of a query: the query's own number, without [`PageTable::with_queries`].
+    #[inline]
     pub fn request_of(&self, query: usize) -> usize {
         self.queries.map_or(query, |queries| queries.requests()[query] as usize)
     }
@@ -171,6 +173,7 @@ impl<'a> PageTable<'a> {
 
     /// The pages of a query's request, in the order of its tokens. All queries of a request have all of its pages, the very same slice;
     /// an early one sees nothing of the last of them.
+    #[inline]
     pub fn pages(&self, query: usize) -> &'a [i32] {
         let request = self.request_of(query);
         let used = self.seq_lens[request].div_ceil(self.page_size) as usize;
@@ -178,11 +181,13 @@ impl<'a> PageTable<'a> {
     }
 
     /// Some of the columns of [`Self::pages`], which the caller knows to be there: no division finds out how many there are.
+    #[inline]
     pub(crate) fn columns(&self, query: usize, columns: Range<u32>) -> &'a [i32] {
         &self.entries[self.begin(self.request_of(query))..][columns.start as usize..columns.end as usize]
     }
 
     /// Where a request's row begins.
+    #[inline]
     fn begin(&self, request: usize) -> usize {
         match self.rows {
             Rows::Columns(columns) => request * columns,

@@ -33,23 +33,28 @@ impl PrefixTree for Forest {
         Self::roots(self)
     }
 
+    #[inline]
     fn parent(&self, node: u32) -> Option<u32> {
         self.nodes()[node as usize].parent
     }
 
+    #[inline]
     fn children(&self, node: u32) -> impl DoubleEndedIterator<Item = u32> + '_ {
         self.nodes()[node as usize].children.clone()
     }
 
+    #[inline]
     fn ending(&self, node: u32) -> &[u32] {
         let node = &self.nodes()[node as usize];
         &self.requests(node)[..node.ending as usize]
     }
 
+    #[inline]
     fn columns(&self, node: u32) -> Range<u32> {
         self.nodes()[node as usize].columns.clone()
     }
 
+    #[inline]
     fn size(&self, node: u32) -> u32 {
         self.nodes()[node as usize].size()
     }

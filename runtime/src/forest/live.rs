@@ -229,6 +229,7 @@ fn check_pages(request: u32, column: u32, pages: &[i32]) -> Result<(), ForestErr
 
 /// A number that is not in use stands for a node without pages, children or requests.
 impl PrefixTree for LiveForest {
+    #[inline]
     fn capacity(&self) -> usize {
         self.trees.nodes.len()
     }
@@ -237,22 +238,27 @@ impl PrefixTree for LiveForest {
         self.trees.roots.iter().map(|(_, node)| *node)
     }
 
+    #[inline]
     fn parent(&self, node: u32) -> Option<u32> {
         self.node(node).parent
     }
 
+    #[inline]
     fn children(&self, node: u32) -> impl DoubleEndedIterator<Item = u32> + '_ {
         self.node(node).children.iter().map(|(_, child)| *child)
     }
 
+    #[inline]
     fn ending(&self, node: u32) -> &[u32] {
         &self.node(node).ending
     }
 
+    #[inline]
     fn columns(&self, node: u32) -> Range<u32> {
         self.node(node).columns()
     }
 
+    #[inline]
     fn size(&self, node: u32) -> u32 {
         self.node(node).size
     }

@@ -158,6 +158,7 @@ impl Blocks {
     }
 
     /// Leaves the nodes of the path from `depth` on: their runs end here.
+    #[inline]
     fn leave(&mut self, depth: u32) {
         self.path.truncate(depth as usize);
         let members = self.in_block();
@@ -169,6 +170,7 @@ impl Blocks {
     }
 
     /// Closes the last block of the pack, if it has one: all its runs end.
+    #[inline]
     fn close(&mut self, first_block: u32) {
         let members = self.in_block();
         for run in self.begun.drain(..) {
@@ -183,6 +185,7 @@ impl Blocks {
     }
 
     /// The room in the current block, which is a new one if there was none.
+    #[inline]
     fn make_room(&mut self, room: u32, first_block: u32, capacity: u32) -> u32 {
         if room > 0 {
             return room;
@@ -192,12 +195,14 @@ impl Blocks {
         capacity
     }
 
+    #[inline]
     fn open(&mut self) {
         let (requests, runs) = (self.requests.len() as u32, self.runs.len() as u32);
         self.blocks.push(BlockNodes { requests: requests..requests, runs: runs..runs });
     }
 
     /// Begins the runs of those nodes of the path that have none in the current block yet.
+    #[inline]
     fn begin_runs(&mut self) {
         let members = self.in_block();
         for level in self.begun.len()..self.path.len() {
@@ -207,6 +212,7 @@ impl Blocks {
     }
 
     /// Requests that are in the current block so far.
+    #[inline]
     fn in_block(&self) -> u32 {
         self.blocks.last().map_or(0, |block| self.requests.len() as u32 - block.requests.start)
     }

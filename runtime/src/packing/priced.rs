@@ -253,6 +253,7 @@ impl Priced {
     }
 
     /// The state of the pack that a node's parent is in; `None` for a root.
+    #[inline]
     fn state_above(&self, node: u32) -> Option<u8> {
         let parent = self.nodes[node as usize].given_to;
         self.nodes.get(parent as usize).map(|parent| parent.state)
@@ -320,6 +321,7 @@ impl Priced {
     }
 
     /// Replaces what its parent, if it has one, counts for a node.
+    #[inline]
     fn give(&mut self, node: u32, given: Costs) {
         let before = std::mem::replace(&mut self.given[node as usize], given);
         let parent = self.nodes[node as usize].given_to;
@@ -333,6 +335,7 @@ impl Priced {
 
 impl Summary {
     /// The decision, and the state of the pack that the node is in then.
+    #[inline]
     fn choose(&self, above: Option<u8>) -> (Choice, u8) {
         match above {
             Some(state) if self.joins >> state & 1 == 1 => (Choice::Joined, state),
@@ -342,6 +345,7 @@ impl Summary {
     }
 }
 
+#[inline]
 fn cheapest_top(ctas: &[u64], inside: &[u64]) -> (u8, u64) {
     let mut best = (0, u64::MAX);
     for (lane, (&ctas, &inside)) in (0u8..).zip(ctas.iter().zip(inside)) {

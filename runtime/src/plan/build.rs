@@ -152,6 +152,7 @@ impl Plan {
     }
 
     /// Requests whose rows a tile holds at once; 1 if it holds not even those of one.
+    #[inline]
     pub(super) fn capacity(&self, tile: &Tile) -> u32 {
         (u32::from(tile.m) / self.geometry.gqa_ratio()).clamp(1, Run::MOST_MEMBERS)
     }

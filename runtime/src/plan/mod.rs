@@ -225,6 +225,7 @@ impl Plan {
     }
 }
 
+#[inline]
 fn count(count: usize, what: &'static str) -> Result<u32, PlanError> {
     u32::try_from(count).ok().filter(|&count| count < UNTOUCHED).ok_or(PlanError::TooLarge(what))
 }

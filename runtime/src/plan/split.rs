@@ -30,6 +30,7 @@ impl Plan {
     }
 
     /// Cuts a block's walk into equal parts of at most `limit` tokens, if whole units allow it.
+    #[inline]
     pub(super) fn cut_block(&self, index: u32, limit: u64, parts: &mut Vec<Part>) {
         let page_size = self.geometry.page_size;
         let unit = if page_size.is_multiple_of(UNIT) {
@@ -136,6 +137,7 @@ impl Plan {
     }
 
     /// CTAs of a KV head that share a block's walk, each with some of its rows: more than one only where one request's are too many.
+    #[inline]
     pub(super) fn slices(&self, block: &Block) -> u32 {
         let m = u32::from(self.packs[block.pack as usize].tile.m.max(1));
         let rows = block.requests.len() as u32 * self.geometry.gqa_ratio();
