@@ -68,6 +68,9 @@ pub(crate) struct PacksKeys {
     pub(crate) kv_len: Vec<Count>,
     #[serde(default)]
     pub(crate) packs: Vec<Count>,
+    /// Tokens that each request has for itself behind the shared ones; none by default.
+    #[serde(default)]
+    pub(crate) own: Vec<u32>,
     /// Combinations with more tokens over all packs are left out.
     pub(crate) max_tokens: Option<Count>,
     /// Combinations with more rows x tokens over all packs are left out: what a sample costs to compute.
@@ -83,6 +86,8 @@ pub(crate) struct PackPoint {
     pub(crate) rows: Count,
     pub(crate) kv_len: Count,
     pub(crate) packs: Count,
+    #[serde(default)]
+    pub(crate) own: u32,
 }
 
 /// Declares a value that is checked while it is read, so that an error knows its line.

@@ -43,8 +43,8 @@ impl Shape {
     /// Half the requests and half of what several of them share; `None` when there are few.
     fn with_half_the_requests(&self) -> Option<Self> {
         match self {
-            Shape::Packs { packs, requests, kv_len } if *packs > 1 => {
-                Some(Shape::Packs { packs: packs / 2, requests: *requests, kv_len: *kv_len })
+            &Shape::Packs { packs, requests, kv_len, own } if packs > 1 => {
+                Some(Shape::Packs { packs: packs / 2, requests, kv_len, own })
             }
             Shape::Packs { .. } => None,
             _ if self.requests() < 2 * FEW_REQUESTS => None,
@@ -61,8 +61,8 @@ impl Shape {
     fn with_half_the_tokens(&self, page_size: u32) -> Option<Self> {
         let half = |tokens: u32| (tokens / 2 / page_size).max(1) * page_size;
         let shorter = match self {
-            Shape::Packs { packs, requests, kv_len } => {
-                Shape::Packs { packs: *packs, requests: *requests, kv_len: half(*kv_len).min(*kv_len) }
+            &Shape::Packs { packs, requests, kv_len, own } => {
+                Shape::Packs { packs, requests, kv_len: half(kv_len).min(kv_len), own: half(own).min(own) }
             }
             Shape::Tree(tree) => {
                 let tokens = tree.tokens.iter().map(|&tokens| half(tokens).min(tokens)).collect();

@@ -317,22 +317,33 @@ fn mix_layout(roots: &[MixNode]) -> Layout {
 fn pack_shapes(keys: &PacksKeys, geometry: &Geometry) -> Vec<(String, Shape)> {
     let ratio = geometry.gqa_ratio();
     let most = keys.max_tokens.map_or(u64::MAX, |most| u64::from(most.0));
-    let product = keys.rows.iter().flat_map(|&rows| {
-        keys.kv_len
-            .iter()
-            .flat_map(move |&kv_len| keys.packs.iter().map(move |&packs| PackPoint { rows, kv_len, packs }))
-    });
     let most_computed = keys.max_row_tokens.map_or(u64::MAX, |most| u64::from(most.0));
-    let product = product.filter(|point| {
-        let tokens = u64::from(point.kv_len.0).saturating_mul(u64::from(point.packs.0));
-        tokens <= most && tokens.saturating_mul(u64::from(point.rows.0)) <= most_computed
+    let own = if keys.own.is_empty() { &[0][..] } else { &keys.own };
+    let mut points = Vec::new();
+    for &rows in &keys.rows {
+        for &kv_len in &keys.kv_len {
+            for &packs in &keys.packs {
+                points.extend(own.iter().map(|&own| PackPoint { rows, kv_len, packs, own }));
+            }
+        }
+    }
+    points.retain(|&PackPoint { rows, kv_len, packs, own }| {
+        let (requests, packs) = (u64::from(rows.0 / ratio), u64::from(packs.0));
+        let tokens = packs.saturating_mul(u64::from(kv_len.0) + requests * u64::from(own));
+        let seen = packs.saturating_mul(u64::from(kv_len.0) + u64::from(own));
+        tokens <= most && seen.saturating_mul(u64::from(rows.0)) <= most_computed
     });
-    product
-        .chain(keys.points.iter().copied())
-        .filter(|point| point.rows.0.is_multiple_of(ratio))
-        .map(|PackPoint { rows, kv_len, packs }| {
-            let name = format!("rows-{}-kv-{}-packs-{}", rows.0, kv_len.0, packs.0);
-            (name, Shape::Packs { packs: packs.0, requests: rows.0 / ratio, kv_len: kv_len.0 })
+    points.extend(&keys.points);
+    points
+        .into_iter()
+        // One request alone shares nothing: all of its tokens are its own.
+        .filter(|point| point.rows.0.is_multiple_of(ratio) && (point.own == 0 || point.rows.0 > ratio))
+        .map(|PackPoint { rows, kv_len, packs, own }| {
+            let mut name = format!("rows-{}-kv-{}-packs-{}", rows.0, kv_len.0, packs.0);
+            if own > 0 {
+                name += &format!("-own-{own}");
+            }
+            (name, Shape::Packs { packs: packs.0, requests: rows.0 / ratio, kv_len: kv_len.0, own })
         })
         .collect()
 }

@@ -87,6 +87,24 @@ fn requests_may_end_inside_of_a_shared_node() {
 }
 
 #[test]
+fn requests_of_a_pack_may_have_tokens_of_their_own() {
+    let text = "name: t\nheads: [[8, 2]]\npacks:\n  rows: [4, 12]\n  kv_len: [64]\n  packs: [2]\n  own: [0, 40]\n  max_tokens: 400\n";
+    let batches = build(text);
+    // A request alone has no tokens of its own besides those that it shares with nobody.
+    let found: Vec<_> =
+        batches.iter().map(|batch| (batch.name.as_str(), batch.requests(), batch.seq_lens[0])).collect();
+    let names =
+        ["t/rows-4-kv-64-packs-2/8x2", "t/rows-12-kv-64-packs-2/8x2", "t/rows-12-kv-64-packs-2-own-40/8x2"];
+    assert_eq!(found, [(names[0], 2, 64), (names[1], 6, 64), (names[2], 6, 104)]);
+    let own = &batches[2];
+    assert_eq!(own.row(0)[..2], own.row(1)[..2]);
+    assert!(own.row(0)[2..].iter().all(|page| !own.row(1).contains(page)));
+    assert!(own.row(0).iter().all(|page| !own.row(3).contains(page)));
+    let spec = &parse(text).unwrap().batches().unwrap()[2];
+    assert_eq!(spec.unique_bytes(), own.unique_bytes());
+}
+
+#[test]
 fn a_sweep_gives_packs_of_identical_requests() {
     let text = "name: t\nheads: [[8, 2]]\npacks:\n  rows: [2, 8]\n  kv_len: [64]\n  packs: [3]\n  points: [{rows: 4, kv_len: 33, packs: 1}]\n";
     let scenario = parse(text).unwrap();

@@ -9,7 +9,7 @@ use tilewright_heuristics::Geometry;
 pub(crate) enum Shape {
     /// A regular tree; each node of the last level is a request.
     Tree(Tree),
-    /// Roots that identical requests share and nothing else.
+    /// Roots that requests share which are alike: identical, or each with tokens of its own.
     Packs {
         /// Roots.
         packs: u32,
@@ -17,6 +17,8 @@ pub(crate) enum Shape {
         requests: u32,
         /// Tokens of each root.
         kv_len: u32,
+        /// Tokens that each request has for itself behind those of its root.
+        own: u32,
     },
     /// Anything.
     Layout(Arc<Layout>),
@@ -27,12 +29,15 @@ impl Shape {
     pub(crate) fn layout(&self) -> Arc<Layout> {
         match self {
             Shape::Tree(tree) => Arc::new(tree_layout(tree)),
-            Shape::Packs { packs, requests, kv_len } => {
+            &Shape::Packs { packs, requests, kv_len, own } => {
                 let mut layout = Layout::default();
-                for _ in 0..*packs {
-                    let node = layout.push(None, *kv_len);
-                    let request = LayoutRequest { node, tokens: *kv_len };
-                    layout.requests.extend(std::iter::repeat_n(request, *requests as usize));
+                for _ in 0..packs {
+                    let root = layout.push(None, kv_len);
+                    for _ in 0..requests {
+                        let (node, tokens) =
+                            if own > 0 { (layout.push(Some(root), own), own) } else { (root, kv_len) };
+                        layout.requests.push(LayoutRequest { node, tokens });
+                    }
                 }
                 Arc::new(layout)
             }
@@ -49,7 +54,9 @@ impl Shape {
                 .zip(&tree.tokens)
                 .map(|(&nodes, &tokens)| u64::from(nodes) * u64::from(tokens))
                 .sum(),
-            Shape::Packs { packs, kv_len, .. } => u64::from(*packs) * u64::from(*kv_len),
+            Shape::Packs { packs, requests, kv_len, own } => {
+                u64::from(*packs) * (u64::from(*kv_len) + u64::from(*requests) * u64::from(*own))
+            }
             Shape::Layout(layout) => layout.unique_tokens(),
         }
     }
