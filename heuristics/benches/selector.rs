@@ -19,6 +19,7 @@ fn shapes() -> Vec<PackShape> {
             PackShape {
                 rows: next(&[1, 4, 8, 32, 128, 1024]),
                 kv_len: next(&[32, 128, 512, 2048, 8192, 32768]),
+                own: 0,
                 packs,
                 kv_heads,
                 items: packs * kv_heads,

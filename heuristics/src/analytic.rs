@@ -6,8 +6,9 @@ use crate::{PackShape, Tile};
 ///
 /// m is rounded up: the smallest m that holds all rows, else the largest. n follows the KV length: the largest n whose last
 /// step wastes at most half of what it computes; a KV shorter than the smallest n takes that. Parameters that the rules do
-/// not speak about follow the order of `Tile`: the first one with that m and n.
+/// not speak about follow the order of `Tile`: the first one with that m and n. PAT's packs are one run each: others are taken for such.
 pub fn pat(feasible: &[Tile], shape: &PackShape) -> Option<Tile> {
+    let shape = &shape.as_one_run();
     let m = feasible
         .iter()
         .map(|tile| tile.m)

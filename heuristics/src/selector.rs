@@ -44,14 +44,25 @@ pub struct Selector {
 }
 
 impl Selector {
-    /// The tile for a pack. Where no FP8 was measured, K and V in FP8 are taken for elements of the query's type.
+    /// The tile for a pack.
     #[inline]
     pub fn select(&self, shape: &PackShape) -> Tile {
+        (self.choose)(&self.asked(shape))
+    }
+
+    /// What the tree is asked about a pack. Where no FP8 was measured, K and V in FP8 are taken for elements of the query's type; where no
+    /// packs with tokens of single requests were, those packs of one run that come nearest.
+    #[inline]
+    pub fn asked(&self, shape: &PackShape) -> PackShape {
+        let mut shape = *shape;
+        if shape.own > 0 && self.domain.max.own == 0 {
+            shape = shape.as_one_run();
+        }
         match Dtype::from_code(shape.dtype) {
             Some(dtype) if shape.dtype > self.domain.max.dtype => {
-                (self.choose)(&PackShape { dtype: dtype.query().code(), ..*shape })
+                PackShape { dtype: dtype.query().code(), ..shape }
             }
-            _ => (self.choose)(shape),
+            _ => shape,
         }
     }
 }
@@ -74,7 +85,7 @@ pub const fn first_feasible(ranked: &[u8], feasible: u32) -> Option<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Backend;
+    use crate::{Backend, Geometry};
 
     const SAFE: Tile = Tile { m: 16, n: 16, warps: 1, stages: 1 };
 
@@ -89,6 +100,17 @@ mod tests {
             prices: Prices::H200,
             choose: |shape| Tile { m: 100 + shape.dtype as u16, ..SAFE },
         }
+    }
+
+    #[test]
+    fn tokens_of_single_requests_are_asked_about_where_they_were_measured() {
+        let geometry = Geometry { q_heads: 8, kv_heads: 2, head_dim: 64, page_size: 16, dtype: Dtype::F16 };
+        let shape = PackShape::of_tree(&geometry, 4, 64, 32 + 4 * 32, 3);
+        let mut measured = selector(Dtype::Bf16);
+        assert_eq!(measured.asked(&shape), shape);
+        measured.domain.max.own = 0;
+        assert_eq!(measured.asked(&shape), shape.as_one_run());
+        assert_ne!(shape, shape.as_one_run());
     }
 
     #[test]

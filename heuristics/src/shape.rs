@@ -197,8 +197,10 @@ whole_number_record! {
     pub struct PackShape: u32 {
         #[doc = "query rows of one KV head: requests x GQA ratio"]
         rows,
-        #[doc = "KV tokens, rounded up to whole pages"]
+        #[doc = "KV tokens that a request of the pack sees on average, rounded up to whole pages"]
         kv_len,
+        #[doc = "of these, tokens that it shares with no other: 0 where all requests share all tokens"]
+        own,
         #[doc = "packs in the batch"]
         packs,
         #[doc = "KV heads"]
@@ -217,7 +219,7 @@ whole_number_record! {
 }
 
 impl PackShape {
-    /// The shape of a pack of `requests` over `kv_tokens` tokens in a batch of `packs` packs.
+    /// The shape of a pack of `requests` that share all `kv_tokens` tokens, in a batch of `packs` packs.
     ///
     /// `kv_tokens` is rounded up to whole pages, so that a request that grows inside its last page keeps its choice.
     pub const fn of_pack(geometry: &Geometry, requests: u32, kv_tokens: u32, packs: u32) -> Self {
@@ -225,6 +227,7 @@ impl PackShape {
         Self {
             rows: requests.saturating_mul(geometry.gqa_ratio()),
             kv_len: kv_tokens.div_ceil(page_size).saturating_mul(page_size),
+            own: 0,
             packs,
             kv_heads: geometry.kv_heads,
             items: packs.saturating_mul(geometry.kv_heads),
@@ -233,6 +236,47 @@ impl PackShape {
             page_size,
             dtype: geometry.dtype.code(),
         }
+    }
+
+    /// The shape of a pack that is a part of a tree: `requests` that see `kv_tokens` tokens on average, of which there are `distinct` in all.
+    /// It is told as the tree of two levels with these numbers: what all of them share, and what each has for itself.
+    pub const fn of_tree(
+        geometry: &Geometry,
+        requests: u32,
+        kv_tokens: u32,
+        distinct: u64,
+        packs: u32,
+    ) -> Self {
+        let shape = Self::of_pack(geometry, requests, kv_tokens, packs);
+        let page_size = geometry.page_size;
+        if requests < 2 || page_size == 0 {
+            return shape;
+        }
+        let own = distinct.saturating_sub(kv_tokens as u64).div_ceil(requests as u64 - 1);
+        let own = own.div_ceil(page_size as u64).saturating_mul(page_size as u64);
+        let own = if own < shape.kv_len as u64 { own as u32 } else { shape.kv_len };
+        Self { own, ..shape }
+    }
+
+    /// The packs whose requests share all of their tokens that come nearest to this one: as many requests as share a token here on average,
+    /// and as many packs as have the same rows together. What selectors are asked that know no others.
+    #[must_use]
+    pub const fn as_one_run(&self) -> Self {
+        if self.own == 0 {
+            return *self;
+        }
+        let ratio = if self.gqa_ratio == 0 { 1 } else { self.gqa_ratio };
+        let requests = (self.rows / ratio) as u64;
+        let distinct = self.kv_len as u64 + self.own as u64 * requests.saturating_sub(1);
+        let seen = self.kv_len as u64 * requests;
+        let sharing = if distinct == 0 { 1 } else { seen.div_ceil(distinct) };
+        let sharing = if sharing == 0 { 1 } else { sharing };
+        let packs = (self.packs as u64).saturating_mul(requests) / sharing;
+        let packs = if packs > u32::MAX as u64 { u32::MAX } else { packs as u32 };
+        let packs = if packs == 0 { 1 } else { packs };
+        // No more than the requests that there are.
+        let rows = sharing as u32 * ratio;
+        Self { rows, own: 0, packs, items: packs.saturating_mul(self.kv_heads), ..*self }
     }
 }
 
@@ -248,6 +292,30 @@ mod tests {
         let shape = PackShape::of_pack(&LLAMA, 3, 33, 7);
         assert_eq!((shape.rows, shape.kv_len, shape.packs), (12, 64, 7));
         assert_eq!(PackShape::from_values(shape.values()), shape);
+    }
+
+    #[test]
+    fn a_part_of_a_tree_is_told_as_two_levels() {
+        // A root of 64 tokens, and 32 more for each of three requests.
+        let shape = PackShape::of_tree(&LLAMA, 3, 96, 64 + 3 * 32, 7);
+        assert_eq!((shape.rows, shape.kv_len, shape.own, shape.packs, shape.items), (12, 96, 32, 7, 56));
+        // Where all share all, it is a pack of one run.
+        assert_eq!(PackShape::of_tree(&LLAMA, 3, 33, 33, 7), PackShape::of_pack(&LLAMA, 3, 33, 7));
+        // A token is shared by 288 / 160 requests on average: two.
+        let alike = PackShape::of_pack(&LLAMA, 2, 96, 10);
+        assert_eq!(shape.as_one_run(), alike);
+        assert_eq!(alike.as_one_run(), alike);
+    }
+
+    #[test]
+    fn absurd_shapes_are_no_panic() {
+        let most = PackShape::from_values([u32::MAX; PackShape::COUNT]);
+        for shape in [most, PackShape { gqa_ratio: 0, ..most }, PackShape { rows: 0, kv_len: 0, ..most }] {
+            let alike = shape.as_one_run();
+            assert_eq!((alike.own, alike.as_one_run()), (0, alike));
+        }
+        assert_eq!(PackShape::of_tree(&LLAMA, u32::MAX, u32::MAX, u64::MAX, u32::MAX).packs, u32::MAX);
+        assert_eq!(PackShape::of_tree(&LLAMA, 0, 0, 9, 1).own, 0);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //!
 //! - limits: multiprocessors 132, shared memory of a CTA 227 KB, second-level cache 60 MB, memory 150 GB, launch floor 2.94 us, latency of memory 662 cycles, latency of the second-level cache 286 cycles, reading 1 MB 4.1 us, 258 GB/s, reading 4 MB 4.9 us, 857 GB/s, reading 16 MB 7.9 us, 2131 GB/s, reading 64 MB 19.4 us, 3466 GB/s, reading 256 MB 63.9 us, 4199 GB/s, reading 1024 MB 239.6 us, 4480 GB/s, reading 4096 MB 946.1 us, 4540 GB/s, 16-bit matrix peak 989 TFLOP/s by the data sheet, price of a first read 4539.8 GB/s, price of a read again 9558.6 GB/s, price of a partial 4064.3 GB/s, price of an operation 579710.1 GFLOP/s, price of a CTA 3.1 ns
 //! - versions: tilewright 0.1.0, system Linux (Ubuntu 24.04), kernel 6.18.44-fc-v657-gpu, driver 580.159.04 (CUDA 13.0), nvrtc 13.0
-//! - kernel 297af3ce8d47c278, space a7d745f403238396, selector 6e8b09b533af0438
+//! - kernel 297af3ce8d47c278, space a7d745f403238396, selector f474e5e67b27f3fb
 //! - scenarios: packs-bf16 0548eb9ac252a6de, packs-few-heads 6f438ba0b420769e, packs-gqa2 498e14e9df1349c9, packs-gqa4 d55b65f0dabadda8, packs-gqa8 b13ffe9f16303f8e, packs-head-dims 0d22f533056c5f06, packs-mha 7e46fe086c2b4a7c, packs-page-sizes f83d2a3d0a119e47, pat-fig9 1ba6876e7c4febed, mix-roots 75b6c576d07c3924, mix-deep 97f29801e829959f, mix-lengths 8076eb100f635204, batch-of-one aef7197c3a141d74, conversation d7bf907c0ff5444c
 //! - measured: 2026-11-21T13:15:58Z by `tilewright tune`
 //! - counts: 244 workloads, 206 tiles, 39227 measurements, 113665 samples
@@ -50,8 +50,8 @@ const PRICES: Prices = Prices { first_byte: 220276, again_byte: 104618, partial_
 /// The shapes that were measured.
 #[rustfmt::skip]
 const DOMAIN: Domain = Domain {
-    min: PackShape { rows: 1, kv_len: 32, packs: 1, kv_heads: 1, items: 1, gqa_ratio: 1, head_dim: 64, page_size: 1, dtype: 0 },
-    max: PackShape { rows: 8192, kv_len: 131072, packs: 4096, kv_heads: 32, items: 131072, gqa_ratio: 8, head_dim: 256, page_size: 256, dtype: 1 },
+    min: PackShape { rows: 1, kv_len: 32, own: 0, packs: 1, kv_heads: 1, items: 1, gqa_ratio: 1, head_dim: 64, page_size: 1, dtype: 0 },
+    max: PackShape { rows: 8192, kv_len: 131072, own: 0, packs: 4096, kv_heads: 32, items: 131072, gqa_ratio: 8, head_dim: 256, page_size: 256, dtype: 1 },
 };
 
 fn choose(shape: &PackShape) -> Tile {

@@ -68,16 +68,12 @@ impl Plan {
         Ok(())
     }
 
-    /// What the selector is asked for a pack of several runs: the packs of one run each that are like it, with as many requests as share a
-    /// token on average, and as many of them as have the same rows together. A tile that is tall for its leaves would be mostly masked.
+    /// What the selector is asked about a pack.
     pub(super) fn shape_of(&self, sums: &PackSums, packs: u32) -> Result<PackShape, PlanError> {
         let requests = u64::from(sums.requests.max(1));
         let seen = i32::try_from(sums.seen.div_ceil(requests));
         let seen = seen.map_err(|_| PlanError::TooLarge("tokens of a pack"))? as u32;
-        let sharing = sums.seen.div_ceil(sums.tokens.max(1)).clamp(1, requests);
-        let alike = u64::from(packs) * requests / sharing;
-        let alike = u32::try_from(alike).unwrap_or(u32::MAX).max(1);
-        Ok(PackShape::of_pack(&self.geometry, sharing as u32, seen, alike))
+        Ok(PackShape::of_tree(&self.geometry, sums.requests, seen, sums.tokens, packs))
     }
 
     /// The tops of all packs, parents before children, and what each pack's rows see.

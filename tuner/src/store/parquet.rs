@@ -16,6 +16,8 @@ const VERSION_KEY: &str = "tilewright.schema";
 const PROVENANCE_KEY: &str = "tilewright.provenance";
 const SHAPE_PREFIX: &str = "pack_";
 const TILE_PREFIX: &str = "tile_";
+/// Features that files of this version may lack: they were written when there were only packs for which these are 0.
+const NEWER_FEATURES: [&str; 1] = ["own"];
 
 /// A file of measurements: where it comes from, and its rows.
 #[derive(Clone, Debug, PartialEq)]
@@ -220,9 +222,13 @@ fn from_frame(path: &Path, frame: &DataFrame) -> Result<Vec<Measurement>, StoreE
     let level = columns.text("level")?;
     let workload = columns.text("workload")?;
     let scenario = columns.text("scenario")?;
+    let zeros = columns.zeros(&format!("{SHAPE_PREFIX}rows"))?;
     let shape: Vec<_> = PackShape::NAMES
         .iter()
-        .map(|name| columns.u32(&format!("{SHAPE_PREFIX}{name}")))
+        .map(|name| match columns.u32(&format!("{SHAPE_PREFIX}{name}")) {
+            Err(_) if NEWER_FEATURES.contains(name) => Ok(&zeros),
+            column => column,
+        })
         .collect::<Result<_, _>>()?;
     let choice = columns.text("choice")?;
     let tile: Vec<_> = Tile::NAMES
@@ -343,6 +349,11 @@ impl<'a> Columns<'a> {
 
     fn u32(&self, name: &str) -> Result<&'a UInt32Chunked, StoreError> {
         self.typed(name, Column::u32)
+    }
+
+    /// 0 where a column has a value.
+    fn zeros(&self, like: &str) -> Result<UInt32Chunked, StoreError> {
+        Ok(self.u32(like)?.apply_values(|_| 0))
     }
 
     fn u64(&self, name: &str) -> Result<&'a UInt64Chunked, StoreError> {

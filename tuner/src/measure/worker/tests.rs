@@ -149,7 +149,7 @@ impl Loaded for FakeBatch<'_> {
     }
 
     fn pack_shapes(&self) -> Result<Vec<PackShape>, BenchError> {
-        Ok([4, 8, 4].map(|rows| PackShape::from_values([rows, 64, 3, 1, 3, 4, 128, 32, 0])).to_vec())
+        Ok([4, 8, 4].map(|rows| PackShape::from_values([rows, 64, 0, 3, 1, 3, 4, 128, 32, 0])).to_vec())
     }
 
     fn plan(&mut self, select: &mut dyn FnMut(&PackShape) -> Tile) -> Result<PlanId, BenchError> {
