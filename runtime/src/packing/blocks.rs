@@ -33,8 +33,8 @@ pub struct Blocks {
     blocks: Vec<BlockNodes>,
     runs: Vec<NodeRun>,
     stack: Vec<Visit>,
-    /// The pack's nodes from the top to the current one.
-    path: Vec<u32>,
+    /// The pack's nodes from the top to the current one, and the requests of all packs before each.
+    path: Vec<(u32, u32)>,
     /// Of the first of them, the places in `runs` of the runs that have begun in the current block.
     begun: Vec<u32>,
 }
@@ -84,10 +84,9 @@ impl Blocks {
     /// (one, if that is zero). `joined` is asked for the nodes below the top.
     ///
     /// A joined node starts the next block, and leaves the room in the current one empty, if it would be in one block more otherwise,
-    /// unless the room is missing later: if the pack will take one more block, its own pages must be more than those above it in
-    /// the pack, which that block reads again.
+    /// unless the room is missing later: its own pages must be more than those of the nodes above it that will be in one block more.
     ///
-    /// The time is linear in the nodes below the top and the runs that come out. Once the largest batch has been seen, it
+    /// The time is linear in the nodes below the top and the runs that come out, and in the depth of nodes that may leave room. Once the largest batch has been seen, it
     /// allocates nothing.
     pub fn push_pack(
         &mut self,
@@ -98,8 +97,6 @@ impl Blocks {
     ) -> Range<u32> {
         let capacity = capacity.max(1);
         let first_block = self.blocks.len() as u32;
-        let first_request = self.requests.len() as u32;
-        let first_column = tree.columns(top).start;
         self.path.clear();
         self.begun.clear();
         self.stack.clear();
@@ -111,17 +108,9 @@ impl Blocks {
             let size = tree.size(node);
             let mut below = depth;
             if in_pack {
-                if room > 0 && depth > 0 && size > room {
-                    let columns = tree.columns(node);
-                    let left = tree.size(top).saturating_sub(self.requests.len() as u32 - first_request);
-                    let one_more = |requests: u32| {
-                        requests > room && (requests - room).div_ceil(capacity) >= requests.div_ceil(capacity)
-                    };
-                    let above = columns.start.saturating_sub(first_column);
-                    let own = columns.end.saturating_sub(columns.start);
-                    if one_more(size) && (one_more(left) || above < own) {
-                        room = 0;
-                    }
+                if room > 0 && depth > 0 && size > room && self.is_worth_the_room(tree, node, room, capacity)
+                {
+                    room = 0;
                 }
                 if let &[request] = ending
                     && size == 1
@@ -134,7 +123,7 @@ impl Blocks {
                     self.requests.push(request);
                     continue;
                 }
-                self.path.push(node);
+                self.path.push((node, self.requests.len() as u32));
                 below += 1;
             }
             let mut ending = ending;
@@ -155,6 +144,22 @@ impl Blocks {
         self.leave(0);
         self.close(first_block);
         first_block..self.blocks.len() as u32
+    }
+
+    /// Whether a node that comes next had better start the next block.
+    fn is_worth_the_room(&self, tree: &impl PrefixTree, node: u32, room: u32, capacity: u32) -> bool {
+        // Whether so many requests are in as few blocks if none of them is in the room.
+        let fits_without = |requests: u32| {
+            requests > room && (requests - room).div_ceil(capacity) >= requests.div_ceil(capacity)
+        };
+        if !fits_without(tree.size(node)) {
+            return false;
+        }
+        let placed = self.requests.len() as u32;
+        let left = |above: u32, before: u32| tree.size(above).saturating_sub(placed - before);
+        let pages = |node: u32| tree.columns(node).len() as u64;
+        let once_more = self.path.iter().filter(|(above, before)| !fits_without(left(*above, *before)));
+        once_more.map(|(above, _)| pages(*above)).sum::<u64>() < pages(node)
     }
 
     /// Leaves the nodes of the path from `depth` on: their runs end here.
@@ -207,7 +212,7 @@ impl Blocks {
         let members = self.in_block();
         for level in self.begun.len()..self.path.len() {
             self.begun.push(self.runs.len() as u32);
-            self.runs.push(NodeRun { node: self.path[level], members: members..members });
+            self.runs.push(NodeRun { node: self.path[level].0, members: members..members });
         }
     }
 

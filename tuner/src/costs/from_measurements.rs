@@ -108,7 +108,8 @@ mod tests {
             from_measurements(&[on([4, 64, 0, 1, 1, 1, 4, 128, 32, 0], "m4n64w1s1", &[10.0; 8])]).unwrap();
         assert_eq!(steady.rows()[0].noise, 0.0);
         let noisy = [9.0, 11.0, 9.0, 11.0, 9.0, 11.0, 9.0, 11.0];
-        let noisy = from_measurements(&[on([4, 64, 0, 1, 1, 1, 4, 128, 32, 0], "m4n64w1s1", &noisy)]).unwrap();
+        let noisy =
+            from_measurements(&[on([4, 64, 0, 1, 1, 1, 4, 128, 32, 0], "m4n64w1s1", &noisy)]).unwrap();
         assert!((0.05..0.1).contains(&noisy.rows()[0].noise), "{}", noisy.rows()[0].noise);
     }
 
