@@ -1,7 +1,7 @@
 //! Plans step after step in the same memory.
 
 use crate::plan::Scratch;
-use crate::{Forest, PackLayout, Packs, PageTable, Plan, PlanError, PlanOptions, Priced};
+use crate::{Forest, PackLayout, Packing, Packs, PageTable, Plan, PlanError, PlanOptions, Priced};
 use tilewright_heuristics::{Geometry, PackShape, Tile};
 
 /// Makes plans one after the other. Once it has seen the largest batch, making one allocates nothing.
@@ -40,8 +40,12 @@ impl Planner {
         if packs.rebuild(forest, table, options.packing, &mut scratch.stack) {
             plan.rebuild(geometry, table, packs, options, select, scratch)?;
         } else {
-            let layout = PackLayout::new(geometry).for_batch(table.batch(), options.slots);
-            priced.decide(forest, &layout, &options.prices);
+            if options.packing == Packing::PerTree {
+                priced.join_all(forest);
+            } else {
+                let layout = PackLayout::new(geometry).for_batch(table.batch(), options.slots);
+                priced.decide(forest, &layout, &options.prices);
+            }
             plan.rebuild_joined(geometry, table, (forest, priced), options, select, scratch)?;
         }
         Ok(plan)
@@ -61,7 +65,7 @@ impl Planner {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Packing, Split};
+    use crate::Split;
     use proptest::prelude::*;
     use tilewright_heuristics::Dtype;
 
@@ -73,7 +77,7 @@ mod tests {
         fn a_plan_in_used_memory_is_the_plan_in_new_memory(
             steps in prop::collection::vec(prop::collection::vec(prop::collection::vec(0i32..3, 0..7), 0..12), 1..5),
             split in prop::sample::select(vec![Split::None, Split::Mean, Split::Fill, Split::Waves]),
-            packing in prop::sample::select(vec![Packing::Priced, Packing::Pat, Packing::PerNode, Packing::PerRequest]),
+            packing in prop::sample::select(vec![Packing::Priced, Packing::PerTree, Packing::Pat, Packing::PerNode, Packing::PerRequest]),
         ) {
             let options = PlanOptions { packing, split, slots: 5, ..PlanOptions::default() };
             let tile = |shape: &PackShape| Tile { m: if shape.rows > 4 { 16 } else { 4 }, n: 16, warps: 1, stages: 1 };

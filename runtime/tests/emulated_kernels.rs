@@ -678,7 +678,7 @@ fn every_byte_of_fp8_is_read_as_what_it_is() {
 #[test]
 fn several_queries_a_request_agree_with_the_reference() {
     let mut cases = Vec::new();
-    let packings = [Packing::Priced, Packing::Pat, Packing::PerNode, Packing::PerRequest];
+    let packings = [Packing::Priced, Packing::PerTree, Packing::Pat, Packing::PerNode, Packing::PerRequest];
     for (index, packing) in (0u64..).zip(packings) {
         for (gqa_ratio, page_size, queries) in
             [(1, 16, 4), (4, 1, 16), (8, 64, 5), (5, 48, 16), (1, 16, 40), (2, 1, 40)]

@@ -151,7 +151,7 @@ fn assert_all<E: Element>(geometry: Geometry, requests: &[(usize, u32)], hnd: bo
     let geometry = Geometry { dtype: E::DTYPE, ..geometry };
     let batch = batch::<E>(geometry, requests, hnd, 1.0, seed);
     let mut backend = CpuBackend::new(2);
-    for packing in [Packing::Priced, Packing::Pat, Packing::PerNode, Packing::PerRequest] {
+    for packing in [Packing::Priced, Packing::PerTree, Packing::Pat, Packing::PerNode, Packing::PerRequest] {
         for split in [Split::None, Split::Mean] {
             batch.assert_correct(
                 &mut backend,
@@ -219,7 +219,7 @@ fn identical_requests_and_requests_that_end_inside_a_shared_page_agree() {
     // The same page at different fill: the table names it, the lengths differ.
     let mut batch = batch::<f32>(GEOMETRY, &[(0, 64), (4, 0), (4, 0)], false, 1.0, 4);
     batch.seq_lens = vec![64, 50, 49];
-    for packing in [Packing::Priced, Packing::Pat, Packing::PerNode, Packing::PerRequest] {
+    for packing in [Packing::Priced, Packing::PerTree, Packing::Pat, Packing::PerNode, Packing::PerRequest] {
         let options = PlanOptions { packing, split: Split::Mean, ..PlanOptions::default() };
         batch.assert_correct(&mut CpuBackend::new(2), &options, Tile { m: 16, ..TILE });
     }

@@ -148,7 +148,8 @@ fn geometry() -> impl Strategy<Value = Geometry> {
 }
 
 fn way() -> impl Strategy<Value = Way> {
-    let packings = vec![Packing::Priced, Packing::Pat, Packing::PerNode, Packing::PerRequest];
+    let packings =
+        vec![Packing::Priced, Packing::PerTree, Packing::Pat, Packing::PerNode, Packing::PerRequest];
     let tiles = [(1, 16), (4, 32), (16, 16), (64, 64)].map(|(m, n)| Tile { m, n, warps: 2, stages: 2 });
     let splits = vec![Split::None, Split::Mean, Split::Fill];
     (prop::sample::select(packings), prop::sample::select(splits), prop::sample::select(tiles.to_vec()))

@@ -26,6 +26,8 @@ pub enum Packing {
     /// with the rows masked that do not share a run.
     #[default]
     Priced,
+    /// Every tree is a pack: no partials but those of cuts, and rows masked wherever requests differ. What tiles are measured with on trees.
+    PerTree,
     /// PAT's TreeHeuristic (PAT, Algorithm 1): a child takes its parent's pages along where keeping partials costs more than
     /// reading those pages again.
     Pat,
@@ -52,7 +54,8 @@ pub struct Packs {
 }
 
 impl Packs {
-    /// Packs a forest. `None` for [`Packing::Priced`], whose packs are of several runs: [`Priced`] and [`Blocks`] make those.
+    /// Packs a forest. `None` for [`Packing::Priced`] and [`Packing::PerTree`], whose packs are of several runs: [`Priced`] and [`Blocks`]
+    /// make those.
     pub fn build(forest: &Forest, table: &PageTable<'_>, packing: Packing) -> Option<Self> {
         let mut packs = Self::default();
         packs.rebuild(forest, table, packing, &mut Vec::new()).then_some(packs)
@@ -69,7 +72,7 @@ impl Packs {
         self.packs.clear();
         self.requests.clear();
         match packing {
-            Packing::Priced => return false,
+            Packing::Priced | Packing::PerTree => return false,
             Packing::Pat => self.tree_heuristic(forest, table.page_size(), stack),
             Packing::PerNode => {
                 for node in forest.nodes() {

@@ -131,6 +131,22 @@ impl Priced {
         }
     }
 
+    /// Joins all nodes, whatever that costs: every tree is one pack.
+    pub fn join_all(&mut self, tree: &impl PrefixTree) {
+        self.model = None;
+        self.nodes.clear();
+        self.nodes.resize(tree.capacity(), Summary::EMPTY);
+        self.stack.clear();
+        self.stack.extend(tree.roots());
+        while let Some(node) = self.stack.pop() {
+            let children = self.stack.len();
+            self.stack.extend(tree.children(node));
+            for &child in &self.stack[children..] {
+                self.nodes[child as usize].choice = Choice::Joined;
+            }
+        }
+    }
+
     /// Decides again after changes, and returns the nodes that have another decision than before: joined or apart, or the tile of a
     /// pack's top. The result is that of [`Self::decide`].
     ///

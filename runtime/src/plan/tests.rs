@@ -94,10 +94,15 @@ proptest! {
     ) {
         let seq_lens: Vec<u32> =
             rows.iter().map(|row| (row.len() as u32 * page_size).saturating_sub(cut % page_size)).collect();
-        for packing in [Packing::Priced, Packing::Pat, Packing::PerNode, Packing::PerRequest] {
+        for packing in [Packing::Priced, Packing::PerTree, Packing::Pat, Packing::PerNode, Packing::PerRequest] {
             for split in [Split::None, Split::Mean, Split::Fill] {
                 let tile = Tile { m, ..TILE };
                 let plan = plan_with(&rows, &seq_lens, page_size, &PlanOptions { packing, split, slots: 7, ..PlanOptions::default() }, tile);
+                if packing == Packing::PerTree {
+                    let roots: std::collections::BTreeSet<_> = rows.iter().filter_map(|row| row.first()).collect();
+                    let packs = plan.packs().iter().filter(|pack| plan.blocks_of(pack)[0].walk > 0);
+                    prop_assert_eq!(packs.count(), roots.len());
+                }
                 let mut computed: Vec<Vec<u32>> =
                     seq_lens.iter().flat_map(|&len| vec![vec![0; len as usize]; 2]).collect();
                 let mut written = std::collections::BTreeMap::new();
