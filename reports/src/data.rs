@@ -23,6 +23,9 @@ pub struct ReportData {
     pub held_out: Vec<Policy>,
     /// The same ways compared on whole batches, each executed for real.
     pub batches: Vec<Policy>,
+    /// Ways of launching the selector's plans, compared on whole batches; absent where only the default was measured.
+    #[serde(default)]
+    pub launching: Option<Launching>,
     /// One entry a scenario batch.
     pub scenarios: Vec<ScenarioResult>,
     /// Names of a pack's features, in the order of [`WorkloadResult::features`].
@@ -46,7 +49,7 @@ pub struct ReportData {
 /// One way to choose tiles, and its regret (time / oracle - 1, so 0.02 is 2 %).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Policy {
-    /// Its name, e.g. `selector`, `best single tile (m4n64w1s1)`, `PAT's rules`, `winner-label CART`.
+    /// Its name, e.g. `selector`, `best single tile (m4n64w1s1)`, `PAT's rules`, `PAT`, `winner-label CART`.
     pub name: String,
     /// Mean regret.
     pub mean: f64,
@@ -56,6 +59,59 @@ pub struct Policy {
     pub worst: f64,
     /// How many workloads or batches it was judged on.
     pub count: u64,
+}
+
+/// Ways of launching the same plans, compared with one of them, the default. A batch on which a way was not timed, for its launches would be
+/// the default's or it cannot be had, counts as 1 in what is over all batches.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Launching {
+    /// The ways, the default first.
+    pub ways: Vec<LaunchWay>,
+    /// The ways on the batches of each scenario.
+    pub families: Vec<LaunchFamily>,
+    /// The ways on each batch.
+    pub batches: Vec<LaunchBatch>,
+}
+
+/// One way of launching.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LaunchWay {
+    /// Its name, e.g. `single+last-cta`.
+    pub name: String,
+    /// Its time over the default's, geometric mean over all batches.
+    pub over_default: f64,
+    /// The same over those on which it was timed; absent if it never was.
+    pub measured_over_default: Option<f64>,
+    /// On how many batches it was timed.
+    pub measured: u64,
+    /// On how many batches it was the fastest.
+    pub fastest: u64,
+    /// On how many batches it could not be had or failed.
+    pub failed: u64,
+    /// Why, on one of them; empty if there is none.
+    pub failure: String,
+}
+
+/// Ways of launching on the batches of one scenario.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LaunchFamily {
+    /// The scenario.
+    pub name: String,
+    /// Its batches.
+    pub batches: u64,
+    /// Time over the default's, geometric mean over the scenario's batches, in the order of [`Launching::ways`].
+    pub over_default: Vec<f64>,
+}
+
+/// Ways of launching on one batch.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LaunchBatch {
+    /// The batch.
+    pub name: String,
+    /// Median of the default's samples.
+    pub default_us: f64,
+    /// Median over the default's, in the order of [`Launching::ways`]; absent where it was not timed.
+    pub over_default: Vec<Option<f64>>,
 }
 
 /// One whole batch, executed under several ways to choose tiles.

@@ -8,8 +8,8 @@ const ROW_HEIGHT: u32 = 15;
 const WIDTH: u32 = 980;
 const NAMES_WIDTH: u32 = 400;
 
-/// The ways to choose tiles that are shown, by the beginnings of their names.
-const SHOWN: [&str; 4] = ["selector", "oracle", "best single tile", "PAT's rules"];
+/// The ways to choose tiles that are shown, by their names without what stands in brackets.
+const SHOWN: [&str; 5] = ["selector", "oracle", "best single tile", "PAT's rules", "PAT"];
 
 /// The drawing; none if no scenario was timed.
 pub(crate) fn latency_plot(data: &ReportData) -> Option<String> {
@@ -35,7 +35,8 @@ pub(crate) fn latency_plot(data: &ReportData) -> Option<String> {
 /// Time over limit of each shown way.
 fn ratios(scenario: &ScenarioResult) -> Vec<(usize, f64)> {
     let ratio = |(series, name): (usize, &&str)| {
-        let timing = scenario.timings.iter().find(|timing| timing.policy.starts_with(*name))?;
+        let bare = |policy: &'_ str| policy.split(" (").next() == Some(*name);
+        let timing = scenario.timings.iter().find(|timing| bare(&timing.policy))?;
         let ratio = timing.median_us / scenario.limit_us;
         (ratio.is_finite() && ratio > 0.0).then_some((series, ratio))
     };
@@ -85,7 +86,8 @@ fn draw(
                 0 => chart.draw_series([Circle::new(at, 5, colour.filled())]).map(drop)?,
                 1 => chart.draw_series([TriangleMarker::new(at, 5, colour.filled())]).map(drop)?,
                 2 => chart.draw_series([Cross::new(at, 4, colour.stroke_width(2))]).map(drop)?,
-                _ => chart.draw_series([Circle::new(at, 4, colour.stroke_width(2))]).map(drop)?,
+                3 => chart.draw_series([Circle::new(at, 4, colour.stroke_width(2))]).map(drop)?,
+                _ => chart.draw_series([TriangleMarker::new(at, 5, colour.stroke_width(2))]).map(drop)?,
             }
         }
         // Names stand in the margin, right-aligned at the axis.
@@ -114,10 +116,49 @@ fn shortened(name: &str) -> String {
     format!("{head}…{tail}")
 }
 
-/// Names and marks of the shown ways, for the legend.
-pub(crate) const LEGEND: [(&str, &str); 4] = [
+/// Marks and names of the shown ways.
+const LEGEND: [(&str, &str); SHOWN.len()] = [
     ("●", "selector"),
     ("▲", "oracle: the best of all that were tried"),
     ("✕", "best single tile"),
-    ("○", "PAT's rules"),
+    ("○", "PAT's rules for tiles, all else as for the selector"),
+    ("△", "PAT: its packs, its split and its rules for tiles"),
 ];
+
+/// Number, mark and name of each way that is drawn.
+pub(crate) fn legend(data: &ReportData) -> Vec<(usize, &'static str, &'static str)> {
+    let drawn = |series: usize| {
+        data.scenarios.iter().any(|scenario| ratios(scenario).iter().any(|(other, _)| *other == series))
+    };
+    let numbered = LEGEND.into_iter().enumerate().filter(|(series, _)| drawn(*series));
+    numbered.map(|(series, (mark, name))| (series + 1, mark, name)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::data::PolicyTiming;
+
+    #[test]
+    fn pat_is_told_from_its_rules_and_a_name_from_what_stands_in_brackets() {
+        let timing = |policy: &str, median_us| PolicyTiming {
+            policy: policy.to_owned(),
+            median_us,
+            spread_us: 0.0,
+            count: 1,
+        };
+        let scenario = |timings| ScenarioResult {
+            name: "s".to_owned(),
+            requests: 1,
+            scaled: String::new(),
+            unique_bytes: 1,
+            unshared_bytes: 1,
+            limit_us: 1.0,
+            timings,
+        };
+        let rules = scenario(vec![timing("selector", 2.0), timing("PAT's rules", 3.0)]);
+        assert_eq!(ratios(&rules), [(0, 2.0), (3, 3.0)]);
+        let whole = scenario(vec![timing("oracle (PAT's rules)", 3.0), timing("PAT", 4.0)]);
+        assert_eq!(ratios(&whole), [(1, 3.0), (4, 4.0)]);
+    }
+}

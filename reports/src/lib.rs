@@ -7,6 +7,7 @@ mod data;
 mod format;
 mod heat_map;
 mod latency_plot;
+mod launching;
 mod page;
 mod palette;
 mod samples_plot;
@@ -14,6 +15,7 @@ mod tree_picture;
 mod verdict;
 
 pub use data::{
-    Policy, PolicyTiming, ReportData, ScenarioResult, SpaceRow, TileResult, TreeNode, WorkloadResult,
+    LaunchBatch, LaunchFamily, LaunchWay, Launching, Policy, PolicyTiming, ReportData, ScenarioResult,
+    SpaceRow, TileResult, TreeNode, WorkloadResult,
 };
 pub use page::{ReportError, render, write};

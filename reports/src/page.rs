@@ -3,7 +3,8 @@
 use crate::data::{ReportData, ScenarioResult, SpaceRow, WorkloadResult};
 use crate::format::{NOTHING, megabytes, micros, percent, ratio, sort_key};
 use crate::heat_map::{HeatMap, heat_maps};
-use crate::latency_plot::{LEGEND, latency_plot};
+use crate::latency_plot::{latency_plot, legend};
+use crate::launching::{Launches, launches};
 use crate::samples_plot::{Race, races};
 use crate::tree_picture::tree_picture;
 use crate::verdict;
@@ -29,27 +30,27 @@ pub enum ReportError {
 }
 
 /// A cell of a sortable table.
-struct Cell {
-    text: String,
+pub(crate) struct Cell {
+    pub(crate) text: String,
     /// The figure to sort by, empty where there is none; absent in a cell of text.
-    key: Option<String>,
+    pub(crate) key: Option<String>,
 }
 
 impl Cell {
-    fn text(text: impl Into<String>) -> Self {
+    pub(crate) fn text(text: impl Into<String>) -> Self {
         Self { text: text.into(), key: None }
     }
 
-    fn number(value: f64, text: String) -> Self {
+    pub(crate) fn number(value: f64, text: String) -> Self {
         Self { text, key: Some(sort_key(value)) }
     }
 }
 
 /// A sortable table.
-struct Table {
-    caption: String,
-    header: Vec<String>,
-    rows: Vec<Vec<Cell>>,
+pub(crate) struct Table {
+    pub(crate) caption: String,
+    pub(crate) header: Vec<String>,
+    pub(crate) rows: Vec<Vec<Cell>>,
 }
 
 /// Infeasible tiles of one rule.
@@ -69,8 +70,9 @@ struct Page<'a> {
     verdict: Vec<String>,
     policies: Table,
     latency: Option<String>,
-    legend: [(&'static str, &'static str); 4],
+    legend: Vec<(usize, &'static str, &'static str)>,
     scenarios: Table,
+    launching: Option<Launches>,
     mean_map: Vec<HeatMap>,
     maps: Vec<HeatMap>,
     tree: String,
@@ -94,8 +96,9 @@ pub fn render(data: &ReportData) -> Result<String, ReportError> {
         verdict: verdict::sentences(data),
         policies: policies(data),
         latency: latency_plot(data),
-        legend: LEGEND,
+        legend: legend(data),
         scenarios: scenarios(data),
+        launching: data.launching.as_ref().map(launches),
         mean_map: maps,
         maps: rest,
         tree: tree_picture(&data.tree),

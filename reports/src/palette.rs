@@ -10,14 +10,14 @@ pub(crate) const INK: RGBColor = RGBColor(1, 2, 3);
 /// Grid lines.
 pub(crate) const FAINT: RGBColor = RGBColor(1, 2, 4);
 /// Series, told apart without colour too: each has its own mark.
-pub(crate) const SERIES: [RGBColor; 4] =
-    [RGBColor(1, 3, 1), RGBColor(1, 3, 2), RGBColor(1, 3, 3), RGBColor(1, 3, 4)];
+pub(crate) const SERIES: [RGBColor; 5] =
+    [RGBColor(1, 3, 1), RGBColor(1, 3, 2), RGBColor(1, 3, 3), RGBColor(1, 3, 4), RGBColor(1, 3, 5)];
 
 /// Puts the styles' variables in place of the placeholders, and names the picture for those who do not see it.
 /// The title stands in an attribute as it is: without `"`, `<` and `&`.
 pub(crate) fn themed(svg: &str, title: &str) -> String {
     let svg = svg.replacen("<svg ", &format!("<svg role=\"img\" aria-label=\"{title}\" "), 1);
-    let names = ["--series-1", "--series-2", "--series-3", "--series-4"];
+    let names = ["--series-1", "--series-2", "--series-3", "--series-4", "--series-5"];
     let pairs = [(INK, "--ink"), (FAINT, "--line")].into_iter().chain(SERIES.into_iter().zip(names));
     pairs.fold(svg, |svg, (colour, name)| {
         let RGBColor(r, g, b) = colour;

@@ -109,7 +109,7 @@ fn the_page_works_in_a_browser() {
 }
 
 fn sorts(tab: &Tab) {
-    let column = r#"[...document.querySelectorAll("details table.sortable tbody tr")].map((row) => row.cells[1].textContent).join()"#;
+    let column = r#"[...document.querySelector("details table.sortable").querySelectorAll("tbody tr")].map((row) => row.cells[1].textContent).join()"#;
     let click = r#"document.querySelectorAll("details table.sortable th button")[1].click()"#;
     let numbers = |tab: &Tab| -> Vec<u64> {
         evaluate(tab, column).as_str().unwrap().split(',').map(|number| number.parse().unwrap()).collect()

@@ -2,7 +2,7 @@
 
 mod common;
 
-use tilewright_reports::{ReportData, TreeNode, render, write};
+use tilewright_reports::{PolicyTiming, ReportData, TreeNode, render, write};
 
 #[test]
 fn figures_are_exactly_those_of_the_data() {
@@ -25,6 +25,40 @@ fn figures_are_exactly_those_of_the_data() {
     for text in ["rows ≤ 8", "20 workloads, regret 1.2 %", "tilewright tune --budget 60", "2 × threads"] {
         assert!(html.contains(text), "{text}");
     }
+}
+
+#[test]
+fn ways_of_launching_are_shown_with_the_best_of_them_and_left_out_where_none_was_measured() {
+    let mut data = common::sample();
+    let html = render(&data).unwrap();
+    let launching = data.launching.take().unwrap();
+    for text in [
+        "<h2>Ways of launching</h2>",
+        "the best way of launching is single+last-cta: 0.81 of the time of the default, serial+launch",
+        "single+last-cta failed on 1 batches; on one of them: the mix &#60;of tiles&#62; has no room",
+        "data-key=\"0.828125\">0.83<",
+    ] {
+        assert!(html.contains(text), "{text}");
+    }
+    for batch in &launching.batches {
+        let default =
+            format!("<td>{}</td><td class=\"number\" data-key=\"{}\">", batch.name, batch.default_us);
+        assert!(html.contains(&default), "{}", batch.name);
+        for over in batch.over_default.iter().flatten() {
+            assert!(html.contains(&format!("data-key=\"{over}\">{over:.2}<")), "{} {over}", batch.name);
+        }
+    }
+    assert!(!render(&data).unwrap().contains("Ways of launching"));
+}
+
+#[test]
+fn the_legend_names_what_is_drawn() {
+    let mut data = common::sample();
+    let html = render(&data).unwrap();
+    assert!(html.contains("\"mark mark-4\"") && !html.contains("\"mark mark-5\""), "PAT was not measured");
+    let timing = PolicyTiming { policy: "PAT".to_owned(), ..data.scenarios[7].timings[0].clone() };
+    data.scenarios[7].timings.push(timing);
+    assert!(render(&data).unwrap().contains("<span class=\"mark mark-5\">△</span> PAT: its packs"));
 }
 
 #[test]

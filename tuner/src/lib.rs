@@ -5,6 +5,7 @@
 //! `replay` repeats it to the byte on any machine.
 
 pub mod analysis;
+pub mod choice;
 pub mod cli;
 pub mod costs;
 pub mod emit;

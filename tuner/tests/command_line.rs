@@ -102,7 +102,14 @@ fn a_run_that_is_stopped_goes_on_and_ends_with_module_measurements_and_report() 
         assert!(path.is_file(), "{key}: {}", path.display());
     }
     assert_eq!(outputs["held_out"][0]["policy"], "selector");
-    assert!(outputs["batches"].as_array().unwrap().iter().any(|policy| policy["policy"] == "PAT's rules"));
+    for name in ["PAT's rules", "PAT"] {
+        assert!(
+            outputs["batches"].as_array().unwrap().iter().any(|policy| policy["policy"] == name),
+            "{name}"
+        );
+    }
+    let report = std::fs::read_to_string(folder.join(outputs["report"].as_str().unwrap())).unwrap();
+    assert!(!report.contains("Ways of launching"), "a processor has only one");
     assert_eq!(parts(), 0, "a finished run leaves no parts");
 
     // The module is what the measurements give, here and replayed elsewhere, and a changed one is found.

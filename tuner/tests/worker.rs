@@ -12,7 +12,7 @@ use tilewright_tuner::fit_settings::FitSettings;
 use tilewright_tuner::interrupt::Interrupt;
 use tilewright_tuner::measure::worker::FAULT_VARIABLE;
 use tilewright_tuner::measure::{
-    Bench, Coverage, CpuBench, TimeLimits, Verified, WorkerBench, WorkerCommand, measure_packs,
+    Bench, Coverage, CpuBench, Planning, TimeLimits, Verified, Way, WorkerBench, WorkerCommand, measure_packs,
 };
 use tilewright_tuner::progress::Progress;
 use tilewright_tuner::store::{Hashes, Level, Measurement, Provenance, RunFolder, Start, Status};
@@ -116,11 +116,18 @@ fn a_worker_measures_like_the_bench_itself() {
     assert_eq!(bench.resources(&good, &class), direct.resources(&good, &class));
 
     let batch = workload(folder.path()).build().unwrap();
+    // Two processes measure two prices; with one of them the plans are the same.
+    direct.adopt_prices(bench.prices());
     let (mut there, mut here) = (bench.load(&batch).unwrap(), direct.load(&batch).unwrap());
-    assert_eq!(there.pack_shapes(), here.pack_shapes());
+    for planning in Planning::ALL {
+        assert_eq!(there.pack_shapes(planning), here.pack_shapes(planning));
+    }
     assert!(there.limit_us() > 0.0);
     let mut select = |_: &PackShape| good;
-    let (plan_there, plan_here) = (there.plan(&mut select).unwrap(), here.plan(&mut select).unwrap());
+    let way = Way::default();
+    let (plan_there, plan_here) =
+        (there.plan(&way, &mut select).unwrap(), here.plan(&way, &mut select).unwrap());
+    assert_eq!(there.plan_facts(plan_there), here.plan_facts(plan_here));
     assert!(there.sample(plan_there).unwrap() > 0.0);
     assert!(here.sample(plan_here).unwrap() > 0.0);
 }
@@ -182,8 +189,9 @@ fn a_worker_ends_with_the_run_even_if_a_variant_hangs() {
         .stdout(Stdio::null())
         .spawn()
         .unwrap();
-    let request =
-        format!("{{\"Verify\":{{\"tile\":\"{FAULTY}\",\"class\":{{\"head_dim\":64,\"dtype\":\"f32\"}}}}}}");
+    let request = format!(
+        "{{\"Verify\":{{\"tile\":\"{FAULTY}\",\"class\":{{\"head_dim\":64,\"dtype\":\"f32\"}},\"coverage\":\"Plain\"}}}}"
+    );
     let mut input = child.stdin.take().unwrap();
     input.write_all(&(request.len() as u32).to_le_bytes()).unwrap();
     input.write_all(request.as_bytes()).unwrap();

@@ -1,11 +1,42 @@
 //! Sample data for tests of the page: made up, and labelled as such.
 
 use tilewright_reports::{
-    Policy, PolicyTiming, ReportData, ScenarioResult, SpaceRow, TileResult, TreeNode, WorkloadResult,
+    LaunchBatch, LaunchFamily, LaunchWay, Launching, Policy, PolicyTiming, ReportData, ScenarioResult,
+    SpaceRow, TileResult, TreeNode, WorkloadResult,
 };
 
 fn policy(name: &str, mean: f64) -> Policy {
     Policy { name: name.to_owned(), mean, p95: mean * 3.0, worst: mean * 8.0, count: 60 }
+}
+
+/// Two ways, of which the second is the better one and cannot be had on one batch.
+fn launching() -> Launching {
+    let way = |name: &str, over_default, measured, failure: &str| LaunchWay {
+        name: name.to_owned(),
+        over_default,
+        measured_over_default: Some(over_default - 0.03125),
+        measured,
+        fastest: measured / 2,
+        failed: 30 - measured,
+        failure: failure.to_owned(),
+    };
+    let batch = |i: u64| LaunchBatch {
+        name: format!("launched-{i}"),
+        default_us: 140.0 + i as f64,
+        over_default: vec![Some(1.0), (i > 0).then_some(0.75 + i as f64 / 128.0)],
+    };
+    Launching {
+        ways: vec![
+            way("serial+launch", 1.0, 30, ""),
+            way("single+last-cta", 0.8125, 29, "the mix <of tiles> has no room"),
+        ],
+        families: vec![LaunchFamily {
+            name: "family".to_owned(),
+            batches: 30,
+            over_default: vec![1.0, 0.828125],
+        }],
+        batches: (0..30).map(batch).collect(),
+    }
 }
 
 /// A report of a device that does not exist.
@@ -56,6 +87,7 @@ pub(crate) fn sample() -> ReportData {
             policy("best single tile (m4n64w1s2)", 0.1),
             policy("PAT's rules", 0.2),
         ],
+        launching: Some(launching()),
         scenarios: (0..30)
             .map(|i| ScenarioResult {
                 name: format!("pat-fig9/1,{i},256_256,32,256/32x8"),

@@ -21,9 +21,6 @@ pub struct CudaDecoder {
     mix: Option<Mix>,
 }
 
-/// More tiles than this are not compiled together: each costs every CTA instructions to skip, and a compilation seconds.
-const MOST_MIXED: usize = 8;
-
 impl CudaDecoder {
     /// A decoder for a device. Says once, as a warning, if its tiles were not measured on this very device.
     ///
@@ -93,7 +90,7 @@ impl CudaDecoder {
             return Ok(());
         }
         let wanted = Mix::of(tiles);
-        if wanted.tiles().len() > MOST_MIXED {
+        if wanted.tiles().len() > Mix::MOST {
             tracing::warn!(
                 "{} tiles are too many for a single launch: one after the other is launched; `tilewright tune` measures a few that do",
                 wanted.tiles().len()

@@ -90,7 +90,7 @@ impl CudaDevice {
         &self.limits
     }
 
-    /// How batches are planned for it: packs as PAT makes them, cut until they fill the device.
+    /// How batches are planned for it, by default prices: packs by price, cut so that all its slots finish together.
     pub fn plan_options(&self) -> PlanOptions {
         PlanOptions { slots: self.limits.sms * CTAS_PER_SM, ..PlanOptions::default() }
     }

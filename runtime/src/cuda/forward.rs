@@ -1,6 +1,7 @@
 //! How forward and merge are launched.
 
 use std::fmt;
+use std::str::FromStr;
 use std::sync::Arc;
 use tilewright_heuristics::Tile;
 
@@ -71,11 +72,32 @@ impl fmt::Display for Forward {
     }
 }
 
+/// No way of launching has this name.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "`{0}` is no way of launching a plan: it is serial, streams or single, then + and launch or last-cta, as `serial+launch`"
+)]
+pub struct ParseForwardError(String);
+
+impl FromStr for Forward {
+    type Err = ParseForwardError;
+
+    /// By the name that it is shown with.
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let named = |forward: &Self| forward.to_string() == text;
+        Self::ALL.into_iter().find(named).ok_or_else(|| ParseForwardError(text.to_owned()))
+    }
+}
+
 /// Tiles that are compiled into one kernel: sorted, each once. Cheap to clone.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Mix(Arc<[Tile]>);
 
 impl Mix {
+    /// More tiles than this are not worth compiling together: each costs every CTA instructions to skip, and a compilation seconds.
+    /// [`super::CudaDecoder`] does not try; whoever calls [`super::CudaBackend::prepare_mix`] may.
+    pub const MOST: usize = 8;
+
     /// The mix of these tiles, in any order.
     pub fn of(tiles: &[Tile]) -> Self {
         let mut tiles = tiles.to_vec();
@@ -116,6 +138,12 @@ mod tests {
         names.sort();
         names.dedup();
         assert_eq!(names.len(), 6);
+        for forward in Forward::ALL {
+            assert_eq!(forward.to_string().parse(), Ok(forward));
+        }
+        for text in ["", "serial", "serial+launch ", "Serial+launch", "single+last_cta"] {
+            assert_eq!(text.parse::<Forward>(), Err(ParseForwardError(text.to_owned())));
+        }
     }
 
     #[test]

@@ -62,7 +62,7 @@ pub use device::CudaDevice;
 pub use device_plan::DevicePlan;
 pub use error::CudaError;
 pub use fit_error::FitError;
-pub use forward::{Forward, Launch, MergeBy, Mix};
+pub use forward::{Forward, Launch, MergeBy, Mix, ParseForwardError};
 pub use graph_step::{DecodeMemory, GraphStep};
 pub use kernels::Compiled;
 pub use memory::DeviceMemory;

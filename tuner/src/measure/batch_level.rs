@@ -1,51 +1,109 @@
 //! The second level: whole batches of scenarios, under the fitted selector and what it is compared with.
 
-use super::{Bench, BenchError, Contestant, Ended, PlanId, RaceOptions, Verified, race};
+use super::{
+    Bench, BenchError, Contestant, Ended, Loaded, PlanId, Planning, RaceOptions, Verified, Way, race,
+};
 use crate::analysis::Analysis;
+use crate::choice::Choice;
+use crate::emit::SelectorModel;
 use crate::interrupt::Interrupt;
 use crate::progress::Progress;
-use crate::report_data::{PAT_RULES, SELECTOR};
 use crate::store::{Level, Measurement, RunFolder, Status};
 use crate::workloads::Workload;
 use std::collections::BTreeSet;
 use std::time::Instant;
 use tilewright_heuristics::{PackShape, Tile, analytic};
 use tilewright_kernel_templates::Class;
+use tilewright_runtime::cuda::{Forward, Launch, MergeBy, Mix};
 
-/// A way to choose tiles: its name, and the tile of a pack.
-type Choice<'a> = (String, Box<dyn Fn(&PackShape) -> Tile + 'a>);
+/// How PAT launches: a stream for each tile, then the merge (PAT, section 6).
+const PATS_FORWARD: Forward = Forward { launch: Launch::Streams, merge: MergeBy::Launch };
 
-/// The ways to choose tiles that batches are measured under.
+/// What batches are measured under.
 #[derive(Debug)]
 pub struct BatchPolicies<'a> {
-    analysis: &'a Analysis,
+    model: &'a SelectorModel,
     selector_hash: String,
     tiles: Vec<Tile>,
+    /// What the selector's single launches are compiled of.
+    mix: Mix,
 }
 
 impl<'a> BatchPolicies<'a> {
-    /// The selector of an analysis, PAT's rules, and each tile of the portfolio alone, the best single one among them.
+    /// The selector of an analysis in every way of launching, PAT's rules, the whole of PAT, and each tile of the portfolio alone, the best
+    /// single one among them.
     pub fn of(analysis: &'a Analysis) -> Self {
-        let mut tiles: BTreeSet<Tile> = analysis.model.portfolio.iter().copied().collect();
-        tiles.insert(analysis.model.safe_default);
-        tiles.extend(analysis.best_single_tile());
-        Self { analysis, selector_hash: analysis.selector_hash(), tiles: tiles.into_iter().collect() }
+        Self::new(&analysis.model, analysis.selector_hash(), analysis.best_single_tile())
     }
 
-    /// The choices for one class of kernels: name, and the tile of a pack.
-    fn choices<'b>(&'b self, feasible: &'b [Tile]) -> Vec<Choice<'b>> {
-        let model = &self.analysis.model;
-        let mut choices: Vec<Choice<'b>> = vec![
-            (SELECTOR.to_owned(), Box::new(|shape| model.choose(shape))),
-            (
-                PAT_RULES.to_owned(),
-                Box::new(|shape| analytic::pat(feasible, shape).unwrap_or(model.safe_default)),
-            ),
-        ];
-        for &tile in self.tiles.iter().filter(|tile| feasible.contains(tile)) {
-            choices.push((tile.to_string(), Box::new(move |_| tile)));
+    fn new(model: &'a SelectorModel, selector_hash: String, best_single: Option<Tile>) -> Self {
+        let mut tiles: BTreeSet<Tile> = model.portfolio.iter().copied().collect();
+        tiles.insert(model.safe_default);
+        // A decoder compiles all that its selector may choose, for it does not know what batches will come.
+        let mix = Mix::of(&tiles.iter().copied().collect::<Vec<_>>());
+        tiles.extend(best_single);
+        Self { model, selector_hash, tiles: tiles.into_iter().collect(), mix }
+    }
+
+    /// What any batch of a class of kernels is measured under, the selector first.
+    fn choices(&self, feasible: &[Tile]) -> Vec<Choice> {
+        let alone = self.tiles.iter().copied().filter(|tile| feasible.contains(tile)).map(Choice::Tile);
+        [Choice::SELECTOR, Choice::PatRules, Choice::Pat].into_iter().chain(alone).collect()
+    }
+
+    /// How a choice plans and launches, on a bench that has these ways of launching beside the default.
+    fn way(&self, choice: Choice, forwards: &[Forward]) -> Way {
+        match choice {
+            Choice::Selector(forward) => {
+                let mix = (forward.launch == Launch::Single).then(|| self.mix.clone());
+                Way { planning: Planning::AsDecoders, forward, mix }
+            }
+            Choice::Pat => {
+                let forward = forwards.iter().copied().find(|&forward| forward == PATS_FORWARD);
+                Way { planning: Planning::AsPat, forward: forward.unwrap_or_default(), mix: None }
+            }
+            Choice::PatRules | Choice::Tile(_) => Way::default(),
         }
-        choices
+    }
+
+    /// The tile of a pack.
+    fn tile(&self, choice: Choice, feasible: &[Tile], shape: &PackShape) -> Tile {
+        match choice {
+            Choice::Selector(_) => self.model.choose(shape),
+            Choice::PatRules | Choice::Pat => {
+                analytic::pat(feasible, shape).unwrap_or(self.model.safe_default)
+            }
+            Choice::Tile(tile) => tile,
+        }
+    }
+
+    /// Plans a batch under all choices. The selector's other ways of launching are among them where its plan is launched otherwise by them:
+    /// a batch of one tile has nothing to launch side by side, and one without partials nothing to merge.
+    fn plan(
+        &self,
+        loaded: &mut dyn Loaded,
+        feasible: &[Tile],
+        forwards: &[Forward],
+    ) -> Result<Vec<(Choice, PlanId)>, BenchError> {
+        let plan = |loaded: &mut dyn Loaded, choice: Choice| -> Result<(Choice, PlanId), BenchError> {
+            let way = self.way(choice, forwards);
+            let plan = loaded.plan(&way, &mut |shape| self.tile(choice, feasible, shape))?;
+            Ok((choice, plan))
+        };
+        let mut plans = Vec::new();
+        for choice in self.choices(feasible) {
+            plans.push(plan(loaded, choice)?);
+        }
+        let selector = plans.iter().find(|(choice, _)| *choice == Choice::SELECTOR);
+        // A selector's plan that could not be made cannot be launched in any way.
+        if let Some(facts) = selector.and_then(|&(_, plan)| loaded.plan_facts(plan)) {
+            for choice in forwards.iter().copied().map(Choice::Selector) {
+                if choice != Choice::SELECTOR && facts.tell_apart(&self.way(choice, forwards)) {
+                    plans.push(plan(loaded, choice)?);
+                }
+            }
+        }
+        Ok(plans)
     }
 }
 
@@ -114,23 +172,23 @@ fn measure(
 ) -> anyhow::Result<(Vec<Measurement>, Ended)> {
     let batch = workload.build()?;
     let class = Class::of(&batch.geometry);
-    let choices = policies.choices(verified.tiles(&class));
+    let forwards = bench.forwards().to_vec();
     let mut loaded = bench.load(&batch)?;
-    let plans = choices
-        .iter()
-        .map(|(_, choose)| loaded.plan(&mut |shape| choose(shape)))
-        .collect::<Result<Vec<PlanId>, BenchError>>()?;
+    let plans = policies.plan(loaded.as_mut(), verified.tiles(&class), &forwards)?;
     let limit_us = loaded.limit_us();
-    let result = race(choices.len(), options, || interrupt.requested(), |i| loaded.sample(plans[i]));
+    let result = race(plans.len(), options, || interrupt.requested(), |i| loaded.sample(plans[i].1));
     drop(loaded);
     // What was measured before the device was lost is kept; a run that goes on measures the workload again.
     let lost = bench.defect().is_some();
     let conditions = bench.conditions();
     let row = |(i, contestant): (usize, Contestant)| {
-        let choice = &choices[i].0;
+        let choice = plans[i].0;
         Measurement {
-            choice: choice.clone(),
-            tile: choice.parse().ok(),
+            choice: choice.to_string(),
+            tile: match choice {
+                Choice::Tile(tile) => Some(tile),
+                Choice::Selector(_) | Choice::PatRules | Choice::Pat => None,
+            },
             limit_us: Some(limit_us),
             conditions: conditions.clone(),
             selector_hash: policies.selector_hash.clone(),
@@ -147,3 +205,7 @@ fn measure(
     };
     Ok((rows.filter(said).collect(), ended))
 }
+
+#[cfg(test)]
+#[path = "batch_level_tests.rs"]
+mod tests;

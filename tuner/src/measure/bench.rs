@@ -1,11 +1,13 @@
 //! What the tuner asks of a device: the seam where a backend plugs in.
 
+use super::{PlanFacts, Planning, Way};
 use crate::store::{Conditions, DeviceRecord, Resources, Status};
 use kernel_templates::{Class, Limits};
 use scenarios::Batch;
 use serde::{Deserialize, Serialize};
 use tilewright_heuristics::{PackShape, Prices, Tile};
 use tilewright_kernel_templates as kernel_templates;
+use tilewright_runtime::cuda::Forward;
 use tilewright_scenarios as scenarios;
 
 /// Why a bench cannot measure at all.
@@ -78,8 +80,14 @@ pub trait Bench {
     fn device(&self) -> DeviceRecord;
     /// Its limits, as the feasibility rules see them.
     fn limits(&self) -> &Limits;
-    /// What a plan's parts cost on it, as measured when the bench began.
+    /// What a plan's parts cost on it: as measured when the bench began, unless others were adopted since. Batches are planned by them.
     fn prices(&self) -> Prices;
+    /// Plans by these prices from now on: another bench measured them on the same device, and two that plan alike measure the same plans.
+    fn adopt_prices(&mut self, prices: Prices);
+    /// Ways of launching a plan that it has beside the default.
+    fn forwards(&self) -> &[Forward] {
+        &[]
+    }
     /// Its limits and measured prices, by name, for people.
     fn facts(&self) -> Vec<(String, String)>;
     /// The software that decides a result.
@@ -121,16 +129,18 @@ pub trait Bench {
 pub trait Loaded {
     /// The least time that the hardware needs for the batch, in µs.
     fn limit_us(&self) -> f64;
-    /// Shapes of the batch's packs.
+    /// Shapes of the packs that the batch has when it is planned so.
     ///
     /// # Errors
     /// The batch is malformed.
-    fn pack_shapes(&self) -> Result<Vec<PackShape>, BenchError>;
-    /// Plans the batch with tiles chosen by `select`.
+    fn pack_shapes(&self, planning: Planning) -> Result<Vec<PackShape>, BenchError>;
+    /// Plans the batch in this way, with tiles chosen by `select`. A plan that cannot be launched in this way says so when it is sampled.
     ///
     /// # Errors
     /// The batch is malformed.
-    fn plan(&mut self, select: &mut dyn FnMut(&PackShape) -> Tile) -> Result<PlanId, BenchError>;
+    fn plan(&mut self, way: &Way, select: &mut dyn FnMut(&PackShape) -> Tile) -> Result<PlanId, BenchError>;
+    /// What of a plan decides whether ways of launching it differ; `None` if there is no such plan, or if making it failed.
+    fn plan_facts(&self, plan: PlanId) -> Option<PlanFacts>;
     /// Executes a plan once on cold caches; its time in µs.
     ///
     /// # Errors

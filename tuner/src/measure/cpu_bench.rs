@@ -1,6 +1,6 @@
 //! The host's processor as a bench: pools of pages larger than the caches, so that every sample reads cold memory.
 
-use super::{Bench, BenchError, Coverage, Failure, Loaded, PlanId};
+use super::{Bench, BenchError, Coverage, Failure, Loaded, PlanFacts, PlanId, Planning, Way};
 use crate::store::{DeviceRecord, Resources, Status};
 use half::{bf16, f16};
 use rand::{RngExt, SeedableRng};
@@ -12,6 +12,7 @@ use tilewright_runtime::awkward::{self, AwkwardCase, CpuCase};
 use tilewright_runtime::cpu::{
     CpuBackend, DecodeArgs, Element, Fp8KvCache, HostDevice, KvCache, KvPages, Number, probe,
 };
+use tilewright_runtime::cuda::Forward;
 use tilewright_runtime::{E4m3, KvScales, KvStrides, PageTable, Plan, PlanOptions};
 use tilewright_scenarios::Batch;
 
@@ -45,7 +46,7 @@ struct Figures {
     flops: f64,
     /// Time of a step with next to nothing to do, in µs.
     floor_us: f64,
-    /// What a plan's parts cost.
+    /// What a plan's parts cost, as batches are planned.
     prices: Prices,
 }
 
@@ -226,6 +227,10 @@ impl Bench for CpuBench {
         self.figures.prices
     }
 
+    fn adopt_prices(&mut self, prices: Prices) {
+        self.figures.prices = prices;
+    }
+
     fn versions(&self) -> Vec<(String, String)> {
         crate::system::versions()
     }
@@ -396,7 +401,7 @@ struct LoadedBatch<'a, E, K> {
     page_elements: usize,
     query: Vec<E>,
     output: Vec<E>,
-    plans: Vec<Plan>,
+    plans: Vec<(Plan, Forward)>,
 }
 
 impl<E, K> LoadedBatch<'_, E, K> {
@@ -410,9 +415,10 @@ impl<E, K> LoadedBatch<'_, E, K> {
         BenchError::Plan { batch: self.batch.name.clone(), source }
     }
 
-    fn build(&self, select: impl FnMut(&PackShape) -> Tile) -> Result<Plan, BenchError> {
+    fn build(&self, planning: Planning, select: impl FnMut(&PackShape) -> Tile) -> Result<Plan, BenchError> {
         let table = self.table()?;
-        Plan::build(&self.batch.geometry, &table, &PlanOptions::default(), select)
+        let device = PlanOptions { prices: self.figures.prices, ..PlanOptions::default() };
+        Plan::build(&self.batch.geometry, &table, &planning.options(device), select)
             .map_err(|source| self.error(source))
     }
 }
@@ -429,18 +435,27 @@ where
         reading.max(flops / self.figures.flops) * 1e6 + self.figures.floor_us
     }
 
-    fn pack_shapes(&self) -> Result<Vec<PackShape>, BenchError> {
+    fn pack_shapes(&self, planning: Planning) -> Result<Vec<PackShape>, BenchError> {
         let any = Tile { m: 1, n: 16, warps: 1, stages: 1 };
-        Ok(self.build(|_| any)?.packs().iter().map(|pack| pack.shape).collect())
+        Ok(self.build(planning, |_| any)?.packs().iter().map(|pack| pack.shape).collect())
     }
 
-    fn plan(&mut self, select: &mut dyn FnMut(&PackShape) -> Tile) -> Result<PlanId, BenchError> {
-        let plan = self.build(select)?;
-        self.plans.push(plan);
+    fn plan(&mut self, way: &Way, select: &mut dyn FnMut(&PackShape) -> Tile) -> Result<PlanId, BenchError> {
+        let plan = self.build(way.planning, select)?;
+        self.plans.push((plan, way.forward));
         Ok(PlanId(self.plans.len() - 1))
     }
 
+    fn plan_facts(&self, plan: PlanId) -> Option<PlanFacts> {
+        self.plans.get(plan.0).map(|(plan, _)| PlanFacts::of(plan))
+    }
+
     fn sample(&mut self, plan: PlanId) -> Result<f64, Failure> {
+        let (plan, forward) = &self.plans[plan.0];
+        if *forward != Forward::DEFAULT {
+            let message = format!("a processor has no launches, and executes nothing as {forward}");
+            return Err(Failure { status: Status::Constraints, message });
+        }
         let pool = &mut *self.pool;
         if pool.next + self.batch_elements > pool.keys.len() {
             pool.next = 0;
@@ -454,7 +469,7 @@ where
         let args = DecodeArgs { query: &self.query, cache, scale, output: &mut self.output, lse: None };
         let begin = Instant::now();
         self.backend
-            .decode(&self.plans[plan.0], args)
+            .decode(plan, args)
             .map_err(|error| Failure { status: Status::Runtime, message: error.to_string() })?;
         Ok(begin.elapsed().as_secs_f64() * 1e6)
     }

@@ -8,6 +8,7 @@ mod pack_level;
 mod race;
 mod sensors;
 mod space_level;
+mod way;
 pub mod worker;
 
 pub use batch_level::{BatchPolicies, measure_batches};
@@ -17,4 +18,5 @@ pub use cuda_bench::CudaBench;
 pub use pack_level::{measure_packs, refine_packs};
 pub use race::{Contestant, Ended, RaceOptions, RaceResult, race};
 pub use space_level::{Verified, verify_space};
+pub use way::{PlanFacts, Planning, Way};
 pub use worker::{TimeLimits, WorkerBench, WorkerCommand};

@@ -1,6 +1,6 @@
 //! The first level: packs of one shape, every verified tile raced on them.
 
-use super::{Bench, BenchError, Contestant, Coverage, Ended, PlanId, RaceOptions, Verified, race};
+use super::{Bench, BenchError, Contestant, Coverage, Ended, PlanId, RaceOptions, Verified, Way, race};
 use crate::interrupt::Interrupt;
 use crate::progress::Progress;
 use crate::store::{Level, Measurement, RunFolder, Status};
@@ -131,9 +131,12 @@ fn measure(
     bench.prepare(tiles, &class, Coverage::Plain);
     let resources: Vec<_> = tiles.iter().map(|tile| bench.resources(tile, &class)).collect();
     let mut loaded = bench.load(batch)?;
-    let plans =
-        tiles.iter().map(|&tile| loaded.plan(&mut |_| tile)).collect::<Result<Vec<PlanId>, BenchError>>()?;
-    let shape = loaded.pack_shapes()?.into_iter().max();
+    let way = Way::default();
+    let plans = tiles
+        .iter()
+        .map(|&tile| loaded.plan(&way, &mut |_| tile))
+        .collect::<Result<Vec<PlanId>, BenchError>>()?;
+    let shape = loaded.pack_shapes(way.planning)?.into_iter().max();
     let limit_us = loaded.limit_us();
     let result = race(tiles.len(), options, || interrupt.requested(), |i| loaded.sample(plans[i]));
     drop(loaded);

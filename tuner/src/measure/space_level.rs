@@ -94,17 +94,13 @@ pub fn verify_space(
     Ok(Some(verified))
 }
 
-/// The classes that a selector must know tiles for. A processor's takes seconds for all; a GPU's are compiled first, so only the element types
-/// that are timed are, with every head dimension: a safe default has to serve them all.
+/// The classes that a selector must know tiles for, with every head dimension: a safe default has to serve them all. A GPU's are compiled
+/// first, so only the element types that are timed are verified; a processor's those and all without FP8, for which a selector answers where
+/// no FP8 was timed.
 fn classes_to_verify(backend: Backend, timed: &BTreeMap<Class, usize>) -> Vec<Class> {
-    let all = Class::all(backend);
-    match backend {
-        Backend::Cpu => all.collect(),
-        Backend::Cuda => {
-            let dtypes: BTreeSet<Dtype> = timed.keys().map(|class| class.dtype).collect();
-            all.filter(|class| dtypes.contains(&class.dtype)).collect()
-        }
-    }
+    let dtypes: BTreeSet<Dtype> = timed.keys().map(|class| class.dtype).collect();
+    let always = |dtype: Dtype| backend == Backend::Cpu && !dtype.has_fp8_kv();
+    Class::all(backend).filter(|class| always(class.dtype) || dtypes.contains(&class.dtype)).collect()
 }
 
 fn row(bench: &dyn Bench, tile: &Tile, class: &Class, outcome: Result<f64, Failure>) -> Measurement {

@@ -4,16 +4,17 @@ use super::connection::{Connection, Started};
 use super::frames;
 use super::loaded::LoadedWorker;
 use super::process::WorkerCommand;
-use super::protocol::{Answer, Description, Request};
+use super::protocol::{Answer, Description, Request, ShapeValues};
 use super::wire::{BatchHead, TileText};
-use crate::measure::{Bench, BenchError, Coverage, Failure, Loaded};
-use crate::store::{Conditions, DeviceRecord, Resources, Status};
+use crate::measure::{Bench, BenchError, Coverage, Failure, Loaded, Planning};
+use crate::store::{Conditions, DeviceRecord, PricesRecord, Resources, Status};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 use tilewright_heuristics::{PackShape, Prices, Tile};
 use tilewright_kernel_templates::{Class, Limits};
+use tilewright_runtime::cuda::Forward;
 use tilewright_scenarios::Batch;
 
 /// Processes that may end one after the other while they start or load a batch: then it is not a variant that ends them.
@@ -51,6 +52,7 @@ impl Default for TimeLimits {
 pub struct WorkerBench {
     /// What the first process said; one that takes its place measures the same device.
     description: Description,
+    forwards: Vec<Forward>,
     // What a variant needs is asked of a shared bench.
     worker: RefCell<Worker>,
     needs: RefCell<BTreeMap<(Tile, Class), Resources>>,
@@ -66,9 +68,12 @@ impl WorkerBench {
     }
 
     pub(super) fn launch(launch: Launch, limits: TimeLimits) -> Result<Self, BenchError> {
-        let mut worker = Worker { launch, limits, connection: None, generation: 0, defect: None };
+        let mut worker =
+            Worker { launch, limits, prices: None, connection: None, generation: 0, defect: None };
         let description = worker.start().map_err(|message| BenchError::Worker { message })?;
-        Ok(Self { description, worker: RefCell::new(worker), needs: RefCell::default() })
+        worker.prices = Some(description.prices);
+        let forwards = description.forwards.iter().map(|forward| forward.0).collect();
+        Ok(Self { description, forwards, worker: RefCell::new(worker), needs: RefCell::default() })
     }
 }
 
@@ -83,6 +88,15 @@ impl Bench for WorkerBench {
 
     fn prices(&self) -> Prices {
         self.description.prices.into()
+    }
+
+    fn adopt_prices(&mut self, prices: Prices) {
+        self.description.prices = prices.into();
+        self.worker.get_mut().adopt_prices(prices.into());
+    }
+
+    fn forwards(&self) -> &[Forward] {
+        &self.forwards
     }
 
     fn facts(&self) -> Vec<(String, String)> {
@@ -179,13 +193,15 @@ pub(super) type Launch = Box<dyn FnMut() -> Result<Started, String> + Send>;
 /// What a worker says of a batch that it loaded.
 pub(super) struct BatchFacts {
     pub(super) limit_us: f64,
-    pub(super) shapes: Result<Vec<PackShape>, BenchError>,
+    pub(super) shapes: BTreeMap<Planning, Result<Vec<PackShape>, BenchError>>,
 }
 
 /// The process that does the work, and the way to another one.
 pub(super) struct Worker {
     launch: Launch,
     pub(super) limits: TimeLimits,
+    /// What the first process measured, or the run decided on: each later one plans by them, so that a batch has the same plans in all.
+    prices: Option<PricesRecord>,
     /// The process; started anew when it is next needed.
     connection: Option<Connection>,
     /// How many processes there were: what one has loaded and planned is gone in the next.
@@ -214,6 +230,14 @@ impl Worker {
         let Answer::Described(description) = answer else {
             return Err(format!("it answered {answer:?} when it was asked which device it has"));
         };
+        if let Some(prices) = self.prices {
+            let answer = connection
+                .exchange(Request::AdoptPrices(prices), Vec::new(), self.limits.start)
+                .map_err(|failure| failure.message)?;
+            if !matches!(answer, Answer::PricesAdopted) {
+                return Err(format!("it answered {answer:?} when it was told the run's prices"));
+            }
+        }
         self.connection = Some(connection);
         self.generation += 1;
         Ok(*description)
@@ -245,6 +269,21 @@ impl Worker {
         })
     }
 
+    /// Hands prices to the process that there is, and to each that takes its place.
+    fn adopt_prices(&mut self, prices: PricesRecord) {
+        self.prices = Some(prices);
+        if self.connection.is_none() {
+            return;
+        }
+        let limit = self.limits.load;
+        match self.exchange(Request::AdoptPrices(prices), limit) {
+            Ok(Answer::PricesAdopted) => {}
+            Ok(other) => drop(self.unexpected(&other)),
+            // It is gone, and the next is told as it starts.
+            Err(failure) => tracing::warn!("prices could not be handed over: {}", failure.message),
+        }
+    }
+
     /// Asks the process, in a new one if need be.
     pub(super) fn exchange(&mut self, request: Request, limit: Duration) -> Result<Answer, Failure> {
         self.exchange_with(request, Vec::new(), limit)
@@ -274,11 +313,13 @@ impl Worker {
             let limit = self.limits.load;
             match self.exchange_with(Request::Load(BatchHead::of(batch)), numbers, limit) {
                 Ok(Answer::Loaded { limit_us, shapes }) => {
-                    let shapes = match shapes {
-                        Ok(shapes) => Ok(shapes.into_iter().map(PackShape::from_values).collect()),
-                        Err(error) => Err(error.into()),
+                    let values = |shapes: Vec<ShapeValues>| {
+                        shapes.into_iter().map(PackShape::from_values).collect::<Vec<_>>()
                     };
-                    return Ok(BatchFacts { limit_us, shapes });
+                    let shapes = shapes
+                        .into_iter()
+                        .map(|(planning, shapes)| (planning, shapes.map(values).map_err(BenchError::from)));
+                    return Ok(BatchFacts { limit_us, shapes: shapes.collect() });
                 }
                 Ok(Answer::Refused(error)) => return Err(error.into()),
                 Ok(other) => last = self.unexpected(&other).message,

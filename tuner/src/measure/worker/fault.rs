@@ -3,11 +3,12 @@
 //! Only the hidden command `worker` asks for one, by the variable [`FAULT_VARIABLE`]: `hang:m16n64w1s1` hangs wherever that tile
 //! is run, `abort:...` and `panic:...` do as they say. `hang:m16n64w1s1:sample` spares its verification.
 
-use crate::measure::{Bench, BenchError, Coverage, Failure, Loaded, PlanId};
+use crate::measure::{Bench, BenchError, Coverage, Failure, Loaded, PlanFacts, PlanId, Planning, Way};
 use crate::store::{Conditions, DeviceRecord, Resources};
 use std::time::Duration;
 use tilewright_heuristics::{PackShape, Prices, Tile};
 use tilewright_kernel_templates::{Class, Limits};
+use tilewright_runtime::cuda::Forward;
 use tilewright_scenarios::Batch;
 
 /// The variable that asks for a fault.
@@ -106,6 +107,14 @@ impl Bench for FaultyBench {
         self.bench.prices()
     }
 
+    fn adopt_prices(&mut self, prices: Prices) {
+        self.bench.adopt_prices(prices);
+    }
+
+    fn forwards(&self) -> &[Forward] {
+        self.bench.forwards()
+    }
+
     fn facts(&self) -> Vec<(String, String)> {
         self.bench.facts()
     }
@@ -171,13 +180,17 @@ impl Loaded for FaultyBatch<'_> {
         self.loaded.limit_us()
     }
 
-    fn pack_shapes(&self) -> Result<Vec<PackShape>, BenchError> {
-        self.loaded.pack_shapes()
+    fn pack_shapes(&self, planning: Planning) -> Result<Vec<PackShape>, BenchError> {
+        self.loaded.pack_shapes(planning)
     }
 
-    fn plan(&mut self, select: &mut dyn FnMut(&PackShape) -> Tile) -> Result<PlanId, BenchError> {
+    fn plan_facts(&self, plan: PlanId) -> Option<PlanFacts> {
+        self.loaded.plan_facts(plan)
+    }
+
+    fn plan(&mut self, way: &Way, select: &mut dyn FnMut(&PackShape) -> Tile) -> Result<PlanId, BenchError> {
         let mut struck = false;
-        let plan = self.loaded.plan(&mut |shape| {
+        let plan = self.loaded.plan(way, &mut |shape| {
             let tile = select(shape);
             struck |= tile == self.fault.tile;
             tile

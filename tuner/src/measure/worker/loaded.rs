@@ -2,10 +2,11 @@
 
 use super::client::{BatchFacts, Worker};
 use super::protocol::{Answer, Request};
-use super::wire::TileText;
-use crate::measure::{BenchError, Failure, Loaded, PlanId};
+use super::wire::{TileText, WayRecord};
+use crate::measure::{BenchError, Failure, Loaded, PlanFacts, PlanId, Planning, Way};
 use crate::store::Status;
 use tilewright_heuristics::{PackShape, Tile};
+use tilewright_runtime::cuda::Launch;
 use tilewright_scenarios::Batch;
 
 /// A batch in a worker.
@@ -20,8 +21,11 @@ pub(super) struct LoadedWorker<'a> {
 
 /// A plan as the run knows it.
 struct WorkerPlan {
+    way: Way,
     /// A tile for each pack shape.
     tiles: Vec<Tile>,
+    /// What it has; not known of one that ended its process.
+    facts: Option<PlanFacts>,
     /// The process that has made it, and its number there.
     made: Option<(u64, usize)>,
     /// Why it is not to be run again.
@@ -60,17 +64,22 @@ impl<'a> LoadedWorker<'a> {
     /// The number of a plan in the process that there is now.
     fn prepare(&mut self, plan: usize) -> Result<usize, Unplanned> {
         self.reload().map_err(Unplanned::Refused)?;
-        let WorkerPlan { tiles, made, .. } = &mut self.plans[plan];
+        let WorkerPlan { way, tiles, made, facts, .. } = &mut self.plans[plan];
         if let Some((generation, number)) = *made
             && generation == self.generation
         {
             return Ok(number);
         }
         let tiles = tiles.iter().copied().map(TileText).collect();
-        let limit = self.worker.limits.load;
-        match self.worker.exchange(Request::Plan { tiles }, limit) {
-            Ok(Answer::Planned(number)) => {
+        // A mix takes as long to compile as all of its tiles.
+        let limit = match way.forward.launch {
+            Launch::Serial | Launch::Streams => self.worker.limits.load,
+            Launch::Single => self.worker.limits.prepare,
+        };
+        match self.worker.exchange(Request::Plan { way: WayRecord::from(&*way), tiles }, limit) {
+            Ok(Answer::Planned { plan: number, facts: said }) => {
                 *made = Some((self.generation, number));
+                *facts = said;
                 Ok(number)
             }
             Ok(Answer::Refused(error)) => Err(Unplanned::Refused(error.into())),
@@ -85,13 +94,18 @@ impl Loaded for LoadedWorker<'_> {
         self.facts.limit_us
     }
 
-    fn pack_shapes(&self) -> Result<Vec<PackShape>, BenchError> {
-        self.facts.shapes.clone()
+    fn pack_shapes(&self, planning: Planning) -> Result<Vec<PackShape>, BenchError> {
+        let unknown = || {
+            Err(BenchError::Worker {
+                message: format!("{}: it did not say which packs {planning:?} makes", self.batch.name),
+            })
+        };
+        self.facts.shapes.get(&planning).cloned().unwrap_or_else(unknown)
     }
 
-    fn plan(&mut self, select: &mut dyn FnMut(&PackShape) -> Tile) -> Result<PlanId, BenchError> {
-        let tiles = self.pack_shapes()?.iter().map(select).collect();
-        self.plans.push(WorkerPlan { tiles, made: None, failed: None });
+    fn plan(&mut self, way: &Way, select: &mut dyn FnMut(&PackShape) -> Tile) -> Result<PlanId, BenchError> {
+        let tiles = self.pack_shapes(way.planning)?.iter().map(select).collect();
+        self.plans.push(WorkerPlan { way: way.clone(), tiles, facts: None, made: None, failed: None });
         let plan = self.plans.len() - 1;
         match self.prepare(plan) {
             Ok(_) => {}
@@ -100,6 +114,10 @@ impl Loaded for LoadedWorker<'_> {
             Err(Unplanned::Refused(error)) => return Err(error),
         }
         Ok(PlanId(plan))
+    }
+
+    fn plan_facts(&self, plan: PlanId) -> Option<PlanFacts> {
+        self.plans.get(plan.0).and_then(|plan| plan.facts)
     }
 
     fn sample(&mut self, plan: PlanId) -> Result<f64, Failure> {

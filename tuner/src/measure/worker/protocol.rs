@@ -1,7 +1,9 @@
 //! What a run and its worker say to each other: one answer to each request, in order.
 
-use super::wire::{BatchHead, BenchErrorRecord, ClassDef, LimitsDef, TileText, bits, text};
-use crate::measure::{Bench, Coverage, Failure};
+use super::wire::{
+    BatchHead, BenchErrorRecord, ClassDef, ForwardText, LimitsDef, TileText, WayRecord, bits, text,
+};
+use crate::measure::{Bench, Coverage, Failure, PlanFacts, Planning};
 use crate::store::{Conditions, DeviceRecord, PricesRecord, Resources};
 use serde::{Deserialize, Serialize};
 use tilewright_heuristics::{PackShape, Tile};
@@ -12,6 +14,8 @@ use tilewright_kernel_templates::{Class, Limits};
 pub(super) enum Request {
     /// What a bench says of itself.
     Describe,
+    /// Plans by these prices from now on.
+    AdoptPrices(PricesRecord),
     /// What a variant needs.
     Resources {
         #[serde(with = "text")]
@@ -38,8 +42,8 @@ pub(super) enum Request {
     },
     /// Makes a batch ready; its page table and lengths follow as a frame of numbers. It takes the place of the one before.
     Load(BatchHead),
-    /// Plans the loaded batch: a tile for each of its pack shapes, in their order.
-    Plan { tiles: Vec<TileText> },
+    /// Plans the loaded batch in a way: a tile for each of the pack shapes that it then has, in their order.
+    Plan { way: WayRecord, tiles: Vec<TileText> },
     /// Executes a plan of the loaded batch once.
     Sample { plan: usize },
     /// Gives the loaded batch up.
@@ -53,6 +57,7 @@ pub(super) type ShapeValues = [u32; PackShape::COUNT];
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) enum Answer {
     Described(Box<Description>),
+    PricesAdopted,
     Resources(Resources),
     Prepared,
     Conditions(Conditions),
@@ -61,10 +66,13 @@ pub(super) enum Answer {
     Loaded {
         #[serde(with = "bits")]
         limit_us: f64,
-        shapes: Result<Vec<ShapeValues>, BenchErrorRecord>,
+        shapes: Vec<(Planning, Result<Vec<ShapeValues>, BenchErrorRecord>)>,
     },
-    /// The number of the plan.
-    Planned(usize),
+    /// The number of the plan, and what it has.
+    Planned {
+        plan: usize,
+        facts: Option<PlanFacts>,
+    },
     /// The time in µs.
     Sampled(#[serde(with = "bits")] f64),
     Unloaded,
@@ -81,6 +89,7 @@ pub(super) struct Description {
     #[serde(with = "LimitsDef")]
     pub(super) limits: Limits,
     pub(super) prices: PricesRecord,
+    pub(super) forwards: Vec<ForwardText>,
     pub(super) facts: Vec<(String, String)>,
     pub(super) versions: Vec<(String, String)>,
     pub(super) kernel_hash: String,
@@ -95,6 +104,7 @@ impl Description {
             device: bench.device(),
             limits: bench.limits().clone(),
             prices: bench.prices().into(),
+            forwards: bench.forwards().iter().copied().map(ForwardText).collect(),
             facts: bench.facts(),
             versions: bench.versions(),
             kernel_hash: bench.kernel_hash(),

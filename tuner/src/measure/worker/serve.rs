@@ -3,7 +3,7 @@
 use super::frames::{read_numbers, receive, send};
 use super::protocol::{Answer, Description, Request, ShapeValues};
 use super::wire::BatchHead;
-use crate::measure::{Bench, BenchError, Loaded, PlanId};
+use crate::measure::{Bench, BenchError, Loaded, PlanId, Planning, Way};
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
 use tilewright_heuristics::{PackShape, Tile};
@@ -21,6 +21,10 @@ pub fn serve(bench: &mut dyn Bench, input: &mut dyn Read, output: &mut dyn Write
                 continue;
             }
             Request::Describe => Answer::Described(Box::new(Description::of(bench))),
+            Request::AdoptPrices(prices) => {
+                bench.adopt_prices(prices.into());
+                Answer::PricesAdopted
+            }
             Request::Resources { tile, class } => Answer::Resources(bench.resources(&tile, &class)),
             Request::Prepare { tiles, class, coverage } => {
                 let tiles: Vec<Tile> = tiles.into_iter().map(|tile| tile.0).collect();
@@ -57,22 +61,25 @@ fn serve_batch(
             return receive(input);
         }
     };
-    let shapes = loaded.pack_shapes();
-    let values = match &shapes {
-        Ok(shapes) => Ok(shapes.iter().map(PackShape::values).collect::<Vec<ShapeValues>>()),
-        Err(error) => Err(error.clone().into()),
-    };
-    let shapes = shapes.unwrap_or_default();
-    send(output, &Answer::Loaded { limit_us: loaded.limit_us(), shapes: values })?;
+    let shapes = Planning::ALL.map(|planning| (planning, loaded.pack_shapes(planning)));
+    let values = |shapes: &Vec<PackShape>| shapes.iter().map(PackShape::values).collect::<Vec<ShapeValues>>();
+    let sent = shapes.iter().map(|(planning, shapes)| {
+        let shapes = shapes.as_ref().map(values).map_err(|error| error.clone().into());
+        (*planning, shapes)
+    });
+    send(output, &Answer::Loaded { limit_us: loaded.limit_us(), shapes: sent.collect() })?;
+    let shapes = BTreeMap::from(shapes);
     let mut plans = 0;
     loop {
         let answer = match receive(input)? {
-            Some(Request::Plan { tiles }) => {
-                let tiles: Vec<Tile> = tiles.into_iter().map(|tile| tile.0).collect();
-                match plan(loaded.as_mut(), &shapes, &tiles) {
+            Some(Request::Plan { way, tiles }) => {
+                let (way, tiles): (Way, Vec<Tile>) =
+                    (way.into(), tiles.into_iter().map(|tile| tile.0).collect());
+                let shapes = shapes.get(&way.planning).and_then(|shapes| shapes.as_deref().ok());
+                match plan(loaded.as_mut(), &way, shapes.unwrap_or_default(), &tiles) {
                     Ok(PlanId(plan)) => {
                         plans = plans.max(plan + 1);
-                        Answer::Planned(plan)
+                        Answer::Planned { plan, facts: loaded.plan_facts(PlanId(plan)) }
                     }
                     Err(error) => Answer::Refused(error.into()),
                 }
@@ -89,7 +96,12 @@ fn serve_batch(
 }
 
 /// Plans with the tile that was named for each shape.
-fn plan(loaded: &mut dyn Loaded, shapes: &[PackShape], tiles: &[Tile]) -> Result<PlanId, BenchError> {
+fn plan(
+    loaded: &mut dyn Loaded,
+    way: &Way,
+    shapes: &[PackShape],
+    tiles: &[Tile],
+) -> Result<PlanId, BenchError> {
     if shapes.len() != tiles.len() {
         let message = format!("{} tiles were named for {} packs", tiles.len(), shapes.len());
         return Err(BenchError::Worker { message });
@@ -103,7 +115,7 @@ fn plan(loaded: &mut dyn Loaded, shapes: &[PackShape], tiles: &[Tile]) -> Result
             any.copied().unwrap_or(Tile { m: 1, n: 16, warps: 1, stages: 1 })
         }
     };
-    let plan = loaded.plan(&mut choose)?;
+    let plan = loaded.plan(way, &mut choose)?;
     match unknown {
         None => Ok(plan),
         Some(shape) => Err(BenchError::Worker { message: format!("no tile was named for {shape:?}") }),

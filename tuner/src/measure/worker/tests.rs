@@ -3,9 +3,11 @@
 use super::client::{Launch, TimeLimits, WorkerBench};
 use super::connection::{Process, Started};
 use super::serve::serve;
-use super::wire::BenchErrorRecord;
+use super::wire::{BenchErrorRecord, WayRecord};
 use crate::interrupt::Interrupt;
-use crate::measure::{Bench, BenchError, Coverage, Failure, Loaded, PlanId, verify_space};
+use crate::measure::{
+    Bench, BenchError, Coverage, Failure, Loaded, PlanFacts, PlanId, Planning, Way, verify_space,
+};
 use crate::progress::Progress;
 use crate::store::{DeviceRecord, Resources, RunFolder, Start, Status, test_data};
 use std::collections::BTreeMap;
@@ -17,6 +19,7 @@ use std::time::{Duration, Instant};
 use tilewright_heuristics::{Backend, Dtype, GeometryError, PackShape, Prices, Tile};
 use tilewright_kernel_templates::{Class, CpuLimits, Limits, Space};
 use tilewright_runtime::PlanError;
+use tilewright_runtime::cuda::{self, Forward, MergeBy, Mix};
 use tilewright_scenarios::{Batch, Scenario};
 
 const CLASS: Class = Class { head_dim: 128, dtype: Dtype::Bf16 };
@@ -35,6 +38,12 @@ const LIMITS: TimeLimits = TimeLimits {
     sample: Duration::from_millis(500),
 };
 
+/// Ways of launching that the fake has.
+const FORWARDS: [Forward; 2] = [
+    Forward { launch: cuda::Launch::Streams, merge: MergeBy::Launch },
+    Forward { launch: cuda::Launch::Single, merge: MergeBy::LastCta },
+];
+
 /// What the benches of one test did, one after the other.
 type Log = Arc<Mutex<Vec<String>>>;
 
@@ -43,6 +52,7 @@ struct FakeBench {
     /// Which process this is, from 1.
     generation: usize,
     limits: Limits,
+    prices: Prices,
     stopped: Arc<AtomicBool>,
     log: Log,
 }
@@ -51,7 +61,9 @@ impl FakeBench {
     fn new(generation: usize, stopped: Arc<AtomicBool>, log: Log) -> Self {
         let limits =
             Limits::Cpu(CpuLimits { threads: 64, l1d_bytes: 1 << 20, l2_bytes: 1 << 24, llc_bytes: 0 });
-        Self { generation, limits, stopped, log }
+        // No two processes measure the same.
+        let prices = Prices { first_byte: u64::MAX, cta: generation as u64, ..Prices::H200 };
+        Self { generation, limits, prices, stopped, log }
     }
 
     fn run(&self, tile: Tile) -> Result<f64, Failure> {
@@ -86,7 +98,15 @@ impl Bench for FakeBench {
     }
 
     fn prices(&self) -> Prices {
-        Prices { first_byte: u64::MAX, cta: self.generation as u64, ..Prices::H200 }
+        self.prices
+    }
+
+    fn adopt_prices(&mut self, prices: Prices) {
+        self.prices = prices;
+    }
+
+    fn forwards(&self) -> &[Forward] {
+        &FORWARDS
     }
 
     fn facts(&self) -> Vec<(String, String)> {
@@ -137,7 +157,7 @@ impl Bench for FakeBench {
 struct FakeBatch<'a> {
     bench: &'a mut FakeBench,
     batch: &'a Batch,
-    plans: Vec<Vec<Tile>>,
+    plans: Vec<(Way, Vec<Tile>)>,
 }
 
 impl Loaded for FakeBatch<'_> {
@@ -148,19 +168,38 @@ impl Loaded for FakeBatch<'_> {
         (entries as f64 + f64::from(tokens) + self.batch.unique_bytes() as f64) / 3.0
     }
 
-    fn pack_shapes(&self) -> Result<Vec<PackShape>, BenchError> {
-        Ok([4, 8, 4].map(|rows| PackShape::from_values([rows, 64, 0, 3, 1, 3, 4, 128, 32, 0])).to_vec())
+    fn pack_shapes(&self, planning: Planning) -> Result<Vec<PackShape>, BenchError> {
+        let rows: &[u32] = match planning {
+            Planning::AsDecoders => &[4, 8, 4],
+            Planning::AsPat => &[4, 4, 16, 32],
+        };
+        // Plans are by the prices: shapes tell which they were.
+        let cta = self.bench.prices.cta as u32;
+        Ok(rows.iter().map(|&rows| PackShape::from_values([rows, 64, 0, 3, cta, 3, 4, 128, 32, 0])).collect())
     }
 
-    fn plan(&mut self, select: &mut dyn FnMut(&PackShape) -> Tile) -> Result<PlanId, BenchError> {
-        let tiles: Vec<Tile> = self.pack_shapes()?.iter().map(select).collect();
-        self.bench.log(&format!("plan {}", tiles[1]));
-        self.plans.push(tiles);
+    fn plan(&mut self, way: &Way, select: &mut dyn FnMut(&PackShape) -> Tile) -> Result<PlanId, BenchError> {
+        let tiles: Vec<Tile> = self.pack_shapes(way.planning)?.iter().map(select).collect();
+        let name = match *way == Way::default() {
+            true => String::new(),
+            false => format!(" as {way:?}"),
+        };
+        self.bench.log(&format!("plan {}{name}", tiles[1]));
+        self.plans.push((way.clone(), tiles));
         Ok(PlanId(self.plans.len() - 1))
     }
 
+    fn plan_facts(&self, plan: PlanId) -> Option<PlanFacts> {
+        let (_, tiles) = &self.plans[plan.0];
+        Some(PlanFacts { tiles: tiles.len(), merges: tiles[0] == OTHER })
+    }
+
     fn sample(&mut self, plan: PlanId) -> Result<f64, Failure> {
-        let tile = self.plans[plan.0][1];
+        let (way, tiles) = &self.plans[plan.0];
+        if way.forward.launch == cuda::Launch::Single && way.mix.is_none() {
+            return Err(Failure { status: Status::Constraints, message: "no mix".to_owned() });
+        }
+        let tile = tiles[1];
         self.bench.log(&format!("sample {tile}"));
         self.bench.run(tile)
     }
@@ -229,6 +268,7 @@ fn everything_that_a_bench_says_survives_the_trip() {
     assert_eq!(bench.limits(), direct.limits());
     assert_eq!(bench.facts(), direct.facts());
     assert_eq!(bench.prices(), direct.prices());
+    assert_eq!(bench.forwards(), direct.forwards());
     assert_eq!(bench.versions(), direct.versions());
     assert_eq!(bench.kernel_hash(), direct.kernel_hash());
     assert_eq!(bench.cold_caches(), direct.cold_caches());
@@ -245,11 +285,73 @@ fn everything_that_a_bench_says_survives_the_trip() {
     assert_eq!(bench.load(&large).err(), direct.load(&large).err());
     let (mut loaded, mut expected) = (bench.load(&good).unwrap(), direct.load(&good).unwrap());
     assert_eq!(loaded.limit_us(), expected.limit_us());
-    assert_eq!(loaded.pack_shapes(), expected.pack_shapes());
+    for planning in Planning::ALL {
+        assert_eq!(loaded.pack_shapes(planning), expected.pack_shapes(planning));
+    }
     let mut select = |shape: &PackShape| if shape.rows == 8 { OTHER } else { GOOD };
-    let (plan, wanted) = (loaded.plan(&mut select).unwrap(), expected.plan(&mut select).unwrap());
+    let way = Way::default();
+    let (plan, wanted) = (loaded.plan(&way, &mut select).unwrap(), expected.plan(&way, &mut select).unwrap());
     assert_eq!(loaded.sample(plan), expected.sample(wanted));
     assert_eq!(loaded.sample(plan), Ok(8.0 / 3.0));
+}
+
+#[test]
+fn a_way_of_planning_and_launching_survives_the_trip() {
+    let mixes = [None, Some(Mix::of(&[])), Some(Mix::of(&[OTHER, GOOD]))];
+    for planning in Planning::ALL {
+        for forward in Forward::ALL {
+            for mix in mixes.clone() {
+                let way = Way { planning, forward, mix };
+                let text = serde_json::to_string(&WayRecord::from(&way)).unwrap();
+                let back: WayRecord = serde_json::from_str(&text).unwrap();
+                assert_eq!(Way::from(back), way);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_batch_is_planned_in_the_way_that_was_asked_for_and_again_after_a_death() {
+    let (mut bench, log) = worker(9);
+    let batch = batch("good");
+    let mut loaded = bench.load(&batch).unwrap();
+    let (way, mixless) = (
+        Way { planning: Planning::AsPat, forward: FORWARDS[1], mix: Some(Mix::of(&[OTHER, GOOD])) },
+        Way { forward: FORWARDS[1], ..Way::default() },
+    );
+    // The second of PAT's shapes has four rows, the third sixteen.
+    let planned = loaded.plan(&way, &mut |shape| if shape.rows > 8 { GOOD } else { OTHER }).unwrap();
+    assert_eq!(loaded.plan_facts(planned), Some(PlanFacts { tiles: 4, merges: true }));
+    assert_eq!(loaded.sample(planned), Ok(8.0 / 3.0));
+    let unmixed = loaded.plan(&mixless, &mut |_| GOOD).unwrap();
+    assert_eq!(loaded.plan_facts(unmixed), Some(PlanFacts { tiles: 3, merges: false }));
+    let refused = Failure { status: Status::Constraints, message: "no mix".to_owned() };
+    assert_eq!(loaded.sample(unmixed), Err(refused), "what a way needs is told, and ends no process");
+    let deadly = loaded.plan(&Way::default(), &mut |_| DIES).unwrap();
+    loaded.sample(deadly).unwrap_err();
+    log.lock().unwrap().clear();
+    assert_eq!(loaded.sample(planned), Ok(8.0 / 3.0));
+    let expected = ["2: load", &format!("2: plan {OTHER} as {way:?}"), &format!("2: sample {OTHER}")];
+    assert_eq!(*log.lock().unwrap(), expected);
+    assert_eq!(loaded.plan_facts(PlanId(7)), None);
+}
+
+#[test]
+fn a_process_that_takes_anothers_place_plans_by_the_prices_of_the_first_or_by_those_adopted() {
+    let (mut bench, _) = worker(9);
+    let batch = batch("good");
+    let prices_of = |bench: &mut WorkerBench| {
+        bench.load(&batch).unwrap().pack_shapes(Planning::AsDecoders).unwrap()[0].kv_heads
+    };
+    let dies = |bench: &mut WorkerBench| bench.verify(&DIES, &CLASS, Coverage::Plain).unwrap_err();
+    assert_eq!(prices_of(&mut bench), 1);
+    dies(&mut bench);
+    assert_eq!(prices_of(&mut bench), 1, "the second process measured another price");
+    bench.adopt_prices(Prices { cta: 77, ..Prices::H200 });
+    assert_eq!((prices_of(&mut bench), bench.prices().cta), (77, 77), "the process that there is is told");
+    dies(&mut bench);
+    bench.adopt_prices(Prices { cta: 78, ..Prices::H200 });
+    assert_eq!(prices_of(&mut bench), 78, "and the next one, where there is none");
 }
 
 #[test]
@@ -301,7 +403,7 @@ fn a_batch_is_loaded_again_and_only_what_is_sampled_is_planned_again() {
     let (mut bench, log) = worker(9);
     let batch = batch("good");
     let mut loaded = bench.load(&batch).unwrap();
-    let plans = [GOOD, DIES, OTHER, HANGS].map(|tile| loaded.plan(&mut |_| tile).unwrap());
+    let plans = [GOOD, DIES, OTHER, HANGS].map(|tile| loaded.plan(&Way::default(), &mut |_| tile).unwrap());
     assert!(loaded.sample(plans[0]).is_ok());
     let died = loaded.sample(plans[1]).unwrap_err();
     log.lock().unwrap().clear();

@@ -1,12 +1,13 @@
 //! How the values of other crates, and errors, are written in messages.
 
-use crate::measure::BenchError;
+use crate::measure::{BenchError, Planning, Way};
 use serde::{Deserialize, Deserializer, Serialize};
 use std::borrow::Cow;
 use tilewright_heuristics::{Dtype, Geometry, GeometryError, Tile};
 use tilewright_kernel_templates::cuda::CudaLimits;
 use tilewright_kernel_templates::{Class, CpuLimits, Limits};
 use tilewright_runtime::PlanError;
+use tilewright_runtime::cuda::{Forward, Mix};
 use tilewright_scenarios::{Batch, Provenance};
 
 /// A value as the text that it is shown as.
@@ -44,6 +45,32 @@ pub(super) mod bits {
 /// A tile in a list.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct TileText(#[serde(with = "text")] pub(super) Tile);
+
+/// A way of launching in a list.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct ForwardText(#[serde(with = "text")] pub(super) Forward);
+
+/// [`Way`] as it is sent.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct WayRecord {
+    planning: Planning,
+    forward: ForwardText,
+    mix: Option<Vec<TileText>>,
+}
+
+impl From<&Way> for WayRecord {
+    fn from(Way { planning, forward, mix }: &Way) -> Self {
+        let tiles = |mix: &Mix| mix.tiles().iter().copied().map(TileText).collect();
+        Self { planning: *planning, forward: ForwardText(*forward), mix: mix.as_ref().map(tiles) }
+    }
+}
+
+impl From<WayRecord> for Way {
+    fn from(WayRecord { planning, forward, mix }: WayRecord) -> Self {
+        let mix = mix.map(|tiles| Mix::of(&tiles.into_iter().map(|tile| tile.0).collect::<Vec<_>>()));
+        Self { planning, forward: forward.0, mix }
+    }
+}
 
 /// Writes [`Class`].
 #[derive(Serialize, Deserialize)]

@@ -1,6 +1,9 @@
 //! What a report shows of a recording.
 
+mod launching;
+
 use crate::analysis::Analysis;
+use crate::choice::{Choice, PAT, PAT_RULES, SELECTOR};
 use crate::emit::TreeModel;
 use crate::fit::PolicyRegret;
 use crate::statistics::{mean, median, quantile};
@@ -11,11 +14,6 @@ use reports::{
 use std::collections::{BTreeMap, BTreeSet};
 use tilewright_heuristics::{PackShape, Tile};
 use tilewright_reports as reports;
-
-/// The fitted selector, as a way to choose tiles of a batch.
-pub const SELECTOR: &str = "selector";
-/// PAT's analytic rules, as a way to choose tiles of a batch.
-pub const PAT_RULES: &str = "PAT's rules";
 
 /// Everything that the report of a recording shows.
 pub fn report_data(recording: &Recording, analysis: &Analysis) -> ReportData {
@@ -44,6 +42,7 @@ pub fn report_data(recording: &Recording, analysis: &Analysis) -> ReportData {
         warnings,
         held_out: analysis.validation.policies.iter().map(policy).collect(),
         batches: batch_policies(rows),
+        launching: launching::launching(rows),
         scenarios: scenarios(rows),
         features: PackShape::NAMES.iter().map(|name| (*name).to_owned()).collect(),
         parameters: Tile::NAMES.iter().map(|name| (*name).to_owned()).collect(),
@@ -75,10 +74,18 @@ fn stale_selector(rows: &[Measurement], analysis: &Analysis) -> Option<String> {
     ))
 }
 
-/// The measured times of each batch: workload -> choice -> median, for choices that ran.
+/// Whether a choice differs from the selector's by its launches alone. Such are compared with each other, and are no ways to choose tiles.
+fn launched_otherwise(choice: &str) -> bool {
+    choice.parse().is_ok_and(|choice: Choice| choice.other_forward().is_some())
+}
+
+/// The measured times of each batch: workload -> choice -> median, for ways to choose tiles that ran.
 fn batch_times(rows: &[Measurement]) -> BTreeMap<&str, BTreeMap<&str, f64>> {
     let mut samples: BTreeMap<&str, BTreeMap<&str, Vec<f64>>> = BTreeMap::new();
-    for row in rows.iter().filter(|row| row.level == Level::Batch && row.status == Status::Correct) {
+    let judged = |row: &&Measurement| {
+        row.level == Level::Batch && row.status == Status::Correct && !launched_otherwise(&row.choice)
+    };
+    for row in rows.iter().filter(judged) {
         samples.entry(&row.workload).or_default().entry(&row.choice).or_default().extend(&row.samples_us);
     }
     samples
@@ -127,6 +134,7 @@ pub fn batch_policies(rows: &[Measurement]) -> Vec<Policy> {
         Some((SELECTOR.to_owned(), SELECTOR)),
         single.map(|tile| (best_single_name(tile), tile)),
         Some((PAT_RULES.to_owned(), PAT_RULES)),
+        Some((PAT.to_owned(), PAT)),
     ];
     named
         .into_iter()
@@ -177,6 +185,7 @@ fn scenarios(rows: &[Measurement]) -> Vec<ScenarioResult> {
                 oracle.and_then(|choice| timing(format!("oracle ({choice})"), choice)),
                 single.and_then(|tile| timing(best_single_name(tile), tile)),
                 timing(PAT_RULES.to_owned(), PAT_RULES),
+                timing(PAT.to_owned(), PAT),
             ];
             Some(ScenarioResult {
                 name: name.to_owned(),
@@ -317,6 +326,27 @@ mod tests {
                 |timing| timing.policy == "oracle (PAT's rules)" || timing.policy == "oracle (m4n16w1s1)"
             )
         );
+    }
+
+    #[test]
+    fn the_whole_of_pat_is_compared_where_it_was_measured_and_other_launches_are_no_oracle() {
+        let mut rows = vec![
+            batch("a", SELECTOR, 10.0),
+            batch("a", "selector, streams+launch", 5.0),
+            batch("a", PAT_RULES, 20.0),
+            batch("a", PAT, 30.0),
+        ];
+        let policies = batch_policies(&rows);
+        let means: Vec<(&str, f64)> =
+            policies.iter().map(|policy| (policy.name.as_str(), policy.mean)).collect();
+        assert_eq!(means, [(SELECTOR, 0.0), (PAT_RULES, 1.0), (PAT, 2.0)]);
+        let timings = &scenarios(&rows)[0].timings;
+        let names: Vec<&str> = timings.iter().map(|timing| timing.policy.as_str()).collect();
+        assert_eq!(names, [SELECTOR, "oracle (selector)", PAT_RULES, PAT]);
+        // A run of before, one batch of which was measured again.
+        rows.push(batch("b", SELECTOR, 1.0));
+        rows.push(batch("b", PAT_RULES, 1.0));
+        assert!(batch_policies(&rows).iter().all(|policy| policy.name != PAT));
     }
 
     #[test]

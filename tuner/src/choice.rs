@@ -1,0 +1,123 @@
+//! What whole batches are executed under, by the names that measurements and reports have for it.
+
+use std::fmt;
+use std::str::FromStr;
+use tilewright_heuristics::Tile;
+use tilewright_runtime::cuda::Forward;
+
+/// The fitted selector, launched in the default way.
+pub const SELECTOR: &str = "selector";
+/// PAT's analytic rules for tiles, on plans as ours are made.
+pub const PAT_RULES: &str = "PAT's rules";
+/// The whole of PAT, on our kernels.
+pub const PAT: &str = "PAT";
+
+/// One way to plan a batch, to choose its tiles and to launch it. Its name parses back, and is what measurements are kept under.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Choice {
+    /// The fitted selector, launched so: `selector` where that is the default, else for example `selector, single+last-cta`.
+    Selector(Forward),
+    /// PAT's analytic rules choose the tiles; all else is as for the selector.
+    PatRules,
+    /// The whole of PAT on our kernels: its TreeHeuristic packs (PAT, Algorithm 1), packs longer than the mean are cut (section 6), its
+    /// analytic rules choose tiles (section 5.2), and each tile has a stream of its own where the device has streams.
+    Pat,
+    /// One tile for all packs.
+    Tile(Tile),
+}
+
+impl Choice {
+    /// The selector, launched in the default way.
+    pub const SELECTOR: Self = Self::Selector(Forward::DEFAULT);
+
+    /// The way of launching that sets it apart from [`Choice::SELECTOR`], if nothing else does.
+    pub fn other_forward(self) -> Option<Forward> {
+        match self {
+            Self::Selector(forward) if forward != Forward::DEFAULT => Some(forward),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for Choice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Selector(Forward::DEFAULT) => f.write_str(SELECTOR),
+            Self::Selector(forward) => write!(f, "{SELECTOR}, {forward}"),
+            Self::PatRules => f.write_str(PAT_RULES),
+            Self::Pat => f.write_str(PAT),
+            Self::Tile(tile) => tile.fmt(f),
+        }
+    }
+}
+
+/// No choice has this name.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` names nothing that batches are measured under: neither a selector nor PAT, and no tile")]
+pub struct ParseChoiceError(String);
+
+impl FromStr for Choice {
+    type Err = ParseChoiceError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let error = || ParseChoiceError(text.to_owned());
+        let selector = text.strip_prefix(SELECTOR).and_then(|rest| rest.strip_prefix(", "));
+        let choice = match (text, selector) {
+            (SELECTOR, _) => Self::SELECTOR,
+            (PAT_RULES, _) => Self::PatRules,
+            (PAT, _) => Self::Pat,
+            (_, Some(forward)) => Self::Selector(forward.parse().map_err(|_| error())?),
+            _ => Self::Tile(text.parse().map_err(|_| error())?),
+        };
+        // One name each: the default way of launching is not spelled out, nor has a tile other spellings.
+        if choice.to_string() == text { Ok(choice) } else { Err(error()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use tilewright_runtime::cuda::{Launch, MergeBy};
+
+    fn any_choice() -> impl Strategy<Value = Choice> {
+        prop_oneof![
+            (0..Forward::ALL.len()).prop_map(|i| Choice::Selector(Forward::ALL[i])),
+            Just(Choice::PatRules),
+            Just(Choice::Pat),
+            any::<[u16; Tile::COUNT]>().prop_map(|values| Choice::Tile(Tile::from_values(values))),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn a_choice_parses_back_from_its_name(choice in any_choice()) {
+            prop_assert_eq!(choice.to_string().parse(), Ok(choice));
+        }
+
+        #[test]
+        fn two_choices_never_share_a_name(a in any_choice(), b in any_choice()) {
+            prop_assert_eq!(a == b, a.to_string() == b.to_string());
+        }
+    }
+
+    #[test]
+    fn names_are_those_that_recordings_have() {
+        let single = Forward { launch: Launch::Single, merge: MergeBy::LastCta };
+        let tile = Tile { m: 16, n: 64, warps: 4, stages: 3 };
+        let choices =
+            [Choice::SELECTOR, Choice::Selector(single), Choice::PatRules, Choice::Pat, Choice::Tile(tile)];
+        let names = ["selector", "selector, single+last-cta", "PAT's rules", "PAT", "m16n64w4s3"];
+        assert_eq!(choices.map(|choice| choice.to_string()), names);
+        assert_eq!(choices.map(Choice::other_forward), [None, Some(single), None, None, None]);
+    }
+
+    #[test]
+    fn what_is_no_choice_is_refused() {
+        for text in
+            ["", "selector,", "selector, ", "selector, serial+launch", "pat", "PAT ", "m16n64", "m016n64w4s3"]
+        {
+            assert_eq!(text.parse::<Choice>(), Err(ParseChoiceError(text.to_owned())));
+        }
+    }
+}

@@ -1,0 +1,229 @@
+//! What whole batches are measured under, on a bench that only writes down what it is asked.
+
+use super::*;
+use crate::emit::TreeModel;
+use crate::measure::{Coverage, Failure, PlanFacts};
+use crate::store::{DeviceRecord, Resources, Start, test_data};
+use crate::workloads::{Scale, Workloads};
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::time::Duration;
+use tilewright_heuristics::{Backend, Domain, Prices};
+use tilewright_kernel_templates::{CpuLimits, Limits};
+use tilewright_scenarios::Batch;
+
+const SMALL: Tile = Tile { m: 4, n: 32, warps: 1, stages: 1 };
+const LARGE: Tile = Tile { m: 16, n: 32, warps: 1, stages: 1 };
+const SAFE: Tile = Tile { m: 8, n: 64, warps: 1, stages: 1 };
+
+/// Says of every plan what the test wants, and has no mixes.
+struct ScriptedBench {
+    limits: Limits,
+    forwards: Vec<Forward>,
+    facts: Option<PlanFacts>,
+    planned: RefCell<Vec<(Way, Vec<Tile>)>>,
+}
+
+impl ScriptedBench {
+    fn new(forwards: Vec<Forward>, facts: Option<PlanFacts>) -> Self {
+        let limits = Limits::Cpu(CpuLimits { threads: 1, l1d_bytes: 1, l2_bytes: 1, llc_bytes: 1 });
+        Self { limits, forwards, facts, planned: RefCell::default() }
+    }
+}
+
+impl Bench for ScriptedBench {
+    fn device(&self) -> DeviceRecord {
+        test_data::provenance().device
+    }
+
+    fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    fn prices(&self) -> Prices {
+        Prices::CPU
+    }
+
+    fn adopt_prices(&mut self, _: Prices) {}
+
+    fn forwards(&self) -> &[Forward] {
+        &self.forwards
+    }
+
+    fn facts(&self) -> Vec<(String, String)> {
+        Vec::new()
+    }
+
+    fn versions(&self) -> Vec<(String, String)> {
+        Vec::new()
+    }
+
+    fn kernel_hash(&self) -> String {
+        String::new()
+    }
+
+    fn cold_caches(&self) -> String {
+        String::new()
+    }
+
+    fn limit_method(&self) -> String {
+        String::new()
+    }
+
+    fn warnings(&self) -> Vec<String> {
+        Vec::new()
+    }
+
+    fn resources(&self, _: &Tile, _: &Class) -> Resources {
+        Resources::default()
+    }
+
+    fn verify(&mut self, _: &Tile, _: &Class, _: Coverage) -> Result<f64, Failure> {
+        Ok(0.0)
+    }
+
+    fn load<'a>(&'a mut self, _: &'a Batch) -> Result<Box<dyn Loaded + 'a>, BenchError> {
+        Ok(Box::new(ScriptedBatch(self)))
+    }
+}
+
+struct ScriptedBatch<'a>(&'a ScriptedBench);
+
+impl Loaded for ScriptedBatch<'_> {
+    fn limit_us(&self) -> f64 {
+        1.0
+    }
+
+    fn pack_shapes(&self, planning: Planning) -> Result<Vec<PackShape>, BenchError> {
+        let rows: &[u32] = match planning {
+            Planning::AsDecoders => &[4, 16],
+            Planning::AsPat => &[4, 8, 16],
+        };
+        Ok(rows.iter().map(|&rows| PackShape::from_values([rows, 64, 0, 1, 1, 1, 4, 128, 32, 0])).collect())
+    }
+
+    fn plan(&mut self, way: &Way, select: &mut dyn FnMut(&PackShape) -> Tile) -> Result<PlanId, BenchError> {
+        let tiles = self.pack_shapes(way.planning)?.iter().map(select).collect();
+        let mut planned = self.0.planned.borrow_mut();
+        planned.push((way.clone(), tiles));
+        Ok(PlanId(planned.len() - 1))
+    }
+
+    fn plan_facts(&self, _: PlanId) -> Option<PlanFacts> {
+        self.0.facts
+    }
+
+    fn sample(&mut self, plan: PlanId) -> Result<f64, Failure> {
+        match self.0.planned.borrow()[plan.0].0.forward.launch {
+            Launch::Single => Err(Failure { status: Status::Constraints, message: "no room".to_owned() }),
+            Launch::Serial | Launch::Streams => Ok(10.0 + plan.0 as f64),
+        }
+    }
+}
+
+/// Up to eight rows the small tile, else the large one.
+fn model() -> SelectorModel {
+    let leaf = |tile| Box::new(TreeModel::Leaf { ranked: vec![tile], support: 1, regret: 0.0 });
+    let (low, high) = ([0; PackShape::COUNT], [u32::MAX; PackShape::COUNT]);
+    SelectorModel {
+        device: test_data::provenance().device,
+        domain: Domain { min: PackShape::from_values(low), max: PackShape::from_values(high) },
+        portfolio: vec![SMALL, LARGE],
+        safe_default: SAFE,
+        prices: Prices::CPU,
+        feasible: BTreeMap::from([((128, 0), 0b11)]),
+        tree: TreeModel::Split { feature: 0, threshold: 8, low: leaf(0), high: leaf(1) },
+    }
+}
+
+/// The rows of a run over one batch.
+fn measured(bench: &mut ScriptedBench) -> Vec<Measurement> {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("trees.yaml");
+    std::fs::write(&file, "name: t\nheads: [[4, 1]]\ntrees: ['1,4_64,33']\n").unwrap();
+    let workloads = Workloads::load(&[file], Backend::Cpu, &Scale::of(Backend::Cpu), None).unwrap();
+    let class = Class::of(&workloads.batches[0].build().unwrap().geometry);
+    let passed = |tile: Tile| Measurement {
+        level: Level::Space,
+        ..test_data::measurement(&class.to_string(), &tile.to_string(), &[])
+    };
+    let verified = Verified::of(&[SMALL, LARGE, SAFE].map(passed));
+    let mut run = RunFolder::open(&folder.path().join("run"), test_data::provenance(), Start::Fresh).unwrap();
+    let model = model();
+    let policies = BatchPolicies::new(&model, "hash".to_owned(), Some(LARGE));
+    let deadline = Instant::now() + Duration::from_secs(60);
+    let (silent, interrupt) = (Progress::Silent, Interrupt::default());
+    let batches = &workloads.batches[..1];
+    assert!(
+        measure_batches(bench, batches, &policies, &verified, &mut run, deadline, silent, &interrupt)
+            .unwrap()
+    );
+    run.rows().to_vec()
+}
+
+fn choices(rows: &[Measurement]) -> Vec<&str> {
+    rows.iter().map(|row| row.choice.as_str()).collect()
+}
+
+const COMMON: [&str; 6] = ["selector", "PAT's rules", "PAT", "m4n32w1s1", "m8n64w1s1", "m16n32w1s1"];
+
+#[test]
+fn a_batch_is_measured_in_every_way_and_one_that_cannot_be_had_is_recorded_with_its_reason() {
+    let others: Vec<Forward> = Forward::ALL.into_iter().filter(|way| *way != Forward::DEFAULT).collect();
+    let mut bench = ScriptedBench::new(others.clone(), Some(PlanFacts { tiles: 2, merges: true }));
+    let rows = measured(&mut bench);
+    let launched = others.iter().map(|forward| format!("selector, {forward}"));
+    let expected: Vec<String> = COMMON.map(str::to_owned).into_iter().chain(launched).collect();
+    assert_eq!(choices(&rows), expected);
+    for (i, row) in rows.iter().enumerate() {
+        assert_eq!(row.choice.parse::<Choice>().unwrap().to_string(), row.choice);
+        if row.choice.contains("single") {
+            assert_eq!((row.status, row.message.as_str()), (Status::Constraints, "no room"));
+            assert!(row.samples_us.is_empty());
+        } else {
+            assert_eq!(row.status, Status::Correct, "{row:?}");
+            assert!(row.samples_us.iter().all(|&us| us == 10.0 + i as f64) && row.samples_us.len() == 9);
+        }
+        assert_eq!(row.tile.is_some(), (3..6).contains(&i), "{}", row.choice);
+        assert_eq!(row.selector_hash, "hash");
+    }
+
+    let planned = bench.planned.into_inner();
+    let default = Way::default();
+    assert_eq!(planned[0], (default.clone(), vec![SMALL, LARGE]));
+    // PAT rounds m up, and its packs are others.
+    assert_eq!(planned[1], (default.clone(), vec![SMALL, LARGE]));
+    let pat = Way { planning: Planning::AsPat, forward: PATS_FORWARD, mix: None };
+    assert_eq!(planned[2], (pat, vec![SMALL, SAFE, LARGE]));
+    assert_eq!(planned[4], (default, vec![SAFE; 2]));
+    for ((way, tiles), forward) in planned[6..].iter().zip(others) {
+        // A single launch is compiled of all that a decoder compiles.
+        let mix = (forward.launch == Launch::Single).then(|| Mix::of(&[SMALL, LARGE, SAFE]));
+        assert_eq!(*way, Way { planning: Planning::AsDecoders, forward, mix });
+        assert_eq!(*tiles, planned[0].1, "the same plan, launched otherwise");
+    }
+}
+
+#[test]
+fn ways_of_launching_that_come_to_the_same_are_not_measured() {
+    let all = || Forward::ALL.to_vec();
+    let others = |facts| {
+        let rows = measured(&mut ScriptedBench::new(all(), facts));
+        let choices = choices(&rows);
+        assert_eq!(choices[..6], COMMON);
+        choices[6..].iter().map(|choice| (*choice).to_owned()).collect::<Vec<String>>()
+    };
+    let facts = |tiles, merges| Some(PlanFacts { tiles, merges });
+    assert_eq!(others(facts(1, false)), ["selector, single+launch"]);
+    assert_eq!(others(facts(2, false)), ["selector, streams+launch", "selector, single+launch"]);
+    assert_eq!(others(facts(1, true)).len(), 3);
+    assert!(others(None).is_empty(), "what is not known of a plan that failed is not tried");
+}
+
+#[test]
+fn where_there_is_one_way_of_launching_pat_is_launched_in_it() {
+    let mut bench = ScriptedBench::new(Vec::new(), Some(PlanFacts { tiles: 2, merges: true }));
+    assert_eq!(choices(&measured(&mut bench)), COMMON);
+    let (way, _) = &bench.planned.borrow()[2];
+    assert_eq!((way.planning, way.forward), (Planning::AsPat, Forward::DEFAULT));
+}

@@ -1,0 +1,229 @@
+//! A batch on a GPU: its plans are captured, compared with each other, and replayed for each sample.
+
+use super::pool::{Pool, random_memory};
+use super::{CudaBench, failure_of};
+use crate::measure::{BenchError, Failure, Loaded, PlanFacts, PlanId, Planning, Way};
+use crate::store::Status;
+use tilewright_heuristics::{Dtype, Geometry, PackShape, Tile};
+use tilewright_kernel_templates::Class;
+use tilewright_kernel_templates::cuda::AttentionOptions;
+use tilewright_runtime::awkward::tolerance;
+use tilewright_runtime::cuda::{
+    CudaError, DeviceMemory, DevicePlan, Forward, Graph, Launch, Mix, RawArgs, RawScales, RowStrides,
+};
+use tilewright_runtime::{KvStrides, PageTable, Plan};
+use tilewright_scenarios::Batch;
+
+/// Part of the free memory that a batch may take.
+const USABLE_MEMORY: f64 = 0.8;
+
+/// A batch whose pages are the pool's.
+pub(super) struct LoadedBatch<'a> {
+    batch: &'a Batch,
+    bench: &'a mut CudaBench,
+    query: DeviceMemory,
+    output: DeviceMemory,
+    plans: Vec<(PlanFacts, Result<Captured, Failure>)>,
+}
+
+/// A plan on the device, captured. Fields are dropped in this order: the graph before the memory that it names.
+struct Captured {
+    graph: Graph,
+    _uploaded: DevicePlan,
+    _workspace: DeviceMemory,
+}
+
+impl<'a> LoadedBatch<'a> {
+    pub(super) fn new(bench: &'a mut CudaBench, batch: &'a Batch) -> Result<Self, BenchError> {
+        let geometry = batch.geometry;
+        let device =
+            |error: CudaError| BenchError::Device { batch: batch.name.clone(), message: error.to_string() };
+        let token = (geometry.kv_heads * geometry.head_dim) as usize * geometry.dtype.kv_bytes();
+        let bytes = batch.pages as usize * geometry.page_size as usize * token;
+        let queries =
+            batch.requests() * (geometry.q_heads * geometry.head_dim) as usize * geometry.dtype.query_bytes();
+        if !bench.pool.as_ref().is_some_and(|pool| pool.serves(geometry.dtype, bytes)) {
+            bench.pool = None;
+            let free = bench.device.free_memory().map_err(device)?;
+            let needed = 2 * bytes as u64;
+            if needed as f64 > free as f64 * USABLE_MEMORY {
+                return Err(BenchError::TooLarge {
+                    batch: batch.name.clone(),
+                    needed_mb: needed >> 20,
+                    available_mb: free >> 20,
+                });
+            }
+            bench.pool = Some(Pool::new(&bench.device, geometry.dtype, bytes).map_err(device)?);
+        }
+        let query = random_memory(&bench.device, geometry.dtype.query(), queries).map_err(device)?;
+        let output = DeviceMemory::new(bench.device.context(), queries).map_err(device)?;
+        Ok(Self { batch, bench, query, output, plans: Vec::new() })
+    }
+
+    fn build(&self, planning: Planning, select: impl FnMut(&PackShape) -> Tile) -> Result<Plan, BenchError> {
+        let Batch { page_table, max_pages, seq_lens, geometry, .. } = self.batch;
+        let options = planning.options(self.bench.plan_options());
+        let planned = PageTable::new(page_table, *max_pages, seq_lens, geometry.page_size)
+            .and_then(|table| Plan::build(geometry, &table, &options, select));
+        planned.map_err(|source| BenchError::Plan { batch: self.batch.name.clone(), source })
+    }
+
+    fn capture(&mut self, plan: &Plan, way: &Way) -> Result<Captured, Failure> {
+        // Mostly they are there; a process that takes another's place has none yet.
+        let tiles: Vec<Tile> = plan.tile_groups().iter().map(|group| group.tile).collect();
+        let (class, options) = (Class::of(&self.batch.geometry), AttentionOptions::default());
+        self.bench.compile(&tiles, &class, options);
+        for tile in &tiles {
+            if let Some(Err(failure)) = self.bench.compiled.get(&(class, options, *tile)) {
+                return Err(failure.clone());
+            }
+        }
+        if way.forward == Forward::DEFAULT {
+            return self.capture_compiled(plan, way).map_err(failure_of);
+        }
+        if way.forward.launch == Launch::Single {
+            let mix = way.mix.clone().unwrap_or_else(|| Mix::of(&tiles));
+            self.bench.compile_mix(&mix, &class)?;
+        }
+        let captured = self.capture_compiled(plan, way).map_err(failure_of)?;
+        self.check(plan, &captured, &way.forward)?;
+        Ok(captured)
+    }
+
+    fn capture_compiled(&self, plan: &Plan, way: &Way) -> Result<Captured, CudaError> {
+        let CudaBench { device, backend, stream, pool, .. } = &*self.bench;
+        let geometry = self.batch.geometry;
+        let pool = pool.as_ref().map(Pool::addresses).unwrap_or_default();
+        let mut uploaded = match (way.forward.launch, &way.mix) {
+            (Launch::Single, Some(mix)) => DevicePlan::with_mix(device, mix, way.forward.merge),
+            _ => DevicePlan::with_forward(device, way.forward),
+        };
+        uploaded.upload(plan, stream)?;
+        let workspace = DeviceMemory::new(device.context(), uploaded.workspace_bytes())?;
+        let args = RawArgs {
+            query: self.query.address(),
+            query_strides: RowStrides::dense(&geometry),
+            keys: pool.keys,
+            values: pool.values,
+            kv_strides: KvStrides::nhd(&geometry),
+            output: self.output.address(),
+            output_strides: RowStrides::dense(&geometry),
+            lse: None,
+            workspace: workspace.address(),
+            scale: 1.0 / (geometry.head_dim as f32).sqrt(),
+            window: None,
+            softcap: None,
+            sinks: None,
+            scales: Some(RawScales { keys: pool.scale, values: pool.scale, per_head: false }),
+        };
+        // SAFETY: all memory is as large as the batch and the plan say, and lives as long as the graph.
+        let graph =
+            unsafe { Graph::capture(stream, || backend.decode_raw(stream.cu_stream(), &uploaded, &args))? };
+        Ok(Captured { graph, _uploaded: uploaded, _workspace: workspace })
+    }
+
+    /// That a way of launching computes what the default does. Tiles were verified one by one under the default; another way is verified
+    /// by this, before it is timed.
+    fn check(&self, plan: &Plan, captured: &Captured, forward: &Forward) -> Result<(), Failure> {
+        let reference = self.capture_compiled(plan, &Way::default()).map_err(failure_of)?;
+        let expected = self.outputs(&reference).map_err(failure_of)?;
+        let found = self.outputs(captured).map_err(failure_of)?;
+        let Geometry { head_dim, dtype, .. } = self.batch.geometry;
+        let (error, allowed) = (worst_row(&found, &expected, head_dim as usize), tolerance(dtype));
+        if error < allowed {
+            return Ok(());
+        }
+        let message = format!(
+            "launched as {forward}, a row differs from the default's by {error:.1e} of its norm, allowed {allowed:.0e}"
+        );
+        Err(Failure { status: Status::Correctness, message })
+    }
+
+    /// What a plan computes.
+    fn outputs(&self, captured: &Captured) -> Result<Vec<f32>, CudaError> {
+        let stream = &self.bench.stream;
+        // NaN in every format: what is never written is found.
+        self.output.fill(0xff, stream)?;
+        captured.graph.launch(stream)?;
+        let mut bits = vec![0u16; self.output.bytes() / size_of::<u16>()];
+        self.output.read(0, &mut bits, stream)?;
+        let number = match self.batch.geometry.dtype.query() {
+            Dtype::Bf16 => |bits| half::bf16::from_bits(bits).to_f32(),
+            _ => |bits| half::f16::from_bits(bits).to_f32(),
+        };
+        Ok(bits.into_iter().map(number).collect())
+    }
+}
+
+/// The largest difference of a row of `row` numbers, relative to the norm of what is expected; infinite where either is no number.
+fn worst_row(found: &[f32], expected: &[f32], row: usize) -> f64 {
+    let square = |x: f32| f64::from(x).powi(2);
+    let error = |(found, expected): (&[f32], &[f32])| {
+        let difference: f64 = found.iter().zip(expected).map(|(a, b)| square(a - b)).sum();
+        match expected.iter().copied().map(square).sum::<f64>() {
+            _ if difference == 0.0 => 0.0,
+            norm if difference.is_finite() && norm > 0.0 => (difference / norm).sqrt(),
+            _ => f64::INFINITY,
+        }
+    };
+    let row = row.max(1);
+    found.chunks(row).zip(expected.chunks(row)).map(error).fold(0.0, f64::max)
+}
+
+impl Loaded for LoadedBatch<'_> {
+    fn limit_us(&self) -> f64 {
+        let Geometry { q_heads, head_dim, .. } = self.batch.geometry;
+        let tokens: f64 = self.batch.seq_lens.iter().map(|&len| f64::from(len)).sum();
+        let flops = 4.0 * f64::from(q_heads) * f64::from(head_dim) * tokens;
+        let peak = match self.bench.cuda_limits().matrix_flops {
+            0 => f64::INFINITY,
+            flops => flops as f64,
+        };
+        let bytes = self.batch.unique_bytes() + 2 * self.query.bytes() as u64;
+        let figures = &self.bench.figures;
+        figures.read_us(bytes).max(flops / peak * 1e6 + figures.launch_us)
+    }
+
+    fn pack_shapes(&self, planning: Planning) -> Result<Vec<PackShape>, BenchError> {
+        let any = Tile { m: 16, n: 16, warps: 1, stages: 1 };
+        Ok(self.build(planning, |_| any)?.packs().iter().map(|pack| pack.shape).collect())
+    }
+
+    fn plan(&mut self, way: &Way, select: &mut dyn FnMut(&PackShape) -> Tile) -> Result<PlanId, BenchError> {
+        let plan = self.build(way.planning, select)?;
+        // What cannot be captured fails when it is sampled: the other plans are measured all the same.
+        let captured = self.capture(&plan, way);
+        self.plans.push((PlanFacts::of(&plan), captured));
+        Ok(PlanId(self.plans.len() - 1))
+    }
+
+    fn plan_facts(&self, plan: PlanId) -> Option<PlanFacts> {
+        self.plans.get(plan.0).map(|(facts, _)| *facts)
+    }
+
+    fn sample(&mut self, plan: PlanId) -> Result<f64, Failure> {
+        let CudaBench { stream, timer, flush, .. } = &*self.bench;
+        let Captured { graph, .. } = self.plans[plan.0].1.as_ref().map_err(Clone::clone)?;
+        flush.queue(stream).map_err(failure_of)?;
+        timer.time_us(stream, || graph.launch(stream)).map_err(failure_of)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_wrong_row_or_number_is_seen_among_many() {
+        let expected: Vec<f32> = (0..4096).map(|i| (i % 7) as f32 - 3.0).collect();
+        assert_eq!(worst_row(&expected, &expected, 64), 0.0);
+        let mut found = expected.clone();
+        found[100] += 0.25;
+        let norm = expected[64..128].iter().map(|x| x * x).sum::<f32>().sqrt();
+        assert!((worst_row(&found, &expected, 64) - f64::from(0.25 / norm)).abs() < 1e-6);
+        found[4000] = f32::NAN;
+        assert_eq!(worst_row(&found, &expected, 64), f64::INFINITY);
+        assert_eq!(worst_row(&[1.0, 0.0], &[0.0, 0.0], 2), f64::INFINITY, "nothing was expected");
+        assert_eq!(worst_row(&[f32::NAN], &[f32::NAN], 1), f64::INFINITY, "neither was written");
+    }
+}

@@ -1,0 +1,119 @@
+//! How a batch is planned and launched, beside the choice of its tiles.
+
+use serde::{Deserialize, Serialize};
+use tilewright_runtime::cuda::{Forward, Launch, MergeBy, Mix};
+use tilewright_runtime::{Packing, Plan, PlanOptions, Split};
+
+/// How a batch is planned.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum Planning {
+    /// As a decoder plans on the device: packs by its prices, walks cut so that its slots finish together.
+    #[default]
+    AsDecoders,
+    /// As PAT plans: its TreeHeuristic makes packs (PAT, Algorithm 1), and those longer than the mean are cut (section 6).
+    AsPat,
+}
+
+impl Planning {
+    /// Each of them.
+    pub const ALL: [Self; 2] = [Self::AsDecoders, Self::AsPat];
+
+    /// The options of a plan on a device whose decoders plan with `device`.
+    pub fn options(self, device: PlanOptions) -> PlanOptions {
+        match self {
+            Self::AsDecoders => device,
+            Self::AsPat => PlanOptions { packing: Packing::Pat, split: Split::Mean, ..device },
+        }
+    }
+}
+
+/// How a batch is planned and launched.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Way {
+    /// How it is planned.
+    pub planning: Planning,
+    /// How the plan is launched.
+    pub forward: Forward,
+    /// What a single launch is compiled of; `None` for the tiles of each plan and no others.
+    pub mix: Option<Mix>,
+}
+
+/// What of a plan decides whether ways of launching it differ.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PlanFacts {
+    /// Tiles among its work items.
+    pub tiles: usize,
+    /// Whether any row has several partials.
+    pub merges: bool,
+}
+
+impl PlanFacts {
+    /// Those of a plan.
+    pub fn of(plan: &Plan) -> Self {
+        Self { tiles: plan.tile_groups().len(), merges: !plan.merges().is_empty() }
+    }
+
+    /// Whether the plan's launches are others than in the ways that this one's parts could be replaced by: streams do nothing for one
+    /// tile, nor a mix of one tile, nor does it matter who merges where nothing is merged.
+    pub fn tell_apart(self, way: &Way) -> bool {
+        let mixed = way.mix.as_ref().map_or(self.tiles, |mix| mix.tiles().len());
+        let launched = match way.forward.launch {
+            Launch::Serial => true,
+            Launch::Streams => self.tiles > 1,
+            Launch::Single => mixed > 1,
+        };
+        launched && (way.forward.merge == MergeBy::Launch || self.merges)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tilewright_heuristics::{Dtype, Geometry, Prices, Tile};
+    use tilewright_runtime::PageTable;
+
+    const SMALL: Tile = Tile { m: 16, n: 32, warps: 1, stages: 1 };
+    const LARGE: Tile = Tile { m: 64, n: 32, warps: 4, stages: 1 };
+
+    fn told_apart(facts: PlanFacts, mix: Option<&Mix>) -> Vec<String> {
+        let way = |forward| Way { forward, mix: mix.cloned(), ..Way::default() };
+        let differ = Forward::ALL.into_iter().filter(|&forward| facts.tell_apart(&way(forward)));
+        differ.map(|forward| forward.to_string()).collect()
+    }
+
+    #[test]
+    fn ways_of_launching_that_come_to_the_same_are_told() {
+        let facts = |tiles, merges| PlanFacts { tiles, merges };
+        assert_eq!(told_apart(facts(2, true), None).len(), Forward::ALL.len());
+        assert_eq!(told_apart(facts(1, false), None), ["serial+launch"]);
+        assert_eq!(told_apart(facts(1, true), None), ["serial+launch", "serial+last-cta"]);
+        assert_eq!(told_apart(facts(2, false), None), ["serial+launch", "streams+launch", "single+launch"]);
+        // A plan of one tile is another launch where that tile was compiled with others.
+        let mix = Mix::of(&[SMALL, LARGE]);
+        assert_eq!(told_apart(facts(1, false), Some(&mix)), ["serial+launch", "single+launch"]);
+        assert_eq!(told_apart(facts(1, false), Some(&Mix::of(&[SMALL]))), ["serial+launch"]);
+    }
+
+    #[test]
+    fn plans_as_pats_are_pats_and_know_what_they_launch() {
+        let geometry = Geometry { q_heads: 4, kv_heads: 1, head_dim: 64, page_size: 16, dtype: Dtype::F16 };
+        // Eight pages that two requests share, then one page each.
+        let row = |last: i32| (0..8).chain([last]).collect::<Vec<i32>>();
+        let (entries, lengths) = ([row(8), row(9)].concat(), [144; 2]);
+        let table = PageTable::new(&entries, 9, &lengths, 16).unwrap();
+        let device =
+            PlanOptions { slots: 3, prices: Prices { cta: 7, ..Prices::CPU }, ..PlanOptions::default() };
+        assert_eq!(Planning::AsDecoders.options(device), device);
+        let options = Planning::AsPat.options(device);
+        assert_eq!((options.packing, options.split), (Packing::Pat, Split::Mean));
+        assert_eq!((options.slots, options.prices), (device.slots, device.prices));
+
+        let plan =
+            Plan::build(&geometry, &table, &options, |shape| if shape.rows > 4 { LARGE } else { SMALL })
+                .unwrap();
+        assert_eq!(PlanFacts::of(&plan), PlanFacts { tiles: 2, merges: true });
+        let alone = PageTable::new(&entries[..9], 9, &lengths[..1], 16).unwrap();
+        let plan = Plan::build(&geometry, &alone, &options, |_| SMALL).unwrap();
+        assert_eq!(PlanFacts::of(&plan), PlanFacts { tiles: 1, merges: false });
+    }
+}
