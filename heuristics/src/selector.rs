@@ -24,6 +24,20 @@ impl Domain {
         }
         inside
     }
+
+    /// What a tree of this domain is asked about a pack. Where no FP8 was measured, K and V in FP8 are taken for elements of the query's type;
+    /// where no packs with tokens of single requests were, those packs of one run that come nearest.
+    #[inline]
+    pub fn asked(&self, shape: &PackShape) -> PackShape {
+        let mut shape = *shape;
+        if shape.own > 0 && self.max.own == 0 {
+            shape = shape.as_one_run();
+        }
+        match Dtype::from_code(shape.dtype) {
+            Some(dtype) if shape.dtype > self.max.dtype => PackShape { dtype: dtype.query().code(), ..shape },
+            _ => shape,
+        }
+    }
 }
 
 /// The tile selector of one device.
@@ -44,26 +58,10 @@ pub struct Selector {
 }
 
 impl Selector {
-    /// The tile for a pack.
+    /// The tile for a pack, or for the nearest that was measured; see [`Domain::asked`].
     #[inline]
     pub fn select(&self, shape: &PackShape) -> Tile {
-        (self.choose)(&self.asked(shape))
-    }
-
-    /// What the tree is asked about a pack. Where no FP8 was measured, K and V in FP8 are taken for elements of the query's type; where no
-    /// packs with tokens of single requests were, those packs of one run that come nearest.
-    #[inline]
-    pub fn asked(&self, shape: &PackShape) -> PackShape {
-        let mut shape = *shape;
-        if shape.own > 0 && self.domain.max.own == 0 {
-            shape = shape.as_one_run();
-        }
-        match Dtype::from_code(shape.dtype) {
-            Some(dtype) if shape.dtype > self.domain.max.dtype => {
-                PackShape { dtype: dtype.query().code(), ..shape }
-            }
-            _ => shape,
-        }
+        (self.choose)(&self.domain.asked(shape))
     }
 }
 
@@ -107,9 +105,9 @@ mod tests {
         let geometry = Geometry { q_heads: 8, kv_heads: 2, head_dim: 64, page_size: 16, dtype: Dtype::F16 };
         let shape = PackShape::of_tree(&geometry, 4, 64, 32 + 4 * 32, 3);
         let mut measured = selector(Dtype::Bf16);
-        assert_eq!(measured.asked(&shape), shape);
+        assert_eq!(measured.domain.asked(&shape), shape);
         measured.domain.max.own = 0;
-        assert_eq!(measured.asked(&shape), shape.as_one_run());
+        assert_eq!(measured.domain.asked(&shape), shape.as_one_run());
         assert_ne!(shape, shape.as_one_run());
     }
 

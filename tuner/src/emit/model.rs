@@ -107,6 +107,11 @@ impl SelectorModel {
         })
     }
 
+    /// The tile for a pack, or for the nearest that was measured: what a selector answers that was emitted from this.
+    pub fn select(&self, shape: &PackShape) -> Tile {
+        self.choose(&self.domain.asked(shape))
+    }
+
     /// The tile for a pack: what emitted code must choose.
     pub fn choose(&self, shape: &PackShape) -> Tile {
         if !self.domain.contains(shape) {

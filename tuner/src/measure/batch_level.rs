@@ -69,7 +69,7 @@ impl<'a> BatchPolicies<'a> {
     /// The tile of a pack.
     fn tile(&self, choice: Choice, feasible: &[Tile], shape: &PackShape) -> Tile {
         match choice {
-            Choice::Selector(_) => self.model.choose(shape),
+            Choice::Selector(_) => self.model.select(shape),
             Choice::PatRules | Choice::Pat => {
                 analytic::pat(feasible, shape).unwrap_or(self.model.safe_default)
             }
