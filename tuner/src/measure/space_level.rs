@@ -131,3 +131,27 @@ fn row(bench: &dyn Bench, tile: &Tile, class: &Class, outcome: Result<f64, Failu
         message,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fp8_is_verified_where_it_is_timed() {
+        let dtypes = |backend, timed: &[Dtype]| {
+            let timed = Class::all(backend).filter(|class| timed.contains(&class.dtype));
+            let classes = classes_to_verify(backend, &timed.take(1).map(|class| (class, 1)).collect());
+            let dtypes: BTreeSet<Dtype> = classes.iter().map(|class| class.dtype).collect();
+            assert_eq!(
+                classes.len(),
+                Class::all(backend).filter(|class| dtypes.contains(&class.dtype)).count()
+            );
+            dtypes.into_iter().collect::<Vec<_>>()
+        };
+        let plain = [Dtype::F16, Dtype::Bf16, Dtype::F32];
+        assert_eq!(dtypes(Backend::Cpu, &[]), plain);
+        assert_eq!(dtypes(Backend::Cpu, &[Dtype::Fp8F32]), [&plain[..], &[Dtype::Fp8F32]].concat());
+        assert_eq!(dtypes(Backend::Cuda, &[Dtype::Bf16]), [Dtype::Bf16]);
+        assert_eq!(dtypes(Backend::Cuda, &[]), []);
+    }
+}

@@ -484,8 +484,9 @@ fn a_variant_that_hangs_is_recorded_as_such_and_the_space_is_verified() {
     let folder = tempfile::tempdir().unwrap();
     let mut run = RunFolder::open(folder.path(), test_data::provenance(), Start::Fresh).unwrap();
     let space = Space::of(Backend::Cpu);
+    let timed = Class::all(Backend::Cpu).map(|class| (class, 1)).collect();
     let verified =
-        verify_space(&mut bench, &space, &BTreeMap::new(), &mut run, Progress::Silent, &Interrupt::default());
+        verify_space(&mut bench, &space, &timed, &mut run, Progress::Silent, &Interrupt::default());
     let verified = verified.unwrap().unwrap();
     let rows = run.rows();
     assert_eq!(rows.len(), Class::all(Backend::Cpu).count() * space.tiles().len());
