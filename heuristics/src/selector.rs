@@ -27,16 +27,23 @@ impl Domain {
 
     /// What a tree of this domain is asked about a pack. Where no FP8 was measured, K and V in FP8 are taken for elements of the query's type;
     /// where no packs with tokens of single requests were, those packs of one run that come nearest.
-    #[inline]
     pub fn asked(&self, shape: &PackShape) -> PackShape {
-        let mut shape = *shape;
-        if shape.own > 0 && self.max.own == 0 {
-            shape = shape.as_one_run();
-        }
+        let shape = if self.lacks_own(shape) { shape.as_one_run() } else { *shape };
         match Dtype::from_code(shape.dtype) {
             Some(dtype) if shape.dtype > self.max.dtype => PackShape { dtype: dtype.query().code(), ..shape },
             _ => shape,
         }
+    }
+
+    /// Whether [`Domain::asked`] is about another shape than this one.
+    #[inline]
+    const fn translates(&self, shape: &PackShape) -> bool {
+        self.lacks_own(shape) | (shape.dtype > self.max.dtype)
+    }
+
+    #[inline]
+    const fn lacks_own(&self, shape: &PackShape) -> bool {
+        (shape.own > 0) & (self.max.own == 0)
     }
 }
 
@@ -61,7 +68,12 @@ impl Selector {
     /// The tile for a pack, or for the nearest that was measured; see [`Domain::asked`].
     #[inline]
     pub fn select(&self, shape: &PackShape) -> Tile {
-        (self.choose)(&self.domain.asked(shape))
+        // Most shapes are asked about as they are. Copying each of them first took 15 ns a choice instead of 6.
+        if self.domain.translates(shape) {
+            (self.choose)(&self.domain.asked(shape))
+        } else {
+            (self.choose)(shape)
+        }
     }
 }
 

@@ -194,13 +194,7 @@ fn llc_bytes(limits: &CpuLimits) -> usize {
 
 impl Bench for CpuBench {
     fn device(&self) -> DeviceRecord {
-        let device = self.host.as_device();
-        DeviceRecord {
-            backend: device.backend.name().to_owned(),
-            name: device.name.to_owned(),
-            capability: device.capability.to_owned(),
-            units: device.units,
-        }
+        self.host.as_device().into()
     }
 
     fn limits(&self) -> &Limits {

@@ -18,6 +18,17 @@ pub struct DeviceRecord {
     pub units: u32,
 }
 
+impl From<tilewright_heuristics::Device<'_>> for DeviceRecord {
+    fn from(device: tilewright_heuristics::Device<'_>) -> Self {
+        Self {
+            backend: device.backend.name().to_owned(),
+            name: device.name.to_owned(),
+            capability: device.capability.to_owned(),
+            units: device.units,
+        }
+    }
+}
+
 impl DeviceRecord {
     /// The record as the selector's vocabulary knows it; `None` if the backend is unknown.
     pub fn as_device(&self) -> Option<tilewright_heuristics::Device<'_>> {

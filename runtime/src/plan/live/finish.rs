@@ -43,10 +43,10 @@ impl LivePlan {
     /// parts would be others, or walk other runs, or where the order of the items is far from that of their work.
     pub(super) fn patch_parts(&mut self, options: &PlanOptions) -> bool {
         let Self { plan, scratch, packs, parts: cut, .. } = self;
-        let limit = plan.part_limit(options, &mut scratch.waves);
         if self.unsorted.saturating_mul(SORTED) > self.work {
             return false;
         }
+        let limit = plan.part_limit(options, &mut scratch.waves);
         if limit != self.limit {
             let before = std::mem::replace(&mut self.limit, limit);
             let (low, high) = (limit.min(before), limit.max(before));

@@ -162,13 +162,7 @@ fn failure_of(error: CudaError) -> Failure {
 
 impl Bench for CudaBench {
     fn device(&self) -> DeviceRecord {
-        let device = self.device.as_device();
-        DeviceRecord {
-            backend: device.backend.name().to_owned(),
-            name: device.name.to_owned(),
-            capability: device.capability.to_owned(),
-            units: device.units,
-        }
+        self.device.as_device().into()
     }
 
     fn limits(&self) -> &Limits {
