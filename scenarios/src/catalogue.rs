@@ -25,6 +25,8 @@ const CUDA_PACKS: &[(&str, &str)] = &[
     ("cuda/packs-head-dims.yaml", include_str!("../catalogue/cuda/packs-head-dims.yaml")),
     ("cuda/packs-mha.yaml", include_str!("../catalogue/cuda/packs-mha.yaml")),
     ("cuda/packs-page-sizes.yaml", include_str!("../catalogue/cuda/packs-page-sizes.yaml")),
+    ("cuda/packs-trees.yaml", include_str!("../catalogue/cuda/packs-trees.yaml")),
+    ("cuda/packs-trees-gqa4.yaml", include_str!("../catalogue/cuda/packs-trees-gqa4.yaml")),
 ];
 
 /// Whole batches; a run scales them to its device.

@@ -98,6 +98,7 @@ impl Loaded for ScriptedBatch<'_> {
         let rows: &[u32] = match planning {
             Planning::AsDecoders => &[4, 16],
             Planning::AsPat => &[4, 8, 16],
+            Planning::PerTree => &[32],
         };
         Ok(rows.iter().map(|&rows| PackShape::from_values([rows, 64, 0, 1, 1, 1, 4, 128, 32, 0])).collect())
     }

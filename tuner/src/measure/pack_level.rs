@@ -1,6 +1,6 @@
 //! The first level: packs of one shape, every verified tile raced on them.
 
-use super::{Bench, BenchError, Contestant, Coverage, Ended, PlanId, RaceOptions, Verified, Way, race};
+use super::{Bench, BenchError, Contestant, Coverage, Ended, PlanId, Planning, RaceOptions, Verified, Way, race};
 use crate::interrupt::Interrupt;
 use crate::progress::Progress;
 use crate::store::{Level, Measurement, RunFolder, Status};
@@ -131,7 +131,8 @@ fn measure(
     bench.prepare(tiles, &class, Coverage::Plain);
     let resources: Vec<_> = tiles.iter().map(|tile| bench.resources(tile, &class)).collect();
     let mut loaded = bench.load(batch)?;
-    let way = Way::default();
+    // What a sweep calls a pack stays one, whether a decoder would part it or not.
+    let way = Way { planning: Planning::PerTree, ..Way::default() };
     let plans = tiles
         .iter()
         .map(|&tile| loaded.plan(&way, &mut |_| tile))

@@ -172,6 +172,7 @@ impl Loaded for FakeBatch<'_> {
         let rows: &[u32] = match planning {
             Planning::AsDecoders => &[4, 8, 4],
             Planning::AsPat => &[4, 4, 16, 32],
+            Planning::PerTree => &[32, 8],
         };
         // Plans are by the prices: shapes tell which they were.
         let cta = self.bench.prices.cta as u32;
