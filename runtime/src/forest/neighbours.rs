@@ -13,6 +13,9 @@ pub(crate) struct Neighbours {
     /// By place in the order: pages, from the first on. The first place of a node's requests does not count there.
     common: Vec<u32>,
     stretches: Vec<Stretch>,
+    /// Pages and places among the stretches, which is less to sort than the stretches; and these, sorted.
+    keys: Vec<u64>,
+    sorted: Vec<Stretch>,
     /// Requests and what they have in common, while they change places.
     moved: Vec<(u32, u32)>,
 }
@@ -81,9 +84,15 @@ impl Neighbours {
         column: u32,
     ) -> &[Stretch] {
         self.find_stretches(table, order, places.clone(), column);
-        let key = |stretch: &Stretch| u64::from(stretch.page) << 32 | u64::from(stretch.begin);
-        if !self.stretches.is_sorted_by_key(key) {
-            self.stretches.sort_unstable_by_key(key);
+        if !self.stretches.is_sorted_by_key(|stretch| stretch.page) {
+            self.keys.clear();
+            self.keys.extend(
+                self.stretches.iter().zip(0u64..).map(|(stretch, i)| u64::from(stretch.page) << 32 | i),
+            );
+            self.keys.sort_unstable();
+            self.sorted.clear();
+            self.sorted.extend(self.keys.iter().map(|key| self.stretches[*key as u32 as usize]));
+            std::mem::swap(&mut self.stretches, &mut self.sorted);
             self.rearrange(order, places);
         }
         for pair in self.stretches.windows(2).filter(|pair| pair[1].begins_as(&pair[0]) && !pair[1].ends()) {

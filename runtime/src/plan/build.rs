@@ -143,7 +143,13 @@ impl Plan {
         Ok(())
     }
 
-    fn push_block(&mut self, members: &[u32], runs: Range<u32>, walk: u32) -> Result<(), PlanError> {
+    #[inline]
+    pub(super) fn push_block(
+        &mut self,
+        members: &[u32],
+        runs: Range<u32>,
+        walk: u32,
+    ) -> Result<(), PlanError> {
         let begin = count(self.requests.len(), "requests of all packs")?;
         self.requests.extend_from_slice(members);
         let requests = begin..count(self.requests.len(), "requests of all packs")?;

@@ -3,6 +3,7 @@
 use super::build::Scratch;
 use super::{Block, Plan, PlannedPack, Run, count};
 use crate::{Blocks, PlanError, PrefixTree, Priced};
+use std::ops::Range;
 use tilewright_heuristics::{PackShape, Tile};
 use tilewright_kernel_templates::cuda::GRANULE;
 
@@ -33,6 +34,8 @@ impl PackSums {
     }
 }
 
+const TOO_LONG: PlanError = PlanError::TooLarge("tokens that a block walks along");
+
 /// No pages of the node stand in the plan yet.
 const ABSENT: u32 = u32::MAX;
 
@@ -52,9 +55,16 @@ impl Plan {
         for &top in tops.iter() {
             let shape = self.shape_of(&nodes[top as usize].sums, total)?;
             let tile = select(&shape);
+            let first_block = count(self.blocks.len(), "blocks")?;
+            if let &[request] = tree.ending(top)
+                && tree.size(top) == 1
+            {
+                self.push_leaf(tree.columns(top), pages(top), request)?;
+                self.packs.push(PlannedPack { blocks: first_block..first_block + 1, shape, tile });
+                continue;
+            }
             blocks.clear();
             blocks.push_pack(tree, top, |node| priced.joined(node), self.capacity(&tile));
-            let first_block = count(self.blocks.len(), "blocks")?;
             self.push_blocks(tree, blocks, |plan, node| {
                 let place = &mut nodes[node as usize].pages;
                 if *place == ABSENT {
@@ -68,10 +78,34 @@ impl Plan {
         Ok(())
     }
 
+    /// The block of a pack that is one leaf of one request, as most packs are where little is shared: what [`Self::push_blocks`] makes of it.
+    #[inline]
+    fn push_leaf(&mut self, columns: Range<u32>, pages: &[i32], request: u32) -> Result<(), PlanError> {
+        let (position, walk) = self.tokens_of(&columns)?;
+        let run = count(self.runs.len(), "runs")?;
+        let first_page = count(self.pages.len(), "pages of all packs")?;
+        self.pages.extend_from_slice(pages);
+        self.runs.push(Run { walk: 0..walk, pages: first_page, position, members: 0..1 });
+        self.push_block(&[request], run..run + 1, walk)
+    }
+
+    /// Where a node's tokens begin among those of its requests, and how many they are.
+    #[inline]
+    fn tokens_of(&self, columns: &Range<u32>) -> Result<(u32, u32), PlanError> {
+        let page_size = self.geometry.page_size;
+        let tokens = (columns.end - columns.start).checked_mul(page_size);
+        let tokens = tokens.filter(|&tokens| i32::try_from(tokens).is_ok()).ok_or(TOO_LONG)?;
+        Ok((columns.start * page_size, tokens))
+    }
+
     /// What the selector is asked about a pack.
     pub(super) fn shape_of(&self, sums: &PackSums, packs: u32) -> Result<PackShape, PlanError> {
-        let requests = u64::from(sums.requests.max(1));
-        let seen = i32::try_from(sums.seen.div_ceil(requests));
+        // Most packs have one request, and a division takes as long as much of the rest.
+        let seen = match sums.requests {
+            0 | 1 => sums.seen,
+            requests => sums.seen.div_ceil(u64::from(requests)),
+        };
+        let seen = i32::try_from(seen);
         let seen = seen.map_err(|_| PlanError::TooLarge("tokens of a pack"))? as u32;
         Ok(PackShape::of_tree(&self.geometry, sums.requests, seen, sums.tokens, packs))
     }
@@ -87,20 +121,30 @@ impl Plan {
     ) {
         tops.clear();
         nodes.resize(nodes.len().max(tree.capacity()), NodeState::default());
-        // A node, and the top that is above it.
-        stack.clear();
-        stack.extend(tree.roots().map(|root| (root, root)));
-        stack.reverse();
-        while let Some((node, above)) = stack.pop() {
-            let top = if priced.joined(node) { above } else { node };
-            let sums = PackSums { requests: tree.size(node), ..PackSums::default() };
-            nodes[node as usize] = NodeState { sums, pages: ABSENT };
-            if top == node {
-                tops.push(node);
+        let page_size = u64::from(self.geometry.page_size);
+        let tokens_of = |node: u32| page_size * tree.columns(node).len() as u64;
+        for root in tree.roots() {
+            if tree.size(root) == 1 {
+                // Nothing is below it: most roots, where little is shared.
+                let mut sums = PackSums { requests: 1, ..PackSums::default() };
+                sums.add(tokens_of(root), 1);
+                nodes[root as usize].sums = sums;
+                tops.push(root);
+                continue;
             }
-            let tokens = u64::from(self.geometry.page_size) * tree.columns(node).len() as u64;
-            nodes[top as usize].sums.add(tokens, tree.size(node));
-            stack.extend(tree.children(node).rev().map(|child| (child, top)));
+            // A node, and the top that is above it.
+            stack.clear();
+            stack.push((root, root));
+            while let Some((node, above)) = stack.pop() {
+                let top = if priced.joined(node) { above } else { node };
+                let sums = PackSums { requests: tree.size(node), ..PackSums::default() };
+                nodes[node as usize] = NodeState { sums, pages: ABSENT };
+                if top == node {
+                    tops.push(node);
+                }
+                nodes[top as usize].sums.add(tokens_of(node), tree.size(node));
+                stack.extend(tree.children(node).rev().map(|child| (child, top)));
+            }
         }
     }
 
@@ -112,8 +156,6 @@ impl Plan {
         blocks: &Blocks,
         mut place: impl FnMut(&mut Self, u32) -> Result<u32, PlanError>,
     ) -> Result<(), PlanError> {
-        let too_long = || PlanError::TooLarge("tokens that a block walks along");
-        let page_size = self.geometry.page_size;
         for block in blocks.blocks() {
             let first_run = count(self.runs.len(), "runs")?;
             let begin = count(self.requests.len(), "requests of all packs")?;
@@ -128,8 +170,7 @@ impl Plan {
                 let columns = tree.columns(run.node);
                 let run_pages = columns.end - columns.start;
                 let pages = place(self, run.node)?;
-                let tokens = run_pages.checked_mul(page_size).ok_or_else(too_long)?;
-                let position = columns.start * page_size;
+                let (position, tokens) = self.tokens_of(&columns)?;
                 let follows = (pages_end, position_end) == (pages, position);
                 (pages_end, position_end) = (pages + run_pages, position.saturating_add(tokens));
                 if let Some(last) = self.runs[first_run as usize..].last_mut()
@@ -137,13 +178,13 @@ impl Plan {
                     && follows
                 {
                     // A node and its first child, shared by the same rows of this block, are one run.
-                    last.walk.end = last.walk.end.checked_add(tokens).ok_or_else(too_long)?;
+                    last.walk.end = last.walk.end.checked_add(tokens).ok_or(TOO_LONG)?;
                     walk = last.walk.end;
                     continue;
                 }
                 let begin = walk.next_multiple_of(GRANULE);
                 let end = begin.checked_add(tokens).filter(|&end| i32::try_from(end).is_ok());
-                walk = end.ok_or_else(too_long)?;
+                walk = end.ok_or(TOO_LONG)?;
                 let members = run.members.clone();
                 self.runs.push(Run { walk: begin..walk, pages, position, members });
             }

@@ -32,6 +32,12 @@ impl Plan {
     /// Cuts a block's walk into equal parts of at most `limit` tokens, if whole units allow it.
     #[inline]
     pub(super) fn cut_block(&self, index: u32, limit: u64, parts: &mut Vec<Part>) {
+        let block = &self.blocks[index as usize];
+        let walk = u64::from(block.walk);
+        if walk <= limit && block.runs.len() == 1 {
+            // Most are so short and have one run: there is nothing to look for.
+            return parts.push(Part { block: index, walk: 0..block.walk, runs: block.runs.clone(), item: 0 });
+        }
         let page_size = self.geometry.page_size;
         let unit = if page_size.is_multiple_of(UNIT) {
             UNIT
@@ -40,12 +46,14 @@ impl Plan {
         } else {
             GRANULE
         };
-        let block = &self.blocks[index as usize];
         let room = max_runs(u32::from(self.packs[block.pack as usize].tile.m));
-        let walk = u64::from(block.walk);
-        let length = if walk <= limit { walk } else { walk.div_ceil(walk.div_ceil(limit)) };
-        let length = length.next_multiple_of(u64::from(unit)).max(1);
-        self.cut(index, block, u32::try_from(length).unwrap_or(u32::MAX), room, parts);
+        let length = if walk <= limit {
+            block.walk
+        } else {
+            let length = walk.div_ceil(walk.div_ceil(limit)).next_multiple_of(u64::from(unit));
+            u32::try_from(length).unwrap_or(u32::MAX)
+        };
+        self.cut(index, block, length.max(1), room, parts);
     }
 
     /// Cuts a walk into parts of so many tokens and at most `room` runs. One without tokens is a part too.
@@ -114,9 +122,11 @@ impl Plan {
     }
 
     fn walks(&self) -> impl Iterator<Item = Walk> {
-        self.packs.iter().flat_map(|pack| self.blocks_of(pack)).map(|block| {
+        let ratio = self.geometry.gqa_ratio();
+        self.packs.iter().flat_map(|pack| self.blocks_of(pack)).map(move |block| {
             let slices = self.slices(block);
-            let rows = block.requests.len() as u32 * self.geometry.gqa_ratio() / slices;
+            let rows = block.requests.len() as u32 * ratio;
+            let rows = if slices == 1 { rows } else { rows / slices };
             Walk { ctas: slices * self.geometry.kv_heads, tokens: block.walk, rows }
         })
     }
@@ -140,7 +150,9 @@ impl Plan {
     #[inline]
     pub(super) fn slices(&self, block: &Block) -> u32 {
         let m = u32::from(self.packs[block.pack as usize].tile.m.max(1));
-        let rows = block.requests.len() as u32 * self.geometry.gqa_ratio();
-        rows.div_ceil(m).max(1)
+        let Geometry { q_heads, kv_heads, .. } = self.geometry;
+        // Mostly they all fit, which takes no division to see.
+        let fit = block.requests.len() as u64 * u64::from(q_heads) <= u64::from(m) * u64::from(kv_heads);
+        if fit { 1 } else { (block.requests.len() as u32 * (q_heads / kv_heads)).div_ceil(m) }
     }
 }
