@@ -4,6 +4,9 @@
 // Tokens of the walk come in steps of N, each gathered through the page ids into one of STAGES buffers while earlier ones are computed.
 // Each warp owns 16 rows and a share of the N tokens; warps that own the same rows are merged at the end by their maxima and sums.
 //
+// Where warps own different rows, runs that the rows of one of them share alone stand behind all others. There the warps take turns: each
+// step brings as many tokens for every row warp, so that none of them waits while another computes.
+//
 // K and V in FP8 stay bytes up to the registers. Their scales cost nothing a token: K's is part of the factor of the logits, V's is
 // multiplied into the sums at the end. Bytes reach lanes four at a time, where the matrix unit wants pairs of 16 bits: a product does not
 // care in which order its elements are summed, so both of its sides take K's and Q's in another order; and of V a lane gets two
@@ -47,6 +50,11 @@ struct Decode {
   static constexpr u32 WARP_GRANULES = WARP_N / GRANULE;
   static constexpr u32 GRANULE_SETS = STAGES + 1; // a step's are read when it is computed, after those of STAGES later ones are written
   static constexpr u32 MAX_RUNS = M + 32;         // the host cuts walks of more
+  // Whether warps take turns, and how many tokens a step has for each row warp then, and for each of its warps. A thread looks at the
+  // tokens of one warp only, so that it goes along the runs forwards.
+  static constexpr bool TURNS = !WINDOW && ROW_WARPS > 1 && WARP_GRANULES % ROW_WARPS == 0 && N <= THREADS;
+  static constexpr u32 TURN = N / ROW_WARPS;
+  static constexpr u32 WARP_TURN = larger(WARP_N / ROW_WARPS, GRANULE);
 
   // Shared memory, in this order. At the end the buffers are used again for the warps' outputs.
   static constexpr u32 BUFFER_BYTES = larger(STAGES * 2 * STAGE_BYTES, WARPS * 16 * OUTPUT_STRIDE * 4);
@@ -77,6 +85,21 @@ struct Decode {
     i32 seen;     // first token of the requests that some row sees
     i32 end;      // one past the last one
   };
+
+  // How the tokens of the walk come in steps.
+  struct Steps {
+    u32 first, last;       // one past
+    u32 shared;            // the first one in which warps take turns
+    u32 shared_end;        // one past the last token of the steps before it
+    u32 begin, end;        // of the walk: what this thread's row warp has for itself
+  };
+
+  // What each row warp has for itself, of the walk; and one past the last token before.
+  struct Turns {
+    u32 shared_end;
+    u32 begin[ROW_WARPS], end[ROW_WARPS];
+  };
+  static_assert(sizeof(Turns) <= WARPS * 16 * 8, "it lies where the warps leave their softmaxes when all steps are over");
 
   // Sixteen tokens of a step.
   struct Granule {
@@ -122,6 +145,7 @@ struct Decode {
   TILEWRIGHT_DEVICE u32 row_count() const { return item.row_end - item.row_begin; }
   TILEWRIGHT_DEVICE Row *rows() const { return reinterpret_cast<Row *>(shared + ROWS_AT); }
   TILEWRIGHT_DEVICE Shared *runs() const { return reinterpret_cast<Shared *>(shared + RUNS_AT); }
+  TILEWRIGHT_DEVICE Turns &turns() const { return *reinterpret_cast<Turns *>(shared + SOFTMAX_AT); }
   TILEWRIGHT_DEVICE i64 *offsets(u32 step) const {
     return reinterpret_cast<i64 *>(shared + OFFSETS_AT) + step % OFFSET_SETS * N;
   }
@@ -155,6 +179,10 @@ struct Decode {
   }
 
   TILEWRIGHT_DEVICE void describe_runs() const {
+    if constexpr (TURNS) {
+      if (thread < ROW_WARPS) turns().begin[thread] = turns().end[thread] = 0;
+      if (thread == 0) turns().shared_end = item.walk_begin;
+    }
     const i32 count = static_cast<i32>(row_count());
     for (u32 index = thread; index < item.run_count; index += THREADS) {
       const Run run = index == 0 ? item.first : args.runs[item.runs + index];
@@ -179,8 +207,65 @@ struct Decode {
         end = larger(end, rows()[row].end);
       }
       limit_run(run, seen, end);
+      if constexpr (TURNS) find_turns(index);
     }
     barrier();
+  }
+
+  // The row warp whose rows alone share a run; ROW_WARPS where several do.
+  TILEWRIGHT_DEVICE static u32 owner(const Shared &run) {
+    const u32 first = run.rows % 4096 / 16, last = (run.rows / 4096 - 1) / 16;
+    return first == last ? first : ROW_WARPS;
+  }
+
+  // Notes where a run is the first or the last one of its owner.
+  TILEWRIGHT_DEVICE void find_turns(u32 index) const {
+    const Shared &run = runs()[index];
+    const u32 own = owner(run);
+    const i32 begin = static_cast<i32>(larger(run.begin, item.walk_begin));
+    const u32 end = static_cast<u32>(larger(smaller(run.end - run.position, static_cast<i32>(item.walk_end)), begin));
+    const bool is_first = index == 0 || owner(runs()[index - 1]) != own;
+    const bool is_last = index + 1 == item.run_count || owner(runs()[index + 1]) != own;
+    if (own == ROW_WARPS) {
+      if (is_last) turns().shared_end = end;
+    } else {
+      if (is_first) turns().begin[own] = static_cast<u32>(begin);
+      if (is_last) turns().end[own] = end;
+    }
+  }
+
+  // The steps of the walk. Warps take turns unless most of the tokens behind the shared ones are one warp's: then steps would be half empty.
+  TILEWRIGHT_DEVICE Steps find_steps() const {
+    Steps steps{WINDOW ? first_step() : 0, last_step(), 0xffffffffu, item.walk_end, 0, 0};
+    if constexpr (TURNS) {
+      if (item.run_count == 1) return steps;
+      u32 most = 0, all = 0;
+#pragma unroll
+      for (u32 w = 0; w < ROW_WARPS; w++) {
+        const u32 tokens = turns().end[w] - turns().begin[w];
+        most = larger(most, tokens);
+        all += tokens;
+      }
+      const u32 in_turns = divide_up(most, TURN);
+      if (in_turns >= 2 * divide_up(all, N)) return steps;
+      steps.shared_end = turns().shared_end;
+      steps.shared = divide_up(steps.shared_end - item.walk_begin, N);
+      steps.last = steps.shared + in_turns;
+      const u32 own = thread % WARP_N / WARP_TURN;
+      steps.begin = turns().begin[own] + thread / WARP_N * WARP_TURN + thread % WARP_TURN;
+      steps.end = turns().end[own];
+    }
+    return steps;
+  }
+
+  // The token of the walk that is this thread's `i`-th of a step, and one past the last one that it may be.
+  TILEWRIGHT_DEVICE u32 token_of(const Steps &steps, u32 step, u32 i, u32 &end) const {
+    if (TURNS && step >= steps.shared) {
+      end = steps.end;
+      return steps.begin + (step - steps.shared) * TURN;
+    }
+    end = steps.shared_end;
+    return item.walk_begin + step * N + thread + i * THREADS;
   }
 
   // The same for the only run, by every warp for itself: that needs no barrier.
@@ -245,10 +330,11 @@ struct Decode {
   }
 
   // Page ids of this thread's tokens of a step. What is no token at all gets the id of one before it.
-  TILEWRIGHT_DEVICE void fetch_pages(i32 (&ids)[TOKENS_A_THREAD], u32 step, Cursor &cursor) const {
+  TILEWRIGHT_DEVICE void fetch_pages(i32 (&ids)[TOKENS_A_THREAD], const Steps &steps, u32 step, Cursor &cursor) const {
 #pragma unroll
     for (u32 i = 0; i < TOKENS_A_THREAD; i++) {
-      const u32 token = smaller(item.walk_begin + step * N + thread + i * THREADS, item.walk_end - 1);
+      u32 end;
+      const u32 at = token_of(steps, step, i, end), token = smaller(at, end - 1);
       const Shared &run = run_of(cursor, token);
       ids[i] = args.page_ids[run.pages + smaller(token - run.begin, run.tokens - 1) / args.page_size];
     }
@@ -265,15 +351,16 @@ struct Decode {
 
   // Turns page ids into distances from the head's first element, where all threads find them. Tokens that no row sees have none: their
   // memory may hold anything, NaN too.
-  TILEWRIGHT_DEVICE void store_offsets(const i32 (&ids)[TOKENS_A_THREAD], u32 step, Cursor &cursor) const {
+  TILEWRIGHT_DEVICE void store_offsets(const i32 (&ids)[TOKENS_A_THREAD], const Steps &steps, u32 step, Cursor &cursor) const {
 #pragma unroll
     for (u32 i = 0; i < TOKENS_A_THREAD; i++) {
       const u32 place = thread + i * THREADS;
       if (place >= N) break;
-      const u32 token = item.walk_begin + step * N + place;
-      const Shared &run = run_of(cursor, smaller(token, item.walk_end - 1));
+      u32 end;
+      const u32 token = token_of(steps, step, i, end);
+      const Shared &run = run_of(cursor, smaller(token, end - 1));
       const i32 position = static_cast<i32>(token) + run.position;
-      const bool before_end = token < item.walk_end && position < run.end;
+      const bool before_end = token < end && position < run.end;
       const bool visible = before_end && (!WINDOW || position >= run.seen);
       offsets(step)[place] = visible ? ids[i] * args.page + (token - run.begin) % args.page_size * args.token : -1;
       if (place % GRANULE == 0) {
@@ -362,12 +449,14 @@ struct Decode {
     }
   }
 
-  static constexpr u32 ALL_GRANULES = (1u << WARP_GRANULES) - 1;
+  // A bit for each of a warp's granules.
+  static constexpr u32 all_granules(u32 count) { return (1u << count) - 1; }
   static_assert(WARP_GRANULES <= 16, "granules of a warp are the bits of a mask");
 
-  // Logits of the warp's rows with its tokens; those of granules outside of `active` stay zero.
-  template <bool ALL>
-  TILEWRIGHT_DEVICE void multiply_keys(float (&scores)[WARP_N / 8][4], const u32 (&query)[QUERY_FRAGMENTS][4], u32 step, u32 active) const {
+  // Logits of the warp's rows with GRANULES_HERE granules of a step, `first` and the next ones; those outside of `active` stay zero.
+  template <bool ALL, u32 GRANULES_HERE>
+  TILEWRIGHT_DEVICE void multiply_keys(float (&scores)[GRANULES_HERE * 2][4], const u32 (&query)[QUERY_FRAGMENTS][4], u32 step, u32 first,
+                                       u32 active) const {
     constexpr u32 PRODUCTS = CHUNK_ELEMENTS / 8; // that two chunks are enough for
 #pragma unroll
     for (u32 k = 0; k < CHUNKS / 2; k++) {
@@ -382,9 +471,9 @@ struct Decode {
         }
       }
 #pragma unroll
-      for (u32 n = 0; n < WARP_GRANULES; n++) {
+      for (u32 n = 0; n < GRANULES_HERE; n++) {
         if (!ALL && !(active >> n & 1)) continue;
-        const u32 row = kv_warp * WARP_N + n * 16 + lane % 8 + lane / 16 * 8;
+        const u32 row = (first + n) * GRANULE + lane % 8 + lane / 16 * 8;
         u32 b[4];
         load_matrices(b, chunk_address(keys_at(step), row, k * 2 + lane / 8 % 2));
         if constexpr (FP8) {
@@ -402,16 +491,17 @@ struct Decode {
     }
   }
 
-  // Adds the values of the warp's tokens under their weights.
-  template <bool ALL> TILEWRIGHT_DEVICE void multiply_values(Accumulators &acc, const float (&scores)[WARP_N / 8][4], u32 step, u32 active) const {
+  // Adds the values of these granules under their weights.
+  template <bool ALL, u32 GRANULES_HERE>
+  TILEWRIGHT_DEVICE void multiply_values(Accumulators &acc, const float (&scores)[GRANULES_HERE * 2][4], u32 step, u32 first, u32 active) const {
 #pragma unroll
-    for (u32 n = 0; n < WARP_GRANULES; n++) {
+    for (u32 n = 0; n < GRANULES_HERE; n++) {
       if (!ALL && !(active >> n & 1)) continue;
       // Accumulators of two products lie as the left side of the next one wants them.
       const u32 a[4] = {narrow(Element{}, scores[2 * n][0], scores[2 * n][1]), narrow(Element{}, scores[2 * n][2], scores[2 * n][3]),
                         narrow(Element{}, scores[2 * n + 1][0], scores[2 * n + 1][1]),
                         narrow(Element{}, scores[2 * n + 1][2], scores[2 * n + 1][3])};
-      const u32 row = kv_warp * WARP_N + n * 16 + lane % 16;
+      const u32 row = (first + n) * GRANULE + lane % 16;
 #pragma unroll
       for (u32 d = 0; d < CHUNKS / 2; d++) {
         u32 b[4];
@@ -433,16 +523,17 @@ struct Decode {
     }
   }
 
-  // Which of the warp's granules some of its rows share, a bit each; and whether some row does not see all of them.
-  TILEWRIGHT_DEVICE u32 active_granules(u32 step, const Sight &sight, bool &masked) const {
-    const u32 first = row_warp * 16, last = smaller(first + 16, row_count());
+  // Which of these granules some of the warp's rows share, a bit each; and whether some row does not see all of them.
+  template <u32 GRANULES_HERE>
+  TILEWRIGHT_DEVICE u32 active_granules(u32 step, u32 first, const Sight &sight, bool &masked) const {
+    const u32 first_row = row_warp * 16, last_row = smaller(first_row + 16, row_count());
     u32 active = 0;
 #pragma unroll
-    for (u32 n = 0; n < WARP_GRANULES; n++) {
-      const Granule granule = granules(step)[kv_warp * WARP_GRANULES + n];
+    for (u32 n = 0; n < GRANULES_HERE; n++) {
+      const Granule granule = granules(step)[first + n];
       const u32 begin = granule.first_row(), end = granule.last_row();
-      const bool some = begin < last && end > first;
-      const bool all = begin <= first && end >= last && granule.tokens() == GRANULE &&
+      const bool some = begin < last_row && end > first_row;
+      const bool all = begin <= first_row && end >= last_row && granule.tokens() == GRANULE &&
                        granule.position + static_cast<i32>(GRANULE) <= sight.all_end && (!WINDOW || granule.position >= sight.all_begin);
       active |= static_cast<u32>(some) << n;
       masked = masked || !all;
@@ -451,10 +542,11 @@ struct Decode {
   }
 
   // Makes -inf of the logits that a row has with tokens that it does not see.
-  TILEWRIGHT_DEVICE void mask_scores(float (&scores)[WARP_N / 8][4], u32 step, const Sight &sight) const {
+  template <u32 GRANULES_HERE>
+  TILEWRIGHT_DEVICE void mask_scores(float (&scores)[GRANULES_HERE * 2][4], u32 step, u32 first, const Sight &sight) const {
 #pragma unroll
-    for (u32 n = 0; n < WARP_GRANULES; n++) {
-      const Granule granule = granules(step)[kv_warp * WARP_GRANULES + n];
+    for (u32 n = 0; n < GRANULES_HERE; n++) {
+      const Granule granule = granules(step)[first + n];
 #pragma unroll
       for (u32 half = 0; half < 2; half++) {
         const u32 row = row_warp * 16 + fragment_row + half * 8;
@@ -470,29 +562,31 @@ struct Decode {
     }
   }
 
-  // One step of online softmax over WARP_N tokens.
-  TILEWRIGHT_DEVICE void compute_step(Accumulators &acc, const u32 (&query)[QUERY_FRAGMENTS][4], u32 step, const Sight &sight) const {
-    const i32 token = static_cast<i32>(item.walk_begin + step * N + kv_warp * WARP_N);
-    const bool plain = token + static_cast<i32>(WARP_N) <= sight.plain_end && (!WINDOW || token >= sight.plain_begin);
+  // One step of online softmax over GRANULES_HERE granules, `first` and the next ones of a step.
+  template <u32 GRANULES_HERE>
+  TILEWRIGHT_DEVICE void compute_step(Accumulators &acc, const u32 (&query)[QUERY_FRAGMENTS][4], u32 step, u32 first, const Sight &sight) const {
+    constexpr u32 ALL_GRANULES = all_granules(GRANULES_HERE);
+    const i32 token = static_cast<i32>(item.walk_begin + step * N + first * GRANULE);
+    const bool plain = token + static_cast<i32>(GRANULES_HERE * GRANULE) <= sight.plain_end && (!WINDOW || token >= sight.plain_begin);
     bool masked = false;
-    const u32 active = plain ? ALL_GRANULES : active_granules(step, sight, masked);
+    const u32 active = plain ? ALL_GRANULES : active_granules<GRANULES_HERE>(step, first, sight, masked);
     if (active == 0) return;
-    float scores[WARP_N / 8][4] = {};
+    float scores[GRANULES_HERE * 2][4] = {};
     if (active == ALL_GRANULES) {
-      multiply_keys<true>(scores, query, step, active);
+      multiply_keys<true, GRANULES_HERE>(scores, query, step, first, active);
     } else {
-      multiply_keys<false>(scores, query, step, active);
+      multiply_keys<false, GRANULES_HERE>(scores, query, step, first, active);
     }
 #pragma unroll
-    for (u32 j = 0; j < WARP_N / 8; j++) {
+    for (u32 j = 0; j < GRANULES_HERE * 2; j++) {
 #pragma unroll
       for (u32 e = 0; e < 4; e++) scores[j][e] = logit(scores[j][e]);
     }
-    if (masked) mask_scores(scores, step, sight);
+    if (masked) mask_scores<GRANULES_HERE>(scores, step, first, sight);
 
     float max[2] = {negative_infinity(), negative_infinity()};
 #pragma unroll
-    for (u32 j = 0; j < WARP_N / 8; j++) {
+    for (u32 j = 0; j < GRANULES_HERE * 2; j++) {
 #pragma unroll
       for (u32 e = 0; e < 4; e++) max[e / 2] = larger(max[e / 2], scores[j][e]);
     }
@@ -513,7 +607,7 @@ struct Decode {
       }
     }
 #pragma unroll
-    for (u32 j = 0; j < WARP_N / 8; j++) {
+    for (u32 j = 0; j < GRANULES_HERE * 2; j++) {
 #pragma unroll
       for (u32 e = 0; e < 4; e++) {
         scores[j][e] = exp2_fast(scores[j][e] - max[e / 2]);
@@ -521,9 +615,9 @@ struct Decode {
       }
     }
     if (active == ALL_GRANULES) {
-      multiply_values<true>(acc, scores, step, active);
+      multiply_values<true, GRANULES_HERE>(acc, scores, step, first, active);
     } else {
-      multiply_values<false>(acc, scores, step, active);
+      multiply_values<false, GRANULES_HERE>(acc, scores, step, first, active);
     }
   }
 
@@ -663,18 +757,18 @@ struct Decode {
     describe_rows();
     barrier();
     if (any) find_seen();
-    const u32 first = WINDOW && any ? first_step() : 0;
+    const Steps steps = any ? find_steps() : Steps{};
+    const u32 first = steps.first, last = steps.last;
     load_query(first);
-    const u32 last = any ? last_step() : 0; // one past
     Cursor fetched{0, any ? next_run(0) : 0}, stored = fetched;
     if (any) {
       if (!early) {
 #pragma unroll
-        for (u32 s = 0; s < STAGES; s++) fetch_pages(ahead[s], first + s, fetched);
-        fetch_pages(ids, first + STAGES, fetched);
+        for (u32 s = 0; s < STAGES; s++) fetch_pages(ahead[s], steps, first + s, fetched);
+        fetch_pages(ids, steps, first + STAGES, fetched);
       }
 #pragma unroll
-      for (u32 s = 0; s < STAGES; s++) store_offsets(ahead[s], first + s, stored);
+      for (u32 s = 0; s < STAGES; s++) store_offsets(ahead[s], steps, first + s, stored);
     }
     barrier();
 #pragma unroll
@@ -702,13 +796,20 @@ struct Decode {
       barrier(); // this step has arrived for all threads, and the buffer of the one before is free
       if (next < last) load_step(next);
       copy_async_commit();
-      if (next + 1 < last) store_offsets(ids, next + 1, stored);
-      if (next + 2 < last) fetch_pages(ids, next + 2, fetched);
+      if (next + 1 < last) store_offsets(ids, steps, next + 1, stored);
+      if (next + 2 < last) fetch_pages(ids, steps, next + 2, fetched);
       if constexpr (STAGES == 1) {
         copy_async_wait<0>();
         barrier();
       }
-      compute_step(acc, query, step, seen);
+      if constexpr (TURNS) {
+        constexpr u32 OWN_GRANULES = WARP_TURN / GRANULE;
+        if (step >= steps.shared) {
+          compute_step<OWN_GRANULES>(acc, query, step, kv_warp * WARP_GRANULES + row_warp * OWN_GRANULES, seen);
+          continue;
+        }
+      }
+      compute_step<WARP_GRANULES>(acc, query, step, kv_warp * WARP_GRANULES, seen);
     }
     copy_async_wait<0>();
     gather_warps(acc);

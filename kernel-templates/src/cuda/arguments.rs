@@ -34,6 +34,9 @@ pub struct WorkItem {
 /// Tokens of the smallest step of a kernel: runs begin at multiples of it along a walk, and parts of a walk too.
 pub const GRANULE: u32 = 16;
 
+/// Rows of one warp of a kernel. Runs of a block that the rows of one warp share alone stand behind all others.
+pub const WARP_ROWS: u32 = 16;
+
 /// Runs that a CTA of m rows has room for.
 pub const fn max_runs(m: u32) -> u32 {
     m + 32

@@ -2,10 +2,10 @@
 
 use super::build::Scratch;
 use super::{Block, Plan, PlannedPack, Run, count};
-use crate::{Blocks, PlanError, PrefixTree, Priced};
+use crate::{Blocks, NodeRun, PlanError, PrefixTree, Priced};
 use std::ops::Range;
 use tilewright_heuristics::{PackShape, Tile};
-use tilewright_kernel_templates::cuda::GRANULE;
+use tilewright_kernel_templates::cuda::{GRANULE, WARP_ROWS};
 
 /// What is known of a node while its pack is planned.
 #[derive(Clone, Copy, Debug, Default)]
@@ -166,7 +166,14 @@ impl Plan {
             let mut walk = 0u32;
             // Where the pages of the last run end in the plan, and in the requests' tokens.
             let (mut pages_end, mut position_end) = (0, 0);
-            for run in blocks.runs_of(block) {
+            // Runs that only one warp's rows share come last: there the kernels let warps take turns.
+            let ratio = self.geometry.gqa_ratio();
+            let of_one_warp = |run: &&NodeRun| {
+                let Range { start, end } = run.members;
+                start * ratio / WARP_ROWS == (end * ratio).saturating_sub(1) / WARP_ROWS
+            };
+            let runs = blocks.runs_of(block).iter();
+            for run in runs.clone().filter(|run| !of_one_warp(run)).chain(runs.filter(of_one_warp)) {
                 let columns = tree.columns(run.node);
                 let run_pages = columns.end - columns.start;
                 let pages = place(self, run.node)?;

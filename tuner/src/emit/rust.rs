@@ -136,7 +136,9 @@ fn write_tree(text: &mut String, tree: &TreeModel, portfolio: &[Tile], depth: us
             writeln!(text, "{indent}&[{list}]")
         }
         TreeModel::Split { feature, threshold, low, high } => {
-            writeln!(text, "{indent}if shape.{} <= {threshold} {{", PackShape::NAMES[*feature])?;
+            // Features are unsigned: nothing is less than none.
+            let at_most = if *threshold == 0 { "==" } else { "<=" };
+            writeln!(text, "{indent}if shape.{} {at_most} {threshold} {{", PackShape::NAMES[*feature])?;
             write_tree(text, low, portfolio, depth + 1)?;
             // A chain of questions reads as `else if`, as a person would write it.
             if let TreeModel::Split { .. } = **high {

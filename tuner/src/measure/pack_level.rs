@@ -1,6 +1,8 @@
 //! The first level: packs of one shape, every verified tile raced on them.
 
-use super::{Bench, BenchError, Contestant, Coverage, Ended, PlanId, Planning, RaceOptions, Verified, Way, race};
+use super::{
+    Bench, BenchError, Contestant, Coverage, Ended, PlanId, Planning, RaceOptions, Verified, Way, race,
+};
 use crate::interrupt::Interrupt;
 use crate::progress::Progress;
 use crate::store::{Level, Measurement, RunFolder, Status};
