@@ -4,9 +4,9 @@ use crate::cli::Shard;
 use crate::measure::Contestant;
 use crate::store::{Conditions, Level, Measurement, Resources, ScenarioRecord, Status};
 use anyhow::Context as _;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
-use tilewright_heuristics::Backend;
+use tilewright_heuristics::{Backend, Dtype};
 use tilewright_kernel_templates::Class;
 use tilewright_scenarios::{Batch, BatchSpec, Scenario, ScenarioError, catalogue};
 
@@ -92,6 +92,8 @@ pub struct Workloads {
     pub batches: Vec<Workload>,
     /// The scenarios that they were made from.
     pub records: Vec<ScenarioRecord>,
+    /// The element types of all workloads, those of other shards too.
+    pub dtypes: BTreeSet<Dtype>,
 }
 
 impl Workloads {
@@ -136,6 +138,7 @@ impl Workloads {
         }
         for level in [&mut workloads.packs, &mut workloads.batches] {
             require_unique(level)?;
+            workloads.dtypes.extend(level.iter().map(|workload| workload.spec.geometry().dtype));
             if let Some(Shard { index, count }) = shard {
                 let all = std::mem::take(level);
                 level.extend(all.into_iter().enumerate().filter(|(i, _)| i % count == index).map(|(_, w)| w));

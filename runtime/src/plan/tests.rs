@@ -76,6 +76,26 @@ fn tables_and_geometries_of_different_page_sizes_are_refused() {
     assert_eq!(error, PlanError::PageSize { table: 16, geometry: 32 });
 }
 
+#[test]
+fn runs_that_one_warp_has_alone_stand_behind_the_others() {
+    // Two rows a request, so eight requests a warp. All share a page, the last four another one, and each has one of its own.
+    let own = |request: i32| 10 + request;
+    let rows: Vec<Vec<i32>> = (0..10)
+        .map(|request| if request < 6 { vec![0, own(request)] } else { vec![0, 50, own(request)] })
+        .collect();
+    let seq_lens: Vec<u32> = rows.iter().map(|row| row.len() as u32 * 16).collect();
+    let options = PlanOptions { packing: Packing::PerTree, ..PlanOptions::default() };
+    let plan = plan_with(&rows, &seq_lens, 16, &options, Tile { m: 32, ..TILE });
+    assert_eq!(plan.blocks().len(), 1);
+    let of_runs: Vec<_> = plan.runs().iter().map(|run| (run.members.clone(), run.walk.start)).collect();
+    let expected = [(0..10, 0), (6..10, 16)].into_iter().chain((0..10).map(|i| (i..i + 1, 32 + 16 * i)));
+    assert_eq!(
+        of_runs,
+        expected.collect::<Vec<_>>(),
+        "the run of both warps comes before those of the first"
+    );
+}
+
 fn rows() -> impl Strategy<Value = Vec<Vec<i32>>> {
     prop::collection::vec(prop::collection::vec(0i32..3, 0..7), 0..12)
 }

@@ -17,6 +17,6 @@ pub use cpu_bench::CpuBench;
 pub use cuda_bench::CudaBench;
 pub use pack_level::{measure_packs, refine_packs};
 pub use race::{Contestant, Ended, RaceOptions, RaceResult, race};
-pub use space_level::{Verified, verify_space};
+pub use space_level::{Timed, Verified, verify_space};
 pub use way::{PlanFacts, Planning, Way};
 pub use worker::{TimeLimits, WorkerBench, WorkerCommand};

@@ -1,6 +1,7 @@
 //! The space of a device: what the rules reject, and what the rest computes on awkward shapes, before anything is timed.
 
 use super::{Bench, Coverage, Failure};
+use crate::cli::Shard;
 use crate::interrupt::Interrupt;
 use crate::progress::Progress;
 use crate::store::{Conditions, Level, Measurement, RunFolder, Status};
@@ -32,22 +33,22 @@ impl Verified {
 
 /// Judges and verifies the space, one part of the run a class. Classes that the run already has are kept.
 ///
-/// `timed` are the classes that will be timed, with how many workloads each has: they decide which classes are verified, and for which one
-/// the variants with options are, too. Returns what may be timed; `None` if the user asked to stop.
+/// `timed` decides which classes are verified, and for which one the variants with options are, too. Returns what may be timed; `None` if the user asked to stop.
 ///
 /// # Errors
 /// The run's folder, or a bench that cannot go on.
 pub fn verify_space(
     bench: &mut dyn Bench,
     space: &Space,
-    timed: &BTreeMap<Class, usize>,
+    timed: &Timed,
     run: &mut RunFolder,
     progress: Progress,
     interrupt: &Interrupt,
 ) -> anyhow::Result<Option<Verified>> {
     let known = run.measured(Level::Space);
-    let usual = timed.iter().max_by_key(|(_, workloads)| **workloads).map(|(class, _)| *class);
-    let classes: Vec<Class> = classes_to_verify(bench.limits().backend(), timed)
+    let usual = timed.classes.iter().max_by_key(|(_, workloads)| **workloads).map(|(class, _)| *class);
+    let classes: Vec<Class> = timed
+        .to_verify(bench.limits().backend())
         .into_iter()
         .filter(|class| !known.contains(&class.to_string()))
         .collect();
@@ -94,13 +95,30 @@ pub fn verify_space(
     Ok(Some(verified))
 }
 
-/// The classes that a selector must know tiles for, with every head dimension: a safe default has to serve them all. A GPU's are compiled
-/// first, so only the element types that are timed are verified; a processor's those and all without FP8, for which a selector answers where
-/// no FP8 was timed.
-fn classes_to_verify(backend: Backend, timed: &BTreeMap<Class, usize>) -> Vec<Class> {
-    let dtypes: BTreeSet<Dtype> = timed.keys().map(|class| class.dtype).collect();
-    let always = |dtype: Dtype| backend == Backend::Cpu && !dtype.has_fp8_kv();
-    Class::all(backend).filter(|class| always(class.dtype) || dtypes.contains(&class.dtype)).collect()
+/// What decides which classes are verified.
+#[derive(Clone, Debug, Default)]
+pub struct Timed {
+    /// The classes that will be timed, with how many workloads each has.
+    pub classes: BTreeMap<Class, usize>,
+    /// The element types that will be timed, by other shards too.
+    pub dtypes: BTreeSet<Dtype>,
+    /// Which shard this is.
+    pub shard: Option<Shard>,
+}
+
+impl Timed {
+    /// The classes that a selector must know tiles for, with every head dimension: a safe default has to serve them all. A GPU's are
+    /// compiled first, so only the element types that are timed are verified; a processor's those and all without FP8, for which a
+    /// selector answers where no FP8 was timed. Of those that it does not time, a shard takes every so many-th: together they have all.
+    fn to_verify(&self, backend: Backend) -> Vec<Class> {
+        let always = |dtype: Dtype| backend == Backend::Cpu && !dtype.has_fp8_kv();
+        let needed = |class: &Class| always(class.dtype) || self.dtypes.contains(&class.dtype);
+        let mine = |(index, class): &(usize, Class)| {
+            self.classes.contains_key(class)
+                || self.shard.is_none_or(|shard| index % shard.count == shard.index)
+        };
+        Class::all(backend).filter(needed).enumerate().filter(mine).map(|(_, class)| class).collect()
+    }
 }
 
 fn row(bench: &dyn Bench, tile: &Tile, class: &Class, outcome: Result<f64, Failure>) -> Measurement {
@@ -138,9 +156,9 @@ mod tests {
 
     #[test]
     fn fp8_is_verified_where_it_is_timed() {
-        let dtypes = |backend, timed: &[Dtype]| {
-            let timed = Class::all(backend).filter(|class| timed.contains(&class.dtype));
-            let classes = classes_to_verify(backend, &timed.take(1).map(|class| (class, 1)).collect());
+        let dtypes = |backend, dtypes: &[Dtype]| {
+            let timed = Timed { dtypes: dtypes.iter().copied().collect(), ..Timed::default() };
+            let classes = timed.to_verify(backend);
             let dtypes: BTreeSet<Dtype> = classes.iter().map(|class| class.dtype).collect();
             assert_eq!(
                 classes.len(),
@@ -153,5 +171,25 @@ mod tests {
         assert_eq!(dtypes(Backend::Cpu, &[Dtype::Fp8F32]), [&plain[..], &[Dtype::Fp8F32]].concat());
         assert_eq!(dtypes(Backend::Cuda, &[Dtype::Bf16]), [Dtype::Bf16]);
         assert_eq!(dtypes(Backend::Cuda, &[]), []);
+    }
+
+    #[test]
+    fn shards_verify_what_they_time_and_together_all_classes() {
+        let class = Class { head_dim: 128, dtype: Dtype::Bf16 };
+        for backend in [Backend::Cpu, Backend::Cuda] {
+            // What the second of three shards times is of another type than what the others do.
+            let of = |shard: Option<usize>| {
+                let classes = BTreeMap::from([(class, 1)]);
+                let classes = if shard == Some(1) { classes } else { BTreeMap::new() };
+                let shard = shard.map(|index| Shard { index, count: 3 });
+                let dtypes = BTreeSet::from([Dtype::F16, Dtype::Bf16]);
+                Timed { classes, dtypes, shard }.to_verify(backend)
+            };
+            let (alone, shards) = (of(None), [0, 1, 2].map(|index| of(Some(index))));
+            let together: BTreeSet<Class> = shards.iter().flatten().copied().collect();
+            assert_eq!(together, alone.iter().copied().collect());
+            assert!(shards[1].contains(&class));
+            assert!(shards.iter().all(|shard| shard.len() <= alone.len() / 3 + 1));
+        }
     }
 }

@@ -9,7 +9,9 @@ use crate::analysis::Analysis;
 use crate::cli::TuneArguments;
 use crate::emit::{Heuristics, module_name};
 use crate::interrupt::Interrupt;
-use crate::measure::{BatchPolicies, Bench, measure_batches, measure_packs, refine_packs, verify_space};
+use crate::measure::{
+    BatchPolicies, Bench, Timed, measure_batches, measure_packs, refine_packs, verify_space,
+};
 use crate::progress::Progress;
 use crate::store::{RunFolder, Start};
 use crate::workloads::{Scale, Workloads};
@@ -62,7 +64,8 @@ pub fn tune(
         scale.max_bytes = u64::from(mb) << 20;
     }
     let workloads = Workloads::load(&arguments.scenarios, backend, &scale, arguments.shard)?;
-    let timed = workloads.classes();
+    let timed =
+        Timed { classes: workloads.classes(), dtypes: workloads.dtypes.clone(), shard: arguments.shard };
     let space = Space::of(backend);
     let folder = arguments.out.join(&module);
     let start = match (arguments.resume, arguments.discard) {

@@ -6,11 +6,10 @@ use super::serve::serve;
 use super::wire::{BenchErrorRecord, WayRecord};
 use crate::interrupt::Interrupt;
 use crate::measure::{
-    Bench, BenchError, Coverage, Failure, Loaded, PlanFacts, PlanId, Planning, Way, verify_space,
+    Bench, BenchError, Coverage, Failure, Loaded, PlanFacts, PlanId, Planning, Timed, Way, verify_space,
 };
 use crate::progress::Progress;
 use crate::store::{DeviceRecord, Resources, RunFolder, Start, Status, test_data};
-use std::collections::BTreeMap;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -470,9 +469,15 @@ fn a_run_ends_where_no_worker_can_be_had_and_blames_no_variant() {
     let folder = tempfile::tempdir().unwrap();
     let mut run = RunFolder::open(folder.path(), test_data::provenance(), Start::Fresh).unwrap();
     let space = Space::of(Backend::Cpu);
-    let error =
-        verify_space(&mut bench, &space, &BTreeMap::new(), &mut run, Progress::Silent, &Interrupt::default())
-            .unwrap_err();
+    let error = verify_space(
+        &mut bench,
+        &space,
+        &Timed::default(),
+        &mut run,
+        Progress::Silent,
+        &Interrupt::default(),
+    )
+    .unwrap_err();
     assert!(error.to_string().contains("the device is gone"), "{error}");
     // The class in which the device was lost is verified again by whoever goes on.
     let told = |status| matches!(status, Status::Correct | Status::Constraints);
@@ -485,7 +490,9 @@ fn a_variant_that_hangs_is_recorded_as_such_and_the_space_is_verified() {
     let folder = tempfile::tempdir().unwrap();
     let mut run = RunFolder::open(folder.path(), test_data::provenance(), Start::Fresh).unwrap();
     let space = Space::of(Backend::Cpu);
-    let timed = Class::all(Backend::Cpu).map(|class| (class, 1)).collect();
+    let classes = Class::all(Backend::Cpu).map(|class| (class, 1)).collect();
+    let dtypes = Class::all(Backend::Cpu).map(|class| class.dtype).collect();
+    let timed = Timed { classes, dtypes, shard: None };
     let verified =
         verify_space(&mut bench, &space, &timed, &mut run, Progress::Silent, &Interrupt::default());
     let verified = verified.unwrap().unwrap();
