@@ -38,6 +38,8 @@ struct Case {
     /// The plan is made when requests have one token in their last page.
     grown: bool,
     hnd: bool,
+    /// Tokens by which the requests that fill a tile have more of their own.
+    own: u32,
     /// Query tokens of a request: from 1 to so many, as far as it has tokens; 0 stands for one each, of requests without tokens too.
     queries: u32,
     seed: u64,
@@ -71,7 +73,7 @@ impl Case {
         let mut requests = vec![(0, trunk)];
         requests.extend([1, 0, page, n - 1, n, n + 1].map(|own| (shared, own)));
         let fill = (u32::from(self.tile.m) / self.gqa_ratio).min(20) as usize;
-        requests.extend((requests.len()..fill).map(|own| (shared, own as u32)));
+        requests.extend((requests.len()..fill).map(|own| (shared, own as u32 + self.own)));
         let stages = u32::from(self.tile.stages);
         let alone = [0, 1, page - 1, page, page + 1, n - 1, n, n + 1, 2 * n, stages * n + 1];
         requests.extend(alone.map(|own| (0, own)));
@@ -461,6 +463,7 @@ fn cases() -> Vec<Case> {
             packing: [Packing::Pat, Packing::PerNode, Packing::Pat, Packing::PerRequest][i / 2 % 4],
             grown: i % 4 < 2,
             hnd: i % 7 < 3,
+            own: 0,
             queries: 0,
             seed: i as u64 % 5 + i as u64 / 5,
         });
@@ -510,6 +513,7 @@ const CASE: Case = Case {
     packing: Packing::Pat,
     grown: false,
     hnd: false,
+    own: 0,
     queries: 0,
     seed: 0,
 };
@@ -600,6 +604,7 @@ fn fp8_cases() -> Vec<Case> {
                 hnd,
                 seed,
                 kv_heads: 3,
+                own: 0,
                 queries: (seed % 4) as u32,
             });
         }
@@ -699,6 +704,23 @@ fn several_queries_a_request_agree_with_the_reference() {
                 seed,
                 ..CASE
             });
+        }
+    }
+    check_all(&Emulator::build(&kernels_of(&cases), &[]), &cases);
+}
+
+/// Trees whose warps take turns: as many granules for a warp's turn as one and two, one and two warps for the same rows, parts of walks that
+/// begin among the turns, and walks where one warp has nearly all and they do not.
+#[test]
+fn warps_that_take_turns_agree_with_the_reference() {
+    let tiles = [(32, 64, 2, 2), (32, 64, 4, 2), (64, 64, 4, 3), (64, 128, 4, 1), (128, 128, 8, 2)];
+    let mut cases = Vec::new();
+    for (m, n, warps, stages) in tiles {
+        for (gqa_ratio, page_size, own) in [(4, 16, 70), (1, 1, 24), (8, 32, 3)] {
+            let (tile, seed) = (Tile { m, n, warps, stages }, cases.len() as u64);
+            let options = AttentionOptions { softcap: seed % 3 == 1, ..CASE.options };
+            let (packing, grown) = (Packing::PerTree, seed.is_multiple_of(2));
+            cases.push(Case { tile, options, gqa_ratio, page_size, packing, own, grown, seed, ..CASE });
         }
     }
     check_all(&Emulator::build(&kernels_of(&cases), &[]), &cases);
