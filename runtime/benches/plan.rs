@@ -14,6 +14,8 @@ use tilewright_runtime::{
 use tilewright_scenarios::{Batch, Scenario};
 
 const TREES: [&str; 3] = ["1,16,32,64,256,1024_256,128,64,32,32,32", "256_4096", "1,1024_2048,32"];
+/// A forest so small that decisions are compared by their exact cost: 31 nodes.
+const SMALL_TREE: &str = "1,2,4,8,16_128,64,32,32,32";
 const ROUNDS: usize = 200;
 
 fn main() {
@@ -49,6 +51,7 @@ fn main() {
             priced_packing(&mut criterion, &geometry, &forest, table.batch());
         }
     }
+    small_packing(&mut criterion);
     several_queries(&batch(TREES[0]));
     live_forest(&batch(TREES[0]));
     live_plan(&batch(TREES[0]));
@@ -240,6 +243,23 @@ fn priced_packing(criterion: &mut Criterion, geometry: &Geometry, forest: &Fores
             blocks.blocks().len()
         });
     });
+}
+
+fn small_packing(criterion: &mut Criterion) {
+    let batch = batch(SMALL_TREE);
+    let geometry = Geometry { dtype: Dtype::F16, ..batch.geometry };
+    let table = PageTable::new(&batch.page_table, batch.max_pages, &batch.seq_lens, geometry.page_size)
+        .expect("the batch is well formed");
+    let forest = Forest::build(&table);
+    let nodes = forest.nodes().len();
+    let all = PackLayout::new(&geometry);
+    let (prices, mut priced) = (Prices::default(), Priced::new());
+    // So few requests leave one height of tiles on a device of many slots.
+    for (heights, layout) in [("all heights", all), ("264 slots", all.for_batch(table.batch(), 264))] {
+        criterion.bench_function(&format!("priced packing, {nodes} nodes, {heights}"), |bencher| {
+            bencher.iter(|| priced.decide(std::hint::black_box(&forest), &layout, &prices));
+        });
+    }
 }
 
 fn median_us(mut work: impl FnMut() -> usize) -> f64 {

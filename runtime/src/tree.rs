@@ -10,6 +10,8 @@ use std::ops::Range;
 pub trait PrefixTree {
     /// All nodes are numbers below this; not all of them have to be in use.
     fn capacity(&self) -> usize;
+    /// How many nodes there are: those that can be reached from the roots.
+    fn node_count(&self) -> usize;
     /// The nodes that nothing comes before.
     fn roots(&self) -> impl Iterator<Item = u32> + '_;
     /// The node whose pages come before these; `None` for a root.
@@ -26,6 +28,11 @@ pub trait PrefixTree {
 
 impl PrefixTree for Forest {
     fn capacity(&self) -> usize {
+        self.nodes().len()
+    }
+
+    #[inline]
+    fn node_count(&self) -> usize {
         self.nodes().len()
     }
 

@@ -6,7 +6,9 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use tilewright_heuristics::{Dtype, Geometry, PackShape, Tile};
 use tilewright_runtime::cuda::PlanImage;
-use tilewright_runtime::{LivePlanner, PageTable, PlanOptions, Planner, Queries};
+use tilewright_runtime::{
+    Forest, LivePlanner, PackLayout, PageTable, PlanOptions, Planner, Priced, Prices, Queries,
+};
 
 /// Counts what the current thread allocates.
 struct Counting;
@@ -55,28 +57,34 @@ fn rows(requests: usize) -> Vec<i32> {
 
 #[test]
 fn planning_batches_like_those_before_allocates_nothing() {
-    check_steps(None);
+    check_steps(256, 100, None);
+}
+
+/// Forests of 25 to 49 nodes, whose decisions are compared by exact cost up to 32.
+#[test]
+fn planning_small_batches_allocates_nothing_either() {
+    check_steps(44, 24, None);
 }
 
 #[test]
 fn planning_several_queries_a_request_allocates_nothing_either() {
-    check_steps(Some(|request, step| (request + step) % 7));
+    check_steps(256, 100, Some(|request, step| (request + step) % 7));
 }
 
-/// Plans many steps twice over, with as many queries of a request in a step as this says, or one each.
-fn check_steps(queries_of: Option<fn(u32, u32) -> u32>) {
+/// Plans many steps twice over, of batches up to the largest and fewer than so many requests smaller, with as many queries of a request
+/// in a step as this says, or one each.
+fn check_steps(largest: usize, fewer: usize, queries_of: Option<fn(u32, u32) -> u32>) {
     let select =
         |shape: &PackShape| Tile { m: if shape.rows > 16 { 32 } else { 16 }, n: 64, warps: 2, stages: 2 };
     let mut planner = Planner::new(PlanOptions::default());
     let mut image = PlanImage::default();
     let mut memory = Queries::default();
-    let largest = 256;
     let entries = rows(largest);
     const STEPS: u32 = 50;
     for step in 0..2 * STEPS {
         // The second time round everything was seen once.
         let (steady, step) = (step >= STEPS, step % STEPS);
-        let requests = largest - (step as usize * 7) % 100;
+        let requests = largest - (step as usize * 7) % fewer;
         let seq_lens: Vec<u32> =
             (0..requests as u32).map(|request| 120 + (request * 13 + step * 3) % 70).collect();
         let query_lens: Option<Vec<u32>> =
@@ -104,9 +112,43 @@ fn check_steps(queries_of: Option<fn(u32, u32) -> u32>) {
 
 #[test]
 fn following_requests_that_grow_allocates_nothing() {
+    check_growth::<256>();
+}
+
+#[test]
+fn following_few_requests_that_grow_allocates_nothing_either() {
+    check_growth::<24>();
+}
+
+#[test]
+fn deciding_again_where_a_forest_becomes_a_small_one_and_back_allocates_nothing() {
+    let mut sizes = [24, 40].map(|requests| {
+        let (entries, seq_lens) = (rows(requests), vec![MAX_PAGES as u32 * 16; requests]);
+        let forest = Forest::build(&PageTable::new(&entries, MAX_PAGES, &seq_lens, 16).unwrap());
+        let nodes: Vec<u32> = (0..forest.nodes().len() as u32).collect();
+        (forest, nodes)
+    });
+    let [few, many] = &mut sizes;
+    assert!(few.1.len() <= 32 && many.1.len() > 32);
+    let (layout, prices) = (PackLayout::new(&GEOMETRY), Prices::default());
+    let mut priced = Priced::new();
+    priced.decide(&few.0, &layout, &prices);
+    for round in 0..6 {
+        // All nodes of one forest go, and those of the other come, of which some get the same numbers.
+        let ((_, gone), (forest, nodes)) = if round % 2 == 0 { (&*few, &*many) } else { (&*many, &*few) };
+        let before = ALLOCATIONS.with(Cell::get);
+        let flipped = priced.update(forest, nodes, gone, &layout, &prices).len();
+        let made = ALLOCATIONS.with(Cell::get) - before;
+        assert_eq!(flipped, nodes.len());
+        assert!(round < 2 || made == 0, "round {round} allocated {made} times");
+        assert!(round > 0 || made > 0, "the counter counts");
+    }
+}
+
+/// Requests grow by many pages and are cut to what they were, several times.
+fn check_growth<const REQUESTS: usize>() {
     let select =
         |shape: &PackShape| Tile { m: if shape.rows > 16 { 32 } else { 16 }, n: 64, warps: 2, stages: 2 };
-    const REQUESTS: usize = 256;
     // Requests grow by this many pages, and then are what they were.
     const PAGES: u32 = 20;
     let (entries, seq_lens) = (rows(REQUESTS), [MAX_PAGES as u32 * 16; REQUESTS]);

@@ -234,6 +234,11 @@ impl PrefixTree for LiveForest {
         self.trees.nodes.len()
     }
 
+    #[inline]
+    fn node_count(&self) -> usize {
+        self.trees.in_use()
+    }
+
     fn roots(&self) -> impl Iterator<Item = u32> + '_ {
         self.trees.roots.iter().map(|(_, node)| *node)
     }

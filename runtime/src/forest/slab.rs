@@ -260,6 +260,11 @@ impl Slab {
         }
     }
 
+    /// How many nodes are in use.
+    pub(super) fn in_use(&self) -> usize {
+        self.nodes.len() - self.free.len()
+    }
+
     /// A node with nothing in it.
     fn create(&mut self) -> u32 {
         let id = self.free.pop().unwrap_or_else(|| {

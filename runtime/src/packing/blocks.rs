@@ -148,10 +148,7 @@ impl Blocks {
 
     /// Whether a node that comes next had better start the next block.
     fn is_worth_the_room(&self, tree: &impl PrefixTree, node: u32, room: u32, capacity: u32) -> bool {
-        // Whether so many requests are in as few blocks if none of them is in the room.
-        let fits_without = |requests: u32| {
-            requests > room && (requests - room).div_ceil(capacity) >= requests.div_ceil(capacity)
-        };
+        let fits_without = |requests: u32| fits_without(room, requests, capacity);
         if !fits_without(tree.size(node)) {
             return false;
         }
@@ -221,4 +218,10 @@ impl Blocks {
     fn in_block(&self) -> u32 {
         self.blocks.last().map_or(0, |block| self.requests.len() as u32 - block.requests.start)
     }
+}
+
+/// Whether so many requests are in as few blocks if none of them is in the room of the current one.
+#[inline]
+pub(super) fn fits_without(room: u32, requests: u32, capacity: u32) -> bool {
+    requests > room && (requests - room).div_ceil(capacity) >= requests.div_ceil(capacity)
 }

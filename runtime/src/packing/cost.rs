@@ -164,6 +164,12 @@ impl CostModel {
         model
     }
 
+    /// The model with another allowance for nodes that lie across blocks: so many times this one.
+    pub(crate) fn with_allowance(mut self, factor: u64) -> Self {
+        self.lanes.iter_mut().for_each(|lane| lane.straddle = lane.straddle.saturating_mul(factor));
+        self
+    }
+
     /// The lanes up to where they only repeat themselves. An earlier lane wins where costs are equal, so that the others never do.
     #[inline]
     pub(crate) fn distinct_lanes(&self) -> &[Lane] {

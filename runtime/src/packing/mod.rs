@@ -3,6 +3,8 @@
 mod blocks;
 mod cost;
 mod priced;
+mod small;
+mod summary;
 
 #[cfg(test)]
 mod blocks_tests;

@@ -1,11 +1,11 @@
 //! Which nodes join the packs of their parents: least modelled cost, by dynamic programming over the trees.
 
-use crate::packing::cost::{CostModel, LANES};
-use crate::{PackLayout, PrefixTree, Prices};
+mod update;
 
-/// What a node can find above it: the tile rows of the pack that it may join, times whether a node on the way to the root is apart.
-const STATES: usize = 2 * LANES;
-const NONE: u32 = u32::MAX;
+use super::cost::{CostModel, LANES};
+use super::small::{ALLOWANCES, SMALL, Small};
+use super::summary::{Choice, Costs, NONE, STATES, Summary, cheapest_top};
+use crate::{PackLayout, PrefixTree, Prices};
 
 /// Joins or cuts the nodes of prefix trees so that the modelled cost is least, and follows trees as they change.
 ///
@@ -14,11 +14,14 @@ const NONE: u32 = u32::MAX;
 /// again for each block of rows, or a tile too tall for the node.
 ///
 /// How many blocks a joined node is in depends on all requests before it in the pack, which are not known from below. It is taken for as
-/// many as its own requests need, and an allowance for lying across two blocks that one would hold.
+/// many as its own requests need, and an allowance for lying across two blocks that one would hold. The errors of that average out over
+/// many nodes. A forest of few nodes can afford to be exact: up to 32 of them, decisions with several allowances are compared by
+/// what their real blocks cost, tree by tree, and the cheapest is improved node by node.
 ///
 /// Each node keeps the least cost of all that is below it, for each height of the tile that walks it and for whether its requests
 /// have a cut above already. A parent's numbers are sums over its children, exact ones, so that after a change only the changed
-/// nodes and those above them are reckoned again. The time is linear in the nodes reckoned. In used memory nothing is allocated.
+/// nodes and those above them are reckoned again. The time is linear in the nodes reckoned; a small forest is always reckoned whole. In
+/// used memory nothing is allocated.
 #[derive(Clone, Debug, Default)]
 pub struct Priced {
     model: Option<(PackLayout, Prices, CostModel)>,
@@ -34,49 +37,12 @@ pub struct Priced {
     flipped: Vec<u32>,
     /// The leaf of one request, or root of one, that was reckoned last: its pages, what is known of it, and what it gave.
     leaf: Option<(u32, Summary, Costs)>,
-}
-
-/// By state of a pack.
-type Costs = [u64; STATES];
-
-/// What is known of a node and everything below it.
-#[derive(Clone, Copy, Debug)]
-struct Summary {
-    /// The parent that counts it.
-    given_to: u32,
-    /// While changes are followed: children that come first.
-    pending: u32,
-    /// One bit a state of the parent's pack: whether joining it is cheapest.
-    joins: u8,
-    /// The tile that is cheapest if the node is a top.
-    top_lane: u8,
-    /// Its rows.
-    top_rows: u32,
-    /// The state of the pack that the node is in.
-    state: u8,
-    choice: Choice,
-    touched: bool,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Choice {
-    Unknown,
-    Joined,
-    /// The top of a pack, with a tile of so many rows.
-    Top(u32),
-}
-
-impl Summary {
-    const EMPTY: Self = Self {
-        given_to: NONE,
-        pending: 0,
-        joins: 0,
-        top_lane: 0,
-        top_rows: 0,
-        state: 0,
-        choice: Choice::Unknown,
-        touched: false,
-    };
+    /// The forest that was decided last, if it was a small one.
+    small: Small,
+    /// Whether it was.
+    was_small: bool,
+    /// While everything is decided anew: what was decided before, in the order of the nodes.
+    before: Vec<Choice>,
 }
 
 impl Priced {
@@ -105,6 +71,13 @@ impl Priced {
 
     /// Decides for all nodes, from nothing.
     pub fn decide(&mut self, tree: &impl PrefixTree, layout: &PackLayout, prices: &Prices) {
+        let model = self.start(tree, layout, prices);
+        self.list(tree);
+        self.decide_listed(&model, tree);
+    }
+
+    /// Forgets all nodes, and keeps the memory.
+    fn start(&mut self, tree: &impl PrefixTree, layout: &PackLayout, prices: &Prices) -> CostModel {
         let model = CostModel::new(layout, prices);
         self.model = Some((*layout, *prices, model));
         self.leaf = None;
@@ -112,15 +85,45 @@ impl Priced {
         self.below.clear();
         self.given.clear();
         self.grow(tree.capacity());
+        model
+    }
+
+    /// Lists all nodes, parents before children.
+    fn list(&mut self, tree: &impl PrefixTree) {
+        self.was_small = tree.node_count() <= SMALL;
         self.order.clear();
+        if self.was_small {
+            self.small.list(tree);
+            self.order.extend(self.small.nodes());
+            return;
+        }
         self.stack.clear();
         self.stack.extend(tree.roots());
         while let Some(node) = self.stack.pop() {
             self.order.push(node);
             self.stack.extend(tree.children(node));
         }
+    }
+
+    /// Decides for all nodes that are listed; nothing is known of them.
+    fn decide_listed(&mut self, model: &CostModel, tree: &impl PrefixTree) {
+        if !self.was_small || !self.small.has_choices() {
+            return self.sweep(model, tree);
+        }
+        for factor in ALLOWANCES {
+            self.sweep(&model.with_allowance(factor), tree);
+            self.small.offer(model, |node| self.nodes[node as usize].choice == Choice::Joined);
+        }
+        self.small.improve(model);
+        for (node, rows) in self.small.decisions() {
+            self.nodes[node as usize].choice = rows.map_or(Choice::Joined, Choice::Top);
+        }
+    }
+
+    /// Reckons all nodes that are listed, children first, and decides for them, parents first.
+    fn sweep(&mut self, model: &CostModel, tree: &impl PrefixTree) {
         for index in (0..self.order.len()).rev() {
-            self.reckon(&model, tree, self.order[index]);
+            self.reckon(model, tree, self.order[index]);
         }
         for index in 0..self.order.len() {
             let node = self.order[index];
@@ -135,7 +138,9 @@ impl Priced {
     pub fn join_all(&mut self, tree: &impl PrefixTree) {
         self.model = None;
         self.nodes.clear();
-        self.nodes.resize(tree.capacity(), Summary::EMPTY);
+        self.below.clear();
+        self.given.clear();
+        self.grow(tree.capacity());
         self.stack.clear();
         self.stack.extend(tree.roots());
         while let Some(node) = self.stack.pop() {
@@ -147,125 +152,10 @@ impl Priced {
         }
     }
 
-    /// Decides again after changes, and returns the nodes that have another decision than before: joined or apart, or the tile of a
-    /// pack's top. The result is that of [`Self::decide`].
-    ///
-    /// `changed`: every node in the trees that is new, has another parent or other columns, lost a child, or that requests end with
-    /// which came or went; one whose requests changed only below it need not be named. `freed`: numbers that nodes had which are no
-    /// more, also if a changed node has the number now. With another layout or other prices, everything is decided anew, in new
-    /// memory.
-    pub fn update(
-        &mut self,
-        tree: &impl PrefixTree,
-        changed: &[u32],
-        freed: &[u32],
-        layout: &PackLayout,
-        prices: &Prices,
-    ) -> &[u32] {
-        self.flipped.clear();
-        for &node in freed {
-            if let Some(summary) = self.nodes.get_mut(node as usize) {
-                summary.choice = Choice::Unknown;
-            }
-        }
-        let model = match self.model {
-            Some((old_layout, old_prices, model)) if old_layout == *layout && old_prices == *prices => model,
-            _ => {
-                self.decide_anew(tree, layout, prices);
-                return &self.flipped;
-            }
-        };
-        if self.nodes.len() < tree.capacity() {
-            self.grow(tree.capacity());
-        }
-
-        // Whoever left is no longer counted where it was; then each sum holds exactly the children that stayed.
-        freed.iter().for_each(|&node| self.take_back(node));
-        let in_tree = |node: &&u32| (**node as usize) < tree.capacity();
-        for &node in changed.iter().filter(in_tree) {
-            if self.nodes[node as usize].given_to != tree.parent(node).unwrap_or(NONE) {
-                self.take_back(node);
-            }
-        }
-
-        // Changed nodes and those above them, children first.
-        self.stack.clear();
-        for &node in changed.iter().filter(in_tree) {
-            let mut next = Some(node);
-            while let Some(node) = next {
-                let summary = &mut self.nodes[node as usize];
-                if std::mem::replace(&mut summary.touched, true) {
-                    break;
-                }
-                self.stack.push(node);
-                next = tree.parent(node);
-                if let Some(parent) = next {
-                    self.nodes[parent as usize].pending += 1;
-                }
-            }
-        }
-        self.order.clear();
-        let ready = |node: &u32| self.nodes[*node as usize].pending == 0;
-        self.order.extend(self.stack.iter().copied().filter(ready));
-        let mut done = 0;
-        while let Some(&node) = self.order.get(done) {
-            done += 1;
-            self.nodes[node as usize].touched = false;
-            self.reckon(&model, tree, node);
-            if let Some(parent) = tree.parent(node) {
-                let pending = &mut self.nodes[parent as usize].pending;
-                *pending -= 1;
-                if *pending == 0 {
-                    self.order.push(parent);
-                }
-            }
-        }
-
-        // Parents first again; where the state of a pack changed, down to where it no longer matters.
-        for index in (0..self.order.len()).rev() {
-            self.stack.clear();
-            self.stack.push(self.order[index]);
-            while let Some(node) = self.stack.pop() {
-                let above = self.state_above(node);
-                let summary = &mut self.nodes[node as usize];
-                let (choice, state) = summary.choose(above);
-                if std::mem::replace(&mut summary.choice, choice) != choice {
-                    self.flipped.push(node);
-                }
-                if std::mem::replace(&mut summary.state, state) != state {
-                    self.stack.extend(tree.children(node));
-                }
-            }
-        }
-        &self.flipped
-    }
-
     fn grow(&mut self, capacity: usize) {
         self.nodes.resize(capacity, Summary::EMPTY);
         self.below.resize(capacity, [0; STATES]);
         self.given.resize(capacity, [0; STATES]);
-    }
-
-    /// As [`Self::decide`], noting whose decision is another one than before.
-    fn decide_anew(&mut self, tree: &impl PrefixTree, layout: &PackLayout, prices: &Prices) {
-        let before = std::mem::take(&mut self.nodes);
-        self.decide(tree, layout, prices);
-        let differs = |node: &u32| {
-            let choice =
-                |nodes: &[Summary]| nodes.get(*node as usize).map_or(Choice::Unknown, |node| node.choice);
-            choice(&self.nodes) != choice(&before)
-        };
-        self.flipped.extend(self.order.iter().copied().filter(differs));
-    }
-
-    /// Takes what a node gave to its parent back.
-    fn take_back(&mut self, node: u32) {
-        let Some(summary) = self.nodes.get_mut(node as usize) else { return };
-        let given = std::mem::replace(&mut self.given[node as usize], [0; STATES]);
-        let parent = std::mem::replace(&mut summary.given_to, NONE);
-        if let Some(below) = self.below.get_mut(parent as usize) {
-            below.iter_mut().zip(given).for_each(|(sum, given)| *sum = sum.wrapping_sub(given));
-        }
     }
 
     /// The state of the pack that a node's parent is in; `None` for a root.
@@ -347,28 +237,4 @@ impl Priced {
             }
         }
     }
-}
-
-impl Summary {
-    /// The decision, and the state of the pack that the node is in then.
-    #[inline]
-    fn choose(&self, above: Option<u8>) -> (Choice, u8) {
-        match above {
-            Some(state) if self.joins >> state & 1 == 1 => (Choice::Joined, state),
-            Some(_) => (Choice::Top(self.top_rows), self.top_lane + LANES as u8),
-            None => (Choice::Top(self.top_rows), self.top_lane),
-        }
-    }
-}
-
-#[inline]
-fn cheapest_top(ctas: &[u64], inside: &[u64]) -> (u8, u64) {
-    let mut best = (0, u64::MAX);
-    for (lane, (&ctas, &inside)) in (0u8..).zip(ctas.iter().zip(inside)) {
-        let cost = ctas.wrapping_add(inside);
-        if cost < best.1 {
-            best = (lane, cost);
-        }
-    }
-    best
 }

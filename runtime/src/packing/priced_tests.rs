@@ -1,11 +1,12 @@
 use super::sketch_tree::{SketchTree, log_uniform};
+use super::small::SMALL;
 use super::{CostModel, PackLayout, Packing, Packs, Priced, Prices};
 use crate::{Forest, PrefixTree};
 use proptest::prelude::*;
 use rand::SeedableRng as _;
 use rand_chacha::ChaCha8Rng;
 
-fn layout(rng: &mut ChaCha8Rng) -> PackLayout {
+pub(super) fn layout(rng: &mut ChaCha8Rng) -> PackLayout {
     PackLayout {
         kv_heads: 8,
         gqa_ratio: [1, 2, 4, 8][rng.random_range(0..4)],
@@ -29,8 +30,17 @@ fn exhaustive(model: &CostModel, tree: &Forest) -> u64 {
 
 #[test]
 fn the_decision_is_close_to_the_best_of_all_and_better_than_pats() {
-    const CASES: usize = 1500;
-    let mut rng = ChaCha8Rng::seed_from_u64(1);
+    check_against_the_best(1);
+}
+
+#[test]
+fn so_it_is_for_other_forests() {
+    check_against_the_best(2);
+}
+
+fn check_against_the_best(seed: u64) {
+    const CASES: usize = 4000;
+    let mut rng = ChaCha8Rng::seed_from_u64(seed);
     let prices = Prices::default();
     let (mut excess, mut ratios) = (Vec::new(), Vec::new());
     let (mut priced, mut needless) = (Priced::new(), 0);
@@ -63,9 +73,10 @@ fn the_decision_is_close_to_the_best_of_all_and_better_than_pats() {
         excess[CASES - 1],
         1.0 / ratios[0] - 1.0,
     );
-    assert!(mean < 0.003, "{mean}");
-    assert!(excess[CASES * 995 / 1000] < 0.06);
-    assert!(excess[CASES - 1] < 0.12);
+    // The goals are 2 % on average and 10 % at worst.
+    assert!(mean < 0.0002, "{mean}");
+    assert!(excess[CASES * 995 / 1000] < 0.005);
+    assert!(excess[CASES - 1] < 0.08, "{}", excess[CASES - 1]);
     assert!(against_pat > 1.07, "{against_pat}");
     assert!(needless * 200 <= CASES && ratios[0] > 0.8, "{needless}");
 }
@@ -169,6 +180,104 @@ fn absurd_numbers_are_no_panic() {
     }
 }
 
+/// By number: whether the node is joined, and the rows of its tile.
+fn decisions(priced: &Priced, tree: &SketchTree) -> Vec<(bool, Option<u32>)> {
+    (0..tree.capacity() as u32).map(|node| (priced.joined(node), priced.tile_rows(node))).collect()
+}
+
+/// Follows what changed in a tree since these were its decisions.
+fn check_update(
+    followed: &mut Priced,
+    mut before: Vec<(bool, Option<u32>)>,
+    tree: &SketchTree,
+    layout: &PackLayout,
+) {
+    let prices = Prices::default();
+    let mut flipped = followed.update(tree, &tree.changed, &tree.freed, layout, &prices).to_vec();
+    let mut anew = Priced::new();
+    anew.decide(tree, layout, &prices);
+    let after = decisions(followed, tree);
+    assert_eq!(after, decisions(&anew, tree));
+
+    // A number that was freed has no decision; a new node always has another one than that.
+    before.resize(after.len(), (false, None));
+    tree.freed.iter().for_each(|&node| before[node as usize] = (false, None));
+    let differs = |&node: &usize| before[node] != after[node] && after[node] != (false, None);
+    let expected: Vec<u32> = (0..after.len()).filter(differs).map(|node| node as u32).collect();
+    flipped.sort_unstable();
+    assert_eq!(flipped, expected);
+}
+
+#[test]
+fn an_update_decides_as_from_nothing_where_a_forest_grows_and_shrinks_across_small() {
+    const BEYOND: usize = 6;
+    let (mut grown, mut shrunk, mut numbers_left) = (0, 0, 0);
+    for seed in 0..40 {
+        let mut rng = ChaCha8Rng::seed_from_u64(seed);
+        let mut tree = SketchTree::random(&mut rng, 30, 256, 64);
+        let mut layout = layout(&mut rng);
+        let mut followed = Priced::new();
+        followed.decide(&tree, &layout, &Prices::default());
+        let mut growing = true;
+        for _ in 0..150 {
+            (tree.changed, tree.freed) = (Vec::new(), Vec::new());
+            let (before, nodes) = (decisions(&followed, &tree), tree.node_count());
+            if rng.random_bool(0.3) {
+                tree.change(&mut rng);
+            }
+            if growing {
+                tree.grow(&mut rng)
+            } else {
+                tree.shrink(&mut rng)
+            }
+            if rng.random_bool(0.02) {
+                layout = self::layout(&mut rng);
+            }
+            check_update(&mut followed, before, &tree, &layout);
+            let now = tree.node_count();
+            grown += usize::from(nodes <= SMALL && now > SMALL);
+            shrunk += usize::from(nodes > SMALL && now <= SMALL);
+            numbers_left += usize::from(now <= SMALL && tree.capacity() > SMALL);
+            growing = if growing { now <= SMALL + BEYOND } else { now + BEYOND < SMALL };
+        }
+    }
+    assert!(grown > 100 && shrunk > 100 && numbers_left > 500, "{grown} {shrunk} {numbers_left}");
+}
+
+#[test]
+fn a_forest_of_one_node_more_than_small_is_decided_by_sums_alone() {
+    // A lone request changes nothing for the other trees, but counts as a node.
+    let (mut rng, prices) = (ChaCha8Rng::seed_from_u64(4), Prices::default());
+    let (mut better, mut worse) = (0, 0);
+    for _ in 0..200 {
+        let mut tree = SketchTree::random(&mut rng, 10, 256, 64);
+        while tree.node_count() < SMALL {
+            tree.add(None, 1, 1);
+        }
+        let layout = layout(&mut rng);
+        let model = CostModel::new(&layout, &prices);
+        let cost = |tree: &SketchTree| {
+            let mut priced = Priced::new();
+            priced.decide(tree, &layout, &prices);
+            model.of_joined(tree, |node| priced.joined(node))
+        };
+        let exact = cost(&tree);
+        tree.add(None, 1, 1);
+        let sums = cost(&tree) - model.of_joined(&lone_tree(), |_| true);
+        better += usize::from(exact < sums);
+        worse += usize::from(exact > sums);
+    }
+    assert!(better > 10, "{better}");
+    assert_eq!(worse, 0);
+}
+
+/// One request, of one page.
+fn lone_tree() -> SketchTree {
+    let mut tree = SketchTree::default();
+    tree.add(None, 1, 1);
+    tree
+}
+
 proptest! {
     #[test]
     fn one_node_one_pack_costs_the_same_however_it_is_told(seed: u64) {
@@ -186,33 +295,17 @@ proptest! {
     fn an_update_decides_as_from_nothing_and_names_what_flipped(seed: u64, steps in 1usize..30) {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         let mut tree = SketchTree::random(&mut rng, 30, 256, 64);
-        let (mut layout, prices) = (layout(&mut rng), Prices::default());
+        let mut layout = layout(&mut rng);
         let mut followed = Priced::new();
-        followed.decide(&tree, &layout, &prices);
-        let decisions = |priced: &Priced, tree: &SketchTree| -> Vec<_> {
-            (0..tree.capacity() as u32).map(|node| (priced.joined(node), priced.tile_rows(node))).collect()
-        };
+        followed.decide(&tree, &layout, &Prices::default());
         for _ in 0..steps {
-            let mut before = decisions(&followed, &tree);
             (tree.changed, tree.freed) = (Vec::new(), Vec::new());
+            let before = decisions(&followed, &tree);
             (0..log_uniform(&mut rng, 4)).for_each(|_| tree.change(&mut rng));
             if rng.random_bool(0.05) {
                 layout = self::layout(&mut rng);
             }
-            let mut flipped =
-                followed.update(&tree, &tree.changed, &tree.freed, &layout, &prices).to_vec();
-            let mut anew = Priced::new();
-            anew.decide(&tree, &layout, &prices);
-            let after = decisions(&followed, &tree);
-            prop_assert_eq!(&after, &decisions(&anew, &tree));
-
-            // A number that was freed has no decision; a new node always has another one than that.
-            before.resize(after.len(), (false, None));
-            tree.freed.iter().for_each(|&node| before[node as usize] = (false, None));
-            let expected: Vec<u32> =
-                (0..after.len()).filter(|&n| before[n] != after[n] && after[n] != (false, None)).map(|n| n as u32).collect();
-            flipped.sort_unstable();
-            prop_assert_eq!(flipped, expected);
+            check_update(&mut followed, before, &tree, &layout);
         }
     }
 }

@@ -124,6 +124,28 @@ impl SketchTree {
         self.changed.retain(|&node| self.nodes[node as usize].is_some());
     }
 
+    /// A leaf comes, of one request or several.
+    pub(super) fn grow(&mut self, rng: &mut ChaCha8Rng) {
+        let nodes = self.in_use();
+        let parent =
+            (!nodes.is_empty() && rng.random_bool(0.9)).then(|| nodes[rng.random_range(0..nodes.len())]);
+        let (pages, requests) = (log_uniform(rng, 300), log_uniform(rng, 40));
+        self.add(parent, pages, requests);
+    }
+
+    /// All requests that end with some leaf leave.
+    pub(super) fn shrink(&mut self, rng: &mut ChaCha8Rng) {
+        let mut leaves = self.in_use();
+        leaves.retain(|&node| self.node(node).children.is_empty());
+        if leaves.is_empty() {
+            return;
+        }
+        let leaf = leaves[rng.random_range(0..leaves.len())];
+        self.node_mut(leaf).ending.clear();
+        self.prune(leaf);
+        self.changed.retain(|&node| self.nodes[node as usize].is_some());
+    }
+
     /// Cuts a node in two: a new node takes the first of its pages and a request of its own.
     fn split(&mut self, node: u32, rng: &mut ChaCha8Rng) {
         let Sketched { parent, pages, .. } = *self.node(node);
@@ -190,6 +212,10 @@ impl SketchTree {
 impl PrefixTree for SketchTree {
     fn capacity(&self) -> usize {
         self.nodes.len()
+    }
+
+    fn node_count(&self) -> usize {
+        self.in_use().len()
     }
 
     fn roots(&self) -> impl Iterator<Item = u32> + '_ {
