@@ -45,6 +45,9 @@ impl Stretch {
     }
 }
 
+/// So many stretches are sorted faster by keys of their own.
+const MANY: usize = 64;
+
 impl Neighbours {
     /// Memory for whoever has no neighbours to find any more.
     pub(super) const fn memory(&mut self) -> &mut Vec<u32> {
@@ -84,15 +87,13 @@ impl Neighbours {
         column: u32,
     ) -> &[Stretch] {
         self.find_stretches(table, order, places.clone(), column);
-        if !self.stretches.is_sorted_by_key(|stretch| stretch.page) {
-            self.keys.clear();
-            self.keys.extend(
-                self.stretches.iter().zip(0u64..).map(|(stretch, i)| u64::from(stretch.page) << 32 | i),
-            );
-            self.keys.sort_unstable();
-            self.sorted.clear();
-            self.sorted.extend(self.keys.iter().map(|key| self.stretches[*key as u32 as usize]));
-            std::mem::swap(&mut self.stretches, &mut self.sorted);
+        let key = |stretch: &Stretch| u64::from(stretch.page) << 32 | u64::from(stretch.begin);
+        if !self.stretches.is_sorted_by_key(key) {
+            if self.stretches.len() < MANY {
+                self.stretches.sort_unstable_by_key(key);
+            } else {
+                self.sort_many();
+            }
             self.rearrange(order, places);
         }
         for pair in self.stretches.windows(2).filter(|pair| pair[1].begins_as(&pair[0]) && !pair[1].ends()) {
@@ -103,6 +104,19 @@ impl Neighbours {
             self.common[place] = column + common_pages(before, row) as u32;
         }
         &self.stretches
+    }
+
+    /// Sorts stretches by keys, which are less to move about.
+    fn sort_many(&mut self) {
+        let Self { stretches, keys, sorted, .. } = self;
+        keys.clear();
+        keys.extend(
+            stretches.iter().zip(0u64..).map(|(stretch, place)| u64::from(stretch.page) << 32 | place),
+        );
+        keys.sort_unstable();
+        sorted.clear();
+        sorted.extend(keys.iter().map(|key| stretches[*key as u32 as usize]));
+        std::mem::swap(stretches, sorted);
     }
 
     fn find_stretches(&mut self, table: &PageTable<'_>, order: &[u32], places: Range<u32>, column: u32) {

@@ -2,7 +2,7 @@
 
 use super::build::Scratch;
 use super::{Block, Plan, PlannedPack, Run, count};
-use crate::{Blocks, NodeRun, PlanError, PrefixTree, Priced};
+use crate::{Blocks, PlanError, PrefixTree, Priced};
 use std::ops::Range;
 use tilewright_heuristics::{PackShape, Tile};
 use tilewright_kernel_templates::cuda::{GRANULE, WARP_ROWS};
@@ -79,7 +79,6 @@ impl Plan {
     }
 
     /// The block of a pack that is one leaf of one request, as most packs are where little is shared: what [`Self::push_blocks`] makes of it.
-    #[inline]
     fn push_leaf(&mut self, columns: Range<u32>, pages: &[i32], request: u32) -> Result<(), PlanError> {
         let (position, walk) = self.tokens_of(&columns)?;
         let run = count(self.runs.len(), "runs")?;
@@ -122,12 +121,12 @@ impl Plan {
         tops.clear();
         nodes.resize(nodes.len().max(tree.capacity()), NodeState::default());
         let page_size = u64::from(self.geometry.page_size);
-        let tokens_of = |node: u32| page_size * tree.columns(node).len() as u64;
+        let tokens_in = |node: u32| page_size * tree.columns(node).len() as u64;
         for root in tree.roots() {
             if tree.size(root) == 1 {
                 // Nothing is below it: most roots, where little is shared.
                 let mut sums = PackSums { requests: 1, ..PackSums::default() };
-                sums.add(tokens_of(root), 1);
+                sums.add(tokens_in(root), 1);
                 nodes[root as usize].sums = sums;
                 tops.push(root);
                 continue;
@@ -142,7 +141,7 @@ impl Plan {
                 if top == node {
                     tops.push(node);
                 }
-                nodes[top as usize].sums.add(tokens_of(node), tree.size(node));
+                nodes[top as usize].sums.add(tokens_in(node), tree.size(node));
                 stack.extend(tree.children(node).rev().map(|child| (child, top)));
             }
         }
@@ -150,12 +149,14 @@ impl Plan {
 
     /// Appends a pack's blocks. `place` says where a node's pages stand in the plan, and puts them there when it is first asked; the block
     /// that asks is the last one then.
+    #[inline]
     pub(super) fn push_blocks(
         &mut self,
         tree: &impl PrefixTree,
         blocks: &Blocks,
         mut place: impl FnMut(&mut Self, u32) -> Result<u32, PlanError>,
     ) -> Result<(), PlanError> {
+        let ratio = self.geometry.gqa_ratio();
         for block in blocks.blocks() {
             let first_run = count(self.runs.len(), "runs")?;
             let begin = count(self.requests.len(), "requests of all packs")?;
@@ -167,33 +168,33 @@ impl Plan {
             // Where the pages of the last run end in the plan, and in the requests' tokens.
             let (mut pages_end, mut position_end) = (0, 0);
             // Runs that only one warp's rows share come last: there the kernels let warps take turns.
-            let ratio = self.geometry.gqa_ratio();
-            let of_one_warp = |run: &&NodeRun| {
-                let Range { start, end } = run.members;
-                start * ratio / WARP_ROWS == (end * ratio).saturating_sub(1) / WARP_ROWS
-            };
-            let runs = blocks.runs_of(block).iter();
-            for run in runs.clone().filter(|run| !of_one_warp(run)).chain(runs.filter(of_one_warp)) {
-                let columns = tree.columns(run.node);
-                let run_pages = columns.end - columns.start;
-                let pages = place(self, run.node)?;
-                let (position, tokens) = self.tokens_of(&columns)?;
-                let follows = (pages_end, position_end) == (pages, position);
-                (pages_end, position_end) = (pages + run_pages, position.saturating_add(tokens));
-                if let Some(last) = self.runs[first_run as usize..].last_mut()
-                    && last.members == run.members
-                    && follows
-                {
-                    // A node and its first child, shared by the same rows of this block, are one run.
-                    last.walk.end = last.walk.end.checked_add(tokens).ok_or(TOO_LONG)?;
-                    walk = last.walk.end;
-                    continue;
+            for alone in [false, true] {
+                for run in blocks.runs_of(block) {
+                    let Range { start, end } = run.members;
+                    if (start * ratio / WARP_ROWS == (end * ratio - 1) / WARP_ROWS) != alone {
+                        continue;
+                    }
+                    let columns = tree.columns(run.node);
+                    let run_pages = columns.end - columns.start;
+                    let pages = place(self, run.node)?;
+                    let (position, tokens) = self.tokens_of(&columns)?;
+                    let follows = (pages_end, position_end) == (pages, position);
+                    (pages_end, position_end) = (pages + run_pages, position.saturating_add(tokens));
+                    if let Some(last) = self.runs[first_run as usize..].last_mut()
+                        && last.members == run.members
+                        && follows
+                    {
+                        // A node and its first child, shared by the same rows of this block, are one run.
+                        last.walk.end = last.walk.end.checked_add(tokens).ok_or(TOO_LONG)?;
+                        walk = last.walk.end;
+                        continue;
+                    }
+                    let begin = walk.next_multiple_of(GRANULE);
+                    let end = begin.checked_add(tokens).filter(|&end| i32::try_from(end).is_ok());
+                    walk = end.ok_or(TOO_LONG)?;
+                    let members = run.members.clone();
+                    self.runs.push(Run { walk: begin..walk, pages, position, members });
                 }
-                let begin = walk.next_multiple_of(GRANULE);
-                let end = begin.checked_add(tokens).filter(|&end| i32::try_from(end).is_ok());
-                walk = end.ok_or(TOO_LONG)?;
-                let members = run.members.clone();
-                self.runs.push(Run { walk: begin..walk, pages, position, members });
             }
             let runs = first_run..count(self.runs.len(), "runs")?;
             if let Some(block) = self.blocks.last_mut() {
