@@ -13,9 +13,6 @@ pub(crate) struct Neighbours {
     /// By place in the order: pages, from the first on. The first place of a node's requests does not count there.
     common: Vec<u32>,
     stretches: Vec<Stretch>,
-    /// Pages and places among the stretches, which is less to sort than the stretches; and these, sorted.
-    keys: Vec<u64>,
-    sorted: Vec<Stretch>,
     /// Requests and what they have in common, while they change places.
     moved: Vec<(u32, u32)>,
 }
@@ -44,9 +41,6 @@ impl Stretch {
         self.page == other.page
     }
 }
-
-/// So many stretches are sorted faster by keys of their own.
-const MANY: usize = 64;
 
 impl Neighbours {
     /// Memory for whoever has no neighbours to find any more.
@@ -89,11 +83,7 @@ impl Neighbours {
         self.find_stretches(table, order, places.clone(), column);
         let key = |stretch: &Stretch| u64::from(stretch.page) << 32 | u64::from(stretch.begin);
         if !self.stretches.is_sorted_by_key(key) {
-            if self.stretches.len() < MANY {
-                self.stretches.sort_unstable_by_key(key);
-            } else {
-                self.sort_many();
-            }
+            self.stretches.sort_unstable_by_key(key);
             self.rearrange(order, places);
         }
         for pair in self.stretches.windows(2).filter(|pair| pair[1].begins_as(&pair[0]) && !pair[1].ends()) {
@@ -104,19 +94,6 @@ impl Neighbours {
             self.common[place] = column + common_pages(before, row) as u32;
         }
         &self.stretches
-    }
-
-    /// Sorts stretches by keys, which are less to move about.
-    fn sort_many(&mut self) {
-        let Self { stretches, keys, sorted, .. } = self;
-        keys.clear();
-        keys.extend(
-            stretches.iter().zip(0u64..).map(|(stretch, place)| u64::from(stretch.page) << 32 | place),
-        );
-        keys.sort_unstable();
-        sorted.clear();
-        sorted.extend(keys.iter().map(|key| stretches[*key as u32 as usize]));
-        std::mem::swap(stretches, sorted);
     }
 
     fn find_stretches(&mut self, table: &PageTable<'_>, order: &[u32], places: Range<u32>, column: u32) {

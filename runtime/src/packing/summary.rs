@@ -47,9 +47,7 @@ impl Summary {
         choice: Choice::Unknown,
         touched: false,
     };
-}
 
-impl Summary {
     /// The decision, and the state of the pack that the node is in then.
     #[inline]
     pub(super) fn choose(&self, above: Option<u8>) -> (Choice, u8) {

@@ -118,12 +118,14 @@ impl Plan {
                 let part = &mut parts[index as usize];
                 part.item = self.items.len() as u32;
                 let rows = self.blocks[part.block as usize].requests.len() as u32 * ratio;
-                let mut row = 0;
-                while row < rows {
-                    let rows = row..rows.min(row + m);
-                    row = rows.end;
-                    let (walk, runs) = (part.walk.clone(), part.runs.clone());
-                    self.items.push(WorkItem { block: part.block, rows, walk, runs, slots });
+                for row in (0..rows).step_by(m as usize) {
+                    self.items.push(WorkItem {
+                        block: part.block,
+                        rows: row..rows.min(row + m),
+                        walk: part.walk.clone(),
+                        runs: part.runs.clone(),
+                        slots,
+                    });
                 }
             }
             self.groups.push(TileGroup { tile, items: begin..self.items.len() as u32 });

@@ -99,12 +99,8 @@ impl Plan {
 
     /// What the selector is asked about a pack.
     pub(super) fn shape_of(&self, sums: &PackSums, packs: u32) -> Result<PackShape, PlanError> {
-        // Most packs have one request, and a division takes as long as much of the rest.
-        let seen = match sums.requests {
-            0 | 1 => sums.seen,
-            requests => sums.seen.div_ceil(u64::from(requests)),
-        };
-        let seen = i32::try_from(seen);
+        let requests = u64::from(sums.requests.max(1));
+        let seen = i32::try_from(sums.seen.div_ceil(requests));
         let seen = seen.map_err(|_| PlanError::TooLarge("tokens of a pack"))? as u32;
         Ok(PackShape::of_tree(&self.geometry, sums.requests, seen, sums.tokens, packs))
     }
@@ -120,30 +116,20 @@ impl Plan {
     ) {
         tops.clear();
         nodes.resize(nodes.len().max(tree.capacity()), NodeState::default());
-        let page_size = u64::from(self.geometry.page_size);
-        let tokens_in = |node: u32| page_size * tree.columns(node).len() as u64;
-        for root in tree.roots() {
-            if tree.size(root) == 1 {
-                // Nothing is below it: most roots, where little is shared.
-                let mut sums = PackSums { requests: 1, ..PackSums::default() };
-                sums.add(tokens_in(root), 1);
-                nodes[root as usize].sums = sums;
-                tops.push(root);
-                continue;
+        // A node, and the top that is above it.
+        stack.clear();
+        stack.extend(tree.roots().map(|root| (root, root)));
+        stack.reverse();
+        while let Some((node, above)) = stack.pop() {
+            let top = if priced.joined(node) { above } else { node };
+            let sums = PackSums { requests: tree.size(node), ..PackSums::default() };
+            nodes[node as usize] = NodeState { sums, pages: ABSENT };
+            if top == node {
+                tops.push(node);
             }
-            // A node, and the top that is above it.
-            stack.clear();
-            stack.push((root, root));
-            while let Some((node, above)) = stack.pop() {
-                let top = if priced.joined(node) { above } else { node };
-                let sums = PackSums { requests: tree.size(node), ..PackSums::default() };
-                nodes[node as usize] = NodeState { sums, pages: ABSENT };
-                if top == node {
-                    tops.push(node);
-                }
-                nodes[top as usize].sums.add(tokens_in(node), tree.size(node));
-                stack.extend(tree.children(node).rev().map(|child| (child, top)));
-            }
+            let tokens = u64::from(self.geometry.page_size) * tree.columns(node).len() as u64;
+            nodes[top as usize].sums.add(tokens, tree.size(node));
+            stack.extend(tree.children(node).rev().map(|child| (child, top)));
         }
     }
 

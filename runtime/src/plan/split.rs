@@ -47,13 +47,9 @@ impl Plan {
             GRANULE
         };
         let room = max_runs(u32::from(self.packs[block.pack as usize].tile.m));
-        let length = if walk <= limit {
-            block.walk
-        } else {
-            let length = walk.div_ceil(walk.div_ceil(limit)).next_multiple_of(u64::from(unit));
-            u32::try_from(length).unwrap_or(u32::MAX)
-        };
-        self.cut(index, block, length.max(1), room, parts);
+        let length = if walk <= limit { walk } else { walk.div_ceil(walk.div_ceil(limit)) };
+        let length = length.next_multiple_of(u64::from(unit)).max(1);
+        self.cut(index, block, u32::try_from(length).unwrap_or(u32::MAX), room, parts);
     }
 
     /// Cuts a walk into parts of so many tokens and at most `room` runs. One without tokens is a part too.
@@ -122,11 +118,9 @@ impl Plan {
     }
 
     fn walks(&self) -> impl Iterator<Item = Walk> {
-        let ratio = self.geometry.gqa_ratio();
-        self.packs.iter().flat_map(|pack| self.blocks_of(pack)).map(move |block| {
+        self.packs.iter().flat_map(|pack| self.blocks_of(pack)).map(|block| {
             let slices = self.slices(block);
-            let rows = block.requests.len() as u32 * ratio;
-            let rows = if slices == 1 { rows } else { rows / slices };
+            let rows = block.requests.len() as u32 * self.geometry.gqa_ratio() / slices;
             Walk { ctas: slices * self.geometry.kv_heads, tokens: block.walk, rows }
         })
     }
@@ -150,9 +144,7 @@ impl Plan {
     #[inline]
     pub(super) fn slices(&self, block: &Block) -> u32 {
         let m = u32::from(self.packs[block.pack as usize].tile.m.max(1));
-        let Geometry { q_heads, kv_heads, .. } = self.geometry;
-        // Mostly they all fit, which takes no division to see.
-        let fit = block.requests.len() as u64 * u64::from(q_heads) <= u64::from(m) * u64::from(kv_heads);
-        if fit { 1 } else { (block.requests.len() as u32 * (q_heads / kv_heads)).div_ceil(m) }
+        let rows = block.requests.len() as u32 * self.geometry.gqa_ratio();
+        rows.div_ceil(m).max(1)
     }
 }

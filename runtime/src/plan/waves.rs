@@ -59,7 +59,7 @@ impl Waves {
         histogram.clear();
         histogram.resize(CLASSES, Class::default());
         let (mut count, mut longest, mut total) = (0u64, 0, 0u64);
-        walks.filter(|walk| walk.tokens > 0).for_each(|walk| {
+        for walk in walks.filter(|walk| walk.tokens > 0) {
             let class = &mut histogram[class_of(walk.tokens)];
             let ctas = u64::from(walk.ctas);
             class.ctas += ctas;
@@ -68,7 +68,7 @@ impl Waves {
             total += ctas * u64::from(walk.tokens);
             count += ctas;
             longest = longest.max(walk.tokens);
-        });
+        }
         classes.clear();
         classes.extend(histogram.iter().filter(|class| class.ctas > 0));
         let whole = round_up(longest.max(self.shortest));

@@ -33,7 +33,8 @@ impl Verified {
 
 /// Judges and verifies the space, one part of the run a class. Classes that the run already has are kept.
 ///
-/// `timed` decides which classes are verified, and for which one the variants with options are, too. Returns what may be timed; `None` if the user asked to stop.
+/// `timed` decides which classes are verified, and for which one the variants with options are, too. Returns what may be timed; `None` if
+/// the user asked to stop.
 ///
 /// # Errors
 /// The run's folder, or a bench that cannot go on.
