@@ -13,6 +13,7 @@
 // neighbouring elements of each token, so even and odd elements are products of their own.
 #pragma once
 #include "arguments.cuh"
+#include "divisor.cuh"
 #include "fp8.cuh"
 #include "merge.cuh"
 #include "prelude.cuh"
@@ -20,11 +21,13 @@
 
 namespace tilewright {
 
-template <u32 M, u32 N, u32 WARPS, u32 STAGES, u32 HEAD_DIM, class Element, class KvElement, bool WINDOW, bool SOFTCAP, bool SINKS>
+template <u32 M, u32 N, u32 WARPS, u32 STAGES, u32 HEAD_DIM, class Element, class KvElement, bool WINDOW, bool SOFTCAP, bool SINKS,
+          u32 LOADERS = 0>
 struct Decode {
   static_assert(M % 16 == 0 && M > 0, "the matrix unit takes 16 rows at once");
-  static_assert(HEAD_DIM % 64 == 0 && HEAD_DIM <= 256, "rows of 4 or 8 chunks of 16 bytes, or a multiple of 8, for the swizzle");
-  static constexpr u32 THREADS = WARPS * 32;
+  static_assert(HEAD_DIM == 64 || HEAD_DIM == 128 || HEAD_DIM == 256, "rows of a power of two of chunks of 16 bytes, at least 4");
+  static constexpr u32 THREADS = (WARPS + LOADERS) * 32;
+  static constexpr u32 COPIERS = (LOADERS > 0 ? LOADERS : WARPS) * 32; // threads that copy tokens, the last of a CTA
   static constexpr u32 ROW_WARPS = M / 16;           // warps side by side along the rows
   static constexpr u32 KV_WARPS = WARPS / ROW_WARPS; // warps that share their rows, each with its tokens
   static_assert(WARPS % ROW_WARPS == 0 && KV_WARPS > 0, "each warp owns 16 rows: warps are a multiple of M / 16");
@@ -39,7 +42,12 @@ struct Decode {
   static constexpr u32 ROW_BYTES = HEAD_DIM * sizeof(KvBits); // of K or V
   static constexpr u32 CHUNKS = ROW_BYTES / 16;
   static constexpr u32 CHUNK_ELEMENTS = 16 / sizeof(KvBits);
+  static constexpr u32 ROWS_AT_ONCE = COPIERS / CHUNKS; // rows that the threads copy with a chunk each
   static constexpr u32 STAGE_BYTES = N * ROW_BYTES; // of K or of V
+  // The rows of a step lie side by side in panels of up to 128 bytes, as products of warpgroups want them.
+  static constexpr u32 PANEL_CHUNKS = smaller(CHUNKS, 8u);
+  static constexpr u32 PANEL_ROW_BYTES = PANEL_CHUNKS * 16;
+  static constexpr u32 PANEL_BYTES = N * PANEL_ROW_BYTES;
   // Beyond 128 elements the fragments of Q do not fit the registers beside the accumulators: they are loaded when needed.
   static constexpr bool QUERY_IN_REGISTERS = HEAD_DIM <= 128;
   static constexpr u32 QUERY_FRAGMENTS = QUERY_IN_REGISTERS ? HEAD_DIM / 16 : 1;
@@ -52,9 +60,14 @@ struct Decode {
   static constexpr u32 MAX_RUNS = M + 32;         // the host cuts walks of more
   // Whether warps take turns, and how many tokens a step has for each row warp then, and for each of its warps. A thread looks at the
   // tokens of one warp only, so that it goes along the runs forwards.
-  static constexpr bool TURNS = !WINDOW && ROW_WARPS > 1 && WARP_GRANULES % ROW_WARPS == 0 && N <= THREADS;
+  static constexpr bool TURNS = !WINDOW && ROW_WARPS > 1 && WARP_GRANULES % ROW_WARPS == 0 && N <= COPIERS;
   static constexpr u32 TURN = N / ROW_WARPS;
   static constexpr u32 WARP_TURN = larger(WARP_N / ROW_WARPS, GRANULE);
+
+  // Whether the four warps of a warpgroup multiply their 64 rows together, but for the turns. K in FP8 has to be widened in registers.
+  static constexpr bool TOGETHER = HAS_WARPGROUPS && !FP8 && ROW_WARPS % 4 == 0 && QUERY_IN_REGISTERS;
+
+  static_assert(LOADERS == 0 || (TOGETHER && LOADERS == 4 && WARPS % 4 == 0), "whole warpgroups have a task");
 
   // Shared memory, in this order. At the end the buffers are used again for the warps' outputs.
   static constexpr u32 BUFFER_BYTES = larger(STAGES * 2 * STAGE_BYTES, WARPS * 16 * OUTPUT_STRIDE * 4);
@@ -88,10 +101,13 @@ struct Decode {
 
   // How the tokens of the walk come in steps.
   struct Steps {
-    u32 first, last;       // one past
-    u32 shared;            // the first one in which warps take turns
-    u32 shared_end;        // one past the last token of the steps before it
-    u32 begin, end;        // of the walk: what this thread's row warp has for itself
+    u32 first, last; // one past
+    u32 shared;      // the first one whose tokens are for all row warps,
+    u32 shared_end;  // and one past the last such token
+    u32 turns, turn_count; // the first one in which warps take turns, and how many there are
+    u32 begin, end;  // of the walk: what this thread's row warp has for itself
+
+    TILEWRIGHT_DEVICE bool in_turns(u32 step) const { return step - turns < turn_count; }
   };
 
   // What each row warp has for itself, of the walk; and one past the last token before.
@@ -100,6 +116,10 @@ struct Decode {
     u32 begin[ROW_WARPS], end[ROW_WARPS];
   };
   static_assert(sizeof(Turns) <= WARPS * 16 * 8, "it lies where the warps leave their softmaxes when all steps are over");
+
+  // Registers of a thread that multiplies and of one that copies: those of a CTA are shared out anew when its warps part.
+  static constexpr u32 LOADER_REGISTERS = 56;
+  static constexpr u32 MATH_REGISTERS = WARPS == 4 ? 200 : 224;
 
   // Sixteen tokens of a step.
   struct Granule {
@@ -120,7 +140,9 @@ struct Decode {
   const Arguments &args;
   const WorkItem item;
   const u32 kv_head;
+  const bool turns_first; // the steps in turns before the others
   const u32 thread = thread_index();
+  const u32 copier = LOADERS > 0 ? thread % COPIERS : thread; // of a warpgroup that does not copy, nothing that is used
   const u32 lane = thread % 32;
   const u32 warp = thread / 32;
   const u32 row_warp = warp % ROW_WARPS;
@@ -128,18 +150,23 @@ struct Decode {
   const u32 fragment_row = lane / 4;        // rows of the accumulators that a lane holds: this one and 8 below
   const u32 fragment_column = lane % 4 * 2; // and this column and the next, of every 8
   u8 *const shared = shared_memory();
-  const float scaled_keys; // the factor of logits with K in FP8
+  const float signed_scale; // what makes logits in base 2 of products
+  const float scale;        // the same, positive: a negative one's sign goes to the query, so that a larger product is a larger logit
+  const Divisor page_size;
 
-  TILEWRIGHT_DEVICE Decode(const Arguments &arguments, const WorkItem &work_item, u32 head)
-      : args(arguments), item(work_item), kv_head(head),
-        scaled_keys(FP8 ? arguments.scale_log2 * arguments.key_scales[head * arguments.scale_head] : 0.f) {}
+  // `index` is the item's, or any number. What is read in turns is read once, from device memory, while most of the other tokens come from
+  // the second-level cache and keep the matrix unit busy: every second item begins with its turns, so that both go on at any time.
+  TILEWRIGHT_DEVICE Decode(const Arguments &arguments, const WorkItem &work_item, u32 index, u32 head)
+      : args(arguments), item(work_item), kv_head(head), turns_first(index % 2 == 1),
+        signed_scale(arguments.scale_log2 * (FP8 ? arguments.key_scales[head * arguments.scale_head] : 1.f)),
+        scale(larger(larger(signed_scale, -signed_scale), 1e-30f)), page_size(arguments.page_size) {}
 
   // As a kernel of its own: one CTA an item and KV head, those of an item side by side. More CTAs than the plan has items do nothing.
   TILEWRIGHT_DEVICE static void run(const Arguments &arguments) {
     const u32 index = block_index() / arguments.kv_heads;
     const WorkItem item = arguments.items[index];
     if (index >= arguments.counts[1 + arguments.group]) return;
-    Decode(arguments, item, block_index() % arguments.kv_heads).execute();
+    Decode(arguments, item, index, block_index() % arguments.kv_heads).execute();
   }
 
   TILEWRIGHT_DEVICE u32 row_count() const { return item.row_end - item.row_begin; }
@@ -156,8 +183,9 @@ struct Decode {
 
   // Chunks of a row are exchanged by its number: eight rows of the same column then lie in different banks. Where a row has but half of
   // them, so do four pairs of rows.
+  TILEWRIGHT_DEVICE static constexpr u32 exchange(u32 row) { return CHUNKS < 8 ? row / 2 % 4 : row % 8; }
   TILEWRIGHT_DEVICE static u32 chunk_address(u32 base, u32 row, u32 chunk) {
-    return base + row * ROW_BYTES + (chunk ^ (CHUNKS < 8 ? row / 2 % 4 : row % 8)) * 16;
+    return base + chunk / PANEL_CHUNKS * PANEL_BYTES + row * PANEL_ROW_BYTES + (chunk % PANEL_CHUNKS ^ exchange(row)) * 16;
   }
   TILEWRIGHT_DEVICE u32 keys_at(u32 step) const { return shared_address(shared) + step % STAGES * 2 * STAGE_BYTES; }
   TILEWRIGHT_DEVICE u32 values_at(u32 step) const { return keys_at(step) + STAGE_BYTES; }
@@ -236,7 +264,7 @@ struct Decode {
 
   // The steps of the walk. Warps take turns unless most of the tokens behind the shared ones are one warp's: then steps would be half empty.
   TILEWRIGHT_DEVICE Steps find_steps() const {
-    Steps steps{WINDOW ? first_step() : 0, last_step(), 0xffffffffu, item.walk_end, 0, 0};
+    Steps steps{WINDOW ? first_step() : 0, last_step(), 0, item.walk_end, 0, 0, 0, 0};
     if constexpr (TURNS) {
       if (item.run_count == 1) return steps;
       u32 most = 0, all = 0;
@@ -249,10 +277,13 @@ struct Decode {
       const u32 in_turns = divide_up(most, TURN);
       if (in_turns >= 2 * divide_up(all, N)) return steps;
       steps.shared_end = turns().shared_end;
-      steps.shared = divide_up(steps.shared_end - item.walk_begin, N);
-      steps.last = steps.shared + in_turns;
-      const u32 own = thread % WARP_N / WARP_TURN;
-      steps.begin = turns().begin[own] + thread / WARP_N * WARP_TURN + thread % WARP_TURN;
+      const u32 for_all = divide_up(steps.shared_end - item.walk_begin, N);
+      steps.turn_count = in_turns;
+      steps.turns = turns_first ? 0 : for_all;
+      steps.shared = turns_first ? in_turns : 0;
+      steps.last = for_all + in_turns;
+      const u32 own = copier % WARP_N / WARP_TURN;
+      steps.begin = turns().begin[own] + copier / WARP_N * WARP_TURN + copier % WARP_TURN;
       steps.end = turns().end[own];
     }
     return steps;
@@ -260,12 +291,12 @@ struct Decode {
 
   // The token of the walk that is this thread's `i`-th of a step, and one past the last one that it may be.
   TILEWRIGHT_DEVICE u32 token_of(const Steps &steps, u32 step, u32 i, u32 &end) const {
-    if (TURNS && step >= steps.shared) {
+    if (TURNS && steps.in_turns(step)) {
       end = steps.end;
-      return steps.begin + (step - steps.shared) * TURN;
+      return steps.begin + (step - steps.turns) * TURN;
     }
     end = steps.shared_end;
-    return item.walk_begin + step * N + thread + i * THREADS;
+    return item.walk_begin + (step - steps.shared) * N + copier + i * COPIERS;
   }
 
   // The same for the only run, by every warp for itself: that needs no barrier.
@@ -309,19 +340,24 @@ struct Decode {
   }
 
   TILEWRIGHT_DEVICE void load_query(u32 first) const {
-    for (u32 index = thread; index < M * QUERY_CHUNKS; index += THREADS) {
+    for (u32 index = copier; index < M * QUERY_CHUNKS; index += COPIERS) {
       const u32 row = index / QUERY_CHUNKS, chunk = index % QUERY_CHUNKS;
       const bool valid = row < row_count();
       const u32 request = valid ? rows()[row].request : 0;
       const u32 head = valid ? query_head(row) : 0;
       const u16 *source = args.query + request * args.query_request + head * args.query_head + chunk * 8;
-      copy_async_16(query_address(first, row, chunk), source, valid);
+      copy_async_16(query_address(first, row, chunk), source, valid ? 0 : -1);
     }
   }
 
-  static constexpr u32 TOKENS_A_THREAD = divide_up(N, THREADS);
+  static constexpr u32 TOKENS_A_THREAD = divide_up(N, COPIERS);
 
   TILEWRIGHT_DEVICE u32 next_run(u32 run) const { return run + 1 < item.run_count ? runs()[run + 1].begin : 0xffffffffu; }
+
+  // Before a thread's tokens of a step: where those of all warps begin behind the turns, they are before the ones of the last step.
+  TILEWRIGHT_DEVICE void begin_step(Cursor &cursor, const Steps &steps, u32 step) const {
+    if (TURNS && step == steps.shared && step > 0) cursor = Cursor{0, next_run(0)};
+  }
 
   // The run of a token of the walk that is not before the one asked for last.
   TILEWRIGHT_DEVICE const Shared &run_of(Cursor &cursor, u32 token) const {
@@ -331,12 +367,13 @@ struct Decode {
 
   // Page ids of this thread's tokens of a step. What is no token at all gets the id of one before it.
   TILEWRIGHT_DEVICE void fetch_pages(i32 (&ids)[TOKENS_A_THREAD], const Steps &steps, u32 step, Cursor &cursor) const {
+    begin_step(cursor, steps, step);
 #pragma unroll
     for (u32 i = 0; i < TOKENS_A_THREAD; i++) {
       u32 end;
       const u32 at = token_of(steps, step, i, end), token = smaller(at, end - 1);
       const Shared &run = run_of(cursor, token);
-      ids[i] = args.page_ids[run.pages + smaller(token - run.begin, run.tokens - 1) / args.page_size];
+      ids[i] = args.page_ids[run.pages + page_size.quotient(smaller(token - run.begin, run.tokens - 1))];
     }
   }
 
@@ -344,17 +381,18 @@ struct Decode {
   TILEWRIGHT_DEVICE void fetch_first_pages(i32 (&ids)[TOKENS_A_THREAD], u32 step) const {
 #pragma unroll
     for (u32 i = 0; i < TOKENS_A_THREAD; i++) {
-      const u32 token = smaller(item.walk_begin + step * N + thread + i * THREADS, item.walk_end - 1);
-      ids[i] = args.page_ids[item.first.pages + (token - item.first.begin) / args.page_size];
+      const u32 token = smaller(item.walk_begin + step * N + copier + i * COPIERS, item.walk_end - 1);
+      ids[i] = args.page_ids[item.first.pages + page_size.quotient(token - item.first.begin)];
     }
   }
 
-  // Turns page ids into distances from the head's first element, where all threads find them. Tokens that no row sees have none: their
-  // memory may hold anything, NaN too.
+  // Turns page ids into distances in bytes, where all threads find them. Tokens that no row sees have none: their memory may hold anything,
+  // NaN too.
   TILEWRIGHT_DEVICE void store_offsets(const i32 (&ids)[TOKENS_A_THREAD], const Steps &steps, u32 step, Cursor &cursor) const {
+    begin_step(cursor, steps, step);
 #pragma unroll
     for (u32 i = 0; i < TOKENS_A_THREAD; i++) {
-      const u32 place = thread + i * THREADS;
+      const u32 place = copier + i * COPIERS;
       if (place >= N) break;
       u32 end;
       const u32 token = token_of(steps, step, i, end);
@@ -362,7 +400,8 @@ struct Decode {
       const i32 position = static_cast<i32>(token) + run.position;
       const bool before_end = token < end && position < run.end;
       const bool visible = before_end && (!WINDOW || position >= run.seen);
-      offsets(step)[place] = visible ? ids[i] * args.page + (token - run.begin) % args.page_size * args.token : -1;
+      const i64 distance = ids[i] * args.page + page_size.remainder(token - run.begin) * args.token;
+      offsets(step)[place] = visible ? distance * static_cast<i64>(sizeof(KvBits)) : -1;
       if (place % GRANULE == 0) {
         const bool some = before_end && (!WINDOW || position + static_cast<i32>(GRANULE) > run.seen);
         const u32 tokens = some ? smaller(static_cast<u32>(run.end - position), GRANULE) : 0;
@@ -373,16 +412,31 @@ struct Decode {
 
   // Starts the copies of one step. Tokens that no row sees become zeros.
   TILEWRIGHT_DEVICE void load_step(u32 step) const {
-    const KvBits *const keys = static_cast<const KvBits *>(args.keys) + kv_head * args.head;
-    const KvBits *const values = static_cast<const KvBits *>(args.values) + kv_head * args.head;
+    const u32 first_row = copier / CHUNKS, chunk = copier % CHUNKS;
+    const i64 column = (kv_head * args.head + chunk * CHUNK_ELEMENTS) * static_cast<i64>(sizeof(KvBits));
+    const u8 *const keys = computed_once(static_cast<const u8 *>(args.keys) + column);
+    const u8 *const values = computed_once(static_cast<const u8 *>(args.values) + column);
+    const u32 target = keys_at(step) + chunk / PANEL_CHUNKS * PANEL_BYTES + first_row * PANEL_ROW_BYTES;
+    const u32 exchanged = chunk % PANEL_CHUNKS ^ exchange(first_row);
+    constexpr u32 BATCH = 4; // offsets that are read before they are waited for
 #pragma unroll
-    for (u32 index = thread; index < N * CHUNKS; index += THREADS) {
-      const u32 row = index / CHUNKS, chunk = index % CHUNKS;
-      const i64 offset = offsets(step)[row];
-      const bool valid = offset >= 0;
-      const i64 at = (valid ? offset : 0) + chunk * CHUNK_ELEMENTS;
-      copy_async_16(chunk_address(keys_at(step), row, chunk), keys + at, valid);
-      copy_async_16(chunk_address(values_at(step), row, chunk), values + at, valid);
+    for (u32 i = 0; i < divide_up(N, ROWS_AT_ONCE); i += BATCH) {
+      i64 offset[BATCH];
+#pragma unroll
+      for (u32 j = 0; j < BATCH; j++) {
+        const u32 next = (i + j) * ROWS_AT_ONCE;
+        offset[j] = first_row + next < N ? offsets(step)[first_row + next] : -1;
+      }
+#pragma unroll
+      for (u32 j = 0; j < BATCH; j++) {
+        const u32 next = (i + j) * ROWS_AT_ONCE;
+        if (next >= N || (N % ROWS_AT_ONCE != 0 && first_row + next >= N)) break;
+        // The rows of a thread differ in other bits than those of `first_row`, so what they exchange adds up.
+        const u32 to = target + next * PANEL_ROW_BYTES + (exchanged ^ exchange(next)) * 16;
+        const i32 sign = static_cast<i32>(offset[j] >> 32);
+        copy_async_16(to, keys + offset[j], sign);
+        copy_async_16(to + STAGE_BYTES, values + offset[j], sign);
+      }
     }
   }
 
@@ -394,6 +448,10 @@ struct Decode {
       load_words(fragment[1], fragment[3], query_address(first, row + 8, chunk) + within);
     } else {
       load_matrices(fragment, query_address(first, row_warp * 16 + lane % 16, k * 2 + lane / 16));
+    }
+    if (signed_scale < 0.f) {
+#pragma unroll
+      for (u32 i = 0; i < 4; i++) fragment[i] ^= 0x80008000; // both signs of a pair
     }
   }
 
@@ -407,11 +465,15 @@ struct Decode {
   struct Sight {
     i32 begin[2], end[2];
     i32 all_begin, all_end;
-    // Tokens of the walk that all of them see, where that is plain: one run that all of them share. Empty where it is not.
+    // Tokens of the walk that all of them see, where that is plain: in its first runs, as far as all rows multiplied together share them.
     i32 plain_begin, plain_end;
   };
 
-  TILEWRIGHT_DEVICE Sight sight() const {
+  // Rows that are multiplied by the same steps: the warp's, or the warpgroup's.
+  static constexpr u32 ROWS_TOGETHER = TOGETHER ? 64 : 16;
+  TILEWRIGHT_DEVICE u32 first_row_together() const { return row_warp * 16 / ROWS_TOGETHER * ROWS_TOGETHER; }
+
+  TILEWRIGHT_DEVICE Sight sight(const Steps &steps) const {
     Sight sight{{0, 0}, {0, 0}, 0, 0x7fffffff, 0, 0};
 #pragma unroll
     for (u32 half = 0; half < 2; half++) {
@@ -427,26 +489,25 @@ struct Decode {
       sight.all_begin = larger(sight.all_begin, from_lane_xor(sight.all_begin, mask));
       sight.all_end = smaller(sight.all_end, from_lane_xor(sight.all_end, mask));
     }
-    if (item.run_count == 1) {
-      const Shared &run = runs()[0];
-      const u32 first = row_warp * 16, last = smaller(first + 16, row_count());
-      if (run.rows % 4096 <= first && run.rows / 4096 >= last) {
-        sight.plain_begin = sight.all_begin - run.position;
-        sight.plain_end = smaller(sight.all_end, run.end) - run.position;
-      }
+    const u32 first = first_row_together(), last = smaller(first + ROWS_TOGETHER, row_count());
+    for (u32 index = 0; index < item.run_count; index++) {
+      const Shared &run = runs()[index];
+      const bool shared_by_all = run.rows % 4096 <= first && run.rows / 4096 >= last && run.position == runs()[0].position;
+      if (!shared_by_all) break;
+      if (index == 0) sight.plain_begin = larger(sight.all_begin, run.seen) - run.position; // a warp's rows may all be padding
+      sight.plain_end = smaller(sight.all_end, run.end) - run.position;
+      // What is beyond a run's last page is not the next one's.
+      if (sight.plain_end < static_cast<i32>(run.begin + run.tokens)) break;
     }
+    sight.plain_end = smaller(sight.plain_end, static_cast<i32>(steps.shared_end));
     return sight;
   }
 
-  TILEWRIGHT_DEVICE float logit(float product) const {
-    const float scale_log2 = FP8 ? scaled_keys : args.scale_log2;
-    if constexpr (SOFTCAP) {
-      // tanh(x) = 1 - 2 / (exp(2 x) + 1), exact at both ends.
-      const float x = product * scale_log2 / args.softcap;
-      return args.softcap * LOG2_E * (1.f - 2.f / (exp2_fast(2.f * x) + 1.f));
-    } else {
-      return product * scale_log2;
-    }
+  // A bounded logit, in base 2.
+  TILEWRIGHT_DEVICE float bounded_logit(float product) const {
+    // tanh(x) = 1 - 2 / (exp(2 x) + 1), exact at both ends.
+    const float x = product * scale / args.softcap;
+    return args.softcap * LOG2_E * (1.f - 2.f / (exp2_fast(2.f * x) + 1.f));
   }
 
   // A bit for each of a warp's granules.
@@ -458,6 +519,8 @@ struct Decode {
   TILEWRIGHT_DEVICE void multiply_keys(float (&scores)[GRANULES_HERE * 2][4], const u32 (&query)[QUERY_FRAGMENTS][4], u32 step, u32 first,
                                        u32 active) const {
     constexpr u32 PRODUCTS = CHUNK_ELEMENTS / 8; // that two chunks are enough for
+#pragma unroll
+    for (u32 j = 0; j < GRANULES_HERE * 2; j++) scores[j][0] = scores[j][1] = scores[j][2] = scores[j][3] = 0.f;
 #pragma unroll
     for (u32 k = 0; k < CHUNKS / 2; k++) {
       u32 a[PRODUCTS][4];
@@ -491,16 +554,20 @@ struct Decode {
     }
   }
 
+  // The weights of a granule: accumulators of two products lie as the left side of the next one wants them.
+  template <u32 TILES> TILEWRIGHT_DEVICE static void narrow_weights(u32 (&a)[4], const float (&scores)[TILES][4], u32 n) {
+#pragma unroll
+    for (u32 i = 0; i < 4; i++) a[i] = narrow(Element{}, scores[2 * n + i / 2][i % 2 * 2], scores[2 * n + i / 2][i % 2 * 2 + 1]);
+  }
+
   // Adds the values of these granules under their weights.
   template <bool ALL, u32 GRANULES_HERE>
   TILEWRIGHT_DEVICE void multiply_values(Accumulators &acc, const float (&scores)[GRANULES_HERE * 2][4], u32 step, u32 first, u32 active) const {
 #pragma unroll
     for (u32 n = 0; n < GRANULES_HERE; n++) {
       if (!ALL && !(active >> n & 1)) continue;
-      // Accumulators of two products lie as the left side of the next one wants them.
-      const u32 a[4] = {narrow(Element{}, scores[2 * n][0], scores[2 * n][1]), narrow(Element{}, scores[2 * n][2], scores[2 * n][3]),
-                        narrow(Element{}, scores[2 * n + 1][0], scores[2 * n + 1][1]),
-                        narrow(Element{}, scores[2 * n + 1][2], scores[2 * n + 1][3])};
+      u32 a[4];
+      narrow_weights(a, scores, n);
       const u32 row = (first + n) * GRANULE + lane % 16;
 #pragma unroll
       for (u32 d = 0; d < CHUNKS / 2; d++) {
@@ -523,16 +590,19 @@ struct Decode {
     }
   }
 
-  // Which of these granules some of the warp's rows share, a bit each; and whether some row does not see all of them.
-  template <u32 GRANULES_HERE>
+  // Which of these granules some of the rows that are multiplied at once share, a bit each; and whether some row of the warp does not see
+  // all of them.
+  template <u32 GRANULES_HERE, bool WITH_GROUP>
   TILEWRIGHT_DEVICE u32 active_granules(u32 step, u32 first, const Sight &sight, bool &masked) const {
     const u32 first_row = row_warp * 16, last_row = smaller(first_row + 16, row_count());
+    const u32 first_active = WITH_GROUP ? first_row_together() : first_row;
+    const u32 last_active = WITH_GROUP ? smaller(first_active + ROWS_TOGETHER, row_count()) : last_row;
     u32 active = 0;
 #pragma unroll
     for (u32 n = 0; n < GRANULES_HERE; n++) {
       const Granule granule = granules(step)[first + n];
       const u32 begin = granule.first_row(), end = granule.last_row();
-      const bool some = begin < last_row && end > first_row;
+      const bool some = begin < last_active && end > first_active;
       const bool all = begin <= first_row && end >= last_row && granule.tokens() == GRANULE &&
                        granule.position + static_cast<i32>(GRANULE) <= sight.all_end && (!WINDOW || granule.position >= sight.all_begin);
       active |= static_cast<u32>(some) << n;
@@ -562,26 +632,107 @@ struct Decode {
     }
   }
 
-  // One step of online softmax over GRANULES_HERE granules, `first` and the next ones of a step.
+  // Weights are of the largest logit that a row had when its accumulators were brought under it last; up to 2^8 above that they are exact
+  // in any type, and the accumulators stay as they are.
+  static constexpr float SLACK = 8.f;
+
+  // Brings the accumulators under the largest logits of a step, where they are too far below. In `max` lie those of a lane, then what is to
+  // be subtracted.
+  TILEWRIGHT_DEVICE void raise_maxima(Accumulators &acc, float (&max)[2]) const {
+    bool far = false;
+#pragma unroll
+    for (u32 half = 0; half < 2; half++) {
+      max[half] = larger(max[half], from_lane_xor(max[half], 1));
+      max[half] = larger(max[half], from_lane_xor(max[half], 2));
+      far = far || max[half] > acc.softmax[half].max + SLACK;
+    }
+    if (any_in_warp(far)) {
+#pragma unroll
+      for (u32 half = 0; half < 2; half++) {
+        Softmax &softmax = acc.softmax[half];
+        const float next = larger(softmax.max, max[half]);
+        const float factor = exp2_fast(softmax.max - finite_or_zero(next));
+        softmax.max = next;
+        softmax.sum *= factor;
+#pragma unroll
+        for (u32 d = 0; d < HEAD_DIM / 8; d++) {
+          acc.output[d][2 * half] *= factor;
+          acc.output[d][2 * half + 1] *= factor;
+        }
+      }
+    }
+    max[0] = finite_or_zero(acc.softmax[0].max);
+    max[1] = finite_or_zero(acc.softmax[1].max);
+  }
+
+  // As many columns at once as there are products for.
+  static constexpr u32 widest_product(u32 columns) { return columns >= 128 ? 128 : columns >= 64 ? 64 : columns >= 32 ? 32 : 16; }
+
+  // The product of a warpgroup's rows with the columns of a matrix, from COLUMN on; added to `sum`, or in its place. The columns are tokens'
+  // keys, or elements of values.
+  template <bool VALUES, u32 COLUMN, u32 TILES>
+  TILEWRIGHT_DEVICE static void multiply_columns(float (&sum)[TILES][4], const u32 (&a)[4], SharedMatrix matrix, bool add) {
+    if constexpr (COLUMN < TILES * 8) {
+      constexpr u32 COLUMNS = widest_product(TILES * 8 - COLUMN);
+      const u32 at = VALUES ? COLUMN / 64 * PANEL_BYTES : COLUMN * PANEL_ROW_BYTES;
+      multiply_add_together<COLUMNS, VALUES, COLUMN / 8>(Element{}, sum, a, matrix.further(at), add);
+      multiply_columns<VALUES, COLUMN + COLUMNS>(sum, a, matrix, add);
+    }
+  }
+  TILEWRIGHT_DEVICE static SharedMatrix matrix_at(u32 address) { return SharedMatrix::at(address, PANEL_BYTES, 8 * PANEL_ROW_BYTES); }
+
+  // Begins the same as `multiply_keys` does, by a warpgroup.
   template <u32 GRANULES_HERE>
-  TILEWRIGHT_DEVICE void compute_step(Accumulators &acc, const u32 (&query)[QUERY_FRAGMENTS][4], u32 step, u32 first, const Sight &sight) const {
+  TILEWRIGHT_DEVICE void begin_keys_together(float (&scores)[GRANULES_HERE * 2][4], const u32 (&query)[QUERY_FRAGMENTS][4], u32 step,
+                                                u32 first) const {
+    const SharedMatrix keys = matrix_at(keys_at(step) + first * GRANULE * PANEL_ROW_BYTES);
+    begin_products(scores);
+#pragma unroll
+    for (u32 k = 0; k < HEAD_DIM / 16; k++) multiply_columns<false, 0>(scores, query[k], keys.further(k / 4 * PANEL_BYTES + k % 4 * 32), k > 0);
+    commit_products();
+  }
+
+  // The same as `multiply_values`, by a warpgroup.
+  template <u32 GRANULES_HERE>
+  TILEWRIGHT_DEVICE void multiply_values_together(Accumulators &acc, const float (&scores)[GRANULES_HERE * 2][4], u32 step, u32 first) const {
+    u32 weights[GRANULES_HERE][4];
+#pragma unroll
+    for (u32 n = 0; n < GRANULES_HERE; n++) narrow_weights(weights[n], scores, n);
+    const SharedMatrix values = matrix_at(values_at(step) + first * GRANULE * PANEL_ROW_BYTES);
+    begin_products(acc.output);
+#pragma unroll
+    for (u32 n = 0; n < GRANULES_HERE; n++) multiply_columns<true, 0>(acc.output, weights[n], values.further(n * GRANULE * PANEL_ROW_BYTES), true);
+    commit_products();
+    end_products(acc.output);
+  }
+
+  // One step of online softmax over GRANULES_HERE granules, `first` and the next ones of a step. WITH_GROUP, the warpgroup does it together,
+  // and `meanwhile` is done while it multiplies. Where it is `plain`, all rows see all of it.
+  template <u32 GRANULES_HERE, bool WITH_GROUP, class Meanwhile>
+  TILEWRIGHT_DEVICE void compute_step(Accumulators &acc, const u32 (&query)[QUERY_FRAGMENTS][4], u32 step, u32 first, const Sight &sight,
+                                      bool plain, const Meanwhile &meanwhile) const {
     constexpr u32 ALL_GRANULES = all_granules(GRANULES_HERE);
-    const i32 token = static_cast<i32>(item.walk_begin + step * N + first * GRANULE);
-    const bool plain = token + static_cast<i32>(GRANULES_HERE * GRANULE) <= sight.plain_end && (!WINDOW || token >= sight.plain_begin);
     bool masked = false;
-    const u32 active = plain ? ALL_GRANULES : active_granules<GRANULES_HERE>(step, first, sight, masked);
-    if (active == 0) return;
-    float scores[GRANULES_HERE * 2][4] = {};
-    if (active == ALL_GRANULES) {
+    const u32 active = plain ? ALL_GRANULES : active_granules<GRANULES_HERE, WITH_GROUP>(step, first, sight, masked);
+    if (active == 0) return meanwhile();
+    float scores[GRANULES_HERE * 2][4];
+    if constexpr (WITH_GROUP) begin_keys_together<GRANULES_HERE>(scores, query, step, first);
+    meanwhile();
+    if constexpr (WITH_GROUP) {
+      end_products(scores);
+    } else if (active == ALL_GRANULES) {
       multiply_keys<true, GRANULES_HERE>(scores, query, step, first, active);
     } else {
       multiply_keys<false, GRANULES_HERE>(scores, query, step, first, active);
     }
+    if constexpr (SOFTCAP) {
 #pragma unroll
-    for (u32 j = 0; j < GRANULES_HERE * 2; j++) {
+      for (u32 j = 0; j < GRANULES_HERE * 2; j++) {
 #pragma unroll
-      for (u32 e = 0; e < 4; e++) scores[j][e] = logit(scores[j][e]);
+        for (u32 e = 0; e < 4; e++) scores[j][e] = bounded_logit(scores[j][e]);
+      }
     }
+    const float factor = SOFTCAP ? 1.f : scale; // what makes logits of the scores from here on
     if (masked) mask_scores<GRANULES_HERE>(scores, step, first, sight);
 
     float max[2] = {negative_infinity(), negative_infinity()};
@@ -590,31 +741,20 @@ struct Decode {
 #pragma unroll
       for (u32 e = 0; e < 4; e++) max[e / 2] = larger(max[e / 2], scores[j][e]);
     }
-#pragma unroll
-    for (u32 half = 0; half < 2; half++) {
-      max[half] = larger(max[half], from_lane_xor(max[half], 1));
-      max[half] = larger(max[half], from_lane_xor(max[half], 2));
-      Softmax &softmax = acc.softmax[half];
-      const float next = larger(softmax.max, max[half]);
-      max[half] = finite_or_zero(next);
-      const float factor = exp2_fast(softmax.max - max[half]);
-      softmax.max = next;
-      softmax.sum *= factor;
-#pragma unroll
-      for (u32 d = 0; d < HEAD_DIM / 8; d++) {
-        acc.output[d][2 * half] *= factor;
-        acc.output[d][2 * half + 1] *= factor;
-      }
-    }
+    max[0] *= factor;
+    max[1] *= factor;
+    raise_maxima(acc, max);
 #pragma unroll
     for (u32 j = 0; j < GRANULES_HERE * 2; j++) {
 #pragma unroll
       for (u32 e = 0; e < 4; e++) {
-        scores[j][e] = exp2_fast(scores[j][e] - max[e / 2]);
+        scores[j][e] = exp2_fast(scores[j][e] * factor - max[e / 2]);
         acc.softmax[e / 2].sum += scores[j][e];
       }
     }
-    if (active == ALL_GRANULES) {
+    if constexpr (WITH_GROUP) {
+      multiply_values_together<GRANULES_HERE>(acc, scores, step, first);
+    } else if (active == ALL_GRANULES) {
       multiply_values<true, GRANULES_HERE>(acc, scores, step, first, active);
     } else {
       multiply_values<false, GRANULES_HERE>(acc, scores, step, first, active);
@@ -679,7 +819,7 @@ struct Decode {
   // Four neighbouring elements a thread: final where the row has one partial, else as a partial.
   TILEWRIGHT_DEVICE void write_rows() const {
     constexpr u32 QUADS = HEAD_DIM / 4;
-    for (u32 index = thread; index < row_count() * QUADS; index += THREADS) {
+    for (u32 index = thread; index < row_count() * QUADS; index += WARPS * 32) {
       const u32 row = index / QUADS, element = index % QUADS * 4;
       Softmax softmax = common_softmax(row / 16, row % 16);
       float sum[4] = {};
@@ -720,7 +860,7 @@ struct Decode {
     barrier(); // all of this CTA's partials are written
     // Rows of whole requests, or some of one.
     const u32 count = divide_up(row_count(), args.gqa_ratio);
-    for (u32 member = thread; member < count; member += THREADS) {
+    for (u32 member = thread; member < count; member += WARPS * 32) {
       const Row &row = rows()[member * args.gqa_ratio];
       bool arrived_last = false;
       if (row.slot.partial < UNTOUCHED) {
@@ -732,7 +872,7 @@ struct Decode {
     }
     memory_fence();
     barrier();
-    for (u32 index = warp; index < count * args.gqa_ratio; index += WARPS) {
+    for (u32 index = warp; index < count * args.gqa_ratio; index += WARPS) { // of those that are left
       const u32 merge = last[index / args.gqa_ratio];
       if (merge == DIRECT) continue;
       const MergeItem merged = args.merges[merge];
@@ -744,74 +884,149 @@ struct Decode {
   }
   static_assert(M <= WARPS * 32, "a flag for each request of a block fits in the place of the warps' softmaxes");
 
+  // Waits for this thread's copies, but for so many groups; a barrier has to follow.
+  template <int PENDING> TILEWRIGHT_DEVICE static void wait_for_copies() {
+    copy_async_wait<PENDING>();
+    if constexpr (TOGETHER) fence_for_warpgroups();
+  }
+
+  // The pages of the steps ahead, of a thread that copies.
+  struct Ahead {
+    i32 ids[TOKENS_A_THREAD]; // of the step after the last one with offsets
+    Cursor fetched, stored;
+  };
+
+  // Starts what copies the step that is as many steps ahead as there are buffers, and looks up pages for later ones.
+  TILEWRIGHT_DEVICE void copy_ahead(Ahead &ahead, const Steps &steps, u32 step) const {
+    const u32 next = step + STAGES - 1;
+    if (next < steps.last) load_step(next);
+    copy_async_commit();
+    if (next + 1 < steps.last) store_offsets(ahead.ids, steps, next + 1, ahead.stored);
+    if (next + 2 < steps.last) fetch_pages(ahead.ids, steps, next + 2, ahead.fetched);
+  }
+
+  // What makes a step ready, for the threads that copy: returns when it has arrived for all threads, and the buffer of the one before is
+  // free.
+  TILEWRIGHT_DEVICE void next_step(Ahead &ahead, const Steps &steps, u32 step) const {
+    if constexpr (STAGES > 1) wait_for_copies<STAGES - 2>();
+    barrier();
+    if constexpr (STAGES == 1) {
+      copy_ahead(ahead, steps, step);
+      wait_for_copies<0>();
+      barrier();
+    }
+  }
+
+  // The same for the others.
+  TILEWRIGHT_DEVICE static void await_step() {
+    barrier();
+    if constexpr (STAGES == 1) barrier();
+  }
+
+  template <class Meanwhile>
+  TILEWRIGHT_DEVICE void compute(Accumulators &acc, const u32 (&query)[QUERY_FRAGMENTS][4], const Steps &steps, u32 step, const Sight &seen,
+                                 const Meanwhile &meanwhile) const {
+    if constexpr (TURNS) {
+      constexpr u32 OWN_GRANULES = WARP_TURN / GRANULE;
+      if (steps.in_turns(step)) {
+        const u32 first = kv_warp * WARP_GRANULES + row_warp * OWN_GRANULES;
+        return compute_step<OWN_GRANULES, false>(acc, query, step, first, seen, false, meanwhile);
+      }
+    }
+    const u32 first = kv_warp * WARP_GRANULES;
+    const i32 token = static_cast<i32>(item.walk_begin + (step - steps.shared) * N + first * GRANULE);
+    const bool plain = token + static_cast<i32>(WARP_N) <= seen.plain_end && (!WINDOW || token >= seen.plain_begin);
+    compute_step<WARP_GRANULES, TOGETHER>(acc, query, step, first, seen, plain, meanwhile);
+  }
+
+  // Waits until the query has arrived, and copies the warp's rows of it to registers.
+  TILEWRIGHT_DEVICE void read_query(u32 (&query)[QUERY_FRAGMENTS][4], u32 first) const {
+    if constexpr (QUERY_IN_REGISTERS) {
+      barrier();
+#pragma unroll
+      for (u32 k = 0; k < HEAD_DIM / 16; k++) query_fragment(query[k], k, first);
+    }
+  }
+
   TILEWRIGHT_DEVICE void execute() const {
     const bool any = item.run_count > 0;
     const bool early = !WINDOW && item.run_count == 1; // the first steps' pages are known before anything else is
-    i32 ahead[STAGES][TOKENS_A_THREAD] = {}, ids[TOKENS_A_THREAD] = {};
+    i32 first_ids[STAGES][TOKENS_A_THREAD] = {};
+    Ahead ahead = {};
     if (early) {
 #pragma unroll
-      for (u32 s = 0; s < STAGES; s++) fetch_first_pages(ahead[s], s);
-      fetch_first_pages(ids, STAGES);
+      for (u32 s = 0; s < STAGES; s++) fetch_first_pages(first_ids[s], s);
+      fetch_first_pages(ahead.ids, STAGES);
     }
     describe_runs();
     describe_rows();
     barrier();
     if (any) find_seen();
     const Steps steps = any ? find_steps() : Steps{};
-    const u32 first = steps.first, last = steps.last;
+    const u32 first = steps.first;
+    if constexpr (LOADERS > 0) {
+      if (warp < WARPS) {
+        take_registers<MATH_REGISTERS>();
+        barrier(); // as the loaders do, for each other's offsets
+        return finish(steps, [&](auto &acc, auto &query, const Sight &seen) {
+          read_query(query, first);
+          for (u32 step = first; step < steps.last; step++) {
+            await_step();
+            compute(acc, query, steps, step, seen, [] {});
+          }
+        });
+      }
+      leave_registers<LOADER_REGISTERS>();
+    }
     load_query(first);
-    Cursor fetched{0, any ? next_run(0) : 0}, stored = fetched;
     if (any) {
+      ahead.fetched = ahead.stored = Cursor{0, next_run(0)};
       if (!early) {
 #pragma unroll
-        for (u32 s = 0; s < STAGES; s++) fetch_pages(ahead[s], steps, first + s, fetched);
-        fetch_pages(ids, steps, first + STAGES, fetched);
+        for (u32 s = 0; s < STAGES; s++) fetch_pages(first_ids[s], steps, first + s, ahead.fetched);
+        fetch_pages(ahead.ids, steps, first + STAGES, ahead.fetched);
       }
 #pragma unroll
-      for (u32 s = 0; s < STAGES; s++) store_offsets(ahead[s], steps, first + s, stored);
+      for (u32 s = 0; s < STAGES; s++) store_offsets(first_ids[s], steps, first + s, ahead.stored);
     }
     barrier();
 #pragma unroll
     for (u32 s = 0; s + 1 < STAGES; s++) {
-      if (first + s < last) load_step(first + s);
+      if (first + s < steps.last) load_step(first + s);
       copy_async_commit(); // the query travels in the first group
     }
     if constexpr (STAGES == 1) copy_async_commit();
+    if constexpr (QUERY_IN_REGISTERS) copy_async_wait<STAGES == 1 ? 0 : STAGES - 2>();
+    if constexpr (LOADERS > 0) {
+      if constexpr (QUERY_IN_REGISTERS) barrier(); // in `read_query`
+#pragma unroll 1
+      for (u32 step = first; step < steps.last; step++) {
+        next_step(ahead, steps, step);
+        if constexpr (STAGES > 1) copy_ahead(ahead, steps, step);
+      }
+      copy_async_wait<0>();
+    } else {
+      finish(steps, [&](auto &acc, auto &query, const Sight &seen) {
+        read_query(query, first);
+#pragma unroll 1
+        for (u32 step = first; step < steps.last; step++) {
+          next_step(ahead, steps, step);
+          compute(acc, query, steps, step, seen, [&] {
+            if constexpr (STAGES > 1) copy_ahead(ahead, steps, step);
+          });
+        }
+        copy_async_wait<0>();
+      });
+    }
+  }
 
-    const Sight seen = sight();
+  // Accumulates as `walk` does, and writes what comes of it. Threads that copy only have ended by then, or will.
+  template <class Walk> TILEWRIGHT_DEVICE void finish(const Steps &steps, const Walk &walk) const {
+    const Sight seen = sight(steps);
     Accumulators acc = {};
     acc.softmax[0].max = acc.softmax[1].max = negative_infinity();
     u32 query[QUERY_FRAGMENTS][4];
-    if constexpr (QUERY_IN_REGISTERS) {
-      copy_async_wait<STAGES == 1 ? 0 : STAGES - 2>();
-      barrier();
-#pragma unroll
-      for (u32 k = 0; k < HEAD_DIM / 16; k++) query_fragment(query[k], k, first);
-    }
-
-#pragma unroll 1
-    for (u32 step = first; step < last; step++) {
-      const u32 next = step + STAGES - 1;
-      if constexpr (STAGES > 1) copy_async_wait<STAGES - 2>();
-      barrier(); // this step has arrived for all threads, and the buffer of the one before is free
-      if (next < last) load_step(next);
-      copy_async_commit();
-      if (next + 1 < last) store_offsets(ids, steps, next + 1, stored);
-      if (next + 2 < last) fetch_pages(ids, steps, next + 2, fetched);
-      if constexpr (STAGES == 1) {
-        copy_async_wait<0>();
-        barrier();
-      }
-      if constexpr (TURNS) {
-        constexpr u32 OWN_GRANULES = WARP_TURN / GRANULE;
-        if (step >= steps.shared) {
-          compute_step<OWN_GRANULES>(acc, query, step, kv_warp * WARP_GRANULES + row_warp * OWN_GRANULES, seen);
-          continue;
-        }
-      }
-      compute_step<WARP_GRANULES>(acc, query, step, kv_warp * WARP_GRANULES, seen);
-    }
-    copy_async_wait<0>();
+    walk(acc, query, seen);
     gather_warps(acc);
     write_rows();
     if (args.arrivals) merge_arrived();

@@ -13,20 +13,22 @@ TILEWRIGHT_DEVICE u32 thread_index() { return threadIdx.x; }
 TILEWRIGHT_DEVICE u32 block_index() { return blockIdx.x; }
 TILEWRIGHT_DEVICE void barrier() { __syncthreads(); }
 
-// Dynamic shared memory of the CTA.
+// Dynamic shared memory of the CTA, aligned as products of warpgroups want it.
 TILEWRIGHT_DEVICE u8 *shared_memory() {
-  extern __shared__ __align__(128) u8 memory[];
+  extern __shared__ __align__(1024) u8 memory[];
   return memory;
 }
 
 // Address of shared memory as the instructions below take it.
 TILEWRIGHT_DEVICE u32 shared_address(const void *pointer) { return static_cast<u32>(__cvta_generic_to_shared(pointer)); }
 
-// Copies 16 bytes to shared memory on their way past the registers and the first-level cache; zeros where `valid` is false.
-// They may be read after `copy_async_wait` and a barrier.
-TILEWRIGHT_DEVICE void copy_async_16(u32 target, const void *source, bool valid) {
-  const u32 bytes = valid ? 16 : 0;
-  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(target), "l"(source), "r"(bytes) : "memory");
+// Copies 16 bytes to shared memory on their way past the registers and the first-level cache; zeros where `sign` is negative, wherever
+// `source` points to then. They may be read after `copy_async_wait` and a barrier.
+TILEWRIGHT_DEVICE void copy_async_16(u32 target, const void *source, i32 sign) {
+  asm volatile("{\n\t.reg .pred ignored;\n\tsetp.lt.s32 ignored, %2, 0;\n\t"
+               "cp.async.cg.shared.global.L2::128B [%0], [%1], 16, ignored;\n\t}" ::"r"(target),
+               "l"(source), "r"(sign)
+               : "memory");
 }
 TILEWRIGHT_DEVICE void copy_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int PENDING> TILEWRIGHT_DEVICE void copy_async_wait() {
@@ -106,6 +108,15 @@ TILEWRIGHT_DEVICE u32 convert_fp8(Bf16, u32) { return 0; }
 // What other CTAs of the same launch may have written: past the first-level cache, which knows nothing of it.
 TILEWRIGHT_DEVICE float load_coherent(const float *source) { return __ldcg(source); }
 
+// The same pointer, in registers of its own: the compiler does not put it together from its parts at each use.
+TILEWRIGHT_DEVICE const u8 *computed_once(const u8 *pointer) {
+  asm("" : "+l"(pointer));
+  return pointer;
+}
+
+// The upper half of a product.
+TILEWRIGHT_DEVICE u32 multiply_high(u32 a, u32 b) { return __umulhi(a, b); }
+
 // What this thread wrote so far is seen by whoever sees what it writes next.
 TILEWRIGHT_DEVICE void memory_fence() { __threadfence(); }
 
@@ -141,6 +152,7 @@ TILEWRIGHT_DEVICE float from_lane_xor(float value, u32 mask) { return __shfl_xor
 TILEWRIGHT_DEVICE i32 from_lane_xor(i32 value, u32 mask) { return __shfl_xor_sync(FULL_WARP, value, mask); }
 // The value of a lane of the warp; each lane says which.
 TILEWRIGHT_DEVICE float from_lane(float value, u32 lane) { return __shfl_sync(FULL_WARP, value, lane); }
+TILEWRIGHT_DEVICE bool any_in_warp(bool value) { return __any_sync(FULL_WARP, value); }
 // What all lanes of the warp have anyway, said in a way that the compiler can tell: code that depends on it does not diverge.
 TILEWRIGHT_DEVICE u32 same_in_warp(u32 value) { return __shfl_sync(FULL_WARP, value, 0); }
 

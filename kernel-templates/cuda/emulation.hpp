@@ -38,6 +38,9 @@ __asm__(".text\n.p2align 4\ntilewright_switch:\n"
 #endif
 
 namespace tilewright {
+
+struct SharedMatrix; // in emulation_warpgroup.hpp
+
 namespace emulation {
 
 typedef u32 u32x4 __attribute__((vector_size(16)));
@@ -75,15 +78,17 @@ inline u32 rounded(Bf16, float value) {
 }
 
 // What the lanes of a warp meet for.
-enum class Meeting { LoadMatrices, LoadMatricesTransposed, MultiplyAdd, LaneXor, Lane };
+enum class Meeting { LoadMatrices, LoadMatricesTransposed, MultiplyAdd, MultiplyAddTogether, LaneXor, Lane, Any };
 
 inline const char *name(Meeting meeting) {
   switch (meeting) {
   case Meeting::LoadMatrices: return "load_matrices";
   case Meeting::LoadMatricesTransposed: return "load_matrices_transposed";
   case Meeting::MultiplyAdd: return "multiply_add";
+  case Meeting::MultiplyAddTogether: return "multiply_add_together";
   case Meeting::LaneXor: return "from_lane_xor";
   case Meeting::Lane: return "from_lane";
+  case Meeting::Any: return "any_in_warp";
   }
   return "?";
 }
@@ -95,22 +100,31 @@ struct Copy {
   u32 target;
 };
 
+// A copy that has arrived: of which fiber, and which one of its copies, counted from 1.
+struct Delivery {
+  u32 fiber, number;
+};
+
 struct Fiber {
   void *stack_pointer;
   u32 thread;
   u64 committed; // groups
   Copy *copies;  // in the order of their groups
   u32 copy_count, copy_capacity;
+  u32 delivered, fenced; // copies that have arrived, and those that warpgroups may read
+  const void *products; // the sums of products of a warpgroup that have begun and not ended, or null
+  float sums[128];      // what they are by now
 };
 
 struct Warp {
   u32 ready;   // bit i: its fiber i can go on
   u32 ended;   // bit i: its fiber i is done with the block
-  u32 arrived; // lanes that wait for the others
+  u32 arrived; // lanes that wait for the others; all 32 where they wait for the other warps of their warpgroup
   Meeting meeting;
   // What each lane brought to the meeting, and where it wants the result.
   u32 operands[32][2];
   const u32 *left[32];
+  const SharedMatrix *matrices[32];
   void *result[32];
 };
 
@@ -131,6 +145,7 @@ struct Machine {
 
   u8 *shared;
   u32 *delivered, *read; // for each 16 bytes of shared memory: the epoch in which a copy arrived, and in which they were read
+  Delivery *deliveries;  // and who brought them
   u32 epoch;             // barriers so far, counted from 1
   u8 *stacks;
   void *host;
@@ -199,7 +214,7 @@ struct Machine {
   void block_current() {
     const u32 own = warp_of(current);
     if (warps[own].ready) return go_to(take(own));
-    if (warps[own].arrived)
+    if (warps[own].arrived % 32)
       fail("warp %u diverges: %u of its lanes are at %s, the others at a barrier or at their end", own, warps[own].arrived,
            name(warps[own].meeting));
     Fiber *const next = take_any(0);
@@ -223,7 +238,27 @@ struct Machine {
     }
   }
 
+  // All lanes of a warpgroup arrive; the last one does the work. Its other warps may be elsewhere until then.
+  template <class Work> void meet_together(Work work) {
+    const u32 own = warp_of(current), first = own / 4 * 4;
+    Warp &warp = warps[own];
+    if (warp.arrived == 0) warp.meeting = Meeting::MultiplyAddTogether;
+    if (warp.meeting != Meeting::MultiplyAddTogether)
+      fail("warp %u diverges: a lane is at %s, others at %s", own, name(Meeting::MultiplyAddTogether), name(warp.meeting));
+    if (first + 4 > warp_count()) fail("warp %u is in no whole warpgroup", own);
+    bool all = ++warp.arrived == 32;
+    for (u32 i = first; i < first + 4; i++) all = all && warps[i].arrived == 32 && warps[i].meeting == Meeting::MultiplyAddTogether;
+    if (!all) return block_current();
+    work(first);
+    for (u32 i = first; i < first + 4; i++) {
+      warps[i].arrived = 0;
+      warps[i].ready = ~0u;
+    }
+    warp.ready = ~(1u << (current - fibers) % 32);
+  }
+
   void barrier() {
+    if (current->products) fail("a barrier between begin_products and end_products");
     at_barrier++;
     if (!barrier_complete()) return block_current();
     pass_barrier();
@@ -256,7 +291,7 @@ struct Machine {
 
   void copy(u32 target, const void *source, bool valid) {
     u8 *const bytes = at(target, "copy_async");
-    if (reinterpret_cast<u64>(source) % 16) fail("copy_async: a source is not aligned to 16 bytes");
+    if (valid && reinterpret_cast<u64>(source) % 16) fail("copy_async: a source is not aligned to 16 bytes");
     if (read[target / 16] == epoch) fail("copy_async overwrites address %u, which was read since the last barrier", target);
     memset(bytes, 0xff, 16);
     Fiber &fiber = *current;
@@ -275,9 +310,25 @@ struct Machine {
       if (copy.source) memcpy(shared + copy.target, copy.source, 16);
       else memset(shared + copy.target, 0, 16);
       delivered[copy.target / 16] = epoch;
+      deliveries[copy.target / 16] = Delivery{static_cast<u32>(&fiber - fibers), ++fiber.delivered};
     }
     fiber.copy_count -= done;
     memmove(fiber.copies, fiber.copies + done, fiber.copy_count * sizeof(Copy));
+  }
+
+  // What this thread's copies have brought so far may be read by warpgroups.
+  void fence_copies() { current->fenced = current->delivered; }
+
+  // Sixteen bytes, read by a warpgroup.
+  const u8 *read_together(u32 address) {
+    const u8 *const bytes = at(address, "multiply_add_together");
+    if (delivered[address / 16] == epoch)
+      fail("multiply_add_together reads address %u, which a copy filled since the last barrier", address);
+    const Delivery delivery = deliveries[address / 16];
+    if (delivery.number > fibers[delivery.fiber].fenced)
+      fail("multiply_add_together reads address %u, which a copy filled without a fence", address);
+    read[address / 16] = epoch;
+    return bytes;
   }
 
   void load_matrices(const Warp &warp, bool transposed) {
@@ -373,6 +424,12 @@ struct Machine {
     }
   }
 
+  void any(const Warp &warp) {
+    u32 result = 0;
+    for (u32 lane = 0; lane < 32; lane++) result |= warp.operands[lane][0];
+    for (u32 lane = 0; lane < 32; lane++) *static_cast<u32 *>(warp.result[lane]) = result;
+  }
+
   void lane(const Warp &warp) {
     for (u32 lane = 0; lane < 32; lane++) {
       const u32 from = warp.operands[lane][1];
@@ -414,6 +471,7 @@ struct Machine {
     memset(shared, 0xff, shared_bytes);
     memset(delivered, 0, (shared_bytes / 16 + 1) * sizeof(u32));
     memset(read, 0, (shared_bytes / 16 + 1) * sizeof(u32));
+    memset(deliveries, 0, (shared_bytes / 16 + 1) * sizeof(Delivery));
     epoch = 1;
     at_barrier = ended = 0;
     for (u32 warp = 0; warp < warp_count(); warp++) warps[warp].ended = 0;
@@ -423,6 +481,8 @@ struct Machine {
       if (thread % 32 == 0) shuffle(lanes, 32);
       fibers[thread].thread = thread / 32 * 32 + lanes[thread % 32];
       fibers[thread].committed = 0;
+      fibers[thread].delivered = fibers[thread].fenced = 0;
+      fibers[thread].products = nullptr;
     }
     release();
     current = take_any(0);
@@ -493,6 +553,16 @@ inline u32 lane_xor(u32 value, u32 mask) {
   return result;
 }
 
+inline bool any(bool value) {
+  const u32 lane = current_lane();
+  Warp &warp = current_warp();
+  u32 result;
+  warp.operands[lane][0] = value;
+  warp.result[lane] = &result;
+  machine->meet(Meeting::Any, [](const Warp &all) { machine->any(all); });
+  return result != 0;
+}
+
 inline u32 lane(u32 value, u32 from) {
   const u32 lane = current_lane();
   Warp &warp = current_warp();
@@ -516,8 +586,8 @@ TILEWRIGHT_DEVICE u32 shared_address(const void *pointer) {
   return static_cast<u32>(static_cast<const u8 *>(pointer) - emulation::machine->shared);
 }
 
-TILEWRIGHT_DEVICE void copy_async_16(u32 target, const void *source, bool valid) {
-  emulation::machine->copy(target, source, valid);
+TILEWRIGHT_DEVICE void copy_async_16(u32 target, const void *source, i32 sign) {
+  emulation::machine->copy(target, source, sign >= 0);
 }
 TILEWRIGHT_DEVICE void copy_async_commit() { emulation::machine->current->committed++; }
 // With TILEWRIGHT_EMULATE_EARLY_READ every wait is for one group fewer than it should be: a pipeline that is wrong on purpose.
@@ -553,6 +623,8 @@ TILEWRIGHT_DEVICE u32 narrow(Bf16, float low, float high) {
 // CTAs run one after the other here, so these have nothing to order.
 TILEWRIGHT_DEVICE float load_coherent(const float *source) { return *source; }
 TILEWRIGHT_DEVICE void memory_fence() {}
+TILEWRIGHT_DEVICE const u8 *computed_once(const u8 *pointer) { return pointer; }
+TILEWRIGHT_DEVICE u32 multiply_high(u32 a, u32 b) { return u64(a) * b >> 32; }
 TILEWRIGHT_DEVICE u32 count_arrival(u32 *counter) { return (*counter)++; }
 
 TILEWRIGHT_DEVICE void widen(F16, u32 pair, float &low, float &high) {
@@ -619,6 +691,7 @@ TILEWRIGHT_DEVICE i32 from_lane_xor(i32 value, u32 mask) {
 TILEWRIGHT_DEVICE float from_lane(float value, u32 lane) {
   return emulation::bits_as<float>(emulation::lane(emulation::bits_as<u32>(value), lane));
 }
+TILEWRIGHT_DEVICE bool any_in_warp(bool value) { return emulation::any(value); }
 TILEWRIGHT_DEVICE u32 same_in_warp(u32 value) {
   const u32 first = emulation::lane(value, 0);
   if (first != value) emulation::machine->fail("same_in_warp: a lane has %u, the first %u", value, first);
@@ -657,6 +730,7 @@ template <class Body> Emulated emulate(u32 grid, u32 threads, u32 shared_bytes, 
   launch.stacks = static_cast<u8 *>(stacks);
   launch.delivered = static_cast<u32 *>(malloc(cells * sizeof(u32)));
   launch.read = static_cast<u32 *>(malloc(cells * sizeof(u32)));
+  launch.deliveries = static_cast<Delivery *>(malloc(cells * sizeof(Delivery)));
   launch.fibers = static_cast<Fiber *>(calloc(threads, sizeof(Fiber)));
   launch.warps = static_cast<Warp *>(calloc(threads / 32, sizeof(Warp)));
   for (u32 thread = 0; thread < threads; thread++) launch.start_fiber(&launch.fibers[thread], fiber_entry);
@@ -670,6 +744,7 @@ template <class Body> Emulated emulate(u32 grid, u32 threads, u32 shared_bytes, 
   for (u32 thread = 0; thread < threads; thread++) free(launch.fibers[thread].copies);
   free(launch.warps);
   free(launch.fibers);
+  free(launch.deliveries);
   free(launch.read);
   free(launch.delivered);
   munmap(stacks, stack_bytes);

@@ -4,6 +4,8 @@
 
 #ifdef __CUDACC__
 #include "device.cuh"
+#include "warpgroup.cuh"
 #else
 #include "emulation.hpp"
+#include "emulation_warpgroup.hpp"
 #endif

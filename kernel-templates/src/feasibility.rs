@@ -42,7 +42,7 @@ pub fn check_compiled(
     usage: &KernelUsage,
     report: &PtxasReport,
 ) -> Result<(), Infeasible> {
-    let (threads, shared) = (u32::from(tile.warps) * cuda::WARP_THREADS, cuda::shared_bytes(tile, class));
+    let (threads, shared) = (cuda::threads_on(tile, class, limits), cuda::shared_bytes(tile, class));
     let ctas_per_sm = check_resources(threads, shared, limits, usage, report)?;
     // Less than latency x bandwidth under way leaves the memory idle (Little's law).
     let flying = cuda::bytes_in_flight(
@@ -159,8 +159,8 @@ const CUDA_RULES: &[Rule<CudaLimits>] = &[
     // More than this many threads are no CTA.
     Rule {
         name: "threads",
-        violated: |tile, _, limits| {
-            let threads = u32::from(tile.warps) * cuda::WARP_THREADS;
+        violated: |tile, class, limits| {
+            let threads = cuda::threads_on(tile, class, limits);
             (threads > limits.threads_per_cta)
                 .then(|| format!("{threads} threads, a CTA has at most {}", limits.threads_per_cta))
         },

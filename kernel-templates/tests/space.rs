@@ -39,9 +39,10 @@ fn compile_space(device: &str, step: usize) -> usize {
     let limits = limits(device);
     let tiles = Space::of(Backend::Cuda).feasible(&USUAL, &Limits::Cuda(limits.clone()));
     let tiles: Vec<Tile> = tiles.into_iter().step_by(step).collect();
-    let kernels: Vec<Kernel> =
-        tiles.iter().map(|tile| Kernel::decode(tile, &USUAL, AttentionOptions::default())).collect();
-    let cubins = compiler(&limits.arch).compile_all(&kernels, || ());
+    let compiler = compiler(&limits.arch);
+    let kernel = |tile| Kernel::decode(tile, &USUAL, AttentionOptions::default(), compiler.arch());
+    let kernels: Vec<Kernel> = tiles.iter().map(kernel).collect();
+    let cubins = compiler.compile_all(&kernels, || ());
     let mut feasible = 0;
     for ((tile, kernel), cubin) in tiles.iter().zip(&kernels).zip(cubins) {
         let cubin = cubin.unwrap_or_else(|error| panic!("{device}: {error}"));
@@ -86,8 +87,8 @@ fn fp8_stays_in_registers_and_is_converted_by_an_instruction_where_there_is_one(
         for dtype in [Dtype::Fp8F16, Dtype::Fp8Bf16] {
             for (m, n, warps, stages) in tiles {
                 let (tile, class) = (Tile { m, n, warps, stages }, Class { dtype, ..USUAL });
-                let cubin =
-                    compiler.compile(&Kernel::decode(&tile, &class, AttentionOptions::default())).unwrap();
+                let kernel = Kernel::decode(&tile, &class, AttentionOptions::default(), compiler.arch());
+                let cubin = compiler.compile(&kernel).unwrap();
                 let what = format!("{device} {class} {tile}: {:?}", cubin.usage);
                 assert_eq!((cubin.usage.local_bytes, cubin.report.spill_store_bytes), (0, 0), "{what}");
                 let path = folder.path().join("kernel.cubin");
@@ -104,10 +105,11 @@ fn fp8_stays_in_registers_and_is_converted_by_an_instruction_where_there_is_one(
 /// Kernels of the other classes, of all options, and the merges.
 fn sample(limits: &CudaLimits) -> Vec<(Class, Option<Tile>, Kernel)> {
     let mut kernels = Vec::new();
+    let arch = limits.arch.parse().unwrap();
     for class in Class::all(Backend::Cuda) {
         let tiles = Space::of(Backend::Cuda).feasible(&class, &Limits::Cuda(limits.clone()));
         for &tile in tiles.iter().step_by(tiles.len().div_ceil(3)) {
-            kernels.push((class, Some(tile), Kernel::decode(&tile, &class, ALL_OPTIONS)));
+            kernels.push((class, Some(tile), Kernel::decode(&tile, &class, ALL_OPTIONS, arch)));
         }
         for warps in MERGE_WARPS {
             kernels.push((class, None, Kernel::merge(warps, &class, ALL_OPTIONS)));
@@ -160,7 +162,7 @@ fn mixes_of_feasible_tiles_compile_for_every_architecture() {
                     ),
                 }
                 let alone: Vec<Kernel> =
-                    tiles.iter().map(|tile| Kernel::decode(tile, &class, options)).collect();
+                    tiles.iter().map(|tile| Kernel::decode(tile, &class, options, compiler.arch())).collect();
                 let alone = compiler.compile_all(&alone, || ());
                 let most = alone.iter().flatten().map(|cubin| cubin.usage.registers).max().unwrap();
                 // Choosing between tiles costs nothing worth mentioning where there is but one.
@@ -237,7 +239,7 @@ fn a_safe_default_exists_on_every_architecture() {
         let kernels: Vec<Kernel> = universal
             .iter()
             .take(8)
-            .map(|tile| Kernel::decode(tile, &class, AttentionOptions::default()))
+            .map(|tile| Kernel::decode(tile, &class, AttentionOptions::default(), limits.arch.parse().unwrap()))
             .collect();
         let cubins = compiler(&limits.arch).compile_all(&kernels, || ());
         let fine = universal.iter().zip(cubins).filter(|(tile, cubin)| {

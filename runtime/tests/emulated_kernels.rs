@@ -3,7 +3,7 @@
 
 mod emulation;
 
-use emulation::{EARLY_READ, Emulator, FP8_CONVERSION};
+use emulation::{EARLY_READ, Emulator, FP8_CONVERSION, WARPGROUPS, plain, with_warpgroups};
 use half::{bf16, f16};
 use rand::SeedableRng;
 use rand::seq::SliceRandom;
@@ -43,11 +43,14 @@ struct Case {
     /// Query tokens of a request: from 1 to so many, as far as it has tokens; 0 stands for one each, of requests without tokens too.
     queries: u32,
     seed: u64,
+    /// On a device where four warps multiply together.
+    warpgroups: bool,
 }
 
 impl Case {
     fn kernel(&self) -> Kernel {
-        Kernel::decode(&self.tile, &self.class, self.options)
+        let arch = if self.warpgroups { with_warpgroups() } else { plain() };
+        Kernel::decode(&self.tile, &self.class, self.options, arch)
     }
 
     fn merges(&self) -> [Kernel; 2] {
@@ -466,6 +469,7 @@ fn cases() -> Vec<Case> {
             own: 0,
             queries: 0,
             seed: i as u64 % 5 + i as u64 / 5,
+            warpgroups: false,
         });
     }
     cases
@@ -516,6 +520,7 @@ const CASE: Case = Case {
     own: 0,
     queries: 0,
     seed: 0,
+    warpgroups: false,
 };
 
 #[test]
@@ -606,6 +611,7 @@ fn fp8_cases() -> Vec<Case> {
                 kv_heads: 3,
                 own: 0,
                 queries: (seed % 4) as u32,
+                warpgroups: false,
             });
         }
     }
@@ -713,6 +719,11 @@ fn several_queries_a_request_agree_with_the_reference() {
 /// begin among the turns, and walks where one warp has nearly all and they do not.
 #[test]
 fn warps_that_take_turns_agree_with_the_reference() {
+    let cases = turning_cases();
+    check_all(&Emulator::build(&kernels_of(&cases), &[]), &cases);
+}
+
+fn turning_cases() -> Vec<Case> {
     let tiles = [(32, 64, 2, 2), (32, 64, 4, 2), (64, 64, 4, 3), (64, 128, 4, 1), (128, 128, 8, 2)];
     let mut cases = Vec::new();
     for (m, n, warps, stages) in tiles {
@@ -723,7 +734,19 @@ fn warps_that_take_turns_agree_with_the_reference() {
             cases.push(Case { tile, options, gqa_ratio, page_size, packing, own, grown, seed, ..CASE });
         }
     }
-    check_all(&Emulator::build(&kernels_of(&cases), &[]), &cases);
+    cases
+}
+
+/// Every tile whose warps can multiply together: before turns and without them, whole granules and windows, each width of a product.
+#[test]
+fn warps_that_multiply_together_agree_with_the_reference() {
+    let together = |case: &Case| case.tile.m.is_multiple_of(64) && case.class.head_dim <= 128;
+    let mut cases: Vec<Case> = cases().into_iter().chain(turning_cases()).filter(together).collect();
+    assert!(cases.len() >= 60, "{}", cases.len());
+    cases.iter_mut().for_each(|case| case.warpgroups = true);
+    let walks = |case: &Case| Case { packing: Packing::PerTree, own: 3, ..*case };
+    cases.extend(cases.iter().step_by(3).map(walks).collect::<Vec<_>>());
+    check_all(&Emulator::build(&kernels_of(&cases), &[WARPGROUPS]), &cases);
 }
 
 #[test]

@@ -45,6 +45,11 @@ impl Arch {
         self.number
     }
 
+    /// Whether four warps can multiply together (`wgmma`): compute capability 9.0 alone has that, and its own instructions have to be open.
+    pub const fn has_warpgroups(self) -> bool {
+        self.number == 90 && matches!(self.suffix, Some(Suffix::A))
+    }
+
     /// The option that makes NVRTC compile for it.
     pub fn option(self) -> String {
         format!("--gpu-architecture={self}")

@@ -1,6 +1,8 @@
 //! Variants of the kernels: what is compiled in, and the few lines that instantiate the templates in `cuda/`.
 
 use super::arguments::{GRANULE, max_runs};
+use super::loaders::{launch_bounds, loader_warps, threads};
+use super::Arch;
 use crate::Class;
 use tilewright_heuristics::{Dtype, Tile};
 
@@ -29,10 +31,12 @@ impl AttentionOptions {
     }
 }
 
-const SOURCES: [(&str, &str); 11] = [
+const SOURCES: [(&str, &str); 13] = [
     ("types.cuh", include_str!("../../cuda/types.cuh")),
     ("prelude.cuh", include_str!("../../cuda/prelude.cuh")),
     ("device.cuh", include_str!("../../cuda/device.cuh")),
+    ("warpgroup.cuh", include_str!("../../cuda/warpgroup.cuh")),
+    ("divisor.cuh", include_str!("../../cuda/divisor.cuh")),
     ("fp8.cuh", include_str!("../../cuda/fp8.cuh")),
     ("softmax.cuh", include_str!("../../cuda/softmax.cuh")),
     ("arguments.cuh", include_str!("../../cuda/arguments.cuh")),
@@ -79,29 +83,30 @@ pub const FLOP_PROBE_FLOPS: u64 = 8 * 8 * 2 * 16 * 8 * 16;
 pub const MERGE_WARPS: [u32; 2] = [1, 4];
 
 impl Kernel {
-    /// Forward of one tile.
-    pub fn decode(tile: &Tile, class: &Class, options: AttentionOptions) -> Self {
-        let template = decode_template(tile, class, options);
+    /// Forward of one tile on an architecture.
+    pub fn decode(tile: &Tile, class: &Class, options: AttentionOptions, arch: Arch) -> Self {
+        let template = decode_template(tile, class, options, loader_warps(tile, class, arch));
         let name =
             format!("decode_{tile}_d{}_{}{}", class.head_dim, identifier(class.dtype), options.suffix());
-        let threads = u32::from(tile.warps) * 32;
+        let (threads, bounds) = (threads(tile, class, arch), launch_bounds(tile, class, arch));
         let shared_bytes = shared_bytes(tile, class);
         let text = format!(
             "#include \"decode.cuh\"\n\
              using namespace tilewright;\n\
              using Variant = {template};\n\
              static_assert(Variant::SHARED_BYTES == {shared_bytes}, \"the host reserves this much\");\n\
-             extern \"C\" __global__ void __launch_bounds__({threads})\n\
+             extern \"C\" __global__ void {bounds}\n\
              {name}(const __grid_constant__ tilewright::Arguments arguments) {{ Variant::run(arguments); }}\n"
         );
         Self { name, text, threads, shared_bytes, template }
     }
 
     /// Forward of several tiles in one launch: [`super::WorkItem::tile`] is an index into them. A CTA has the threads and the shared memory
-    /// of the largest. There is at least one tile, or it does not compile. It has more registers than the greediest tile alone: with head
+    /// of the largest, and all of its warps compute. There is at least one tile, or it does not compile. It has more registers than the greediest tile alone: with head
     /// dimension 128, NVRTC 13.0 makes 204 of 169 for two tiles of four warps, and up to the limit of 255 for four tiles.
     pub fn decode_mix(tiles: &[Tile], class: &Class, options: AttentionOptions) -> Self {
-        let variants: Vec<String> = tiles.iter().map(|tile| decode_template(tile, class, options)).collect();
+        let variants: Vec<String> =
+            tiles.iter().map(|tile| decode_template(tile, class, options, 0)).collect();
         let template = format!("DecodeMix<{}>", variants.join(", "));
         let names: String = tiles.iter().map(|tile| format!("_{tile}")).collect();
         let name =
@@ -223,11 +228,11 @@ impl Kernel {
 }
 
 /// The C++ type of the forward of one tile.
-fn decode_template(tile: &Tile, class: &Class, options: AttentionOptions) -> String {
+fn decode_template(tile: &Tile, class: &Class, options: AttentionOptions, loaders: u32) -> String {
     let Tile { m, n, warps, stages } = *tile;
     let AttentionOptions { window, softcap, sinks } = options;
     let (head_dim, element, kv) = (class.head_dim, element(class.dtype), kv_element(class.dtype));
-    format!("Decode<{m}, {n}, {warps}, {stages}, {head_dim}, {element}, {kv}, {window}, {softcap}, {sinks}>")
+    format!("Decode<{m}, {n}, {warps}, {stages}, {head_dim}, {element}, {kv}, {window}, {softcap}, {sinks}, {loaders}>")
 }
 
 /// The C++ name of the element type of Q and the output.
@@ -282,13 +287,17 @@ pub const fn shared_bytes(tile: &Tile, class: &Class) -> u32 {
 mod tests {
     use super::*;
 
+    fn arch() -> Arch {
+        "sm_80".parse().unwrap()
+    }
+
     const TILE: Tile = Tile { m: 16, n: 64, warps: 4, stages: 2 };
     const CLASS: Class = Class { head_dim: 128, dtype: Dtype::F16 };
 
     #[test]
     fn names_tell_variants_apart() {
         let mut names: Vec<String> =
-            AttentionOptions::all().map(|options| Kernel::decode(&TILE, &CLASS, options).name).collect();
+            AttentionOptions::all().map(|options| Kernel::decode(&TILE, &CLASS, options, arch()).name).collect();
         assert_eq!(names[0], "decode_m16n64w4s2_d128_f16");
         assert_eq!(names[7], "decode_m16n64w4s2_d128_f16_window_softcap_sinks");
         names.sort();
@@ -300,7 +309,7 @@ mod tests {
     fn fp8_is_another_forward_in_half_the_buffers_and_the_same_merge() {
         let (options, fp8) = (AttentionOptions::default(), Class { dtype: Dtype::Fp8F16, ..CLASS });
         let tile = Tile { stages: 4, ..TILE };
-        let kernel = Kernel::decode(&tile, &fp8, options);
+        let kernel = Kernel::decode(&tile, &fp8, options, arch());
         assert_eq!(kernel.name, "decode_m16n64w4s4_d128_fp8_f16");
         assert!(kernel.template.contains("128, F16, E4m3,"), "{}", kernel.template);
         assert_eq!(kernel.shared_bytes + 4 * 2 * 64 * 128, shared_bytes(&tile, &CLASS));
@@ -310,9 +319,9 @@ mod tests {
 
     #[test]
     fn a_kernel_is_a_few_lines_around_the_template() {
-        let kernel = Kernel::decode(&TILE, &CLASS, AttentionOptions { window: true, ..Default::default() });
+        let kernel = Kernel::decode(&TILE, &CLASS, AttentionOptions { window: true, ..Default::default() }, arch());
         assert!(
-            kernel.text.contains("Decode<16, 64, 4, 2, 128, F16, F16, true, false, false>"),
+            kernel.text.contains("Decode<16, 64, 4, 2, 128, F16, F16, true, false, false, 0>"),
             "{}",
             kernel.text
         );
@@ -325,7 +334,7 @@ mod tests {
         let wide = Tile { m: 64, n: 32, warps: 8, stages: 1 };
         let tiles = [TILE, wide];
         let mix = Kernel::decode_mix(&tiles, &CLASS, AttentionOptions::default());
-        let [one, two] = tiles.map(|tile| Kernel::decode(&tile, &CLASS, AttentionOptions::default()));
+        let [one, two] = tiles.map(|tile| Kernel::decode(&tile, &CLASS, AttentionOptions::default(), arch()));
         assert_eq!(mix.name, "decode_mix_m16n64w4s2_m64n32w8s1_d128_f16");
         assert_eq!(mix.threads, 256);
         assert_eq!(mix.shared_bytes, one.shared_bytes.max(two.shared_bytes));

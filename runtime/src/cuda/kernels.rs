@@ -192,6 +192,11 @@ impl Kernels {
         &self.compiler
     }
 
+    /// The kernel of a tile for this device.
+    fn kernel(&self, tile: &Tile, class: &Class, options: AttentionOptions) -> Kernel {
+        Kernel::decode(tile, class, options, self.compiler.arch())
+    }
+
     /// Compiles and loads what tiles need, on all cores. A tile that fails does not keep others from being loaded.
     pub(super) fn prepare(
         &mut self,
@@ -206,7 +211,7 @@ impl Kernels {
             .copied()
             .filter(|tile| !self.decode.contains_key(&(*tile, *class, options)))
             .collect();
-        let kernels: Vec<Kernel> = missing.iter().map(|tile| Kernel::decode(tile, class, options)).collect();
+        let kernels: Vec<Kernel> = missing.iter().map(|tile| self.kernel(tile, class, options)).collect();
         let cubins = self.compiler.compile_all(&kernels, each);
         let mut failures = HashMap::new();
         for ((tile, kernel), cubin) in missing.into_iter().zip(&kernels).zip(cubins) {
@@ -225,7 +230,7 @@ impl Kernels {
         let outcome = |tile: &Tile| match self.decode.get(&(*tile, *class, options)) {
             Some((_, compiled)) => Ok(compiled.clone()),
             None => Err(failures.remove(tile).unwrap_or_else(|| CudaError::NotPrepared {
-                kernel: Kernel::decode(tile, class, options).name,
+                kernel: self.kernel(tile, class, options).name,
             })),
         };
         Ok(tiles.iter().map(outcome).collect())
@@ -282,7 +287,7 @@ impl Kernels {
         self.decode
             .get(&(*tile, *class, options))
             .map(|(kernel, _)| kernel)
-            .ok_or_else(|| CudaError::NotPrepared { kernel: Kernel::decode(tile, class, options).name })
+            .ok_or_else(|| CudaError::NotPrepared { kernel: self.kernel(tile, class, options).name })
     }
 
     /// The merge kernel that reads each row with one warp, or with four, and how many rows each of its CTAs serves.

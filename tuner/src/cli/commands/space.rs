@@ -7,7 +7,7 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use tilewright_heuristics::Tile;
 use tilewright_kernel_templates::cuda::{
-    Arch, AttentionOptions, Compiler, Cubin, CubinCache, CudaLimits, Kernel, WARP_THREADS, bytes_in_flight,
+    Arch, AttentionOptions, Compiler, Cubin, CubinCache, CudaLimits, Kernel, bytes_in_flight, threads_on,
     bytes_in_flight_needed, occupancy,
 };
 use tilewright_kernel_templates::{Class, Infeasible, Limits, Space, Verdict, check_compiled};
@@ -95,7 +95,7 @@ fn limits(arguments: &SpaceArguments) -> anyhow::Result<Limits> {
 fn compiled(verdicts: Vec<Verdict>, class: &Class, limits: &CudaLimits) -> anyhow::Result<Vec<SpaceRow>> {
     let arch: Arch = limits.arch.parse()?;
     let compiler = Compiler::or_fetch(arch, &CubinCache::default_folder()?)?;
-    let kernel = |verdict: &Verdict| Kernel::decode(&verdict.tile, class, AttentionOptions::default());
+    let kernel = |verdict: &Verdict| Kernel::decode(&verdict.tile, class, AttentionOptions::default(), arch);
     let feasible = || verdicts.iter().filter(|verdict| verdict.infeasible.is_none());
     let kernels: Vec<Kernel> = feasible().map(kernel).collect();
     let tiles: Vec<Tile> = feasible().map(|verdict| verdict.tile).collect();
@@ -119,7 +119,7 @@ fn compiled(verdicts: Vec<Verdict>, class: &Class, limits: &CudaLimits) -> anyho
 fn needs(tile: &Tile, class: &Class, limits: &CudaLimits, cubin: &Cubin) -> CompiledRow {
     let shared_bytes =
         tilewright_kernel_templates::cuda::shared_bytes(tile, class) + cubin.usage.static_shared_bytes;
-    let threads = u32::from(tile.warps) * WARP_THREADS;
+    let threads = threads_on(tile, class, limits);
     let held = occupancy(limits, threads, cubin.usage.registers, shared_bytes);
     CompiledRow {
         registers: cubin.usage.registers,

@@ -1,0 +1,93 @@
+// Products of a warpgroup: four warps multiply 64 rows at once by a matrix in shared memory, which is read once for all of them
+// (`wgmma`, compute capability 9.0a). `emulation_warpgroup.hpp` has the same names.
+//
+// Their left side and their sums lie in registers as those of `multiply_add` do, warp by warp: warp w of the group has rows 16 w and on.
+#pragma once
+#include "types.cuh"
+
+namespace tilewright {
+
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+constexpr bool HAS_WARPGROUPS = true;
+#else
+constexpr bool HAS_WARPGROUPS = false;
+#endif
+
+// What this thread's copies have brought is there for products of warpgroups too, after the next barrier.
+TILEWRIGHT_DEVICE void fence_for_warpgroups() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+// Changes how many registers the threads of this warpgroup have: up, once others have left as many, or down.
+template <u32 REGISTERS> TILEWRIGHT_DEVICE void take_registers() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(REGISTERS)); }
+template <u32 REGISTERS> TILEWRIGHT_DEVICE void leave_registers() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(REGISTERS)); }
+
+// A matrix of 16-bit elements in rows of 128 bytes, whose chunks of 16 bytes are exchanged by the row's number modulo 8.
+struct SharedMatrix {
+  u64 bits; // as the instruction takes them
+
+  // At a multiple of 1024; the bytes from one 64 columns to the next, and from 8 rows to the next.
+  TILEWRIGHT_DEVICE static SharedMatrix at(u32 address, u32 columns_64, u32 rows_8) {
+    return SharedMatrix{u64(address / 16) | u64(columns_64 / 16) << 16 | u64(rows_8 / 16) << 32 | u64(1) << 62};
+  }
+  // The part of it that begins so many bytes further on: with a multiple of 8 rows, or in its first row.
+  TILEWRIGHT_DEVICE SharedMatrix further(u32 bytes) const { return SharedMatrix{bits + bytes / 16}; }
+};
+
+// Keeps the compiler from moving what is done with these registers to the other side.
+template <u32 TILES> TILEWRIGHT_DEVICE void hold(float (&sum)[TILES][4]) {
+#pragma unroll
+  for (u32 j = 0; j < TILES; j++) asm volatile("" : "+f"(sum[j][0]), "+f"(sum[j][1]), "+f"(sum[j][2]), "+f"(sum[j][3])::"memory");
+}
+
+// Before the first of some products that add to `sum`, whose left sides are computed by then.
+template <u32 TILES> TILEWRIGHT_DEVICE void begin_products(float (&sum)[TILES][4]) {
+  hold(sum);
+  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+// After the last of them, at once.
+TILEWRIGHT_DEVICE void commit_products() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+// Waits until `sum` holds all products, and until shared memory is no longer read.
+template <u32 TILES> TILEWRIGHT_DEVICE void end_products(float (&sum)[TILES][4]) {
+  asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+  hold(sum);
+}
+
+#define TILEWRIGHT_SUM_1(sum, j) "+f"(sum[j][0]), "+f"(sum[j][1]), "+f"(sum[j][2]), "+f"(sum[j][3])
+#define TILEWRIGHT_SUM_2(sum, j) TILEWRIGHT_SUM_1(sum, j), TILEWRIGHT_SUM_1(sum, j + 1)
+#define TILEWRIGHT_SUM_4(sum, j) TILEWRIGHT_SUM_2(sum, j), TILEWRIGHT_SUM_2(sum, j + 2)
+#define TILEWRIGHT_SUM_8(sum, j) TILEWRIGHT_SUM_4(sum, j), TILEWRIGHT_SUM_4(sum, j + 4)
+#define TILEWRIGHT_SUM_16(sum, j) TILEWRIGHT_SUM_8(sum, j), TILEWRIGHT_SUM_8(sum, j + 8)
+#define TILEWRIGHT_0_7 "%0, %1, %2, %3, %4, %5, %6, %7"
+#define TILEWRIGHT_8_15 ", %8, %9, %10, %11, %12, %13, %14, %15"
+#define TILEWRIGHT_16_31 ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define TILEWRIGHT_32_47 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
+#define TILEWRIGHT_48_63 ", %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define TILEWRIGHT_16 TILEWRIGHT_0_7 TILEWRIGHT_8_15
+#define TILEWRIGHT_32 TILEWRIGHT_16 TILEWRIGHT_16_31
+#define TILEWRIGHT_64 TILEWRIGHT_32 TILEWRIGHT_32_47 TILEWRIGHT_48_63
+// The registers of a thread's sums, then those of `left`, `right`, whether `right` is transposed, and whether to add.
+#define TILEWRIGHT_WGMMA(columns, type, registers, left, right, transposed, adding, sums)                                                    \
+  asm volatile("{\n\t.reg .pred add;\n\tsetp.ne.u32 add, " adding ", 0;\n\twgmma.mma_async.sync.aligned.m64n" columns "k16.f32." type "."    \
+               type " {" registers "}, {" left "}, " right ", add, 1, 1, " transposed ";\n\t}"                                                \
+               : sums                                                                                                                        \
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b.bits), "n"(TRANSPOSED ? 1 : 0), "r"(static_cast<u32>(add)))
+
+// sum[64, COLUMNS] += a[64, 16] * b, or = without `add`, from tile FIRST of `sum` on, of 8 columns each. Column j and step k of b are a row
+// and a column of the matrix that lies there; TRANSPOSED, they are a column and a row.
+#define TILEWRIGHT_MULTIPLY_TOGETHER(Element, type)                                                                                          \
+  template <u32 COLUMNS, bool TRANSPOSED, u32 FIRST, u32 TILES>                                                                              \
+  TILEWRIGHT_DEVICE void multiply_add_together(Element, float (&sum)[TILES][4], const u32 (&a)[4], SharedMatrix b, bool add) {               \
+    static_assert(COLUMNS == 16 || COLUMNS == 32 || COLUMNS == 64 || COLUMNS == 128, "the widths that are written down here");               \
+    static_assert(FIRST + COLUMNS / 8 <= TILES, "columns that there are");                                                                   \
+    if constexpr (COLUMNS == 16)                                                                                                             \
+      TILEWRIGHT_WGMMA("16", type, TILEWRIGHT_0_7, "%8, %9, %10, %11", "%12", "%13", "%14", TILEWRIGHT_SUM_2(sum, FIRST));                    \
+    else if constexpr (COLUMNS == 32)                                                                                                        \
+      TILEWRIGHT_WGMMA("32", type, TILEWRIGHT_16, "%16, %17, %18, %19", "%20", "%21", "%22", TILEWRIGHT_SUM_4(sum, FIRST));                   \
+    else if constexpr (COLUMNS == 64)                                                                                                        \
+      TILEWRIGHT_WGMMA("64", type, TILEWRIGHT_32, "%32, %33, %34, %35", "%36", "%37", "%38", TILEWRIGHT_SUM_8(sum, FIRST));                   \
+    else                                                                                                                                     \
+      TILEWRIGHT_WGMMA("128", type, TILEWRIGHT_64, "%64, %65, %66, %67", "%68", "%69", "%70", TILEWRIGHT_SUM_16(sum, FIRST));                 \
+  }
+TILEWRIGHT_MULTIPLY_TOGETHER(F16, "f16")
+TILEWRIGHT_MULTIPLY_TOGETHER(Bf16, "bf16")
+
+} // namespace tilewright
