@@ -173,7 +173,8 @@ impl<'a> PageTable<'a> {
 
     /// The pages of a query's request, in the order of its tokens. All queries of a request have all of its pages, the very same slice;
     /// an early one sees nothing of the last of them.
-    #[inline]
+    // Always: as a call, it makes finding a forest take 2 % longer.
+    #[inline(always)]
     pub fn pages(&self, query: usize) -> &'a [i32] {
         let request = self.request_of(query);
         let used = self.seq_lens[request].div_ceil(self.page_size) as usize;

@@ -37,15 +37,18 @@ impl Planner {
         }
         let Self { options, forest, packs, priced, plan, scratch } = self;
         forest.rebuild(table, &mut scratch.neighbours);
-        if packs.rebuild(forest, table, options.packing, &mut scratch.stack) {
+        let mut of_one_run = packs.rebuild(forest, table, options.packing, &mut scratch.stack);
+        if options.packing == Packing::PerTree {
+            priced.join_all(forest);
+        } else if options.packing == Packing::Priced {
+            let layout = PackLayout::new(geometry).for_batch(table.batch(), options.slots);
+            priced.decide(forest, &layout, &options.prices);
+            of_one_run =
+                priced.prefers_pat() && packs.rebuild(forest, table, Packing::Pat, &mut scratch.stack);
+        }
+        if of_one_run {
             plan.rebuild(geometry, table, packs, options, select, scratch)?;
         } else {
-            if options.packing == Packing::PerTree {
-                priced.join_all(forest);
-            } else {
-                let layout = PackLayout::new(geometry).for_batch(table.batch(), options.slots);
-                priced.decide(forest, &layout, &options.prices);
-            }
             plan.rebuild_joined(geometry, table, (forest, priced), options, select, scratch)?;
         }
         Ok(plan)

@@ -5,11 +5,10 @@ mod live;
 use live::{Engine, canonical, geometry, refused, tile};
 use proptest::prelude::*;
 use tilewright_heuristics::{Dtype, Geometry, PackShape, Tile};
-use tilewright_runtime::cpu::{CpuBackend, DecodeArgs, KvCache};
-use tilewright_runtime::reference::{self, Attention};
+use tilewright_runtime::cpu::CpuBackend;
 use tilewright_runtime::{
-    ForestError, KvStrides, LiveError, LivePlanner, Packing, PageTable, Plan, PlanError, PlanOptions,
-    Planner, Prices, Queries, Split,
+    ForestError, LiveError, LivePlanner, Packing, PageTable, Plan, PlanError, PlanOptions, Planner, Prices,
+    Queries, Split,
 };
 
 /// Partials cheap, as they are, and dear; reading again cheap and dear: packs small and large.
@@ -87,35 +86,17 @@ fn a_plan_that_was_patched_can_be_executed() {
     let geometry = Geometry { dtype: Dtype::F32, ..geometry(4, 16) };
     let mut engine = Engine::new(&geometry, PlanOptions { slots: 7, ..PlanOptions::default() }, 24, 5);
     let mut backend = CpuBackend::new(2);
-    let strides = KvStrides::nhd(&geometry);
-    let row = (geometry.q_heads * geometry.head_dim) as usize;
     let (mut patched, mut executed) = (0, 0);
     for step in 0..400 {
         engine.step();
-        engine.planner.plan(tile).unwrap();
-        let plan = engine.planner.last();
+        let plan = engine.planner.plan(tile).unwrap();
         let needed: usize = plan.packs().iter().map(|pack| pack.blocks.len()).sum();
         if step % 10 > 0 || plan.batch() == 0 {
             continue;
         }
         patched += usize::from(plan.blocks().len() > needed);
         executed += 1;
-        let random = &mut engine.random;
-        let mut random = |len: usize| -> Vec<f32> {
-            (0..len).map(|_| random.below(1 << 20) as f32 / (1 << 18) as f32 - 2.0).collect()
-        };
-        let cache = plan.largest_page().map_or(0, |page| page as usize + 1) * strides.page;
-        let (keys, values, query) = (random(cache), random(cache), random(plan.batch() * row));
-        let cache = KvCache { keys: &keys, values: &values, strides };
-        let mut output = vec![f32::NAN; query.len()];
-        let args = DecodeArgs { query: &query, cache, scale: 0.125, output: &mut output, lse: None };
-        backend.decode(plan, args).unwrap();
-        let (entries, max_pages, seq_lens) = engine.entries();
-        let table = PageTable::new(&entries, max_pages, &seq_lens, geometry.page_size).unwrap();
-        let (expected, _) = reference::decode(&geometry, &table, &query, &cache, &Attention::plain(0.125));
-        for (found, expected) in output.iter().zip(expected) {
-            assert!((f64::from(*found) - expected).abs() < 1e-4, "step {step}: {found} for {expected}");
-        }
+        engine.check_executed(&mut backend);
     }
     assert!(
         patched > 5 && executed > 30,

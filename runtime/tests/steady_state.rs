@@ -7,7 +7,7 @@ use std::cell::Cell;
 use tilewright_heuristics::{Dtype, Geometry, PackShape, Tile};
 use tilewright_runtime::cuda::PlanImage;
 use tilewright_runtime::{
-    Forest, LivePlanner, PackLayout, PageTable, PlanOptions, Planner, Priced, Prices, Queries,
+    Forest, LivePlanner, PackLayout, PageTable, Plan, PlanOptions, Planner, Priced, Prices, Queries,
 };
 
 /// Counts what the current thread allocates.
@@ -143,6 +143,36 @@ fn deciding_again_where_a_forest_becomes_a_small_one_and_back_allocates_nothing(
         assert!(round < 2 || made == 0, "round {round} allocated {made} times");
         assert!(round > 0 || made > 0, "the counter counts");
     }
+}
+
+/// A page that all share, behind it two that 16 share and one that few share: with 4 of these, PAT's packs cost less than any joins.
+#[test]
+fn planning_pats_packs_and_following_them_in_and_out_allocates_nothing() {
+    let geometry = Geometry { q_heads: 16, kv_heads: 2, head_dim: 64, dtype: Dtype::F32, ..GEOMETRY };
+    let options = PlanOptions { slots: 1, ..PlanOptions::default() };
+    let tile = |_: &PackShape| Tile { m: 64, n: 64, warps: 2, stages: 2 };
+    let entries: Vec<i32> = (0..20).flat_map(|request| [[0, 1, 2], [0, 3, -1]][request / 16]).collect();
+    let seq_lens: Vec<u32> = (0..20).map(|request| [48, 32][request / 16]).collect();
+    let table = PageTable::new(&entries, 3, &seq_lens, 16).unwrap();
+    let few = PageTable::new(&entries[..17 * 3], 3, &seq_lens[..17], 16).unwrap();
+    let mut planner = Planner::new(options);
+    let mut live = LivePlanner::from_table(&geometry, options, &table).unwrap();
+    let mut plans_like_pats = 0;
+    for round in 0..8 {
+        let before = ALLOCATIONS.with(Cell::get);
+        let mut read_by_both =
+            |plan: &Plan| plans_like_pats += usize::from(plan.merges().is_empty() && plan.packs().len() == 2);
+        read_by_both(planner.plan(&geometry, &table, tile).unwrap());
+        read_by_both(live.plan(tile).unwrap());
+        (17..20).for_each(|request| live.remove(request).unwrap());
+        read_by_both(planner.plan(&geometry, &few, tile).unwrap());
+        read_by_both(live.plan(tile).unwrap());
+        (17..20).for_each(|request| live.add(request, &[0, 3], 32).unwrap());
+        let made = ALLOCATIONS.with(Cell::get) - before;
+        assert!(round < 2 || made == 0, "round {round} allocated {made} times");
+        assert!(round > 0 || made > 0, "the counter counts");
+    }
+    assert_eq!(plans_like_pats, 8 * 2);
 }
 
 /// Requests grow by many pages and are cut to what they were, several times.

@@ -170,6 +170,27 @@ impl LiveForest {
         &self.node(node).pages
     }
 
+    /// Appends a request's pages in these columns, as far as it has any there.
+    pub(crate) fn extend_with_pages(&self, request: u32, columns: Range<u32>, pages: &mut Vec<i32>) {
+        let mut next = self.end(request).ok().flatten();
+        let end = columns.end.min(self.pages_up_to(next));
+        let first = pages.len();
+        pages.resize(first + end.saturating_sub(columns.start) as usize, 0);
+        // From the last to the first, as nodes know their parents.
+        while let Some(node) = next
+            && let own = self.columns(node)
+            && own.end > columns.start
+        {
+            let common = own.start.max(columns.start)..own.end.min(end);
+            if !common.is_empty() {
+                let to = first + (common.start - columns.start) as usize;
+                let from = (common.start - own.start) as usize;
+                pages[to..to + common.len()].copy_from_slice(&self.pages(node)[from..from + common.len()]);
+            }
+            next = self.parent(node);
+        }
+    }
+
     /// What the changes since [`Self::clear_touched`] touched.
     pub fn touched(&self) -> Touched<'_> {
         self.trees.touches.view()

@@ -23,6 +23,8 @@ use tilewright_heuristics::{Geometry, PackShape, Tile};
 /// | [`append`](Self::append) to a request that has its last node for itself | its leaf, in place |
 /// | all else | the packs on the path of the request, then parts and items |
 ///
+/// A small forest that prefers the packs of [`Packing::Pat`] is planned again as a whole wherever this names more than a length.
+///
 /// What concerns all packs is looked at for all of them: the selector is asked about each where their number is another one, all parts are
 /// cut again where the limit beyond which walks are cut moves so far that some walk has other parts ([`Split::Waves`](crate::Split::Waves)
 /// seldom does), and everything is listed anew where more than half of the plan's lists is no longer in use.

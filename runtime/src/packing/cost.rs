@@ -59,7 +59,7 @@ pub struct CostModel {
     /// The lanes beyond these repeat the last of them.
     distinct: usize,
     gqa_ratio: u64,
-    page_size: u64,
+    pub(crate) page_size: u64,
     first_page: u64,
     again_page: u64,
     /// The operations of one row with one page.

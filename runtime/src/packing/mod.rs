@@ -2,6 +2,7 @@
 
 mod blocks;
 mod cost;
+mod pat;
 mod priced;
 mod small;
 mod summary;
@@ -18,14 +19,14 @@ pub use cost::{CostModel, PackLayout};
 pub use priced::Priced;
 pub use tilewright_heuristics::Prices;
 
-use crate::{Forest, PageTable};
+use crate::{Forest, LiveForest, PageTable, PrefixTree};
 use std::ops::Range;
 
 /// How nodes become packs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Packing {
     /// Ours: least modelled time, from the prices of bytes, operations and CTAs; see [`Priced`]. A pack is a part of a tree, walked
-    /// with the rows masked that do not share a run.
+    /// with the rows masked that do not share a run. Of a small forest, the packs of [`Packing::Pat`] where they cost less.
     #[default]
     Priced,
     /// Every tree is a pack: no partials but those of cuts, and rows masked wherever requests differ. What tiles are measured with on trees.
@@ -75,7 +76,9 @@ impl Packs {
         self.requests.clear();
         match packing {
             Packing::Priced | Packing::PerTree => return false,
-            Packing::Pat => self.tree_heuristic(forest, table.page_size(), stack),
+            Packing::Pat => self.push_pats(forest, table.page_size(), stack, |forest, node, requests| {
+                requests.extend_from_slice(forest.requests(&forest.nodes()[node as usize]));
+            }),
             Packing::PerNode => {
                 for node in forest.nodes() {
                     self.push(forest.requests(node).iter().copied(), node.columns.clone());
@@ -100,6 +103,26 @@ impl Packs {
         true
     }
 
+    /// Becomes PAT's packs of a forest that follows its batch, in the same memory.
+    pub(crate) fn rebuild_live(
+        &mut self,
+        forest: &LiveForest,
+        page_size: u32,
+        stack: &mut Vec<(u32, u32)>,
+        below: &mut Vec<u32>,
+    ) {
+        self.packs.clear();
+        self.requests.clear();
+        self.push_pats(forest, page_size, stack, |forest, node, requests| {
+            below.clear();
+            below.push(node);
+            while let Some(node) = below.pop() {
+                requests.extend_from_slice(forest.ending(node));
+                below.extend(forest.children(node).rev());
+            }
+        });
+    }
+
     /// The packs.
     pub fn packs(&self) -> &[Pack] {
         &self.packs
@@ -116,34 +139,16 @@ impl Packs {
     }
 
     fn push(&mut self, requests: impl Iterator<Item = u32>, columns: Range<u32>) {
-        let start = self.requests.len() as u32;
+        let first = self.requests.len();
         self.requests.extend(requests);
-        let end = self.requests.len() as u32;
-        if start < end {
-            self.packs.push(Pack { requests: start..end, columns });
-        }
+        self.close_pack(first, columns);
     }
 
-    /// PAT, Algorithm 1. Sizes are requests and lengths tokens, as there; a node's length is that of its own pages.
-    fn tree_heuristic(&mut self, forest: &Forest, page_size: u32, stack: &mut Vec<(u32, u32)>) {
-        // A node, and the first column that it takes along from its ancestors.
-        stack.clear();
-        stack.extend(forest.roots().map(|root| (root, 0)));
-        stack.reverse();
-        while let Some((index, start)) = stack.pop() {
-            let node = &forest.nodes()[index as usize];
-            let length = u64::from(node.pages()) * u64::from(page_size);
-            let columns = start..node.columns.end;
-            let merges = |child: u32| 4 * u64::from(forest.nodes()[child as usize].size()) >= length;
-            let ending = forest.requests(node)[..node.ending as usize].iter().copied();
-            let apart = node.children.clone().filter(|&child| !merges(child));
-            let apart =
-                apart.flat_map(|child| forest.requests(&forest.nodes()[child as usize]).iter().copied());
-            self.push(ending.chain(apart), columns);
-            stack.extend(node.children.clone().rev().map(|child| {
-                let own = forest.nodes()[child as usize].columns.start;
-                (child, if merges(child) { start } else { own })
-            }));
+    /// Makes a pack of the requests from `first` on, if there are any.
+    fn close_pack(&mut self, first: usize, columns: Range<u32>) {
+        let requests = first as u32..self.requests.len() as u32;
+        if !requests.is_empty() {
+            self.packs.push(Pack { requests, columns });
         }
     }
 }

@@ -16,7 +16,9 @@ use crate::{PackLayout, PrefixTree, Prices};
 /// How many blocks a joined node is in depends on all requests before it in the pack, which are not known from below. It is taken for as
 /// many as its own requests need, and an allowance for lying across two blocks that one would hold. The errors of that average out over
 /// many nodes. A forest of few nodes can afford to be exact: up to 32 of them, decisions with several allowances are compared by
-/// what their real blocks cost, tree by tree, and the cheapest is improved node by node.
+/// what their real blocks cost, tree by tree, and the cheapest is improved node by node. Then the whole is compared with PAT's packs
+/// ([`crate::Packing::Pat`]), some of which no joins express: requests of a node leave the pack above and read its pages again, with a
+/// tile of another height. One in 270 random forests costs less so; see [`Self::prefers_pat`].
 ///
 /// Each node keeps the least cost of all that is below it, for each height of the tile that walks it and for whether its requests
 /// have a cut above already. A parent's numbers are sums over its children, exact ones, so that after a change only the changed
@@ -41,6 +43,8 @@ pub struct Priced {
     small: Small,
     /// Whether it was.
     was_small: bool,
+    /// Whether PAT's packs cost less than what was decided.
+    prefers_pat: bool,
     /// While everything is decided anew: what was decided before, in the order of the nodes.
     before: Vec<Choice>,
 }
@@ -64,6 +68,13 @@ impl Priced {
         }
     }
 
+    /// Whether PAT's packs of the forest that was decided last cost less than those of the joined nodes, by the same model, so that
+    /// [`crate::Packing::Priced`] takes them. Never so for a forest of more than 32 nodes, of which they are not priced. What is said of
+    /// single nodes is the best of the joins that were compared, even then.
+    pub const fn prefers_pat(&self) -> bool {
+        self.prefers_pat
+    }
+
     /// What [`Self::update`] returned last.
     pub(crate) fn flipped(&self) -> &[u32] {
         &self.flipped
@@ -78,7 +89,7 @@ impl Priced {
 
     /// Forgets all nodes, and keeps the memory.
     fn start(&mut self, tree: &impl PrefixTree, layout: &PackLayout, prices: &Prices) -> CostModel {
-        let model = CostModel::new(layout, prices);
+        let model = self.known_model(layout, prices).unwrap_or_else(|| CostModel::new(layout, prices));
         self.model = Some((*layout, *prices, model));
         self.leaf = None;
         self.nodes.clear();
@@ -86,6 +97,12 @@ impl Priced {
         self.given.clear();
         self.grow(tree.capacity());
         model
+    }
+
+    /// The last model, if it was made of these: making one takes as long as deciding for thirty requests that share nothing.
+    fn known_model(&self, layout: &PackLayout, prices: &Prices) -> Option<CostModel> {
+        let (old_layout, old_prices, model) = self.model?;
+        (old_layout == *layout && old_prices == *prices).then_some(model)
     }
 
     /// Lists all nodes, parents before children.
@@ -107,6 +124,7 @@ impl Priced {
 
     /// Decides for all nodes that are listed; nothing is known of them.
     fn decide_listed(&mut self, model: &CostModel, tree: &impl PrefixTree) {
+        self.prefers_pat = false;
         if !self.was_small || !self.small.has_choices() {
             return self.sweep(model, tree);
         }
@@ -114,7 +132,8 @@ impl Priced {
             self.sweep(&model.with_allowance(factor), tree);
             self.small.offer(model, |node| self.nodes[node as usize].choice == Choice::Joined);
         }
-        self.small.improve(model);
+        let cost = self.small.improve(model);
+        self.prefers_pat = self.small.cost_of_pats(model) < cost;
         for (node, rows) in self.small.decisions() {
             self.nodes[node as usize].choice = rows.map_or(Choice::Joined, Choice::Top);
         }
@@ -136,6 +155,7 @@ impl Priced {
 
     /// Joins all nodes, whatever that costs: every tree is one pack.
     pub fn join_all(&mut self, tree: &impl PrefixTree) {
+        self.prefers_pat = false;
         self.model = None;
         self.nodes.clear();
         self.below.clear();
@@ -229,9 +249,9 @@ impl Priced {
     /// Replaces what its parent, if it has one, counts for a node.
     #[inline]
     fn give(&mut self, node: u32, given: Costs) {
-        let before = std::mem::replace(&mut self.given[node as usize], given);
         let parent = self.nodes[node as usize].given_to;
         if let Some(below) = self.below.get_mut(parent as usize) {
+            let before = std::mem::replace(&mut self.given[node as usize], given);
             for ((sum, before), given) in below.iter_mut().zip(before).zip(given) {
                 *sum = sum.wrapping_sub(before).wrapping_add(given);
             }

@@ -36,12 +36,25 @@ impl Plan {
         scratch: &mut Scratch,
     ) -> Result<(), PlanError> {
         self.start(geometry, table.seq_lens())?;
+        let push_pages = |request: u32, columns, pages: &mut Vec<i32>| {
+            pages.extend_from_slice(table.columns(request as usize, columns));
+        };
+        self.push_packs(packs, push_pages, &mut select)?;
+        self.finish(options, scratch)
+    }
+
+    /// Packs of one run each, and that of the requests without tokens. `push_pages` appends a request's pages in some columns.
+    pub(super) fn push_packs(
+        &mut self,
+        packs: &Packs,
+        mut push_pages: impl FnMut(u32, Range<u32>, &mut Vec<i32>),
+        select: &mut impl FnMut(&PackShape) -> Tile,
+    ) -> Result<(), PlanError> {
         let total = count(packs.packs().len(), "packs")?;
         for pack in packs.packs() {
-            self.push_pack(table, packs.requests_of(pack), pack.columns.clone(), total, &mut select)?;
+            self.push_pack(packs.requests_of(pack), &pack.columns, total, &mut push_pages, select)?;
         }
-        self.push_empty(&mut select)?;
-        self.finish(options, scratch)
+        self.push_empty(select)
     }
 
     /// Becomes the plan of a forest whose nodes were joined, in the same memory.
@@ -57,7 +70,7 @@ impl Plan {
         self.start(geometry, table.seq_lens())?;
         let pages = |node: u32| {
             let node = &forest.nodes()[node as usize];
-            table.columns(forest.requests(node)[0] as usize, node.columns.clone())
+            table.columns(forest.order()[node.requests.start as usize] as usize, node.columns.clone())
         };
         self.push_joined(forest, pages, priced, &mut select, scratch)?;
         self.push_empty(&mut select)?;
@@ -81,7 +94,7 @@ impl Plan {
     }
 
     /// What follows from blocks: parts, destinations, work items.
-    fn finish(&mut self, options: &PlanOptions, scratch: &mut Scratch) -> Result<(), PlanError> {
+    pub(super) fn finish(&mut self, options: &PlanOptions, scratch: &mut Scratch) -> Result<(), PlanError> {
         self.split(options, &mut scratch.parts, &mut scratch.waves);
         self.assign_slots(scratch)?;
         self.emit_items(scratch)
@@ -90,27 +103,17 @@ impl Plan {
     /// A pack whose requests all share all of its pages.
     fn push_pack(
         &mut self,
-        table: &PageTable<'_>,
         members: &[u32],
-        columns: Range<u32>,
+        columns: &Range<u32>,
         packs: u32,
+        push_pages: &mut impl FnMut(u32, Range<u32>, &mut Vec<i32>),
         select: &mut impl FnMut(&PackShape) -> Tile,
     ) -> Result<(), PlanError> {
-        let page_size = self.geometry.page_size;
+        let (position, walk) = self.tokens_of(columns)?;
         let pages = count(self.pages.len(), "pages of all packs")?;
-        let row = table.pages(members[0] as usize);
-        self.pages.extend_from_slice(&row[columns.start as usize..columns.end as usize]);
-        let position = columns.start * page_size;
-        let longest = members.iter().map(|&request| self.seq_lens[request as usize]).max().unwrap_or(0);
-        // The last page may reach beyond 32 bits of tokens, a length never does.
-        let end = u64::from(longest).min(u64::from(columns.end) * u64::from(page_size)) as u32;
-        let shape = PackShape::of_pack(&self.geometry, members.len() as u32, end - position, packs);
+        push_pages(members[0], columns.clone(), &mut self.pages);
+        let shape = PackShape::of_pack(&self.geometry, members.len() as u32, walk, packs);
         let tile = select(&shape);
-        let walk = columns
-            .len()
-            .checked_mul(page_size as usize)
-            .and_then(|tokens| i32::try_from(tokens).ok())
-            .ok_or(PlanError::TooLarge("tokens of a pack"))? as u32;
         let first_block = count(self.blocks.len(), "blocks")?;
         for members in members.chunks(self.capacity(&tile) as usize) {
             let run = count(self.runs.len(), "runs")?;

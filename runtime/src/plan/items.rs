@@ -17,6 +17,15 @@ pub(super) struct Touched {
     ctas: u32,
 }
 
+impl Touched {
+    /// Counts a part.
+    #[inline]
+    const fn add(&mut self, ctas: u32) {
+        self.parts += 1;
+        self.ctas += ctas;
+    }
+}
+
 impl Plan {
     /// Says where each part's requests go: numbers the partials of each request in the order of the parts, and lists its merge.
     pub(super) fn assign_slots(&mut self, scratch: &mut Scratch) -> Result<(), PlanError> {
@@ -44,6 +53,9 @@ impl Plan {
         // A merge counts its rows in 32 bits.
         count(self.merges.len().saturating_mul(self.geometry.q_heads as usize), "rows to merge")?;
         self.partials = partials;
+        if partials == 0 {
+            return Ok(());
+        }
         let Self { blocks, requests, slots, .. } = self;
         let mut slots = slots.iter_mut();
         for part in parts.iter() {
@@ -67,6 +79,12 @@ impl Plan {
         for part in parts.iter() {
             let slices = self.slices(&self.blocks[part.block as usize]);
             let members = requests_of(&self.blocks, &self.requests, part.block);
+            if let &[request] = members {
+                // All runs of its block are its own.
+                self.slots.push(Slot { partial: DIRECT, merge: 0 });
+                touched[request as usize].add(slices);
+                continue;
+            }
             let first = self.slots.len();
             // Requests without tokens are in a part without runs, and written there.
             let partial = if part.runs.is_empty() { DIRECT } else { UNTOUCHED };
@@ -79,9 +97,7 @@ impl Plan {
             }
             for (&request, slot) in members.iter().zip(slots) {
                 if slot.partial == DIRECT {
-                    let touched = &mut touched[request as usize];
-                    touched.parts += 1;
-                    touched.ctas += slices;
+                    touched[request as usize].add(slices);
                 }
             }
         }
@@ -91,19 +107,17 @@ impl Plan {
     /// Lists the items of all parts: those of one tile together, long parts first, so that what is left for the end of the step is short.
     pub(super) fn emit_items(&mut self, scratch: &mut Scratch) -> Result<(), PlanError> {
         let Scratch { parts, order, .. } = scratch;
-        let ratio = self.geometry.gqa_ratio();
         order.clear();
         let (mut slots, mut items) = (0, 0u64);
         for (index, part) in parts.iter().enumerate() {
             let block = &self.blocks[part.block as usize];
             let tile = self.packs[block.pack as usize].tile;
-            let requests = block.requests.len() as u32;
             items += u64::from(self.slices(block)) * u64::from(self.geometry.kv_heads);
-            let rows = u64::from(requests * ratio).min(u64::from(tile.m));
+            let rows = u64::from(self.rows(block)).min(u64::from(tile.m));
             let work = rows * part.walk.len() as u64;
             // The index keeps the order of equal parts fixed.
             order.push((tile, Reverse(work), index as u32, slots));
-            slots += requests;
+            slots += block.requests.len() as u32;
         }
         if items >= u64::from(UNTOUCHED) {
             return Err(PlanError::TooLarge("work items"));
@@ -117,15 +131,13 @@ impl Plan {
             for &(_, _, index, slots) in group {
                 let part = &mut parts[index as usize];
                 part.item = self.items.len() as u32;
-                let rows = self.blocks[part.block as usize].requests.len() as u32 * ratio;
-                for row in (0..rows).step_by(m as usize) {
-                    self.items.push(WorkItem {
-                        block: part.block,
-                        rows: row..rows.min(row + m),
-                        walk: part.walk.clone(),
-                        runs: part.runs.clone(),
-                        slots,
-                    });
+                let rows = self.rows(&self.blocks[part.block as usize]);
+                let mut begin = 0;
+                while begin < rows {
+                    let end = rows.min(begin.saturating_add(m));
+                    let (walk, runs) = (part.walk.clone(), part.runs.clone());
+                    self.items.push(WorkItem { block: part.block, rows: begin..end, walk, runs, slots });
+                    begin = end;
                 }
             }
             self.groups.push(TileGroup { tile, items: begin..self.items.len() as u32 });

@@ -52,8 +52,15 @@ impl Plan {
         let Scratch { nodes, stack, blocks, tops, .. } = scratch;
         self.find_tops(tree, priced, nodes, stack, tops);
         let total = count(tops.len(), "packs")?;
+        let mut last: Option<(PackSums, PackShape)> = None;
         for &top in tops.iter() {
-            let shape = self.shape_of(&nodes[top as usize].sums, total)?;
+            let sums = nodes[top as usize].sums;
+            // Most leaves are as long as the one before; then nothing is divided.
+            let shape = match last {
+                Some((last, shape)) if last == sums => shape,
+                _ => self.shape_of(&sums, total)?,
+            };
+            last = Some((sums, shape));
             let tile = select(&shape);
             let first_block = count(self.blocks.len(), "blocks")?;
             if let &[request] = tree.ending(top)
@@ -90,11 +97,11 @@ impl Plan {
 
     /// Where a node's tokens begin among those of its requests, and how many they are.
     #[inline]
-    fn tokens_of(&self, columns: &Range<u32>) -> Result<(u32, u32), PlanError> {
+    pub(super) fn tokens_of(&self, columns: &Range<u32>) -> Result<(u32, u32), PlanError> {
         let page_size = self.geometry.page_size;
         let tokens = (columns.end - columns.start).checked_mul(page_size);
         let tokens = tokens.filter(|&tokens| i32::try_from(tokens).is_ok()).ok_or(TOO_LONG)?;
-        Ok((columns.start * page_size, tokens))
+        Ok((columns.start.checked_mul(page_size).ok_or(TOO_LONG)?, tokens))
     }
 
     /// What the selector is asked about a pack.

@@ -119,8 +119,8 @@ impl Plan {
 
     fn walks(&self) -> impl Iterator<Item = Walk> {
         self.packs.iter().flat_map(|pack| self.blocks_of(pack)).map(|block| {
-            let slices = self.slices(block);
-            let rows = block.requests.len() as u32 * self.geometry.gqa_ratio() / slices;
+            let (slices, rows) = (self.slices(block), self.rows(block));
+            let rows = if slices == 1 { rows } else { rows / slices };
             Walk { ctas: slices * self.geometry.kv_heads, tokens: block.walk, rows }
         })
     }
@@ -143,8 +143,15 @@ impl Plan {
     /// CTAs of a KV head that share a block's walk, each with some of its rows: more than one only where one request's are too many.
     #[inline]
     pub(super) fn slices(&self, block: &Block) -> u32 {
-        let m = u32::from(self.packs[block.pack as usize].tile.m.max(1));
-        let rows = block.requests.len() as u32 * self.geometry.gqa_ratio();
-        rows.div_ceil(m).max(1)
+        let (m, rows) = (u32::from(self.packs[block.pack as usize].tile.m.max(1)), self.rows(block));
+        // Divisions are slow, and hardly ever is there more than one.
+        if rows <= m { 1 } else { rows.div_ceil(m) }
+    }
+
+    /// Rows of a KV head.
+    #[inline]
+    pub(super) fn rows(&self, block: &Block) -> u32 {
+        // The shape knows the GQA ratio, which the layout would have to divide for.
+        block.requests.len() as u32 * self.packs[block.pack as usize].shape.gqa_ratio
     }
 }

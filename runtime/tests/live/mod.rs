@@ -4,8 +4,10 @@
 
 use std::collections::BTreeMap;
 use tilewright_heuristics::{Dtype, Geometry, PackShape, Tile};
+use tilewright_runtime::cpu::{CpuBackend, DecodeArgs, KvCache};
+use tilewright_runtime::reference::{self, Attention};
 use tilewright_runtime::{
-    DIRECT, LiveError, LivePlanner, PageTable, Plan, PlanOptions, Planner, Run, UNTOUCHED,
+    DIRECT, KvStrides, LiveError, LivePlanner, PageTable, Plan, PlanOptions, Planner, Run, UNTOUCHED,
 };
 
 /// Marsaglia's xorshift: the same steps every time.
@@ -140,24 +142,28 @@ impl Engine {
             let kept = self.random.index(whole + 1);
             row.extend_from_slice(&pages[..if self.random.below(3) == 0 { whole } else { kept }]);
         }
-        row.iter().for_each(|&page| self.owners[page as usize] += 1);
         let own = if self.random.below(8) == 0 { 0 } else { self.random.below(12) };
+        let unused = if own > 0 { self.random.below(self.page_size.into()) as u32 } else { 0 };
+        self.admit(row, own, unused);
+    }
+
+    /// A request comes that shares these pages and has `own` more, of which the last has room for `unused` tokens. Returns its number.
+    pub(crate) fn admit(&mut self, mut row: Vec<i32>, own: u64, unused: u32) -> u32 {
+        row.iter().for_each(|&page| self.owners[page as usize] += 1);
         (0..own).for_each(|_| {
             let page = self.fresh();
             row.push(page);
         });
-        let mut tokens = row.len() as u32 * self.page_size;
-        if own > 0 {
-            tokens -= self.random.below(self.page_size.into()) as u32;
-        }
+        let tokens = row.len() as u32 * self.page_size - unused;
         self.longest_row = self.longest_row.max(row.len());
         let slot = self.slot();
         self.planner.add(slot, &row, tokens).expect("the number is free");
         self.rows.insert(slot, (row, tokens));
         self.happened.arrivals += 1;
+        slot
     }
 
-    fn fork(&mut self, of: u32) {
+    pub(crate) fn fork(&mut self, of: u32) {
         if self.rows.len() >= self.most_requests {
             return;
         }
@@ -222,7 +228,7 @@ impl Engine {
         self.happened.truncations += 1;
     }
 
-    fn depart(&mut self, slot: u32) {
+    pub(crate) fn depart(&mut self, slot: u32) {
         let (row, _) = self.rows.remove(&slot).expect("it is there");
         row.into_iter().for_each(|page| self.release(page));
         self.planner.remove(slot).expect("it is there");
@@ -254,6 +260,30 @@ impl Engine {
         let (entries, max_pages, seq_lens) = self.entries();
         let table = PageTable::new(&entries, max_pages, &seq_lens, self.page_size).expect("it is a table");
         planner.plan(geometry, &table, tile).expect("it can be planned")
+    }
+
+    /// What the host computes by the plan that the planner made last, against f64, for elements of `f32`.
+    pub(crate) fn check_executed(&mut self, backend: &mut CpuBackend) {
+        let Self { planner, random, .. } = self;
+        let plan = planner.last();
+        let geometry = *plan.geometry();
+        let (strides, row) = (KvStrides::nhd(&geometry), (geometry.q_heads * geometry.head_dim) as usize);
+        let mut random = |len: usize| -> Vec<f32> {
+            (0..len).map(|_| random.below(1 << 20) as f32 / (1 << 18) as f32 - 2.0).collect()
+        };
+        let cache = plan.largest_page().map_or(0, |page| page as usize + 1) * strides.page;
+        let (keys, values, query) = (random(cache), random(cache), random(plan.batch() * row));
+        let cache = KvCache { keys: &keys, values: &values, strides };
+        let mut output = vec![f32::NAN; query.len()];
+        let args = DecodeArgs { query: &query, cache, scale: 0.125, output: &mut output, lse: None };
+        backend.decode(plan, args).expect("the plan fits");
+        let (entries, max_pages, seq_lens) = self.entries();
+        let table =
+            PageTable::new(&entries, max_pages, &seq_lens, geometry.page_size).expect("it is a table");
+        let (expected, _) = reference::decode(&geometry, &table, &query, &cache, &Attention::plain(0.125));
+        for (found, expected) in output.iter().zip(expected) {
+            assert!((f64::from(*found) - expected).abs() < 1e-4, "{found} for {expected}");
+        }
     }
 
     /// Each request's tokens are read once, and what it leaves is merged once.

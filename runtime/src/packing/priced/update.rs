@@ -12,7 +12,7 @@ impl Priced {
     /// `changed`: every node in the trees that is new, has another parent or other columns, lost a child, or that requests end with
     /// which came or went; one whose requests changed only below it need not be named. `freed`: numbers that nodes had which are no
     /// more, also if a changed node has the number now. With another layout or other prices everything is decided anew, and so it is where
-    /// the forest is a small one or was.
+    /// the forest is a small one or was. [`Self::prefers_pat`] may say otherwise than before in each case.
     pub fn update(
         &mut self,
         tree: &impl PrefixTree,
@@ -27,15 +27,12 @@ impl Priced {
                 summary.choice = Choice::Unknown;
             }
         }
-        let model = match self.model {
-            Some((old_layout, old_prices, model)) if old_layout == *layout && old_prices == *prices => model,
-            _ => {
-                self.list(tree);
-                self.remember();
-                let model = self.start(tree, layout, prices);
-                self.decide_listed(&model, tree);
-                return self.note_flipped();
-            }
+        let Some(model) = self.known_model(layout, prices) else {
+            self.list(tree);
+            self.remember();
+            let model = self.start(tree, layout, prices);
+            self.decide_listed(&model, tree);
+            return self.note_flipped();
         };
         if self.nodes.len() < tree.capacity() {
             self.grow(tree.capacity());

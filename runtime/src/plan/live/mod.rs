@@ -3,16 +3,18 @@
 //! A pack is emitted again, behind all others, only if its requests, nodes or tile changed; where it was before becomes garbage. A leaf
 //! of one request that gains or loses pages is patched where it stands: it lies in one block only, and how blocks are cut does not depend
 //! on its pages. Parts, destinations and work items are listed anew, unless only such leaves changed and no walk is cut at other runs.
+//! PAT's packs, which few small forests prefer, are not patched.
 
 mod emit;
 mod finish;
 mod garbage;
 mod grow;
 mod order;
+mod pat;
 
 use super::joined::PackSums;
 use super::{Plan, PlanOptions, Scratch};
-use crate::{LiveForest, PlanError, PrefixTree, Priced};
+use crate::{LiveForest, Packs, PlanError, PrefixTree, Priced};
 use garbage::Arenas;
 use std::ops::Range;
 use tilewright_heuristics::{Geometry, PackShape, Tile};
@@ -120,6 +122,9 @@ pub(crate) struct LivePlan {
     patched: Vec<u32>,
     reshaped: Vec<u32>,
     parts: Vec<super::split::Part>,
+    /// PAT's packs, and whether the plan is that of these: then nothing else is known but the plan.
+    pats: Packs,
+    has_pats: bool,
 }
 
 impl LivePlan {
@@ -149,6 +154,7 @@ impl LivePlan {
         self.packs.clear();
         self.block_parts.clear();
         (self.first, self.empty, self.work, self.step) = (NONE, None, 0, 0);
+        self.has_pats = false;
     }
 
     /// Becomes the plan of the trees, whatever it was before. An error leaves something that only [`Self::rebuild`] and
@@ -161,6 +167,9 @@ impl LivePlan {
         select: &mut impl FnMut(&PackShape) -> Tile,
     ) -> Result<(), PlanError> {
         self.plan.geometry = *geometry;
+        if changes.priced.prefers_pat() {
+            return self.rebuild_pats(changes, options, select);
+        }
         self.take_lengths(changes);
         self.emit_all(changes, select)?;
         self.emit_empty(changes, true, select)?;
@@ -176,6 +185,9 @@ impl LivePlan {
         select: &mut impl FnMut(&PackShape) -> Tile,
     ) -> Result<(), PlanError> {
         let Changes { forest, priced, .. } = *changes;
+        if self.has_pats || priced.prefers_pat() {
+            return self.update_pats(changes, options, select);
+        }
         if self.step == u32::MAX {
             let geometry = self.plan.geometry;
             return self.rebuild(&geometry, changes, options, select);
