@@ -281,3 +281,21 @@ fn a_batch_is_rebuilt_from_its_parts() {
         assert_eq!(empty.unique_bytes(), 0, "pages that there are not hold nothing");
     }
 }
+
+#[test]
+fn a_batch_in_another_layout_says_so_and_keeps_its_tree() {
+    let spec = &parse("name: t\ntrees: ['1,4_64,33']\n").unwrap().batches().unwrap()[0];
+    assert_eq!((spec.variant(), spec.geometry().page_size), ("1,4_64,33", 32));
+    assert_eq!(spec.with_layout(Some(32), Some(Dtype::F16)), *spec, "nothing is another");
+    let other = spec.with_layout(Some(16), Some(Dtype::Bf16));
+    assert_eq!(other.name(), "t/1,4_64,33/32x8/p16/bf16");
+    let (batch, before) = (other.build().unwrap(), spec.build().unwrap());
+    assert_eq!((batch.geometry.page_size, batch.geometry.dtype), (16, Dtype::Bf16));
+    assert_eq!(
+        (batch.seq_lens.clone(), batch.unique_bytes()),
+        (before.seq_lens.clone(), before.unique_bytes())
+    );
+    assert_eq!((batch.pages, before.pages), (4 + 4 * 3, 2 + 4 * 2));
+    let error = spec.with_layout(Some(48), None).build().unwrap_err().to_string();
+    assert!(error.contains("64"), "{error}");
+}

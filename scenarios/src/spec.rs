@@ -2,7 +2,7 @@
 
 use crate::{Batch, Layout, LayoutRequest, Provenance, ScenarioError, Tree};
 use std::sync::Arc;
-use tilewright_heuristics::Geometry;
+use tilewright_heuristics::{Dtype, Geometry};
 
 /// What a batch is made of.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -102,6 +102,27 @@ impl BatchSpec {
     /// The attention layer's layout.
     pub const fn geometry(&self) -> &Geometry {
         &self.geometry
+    }
+
+    /// The trees, the trace's second or the pack that it is one of: its name without the scenario's and the layout's.
+    pub fn variant(&self) -> &str {
+        self.name.split('/').nth(1).unwrap_or_default()
+    }
+
+    /// The same batch with pages of another size or elements of another type, where they are named. Its pages are scattered by the same
+    /// seed, and its name tells what is another.
+    #[must_use]
+    pub fn with_layout(&self, page_size: Option<u32>, dtype: Option<Dtype>) -> Self {
+        let mut spec = self.clone();
+        if let Some(page_size) = page_size.filter(|&page_size| page_size != spec.geometry.page_size) {
+            spec.geometry.page_size = page_size;
+            spec.name += &format!("/p{page_size}");
+        }
+        if let Some(dtype) = dtype.filter(|&dtype| dtype != spec.geometry.dtype) {
+            spec.geometry.dtype = dtype;
+            spec.name += &format!("/{dtype}");
+        }
+        spec
     }
 
     /// Bytes of distinct K and V.

@@ -7,6 +7,7 @@
 pub mod analysis;
 pub mod choice;
 pub mod cli;
+pub mod compare;
 pub mod costs;
 pub mod emit;
 pub mod fit;
@@ -18,5 +19,6 @@ pub mod report_data;
 pub mod statistics;
 pub mod store;
 pub mod system;
+mod text_table;
 pub mod tune;
 pub mod workloads;

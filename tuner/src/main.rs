@@ -11,6 +11,7 @@ fn main() -> ExitCode {
         Command::Devices(arguments) => commands::devices(&arguments),
         Command::Space(arguments) => commands::space(&arguments),
         Command::Tune(arguments) => commands::tune(&arguments),
+        Command::Compare(arguments) => commands::compare(&arguments),
         Command::Fit(arguments) => commands::fit(&arguments),
         Command::Emit(arguments) => commands::emit(&arguments),
         Command::Report(arguments) => commands::report(&arguments),

@@ -7,7 +7,7 @@ use anyhow::Context as _;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use tilewright_heuristics::{Backend, Dtype};
-use tilewright_kernel_templates::Class;
+use tilewright_kernel_templates::{Class, Limits};
 use tilewright_scenarios::{Batch, BatchSpec, Scenario, ScenarioError, catalogue};
 
 /// What a batch may cost, so that many of them can be measured in minutes.
@@ -27,6 +27,19 @@ impl Scale {
             // All of PAT's batches as they are; the largest has 17 GB.
             Backend::Cuda => Self { max_bytes: 24 << 30, max_flops: 1e13 },
         }
+    }
+
+    /// What a device does in milliseconds, or what the user wants of it.
+    pub fn on(limits: &Limits, max_batch_mb: Option<u32>) -> Self {
+        let mut scale = Self::of(limits.backend());
+        if let Limits::Cuda(limits) = limits {
+            // A batch that does not fit would end the run: half of the memory leaves room for all else.
+            scale.max_bytes = scale.max_bytes.min(limits.memory_bytes / 2);
+        }
+        if let Some(mb) = max_batch_mb {
+            scale.max_bytes = u64::from(mb) << 20;
+        }
+        scale
     }
 }
 
@@ -172,7 +185,7 @@ fn require_unique(level: &[Workload]) -> anyhow::Result<()> {
 
 impl Scale {
     /// Scales a batch down until it costs no more than allowed.
-    fn fit(&self, spec: BatchSpec) -> Result<BatchSpec, ScenarioError> {
+    pub(crate) fn fit(&self, spec: BatchSpec) -> Result<BatchSpec, ScenarioError> {
         let mut max_bytes = self.max_bytes;
         loop {
             let scaled = spec.scaled(max_bytes);

@@ -163,6 +163,46 @@ fn a_bad_scenario_is_refused_before_anything_is_measured() {
 }
 
 #[test]
+fn a_comparison_checks_ours_and_says_which_peers_it_could_not_ask() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let small =
+        ["compare", "--device", "cpu", "--trees", "1,10_4096,416", "--trees", "256_1024", "--heads", "32/8"];
+    let small = [&small[..], &["--max-batch-mb", "1"]].concat();
+    let alone = succeed(
+        folder,
+        &[&small[..], &["--no-peers", "--json", "--dtype", "bf16", "--page-size", "16"]].concat(),
+    );
+    let alone: serde_json::Value = serde_json::from_str(&alone).unwrap();
+    assert_eq!(alone["batches"].as_array().unwrap().len(), 2);
+    for batch in alone["batches"].as_array().unwrap() {
+        let ours = &batch["ours"]["timed"];
+        assert!(ours["us"].as_f64().unwrap() > 0.0 && ours["error"].as_f64().unwrap() < 4e-2, "{batch}");
+        assert_eq!((&batch["dtype"], &batch["page_size"]), (&"bf16".into(), &16.into()));
+        assert!(!batch["tiles"].as_array().unwrap().is_empty());
+        assert!(batch["peers"].as_array().unwrap().is_empty() && batch["references_apart"].is_null());
+    }
+
+    // Peers that compute on GPUs are left out in any case. Where there is a torch, it must compute the same.
+    let table = succeed(folder, &[&small[..], &["--out", "out"]].concat());
+    assert!(table.contains("Left out:") && table.contains("flashinfer decode"), "{table}");
+    assert_eq!(std::fs::read_to_string(folder.join("out/compare.txt")).unwrap(), table);
+    let written = std::fs::read_to_string(folder.join("out/compare.json")).unwrap();
+    let written: serde_json::Value = serde_json::from_str(&written).unwrap();
+    for batch in written["batches"].as_array().unwrap() {
+        for peer in batch["peers"].as_array().unwrap() {
+            assert!(peer["timed"]["us"].as_f64().unwrap() > 0.0, "{batch}");
+            assert!(batch["references_apart"].as_f64().unwrap() < 1e-9, "{batch}");
+        }
+    }
+
+    let nowhere = succeed(folder, &[&small[..], &["--python", "no-such-python"]].concat());
+    assert!(nowhere.contains("all of them: no-such-python: cannot start"), "{nowhere}");
+    let unknown = fail(folder, &["compare", "--device", "cpu", "--trees", "1,11_32,32"], 1);
+    assert!(unknown.contains("there are the trees 1,10_4096,416"), "{unknown}");
+}
+
+#[test]
 fn foreign_costs_are_fitted() {
     let folder = tempfile::tempdir().unwrap();
     let mut csv = String::from("rows,kv_len,a,b\n");
@@ -202,6 +242,11 @@ fn usage_errors_and_help_are_as_documented() {
         &["tune", "--portfolio", "17"],
         &["nonsense"],
         &["space", "--dtype", "f8"],
+        &["compare", "--dtype", "f32"],
+        &["compare", "--heads", "8/32"],
+        &["compare", "--peers", "torch"],
+        &["compare", "--trees", "1,x_32,32"],
+        &["compare", "--no-peers", "--fa3", "lib.so"],
     ] {
         fail(folder.path(), arguments, 2);
     }

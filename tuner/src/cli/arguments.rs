@@ -1,6 +1,6 @@
 //! What a user may say.
 
-use super::exit;
+use super::{CompareArguments, exit};
 use crate::fit_settings::FitSettings;
 use clap::{Args, Parser, Subcommand, ValueHint};
 use std::path::PathBuf;
@@ -28,6 +28,8 @@ pub enum Command {
     Space(SpaceArguments),
     /// Measure, fit, emit and report: the whole line for one device
     Tune(TuneArguments),
+    /// Time the emitted selector and other programs' decode attention on the same batches
+    Compare(CompareArguments),
     /// Fit a decision tree to measurements or to any table of costs
     Fit(FitArguments),
     /// Write the Rust modules of recorded measurements, or check that they are up to date
@@ -125,6 +127,15 @@ pub enum DeviceName {
     Cpu,
     /// The GPU with this number.
     Cuda(usize),
+}
+
+impl std::fmt::Display for DeviceName {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Cpu => f.write_str("cpu"),
+            Self::Cuda(ordinal) => write!(f, "cuda:{ordinal}"),
+        }
+    }
 }
 
 impl std::str::FromStr for DeviceName {
@@ -266,6 +277,15 @@ mod tests {
     #[test]
     fn the_arguments_are_consistent() {
         Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn devices_parse_back_from_their_names() {
+        for device in [DeviceName::Cpu, DeviceName::Cuda(0), DeviceName::Cuda(7)] {
+            assert_eq!(device.to_string().parse(), Ok(device));
+        }
+        assert_eq!("cuda".parse(), Ok(DeviceName::Cuda(0)));
+        assert!("cuda:x".parse::<DeviceName>().is_err() && "gpu".parse::<DeviceName>().is_err());
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 mod arguments;
 pub mod commands;
+mod compare_arguments;
 pub mod exit;
 pub mod logging;
 mod output;
@@ -10,3 +11,4 @@ pub use arguments::{
     Arguments, Command, CompletionsArguments, DeviceName, DevicesArguments, DoctorArguments, EmitArguments,
     FitArguments, ReplayArguments, ReportArguments, Shard, SpaceArguments, TuneArguments, WorkerArguments,
 };
+pub use compare_arguments::CompareArguments;

@@ -70,6 +70,10 @@ impl Bench for ScriptedBench {
         String::new()
     }
 
+    fn launch_us(&self) -> f64 {
+        1.0
+    }
+
     fn warnings(&self) -> Vec<String> {
         Vec::new()
     }
@@ -119,6 +123,10 @@ impl Loaded for ScriptedBatch<'_> {
             Launch::Single => Err(Failure { status: Status::Constraints, message: "no room".to_owned() }),
             Launch::Serial | Launch::Streams => Ok(10.0 + plan.0 as f64),
         }
+    }
+
+    fn outputs(&mut self, _: PlanId, requests: &[usize]) -> Result<Vec<f32>, Failure> {
+        Ok(vec![0.0; requests.len()])
     }
 }
 

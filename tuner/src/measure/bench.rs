@@ -70,6 +70,20 @@ pub enum Coverage {
     Options,
 }
 
+/// The rows of some requests out of all of a batch's output, `row` elements each.
+pub(super) fn rows_of<T: Copy>(output: &[T], row: usize, requests: &[usize]) -> Result<Vec<T>, Failure> {
+    let mut rows = Vec::with_capacity(requests.len() * row);
+    for &request in requests {
+        let begin = request.checked_mul(row);
+        let found = begin.and_then(|begin| output.get(begin..begin.checked_add(row)?));
+        rows.extend_from_slice(found.ok_or_else(|| Failure {
+            status: Status::Runtime,
+            message: format!("there is no request {request} in the batch"),
+        })?);
+    }
+    Ok(rows)
+}
+
 /// A plan that a loaded batch holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PlanId(pub usize);
@@ -98,6 +112,8 @@ pub trait Bench {
     fn cold_caches(&self) -> String;
     /// How the limit is found, in a sentence.
     fn limit_method(&self) -> String;
+    /// The time of a launch with nothing to do, in µs.
+    fn launch_us(&self) -> f64;
     /// What a reader must know before trusting the figures.
     fn warnings(&self) -> Vec<String>;
     /// What a variant needs of the device.
@@ -146,4 +162,10 @@ pub trait Loaded {
     /// # Errors
     /// Why it could not run.
     fn sample(&mut self, plan: PlanId) -> Result<f64, Failure>;
+    /// Executes a plan on the batch's own numbers ([`numbers`](super::numbers)); what it computes for these requests,
+    /// `[requests, q_heads, head_dim]`. NaN is what was not written.
+    ///
+    /// # Errors
+    /// Why it could not run, or a request that the batch does not have.
+    fn outputs(&mut self, plan: PlanId, requests: &[usize]) -> Result<Vec<f32>, Failure>;
 }

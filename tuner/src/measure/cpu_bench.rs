@@ -1,10 +1,10 @@
 //! The host's processor as a bench: pools of pages larger than the caches, so that every sample reads cold memory.
 
+use super::bench::rows_of;
+use super::numbers::{self, Stream};
 use super::{Bench, BenchError, Coverage, Failure, Loaded, PlanFacts, PlanId, Planning, Way};
 use crate::store::{DeviceRecord, Resources, Status};
 use half::{bf16, f16};
-use rand::{RngExt, SeedableRng};
-use rand_chacha::ChaCha8Rng;
 use std::time::Instant;
 use tilewright_heuristics::{Dtype, Geometry, PackShape, Prices, Tile};
 use tilewright_kernel_templates::{Class, CpuLimits, Limits, cpu as scratch};
@@ -128,7 +128,6 @@ impl CpuBench {
         let pool = K::pool(&mut self.pools);
         pool.grow(needed);
         let queries = batch.requests() * (geometry.q_heads * geometry.head_dim) as usize;
-        let mut rng = ChaCha8Rng::seed_from_u64(batch.pages.into());
         Ok(Box::new(LoadedBatch::<E, K> {
             batch,
             backend: &mut self.backend,
@@ -136,7 +135,7 @@ impl CpuBench {
             pool,
             batch_elements,
             page_elements,
-            query: (0..queries).map(|_| E::from_f32(rng.random_range(-1.0..1.0))).collect(),
+            query: repeated(&numbers::block(Stream::Query, queries, E::from_f32), queries),
             output: vec![E::from_f32(0.0); queries],
             plans: Vec::new(),
         }))
@@ -246,6 +245,10 @@ impl Bench for CpuBench {
          floating-point operations of QK and PV over the multiply-add peak; both measured at the start of the run, on all \
          threads."
             .to_owned()
+    }
+
+    fn launch_us(&self) -> f64 {
+        self.figures.floor_us
     }
 
     fn warnings(&self) -> Vec<String> {
@@ -365,25 +368,26 @@ impl PoolElement for E4m3 {
 }
 
 impl<K: Number> Pool<K> {
-    /// Makes room for `elements` of K and of V. Contents are random: their values decide no time, but zeros might.
+    /// Makes room for `elements` of K and of V: copies of one block, which is far cheaper to make than as many numbers.
     fn grow(&mut self, elements: usize) {
-        // Copies of one random block, which is far cheaper to make than as many random numbers.
-        const BLOCK: usize = (1 << 16) + 1;
         if self.keys.len() >= elements {
             return;
         }
-        let mut rng = ChaCha8Rng::seed_from_u64(1);
-        let block: Vec<K> = (0..BLOCK).map(|_| K::from_f32(rng.random_range(-1.0..1.0))).collect();
-        for pages in [&mut self.keys, &mut self.values] {
-            pages.reserve_exact(elements - pages.len());
-            while pages.len() < elements {
-                let more = BLOCK.min(elements - pages.len());
-                pages.extend_from_slice(&block[..more]);
-            }
+        for (stream, pages) in [(Stream::Keys, &mut self.keys), (Stream::Values, &mut self.values)] {
+            *pages = repeated(&numbers::block(stream, elements, K::from_f32), elements);
         }
         // Writing left the end of the pool in the caches: begin where it is cold.
         self.next = 0;
     }
+}
+
+/// The first `len` elements of endless copies of a block.
+fn repeated<T: Copy>(block: &[T], len: usize) -> Vec<T> {
+    let mut all = Vec::with_capacity(len);
+    while all.len() < len && !block.is_empty() {
+        all.extend_from_slice(&block[..block.len().min(len - all.len())]);
+    }
+    all
 }
 
 struct LoadedBatch<'a, E, K> {
@@ -417,6 +421,32 @@ impl<E, K> LoadedBatch<'_, E, K> {
     }
 }
 
+impl<E: Element, K: PoolElement> LoadedBatch<'_, E, K>
+where
+    for<'c> K::Cache<'c>: KvPages<E>,
+{
+    /// Executes a plan on the pages from element `begin` of the pool on; its time in µs. The next sample reads those behind them.
+    fn execute(&mut self, plan: PlanId, begin: usize) -> Result<f64, Failure> {
+        let (plan, forward) = &self.plans[plan.0];
+        if *forward != Forward::DEFAULT {
+            let message = format!("a processor has no launches, and executes nothing as {forward}");
+            return Err(Failure { status: Status::Constraints, message });
+        }
+        let window = begin..begin + self.batch_elements;
+        self.pool.next = begin + self.batch_elements.next_multiple_of(self.page_elements);
+        let geometry = &self.batch.geometry;
+        let strides = KvStrides::nhd(geometry);
+        let cache = K::cache(&self.pool.keys[window.clone()], &self.pool.values[window], strides);
+        let scale = 1.0 / (geometry.head_dim as f32).sqrt();
+        let args = DecodeArgs { query: &self.query, cache, scale, output: &mut self.output, lse: None };
+        let begin = Instant::now();
+        self.backend
+            .decode(plan, args)
+            .map_err(|error| Failure { status: Status::Runtime, message: error.to_string() })?;
+        Ok(begin.elapsed().as_secs_f64() * 1e6)
+    }
+}
+
 impl<E: Element, K: PoolElement> Loaded for LoadedBatch<'_, E, K>
 where
     for<'c> K::Cache<'c>: KvPages<E>,
@@ -445,27 +475,19 @@ where
     }
 
     fn sample(&mut self, plan: PlanId) -> Result<f64, Failure> {
-        let (plan, forward) = &self.plans[plan.0];
-        if *forward != Forward::DEFAULT {
-            let message = format!("a processor has no launches, and executes nothing as {forward}");
-            return Err(Failure { status: Status::Constraints, message });
+        if self.pool.next + self.batch_elements > self.pool.keys.len() {
+            self.pool.next = 0;
         }
-        let pool = &mut *self.pool;
-        if pool.next + self.batch_elements > pool.keys.len() {
-            pool.next = 0;
-        }
-        let window = pool.next..pool.next + self.batch_elements;
-        pool.next += self.batch_elements.next_multiple_of(self.page_elements);
-        let geometry = &self.batch.geometry;
-        let strides = KvStrides::nhd(geometry);
-        let cache = K::cache(&pool.keys[window.clone()], &pool.values[window], strides);
-        let scale = 1.0 / (geometry.head_dim as f32).sqrt();
-        let args = DecodeArgs { query: &self.query, cache, scale, output: &mut self.output, lse: None };
-        let begin = Instant::now();
-        self.backend
-            .decode(plan, args)
-            .map_err(|error| Failure { status: Status::Runtime, message: error.to_string() })?;
-        Ok(begin.elapsed().as_secs_f64() * 1e6)
+        self.execute(plan, self.pool.next)
+    }
+
+    fn outputs(&mut self, plan: PlanId, requests: &[usize]) -> Result<Vec<f32>, Failure> {
+        self.output.fill(E::from_f32(f32::NAN));
+        // The batch's own numbers are those at the pool's begin.
+        self.execute(plan, 0)?;
+        let Geometry { q_heads, head_dim, .. } = self.batch.geometry;
+        let rows = rows_of(&self.output, (q_heads * head_dim) as usize, requests)?;
+        Ok(rows.into_iter().map(E::to_f32).collect())
     }
 }
 

@@ -4,6 +4,7 @@ mod batch_level;
 mod bench;
 mod cpu_bench;
 mod cuda_bench;
+pub mod numbers;
 mod pack_level;
 mod race;
 mod sensors;

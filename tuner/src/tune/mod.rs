@@ -19,7 +19,7 @@ use anyhow::Context as _;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use tilewright_heuristics::Prices;
-use tilewright_kernel_templates::{Limits, Space};
+use tilewright_kernel_templates::Space;
 
 /// How a tuning run ended.
 #[derive(Debug)]
@@ -55,14 +55,7 @@ pub fn tune(
     progress.note(&said(&bench.prices()));
 
     let backend = bench.limits().backend();
-    let mut scale = Scale::of(backend);
-    if let Limits::Cuda(limits) = bench.limits() {
-        // A batch that does not fit would end the run: half of the memory leaves room for all else.
-        scale.max_bytes = scale.max_bytes.min(limits.memory_bytes / 2);
-    }
-    if let Some(mb) = arguments.max_batch_mb {
-        scale.max_bytes = u64::from(mb) << 20;
-    }
+    let scale = Scale::on(bench.limits(), arguments.max_batch_mb);
     let workloads = Workloads::load(&arguments.scenarios, backend, &scale, arguments.shard)?;
     let timed =
         Timed { classes: workloads.classes(), dtypes: workloads.dtypes.clone(), shard: arguments.shard };

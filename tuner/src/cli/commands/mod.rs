@@ -1,5 +1,6 @@
 //! One file a command.
 
+mod compare;
 mod completions;
 mod devices;
 mod doctor;
@@ -11,6 +12,7 @@ mod space;
 mod tune;
 mod worker;
 
+pub use compare::compare;
 pub use completions::completions;
 pub use devices::devices;
 pub use doctor::doctor;

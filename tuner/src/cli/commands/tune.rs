@@ -19,7 +19,7 @@ pub fn tune(arguments: &TuneArguments) -> anyhow::Result<Ended> {
     let begin = Instant::now();
     let interrupt = Interrupt::listen().context("cannot listen for signals")?;
     let progress = Progress::detect();
-    let mut bench = open(arguments, progress)?;
+    let mut bench = open(named_or_first(arguments.device), arguments.threads, progress)?;
     match run_line(arguments, bench.as_mut(), progress, &interrupt)? {
         Tuned::Done(outputs) => {
             progress.note(&format!("done in {:.0} s", begin.elapsed().as_secs_f64()));
@@ -41,17 +41,24 @@ pub fn tune(arguments: &TuneArguments) -> anyhow::Result<Ended> {
     }
 }
 
-/// The bench of the device to tune. A GPU is measured in a process of its own, which a variant that hangs or crashes may end.
-fn open(arguments: &TuneArguments, progress: Progress) -> anyhow::Result<Box<dyn Bench>> {
-    let first_gpu = || if CudaDevice::count() > 0 { DeviceName::Cuda(0) } else { DeviceName::Cpu };
-    match arguments.device.unwrap_or_else(first_gpu) {
-        DeviceName::Cpu => Ok(Box::new(CpuBench::new(arguments.threads))),
-        DeviceName::Cuda(ordinal) => {
+/// The named device, or the first GPU if there is one.
+pub(super) fn named_or_first(device: Option<DeviceName>) -> DeviceName {
+    device.unwrap_or_else(|| if CudaDevice::count() > 0 { DeviceName::Cuda(0) } else { DeviceName::Cpu })
+}
+
+/// The bench of a device. A GPU is measured in a process of its own, which a variant that hangs or crashes may end.
+pub(super) fn open(
+    device: DeviceName,
+    threads: Option<u32>,
+    progress: Progress,
+) -> anyhow::Result<Box<dyn Bench>> {
+    match device {
+        DeviceName::Cpu => Ok(Box::new(CpuBench::new(threads))),
+        DeviceName::Cuda(_) => {
             // Here, so that a download is not taken for a process that hangs.
             let nvrtc = Nvrtc::load_or_fetch(&CubinCache::default_folder()?)?;
             progress.note(&format!("compiling with {}", nvrtc.path().display()));
-            let device = format!("cuda:{ordinal}");
-            let command = WorkerCommand::this_program(["worker", "--device", device.as_str()])?;
+            let command = WorkerCommand::this_program(["worker", "--device", device.to_string().as_str()])?;
             Ok(Box::new(WorkerBench::spawn(command, TimeLimits::default())?))
         }
     }

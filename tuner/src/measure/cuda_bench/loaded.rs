@@ -1,7 +1,9 @@
 //! A batch on a GPU: its plans are captured, compared with each other, and replayed for each sample.
 
-use super::pool::{Pool, random_memory};
+use super::pool::{Pool, filled_memory};
 use super::{CudaBench, failure_of};
+use crate::measure::bench::rows_of;
+use crate::measure::numbers::Stream;
 use crate::measure::{BenchError, Failure, Loaded, PlanFacts, PlanId, Planning, Way};
 use crate::store::Status;
 use tilewright_heuristics::{Dtype, Geometry, PackShape, Tile};
@@ -55,7 +57,8 @@ impl<'a> LoadedBatch<'a> {
             }
             bench.pool = Some(Pool::new(&bench.device, geometry.dtype, bytes).map_err(device)?);
         }
-        let query = random_memory(&bench.device, geometry.dtype.query(), queries).map_err(device)?;
+        let query =
+            filled_memory(&bench.device, Stream::Query, geometry.dtype.query(), queries).map_err(device)?;
         let output = DeviceMemory::new(bench.device.context(), queries).map_err(device)?;
         Ok(Self { batch, bench, query, output, plans: Vec::new() })
     }
@@ -126,8 +129,8 @@ impl<'a> LoadedBatch<'a> {
     /// by this, before it is timed.
     fn check(&self, plan: &Plan, captured: &Captured, forward: &Forward) -> Result<(), Failure> {
         let reference = self.capture_compiled(plan, &Way::default()).map_err(failure_of)?;
-        let expected = self.outputs(&reference).map_err(failure_of)?;
-        let found = self.outputs(captured).map_err(failure_of)?;
+        let expected = self.computed(&reference).map_err(failure_of)?;
+        let found = self.computed(captured).map_err(failure_of)?;
         let Geometry { head_dim, dtype, .. } = self.batch.geometry;
         let (error, allowed) = (worst_row(&found, &expected, head_dim as usize), tolerance(dtype));
         if error < allowed {
@@ -140,7 +143,7 @@ impl<'a> LoadedBatch<'a> {
     }
 
     /// What a plan computes.
-    fn outputs(&self, captured: &Captured) -> Result<Vec<f32>, CudaError> {
+    fn computed(&self, captured: &Captured) -> Result<Vec<f32>, CudaError> {
         let stream = &self.bench.stream;
         // NaN in every format: what is never written is found.
         self.output.fill(0xff, stream)?;
@@ -206,6 +209,13 @@ impl Loaded for LoadedBatch<'_> {
         let Captured { graph, .. } = self.plans[plan.0].1.as_ref().map_err(Clone::clone)?;
         flush.queue(stream).map_err(failure_of)?;
         timer.time_us(stream, || graph.launch(stream)).map_err(failure_of)
+    }
+
+    fn outputs(&mut self, plan: PlanId, requests: &[usize]) -> Result<Vec<f32>, Failure> {
+        let captured = self.plans[plan.0].1.as_ref().map_err(Clone::clone)?;
+        let output = self.computed(captured).map_err(failure_of)?;
+        let Geometry { q_heads, head_dim, .. } = self.batch.geometry;
+        rows_of(&output, (q_heads * head_dim) as usize, requests)
     }
 }
 

@@ -240,6 +240,10 @@ impl Bench for CudaBench {
             .to_owned()
     }
 
+    fn launch_us(&self) -> f64 {
+        self.figures.launch_us
+    }
+
     fn warnings(&self) -> Vec<String> {
         let mut warnings = Vec::new();
         let others = self.sensors.others();

@@ -1,7 +1,6 @@
-//! What batches read: pages of K and V, and queries, full of random numbers. Their values decide no time, but zeros might.
+//! What batches read: pages of K and V, and queries, full of numbers.
 
-use rand::{RngExt, SeedableRng};
-use rand_chacha::ChaCha8Rng;
+use crate::measure::numbers::{Stream, block};
 use tilewright_heuristics::Dtype;
 use tilewright_runtime::E4m3;
 use tilewright_runtime::cuda::{CudaDevice, CudaError, DeviceMemory};
@@ -31,8 +30,8 @@ impl Pool {
         scale.write(0, &[1.0f32])?;
         Ok(Self {
             dtype,
-            keys: random_memory(device, dtype, bytes)?,
-            values: random_memory(device, dtype, bytes)?,
+            keys: filled_memory(device, Stream::Keys, dtype, bytes)?,
+            values: filled_memory(device, Stream::Values, dtype, bytes)?,
             scale,
         })
     }
@@ -51,25 +50,24 @@ impl Pool {
     }
 }
 
-/// Copies of one random block whose length divides nothing, so that pages differ. Elements are those that K and V have.
-pub(super) fn random_memory(
+/// Copies of a stream's block. Elements are those that K and V have.
+pub(super) fn filled_memory(
     device: &CudaDevice,
+    stream: Stream,
     dtype: Dtype,
     bytes: usize,
 ) -> Result<DeviceMemory, CudaError> {
-    const BLOCK: usize = (1 << 20) + 2;
-    let mut rng = ChaCha8Rng::seed_from_u64(1);
-    let mut number = || rng.random_range(-1.0f32..1.0);
-    let block: Vec<u16> = (0..BLOCK.min(bytes.div_ceil(2)))
-        .map(|_| match dtype {
-            Dtype::Bf16 => half::bf16::from_f32(number()).to_bits(),
-            Dtype::F16 | Dtype::F32 => half::f16::from_f32(number()).to_bits(),
-            Dtype::Fp8F16 | Dtype::Fp8Bf16 | Dtype::Fp8F32 => {
-                u16::from_le_bytes([(); 2].map(|()| E4m3::from_f32(number()).to_bits()))
-            }
-        })
-        .collect();
     let memory = DeviceMemory::new(device.context(), bytes)?;
-    memory.repeat(&block)?;
+    match dtype {
+        Dtype::Bf16 => {
+            memory.repeat(&block(stream, bytes.div_ceil(2), |x| half::bf16::from_f32(x).to_bits()))?
+        }
+        Dtype::F16 | Dtype::F32 => {
+            memory.repeat(&block(stream, bytes.div_ceil(2), |x| half::f16::from_f32(x).to_bits()))?;
+        }
+        Dtype::Fp8F16 | Dtype::Fp8Bf16 | Dtype::Fp8F32 => {
+            memory.repeat(&block(stream, bytes, |x| E4m3::from_f32(x).to_bits()))?;
+        }
+    }
     Ok(memory)
 }

@@ -119,6 +119,10 @@ impl Bench for WorkerBench {
         self.description.limit_method.clone()
     }
 
+    fn launch_us(&self) -> f64 {
+        self.description.launch_us
+    }
+
     fn warnings(&self) -> Vec<String> {
         self.description.warnings.clone()
     }

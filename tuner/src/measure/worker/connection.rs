@@ -12,7 +12,7 @@ use std::time::Duration;
 const GRACE: Duration = Duration::from_secs(2);
 
 /// The process at the other end.
-pub(super) trait Process: Send {
+pub(crate) trait Process: Send {
     /// Whether it still runs.
     fn alive(&mut self) -> bool;
     /// Forgets what it said so far.
@@ -22,10 +22,10 @@ pub(super) trait Process: Send {
 }
 
 /// A process that was just started, and its pipes.
-pub(super) struct Started {
-    pub(super) input: Box<dyn Write + Send>,
-    pub(super) output: Box<dyn Read + Send>,
-    pub(super) process: Box<dyn Process>,
+pub(crate) struct Started {
+    pub(crate) input: Box<dyn Write + Send>,
+    pub(crate) output: Box<dyn Read + Send>,
+    pub(crate) process: Box<dyn Process>,
 }
 
 /// A request with the numbers that follow it.

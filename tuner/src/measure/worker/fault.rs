@@ -135,6 +135,10 @@ impl Bench for FaultyBench {
         self.bench.limit_method()
     }
 
+    fn launch_us(&self) -> f64 {
+        self.bench.launch_us()
+    }
+
     fn warnings(&self) -> Vec<String> {
         self.bench.warnings()
     }
@@ -206,5 +210,12 @@ impl Loaded for FaultyBatch<'_> {
             self.fault.strike();
         }
         self.loaded.sample(plan)
+    }
+
+    fn outputs(&mut self, plan: PlanId, requests: &[usize]) -> Result<Vec<f32>, Failure> {
+        if self.struck.contains(&plan) {
+            self.fault.strike();
+        }
+        self.loaded.outputs(plan, requests)
     }
 }

@@ -5,6 +5,7 @@ use super::protocol::{Answer, Request};
 use super::wire::{TileText, WayRecord};
 use crate::measure::{BenchError, Failure, Loaded, PlanFacts, PlanId, Planning, Way};
 use crate::store::Status;
+use std::time::Duration;
 use tilewright_heuristics::{PackShape, Tile};
 use tilewright_runtime::cuda::Launch;
 use tilewright_scenarios::Batch;
@@ -89,6 +90,35 @@ impl<'a> LoadedWorker<'a> {
     }
 }
 
+impl LoadedWorker<'_> {
+    /// Has a plan run, unless it failed before.
+    fn run<T>(
+        &mut self,
+        plan: PlanId,
+        limit: Duration,
+        request: impl FnOnce(usize) -> Request,
+        expected: impl FnOnce(Answer) -> Result<T, Answer>,
+    ) -> Result<T, Failure> {
+        let PlanId(plan) = plan;
+        if let Some(failure) = &self.plans[plan].failed {
+            return Err(failure.clone());
+        }
+        let outcome = match self.prepare(plan) {
+            Ok(number) => match self.worker.exchange(request(number), limit) {
+                Ok(answer) => expected(answer).map_err(|other| self.worker.failed(other)),
+                Err(failure) => Err(failure),
+            },
+            Err(Unplanned::Failed(failure)) => Err(failure),
+            Err(Unplanned::Refused(error)) => {
+                Err(Failure { status: Status::Runtime, message: error.to_string() })
+            }
+        };
+        // What ended a process is not given to the next.
+        self.plans[plan].failed = outcome.as_ref().err().cloned();
+        outcome
+    }
+}
+
 impl Loaded for LoadedWorker<'_> {
     fn limit_us(&self) -> f64 {
         self.facts.limit_us
@@ -121,27 +151,26 @@ impl Loaded for LoadedWorker<'_> {
     }
 
     fn sample(&mut self, plan: PlanId) -> Result<f64, Failure> {
-        let PlanId(plan) = plan;
-        if let Some(failure) = &self.plans[plan].failed {
-            return Err(failure.clone());
-        }
-        let outcome = match self.prepare(plan) {
-            Ok(number) => {
-                let limit = self.worker.limits.sample;
-                match self.worker.exchange(Request::Sample { plan: number }, limit) {
-                    Ok(Answer::Sampled(us)) => Ok(us),
-                    Ok(other) => Err(self.worker.failed(other)),
-                    Err(failure) => Err(failure),
-                }
-            }
-            Err(Unplanned::Failed(failure)) => Err(failure),
-            Err(Unplanned::Refused(error)) => {
-                Err(Failure { status: Status::Runtime, message: error.to_string() })
-            }
-        };
-        // What ended a process is not given to the next.
-        self.plans[plan].failed = outcome.as_ref().err().cloned();
-        outcome
+        let limit = self.worker.limits.sample;
+        self.run(
+            plan,
+            limit,
+            |plan| Request::Sample { plan },
+            |answer| match answer {
+                Answer::Sampled(us) => Ok(us),
+                other => Err(other),
+            },
+        )
+    }
+
+    fn outputs(&mut self, plan: PlanId, requests: &[usize]) -> Result<Vec<f32>, Failure> {
+        // Beside the step all of its output is copied.
+        let limit = self.worker.limits.load;
+        let request = |plan| Request::Outputs { plan, requests: requests.to_vec() };
+        self.run(plan, limit, request, |answer| match answer {
+            Answer::Computed(bits) => Ok(bits.into_iter().map(f32::from_bits).collect()),
+            other => Err(other),
+        })
     }
 }
 

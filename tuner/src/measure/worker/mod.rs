@@ -17,6 +17,7 @@ mod tests;
 mod wire;
 
 pub use client::{TimeLimits, WorkerBench};
+pub(crate) use connection::{Process, Started};
 pub use fault::{FAULT_VARIABLE, Fault, FaultyBench};
 pub use process::WorkerCommand;
 pub use serve::serve;

@@ -37,7 +37,7 @@ impl WorkerCommand {
     }
 
     /// Starts a process.
-    pub(super) fn start(&self) -> Result<Started, String> {
+    pub(crate) fn start(&self) -> Result<Started, String> {
         let mut command = Command::new(&self.program);
         command.args(&self.arguments).envs(self.environment.iter().map(|(name, value)| (name, value)));
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());

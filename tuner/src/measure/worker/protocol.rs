@@ -46,6 +46,8 @@ pub(super) enum Request {
     Plan { way: WayRecord, tiles: Vec<TileText> },
     /// Executes a plan of the loaded batch once.
     Sample { plan: usize },
+    /// Executes a plan of the loaded batch; what it computes for these requests.
+    Outputs { plan: usize, requests: Vec<usize> },
     /// Gives the loaded batch up.
     Unload,
 }
@@ -75,6 +77,8 @@ pub(super) enum Answer {
     },
     /// The time in µs.
     Sampled(#[serde(with = "bits")] f64),
+    /// The bits of what was computed.
+    Computed(Vec<u32>),
     Unloaded,
     /// The variant did not pass.
     Failed(Failure),
@@ -95,6 +99,8 @@ pub(super) struct Description {
     pub(super) kernel_hash: String,
     pub(super) cold_caches: String,
     pub(super) limit_method: String,
+    #[serde(with = "bits")]
+    pub(super) launch_us: f64,
     pub(super) warnings: Vec<String>,
 }
 
@@ -110,6 +116,7 @@ impl Description {
             kernel_hash: bench.kernel_hash(),
             cold_caches: bench.cold_caches(),
             limit_method: bench.limit_method(),
+            launch_us: bench.launch_us(),
             warnings: bench.warnings(),
         }
     }

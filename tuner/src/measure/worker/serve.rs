@@ -37,7 +37,9 @@ pub fn serve(bench: &mut dyn Bench, input: &mut dyn Read, output: &mut dyn Write
                 Err(failure) => Answer::Failed(failure),
             },
             Request::Unload => Answer::Unloaded,
-            Request::Plan { .. } | Request::Sample { .. } => refused("no batch is loaded"),
+            Request::Plan { .. } | Request::Sample { .. } | Request::Outputs { .. } => {
+                refused("no batch is loaded")
+            }
         };
         send(output, &answer)?;
         next = receive(input)?;
@@ -88,7 +90,15 @@ fn serve_batch(
                 Ok(us) => Answer::Sampled(us),
                 Err(failure) => Answer::Failed(failure),
             },
-            Some(Request::Sample { plan }) => refused(&format!("there is no plan {plan}")),
+            Some(Request::Outputs { plan, requests }) if plan < plans => {
+                match loaded.outputs(PlanId(plan), &requests) {
+                    Ok(output) => Answer::Computed(output.into_iter().map(f32::to_bits).collect()),
+                    Err(failure) => Answer::Failed(failure),
+                }
+            }
+            Some(Request::Sample { plan } | Request::Outputs { plan, .. }) => {
+                refused(&format!("there is no plan {plan}"))
+            }
             other => return Ok(other),
         };
         send(output, &answer)?;

@@ -128,6 +128,10 @@ impl Bench for FakeBench {
         "method".to_owned()
     }
 
+    fn launch_us(&self) -> f64 {
+        2.9
+    }
+
     fn warnings(&self) -> Vec<String> {
         vec!["µ".to_owned()]
     }
@@ -203,6 +207,12 @@ impl Loaded for FakeBatch<'_> {
         self.bench.log(&format!("sample {tile}"));
         self.bench.run(tile)
     }
+
+    fn outputs(&mut self, plan: PlanId, requests: &[usize]) -> Result<Vec<f32>, Failure> {
+        let tile = self.plans[plan.0].1[1];
+        let us = self.bench.run(tile)? as f32;
+        Ok(requests.iter().flat_map(|&request| [request as f32 / 3.0, us, f32::NAN]).collect())
+    }
 }
 
 /// A thread that stands for a process.
@@ -273,6 +283,7 @@ fn everything_that_a_bench_says_survives_the_trip() {
     assert_eq!(bench.kernel_hash(), direct.kernel_hash());
     assert_eq!(bench.cold_caches(), direct.cold_caches());
     assert_eq!(bench.limit_method(), direct.limit_method());
+    assert_eq!(bench.launch_us(), direct.launch_us());
     assert_eq!(bench.warnings(), direct.warnings());
     for tile in [GOOD, WRONG] {
         assert_eq!(
@@ -293,6 +304,10 @@ fn everything_that_a_bench_says_survives_the_trip() {
     let (plan, wanted) = (loaded.plan(&way, &mut select).unwrap(), expected.plan(&way, &mut select).unwrap());
     assert_eq!(loaded.sample(plan), expected.sample(wanted));
     assert_eq!(loaded.sample(plan), Ok(8.0 / 3.0));
+    let bits =
+        |output: Result<Vec<f32>, Failure>| output.unwrap().into_iter().map(f32::to_bits).collect::<Vec<_>>();
+    assert_eq!(bits(loaded.outputs(plan, &[2, 0])), bits(expected.outputs(wanted, &[2, 0])));
+    assert_eq!(loaded.outputs(plan, &[1]).unwrap().len(), 3);
 }
 
 #[test]

@@ -1,0 +1,251 @@
+//! Our side: the selector that a decoder would use, and each of its tiles alone, on the tuner's bench.
+
+use super::reference::worst_row;
+use super::results::{Contender, Outcome};
+use crate::measure::{Bench, BenchError, Coverage, Ended, Failure, Loaded, PlanId, RaceOptions, Way, race};
+use crate::statistics::median;
+use std::collections::BTreeSet;
+use std::time::Duration;
+use tilewright_heuristics::{Match, PackShape, Selection, Tile, lookup};
+use tilewright_kernel_templates::{Class, Space};
+use tilewright_runtime::awkward;
+use tilewright_scenarios::Batch;
+
+/// What a row of one head may be off, in multiples of what a whole output may: a row has fewer numbers to even out.
+const ROW_FACTOR: f64 = 4.0;
+/// What measuring a batch may take beside its first round.
+const TIME_LIMIT: Duration = Duration::from_secs(4);
+/// The rate at which matrix products can be had on these devices, in operations a second: about three quarters of what libraries reach, and
+/// more than `mma.sync` does. The data sheets' peaks are out of reach for all.
+const REACHED_FLOPS: f64 = 600e12;
+/// The devices that this was measured on, or that have the same multiprocessors.
+const REACHED_ON: [&str; 2] = ["H100", "H200"];
+
+/// A row's error up to which a result is right, relative to the row's norm.
+pub fn tolerance(batch: &Batch) -> f64 {
+    ROW_FACTOR * awkward::tolerance(batch.geometry.dtype)
+}
+
+/// What a decoder on the bench's device would choose, and plan by: the bench adopts the selector's prices.
+///
+/// # Errors
+/// The device's backend is unknown, or it can run no tile.
+pub fn selection(bench: &mut dyn Bench) -> anyhow::Result<Selection> {
+    let record = bench.device();
+    let device = record
+        .as_device()
+        .ok_or_else(|| anyhow::anyhow!("{record}: there are no kernels for its backend"))?;
+    let feasible = Space::of(device.backend).universally_feasible(bench.limits());
+    anyhow::ensure!(!feasible.is_empty(), "{record}: it can run no tile; `tilewright space` says why");
+    let selection = lookup(&device, &feasible);
+    if let Some(prices) = selection.prices() {
+        bench.adopt_prices(prices);
+    }
+    Ok(selection)
+}
+
+/// Where the tiles come from, in words.
+pub fn said(selection: &Selection) -> String {
+    match selection.matched {
+        Match::Exact(_) => "measured on this device".to_owned(),
+        Match::SameCapability(selector) => {
+            format!("measured on {}; `tilewright tune` measures on this device", selector.device.name)
+        }
+        Match::Analytic => {
+            "PAT's rules, as nothing alike was measured; `tilewright tune` measures on this device".to_owned()
+        }
+    }
+}
+
+/// How the limit is found, in a sentence.
+pub fn limit_method(bench: &dyn Bench) -> String {
+    let method = bench.limit_method();
+    if reached_flops(&bench.device().name).is_none() {
+        return method;
+    }
+    format!(
+        "{method} For the latter {:.0} TFLOP/s are taken, as nothing reaches the data sheet's.",
+        REACHED_FLOPS / 1e12
+    )
+}
+
+/// The rate at which a device of this name does matrix products.
+fn reached_flops(name: &str) -> Option<f64> {
+    REACHED_ON.iter().any(|device| name.contains(device)).then_some(REACHED_FLOPS)
+}
+
+/// The time that the products of a batch take on a device of this name at least, in µs: nothing where that is left to the bench.
+fn products_us(name: &str, batch: &Batch, launch_us: f64) -> f64 {
+    reached_flops(name).map_or(0.0, |rate| flops(batch) / rate * 1e6 + launch_us)
+}
+
+/// What our side made of a batch.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Ours {
+    /// The least time that the hardware needs, in µs.
+    pub limit_us: f64,
+    /// With the selector's tiles.
+    pub selector: Outcome,
+    /// With each of its tiles for all packs.
+    pub tiles: Vec<Contender>,
+}
+
+/// Measures a batch: all plans in turn, on cold caches, each checked first. `None` if the user asked to stop.
+///
+/// # Errors
+/// The batch does not fit, is malformed, or the bench is lost.
+pub fn measure(
+    bench: &mut dyn Bench,
+    selection: &Selection,
+    batch: &Batch,
+    sampled: &[usize],
+    expected: &[f64],
+    interrupted: &dyn Fn() -> bool,
+) -> Result<Option<Ours>, BenchError> {
+    let class = Class::of(&batch.geometry);
+    let products_us = products_us(&bench.device().name, batch, bench.launch_us());
+    let portfolio = portfolio(bench, selection, &class);
+    bench.prepare(&portfolio, &class, Coverage::Plain);
+    let mut loaded = bench.load(batch)?;
+    let limit_us = loaded.limit_us().max(products_us);
+
+    let mut chosen = BTreeSet::new();
+    let mut select = |shape: &PackShape| {
+        let tile = selection.select(shape);
+        chosen.insert(tile);
+        tile
+    };
+    let way = Way::default();
+    let mut plans = vec![loaded.plan(&way, &mut select)?];
+    // Where nothing was measured there is no portfolio: then the tiles that are chosen for this batch stand for it.
+    let tiles: Vec<Tile> = if portfolio.is_empty() { chosen.into_iter().collect() } else { portfolio };
+    for &tile in &tiles {
+        plans.push(loaded.plan(&way, &mut |_| tile)?);
+    }
+
+    let row = batch.geometry.head_dim as usize;
+    let errors: Vec<Result<f64, Failure>> =
+        plans.iter().map(|&plan| check(loaded.as_mut(), plan, sampled, expected, row)).collect();
+    let right: Vec<usize> = (0..plans.len())
+        .filter(|&i| errors[i].as_ref().is_ok_and(|error| *error <= tolerance(batch)))
+        .collect();
+    let options = RaceOptions { eliminate: false, time_limit: TIME_LIMIT, ..RaceOptions::default() };
+    let raced = race(right.len(), &options, interrupted, |i| loaded.sample(plans[right[i]]));
+    drop(loaded);
+    if let Some(defect) = bench.defect() {
+        return Err(defect);
+    }
+    if raced.ended == Ended::Interrupted {
+        return Ok(None);
+    }
+
+    let outcome = |i: usize| match (&errors[i], right.iter().position(|&other| other == i)) {
+        (Err(failure), _) => left_out(failure),
+        (Ok(error), None) => Outcome::wrong(*error, tolerance(batch)),
+        (Ok(error), Some(at)) => {
+            let contestant = &raced.contestants[at];
+            match (median(&contestant.samples_us), &contestant.error) {
+                (Some(us), None) => Outcome::Timed { us, error: *error, how: format!("{}", way.forward) },
+                (_, Some(failure)) => left_out(failure),
+                (None, None) => Outcome::LeftOut { reason: "failed: it was never sampled".to_owned() },
+            }
+        }
+    };
+    let alone = tiles.iter().enumerate();
+    let alone = alone.map(|(i, tile)| Contender { name: tile.to_string(), outcome: outcome(i + 1) });
+    Ok(Some(Ours { limit_us, selector: outcome(0), tiles: alone.collect() }))
+}
+
+/// Every tile that the selector may choose, as far as it can run a class of kernels. None where nothing alike was measured.
+fn portfolio(bench: &dyn Bench, selection: &Selection, class: &Class) -> Vec<Tile> {
+    match selection.matched {
+        Match::Exact(selector) | Match::SameCapability(selector) => {
+            let feasible = Space::of(bench.limits().backend()).feasible(class, bench.limits());
+            let mut tiles: BTreeSet<Tile> = selector.portfolio.iter().copied().collect();
+            tiles.insert(selector.safe_default);
+            tiles.into_iter().filter(|tile| feasible.contains(tile)).collect()
+        }
+        Match::Analytic => Vec::new(),
+    }
+}
+
+fn check(
+    loaded: &mut dyn Loaded,
+    plan: PlanId,
+    sampled: &[usize],
+    expected: &[f64],
+    row: usize,
+) -> Result<f64, Failure> {
+    Ok(worst_row(&loaded.outputs(plan, sampled)?, expected, row))
+}
+
+fn left_out(failure: &Failure) -> Outcome {
+    Outcome::LeftOut { reason: format!("failed: {}", failure.message) }
+}
+
+/// Floating-point operations of QK and PV: a multiplication and an addition each, for every query head, token and element.
+fn flops(batch: &Batch) -> f64 {
+    let tokens: f64 = batch.seq_lens.iter().map(|&len| f64::from(len)).sum();
+    4.0 * f64::from(batch.geometry.q_heads) * f64::from(batch.geometry.head_dim) * tokens
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::reference::{reference, sampled_requests};
+    use super::*;
+    use crate::measure::CpuBench;
+    use tilewright_scenarios::Scenario;
+
+    fn batch(dtype: &str) -> Batch {
+        let text = format!(
+            "name: t\nheads: [[4, 2]]\nhead_dims: [64]\ndtypes: [{dtype}]\ntrees: ['1,2,6_64,32,45']\n"
+        );
+        Scenario::parse(&text, "t.yaml").unwrap().batches().unwrap()[0].build().unwrap()
+    }
+
+    #[test]
+    fn every_plan_of_a_processor_computes_what_the_reference_does() {
+        let mut bench = CpuBench::new(Some(2));
+        let selection = selection(&mut bench).unwrap();
+        for dtype in ["f16", "bf16"] {
+            let batch = batch(dtype);
+            let sampled = sampled_requests(&batch);
+            let expected = reference(&batch, &sampled).unwrap();
+            let ours =
+                measure(&mut bench, &selection, &batch, &sampled, &expected, &|| false).unwrap().unwrap();
+            assert!(ours.limit_us > 0.0 && !ours.tiles.is_empty());
+            for outcome in ours.tiles.iter().map(|tile| &tile.outcome).chain([&ours.selector]) {
+                let Outcome::Timed { us, error, .. } = outcome else { panic!("{dtype}: {outcome:?}") };
+                assert!(*us > 0.0 && *error > 0.0 && *error < tolerance(&batch), "{dtype}: {outcome:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn products_count_where_their_rate_is_known() {
+        let text = "name: t\nheads: [[64, 8]]\ntrees: ['1,1024_2048,32']\n";
+        let batch = Scenario::parse(text, "t.yaml").unwrap().batches().unwrap()[0].build().unwrap();
+        // 4 * 64 heads * 128 elements * 1024 requests * 2080 tokens.
+        for name in ["NVIDIA H200", "NVIDIA H100 80GB HBM3"] {
+            assert!((products_us(name, &batch, 3.0) - 119.3).abs() < 0.1, "{name}");
+        }
+        assert_eq!(products_us("NVIDIA A100-SXM4-80GB", &batch, 3.0), 0.0);
+    }
+
+    #[test]
+    fn what_is_wrong_is_not_timed_and_an_interrupt_stops() {
+        let mut bench = CpuBench::new(Some(2));
+        let selection = selection(&mut bench).unwrap();
+        let batch = batch("f16");
+        let other = reference(&batch, &[1]).unwrap();
+        let ours = measure(&mut bench, &selection, &batch, &[0], &other, &|| false).unwrap().unwrap();
+        let Outcome::LeftOut { reason } = &ours.selector else { panic!("{ours:?}") };
+        assert!(reason.starts_with("wrong: a row is off by"), "{reason}");
+        assert!(ours.tiles.iter().all(|tile| tile.outcome.us().is_none()));
+        let expected = reference(&batch, &[0]).unwrap();
+        assert_eq!(measure(&mut bench, &selection, &batch, &[0], &expected, &|| true).unwrap(), None);
+        let ours = measure(&mut bench, &selection, &batch, &[6], &expected, &|| false).unwrap().unwrap();
+        let Outcome::LeftOut { reason } = ours.selector else { panic!("there is no request 6") };
+        assert!(reason.contains("no request 6"), "{reason}");
+    }
+}

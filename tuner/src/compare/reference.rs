@@ -1,0 +1,182 @@
+//! What some requests of a batch should be, in f64, and how far somebody is from it.
+
+use crate::measure::BenchError;
+use crate::measure::numbers::{BLOCK, Stream, block};
+use half::{bf16, f16};
+use std::collections::HashMap;
+use tilewright_heuristics::{Dtype, Geometry};
+use tilewright_runtime::cpu::{Element, KvCache};
+use tilewright_runtime::reference::{Attention, decode};
+use tilewright_runtime::{KvStrides, PageTable};
+use tilewright_scenarios::Batch;
+
+/// Requests of a batch whose outputs are checked: the first, the last, and two between them.
+pub fn sampled_requests(batch: &Batch) -> Vec<usize> {
+    let count = batch.requests();
+    let mut requests = vec![0, count / 3, count / 2, count.saturating_sub(1)];
+    requests.dedup();
+    requests.retain(|&request| request < count);
+    requests
+}
+
+/// What these requests should be: `[requests, q_heads, head_dim]`. Only the pages that they read are made.
+///
+/// # Errors
+/// An element type that peers do not have, or a page table that makes no sense.
+pub fn reference(batch: &Batch, requests: &[usize]) -> Result<Vec<f64>, BenchError> {
+    match batch.geometry.dtype {
+        Dtype::F16 => typed::<f16>(batch, requests),
+        Dtype::Bf16 => typed::<bf16>(batch, requests),
+        Dtype::F32 | Dtype::Fp8F16 | Dtype::Fp8Bf16 | Dtype::Fp8F32 => Err(BenchError::Device {
+            batch: batch.name.clone(),
+            message: format!("{} is not compared; use --dtype f16 or bf16", batch.geometry.dtype),
+        }),
+    }
+}
+
+/// Factor of the logits.
+pub(super) fn scale(geometry: &Geometry) -> f32 {
+    1.0 / (geometry.head_dim as f32).sqrt()
+}
+
+fn typed<E: Element>(batch: &Batch, requests: &[usize]) -> Result<Vec<f64>, BenchError> {
+    let geometry = &batch.geometry;
+    let [keys, values, query] =
+        [Stream::Keys, Stream::Values, Stream::Query].map(|stream| block(stream, BLOCK, E::from_f32));
+    let page = (geometry.page_size * geometry.kv_heads * geometry.head_dim) as usize;
+    let row = (geometry.q_heads * geometry.head_dim) as usize;
+    // The pages that are read, renumbered in the order of their first use.
+    let mut known: HashMap<i32, i32> = HashMap::new();
+    let (mut entries, mut seq_lens) = (vec![-1; requests.len() * batch.max_pages], Vec::new());
+    let (mut sampled_keys, mut sampled_values, mut sampled_query) = (Vec::new(), Vec::new(), Vec::new());
+    for (&request, entries) in requests.iter().zip(entries.chunks_mut(batch.max_pages.max(1))) {
+        for (entry, &id) in entries.iter_mut().zip(batch.row(request)) {
+            let next = i32::try_from(known.len()).unwrap_or(i32::MAX);
+            *entry = *known.entry(id).or_insert_with(|| {
+                let begin = usize::try_from(id).unwrap_or(0) * page;
+                extend_with(&mut sampled_keys, &keys, begin, page);
+                extend_with(&mut sampled_values, &values, begin, page);
+                next
+            });
+        }
+        seq_lens.push(batch.seq_lens[request]);
+        extend_with(&mut sampled_query, &query, request * row, row);
+    }
+    let table = PageTable::new(&entries, batch.max_pages, &seq_lens, geometry.page_size)
+        .map_err(|source| BenchError::Plan { batch: batch.name.clone(), source })?;
+    let cache = KvCache { keys: &sampled_keys, values: &sampled_values, strides: KvStrides::nhd(geometry) };
+    let attention = Attention::plain(scale(geometry));
+    Ok(decode(geometry, &table, &sampled_query, &cache, &attention).0)
+}
+
+/// Appends the elements from `begin` on of endless copies of a block.
+fn extend_with<T: Copy>(to: &mut Vec<T>, block: &[T], begin: usize, count: usize) {
+    let mut at = begin % block.len().max(1);
+    let end = to.len() + count;
+    while to.len() < end && !block.is_empty() {
+        let piece = &block[at..block.len().min(at + end - to.len())];
+        to.extend_from_slice(piece);
+        at = 0;
+    }
+}
+
+/// The largest error of a row of `row` numbers, relative to the row's norm; infinite where a number is missing or none.
+pub(super) fn worst_row(found: &[f32], expected: &[f64], row: usize) -> f64 {
+    if found.len() != expected.len() {
+        return f64::INFINITY;
+    }
+    let row = row.max(1);
+    let error = |(found, expected): (&[f32], &[f64])| {
+        let off: f64 = found.iter().zip(expected).map(|(&a, b)| (f64::from(a) - b).powi(2)).sum();
+        let norm: f64 = expected.iter().map(|b| b * b).sum();
+        if off == 0.0 {
+            0.0
+        } else if off.is_finite() && norm > 0.0 {
+            (off / norm).sqrt()
+        } else {
+            f64::INFINITY
+        }
+    };
+    found.chunks(row).zip(expected.chunks(row)).map(error).fold(0.0, f64::max)
+}
+
+/// How far two references are apart, relative to the norm of the first; infinite where they are not of the same length.
+pub(super) fn apart(ours: &[f64], theirs: &[f64]) -> f64 {
+    if ours.len() != theirs.len() {
+        return f64::INFINITY;
+    }
+    let off: f64 = ours.iter().zip(theirs).map(|(a, b)| (a - b).powi(2)).sum();
+    let norm: f64 = ours.iter().map(|a| a * a).sum();
+    if off == 0.0 { 0.0 } else { (off / norm).sqrt() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tilewright_scenarios::Scenario;
+
+    fn batch(yaml: &str) -> Batch {
+        Scenario::parse(yaml, "t.yaml").unwrap().batches().unwrap()[0].build().unwrap()
+    }
+
+    #[test]
+    fn sampled_requests_are_there_and_each_once() {
+        for (tree, requests) in [("1_32", vec![0]), ("2_32", vec![0, 1]), ("8_32", vec![0, 2, 4, 7])] {
+            assert_eq!(sampled_requests(&batch(&format!("name: t\ntrees: ['{tree}']\n"))), requests);
+        }
+    }
+
+    #[test]
+    fn the_reference_of_some_requests_is_that_of_the_whole_batch() {
+        let batch = batch("name: t\nheads: [[4, 2]]\nhead_dims: [64]\ntrees: ['1,2,8_64,32,40']\n");
+        let geometry = &batch.geometry;
+        let elements = (batch.pages * geometry.page_size * geometry.kv_heads * geometry.head_dim) as usize;
+        let row = (geometry.q_heads * geometry.head_dim) as usize;
+        let [keys, values, query] =
+            [(Stream::Keys, elements), (Stream::Values, elements), (Stream::Query, batch.requests() * row)]
+                .map(|(stream, count)| {
+                    let mut all = Vec::new();
+                    extend_with(&mut all, &block(stream, BLOCK, f16::from_f32), 0, count);
+                    all
+                });
+        let table =
+            PageTable::new(&batch.page_table, batch.max_pages, &batch.seq_lens, geometry.page_size).unwrap();
+        let cache = KvCache { keys: &keys, values: &values, strides: KvStrides::nhd(geometry) };
+        let (whole, _) = decode(geometry, &table, &query, &cache, &Attention::plain(scale(geometry)));
+        let requests = [7, 0, 3];
+        let expected: Vec<f64> =
+            requests.iter().flat_map(|&request| &whole[request * row..][..row]).copied().collect();
+        assert_eq!(reference(&batch, &requests).unwrap(), expected);
+    }
+
+    #[test]
+    fn blocks_go_on_from_any_place() {
+        let block: Vec<usize> = (0..10).collect();
+        for begin in 0..25 {
+            let mut to = vec![99];
+            extend_with(&mut to, &block, begin, 23);
+            let expected: Vec<usize> = (begin..begin + 23).map(|at| at % 10).collect();
+            assert_eq!(to[1..], expected);
+        }
+    }
+
+    #[test]
+    fn other_element_types_are_refused() {
+        let error = reference(&batch("name: t\ndtypes: [f32]\ntrees: ['1_32']\n"), &[0]).unwrap_err();
+        assert!(error.to_string().contains("--dtype f16 or bf16"), "{error}");
+    }
+
+    #[test]
+    fn one_wrong_row_shows_and_what_is_no_number_is_infinitely_wrong() {
+        let expected = [3.0, 4.0, 0.0, 1.0];
+        assert_eq!(worst_row(&[3.0, 4.0, 0.0, 1.0], &expected, 2), 0.0);
+        assert!((worst_row(&[3.0, 4.5, 0.0, 1.0], &expected, 2) - 0.1).abs() < 1e-9);
+        for found in [&[3.0, f32::NAN, 0.0, 1.0][..], &[3.0, 4.0], &[]] {
+            assert_eq!(worst_row(found, &expected, 2), f64::INFINITY);
+        }
+        assert_eq!(worst_row(&[1.0], &[0.0], 1), f64::INFINITY, "nothing was expected");
+        assert!((apart(&[3.0, 4.0], &[3.0, 4.5]) - 0.1).abs() < 1e-9);
+        assert_eq!(apart(&[1.0], &[1.0, 2.0]), f64::INFINITY);
+        assert!(apart(&[1.0], &[f64::NAN]).is_nan());
+    }
+}
