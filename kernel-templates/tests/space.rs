@@ -239,7 +239,9 @@ fn a_safe_default_exists_on_every_architecture() {
         let kernels: Vec<Kernel> = universal
             .iter()
             .take(8)
-            .map(|tile| Kernel::decode(tile, &class, AttentionOptions::default(), limits.arch.parse().unwrap()))
+            .map(|tile| {
+                Kernel::decode(tile, &class, AttentionOptions::default(), limits.arch.parse().unwrap())
+            })
             .collect();
         let cubins = compiler(&limits.arch).compile_all(&kernels, || ());
         let fine = universal.iter().zip(cubins).filter(|(tile, cubin)| {

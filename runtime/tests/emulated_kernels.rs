@@ -11,7 +11,7 @@ use rand_chacha::ChaCha8Rng;
 use std::sync::Mutex;
 use tilewright_heuristics::{Backend, Dtype, Geometry, Tile};
 use tilewright_kernel_templates::cuda::{
-    Arguments, AttentionOptions, CudaLimits, Kernel, MERGE_WARPS, WorkItem,
+    Arguments, AttentionOptions, CudaLimits, Kernel, MERGE_WARPS, WorkItem, sources,
 };
 use tilewright_kernel_templates::{Class, Limits, Space, check};
 use tilewright_runtime::awkward::{CaseCache, tolerance};
@@ -504,9 +504,6 @@ fn check_all(emulator: &Emulator, cases: &[Case]) {
     assert!(failures.is_empty(), "{} of {} fail:\n{}", failures.len(), cases.len(), failures.join("\n"));
 }
 
-const DECODE: &str = include_str!("../../kernel-templates/cuda/decode.cuh");
-const MERGE: &str = include_str!("../../kernel-templates/cuda/merge.cuh");
-
 const CASE: Case = Case {
     tile: Tile { m: 16, n: 32, warps: 2, stages: 2 },
     class: Class { head_dim: 64, dtype: Dtype::F16 },
@@ -779,6 +776,7 @@ fn a_pipeline_that_reads_too_early_is_caught() {
     }
 }
 
+/// Barriers of every source, of warps that only copy too.
 #[test]
 fn a_missing_barrier_is_caught() {
     let cases: Vec<Case> = (1..=4)
@@ -792,17 +790,33 @@ fn a_missing_barrier_is_caught() {
             (0..3).map(move |seed| Case { tile, class, options, packing: packing(seed), seed, ..CASE })
         })
         .collect();
-    for (file, text) in [("decode.cuh", DECODE), ("merge.cuh", MERGE)] {
+    let beside_loaders: Vec<Case> = (1..=3)
+        .flat_map(|stages| {
+            let tile = Tile { m: 64, n: 64, warps: 4, stages };
+            (0..2).map(move |seed| Case { tile, seed, warpgroups: true, ..CASE })
+        })
+        .collect();
+    let devices: [(&[Case], &[&str]); 2] = [(&cases, &[]), (&beside_loaders, &[WARPGROUPS])];
+    for (cases, flags) in devices {
+        check_all(&Emulator::build(&kernels_of(cases), flags), cases);
+    }
+    let mut barriers = 0;
+    for &(file, text) in sources() {
         for (place, found) in text.match_indices("barrier();") {
-            let changed = format!("{}{}", &text[..place], &text[place + found.len()..]);
-            let change =
-                |name: &str, text: &str| if name == file { changed.clone() } else { text.to_owned() };
-            let emulator = Emulator::build_changed(&kernels_of(&cases), &[], change);
+            // The semicolon stays: it may be all that a condition is about.
+            let changed = format!("{};{}", &text[..place], &text[place + found.len()..]);
+            let change = |name: &str, text: &str| if name == file { &changed } else { text }.to_owned();
+            let is_noticed = |(cases, flags): &(&[Case], &[&str])| {
+                let emulator = Emulator::build_changed(&kernels_of(cases), flags, change);
+                cases.iter().any(|case| case.check(&emulator).is_err())
+            };
             let line = text[..place].lines().count();
             assert!(
-                cases.iter().any(|case| case.check(&emulator).is_err()),
+                devices.iter().any(is_noticed),
                 "nothing shows that the barrier in line {line} of {file} is missing: is it superfluous?"
             );
+            barriers += 1;
         }
     }
+    assert!(barriers >= 15, "only {barriers} of the sources' barriers were found");
 }

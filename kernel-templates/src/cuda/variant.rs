@@ -1,8 +1,8 @@
 //! Variants of the kernels: what is compiled in, and the few lines that instantiate the templates in `cuda/`.
 
+use super::Arch;
 use super::arguments::{GRANULE, max_runs};
 use super::loaders::{launch_bounds, loader_warps, threads};
-use super::Arch;
 use crate::Class;
 use tilewright_heuristics::{Dtype, Tile};
 
@@ -31,7 +31,7 @@ impl AttentionOptions {
     }
 }
 
-const SOURCES: [(&str, &str); 13] = [
+const SOURCES: [(&str, &str); 21] = [
     ("types.cuh", include_str!("../../cuda/types.cuh")),
     ("prelude.cuh", include_str!("../../cuda/prelude.cuh")),
     ("device.cuh", include_str!("../../cuda/device.cuh")),
@@ -40,8 +40,16 @@ const SOURCES: [(&str, &str); 13] = [
     ("fp8.cuh", include_str!("../../cuda/fp8.cuh")),
     ("softmax.cuh", include_str!("../../cuda/softmax.cuh")),
     ("arguments.cuh", include_str!("../../cuda/arguments.cuh")),
-    ("decode.cuh", include_str!("../../cuda/decode.cuh")),
     ("merge.cuh", include_str!("../../cuda/merge.cuh")),
+    ("shape.cuh", include_str!("../../cuda/shape.cuh")),
+    ("cta.cuh", include_str!("../../cuda/cta.cuh")),
+    ("walk.cuh", include_str!("../../cuda/walk.cuh")),
+    ("copying.cuh", include_str!("../../cuda/copying.cuh")),
+    ("visibility.cuh", include_str!("../../cuda/visibility.cuh")),
+    ("products.cuh", include_str!("../../cuda/products.cuh")),
+    ("attention.cuh", include_str!("../../cuda/attention.cuh")),
+    ("results.cuh", include_str!("../../cuda/results.cuh")),
+    ("decode.cuh", include_str!("../../cuda/decode.cuh")),
     ("mix.cuh", include_str!("../../cuda/mix.cuh")),
     ("probe.cuh", include_str!("../../cuda/probe.cuh")),
     ("merge_states.cuh", include_str!("../../cuda/merge_states.cuh")),
@@ -232,7 +240,9 @@ fn decode_template(tile: &Tile, class: &Class, options: AttentionOptions, loader
     let Tile { m, n, warps, stages } = *tile;
     let AttentionOptions { window, softcap, sinks } = options;
     let (head_dim, element, kv) = (class.head_dim, element(class.dtype), kv_element(class.dtype));
-    format!("Decode<{m}, {n}, {warps}, {stages}, {head_dim}, {element}, {kv}, {window}, {softcap}, {sinks}, {loaders}>")
+    format!(
+        "Decode<{m}, {n}, {warps}, {stages}, {head_dim}, {element}, {kv}, {window}, {softcap}, {sinks}, {loaders}>"
+    )
 }
 
 /// The C++ name of the element type of Q and the output.
@@ -261,7 +271,7 @@ fn identifier(dtype: Dtype) -> &'static str {
 }
 
 /// Dynamic shared memory of a tile in bytes: the buffers of K and V (or, at the end, the warps' outputs), the query, and what is
-/// known of rows and tokens. `cuda/decode.cuh` computes the same, and asserts it.
+/// known of rows and tokens. `cuda/shape.cuh` computes the same, and asserts it.
 pub const fn shared_bytes(tile: &Tile, class: &Class) -> u32 {
     let Tile { m, n, warps, stages } = *tile;
     let (m, n, warps, stages) = (m as u32, n as u32, warps as u32, stages as u32);
@@ -296,8 +306,9 @@ mod tests {
 
     #[test]
     fn names_tell_variants_apart() {
-        let mut names: Vec<String> =
-            AttentionOptions::all().map(|options| Kernel::decode(&TILE, &CLASS, options, arch()).name).collect();
+        let mut names: Vec<String> = AttentionOptions::all()
+            .map(|options| Kernel::decode(&TILE, &CLASS, options, arch()).name)
+            .collect();
         assert_eq!(names[0], "decode_m16n64w4s2_d128_f16");
         assert_eq!(names[7], "decode_m16n64w4s2_d128_f16_window_softcap_sinks");
         names.sort();
@@ -319,7 +330,8 @@ mod tests {
 
     #[test]
     fn a_kernel_is_a_few_lines_around_the_template() {
-        let kernel = Kernel::decode(&TILE, &CLASS, AttentionOptions { window: true, ..Default::default() }, arch());
+        let kernel =
+            Kernel::decode(&TILE, &CLASS, AttentionOptions { window: true, ..Default::default() }, arch());
         assert!(
             kernel.text.contains("Decode<16, 64, 4, 2, 128, F16, F16, true, false, false, 0>"),
             "{}",

@@ -7,8 +7,8 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use tilewright_heuristics::Tile;
 use tilewright_kernel_templates::cuda::{
-    Arch, AttentionOptions, Compiler, Cubin, CubinCache, CudaLimits, Kernel, bytes_in_flight, threads_on,
-    bytes_in_flight_needed, occupancy,
+    Arch, AttentionOptions, Compiler, Cubin, CubinCache, CudaLimits, Kernel, bytes_in_flight,
+    bytes_in_flight_needed, occupancy, threads_on,
 };
 use tilewright_kernel_templates::{Class, Infeasible, Limits, Space, Verdict, check_compiled};
 use tilewright_runtime::cpu::HostDevice;

@@ -1,0 +1,96 @@
+// A CTA at its work item: what each of its threads knows from the start, and what they tell each other through shared memory.
+#pragma once
+#include "arguments.cuh"
+#include "divisor.cuh"
+#include "prelude.cuh"
+#include "shape.cuh"
+
+namespace tilewright {
+
+// A row of the item: which tokens of its request it sees, and where it goes.
+struct Row {
+  i32 begin; // first token
+  i32 end;   // one past the last
+  u32 request;
+  Slot slot;
+};
+
+// A run of the item. Its tokens are counted along the walk.
+struct SharedRun {
+  u32 begin;    // first token, perhaps before the item's
+  u32 tokens;   // how many it has
+  u32 pages;    // where in `page_ids` its first page stands
+  i32 position; // what to add to a token of the walk for its place in the request
+  u32 rows;     // rows that share it: first, and one past the last (12 bits)
+  i32 seen;     // first token of the requests that some row sees
+  i32 end;      // one past the last one
+};
+
+// What each row warp has for itself, of the walk; and one past the last token before.
+template <class S> struct Turns {
+  u32 shared_end;
+  u32 begin[S::ROW_WARPS], end[S::ROW_WARPS];
+};
+
+// Sixteen tokens of a step.
+struct Granule {
+  i32 position; // place of the first in the requests that share it
+  u32 rows;     // rows that share it: first, and one past the last (12 bits each), and how many of the tokens are theirs
+
+  TILEWRIGHT_DEVICE u32 first_row() const { return rows % 4096; }
+  TILEWRIGHT_DEVICE u32 last_row() const { return rows / 4096 % 4096; } // one past
+  TILEWRIGHT_DEVICE u32 tokens() const { return rows / (4096 * 4096); }
+};
+
+template <class S> struct Cta {
+  static_assert(sizeof(Turns<S>) <= S::WARPS * 16 * 8, "it lies where the warps leave their softmaxes when all steps are over");
+
+  const Arguments &args;
+  const WorkItem item;
+  const u32 kv_head;
+  const u32 thread = thread_index();
+  const u32 copier = S::LOADERS > 0 ? thread % S::COPIERS : thread; // of a warpgroup that does not copy, nothing that is used
+  const u32 lane = thread % 32;
+  const u32 warp = thread / 32;
+  const u32 row_warp = warp % S::ROW_WARPS;
+  const u32 kv_warp = warp / S::ROW_WARPS;
+  const u32 fragment_row = lane / 4;        // rows of the accumulators that a lane holds: this one and 8 below
+  const u32 fragment_column = lane % 4 * 2; // and this column and the next, of every 8
+  u8 *const shared = shared_memory();
+  const float signed_scale; // what makes logits in base 2 of products
+  const float scale;        // the same, positive: a negative one's sign goes to the query, so that a larger product is a larger logit
+  const Divisor page_size;
+
+  TILEWRIGHT_DEVICE Cta(const Arguments &arguments, const WorkItem &work_item, u32 head)
+      : args(arguments), item(work_item), kv_head(head),
+        signed_scale(arguments.scale_log2 * (S::FP8 ? arguments.key_scales[head * arguments.scale_head] : 1.f)),
+        scale(larger(larger(signed_scale, -signed_scale), 1e-30f)), page_size(arguments.page_size) {}
+
+  TILEWRIGHT_DEVICE u32 row_count() const { return item.row_end - item.row_begin; }
+  TILEWRIGHT_DEVICE Row *rows() const { return reinterpret_cast<Row *>(shared + S::ROWS_AT); }
+  TILEWRIGHT_DEVICE SharedRun *runs() const { return reinterpret_cast<SharedRun *>(shared + S::RUNS_AT); }
+  TILEWRIGHT_DEVICE Turns<S> &turns() const { return *reinterpret_cast<Turns<S> *>(shared + S::SOFTMAX_AT); }
+  TILEWRIGHT_DEVICE i64 *offsets(u32 step) const {
+    return reinterpret_cast<i64 *>(shared + S::OFFSETS_AT) + step % S::OFFSET_SETS * S::N;
+  }
+  TILEWRIGHT_DEVICE Granule *granules(u32 step) const {
+    return reinterpret_cast<Granule *>(shared + S::GRANULES_AT) + step % S::GRANULE_SETS * S::GRANULES;
+  }
+  TILEWRIGHT_DEVICE u32 query_head(u32 row) const { return kv_head * args.gqa_ratio + (item.row_begin + row) % args.gqa_ratio; }
+
+  // Chunks of a row are exchanged by its number: eight rows of the same column then lie in different banks. Where a row has but half of
+  // them, so do four pairs of rows.
+  TILEWRIGHT_DEVICE static constexpr u32 exchange(u32 row) { return S::CHUNKS < 8 ? row / 2 % 4 : row % 8; }
+  TILEWRIGHT_DEVICE static u32 chunk_address(u32 base, u32 row, u32 chunk) {
+    return base + chunk / S::PANEL_CHUNKS * S::PANEL_BYTES + row * S::PANEL_ROW_BYTES + (chunk % S::PANEL_CHUNKS ^ exchange(row)) * 16;
+  }
+  TILEWRIGHT_DEVICE u32 keys_at(u32 step) const { return shared_address(shared) + step % S::STAGES * 2 * S::STAGE_BYTES; }
+  TILEWRIGHT_DEVICE u32 values_at(u32 step) const { return keys_at(step) + S::STAGE_BYTES; }
+  // The same of the query, for a walk that begins with step `first`. For FP8 four rows of the same two chunks are what is read at once.
+  TILEWRIGHT_DEVICE u32 query_address(u32 first, u32 row, u32 chunk) const {
+    const u32 base = S::QUERY_IN_BUFFER ? keys_at(first + S::STAGES - 1) : shared_address(shared + S::BUFFER_BYTES);
+    return base + row * S::QUERY_ROW_BYTES + (chunk ^ (S::FP8 ? row % 4 * 2 : row % 8)) * 16;
+  }
+};
+
+} // namespace tilewright

@@ -1,0 +1,165 @@
+// Products of a step: the query's rows by its keys, and their weights by its values, by each warp or by a warpgroup.
+//
+// K and V in FP8 stay bytes up to the registers. Their scales cost nothing a token: K's is part of the factor of the logits, V's is
+// multiplied into the sums at the end. Bytes reach lanes four at a time, where the matrix unit wants pairs of 16 bits: a product does not
+// care in which order its elements are summed, so both of its sides take K's and Q's in another order; and of V a lane gets two
+// neighbouring elements of each token, so even and odd elements are products of their own.
+#pragma once
+#include "cta.cuh"
+#include "fp8.cuh"
+#include "softmax.cuh"
+
+namespace tilewright {
+
+// What a warp accumulates.
+template <class S> struct Accumulators {
+  float output[S::HEAD_DIM / 8][4];
+  Softmax softmax[2];
+};
+
+template <class S> struct Products {
+  const Cta<S> &cta;
+
+  // Sixteen elements of the warp's rows. Beside K in FP8 a lane takes four neighbours, as it does there.
+  TILEWRIGHT_DEVICE void query_fragment(u32 (&fragment)[4], u32 k, u32 first) const {
+    if constexpr (S::FP8) {
+      const u32 row = cta.row_warp * 16 + cta.fragment_row, chunk = k * 2 + cta.lane % 4 / 2, within = cta.lane % 2 * 8;
+      load_words(fragment[0], fragment[2], cta.query_address(first, row, chunk) + within);
+      load_words(fragment[1], fragment[3], cta.query_address(first, row + 8, chunk) + within);
+    } else {
+      load_matrices(fragment, cta.query_address(first, cta.row_warp * 16 + cta.lane % 16, k * 2 + cta.lane / 16));
+    }
+    if (cta.signed_scale < 0.f) {
+#pragma unroll
+      for (u32 i = 0; i < 4; i++) fragment[i] ^= 0x80008000; // both signs of a pair
+    }
+  }
+
+  // Waits until the query has arrived, and copies the warp's rows of it to registers.
+  TILEWRIGHT_DEVICE void read_query(u32 (&query)[S::QUERY_FRAGMENTS][4], u32 first) const {
+    if constexpr (S::QUERY_IN_REGISTERS) {
+      barrier();
+#pragma unroll
+      for (u32 k = 0; k < S::HEAD_DIM / 16; k++) query_fragment(query[k], k, first);
+    }
+  }
+
+  // Logits of the warp's rows with GRANULES_HERE granules of a step, `first` and the next ones; those outside of `active` stay zero.
+  template <bool ALL, u32 GRANULES_HERE>
+  TILEWRIGHT_DEVICE void multiply_keys(float (&scores)[GRANULES_HERE * 2][4], const u32 (&query)[S::QUERY_FRAGMENTS][4], u32 step, u32 first,
+                                       u32 active) const {
+    constexpr u32 PRODUCTS = S::CHUNK_ELEMENTS / 8; // that two chunks are enough for
+#pragma unroll
+    for (u32 j = 0; j < GRANULES_HERE * 2; j++) scores[j][0] = scores[j][1] = scores[j][2] = scores[j][3] = 0.f;
+#pragma unroll
+    for (u32 k = 0; k < S::CHUNKS / 2; k++) {
+      u32 a[PRODUCTS][4];
+#pragma unroll
+      for (u32 p = 0; p < PRODUCTS; p++) {
+        if constexpr (S::QUERY_IN_REGISTERS) {
+#pragma unroll
+          for (u32 i = 0; i < 4; i++) a[p][i] = query[k * PRODUCTS + p][i];
+        } else {
+          query_fragment(a[p], k * PRODUCTS + p, 0); // in a place of its own
+        }
+      }
+#pragma unroll
+      for (u32 n = 0; n < GRANULES_HERE; n++) {
+        if (!ALL && !(active >> n & 1)) continue;
+        const u32 row = (first + n) * S::GRANULE + cta.lane % 8 + cta.lane / 16 * 8;
+        u32 b[4];
+        load_matrices(b, cta.chunk_address(cta.keys_at(step), row, k * 2 + cta.lane / 8 % 2));
+        if constexpr (S::FP8) {
+#pragma unroll
+          for (u32 i = 0; i < 4; i++) { // tokens 0 to 7 with both chunks, then 8 to 15
+            u32 low, high;
+            widen_neighbours(typename S::Element{}, b[i], low, high);
+            multiply_add(typename S::Element{}, scores[2 * n + i / 2], a[i % 2], low, high);
+          }
+        } else {
+          multiply_add(typename S::Element{}, scores[2 * n], a[0], b[0], b[1]);
+          multiply_add(typename S::Element{}, scores[2 * n + 1], a[0], b[2], b[3]);
+        }
+      }
+    }
+  }
+
+  // The weights of a granule: accumulators of two products lie as the left side of the next one wants them.
+  template <u32 TILES> TILEWRIGHT_DEVICE static void narrow_weights(u32 (&a)[4], const float (&scores)[TILES][4], u32 n) {
+#pragma unroll
+    for (u32 i = 0; i < 4; i++) a[i] = narrow(typename S::Element{}, scores[2 * n + i / 2][i % 2 * 2], scores[2 * n + i / 2][i % 2 * 2 + 1]);
+  }
+
+  // Adds the values of these granules under their weights.
+  template <bool ALL, u32 GRANULES_HERE>
+  TILEWRIGHT_DEVICE void multiply_values(Accumulators<S> &acc, const float (&scores)[GRANULES_HERE * 2][4], u32 step, u32 first, u32 active) const {
+#pragma unroll
+    for (u32 n = 0; n < GRANULES_HERE; n++) {
+      if (!ALL && !(active >> n & 1)) continue;
+      u32 a[4];
+      narrow_weights(a, scores, n);
+      const u32 row = (first + n) * S::GRANULE + cta.lane % 16;
+#pragma unroll
+      for (u32 d = 0; d < S::CHUNKS / 2; d++) {
+        u32 b[4];
+        load_matrices_transposed(b, cta.chunk_address(cta.values_at(step), row, d * 2 + cta.lane / 16));
+        if constexpr (S::FP8) {
+#pragma unroll
+          for (u32 i = 0; i < 2; i++) { // a chunk: its even elements, and its odd ones
+            u32 even[2], odd[2];
+            widen_alternate(typename S::Element{}, b[2 * i], even[0], odd[0]);
+            widen_alternate(typename S::Element{}, b[2 * i + 1], even[1], odd[1]);
+            multiply_add(typename S::Element{}, acc.output[4 * d + 2 * i], a, even[0], even[1]);
+            multiply_add(typename S::Element{}, acc.output[4 * d + 2 * i + 1], a, odd[0], odd[1]);
+          }
+        } else {
+          multiply_add(typename S::Element{}, acc.output[2 * d], a, b[0], b[1]);
+          multiply_add(typename S::Element{}, acc.output[2 * d + 1], a, b[2], b[3]);
+        }
+      }
+    }
+  }
+
+  // As many columns at once as there are products for.
+  static constexpr u32 widest_product(u32 columns) { return columns >= 128 ? 128 : columns >= 64 ? 64 : columns >= 32 ? 32 : 16; }
+
+  // The product of a warpgroup's rows with the columns of a matrix, from COLUMN on; added to `sum`, or in its place. The columns are tokens'
+  // keys, or elements of values.
+  template <bool VALUES, u32 COLUMN, u32 TILES>
+  TILEWRIGHT_DEVICE static void multiply_columns(float (&sum)[TILES][4], const u32 (&a)[4], SharedMatrix matrix, bool add) {
+    if constexpr (COLUMN < TILES * 8) {
+      constexpr u32 COLUMNS = widest_product(TILES * 8 - COLUMN);
+      const u32 at = VALUES ? COLUMN / 64 * S::PANEL_BYTES : COLUMN * S::PANEL_ROW_BYTES;
+      multiply_add_together<COLUMNS, VALUES, COLUMN / 8>(typename S::Element{}, sum, a, matrix.further(at), add);
+      multiply_columns<VALUES, COLUMN + COLUMNS>(sum, a, matrix, add);
+    }
+  }
+  TILEWRIGHT_DEVICE static SharedMatrix matrix_at(u32 address) { return SharedMatrix::at(address, S::PANEL_BYTES, 8 * S::PANEL_ROW_BYTES); }
+
+  // Begins the same as `multiply_keys` does, by a warpgroup.
+  template <u32 GRANULES_HERE>
+  TILEWRIGHT_DEVICE void begin_keys_together(float (&scores)[GRANULES_HERE * 2][4], const u32 (&query)[S::QUERY_FRAGMENTS][4], u32 step,
+                                                u32 first) const {
+    const SharedMatrix keys = matrix_at(cta.keys_at(step) + first * S::GRANULE * S::PANEL_ROW_BYTES);
+    begin_products(scores);
+#pragma unroll
+    for (u32 k = 0; k < S::HEAD_DIM / 16; k++) multiply_columns<false, 0>(scores, query[k], keys.further(k / 4 * S::PANEL_BYTES + k % 4 * 32), k > 0);
+    commit_products();
+  }
+
+  // The same as `multiply_values`, by a warpgroup.
+  template <u32 GRANULES_HERE>
+  TILEWRIGHT_DEVICE void multiply_values_together(Accumulators<S> &acc, const float (&scores)[GRANULES_HERE * 2][4], u32 step, u32 first) const {
+    u32 weights[GRANULES_HERE][4];
+#pragma unroll
+    for (u32 n = 0; n < GRANULES_HERE; n++) narrow_weights(weights[n], scores, n);
+    const SharedMatrix values = matrix_at(cta.values_at(step) + first * S::GRANULE * S::PANEL_ROW_BYTES);
+    begin_products(acc.output);
+#pragma unroll
+    for (u32 n = 0; n < GRANULES_HERE; n++) multiply_columns<true, 0>(acc.output, weights[n], values.further(n * S::GRANULE * S::PANEL_ROW_BYTES), true);
+    commit_products();
+    end_products(acc.output);
+  }
+};
+
+} // namespace tilewright

@@ -1,0 +1,78 @@
+// The shape of forward: what a tile and a class of kernels decide before anything is read, and where all of it lies in shared memory.
+//
+// The other parts of forward are templates over one such type, `S`.
+#pragma once
+#include "prelude.cuh"
+
+namespace tilewright {
+
+template <u32 M_, u32 N_, u32 WARPS_, u32 STAGES_, u32 HEAD_DIM_, class Element_, class KvElement_, bool WINDOW_, bool SOFTCAP_, bool SINKS_,
+          u32 LOADERS_>
+struct Shape {
+  // The parameters, for what knows the shape as one type.
+  static constexpr u32 M = M_, N = N_, WARPS = WARPS_, STAGES = STAGES_, HEAD_DIM = HEAD_DIM_, LOADERS = LOADERS_;
+  static constexpr bool WINDOW = WINDOW_, SOFTCAP = SOFTCAP_, SINKS = SINKS_;
+  using Element = Element_;
+  using KvElement = KvElement_;
+
+  static_assert(M % 16 == 0 && M > 0, "the matrix unit takes 16 rows at once");
+  static_assert(HEAD_DIM == 64 || HEAD_DIM == 128 || HEAD_DIM == 256, "rows of a power of two of chunks of 16 bytes, at least 4");
+  static constexpr u32 THREADS = (WARPS + LOADERS) * 32;
+  static constexpr u32 COPIERS = (LOADERS > 0 ? LOADERS : WARPS) * 32; // threads that copy tokens, the last of a CTA
+  static constexpr u32 ROW_WARPS = M / 16;           // warps side by side along the rows
+  static constexpr u32 KV_WARPS = WARPS / ROW_WARPS; // warps that share their rows, each with its tokens
+  static_assert(WARPS % ROW_WARPS == 0 && KV_WARPS > 0, "each warp owns 16 rows: warps are a multiple of M / 16");
+  static constexpr u32 WARP_N = N / KV_WARPS;
+  static_assert(N % KV_WARPS == 0 && WARP_N % 16 == 0, "the matrix unit takes 16 tokens of a warp at once");
+  static_assert(STAGES > 0, "at least one buffer");
+
+  using KvBits = typename Bits<KvElement>::Type;
+  static constexpr bool FP8 = sizeof(KvBits) == 1;
+  static constexpr u32 QUERY_ROW_BYTES = HEAD_DIM * 2;
+  static constexpr u32 QUERY_CHUNKS = QUERY_ROW_BYTES / 16; // 16 bytes each
+  static constexpr u32 ROW_BYTES = HEAD_DIM * sizeof(KvBits); // of K or V
+  static constexpr u32 CHUNKS = ROW_BYTES / 16;
+  static constexpr u32 CHUNK_ELEMENTS = 16 / sizeof(KvBits);
+  static constexpr u32 ROWS_AT_ONCE = COPIERS / CHUNKS; // rows that the threads copy with a chunk each
+  static constexpr u32 TOKENS_A_THREAD = divide_up(N, COPIERS);
+  static constexpr u32 STAGE_BYTES = N * ROW_BYTES; // of K or of V
+  // The rows of a step lie side by side in panels of up to 128 bytes, as products of warpgroups want them.
+  static constexpr u32 PANEL_CHUNKS = smaller(CHUNKS, 8u);
+  static constexpr u32 PANEL_ROW_BYTES = PANEL_CHUNKS * 16;
+  static constexpr u32 PANEL_BYTES = N * PANEL_ROW_BYTES;
+  // Beyond 128 elements the fragments of Q do not fit the registers beside the accumulators: they are loaded when needed.
+  static constexpr bool QUERY_IN_REGISTERS = HEAD_DIM <= 128;
+  static constexpr u32 QUERY_FRAGMENTS = QUERY_IN_REGISTERS ? HEAD_DIM / 16 : 1;
+  static constexpr u32 OUTPUT_STRIDE = HEAD_DIM + 8; // f32; 8 more keep the rows of a store in different banks
+  static constexpr u32 OFFSET_SETS = larger(STAGES, 2u);
+  static constexpr u32 GRANULE = 16; // tokens that one request's row sees or not as far as runs go: the matrix unit's, and where runs begin
+  static constexpr u32 GRANULES = N / GRANULE;
+  static constexpr u32 WARP_GRANULES = WARP_N / GRANULE;
+  static constexpr u32 GRANULE_SETS = STAGES + 1; // a step's are read when it is computed, after those of STAGES later ones are written
+  static constexpr u32 MAX_RUNS = M + 32;         // the host cuts walks of more
+  // Whether warps take turns, and how many tokens a step has for each row warp then, and for each of its warps. A thread looks at the
+  // tokens of one warp only, so that it goes along the runs forwards.
+  static constexpr bool TURNS = !WINDOW && ROW_WARPS > 1 && WARP_GRANULES % ROW_WARPS == 0 && N <= COPIERS;
+  static constexpr u32 TURN = N / ROW_WARPS;
+  static constexpr u32 WARP_TURN = larger(WARP_N / ROW_WARPS, GRANULE);
+
+  // Whether the four warps of a warpgroup multiply their 64 rows together, but for the turns. K in FP8 has to be widened in registers.
+  static constexpr bool TOGETHER = HAS_WARPGROUPS && !FP8 && ROW_WARPS % 4 == 0 && QUERY_IN_REGISTERS;
+  // Rows that are multiplied by the same steps: the warp's, or the warpgroup's.
+  static constexpr u32 ROWS_TOGETHER = TOGETHER ? 64 : 16;
+
+  static_assert(LOADERS == 0 || (TOGETHER && LOADERS == 4 && WARPS % 4 == 0), "whole warpgroups have a task");
+
+  // Shared memory, in this order. At the end the buffers are used again for the warps' outputs.
+  static constexpr u32 BUFFER_BYTES = larger(STAGES * 2 * STAGE_BYTES, WARPS * 16 * OUTPUT_STRIDE * 4);
+  // The query is copied to its registers through the buffer that is filled last, where it fits there.
+  static constexpr bool QUERY_IN_BUFFER = QUERY_IN_REGISTERS && M * QUERY_ROW_BYTES <= 2 * STAGE_BYTES;
+  static constexpr u32 OFFSETS_AT = BUFFER_BYTES + (QUERY_IN_BUFFER ? 0 : M * QUERY_ROW_BYTES);
+  static constexpr u32 GRANULES_AT = OFFSETS_AT + OFFSET_SETS * N * 8;
+  static constexpr u32 SOFTMAX_AT = GRANULES_AT + GRANULE_SETS * GRANULES * 8;
+  static constexpr u32 ROWS_AT = SOFTMAX_AT + WARPS * 16 * 8;
+  static constexpr u32 RUNS_AT = ROWS_AT + M * 20;
+  static constexpr u32 SHARED_BYTES = round_up(RUNS_AT + MAX_RUNS * 28, 16);
+};
+
+} // namespace tilewright
