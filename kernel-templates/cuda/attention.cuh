@@ -18,8 +18,8 @@ template <class S> struct Attention {
     return cta.args.softcap * LOG2_E * (1.f - 2.f / (exp2_fast(2.f * x) + 1.f));
   }
 
-  // Weights are of the largest logit that a row had when its accumulators were brought under it last; up to 2^8 above that they are exact
-  // in any type, and the accumulators stay as they are.
+  // Weights are of the largest logit that a row had when its accumulators were brought under it last. Up to 2^8 times that much fits any
+  // type with the same precision, so the accumulators stay as they are.
   static constexpr float SLACK = 8.f;
 
   // Brings the accumulators under the largest logits of a step, where they are too far below. In `max` lie those of a lane, then what is to

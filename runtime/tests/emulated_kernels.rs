@@ -751,6 +751,29 @@ fn warps_that_multiply_together_agree_with_the_reference() {
     check_all(&Emulator::build(&kernels_of(&cases), &[WARPGROUPS]), &cases);
 }
 
+/// The kernels give a negative scale's sign to the query, and take none for a very small one.
+#[test]
+fn every_sign_of_the_scale_agrees_with_the_reference() {
+    let classes = [(64, Dtype::F16), (64, Dtype::Fp8F16), (256, Dtype::F16)];
+    let options = [CASE.options, AttentionOptions { softcap: true, ..CASE.options }];
+    let cases: Vec<Case> = classes
+        .iter()
+        .flat_map(|&(head_dim, dtype)| {
+            options.map(|options| Case { class: Class { head_dim, dtype }, options, ..CASE })
+        })
+        .collect();
+    let emulator = Emulator::build(&kernels_of(&cases), &[]);
+    for case in &cases {
+        for scale in [-0.125, 0.0] {
+            let mut batch = Batch::<f16>::new(case);
+            batch.scale = scale;
+            if let Err(error) = batch.check(case, &emulator) {
+                panic!("scale {scale}: {error}: {case:?}");
+            }
+        }
+    }
+}
+
 #[test]
 fn the_order_of_warps_changes_no_bit() {
     let tile = Tile { m: 32, n: 64, warps: 8, stages: 3 };
