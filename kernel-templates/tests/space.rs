@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 use tilewright_heuristics::{Backend, Dtype, Tile};
 use tilewright_kernel_templates::cuda::{
     Arch, Arguments, AttentionOptions, Compiler, CudaLimits, Kernel, MAX_STATES, MERGE_WARPS,
-    fetch_disassemblers,
+    fetch_disassemblers, loader_warps,
 };
 use tilewright_kernel_templates::{Class, Limits, Space, check_compiled, check_compiled_mix};
 
@@ -286,10 +286,15 @@ fn figures_are_those_of_cuobjdump_and_instructions_those_that_were_meant() {
             let what = format!("{device} {class} {}", kernel.name);
             assert_eq!(figure(line, "REG"), cubin.usage.registers, "{what}");
             assert_eq!(figure(line, "STACK"), cubin.usage.local_bytes, "{what}");
-            let Some(_) = tile else { continue };
+            let Some(tile) = tile else { continue };
             let code = run(&tools().nvdisasm, &["-c".as_ref(), path.as_os_str()]);
+            let warpgroups = loader_warps(&tile, &class, compiler.arch()) > 0;
+            let by_warpgroups =
+                [("HGMMA.64x", "warpgroup's products"), ("USETMAXREG", "registers shared out")];
+            let by_warps = [("HMMA.16816.F32", "tensor cores")];
+            let products = if warpgroups { &by_warpgroups[..] } else { &by_warps[..] };
             for (instruction, meaning) in
-                [("HMMA.16816.F32", "tensor cores"), ("LDGSTS", "asynchronous copies"), ("LDSM", "ldmatrix")]
+                products.iter().chain(&[("LDGSTS", "asynchronous copies"), ("LDSM", "ldmatrix")])
             {
                 assert!(code.contains(instruction), "{what}: no {meaning} ({instruction})");
             }
