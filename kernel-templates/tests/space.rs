@@ -56,16 +56,17 @@ fn compile_space(device: &str, step: usize) -> usize {
 }
 
 #[test]
-fn the_whole_space_compiles_for_sm_80() {
-    assert!(compile_space("a100-80gb", 1) >= 130);
-}
-
-#[test]
 fn the_whole_space_compiles_for_sm_90a() {
     assert!(compile_space("h200", 1) >= 150);
 }
 
-// The same instructions with less shared memory, and with another assembler: half of the tiles tell as much, in minutes less.
+// The same templates without warpgroups, with less shared memory, and with another assembler: half of the tiles tell as much, in minutes
+// less.
+#[test]
+fn half_of_the_space_compiles_for_sm_80() {
+    assert!(compile_space("a100-80gb", 2) >= 65);
+}
+
 #[test]
 fn half_of_the_space_compiles_for_sm_89() {
     assert!(compile_space("l40s", 2) >= 35);
