@@ -75,7 +75,6 @@ fn a_run_that_is_stopped_goes_on_and_ends_with_module_measurements_and_report() 
         .stderr(Stdio::null())
         .spawn()
         .unwrap();
-    let begin = Instant::now();
     let parts = || {
         let devices = std::fs::read_dir(folder.join("out")).ok();
         let parts = devices
@@ -84,9 +83,14 @@ fn a_run_that_is_stopped_goes_on_and_ends_with_module_measurements_and_report() 
             parts.filter(|part| part.as_ref().is_ok_and(|p| p.path().extension().is_some())).count()
         })
     };
-    while parts() < 11 {
-        assert!(begin.elapsed() < Duration::from_secs(120), "the run does not get on");
+    let (mut seen, mut since) = (0, Instant::now());
+    while seen < 11 {
+        assert!(since.elapsed() < Duration::from_secs(120), "the run does not get on: {seen} parts");
         std::thread::sleep(Duration::from_millis(10));
+        let now = parts();
+        if now > seen {
+            (seen, since) = (now, Instant::now());
+        }
     }
     std::process::Command::new("kill").args(["-TERM", &child.id().to_string()]).status().unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(130));
