@@ -105,7 +105,7 @@ fn mix() -> Mix {
 }
 
 fn of_tile(tile: &Tile) -> Kernel {
-    Kernel::decode(tile, &class(), AttentionOptions::default(), emulation::plain())
+    Kernel::decode(tile, &class(), AttentionOptions::default(), "sm_80".parse().unwrap())
 }
 
 fn of_mix() -> Kernel {

@@ -126,6 +126,12 @@ impl Batch {
         tokens * self.geometry.kv_bytes_per_token() as u64
     }
 
+    /// Floating-point operations of QK and PV: a multiplication and an addition each, for every query head, token and element.
+    pub fn flops(&self) -> f64 {
+        let tokens: f64 = self.seq_lens.iter().map(|&len| f64::from(len)).sum();
+        4.0 * f64::from(self.geometry.q_heads) * f64::from(self.geometry.head_dim) * tokens
+    }
+
     /// The page ids of a request.
     pub fn row(&self, request: usize) -> &[i32] {
         let used = self.seq_lens[request].div_ceil(self.geometry.page_size) as usize;

@@ -189,11 +189,7 @@ impl Scale {
         let mut max_bytes = self.max_bytes;
         loop {
             let scaled = spec.scaled(max_bytes);
-            let batch = scaled.build()?;
-            let geometry = &batch.geometry;
-            // QK and PV: a multiplication and an addition each, for every query head, token and element.
-            let tokens: f64 = batch.seq_lens.iter().map(|&len| f64::from(len)).sum();
-            let flops = 4.0 * f64::from(geometry.q_heads) * f64::from(geometry.head_dim) * tokens;
+            let flops = scaled.build()?.flops();
             // A batch that cannot shrink further is measured as it is.
             if flops <= self.max_flops || max_bytes < 64 << 10 {
                 return Ok(scaled);

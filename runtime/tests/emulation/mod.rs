@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::{Command, Output};
 use std::sync::Mutex;
 use tempfile::TempDir;
-use tilewright_kernel_templates::cuda::{Arch, Arguments, Kernel, StatesArguments, sources};
+use tilewright_kernel_templates::cuda::{Arguments, Kernel, StatesArguments, sources};
 
 const EMULATION: [(&str, &str); 2] = [
     ("emulation.hpp", include_str!("../../../kernel-templates/cuda/emulation.hpp")),
@@ -22,21 +22,6 @@ pub(crate) const EARLY_READ: &str = "-DTILEWRIGHT_EMULATE_EARLY_READ";
 /// Emulates a device that converts FP8 by an instruction.
 #[allow(dead_code, reason = "states are never FP8")]
 pub(crate) const FP8_CONVERSION: &str = "-DTILEWRIGHT_EMULATE_FP8_CONVERSION";
-
-/// Emulates a device on which four warps multiply together.
-#[allow(dead_code, reason = "only whole tiles do")]
-pub(crate) const WARPGROUPS: &str = "-DTILEWRIGHT_EMULATE_WARPGROUPS";
-
-/// The architecture that is emulated.
-pub(crate) fn plain() -> Arch {
-    "sm_80".parse().expect("an architecture")
-}
-
-/// The one that [`WARPGROUPS`] emulates.
-#[allow(dead_code, reason = "one suite has it emulated")]
-pub(crate) fn with_warpgroups() -> Arch {
-    "sm_90a".parse().expect("an architecture")
-}
 
 /// Kernels of one source file: compilers work on several at once, and each file costs the headers once more.
 const KERNELS_A_FILE: usize = 4;

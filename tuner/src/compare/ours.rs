@@ -1,8 +1,9 @@
 //! Our side: the selector that a decoder would use, and each of its tiles alone, on the tuner's bench.
 
-use super::reference::worst_row;
 use super::results::{Contender, Outcome};
-use crate::measure::{Bench, BenchError, Coverage, Ended, Failure, Loaded, PlanId, RaceOptions, Way, race};
+use crate::measure::{
+    Bench, BenchError, Coverage, Ended, Failure, Loaded, PlanId, RaceOptions, Way, race, worst_row,
+};
 use crate::statistics::median;
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -76,7 +77,7 @@ fn reached_flops(name: &str) -> Option<f64> {
 
 /// The time that the products of a batch take on a device of this name at least, in µs: nothing where that is left to the bench.
 fn products_us(name: &str, batch: &Batch, launch_us: f64) -> f64 {
-    reached_flops(name).map_or(0.0, |rate| flops(batch) / rate * 1e6 + launch_us)
+    reached_flops(name).map_or(0.0, |rate| batch.flops() / rate * 1e6 + launch_us)
 }
 
 /// What our side made of a batch.
@@ -181,12 +182,6 @@ fn check(
 
 fn left_out(failure: &Failure) -> Outcome {
     Outcome::LeftOut { reason: format!("failed: {}", failure.message) }
-}
-
-/// Floating-point operations of QK and PV: a multiplication and an addition each, for every query head, token and element.
-fn flops(batch: &Batch) -> f64 {
-    let tokens: f64 = batch.seq_lens.iter().map(|&len| f64::from(len)).sum();
-    4.0 * f64::from(batch.geometry.q_heads) * f64::from(batch.geometry.head_dim) * tokens
 }
 
 #[cfg(test)]

@@ -452,11 +452,8 @@ where
     for<'c> K::Cache<'c>: KvPages<E>,
 {
     fn limit_us(&self) -> f64 {
-        let Geometry { q_heads, head_dim, .. } = self.batch.geometry;
-        let tokens: f64 = self.batch.seq_lens.iter().map(|&len| f64::from(len)).sum();
-        let flops = 4.0 * f64::from(q_heads) * f64::from(head_dim) * tokens;
         let reading = self.batch.unique_bytes() as f64 / self.figures.read_bandwidth;
-        reading.max(flops / self.figures.flops) * 1e6 + self.figures.floor_us
+        reading.max(self.batch.flops() / self.figures.flops) * 1e6 + self.figures.floor_us
     }
 
     fn pack_shapes(&self, planning: Planning) -> Result<Vec<PackShape>, BenchError> {

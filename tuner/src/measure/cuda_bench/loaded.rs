@@ -4,7 +4,7 @@ use super::pool::{Pool, filled_memory};
 use super::{CudaBench, failure_of};
 use crate::measure::bench::rows_of;
 use crate::measure::numbers::Stream;
-use crate::measure::{BenchError, Failure, Loaded, PlanFacts, PlanId, Planning, Way};
+use crate::measure::{BenchError, Failure, Loaded, PlanFacts, PlanId, Planning, Way, worst_row};
 use crate::store::Status;
 use tilewright_heuristics::{Dtype, Geometry, PackShape, Tile};
 use tilewright_kernel_templates::Class;
@@ -158,33 +158,15 @@ impl<'a> LoadedBatch<'a> {
     }
 }
 
-/// The largest difference of a row of `row` numbers, relative to the norm of what is expected; infinite where either is no number.
-fn worst_row(found: &[f32], expected: &[f32], row: usize) -> f64 {
-    let square = |x: f32| f64::from(x).powi(2);
-    let error = |(found, expected): (&[f32], &[f32])| {
-        let difference: f64 = found.iter().zip(expected).map(|(a, b)| square(a - b)).sum();
-        match expected.iter().copied().map(square).sum::<f64>() {
-            _ if difference == 0.0 => 0.0,
-            norm if difference.is_finite() && norm > 0.0 => (difference / norm).sqrt(),
-            _ => f64::INFINITY,
-        }
-    };
-    let row = row.max(1);
-    found.chunks(row).zip(expected.chunks(row)).map(error).fold(0.0, f64::max)
-}
-
 impl Loaded for LoadedBatch<'_> {
     fn limit_us(&self) -> f64 {
-        let Geometry { q_heads, head_dim, .. } = self.batch.geometry;
-        let tokens: f64 = self.batch.seq_lens.iter().map(|&len| f64::from(len)).sum();
-        let flops = 4.0 * f64::from(q_heads) * f64::from(head_dim) * tokens;
         let peak = match self.bench.cuda_limits().matrix_flops {
             0 => f64::INFINITY,
             flops => flops as f64,
         };
         let bytes = self.batch.unique_bytes() + 2 * self.query.bytes() as u64;
         let figures = &self.bench.figures;
-        figures.read_us(bytes).max(flops / peak * 1e6 + figures.launch_us)
+        figures.read_us(bytes).max(self.batch.flops() / peak * 1e6 + figures.launch_us)
     }
 
     fn pack_shapes(&self, planning: Planning) -> Result<Vec<PackShape>, BenchError> {
@@ -216,24 +198,5 @@ impl Loaded for LoadedBatch<'_> {
         let output = self.computed(captured).map_err(failure_of)?;
         let Geometry { q_heads, head_dim, .. } = self.batch.geometry;
         rows_of(&output, (q_heads * head_dim) as usize, requests)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn one_wrong_row_or_number_is_seen_among_many() {
-        let expected: Vec<f32> = (0..4096).map(|i| (i % 7) as f32 - 3.0).collect();
-        assert_eq!(worst_row(&expected, &expected, 64), 0.0);
-        let mut found = expected.clone();
-        found[100] += 0.25;
-        let norm = expected[64..128].iter().map(|x| x * x).sum::<f32>().sqrt();
-        assert!((worst_row(&found, &expected, 64) - f64::from(0.25 / norm)).abs() < 1e-6);
-        found[4000] = f32::NAN;
-        assert_eq!(worst_row(&found, &expected, 64), f64::INFINITY);
-        assert_eq!(worst_row(&[1.0, 0.0], &[0.0, 0.0], 2), f64::INFINITY, "nothing was expected");
-        assert_eq!(worst_row(&[f32::NAN], &[f32::NAN], 1), f64::INFINITY, "neither was written");
     }
 }
