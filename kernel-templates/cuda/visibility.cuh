@@ -40,7 +40,8 @@ template <class S> struct Visibility {
       const SharedRun &run = cta.runs()[index];
       const bool shared_by_all = run.rows % 4096 <= first && run.rows / 4096 >= last && run.position == cta.runs()[0].position;
       if (!shared_by_all) break;
-      if (index == 0) sight.plain_begin = larger(sight.all_begin, run.seen) - run.position; // a warp's rows may all be padding
+      // A warp whose rows all pad sees anything; what others of its group do not multiply, it must not either.
+      sight.plain_begin = larger(sight.plain_begin, larger(sight.all_begin, run.seen) - run.position);
       sight.plain_end = smaller(sight.all_end, run.end) - run.position;
       // What is beyond a run's last page is not the next one's.
       if (sight.plain_end < static_cast<i32>(run.begin + run.tokens)) break;

@@ -6,11 +6,11 @@ mod kernel_cases;
 
 use emulation::{EARLY_READ, Emulator, FP8_CONVERSION};
 use half::{bf16, f16};
-use kernel_cases::{Batch, CASE, Case, Outcome, check_all, kernels_of};
+use kernel_cases::{Batch, CASE, Case, Outcome, check_all, for_all, kernels_of};
 use tilewright_heuristics::{Backend, Dtype, Tile};
 use tilewright_kernel_templates::cuda::{AttentionOptions, CudaLimits, sources};
 use tilewright_kernel_templates::{Class, Limits, Space, check};
-use tilewright_runtime::awkward::CaseCache;
+use tilewright_runtime::awkward::{self, AwkwardCase, CaseCache};
 use tilewright_runtime::cpu::Element;
 use tilewright_runtime::{E4m3, KvStrides, Packing, Split};
 
@@ -189,9 +189,11 @@ fn assert_every_byte<E: Element>(dtype: Dtype, flags: &[&str]) {
         query,
         sinks: Vec::new(),
         scale: 1.0,
+        window: u32::MAX,
+        softcap: 0.0,
     };
     let emulator = Emulator::build(&kernels_of(&[case]), flags);
-    for outcome in batch.launch(&case, Split::None, &emulator, 0).unwrap() {
+    for outcome in batch.launch(&case, &case.plan_options(Split::None), &emulator, 0).unwrap() {
         for request in 0..256 {
             for (d, found) in outcome.output[request * dim..][..dim].iter().enumerate() {
                 let expected = 2.0 * byte(request, d, 3).to_f32();
@@ -302,6 +304,41 @@ fn every_sign_of_the_scale_agrees_with_the_reference() {
     }
 }
 
+/// Rows times tokens beyond which a batch keeps the emulation too long.
+const MUCH_WORK: u64 = 1 << 15;
+
+/// What a variant is verified by on a device, where one that hangs has a process to be killed in: warps that share
+/// out a step along its tokens, one warpgroup, and two.
+#[test]
+fn awkward_batches_agree_with_the_reference() {
+    let work = |batch: &AwkwardCase| -> u64 {
+        batch.table().seq_lens().iter().map(|&len| u64::from(len * batch.geometry.q_heads)).sum()
+    };
+    for (m, n, warps, warpgroups) in [(16, 64, 4, false), (64, 32, 4, true), (128, 16, 8, true)] {
+        let tile = Tile { m, n, warps, stages: 2 };
+        let case_of = |batch: AwkwardCase| {
+            let options = AttentionOptions {
+                window: batch.window.is_some(),
+                softcap: batch.softcap.is_some(),
+                sinks: batch.sinks,
+            };
+            (Case { tile, options, warpgroups, ..CASE }, batch)
+        };
+        let (cases, batches): (Vec<Case>, Vec<AwkwardCase>) = awkward::cases(&CASE.class, 3)
+            .into_iter()
+            .chain(awkward::tile_cases(&CASE.class, &tile, 3))
+            .filter(|batch| work(batch) <= MUCH_WORK)
+            .map(case_of)
+            .unzip();
+        assert!(cases.len() >= 70, "{}", cases.len());
+        let emulator = Emulator::build(&kernels_of(&cases), if warpgroups { &[WARPGROUPS] } else { &[] });
+        let pairs: Vec<(&Case, &AwkwardCase)> = cases.iter().zip(&batches).collect();
+        for_all(&pairs, |(case, batch)| {
+            case.check_awkward(batch, &emulator).map_err(|error| format!("{tile}, {}: {error}", batch.name))
+        });
+    }
+}
+
 #[test]
 fn the_order_of_warps_changes_no_bit() {
     let tile = Tile { m: 32, n: 64, warps: 8, stages: 3 };
@@ -309,7 +346,7 @@ fn the_order_of_warps_changes_no_bit() {
     let emulator = Emulator::build(&kernels_of(&[case]), &[]);
     let batch = Batch::<f16>::new(&case);
     let bits = |seed| -> Vec<(Vec<u16>, Vec<u32>)> {
-        let outcomes = batch.launch(&case, Split::Mean, &emulator, seed).unwrap();
+        let outcomes = batch.launch(&case, &case.plan_options(Split::Mean), &emulator, seed).unwrap();
         let bits = |outcome: &Outcome<f16>| {
             let output = outcome.output.iter().map(|x| x.to_bits()).collect();
             (output, outcome.lse.iter().map(|x| x.to_bits()).collect())

@@ -9,7 +9,7 @@ use std::sync::Mutex;
 use tilewright_heuristics::{Dtype, Geometry, Tile};
 use tilewright_kernel_templates::Class;
 use tilewright_kernel_templates::cuda::{Arguments, AttentionOptions, Kernel, MERGE_WARPS, WorkItem};
-use tilewright_runtime::awkward::{CaseCache, tolerance};
+use tilewright_runtime::awkward::{AwkwardCase, CaseCache, tolerance};
 use tilewright_runtime::cpu::{Element, Fp8KvCache, KvCache, Number};
 use tilewright_runtime::cuda::PlanImage;
 use tilewright_runtime::reference::{self, Attention};
@@ -78,6 +78,22 @@ impl Case {
         requests
     }
 
+    pub(crate) fn plan_options(&self, split: Split) -> PlanOptions {
+        PlanOptions { packing: self.packing, split, slots: 64, ..PlanOptions::default() }
+    }
+
+    /// Runs what the tuner verifies variants by, planned as it wants to be and as engines plan.
+    pub(crate) fn check_awkward(&self, awkward: &AwkwardCase, emulator: &Emulator) -> Result<(), String> {
+        let batch = Batch::<f16>::of(awkward);
+        let as_engines = PlanOptions { slots: 264, ..PlanOptions::default() };
+        for options in [&awkward.options, &as_engines] {
+            for outcome in batch.launch(self, options, emulator, self.seed)? {
+                awkward.check(&widened(&outcome.output), &widened(&outcome.lse))?;
+            }
+        }
+        Ok(())
+    }
+
     pub(crate) fn check(&self, emulator: &Emulator) -> Result<(), String> {
         match self.class.dtype {
             Dtype::F16 | Dtype::Fp8F16 => Batch::<f16>::new(self).check(self, emulator),
@@ -100,6 +116,8 @@ pub(crate) struct Batch<E> {
     pub(crate) query: Vec<E>,
     pub(crate) sinks: Vec<f32>,
     pub(crate) scale: f32,
+    pub(crate) window: u32,
+    pub(crate) softcap: f32,
 }
 
 /// What a launch leaves.
@@ -168,7 +186,39 @@ impl<E: Element> Batch<E> {
         let query = (0..elements).map(|_| E::from_f32(3.0 * random())).collect();
         let sinks = (0..geometry.q_heads).map(|_| 1.5 + 3.5 * random()).collect();
         let scale = 1.0 / (geometry.head_dim as f32).sqrt();
-        Self { geometry, entries, max_pages, seq_lens, query_lens, strides, cache, query, sinks, scale }
+        let (window, softcap) = (WINDOW, SOFTCAP);
+        Self {
+            geometry,
+            entries,
+            max_pages,
+            seq_lens,
+            query_lens,
+            strides,
+            cache,
+            query,
+            sinks,
+            scale,
+            window,
+            softcap,
+        }
+    }
+
+    /// What the tuner verifies variants by.
+    pub(crate) fn of(case: &AwkwardCase) -> Self {
+        Self {
+            geometry: case.geometry,
+            entries: case.page_table.clone(),
+            max_pages: case.max_pages,
+            seq_lens: case.seq_lens.clone(),
+            query_lens: case.query_lens.clone(),
+            strides: case.strides(),
+            cache: case.cache(),
+            query: case.query(),
+            sinks: case.sinks().unwrap_or_default(),
+            scale: case.scale(),
+            window: case.window.unwrap_or(u32::MAX),
+            softcap: case.softcap.unwrap_or(0.0),
+        }
     }
 
     pub(crate) fn table<'a>(&'a self, seq_lens: &'a [u32], memory: &'a mut Queries) -> PageTable<'a> {
@@ -227,15 +277,14 @@ impl<E: Element> Batch<E> {
     pub(crate) fn launch(
         &self,
         case: &Case,
-        split: Split,
+        options: &PlanOptions,
         emulator: &Emulator,
         seed: u64,
     ) -> Result<Vec<Outcome<E>>, String> {
         let planned = planned_lens(&self.seq_lens, self.geometry.page_size, case.grown);
-        let options = PlanOptions { packing: case.packing, split, slots: 64, ..PlanOptions::default() };
         let (mut memory, mut grown) = (Queries::default(), Queries::default());
         let plan =
-            Plan::build(&self.geometry, &self.table(&planned, &mut memory), &options, |_| case.tile).unwrap();
+            Plan::build(&self.geometry, &self.table(&planned, &mut memory), options, |_| case.tile).unwrap();
         let image = PlanImage::of(&plan);
         let words = Aligned::of(image.words());
         let q_heads = self.geometry.q_heads;
@@ -263,9 +312,9 @@ impl<E: Element> Batch<E> {
             page: self.strides.page as i64,
             token: self.strides.token as i64,
             head: self.strides.head as i64,
-            window: WINDOW,
+            window: self.window,
             scale_log2: self.scale * std::f32::consts::LOG2_E,
-            softcap: SOFTCAP,
+            softcap: self.softcap,
             ..planned
         };
         (args.output, args.lse) = (output.as_mut_ptr() as u64, lse.as_mut_ptr() as u64);
@@ -325,19 +374,18 @@ impl<E: Element> Batch<E> {
     pub(crate) fn check(&self, case: &Case, emulator: &Emulator) -> Result<(), String> {
         let attention = Attention {
             scale: self.scale,
-            window: case.options.window.then_some(WINDOW),
-            softcap: case.options.softcap.then_some(SOFTCAP),
+            window: case.options.window.then_some(self.window),
+            softcap: case.options.softcap.then_some(self.softcap),
             sinks: case.options.sinks.then_some(self.sinks.as_slice()),
         };
         let (expected, expected_lse) = self.expected(&attention);
         let tolerance = tolerance(E::DTYPE);
         // Whole packs take many steps, cut ones are merged.
-        let mut outcomes = self.launch(case, Split::None, emulator, case.seed)?;
+        let mut outcomes = self.launch(case, &case.plan_options(Split::None), emulator, case.seed)?;
         let split = if case.seed.is_multiple_of(2) { Split::Mean } else { Split::Fill };
-        outcomes.extend(self.launch(case, split, emulator, case.seed + 1)?);
+        outcomes.extend(self.launch(case, &case.plan_options(split), emulator, case.seed + 1)?);
         for outcome in outcomes {
-            let output: Vec<f64> = outcome.output.iter().map(|x| f64::from(x.to_f32())).collect();
-            let lse: Vec<f64> = outcome.lse.iter().map(|&x| f64::from(x)).collect();
+            let (output, lse) = (widened(&outcome.output), widened(&outcome.lse));
             // Rows without tokens first: where -inf is expected, nothing else may be found.
             if let Some(row) = (0..lse.len())
                 .find(|&row| lse[row].is_nan() || lse[row].is_infinite() != expected_lse[row].is_infinite())
@@ -368,6 +416,10 @@ impl<E: Element> Batch<E> {
         }
         Ok(())
     }
+}
+
+fn widened<E: Element>(elements: &[E]) -> Vec<f64> {
+    elements.iter().map(|x| f64::from(x.to_f32())).collect()
 }
 
 /// Pages whose first tokens, so many a page, hold numbers; all else is NaN.
@@ -449,15 +501,20 @@ pub(crate) fn kernels_of(cases: &[Case]) -> Vec<Kernel> {
     kernels
 }
 
-/// Checks all cases, on all processors; panics with what went wrong.
+/// Checks all cases; panics with what went wrong.
 pub(crate) fn check_all(emulator: &Emulator, cases: &[Case]) {
-    let (next, failures) = (Mutex::new(cases.iter()), Mutex::new(Vec::new()));
+    for_all(cases, |case| case.check(emulator));
+}
+
+/// Does it with all of them, on all processors; panics with what went wrong.
+pub(crate) fn for_all<T: Sync>(all: &[T], check: impl Fn(&T) -> Result<(), String> + Sync) {
+    let (next, failures) = (Mutex::new(all.iter()), Mutex::new(Vec::new()));
     std::thread::scope(|scope| {
         for _ in 0..std::thread::available_parallelism().map_or(1, usize::from) {
             scope.spawn(|| {
                 loop {
-                    let Some(case) = next.lock().unwrap().next() else { break };
-                    if let Err(error) = case.check(emulator) {
+                    let Some(one) = next.lock().unwrap().next() else { break };
+                    if let Err(error) = check(one) {
                         failures.lock().unwrap().push(error);
                     }
                 }
@@ -465,7 +522,7 @@ pub(crate) fn check_all(emulator: &Emulator, cases: &[Case]) {
         }
     });
     let failures = failures.into_inner().unwrap();
-    assert!(failures.is_empty(), "{} of {} fail:\n{}", failures.len(), cases.len(), failures.join("\n"));
+    assert!(failures.is_empty(), "{} of {} fail:\n{}", failures.len(), all.len(), failures.join("\n"));
 }
 
 pub(crate) const CASE: Case = Case {
