@@ -46,6 +46,17 @@ struct alignas(16) MergeItem {
 };
 static_assert(sizeof(MergeItem) == 16, "the host writes 16 bytes a merge item");
 
+// What a CTA notes of itself, in nanoseconds of the device's clock; zeros where it did not come so far.
+struct TimelineEntry {
+  u64 begin;    // before anything was read
+  u64 ready;    // the first tokens had arrived
+  u64 computed; // the last ones were computed
+  u64 end;      // results were written
+  u32 multiprocessor;
+  u32 unused;
+};
+static_assert(sizeof(TimelineEntry) == 40, "the host reads 40 bytes an entry");
+
 // Distances are in elements, so that they reach beyond 2^31 of them. The elements of one head's vector are neighbours.
 struct Arguments {
   const u16 *query;   // [batch, q_heads, head_dim]
@@ -67,6 +78,7 @@ struct Arguments {
   const i32 *page_ids;
   const Slot *slots;
   const i32 *lengths; // [batch]: tokens that each query sees; a request of several queries is as many requests here
+  TimelineEntry *timeline; // an entry for each CTA of the launch; written only with the option
   i64 query_request, query_head;
   i64 output_request, output_head;
   i64 page, token, head;
@@ -80,6 +92,6 @@ struct Arguments {
   float scale_log2; // factor of the logits x log2(e)
   float softcap;    // bound of the logits; read only with the option
 };
-static_assert(sizeof(Arguments) == 19 * 8 + 8 * 8 + 8 * 4, "the host lays out the same struct");
+static_assert(sizeof(Arguments) == 20 * 8 + 8 * 8 + 8 * 4, "the host lays out the same struct");
 
 } // namespace tilewright

@@ -11,14 +11,15 @@
 #include "cta.cuh"
 #include "results.cuh"
 #include "shape.cuh"
+#include "timeline.cuh"
 #include "walk.cuh"
 
 namespace tilewright {
 
 template <u32 M, u32 N, u32 WARPS, u32 STAGES, u32 HEAD_DIM, class Element, class KvElement, bool WINDOW, bool SOFTCAP, bool SINKS,
-          u32 LOADERS = 0>
+          u32 LOADERS = 0, bool TIMELINE = false>
 struct Decode {
-  using S = Shape<M, N, WARPS, STAGES, HEAD_DIM, Element, KvElement, WINDOW, SOFTCAP, SINKS, LOADERS>;
+  using S = Shape<M, N, WARPS, STAGES, HEAD_DIM, Element, KvElement, WINDOW, SOFTCAP, SINKS, LOADERS, TIMELINE>;
   static constexpr u32 THREADS = S::THREADS;
   static constexpr u32 SHARED_BYTES = S::SHARED_BYTES;
 
@@ -47,6 +48,7 @@ struct Decode {
   }
 
   TILEWRIGHT_DEVICE void execute() const {
+    Timeline<TIMELINE> timeline;
     const Parts parts{{cta}, {cta}, {cta}, {cta}};
     const bool any = cta.item.run_count > 0;
     const bool early = !WINDOW && cta.item.run_count == 1; // the first steps' pages are known before anything else is
@@ -67,10 +69,11 @@ struct Decode {
       if (cta.warp < WARPS) {
         take_registers<MATH_REGISTERS>();
         barrier(); // as the loaders do, for each other's offsets
-        return finish(parts, steps, [&](auto &acc, auto &query, const Sight &seen) {
+        return finish(parts, steps, timeline, [&](auto &acc, auto &query, const Sight &seen) {
           parts.attention.products.read_query(query, first);
           for (u32 step = first; step < steps.last; step++) {
             parts.copying.await_step();
+            timeline.ready();
             parts.attention.compute(acc, query, steps, step, seen, [] {});
           }
         });
@@ -105,11 +108,12 @@ struct Decode {
       }
       copy_async_wait<0>();
     } else {
-      finish(parts, steps, [&](auto &acc, auto &query, const Sight &seen) {
+      finish(parts, steps, timeline, [&](auto &acc, auto &query, const Sight &seen) {
         parts.attention.products.read_query(query, first);
 #pragma unroll 1
         for (u32 step = first; step < steps.last; step++) {
           parts.copying.next_step(ahead, steps, step);
+          timeline.ready();
           parts.attention.compute(acc, query, steps, step, seen, [&] {
             if constexpr (STAGES > 1) parts.copying.copy_ahead(ahead, steps, step);
           });
@@ -120,15 +124,18 @@ struct Decode {
   }
 
   // Accumulates as `accumulate` does, and writes what comes of it. Threads that copy only have ended by then, or will.
-  template <class Accumulate> TILEWRIGHT_DEVICE void finish(const Parts &parts, const Steps &steps, const Accumulate &accumulate) const {
+  template <class Accumulate>
+  TILEWRIGHT_DEVICE void finish(const Parts &parts, const Steps &steps, Timeline<TIMELINE> &timeline, const Accumulate &accumulate) const {
     const Sight seen = parts.attention.visibility.sight(steps);
     Accumulators<S> acc = {};
     acc.softmax[0].max = acc.softmax[1].max = negative_infinity();
     u32 query[S::QUERY_FRAGMENTS][4];
     accumulate(acc, query, seen);
+    timeline.computed();
     parts.results.gather_warps(acc);
     parts.results.write_rows();
     if (cta.args.arrivals) parts.results.merge_arrived();
+    timeline.leave(cta.args, block_index());
   }
 };
 

@@ -12,6 +12,16 @@ TILEWRIGHT_DEVICE float negative_infinity() { return __int_as_float(0xff800000);
 TILEWRIGHT_DEVICE u32 thread_index() { return threadIdx.x; }
 TILEWRIGHT_DEVICE u32 block_index() { return blockIdx.x; }
 TILEWRIGHT_DEVICE void barrier() { __syncthreads(); }
+TILEWRIGHT_DEVICE u64 nanoseconds() {
+  u64 now;
+  asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now)::"memory");
+  return now;
+}
+TILEWRIGHT_DEVICE u32 multiprocessor() {
+  u32 number;
+  asm volatile("mov.u32 %0, %smid;" : "=r"(number));
+  return number;
+}
 
 // Dynamic shared memory of the CTA, aligned as products of warpgroups want it.
 TILEWRIGHT_DEVICE u8 *shared_memory() {

@@ -580,6 +580,9 @@ TILEWRIGHT_DEVICE float negative_infinity() { return -__builtin_inff(); }
 TILEWRIGHT_DEVICE u32 thread_index() { return emulation::machine->current->thread; }
 TILEWRIGHT_DEVICE u32 block_index() { return emulation::machine->block; }
 TILEWRIGHT_DEVICE void barrier() { emulation::machine->barrier(); }
+// Barriers so far stand for time.
+TILEWRIGHT_DEVICE u64 nanoseconds() { return emulation::machine->epoch; }
+TILEWRIGHT_DEVICE u32 multiprocessor() { return 0; }
 
 TILEWRIGHT_DEVICE u8 *shared_memory() { return emulation::machine->shared; }
 TILEWRIGHT_DEVICE u32 shared_address(const void *pointer) {

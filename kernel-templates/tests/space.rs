@@ -14,7 +14,8 @@ use tilewright_kernel_templates::{Class, Limits, Space, check_compiled, check_co
 const DEVICES: [&str; 4] = ["a100-80gb", "l40s", "h200", "b200"];
 const USUAL: Class = Class { head_dim: 128, dtype: Dtype::F16 };
 const ARGUMENTS_BYTES: u32 = size_of::<Arguments>() as u32;
-const ALL_OPTIONS: AttentionOptions = AttentionOptions { window: true, softcap: true, sinks: true };
+const ALL_OPTIONS: AttentionOptions =
+    AttentionOptions { window: true, softcap: true, sinks: true, timeline: false };
 
 fn cache() -> PathBuf {
     std::env::var_os("TILEWRIGHT_CACHE")

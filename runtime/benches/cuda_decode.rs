@@ -6,6 +6,8 @@
 //!
 //! `cargo bench -p tilewright-runtime --bench cuda_decode -- [TREE...] [--heads 32/8] [--tiles m16n64w4s2,...] [--page 32]`
 //!
+//! With `--timeline` it prints for each tile what its CTAs spent their time with.
+//!
 //! With `--forward` it prints a line a tree instead: the ways of launching a plan side by side, in % of the time of reading. Packs get the
 //! tile of `--tiles` with the fewest rows that holds theirs, of several such the first; without `--tiles` a few usual ones are taken.
 #![allow(unsafe_code)]
@@ -14,12 +16,12 @@ use cudarc::driver::CudaStream;
 use half::f16;
 use std::time::Instant;
 use tilewright_heuristics::{Backend, Dtype, Geometry, PackShape, Tile};
-use tilewright_kernel_templates::cuda::AttentionOptions;
+use tilewright_kernel_templates::cuda::{AttentionOptions, TimelineEntry};
 use tilewright_kernel_templates::{Class, Limits, Space};
 use tilewright_runtime::cuda::probe::{self, Figures, Flush};
 use tilewright_runtime::cuda::{
     CudaBackend, CudaDevice, DeviceMemory, DevicePlan, Forward, Graph, Launch, Mix, RawArgs, RowStrides,
-    Timer,
+    Timeline, Timer,
 };
 use tilewright_runtime::{KvStrides, PageTable, Plan, cpu, reference};
 
@@ -37,6 +39,8 @@ struct Options {
     best: usize,
     /// Ways of launching, in place of tiles.
     forward: bool,
+    /// What CTAs were busy with, too.
+    timeline: bool,
 }
 
 /// What `--forward` mixes unless told otherwise: a tile for each number of rows.
@@ -109,6 +113,9 @@ fn main() -> Outcome<()> {
                 };
                 let us = bench.median_us(&backend, &uploaded, &args)?;
                 rows.push((us, *tile, compiled.clone(), on_device.error(&batch, &stream)?));
+                if options.timeline {
+                    bench.print_timeline(&mut backend, tile, us, &plan, &uploaded, &args)?;
+                }
             }
             rows.sort_by(|a, b| a.0.total_cmp(&b.0));
             for (us, tile, compiled, error) in rows.iter().take(options.best) {
@@ -150,6 +157,54 @@ impl Bench<'_> {
         }
         samples.sort_by(f64::total_cmp);
         Ok(samples[SAMPLES / 2])
+    }
+
+    /// Prints what the CTAs of a plan spent their time with, on a cold second-level cache.
+    fn print_timeline(
+        &self,
+        backend: &mut CudaBackend,
+        tile: &Tile,
+        us: f64,
+        plan: &Plan,
+        uploaded: &DevicePlan,
+        args: &RawArgs,
+    ) -> Outcome<()> {
+        let class = Class::of(uploaded.geometry());
+        let options = AttentionOptions { timeline: true, ..AttentionOptions::default() };
+        let ctas_per_sm = match backend.prepare(&[*tile], &class, options, || ())?.remove(0) {
+            Ok(compiled) => compiled.ctas_per_sm,
+            Err(error) => {
+                println!("  {tile}: {error}");
+                return Ok(());
+            }
+        };
+        let record = || -> Outcome<Timeline> {
+            self.flush.queue(self.stream)?;
+            // SAFETY: all memory is as large as the batch says; the record is waited for.
+            Ok(unsafe { Timeline::record(backend, self.stream, uploaded, args)? })
+        };
+        record()?; // the first launch of a kernel loads it
+        let timeline = record()?;
+        let deciles = |of: &dyn Fn(&TimelineEntry) -> u64| {
+            let mut all: Vec<u64> = timeline.ctas.iter().map(of).collect();
+            all.sort_unstable();
+            [0, 1, 5, 9, 10]
+                .map(|tenth| format!("{:.1}", all[(all.len() - 1) * tenth / 10] as f64 / 1e3))
+                .join(" ")
+        };
+        println!(
+            "    {tile}: {us:.1} us; {} CTAs, {ctas_per_sm} an SM, {} merges; forward {:.1} us; us at 0, 10, 50, 90, 100 % of the CTAs:\n      \
+             begin {}; until ready {}; computing {}; writing {}; end {}",
+            timeline.ctas.len(),
+            plan.merges().len(),
+            timeline.span_ns() as f64 / 1e3,
+            deciles(&|cta| cta.begin),
+            deciles(&|cta| cta.ready - cta.begin),
+            deciles(&|cta| cta.computed - cta.ready),
+            deciles(&|cta| cta.end - cta.computed),
+            deciles(&|cta| cta.end),
+        );
+        Ok(())
     }
 
     /// Prints every way of launching, a line a tree.
@@ -231,9 +286,14 @@ fn options(device: &CudaDevice) -> Outcome<Options> {
         page_size: 32,
         best: 8,
         forward: false,
+        timeline: false,
     };
     let mut words = std::env::args().skip(1).filter(|word| word != "--bench");
     while let Some(word) = words.next() {
+        if word == "--timeline" {
+            options.timeline = true;
+            continue;
+        }
         if word == "--forward" {
             options.forward = true;
             continue;
@@ -396,6 +456,7 @@ impl OnDevice {
             softcap: None,
             sinks: None,
             scales: None,
+            timeline: None,
         }
     }
 

@@ -104,7 +104,7 @@ fn one_variant_agrees_for_every_ratio_page_size_and_packing() {
 
 /// Tiles of FP8: one warp, warps that share rows, many rows; every head dimension; with and without options.
 fn fp8_cases() -> Vec<Case> {
-    let all = AttentionOptions { window: true, softcap: true, sinks: true };
+    let all = AttentionOptions { window: true, softcap: true, sinks: true, timeline: false };
     let variants = [
         ((16, 32, 1, 1), 64, CASE.options),
         ((16, 64, 4, 3), 64, all),
@@ -321,6 +321,7 @@ fn awkward_batches_agree_with_the_reference() {
                 window: batch.window.is_some(),
                 softcap: batch.softcap.is_some(),
                 sinks: batch.sinks,
+                timeline: false,
             };
             (Case { tile, options, warpgroups, ..CASE }, batch)
         };
@@ -342,7 +343,11 @@ fn awkward_batches_agree_with_the_reference() {
 #[test]
 fn the_order_of_warps_changes_no_bit() {
     let tile = Tile { m: 32, n: 64, warps: 8, stages: 3 };
-    let case = Case { tile, options: AttentionOptions { window: true, softcap: true, sinks: true }, ..CASE };
+    let case = Case {
+        tile,
+        options: AttentionOptions { window: true, softcap: true, sinks: true, timeline: false },
+        ..CASE
+    };
     let emulator = Emulator::build(&kernels_of(&[case]), &[]);
     let batch = Batch::<f16>::new(&case);
     let bits = |seed| -> Vec<(Vec<u16>, Vec<u32>)> {

@@ -93,6 +93,24 @@ pub struct MergeItem {
     pub arrivals: u32,
 }
 
+/// What a CTA notes of itself (PAT, figure 12), in nanoseconds of the device's clock; zeros where it did not come so far.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TimelineEntry {
+    /// Before anything was read.
+    pub begin: u64,
+    /// The first tokens had arrived.
+    pub ready: u64,
+    /// The last ones were computed.
+    pub computed: u64,
+    /// Results were written.
+    pub end: u64,
+    /// Where it ran.
+    pub multiprocessor: u32,
+    /// Fills the entry.
+    pub unused: u32,
+}
+
 /// The argument of every launch.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -135,6 +153,8 @@ pub struct Arguments {
     pub slots: u64,
     /// i32 `[batch]`: tokens of each request.
     pub lengths: u64,
+    /// [`TimelineEntry`]s, one for each CTA of the launch; written only by variants with a timeline.
+    pub timeline: u64,
     /// From request to request of the query.
     pub query_request: i64,
     /// From head to head of the query.
@@ -194,7 +214,8 @@ const _: () = assert!(size_of::<WorkItem>() == 48, "as in cuda/arguments.cuh");
 const _: () = assert!(size_of::<Run>() == 16, "as in cuda/arguments.cuh");
 const _: () = assert!(size_of::<Slot>() == 8, "as in cuda/arguments.cuh");
 const _: () = assert!(size_of::<MergeItem>() == 16, "as in cuda/arguments.cuh");
-const _: () = assert!(size_of::<Arguments>() == 19 * 8 + 8 * 8 + 8 * 4, "as in cuda/arguments.cuh");
+const _: () = assert!(size_of::<TimelineEntry>() == 40, "as in cuda/arguments.cuh");
+const _: () = assert!(size_of::<Arguments>() == 20 * 8 + 8 * 8 + 8 * 4, "as in cuda/arguments.cuh");
 const _: () = assert!(
     size_of::<StatesArguments>() == 2 * MAX_STATES * 8 + 2 * 8 + 2 * 4,
     "as in cuda/merge_states.cuh"

@@ -16,22 +16,35 @@ pub struct AttentionOptions {
     pub softcap: bool,
     /// Every row has a logit beside its tokens.
     pub sinks: bool,
+    /// CTAs note when they did what ([`super::TimelineEntry`]), for those who look into a launch. No option of the attention: it changes
+    /// nothing of what is computed.
+    pub timeline: bool,
 }
 
 impl AttentionOptions {
-    /// Every combination.
+    /// Every combination, without timelines.
     pub fn all() -> impl Iterator<Item = Self> {
-        (0..8u8).map(|bits| Self { window: bits & 1 != 0, softcap: bits & 2 != 0, sinks: bits & 4 != 0 })
+        (0..8u8).map(|bits| Self {
+            window: bits & 1 != 0,
+            softcap: bits & 2 != 0,
+            sinks: bits & 4 != 0,
+            timeline: false,
+        })
     }
 
     /// A suffix for names; empty without options.
     fn suffix(self) -> String {
-        let names = [(self.window, "_window"), (self.softcap, "_softcap"), (self.sinks, "_sinks")];
+        let names = [
+            (self.window, "_window"),
+            (self.softcap, "_softcap"),
+            (self.sinks, "_sinks"),
+            (self.timeline, "_timeline"),
+        ];
         names.into_iter().filter(|(on, _)| *on).map(|(_, name)| name).collect()
     }
 }
 
-const SOURCES: [(&str, &str); 21] = [
+const SOURCES: [(&str, &str); 22] = [
     ("types.cuh", include_str!("../../cuda/types.cuh")),
     ("prelude.cuh", include_str!("../../cuda/prelude.cuh")),
     ("device.cuh", include_str!("../../cuda/device.cuh")),
@@ -40,6 +53,7 @@ const SOURCES: [(&str, &str); 21] = [
     ("fp8.cuh", include_str!("../../cuda/fp8.cuh")),
     ("softmax.cuh", include_str!("../../cuda/softmax.cuh")),
     ("arguments.cuh", include_str!("../../cuda/arguments.cuh")),
+    ("timeline.cuh", include_str!("../../cuda/timeline.cuh")),
     ("merge.cuh", include_str!("../../cuda/merge.cuh")),
     ("shape.cuh", include_str!("../../cuda/shape.cuh")),
     ("cta.cuh", include_str!("../../cuda/cta.cuh")),
@@ -238,10 +252,10 @@ impl Kernel {
 /// The C++ type of the forward of one tile.
 fn decode_template(tile: &Tile, class: &Class, options: AttentionOptions, loaders: u32) -> String {
     let Tile { m, n, warps, stages } = *tile;
-    let AttentionOptions { window, softcap, sinks } = options;
+    let AttentionOptions { window, softcap, sinks, timeline } = options;
     let (head_dim, element, kv) = (class.head_dim, element(class.dtype), kv_element(class.dtype));
     format!(
-        "Decode<{m}, {n}, {warps}, {stages}, {head_dim}, {element}, {kv}, {window}, {softcap}, {sinks}, {loaders}>"
+        "Decode<{m}, {n}, {warps}, {stages}, {head_dim}, {element}, {kv}, {window}, {softcap}, {sinks}, {loaders}, {timeline}>"
     )
 }
 

@@ -276,6 +276,7 @@ impl CudaCase {
                 values: scales.values.address(),
                 per_head: scales.per_head,
             }),
+            timeline: None,
         };
         // SAFETY: all memory is as large as the case says, and outlives the work: the reads below wait for it.
         #[allow(unsafe_code)]
@@ -318,5 +319,10 @@ fn upload<T: DeviceRepr>(
 
 /// What the kernels of a case have compiled in.
 pub fn options_of(case: &AwkwardCase) -> AttentionOptions {
-    AttentionOptions { window: case.window.is_some(), softcap: case.softcap.is_some(), sinks: case.sinks }
+    AttentionOptions {
+        window: case.window.is_some(),
+        softcap: case.softcap.is_some(),
+        sinks: case.sinks,
+        timeline: false,
+    }
 }

@@ -66,6 +66,9 @@ pub struct RawArgs {
     pub sinks: Option<u64>,
     /// Of K and V; needed if they are FP8, and only read then.
     pub scales: Option<RawScales>,
+    /// Where the CTAs of forward note when they did what: [`super::DevicePlan::timeline_entries`] of
+    /// [`tilewright_kernel_templates::cuda::TimelineEntry`].
+    pub timeline: Option<u64>,
 }
 
 impl RawArgs {
@@ -75,6 +78,7 @@ impl RawArgs {
             window: self.window.is_some(),
             softcap: self.softcap.is_some(),
             sinks: self.sinks.is_some(),
+            timeline: self.timeline.is_some(),
         }
     }
 
@@ -240,6 +244,7 @@ impl<'a, E: CudaElement, C: KvPages<E>> DecodeArgs<'a, E, C> {
             softcap: self.softcap,
             sinks,
             scales: key_scales.zip(value_scales).map(|(keys, values)| RawScales { keys, values, per_head }),
+            timeline: None,
         };
         let guards = [
             Some(query_guard),
@@ -275,6 +280,7 @@ mod tests {
         softcap: None,
         sinks: None,
         scales: None,
+        timeline: None,
     };
 
     #[test]

@@ -317,6 +317,12 @@ impl DevicePlan {
         if bytes == 0 { 1 } else { bytes }
     }
 
+    /// How many entries the CTAs of forward have, see [`super::RawArgs::timeline`].
+    pub fn timeline_entries(&self) -> usize {
+        let last = self.image.groups.iter().map(|group| group.begin + group.grid).max().unwrap_or(0);
+        last as usize * self.geometry.kv_heads as usize
+    }
+
     /// Where the numbers of tokens that queries see lie on the device: i32 `[batch]`, for engines that write them by a kernel of their own,
     /// or copy what [`crate::Queries::write_visible`] makes of lengths.
     pub fn lengths(&self) -> u64 {

@@ -8,7 +8,7 @@ use cudarc::driver::sys::CUstream;
 use std::ffi::c_void;
 use std::sync::Arc;
 use tilewright_kernel_templates::Class;
-use tilewright_kernel_templates::cuda::{Arguments, WorkItem};
+use tilewright_kernel_templates::cuda::{Arguments, TimelineEntry, WorkItem};
 
 impl CudaBackend {
     /// Launches all of a plan, and tells it if that failed.
@@ -41,6 +41,8 @@ impl CudaBackend {
             let group = &groups[index];
             let mut arguments = Arguments {
                 items: arguments.items + u64::from(group.begin) * size_of::<WorkItem>() as u64,
+                timeline: arguments.timeline
+                    + first_cta(group, &arguments) * size_of::<TimelineEntry>() as u64,
                 group: index as u32,
                 ..arguments
             };
@@ -98,6 +100,11 @@ impl CudaBackend {
     }
 }
 
+/// The CTA of a plan that a launch begins with.
+fn first_cta(group: &ItemGroup, arguments: &Arguments) -> u64 {
+    u64::from(group.begin) * u64::from(arguments.kv_heads)
+}
+
 fn arguments(plan: &DevicePlan, args: &RawArgs) -> Arguments {
     let distance = |elements: usize| i64::try_from(elements).unwrap_or(i64::MAX);
     Arguments {
@@ -117,6 +124,7 @@ fn arguments(plan: &DevicePlan, args: &RawArgs) -> Arguments {
         page: distance(args.kv_strides.page),
         token: distance(args.kv_strides.token),
         head: distance(args.kv_strides.head),
+        timeline: args.timeline.unwrap_or(0),
         window: args.window.unwrap_or(u32::MAX).min(i32::MAX as u32),
         scale_log2: args.scale * std::f32::consts::LOG2_E,
         softcap: args.softcap.unwrap_or(1.0),

@@ -51,6 +51,7 @@ mod merge_states;
 mod plan_image;
 pub mod probe;
 mod side_streams;
+mod timeline;
 mod timer;
 
 pub use args::{DecodeArgs, RawArgs, RawScales, RowStrides};
@@ -69,4 +70,5 @@ pub use memory::DeviceMemory;
 pub use merge_states::{MergeStatesArgs, RawMergeStates, RawState, State};
 pub use plan_image::{Arrangement, PlanImage};
 pub use tilewright_kernel_templates::cuda::MAX_STATES;
+pub use timeline::Timeline;
 pub use timer::{Graph, Timer};

@@ -94,7 +94,8 @@ impl CudaBench {
 /// The variants that cases are run on. A window and sinks can be compiled in without having an effect, a soft-cap cannot: three variants
 /// serve all cases.
 pub(super) const fn option_sets(coverage: Coverage) -> &'static [AttentionOptions] {
-    const PLAIN: AttentionOptions = AttentionOptions { window: false, softcap: false, sinks: false };
+    const PLAIN: AttentionOptions =
+        AttentionOptions { window: false, softcap: false, sinks: false, timeline: false };
     const WINDOW_SINKS: AttentionOptions = AttentionOptions { window: true, sinks: true, ..PLAIN };
     const ALL: AttentionOptions = AttentionOptions { softcap: true, ..WINDOW_SINKS };
     match coverage {

@@ -118,6 +118,7 @@ impl<'a> LoadedBatch<'a> {
             softcap: None,
             sinks: None,
             scales: Some(RawScales { keys: pool.scale, values: pool.scale, per_head: false }),
+            timeline: None,
         };
         // SAFETY: all memory is as large as the batch and the plan say, and lives as long as the graph.
         let graph =
