@@ -41,6 +41,7 @@ struct Decode {
 
   // As a kernel of its own: one CTA an item and KV head, those of an item side by side. More CTAs than the plan has items do nothing.
   TILEWRIGHT_DEVICE static void run(const Arguments &arguments) {
+    let_dependents_begin();
     const u32 index = block_index() / arguments.kv_heads;
     const WorkItem item = arguments.items[index];
     if (index >= arguments.counts[1 + arguments.group]) return;
@@ -132,8 +133,7 @@ struct Decode {
     u32 query[S::QUERY_FRAGMENTS][4];
     accumulate(acc, query, seen);
     timeline.computed();
-    parts.results.gather_warps(acc);
-    parts.results.write_rows();
+    parts.results.write(acc);
     if (cta.args.arrivals) parts.results.merge_arrived();
     timeline.leave(cta.args, block_index());
   }

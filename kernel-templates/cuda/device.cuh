@@ -116,12 +116,40 @@ TILEWRIGHT_DEVICE u32 convert_fp8(F16, u32 low_bytes) {
 TILEWRIGHT_DEVICE u32 convert_fp8(Bf16, u32) { return 0; }
 
 // What other CTAs of the same launch may have written: past the first-level cache, which knows nothing of it.
-TILEWRIGHT_DEVICE float load_coherent(const float *source) { return __ldcg(source); }
+TILEWRIGHT_DEVICE void load_coherent(float (&to)[2], const float *source) {
+  const float2 pair = __ldcg(reinterpret_cast<const float2 *>(source));
+  to[0] = pair.x, to[1] = pair.y;
+}
+template <u32 COUNT> TILEWRIGHT_DEVICE void load_coherent(float (&to)[COUNT], const float *source) {
+  static_assert(COUNT % 4 == 0, "whole loads of 16 bytes");
+#pragma unroll
+  for (u32 i = 0; i < COUNT; i += 4) {
+    const float4 four = __ldcg(reinterpret_cast<const float4 *>(source + i));
+    to[i] = four.x, to[i + 1] = four.y, to[i + 2] = four.z, to[i + 3] = four.w;
+  }
+}
+
+// A launch may begin before the one it depends on has ended, once all CTAs of that one let it. What they write is there after the wait.
+TILEWRIGHT_DEVICE void let_dependents_begin() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;");
+#endif
+}
+TILEWRIGHT_DEVICE void await_launch_before() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
 
 // The same pointer, in registers of its own: the compiler does not put it together from its parts at each use.
 TILEWRIGHT_DEVICE const u8 *computed_once(const u8 *pointer) {
   asm("" : "+l"(pointer));
   return pointer;
+}
+
+TILEWRIGHT_DEVICE void store_words(void *to, u32 first, u32 second) { *reinterpret_cast<uint2 *>(to) = make_uint2(first, second); }
+TILEWRIGHT_DEVICE void store_four(float *to, const float (&from)[4]) {
+  *reinterpret_cast<float4 *>(to) = make_float4(from[0], from[1], from[2], from[3]);
 }
 
 // The upper half of a product.
@@ -162,6 +190,7 @@ TILEWRIGHT_DEVICE float from_lane_xor(float value, u32 mask) { return __shfl_xor
 TILEWRIGHT_DEVICE i32 from_lane_xor(i32 value, u32 mask) { return __shfl_xor_sync(FULL_WARP, value, mask); }
 // The value of a lane of the warp; each lane says which.
 TILEWRIGHT_DEVICE float from_lane(float value, u32 lane) { return __shfl_sync(FULL_WARP, value, lane); }
+TILEWRIGHT_DEVICE u32 from_lane(u32 value, u32 lane) { return __shfl_sync(FULL_WARP, value, lane); }
 TILEWRIGHT_DEVICE bool any_in_warp(bool value) { return __any_sync(FULL_WARP, value); }
 // What all lanes of the warp have anyway, said in a way that the compiler can tell: code that depends on it does not diverge.
 TILEWRIGHT_DEVICE u32 same_in_warp(u32 value) { return __shfl_sync(FULL_WARP, value, 0); }

@@ -624,9 +624,16 @@ TILEWRIGHT_DEVICE u32 narrow(Bf16, float low, float high) {
 }
 
 // CTAs run one after the other here, so these have nothing to order.
-TILEWRIGHT_DEVICE float load_coherent(const float *source) { return *source; }
+template <u32 COUNT> TILEWRIGHT_DEVICE void load_coherent(float (&to)[COUNT], const float *source) { memcpy(to, source, sizeof to); }
+TILEWRIGHT_DEVICE void let_dependents_begin() {}
+TILEWRIGHT_DEVICE void await_launch_before() {}
 TILEWRIGHT_DEVICE void memory_fence() {}
 TILEWRIGHT_DEVICE const u8 *computed_once(const u8 *pointer) { return pointer; }
+TILEWRIGHT_DEVICE void store_words(void *to, u32 first, u32 second) {
+  const u32 words[2] = {first, second};
+  memcpy(to, words, sizeof words);
+}
+TILEWRIGHT_DEVICE void store_four(float *to, const float (&from)[4]) { memcpy(to, from, sizeof from); }
 TILEWRIGHT_DEVICE u32 multiply_high(u32 a, u32 b) { return u64(a) * b >> 32; }
 TILEWRIGHT_DEVICE u32 count_arrival(u32 *counter) { return (*counter)++; }
 
@@ -694,6 +701,7 @@ TILEWRIGHT_DEVICE i32 from_lane_xor(i32 value, u32 mask) {
 TILEWRIGHT_DEVICE float from_lane(float value, u32 lane) {
   return emulation::bits_as<float>(emulation::lane(emulation::bits_as<u32>(value), lane));
 }
+TILEWRIGHT_DEVICE u32 from_lane(u32 value, u32 lane) { return emulation::lane(value, lane); }
 TILEWRIGHT_DEVICE bool any_in_warp(bool value) { return emulation::any(value); }
 TILEWRIGHT_DEVICE u32 same_in_warp(u32 value) {
   const u32 first = emulation::lane(value, 0);

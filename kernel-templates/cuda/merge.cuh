@@ -11,30 +11,46 @@ template <u32 ELEMENTS> struct MergedRow {
   float sum[ELEMENTS];
 };
 
-// Sums every `stride`-th partial of a row (request, query head), from `from` on, under the maximum of all of them. By one warp.
+// Sums every `stride`-th partial of a row (request, query head), from `from` on, under the maximum of all of them. By one warp, whose lanes
+// look at the softmaxes of 32 partials at once.
 template <u32 HEAD_DIM> TILEWRIGHT_DEVICE MergedRow<HEAD_DIM / 32> sum_partials(const Arguments &args, const MergeItem &item, u32 head, u32 count,
                                                                                 u32 from, u32 stride) {
   constexpr u32 ELEMENTS = HEAD_DIM / 32;
+  constexpr u32 BATCH = 32 / ELEMENTS; // partials that are read before they are waited for
   const u32 lane = thread_index() % 32;
   const u64 first = u64(item.partial_begin) * args.q_heads + head;
-  const float *softmaxes = args.partial_softmax;
-  float max = negative_infinity();
-  for (u32 i = lane; i < count; i += 32) max = larger(max, load_coherent(softmaxes + (first + u64(i) * args.q_heads) * 2));
-#pragma unroll
-  for (u32 mask = 16; mask > 0; mask /= 2) max = larger(max, from_lane_xor(max, mask));
-
   MergedRow<ELEMENTS> row = {};
-  row.softmax.max = max;
-#pragma unroll 4
-  for (u32 i = 0; i < count; i++) {
-    const u64 partial = first + u64(i) * args.q_heads;
+  row.softmax.max = negative_infinity();
+  for (u32 begin = 0; begin < count; begin += 32) {
     // An empty range has the maximum -inf and weighs nothing.
-    const float weight = exp2_fast(load_coherent(softmaxes + partial * 2) - finite_or_zero(max));
-    row.softmax.sum += weight * load_coherent(softmaxes + partial * 2 + 1);
-    if (i % stride != from) continue;
-    const float *source = args.partial_output + partial * HEAD_DIM + lane * ELEMENTS;
+    float mine[2] = {negative_infinity(), 0.f};
+    if (begin + lane < count) load_coherent(mine, args.partial_softmax + (first + u64(begin + lane) * args.q_heads) * 2);
+    float max = mine[0];
 #pragma unroll
-    for (u32 e = 0; e < ELEMENTS; e++) row.sum[e] += weight * load_coherent(source + e);
+    for (u32 mask = 16; mask > 0; mask /= 2) max = larger(max, from_lane_xor(max, mask));
+    max = larger(max, row.softmax.max);
+    const float factor = exp2_fast(row.softmax.max - finite_or_zero(max)), weight = exp2_fast(mine[0] - finite_or_zero(max));
+    float sum = weight * mine[1];
+#pragma unroll
+    for (u32 mask = 16; mask > 0; mask /= 2) sum += from_lane_xor(sum, mask);
+    row.softmax = Softmax{max, row.softmax.sum * factor + sum};
+#pragma unroll
+    for (u32 e = 0; e < ELEMENTS; e++) row.sum[e] *= factor;
+    const u32 here = smaller(count - begin, 32u);
+    for (u32 i = from; i < here; i += BATCH * stride) {
+      float parts[BATCH][ELEMENTS] = {};
+#pragma unroll
+      for (u32 j = 0; j < BATCH; j++) {
+        const u32 partial = i + j * stride;
+        if (partial < here) load_coherent(parts[j], args.partial_output + (first + u64(begin + partial) * args.q_heads) * HEAD_DIM + lane * ELEMENTS);
+      }
+#pragma unroll
+      for (u32 j = 0; j < BATCH; j++) {
+        const float its_weight = from_lane(weight, (i + j * stride) % 32); // of what is not there, zeros are weighed
+#pragma unroll
+        for (u32 e = 0; e < ELEMENTS; e++) row.sum[e] += its_weight * parts[j][e];
+      }
+    }
   }
   return row;
 }
@@ -72,6 +88,7 @@ template <u32 WARPS_A_ROW, u32 HEAD_DIM, class Element, bool SINKS> struct Merge
     // The host leaves room behind the last item, so that this load does not wait for the count.
     const MergeItem item = args.merges[index / args.q_heads];
     const bool valid = index < args.counts[0] * args.q_heads;
+    await_launch_before(); // up to here only what the plan says was read
     const u32 head = index % args.q_heads;
     const u32 count = valid ? item.partial_end - item.partial_begin : 0;
     MergedRow<ELEMENTS> row = sum_partials<HEAD_DIM>(args, item, head, count, part, WARPS_A_ROW);

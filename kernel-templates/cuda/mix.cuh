@@ -16,6 +16,7 @@ template <class... Variants> struct DecodeMix {
   static constexpr u32 SHARED_BYTES = largest(Variants::SHARED_BYTES...);
 
   TILEWRIGHT_DEVICE static void run(const Arguments &arguments) {
+    let_dependents_begin();
     const u32 index = block_index() / arguments.kv_heads;
     const WorkItem item = arguments.items[index];
     if (index >= arguments.counts[1 + arguments.group]) return;

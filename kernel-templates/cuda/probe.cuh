@@ -112,15 +112,25 @@ struct FlopProbe {
   }
 };
 
-// A CTA that finds its work and has none: four loads, each from where the one before says, and a barrier. `chain` is the latency's, of
-// `lines` lines of 128 bytes.
-struct CtaProbe {
-  __device__ __forceinline__ static void run(const u32 *chain, u32 lines, u32 *sink) {
-    u32 at = blockIdx.x % lines * 32;
-#pragma unroll
-    for (u32 i = 0; i < 4; i++) at = __ldcg(chain + at);
+// A CTA that finds its work and waits for its first tokens: five loads, each from where the one before says, a barrier, and two stages of
+// tokens. All of it is from memory that nobody read before, of `regions` parts.
+template <u32 STAGES_BYTES, u32 REGION_BYTES> struct CtaProbe {
+  static constexpr u32 LOADS = 5, LINE_BYTES = 1024;
+  static_assert(STAGES_BYTES + LOADS * LINE_BYTES <= REGION_BYTES, "both are different memory");
+
+  __device__ __forceinline__ static void run(const u8 *data, u32 regions, u32 *sink) {
+    const u8 *const region = data + u64(blockIdx.x % regions) * REGION_BYTES;
+    u32 at = 0; // stays 0 in practice, which the compiler does not know
+    for (u32 i = 0; i < LOADS; i++) at += __ldcg(reinterpret_cast<const u32 *>(region + i * LINE_BYTES) + at) == 0x9e3779b9u;
     __syncthreads();
-    if (at == 0x9e3779b9u) *sink = at;
+    const uint4 *const tokens = reinterpret_cast<const uint4 *>(region + REGION_BYTES - STAGES_BYTES) + threadIdx.x;
+    u32 sum = 0;
+#pragma unroll 16
+    for (u32 i = 0; i < STAGES_BYTES / 16; i += 128) {
+      const uint4 loaded = __ldcs(tokens + i);
+      sum ^= loaded.x ^ loaded.y ^ loaded.z ^ loaded.w;
+    }
+    if (sum + at == 0x9e3779b9u) *sink = sum;
   }
 };
 

@@ -18,22 +18,20 @@ template <class S> struct Results {
     return reinterpret_cast<float *>(cta.shared) + (of_warp * 16 + row) * S::OUTPUT_STRIDE;
   }
 
+  // What sums of V in FP8 are multiplied by.
+  TILEWRIGHT_DEVICE float value_scale() const { return S::FP8 ? cta.args.value_scales[cta.kv_head * cta.args.scale_head] : 1.f; }
+
   // Leaves each warp's rows in shared memory, all warps that share rows under one maximum.
   TILEWRIGHT_DEVICE void gather_warps(Accumulators<S> &acc) const {
-    float value_scale = 1.f;
-    if constexpr (S::FP8) value_scale = cta.args.value_scales[cta.kv_head * cta.args.scale_head];
 #pragma unroll
     for (u32 half = 0; half < 2; half++) {
-      Softmax &softmax = acc.softmax[half];
-      softmax.sum += from_lane_xor(softmax.sum, 1);
-      softmax.sum += from_lane_xor(softmax.sum, 2);
-      if (cta.lane % 4 == 0) *warp_softmax(cta.warp, cta.fragment_row + half * 8) = softmax;
+      if (cta.lane % 4 == 0) *warp_softmax(cta.warp, cta.fragment_row + half * 8) = acc.softmax[half];
     }
     barrier(); // all maxima are there, and the buffers are no longer read
 #pragma unroll
     for (u32 half = 0; half < 2; half++) {
       const u32 row = cta.fragment_row + half * 8;
-      const float factor = exp2_fast(acc.softmax[half].max - finite_or_zero(common_softmax(cta.row_warp, row).max)) * value_scale;
+      const float factor = exp2_fast(acc.softmax[half].max - finite_or_zero(common_softmax(cta.row_warp, row).max)) * value_scale();
       if constexpr (S::FP8) {
 #pragma unroll
         for (u32 d = 0; d < S::HEAD_DIM / 16; d++) {
@@ -66,12 +64,64 @@ template <class S> struct Results {
     return common;
   }
 
-  // Four neighbouring elements a thread: final where the row has one partial, else as a partial.
-  TILEWRIGHT_DEVICE void write_rows() const {
-    constexpr u32 QUADS = S::HEAD_DIM / 4;
-    for (u32 index = cta.thread; index < cta.row_count() * QUADS; index += S::WARPS * 32) {
-      const u32 row = index / QUADS, element = index % QUADS * 4;
-      Softmax softmax = common_softmax(row / 16, row % 16);
+  // Where a row goes, and the factor of what was summed for it.
+  struct Destination {
+    u32 partial; // DIRECT, a partial or UNTOUCHED
+    float factor;
+    u64 first; // its first element, of the output or of the partials
+
+    TILEWRIGHT_DEVICE Destination of_lane(u32 lane) const {
+      const u32 low = from_lane(static_cast<u32>(first), lane), high = from_lane(static_cast<u32>(first >> 32), lane);
+      return Destination{from_lane(partial, lane), from_lane(factor, lane), u64(high) << 32 | low};
+    }
+  };
+
+  // A row has one destination, which the thread with its first elements tells its LSE, or its softmax.
+  TILEWRIGHT_DEVICE Destination destination(u32 row, Softmax softmax, bool tells) const {
+    const Row found = cta.rows()[row];
+    const u32 head = cta.query_head(row);
+    if (found.slot.partial == DIRECT) {
+      float factor = 1.f;
+      if constexpr (S::SINKS) factor = add_sink(softmax, cta.args.sinks[head]);
+      factor = softmax.sum > 0.f ? factor / softmax.sum : 0.f;
+      if (tells && cta.args.lse) cta.args.lse[u64(found.request) * cta.args.q_heads + head] = log_sum_exp(softmax);
+      return Destination{DIRECT, factor, static_cast<u64>(found.request * cta.args.output_request + head * cta.args.output_head)};
+    }
+    const u64 partial = u64(found.slot.partial) * cta.args.q_heads + head;
+    if (tells && found.slot.partial != UNTOUCHED) {
+      cta.args.partial_softmax[partial * 2] = softmax.max;
+      cta.args.partial_softmax[partial * 2 + 1] = softmax.sum;
+    }
+    return Destination{found.slot.partial, 1.f, partial * S::HEAD_DIM};
+  }
+
+  // Four neighbouring elements: final where the row has one partial, else as a partial.
+  TILEWRIGHT_DEVICE void write_four(const Destination &to, u32 element, const float (&sum)[4]) const {
+    if (to.partial == DIRECT) {
+      store_words(cta.args.output + to.first + element, narrow(typename S::Element{}, sum[0] * to.factor, sum[1] * to.factor),
+                  narrow(typename S::Element{}, sum[2] * to.factor, sum[3] * to.factor));
+    } else if (to.partial != UNTOUCHED) {
+      store_four(cta.args.partial_output + to.first + element, sum);
+    }
+  }
+
+  // Rows that warps share, from where they were gathered. Each lane finds out where one of its warp's rows goes, before they are written.
+  TILEWRIGHT_DEVICE void write_gathered() const {
+    constexpr u32 QUADS = S::HEAD_DIM / 4;                   // of a row, four elements each
+    constexpr u32 ROWS_AT_ONCE = S::WARPS * 32 / QUADS;      // of the CTA,
+    constexpr u32 WARP_ROWS = QUADS < 32 ? 32 / QUADS : 1;   // and of a warp
+    constexpr u32 ROUNDS = S::M / ROWS_AT_ONCE;
+    static_assert(S::M % ROWS_AT_ONCE == 0 && ROUNDS * WARP_ROWS <= 32, "a lane for each row of a warp");
+    const u32 its_row = cta.lane / WARP_ROWS * ROWS_AT_ONCE + cta.warp * 32 / QUADS + cta.lane % WARP_ROWS;
+    const bool tells = QUADS <= 32 || cta.warp % (QUADS / 32) == 0; // several warps may write a row
+    Destination its{UNTOUCHED, 0.f, 0};
+    if (cta.lane < ROUNDS * WARP_ROWS && its_row < cta.row_count()) its = destination(its_row, common_softmax(its_row / 16, its_row % 16), tells);
+    const u32 element = cta.thread % QUADS * 4;
+#pragma unroll
+    for (u32 round = 0; round < ROUNDS; round++) {
+      const u32 row = cta.thread / QUADS + round * ROWS_AT_ONCE;
+      const Destination to = its.of_lane(round * WARP_ROWS + cta.lane / QUADS % WARP_ROWS);
+      if (to.partial == UNTOUCHED) continue;
       float sum[4] = {};
 #pragma unroll
       for (u32 w = 0; w < S::KV_WARPS; w++) {
@@ -79,27 +129,52 @@ template <class S> struct Results {
 #pragma unroll
         for (u32 e = 0; e < 4; e++) sum[e] += part[e];
       }
-      const Row found = cta.rows()[row];
-      const u32 head = cta.query_head(row);
-      if (found.slot.partial == DIRECT) {
-        float factor = 1.f;
-        if constexpr (S::SINKS) factor = add_sink(softmax, cta.args.sinks[head]);
-        factor = softmax.sum > 0.f ? factor / softmax.sum : 0.f;
-        u16 *target = cta.args.output + found.request * cta.args.output_request + head * cta.args.output_head + element;
-        u32 *pair = reinterpret_cast<u32 *>(target);
-        pair[0] = narrow(typename S::Element{}, sum[0] * factor, sum[1] * factor);
-        pair[1] = narrow(typename S::Element{}, sum[2] * factor, sum[3] * factor);
-        if (element == 0 && cta.args.lse) cta.args.lse[u64(found.request) * cta.args.q_heads + head] = log_sum_exp(softmax);
-      } else if (found.slot.partial != UNTOUCHED) {
-        const u64 partial = u64(found.slot.partial) * cta.args.q_heads + head;
-        float *target = cta.args.partial_output + partial * S::HEAD_DIM + element;
+      write_four(to, element, sum);
+    }
+  }
+
+  // Rows that one warp has alone, from its registers. Of 16 columns a lane writes four: neighbours of even and odd lanes change places, so
+  // that four lanes write 32 bytes of a row at once.
+  TILEWRIGHT_DEVICE void write_own(const Accumulators<S> &acc) const {
+    const float scale = value_scale();
+    const u32 odd = cta.lane % 2;
 #pragma unroll
-        for (u32 e = 0; e < 4; e++) target[e] = sum[e];
-        if (element == 0) {
-          cta.args.partial_softmax[partial * 2] = softmax.max;
-          cta.args.partial_softmax[partial * 2 + 1] = softmax.sum;
+    for (u32 half = 0; half < 2; half++) {
+      const u32 row = cta.row_warp * 16 + cta.fragment_row + half * 8;
+      const bool exists = row < cta.row_count();
+      Destination to{UNTOUCHED, 0.f, 0};
+      if (exists) to = destination(row, acc.softmax[half], cta.lane % 4 == 0);
+#pragma unroll
+      for (u32 d = 0; d < S::HEAD_DIM / 16; d++) {
+        const float(&one)[4] = acc.output[2 * d], (&two)[4] = acc.output[2 * d + 1];
+        const float first = one[2 * half] * scale, second = one[2 * half + 1] * scale;
+        const float third = two[2 * half] * scale, fourth = two[2 * half + 1] * scale;
+        if constexpr (S::FP8) {
+          // Even elements are sums of one product, odd ones of the other.
+          const float sum[4] = {first, third, second, fourth};
+          write_four(to, d * 16 + 2 * cta.fragment_column, sum);
+        } else {
+          const float other_first = from_lane_xor(odd ? first : third, 1), other_second = from_lane_xor(odd ? second : fourth, 1);
+          const float sum[4] = {odd ? other_first : first, odd ? other_second : second, odd ? third : other_first, odd ? fourth : other_second};
+          write_four(to, d * 16 + odd * 8 + cta.lane % 4 / 2 * 4, sum);
         }
       }
+    }
+  }
+
+  // All of it, by the warps that have accumulated.
+  TILEWRIGHT_DEVICE void write(Accumulators<S> &acc) const {
+#pragma unroll
+    for (u32 half = 0; half < 2; half++) {
+      Softmax &softmax = acc.softmax[half];
+      softmax.sum += from_lane_xor(softmax.sum, 1);
+      softmax.sum += from_lane_xor(softmax.sum, 2);
+    }
+    if constexpr (S::KV_WARPS == 1) {
+      write_own(acc);
+    } else {
+      gather_warps(acc);
+      write_gathered();
     }
   }
 

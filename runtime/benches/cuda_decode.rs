@@ -4,9 +4,9 @@
 //! reading as many bytes, measured in the same run, and the error of some requests against the f64 reference. Trees are written as in
 //! PAT: nodes of each level, tokens of a node of each level.
 //!
-//! `cargo bench -p tilewright-runtime --bench cuda_decode -- [TREE...] [--heads 32/8] [--tiles m16n64w4s2,...] [--page 32]`
+//! `cargo bench -p tilewright-runtime --bench cuda_decode -- [TREE...] [--heads 32/8] [--tiles m16n64w4s2,...] [--page 32] [--cta NS]`
 //!
-//! With `--timeline` it prints for each tile what its CTAs spent their time with.
+//! Plans go by the default prices, but `--cta` is how long one of all CTAs takes beyond its tokens, in nanoseconds. With `--timeline` it prints for each tile what its CTAs spent their time with.
 //!
 //! With `--forward` it prints a line a tree instead: the ways of launching a plan side by side, in % of the time of reading. Packs get the
 //! tile of `--tiles` with the fewest rows that holds theirs, of several such the first; without `--tiles` a few usual ones are taken.
@@ -15,7 +15,7 @@
 use cudarc::driver::CudaStream;
 use half::f16;
 use std::time::Instant;
-use tilewright_heuristics::{Backend, Dtype, Geometry, PackShape, Tile};
+use tilewright_heuristics::{Backend, Dtype, Geometry, PackShape, Prices, Tile};
 use tilewright_kernel_templates::cuda::{AttentionOptions, TimelineEntry};
 use tilewright_kernel_templates::{Class, Limits, Space};
 use tilewright_runtime::cuda::probe::{self, Figures, Flush};
@@ -23,7 +23,7 @@ use tilewright_runtime::cuda::{
     CudaBackend, CudaDevice, DeviceMemory, DevicePlan, Forward, Graph, Launch, Mix, RawArgs, RowStrides,
     Timeline, Timer,
 };
-use tilewright_runtime::{KvStrides, PageTable, Plan, cpu, reference};
+use tilewright_runtime::{KvStrides, PageTable, Plan, PlanOptions, cpu, reference};
 
 const SAMPLES: usize = 11;
 /// Requests whose output is compared with the reference.
@@ -41,6 +41,8 @@ struct Options {
     forward: bool,
     /// What CTAs were busy with, too.
     timeline: bool,
+    /// How plans are made.
+    plan: PlanOptions,
 }
 
 /// What `--forward` mixes unless told otherwise: a tile for each number of rows.
@@ -99,7 +101,7 @@ fn main() -> Outcome<()> {
             for (tile, prepared) in options.tiles.iter().zip(&prepared) {
                 let Ok(compiled) = prepared else { continue };
                 let table = batch.table()?;
-                let plan = Plan::build(&geometry, &table, &device.plan_options(), |_| *tile)?;
+                let plan = Plan::build(&geometry, &table, &options.plan, |_| *tile)?;
                 let mut uploaded = DevicePlan::new(&device);
                 uploaded.upload(&plan, &stream)?;
                 let workspace = DeviceMemory::new(device.context(), uploaded.workspace_bytes())?;
@@ -287,6 +289,7 @@ fn options(device: &CudaDevice) -> Outcome<Options> {
         best: 8,
         forward: false,
         timeline: false,
+        plan: device.plan_options(),
     };
     let mut words = std::env::args().skip(1).filter(|word| word != "--bench");
     while let Some(word) = words.next() {
@@ -311,6 +314,7 @@ fn options(device: &CudaDevice) -> Outcome<Options> {
             "--tiles" => {
                 options.tiles = value()?.split(',').map(str::parse).collect::<Result<_, _>>()?;
             }
+            "--cta" => options.plan.prices.cta = Prices::of_seconds(value()?.parse::<f64>()? * 1e-9),
             "--page" => options.page_size = value()?.parse()?,
             "--best" => options.best = value()?.parse()?,
             _ => options.trees.push(word),

@@ -50,6 +50,11 @@ impl Arch {
         self.number == 90 && matches!(self.suffix, Some(Suffix::A))
     }
 
+    /// Whether a launch may begin before the one that it depends on has ended (programmatic dependent launch).
+    pub const fn has_dependent_launches(self) -> bool {
+        self.number >= 90
+    }
+
     /// The option that makes NVRTC compile for it.
     pub fn option(self) -> String {
         format!("--gpu-architecture={self}")

@@ -39,5 +39,6 @@ pub use nvrtc::{Compiled, Nvrtc, Source};
 pub use occupancy::{Limiter, Occupancy, WARP_THREADS, occupancy};
 pub use spills::{PtxasReport, parse_ptxas_log};
 pub use variant::{
-    AttentionOptions, FLOP_PROBE_FLOPS, Kernel, MERGE_WARPS, shared_bytes, source_hash, sources,
+    AttentionOptions, CTA_PROBE_BYTES, CTA_PROBE_REGION, FLOP_PROBE_FLOPS, Kernel, MERGE_WARPS, shared_bytes,
+    source_hash, sources,
 };

@@ -101,6 +101,11 @@ pub struct Kernel {
 /// Floating-point operations of a CTA of [`Kernel::flop_probe`] in a round: eight warps, eight products of 16 x 8 x 16 each.
 pub const FLOP_PROBE_FLOPS: u64 = 8 * 8 * 2 * 16 * 8 * 16;
 
+/// Bytes that a CTA of [`Kernel::cta_probe`] reads, and what lies between those of two CTAs.
+pub const CTA_PROBE_BYTES: u64 = 64 << 10;
+/// See [`CTA_PROBE_BYTES`].
+pub const CTA_PROBE_REGION: u64 = 72 << 10;
+
 /// Warps that share a row in a merge: one for the usual few partials, four for rows with many.
 pub const MERGE_WARPS: [u32; 2] = [1, 4];
 
@@ -233,10 +238,11 @@ impl Kernel {
         Self::probe("multiply", "FlopProbe", "tilewright::u32 rounds, float *sink", "rounds, sink", 256)
     }
 
-    /// CTAs of so much shared memory that find their work and have none.
+    /// CTAs of so much shared memory that find their work and wait for its first [`CTA_PROBE_BYTES`].
     pub fn cta_probe(shared_bytes: u32) -> Self {
-        let parameters = "const tilewright::u32 *chain, tilewright::u32 lines, tilewright::u32 *sink";
-        Self { shared_bytes, ..Self::probe("cta", "CtaProbe", parameters, "chain, lines, sink", 128) }
+        let parameters = "const tilewright::u8 *data, tilewright::u32 regions, tilewright::u32 *sink";
+        let template = format!("CtaProbe<{CTA_PROBE_BYTES}, {CTA_PROBE_REGION}>");
+        Self { shared_bytes, ..Self::probe("cta", &template, parameters, "data, regions, sink", 128) }
     }
 
     fn probe(name: &str, template: &str, parameters: &str, names: &str, threads: u32) -> Self {

@@ -2,7 +2,10 @@
 #![allow(unsafe_code)]
 
 use super::{CudaDevice, CudaError, Mix};
-use cudarc::driver::sys::{CUfunction, CUfunction_attribute, CUmodule};
+use cudarc::driver::sys::{
+    CUfunction, CUfunction_attribute, CUlaunchAttribute, CUlaunchAttributeID, CUlaunchAttributeValue,
+    CUlaunchConfig, CUmodule, CUstream, cuLaunchKernelEx,
+};
 use cudarc::driver::{CudaContext, result};
 use std::collections::HashMap;
 use std::ffi::{CString, c_void};
@@ -92,7 +95,7 @@ impl LoadedKernel {
     pub(super) unsafe fn launch(
         &self,
         ctas: u32,
-        stream: cudarc::driver::sys::CUstream,
+        stream: CUstream,
         parameters: &mut [*mut c_void],
     ) -> Result<(), CudaError> {
         if ctas == 0 {
@@ -109,6 +112,45 @@ impl LoadedKernel {
                 parameters,
             )
         }
+        .map_err(CudaError::driver("cannot launch a kernel"))
+    }
+
+    /// The same, once all CTAs of the launch before have begun, instead of after its end (programmatic dependent launch). The kernel waits
+    /// by itself for what that one writes.
+    ///
+    /// # Safety
+    /// As [`LoadedKernel::launch`]; the device has compute capability 9.0 or more.
+    pub(super) unsafe fn launch_early(
+        &self,
+        ctas: u32,
+        stream: CUstream,
+        parameters: &mut [*mut c_void],
+    ) -> Result<(), CudaError> {
+        if ctas == 0 {
+            return Ok(());
+        }
+        let mut attribute = CUlaunchAttribute {
+            id: CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
+            pad: [0; 4],
+            value: CUlaunchAttributeValue { programmaticStreamSerializationAllowed: 1 },
+        };
+        let config = CUlaunchConfig {
+            gridDimX: ctas,
+            gridDimY: 1,
+            gridDimZ: 1,
+            blockDimX: self.threads,
+            blockDimY: 1,
+            blockDimZ: 1,
+            sharedMemBytes: self.shared_bytes,
+            hStream: stream,
+            attrs: &raw mut attribute,
+            numAttrs: 1,
+        };
+        // SAFETY: the caller's promises; the configuration is read before the call returns.
+        unsafe {
+            cuLaunchKernelEx(&raw const config, self.function, parameters.as_mut_ptr(), std::ptr::null_mut())
+        }
+        .result()
         .map_err(CudaError::driver("cannot launch a kernel"))
     }
 }

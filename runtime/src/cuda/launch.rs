@@ -63,8 +63,18 @@ impl CudaBackend {
         let (kernel, rows_a_cta) = self.merge_kernel(plan, args)?;
         let mut arguments = arguments;
         let mut parameters = [(&raw mut arguments).cast::<c_void>()];
-        // SAFETY: the kernel takes one `Arguments`, which the driver copies; the caller vouches for the addresses.
-        unsafe { kernel.launch(rows.div_ceil(rows_a_cta), stream, &mut parameters) }
+        let ctas = rows.div_ceil(rows_a_cta);
+        // Behind the launches of several streams it would wait for one of them only.
+        let early = plan.side().is_none() && self.compiler().arch().has_dependent_launches();
+        // SAFETY: the kernel takes one `Arguments`, which the driver copies; the caller vouches for the addresses. It waits for the launch
+        // before it, which alone writes what it reads.
+        unsafe {
+            if early {
+                kernel.launch_early(ctas, stream, &mut parameters)
+            } else {
+                kernel.launch(ctas, stream, &mut parameters)
+            }
+        }
     }
 
     /// The kernels that launching a plan takes; they stay loaded as long as somebody has them.

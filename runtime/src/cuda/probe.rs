@@ -179,8 +179,8 @@ fn median_us(timer: &Timer, flush: &Flush, graph: &Graph, stream: &CudaStream) -
 }
 
 /// Writes a chain that visits lines of 128 bytes in an order that no prefetcher guesses: the first word of a line is the index of the next
-/// line's first. Returns the lines, a power of two.
-fn write_chain(memory: &DeviceMemory, bytes: u64) -> Result<u32, CudaError> {
+/// line's first.
+fn write_chain(memory: &DeviceMemory, bytes: u64) -> Result<(), CudaError> {
     const LINE_WORDS: u32 = 32;
     let span = chain_span(memory, bytes);
     let lines = (span / 128) as u32;
@@ -194,8 +194,7 @@ fn write_chain(memory: &DeviceMemory, bytes: u64) -> Result<u32, CudaError> {
         at = next;
         steps += 1;
     }
-    memory.write(0, &chain)?;
-    Ok(lines)
+    memory.write(0, &chain)
 }
 
 /// Bytes that a chain takes where so many are asked for.

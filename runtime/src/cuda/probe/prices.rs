@@ -4,7 +4,7 @@
 //! launch, the start of its CTAs and the first, cold round drop out.
 #![allow(unsafe_code)]
 
-use super::{SAMPLES, load, write_chain};
+use super::{SAMPLES, load};
 use crate::cuda::kernels::LoadedKernel;
 use crate::cuda::memory::DeviceMemory;
 use crate::cuda::timer::{Graph, Timer};
@@ -13,7 +13,9 @@ use cudarc::driver::CudaStream;
 use std::ffi::c_void;
 use std::sync::Arc;
 use tilewright_heuristics::Prices;
-use tilewright_kernel_templates::cuda::{Compiler, CudaLimits, FLOP_PROBE_FLOPS, Kernel};
+use tilewright_kernel_templates::cuda::{
+    CTA_PROBE_BYTES, CTA_PROBE_REGION, Compiler, CudaLimits, FLOP_PROBE_FLOPS, Kernel,
+};
 
 const FEW: u32 = 4;
 const MANY: u32 = 36;
@@ -49,8 +51,10 @@ pub(super) fn measure(
     let flop = bench.of_round(|rounds| bench.multiply(&multiply, rounds * FLOP_ROUNDS, FLOP_CTAS * sms))?;
     let slots = device.plan_options().slots;
     let starting = load(device, compiler, &Kernel::cta_probe(shared_bytes(limits, slots / sms.max(1))))?;
-    let lines = write_chain(memory, 4 << 20)?;
-    let cta = bench.of_round(|rounds| bench.start(&starting, lines, rounds * slots))?;
+    let regions = u32::try_from(memory.bytes() as u64 / CTA_PROBE_REGION).unwrap_or(u32::MAX).max(1);
+    let cta = bench.of_round(|rounds| bench.start(&starting, regions, rounds * slots))?;
+    // Its bytes have a price of their own.
+    let cta = cta / f64::from(slots) - CTA_PROBE_BYTES as f64 / bandwidth;
 
     let first_byte = Prices::of_seconds(1.0 / bandwidth);
     Ok(Prices {
@@ -59,7 +63,7 @@ pub(super) fn measure(
         again_byte: Prices::of_seconds(again / again_bytes as f64).min(first_byte),
         partial_byte: Prices::of_seconds(partial / partial_bytes as f64),
         flop: Prices::of_seconds(flop / flops as f64),
-        cta: Prices::of_seconds(cta / f64::from(slots)),
+        cta: Prices::of_seconds(cta),
     })
 }
 
@@ -131,14 +135,14 @@ impl Bench<'_> {
         unsafe { kernel.launch(ctas, self.stream.cu_stream(), &mut parameters) }
     }
 
-    fn start(&self, kernel: &LoadedKernel, lines: u32, ctas: u32) -> Result<(), CudaError> {
-        let (mut chain, mut lines, mut sink) = (self.memory.address(), lines, self.memory.address());
+    fn start(&self, kernel: &LoadedKernel, regions: u32, ctas: u32) -> Result<(), CudaError> {
+        let (mut data, mut regions, mut sink) = (self.memory.address(), regions, self.memory.address());
         let mut parameters = [
-            (&raw mut chain).cast::<c_void>(),
-            (&raw mut lines).cast::<c_void>(),
+            (&raw mut data).cast::<c_void>(),
+            (&raw mut regions).cast::<c_void>(),
             (&raw mut sink).cast::<c_void>(),
         ];
-        // SAFETY: the chain's words are indices inside of it, one in each of so many lines, and it outlives the stream's work.
+        // SAFETY: the kernel reads so many regions, which the memory has, and outlives the stream's work.
         unsafe { kernel.launch(ctas, self.stream.cu_stream(), &mut parameters) }
     }
 }
