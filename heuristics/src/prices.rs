@@ -29,14 +29,14 @@ const SECOND: u64 = 1_000_000_000_000_000_000;
 const DEAREST: f64 = 1e15;
 
 impl Prices {
-    /// An NVIDIA H200, in round numbers: 4.5 TB/s read, 8 TB/s read again, 3.5 TB/s written, 300 TFLOP/s, four microseconds for each CTA
+    /// An NVIDIA H200, in round numbers: 4.5 TB/s read, 8 TB/s read again, 3.5 TB/s written, 300 TFLOP/s, five microseconds for each CTA
     /// of 264.
     pub const H200: Self = Self {
         first_byte: SECOND / 4_500_000_000_000,
         again_byte: SECOND / 8_000_000_000_000,
         partial_byte: SECOND / 3_500_000_000_000 + SECOND / 8_000_000_000_000,
         flop: SECOND / 300_000_000_000_000,
-        cta: SECOND / 250_000 / 264,
+        cta: SECOND / 200_000 / 264,
     };
 
     /// A small server's processor, in round numbers: 30 GB/s read, 60 GB/s read again and written, 200 GFLOP/s, half a microsecond a

@@ -13,9 +13,7 @@ use cudarc::driver::CudaStream;
 use std::ffi::c_void;
 use std::sync::Arc;
 use tilewright_heuristics::Prices;
-use tilewright_kernel_templates::cuda::{
-    CTA_PROBE_BYTES, CTA_PROBE_REGION, Compiler, CudaLimits, FLOP_PROBE_FLOPS, Kernel,
-};
+use tilewright_kernel_templates::cuda::{CTA_PROBE_REGION, Compiler, CudaLimits, FLOP_PROBE_FLOPS, Kernel};
 
 const FEW: u32 = 4;
 const MANY: u32 = 36;
@@ -53,8 +51,6 @@ pub(super) fn measure(
     let starting = load(device, compiler, &Kernel::cta_probe(shared_bytes(limits, slots / sms.max(1))))?;
     let regions = u32::try_from(memory.bytes() as u64 / CTA_PROBE_REGION).unwrap_or(u32::MAX).max(1);
     let cta = bench.of_round(|rounds| bench.start(&starting, regions, rounds * slots))?;
-    // Its bytes have a price of their own.
-    let cta = cta / f64::from(slots) - CTA_PROBE_BYTES as f64 / bandwidth;
 
     let first_byte = Prices::of_seconds(1.0 / bandwidth);
     Ok(Prices {
@@ -63,7 +59,8 @@ pub(super) fn measure(
         again_byte: Prices::of_seconds(again / again_bytes as f64).min(first_byte),
         partial_byte: Prices::of_seconds(partial / partial_bytes as f64),
         flop: Prices::of_seconds(flop / flops as f64),
-        cta: Prices::of_seconds(cta),
+        // With the time of its first tokens: until they are there, its place computes nothing.
+        cta: Prices::of_seconds(cta / f64::from(slots)),
     })
 }
 
