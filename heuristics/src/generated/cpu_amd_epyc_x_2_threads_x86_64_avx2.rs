@@ -8,7 +8,7 @@
 //! - counts: 82 workloads, 96 tiles, 7872 measurements, 31685 samples
 //! - fit: portfolio 8, depth 4, leaves 12, ties below 3.0 %; no tree of this depth over this portfolio has less mean regret (proven)
 //! - prices: not measured, the defaults of the backend
-//! - regret on pack shapes not fitted, selector: mean 10.09 %, p95 35.00 %, worst 75.88 %
+//! - regret on pack shapes not fitted, selector: mean 10.07 %, p95 25.80 %, worst 75.00 %
 //! - regret on pack shapes not fitted, best single tile: mean 13.84 %, p95 30.97 %, worst 68.05 %
 //! - regret on pack shapes not fitted, PAT's rules: mean 27.52 %, p95 87.03 %, worst 255.97 %
 //! - regret on pack shapes not fitted, portfolio's oracle: mean 1.63 %, p95 5.92 %, worst 14.38 %

@@ -353,7 +353,7 @@ mod tests {
         let kernel =
             Kernel::decode(&TILE, &CLASS, AttentionOptions { window: true, ..Default::default() }, arch());
         assert!(
-            kernel.text.contains("Decode<16, 64, 4, 2, 128, F16, F16, true, false, false, 0>"),
+            kernel.text.contains("Decode<16, 64, 4, 2, 128, F16, F16, true, false, false, 0, false>"),
             "{}",
             kernel.text
         );

@@ -87,11 +87,11 @@ fn check_against_the_best(seed: u64) {
         1.0 / ratios[0] - 1.0,
     );
     // The goals are 2 % on average and 10 % at worst.
-    assert!(mean < 0.0002, "{mean}");
+    assert!(mean < 0.0001, "{mean}");
     assert!(excess[CASES * 995 / 1000] < 0.005);
-    assert!(excess[CASES - 1] < 0.08, "{}", excess[CASES - 1]);
-    assert!(against_pat > 1.07, "{against_pat}");
-    assert!(needless * 200 <= CASES && ratios[0] > 0.8, "{needless}");
+    assert!(excess[CASES - 1] < 0.05, "{}", excess[CASES - 1]);
+    assert!(against_pat > 1.16, "{against_pat}");
+    assert!(needless * 1000 <= CASES && ratios[0] > 0.75, "{needless}, {}", ratios[0]);
     assert!(taken > 5, "{taken}");
 }
 

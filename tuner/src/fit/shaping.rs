@@ -20,7 +20,7 @@ enum Grown {
 pub(super) fn shape(problem: &Problem, tree: &Node, options: &FitOptions) -> Tree {
     let rows = (0..problem.rows() as u32).collect();
     let mut grown = grow(problem, tree, rows);
-    let price = problem.cost_of(options.leaf_price);
+    let price = problem.cost_of(options.leaf_price / problem.rows().max(1) as f64);
     prune(problem, &mut grown, price, options.min_leaf_rows);
     while leaves(&grown) > options.max_leaves {
         collapse_cheapest(problem, &mut grown);
