@@ -1,5 +1,6 @@
 //! What measurements say: the fit, its validation, and the module; a pure function of a recording.
 
+use crate::choice::SELECTOR;
 use crate::costs::from_measurements;
 use crate::emit::{Header, ModelError, SelectorModel, module_name, render, render_choices};
 use crate::fit::{CART, CostTable, Fit, FitError, FitOptions, Validation, cross_validate, fit};
@@ -86,6 +87,13 @@ impl Analysis {
         short_hash(render_choices(&self.model).as_bytes())
     }
 
+    /// The hash of the selector that whole batches were measured with, if it is another than this one: a later version fits otherwise.
+    pub fn other_selector<'a>(&self, rows: &'a [Measurement]) -> Option<&'a str> {
+        let now = self.selector_hash();
+        let hashes = rows.iter().map(|row| row.selector_hash.as_str());
+        hashes.into_iter().find(|hash| !hash.is_empty() && *hash != now)
+    }
+
     /// What the fit proves about the tree, in a sentence.
     pub fn proof(&self) -> String {
         let proof = &self.fit.proof;
@@ -154,9 +162,11 @@ fn header(analysis: &Analysis, recording: &Recording, settings: &FitSettings) ->
             policy.worst * 100.0
         ));
     }
+    let other = analysis.other_selector(rows).map(|hash| format!(" {hash}")).unwrap_or_default();
     for policy in batch_policies(rows) {
+        let which = if policy.name == SELECTOR { &other } else { "" };
         header.push(format!(
-            "regret on whole batches, {}: mean {:.2} %, p95 {:.2} %, worst {:.2} % of {}",
+            "regret on whole batches, {}{which}: mean {:.2} %, p95 {:.2} %, worst {:.2} % of {}",
             policy.name,
             policy.mean * 100.0,
             policy.p95 * 100.0,

@@ -12,7 +12,7 @@
 //! - regret on pack shapes not fitted, best single tile: mean 13.84 %, p95 30.97 %, worst 68.05 %
 //! - regret on pack shapes not fitted, PAT's rules: mean 27.52 %, p95 87.03 %, worst 255.97 %
 //! - regret on pack shapes not fitted, portfolio's oracle: mean 1.63 %, p95 5.92 %, worst 14.38 %
-//! - regret on whole batches, selector: mean 2.35 %, p95 12.83 %, worst 19.78 % of 94
+//! - regret on whole batches, selector 5c8ceaf8fc59abe3: mean 2.35 %, p95 12.83 %, worst 19.78 % of 94
 //! - regret on whole batches, best single tile (m64n128w1s1): mean 2.36 %, p95 9.18 %, worst 38.85 % of 94
 //! - regret on whole batches, PAT's rules: mean 3.05 %, p95 8.55 %, worst 36.62 % of 94
 

@@ -11,7 +11,7 @@
 //! - regret on pack shapes not fitted, best single tile: mean 25.06 %, p95 144.59 %, worst 386.82 %
 //! - regret on pack shapes not fitted, PAT's rules: mean 66.72 %, p95 136.84 %, worst 243.21 %
 //! - regret on pack shapes not fitted, portfolio's oracle: mean 1.34 %, p95 5.01 %, worst 47.01 %
-//! - regret on whole batches, selector: mean 6.48 %, p95 29.53 %, worst 36.07 % of 94
+//! - regret on whole batches, selector 4911ecf6d8c3cc25: mean 6.48 %, p95 29.53 %, worst 36.07 % of 94
 //! - regret on whole batches, best single tile (m64n64w4s2): mean 3.58 %, p95 21.04 %, worst 36.89 % of 94
 //! - regret on whole batches, PAT's rules: mean 58.20 %, p95 117.29 %, worst 182.68 % of 94
 //! - regret on whole batches, PAT: mean 332.15 %, p95 785.72 %, worst 1139.22 % of 94

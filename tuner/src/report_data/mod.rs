@@ -66,11 +66,10 @@ fn policy(regret: &PolicyRegret) -> Policy {
 }
 
 fn stale_selector(rows: &[Measurement], analysis: &Analysis) -> Option<String> {
-    let now = analysis.selector_hash();
-    let stale = rows.iter().find(|row| !row.selector_hash.is_empty() && row.selector_hash != now)?;
+    let measured = analysis.other_selector(rows)?;
     Some(format!(
-        "The whole batches were measured with selector {}, this report's fit gives {now}: run `tilewright tune` to measure it.",
-        stale.selector_hash
+        "The whole batches were measured with selector {measured}, this report's fit gives {}: run `tilewright tune` to measure it.",
+        analysis.selector_hash()
     ))
 }
 
