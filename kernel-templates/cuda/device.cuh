@@ -10,6 +10,16 @@ constexpr u32 FULL_WARP = 0xffffffffu;
 
 TILEWRIGHT_DEVICE float negative_infinity() { return __int_as_float(0xff800000); }
 TILEWRIGHT_DEVICE u32 thread_index() { return threadIdx.x; }
+// The same, read anew: what is computed of it late takes no register before. Where nothing spills anyway (9.0a) the compiler decides.
+TILEWRIGHT_DEVICE u32 thread_index_again() {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  return threadIdx.x;
+#else
+  u32 index;
+  asm volatile("mov.u32 %0, %tid.x;" : "=r"(index));
+  return index;
+#endif
+}
 TILEWRIGHT_DEVICE u32 block_index() { return blockIdx.x; }
 TILEWRIGHT_DEVICE void barrier() { __syncthreads(); }
 TILEWRIGHT_DEVICE u64 nanoseconds() {

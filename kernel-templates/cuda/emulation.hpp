@@ -578,6 +578,7 @@ inline u32 lane(u32 value, u32 from) {
 
 TILEWRIGHT_DEVICE float negative_infinity() { return -__builtin_inff(); }
 TILEWRIGHT_DEVICE u32 thread_index() { return emulation::machine->current->thread; }
+TILEWRIGHT_DEVICE u32 thread_index_again() { return thread_index(); }
 TILEWRIGHT_DEVICE u32 block_index() { return emulation::machine->block; }
 TILEWRIGHT_DEVICE void barrier() { emulation::machine->barrier(); }
 // Barriers so far stand for time.

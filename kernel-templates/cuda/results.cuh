@@ -137,13 +137,13 @@ template <class S> struct Results {
   // that four lanes write 32 bytes of a row at once.
   TILEWRIGHT_DEVICE void write_own(const Accumulators<S> &acc) const {
     const float scale = value_scale();
-    const u32 odd = cta.lane % 2;
+    const u32 thread = thread_index_again(), lane = thread % 32, odd = lane % 2;
 #pragma unroll
     for (u32 half = 0; half < 2; half++) {
-      const u32 row = cta.row_warp * 16 + cta.fragment_row + half * 8;
+      const u32 row = thread / 32 % S::ROW_WARPS * 16 + lane / 4 + half * 8;
       const bool exists = row < cta.row_count();
       Destination to{UNTOUCHED, 0.f, 0};
-      if (exists) to = destination(row, acc.softmax[half], cta.lane % 4 == 0);
+      if (exists) to = destination(row, acc.softmax[half], lane % 4 == 0);
 #pragma unroll
       for (u32 d = 0; d < S::HEAD_DIM / 16; d++) {
         const float(&one)[4] = acc.output[2 * d], (&two)[4] = acc.output[2 * d + 1];
@@ -156,7 +156,7 @@ template <class S> struct Results {
         } else {
           const float other_first = from_lane_xor(odd ? first : third, 1), other_second = from_lane_xor(odd ? second : fourth, 1);
           const float sum[4] = {odd ? other_first : first, odd ? other_second : second, odd ? third : other_first, odd ? fourth : other_second};
-          write_four(to, d * 16 + odd * 8 + cta.lane % 4 / 2 * 4, sum);
+          write_four(to, d * 16 + odd * 8 + lane % 4 / 2 * 4, sum);
         }
       }
     }

@@ -65,18 +65,21 @@ fn the_whole_space_compiles_for_sm_90a() {
 // less.
 #[test]
 fn half_of_the_space_compiles_for_sm_80() {
-    assert!(compile_space("a100-80gb", 2) >= 65);
+    let feasible = compile_space("a100-80gb", 2);
+    assert!(feasible >= 65, "{feasible}");
 }
 
 #[test]
 fn half_of_the_space_compiles_for_sm_89() {
-    assert!(compile_space("l40s", 2) >= 35);
+    let feasible = compile_space("l40s", 2);
+    assert!(feasible >= 35, "{feasible}");
 }
 
 #[test]
 fn half_of_the_space_compiles_for_sm_100a() {
     // Its compiler spills where that of sm_90a just fits: fewer tiles are feasible in as much shared memory.
-    assert!(compile_space("b200", 2) >= 60);
+    let feasible = compile_space("b200", 2);
+    assert!(feasible >= 60, "{feasible}");
 }
 
 #[test]
@@ -171,6 +174,22 @@ fn mixes_of_feasible_tiles_compile_for_every_architecture() {
                 assert!(tiles.len() > 1 || mix.usage.registers <= most + 4, "{what}: {most} alone");
                 println!("{what}: {most} alone");
             }
+        }
+    }
+}
+
+#[test]
+fn timelines_compile_for_every_architecture() {
+    let options = AttentionOptions { timeline: true, ..AttentionOptions::default() };
+    let tiles = [Tile { m: 16, n: 64, warps: 4, stages: 2 }, Tile { m: 64, n: 64, warps: 4, stages: 2 }];
+    for device in DEVICES {
+        let limits = limits(device);
+        let compiler = compiler(&limits.arch);
+        let kernels = tiles.map(|tile| Kernel::decode(&tile, &USUAL, options, compiler.arch()));
+        for (tile, cubin) in tiles.iter().zip(compiler.compile_all(&kernels, || ())) {
+            let cubin = cubin.unwrap_or_else(|error| panic!("{device}: {error}"));
+            check_compiled(tile, &USUAL, &limits, &cubin.usage, &cubin.report)
+                .unwrap_or_else(|error| panic!("{device} {tile}: {error}"));
         }
     }
 }

@@ -281,6 +281,17 @@ fn warps_that_multiply_together_agree_with_the_reference() {
     check_all(&Emulator::build(&kernels_of(&cases), &[WARPGROUPS]), &cases);
 }
 
+#[test]
+fn ctas_note_when_they_did_what() {
+    let tiles = [(CASE.tile, false), (Tile { m: 64, n: 64, warps: 4, stages: 2 }, true)];
+    for (tile, warpgroups) in tiles {
+        let options = AttentionOptions { timeline: true, ..CASE.options };
+        let case = Case { tile, warpgroups, options, ..CASE };
+        let flags: &[&str] = if warpgroups { &[WARPGROUPS] } else { &[] };
+        check_all(&Emulator::build(&kernels_of(&[case]), flags), &[case]);
+    }
+}
+
 /// The kernels give a negative scale's sign to the query, and take none for a very small one.
 #[test]
 fn every_sign_of_the_scale_agrees_with_the_reference() {

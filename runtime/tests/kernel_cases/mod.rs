@@ -8,7 +8,9 @@ use rand_chacha::ChaCha8Rng;
 use std::sync::Mutex;
 use tilewright_heuristics::{Dtype, Geometry, Tile};
 use tilewright_kernel_templates::Class;
-use tilewright_kernel_templates::cuda::{Arguments, AttentionOptions, Kernel, MERGE_WARPS, WorkItem};
+use tilewright_kernel_templates::cuda::{
+    Arguments, AttentionOptions, Kernel, MERGE_WARPS, TimelineEntry, WorkItem,
+};
 use tilewright_runtime::awkward::{AwkwardCase, CaseCache, tolerance};
 use tilewright_runtime::cpu::{Element, Fp8KvCache, KvCache, Number};
 use tilewright_runtime::cuda::PlanImage;
@@ -318,12 +320,19 @@ impl<E: Element> Batch<E> {
             ..planned
         };
         (args.output, args.lse) = (output.as_mut_ptr() as u64, lse.as_mut_ptr() as u64);
+        let mut timeline =
+            vec![TimelineEntry::default(); plan.items().len() * self.geometry.kv_heads as usize + 3];
         let ctas = |group: &TileGroup| group.items.len() as u32 * self.geometry.kv_heads;
         for (index, group) in plan.tile_groups().iter().enumerate() {
             args.items = planned.items + u64::from(group.items.start) * size_of::<WorkItem>() as u64;
+            let first = group.items.start * self.geometry.kv_heads;
+            args.timeline = timeline[first as usize..].as_mut_ptr() as u64;
             args.group = index as u32;
             // More CTAs than there are items: a captured grid is as large as its bucket.
             emulator.run_decode(&case.kernel(), &args, ctas(group) + 3, seed)?;
+        }
+        if case.options.timeline {
+            check_timeline(&timeline)?;
         }
         let mut outcomes = Vec::new();
         for merge in case.merges() {
@@ -415,6 +424,21 @@ impl<E: Element> Batch<E> {
             }
         }
         Ok(())
+    }
+}
+
+/// All CTAs but the last three, which had nothing to do, have noted what came after what.
+fn check_timeline(timeline: &[TimelineEntry]) -> Result<(), String> {
+    let (worked, idle) = timeline.split_at(timeline.len() - 3);
+    let wrong = worked.iter().find(|cta| {
+        // A CTA whose requests have no tokens waits for none.
+        let ready = if cta.ready == 0 { cta.begin } else { cta.ready };
+        cta.begin == 0 || ready < cta.begin || cta.computed < ready || cta.end < cta.computed
+    });
+    match wrong.or_else(|| idle.iter().find(|cta| **cta != TimelineEntry::default())) {
+        Some(cta) => Err(format!("a CTA notes {cta:?}")),
+        None if worked.iter().all(|cta| cta.ready == 0) => Err("no CTA had tokens".to_owned()),
+        None => Ok(()),
     }
 }
 
