@@ -321,7 +321,7 @@ impl<E: Element> Batch<E> {
         };
         (args.output, args.lse) = (output.as_mut_ptr() as u64, lse.as_mut_ptr() as u64);
         let mut timeline =
-            vec![TimelineEntry::default(); plan.items().len() * self.geometry.kv_heads as usize + 3];
+            vec![TimelineEntry::default(); plan.work_items().len() * self.geometry.kv_heads as usize + 3];
         let ctas = |group: &TileGroup| group.items.len() as u32 * self.geometry.kv_heads;
         for (index, group) in plan.tile_groups().iter().enumerate() {
             args.items = planned.items + u64::from(group.items.start) * size_of::<WorkItem>() as u64;
