@@ -41,26 +41,45 @@ fn exhaustive(model: &CostModel, tree: &Forest) -> u64 {
 
 #[test]
 fn the_decision_is_close_to_the_best_of_all_and_better_than_pats() {
-    check_against_the_best(1);
+    check_against_the_best(1, &Prices::default(), &DEAR_CTAS);
+    check_against_the_best(1, &cheap_ctas(), &CHEAP_CTAS);
 }
 
 #[test]
 fn so_it_is_for_other_forests() {
-    check_against_the_best(2);
+    check_against_the_best(2, &Prices::default(), &DEAR_CTAS);
+    check_against_the_best(2, &cheap_ctas(), &CHEAP_CTAS);
 }
 
-fn check_against_the_best(seed: u64) {
+/// What is asserted of all forests of a run: the mean and the largest excess over the best of all joins, the least of PAT's costs over
+/// those of the joins on average, and in a single forest (there PAT's packs are taken).
+struct Bounds {
+    mean: f64,
+    worst: f64,
+    against_pat: f64,
+    least_ratio: f64,
+}
+
+/// Where a CTA costs a microsecond of 264 places.
+const CHEAP_CTAS: Bounds = Bounds { mean: 0.0002, worst: 0.08, against_pat: 1.07, least_ratio: 0.8 };
+/// Where it costs five, as on an H200: joins save more of them, and so do PAT's taller tiles.
+const DEAR_CTAS: Bounds = Bounds { mean: 0.0001, worst: 0.05, against_pat: 1.16, least_ratio: 0.75 };
+
+fn cheap_ctas() -> Prices {
+    Prices { cta: Prices::of_seconds(1e-6 / 264.0), ..Prices::default() }
+}
+
+fn check_against_the_best(seed: u64, prices: &Prices, bounds: &Bounds) {
     const CASES: usize = 4000;
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
-    let prices = Prices::default();
     let (mut excess, mut ratios) = (Vec::new(), Vec::new());
     let (mut priced, mut needless, mut taken) = (Priced::new(), 0, 0);
     for _ in 0..CASES {
         let tree = SketchTree::random(&mut rng, 10, 256, 64);
         let layout = layout(&mut rng);
         tree.with_table(16, |forest, table| {
-            let model = CostModel::new(&layout, &prices);
-            priced.decide(forest, &layout, &prices);
+            let model = CostModel::new(&layout, prices);
+            priced.decide(forest, &layout, prices);
             let ours = model.of_joined(forest, |node| priced.joined(node));
             let best = exhaustive(&model, forest);
             let pat =
@@ -87,11 +106,11 @@ fn check_against_the_best(seed: u64) {
         1.0 / ratios[0] - 1.0,
     );
     // The goals are 2 % on average and 10 % at worst.
-    assert!(mean < 0.0001, "{mean}");
+    assert!(mean < bounds.mean, "{mean}");
     assert!(excess[CASES * 995 / 1000] < 0.005);
-    assert!(excess[CASES - 1] < 0.05, "{}", excess[CASES - 1]);
-    assert!(against_pat > 1.16, "{against_pat}");
-    assert!(needless * 1000 <= CASES && ratios[0] > 0.75, "{needless}, {}", ratios[0]);
+    assert!(excess[CASES - 1] < bounds.worst, "{}", excess[CASES - 1]);
+    assert!(against_pat > bounds.against_pat, "{against_pat}");
+    assert!(needless * 200 <= CASES && ratios[0] > bounds.least_ratio, "{needless}, {}", ratios[0]);
     assert!(taken > 5, "{taken}");
 }
 
