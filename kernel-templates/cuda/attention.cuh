@@ -54,21 +54,21 @@ template <class S> struct Attention {
   // One step of online softmax over GRANULES_HERE granules, `first` and the next ones of a step. WITH_GROUP, the warpgroup does it together,
   // and `meanwhile` is done while it multiplies. Where it is `plain`, all rows see all of it.
   template <u32 GRANULES_HERE, bool WITH_GROUP, class Meanwhile>
-  TILEWRIGHT_DEVICE void compute_step(Accumulators<S> &acc, const u32 (&query)[S::QUERY_FRAGMENTS][4], u32 step, u32 first, const Sight &sight,
+  TILEWRIGHT_DEVICE void compute_step(Accumulators<S> &acc, const u32 (&query)[S::QUERY_FRAGMENTS][4], const Rings<S> &at, u32 first, const Sight &sight,
                                       bool plain, const Meanwhile &meanwhile) const {
     constexpr u32 ALL_GRANULES = Visibility<S>::all_granules(GRANULES_HERE);
     bool masked = false;
-    const u32 active = plain ? ALL_GRANULES : visibility.template active_granules<GRANULES_HERE, WITH_GROUP>(step, first, sight, masked);
+    const u32 active = plain ? ALL_GRANULES : visibility.template active_granules<GRANULES_HERE, WITH_GROUP>(at, first, sight, masked);
     if (active == 0) return meanwhile();
     float scores[GRANULES_HERE * 2][4];
-    if constexpr (WITH_GROUP) products.template begin_keys_together<GRANULES_HERE>(scores, query, step, first);
+    if constexpr (WITH_GROUP) products.template begin_keys_together<GRANULES_HERE>(scores, query, at, first);
     meanwhile();
     if constexpr (WITH_GROUP) {
       end_products(scores);
     } else if (active == ALL_GRANULES) {
-      products.template multiply_keys<true, GRANULES_HERE>(scores, query, step, first, active);
+      products.template multiply_keys<true, GRANULES_HERE>(scores, query, at, first, active);
     } else {
-      products.template multiply_keys<false, GRANULES_HERE>(scores, query, step, first, active);
+      products.template multiply_keys<false, GRANULES_HERE>(scores, query, at, first, active);
     }
     if constexpr (S::SOFTCAP) {
 #pragma unroll
@@ -78,7 +78,7 @@ template <class S> struct Attention {
       }
     }
     const float factor = S::SOFTCAP ? 1.f : cta.scale; // what makes logits of the scores from here on
-    if (masked) visibility.template mask_scores<GRANULES_HERE>(scores, step, first, sight);
+    if (masked) visibility.template mask_scores<GRANULES_HERE>(scores, at, first, sight);
 
     float max[2] = {negative_infinity(), negative_infinity()};
 #pragma unroll
@@ -98,28 +98,28 @@ template <class S> struct Attention {
       }
     }
     if constexpr (WITH_GROUP) {
-      products.template multiply_values_together<GRANULES_HERE>(acc, scores, step, first);
+      products.template multiply_values_together<GRANULES_HERE>(acc, scores, at, first);
     } else if (active == ALL_GRANULES) {
-      products.template multiply_values<true, GRANULES_HERE>(acc, scores, step, first, active);
+      products.template multiply_values<true, GRANULES_HERE>(acc, scores, at, first, active);
     } else {
-      products.template multiply_values<false, GRANULES_HERE>(acc, scores, step, first, active);
+      products.template multiply_values<false, GRANULES_HERE>(acc, scores, at, first, active);
     }
   }
 
   template <class Meanwhile>
-  TILEWRIGHT_DEVICE void compute(Accumulators<S> &acc, const u32 (&query)[S::QUERY_FRAGMENTS][4], const Steps &steps, u32 step, const Sight &seen,
+  TILEWRIGHT_DEVICE void compute(Accumulators<S> &acc, const u32 (&query)[S::QUERY_FRAGMENTS][4], const Steps &steps, u32 step, const Rings<S> &at, const Sight &seen,
                                  const Meanwhile &meanwhile) const {
     if constexpr (S::TURNS) {
       constexpr u32 OWN_GRANULES = S::WARP_TURN / S::GRANULE;
       if (steps.in_turns(step)) {
         const u32 first = cta.kv_warp * S::WARP_GRANULES + cta.row_warp * OWN_GRANULES;
-        return compute_step<OWN_GRANULES, false>(acc, query, step, first, seen, false, meanwhile);
+        return compute_step<OWN_GRANULES, false>(acc, query, at, first, seen, false, meanwhile);
       }
     }
     const u32 first = cta.kv_warp * S::WARP_GRANULES;
     const i32 token = static_cast<i32>(cta.item.walk_begin + (step - steps.shared) * S::N + first * S::GRANULE);
     const bool plain = token + static_cast<i32>(S::WARP_N) <= seen.plain_end && (!S::WINDOW || token >= seen.plain_begin);
-    compute_step<S::WARP_GRANULES, S::TOGETHER>(acc, query, step, first, seen, plain, meanwhile);
+    compute_step<S::WARP_GRANULES, S::TOGETHER>(acc, query, at, first, seen, plain, meanwhile);
   }
 };
 

@@ -11,25 +11,36 @@ struct Cursor {
   u32 next; // where the next run begins
 };
 
-// The pages of the steps ahead, of a thread that copies.
+// A token of a thread that copies: its page, and which of its tokens it is.
+struct Found {
+  i32 id;
+  u32 place; // or UNSEEN: no row sees it
+};
+constexpr u32 UNSEEN = 0xffffffffu;
+
+// The tokens of the step after the last one with offsets, of a thread that copies.
 template <class S> struct Ahead {
-  i32 ids[S::TOKENS_A_THREAD]; // of the step after the last one with offsets
-  Cursor fetched, stored;
+  Found found[S::TOKENS_A_THREAD];
+  Cursor cursor;
 };
 
 template <class S> struct Copying {
   const Cta<S> &cta;
 
-  TILEWRIGHT_DEVICE void load_query(u32 first) const {
+  TILEWRIGHT_DEVICE void load_query(const Rings<S> &at) const {
     for (u32 index = cta.copier; index < S::M * S::QUERY_CHUNKS; index += S::COPIERS) {
       const u32 row = index / S::QUERY_CHUNKS, chunk = index % S::QUERY_CHUNKS;
       const bool valid = row < cta.row_count();
       const u32 request = valid ? cta.rows()[row].request : 0;
       const u32 head = valid ? cta.query_head(row) : 0;
       const u16 *source = cta.args.query + request * cta.args.query_request + head * cta.args.query_head + chunk * 8;
-      copy_async_16(cta.query_address(first, row, chunk), source, valid ? 0 : -1);
+      copy_async_16(cta.query_address(at, row, chunk), source, valid ? 0 : -1);
     }
   }
+
+  TILEWRIGHT_DEVICE Cursor first_run() const { return Cursor{0, next_run(0)}; }
+  // Whether a step has tokens that this thread looks for.
+  TILEWRIGHT_DEVICE bool has_tokens() const { return S::N >= S::COPIERS || cta.copier < S::N; }
 
   TILEWRIGHT_DEVICE u32 next_run(u32 run) const { return run + 1 < cta.item.run_count ? cta.runs()[run + 1].begin : 0xffffffffu; }
 
@@ -43,69 +54,78 @@ template <class S> struct Copying {
     return cta.item.walk_begin + (step - steps.shared) * S::N + cta.copier + i * S::COPIERS;
   }
 
-  // Before a thread's tokens of a step: where those of all warps begin behind the turns, they are before the ones of the last step.
-  TILEWRIGHT_DEVICE void begin_step(Cursor &cursor, const Steps &steps, u32 step) const {
-    if (S::TURNS && step == steps.shared && step > 0) cursor = Cursor{0, next_run(0)};
-  }
-
   // The run of a token of the walk that is not before the one asked for last.
   TILEWRIGHT_DEVICE const SharedRun &run_of(Cursor &cursor, u32 token) const {
     while (token >= cursor.next) cursor.next = next_run(++cursor.run);
     return cta.runs()[cursor.run];
   }
 
-  // Page ids of this thread's tokens of a step. What is no token at all gets the id of one before it.
-  TILEWRIGHT_DEVICE void fetch_pages(i32 (&ids)[S::TOKENS_A_THREAD], const Steps &steps, u32 step, Cursor &cursor) const {
-    begin_step(cursor, steps, step);
+  // Finds this thread's tokens of a step, and says which rows see them; `look_up` is given each one's number and where its page id stands. What
+  // is no token at all gets a page before it.
+  template <class LookUp>
+  TILEWRIGHT_DEVICE void find_tokens(Ahead<S> &ahead, const Steps &steps, u32 step, const Rings<S> &at, const LookUp &look_up) const {
+    if (!has_tokens()) return;
+    // Where the tokens of all warps begin behind the turns, they are before the ones of the last step.
+    if (S::TURNS && step == steps.shared && step > 0) ahead.cursor = first_run();
 #pragma unroll
     for (u32 i = 0; i < S::TOKENS_A_THREAD; i++) {
       u32 end;
-      const u32 at = token_of(steps, step, i, end), token = smaller(at, end - 1);
-      const SharedRun &run = run_of(cursor, token);
-      ids[i] = cta.args.page_ids[run.pages + cta.page_size.quotient(smaller(token - run.begin, run.tokens - 1))];
-    }
-  }
-
-  // The same for an item of one run, from the item alone.
-  TILEWRIGHT_DEVICE void fetch_first_pages(i32 (&ids)[S::TOKENS_A_THREAD], u32 step) const {
-#pragma unroll
-    for (u32 i = 0; i < S::TOKENS_A_THREAD; i++) {
-      const u32 token = smaller(cta.item.walk_begin + step * S::N + cta.copier + i * S::COPIERS, cta.item.walk_end - 1);
-      ids[i] = cta.args.page_ids[cta.item.first.pages + cta.page_size.quotient(token - cta.item.first.begin)];
-    }
-  }
-
-  // Turns page ids into distances in bytes, where all threads find them. Tokens that no row sees have none: their memory may hold anything,
-  // NaN too.
-  TILEWRIGHT_DEVICE void store_offsets(const i32 (&ids)[S::TOKENS_A_THREAD], const Steps &steps, u32 step, Cursor &cursor) const {
-    begin_step(cursor, steps, step);
-#pragma unroll
-    for (u32 i = 0; i < S::TOKENS_A_THREAD; i++) {
       const u32 place = cta.copier + i * S::COPIERS;
-      if (place >= S::N) break;
-      u32 end;
-      const u32 token = token_of(steps, step, i, end);
-      const SharedRun &run = run_of(cursor, smaller(token, end - 1));
-      const i32 position = static_cast<i32>(token) + run.position;
-      const bool before_end = token < end && position < run.end;
-      const bool visible = before_end && (!S::WINDOW || position >= run.seen);
-      const i64 distance = ids[i] * cta.args.page + cta.page_size.remainder(token - run.begin) * cta.args.token;
-      cta.offsets(step)[place] = visible ? distance * static_cast<i64>(sizeof(typename S::KvBits)) : -1;
-      if (place % S::GRANULE == 0) {
+      const u32 asked = token_of(steps, step, i, end), token = smaller(asked, end - 1);
+      const SharedRun &run = run_of(ahead.cursor, token);
+      const i32 position = static_cast<i32>(asked) + run.position;
+      const bool before_end = asked < end && position < run.end;
+      const u32 within = smaller(token - run.begin, run.tokens - 1), page = cta.page_size.quotient(within);
+      look_up(i, run.pages + page);
+      ahead.found[i].place = before_end && (!S::WINDOW || position >= run.seen) ? within - page * cta.page_size.by : UNSEEN;
+      if (place % S::GRANULE == 0 && place < S::N) {
         const bool some = before_end && (!S::WINDOW || position + static_cast<i32>(S::GRANULE) > run.seen);
         const u32 tokens = some ? smaller(static_cast<u32>(run.end - position), S::GRANULE) : 0;
-        cta.granules(step)[place / S::GRANULE] = Granule{position, some ? run.rows | tokens << 24 : 0};
+        cta.granules(at)[place / S::GRANULE] = Granule{position, some ? run.rows | tokens << 24 : 0};
       }
     }
   }
 
+  // The same, with their pages' ids.
+  TILEWRIGHT_DEVICE void fetch_pages(Ahead<S> &ahead, const Steps &steps, u32 step, const Rings<S> &at) const {
+    find_tokens(ahead, steps, step, at, [&](u32 i, u32 page) { ahead.found[i].id = cta.args.page_ids[page]; });
+  }
+
+  // Only the ids, of an item of one run, from the item alone.
+  TILEWRIGHT_DEVICE void fetch_first_pages(Ahead<S> &ahead, u32 step) const {
+#pragma unroll
+    for (u32 i = 0; i < S::TOKENS_A_THREAD; i++) {
+      const u32 token = smaller(cta.item.walk_begin + step * S::N + cta.copier + i * S::COPIERS, cta.item.walk_end - 1);
+      ahead.found[i].id = cta.args.page_ids[cta.item.first.pages + cta.page_size.quotient(token - cta.item.first.begin)];
+    }
+  }
+
+  // Turns what was found into distances in bytes, where all threads find them. Tokens that no row sees have none: their memory may hold
+  // anything, NaN too.
+  TILEWRIGHT_DEVICE void store_offsets(const Ahead<S> &ahead, const Rings<S> &at) const {
+    if (!has_tokens()) return;
+#pragma unroll
+    for (u32 i = 0; i < S::TOKENS_A_THREAD; i++) {
+      const u32 place = cta.copier + i * S::COPIERS;
+      if (S::N % S::COPIERS != 0 && place >= S::N) break;
+      const i64 distance = ahead.found[i].id * cta.args.page + ahead.found[i].place * cta.args.token;
+      cta.offsets(at)[place] = ahead.found[i].place == UNSEEN ? -1 : distance * static_cast<i64>(sizeof(typename S::KvBits));
+    }
+  }
+
+  // What this thread copies of each token: a chunk of the KV head's K and V.
+  struct Column {
+    const u8 *keys, *values;
+  };
+  TILEWRIGHT_DEVICE Column column() const {
+    const i64 distance = (cta.kv_head * cta.args.head + cta.copier % S::CHUNKS * S::CHUNK_ELEMENTS) * static_cast<i64>(sizeof(typename S::KvBits));
+    return Column{computed_once(static_cast<const u8 *>(cta.args.keys) + distance), computed_once(static_cast<const u8 *>(cta.args.values) + distance)};
+  }
+
   // Starts the copies of one step. Tokens that no row sees become zeros.
-  TILEWRIGHT_DEVICE void load_step(u32 step) const {
+  TILEWRIGHT_DEVICE void load_step(const Column &from, const Rings<S> &at) const {
     const u32 first_row = cta.copier / S::CHUNKS, chunk = cta.copier % S::CHUNKS;
-    const i64 column = (cta.kv_head * cta.args.head + chunk * S::CHUNK_ELEMENTS) * static_cast<i64>(sizeof(typename S::KvBits));
-    const u8 *const keys = computed_once(static_cast<const u8 *>(cta.args.keys) + column);
-    const u8 *const values = computed_once(static_cast<const u8 *>(cta.args.values) + column);
-    const u32 target = cta.keys_at(step) + chunk / S::PANEL_CHUNKS * S::PANEL_BYTES + first_row * S::PANEL_ROW_BYTES;
+    const u32 target = cta.keys_at(at) + chunk / S::PANEL_CHUNKS * S::PANEL_BYTES + first_row * S::PANEL_ROW_BYTES;
     const u32 exchanged = chunk % S::PANEL_CHUNKS ^ cta.exchange(first_row);
     constexpr u32 BATCH = 4; // offsets that are read before they are waited for
 #pragma unroll
@@ -114,7 +134,7 @@ template <class S> struct Copying {
 #pragma unroll
       for (u32 j = 0; j < BATCH; j++) {
         const u32 next = (i + j) * S::ROWS_AT_ONCE;
-        offset[j] = first_row + next < S::N ? cta.offsets(step)[first_row + next] : -1;
+        offset[j] = first_row + next < S::N ? cta.offsets(at)[first_row + next] : -1;
       }
 #pragma unroll
       for (u32 j = 0; j < BATCH; j++) {
@@ -123,8 +143,8 @@ template <class S> struct Copying {
         // The rows of a thread differ in other bits than those of `first_row`, so what they exchange adds up.
         const u32 to = target + next * S::PANEL_ROW_BYTES + (exchanged ^ cta.exchange(next)) * 16;
         const i32 sign = static_cast<i32>(offset[j] >> 32);
-        copy_async_16(to, keys + offset[j], sign);
-        copy_async_16(to + S::STAGE_BYTES, values + offset[j], sign);
+        copy_async_16(to, from.keys + offset[j], sign);
+        copy_async_16(to + S::STAGE_BYTES, from.values + offset[j], sign);
       }
     }
   }
@@ -136,21 +156,21 @@ template <class S> struct Copying {
   }
 
   // Starts what copies the step that is as many steps ahead as there are buffers, and looks up pages for later ones.
-  TILEWRIGHT_DEVICE void copy_ahead(Ahead<S> &ahead, const Steps &steps, u32 step) const {
+  TILEWRIGHT_DEVICE void copy_ahead(Ahead<S> &ahead, const Steps &steps, u32 step, const Column &from, const Rings<S> &at) const {
     const u32 next = step + S::STAGES - 1;
-    if (next < steps.last) load_step(next);
+    if (next < steps.last) load_step(from, at.template ahead<S::STAGES - 1>());
     copy_async_commit();
-    if (next + 1 < steps.last) store_offsets(ahead.ids, steps, next + 1, ahead.stored);
-    if (next + 2 < steps.last) fetch_pages(ahead.ids, steps, next + 2, ahead.fetched);
+    if (next + 1 < steps.last) store_offsets(ahead, at.template ahead<S::STAGES>());
+    if (next + 2 < steps.last) fetch_pages(ahead, steps, next + 2, at.template ahead<S::STAGES + 1>());
   }
 
   // What makes a step ready, for the threads that copy: returns when it has arrived for all threads, and the buffer of the one before is
   // free.
-  TILEWRIGHT_DEVICE void next_step(Ahead<S> &ahead, const Steps &steps, u32 step) const {
+  TILEWRIGHT_DEVICE void next_step(Ahead<S> &ahead, const Steps &steps, u32 step, const Column &from, const Rings<S> &at) const {
     if constexpr (S::STAGES > 1) wait_for_copies<S::STAGES - 2>();
     barrier();
     if constexpr (S::STAGES == 1) {
-      copy_ahead(ahead, steps, step);
+      copy_ahead(ahead, steps, step, from, at);
       wait_for_copies<0>();
       barrier();
     }

@@ -7,6 +7,9 @@
 
 namespace tilewright {
 
+// Groups of warps with barriers of their own.
+constexpr u32 COPYING = 1, COMPUTING = 2;
+
 // A row of the item: which tokens of its request it sees, and where it goes.
 struct Row {
   i32 begin; // first token
@@ -42,40 +45,57 @@ struct Granule {
   TILEWRIGHT_DEVICE u32 tokens() const { return rows / (4096 * 4096); }
 };
 
+// Where a step lies: buffers and notes are taken in turn.
+template <class S> struct Rings {
+  u32 buffer = 0, note = 0;
+
+  // Of the step that is so many further on.
+  template <u32 STEPS> TILEWRIGHT_DEVICE Rings ahead() const {
+    return Rings{further<STEPS % S::STAGES, S::STAGES>(buffer), further<STEPS % S::NOTES, S::NOTES>(note)};
+  }
+  // Of one that many before.
+  template <u32 STEPS> TILEWRIGHT_DEVICE Rings before() const { return ahead<S::STAGES * S::NOTES - STEPS>(); }
+
+  template <u32 STEPS, u32 SIZE> TILEWRIGHT_DEVICE static u32 further(u32 at) {
+    if constexpr (STEPS == 0) return at;
+    return at < SIZE - STEPS ? at + STEPS : at + STEPS - SIZE;
+  }
+};
+
 template <class S> struct Cta {
-  static_assert(sizeof(Turns<S>) <= S::WARPS * 16 * 8, "it lies where the warps leave their softmaxes when all steps are over");
+  // It lies where warps that share rows leave their softmaxes when all steps are over; of a CTA that stays, behind what its merges need.
+  static constexpr u32 TURNS_AT = S::SOFTMAX_AT + (S::STAYS ? S::M * 4 : 0);
+  static_assert(TURNS_AT + S::SETS * sizeof(Turns<S>) <= S::ROWS_AT, "there is room for it");
 
   const Arguments &args;
-  const WorkItem item;
+  const WorkItem &item;
   const u32 kv_head;
+  const Divisor page_size;
+  const u32 set; // which of the SETS this item's rows and runs are
   const u32 thread = thread_index();
   const u32 copier = S::LOADERS > 0 ? thread % S::COPIERS : thread; // of a warpgroup that does not copy, nothing that is used
   const u32 lane = thread % 32;
   const u32 warp = thread / 32;
   const u32 row_warp = warp % S::ROW_WARPS;
-  const u32 kv_warp = warp / S::ROW_WARPS;
+  const u32 kv_warp = S::KV_WARPS == 1 ? 0 : warp / S::ROW_WARPS;
   const u32 fragment_row = lane / 4;        // rows of the accumulators that a lane holds: this one and 8 below
   const u32 fragment_column = lane % 4 * 2; // and this column and the next, of every 8
   u8 *const shared = shared_memory();
   const float signed_scale; // what makes logits in base 2 of products
   const float scale;        // the same, positive: a negative one's sign goes to the query, so that a larger product is a larger logit
-  const Divisor page_size;
 
-  TILEWRIGHT_DEVICE Cta(const Arguments &arguments, const WorkItem &work_item, u32 head)
-      : args(arguments), item(work_item), kv_head(head),
+  TILEWRIGHT_DEVICE Cta(const Arguments &arguments, const WorkItem &work_item, u32 head, Divisor divisor, u32 its_set = 0)
+      : args(arguments), item(work_item), kv_head(head), page_size(divisor), set(its_set),
         signed_scale(arguments.scale_log2 * (S::FP8 ? arguments.key_scales[head * arguments.scale_head] : 1.f)),
-        scale(larger(larger(signed_scale, -signed_scale), 1e-30f)), page_size(arguments.page_size) {}
+        scale(larger(larger(signed_scale, -signed_scale), 1e-30f)) {}
 
   TILEWRIGHT_DEVICE u32 row_count() const { return item.row_end - item.row_begin; }
-  TILEWRIGHT_DEVICE Row *rows() const { return reinterpret_cast<Row *>(shared + S::ROWS_AT); }
-  TILEWRIGHT_DEVICE SharedRun *runs() const { return reinterpret_cast<SharedRun *>(shared + S::RUNS_AT); }
-  TILEWRIGHT_DEVICE Turns<S> &turns() const { return *reinterpret_cast<Turns<S> *>(shared + S::SOFTMAX_AT); }
-  TILEWRIGHT_DEVICE i64 *offsets(u32 step) const {
-    return reinterpret_cast<i64 *>(shared + S::OFFSETS_AT) + step % S::OFFSET_SETS * S::N;
-  }
-  TILEWRIGHT_DEVICE Granule *granules(u32 step) const {
-    return reinterpret_cast<Granule *>(shared + S::GRANULES_AT) + step % S::GRANULE_SETS * S::GRANULES;
-  }
+  TILEWRIGHT_DEVICE u32 set_of() const { return S::STAYS ? set : 0; }
+  TILEWRIGHT_DEVICE Row *rows() const { return reinterpret_cast<Row *>(shared + S::ROWS_AT) + set_of() * S::M; }
+  TILEWRIGHT_DEVICE SharedRun *runs() const { return reinterpret_cast<SharedRun *>(shared + S::RUNS_AT) + set_of() * S::MAX_RUNS; }
+  TILEWRIGHT_DEVICE Turns<S> &turns() const { return reinterpret_cast<Turns<S> *>(shared + TURNS_AT)[set_of()]; }
+  TILEWRIGHT_DEVICE i64 *offsets(const Rings<S> &at) const { return reinterpret_cast<i64 *>(shared + S::OFFSETS_AT) + at.note * S::N; }
+  TILEWRIGHT_DEVICE Granule *granules(const Rings<S> &at) const { return reinterpret_cast<Granule *>(shared + S::GRANULES_AT) + at.note * S::GRANULES; }
   TILEWRIGHT_DEVICE u32 query_head(u32 row) const { return kv_head * args.gqa_ratio + (item.row_begin + row) % args.gqa_ratio; }
 
   // Chunks of a row are exchanged by its number: eight rows of the same column then lie in different banks. Where a row has but half of
@@ -84,11 +104,11 @@ template <class S> struct Cta {
   TILEWRIGHT_DEVICE static u32 chunk_address(u32 base, u32 row, u32 chunk) {
     return base + chunk / S::PANEL_CHUNKS * S::PANEL_BYTES + row * S::PANEL_ROW_BYTES + (chunk % S::PANEL_CHUNKS ^ exchange(row)) * 16;
   }
-  TILEWRIGHT_DEVICE u32 keys_at(u32 step) const { return shared_address(shared) + step % S::STAGES * 2 * S::STAGE_BYTES; }
-  TILEWRIGHT_DEVICE u32 values_at(u32 step) const { return keys_at(step) + S::STAGE_BYTES; }
-  // The same of the query, for a walk that begins with step `first`. For FP8 four rows of the same two chunks are what is read at once.
-  TILEWRIGHT_DEVICE u32 query_address(u32 first, u32 row, u32 chunk) const {
-    const u32 base = S::QUERY_IN_BUFFER ? keys_at(first + S::STAGES - 1) : shared_address(shared + S::BUFFER_BYTES);
+  TILEWRIGHT_DEVICE u32 keys_at(const Rings<S> &at) const { return shared_address(shared) + at.buffer * 2 * S::STAGE_BYTES; }
+  TILEWRIGHT_DEVICE u32 values_at(const Rings<S> &at) const { return keys_at(at) + S::STAGE_BYTES; }
+  // The same of the query, in a buffer or in a place of its own. For FP8 four rows of the same two chunks are what is read at once.
+  TILEWRIGHT_DEVICE u32 query_address(const Rings<S> &at, u32 row, u32 chunk) const {
+    const u32 base = S::QUERY_IN_BUFFER ? keys_at(at) : shared_address(shared + S::BUFFER_BYTES);
     return base + row * S::QUERY_ROW_BYTES + (chunk ^ (S::FP8 ? row % 4 * 2 : row % 8)) * 16;
   }
 };

@@ -15,19 +15,25 @@ namespace tilewright {
 template <class S> struct Accumulators {
   float output[S::HEAD_DIM / 8][4];
   Softmax softmax[2];
+
+  TILEWRIGHT_DEVICE static Accumulators empty() {
+    Accumulators none = {};
+    none.softmax[0].max = none.softmax[1].max = negative_infinity();
+    return none;
+  }
 };
 
 template <class S> struct Products {
   const Cta<S> &cta;
 
   // Sixteen elements of the warp's rows. Beside K in FP8 a lane takes four neighbours, as it does there.
-  TILEWRIGHT_DEVICE void query_fragment(u32 (&fragment)[4], u32 k, u32 first) const {
+  TILEWRIGHT_DEVICE void query_fragment(u32 (&fragment)[4], u32 k, const Rings<S> &at) const {
     if constexpr (S::FP8) {
       const u32 row = cta.row_warp * 16 + cta.fragment_row, chunk = k * 2 + cta.lane % 4 / 2, within = cta.lane % 2 * 8;
-      load_words(fragment[0], fragment[2], cta.query_address(first, row, chunk) + within);
-      load_words(fragment[1], fragment[3], cta.query_address(first, row + 8, chunk) + within);
+      load_words(fragment[0], fragment[2], cta.query_address(at, row, chunk) + within);
+      load_words(fragment[1], fragment[3], cta.query_address(at, row + 8, chunk) + within);
     } else {
-      load_matrices(fragment, cta.query_address(first, cta.row_warp * 16 + cta.lane % 16, k * 2 + cta.lane / 16));
+      load_matrices(fragment, cta.query_address(at, cta.row_warp * 16 + cta.lane % 16, k * 2 + cta.lane / 16));
     }
     if (cta.signed_scale < 0.f) {
 #pragma unroll
@@ -35,18 +41,17 @@ template <class S> struct Products {
     }
   }
 
-  // Waits until the query has arrived, and copies the warp's rows of it to registers.
-  TILEWRIGHT_DEVICE void read_query(u32 (&query)[S::QUERY_FRAGMENTS][4], u32 first) const {
+  // Copies the warp's rows of the query to registers, where they have their place there.
+  TILEWRIGHT_DEVICE void copy_query(u32 (&query)[S::QUERY_FRAGMENTS][4], const Rings<S> &at) const {
     if constexpr (S::QUERY_IN_REGISTERS) {
-      barrier();
 #pragma unroll
-      for (u32 k = 0; k < S::HEAD_DIM / 16; k++) query_fragment(query[k], k, first);
+      for (u32 k = 0; k < S::HEAD_DIM / 16; k++) query_fragment(query[k], k, at);
     }
   }
 
   // Logits of the warp's rows with GRANULES_HERE granules of a step, `first` and the next ones; those outside of `active` stay zero.
   template <bool ALL, u32 GRANULES_HERE>
-  TILEWRIGHT_DEVICE void multiply_keys(float (&scores)[GRANULES_HERE * 2][4], const u32 (&query)[S::QUERY_FRAGMENTS][4], u32 step, u32 first,
+  TILEWRIGHT_DEVICE void multiply_keys(float (&scores)[GRANULES_HERE * 2][4], const u32 (&query)[S::QUERY_FRAGMENTS][4], const Rings<S> &at, u32 first,
                                        u32 active) const {
     constexpr u32 PRODUCTS = S::CHUNK_ELEMENTS / 8; // that two chunks are enough for
 #pragma unroll
@@ -60,7 +65,7 @@ template <class S> struct Products {
 #pragma unroll
           for (u32 i = 0; i < 4; i++) a[p][i] = query[k * PRODUCTS + p][i];
         } else {
-          query_fragment(a[p], k * PRODUCTS + p, 0); // in a place of its own
+          query_fragment(a[p], k * PRODUCTS + p, at); // in a place of its own
         }
       }
 #pragma unroll
@@ -68,7 +73,7 @@ template <class S> struct Products {
         if (!ALL && !(active >> n & 1)) continue;
         const u32 row = (first + n) * S::GRANULE + cta.lane % 8 + cta.lane / 16 * 8;
         u32 b[4];
-        load_matrices(b, cta.chunk_address(cta.keys_at(step), row, k * 2 + cta.lane / 8 % 2));
+        load_matrices(b, cta.chunk_address(cta.keys_at(at), row, k * 2 + cta.lane / 8 % 2));
         if constexpr (S::FP8) {
 #pragma unroll
           for (u32 i = 0; i < 4; i++) { // tokens 0 to 7 with both chunks, then 8 to 15
@@ -92,7 +97,7 @@ template <class S> struct Products {
 
   // Adds the values of these granules under their weights.
   template <bool ALL, u32 GRANULES_HERE>
-  TILEWRIGHT_DEVICE void multiply_values(Accumulators<S> &acc, const float (&scores)[GRANULES_HERE * 2][4], u32 step, u32 first, u32 active) const {
+  TILEWRIGHT_DEVICE void multiply_values(Accumulators<S> &acc, const float (&scores)[GRANULES_HERE * 2][4], const Rings<S> &at, u32 first, u32 active) const {
 #pragma unroll
     for (u32 n = 0; n < GRANULES_HERE; n++) {
       if (!ALL && !(active >> n & 1)) continue;
@@ -102,7 +107,7 @@ template <class S> struct Products {
 #pragma unroll
       for (u32 d = 0; d < S::CHUNKS / 2; d++) {
         u32 b[4];
-        load_matrices_transposed(b, cta.chunk_address(cta.values_at(step), row, d * 2 + cta.lane / 16));
+        load_matrices_transposed(b, cta.chunk_address(cta.values_at(at), row, d * 2 + cta.lane / 16));
         if constexpr (S::FP8) {
 #pragma unroll
           for (u32 i = 0; i < 2; i++) { // a chunk: its even elements, and its odd ones
@@ -138,9 +143,9 @@ template <class S> struct Products {
 
   // Begins the same as `multiply_keys` does, by a warpgroup.
   template <u32 GRANULES_HERE>
-  TILEWRIGHT_DEVICE void begin_keys_together(float (&scores)[GRANULES_HERE * 2][4], const u32 (&query)[S::QUERY_FRAGMENTS][4], u32 step,
+  TILEWRIGHT_DEVICE void begin_keys_together(float (&scores)[GRANULES_HERE * 2][4], const u32 (&query)[S::QUERY_FRAGMENTS][4], const Rings<S> &at,
                                                 u32 first) const {
-    const SharedMatrix keys = matrix_at(cta.keys_at(step) + first * S::GRANULE * S::PANEL_ROW_BYTES);
+    const SharedMatrix keys = matrix_at(cta.keys_at(at) + first * S::GRANULE * S::PANEL_ROW_BYTES);
     begin_products(scores);
 #pragma unroll
     for (u32 k = 0; k < S::HEAD_DIM / 16; k++) multiply_columns<false, 0>(scores, query[k], keys.further(k / 4 * S::PANEL_BYTES + k % 4 * 32), k > 0);
@@ -149,11 +154,11 @@ template <class S> struct Products {
 
   // The same as `multiply_values`, by a warpgroup.
   template <u32 GRANULES_HERE>
-  TILEWRIGHT_DEVICE void multiply_values_together(Accumulators<S> &acc, const float (&scores)[GRANULES_HERE * 2][4], u32 step, u32 first) const {
+  TILEWRIGHT_DEVICE void multiply_values_together(Accumulators<S> &acc, const float (&scores)[GRANULES_HERE * 2][4], const Rings<S> &at, u32 first) const {
     u32 weights[GRANULES_HERE][4];
 #pragma unroll
     for (u32 n = 0; n < GRANULES_HERE; n++) narrow_weights(weights[n], scores, n);
-    const SharedMatrix values = matrix_at(cta.values_at(step) + first * S::GRANULE * S::PANEL_ROW_BYTES);
+    const SharedMatrix values = matrix_at(cta.values_at(at) + first * S::GRANULE * S::PANEL_ROW_BYTES);
     begin_products(acc.output);
 #pragma unroll
     for (u32 n = 0; n < GRANULES_HERE; n++) multiply_columns<true, 0>(acc.output, weights[n], values.further(n * S::GRANULE * S::PANEL_ROW_BYTES), true);

@@ -7,25 +7,34 @@ namespace tilewright {
 
 // Without it nothing is compiled.
 template <bool ON> struct Timeline {
-  TILEWRIGHT_DEVICE void ready() {}
-  TILEWRIGHT_DEVICE void computed() {}
-  TILEWRIGHT_DEVICE void leave(const Arguments &, u32) {}
+  TILEWRIGHT_DEVICE Timeline(const Arguments &, u32) {}
+  TILEWRIGHT_DEVICE void ready(bool) const {}
+  TILEWRIGHT_DEVICE void computed() const {}
+  TILEWRIGHT_DEVICE void leave() const {}
 };
 
 // Of the thread that notes it, the first one of a CTA.
 template <> struct Timeline<true> {
-  TimelineEntry entry{nanoseconds(), 0, 0, 0, multiprocessor(), 0};
+  TimelineEntry *const entry; // of an item and KV head
 
-  // The first tokens have arrived. Only the first call counts.
-  TILEWRIGHT_DEVICE void ready() {
-    if (entry.ready == 0) entry.ready = nanoseconds();
+  TILEWRIGHT_DEVICE Timeline(const Arguments &args, u32 unit) : entry(args.timeline + unit) {
+    if (thread_index() != 0) return;
+    entry->begin = nanoseconds();
+    entry->ready = 0;
+    entry->multiprocessor = multiprocessor();
+  }
+
+  // The first tokens have arrived.
+  TILEWRIGHT_DEVICE void ready(bool first) const {
+    if (first && thread_index() == 0) entry->ready = nanoseconds();
   }
   // All tokens are computed.
-  TILEWRIGHT_DEVICE void computed() { entry.computed = nanoseconds(); }
+  TILEWRIGHT_DEVICE void computed() const {
+    if (thread_index() == 0) entry->computed = nanoseconds();
+  }
   // The results are written.
-  TILEWRIGHT_DEVICE void leave(const Arguments &args, u32 cta) {
-    entry.end = nanoseconds();
-    if (thread_index() == 0) args.timeline[cta] = entry;
+  TILEWRIGHT_DEVICE void leave() const {
+    if (thread_index() == 0) entry->end = nanoseconds();
   }
 };
 

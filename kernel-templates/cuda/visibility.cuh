@@ -57,14 +57,14 @@ template <class S> struct Visibility {
   // Which of these granules some of the rows that are multiplied at once share, a bit each; and whether some row of the warp does not see
   // all of them.
   template <u32 GRANULES_HERE, bool WITH_GROUP>
-  TILEWRIGHT_DEVICE u32 active_granules(u32 step, u32 first, const Sight &sight, bool &masked) const {
+  TILEWRIGHT_DEVICE u32 active_granules(const Rings<S> &at, u32 first, const Sight &sight, bool &masked) const {
     const u32 first_row = cta.row_warp * 16, last_row = smaller(first_row + 16, cta.row_count());
     const u32 first_active = WITH_GROUP ? first_row_together() : first_row;
     const u32 last_active = WITH_GROUP ? smaller(first_active + S::ROWS_TOGETHER, cta.row_count()) : last_row;
     u32 active = 0;
 #pragma unroll
     for (u32 n = 0; n < GRANULES_HERE; n++) {
-      const Granule granule = cta.granules(step)[first + n];
+      const Granule granule = cta.granules(at)[first + n];
       const u32 begin = granule.first_row(), end = granule.last_row();
       const bool some = begin < last_active && end > first_active;
       const bool all = begin <= first_row && end >= last_row && granule.tokens() == S::GRANULE &&
@@ -77,10 +77,10 @@ template <class S> struct Visibility {
 
   // Makes -inf of the logits that a row has with tokens that it does not see.
   template <u32 GRANULES_HERE>
-  TILEWRIGHT_DEVICE void mask_scores(float (&scores)[GRANULES_HERE * 2][4], u32 step, u32 first, const Sight &sight) const {
+  TILEWRIGHT_DEVICE void mask_scores(float (&scores)[GRANULES_HERE * 2][4], const Rings<S> &at, u32 first, const Sight &sight) const {
 #pragma unroll
     for (u32 n = 0; n < GRANULES_HERE; n++) {
-      const Granule granule = cta.granules(step)[first + n];
+      const Granule granule = cta.granules(at)[first + n];
 #pragma unroll
       for (u32 half = 0; half < 2; half++) {
         const u32 row = cta.row_warp * 16 + cta.fragment_row + half * 8;

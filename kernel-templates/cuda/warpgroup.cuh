@@ -22,14 +22,20 @@ template <u32 REGISTERS> TILEWRIGHT_DEVICE void leave_registers() { asm volatile
 
 // A matrix of 16-bit elements in rows of 128 bytes, whose chunks of 16 bytes are exchanged by the row's number modulo 8.
 struct SharedMatrix {
-  u64 bits; // as the instruction takes them
+  u32 low, high; // as the instruction takes them: what differs is all in `low`
+
+  TILEWRIGHT_DEVICE u64 bits() const {
+    u64 both;
+    asm("mov.b64 %0, {%1, %2};" : "=l"(both) : "r"(low), "r"(high));
+    return both;
+  }
 
   // At a multiple of 1024; the bytes from one 64 columns to the next, and from 8 rows to the next.
   TILEWRIGHT_DEVICE static SharedMatrix at(u32 address, u32 columns_64, u32 rows_8) {
-    return SharedMatrix{u64(address / 16) | u64(columns_64 / 16) << 16 | u64(rows_8 / 16) << 32 | u64(1) << 62};
+    return SharedMatrix{same_in_warp(address / 16 | columns_64 / 16 << 16), rows_8 / 16 | 1u << 30};
   }
   // The part of it that begins so many bytes further on: with a multiple of 8 rows, or in its first row.
-  TILEWRIGHT_DEVICE SharedMatrix further(u32 bytes) const { return SharedMatrix{bits + bytes / 16}; }
+  TILEWRIGHT_DEVICE SharedMatrix further(u32 bytes) const { return SharedMatrix{low + bytes / 16, high}; }
 };
 
 // Keeps the compiler from moving what is done with these registers to the other side.
@@ -69,7 +75,7 @@ template <u32 TILES> TILEWRIGHT_DEVICE void end_products(float (&sum)[TILES][4])
   asm volatile("{\n\t.reg .pred add;\n\tsetp.ne.u32 add, " adding ", 0;\n\twgmma.mma_async.sync.aligned.m64n" columns "k16.f32." type "."    \
                type " {" registers "}, {" left "}, " right ", add, 1, 1, " transposed ";\n\t}"                                                \
                : sums                                                                                                                        \
-               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b.bits), "n"(TRANSPOSED ? 1 : 0), "r"(static_cast<u32>(add)))
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b.bits()), "n"(TRANSPOSED ? 1 : 0), "r"(static_cast<u32>(add)))
 
 // sum[64, COLUMNS] += a[64, 16] * b, or = without `add`, from tile FIRST of `sum` on, of 8 columns each. Column j and step k of b are a row
 // and a column of the matrix that lies there; TRANSPOSED, they are a column and a row.

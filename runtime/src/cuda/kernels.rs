@@ -25,6 +25,8 @@ pub(super) struct LoadedKernel {
     function: CUfunction,
     threads: u32,
     shared_bytes: u32,
+    /// As many CTAs as a launch has at most: those that the device holds at once, where they stay for one work item after the other.
+    most_ctas: u32,
 }
 
 // SAFETY: modules and functions are handles that the driver guards itself.
@@ -33,11 +35,8 @@ unsafe impl Send for LoadedKernel {}
 unsafe impl Sync for LoadedKernel {}
 
 impl LoadedKernel {
-    pub(super) fn load(
-        context: &Arc<CudaContext>,
-        kernel: &Kernel,
-        cubin: &Cubin,
-    ) -> Result<Self, CudaError> {
+    pub(super) fn load(device: &CudaDevice, kernel: &Kernel, cubin: &Cubin) -> Result<Self, CudaError> {
+        let context = device.context();
         let fail = || CudaError::driver(format!("cannot load `{}`", kernel.name));
         context.bind_to_thread().map_err(fail())?;
         let name = CString::new(kernel.name.as_str()).unwrap_or_default();
@@ -52,8 +51,9 @@ impl LoadedKernel {
             function,
             threads: kernel.threads,
             shared_bytes: kernel.shared_bytes,
+            most_ctas: u32::MAX,
         });
-        let loaded = match loaded {
+        let mut loaded = match loaded {
             Ok(loaded) => loaded,
             Err(error) => {
                 // SAFETY: nothing else knows the module.
@@ -67,6 +67,10 @@ impl LoadedKernel {
         // SAFETY: the function lives as long as `loaded`.
         unsafe { result::function::set_function_attribute(loaded.function, attribute, bytes) }
             .map_err(fail())?;
+        if kernel.stays {
+            let (_, _, ctas_per_sm) = loaded.told_by_driver()?;
+            loaded.most_ctas = (device.limits().sms * ctas_per_sm).max(1);
+        }
         Ok(loaded)
     }
 
@@ -87,42 +91,16 @@ impl LoadedKernel {
         Ok((registers as u32, local as u32, ctas.map_err(fail())? as u32))
     }
 
-    /// Launches so many CTAs.
+    /// Launches so many CTAs, or as many as stay. `Early`, once all CTAs of the launch before have begun, instead of after its end
+    /// (programmatic dependent launch): the kernel waits by itself for what that one writes.
     ///
     /// # Safety
     /// `parameters` point to what the kernel declares, addresses in them to memory that outlives the launch, and the stream is one of the
-    /// kernel's context.
+    /// kernel's context. A device with early launches has compute capability 9.0 or more.
     pub(super) unsafe fn launch(
         &self,
         ctas: u32,
-        stream: CUstream,
-        parameters: &mut [*mut c_void],
-    ) -> Result<(), CudaError> {
-        if ctas == 0 {
-            return Ok(());
-        }
-        // SAFETY: the caller's promises.
-        unsafe {
-            result::launch_kernel(
-                self.function,
-                (ctas, 1, 1),
-                (self.threads, 1, 1),
-                self.shared_bytes,
-                stream,
-                parameters,
-            )
-        }
-        .map_err(CudaError::driver("cannot launch a kernel"))
-    }
-
-    /// The same, once all CTAs of the launch before have begun, instead of after its end (programmatic dependent launch). The kernel waits
-    /// by itself for what that one writes.
-    ///
-    /// # Safety
-    /// As [`LoadedKernel::launch`]; the device has compute capability 9.0 or more.
-    pub(super) unsafe fn launch_early(
-        &self,
-        ctas: u32,
+        begins: Begins,
         stream: CUstream,
         parameters: &mut [*mut c_void],
     ) -> Result<(), CudaError> {
@@ -135,7 +113,7 @@ impl LoadedKernel {
             value: CUlaunchAttributeValue { programmaticStreamSerializationAllowed: 1 },
         };
         let config = CUlaunchConfig {
-            gridDimX: ctas,
+            gridDimX: ctas.min(self.most_ctas),
             gridDimY: 1,
             gridDimZ: 1,
             blockDimX: self.threads,
@@ -144,7 +122,7 @@ impl LoadedKernel {
             sharedMemBytes: self.shared_bytes,
             hStream: stream,
             attrs: &raw mut attribute,
-            numAttrs: 1,
+            numAttrs: u32::from(begins == Begins::Early),
         };
         // SAFETY: the caller's promises; the configuration is read before the call returns.
         unsafe {
@@ -153,6 +131,15 @@ impl LoadedKernel {
         .result()
         .map_err(CudaError::driver("cannot launch a kernel"))
     }
+}
+
+/// When a launch begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Begins {
+    /// After the one before.
+    Late,
+    /// While the last CTAs of the one before still run.
+    Early,
 }
 
 impl Drop for LoadedKernel {
@@ -301,7 +288,7 @@ impl Kernels {
             );
             return Err(infeasible(reason));
         }
-        Ok((Arc::new(LoadedKernel::load(self.device.context(), kernel, cubin)?), compiled))
+        Ok((Arc::new(LoadedKernel::load(&self.device, kernel, cubin)?), compiled))
     }
 
     fn prepare_merge(&mut self, class: &Class, sinks: bool) -> Result<(), CudaError> {
@@ -313,7 +300,7 @@ impl Kernels {
         let load = |warps: u32| {
             let kernel = Kernel::merge(warps, class, options);
             let cubin = self.compiler.compile(&kernel)?;
-            LoadedKernel::load(self.device.context(), &kernel, &cubin).map(Arc::new)
+            LoadedKernel::load(&self.device, &kernel, &cubin).map(Arc::new)
         };
         let [narrow, wide] = MERGE_WARPS.map(load);
         self.merge.insert((*class, sinks), [narrow?, wide?]);
@@ -396,7 +383,7 @@ impl Kernels {
         if !self.states.contains_key(class) {
             let kernel = Kernel::merge_states(class);
             let cubin = self.compiler.compile(&kernel)?;
-            self.states.insert(*class, LoadedKernel::load(self.device.context(), &kernel, &cubin)?);
+            self.states.insert(*class, LoadedKernel::load(&self.device, &kernel, &cubin)?);
         }
         Ok(())
     }

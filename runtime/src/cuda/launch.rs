@@ -1,7 +1,7 @@
 //! The launches of a plan: forward in one of its ways, then the merge unless the last CTAs do it.
 #![allow(unsafe_code)]
 
-use super::kernels::LoadedKernel;
+use super::kernels::{Begins, LoadedKernel};
 use super::plan_image::{ItemGroup, Variant};
 use super::{CudaBackend, CudaError, DevicePlan, MergeBy, RawArgs};
 use cudarc::driver::sys::CUstream;
@@ -49,7 +49,7 @@ impl CudaBackend {
             let kernel = self.kernel_of(group, plan, args)?;
             let mut parameters = [(&raw mut arguments).cast::<c_void>()];
             // SAFETY: the kernel takes one `Arguments`, which the driver copies; the caller vouches for the addresses.
-            unsafe { kernel.launch(group.grid * arguments.kv_heads, stream, &mut parameters) }
+            unsafe { kernel.launch(group.grid * arguments.kv_heads, Begins::Late, stream, &mut parameters) }
         };
         match plan.side() {
             // SAFETY: the plan's streams are of its context, in which the caller's is too.
@@ -68,13 +68,7 @@ impl CudaBackend {
         let early = plan.side().is_none() && self.compiler().arch().has_dependent_launches();
         // SAFETY: the kernel takes one `Arguments`, which the driver copies; the caller vouches for the addresses. It waits for the launch
         // before it, which alone writes what it reads.
-        unsafe {
-            if early {
-                kernel.launch_early(ctas, stream, &mut parameters)
-            } else {
-                kernel.launch(ctas, stream, &mut parameters)
-            }
-        }
+        unsafe { kernel.launch(ctas, if early { Begins::Early } else { Begins::Late }, stream, &mut parameters) }
     }
 
     /// The kernels that launching a plan takes; they stay loaded as long as somebody has them.

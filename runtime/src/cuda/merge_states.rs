@@ -1,6 +1,7 @@
 //! Merge of states on a GPU: attention over several parts of the KV, combined into attention over all of it, in one launch.
 #![allow(unsafe_code)]
 
+use super::kernels::Begins;
 use super::{CudaBackend, CudaElement, CudaError};
 use crate::StatesError;
 use cudarc::driver::sys::CUstream;
@@ -133,7 +134,7 @@ impl CudaBackend {
         let ctas = arguments.rows.div_ceil(Kernel::rows_of_states(class));
         let mut parameters = [(&raw mut arguments).cast::<c_void>()];
         // SAFETY: the kernel takes one `StatesArguments`, which the driver copies; the caller vouches for the addresses.
-        unsafe { kernel.launch(ctas, stream, &mut parameters) }
+        unsafe { kernel.launch(ctas, Begins::Late, stream, &mut parameters) }
     }
 }
 

@@ -3,7 +3,7 @@
 
 mod prices;
 
-use super::kernels::LoadedKernel;
+use super::kernels::{Begins, LoadedKernel};
 use super::memory::DeviceMemory;
 use super::timer::{Graph, Timer};
 use super::{CudaDevice, CudaError};
@@ -147,7 +147,7 @@ pub fn measure(
 }
 
 fn load(device: &CudaDevice, compiler: &Compiler, kernel: &Kernel) -> Result<LoadedKernel, CudaError> {
-    LoadedKernel::load(device.context(), kernel, &compiler.compile(kernel)?)
+    LoadedKernel::load(device, kernel, &compiler.compile(kernel)?)
 }
 
 fn read(
@@ -165,7 +165,7 @@ fn read(
         (&raw mut sink).cast::<c_void>(),
     ];
     // SAFETY: the kernel takes two addresses and a count of 16-byte elements, all inside one allocation that outlives the stream's work.
-    unsafe { kernel.launch(ctas, stream.cu_stream(), &mut parameters) }
+    unsafe { kernel.launch(ctas, Begins::Late, stream.cu_stream(), &mut parameters) }
 }
 
 fn median_us(timer: &Timer, flush: &Flush, graph: &Graph, stream: &CudaStream) -> Result<f64, CudaError> {
@@ -226,7 +226,7 @@ fn latency(
             (&raw mut cycles).cast::<c_void>(),
         ];
         // SAFETY: the chain's words are indices inside of it, and the kernel writes two u64.
-        unsafe { kernel.launch(1, stream.cu_stream(), &mut parameters)? };
+        unsafe { kernel.launch(1, Begins::Late, stream.cu_stream(), &mut parameters)? };
         let mut found = [0u64; 2];
         result.read(0, &mut found, stream)?;
         best = best.min(found[0]);

@@ -5,7 +5,7 @@
 #![allow(unsafe_code)]
 
 use super::{SAMPLES, load};
-use crate::cuda::kernels::LoadedKernel;
+use crate::cuda::kernels::{Begins, LoadedKernel};
 use crate::cuda::memory::DeviceMemory;
 use crate::cuda::timer::{Graph, Timer};
 use crate::cuda::{CudaDevice, CudaError};
@@ -122,14 +122,14 @@ impl Bench<'_> {
         ];
         // SAFETY: the kernel takes an address, a count of 16-byte elements, rounds and an address, all inside one allocation that outlives
         // the stream's work.
-        unsafe { kernel.launch(ctas, self.stream.cu_stream(), &mut parameters) }
+        unsafe { kernel.launch(ctas, Begins::Late, self.stream.cu_stream(), &mut parameters) }
     }
 
     fn multiply(&self, kernel: &LoadedKernel, rounds: u32, ctas: u32) -> Result<(), CudaError> {
         let (mut rounds, mut sink) = (rounds, self.memory.address());
         let mut parameters = [(&raw mut rounds).cast::<c_void>(), (&raw mut sink).cast::<c_void>()];
         // SAFETY: the kernel takes rounds and an address of four bytes that outlive the stream's work.
-        unsafe { kernel.launch(ctas, self.stream.cu_stream(), &mut parameters) }
+        unsafe { kernel.launch(ctas, Begins::Late, self.stream.cu_stream(), &mut parameters) }
     }
 
     fn start(&self, kernel: &LoadedKernel, regions: u32, ctas: u32) -> Result<(), CudaError> {
@@ -140,7 +140,7 @@ impl Bench<'_> {
             (&raw mut sink).cast::<c_void>(),
         ];
         // SAFETY: the kernel reads so many regions, which the memory has, and outlives the stream's work.
-        unsafe { kernel.launch(ctas, self.stream.cu_stream(), &mut parameters) }
+        unsafe { kernel.launch(ctas, Begins::Late, self.stream.cu_stream(), &mut parameters) }
     }
 }
 
