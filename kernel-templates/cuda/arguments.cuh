@@ -46,9 +46,9 @@ struct alignas(16) MergeItem {
 };
 static_assert(sizeof(MergeItem) == 16, "the host writes 16 bytes a merge item");
 
-// What a CTA notes of itself at an item, in nanoseconds of the device's clock; zeros where it did not come so far.
+// What a CTA notes of itself, in nanoseconds of the device's clock; zeros where it did not come so far.
 struct TimelineEntry {
-  u64 begin;    // before anything was read, or when it was done with the item before
+  u64 begin;    // before anything was read
   u64 ready;    // the first tokens had arrived
   u64 computed; // the last ones were computed
   u64 end;      // results were written
@@ -70,7 +70,6 @@ struct Arguments {
   float *partial_output;  // [partials, q_heads, head_dim], not normalised
   float *partial_softmax; // [partials, q_heads, 2]: maximum (base 2) and sum
   u32 *arrivals;          // [merges, kv_heads]: zero; null if partials are merged by a launch of their own
-  u32 *claims;            // a counter for each launch: zero; how many CTAs went on to other items
   const u32 *counts;      // how many merges there are, then how many work items each launch has
   const WorkItem *items;
   const MergeItem *merges;
@@ -79,7 +78,7 @@ struct Arguments {
   const i32 *page_ids;
   const Slot *slots;
   const i32 *lengths; // [batch]: tokens that each query sees; a request of several queries is as many requests here
-  TimelineEntry *timeline; // an entry for each item and KV head of the launch; written only with the option
+  TimelineEntry *timeline; // an entry for each CTA of the launch; written only with the option
   i64 query_request, query_head;
   i64 output_request, output_head;
   i64 page, token, head;
@@ -93,6 +92,6 @@ struct Arguments {
   float scale_log2; // factor of the logits x log2(e)
   float softcap;    // bound of the logits; read only with the option
 };
-static_assert(sizeof(Arguments) == 21 * 8 + 8 * 8 + 8 * 4, "the host lays out the same struct");
+static_assert(sizeof(Arguments) == 20 * 8 + 8 * 8 + 8 * 4, "the host lays out the same struct");
 
 } // namespace tilewright

@@ -7,9 +7,6 @@
 
 namespace tilewright {
 
-// Groups of warps with barriers of their own.
-constexpr u32 COPYING = 1, COMPUTING = 2;
-
 // A row of the item: which tokens of its request it sees, and where it goes.
 struct Row {
   i32 begin; // first token
@@ -63,15 +60,12 @@ template <class S> struct Rings {
 };
 
 template <class S> struct Cta {
-  // It lies where warps that share rows leave their softmaxes when all steps are over; of a CTA that stays, behind what its merges need.
-  static constexpr u32 TURNS_AT = S::SOFTMAX_AT + (S::STAYS ? S::M * 4 : 0);
-  static_assert(TURNS_AT + S::SETS * sizeof(Turns<S>) <= S::ROWS_AT, "there is room for it");
+  static_assert(sizeof(Turns<S>) <= S::WARPS * 16 * 8, "it lies where the warps leave their softmaxes when all steps are over");
 
   const Arguments &args;
   const WorkItem &item;
   const u32 kv_head;
   const Divisor page_size;
-  const u32 set; // which of the SETS this item's rows and runs are
   const u32 thread = thread_index();
   const u32 copier = S::LOADERS > 0 ? thread % S::COPIERS : thread; // of a warpgroup that does not copy, nothing that is used
   const u32 lane = thread % 32;
@@ -84,16 +78,15 @@ template <class S> struct Cta {
   const float signed_scale; // what makes logits in base 2 of products
   const float scale;        // the same, positive: a negative one's sign goes to the query, so that a larger product is a larger logit
 
-  TILEWRIGHT_DEVICE Cta(const Arguments &arguments, const WorkItem &work_item, u32 head, Divisor divisor, u32 its_set = 0)
-      : args(arguments), item(work_item), kv_head(head), page_size(divisor), set(its_set),
+  TILEWRIGHT_DEVICE Cta(const Arguments &arguments, const WorkItem &work_item, u32 head, Divisor divisor)
+      : args(arguments), item(work_item), kv_head(head), page_size(divisor),
         signed_scale(arguments.scale_log2 * (S::FP8 ? arguments.key_scales[head * arguments.scale_head] : 1.f)),
         scale(larger(larger(signed_scale, -signed_scale), 1e-30f)) {}
 
   TILEWRIGHT_DEVICE u32 row_count() const { return item.row_end - item.row_begin; }
-  TILEWRIGHT_DEVICE u32 set_of() const { return S::STAYS ? set : 0; }
-  TILEWRIGHT_DEVICE Row *rows() const { return reinterpret_cast<Row *>(shared + S::ROWS_AT) + set_of() * S::M; }
-  TILEWRIGHT_DEVICE SharedRun *runs() const { return reinterpret_cast<SharedRun *>(shared + S::RUNS_AT) + set_of() * S::MAX_RUNS; }
-  TILEWRIGHT_DEVICE Turns<S> &turns() const { return reinterpret_cast<Turns<S> *>(shared + TURNS_AT)[set_of()]; }
+  TILEWRIGHT_DEVICE Row *rows() const { return reinterpret_cast<Row *>(shared + S::ROWS_AT); }
+  TILEWRIGHT_DEVICE SharedRun *runs() const { return reinterpret_cast<SharedRun *>(shared + S::RUNS_AT); }
+  TILEWRIGHT_DEVICE Turns<S> &turns() const { return *reinterpret_cast<Turns<S> *>(shared + S::SOFTMAX_AT); }
   TILEWRIGHT_DEVICE i64 *offsets(const Rings<S> &at) const { return reinterpret_cast<i64 *>(shared + S::OFFSETS_AT) + at.note * S::N; }
   TILEWRIGHT_DEVICE Granule *granules(const Rings<S> &at) const { return reinterpret_cast<Granule *>(shared + S::GRANULES_AT) + at.note * S::GRANULES; }
   TILEWRIGHT_DEVICE u32 query_head(u32 row) const { return kv_head * args.gqa_ratio + (item.row_begin + row) % args.gqa_ratio; }

@@ -4,15 +4,13 @@
 // Tokens of the walk come in steps of N, each gathered through the page ids into one of STAGES buffers while earlier ones are computed.
 // Each warp owns 16 rows and a share of the N tokens; warps that own the same rows are merged at the end by their maxima and sums.
 //
-// Here is the order of it all, of the parts that the headers are about, where all warps copy and compute; `staying.cuh` has it where some
-// only copy.
+// Here is the order of it all, of the parts that the headers are about.
 #pragma once
 #include "attention.cuh"
 #include "copying.cuh"
 #include "cta.cuh"
 #include "results.cuh"
 #include "shape.cuh"
-#include "staying.cuh"
 #include "timeline.cuh"
 #include "walk.cuh"
 
@@ -24,6 +22,10 @@ struct Decode {
   using S = Shape<M, N, WARPS, STAGES, HEAD_DIM, Element, KvElement, WINDOW, SOFTCAP, SINKS, LOADERS>;
   static constexpr u32 THREADS = S::THREADS;
   static constexpr u32 SHARED_BYTES = S::SHARED_BYTES;
+
+  // Registers of a thread that multiplies and of one that copies: those of a CTA are shared out anew when its warps part.
+  static constexpr u32 LOADER_REGISTERS = 56;
+  static constexpr u32 MATH_REGISTERS = WARPS == 4 ? 200 : 224;
 
   // Not members of `Decode`: references to itself would keep an object out of the registers.
   struct Parts {
@@ -38,29 +40,25 @@ struct Decode {
   TILEWRIGHT_DEVICE Decode(const Arguments &arguments, const WorkItem &work_item, u32 head)
       : cta(arguments, work_item, head, Divisor(arguments.page_size)) {}
 
-  // As a kernel of its own: one CTA an item and KV head, those of an item side by side; fewer where they stay. More CTAs than the plan has
-  // items do nothing.
+  // As a kernel of its own: one CTA an item and KV head, those of an item side by side. More CTAs than the plan has items do nothing.
   TILEWRIGHT_DEVICE static void run(const Arguments &arguments) {
-    if constexpr (S::STAYS) {
-      Staying<S, TIMELINE>::run(arguments);
-    } else {
-      let_dependents_begin();
-      const u32 index = block_index() / arguments.kv_heads;
-      const WorkItem item = arguments.items[index];
-      if (index >= arguments.counts[1 + arguments.group]) return;
-      Decode(arguments, item, block_index() % arguments.kv_heads).execute();
-    }
+    let_dependents_begin();
+    const u32 index = block_index() / arguments.kv_heads;
+    const WorkItem item = arguments.items[index];
+    if (index >= arguments.counts[1 + arguments.group]) return;
+    Decode(arguments, item, block_index() % arguments.kv_heads).execute();
   }
 
   TILEWRIGHT_DEVICE void execute() const {
     const Timeline<TIMELINE> timeline(cta.args, block_index());
     const Parts parts{{cta}, {cta}, {cta}, {cta}};
     const bool any = cta.item.run_count > 0;
+    const bool copies = LOADERS == 0 || cta.warp >= WARPS;
     const bool early = !WINDOW && cta.item.run_count == 1; // the first steps' pages are known before anything else is
-    Ahead<S> begin[STAGES + 1] = {}; // of the first steps
-    if (early) {
+    Ahead<S> begin[STAGES] = {}; // of the first steps
+    if (early && copies) {
 #pragma unroll
-      for (u32 s = 0; s <= STAGES; s++) parts.copying.fetch_first_pages(begin[s], s);
+      for (u32 s = 0; s < STAGES; s++) parts.copying.fetch_first_pages(begin[s], s);
     }
     parts.walk.describe();
     parts.walk.find_lengths();
@@ -70,11 +68,27 @@ struct Decode {
     const u32 first = steps.first;
     Rings<S> at; // of what is computed
     const Rings<S> query_at = at.template ahead<STAGES - 1>(); // in the buffer that is filled last
+    if constexpr (LOADERS > 0) {
+      if (!copies) {
+        take_registers<MATH_REGISTERS>();
+        barrier(); // as the others do, for each other's offsets
+        return finish(parts, steps, timeline, [&](auto &acc, auto &query, const Sight &seen) {
+          read_query(parts, query, query_at);
+          for (u32 step = first; step < steps.last; step++) {
+            parts.copying.await_step();
+            timeline.ready(step == first);
+            parts.attention.compute(acc, query, steps, step, at, seen, [] {});
+            at = at.template ahead<1>();
+          }
+        });
+      }
+      leave_registers<LOADER_REGISTERS>();
+    }
     parts.copying.load_query(query_at);
     if (any) {
       begin[0].cursor = parts.copying.first_run();
 #pragma unroll
-      for (u32 s = 0; s <= STAGES; s++) {
+      for (u32 s = 0; s < STAGES; s++) {
         if (s > 0) begin[s].cursor = begin[s - 1].cursor;
         if (early) parts.copying.find_tokens(begin[s], steps, first + s, Rings<S>{0, s}, [](u32, u32) {});
         else parts.copying.fetch_pages(begin[s], steps, first + s, Rings<S>{0, s});
@@ -82,7 +96,7 @@ struct Decode {
 #pragma unroll
       for (u32 s = 0; s < STAGES; s++) parts.copying.store_offsets(begin[s], Rings<S>{0, s});
     }
-    Ahead<S> ahead = begin[STAGES];
+    Ahead<S> ahead = begin[STAGES - 1];
     const auto column = parts.copying.column();
     barrier();
 #pragma unroll
@@ -91,24 +105,49 @@ struct Decode {
       copy_async_commit(); // the query travels in the first group
     }
     if constexpr (STAGES == 1) copy_async_commit();
-    u32 query[S::QUERY_FRAGMENTS][4];
-    if constexpr (S::QUERY_IN_REGISTERS) {
-      copy_async_wait<STAGES == 1 ? 0 : STAGES - 2>();
-      barrier();
-      parts.attention.products.copy_query(query, query_at);
+    if (first + STAGES < steps.last) parts.copying.fetch_pages(ahead, steps, first + STAGES, at.template ahead<STAGES>());
+    if constexpr (S::QUERY_IN_REGISTERS) copy_async_wait<STAGES == 1 ? 0 : STAGES - 2>();
+    if constexpr (LOADERS > 0) {
+      if constexpr (S::QUERY_IN_REGISTERS) barrier(); // in `read_query`
+#pragma unroll 1
+      for (u32 step = first; step < steps.last; step++) {
+        parts.copying.next_step(ahead, steps, step, column, at);
+        if constexpr (STAGES > 1) parts.copying.copy_ahead(ahead, steps, step, column, at);
+        at = at.template ahead<1>();
+      }
+      copy_async_wait<0>();
+    } else {
+      finish(parts, steps, timeline, [&](auto &acc, auto &query, const Sight &seen) {
+        read_query(parts, query, query_at);
+#pragma unroll 1
+        for (u32 step = first; step < steps.last; step++) {
+          parts.copying.next_step(ahead, steps, step, column, at);
+          timeline.ready(step == first);
+          parts.attention.compute(acc, query, steps, step, at, seen, [&] {
+            if constexpr (STAGES > 1) parts.copying.copy_ahead(ahead, steps, step, column, at);
+          });
+          at = at.template ahead<1>();
+        }
+        copy_async_wait<0>();
+      });
     }
+  }
+
+  // Waits until the query has arrived, and copies the warp's rows of it to registers.
+  TILEWRIGHT_DEVICE static void read_query(const Parts &parts, u32 (&query)[S::QUERY_FRAGMENTS][4], const Rings<S> &at) {
+    if constexpr (S::QUERY_IN_REGISTERS) {
+      barrier();
+      parts.attention.products.copy_query(query, at);
+    }
+  }
+
+  // Accumulates as `accumulate` does, and writes what comes of it. Threads that copy only have ended by then, or will.
+  template <class Accumulate>
+  TILEWRIGHT_DEVICE void finish(const Parts &parts, const Steps &steps, const Timeline<TIMELINE> &timeline, const Accumulate &accumulate) const {
     const Sight seen = parts.attention.visibility.sight(steps);
     Accumulators<S> acc = Accumulators<S>::empty();
-#pragma unroll 1
-    for (u32 step = first; step < steps.last; step++) {
-      parts.copying.next_step(ahead, steps, step, column, at);
-      timeline.ready(step == first);
-      parts.attention.compute(acc, query, steps, step, at, seen, [&] {
-        if constexpr (STAGES > 1) parts.copying.copy_ahead(ahead, steps, step, column, at);
-      });
-      at = at.template ahead<1>();
-    }
-    copy_async_wait<0>();
+    u32 query[S::QUERY_FRAGMENTS][4];
+    accumulate(acc, query, seen);
     timeline.computed();
     parts.results.write(acc);
     if (cta.args.arrivals) parts.results.merge_arrived();

@@ -21,10 +21,7 @@ TILEWRIGHT_DEVICE u32 thread_index_again() {
 #endif
 }
 TILEWRIGHT_DEVICE u32 block_index() { return blockIdx.x; }
-TILEWRIGHT_DEVICE u32 block_count() { return gridDim.x; }
 TILEWRIGHT_DEVICE void barrier() { __syncthreads(); }
-// The same of some of the CTA's warps, which together have so many threads.
-template <u32 GROUP> TILEWRIGHT_DEVICE void barrier_of(u32 threads) { asm volatile("bar.sync %0, %1;" ::"n"(GROUP), "r"(threads) : "memory"); }
 TILEWRIGHT_DEVICE u64 nanoseconds() {
   u64 now;
   asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now)::"memory");
@@ -175,7 +172,7 @@ TILEWRIGHT_DEVICE u32 multiply_high(u32 a, u32 b) { return __umulhi(a, b); }
 TILEWRIGHT_DEVICE void memory_fence() { __threadfence(); }
 
 // Adds one; what was there before.
-TILEWRIGHT_DEVICE u32 count_one(u32 *counter) { return atomicAdd(counter, 1u); }
+TILEWRIGHT_DEVICE u32 count_arrival(u32 *counter) { return atomicAdd(counter, 1u); }
 
 // What `narrow` rounded, exactly.
 TILEWRIGHT_DEVICE void widen(F16, u32 pair, float &low, float &high) {

@@ -128,14 +128,7 @@ struct Warp {
   void *result[32];
 };
 
-// A barrier of some warps.
-struct GroupBarrier {
-  u32 arrived;
-  u32 waiting[32]; // of each warp, a bit for each fiber
-};
-
 constexpr u32 MAX_WARPS = 32;
-constexpr u32 GROUPS = 3; // with the one of all warps
 constexpr u32 GUARD = 1024; // bytes on either side of shared memory that nobody may touch
 constexpr u8 GUARD_BYTE = 0xa5;
 constexpr u32 STACK = 64 * 1024;
@@ -161,7 +154,6 @@ struct Machine {
   Warp *warps;
   u32 warp_order[MAX_WARPS];
   u32 at_barrier, ended;
-  GroupBarrier groups[GROUPS];
   u64 poison_reads;
   bool running; // fibers, and not the host
   bool failed;
@@ -271,18 +263,6 @@ struct Machine {
     if (!barrier_complete()) return block_current();
     pass_barrier();
     go_to(take_any(0));
-  }
-
-  // Some of the block's threads wait for each other. Copies and reads stay those of the epoch: only a barrier of all orders them.
-  void barrier_of(u32 group, u32 count) {
-    if (current->products) fail("a barrier between begin_products and end_products");
-    GroupBarrier &here = groups[group];
-    const u32 place = current - fibers;
-    here.waiting[place / 32] |= 1u << place % 32;
-    if (++here.arrived < count) return block_current();
-    here.waiting[place / 32] &= ~(1u << place % 32);
-    for (u32 warp = 0; warp < warp_count(); warp++) warps[warp].ready |= here.waiting[warp];
-    here = GroupBarrier{};
   }
 
   // Threads that have ended are not waited for, as on a device (compute capability 7.0 and up).
@@ -494,7 +474,6 @@ struct Machine {
     memset(deliveries, 0, (shared_bytes / 16 + 1) * sizeof(Delivery));
     epoch = 1;
     at_barrier = ended = 0;
-    for (GroupBarrier &group : groups) group = GroupBarrier{};
     for (u32 warp = 0; warp < warp_count(); warp++) warps[warp].ended = 0;
     u8 lanes[32];
     for (u32 lane = 0; lane < 32; lane++) lanes[lane] = lane;
@@ -601,12 +580,7 @@ TILEWRIGHT_DEVICE float negative_infinity() { return -__builtin_inff(); }
 TILEWRIGHT_DEVICE u32 thread_index() { return emulation::machine->current->thread; }
 TILEWRIGHT_DEVICE u32 thread_index_again() { return thread_index(); }
 TILEWRIGHT_DEVICE u32 block_index() { return emulation::machine->block; }
-TILEWRIGHT_DEVICE u32 block_count() { return emulation::machine->grid; }
 TILEWRIGHT_DEVICE void barrier() { emulation::machine->barrier(); }
-template <u32 GROUP> TILEWRIGHT_DEVICE void barrier_of(u32 threads) {
-  static_assert(GROUP > 0 && GROUP < emulation::GROUPS, "groups that are emulated");
-  emulation::machine->barrier_of(GROUP, threads);
-}
 // Barriers so far stand for time.
 TILEWRIGHT_DEVICE u64 nanoseconds() { return emulation::machine->epoch; }
 TILEWRIGHT_DEVICE u32 multiprocessor() { return 0; }
@@ -663,7 +637,7 @@ TILEWRIGHT_DEVICE void store_words(void *to, u32 first, u32 second) {
 }
 TILEWRIGHT_DEVICE void store_four(float *to, const float (&from)[4]) { memcpy(to, from, sizeof from); }
 TILEWRIGHT_DEVICE u32 multiply_high(u32 a, u32 b) { return u64(a) * b >> 32; }
-TILEWRIGHT_DEVICE u32 count_one(u32 *counter) { return (*counter)++; }
+TILEWRIGHT_DEVICE u32 count_arrival(u32 *counter) { return (*counter)++; }
 
 TILEWRIGHT_DEVICE void widen(F16, u32 pair, float &low, float &high) {
   const emulation::f32x4 wide = emulation::widen(F16{}, emulation::u32x4{pair & 0xffffu, pair >> 16, 0, 0});

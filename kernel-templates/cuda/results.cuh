@@ -178,17 +178,11 @@ template <class S> struct Results {
     }
   }
 
-  // The threads that have accumulated. Where others copy, these may be anywhere; where none do, they are all.
-  TILEWRIGHT_DEVICE static void meet() {
-    if constexpr (S::STAYS) barrier_of<COMPUTING>(S::WARPS * 32);
-    else barrier();
-  }
-
   // The CTA that leaves the last partial of a request and KV head merges them all.
   TILEWRIGHT_DEVICE void merge_arrived() const {
     u32 *const last = reinterpret_cast<u32 *>(cta.shared + S::SOFTMAX_AT); // nobody reads the warps' softmaxes any more
     memory_fence();
-    meet(); // all of this CTA's partials are written
+    barrier(); // all of this CTA's partials are written
     // Rows of whole requests, or some of one.
     const u32 count = divide_up(cta.row_count(), cta.args.gqa_ratio);
     for (u32 member = cta.thread; member < count; member += S::WARPS * 32) {
@@ -196,13 +190,13 @@ template <class S> struct Results {
       bool arrived_last = false;
       if (row.slot.partial < UNTOUCHED) {
         u32 *const counter = cta.args.arrivals + row.slot.merge * cta.args.kv_heads + cta.kv_head;
-        arrived_last = count_one(counter) + 1 == cta.args.merges[row.slot.merge].arrivals;
+        arrived_last = count_arrival(counter) + 1 == cta.args.merges[row.slot.merge].arrivals;
         if (arrived_last) *counter = 0; // ready for the next launch
       }
       last[member] = arrived_last ? row.slot.merge : DIRECT;
     }
     memory_fence();
-    meet();
+    barrier();
     for (u32 index = cta.warp; index < count * cta.args.gqa_ratio; index += S::WARPS) { // of those that are left
       const u32 merge = last[index / cta.args.gqa_ratio];
       if (merge == DIRECT) continue;

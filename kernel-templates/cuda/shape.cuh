@@ -50,10 +50,8 @@ struct Shape {
   static constexpr u32 NOTES = STAGES + 2; // steps of which it is noted what they are: what is computed, and up to STAGES + 1 later ones
   static constexpr u32 MAX_RUNS = M + 32;         // the host cuts walks of more
   // Whether warps take turns, and how many tokens a step has for each row warp then, and for each of its warps. A thread looks at the
-  // tokens of one warp only, so that it goes along the runs forwards. Where other warps copy, they need registers for it, which wide steps
-  // of four warps do not leave.
-  static constexpr bool TURNS =
-      !WINDOW && ROW_WARPS > 1 && WARP_GRANULES % ROW_WARPS == 0 && N <= COPIERS && (LOADERS == 0 || WARPS > 4 || N <= 64);
+  // tokens of one warp only, so that it goes along the runs forwards.
+  static constexpr bool TURNS = !WINDOW && ROW_WARPS > 1 && WARP_GRANULES % ROW_WARPS == 0 && N <= COPIERS;
   static constexpr u32 TURN = N / ROW_WARPS;
   static constexpr u32 WARP_TURN = larger(WARP_N / ROW_WARPS, GRANULE);
 
@@ -62,12 +60,7 @@ struct Shape {
   // Rows that are multiplied by the same steps: the warp's, or the warpgroup's.
   static constexpr u32 ROWS_TOGETHER = TOGETHER ? 64 : 16;
 
-  // With warps that only copy, a CTA stays for several items, and knows of two of them at once: what is computed, and what comes next.
-  static constexpr bool STAYS = LOADERS > 0;
-  static constexpr u32 SETS = STAYS ? 2 : 1;
-  static_assert(!STAYS || (TOGETHER && LOADERS == 4 && WARPS % 4 == 0), "whole warpgroups have a task");
-  static_assert(!STAYS || KV_WARPS == 1, "results leave from registers: the buffers have the next item's tokens by then");
-  static constexpr u32 WORKERS = STAYS ? COPIERS : THREADS; // threads that find out what an item is
+  static_assert(LOADERS == 0 || (TOGETHER && LOADERS == 4 && WARPS % 4 == 0), "whole warpgroups have a task");
 
   // Shared memory, in this order. At the end the buffers are used again for the outputs of warps that share rows.
   static constexpr u32 BUFFER_BYTES = larger(STAGES * 2 * STAGE_BYTES, KV_WARPS > 1 ? WARPS * 16 * OUTPUT_STRIDE * 4 : 0);
@@ -77,10 +70,8 @@ struct Shape {
   static constexpr u32 GRANULES_AT = OFFSETS_AT + NOTES * N * 8;
   static constexpr u32 SOFTMAX_AT = GRANULES_AT + NOTES * GRANULES * 8;
   static constexpr u32 ROWS_AT = SOFTMAX_AT + WARPS * 16 * 8;
-  static constexpr u32 RUNS_AT = ROWS_AT + SETS * M * 20;
-  static constexpr u32 TASKS_AT = round_up(RUNS_AT + SETS * MAX_RUNS * 28, 16);
-  static constexpr u32 TASK_BYTES = 96;
-  static constexpr u32 SHARED_BYTES = TASKS_AT + (STAYS ? SETS * TASK_BYTES : 0);
+  static constexpr u32 RUNS_AT = ROWS_AT + M * 20;
+  static constexpr u32 SHARED_BYTES = round_up(RUNS_AT + MAX_RUNS * 28, 16);
 };
 
 } // namespace tilewright

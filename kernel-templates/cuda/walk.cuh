@@ -21,21 +21,14 @@ struct Steps {
 template <class S> struct Walk {
   const Cta<S> &cta;
 
-  // The threads that find out what an item is, and where they meet.
-  TILEWRIGHT_DEVICE u32 worker() const { return S::STAYS ? cta.copier : cta.thread; }
-  TILEWRIGHT_DEVICE static void meet() {
-    if constexpr (S::STAYS) barrier_of<COPYING>(S::COPIERS);
-    else barrier();
-  }
-
   // Finds what the runs are, whose the rows are, and where they go. All of it is asked for before any of it is waited for.
   TILEWRIGHT_DEVICE void describe() const {
     if constexpr (S::TURNS) {
-      if (worker() < S::ROW_WARPS) cta.turns().begin[worker()] = cta.turns().end[worker()] = 0;
-      if (worker() == 0) cta.turns().shared_end = cta.item.walk_begin;
+      if (cta.thread < S::ROW_WARPS) cta.turns().begin[cta.thread] = cta.turns().end[cta.thread] = 0;
+      if (cta.thread == 0) cta.turns().shared_end = cta.item.walk_begin;
     }
     const u32 row_count = cta.row_count(), run_count = cta.item.run_count;
-    for (u32 index = worker(); index < larger(row_count, run_count); index += S::WORKERS) {
+    for (u32 index = cta.thread; index < larger(row_count, run_count); index += S::THREADS) {
       const bool is_run = index < run_count, is_row = index < row_count, is_last = index + 1 >= run_count;
       Run run = cta.item.first;
       u32 next_begin = 0, request = 0;
@@ -63,20 +56,9 @@ template <class S> struct Walk {
     }
   }
 
-  // What `describe` will ask for.
-  TILEWRIGHT_DEVICE void prefetch_description() const {
-    const u32 index = worker();
-    if (index < cta.item.run_count) prefetch(cta.args.runs + cta.item.runs + index);
-    if (index * cta.args.gqa_ratio < cta.row_count()) {
-      const u32 member = cta.item.row_begin / cta.args.gqa_ratio + index;
-      prefetch(cta.args.requests + cta.item.requests + member);
-      prefetch(cta.args.slots + cta.item.slots + member);
-    }
-  }
-
   // Then, by the same threads, what each row sees. Lengths are read here, so a plan holds while requests grow inside their pages.
   TILEWRIGHT_DEVICE void find_lengths() const {
-    for (u32 row = worker(); row < cta.row_count(); row += S::WORKERS) {
+    for (u32 row = cta.thread; row < cta.row_count(); row += S::THREADS) {
       const i32 length = cta.args.lengths[cta.rows()[row].request];
       cta.rows()[row].begin = S::WINDOW ? larger(length - static_cast<i32>(cta.args.window), 0) : 0;
       cta.rows()[row].end = length;
@@ -86,7 +68,7 @@ template <class S> struct Walk {
   // What some row sees of each run. Rows of a request see the same, and its queries are requests here.
   TILEWRIGHT_DEVICE void find_seen() const {
     if (cta.item.run_count == 1) return find_seen_of_one();
-    for (u32 index = worker(); index < cta.item.run_count; index += S::WORKERS) {
+    for (u32 index = cta.thread; index < cta.item.run_count; index += S::THREADS) {
       SharedRun &run = cta.runs()[index];
       i32 seen = 0x7fffffff, end = 0;
       const u32 last = run.rows / 4096;
@@ -98,7 +80,7 @@ template <class S> struct Walk {
       limit_run(run, seen, end);
       if constexpr (S::TURNS) find_turns(index);
     }
-    meet();
+    barrier();
   }
 
   // The same for the only run, by every warp for itself: that needs no barrier.
@@ -170,18 +152,11 @@ template <class S> struct Walk {
       steps.turns = begins_with_turns ? 0 : for_all;
       steps.shared = begins_with_turns ? in_turns : 0;
       steps.last = for_all + in_turns;
-      find_own(steps);
-    }
-    return steps;
-  }
-
-  // Of a thread's own.
-  TILEWRIGHT_DEVICE void find_own(Steps &steps) const {
-    if constexpr (S::TURNS) {
       const u32 own = cta.copier % S::WARP_N / S::WARP_TURN;
       steps.begin = cta.turns().begin[own] + cta.copier / S::WARP_N * S::WARP_TURN + cta.copier % S::WARP_TURN;
       steps.end = cta.turns().end[own];
     }
+    return steps;
   }
 
   // The first step with a token that some row's window reaches.

@@ -42,7 +42,7 @@ pub fn check_compiled(
     usage: &KernelUsage,
     report: &PtxasReport,
 ) -> Result<(), Infeasible> {
-    let (threads, shared) = (cuda::threads_on(tile, class, limits), cuda::shared_bytes_on(tile, class, limits));
+    let (threads, shared) = (cuda::threads_on(tile, class, limits), cuda::shared_bytes(tile, class));
     let ctas_per_sm = check_resources(threads, shared, limits, usage, report)?;
     // Less than latency x bandwidth under way leaves the memory idle (Little's law).
     let flying = cuda::bytes_in_flight(
@@ -76,7 +76,7 @@ pub fn check_compiled_mix(
 ) -> Result<(), Infeasible> {
     // The launch has what its largest tiles need.
     let warps = tiles.iter().map(|tile| u32::from(tile.warps)).max().unwrap_or(0);
-    let shared = tiles.iter().map(|tile| cuda::shared_bytes_alone(tile, class)).max().unwrap_or(0);
+    let shared = tiles.iter().map(|tile| cuda::shared_bytes(tile, class)).max().unwrap_or(0);
     check_resources(warps * cuda::WARP_THREADS, shared, limits, usage, report).map(drop)
 }
 
@@ -169,7 +169,7 @@ const CUDA_RULES: &[Rule<CudaLimits>] = &[
     Rule {
         name: "shared memory",
         violated: |tile, class, limits| {
-            let needed = cuda::shared_bytes_on(tile, class, limits);
+            let needed = cuda::shared_bytes(tile, class);
             (needed > limits.shared_bytes_per_cta).then(|| {
                 format!(
                     "{} KB a CTA, the device has {} KB",

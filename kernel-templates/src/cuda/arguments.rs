@@ -93,11 +93,11 @@ pub struct MergeItem {
     pub arrivals: u32,
 }
 
-/// What a CTA notes of itself at an item (PAT, figure 12), in nanoseconds of the device's clock; zeros where it did not come so far.
+/// What a CTA notes of itself (PAT, figure 12), in nanoseconds of the device's clock; zeros where it did not come so far.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TimelineEntry {
-    /// Before anything was read, or when it was done with the item before.
+    /// Before anything was read.
     pub begin: u64,
     /// The first tokens had arrived.
     pub ready: u64,
@@ -137,8 +137,6 @@ pub struct Arguments {
     pub partial_softmax: u64,
     /// u32 `[merges, kv_heads]`: zero; 0 if partials are merged by a launch of their own.
     pub arrivals: u64,
-    /// u32 of each launch: zero; how many CTAs went on to other items.
-    pub claims: u64,
     /// u32: how many merges there are, then how many work items each launch has.
     pub counts: u64,
     /// [`WorkItem`]s of this launch, a CTA for each KV head.
@@ -155,7 +153,7 @@ pub struct Arguments {
     pub slots: u64,
     /// i32 `[batch]`: tokens of each request.
     pub lengths: u64,
-    /// [`TimelineEntry`]s, one for each item and KV head of the launch; written only by variants with a timeline.
+    /// [`TimelineEntry`]s, one for each CTA of the launch; written only by variants with a timeline.
     pub timeline: u64,
     /// From request to request of the query.
     pub query_request: i64,
@@ -217,7 +215,7 @@ const _: () = assert!(size_of::<Run>() == 16, "as in cuda/arguments.cuh");
 const _: () = assert!(size_of::<Slot>() == 8, "as in cuda/arguments.cuh");
 const _: () = assert!(size_of::<MergeItem>() == 16, "as in cuda/arguments.cuh");
 const _: () = assert!(size_of::<TimelineEntry>() == 40, "as in cuda/arguments.cuh");
-const _: () = assert!(size_of::<Arguments>() == 21 * 8 + 8 * 8 + 8 * 4, "as in cuda/arguments.cuh");
+const _: () = assert!(size_of::<Arguments>() == 20 * 8 + 8 * 8 + 8 * 4, "as in cuda/arguments.cuh");
 const _: () = assert!(
     size_of::<StatesArguments>() == 2 * MAX_STATES * 8 + 2 * 8 + 2 * 4,
     "as in cuda/merge_states.cuh"

@@ -1,18 +1,14 @@
-//! Warps that only copy: where four warps multiply together (`wgmma`), others bring K and V meanwhile, and go on to the next item.
+//! Warps that only copy: where four warps multiply together (`wgmma`), others bring K and V meanwhile.
 
 use super::{Arch, CudaLimits, WARP_THREADS};
 use crate::Class;
 use tilewright_heuristics::Tile;
 
 /// Warps of a CTA beside a tile's own, which look up pages and copy K and V while the others compute: a warpgroup where the others are
-/// warpgroups, none elsewhere. That is where the rows are whole 64 and the fragments of Q fit the registers, and K and V are not FP8; and where
-/// no two warps share rows: their sums would meet in the buffers, which have the next item's tokens by then; and where logits and accumulators
-/// leave registers for the warps that copy.
+/// warpgroups, none elsewhere. That is where the rows are whole 64 and the fragments of Q fit the registers, and K and V are not FP8.
 pub fn loader_warps(tile: &Tile, class: &Class, arch: Arch) -> u32 {
     let together = arch.has_warpgroups()
         && tile.m.is_multiple_of(64)
-        && tile.m == 16 * tile.warps
-        && u32::from(tile.n) + class.head_dim <= if tile.warps == 4 { 224 } else { 256 }
         && class.head_dim <= 128
         && !class.dtype.has_fp8_kv();
     if together { 4 } else { 0 }
@@ -52,7 +48,6 @@ mod tests {
         assert_eq!((threads(&tile, &class, hopper), threads(&tile, &class, ampere)), (256, 128));
         assert_eq!(threads(&Tile { m: 128, warps: 8, ..tile }, &class, hopper), 384);
         assert_eq!(threads(&Tile { m: 32, ..tile }, &class, hopper), 128);
-        assert_eq!(threads(&Tile { warps: 8, ..tile }, &class, hopper), 256);
         assert_eq!(threads(&tile, &Class { head_dim: 256, ..class }, hopper), 128);
         assert_eq!(threads(&tile, &Class { dtype: Dtype::Fp8F16, ..class }, hopper), 128);
         assert_eq!(threads(&tile, &class, "sm_90".parse().unwrap()), 128);

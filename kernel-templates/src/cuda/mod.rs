@@ -38,8 +38,7 @@ pub use locate::{Candidate, Surroundings, candidates};
 pub use nvrtc::{Compiled, Nvrtc, Source};
 pub use occupancy::{Limiter, Occupancy, WARP_THREADS, occupancy};
 pub use spills::{PtxasReport, parse_ptxas_log};
-pub(crate) use variant::shared_bytes_alone;
 pub use variant::{
     AttentionOptions, CTA_PROBE_BYTES, CTA_PROBE_REGION, FLOP_PROBE_FLOPS, Kernel, MERGE_WARPS, shared_bytes,
-    shared_bytes_on, source_hash, sources,
+    source_hash, sources,
 };

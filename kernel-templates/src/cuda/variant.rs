@@ -1,6 +1,6 @@
 //! Variants of the kernels: what is compiled in, and the few lines that instantiate the templates in `cuda/`.
 
-use super::{Arch, CudaLimits};
+use super::Arch;
 use super::arguments::{GRANULE, max_runs};
 use super::loaders::{launch_bounds, loader_warps, threads};
 use crate::Class;
@@ -44,7 +44,7 @@ impl AttentionOptions {
     }
 }
 
-const SOURCES: [(&str, &str); 23] = [
+const SOURCES: [(&str, &str); 22] = [
     ("types.cuh", include_str!("../../cuda/types.cuh")),
     ("prelude.cuh", include_str!("../../cuda/prelude.cuh")),
     ("device.cuh", include_str!("../../cuda/device.cuh")),
@@ -63,7 +63,6 @@ const SOURCES: [(&str, &str); 23] = [
     ("products.cuh", include_str!("../../cuda/products.cuh")),
     ("attention.cuh", include_str!("../../cuda/attention.cuh")),
     ("results.cuh", include_str!("../../cuda/results.cuh")),
-    ("staying.cuh", include_str!("../../cuda/staying.cuh")),
     ("decode.cuh", include_str!("../../cuda/decode.cuh")),
     ("mix.cuh", include_str!("../../cuda/mix.cuh")),
     ("probe.cuh", include_str!("../../cuda/probe.cuh")),
@@ -95,8 +94,6 @@ pub struct Kernel {
     pub threads: u32,
     /// Dynamic shared memory of a CTA in bytes.
     pub shared_bytes: u32,
-    /// Whether its CTAs stay for one item after the other: then a launch takes as many as the device holds, and claims ([`super::Arguments`]).
-    pub stays: bool,
     /// The C++ type whose `run` it calls, for other instantiations of the same template.
     pub template: String,
 }
@@ -115,12 +112,11 @@ pub const MERGE_WARPS: [u32; 2] = [1, 4];
 impl Kernel {
     /// Forward of one tile on an architecture.
     pub fn decode(tile: &Tile, class: &Class, options: AttentionOptions, arch: Arch) -> Self {
-        let loaders = loader_warps(tile, class, arch);
-        let template = decode_template(tile, class, options, loaders);
+        let template = decode_template(tile, class, options, loader_warps(tile, class, arch));
         let name =
             format!("decode_{tile}_d{}_{}{}", class.head_dim, identifier(class.dtype), options.suffix());
         let (threads, bounds) = (threads(tile, class, arch), launch_bounds(tile, class, arch));
-        let shared_bytes = shared_bytes(tile, class, arch);
+        let shared_bytes = shared_bytes(tile, class);
         let text = format!(
             "#include \"decode.cuh\"\n\
              using namespace tilewright;\n\
@@ -129,7 +125,7 @@ impl Kernel {
              extern \"C\" __global__ void {bounds}\n\
              {name}(const __grid_constant__ tilewright::Arguments arguments) {{ Variant::run(arguments); }}\n"
         );
-        Self { name, text, threads, shared_bytes, stays: loaders > 0, template }
+        Self { name, text, threads, shared_bytes, template }
     }
 
     /// Forward of several tiles in one launch: [`super::WorkItem::tile`] is an index into them. A CTA has the threads and the shared memory
@@ -143,7 +139,7 @@ impl Kernel {
         let name =
             format!("decode_mix{names}_d{}_{}{}", class.head_dim, identifier(class.dtype), options.suffix());
         let threads = tiles.iter().map(|tile| u32::from(tile.warps) * 32).max().unwrap_or(32);
-        let shared_bytes = tiles.iter().map(|tile| shared_bytes_alone(tile, class)).max().unwrap_or(0);
+        let shared_bytes = tiles.iter().map(|tile| shared_bytes(tile, class)).max().unwrap_or(0);
         let text = format!(
             "#include \"mix.cuh\"\n\
              using namespace tilewright;\n\
@@ -152,7 +148,7 @@ impl Kernel {
              extern \"C\" __global__ void __launch_bounds__({threads})\n\
              {name}(const __grid_constant__ tilewright::Arguments arguments) {{ Variant::run(arguments); }}\n"
         );
-        Self { name, text, threads, shared_bytes, stays: false, template }
+        Self { name, text, threads, shared_bytes, template }
     }
 
     /// Merge of partials. Each CTA of four warps serves `4 / warps_a_row` rows (request, query head). What K and V are makes no difference.
@@ -171,7 +167,7 @@ impl Kernel {
              extern \"C\" __global__ void __launch_bounds__(128)\n\
              {name}(const __grid_constant__ tilewright::Arguments arguments) {{ Variant::run(arguments); }}\n"
         );
-        Self { name, text, threads: 128, shared_bytes, stays: false, template }
+        Self { name, text, threads: 128, shared_bytes, template }
     }
 }
 
@@ -191,7 +187,7 @@ impl Kernel {
              extern \"C\" __global__ void __launch_bounds__(128)\n\
              {name}(const __grid_constant__ tilewright::StatesArguments arguments) {{ Variant::run(arguments); }}\n"
         );
-        Self { name, text, threads: 128, shared_bytes: 0, stays: false, template }
+        Self { name, text, threads: 128, shared_bytes: 0, template }
     }
 
     /// Rows that a CTA of [`Kernel::merge_states`] serves: 16 bytes of a row are one thread's.
@@ -255,14 +251,7 @@ impl Kernel {
              extern \"C\" __global__ void __launch_bounds__({threads})\n\
              {name}({parameters}) {{ tilewright::{template}::run({names}); }}\n"
         );
-        Self {
-            name: name.to_owned(),
-            text,
-            threads,
-            shared_bytes: 0,
-            stays: false,
-            template: template.to_owned(),
-        }
+        Self { name: name.to_owned(), text, threads, shared_bytes: 0, template: template.to_owned() }
     }
 }
 
@@ -301,30 +290,9 @@ fn identifier(dtype: Dtype) -> &'static str {
     }
 }
 
-/// Dynamic shared memory of a tile in bytes: the buffers of K and V (or, at the end, the outputs of warps that share rows), the query, and what
-/// is known of rows and tokens; of two items where CTAs stay. `cuda/shape.cuh` computes the same, and asserts it.
-pub fn shared_bytes(tile: &Tile, class: &Class, arch: Arch) -> u32 {
-    if loader_warps(tile, class, arch) == 0 {
-        shared_bytes_alone(tile, class)
-    } else {
-        shared_bytes_of(tile, class, 2) + 2 * TASK_BYTES
-    }
-}
-
-/// The same on a device.
-pub fn shared_bytes_on(tile: &Tile, class: &Class, limits: &CudaLimits) -> u32 {
-    limits.arch.parse().map_or_else(|_| shared_bytes_alone(tile, class), |arch| shared_bytes(tile, class, arch))
-}
-
-/// The same where all warps compute.
-pub(crate) const fn shared_bytes_alone(tile: &Tile, class: &Class) -> u32 {
-    shared_bytes_of(tile, class, 1)
-}
-
-/// What is known of an item whose CTA stays.
-const TASK_BYTES: u32 = 96;
-
-const fn shared_bytes_of(tile: &Tile, class: &Class, sets: u32) -> u32 {
+/// Dynamic shared memory of a tile in bytes: the buffers of K and V (or, at the end, the outputs of warps that share rows), the query, and
+/// what is known of rows and tokens. `cuda/shape.cuh` computes the same, and asserts it.
+pub const fn shared_bytes(tile: &Tile, class: &Class) -> u32 {
     let Tile { m, n, warps, stages } = *tile;
     let (m, n, warps, stages) = (m as u32, n as u32, warps as u32, stages as u32);
     // Two bytes an element of Q: no tile is feasible for f32.
@@ -338,7 +306,8 @@ const fn shared_bytes_of(tile: &Tile, class: &Class, sets: u32) -> u32 {
         + query
         + (stages + 2) * (n + n / GRANULE) * 8
         + warps * 16 * 8
-        + sets * (m * 20 + max_runs(m) * 28))
+        + m * 20
+        + max_runs(m) * 28)
         .next_multiple_of(16)
 }
 
@@ -372,7 +341,7 @@ mod tests {
         let kernel = Kernel::decode(&tile, &fp8, options, arch());
         assert_eq!(kernel.name, "decode_m16n64w4s4_d128_fp8_f16");
         assert!(kernel.template.contains("128, F16, E4m3,"), "{}", kernel.template);
-        assert_eq!(kernel.shared_bytes + 4 * 2 * 64 * 128, shared_bytes(&tile, &CLASS, arch()));
+        assert_eq!(kernel.shared_bytes + 4 * 2 * 64 * 128, shared_bytes(&tile, &CLASS));
         assert_eq!(Kernel::merge(4, &fp8, options), Kernel::merge(4, &CLASS, options));
         assert_eq!(Kernel::merge_states(&fp8), Kernel::merge_states(&CLASS));
     }

@@ -1,10 +1,8 @@
 //! How large a plan may become: capacities that fix where its sections lie and how large each grid is, so that one captured graph serves
 //! every batch that fits.
 
-use super::plan_image::{
-    ItemGroup, Layout, Sections, Variant, counter_bytes, wide_merges, workspace_bytes,
-};
-use super::{FitError, Forward, Launch, Mix};
+use super::plan_image::{ItemGroup, Layout, Sections, Variant, wide_merges, workspace_bytes};
+use super::{FitError, Forward, Launch, MergeBy, Mix};
 use crate::Plan;
 use tilewright_heuristics::{Geometry, Tile};
 
@@ -206,15 +204,22 @@ impl Bucket {
         &self.capacities
     }
 
-    /// Bytes of device memory of a plan: its sections and its counters.
+    /// Bytes of device memory of a plan: its sections, and the counters of what has arrived where the last CTA merges.
     pub fn plan_bytes(&self) -> usize {
-        let (launches, merges) = (self.groups().len(), self.capacities.merges);
-        self.layout().words() * 4 + counter_bytes(self.forward.merge, launches, merges, self.geometry.kv_heads)
+        self.layout().words() * 4 + self.arrival_bytes()
     }
 
     /// Bytes of the partials: (O, m, l) of every query head. At least 1.
     pub fn workspace_bytes(&self) -> usize {
         workspace_bytes(self.capacities.partials, &self.geometry).max(1)
+    }
+
+    /// Bytes of the counters of what has arrived; 0 where a launch merges.
+    pub(super) fn arrival_bytes(&self) -> usize {
+        match self.forward.merge {
+            MergeBy::Launch => 0,
+            MergeBy::LastCta => self.capacities.merges as usize * self.geometry.kv_heads as usize * 4,
+        }
     }
 
     /// Whether the merge's launch reads a row with four warps. Fixed, as all of a captured launch is; both ways serve any length.

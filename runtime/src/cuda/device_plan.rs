@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 
 use super::memory::{DeviceMemory, PinnedWords};
-use super::plan_image::{Arrangement, counter_bytes};
+use super::plan_image::Arrangement;
 use super::side_streams::SideStreams;
 use super::{Bucket, CudaDevice, CudaError, Forward, Launch, MergeBy, Mix, PlanImage};
 use crate::Plan;
@@ -19,10 +19,9 @@ const BUFFERS: usize = 2;
 
 /// A plan in device memory, laid out for the way it is launched.
 ///
-/// The plan owns counters: of the work items that CTAs have taken in each launch of forward, and where the last CTA merges
-/// ([`MergeBy::LastCta`]) of what has arrived for each merge and KV head. They are zero when they are allocated, and every launch leaves them
-/// zero; so a plan is on one stream at a time. After a launch that failed they may be anything: the plan is then refused until its next upload,
-/// which sets them to zero.
+/// Where the last CTA merges ([`MergeBy::LastCta`]), the plan owns a counter for each merge and KV head. They are zero when they are
+/// allocated, and every launch leaves them zero. After a launch that failed they may be anything: the plan is then refused until its next
+/// upload, which sets them to zero.
 #[derive(Debug)]
 pub struct DevicePlan {
     context: Arc<CudaContext>,
@@ -32,13 +31,13 @@ pub struct DevicePlan {
     mix: MixOf,
     bucket: Option<Bucket>,
     memory: Option<DeviceMemory>,
-    counters: Option<DeviceMemory>,
+    arrivals: Option<DeviceMemory>,
     side: Option<SideStreams>,
     staging: [Option<Staging>; BUFFERS],
     next: usize,
     /// The device does not have what the image says: an upload failed.
     broken: AtomicBool,
-    /// The counters may not be zero: a launch failed.
+    /// The counters of what has arrived may not be zero: a launch failed.
     unclean: AtomicBool,
 }
 
@@ -84,7 +83,7 @@ impl DevicePlan {
             mix: MixOf::Plan(None),
             bucket: None,
             memory: None,
-            counters: None,
+            arrivals: None,
             side: None,
             staging: [const { None }; BUFFERS],
             next: 0,
@@ -112,9 +111,11 @@ impl DevicePlan {
         let memory = DeviceMemory::new(context, 4 * this.image.span())?;
         memory.repeat(&[0u32; 4])?;
         this.memory = Some(memory);
-        let counters = DeviceMemory::new(context, this.counter_bytes())?;
-        counters.repeat(&[0u32])?;
-        this.counters = Some(counters);
+        if bucket.arrival_bytes() > 0 {
+            let arrivals = DeviceMemory::new(context, bucket.arrival_bytes())?;
+            arrivals.repeat(&[0u32])?;
+            this.arrivals = Some(arrivals);
+        }
         if this.forward.launch == Launch::Streams {
             this.side = Some(SideStreams::new(context, this.image.groups.len())?);
         }
@@ -187,16 +188,19 @@ impl DevicePlan {
             self.memory = None;
             self.memory = Some(DeviceMemory::new(&self.context, bytes.next_power_of_two())?);
         }
-        let bytes = self.counter_bytes();
-        if self.counters.as_ref().is_none_or(|counters| counters.bytes() < bytes) {
-            self.unclean.store(true, Ordering::Relaxed);
-            self.counters = None;
-            self.counters = Some(DeviceMemory::new(&self.context, bytes.next_power_of_two())?);
-        }
-        if let Some(counters) = self.counters.as_ref().filter(|_| self.unclean.load(Ordering::Relaxed)) {
-            // SAFETY: the caller's stream is one of the context.
-            unsafe { counters.fill_raw(0, stream)? };
-            self.unclean.store(false, Ordering::Relaxed);
+        if self.forward.merge == MergeBy::LastCta {
+            let bytes = 4 * self.image.merge_grid as usize * self.geometry.kv_heads as usize;
+            let small = self.arrivals.as_ref().is_none_or(|arrivals| arrivals.bytes() < bytes);
+            if small {
+                self.unclean.store(true, Ordering::Relaxed);
+                self.arrivals = None;
+                self.arrivals = Some(DeviceMemory::new(&self.context, bytes.next_power_of_two())?);
+            }
+            if let Some(arrivals) = self.arrivals.as_ref().filter(|_| self.unclean.load(Ordering::Relaxed)) {
+                // SAFETY: the caller's stream is one of the context.
+                unsafe { arrivals.fill_raw(0, stream)? };
+                self.unclean.store(false, Ordering::Relaxed);
+            }
         }
         let launches = self.image.groups.len();
         if self.forward.launch == Launch::Streams
@@ -205,12 +209,6 @@ impl DevicePlan {
             self.side = Some(SideStreams::new(&self.context, launches)?);
         }
         Ok(())
-    }
-
-    fn counter_bytes(&self) -> usize {
-        let (launches, merges) = (self.image.groups.len(), self.image.merge_grid);
-        // At least one, so that there is memory.
-        counter_bytes(self.forward.merge, launches, merges, self.geometry.kv_heads).max(4)
     }
 
     /// Starts the copy of some of the image's words to their place.
@@ -364,7 +362,9 @@ impl DevicePlan {
 
     /// Says that a launch failed: what it left of the counters is unknown.
     pub(super) fn launch_failed(&self) {
-        self.unclean.store(true, Ordering::Relaxed);
+        if self.forward.merge == MergeBy::LastCta {
+            self.unclean.store(true, Ordering::Relaxed);
+        }
     }
 
     /// Refuses a plan that the device may not have as it should be.
@@ -384,11 +384,10 @@ impl DevicePlan {
 
     pub(super) fn arguments(&self, workspace: u64) -> Arguments {
         let base = self.memory.as_ref().map_or(0, DeviceMemory::address);
-        let claims = self.counters.as_ref().map_or(0, DeviceMemory::address);
         let arrivals = match self.forward.merge {
             MergeBy::Launch => 0,
-            MergeBy::LastCta => claims + 4 * self.image.groups.len() as u64,
+            MergeBy::LastCta => self.arrivals.as_ref().map_or(0, DeviceMemory::address),
         };
-        Arguments { claims, arrivals, ..self.image.arguments(&self.geometry, base, workspace) }
+        Arguments { arrivals, ..self.image.arguments(&self.geometry, base, workspace) }
     }
 }

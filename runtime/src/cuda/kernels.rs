@@ -25,8 +25,6 @@ pub(super) struct LoadedKernel {
     function: CUfunction,
     threads: u32,
     shared_bytes: u32,
-    /// As many CTAs as a launch has at most: those that the device holds at once, where they stay for one work item after the other.
-    most_ctas: u32,
 }
 
 // SAFETY: modules and functions are handles that the driver guards itself.
@@ -35,8 +33,11 @@ unsafe impl Send for LoadedKernel {}
 unsafe impl Sync for LoadedKernel {}
 
 impl LoadedKernel {
-    pub(super) fn load(device: &CudaDevice, kernel: &Kernel, cubin: &Cubin) -> Result<Self, CudaError> {
-        let context = device.context();
+    pub(super) fn load(
+        context: &Arc<CudaContext>,
+        kernel: &Kernel,
+        cubin: &Cubin,
+    ) -> Result<Self, CudaError> {
         let fail = || CudaError::driver(format!("cannot load `{}`", kernel.name));
         context.bind_to_thread().map_err(fail())?;
         let name = CString::new(kernel.name.as_str()).unwrap_or_default();
@@ -51,9 +52,8 @@ impl LoadedKernel {
             function,
             threads: kernel.threads,
             shared_bytes: kernel.shared_bytes,
-            most_ctas: u32::MAX,
         });
-        let mut loaded = match loaded {
+        let loaded = match loaded {
             Ok(loaded) => loaded,
             Err(error) => {
                 // SAFETY: nothing else knows the module.
@@ -67,10 +67,6 @@ impl LoadedKernel {
         // SAFETY: the function lives as long as `loaded`.
         unsafe { result::function::set_function_attribute(loaded.function, attribute, bytes) }
             .map_err(fail())?;
-        if kernel.stays {
-            let (_, _, ctas_per_sm) = loaded.told_by_driver()?;
-            loaded.most_ctas = (device.limits().sms * ctas_per_sm).max(1);
-        }
         Ok(loaded)
     }
 
@@ -91,7 +87,7 @@ impl LoadedKernel {
         Ok((registers as u32, local as u32, ctas.map_err(fail())? as u32))
     }
 
-    /// Launches so many CTAs, or as many as stay. `Early`, once all CTAs of the launch before have begun, instead of after its end
+    /// Launches so many CTAs; [`Begins::Early`], once all CTAs of the launch before have begun, instead of after its end
     /// (programmatic dependent launch): the kernel waits by itself for what that one writes.
     ///
     /// # Safety
@@ -113,7 +109,7 @@ impl LoadedKernel {
             value: CUlaunchAttributeValue { programmaticStreamSerializationAllowed: 1 },
         };
         let config = CUlaunchConfig {
-            gridDimX: ctas.min(self.most_ctas),
+            gridDimX: ctas,
             gridDimY: 1,
             gridDimZ: 1,
             blockDimX: self.threads,
@@ -288,7 +284,7 @@ impl Kernels {
             );
             return Err(infeasible(reason));
         }
-        Ok((Arc::new(LoadedKernel::load(&self.device, kernel, cubin)?), compiled))
+        Ok((Arc::new(LoadedKernel::load(self.device.context(), kernel, cubin)?), compiled))
     }
 
     fn prepare_merge(&mut self, class: &Class, sinks: bool) -> Result<(), CudaError> {
@@ -300,7 +296,7 @@ impl Kernels {
         let load = |warps: u32| {
             let kernel = Kernel::merge(warps, class, options);
             let cubin = self.compiler.compile(&kernel)?;
-            LoadedKernel::load(&self.device, &kernel, &cubin).map(Arc::new)
+            LoadedKernel::load(self.device.context(), &kernel, &cubin).map(Arc::new)
         };
         let [narrow, wide] = MERGE_WARPS.map(load);
         self.merge.insert((*class, sinks), [narrow?, wide?]);
@@ -383,7 +379,7 @@ impl Kernels {
         if !self.states.contains_key(class) {
             let kernel = Kernel::merge_states(class);
             let cubin = self.compiler.compile(&kernel)?;
-            self.states.insert(*class, LoadedKernel::load(&self.device, &kernel, &cubin)?);
+            self.states.insert(*class, LoadedKernel::load(self.device.context(), &kernel, &cubin)?);
         }
         Ok(())
     }

@@ -68,7 +68,9 @@ impl CudaBackend {
         let early = plan.side().is_none() && self.compiler().arch().has_dependent_launches();
         // SAFETY: the kernel takes one `Arguments`, which the driver copies; the caller vouches for the addresses. It waits for the launch
         // before it, which alone writes what it reads.
-        unsafe { kernel.launch(ctas, if early { Begins::Early } else { Begins::Late }, stream, &mut parameters) }
+        unsafe {
+            kernel.launch(ctas, if early { Begins::Early } else { Begins::Late }, stream, &mut parameters)
+        }
     }
 
     /// The kernels that launching a plan takes; they stay loaded as long as somebody has them.

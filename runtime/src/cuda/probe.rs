@@ -147,7 +147,7 @@ pub fn measure(
 }
 
 fn load(device: &CudaDevice, compiler: &Compiler, kernel: &Kernel) -> Result<LoadedKernel, CudaError> {
-    LoadedKernel::load(device, kernel, &compiler.compile(kernel)?)
+    LoadedKernel::load(device.context(), kernel, &compiler.compile(kernel)?)
 }
 
 fn read(

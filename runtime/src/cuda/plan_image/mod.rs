@@ -3,7 +3,7 @@
 mod layout;
 mod words;
 
-use super::{Bucket, FitError, MergeBy, Mix};
+use super::{Bucket, FitError, Mix};
 use crate::{Plan, PlanError, Queries, plan};
 use layout::ITEM;
 pub(super) use layout::{Layout, Sections};
@@ -334,15 +334,6 @@ const FEW_PARTIALS: u32 = 8;
 /// Whether a merge's launch should read the plan's rows with four warps.
 pub(super) fn wide_merges(plan: &Plan) -> bool {
     plan.merges().iter().any(|merge| merge.partial_end - merge.partial_begin > FEW_PARTIALS)
-}
-
-/// Bytes of a plan's counters: of the work items taken in each launch, then of what has arrived for each merge and KV head.
-pub(super) const fn counter_bytes(merge: MergeBy, launches: usize, merges: u32, kv_heads: u32) -> usize {
-    let arrivals = match merge {
-        MergeBy::Launch => 0,
-        MergeBy::LastCta => merges as usize * kv_heads as usize,
-    };
-    4 * (launches + arrivals)
 }
 
 pub(super) const fn workspace_bytes(partials: u32, geometry: &Geometry) -> usize {

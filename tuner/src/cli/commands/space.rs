@@ -118,7 +118,7 @@ fn compiled(verdicts: Vec<Verdict>, class: &Class, limits: &CudaLimits) -> anyho
 
 fn needs(tile: &Tile, class: &Class, limits: &CudaLimits, cubin: &Cubin) -> CompiledRow {
     let shared_bytes =
-        tilewright_kernel_templates::cuda::shared_bytes_on(tile, class, limits) + cubin.usage.static_shared_bytes;
+        tilewright_kernel_templates::cuda::shared_bytes(tile, class) + cubin.usage.static_shared_bytes;
     let threads = threads_on(tile, class, limits);
     let held = occupancy(limits, threads, cubin.usage.registers, shared_bytes);
     CompiledRow {
