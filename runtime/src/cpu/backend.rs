@@ -4,6 +4,7 @@
 use super::kernel::{Pass, Scratch, row_of_output};
 use super::queue::{Queue, Unit};
 use super::shared::SharedSlice;
+use super::timeline::{Clock, Recorder, UnitTimes};
 use super::{Element, KvCache, KvPages, Number, simd};
 use crate::plan::{DIRECT, Plan, UNTOUCHED, WorkItem};
 use crate::{ExecError, KvScales};
@@ -110,6 +111,29 @@ impl CpuBackend {
         plan: &Plan,
         args: DecodeArgs<'_, E, C>,
     ) -> Result<(), ExecError> {
+        self.execute(plan, args, None)
+    }
+
+    /// As [`CpuBackend::decode`]; when each unit of forward was computed, and by which thread.
+    ///
+    /// # Errors
+    /// As [`CpuBackend::decode`].
+    pub fn record<E: Element, C: KvPages<E>>(
+        &mut self,
+        plan: &Plan,
+        args: DecodeArgs<'_, E, C>,
+    ) -> Result<Vec<UnitTimes>, ExecError> {
+        let recorder = Recorder::new(self.scratch.len());
+        self.execute(plan, args, Some(&recorder))?;
+        Ok(recorder.into_times())
+    }
+
+    fn execute<E: Element, C: KvPages<E>>(
+        &mut self,
+        plan: &Plan,
+        args: DecodeArgs<'_, E, C>,
+        recorder: Option<&Recorder>,
+    ) -> Result<(), ExecError> {
         check(plan, &args)?;
         self.reserve(plan);
         let DecodeArgs { query, cache, scale, output, lse } = args;
@@ -135,7 +159,11 @@ impl CpuBackend {
             let mut scratch =
                 scratch[thread.index()].lock().unwrap_or_else(std::sync::PoisonError::into_inner);
             while let Some(unit) = queue.take() {
-                step.forward(&unit, queue, &mut scratch);
+                let mut clock = recorder.map(|recorder| recorder.begin(&unit, thread.index()));
+                step.forward(&unit, queue, &mut scratch, clock.as_mut());
+                if let Some(clock) = clock {
+                    clock.end();
+                }
             }
         });
         let merges = plan.merges();
@@ -238,13 +266,16 @@ impl<E: Element, K: Number> Step<'_, E, K> {
     }
 
     /// Computes a unit. The last share of an item combines all of them, in the order of the lanes.
-    fn forward(&self, unit: &Unit, queue: &Queue, scratch: &mut Scratch) {
+    fn forward(&self, unit: &Unit, queue: &Queue, scratch: &mut Scratch, clock: Option<&mut Clock<'_>>) {
         let tile = &self.plan.tile_groups()[unit.group].tile;
         let item = &self.plan.work_items()[unit.item];
         let walk = share(item, unit.lane, unit.lanes, u32::from(tile.n));
         let (Self { plan, query, cache, .. }, kv_head) = (self, unit.kv_head);
         let scale = self.scale * self.scales.map_or(1.0, |scales| scales.keys.of_head(kv_head as usize));
         self.arch.dispatch(Pass { plan, item, kv_head, tile, walk, query, cache, scale, scratch });
+        if let Some(clock) = clock {
+            clock.computed();
+        }
         if unit.lanes > 1 {
             self.keep_share(unit, item, scratch);
             if !queue.arrive(unit) {

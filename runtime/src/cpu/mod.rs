@@ -10,12 +10,14 @@ pub mod probe;
 mod queue;
 mod shared;
 mod simd;
+mod timeline;
 
 pub use backend::{CpuBackend, DecodeArgs};
 pub use cache::{Fp8KvCache, KvCache, KvPages};
 pub use element::{Element, Number};
 pub use host::HostDevice;
 pub use merge_states::{State, merge_states};
+pub use timeline::UnitTimes;
 
 /// Hash of the kernel's sources (FNV-1a, 64 bits, hexadecimal): measurements of another kernel say nothing about this one.
 pub fn kernel_hash() -> String {

@@ -10,6 +10,8 @@ use tilewright_kernel_templates::cuda::TimelineEntry;
 pub struct Timeline {
     /// In the order of work items, those of an item's KV heads side by side.
     pub ctas: Vec<TimelineEntry>,
+    /// Which of all they are: the index of each one's work item times the number of KV heads, plus its KV head.
+    pub indices: Vec<u32>,
 }
 
 impl Timeline {
@@ -51,15 +53,16 @@ impl Timeline {
     }
 
     /// Makes times of the device's clock times since the first CTA began. CTAs that had nothing to do are left out.
-    fn of(mut ctas: Vec<TimelineEntry>) -> Self {
-        ctas.retain(|cta| cta.end > 0);
+    fn of(all: Vec<TimelineEntry>) -> Self {
+        let worked = (0u32..).zip(all).filter(|(_, cta)| cta.end > 0);
+        let (indices, mut ctas): (Vec<u32>, Vec<TimelineEntry>) = worked.unzip();
         let first = ctas.iter().map(|cta| cta.begin).min().unwrap_or(0);
         for cta in &mut ctas {
             for time in [&mut cta.begin, &mut cta.ready, &mut cta.computed, &mut cta.end] {
                 *time = time.saturating_sub(first);
             }
         }
-        Self { ctas }
+        Self { ctas, indices }
     }
 
     /// Nanoseconds until the last CTA ended.
@@ -69,7 +72,7 @@ impl Timeline {
 
     /// The share of the time of so many places for CTAs in which none is there, as [`crate::Plan`] predicts it.
     pub fn idle_share(&self, places: u32) -> f64 {
-        let busy: u64 = self.ctas.iter().map(|cta| cta.end - cta.begin).sum();
+        let busy: u64 = self.ctas.iter().map(|cta| cta.end.saturating_sub(cta.begin)).sum();
         let all = self.span_ns() as f64 * f64::from(places);
         if all > 0.0 { (1.0 - busy as f64 / all).max(0.0) } else { 0.0 }
     }
@@ -87,6 +90,7 @@ mod tests {
     fn times_are_since_the_first_cta_and_places_without_one_are_idle() {
         let timeline = Timeline::of(vec![cta(100, 140), TimelineEntry::default(), cta(90, 130)]);
         assert_eq!(timeline.ctas, [cta(10, 50), cta(0, 40)]);
+        assert_eq!(timeline.indices, [0, 2]);
         assert_eq!(timeline.span_ns(), 50);
         assert!((timeline.idle_share(2) - 0.2).abs() < 1e-9);
         assert!((timeline.idle_share(1) - 0.0).abs() < 1e-9);

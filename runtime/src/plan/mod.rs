@@ -4,6 +4,7 @@
 //! page table has several ([`PageTable::with_queries`]).
 
 mod build;
+mod idle;
 mod items;
 mod joined;
 mod live;

@@ -1,7 +1,7 @@
 //! How long walks are cut: few long ones leave most of a GPU idle.
 
-use super::waves::{Walk, Waves, WavesScratch, idle_share};
-use super::{Block, Plan, PlanOptions, SHORTEST_PART, Split, UNTOUCHED};
+use super::waves::{Walk, Waves, WavesScratch};
+use super::{Block, Plan, PlanOptions, SHORTEST_PART, Split};
 use std::ops::Range;
 use tilewright_heuristics::Geometry;
 use tilewright_kernel_templates::cuda::{GRANULE, max_runs};
@@ -103,7 +103,7 @@ impl Plan {
     }
 
     /// What a limit is judged by: a CTA's time beyond its tokens, and a partial's, as tokens of one CTA among all.
-    fn waves(&self, options: &PlanOptions) -> Waves {
+    pub(super) fn waves(&self, options: &PlanOptions) -> Waves {
         let Geometry { head_dim, dtype, .. } = self.geometry;
         let token =
             (2 * u64::from(head_dim) * dtype.kv_bytes() as u64).saturating_mul(options.prices.first_byte);
@@ -123,21 +123,6 @@ impl Plan {
             let rows = if slices == 1 { rows } else { rows / slices };
             Walk { ctas: slices * self.geometry.kv_heads, tokens: block.walk, rows }
         })
-    }
-
-    /// The share of all slots' time that the plan leaves idle, 0 to 1, if CTAs take as long as their tokens and start in the plan's order.
-    pub fn predicted_idle(&self, options: &PlanOptions) -> f64 {
-        let waves = self.waves(options);
-        let times = self.items.iter().flat_map(|item| {
-            let slots = &self.slots[item.slots as usize..][..self.requests_of(item.block).len()];
-            let partials = slots.iter().filter(|slot| slot.partial < UNTOUCHED).count() as u64;
-            let rows = partials * u64::from(self.geometry.gqa_ratio());
-            let time = u64::from(item.walk.end - item.walk.start)
-                + u64::from(waves.cta)
-                + rows * u64::from(waves.row);
-            std::iter::repeat_n(time, self.geometry.kv_heads as usize)
-        });
-        idle_share(times, options.slots)
     }
 
     /// CTAs of a KV head that share a block's walk, each with some of its rows: more than one only where one request's are too many.

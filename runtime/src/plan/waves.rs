@@ -160,19 +160,34 @@ pub(super) fn round_up(limit: u32) -> u32 {
     limit.checked_next_multiple_of(grain).unwrap_or(u32::MAX)
 }
 
-/// The share of all slots' time in which no CTA runs, 0 to 1, if CTAs of these times start in this order, each where a slot gets free
-/// first.
-pub(super) fn idle_share(times: impl Iterator<Item = u64>, slots: u32) -> f64 {
-    let mut free: BinaryHeap<Reverse<u64>> = (0..slots.max(1)).map(|_| Reverse(0)).collect();
-    let (mut busy, mut end) = (0u64, 0);
-    for time in times {
-        if let Some(mut first) = free.peek_mut() {
-            first.0 += time;
-            end = end.max(first.0);
+/// What slots do while CTAs run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Placed {
+    /// The time of all CTAs.
+    pub(super) busy: u64,
+    /// When the last one ends.
+    pub(super) end: u64,
+}
+
+impl Placed {
+    /// CTAs of these times that start in this order, each where a slot gets free first.
+    pub(super) fn on(slots: u32, times: impl Iterator<Item = u64>) -> Self {
+        let mut free: BinaryHeap<Reverse<u64>> = (0..slots.max(1)).map(|_| Reverse(0)).collect();
+        let mut placed = Self::default();
+        for time in times {
+            if let Some(mut first) = free.peek_mut() {
+                first.0 += time;
+                placed.end = placed.end.max(first.0);
+            }
+            placed.busy += time;
         }
-        busy += time;
+        placed
     }
-    if end == 0 { 0.0 } else { 1.0 - busy as f64 / (end as f64 * f64::from(slots.max(1))) }
+
+    /// The share of so many slots' time in which no CTA runs, 0 to 1.
+    pub(super) fn idle_share(self, slots: u32) -> f64 {
+        if self.end == 0 { 0.0 } else { 1.0 - self.busy as f64 / (self.end as f64 * f64::from(slots.max(1))) }
+    }
 }
 
 #[cfg(test)]
@@ -223,8 +238,8 @@ mod tests {
 
     #[test]
     fn idle_time_is_what_the_last_wave_leaves() {
-        assert!((idle_share([10; 5].into_iter(), 4) - 3.0 / 8.0).abs() < 1e-12);
-        assert_eq!(idle_share(std::iter::empty(), 4), 0.0);
+        assert!((Placed::on(4, [10; 5].into_iter()).idle_share(4) - 3.0 / 8.0).abs() < 1e-12);
+        assert_eq!(Placed::on(4, std::iter::empty()).idle_share(4), 0.0);
     }
 
     fn walks() -> impl Strategy<Value = Vec<Walk>> {
