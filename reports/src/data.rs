@@ -26,6 +26,9 @@ pub struct ReportData {
     /// Ways of launching the selector's plans, compared on whole batches; absent where only the default was measured.
     #[serde(default)]
     pub launching: Option<Launching>,
+    /// When each work item of a few whole batches ran, and where; absent where none was recorded.
+    #[serde(default)]
+    pub timelines: Option<Timelines>,
     /// One entry a scenario batch.
     pub scenarios: Vec<ScenarioResult>,
     /// Names of a pack's features, in the order of [`WorkloadResult::features`].
@@ -112,6 +115,55 @@ pub struct LaunchBatch {
     pub default_us: f64,
     /// Median over the default's, in the order of [`Launching::ways`]; absent where it was not timed.
     pub over_default: Vec<Option<f64>>,
+}
+
+/// Timelines of a few whole batches.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Timelines {
+    /// What work items run on: `SM` or `thread`.
+    pub processor: String,
+    /// Those that were recorded.
+    pub batches: Vec<BatchTimeline>,
+    /// Batches whose timelines were to be recorded and were not, each with its reason.
+    pub skipped: Vec<(String, String)>,
+}
+
+/// One execution of a batch's plan. Shares are of the time of all places, 0 to 1.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct BatchTimeline {
+    /// The batch.
+    pub name: String,
+    /// Its tiles by name, in the order in which they were launched, and how many work items of each the device holds at once: its places.
+    pub tiles: Vec<(String, u32)>,
+    /// Processors of the device.
+    pub processors: u32,
+    /// The share in which nobody was predicted to be at a place.
+    pub predicted_idle: f64,
+    /// The share in which nobody was.
+    pub measured_idle: f64,
+    /// The share until first tokens had arrived; absent where that is not told.
+    pub waiting: Option<f64>,
+    /// The share from then until last tokens were computed.
+    pub computing: f64,
+    /// The share from then until results were written.
+    pub writing: f64,
+    /// The work items.
+    pub bars: Vec<TimelineBar>,
+}
+
+/// A work item: nanoseconds since the first one began.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TimelineBar {
+    /// Where it ran, from 0.
+    pub processor: u32,
+    /// It was turned to.
+    pub begin_ns: u64,
+    /// Its first tokens had arrived; absent where that is not told.
+    pub ready_ns: Option<u64>,
+    /// Its last tokens were computed.
+    pub computed_ns: u64,
+    /// Its results were written.
+    pub end_ns: u64,
 }
 
 /// One whole batch, executed under several ways to choose tiles.

@@ -11,11 +11,13 @@ mod launching;
 mod page;
 mod palette;
 mod samples_plot;
+mod timeline_plot;
+mod timelines;
 mod tree_picture;
 mod verdict;
 
 pub use data::{
-    LaunchBatch, LaunchFamily, LaunchWay, Launching, Policy, PolicyTiming, ReportData, ScenarioResult,
-    SpaceRow, TileResult, TreeNode, WorkloadResult,
+    BatchTimeline, LaunchBatch, LaunchFamily, LaunchWay, Launching, Policy, PolicyTiming, ReportData,
+    ScenarioResult, SpaceRow, TileResult, TimelineBar, Timelines, TreeNode, WorkloadResult,
 };
 pub use page::{ReportError, render, write};

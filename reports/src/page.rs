@@ -6,6 +6,7 @@ use crate::heat_map::{HeatMap, heat_maps};
 use crate::latency_plot::{latency_plot, legend};
 use crate::launching::{Launches, launches};
 use crate::samples_plot::{Race, races};
+use crate::timelines::{TimelineSection, timeline_section};
 use crate::tree_picture::tree_picture;
 use crate::verdict;
 use askama::Template;
@@ -73,6 +74,7 @@ struct Page<'a> {
     legend: Vec<(usize, &'static str, &'static str)>,
     scenarios: Table,
     launching: Option<Launches>,
+    timelines: Option<TimelineSection>,
     mean_map: Vec<HeatMap>,
     maps: Vec<HeatMap>,
     tree: String,
@@ -99,6 +101,7 @@ pub fn render(data: &ReportData) -> Result<String, ReportError> {
         legend: legend(data),
         scenarios: scenarios(data),
         launching: data.launching.as_ref().map(launches),
+        timelines: data.timelines.as_ref().map(timeline_section),
         mean_map: maps,
         maps: rest,
         tree: tree_picture(&data.tree),

@@ -52,6 +52,27 @@ fn ways_of_launching_are_shown_with_the_best_of_them_and_left_out_where_none_was
 }
 
 #[test]
+fn timelines_are_drawn_with_their_idle_shares_and_left_out_where_none_was_recorded() {
+    let mut data = common::sample();
+    let html = render(&data).unwrap();
+    for text in [
+        "<h2>Timelines</h2>",
+        "Of the places&#39; time 17.2 % was idle where 6.2 % was predicted (means over 2 batches).",
+        "idle share predicted 6.2 % / measured 17.2 %; 7.8 % waiting for first tokens, 65.6 % computing, 9.4 % writing. Tiles: m16n64w4s2 (8 places).",
+        "not drawn has no timeline: no room &#60;left&#62;",
+        "<title id=\"timeline-0-title\">Timeline of drawn &lt;first&gt;</title>",
+        "<title id=\"timeline-1-title\">Timeline of drawn second</title>",
+        "data-key=\"0.171875\">17.2 %<",
+    ] {
+        assert!(html.contains(text), "{text}");
+    }
+    assert_eq!(html.matches("<path class=\"computing\"").count(), 2);
+    data.timelines = None;
+    let html = render(&data).unwrap();
+    assert!(!html.contains("<h2>Timelines") && !html.contains("<svg class=\"timeline"));
+}
+
+#[test]
 fn the_legend_names_what_is_drawn() {
     let mut data = common::sample();
     let html = render(&data).unwrap();

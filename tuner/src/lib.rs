@@ -16,6 +16,7 @@ pub mod interrupt;
 pub mod measure;
 pub mod progress;
 pub mod report_data;
+mod serde_text;
 pub mod statistics;
 pub mod store;
 pub mod system;

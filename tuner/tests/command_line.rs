@@ -1,9 +1,13 @@
 //! The `tilewright` command as a user meets it: a whole small run, stopped and resumed, replayed, checked; and its errors.
 
 use assert_cmd::Command;
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::{Output, Stdio};
 use std::time::{Duration, Instant};
+use tilewright_tuner::store::{
+    Phases, Timeline, Timelines, is_timelines_path, read_timelines, timelines_path,
+};
 
 fn tilewright(folder: &Path) -> Command {
     let mut command = Command::cargo_bin("tilewright").unwrap();
@@ -56,9 +60,31 @@ fn measurements(folder: &Path) -> PathBuf {
     let mut files: Vec<PathBuf> = std::fs::read_dir(folder.join("heuristics/measurements"))
         .unwrap()
         .map(|entry| entry.unwrap().path())
+        .filter(|path| !is_timelines_path(path))
         .collect();
     assert_eq!(files.len(), 1);
     files.remove(0)
+}
+
+/// The timelines beside measurements: both of the batches, each with all of its items.
+fn assert_timelines(measurements: &Path) -> Timelines {
+    let timelines = read_timelines(&timelines_path(measurements)).unwrap().unwrap();
+    let told = timelines.batches.len() + timelines.skipped.len();
+    assert!(told == 2 && !timelines.batches.is_empty(), "{timelines:?}");
+    for batch in &timelines.batches {
+        let Timeline { processors, tiles, predicted_idle, entries } = &batch.timeline;
+        assert!((0.0..1.0).contains(predicted_idle) && !tiles.is_empty(), "{batch:?}");
+        assert!(tiles.iter().all(|tile| tile.places == *processors), "a thread has one place");
+        let Phases { waiting, computing, writing, idle } = batch.timeline.phases();
+        assert!(waiting.is_none() && computing > 0.0 && writing >= 0.0, "{batch:?}");
+        assert!((0.0..1.0).contains(&idle), "threads do one thing at a time: {batch:?}");
+        let items: BTreeSet<u32> = entries.iter().map(|entry| entry.item).collect();
+        assert!(
+            items.iter().copied().eq(0..items.len() as u32),
+            "every work item, from the first to the last"
+        );
+    }
+    timelines
 }
 
 #[test]
@@ -114,6 +140,10 @@ fn a_run_that_is_stopped_goes_on_and_ends_with_module_measurements_and_report() 
     }
     let report = std::fs::read_to_string(folder.join(outputs["report"].as_str().unwrap())).unwrap();
     assert!(!report.contains("Ways of launching"), "a processor has only one");
+    let timelines = assert_timelines(&measurements(folder));
+    let path = folder.join(outputs["timelines"].as_str().unwrap());
+    assert_eq!(read_timelines(&path).unwrap().as_ref(), Some(&timelines));
+    assert_eq!(report.matches("<svg class=\"timeline\"").count(), timelines.batches.len());
     assert_eq!(parts(), 0, "a finished run leaves no parts");
 
     // The module is what the measurements give, here and replayed elsewhere, and a changed one is found.
@@ -128,6 +158,8 @@ fn a_run_that_is_stopped_goes_on_and_ends_with_module_measurements_and_report() 
         std::fs::read_to_string(&module).unwrap(),
         "a replay gives the same module to the byte"
     );
+    let copied = folder.join(replayed["timelines"].as_str().unwrap());
+    assert_eq!(read_timelines(&copied).unwrap(), Some(timelines), "timelines go with their measurements");
     std::fs::write(&module, again + "// changed\n").unwrap();
     let difference = fail(folder, &["emit", "--check", "--heuristics", "heuristics"], 3);
     assert!(difference.contains(module.file_name().unwrap().to_str().unwrap()), "{difference}");
@@ -136,6 +168,12 @@ fn a_run_that_is_stopped_goes_on_and_ends_with_module_measurements_and_report() 
 
     let report = succeed(folder, &["report", file.to_str().unwrap(), "--output", "again.html"]);
     assert_eq!(report.trim(), "again.html");
+    let again = || std::fs::read_to_string(folder.join("again.html")).unwrap();
+    assert!(again().contains("<h2>Timelines</h2>"));
+    // Recordings of before have none.
+    std::fs::remove_file(timelines_path(&file)).unwrap();
+    succeed(folder, &["report", file.to_str().unwrap(), "--output", "again.html"]);
+    assert!(!again().contains("<h2>Timelines</h2>"));
     let fitted = succeed(folder, &["fit", file.to_str().unwrap(), "--json"]);
     let fitted: serde_json::Value = serde_json::from_str(&fitted).unwrap();
     assert!(fitted["fit"]["tree"].is_object());

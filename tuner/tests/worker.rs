@@ -15,7 +15,7 @@ use tilewright_tuner::measure::{
     Bench, Coverage, CpuBench, Planning, TimeLimits, Verified, Way, WorkerBench, WorkerCommand, measure_packs,
 };
 use tilewright_tuner::progress::Progress;
-use tilewright_tuner::store::{Hashes, Level, Measurement, Provenance, RunFolder, Start, Status};
+use tilewright_tuner::store::{Hashes, Level, Measurement, Provenance, RunFolder, Start, Status, Timeline};
 use tilewright_tuner::workloads::{Scale, Workload, Workloads};
 
 const TILES: [&str; 3] = ["m4n32w1s1", "m4n64w1s1", "m4n64w1s2"];
@@ -130,6 +130,15 @@ fn a_worker_measures_like_the_bench_itself() {
     assert_eq!(there.plan_facts(plan_there), here.plan_facts(plan_here));
     assert!(there.sample(plan_there).unwrap() > 0.0);
     assert!(here.sample(plan_here).unwrap() > 0.0);
+
+    let (there, here) = (there.timeline(plan_there).unwrap(), here.timeline(plan_here).unwrap());
+    assert_eq!((there.processors, &there.tiles), (here.processors, &here.tiles));
+    assert_eq!(there.predicted_idle, here.predicted_idle, "by the same prices");
+    let items = |timeline: &Timeline| -> Vec<(u32, u32)> {
+        timeline.entries.iter().map(|entry| (entry.item, entry.kv_head)).collect()
+    };
+    assert_eq!(items(&there), items(&here));
+    assert!(there.entries.len() >= 3 && there.entries.iter().all(|entry| entry.in_order() == *entry));
 }
 
 #[test]

@@ -1,8 +1,8 @@
 //! Sample data for tests of the page: made up, and labelled as such.
 
 use tilewright_reports::{
-    LaunchBatch, LaunchFamily, LaunchWay, Launching, Policy, PolicyTiming, ReportData, ScenarioResult,
-    SpaceRow, TileResult, TreeNode, WorkloadResult,
+    BatchTimeline, LaunchBatch, LaunchFamily, LaunchWay, Launching, Policy, PolicyTiming, ReportData,
+    ScenarioResult, SpaceRow, TileResult, TimelineBar, Timelines, TreeNode, WorkloadResult,
 };
 
 fn policy(name: &str, mean: f64) -> Policy {
@@ -36,6 +36,36 @@ fn launching() -> Launching {
             over_default: vec![1.0, 0.828125],
         }],
         batches: (0..30).map(batch).collect(),
+    }
+}
+
+/// Two timelines, and one that was skipped.
+fn timelines() -> Timelines {
+    let bar = |i: u64| {
+        let begin = i / 8 * 10_000 + i % 4 * 300;
+        TimelineBar {
+            processor: (i % 4) as u32,
+            begin_ns: begin,
+            ready_ns: Some(begin + 900),
+            computed_ns: begin + 8_000,
+            end_ns: begin + 9_000,
+        }
+    };
+    let batch = |name: &str, items| BatchTimeline {
+        name: name.to_owned(),
+        tiles: vec![("m16n64w4s2".to_owned(), 8)],
+        processors: 4,
+        predicted_idle: 0.0625,
+        measured_idle: 0.171875,
+        waiting: Some(0.078125),
+        computing: 0.65625,
+        writing: 0.09375,
+        bars: (0..items).map(bar).collect(),
+    };
+    Timelines {
+        processor: "SM".to_owned(),
+        batches: vec![batch("drawn <first>", 64), batch("drawn second", 8)],
+        skipped: vec![("not drawn".to_owned(), "no room <left>".to_owned())],
     }
 }
 
@@ -88,6 +118,7 @@ pub(crate) fn sample() -> ReportData {
             policy("PAT's rules", 0.2),
         ],
         launching: Some(launching()),
+        timelines: Some(timelines()),
         scenarios: (0..30)
             .map(|i| ScenarioResult {
                 name: format!("pat-fig9/1,{i},256_256,32,256/32x8"),

@@ -1,6 +1,6 @@
 //! The folder that emitted modules and the measurements behind them live in.
 
-use crate::store::{DeviceRecord, StoreError, write_whole};
+use crate::store::{DeviceRecord, StoreError, is_timelines_path, write_whole};
 use std::path::{Path, PathBuf};
 
 /// Why a module could not be written or checked.
@@ -66,12 +66,14 @@ impl Heuristics {
         self.folder.join("measurements").join(format!("{module}.parquet"))
     }
 
-    /// All recorded measurements, by path.
+    /// All recorded measurements, by path. Timelines beside them are none.
     ///
     /// # Errors
     /// The folder cannot be read.
     pub fn recordings(&self) -> Result<Vec<PathBuf>, EmitError> {
-        files_with_extension(&self.folder.join("measurements"), "parquet")
+        let mut files = files_with_extension(&self.folder.join("measurements"), "parquet")?;
+        files.retain(|path| !is_timelines_path(path));
+        Ok(files)
     }
 
     /// Writes a module and the list of modules.

@@ -36,7 +36,7 @@ impl<'a> BatchPolicies<'a> {
         Self::new(&analysis.model, analysis.selector_hash(), analysis.best_single_tile())
     }
 
-    fn new(model: &'a SelectorModel, selector_hash: String, best_single: Option<Tile>) -> Self {
+    pub(super) fn new(model: &'a SelectorModel, selector_hash: String, best_single: Option<Tile>) -> Self {
         let mut tiles: BTreeSet<Tile> = model.portfolio.iter().copied().collect();
         tiles.insert(model.safe_default);
         // A decoder compiles all that its selector may choose, for it does not know what batches will come.
@@ -77,6 +77,23 @@ impl<'a> BatchPolicies<'a> {
         }
     }
 
+    /// Content hash of the selector.
+    pub(super) fn selector_hash(&self) -> &str {
+        &self.selector_hash
+    }
+
+    /// Plans a batch under one choice.
+    pub(super) fn plan_one(
+        &self,
+        loaded: &mut dyn Loaded,
+        choice: Choice,
+        feasible: &[Tile],
+        forwards: &[Forward],
+    ) -> Result<PlanId, BenchError> {
+        let way = self.way(choice, forwards);
+        loaded.plan(&way, &mut |shape| self.tile(choice, feasible, shape))
+    }
+
     /// Plans a batch under all choices. The selector's other ways of launching are among them where its plan is launched otherwise by them:
     /// a batch of one tile has nothing to launch side by side, and one without partials nothing to merge.
     fn plan(
@@ -86,9 +103,7 @@ impl<'a> BatchPolicies<'a> {
         forwards: &[Forward],
     ) -> Result<Vec<(Choice, PlanId)>, BenchError> {
         let plan = |loaded: &mut dyn Loaded, choice: Choice| -> Result<(Choice, PlanId), BenchError> {
-            let way = self.way(choice, forwards);
-            let plan = loaded.plan(&way, &mut |shape| self.tile(choice, feasible, shape))?;
-            Ok((choice, plan))
+            Ok((choice, self.plan_one(loaded, choice, feasible, forwards)?))
         };
         let mut plans = Vec::new();
         for choice in self.choices(feasible) {
@@ -208,4 +223,4 @@ fn measure(
 
 #[cfg(test)]
 #[path = "batch_level_tests.rs"]
-mod tests;
+pub(super) mod tests;

@@ -3,31 +3,44 @@
 use super::*;
 use crate::emit::TreeModel;
 use crate::measure::{Coverage, Failure, PlanFacts};
-use crate::store::{DeviceRecord, Resources, Start, test_data};
+use crate::store::{DeviceRecord, Resources, Start, Timeline, test_data};
 use crate::workloads::{Scale, Workloads};
-use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 use tilewright_heuristics::{Backend, Domain, Prices};
 use tilewright_kernel_templates::{CpuLimits, Limits};
 use tilewright_scenarios::Batch;
 
-const SMALL: Tile = Tile { m: 4, n: 32, warps: 1, stages: 1 };
-const LARGE: Tile = Tile { m: 16, n: 32, warps: 1, stages: 1 };
-const SAFE: Tile = Tile { m: 8, n: 64, warps: 1, stages: 1 };
+pub(in crate::measure) const SMALL: Tile = Tile { m: 4, n: 32, warps: 1, stages: 1 };
+pub(in crate::measure) const LARGE: Tile = Tile { m: 16, n: 32, warps: 1, stages: 1 };
+pub(in crate::measure) const SAFE: Tile = Tile { m: 8, n: 64, warps: 1, stages: 1 };
 
 /// Says of every plan what the test wants, and has no mixes.
-struct ScriptedBench {
+pub(in crate::measure) struct ScriptedBench {
     limits: Limits,
     forwards: Vec<Forward>,
     facts: Option<PlanFacts>,
-    planned: RefCell<Vec<(Way, Vec<Tile>)>>,
+    pub(in crate::measure) planned: RefCell<Vec<(Way, Vec<Tile>)>>,
+    /// What becomes of the timelines that are asked for, one after the other; those behind them are recorded.
+    pub(in crate::measure) timelines: RefCell<VecDeque<Outcome>>,
+    lost: Cell<bool>,
+}
+
+/// What becomes of a timeline.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::measure) enum Outcome {
+    Recorded,
+    Failed,
+    /// The device is lost with it.
+    Lost,
 }
 
 impl ScriptedBench {
-    fn new(forwards: Vec<Forward>, facts: Option<PlanFacts>) -> Self {
+    pub(in crate::measure) fn new(forwards: Vec<Forward>, facts: Option<PlanFacts>) -> Self {
         let limits = Limits::Cpu(CpuLimits { threads: 1, l1d_bytes: 1, l2_bytes: 1, llc_bytes: 1 });
-        Self { limits, forwards, facts, planned: RefCell::default() }
+        let (planned, timelines, lost) = Default::default();
+        Self { limits, forwards, facts, planned, timelines, lost }
     }
 }
 
@@ -89,6 +102,10 @@ impl Bench for ScriptedBench {
     fn load<'a>(&'a mut self, _: &'a Batch) -> Result<Box<dyn Loaded + 'a>, BenchError> {
         Ok(Box::new(ScriptedBatch(self)))
     }
+
+    fn defect(&self) -> Option<BenchError> {
+        self.lost.get().then(|| BenchError::Worker { message: "it is lost".to_owned() })
+    }
 }
 
 struct ScriptedBatch<'a>(&'a ScriptedBench);
@@ -128,10 +145,21 @@ impl Loaded for ScriptedBatch<'_> {
     fn outputs(&mut self, _: PlanId, requests: &[usize]) -> Result<Vec<f32>, Failure> {
         Ok(vec![0.0; requests.len()])
     }
+
+    fn timeline(&mut self, _: PlanId) -> Result<Timeline, Failure> {
+        let outcome = self.0.timelines.borrow_mut().pop_front().unwrap_or(Outcome::Recorded);
+        self.0.lost.set(matches!(outcome, Outcome::Lost));
+        match outcome {
+            Outcome::Recorded => Ok(test_data::batch_timeline("t").timeline),
+            Outcome::Failed | Outcome::Lost => {
+                Err(Failure { status: Status::Runtime, message: "it died".to_owned() })
+            }
+        }
+    }
 }
 
 /// Up to eight rows the small tile, else the large one.
-fn model() -> SelectorModel {
+pub(in crate::measure) fn model() -> SelectorModel {
     let leaf = |tile| Box::new(TreeModel::Leaf { ranked: vec![tile], support: 1, regret: 0.0 });
     let (low, high) = ([0; PackShape::COUNT], [u32::MAX; PackShape::COUNT]);
     SelectorModel {

@@ -1,7 +1,7 @@
 //! What the tuner asks of a device: the seam where a backend plugs in.
 
 use super::{PlanFacts, Planning, Way};
-use crate::store::{Conditions, DeviceRecord, Resources, Status};
+use crate::store::{Conditions, DeviceRecord, Resources, Status, Timeline};
 use kernel_templates::{Class, Limits};
 use scenarios::Batch;
 use serde::{Deserialize, Serialize};
@@ -168,4 +168,9 @@ pub trait Loaded {
     /// # Errors
     /// Why it could not run, or a request that the batch does not have.
     fn outputs(&mut self, plan: PlanId, requests: &[usize]) -> Result<Vec<f32>, Failure>;
+    /// Executes a plan that is launched in the default way twice on cold caches; when each work item of the second execution ran, and where.
+    ///
+    /// # Errors
+    /// Why it could not run, or is launched otherwise.
+    fn timeline(&mut self, plan: PlanId) -> Result<Timeline, Failure>;
 }

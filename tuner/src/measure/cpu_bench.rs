@@ -3,17 +3,17 @@
 use super::bench::rows_of;
 use super::numbers::{self, Stream};
 use super::{Bench, BenchError, Coverage, Failure, Loaded, PlanFacts, PlanId, Planning, Way};
-use crate::store::{DeviceRecord, Resources, Status};
+use crate::store::{DeviceRecord, Resources, Status, TilePlaces, Timeline, TimelineEntry};
 use half::{bf16, f16};
 use std::time::Instant;
 use tilewright_heuristics::{Dtype, Geometry, PackShape, Prices, Tile};
 use tilewright_kernel_templates::{Class, CpuLimits, Limits, cpu as scratch};
 use tilewright_runtime::awkward::{self, AwkwardCase, CpuCase};
 use tilewright_runtime::cpu::{
-    CpuBackend, DecodeArgs, Element, Fp8KvCache, HostDevice, KvCache, KvPages, Number, probe,
+    CpuBackend, DecodeArgs, Element, Fp8KvCache, HostDevice, KvCache, KvPages, Number, UnitTimes, probe,
 };
 use tilewright_runtime::cuda::Forward;
-use tilewright_runtime::{E4m3, KvScales, KvStrides, PageTable, Plan, PlanOptions};
+use tilewright_runtime::{E4m3, ExecError, KvScales, KvStrides, PageTable, Plan, PlanOptions};
 use tilewright_scenarios::Batch;
 
 /// Between two reads of the same page, at least so many times the last-level cache is read.
@@ -399,7 +399,7 @@ struct LoadedBatch<'a, E, K> {
     page_elements: usize,
     query: Vec<E>,
     output: Vec<E>,
-    plans: Vec<(Plan, Forward)>,
+    plans: Vec<(Plan, Way)>,
 }
 
 impl<E, K> LoadedBatch<'_, E, K> {
@@ -415,9 +415,12 @@ impl<E, K> LoadedBatch<'_, E, K> {
 
     fn build(&self, planning: Planning, select: impl FnMut(&PackShape) -> Tile) -> Result<Plan, BenchError> {
         let table = self.table()?;
-        let device = PlanOptions { prices: self.figures.prices, ..PlanOptions::default() };
-        Plan::build(&self.batch.geometry, &table, &planning.options(device), select)
+        Plan::build(&self.batch.geometry, &table, &self.options(planning), select)
             .map_err(|source| self.error(source))
+    }
+
+    fn options(&self, planning: Planning) -> PlanOptions {
+        planning.options(PlanOptions { prices: self.figures.prices, ..PlanOptions::default() })
     }
 }
 
@@ -427,7 +430,17 @@ where
 {
     /// Executes a plan on the pages from element `begin` of the pool on; its time in µs. The next sample reads those behind them.
     fn execute(&mut self, plan: PlanId, begin: usize) -> Result<f64, Failure> {
-        let (plan, forward) = &self.plans[plan.0];
+        self.execute_by(plan, begin, |backend, plan, args| backend.decode(plan, args)).map(|(us, ())| us)
+    }
+
+    /// The same by one of the backend's calls; its time in µs, and what the call returns.
+    fn execute_by<T>(
+        &mut self,
+        plan: PlanId,
+        begin: usize,
+        call: impl FnOnce(&mut CpuBackend, &Plan, DecodeArgs<'_, E, K::Cache<'_>>) -> Result<T, ExecError>,
+    ) -> Result<(f64, T), Failure> {
+        let (plan, Way { forward, .. }) = &self.plans[plan.0];
         if *forward != Forward::DEFAULT {
             let message = format!("a processor has no launches, and executes nothing as {forward}");
             return Err(Failure { status: Status::Constraints, message });
@@ -440,10 +453,17 @@ where
         let scale = 1.0 / (geometry.head_dim as f32).sqrt();
         let args = DecodeArgs { query: &self.query, cache, scale, output: &mut self.output, lse: None };
         let begin = Instant::now();
-        self.backend
-            .decode(plan, args)
+        let done = call(self.backend, plan, args)
             .map_err(|error| Failure { status: Status::Runtime, message: error.to_string() })?;
-        Ok(begin.elapsed().as_secs_f64() * 1e6)
+        Ok((begin.elapsed().as_secs_f64() * 1e6, done))
+    }
+
+    /// Where in the pool pages are cold that a batch has not read for long.
+    fn cold(&mut self) -> usize {
+        if self.pool.next + self.batch_elements > self.pool.keys.len() {
+            self.pool.next = 0;
+        }
+        self.pool.next
     }
 }
 
@@ -463,7 +483,7 @@ where
 
     fn plan(&mut self, way: &Way, select: &mut dyn FnMut(&PackShape) -> Tile) -> Result<PlanId, BenchError> {
         let plan = self.build(way.planning, select)?;
-        self.plans.push((plan, way.forward));
+        self.plans.push((plan, way.clone()));
         Ok(PlanId(self.plans.len() - 1))
     }
 
@@ -472,10 +492,8 @@ where
     }
 
     fn sample(&mut self, plan: PlanId) -> Result<f64, Failure> {
-        if self.pool.next + self.batch_elements > self.pool.keys.len() {
-            self.pool.next = 0;
-        }
-        self.execute(plan, self.pool.next)
+        let begin = self.cold();
+        self.execute(plan, begin)
     }
 
     fn outputs(&mut self, plan: PlanId, requests: &[usize]) -> Result<Vec<f32>, Failure> {
@@ -485,6 +503,33 @@ where
         let Geometry { q_heads, head_dim, .. } = self.batch.geometry;
         let rows = rows_of(&self.output, (q_heads * head_dim) as usize, requests)?;
         Ok(rows.into_iter().map(E::to_f32).collect())
+    }
+
+    fn timeline(&mut self, plan: PlanId) -> Result<Timeline, Failure> {
+        self.sample(plan)?;
+        let begin = self.cold();
+        let (_, units) = self.execute_by(plan, begin, |backend, plan, args| backend.record(plan, args))?;
+        let (plan, Way { planning, .. }) = &self.plans[plan.0];
+        let threads = self.backend.threads();
+        let groups = plan.tile_groups();
+        let entry = |unit: UnitTimes| TimelineEntry {
+            tile: groups.iter().position(|group| group.items.contains(&unit.item)).unwrap_or(0) as u32,
+            item: unit.item,
+            kv_head: unit.kv_head,
+            share: unit.share,
+            processor: unit.thread,
+            begin_ns: unit.begin,
+            // A processor's loads are not waited for one by one.
+            ready_ns: None,
+            computed_ns: unit.computed,
+            end_ns: unit.end,
+        };
+        Ok(Timeline {
+            processors: threads,
+            tiles: groups.iter().map(|group| TilePlaces { tile: group.tile, places: threads }).collect(),
+            predicted_idle: plan.predicted_idle_of_threads(&self.options(*planning), threads),
+            entries: units.into_iter().map(entry).collect(),
+        })
     }
 }
 

@@ -10,6 +10,7 @@ mod pack_level;
 mod race;
 mod sensors;
 mod space_level;
+mod timeline_level;
 mod way;
 pub mod worker;
 
@@ -21,5 +22,6 @@ pub use error::worst_row;
 pub use pack_level::{measure_packs, refine_packs};
 pub use race::{Contestant, Ended, RaceOptions, RaceResult, race};
 pub use space_level::{Timed, Verified, verify_space};
+pub use timeline_level::{chosen_batches, record_timelines};
 pub use way::{PlanFacts, Planning, Way};
 pub use worker::{TimeLimits, WorkerBench, WorkerCommand};

@@ -1,6 +1,7 @@
 //! What a report shows of a recording.
 
 mod launching;
+mod timelines;
 
 use crate::analysis::Analysis;
 use crate::choice::{Choice, PAT, PAT_RULES, SELECTOR};
@@ -15,14 +16,19 @@ use std::collections::{BTreeMap, BTreeSet};
 use tilewright_heuristics::{PackShape, Tile};
 use tilewright_reports as reports;
 
-/// Everything that the report of a recording shows.
-pub fn report_data(recording: &Recording, analysis: &Analysis) -> ReportData {
+/// Everything that the report of a recording and its timelines shows.
+pub fn report_data(
+    recording: &Recording,
+    analysis: &Analysis,
+    recorded: &crate::store::Timelines,
+) -> ReportData {
     let Recording { provenance, rows } = recording;
     let mut environment = provenance.limits.clone();
     environment.extend(provenance.versions.iter().cloned());
     environment.push(("kernel hash".to_owned(), provenance.hashes.kernel.clone()));
     environment.push(("space hash".to_owned(), provenance.hashes.space.clone()));
-    environment.push(("selector hash".to_owned(), analysis.selector_hash()));
+    let selector_hash = analysis.selector_hash();
+    environment.push(("selector hash".to_owned(), selector_hash.clone()));
     environment.push(("started".to_owned(), provenance.started.clone()));
     environment.extend(
         provenance
@@ -43,6 +49,7 @@ pub fn report_data(recording: &Recording, analysis: &Analysis) -> ReportData {
         held_out: analysis.validation.policies.iter().map(policy).collect(),
         batches: batch_policies(rows),
         launching: launching::launching(rows),
+        timelines: timelines::timelines(recorded, &selector_hash),
         scenarios: scenarios(rows),
         features: PackShape::NAMES.iter().map(|name| (*name).to_owned()).collect(),
         parameters: Tile::NAMES.iter().map(|name| (*name).to_owned()).collect(),

@@ -35,6 +35,16 @@ pub enum StoreError {
         /// What is missing or of another type.
         detail: String,
     },
+    /// What lies beside measurements as their timelines is something else.
+    #[error(
+        "{path}: not a file of timelines: {detail}; remove it, and `tilewright tune` records timelines again"
+    )]
+    Timelines {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        detail: String,
+    },
     /// Written under another schema.
     #[error(
         "{path}: schema version {found}, this tilewright reads version {expected}; \

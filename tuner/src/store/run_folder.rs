@@ -5,12 +5,17 @@
 
 use super::measurement::coalesce;
 use super::parquet::{self, Recording, write_whole};
-use super::{Measurement, Provenance, StoreError};
+use super::{
+    BatchTimeline, Measurement, Provenance, SkippedTimeline, StoreError, Timelines, read_timelines,
+    write_timelines, write_timelines_beside,
+};
 use std::collections::BTreeSet;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 const PARTS: &str = "parts";
+/// The timelines recorded so far: a file that grows, since there are few.
+const TIMELINES: &str = "parts/timelines.parquet";
 const BALLAST: &str = "parts/.ballast";
 const BALLAST_BYTES: usize = 1 << 20;
 
@@ -32,6 +37,7 @@ pub struct RunFolder {
     provenance: Provenance,
     parts: usize,
     rows: Vec<Measurement>,
+    timelines: Timelines,
 }
 
 impl RunFolder {
@@ -51,7 +57,8 @@ impl RunFolder {
             Start::Discard => remove_parts(folder)?,
             Start::Fresh | Start::Resume => {}
         }
-        let mut run = Self { folder: folder.to_owned(), provenance, parts: 0, rows: Vec::new() };
+        let timelines = Timelines::none_of(provenance.device.clone());
+        let mut run = Self { folder: folder.to_owned(), provenance, parts: 0, rows: Vec::new(), timelines };
         if start == Start::Resume {
             for path in parts {
                 let part = parquet::read(&path)?;
@@ -60,6 +67,9 @@ impl RunFolder {
                 run.provenance.started = part.provenance.started;
                 run.parts = run.parts.max(part_number(&path).unwrap_or(0));
                 run.rows.extend(part.rows);
+            }
+            if let Some(timelines) = read_timelines(&folder.join(TIMELINES))? {
+                run.timelines.extend(timelines);
             }
         }
         std::fs::create_dir_all(run.folder.join(PARTS)).map_err(StoreError::io("create", &run.folder))?;
@@ -135,17 +145,51 @@ impl RunFolder {
         if full { Err(StoreError::DiskFull { path: self.folder.clone() }) } else { Ok(()) }
     }
 
-    /// Writes everything into one file and removes the parts.
+    /// The timelines recorded so far.
+    pub fn timelines(&self) -> &Timelines {
+        &self.timelines
+    }
+
+    /// Keeps the timeline of a batch: it is on disk when this returns.
     ///
     /// # Errors
-    /// The file system's; the parts stay until the file is there.
-    pub fn finish(self, path: &Path) -> Result<Recording, StoreError> {
+    /// The file system's; the measurements are kept in any case.
+    pub fn keep_timeline(&mut self, timeline: BatchTimeline) -> Result<(), StoreError> {
+        self.timelines.keep(timeline);
+        self.write_timelines()
+    }
+
+    /// Keeps why a batch has no timeline.
+    ///
+    /// # Errors
+    /// As [`RunFolder::keep_timeline`].
+    pub fn skip_timeline(&mut self, skipped: SkippedTimeline) -> Result<(), StoreError> {
+        self.timelines.skip(skipped);
+        self.write_timelines()
+    }
+
+    fn write_timelines(&self) -> Result<(), StoreError> {
+        match write_timelines(&self.folder.join(TIMELINES), &self.timelines) {
+            Err(StoreError::Io { source, .. }) if is_full(&source) => {
+                Err(StoreError::DiskFull { path: self.folder.clone() })
+            }
+            other => other,
+        }
+    }
+
+    /// Writes all measurements into one file and the timelines beside it, and removes the parts. Without timelines, those of an earlier run
+    /// do not stay there: they are not of these measurements.
+    ///
+    /// # Errors
+    /// The file system's; the parts stay until the files are there.
+    pub fn finish(self, path: &Path) -> Result<(Recording, Timelines), StoreError> {
         let recording = Recording { provenance: self.provenance, rows: coalesce(self.rows) };
         // The parts may need the space that the ballast holds.
         remove_if_there(&self.folder.join(BALLAST))?;
         parquet::write(path, &recording)?;
+        write_timelines_beside(path, &self.timelines)?;
         remove_parts(&self.folder)?;
-        Ok(recording)
+        Ok((recording, self.timelines))
     }
 
     fn load_ballast(&self) -> Result<(), StoreError> {

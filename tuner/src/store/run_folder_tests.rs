@@ -1,8 +1,8 @@
 //! Runs that end early.
 
 use super::*;
-use crate::store::test_data::{measurement, provenance};
-use crate::store::{Level, read};
+use crate::store::test_data::{batch_timeline, measurement, provenance};
+use crate::store::{Level, read, timelines_path};
 
 fn open(folder: &Path, start: Start) -> Result<RunFolder, StoreError> {
     RunFolder::open(folder, provenance(), start)
@@ -61,4 +61,41 @@ fn a_part_that_was_never_finished_is_ignored() {
     let folder = stopped_run();
     std::fs::write(folder.path().join("parts/.writing-xyz"), b"half").unwrap();
     assert_eq!(open(folder.path(), Start::Resume).unwrap().rows().len(), 3);
+}
+
+#[test]
+fn timelines_are_on_disk_as_soon_as_they_are_kept_and_end_beside_the_measurements() {
+    let folder = stopped_run();
+    let path = folder.path().join("all.parquet");
+    let skipped = |batch: &str| SkippedTimeline {
+        batch: batch.to_owned(),
+        selector_hash: "hash".to_owned(),
+        reason: "no time".to_owned(),
+    };
+    let mut run = open(folder.path(), Start::Resume).unwrap();
+    run.skip_timeline(skipped("a")).unwrap();
+    run.skip_timeline(skipped("b")).unwrap();
+    run.keep_timeline(batch_timeline("a")).unwrap();
+    drop(run);
+
+    let mut run = open(folder.path(), Start::Resume).unwrap();
+    assert_eq!(run.rows().len(), 3, "they are no parts of the measurements");
+    assert_eq!(run.timelines().batches, [batch_timeline("a")]);
+    assert_eq!(run.timelines().skipped, [skipped("b")]);
+    run.keep_timeline(batch_timeline("b")).unwrap();
+    let (_, timelines) = run.finish(&path).unwrap();
+    assert_eq!(timelines.batches, [batch_timeline("a"), batch_timeline("b")]);
+    assert_eq!(read_timelines(&timelines_path(&path)).unwrap(), Some(timelines));
+
+    // The next run records none: those of this one are not taken for its own.
+    open(folder.path(), Start::Fresh).unwrap().finish(&path).unwrap();
+    assert_eq!(read_timelines(&timelines_path(&path)).unwrap(), None);
+}
+
+#[test]
+fn a_run_that_is_thrown_away_takes_its_timelines_with_it() {
+    let folder = stopped_run();
+    open(folder.path(), Start::Resume).unwrap().keep_timeline(batch_timeline("a")).unwrap();
+    assert!(open(folder.path(), Start::Discard).unwrap().timelines().is_empty());
+    assert!(!folder.path().join(TIMELINES).exists());
 }

@@ -1,9 +1,10 @@
 //! Rows and provenance for tests.
 
 use super::{
-    Conditions, DeviceRecord, Hashes, Level, Measurement, Provenance, Resources, ScenarioRecord, Status,
+    BatchTimeline, Conditions, DeviceRecord, Hashes, Level, Measurement, Provenance, Resources,
+    ScenarioRecord, Status, TilePlaces, Timeline, TimelineEntry,
 };
-use tilewright_heuristics::{PackShape, Prices};
+use tilewright_heuristics::{PackShape, Prices, Tile};
 
 pub(crate) fn provenance() -> Provenance {
     Provenance {
@@ -53,5 +54,43 @@ pub(crate) fn measurement(workload: &str, choice: &str, samples_us: &[f64]) -> M
         },
         selector_hash: String::new(),
         message: String::new(),
+    }
+}
+
+/// 100 ns of two tiles: the first item waits, computes and writes, the second does not say when its tokens came.
+pub(crate) fn batch_timeline(batch: &str) -> BatchTimeline {
+    let tile = |m, places| TilePlaces { tile: Tile { m, n: 64, warps: 1, stages: 1 }, places };
+    let first = TimelineEntry {
+        tile: 0,
+        item: 0,
+        kv_head: 1,
+        share: 0,
+        processor: 1,
+        begin_ns: 0,
+        ready_ns: Some(10),
+        computed_ns: 60,
+        end_ns: 80,
+    };
+    let second = TimelineEntry {
+        tile: 1,
+        item: 7,
+        share: 2,
+        begin_ns: 60,
+        ready_ns: None,
+        computed_ns: 100,
+        end_ns: 100,
+        ..first
+    };
+    BatchTimeline {
+        batch: batch.to_owned(),
+        choice: "selector".to_owned(),
+        selector_hash: "hash".to_owned(),
+        timeline: Timeline {
+            processors: 2,
+            tiles: vec![tile(4, 2), tile(8, 4)],
+            // No decimal fraction is equal to it.
+            predicted_idle: 1.0 / 3.0,
+            entries: vec![first, second],
+        },
     }
 }

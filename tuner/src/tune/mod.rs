@@ -10,7 +10,7 @@ use crate::cli::TuneArguments;
 use crate::emit::{Heuristics, module_name};
 use crate::interrupt::Interrupt;
 use crate::measure::{
-    BatchPolicies, Bench, Timed, measure_batches, measure_packs, refine_packs, verify_space,
+    BatchPolicies, Bench, Timed, measure_batches, measure_packs, record_timelines, refine_packs, verify_space,
 };
 use crate::progress::Progress;
 use crate::store::{RunFolder, Start};
@@ -32,10 +32,11 @@ pub enum Tuned {
     Interrupted(PathBuf),
 }
 
-/// Parts of the time left after verification until which races of packs, and then the portfolio on all packs, are measured; whole batches
-/// take the rest.
+/// Parts of the time left after verification until which races of packs, then the portfolio on all packs, and then whole batches are
+/// measured; a few timelines take the rest. On a GPU they take the time to compile kernels that note what they do, no more than this.
 const RACES_UNTIL: f64 = 0.6;
 const PORTFOLIO_UNTIL: f64 = 0.8;
+const BATCHES_UNTIL: f64 = 0.98;
 
 /// Tunes the device on `bench`.
 ///
@@ -94,7 +95,7 @@ pub fn tune(
     progress.note("fitting the selector");
     let analysis = Analysis::of(run.provenance(), &run.united_rows(), &arguments.fit).with_context(kept)?;
     let policies = BatchPolicies::of(&analysis);
-    let deadline = begin + budget;
+    let deadline = measuring + left.mul_f64(BATCHES_UNTIL);
     if !measure_batches(
         bench,
         &workloads.batches,
@@ -107,6 +108,11 @@ pub fn tune(
     )? {
         return stopped(&folder);
     }
+    let deadline = begin + budget;
+    let batches = &workloads.batches;
+    if !record_timelines(bench, batches, &policies, &verified, &mut run, deadline, progress, interrupt)? {
+        return stopped(&folder);
+    }
 
     let around = std::env::current_dir().ok().and_then(|current| Heuristics::around(&current));
     let heuristics = arguments.heuristics.clone().map(Heuristics::at).or(around);
@@ -114,9 +120,16 @@ pub fn tune(
         Some(heuristics) => heuristics.measurements_path(&module),
         None => folder.join("measurements.parquet"),
     };
-    let recording = run.finish(&measurements)?;
-    let outputs =
-        write_outputs(&recording, &analysis, &arguments.fit, heuristics.as_ref(), &folder, measurements)?;
+    let (recording, timelines) = run.finish(&measurements)?;
+    let outputs = write_outputs(
+        &recording,
+        &timelines,
+        &analysis,
+        &arguments.fit,
+        heuristics.as_ref(),
+        &folder,
+        measurements,
+    )?;
     Ok(Tuned::Done(Box::new(outputs)))
 }
 

@@ -4,7 +4,7 @@ use crate::analysis::Analysis;
 use crate::emit::Heuristics;
 use crate::fit_settings::FitSettings;
 use crate::report_data::{batch_policies, report_data};
-use crate::store::{Recording, write_whole};
+use crate::store::{Recording, Timelines, timelines_path, write_whole};
 use anyhow::Context as _;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
@@ -16,6 +16,8 @@ pub struct Outputs {
     pub device: String,
     /// The measurements.
     pub measurements: PathBuf,
+    /// The timelines beside them, if any batch was to have one.
+    pub timelines: Option<PathBuf>,
     /// The emitted module.
     pub module: PathBuf,
     /// The report.
@@ -39,7 +41,7 @@ pub struct Regret {
     pub worst: f64,
 }
 
-/// Writes the module and the report of an analysed recording that lies at `measurements`.
+/// Writes the module and the report of an analysed recording that lies at `measurements`, its timelines beside it.
 ///
 /// Without a `heuristics` crate the module lies in `folder`, to be copied into one.
 ///
@@ -47,6 +49,7 @@ pub struct Regret {
 /// The file system's, or a report that cannot be rendered.
 pub fn write_outputs(
     recording: &Recording,
+    timelines: &Timelines,
     analysis: &Analysis,
     settings: &FitSettings,
     heuristics: Option<&Heuristics>,
@@ -64,10 +67,11 @@ pub fn write_outputs(
         }
     };
     let report = folder.join("report.html");
-    tilewright_reports::write(&report_data(recording, analysis), &report)
+    tilewright_reports::write(&report_data(recording, analysis, timelines), &report)
         .with_context(|| format!("{}: cannot write the report", report.display()))?;
     Ok(Outputs {
         device: recording.provenance.device.to_string(),
+        timelines: (!timelines.is_empty()).then(|| timelines_path(&measurements)),
         measurements,
         module,
         report,

@@ -25,7 +25,7 @@ pub use tune::tune;
 pub use worker::worker;
 
 use crate::emit::Heuristics;
-use crate::store::{Recording, read, union};
+use crate::store::{Recording, StoreError, Timelines, read, read_timelines, timelines_path, union};
 use std::path::PathBuf;
 
 /// Reads files of measurements of one device as one recording.
@@ -33,6 +33,21 @@ fn read_all(paths: &[PathBuf]) -> anyhow::Result<Recording> {
     let recordings =
         paths.iter().map(|path| Ok((path.clone(), read(path)?))).collect::<anyhow::Result<Vec<_>>>()?;
     union(recordings)?.ok_or_else(|| anyhow::anyhow!("no file of measurements was named"))
+}
+
+/// The timelines beside files of measurements; none where there are no such files.
+fn timelines_beside(paths: &[PathBuf], recording: &Recording) -> anyhow::Result<Timelines> {
+    let device = &recording.provenance.device;
+    let mut all = Timelines::none_of(device.clone());
+    for path in paths.iter().map(|path| timelines_path(path)) {
+        let Some(timelines) = read_timelines(&path)? else { continue };
+        if timelines.device != *device {
+            let (first, other) = (device.to_string(), timelines.device.to_string());
+            return Err(StoreError::MixedDevices { path, first, other }.into());
+        }
+        all.extend(timelines);
+    }
+    Ok(all)
 }
 
 /// The `heuristics` crate that a command works on.

@@ -1,6 +1,6 @@
 //! `tilewright report`.
 
-use super::read_all;
+use super::{read_all, timelines_beside};
 use crate::analysis::Analysis;
 use crate::cli::exit::Ended;
 use crate::cli::{ReportArguments, output};
@@ -14,8 +14,9 @@ use anyhow::Context as _;
 pub fn report(arguments: &ReportArguments) -> anyhow::Result<Ended> {
     let recording = read_all(&arguments.measurements)?;
     let analysis = Analysis::of(&recording.provenance, &recording.rows, &recording.provenance.fit)?;
+    let timelines = timelines_beside(&arguments.measurements, &recording)?;
     let path = &arguments.output;
-    tilewright_reports::write(&report_data(&recording, &analysis), path)
+    tilewright_reports::write(&report_data(&recording, &analysis, &timelines), path)
         .with_context(|| format!("{}: cannot write the report", path.display()))?;
     output::lines([path.display().to_string()])?;
     Ok(Ended::Done)

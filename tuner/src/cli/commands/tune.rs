@@ -88,6 +88,10 @@ pub(super) fn say(outputs: &Outputs, json: bool) -> anyhow::Result<()> {
     output::lines([
         String::new(),
         format!("measurements  {}", outputs.measurements.display()),
+        match &outputs.timelines {
+            Some(timelines) => format!("timelines     {}", timelines.display()),
+            None => "timelines     none".to_owned(),
+        },
         format!("module        {}", outputs.module.display()),
         format!("report        {}", outputs.report.display()),
     ])

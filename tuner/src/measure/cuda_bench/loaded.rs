@@ -1,11 +1,11 @@
 //! A batch on a GPU: its plans are captured, compared with each other, and replayed for each sample.
 
 use super::pool::{Pool, filled_memory};
-use super::{CudaBench, failure_of};
+use super::{CudaBench, failure_of, timeline};
 use crate::measure::bench::rows_of;
 use crate::measure::numbers::Stream;
 use crate::measure::{BenchError, Failure, Loaded, PlanFacts, PlanId, Planning, Way, worst_row};
-use crate::store::Status;
+use crate::store::{Status, Timeline};
 use tilewright_heuristics::{Dtype, Geometry, PackShape, Tile};
 use tilewright_kernel_templates::Class;
 use tilewright_kernel_templates::cuda::AttentionOptions;
@@ -25,14 +25,21 @@ pub(super) struct LoadedBatch<'a> {
     bench: &'a mut CudaBench,
     query: DeviceMemory,
     output: DeviceMemory,
-    plans: Vec<(PlanFacts, Result<Captured, Failure>)>,
+    plans: Vec<Planned>,
+}
+
+/// A plan, and what became of it on the device.
+struct Planned {
+    plan: Plan,
+    way: Way,
+    captured: Result<Captured, Failure>,
 }
 
 /// A plan on the device, captured. Fields are dropped in this order: the graph before the memory that it names.
 struct Captured {
     graph: Graph,
-    _uploaded: DevicePlan,
-    _workspace: DeviceMemory,
+    uploaded: DevicePlan,
+    workspace: DeviceMemory,
 }
 
 impl<'a> LoadedBatch<'a> {
@@ -94,16 +101,24 @@ impl<'a> LoadedBatch<'a> {
     }
 
     fn capture_compiled(&self, plan: &Plan, way: &Way) -> Result<Captured, CudaError> {
-        let CudaBench { device, backend, stream, pool, .. } = &*self.bench;
-        let geometry = self.batch.geometry;
-        let pool = pool.as_ref().map(Pool::addresses).unwrap_or_default();
+        let CudaBench { device, backend, stream, .. } = &*self.bench;
         let mut uploaded = match (way.forward.launch, &way.mix) {
             (Launch::Single, Some(mix)) => DevicePlan::with_mix(device, mix, way.forward.merge),
             _ => DevicePlan::with_forward(device, way.forward),
         };
         uploaded.upload(plan, stream)?;
         let workspace = DeviceMemory::new(device.context(), uploaded.workspace_bytes())?;
-        let args = RawArgs {
+        let args = self.args(&workspace);
+        // SAFETY: all memory is as large as the batch and the plan say, and lives as long as the graph.
+        let graph =
+            unsafe { Graph::capture(stream, || backend.decode_raw(stream.cu_stream(), &uploaded, &args))? };
+        Ok(Captured { graph, uploaded, workspace })
+    }
+
+    fn args(&self, workspace: &DeviceMemory) -> RawArgs {
+        let geometry = self.batch.geometry;
+        let pool = self.bench.pool.as_ref().map(Pool::addresses).unwrap_or_default();
+        RawArgs {
             query: self.query.address(),
             query_strides: RowStrides::dense(&geometry),
             keys: pool.keys,
@@ -119,11 +134,7 @@ impl<'a> LoadedBatch<'a> {
             sinks: None,
             scales: Some(RawScales { keys: pool.scale, values: pool.scale, per_head: false }),
             timeline: None,
-        };
-        // SAFETY: all memory is as large as the batch and the plan say, and lives as long as the graph.
-        let graph =
-            unsafe { Graph::capture(stream, || backend.decode_raw(stream.cu_stream(), &uploaded, &args))? };
-        Ok(Captured { graph, _uploaded: uploaded, _workspace: workspace })
+        }
     }
 
     /// That a way of launching computes what the default does. Tiles were verified one by one under the default; another way is verified
@@ -179,25 +190,37 @@ impl Loaded for LoadedBatch<'_> {
         let plan = self.build(way.planning, select)?;
         // What cannot be captured fails when it is sampled: the other plans are measured all the same.
         let captured = self.capture(&plan, way);
-        self.plans.push((PlanFacts::of(&plan), captured));
+        self.plans.push(Planned { plan, way: way.clone(), captured });
         Ok(PlanId(self.plans.len() - 1))
     }
 
     fn plan_facts(&self, plan: PlanId) -> Option<PlanFacts> {
-        self.plans.get(plan.0).map(|(facts, _)| *facts)
+        self.plans.get(plan.0).map(|planned| PlanFacts::of(&planned.plan))
     }
 
     fn sample(&mut self, plan: PlanId) -> Result<f64, Failure> {
         let CudaBench { stream, timer, flush, .. } = &*self.bench;
-        let Captured { graph, .. } = self.plans[plan.0].1.as_ref().map_err(Clone::clone)?;
+        let Captured { graph, .. } = self.plans[plan.0].captured.as_ref().map_err(Clone::clone)?;
         flush.queue(stream).map_err(failure_of)?;
         timer.time_us(stream, || graph.launch(stream)).map_err(failure_of)
     }
 
     fn outputs(&mut self, plan: PlanId, requests: &[usize]) -> Result<Vec<f32>, Failure> {
-        let captured = self.plans[plan.0].1.as_ref().map_err(Clone::clone)?;
+        let captured = self.plans[plan.0].captured.as_ref().map_err(Clone::clone)?;
         let output = self.computed(captured).map_err(failure_of)?;
         let Geometry { q_heads, head_dim, .. } = self.batch.geometry;
         rows_of(&output, (q_heads * head_dim) as usize, requests)
+    }
+
+    fn timeline(&mut self, plan: PlanId) -> Result<Timeline, Failure> {
+        let Planned { plan, way, captured } = &self.plans[plan.0];
+        let Captured { uploaded, workspace, .. } = captured.as_ref().map_err(Clone::clone)?;
+        if way.forward != Forward::DEFAULT {
+            let message = format!("timelines are recorded as {}, not as {}", Forward::DEFAULT, way.forward);
+            return Err(Failure { status: Status::Constraints, message });
+        }
+        let args = self.args(workspace);
+        // SAFETY: all memory is as large as the batch and the plan say; what is recorded is waited for.
+        unsafe { timeline::record(self.bench, plan, way.planning, uploaded, &args) }
     }
 }

@@ -4,6 +4,7 @@
 mod cases;
 mod loaded;
 mod pool;
+mod timeline;
 
 use super::sensors::Sensors;
 use super::{Bench, BenchError, Coverage, Failure, Loaded};

@@ -4,7 +4,7 @@
 //! is run, `abort:...` and `panic:...` do as they say. `hang:m16n64w1s1:sample` spares its verification.
 
 use crate::measure::{Bench, BenchError, Coverage, Failure, Loaded, PlanFacts, PlanId, Planning, Way};
-use crate::store::{Conditions, DeviceRecord, Resources};
+use crate::store::{Conditions, DeviceRecord, Resources, Timeline};
 use std::time::Duration;
 use tilewright_heuristics::{PackShape, Prices, Tile};
 use tilewright_kernel_templates::{Class, Limits};
@@ -217,5 +217,12 @@ impl Loaded for FaultyBatch<'_> {
             self.fault.strike();
         }
         self.loaded.outputs(plan, requests)
+    }
+
+    fn timeline(&mut self, plan: PlanId) -> Result<Timeline, Failure> {
+        if self.struck.contains(&plan) {
+            self.fault.strike();
+        }
+        self.loaded.timeline(plan)
     }
 }

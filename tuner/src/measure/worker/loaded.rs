@@ -4,7 +4,7 @@ use super::client::{BatchFacts, Worker};
 use super::protocol::{Answer, Request};
 use super::wire::{TileText, WayRecord};
 use crate::measure::{BenchError, Failure, Loaded, PlanFacts, PlanId, Planning, Way};
-use crate::store::Status;
+use crate::store::{Status, Timeline};
 use std::time::Duration;
 use tilewright_heuristics::{PackShape, Tile};
 use tilewright_runtime::cuda::Launch;
@@ -171,6 +171,20 @@ impl Loaded for LoadedWorker<'_> {
             Answer::Computed(bits) => Ok(bits.into_iter().map(f32::from_bits).collect()),
             other => Err(other),
         })
+    }
+
+    fn timeline(&mut self, plan: PlanId) -> Result<Timeline, Failure> {
+        // Kernels that note what they do are compiled for it.
+        let limit = self.worker.limits.prepare;
+        self.run(
+            plan,
+            limit,
+            |plan| Request::Timeline { plan },
+            |answer| match answer {
+                Answer::Timeline(timeline) => Ok(timeline),
+                other => Err(other),
+            },
+        )
     }
 }
 

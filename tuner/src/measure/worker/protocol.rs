@@ -4,7 +4,7 @@ use super::wire::{
     BatchHead, BenchErrorRecord, ClassDef, ForwardText, LimitsDef, TileText, WayRecord, bits, text,
 };
 use crate::measure::{Bench, Coverage, Failure, PlanFacts, Planning};
-use crate::store::{Conditions, DeviceRecord, PricesRecord, Resources};
+use crate::store::{Conditions, DeviceRecord, PricesRecord, Resources, Timeline};
 use serde::{Deserialize, Serialize};
 use tilewright_heuristics::{PackShape, Tile};
 use tilewright_kernel_templates::{Class, Limits};
@@ -48,6 +48,8 @@ pub(super) enum Request {
     Sample { plan: usize },
     /// Executes a plan of the loaded batch; what it computes for these requests.
     Outputs { plan: usize, requests: Vec<usize> },
+    /// Executes a plan of the loaded batch; when its work items ran, and where.
+    Timeline { plan: usize },
     /// Gives the loaded batch up.
     Unload,
 }
@@ -79,6 +81,7 @@ pub(super) enum Answer {
     Sampled(#[serde(with = "bits")] f64),
     /// The bits of what was computed.
     Computed(Vec<u32>),
+    Timeline(Timeline),
     Unloaded,
     /// The variant did not pass.
     Failed(Failure),

@@ -37,9 +37,10 @@ pub fn serve(bench: &mut dyn Bench, input: &mut dyn Read, output: &mut dyn Write
                 Err(failure) => Answer::Failed(failure),
             },
             Request::Unload => Answer::Unloaded,
-            Request::Plan { .. } | Request::Sample { .. } | Request::Outputs { .. } => {
-                refused("no batch is loaded")
-            }
+            Request::Plan { .. }
+            | Request::Sample { .. }
+            | Request::Outputs { .. }
+            | Request::Timeline { .. } => refused("no batch is loaded"),
         };
         send(output, &answer)?;
         next = receive(input)?;
@@ -96,7 +97,11 @@ fn serve_batch(
                     Err(failure) => Answer::Failed(failure),
                 }
             }
-            Some(Request::Sample { plan } | Request::Outputs { plan, .. }) => {
+            Some(Request::Timeline { plan }) if plan < plans => match loaded.timeline(PlanId(plan)) {
+                Ok(timeline) => Answer::Timeline(timeline),
+                Err(failure) => Answer::Failed(failure),
+            },
+            Some(Request::Sample { plan } | Request::Outputs { plan, .. } | Request::Timeline { plan }) => {
                 refused(&format!("there is no plan {plan}"))
             }
             other => return Ok(other),

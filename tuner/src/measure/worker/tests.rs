@@ -9,7 +9,7 @@ use crate::measure::{
     Bench, BenchError, Coverage, Failure, Loaded, PlanFacts, PlanId, Planning, Timed, Way, verify_space,
 };
 use crate::progress::Progress;
-use crate::store::{DeviceRecord, Resources, RunFolder, Start, Status, test_data};
+use crate::store::{DeviceRecord, Resources, RunFolder, Start, Status, Timeline, test_data};
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -213,6 +213,13 @@ impl Loaded for FakeBatch<'_> {
         let us = self.bench.run(tile)? as f32;
         Ok(requests.iter().flat_map(|&request| [request as f32 / 3.0, us, f32::NAN]).collect())
     }
+
+    fn timeline(&mut self, plan: PlanId) -> Result<Timeline, Failure> {
+        let tile = self.plans[plan.0].1[1];
+        self.bench.log(&format!("timeline {tile}"));
+        let us = self.bench.run(tile)?;
+        Ok(Timeline { predicted_idle: us / 7.0, ..test_data::batch_timeline("t").timeline })
+    }
 }
 
 /// A thread that stands for a process.
@@ -308,6 +315,25 @@ fn everything_that_a_bench_says_survives_the_trip() {
         |output: Result<Vec<f32>, Failure>| output.unwrap().into_iter().map(f32::to_bits).collect::<Vec<_>>();
     assert_eq!(bits(loaded.outputs(plan, &[2, 0])), bits(expected.outputs(wanted, &[2, 0])));
     assert_eq!(loaded.outputs(plan, &[1]).unwrap().len(), 3);
+    assert_eq!(loaded.timeline(plan), expected.timeline(wanted));
+    assert_eq!(loaded.timeline(plan).unwrap().predicted_idle, 8.0 / 21.0);
+}
+
+#[test]
+fn a_timeline_that_ends_its_process_is_not_recorded_again_and_the_next_one_is() {
+    let (mut bench, log) = worker(9);
+    let batch = batch("good");
+    let mut loaded = bench.load(&batch).unwrap();
+    let plans = [DIES, OTHER].map(|tile| loaded.plan(&Way::default(), &mut |_| tile).unwrap());
+    let died = loaded.timeline(plans[0]).unwrap_err();
+    assert_eq!(died.message, "the process died: signal 11 (SIGSEGV)");
+    assert_eq!(loaded.timeline(plans[0]), Err(died));
+    log.lock().unwrap().clear();
+    assert!(loaded.timeline(plans[1]).is_ok());
+    let expected = ["2: load", &format!("2: plan {OTHER}"), &format!("2: timeline {OTHER}")];
+    assert_eq!(*log.lock().unwrap(), expected);
+    drop(loaded);
+    assert_eq!(bench.defect(), None);
 }
 
 #[test]

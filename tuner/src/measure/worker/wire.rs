@@ -1,6 +1,7 @@
 //! How the values of other crates, and errors, are written in messages.
 
 use crate::measure::{BenchError, Planning, Way};
+pub(super) use crate::serde_text as text;
 use serde::{Deserialize, Deserializer, Serialize};
 use std::borrow::Cow;
 use tilewright_heuristics::{Dtype, Geometry, GeometryError, Tile};
@@ -9,25 +10,6 @@ use tilewright_kernel_templates::{Class, CpuLimits, Limits};
 use tilewright_runtime::PlanError;
 use tilewright_runtime::cuda::{Forward, Mix};
 use tilewright_scenarios::{Batch, Provenance};
-
-/// A value as the text that it is shown as.
-pub(super) mod text {
-    use serde::{Deserialize, Deserializer, Serializer, de::Error};
-    use std::fmt::Display;
-    use std::str::FromStr;
-
-    pub(in super::super) fn serialize<S: Serializer>(value: &impl Display, to: S) -> Result<S::Ok, S::Error> {
-        to.collect_str(value)
-    }
-
-    pub(in super::super) fn deserialize<'de, T, D>(from: D) -> Result<T, D::Error>
-    where
-        T: FromStr<Err: Display>,
-        D: Deserializer<'de>,
-    {
-        String::deserialize(from)?.parse().map_err(D::Error::custom)
-    }
-}
 
 /// A number as its bits: exact, and defined for infinities and NaN, which JSON has no number for.
 pub(super) mod bits {

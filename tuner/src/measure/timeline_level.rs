@@ -1,0 +1,137 @@
+//! Timelines of a few whole batches under the fitted selector (PAT, figure 12), once all of them were measured.
+//!
+//! Which batches follows from the measurements alone ([`chosen_batches`]). None of them can end a run: one that cannot be recorded is told
+//! with its reason.
+
+use super::{BatchPolicies, Bench, Verified};
+use crate::choice::Choice;
+use crate::interrupt::Interrupt;
+use crate::progress::Progress;
+use crate::store::{BatchTimeline, Level, Measurement, RunFolder, SkippedTimeline, Status, Timeline};
+use crate::workloads::Workload;
+use std::collections::BTreeMap;
+use std::time::Instant;
+use tilewright_kernel_templates::Class;
+
+/// Batches far from their limit that are chosen, and how many of them may be of one scenario: its batches tend to be alike.
+const FARTHEST: usize = 6;
+const OF_A_SCENARIO: usize = 2;
+/// Batches that are chosen because they take longest.
+const LONGEST: usize = 2;
+/// Why those are skipped for which no time was left.
+const SPENT: &str = "the run's budget was spent; a larger `--budget` leaves time for it";
+
+/// The batches whose timelines are recorded: those with the most time over their limit under this selector, and the longest ones that are not
+/// among them.
+pub fn chosen_batches<'a>(rows: &'a [Measurement], selector_hash: &str) -> Vec<&'a str> {
+    let selector = Choice::SELECTOR.to_string();
+    let judged = rows.iter().filter(|row| {
+        row.level == Level::Batch
+            && row.status == Status::Correct
+            && row.choice == selector
+            && row.selector_hash == selector_hash
+    });
+    let mut timed: Vec<(&Measurement, f64)> =
+        judged.filter_map(|row| Some((row, row.median_us()?))).collect();
+    let names = |a: &Measurement, b: &Measurement| a.workload.cmp(&b.workload);
+    let over =
+        |(row, us): &(&Measurement, f64)| us / row.limit_us.filter(|limit| *limit > 0.0).unwrap_or(*us);
+    timed.sort_by(|a, b| over(b).total_cmp(&over(a)).then_with(|| names(a.0, b.0)));
+    let (mut chosen, mut of_scenario) = (Vec::new(), BTreeMap::new());
+    for (row, _) in &timed {
+        let count: &mut usize = of_scenario.entry(row.scenario.as_str()).or_default();
+        if chosen.len() < FARTHEST && *count < OF_A_SCENARIO {
+            *count += 1;
+            chosen.push(row.workload.as_str());
+        }
+    }
+    timed.sort_by(|a, b| b.1.total_cmp(&a.1).then_with(|| names(a.0, b.0)));
+    let longest = timed.iter().map(|(row, _)| row.workload.as_str()).filter(|name| !chosen.contains(name));
+    let longest: Vec<&str> = longest.take(LONGEST).collect();
+    chosen.extend(longest);
+    chosen
+}
+
+/// Records the timelines of the chosen batches that the run does not have yet for this selector. The first one is recorded in any case, the
+/// others until `deadline`.
+///
+/// Returns `false` if the user asked to stop.
+///
+/// # Errors
+/// The run's folder. What fails on the bench is told, and kept as the reason why a batch has no timeline.
+#[expect(clippy::too_many_arguments, reason = "the same things as whole batches are measured by")]
+pub fn record_timelines(
+    bench: &mut dyn Bench,
+    workloads: &[Workload],
+    policies: &BatchPolicies<'_>,
+    verified: &Verified,
+    run: &mut RunFolder,
+    deadline: Instant,
+    progress: Progress,
+    interrupt: &Interrupt,
+) -> anyhow::Result<bool> {
+    let selector_hash = policies.selector_hash().to_owned();
+    let known = |run: &RunFolder, name: &str| {
+        let mut all = run.timelines().batches.iter();
+        all.any(|known| known.batch == name && known.selector_hash == selector_hash)
+    };
+    let rows = run.united_rows();
+    let chosen = chosen_batches(&rows, &selector_hash);
+    let left: Vec<&Workload> = chosen
+        .into_iter()
+        .filter(|name| !known(run, name))
+        .filter_map(|name| workloads.iter().find(|workload| workload.name() == name))
+        .collect();
+    let mut phase = progress.phase("timelines", left.len());
+    let mut recorded = 0;
+    for (index, workload) in left.iter().enumerate() {
+        if interrupt.requested() {
+            return Ok(false);
+        }
+        phase.at(workload.name());
+        let spent = index > 0 && Instant::now() >= deadline;
+        let outcome = match bench.defect() {
+            Some(defect) => Err(defect.to_string()),
+            None if spent => Err(SPENT.to_owned()),
+            None => record(bench, workload, policies, verified),
+        };
+        let (batch, selector_hash) = (workload.name().to_owned(), selector_hash.clone());
+        match outcome {
+            Ok(timeline) => {
+                recorded += 1;
+                let choice = Choice::SELECTOR.to_string();
+                run.keep_timeline(BatchTimeline { batch, choice, selector_hash, timeline })?;
+            }
+            Err(reason) => {
+                if !spent {
+                    tracing::warn!("{batch}: no timeline: {reason}");
+                }
+                run.skip_timeline(SkippedTimeline { batch, selector_hash, reason })?;
+            }
+        }
+        phase.step();
+    }
+    phase.finish(&format!("{recorded} of {} timelines recorded", left.len()));
+    Ok(true)
+}
+
+/// The timeline of a batch under the selector, or why there is none.
+fn record(
+    bench: &mut dyn Bench,
+    workload: &Workload,
+    policies: &BatchPolicies<'_>,
+    verified: &Verified,
+) -> Result<Timeline, String> {
+    let batch = workload.build().map_err(|error| error.to_string())?;
+    let forwards = bench.forwards().to_vec();
+    let mut loaded = bench.load(&batch).map_err(|error| error.to_string())?;
+    let feasible = verified.tiles(&Class::of(&batch.geometry));
+    let plan = policies
+        .plan_one(loaded.as_mut(), Choice::SELECTOR, feasible, &forwards)
+        .map_err(|error| error.to_string())?;
+    loaded.timeline(plan).map_err(|failure| failure.message)
+}
+
+#[cfg(test)]
+#[path = "timeline_level_tests.rs"]
+mod tests;
