@@ -27,7 +27,7 @@ const GAP: u32 = FINE / 2;
 const MOST_BARS: usize = 11_000;
 
 /// What an item does, by the names of the page's styles.
-const PHASES: [&str; 3] = ["waiting", "computing", "writing"];
+pub(crate) const PHASES: [&str; 3] = ["waiting", "computing", "writing"];
 
 /// A drawing.
 pub(crate) struct TimelinePlot {
@@ -58,7 +58,7 @@ pub(crate) fn timeline_plot(timeline: &BatchTimeline, processor: &str, number: u
     let height = TOP + lines + BOTTOM;
     let name = escaped(&timeline.name);
     let mut svg = format!(
-        r#"<svg class="timeline" width="{WIDTH}" height="{height}" viewBox="0 0 {WIDTH} {height}" role="img" aria-labelledby="timeline-{number}-title timeline-{number}-desc"><title id="timeline-{number}-title">Timeline of {name}</title><desc id="timeline-{number}-desc">{} work items on {} {}s over {} µs: each a bar from left to right, in the line of its {}.</desc>"#,
+        r#"<svg class="timeline" width="{WIDTH}" height="{height}" viewBox="0 0 {WIDTH} {height}" role="img" aria-labelledby="timeline-{number}-title timeline-{number}-desc"><title id="timeline-{number}-title">Timeline of {name}</title><desc id="timeline-{number}-desc">{} bars on {} {}s over {} µs: a work item each, from left to right, in the line of its {}.</desc>"#,
         timeline.bars.len(),
         timeline.processors,
         escaped(processor),
@@ -285,7 +285,7 @@ mod tests {
     #[test]
     fn nothing_and_processors_that_there_are_not_are_no_trouble() {
         let empty = timeline_plot(&timeline(0, Vec::new()), "SM", 0).svg;
-        assert!(empty.contains("0 work items") && empty.ends_with("</svg>"), "{empty}");
+        assert!(empty.contains("0 bars") && empty.ends_with("</svg>"), "{empty}");
         let beyond = timeline_plot(&timeline(1, vec![bar(7, [0, 1, 2, 3])]), "SM", 0).svg;
         assert!(!beyond.contains("class=\"computing\""), "{beyond}");
     }

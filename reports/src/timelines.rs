@@ -3,7 +3,7 @@
 use crate::data::{BatchTimeline, Timelines};
 use crate::format::{NOTHING, micros, percent};
 use crate::page::{Cell, Table};
-use crate::timeline_plot::{TimelinePlot, timeline_plot};
+use crate::timeline_plot::{PHASES, TimelinePlot, timeline_plot};
 
 /// What the section shows.
 pub(crate) struct TimelineSection {
@@ -13,8 +13,8 @@ pub(crate) struct TimelineSection {
     pub(crate) table: Table,
     /// Name, caption and drawing of each.
     pub(crate) figures: Vec<TimelineFigure>,
-    /// Number, mark and name of each phase that is drawn.
-    pub(crate) legend: Vec<(usize, &'static str)>,
+    /// Each phase that is drawn, by the name of its style, and what it is.
+    pub(crate) legend: Vec<(&'static str, &'static str)>,
 }
 
 /// One timeline.
@@ -28,13 +28,13 @@ pub(crate) struct TimelineFigure {
 pub(crate) fn timeline_section(timelines: &Timelines) -> TimelineSection {
     let Timelines { processor, batches, skipped } = timelines;
     let waits = batches.iter().any(|batch| batch.waiting.is_some());
-    let legend = [(2, "waiting for first tokens"), (1, "computing"), (3, "writing results")];
+    let meanings = ["waiting for first tokens", "computing", "writing results"];
     TimelineSection {
         verdict: verdict(batches),
         skipped: skipped.iter().map(|(name, reason)| format!("{name} has no timeline: {reason}")).collect(),
         table: table(batches),
         figures: batches.iter().enumerate().map(|(i, batch)| figure(batch, processor, i)).collect(),
-        legend: legend.into_iter().filter(|(mark, _)| *mark != 2 || waits).collect(),
+        legend: PHASES.into_iter().zip(meanings).skip(usize::from(!waits)).collect(),
     }
 }
 
@@ -90,7 +90,7 @@ fn table(batches: &[BatchTimeline]) -> Table {
     let header = [
         "batch",
         "tiles",
-        "items",
+        "bars",
         "forward µs",
         "idle, predicted",
         "idle, measured",
@@ -167,7 +167,7 @@ mod tests {
     #[test]
     fn phases_that_are_not_told_have_no_mark_and_no_timelines_are_said_to_be_none() {
         let untold = section(vec![batch(0.125, None)]);
-        assert_eq!(untold.legend, [(1, "computing"), (3, "writing results")]);
+        assert_eq!(untold.legend, [("computing", "computing"), ("writing", "writing results")]);
         assert_eq!(section(Vec::new()).verdict, "No timeline was recorded.");
     }
 }

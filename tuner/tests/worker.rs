@@ -161,6 +161,21 @@ fn a_variant_that_crashes_is_told_and_the_others_are_measured() {
 }
 
 #[test]
+fn a_timeline_that_crashes_is_told_and_the_next_is_recorded() {
+    let folder = tempfile::tempdir().unwrap();
+    let batch = workload(folder.path()).build().unwrap();
+    let mut bench = worker(Some(&format!("abort:{FAULTY}")), Duration::from_secs(10));
+    let mut loaded = bench.load(&batch).unwrap();
+    let [bad, good] = [FAULTY, TILES[0]]
+        .map(|choice| loaded.plan(&Way::default(), &mut |_: &PackShape| tile(choice)).unwrap());
+    let failure = loaded.timeline(bad).unwrap_err();
+    assert!(failure.message.starts_with("the process died: signal 6 (SIGABRT)"), "{}", failure.message);
+    let timeline = loaded.timeline(good).unwrap();
+    assert_eq!((timeline.processors, timeline.tiles[0].tile), (1, tile(TILES[0])));
+    assert!(timeline.phases().idle < 1.0 && timeline.span_ns() > 0);
+}
+
+#[test]
 fn a_verification_that_hangs_is_cut_off() {
     let command = WorkerCommand {
         program: cargo_bin("tilewright"),

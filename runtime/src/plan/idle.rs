@@ -66,12 +66,12 @@ mod tests {
     const SHORT: Tile = Tile { m: 1, n: 16, warps: 1, stages: 1 };
     const LONG: Tile = Tile { m: 2, n: 16, warps: 2, stages: 1 };
 
-    /// Three requests of 64, 64 and 128 tokens that share nothing; the longest has a tile of its own. Time is tokens.
+    /// Three requests of 64, 64 and 256 tokens that share nothing; the longest has a tile of its own. Time is tokens.
     fn planned() -> (Plan, PlanOptions) {
-        let entries: Vec<i32> = (0..24).collect();
-        let table = PageTable::new(&entries, 8, &[64, 64, 128], 16).unwrap();
+        let entries: Vec<i32> = (0..48).collect();
+        let table = PageTable::new(&entries, 16, &[64, 64, 256], 16).unwrap();
         let options = PlanOptions {
-            slots: 4,
+            slots: 3,
             split: Split::None,
             prices: Prices { cta: 0, ..Prices::CPU },
             ..PlanOptions::default()
@@ -89,10 +89,10 @@ mod tests {
         let (plan, options) = planned();
         let tiles: Vec<Tile> = plan.tile_groups().iter().map(|group| group.tile).collect();
         assert_eq!(tiles, [SHORT, LONG]);
-        // Six CTAs of 64, 64, 64, 64, 128, 128 tokens: two slots end at 192, two at 64.
-        assert_share(plan.predicted_idle(&options), 1.0 - 512.0 / (4.0 * 192.0));
-        // All four of 64 side by side, then two of 128 in four places.
-        assert_share(plan.predicted_idle_launched(&options, |_| 4), 1.0 - (64.0 + 64.0) / 192.0);
+        // CTAs of 64, 64, 64, 64, 256 and 256 tokens: two of three slots end at 320, one at 128.
+        assert_share(plan.predicted_idle(&options), 192.0 / (3.0 * 320.0));
+        // All four of 64 side by side, then two of 256 in four places.
+        assert_share(plan.predicted_idle_launched(&options, |_| 4), 2.0 * 256.0 / (4.0 * 320.0));
         // With two places of the second tile nothing is idle.
         let places = |tile: &Tile| if *tile == LONG { 2 } else { 4 };
         assert_share(plan.predicted_idle_launched(&options, places), 0.0);
@@ -102,9 +102,8 @@ mod tests {
     #[test]
     fn threads_share_the_items_of_tiles_with_several_warps_and_take_them_first() {
         let (plan, options) = planned();
-        // Four shares of 64 tokens, then four items of 64.
-        assert_share(plan.predicted_idle_of_threads(&options, 4), 0.0);
-        assert_share(plan.predicted_idle_of_threads(&options, 3), 1.0 - 512.0 / (3.0 * 192.0));
-        assert_share(plan.predicted_idle_of_threads(&options, 16), 0.5);
+        // Four shares of 128 tokens, then four items of 64: in the other order three threads would not end together.
+        assert_share(plan.predicted_idle_of_threads(&options, 3), 0.0);
+        assert_share(plan.predicted_idle_of_threads(&options, 16), 1.0 - 768.0 / (16.0 * 128.0));
     }
 }

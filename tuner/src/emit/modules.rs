@@ -19,7 +19,8 @@ pub enum EmitError {
     },
 }
 
-/// The `heuristics` crate's folder: `src/generated/*.rs`, and `measurements/*.parquet` that they were fitted to.
+/// The `heuristics` crate's folder: `src/generated/*.rs`, and `measurements/*.parquet` that they were fitted to, with the timelines beside
+/// them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Heuristics {
     folder: PathBuf,

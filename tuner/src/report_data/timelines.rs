@@ -76,7 +76,6 @@ mod tests {
         assert!((first.measured_idle - 0.5).abs() < 1e-12 && first.predicted_idle == 1.0 / 3.0);
         let bar = TimelineBar { processor: 1, begin_ns: 60, ready_ns: None, computed_ns: 100, end_ns: 100 };
         assert_eq!((first.processors, first.bars[1]), (2, bar));
-        let mut recorded = recorded;
         recorded.device.backend = "cuda".to_owned();
         assert_eq!(timelines(&recorded, "hash").unwrap().processor, "SM");
     }

@@ -33,10 +33,10 @@ pub enum Tuned {
 }
 
 /// Parts of the time left after verification until which races of packs, then the portfolio on all packs, and then whole batches are
-/// measured; a few timelines take the rest. On a GPU they take the time to compile kernels that note what they do, no more than this.
+/// measured; a few timelines take the rest, which on a GPU is spent with compiling kernels that note what they do.
 const RACES_UNTIL: f64 = 0.6;
 const PORTFOLIO_UNTIL: f64 = 0.8;
-const BATCHES_UNTIL: f64 = 0.98;
+const BATCHES_UNTIL: f64 = 0.95;
 
 /// Tunes the device on `bench`.
 ///

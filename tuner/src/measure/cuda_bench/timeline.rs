@@ -3,7 +3,7 @@
 
 use super::{CudaBench, failure_of};
 use crate::measure::{Failure, Planning};
-use crate::store::{TilePlaces, Timeline, TimelineEntry};
+use crate::store::{Status, TilePlaces, Timeline, TimelineEntry};
 use tilewright_kernel_templates::Class;
 use tilewright_kernel_templates::cuda::AttentionOptions;
 use tilewright_runtime::Plan;
@@ -28,8 +28,7 @@ pub(super) unsafe fn record(
     let places = tiles.iter().map(|&tile| match bench.compiled.get(&(class, options, tile)) {
         Some(Ok(compiled)) => Ok(TilePlaces { tile, places: sms * compiled.ctas_per_sm }),
         Some(Err(failure)) => Err(failure.clone()),
-        // Every tile is, compiled or failed.
-        None => Ok(TilePlaces { tile, places: sms }),
+        None => Err(Failure { status: Status::Runtime, message: format!("{tile} was not compiled") }),
     });
     let tiles = places.collect::<Result<Vec<_>, Failure>>()?;
     let mut recorded = cuda::Timeline::default();
