@@ -88,7 +88,11 @@ mod tests {
 
     #[test]
     fn times_are_since_the_first_cta_and_places_without_one_are_idle() {
-        let timeline = Timeline::of(vec![cta(100, 140), TimelineEntry::default(), cta(90, 130)]);
+        let timeline = Timeline::of(vec![
+            cta(100, 140),
+            TimelineEntry { begin: 80, ..TimelineEntry::default() },
+            cta(90, 130),
+        ]);
         assert_eq!(timeline.ctas, [cta(10, 50), cta(0, 40)]);
         assert_eq!(timeline.indices, [0, 2]);
         assert_eq!(timeline.span_ns(), 50);

@@ -1,16 +1,17 @@
 //! The host's processor as a bench: pools of pages larger than the caches, so that every sample reads cold memory.
 
 use super::bench::rows_of;
+use super::cpu_timeline;
 use super::numbers::{self, Stream};
 use super::{Bench, BenchError, Coverage, Failure, Loaded, PlanFacts, PlanId, Planning, Way};
-use crate::store::{DeviceRecord, Resources, Status, TilePlaces, Timeline, TimelineEntry};
+use crate::store::{DeviceRecord, Resources, Status, Timeline};
 use half::{bf16, f16};
 use std::time::Instant;
 use tilewright_heuristics::{Dtype, Geometry, PackShape, Prices, Tile};
 use tilewright_kernel_templates::{Class, CpuLimits, Limits, cpu as scratch};
 use tilewright_runtime::awkward::{self, AwkwardCase, CpuCase};
 use tilewright_runtime::cpu::{
-    CpuBackend, DecodeArgs, Element, Fp8KvCache, HostDevice, KvCache, KvPages, Number, UnitTimes, probe,
+    CpuBackend, DecodeArgs, Element, Fp8KvCache, HostDevice, KvCache, KvPages, Number, probe,
 };
 use tilewright_runtime::cuda::Forward;
 use tilewright_runtime::{E4m3, ExecError, KvScales, KvStrides, PageTable, Plan, PlanOptions};
@@ -510,26 +511,8 @@ where
         let begin = self.cold();
         let (_, units) = self.execute_by(plan, begin, |backend, plan, args| backend.record(plan, args))?;
         let (plan, Way { planning, .. }) = &self.plans[plan.0];
-        let threads = self.backend.threads();
-        let groups = plan.tile_groups();
-        let entry = |unit: UnitTimes| TimelineEntry {
-            tile: groups.iter().position(|group| group.items.contains(&unit.item)).unwrap_or(0) as u32,
-            item: unit.item,
-            kv_head: unit.kv_head,
-            share: unit.share,
-            processor: unit.thread,
-            begin_ns: unit.begin,
-            // A processor's loads are not waited for one by one.
-            ready_ns: None,
-            computed_ns: unit.computed,
-            end_ns: unit.end,
-        };
-        Ok(Timeline {
-            processors: threads,
-            tiles: groups.iter().map(|group| TilePlaces { tile: group.tile, places: threads }).collect(),
-            predicted_idle: plan.predicted_idle_of_threads(&self.options(*planning), threads),
-            entries: units.into_iter().map(entry).collect(),
-        })
+        let options = self.options(*planning);
+        Ok(cpu_timeline::timeline(plan, &options, self.backend.threads(), &units))
     }
 }
 

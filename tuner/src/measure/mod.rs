@@ -3,6 +3,7 @@
 mod batch_level;
 mod bench;
 mod cpu_bench;
+mod cpu_timeline;
 mod cuda_bench;
 mod error;
 pub mod numbers;

@@ -324,13 +324,20 @@ fn a_timeline_that_ends_its_process_is_not_recorded_again_and_the_next_one_is() 
     let (mut bench, log) = worker(9);
     let batch = batch("good");
     let mut loaded = bench.load(&batch).unwrap();
-    let plans = [DIES, OTHER].map(|tile| loaded.plan(&Way::default(), &mut |_| tile).unwrap());
+    let plans = [DIES, OTHER, GOOD].map(|tile| loaded.plan(&Way::default(), &mut |_| tile).unwrap());
     let died = loaded.timeline(plans[0]).unwrap_err();
     assert_eq!(died.message, "the process died: signal 11 (SIGSEGV)");
     assert_eq!(loaded.timeline(plans[0]), Err(died));
     log.lock().unwrap().clear();
-    assert!(loaded.timeline(plans[1]).is_ok());
-    let expected = ["2: load", &format!("2: plan {OTHER}"), &format!("2: timeline {OTHER}")];
+    assert_eq!(loaded.timeline(plans[1]).unwrap().predicted_idle, 8.0 / 21.0);
+    assert_eq!(loaded.timeline(plans[2]).unwrap().predicted_idle, 4.0 / 21.0);
+    let expected = [
+        "2: load",
+        &format!("2: plan {OTHER}"),
+        &format!("2: timeline {OTHER}"),
+        &format!("2: plan {GOOD}"),
+        &format!("2: timeline {GOOD}"),
+    ];
     assert_eq!(*log.lock().unwrap(), expected);
     drop(loaded);
     assert_eq!(bench.defect(), None);
