@@ -3,6 +3,7 @@
 
 mod forward;
 mod parts;
+mod timeline;
 
 use half::{bf16, f16};
 use parts::{Parts, Shape};
