@@ -95,6 +95,8 @@ pub(super) struct Problem {
     pub(super) noise: f64,
     weights: Vec<f64>,
     valid: Vec<u32>,
+    /// What rows take on which a leaf's choice is invalid, see [`substitute`].
+    pub(super) substitute: Option<usize>,
 }
 
 impl Problem {
@@ -114,7 +116,7 @@ impl Problem {
             Some(regret) => (regrets.weight(row) * regret * unit).round(),
             None => (invalid * unit).round(),
         };
-        let costs: Vec<Lanes> = (0..rows)
+        let mut costs: Vec<Lanes> = (0..rows)
             .map(|row| {
                 let mut lanes = [(invalid * unit).round(); MAX_PORTFOLIO];
                 for (lane, &candidate) in lanes.iter_mut().zip(portfolio) {
@@ -127,6 +129,15 @@ impl Problem {
             let bit = |(lane, &c): (usize, &usize)| u32::from(regrets.get(row, c).is_some()) << lane;
             portfolio.iter().enumerate().map(bit).sum()
         };
+        let valid: Vec<u32> = (0..rows).map(valid).collect();
+        let substitute = substitute(&costs, &valid, portfolio.len());
+        if let Some(substitute) = substitute {
+            for (lanes, valid) in costs.iter_mut().zip(&valid) {
+                for lane in (0..portfolio.len()).filter(|lane| valid & (1 << lane) == 0) {
+                    lanes[lane] = lanes[substitute];
+                }
+            }
+        }
         let (mut bins, mut all_thresholds) = (Vec::new(), Vec::new());
         for feature in 0..table.features().len() {
             let values: Vec<u64> = table.rows().iter().map(|row| row.features[feature]).collect();
@@ -145,7 +156,8 @@ impl Problem {
             unit,
             noise: regrets.noise,
             weights: (0..rows).map(|row| regrets.weight(row)).collect(),
-            valid: (0..rows).map(valid).collect(),
+            valid,
+            substitute,
         }
     }
 
@@ -213,6 +225,17 @@ impl Problem {
     pub(super) fn cost_of(&self, mean_regret: f64) -> f64 {
         mean_regret * self.unit
     }
+}
+
+/// The candidate that serves all rows on which some other is invalid (as a head dimension for which no tall tile has registers), the cheapest of
+/// several on those rows. A leaf may then choose what is best on its other rows: its ranking has this one behind. None where every row has all
+/// candidates, or none serves all the others: then a leaf's choice must be valid on all of its rows.
+fn substitute(costs: &[Lanes], valid: &[u32], candidates: usize) -> Option<usize> {
+    let incomplete = || costs.iter().zip(valid).filter(|(_, valid)| valid.count_ones() < candidates as u32);
+    let serves = |lane: &usize| incomplete().all(|(_, valid)| valid & (1 << lane) != 0);
+    let cost = |lane: usize| incomplete().map(|(lanes, _)| lanes[lane]).sum::<f64>();
+    incomplete().next()?;
+    (0..candidates).filter(serves).min_by(|&a, &b| cost(a).total_cmp(&cost(b)))
 }
 
 /// The least lane.

@@ -211,11 +211,16 @@ fn name(problem: &Problem, tree: &Grown, choices: &mut impl Iterator<Item = usiz
     }
 }
 
-/// A leaf with its ranking: the chosen candidate, then, as long as rows are left on which none is valid, the best one for those.
+/// A leaf with its ranking: the chosen candidate, then what serves the rows on which it is invalid. Where nothing serves all of them, the best one
+/// for those that are left, and so on.
 fn leaf(problem: &Problem, rows: &[u32], lane: usize) -> Tree {
     let mut ranked = vec![lane];
     let mut left: Vec<u32> =
         rows.iter().copied().filter(|&row| problem.valid(row) & (1 << lane) == 0).collect();
+    if let (Some(substitute), false) = (problem.substitute, left.is_empty()) {
+        ranked.push(substitute);
+        left.clear();
+    }
     while !left.is_empty() {
         let covered = |lane: usize| left.iter().filter(|&&row| problem.valid(row) & (1 << lane) != 0).count();
         let sums = problem.sum(&left);

@@ -33,12 +33,27 @@ fn exact() -> FitOptions {
     }
 }
 
-/// The least mean regret of any tree of a depth: every feature, every gap, recursively.
-fn brute_force(table: &CostTable, rows: &[usize], depth: usize) -> f64 {
+/// The candidate of a portfolio that is valid wherever another is not, the one with the least regret there.
+fn substitute(table: &CostTable, portfolio: &[usize]) -> Option<usize> {
+    let incomplete: Vec<&CostRow> =
+        table.rows().iter().filter(|row| portfolio.iter().any(|&c| row.costs[c].is_none())).collect();
+    let regret = |candidate: usize| -> Option<f64> {
+        incomplete.iter().map(|row| Some(row.weight * (row.costs[candidate]? / row.oracle() - 1.0))).sum()
+    };
+    let serving = portfolio.iter().filter_map(|&candidate| Some((regret(candidate)?, candidate)));
+    serving.min_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, candidate)| candidate)
+}
+
+/// The least mean regret of any tree of a depth: every feature, every gap, recursively. A leaf has one candidate, and the substitute for rows on
+/// which that is invalid.
+fn brute_force(table: &CostTable, substitute: Option<usize>, rows: &[usize], depth: usize) -> f64 {
     let cost = |candidate: usize| -> f64 {
         rows.iter()
             .map(|&row| &table.rows()[row])
-            .map(|row| row.weight * (row.costs[candidate].unwrap_or(f64::INFINITY) / row.oracle() - 1.0))
+            .map(|row| {
+                let cost = row.costs[candidate].or_else(|| row.costs[substitute?]).unwrap_or(f64::INFINITY);
+                row.weight * (cost / row.oracle() - 1.0)
+            })
             .sum()
     };
     let mut best = (0..table.candidates().len()).map(cost).fold(f64::INFINITY, f64::min);
@@ -49,8 +64,8 @@ fn brute_force(table: &CostTable, rows: &[usize], depth: usize) -> f64 {
                 let (low, high): (Vec<usize>, Vec<usize>) =
                     rows.iter().partition(|&&row| table.rows()[row].features[feature] <= value);
                 if !low.is_empty() && !high.is_empty() {
-                    best =
-                        best.min(brute_force(table, &low, depth - 1) + brute_force(table, &high, depth - 1));
+                    let both = [low, high].map(|part| brute_force(table, substitute, &part, depth - 1));
+                    best = best.min(both[0] + both[1]);
                 }
             }
         }
@@ -118,8 +133,8 @@ proptest! {
     fn the_search_is_as_good_as_brute_force(table in small_table(), depth in 0usize..4) {
         let all: Vec<usize> = (0..table.rows().len()).collect();
         let weight: f64 = table.rows().iter().map(|row| row.weight).sum();
-        let expected = brute_force(&table, &all, depth) / weight;
         let fit = fit(&table, &FitOptions { max_depth: depth, ..exact() }).unwrap();
+        let expected = brute_force(&table, substitute(&table, &fit.portfolio), &all, depth) / weight;
         prop_assert!(fit.proof.optimal);
         if expected.is_finite() {
             prop_assert!((fit.proof.objective - expected).abs() < 1e-9 * (1.0 + expected), "{} for {expected}", fit.proof.objective);
@@ -164,6 +179,18 @@ proptest! {
         prop_assert!(validation.policies.iter().all(|policy| policy.per_row.len() == table.rows().len()));
         prop_assert!(validation.policies.iter().flat_map(|policy| &policy.per_row).all(|r| r.is_finite() && *r >= 0.0));
     }
+}
+
+#[test]
+fn a_leaf_chooses_what_is_best_on_its_other_rows_where_one_cannot_have_it() {
+    // Candidate 1 is best wherever it is valid; candidate 0 is valid everywhere, candidate 2 too, and worse.
+    let features: Vec<[u64; 1]> = (0..8).map(|i| [i]).collect();
+    let features: Vec<&[u64]> = features.iter().map(|row| &row[..]).collect();
+    let costs: Vec<[Option<f64>; 3]> =
+        (0..8).map(|i| [Some(1.2), (i != 3).then_some(1.0), Some(1.5)]).collect();
+    let costs: Vec<&[Option<f64>]> = costs.iter().map(|row| &row[..]).collect();
+    let fit = fit(&table(&features, &costs), &exact()).unwrap();
+    assert_eq!(fit.tree, Tree::Leaf { ranked: vec![1, 0], support: 8, regret: 0.0 });
 }
 
 #[test]
