@@ -89,28 +89,28 @@ fn figure(batch: &BatchTimeline, processor: &str, number: usize) -> TimelineFigu
 fn table(batches: &[BatchTimeline]) -> Table {
     let header = [
         "batch",
-        "tiles",
-        "bars",
         "forward µs",
         "idle, predicted",
         "idle, measured",
         "waiting",
         "computing",
         "writing",
+        "bars",
+        "tiles",
     ];
     let share = |share: f64| Cell::number(share, percent(share));
     let rows = batches.iter().map(|batch| {
         let span = span_us(batch);
         vec![
             Cell::text(&batch.name),
-            Cell::text(tiles(batch)),
-            Cell::number(batch.bars.len() as f64, batch.bars.len().to_string()),
             Cell::number(span, micros(span)),
             share(batch.predicted_idle),
             share(batch.measured_idle),
             batch.waiting.map_or_else(|| Cell::number(f64::NAN, NOTHING.to_owned()), share),
             share(batch.computing),
             share(batch.writing),
+            Cell::number(batch.bars.len() as f64, batch.bars.len().to_string()),
+            Cell::text(tiles(batch)),
         ]
     });
     Table {
@@ -161,7 +161,7 @@ mod tests {
         assert!(shown.figures[1].caption.contains("measured 25.0 %; 50.0 % computing"));
         assert_eq!(shown.skipped, ["b has no timeline: the budget was spent"]);
         assert_eq!(shown.legend.len(), 3);
-        assert_eq!(shown.table.rows[1][6].text, NOTHING);
+        assert_eq!(shown.table.rows[1][4].text, NOTHING);
     }
 
     #[test]
