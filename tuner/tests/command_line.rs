@@ -250,8 +250,12 @@ fn foreign_costs_are_fitted() {
     let mut csv = String::from("rows,kv_len,a,b\n");
     for i in 0..40 {
         let (rows, kv_len) = (1 << (i % 8), 64 << (i % 5));
-        csv +=
-            &if rows <= 8 { format!("{rows},{kv_len},1.0,2.0\n") } else { format!("{rows},{kv_len},,1.5\n") };
+        let costs = match rows {
+            ..=8 => "1.0,2.0",
+            ..=32 => ",1.5",
+            _ => "3.0,1.5",
+        };
+        csv += &format!("{rows},{kv_len},{costs}\n");
     }
     std::fs::write(folder.path().join("costs.csv"), csv).unwrap();
     insta::assert_snapshot!(succeed(folder.path(), &["fit", "--costs", "costs.csv"]));
