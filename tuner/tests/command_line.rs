@@ -251,8 +251,8 @@ fn foreign_costs_are_fitted() {
     for i in 0..40 {
         let (rows, kv_len) = (1 << (i % 8), 64 << (i % 5));
         let costs = match rows {
-            ..=8 => "1.0,2.0",
-            ..=32 => ",1.5",
+            1..=8 => "1.0,2.0",
+            9..=32 => ",1.5",
             _ => "3.0,1.5",
         };
         csv += &format!("{rows},{kv_len},{costs}\n");
