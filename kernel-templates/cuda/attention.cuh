@@ -22,54 +22,50 @@ template <class S> struct Attention {
   // type with the same precision, so the accumulators stay as they are.
   static constexpr float SLACK = 8.f;
 
-  // Brings the accumulators under the largest logits of a step, where they are too far below. In `max` lie those of a lane, then what is to
+  // How the accumulators have to be brought under larger logits.
+  struct Raise {
+    bool far; // in some row of the warp
+    float factor[2];
+  };
+
+  // Brings the softmaxes under the largest logits of a step, where they are too far below. In `max` lie those of a lane, then what is to
   // be subtracted.
-  TILEWRIGHT_DEVICE void raise_maxima(Accumulators<S> &acc, float (&max)[2]) const {
-    bool far = false;
+  TILEWRIGHT_DEVICE Raise raise_maxima(Softmax (&softmax)[2], float (&max)[2]) const {
+    Raise raise{false, {1.f, 1.f}};
 #pragma unroll
     for (u32 half = 0; half < 2; half++) {
       max[half] = larger(max[half], from_lane_xor(max[half], 1));
       max[half] = larger(max[half], from_lane_xor(max[half], 2));
-      far = far || max[half] > acc.softmax[half].max + SLACK;
+      raise.far = raise.far || max[half] > softmax[half].max + SLACK;
     }
-    if (any_in_warp(far)) {
+    raise.far = any_in_warp(raise.far);
+    if (raise.far) {
 #pragma unroll
       for (u32 half = 0; half < 2; half++) {
-        Softmax &softmax = acc.softmax[half];
-        const float next = larger(softmax.max, max[half]);
-        const float factor = exp2_fast(softmax.max - finite_or_zero(next));
-        softmax.max = next;
-        softmax.sum *= factor;
-#pragma unroll
-        for (u32 d = 0; d < S::HEAD_DIM / 8; d++) {
-          acc.output[d][2 * half] *= factor;
-          acc.output[d][2 * half + 1] *= factor;
-        }
+        const float next = larger(softmax[half].max, max[half]);
+        raise.factor[half] = exp2_fast(softmax[half].max - finite_or_zero(next));
+        softmax[half].max = next;
+        softmax[half].sum *= raise.factor[half];
       }
     }
-    max[0] = finite_or_zero(acc.softmax[0].max);
-    max[1] = finite_or_zero(acc.softmax[1].max);
+    max[0] = finite_or_zero(softmax[0].max);
+    max[1] = finite_or_zero(softmax[1].max);
+    return raise;
   }
 
-  // One step of online softmax over GRANULES_HERE granules, `first` and the next ones of a step. WITH_GROUP, the warpgroup does it together,
-  // and `meanwhile` is done while it multiplies. Where it is `plain`, all rows see all of it.
-  template <u32 GRANULES_HERE, bool WITH_GROUP, class Meanwhile>
-  TILEWRIGHT_DEVICE void compute_step(Accumulators<S> &acc, const u32 (&query)[S::QUERY_FRAGMENTS][4], const Rings<S> &at, u32 first, const Sight &sight,
-                                      bool plain, const Meanwhile &meanwhile) const {
-    constexpr u32 ALL_GRANULES = Visibility<S>::all_granules(GRANULES_HERE);
-    bool masked = false;
-    const u32 active = plain ? ALL_GRANULES : visibility.template active_granules<GRANULES_HERE, WITH_GROUP>(at, first, sight, masked);
-    if (active == 0) return meanwhile();
-    float scores[GRANULES_HERE * 2][4];
-    if constexpr (WITH_GROUP) products.template begin_keys_together<GRANULES_HERE>(scores, query, at, first);
-    meanwhile();
-    if constexpr (WITH_GROUP) {
-      end_products(scores);
-    } else if (active == ALL_GRANULES) {
-      products.template multiply_keys<true, GRANULES_HERE>(scores, query, at, first, active);
-    } else {
-      products.template multiply_keys<false, GRANULES_HERE>(scores, query, at, first, active);
+  TILEWRIGHT_DEVICE static void raise_output(Accumulators<S> &acc, const Raise &raise) {
+    if (!raise.far) return;
+#pragma unroll
+    for (u32 d = 0; d < S::HEAD_DIM / 8; d++) {
+#pragma unroll
+      for (u32 e = 0; e < 4; e++) acc.output[d][e] *= raise.factor[e / 2];
     }
+  }
+
+  // Makes weights of a step's products, and sums them.
+  template <u32 GRANULES_HERE>
+  TILEWRIGHT_DEVICE Raise weigh(Softmax (&softmax)[2], float (&scores)[GRANULES_HERE * 2][4], const Rings<S> &at, u32 first, const Sight &sight,
+                                bool masked) const {
     if constexpr (S::SOFTCAP) {
 #pragma unroll
       for (u32 j = 0; j < GRANULES_HERE * 2; j++) {
@@ -79,7 +75,6 @@ template <class S> struct Attention {
     }
     const float factor = S::SOFTCAP ? 1.f : cta.scale; // what makes logits of the scores from here on
     if (masked) visibility.template mask_scores<GRANULES_HERE>(scores, at, first, sight);
-
     float max[2] = {negative_infinity(), negative_infinity()};
 #pragma unroll
     for (u32 j = 0; j < GRANULES_HERE * 2; j++) {
@@ -88,39 +83,92 @@ template <class S> struct Attention {
     }
     max[0] *= factor;
     max[1] *= factor;
-    raise_maxima(acc, max);
+    const Raise raise = raise_maxima(softmax, max);
 #pragma unroll
     for (u32 j = 0; j < GRANULES_HERE * 2; j++) {
 #pragma unroll
       for (u32 e = 0; e < 4; e++) {
         scores[j][e] = exp2_fast(scores[j][e] * factor - max[e / 2]);
-        acc.softmax[e / 2].sum += scores[j][e];
+        softmax[e / 2].sum += scores[j][e];
       }
     }
+    return raise;
+  }
+
+  // One step of online softmax over GRANULES_HERE granules, `first` and the next ones of a step. WITH_GROUP, the warpgroup does it together.
+  // Where it is `plain`, all rows see all of it. `buffers` is told how far it is with K and V.
+  template <u32 GRANULES_HERE, bool WITH_GROUP, class Buffers>
+  TILEWRIGHT_DEVICE void compute_step(Accumulators<S> &acc, const u32 (&query)[S::QUERY_FRAGMENTS][4], const Rings<S> &at, u32 first, const Sight &sight,
+                                      bool plain, const Buffers &buffers) const {
+    constexpr u32 ALL_GRANULES = Visibility<S>::all_granules(GRANULES_HERE);
+    bool masked = false;
+    const u32 active = plain ? ALL_GRANULES : visibility.template active_granules<GRANULES_HERE, WITH_GROUP>(at, first, sight, masked);
+    if (active == 0) {
+      buffers.meanwhile();
+      buffers.keys_are_read();
+      buffers.await_values();
+      return buffers.values_are_read();
+    }
+    float scores[GRANULES_HERE * 2][4];
+    if constexpr (WITH_GROUP) products.template begin_keys_together<GRANULES_HERE>(scores, query, at, first);
+    buffers.meanwhile();
     if constexpr (WITH_GROUP) {
-      products.template multiply_values_together<GRANULES_HERE>(acc, scores, at, first);
+      end_products(scores);
+    } else if (active == ALL_GRANULES) {
+      products.template multiply_keys<true, GRANULES_HERE>(scores, query, at, first, active);
+    } else {
+      products.template multiply_keys<false, GRANULES_HERE>(scores, query, at, first, active);
+    }
+    buffers.keys_are_read();
+    raise_output(acc, weigh<GRANULES_HERE>(acc.softmax, scores, at, first, sight, masked));
+    buffers.await_values();
+    if constexpr (WITH_GROUP) {
+      u32 weights[GRANULES_HERE][4];
+      products.narrow_all(weights, scores);
+      products.template begin_values_together<GRANULES_HERE>(acc, weights, at, first);
+      end_products(acc.output);
     } else if (active == ALL_GRANULES) {
       products.template multiply_values<true, GRANULES_HERE>(acc, scores, at, first, active);
     } else {
       products.template multiply_values<false, GRANULES_HERE>(acc, scores, at, first, active);
     }
+    buffers.values_are_read();
   }
 
-  template <class Meanwhile>
-  TILEWRIGHT_DEVICE void compute(Accumulators<S> &acc, const u32 (&query)[S::QUERY_FRAGMENTS][4], const Steps &steps, u32 step, const Rings<S> &at, const Sight &seen,
-                                 const Meanwhile &meanwhile) const {
-    if constexpr (S::TURNS) {
-      constexpr u32 OWN_GRANULES = S::WARP_TURN / S::GRANULE;
-      if (steps.in_turns(step)) {
-        const u32 first = cta.kv_warp * S::WARP_GRANULES + cta.row_warp * OWN_GRANULES;
-        return compute_step<OWN_GRANULES, false>(acc, query, at, first, seen, false, meanwhile);
-      }
-    }
-    const u32 first = cta.kv_warp * S::WARP_GRANULES;
-    const i32 token = static_cast<i32>(cta.item.walk_begin + (step - steps.shared) * S::N + first * S::GRANULE);
-    const bool plain = token + static_cast<i32>(S::WARP_N) <= seen.plain_end && (!S::WINDOW || token >= seen.plain_begin);
-    compute_step<S::WARP_GRANULES, S::TOGETHER>(acc, query, at, first, seen, plain, meanwhile);
+  // A step in which the warps take turns: each multiplies what its rows have alone.
+  template <class Buffers>
+  TILEWRIGHT_DEVICE void compute_turn(Accumulators<S> &acc, const u32 (&query)[S::QUERY_FRAGMENTS][4], const Rings<S> &at, const Sight &seen,
+                                      const Buffers &buffers) const {
+    constexpr u32 OWN_GRANULES = S::WARP_TURN / S::GRANULE;
+    const u32 first = cta.kv_warp * S::WARP_GRANULES + cta.row_warp * OWN_GRANULES;
+    compute_step<OWN_GRANULES, false>(acc, query, at, first, seen, false, buffers);
   }
+
+  // The first granule of a step that is this warp's, where warps do not take turns.
+  TILEWRIGHT_DEVICE u32 first_granule() const { return cta.kv_warp * S::WARP_GRANULES; }
+  // Whether all rows see all that the warp has of such a step.
+  TILEWRIGHT_DEVICE bool is_plain(const Steps &steps, u32 step, const Sight &seen) const {
+    const i32 token = static_cast<i32>(cta.item.walk_begin + (step - steps.shared) * S::N + first_granule() * S::GRANULE);
+    return token + static_cast<i32>(S::WARP_N) <= seen.plain_end && (!S::WINDOW || token >= seen.plain_begin);
+  }
+
+  // A step of either kind.
+  template <class Buffers>
+  TILEWRIGHT_DEVICE void compute(Accumulators<S> &acc, const u32 (&query)[S::QUERY_FRAGMENTS][4], const Steps &steps, u32 step, const Rings<S> &at,
+                                 const Sight &seen, const Buffers &buffers) const {
+    if constexpr (S::TURNS) {
+      if (steps.in_turns(step)) return compute_turn(acc, query, at, seen, buffers);
+    }
+    compute_step<S::WARP_GRANULES, S::TOGETHER>(acc, query, at, first_granule(), seen, is_plain(steps, step, seen), buffers);
+  }
+};
+
+// For buffers that are handed over by barriers of the CTA: what is done while products of a warpgroup go on.
+template <class Meanwhile> struct Undivided {
+  const Meanwhile &meanwhile;
+  TILEWRIGHT_DEVICE void keys_are_read() const {}
+  TILEWRIGHT_DEVICE void await_values() const {}
+  TILEWRIGHT_DEVICE void values_are_read() const {}
 };
 
 } // namespace tilewright

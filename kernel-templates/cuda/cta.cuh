@@ -45,13 +45,14 @@ struct Granule {
 // Where a step lies: buffers and notes are taken in turn.
 template <class S> struct Rings {
   u32 buffer = 0, note = 0;
+  u32 round = 0; // how often all buffers were used before, modulo 2
 
   // Of the step that is so many further on.
   template <u32 STEPS> TILEWRIGHT_DEVICE Rings ahead() const {
-    return Rings{further<STEPS % S::STAGES, S::STAGES>(buffer), further<STEPS % S::NOTES, S::NOTES>(note)};
+    const u32 next = further<STEPS % S::STAGES, S::STAGES>(buffer);
+    const u32 wrapped = next < buffer ? 1 : 0;
+    return Rings{next, further<STEPS % S::NOTES, S::NOTES>(note), (round + STEPS / S::STAGES + wrapped) % 2};
   }
-  // Of one that many before.
-  template <u32 STEPS> TILEWRIGHT_DEVICE Rings before() const { return ahead<S::STAGES * S::NOTES - STEPS>(); }
 
   template <u32 STEPS, u32 SIZE> TILEWRIGHT_DEVICE static u32 further(u32 at) {
     if constexpr (STEPS == 0) return at;
@@ -67,8 +68,8 @@ template <class S> struct Cta {
   const u32 kv_head;
   const Divisor page_size;
   const u32 thread = thread_index();
-  const u32 copier = S::LOADERS > 0 ? thread % S::COPIERS : thread; // of a warpgroup that does not copy, nothing that is used
   const u32 lane = thread % 32;
+  const u32 looks_at = S::TENSORS ? lane * S::GRANULE : thread; // the first token of a step that it looks up
   const u32 warp = thread / 32;
   const u32 row_warp = warp % S::ROW_WARPS;
   const u32 kv_warp = S::KV_WARPS == 1 ? 0 : warp / S::ROW_WARPS;
@@ -78,8 +79,8 @@ template <class S> struct Cta {
   const float signed_scale; // what makes logits in base 2 of products
   const float scale;        // the same, positive: a negative one's sign goes to the query, so that a larger product is a larger logit
 
-  TILEWRIGHT_DEVICE Cta(const Arguments &arguments, const WorkItem &work_item, u32 head, Divisor divisor)
-      : args(arguments), item(work_item), kv_head(head), page_size(divisor),
+  TILEWRIGHT_DEVICE Cta(const Arguments &arguments, const WorkItem &work_item, u32 head)
+      : args(arguments), item(work_item), kv_head(head), page_size(arguments.page_size),
         signed_scale(arguments.scale_log2 * (S::FP8 ? arguments.key_scales[head * arguments.scale_head] : 1.f)),
         scale(larger(larger(signed_scale, -signed_scale), 1e-30f)) {}
 
@@ -94,8 +95,10 @@ template <class S> struct Cta {
   // Chunks of a row are exchanged by its number: eight rows of the same column then lie in different banks. Where a row has but half of
   // them, so do four pairs of rows.
   TILEWRIGHT_DEVICE static constexpr u32 exchange(u32 row) { return S::CHUNKS < 8 ? row / 2 % 4 : row % 8; }
+  // Where a row's first panel begins. Of rows without a bit in common it is the sum.
+  TILEWRIGHT_DEVICE static constexpr u32 row_at(u32 row) { return row / 8 * 8 * S::ROW_BYTES + row % 8 * S::PANEL_ROW_BYTES; }
   TILEWRIGHT_DEVICE static u32 chunk_address(u32 base, u32 row, u32 chunk) {
-    return base + chunk / S::PANEL_CHUNKS * S::PANEL_BYTES + row * S::PANEL_ROW_BYTES + (chunk % S::PANEL_CHUNKS ^ exchange(row)) * 16;
+    return base + row_at(row) + chunk / S::PANEL_CHUNKS * S::PANEL_BYTES + (chunk % S::PANEL_CHUNKS ^ exchange(row)) * 16;
   }
   TILEWRIGHT_DEVICE u32 keys_at(const Rings<S> &at) const { return shared_address(shared) + at.buffer * 2 * S::STAGE_BYTES; }
   TILEWRIGHT_DEVICE u32 values_at(const Rings<S> &at) const { return keys_at(at) + S::STAGE_BYTES; }

@@ -9,6 +9,8 @@
 #include "attention.cuh"
 #include "copying.cuh"
 #include "cta.cuh"
+#include "loader.cuh"
+#include "pipeline.cuh"
 #include "results.cuh"
 #include "shape.cuh"
 #include "timeline.cuh"
@@ -24,8 +26,8 @@ struct Decode {
   static constexpr u32 SHARED_BYTES = S::SHARED_BYTES;
 
   // Registers of a thread that multiplies and of one that copies: those of a CTA are shared out anew when its warps part.
-  static constexpr u32 LOADER_REGISTERS = 56;
-  static constexpr u32 MATH_REGISTERS = WARPS == 4 ? 200 : 224;
+  static constexpr u32 LOADER_REGISTERS = 48;
+  static constexpr u32 MATH_REGISTERS = WARPS == 4 ? 208 : 224;
 
   // Not members of `Decode`: references to itself would keep an object out of the registers.
   struct Parts {
@@ -38,7 +40,7 @@ struct Decode {
   const Cta<S> cta;
 
   TILEWRIGHT_DEVICE Decode(const Arguments &arguments, const WorkItem &work_item, u32 head)
-      : cta(arguments, work_item, head, Divisor(arguments.page_size)) {}
+      : cta(arguments, work_item, head) {}
 
   // As a kernel of its own: one CTA an item and KV head, those of an item side by side. More CTAs than the plan has items do nothing.
   TILEWRIGHT_DEVICE static void run(const Arguments &arguments) {
@@ -50,13 +52,50 @@ struct Decode {
   }
 
   TILEWRIGHT_DEVICE void execute() const {
+    if constexpr (S::TENSORS) execute_beside_loader();
+    else execute_copying();
+  }
+
+  // One warp has the machine copy, the others multiply.
+  TILEWRIGHT_DEVICE void execute_beside_loader() const {
+    const Timeline<TIMELINE> timeline(cta.args, block_index());
+    const Walk<S> walk{cta};
+    const Pipeline<S> pipeline{cta};
+    const Loader<S> loader{cta};
+    const Results<S> results{cta};
+    const bool any = cta.item.run_count > 0;
+    if (cta.thread == 0) loader.stages.init();
+    walk.describe();
+    walk.find_lengths();
+    barrier();
+    if (any) walk.find_seen();
+    const Steps steps = any ? walk.find_steps() : Steps{};
+    if (cta.warp >= WARPS) {
+      if constexpr (S::HANDS_OVER) leave_registers<LOADER_REGISTERS>();
+      if (cta.warp == WARPS) loader.run(steps);
+      return;
+    }
+    if constexpr (S::HANDS_OVER) take_registers<MATH_REGISTERS>();
+    const Sight seen = pipeline.attention.visibility.sight(steps);
+    u32 query[S::QUERY_FRAGMENTS][4];
+    pipeline.attention.products.fetch_query(query);
+    pipeline.attention.products.sign_query(query);
+    Accumulators<S> acc = Accumulators<S>::empty();
+    if (TIMELINE && steps.first < steps.last) {
+      loader.stages.await_keys(Rings<S>{});
+      timeline.ready(true);
+    }
+    pipeline.accumulate(acc, query, steps, seen);
+    finish(results, acc, timeline);
+  }
+
+  TILEWRIGHT_DEVICE void execute_copying() const {
     const Timeline<TIMELINE> timeline(cta.args, block_index());
     const Parts parts{{cta}, {cta}, {cta}, {cta}};
     const bool any = cta.item.run_count > 0;
-    const bool copies = LOADERS == 0 || cta.warp >= WARPS;
     const bool early = !WINDOW && cta.item.run_count == 1; // the first steps' pages are known before anything else is
     Ahead<S> begin[STAGES] = {}; // of the first steps
-    if (early && copies) {
+    if (early) {
 #pragma unroll
       for (u32 s = 0; s < STAGES; s++) parts.copying.fetch_first_pages(begin[s], s);
     }
@@ -68,25 +107,9 @@ struct Decode {
     const u32 first = steps.first;
     Rings<S> at; // of what is computed
     const Rings<S> query_at = at.template ahead<STAGES - 1>(); // in the buffer that is filled last
-    if constexpr (LOADERS > 0) {
-      if (!copies) {
-        take_registers<MATH_REGISTERS>();
-        barrier(); // as the others do, for each other's offsets
-        return finish(parts, steps, timeline, [&](auto &acc, auto &query, const Sight &seen) {
-          read_query(parts, query, query_at);
-          for (u32 step = first; step < steps.last; step++) {
-            parts.copying.await_step();
-            timeline.ready(step == first);
-            parts.attention.compute(acc, query, steps, step, at, seen, [] {});
-            at = at.template ahead<1>();
-          }
-        });
-      }
-      leave_registers<LOADER_REGISTERS>();
-    }
     parts.copying.load_query(query_at);
     if (any) {
-      begin[0].cursor = parts.copying.first_run();
+      begin[0].cursor = parts.copying.finding.first_run();
 #pragma unroll
       for (u32 s = 0; s < STAGES; s++) {
         if (s > 0) begin[s].cursor = begin[s - 1].cursor;
@@ -107,50 +130,32 @@ struct Decode {
     if constexpr (STAGES == 1) copy_async_commit();
     if (first + STAGES < steps.last) parts.copying.fetch_pages(ahead, steps, first + STAGES, at.template ahead<STAGES>());
     if constexpr (S::QUERY_IN_REGISTERS) copy_async_wait<STAGES == 1 ? 0 : STAGES - 2>();
-    if constexpr (LOADERS > 0) {
-      if constexpr (S::QUERY_IN_REGISTERS) barrier(); // in `read_query`
-#pragma unroll 1
-      for (u32 step = first; step < steps.last; step++) {
-        parts.copying.next_step(ahead, steps, step, column, at);
-        if constexpr (STAGES > 1) parts.copying.copy_ahead(ahead, steps, step, column, at);
-        at = at.template ahead<1>();
-      }
-      copy_async_wait<0>();
-    } else {
-      finish(parts, steps, timeline, [&](auto &acc, auto &query, const Sight &seen) {
-        read_query(parts, query, query_at);
-#pragma unroll 1
-        for (u32 step = first; step < steps.last; step++) {
-          parts.copying.next_step(ahead, steps, step, column, at);
-          timeline.ready(step == first);
-          parts.attention.compute(acc, query, steps, step, at, seen, [&] {
-            if constexpr (STAGES > 1) parts.copying.copy_ahead(ahead, steps, step, column, at);
-          });
-          at = at.template ahead<1>();
-        }
-        copy_async_wait<0>();
-      });
-    }
-  }
-
-  // Waits until the query has arrived, and copies the warp's rows of it to registers.
-  TILEWRIGHT_DEVICE static void read_query(const Parts &parts, u32 (&query)[S::QUERY_FRAGMENTS][4], const Rings<S> &at) {
-    if constexpr (S::QUERY_IN_REGISTERS) {
-      barrier();
-      parts.attention.products.copy_query(query, at);
-    }
-  }
-
-  // Accumulates as `accumulate` does, and writes what comes of it. Threads that copy only have ended by then, or will.
-  template <class Accumulate>
-  TILEWRIGHT_DEVICE void finish(const Parts &parts, const Steps &steps, const Timeline<TIMELINE> &timeline, const Accumulate &accumulate) const {
     const Sight seen = parts.attention.visibility.sight(steps);
     Accumulators<S> acc = Accumulators<S>::empty();
     u32 query[S::QUERY_FRAGMENTS][4];
-    accumulate(acc, query, seen);
+    if constexpr (S::QUERY_IN_REGISTERS) {
+      barrier(); // the query has arrived
+      parts.attention.products.copy_query(query, query_at);
+    }
+#pragma unroll 1
+    for (u32 step = first; step < steps.last; step++) {
+      parts.copying.next_step(ahead, steps, step, column, at);
+      timeline.ready(step == first);
+      const auto meanwhile = [&] {
+        if constexpr (STAGES > 1) parts.copying.copy_ahead(ahead, steps, step, column, at);
+      };
+      parts.attention.compute(acc, query, steps, step, at, seen, Undivided<decltype(meanwhile)>{meanwhile});
+      at = at.template ahead<1>();
+    }
+    copy_async_wait<0>();
+    finish(parts.results, acc, timeline);
+  }
+
+  // Writes what was accumulated.
+  TILEWRIGHT_DEVICE void finish(const Results<S> &results, Accumulators<S> &acc, const Timeline<TIMELINE> &timeline) const {
     timeline.computed();
-    parts.results.write(acc);
-    if (cta.args.arrivals) parts.results.merge_arrived();
+    results.write(acc);
+    if (cta.args.arrivals) results.merge_arrived();
     timeline.leave();
   }
 };

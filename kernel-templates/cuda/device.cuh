@@ -160,6 +160,9 @@ TILEWRIGHT_DEVICE const u8 *computed_once(const u8 *pointer) {
   return pointer;
 }
 
+// Two elements of 16 bits, neighbours.
+TILEWRIGHT_DEVICE u32 load_pair(const u16 *from) { return __ldg(reinterpret_cast<const u32 *>(from)); }
+
 TILEWRIGHT_DEVICE void store_words(void *to, u32 first, u32 second) { *reinterpret_cast<uint2 *>(to) = make_uint2(first, second); }
 TILEWRIGHT_DEVICE void store_four(float *to, const float (&from)[4]) {
   *reinterpret_cast<float4 *>(to) = make_float4(from[0], from[1], from[2], from[3]);
@@ -205,6 +208,8 @@ TILEWRIGHT_DEVICE i32 from_lane_xor(i32 value, u32 mask) { return __shfl_xor_syn
 TILEWRIGHT_DEVICE float from_lane(float value, u32 lane) { return __shfl_sync(FULL_WARP, value, lane); }
 TILEWRIGHT_DEVICE u32 from_lane(u32 value, u32 lane) { return __shfl_sync(FULL_WARP, value, lane); }
 TILEWRIGHT_DEVICE bool any_in_warp(bool value) { return __any_sync(FULL_WARP, value); }
+// What the lanes of the warp wrote before is there for all of them.
+TILEWRIGHT_DEVICE void meet_warp() { __syncwarp(); }
 // What all lanes of the warp have anyway, said in a way that the compiler can tell: code that depends on it does not diverge.
 TILEWRIGHT_DEVICE u32 same_in_warp(u32 value) { return __shfl_sync(FULL_WARP, value, 0); }
 

@@ -16,10 +16,6 @@ struct Divisor {
     const u32 estimated = estimate(value);
     return value - estimated * by >= by ? estimated + 1 : estimated;
   }
-  TILEWRIGHT_DEVICE u32 remainder(u32 value) const {
-    const u32 rest = value - estimate(value) * by;
-    return rest >= by ? rest - by : rest;
-  }
 };
 
 } // namespace tilewright

@@ -4,6 +4,8 @@
 // Copies arrive as late as the machine allows: when the thread that issued them waits for their group. Until then their
 // destination is poison (all bits set, a NaN of both element types). One CTA runs at a time. What would hang, diverge or race on a
 // device ends the launch with an error, and so does an address that nothing lies at.
+//
+// Whether something races is found by vector clocks: each warp knows how far it has seen each other warp, by the barriers at which they met.
 #pragma once
 #include "types.cuh"
 #include <csignal>
@@ -40,6 +42,12 @@ __asm__(".text\n.p2align 4\ntilewright_switch:\n"
 namespace tilewright {
 
 struct SharedMatrix; // in emulation_warpgroup.hpp
+
+// A tensor as the emulated machine knows it: its words are its address, the distances of dimensions 1 to 4 in bytes, the sizes of dimensions
+// 0 to 4, those of a box, and the bytes of an element.
+struct alignas(64) TensorMap {
+  u64 words[16];
+};
 
 namespace emulation {
 
@@ -78,7 +86,7 @@ inline u32 rounded(Bf16, float value) {
 }
 
 // What the lanes of a warp meet for.
-enum class Meeting { LoadMatrices, LoadMatricesTransposed, MultiplyAdd, MultiplyAddTogether, LaneXor, Lane, Any };
+enum class Meeting { LoadMatrices, LoadMatricesTransposed, MultiplyAdd, MultiplyAddTogether, LaneXor, Lane, Any, Warp };
 
 inline const char *name(Meeting meeting) {
   switch (meeting) {
@@ -89,6 +97,7 @@ inline const char *name(Meeting meeting) {
   case Meeting::LaneXor: return "from_lane_xor";
   case Meeting::Lane: return "from_lane";
   case Meeting::Any: return "any_in_warp";
+  case Meeting::Warp: return "meet_warp";
   }
   return "?";
 }
@@ -105,6 +114,12 @@ struct Delivery {
   u32 fiber, number;
 };
 
+// Products of a warpgroup that have begun and not ended.
+struct Begun {
+  const void *products; // their sums, or null
+  float sums[128];      // what these are by now
+};
+
 struct Fiber {
   void *stack_pointer;
   u32 thread;
@@ -112,8 +127,25 @@ struct Fiber {
   Copy *copies;  // in the order of their groups
   u32 copy_count, copy_capacity;
   u32 delivered, fenced; // copies that have arrived, and those that warpgroups may read
-  const void *products; // the sums of products of a warpgroup that have begun and not ended, or null
-  float sums[128];      // what they are by now
+  Begun begun[2];                // in any order
+  const void *first;             // which of two began first
+
+  Begun *begun_of(const void *products) {
+    return begun[0].products == products ? &begun[0] : begun[1].products == products ? &begun[1] : nullptr;
+  }
+};
+
+// A list of numbers that grows.
+struct Numbers {
+  u32 *at, count, capacity;
+
+  void add(u32 number) {
+    if (count == capacity) {
+      capacity = larger(2 * capacity, 64u);
+      at = static_cast<u32 *>(realloc(at, capacity * sizeof(u32)));
+    }
+    at[count++] = number;
+  }
 };
 
 struct Warp {
@@ -126,9 +158,40 @@ struct Warp {
   const u32 *left[32];
   const SharedMatrix *matrices[32];
   void *result[32];
+  Numbers reading[2]; // cells that products read, which have begun and not ended, by their place in `Fiber::begun`
 };
 
 constexpr u32 MAX_WARPS = 32;
+constexpr u32 MAX_ARRIVALS = 32; // barriers in shared memory
+constexpr u32 PARTIES = MAX_WARPS + MAX_ARRIVALS;
+
+// How far each party has been seen: a warp by how often it told of itself, a barrier in shared memory by its phases.
+struct Clock {
+  u32 of[PARTIES];
+
+  void join(const Clock &other) {
+    for (u32 i = 0; i < PARTIES; i++) of[i] = larger(of[i], other.of[i]);
+  }
+};
+
+// A box on its way. What it brings is a function of its bytes' places.
+struct Box {
+  const TensorMap *map;
+  i32 from[5];
+  u32 target, bytes;
+};
+
+// A barrier in shared memory.
+struct Arrivals {
+  u32 address, threads;
+  u32 missing;           // threads that have not arrived in this phase
+  u32 expected, flying;  // bytes
+  u32 phases;            // that are over
+  Box *boxes;
+  u32 box_count, box_capacity;
+  u32 waiting[MAX_WARPS]; // fibers
+  Clock arrived, over;    // what those had seen that arrived, and those of the last phase that is over
+};
 constexpr u32 GUARD = 1024; // bytes on either side of shared memory that nobody may touch
 constexpr u8 GUARD_BYTE = 0xa5;
 constexpr u32 STACK = 64 * 1024;
@@ -144,9 +207,15 @@ struct Machine {
   bool shuffled, preempted;
 
   u8 *shared;
-  u32 *delivered, *read; // for each 16 bytes of shared memory: the epoch in which a copy arrived, and in which they were read
-  Delivery *deliveries;  // and who brought them
-  u32 epoch;             // barriers so far, counted from 1
+  // For each 16 bytes of shared memory, called a cell: whose clock said what when they arrived, or PARTIES; whether they are on their way; what the
+  // clock of each warp said when it read them last; and who brought them.
+  u32 *deliverer, *delivered, *read;
+  bool *flying;
+  Delivery *deliveries;
+  Clock clocks[MAX_WARPS];
+  Arrivals arrivals[MAX_ARRIVALS];
+  u32 arrivals_count;
+  u32 epoch; // barriers so far, counted from 1
   u8 *stacks;
   void *host;
   Fiber *current;
@@ -258,7 +327,7 @@ struct Machine {
   }
 
   void barrier() {
-    if (current->products) fail("a barrier between begin_products and end_products");
+    if (current->begun[0].products || current->begun[1].products) fail("a barrier between begin_products and end_products");
     at_barrier++;
     if (!barrier_complete()) return block_current();
     pass_barrier();
@@ -274,6 +343,12 @@ struct Machine {
         fail("warp %u diverges: some of its lanes are at a barrier, the others have ended", warp);
     at_barrier = 0;
     epoch++;
+    Clock all = clocks[0];
+    for (u32 warp = 1; warp < warp_count(); warp++) all.join(clocks[warp]);
+    for (u32 warp = 0; warp < warp_count(); warp++) {
+      clocks[warp] = all;
+      clocks[warp].of[warp]++;
+    }
     release();
   }
 
@@ -289,11 +364,39 @@ struct Machine {
     return shared + address;
   }
 
-  void copy(u32 target, const void *source, bool valid) {
-    u8 *const bytes = at(target, "copy_async");
-    if (valid && reinterpret_cast<u64>(source) % 16) fail("copy_async: a source is not aligned to 16 bytes");
-    if (read[target / 16] == epoch) fail("copy_async overwrites address %u, which was read since the last barrier", target);
+  // Whether the current warp has seen what a party's clock said then, or, of itself, whether it has told of it since.
+  bool has_seen(u32 party, u32 then) const {
+    const u32 own = warp_of(current), seen = clocks[own].of[party];
+    return party == own ? seen > then : seen >= then;
+  }
+
+  // A copy to 16 bytes begins.
+  u8 *overwrite(u32 target, const char *what) {
+    u8 *const bytes = at(target, what);
+    const u32 cell = target / 16;
+    if (flying[cell]) fail("%s overwrites address %u, which another box is on its way to", what, target);
+    for (u32 warp = 0; warp < warp_count(); warp++) {
+      const u32 then = read[cell * warp_count() + warp];
+      if (then > 0 && !has_seen(warp, then)) fail("%s overwrites address %u, which warp %u has read without telling since", what, target, warp);
+    }
     memset(bytes, 0xff, 16);
+    return bytes;
+  }
+
+  // Sixteen bytes are read by the current warp.
+  const u8 *read_cell(u32 address, const char *what) {
+    const u8 *const bytes = at(address, what);
+    const u32 cell = address / 16;
+    if (deliverer[cell] < PARTIES && !has_seen(deliverer[cell], delivered[cell]))
+      fail("%s reads address %u, which a copy filled without a barrier since", what, address);
+    const u32 own = warp_of(current);
+    read[cell * warp_count() + own] = clocks[own].of[own];
+    return bytes;
+  }
+
+  void copy(u32 target, const void *source, bool valid) {
+    overwrite(target, "copy_async");
+    if (valid && reinterpret_cast<u64>(source) % 16) fail("copy_async: a source is not aligned to 16 bytes");
     Fiber &fiber = *current;
     if (fiber.copy_count == fiber.copy_capacity) {
       fiber.copy_capacity = larger(2 * fiber.copy_capacity, 64u);
@@ -309,7 +412,8 @@ struct Machine {
       const Copy &copy = fiber.copies[done];
       if (copy.source) memcpy(shared + copy.target, copy.source, 16);
       else memset(shared + copy.target, 0, 16);
-      delivered[copy.target / 16] = epoch;
+      deliverer[copy.target / 16] = warp_of(&fiber);
+      delivered[copy.target / 16] = clocks[warp_of(&fiber)].of[warp_of(&fiber)];
       deliveries[copy.target / 16] = Delivery{static_cast<u32>(&fiber - fibers), ++fiber.delivered};
     }
     fiber.copy_count -= done;
@@ -319,26 +423,35 @@ struct Machine {
   // What this thread's copies have brought so far may be read by warpgroups.
   void fence_copies() { current->fenced = current->delivered; }
 
-  // Sixteen bytes, read by a warpgroup.
-  const u8 *read_together(u32 address) {
+  // Sixteen bytes, read by a warpgroup until its products end.
+  const u8 *read_together(u32 first_warp, u32 products, u32 address) {
     const u8 *const bytes = at(address, "multiply_add_together");
-    if (delivered[address / 16] == epoch)
-      fail("multiply_add_together reads address %u, which a copy filled since the last barrier", address);
+    Fiber *const own = current;
+    for (u32 warp = first_warp; warp < first_warp + 4; warp++) {
+      current = &fibers[warp * 32];
+      read_cell(address, "multiply_add_together");
+      warps[warp].reading[products].add(address / 16);
+    }
+    current = own;
     const Delivery delivery = deliveries[address / 16];
     if (delivery.number > fibers[delivery.fiber].fenced)
       fail("multiply_add_together reads address %u, which a copy filled without a fence", address);
-    read[address / 16] = epoch;
     return bytes;
+  }
+
+  // What they read was read up to now: as the first lane of a warp says, which may tell others of it then.
+  void end_reading(u32 products) {
+    const u32 own = warp_of(current);
+    Numbers &reading = warps[own].reading[products];
+    for (u32 i = 0; i < reading.count; i++) read[reading.at[i] * warp_count() + own] = clocks[own].of[own];
+    reading.count = 0;
   }
 
   void load_matrices(const Warp &warp, bool transposed) {
     const u8 *rows[32];
     for (u32 lane = 0; lane < 32; lane++) {
       const u32 address = warp.operands[lane][0];
-      rows[lane] = at(address, "load_matrices");
-      if (delivered[address / 16] == epoch)
-        fail("load_matrices reads address %u, which a copy filled since the last barrier", address);
-      read[address / 16] = epoch;
+      rows[lane] = read_cell(address, "load_matrices");
       u64 halves[2];
       memcpy(halves, rows[lane], 16);
       const u64 one = 0x0001000100010001u;
@@ -362,10 +475,8 @@ struct Machine {
 
   // By one lane, which meets nobody.
   void load_words(u32 &first, u32 &second, u32 address) {
-    const u8 *const bytes = at(address / 16 * 16, "load_words") + address % 16;
     if (address % 8) fail("load_words reads address %u, which is no multiple of 8", address);
-    if (delivered[address / 16] == epoch) fail("load_words reads address %u, which a copy filled since the last barrier", address);
-    read[address / 16] = epoch;
+    const u8 *const bytes = read_cell(address / 16 * 16, "load_words") + address % 16;
     memcpy(&first, bytes, 4);
     memcpy(&second, bytes + 4, 4);
     poison_reads += first == 0xffffffffu && second == 0xffffffffu;
@@ -438,6 +549,119 @@ struct Machine {
     }
   }
 
+  Arrivals &arrivals_at(u32 address, const char *what) {
+    for (u32 i = 0; i < arrivals_count; i++)
+      if (arrivals[i].address == address) return arrivals[i];
+    fail("%s: no barrier was initialised at address %u", what, address);
+  }
+
+  void init_arrivals(u32 address, u32 expected_threads) {
+    if (address % 8) fail("init_arrivals: address %u is no multiple of 8", address);
+    at(address / 16 * 16, "init_arrivals");
+    for (u32 i = 0; i < arrivals_count; i++)
+      if (arrivals[i].address == address) fail("init_arrivals: the barrier at %u is initialised twice", address);
+    if (arrivals_count == MAX_ARRIVALS) fail("init_arrivals: more than %u barriers", MAX_ARRIVALS);
+    Arrivals &made = arrivals[arrivals_count++];
+    Box *const boxes = made.boxes;
+    const u32 capacity = made.box_capacity;
+    made = Arrivals{};
+    made.boxes = boxes, made.box_capacity = capacity;
+    made.address = address;
+    made.threads = made.missing = expected_threads;
+  }
+
+  // Ends a phase if all that it waits for has come. Boxes arrive here, as late as the machine allows.
+  bool end_phase(Arrivals &barrier) {
+    if (barrier.missing > 0 || barrier.flying < barrier.expected) return false;
+    if (barrier.flying > barrier.expected) fail("%u bytes arrive at the barrier at %u, which expects %u", barrier.flying, barrier.address, barrier.expected);
+    const u32 party = MAX_WARPS + (&barrier - arrivals);
+    barrier.phases++;
+    for (u32 i = 0; i < barrier.box_count; i++) deliver_box(barrier.boxes[i], party, barrier.phases);
+    barrier.box_count = barrier.expected = barrier.flying = 0;
+    barrier.missing = barrier.threads;
+    barrier.over.join(barrier.arrived);
+    barrier.over.of[party] = barrier.phases;
+    for (u32 warp = 0; warp < warp_count(); warp++) {
+      warps[warp].ready |= barrier.waiting[warp];
+      barrier.waiting[warp] = 0;
+    }
+    return true;
+  }
+
+  void arrive(u32 address, u32 bytes) {
+    Arrivals &barrier = arrivals_at(address, "arrive");
+    // Its bytes may be late.
+    if (barrier.missing == 0) fail("more threads arrive at the barrier at %u than a phase has, and nobody has waited for its end", address);
+    const u32 own = warp_of(current);
+    barrier.arrived.join(clocks[own]);
+    clocks[own].of[own]++;
+    barrier.missing--;
+    barrier.expected += bytes;
+    // Where bytes are awaited, whoever waits next finds whether they have all begun.
+    if (barrier.missing > 0) return;
+    if (barrier.expected == 0 && barrier.flying == 0) end_phase(barrier);
+    else wake(barrier);
+  }
+
+  void wake(Arrivals &barrier) {
+    for (u32 warp = 0; warp < warp_count(); warp++) {
+      warps[warp].ready |= barrier.waiting[warp];
+      barrier.waiting[warp] = 0;
+    }
+  }
+
+  void await(u32 address, u32 parity) {
+    Arrivals &barrier = arrivals_at(address, "await_arrivals");
+    while (barrier.phases % 2 == parity && !end_phase(barrier)) {
+      barrier.waiting[warp_of(current)] |= 1u << (current - fibers) % 32;
+      block_current();
+    }
+    clocks[warp_of(current)].join(barrier.over);
+  }
+
+  void begin_box(const Box &box, u32 address) {
+    Arrivals &barrier = arrivals_at(address, "copy_box");
+    if (box.target % 128) fail("copy_box: address %u of shared memory is no multiple of 128", box.target);
+    for (u32 byte = 0; byte < box.bytes; byte += 16) {
+      overwrite(box.target + byte, "copy_box");
+      flying[(box.target + byte) / 16] = true;
+    }
+    if (barrier.box_count == barrier.box_capacity) {
+      barrier.box_capacity = larger(2 * barrier.box_capacity, 64u);
+      barrier.boxes = static_cast<Box *>(realloc(barrier.boxes, barrier.box_capacity * sizeof(Box)));
+    }
+    barrier.boxes[barrier.box_count++] = box;
+    barrier.flying += box.bytes;
+    wake(barrier);
+  }
+
+  // Brings a box in rows of 128 bytes, whose chunks of 16 bytes are exchanged by their addresses. What lies outside of the tensor is zeros.
+  void deliver_box(const Box &box, u32 party, u32 phase) {
+    const u64 *const words = box.map->words;
+    const u32 row_bytes = words[10] * words[15];
+    if (row_bytes != 128) fail("copy_box: rows of %u bytes, not of 128", row_bytes);
+    u32 target = box.target;
+    for (u32 d4 = 0; d4 < words[14]; d4++)
+      for (u32 d3 = 0; d3 < words[13]; d3++)
+        for (u32 d2 = 0; d2 < words[12]; d2++)
+          for (u32 d1 = 0; d1 < words[11]; d1++) {
+            const i64 place[5] = {box.from[0], box.from[1] + i64(d1), box.from[2] + i64(d2), box.from[3] + i64(d3), box.from[4] + i64(d4)};
+            bool inside = true;
+            u64 from = words[0] + place[0] * words[15];
+            for (u32 d = 0; d < 5; d++) inside = inside && place[d] >= 0 && u64(place[d]) < words[5 + d];
+            for (u32 d = 1; d < 5; d++) from += place[d] * words[d];
+            for (u32 byte = 0; byte < row_bytes; byte += 16, target += 16) {
+              const u32 to = target ^ (target / 128 % 8) * 16;
+              if (inside) memcpy(shared + to, reinterpret_cast<const u8 *>(from) + byte, 16);
+              else memset(shared + to, 0, 16);
+              deliverer[to / 16] = party;
+              delivered[to / 16] = phase;
+              deliveries[to / 16] = Delivery{0, 0};
+              flying[to / 16] = false;
+            }
+          }
+  }
+
   // What a fiber does: one thread of each block.
   [[noreturn]] void run_fiber() {
     for (;;) {
@@ -469,9 +693,17 @@ struct Machine {
 
   void run_block() {
     memset(shared, 0xff, shared_bytes);
-    memset(delivered, 0, (shared_bytes / 16 + 1) * sizeof(u32));
-    memset(read, 0, (shared_bytes / 16 + 1) * sizeof(u32));
-    memset(deliveries, 0, (shared_bytes / 16 + 1) * sizeof(Delivery));
+    const u32 cells = shared_bytes / 16 + 1;
+    for (u32 cell = 0; cell < cells; cell++) deliverer[cell] = PARTIES;
+    memset(read, 0, cells * warp_count() * sizeof(u32));
+    memset(flying, 0, cells * sizeof(bool));
+    memset(deliveries, 0, cells * sizeof(Delivery));
+    memset(clocks, 0, sizeof clocks);
+    for (u32 warp = 0; warp < warp_count(); warp++) {
+      clocks[warp].of[warp] = 1;
+      for (Numbers &reading : warps[warp].reading) reading.count = 0;
+    }
+    arrivals_count = 0;
     epoch = 1;
     at_barrier = ended = 0;
     for (u32 warp = 0; warp < warp_count(); warp++) warps[warp].ended = 0;
@@ -482,13 +714,18 @@ struct Machine {
       fibers[thread].thread = thread / 32 * 32 + lanes[thread % 32];
       fibers[thread].committed = 0;
       fibers[thread].delivered = fibers[thread].fenced = 0;
-      fibers[thread].products = nullptr;
+      for (Begun &begun : fibers[thread].begun) begun.products = nullptr;
     }
     release();
     current = take_any(0);
     running = true;
     tilewright_switch(&host, current->stack_pointer);
     running = false;
+    for (u32 i = 0; i < arrivals_count && !failed; i++) {
+      if (arrivals[i].box_count == 0) continue;
+      snprintf(message, 256, "block %u: it ends with %u boxes still on their way", block, arrivals[i].box_count);
+      failed = true;
+    }
     for (u32 i = 0; i < GUARD && !failed; i++) {
       if (shared[i - i64(GUARD)] == GUARD_BYTE && shared[shared_bytes + i] == GUARD_BYTE) continue;
       snprintf(message, 256, "block %u: something was written beyond the %u bytes of shared memory", block, shared_bytes);
@@ -631,6 +868,11 @@ TILEWRIGHT_DEVICE void await_launch_before() {}
 TILEWRIGHT_DEVICE void memory_fence() {}
 TILEWRIGHT_DEVICE void prefetch(const void *) {}
 TILEWRIGHT_DEVICE const u8 *computed_once(const u8 *pointer) { return pointer; }
+TILEWRIGHT_DEVICE u32 load_pair(const u16 *from) {
+  u32 pair;
+  memcpy(&pair, from, sizeof pair);
+  return pair;
+}
 TILEWRIGHT_DEVICE void store_words(void *to, u32 first, u32 second) {
   const u32 words[2] = {first, second};
   memcpy(to, words, sizeof words);
@@ -700,6 +942,9 @@ TILEWRIGHT_DEVICE float from_lane_xor(float value, u32 mask) {
 TILEWRIGHT_DEVICE i32 from_lane_xor(i32 value, u32 mask) {
   return static_cast<i32>(emulation::lane_xor(static_cast<u32>(value), mask));
 }
+TILEWRIGHT_DEVICE void meet_warp() {
+  emulation::machine->meet(emulation::Meeting::Warp, [](const emulation::Warp &) {});
+}
 TILEWRIGHT_DEVICE float from_lane(float value, u32 lane) {
   return emulation::bits_as<float>(emulation::lane(emulation::bits_as<u32>(value), lane));
 }
@@ -741,8 +986,10 @@ template <class Body> Emulated emulate(u32 grid, u32 threads, u32 shared_bytes, 
   memset(memory, GUARD_BYTE, 2 * GUARD + shared_bytes);
   launch.shared = memory + GUARD;
   launch.stacks = static_cast<u8 *>(stacks);
+  launch.deliverer = static_cast<u32 *>(malloc(cells * sizeof(u32)));
   launch.delivered = static_cast<u32 *>(malloc(cells * sizeof(u32)));
-  launch.read = static_cast<u32 *>(malloc(cells * sizeof(u32)));
+  launch.read = static_cast<u32 *>(malloc(cells * (threads / 32) * sizeof(u32)));
+  launch.flying = static_cast<bool *>(malloc(cells * sizeof(bool)));
   launch.deliveries = static_cast<Delivery *>(malloc(cells * sizeof(Delivery)));
   launch.fibers = static_cast<Fiber *>(calloc(threads, sizeof(Fiber)));
   launch.warps = static_cast<Warp *>(calloc(threads / 32, sizeof(Warp)));
@@ -755,11 +1002,16 @@ template <class Body> Emulated emulate(u32 grid, u32 threads, u32 shared_bytes, 
   machine = outer;
 
   for (u32 thread = 0; thread < threads; thread++) free(launch.fibers[thread].copies);
+  for (u32 warp = 0; warp < threads / 32; warp++)
+    for (Numbers &reading : launch.warps[warp].reading) free(reading.at);
+  for (Arrivals &arrivals : launch.arrivals) free(arrivals.boxes);
   free(launch.warps);
   free(launch.fibers);
   free(launch.deliveries);
+  free(launch.flying);
   free(launch.read);
   free(launch.delivered);
+  free(launch.deliverer);
   munmap(stacks, stack_bytes);
   free(memory);
   return Emulated{launch.failed ? message : nullptr, launch.poison_reads};

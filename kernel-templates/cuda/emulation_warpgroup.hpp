@@ -1,7 +1,8 @@
 // What `warpgroup.cuh` gives the kernels, on a host.
 //
-// Sums are poison from the first product on until `end_products`, as a device may write them at any time in between. A barrier before that
-// ends the launch with an error, and so does a product that reads what no `fence_for_warpgroups` has followed.
+// Sums are poison from the first product on until they are waited for, as a device may write them at any time in between, and so long what is
+// multiplied counts as read. A barrier before that ends the launch with an error, and so does a product that reads what no
+// `fence_for_warpgroups` has followed.
 #pragma once
 #include "emulation.hpp"
 
@@ -32,8 +33,8 @@ struct SharedMatrix {
 
 namespace emulation {
 
-// sum[64, COLUMNS] += a[64, 16] * b of the warpgroup that the last lane to arrive is of.
-template <class Element, u32 COLUMNS, bool TRANSPOSED> inline void multiply_add_together(u32 first_warp) {
+// sum[64, COLUMNS] += a[64, 16] * b of the warpgroup that the last lane to arrive is of; `products` is the place of `sum` in `Fiber::begun`.
+template <class Element, u32 COLUMNS, bool TRANSPOSED> inline void multiply_add_together(u32 first_warp, u32 products) {
   Warp *const group = machine->warps + first_warp;
   const SharedMatrix matrix = *group[0].matrices[0];
   for (u32 i = 0; i < 128; i++)
@@ -44,7 +45,7 @@ template <class Element, u32 COLUMNS, bool TRANSPOSED> inline void multiply_add_
   for (u32 row = 0; row < (TRANSPOSED ? 16 : COLUMNS); row++) {
     for (u32 column = 0; column < (TRANSPOSED ? COLUMNS : 16); column += 8) {
       u16 chunk[8];
-      memcpy(chunk, machine->read_together(matrix.element(row, column)), 16);
+      memcpy(chunk, machine->read_together(first_warp, products, matrix.element(row, column)), 16);
       for (u32 i = 0; i < 8; i++) {
         machine->poison_reads += chunk[i] == 0xffffu;
         (TRANSPOSED ? b[row][column + i] : b[column + i][row]) = widen(Element{}, u32x4{chunk[i], 0, 0, 0})[0];
@@ -78,22 +79,44 @@ TILEWRIGHT_DEVICE void fence_for_warpgroups() { emulation::machine->fence_copies
 
 template <u32 TILES> TILEWRIGHT_DEVICE void begin_products(float (&sum)[TILES][4]) {
   emulation::Fiber &fiber = *emulation::machine->current;
-  static_assert(TILES * 4 <= sizeof fiber.sums / sizeof fiber.sums[0], "sums of a thread");
-  if (fiber.products) emulation::machine->fail("begin_products: earlier products have not ended");
-  fiber.products = &sum;
-  memcpy(fiber.sums, sum, sizeof sum);
+  static_assert(TILES * 4 <= sizeof fiber.begun[0].sums / sizeof fiber.begun[0].sums[0], "sums of a thread");
+  if (fiber.begun_of(&sum)) emulation::machine->fail("begin_products: earlier products of the same sums have not ended");
+  emulation::Begun *const begun = fiber.begun_of(nullptr);
+  if (!begun) emulation::machine->fail("begin_products: two earlier ones have not ended");
+  if (!fiber.begun[0].products && !fiber.begun[1].products) fiber.first = &sum;
+  begun->products = &sum;
+  memcpy(begun->sums, sum, sizeof sum);
   memset(sum, 0xff, sizeof sum);
 }
 
 TILEWRIGHT_DEVICE void commit_products() {
-  if (!emulation::machine->current->products) emulation::machine->fail("commit_products: none have begun");
+  const emulation::Fiber &fiber = *emulation::machine->current;
+  if (!fiber.begun[0].products && !fiber.begun[1].products) emulation::machine->fail("commit_products: none have begun");
+}
+
+namespace emulation {
+
+template <u32 TILES> inline void end_products(float (&sum)[TILES][4]) {
+  Fiber &fiber = *machine->current;
+  Begun *const begun = fiber.begun_of(&sum);
+  if (!begun) machine->fail("end_products: these did not begin");
+  begun->products = nullptr;
+  memcpy(sum, begun->sums, sizeof sum);
+  machine->end_reading(begun - fiber.begun);
+  fiber.first = fiber.begun[0].products ? fiber.begun[0].products : fiber.begun[1].products;
+}
+
+} // namespace emulation
+
+template <u32 TILES> TILEWRIGHT_DEVICE void end_first_products(float (&sum)[TILES][4]) {
+  if (emulation::machine->current->first != &sum) emulation::machine->fail("end_first_products: others began before these");
+  emulation::end_products(sum);
 }
 
 template <u32 TILES> TILEWRIGHT_DEVICE void end_products(float (&sum)[TILES][4]) {
-  emulation::Fiber &fiber = *emulation::machine->current;
-  if (fiber.products != &sum) emulation::machine->fail("end_products: these did not begin");
-  fiber.products = nullptr;
-  memcpy(sum, fiber.sums, sizeof sum);
+  emulation::end_products(sum);
+  const emulation::Fiber &fiber = *emulation::machine->current;
+  if (fiber.begun[0].products || fiber.begun[1].products) emulation::machine->fail("end_products: this would wait for others too");
 }
 
 template <u32 COLUMNS, bool TRANSPOSED, u32 FIRST, class Element, u32 TILES>
@@ -101,14 +124,16 @@ TILEWRIGHT_DEVICE void multiply_add_together(Element, float (&sum)[TILES][4], co
   static_assert(COLUMNS == 16 || COLUMNS == 32 || COLUMNS == 64 || COLUMNS == 128, "the widths that a device has as well");
   static_assert(FIRST + COLUMNS / 8 <= TILES, "columns that there are");
   emulation::Fiber &fiber = *emulation::machine->current;
-  if (fiber.products != &sum) emulation::machine->fail("multiply_add_together: its sums were not begun");
+  emulation::Begun *const begun = fiber.begun_of(&sum);
+  if (!begun) emulation::machine->fail("multiply_add_together: its sums were not begun");
   const u32 lane = emulation::current_lane();
   emulation::Warp &warp = emulation::current_warp();
   warp.left[lane] = a;
   warp.matrices[lane] = &b;
-  warp.result[lane] = fiber.sums + FIRST * 4;
-  if (!add) memset(fiber.sums + FIRST * 4, 0, COLUMNS / 2 * sizeof(float));
-  emulation::machine->meet_together(emulation::multiply_add_together<Element, COLUMNS, TRANSPOSED>);
+  warp.result[lane] = begun->sums + FIRST * 4;
+  if (!add) memset(begun->sums + FIRST * 4, 0, COLUMNS / 2 * sizeof(float));
+  const u32 products = begun - fiber.begun;
+  emulation::machine->meet_together([products](u32 first) { emulation::multiply_add_together<Element, COLUMNS, TRANSPOSED>(first, products); });
 }
 
 } // namespace tilewright

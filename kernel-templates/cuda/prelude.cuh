@@ -4,8 +4,10 @@
 
 #ifdef __CUDACC__
 #include "device.cuh"
+#include "tensor.cuh"
 #include "warpgroup.cuh"
 #else
 #include "emulation.hpp"
+#include "emulation_tensor.hpp"
 #include "emulation_warpgroup.hpp"
 #endif

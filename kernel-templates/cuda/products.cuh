@@ -41,6 +41,33 @@ template <class S> struct Products {
     }
   }
 
+  // Reads the warp's rows of the query to registers, from device memory.
+  TILEWRIGHT_DEVICE void fetch_query(u32 (&query)[S::QUERY_FRAGMENTS][4]) const {
+#pragma unroll
+    for (u32 half = 0; half < 2; half++) {
+      const u32 row = cta.row_warp * 16 + cta.fragment_row + half * 8;
+      const bool exists = row < cta.row_count();
+      const u16 *source = cta.args.query + cta.fragment_column;
+      if (exists) source += cta.rows()[row].request * cta.args.query_request + cta.query_head(row) * cta.args.query_head;
+#pragma unroll
+      for (u32 k = 0; k < S::HEAD_DIM / 16; k++) {
+#pragma unroll
+        for (u32 side = 0; side < 2; side++) query[k][half + 2 * side] = exists ? load_pair(source + k * 16 + side * 8) : 0;
+      }
+    }
+  }
+
+  // Gives it the sign of the scale.
+  TILEWRIGHT_DEVICE void sign_query(u32 (&query)[S::QUERY_FRAGMENTS][4]) const {
+    if (cta.signed_scale < 0.f) {
+#pragma unroll
+      for (u32 k = 0; k < S::HEAD_DIM / 16; k++) {
+#pragma unroll
+        for (u32 i = 0; i < 4; i++) query[k][i] ^= 0x80008000; // both signs of a pair
+      }
+    }
+  }
+
   // Copies the warp's rows of the query to registers, where they have their place there.
   TILEWRIGHT_DEVICE void copy_query(u32 (&query)[S::QUERY_FRAGMENTS][4], const Rings<S> &at) const {
     if constexpr (S::QUERY_IN_REGISTERS) {
@@ -134,36 +161,37 @@ template <class S> struct Products {
   TILEWRIGHT_DEVICE static void multiply_columns(float (&sum)[TILES][4], const u32 (&a)[4], SharedMatrix matrix, bool add) {
     if constexpr (COLUMN < TILES * 8) {
       constexpr u32 COLUMNS = widest_product(TILES * 8 - COLUMN);
-      const u32 at = VALUES ? COLUMN / 64 * S::PANEL_BYTES : COLUMN * S::PANEL_ROW_BYTES;
+      const u32 at = VALUES ? COLUMN / 64 * S::PANEL_BYTES : COLUMN * S::ROW_BYTES;
       multiply_add_together<COLUMNS, VALUES, COLUMN / 8>(typename S::Element{}, sum, a, matrix.further(at), add);
       multiply_columns<VALUES, COLUMN + COLUMNS>(sum, a, matrix, add);
     }
   }
-  TILEWRIGHT_DEVICE static SharedMatrix matrix_at(u32 address) { return SharedMatrix::at(address, S::PANEL_BYTES, 8 * S::PANEL_ROW_BYTES); }
+  TILEWRIGHT_DEVICE static SharedMatrix matrix_at(u32 address) { return SharedMatrix::at(address, S::PANEL_BYTES, 8 * S::ROW_BYTES); }
 
   // Begins the same as `multiply_keys` does, by a warpgroup.
   template <u32 GRANULES_HERE>
   TILEWRIGHT_DEVICE void begin_keys_together(float (&scores)[GRANULES_HERE * 2][4], const u32 (&query)[S::QUERY_FRAGMENTS][4], const Rings<S> &at,
                                                 u32 first) const {
-    const SharedMatrix keys = matrix_at(cta.keys_at(at) + first * S::GRANULE * S::PANEL_ROW_BYTES);
+    const SharedMatrix keys = matrix_at(cta.keys_at(at) + first * S::GRANULE * S::ROW_BYTES);
     begin_products(scores);
 #pragma unroll
     for (u32 k = 0; k < S::HEAD_DIM / 16; k++) multiply_columns<false, 0>(scores, query[k], keys.further(k / 4 * S::PANEL_BYTES + k % 4 * 32), k > 0);
     commit_products();
   }
 
-  // The same as `multiply_values`, by a warpgroup.
-  template <u32 GRANULES_HERE>
-  TILEWRIGHT_DEVICE void multiply_values_together(Accumulators<S> &acc, const float (&scores)[GRANULES_HERE * 2][4], const Rings<S> &at, u32 first) const {
-    u32 weights[GRANULES_HERE][4];
+  template <u32 GRANULES_HERE> TILEWRIGHT_DEVICE static void narrow_all(u32 (&weights)[GRANULES_HERE][4], const float (&scores)[GRANULES_HERE * 2][4]) {
 #pragma unroll
     for (u32 n = 0; n < GRANULES_HERE; n++) narrow_weights(weights[n], scores, n);
-    const SharedMatrix values = matrix_at(cta.values_at(at) + first * S::GRANULE * S::PANEL_ROW_BYTES);
+  }
+
+  // Begins the same as `multiply_values` does, by a warpgroup.
+  template <u32 GRANULES_HERE>
+  TILEWRIGHT_DEVICE void begin_values_together(Accumulators<S> &acc, const u32 (&weights)[GRANULES_HERE][4], const Rings<S> &at, u32 first) const {
+    const SharedMatrix values = matrix_at(cta.values_at(at) + first * S::GRANULE * S::ROW_BYTES);
     begin_products(acc.output);
 #pragma unroll
-    for (u32 n = 0; n < GRANULES_HERE; n++) multiply_columns<true, 0>(acc.output, weights[n], values.further(n * S::GRANULE * S::PANEL_ROW_BYTES), true);
+    for (u32 n = 0; n < GRANULES_HERE; n++) multiply_columns<true, 0>(acc.output, weights[n], values.further(n * S::GRANULE * S::ROW_BYTES), true);
     commit_products();
-    end_products(acc.output);
   }
 };
 

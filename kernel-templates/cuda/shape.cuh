@@ -18,7 +18,9 @@ struct Shape {
   static_assert(M % 16 == 0 && M > 0, "the matrix unit takes 16 rows at once");
   static_assert(HEAD_DIM == 64 || HEAD_DIM == 128 || HEAD_DIM == 256, "rows of a power of two of chunks of 16 bytes, at least 4");
   static constexpr u32 THREADS = (WARPS + LOADERS) * 32;
-  static constexpr u32 COPIERS = (LOADERS > 0 ? LOADERS : WARPS) * 32; // threads that copy tokens, the last of a CTA
+  // Whether one warp has the machine copy whole granules (`tensor.cuh`); else all threads copy tokens.
+  static constexpr bool TENSORS = LOADERS > 0;
+  static constexpr u32 COPIERS = WARPS * 32;
   static constexpr u32 ROW_WARPS = M / 16;           // warps side by side along the rows
   static constexpr u32 KV_WARPS = WARPS / ROW_WARPS; // warps that share their rows, each with its tokens
   static_assert(WARPS % ROW_WARPS == 0 && KV_WARPS > 0, "each warp owns 16 rows: warps are a multiple of M / 16");
@@ -36,10 +38,11 @@ struct Shape {
   static constexpr u32 ROWS_AT_ONCE = COPIERS / CHUNKS; // rows that the threads copy with a chunk each
   static constexpr u32 TOKENS_A_THREAD = divide_up(N, COPIERS);
   static constexpr u32 STAGE_BYTES = N * ROW_BYTES; // of K or of V
-  // The rows of a step lie side by side in panels of up to 128 bytes, as products of warpgroups want them.
+  // Eight rows of a step lie together, in panels of up to 128 bytes a row, as products of warpgroups and copies of boxes want them.
   static constexpr u32 PANEL_CHUNKS = smaller(CHUNKS, 8u);
+  static constexpr u32 PANELS = CHUNKS / PANEL_CHUNKS;
   static constexpr u32 PANEL_ROW_BYTES = PANEL_CHUNKS * 16;
-  static constexpr u32 PANEL_BYTES = N * PANEL_ROW_BYTES;
+  static constexpr u32 PANEL_BYTES = 8 * PANEL_ROW_BYTES;
   // Beyond 128 elements the fragments of Q do not fit the registers beside the accumulators: they are loaded when needed.
   static constexpr bool QUERY_IN_REGISTERS = HEAD_DIM <= 128;
   static constexpr u32 QUERY_FRAGMENTS = QUERY_IN_REGISTERS ? HEAD_DIM / 16 : 1;
@@ -47,11 +50,12 @@ struct Shape {
   static constexpr u32 GRANULE = 16; // tokens that one request's row sees or not as far as runs go: the matrix unit's, and where runs begin
   static constexpr u32 GRANULES = N / GRANULE;
   static constexpr u32 WARP_GRANULES = WARP_N / GRANULE;
-  static constexpr u32 NOTES = STAGES + 2; // steps of which it is noted what they are: what is computed, and up to STAGES + 1 later ones
+  // Steps of which it is noted what they are: what is computed, and up to STAGES (+ 1) later ones.
+  static constexpr u32 NOTES = STAGES + (TENSORS ? 1 : 2);
   static constexpr u32 MAX_RUNS = M + 32;         // the host cuts walks of more
   // Whether warps take turns, and how many tokens a step has for each row warp then, and for each of its warps. A thread looks at the
   // tokens of one warp only, so that it goes along the runs forwards.
-  static constexpr bool TURNS = !WINDOW && ROW_WARPS > 1 && WARP_GRANULES % ROW_WARPS == 0 && N <= COPIERS;
+  static constexpr bool TURNS = !WINDOW && ROW_WARPS > 1 && WARP_GRANULES % ROW_WARPS == 0 && (TENSORS || N <= COPIERS);
   static constexpr u32 TURN = N / ROW_WARPS;
   static constexpr u32 WARP_TURN = larger(WARP_N / ROW_WARPS, GRANULE);
 
@@ -60,15 +64,19 @@ struct Shape {
   // Rows that are multiplied by the same steps: the warp's, or the warpgroup's.
   static constexpr u32 ROWS_TOGETHER = TOGETHER ? 64 : 16;
 
-  static_assert(LOADERS == 0 || (TOGETHER && LOADERS == 4 && WARPS % 4 == 0), "whole warpgroups have a task");
+  // A warpgroup that copies leaves registers to those that multiply; one of its warps does the work.
+  static constexpr bool HANDS_OVER = LOADERS == 4;
+  static_assert(LOADERS <= 1 || (HANDS_OVER && TOGETHER && WARPS % 4 == 0), "one warp copies, or a whole warpgroup stands by");
+  static_assert(!TENSORS || (HAS_TENSOR_COPIES && !FP8 && QUERY_IN_REGISTERS && GRANULES <= 32), "what tensor copies are written for");
 
   // Shared memory, in this order. At the end the buffers are used again for the outputs of warps that share rows.
   static constexpr u32 BUFFER_BYTES = larger(STAGES * 2 * STAGE_BYTES, KV_WARPS > 1 ? WARPS * 16 * OUTPUT_STRIDE * 4 : 0);
   // The query is copied to its registers through the buffer that is filled last, where it fits there.
   static constexpr bool QUERY_IN_BUFFER = QUERY_IN_REGISTERS && M * QUERY_ROW_BYTES <= 2 * STAGE_BYTES;
-  static constexpr u32 OFFSETS_AT = BUFFER_BYTES + (QUERY_IN_BUFFER ? 0 : M * QUERY_ROW_BYTES);
-  static constexpr u32 GRANULES_AT = OFFSETS_AT + NOTES * N * 8;
-  static constexpr u32 SOFTMAX_AT = GRANULES_AT + NOTES * GRANULES * 8;
+  static constexpr u32 OFFSETS_AT = BUFFER_BYTES + (QUERY_IN_BUFFER || TENSORS ? 0 : M * QUERY_ROW_BYTES);
+  static constexpr u32 GRANULES_AT = OFFSETS_AT + (TENSORS ? 0 : NOTES * N * 8);
+  static constexpr u32 ARRIVALS_AT = GRANULES_AT + NOTES * GRANULES * 8;
+  static constexpr u32 SOFTMAX_AT = ARRIVALS_AT + (TENSORS ? STAGES * 4 * 8 : 0);
   static constexpr u32 ROWS_AT = SOFTMAX_AT + WARPS * 16 * 8;
   static constexpr u32 RUNS_AT = ROWS_AT + M * 20;
   static constexpr u32 SHARED_BYTES = round_up(RUNS_AT + MAX_RUNS * 28, 16);

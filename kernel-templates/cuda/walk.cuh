@@ -152,8 +152,8 @@ template <class S> struct Walk {
       steps.turns = begins_with_turns ? 0 : for_all;
       steps.shared = begins_with_turns ? in_turns : 0;
       steps.last = for_all + in_turns;
-      const u32 own = cta.copier % S::WARP_N / S::WARP_TURN;
-      steps.begin = cta.turns().begin[own] + cta.copier / S::WARP_N * S::WARP_TURN + cta.copier % S::WARP_TURN;
+      const u32 own = cta.looks_at % S::WARP_N / S::WARP_TURN;
+      steps.begin = cta.turns().begin[own] + cta.looks_at / S::WARP_N * S::WARP_TURN + cta.looks_at % S::WARP_TURN;
       steps.end = cta.turns().end[own];
     }
     return steps;

@@ -57,6 +57,12 @@ template <u32 TILES> TILEWRIGHT_DEVICE void end_products(float (&sum)[TILES][4])
   hold(sum);
 }
 
+// The same while products that have begun later go on.
+template <u32 TILES> TILEWRIGHT_DEVICE void end_first_products(float (&sum)[TILES][4]) {
+  asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory");
+  hold(sum);
+}
+
 #define TILEWRIGHT_SUM_1(sum, j) "+f"(sum[j][0]), "+f"(sum[j][1]), "+f"(sum[j][2]), "+f"(sum[j][3])
 #define TILEWRIGHT_SUM_2(sum, j) TILEWRIGHT_SUM_1(sum, j), TILEWRIGHT_SUM_1(sum, j + 1)
 #define TILEWRIGHT_SUM_4(sum, j) TILEWRIGHT_SUM_2(sum, j), TILEWRIGHT_SUM_2(sum, j + 2)

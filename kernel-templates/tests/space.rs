@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 use tilewright_heuristics::{Backend, Dtype, Tile};
 use tilewright_kernel_templates::cuda::{
     Arch, Arguments, AttentionOptions, Compiler, CudaLimits, Kernel, MAX_STATES, MERGE_WARPS,
-    fetch_disassemblers, loader_warps,
+    fetch_disassemblers, has_loaders, loader_warps,
 };
 use tilewright_kernel_templates::{Class, Limits, Space, check_compiled, check_compiled_mix};
 
@@ -15,7 +15,13 @@ const DEVICES: [&str; 4] = ["a100-80gb", "l40s", "h200", "b200"];
 const USUAL: Class = Class { head_dim: 128, dtype: Dtype::F16 };
 const ARGUMENTS_BYTES: u32 = size_of::<Arguments>() as u32;
 const ALL_OPTIONS: AttentionOptions =
-    AttentionOptions { window: true, softcap: true, sinks: true, timeline: false };
+    AttentionOptions { window: true, softcap: true, sinks: true, ..AttentionOptions::for_pages(16) };
+
+/// Whether so many bytes of parameters are one `Arguments`. What lies before them in the constant bank need not be a multiple of their
+/// alignment: a gap counts with them.
+fn is_one_arguments(parameter_bytes: u32) -> bool {
+    (ARGUMENTS_BYTES..ARGUMENTS_BYTES + align_of::<Arguments>() as u32).contains(&parameter_bytes)
+}
 
 fn cache() -> PathBuf {
     std::env::var_os("TILEWRIGHT_CACHE")
@@ -50,8 +56,11 @@ fn compile_space(device: &str, step: usize) -> usize {
         // The cubin and the assembler's report are two witnesses.
         assert_eq!(cubin.usage.registers, cubin.report.registers, "{device} {tile}");
         assert_eq!(cubin.usage.max_threads, kernel.threads, "{device} {tile}");
-        assert_eq!(cubin.usage.parameter_bytes, ARGUMENTS_BYTES, "{device} {tile}: one `Arguments`");
-        feasible += usize::from(check_compiled(tile, &USUAL, &limits, &cubin.usage, &cubin.report).is_ok());
+        assert!(is_one_arguments(cubin.usage.parameter_bytes), "{device} {tile}: {:?}", cubin.usage);
+        feasible += usize::from(
+            check_compiled(tile, &USUAL, AttentionOptions::default(), &limits, &cubin.usage, &cubin.report)
+                .is_ok(),
+        );
     }
     feasible
 }
@@ -107,14 +116,23 @@ fn fp8_stays_in_registers_and_is_converted_by_an_instruction_where_there_is_one(
     }
 }
 
-/// Kernels of the other classes, of all options, and the merges.
-fn sample(limits: &CudaLimits) -> Vec<(Class, Option<Tile>, Kernel)> {
+/// A kernel, and what it is of: a merge of no tile.
+type Sampled = (Class, Option<(Tile, AttentionOptions)>, Kernel);
+
+/// Kernels of the other classes, of all options, also of pages that boxes cannot be copied from, and the merges.
+fn sample(limits: &CudaLimits) -> Vec<Sampled> {
     let mut kernels = Vec::new();
     let arch = limits.arch.parse().unwrap();
     for class in Class::all(Backend::Cuda) {
         let tiles = Space::of(Backend::Cuda).feasible(&class, &Limits::Cuda(limits.clone()));
         for &tile in tiles.iter().step_by(tiles.len().div_ceil(3)) {
-            kernels.push((class, Some(tile), Kernel::decode(&tile, &class, ALL_OPTIONS, arch)));
+            for gathers in [false, true] {
+                let options = AttentionOptions { gathers, ..ALL_OPTIONS };
+                if options.on(&class, arch) == options {
+                    let kernel = Kernel::decode(&tile, &class, options, arch);
+                    kernels.push((class, Some((tile, options)), kernel));
+                }
+            }
         }
         for warps in MERGE_WARPS {
             kernels.push((class, None, Kernel::merge(warps, &class, ALL_OPTIONS)));
@@ -157,7 +175,7 @@ fn mixes_of_feasible_tiles_compile_for_every_architecture() {
                 let mix = mix.unwrap_or_else(|error| panic!("{device}: {error}"));
                 let what = format!("{device} {}: {:?}", kernel.name, mix.usage);
                 assert_eq!(mix.usage.max_threads, kernel.threads, "{what}");
-                assert_eq!(mix.usage.parameter_bytes, ARGUMENTS_BYTES, "{what}: one `Arguments`");
+                assert!(is_one_arguments(mix.usage.parameter_bytes), "{what}: one `Arguments`");
                 // Every mix fits an SM. The compiler may rather spill a few registers of one with many threads than give up a second CTA.
                 match check_compiled_mix(tiles, &class, &limits, &mix.usage, &mix.report) {
                     Ok(()) => {}
@@ -166,8 +184,10 @@ fn mixes_of_feasible_tiles_compile_for_every_architecture() {
                         "{what}: {error}"
                     ),
                 }
+                // A mix copies token by token.
+                let alike = AttentionOptions { gathers: true, ..options };
                 let alone: Vec<Kernel> =
-                    tiles.iter().map(|tile| Kernel::decode(tile, &class, options, compiler.arch())).collect();
+                    tiles.iter().map(|tile| Kernel::decode(tile, &class, alike, compiler.arch())).collect();
                 let alone = compiler.compile_all(&alone, || ());
                 let most = alone.iter().flatten().map(|cubin| cubin.usage.registers).max().unwrap();
                 // Choosing between tiles costs nothing worth mentioning where there is but one.
@@ -188,7 +208,7 @@ fn timelines_compile_for_every_architecture() {
         let kernels = tiles.map(|tile| Kernel::decode(&tile, &USUAL, options, compiler.arch()));
         for (tile, cubin) in tiles.iter().zip(compiler.compile_all(&kernels, || ())) {
             let cubin = cubin.unwrap_or_else(|error| panic!("{device}: {error}"));
-            check_compiled(tile, &USUAL, &limits, &cubin.usage, &cubin.report)
+            check_compiled(tile, &USUAL, options, &limits, &cubin.usage, &cubin.report)
                 .unwrap_or_else(|error| panic!("{device} {tile}: {error}"));
         }
     }
@@ -266,9 +286,17 @@ fn a_safe_default_exists_on_every_architecture() {
             .collect();
         let cubins = compiler(&limits.arch).compile_all(&kernels, || ());
         let fine = universal.iter().zip(cubins).filter(|(tile, cubin)| {
-            cubin
-                .as_ref()
-                .is_ok_and(|cubin| check_compiled(tile, &class, &limits, &cubin.usage, &cubin.report).is_ok())
+            cubin.as_ref().is_ok_and(|cubin| {
+                check_compiled(
+                    tile,
+                    &class,
+                    AttentionOptions::default(),
+                    &limits,
+                    &cubin.usage,
+                    &cubin.report,
+                )
+                .is_ok()
+            })
         });
         assert!(fine.count() > 0, "{device}");
     }
@@ -307,16 +335,24 @@ fn figures_are_those_of_cuobjdump_and_instructions_those_that_were_meant() {
             let what = format!("{device} {class} {}", kernel.name);
             assert_eq!(figure(line, "REG"), cubin.usage.registers, "{what}");
             assert_eq!(figure(line, "STACK"), cubin.usage.local_bytes, "{what}");
-            let Some(tile) = tile else { continue };
+            let Some((tile, options)) = tile else { continue };
             let code = run(&tools().nvdisasm, &["-c".as_ref(), path.as_os_str()]);
-            let warpgroups = loader_warps(&tile, &class, compiler.arch()) > 0;
-            let by_warpgroups =
-                [("HGMMA.64x", "warpgroup's products"), ("USETMAXREG", "registers shared out")];
-            let by_warps = [("HMMA.16816.F32", "tensor cores")];
-            let products = if warpgroups { &by_warpgroups[..] } else { &by_warps[..] };
-            for (instruction, meaning) in
-                products.iter().chain(&[("LDGSTS", "asynchronous copies"), ("LDSM", "ldmatrix")])
-            {
+            let loaders = loader_warps(&tile, &class, options, compiler.arch());
+            let together = has_loaders(&class, compiler.arch()) && tile.m % 64 == 0;
+            let products = match together {
+                true => ("HGMMA.64x", "warpgroup's products"),
+                false => ("HMMA.16816.F32", "tensor cores"),
+            };
+            let copies = match loaders {
+                0 => ("LDGSTS", "asynchronous copies"),
+                _ => ("UTMALDG.5D", "copies of boxes"),
+            };
+            let shared_out = ("USETMAXREG", "registers shared out");
+            // Warpgroups read K and V where they are, and beside a loader the query comes from memory.
+            let fragments = ("LDSM", "ldmatrix");
+            let rest =
+                [(loaders == 4).then_some(shared_out), (!together || loaders == 0).then_some(fragments)];
+            for (instruction, meaning) in [products, copies].into_iter().chain(rest.into_iter().flatten()) {
                 assert!(code.contains(instruction), "{what}: no {meaning} ({instruction})");
             }
         }

@@ -67,7 +67,8 @@ fn main() -> Outcome<()> {
     let flush = Flush::new(&device, backend.compiler(), &stream)?;
     let class = Class { head_dim: 128, dtype: Dtype::F16 };
     let begin = Instant::now();
-    let prepared = backend.prepare(&options.tiles, &class, AttentionOptions::default(), || ())?;
+    let prepared =
+        backend.prepare(&options.tiles, &class, AttentionOptions::for_pages(options.page_size), || ())?;
     println!(
         "{} tiles ready in {:.2} s, {} compiled",
         options.tiles.len(),
@@ -172,7 +173,8 @@ impl Bench<'_> {
         args: &RawArgs,
     ) -> Outcome<()> {
         let class = Class::of(uploaded.geometry());
-        let options = AttentionOptions { timeline: true, ..AttentionOptions::default() };
+        let pages = AttentionOptions::for_pages(uploaded.geometry().page_size);
+        let options = AttentionOptions { timeline: true, ..pages };
         let ctas_per_sm = match backend.prepare(&[*tile], &class, options, || ())?.remove(0) {
             Ok(compiled) => compiled.ctas_per_sm,
             Err(error) => {

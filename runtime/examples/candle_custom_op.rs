@@ -6,7 +6,7 @@
 //! this workspace does without. An engine that has it writes a dozen lines:
 //!
 //! - Once: `CudaDevice::of` takes the context of candle's stream (`device.cuda_stream().context()`), and `CudaDecoder::prepare` compiles
-//!   for the class of its layers. That is one cudarc for both; if candle brings another version, `CudaDevice::open` opens the same primary
+//!   for the class of its layers and their pages (`AttentionOptions::for_pages`). That is one cudarc for both; if candle brings another version, `CudaDevice::open` opens the same primary
 //!   context, and the raw calls take its `CUstream`.
 //! - Once a step: plan, then `DevicePlan::upload` (or `upload_raw`) on candle's stream, and a workspace of `DevicePlan::workspace_bytes`.
 //! - In `cuda_fwd`, for each layer: `as_cuda_slice` of the three storages and of a new output, their addresses with

@@ -39,7 +39,7 @@ impl Engine {
         let stream = device.context().new_stream()?;
         let mut decoder = CudaDecoder::or_fetch(device)?;
         // Compiles what the selector can choose; the next start takes it from the cache.
-        decoder.prepare(&Class::of(&geometry::<f16>()), AttentionOptions::default())?;
+        decoder.prepare(&Class::of(&geometry::<f16>()), AttentionOptions::for_pages(PAGE_SIZE))?;
         let elements = PAGES as usize * KvStrides::nhd(&geometry::<f16>()).page;
         let cache = || stream.alloc_zeros::<f16>(elements);
         Ok(Self {

@@ -10,7 +10,7 @@ use parts::{Parts, Shape};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use tilewright_heuristics::{Backend, Dtype, Geometry, Tile};
-use tilewright_kernel_templates::cuda::AttentionOptions;
+use tilewright_kernel_templates::cuda::{AttentionOptions, has_loaders};
 use tilewright_kernel_templates::{Class, Limits, Space};
 use tilewright_runtime::awkward::{self, AwkwardCase, CudaCase, options_of};
 use tilewright_runtime::cpu::Element;
@@ -116,8 +116,8 @@ fn a_cache_beyond_2_31_elements_is_read_where_it_is() {
     let stream = device.context().new_stream().unwrap();
     let class = Class { head_dim: 128, dtype: Dtype::F16 };
     let tile = Tile { m: 16, n: 64, warps: 4, stages: 2 };
-    backend.prepare(&[tile], &class, AttentionOptions::default(), || ()).unwrap().remove(0).unwrap();
     let case = awkward::tile_cases(&class, &tile, 4).into_iter().find(AwkwardCase::is_plain).unwrap();
+    backend.prepare(&[tile], &class, options_of(&case), || ()).unwrap().remove(0).unwrap();
     let mut far = CudaCase::far::<f16>(case, &device).unwrap();
     let (output, lse) = far.run(&backend, &stream, &tile).unwrap();
     far.case.check(&output, &lse).unwrap();
@@ -159,6 +159,10 @@ impl Small {
         PageTable::new(&ENTRIES, 2, &SEQ_LENS, self.geometry.page_size).unwrap()
     }
 
+    fn options(&self) -> AttentionOptions {
+        AttentionOptions::for_pages(self.geometry.page_size)
+    }
+
     fn execute(&mut self, decoder: &CudaDecoder, plan: &DevicePlan) -> Result<(), CudaError> {
         let strides = KvStrides::nhd(&self.geometry);
         let cache = KvCache { keys: &self.keys, values: &self.values, strides };
@@ -178,7 +182,7 @@ fn an_engine_decodes_through_typed_slices() {
     uploaded.upload(&plan, &small.stream).unwrap();
     let error = small.execute(&decoder, &uploaded).unwrap_err();
     assert!(matches!(error, CudaError::NotPrepared { .. }), "{error}");
-    decoder.prepare(&class, AttentionOptions::default()).unwrap();
+    decoder.prepare(&class, small.options()).unwrap();
     small.execute(&decoder, &uploaded).unwrap();
     let output = small.stream.clone_dtoh(&small.output).unwrap();
     assert!(output.iter().all(|x| (x.to_f32() - 0.25).abs() < 1e-3), "{:?}", &output[..4]);
@@ -198,7 +202,7 @@ fn an_engine_decodes_a_cache_of_bytes_with_scales() {
     let plan = decoder.plan(&geometry, &small.table()).unwrap();
     let mut uploaded = DevicePlan::new(&device);
     uploaded.upload(&plan, &stream).unwrap();
-    decoder.prepare(&Class::of(&geometry), AttentionOptions::default()).unwrap();
+    decoder.prepare(&Class::of(&geometry), small.options()).unwrap();
     let elements = 3 * 16 * 2 * 128;
     let keys = stream.clone_htod(&vec![E4m3::from_f32(1.25); elements]).unwrap();
     let values = stream.clone_htod(&vec![E4m3::from_f32(3.0); elements]).unwrap();
@@ -238,10 +242,10 @@ fn a_plan_serves_requests_that_grow_inside_their_pages() {
     let stream = device.context().new_stream().unwrap();
     let class = Class { head_dim: 64, dtype: Dtype::F16 };
     let tile = Tile { m: 16, n: 32, warps: 2, stages: 2 };
-    backend.prepare(&[tile], &class, AttentionOptions::default(), || ()).unwrap().remove(0).unwrap();
     let names = ["lengths around every edge", "queries before a page that they do not see"];
     for name in names {
         let case = awkward::cases(&class, 5).into_iter().find(|case| case.name == name).unwrap();
+        backend.prepare(&[tile], &class, options_of(&case), || ()).unwrap().remove(0).unwrap();
         let page_size = case.geometry.page_size;
         // Planned when each request had one token in its last page.
         let planned: Vec<u32> = case.seq_lens.iter().map(|len| len - (len.max(&1) - 1) % page_size).collect();
@@ -257,7 +261,7 @@ fn a_captured_graph_replays_with_the_same_bits() {
     let device = device();
     let mut decoder = CudaDecoder::or_fetch(&device).unwrap();
     let mut small = Small::new(&device);
-    decoder.prepare(&Class::of(&small.geometry), AttentionOptions::default()).unwrap();
+    decoder.prepare(&Class::of(&small.geometry), small.options()).unwrap();
     let plan = decoder.plan(&small.geometry, &small.table()).unwrap();
     let mut uploaded = DevicePlan::new(&device);
     uploaded.upload(&plan, &small.stream).unwrap();
@@ -312,13 +316,44 @@ fn static_figures_agree_with_what_the_driver_says() {
     let mut backend = backend(&device);
     let class = Class { head_dim: 128, dtype: Dtype::F16 };
     let tiles: Vec<Tile> = tiles(&class, &device).into_iter().step_by(7).collect();
-    for (tile, compiled) in
-        tiles.iter().zip(backend.prepare(&tiles, &class, AttentionOptions::default(), || ()).unwrap())
-    {
-        let compiled = compiled.unwrap();
-        let told = backend.told_by_driver(tile, &class, AttentionOptions::default()).unwrap();
-        assert_eq!((compiled.registers, compiled.local_bytes, compiled.ctas_per_sm), told, "{tile}");
+    for options in [16, 1].map(AttentionOptions::for_pages) {
+        let compiled = backend.prepare(&tiles, &class, options, || ()).unwrap();
+        for (tile, compiled) in tiles.iter().zip(compiled) {
+            let compiled = compiled.unwrap();
+            let told = backend.told_by_driver(tile, &class, options).unwrap();
+            let found = (compiled.registers, compiled.local_bytes, compiled.ctas_per_sm);
+            assert_eq!(found, told, "{tile} {options:?}");
+        }
     }
+}
+
+#[test]
+fn options_make_a_difference_only_where_kernels_do() {
+    let device = device();
+    let mut backend = backend(&device);
+    let class = Class { head_dim: 64, dtype: Dtype::F16 };
+    let tile = Tile { m: 16, n: 32, warps: 2, stages: 3 };
+    let prepare = |backend: &mut CudaBackend, options| {
+        backend.prepare(&[tile], &class, options, || ()).unwrap().remove(0).unwrap();
+    };
+    let [boxes, gathers] = [16, 1].map(AttentionOptions::for_pages);
+    prepare(&mut backend, boxes);
+    let told = backend.told_by_driver(&tile, &class, gathers);
+    if has_loaders(&class, device.arch()) {
+        let error = told.unwrap_err();
+        assert!(
+            matches!(&error, CudaError::NotPrepared { kernel } if kernel.ends_with("_gathers")),
+            "{error}"
+        );
+        prepare(&mut backend, gathers);
+        backend.told_by_driver(&tile, &class, gathers).unwrap();
+    } else {
+        told.unwrap();
+    }
+    let (mix, _) = backend.prepare_mix(&[tile], &class, boxes).unwrap();
+    let compiled = backend.compiler().compiled();
+    assert_eq!(backend.prepare_mix(&[tile], &class, gathers).unwrap().0, mix);
+    assert_eq!(backend.compiler().compiled(), compiled, "both are one kernel");
 }
 
 #[test]
@@ -341,7 +376,8 @@ fn check_parts<E: Element + CudaElement>(backend: &mut CudaBackend, head_dim: u3
     let geometry =
         Geometry { q_heads: 8, kv_heads: 2, head_dim, page_size: 16, dtype: <E as Element>::DTYPE };
     let (class, tile) = (Class::of(&geometry), Tile { m: 16, n: 32, warps: 2, stages: 2 });
-    backend.prepare(&[tile], &class, AttentionOptions::default(), || ()).unwrap().remove(0).unwrap();
+    let options = AttentionOptions::for_pages(geometry.page_size);
+    backend.prepare(&[tile], &class, options, || ()).unwrap().remove(0).unwrap();
     let parts = Parts::<E>::new(geometry, shape, 6);
     let (rows, elements) = (parts.rows(), parts.query.len());
     let keys = stream.clone_htod(&parts.keys).unwrap();

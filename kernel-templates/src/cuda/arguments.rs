@@ -111,6 +111,17 @@ pub struct TimelineEntry {
     pub unused: u32,
 }
 
+/// A tensor as the machine knows it, which [copies boxes](BOX_TOKENS) of it: the driver makes it of an address, distances and sizes.
+#[repr(C, align(64))]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TensorMap {
+    /// Nobody's business.
+    pub words: [u64; 16],
+}
+
+/// Tokens of the boxes of V that kernels with a loader have copied. Those of K have the most.
+pub const BOX_TOKENS: [u32; 5] = [1, 2, 4, 8, GRANULE];
+
 /// The argument of every launch.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -187,6 +198,14 @@ pub struct Arguments {
     pub scale_log2: f32,
     /// Bound of the logits; read only by variants with a soft-cap.
     pub softcap: f32,
+    /// How many times the distance of heads a page is behind the one before; read, as what follows, only by kernels with a loader.
+    pub heads_a_page: u32,
+    /// Fills the eight bytes.
+    pub unused: u32,
+    /// Boxes of K, of [`GRANULE`] tokens.
+    pub key_boxes: TensorMap,
+    /// Boxes of V, of [`BOX_TOKENS`] tokens.
+    pub value_boxes: [TensorMap; BOX_TOKENS.len()],
 }
 
 /// States that one launch of [`super::Kernel::merge_states`] merges at most.
@@ -215,7 +234,10 @@ const _: () = assert!(size_of::<Run>() == 16, "as in cuda/arguments.cuh");
 const _: () = assert!(size_of::<Slot>() == 8, "as in cuda/arguments.cuh");
 const _: () = assert!(size_of::<MergeItem>() == 16, "as in cuda/arguments.cuh");
 const _: () = assert!(size_of::<TimelineEntry>() == 40, "as in cuda/arguments.cuh");
-const _: () = assert!(size_of::<Arguments>() == 20 * 8 + 8 * 8 + 8 * 4, "as in cuda/arguments.cuh");
+const _: () = assert!(
+    size_of::<Arguments>() == (20 * 8 + 8 * 8 + 10 * 4_usize).next_multiple_of(64) + 6 * 128,
+    "as in cuda/arguments.cuh"
+);
 const _: () = assert!(
     size_of::<StatesArguments>() == 2 * MAX_STATES * 8 + 2 * 8 + 2 * 4,
     "as in cuda/merge_states.cuh"

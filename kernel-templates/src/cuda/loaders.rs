@@ -1,35 +1,49 @@
 //! Warps that only copy: where four warps multiply together (`wgmma`), others bring K and V meanwhile.
 
-use super::{Arch, CudaLimits, WARP_THREADS};
+use super::{Arch, AttentionOptions, CudaLimits, WARP_THREADS, shared_bytes};
 use crate::Class;
 use tilewright_heuristics::Tile;
 
-/// Warps of a CTA beside a tile's own, which look up pages and copy K and V while the others compute: a warpgroup where the others are
-/// warpgroups, none elsewhere. That is where the rows are whole 64 and the fragments of Q fit the registers, and K and V are not FP8.
-pub fn loader_warps(tile: &Tile, class: &Class, arch: Arch) -> u32 {
-    let together = arch.has_warpgroups()
-        && tile.m.is_multiple_of(64)
-        && class.head_dim <= 128
-        && !class.dtype.has_fp8_kv();
-    if together { 4 } else { 0 }
+/// Whether a class has kernels that copy K and V by boxes, in warps that do nothing else: on architectures with such copies, where the
+/// fragments of Q fit the registers, and K and V are not FP8. [`AttentionOptions::gathers`] chooses those that copy token by token even there.
+pub const fn has_loaders(class: &Class, arch: Arch) -> bool {
+    arch.has_warpgroups() && class.head_dim <= 128 && !class.dtype.has_fp8_kv()
+}
+
+/// Warps of a CTA beside a tile's own, one of which looks up pages and has K and V copied while the others compute: a warpgroup where the
+/// others are warpgroups, so that it can leave them its registers, else that one alone; none where every warp copies.
+pub fn loader_warps(tile: &Tile, class: &Class, options: AttentionOptions, arch: Arch) -> u32 {
+    match has_loaders(class, arch) && !options.gathers {
+        false => 0,
+        true if tile.m.is_multiple_of(64) => 4,
+        true => 1,
+    }
 }
 
 /// Threads of a CTA of a tile's kernel.
-pub fn threads(tile: &Tile, class: &Class, arch: Arch) -> u32 {
-    (u32::from(tile.warps) + loader_warps(tile, class, arch)) * WARP_THREADS
+pub fn threads(tile: &Tile, class: &Class, options: AttentionOptions, arch: Arch) -> u32 {
+    (u32::from(tile.warps) + loader_warps(tile, class, options, arch)) * WARP_THREADS
 }
 
 /// The same on a device. Where its architecture has no name that is known, no warp only copies.
-pub fn threads_on(tile: &Tile, class: &Class, limits: &CudaLimits) -> u32 {
-    let own = u32::from(tile.warps) * WARP_THREADS;
-    limits.arch.parse().map_or(own, |arch| threads(tile, class, arch))
+pub fn threads_on(tile: &Tile, class: &Class, options: AttentionOptions, limits: &CudaLimits) -> u32 {
+    (u32::from(tile.warps) + loader_warps_on(tile, class, options, limits)) * WARP_THREADS
+}
+
+/// Dynamic shared memory of a CTA of a tile's kernel on a device, in bytes.
+pub fn shared_bytes_on(tile: &Tile, class: &Class, options: AttentionOptions, limits: &CudaLimits) -> u32 {
+    shared_bytes(tile, class, loader_warps_on(tile, class, options, limits))
+}
+
+fn loader_warps_on(tile: &Tile, class: &Class, options: AttentionOptions, limits: &CudaLimits) -> u32 {
+    limits.arch.parse().map_or(0, |arch| loader_warps(tile, class, options, arch))
 }
 
 /// What a kernel of a tile says of itself to the compiler. Warps that copy leave registers to those that multiply, so there is a
 /// number of them to begin with: the one that lets an SM hold two CTAs of four multiplying warps, or one of eight.
-pub(super) fn launch_bounds(tile: &Tile, class: &Class, arch: Arch) -> String {
-    let threads = threads(tile, class, arch);
-    if loader_warps(tile, class, arch) == 0 {
+pub(super) fn launch_bounds(tile: &Tile, class: &Class, options: AttentionOptions, arch: Arch) -> String {
+    let threads = threads(tile, class, options, arch);
+    if loader_warps(tile, class, options, arch) < 4 {
         return format!("__launch_bounds__({threads})");
     }
     format!("__launch_bounds__({threads}, {})", if tile.warps == 4 { 2 } else { 1 })
@@ -38,20 +52,73 @@ pub(super) fn launch_bounds(tile: &Tile, class: &Class, arch: Arch) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tilewright_heuristics::Dtype;
+    use crate::Space;
+    use tilewright_heuristics::{Backend, Dtype};
+
+    const BOXES: AttentionOptions = AttentionOptions::for_pages(16);
+    const GATHERS: AttentionOptions = AttentionOptions::for_pages(1);
+    const CLASS: Class = Class { head_dim: 128, dtype: Dtype::F16 };
+    const TILE: Tile = Tile { m: 64, n: 64, warps: 4, stages: 2 };
+
+    fn hopper() -> Arch {
+        "sm_90a".parse().unwrap()
+    }
 
     #[test]
-    fn a_warpgroup_copies_where_warpgroups_multiply() {
-        let (hopper, ampere): (Arch, Arch) = ("sm_90a".parse().unwrap(), "sm_80".parse().unwrap());
-        let class = Class { head_dim: 128, dtype: Dtype::F16 };
-        let tile = Tile { m: 64, n: 64, warps: 4, stages: 2 };
-        assert_eq!((threads(&tile, &class, hopper), threads(&tile, &class, ampere)), (256, 128));
-        assert_eq!(threads(&Tile { m: 128, warps: 8, ..tile }, &class, hopper), 384);
-        assert_eq!(threads(&Tile { m: 32, ..tile }, &class, hopper), 128);
-        assert_eq!(threads(&tile, &Class { head_dim: 256, ..class }, hopper), 128);
-        assert_eq!(threads(&tile, &Class { dtype: Dtype::Fp8F16, ..class }, hopper), 128);
-        assert_eq!(threads(&tile, &class, "sm_90".parse().unwrap()), 128);
-        assert_eq!(launch_bounds(&tile, &class, hopper), "__launch_bounds__(256, 2)");
-        assert_eq!(launch_bounds(&tile, &class, ampere), "__launch_bounds__(128)");
+    fn a_warp_copies_where_the_machine_copies_boxes_and_a_warpgroup_beside_warpgroups() {
+        let (hopper, ampere): (Arch, Arch) = (hopper(), "sm_80".parse().unwrap());
+        let threads = |tile: Tile, class: Class, arch: Arch| threads(&tile, &class, BOXES, arch);
+        assert_eq!((threads(TILE, CLASS, hopper), threads(TILE, CLASS, ampere)), (256, 128));
+        assert_eq!(threads(Tile { m: 128, warps: 8, ..TILE }, CLASS, hopper), 384);
+        for m in [16, 32] {
+            assert_eq!(loader_warps(&Tile { m, ..TILE }, &CLASS, BOXES, hopper), 1);
+            assert_eq!(threads(Tile { m, ..TILE }, CLASS, hopper), 160);
+            assert_eq!(threads(Tile { m, ..TILE }, CLASS, ampere), 128);
+        }
+        assert_eq!(threads(TILE, Class { head_dim: 256, ..CLASS }, hopper), 128);
+        assert_eq!(threads(TILE, Class { dtype: Dtype::Fp8F16, ..CLASS }, hopper), 128);
+        assert_eq!(threads(TILE, CLASS, "sm_90".parse().unwrap()), 128);
+        assert_eq!(launch_bounds(&TILE, &CLASS, BOXES, hopper), "__launch_bounds__(256, 2)");
+        assert_eq!(launch_bounds(&TILE, &CLASS, BOXES, ampere), "__launch_bounds__(128)");
+        let narrow = Tile { m: 32, ..TILE };
+        assert_eq!(launch_bounds(&narrow, &CLASS, BOXES, hopper), "__launch_bounds__(160)");
+    }
+
+    #[test]
+    fn no_warp_only_copies_where_tokens_are_gathered() {
+        for m in [16, 32, 64, 128] {
+            let tile = Tile { m, warps: 8, ..TILE };
+            assert_eq!(loader_warps(&tile, &CLASS, GATHERS, hopper()), 0);
+            assert_eq!(threads(&tile, &CLASS, GATHERS, hopper()), 256);
+            assert_eq!(launch_bounds(&tile, &CLASS, GATHERS, hopper()), "__launch_bounds__(256)");
+        }
+    }
+
+    #[test]
+    fn a_device_has_the_threads_and_the_memory_of_its_architecture() {
+        let limits =
+            |arch: &'static str| CudaLimits { arch: arch.into(), ..CudaLimits::named("h200").unwrap() };
+        let figures = |options, arch| {
+            let limits = limits(arch);
+            (threads_on(&TILE, &CLASS, options, &limits), shared_bytes_on(&TILE, &CLASS, options, &limits))
+        };
+        let gathering = (128, shared_bytes(&TILE, &CLASS, 0));
+        assert_eq!(figures(BOXES, "sm_90a"), (256, shared_bytes(&TILE, &CLASS, 4)));
+        assert_eq!(figures(GATHERS, "sm_90a"), gathering);
+        assert_eq!(figures(BOXES, "sm_80"), gathering);
+        assert_eq!(figures(BOXES, "of tomorrow"), gathering);
+    }
+
+    #[test]
+    fn who_gathers_needs_the_most_shared_memory() {
+        for tile in Space::of(Backend::Cuda).tiles() {
+            for class in Class::all(Backend::Cuda) {
+                let loaders = loader_warps(tile, &class, BOXES, hopper());
+                assert!(
+                    shared_bytes(tile, &class, loaders) <= shared_bytes(tile, &class, 0),
+                    "{class} {tile}"
+                );
+            }
+        }
     }
 }

@@ -23,8 +23,8 @@ mod variant;
 
 pub use arch::{Arch, ParseArchError};
 pub use arguments::{
-    Arguments, DIRECT, GRANULE, MAX_STATES, MergeItem, Run, Slot, StatesArguments, TimelineEntry, UNTOUCHED,
-    WARP_ROWS, WorkItem, max_runs,
+    Arguments, BOX_TOKENS, DIRECT, GRANULE, MAX_STATES, MergeItem, Run, Slot, StatesArguments, TensorMap,
+    TimelineEntry, UNTOUCHED, WARP_ROWS, WorkItem, max_runs,
 };
 pub use cache::{CacheError, CachedCubin, CubinCache};
 pub use compiler::{CompileError, Compiler, Cubin};
@@ -33,7 +33,7 @@ pub use error::{FetchError, NvrtcError, Rejected};
 pub use fetch::{Disassemblers, fetch, fetch_disassemblers};
 pub use in_flight::{bytes_in_flight, bytes_in_flight_needed};
 pub use limits::{CudaLimits, ReportedLimits, UnknownDevice};
-pub use loaders::{loader_warps, threads, threads_on};
+pub use loaders::{has_loaders, loader_warps, shared_bytes_on, threads, threads_on};
 pub use locate::{Candidate, Surroundings, candidates};
 pub use nvrtc::{Compiled, Nvrtc, Source};
 pub use occupancy::{Limiter, Occupancy, WARP_THREADS, occupancy};

@@ -2,12 +2,12 @@
 
 use super::Arch;
 use super::arguments::{GRANULE, max_runs};
-use super::loaders::{launch_bounds, loader_warps, threads};
+use super::loaders::{has_loaders, launch_bounds, loader_warps, threads};
 use crate::Class;
 use tilewright_heuristics::{Dtype, Tile};
 
-/// Options of the attention itself. Tokens of a window, bound of the logits and sinks are given at each launch; whether they exist is
-/// compiled in.
+/// Options of the attention itself, and of the kernels. Tokens of a window, bound of the logits and sinks are given at each launch; whether
+/// they exist is compiled in.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct AttentionOptions {
     /// A row sees its last tokens only.
@@ -19,16 +19,42 @@ pub struct AttentionOptions {
     /// CTAs note when they did what ([`super::TimelineEntry`]), for those who look into a launch. No option of the attention: it changes
     /// nothing of what is computed.
     pub timeline: bool,
+    /// Each token of K and V is copied by itself, for copies of whole boxes cannot take its pages: they need pages of a multiple of [`GRANULE`]
+    /// tokens, at distances that are multiples of that of KV heads. No option of the attention either. It makes a difference only where
+    /// kernels copy boxes otherwise: see [`AttentionOptions::on`].
+    pub gathers: bool,
 }
 
 impl AttentionOptions {
-    /// Every combination, without timelines.
+    /// Plain attention to pages of so many tokens, as long as their distance is a multiple of that of KV heads. Other options go beside it:
+    /// `AttentionOptions { window: true, ..AttentionOptions::for_pages(page_size) }`.
+    pub const fn for_pages(page_size: u32) -> Self {
+        Self {
+            window: false,
+            softcap: false,
+            sinks: false,
+            timeline: false,
+            gathers: !page_size.is_multiple_of(GRANULE),
+        }
+    }
+
+    /// What of them makes a difference to the kernels of a class on an architecture. Where none copies boxes, all copy token by token anyway.
+    pub const fn on(self, class: &Class, arch: Arch) -> Self {
+        Self { gathers: self.gathers && has_loaders(class, arch), ..self }
+    }
+
+    /// What of them makes a difference to several tiles in one kernel, which always copies token by token.
+    pub const fn of_mix(self) -> Self {
+        Self { gathers: false, ..self }
+    }
+
+    /// Every combination, without timelines, for pages that boxes can be copied from.
     pub fn all() -> impl Iterator<Item = Self> {
         (0..8u8).map(|bits| Self {
             window: bits & 1 != 0,
             softcap: bits & 2 != 0,
             sinks: bits & 4 != 0,
-            timeline: false,
+            ..Self::default()
         })
     }
 
@@ -39,15 +65,17 @@ impl AttentionOptions {
             (self.softcap, "_softcap"),
             (self.sinks, "_sinks"),
             (self.timeline, "_timeline"),
+            (self.gathers, "_gathers"),
         ];
         names.into_iter().filter(|(on, _)| *on).map(|(_, name)| name).collect()
     }
 }
 
-const SOURCES: [(&str, &str); 22] = [
+const SOURCES: [(&str, &str); 27] = [
     ("types.cuh", include_str!("../../cuda/types.cuh")),
     ("prelude.cuh", include_str!("../../cuda/prelude.cuh")),
     ("device.cuh", include_str!("../../cuda/device.cuh")),
+    ("tensor.cuh", include_str!("../../cuda/tensor.cuh")),
     ("warpgroup.cuh", include_str!("../../cuda/warpgroup.cuh")),
     ("divisor.cuh", include_str!("../../cuda/divisor.cuh")),
     ("fp8.cuh", include_str!("../../cuda/fp8.cuh")),
@@ -58,10 +86,14 @@ const SOURCES: [(&str, &str); 22] = [
     ("shape.cuh", include_str!("../../cuda/shape.cuh")),
     ("cta.cuh", include_str!("../../cuda/cta.cuh")),
     ("walk.cuh", include_str!("../../cuda/walk.cuh")),
+    ("finding.cuh", include_str!("../../cuda/finding.cuh")),
     ("copying.cuh", include_str!("../../cuda/copying.cuh")),
+    ("stages.cuh", include_str!("../../cuda/stages.cuh")),
+    ("loader.cuh", include_str!("../../cuda/loader.cuh")),
     ("visibility.cuh", include_str!("../../cuda/visibility.cuh")),
     ("products.cuh", include_str!("../../cuda/products.cuh")),
     ("attention.cuh", include_str!("../../cuda/attention.cuh")),
+    ("pipeline.cuh", include_str!("../../cuda/pipeline.cuh")),
     ("results.cuh", include_str!("../../cuda/results.cuh")),
     ("decode.cuh", include_str!("../../cuda/decode.cuh")),
     ("mix.cuh", include_str!("../../cuda/mix.cuh")),
@@ -112,11 +144,14 @@ pub const MERGE_WARPS: [u32; 2] = [1, 4];
 impl Kernel {
     /// Forward of one tile on an architecture.
     pub fn decode(tile: &Tile, class: &Class, options: AttentionOptions, arch: Arch) -> Self {
-        let template = decode_template(tile, class, options, loader_warps(tile, class, arch));
+        let options = options.on(class, arch);
+        let loaders = loader_warps(tile, class, options, arch);
+        let template = decode_template(tile, class, options, loaders);
         let name =
             format!("decode_{tile}_d{}_{}{}", class.head_dim, identifier(class.dtype), options.suffix());
-        let (threads, bounds) = (threads(tile, class, arch), launch_bounds(tile, class, arch));
-        let shared_bytes = shared_bytes(tile, class);
+        let (threads, bounds) =
+            (threads(tile, class, options, arch), launch_bounds(tile, class, options, arch));
+        let shared_bytes = shared_bytes(tile, class, loaders);
         let text = format!(
             "#include \"decode.cuh\"\n\
              using namespace tilewright;\n\
@@ -132,6 +167,7 @@ impl Kernel {
     /// of the largest, and all of its warps compute. There is at least one tile, or it does not compile. It has more registers than the greediest tile alone: with head
     /// dimension 128, NVRTC 13.0 makes 204 of 169 for two tiles of four warps, and up to the limit of 255 for four tiles.
     pub fn decode_mix(tiles: &[Tile], class: &Class, options: AttentionOptions) -> Self {
+        let options = options.of_mix();
         let variants: Vec<String> =
             tiles.iter().map(|tile| decode_template(tile, class, options, 0)).collect();
         let template = format!("DecodeMix<{}>", variants.join(", "));
@@ -139,7 +175,7 @@ impl Kernel {
         let name =
             format!("decode_mix{names}_d{}_{}{}", class.head_dim, identifier(class.dtype), options.suffix());
         let threads = tiles.iter().map(|tile| u32::from(tile.warps) * 32).max().unwrap_or(32);
-        let shared_bytes = tiles.iter().map(|tile| shared_bytes(tile, class)).max().unwrap_or(0);
+        let shared_bytes = tiles.iter().map(|tile| shared_bytes(tile, class, 0)).max().unwrap_or(0);
         let text = format!(
             "#include \"mix.cuh\"\n\
              using namespace tilewright;\n\
@@ -258,7 +294,8 @@ impl Kernel {
 /// The C++ type of the forward of one tile.
 fn decode_template(tile: &Tile, class: &Class, options: AttentionOptions, loaders: u32) -> String {
     let Tile { m, n, warps, stages } = *tile;
-    let AttentionOptions { window, softcap, sinks, timeline } = options;
+    // Who gathers has no loaders.
+    let AttentionOptions { window, softcap, sinks, timeline, gathers: _ } = options;
     let (head_dim, element, kv) = (class.head_dim, element(class.dtype), kv_element(class.dtype));
     format!(
         "Decode<{m}, {n}, {warps}, {stages}, {head_dim}, {element}, {kv}, {window}, {softcap}, {sinks}, {loaders}, {timeline}>"
@@ -292,7 +329,7 @@ fn identifier(dtype: Dtype) -> &'static str {
 
 /// Dynamic shared memory of a tile in bytes: the buffers of K and V (or, at the end, the outputs of warps that share rows), the query, and
 /// what is known of rows and tokens. `cuda/shape.cuh` computes the same, and asserts it.
-pub const fn shared_bytes(tile: &Tile, class: &Class) -> u32 {
+pub const fn shared_bytes(tile: &Tile, class: &Class, loaders: u32) -> u32 {
     let Tile { m, n, warps, stages } = *tile;
     let (m, n, warps, stages) = (m as u32, n as u32, warps as u32, stages as u32);
     // Two bytes an element of Q: no tile is feasible for f32.
@@ -301,10 +338,16 @@ pub const fn shared_bytes(tile: &Tile, class: &Class) -> u32 {
     let outputs = if warps * 16 > m { warps * 16 * (class.head_dim + 8) * 4 } else { 0 };
     // It passes through a buffer on its way to registers, where it fits.
     let fits = class.head_dim <= 128 && m * query_row_bytes <= 2 * n * class.head_dim * kv_bytes;
-    let query = if fits { 0 } else { m * query_row_bytes };
+    let query = if fits || loaders > 0 { 0 } else { m * query_row_bytes };
+    // What is noted of later steps: offsets of tokens, or only granules and what has arrived of each buffer.
+    let notes = if loaders > 0 {
+        (stages + 1) * n / GRANULE * 8 + stages * 4 * 8
+    } else {
+        (stages + 2) * (n + n / GRANULE) * 8
+    };
     ((if buffers > outputs { buffers } else { outputs })
         + query
-        + (stages + 2) * (n + n / GRANULE) * 8
+        + notes
         + warps * 16 * 8
         + m * 20
         + max_runs(m) * 28)
@@ -341,7 +384,7 @@ mod tests {
         let kernel = Kernel::decode(&tile, &fp8, options, arch());
         assert_eq!(kernel.name, "decode_m16n64w4s4_d128_fp8_f16");
         assert!(kernel.template.contains("128, F16, E4m3,"), "{}", kernel.template);
-        assert_eq!(kernel.shared_bytes + 4 * 2 * 64 * 128, shared_bytes(&tile, &CLASS));
+        assert_eq!(kernel.shared_bytes + 4 * 2 * 64 * 128, shared_bytes(&tile, &CLASS, 0));
         assert_eq!(Kernel::merge(4, &fp8, options), Kernel::merge(4, &CLASS, options));
         assert_eq!(Kernel::merge_states(&fp8), Kernel::merge_states(&CLASS));
     }
@@ -369,5 +412,41 @@ mod tests {
         assert_eq!(mix.threads, 256);
         assert_eq!(mix.shared_bytes, one.shared_bytes.max(two.shared_bytes));
         assert_eq!(mix.template, format!("DecodeMix<{}, {}>", one.template, two.template));
+    }
+
+    #[test]
+    fn who_gathers_has_a_kernel_of_its_own_where_kernels_copy_boxes() {
+        let hopper: Arch = "sm_90a".parse().unwrap();
+        let [boxes, gathers] = [48, 8].map(AttentionOptions::for_pages);
+        assert_eq!(boxes, AttentionOptions::default());
+        let [copies, each] = [boxes, gathers].map(|options| Kernel::decode(&TILE, &CLASS, options, hopper));
+        assert_eq!(copies.name, "decode_m16n64w4s2_d128_f16");
+        assert_eq!(each.name, "decode_m16n64w4s2_d128_f16_gathers");
+        assert!(copies.template.ends_with("false, 1, false>"), "{}", copies.template);
+        assert!(each.template.ends_with("false, 0, false>"), "{}", each.template);
+        assert_eq!((copies.threads, each.threads), (160, 128));
+        // The same as on an architecture without such copies, but for its name.
+        let elsewhere = Kernel::decode(&TILE, &CLASS, boxes, arch());
+        assert_eq!(Kernel { name: elsewhere.name.clone(), text: elsewhere.text.clone(), ..each }, elsewhere);
+        let all = AttentionOptions { window: true, softcap: true, sinks: true, timeline: true, ..gathers };
+        let name = Kernel::decode(&TILE, &CLASS, all, hopper).name;
+        assert_eq!(name, "decode_m16n64w4s2_d128_f16_window_softcap_sinks_timeline_gathers");
+    }
+
+    #[test]
+    fn one_kernel_serves_both_where_none_copies_boxes() {
+        let hopper: Arch = "sm_90a".parse().unwrap();
+        let [boxes, gathers] = [16, 1].map(AttentionOptions::for_pages);
+        let fp8 = Class { dtype: Dtype::Fp8Bf16, ..CLASS };
+        let wide = Class { head_dim: 256, ..CLASS };
+        for (class, arch) in [(CLASS, arch()), (fp8, arch()), (fp8, hopper), (wide, hopper)] {
+            assert_eq!(gathers.on(&class, arch), boxes, "{class} {arch}");
+            let [one, other] = [boxes, gathers].map(|options| Kernel::decode(&TILE, &class, options, arch));
+            assert_eq!(one, other, "{class} {arch}");
+        }
+        assert_eq!(gathers.on(&CLASS, hopper), gathers);
+        let [one, other] = [boxes, gathers].map(|options| Kernel::decode_mix(&[TILE], &CLASS, options));
+        assert_eq!(one, other);
+        assert_eq!(Kernel::merge(4, &CLASS, gathers), Kernel::merge(4, &CLASS, boxes));
     }
 }

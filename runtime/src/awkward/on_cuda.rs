@@ -324,5 +324,6 @@ pub fn options_of(case: &AwkwardCase) -> AttentionOptions {
         softcap: case.softcap.is_some(),
         sinks: case.sinks,
         timeline: false,
+        gathers: case.strides().gathers(&case.geometry),
     }
 }

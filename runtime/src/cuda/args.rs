@@ -1,6 +1,7 @@
 //! What one decode step of one layer reads and writes: raw addresses, and typed slices above them.
 
-use super::{CudaElement, CudaError, KvCache, KvPages};
+use super::tensor_maps::takes_boxes;
+use super::{CudaElement, CudaError, DevicePlan, KvCache, KvPages};
 use crate::KvStrides;
 use cudarc::driver::{CudaSlice, CudaStream, DevicePtr, DevicePtrMut, SyncOnDrop};
 use tilewright_heuristics::{Dtype, Geometry};
@@ -72,13 +73,14 @@ pub struct RawArgs {
 }
 
 impl RawArgs {
-    /// What has to be compiled in.
-    pub const fn options(&self) -> AttentionOptions {
+    /// What has to be compiled in: whether tokens are gathered goes by the distances of K and V and by the plan's pages.
+    pub const fn options(&self, plan: &DevicePlan) -> AttentionOptions {
         AttentionOptions {
             window: self.window.is_some(),
             softcap: self.softcap.is_some(),
             sinks: self.sinks.is_some(),
             timeline: self.timeline.is_some(),
+            gathers: !takes_boxes(&self.kv_strides, plan.geometry(), plan.largest_page()),
         }
     }
 
@@ -188,7 +190,7 @@ impl<'a, E: CudaElement, C: KvPages<E>> DecodeArgs<'a, E, C> {
     pub(super) fn raw<'s>(
         &'s mut self,
         stream: &'s CudaStream,
-        plan: &super::DevicePlan,
+        plan: &DevicePlan,
         requests: usize,
     ) -> Result<(RawArgs, Guards<'s>), CudaError> {
         let geometry = plan.geometry();

@@ -3,6 +3,7 @@
 
 use super::args::DecodeArgs;
 use super::kernels::{Compiled, Kernels};
+use super::tensor_maps::KnownTensors;
 use super::{CudaDevice, CudaElement, CudaError, DevicePlan, KvPages, Mix, RawArgs};
 use cudarc::driver::CudaStream;
 use cudarc::driver::sys::CUstream;
@@ -15,6 +16,7 @@ use tilewright_kernel_templates::cuda::{AttentionOptions, Compiler};
 pub struct CudaBackend {
     device: CudaDevice,
     pub(super) kernels: Kernels,
+    pub(super) known_tensors: KnownTensors,
 }
 
 impl CudaBackend {
@@ -23,7 +25,7 @@ impl CudaBackend {
     /// # Errors
     /// NVRTC is missing, or newer than the driver.
     pub fn new(device: &CudaDevice) -> Result<Self, CudaError> {
-        Ok(Self { device: device.clone(), kernels: Kernels::new(device, false)? })
+        Ok(Self::with(device, Kernels::new(device, false)?))
     }
 
     /// As [`CudaBackend::new`], but fetches NVRTC if this machine has none.
@@ -31,7 +33,11 @@ impl CudaBackend {
     /// # Errors
     /// NVRTC is missing and cannot be fetched, or is newer than the driver.
     pub fn or_fetch(device: &CudaDevice) -> Result<Self, CudaError> {
-        Ok(Self { device: device.clone(), kernels: Kernels::new(device, true)? })
+        Ok(Self::with(device, Kernels::new(device, true)?))
+    }
+
+    fn with(device: &CudaDevice, kernels: Kernels) -> Self {
+        Self { device: device.clone(), kernels, known_tensors: KnownTensors::default() }
     }
 
     /// The device.
@@ -45,6 +51,9 @@ impl CudaBackend {
     }
 
     /// Compiles and loads what tiles need, on all cores; what is loaded already costs nothing. `each` is told after every compiled tile.
+    ///
+    /// Launches choose among what is prepared by what they are given: see [`RawArgs::options`]. So the options say, too, whether pages are such
+    /// that tokens have to be gathered ([`AttentionOptions::for_pages`], [`crate::KvStrides::gathers`]).
     ///
     /// The answers are in the order of the tiles; one that fails keeps no other from being loaded.
     ///

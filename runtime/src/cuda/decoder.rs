@@ -78,6 +78,9 @@ impl CudaDecoder {
 
     /// Compiles and loads every tile that the selector may choose for a class of kernels. The second time they come from the cache.
     ///
+    /// The options begin with those of the pages: [`AttentionOptions::for_pages`], and [`AttentionOptions::gathers`] by hand for a cache whose
+    /// pages lie at distances of their own ([`crate::KvStrides::gathers`] knows). Whoever serves several such layouts prepares for each.
+    ///
     /// For single launches all of them are compiled together too. Where that is not possible, because there are more than eight or a CTA of
     /// the greediest has no room on the device, plans are launched one tile after the other ([`Launch::Serial`]); a warning says so.
     ///

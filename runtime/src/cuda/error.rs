@@ -64,7 +64,9 @@ pub enum CudaError {
     #[error(transparent)]
     Compile(CompileError),
     /// A kernel that the plan needs was not compiled for these options.
-    #[error("`{kernel}` is not loaded; call `prepare` with its tile, class and options first")]
+    #[error(
+        "`{kernel}` is not loaded; call `prepare` with its tile, class and options first (`AttentionOptions::for_pages` for pages of any size)"
+    )]
     NotPrepared {
         /// The kernel.
         kernel: String,
@@ -153,6 +155,16 @@ pub enum CudaError {
         "the plan lies in no bucket, so its addresses and grids change: make it with `DevicePlan::with_bucket`"
     )]
     NoBucket,
+    /// A page that a captured step cannot count to.
+    #[error(
+        "the plan has page {page}, the captured kernels count to {last}: capture the step again when a plan with such pages is uploaded"
+    )]
+    FarPage {
+        /// The plan's largest.
+        page: i32,
+        /// The step's last.
+        last: i32,
+    },
     /// Queries that no plan can have, or not this one.
     #[error(transparent)]
     Plan(#[from] PlanError),

@@ -21,6 +21,8 @@ pub struct GraphStep<M = ()> {
     graph: Graph,
     _kernels: Vec<Arc<LoadedKernel>>,
     plan: DevicePlan,
+    /// The last page that the captured kernels count to.
+    last_page: i32,
     memory: M,
 }
 
@@ -83,18 +85,23 @@ impl GraphStep {
             return Err(CudaError::NoBucket);
         }
         let kernels = backend.kernels_of(&plan, args)?;
+        let last_page = match backend.copies_boxes(&plan, args) {
+            true => args.kv_strides.last_box_page(plan.geometry()),
+            false => i32::MAX,
+        };
         // SAFETY: the caller keeps the memory, and this the plan and the kernels, as long as the graph.
         let graph =
             unsafe { Graph::capture(stream, || backend.decode_raw(stream.cu_stream(), &plan, args))? };
-        Ok(Self { graph, _kernels: kernels, plan, stream: DoneStream(Arc::clone(stream)), memory: () })
+        let stream = DoneStream(Arc::clone(stream));
+        Ok(Self { graph, _kernels: kernels, plan, last_page, stream, memory: () })
     }
 
     /// Queues the copy of a step's plan.
     ///
     /// # Errors
-    /// A plan that does not fit the bucket, which changes nothing, or the driver's.
+    /// A plan that does not fit the bucket, or has a page that the captured kernels cannot count to; neither changes anything. The driver's.
     pub fn upload(&mut self, plan: &Plan) -> Result<(), CudaError> {
-        self.plan.upload(plan, &self.stream.0)
+        self.upload_reached(plan)
     }
 
     /// Queues one step.
@@ -125,6 +132,13 @@ impl<M> GraphStep<M> {
         &self.stream.0
     }
 
+    fn upload_reached(&mut self, plan: &Plan) -> Result<(), CudaError> {
+        match plan.largest_page() {
+            Some(page) if page > self.last_page => Err(CudaError::FarPage { page, last: self.last_page }),
+            _ => self.plan.upload(plan, &self.stream.0),
+        }
+    }
+
     fn queue(&self) -> Result<(), CudaError> {
         self.plan.check_uploaded()?;
         self.graph.launch(&self.stream.0).inspect_err(|_| self.plan.launch_failed())
@@ -149,9 +163,9 @@ impl<E: CudaElement> GraphStep<DecodeMemory<E>> {
         drop(guards);
         // SAFETY: the slices are large enough for the bucket; page ids are checked at each upload. They stay as long as the graph, as they are:
         // nobody gets more of them than views. `launch` orders the stream after their last uses.
-        let GraphStep { graph, _kernels, plan, stream, .. } =
+        let GraphStep { graph, _kernels, plan, last_page, stream, .. } =
             unsafe { GraphStep::capture(backend, stream, plan, &raw)? };
-        Ok(Self { graph, _kernels, plan, stream, memory })
+        Ok(Self { graph, _kernels, plan, last_page, stream, memory })
     }
 
     /// Queues the copy of a step's plan.
@@ -168,7 +182,7 @@ impl<E: CudaElement> GraphStep<DecodeMemory<E>> {
                 }
             }
         }
-        self.plan.upload(plan, &self.stream.0)
+        self.upload_reached(plan)
     }
 
     /// Queues one step, after the last uses of its memory.

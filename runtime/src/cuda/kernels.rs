@@ -158,6 +158,7 @@ pub struct Compiled {
     pub local_bytes: u32,
     /// CTAs that an SM holds at once.
     pub ctas_per_sm: u32,
+    options: AttentionOptions,
     usage: KernelUsage,
     report: PtxasReport,
 }
@@ -168,7 +169,7 @@ impl Compiled {
     /// # Errors
     /// The rule that rejects it.
     pub fn check(&self, tile: &Tile, class: &Class, limits: &CudaLimits) -> Result<(), Infeasible> {
-        check_compiled(tile, class, limits, &self.usage, &self.report)
+        check_compiled(tile, class, self.options, limits, &self.usage, &self.report)
     }
 
     /// The same for a mix.
@@ -217,6 +218,11 @@ impl Kernels {
         &self.compiler
     }
 
+    /// What of the options makes a difference on this device: the kernels of two sets that differ in nothing else are the same.
+    fn here(&self, class: &Class, options: AttentionOptions) -> AttentionOptions {
+        options.on(class, self.compiler.arch())
+    }
+
     /// The kernel of a tile for this device.
     fn kernel(&self, tile: &Tile, class: &Class, options: AttentionOptions) -> Kernel {
         Kernel::decode(tile, class, options, self.compiler.arch())
@@ -230,6 +236,7 @@ impl Kernels {
         options: AttentionOptions,
         each: impl Fn() + Sync,
     ) -> Result<Vec<Result<Compiled, CudaError>>, CudaError> {
+        let options = self.here(class, options);
         self.prepare_merge(class, options.sinks)?;
         let missing: Vec<Tile> = tiles
             .iter()
@@ -241,8 +248,9 @@ impl Kernels {
         let mut failures = HashMap::new();
         for ((tile, kernel), cubin) in missing.into_iter().zip(&kernels).zip(cubins) {
             let infeasible = |reason| CudaError::Infeasible { tile, class: *class, reason };
-            let loaded =
-                cubin.map_err(CudaError::from).and_then(|cubin| self.load(kernel, &cubin, infeasible));
+            let loaded = cubin
+                .map_err(CudaError::from)
+                .and_then(|cubin| self.load(kernel, &cubin, options, infeasible));
             match loaded {
                 Ok(loaded) => {
                     self.decode.insert((tile, *class, options), loaded);
@@ -265,6 +273,7 @@ impl Kernels {
         &self,
         kernel: &Kernel,
         cubin: &Cubin,
+        options: AttentionOptions,
         infeasible: impl FnOnce(String) -> CudaError,
     ) -> Result<(Arc<LoadedKernel>, Compiled), CudaError> {
         let shared_bytes = kernel.shared_bytes + cubin.usage.static_shared_bytes;
@@ -274,6 +283,7 @@ impl Kernels {
             shared_bytes,
             local_bytes: cubin.usage.local_bytes,
             ctas_per_sm: held.ctas_per_sm,
+            options,
             usage: cubin.usage,
             report: cubin.report,
         };
@@ -309,6 +319,7 @@ impl Kernels {
         class: &Class,
         options: AttentionOptions,
     ) -> Result<&Arc<LoadedKernel>, CudaError> {
+        let options = self.here(class, options);
         self.decode
             .get(&(*tile, *class, options))
             .map(|(kernel, _)| kernel)
@@ -339,6 +350,7 @@ impl Kernels {
         class: &Class,
         options: AttentionOptions,
     ) -> Result<Compiled, CudaError> {
+        let options = options.of_mix();
         self.prepare_merge(class, options.sinks)?;
         let infeasible =
             |reason: String| CudaError::InfeasibleMix { mix: mix.clone(), class: *class, reason };
@@ -355,7 +367,7 @@ impl Kernels {
             check(tile, class, &limits).map_err(|error| infeasible(format!("{tile}: {error}")))?;
         }
         let kernel = Kernel::decode_mix(mix.tiles(), class, options);
-        let loaded = self.load(&kernel, &self.compiler.compile(&kernel)?, infeasible)?;
+        let loaded = self.load(&kernel, &self.compiler.compile(&kernel)?, options, infeasible)?;
         let compiled = loaded.1.clone();
         self.mixes.insert(key, loaded);
         Ok(compiled)
@@ -367,7 +379,7 @@ impl Kernels {
         class: &Class,
         options: AttentionOptions,
     ) -> Result<&Arc<LoadedKernel>, CudaError> {
-        let kernel = self.mixes.get(&(mix.clone(), *class, options)).map(|(kernel, _)| kernel);
+        let kernel = self.mixes.get(&(mix.clone(), *class, options.of_mix())).map(|(kernel, _)| kernel);
         kernel.ok_or_else(|| CudaError::MixNotPrepared { mix: mix.clone(), class: *class })
     }
 }

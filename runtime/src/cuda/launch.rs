@@ -3,12 +3,13 @@
 
 use super::kernels::{Begins, LoadedKernel};
 use super::plan_image::{ItemGroup, Variant};
+use super::tensor_maps::TensorMaps;
 use super::{CudaBackend, CudaError, DevicePlan, MergeBy, RawArgs};
 use cudarc::driver::sys::CUstream;
 use std::ffi::c_void;
 use std::sync::Arc;
 use tilewright_kernel_templates::Class;
-use tilewright_kernel_templates::cuda::{Arguments, TimelineEntry, WorkItem};
+use tilewright_kernel_templates::cuda::{Arguments, TimelineEntry, WorkItem, has_loaders};
 
 impl CudaBackend {
     /// Launches all of a plan, and tells it if that failed.
@@ -28,15 +29,21 @@ impl CudaBackend {
         if plan.forward().merge == MergeBy::Launch && plan.image().merge_grid > 0 {
             self.merge_kernel(plan, args)?;
         }
+        let arguments = arguments(plan, args, self.tensors(plan, args)?);
         // SAFETY: the caller's promises.
-        unsafe { self.queue(stream, plan, args) }.inspect_err(|_| plan.launch_failed())
+        unsafe { self.queue(stream, plan, args, arguments) }.inspect_err(|_| plan.launch_failed())
     }
 
     /// # Safety
     /// As for [`CudaBackend::launch`].
-    unsafe fn queue(&self, stream: CUstream, plan: &DevicePlan, args: &RawArgs) -> Result<(), CudaError> {
+    unsafe fn queue(
+        &self,
+        stream: CUstream,
+        plan: &DevicePlan,
+        args: &RawArgs,
+        arguments: Arguments,
+    ) -> Result<(), CudaError> {
         let groups = &plan.image().groups;
-        let arguments = arguments(plan, args);
         let forward = |index: usize, stream: CUstream| {
             let group = &groups[index];
             let mut arguments = Arguments {
@@ -84,13 +91,30 @@ impl CudaBackend {
         forward.chain(merge).map(|kernel| kernel.cloned()).collect()
     }
 
+    /// Whether a kernel of a plan copies boxes.
+    pub(super) fn copies_boxes(&self, plan: &DevicePlan, args: &RawArgs) -> bool {
+        has_loaders(&Class::of(plan.geometry()), self.compiler().arch())
+            && !args.options(plan).gathers
+            && plan.image().groups.iter().any(|group| matches!(group.variant, Variant::Tile(_)))
+    }
+
+    /// The tensors that kernels copy boxes of. Where none does, the driver is not asked: older ones cannot make any, and none makes one of
+    /// a cache that is not there yet.
+    fn tensors(&self, plan: &DevicePlan, args: &RawArgs) -> Result<TensorMaps, CudaError> {
+        if self.copies_boxes(plan, args) && args.keys != 0 && args.values != 0 {
+            self.known_tensors.of(args, plan.geometry())
+        } else {
+            Ok(TensorMaps::default())
+        }
+    }
+
     fn kernel_of(
         &self,
         group: &ItemGroup,
         plan: &DevicePlan,
         args: &RawArgs,
     ) -> Result<&Arc<LoadedKernel>, CudaError> {
-        let (class, options) = (Class::of(plan.geometry()), args.options());
+        let (class, options) = (Class::of(plan.geometry()), args.options(plan));
         match &group.variant {
             Variant::Tile(tile) => self.kernels.decode(tile, &class, options),
             Variant::Mix(mix) => self.kernels.mix(mix, &class, options),
@@ -102,7 +126,7 @@ impl CudaBackend {
         plan: &DevicePlan,
         args: &RawArgs,
     ) -> Result<(&Arc<LoadedKernel>, u32), CudaError> {
-        self.kernels.merge(&Class::of(plan.geometry()), args.options().sinks, plan.image().wide_merges)
+        self.kernels.merge(&Class::of(plan.geometry()), args.sinks.is_some(), plan.image().wide_merges)
     }
 }
 
@@ -111,7 +135,7 @@ fn first_cta(group: &ItemGroup, arguments: &Arguments) -> u64 {
     u64::from(group.begin) * u64::from(arguments.kv_heads)
 }
 
-fn arguments(plan: &DevicePlan, args: &RawArgs) -> Arguments {
+fn arguments(plan: &DevicePlan, args: &RawArgs, (key_boxes, value_boxes): TensorMaps) -> Arguments {
     let distance = |elements: usize| i64::try_from(elements).unwrap_or(i64::MAX);
     Arguments {
         query: args.query,
@@ -134,6 +158,9 @@ fn arguments(plan: &DevicePlan, args: &RawArgs) -> Arguments {
         window: args.window.unwrap_or(u32::MAX).min(i32::MAX as u32),
         scale_log2: args.scale * std::f32::consts::LOG2_E,
         softcap: args.softcap.unwrap_or(1.0),
+        heads_a_page: args.kv_strides.heads_a_page() as u32,
+        key_boxes,
+        value_boxes,
         ..plan.arguments(args.workspace)
     }
 }

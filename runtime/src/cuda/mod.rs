@@ -12,7 +12,8 @@
 //! let device = CudaDevice::open(0)?;
 //! let stream = device.context().new_stream()?;
 //! let mut decoder = CudaDecoder::new(&device)?;
-//! decoder.prepare(&Class::of(&geometry), AttentionOptions::default())?; // compiles once, then comes from the cache
+//! // Compiles once, then comes from the cache.
+//! decoder.prepare(&Class::of(&geometry), AttentionOptions::for_pages(geometry.page_size))?;
 //!
 //! let (entries, seq_lens) = ([0, 1, 0, 2], [32, 20]);
 //! let table = PageTable::new(&entries, 2, &seq_lens, geometry.page_size)?;
@@ -51,6 +52,7 @@ mod merge_states;
 mod plan_image;
 pub mod probe;
 mod side_streams;
+mod tensor_maps;
 mod timeline;
 mod timer;
 

@@ -8,10 +8,15 @@ use std::path::Path;
 use std::process::{Command, Output};
 use std::sync::Mutex;
 use tempfile::TempDir;
-use tilewright_kernel_templates::cuda::{Arguments, Kernel, StatesArguments, sources};
+use tilewright_heuristics::Geometry;
+use tilewright_kernel_templates::cuda::{
+    Arguments, BOX_TOKENS, GRANULE, Kernel, StatesArguments, TensorMap, sources,
+};
+use tilewright_runtime::KvStrides;
 
-const EMULATION: [(&str, &str); 2] = [
+const EMULATION: [(&str, &str); 3] = [
     ("emulation.hpp", include_str!("../../../kernel-templates/cuda/emulation.hpp")),
+    ("emulation_tensor.hpp", include_str!("../../../kernel-templates/cuda/emulation_tensor.hpp")),
     ("emulation_warpgroup.hpp", include_str!("../../../kernel-templates/cuda/emulation_warpgroup.hpp")),
 ];
 
@@ -22,6 +27,30 @@ pub(crate) const EARLY_READ: &str = "-DTILEWRIGHT_EMULATE_EARLY_READ";
 /// Emulates a device that converts FP8 by an instruction.
 #[allow(dead_code, reason = "states are never FP8")]
 pub(crate) const FP8_CONVERSION: &str = "-DTILEWRIGHT_EMULATE_FP8_CONVERSION";
+
+/// Says where K and V lie as the emulated machine's tensors, as `emulation.hpp` has them; the driver does it for a device.
+#[allow(dead_code, reason = "states have no K and V")]
+pub(crate) fn describe_tensors(args: &mut Arguments, geometry: &Geometry, strides: &KvStrides) {
+    let bytes = geometry.dtype.kv_bytes() as u64;
+    let elements = u64::from(geometry.head_dim).min(128 / bytes);
+    let panels = u64::from(geometry.head_dim) / elements;
+    let [token, head] = [strides.token, strides.head].map(|elements| elements as u64 * bytes);
+    let boxes = |address: u64, tokens: u32| {
+        let of_box = match tokens {
+            0..8 => [u64::from(tokens), 1, 1],
+            _ => [8, panels, u64::from(tokens) / 8],
+        };
+        let sizes = [elements, 8, panels, u64::from(geometry.page_size) / 8, i32::MAX as u64];
+        let mut words = [0; 16];
+        words[..5].copy_from_slice(&[address, token, elements * bytes, 8 * token, head]);
+        words[5..10].copy_from_slice(&sizes);
+        words[10..].copy_from_slice(&[elements, of_box[0], of_box[1], of_box[2], 1, bytes]);
+        TensorMap { words }
+    };
+    args.heads_a_page = (strides.page / strides.head) as u32;
+    args.key_boxes = boxes(args.keys, GRANULE);
+    args.value_boxes = BOX_TOKENS.map(|tokens| boxes(args.values, tokens));
+}
 
 /// Kernels of one source file: compilers work on several at once, and each file costs the headers once more.
 const KERNELS_A_FILE: usize = 4;

@@ -130,6 +130,10 @@ impl<E: Element + CudaElement> World<E> {
         }
     }
 
+    fn options(&self) -> AttentionOptions {
+        AttentionOptions::for_pages(self.geometry.page_size)
+    }
+
     fn scale(&self) -> f32 {
         1.0 / (self.geometry.head_dim as f32).sqrt()
     }
@@ -274,7 +278,7 @@ fn serve_by_one_graph<E: Element + CudaElement>(backend: &mut CudaBackend, forwa
     let device = backend.device().clone();
     let stream = device.context().new_stream().unwrap();
     let mut world = World::<E>::new(64, seed);
-    prepare(backend, &Class::of(&world.geometry), AttentionOptions::default());
+    prepare(backend, &Class::of(&world.geometry), world.options());
     let pages = (MOST_REQUESTS * MOST_PAGES) as u32;
     let bucket = Bucket::for_batch(&world.geometry, forward, &TILES, MOST_REQUESTS as u32, pages).unwrap();
     let memory = world.memory(&stream, &bucket);
@@ -352,7 +356,7 @@ fn two_plans_fork_to_their_streams_at_once() {
             world.arrive(20);
             world
         });
-        prepare(&mut backend, &Class::of(&worlds[0].geometry), AttentionOptions::default());
+        prepare(&mut backend, &Class::of(&worlds[0].geometry), worlds[0].options());
         let mut sides: Vec<_> = worlds
             .iter()
             .map(|world| {

@@ -1,6 +1,6 @@
 //! Batches that the emulated kernels are checked with: what one launch is checked with, and how, against the f64 reference.
 
-use crate::emulation::Emulator;
+use crate::emulation::{Emulator, describe_tensors};
 use half::{bf16, f16};
 use rand::SeedableRng;
 use rand::seq::SliceRandom;
@@ -47,7 +47,9 @@ pub(crate) struct Case {
 impl Case {
     pub(crate) fn kernel(&self) -> Kernel {
         let arch = if self.warpgroups { "sm_90a" } else { "sm_80" };
-        Kernel::decode(&self.tile, &self.class, self.options, arch.parse().unwrap())
+        let options =
+            AttentionOptions { gathers: AttentionOptions::for_pages(self.page_size).gathers, ..self.options };
+        Kernel::decode(&self.tile, &self.class, options, arch.parse().unwrap())
     }
 
     pub(crate) fn merges(&self) -> [Kernel; 2] {
@@ -319,6 +321,7 @@ impl<E: Element> Batch<E> {
             softcap: self.softcap,
             ..planned
         };
+        describe_tensors(&mut args, &self.geometry, &self.strides);
         (args.output, args.lse) = (output.as_mut_ptr() as u64, lse.as_mut_ptr() as u64);
         let mut timeline =
             vec![TimelineEntry::default(); plan.work_items().len() * self.geometry.kv_heads as usize + 3];
@@ -552,7 +555,13 @@ pub(crate) fn for_all<T: Sync>(all: &[T], check: impl Fn(&T) -> Result<(), Strin
 pub(crate) const CASE: Case = Case {
     tile: Tile { m: 16, n: 32, warps: 2, stages: 2 },
     class: Class { head_dim: 64, dtype: Dtype::F16 },
-    options: AttentionOptions { window: false, softcap: false, sinks: false, timeline: false },
+    options: AttentionOptions {
+        window: false,
+        softcap: false,
+        sinks: false,
+        timeline: false,
+        gathers: false,
+    },
     gqa_ratio: 4,
     kv_heads: 2,
     page_size: 16,

@@ -26,7 +26,7 @@ fn every_work_item_of_every_kv_head_notes_when_it_ran_and_where() {
     let plan = Plan::build(&geometry, &table, &device.plan_options(), select).unwrap();
     assert_eq!(plan.tile_groups().len(), 2);
 
-    let options = AttentionOptions { timeline: true, ..AttentionOptions::default() };
+    let options = AttentionOptions { timeline: true, ..AttentionOptions::for_pages(geometry.page_size) };
     for prepared in backend.prepare(&[SMALL, LARGE], &Class::of(&geometry), options, || ()).unwrap() {
         assert!(prepared.unwrap().ctas_per_sm > 0);
     }

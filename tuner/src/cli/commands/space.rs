@@ -8,11 +8,14 @@ use std::collections::BTreeMap;
 use tilewright_heuristics::Tile;
 use tilewright_kernel_templates::cuda::{
     Arch, AttentionOptions, Compiler, Cubin, CubinCache, CudaLimits, Kernel, bytes_in_flight,
-    bytes_in_flight_needed, occupancy, threads_on,
+    bytes_in_flight_needed, occupancy, shared_bytes_on, threads_on,
 };
 use tilewright_kernel_templates::{Class, Infeasible, Limits, Space, Verdict, check_compiled};
 use tilewright_runtime::cpu::HostDevice;
 use tilewright_runtime::cuda::CudaDevice;
+
+/// Those of usual engines: plain attention, and pages of a multiple of 16 tokens.
+const OPTIONS: AttentionOptions = AttentionOptions::for_pages(16);
 
 #[derive(Serialize)]
 struct SpaceRow {
@@ -95,7 +98,7 @@ fn limits(arguments: &SpaceArguments) -> anyhow::Result<Limits> {
 fn compiled(verdicts: Vec<Verdict>, class: &Class, limits: &CudaLimits) -> anyhow::Result<Vec<SpaceRow>> {
     let arch: Arch = limits.arch.parse()?;
     let compiler = Compiler::or_fetch(arch, &CubinCache::default_folder()?)?;
-    let kernel = |verdict: &Verdict| Kernel::decode(&verdict.tile, class, AttentionOptions::default(), arch);
+    let kernel = |verdict: &Verdict| Kernel::decode(&verdict.tile, class, OPTIONS, arch);
     let feasible = || verdicts.iter().filter(|verdict| verdict.infeasible.is_none());
     let kernels: Vec<Kernel> = feasible().map(kernel).collect();
     let tiles: Vec<Tile> = feasible().map(|verdict| verdict.tile).collect();
@@ -108,7 +111,8 @@ fn compiled(verdicts: Vec<Verdict>, class: &Class, limits: &CudaLimits) -> anyho
     let judge = |verdict: Verdict| match cubins.get(&verdict.tile) {
         None => row(verdict, None),
         Some(cubin) => {
-            let infeasible = check_compiled(&verdict.tile, class, limits, &cubin.usage, &cubin.report).err();
+            let infeasible =
+                check_compiled(&verdict.tile, class, OPTIONS, limits, &cubin.usage, &cubin.report).err();
             let needs = needs(&verdict.tile, class, limits, cubin);
             row(Verdict { infeasible, ..verdict }, Some(needs))
         }
@@ -117,9 +121,8 @@ fn compiled(verdicts: Vec<Verdict>, class: &Class, limits: &CudaLimits) -> anyho
 }
 
 fn needs(tile: &Tile, class: &Class, limits: &CudaLimits, cubin: &Cubin) -> CompiledRow {
-    let shared_bytes =
-        tilewright_kernel_templates::cuda::shared_bytes(tile, class) + cubin.usage.static_shared_bytes;
-    let threads = threads_on(tile, class, limits);
+    let shared_bytes = shared_bytes_on(tile, class, OPTIONS, limits) + cubin.usage.static_shared_bytes;
+    let threads = threads_on(tile, class, OPTIONS, limits);
     let held = occupancy(limits, threads, cubin.usage.registers, shared_bytes);
     CompiledRow {
         registers: cubin.usage.registers,

@@ -6,7 +6,7 @@ use crate::store::Status;
 use std::collections::BTreeMap;
 use tilewright_heuristics::{Dtype, Tile};
 use tilewright_kernel_templates::Class;
-use tilewright_kernel_templates::cuda::AttentionOptions;
+use tilewright_kernel_templates::cuda::{Arch, AttentionOptions, GRANULE};
 use tilewright_runtime::awkward::{self, AwkwardCase, CudaCase};
 use tilewright_runtime::cuda::CudaDevice;
 
@@ -50,7 +50,9 @@ impl CudaBench {
         coverage: Coverage,
     ) -> Result<f64, Failure> {
         self.make_cases(tile, class)?;
-        for &options in option_sets(coverage) {
+        let arch = self.backend.compiler().arch();
+        let sets = option_sets(coverage, class, arch);
+        for &options in &sets {
             self.compile(&[*tile], class, options);
         }
         let as_engines = self.plan_options();
@@ -63,7 +65,7 @@ impl CudaBench {
                 status,
                 message: format!("{name}: {message} (seed {})", seed()),
             };
-            let Some(options) = variant_for(case, coverage) else { continue };
+            let Some(options) = variant_for(case.options(), class, arch, &sets) else { continue };
             // Options need registers of their own: a tile may have room for plain attention only.
             match self.compiled.get(&(*class, options, *tile)) {
                 Some(Err(Failure { status: Status::Constraints, .. })) => continue,
@@ -92,25 +94,34 @@ impl CudaBench {
 }
 
 /// The variants that cases are run on. A window and sinks can be compiled in without having an effect, a soft-cap cannot: three variants
-/// serve all cases.
-pub(super) const fn option_sets(coverage: Coverage) -> &'static [AttentionOptions] {
-    const PLAIN: AttentionOptions =
-        AttentionOptions { window: false, softcap: false, sinks: false, timeline: false };
+/// serve all cases. Where kernels copy boxes, cases with other pages have as many of their own.
+pub(super) fn option_sets(coverage: Coverage, class: &Class, arch: Arch) -> Vec<AttentionOptions> {
+    const PLAIN: AttentionOptions = AttentionOptions::for_pages(GRANULE);
     const WINDOW_SINKS: AttentionOptions = AttentionOptions { window: true, sinks: true, ..PLAIN };
     const ALL: AttentionOptions = AttentionOptions { softcap: true, ..WINDOW_SINKS };
-    match coverage {
+    let sets: &[AttentionOptions] = match coverage {
         Coverage::Plain => &[PLAIN],
         Coverage::Options => &[PLAIN, WINDOW_SINKS, ALL],
-    }
+    };
+    let gathering = sets.iter().map(|options| AttentionOptions { gathers: true, ..*options }.on(class, arch));
+    sets.iter().copied().chain(gathering.filter(|options| options.gathers)).collect()
 }
 
-/// The first variant that serves a case; `None` if the coverage has none.
-fn variant_for(case: &CudaCase, coverage: Coverage) -> Option<AttentionOptions> {
-    let wanted = case.options();
+/// The first variant that serves a case with these options; `None` if there is none.
+fn variant_for(
+    wanted: AttentionOptions,
+    class: &Class,
+    arch: Arch,
+    sets: &[AttentionOptions],
+) -> Option<AttentionOptions> {
+    let wanted = wanted.on(class, arch);
     let serves = |have: &AttentionOptions| {
-        have.softcap == wanted.softcap && have.window >= wanted.window && have.sinks >= wanted.sinks
+        have.softcap == wanted.softcap
+            && have.gathers == wanted.gathers
+            && have.window >= wanted.window
+            && have.sinks >= wanted.sinks
     };
-    option_sets(coverage).iter().copied().find(serves)
+    sets.iter().copied().find(serves)
 }
 
 /// Fresh numbers in every run; a failure names them.
@@ -136,4 +147,49 @@ fn upload_far(case: AwkwardCase, device: &CudaDevice) -> Result<CudaCase, Failur
         Dtype::F16 | Dtype::Fp8F16 | Dtype::F32 | Dtype::Fp8F32 => CudaCase::far::<half::f16>(case, device),
     };
     uploaded.map_err(failure_of)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tilewright_runtime::awkward::options_of;
+
+    const CLASS: Class = Class { head_dim: 128, dtype: Dtype::F16 };
+    const TILE: Tile = Tile { m: 16, n: 64, warps: 4, stages: 2 };
+
+    fn arch(name: &str) -> Arch {
+        name.parse().unwrap()
+    }
+
+    #[test]
+    fn variants_double_only_where_kernels_copy_boxes() {
+        let count = |coverage, class, name| option_sets(coverage, &class, arch(name)).len();
+        assert_eq!(count(Coverage::Plain, CLASS, "sm_80"), 1);
+        assert_eq!(count(Coverage::Options, CLASS, "sm_80"), 3);
+        assert_eq!(count(Coverage::Plain, CLASS, "sm_90a"), 2);
+        assert_eq!(count(Coverage::Options, CLASS, "sm_90a"), 6);
+        assert_eq!(count(Coverage::Options, Class { head_dim: 256, ..CLASS }, "sm_90a"), 3);
+        assert_eq!(count(Coverage::Options, Class { dtype: Dtype::Fp8F16, ..CLASS }, "sm_90a"), 3);
+    }
+
+    #[test]
+    fn every_case_has_a_variant_that_copies_as_its_pages_want() {
+        for name in ["sm_80", "sm_90a"] {
+            for class in [CLASS, Class { head_dim: 256, ..CLASS }] {
+                let sets = option_sets(Coverage::Options, &class, arch(name));
+                let (mut boxes, mut gather) = (0, 0);
+                let cases =
+                    awkward::cases(&class, 1).into_iter().chain(awkward::tile_cases(&class, &TILE, 1));
+                for case in cases {
+                    let found = variant_for(options_of(&case), &class, arch(name), &sets);
+                    let found = found.unwrap_or_else(|| panic!("{name} {class} {}", case.name));
+                    let wanted = options_of(&case).on(&class, arch(name));
+                    assert_eq!(found.gathers, wanted.gathers, "{name} {class} {}", case.name);
+                    *(if found.gathers { &mut gather } else { &mut boxes }) += 1;
+                }
+                let both = name == "sm_90a" && class == CLASS;
+                assert!(boxes > 10 && (gather > 5) == both, "{name} {class}: {boxes}, {gather}");
+            }
+        }
+    }
 }

@@ -81,7 +81,8 @@ impl<'a> LoadedBatch<'a> {
     fn capture(&mut self, plan: &Plan, way: &Way) -> Result<Captured, Failure> {
         // Mostly they are there; a process that takes another's place has none yet.
         let tiles: Vec<Tile> = plan.tile_groups().iter().map(|group| group.tile).collect();
-        let (class, options) = (Class::of(&self.batch.geometry), AttentionOptions::default());
+        let geometry = &self.batch.geometry;
+        let (class, options) = (Class::of(geometry), AttentionOptions::for_pages(geometry.page_size));
         self.bench.compile(&tiles, &class, options);
         for tile in &tiles {
             if let Some(Err(failure)) = self.bench.compiled.get(&(class, options, *tile)) {

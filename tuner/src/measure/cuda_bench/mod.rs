@@ -265,7 +265,7 @@ impl Bench for CudaBench {
     }
 
     fn prepare(&mut self, tiles: &[Tile], class: &Class, coverage: Coverage) {
-        for &options in option_sets(coverage) {
+        for options in option_sets(coverage, class, self.backend.compiler().arch()) {
             self.compile(tiles, class, options);
         }
     }

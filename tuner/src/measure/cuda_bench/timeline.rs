@@ -21,7 +21,7 @@ pub(super) unsafe fn record(
     args: &RawArgs,
 ) -> Result<Timeline, Failure> {
     let class = Class::of(plan.geometry());
-    let options = AttentionOptions { timeline: true, ..args.options() };
+    let options = AttentionOptions { timeline: true, ..args.options(uploaded) };
     let tiles: Vec<_> = plan.tile_groups().iter().map(|group| group.tile).collect();
     bench.compile(&tiles, &class, options);
     let sms = bench.cuda_limits().sms;

@@ -1,0 +1,54 @@
+// Where the tokens of a step lie: the pages of a walk's runs, as those threads look for them that copy.
+#pragma once
+#include "walk.cuh"
+
+namespace tilewright {
+
+// Goes along the runs with the tokens that one thread looks at, forwards only.
+struct Cursor {
+  u32 run = 0;
+  u32 next; // where the next run begins
+};
+
+// A token of a step.
+struct Place {
+  u32 page;       // where in `page_ids` its page stands
+  u32 within;     // which token of the page it is
+  i32 position;   // its place in the requests that share it
+  i32 seen, end;  // first token of these requests that some row sees, and one past the last one
+  u32 rows;       // that share it
+  bool exists;    // not behind the last token of the step's kind, nor behind the last one that some row sees
+
+  // As the first token of a granule.
+  template <class S> TILEWRIGHT_DEVICE Granule granule() const {
+    const bool some = exists && (!S::WINDOW || position + static_cast<i32>(S::GRANULE) > seen);
+    const u32 tokens = some ? smaller(static_cast<u32>(end - position), S::GRANULE) : 0;
+    return Granule{position, some ? rows | tokens << 24 : 0};
+  }
+};
+
+template <class S> struct Finding {
+  const Cta<S> &cta;
+
+  TILEWRIGHT_DEVICE Cursor first_run() const { return Cursor{0, next_run(0)}; }
+  TILEWRIGHT_DEVICE u32 next_run(u32 run) const { return run + 1 < cta.item.run_count ? cta.runs()[run + 1].begin : 0xffffffffu; }
+
+  // The token of a step that is so many behind the first one that this thread looks at; not before the one asked for last. What is no token
+  // at all gets a page before it.
+  TILEWRIGHT_DEVICE Place find(Cursor &cursor, const Steps &steps, u32 step, u32 more) const {
+    // Where the tokens of all warps begin behind the turns, they are before the ones of the last step.
+    if (S::TURNS && more == 0 && step == steps.shared && step > 0) cursor = first_run();
+    const bool in_turns = S::TURNS && steps.in_turns(step);
+    const u32 end = in_turns ? steps.end : steps.shared_end;
+    const u32 asked = in_turns ? steps.begin + (step - steps.turns) * S::TURN
+                               : cta.item.walk_begin + (step - steps.shared) * S::N + cta.looks_at + more;
+    const u32 token = smaller(asked, end - 1);
+    while (token >= cursor.next) cursor.next = next_run(++cursor.run);
+    const SharedRun &run = cta.runs()[cursor.run];
+    const i32 position = static_cast<i32>(asked) + run.position;
+    const u32 within = smaller(token - run.begin, run.tokens - 1), page = cta.page_size.quotient(within);
+    return Place{run.pages + page, within - page * cta.page_size.by, position, run.seen, run.end, run.rows, asked < end && position < run.end};
+  }
+};
+
+} // namespace tilewright

@@ -1,0 +1,87 @@
+// The warp that copies where the machine copies boxes of a tensor: each lane looks up a granule of a step, and has it copied from its page.
+#pragma once
+#include "finding.cuh"
+#include "stages.cuh"
+
+namespace tilewright {
+
+template <class S> struct Loader {
+  const Cta<S> &cta;
+  const Finding<S> finding{cta};
+  const Stages<S> stages{cta};
+
+  static constexpr u32 LOOKAHEAD = 2; // steps whose pages are looked up before they are copied
+
+  // A granule of a step.
+  struct Piece {
+    i32 page;
+    u32 within; // its first token in the page
+    u32 before; // tokens of it before the first one that some row sees
+    Granule granule;
+  };
+
+  TILEWRIGHT_DEVICE Piece find(Cursor &cursor, const Steps &steps, u32 step) const {
+    if (cta.lane >= S::GRANULES || step >= steps.last) return Piece{};
+    const Place place = finding.find(cursor, steps, step, 0);
+    const Granule granule = place.template granule<S>();
+    const u32 before = S::WINDOW ? static_cast<u32>(larger(place.seen - place.position, 0)) : 0;
+    return Piece{cta.args.page_ids[place.page], place.within, before, granule};
+  }
+
+  // Some tokens of a panel, or of all panels; those that no row sees become zeros, as their memory may hold anything, NaN too.
+  TILEWRIGHT_DEVICE void copy(const TensorMap &map, u32 base, const Piece &piece, u32 token, u32 panel, bool seen, u32 barrier) const {
+    const u32 target = base + cta.row_at(cta.lane * S::GRANULE + token) + panel * S::PANEL_BYTES;
+    const i32 page = seen ? piece.page * static_cast<i32>(cta.args.heads_a_page) + static_cast<i32>(cta.kv_head) : -1;
+    copy_box(target, map, token % 8, panel, (piece.within + token) / 8, page, barrier);
+  }
+
+  TILEWRIGHT_DEVICE void copy_keys(const Rings<S> &at, const Piece &piece) const {
+    copy(cta.args.key_boxes, cta.keys_at(at), piece, 0, 0, piece.granule.tokens() > 0, stages.barrier_of(at, Stages<S>::KEYS_ARRIVED));
+  }
+
+  // By the largest boxes whose tokens are seen, all or none.
+  TILEWRIGHT_DEVICE void copy_values(const Rings<S> &at, const Piece &piece) const {
+    const u32 base = cta.values_at(at), barrier = stages.barrier_of(at, Stages<S>::VALUES_ARRIVED);
+    const bool some = piece.granule.tokens() > 0;
+    const u32 to = some ? piece.granule.tokens() : S::GRANULE, from = !some ? S::GRANULE : S::WINDOW ? piece.before : 0;
+    if (to == S::GRANULE && (from == 0 || from == S::GRANULE)) return copy(cta.args.value_boxes[4], base, piece, 0, 0, from == 0, barrier);
+#pragma unroll 1
+    for (u32 token = 0; token < S::GRANULE;) {
+      const u32 next = token < from ? from : token < to ? to : S::GRANULE;
+      const bool seen = token >= from && token < to;
+      u32 box = 3;
+      while (token % (1u << box) != 0 || token + (1u << box) > next) box--;
+      // Of eight tokens all panels are one box.
+#pragma unroll 1
+      for (u32 panel = 0; panel < (box == 3 ? 1 : S::PANELS); panel++) copy(cta.args.value_boxes[box], base, piece, token, panel, seen, barrier);
+      token += 1u << box;
+    }
+  }
+
+  TILEWRIGHT_DEVICE void run(const Steps &steps) const {
+    Cursor cursor = finding.first_run();
+    Piece ahead[LOOKAHEAD];
+#pragma unroll
+    for (u32 i = 0; i < LOOKAHEAD; i++) ahead[i] = find(cursor, steps, steps.first + i);
+    Rings<S> at;
+#pragma unroll 1
+    for (u32 step = steps.first; step < steps.last; step++) {
+      const Piece piece = ahead[0];
+#pragma unroll
+      for (u32 i = 0; i + 1 < LOOKAHEAD; i++) ahead[i] = ahead[i + 1];
+      ahead[LOOKAHEAD - 1] = find(cursor, steps, step + LOOKAHEAD);
+      stages.await_free_keys(at);
+      const bool looks = cta.lane < S::GRANULES;
+      if (looks) cta.granules(at)[cta.lane] = piece.granule;
+      meet_warp();
+      if (cta.lane == 0) arrive_expecting(stages.barrier_of(at, Stages<S>::KEYS_ARRIVED), S::STAGE_BYTES);
+      if (looks) copy_keys(at, piece);
+      stages.await_free_values(at);
+      if (cta.lane == 0) arrive_expecting(stages.barrier_of(at, Stages<S>::VALUES_ARRIVED), S::STAGE_BYTES);
+      if (looks) copy_values(at, piece);
+      at = at.template ahead<1>();
+    }
+  }
+};
+
+} // namespace tilewright

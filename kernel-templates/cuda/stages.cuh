@@ -1,0 +1,44 @@
+// The buffers of K and V as the warp that copies and the ones that multiply hand them to each other: each has a barrier that says that its
+// tokens have arrived, and one that says that nobody reads it any more.
+#pragma once
+#include "cta.cuh"
+
+namespace tilewright {
+
+template <class S> struct Stages {
+  const Cta<S> &cta;
+
+  // Each buffer's, in this order.
+  enum Barrier : u32 { KEYS_ARRIVED, VALUES_ARRIVED, KEYS_FREE, VALUES_FREE };
+  TILEWRIGHT_DEVICE u32 barrier_of(const Rings<S> &at, Barrier which) const {
+    return shared_address(cta.shared + S::ARRIVALS_AT) + (which * S::STAGES + at.buffer) * 8;
+  }
+
+  // By one thread, before any of the rest.
+  TILEWRIGHT_DEVICE void init() const {
+    for (u32 s = 0; s < S::STAGES; s++) {
+      init_arrivals(barrier_of(Rings<S>{s}, KEYS_ARRIVED), 1);
+      init_arrivals(barrier_of(Rings<S>{s}, VALUES_ARRIVED), 1);
+      init_arrivals(barrier_of(Rings<S>{s}, KEYS_FREE), S::WARPS);
+      init_arrivals(barrier_of(Rings<S>{s}, VALUES_FREE), S::WARPS);
+    }
+    fence_arrivals();
+  }
+
+  // For the warps that multiply.
+  TILEWRIGHT_DEVICE void await_keys(const Rings<S> &at) const { await_arrivals(barrier_of(at, KEYS_ARRIVED), at.round); }
+  TILEWRIGHT_DEVICE void await_values(const Rings<S> &at) const { await_arrivals(barrier_of(at, VALUES_ARRIVED), at.round); }
+  // The warp reads them no more.
+  TILEWRIGHT_DEVICE void free_keys(const Rings<S> &at) const {
+    if (cta.lane == 0) arrive(barrier_of(at, KEYS_FREE));
+  }
+  TILEWRIGHT_DEVICE void free_values(const Rings<S> &at) const {
+    if (cta.lane == 0) arrive(barrier_of(at, VALUES_FREE));
+  }
+
+  // For the warp that copies. In the first round all are free.
+  TILEWRIGHT_DEVICE void await_free_keys(const Rings<S> &at) const { await_arrivals(barrier_of(at, KEYS_FREE), at.round ^ 1); }
+  TILEWRIGHT_DEVICE void await_free_values(const Rings<S> &at) const { await_arrivals(barrier_of(at, VALUES_FREE), at.round ^ 1); }
+};
+
+} // namespace tilewright

@@ -1,0 +1,43 @@
+// Copies of whole boxes of a tensor by one instruction, and barriers in shared memory that count what has arrived (compute capability 9.0).
+// `emulation_tensor.hpp` has the same names.
+#pragma once
+#include "types.cuh"
+
+namespace tilewright {
+
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+constexpr bool HAS_TENSOR_COPIES = true;
+#else
+constexpr bool HAS_TENSOR_COPIES = false;
+#endif
+
+// A tensor as the machine knows it, made by the host.
+struct alignas(64) TensorMap {
+  u64 words[16];
+};
+
+// A barrier of eight bytes of shared memory. Its phase ends when so many threads have arrived, and all bytes that they expect.
+TILEWRIGHT_DEVICE void init_arrivals(u32 barrier, u32 threads) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(threads) : "memory");
+}
+// Once, by the thread that has initialised them; a barrier of the CTA has to follow before others use them.
+TILEWRIGHT_DEVICE void fence_arrivals() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
+TILEWRIGHT_DEVICE void arrive(u32 barrier) { asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory"); }
+TILEWRIGHT_DEVICE void arrive_expecting(u32 barrier, u32 bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
+}
+// Waits until the phase of that parity has ended; the one before the first has.
+TILEWRIGHT_DEVICE void await_arrivals(u32 barrier, u32 parity) {
+  asm volatile("{\n\t.reg .pred done;\n\tagain:\n\tmbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n\t@!done bra again;\n\t}" ::"r"(barrier),
+               "r"(parity)
+               : "memory");
+}
+
+// Copies a box to shared memory, at a multiple of 128; what lies outside of the tensor becomes zeros. Its bytes arrive at the barrier.
+TILEWRIGHT_DEVICE void copy_box(u32 target, const TensorMap &map, u32 token, u32 panel, u32 eighth, i32 page_and_head, u32 barrier) {
+  asm volatile("cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4, %5, %6}], [%7];" ::"r"(target),
+               "l"(&map), "r"(0), "r"(token), "r"(panel), "r"(eighth), "r"(page_and_head), "r"(barrier)
+               : "memory");
+}
+
+} // namespace tilewright
