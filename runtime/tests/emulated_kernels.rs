@@ -394,7 +394,7 @@ fn awkward_batches_agree_with_the_reference() {
                 softcap: batch.softcap.is_some(),
                 sinks: batch.sinks,
                 timeline: false,
-                gathers: false,
+                gathers: batch.strides().gathers(&batch.geometry),
             };
             (Case { tile, options, warpgroups, page_size: batch.geometry.page_size, ..CASE }, batch)
         };
@@ -453,7 +453,7 @@ fn a_pipeline_that_reads_too_early_is_caught() {
     }
 }
 
-/// Barriers of every source, of warps that only copy too.
+/// Barriers of every source, also beside a loader, whose buffers have barriers of their own.
 #[test]
 fn a_missing_barrier_is_caught() {
     let cases: Vec<Case> = (1..=4)
@@ -495,5 +495,5 @@ fn a_missing_barrier_is_caught() {
             barriers += 1;
         }
     }
-    assert!(barriers >= 15, "only {barriers} of the sources' barriers were found");
+    assert!(barriers >= 12, "only {barriers} of the sources' barriers were found");
 }

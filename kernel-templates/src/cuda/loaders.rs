@@ -1,4 +1,4 @@
-//! Warps that only copy: where four warps multiply together (`wgmma`), others bring K and V meanwhile.
+//! Warps that multiply nothing: one has the machine copy K and V by boxes (compute capability 9.0a), others leave their registers to those that multiply.
 
 use super::{Arch, AttentionOptions, CudaLimits, WARP_THREADS, shared_bytes};
 use crate::Class;

@@ -47,8 +47,8 @@ pub(crate) struct Case {
 impl Case {
     pub(crate) fn kernel(&self) -> Kernel {
         let arch = if self.warpgroups { "sm_90a" } else { "sm_80" };
-        let options =
-            AttentionOptions { gathers: AttentionOptions::for_pages(self.page_size).gathers, ..self.options };
+        let gathers = self.options.gathers || AttentionOptions::for_pages(self.page_size).gathers;
+        let options = AttentionOptions { gathers, ..self.options };
         Kernel::decode(&self.tile, &self.class, options, arch.parse().unwrap())
     }
 
