@@ -581,11 +581,16 @@ struct Machine {
     barrier.missing = barrier.threads;
     barrier.over.join(barrier.arrived);
     barrier.over.of[party] = barrier.phases;
+    wake(barrier);
+    return true;
+  }
+
+  // Whoever waits looks again.
+  void wake(Arrivals &barrier) {
     for (u32 warp = 0; warp < warp_count(); warp++) {
       warps[warp].ready |= barrier.waiting[warp];
       barrier.waiting[warp] = 0;
     }
-    return true;
   }
 
   void arrive(u32 address, u32 bytes) {
@@ -601,13 +606,6 @@ struct Machine {
     if (barrier.missing > 0) return;
     if (barrier.expected == 0 && barrier.flying == 0) end_phase(barrier);
     else wake(barrier);
-  }
-
-  void wake(Arrivals &barrier) {
-    for (u32 warp = 0; warp < warp_count(); warp++) {
-      warps[warp].ready |= barrier.waiting[warp];
-      barrier.waiting[warp] = 0;
-    }
   }
 
   void await(u32 address, u32 parity) {
