@@ -4,9 +4,12 @@
 //! reading as many bytes, measured in the same run, and the error of some requests against the f64 reference. Trees are written as in
 //! PAT: nodes of each level, tokens of a node of each level.
 //!
-//! `cargo bench -p tilewright-runtime --bench cuda_decode -- [TREE...] [--heads 32/8] [--tiles m16n64w4s2,...] [--page 32] [--cta NS]`
+//! `cargo bench -p tilewright-runtime --bench cuda_decode -- [TREE...] [--heads 32/8] [--tiles m16n64w4s2,...] [--page 32] [--cta NS] [--flush write]`
 //!
 //! Plans go by the default prices, but `--cta` is how long one of all CTAs takes beyond its tokens, in nanoseconds. With `--timeline` it prints for each tile what its CTAs spent their time with.
+//!
+//! With `--flush write` the cache is emptied by writing 256 MB instead of reading, and a step's launches are timed one by one behind a delay,
+//! not as a graph; reading as many bytes is timed in the same way. Other programs are often measured so.
 //!
 //! With `--forward` it prints a line a tree instead: the ways of launching a plan side by side, in % of the time of reading. Packs get the
 //! tile of `--tiles` with the fewest rows that holds theirs, of several such the first; without `--tiles` a few usual ones are taken.
@@ -18,14 +21,13 @@ use std::time::Instant;
 use tilewright_heuristics::{Backend, Dtype, Geometry, PackShape, Prices, Tile};
 use tilewright_kernel_templates::cuda::{AttentionOptions, TimelineEntry};
 use tilewright_kernel_templates::{Class, Limits, Space};
-use tilewright_runtime::cuda::probe::{self, Figures, Flush};
+use tilewright_runtime::cuda::probe::{self, Figures, Flush, FlushBy};
 use tilewright_runtime::cuda::{
-    CudaBackend, CudaDevice, DeviceMemory, DevicePlan, Forward, Graph, Launch, Mix, RawArgs, RowStrides,
-    Timeline, Timer,
+    CudaBackend, CudaDevice, DeviceMemory, DevicePlan, Forward, Launch, Mix, RawArgs, RowStrides, Timeline,
+    Timer,
 };
 use tilewright_runtime::{KvStrides, PageTable, Plan, PlanOptions, cpu, reference};
 
-const SAMPLES: usize = 11;
 /// Requests whose output is compared with the reference.
 const CHECKED: usize = 4;
 
@@ -41,6 +43,8 @@ struct Options {
     forward: bool,
     /// What CTAs were busy with, too.
     timeline: bool,
+    /// How the cache is emptied before each sample.
+    flush: FlushBy,
     /// How plans are made.
     plan: PlanOptions,
 }
@@ -62,9 +66,10 @@ fn main() -> Outcome<()> {
     let mut backend = CudaBackend::or_fetch(&device)?;
     let stream = device.context().new_stream()?;
     let begin = Instant::now();
-    let figures = probe::measure(&device, backend.compiler(), &stream)?;
-    print_figures(&device, &figures, begin.elapsed().as_secs_f64());
-    let flush = Flush::new(&device, backend.compiler(), &stream)?;
+    let figures = probe::measure_flushed(options.flush, &device, backend.compiler(), &stream)?;
+    let seconds = begin.elapsed().as_secs_f64();
+    let flush = Flush::with(options.flush, &device, backend.compiler(), &stream)?;
+    print_figures(&device, &flush, &figures, seconds);
     let class = Class { head_dim: 128, dtype: Dtype::F16 };
     let begin = Instant::now();
     let prepared =
@@ -148,18 +153,13 @@ struct Bench<'a> {
 }
 
 impl Bench<'_> {
-    /// The median time of a plan, captured, on a cold second-level cache.
+    /// The median time of a plan on a cold second-level cache.
     fn median_us(&self, backend: &CudaBackend, plan: &DevicePlan, args: &RawArgs) -> Outcome<f64> {
         let Self { flush, timer, stream, .. } = self;
-        // SAFETY: all memory is as large as the batch says, and outlives the graph, whose last replay is waited for.
-        let graph = unsafe { Graph::capture(stream, || backend.decode_raw(stream.cu_stream(), plan, args))? };
-        let mut samples = Vec::new();
-        for _ in 0..SAMPLES {
-            flush.queue(stream)?;
-            samples.push(timer.time_us(stream, || graph.launch(stream))?);
-        }
-        samples.sort_by(f64::total_cmp);
-        Ok(samples[SAMPLES / 2])
+        // SAFETY: all memory is as large as the batch says, and outlives this call, which waits for all launches.
+        let us =
+            unsafe { flush.median_us(timer, stream, || backend.decode_raw(stream.cu_stream(), plan, args))? };
+        Ok(us)
     }
 
     /// Prints what the CTAs of a plan spent their time with, on a cold second-level cache.
@@ -291,6 +291,7 @@ fn options(device: &CudaDevice) -> Outcome<Options> {
         best: 8,
         forward: false,
         timeline: false,
+        flush: FlushBy::default(),
         plan: device.plan_options(),
     };
     let mut words = std::env::args().skip(1).filter(|word| word != "--bench");
@@ -317,6 +318,7 @@ fn options(device: &CudaDevice) -> Outcome<Options> {
                 options.tiles = value()?.split(',').map(str::parse).collect::<Result<_, _>>()?;
             }
             "--cta" => options.plan.prices.cta = Prices::of_seconds(value()?.parse::<f64>()? * 1e-9),
+            "--flush" => options.flush = value()?.parse()?,
             "--page" => options.page_size = value()?.parse()?,
             "--best" => options.best = value()?.parse()?,
             _ => options.trees.push(word),
@@ -331,8 +333,14 @@ fn options(device: &CudaDevice) -> Outcome<Options> {
     Ok(options)
 }
 
-fn print_figures(device: &CudaDevice, figures: &Figures, seconds: f64) {
+fn print_figures(device: &CudaDevice, flush: &Flush, figures: &Figures, seconds: f64) {
     println!("{} ({}), CUDA {:?}", device.name(), device.arch(), device.driver());
+    let (by, megabytes) = (flush.by(), flush.bytes() >> 20);
+    let launches = match by {
+        FlushBy::Reading => "a graph",
+        FlushBy::Writing => "plain launches behind a delay",
+    };
+    println!("flush: {by} {megabytes} MB, then {launches}; median of {}", by.samples());
     println!(
         "read {:.2} TB/s, launch {:.2} us, latency {} cycles, second-level cache {} cycles; measured in {seconds:.2} s",
         figures.bandwidth() / 1e12,

@@ -14,7 +14,7 @@ use tilewright_kernel_templates::cuda::{AttentionOptions, has_loaders};
 use tilewright_kernel_templates::{Class, Limits, Space};
 use tilewright_runtime::awkward::{self, AwkwardCase, CudaCase, options_of};
 use tilewright_runtime::cpu::Element;
-use tilewright_runtime::cuda::probe;
+use tilewright_runtime::cuda::probe::{self, FlushBy};
 use tilewright_runtime::cuda::{
     CudaBackend, CudaDecoder, CudaDevice, CudaElement, CudaError, DecodeArgs, DeviceMemory, DevicePlan,
     Fp8KvCache, Graph, KvCache, MergeStatesArgs, RawMergeStates, RawState, State, Timer,
@@ -308,6 +308,19 @@ fn prices_are_those_of_a_gpu() {
     // Between a tenth of a microsecond and ten for each CTA, those that run at once sharing it.
     let slots = u64::from(device.plan_options().slots);
     assert!((100_000_000_000..10_000_000_000_000).contains(&(prices.cta * slots)), "{prices:?}");
+}
+
+#[test]
+fn limits_behind_a_flush_by_writing_are_near_those_behind_one_by_reading() {
+    let device = device();
+    let backend = backend(&device);
+    let stream = device.context().new_stream().unwrap();
+    let figures = |by| probe::measure_flushed(by, &device, backend.compiler(), &stream).unwrap();
+    let (read, written) = (figures(FlushBy::Reading), figures(FlushBy::Writing));
+    println!("{} us and {} us of an empty launch", read.launch_us, written.launch_us);
+    assert!((0.5..20.0).contains(&written.launch_us));
+    // What is written back is at most one cache full: little of the largest read.
+    assert!((0.7..1.1).contains(&(written.bandwidth() / read.bandwidth())), "{written:?}");
 }
 
 #[test]

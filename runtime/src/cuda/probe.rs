@@ -1,21 +1,21 @@
 //! What a GPU gives at most, measured: what every limit is made of, and the prices that plans go by.
 #![allow(unsafe_code)]
 
+mod flush;
 mod prices;
 
 use super::kernels::{Begins, LoadedKernel};
 use super::memory::DeviceMemory;
-use super::timer::{Graph, Timer};
+use super::timer::Timer;
 use super::{CudaDevice, CudaError};
 use cudarc::driver::CudaStream;
+pub use flush::{Flush, FlushBy};
 use std::ffi::c_void;
 use std::sync::Arc;
 use tilewright_heuristics::Prices;
 use tilewright_kernel_templates::cuda::{Compiler, Kernel};
 
-/// Bytes that are read to drive everything else out of the second-level cache, in multiples of its size.
-const FLUSH_CACHES: u64 = 4;
-/// Samples of each point of the curve.
+/// Samples of each point of the curve, unless samples are of another kind ([`FlushBy::samples`]).
 const SAMPLES: usize = 11;
 
 /// A point of the curve: reading so many bytes once, cold, takes so long.
@@ -32,7 +32,7 @@ pub struct ReadPoint {
 pub struct Figures {
     /// From 1 MB up to 4 GB, ascending.
     pub reads: Vec<ReadPoint>,
-    /// Time of an empty launch in a graph, in µs.
+    /// Time of an empty launch, in µs; in a graph, unless samples are plain launches ([`FlushBy::Writing`]).
     pub launch_us: f64,
     /// Cycles from a load to its value, from device memory, unloaded.
     pub memory_latency_cycles: u32,
@@ -61,42 +61,6 @@ impl Figures {
     }
 }
 
-/// Drives everything out of the second-level cache before a sample, by reading. Reading leaves nothing to be written back, so the sample
-/// after it pays for nothing but itself; a flush by writing would leave the cache full of lines that the sample has to wait for.
-#[derive(Debug)]
-pub struct Flush {
-    kernel: LoadedKernel,
-    memory: DeviceMemory,
-    ctas: u32,
-}
-
-impl Flush {
-    /// Takes as much memory as it reads.
-    ///
-    /// # Errors
-    /// The compiler's or the driver's.
-    pub fn new(device: &CudaDevice, compiler: &Compiler, stream: &CudaStream) -> Result<Self, CudaError> {
-        let bytes = (FLUSH_CACHES * device.limits().l2_bytes).max(64 << 20).next_multiple_of(1 << 20);
-        let memory = DeviceMemory::new(device.context(), bytes as usize)?;
-        memory.fill(0x5a, stream)?;
-        let kernel = load(device, compiler, &Kernel::read_probe(true))?;
-        Ok(Self { kernel, memory, ctas: device.limits().sms * 8 })
-    }
-
-    /// Bytes that are read.
-    pub const fn bytes(&self) -> usize {
-        self.memory.bytes()
-    }
-
-    /// Queues one flush.
-    ///
-    /// # Errors
-    /// The driver's.
-    pub fn queue(&self, stream: &CudaStream) -> Result<(), CudaError> {
-        read(&self.kernel, self.memory.address(), self.memory.bytes() as u64, self.ctas, stream)
-    }
-}
-
 /// Measures a device. Takes at most 4 GB of its memory, and a second.
 ///
 /// # Errors
@@ -106,7 +70,20 @@ pub fn measure(
     compiler: &Compiler,
     stream: &Arc<CudaStream>,
 ) -> Result<Figures, CudaError> {
-    let flush = Flush::new(device, compiler, stream)?;
+    measure_flushed(FlushBy::Reading, device, compiler, stream)
+}
+
+/// As [`measure`], with reads and the empty launch timed as samples behind this flush are: the limit of those.
+///
+/// # Errors
+/// As there.
+pub fn measure_flushed(
+    by: FlushBy,
+    device: &CudaDevice,
+    compiler: &Compiler,
+    stream: &Arc<CudaStream>,
+) -> Result<Figures, CudaError> {
+    let flush = Flush::with(by, device, compiler, stream)?;
     let timer = Timer::new(device.context())?;
     let kernel = load(device, compiler, &Kernel::read_probe(false))?;
     let largest = (4u64 << 30).min(device.limits().memory_bytes / 4).max(1 << 20);
@@ -120,10 +97,9 @@ pub fn measure(
         let mut us = f64::INFINITY;
         for ctas_per_sm in [2, 4, 8] {
             let ctas = device.limits().sms * ctas_per_sm;
-            // SAFETY: the memory and the kernel outlive the graph, whose replays are waited for.
-            let graph =
-                unsafe { Graph::capture(stream, || read(&kernel, memory.address(), bytes, ctas, stream))? };
-            us = us.min(median_us(&timer, &flush, &graph, stream)?);
+            let launch = || read(&kernel, memory.address(), bytes, ctas, stream);
+            // SAFETY: the memory and the kernel stay.
+            us = us.min(unsafe { flush.median_us(&timer, stream, launch)? });
         }
         reads.push(ReadPoint { bytes, us });
     }
@@ -132,8 +108,13 @@ pub fn measure(
         reads[at - 1].us = reads[at - 1].us.min(reads[at].us);
     }
     // SAFETY: as above.
-    let nothing = unsafe { Graph::capture(stream, || read(&kernel, memory.address(), 0, 1, stream))? };
-    let launch_us = median_us(&timer, &flush, &nothing, stream)?;
+    let launch_us =
+        unsafe { flush.median_us(&timer, stream, || read(&kernel, memory.address(), 0, 1, stream))? };
+    // A step of a chain is a load alone, with nothing to be written back.
+    let flush = match by {
+        FlushBy::Reading => flush,
+        FlushBy::Writing => Flush::new(device, compiler, stream)?,
+    };
     let chase = load(device, compiler, &Kernel::latency_probe())?;
     let mut figures = Figures {
         reads,
@@ -166,16 +147,6 @@ fn read(
     ];
     // SAFETY: the kernel takes two addresses and a count of 16-byte elements, all inside one allocation that outlives the stream's work.
     unsafe { kernel.launch(ctas, Begins::Late, stream.cu_stream(), &mut parameters) }
-}
-
-fn median_us(timer: &Timer, flush: &Flush, graph: &Graph, stream: &CudaStream) -> Result<f64, CudaError> {
-    let mut samples = Vec::with_capacity(SAMPLES);
-    for _ in 0..SAMPLES {
-        flush.queue(stream)?;
-        samples.push(timer.time_us(stream, || graph.launch(stream))?);
-    }
-    samples.sort_by(f64::total_cmp);
-    Ok(samples[SAMPLES / 2])
 }
 
 /// Writes a chain that visits lines of 128 bytes in an order that no prefetcher guesses: the first word of a line is the index of the next
@@ -213,7 +184,7 @@ fn latency(
     write_chain(memory, bytes)?;
     let small = chain_span(memory, bytes) <= 8 << 20;
     let mut hops: u32 = 2048;
-    let result = DeviceMemory::new(flush.memory.context(), 16)?;
+    let result = DeviceMemory::new(memory.context(), 16)?;
     let mut best = u64::MAX;
     for _ in 0..5 {
         if !small {
