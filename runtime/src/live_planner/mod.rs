@@ -161,6 +161,15 @@ impl LivePlanner {
     /// # Errors
     /// There is no such request, or the tokens do not lie in its pages.
     pub fn grow(&mut self, request: u32, tokens: u32) -> Result<(), LiveError> {
+        let page_size = self.geometry.page_size;
+        if let Some(before) = self.seq_lens.get_mut(request as usize).filter(|before| **before > 0) {
+            // Mostly it ends on the page that it ended on: that page is there.
+            let page = (*before - 1) / page_size * page_size;
+            if tokens > page && tokens - page <= page_size {
+                *before = tokens;
+                return Ok(());
+            }
+        }
         let pages = self.pages(request)?;
         self.check_tokens(request, tokens, pages.into())?;
         self.set_tokens(request, tokens);

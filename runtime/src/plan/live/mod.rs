@@ -192,8 +192,12 @@ impl LivePlan {
             let geometry = self.plan.geometry;
             return self.rebuild(&geometry, changes, options, select);
         }
-        self.step += 1;
         self.take_lengths(changes);
+        if forest.touched().is_empty() && changes.flipped.is_empty() && !changes.others_have_tokens {
+            // Requests grew inside their pages: no walk is another one.
+            return Ok(());
+        }
+        self.step += 1;
         self.nodes.resize(self.nodes.len().max(forest.capacity()), Place::NOWHERE);
         for list in [&mut self.stale, &mut self.fresh, &mut self.patched, &mut self.reshaped] {
             list.clear();
