@@ -211,18 +211,18 @@ fn a_comparison_checks_ours_and_says_which_peers_it_could_not_ask() {
     let small =
         ["compare", "--device", "cpu", "--trees", "1,10_4096,416", "--trees", "256_1024", "--heads", "32/8"];
     let small = [&small[..], &["--max-batch-mb", "1"]].concat();
-    let alone = succeed(
-        folder,
-        &[&small[..], &["--no-peers", "--json", "--dtype", "bf16", "--page-size", "16"]].concat(),
-    );
-    let alone: serde_json::Value = serde_json::from_str(&alone).unwrap();
-    assert_eq!(alone["batches"].as_array().unwrap().len(), 2);
-    for batch in alone["batches"].as_array().unwrap() {
-        let ours = &batch["ours"]["timed"];
-        assert!(ours["us"].as_f64().unwrap() > 0.0 && ours["error"].as_f64().unwrap() < 4e-2, "{batch}");
-        assert_eq!((&batch["dtype"], &batch["page_size"]), (&"bf16".into(), &16.into()));
-        assert!(!batch["tiles"].as_array().unwrap().is_empty());
-        assert!(batch["peers"].as_array().unwrap().is_empty() && batch["references_apart"].is_null());
+    for dtype in ["bf16", "fp8-f16"] {
+        let options = ["--no-peers", "--json", "--dtype", dtype, "--page-size", "16"];
+        let alone = succeed(folder, &[&small[..], &options].concat());
+        let alone: serde_json::Value = serde_json::from_str(&alone).unwrap();
+        assert_eq!(alone["batches"].as_array().unwrap().len(), 2);
+        for batch in alone["batches"].as_array().unwrap() {
+            let ours = &batch["ours"]["timed"];
+            assert!(ours["us"].as_f64().unwrap() > 0.0 && ours["error"].as_f64().unwrap() < 4e-2, "{batch}");
+            assert_eq!((&batch["dtype"], &batch["page_size"]), (&dtype.into(), &16.into()));
+            assert!(!batch["tiles"].as_array().unwrap().is_empty());
+            assert!(batch["peers"].as_array().unwrap().is_empty() && batch["references_apart"].is_null());
+        }
     }
 
     // Peers that compute on GPUs are left out in any case. Where there is a torch, it must compute the same.

@@ -1,7 +1,7 @@
 //! What a user may say to `compare`.
 
 use super::DeviceName;
-use crate::compare::{Heads, PEER_NAMES};
+use crate::compare::{COMPARED, Heads, PEER_NAMES};
 use clap::{Args, ValueHint};
 use std::path::PathBuf;
 use tilewright_heuristics::Dtype;
@@ -22,7 +22,7 @@ pub struct CompareArguments {
     /// Tokens of a page, instead of what the scenario says
     #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub page_size: Option<u32>,
-    /// Element type, f16 or bf16, instead of what the scenario says
+    /// Element type, f16, bf16, fp8-f16 or fp8-bf16 (FP8 K and V beside Q of 16 bits), instead of what the scenario says
     #[arg(long, value_name = "TYPE", value_parser = compared_dtype)]
     pub dtype: Option<Dtype>,
     /// Where to compute: `cpu`, `cuda` or `cuda:N`; without it, on the first GPU if there is one
@@ -58,6 +58,6 @@ pub struct CompareArguments {
 }
 
 fn compared_dtype(text: &str) -> Result<Dtype, String> {
-    let known = text.parse().ok().filter(|dtype| matches!(dtype, Dtype::F16 | Dtype::Bf16));
-    known.ok_or_else(|| "peers compute f16 and bf16".to_owned())
+    let known = text.parse().ok().filter(|dtype| COMPARED.contains(dtype));
+    known.ok_or_else(|| format!("peers compute {}", COMPARED.map(Dtype::name).join(", ")))
 }

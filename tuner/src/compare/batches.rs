@@ -32,6 +32,15 @@ pub struct Heads {
     pub kv: u32,
 }
 
+/// Element types that are compared, those of Q with 16 bits: others no peer has.
+pub const COMPARED: [Dtype; 4] = [Dtype::F16, Dtype::Bf16, Dtype::Fp8F16, Dtype::Fp8Bf16];
+
+/// What to say of other types: these are compared.
+pub(super) fn use_compared() -> String {
+    let [one, two, three, four] = COMPARED.map(Dtype::name);
+    format!("use --dtype {one}, {two}, {three} or {four}")
+}
+
 impl std::str::FromStr for Heads {
     type Err = String;
 
@@ -84,9 +93,10 @@ impl Wanted {
             let spec = spec.with_layout(self.page_size, self.dtype);
             let dtype = spec.geometry().dtype;
             anyhow::ensure!(
-                matches!(dtype, Dtype::F16 | Dtype::Bf16),
-                "{}: peers do not compute {dtype}; use --dtype f16 or bf16",
-                spec.name()
+                COMPARED.contains(&dtype),
+                "{}: peers do not compute {dtype}; {}",
+                spec.name(),
+                use_compared()
             );
             specs.push(spec);
         }
@@ -135,7 +145,15 @@ mod tests {
         let error = specs(&wanted).unwrap_err().to_string();
         assert!(error.contains("1,10_4096,416") && error.contains("32/32 16/8 32/8 64/8"), "{error}");
         let error = specs(&Wanted { dtype: Some(Dtype::F32), ..Wanted::default() }).unwrap_err().to_string();
-        assert!(error.contains("--dtype f16 or bf16"), "{error}");
+        assert!(error.contains("--dtype f16, bf16, fp8-f16 or fp8-bf16"), "{error}");
+    }
+
+    #[test]
+    fn every_compared_type_is_taken() {
+        for dtype in COMPARED {
+            let wanted = Wanted { dtype: Some(dtype), ..Wanted::default() };
+            assert!(specs(&wanted).unwrap().iter().all(|spec| spec.geometry().dtype == dtype), "{dtype}");
+        }
     }
 
     #[test]

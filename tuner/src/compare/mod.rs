@@ -13,7 +13,7 @@ mod reference;
 mod results;
 mod table;
 
-pub use batches::{Heads, Wanted};
+pub use batches::{COMPARED, Heads, Wanted};
 pub use ours::{Ours, limit_method, measure, said, selection, tolerance};
 pub use peers::{Asked, PEER_NAMES, PeerOptions, Peers};
 pub use protocol::{Answer, Request};

@@ -202,7 +202,7 @@ mod tests {
     fn every_plan_of_a_processor_computes_what_the_reference_does() {
         let mut bench = CpuBench::new(Some(2));
         let selection = selection(&mut bench).unwrap();
-        for dtype in ["f16", "bf16"] {
+        for dtype in ["f16", "bf16", "fp8-f16", "fp8-bf16"] {
             let batch = batch(dtype);
             let sampled = sampled_requests(&batch);
             let expected = reference(&batch, &sampled).unwrap();

@@ -10,8 +10,10 @@ use tilewright_scenarios::Batch;
 pub struct Request<'a> {
     /// Its number, which answers repeat.
     pub id: usize,
-    /// Element type: `f16` or `bf16`.
+    /// Element type of Q and the output: `f16` or `bf16`.
     pub dtype: &'static str,
+    /// That of K and V: the same, or `fp8`, which is e4m3 with scales of 1.
+    pub kv_dtype: &'static str,
     /// Query heads.
     pub q_heads: u32,
     /// KV heads.
@@ -46,7 +48,8 @@ impl<'a> Request<'a> {
         let geometry = &batch.geometry;
         Self {
             id,
-            dtype: geometry.dtype.name(),
+            dtype: geometry.dtype.query().name(),
+            kv_dtype: if geometry.dtype.has_fp8_kv() { "fp8" } else { geometry.dtype.name() },
             q_heads: geometry.q_heads,
             kv_heads: geometry.kv_heads,
             head_dim: geometry.head_dim,
@@ -142,7 +145,12 @@ mod tests {
         let said: serde_json::Value = serde_json::from_str(&line).unwrap();
         assert_eq!(said["page_table"].as_array().unwrap().len(), 2 * 3);
         assert_eq!((&said["seq_lens"][1], &said["scale"]), (&65.into(), &0.125.into()));
-        assert_eq!((&said["dtype"], &said["skip"][0]), (&"f16".into(), &"torch sdpa".into()));
+        assert_eq!((&said["dtype"], &said["kv_dtype"]), (&"f16".into(), &"f16".into()));
+        assert_eq!(said["skip"][0], "torch sdpa");
+        let text = format!("{text}dtypes: [fp8-bf16]\n");
+        let batch = Scenario::parse(&text, "t.yaml").unwrap().batches().unwrap()[0].build().unwrap();
+        let request = Request::of(3, &batch, &[0, 1], 1e-2);
+        assert_eq!((request.dtype, request.kv_dtype), ("bf16", "fp8"));
     }
 
     #[test]

@@ -1,13 +1,14 @@
 //! What some requests of a batch should be, in f64, and how far somebody is from it.
 
+use super::batches::use_compared;
 use crate::measure::BenchError;
 use crate::measure::numbers::{BLOCK, Stream, block};
 use half::{bf16, f16};
 use std::collections::HashMap;
 use tilewright_heuristics::{Dtype, Geometry};
-use tilewright_runtime::cpu::{Element, KvCache};
+use tilewright_runtime::cpu::{Element, Fp8KvCache, KvCache, KvPages, Number};
 use tilewright_runtime::reference::{Attention, decode};
-use tilewright_runtime::{KvStrides, PageTable};
+use tilewright_runtime::{E4m3, KvScales, KvStrides, PageTable};
 use tilewright_scenarios::Batch;
 
 /// Requests of a batch whose outputs are checked: the first, the last, and two between them.
@@ -25,11 +26,13 @@ pub fn sampled_requests(batch: &Batch) -> Vec<usize> {
 /// An element type that peers do not have, or a page table that makes no sense.
 pub fn reference(batch: &Batch, requests: &[usize]) -> Result<Vec<f64>, BenchError> {
     match batch.geometry.dtype {
-        Dtype::F16 => typed::<f16>(batch, requests),
-        Dtype::Bf16 => typed::<bf16>(batch, requests),
-        Dtype::F32 | Dtype::Fp8F16 | Dtype::Fp8Bf16 | Dtype::Fp8F32 => Err(BenchError::Device {
+        Dtype::F16 => Sampled::<f16, f16>::new(batch, requests).decode(batch, plain),
+        Dtype::Bf16 => Sampled::<bf16, bf16>::new(batch, requests).decode(batch, plain),
+        Dtype::Fp8F16 => Sampled::<f16, E4m3>::new(batch, requests).decode(batch, fp8),
+        Dtype::Fp8Bf16 => Sampled::<bf16, E4m3>::new(batch, requests).decode(batch, fp8),
+        Dtype::F32 | Dtype::Fp8F32 => Err(BenchError::Device {
             batch: batch.name.clone(),
-            message: format!("{} is not compared; use --dtype f16 or bf16", batch.geometry.dtype),
+            message: format!("{} is not compared; {}", batch.geometry.dtype, use_compared()),
         }),
     }
 }
@@ -39,34 +42,69 @@ pub(super) fn scale(geometry: &Geometry) -> f32 {
     1.0 / (geometry.head_dim as f32).sqrt()
 }
 
-fn typed<E: Element>(batch: &Batch, requests: &[usize]) -> Result<Vec<f64>, BenchError> {
-    let geometry = &batch.geometry;
-    let [keys, values, query] =
-        [Stream::Keys, Stream::Values, Stream::Query].map(|stream| block(stream, BLOCK, E::from_f32));
-    let page = (geometry.page_size * geometry.kv_heads * geometry.head_dim) as usize;
-    let row = (geometry.q_heads * geometry.head_dim) as usize;
-    // The pages that are read, renumbered in the order of their first use.
-    let mut known: HashMap<i32, i32> = HashMap::new();
-    let (mut entries, mut seq_lens) = (vec![-1; requests.len() * batch.max_pages], Vec::new());
-    let (mut sampled_keys, mut sampled_values, mut sampled_query) = (Vec::new(), Vec::new(), Vec::new());
-    for (&request, entries) in requests.iter().zip(entries.chunks_mut(batch.max_pages.max(1))) {
-        for (entry, &id) in entries.iter_mut().zip(batch.row(request)) {
-            let next = i32::try_from(known.len()).unwrap_or(i32::MAX);
-            *entry = *known.entry(id).or_insert_with(|| {
-                let begin = usize::try_from(id).unwrap_or(0) * page;
-                extend_with(&mut sampled_keys, &keys, begin, page);
-                extend_with(&mut sampled_values, &values, begin, page);
-                next
-            });
+fn plain<'a, E: Element>(keys: &'a [E], values: &'a [E], strides: KvStrides) -> KvCache<'a, E> {
+    KvCache { keys, values, strides }
+}
+
+/// With the scales that the benches have.
+fn fp8<'a>(keys: &'a [E4m3], values: &'a [E4m3], strides: KvStrides) -> Fp8KvCache<'a> {
+    Fp8KvCache { keys, values, strides, scales: KvScales::new(1.0, 1.0) }
+}
+
+/// Some requests of a batch, and what they read.
+struct Sampled<E, K> {
+    /// `[requests, max_pages]`, renumbered in the order of their first use.
+    entries: Vec<i32>,
+    seq_lens: Vec<u32>,
+    keys: Vec<K>,
+    values: Vec<K>,
+    query: Vec<E>,
+}
+
+impl<E: Element, K: Number> Sampled<E, K> {
+    fn new(batch: &Batch, requests: &[usize]) -> Self {
+        let geometry = &batch.geometry;
+        let [keys, values] =
+            [Stream::Keys, Stream::Values].map(|stream| block(stream, BLOCK, <K as Number>::from_f32));
+        let query = block(Stream::Query, BLOCK, <E as Number>::from_f32);
+        let page = (geometry.page_size * geometry.kv_heads * geometry.head_dim) as usize;
+        let row = (geometry.q_heads * geometry.head_dim) as usize;
+        let mut sampled = Self {
+            entries: vec![-1; requests.len() * batch.max_pages],
+            seq_lens: Vec::new(),
+            keys: Vec::new(),
+            values: Vec::new(),
+            query: Vec::new(),
+        };
+        let mut known: HashMap<i32, i32> = HashMap::new();
+        for (&request, entries) in requests.iter().zip(sampled.entries.chunks_mut(batch.max_pages.max(1))) {
+            for (entry, &id) in entries.iter_mut().zip(batch.row(request)) {
+                let next = i32::try_from(known.len()).unwrap_or(i32::MAX);
+                *entry = *known.entry(id).or_insert_with(|| {
+                    let begin = usize::try_from(id).unwrap_or(0) * page;
+                    extend_with(&mut sampled.keys, &keys, begin, page);
+                    extend_with(&mut sampled.values, &values, begin, page);
+                    next
+                });
+            }
+            sampled.seq_lens.push(batch.seq_lens[request]);
+            extend_with(&mut sampled.query, &query, request * row, row);
         }
-        seq_lens.push(batch.seq_lens[request]);
-        extend_with(&mut sampled_query, &query, request * row, row);
+        sampled
     }
-    let table = PageTable::new(&entries, batch.max_pages, &seq_lens, geometry.page_size)
-        .map_err(|source| BenchError::Plan { batch: batch.name.clone(), source })?;
-    let cache = KvCache { keys: &sampled_keys, values: &sampled_values, strides: KvStrides::nhd(geometry) };
-    let attention = Attention::plain(scale(geometry));
-    Ok(decode(geometry, &table, &sampled_query, &cache, &attention).0)
+
+    fn decode<'a, C: KvPages<E>>(
+        &'a self,
+        batch: &Batch,
+        cache: impl FnOnce(&'a [K], &'a [K], KvStrides) -> C,
+    ) -> Result<Vec<f64>, BenchError> {
+        let geometry = &batch.geometry;
+        let table = PageTable::new(&self.entries, batch.max_pages, &self.seq_lens, geometry.page_size)
+            .map_err(|source| BenchError::Plan { batch: batch.name.clone(), source })?;
+        let cache = cache(&self.keys, &self.values, KvStrides::nhd(geometry));
+        let attention = Attention::plain(scale(geometry));
+        Ok(decode(geometry, &table, &self.query, &cache, &attention).0)
+    }
 }
 
 /// Appends the elements from `begin` on of endless copies of a block.
@@ -143,7 +181,24 @@ mod tests {
     #[test]
     fn other_element_types_are_refused() {
         let error = reference(&batch("name: t\ndtypes: [f32]\ntrees: ['1_32']\n"), &[0]).unwrap_err();
-        assert!(error.to_string().contains("--dtype f16 or bf16"), "{error}");
+        assert!(error.to_string().contains("--dtype f16, bf16, fp8-f16 or fp8-bf16"), "{error}");
+    }
+
+    #[test]
+    fn fp8_is_that_of_numbers_that_were_rounded_to_it() {
+        let text =
+            "name: t\nheads: [[4, 2]]\nhead_dims: [64]\ndtypes: [fp8-f16]\ntrees: ['1,2,6_64,32,45']\n";
+        let (mut batch, requests) = (batch(text), [0, 5]);
+        let found = reference(&batch, &requests).unwrap();
+        // Numbers of FP8 are numbers of f16: the same batch with a cache of those.
+        let fp8 = Sampled::<f16, E4m3>::new(&batch, &requests);
+        let wide = |from: &[E4m3]| from.iter().map(|x| f16::from_f32(x.to_f32())).collect();
+        let Sampled { entries, seq_lens, keys, values, query } = fp8;
+        let rounded = Sampled { entries, seq_lens, keys: wide(&keys), values: wide(&values), query };
+        assert_eq!(rounded.decode(&batch, plain::<f16>).unwrap(), found);
+        batch.geometry.dtype = Dtype::F16;
+        let apart = apart(&reference(&batch, &requests).unwrap(), &found);
+        assert!((1e-3..0.1).contains(&apart), "rounding leaves its mark: {apart}");
     }
 
     #[test]

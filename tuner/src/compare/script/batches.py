@@ -40,7 +40,12 @@ def filled(stream, shape, block, dtype, device):
     count = functools.reduce(lambda a, b: a * b, shape, 1)
     places = torch.arange(min(count, block), dtype=torch.int64, device=device)
     one = (bits24(stream, places).to(torch.float32) / (1 << 23) - 1).to(dtype)
-    return one.repeat(-(-count // block))[:count].view(shape)
+    return as_bytes(one).repeat(-(-count // block))[:count].view(dtype).view(shape)
+
+
+def as_bytes(x):
+    """FP8 as its bytes, which torch moves everywhere; all else as it is."""
+    return x.view(torch.uint8) if x.element_size() == 1 else x
 
 
 def page_rows(table, max_pages, lens, page_size):
@@ -90,8 +95,8 @@ def example():
             begin = first + request * count // nodes[-1] * length
             row.extend(range(begin, begin + length))
         first += count * length
-    return dict(id=0, dtype="bf16", q_heads=32, kv_heads=8, head_dim=128, page_size=page_size, pages=first, max_pages=sum(pages),
-                page_table=sum(table, []), seq_lens=[sum(pages) * page_size] * nodes[-1], scale=128 ** -0.5, block=1048618,
+    return dict(id=0, dtype="bf16", kv_dtype="bf16", q_heads=32, kv_heads=8, head_dim=128, page_size=page_size, pages=first,
+                max_pages=sum(pages), page_table=sum(table, []), seq_lens=[sum(pages) * page_size] * nodes[-1], scale=128 ** -0.5, block=1048618,
                 sampled=[0, 21, 32, 63], tolerance=4e-2, skip=[])
 
 
@@ -99,15 +104,19 @@ class Batch:
     """A decode step: q [requests, q_heads, dim], k and v [pages, page, kv_heads, dim], table [requests, max_pages], lens [requests]."""
 
     def __init__(self, said, device):
-        self.device, self.dtype = device, {"f16": torch.float16, "bf16": torch.bfloat16}[said["dtype"]]
+        types = {"f16": torch.float16, "bf16": torch.bfloat16}
+        self.device, self.dtype, self.fp8 = device, types[said["dtype"]], said["kv_dtype"] == "fp8"
+        # Scales are 1.
+        self.kv_dtype = torch.float8_e4m3fn if self.fp8 else types[said["kv_dtype"]]
         self.hq, self.hkv, self.dim, self.page = said["q_heads"], said["kv_heads"], said["head_dim"], said["page_size"]
         self.len_list, self.scale, self.sampled = said["seq_lens"], said["scale"], said["sampled"]
         self.tolerance = said["tolerance"]
         self.size, self.longest = len(self.len_list), max(self.len_list)
         self.rows = page_rows(said["page_table"], said["max_pages"], self.len_list, self.page)
-        fill = functools.partial(filled, block=said["block"], dtype=self.dtype, device=device)
-        self.k, self.v = (fill(stream, (said["pages"], self.page, self.hkv, self.dim)) for stream in (KEYS, VALUES))
-        self.q = fill(QUERY, (self.size, self.hq, self.dim))
+        fill = functools.partial(filled, block=said["block"], device=device)
+        pages = (said["pages"], self.page, self.hkv, self.dim)
+        self.k, self.v = (fill(stream, pages, dtype=self.kv_dtype) for stream in (KEYS, VALUES))
+        self.q = fill(QUERY, (self.size, self.hq, self.dim), dtype=self.dtype)
         # Kernels may look at entries past a request's pages: those are some page.
         self.table = self.ints(said["page_table"]).view(self.size, said["max_pages"]).clamp_(min=0)
         self.lens = self.ints(self.len_list)
@@ -120,7 +129,7 @@ class Batch:
     def reference(self, request):
         """Attention of one request in f64, [q_heads, dim]."""
         pages, n = self.table[request, :len(self.rows[request])].long(), self.len_list[request]
-        k, v = (x[pages].reshape(-1, self.hkv, self.dim)[:n].double().transpose(0, 1) for x in (self.k, self.v))
+        k, v = (as_bytes(x)[pages].view(x.dtype).double().view(-1, self.hkv, self.dim)[:n].transpose(0, 1) for x in (self.k, self.v))
         q = self.q[request].double().view(self.hkv, self.hq // self.hkv, self.dim)
         return (torch.softmax(q @ k.transpose(1, 2) * self.scale, -1) @ v).reshape(self.hq, self.dim)
 
@@ -128,6 +137,11 @@ class Batch:
         """The largest error of a row of a head among the sampled requests, relative to its norm."""
         found = out.reshape(self.size, self.hq, self.dim)[self.sampled].double()
         return ((found - self.expected).norm(dim=-1) / self.expected.norm(dim=-1)).max().item()
+
+    def no_fp8(self, why="takes no K and V of FP8"):
+        """For peers that do not read such pages beside a query of 16 bits."""
+        if self.fp8:
+            raise LeftOut(why)
 
     @functools.cached_property
     def gathered(self):

@@ -25,7 +25,7 @@ def flashinfer_decode_calls(batch, options):
     import flashinfer
     wrapper = flashinfer.BatchDecodeWithPagedKVCacheWrapper(flashinfer_workspace(batch.device), "NHD", use_tensor_cores=True)
     wrapper.plan(*map(batch.ints, csr(batch.rows, batch.len_list, batch.page)), batch.hq, batch.hkv, batch.dim, batch.page,
-                 q_data_type=batch.dtype, kv_data_type=batch.dtype)
+                 q_data_type=batch.dtype, kv_data_type=batch.kv_dtype)
     return {"": lambda: wrapper.run(batch.q, (batch.k, batch.v))}
 
 
@@ -43,7 +43,11 @@ def flashinfer_cascade_calls(batch, options):
         page_begins.append(batch.ints(begins))
         pages.append(batch.ints(indices))
         last.append(batch.ints(ends if depth + 1 == len(tree) else [batch.page] * len(nodes)))
-    wrapper.plan(query_begins, page_begins, pages, last, batch.hq, batch.hkv, batch.dim, batch.page, q_data_type=batch.dtype)
+    types = dict(q_data_type=batch.dtype, kv_data_type=batch.kv_dtype)
+    if "kv_data_type" not in inspect.signature(wrapper.plan).parameters:
+        batch.no_fp8()
+        del types["kv_data_type"]
+    wrapper.plan(query_begins, page_begins, pages, last, batch.hq, batch.hkv, batch.dim, batch.page, **types)
     return {f"{len(tree)} levels": lambda: wrapper.run(batch.q, (batch.k, batch.v))}
 
 
@@ -63,6 +67,7 @@ def find_fa3(options):
 
 
 def fa3_calls(batch, options):
+    batch.no_fp8("takes K and V of FP8 only beside a query of FP8")
     out = torch.empty_like(batch.q)
     if options.fa3:
         none = (None,) * 8
@@ -136,6 +141,7 @@ def find_flex(options):
 
 def flex_calls(batch, options):
     from torch.nn.attention.flex_attention import flex_attention
+    batch.no_fp8()
     q, k, v = batch.gathered
     torch._dynamo.reset()  # One shape each: without this, dynamo stops to compile after some of them.
     compiled = torch.compile(flex_attention, dynamic=False)
@@ -147,6 +153,7 @@ def find_sdpa(options):
 
 
 def sdpa_calls(batch, options):
+    batch.no_fp8()
     q, k, v = batch.gathered
 
     def run():

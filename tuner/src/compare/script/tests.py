@@ -9,7 +9,7 @@ sys.dont_write_bytecode = True
 import ask_peers
 import callers
 import clock
-from batches import LeftOut, csr, example, levels, mix, number, page_rows
+from batches import Batch, LeftOut, csr, example, levels, mix, number, page_rows
 
 
 class Numbers(unittest.TestCase):
@@ -181,6 +181,15 @@ class Conversation(unittest.TestCase):
         self.assertEqual(found, {"z": "1.5"})
         self.assertEqual(absent, [("x", "ImportError: No module named 'x'"), ("y", "is for compute capability 9 only"),
                                   ("gpu", "computes on GPUs only")])
+
+    def test_peers_that_take_no_fp8_say_so_before_they_are_called(self):
+        batch = mock.Mock(fp8=True)
+        batch.no_fp8 = lambda *why: Batch.no_fp8(batch, *why)
+        for calls, why in [(callers.fa3_calls, "beside a query of FP8"), (callers.sdpa_calls, "no K and V of FP8")]:
+            with self.assertRaisesRegex(LeftOut, why):
+                calls(batch, SimpleNamespace(fa3=None))
+        batch.fp8 = False
+        self.assertIsNone(batch.no_fp8())
 
     def test_peers_have_names_of_their_own_and_those_that_gather_come_last(self):
         names = [peer[0] for peer in callers.PEERS]
