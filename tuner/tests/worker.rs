@@ -112,7 +112,7 @@ fn a_worker_measures_like_the_bench_itself() {
     assert_eq!(bench.kernel_hash(), direct.kernel_hash());
     let class = Class { head_dim: 64, dtype: Dtype::F32 };
     let good = tile(TILES[0]);
-    assert_eq!(bench.verify(&good, &class, Coverage::Plain), direct.verify(&good, &class, Coverage::Plain));
+    assert_eq!(bench.verify(&good, &class, Coverage::PLAIN), direct.verify(&good, &class, Coverage::PLAIN));
     assert_eq!(bench.resources(&good, &class), direct.resources(&good, &class));
 
     let batch = workload(folder.path()).build().unwrap();
@@ -185,8 +185,8 @@ fn a_verification_that_hangs_is_cut_off() {
     let limits = TimeLimits { verify: Duration::from_secs(2), ..TimeLimits::default() };
     let mut bench = WorkerBench::spawn(command, limits).unwrap();
     let class = Class { head_dim: 64, dtype: Dtype::F32 };
-    assert_eq!(bench.verify(&tile(FAULTY), &class, Coverage::Plain).unwrap_err().status, Status::Timeout);
-    assert!(bench.verify(&tile(TILES[0]), &class, Coverage::Plain).is_ok());
+    assert_eq!(bench.verify(&tile(FAULTY), &class, Coverage::PLAIN).unwrap_err().status, Status::Timeout);
+    assert!(bench.verify(&tile(TILES[0]), &class, Coverage::PLAIN).is_ok());
 }
 
 #[test]
