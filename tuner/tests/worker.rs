@@ -1,7 +1,7 @@
 //! The command `worker` as a run meets it: it measures like the bench itself, and its faults are cut off and recorded.
 
 use assert_cmd::cargo::cargo_bin;
-use std::io::Write as _;
+use std::io::{self, Write as _};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -211,11 +211,12 @@ fn a_worker_ends_with_the_run_even_if_a_variant_hangs() {
         .env(FAULT_VARIABLE, format!("hang:{FAULTY}"))
         .stdin(Stdio::piped())
         .stdout(Stdio::null())
+        .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    let request = format!(
-        "{{\"Verify\":{{\"tile\":\"{FAULTY}\",\"class\":{{\"head_dim\":64,\"dtype\":\"f32\"}},\"coverage\":\"Plain\"}}}}"
-    );
+    let class = r#"{"head_dim":64,"dtype":"f32"}"#;
+    let coverage = r#"{"options":false,"gathers":false}"#;
+    let request = format!(r#"{{"Verify":{{"tile":"{FAULTY}","class":{class},"coverage":{coverage}}}}}"#);
     let mut input = child.stdin.take().unwrap();
     input.write_all(&(request.len() as u32).to_le_bytes()).unwrap();
     input.write_all(request.as_bytes()).unwrap();
@@ -228,4 +229,6 @@ fn a_worker_ends_with_the_run_even_if_a_variant_hangs() {
         }
         std::thread::sleep(Duration::from_millis(10));
     }
+    // A request that it does not understand would have ended it, too.
+    assert_eq!(io::read_to_string(child.stderr.take().unwrap()).unwrap(), "");
 }
