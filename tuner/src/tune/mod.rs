@@ -21,7 +21,7 @@ use anyhow::Context as _;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
-use tilewright_heuristics::Prices;
+use tilewright_heuristics::{Backend, Prices};
 use tilewright_kernel_templates::{Class, Limits, Space};
 
 /// How a tuning run ended.
@@ -52,7 +52,6 @@ pub fn tune(
     interrupt: &Interrupt,
 ) -> anyhow::Result<Tuned> {
     let begin = Instant::now();
-    let budget = Duration::from_secs(u64::from(arguments.budget));
     let device = bench.device();
     let module = module_name(&device);
     progress.note(&format!("tuning {device}"));
@@ -61,6 +60,8 @@ pub fn tune(
     let backend = bench.limits().backend();
     let scale = Scale::on(bench.limits(), arguments.max_batch_mb);
     let workloads = Workloads::load(&arguments.scenarios, backend, &scale, arguments.shard)?;
+    let budget = arguments.budget.unwrap_or_else(|| default_budget(backend, workloads.dtypes.len()));
+    let budget = Duration::from_secs(u64::from(budget));
     let raced = raced(&workloads, bench.limits(), arguments.shard.is_some());
     let of_all =
         raced.iter().chain(&workloads.batches).filter(|workload| is_gathered(workload, bench.limits()));
@@ -156,6 +157,17 @@ pub fn tune(
     Ok(Tuned::Done(Box::new(outputs)))
 }
 
+/// Seconds that a run may take that measures so many element types. On a GPU, each has kernels of its own to compile and verify, which would
+/// otherwise be taken from the time of all others. A processor has none to compile, and verifies most types in any case.
+fn default_budget(backend: Backend, dtypes: usize) -> u32 {
+    const FIRST: u32 = 240;
+    const FURTHER: u32 = 60;
+    match backend {
+        Backend::Cpu => FIRST,
+        Backend::Cuda => FIRST + FURTHER * dtypes.saturating_sub(1) as u32,
+    }
+}
+
 /// The packs that all tiles are raced on. Those whose pages leave kernels no choice but to copy token by token are not among them where there
 /// are others: all tiles would have to be verified once more for a few shapes, which are measured with the first portfolio instead. A
 /// shard knows no portfolio.
@@ -173,8 +185,13 @@ fn said(prices: &Prices) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tilewright_heuristics::Backend;
     use tilewright_kernel_templates::cuda::CudaLimits;
+
+    #[test]
+    fn a_gpu_gets_more_time_for_further_element_types() {
+        assert_eq!([0, 1, 2, 4].map(|dtypes| default_budget(Backend::Cuda, dtypes)), [240, 240, 300, 420]);
+        assert_eq!([1, 6].map(|dtypes| default_budget(Backend::Cpu, dtypes)), [240; 2]);
+    }
 
     #[test]
     fn packs_that_are_gathered_are_raced_only_where_kernels_have_no_other_way_or_nothing_else_is() {
