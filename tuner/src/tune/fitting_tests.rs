@@ -45,7 +45,7 @@ fn measured(folder: &Path) -> RunFolder {
     run.append(space.collect()).unwrap();
     for i in 0..12 {
         let rows = 1 << i;
-        let times = if rows <= 64 { [10.0, 40.0, 12.0, 50.0] } else { [40.0, 10.0, 50.0, 12.0] };
+        let times = if rows <= 128 { [10.0, 40.0, 12.0, 50.0] } else { [40.0, 10.0, 50.0, 12.0] };
         let packs = TILES.iter().zip(times).map(|(tile, us)| Measurement {
             shape: Some(PackShape::from_values([rows, 64, 0, 1, 1, 1, 4, 128, 32, 0])),
             ..test_data::measurement(&format!("rows {rows}"), &tile.to_string(), &[us; 9])
@@ -128,6 +128,34 @@ fn a_selector_is_fitted_again_until_none_of_its_tiles_fails() {
     for (i, &(tile, class, _)) in bench.verified.iter().enumerate() {
         assert!(!bench.verified[..i].iter().any(|&(a, b, _)| (a, b) == (tile, class)), "{tile} once");
     }
+}
+
+#[test]
+fn a_tile_that_fails_in_one_class_is_still_chosen_in_another() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut run = measured(folder.path());
+    let of_small: Vec<Measurement> = run
+        .rows()
+        .iter()
+        .filter(|row| row.level == Level::Pack)
+        .map(|row| Measurement {
+            workload: format!("small {}", row.workload),
+            shape: row.shape.map(|shape| PackShape { head_dim: SMALL.head_dim, ..shape }),
+            ..row.clone()
+        })
+        .collect();
+    run.append(of_small).unwrap();
+    // One question, which is about rows: both classes come to the same leaf.
+    let settings = FitSettings { max_depth: 1, ..FitSettings::default() };
+    let (mut bench, interrupt) = (bench(&[FEW]), Interrupt::default());
+    let fitted = fit_verified(&mut bench, &timed(), &mut run, &settings, Progress::Silent, &interrupt);
+    let analysis = fitted.unwrap().unwrap();
+    let chosen = |class: Class| {
+        let shape = PackShape::from_values([4, 64, 0, 1, 1, 1, 4, class.head_dim, 32, 0]);
+        analysis.model.choose(&shape)
+    };
+    assert_eq!((chosen(SMALL), chosen(USUAL)), (FEW, FEW_ELSE));
+    assert_ne!(analysis.model.safe_default, FEW, "it has to serve all classes");
 }
 
 #[test]
