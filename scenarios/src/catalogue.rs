@@ -27,6 +27,9 @@ const CUDA_PACKS: &[(&str, &str)] = &[
     ("cuda/packs-page-sizes.yaml", include_str!("../catalogue/cuda/packs-page-sizes.yaml")),
     ("cuda/packs-trees.yaml", include_str!("../catalogue/cuda/packs-trees.yaml")),
     ("cuda/packs-trees-gqa4.yaml", include_str!("../catalogue/cuda/packs-trees-gqa4.yaml")),
+    ("cuda/packs-trees-long-own.yaml", include_str!("../catalogue/cuda/packs-trees-long-own.yaml")),
+    ("cuda/packs-trees-many-rows.yaml", include_str!("../catalogue/cuda/packs-trees-many-rows.yaml")),
+    ("cuda/packs-trees-small.yaml", include_str!("../catalogue/cuda/packs-trees-small.yaml")),
 ];
 
 /// Whole batches; a run scales them to its device.

@@ -6,7 +6,7 @@ use crate::store::{Conditions, Level, Measurement, Resources, ScenarioRecord, St
 use anyhow::Context as _;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
-use tilewright_heuristics::{Backend, Dtype};
+use tilewright_heuristics::{Backend, Dtype, Geometry};
 use tilewright_kernel_templates::{Class, Limits};
 use tilewright_scenarios::{Batch, BatchSpec, Scenario, ScenarioError, catalogue};
 
@@ -54,6 +54,11 @@ impl Workload {
     /// Its name, unique in its level.
     pub fn name(&self) -> &str {
         self.spec.name()
+    }
+
+    /// The attention layers that it is of.
+    pub fn geometry(&self) -> &Geometry {
+        self.spec.geometry()
     }
 
     /// The batch.

@@ -1,7 +1,7 @@
 //! The command `worker` as a run meets it: it measures like the bench itself, and its faults are cut off and recorded.
 
 use assert_cmd::cargo::cargo_bin;
-use std::io::Write as _;
+use std::io::{self, Write as _};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -112,7 +112,7 @@ fn a_worker_measures_like_the_bench_itself() {
     assert_eq!(bench.kernel_hash(), direct.kernel_hash());
     let class = Class { head_dim: 64, dtype: Dtype::F32 };
     let good = tile(TILES[0]);
-    assert_eq!(bench.verify(&good, &class, Coverage::Plain), direct.verify(&good, &class, Coverage::Plain));
+    assert_eq!(bench.verify(&good, &class, Coverage::PLAIN), direct.verify(&good, &class, Coverage::PLAIN));
     assert_eq!(bench.resources(&good, &class), direct.resources(&good, &class));
 
     let batch = workload(folder.path()).build().unwrap();
@@ -185,8 +185,8 @@ fn a_verification_that_hangs_is_cut_off() {
     let limits = TimeLimits { verify: Duration::from_secs(2), ..TimeLimits::default() };
     let mut bench = WorkerBench::spawn(command, limits).unwrap();
     let class = Class { head_dim: 64, dtype: Dtype::F32 };
-    assert_eq!(bench.verify(&tile(FAULTY), &class, Coverage::Plain).unwrap_err().status, Status::Timeout);
-    assert!(bench.verify(&tile(TILES[0]), &class, Coverage::Plain).is_ok());
+    assert_eq!(bench.verify(&tile(FAULTY), &class, Coverage::PLAIN).unwrap_err().status, Status::Timeout);
+    assert!(bench.verify(&tile(TILES[0]), &class, Coverage::PLAIN).is_ok());
 }
 
 #[test]
@@ -211,11 +211,12 @@ fn a_worker_ends_with_the_run_even_if_a_variant_hangs() {
         .env(FAULT_VARIABLE, format!("hang:{FAULTY}"))
         .stdin(Stdio::piped())
         .stdout(Stdio::null())
+        .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    let request = format!(
-        "{{\"Verify\":{{\"tile\":\"{FAULTY}\",\"class\":{{\"head_dim\":64,\"dtype\":\"f32\"}},\"coverage\":\"Plain\"}}}}"
-    );
+    let class = r#"{"head_dim":64,"dtype":"f32"}"#;
+    let coverage = r#"{"options":false,"gathers":false}"#;
+    let request = format!(r#"{{"Verify":{{"tile":"{FAULTY}","class":{class},"coverage":{coverage}}}}}"#);
     let mut input = child.stdin.take().unwrap();
     input.write_all(&(request.len() as u32).to_le_bytes()).unwrap();
     input.write_all(request.as_bytes()).unwrap();
@@ -228,4 +229,6 @@ fn a_worker_ends_with_the_run_even_if_a_variant_hangs() {
         }
         std::thread::sleep(Duration::from_millis(10));
     }
+    // A request that it does not understand would have ended it, too.
+    assert_eq!(io::read_to_string(child.stderr.take().unwrap()).unwrap(), "");
 }

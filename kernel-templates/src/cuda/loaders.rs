@@ -10,6 +10,11 @@ pub const fn has_loaders(class: &Class, arch: Arch) -> bool {
     arch.has_warpgroups() && class.head_dim <= 128 && !class.dtype.has_fp8_kv()
 }
 
+/// The same on a device. Where its architecture has no name that is known, there are none.
+pub fn has_loaders_on(class: &Class, limits: &CudaLimits) -> bool {
+    limits.arch.parse().is_ok_and(|arch| has_loaders(class, arch))
+}
+
 /// Warps of a CTA beside a tile's own, one of which looks up pages and has K and V copied while the others compute: a warpgroup where the
 /// others are warpgroups, so that it can leave them its registers, else that one alone; none where every warp copies.
 pub fn loader_warps(tile: &Tile, class: &Class, options: AttentionOptions, arch: Arch) -> u32 {

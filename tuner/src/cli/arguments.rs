@@ -97,9 +97,10 @@ pub struct TuneArguments {
     /// Throw away the run that was stopped in `--out`
     #[arg(long)]
     pub discard: bool,
-    /// Seconds that measuring may take, verification included; workloads share them
-    #[arg(long, default_value_t = 240, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..))]
-    pub budget: u32,
+    /// Seconds that measuring may take, verification included; workloads share them. Without it, 240, and on a GPU 60 more for each element type
+    /// beyond the first
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..))]
+    pub budget: Option<u32>,
     /// Batches with more distinct KV are scaled down to this, in MB; without it, 16 MB for a processor and 24 GB for a GPU
     #[arg(long, value_name = "MB", value_parser = clap::value_parser!(u32).range(1..))]
     pub max_batch_mb: Option<u32>,

@@ -106,7 +106,7 @@ pub fn measure(
     let class = Class::of(&batch.geometry);
     let products_us = products_us(&bench.device().name, batch, bench.launch_us());
     let portfolio = portfolio(bench, selection, &class);
-    bench.prepare(&portfolio, &class, Coverage::Plain);
+    bench.prepare(&portfolio, &class, Coverage::for_pages(batch.geometry.page_size));
     let mut loaded = bench.load(batch)?;
     let limit_us = loaded.limit_us().max(products_us);
 

@@ -2,23 +2,30 @@
 
 use crate::fit::{CostRow, CostTable, FitError};
 use crate::statistics::median;
-use crate::store::{Level, Measurement, Status};
+use crate::store::{Level, Measurement, Status, failed_gathering};
 use std::collections::{BTreeMap, BTreeSet};
-use tilewright_heuristics::{PackShape, Tile};
+use tilewright_heuristics::{Dtype, PackShape, Tile};
+use tilewright_kernel_templates::Class;
 
 /// Makes the cost table of all pack-level measurements.
 ///
-/// A tile that was rejected, failed or was not measured on a workload is invalid there. The noise of a row is the standard
+/// A tile that was rejected, failed or was not measured on a workload is invalid there, also if it failed only where it copies token by token: a
+/// selector does not know which pages a cache has. The noise of a row is the standard
 /// error of its survivors' medians. Workloads that differ in nothing but the number of packs are one group, so that a
 /// cross-validation never fits the neighbour of what it judges.
 ///
 /// # Errors
 /// No workload has a valid tile.
 pub fn from_measurements(rows: &[Measurement]) -> Result<CostTable, FitError> {
+    let failed = failed_gathering(rows);
+    let gathers = |shape: &PackShape, tile: Tile| {
+        let class = Dtype::from_code(shape.dtype).map(|dtype| Class { head_dim: shape.head_dim, dtype });
+        class.is_none_or(|class| !failed.contains_key(&(class.to_string().as_str(), tile)))
+    };
     let mut by_shape: BTreeMap<PackShape, BTreeMap<Tile, Vec<&Measurement>>> = BTreeMap::new();
     for row in rows.iter().filter(|row| row.level == Level::Pack && row.status == Status::Correct) {
         let (Some(shape), Some(tile)) = (row.shape, row.tile) else { continue };
-        if !row.samples_us.is_empty() {
+        if !row.samples_us.is_empty() && gathers(&shape, tile) {
             by_shape.entry(shape).or_default().entry(tile).or_default().push(row);
         }
     }
@@ -88,6 +95,26 @@ mod tests {
         assert_eq!(table.candidates(), ["m4n64w1s1", "m8n64w1s1"]);
         assert_eq!(table.rows()[0].costs, [Some(4.0), None]);
         assert_eq!(table.rows()[1].costs, [None, Some(7.0)]);
+    }
+
+    #[test]
+    fn a_tile_that_failed_where_it_gathers_is_invalid_in_its_class() {
+        let shape = |head_dim| [4, 64, 0, 1, 1, 1, 4, head_dim, 32, 0];
+        let choices = ["m4n64w1s1", "m8n64w1s1"];
+        let mut rows: Vec<Measurement> = [64, 128]
+            .into_iter()
+            .flat_map(|dim| choices.map(|choice| on(shape(dim), choice, &[2.0])))
+            .collect();
+        let gathers = |choice, status| Measurement {
+            level: Level::Gathers,
+            status,
+            ..measurement("head_dim 128 f16", choice, &[])
+        };
+        rows.push(gathers(choices[0], Status::Correct));
+        rows.push(gathers(choices[1], Status::Correctness));
+        let table = from_measurements(&rows).unwrap();
+        let costs: Vec<_> = table.rows().iter().map(|row| row.costs.clone()).collect();
+        assert_eq!(costs, [[Some(2.0), Some(2.0)], [Some(2.0), None]]);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The selector as data: exactly what is emitted, and what emitted code is compared with.
 
 use crate::fit::{CostTable, Fit, Tree};
-use crate::store::{DeviceRecord, Level, Measurement, Status};
+use crate::store::{DeviceRecord, Level, Measurement, Status, failed_gathering};
 use std::collections::{BTreeMap, BTreeSet};
 use tilewright_heuristics::{Domain, Dtype, PackShape, Prices, Tile, first_feasible};
 
@@ -71,7 +71,8 @@ pub struct SelectorModel {
 impl SelectorModel {
     /// Makes a selector of a fit over pack features.
     ///
-    /// `rows` are the measurements that the table was made of: their [`Level::Space`] rows say what is feasible.
+    /// `rows` are the measurements that the table was made of: their [`Level::Space`] rows say what is feasible, their [`Level::Gathers`]
+    /// rows what is not for all that.
     ///
     /// # Errors
     /// A candidate that is no tile, features that are not a pack's, or no tile that is feasible everywhere.
@@ -105,6 +106,11 @@ impl SelectorModel {
             tree: tree_model(&fit.tree, &named),
             portfolio,
         })
+    }
+
+    /// Every tile that the selector may return.
+    pub fn tiles(&self) -> BTreeSet<Tile> {
+        self.portfolio.iter().copied().chain([self.safe_default]).collect()
     }
 
     /// The tile for a pack, or for the nearest that was measured: what a selector answers that was emitted from this.
@@ -142,10 +148,11 @@ struct Verdicts {
 impl Verdicts {
     fn of(rows: &[Measurement]) -> Self {
         let mut verdicts = Self { passed: BTreeMap::new(), classes: BTreeSet::new() };
+        let failed = failed_gathering(rows);
         for row in rows.iter().filter(|row| row.level == Level::Space) {
             let (Some(tile), Some(class)) = (row.tile, class_of(&row.workload)) else { continue };
             verdicts.classes.insert(class);
-            if row.status == Status::Correct {
+            if row.status == Status::Correct && !failed.contains_key(&(row.workload.as_str(), tile)) {
                 verdicts.passed.entry(tile).or_default().insert(class);
             }
         }

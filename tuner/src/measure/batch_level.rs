@@ -37,8 +37,7 @@ impl<'a> BatchPolicies<'a> {
     }
 
     pub(super) fn new(model: &'a SelectorModel, selector_hash: String, best_single: Option<Tile>) -> Self {
-        let mut tiles: BTreeSet<Tile> = model.portfolio.iter().copied().collect();
-        tiles.insert(model.safe_default);
+        let mut tiles = model.tiles();
         // A decoder compiles all that its selector may choose, for it does not know what batches will come.
         let mix = Mix::of(&tiles.iter().copied().collect::<Vec<_>>());
         tiles.extend(best_single);
@@ -223,4 +222,4 @@ fn measure(
 
 #[cfg(test)]
 #[path = "batch_level_tests.rs"]
-pub(super) mod tests;
+pub(crate) mod tests;

@@ -16,15 +16,19 @@ pub(in crate::measure) const SMALL: Tile = Tile { m: 4, n: 32, warps: 1, stages:
 pub(in crate::measure) const LARGE: Tile = Tile { m: 16, n: 32, warps: 1, stages: 1 };
 pub(in crate::measure) const SAFE: Tile = Tile { m: 8, n: 64, warps: 1, stages: 1 };
 
-/// Says of every plan what the test wants, and has no mixes.
-pub(in crate::measure) struct ScriptedBench {
-    limits: Limits,
+/// Says of every plan and variant what the test wants, and has no mixes.
+pub(crate) struct ScriptedBench {
+    pub(crate) limits: Limits,
     forwards: Vec<Forward>,
     facts: Option<PlanFacts>,
     pub(in crate::measure) planned: RefCell<Vec<(Way, Vec<Tile>)>>,
     /// What becomes of the timelines that are asked for, one after the other; those behind them are recorded.
     pub(in crate::measure) timelines: RefCell<VecDeque<Outcome>>,
     lost: Cell<bool>,
+    /// The variants that are wrong: where they gather tokens, or where they do not.
+    pub(crate) wrong: Vec<(Tile, Class, bool)>,
+    /// What was verified, in order.
+    pub(crate) verified: Vec<(Tile, Class, Coverage)>,
 }
 
 /// What becomes of a timeline.
@@ -37,10 +41,10 @@ pub(in crate::measure) enum Outcome {
 }
 
 impl ScriptedBench {
-    pub(in crate::measure) fn new(forwards: Vec<Forward>, facts: Option<PlanFacts>) -> Self {
+    pub(crate) fn new(forwards: Vec<Forward>, facts: Option<PlanFacts>) -> Self {
         let limits = Limits::Cpu(CpuLimits { threads: 1, l1d_bytes: 1, l2_bytes: 1, llc_bytes: 1 });
-        let (planned, timelines, lost) = Default::default();
-        Self { limits, forwards, facts, planned, timelines, lost }
+        let (planned, timelines, lost, wrong, verified) = Default::default();
+        Self { limits, forwards, facts, planned, timelines, lost, wrong, verified }
     }
 }
 
@@ -95,8 +99,12 @@ impl Bench for ScriptedBench {
         Resources::default()
     }
 
-    fn verify(&mut self, _: &Tile, _: &Class, _: Coverage) -> Result<f64, Failure> {
-        Ok(0.0)
+    fn verify(&mut self, tile: &Tile, class: &Class, coverage: Coverage) -> Result<f64, Failure> {
+        self.verified.push((*tile, *class, coverage));
+        match self.wrong.contains(&(*tile, *class, coverage.gathers)) {
+            true => Err(Failure { status: Status::Correctness, message: "relative error 1".to_owned() }),
+            false => Ok(0.0),
+        }
     }
 
     fn load<'a>(&'a mut self, _: &'a Batch) -> Result<Box<dyn Loaded + 'a>, BenchError> {

@@ -7,6 +7,7 @@ use scenarios::Batch;
 use serde::{Deserialize, Serialize};
 use tilewright_heuristics::{PackShape, Prices, Tile};
 use tilewright_kernel_templates as kernel_templates;
+use tilewright_kernel_templates::cuda::AttentionOptions;
 use tilewright_runtime::cuda::Forward;
 use tilewright_scenarios as scenarios;
 
@@ -61,13 +62,23 @@ pub struct Failure {
     pub message: String,
 }
 
-/// What is verified of a tile.
+/// Which variants of a tile are made ready or verified.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Coverage {
-    /// The variant that is timed.
-    Plain,
-    /// Those with a window, a soft-cap and sinks, too.
-    Options,
+pub struct Coverage {
+    /// Those with a window, a soft-cap and sinks, beside the plain one.
+    pub options: bool,
+    /// Those that copy token by token where a class has others that copy boxes; elsewhere there is but one way.
+    pub gathers: bool,
+}
+
+impl Coverage {
+    /// The variant that most workloads are timed with.
+    pub const PLAIN: Self = Self { options: false, gathers: false };
+
+    /// The variant that a batch with pages of this size is timed with.
+    pub const fn for_pages(page_size: u32) -> Self {
+        Self { gathers: AttentionOptions::for_pages(page_size).gathers, ..Self::PLAIN }
+    }
 }
 
 /// The rows of some requests out of all of a batch's output, `row` elements each.
@@ -124,8 +135,7 @@ pub trait Bench {
     fn conditions(&mut self) -> Conditions {
         Conditions::default()
     }
-    /// Runs a variant, and with [`Coverage::Options`] those with options compiled in, on awkward shapes against the f64 reference; the
-    /// largest relative error.
+    /// Runs the variants that the coverage names on awkward shapes against the f64 reference; the largest relative error.
     ///
     /// # Errors
     /// The variant is wrong or cannot run.

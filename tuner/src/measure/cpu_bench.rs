@@ -526,14 +526,14 @@ mod tests {
         let mut bench = CpuBench::new(Some(2));
         let class = Class { head_dim: 64, dtype: Dtype::F16 };
         let tile = Tile { m: 4, n: 32, warps: 2, stages: 2 };
-        let error = bench.verify(&tile, &class, Coverage::Plain).expect("a tile of the space is correct");
+        let error = bench.verify(&tile, &class, Coverage::PLAIN).expect("a tile of the space is correct");
         assert!(error < awkward::tolerance(Dtype::F16), "{error}");
         // What is expected is drawn apart from what the backend reads.
         for case in &mut bench.references.f16.cases {
             let CaseCache::Plain { values, .. } = &mut case.cache else { panic!("f16 has no scales") };
             values.fill(f16::ONE);
         }
-        let failure = bench.verify(&tile, &class, Coverage::Plain).unwrap_err();
+        let failure = bench.verify(&tile, &class, Coverage::PLAIN).unwrap_err();
         assert_eq!(failure.status, Status::Correctness);
         assert!(failure.message.contains("relative error"), "{}", failure.message);
     }

@@ -15,6 +15,8 @@ mod timeline_level;
 mod way;
 pub mod worker;
 
+#[cfg(test)]
+pub(crate) use batch_level::tests::ScriptedBench;
 pub use batch_level::{BatchPolicies, measure_batches};
 pub use bench::{Bench, BenchError, Coverage, Failure, Loaded, PlanId};
 pub use cpu_bench::CpuBench;
@@ -22,7 +24,7 @@ pub use cuda_bench::CudaBench;
 pub use error::worst_row;
 pub use pack_level::{measure_packs, refine_packs};
 pub use race::{Contestant, Ended, RaceOptions, RaceResult, race};
-pub use space_level::{Timed, Verified, verify_space};
+pub use space_level::{Timed, Verified, is_gathered, verify_gathers, verify_space};
 pub use timeline_level::{chosen_batches, record_timelines};
 pub use way::{PlanFacts, Planning, Way};
 pub use worker::{TimeLimits, WorkerBench, WorkerCommand};

@@ -130,7 +130,7 @@ fn measure(
 ) -> anyhow::Result<(Vec<Measurement>, Ended)> {
     let class = Class::of(&batch.geometry);
     // A run that was resumed, or whose process was replaced, has none of them ready, and could not say what they need.
-    bench.prepare(tiles, &class, Coverage::Plain);
+    bench.prepare(tiles, &class, Coverage::for_pages(batch.geometry.page_size));
     let resources: Vec<_> = tiles.iter().map(|tile| bench.resources(tile, &class)).collect();
     let mut loaded = bench.load(batch)?;
     // What a sweep calls a pack stays one, whether a decoder would part it or not.

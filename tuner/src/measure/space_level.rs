@@ -4,10 +4,12 @@ use super::{Bench, Coverage, Failure};
 use crate::cli::Shard;
 use crate::interrupt::Interrupt;
 use crate::progress::Progress;
-use crate::store::{Conditions, Level, Measurement, RunFolder, Status};
+use crate::store::{Conditions, Level, Measurement, Resources, RunFolder, Status, failed_gathering};
+use crate::workloads::Workload;
 use std::collections::{BTreeMap, BTreeSet};
 use tilewright_heuristics::{Backend, Dtype, Tile};
-use tilewright_kernel_templates::{Class, Space};
+use tilewright_kernel_templates::cuda::has_loaders_on;
+use tilewright_kernel_templates::{Class, Limits, Space};
 
 /// The tiles that may be timed, for each class of kernels.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -16,11 +18,13 @@ pub struct Verified {
 }
 
 impl Verified {
-    /// What the recorded space says.
+    /// What the recorded space says, without what failed where it copies token by token.
     pub fn of(rows: &[Measurement]) -> Self {
+        let failed = failed_gathering(rows);
         let mut passed: BTreeMap<String, Vec<Tile>> = BTreeMap::new();
         for row in rows.iter().filter(|row| row.level == Level::Space && row.status == Status::Correct) {
-            passed.entry(row.workload.clone()).or_default().extend(row.tile);
+            let tile = row.tile.filter(|tile| !failed.contains_key(&(row.workload.as_str(), *tile)));
+            passed.entry(row.workload.clone()).or_default().extend(tile);
         }
         Self { passed }
     }
@@ -33,8 +37,9 @@ impl Verified {
 
 /// Judges and verifies the space, one part of the run a class. Classes that the run already has are kept.
 ///
-/// `timed` decides which classes are verified, and for which one the variants with options are, too. Returns what may be timed; `None` if
-/// the user asked to stop.
+/// `timed` decides which classes are verified, and for which one the variants with options are, too. Where a class has two ways of copying K and
+/// V, the second one is verified here only if all tiles are timed with it; [`verify_gathers`] does it for the few tiles that a selector may
+/// return. Returns what may be timed; `None` if the user asked to stop.
 ///
 /// # Errors
 /// The run's folder, or a bench that cannot go on.
@@ -47,7 +52,6 @@ pub fn verify_space(
     interrupt: &Interrupt,
 ) -> anyhow::Result<Option<Verified>> {
     let known = run.measured(Level::Space);
-    let usual = timed.classes.iter().max_by_key(|(_, workloads)| **workloads).map(|(class, _)| *class);
     let classes: Vec<Class> = timed
         .to_verify(bench.limits().backend())
         .into_iter()
@@ -62,8 +66,7 @@ pub fn verify_space(
             .map(|verdict| verdict.tile)
             .collect();
         phase.at(&format!("{class}: making {} tiles ready", feasible.len()));
-        // Options are compiled into kernels of their own, which nobody times: they are verified where most is timed.
-        let coverage = if Some(class) == usual { Coverage::Options } else { Coverage::Plain };
+        let coverage = Coverage { options: timed.with_options(&class), gathers: false };
         bench.prepare(&feasible, &class, coverage);
         phase.at(&format!("{class} against the f64 reference"));
         let mut rows = Vec::with_capacity(verdicts.len());
@@ -78,12 +81,12 @@ pub fn verify_space(
             if let Some(defect) = bench.defect() {
                 return Err(defect.into());
             }
-            rows.push(row(bench, &verdict.tile, &class, outcome));
+            let resources = bench.resources(&verdict.tile, &class);
+            rows.push(Measurement { resources, ..row(Level::Space, &verdict.tile, &class, outcome) });
         }
         run.append(rows)?;
         phase.step();
     }
-    let verified = Verified::of(run.rows());
     let (mut correct, mut rejected, mut failed) = (0, 0, 0);
     for row in run.rows().iter().filter(|row| row.level == Level::Space) {
         match row.status {
@@ -93,7 +96,95 @@ pub fn verify_space(
         }
     }
     phase.finish(&format!("{correct} variants correct, {rejected} infeasible, {failed} failed"));
-    Ok(Some(verified))
+    let first = |class: &Class| timed.gathers_first(class);
+    let failed = verify_gathers(bench, space.tiles(), &first, timed, run, progress, interrupt)?;
+    Ok(failed.map(|_| Verified::of(run.rows())))
+}
+
+/// Verifies tiles once more, where they copy K and V token by token although their classes of kernels copy boxes: for caches that leave no
+/// choice. The few that a selector may return are cheap, all of the space would take as long again as its verification. What the run
+/// already has is not repeated, and what failed in the default way is left out, as are classes that are not `wanted`.
+///
+/// Returns how many variants failed now: no selector may return them, so another has to be fitted. `None` if the user asked to stop.
+///
+/// # Errors
+/// As [`verify_space`].
+pub fn verify_gathers(
+    bench: &mut dyn Bench,
+    tiles: &[Tile],
+    wanted: &dyn Fn(&Class) -> bool,
+    timed: &Timed,
+    run: &mut RunFolder,
+    progress: Progress,
+    interrupt: &Interrupt,
+) -> anyhow::Result<Option<usize>> {
+    let verified = Verified::of(run.rows());
+    let known: BTreeSet<(&str, Option<Tile>)> = run
+        .rows()
+        .iter()
+        .filter(|row| row.level == Level::Gathers)
+        .map(|row| (row.workload.as_str(), row.tile))
+        .collect();
+    let missing = |class: Class| {
+        let name = class.to_string();
+        let missing = |tile: &&Tile| tiles.contains(tile) && !known.contains(&(name.as_str(), Some(**tile)));
+        (class, verified.tiles(&class).iter().filter(missing).copied().collect::<Vec<Tile>>())
+    };
+    let classes: Vec<(Class, Vec<Tile>)> = timed
+        .to_verify(bench.limits().backend())
+        .into_iter()
+        .filter(|class| wanted(class) && has_two_ways(class, bench.limits()))
+        .map(missing)
+        .filter(|(_, tiles)| !tiles.is_empty())
+        .collect();
+    if classes.is_empty() {
+        return Ok(Some(0));
+    }
+    let mut phase = progress.phase("gathering", classes.len());
+    let (mut correct, mut failed) = (0, Vec::new());
+    for (class, tiles) in classes {
+        phase.at(&format!("{class}: {} tiles", tiles.len()));
+        let coverage = Coverage { options: timed.with_options(&class), gathers: true };
+        bench.prepare(&tiles, &class, coverage);
+        let mut rows = Vec::with_capacity(tiles.len());
+        for tile in tiles {
+            if interrupt.requested() {
+                return Ok(None);
+            }
+            let outcome = bench.verify(&tile, &class, coverage);
+            if let Some(defect) = bench.defect() {
+                return Err(defect.into());
+            }
+            match &outcome {
+                Ok(_) => correct += 1,
+                Err(failure) => failed.push(format!("{tile}, {class}: {}", failure.message)),
+            }
+            rows.push(row(Level::Gathers, &tile, &class, outcome));
+        }
+        run.append(rows)?;
+        phase.step();
+    }
+    phase.finish(&format!("{correct} variants that copy token by token correct, {} failed", failed.len()));
+    for failed in &failed {
+        progress.note(&format!(
+            "no selector may return a tile that fails where it copies token by token: {failed}"
+        ));
+    }
+    Ok(Some(failed.len()))
+}
+
+/// Whether kernels of a class have two ways of copying K and V on a device.
+fn has_two_ways(class: &Class, limits: &Limits) -> bool {
+    match limits {
+        Limits::Cuda(limits) => has_loaders_on(class, limits),
+        Limits::Cpu(_) => false,
+    }
+}
+
+/// Whether a workload is timed with kernels that copy token by token although its class has others.
+pub fn is_gathered(workload: &Workload, limits: &Limits) -> bool {
+    let geometry = workload.geometry();
+    Coverage::for_pages(geometry.page_size).gathers && has_two_ways(&Class::of(geometry), limits)
 }
 
 /// What decides which classes are verified.
@@ -103,11 +194,26 @@ pub struct Timed {
     pub classes: BTreeMap<Class, usize>,
     /// The element types that will be timed, by other shards too.
     pub dtypes: BTreeSet<Dtype>,
+    /// The classes of which all tiles are timed where they copy token by token, too.
+    pub gathered: BTreeSet<Class>,
     /// Which shard this is.
     pub shard: Option<Shard>,
 }
 
 impl Timed {
+    /// Whether a class's variants with options are verified. They are kernels of their own, which nobody times: they are verified where most
+    /// is timed.
+    fn with_options(&self, class: &Class) -> bool {
+        let usual = self.classes.iter().max_by_key(|(_, workloads)| **workloads);
+        usual.is_some_and(|(usual, _)| usual == class)
+    }
+
+    /// Whether all tiles of a class are verified where they copy token by token before any is timed. The shards of a run are fitted together
+    /// where there may be no device: which tiles a selector will return is not known while there is one.
+    fn gathers_first(&self, class: &Class) -> bool {
+        self.shard.is_some() || self.gathered.contains(class)
+    }
+
     /// The classes that a selector must know tiles for, with every head dimension: a safe default has to serve them all. A GPU's are
     /// compiled first, so only the element types that are timed are verified; a processor's those and all without FP8, for which a
     /// selector answers where no FP8 was timed. Of those that it does not time, a shard takes every so many-th: together they have all.
@@ -122,13 +228,13 @@ impl Timed {
     }
 }
 
-fn row(bench: &dyn Bench, tile: &Tile, class: &Class, outcome: Result<f64, Failure>) -> Measurement {
+fn row(level: Level, tile: &Tile, class: &Class, outcome: Result<f64, Failure>) -> Measurement {
     let (status, relative_error, message) = match outcome {
         Ok(error) => (Status::Correct, Some(error), String::new()),
         Err(failure) => (failure.status, None, failure.message),
     };
     Measurement {
-        level: Level::Space,
+        level,
         workload: class.to_string(),
         scenario: String::new(),
         shape: None,
@@ -144,7 +250,7 @@ fn row(bench: &dyn Bench, tile: &Tile, class: &Class, outcome: Result<f64, Failu
         unshared_bytes: None,
         scaled: String::new(),
         relative_error,
-        resources: bench.resources(tile, class),
+        resources: Resources::default(),
         conditions: Conditions::default(),
         selector_hash: String::new(),
         message,
@@ -154,6 +260,9 @@ fn row(bench: &dyn Bench, tile: &Tile, class: &Class, outcome: Result<f64, Failu
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::measure::ScriptedBench;
+    use crate::store::{Start, test_data};
+    use tilewright_kernel_templates::cuda::CudaLimits;
 
     #[test]
     fn fp8_is_verified_where_it_is_timed() {
@@ -184,7 +293,7 @@ mod tests {
                 let classes = if shard == Some(1) { classes } else { BTreeMap::new() };
                 let shard = shard.map(|index| Shard { index, count: 3 });
                 let dtypes = BTreeSet::from([Dtype::F16, Dtype::Bf16]);
-                Timed { classes, dtypes, shard }.to_verify(backend)
+                Timed { classes, dtypes, shard, ..Timed::default() }.to_verify(backend)
             };
             let (alone, shards) = (of(None), [0, 1, 2].map(|index| of(Some(index))));
             let together: BTreeSet<Class> = shards.iter().flatten().copied().collect();
@@ -192,5 +301,75 @@ mod tests {
             assert!(shards[1].contains(&class));
             assert!(shards.iter().all(|shard| shard.len() <= alone.len() / 3 + 1));
         }
+    }
+
+    const USUAL: Class = Class { head_dim: 128, dtype: Dtype::F16 };
+    const OTHER: Class = Class { head_dim: 64, dtype: Dtype::F16 };
+
+    /// What is verified before anything is timed on a GPU that copies boxes, where some variants are wrong; the bench, and what may be timed.
+    fn verified_first(timed: Timed, wrong: &[(Tile, Class, bool)]) -> (ScriptedBench, Verified) {
+        let mut bench = ScriptedBench::new(Vec::new(), None);
+        bench.limits = Limits::Cuda(CudaLimits::named("h200").unwrap());
+        bench.wrong = wrong.to_vec();
+        let timed = Timed { classes: [(USUAL, 2), (OTHER, 1)].into(), dtypes: [Dtype::F16].into(), ..timed };
+        let folder = tempfile::tempdir().unwrap();
+        let mut run = RunFolder::open(folder.path(), test_data::provenance(), Start::Fresh).unwrap();
+        let (space, interrupt) = (Space::of(Backend::Cuda), Interrupt::default());
+        let verified =
+            verify_space(&mut bench, &space, &timed, &mut run, Progress::Silent, &interrupt).unwrap();
+        (bench, verified.unwrap())
+    }
+
+    /// Classes of which tiles were verified where they gather, or where they do not, with whether options were too and how many tiles.
+    fn coverages(bench: &ScriptedBench, gathers: bool) -> BTreeMap<(Class, bool), usize> {
+        let mut counts = BTreeMap::new();
+        for (_, class, coverage) in
+            bench.verified.iter().filter(|(_, _, coverage)| coverage.gathers == gathers)
+        {
+            *counts.entry((*class, coverage.options)).or_default() += 1;
+        }
+        counts
+    }
+
+    #[test]
+    fn tiles_are_verified_where_they_gather_before_timing_only_if_they_are_timed_so() {
+        let (bench, all) = verified_first(Timed::default(), &[]);
+        let feasible: BTreeMap<_, _> = Class::all(Backend::Cuda)
+            .filter(|class| class.dtype == Dtype::F16)
+            .map(|class| ((class, class == USUAL), all.tiles(&class).len()))
+            .collect();
+        assert!(feasible.len() == 3 && feasible.values().all(|tiles| *tiles > 50), "{feasible:?}");
+        assert_eq!(coverages(&bench, false), feasible);
+        assert!(coverages(&bench, true).is_empty());
+
+        // Heads of 256 elements are gathered in the default way.
+        let gathered = [OTHER, Class { head_dim: 256, ..USUAL }].into();
+        let wrong = all.tiles(&OTHER)[7];
+        let (bench, timed) = verified_first(Timed { gathered, ..Timed::default() }, &[(wrong, OTHER, true)]);
+        assert_eq!(coverages(&bench, false), feasible);
+        assert_eq!(coverages(&bench, true), [((OTHER, false), feasible[&(OTHER, false)])].into());
+        let rest: Vec<Tile> = all.tiles(&OTHER).iter().copied().filter(|tile| *tile != wrong).collect();
+        assert_eq!((timed.tiles(&OTHER), timed.tiles(&USUAL)), (rest.as_slice(), all.tiles(&USUAL)));
+
+        let shard = Some(Shard { index: 0, count: 1 });
+        let (bench, _) = verified_first(Timed { shard, ..Timed::default() }, &[]);
+        let both: BTreeMap<_, _> =
+            feasible.iter().filter(|((class, _), _)| class.head_dim < 256).map(|(k, v)| (*k, *v)).collect();
+        assert_eq!(coverages(&bench, true), both, "nobody can verify more when shards are fitted together");
+    }
+
+    #[test]
+    fn what_fails_in_the_default_way_is_not_verified_in_the_other() {
+        let (_, all) = verified_first(Timed::default(), &[]);
+        let wrong = all.tiles(&USUAL)[0];
+        let timed = Timed { gathered: [USUAL].into(), ..Timed::default() };
+        let (bench, _) = verified_first(timed, &[(wrong, USUAL, false)]);
+        let of_it: Vec<bool> = bench
+            .verified
+            .iter()
+            .filter(|(tile, class, _)| (*tile, *class) == (wrong, USUAL))
+            .map(|(_, _, coverage)| coverage.gathers)
+            .collect();
+        assert_eq!(of_it, [false]);
     }
 }

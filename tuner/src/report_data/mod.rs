@@ -8,7 +8,7 @@ use crate::choice::{Choice, PAT, PAT_RULES, SELECTOR};
 use crate::emit::TreeModel;
 use crate::fit::PolicyRegret;
 use crate::statistics::{mean, median, quantile};
-use crate::store::{Level, Measurement, Recording, Status};
+use crate::store::{Level, Measurement, Recording, Status, failed_gathering};
 use reports::{
     Policy, PolicyTiming, ReportData, ScenarioResult, SpaceRow, TileResult, TreeNode, WorkloadResult,
 };
@@ -249,20 +249,30 @@ fn tile_values(tile: &Tile) -> Vec<u64> {
 }
 
 fn space(rows: &[Measurement]) -> Vec<SpaceRow> {
+    let failed = failed_gathering(rows);
     rows.iter()
         .filter(|row| row.level == Level::Space)
         .filter_map(|row| {
-            let (rule, reason) = match row.status {
-                Status::Correct => ("", ""),
-                Status::Constraints => row.message.split_once(": ").unwrap_or(("constraints", &row.message)),
-                status => (status.name(), row.message.as_str()),
+            let tile = row.tile?;
+            let gathering = failed.get(&(row.workload.as_str(), tile));
+            let (rule, reason) = match (row.status, gathering) {
+                (Status::Correct, None) => ("", String::new()),
+                (Status::Correct, Some(row)) => {
+                    (row.status.name(), format!("where it copies token by token: {}", row.message))
+                }
+                (Status::Constraints, _) => {
+                    let (rule, reason) =
+                        row.message.split_once(": ").unwrap_or(("constraints", &row.message));
+                    (rule, reason.to_owned())
+                }
+                (status, _) => (status.name(), row.message.clone()),
             };
             Some(SpaceRow {
                 class: row.workload.clone(),
                 name: row.choice.clone(),
-                tile: tile_values(&row.tile?),
+                tile: tile_values(&tile),
                 rule: rule.to_owned(),
-                reason: reason.to_owned(),
+                reason,
             })
         })
         .collect()

@@ -1,8 +1,8 @@
 //! One measurement: one choice of tiles on one workload of one device.
 
 use serde::{Deserialize, Serialize};
-use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, HashMap};
 use tilewright_heuristics::{PackShape, Tile};
 
 /// What kind of workload was measured.
@@ -10,6 +10,9 @@ use tilewright_heuristics::{PackShape, Tile};
 pub enum Level {
     /// Nothing was timed: a tile of the space and what the rules say of it for a class of kernels.
     Space,
+    /// Nothing was timed either: a tile that a selector may return, where it copies K and V token by token although the class of kernels
+    /// has boxes. Not every tile of the space has such a row.
+    Gathers,
     /// Packs of one shape, all with one tile.
     Pack,
     /// A whole batch of a scenario, under one way to choose tiles.
@@ -49,7 +52,7 @@ macro_rules! names {
     };
 }
 
-names!(Level { Space = "space", Pack = "pack", Batch = "batch" });
+names!(Level { Space = "space", Gathers = "gathers", Pack = "pack", Batch = "batch" });
 names!(Status {
     Correct = "correct",
     Constraints = "constraints",
@@ -92,7 +95,7 @@ pub struct Conditions {
 pub struct Measurement {
     /// Kind of workload.
     pub level: Level,
-    /// Name of the workload: unique in its level. For [`Level::Space`], the class of kernels.
+    /// Name of the workload: unique in its level. For [`Level::Space`] and [`Level::Gathers`], the class of kernels.
     pub workload: String,
     /// Name of the scenario that the workload was made from.
     pub scenario: String,
@@ -142,6 +145,13 @@ impl Measurement {
     pub fn spread_us(&self) -> Option<f64> {
         crate::statistics::spread(&self.samples_us)
     }
+}
+
+/// The variants that failed where they copy token by token, by the class of kernels as its rows name it: no selector may return them,
+/// whatever the space says of them.
+pub(crate) fn failed_gathering(rows: &[Measurement]) -> BTreeMap<(&str, Tile), &Measurement> {
+    let failed = |row: &&Measurement| row.level == Level::Gathers && row.status != Status::Correct;
+    rows.iter().filter(failed).filter_map(|row| Some(((row.workload.as_str(), row.tile?), row))).collect()
 }
 
 /// Unites rows of the same choice on the same workload, as an interrupted race or overlapping shards leave them: the samples

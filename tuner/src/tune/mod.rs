@@ -1,5 +1,6 @@
 //! The whole line for one device: scenarios in; measurements, module and report out.
 
+mod fitting;
 mod outputs;
 mod provenance;
 
@@ -10,16 +11,18 @@ use crate::cli::TuneArguments;
 use crate::emit::{Heuristics, module_name};
 use crate::interrupt::Interrupt;
 use crate::measure::{
-    BatchPolicies, Bench, Timed, measure_batches, measure_packs, record_timelines, refine_packs, verify_space,
+    BatchPolicies, Bench, Timed, Verified, is_gathered, measure_batches, measure_packs, record_timelines,
+    refine_packs, verify_gathers, verify_space,
 };
 use crate::progress::Progress;
 use crate::store::{RunFolder, Start};
-use crate::workloads::{Scale, Workloads};
+use crate::workloads::{Scale, Workload, Workloads};
 use anyhow::Context as _;
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
-use tilewright_heuristics::Prices;
-use tilewright_kernel_templates::Space;
+use tilewright_heuristics::{Backend, Prices};
+use tilewright_kernel_templates::{Class, Limits, Space};
 
 /// How a tuning run ended.
 #[derive(Debug)]
@@ -49,7 +52,6 @@ pub fn tune(
     interrupt: &Interrupt,
 ) -> anyhow::Result<Tuned> {
     let begin = Instant::now();
-    let budget = Duration::from_secs(u64::from(arguments.budget));
     let device = bench.device();
     let module = module_name(&device);
     progress.note(&format!("tuning {device}"));
@@ -58,8 +60,17 @@ pub fn tune(
     let backend = bench.limits().backend();
     let scale = Scale::on(bench.limits(), arguments.max_batch_mb);
     let workloads = Workloads::load(&arguments.scenarios, backend, &scale, arguments.shard)?;
-    let timed =
-        Timed { classes: workloads.classes(), dtypes: workloads.dtypes.clone(), shard: arguments.shard };
+    let budget = arguments.budget.unwrap_or_else(|| default_budget(backend, workloads.dtypes.len()));
+    let budget = Duration::from_secs(u64::from(budget));
+    let raced = raced(&workloads, bench.limits(), arguments.shard.is_some());
+    let of_all =
+        raced.iter().chain(&workloads.batches).filter(|workload| is_gathered(workload, bench.limits()));
+    let timed = Timed {
+        classes: workloads.classes(),
+        dtypes: workloads.dtypes.clone(),
+        gathered: of_all.map(|workload| Class::of(workload.geometry())).collect(),
+        shard: arguments.shard,
+    };
     let space = Space::of(backend);
     let folder = arguments.out.join(&module);
     let start = match (arguments.resume, arguments.discard) {
@@ -76,7 +87,7 @@ pub fn tune(
     };
     let (measuring, left) = (Instant::now(), (begin + budget).saturating_duration_since(Instant::now()));
     let deadline = measuring + left.mul_f64(RACES_UNTIL);
-    if !measure_packs(bench, &workloads.packs, &verified, &mut run, deadline, progress, interrupt)? {
+    if !measure_packs(bench, &raced, &verified, &mut run, deadline, progress, interrupt)? {
         return stopped(&folder);
     }
     if let Some(shard) = arguments.shard {
@@ -87,13 +98,26 @@ pub fn tune(
 
     let kept = || format!("{}: the measurements are kept", folder.display());
     let portfolio = Analysis::first_portfolio(&run.united_rows(), &arguments.fit).with_context(kept)?;
-    let deadline = measuring + left.mul_f64(PORTFOLIO_UNTIL);
     let packs = &workloads.packs;
+    // What was not raced is measured now, with tiles that are verified for it.
+    let gathered: BTreeSet<Class> = packs
+        .iter()
+        .filter(|workload| is_gathered(workload, bench.limits()))
+        .map(|workload| Class::of(workload.geometry()))
+        .collect();
+    let wanted = |class: &Class| gathered.contains(class);
+    let Some(_) = verify_gathers(bench, &portfolio, &wanted, &timed, &mut run, progress, interrupt)? else {
+        return stopped(&folder);
+    };
+    let verified = Verified::of(run.rows());
+    let deadline = measuring + left.mul_f64(PORTFOLIO_UNTIL);
     if !refine_packs(bench, packs, &portfolio, &verified, &mut run, deadline, progress, interrupt)? {
         return stopped(&folder);
     }
-    progress.note("fitting the selector");
-    let analysis = Analysis::of(run.provenance(), &run.united_rows(), &arguments.fit).with_context(kept)?;
+    let fitted = fitting::fit_verified(bench, &timed, &mut run, &arguments.fit, progress, interrupt);
+    let Some(analysis) = fitted.with_context(kept)? else { return stopped(&folder) };
+    // Without the tiles that failed since.
+    let verified = Verified::of(run.rows());
     let policies = BatchPolicies::of(&analysis);
     let deadline = measuring + left.mul_f64(BATCHES_UNTIL);
     if !measure_batches(
@@ -133,7 +157,59 @@ pub fn tune(
     Ok(Tuned::Done(Box::new(outputs)))
 }
 
+/// Seconds that a run may take that measures so many element types. On a GPU, each has kernels of its own to compile and verify, which would
+/// otherwise be taken from the time of all others. A processor has none to compile, and verifies most types in any case.
+fn default_budget(backend: Backend, dtypes: usize) -> u32 {
+    const FIRST: u32 = 240;
+    const FURTHER: u32 = 60;
+    match backend {
+        Backend::Cpu => FIRST,
+        Backend::Cuda => FIRST + FURTHER * dtypes.saturating_sub(1) as u32,
+    }
+}
+
+/// The packs that all tiles are raced on. Those whose pages leave kernels no choice but to copy token by token are not among them where there
+/// are others: all tiles would have to be verified once more for a few shapes, which are measured with the first portfolio instead. A
+/// shard knows no portfolio.
+fn raced(workloads: &Workloads, limits: &Limits, shard: bool) -> Vec<Workload> {
+    let packs = workloads.packs.iter();
+    let raced: Vec<Workload> = packs.filter(|pack| shard || !is_gathered(pack, limits)).cloned().collect();
+    if raced.is_empty() { workloads.packs.clone() } else { raced }
+}
+
 /// Prices in a line.
 fn said(prices: &Prices) -> String {
     prices.facts().map(|(name, value)| format!("{name}: {value}")).join("; ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tilewright_kernel_templates::cuda::CudaLimits;
+
+    #[test]
+    fn a_gpu_gets_more_time_for_further_element_types() {
+        assert_eq!([0, 1, 2, 4].map(|dtypes| default_budget(Backend::Cuda, dtypes)), [240, 240, 300, 420]);
+        assert_eq!([1, 6].map(|dtypes| default_budget(Backend::Cpu, dtypes)), [240; 2]);
+    }
+
+    #[test]
+    fn packs_that_are_gathered_are_raced_only_where_kernels_have_no_other_way_or_nothing_else_is() {
+        let raced = |device: &str, page_sizes: &str, dims: &str, shard| {
+            let folder = tempfile::tempdir().unwrap();
+            let file = folder.path().join("p.yaml");
+            let points = "packs:\n  points:\n    - {rows: 4, kv_len: 64, packs: 1}\n";
+            let text = format!("name: p\npage_sizes: {page_sizes}\nhead_dims: {dims}\n{points}");
+            std::fs::write(&file, text).unwrap();
+            let workloads = Workloads::load(&[file], Backend::Cuda, &Scale::of(Backend::Cuda), None).unwrap();
+            let limits = Limits::Cuda(CudaLimits::named(device).unwrap());
+            let raced = super::raced(&workloads, &limits, shard);
+            raced.iter().map(|pack| pack.geometry().page_size).collect::<Vec<_>>()
+        };
+        assert_eq!(raced("h200", "[1, 16, 24, 32]", "[128]", false), [16, 32]);
+        assert_eq!(raced("h200", "[1, 16, 24, 32]", "[128]", true), [1, 16, 24, 32]);
+        assert_eq!(raced("h200", "[1, 16]", "[256]", false), [1, 16]);
+        assert_eq!(raced("a100-80gb", "[1, 16]", "[128]", false), [1, 16]);
+        assert_eq!(raced("h200", "[1, 8]", "[128]", false), [1, 8]);
+    }
 }

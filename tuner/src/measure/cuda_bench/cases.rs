@@ -7,54 +7,66 @@ use std::collections::BTreeMap;
 use tilewright_heuristics::{Dtype, Tile};
 use tilewright_kernel_templates::Class;
 use tilewright_kernel_templates::cuda::{Arch, AttentionOptions, GRANULE};
-use tilewright_runtime::awkward::{self, AwkwardCase, CudaCase};
+use tilewright_runtime::awkward::{self, AwkwardCase, CudaCase, options_of};
 use tilewright_runtime::cuda::CudaDevice;
 
 /// What K and V of more than 2^31 elements need, and some room beside them.
 const FAR_CACHE_BYTES: u64 = 10 << 30;
 
-/// Awkward cases on the device, with their references; those of a tile by its n, on which they depend.
+/// Awkward cases on the device, with their references, for one way of copying K and V; those of a tile by its n, on which they depend.
 #[derive(Debug, Default)]
 pub(super) struct Cases {
-    class: Option<Class>,
+    /// The class, and whether its kernels gather tokens.
+    made_for: Option<(Class, bool)>,
     common: Vec<CudaCase>,
     by_n: BTreeMap<u16, Vec<CudaCase>>,
 }
 
 impl CudaBench {
-    /// Makes the cases of a class and of a tile's n.
-    fn make_cases(&mut self, tile: &Tile, class: &Class) -> Result<(), Failure> {
-        let seed = seed();
-        if self.cases.class != Some(*class) {
-            let mut common = upload(awkward::cases(class, seed), &self.device)?;
-            let far = awkward::tile_cases(class, tile, seed).into_iter().find(AwkwardCase::is_plain);
+    /// Makes the cases of a class and of a tile's n that these variants serve.
+    fn make_cases(&mut self, tile: &Tile, class: &Class, sets: &[AttentionOptions]) -> Result<(), Failure> {
+        let (seed, arch) = (seed(), self.backend.compiler().arch());
+        let gathers = sets.iter().any(|options| options.gathers);
+        let served = |cases: Vec<AwkwardCase>| -> Vec<AwkwardCase> {
+            let served = |case: &AwkwardCase| variant_for(options_of(case), class, arch, sets).is_some();
+            cases.into_iter().filter(served).collect()
+        };
+        if self.cases.made_for != Some((*class, gathers)) {
+            // First the memory of those before.
+            self.cases = Cases::default();
+            let mut common = upload(served(awkward::cases(class, seed)), &self.device)?;
+            let far = served(awkward::tile_cases(class, tile, seed)).into_iter().find(AwkwardCase::is_plain);
             // A device that has no room for such a cache cannot be asked for one either.
             let room = self.device.free_memory().map_err(failure_of)? > FAR_CACHE_BYTES;
             if let Some(far) = far.filter(|_| room) {
                 common.push(upload_far(far, &self.device)?);
             }
-            self.cases = Cases { class: Some(*class), common, by_n: BTreeMap::new() };
+            self.cases = Cases { made_for: Some((*class, gathers)), common, by_n: BTreeMap::new() };
         }
         if !self.cases.by_n.contains_key(&tile.n) {
-            let cases = upload(awkward::tile_cases(class, tile, seed), &self.device)?;
+            let cases = upload(served(awkward::tile_cases(class, tile, seed)), &self.device)?;
             self.cases.by_n.insert(tile.n, cases);
         }
         Ok(())
     }
 
-    /// Runs a tile that was compiled on all cases that the coverage has; the largest relative error.
-    pub(super) fn verify_compiled(
+    /// Compiles the variants of a tile, and runs them on all cases that they serve; the largest relative error.
+    pub(super) fn verify_variants(
         &mut self,
         tile: &Tile,
         class: &Class,
         coverage: Coverage,
     ) -> Result<f64, Failure> {
-        self.make_cases(tile, class)?;
         let arch = self.backend.compiler().arch();
         let sets = option_sets(coverage, class, arch);
-        for &options in &sets {
+        // The others are nothing without the plain one, and it alone has to be possible.
+        for (i, &options) in sets.iter().enumerate() {
             self.compile(&[*tile], class, options);
+            if let (0, Some(Err(failure))) = (i, self.compiled.get(&(*class, options, *tile))) {
+                return Err(failure.clone());
+            }
         }
+        self.make_cases(tile, class, &sets)?;
         let as_engines = self.plan_options();
         let mut worst: f64 = 0.0;
         let Cases { common, by_n, .. } = &mut self.cases;
@@ -93,18 +105,15 @@ impl CudaBench {
     }
 }
 
-/// The variants that cases are run on. A window and sinks can be compiled in without having an effect, a soft-cap cannot: three variants
-/// serve all cases. Where kernels copy boxes, cases with other pages have as many of their own.
+/// The variants that a coverage names, the plain one first. A window and sinks can be compiled in without having an effect, a soft-cap
+/// cannot: three variants serve all cases of a way of copying.
 pub(super) fn option_sets(coverage: Coverage, class: &Class, arch: Arch) -> Vec<AttentionOptions> {
     const PLAIN: AttentionOptions = AttentionOptions::for_pages(GRANULE);
     const WINDOW_SINKS: AttentionOptions = AttentionOptions { window: true, sinks: true, ..PLAIN };
     const ALL: AttentionOptions = AttentionOptions { softcap: true, ..WINDOW_SINKS };
-    let sets: &[AttentionOptions] = match coverage {
-        Coverage::Plain => &[PLAIN],
-        Coverage::Options => &[PLAIN, WINDOW_SINKS, ALL],
-    };
-    let gathering = sets.iter().map(|options| AttentionOptions { gathers: true, ..*options }.on(class, arch));
-    sets.iter().copied().chain(gathering.filter(|options| options.gathers)).collect()
+    let sets: &[AttentionOptions] = if coverage.options { &[PLAIN, WINDOW_SINKS, ALL] } else { &[PLAIN] };
+    let copies = |options: &AttentionOptions| AttentionOptions { gathers: coverage.gathers, ..*options };
+    sets.iter().map(|options| copies(options).on(class, arch)).collect()
 }
 
 /// The first variant that serves a case with these options; `None` if there is none.
@@ -152,7 +161,6 @@ fn upload_far(case: AwkwardCase, device: &CudaDevice) -> Result<CudaCase, Failur
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tilewright_runtime::awkward::options_of;
 
     const CLASS: Class = Class { head_dim: 128, dtype: Dtype::F16 };
     const TILE: Tile = Tile { m: 16, n: 64, warps: 4, stages: 2 };
@@ -161,34 +169,53 @@ mod tests {
         name.parse().unwrap()
     }
 
-    #[test]
-    fn variants_double_only_where_kernels_copy_boxes() {
-        let count = |coverage, class, name| option_sets(coverage, &class, arch(name)).len();
-        assert_eq!(count(Coverage::Plain, CLASS, "sm_80"), 1);
-        assert_eq!(count(Coverage::Options, CLASS, "sm_80"), 3);
-        assert_eq!(count(Coverage::Plain, CLASS, "sm_90a"), 2);
-        assert_eq!(count(Coverage::Options, CLASS, "sm_90a"), 6);
-        assert_eq!(count(Coverage::Options, Class { head_dim: 256, ..CLASS }, "sm_90a"), 3);
-        assert_eq!(count(Coverage::Options, Class { dtype: Dtype::Fp8F16, ..CLASS }, "sm_90a"), 3);
+    fn coverages() -> impl Iterator<Item = Coverage> {
+        [false, true]
+            .into_iter()
+            .flat_map(|gathers| [false, true].map(|options| Coverage { options, gathers }))
     }
 
     #[test]
-    fn every_case_has_a_variant_that_copies_as_its_pages_want() {
+    fn a_coverage_names_one_way_of_copying_the_plain_variant_first() {
+        for coverage in coverages() {
+            for (class, name) in [
+                (CLASS, "sm_80"),
+                (CLASS, "sm_90a"),
+                (Class { head_dim: 256, ..CLASS }, "sm_90a"),
+                (Class { dtype: Dtype::Fp8F16, ..CLASS }, "sm_90a"),
+            ] {
+                let sets = option_sets(coverage, &class, arch(name));
+                let two_ways = (class, name) == (CLASS, "sm_90a");
+                let plain = AttentionOptions { gathers: coverage.gathers && two_ways, ..Default::default() };
+                assert_eq!(sets[0], plain, "{class} {name}");
+                assert_eq!(sets.len(), if coverage.options { 3 } else { 1 });
+                assert!(sets.iter().all(|options| options.gathers == plain.gathers));
+            }
+        }
+    }
+
+    #[test]
+    fn every_case_is_served_by_the_way_of_copying_that_its_pages_want_and_by_no_other() {
         for name in ["sm_80", "sm_90a"] {
             for class in [CLASS, Class { head_dim: 256, ..CLASS }] {
-                let sets = option_sets(Coverage::Options, &class, arch(name));
-                let (mut boxes, mut gather) = (0, 0);
+                let two_ways = name == "sm_90a" && class == CLASS;
+                let [boxes, gather] = [false, true]
+                    .map(|gathers| option_sets(Coverage { options: true, gathers }, &class, arch(name)));
+                let (mut by_boxes, mut gathered) = (0, 0);
                 let cases =
                     awkward::cases(&class, 1).into_iter().chain(awkward::tile_cases(&class, &TILE, 1));
                 for case in cases {
-                    let found = variant_for(options_of(&case), &class, arch(name), &sets);
-                    let found = found.unwrap_or_else(|| panic!("{name} {class} {}", case.name));
                     let wanted = options_of(&case).on(&class, arch(name));
-                    assert_eq!(found.gathers, wanted.gathers, "{name} {class} {}", case.name);
-                    *(if found.gathers { &mut gather } else { &mut boxes }) += 1;
+                    let [by_box, by_token] =
+                        [&boxes, &gather].map(|sets| variant_for(wanted, &class, arch(name), sets).is_some());
+                    assert_eq!(by_box, !wanted.gathers, "{name} {class} {}", case.name);
+                    assert_eq!(by_token, wanted.gathers || !two_ways, "{name} {class} {}", case.name);
+                    *(if by_box { &mut by_boxes } else { &mut gathered }) += 1;
                 }
-                let both = name == "sm_90a" && class == CLASS;
-                assert!(boxes > 10 && (gather > 5) == both, "{name} {class}: {boxes}, {gather}");
+                assert!(
+                    by_boxes > 10 && (gathered > 5) == two_ways,
+                    "{name} {class}: {by_boxes}, {gathered}"
+                );
             }
         }
     }

@@ -82,7 +82,9 @@ impl<'a> LoadedBatch<'a> {
         // Mostly they are there; a process that takes another's place has none yet.
         let tiles: Vec<Tile> = plan.tile_groups().iter().map(|group| group.tile).collect();
         let geometry = &self.batch.geometry;
-        let (class, options) = (Class::of(geometry), AttentionOptions::for_pages(geometry.page_size));
+        let class = Class::of(geometry);
+        let arch = self.bench.backend.compiler().arch();
+        let options = AttentionOptions::for_pages(geometry.page_size).on(&class, arch);
         self.bench.compile(&tiles, &class, options);
         for tile in &tiles {
             if let Some(Err(failure)) = self.bench.compiled.get(&(class, options, *tile)) {

@@ -140,9 +140,13 @@ impl Bench for FakeBench {
         Resources { registers: Some(u32::from(tile.n)), ..Resources::default() }
     }
 
-    fn verify(&mut self, tile: &Tile, class: &Class, _: Coverage) -> Result<f64, Failure> {
+    fn verify(&mut self, tile: &Tile, class: &Class, coverage: Coverage) -> Result<f64, Failure> {
         // One class is enough to wait for.
-        if (*tile, *class == CLASS) == (HANGS, false) { Ok(0.0) } else { self.run(*tile) }
+        if (*tile, *class == CLASS) == (HANGS, false) {
+            return Ok(0.0);
+        }
+        let Coverage { options, gathers } = coverage;
+        Ok(self.run(*tile)? + f64::from(u8::from(options)) + 2.0 * f64::from(u8::from(gathers)))
     }
 
     fn load<'a>(&'a mut self, batch: &'a Batch) -> Result<Box<dyn Loaded + 'a>, BenchError> {
@@ -293,10 +297,11 @@ fn everything_that_a_bench_says_survives_the_trip() {
     assert_eq!(bench.launch_us(), direct.launch_us());
     assert_eq!(bench.warnings(), direct.warnings());
     for tile in [GOOD, WRONG] {
-        assert_eq!(
-            bench.verify(&tile, &CLASS, Coverage::Plain),
-            direct.verify(&tile, &CLASS, Coverage::Plain)
-        );
+        for coverage in [(false, false), (true, false), (false, true), (true, true)] {
+            let coverage = Coverage { options: coverage.0, gathers: coverage.1 };
+            let verified = bench.verify(&tile, &CLASS, coverage);
+            assert_eq!(verified, direct.verify(&tile, &CLASS, coverage), "{coverage:?}");
+        }
         assert_eq!(bench.resources(&tile, &CLASS), direct.resources(&tile, &CLASS));
     }
     let (good, large) = (batch("good"), batch("too large"));
@@ -391,7 +396,7 @@ fn a_process_that_takes_anothers_place_plans_by_the_prices_of_the_first_or_by_th
     let prices_of = |bench: &mut WorkerBench| {
         bench.load(&batch).unwrap().pack_shapes(Planning::AsDecoders).unwrap()[0].kv_heads
     };
-    let dies = |bench: &mut WorkerBench| bench.verify(&DIES, &CLASS, Coverage::Plain).unwrap_err();
+    let dies = |bench: &mut WorkerBench| bench.verify(&DIES, &CLASS, Coverage::PLAIN).unwrap_err();
     assert_eq!(prices_of(&mut bench), 1);
     dies(&mut bench);
     assert_eq!(prices_of(&mut bench), 1, "the second process measured another price");
@@ -432,15 +437,15 @@ fn errors_survive_the_trip() {
 fn a_variant_that_hangs_or_dies_is_told_and_the_next_is_verified() {
     let (mut bench, _) = worker(9);
     let begin = Instant::now();
-    let hung = bench.verify(&HANGS, &CLASS, Coverage::Plain).unwrap_err();
+    let hung = bench.verify(&HANGS, &CLASS, Coverage::PLAIN).unwrap_err();
     assert_eq!(hung.status, Status::Timeout);
     assert_eq!(hung.message, "did not end in 0.5 s; the process was stopped");
     assert!(begin.elapsed() < Duration::from_secs(2));
-    assert!(bench.verify(&GOOD, &CLASS, Coverage::Plain).is_ok());
-    let died = bench.verify(&DIES, &CLASS, Coverage::Plain).unwrap_err();
+    assert!(bench.verify(&GOOD, &CLASS, Coverage::PLAIN).is_ok());
+    let died = bench.verify(&DIES, &CLASS, Coverage::PLAIN).unwrap_err();
     assert_eq!(died.status, Status::Runtime);
     assert_eq!(died.message, "the process died: signal 11 (SIGSEGV)");
-    assert!(bench.verify(&GOOD, &CLASS, Coverage::Plain).is_ok());
+    assert!(bench.verify(&GOOD, &CLASS, Coverage::PLAIN).is_ok());
     assert_eq!(bench.facts()[0].1, "1", "what the first process said is kept");
     assert_eq!(bench.prices().cta, 1, "its prices, too");
     assert_eq!(bench.defect(), None);
@@ -478,11 +483,11 @@ fn a_batch_is_loaded_again_and_only_what_is_sampled_is_planned_again() {
 #[test]
 fn after_a_failure_at_run_time_another_process_is_trusted() {
     let (mut bench, log) = worker(9);
-    let failed = bench.verify(&FAILS, &CLASS, Coverage::Plain).unwrap_err();
+    let failed = bench.verify(&FAILS, &CLASS, Coverage::PLAIN).unwrap_err();
     assert_eq!(failed, Failure { status: Status::Runtime, message: "illegal address".to_owned() });
     bench.load(&batch("good")).unwrap();
     assert_eq!(*log.lock().unwrap(), ["2: load"]);
-    assert_eq!(bench.verify(&WRONG, &CLASS, Coverage::Plain).unwrap_err().status, Status::Correctness);
+    assert_eq!(bench.verify(&WRONG, &CLASS, Coverage::PLAIN).unwrap_err().status, Status::Correctness);
     bench.load(&batch("good")).unwrap();
     assert_eq!(log.lock().unwrap()[1], "2: load", "a wrong result breaks nothing");
 }
@@ -490,9 +495,9 @@ fn after_a_failure_at_run_time_another_process_is_trusted() {
 #[test]
 fn a_worker_that_cannot_start_again_is_given_up() {
     let (mut bench, _) = worker(1);
-    bench.verify(&DIES, &CLASS, Coverage::Plain).unwrap_err();
+    bench.verify(&DIES, &CLASS, Coverage::PLAIN).unwrap_err();
     assert_eq!(bench.defect(), None, "nobody has tried yet");
-    let failure = bench.verify(&GOOD, &CLASS, Coverage::Plain).unwrap_err();
+    let failure = bench.verify(&GOOD, &CLASS, Coverage::PLAIN).unwrap_err();
     assert!(failure.message.contains("the device is gone"), "{}", failure.message);
     let defect = bench.defect().unwrap();
     assert_eq!(bench.load(&batch("good")).err(), Some(defect));
@@ -540,7 +545,7 @@ fn a_variant_that_hangs_is_recorded_as_such_and_the_space_is_verified() {
     let space = Space::of(Backend::Cpu);
     let classes = Class::all(Backend::Cpu).map(|class| (class, 1)).collect();
     let dtypes = Class::all(Backend::Cpu).map(|class| class.dtype).collect();
-    let timed = Timed { classes, dtypes, shard: None };
+    let timed = Timed { classes, dtypes, ..Timed::default() };
     let verified =
         verify_space(&mut bench, &space, &timed, &mut run, Progress::Silent, &Interrupt::default());
     let verified = verified.unwrap().unwrap();

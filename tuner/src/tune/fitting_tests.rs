@@ -1,0 +1,197 @@
+//! What is fitted if a variant fails where it copies token by token, on a bench that says so.
+
+use super::*;
+use crate::measure::{Coverage, ScriptedBench, Verified};
+use crate::store::{Level, Measurement, Start, Status, test_data};
+use std::collections::BTreeSet;
+use std::path::Path;
+use tilewright_heuristics::{Dtype, PackShape, Tile};
+use tilewright_kernel_templates::cuda::CudaLimits;
+use tilewright_kernel_templates::{Class, Limits};
+
+const SMALL: Class = Class { head_dim: 64, dtype: Dtype::F16 };
+const USUAL: Class = Class { head_dim: 128, ..SMALL };
+/// The last has one way of copying.
+const CLASSES: [Class; 3] = [SMALL, USUAL, Class { head_dim: 256, ..SMALL }];
+/// Best for few rows, best for many, and second to each.
+const TILES: [Tile; 4] = [FEW, MANY, FEW_ELSE, MANY_ELSE];
+const FEW: Tile = Tile { m: 16, n: 64, warps: 4, stages: 2 };
+const MANY: Tile = Tile { m: 64, n: 64, warps: 4, stages: 2 };
+const FEW_ELSE: Tile = Tile { m: 32, n: 64, warps: 2, stages: 2 };
+const MANY_ELSE: Tile = Tile { m: 64, n: 64, warps: 8, stages: 2 };
+
+fn timed() -> Timed {
+    Timed { classes: [(USUAL, 12)].into(), dtypes: [Dtype::F16].into(), ..Timed::default() }
+}
+
+/// A GPU that copies boxes, on which these tiles are wrong where they gather tokens for the usual class.
+fn bench(wrong: &[Tile]) -> ScriptedBench {
+    let mut bench = ScriptedBench::new(Vec::new(), None);
+    bench.limits = Limits::Cuda(CudaLimits::named("h200").unwrap());
+    bench.wrong = wrong.iter().map(|&tile| (tile, USUAL, true)).collect();
+    bench
+}
+
+/// What a run has when it comes to the fit.
+fn measured(folder: &Path) -> RunFolder {
+    let mut run = RunFolder::open(folder, test_data::provenance(), Start::Fresh).unwrap();
+    let space = CLASSES.iter().flat_map(|class| {
+        TILES.map(|tile| Measurement {
+            level: Level::Space,
+            shape: None,
+            ..test_data::measurement(&class.to_string(), &tile.to_string(), &[])
+        })
+    });
+    run.append(space.collect()).unwrap();
+    for i in 0..12 {
+        let rows = 1 << i;
+        let times = if rows <= 128 { [10.0, 40.0, 12.0, 50.0] } else { [40.0, 10.0, 50.0, 12.0] };
+        let packs = TILES.iter().zip(times).map(|(tile, us)| Measurement {
+            shape: Some(PackShape::from_values([rows, 64, 0, 1, 1, 1, 4, 128, 32, 0])),
+            ..test_data::measurement(&format!("rows {rows}"), &tile.to_string(), &[us; 9])
+        });
+        run.append(packs.collect()).unwrap();
+    }
+    run
+}
+
+fn fitted(bench: &mut ScriptedBench, run: &mut RunFolder) -> anyhow::Result<Option<Analysis>> {
+    let settings = FitSettings::default();
+    fit_verified(bench, &timed(), run, &settings, Progress::Silent, &Interrupt::default())
+}
+
+/// What is chosen for packs of few rows, and of many.
+fn chosen(analysis: &Analysis) -> [Tile; 2] {
+    [4, 1024]
+        .map(|rows| analysis.model.choose(&PackShape::from_values([rows, 64, 0, 1, 1, 1, 4, 128, 32, 0])))
+}
+
+#[test]
+fn only_what_the_selector_may_return_is_verified_where_kernels_have_two_ways_of_copying() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut run = measured(folder.path());
+    let mut bench = bench(&[]);
+    let analysis = fitted(&mut bench, &mut run).unwrap().unwrap();
+    assert_eq!(chosen(&analysis), [FEW, MANY]);
+    let expected: BTreeSet<_> = CLASSES[..2]
+        .iter()
+        .flat_map(|&class| analysis.model.tiles().into_iter().map(move |tile| (class, tile, class == USUAL)))
+        .collect();
+    let verified: Vec<_> = bench
+        .verified
+        .iter()
+        .map(|&(tile, class, Coverage { options, gathers })| {
+            assert!(gathers);
+            (class, tile, options)
+        })
+        .collect();
+    assert_eq!(verified.len(), expected.len());
+    assert_eq!(verified.into_iter().collect::<BTreeSet<_>>(), expected);
+}
+
+#[test]
+fn a_processor_has_one_way_of_copying_and_verifies_nothing_more() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut run = measured(folder.path());
+    let mut bench = ScriptedBench::new(Vec::new(), None);
+    let rows = run.rows().len();
+    assert!(fitted(&mut bench, &mut run).unwrap().is_some());
+    assert!(bench.verified.is_empty());
+    assert_eq!(run.rows().len(), rows);
+}
+
+#[test]
+fn a_selector_is_fitted_again_until_none_of_its_tiles_fails() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut run = measured(folder.path());
+    let before = Analysis::of(run.provenance(), run.rows(), &FitSettings::default()).unwrap();
+    // The second one may be known to the selector only when the first one is gone.
+    let mut bench = bench(&[MANY, FEW]);
+    let analysis = fitted(&mut bench, &mut run).unwrap().unwrap();
+    assert_eq!(chosen(&before), [FEW, MANY]);
+    assert_eq!(chosen(&analysis), [FEW_ELSE, MANY_ELSE]);
+    let tiles = analysis.model.tiles();
+    assert!(!tiles.contains(&MANY) && !tiles.contains(&FEW), "{tiles:?}");
+
+    let failed: BTreeSet<_> = run
+        .rows()
+        .iter()
+        .filter(|row| row.level == Level::Gathers && row.status != Status::Correct)
+        .map(|row| (row.tile.unwrap(), row.workload.as_str(), row.status, row.message.as_str()))
+        .collect();
+    let expected =
+        [FEW, MANY].map(|tile| (tile, "head_dim 128 f16", Status::Correctness, "relative error 1"));
+    assert_eq!(failed, expected.into());
+    let verified = Verified::of(run.rows());
+    assert_eq!(verified.tiles(&USUAL), [FEW_ELSE, MANY_ELSE]);
+    assert_eq!(verified.tiles(&SMALL), TILES, "another class is another kernel");
+    for (i, &(tile, class, _)) in bench.verified.iter().enumerate() {
+        assert!(!bench.verified[..i].iter().any(|&(a, b, _)| (a, b) == (tile, class)), "{tile} once");
+    }
+}
+
+#[test]
+fn a_tile_that_fails_in_one_class_is_still_chosen_in_another() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut run = measured(folder.path());
+    let of_small: Vec<Measurement> = run
+        .rows()
+        .iter()
+        .filter(|row| row.level == Level::Pack)
+        .map(|row| Measurement {
+            workload: format!("small {}", row.workload),
+            shape: row.shape.map(|shape| PackShape { head_dim: SMALL.head_dim, ..shape }),
+            ..row.clone()
+        })
+        .collect();
+    run.append(of_small).unwrap();
+    // One question, which is about rows: both classes come to the same leaf.
+    let settings = FitSettings { max_depth: 1, ..FitSettings::default() };
+    let (mut bench, interrupt) = (bench(&[FEW]), Interrupt::default());
+    let fitted = fit_verified(&mut bench, &timed(), &mut run, &settings, Progress::Silent, &interrupt);
+    let analysis = fitted.unwrap().unwrap();
+    let chosen = |class: Class| {
+        let shape = PackShape::from_values([4, 64, 0, 1, 1, 1, 4, class.head_dim, 32, 0]);
+        analysis.model.choose(&shape)
+    };
+    assert_eq!((chosen(SMALL), chosen(USUAL)), (FEW, FEW_ELSE));
+    assert_ne!(analysis.model.safe_default, FEW, "it has to serve all classes");
+}
+
+#[test]
+fn a_run_that_goes_on_and_a_replay_know_what_failed() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut run = measured(folder.path());
+    let hash = fitted(&mut bench(&[MANY]), &mut run).unwrap().unwrap().selector_hash();
+    drop(run);
+
+    let mut run = RunFolder::open(folder.path(), test_data::provenance(), Start::Resume).unwrap();
+    let mut again = bench(&[]);
+    assert_eq!(fitted(&mut again, &mut run).unwrap().unwrap().selector_hash(), hash);
+    assert!(again.verified.is_empty(), "{:?}", again.verified);
+
+    let (recording, _) = run.finish(&folder.path().join("all.parquet")).unwrap();
+    let read = crate::store::read(&folder.path().join("all.parquet")).unwrap();
+    assert_eq!(read, recording);
+    let replayed = Analysis::of(&read.provenance, &read.rows, &FitSettings::default()).unwrap();
+    assert_eq!(replayed.selector_hash(), hash);
+}
+
+#[test]
+fn if_all_tiles_fail_nothing_is_emitted() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut run = measured(folder.path());
+    let error = fitted(&mut bench(&TILES), &mut run).unwrap_err();
+    assert!(error.to_string().contains("no selector can be"), "{error}");
+}
+
+#[test]
+fn a_user_who_asks_to_stop_gets_no_selector() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut run = measured(folder.path());
+    let interrupt = Interrupt::default();
+    interrupt.request();
+    let settings = FitSettings::default();
+    let fitted = fit_verified(&mut bench(&[]), &timed(), &mut run, &settings, Progress::Silent, &interrupt);
+    assert!(fitted.unwrap().is_none());
+}
