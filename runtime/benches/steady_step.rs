@@ -150,10 +150,7 @@ impl Steps {
     }
 
     fn grow(&mut self) -> Outcome<()> {
-        for (request, &tokens) in (0..).zip(&self.lengths) {
-            self.planner.grow(request, tokens)?;
-        }
-        Ok(())
+        Ok(self.planner.grow_all(&self.lengths)?)
     }
 
     fn planner_alone(&mut self, select: impl Fn(&PackShape) -> Tile) -> Outcome<()> {

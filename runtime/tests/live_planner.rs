@@ -78,6 +78,47 @@ proptest! {
             prop_assert_eq!(canonical(engine.planner.last()), canonical(engine.rebuild(&geometry, &mut planner)));
         }
     }
+
+    #[test]
+    fn requests_that_grow_all_at_once_are_those_that_grew_one_by_one(
+        seed: u64,
+        page_size in prop::sample::select(vec![1, 3, 16, 24, 32, 128]),
+        most in prop::sample::select(vec![3, 12, 60]),
+    ) {
+        let mut engine = Engine::new(&geometry(4, page_size), PlanOptions::default(), most, seed);
+        for _ in 0..40 {
+            (0..=engine.random.below(6)).for_each(|_| engine.step());
+            // Of some batches all requests stay on their last pages; of others some go back to earlier ones, or on to later ones that they
+            // have already or not, or come to have tokens or none.
+            let far = engine.random.below(3) == 0;
+            let mut tokens = vec![0; engine.planner.plan(tile).unwrap().batch()];
+            for (&slot, (row, before)) in &engine.rows {
+                let first = before.saturating_sub(1) / page_size * page_size;
+                let of_page = if row.is_empty() { 0 } else { engine.random.below(page_size.into()) as u32 + 1 };
+                tokens[slot as usize] = match engine.random.below(if far { 8 } else { 1 }) {
+                    7 => engine.random.below(2 + row.len() as u64 * u64::from(page_size)) as u32,
+                    6 => *before,
+                    _ => first + of_page,
+                };
+            }
+            if far && engine.random.below(8) == 0 && let Some(last) = tokens.last_mut() {
+                *last = u32::MAX - *last;
+            }
+            let mut one_by_one = engine.planner.clone();
+            let slots = (0..).zip(&tokens);
+            let refused = slots
+                .filter(|(slot, tokens)| **tokens > 0 || one_by_one.tokens(*slot).is_some())
+                .map(|(slot, tokens)| (slot, *tokens))
+                .collect::<Vec<_>>()
+                .into_iter()
+                .find_map(|(slot, tokens)| one_by_one.grow(slot, tokens).err());
+            let mut at_once = engine.planner.clone();
+            prop_assert_eq!(at_once.grow_all(&tokens).err(), refused.clone());
+            let expected = if refused.is_some() { &mut engine.planner } else { &mut one_by_one };
+            prop_assert_eq!(canonical(at_once.plan(tile).unwrap()), canonical(expected.plan(tile).unwrap()));
+            prop_assert_eq!(at_once.last().seq_lens(), expected.last().seq_lens());
+        }
+    }
 }
 
 /// What the host computes by a plan with entries that are no longer needed, against f64.
@@ -128,6 +169,9 @@ fn what_makes_no_sense_is_refused_and_changes_nothing() {
     assert_eq!(refused(planner.append(5, &[4], 32)), unknown(5));
     assert_eq!(refused(planner.grow(0, 33)), tokens(0, 33, 2));
     assert_eq!(refused(planner.grow(9, 1)), unknown(9));
+    assert_eq!(refused(planner.grow_all(&[31, 33])), tokens(1, 33, 2));
+    assert_eq!(refused(planner.grow_all(&[31, 0])), tokens(1, 0, 2));
+    assert_eq!(refused(planner.grow_all(&[31])), LiveError::Slots { found: 1, needed: 2 });
     assert_eq!(refused(planner.truncate(0, 1, 17)), tokens(0, 17, 1));
     assert_eq!(
         refused(planner.truncate(0, 3, 48)),
@@ -138,6 +182,17 @@ fn what_makes_no_sense_is_refused_and_changes_nothing() {
     assert_eq!(refused(planner.rename(0, 1)), ForestError::RequestPresent { request: 1 }.into());
     assert_eq!((planner.tokens(0), planner.tokens(1), planner.tokens(2)), (Some(32), Some(20), None));
     assert_eq!(canonical(planner.plan(tile).unwrap()), before);
+}
+
+#[test]
+fn tokens_on_the_last_page_that_can_be_counted_are_not_taken_for_none() {
+    let mut planner = small();
+    planner.add(2, &[], 0).unwrap();
+    planner.plan(tile).unwrap();
+    let error = LiveError::Tokens { request: 2, tokens: u32::MAX, pages: 0, page_size: 16 };
+    assert_eq!(refused(planner.grow_all(&[32, 20, u32::MAX])), error);
+    planner.grow_all(&[31, 21, 0]).unwrap();
+    assert_eq!(planner.plan(tile).unwrap().seq_lens(), [31, 21, 0]);
 }
 
 #[test]
@@ -217,6 +272,8 @@ fn growth_inside_pages_asks_no_selector_and_stores_the_lengths() {
     planner.grow(1, 25).unwrap();
     let asked = |_: &PackShape| -> Tile { panic!("no pack is another one") };
     assert_eq!(planner.plan(asked).unwrap().seq_lens(), [32, 25]);
+    planner.grow_all(&[30, 26]).unwrap();
+    assert_eq!(planner.plan(asked).unwrap().seq_lens(), [30, 26]);
 }
 
 #[test]

@@ -189,16 +189,20 @@ fn check_growth<const REQUESTS: usize>() {
     for round in 0..4 {
         let before = ALLOCATIONS.with(Cell::get);
         for step in 0..PAGES * 4 {
-            // A quarter of the requests at each step, and all others inside their pages.
-            for request in 0..REQUESTS as u32 {
+            // A quarter of the requests at each step, and all others inside their pages: one by one, or all at once.
+            let mut lengths = [0; REQUESTS];
+            for (request, length) in (0..).zip(&mut lengths) {
                 let tokens = planner.tokens(request).unwrap();
+                *length = if tokens.is_multiple_of(16) { tokens } else { tokens + 1 };
                 if request % 4 == step % 4 {
                     let page = 200_000 + (request * PAGES + step / 4) as i32;
-                    planner.append(request, &[page], tokens.next_multiple_of(16) + 1).unwrap();
-                } else if !tokens.is_multiple_of(16) {
-                    planner.grow(request, tokens + 1).unwrap();
+                    *length = tokens.next_multiple_of(16) + 1;
+                    planner.append(request, &[page], *length).unwrap();
+                } else if step % 2 == 0 {
+                    planner.grow(request, *length).unwrap();
                 }
             }
+            planner.grow_all(&lengths).unwrap();
             image.fill(planner.plan(select).unwrap());
         }
         assert!(planner.last().largest_page() > Some(200_000 + REQUESTS as i32 * PAGES as i32 - 2));

@@ -23,6 +23,14 @@ pub enum LiveError {
         /// Tokens of a page.
         page_size: u32,
     },
+    /// Lengths for another number of slots than the batch has.
+    #[error("{found} lengths for {needed} slots: give one for each, and 0 where there is no request")]
+    Slots {
+        /// Lengths given.
+        found: usize,
+        /// Slots of the batch.
+        needed: usize,
+    },
     /// Only packs by price are kept up to date.
     #[error("packing {0:?} is not followed step by step: use `Packing::Priced`, or a `Planner`")]
     Packing(Packing),

@@ -19,7 +19,7 @@ use tilewright_heuristics::{Geometry, PackShape, Tile};
 ///
 /// | change | what is planned again |
 /// |---|---|
-/// | [`grow`](Self::grow) | nothing: a length is stored |
+/// | [`grow`](Self::grow), [`grow_all`](Self::grow_all) | nothing: lengths are stored |
 /// | [`append`](Self::append) to a request that has its last node for itself | its leaf, in place |
 /// | all else | the packs on the path of the request, then parts and items |
 ///
@@ -176,6 +176,28 @@ impl LivePlanner {
         Ok(())
     }
 
+    /// As [`Self::grow`] of every request, all or none: one number for each slot of the batch, 0 where there is no request. Requests that
+    /// need a page get it by [`Self::append`] before.
+    ///
+    /// # Errors
+    /// Another number of slots; otherwise those of [`Self::grow`], for the first request that has one.
+    pub fn grow_all(&mut self, tokens: &[u32]) -> Result<(), LiveError> {
+        if tokens.len() != self.seq_lens.len() {
+            return Err(LiveError::Slots { found: tokens.len(), needed: self.seq_lens.len() });
+        }
+        if !same_last_pages(&self.seq_lens, tokens, self.geometry.page_size) {
+            for (request, (&before, &tokens)) in (0..).zip(self.seq_lens.iter().zip(tokens)) {
+                if before != tokens {
+                    let pages = self.pages(request)?;
+                    self.check_tokens(request, tokens, pages.into())?;
+                }
+            }
+        }
+        // Who has tokens has pages, and keeps them: nobody comes to have tokens here, or to have none.
+        self.seq_lens.copy_from_slice(tokens);
+        Ok(())
+    }
+
     /// A request keeps only its first pages, and so many tokens. Followed by [`Self::append`], this replaces its last pages, as copy on
     /// write does.
     ///
@@ -320,5 +342,24 @@ impl LivePlanner {
             self.seq_lens.pop();
             self.columns.pop();
         }
+    }
+}
+
+/// Whether every request ends on the page that it ended on: that page is there.
+fn same_last_pages(before: &[u32], after: &[u32], page_size: u32) -> bool {
+    let mut both = before.iter().zip(after);
+    if page_size.is_power_of_two() {
+        // Neither a division nor a branch: the compiler looks at several at once. Of no tokens the last one wraps around to a page that others
+        // may have.
+        let others = both.fold(0, |others, (&before, &after)| {
+            let pages = before.wrapping_sub(1) ^ after.wrapping_sub(1);
+            others | pages & !(page_size - 1) | u32::from((before == 0) != (after == 0))
+        });
+        others == 0
+    } else {
+        both.all(|(&before, &after)| match (before.checked_sub(1), after.checked_sub(1)) {
+            (Some(before), Some(after)) => before / page_size == after / page_size,
+            (before, after) => before == after,
+        })
     }
 }
