@@ -1,9 +1,11 @@
 //! What a steady decode step costs the host beyond its launches: requests grow inside their pages, and nothing else changes.
 //!
 //! A step is what an engine does between a token of each request and all launches of a layer queued: every request grows in the live
-//! planner, which makes its plan; the lengths go up; forward and merge are launched, as a graph that was captured once or one by one. Beside
-//! it stand as many bare launches of the driver, which are subtracted. Trees are written as in PAT: nodes of each level, tokens of a node of
-//! each level; the last page of each request has room. Without a device only the planner's part is printed.
+//! planner, which makes its plan; forward and merge are launched with the new lengths, as a graph that was captured once and copies the lengths
+//! itself, or one by one behind a copy. Beside it stand as many bare launches of the driver (the graph without that copy, kernels that do
+//! nothing), which are subtracted. A median does not show what is done every fourth step only: means do, of all steps but the slowest tenth.
+//! Trees are written as in PAT: nodes of each level, tokens of a node of each level; the last page of each request has room. Without a device
+//! only the planner's part is printed.
 //!
 //! `cargo bench -p tilewright-runtime --bench steady_step -- [TREE...] [--heads 32/8,64/8]`
 #![allow(unsafe_code)]
@@ -257,8 +259,8 @@ impl<'a> OnDevice<'a> {
         let launches = plan.tile_groups().len() + usize::from(!plan.merges().is_empty());
         println!("  launches {launches:>15}");
         for by in [By::Graph, By::Calls] {
-            let (mut whole, mut uploads, mut queued, mut bares) =
-                (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+            let (mut whole, mut grown, mut uploads, mut queued, mut bares) =
+                (Vec::new(), Vec::new(), Vec::new(), Vec::new(), Vec::new());
             for _ in 0..STEPS {
                 steps.next();
                 stream.synchronize()?;
@@ -278,6 +280,7 @@ impl<'a> OnDevice<'a> {
                 }
                 let end = Instant::now();
                 whole.push(us(end - begin));
+                grown.push(us(upload - begin));
                 uploads.push(us(launch - upload));
                 queued.push(us(end - launch));
 
@@ -289,16 +292,27 @@ impl<'a> OnDevice<'a> {
                 }
                 bares.push(us(begin.elapsed()));
             }
-            let (whole, bare) = (median(whole), median(bares));
+            let (mean_beyond, beyond) =
+                (mean(&mut whole) - mean(&mut bares), median(whole.clone()) - median(bares.clone()));
             println!(
-                "  {}: lengths go up {:.2}, launches {:.2}; whole step {whole:.2}, bare launches {bare:.2}, beyond them {:.2}",
+                "  {}: grow and plan {:.2}, {} {:.2}, {} {:.2}; whole step {:.2}, bare launches {:.2}, beyond them {beyond:.2} (mean {mean_beyond:.2})",
                 match by {
                     By::Graph => "a graph",
                     By::Calls => "one by one",
                 },
+                median(grown),
+                match by {
+                    By::Graph => "lengths are written",
+                    By::Calls => "lengths go up",
+                },
                 median(uploads),
+                match by {
+                    By::Graph => "launch with their copy",
+                    By::Calls => "launches",
+                },
                 median(queued),
-                whole - bare
+                median(whole),
+                median(bares),
             );
         }
         stream.synchronize()?;
@@ -336,4 +350,11 @@ fn us(time: std::time::Duration) -> f64 {
 fn median(mut samples: Vec<f64>) -> f64 {
     samples.sort_by(f64::total_cmp);
     samples[samples.len() / 2]
+}
+
+/// Of all but the slowest tenth, in which something else ran.
+fn mean(samples: &mut [f64]) -> f64 {
+    samples.sort_by(f64::total_cmp);
+    let kept = &samples[..samples.len() - samples.len() / 10];
+    kept.iter().sum::<f64>() / kept.len() as f64
 }

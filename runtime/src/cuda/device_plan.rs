@@ -1,14 +1,14 @@
 //! A plan on the device: filled again for each step, without an allocation once it has seen the largest.
 #![allow(unsafe_code)]
 
+use super::lengths::LengthBuffers;
 use super::memory::{DeviceMemory, PinnedWords};
 use super::plan_image::Arrangement;
 use super::side_streams::SideStreams;
 use super::{Bucket, CudaDevice, CudaError, Forward, Launch, MergeBy, Mix, PlanImage};
-use crate::Plan;
+use crate::{Plan, Queries};
 use cudarc::driver::sys::{CUevent_flags, CUstream};
 use cudarc::driver::{CudaContext, CudaEvent, CudaStream, result};
-use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use tilewright_heuristics::{Dtype, Geometry};
@@ -35,6 +35,7 @@ pub struct DevicePlan {
     side: Option<SideStreams>,
     staging: [Option<Staging>; BUFFERS],
     next: usize,
+    lengths: Option<LengthBuffers>,
     /// The device does not have what the image says: an upload failed.
     broken: AtomicBool,
     /// The counters of what has arrived may not be zero: a launch failed.
@@ -87,6 +88,7 @@ impl DevicePlan {
             side: None,
             staging: [const { None }; BUFFERS],
             next: 0,
+            lengths: None,
             broken: AtomicBool::new(false),
             unclean: AtomicBool::new(false),
         }
@@ -122,11 +124,12 @@ impl DevicePlan {
         for slot in &mut this.staging {
             *slot = Some(Staging::new(context, this.image.span())?);
         }
+        this.lengths = Some(LengthBuffers::new(context, bucket.capacities().requests as usize)?);
         this.bucket = Some(bucket);
         Ok(this)
     }
 
-    /// Starts the copy of a plan on the stream. Launches of the plan before must be on the same stream, or be done.
+    /// Starts the copy of a plan on the stream. Copies and launches of the plan before must be on the same stream, or be done.
     ///
     /// Allocates only when the plan is larger than every one before, in a bucket never, and waits only if both earlier copies are still on
     /// their way.
@@ -175,7 +178,7 @@ impl DevicePlan {
         // What was filled and not copied is not what the device has.
         self.broken.store(true, Ordering::Relaxed);
         self.reserve(stream)?;
-        self.start_copy(0..self.image.words().len(), stream)?;
+        self.start_copy(stream)?;
         self.broken.store(false, Ordering::Relaxed);
         Ok(())
     }
@@ -211,10 +214,10 @@ impl DevicePlan {
         Ok(())
     }
 
-    /// Starts the copy of some of the image's words to their place.
-    fn start_copy(&mut self, range: Range<usize>, stream: CUstream) -> Result<(), CudaError> {
+    /// Starts the copy of the image.
+    fn start_copy(&mut self, stream: CUstream) -> Result<(), CudaError> {
         let Some(memory) = &self.memory else { return Ok(()) };
-        let (target, words) = (memory.address() + 4 * range.start as u64, &self.image.words()[range]);
+        let (target, words) = (memory.address(), self.image.words());
         let slot = &mut self.staging[self.next];
         self.next = (self.next + 1) % BUFFERS;
         if slot.as_ref().is_none_or(|staging| staging.words.len() < words.len()) {
@@ -229,7 +232,7 @@ impl DevicePlan {
         self.context.bind_to_thread().map_err(CudaError::driver("cannot use the device"))?;
         // SAFETY: the words stay as they are until the event says that the copy is done; the memory has room for them.
         unsafe {
-            staging.words.copy_to(target, words.len(), stream)?;
+            staging.words.copy_to(target, 0..words.len(), stream)?;
             result::event::record(staging.copied.cu_event(), stream)
                 .map_err(CudaError::driver("cannot record an event"))
         }
@@ -237,6 +240,9 @@ impl DevicePlan {
 
     /// Starts the copy of what each query sees on the stream: of the requests' lengths, where each brings one query. A step that only appends
     /// tokens inside pages needs no more than that: the plan holds as long as no request needs another page, nor another number of queries.
+    ///
+    /// Copies and launches of the plan before must be on the same stream, or be done. Allocates only when the batch is larger than every one
+    /// before, in a bucket never, and waits only if several earlier copies are still on their way.
     ///
     /// # Errors
     /// Another number of lengths than queries, or the driver's.
@@ -266,8 +272,7 @@ impl DevicePlan {
         query_lens: &[u32],
         stream: &CudaStream,
     ) -> Result<(), CudaError> {
-        let range = self.image.set_query_lengths(seq_lens, query_lens)?;
-        self.start_copy(range, stream.cu_stream())
+        self.copy_query_lengths(seq_lens, query_lens, stream.cu_stream())
     }
 
     /// As [`DevicePlan::update_query_lengths`], on the caller's raw stream.
@@ -283,17 +288,106 @@ impl DevicePlan {
         query_lens: &[u32],
         stream: CUstream,
     ) -> Result<(), CudaError> {
-        let range = self.image.set_query_lengths(seq_lens, query_lens)?;
-        self.start_copy(range, stream)
+        self.copy_query_lengths(seq_lens, query_lens, stream)
     }
 
     fn copy_lengths(&mut self, lengths: &[u32], stream: CUstream) -> Result<(), CudaError> {
+        self.reserve_lengths(stream)?;
+        self.stage_lengths(lengths)?;
+        self.copy_staged(stream)
+    }
+
+    fn copy_query_lengths(
+        &mut self,
+        seq_lens: &[u32],
+        query_lens: &[u32],
+        stream: CUstream,
+    ) -> Result<(), CudaError> {
+        self.reserve_lengths(stream)?;
+        self.stage(|visible| Ok(Queries::write_visible(seq_lens, query_lens, visible)?))?;
+        self.copy_staged(stream)
+    }
+
+    /// Makes room for the batch's lengths.
+    fn reserve_lengths(&mut self, stream: CUstream) -> Result<(), CudaError> {
+        let batch = self.batch();
+        if self.lengths.as_ref().is_none_or(|lengths| lengths.capacity() < batch) {
+            if self.lengths.is_some() {
+                // SAFETY: the caller's stream is one of the context. What was copied on another is done.
+                unsafe { result::stream::synchronize(stream) }
+                    .map_err(CudaError::driver("cannot wait for an upload"))?;
+            }
+            self.lengths = None;
+            self.lengths = Some(LengthBuffers::new(&self.context, batch.next_power_of_two())?);
+        }
+        Ok(())
+    }
+
+    /// Writes the lengths that are copied next. Until they are, they may be written again.
+    pub(super) fn stage_lengths(&mut self, lengths: &[u32]) -> Result<(), CudaError> {
         if lengths.len() != self.batch() {
             return Err(CudaError::Length { name: "lengths", found: lengths.len(), needed: self.batch() });
         }
+        self.stage(|staged| {
+            staged.copy_from_slice(lengths);
+            Ok(())
+        })
+    }
+
+    fn stage(&mut self, write: impl FnOnce(&mut [u32]) -> Result<(), CudaError>) -> Result<(), CudaError> {
         self.check_uploaded()?;
-        let range = self.image.set_lengths(lengths);
-        self.start_copy(range, stream).inspect_err(|_| self.broken.store(true, Ordering::Relaxed))
+        let batch = self.batch();
+        match &mut self.lengths {
+            Some(lengths) => write(&mut lengths.next()?[..batch]),
+            None => Ok(()),
+        }
+    }
+
+    /// Starts the copy of the lengths that were written.
+    fn copy_staged(&mut self, stream: CUstream) -> Result<(), CudaError> {
+        self.context.bind_to_thread().map_err(CudaError::driver("cannot use the device"))?;
+        // SAFETY: the stream is one of the context, which is current, and the buffers stay as long as the plan.
+        let copied = unsafe {
+            self.queue_lengths(self.staged(), self.batch(), stream).and_then(|()| self.lengths_queued(stream))
+        };
+        copied.inspect_err(|_| self.broken.store(true, Ordering::Relaxed))
+    }
+
+    /// The buffer that lengths are written to, or were written to and not copied yet.
+    pub(super) fn staged(&self) -> usize {
+        self.lengths.as_ref().map_or(0, LengthBuffers::turn)
+    }
+
+    /// Queues the copy of a buffer's first lengths to their place, or captures it.
+    ///
+    /// # Safety
+    /// As for [`LengthBuffers::copy`].
+    pub(super) unsafe fn queue_lengths(
+        &self,
+        buffer: usize,
+        len: usize,
+        stream: CUstream,
+    ) -> Result<(), CudaError> {
+        match (&self.lengths, &self.memory) {
+            (Some(lengths), Some(memory)) if len > 0 => {
+                let target = memory.address() + 4 * self.image.lengths_at() as u64;
+                // SAFETY: the image has a place for each query of the batch, or of the bucket; the caller's promises.
+                unsafe { lengths.copy(buffer, target, len, stream) }
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The copy of the lengths that were written is queued: the next ones are written elsewhere.
+    ///
+    /// # Safety
+    /// The stream is one of the device's context.
+    pub(super) unsafe fn lengths_queued(&mut self, stream: CUstream) -> Result<(), CudaError> {
+        match &mut self.lengths {
+            // SAFETY: the caller's promises.
+            Some(lengths) => unsafe { lengths.queued(stream) },
+            None => Ok(()),
+        }
     }
 
     /// The layout that the plan was made for.

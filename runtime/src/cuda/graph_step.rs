@@ -2,6 +2,7 @@
 #![allow(unsafe_code)]
 
 use super::kernels::LoadedKernel;
+use super::lengths::BUFFERS;
 use super::{CudaBackend, CudaElement, CudaError, DecodeArgs, DevicePlan, Graph, KvCache, RawArgs};
 use crate::{KvStrides, Plan};
 use cudarc::driver::{
@@ -12,13 +13,19 @@ use std::sync::Arc;
 /// Forward and merge of one layer, captured for a bucket. Each step uploads its plan, or lengths alone where requests only grew inside their
 /// pages, and launches; requests may come, grow, fork and leave without another capture, until a plan does not fit.
 ///
+/// A step of lengths alone is one call of the driver: their copy is captured too, once from each of a few buffers, which take turns.
+///
 /// Uploads and launches are queued on the stream that it was captured with, so each launch reads the plan uploaded last. It owns what the
 /// graph names: the plan, the kernels, and `M`: [`DecodeMemory`], or nothing where the caller vouches for the memory.
 #[derive(Debug)]
 pub struct GraphStep<M = ()> {
-    // In this order they are dropped: the graph, when its launches are done, before what it names.
+    // In this order they are dropped: the graphs, when their launches are done, before what they name.
     stream: DoneStream,
     graph: Graph,
+    /// The same behind a copy of the lengths, from each buffer of the plan.
+    updating: Vec<Graph>,
+    /// Lengths were written that no launch has copied.
+    updated: bool,
     _kernels: Vec<Arc<LoadedKernel>>,
     plan: DevicePlan,
     /// The last page that the captured kernels count to.
@@ -81,19 +88,28 @@ impl GraphStep {
         plan: DevicePlan,
         args: &RawArgs,
     ) -> Result<Self, CudaError> {
-        if plan.bucket().is_none() {
-            return Err(CudaError::NoBucket);
-        }
+        let bucket = plan.bucket().ok_or(CudaError::NoBucket)?;
         let kernels = backend.kernels_of(&plan, args)?;
         let last_page = match backend.copies_boxes(&plan, args) {
             true => args.kv_strides.last_box_page(plan.geometry()),
             false => i32::MAX,
         };
-        // SAFETY: the caller keeps the memory, and this the plan and the kernels, as long as the graph.
-        let graph =
-            unsafe { Graph::capture(stream, || backend.decode_raw(stream.cu_stream(), &plan, args))? };
+        let lengths = bucket.capacities().requests as usize;
+        let raw = stream.cu_stream();
+        // SAFETY: the caller keeps the memory, and this the plan, its buffers and the kernels, as long as the graphs.
+        let graph = unsafe { Graph::capture(stream, || backend.decode_raw(raw, &plan, args))? };
+        let updating = |buffer| {
+            // SAFETY: as above; the capture made the context current. Launches are counted in `queue_with`.
+            unsafe {
+                Graph::capture(stream, || {
+                    plan.queue_lengths(buffer, lengths, raw)?;
+                    backend.decode_raw(raw, &plan, args)
+                })
+            }
+        };
+        let updating = (0..BUFFERS).map(updating).collect::<Result<_, _>>()?;
         let stream = DoneStream(Arc::clone(stream));
-        Ok(Self { graph, _kernels: kernels, plan, last_page, stream, memory: () })
+        Ok(Self { graph, updating, updated: false, _kernels: kernels, plan, last_page, stream, memory: () })
     }
 
     /// Queues the copy of a step's plan.
@@ -108,18 +124,21 @@ impl GraphStep {
     ///
     /// # Errors
     /// An upload that failed, or the driver's.
-    pub fn launch(&self) -> Result<(), CudaError> {
-        self.queue()
+    pub fn launch(&mut self) -> Result<(), CudaError> {
+        self.queue_with(|(), _| ())
     }
 }
 
 impl<M> GraphStep<M> {
-    /// Queues the copy of the requests' lengths, as [`DevicePlan::update_lengths`] does.
+    /// Gives the next launch the requests' lengths, as [`DevicePlan::update_lengths`] does. Nothing is queued before: that launch copies them.
+    /// Waits only if several launches before are still to copy theirs.
     ///
     /// # Errors
     /// As there.
     pub fn update_lengths(&mut self, lengths: &[u32]) -> Result<(), CudaError> {
-        self.plan.update_lengths(lengths, &self.stream.0)
+        self.plan.stage_lengths(lengths)?;
+        self.updated = true;
+        Ok(())
     }
 
     /// The plan, in its bucket.
@@ -136,12 +155,28 @@ impl<M> GraphStep<M> {
         match plan.largest_page() {
             Some(page) if page > self.last_page => Err(CudaError::FarPage { page, last: self.last_page }),
             _ => self.plan.upload(plan, &self.stream.0),
-        }
+        }?;
+        // The plan has newer ones.
+        self.updated = false;
+        Ok(())
     }
 
-    fn queue(&self) -> Result<(), CudaError> {
-        self.plan.check_uploaded()?;
-        self.graph.launch(&self.stream.0).inspect_err(|_| self.plan.launch_failed())
+    /// Queues one step, and keeps what `uses` gives of the memory until it is queued.
+    fn queue_with<'a, G>(
+        &'a mut self,
+        uses: impl FnOnce(&'a mut M, &'a CudaStream) -> G,
+    ) -> Result<(), CudaError> {
+        let Self { graph, updating, updated, plan, stream, memory, .. } = self;
+        let stream: &CudaStream = &stream.0;
+        plan.check_uploaded()?;
+        let _guards = uses(memory, stream);
+        let graph = if *updated { &updating[plan.staged()] } else { graph };
+        graph.launch(stream).inspect_err(|_| plan.launch_failed())?;
+        if std::mem::take(updated) {
+            // SAFETY: the stream is the one that the graph was captured on.
+            unsafe { plan.lengths_queued(stream.cu_stream())? };
+        }
+        Ok(())
     }
 }
 
@@ -163,9 +198,9 @@ impl<E: CudaElement> GraphStep<DecodeMemory<E>> {
         drop(guards);
         // SAFETY: the slices are large enough for the bucket; page ids are checked at each upload. They stay as long as the graph, as they are:
         // nobody gets more of them than views. `launch` orders the stream after their last uses.
-        let GraphStep { graph, _kernels, plan, last_page, stream, .. } =
+        let GraphStep { graph, updating, updated, _kernels, plan, last_page, stream, .. } =
             unsafe { GraphStep::capture(backend, stream, plan, &raw)? };
-        Ok(Self { graph, _kernels, plan, last_page, stream, memory })
+        Ok(Self { graph, updating, updated, _kernels, plan, last_page, stream, memory })
     }
 
     /// Queues the copy of a step's plan.
@@ -190,10 +225,7 @@ impl<E: CudaElement> GraphStep<DecodeMemory<E>> {
     /// # Errors
     /// An upload that failed, or the driver's.
     pub fn launch(&mut self) -> Result<(), CudaError> {
-        let Self { graph, plan, stream, memory, .. } = self;
-        plan.check_uploaded()?;
-        let _guards = memory.use_on(&stream.0);
-        graph.launch(&stream.0).inspect_err(|_| plan.launch_failed())
+        self.queue_with(DecodeMemory::use_on)
     }
 
     /// The query, to be written before each step.

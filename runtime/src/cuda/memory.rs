@@ -4,6 +4,7 @@
 use super::CudaError;
 use cudarc::driver::sys::{CUdeviceptr, CUstream};
 use cudarc::driver::{CudaContext, CudaStream, DeviceRepr, DriverError, result};
+use std::ops::Range;
 use std::sync::Arc;
 
 /// Memory of a device, taken with a plain allocation. cudarc's own slices record events on every use, which a captured graph and raw
@@ -176,20 +177,23 @@ impl PinnedWords {
         unsafe { std::slice::from_raw_parts_mut(self.words, self.len) }
     }
 
-    /// Starts the copy of the first `len` words.
+    /// Starts the copy of some words.
     ///
     /// # Safety
     /// The words must not change until the stream has passed this point, and `target` must have room for them.
+    ///
+    /// # Panics
+    /// If there are not so many words.
     pub(super) unsafe fn copy_to(
         &self,
         target: CUdeviceptr,
-        len: usize,
+        range: Range<usize>,
         stream: CUstream,
     ) -> Result<(), CudaError> {
         // SAFETY: `len` words are initialised; the caller promises the rest.
         unsafe {
-            let words = std::slice::from_raw_parts(self.words, len.min(self.len));
-            result::memcpy_htod_async(target, words, stream)
+            let words = std::slice::from_raw_parts(self.words, self.len);
+            result::memcpy_htod_async(target, &words[range], stream)
                 .map_err(CudaError::driver("cannot upload the plan"))
         }
     }

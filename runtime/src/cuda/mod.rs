@@ -47,6 +47,7 @@ mod forward;
 mod graph_step;
 mod kernels;
 mod launch;
+mod lengths;
 mod memory;
 mod merge_states;
 mod plan_image;

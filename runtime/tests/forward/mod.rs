@@ -1,11 +1,15 @@
 //! The suite's part about ways of launching: all of them on the awkward cases, several at once, and one captured graph for many batches.
 
 use super::{backend, device, upload};
+use cudarc::driver::{CudaStream, CudaViewMut, result};
 use half::{bf16, f16};
 use rand::seq::IndexedRandom;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
+use std::ffi::c_void;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 use tilewright_heuristics::{Dtype, Geometry, PackShape, Tile};
 use tilewright_kernel_templates::Class;
 use tilewright_kernel_templates::cuda::AttentionOptions;
@@ -184,6 +188,15 @@ impl<E: Element + CudaElement> World<E> {
         grown
     }
 
+    /// Each request has another number of tokens in its last page.
+    fn change_lengths(&mut self) {
+        let page_size = self.geometry.page_size;
+        for request in self.requests.iter_mut().filter(|request| request.tokens > 0) {
+            let before_page = (request.tokens - 1) / page_size * page_size;
+            request.tokens = before_page + self.rng.random_range(1..=page_size);
+        }
+    }
+
     /// A page more for a request.
     fn grow_by_a_page(&mut self) {
         let index = self.rng.random_range(0..self.requests.len());
@@ -255,7 +268,7 @@ impl<E: Element + CudaElement> World<E> {
         }
     }
 
-    fn memory(&self, stream: &Arc<cudarc::driver::CudaStream>, bucket: &Bucket) -> DecodeMemory<E> {
+    fn memory(&self, stream: &Arc<CudaStream>, bucket: &Bucket) -> DecodeMemory<E> {
         let nan = vec![E::from_f32(f32::NAN); self.query.len()];
         let rows = MOST_REQUESTS * self.geometry.q_heads as usize;
         DecodeMemory {
@@ -341,6 +354,154 @@ fn one_captured_graph_serves_requests_that_come_grow_fork_and_leave() {
     serve_by_one_graph::<f16>(&mut backend, single, 22);
     serve_by_one_graph::<bf16>(&mut backend, single, 23);
     serve_by_one_graph::<f16>(&mut backend, streams, 24);
+}
+
+/// Puts a sleep on the stream; counted when it is over.
+#[allow(unsafe_code)]
+fn sleep_on(stream: &CudaStream, over: &'static AtomicUsize) {
+    unsafe extern "C" fn sleep(over: *mut c_void) {
+        std::thread::sleep(Duration::from_millis(5));
+        // SAFETY: it is the counter below, which lives for ever.
+        unsafe { &*over.cast::<AtomicUsize>() }.fetch_add(1, Ordering::SeqCst);
+    }
+    let counter = std::ptr::from_ref(over).cast_mut().cast::<c_void>();
+    // SAFETY: the stream is alive, and the function calls nothing of CUDA.
+    unsafe { result::stream::launch_host_function(stream.cu_stream(), sleep, counter) }.unwrap();
+}
+
+/// Queues steps of new lengths behind a device that sleeps now and then, waiting for none, and then compares the outputs of all of them.
+/// `queue` queues a step, which has a new plan or not, and the copies of its output and LSE.
+fn run_ahead<E: Element + CudaElement>(
+    world: &mut World<E>,
+    stream: &Arc<CudaStream>,
+    mut queue: impl FnMut(usize, &World<E>, Option<&Plan>, &mut CudaViewMut<'_, E>, &mut CudaViewMut<'_, f32>),
+) {
+    const STEPS: usize = 120;
+    let elements = world.query.len();
+    let rows = MOST_REQUESTS * world.geometry.q_heads as usize;
+    let mut outputs = stream.clone_htod(&vec![E::from_f32(f32::NAN); STEPS * elements]).unwrap();
+    let mut lses = stream.clone_htod(&vec![f32::NAN; STEPS * rows]).unwrap();
+    let over: &AtomicUsize = Box::leak(Box::default());
+    let (mut slept_before, mut steps, mut most_ahead) = (Vec::new(), Vec::new(), 0);
+    for number in 0..STEPS {
+        let plan = (number % 40 == 0).then(|| {
+            while !world.step() {}
+            world.plan(Split::Mean)
+        });
+        if number % 7 == 1 {
+            sleep_on(stream, over);
+            slept_before.push(number);
+        }
+        world.change_lengths();
+        let mut output = outputs.slice_mut(number * elements..(number + 1) * elements);
+        let mut lse = lses.slice_mut(number * rows..(number + 1) * rows);
+        queue(number, world, plan.as_ref(), &mut output, &mut lse);
+        steps.push(world.requests.clone());
+        if let Some(sleeps_before) = slept_before.get(over.load(Ordering::SeqCst)) {
+            most_ahead = most_ahead.max(number + 1 - sleeps_before);
+        }
+    }
+    let outputs = stream.clone_dtoh(&outputs).unwrap();
+    let lses = stream.clone_dtoh(&lses).unwrap();
+    for (number, requests) in steps.into_iter().enumerate() {
+        world.requests = requests;
+        let (output, lse) = (&outputs[number * elements..][..elements], &lses[number * rows..][..rows]);
+        world.check(output, lse, &format!("step {number}"));
+    }
+    assert!(most_ahead >= 4, "the host was at most {most_ahead} steps ahead: nothing could be overwritten");
+}
+
+fn run_captured_ahead<E: Element + CudaElement>(backend: &mut CudaBackend, forward: Forward, seed: u64) {
+    let device = backend.device().clone();
+    let stream = device.context().new_stream().unwrap();
+    let mut world = World::<E>::new(64, seed);
+    prepare(backend, &Class::of(&world.geometry), world.options());
+    let pages = (MOST_REQUESTS * MOST_PAGES) as u32;
+    let bucket = Bucket::for_batch(&world.geometry, forward, &TILES, MOST_REQUESTS as u32, pages).unwrap();
+    let memory = world.memory(&stream, &bucket);
+    let plan = DevicePlan::with_bucket(&device, bucket).unwrap();
+    let mut step = GraphStep::with_memory(backend, &stream, plan, memory).unwrap();
+    world.arrive(150);
+    (0..8).for_each(|_| world.fork());
+    world.arrive(33);
+    run_ahead(&mut world, &stream, |number, world, plan, output, lse| {
+        if number % 3 == 0 {
+            // Lengths that are never launched.
+            step.update_lengths(&vec![1; step.plan().batch()]).unwrap();
+        }
+        if let Some(plan) = plan {
+            step.upload(plan).unwrap();
+            step.launch().unwrap(); // with the plan's lengths, not those before
+        }
+        step.update_lengths(&world.lens()).unwrap();
+        // What was uploaded stays.
+        (0..=number % 2).for_each(|_| step.launch().unwrap());
+        stream.memcpy_dtod(&step.output(), output).unwrap();
+        stream.memcpy_dtod(&step.lse().unwrap(), lse).unwrap();
+    });
+}
+
+#[test]
+fn captured_steps_that_run_ahead_of_the_device_have_their_own_lengths() {
+    let mut backend = backend(&device());
+    for (seed, forward) in (51..).zip(Forward::ALL) {
+        run_captured_ahead::<f16>(&mut backend, forward, seed);
+    }
+    run_captured_ahead::<bf16>(&mut backend, Forward::default(), 50);
+}
+
+#[test]
+fn a_plan_whose_lengths_were_given_before_a_newer_plan_has_those_of_the_plan() {
+    let mut backend = backend(&device());
+    let device = backend.device().clone();
+    let stream = device.context().new_stream().unwrap();
+    let mut world = World::<f16>::new(64, 61);
+    prepare(&mut backend, &Class::of(&world.geometry), world.options());
+    world.arrive(70);
+    world.fork();
+    let plan = world.plan(Split::Mean);
+    let bucket = Bucket::of(&plan, Forward::default()).unwrap();
+    let memory = world.memory(&stream, &bucket);
+    let in_bucket = DevicePlan::with_bucket(&device, bucket).unwrap();
+    let mut step = GraphStep::with_memory(&backend, &stream, in_bucket, memory).unwrap();
+    step.upload(&plan).unwrap();
+    step.update_lengths(&[65, 65]).unwrap();
+    step.upload(&plan).unwrap();
+    step.launch().unwrap();
+    let output = stream.clone_dtoh(&step.output()).unwrap();
+    let lse = stream.clone_dtoh(&step.lse().unwrap()).unwrap();
+    world.check(&output, &lse, "behind an upload");
+}
+
+#[test]
+fn plain_launches_that_run_ahead_of_the_device_have_their_own_lengths() {
+    let device = device();
+    let mut backend = backend(&device);
+    let stream = device.context().new_stream().unwrap();
+    let mut world = World::<f16>::new(64, 71);
+    prepare(&mut backend, &Class::of(&world.geometry), world.options());
+    world.arrive(150);
+    (0..8).for_each(|_| world.fork());
+    let pages = (MOST_REQUESTS * MOST_PAGES) as u32;
+    let forward = Forward::default();
+    let bucket = Bucket::for_batch(&world.geometry, forward, &TILES, MOST_REQUESTS as u32, pages).unwrap();
+    let mut memory = world.memory(&stream, &bucket);
+    let mut uploaded = DevicePlan::with_forward(&device, forward);
+    run_ahead(&mut world, &stream, |_, world, plan, output, lse| {
+        if let Some(plan) = plan {
+            uploaded.upload(plan, &stream).unwrap();
+        }
+        uploaded.update_lengths(&world.lens(), &stream).unwrap();
+        let cache = KvCache { keys: &memory.keys, values: &memory.values, strides: memory.kv_strides };
+        let args = DecodeArgs {
+            lse: memory.lse.as_mut(),
+            scale: memory.scale,
+            ..DecodeArgs::new(&memory.query, cache, &mut memory.output, &mut memory.workspace)
+        };
+        backend.decode(&stream, &uploaded, args).unwrap();
+        stream.memcpy_dtod(&memory.output, output).unwrap();
+        stream.memcpy_dtod(memory.lse.as_ref().unwrap(), lse).unwrap();
+    });
 }
 
 #[test]

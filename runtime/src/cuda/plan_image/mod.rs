@@ -4,7 +4,7 @@ mod layout;
 mod words;
 
 use super::{Bucket, FitError, Mix};
-use crate::{Plan, PlanError, Queries, plan};
+use crate::{Plan, plan};
 use layout::ITEM;
 pub(super) use layout::{Layout, Sections};
 use std::cmp::Reverse;
@@ -218,22 +218,9 @@ impl PlanImage {
         }
     }
 
-    /// Writes what each query sees; where these words are. As many as there are queries.
-    pub(super) fn set_lengths(&mut self, lengths: &[u32]) -> Range<usize> {
-        let range = self.layout.lengths..self.layout.lengths + self.batch.min(lengths.len());
-        self.words[range.clone()].copy_from_slice(&lengths[..range.len()]);
-        range
-    }
-
-    /// The same from the lengths of requests and their numbers of queries.
-    pub(crate) fn set_query_lengths(
-        &mut self,
-        seq_lens: &[u32],
-        query_lens: &[u32],
-    ) -> Result<Range<usize>, PlanError> {
-        let range = self.layout.lengths..self.layout.lengths + self.batch;
-        Queries::write_visible(seq_lens, query_lens, &mut self.words[range.clone()])?;
-        Ok(range)
+    /// The word that lengths begin with: what each query sees.
+    pub(super) const fn lengths_at(&self) -> usize {
+        self.layout.lengths
     }
 
     /// Gives all items another tile of the same m.
@@ -344,7 +331,7 @@ pub(super) const fn workspace_bytes(partials: u32, geometry: &Geometry) -> usize
 mod tests {
     use super::layout::ALIGNMENT;
     use super::*;
-    use crate::{PageTable, PlanOptions};
+    use crate::{PageTable, PlanOptions, Queries};
     use tilewright_heuristics::Dtype;
 
     #[test]
@@ -369,23 +356,14 @@ mod tests {
     }
 
     #[test]
-    fn lengths_are_written_for_each_query_or_not_at_all() {
+    fn an_image_holds_what_each_query_sees() {
         let geometry = Geometry { q_heads: 4, kv_heads: 2, head_dim: 64, page_size: 16, dtype: Dtype::F16 };
         let mut queries = Queries::default();
         let table = PageTable::new(&[5, 6, 7, 5, 6, 9], 3, &[40, 35], 16).unwrap();
         let table = table.with_queries(&[2, 3], &mut queries).unwrap();
         let tile = Tile { m: 16, n: 32, warps: 1, stages: 2 };
         let plan = Plan::build(&geometry, &table, &PlanOptions::default(), |_| tile).unwrap();
-        let mut image = PlanImage::of(&plan);
-        assert_eq!((image.batch, &image.words[image.layout.lengths..][..5]), (5, &[39, 40, 33, 34, 35][..]));
-        let range = image.set_query_lengths(&[41, 48], &[2, 3]).unwrap();
-        assert_eq!(image.words[range], [40, 41, 46, 47, 48]);
-        let before = image.clone();
-        assert_eq!(
-            image.set_query_lengths(&[41, 48], &[2, 2]),
-            Err(PlanError::Queries { found: 5, needed: 4 })
-        );
-        assert!(image.set_query_lengths(&[1, 48], &[2, 3]).is_err());
-        assert_eq!(image.words, before.words);
+        let image = PlanImage::of(&plan);
+        assert_eq!((image.batch, &image.words[image.lengths_at()..][..5]), (5, &[39, 40, 33, 34, 35][..]));
     }
 }
