@@ -11,6 +11,14 @@ use std::sync::Arc;
 use tilewright_kernel_templates::Class;
 use tilewright_kernel_templates::cuda::{Arguments, TimelineEntry, WorkItem, has_loaders};
 
+/// The kernels of a plan, each looked up once: those of the first launches, which mostly are all.
+#[derive(Debug, Default)]
+struct Found<'a> {
+    forward: [Option<&'a LoadedKernel>; 8],
+    /// The merge, if there is something to merge by a launch of its own, and how many rows each of its CTAs serves.
+    merge: Option<(&'a LoadedKernel, u32)>,
+}
+
 impl CudaBackend {
     /// Launches all of a plan, and tells it if that failed.
     ///
@@ -23,15 +31,19 @@ impl CudaBackend {
         args: &RawArgs,
     ) -> Result<(), CudaError> {
         // Whatever is missing is found before anything is queued: only the driver can fail later.
-        for group in &plan.image().groups {
-            self.kernel_of(group, plan, args)?;
+        let mut found = Found::default();
+        for (index, group) in plan.image().groups.iter().enumerate() {
+            let kernel = self.kernel_of(group, plan, args)?;
+            if let Some(place) = found.forward.get_mut(index) {
+                *place = Some(kernel);
+            }
         }
         if plan.forward().merge == MergeBy::Launch && plan.image().merge_grid > 0 {
-            self.merge_kernel(plan, args)?;
+            found.merge = Some(self.merge_kernel(plan, args).map(|(kernel, rows)| (&**kernel, rows))?);
         }
         let arguments = arguments(plan, args, self.tensors(plan, args)?);
         // SAFETY: the caller's promises.
-        unsafe { self.queue(stream, plan, args, arguments) }.inspect_err(|_| plan.launch_failed())
+        unsafe { self.queue(stream, plan, args, &found, arguments) }.inspect_err(|_| plan.launch_failed())
     }
 
     /// # Safety
@@ -41,6 +53,7 @@ impl CudaBackend {
         stream: CUstream,
         plan: &DevicePlan,
         args: &RawArgs,
+        found: &Found<'_>,
         arguments: Arguments,
     ) -> Result<(), CudaError> {
         let groups = &plan.image().groups;
@@ -53,7 +66,10 @@ impl CudaBackend {
                 group: index as u32,
                 ..arguments
             };
-            let kernel = self.kernel_of(group, plan, args)?;
+            let kernel = match found.forward.get(index) {
+                Some(&Some(kernel)) => kernel,
+                _ => self.kernel_of(group, plan, args)?,
+            };
             let mut parameters = [(&raw mut arguments).cast::<c_void>()];
             // SAFETY: the kernel takes one `Arguments`, which the driver copies; the caller vouches for the addresses.
             unsafe { kernel.launch(group.grid * arguments.kv_heads, Begins::Late, stream, &mut parameters) }
@@ -64,10 +80,7 @@ impl CudaBackend {
             None => (0..groups.len()).try_for_each(|index| forward(index, stream))?,
         }
         let rows = plan.image().merge_grid * arguments.q_heads;
-        if plan.forward().merge == MergeBy::LastCta || rows == 0 {
-            return Ok(());
-        }
-        let (kernel, rows_a_cta) = self.merge_kernel(plan, args)?;
+        let Some((kernel, rows_a_cta)) = found.merge else { return Ok(()) };
         let mut arguments = arguments;
         let mut parameters = [(&raw mut arguments).cast::<c_void>()];
         let ctas = rows.div_ceil(rows_a_cta);
