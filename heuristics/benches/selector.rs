@@ -29,12 +29,14 @@ fn any_shapes() -> Vec<PackShape> {
                 own: 0,
                 packs,
                 kv_heads,
-                items: packs * kv_heads,
+                items: 0,
+                all_rows: 0,
                 gqa_ratio: next(&[1, 4, 8]),
                 head_dim: next(&[64, 128, 256]),
                 page_size: next(&[16, 32, 64]),
                 dtype: next(&[0, 1, 2]),
             }
+            .counted()
         })
         .collect()
 }
@@ -42,17 +44,21 @@ fn any_shapes() -> Vec<PackShape> {
 /// Blocks of 16 requests in trees of several levels: 32 query heads over 8 KV heads, f16, as many packs as 1024 requests make.
 fn shapes_of_a_batch() -> Vec<PackShape> {
     let mut random = Random(2);
-    let mut shape = || PackShape {
-        rows: random.next(&[60, 64, 64, 64, 64, 64]),
-        kv_len: random.next(&[416, 448, 448, 480]),
-        own: random.next(&[512, 512, 544, 576]),
-        packs: 64,
-        kv_heads: 8,
-        items: 512,
-        gqa_ratio: 4,
-        head_dim: 128,
-        page_size: 32,
-        dtype: 0,
+    let mut shape = || {
+        PackShape {
+            rows: random.next(&[60, 64, 64, 64, 64, 64]),
+            kv_len: random.next(&[416, 448, 448, 480]),
+            own: random.next(&[512, 512, 544, 576]),
+            packs: 64,
+            kv_heads: 8,
+            items: 0,
+            all_rows: 0,
+            gqa_ratio: 4,
+            head_dim: 128,
+            page_size: 32,
+            dtype: 0,
+        }
+        .counted()
     };
     (0..64).map(|_| shape()).collect()
 }

@@ -207,6 +207,8 @@ whole_number_record! {
         kv_heads,
         #[doc = "packs x KV heads: work items that there are at least, before rows and KV are divided"]
         items,
+        #[doc = "rows x items: query rows of all packs and KV heads, if all are like this one; what there is to fill a device with"]
+        all_rows,
         #[doc = "query heads per KV head"]
         gqa_ratio,
         #[doc = "elements of one head's vector"]
@@ -224,13 +226,16 @@ impl PackShape {
     /// `kv_tokens` is rounded up to whole pages, so that a request that grows inside its last page keeps its choice.
     pub const fn of_pack(geometry: &Geometry, requests: u32, kv_tokens: u32, packs: u32) -> Self {
         let page_size = geometry.page_size;
+        let rows = requests.saturating_mul(geometry.gqa_ratio());
+        let items = packs.saturating_mul(geometry.kv_heads);
         Self {
-            rows: requests.saturating_mul(geometry.gqa_ratio()),
+            rows,
             kv_len: kv_tokens.div_ceil(page_size).saturating_mul(page_size),
             own: 0,
             packs,
             kv_heads: geometry.kv_heads,
-            items: packs.saturating_mul(geometry.kv_heads),
+            items,
+            all_rows: rows.saturating_mul(items),
             gqa_ratio: geometry.gqa_ratio(),
             head_dim: geometry.head_dim,
             page_size,
@@ -276,7 +281,14 @@ impl PackShape {
         let packs = if packs == 0 { 1 } else { packs };
         // No more than the requests that there are.
         let rows = sharing as u32 * ratio;
-        Self { rows, own: 0, packs, items: packs.saturating_mul(self.kv_heads), ..*self }
+        Self { rows, own: 0, packs, ..*self }.counted()
+    }
+
+    /// The same with the numbers that follow from others: `items` and `all_rows`.
+    #[must_use]
+    pub const fn counted(&self) -> Self {
+        let items = self.packs.saturating_mul(self.kv_heads);
+        Self { items, all_rows: self.rows.saturating_mul(items), ..*self }
     }
 }
 
@@ -299,6 +311,7 @@ mod tests {
         // A root of 64 tokens, and 32 more for each of three requests.
         let shape = PackShape::of_tree(&LLAMA, 3, 96, 64 + 3 * 32, 7);
         assert_eq!((shape.rows, shape.kv_len, shape.own, shape.packs, shape.items), (12, 96, 32, 7, 56));
+        assert_eq!((shape.all_rows, shape.counted()), (12 * 56, shape));
         // Where all share all, it is a pack of one run.
         assert_eq!(PackShape::of_tree(&LLAMA, 3, 33, 33, 7), PackShape::of_pack(&LLAMA, 3, 33, 7));
         // A token is shared by 288 / 160 requests on average: two.

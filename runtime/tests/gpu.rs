@@ -89,24 +89,38 @@ fn every_tile_of_the_usual_class_is_right_on_every_plain_case() {
     let (device, class) = (device(), Class { head_dim: 128, dtype: Dtype::F16 });
     let tiles = tiles(&class, &device);
     assert!(tiles.len() > 50);
-    let cases = awkward::cases(&class, 1).into_iter().filter(AwkwardCase::is_plain).collect();
-    check_all(&mut backend(&device), cases, &tiles);
+    // Most of it is compiling, and comparing on the host.
+    std::thread::scope(|scope| {
+        for some in tiles.chunks(tiles.len().div_ceil(8)) {
+            scope.spawn(move || {
+                let cases = awkward::cases(&class, 1).into_iter().filter(AwkwardCase::is_plain).collect();
+                check_all(&mut backend(&self::device()), cases, some);
+            });
+        }
+    });
 }
 
 #[test]
 fn every_class_is_right_on_every_case_with_every_option() {
+    // A thread a class, for the same reason as above.
+    std::thread::scope(|scope| {
+        for class in Class::all(Backend::Cuda) {
+            scope.spawn(move || check_class(&class));
+        }
+    });
+}
+
+/// A few tiles of a class, on every case and under every option.
+fn check_class(class: &Class) {
     let device = device();
-    let mut backend = backend(&device);
-    for class in Class::all(Backend::Cuda) {
-        let all = tiles(&class, &device);
-        // The last ones have the most rows: warpgroups that part.
-        let few: Vec<Tile> = all.iter().copied().step_by(all.len() / 6).chain(all.last().copied()).collect();
-        let mut cases = awkward::cases(&class, 2);
-        cases.extend(awkward::tile_cases(&class, &few[0], 3));
-        let options: BTreeSet<AttentionOptions> = cases.iter().map(options_of).collect();
-        assert!(options.len() >= 4, "{options:?}");
-        check_all(&mut backend, cases, &few);
-    }
+    let all = tiles(class, &device);
+    // The last ones have the most rows: warpgroups that part.
+    let few: Vec<Tile> = all.iter().copied().step_by(all.len() / 6).chain(all.last().copied()).collect();
+    let mut cases = awkward::cases(class, 2);
+    cases.extend(awkward::tile_cases(class, &few[0], 3));
+    let options: BTreeSet<AttentionOptions> = cases.iter().map(options_of).collect();
+    assert!(options.len() >= 4, "{options:?}");
+    check_all(&mut backend(&device), cases, &few);
 }
 
 #[test]

@@ -12,13 +12,13 @@ pub struct FitSettings {
     #[arg(long, default_value_t = 8, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=16))]
     pub portfolio: u8,
     /// Questions on the longest path of the tree
-    #[arg(long, default_value_t = 4, value_name = "N", value_parser = clap::value_parser!(u8).range(0..=8))]
+    #[arg(long, default_value_t = 5, value_name = "N", value_parser = clap::value_parser!(u8).range(0..=8))]
     pub max_depth: u8,
     /// Leaves of the tree
-    #[arg(long, default_value_t = 12, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
+    #[arg(long, default_value_t = 16, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     pub max_leaves: u16,
     /// Differences below this many thousandths of the best time are ties, as are those below the measured noise
-    #[arg(long, default_value_t = 30, value_name = "PERMILLE", value_parser = clap::value_parser!(u16).range(0..=500))]
+    #[arg(long, default_value_t = 10, value_name = "PERMILLE", value_parser = clap::value_parser!(u16).range(0..=500))]
     pub noise_permille: u16,
     /// Seconds that the search for the best tree may take
     #[arg(long, default_value_t = 60, value_name = "SECONDS", value_parser = clap::value_parser!(u16).range(1..=3600))]
@@ -28,9 +28,40 @@ pub struct FitSettings {
     pub folds: u8,
 }
 
+/// Settings of a recorded fit that are to be others.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub struct FitChanges {
+    /// Tiles that the selector may choose from, 1 to 16; without it, as recorded
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=16))]
+    pub portfolio: Option<u8>,
+    /// Questions on the longest path of the tree; without it, as recorded
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(0..=8))]
+    pub max_depth: Option<u8>,
+    /// Leaves of the tree; without it, as recorded
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub max_leaves: Option<u16>,
+    /// Differences below this many thousandths of the best time are ties; without it, as recorded
+    #[arg(long, value_name = "PERMILLE", value_parser = clap::value_parser!(u16).range(0..=500))]
+    pub noise_permille: Option<u16>,
+}
+
+impl FitChanges {
+    /// The settings with these changes.
+    pub fn of(&self, recorded: &FitSettings) -> FitSettings {
+        let Self { portfolio, max_depth, max_leaves, noise_permille } = *self;
+        FitSettings {
+            portfolio: portfolio.unwrap_or(recorded.portfolio),
+            max_depth: max_depth.unwrap_or(recorded.max_depth),
+            max_leaves: max_leaves.unwrap_or(recorded.max_leaves),
+            noise_permille: noise_permille.unwrap_or(recorded.noise_permille),
+            ..recorded.clone()
+        }
+    }
+}
+
 impl Default for FitSettings {
     fn default() -> Self {
-        Self { portfolio: 8, max_depth: 4, max_leaves: 12, noise_permille: 30, fit_seconds: 60, folds: 5 }
+        Self { portfolio: 8, max_depth: 5, max_leaves: 16, noise_permille: 10, fit_seconds: 60, folds: 5 }
     }
 }
 
@@ -45,5 +76,19 @@ impl FitSettings {
             time_limit: Duration::from_secs(u64::from(self.fit_seconds)),
             ..FitOptions::default()
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn changes_leave_the_rest_as_recorded() {
+        let recorded = FitSettings { folds: 3, max_leaves: 7, ..FitSettings::default() };
+        assert_eq!(FitChanges::default().of(&recorded), recorded);
+        let changes = FitChanges { max_depth: Some(2), noise_permille: Some(0), ..FitChanges::default() };
+        let expected = FitSettings { max_depth: 2, noise_permille: 0, ..recorded.clone() };
+        assert_eq!(changes.of(&recorded), expected);
     }
 }

@@ -85,11 +85,12 @@ fn shapes() -> Vec<PackShape> {
     for class in [(8, 8), (16, 8), (16, 16), (20, 20), (16, 17), (0, 0)] {
         for rows in (0..=42).chain([u32::MAX]) {
             for kv_len in [0, 1, 7, 8, 15, 19, 20, 21, 30, 39, 40, 1 << 31] {
-                let mut values = [rows, kv_len, 20, 20, 20, 20, 20, class.0, 20, class.1];
+                let mut values = [rows, kv_len, 20, 20, 20, 20, 20, 20, class.0, 20, class.1];
                 shapes.push(PackShape::from_values(values));
                 values[2] = rows.wrapping_mul(3).wrapping_add(kv_len) % 43;
                 values[3] = rows.wrapping_add(kv_len) % 45;
                 values[4] = kv_len % 41;
+                values[6] = kv_len % 47;
                 shapes.push(PackShape::from_values(values));
             }
         }
@@ -205,8 +206,8 @@ fn the_text_of_a_module_reads_well() {
         portfolio: tiles(3),
         feasible: BTreeMap::from([((64, 0), 0b111), ((128, 0), 0b101)]),
         domain: Domain {
-            min: PackShape::from_values([1, 32, 0, 1, 1, 1, 1, 64, 32, 0]),
-            max: PackShape::from_values([64, 8192, 0, 64, 8, 512, 8, 128, 32, 0]),
+            min: PackShape::from_values([1, 32, 0, 1, 1, 1, 1, 1, 64, 32, 0]),
+            max: PackShape::from_values([64, 8192, 0, 64, 8, 512, 1 << 15, 8, 128, 32, 0]),
         },
         device: DeviceRecord {
             backend: "cpu".to_owned(),

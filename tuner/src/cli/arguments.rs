@@ -1,7 +1,7 @@
 //! What a user may say.
 
 use super::{CompareArguments, exit};
-use crate::fit_settings::FitSettings;
+use crate::fit_settings::{FitChanges, FitSettings};
 use clap::{Args, Parser, Subcommand, ValueHint};
 use std::path::PathBuf;
 use tilewright_heuristics::Dtype;
@@ -225,6 +225,9 @@ pub struct ReplayArguments {
     /// Folder for the united measurements, the module and the report
     #[arg(long, default_value = "tilewright-out", value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub out: PathBuf,
+    /// What to fit otherwise than recorded; the united measurements record it then.
+    #[command(flatten)]
+    pub fit: FitChanges,
     /// Print JSON
     #[arg(long)]
     pub json: bool,

@@ -36,7 +36,7 @@ pub fn from_measurements(rows: &[Measurement]) -> Result<CostTable, FitError> {
         .iter()
         .map(|(shape, measured)| {
             let next = groups.len() as u32;
-            let family = PackShape { packs: 0, items: 0, ..*shape };
+            let family = PackShape { packs: 0, items: 0, all_rows: 0, ..*shape };
             CostRow {
                 features: shape.values().iter().map(|&value| u64::from(value)).collect(),
                 costs: tiles.iter().map(|tile| measured.get(tile).and_then(|rows| cost(rows))).collect(),
@@ -84,12 +84,12 @@ mod tests {
     fn failed_and_unmeasured_tiles_are_invalid() {
         let wrong = Measurement {
             status: Status::Correctness,
-            ..on([4, 64, 0, 1, 1, 1, 4, 128, 32, 0], "m8n64w1s1", &[1.0])
+            ..on([4, 64, 0, 1, 1, 1, 4, 4, 128, 32, 0], "m8n64w1s1", &[1.0])
         };
         let rows = [
-            on([4, 64, 0, 1, 1, 1, 4, 128, 32, 0], "m4n64w1s1", &[3.0, 5.0, 4.0]),
+            on([4, 64, 0, 1, 1, 1, 4, 4, 128, 32, 0], "m4n64w1s1", &[3.0, 5.0, 4.0]),
             wrong,
-            on([8, 64, 0, 1, 1, 1, 4, 128, 32, 0], "m8n64w1s1", &[7.0]),
+            on([8, 64, 0, 1, 1, 1, 8, 4, 128, 32, 0], "m8n64w1s1", &[7.0]),
         ];
         let table = from_measurements(&rows).unwrap();
         assert_eq!(table.candidates(), ["m4n64w1s1", "m8n64w1s1"]);
@@ -99,7 +99,7 @@ mod tests {
 
     #[test]
     fn a_tile_that_failed_where_it_gathers_is_invalid_in_its_class() {
-        let shape = |head_dim| [4, 64, 0, 1, 1, 1, 4, head_dim, 32, 0];
+        let shape = |head_dim| [4, 64, 0, 1, 1, 1, 4, 4, head_dim, 32, 0];
         let choices = ["m4n64w1s1", "m8n64w1s1"];
         let mut rows: Vec<Measurement> = [64, 128]
             .into_iter()
@@ -120,9 +120,9 @@ mod tests {
     #[test]
     fn neighbours_in_the_number_of_packs_are_one_group() {
         let rows = [
-            on([4, 64, 0, 1, 1, 1, 4, 128, 32, 0], "m4n64w1s1", &[1.0]),
-            on([4, 64, 0, 16, 1, 16, 4, 128, 32, 0], "m4n64w1s1", &[1.0]),
-            on([4, 512, 0, 1, 1, 1, 4, 128, 32, 0], "m4n64w1s1", &[1.0]),
+            on([4, 64, 0, 1, 1, 1, 4, 4, 128, 32, 0], "m4n64w1s1", &[1.0]),
+            on([4, 64, 0, 16, 1, 16, 64, 4, 128, 32, 0], "m4n64w1s1", &[1.0]),
+            on([4, 512, 0, 1, 1, 1, 4, 4, 128, 32, 0], "m4n64w1s1", &[1.0]),
         ];
         let groups: Vec<u32> = from_measurements(&rows).unwrap().rows().iter().map(|row| row.group).collect();
         assert_eq!(groups[0], groups[1]);
@@ -132,11 +132,11 @@ mod tests {
     #[test]
     fn noise_is_measured_from_the_survivors() {
         let steady =
-            from_measurements(&[on([4, 64, 0, 1, 1, 1, 4, 128, 32, 0], "m4n64w1s1", &[10.0; 8])]).unwrap();
+            from_measurements(&[on([4, 64, 0, 1, 1, 1, 4, 4, 128, 32, 0], "m4n64w1s1", &[10.0; 8])]).unwrap();
         assert_eq!(steady.rows()[0].noise, 0.0);
         let noisy = [9.0, 11.0, 9.0, 11.0, 9.0, 11.0, 9.0, 11.0];
         let noisy =
-            from_measurements(&[on([4, 64, 0, 1, 1, 1, 4, 128, 32, 0], "m4n64w1s1", &noisy)]).unwrap();
+            from_measurements(&[on([4, 64, 0, 1, 1, 1, 4, 4, 128, 32, 0], "m4n64w1s1", &noisy)]).unwrap();
         assert!((0.05..0.1).contains(&noisy.rows()[0].noise), "{}", noisy.rows()[0].noise);
     }
 

@@ -129,7 +129,10 @@ impl Loaded for ScriptedBatch<'_> {
             Planning::AsPat => &[4, 8, 16],
             Planning::PerTree => &[32],
         };
-        Ok(rows.iter().map(|&rows| PackShape::from_values([rows, 64, 0, 1, 1, 1, 4, 128, 32, 0])).collect())
+        Ok(rows
+            .iter()
+            .map(|&rows| PackShape::from_values([rows, 64, 0, 1, 1, 1, rows, 4, 128, 32, 0]))
+            .collect())
     }
 
     fn plan(&mut self, way: &Way, select: &mut dyn FnMut(&PackShape) -> Tile) -> Result<PlanId, BenchError> {

@@ -16,8 +16,8 @@ const VERSION_KEY: &str = "tilewright.schema";
 const PROVENANCE_KEY: &str = "tilewright.provenance";
 const SHAPE_PREFIX: &str = "pack_";
 const TILE_PREFIX: &str = "tile_";
-/// Features that files of this version may lack: they were written when there were only packs for which these are 0.
-const NEWER_FEATURES: [&str; 1] = ["own"];
+/// Features that files of this version may lack: `own` was 0 for all packs when they were written, and `all_rows` follows from others.
+const NEWER_FEATURES: [&str; 2] = ["own", "all_rows"];
 
 /// A file of measurements: where it comes from, and its rows.
 #[derive(Clone, Debug, PartialEq)]
@@ -268,7 +268,7 @@ fn from_frame(path: &Path, frame: &DataFrame) -> Result<Vec<Measurement>, StoreE
                     .ok_or_else(|| bad("level", format!("`{level_name}` is unknown")))?,
                 workload: string(workload, row),
                 scenario: string(scenario, row),
-                shape: shape_values.try_into().ok().map(PackShape::from_values),
+                shape: shape_values.try_into().ok().map(|values| PackShape::from_values(values).counted()),
                 choice: string(choice, row),
                 tile: tile_of(&tile_values).map_err(|detail| bad("tile", detail))?,
                 status: Status::from_name(&status_name)

@@ -47,7 +47,7 @@ fn measured(folder: &Path) -> RunFolder {
         let rows = 1 << i;
         let times = if rows <= 128 { [10.0, 40.0, 12.0, 50.0] } else { [40.0, 10.0, 50.0, 12.0] };
         let packs = TILES.iter().zip(times).map(|(tile, us)| Measurement {
-            shape: Some(PackShape::from_values([rows, 64, 0, 1, 1, 1, 4, 128, 32, 0])),
+            shape: Some(PackShape::from_values([rows, 64, 0, 1, 1, 1, rows, 4, 128, 32, 0])),
             ..test_data::measurement(&format!("rows {rows}"), &tile.to_string(), &[us; 9])
         });
         run.append(packs.collect()).unwrap();
@@ -62,8 +62,9 @@ fn fitted(bench: &mut ScriptedBench, run: &mut RunFolder) -> anyhow::Result<Opti
 
 /// What is chosen for packs of few rows, and of many.
 fn chosen(analysis: &Analysis) -> [Tile; 2] {
-    [4, 1024]
-        .map(|rows| analysis.model.choose(&PackShape::from_values([rows, 64, 0, 1, 1, 1, 4, 128, 32, 0])))
+    [4, 1024].map(|rows| {
+        analysis.model.choose(&PackShape::from_values([rows, 64, 0, 1, 1, 1, rows, 4, 128, 32, 0]))
+    })
 }
 
 #[test]
@@ -151,7 +152,7 @@ fn a_tile_that_fails_in_one_class_is_still_chosen_in_another() {
     let fitted = fit_verified(&mut bench, &timed(), &mut run, &settings, Progress::Silent, &interrupt);
     let analysis = fitted.unwrap().unwrap();
     let chosen = |class: Class| {
-        let shape = PackShape::from_values([4, 64, 0, 1, 1, 1, 4, class.head_dim, 32, 0]);
+        let shape = PackShape::from_values([4, 64, 0, 1, 1, 1, 4, 4, class.head_dim, 32, 0]);
         analysis.model.choose(&shape)
     };
     assert_eq!((chosen(SMALL), chosen(USUAL)), (FEW, FEW_ELSE));

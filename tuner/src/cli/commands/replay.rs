@@ -12,9 +12,10 @@ use crate::tune::write_outputs;
 /// # Errors
 /// Files that are no measurements of one device, or the file system.
 pub fn replay(arguments: &ReplayArguments) -> anyhow::Result<Ended> {
-    let recording = read_all(&arguments.measurements)?;
+    let mut recording = read_all(&arguments.measurements)?;
     let timelines = timelines_beside(&arguments.measurements, &recording)?;
-    let settings = recording.provenance.fit.clone();
+    let settings = arguments.fit.of(&recording.provenance.fit);
+    recording.provenance.fit = settings.clone();
     let analysis = Analysis::of(&recording.provenance, &recording.rows, &settings)?;
     let folder = arguments.out.join(analysis.module_name());
     let measurements = folder.join("measurements.parquet");

@@ -183,7 +183,10 @@ impl Loaded for FakeBatch<'_> {
         };
         // Plans are by the prices: shapes tell which they were.
         let cta = self.bench.prices.cta as u32;
-        Ok(rows.iter().map(|&rows| PackShape::from_values([rows, 64, 0, 3, cta, 3, 4, 128, 32, 0])).collect())
+        Ok(rows
+            .iter()
+            .map(|&rows| PackShape::from_values([rows, 64, 0, 3, cta, 3, 3 * rows, 4, 128, 32, 0]))
+            .collect())
     }
 
     fn plan(&mut self, way: &Way, select: &mut dyn FnMut(&PackShape) -> Tile) -> Result<PlanId, BenchError> {
