@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use std::collections::hash_map::Entry;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use tilewright_heuristics::{PackShape, Tile};
 
 /// What kind of workload was measured.
@@ -154,6 +154,21 @@ pub(crate) fn failed_gathering(rows: &[Measurement]) -> BTreeMap<(&str, Tile), &
     rows.iter().filter(failed).filter_map(|row| Some(((row.workload.as_str(), row.tile?), row))).collect()
 }
 
+/// Of the classes of kernels that were verified where they copy token by token, those in which some of these tiles were not: a fit with other
+/// settings may choose tiles that the run's did not.
+pub(crate) fn not_seen_gathering(
+    rows: &[Measurement],
+    tiles: &BTreeSet<Tile>,
+) -> BTreeMap<String, Vec<Tile>> {
+    let mut seen: BTreeMap<&str, BTreeSet<Tile>> = BTreeMap::new();
+    for row in rows.iter().filter(|row| row.level == Level::Gathers) {
+        seen.entry(&row.workload).or_default().extend(row.tile);
+    }
+    let missing =
+        seen.into_iter().map(|(class, seen)| (class.to_owned(), tiles.difference(&seen).copied().collect()));
+    missing.filter(|(_, tiles): &(_, Vec<Tile>)| !tiles.is_empty()).collect()
+}
+
 /// Unites rows of the same choice on the same workload, as an interrupted race or overlapping shards leave them: the samples
 /// follow each other, everything else is the last row's. The order is that of the first rows.
 pub(super) fn coalesce(rows: Vec<Measurement>) -> Vec<Measurement> {
@@ -191,6 +206,20 @@ mod tests {
         assert_eq!(united.len(), 2);
         assert_eq!((united[0].samples_us.as_slice(), united[0].complete), ([3.0, 1.0, 2.0].as_slice(), true));
         assert_eq!(united[1].workload, "b");
+    }
+
+    #[test]
+    fn tiles_that_never_gathered_are_named_in_the_classes_where_others_did() {
+        let gathers =
+            |class, choice| Measurement { level: Level::Gathers, ..measurement(class, choice, &[]) };
+        let rows = [gathers("a", "m4n64w1s1"), gathers("a", "m8n64w1s1"), gathers("b", "m8n64w1s1")];
+        let tiles = |names: &[&str]| names.iter().map(|name| name.parse().unwrap()).collect();
+        assert!(not_seen_gathering(&rows, &tiles(&["m8n64w1s1"])).is_empty());
+        let both = not_seen_gathering(&rows, &tiles(&["m4n64w1s1", "m8n64w1s1"]));
+        assert_eq!(both, BTreeMap::from([("b".to_owned(), vec!["m4n64w1s1".parse().unwrap()])]));
+        assert!(
+            not_seen_gathering(&[measurement("c", "m4n64w1s1", &[1.0])], &tiles(&["m4n64w1s1"])).is_empty()
+        );
     }
 
     #[test]

@@ -11,8 +11,8 @@ mod timeline;
 mod timelines_file;
 
 pub use error::StoreError;
-pub(crate) use measurement::failed_gathering;
 pub use measurement::{Conditions, Level, Measurement, Resources, Status};
+pub(crate) use measurement::{failed_gathering, not_seen_gathering};
 pub(crate) use parquet::write_whole;
 pub use parquet::{Recording, SCHEMA_VERSION, read, union, write};
 pub use provenance::{DeviceRecord, Hashes, PricesRecord, Provenance, ScenarioRecord};

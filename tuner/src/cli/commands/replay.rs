@@ -4,7 +4,7 @@ use super::{read_all, timelines_beside, tune::say};
 use crate::analysis::Analysis;
 use crate::cli::ReplayArguments;
 use crate::cli::exit::Ended;
-use crate::store::{write, write_timelines_beside};
+use crate::store::{not_seen_gathering, write, write_timelines_beside};
 use crate::tune::write_outputs;
 
 /// Runs fit, emit and report from recorded measurements.
@@ -17,6 +17,13 @@ pub fn replay(arguments: &ReplayArguments) -> anyhow::Result<Ended> {
     let settings = arguments.fit.of(&recording.provenance.fit);
     recording.provenance.fit = settings.clone();
     let analysis = Analysis::of(&recording.provenance, &recording.rows, &settings)?;
+    for (class, tiles) in not_seen_gathering(&recording.rows, &analysis.model.tiles()) {
+        let tiles: Vec<String> = tiles.iter().map(ToString::to_string).collect();
+        let tiles = tiles.join(", ");
+        tracing::warn!(
+            "{class}: the selector may return {tiles}, never verified where they copy token by token; `tune` does that"
+        );
+    }
     let folder = arguments.out.join(analysis.module_name());
     let measurements = folder.join("measurements.parquet");
     write(&measurements, &recording)?;
