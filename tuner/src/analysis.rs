@@ -3,7 +3,7 @@
 use crate::choice::SELECTOR;
 use crate::costs::from_measurements;
 use crate::emit::{Header, ModelError, SelectorModel, module_name, render, render_choices};
-use crate::fit::{CART, CostTable, Fit, FitError, FitOptions, Validation, cross_validate, fit};
+use crate::fit::{CART, CostTable, Fit, FitError, FitOptions, Proof, Validation, cross_validate, fit};
 use crate::fit_settings::FitSettings;
 use crate::report_data::batch_policies;
 use crate::store::{Level, Measurement, Provenance, Recording};
@@ -96,13 +96,17 @@ impl Analysis {
 
     /// What the fit proves about the tree, in a sentence.
     pub fn proof(&self) -> String {
-        let proof = &self.fit.proof;
-        if proof.optimal {
-            "no tree of this depth over this portfolio has less mean regret (proven)".to_owned()
+        let Proof { depth, objective, lower_bound, optimal } = self.fit.proof;
+        if optimal && self.fit.tree.depth() > depth {
+            format!(
+                "grown from the tree of depth {depth} with the least mean regret over this portfolio (proven)"
+            )
+        } else if optimal {
+            format!("no tree of depth {depth} over this portfolio has less mean regret (proven)")
         } else {
             format!(
-                "the best tree found; a tree of this depth could at best have {:.2} % less mean regret",
-                (proof.objective - proof.lower_bound).max(0.0) * 100.0
+                "the best tree of depth {depth} that was found; one could at best have {:.2} % less mean regret",
+                (objective - lower_bound).max(0.0) * 100.0
             )
         }
     }

@@ -6,7 +6,7 @@
 //! - scenarios: packs-dtypes c62e3a21e39a205c, packs-gqa4 e00f37b3fe28c772, packs-gqa8 925b60ead283b122, packs-head-dims c51d80bf7a52c230, packs-many-heads 19f6b600d1b2cd48, packs-mha e6880265f5add95f, packs-one-head 59fb2bbcb994af58, packs-page-sizes cf278639106a4e81, pat-fig9 1ba6876e7c4febed, mix-roots 75b6c576d07c3924, mix-deep 97f29801e829959f, mix-lengths 8076eb100f635204, batch-of-one aef7197c3a141d74, conversation d7bf907c0ff5444c
 //! - measured: 2026-11-21T09:04:35Z by `tilewright tune --device cpu --discard`
 //! - counts: 82 workloads, 96 tiles, 7872 measurements, 31685 samples
-//! - fit: portfolio 8, depth 4, leaves 12, ties below 3.0 %; no tree of this depth over this portfolio has less mean regret (proven)
+//! - fit: portfolio 8, depth 4, leaves 12, ties below 3.0 %; no tree of depth 4 over this portfolio has less mean regret (proven)
 //! - prices: not measured, the defaults of the backend
 //! - regret on pack shapes not fitted, selector: mean 9.47 %, p95 32.96 %, worst 60.47 %
 //! - regret on pack shapes not fitted, best single tile: mean 13.84 %, p95 30.97 %, worst 68.05 %

@@ -6,7 +6,7 @@
 //! - scenarios: packs-bf16 c78494111a0c1e7d, packs-few-heads d785e574b3f7f675, packs-gqa2 68ca2ba6fe8f0c62, packs-gqa4 e6bba16e058a1298, packs-gqa8 e798feb1d3f5cdde, packs-head-dims c16de4ba558a5472, packs-mha 473e559e8671e465, packs-page-sizes 200ea155f8ad11a8, packs-trees cd14143e0424683e, packs-trees-gqa4 4baf3d70758727f3, packs-trees-long-own 46b89ae31d5e3308, packs-trees-many-rows 8f8eb00fc6f112ca, packs-trees-small 0327d99c7f1a7483, pat-fig9 1ba6876e7c4febed, mix-roots 75b6c576d07c3924, mix-deep 97f29801e829959f, mix-lengths 8076eb100f635204, batch-of-one aef7197c3a141d74, conversation d7bf907c0ff5444c
 //! - measured: 2026-11-22T12:15:06Z by `tilewright tune --device cuda:0 --budget 330 --max-depth 5 --max-leaves 16 --out /tmp/tune`
 //! - counts: 482 workloads, 209 tiles, 76980 measurements, 231475 samples
-//! - fit: portfolio 8, depth 5, leaves 16, ties below 1.0 %; no tree of this depth over this portfolio has less mean regret (proven)
+//! - fit: portfolio 8, depth 5, leaves 16, ties below 1.0 %; no tree of depth 4 over this portfolio has less mean regret (proven)
 //! - regret on pack shapes not fitted, selector: mean 2.78 %, p95 9.48 %, worst 55.94 %
 //! - regret on pack shapes not fitted, best single tile: mean 17.73 %, p95 66.32 %, worst 523.53 %
 //! - regret on pack shapes not fitted, PAT's rules: mean 52.65 %, p95 116.71 %, worst 254.29 %

@@ -173,7 +173,7 @@ pub(crate) fn sample() -> ReportData {
             leaf("m4n16w1s2", 20),
             Box::new(split("kv_len", 512, leaf("m4n64w1s2", 30), leaf("m16n64w1s2", 10))),
         ),
-        proof: "no tree of this depth over this portfolio has less mean regret (proven)".to_owned(),
+        proof: "no tree of depth 4 over this portfolio has less mean regret (proven)".to_owned(),
         portfolio: vec![
             ("m4n16w1s2".to_owned(), 20),
             ("m4n64w1s2".to_owned(), 30),

@@ -59,12 +59,14 @@ fn say(table: &CostTable, fit: &Fit, validation: &Validation) -> anyhow::Result<
     lines.push(format!("safe default: {}", table.candidates()[fit.safe_default]));
     let proof = &fit.proof;
     lines.push(format!(
-        "mean regret {} on what was fitted; {}",
-        output::percent(proof.objective),
+        "mean regret {} on what was fitted; the best tree of depth {} {}",
+        output::percent(fit.regret),
+        proof.depth,
         if proof.optimal {
-            "proven optimal".to_owned()
+            format!("has {} (proven)", output::percent(proof.objective))
         } else {
-            format!("no tree of this size can have less than {}", output::percent(proof.lower_bound))
+            let [found, least] = [proof.objective, proof.lower_bound].map(output::percent);
+            format!("that was found has {found}, none can have less than {least}")
         }
     ));
     lines.push(String::new());
