@@ -2,7 +2,7 @@
 //!
 //! - limits: threads 2, first-level cache 32 KB, second-level cache 512 KB, last-level cache 32768 KB, read bandwidth 32.1 GB/s, multiply-add peak 184 GFLOP/s, launch floor 17.0 us
 //! - versions: tilewright 0.1.0, system Linux (Debian GNU/Linux 12), kernel 6.18.44-fc-v595
-//! - kernel 4dc6bbb918189e86, space 1be1cd6237d9cdb1, selector 04f81b470782a7e5
+//! - kernel 4dc6bbb918189e86, space 1be1cd6237d9cdb1, selector 4ced293c68b280de
 //! - scenarios: packs-dtypes c62e3a21e39a205c, packs-gqa4 e00f37b3fe28c772, packs-gqa8 925b60ead283b122, packs-head-dims c51d80bf7a52c230, packs-many-heads 19f6b600d1b2cd48, packs-mha e6880265f5add95f, packs-one-head 59fb2bbcb994af58, packs-page-sizes cf278639106a4e81, pat-fig9 1ba6876e7c4febed, mix-roots 75b6c576d07c3924, mix-deep 97f29801e829959f, mix-lengths 8076eb100f635204, batch-of-one aef7197c3a141d74, conversation d7bf907c0ff5444c
 //! - measured: 2026-11-21T09:04:35Z by `tilewright tune --device cpu --discard`
 //! - counts: 82 workloads, 96 tiles, 7872 measurements, 31685 samples
@@ -51,8 +51,8 @@ const PRICES: Prices = Prices { first_byte: 33333333, again_byte: 16666666, part
 /// The shapes that were measured.
 #[rustfmt::skip]
 const DOMAIN: Domain = Domain {
-    min: PackShape { rows: 1, kv_len: 32, own: 0, packs: 1, kv_heads: 1, items: 1, all_rows: 4, gqa_ratio: 1, head_dim: 64, page_size: 16, dtype: 0 },
-    max: PackShape { rows: 8192, kv_len: 131072, own: 0, packs: 1024, kv_heads: 32, items: 8192, all_rows: 8192, gqa_ratio: 8, head_dim: 256, page_size: 128, dtype: 2 },
+    min: PackShape { rows: 1, kv_len: 32, own: 0, packs: 1, kv_heads: 1, items: 1, all_rows: 0, gqa_ratio: 1, head_dim: 64, page_size: 16, dtype: 0 },
+    max: PackShape { rows: 8192, kv_len: 131072, own: 0, packs: 1024, kv_heads: 32, items: 8192, all_rows: 4294967295, gqa_ratio: 8, head_dim: 256, page_size: 128, dtype: 2 },
 };
 
 fn choose(shape: &PackShape) -> Tile {

@@ -194,7 +194,11 @@ fn domain(table: &CostTable) -> Domain {
         }
         PackShape::from_values(values)
     };
-    Domain { min: extreme(u32::min, u32::MAX), max: extreme(u32::max, 0) }
+    // A product of others is measured where these are.
+    Domain {
+        min: PackShape { all_rows: 0, ..extreme(u32::min, u32::MAX) },
+        max: PackShape { all_rows: u32::MAX, ..extreme(u32::max, 0) },
+    }
 }
 
 /// The fit's safe default where every class can run it, else the tile with the least regret among those that all can.
