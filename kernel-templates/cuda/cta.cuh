@@ -69,7 +69,7 @@ template <class S> struct Cta {
   const Divisor page_size;
   const u32 thread = thread_index();
   const u32 lane = thread % 32;
-  const u32 looks_at = S::TENSORS ? lane * S::GRANULE : thread; // the first token of a step that it looks up
+  const u32 looks_at = S::TENSORS ? lane % S::GRANULES * S::GRANULE : thread; // the first token of a step that it looks up
   const u32 warp = thread / 32;
   const u32 row_warp = warp % S::ROW_WARPS;
   const u32 kv_warp = S::KV_WARPS == 1 ? 0 : warp / S::ROW_WARPS;
@@ -84,6 +84,8 @@ template <class S> struct Cta {
         signed_scale(arguments.scale_log2 * (S::FP8 ? arguments.key_scales[head * arguments.scale_head] : 1.f)),
         scale(larger(larger(signed_scale, -signed_scale), 1e-30f)) {}
 
+  // Its number among those threads that find out what the item is.
+  TILEWRIGHT_DEVICE u32 describer() const { return S::TENSORS ? thread - S::WARPS * 32 : thread; }
   TILEWRIGHT_DEVICE u32 row_count() const { return item.row_end - item.row_begin; }
   TILEWRIGHT_DEVICE Row *rows() const { return reinterpret_cast<Row *>(shared + S::ROWS_AT); }
   TILEWRIGHT_DEVICE SharedRun *runs() const { return reinterpret_cast<SharedRun *>(shared + S::RUNS_AT); }

@@ -25,9 +25,10 @@ struct Decode {
   static constexpr u32 THREADS = S::THREADS;
   static constexpr u32 SHARED_BYTES = S::SHARED_BYTES;
 
-  // Registers of a thread that multiplies and of one that copies: those of a CTA are shared out anew when its warps part.
-  static constexpr u32 LOADER_REGISTERS = 48;
-  static constexpr u32 MATH_REGISTERS = WARPS == 4 ? 208 : 224;
+  // Registers of a thread that multiplies and of one that copies: those of a CTA are shared out anew when its warps part. With short steps
+  // the former need fewer, and the latter use them.
+  static constexpr u32 LOADER_REGISTERS = WARPS == 4 && N <= 64 ? 56 : 48;
+  static constexpr u32 MATH_REGISTERS = WARPS > 4 ? 224 : N <= 64 ? 200 : 208;
 
   // Not members of `Decode`: references to itself would keep an object out of the registers.
   struct Parts {
@@ -56,30 +57,46 @@ struct Decode {
     else execute_copying();
   }
 
-  // One warp has the machine copy, the others multiply.
+  // One or two warps have the machine copy, the others multiply. Both find out by themselves what they need first: the former where the
+  // tokens are, and what is seen of them; the latter whose the queries are.
   TILEWRIGHT_DEVICE void execute_beside_loader() const {
     const Timeline<TIMELINE> timeline(cta.args, block_index());
     const Walk<S> walk{cta};
     const Pipeline<S> pipeline{cta};
     const Loader<S> loader{cta};
     const Results<S> results{cta};
-    const bool any = cta.item.run_count > 0;
-    if (cta.thread == 0) loader.stages.init();
-    walk.describe();
-    walk.find_lengths();
+    const bool loads = cta.warp >= WARPS;
+    const Rings<S> query_at = Rings<S>{}.template ahead<STAGES - 1>(); // in the buffers that are filled last
+    if (loads) {
+      if (cta.describer() == 0) loader.stages.init();
+      walk.describe();
+      walk.find_lengths();
+      if constexpr (LOADERS == 1) meet_warp();
+      else barrier_of_some<S::DESCRIBERS>();
+      walk.find_seen();
+    } else {
+      pipeline.attention.products.begin_query(query_at);
+    }
     barrier();
-    if (any) walk.find_seen();
-    const Steps steps = any ? walk.find_steps() : Steps{};
-    if (cta.warp >= WARPS) {
+    if (cta.item.run_count == 1) walk.find_seen_of_one();
+    const Steps steps = cta.item.run_count > 0 ? walk.find_steps() : Steps{};
+    if (loads) {
       if constexpr (S::HANDS_OVER) leave_registers<LOADER_REGISTERS>();
-      if (cta.warp == WARPS) loader.run(steps);
+      if constexpr (LOADERS == 1) {
+        loader.template run<true, true>(steps);
+      } else {
+        if (cta.warp == WARPS) loader.template run<true, false>(steps);
+        if (cta.warp == WARPS + 1) loader.template run<false, true>(steps);
+      }
       return;
     }
+    arrive_behind_copies(loader.stages.query_arrived());
     if constexpr (S::HANDS_OVER) take_registers<MATH_REGISTERS>();
     const Sight seen = pipeline.attention.visibility.sight(steps);
     u32 query[S::QUERY_FRAGMENTS][4];
-    pipeline.attention.products.fetch_query(query);
-    pipeline.attention.products.sign_query(query);
+    loader.stages.await_query();
+    pipeline.attention.products.copy_query(query, query_at);
+    loader.stages.free_query();
     Accumulators<S> acc = Accumulators<S>::empty();
     if (TIMELINE && steps.first < steps.last) {
       loader.stages.await_keys(Rings<S>{});
@@ -102,7 +119,12 @@ struct Decode {
     parts.walk.describe();
     parts.walk.find_lengths();
     barrier();
-    if (any) parts.walk.find_seen();
+    if (cta.item.run_count > 1) {
+      parts.walk.find_seen();
+      barrier();
+    } else if (any) {
+      parts.walk.find_seen_of_one();
+    }
     const Steps steps = any ? parts.walk.find_steps() : Steps{};
     const u32 first = steps.first;
     Rings<S> at; // of what is computed

@@ -190,6 +190,8 @@ struct Arrivals {
   Box *boxes;
   u32 box_count, box_capacity;
   u32 waiting[MAX_WARPS]; // fibers
+  u32 bringing[MAX_WARPS]; // fibers whose copies have to be there before the phase ends,
+  bool late;               // and whether there are such
   Clock arrived, over;    // what those had seen that arrived, and those of the last phase that is over
 };
 constexpr u32 GUARD = 1024; // bytes on either side of shared memory that nobody may touch
@@ -215,6 +217,9 @@ struct Machine {
   Clock clocks[MAX_WARPS];
   Arrivals arrivals[MAX_ARRIVALS];
   u32 arrivals_count;
+  // The barrier of some threads: which fibers wait at it, and what they have seen.
+  u32 at_some, waiting_at_some[MAX_WARPS];
+  Clock seen_at_some;
   u32 epoch; // barriers so far, counted from 1
   u8 *stacks;
   void *host;
@@ -352,6 +357,25 @@ struct Machine {
     release();
   }
 
+  // A barrier of whole warps, always the same.
+  void barrier_of_some(u32 count) {
+    if (count % 32 || count > threads) fail("a barrier of %u threads", count);
+    const u32 own = warp_of(current), fiber = 1u << (current - fibers) % 32;
+    seen_at_some.join(clocks[own]);
+    waiting_at_some[own] |= fiber;
+    if (++at_some < count) return block_current();
+    for (u32 warp = 0; warp < warp_count(); warp++) {
+      if (waiting_at_some[warp] && ~waiting_at_some[warp]) fail("warp %u diverges at a barrier of some", warp);
+      if (!waiting_at_some[warp]) continue;
+      clocks[warp].join(seen_at_some);
+      clocks[warp].of[warp]++;
+      warps[warp].ready |= warp == own ? ~fiber : ~0u;
+      waiting_at_some[warp] = 0;
+    }
+    at_some = 0;
+    seen_at_some = Clock{};
+  }
+
   void release() {
     for (u32 warp = 0; warp < warp_count(); warp++) warps[warp].ready = ~warps[warp].ended;
     shuffle(warp_order, warp_count());
@@ -406,14 +430,19 @@ struct Machine {
   }
 
   void deliver(u64 pending) {
-    Fiber &fiber = *current;
+    const u32 own = warp_of(current);
+    deliver_of(*current, pending, own, clocks[own].of[own]);
+  }
+
+  // The copies of a fiber, but for the last groups, arrive as far as a party has told of itself.
+  void deliver_of(Fiber &fiber, u64 pending, u32 party, u32 told) {
     u32 done = 0;
     for (; done < fiber.copy_count && fiber.copies[done].group + pending < fiber.committed; done++) {
       const Copy &copy = fiber.copies[done];
       if (copy.source) memcpy(shared + copy.target, copy.source, 16);
       else memset(shared + copy.target, 0, 16);
-      deliverer[copy.target / 16] = warp_of(&fiber);
-      delivered[copy.target / 16] = clocks[warp_of(&fiber)].of[warp_of(&fiber)];
+      deliverer[copy.target / 16] = party;
+      delivered[copy.target / 16] = told;
       deliveries[copy.target / 16] = Delivery{static_cast<u32>(&fiber - fibers), ++fiber.delivered};
     }
     fiber.copy_count -= done;
@@ -577,6 +606,10 @@ struct Machine {
     const u32 party = MAX_WARPS + (&barrier - arrivals);
     barrier.phases++;
     for (u32 i = 0; i < barrier.box_count; i++) deliver_box(barrier.boxes[i], party, barrier.phases);
+    for (u32 i = 0; i < threads; i++)
+      if (barrier.bringing[i / 32] >> i % 32 & 1) deliver_of(fibers[i], 0, party, barrier.phases);
+    memset(barrier.bringing, 0, sizeof barrier.bringing);
+    barrier.late = false;
     barrier.box_count = barrier.expected = barrier.flying = 0;
     barrier.missing = barrier.threads;
     barrier.over.join(barrier.arrived);
@@ -593,6 +626,15 @@ struct Machine {
     }
   }
 
+  // Once the copies are there that the current fiber has begun: as late as the machine allows, when somebody waits.
+  void arrive_behind_copies(u32 address) {
+    current->committed++;
+    Arrivals &barrier = arrivals_at(address, "arrive_behind_copies");
+    barrier.bringing[warp_of(current)] |= 1u << (current - fibers) % 32;
+    barrier.late = true;
+    arrive(address, 0);
+  }
+
   void arrive(u32 address, u32 bytes) {
     Arrivals &barrier = arrivals_at(address, "arrive");
     // Its bytes may be late.
@@ -604,7 +646,7 @@ struct Machine {
     barrier.expected += bytes;
     // Where bytes are awaited, whoever waits next finds whether they have all begun.
     if (barrier.missing > 0) return;
-    if (barrier.expected == 0 && barrier.flying == 0) end_phase(barrier);
+    if (barrier.expected == 0 && barrier.flying == 0 && !barrier.late) end_phase(barrier);
     else wake(barrier);
   }
 
@@ -702,6 +744,9 @@ struct Machine {
       for (Numbers &reading : warps[warp].reading) reading.count = 0;
     }
     arrivals_count = 0;
+    at_some = 0;
+    memset(waiting_at_some, 0, sizeof waiting_at_some);
+    seen_at_some = Clock{};
     epoch = 1;
     at_barrier = ended = 0;
     for (u32 warp = 0; warp < warp_count(); warp++) warps[warp].ended = 0;
@@ -816,6 +861,7 @@ TILEWRIGHT_DEVICE u32 thread_index() { return emulation::machine->current->threa
 TILEWRIGHT_DEVICE u32 thread_index_again() { return thread_index(); }
 TILEWRIGHT_DEVICE u32 block_index() { return emulation::machine->block; }
 TILEWRIGHT_DEVICE void barrier() { emulation::machine->barrier(); }
+template <u32 THREADS> TILEWRIGHT_DEVICE void barrier_of_some() { emulation::machine->barrier_of_some(THREADS); }
 // Barriers so far stand for time.
 TILEWRIGHT_DEVICE u64 nanoseconds() { return emulation::machine->epoch; }
 TILEWRIGHT_DEVICE u32 multiprocessor() { return 0; }

@@ -33,17 +33,33 @@ template <class S> struct Finding {
   TILEWRIGHT_DEVICE Cursor first_run() const { return Cursor{0, next_run(0)}; }
   TILEWRIGHT_DEVICE u32 next_run(u32 run) const { return run + 1 < cta.item.run_count ? cta.runs()[run + 1].begin : 0xffffffffu; }
 
+  // To the run of a token. A loader's lanes may have many to pass by, so they look at several at once.
+  TILEWRIGHT_DEVICE void advance(Cursor &cursor, u32 token) const {
+    constexpr u32 AT_ONCE = S::TENSORS ? 4 : 1;
+    while (token >= cursor.next) {
+      u32 next[AT_ONCE];
+#pragma unroll
+      for (u32 i = 0; i < AT_ONCE; i++) next[i] = next_run(cursor.run + 1 + i);
+#pragma unroll
+      for (u32 i = 0; i < AT_ONCE; i++) {
+        if (token < cursor.next) break;
+        cursor.run++;
+        cursor.next = next[i];
+      }
+    }
+  }
+
   // The token of a step that is so many behind the first one that this thread looks at; not before the one asked for last. What is no token
   // at all gets a page before it.
   TILEWRIGHT_DEVICE Place find(Cursor &cursor, const Steps &steps, u32 step, u32 more) const {
-    // Where the tokens of all warps begin behind the turns, they are before the ones of the last step.
-    if (S::TURNS && more == 0 && step == steps.shared && step > 0) cursor = first_run();
+    // Where the tokens of all warps begin behind the turns, they are before the ones that were asked for last.
+    if (S::TURNS && more == 0 && steps.shared > 0 && step - steps.shared < S::STEPS_AT_ONCE) cursor = first_run();
     const bool in_turns = S::TURNS && steps.in_turns(step);
     const u32 end = in_turns ? steps.end : steps.shared_end;
     const u32 asked = in_turns ? steps.begin + (step - steps.turns) * S::TURN
                                : cta.item.walk_begin + (step - steps.shared) * S::N + cta.looks_at + more;
     const u32 token = smaller(asked, end - 1);
-    while (token >= cursor.next) cursor.next = next_run(++cursor.run);
+    advance(cursor, token);
     const SharedRun &run = cta.runs()[cursor.run];
     const i32 position = static_cast<i32>(asked) + run.position;
     const u32 within = smaller(token - run.begin, run.tokens - 1), page = cta.page_size.quotient(within);

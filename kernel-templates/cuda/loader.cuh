@@ -1,4 +1,5 @@
-// The warp that copies where the machine copies boxes of a tensor: each lane looks up a granule of a step, and has it copied from its page.
+// The warps that copy where the machine copies boxes of a tensor: each lane looks up a granule of one of the next steps, and has it copied
+// from its page when that step's turn has come. One warp copies K and V, or two copy one of them each.
 #pragma once
 #include "finding.cuh"
 #include "stages.cuh"
@@ -10,8 +11,6 @@ template <class S> struct Loader {
   const Finding<S> finding{cta};
   const Stages<S> stages{cta};
 
-  static constexpr u32 LOOKAHEAD = 2; // steps whose pages are looked up before they are copied
-
   // A granule of a step.
   struct Piece {
     i32 page;
@@ -21,7 +20,7 @@ template <class S> struct Loader {
   };
 
   TILEWRIGHT_DEVICE Piece find(Cursor &cursor, const Steps &steps, u32 step) const {
-    if (cta.lane >= S::GRANULES || step >= steps.last) return Piece{};
+    if (cta.lane >= S::GRANULES * S::STEPS_AT_ONCE || step >= steps.last) return Piece{};
     const Place place = finding.find(cursor, steps, step, 0);
     const Granule granule = place.template granule<S>();
     const u32 before = S::WINDOW ? static_cast<u32>(larger(place.seen - place.position, 0)) : 0;
@@ -30,7 +29,7 @@ template <class S> struct Loader {
 
   // Some tokens of a panel, or of all panels; those that no row sees become zeros, as their memory may hold anything, NaN too.
   TILEWRIGHT_DEVICE void copy(const TensorMap &map, u32 base, const Piece &piece, u32 token, u32 panel, bool seen, u32 barrier) const {
-    const u32 target = base + cta.row_at(cta.lane * S::GRANULE + token) + panel * S::PANEL_BYTES;
+    const u32 target = base + cta.row_at(cta.looks_at + token) + panel * S::PANEL_BYTES;
     const i32 page = seen ? piece.page * static_cast<i32>(cta.args.heads_a_page) + static_cast<i32>(cta.kv_head) : -1;
     copy_box(target, map, token % 8, panel, (piece.within + token) / 8, page, barrier);
   }
@@ -58,28 +57,35 @@ template <class S> struct Loader {
     }
   }
 
-  TILEWRIGHT_DEVICE void run(const Steps &steps) const {
+  template <bool KEYS, bool VALUES> TILEWRIGHT_DEVICE void run(const Steps &steps) const {
     Cursor cursor = finding.first_run();
-    Piece ahead[LOOKAHEAD];
-#pragma unroll
-    for (u32 i = 0; i < LOOKAHEAD; i++) ahead[i] = find(cursor, steps, steps.first + i);
+    const u32 of_step = cta.lane / S::GRANULES; // of as many as are looked up at once
+    Piece next = find(cursor, steps, steps.first + of_step);
     Rings<S> at;
 #pragma unroll 1
-    for (u32 step = steps.first; step < steps.last; step++) {
-      const Piece piece = ahead[0];
-#pragma unroll
-      for (u32 i = 0; i + 1 < LOOKAHEAD; i++) ahead[i] = ahead[i + 1];
-      ahead[LOOKAHEAD - 1] = find(cursor, steps, step + LOOKAHEAD);
-      stages.await_free_keys(at);
-      const bool looks = cta.lane < S::GRANULES;
-      if (looks) cta.granules(at)[cta.lane] = piece.granule;
-      meet_warp();
-      if (cta.lane == 0) arrive_expecting(stages.barrier_of(at, Stages<S>::KEYS_ARRIVED), S::STAGE_BYTES);
-      if (looks) copy_keys(at, piece);
-      stages.await_free_values(at);
-      if (cta.lane == 0) arrive_expecting(stages.barrier_of(at, Stages<S>::VALUES_ARRIVED), S::STAGE_BYTES);
-      if (looks) copy_values(at, piece);
-      at = at.template ahead<1>();
+    for (u32 begin = steps.first; begin < steps.last; begin += S::STEPS_AT_ONCE) {
+      const Piece piece = next;
+      const u32 count = smaller(S::STEPS_AT_ONCE, steps.last - begin);
+#pragma unroll 1
+      for (u32 i = 0; i < count; i++) {
+        const bool looks = of_step == i;
+        if (S::QUERY_IN_BUFFER && begin + i == steps.first + S::STAGES - 1) stages.await_free_query();
+        if constexpr (KEYS) {
+          stages.await_free_keys(at);
+          if (looks) cta.granules(at)[cta.lane % S::GRANULES] = piece.granule;
+          meet_warp();
+          if (cta.lane == 0) arrive_expecting(stages.barrier_of(at, Stages<S>::KEYS_ARRIVED), S::STAGE_BYTES);
+          if (looks) copy_keys(at, piece);
+        }
+        if constexpr (VALUES) {
+          stages.await_free_values(at);
+          if (cta.lane == 0) arrive_expecting(stages.barrier_of(at, Stages<S>::VALUES_ARRIVED), S::STAGE_BYTES);
+          if (looks) copy_values(at, piece);
+        }
+        at = at.template ahead<1>();
+        // Once the buffers have something to wait for, and long before it is needed.
+        if (i == smaller(S::STAGES, S::STEPS_AT_ONCE) - 1) next = find(cursor, steps, begin + S::STEPS_AT_ONCE + of_step);
+      }
     }
   }
 };

@@ -22,9 +22,21 @@ template <u32 HEAD_DIM> TILEWRIGHT_DEVICE MergedRow<HEAD_DIM / 32> sum_partials(
   MergedRow<ELEMENTS> row = {};
   row.softmax.max = negative_infinity();
   for (u32 begin = 0; begin < count; begin += 32) {
+    const u32 here = smaller(count - begin, 32u);
+    float parts[BATCH][ELEMENTS];
+    const auto read_parts = [&](u32 i) {
+#pragma unroll
+      for (u32 j = 0; j < BATCH; j++) {
+        const u32 partial = i + j * stride;
+#pragma unroll
+        for (u32 e = 0; e < ELEMENTS; e++) parts[j][e] = 0.f;
+        if (partial < here) load_coherent(parts[j], args.partial_output + (first + u64(begin + partial) * args.q_heads) * HEAD_DIM + lane * ELEMENTS);
+      }
+    };
     // An empty range has the maximum -inf and weighs nothing.
     float mine[2] = {negative_infinity(), 0.f};
     if (begin + lane < count) load_coherent(mine, args.partial_softmax + (first + u64(begin + lane) * args.q_heads) * 2);
+    read_parts(from); // they arrive with their softmaxes
     float max = mine[0];
 #pragma unroll
     for (u32 mask = 16; mask > 0; mask /= 2) max = larger(max, from_lane_xor(max, mask));
@@ -36,14 +48,8 @@ template <u32 HEAD_DIM> TILEWRIGHT_DEVICE MergedRow<HEAD_DIM / 32> sum_partials(
     row.softmax = Softmax{max, row.softmax.sum * factor + sum};
 #pragma unroll
     for (u32 e = 0; e < ELEMENTS; e++) row.sum[e] *= factor;
-    const u32 here = smaller(count - begin, 32u);
     for (u32 i = from; i < here; i += BATCH * stride) {
-      float parts[BATCH][ELEMENTS] = {};
-#pragma unroll
-      for (u32 j = 0; j < BATCH; j++) {
-        const u32 partial = i + j * stride;
-        if (partial < here) load_coherent(parts[j], args.partial_output + (first + u64(begin + partial) * args.q_heads) * HEAD_DIM + lane * ELEMENTS);
-      }
+      if (i > from) read_parts(i);
 #pragma unroll
       for (u32 j = 0; j < BATCH; j++) {
         const float its_weight = from_lane(weight, (i + j * stride) % 32); // of what is not there, zeros are weighed

@@ -41,30 +41,26 @@ template <class S> struct Products {
     }
   }
 
-  // Reads the warp's rows of the query to registers, from device memory.
-  TILEWRIGHT_DEVICE void fetch_query(u32 (&query)[S::QUERY_FRAGMENTS][4]) const {
+  // Begins to copy the query to its place in shared memory, beside a loader: by all threads that multiply, who know no rows yet. All
+  // requests are asked for before any is waited for.
+  TILEWRIGHT_DEVICE void begin_query(const Rings<S> &at) const {
+    constexpr u32 CHUNKS = S::M * S::QUERY_CHUNKS;
+    const Divisor ratio(cta.args.gqa_ratio);
+    u32 request[divide_up(CHUNKS, S::COPIERS)];
 #pragma unroll
-    for (u32 half = 0; half < 2; half++) {
-      const u32 row = cta.row_warp * 16 + cta.fragment_row + half * 8;
-      const bool exists = row < cta.row_count();
-      const u16 *source = cta.args.query + cta.fragment_column;
-      if (exists) source += cta.rows()[row].request * cta.args.query_request + cta.query_head(row) * cta.args.query_head;
-#pragma unroll
-      for (u32 k = 0; k < S::HEAD_DIM / 16; k++) {
-#pragma unroll
-        for (u32 side = 0; side < 2; side++) query[k][half + 2 * side] = exists ? load_pair(source + k * 16 + side * 8) : 0;
-      }
+    for (u32 i = 0; i < divide_up(CHUNKS, S::COPIERS); i++) {
+      const u32 row = (cta.thread + i * S::COPIERS) / S::QUERY_CHUNKS;
+      request[i] = row < cta.row_count() ? cta.args.requests[cta.item.requests + ratio.quotient(cta.item.row_begin + row)] : 0;
     }
-  }
-
-  // Gives it the sign of the scale.
-  TILEWRIGHT_DEVICE void sign_query(u32 (&query)[S::QUERY_FRAGMENTS][4]) const {
-    if (cta.signed_scale < 0.f) {
 #pragma unroll
-      for (u32 k = 0; k < S::HEAD_DIM / 16; k++) {
-#pragma unroll
-        for (u32 i = 0; i < 4; i++) query[k][i] ^= 0x80008000; // both signs of a pair
-      }
+    for (u32 i = 0; i < divide_up(CHUNKS, S::COPIERS); i++) {
+      const u32 index = cta.thread + i * S::COPIERS, row = index / S::QUERY_CHUNKS, chunk = index % S::QUERY_CHUNKS;
+      if (CHUNKS % S::COPIERS != 0 && index >= CHUNKS) break;
+      const bool exists = row < cta.row_count();
+      const u32 of_block = cta.item.row_begin + row, head = cta.kv_head * ratio.by + of_block - ratio.quotient(of_block) * ratio.by;
+      const u16 *source = cta.args.query + chunk * 8;
+      if (exists) source += request[i] * cta.args.query_request + head * cta.args.query_head;
+      copy_async_16(cta.query_address(at, row, chunk), source, exists ? 0 : -1);
     }
   }
 

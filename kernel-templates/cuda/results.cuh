@@ -144,6 +144,7 @@ template <class S> struct Results {
       const bool exists = row < cta.row_count();
       Destination to{UNTOUCHED, 0.f, 0};
       if (exists) to = destination(row, acc.softmax[half], lane % 4 == 0);
+      float sums[S::HEAD_DIM / 16][4];
 #pragma unroll
       for (u32 d = 0; d < S::HEAD_DIM / 16; d++) {
         const float(&one)[4] = acc.output[2 * d], (&two)[4] = acc.output[2 * d + 1];
@@ -151,13 +152,24 @@ template <class S> struct Results {
         const float third = two[2 * half] * scale, fourth = two[2 * half + 1] * scale;
         if constexpr (S::FP8) {
           // Even elements are sums of one product, odd ones of the other.
-          const float sum[4] = {first, third, second, fourth};
-          write_four(to, d * 16 + 2 * cta.fragment_column, sum);
+          sums[d][0] = first, sums[d][1] = third, sums[d][2] = second, sums[d][3] = fourth;
         } else {
           const float other_first = from_lane_xor(odd ? first : third, 1), other_second = from_lane_xor(odd ? second : fourth, 1);
-          const float sum[4] = {odd ? other_first : first, odd ? other_second : second, odd ? third : other_first, odd ? fourth : other_second};
-          write_four(to, d * 16 + odd * 8 + lane % 4 / 2 * 4, sum);
+          sums[d][0] = odd ? other_first : first, sums[d][1] = odd ? other_second : second;
+          sums[d][2] = odd ? third : other_first, sums[d][3] = odd ? fourth : other_second;
         }
+      }
+      const u32 column = S::FP8 ? 2 * cta.fragment_column : odd * 8 + lane % 4 / 2 * 4;
+      if (to.partial == DIRECT) {
+        u16 *const target = cta.args.output + to.first + column;
+#pragma unroll
+        for (u32 d = 0; d < S::HEAD_DIM / 16; d++)
+          store_words(target + d * 16, narrow(typename S::Element{}, sums[d][0] * to.factor, sums[d][1] * to.factor),
+                      narrow(typename S::Element{}, sums[d][2] * to.factor, sums[d][3] * to.factor));
+      } else if (to.partial != UNTOUCHED) {
+        float *const target = cta.args.partial_output + to.first + column;
+#pragma unroll
+        for (u32 d = 0; d < S::HEAD_DIM / 16; d++) store_four(target + d * 16, sums[d]);
       }
     }
   }

@@ -21,6 +21,7 @@ struct Shape {
   // Whether one warp has the machine copy whole granules (`tensor.cuh`); else all threads copy tokens.
   static constexpr bool TENSORS = LOADERS > 0;
   static constexpr u32 COPIERS = WARPS * 32;
+  static constexpr u32 DESCRIBERS = (TENSORS ? LOADERS : WARPS) * 32; // threads that find out what the item is
   static constexpr u32 ROW_WARPS = M / 16;           // warps side by side along the rows
   static constexpr u32 KV_WARPS = WARPS / ROW_WARPS; // warps that share their rows, each with its tokens
   static_assert(WARPS % ROW_WARPS == 0 && KV_WARPS > 0, "each warp owns 16 rows: warps are a multiple of M / 16");
@@ -53,6 +54,8 @@ struct Shape {
   // Steps of which it is noted what they are: what is computed, and up to STAGES (+ 1) later ones.
   static constexpr u32 NOTES = STAGES + (TENSORS ? 1 : 2);
   static constexpr u32 MAX_RUNS = M + 32;         // the host cuts walks of more
+  // Steps whose granules the lanes of a loader look up at once.
+  static constexpr u32 STEPS_AT_ONCE = TENSORS ? 32 / GRANULES : 1;
   // Whether warps take turns, and how many tokens a step has for each row warp then, and for each of its warps. A thread looks at the
   // tokens of one warp only, so that it goes along the runs forwards.
   static constexpr bool TURNS = !WINDOW && ROW_WARPS > 1 && WARP_GRANULES % ROW_WARPS == 0 && (TENSORS || N <= COPIERS);
@@ -64,19 +67,19 @@ struct Shape {
   // Rows that are multiplied by the same steps: the warp's, or the warpgroup's.
   static constexpr u32 ROWS_TOGETHER = TOGETHER ? 64 : 16;
 
-  // A warpgroup that copies leaves registers to those that multiply; one of its warps does the work.
+  // A warpgroup that copies leaves registers to those that multiply; two of its warps copy, K and V.
   static constexpr bool HANDS_OVER = LOADERS == 4;
-  static_assert(LOADERS <= 1 || (HANDS_OVER && TOGETHER && WARPS % 4 == 0), "one warp copies, or a whole warpgroup stands by");
+  static_assert(LOADERS <= 1 || (HANDS_OVER && TOGETHER && WARPS % 4 == 0), "one warp copies, or two of a whole warpgroup");
   static_assert(!TENSORS || (HAS_TENSOR_COPIES && !FP8 && QUERY_IN_REGISTERS && GRANULES <= 32), "what tensor copies are written for");
 
   // Shared memory, in this order. At the end the buffers are used again for the outputs of warps that share rows.
   static constexpr u32 BUFFER_BYTES = larger(STAGES * 2 * STAGE_BYTES, KV_WARPS > 1 ? WARPS * 16 * OUTPUT_STRIDE * 4 : 0);
   // The query is copied to its registers through the buffer that is filled last, where it fits there.
   static constexpr bool QUERY_IN_BUFFER = QUERY_IN_REGISTERS && M * QUERY_ROW_BYTES <= 2 * STAGE_BYTES;
-  static constexpr u32 OFFSETS_AT = BUFFER_BYTES + (QUERY_IN_BUFFER || TENSORS ? 0 : M * QUERY_ROW_BYTES);
+  static constexpr u32 OFFSETS_AT = BUFFER_BYTES + (QUERY_IN_BUFFER ? 0 : M * QUERY_ROW_BYTES);
   static constexpr u32 GRANULES_AT = OFFSETS_AT + (TENSORS ? 0 : NOTES * N * 8);
   static constexpr u32 ARRIVALS_AT = GRANULES_AT + NOTES * GRANULES * 8;
-  static constexpr u32 SOFTMAX_AT = ARRIVALS_AT + (TENSORS ? STAGES * 4 * 8 : 0);
+  static constexpr u32 SOFTMAX_AT = ARRIVALS_AT + (TENSORS ? (STAGES * 4 + 2) * 8 : 0);
   static constexpr u32 ROWS_AT = SOFTMAX_AT + WARPS * 16 * 8;
   static constexpr u32 RUNS_AT = ROWS_AT + M * 20;
   static constexpr u32 SHARED_BYTES = round_up(RUNS_AT + MAX_RUNS * 28, 16);

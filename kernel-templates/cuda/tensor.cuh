@@ -26,6 +26,10 @@ TILEWRIGHT_DEVICE void arrive(u32 barrier) { asm volatile("mbarrier.arrive.share
 TILEWRIGHT_DEVICE void arrive_expecting(u32 barrier, u32 bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
 }
+// Arrives once all that this thread copied so far (`copy_async_16`) is there.
+TILEWRIGHT_DEVICE void arrive_behind_copies(u32 barrier) {
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
+}
 // Waits until the phase of that parity has ended; the one before the first has.
 TILEWRIGHT_DEVICE void await_arrivals(u32 barrier, u32 parity) {
   asm volatile("{\n\t.reg .pred done;\n\tagain:\n\tmbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n\t@!done bra again;\n\t}" ::"r"(barrier),

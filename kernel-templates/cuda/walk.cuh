@@ -24,11 +24,11 @@ template <class S> struct Walk {
   // Finds what the runs are, whose the rows are, and where they go. All of it is asked for before any of it is waited for.
   TILEWRIGHT_DEVICE void describe() const {
     if constexpr (S::TURNS) {
-      if (cta.thread < S::ROW_WARPS) cta.turns().begin[cta.thread] = cta.turns().end[cta.thread] = 0;
-      if (cta.thread == 0) cta.turns().shared_end = cta.item.walk_begin;
+      if (cta.describer() < S::ROW_WARPS) cta.turns().begin[cta.describer()] = cta.turns().end[cta.describer()] = 0;
+      if (cta.describer() == 0) cta.turns().shared_end = cta.item.walk_begin;
     }
     const u32 row_count = cta.row_count(), run_count = cta.item.run_count;
-    for (u32 index = cta.thread; index < larger(row_count, run_count); index += S::THREADS) {
+    for (u32 index = cta.describer(); index < larger(row_count, run_count); index += S::DESCRIBERS) {
       const bool is_run = index < run_count, is_row = index < row_count, is_last = index + 1 >= run_count;
       Run run = cta.item.first;
       u32 next_begin = 0, request = 0;
@@ -58,29 +58,32 @@ template <class S> struct Walk {
 
   // Then, by the same threads, what each row sees. Lengths are read here, so a plan holds while requests grow inside their pages.
   TILEWRIGHT_DEVICE void find_lengths() const {
-    for (u32 row = cta.thread; row < cta.row_count(); row += S::THREADS) {
+    for (u32 row = cta.describer(); row < cta.row_count(); row += S::DESCRIBERS) {
       const i32 length = cta.args.lengths[cta.rows()[row].request];
       cta.rows()[row].begin = S::WINDOW ? larger(length - static_cast<i32>(cta.args.window), 0) : 0;
       cta.rows()[row].end = length;
     }
   }
 
-  // What some row sees of each run. Rows of a request see the same, and its queries are requests here.
+  // What some row sees of each run, where there are several. Rows of a request see the same, and its queries are requests here.
   TILEWRIGHT_DEVICE void find_seen() const {
-    if (cta.item.run_count == 1) return find_seen_of_one();
-    for (u32 index = cta.thread; index < cta.item.run_count; index += S::THREADS) {
-      SharedRun &run = cta.runs()[index];
+    if (cta.item.run_count == 1) return;
+    for (u32 index = cta.describer(); index < cta.item.run_count; index += S::DESCRIBERS) {
+      SharedRun run = cta.runs()[index];
+      const u32 before = index > 0 ? cta.runs()[index - 1].rows : 0;
+      const u32 after = index + 1 < cta.item.run_count ? cta.runs()[index + 1].rows : 0;
       i32 seen = 0x7fffffff, end = 0;
       const u32 last = run.rows / 4096;
-#pragma unroll 4
+#pragma unroll 8
       for (u32 row = run.rows % 4096; row < last; row += cta.args.gqa_ratio) {
         if constexpr (S::WINDOW) seen = smaller(seen, cta.rows()[row].begin);
         end = larger(end, cta.rows()[row].end);
       }
       limit_run(run, seen, end);
-      if constexpr (S::TURNS) find_turns(index);
+      cta.runs()[index].seen = run.seen;
+      cta.runs()[index].end = run.end;
+      if constexpr (S::TURNS) find_turns(index, run, before, after);
     }
-    barrier();
   }
 
   // The same for the only run, by every warp for itself: that needs no barrier.
@@ -105,19 +108,18 @@ template <class S> struct Walk {
   }
 
   // The row warp whose rows alone share a run; ROW_WARPS where several do.
-  TILEWRIGHT_DEVICE static u32 owner(const SharedRun &run) {
-    const u32 first = run.rows % 4096 / 16, last = (run.rows / 4096 - 1) / 16;
+  TILEWRIGHT_DEVICE static u32 owner(u32 rows) {
+    const u32 first = rows % 4096 / 16, last = (rows / 4096 - 1) / 16;
     return first == last ? first : S::ROW_WARPS;
   }
 
   // Notes where a run is the first or the last one of its owner.
-  TILEWRIGHT_DEVICE void find_turns(u32 index) const {
-    const SharedRun &run = cta.runs()[index];
-    const u32 own = owner(run);
+  TILEWRIGHT_DEVICE void find_turns(u32 index, const SharedRun &run, u32 before, u32 after) const {
+    const u32 own = owner(run.rows);
     const i32 begin = static_cast<i32>(larger(run.begin, cta.item.walk_begin));
     const u32 end = static_cast<u32>(larger(smaller(run.end - run.position, static_cast<i32>(cta.item.walk_end)), begin));
-    const bool is_first = index == 0 || owner(cta.runs()[index - 1]) != own;
-    const bool is_last = index + 1 == cta.item.run_count || owner(cta.runs()[index + 1]) != own;
+    const bool is_first = index == 0 || owner(before) != own;
+    const bool is_last = index + 1 == cta.item.run_count || owner(after) != own;
     if (own == S::ROW_WARPS) {
       if (is_last) cta.turns().shared_end = end;
     } else {

@@ -470,7 +470,9 @@ fn a_missing_barrier_is_caught() {
     let beside_loaders: Vec<Case> = (1..=3)
         .flat_map(|stages| {
             let tile = Tile { m: 64, n: 64, warps: 4, stages };
-            (0..2).map(move |seed| Case { tile, seed, warpgroups: true, ..CASE })
+            // Of walks along several runs, lengths of rows are read by other warps than noted them.
+            let packing = |seed| if seed == 1 { Packing::Priced } else { Packing::Pat };
+            (0..2).map(move |seed| Case { tile, seed, packing: packing(seed), warpgroups: true, ..CASE })
         })
         .collect();
     let devices: [(&[Case], &[&str]); 2] = [(&cases, &[]), (&beside_loaders, &[WARPGROUPS])];
@@ -478,8 +480,9 @@ fn a_missing_barrier_is_caught() {
         check_all(&Emulator::build(&kernels_of(cases), flags), cases);
     }
     let mut barriers = 0;
+    let all_and_some = ["barrier();", "barrier_of_some<S::DESCRIBERS>();"];
     for &(file, text) in sources() {
-        for (place, found) in text.match_indices("barrier();") {
+        for (place, found) in all_and_some.iter().flat_map(|&call| text.match_indices(call)) {
             // The semicolon stays: it may be all that a condition is about.
             let changed = format!("{};{}", &text[..place], &text[place + found.len()..]);
             let change = |name: &str, text: &str| if name == file { &changed } else { text }.to_owned();

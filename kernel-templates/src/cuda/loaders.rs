@@ -1,4 +1,4 @@
-//! Warps that multiply nothing: one has the machine copy K and V by boxes (compute capability 9.0a), others leave their registers to those that multiply.
+//! Warps that multiply nothing: one or two have the machine copy K and V by boxes (compute capability 9.0a), others leave their registers to those that multiply.
 
 use super::{Arch, AttentionOptions, CudaLimits, WARP_THREADS, shared_bytes};
 use crate::Class;
@@ -15,8 +15,8 @@ pub fn has_loaders_on(class: &Class, limits: &CudaLimits) -> bool {
     limits.arch.parse().is_ok_and(|arch| has_loaders(class, arch))
 }
 
-/// Warps of a CTA beside a tile's own, one of which looks up pages and has K and V copied while the others compute: a warpgroup where the
-/// others are warpgroups, so that it can leave them its registers, else that one alone; none where every warp copies.
+/// Warps of a CTA beside a tile's own, which look up pages and have K and V copied while the others compute: a warpgroup where the
+/// others are warpgroups, so that it can leave them its registers, two of whose warps copy; else one warp; none where every warp copies.
 pub fn loader_warps(tile: &Tile, class: &Class, options: AttentionOptions, arch: Arch) -> u32 {
     match has_loaders(class, arch) && !options.gathers {
         false => 0,

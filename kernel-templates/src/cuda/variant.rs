@@ -338,10 +338,10 @@ pub const fn shared_bytes(tile: &Tile, class: &Class, loaders: u32) -> u32 {
     let outputs = if warps * 16 > m { warps * 16 * (class.head_dim + 8) * 4 } else { 0 };
     // It passes through a buffer on its way to registers, where it fits.
     let fits = class.head_dim <= 128 && m * query_row_bytes <= 2 * n * class.head_dim * kv_bytes;
-    let query = if fits || loaders > 0 { 0 } else { m * query_row_bytes };
-    // What is noted of later steps: offsets of tokens, or only granules and what has arrived of each buffer.
+    let query = if fits { 0 } else { m * query_row_bytes };
+    // What is noted of later steps: offsets of tokens, or only granules, and what has arrived of each buffer and of the query.
     let notes = if loaders > 0 {
-        (stages + 1) * n / GRANULE * 8 + stages * 4 * 8
+        (stages + 1) * n / GRANULE * 8 + (stages * 4 + 2) * 8
     } else {
         (stages + 2) * (n + n / GRANULE) * 8
     };
