@@ -20,6 +20,8 @@ whole_number_record! {
         flop,
         #[doc = "a CTA (cpu: a work item): its start, finding its pages, waiting for the first tokens and its end, divided by those that run at once"]
         cta,
+        #[doc = "merging at all, however little: from the end of forward's last CTA to that of the merge; divided by nothing"]
+        merge,
     }
 }
 
@@ -30,23 +32,25 @@ const DEAREST: f64 = 1e15;
 
 impl Prices {
     /// An NVIDIA H200, in round numbers: 4.5 TB/s read, 8 TB/s read again, 3.5 TB/s written, 300 TFLOP/s, five microseconds for each CTA
-    /// of 264.
+    /// of 264, four for merging at all (3 to 4.4 measured: `kernel-templates/NOTES.md`, "Merges").
     pub const H200: Self = Self {
         first_byte: SECOND / 4_500_000_000_000,
         again_byte: SECOND / 8_000_000_000_000,
         partial_byte: SECOND / 3_500_000_000_000 + SECOND / 8_000_000_000_000,
         flop: SECOND / 300_000_000_000_000,
         cta: SECOND / 200_000 / 264,
+        merge: SECOND / 250_000,
     };
 
     /// A small server's processor, in round numbers: 30 GB/s read, 60 GB/s read again and written, 200 GFLOP/s, half a microsecond a
-    /// work item.
+    /// work item, ten for waking the threads once more to merge.
     pub const CPU: Self = Self {
         first_byte: SECOND / 30_000_000_000,
         again_byte: SECOND / 60_000_000_000,
         partial_byte: 2 * (SECOND / 60_000_000_000),
         flop: SECOND / 200_000_000_000,
         cta: SECOND / 2_000_000,
+        merge: SECOND / 100_000,
     };
 
     /// The prices of a device of a backend on which none were measured.
@@ -62,7 +66,7 @@ impl Prices {
         (seconds * SECOND as f64).max(1.0).min(DEAREST) as u64
     }
 
-    /// The prices for people: what each is, and how much of it there is in a second (of CTAs: how long one takes).
+    /// The prices for people: what each is, and how much of it there is in a second (of CTAs and merging: how long they take).
     pub fn facts(&self) -> [(String, String); Self::COUNT] {
         let per_second = |price: u64| SECOND as f64 / price.max(1) as f64;
         let bytes = |price: u64| format!("{:.1} GB/s", per_second(price) / 1e9);
@@ -73,6 +77,7 @@ impl Prices {
             fact("price of a partial", bytes(self.partial_byte)),
             fact("price of an operation", format!("{:.1} GFLOP/s", per_second(self.flop) / 1e9)),
             fact("price of a CTA", format!("{:.1} ns", self.cta as f64 / 1e9)),
+            fact("price of merging at all", format!("{:.1} us", self.merge as f64 / 1e12)),
         ]
     }
 }
@@ -96,6 +101,7 @@ mod tests {
             assert!(prices.again_byte < prices.first_byte, "{backend}: a cache is faster than memory");
             assert!(prices.again_byte < prices.partial_byte, "{backend}: a partial is written, too");
             assert!(prices.flop < prices.again_byte && prices.partial_byte < prices.cta, "{backend}");
+            assert!(prices.cta < prices.merge, "{backend}: a merge is at least one more CTA");
         }
         assert_eq!(Prices::default(), Prices::default_for(Backend::Cuda));
     }
@@ -103,7 +109,10 @@ mod tests {
     #[test]
     fn people_are_told_rates() {
         let facts = Prices::H200.facts().map(|(_, value)| value);
-        assert_eq!(facts, ["4500.0 GB/s", "8000.0 GB/s", "2434.8 GB/s", "300030.0 GFLOP/s", "18.9 ns"]);
+        assert_eq!(
+            facts,
+            ["4500.0 GB/s", "8000.0 GB/s", "2434.8 GB/s", "300030.0 GFLOP/s", "18.9 ns", "4.0 us"]
+        );
     }
 
     #[test]

@@ -12,7 +12,7 @@ use tilewright_kernel_templates::cuda::{Arguments, AttentionOptions, Kernel, MER
 use tilewright_runtime::cpu::KvCache;
 use tilewright_runtime::cuda::{Arrangement, Bucket, Forward, Launch, MergeBy, Mix, PlanImage};
 use tilewright_runtime::reference::{self, Attention};
-use tilewright_runtime::{KvStrides, LivePlanner, Packing, PageTable, Plan, PlanOptions, Split};
+use tilewright_runtime::{KvStrides, LivePlanner, Packing, PageTable, Plan, PlanOptions, Prices, Split};
 
 const GEOMETRY: Geometry =
     Geometry { q_heads: 8, kv_heads: 2, head_dim: 64, page_size: 16, dtype: Dtype::F16 };
@@ -315,7 +315,9 @@ fn a_bucket_serves_batches_that_come_grow_and_leave_at_one_address() {
 #[test]
 fn a_plan_that_was_patched_gives_the_bits_of_one_from_nothing() {
     let world = World::new();
-    let options = PlanOptions { slots: 24, ..PlanOptions::default() };
+    // Merging at all for nothing, or walks as short as these would be left whole.
+    let prices = Prices { merge: 0, ..Prices::default() };
+    let options = PlanOptions { slots: 24, prices, ..PlanOptions::default() };
     let mut batch = Batch::default();
     (0..3).for_each(|seed| batch.requests.extend(Batch::tree(7, 2 + seed, seed).requests));
     let mut planner = LivePlanner::new(&GEOMETRY, options).unwrap();

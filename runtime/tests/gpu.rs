@@ -322,6 +322,7 @@ fn prices_are_those_of_a_gpu() {
     // Between a tenth of a microsecond and ten for each CTA, those that run at once sharing it.
     let slots = u64::from(device.plan_options().slots);
     assert!((100_000_000_000..10_000_000_000_000).contains(&(prices.cta * slots)), "{prices:?}");
+    assert!((500_000_000_000..30_000_000_000_000).contains(&prices.merge), "{prices:?}: some microseconds");
 }
 
 #[test]

@@ -11,7 +11,7 @@ use tilewright_runtime::{
     Queries, Split,
 };
 
-/// Partials cheap, as they are, and dear; reading again cheap and dear: packs small and large.
+/// Partials cheap, as they are, and dear; reading again cheap and dear: packs small and large. Merging at all for nothing, and dear.
 fn prices() -> impl Strategy<Value = Prices> {
     let default = Prices::default();
     prop::sample::select(vec![
@@ -19,6 +19,8 @@ fn prices() -> impl Strategy<Value = Prices> {
         Prices { partial_byte: default.partial_byte / 64, ..default },
         Prices { partial_byte: default.partial_byte * 4, again_byte: default.again_byte / 16, ..default },
         Prices { again_byte: default.again_byte * 16, cta: default.cta * 8, ..default },
+        Prices { merge: 0, ..default },
+        Prices { merge: default.merge * 64, ..default },
     ])
 }
 

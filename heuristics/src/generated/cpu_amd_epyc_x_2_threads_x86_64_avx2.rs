@@ -46,7 +46,7 @@ const SAFE_DEFAULT: Tile = Tile { m: 64, n: 64, warps: 2, stages: 1 };
 
 /// What a plan's parts cost, in attoseconds.
 #[rustfmt::skip]
-const PRICES: Prices = Prices { first_byte: 33333333, again_byte: 16666666, partial_byte: 33333332, flop: 5000000, cta: 500000000000 };
+const PRICES: Prices = Prices { first_byte: 33333333, again_byte: 16666666, partial_byte: 33333332, flop: 5000000, cta: 500000000000, merge: 10000000000000 };
 
 /// The shapes that were measured.
 #[rustfmt::skip]

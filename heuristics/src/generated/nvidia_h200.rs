@@ -48,7 +48,7 @@ const SAFE_DEFAULT: Tile = Tile { m: 64, n: 64, warps: 4, stages: 2 };
 
 /// What a plan's parts cost, in attoseconds.
 #[rustfmt::skip]
-const PRICES: Prices = Prices { first_byte: 220939, again_byte: 105810, partial_byte: 245273, flop: 1721, cta: 20757575949 };
+const PRICES: Prices = Prices { first_byte: 220939, again_byte: 105810, partial_byte: 245273, flop: 1721, cta: 20757575949, merge: 4000000000000 };
 
 /// The shapes that were measured.
 #[rustfmt::skip]

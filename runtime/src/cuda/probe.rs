@@ -123,7 +123,8 @@ pub fn measure_flushed(
         l2_latency_cycles: latency(&chase, &memory, 4 << 20, &flush, stream)?,
         prices: Prices::H200,
     };
-    figures.prices = prices::measure(device, compiler, stream, &memory, figures.bandwidth())?;
+    figures.prices =
+        prices::measure(device, compiler, stream, &memory, figures.bandwidth(), launch_us * 1e-6)?;
     Ok(figures)
 }
 

@@ -150,7 +150,7 @@ fn a_long_tail_of_few_rows_stays_out_of_a_tall_tile() {
 
 #[test]
 fn costs_are_those_of_the_formula() {
-    let prices = Prices { first_byte: 10, again_byte: 5, partial_byte: 3, flop: 0, cta: 7 };
+    let prices = Prices { first_byte: 10, again_byte: 5, partial_byte: 3, flop: 0, cta: 7, merge: 9 };
     let layout = PackLayout {
         kv_heads: 1,
         gqa_ratio: 8,
@@ -202,6 +202,7 @@ fn absurd_numbers_are_no_panic() {
         partial_byte: u64::MAX,
         flop: u64::MAX,
         cta: u64::MAX,
+        merge: u64::MAX,
     };
     let tree = SketchTree::random(&mut ChaCha8Rng::seed_from_u64(3), 10, 4, 4);
     for layout in [layout, PackLayout { gqa_ratio: 0, page_size: 0, m_cap: 0, ..layout }] {

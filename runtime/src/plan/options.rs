@@ -12,8 +12,8 @@ pub enum Split {
     /// Walks longer than an equal share of all CTAs' tokens over the slots are cut, so that few long packs fill a GPU; where there are
     /// more CTAs than slots already, nothing is cut and no partial is written. Never shorter than [`SHORTEST_PART`] tokens.
     Fill,
-    /// Cut so that all slots finish together, as list scheduling predicts it, partials and starts of CTAs counted; where cutting does not
-    /// pay, nothing is cut. [`Plan::predicted_idle`](crate::Plan::predicted_idle) says what is left idle.
+    /// Cut so that all slots finish together, as list scheduling predicts it, partials, starts of CTAs and that there is a merge at all
+    /// counted; where cutting does not pay, nothing is cut. [`Plan::predicted_idle`](crate::Plan::predicted_idle) says what is left idle.
     #[default]
     Waves,
 }
@@ -30,7 +30,7 @@ pub struct PlanOptions {
     pub split: Split,
     /// CTAs that the device runs at once.
     pub slots: u32,
-    /// What [`Packing::Priced`] goes by.
+    /// What [`Packing::Priced`] and [`Split::Waves`] go by.
     pub prices: Prices,
 }
 

@@ -93,7 +93,9 @@ impl Plan {
                     packs.fold((0, 0), |(total, count), longest| (total + longest, count + 1));
                 total.div_ceil(u64::max(count, 1))
             }
-            Split::Waves => u64::from(self.waves(options).part_limit(self.walks(), waves)),
+            Split::Waves => {
+                u64::from(self.waves(options).part_limit(self.walks(), || self.merges_uncut(), waves))
+            }
             Split::Fill => {
                 let all: u64 = self.walks().map(|walk| u64::from(walk.ctas) * u64::from(walk.tokens)).sum();
                 all.div_ceil(u64::from(options.slots.max(1))).max(u64::from(SHORTEST_PART))
@@ -102,7 +104,7 @@ impl Plan {
         limit.max(1)
     }
 
-    /// What a limit is judged by: a CTA's time beyond its tokens, and a partial's, as tokens of one CTA among all.
+    /// What a limit is judged by: a CTA's time beyond its tokens, a partial's, and that of merging at all, as tokens of one CTA among all.
     pub(super) fn waves(&self, options: &PlanOptions) -> Waves {
         let Geometry { head_dim, dtype, .. } = self.geometry;
         let token =
@@ -114,7 +116,25 @@ impl Plan {
             shortest: SHORTEST_PART,
             cta: in_tokens(options.prices.cta),
             row: in_tokens(row),
+            // Nobody computes meanwhile: it takes the time of all CTAs that run at once, and is divided by them as the price of a CTA is.
+            merge: in_tokens(options.prices.merge.div_ceil(u64::from(options.slots.max(1)))),
         }
+    }
+
+    /// Whether something is to be merged even if no walk is cut for its length: partials of a request that is in several blocks, or of a
+    /// block with more runs than fit a part, whose requests all have its first run.
+    fn merges_uncut(&self) -> bool {
+        let mut requests = 0;
+        for pack in &self.packs {
+            let room = max_runs(u32::from(pack.tile.m)) as usize;
+            for block in self.blocks_of(pack) {
+                if block.runs.len() > room {
+                    return true;
+                }
+                requests += block.requests.len();
+            }
+        }
+        requests > self.batch()
     }
 
     fn walks(&self) -> impl Iterator<Item = Walk> {

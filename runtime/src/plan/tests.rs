@@ -1,5 +1,5 @@
 use super::*;
-use crate::Packing;
+use crate::{Packing, Prices};
 use proptest::prelude::*;
 
 fn geometry(page_size: u32) -> Geometry {
@@ -46,7 +46,7 @@ fn the_mean_rule_cuts_long_packs_into_equal_parts() {
 
 #[test]
 fn one_long_pack_fills_the_slots_and_many_packs_are_left_whole() {
-    let options = PlanOptions { slots: 16, ..PlanOptions::default() };
+    let options = merge_at(0, PlanOptions { slots: 16, ..PlanOptions::default() });
     // Two KV heads over 16 slots: eight parts each.
     let alone = plan(&[(0..128).collect()], &[2048], 16, &options);
     assert_eq!(alone.work_items().len(), 8);
@@ -94,6 +94,40 @@ fn runs_that_one_warp_has_alone_stand_behind_the_others() {
         expected.collect::<Vec<_>>(),
         "the run of both warps comes before those of the first"
     );
+}
+
+/// Merging at all costs so much.
+fn merge_at(price: u64, options: PlanOptions) -> PlanOptions {
+    PlanOptions { prices: Prices { merge: price, ..options.prices }, ..options }
+}
+
+#[test]
+fn a_cut_pays_for_the_merge_that_it_brings() {
+    // 1024 pages are a gain in sixteen parts for each of two KV heads; 16 save less than the merge takes.
+    let options = PlanOptions { slots: 32, ..PlanOptions::default() };
+    let partials =
+        |pages, options| plan(&[(0..pages).collect()], &[pages as u32 * 16], 16, options).partials();
+    assert_eq!(partials(1024, &options), 16);
+    assert_eq!((partials(16, &options), partials(16, &merge_at(0, options))), (0, 2));
+}
+
+#[test]
+fn a_block_of_too_many_runs_for_a_part_is_merged_anyway() {
+    let geometry = Geometry { q_heads: 2, ..geometry(64) };
+    // A binary tree of 64 requests: 127 runs, and a part has room for 96.
+    let entries: Vec<i32> = (0..64)
+        .flat_map(|request| (0..7).map(move |level| (1 << level) + (request >> (6 - level))))
+        .collect();
+    let table = PageTable::new(&entries, 7, &[448; 64], 64).unwrap();
+    let plan =
+        |options: &PlanOptions| Plan::build(&geometry, &table, options, |_| Tile { m: 64, ..TILE }).unwrap();
+    let options = PlanOptions { packing: Packing::PerTree, ..PlanOptions::default() };
+    let uncut = plan(&PlanOptions { split: Split::None, ..options });
+    assert_eq!((uncut.blocks().len(), uncut.runs().len(), uncut.work_items().len()), (1, 127, 2));
+    assert!(!uncut.merges().is_empty());
+    let (free, dear) = (plan(&merge_at(0, options)), plan(&merge_at(u64::MAX, options)));
+    assert!(free.work_items().len() > 2);
+    assert_eq!(free, dear);
 }
 
 fn rows() -> impl Strategy<Value = Vec<Vec<i32>>> {
@@ -179,6 +213,24 @@ proptest! {
                 let direct = written.keys().filter(|target| matches!(target, Target::Output(..))).count();
                 prop_assert_eq!(direct + 2 * plan.merges().len(), 2 * rows.len(), "every row of the output is written once");
             }
+        }
+    }
+
+    #[test]
+    fn walks_are_cut_at_any_price_only_where_something_is_merged_anyway(
+        rows in rows(), m in 1u16..9, page_size in prop::sample::select(vec![48, 128, 1024]), slots in 1u32..40,
+        price in 0..100 * Prices::H200.merge,
+    ) {
+        let seq_lens: Vec<u32> = rows.iter().map(|row| row.len() as u32 * page_size).collect();
+        for packing in [Packing::Priced, Packing::PerTree, Packing::Pat, Packing::PerNode, Packing::PerRequest] {
+            let options = PlanOptions { packing, slots, ..PlanOptions::default() };
+            let plan = |options: &PlanOptions| plan_with(&rows, &seq_lens, page_size, options, Tile { m, ..TILE });
+            let (free, dear) = (plan(&merge_at(0, options)), plan(&merge_at(u64::MAX, options)));
+            let uncut = plan(&PlanOptions { split: Split::None, ..options });
+            let expected = if uncut.merges().is_empty() { &uncut } else { &free };
+            prop_assert_eq!(&dear, expected);
+            let priced = plan(&merge_at(price, options));
+            prop_assert!(priced == free || priced == dear);
         }
     }
 

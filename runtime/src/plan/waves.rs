@@ -18,6 +18,8 @@ pub(super) struct Waves {
     pub(super) cta: u32,
     /// What a row of a partial takes, to be written, read and merged.
     pub(super) row: u32,
+    /// What merging at all takes, after the last slot has finished.
+    pub(super) merge: u32,
 }
 
 /// A block of a plan: CTAs that do the same to different KV heads.
@@ -53,8 +55,14 @@ const CLASSES: usize = 32 << STEPS;
 const TRIED: u64 = 4;
 
 impl Waves {
-    /// Walks longer than this many tokens are to be cut into equal parts. At least 1.
-    pub(super) fn part_limit(&self, walks: impl Iterator<Item = Walk>, scratch: &mut WavesScratch) -> u32 {
+    /// Walks longer than this many tokens are to be cut into equal parts. At least 1. `merges_uncut` says whether something is to be merged
+    /// even if none is cut; it is asked only where that matters.
+    pub(super) fn part_limit(
+        &self,
+        walks: impl Iterator<Item = Walk>,
+        merges_uncut: impl FnOnce() -> bool,
+        scratch: &mut WavesScratch,
+    ) -> u32 {
         let WavesScratch { histogram, classes, parts, slots } = scratch;
         histogram.clear();
         histogram.resize(CLASSES, Class::default());
@@ -76,16 +84,19 @@ impl Waves {
         let share = total.div_ceil(slots_count);
         let mean = total.div_ceil(count.max(1));
         let waves = (1..=TRIED).map(|waves| share.div_ceil(waves));
-        let mut best = (self.makespan(classes, whole, parts, slots), whole);
+        let uncut = self.makespan(classes, whole, parts, slots);
+        let mut best = (uncut, whole);
         for limit in waves.chain([mean]) {
             let limit = round_up(u32::try_from(limit).unwrap_or(u32::MAX).max(self.shortest)).min(whole);
             let makespan = self.makespan(classes, limit, parts, slots);
-            // A cut has to pay: by more than what this model knows to a hundredth.
-            if makespan + makespan / 64 < best.0 || (makespan < best.0 && best.1 != whole) {
+            if makespan < best.0 {
                 best = (makespan, limit);
             }
         }
-        best.1
+        let (cut, limit) = best;
+        // Cuts have to pay: by more than what this model knows to a hundredth, and for the merge if there is none without them.
+        let pay = |merge: u32| cut + cut / 64 + u64::from(merge) < uncut;
+        if pay(self.merge) || (pay(0) && merges_uncut()) { limit } else { whole }
     }
 
     /// When the last slot finishes, if walks longer than the limit are cut.
@@ -197,10 +208,11 @@ mod tests {
     use proptest::strategy::ValueTree;
     use proptest::test_runner::TestRunner;
 
-    const WAVES: Waves = Waves { slots: 264, shortest: 128, cta: 33, row: 2 };
+    /// As of an H200, but merging at all costs nothing.
+    const WAVES: Waves = Waves { slots: 264, shortest: 128, cta: 33, row: 2, merge: 0 };
 
     fn limit(waves: &Waves, walks: &[Walk]) -> u32 {
-        waves.part_limit(walks.iter().copied(), &mut WavesScratch::default())
+        waves.part_limit(walks.iter().copied(), || false, &mut WavesScratch::default())
     }
 
     /// When the last slot finishes, CTA by CTA.
@@ -234,6 +246,15 @@ mod tests {
         let walks = vec![Walk { ctas: 1, tokens: 4096, rows: 4 }; 265];
         let (whole, cut) = (end(&WAVES, &walks, 4096), end(&WAVES, &walks, limit(&WAVES, &walks)));
         assert!(cut * 10 < whole * 7, "{cut} of {whole}");
+    }
+
+    #[test]
+    fn what_saves_less_than_the_merge_costs_is_cut_only_if_something_is_merged_anyway() {
+        // 256 tokens and a CTA, or two parts of 128 and a partial: 120 tokens' time less.
+        let (walks, dear) = ([Walk { ctas: 1, tokens: 256, rows: 4 }], Waves { merge: 134, ..WAVES });
+        assert_eq!((limit(&WAVES, &walks), limit(&dear, &walks)), (128, 256));
+        assert_eq!(dear.part_limit(walks.iter().copied(), || true, &mut WavesScratch::default()), 128);
+        assert_eq!(limit(&dear, &[Walk { tokens: 512, ..walks[0] }]), 128, "what saves more is cut");
     }
 
     #[test]
@@ -274,6 +295,30 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn cuts_are_those_of_free_merges_or_none_and_pay_for_the_merge(
+            walks in walks(), slots in 1u32..300, merge in prop_oneof![Just(0u32), 1u32..5_000, Just(u32::MAX)],
+        ) {
+            let waves = Waves { slots, merge, ..WAVES };
+            let free = limit(&Waves { merge: 0, ..waves }, &walks);
+            let WavesScratch { classes, mut parts, slots, .. } = {
+                let mut scratch = WavesScratch::default();
+                let anyway = waves.part_limit(walks.iter().copied(), || true, &mut scratch);
+                prop_assert_eq!(anyway, free, "what is paid anyway does not matter");
+                scratch
+            };
+            let (found, mut slots) = (limit(&waves, &walks), slots);
+            let whole = round_up(walks.iter().map(|walk| walk.tokens).max().unwrap().max(waves.shortest));
+            prop_assert!(found == free || found == whole);
+            prop_assert!(merge != 0 || found == free);
+            prop_assert!(merge != u32::MAX || found == whole);
+            let mut end = |limit| waves.makespan(&classes, limit, &mut parts, &mut slots);
+            let price = if found == whole { 0 } else { u64::from(merge) };
+            prop_assert!(end(found) + price <= end(whole), "no cut would be better");
+            // What is left whole for the merge's sake would gain less than that, and what the model does not know.
+            prop_assert!(found == free || end(free) + end(free) / 64 + u64::from(merge) >= end(whole));
+        }
+
         #[test]
         fn classes_of_parts_are_placed_as_one_by_one(times in prop::collection::vec((1u64..200, 1u64..60), 1..12), count in 1u64..24) {
             let mut times = times;

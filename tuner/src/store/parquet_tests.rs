@@ -42,6 +42,15 @@ fn a_file_without_prices_has_those_of_its_backend() {
     let (_folder, path) = written(&recording());
     assert_eq!(read(&path).unwrap().provenance.prices(), Prices { flop: 5, ..Prices::CPU });
     let mut old = recording();
+    let text = serde_json::to_string(&old.provenance).unwrap();
+    let without_merges = text.replace(&format!(",\"merge\":{}", Prices::CPU.merge), "");
+    assert!(without_merges.len() < text.len());
+    let provenance: crate::store::Provenance = serde_json::from_str(&without_merges).unwrap();
+    assert_eq!(
+        provenance.prices(),
+        old.provenance.prices(),
+        "what merging at all costs was not measured once"
+    );
     old.provenance.prices = None;
     assert!(!serde_json::to_string(&old.provenance).unwrap().contains("prices"), "as files were before");
     for (backend, prices) in [("cpu", Prices::CPU), ("cuda", Prices::H200)] {

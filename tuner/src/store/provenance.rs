@@ -62,17 +62,20 @@ pub struct PricesRecord {
     pub flop: u64,
     /// Of a CTA.
     pub cta: u64,
+    /// Of merging at all; 0 in older files, where it was not measured.
+    #[serde(default)]
+    pub merge: u64,
 }
 
 impl From<Prices> for PricesRecord {
-    fn from(Prices { first_byte, again_byte, partial_byte, flop, cta }: Prices) -> Self {
-        Self { first_byte, again_byte, partial_byte, flop, cta }
+    fn from(Prices { first_byte, again_byte, partial_byte, flop, cta, merge }: Prices) -> Self {
+        Self { first_byte, again_byte, partial_byte, flop, cta, merge }
     }
 }
 
 impl From<PricesRecord> for Prices {
-    fn from(PricesRecord { first_byte, again_byte, partial_byte, flop, cta }: PricesRecord) -> Self {
-        Self { first_byte, again_byte, partial_byte, flop, cta }
+    fn from(PricesRecord { first_byte, again_byte, partial_byte, flop, cta, merge }: PricesRecord) -> Self {
+        Self { first_byte, again_byte, partial_byte, flop, cta, merge }
     }
 }
 
@@ -128,9 +131,13 @@ pub struct Provenance {
 }
 
 impl Provenance {
-    /// The device's prices: as measured, or else its backend's defaults.
+    /// The device's prices: as measured, or else, where some or all were not, its backend's defaults.
     pub fn prices(&self) -> Prices {
-        let default = || self.device.backend.parse().map_or_else(|_| Prices::default(), Prices::default_for);
-        self.prices.map_or_else(default, Prices::from)
+        let default = self.device.backend.parse().map_or_else(|_| Prices::default(), Prices::default_for);
+        let mut prices = self.prices.map_or(default, Prices::from);
+        if prices.merge == 0 {
+            prices.merge = default.merge;
+        }
+        prices
     }
 }

@@ -20,7 +20,7 @@ const HEAD_DIM: u32 = 64;
 /// less than a second.
 ///
 /// A byte is read again, and a partial is written and read, in a set of half of the last-level cache. A work item costs what a decode step
-/// takes longer for each further request of one token.
+/// takes longer for each further request of one token. Merging at all costs a step of one such request: the threads are woken once more.
 pub fn prices(backend: &mut CpuBackend, llc_bytes: usize) -> Prices {
     let (threads, cached) = (backend.threads(), (llc_bytes / 2).max(1 << 16));
     let price = |rate: f64| Prices::of_seconds(1.0 / rate);
@@ -30,6 +30,7 @@ pub fn prices(backend: &mut CpuBackend, llc_bytes: usize) -> Prices {
         partial_byte: price(exchange_bandwidth(threads, cached)),
         flop: price(fma_flops(threads)),
         cta: Prices::of_seconds(item_seconds(backend)),
+        merge: Prices::of_seconds(step_seconds(backend, 1)),
     }
 }
 
@@ -84,6 +85,8 @@ mod tests {
         assert!(prices.partial_byte > prices.again_byte / 2, "{prices:?}: a partial is written, too");
         // Between ten nanoseconds and a tenth of a millisecond.
         assert!((10_000_000_000..100_000_000_000_000).contains(&prices.cta), "{prices:?}");
+        // At most ten milliseconds, on a busy machine.
+        assert!((10_000_000_000..10_000_000_000_000_000).contains(&prices.merge), "{prices:?}");
     }
 
     #[test]

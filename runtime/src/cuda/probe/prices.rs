@@ -27,13 +27,19 @@ const PARTIAL_BYTES: u64 = 16 << 20;
 /// are taken then, and the rest is room for what else is there.
 const AGAIN_SHARE: u64 = 3;
 
-/// Measures on a quiet stream, in the first bytes of `memory`, which are overwritten. Reading at first comes from the curve.
+/// Empty launches that merging at all takes, a launch that begins while forward's CTAs run and then reads what these wrote: 3 to 4.4 us
+/// after forward's last CTA on an H200, whose empty launch takes 2.98 us (`kernel-templates/NOTES.md`, "Merges").
+const MERGE_LAUNCHES: f64 = 4.0 / 3.0;
+
+/// Measures on a quiet stream, in the first bytes of `memory`, which are overwritten. Reading at first, and an empty launch in seconds, were
+/// measured before.
 pub(super) fn measure(
     device: &CudaDevice,
     compiler: &Compiler,
     stream: &Arc<CudaStream>,
     memory: &DeviceMemory,
     bandwidth: f64,
+    launch: f64,
 ) -> Result<Prices, CudaError> {
     let timer = Timer::new(device.context())?;
     let bench = Bench { timer: &timer, stream, memory };
@@ -61,6 +67,7 @@ pub(super) fn measure(
         flop: Prices::of_seconds(flop / flops as f64),
         // With the time of its first tokens: until they are there, its place computes nothing.
         cta: Prices::of_seconds(cta / f64::from(slots)),
+        merge: Prices::of_seconds(launch * MERGE_LAUNCHES),
     })
 }
 
