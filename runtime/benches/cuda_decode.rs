@@ -24,8 +24,7 @@ use tilewright_kernel_templates::cuda::{AttentionOptions, TimelineEntry};
 use tilewright_kernel_templates::{Class, Limits, Space};
 use tilewright_runtime::cuda::probe::{self, Figures, Flush, FlushBy};
 use tilewright_runtime::cuda::{
-    CudaBackend, CudaDevice, DeviceMemory, DevicePlan, Forward, Launch, Mix, RawArgs, RowStrides, Timeline,
-    Timer,
+    CudaBackend, CudaDevice, DeviceMemory, DevicePlan, Forward, Launch, Mix, RawArgs, Timeline, Timer,
 };
 use tilewright_runtime::{KvStrides, PageTable, Plan, PlanOptions, cpu, reference};
 
@@ -459,20 +458,11 @@ impl OnDevice {
     fn args(&self, geometry: &Geometry, workspace: &DeviceMemory) -> RawArgs {
         RawArgs {
             query: self.query.address(),
-            query_strides: RowStrides::dense(geometry),
             keys: self.keys.address(),
             values: self.values.address(),
-            kv_strides: KvStrides::nhd(geometry),
             output: self.output.address(),
-            output_strides: RowStrides::dense(geometry),
-            lse: None,
             workspace: workspace.address(),
-            scale: 1.0 / (geometry.head_dim as f32).sqrt(),
-            window: None,
-            softcap: None,
-            sinks: None,
-            scales: None,
-            timeline: None,
+            ..RawArgs::dense(geometry)
         }
     }
 

@@ -19,7 +19,7 @@ use tilewright_heuristics::{Dtype, Geometry, PackShape, Tile};
 use tilewright_kernel_templates::Class;
 use tilewright_kernel_templates::cuda::{AttentionOptions, Kernel};
 use tilewright_runtime::cuda::{
-    Bucket, CudaDecoder, CudaDevice, DeviceMemory, DevicePlan, Graph, GraphStep, RawArgs, RowStrides,
+    Bucket, CudaDecoder, CudaDevice, DeviceMemory, DevicePlan, Graph, GraphStep, RawArgs,
 };
 use tilewright_runtime::{KvStrides, LivePlanner, PageTable, PlanOptions};
 
@@ -229,20 +229,11 @@ impl<'a> OnDevice<'a> {
         let (keys, values) = (memory(cache)?, memory(cache)?);
         let args = RawArgs {
             query: query.address(),
-            query_strides: RowStrides::dense(geometry),
             keys: keys.address(),
             values: values.address(),
-            kv_strides: KvStrides::nhd(geometry),
             output: output.address(),
-            output_strides: RowStrides::dense(geometry),
-            lse: None,
             workspace: workspace.address(),
-            scale: 1.0 / (geometry.head_dim as f32).sqrt(),
-            window: None,
-            softcap: None,
-            sinks: None,
-            scales: None,
-            timeline: None,
+            ..RawArgs::dense(geometry)
         };
         let mut plain = DevicePlan::new(device);
         decoder.upload(&plan, &mut plain, stream)?;

@@ -73,6 +73,28 @@ pub struct RawArgs {
 }
 
 impl RawArgs {
+    /// Plain attention over dense memory in the order `[batch, q_heads, head_dim]` and `[page, token, head, element]`, scaled by
+    /// `1 / sqrt(head_dim)`. It has no addresses: those of the query, K, V, the output and the workspace are to be filled in, by a struct update.
+    pub fn dense(geometry: &Geometry) -> Self {
+        Self {
+            query: 0,
+            query_strides: RowStrides::dense(geometry),
+            keys: 0,
+            values: 0,
+            kv_strides: KvStrides::nhd(geometry),
+            output: 0,
+            output_strides: RowStrides::dense(geometry),
+            lse: None,
+            workspace: 0,
+            scale: 1.0 / (geometry.head_dim as f32).sqrt(),
+            window: None,
+            softcap: None,
+            sinks: None,
+            scales: None,
+            timeline: None,
+        }
+    }
+
     /// What has to be compiled in: whether tokens are gathered goes by the distances of K and V and by the plan's pages.
     pub const fn options(&self, plan: &DevicePlan) -> AttentionOptions {
         AttentionOptions {

@@ -5,8 +5,8 @@ use super::{backend, device};
 use tilewright_heuristics::{Dtype, Geometry, PackShape, Tile};
 use tilewright_kernel_templates::Class;
 use tilewright_kernel_templates::cuda::AttentionOptions;
-use tilewright_runtime::cuda::{DeviceMemory, DevicePlan, RawArgs, RowStrides, Timeline};
-use tilewright_runtime::{KvStrides, PageTable, Plan};
+use tilewright_runtime::cuda::{DeviceMemory, DevicePlan, RawArgs, Timeline};
+use tilewright_runtime::{PageTable, Plan};
 
 const SMALL: Tile = Tile { m: 16, n: 32, warps: 1, stages: 2 };
 const LARGE: Tile = Tile { m: 32, n: 64, warps: 4, stages: 2 };
@@ -42,20 +42,12 @@ fn every_work_item_of_every_kv_head_notes_when_it_ran_and_where() {
     let workspace = memory(uploaded.workspace_bytes());
     let args = RawArgs {
         query: vectors.address(),
-        query_strides: RowStrides::dense(&geometry),
         keys: keys.address(),
         values: values.address(),
-        kv_strides: KvStrides::nhd(&geometry),
         output: output.address(),
-        output_strides: RowStrides::dense(&geometry),
-        lse: None,
         workspace: workspace.address(),
         scale: 0.1,
-        window: None,
-        softcap: None,
-        sinks: None,
-        scales: None,
-        timeline: None,
+        ..RawArgs::dense(&geometry)
     };
     // SAFETY: all memory is as large as the batch and the plan say; the record waits for its launches.
     let timeline = unsafe { Timeline::record(&backend, &stream, &uploaded, &args).unwrap() };

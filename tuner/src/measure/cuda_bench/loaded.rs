@@ -11,9 +11,9 @@ use tilewright_kernel_templates::Class;
 use tilewright_kernel_templates::cuda::AttentionOptions;
 use tilewright_runtime::awkward::tolerance;
 use tilewright_runtime::cuda::{
-    CudaError, DeviceMemory, DevicePlan, Forward, Graph, Launch, Mix, RawArgs, RawScales, RowStrides,
+    CudaError, DeviceMemory, DevicePlan, Forward, Graph, Launch, Mix, RawArgs, RawScales,
 };
-use tilewright_runtime::{KvStrides, PageTable, Plan};
+use tilewright_runtime::{PageTable, Plan};
 use tilewright_scenarios::Batch;
 
 /// Part of the free memory that a batch may take.
@@ -119,24 +119,15 @@ impl<'a> LoadedBatch<'a> {
     }
 
     fn args(&self, workspace: &DeviceMemory) -> RawArgs {
-        let geometry = self.batch.geometry;
         let pool = self.bench.pool.as_ref().map(Pool::addresses).unwrap_or_default();
         RawArgs {
             query: self.query.address(),
-            query_strides: RowStrides::dense(&geometry),
             keys: pool.keys,
             values: pool.values,
-            kv_strides: KvStrides::nhd(&geometry),
             output: self.output.address(),
-            output_strides: RowStrides::dense(&geometry),
-            lse: None,
             workspace: workspace.address(),
-            scale: 1.0 / (geometry.head_dim as f32).sqrt(),
-            window: None,
-            softcap: None,
-            sinks: None,
             scales: Some(RawScales { keys: pool.scale, values: pool.scale, per_head: false }),
-            timeline: None,
+            ..RawArgs::dense(&self.batch.geometry)
         }
     }
 
