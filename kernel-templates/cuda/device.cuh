@@ -162,9 +162,6 @@ TILEWRIGHT_DEVICE const u8 *computed_once(const u8 *pointer) {
   return pointer;
 }
 
-// Two elements of 16 bits, neighbours.
-TILEWRIGHT_DEVICE u32 load_pair(const u16 *from) { return __ldg(reinterpret_cast<const u32 *>(from)); }
-
 TILEWRIGHT_DEVICE void store_words(void *to, u32 first, u32 second) { *reinterpret_cast<uint2 *>(to) = make_uint2(first, second); }
 TILEWRIGHT_DEVICE void store_four(float *to, const float (&from)[4]) {
   *reinterpret_cast<float4 *>(to) = make_float4(from[0], from[1], from[2], from[3]);

@@ -912,11 +912,6 @@ TILEWRIGHT_DEVICE void await_launch_before() {}
 TILEWRIGHT_DEVICE void memory_fence() {}
 TILEWRIGHT_DEVICE void prefetch(const void *) {}
 TILEWRIGHT_DEVICE const u8 *computed_once(const u8 *pointer) { return pointer; }
-TILEWRIGHT_DEVICE u32 load_pair(const u16 *from) {
-  u32 pair;
-  memcpy(&pair, from, sizeof pair);
-  return pair;
-}
 TILEWRIGHT_DEVICE void store_words(void *to, u32 first, u32 second) {
   const u32 words[2] = {first, second};
   memcpy(to, words, sizeof words);
