@@ -24,7 +24,7 @@ struct alignas(16) WorkItem {
   u32 walk_begin; // first token, counted along the block's walk: a multiple of 16
   u32 walk_end;   // one past the last
   u32 slots;      // where in `slots` the destination of the block's first request stands
-  u32 unused;
+  u32 certain_end; // one past the last token of the first run that some row sees for certain; not beyond `walk_end`
   Run first; // the first run, here too: most items have no other, and find their pages one step of latency earlier
 };
 static_assert(sizeof(WorkItem) == 48, "the host writes 48 bytes a work item");

@@ -164,7 +164,7 @@ template <class S> struct Attention {
 };
 
 // For buffers that are handed over by barriers of the CTA: what is done while products of a warpgroup go on.
-template <class Meanwhile> struct Undivided {
+template <class Meanwhile> struct CommonBuffers {
   const Meanwhile &meanwhile;
   TILEWRIGHT_DEVICE void keys_are_read() const {}
   TILEWRIGHT_DEVICE void await_values() const {}

@@ -26,10 +26,10 @@ struct SharedRun {
   i32 end;      // one past the last one
 };
 
-// What each row warp has for itself, of the walk; and one past the last token before.
+// What each row warp has for itself, of the walk, and in which run it begins; and one past the last token before.
 template <class S> struct Turns {
   u32 shared_end;
-  u32 begin[S::ROW_WARPS], end[S::ROW_WARPS];
+  u32 begin[S::ROW_WARPS], end[S::ROW_WARPS], run[S::ROW_WARPS];
 };
 
 // Sixteen tokens of a step.
@@ -106,7 +106,7 @@ template <class S> struct Cta {
   TILEWRIGHT_DEVICE u32 values_at(const Rings<S> &at) const { return keys_at(at) + S::STAGE_BYTES; }
   // The same of the query, in a buffer or in a place of its own. For FP8 four rows of the same two chunks are what is read at once.
   TILEWRIGHT_DEVICE u32 query_address(const Rings<S> &at, u32 row, u32 chunk) const {
-    const u32 base = S::QUERY_IN_BUFFER ? keys_at(at) : shared_address(shared + S::BUFFER_BYTES);
+    const u32 base = S::QUERY_IN_VALUES ? values_at(at) : S::QUERY_IN_BUFFER ? keys_at(at) : shared_address(shared + S::BUFFER_BYTES);
     return base + row * S::QUERY_ROW_BYTES + (chunk ^ (S::FP8 ? row % 4 * 2 : row % 8)) * 16;
   }
 };

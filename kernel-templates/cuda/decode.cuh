@@ -67,10 +67,20 @@ struct Decode {
     const Results<S> results{cta};
     const bool loads = cta.warp >= WARPS;
     const Rings<S> query_at = Rings<S>{}.template ahead<STAGES - 1>(); // in the buffers that are filled last
+    typename Loader<S>::Early early{0, 0};
     if (loads) {
-      if (cta.describer() == 0) loader.stages.init();
+      const bool copies_keys = cta.warp == WARPS, copies_values = cta.warp == WARPS + (LOADERS > 1 ? 1 : 0);
+      if (cta.lane == 0 && copies_keys) loader.stages.init_keys();
+      if (cta.lane == 0 && copies_values) loader.stages.init_values();
+      const auto first = loader.find_early();
       walk.describe();
-      walk.find_lengths();
+      walk.find_lengths([&] {
+        if constexpr (S::HANDS_OVER) {
+          meet_warp(); // the barriers are there
+          if (copies_keys) early = loader.template copy_early<true, false>(first);
+          if (copies_values) early = loader.template copy_early<false, true>(first);
+        }
+      });
       if constexpr (LOADERS == 1) meet_warp();
       else barrier_of_some<S::DESCRIBERS>();
       walk.find_seen();
@@ -83,10 +93,10 @@ struct Decode {
     if (loads) {
       if constexpr (S::HANDS_OVER) leave_registers<LOADER_REGISTERS>();
       if constexpr (LOADERS == 1) {
-        loader.template run<true, true>(steps);
+        loader.template run<true, true>(steps, early);
       } else {
-        if (cta.warp == WARPS) loader.template run<true, false>(steps);
-        if (cta.warp == WARPS + 1) loader.template run<false, true>(steps);
+        if (cta.warp == WARPS) loader.template run<true, false>(steps, early);
+        if (cta.warp == WARPS + 1) loader.template run<false, true>(steps, early);
       }
       return;
     }
@@ -117,7 +127,7 @@ struct Decode {
       for (u32 s = 0; s < STAGES; s++) parts.copying.fetch_first_pages(begin[s], s);
     }
     parts.walk.describe();
-    parts.walk.find_lengths();
+    parts.walk.find_lengths([] {});
     barrier();
     if (cta.item.run_count > 1) {
       parts.walk.find_seen();
@@ -131,7 +141,7 @@ struct Decode {
     const Rings<S> query_at = at.template ahead<STAGES - 1>(); // in the buffer that is filled last
     parts.copying.load_query(query_at);
     if (any) {
-      begin[0].cursor = parts.copying.finding.first_run();
+      begin[0].cursor = parts.copying.finding.at_run(0);
 #pragma unroll
       for (u32 s = 0; s < STAGES; s++) {
         if (s > 0) begin[s].cursor = begin[s - 1].cursor;
@@ -166,7 +176,7 @@ struct Decode {
       const auto meanwhile = [&] {
         if constexpr (STAGES > 1) parts.copying.copy_ahead(ahead, steps, step, column, at);
       };
-      parts.attention.compute(acc, query, steps, step, at, seen, Undivided<decltype(meanwhile)>{meanwhile});
+      parts.attention.compute(acc, query, steps, step, at, seen, CommonBuffers<decltype(meanwhile)>{meanwhile});
       at = at.template ahead<1>();
     }
     copy_async_wait<0>();

@@ -206,6 +206,12 @@ TILEWRIGHT_DEVICE i32 from_lane_xor(i32 value, u32 mask) { return __shfl_xor_syn
 // The value of a lane of the warp; each lane says which.
 TILEWRIGHT_DEVICE float from_lane(float value, u32 lane) { return __shfl_sync(FULL_WARP, value, lane); }
 TILEWRIGHT_DEVICE u32 from_lane(u32 value, u32 lane) { return __shfl_sync(FULL_WARP, value, lane); }
+// The largest and the smallest value of the warp's lanes.
+TILEWRIGHT_DEVICE i32 largest_in_warp(i32 value) { return __reduce_max_sync(FULL_WARP, value); }
+TILEWRIGHT_DEVICE i32 smallest_in_warp(i32 value) { return __reduce_min_sync(FULL_WARP, value); }
+// Lanes of the warp of which something is true, a bit each; and the first one of such.
+TILEWRIGHT_DEVICE u32 lanes_with(bool value) { return __ballot_sync(FULL_WARP, value); }
+TILEWRIGHT_DEVICE u32 lowest_bit(u32 lanes) { return static_cast<u32>(__ffs(static_cast<int>(lanes))) - 1; }
 TILEWRIGHT_DEVICE bool any_in_warp(bool value) { return __any_sync(FULL_WARP, value); }
 // What the lanes of the warp wrote before is there for all of them.
 TILEWRIGHT_DEVICE void meet_warp() { __syncwarp(); }

@@ -650,6 +650,12 @@ struct Machine {
     else wake(barrier);
   }
 
+  void expect(u32 address, u32 bytes) {
+    Arrivals &barrier = arrivals_at(address, "expect");
+    if (barrier.missing == 0) fail("the barrier at %u is told to expect more when all threads have arrived", address);
+    barrier.expected += bytes;
+  }
+
   void await(u32 address, u32 parity) {
     Arrivals &barrier = arrivals_at(address, "await_arrivals");
     while (barrier.phases % 2 == parity && !end_phase(barrier)) {
@@ -989,6 +995,20 @@ TILEWRIGHT_DEVICE float from_lane(float value, u32 lane) {
 }
 TILEWRIGHT_DEVICE u32 from_lane(u32 value, u32 lane) { return emulation::lane(value, lane); }
 TILEWRIGHT_DEVICE bool any_in_warp(bool value) { return emulation::any(value); }
+TILEWRIGHT_DEVICE i32 largest_in_warp(i32 value) {
+  for (u32 mask = 16; mask > 0; mask /= 2) value = larger(value, from_lane_xor(value, mask));
+  return value;
+}
+TILEWRIGHT_DEVICE i32 smallest_in_warp(i32 value) {
+  for (u32 mask = 16; mask > 0; mask /= 2) value = smaller(value, from_lane_xor(value, mask));
+  return value;
+}
+TILEWRIGHT_DEVICE u32 lanes_with(bool value) {
+  i32 lanes = value ? static_cast<i32>(1u << thread_index() % 32) : 0;
+  for (u32 mask = 16; mask > 0; mask /= 2) lanes |= from_lane_xor(lanes, mask);
+  return static_cast<u32>(lanes);
+}
+TILEWRIGHT_DEVICE u32 lowest_bit(u32 lanes) { return static_cast<u32>(__builtin_ctz(lanes)); }
 TILEWRIGHT_DEVICE u32 same_in_warp(u32 value) {
   const u32 first = emulation::lane(value, 0);
   if (first != value) emulation::machine->fail("same_in_warp: a lane has %u, the first %u", value, first);

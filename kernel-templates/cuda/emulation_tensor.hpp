@@ -18,6 +18,7 @@ TILEWRIGHT_DEVICE void init_arrivals(u32 barrier, u32 threads) { emulation::mach
 TILEWRIGHT_DEVICE void fence_arrivals() {}
 TILEWRIGHT_DEVICE void arrive(u32 barrier) { emulation::machine->arrive(barrier, 0); }
 TILEWRIGHT_DEVICE void arrive_expecting(u32 barrier, u32 bytes) { emulation::machine->arrive(barrier, bytes); }
+TILEWRIGHT_DEVICE void expect(u32 barrier, u32 bytes) { emulation::machine->expect(barrier, bytes); }
 TILEWRIGHT_DEVICE void arrive_behind_copies(u32 barrier) { emulation::machine->arrive_behind_copies(barrier); }
 TILEWRIGHT_DEVICE void await_arrivals(u32 barrier, u32 parity) { emulation::machine->await(barrier, parity); }
 

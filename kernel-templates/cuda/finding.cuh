@@ -30,7 +30,7 @@ struct Place {
 template <class S> struct Finding {
   const Cta<S> &cta;
 
-  TILEWRIGHT_DEVICE Cursor first_run() const { return Cursor{0, next_run(0)}; }
+  TILEWRIGHT_DEVICE Cursor at_run(u32 run) const { return Cursor{run, next_run(run)}; }
   TILEWRIGHT_DEVICE u32 next_run(u32 run) const { return run + 1 < cta.item.run_count ? cta.runs()[run + 1].begin : 0xffffffffu; }
 
   // To the run of a token. A loader's lanes may have many to pass by, so they look at several at once.
@@ -52,9 +52,10 @@ template <class S> struct Finding {
   // The token of a step that is so many behind the first one that this thread looks at; not before the one asked for last. What is no token
   // at all gets a page before it.
   TILEWRIGHT_DEVICE Place find(Cursor &cursor, const Steps &steps, u32 step, u32 more) const {
-    // Where the tokens of all warps begin behind the turns, they are before the ones that were asked for last.
-    if (S::TURNS && more == 0 && steps.shared > 0 && step - steps.shared < S::STEPS_AT_ONCE) cursor = first_run();
+    // Where the tokens of all warps begin behind the turns, they are before the ones that were asked for last. Turns may be many runs further.
+    if (S::TURNS && more == 0 && steps.shared > 0 && step - steps.shared < S::STEPS_AT_ONCE) cursor = at_run(0);
     const bool in_turns = S::TURNS && steps.in_turns(step);
+    if (in_turns && step - steps.turns < S::STEPS_AT_ONCE) cursor = at_run(steps.run);
     const u32 end = in_turns ? steps.end : steps.shared_end;
     const u32 asked = in_turns ? steps.begin + (step - steps.turns) * S::TURN
                                : cta.item.walk_begin + (step - steps.shared) * S::N + cta.looks_at + more;

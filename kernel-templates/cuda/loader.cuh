@@ -57,8 +57,49 @@ template <class S> struct Loader {
     }
   }
 
-  template <bool KEYS, bool VALUES> TILEWRIGHT_DEVICE void run(const Steps &steps) const {
-    Cursor cursor = finding.first_run();
+  // Steps of an item of one run whose copies begin before lengths are known: as many as have all their tokens for certain, and buffers.
+  struct Early {
+    u32 keys, values; // steps whose K is on its way, and whose V
+  };
+  static constexpr u32 EARLY_KEYS = smaller(S::STAGES - (S::QUERY_IN_BUFFER && !S::QUERY_IN_VALUES), S::STEPS_AT_ONCE);
+  static constexpr u32 EARLY_VALUES = smaller(S::STAGES - S::QUERY_IN_BUFFER, S::STEPS_AT_ONCE);
+  TILEWRIGHT_DEVICE u32 certain_steps() const {
+    // A warp that also finds out all else would begin later with that.
+    if (!S::HANDS_OVER || S::WINDOW || cta.item.run_count > 1 || cta.item.certain_end < cta.item.walk_begin) return 0;
+    return (cta.item.certain_end - cta.item.walk_begin) / S::N;
+  }
+
+  // Asks for a granule of them.
+  TILEWRIGHT_DEVICE Piece find_early() const {
+    if (cta.lane / S::GRANULES >= certain_steps()) return Piece{};
+    const u32 within = cta.item.walk_begin + cta.lane * S::GRANULE - cta.item.first.begin, page = cta.page_size.quotient(within);
+    return Piece{cta.args.page_ids[cta.item.first.pages + page], within - page * cta.page_size.by, 0, Granule{0, S::GRANULE << 24}};
+  }
+
+  // What rows see of them is noted later.
+  template <bool KEYS, bool VALUES> TILEWRIGHT_DEVICE Early copy_early(const Piece &piece) const {
+    const u32 certain = certain_steps();
+    if (certain == 0) return Early{0, 0};
+    const Early early{KEYS ? smaller(certain, EARLY_KEYS) : 0, VALUES ? smaller(certain, EARLY_VALUES) : 0};
+    Rings<S> at;
+#pragma unroll 1
+    for (u32 i = 0; i < larger(early.keys, early.values); i++) {
+      const bool looks = cta.lane / S::GRANULES == i;
+      if (KEYS && i < early.keys) {
+        if (cta.lane == 0) expect(stages.barrier_of(at, Stages<S>::KEYS_ARRIVED), S::STAGE_BYTES);
+        if (looks) copy_keys(at, piece);
+      }
+      if (VALUES && i < early.values) {
+        if (cta.lane == 0) arrive_expecting(stages.barrier_of(at, Stages<S>::VALUES_ARRIVED), S::STAGE_BYTES);
+        if (looks) copy_values(at, piece);
+      }
+      at = at.template ahead<1>();
+    }
+    return early;
+  }
+
+  template <bool KEYS, bool VALUES> TILEWRIGHT_DEVICE void run(const Steps &steps, const Early &early) const {
+    Cursor cursor = finding.at_run(0);
     const u32 of_step = cta.lane / S::GRANULES; // of as many as are looked up at once
     Piece next = find(cursor, steps, steps.first + of_step);
     Rings<S> at;
@@ -69,15 +110,21 @@ template <class S> struct Loader {
 #pragma unroll 1
       for (u32 i = 0; i < count; i++) {
         const bool looks = of_step == i;
-        if (S::QUERY_IN_BUFFER && begin + i == steps.first + S::STAGES - 1) stages.await_free_query();
+        const bool behind_query = S::QUERY_IN_BUFFER && begin + i == steps.first + S::STAGES - 1;
         if constexpr (KEYS) {
+          const bool copied = begin + i < early.keys;
+          if (!S::QUERY_IN_VALUES && behind_query) stages.await_free_query();
           stages.await_free_keys(at);
           if (looks) cta.granules(at)[cta.lane % S::GRANULES] = piece.granule;
           meet_warp();
-          if (cta.lane == 0) arrive_expecting(stages.barrier_of(at, Stages<S>::KEYS_ARRIVED), S::STAGE_BYTES);
-          if (looks) copy_keys(at, piece);
+          if (cta.lane == 0) {
+            if (copied) arrive(stages.barrier_of(at, Stages<S>::KEYS_ARRIVED));
+            else arrive_expecting(stages.barrier_of(at, Stages<S>::KEYS_ARRIVED), S::STAGE_BYTES);
+          }
+          if (looks && !copied) copy_keys(at, piece);
         }
-        if constexpr (VALUES) {
+        if (VALUES && begin + i >= early.values) {
+          if (behind_query) stages.await_free_query();
           stages.await_free_values(at);
           if (cta.lane == 0) arrive_expecting(stages.barrier_of(at, Stages<S>::VALUES_ARRIVED), S::STAGE_BYTES);
           if (looks) copy_values(at, piece);
@@ -86,6 +133,16 @@ template <class S> struct Loader {
         // Once the buffers have something to wait for, and long before it is needed.
         if (i == smaller(S::STAGES, S::STEPS_AT_ONCE) - 1) next = find(cursor, steps, begin + S::STEPS_AT_ONCE + of_step);
       }
+    }
+    await_unneeded(steps, early);
+  }
+
+  // Lengths may be shorter than the plan allows. What was begun for certain arrives even then before the CTA ends: its memory is another's next.
+  TILEWRIGHT_DEVICE void await_unneeded(const Steps &steps, const Early &early) const {
+    for (u32 step = steps.last; step < larger(early.keys, early.values); step++) {
+      const u32 barrier = stages.barrier_of(Rings<S>{step}, early.keys > 0 ? Stages<S>::KEYS_ARRIVED : Stages<S>::VALUES_ARRIVED);
+      if (early.keys > 0 && cta.lane == 0) arrive(barrier);
+      await_arrivals(barrier, 0);
     }
   }
 };

@@ -76,6 +76,7 @@ struct Shape {
   static constexpr u32 BUFFER_BYTES = larger(STAGES * 2 * STAGE_BYTES, KV_WARPS > 1 ? WARPS * 16 * OUTPUT_STRIDE * 4 : 0);
   // The query is copied to its registers through the buffer that is filled last, where it fits there.
   static constexpr bool QUERY_IN_BUFFER = QUERY_IN_REGISTERS && M * QUERY_ROW_BYTES <= 2 * STAGE_BYTES;
+  static constexpr bool QUERY_IN_VALUES = QUERY_IN_BUFFER && M * QUERY_ROW_BYTES <= STAGE_BYTES; // so that the first keys need not wait for it
   static constexpr u32 OFFSETS_AT = BUFFER_BYTES + (QUERY_IN_BUFFER ? 0 : M * QUERY_ROW_BYTES);
   static constexpr u32 GRANULES_AT = OFFSETS_AT + (TENSORS ? 0 : NOTES * N * 8);
   static constexpr u32 ARRIVALS_AT = GRANULES_AT + NOTES * GRANULES * 8;

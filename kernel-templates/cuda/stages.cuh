@@ -15,16 +15,22 @@ template <class S> struct Stages {
     return shared_address(cta.shared + S::ARRIVALS_AT) + (which * S::STAGES + at.buffer) * 8;
   }
 
-  // By one thread, before any of the rest.
-  TILEWRIGHT_DEVICE void init() const {
+  // By one thread of the warp that fills K's buffers, before any of the rest,
+  TILEWRIGHT_DEVICE void init_keys() const {
     for (u32 s = 0; s < S::STAGES; s++) {
       init_arrivals(barrier_of(Rings<S>{s}, KEYS_ARRIVED), 1);
-      init_arrivals(barrier_of(Rings<S>{s}, VALUES_ARRIVED), 1);
       init_arrivals(barrier_of(Rings<S>{s}, KEYS_FREE), S::WARPS);
-      init_arrivals(barrier_of(Rings<S>{s}, VALUES_FREE), S::WARPS);
     }
     init_arrivals(query_arrived(), S::COPIERS);
     init_arrivals(query_free(), S::WARPS);
+    fence_arrivals();
+  }
+  // and of the warp that fills V's.
+  TILEWRIGHT_DEVICE void init_values() const {
+    for (u32 s = 0; s < S::STAGES; s++) {
+      init_arrivals(barrier_of(Rings<S>{s}, VALUES_ARRIVED), 1);
+      init_arrivals(barrier_of(Rings<S>{s}, VALUES_FREE), S::WARPS);
+    }
     fence_arrivals();
   }
 

@@ -26,6 +26,10 @@ TILEWRIGHT_DEVICE void arrive(u32 barrier) { asm volatile("mbarrier.arrive.share
 TILEWRIGHT_DEVICE void arrive_expecting(u32 barrier, u32 bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
 }
+// The phase has to wait for so many bytes more. Nobody arrives by that.
+TILEWRIGHT_DEVICE void expect(u32 barrier, u32 bytes) {
+  asm volatile("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
+}
 // Arrives once all that this thread copied so far (`copy_async_16`) is there.
 TILEWRIGHT_DEVICE void arrive_behind_copies(u32 barrier) {
   asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");

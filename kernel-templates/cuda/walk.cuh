@@ -13,7 +13,7 @@ struct Steps {
   u32 shared;      // the first one whose tokens are for all row warps,
   u32 shared_end;  // and one past the last such token
   u32 turns, turn_count; // the first one in which warps take turns, and how many there are
-  u32 begin, end;  // of the walk: what this thread's row warp has for itself
+  u32 begin, end, run; // of the walk: what this thread's row warp has for itself, and in which run it begins
 
   TILEWRIGHT_DEVICE bool in_turns(u32 step) const { return step - turns < turn_count; }
 };
@@ -24,7 +24,10 @@ template <class S> struct Walk {
   // Finds what the runs are, whose the rows are, and where they go. All of it is asked for before any of it is waited for.
   TILEWRIGHT_DEVICE void describe() const {
     if constexpr (S::TURNS) {
-      if (cta.describer() < S::ROW_WARPS) cta.turns().begin[cta.describer()] = cta.turns().end[cta.describer()] = 0;
+      if (cta.describer() < S::ROW_WARPS) {
+        const u32 none = cta.describer();
+        cta.turns().begin[none] = cta.turns().end[none] = cta.turns().run[none] = 0;
+      }
       if (cta.describer() == 0) cta.turns().shared_end = cta.item.walk_begin;
     }
     const u32 row_count = cta.row_count(), run_count = cta.item.run_count;
@@ -57,28 +60,46 @@ template <class S> struct Walk {
   }
 
   // Then, by the same threads, what each row sees. Lengths are read here, so a plan holds while requests grow inside their pages.
-  TILEWRIGHT_DEVICE void find_lengths() const {
-    for (u32 row = cta.describer(); row < cta.row_count(); row += S::DESCRIBERS) {
-      const i32 length = cta.args.lengths[cta.rows()[row].request];
+  // `meanwhile` is done while the first ones are on their way.
+  template <class Meanwhile> TILEWRIGHT_DEVICE void find_lengths(const Meanwhile &meanwhile) const {
+    const auto see = [&](u32 row, i32 length) {
       cta.rows()[row].begin = S::WINDOW ? larger(length - static_cast<i32>(cta.args.window), 0) : 0;
       cta.rows()[row].end = length;
-    }
+    };
+    const u32 first = cta.describer();
+    const i32 length = first < cta.row_count() ? cta.args.lengths[cta.rows()[first].request] : 0;
+    meanwhile();
+    if (first < cta.row_count()) see(first, length);
+    for (u32 row = first + S::DESCRIBERS; row < cta.row_count(); row += S::DESCRIBERS) see(row, cta.args.lengths[cta.rows()[row].request]);
   }
 
   // What some row sees of each run, where there are several. Rows of a request see the same, and its queries are requests here.
   TILEWRIGHT_DEVICE void find_seen() const {
     if (cta.item.run_count == 1) return;
-    for (u32 index = cta.describer(); index < cta.item.run_count; index += S::DESCRIBERS) {
-      SharedRun run = cta.runs()[index];
+    for (u32 begin = cta.describer() / 32 * 32; begin < cta.item.run_count; begin += S::DESCRIBERS) {
+      const u32 index = begin + cta.lane;
+      const bool exists = index < cta.item.run_count;
+      SharedRun run{};
+      if (exists) run = cta.runs()[index];
+      i32 seen = 0x7fffffff, end = 0;
+      const u32 first = run.rows % 4096, last = run.rows / 4096;
+      // Runs that several requests share are few, and all lanes look at one of them together.
+      const bool shared = last - first > cta.args.gqa_ratio;
+      for (u32 left = lanes_with(shared); left > 0; left &= left - 1) {
+        const u32 its_lane = lowest_bit(left), its_rows = from_lane(run.rows, its_lane);
+        i32 its_seen = 0x7fffffff, its_end = 0;
+        for (u32 row = its_rows % 4096 + cta.lane * cta.args.gqa_ratio; row < its_rows / 4096; row += 32 * cta.args.gqa_ratio) {
+          if constexpr (S::WINDOW) its_seen = smaller(its_seen, cta.rows()[row].begin);
+          its_end = larger(its_end, cta.rows()[row].end);
+        }
+        if constexpr (S::WINDOW) its_seen = smallest_in_warp(its_seen);
+        its_end = largest_in_warp(its_end);
+        if (cta.lane == its_lane) seen = its_seen, end = its_end;
+      }
+      if (!exists) continue;
+      if (!shared && first < last) seen = cta.rows()[first].begin, end = cta.rows()[first].end;
       const u32 before = index > 0 ? cta.runs()[index - 1].rows : 0;
       const u32 after = index + 1 < cta.item.run_count ? cta.runs()[index + 1].rows : 0;
-      i32 seen = 0x7fffffff, end = 0;
-      const u32 last = run.rows / 4096;
-#pragma unroll 8
-      for (u32 row = run.rows % 4096; row < last; row += cta.args.gqa_ratio) {
-        if constexpr (S::WINDOW) seen = smaller(seen, cta.rows()[row].begin);
-        end = larger(end, cta.rows()[row].end);
-      }
       limit_run(run, seen, end);
       cta.runs()[index].seen = run.seen;
       cta.runs()[index].end = run.end;
@@ -94,11 +115,8 @@ template <class S> struct Walk {
       if constexpr (S::WINDOW) seen = smaller(seen, cta.rows()[row].begin);
       end = larger(end, cta.rows()[row].end);
     }
-#pragma unroll
-    for (u32 mask = 16; mask > 0; mask /= 2) {
-      if constexpr (S::WINDOW) seen = smaller(seen, from_lane_xor(seen, mask));
-      end = larger(end, from_lane_xor(end, mask));
-    }
+    if constexpr (S::WINDOW) seen = smallest_in_warp(seen);
+    end = largest_in_warp(end);
     limit_run(run, seen, end);
   }
 
@@ -123,7 +141,10 @@ template <class S> struct Walk {
     if (own == S::ROW_WARPS) {
       if (is_last) cta.turns().shared_end = end;
     } else {
-      if (is_first) cta.turns().begin[own] = static_cast<u32>(begin);
+      if (is_first) {
+        cta.turns().begin[own] = static_cast<u32>(begin);
+        cta.turns().run[own] = index;
+      }
       if (is_last) cta.turns().end[own] = end;
     }
   }
@@ -135,7 +156,7 @@ template <class S> struct Walk {
 
   // The steps of the walk. Warps take turns unless most of the tokens behind the shared ones are one warp's: then steps would be half empty.
   TILEWRIGHT_DEVICE Steps find_steps() const {
-    Steps steps{S::WINDOW ? first_step() : 0, last_step(), 0, cta.item.walk_end, 0, 0, 0, 0};
+    Steps steps{S::WINDOW ? first_step() : 0, last_step(), 0, cta.item.walk_end, 0, 0, 0, 0, 0};
     if constexpr (S::TURNS) {
       if (cta.item.run_count == 1) return steps;
       u32 most = 0, all = 0;
@@ -157,6 +178,7 @@ template <class S> struct Walk {
       const u32 own = cta.looks_at % S::WARP_N / S::WARP_TURN;
       steps.begin = cta.turns().begin[own] + cta.looks_at / S::WARP_N * S::WARP_TURN + cta.looks_at % S::WARP_TURN;
       steps.end = cta.turns().end[own];
+      steps.run = cta.turns().run[own];
     }
     return steps;
   }

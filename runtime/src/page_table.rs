@@ -166,6 +166,11 @@ impl<'a> PageTable<'a> {
         self.queries.map_or(query, |queries| queries.requests()[query] as usize)
     }
 
+    /// Whether some request has several queries.
+    pub(crate) fn has_several_queries(&self) -> bool {
+        self.queries.is_some_and(|queries| queries.requests().windows(2).any(|pair| pair[0] == pair[1]))
+    }
+
     /// Tokens of a page.
     pub const fn page_size(&self) -> u32 {
         self.page_size

@@ -25,8 +25,9 @@ pub struct WorkItem {
     pub walk_end: u32,
     /// Where the destination of the block's first request stands among the slots.
     pub slots: u32,
-    /// Fills the item.
-    pub unused: u32,
+    /// One past the last token of the first run that some row of the item sees for certain, whatever the lengths are as long as requests keep
+    /// their pages; not beyond `walk_end`, and not beyond `walk_begin` where none is certain.
+    pub certain_end: u32,
     /// The first run, here too: most items have no other, and find their pages one step of latency earlier.
     pub first: Run,
 }

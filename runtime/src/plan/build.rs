@@ -35,7 +35,7 @@ impl Plan {
         mut select: impl FnMut(&PackShape) -> Tile,
         scratch: &mut Scratch,
     ) -> Result<(), PlanError> {
-        self.start(geometry, table.seq_lens())?;
+        self.start(geometry, table)?;
         let push_pages = |request: u32, columns, pages: &mut Vec<i32>| {
             pages.extend_from_slice(table.columns(request as usize, columns));
         };
@@ -67,7 +67,7 @@ impl Plan {
         mut select: impl FnMut(&PackShape) -> Tile,
         scratch: &mut Scratch,
     ) -> Result<(), PlanError> {
-        self.start(geometry, table.seq_lens())?;
+        self.start(geometry, table)?;
         let pages = |node: u32| {
             let node = &forest.nodes()[node as usize];
             table.columns(forest.order()[node.requests.start as usize] as usize, node.columns.clone())
@@ -77,14 +77,15 @@ impl Plan {
         self.finish(options, scratch)
     }
 
-    fn start(&mut self, geometry: &Geometry, seq_lens: &[u32]) -> Result<(), PlanError> {
+    fn start(&mut self, geometry: &Geometry, table: &PageTable<'_>) -> Result<(), PlanError> {
         // The kernels count rows in 16 bits.
         if geometry.gqa_ratio() > u32::from(u16::MAX) {
             return Err(PlanError::GqaRatio(geometry.gqa_ratio()));
         }
         self.geometry = *geometry;
         self.seq_lens.clear();
-        self.seq_lens.extend_from_slice(seq_lens);
+        self.seq_lens.extend_from_slice(table.seq_lens());
+        self.several_queries = table.has_several_queries();
         self.packs.clear();
         self.blocks.clear();
         self.runs.clear();

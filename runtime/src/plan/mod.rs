@@ -93,6 +93,7 @@ pub struct TileGroup {
 pub struct Plan {
     geometry: Geometry,
     seq_lens: Vec<u32>,
+    several_queries: bool,
     packs: Vec<PlannedPack>,
     blocks: Vec<Block>,
     runs: Vec<Run>,
@@ -111,6 +112,7 @@ impl Default for Plan {
         Self {
             geometry: Geometry { q_heads: 1, kv_heads: 1, head_dim: 64, page_size: 1, dtype: Dtype::F16 },
             seq_lens: Vec::new(),
+            several_queries: false,
             packs: Vec::new(),
             blocks: Vec::new(),
             runs: Vec::new(),
@@ -154,6 +156,14 @@ impl Plan {
     /// Tokens that each query sees.
     pub fn seq_lens(&self) -> &[u32] {
         &self.seq_lens
+    }
+
+    /// How many tokens a query sees at least, whatever the lengths are as long as the plan holds: all but its request's last page. Nothing is
+    /// known where requests have several queries, as an early one may see less than its pages hold.
+    pub(crate) fn least_tokens(&self, query: u32) -> u32 {
+        let page_size = self.geometry.page_size;
+        let pages = self.seq_lens[query as usize].div_ceil(page_size);
+        if self.several_queries { 0 } else { pages.saturating_sub(1) * page_size }
     }
 
     /// The packs, in no order that matters. Requests without tokens are in one of their own, which has no runs.

@@ -2,7 +2,7 @@
 //!
 //! CTAs start in the order of the plan, longest first, each where a slot gets free first: list scheduling (Graham 1969, "Bounds on
 //! multiprocessing timing anomalies"). A few limits are tried on walks put into classes by their length, and the one whose schedule ends
-//! first wins. Times are in tokens: what a CTA takes for one.
+//! first wins. Times are in tokens: what a CTA takes for one while all slots are busy. Where fewer are, each has more of the GPU for itself.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -53,6 +53,9 @@ const STEPS: u32 = 3;
 const CLASSES: usize = 32 << STEPS;
 /// Waves that are tried to be filled exactly.
 const TRIED: u64 = 4;
+/// So many times as fast as beside all others may a CTA be that has the GPU for itself: as one that shares its SM with nobody. Measured on an
+/// H200 with two slots an SM: 15 to 16 ns a token instead of 30.
+const ALONE: u64 = 2;
 
 impl Waves {
     /// Walks longer than this many tokens are to be cut into equal parts. At least 1. `merges_uncut` says whether something is to be merged
@@ -116,7 +119,22 @@ impl Waves {
         }));
         parts.sort_unstable_by(|a, b| b.cmp(a));
         schedule(parts, u64::from(self.slots.max(1)), slots);
-        slots.last().map_or(0, |&(time, _)| time)
+        self.elapsed(slots)
+    }
+
+    /// How long slots take that are free after so much work, (work, how many) in ascending order.
+    fn elapsed(&self, slots: &[(u64, u64)]) -> u64 {
+        let count = u64::from(self.slots.max(1));
+        // Nobody begins faster for having the GPU to itself.
+        let beginning = u64::from(self.cta);
+        let (mut done, mut busy, mut elapsed) = (0, count, 0u64);
+        for &(free, ctas) in slots {
+            let begins = free.min(beginning).saturating_sub(done);
+            let computes = free - done - begins;
+            elapsed += begins * ALONE * count + computes * count.max(ALONE * busy);
+            (done, busy) = (free, busy - ctas);
+        }
+        elapsed.div_ceil(ALONE * count)
     }
 }
 
@@ -229,7 +247,16 @@ mod tests {
         for time in times {
             free.peek_mut().unwrap().0 += time;
         }
-        free.into_iter().map(|slot| slot.0).max().unwrap_or(0)
+        // All that are busy get on equally fast.
+        let free: Vec<u64> = free.into_sorted_vec().into_iter().rev().map(|slot| slot.0).collect();
+        let (mut done, mut elapsed) = (0u64, 0.0);
+        for (index, &work) in free.iter().enumerate() {
+            let share = (free.len() - index) as f64 / free.len() as f64;
+            let begins = work.min(u64::from(waves.cta)).saturating_sub(done);
+            elapsed += begins as f64 + (work - done - begins) as f64 * share.max(0.5);
+            done = work;
+        }
+        elapsed as u64
     }
 
     #[test]
@@ -245,7 +272,7 @@ mod tests {
     fn a_second_wave_for_one_more_cta_is_avoided() {
         let walks = vec![Walk { ctas: 1, tokens: 4096, rows: 4 }; 265];
         let (whole, cut) = (end(&WAVES, &walks, 4096), end(&WAVES, &walks, limit(&WAVES, &walks)));
-        assert!(cut * 10 < whole * 7, "{cut} of {whole}");
+        assert!(cut * 10 < whole * 8, "{cut} of {whole}");
     }
 
     #[test]
@@ -291,7 +318,7 @@ mod tests {
         ratios.sort_by(f64::total_cmp);
         let mean = ratios.iter().sum::<f64>() / ratios.len() as f64;
         let (nearly_all, worst) = (ratios[ratios.len() * 99 / 100], ratios[ratios.len() - 1]);
-        assert!(mean < 0.88 && nearly_all < 1.05 && worst < 1.4, "{mean}, {nearly_all}, {worst}");
+        assert!(mean < 0.95 && nearly_all < 1.03 && worst < 1.31, "{mean}, {nearly_all}, {worst}");
     }
 
     proptest! {

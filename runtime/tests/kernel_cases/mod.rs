@@ -114,6 +114,8 @@ pub(crate) struct Batch<E> {
     pub(crate) entries: Vec<i32>,
     pub(crate) max_pages: usize,
     pub(crate) seq_lens: Vec<u32>,
+    /// What its plan is made for, if not for what `seq_lens` have grown from.
+    pub(crate) planned_lens: Option<Vec<u32>>,
     pub(crate) query_lens: Option<Vec<u32>>,
     pub(crate) strides: KvStrides,
     pub(crate) cache: CaseCache<E>,
@@ -196,6 +198,7 @@ impl<E: Element> Batch<E> {
             entries,
             max_pages,
             seq_lens,
+            planned_lens: None,
             query_lens,
             strides,
             cache,
@@ -214,6 +217,7 @@ impl<E: Element> Batch<E> {
             entries: case.page_table.clone(),
             max_pages: case.max_pages,
             seq_lens: case.seq_lens.clone(),
+            planned_lens: None,
             query_lens: case.query_lens.clone(),
             strides: case.strides(),
             cache: case.cache(),
@@ -285,7 +289,8 @@ impl<E: Element> Batch<E> {
         emulator: &Emulator,
         seed: u64,
     ) -> Result<Vec<Outcome<E>>, String> {
-        let planned = planned_lens(&self.seq_lens, self.geometry.page_size, case.grown);
+        let grown_from = || planned_lens(&self.seq_lens, self.geometry.page_size, case.grown);
+        let planned = self.planned_lens.clone().unwrap_or_else(grown_from);
         let (mut memory, mut grown) = (Queries::default(), Queries::default());
         let plan =
             Plan::build(&self.geometry, &self.table(&planned, &mut memory), options, |_| case.tile).unwrap();
