@@ -3,14 +3,12 @@
 
 use super::CudaError;
 use crate::PlanOptions;
+use crate::plan::CTAS_PER_SM;
 use cudarc::driver::sys::CUdevice_attribute as Attribute;
 use cudarc::driver::{CudaContext, sys};
 use std::sync::Arc;
 use tilewright_heuristics::{Backend, Device};
 use tilewright_kernel_templates::cuda::{Arch, CudaLimits, ReportedLimits};
-
-/// CTAs of an SM that a plan counts on: what the tiles with the most bytes in flight have.
-const CTAS_PER_SM: u32 = 2;
 
 /// An opened GPU.
 #[derive(Clone, Debug)]

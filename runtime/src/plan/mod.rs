@@ -17,6 +17,7 @@ mod waves;
 use crate::{PageTable, PlanError, Planner};
 pub(crate) use build::Scratch;
 pub(crate) use live::{Changes, LivePlan};
+pub(crate) use options::CTAS_PER_SM;
 pub use options::{PlanOptions, SHORTEST_PART, Split};
 use std::ops::Range;
 use tilewright_heuristics::{Dtype, Geometry, PackShape, Tile};

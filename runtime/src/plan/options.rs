@@ -21,6 +21,10 @@ pub enum Split {
 /// Tokens that are worth a CTA of their own: shorter parts take less time than finding their pages and merging what they leave.
 pub const SHORTEST_PART: u32 = 128;
 
+/// CTAs that an SM runs at once, as plans take it: so many as the tiles with the most bytes in flight have. One that has an SM for itself is up to so many times as fast; measured
+/// on an H200: 15 to 16 ns a token, where all slots together take 30 ns for a token each.
+pub(crate) const CTAS_PER_SM: u32 = 2;
+
 /// How a plan is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PlanOptions {
@@ -28,7 +32,7 @@ pub struct PlanOptions {
     pub packing: Packing,
     /// How long walks are cut.
     pub split: Split,
-    /// CTAs that the device runs at once.
+    /// CTAs that the device runs at once, two on each SM. Where fewer run, [`Split::Waves`] takes each for up to twice as fast.
     pub slots: u32,
     /// What [`Packing::Priced`] and [`Split::Waves`] go by.
     pub prices: Prices,
@@ -37,6 +41,11 @@ pub struct PlanOptions {
 impl Default for PlanOptions {
     /// Packs by price, cut until an NVIDIA H200 is full with two CTAs an SM.
     fn default() -> Self {
-        Self { packing: Packing::default(), split: Split::default(), slots: 264, prices: Prices::default() }
+        Self {
+            packing: Packing::default(),
+            split: Split::default(),
+            slots: 132 * CTAS_PER_SM,
+            prices: Prices::default(),
+        }
     }
 }

@@ -55,8 +55,8 @@ fn device_item(plan: &Plan, item: &plan::WorkItem, tile: u16) -> WorkItem {
 fn certain_end(plan: &Plan, item: &plan::WorkItem) -> u32 {
     let Some(run) = plan.runs()[..item.runs.end as usize].get(item.runs.start as usize) else { return 0 };
     let request = plan.requests_of(item.block)[run.members.start as usize];
-    let seen = run.walk.start + plan.least_tokens(request).saturating_sub(run.position);
-    seen.min(run.walk.end).min(item.walk.end)
+    let seen = plan.least_tokens(request).saturating_sub(run.position);
+    run.walk.start.saturating_add(seen).min(run.walk.end).min(item.walk.end)
 }
 
 fn device_run(run: &plan::Run) -> Run {

@@ -30,41 +30,23 @@ pub(super) trait PoolElement: Number {
     fn cache<'c>(keys: &'c [Self], values: &'c [Self], strides: KvStrides) -> Self::Cache<'c>;
 }
 
-impl PoolElement for f16 {
-    type Cache<'c> = KvCache<'c, Self>;
+/// Elements that need no scales.
+macro_rules! plain_elements {
+    ($($element:ident),*) => {$(
+        impl PoolElement for $element {
+            type Cache<'c> = KvCache<'c, Self>;
 
-    fn pool(pools: &mut Pools) -> &mut Pool<Self> {
-        &mut pools.f16
-    }
+            fn pool(pools: &mut Pools) -> &mut Pool<Self> {
+                &mut pools.$element
+            }
 
-    fn cache<'c>(keys: &'c [Self], values: &'c [Self], strides: KvStrides) -> Self::Cache<'c> {
-        KvCache { keys, values, strides }
-    }
+            fn cache<'c>(keys: &'c [Self], values: &'c [Self], strides: KvStrides) -> Self::Cache<'c> {
+                KvCache { keys, values, strides }
+            }
+        }
+    )*};
 }
-
-impl PoolElement for bf16 {
-    type Cache<'c> = KvCache<'c, Self>;
-
-    fn pool(pools: &mut Pools) -> &mut Pool<Self> {
-        &mut pools.bf16
-    }
-
-    fn cache<'c>(keys: &'c [Self], values: &'c [Self], strides: KvStrides) -> Self::Cache<'c> {
-        KvCache { keys, values, strides }
-    }
-}
-
-impl PoolElement for f32 {
-    type Cache<'c> = KvCache<'c, Self>;
-
-    fn pool(pools: &mut Pools) -> &mut Pool<Self> {
-        &mut pools.f32
-    }
-
-    fn cache<'c>(keys: &'c [Self], values: &'c [Self], strides: KvStrides) -> Self::Cache<'c> {
-        KvCache { keys, values, strides }
-    }
-}
+plain_elements!(f16, bf16, f32);
 
 impl PoolElement for E4m3 {
     type Cache<'c> = Fp8KvCache<'c>;
