@@ -22,7 +22,7 @@ pub enum Split {
 pub const SHORTEST_PART: u32 = 128;
 
 /// CTAs that an SM runs at once, as plans take it: so many as the tiles with the most bytes in flight have. One that has an SM for itself is up to so many times as fast; measured
-/// on an H200: 15 to 16 ns a token, where all slots together take 30 ns for a token each.
+/// on an H200: 15 to 17 ns a token, where all slots together take 30 ns for a token each.
 pub(crate) const CTAS_PER_SM: u32 = 2;
 
 /// How a plan is made.
