@@ -7,11 +7,13 @@ namespace tilewright {
 // Consecutive pages that neighbouring requests of a block share. A block's runs, one behind the other, are its walk.
 struct alignas(16) Run {
   u32 begin;    // its first token, counted along the walk: a multiple of 16
-  u32 pages;    // where in `page_ids` its first page stands
+  u32 pages;    // where in `page_ids` its first page stands; and whether it is `STREAMED`
   u32 position; // which token of its requests the first one is
   u32 members;  // first request of the block that has it, one past the last (12 bits each), and the tokens by which the next run begins later
 };
 static_assert(sizeof(Run) == 16, "the host writes 16 bytes a run");
+// Of where pages stand: nobody else reads them, so they are the first to leave the second-level cache.
+constexpr u32 STREAMED = 0x80000000u;
 
 // What a CTA of each KV head computes: the rows of a block over a range of its walk.
 struct alignas(16) WorkItem {
@@ -70,7 +72,7 @@ struct Arguments {
   float *partial_output;  // [partials, q_heads, head_dim], not normalised
   float *partial_softmax; // [partials, q_heads, 2]: maximum (base 2) and sum
   u32 *arrivals;          // [merges, kv_heads]: zero; null if partials are merged by a launch of their own
-  const u32 *counts;      // how many merges there are, then how many work items each launch has
+  const u32 *counts;      // how many merges there are, then of each launch how many work items, and whether CTAs of a head are neighbours
   const WorkItem *items;
   const MergeItem *merges;
   const Run *runs;
@@ -87,7 +89,7 @@ struct Arguments {
   u32 kv_heads;
   u32 gqa_ratio;
   u32 page_size;
-  u32 group;        // which of `counts` counts the items of this launch
+  u32 group;        // which launch of `counts` this one is
   u32 window;       // a row sees its last `window` tokens; read only with the option
   float scale_log2; // factor of the logits x log2(e)
   float softcap;    // bound of the logits; read only with the option

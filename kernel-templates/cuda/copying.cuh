@@ -60,7 +60,7 @@ template <class S> struct Copying {
 #pragma unroll
     for (u32 i = 0; i < S::TOKENS_A_THREAD; i++) {
       const u32 token = smaller(cta.item.walk_begin + step * S::N + cta.thread + i * S::COPIERS, cta.item.walk_end - 1);
-      ahead.found[i].id = cta.args.page_ids[cta.item.first.pages + cta.page_size.quotient(token - cta.item.first.begin)];
+      ahead.found[i].id = cta.args.page_ids[cta.item.first.pages % STREAMED + cta.page_size.quotient(token - cta.item.first.begin)];
     }
   }
 

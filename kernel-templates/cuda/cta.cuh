@@ -19,7 +19,7 @@ struct Row {
 struct SharedRun {
   u32 begin;    // first token, perhaps before the item's
   u32 tokens;   // how many it has
-  u32 pages;    // where in `page_ids` its first page stands
+  u32 pages;    // where in `page_ids` its first page stands; and whether it is `STREAMED`
   i32 position; // what to add to a token of the walk for its place in the request
   u32 rows;     // rows that share it: first, and one past the last (12 bits)
   i32 seen;     // first token of the requests that some row sees

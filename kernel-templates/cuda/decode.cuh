@@ -6,6 +6,7 @@
 //
 // Here is the order of it all, of the parts that the headers are about.
 #pragma once
+#include "assignment.cuh"
 #include "attention.cuh"
 #include "copying.cuh"
 #include "cta.cuh"
@@ -27,8 +28,8 @@ struct Decode {
 
   // Registers of a thread that multiplies and of one that copies: those of a CTA are shared out anew when its warps part. With short steps
   // the former need fewer, and the latter use them.
-  static constexpr u32 LOADER_REGISTERS = WARPS == 4 && N <= 64 ? 56 : 48;
-  static constexpr u32 MATH_REGISTERS = WARPS > 4 ? 224 : N <= 64 ? 200 : 208;
+  static constexpr u32 LOADER_REGISTERS = WARPS > 4 ? 56 : N <= 64 ? 64 : 48;
+  static constexpr u32 MATH_REGISTERS = WARPS > 4 ? 224 : N <= 64 ? 192 : 208;
 
   // Not members of `Decode`: references to itself would keep an object out of the registers.
   struct Parts {
@@ -39,17 +40,17 @@ struct Decode {
   };
 
   const Cta<S> cta;
+  const u32 unit; // this CTA's number among all, in the order of items
 
-  TILEWRIGHT_DEVICE Decode(const Arguments &arguments, const WorkItem &work_item, u32 head)
-      : cta(arguments, work_item, head) {}
+  TILEWRIGHT_DEVICE Decode(const Arguments &arguments, const Assignment &assigned)
+      : cta(arguments, assigned.item, assigned.head), unit(assigned.unit(arguments)) {}
 
-  // As a kernel of its own: one CTA an item and KV head, those of an item side by side. More CTAs than the plan has items do nothing.
+  // As a kernel of its own: one CTA an item and KV head. More CTAs than the plan has items do nothing.
   TILEWRIGHT_DEVICE static void run(const Arguments &arguments) {
     let_dependents_begin();
-    const u32 index = block_index() / arguments.kv_heads;
-    const WorkItem item = arguments.items[index];
-    if (index >= arguments.counts[1 + arguments.group]) return;
-    Decode(arguments, item, block_index() % arguments.kv_heads).execute();
+    const Assignment assigned = assignment(arguments);
+    if (!assigned.exists) return;
+    Decode(arguments, assigned).execute();
   }
 
   TILEWRIGHT_DEVICE void execute() const {
@@ -60,7 +61,7 @@ struct Decode {
   // One or two warps have the machine copy, the others multiply. Both find out by themselves what they need first: the former where the
   // tokens are, and what is seen of them; the latter whose the queries are.
   TILEWRIGHT_DEVICE void execute_beside_loader() const {
-    const Timeline<TIMELINE> timeline(cta.args, block_index());
+    const Timeline<TIMELINE> timeline(cta.args, unit);
     const Walk<S> walk{cta};
     const Pipeline<S> pipeline{cta};
     const Loader<S> loader{cta};
@@ -117,7 +118,7 @@ struct Decode {
   }
 
   TILEWRIGHT_DEVICE void execute_copying() const {
-    const Timeline<TIMELINE> timeline(cta.args, block_index());
+    const Timeline<TIMELINE> timeline(cta.args, unit);
     const Parts parts{{cta}, {cta}, {cta}, {cta}};
     const bool any = cta.item.run_count > 0;
     const bool early = !WINDOW && cta.item.run_count == 1; // the first steps' pages are known before anything else is

@@ -21,6 +21,7 @@ TILEWRIGHT_DEVICE u32 thread_index_again() {
 #endif
 }
 TILEWRIGHT_DEVICE u32 block_index() { return blockIdx.x; }
+TILEWRIGHT_DEVICE u32 block_count() { return gridDim.x; }
 TILEWRIGHT_DEVICE void barrier() { __syncthreads(); }
 // A barrier of so many threads of the CTA, whole warps: the same ones each time.
 template <u32 THREADS> TILEWRIGHT_DEVICE void barrier_of_some() { asm volatile("bar.sync 1, %0;" ::"n"(THREADS) : "memory"); }

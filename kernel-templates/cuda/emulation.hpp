@@ -866,6 +866,7 @@ TILEWRIGHT_DEVICE float negative_infinity() { return -__builtin_inff(); }
 TILEWRIGHT_DEVICE u32 thread_index() { return emulation::machine->current->thread; }
 TILEWRIGHT_DEVICE u32 thread_index_again() { return thread_index(); }
 TILEWRIGHT_DEVICE u32 block_index() { return emulation::machine->block; }
+TILEWRIGHT_DEVICE u32 block_count() { return emulation::machine->grid; }
 TILEWRIGHT_DEVICE void barrier() { emulation::machine->barrier(); }
 template <u32 THREADS> TILEWRIGHT_DEVICE void barrier_of_some() { emulation::machine->barrier_of_some(THREADS); }
 // Barriers so far stand for time.

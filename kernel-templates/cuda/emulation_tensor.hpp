@@ -22,7 +22,8 @@ TILEWRIGHT_DEVICE void expect(u32 barrier, u32 bytes) { emulation::machine->expe
 TILEWRIGHT_DEVICE void arrive_behind_copies(u32 barrier) { emulation::machine->arrive_behind_copies(barrier); }
 TILEWRIGHT_DEVICE void await_arrivals(u32 barrier, u32 parity) { emulation::machine->await(barrier, parity); }
 
-TILEWRIGHT_DEVICE void copy_box(u32 target, const TensorMap &map, u32 token, u32 panel, u32 eighth, i32 page_and_head, u32 barrier) {
+TILEWRIGHT_DEVICE u32 cache_policy(bool) { return 0; }
+TILEWRIGHT_DEVICE void copy_box(u32 target, const TensorMap &map, u32 token, u32 panel, u32 eighth, i32 page_and_head, u32, u32 barrier) {
   u32 bytes = map.words[15];
   for (u32 d = 10; d < 15; d++) bytes *= map.words[d];
   const emulation::Box box{&map, {0, static_cast<i32>(token), static_cast<i32>(panel), static_cast<i32>(eighth), page_and_head}, target, bytes};

@@ -17,6 +17,7 @@ struct Place {
   i32 position;   // its place in the requests that share it
   i32 seen, end;  // first token of these requests that some row sees, and one past the last one
   u32 rows;       // that share it
+  u32 streamed;   // `STREAMED`, if nobody else reads it
   bool exists;    // not behind the last token of the step's kind, nor behind the last one that some row sees
 
   // As the first token of a granule.
@@ -64,7 +65,9 @@ template <class S> struct Finding {
     const SharedRun &run = cta.runs()[cursor.run];
     const i32 position = static_cast<i32>(asked) + run.position;
     const u32 within = smaller(token - run.begin, run.tokens - 1), page = cta.page_size.quotient(within);
-    return Place{run.pages + page, within - page * cta.page_size.by, position, run.seen, run.end, run.rows, asked < end && position < run.end};
+    const bool exists = asked < end && position < run.end;
+    const u32 streamed = run.pages & STREAMED;
+    return Place{run.pages % STREAMED + page, within - page * cta.page_size.by, position, run.seen, run.end, run.rows, streamed, exists};
   }
 };
 

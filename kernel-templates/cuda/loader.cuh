@@ -13,29 +13,34 @@ template <class S> struct Loader {
 
   // A granule of a step.
   struct Piece {
-    i32 page;
+    u32 page;   // and whether it is `STREAMED`
     u32 within; // its first token in the page
     u32 before; // tokens of it before the first one that some row sees
     Granule granule;
   };
+
+  TILEWRIGHT_DEVICE u32 page(u32 at, u32 streamed) const { return static_cast<u32>(cta.args.page_ids[at]) | streamed; }
 
   TILEWRIGHT_DEVICE Piece find(Cursor &cursor, const Steps &steps, u32 step) const {
     if (cta.lane >= S::GRANULES * S::STEPS_AT_ONCE || step >= steps.last) return Piece{};
     const Place place = finding.find(cursor, steps, step, 0);
     const Granule granule = place.template granule<S>();
     const u32 before = S::WINDOW ? static_cast<u32>(larger(place.seen - place.position, 0)) : 0;
-    return Piece{cta.args.page_ids[place.page], place.within, before, granule};
+    return Piece{page(place.page, place.streamed), place.within, before, granule};
   }
 
   // Some tokens of a panel, or of all panels; those that no row sees become zeros, as their memory may hold anything, NaN too.
-  TILEWRIGHT_DEVICE void copy(const TensorMap &map, u32 base, const Piece &piece, u32 token, u32 panel, bool seen, u32 barrier) const {
+  TILEWRIGHT_DEVICE void copy(const TensorMap &map, u32 base, const Piece &piece, u32 token, u32 panel, bool seen, u32 policy, u32 barrier) const {
     const u32 target = base + cta.row_at(cta.looks_at + token) + panel * S::PANEL_BYTES;
-    const i32 page = seen ? piece.page * static_cast<i32>(cta.args.heads_a_page) + static_cast<i32>(cta.kv_head) : -1;
-    copy_box(target, map, token % 8, panel, (piece.within + token) / 8, page, barrier);
+    const i32 page = seen ? static_cast<i32>(piece.page % STREAMED * cta.args.heads_a_page + cta.kv_head) : -1;
+    copy_box(target, map, token % 8, panel, (piece.within + token) / 8, page, policy, barrier);
   }
 
+  TILEWRIGHT_DEVICE static u32 policy(const Piece &piece) { return cache_policy(piece.page >= STREAMED); }
+
   TILEWRIGHT_DEVICE void copy_keys(const Rings<S> &at, const Piece &piece) const {
-    copy(cta.args.key_boxes, cta.keys_at(at), piece, 0, 0, piece.granule.tokens() > 0, stages.barrier_of(at, Stages<S>::KEYS_ARRIVED));
+    const u32 barrier = stages.barrier_of(at, Stages<S>::KEYS_ARRIVED);
+    copy(cta.args.key_boxes, cta.keys_at(at), piece, 0, 0, piece.granule.tokens() > 0, policy(piece), barrier);
   }
 
   // By the largest boxes whose tokens are seen, all or none.
@@ -43,7 +48,9 @@ template <class S> struct Loader {
     const u32 base = cta.values_at(at), barrier = stages.barrier_of(at, Stages<S>::VALUES_ARRIVED);
     const bool some = piece.granule.tokens() > 0;
     const u32 to = some ? piece.granule.tokens() : S::GRANULE, from = !some ? S::GRANULE : S::WINDOW ? piece.before : 0;
-    if (to == S::GRANULE && (from == 0 || from == S::GRANULE)) return copy(cta.args.value_boxes[4], base, piece, 0, 0, from == 0, barrier);
+    if (to == S::GRANULE && (from == 0 || from == S::GRANULE)) {
+      return copy(cta.args.value_boxes[4], base, piece, 0, 0, from == 0, policy(piece), barrier);
+    }
 #pragma unroll 1
     for (u32 token = 0; token < S::GRANULE;) {
       const u32 next = token < from ? from : token < to ? to : S::GRANULE;
@@ -52,7 +59,9 @@ template <class S> struct Loader {
       while (token % (1u << box) != 0 || token + (1u << box) > next) box--;
       // Of eight tokens all panels are one box.
 #pragma unroll 1
-      for (u32 panel = 0; panel < (box == 3 ? 1 : S::PANELS); panel++) copy(cta.args.value_boxes[box], base, piece, token, panel, seen, barrier);
+      for (u32 panel = 0; panel < (box == 3 ? 1 : S::PANELS); panel++) {
+        copy(cta.args.value_boxes[box], base, piece, token, panel, seen, cache_policy(false), barrier);
+      }
       token += 1u << box;
     }
   }
@@ -72,8 +81,10 @@ template <class S> struct Loader {
   // Asks for a granule of them.
   TILEWRIGHT_DEVICE Piece find_early() const {
     if (cta.lane / S::GRANULES >= certain_steps()) return Piece{};
-    const u32 within = cta.item.walk_begin + cta.lane * S::GRANULE - cta.item.first.begin, page = cta.page_size.quotient(within);
-    return Piece{cta.args.page_ids[cta.item.first.pages + page], within - page * cta.page_size.by, 0, Granule{0, S::GRANULE << 24}};
+    const u32 within = cta.item.walk_begin + cta.lane * S::GRANULE - cta.item.first.begin, number = cta.page_size.quotient(within);
+    const Granule whole{0, S::GRANULE << 24};
+    const u32 pages = cta.item.first.pages;
+    return Piece{page(pages % STREAMED + number, pages & STREAMED), within - number * cta.page_size.by, 0, whole};
   }
 
   // What rows see of them is noted later.

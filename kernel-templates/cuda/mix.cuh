@@ -17,21 +17,20 @@ template <class... Variants> struct DecodeMix {
 
   TILEWRIGHT_DEVICE static void run(const Arguments &arguments) {
     let_dependents_begin();
-    const u32 index = block_index() / arguments.kv_heads;
-    const WorkItem item = arguments.items[index];
-    if (index >= arguments.counts[1 + arguments.group]) return;
-    const u32 tile = same_in_warp(item.tile), warp = same_in_warp(thread_index() / 32);
-    run_item<0, Variants...>(arguments, item, block_index() % arguments.kv_heads, tile, warp);
+    const Assignment assigned = assignment(arguments);
+    if (!assigned.exists) return;
+    const u32 tile = same_in_warp(assigned.item.tile), warp = same_in_warp(thread_index() / 32);
+    run_item<0, Variants...>(arguments, assigned, tile, warp);
   }
 
   // All threads of a CTA have the same item, so they take the same way. Whole warps that the tile has no use for end at once: barriers
   // count only threads that have not ended (compute capability 7.0 and up).
   template <u32 TILE, class Variant, class... Others>
-  TILEWRIGHT_DEVICE static void run_item(const Arguments &arguments, const WorkItem &item, u32 head, u32 tile, u32 warp) {
+  TILEWRIGHT_DEVICE static void run_item(const Arguments &arguments, const Assignment &assigned, u32 tile, u32 warp) {
     if (tile == TILE) {
-      if (warp < Variant::THREADS / 32) Variant(arguments, item, head).execute();
+      if (warp < Variant::THREADS / 32) Variant(arguments, assigned).execute();
     } else if constexpr (sizeof...(Others) > 0) {
-      run_item<TILE + 1, Others...>(arguments, item, head, tile, warp);
+      run_item<TILE + 1, Others...>(arguments, assigned, tile, warp);
     }
   }
 };

@@ -69,8 +69,8 @@ struct Shape {
 
   // A warpgroup that copies leaves registers to those that multiply; two of its warps copy, K and V.
   static constexpr bool HANDS_OVER = LOADERS == 4;
-  static_assert(LOADERS <= 1 || (HANDS_OVER && TOGETHER && WARPS % 4 == 0), "one warp copies, or two of a whole warpgroup");
-  static_assert(!TENSORS || (HAS_TENSOR_COPIES && !FP8 && QUERY_IN_REGISTERS && GRANULES <= 32), "what tensor copies are written for");
+  static_assert(LOADERS <= 1 || (HANDS_OVER && WARPS % 4 == 0), "one warp copies, or two of a whole warpgroup");
+  static_assert(!TENSORS || (HAS_TENSOR_COPIES && ROW_BYTES >= 128 && QUERY_IN_REGISTERS && GRANULES <= 32), "what tensor copies are written for");
 
   // Shared memory, in this order. At the end the buffers are used again for the outputs of warps that share rows.
   static constexpr u32 BUFFER_BYTES = larger(STAGES * 2 * STAGE_BYTES, KV_WARPS > 1 ? WARPS * 16 * OUTPUT_STRIDE * 4 : 0);

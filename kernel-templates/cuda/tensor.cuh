@@ -41,10 +41,16 @@ TILEWRIGHT_DEVICE void await_arrivals(u32 barrier, u32 parity) {
                : "memory");
 }
 
+// When lines leave the second-level cache that a copy brings there: before all others, or in their turn. The upper half of a policy, as
+// `createpolicy` makes them.
+TILEWRIGHT_DEVICE u32 cache_policy(bool streamed) { return streamed ? 0x12f00000u : 0x10000000u; }
+
 // Copies a box to shared memory, at a multiple of 128; what lies outside of the tensor becomes zeros. Its bytes arrive at the barrier.
-TILEWRIGHT_DEVICE void copy_box(u32 target, const TensorMap &map, u32 token, u32 panel, u32 eighth, i32 page_and_head, u32 barrier) {
-  asm volatile("cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4, %5, %6}], [%7];" ::"r"(target),
-               "l"(&map), "r"(0), "r"(token), "r"(panel), "r"(eighth), "r"(page_and_head), "r"(barrier)
+TILEWRIGHT_DEVICE void copy_box(u32 target, const TensorMap &map, u32 token, u32 panel, u32 eighth, i32 page_and_head, u32 policy, u32 barrier) {
+  asm volatile("{\n\t.reg .b64 policy;\n\tmov.b64 policy, {0, %8};\n\t"
+               "cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1, {%2, %3, %4, %5, %6}], [%7], "
+               "policy;\n\t}" ::"r"(target),
+               "l"(&map), "r"(0), "r"(token), "r"(panel), "r"(eighth), "r"(page_and_head), "r"(barrier), "r"(policy)
                : "memory");
 }
 

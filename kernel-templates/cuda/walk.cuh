@@ -44,7 +44,7 @@ template <class S> struct Walk {
         slot = cta.args.slots[cta.item.slots + member];
       }
       if (is_run) {
-        prefetch(cta.args.page_ids + run.pages);
+        prefetch(cta.args.page_ids + run.pages % STREAMED);
         const i32 first = static_cast<i32>(run.members % 4096 * cta.args.gqa_ratio) - cta.item.row_begin;
         const i32 last = static_cast<i32>(run.members / 4096 % 4096 * cta.args.gqa_ratio) - cta.item.row_begin;
         const u32 end = is_last ? cta.item.walk_end : next_begin - run.members / (4096 * 4096);

@@ -338,7 +338,8 @@ fn figures_are_those_of_cuobjdump_and_instructions_those_that_were_meant() {
             let Some((tile, options)) = tile else { continue };
             let code = run(&tools().nvdisasm, &["-c".as_ref(), path.as_os_str()]);
             let loaders = loader_warps(&tile, &class, options, compiler.arch());
-            let together = has_loaders(&class, compiler.arch()) && tile.m % 64 == 0;
+            let together =
+                has_loaders(&class, compiler.arch()) && tile.m % 64 == 0 && !class.dtype.has_fp8_kv();
             let products = match together {
                 true => ("HGMMA.64x", "warpgroup's products"),
                 false => ("HMMA.16816.F32", "tensor cores"),

@@ -156,6 +156,41 @@ fn fp8_agrees_with_the_reference_where_the_device_converts() {
     check_all(&Emulator::build(&kernels_of(&cases), &[FP8_CONVERSION]), &cases);
 }
 
+/// Bytes that arrive by boxes, in warps beside one that copies and in warpgroups beside two, whose rows take turns.
+#[test]
+fn fp8_beside_a_loader_agrees_with_the_reference() {
+    let tiles =
+        [(16, 32, 2, 3), (16, 64, 4, 1), (32, 64, 4, 2), (64, 64, 4, 2), (64, 32, 8, 3), (128, 64, 8, 2)];
+    let window = AttentionOptions { window: true, softcap: true, sinks: true, ..CASE.options };
+    let mut cases = Vec::new();
+    for (m, n, warps, stages) in tiles {
+        for (dtype, options) in [(Dtype::Fp8F16, CASE.options), (Dtype::Fp8Bf16, window)] {
+            for (packing, own) in [(Packing::PerTree, 70), (Packing::PerRequest, 300)] {
+                let seed = cases.len() as u64;
+                let class = Class { head_dim: 128, dtype };
+                let tile = Tile { m, n, warps, stages };
+                let (page_size, hnd) = ([16, 32, 48, 64][cases.len() % 4], cases.len() % 3 == 0);
+                let (queries, grown) = ((seed % 3) as u32, cases.len() % 5 == 0);
+                cases.push(Case {
+                    tile,
+                    class,
+                    options,
+                    packing,
+                    own,
+                    page_size,
+                    hnd,
+                    queries,
+                    grown,
+                    seed,
+                    warpgroups: true,
+                    ..CASE
+                });
+            }
+        }
+    }
+    check_all(&Emulator::build(&kernels_of(&cases), &[WARPGROUPS, FP8_CONVERSION]), &cases);
+}
+
 /// One request a byte, each of one token: its output is V, and its LSE the one element of K that the query picks. Exactly.
 fn assert_every_byte<E: Element>(dtype: Dtype, flags: &[&str]) {
     let head_dim = 128;

@@ -49,7 +49,7 @@ pub const fn max_runs(m: u32) -> u32 {
 pub struct Run {
     /// Its first token, counted along the walk: a multiple of [`GRANULE`].
     pub begin: u32,
-    /// Where its first page stands among the page ids.
+    /// Where its first page stands among the page ids; and whether it is [`STREAMED`].
     pub pages: u32,
     /// Which token of its requests the first one is.
     pub position: u32,
@@ -63,6 +63,9 @@ impl Run {
         first | last << 12 | padding << 24
     }
 }
+
+/// Of where a run's pages stand: no other CTA of a KV head reads them, so they are the first to leave the second-level cache.
+pub const STREAMED: u32 = 1 << 31;
 
 /// Where a request of a work item goes.
 #[repr(C)]
@@ -149,9 +152,10 @@ pub struct Arguments {
     pub partial_softmax: u64,
     /// u32 `[merges, kv_heads]`: zero; 0 if partials are merged by a launch of their own.
     pub arrivals: u64,
-    /// u32: how many merges there are, then how many work items each launch has.
+    /// u32: how many merges there are; then of each launch how many work items it has, and whether CTAs of a KV head lie side by side (1)
+    /// instead of those of an item (0).
     pub counts: u64,
-    /// [`WorkItem`]s of this launch, a CTA for each KV head.
+    /// [`WorkItem`]s of this launch, a CTA for each KV head; as many as the grid is for can be read.
     pub items: u64,
     /// [`MergeItem`]s; one more than there are can be read.
     pub merges: u64,
@@ -191,7 +195,7 @@ pub struct Arguments {
     pub gqa_ratio: u32,
     /// Tokens of a page.
     pub page_size: u32,
-    /// Which of the counts, after the first, counts the items of this launch.
+    /// Which of the launches that are counted this one is.
     pub group: u32,
     /// A row sees its last so many tokens; read only by variants with a window. At most `i32::MAX`.
     pub window: u32,

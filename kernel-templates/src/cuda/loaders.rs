@@ -5,9 +5,10 @@ use crate::Class;
 use tilewright_heuristics::Tile;
 
 /// Whether a class has kernels that copy K and V by boxes, in warps that do nothing else: on architectures with such copies, where the
-/// fragments of Q fit the registers, and K and V are not FP8. [`AttentionOptions::gathers`] chooses those that copy token by token even there.
+/// fragments of Q fit the registers, and a row of K or V has at least 128 bytes: of FP8 with a head dimension of 128 only.
+/// [`AttentionOptions::gathers`] chooses those that copy token by token even there.
 pub const fn has_loaders(class: &Class, arch: Arch) -> bool {
-    arch.has_warpgroups() && class.head_dim <= 128 && !class.dtype.has_fp8_kv()
+    arch.has_warpgroups() && class.head_dim <= 128 && (class.head_dim == 128 || !class.dtype.has_fp8_kv())
 }
 
 /// The same on a device. Where its architecture has no name that is known, there are none.
@@ -16,13 +17,17 @@ pub fn has_loaders_on(class: &Class, limits: &CudaLimits) -> bool {
 }
 
 /// Warps of a CTA beside a tile's own, which look up pages and have K and V copied while the others compute: a warpgroup where the
-/// others are warpgroups, so that it can leave them its registers, two of whose warps copy; else one warp; none where every warp copies.
+/// others are as many as a warpgroup, so that it can leave them its registers, two of whose warps copy; else one warp; none where every warp
+/// copies. Converting 128 tokens of FP8 takes more registers than even those.
 pub fn loader_warps(tile: &Tile, class: &Class, options: AttentionOptions, arch: Arch) -> u32 {
-    match has_loaders(class, arch) && !options.gathers {
-        false => 0,
-        true if tile.m.is_multiple_of(64) => 4,
-        true => 1,
+    let warpgroups = tile.m.is_multiple_of(64);
+    if !has_loaders(class, arch)
+        || options.gathers
+        || (warpgroups && tile.n >= 128 && class.dtype.has_fp8_kv())
+    {
+        return 0;
     }
+    if warpgroups { 4 } else { 1 }
 }
 
 /// Threads of a CTA of a tile's kernel.
@@ -81,7 +86,9 @@ mod tests {
             assert_eq!(threads(Tile { m, ..TILE }, CLASS, ampere), 128);
         }
         assert_eq!(threads(TILE, Class { head_dim: 256, ..CLASS }, hopper), 128);
-        assert_eq!(threads(TILE, Class { dtype: Dtype::Fp8F16, ..CLASS }, hopper), 128);
+        assert_eq!(threads(TILE, Class { dtype: Dtype::Fp8F16, ..CLASS }, hopper), 256);
+        assert_eq!(threads(Tile { n: 128, ..TILE }, Class { dtype: Dtype::Fp8F16, ..CLASS }, hopper), 128);
+        assert_eq!(threads(TILE, Class { head_dim: 64, dtype: Dtype::Fp8F16 }, hopper), 128);
         assert_eq!(threads(TILE, CLASS, "sm_90".parse().unwrap()), 128);
         assert_eq!(launch_bounds(&TILE, &CLASS, BOXES, hopper), "__launch_bounds__(256, 2)");
         assert_eq!(launch_bounds(&TILE, &CLASS, BOXES, ampere), "__launch_bounds__(128)");

@@ -23,8 +23,8 @@ mod variant;
 
 pub use arch::{Arch, ParseArchError};
 pub use arguments::{
-    Arguments, BOX_TOKENS, DIRECT, GRANULE, MAX_STATES, MergeItem, Run, Slot, StatesArguments, TensorMap,
-    TimelineEntry, UNTOUCHED, WARP_ROWS, WorkItem, max_runs,
+    Arguments, BOX_TOKENS, DIRECT, GRANULE, MAX_STATES, MergeItem, Run, STREAMED, Slot, StatesArguments,
+    TensorMap, TimelineEntry, UNTOUCHED, WARP_ROWS, WorkItem, max_runs,
 };
 pub use cache::{CacheError, CachedCubin, CubinCache};
 pub use compiler::{CompileError, Compiler, Cubin};

@@ -71,7 +71,7 @@ impl AttentionOptions {
     }
 }
 
-const SOURCES: [(&str, &str); 27] = [
+const SOURCES: [(&str, &str); 28] = [
     ("types.cuh", include_str!("../../cuda/types.cuh")),
     ("prelude.cuh", include_str!("../../cuda/prelude.cuh")),
     ("device.cuh", include_str!("../../cuda/device.cuh")),
@@ -81,6 +81,7 @@ const SOURCES: [(&str, &str); 27] = [
     ("fp8.cuh", include_str!("../../cuda/fp8.cuh")),
     ("softmax.cuh", include_str!("../../cuda/softmax.cuh")),
     ("arguments.cuh", include_str!("../../cuda/arguments.cuh")),
+    ("assignment.cuh", include_str!("../../cuda/assignment.cuh")),
     ("timeline.cuh", include_str!("../../cuda/timeline.cuh")),
     ("merge.cuh", include_str!("../../cuda/merge.cuh")),
     ("shape.cuh", include_str!("../../cuda/shape.cuh")),
@@ -437,7 +438,7 @@ mod tests {
     fn one_kernel_serves_both_where_none_copies_boxes() {
         let hopper: Arch = "sm_90a".parse().unwrap();
         let [boxes, gathers] = [16, 1].map(AttentionOptions::for_pages);
-        let fp8 = Class { dtype: Dtype::Fp8Bf16, ..CLASS };
+        let fp8 = Class { dtype: Dtype::Fp8Bf16, head_dim: 64 };
         let wide = Class { head_dim: 256, ..CLASS };
         for (class, arch) in [(CLASS, arch()), (fp8, arch()), (fp8, hopper), (wide, hopper)] {
             assert_eq!(gathers.on(&class, arch), boxes, "{class} {arch}");

@@ -4,6 +4,8 @@ use tilewright_kernel_templates::cuda::{MergeItem, Run, Slot, WorkItem};
 
 /// Sections begin at multiples of 16 bytes.
 pub(super) const ALIGNMENT: usize = 4;
+/// Words of what is said of a launch, behind the number of merges.
+pub(super) const LAUNCH: usize = 2;
 /// Words of an item, a merge, a run and a slot.
 pub(super) const ITEM: usize = size_of::<WorkItem>() / 4;
 const MERGE: usize = size_of::<MergeItem>() / 4;
@@ -46,7 +48,7 @@ impl Layout {
             at
         };
         Self {
-            lengths: after(1 + sections.launches),
+            lengths: after(1 + LAUNCH * sections.launches),
             merges: after(sections.requests),
             // One more, which may be read and is never used.
             requests: after((sections.merges + 1) * MERGE),
@@ -75,6 +77,6 @@ impl Layout {
             (self.lengths, entries.requests),
         ];
         let last = sections.into_iter().find(|(_, words)| *words > 0);
-        last.map_or(1 + entries.launches, |(begin, words)| begin + words)
+        last.map_or(1 + LAUNCH * entries.launches, |(begin, words)| begin + words)
     }
 }

@@ -1,12 +1,14 @@
 //! A plan as the kernels read it: one block of 32-bit words, so that it goes up in one copy.
 
 mod layout;
+mod readers;
 mod words;
 
 use super::{Bucket, FitError, Mix};
 use crate::{Plan, plan};
-use layout::ITEM;
+use layout::{ITEM, LAUNCH};
 pub(super) use layout::{Layout, Sections};
+use readers::Readers;
 use std::cmp::Reverse;
 use std::ops::Range;
 use tilewright_heuristics::{Geometry, Tile};
@@ -64,6 +66,8 @@ pub struct PlanImage {
     pub(super) largest_page: i32,
     /// Items in the order of a single launch: tokens, rows, index, tile of the mix.
     order: Vec<(Reverse<u32>, Reverse<u32>, u32, u16)>,
+    /// Whose pages several items read.
+    readers: Readers,
 }
 
 impl PlanImage {
@@ -79,7 +83,7 @@ impl PlanImage {
         let layout = bucket.layout();
         Self {
             words: vec![0; layout.words()],
-            used: bucket.capacities().items.len() + 1,
+            used: 1 + LAUNCH * bucket.capacities().items.len(),
             layout,
             groups: bucket.groups(),
             merge_grid: bucket.capacities().merges,
@@ -100,6 +104,7 @@ impl PlanImage {
             grid: group.items.end - group.items.start,
         }));
         self.lay_out(plan);
+        self.readers.count(plan);
         self.write_items_per_tile(plan, |index, group| (index, group.items.start));
         self.write_rest(plan);
     }
@@ -122,6 +127,7 @@ impl PlanImage {
                     grid: count,
                 });
                 self.lay_out(plan);
+                self.readers.count(plan);
                 self.write_items_in_order(plan);
                 self.write_rest(plan);
             }
@@ -142,6 +148,7 @@ impl PlanImage {
         for group in &mut self.groups {
             group.count = 0;
         }
+        self.readers.count(plan);
         if let [ItemGroup { variant: Variant::Mix(_), count, .. }] = &mut self.groups[..] {
             *count = plan.work_items().len() as u32;
             self.order_items(plan, bucket.mix())?;
@@ -247,16 +254,15 @@ impl PlanImage {
         for (index, group) in plan.tile_groups().iter().enumerate() {
             let (launch, begin) = place(index, group);
             let items = &plan.work_items()[group.items.start as usize..group.items.end as usize];
-            let words = items.iter().map(|item| words_of_item(plan, item, launch as u16));
+            let words = items.iter().map(|item| words_of_item(plan, &self.readers, item, launch as u16));
             put(&mut self.words, self.layout.items + begin as usize * ITEM, words);
         }
     }
 
     fn write_items_in_order(&mut self, plan: &Plan) {
-        let words = self
-            .order
-            .iter()
-            .map(|&(_, _, index, tile)| words_of_item(plan, &plan.work_items()[index as usize], tile));
+        let words = self.order.iter().map(|&(_, _, index, tile)| {
+            words_of_item(plan, &self.readers, &plan.work_items()[index as usize], tile)
+        });
         put(&mut self.words, self.layout.items, words);
     }
 
@@ -279,14 +285,15 @@ impl PlanImage {
 
     /// Everything but the items.
     fn write_rest(&mut self, plan: &Plan) {
-        let Self { words, layout, groups, .. } = self;
+        let Self { words, layout, groups, readers, .. } = self;
+        let by_head = u32::from(readers.by_head());
         words[0] = plan.merges().len() as u32;
-        put(words, 1, groups.iter().map(|group| [group.count]));
+        put(words, 1, groups.iter().map(|group| [group.count, by_head]));
         words[layout.lengths..][..plan.batch()].copy_from_slice(plan.seq_lens());
         put(words, layout.merges, plan.merges().iter().map(words_of_merge));
         words[layout.requests..][..plan.requests().len()].copy_from_slice(plan.requests());
         put(words, layout.slots, plan.slots().iter().map(words_of_slot));
-        put(words, layout.runs, plan.runs().iter().map(words_of_run));
+        put(words, layout.runs, plan.runs().iter().map(|run| words_of_run(run, readers)));
         put(words, layout.page_ids, plan.pages().iter().map(|&page| [page as u32]));
         let last_item =
             groups.iter().filter(|group| group.count > 0).map(|group| group.begin + group.count).max();

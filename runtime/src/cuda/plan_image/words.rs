@@ -1,7 +1,8 @@
 //! Entries of a plan as words that the kernels read.
 
+use super::readers::Readers;
 use crate::{Plan, plan};
-use tilewright_kernel_templates::cuda::{GRANULE, MergeItem, Run, Slot, WorkItem};
+use tilewright_kernel_templates::cuda::{GRANULE, MergeItem, Run, STREAMED, Slot, WorkItem};
 
 /// Writes entries one behind the other.
 pub(super) fn put<const N: usize>(words: &mut [u32], at: usize, entries: impl Iterator<Item = [u32; N]>) {
@@ -18,14 +19,14 @@ pub(super) fn words_of_slot(slot: &Slot) -> [u32; 2] {
     [slot.partial, slot.merge]
 }
 
-pub(super) fn words_of_run(run: &plan::Run) -> [u32; 4] {
-    let Run { begin, pages, position, members } = device_run(run);
+pub(super) fn words_of_run(run: &plan::Run, readers: &Readers) -> [u32; 4] {
+    let Run { begin, pages, position, members } = device_run(run, readers);
     [begin, pages, position, members]
 }
 
 /// An item of a launch's `tile`-th tile.
-pub(super) fn words_of_item(plan: &Plan, item: &plan::WorkItem, tile: u16) -> [u32; 12] {
-    let item = device_item(plan, item, tile);
+pub(super) fn words_of_item(plan: &Plan, readers: &Readers, item: &plan::WorkItem, tile: u16) -> [u32; 12] {
+    let item = device_item(plan, readers, item, tile);
     let WorkItem { requests, row_begin, row_end, runs, run_count, tile, .. } = item;
     let WorkItem { walk_begin, walk_end, slots, certain_end, first, .. } = item;
     let Run { begin, pages, position, members } = first;
@@ -35,7 +36,7 @@ pub(super) fn words_of_item(plan: &Plan, item: &plan::WorkItem, tile: u16) -> [u
 }
 
 /// Resolves what an item needs of its block, so that the kernel finds its runs in one step instead of two.
-fn device_item(plan: &Plan, item: &plan::WorkItem, tile: u16) -> WorkItem {
+fn device_item(plan: &Plan, readers: &Readers, item: &plan::WorkItem, tile: u16) -> WorkItem {
     WorkItem {
         requests: plan.blocks()[item.block as usize].requests.start,
         row_begin: item.rows.start as u16,
@@ -47,7 +48,10 @@ fn device_item(plan: &Plan, item: &plan::WorkItem, tile: u16) -> WorkItem {
         walk_end: item.walk.end,
         slots: item.slots,
         certain_end: certain_end(plan, item),
-        first: plan.runs().get(item.runs.start as usize).map_or(Run::default(), device_run),
+        first: plan
+            .runs()
+            .get(item.runs.start as usize)
+            .map_or(Run::default(), |run| device_run(run, readers)),
     }
 }
 
@@ -59,11 +63,11 @@ fn certain_end(plan: &Plan, item: &plan::WorkItem) -> u32 {
     run.walk.start.saturating_add(seen).min(run.walk.end).min(item.walk.end)
 }
 
-fn device_run(run: &plan::Run) -> Run {
+fn device_run(run: &plan::Run, readers: &Readers) -> Run {
     let padding = run.walk.end.next_multiple_of(GRANULE) - run.walk.end;
     Run {
         begin: run.walk.start,
-        pages: run.pages,
+        pages: if readers.is_streamed(run) { run.pages | STREAMED } else { run.pages },
         position: run.position,
         members: Run::members(run.members.start, run.members.end, padding),
     }
@@ -112,7 +116,7 @@ mod tests {
             // All but one token of each last page may be missing.
             let least = |request: u32| lens[request as usize].saturating_sub(1) / PAGE * PAGE + u32::from(lens[request as usize] > 0);
             for item in plan.work_items() {
-                let certain = device_item(&plan, item, 0).certain_end;
+                let certain = device_item(&plan, &Readers::default(), item, 0).certain_end;
                 prop_assert!(certain <= item.walk.end);
                 let Some(run) = plan.runs()[..item.runs.end as usize].get(item.runs.start as usize) else { continue };
                 let members = &plan.requests_of(item.block)[run.members.start as usize..run.members.end as usize];
@@ -127,7 +131,10 @@ mod tests {
         let options = PlanOptions { packing: Packing::PerTree, split: Split::None, ..PlanOptions::default() };
         let certain = |requests: &[(usize, usize, u32)], queries: Option<&[u32]>| {
             let (plan, _) = plan(requests, &options, queries);
-            plan.work_items().iter().map(|item| device_item(&plan, item, 0).certain_end).collect::<Vec<_>>()
+            plan.work_items()
+                .iter()
+                .map(|item| device_item(&plan, &Readers::default(), item, 0).certain_end)
+                .collect::<Vec<_>>()
         };
         assert_eq!(certain(&[(0, 4, 16)], None), [48], "the fourth page may have one token only");
         assert_eq!(certain(&[(3, 1, 5), (3, 2, 1)], None), [48], "the shared ones are whole");

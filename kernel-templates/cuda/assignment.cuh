@@ -1,0 +1,31 @@
+// Which work item and KV head a CTA of a launch takes.
+#pragma once
+#include "arguments.cuh"
+#include "prelude.cuh"
+
+namespace tilewright {
+
+struct Assignment {
+  WorkItem item;
+  u32 index; // of the item
+  u32 head;
+  bool exists; // a launch may have more CTAs than its plan has items for
+
+  // Its number whatever the order is.
+  TILEWRIGHT_DEVICE u32 unit(const Arguments &args) const { return index * args.kv_heads + head; }
+};
+
+// The CTAs of an item lie side by side, which together read whole pages, or those of a head, which read the same tokens. All is asked for
+// before any is waited for.
+TILEWRIGHT_DEVICE Assignment assignment(const Arguments &args) {
+  const u32 heads = args.kv_heads, items = block_count() / heads;
+  const u32 of_items = block_index() / heads, of_heads = block_index() / items;
+  const u32 beside = block_index() - of_heads * items;
+  const u32 *const launch = args.counts + 1 + 2 * args.group;
+  const u32 count = launch[0], by_head = launch[1];
+  const WorkItem item = args.items[of_items], other = args.items[beside];
+  if (by_head) return Assignment{other, beside, of_heads, beside < count && of_heads < heads};
+  return Assignment{item, of_items, block_index() - of_items * heads, of_items < count};
+}
+
+} // namespace tilewright
