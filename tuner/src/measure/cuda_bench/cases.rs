@@ -183,9 +183,10 @@ mod tests {
                 (CLASS, "sm_90a"),
                 (Class { head_dim: 256, ..CLASS }, "sm_90a"),
                 (Class { dtype: Dtype::Fp8F16, ..CLASS }, "sm_90a"),
+                (Class { dtype: Dtype::Fp8F16, head_dim: 64 }, "sm_90a"),
             ] {
                 let sets = option_sets(coverage, &class, arch(name));
-                let two_ways = (class, name) == (CLASS, "sm_90a");
+                let two_ways = (class.head_dim, name) == (128, "sm_90a");
                 let plain = AttentionOptions { gathers: coverage.gathers && two_ways, ..Default::default() };
                 assert_eq!(sets[0], plain, "{class} {name}");
                 assert_eq!(sets.len(), if coverage.options { 3 } else { 1 });
