@@ -1,7 +1,7 @@
 //! How many items of a plan read the same pages. That decides what need not stay in the second-level cache, and which CTAs lie side by side.
 //!
-//! What one item reads alone leaves the cache first: it stays for what several read, and what lay there before stays too, so that lines that
-//! others have written need not go to memory meanwhile. Longer streams would drive them out anyway, a few at a time, between reads.
+//! What one item reads alone leaves the cache first. So the cache keeps what several read, and what lay there before: lines that somebody has
+//! written need not go to memory meanwhile. Longer streams would drive those out anyway, a few at a time, between reads.
 //!
 //! CTAs of an item side by side read whole pages together, as memory likes it. Those of a KV head read what they share when it has just come
 //! in, and less of it at a time. (`kernel-templates/NOTES.md` has the measurements.)
