@@ -30,8 +30,8 @@ impl Readers {
     pub(super) fn count(&mut self, plan: &Plan) {
         self.of_page.clear();
         self.of_page.resize(plan.pages().len(), 0);
-        // Tokens that items walk along, that there are, and that one item alone reads.
-        let (mut walked, mut all, mut alone) = (0, 0, 0u64);
+        // Tokens that items walk along, that there are, and that a second item reads.
+        let (mut walked, mut all, mut again) = (0, 0, 0);
         for item in plan.work_items() {
             walked += item.walk.len() as u64;
             for run in &plan.runs()[item.runs.start as usize..item.runs.end as usize] {
@@ -40,14 +40,12 @@ impl Readers {
                     self.of_page.get_mut(run.pages as usize).filter(|_| item.walk.start <= run.walk.start);
                 let Some(readers) = readers else { continue };
                 let tokens = run.walk.len() as u64;
-                match *readers {
-                    0 => (all, alone) = (all + tokens, alone + tokens),
-                    1 => alone = alone.saturating_sub(tokens),
-                    _ => {}
-                }
+                all += tokens * u64::from(*readers == 0);
+                again += tokens * u64::from(*readers == 1);
                 *readers = (*readers + 1).min(2);
             }
         }
+        let alone = all.saturating_sub(again);
         self.streams = alone * plan.geometry().kv_bytes_per_token() as u64 <= MOST_STREAMED;
         self.by_head = walked * 100 > all * LEAST_REREAD_PERCENT && are_even(plan);
     }
