@@ -15,8 +15,7 @@ struct Assignment {
   TILEWRIGHT_DEVICE u32 unit(const Arguments &args) const { return index * args.kv_heads + head; }
 };
 
-// The CTAs of an item lie side by side, which together read whole pages, or those of a head, which read the same tokens. All is asked for
-// before any is waited for.
+// The CTAs of an item lie side by side, which together read whole pages, or those of a head, which read the same tokens.
 TILEWRIGHT_DEVICE Assignment assignment(const Arguments &args) {
   const u32 heads = args.kv_heads, items = block_count() / heads;
   const u32 of_items = block_index() / heads, of_heads = block_index() / items;

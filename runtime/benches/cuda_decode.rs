@@ -7,7 +7,8 @@
 //! `cargo bench -p tilewright-runtime --bench cuda_decode -- [TREE...] [--heads 32/8] [--tiles m16n64w4s2,...] [--page 32] [--slots N] [--cta NS] [--merge NS] [--flush write]`
 //!
 //! Plans go by the default prices, but `--cta` is how long one of all CTAs takes beyond its tokens, and `--merge` how long merging at all
-//! takes, in nanoseconds; `--slots` is for how many CTAs at once they are made, instead of two for each SM. With `--timeline` it prints for each tile what its CTAs spent their time with.
+//! takes, in nanoseconds; `--slots` is for how many CTAs at once they are made, instead of two for each SM. With `--timeline` it prints for
+//! each tile what its CTAs spent their time with.
 //!
 //! With `--flush write` the cache is emptied by writing 256 MB instead of reading, and a step's launches are timed one by one behind a delay,
 //! not as a graph; reading as many bytes is timed in the same way. Other programs are often measured so.

@@ -8,8 +8,9 @@ use super::{CudaBackend, CudaError, DevicePlan, MergeBy, RawArgs};
 use cudarc::driver::sys::CUstream;
 use std::ffi::c_void;
 use std::sync::Arc;
+use tilewright_heuristics::Tile;
 use tilewright_kernel_templates::Class;
-use tilewright_kernel_templates::cuda::{Arguments, TimelineEntry, WorkItem, has_loaders};
+use tilewright_kernel_templates::cuda::{Arguments, TimelineEntry, WorkItem, loader_warps};
 
 /// The kernels of a plan, each looked up once: those of the first launches, which mostly are all.
 #[derive(Debug, Default)]
@@ -106,9 +107,9 @@ impl CudaBackend {
 
     /// Whether a kernel of a plan copies boxes.
     pub(super) fn copies_boxes(&self, plan: &DevicePlan, args: &RawArgs) -> bool {
-        has_loaders(&Class::of(plan.geometry()), self.compiler().arch())
-            && !args.options(plan).gathers
-            && plan.image().groups.iter().any(|group| matches!(group.variant, Variant::Tile(_)))
+        let (class, options) = (Class::of(plan.geometry()), args.options(plan));
+        let copies = |tile: &Tile| loader_warps(tile, &class, options, self.compiler().arch()) > 0;
+        plan.image().groups.iter().any(|group| matches!(&group.variant, Variant::Tile(tile) if copies(tile)))
     }
 
     /// The tensors that kernels copy boxes of. Where none does, the driver is not asked: older ones cannot make any, and none makes one of

@@ -237,7 +237,8 @@ impl Plan {
     }
 }
 
+/// Counts and places have 31 bits: of where pages stand, kernels take the last one for [`STREAMED`](tilewright_kernel_templates::cuda::STREAMED).
 #[inline]
 fn count(count: usize, what: &'static str) -> Result<u32, PlanError> {
-    u32::try_from(count).ok().filter(|&count| count < UNTOUCHED).ok_or(PlanError::TooLarge(what))
+    i32::try_from(count).map_or(Err(PlanError::TooLarge(what)), |count| Ok(count.unsigned_abs()))
 }
