@@ -1,6 +1,7 @@
 //! How a plan is made.
 
 use crate::{Packing, Prices};
+use tilewright_heuristics::Tile;
 
 /// How long walks are cut.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -21,9 +22,14 @@ pub enum Split {
 /// Tokens that are worth a CTA of their own: shorter parts take less time than finding their pages and merging what they leave.
 pub const SHORTEST_PART: u32 = 128;
 
-/// CTAs that an SM runs at once, as plans take it: so many as the tiles with the most bytes in flight have. One that has an SM for itself is up to so many times as fast; measured
-/// on an H200: 15 to 17 ns a token, where all slots together take 30 ns for a token each.
+/// CTAs that an SM runs at once, as plans take it: so many as the tiles with the most bytes in flight have. One that has an SM for itself is
+/// up to so many times as fast; measured on an H200: 15 to 17 ns a token, where all slots together take 30 ns for a token each.
 pub(crate) const CTAS_PER_SM: u32 = 2;
+
+/// The same of one tile: the registers of more than four warps leave no room for another CTA.
+pub(crate) const fn ctas_per_sm(tile: &Tile) -> u32 {
+    if tile.warps > 4 { 1 } else { CTAS_PER_SM }
+}
 
 /// How a plan is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -32,7 +38,8 @@ pub struct PlanOptions {
     pub packing: Packing,
     /// How long walks are cut.
     pub split: Split,
-    /// CTAs that the device runs at once, two on each SM. Where fewer run, [`Split::Waves`] takes each for up to twice as fast.
+    /// CTAs that the device runs at once, two on each SM. Where fewer run, [`Split::Waves`] takes each for up to twice as fast; of tiles with
+    /// more than four warps an SM runs but one.
     pub slots: u32,
     /// What [`Packing::Priced`] and [`Split::Waves`] go by.
     pub prices: Prices,

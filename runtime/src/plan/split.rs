@@ -1,5 +1,6 @@
 //! How long walks are cut: few long ones leave most of a GPU idle.
 
+use super::options::ctas_per_sm;
 use super::waves::{Walk, Waves, WavesScratch};
 use super::{Block, Plan, PlanOptions, SHORTEST_PART, Split};
 use std::ops::Range;
@@ -18,6 +19,31 @@ pub(super) struct Part {
 
 /// Parts are whole multiples of this many tokens, or of a smaller page.
 const UNIT: u32 = 64;
+
+/// Where the equal parts of a walk end: at whole units, so each is less than a unit longer or shorter than its share.
+struct Ends {
+    walk: u32,
+    parts: u32,
+    unit: u32,
+}
+
+impl Ends {
+    /// The first end behind a token.
+    #[inline]
+    fn behind(&self, token: u32) -> u32 {
+        if self.parts == 1 {
+            return self.walk;
+        }
+        let (walk, parts, unit) = (u64::from(self.walk), u64::from(self.parts), u64::from(self.unit));
+        let end = |part: u64| (part * walk / parts).next_multiple_of(unit).min(walk);
+        // Ends are rounded up: that of the part before may be behind the token still.
+        let mut part = (u64::from(token) * parts / walk).max(1);
+        while part < parts && end(part) <= u64::from(token) {
+            part += 1;
+        }
+        end(part) as u32
+    }
+}
 
 impl Plan {
     /// The parts that each block's walk is cut into, in order.
@@ -47,20 +73,21 @@ impl Plan {
             GRANULE
         };
         let room = max_runs(u32::from(self.packs[block.pack as usize].tile.m));
-        let length = if walk <= limit { walk } else { walk.div_ceil(walk.div_ceil(limit)) };
-        let length = length.next_multiple_of(u64::from(unit)).max(1);
-        self.cut(index, block, u32::try_from(length).unwrap_or(u32::MAX), room, parts);
+        let count = if walk <= limit { 1 } else { walk.div_ceil(limit.max(1)) };
+        // At most as many as tokens.
+        let ends = Ends { walk: block.walk, parts: count as u32, unit };
+        self.cut(index, block, &ends, room, parts);
     }
 
-    /// Cuts a walk into parts of so many tokens and at most `room` runs. One without tokens is a part too.
-    fn cut(&self, index: u32, block: &Block, length: u32, room: u32, parts: &mut Vec<Part>) {
+    /// Cuts a walk into parts with these ends and of at most `room` runs. One without tokens is a part too.
+    fn cut(&self, index: u32, block: &Block, ends: &Ends, room: u32, parts: &mut Vec<Part>) {
         if block.runs.is_empty() {
             parts.push(Part { block: index, walk: 0..0, runs: block.runs.clone(), item: 0 });
         }
         let (mut run, mut begin) = (block.runs.start, 0);
         while run < block.runs.end {
             let first = run;
-            let mut end = block.walk.min(begin + length);
+            let mut end = ends.behind(begin);
             // To the run that the part's last token lies in; gaps between runs belong to nobody.
             while run + 1 < block.runs.end && self.runs[run as usize + 1].walk.start < end {
                 run += 1;
@@ -141,7 +168,8 @@ impl Plan {
         self.packs.iter().flat_map(|pack| self.blocks_of(pack)).map(|block| {
             let (slices, rows) = (self.slices(block), self.rows(block));
             let rows = if slices == 1 { rows } else { rows / slices };
-            Walk { ctas: slices * self.geometry.kv_heads, tokens: block.walk, rows }
+            let ctas_per_sm = ctas_per_sm(&self.packs[block.pack as usize].tile);
+            Walk { ctas: slices * self.geometry.kv_heads, tokens: block.walk, rows, ctas_per_sm }
         })
     }
 
@@ -158,5 +186,32 @@ impl Plan {
     pub(super) fn rows(&self, block: &Block) -> u32 {
         // The shape knows the GQA ratio, which the layout would have to divide for.
         block.requests.len() as u32 * self.packs[block.pack as usize].shape.gqa_ratio
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn parts_are_as_many_as_asked_for_and_equal_but_for_a_unit(share in 1u32..500, more in 0u32..2_000, parts in 1u32..40, unit in prop::sample::select(vec![16u32, 32, 64])) {
+            let walk = share * unit * parts + more;
+            let ends = Ends { walk, parts, unit };
+            let mut begins = vec![0];
+            while begins[begins.len() - 1] < walk {
+                begins.push(ends.behind(begins[begins.len() - 1]));
+            }
+            prop_assert_eq!(begins.len() as u32, parts + 1);
+            for part in begins.windows(2) {
+                prop_assert!(part[1].is_multiple_of(unit) || part[1] == walk);
+                let (length, share) = (u64::from(part[1] - part[0]) * u64::from(parts), u64::from(walk));
+                prop_assert!(length.abs_diff(share) < u64::from(unit * parts), "{:?}", part);
+                // Wherever one looks from, the same ends are found.
+                let middle = part[0] + (part[1] - part[0]) / 2;
+                prop_assert_eq!(ends.behind(middle), part[1]);
+            }
+        }
     }
 }
