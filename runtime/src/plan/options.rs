@@ -26,7 +26,8 @@ pub const SHORTEST_PART: u32 = 128;
 /// up to so many times as fast; measured on an H200: 15 to 17 ns a token, where all slots together take 30 ns for a token each.
 pub(crate) const CTAS_PER_SM: u32 = 2;
 
-/// The same of one tile: the registers of more than four warps leave no room for another CTA.
+/// The same of one tile. The registers of more than four warps leave no room for another CTA (260 of 276 variants of eight warps on an H200);
+/// shared memory is not looked at, which leaves none beside a third of the variants of four warps, those of many stages or elements.
 pub(crate) const fn ctas_per_sm(tile: &Tile) -> u32 {
     if tile.warps > 4 { 1 } else { CTAS_PER_SM }
 }
