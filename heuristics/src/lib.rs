@@ -1,11 +1,12 @@
 //! The tile selector's vocabulary and the selectors emitted for measured devices.
 //!
-//! A [`Selector`] maps what the host knows of a pack ([`PackShape`]: whole numbers only) to a kernel variant ([`Tile`])
-//! in a few nanoseconds. `tilewright emit` writes one module a device into [`generated`]; [`lookup`] finds the one for a
-//! device and falls back, in this order, to another device of the same capability and to PAT's [`analytic`] rules. This
-//! crate has no dependencies, so that an engine that embeds a selector compiles nothing else.
+//! A [`Selector`] maps what the host knows of a batch ([`BatchShape`]: whole numbers only) to the kernel variants that its packs get
+//! ([`TileSet`]), in nanoseconds. `tilewright emit` writes one module a device into [`generated`]; [`lookup`] finds the one for a device and falls
+//! back, in this order, to another device of the same capability and to PAT's [`analytic`] rules. This crate has no dependencies, so
+//! that an engine that embeds a selector compiles nothing else.
 
 pub mod analytic;
+mod batch;
 mod device;
 pub mod generated;
 mod lookup;
@@ -14,10 +15,13 @@ mod record;
 mod selector;
 mod shape;
 mod tile;
+mod tile_set;
 
+pub use batch::{BatchShape, BatchSums};
 pub use device::{Backend, Device, UnknownBackend};
 pub use lookup::{Match, Selection, lookup, lookup_among};
 pub use prices::Prices;
 pub use selector::{Domain, Selector, first_feasible};
 pub use shape::{Dtype, Geometry, GeometryError, PackShape, UnknownDtype};
 pub use tile::{ParseTileError, Tile};
+pub use tile_set::{ParseTileSetError, TileSet, TileSetBuf};

@@ -1,6 +1,6 @@
 //! Finds the selector of a device: exact device, else same capability, else PAT's analytic rules. Never an error.
 
-use crate::{Device, PackShape, Prices, Selector, Tile, analytic, generated};
+use crate::{BatchShape, Device, Prices, Selector, Tile, TileSet, analytic, generated};
 
 /// How a device's choices are made.
 #[derive(Clone, Copy, Debug)]
@@ -22,12 +22,34 @@ pub struct Selection {
 }
 
 impl Selection {
-    /// The tile for a pack; PAT's rules over the device's feasible tiles where no selector matched.
+    /// The tiles for a batch. Where no selector matched, one tile for all packs: the one that PAT's rules choose, among the device's feasible tiles,
+    /// for the pack that the batch would be if its requests shared evenly.
     #[inline]
-    pub fn select(&self, shape: &PackShape) -> Tile {
+    pub fn select(&self, batch: &BatchShape) -> TileSet<'_> {
         match self.matched {
-            Match::Exact(selector) | Match::SameCapability(selector) => selector.select(shape),
-            Match::Analytic => analytic::pat(&self.feasible, shape).unwrap_or(self.feasible[0]),
+            Match::Exact(selector) | Match::SameCapability(selector) => selector.select(batch),
+            Match::Analytic => {
+                let tile = analytic::pat(&self.feasible, &batch.as_pack());
+                let at =
+                    tile.and_then(|tile| self.feasible.iter().position(|&other| other == tile)).unwrap_or(0);
+                TileSet::new(&self.feasible[at..=at])
+            }
+        }
+    }
+
+    /// Every tile that packs may get.
+    pub fn tiles(&self) -> Vec<Tile> {
+        match self.matched {
+            Match::Exact(selector) | Match::SameCapability(selector) => selector.tiles(),
+            Match::Analytic => self.feasible.clone(),
+        }
+    }
+
+    /// Every set that a batch may get; none where PAT's rules decide.
+    pub fn sets(&self) -> &'static [TileSet<'static>] {
+        match self.matched {
+            Match::Exact(selector) | Match::SameCapability(selector) => selector.sets,
+            Match::Analytic => &[],
         }
     }
 
@@ -67,7 +89,7 @@ pub fn lookup_among(selectors: &[&'static Selector], device: &Device<'_>, feasib
     let same_capability = || {
         alike()
             .filter(|s| s.device.capability == device.capability && s.device.units <= device.units)
-            .filter(|s| s.portfolio.iter().all(|tile| feasible.contains(tile)))
+            .filter(|s| s.tiles().iter().all(|tile| feasible.contains(tile)))
             .max_by_key(|s| s.device.units)
     };
     let matched = match exact {
@@ -82,16 +104,18 @@ mod tests {
     use super::*;
     use crate::{Backend, Domain};
 
+    static SETS: [TileSet<'static>; 1] = [TileSet::new(&[TILE])];
+
     const TILE: Tile = Tile { m: 4, n: 64, warps: 1, stages: 1 };
     const ANY: Domain = Domain {
-        min: PackShape::from_values([0; PackShape::COUNT]),
-        max: PackShape::from_values([u32::MAX; PackShape::COUNT]),
+        min: BatchShape::from_values([0; BatchShape::COUNT]),
+        max: BatchShape::from_values([u32::MAX; BatchShape::COUNT]),
     };
 
     const fn selector(name: &'static str, units: u32) -> Selector {
         let device = Device { backend: Backend::Cpu, name, capability: "avx2", units };
         let prices = Prices { cta: units as u64, ..Prices::CPU };
-        Selector { device, domain: ANY, portfolio: &[TILE], safe_default: TILE, prices, choose: |_| TILE }
+        Selector { device, domain: ANY, sets: &SETS, safe_default: TILE, prices, choose: |_| SETS[0] }
     }
 
     static SMALL: Selector = selector("small", 2);
@@ -136,6 +160,6 @@ mod tests {
         let others = [Tile { m: 1, ..TILE }];
         let selection = lookup_among(&[&SMALL, &LARGE], &device, &others);
         assert!(matches!(selection.matched, Match::Analytic));
-        assert_eq!(selection.select(&PackShape::from_values([1; PackShape::COUNT])), others[0]);
+        assert_eq!(selection.select(&BatchShape::from_values([1; BatchShape::COUNT])).tiles(), others);
     }
 }

@@ -1,49 +1,33 @@
 //! A selector: the decision tree of one device, as emitted.
 
-use crate::{Device, Dtype, PackShape, Prices, Tile};
+use crate::{BatchShape, Device, Dtype, Prices, Tile, TileSet};
 
-/// The box of pack shapes that were measured. Outside of it the safe default is taken.
+/// The box of batch shapes that were measured. Beyond it, the tree answers as at its nearest face.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Domain {
     /// Smallest measured value of each feature.
-    pub min: PackShape,
+    pub min: BatchShape,
     /// Largest measured value of each feature.
-    pub max: PackShape,
+    pub max: BatchShape,
 }
 
 impl Domain {
-    /// Whether every feature of `shape` lies in the measured range.
-    #[inline]
-    pub const fn contains(&self, shape: &PackShape) -> bool {
+    /// The features of `shape` that are outside of what was measured.
+    pub fn outside(&self, shape: &BatchShape) -> impl Iterator<Item = &'static str> + use<> {
         let (min, max, values) = (self.min.values(), self.max.values(), shape.values());
-        let mut i = 0;
-        let mut inside = true;
-        while i < PackShape::COUNT {
-            inside &= min[i] <= values[i] && values[i] <= max[i];
-            i += 1;
-        }
-        inside
+        let is_outside = move |&i: &usize| !(min[i]..=max[i]).contains(&values[i]);
+        (0..BatchShape::COUNT).filter(is_outside).map(|i| BatchShape::NAMES[i])
     }
 
-    /// What a tree of this domain is asked about a pack. Where no FP8 was measured, K and V in FP8 are taken for elements of the query's type;
-    /// where no packs with tokens of single requests were, those packs of one run that come nearest.
-    pub fn asked(&self, shape: &PackShape) -> PackShape {
-        let shape = if self.lacks_own(shape) { shape.as_one_run() } else { *shape };
+    /// What a tree of this domain is asked about a batch. Where no FP8 was measured, K and V in FP8 are taken for elements of the query's type.
+    #[inline]
+    pub fn asked(&self, shape: &BatchShape) -> BatchShape {
         match Dtype::from_code(shape.dtype) {
-            Some(dtype) if shape.dtype > self.max.dtype => PackShape { dtype: dtype.query().code(), ..shape },
-            _ => shape,
+            Some(dtype) if shape.dtype > self.max.dtype => {
+                BatchShape { dtype: dtype.query().code(), ..*shape }
+            }
+            _ => *shape,
         }
-    }
-
-    /// Whether [`Domain::asked`] is about another shape than this one.
-    #[inline]
-    const fn translates(&self, shape: &PackShape) -> bool {
-        self.lacks_own(shape) | (shape.dtype > self.max.dtype)
-    }
-
-    #[inline]
-    const fn lacks_own(&self, shape: &PackShape) -> bool {
-        (shape.own > 0) & (self.max.own == 0)
     }
 }
 
@@ -52,36 +36,40 @@ impl Domain {
 pub struct Selector {
     /// The device that it was measured on.
     pub device: Device<'static>,
-    /// The shapes that it was measured for.
+    /// The batches that it was measured for.
     pub domain: Domain,
-    /// Every tile that it may choose.
-    pub portfolio: &'static [Tile],
-    /// A tile that can run every supported shape; the choice outside of `domain`.
+    /// Every set that the tree may choose.
+    pub sets: &'static [TileSet<'static>],
+    /// A tile that can run every supported class of kernels: the choice for classes that were not measured.
     pub safe_default: Tile,
     /// What packs and splits are decided by on the device.
     pub prices: Prices,
-    /// The decision tree, with the domain check inside.
-    pub choose: fn(&PackShape) -> Tile,
+    /// The decision tree.
+    pub choose: fn(&BatchShape) -> TileSet<'static>,
 }
 
 impl Selector {
-    /// The tile for a pack, or for the nearest that was measured; see [`Domain::asked`].
+    /// The tiles for a batch; see [`Domain::asked`].
     #[inline]
-    pub fn select(&self, shape: &PackShape) -> Tile {
-        // Most shapes are asked about as they are. Copying each of them first took 15 ns a choice instead of 6.
-        if self.domain.translates(shape) {
-            (self.choose)(&self.domain.asked(shape))
-        } else {
-            (self.choose)(shape)
-        }
+    pub fn select(&self, batch: &BatchShape) -> TileSet<'static> {
+        (self.choose)(&self.domain.asked(batch))
+    }
+
+    /// Every tile that packs may get, each once, in order.
+    pub fn tiles(&self) -> Vec<Tile> {
+        let mut tiles: Vec<Tile> = self.sets.iter().flat_map(|set| set.tiles()).copied().collect();
+        tiles.push(self.safe_default);
+        tiles.sort_unstable();
+        tiles.dedup();
+        tiles
     }
 }
 
-/// The first of `ranked` (indices into a portfolio) whose bit is set in `feasible`.
+/// The first of `ranked` (indices into the sets of a selector) whose bit is set in `feasible`.
 ///
-/// Emitted leaves call this where their best tile cannot run every shape that reaches them.
+/// Emitted leaves call this where their best set cannot run every batch that reaches them.
 #[inline]
-pub const fn first_feasible(ranked: &[u8], feasible: u32) -> Option<u8> {
+pub const fn first_feasible(ranked: &[u8], feasible: u64) -> Option<u8> {
     let mut i = 0;
     while i < ranked.len() {
         if feasible & (1 << ranked[i]) != 0 {
@@ -95,43 +83,53 @@ pub const fn first_feasible(ranked: &[u8], feasible: u32) -> Option<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Backend, Geometry};
+    use crate::Backend;
 
-    const SAFE: Tile = Tile { m: 16, n: 16, warps: 1, stages: 1 };
+    const TILES: [Tile; 2] =
+        [Tile { m: 16, n: 16, warps: 1, stages: 1 }, Tile { m: 64, n: 16, warps: 4, stages: 1 }];
+    static SETS: [TileSet<'static>; 2] = [TileSet::new(&[TILES[0]]), TileSet::new(&TILES)];
 
-    /// Chooses m by the element type that it is asked for, among those up to `largest`.
+    /// Chooses a set by the element type that it is asked for, among those up to `largest`.
     fn selector(largest: Dtype) -> Selector {
-        let max = PackShape { dtype: largest.code(), ..PackShape::from_values([u32::MAX; PackShape::COUNT]) };
+        let max = BatchShape { dtype: largest.code(), ..BatchShape::from_values([100; BatchShape::COUNT]) };
         Selector {
             device: Device { backend: Backend::Cuda, name: "any", capability: "sm_90a", units: 1 },
-            domain: Domain { min: PackShape::from_values([0; PackShape::COUNT]), max },
-            portfolio: &[],
-            safe_default: SAFE,
+            domain: Domain { min: BatchShape::from_values([0; BatchShape::COUNT]), max },
+            sets: &SETS,
+            safe_default: TILES[0],
             prices: Prices::H200,
-            choose: |shape| Tile { m: 100 + shape.dtype as u16, ..SAFE },
+            choose: |shape| SETS[usize::from(shape.dtype != 0)],
         }
-    }
-
-    #[test]
-    fn tokens_of_single_requests_are_asked_about_where_they_were_measured() {
-        let geometry = Geometry { q_heads: 8, kv_heads: 2, head_dim: 64, page_size: 16, dtype: Dtype::F16 };
-        let shape = PackShape::of_tree(&geometry, 4, 64, 32 + 4 * 32, 3);
-        let mut measured = selector(Dtype::Bf16);
-        assert_eq!(measured.domain.asked(&shape), shape);
-        measured.domain.max.own = 0;
-        assert_eq!(measured.domain.asked(&shape), shape.as_one_run());
-        assert_ne!(shape, shape.as_one_run());
     }
 
     #[test]
     fn fp8_is_chosen_for_as_its_query_type_where_it_was_not_measured() {
         let asked = |largest: Dtype, dtype: Dtype| {
-            let shape = PackShape { dtype: dtype.code(), ..PackShape::from_values([1; PackShape::COUNT]) };
-            selector(largest).select(&shape).m - 100
+            let shape = BatchShape { dtype: dtype.code(), ..BatchShape::from_values([1; BatchShape::COUNT]) };
+            selector(largest).select(&shape).tiles().len() - 1
         };
         assert_eq!(asked(Dtype::Bf16, Dtype::Fp8F16), 0);
         assert_eq!(asked(Dtype::Bf16, Dtype::Fp8Bf16), 1);
         assert_eq!(asked(Dtype::Bf16, Dtype::Bf16), 1);
-        assert_eq!(asked(Dtype::Fp8Bf16, Dtype::Fp8F16), 3);
+        assert_eq!(asked(Dtype::Fp8Bf16, Dtype::Fp8F16), 1);
+    }
+
+    #[test]
+    fn what_was_not_measured_is_named() {
+        let domain = selector(Dtype::Bf16).domain;
+        let shape = BatchShape { requests: 101, trees: 3, ..BatchShape::from_values([1; BatchShape::COUNT]) };
+        assert_eq!(domain.outside(&shape).collect::<Vec<_>>(), ["requests"]);
+    }
+
+    #[test]
+    fn a_selectors_tiles_are_listed_once() {
+        assert_eq!(selector(Dtype::F16).tiles(), TILES);
+    }
+
+    #[test]
+    fn the_first_set_that_can_run_is_taken() {
+        assert_eq!(first_feasible(&[3, 1], 0b0010), Some(1));
+        assert_eq!(first_feasible(&[3, 1], 0b1010), Some(3));
+        assert_eq!(first_feasible(&[3, 1], 0b0101), None);
     }
 }

@@ -19,9 +19,12 @@ pub struct ReportData {
     pub limit_method: String,
     /// What a reader must know before trusting the figures; each with its remedy.
     pub warnings: Vec<String>,
-    /// Ways to choose tiles, compared on workloads that were not fitted (cross-validated), the fitted selector first.
+    /// What the selector is worth in a sentence; absent where nothing was held out.
+    #[serde(default)]
+    pub headline: Option<String>,
+    /// Ways to choose tiles, compared on batches that were not fitted, the fitted selector first.
     pub held_out: Vec<Policy>,
-    /// The same ways compared on whole batches, each executed for real.
+    /// The selector and PAT compared on batches that were executed under each of them.
     pub batches: Vec<Policy>,
     /// Ways of launching the selector's plans, compared on whole batches; absent where only the default was measured.
     #[serde(default)]
@@ -31,11 +34,11 @@ pub struct ReportData {
     pub timelines: Option<Timelines>,
     /// One entry a scenario batch.
     pub scenarios: Vec<ScenarioResult>,
-    /// Names of a pack's features, in the order of [`WorkloadResult::features`].
+    /// Names of a batch's features, in the order of [`WorkloadResult::features`].
     pub features: Vec<String>,
     /// Names of a tile's parameters, in the order of [`TileResult::tile`] and [`SpaceRow::tile`]. `m` and `n` are among them.
     pub parameters: Vec<String>,
-    /// One entry a measured pack shape.
+    /// One entry a batch that was measured under all sets of tiles.
     pub workloads: Vec<WorkloadResult>,
     /// Every tile of the space with its verdict, for each class of kernels.
     pub space: Vec<SpaceRow>,
@@ -43,9 +46,9 @@ pub struct ReportData {
     pub tree: TreeNode,
     /// What the fit proves about the tree, in a sentence (optimal, or the gap that remains).
     pub proof: String,
-    /// The tiles that the tree may choose, by name, with the number of workloads that choose each.
+    /// The sets that the tree may choose, by name, with the number of batches that choose each.
     pub portfolio: Vec<(String, u64)>,
-    /// The tile outside of the measured domain.
+    /// The tile for classes of kernels that were not measured.
     pub safe_default: String,
 }
 
@@ -198,27 +201,27 @@ pub struct PolicyTiming {
     pub count: u64,
 }
 
-/// One pack shape, with every tile that was tried on it.
+/// One batch, with every set of tiles that was tried on it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct WorkloadResult {
-    /// Short name, e.g. `rows 16, kv 1024, packs 32, hd 128, f16`.
+    /// Its name, e.g. `tenants-fit/t007/32x8/p16`.
     pub name: String,
     /// Values of the features.
     pub features: Vec<u64>,
     /// The least time the hardware needs.
     pub limit_us: f64,
-    /// The tile that the fitted tree chooses.
+    /// The set that the fitted tree chooses.
     pub chosen: String,
-    /// Measured tiles, in the space's order.
+    /// Measured sets.
     pub tiles: Vec<TileResult>,
 }
 
-/// One tile on one pack shape.
+/// One set of tiles on one batch.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TileResult {
-    /// The tile's name.
+    /// The set's name.
     pub name: String,
-    /// Values of the parameters.
+    /// Values of the parameters of its tile; empty if it has several.
     pub tile: Vec<u64>,
     /// `correct` for a survivor of the race, `eliminated` for one that left it early, else `wrong` or `error`.
     pub status: String,
@@ -265,9 +268,9 @@ pub enum TreeNode {
     },
     /// A choice.
     Leaf {
-        /// Names of the tiles, the preferred one first.
+        /// Names of the sets, the preferred one first.
         ranked: Vec<String>,
-        /// Measured workloads that end here.
+        /// Fitted batches that end here.
         support: u64,
         /// Their mean regret.
         regret: f64,

@@ -34,7 +34,7 @@ pub(crate) fn heat_maps(data: &ReportData) -> Vec<HeatMap> {
     let complete = sums.into_iter().filter(|(_, regrets)| regrets.len() == maps.len());
     let mean =
         complete.map(|(cell, regrets)| (cell, regrets.iter().sum::<f64>() / regrets.len() as f64)).collect();
-    let mut all = vec![heat_map("All workloads, mean".to_owned(), &mean)];
+    let mut all = vec![heat_map("All batches, mean".to_owned(), &mean)];
     all.extend(data.workloads.iter().zip(&maps).map(|(workload, map)| heat_map(workload.name.clone(), map)));
     all.retain(|map| !map.rows.is_empty());
     all

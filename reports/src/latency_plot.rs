@@ -122,7 +122,7 @@ const LEGEND: [(&str, &str); SHOWN.len()] = [
     ("▲", "oracle: the best of all that were tried"),
     ("✕", "best single tile"),
     ("○", "PAT's rules for tiles, all else as for the selector"),
-    ("△", "PAT: its packs, its split and its rules for tiles"),
+    ("△", "PAT's planner on our kernels: its packs, its split and its rules for tiles"),
 ];
 
 /// Number, mark and name of each way that is drawn.

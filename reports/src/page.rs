@@ -137,7 +137,7 @@ pub fn write(data: &ReportData, path: &Path) -> Result<(), ReportError> {
 fn policies(data: &ReportData) -> Table {
     let header =
         ["judged on", "tiles chosen by", "mean", "p95", "worst", "count"].map(str::to_owned).to_vec();
-    let judged = [("pack shapes, held out", &data.held_out), ("whole batches", &data.batches)];
+    let judged = [("batches not fitted", &data.held_out), ("executed under the selector", &data.batches)];
     let rows = judged.into_iter().flat_map(|(on, policies)| {
         policies.iter().map(move |policy| {
             let regret = |value: f64| Cell::number(value, percent(value));
@@ -151,7 +151,11 @@ fn policies(data: &ReportData) -> Table {
             ]
         })
     });
-    Table { caption: "Regret: time over the best tile's, less one".to_owned(), header, rows: rows.collect() }
+    Table {
+        caption: "Regret: time over that of the best set of tiles, less one".to_owned(),
+        header,
+        rows: rows.collect(),
+    }
 }
 
 fn scenarios(data: &ReportData) -> Table {

@@ -3,16 +3,17 @@
 use crate::data::{Policy, ReportData};
 use crate::format::percent;
 
-/// One sentence for held-out pack shapes, one for whole batches; what was not measured is left out.
+/// The headline, one sentence for batches that were not fitted, and one for those that were executed under the selector as well; what was not
+/// measured is left out.
 pub(crate) fn sentences(data: &ReportData) -> Vec<String> {
     let about = [
-        (&data.held_out, "pack shapes that were not fitted", "workloads"),
-        (&data.batches, "whole batches", "batches"),
+        (&data.held_out, "batches that were not fitted", "batches"),
+        (&data.batches, "batches that were executed under it", "batches"),
     ];
-    let mut sentences: Vec<String> =
-        about.into_iter().filter_map(|(policies, on, noun)| sentence(policies, on, noun)).collect();
+    let mut sentences: Vec<String> = data.headline.iter().cloned().collect();
+    sentences.extend(about.into_iter().filter_map(|(policies, on, noun)| sentence(policies, on, noun)));
     if sentences.is_empty() {
-        sentences.push("Nothing was judged yet: there are no measured workloads.".to_owned());
+        sentences.push("Nothing was judged yet: there are no measured batches.".to_owned());
     }
     sentences
 }
@@ -20,7 +21,7 @@ pub(crate) fn sentences(data: &ReportData) -> Vec<String> {
 fn sentence(policies: &[Policy], on: &str, noun: &str) -> Option<String> {
     let (selector, others) = policies.split_first()?;
     let mut text = format!(
-        "On {on} the selector is {} slower than the best tile of each on average ({} at the 95th percentile, {} at worst, \
+        "On {on} the selector is {} slower than the best set of each on average ({} at the 95th percentile, {} at worst, \
          {} {noun})",
         percent(selector.mean),
         percent(selector.p95),
@@ -46,8 +47,8 @@ mod tests {
         let policies =
             [policy("selector", 0.012), policy("best single tile", 0.18), policy("PAT's rules", 0.31)];
         insta::assert_snapshot!(
-            sentence(&policies, "pack shapes that were not fitted", "workloads").unwrap(),
-            @"On pack shapes that were not fitted the selector is 1.2 % slower than the best tile of each on average (5.0 % at the 95th percentile, 20.0 % at worst, 60 workloads); beside it, on average: best single tile 18.0 %, PAT's rules 31.0 %."
+            sentence(&policies, "batches that were not fitted", "batches").unwrap(),
+            @"On batches that were not fitted the selector is 1.2 % slower than the best set of each on average (5.0 % at the 95th percentile, 20.0 % at worst, 60 batches); beside it, on average: best single tile 18.0 %, PAT's rules 31.0 %."
         );
         assert_eq!(sentence(&[], "x", "y"), None);
     }

@@ -62,8 +62,8 @@ fn bench<E: Element>(backend: &mut CpuBackend, q_heads: u32, kv_heads: u32, band
         Tile { m: 4, n: 16, warps: 1, stages: 3 },
         Tile { m: 4, n: 64, warps: 2, stages: 2 },
     ] {
-        let plan = Plan::build(&geometry, &table, &PlanOptions::default(), |_| tile)
-            .expect("the batch can be planned");
+        let plan =
+            Plan::build(&geometry, &table, &PlanOptions::default(), tile).expect("the batch can be planned");
         let mut samples: Vec<f64> = (0..=SAMPLES)
             .map(|_| {
                 let args = DecodeArgs { query: &query, cache, scale: 0.088, output: &mut output, lse: None };

@@ -108,7 +108,7 @@ fn main() -> Outcome<()> {
             for (tile, prepared) in options.tiles.iter().zip(&prepared) {
                 let Ok(compiled) = prepared else { continue };
                 let table = batch.table()?;
-                let plan = Plan::build(&geometry, &table, &options.plan, |_| *tile)?;
+                let plan = Plan::build(&geometry, &table, &options.plan, *tile)?;
                 let mut uploaded = DevicePlan::new(&device);
                 uploaded.upload(&plan, &stream)?;
                 let workspace = DeviceMemory::new(device.context(), uploaded.workspace_bytes())?;

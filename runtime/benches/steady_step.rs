@@ -15,13 +15,13 @@ use cudarc::driver::sys::CUfunction;
 use std::ffi::{CString, c_void};
 use std::sync::Arc;
 use std::time::Instant;
-use tilewright_heuristics::{Dtype, Geometry, PackShape, Tile};
+use tilewright_heuristics::{Dtype, Geometry, Tile};
 use tilewright_kernel_templates::Class;
 use tilewright_kernel_templates::cuda::{AttentionOptions, Kernel};
 use tilewright_runtime::cuda::{
     Bucket, CudaDecoder, CudaDevice, DeviceMemory, DevicePlan, Graph, GraphStep, RawArgs,
 };
-use tilewright_runtime::{KvStrides, LivePlanner, PageTable, PlanOptions};
+use tilewright_runtime::{ChooseTiles, KvStrides, LivePlanner, PageTable, PlanOptions};
 
 const TREES: [&str; 2] = ["256_1024", "1,8,16,32,64,128,1024_256,128,64,32,32,32,32"];
 const PAGE_SIZE: u32 = 32;
@@ -52,7 +52,7 @@ fn main() -> Outcome<()> {
                 batch.lengths.len()
             );
             match &mut on_device {
-                None => Steps::new(&batch, PlanOptions::default())?.planner_alone(|_| Tile {
+                None => Steps::new(&batch, PlanOptions::default())?.planner_alone(Tile {
                     m: 16,
                     n: 64,
                     warps: 4,
@@ -155,15 +155,15 @@ impl Steps {
         Ok(self.planner.grow_all(&self.lengths)?)
     }
 
-    fn planner_alone(&mut self, select: impl Fn(&PackShape) -> Tile) -> Outcome<()> {
-        self.planner.plan(&select)?;
+    fn planner_alone(&mut self, choose: impl ChooseTiles + Copy) -> Outcome<()> {
+        self.planner.plan(choose)?;
         let (mut grown, mut planned) = (Vec::new(), Vec::new());
         for _ in 0..STEPS {
             self.next();
             let begin = Instant::now();
             self.grow()?;
             let middle = Instant::now();
-            self.planner.plan(&select)?;
+            self.planner.plan(choose)?;
             grown.push(us(middle - begin));
             planned.push(us(middle.elapsed()));
         }
@@ -206,14 +206,14 @@ impl<'a> OnDevice<'a> {
     fn measure(&mut self, batch: &Batch) -> Outcome<()> {
         let Self { device, stream, decoder, .. } = &*self;
         let geometry = &batch.geometry;
-        let select = |shape: &PackShape| decoder.selection().select(shape);
+        let choose = decoder.choose();
         let mut planner = decoder.live_planner(geometry)?;
         let table = batch.table()?;
         for (request, &tokens) in (0..).zip(&batch.lengths) {
             planner.add(request, table.pages(request as usize), tokens)?;
         }
         let mut steps = Steps { planner, lengths: batch.lengths.clone(), gained: 0 };
-        steps.planner_alone(select)?;
+        steps.planner_alone(choose)?;
 
         let plan = steps.planner.last().clone();
         let bucket = Bucket::of(&plan, decoder.forward())?;
@@ -257,7 +257,7 @@ impl<'a> OnDevice<'a> {
                 stream.synchronize()?;
                 let begin = Instant::now();
                 steps.grow()?;
-                let lengths = steps.planner.plan(select)?.seq_lens();
+                let lengths = steps.planner.plan(choose)?.seq_lens();
                 let upload = Instant::now();
                 match by {
                     By::Graph => step.update_lengths(lengths)?,

@@ -1,7 +1,7 @@
 //! What an engine calls at every step: plan with the device's selector, forward, merge.
 
 use crate::cpu::{CpuBackend, DecodeArgs, Element, HostDevice, KvPages};
-use crate::{ExecError, LiveError, LivePlanner, PageTable, Plan, PlanError, PlanOptions};
+use crate::{BySelection, ExecError, LiveError, LivePlanner, PageTable, Plan, PlanError, PlanOptions};
 use tilewright_heuristics::{Device, Geometry, Match, Prices, Selection, lookup};
 use tilewright_kernel_templates::{Limits, Space};
 
@@ -43,7 +43,7 @@ impl Decoder {
             tracing::warn!("{warning}");
         }
         let prices = selection.prices().unwrap_or(Prices::default_for(device.backend));
-        let options = PlanOptions { prices, ..PlanOptions::default() };
+        let options = PlanOptions { prices, slots: host.limits.threads, ..PlanOptions::default() };
         Self { backend: CpuBackend::new(host.limits.threads), selection, options }
     }
 
@@ -58,12 +58,16 @@ impl Decoder {
     /// # Errors
     /// A page table or layout that makes no sense.
     pub fn plan(&self, geometry: &Geometry, table: &PageTable<'_>) -> Result<Plan, PlanError> {
-        Plan::build(geometry, table, &self.options, |shape| self.selection.select(shape))
+        Plan::build(geometry, table, &self.options, self.choose())
     }
 
-    /// A planner that follows a batch of this layout step by step, with the options of this decoder. Its tiles are asked of
-    /// [`Decoder::selection`]:
-    /// `planner.plan(|shape| decoder.selection().select(shape))`.
+    /// What chooses the tiles of plans: for a [`LivePlanner`], or one plan by hand.
+    pub fn choose(&self) -> BySelection<'_> {
+        BySelection::new(&self.selection)
+    }
+
+    /// A planner that follows a batch of this layout step by step, with the options of this decoder:
+    /// `planner.plan(decoder.choose())`.
     ///
     /// # Errors
     /// A layout that makes no sense.

@@ -27,6 +27,7 @@
 //! ```
 
 pub mod awkward;
+mod choose;
 pub mod cpu;
 pub mod cuda;
 mod decoder;
@@ -44,6 +45,7 @@ mod queries;
 pub mod reference;
 mod tree;
 
+pub use choose::{BySelection, ChooseTiles, batch_shape};
 pub use decoder::{DecodeError, Decoder};
 pub use e4m3::{E4m3, KvScales, Scale};
 pub use error::{ExecError, ForestError, PlanError, StatesError};

@@ -1,8 +1,11 @@
 //! Plans step after step in the same memory.
 
 use crate::plan::Scratch;
-use crate::{Forest, PackLayout, Packing, Packs, PageTable, Plan, PlanError, PlanOptions, Priced};
-use tilewright_heuristics::{Geometry, PackShape, Tile};
+use crate::{
+    ChooseTiles, Forest, PackLayout, Packing, Packs, PageTable, Plan, PlanError, PlanOptions, Priced,
+    batch_shape,
+};
+use tilewright_heuristics::{BatchShape, Geometry};
 
 /// Makes plans one after the other. Once it has seen the largest batch, making one allocates nothing.
 #[derive(Clone, Debug, Default)]
@@ -21,7 +24,7 @@ impl Planner {
         Self { options, ..Self::default() }
     }
 
-    /// Plans a batch: forest, packs, a tile for each, splits, work items, merge list. `select` is asked once a pack.
+    /// Plans a batch: forest, packs, a tile for each, splits, work items, merge list. `choose` is asked about the batch, then once a pack.
     ///
     /// # Errors
     /// A layout that makes no sense, or a batch beyond 32-bit counts. The plan before is lost then.
@@ -29,7 +32,7 @@ impl Planner {
         &mut self,
         geometry: &Geometry,
         table: &PageTable<'_>,
-        select: impl FnMut(&PackShape) -> Tile,
+        mut choose: impl ChooseTiles,
     ) -> Result<&Plan, PlanError> {
         geometry.validate()?;
         if table.page_size() != geometry.page_size {
@@ -37,11 +40,15 @@ impl Planner {
         }
         let Self { options, forest, packs, priced, plan, scratch } = self;
         forest.rebuild(table, &mut scratch.neighbours);
+        let batch =
+            if choose.decides_batches() { batch_shape(geometry, forest) } else { BatchShape::UNKNOWN };
+        let tiles = choose.batch(&batch);
+        let select = |pack: &_| choose.pack(pack);
         let mut of_one_run = packs.rebuild(forest, table, options.packing, &mut scratch.stack);
         if options.packing == Packing::PerTree {
             priced.join_all(forest);
         } else if options.packing == Packing::Priced {
-            let layout = PackLayout::new(geometry).for_batch(table.batch(), options.slots);
+            let layout = PackLayout::new(geometry).with_tiles(tiles).for_batch(table.batch(), options.slots);
             priced.decide(forest, &layout, &options.prices);
             of_one_run =
                 priced.prefers_pat() && packs.rebuild(forest, table, Packing::Pat, &mut scratch.stack);
@@ -70,7 +77,7 @@ mod tests {
     use super::*;
     use crate::Split;
     use proptest::prelude::*;
-    use tilewright_heuristics::Dtype;
+    use tilewright_heuristics::{Dtype, PackShape, Tile};
 
     const GEOMETRY: Geometry =
         Geometry { q_heads: 4, kv_heads: 2, head_dim: 64, page_size: 16, dtype: Dtype::F16 };

@@ -3,7 +3,7 @@
 use half::{bf16, f16};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-use tilewright_heuristics::{Backend, Geometry, Tile};
+use tilewright_heuristics::{Backend, Geometry, PackShape, Tile};
 use tilewright_runtime::awkward;
 use tilewright_runtime::cpu::{CpuBackend, DecodeArgs, Element, KvCache};
 use tilewright_runtime::reference::{self, Attention};
@@ -37,9 +37,10 @@ fn assert_correct<E: Element>(batch: &Batch, backend: &mut CpuBackend) {
         warps: if kv_len > 512 { 2 } else { 1 },
         stages: 2,
     };
-    let plan =
-        Plan::build(&geometry, &table, &PlanOptions::default(), |shape| tile(shape.rows, shape.kv_len))
-            .unwrap();
+    let plan = Plan::build(&geometry, &table, &PlanOptions::default(), |shape: &PackShape| {
+        tile(shape.rows, shape.kv_len)
+    })
+    .unwrap();
     let mut output = vec![E::from_f32(f32::NAN); query.len()];
     let mut lse = vec![f32::NAN; expected_lse.len()];
     let args = DecodeArgs { query: &query, cache, scale, output: &mut output, lse: Some(&mut lse) };

@@ -33,7 +33,7 @@ fn bytes(count: usize, seed: u64) -> Vec<E4m3> {
 }
 
 fn run<E: Element, C: KvPages<E>>(geometry: &Geometry, query: &[E], cache: C) -> Result<Vec<f32>, ExecError> {
-    let plan = Plan::build(geometry, &table(), &PlanOptions::default(), |_| TILE).unwrap();
+    let plan = Plan::build(geometry, &table(), &PlanOptions::default(), TILE).unwrap();
     let mut output = vec![E::from_f32(f32::NAN); query.len()];
     let args = DecodeArgs { query, cache, scale: 0.125, output: &mut output, lse: None };
     CpuBackend::new(2).decode(&plan, args)?;

@@ -415,7 +415,7 @@ fn check_parts<E: Element + CudaElement>(backend: &mut CudaBackend, head_dim: u3
     let mut outputs: Vec<_> = parts.parts.iter().map(|_| nan(elements)).collect();
     let mut lses: Vec<_> = parts.parts.iter().map(|_| stream.alloc_zeros::<f32>(rows).unwrap()).collect();
     for ((part, output), lse) in parts.parts.iter().zip(&mut outputs).zip(&mut lses) {
-        let plan = Plan::build(&geometry, &part.table(&geometry), &device.plan_options(), |_| tile).unwrap();
+        let plan = Plan::build(&geometry, &part.table(&geometry), &device.plan_options(), tile).unwrap();
         let mut uploaded = DevicePlan::new(&device);
         uploaded.upload(&plan, &stream).unwrap();
         let mut workspace = stream.alloc_zeros::<u8>(uploaded.workspace_bytes()).unwrap();

@@ -20,7 +20,7 @@ fn cache<E: Element>(parts: &Parts<E>) -> KvCache<'_, E> {
 
 fn plan<E: Element>(parts: &Parts<E>, part: &Part) -> Plan {
     let table = part.table(&parts.geometry);
-    Plan::build(&parts.geometry, &table, &PlanOptions::default(), |_| TILE).unwrap()
+    Plan::build(&parts.geometry, &table, &PlanOptions::default(), TILE).unwrap()
 }
 
 /// Attention over one part alone.

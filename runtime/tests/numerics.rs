@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use rand::seq::SliceRandom;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-use tilewright_heuristics::{Dtype, Geometry, Tile};
+use tilewright_heuristics::{Dtype, Geometry, PackShape, Tile};
 use tilewright_runtime::awkward;
 use tilewright_runtime::cpu::{CpuBackend, DecodeArgs, Element, KvCache};
 use tilewright_runtime::reference::{self, Attention};
@@ -97,7 +97,7 @@ impl<E: Element> Batch<E> {
     }
 
     fn decode(&self, backend: &mut CpuBackend, options: &PlanOptions, tile: Tile) -> (Vec<E>, Vec<f32>) {
-        let plan = Plan::build(&self.geometry, &self.table(), options, |_| tile).unwrap();
+        let plan = Plan::build(&self.geometry, &self.table(), options, tile).unwrap();
         let mut output = vec![E::from_f32(f32::NAN); self.query.len()];
         let mut lse = vec![f32::NAN; self.seq_lens.len() * self.geometry.q_heads as usize];
         let args = DecodeArgs {
@@ -270,7 +270,7 @@ fn one_batch_may_use_many_tiles() {
     let batch = batch::<f32>(GEOMETRY, &requests, false, 1.0, 7);
     let mut asked = 0u16;
     let options = PlanOptions { packing: Packing::Pat, split: Split::Mean, ..PlanOptions::default() };
-    let plan = Plan::build(&GEOMETRY, &batch.table(), &options, |_| {
+    let plan = Plan::build(&GEOMETRY, &batch.table(), &options, |_: &PackShape| {
         asked += 1;
         Tile { m: 1 << (asked % 5), n: 16 << (asked % 3), warps: 1 + asked % 4, stages: 1 + asked % 2 }
     })
@@ -299,7 +299,7 @@ fn one_batch_may_use_many_tiles() {
 #[test]
 fn arguments_that_do_not_fit_are_refused_before_anything_is_written() {
     let batch = batch::<f32>(GEOMETRY, &[(0, 40)], false, 1.0, 8);
-    let plan = Plan::build(&GEOMETRY, &batch.table(), &PlanOptions::default(), |_| TILE).unwrap();
+    let plan = Plan::build(&GEOMETRY, &batch.table(), &PlanOptions::default(), TILE).unwrap();
     let mut backend = CpuBackend::new(1);
     let mut output = vec![7.0f32; batch.query.len()];
     let short = KvCache { keys: &batch.keys[..16], ..batch.cache() };

@@ -74,7 +74,7 @@ impl Batch {
         query: &[f32],
         way: &Way,
     ) -> Result<(Vec<f32>, Vec<f32>), ExecError> {
-        let plan = Plan::build(&self.geometry, table, &way.options, |_| way.tile).unwrap();
+        let plan = Plan::build(&self.geometry, table, &way.options, way.tile).unwrap();
         let mut output = vec![f32::NAN; query.len()];
         let mut lse = vec![f32::NAN; query.len() / self.geometry.head_dim as usize];
         let strides = KvStrides::nhd(&self.geometry);
@@ -196,7 +196,7 @@ proptest! {
         let csr = PageTable::from_csr(&indptr, &indices, &last_page_len, geometry.page_size, &mut lens).unwrap();
         let csr = csr.with_queries(&batch.query_lens, &mut memory).unwrap();
         let dense = batch.table(&batch.seq_lens).with_queries(&batch.query_lens, &mut again).unwrap();
-        let plan = |table: &PageTable<'_>| Plan::build(&geometry, table, &way.options, |_| way.tile).unwrap();
+        let plan = |table: &PageTable<'_>| Plan::build(&geometry, table, &way.options, way.tile).unwrap();
         prop_assert_eq!(plan(&csr), plan(&dense));
     }
 
@@ -209,7 +209,7 @@ proptest! {
         let batch = Batch::new(geometry, &requests, 1);
         let mut memory = Queries::default();
         let table = batch.table(&batch.seq_lens).with_queries(&batch.query_lens, &mut memory).unwrap();
-        let plan = Plan::build(&geometry, &table, &way.options, |_| way.tile).unwrap();
+        let plan = Plan::build(&geometry, &table, &way.options, way.tile).unwrap();
         for block in 0..plan.blocks().len() as u32 {
             let queries = plan.requests_of(block);
             let of_request = |&query: &u32| table.request_of(query as usize);

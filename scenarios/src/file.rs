@@ -1,11 +1,12 @@
 //! The keys of a scenario file, as strictly as they can be read.
 
+use crate::tenants::TenantsKeys;
 use crate::{Generator, ScenarioError, Tree};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 use tilewright_heuristics::Dtype;
 
-/// A scenario file. Exactly one of `trees`, `mix`, `trace` and `packs` says what its batches are made of.
+/// A scenario file. Exactly one of `trees`, `mix`, `tenants`, `trace` and `packs` says what its batches are made of.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct File {
@@ -14,6 +15,9 @@ pub(crate) struct File {
     pub(crate) description: String,
     #[serde(default)]
     pub(crate) seed: u64,
+    /// Left out of the content hash where it is the default, so that older recordings name the same scenario.
+    #[serde(rename = "use", default, skip_serializing_if = "Use::is_fit")]
+    pub(crate) used_for: Use,
     #[serde(default = "default_heads")]
     pub(crate) heads: Vec<Heads>,
     #[serde(default = "default_head_dims")]
@@ -24,8 +28,28 @@ pub(crate) struct File {
     pub(crate) page_sizes: Vec<PageSize>,
     pub(crate) trees: Option<Vec<Tree>>,
     pub(crate) mix: Option<Vec<MixNode>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) tenants: Option<TenantsKeys>,
     pub(crate) trace: Option<TraceKeys>,
     pub(crate) packs: Option<PacksKeys>,
+}
+
+/// What a scenario's batches are for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Use {
+    /// A selector may be fitted to them.
+    #[default]
+    Fit,
+    /// A selector is only judged on them.
+    HeldOut,
+}
+
+impl Use {
+    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks for it")]
+    fn is_fit(&self) -> bool {
+        *self == Self::Fit
+    }
 }
 
 /// A node of a mix.

@@ -12,6 +12,7 @@ mod replay;
 mod scale;
 mod scenario;
 mod spec;
+mod tenants;
 mod trace;
 mod tree;
 

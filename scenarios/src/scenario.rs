@@ -1,7 +1,7 @@
 //! A scenario: one YAML file, and the batches that it describes.
 
-use crate::file::{self, File, MixNode, PackPoint, PacksKeys, TraceKeys};
-use crate::spec::Shape;
+use crate::file::{self, File, MixNode, PackPoint, PacksKeys, TraceKeys, Use};
+use crate::spec::{MIX, Shape};
 use crate::{
     BLOCK_TOKENS, BatchSpec, Layout, LayoutRequest, Provenance, Replay, ScenarioError, Trace, replay,
 };
@@ -64,14 +64,32 @@ impl Scenario {
         self.file.packs.is_some()
     }
 
+    /// Whether a selector is only judged on its batches, never fitted to them.
+    pub fn held_out(&self) -> bool {
+        self.file.used_for == Use::HeldOut
+    }
+
     /// All its batches, in the order of the file.
     ///
     /// # Errors
     /// A trace in which nobody decodes at a wanted time, or a sweep without a single shape.
     pub fn batches(&self) -> Result<Vec<BatchSpec>, ScenarioError> {
         let mut specs = Vec::new();
-        for geometry in self.geometries() {
-            for (variant, shape) in self.shapes(&geometry)? {
+        let geometries = self.geometries();
+        let mut drawn = Vec::new();
+        if let Some(tenants) = &self.file.tenants {
+            // Layouts take turns: each drawn batch is made for one of them.
+            for (number, geometry) in (0..tenants.batches).zip(geometries.iter().cycle()) {
+                let layout = tenants.layout(self.file.seed, number, geometry.page_size);
+                drawn.push((*geometry, vec![(format!("t{number:03}"), Shape::Layout(Arc::new(layout)))]));
+            }
+        } else {
+            for geometry in &geometries {
+                drawn.push((*geometry, self.shapes(geometry)?));
+            }
+        }
+        for (geometry, shapes) in drawn {
+            for (variant, shape) in shapes {
                 let name = format!("{}/{variant}/{}", self.name(), self.suffix(&geometry));
                 // Every batch scatters its pages in its own way, whatever else the file holds.
                 let seed = self.file.seed
@@ -141,7 +159,7 @@ impl Scenario {
             return Ok(trees.iter().map(|tree| (tree.to_string(), Shape::Tree(tree.clone()))).collect());
         }
         if let Some(mix) = mix {
-            return Ok(vec![("mix".to_owned(), Shape::Layout(Arc::new(mix_layout(mix))))]);
+            return Ok(vec![(MIX.to_owned(), Shape::Layout(Arc::new(mix_layout(mix))))]);
         }
         if let (Some(keys), Some(trace)) = (trace, &self.trace) {
             return self.trace_shapes(keys, trace);
@@ -179,23 +197,26 @@ impl Scenario {
 
     /// What no single key can tell.
     fn check(&self, text: &str) -> Result<(), ScenarioError> {
-        let File { heads, head_dims, dtypes, page_sizes, trees, mix, trace, packs, .. } = &self.file;
+        let File { heads, head_dims, dtypes, page_sizes, trees, mix, tenants, trace, packs, .. } = &self.file;
         let invalid = |key: &str, message: String| ScenarioError::Invalid {
             path: self.path.clone(),
             line: line_of(text, key),
             message,
             hint: String::new(),
         };
-        let kinds = [trees.is_some(), mix.is_some(), trace.is_some(), packs.is_some()];
+        let kinds = [trees.is_some(), mix.is_some(), tenants.is_some(), trace.is_some(), packs.is_some()];
         match kinds.into_iter().filter(|given| *given).count() {
             1 => {}
             0 => {
-                return Err(invalid("name", "one of `trees`, `mix`, `trace`, `packs` is missing".to_owned()));
+                return Err(invalid(
+                    "name",
+                    "one of `trees`, `mix`, `tenants`, `trace`, `packs` is missing".to_owned(),
+                ));
             }
             _ => {
                 return Err(invalid(
                     "name",
-                    "only one of `trees`, `mix`, `trace`, `packs` may be given".to_owned(),
+                    "only one of `trees`, `mix`, `tenants`, `trace`, `packs` may be given".to_owned(),
                 ));
             }
         }
@@ -213,6 +234,9 @@ impl Scenario {
         }
         if let Some(mix) = mix {
             check_mix(mix, "mix").map_err(|message| invalid("mix", message))?;
+        }
+        if let Some(tenants) = tenants {
+            tenants.check().map_err(|(key, message)| invalid(key, message))?;
         }
         if let Some(trace) = trace {
             if trace.file.is_some() == trace.generate.is_some() {

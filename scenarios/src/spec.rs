@@ -84,6 +84,9 @@ fn tree_layout(tree: &Tree) -> Layout {
     layout
 }
 
+/// The variant in the names of all mixes.
+pub(crate) const MIX: &str = "mix";
+
 /// A batch that can be scaled and built.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BatchSpec {
@@ -104,9 +107,18 @@ impl BatchSpec {
         &self.geometry
     }
 
-    /// The trees, the trace's second or the pack that it is one of: its name without the scenario's and the layout's.
+    /// What tells it apart from the other batches of its scenario and layout: the tree, the trace's second, the number of a drawn batch or the
+    /// pack. Of a mix, which is alone there, the scenario's name.
     pub fn variant(&self) -> &str {
-        self.name.split('/').nth(1).unwrap_or_default()
+        match self.name.split('/').nth(1).unwrap_or_default() {
+            MIX => &self.provenance.scenario,
+            variant => variant,
+        }
+    }
+
+    /// The scenario's name.
+    pub fn scenario(&self) -> &str {
+        &self.provenance.scenario
     }
 
     /// The same batch with pages of another size or elements of another type, where they are named. Its pages are scattered by the same

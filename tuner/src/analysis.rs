@@ -1,14 +1,17 @@
 //! What measurements say: the fit, its validation, and the module; a pure function of a recording.
 
 use crate::choice::SELECTOR;
-use crate::costs::from_measurements;
+use crate::costs::{Part, from_batches, from_measurements};
 use crate::emit::{Header, ModelError, SelectorModel, module_name, render, render_choices};
-use crate::fit::{CART, CostTable, Fit, FitError, FitOptions, Proof, Validation, cross_validate, fit};
+use crate::fit::{
+    CART, CostRow, CostTable, Fit, FitError, FitOptions, Proof, Validation, cross_validate, fit, judge,
+};
 use crate::fit_settings::FitSettings;
 use crate::report_data::batch_policies;
+use crate::statistics::geometric_mean;
 use crate::store::{Level, Measurement, Provenance, Recording};
 use std::collections::BTreeSet;
-use tilewright_heuristics::Tile;
+use tilewright_heuristics::{Tile, TileSetBuf};
 
 /// Why measurements cannot be analysed.
 #[derive(Debug, thiserror::Error)]
@@ -21,21 +24,45 @@ pub enum AnalysisError {
     Model(#[from] ModelError),
 }
 
+/// Time over that of the best single tile of each batch.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct OverBestTile {
+    /// Geometric mean over the batches.
+    pub geometric_mean: f64,
+    /// The largest.
+    pub worst: f64,
+    /// Batches.
+    pub batches: usize,
+}
+
+impl std::fmt::Display for OverBestTile {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { geometric_mean, worst, batches } = self;
+        write!(
+            f,
+            "On {batches} batches that were not fitted the selector takes {geometric_mean:.3} of the time of the best single tile of each batch, \
+             known in hindsight (geometric mean; {worst:.3} at worst)."
+        )
+    }
+}
+
 /// A recording, fitted and validated.
 #[derive(Debug)]
 pub struct Analysis {
-    /// Costs of all tiles on all measured pack shapes.
+    /// Costs of all sets on the batches that were fitted.
     pub table: CostTable,
+    /// The same on the batches that are only judged; absent where none were measured.
+    pub held_out: Option<CostTable>,
     /// The fitted tree.
     pub fit: Fit,
-    /// Regret on workloads that were not fitted.
+    /// Regret on batches that were not fitted: the held-out ones, or those of other folds where there are none.
     pub validation: Validation,
     /// The selector.
     pub model: SelectorModel,
 }
 
 impl Analysis {
-    /// Fits and validates the pack-level measurements of a recording.
+    /// Fits the measurements of whole batches, and judges the fit on those that are held out.
     ///
     /// # Errors
     /// Nothing was measured, or no selector can be made of it.
@@ -44,21 +71,24 @@ impl Analysis {
         rows: &[Measurement],
         settings: &FitSettings,
     ) -> Result<Self, AnalysisError> {
-        let table = from_measurements(rows)?;
+        let table = from_batches(rows, Part::Fit)?;
+        let held_out = from_batches(rows, Part::HeldOut).ok();
         let options = settings.options();
         let fit = fit(&table, &options)?;
-        let validation = cross_validate(&table, &options, usize::from(settings.folds))?;
+        let validation = match &held_out {
+            Some(held_out) => judge(&table, &fit, held_out, &options)?,
+            None => cross_validate(&table, &options, usize::from(settings.folds))?,
+        };
         let model = SelectorModel::new(&provenance.device, provenance.prices(), rows, &table, &fit)?;
-        Ok(Self { table, fit, validation, model })
+        Ok(Self { table, held_out, fit, validation, model })
     }
 
-    /// The tiles that a selector will probably choose from, by what was measured so far: those worth measuring well.
+    /// The tiles that are worth measuring on whole batches, by what packs of one shape say.
     ///
     /// # Errors
     /// Nothing was measured.
     pub fn first_portfolio(rows: &[Measurement], settings: &FitSettings) -> Result<Vec<Tile>, AnalysisError> {
         let table = from_measurements(rows)?;
-        // The widest portfolio: what is measured well may still be left out.
         let options = FitOptions { portfolio: 16, max_depth: 0, ..settings.options() };
         let fit = fit(&table, &options)?;
         let wanted = fit.portfolio.iter().chain([&fit.safe_default]);
@@ -66,9 +96,30 @@ impl Analysis {
         Ok(tiles.into_iter().collect())
     }
 
-    /// The tile with the least mean regret alone.
-    pub fn best_single_tile(&self) -> Option<Tile> {
+    /// The set with the least mean regret alone, on the batches that were fitted.
+    pub fn best_single_set(&self) -> Option<TileSetBuf> {
         self.table.candidates()[self.fit.safe_default].parse().ok()
+    }
+
+    /// The selector's time over that of the best single tile of each batch, known in hindsight, on the batches that were not fitted: its
+    /// geometric mean, the worst, and the number of batches. `None` where no batch is held out.
+    pub fn over_best_tile(&self) -> Option<OverBestTile> {
+        let held_out = self.held_out.as_ref()?;
+        let is_single = |name: &String| name.parse().is_ok_and(|set: TileSetBuf| set.single().is_some());
+        let single: Vec<bool> = held_out.candidates().iter().map(is_single).collect();
+        let ratio = |row: &CostRow| {
+            let ranked = self.fit.tree.choose(&row.features).iter().chain([&self.fit.safe_default]);
+            let chosen = ranked.copied().find_map(|candidate| row.costs[candidate])?;
+            let singles = row.costs.iter().zip(&single).filter(|(_, single)| **single);
+            let best = singles.filter_map(|(cost, _)| *cost).min_by(f64::total_cmp)?;
+            Some(chosen / best)
+        };
+        let ratios: Vec<f64> = held_out.rows().iter().filter_map(ratio).collect();
+        Some(OverBestTile {
+            geometric_mean: geometric_mean(&ratios)?,
+            worst: ratios.iter().copied().fold(0.0, f64::max),
+            batches: ratios.len(),
+        })
     }
 
     /// Name of the device's module.
@@ -123,7 +174,7 @@ fn header(analysis: &Analysis, recording: &Recording, settings: &FitSettings) ->
         pairs.iter().map(|(name, value)| format!("{name} {value}")).collect::<Vec<_>>().join(", ")
     };
     let measured = |level| rows.iter().filter(move |row| row.level == level && !row.samples_us.is_empty());
-    let samples: usize = measured(Level::Pack).map(|row| row.samples_us.len()).sum();
+    let samples: usize = measured(Level::Batch).map(|row| row.samples_us.len()).sum();
     let scenarios: Vec<String> =
         provenance.scenarios.iter().map(|s| format!("{} {}", s.name, s.hash)).collect();
     let mut header = vec![
@@ -138,10 +189,11 @@ fn header(analysis: &Analysis, recording: &Recording, settings: &FitSettings) ->
         format!("scenarios: {}", scenarios.join(", ")),
         format!("measured: {} by `{}`", provenance.started, provenance.command),
         format!(
-            "counts: {} workloads, {} tiles, {} measurements, {samples} samples",
+            "counts: {} batches fitted, {} only judged, {} sets of tiles, {} measurements, {samples} samples",
             analysis.table.rows().len(),
+            analysis.held_out.as_ref().map_or(0, |table| table.rows().len()),
             analysis.table.candidates().len(),
-            measured(Level::Pack).count(),
+            measured(Level::Batch).count(),
         ),
         format!(
             "fit: portfolio {}, depth {}, leaves {}, ties below {:.1} %; {}",
@@ -155,11 +207,12 @@ fn header(analysis: &Analysis, recording: &Recording, settings: &FitSettings) ->
     if provenance.prices.is_none() {
         header.push("prices: not measured, the defaults of the backend".to_owned());
     }
+    header.extend(analysis.over_best_tile().map(|over| over.to_string()));
     // The label tree breaks its ties at random: its figures are for reports, a module is the same to the byte each time.
     let reproducible = analysis.validation.policies.iter().filter(|policy| policy.name != CART);
     for policy in reproducible {
         header.push(format!(
-            "regret on pack shapes not fitted, {}: mean {:.2} %, p95 {:.2} %, worst {:.2} %",
+            "regret on batches not fitted, {}: mean {:.2} %, p95 {:.2} %, worst {:.2} %",
             policy.name,
             policy.mean * 100.0,
             policy.p95 * 100.0,
@@ -170,7 +223,7 @@ fn header(analysis: &Analysis, recording: &Recording, settings: &FitSettings) ->
     for policy in batch_policies(rows) {
         let which = if policy.name == SELECTOR { &other } else { "" };
         header.push(format!(
-            "regret on whole batches, {}{which}: mean {:.2} %, p95 {:.2} %, worst {:.2} % of {}",
+            "regret on batches measured under the selector, {}{which}: mean {:.2} %, p95 {:.2} %, worst {:.2} % of {}",
             policy.name,
             policy.mean * 100.0,
             policy.p95 * 100.0,

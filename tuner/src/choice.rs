@@ -2,15 +2,15 @@
 
 use std::fmt;
 use std::str::FromStr;
-use tilewright_heuristics::Tile;
+use tilewright_heuristics::TileSetBuf;
 use tilewright_runtime::cuda::Forward;
 
 /// The fitted selector, launched in the default way.
 pub const SELECTOR: &str = "selector";
 /// PAT's analytic rules for tiles, on plans as ours are made.
 pub const PAT_RULES: &str = "PAT's rules";
-/// The whole of PAT, on our kernels.
-pub const PAT: &str = "PAT";
+/// PAT's planner and rules, on our kernels: not PAT's own code, which is slower and faster in other places.
+pub const PAT: &str = "PAT's planner on our kernels";
 
 /// One way to plan a batch, to choose its tiles and to launch it. Its name parses back, and is what measurements are kept under.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -22,8 +22,8 @@ pub enum Choice {
     /// The whole of PAT on our kernels: its TreeHeuristic packs (PAT, Algorithm 1), packs longer than the mean are cut (section 6), its
     /// analytic rules choose tiles (section 5.2), and each tile has a stream of its own where the device has streams.
     Pat,
-    /// One tile for all packs.
-    Tile(Tile),
+    /// The packs get the tiles of this set, by their rows: of one tile, the same for all packs.
+    Set(TileSetBuf),
 }
 
 impl Choice {
@@ -46,14 +46,16 @@ impl fmt::Display for Choice {
             Self::Selector(forward) => write!(f, "{SELECTOR}, {forward}"),
             Self::PatRules => f.write_str(PAT_RULES),
             Self::Pat => f.write_str(PAT),
-            Self::Tile(tile) => tile.fmt(f),
+            Self::Set(set) => set.fmt(f),
         }
     }
 }
 
 /// No choice has this name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` names nothing that batches are measured under: neither a selector nor PAT, and no tile")]
+#[error(
+    "`{0}` names nothing that batches are measured under: neither a selector nor PAT, and no set of tiles"
+)]
 pub struct ParseChoiceError(String);
 
 impl FromStr for Choice {
@@ -67,7 +69,7 @@ impl FromStr for Choice {
             (PAT_RULES, _) => Self::PatRules,
             (PAT, _) => Self::Pat,
             (_, Some(forward)) => Self::Selector(forward.parse().map_err(|_| error())?),
-            _ => Self::Tile(text.parse().map_err(|_| error())?),
+            _ => Self::Set(text.parse().map_err(|_| error())?),
         };
         // One name each: the default way of launching is not spelled out, nor has a tile other spellings.
         if choice.to_string() == text { Ok(choice) } else { Err(error()) }
@@ -78,6 +80,7 @@ impl FromStr for Choice {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use tilewright_heuristics::Tile;
     use tilewright_runtime::cuda::{Launch, MergeBy};
 
     fn any_choice() -> impl Strategy<Value = Choice> {
@@ -85,7 +88,10 @@ mod tests {
             (0..Forward::ALL.len()).prop_map(|i| Choice::Selector(Forward::ALL[i])),
             Just(Choice::PatRules),
             Just(Choice::Pat),
-            any::<[u16; Tile::COUNT]>().prop_map(|values| Choice::Tile(Tile::from_values(values))),
+            prop::collection::vec(any::<[u16; Tile::COUNT]>(), 1..4).prop_filter_map("no set", |tiles| {
+                let tiles: Vec<Tile> = tiles.into_iter().map(Tile::from_values).collect();
+                TileSetBuf::of(&tiles).map(Choice::Set)
+            }),
         ]
     }
 
@@ -105,9 +111,9 @@ mod tests {
     fn names_are_those_that_recordings_have() {
         let single = Forward { launch: Launch::Single, merge: MergeBy::LastCta };
         let tile = Tile { m: 16, n: 64, warps: 4, stages: 3 };
-        let choices =
-            [Choice::SELECTOR, Choice::Selector(single), Choice::PatRules, Choice::Pat, Choice::Tile(tile)];
-        let names = ["selector", "selector, single+last-cta", "PAT's rules", "PAT", "m16n64w4s3"];
+        let tile = Choice::Set(TileSetBuf::one(tile));
+        let choices = [Choice::SELECTOR, Choice::Selector(single), Choice::PatRules, Choice::Pat, tile];
+        let names = ["selector", "selector, single+last-cta", "PAT's rules", PAT, "m16n64w4s3"];
         assert_eq!(choices.map(|choice| choice.to_string()), names);
         assert_eq!(choices.map(Choice::other_forward), [None, Some(single), None, None, None]);
     }

@@ -1,13 +1,14 @@
 //! What is measured: the batches of scenario files, told apart by level and scaled to the device.
 
 use crate::cli::Shard;
-use crate::measure::Contestant;
+use crate::measure::{BenchError, Contestant};
 use crate::store::{Conditions, Level, Measurement, Resources, ScenarioRecord, Status};
 use anyhow::Context as _;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
-use tilewright_heuristics::{Backend, Dtype, Geometry};
+use tilewright_heuristics::{Backend, BatchShape, Dtype, Geometry};
 use tilewright_kernel_templates::{Class, Limits};
+use tilewright_runtime::{Forest, PageTable, batch_shape};
 use tilewright_scenarios::{Batch, BatchSpec, Scenario, ScenarioError, catalogue};
 
 /// What a batch may cost, so that many of them can be measured in minutes.
@@ -48,6 +49,7 @@ impl Scale {
 pub struct Workload {
     spec: BatchSpec,
     scenario: String,
+    held_out: bool,
 }
 
 impl Workload {
@@ -69,6 +71,19 @@ impl Workload {
         self.spec.build()
     }
 
+    /// Whether it is only judged, never fitted.
+    pub const fn held_out(&self) -> bool {
+        self.held_out
+    }
+
+    /// What a selector is told of the batch.
+    ///
+    /// # Errors
+    /// A malformed page table.
+    pub(crate) fn batch_shape(&self, batch: &Batch) -> Result<BatchShape, BenchError> {
+        batch_shape_of(batch)
+    }
+
     /// A measurement of one contestant on this workload; what only its level knows is still open.
     pub(crate) fn measurement(&self, level: Level, batch: &Batch, contestant: Contestant) -> Measurement {
         let Contestant { samples_us, survived, error } = contestant;
@@ -81,6 +96,8 @@ impl Workload {
             workload: self.name().to_owned(),
             scenario: self.scenario.clone(),
             shape: None,
+            batch: None,
+            held_out: self.held_out,
             choice: String::new(),
             tile: None,
             status,
@@ -99,6 +116,17 @@ impl Workload {
             message,
         }
     }
+}
+
+/// What a selector is told of a batch.
+///
+/// # Errors
+/// A malformed page table.
+pub fn batch_shape_of(batch: &Batch) -> Result<BatchShape, BenchError> {
+    let Batch { page_table, max_pages, seq_lens, geometry, .. } = batch;
+    let table = PageTable::new(page_table, *max_pages, seq_lens, geometry.page_size)
+        .map_err(|source| BenchError::Plan { batch: batch.name.clone(), source })?;
+    Ok(batch_shape(geometry, &Forest::build(&table)))
 }
 
 /// All workloads of a run.
@@ -148,9 +176,10 @@ impl Workloads {
                 let scenario_name = scenario.name().to_owned();
                 if scenario.is_pack_level() {
                     // A pack of another size is another shape: what a sweep names is what is measured.
-                    workloads.packs.push(Workload { spec, scenario: scenario_name });
+                    workloads.packs.push(Workload { spec, scenario: scenario_name, held_out: false });
                 } else {
-                    workloads.batches.push(Workload { spec: scale.fit(spec)?, scenario: scenario_name });
+                    let (spec, held_out) = (scale.fit(spec)?, scenario.held_out());
+                    workloads.batches.push(Workload { spec, scenario: scenario_name, held_out });
                 }
             }
         }

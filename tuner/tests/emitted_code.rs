@@ -6,7 +6,7 @@ use proptest::test_runner::TestRunner;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use tilewright_heuristics::{Domain, PackShape, Prices, Tile};
+use tilewright_heuristics::{BatchShape, Domain, Prices, Tile, TileSetBuf};
 use tilewright_tuner::emit::{Header, Heuristics, SelectorModel, TreeModel, render, render_choices};
 use tilewright_tuner::store::DeviceRecord;
 
@@ -14,10 +14,12 @@ fn workspace() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the crate lies in a workspace").to_owned()
 }
 
-fn tiles(count: usize) -> Vec<Tile> {
-    (0..count as u16)
-        .map(|i| Tile { m: 1 << (i % 7), n: 16 << (i % 5), warps: 1 + i, stages: 1 + i % 3 })
-        .collect()
+/// Sets of one to four tiles.
+fn sets(count: usize) -> Vec<TileSetBuf> {
+    let tile =
+        |i: u16, j: u16| Tile { m: (1 + j) << (i % 5), n: 16 << (i % 5), warps: 1 + i, stages: 1 + i % 3 };
+    let set = |i: u16| TileSetBuf::of(&(0..=i % 4).map(|j| tile(i, j)).collect::<Vec<_>>());
+    (0..count as u16).map(|i| set(i).expect("its tiles ascend")).collect()
 }
 
 fn leaf(portfolio: usize) -> impl Strategy<Value = TreeModel> {
@@ -32,7 +34,7 @@ fn leaf(portfolio: usize) -> impl Strategy<Value = TreeModel> {
 fn tree(portfolio: usize) -> impl Strategy<Value = TreeModel> {
     leaf(portfolio).prop_recursive(5, 32, 2, |inner| {
         let threshold = prop_oneof![0u32..40, Just(u32::MAX - 1), Just(0)];
-        (0..PackShape::COUNT, threshold, inner.clone(), inner).prop_map(|(feature, threshold, low, high)| {
+        (0..BatchShape::COUNT, threshold, inner.clone(), inner).prop_map(|(feature, threshold, low, high)| {
             TreeModel::Split { feature, threshold, low: Box::new(low), high: Box::new(high) }
         })
     })
@@ -41,7 +43,7 @@ fn tree(portfolio: usize) -> impl Strategy<Value = TreeModel> {
 fn model() -> impl Strategy<Value = SelectorModel> {
     (1usize..=16)
         .prop_flat_map(|portfolio| {
-            let masks = prop::collection::vec(0u32..1 << portfolio, 4);
+            let masks = prop::collection::vec(0u64..1 << portfolio, 4);
             (Just(portfolio), tree(portfolio), masks, 0u32..8, 20u32..40)
         })
         .prop_map(|(portfolio, tree, masks, min, max)| SelectorModel {
@@ -52,10 +54,10 @@ fn model() -> impl Strategy<Value = SelectorModel> {
                 units: 2,
             },
             domain: Domain {
-                min: PackShape::from_values([min; PackShape::COUNT]),
-                max: PackShape::from_values([max; PackShape::COUNT]),
+                min: BatchShape::from_values([min; BatchShape::COUNT]),
+                max: BatchShape::from_values([max; BatchShape::COUNT]),
             },
-            portfolio: tiles(portfolio),
+            sets: sets(portfolio),
             safe_default: Tile { m: 3, n: 48, warps: 1, stages: 1 },
             prices: Prices { cta: u64::from(max), ..Prices::CPU },
             feasible: BTreeMap::from([
@@ -80,18 +82,22 @@ fn header() -> Header {
 }
 
 /// Shapes on a grid around every threshold that matters, inside and outside of the domain.
-fn shapes() -> Vec<PackShape> {
+fn shapes() -> Vec<BatchShape> {
     let mut shapes = Vec::new();
     for class in [(8, 8), (16, 8), (16, 16), (20, 20), (16, 17), (0, 0)] {
-        for rows in (0..=42).chain([u32::MAX]) {
-            for kv_len in [0, 1, 7, 8, 15, 19, 20, 21, 30, 39, 40, 1 << 31] {
-                let mut values = [rows, kv_len, 20, 20, 20, 20, 20, 20, class.0, 20, class.1];
-                shapes.push(PackShape::from_values(values));
-                values[2] = rows.wrapping_mul(3).wrapping_add(kv_len) % 43;
-                values[3] = rows.wrapping_add(kv_len) % 45;
-                values[4] = kv_len % 41;
-                values[6] = kv_len % 47;
-                shapes.push(PackShape::from_values(values));
+        for first in (0..=42).chain([u32::MAX]) {
+            for second in [0, 1, 7, 8, 15, 19, 20, 21, 30, 39, 40, 1 << 31] {
+                let mut values = [20; BatchShape::COUNT];
+                (values[0], values[1]) = (first, second);
+                let of = |values| {
+                    let shape = BatchShape::from_values(values);
+                    BatchShape { head_dim: class.0, dtype: class.1, ..shape }
+                };
+                shapes.push(of(values));
+                for (i, value) in values.iter_mut().enumerate() {
+                    *value = first.wrapping_mul(3 + i as u32).wrapping_add(second) % (41 + i as u32);
+                }
+                shapes.push(of(values));
             }
         }
     }
@@ -126,7 +132,7 @@ fn emitted_code_equals_the_model_on_every_input() {
     program += &(0..models.len()).map(|i| format!("&m{i}::SELECTOR")).collect::<Vec<_>>().join(", ");
     program += "];\n    for line in std::io::stdin().lines() {\n        let line = line.unwrap();\n        \
         let values: Vec<u32> = line.split(' ').map(|v| v.parse().unwrap()).collect();\n        \
-        let shape = PackShape::from_values(values.try_into().unwrap());\n        \
+        let shape = BatchShape::from_values(values.try_into().unwrap());\n        \
         let tiles: Vec<String> = selectors.iter().map(|s| s.select(&shape).to_string()).collect();\n        \
         println!(\"{}\", tiles.join(\" \"));\n    }\n}\n";
     let source = folder.path().join("ask.rs");
@@ -203,11 +209,11 @@ fn the_text_of_a_module_reads_well() {
     let leaf = |ranked: &[u8], support, regret| TreeModel::Leaf { ranked: ranked.to_vec(), support, regret };
     let model = SelectorModel {
         tree: split(1, 512, leaf(&[0], 12, 0.004), split(0, 8, leaf(&[1, 0], 1, 0.0), leaf(&[2], 7, 0.0123))),
-        portfolio: tiles(3),
+        sets: sets(3),
         feasible: BTreeMap::from([((64, 0), 0b111), ((128, 0), 0b101)]),
         domain: Domain {
-            min: PackShape::from_values([1, 32, 0, 1, 1, 1, 1, 1, 64, 32, 0]),
-            max: PackShape::from_values([64, 8192, 0, 64, 8, 512, 1 << 15, 8, 128, 32, 0]),
+            min: BatchShape::from_values([1; BatchShape::COUNT]),
+            max: BatchShape::from_values([8192; BatchShape::COUNT]),
         },
         device: DeviceRecord {
             backend: "cpu".to_owned(),

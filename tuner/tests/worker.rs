@@ -5,7 +5,7 @@ use std::io::{self, Write as _};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
-use tilewright_heuristics::{Backend, Dtype, PackShape, Tile};
+use tilewright_heuristics::{Backend, Dtype, Tile};
 use tilewright_kernel_templates::Class;
 use tilewright_scenarios::Batch;
 use tilewright_tuner::fit_settings::FitSettings;
@@ -48,6 +48,8 @@ fn passed(batch: &Batch, choice: &str) -> Measurement {
         workload: Class::of(&batch.geometry).to_string(),
         scenario: String::new(),
         shape: None,
+        batch: None,
+        held_out: false,
         choice: choice.to_owned(),
         tile: Some(tile(choice)),
         status: Status::Correct,
@@ -123,10 +125,9 @@ fn a_worker_measures_like_the_bench_itself() {
         assert_eq!(there.pack_shapes(planning), here.pack_shapes(planning));
     }
     assert!(there.limit_us() > 0.0);
-    let mut select = |_: &PackShape| good;
     let way = Way::default();
     let (plan_there, plan_here) =
-        (there.plan(&way, &mut select).unwrap(), here.plan(&way, &mut select).unwrap());
+        (there.plan(&way, &good.into()).unwrap(), here.plan(&way, &good.into()).unwrap());
     assert_eq!(there.plan_facts(plan_there), here.plan_facts(plan_here));
     assert!(there.sample(plan_there).unwrap() > 0.0);
     assert!(here.sample(plan_here).unwrap() > 0.0);
@@ -166,8 +167,8 @@ fn a_timeline_that_crashes_is_told_and_the_next_is_recorded() {
     let batch = workload(folder.path()).build().unwrap();
     let mut bench = worker(Some(&format!("abort:{FAULTY}")), Duration::from_secs(10));
     let mut loaded = bench.load(&batch).unwrap();
-    let [bad, good] = [FAULTY, TILES[0]]
-        .map(|choice| loaded.plan(&Way::default(), &mut |_: &PackShape| tile(choice)).unwrap());
+    let [bad, good] =
+        [FAULTY, TILES[0]].map(|choice| loaded.plan(&Way::default(), &tile(choice).into()).unwrap());
     let failure = loaded.timeline(bad).unwrap_err();
     assert!(failure.message.starts_with("the process died: signal 6 (SIGABRT)"), "{}", failure.message);
     let timeline = loaded.timeline(good).unwrap();

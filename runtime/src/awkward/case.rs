@@ -5,10 +5,10 @@ use super::values::kv_scales;
 use super::{CaseCache, Values};
 use crate::cpu::{Element, Fp8KvCache, KvCache, KvPages};
 use crate::reference::{self, Attention};
-use crate::{KvStrides, PageTable, Plan, PlanError, PlanOptions, Queries};
+use crate::{ChooseTiles, KvStrides, PageTable, Plan, PlanError, PlanOptions, Queries};
 use half::{bf16, f16};
 use std::sync::OnceLock;
-use tilewright_heuristics::{Dtype, Geometry, PackShape, Tile};
+use tilewright_heuristics::{Dtype, Geometry};
 
 /// How K and V lie in memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -125,8 +125,8 @@ impl AwkwardCase {
     ///
     /// # Errors
     /// As [`Plan::build`].
-    pub fn plan(&self, select: impl FnMut(&PackShape) -> Tile) -> Result<Plan, PlanError> {
-        Plan::build(&self.geometry, &self.table(), &self.options, select)
+    pub fn plan(&self, choose: impl ChooseTiles) -> Result<Plan, PlanError> {
+        Plan::build(&self.geometry, &self.table(), &self.options, choose)
     }
 
     /// What the f64 reference says: output `[queries, q_heads, head_dim]` and natural-log LSE `[queries, q_heads]`.

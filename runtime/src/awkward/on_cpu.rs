@@ -48,7 +48,7 @@ impl<E: Element> CpuCase<E> {
         backend: &mut CpuBackend,
         tile: &Tile,
     ) -> Result<(Vec<f64>, Vec<f64>), String> {
-        let plan = self.case.plan(|_| *tile).map_err(|error| error.to_string())?;
+        let plan = self.case.plan(*tile).map_err(|error| error.to_string())?;
         let heads = self.case.queries() * self.case.geometry.q_heads as usize;
         // Poison shows what was never written.
         let mut output = vec![E::from_f32(f32::NAN); self.query.len()];

@@ -209,7 +209,7 @@ impl CudaCase {
         let table = PageTable::new(&self.case.page_table, self.case.max_pages, planned, geometry.page_size)?;
         let mut queries = Queries::default();
         let table = self.case.with_queries(table, &mut queries)?;
-        let plan = Plan::build(geometry, &table, &self.case.options, |_| *tile)?;
+        let plan = Plan::build(geometry, &table, &self.case.options, *tile)?;
         let mut uploaded = DevicePlan::new(backend.device());
         uploaded.upload(&plan, stream)?;
         match &self.case.query_lens {

@@ -3,9 +3,9 @@
 use super::args::DecodeArgs;
 use super::{CudaBackend, CudaDevice, CudaElement, CudaError, DevicePlan, Forward, KvPages, Launch, Mix};
 use crate::decoder::fallback_warning;
-use crate::{LiveError, LivePlanner, PageTable, Plan, PlanError, PlanOptions};
+use crate::{BySelection, LiveError, LivePlanner, PageTable, Plan, PlanError, PlanOptions};
 use cudarc::driver::CudaStream;
-use tilewright_heuristics::{Geometry, Match, Selection, Tile, lookup};
+use tilewright_heuristics::{Geometry, Selection, Tile, lookup};
 use tilewright_kernel_templates::cuda::AttentionOptions;
 use tilewright_kernel_templates::{Class, Limits, Space};
 
@@ -46,14 +46,7 @@ impl CudaDecoder {
         if let Some(warning) = fallback_warning(&device.as_device(), &selection) {
             tracing::warn!("{warning}");
         }
-        let tiles = match selection.matched {
-            Match::Exact(selector) | Match::SameCapability(selector) => {
-                let mut tiles = selector.portfolio.to_vec();
-                tiles.push(selector.safe_default);
-                tiles
-            }
-            Match::Analytic => feasible,
-        };
+        let tiles = selection.tiles();
         let options = backend.device().plan_options();
         let options = PlanOptions { prices: selection.prices().unwrap_or(options.prices), ..options };
         Self { backend, selection, tiles, options, forward: Forward::default(), mix: None }
@@ -125,12 +118,16 @@ impl CudaDecoder {
     /// # Errors
     /// A page table or layout that makes no sense.
     pub fn plan(&self, geometry: &Geometry, table: &PageTable<'_>) -> Result<Plan, PlanError> {
-        Plan::build(geometry, table, &self.options, |shape| self.selection.select(shape))
+        Plan::build(geometry, table, &self.options, self.choose())
     }
 
-    /// A planner that follows a batch of this layout step by step, with the options of this decoder. Its tiles are asked of
-    /// [`CudaDecoder::selection`]:
-    /// `planner.plan(|shape| decoder.selection().select(shape))`.
+    /// What chooses the tiles of plans: for a [`LivePlanner`], or one plan by hand.
+    pub fn choose(&self) -> BySelection<'_> {
+        BySelection::new(&self.selection)
+    }
+
+    /// A planner that follows a batch of this layout step by step, with the options of this decoder:
+    /// `planner.plan(decoder.choose())`.
     ///
     /// # Errors
     /// A layout that makes no sense.

@@ -3,9 +3,12 @@
 mod error;
 
 use crate::plan::{Changes, LivePlan};
-use crate::{LiveForest, PackLayout, Packing, PageTable, Plan, PlanError, PlanOptions, Priced};
+use crate::{
+    ChooseTiles, LiveForest, PackLayout, Packing, PageTable, Plan, PlanError, PlanOptions, Priced,
+    batch_shape,
+};
 pub use error::LiveError;
-use tilewright_heuristics::{Geometry, PackShape, Tile};
+use tilewright_heuristics::{BatchShape, Geometry, PackShape, Tile, TileSet};
 
 /// Keeps the plan of a batch up to date by the batch's changes. [`Planner`](crate::Planner) makes the same from a page table.
 ///
@@ -70,6 +73,25 @@ pub struct LivePlanner {
     others_have_tokens: bool,
     /// The plan does not belong to any state of the batch.
     anew: bool,
+    /// The batch as its tiles were decided on, what has come and gone since, and the tiles.
+    batch: BatchShape,
+    drift: Drift,
+    tiles: Option<[Tile; TileSet::MOST]>,
+}
+
+/// What has come to a batch and gone from it.
+#[derive(Clone, Copy, Debug, Default)]
+struct Drift {
+    pages: u64,
+    requests: u64,
+}
+
+impl Drift {
+    /// Whether more than an eighth of the batch's distinct tokens or requests are others than they were.
+    fn is_far(&self, batch: &BatchShape, page_size: u32) -> bool {
+        let tokens = self.pages.saturating_mul(page_size.into());
+        tokens > u64::from(batch.unique_tokens) / 8 || self.requests > u64::from(batch.requests) / 8
+    }
 }
 
 const UNCHANGED: u32 = u32::MAX;
@@ -99,6 +121,9 @@ impl LivePlanner {
             changed: Vec::new(),
             others_have_tokens: true,
             anew: true,
+            batch: BatchShape::UNKNOWN,
+            drift: Drift::default(),
+            tiles: None,
         })
     }
 
@@ -129,6 +154,8 @@ impl LivePlanner {
     pub fn add(&mut self, request: u32, pages: &[i32], tokens: u32) -> Result<(), LiveError> {
         self.check_tokens(request, tokens, pages.len() as u64)?;
         self.forest.add(request, pages)?;
+        self.drift.pages += pages.len() as u64;
+        self.drift.requests += 1;
         self.arrive(request, tokens);
         Ok(())
     }
@@ -138,7 +165,10 @@ impl LivePlanner {
     /// # Errors
     /// There is no such request.
     pub fn remove(&mut self, request: u32) -> Result<(), LiveError> {
+        let pages = self.pages(request)?;
         self.forest.remove(request)?;
+        self.drift.pages += u64::from(pages);
+        self.drift.requests += 1;
         self.leave(request);
         Ok(())
     }
@@ -151,6 +181,7 @@ impl LivePlanner {
         let pages = self.pages(request)?;
         self.check_tokens(request, tokens, u64::from(pages) + new_pages.len() as u64)?;
         self.forest.append(request, new_pages)?;
+        self.drift.pages += new_pages.len() as u64;
         self.move_pages(request, pages);
         self.set_tokens(request, tokens);
         Ok(())
@@ -204,9 +235,10 @@ impl LivePlanner {
     /// # Errors
     /// There is no such request, it has fewer pages, or the tokens do not lie in those kept.
     pub fn truncate(&mut self, request: u32, pages_kept: u32, tokens: u32) -> Result<(), LiveError> {
-        self.pages(request)?;
+        let pages = self.pages(request)?;
         self.check_tokens(request, tokens, pages_kept.into())?;
         self.forest.truncate(request, pages_kept)?;
+        self.drift.pages += u64::from(pages.saturating_sub(pages_kept));
         self.move_pages(request, pages_kept);
         self.set_tokens(request, tokens);
         Ok(())
@@ -241,14 +273,20 @@ impl LivePlanner {
         self.forest.request_pages(request).map(|_| self.seq_lens[request as usize])
     }
 
-    /// The plan of the batch as it is now. `select` is asked about packs that are new or look different to it than before: it has to answer
-    /// the same shape with the same tile each time.
+    /// The plan of the batch as it is now. `choose` is asked about the batch, and about packs that are new or look different to it than before:
+    /// it has to answer the same shape with the same tile each time.
+    ///
+    /// What it is told of the batch is what the batch was when its tiles were decided on, until one of its numbers ([`BatchShape`]) has moved by
+    /// more than an eighth: a batch that changes a little keeps its tiles.
     ///
     /// # Errors
     /// A batch beyond 32-bit counts. The plan before is lost then, and [`Self::last`] that of an empty batch, but the batch is not: take
     /// what is too large out of it, and the next call makes the plan of the rest, from nothing.
-    pub fn plan(&mut self, mut select: impl FnMut(&PackShape) -> Tile) -> Result<&Plan, PlanError> {
-        let layout = PackLayout::new(&self.geometry).for_batch(self.seq_lens.len(), self.options.slots);
+    pub fn plan(&mut self, mut choose: impl ChooseTiles) -> Result<&Plan, PlanError> {
+        let tiles = self.decide(&mut choose);
+        let mut select = |pack: &PackShape| choose.pack(pack);
+        let layout = PackLayout::new(&self.geometry).with_tiles(tiles);
+        let layout = layout.for_batch(self.seq_lens.len(), self.options.slots);
         let prices = &self.options.prices;
         if self.anew {
             self.priced.decide(&self.forest, &layout, prices);
@@ -288,6 +326,24 @@ impl LivePlanner {
             return Err(error);
         }
         Ok(self.plan.plan())
+    }
+
+    /// Has the tiles of the batch chosen. The batch is counted again once more than an eighth of its distinct tokens or requests have come or
+    /// gone, and is another one to the selector only if it [differs much](BatchShape::differs_much). Another set is another plan, from nothing.
+    fn decide(&mut self, choose: &mut impl ChooseTiles) -> Option<[Tile; TileSet::MOST]> {
+        if choose.decides_batches() && (self.anew || self.drift.is_far(&self.batch, self.geometry.page_size))
+        {
+            let batch = batch_shape(&self.geometry, &self.forest);
+            if self.anew || batch.differs_much(&self.batch) {
+                self.batch = batch;
+                self.drift = Drift::default();
+            }
+        }
+        let tiles = choose.batch(&self.batch);
+        if std::mem::replace(&mut self.tiles, tiles) != tiles {
+            self.anew = true;
+        }
+        tiles
     }
 
     /// The last plan that was made; one of an empty batch before the first and after an error.

@@ -14,7 +14,7 @@ mod split;
 mod tests;
 mod waves;
 
-use crate::{PageTable, PlanError, Planner};
+use crate::{ChooseTiles, PageTable, PlanError, Planner};
 pub(crate) use build::Scratch;
 pub(crate) use live::{Changes, LivePlan};
 pub(crate) use options::CTAS_PER_SM;
@@ -129,7 +129,7 @@ impl Default for Plan {
 }
 
 impl Plan {
-    /// Plans a batch: forest, packs, a tile for each, splits, work items, merge list. `select` is asked once a pack.
+    /// Plans a batch: forest, packs, a tile for each, splits, work items, merge list. `choose` is asked about the batch, then once a pack.
     ///
     /// # Errors
     /// A layout that makes no sense, or a batch beyond 32-bit counts.
@@ -137,10 +137,10 @@ impl Plan {
         geometry: &Geometry,
         table: &PageTable<'_>,
         options: &PlanOptions,
-        select: impl FnMut(&PackShape) -> Tile,
+        choose: impl ChooseTiles,
     ) -> Result<Self, PlanError> {
         let mut planner = Planner::new(*options);
-        planner.plan(geometry, table, select)?;
+        planner.plan(geometry, table, choose)?;
         Ok(planner.into_plan())
     }
 

@@ -15,7 +15,7 @@ fn plan_with(rows: &[Vec<i32>], seq_lens: &[u32], page_size: u32, options: &Plan
         .flat_map(|row| row.iter().copied().chain(std::iter::repeat_n(-1, max_pages - row.len())))
         .collect();
     let table = PageTable::new(&entries, max_pages, seq_lens, page_size).unwrap();
-    Plan::build(&geometry(page_size), &table, options, |_| tile).unwrap()
+    Plan::build(&geometry(page_size), &table, options, tile).unwrap()
 }
 
 fn plan(rows: &[Vec<i32>], seq_lens: &[u32], page_size: u32, options: &PlanOptions) -> Plan {
@@ -72,7 +72,7 @@ fn rows_of_a_block_are_those_of_whole_requests_or_some_of_one() {
 #[test]
 fn tables_and_geometries_of_different_page_sizes_are_refused() {
     let table = PageTable::new(&[1], 1, &[3], 16).unwrap();
-    let error = Plan::build(&geometry(32), &table, &PlanOptions::default(), |_| TILE).unwrap_err();
+    let error = Plan::build(&geometry(32), &table, &PlanOptions::default(), TILE).unwrap_err();
     assert_eq!(error, PlanError::PageSize { table: 16, geometry: 32 });
 }
 
@@ -120,7 +120,7 @@ fn a_block_of_too_many_runs_for_a_part_is_merged_anyway() {
         .collect();
     let table = PageTable::new(&entries, 7, &[448; 64], 64).unwrap();
     let plan =
-        |options: &PlanOptions| Plan::build(&geometry, &table, options, |_| Tile { m: 64, ..TILE }).unwrap();
+        |options: &PlanOptions| Plan::build(&geometry, &table, options, Tile { m: 64, ..TILE }).unwrap();
     let options = PlanOptions { packing: Packing::PerTree, ..PlanOptions::default() };
     let uncut = plan(&PlanOptions { split: Split::None, ..options });
     assert_eq!((uncut.blocks().len(), uncut.runs().len(), uncut.work_items().len()), (1, 127, 2));

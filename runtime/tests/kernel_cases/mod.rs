@@ -293,7 +293,7 @@ impl<E: Element> Batch<E> {
         let planned = self.planned_lens.clone().unwrap_or_else(grown_from);
         let (mut memory, mut grown) = (Queries::default(), Queries::default());
         let plan =
-            Plan::build(&self.geometry, &self.table(&planned, &mut memory), options, |_| case.tile).unwrap();
+            Plan::build(&self.geometry, &self.table(&planned, &mut memory), options, case.tile).unwrap();
         let image = PlanImage::of(&plan);
         let words = Aligned::of(image.words());
         let q_heads = self.geometry.q_heads;

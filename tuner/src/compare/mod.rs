@@ -24,6 +24,8 @@ pub use table::lines;
 use crate::interrupt::Interrupt;
 use crate::measure::Bench;
 use crate::progress::Progress;
+use crate::workloads::batch_shape_of;
+use tilewright_heuristics::Tile;
 use tilewright_scenarios::BatchSpec;
 
 /// How a comparison ended.
@@ -40,12 +42,13 @@ const PEERS_METHOD: &str = "Peers: the smaller of two medians of 15 cold calls c
                             a CUDA graph where the call can be captured. Not timed: plans, and gathering K and V for torch's FlexAttention \
                             and SDPA, which are given contiguous copies without pages.";
 
-/// Compares on batches. `done` gets what there is after each of them.
+/// Compares on batches: the selector, each of its tiles and of `tiles` alone, and the peers. `done` gets what there is after each of them.
 ///
 /// # Errors
 /// No tile can be run, a batch that does not fit or is malformed, a bench that is lost, or what `done` says.
 pub fn compare(
     specs: &[BatchSpec],
+    tiles: &[Tile],
     bench: &mut dyn Bench,
     peers: Option<&mut Peers>,
     progress: Progress,
@@ -83,7 +86,7 @@ pub fn compare(
             return Ok((comparison, Compared::Interrupted));
         }
         phase.at(spec.name());
-        let Some(result) = one(id, spec, bench, &selection, peers.as_deref_mut(), interrupt)? else {
+        let Some(result) = one(id, spec, tiles, bench, &selection, peers.as_deref_mut(), interrupt)? else {
             return Ok((comparison, Compared::Interrupted));
         };
         comparison.batches.push(result);
@@ -98,6 +101,7 @@ pub fn compare(
 fn one(
     id: usize,
     spec: &BatchSpec,
+    tiles: &[Tile],
     bench: &mut dyn Bench,
     selection: &tilewright_heuristics::Selection,
     peers: Option<&mut Peers>,
@@ -106,7 +110,10 @@ fn one(
     let batch = spec.build()?;
     let sampled = sampled_requests(&batch);
     let expected = reference(&batch, &sampled)?;
-    let Some(ours) = measure(bench, selection, &batch, &sampled, &expected, &|| interrupt.requested())?
+    let Some(ours) =
+        measure(bench, selection, (&batch, &batch_shape_of(&batch)?), tiles, &sampled, &expected, &|| {
+            interrupt.requested()
+        })?
     else {
         return Ok(None);
     };

@@ -2,12 +2,13 @@
 
 use super::results::{Contender, Outcome};
 use crate::measure::{
-    Bench, BenchError, Coverage, Ended, Failure, Loaded, PlanId, RaceOptions, Way, race, worst_row,
+    Bench, BenchError, Coverage, Ended, Failure, Loaded, PlanId, PlanTiles, RaceOptions, Way, race,
+    way_of_set, worst_row,
 };
 use crate::statistics::median;
 use std::collections::BTreeSet;
 use std::time::Duration;
-use tilewright_heuristics::{Match, PackShape, Selection, Tile, lookup};
+use tilewright_heuristics::{BatchShape, Match, Selection, Tile, TileSetBuf, lookup};
 use tilewright_kernel_templates::{Class, Space};
 use tilewright_runtime::awkward;
 use tilewright_scenarios::Batch;
@@ -98,30 +99,24 @@ pub struct Ours {
 pub fn measure(
     bench: &mut dyn Bench,
     selection: &Selection,
-    batch: &Batch,
+    (batch, shape): (&Batch, &BatchShape),
+    also: &[Tile],
     sampled: &[usize],
     expected: &[f64],
     interrupted: &dyn Fn() -> bool,
 ) -> Result<Option<Ours>, BenchError> {
     let class = Class::of(&batch.geometry);
     let products_us = products_us(&bench.device().name, batch, bench.launch_us());
-    let portfolio = portfolio(bench, selection, &class);
+    let set = TileSetBuf::from(selection.select(shape));
+    let portfolio = portfolio(bench, selection, &set, also, &class);
     bench.prepare(&portfolio, &class, Coverage::for_pages(batch.geometry.page_size));
+    let forwards = bench.forwards().to_vec();
     let mut loaded = bench.load(batch)?;
     let limit_us = loaded.limit_us().max(products_us);
 
-    let mut chosen = BTreeSet::new();
-    let mut select = |shape: &PackShape| {
-        let tile = selection.select(shape);
-        chosen.insert(tile);
-        tile
-    };
-    let way = Way::default();
-    let mut plans = vec![loaded.plan(&way, &mut select)?];
-    // Where nothing was measured there is no portfolio: then the tiles that are chosen for this batch stand for it.
-    let tiles: Vec<Tile> = if portfolio.is_empty() { chosen.into_iter().collect() } else { portfolio };
-    for &tile in &tiles {
-        plans.push(loaded.plan(&way, &mut |_| tile)?);
+    let mut plans = vec![loaded.plan(&way_of_set(&set, &forwards), &PlanTiles::Set(set))?];
+    for &tile in &portfolio {
+        plans.push(loaded.plan(&Way::default(), &tile.into())?);
     }
 
     let row = batch.geometry.head_dim as usize;
@@ -146,28 +141,36 @@ pub fn measure(
         (Ok(error), Some(at)) => {
             let contestant = &raced.contestants[at];
             match (median(&contestant.samples_us), &contestant.error) {
-                (Some(us), None) => Outcome::Timed { us, error: *error, how: format!("{}", way.forward) },
+                (Some(us), None) => {
+                    let how = if i == 0 { format!("{set}") } else { String::new() };
+                    Outcome::Timed { us, error: *error, how }
+                }
                 (_, Some(failure)) => left_out(failure),
                 (None, None) => Outcome::LeftOut { reason: "failed: it was never sampled".to_owned() },
             }
         }
     };
-    let alone = tiles.iter().enumerate();
+    let alone = portfolio.iter().enumerate();
     let alone = alone.map(|(i, tile)| Contender { name: tile.to_string(), outcome: outcome(i + 1) });
     Ok(Some(Ours { limit_us, selector: outcome(0), tiles: alone.collect() }))
 }
 
-/// Every tile that the selector may choose, as far as it can run a class of kernels. None where nothing alike was measured.
-fn portfolio(bench: &dyn Bench, selection: &Selection, class: &Class) -> Vec<Tile> {
-    match selection.matched {
-        Match::Exact(selector) | Match::SameCapability(selector) => {
-            let feasible = Space::of(bench.limits().backend()).feasible(class, bench.limits());
-            let mut tiles: BTreeSet<Tile> = selector.portfolio.iter().copied().collect();
-            tiles.insert(selector.safe_default);
-            tiles.into_iter().filter(|tile| feasible.contains(tile)).collect()
-        }
-        Match::Analytic => Vec::new(),
-    }
+/// The tiles that are measured alone, as far as they can run a class of kernels: those that the selector may choose (where nothing alike was
+/// measured, those of this batch), and those that the user names.
+fn portfolio(
+    bench: &dyn Bench,
+    selection: &Selection,
+    set: &TileSetBuf,
+    also: &[Tile],
+    class: &Class,
+) -> Vec<Tile> {
+    let feasible = Space::of(bench.limits().backend()).feasible(class, bench.limits());
+    let of_selector = match selection.matched {
+        Match::Exact(selector) | Match::SameCapability(selector) => selector.tiles(),
+        Match::Analytic => set.tiles().to_vec(),
+    };
+    let tiles: BTreeSet<Tile> = of_selector.into_iter().chain(also.iter().copied()).collect();
+    tiles.into_iter().filter(|tile| feasible.contains(tile)).collect()
 }
 
 fn check(
@@ -189,6 +192,7 @@ mod tests {
     use super::super::reference::{reference, sampled_requests};
     use super::*;
     use crate::measure::CpuBench;
+    use crate::workloads::batch_shape_of;
     use tilewright_scenarios::Scenario;
 
     fn batch(dtype: &str) -> Batch {
@@ -204,10 +208,12 @@ mod tests {
         let selection = selection(&mut bench).unwrap();
         for dtype in ["f16", "bf16", "fp8-f16", "fp8-bf16"] {
             let batch = batch(dtype);
+            let shape = batch_shape_of(&batch).unwrap();
             let sampled = sampled_requests(&batch);
             let expected = reference(&batch, &sampled).unwrap();
-            let ours =
-                measure(&mut bench, &selection, &batch, &sampled, &expected, &|| false).unwrap().unwrap();
+            let ours = measure(&mut bench, &selection, (&batch, &shape), &[], &sampled, &expected, &|| false)
+                .unwrap()
+                .unwrap();
             assert!(ours.limit_us > 0.0 && !ours.tiles.is_empty());
             for outcome in ours.tiles.iter().map(|tile| &tile.outcome).chain([&ours.selector]) {
                 let Outcome::Timed { us, error, .. } = outcome else { panic!("{dtype}: {outcome:?}") };
@@ -232,14 +238,21 @@ mod tests {
         let mut bench = CpuBench::new(Some(2));
         let selection = selection(&mut bench).unwrap();
         let batch = batch("f16");
+        let shape = batch_shape_of(&batch).unwrap();
         let other = reference(&batch, &[1]).unwrap();
-        let ours = measure(&mut bench, &selection, &batch, &[0], &other, &|| false).unwrap().unwrap();
+        let ours =
+            measure(&mut bench, &selection, (&batch, &shape), &[], &[0], &other, &|| false).unwrap().unwrap();
         let Outcome::LeftOut { reason } = &ours.selector else { panic!("{ours:?}") };
         assert!(reason.starts_with("wrong: a row is off by"), "{reason}");
         assert!(ours.tiles.iter().all(|tile| tile.outcome.us().is_none()));
         let expected = reference(&batch, &[0]).unwrap();
-        assert_eq!(measure(&mut bench, &selection, &batch, &[0], &expected, &|| true).unwrap(), None);
-        let ours = measure(&mut bench, &selection, &batch, &[6], &expected, &|| false).unwrap().unwrap();
+        assert_eq!(
+            measure(&mut bench, &selection, (&batch, &shape), &[], &[0], &expected, &|| true).unwrap(),
+            None
+        );
+        let ours = measure(&mut bench, &selection, (&batch, &shape), &[], &[6], &expected, &|| false)
+            .unwrap()
+            .unwrap();
         let Outcome::LeftOut { reason } = ours.selector else { panic!("there is no request 6") };
         assert!(reason.contains("no request 6"), "{reason}");
     }

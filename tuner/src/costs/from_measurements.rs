@@ -1,4 +1,4 @@
-//! The cost table of measured pack shapes: one row a workload, one candidate a tile.
+//! The cost table of measured pack shapes: one row a workload, one candidate a tile. It says which tiles are worth measuring on batches.
 
 use crate::fit::{CostRow, CostTable, FitError};
 use crate::statistics::median;
@@ -51,13 +51,13 @@ pub fn from_measurements(rows: &[Measurement]) -> Result<CostTable, FitError> {
 }
 
 /// Median over all samples of a tile on a workload, also where a union holds it twice.
-fn cost(rows: &[&Measurement]) -> Option<f64> {
+pub(super) fn cost(rows: &[&Measurement]) -> Option<f64> {
     let samples: Vec<f64> = rows.iter().flat_map(|row| &row.samples_us).copied().collect();
     median(&samples)
 }
 
 /// Relative standard error of the survivors' medians: that of their mean, times sqrt(pi / 2), for samples about normal.
-fn noise<'a>(rows: impl Iterator<Item = &'a Measurement>) -> f64 {
+pub(super) fn noise<'a>(rows: impl Iterator<Item = &'a Measurement>) -> f64 {
     // Half the interquartile range of a normal distribution is 0.6745 standard deviations.
     const SPREAD_TO_DEVIATION: f64 = 1.4826;
     const MEAN_TO_MEDIAN: f64 = 1.2533;

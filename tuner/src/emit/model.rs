@@ -3,16 +3,16 @@
 use crate::fit::{CostTable, Fit, Tree};
 use crate::store::{DeviceRecord, Level, Measurement, Status, failed_gathering};
 use std::collections::{BTreeMap, BTreeSet};
-use tilewright_heuristics::{Domain, Dtype, PackShape, Prices, Tile, first_feasible};
+use tilewright_heuristics::{BatchShape, Domain, Dtype, Prices, Tile, TileSetBuf, first_feasible};
 
 /// Why no selector can be made of a fit.
 #[derive(Debug, thiserror::Error)]
 pub enum ModelError {
-    /// A candidate is no tile of this workspace.
-    #[error("candidate `{0}` is not a tile, so it cannot be emitted as one")]
-    NotATile(String),
-    /// A feature is none of a pack's.
-    #[error("the features are [{found}], a selector asks for [{}]", PackShape::NAMES.join(", "))]
+    /// A candidate is no set of tiles of this workspace.
+    #[error("candidate `{0}` is not a set of tiles, so it cannot be emitted as one")]
+    NotASet(String),
+    /// A feature is none of a batch's.
+    #[error("the features are [{found}], a selector asks for [{}]", BatchShape::NAMES.join(", "))]
     OtherFeatures {
         /// The table's features.
         found: String,
@@ -24,12 +24,12 @@ pub enum ModelError {
     NoSafeDefault,
 }
 
-/// A fitted tree over pack features, with choices as indices into the portfolio.
+/// A fitted tree over a batch's features, with choices as indices into the selector's sets.
 #[derive(Clone, Debug, PartialEq)]
 pub enum TreeModel {
     /// `values[feature] <= threshold` goes to `low`.
     Split {
-        /// Index into [`PackShape::NAMES`].
+        /// Index into [`BatchShape::NAMES`].
         feature: usize,
         /// The largest value that goes to `low`.
         threshold: u32,
@@ -40,7 +40,7 @@ pub enum TreeModel {
     },
     /// A choice.
     Leaf {
-        /// Indices into the portfolio, the preferred one first.
+        /// Indices into the sets, the preferred one first.
         ranked: Vec<u8>,
         /// Fitted workloads that end here.
         support: usize,
@@ -54,28 +54,28 @@ pub enum TreeModel {
 pub struct SelectorModel {
     /// The device.
     pub device: DeviceRecord,
-    /// The shapes that were measured.
+    /// The batches that were measured.
     pub domain: Domain,
-    /// Every tile that the tree names.
-    pub portfolio: Vec<Tile>,
-    /// The tile outside of the domain.
+    /// Every set that the tree names.
+    pub sets: Vec<TileSetBuf>,
+    /// The tile for classes of kernels that were not measured.
     pub safe_default: Tile,
     /// What a plan's parts cost on the device. They decide no tile.
     pub prices: Prices,
-    /// For each class of kernels (head_dim, dtype code) in the domain, one bit a tile of the portfolio that can run it.
-    pub feasible: BTreeMap<(u32, u32), u32>,
+    /// For each class of kernels (head_dim, dtype code) in the domain, one bit a set whose tiles can all run it.
+    pub feasible: BTreeMap<(u32, u32), u64>,
     /// The tree.
     pub tree: TreeModel,
 }
 
 impl SelectorModel {
-    /// Makes a selector of a fit over pack features.
+    /// Makes a selector of a fit over the features of batches.
     ///
     /// `rows` are the measurements that the table was made of: their [`Level::Space`] rows say what is feasible, their [`Level::Gathers`]
     /// rows what is not for all that.
     ///
     /// # Errors
-    /// A candidate that is no tile, features that are not a pack's, or no tile that is feasible everywhere.
+    /// A candidate that is no set, features that are not a batch's, or no tile that is feasible everywhere.
     pub fn new(
         device: &DeviceRecord,
         prices: Prices,
@@ -83,46 +83,44 @@ impl SelectorModel {
         table: &CostTable,
         fit: &Fit,
     ) -> Result<Self, ModelError> {
-        if table.features() != PackShape::NAMES {
+        if table.features() != BatchShape::NAMES {
             return Err(ModelError::OtherFeatures { found: table.features().join(", ") });
         }
         let candidates = table
             .candidates()
             .iter()
-            .map(|name| name.parse().map_err(|_| ModelError::NotATile(name.clone())))
-            .collect::<Result<Vec<Tile>, _>>()?;
+            .map(|name| name.parse().map_err(|_| ModelError::NotASet(name.clone())))
+            .collect::<Result<Vec<TileSetBuf>, _>>()?;
         let verdicts = Verdicts::of(rows);
         let mut named = BTreeSet::new();
         collect_named(&fit.tree, &mut named);
         let named: Vec<usize> = named.into_iter().collect();
-        let portfolio: Vec<Tile> = named.iter().map(|&i| candidates[i]).collect();
+        let sets: Vec<TileSetBuf> = named.iter().map(|&i| candidates[i]).collect();
         let domain = domain(table);
         Ok(Self {
             device: device.clone(),
             domain,
             safe_default: safe_default(table, &candidates, fit, &verdicts)?,
             prices,
-            feasible: verdicts.masks(&portfolio, &domain),
+            feasible: verdicts.masks(&sets, &domain),
             tree: tree_model(&fit.tree, &named),
-            portfolio,
+            sets,
         })
     }
 
     /// Every tile that the selector may return.
     pub fn tiles(&self) -> BTreeSet<Tile> {
-        self.portfolio.iter().copied().chain([self.safe_default]).collect()
+        let tiles = self.sets.iter().flat_map(|set| set.tiles()).copied();
+        tiles.chain([self.safe_default]).collect()
     }
 
-    /// The tile for a pack, or for the nearest that was measured: what a selector answers that was emitted from this.
-    pub fn select(&self, shape: &PackShape) -> Tile {
-        self.choose(&self.domain.asked(shape))
+    /// The set for a batch, or for the nearest that was measured: what a selector answers that was emitted from this.
+    pub fn select(&self, batch: &BatchShape) -> TileSetBuf {
+        self.choose(&self.domain.asked(batch))
     }
 
-    /// The tile for a pack: what emitted code must choose.
-    pub fn choose(&self, shape: &PackShape) -> Tile {
-        if !self.domain.contains(shape) {
-            return self.safe_default;
-        }
+    /// The set for a batch: what emitted code must choose.
+    pub fn choose(&self, shape: &BatchShape) -> TileSetBuf {
         let feasible = self.feasible.get(&(shape.head_dim, shape.dtype)).copied().unwrap_or(0);
         let mut node = &self.tree;
         loop {
@@ -132,7 +130,8 @@ impl SelectorModel {
                 }
                 TreeModel::Leaf { ranked, .. } => {
                     let choice = first_feasible(ranked, feasible);
-                    return choice.map_or(self.safe_default, |i| self.portfolio[usize::from(i)]);
+                    let default = TileSetBuf::one(self.safe_default);
+                    return choice.map_or(default, |i| self.sets[usize::from(i)]);
                 }
             }
         }
@@ -163,16 +162,15 @@ impl Verdicts {
         !self.classes.is_empty() && self.passed.get(tile).is_some_and(|passed| *passed == self.classes)
     }
 
-    fn masks(&self, portfolio: &[Tile], domain: &Domain) -> BTreeMap<(u32, u32), u32> {
+    fn masks(&self, sets: &[TileSetBuf], domain: &Domain) -> BTreeMap<(u32, u32), u64> {
         let inside = |&&(head_dim, dtype): &&(u32, u32)| {
             (domain.min.head_dim..=domain.max.head_dim).contains(&head_dim)
                 && (domain.min.dtype..=domain.max.dtype).contains(&dtype)
         };
         let mask = |class: &(u32, u32)| {
-            let bits = portfolio.iter().enumerate().map(|(i, tile)| {
-                u32::from(self.passed.get(tile).is_some_and(|passed| passed.contains(class))) << i
-            });
-            bits.sum::<u32>()
+            let passed = |tile: &Tile| self.passed.get(tile).is_some_and(|passed| passed.contains(class));
+            let bits = sets.iter().enumerate().map(|(i, set)| u64::from(set.tiles().iter().all(passed)) << i);
+            bits.sum::<u64>()
         };
         self.classes.iter().filter(inside).map(|class| (*class, mask(class))).collect()
     }
@@ -186,38 +184,33 @@ fn class_of(text: &str) -> Option<(u32, u32)> {
 
 fn domain(table: &CostTable) -> Domain {
     let extreme = |pick: fn(u32, u32) -> u32, start: u32| {
-        let mut values = [start; PackShape::COUNT];
+        let mut values = [start; BatchShape::COUNT];
         for row in table.rows() {
             for (value, &feature) in values.iter_mut().zip(&row.features) {
                 *value = pick(*value, u32::try_from(feature).unwrap_or(u32::MAX));
             }
         }
-        PackShape::from_values(values)
+        BatchShape::from_values(values)
     };
-    // A product of others is measured where these are.
-    Domain {
-        min: PackShape { all_rows: 0, ..extreme(u32::min, u32::MAX) },
-        max: PackShape { all_rows: u32::MAX, ..extreme(u32::max, 0) },
-    }
+    Domain { min: extreme(u32::min, u32::MAX), max: extreme(u32::max, 0) }
 }
 
-/// The fit's safe default where every class can run it, else the tile with the least regret among those that all can.
+/// The fit's safe default if it is one tile and every class can run it, else the tile with the least regret among those that all can.
 fn safe_default(
     table: &CostTable,
-    candidates: &[Tile],
+    candidates: &[TileSetBuf],
     fit: &Fit,
     verdicts: &Verdicts,
 ) -> Result<Tile, ModelError> {
-    let fitted = candidates[fit.safe_default];
-    if verdicts.passes_everywhere(&fitted) {
+    let passing = |set: &TileSetBuf| set.single().filter(|tile| verdicts.passes_everywhere(tile));
+    if let Some(fitted) = passing(&candidates[fit.safe_default]) {
         return Ok(fitted);
     }
     let regret = |i: usize| -> Option<f64> {
         table.rows().iter().map(|row| Some(row.costs[i]? / row.oracle() * row.weight)).sum()
     };
     (0..candidates.len())
-        .filter(|&i| verdicts.passes_everywhere(&candidates[i]))
-        .filter_map(|i| Some((regret(i)?, candidates[i])))
+        .filter_map(|i| Some((regret(i)?, passing(&candidates[i])?)))
         .min_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)))
         .map(|(_, tile)| tile)
         .ok_or(ModelError::NoSafeDefault)

@@ -2,7 +2,7 @@
 
 use super::{SelectorModel, TreeModel};
 use std::fmt::Write as _;
-use tilewright_heuristics::{Backend, Dtype, PackShape, Prices, Tile};
+use tilewright_heuristics::{Backend, BatchShape, Dtype, Prices, Tile, TileSetBuf};
 
 /// What the module's header says, one line an entry; empty entries are left out.
 pub type Header = Vec<String>;
@@ -40,10 +40,10 @@ fn write_module(
     };
     debug_assert!(device.backend.parse::<Backend>().is_ok());
     writeln!(text)?;
-    let name = if prices.is_some() { "Prices, " } else { "" };
+    let prices_name = if prices.is_some() { "Prices, " } else { "" };
     writeln!(
         text,
-        "use crate::{{Backend, Device, Domain, PackShape, {name}Selector, Tile, first_feasible}};"
+        "use crate::{{Backend, BatchShape, Device, Domain, {prices_name}Selector, Tile, TileSet, first_feasible}};"
     )?;
     writeln!(text)?;
     writeln!(text, "/// The selector.")?;
@@ -55,7 +55,7 @@ fn write_module(
         device.name, device.capability, device.units
     )?;
     writeln!(text, "    domain: DOMAIN,")?;
-    writeln!(text, "    portfolio: &PORTFOLIO,")?;
+    writeln!(text, "    sets: &SETS,")?;
     writeln!(text, "    safe_default: SAFE_DEFAULT,")?;
     if prices.is_some() {
         writeln!(text, "    prices: PRICES,")?;
@@ -63,17 +63,22 @@ fn write_module(
     writeln!(text, "    choose,")?;
     writeln!(text, "}};")?;
     writeln!(text)?;
-    writeln!(text, "/// The tiles that the tree chooses from.")?;
+    writeln!(text, "/// The sets that the tree chooses from.")?;
     writeln!(text, "#[rustfmt::skip]")?;
-    writeln!(text, "static PORTFOLIO: [Tile; {}] = [", model.portfolio.len())?;
-    for tile in &model.portfolio {
-        writeln!(text, "    {},", tile_literal(tile))?;
+    writeln!(text, "static SETS: [TileSet<'static>; {}] = [", model.sets.len())?;
+    for set in &model.sets {
+        let tiles: Vec<String> = set.tiles().iter().map(tile_literal).collect();
+        writeln!(text, "    TileSet::new(&[{}]),", tiles.join(", "))?;
     }
     writeln!(text, "];")?;
     writeln!(text)?;
-    writeln!(text, "/// Runs every supported shape; the choice outside of the domain.")?;
+    writeln!(
+        text,
+        "/// Runs every supported class of kernels; the choice for those that were not measured."
+    )?;
     writeln!(text, "#[rustfmt::skip]")?;
     writeln!(text, "const SAFE_DEFAULT: Tile = {};", tile_literal(&model.safe_default))?;
+    writeln!(text, "static SAFE_SET: TileSet<'static> = TileSet::new(&[SAFE_DEFAULT]);")?;
     writeln!(text)?;
     if let Some(prices) = prices {
         writeln!(text, "/// What a plan's parts cost, in attoseconds.")?;
@@ -82,30 +87,27 @@ fn write_module(
         writeln!(text, "const PRICES: Prices = {literal};")?;
         writeln!(text)?;
     }
-    writeln!(text, "/// The shapes that were measured.")?;
+    writeln!(text, "/// The batches that were measured.")?;
     writeln!(text, "#[rustfmt::skip]")?;
     writeln!(text, "const DOMAIN: Domain = Domain {{")?;
     for (side, shape) in [("min", &model.domain.min), ("max", &model.domain.max)] {
-        writeln!(text, "    {side}: {},", record_literal("PackShape", &PackShape::NAMES, &shape.values()))?;
+        writeln!(text, "    {side}: {},", record_literal("BatchShape", &BatchShape::NAMES, &shape.values()))?;
     }
     writeln!(text, "}};")?;
     writeln!(text)?;
-    writeln!(text, "fn choose(shape: &PackShape) -> Tile {{")?;
-    writeln!(text, "    if !DOMAIN.contains(shape) {{")?;
-    writeln!(text, "        return SAFE_DEFAULT;")?;
-    writeln!(text, "    }}")?;
-    writeln!(text, "    match first_feasible(ranked(shape), feasible(shape)) {{")?;
-    writeln!(text, "        Some(choice) => PORTFOLIO[choice as usize],")?;
-    writeln!(text, "        None => SAFE_DEFAULT,")?;
+    writeln!(text, "fn choose(batch: &BatchShape) -> TileSet<'static> {{")?;
+    writeln!(text, "    match first_feasible(ranked(batch), feasible(batch)) {{")?;
+    writeln!(text, "        Some(choice) => SETS[choice as usize],")?;
+    writeln!(text, "        None => SAFE_SET,")?;
     writeln!(text, "    }}")?;
     writeln!(text, "}}")?;
     writeln!(text)?;
-    writeln!(text, "/// The tiles of the portfolio that can run the shape's kernels, one bit each.")?;
+    writeln!(text, "/// The sets whose tiles can all run the batch's kernels, one bit each.")?;
     writeln!(text, "#[rustfmt::skip]")?;
-    writeln!(text, "const fn feasible(shape: &PackShape) -> u32 {{")?;
-    writeln!(text, "    match (shape.head_dim, shape.dtype) {{")?;
+    writeln!(text, "const fn feasible(batch: &BatchShape) -> u64 {{")?;
+    writeln!(text, "    match (batch.head_dim, batch.dtype) {{")?;
     for ((head_dim, dtype), mask) in &model.feasible {
-        let width = model.portfolio.len();
+        let width = model.sets.len();
         let name = Dtype::from_code(*dtype).map_or("?", Dtype::name);
         writeln!(text, "        ({head_dim}, {dtype}) => 0b{mask:0width$b}, // {name}")?;
     }
@@ -113,24 +115,23 @@ fn write_module(
     writeln!(text, "    }}")?;
     writeln!(text, "}}")?;
     writeln!(text)?;
-    writeln!(text, "/// The tree: indices into the portfolio, the preferred one first.")?;
+    writeln!(text, "/// The tree: indices into the sets, the preferred one first.")?;
     if matches!(model.tree, TreeModel::Leaf { .. }) {
-        writeln!(text, "const fn ranked(_: &PackShape) -> &'static [u8] {{")?;
+        writeln!(text, "const fn ranked(_: &BatchShape) -> &'static [u8] {{")?;
     } else {
-        writeln!(text, "const fn ranked(shape: &PackShape) -> &'static [u8] {{")?;
+        writeln!(text, "const fn ranked(batch: &BatchShape) -> &'static [u8] {{")?;
     }
-    write_tree(text, &model.tree, &model.portfolio, 1)?;
+    write_tree(text, &model.tree, &model.sets, 1)?;
     writeln!(text, "}}")
 }
 
-fn write_tree(text: &mut String, tree: &TreeModel, portfolio: &[Tile], depth: usize) -> std::fmt::Result {
+fn write_tree(text: &mut String, tree: &TreeModel, sets: &[TileSetBuf], depth: usize) -> std::fmt::Result {
     let indent = "    ".repeat(depth);
     match tree {
         TreeModel::Leaf { ranked, support, regret } => {
-            let first = ranked
-                .first()
-                .map_or("the safe default".to_owned(), |&i| portfolio[usize::from(i)].to_string());
-            let noun = if *support == 1 { "workload" } else { "workloads" };
+            let first =
+                ranked.first().map_or("the safe default".to_owned(), |&i| sets[usize::from(i)].to_string());
+            let noun = if *support == 1 { "batch" } else { "batches" };
             writeln!(text, "{indent}// {first}: {support} {noun}, mean regret {:.2} %", regret * 100.0)?;
             let list = ranked.iter().map(u8::to_string).collect::<Vec<_>>().join(", ");
             writeln!(text, "{indent}&[{list}]")
@@ -138,18 +139,18 @@ fn write_tree(text: &mut String, tree: &TreeModel, portfolio: &[Tile], depth: us
         TreeModel::Split { feature, threshold, low, high } => {
             // Features are unsigned: nothing is less than none.
             let at_most = if *threshold == 0 { "==" } else { "<=" };
-            writeln!(text, "{indent}if shape.{} {at_most} {threshold} {{", PackShape::NAMES[*feature])?;
-            write_tree(text, low, portfolio, depth + 1)?;
+            writeln!(text, "{indent}if batch.{} {at_most} {threshold} {{", BatchShape::NAMES[*feature])?;
+            write_tree(text, low, sets, depth + 1)?;
             // A chain of questions reads as `else if`, as a person would write it.
             if let TreeModel::Split { .. } = **high {
                 write!(text, "{indent}}} else ")?;
                 let mut rest = String::new();
-                write_tree(&mut rest, high, portfolio, depth)?;
+                write_tree(&mut rest, high, sets, depth)?;
                 text.push_str(rest.trim_start());
                 Ok(())
             } else {
                 writeln!(text, "{indent}}} else {{")?;
-                write_tree(text, high, portfolio, depth + 1)?;
+                write_tree(text, high, sets, depth + 1)?;
                 writeln!(text, "{indent}}}")
             }
         }

@@ -20,7 +20,7 @@ mod validation;
 pub use cost_table::{CostRow, CostTable, FitError};
 pub use options::FitOptions;
 pub use tree::Tree;
-pub use validation::{CART, PolicyRegret, Validation, cross_validate};
+pub use validation::{CART, PolicyRegret, Validation, cross_validate, judge};
 
 use problem::Problem;
 use serde::Serialize;

@@ -2,7 +2,7 @@
 
 use super::baselines::{self, Chooser};
 use super::problem::WORST_REGRET;
-use super::{CostRow, CostTable, FitError, FitOptions, fit};
+use super::{CostRow, CostTable, Fit, FitError, FitOptions, fit};
 use crate::statistics::quantile;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -31,7 +31,8 @@ pub struct Validation {
     pub policies: Vec<PolicyRegret>,
     /// Ways that this table does not allow, and why.
     pub absent: Vec<(String, String)>,
-    /// Folds; 1 means that there were too few groups, and everything was judged on what it was fitted to.
+    /// Folds; 1 means that there were too few groups, and everything was judged on what it was fitted to; 0 that rows were judged which
+    /// are of no fit ([`judge`]).
     pub folds: usize,
 }
 
@@ -63,7 +64,7 @@ pub fn cross_validate(table: &CostTable, options: &FitOptions, folds: usize) -> 
         if fitted.rows().iter().all(|row| row.weight == 0.0) {
             continue;
         }
-        for (name, chooser, default) in choosers(&fitted, options)? {
+        for (name, chooser, default) in choosers(&fitted, fit(&fitted, options)?, options) {
             let of_policy = regrets.entry(name).or_insert_with(|| vec![None; fold_of.len()]);
             for &row in &judged {
                 of_policy[row] = Some(regret(&table.rows()[row], &chooser(&table.rows()[row]), default));
@@ -77,6 +78,32 @@ pub fn cross_validate(table: &CostTable, options: &FitOptions, folds: usize) -> 
         match complete {
             Some(per_row) => validation.policies.push(summary(table, name, per_row)),
             None => validation.absent.push((name.to_owned(), why_absent(name).to_owned())),
+        }
+    }
+    Ok(validation)
+}
+
+/// Judges a fit on rows of another table with the same features and candidates, and beside it what is as simple as can be: one candidate
+/// for all, and those of the portfolio in hindsight.
+///
+/// # Errors
+/// Options that make no sense.
+pub fn judge(
+    fitted: &CostTable,
+    fit: &Fit,
+    judged: &CostTable,
+    options: &FitOptions,
+) -> Result<Validation, FitError> {
+    options.check()?;
+    let mut validation = Validation { policies: Vec::new(), absent: Vec::new(), folds: 0 };
+    for (name, chooser, default) in choosers(fitted, fit.clone(), options) {
+        let of_row = |row: &CostRow| regret(row, &chooser(row), default);
+        let per_row = judged.rows().iter().map(of_row).collect();
+        validation.policies.push(summary(judged, name, per_row));
+    }
+    for name in [PAT, CART] {
+        if validation.policies.iter().all(|policy| policy.name != name) {
+            validation.absent.push((name.to_owned(), why_absent(name).to_owned()));
         }
     }
     Ok(validation)
@@ -103,11 +130,7 @@ fn assign(table: &CostTable, folds: usize) -> Vec<usize> {
 }
 
 /// Every way to choose, fitted to a table, with the candidate that it takes where its choice is invalid.
-fn choosers(
-    fitted: &CostTable,
-    options: &FitOptions,
-) -> Result<Vec<(&'static str, Chooser, usize)>, FitError> {
-    let fit = fit(fitted, options)?;
+fn choosers(fitted: &CostTable, fit: Fit, options: &FitOptions) -> Vec<(&'static str, Chooser, usize)> {
     let default = fit.safe_default;
     let (tree, portfolio) = (fit.tree, fit.portfolio);
     let mut choosers: Vec<(&'static str, Chooser, usize)> = vec![
@@ -119,7 +142,7 @@ fn choosers(
     choosers.extend(
         baselines::winner_label_cart(fitted, options.max_depth).map(|chooser| (CART, chooser, default)),
     );
-    Ok(choosers)
+    choosers
 }
 
 fn cheapest_first(row: &CostRow, portfolio: &[usize]) -> Vec<usize> {

@@ -8,8 +8,9 @@ use crate::workloads::{Scale, Workloads};
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
-use tilewright_heuristics::{Backend, Domain, Prices};
+use tilewright_heuristics::{Backend, Domain, PackShape, Prices};
 use tilewright_kernel_templates::{CpuLimits, Limits};
+use tilewright_runtime::ChooseTiles as _;
 use tilewright_scenarios::Batch;
 
 pub(in crate::measure) const SMALL: Tile = Tile { m: 4, n: 32, warps: 1, stages: 1 };
@@ -135,8 +136,8 @@ impl Loaded for ScriptedBatch<'_> {
             .collect())
     }
 
-    fn plan(&mut self, way: &Way, select: &mut dyn FnMut(&PackShape) -> Tile) -> Result<PlanId, BenchError> {
-        let tiles = self.pack_shapes(way.planning)?.iter().map(select).collect();
+    fn plan(&mut self, way: &Way, mut tiles: &PlanTiles) -> Result<PlanId, BenchError> {
+        let tiles = self.pack_shapes(way.planning)?.iter().map(|pack| tiles.pack(pack)).collect();
         let mut planned = self.0.planned.borrow_mut();
         planned.push((way.clone(), tiles));
         Ok(PlanId(planned.len() - 1))
@@ -169,19 +170,24 @@ impl Loaded for ScriptedBatch<'_> {
     }
 }
 
-/// Up to eight rows the small tile, else the large one.
+/// Up to eight requests both tiles, else the large one alone.
 pub(in crate::measure) fn model() -> SelectorModel {
-    let leaf = |tile| Box::new(TreeModel::Leaf { ranked: vec![tile], support: 1, regret: 0.0 });
-    let (low, high) = ([0; PackShape::COUNT], [u32::MAX; PackShape::COUNT]);
+    let leaf = |set| Box::new(TreeModel::Leaf { ranked: vec![set], support: 1, regret: 0.0 });
+    let (low, high) = ([0; BatchShape::COUNT], [u32::MAX; BatchShape::COUNT]);
     SelectorModel {
         device: test_data::provenance().device,
-        domain: Domain { min: PackShape::from_values(low), max: PackShape::from_values(high) },
-        portfolio: vec![SMALL, LARGE],
+        domain: Domain { min: BatchShape::from_values(low), max: BatchShape::from_values(high) },
+        sets: vec![both(), TileSetBuf::one(LARGE)],
         safe_default: SAFE,
         prices: Prices::CPU,
         feasible: BTreeMap::from([((128, 0), 0b11)]),
         tree: TreeModel::Split { feature: 0, threshold: 8, low: leaf(0), high: leaf(1) },
     }
+}
+
+/// The small tile for packs that it holds, the large one for others.
+fn both() -> TileSetBuf {
+    TileSetBuf::of(&[SMALL, LARGE]).unwrap()
 }
 
 /// The rows of a run over one batch.
@@ -198,7 +204,7 @@ fn measured(bench: &mut ScriptedBench) -> Vec<Measurement> {
     let verified = Verified::of(&[SMALL, LARGE, SAFE].map(passed));
     let mut run = RunFolder::open(&folder.path().join("run"), test_data::provenance(), Start::Fresh).unwrap();
     let model = model();
-    let policies = BatchPolicies::new(&model, "hash".to_owned(), Some(LARGE));
+    let policies = BatchPolicies::new(&model, "hash".to_owned(), Some(TileSetBuf::one(SAFE)));
     let deadline = Instant::now() + Duration::from_secs(60);
     let (silent, interrupt) = (Progress::Silent, Interrupt::default());
     let batches = &workloads.batches[..1];
@@ -213,40 +219,47 @@ fn choices(rows: &[Measurement]) -> Vec<&str> {
     rows.iter().map(|row| row.choice.as_str()).collect()
 }
 
-const COMMON: [&str; 6] = ["selector", "PAT's rules", "PAT", "m4n32w1s1", "m8n64w1s1", "m16n32w1s1"];
+const COMMON: [&str; 6] =
+    ["selector", "PAT's rules", crate::choice::PAT, "m4n32w1s1+m16n32w1s1", "m8n64w1s1", "m16n32w1s1"];
 
 #[test]
 fn a_batch_is_measured_in_every_way_and_one_that_cannot_be_had_is_recorded_with_its_reason() {
     let others: Vec<Forward> = Forward::ALL.into_iter().filter(|way| *way != Forward::DEFAULT).collect();
     let mut bench = ScriptedBench::new(others.clone(), Some(PlanFacts { tiles: 2, merges: true }));
     let rows = measured(&mut bench);
+    // A set of several tiles is in one launch by default.
+    let single = Forward { launch: Launch::Single, merge: MergeBy::Launch };
+    let others: Vec<Forward> = others.into_iter().filter(|&way| way != single).collect();
     let launched = others.iter().map(|forward| format!("selector, {forward}"));
     let expected: Vec<String> = COMMON.map(str::to_owned).into_iter().chain(launched).collect();
     assert_eq!(choices(&rows), expected);
+    let planned = bench.planned.into_inner();
     for (i, row) in rows.iter().enumerate() {
         assert_eq!(row.choice.parse::<Choice>().unwrap().to_string(), row.choice);
-        if row.choice.contains("single") {
+        if planned[i].0.forward.launch == Launch::Single {
             assert_eq!((row.status, row.message.as_str()), (Status::Constraints, "no room"));
             assert!(row.samples_us.is_empty());
         } else {
             assert_eq!(row.status, Status::Correct, "{row:?}");
             assert!(row.samples_us.iter().all(|&us| us == 10.0 + i as f64) && row.samples_us.len() == 9);
         }
-        assert_eq!(row.tile.is_some(), (3..6).contains(&i), "{}", row.choice);
+        assert_eq!(row.tile.is_some(), (4..6).contains(&i), "{}", row.choice);
         assert_eq!(row.selector_hash, "hash");
+        assert_eq!(row.batch.map(|batch| (batch.requests, batch.trees)), Some((4, 1)));
     }
 
-    let planned = bench.planned.into_inner();
     let default = Way::default();
-    assert_eq!(planned[0], (default.clone(), vec![SMALL, LARGE]));
+    let together =
+        Way { planning: Planning::AsDecoders, forward: single, mix: Some(Mix::of(&[SMALL, LARGE])) };
+    assert_eq!(planned[0], (together.clone(), vec![SMALL, LARGE]));
     // PAT rounds m up, and its packs are others.
     assert_eq!(planned[1], (default.clone(), vec![SMALL, LARGE]));
     let pat = Way { planning: Planning::AsPat, forward: PATS_FORWARD, mix: None };
     assert_eq!(planned[2], (pat, vec![SMALL, SAFE, LARGE]));
+    assert_eq!(planned[3], (together, vec![SMALL, LARGE]));
     assert_eq!(planned[4], (default, vec![SAFE; 2]));
     for ((way, tiles), forward) in planned[6..].iter().zip(others) {
-        // A single launch is compiled of all that a decoder compiles.
-        let mix = (forward.launch == Launch::Single).then(|| Mix::of(&[SMALL, LARGE, SAFE]));
+        let mix = (forward.launch == Launch::Single).then(|| Mix::of(&[SMALL, LARGE]));
         assert_eq!(*way, Way { planning: Planning::AsDecoders, forward, mix });
         assert_eq!(*tiles, planned[0].1, "the same plan, launched otherwise");
     }
@@ -262,10 +275,50 @@ fn ways_of_launching_that_come_to_the_same_are_not_measured() {
         choices[6..].iter().map(|choice| (*choice).to_owned()).collect::<Vec<String>>()
     };
     let facts = |tiles, merges| Some(PlanFacts { tiles, merges });
-    assert_eq!(others(facts(1, false)), ["selector, single+launch"]);
-    assert_eq!(others(facts(2, false)), ["selector, streams+launch", "selector, single+launch"]);
-    assert_eq!(others(facts(1, true)).len(), 3);
+    assert!(others(facts(1, false)).is_empty());
+    assert_eq!(others(facts(2, false)), ["selector, streams+launch"]);
+    assert_eq!(others(facts(1, true)), ["selector, serial+last-cta"]);
     assert!(others(None).is_empty(), "what is not known of a plan that failed is not tried");
+}
+
+#[test]
+fn candidates_are_tiles_alone_and_pairs_that_share_a_kernel() {
+    let tile = |m, warps| Tile { m, n: 64, warps, stages: 2 };
+    let tiles = [tile(16, 4), tile(16, 8), tile(32, 4), tile(64, 4), tile(128, 8)];
+    let sets: Vec<String> = candidate_sets(&tiles)[5..].iter().map(TileSetBuf::to_string).collect();
+    assert_eq!(sets, ["m16n64w4s2+m64n64w4s2", "m32n64w4s2+m64n64w4s2", "m16n64w8s2+m128n64w8s2"]);
+    assert!(candidate_sets(&tiles)[..5].iter().all(|set| set.single().is_some()));
+}
+
+#[test]
+fn candidates_are_measured_once_and_know_what_they_are_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = "name: t\nheads: [[4, 1]]\ntrees: ['1,4_64,33', '1,2_64,33']\n";
+    std::fs::write(folder.path().join("trees.yaml"), text).unwrap();
+    let files = [folder.path().join("trees.yaml")];
+    let workloads = Workloads::load(&files, Backend::Cpu, &Scale::of(Backend::Cpu), None).unwrap();
+    let class = Class::of(&workloads.batches[0].build().unwrap().geometry);
+    // The large tile cannot run: neither alone nor in a set.
+    let passed = Measurement {
+        level: Level::Space,
+        ..test_data::measurement(&class.to_string(), &SMALL.to_string(), &[])
+    };
+    let verified = Verified::of(&[passed]);
+    let mut run = RunFolder::open(&folder.path().join("run"), test_data::provenance(), Start::Fresh).unwrap();
+    let sets = candidate_sets(&[SMALL, LARGE]);
+    let deadline = Instant::now() + Duration::from_secs(60);
+    let mut bench = ScriptedBench::new(Vec::new(), None);
+    for rows in [2, 2] {
+        let (silent, interrupt) = (Progress::Silent, Interrupt::default());
+        let batches = &workloads.batches;
+        assert!(
+            measure_candidates(&mut bench, batches, &sets, &verified, &mut run, deadline, silent, &interrupt)
+                .unwrap()
+        );
+        assert_eq!(run.rows().len(), rows);
+    }
+    let known = |row: &Measurement| (row.choice == SMALL.to_string(), row.held_out, row.batch.is_some());
+    assert!(run.rows().iter().all(|row| known(row) == (true, false, true) && row.selector_hash.is_empty()));
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! What the tuner asks of a device: the seam where a backend plugs in.
 
+use super::PlanTiles;
 use super::{PlanFacts, Planning, Way};
 use crate::store::{Conditions, DeviceRecord, Resources, Status, Timeline};
 use kernel_templates::{Class, Limits};
@@ -160,11 +161,11 @@ pub trait Loaded {
     /// # Errors
     /// The batch is malformed.
     fn pack_shapes(&self, planning: Planning) -> Result<Vec<PackShape>, BenchError>;
-    /// Plans the batch in this way, with tiles chosen by `select`. A plan that cannot be launched in this way says so when it is sampled.
+    /// Plans the batch in this way, with these tiles. A plan that cannot be launched in this way says so when it is sampled.
     ///
     /// # Errors
     /// The batch is malformed.
-    fn plan(&mut self, way: &Way, select: &mut dyn FnMut(&PackShape) -> Tile) -> Result<PlanId, BenchError>;
+    fn plan(&mut self, way: &Way, tiles: &PlanTiles) -> Result<PlanId, BenchError>;
     /// What of a plan decides whether ways of launching it differ; `None` if there is no such plan, or if making it failed.
     fn plan_facts(&self, plan: PlanId) -> Option<PlanFacts>;
     /// Executes a plan once on cold caches; its time in µs.

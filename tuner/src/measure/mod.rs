@@ -8,6 +8,7 @@ mod cuda_bench;
 mod error;
 pub mod numbers;
 mod pack_level;
+mod plan_tiles;
 mod race;
 mod sensors;
 mod space_level;
@@ -17,12 +18,13 @@ pub mod worker;
 
 #[cfg(test)]
 pub(crate) use batch_level::tests::ScriptedBench;
-pub use batch_level::{BatchPolicies, measure_batches};
+pub use batch_level::{BatchPolicies, candidate_sets, measure_batches, measure_candidates, way_of_set};
 pub use bench::{Bench, BenchError, Coverage, Failure, Loaded, PlanId};
 pub use cpu_bench::CpuBench;
 pub use cuda_bench::CudaBench;
 pub use error::worst_row;
-pub use pack_level::{measure_packs, refine_packs};
+pub use pack_level::measure_packs;
+pub use plan_tiles::PlanTiles;
 pub use race::{Contestant, Ended, RaceOptions, RaceResult, race};
 pub use space_level::{Timed, Verified, is_gathered, verify_gathers, verify_space};
 pub use timeline_level::{chosen_batches, record_timelines};

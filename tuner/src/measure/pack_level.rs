@@ -56,70 +56,6 @@ pub fn measure_packs(
     Ok(true)
 }
 
-/// Samples that a tile of the portfolio gets on every workload.
-const REFINED_SAMPLES: usize = 9;
-
-/// Measures the tiles of a first portfolio again, on every workload, without elimination. A race finds the best tile of each workload;
-/// a fit also needs the cost of the others that it may choose, and a tile that left a race early has few samples, taken when it looked
-/// bad.
-///
-/// The workloads share the time until `deadline`. Returns `false` if the user asked to stop.
-///
-/// # Errors
-/// As [`measure_packs`].
-#[expect(clippy::too_many_arguments, reason = "the same things as for the races, and the portfolio")]
-pub fn refine_packs(
-    bench: &mut dyn Bench,
-    workloads: &[Workload],
-    portfolio: &[Tile],
-    verified: &Verified,
-    run: &mut RunFolder,
-    deadline: Instant,
-    progress: Progress,
-    interrupt: &Interrupt,
-) -> anyhow::Result<bool> {
-    let mut phase = progress.phase("portfolio", workloads.len());
-    for (done, workload) in workloads.iter().enumerate() {
-        if interrupt.requested() {
-            return Ok(false);
-        }
-        let batch = workload.build()?;
-        let feasible = verified.tiles(&Class::of(&batch.geometry));
-        let samples = |tile: &Tile| {
-            let rows =
-                run.rows().iter().filter(|row| row.level == Level::Pack && row.workload == workload.name());
-            rows.filter(|row| row.tile == Some(*tile)).map(|row| row.samples_us.len()).sum::<usize>()
-        };
-        let tiles: Vec<Tile> = portfolio
-            .iter()
-            .copied()
-            .filter(|tile| feasible.contains(tile) && samples(tile) < REFINED_SAMPLES)
-            .collect();
-        let share = deadline.saturating_duration_since(Instant::now()) / (workloads.len() - done) as u32;
-        let options = RaceOptions {
-            time_limit: share,
-            max_rounds: REFINED_SAMPLES,
-            eliminate: false,
-            seed: done as u64,
-            ..RaceOptions::default()
-        };
-        phase.at(workload.name());
-        if !tiles.is_empty() {
-            let (rows, ended) = measure(bench, workload, &batch, &tiles, &options, interrupt)?;
-            run.append(rows)?;
-            if let Some(defect) = bench.defect() {
-                return Err(defect.into());
-            }
-            if ended == Ended::Interrupted {
-                return Ok(false);
-            }
-        }
-        phase.step();
-    }
-    phase.finish(&format!("{} tiles measured well on {} workloads", portfolio.len(), workloads.len()));
-    Ok(true)
-}
-
 fn measure(
     bench: &mut dyn Bench,
     workload: &Workload,
@@ -137,7 +73,7 @@ fn measure(
     let way = Way { planning: Planning::PerTree, ..Way::default() };
     let plans = tiles
         .iter()
-        .map(|&tile| loaded.plan(&way, &mut |_| tile))
+        .map(|&tile| loaded.plan(&way, &tile.into()))
         .collect::<Result<Vec<PlanId>, BenchError>>()?;
     let shape = loaded.pack_shapes(way.planning)?.into_iter().max();
     let limit_us = loaded.limit_us();

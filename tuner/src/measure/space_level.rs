@@ -238,6 +238,8 @@ fn row(level: Level, tile: &Tile, class: &Class, outcome: Result<f64, Failure>) 
         workload: class.to_string(),
         scenario: String::new(),
         shape: None,
+        batch: None,
+        held_out: false,
         choice: tile.to_string(),
         tile: Some(*tile),
         status,

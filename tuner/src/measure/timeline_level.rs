@@ -126,8 +126,9 @@ fn record(
     let forwards = bench.forwards().to_vec();
     let mut loaded = bench.load(&batch).map_err(|error| error.to_string())?;
     let feasible = verified.tiles(&Class::of(&batch.geometry));
+    let shape = workload.batch_shape(&batch).map_err(|error| error.to_string())?;
     let plan = policies
-        .plan_one(loaded.as_mut(), Choice::SELECTOR, feasible, &forwards)
+        .plan_one(loaded.as_mut(), Choice::SELECTOR, &shape, feasible, &forwards)
         .map_err(|error| error.to_string())?;
     loaded.timeline(plan).map_err(|failure| failure.message)
 }

@@ -56,14 +56,12 @@ impl PlanFacts {
         Self { tiles: plan.tile_groups().len(), merges: !plan.merges().is_empty() }
     }
 
-    /// Whether the plan's launches are others than in the ways that this one's parts could be replaced by: streams do nothing for one
-    /// tile, nor a mix of one tile, nor does it matter who merges where nothing is merged.
+    /// Whether the plan's launches are others than in the ways that this one's parts could be replaced by: streams and a kernel of
+    /// several tiles do nothing for one, nor does it matter who merges where nothing is merged.
     pub fn tell_apart(self, way: &Way) -> bool {
-        let mixed = way.mix.as_ref().map_or(self.tiles, |mix| mix.tiles().len());
         let launched = match way.forward.launch {
             Launch::Serial => true,
-            Launch::Streams => self.tiles > 1,
-            Launch::Single => mixed > 1,
+            Launch::Streams | Launch::Single => self.tiles > 1,
         };
         launched && (way.forward.merge == MergeBy::Launch || self.merges)
     }
@@ -72,7 +70,7 @@ impl PlanFacts {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tilewright_heuristics::{Dtype, Geometry, Prices, Tile};
+    use tilewright_heuristics::{Dtype, Geometry, PackShape, Prices, Tile};
     use tilewright_runtime::PageTable;
 
     const SMALL: Tile = Tile { m: 16, n: 32, warps: 1, stages: 1 };
@@ -112,14 +110,18 @@ mod tests {
         assert_eq!((options.slots, options.prices), (device.slots, device.prices));
         assert_eq!(Planning::PerTree.options(device), PlanOptions { packing: Packing::PerTree, ..device });
 
-        let plan =
-            Plan::build(&geometry, &table, &options, |shape| if shape.rows > 4 { LARGE } else { SMALL })
-                .unwrap();
+        let plan = Plan::build(
+            &geometry,
+            &table,
+            &options,
+            |shape: &PackShape| if shape.rows > 4 { LARGE } else { SMALL },
+        )
+        .unwrap();
         assert_eq!(PlanFacts::of(&plan), PlanFacts { tiles: 2, merges: true });
-        let per_tree = Plan::build(&geometry, &table, &Planning::PerTree.options(device), |_| LARGE).unwrap();
+        let per_tree = Plan::build(&geometry, &table, &Planning::PerTree.options(device), LARGE).unwrap();
         assert_eq!(per_tree.packs().len(), 1, "however cheap it were to part them");
         let alone = PageTable::new(&entries[..9], 9, &lengths[..1], 16).unwrap();
-        let plan = Plan::build(&geometry, &alone, &options, |_| SMALL).unwrap();
+        let plan = Plan::build(&geometry, &alone, &options, SMALL).unwrap();
         assert_eq!(PlanFacts::of(&plan), PlanFacts { tiles: 1, merges: false });
     }
 }

@@ -13,7 +13,7 @@ use reports::{
     Policy, PolicyTiming, ReportData, ScenarioResult, SpaceRow, TileResult, TreeNode, WorkloadResult,
 };
 use std::collections::{BTreeMap, BTreeSet};
-use tilewright_heuristics::{PackShape, Tile};
+use tilewright_heuristics::{BatchShape, Tile, TileSetBuf};
 use tilewright_reports as reports;
 
 /// Everything that the report of a recording and its timelines shows.
@@ -46,16 +46,17 @@ pub fn report_data(
         cold_caches: provenance.cold_caches.clone(),
         limit_method: provenance.limit_method.clone(),
         warnings,
+        headline: analysis.over_best_tile().map(|over| over.to_string()),
         held_out: analysis.validation.policies.iter().map(policy).collect(),
         batches: batch_policies(rows),
         launching: launching::launching(rows),
         timelines: timelines::timelines(recorded, &selector_hash),
         scenarios: scenarios(rows),
-        features: PackShape::NAMES.iter().map(|name| (*name).to_owned()).collect(),
+        features: BatchShape::NAMES.iter().map(|name| (*name).to_owned()).collect(),
         parameters: Tile::NAMES.iter().map(|name| (*name).to_owned()).collect(),
         workloads: workloads(rows, analysis),
         space: space(rows),
-        tree: tree(&analysis.model.tree, &analysis.model.portfolio),
+        tree: tree(&analysis.model.tree, &analysis.model.sets),
         proof: analysis.proof(),
         portfolio: portfolio(analysis),
         safe_default: analysis.model.safe_default.to_string(),
@@ -117,7 +118,7 @@ fn best_single<'a>(batches: &BTreeMap<&'a str, BTreeMap<&'a str, f64>>) -> Optio
     let choices: BTreeSet<&str> = batches.values().flat_map(BTreeMap::keys).copied().collect();
     choices
         .into_iter()
-        .filter(|choice| choice.parse::<Tile>().is_ok())
+        .filter(|choice| choice.parse().is_ok_and(|set: TileSetBuf| set.single().is_some()))
         .filter_map(|choice| Some((choice, mean(&regrets(batches, choice)?)?)))
         .min_by(|a, b| a.1.total_cmp(&b.1))
         .map(|(choice, _)| choice)
@@ -207,9 +208,10 @@ fn scenarios(rows: &[Measurement]) -> Vec<ScenarioResult> {
 }
 
 fn workloads(rows: &[Measurement], analysis: &Analysis) -> Vec<WorkloadResult> {
-    let mut by_name: BTreeMap<(PackShape, &str), Vec<&Measurement>> = BTreeMap::new();
-    for row in rows.iter().filter(|row| row.level == Level::Pack) {
-        if let Some(shape) = row.shape {
+    let mut by_name: BTreeMap<(BatchShape, &str), Vec<&Measurement>> = BTreeMap::new();
+    let of_sets = |row: &&Measurement| row.level == Level::Batch && row.selector_hash.is_empty();
+    for row in rows.iter().filter(of_sets) {
+        if let Some(shape) = row.batch {
             by_name.entry((shape, &row.workload)).or_default().push(row);
         }
     }
@@ -234,7 +236,7 @@ fn tile_result(row: &Measurement) -> Option<TileResult> {
     };
     Some(TileResult {
         name: row.choice.clone(),
-        tile: tile_values(&row.tile?),
+        tile: row.tile.as_ref().map(tile_values).unwrap_or_default(),
         status: status.to_owned(),
         median_us: row.median_us(),
         spread_us: row.spread_us(),
@@ -278,16 +280,16 @@ fn space(rows: &[Measurement]) -> Vec<SpaceRow> {
         .collect()
 }
 
-fn tree(model: &TreeModel, portfolio: &[Tile]) -> TreeNode {
+fn tree(model: &TreeModel, sets: &[TileSetBuf]) -> TreeNode {
     match model {
         TreeModel::Split { feature, threshold, low, high } => TreeNode::Split {
-            feature: PackShape::NAMES[*feature].to_owned(),
+            feature: BatchShape::NAMES[*feature].to_owned(),
             threshold: u64::from(*threshold),
-            low: Box::new(tree(low, portfolio)),
-            high: Box::new(tree(high, portfolio)),
+            low: Box::new(tree(low, sets)),
+            high: Box::new(tree(high, sets)),
         },
         TreeModel::Leaf { ranked, support, regret } => TreeNode::Leaf {
-            ranked: ranked.iter().map(|&i| portfolio[usize::from(i)].to_string()).collect(),
+            ranked: ranked.iter().map(|&i| sets[usize::from(i)].to_string()).collect(),
             support: *support as u64,
             regret: *regret,
         },
@@ -295,17 +297,17 @@ fn tree(model: &TreeModel, portfolio: &[Tile]) -> TreeNode {
 }
 
 fn portfolio(analysis: &Analysis) -> Vec<(String, u64)> {
-    let mut counts: BTreeMap<Tile, u64> = analysis.model.portfolio.iter().map(|tile| (*tile, 0)).collect();
+    let mut counts: BTreeMap<TileSetBuf, u64> = analysis.model.sets.iter().map(|set| (*set, 0)).collect();
     for row in analysis.table.rows() {
-        let mut values = [0; PackShape::COUNT];
+        let mut values = [0; BatchShape::COUNT];
         for (value, &feature) in values.iter_mut().zip(&row.features) {
             *value = u32::try_from(feature).unwrap_or(u32::MAX);
         }
-        if let Some(count) = counts.get_mut(&analysis.model.choose(&PackShape::from_values(values))) {
+        if let Some(count) = counts.get_mut(&analysis.model.choose(&BatchShape::from_values(values))) {
             *count += 1;
         }
     }
-    counts.into_iter().map(|(tile, count)| (tile.to_string(), count)).collect()
+    counts.into_iter().map(|(set, count)| (set.to_string(), count)).collect()
 }
 
 #[cfg(test)]

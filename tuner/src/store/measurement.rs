@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use tilewright_heuristics::{PackShape, Tile};
+use tilewright_heuristics::{BatchShape, PackShape, Tile};
 
 /// What kind of workload was measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -101,7 +101,11 @@ pub struct Measurement {
     pub scenario: String,
     /// Shape of the packs ([`Level::Pack`] only).
     pub shape: Option<PackShape>,
-    /// The tile's name, or the name of a way to choose tiles.
+    /// What a selector is told of the batch ([`Level::Batch`] only).
+    pub batch: Option<BatchShape>,
+    /// Whether the workload is only judged, never fitted.
+    pub held_out: bool,
+    /// The name of a set of tiles, or of a way to choose them.
     pub choice: String,
     /// The tile, where one tile served all packs.
     pub tile: Option<Tile>,

@@ -7,17 +7,16 @@ use std::fs::File;
 use std::io::Write as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
-use tilewright_heuristics::{PackShape, Tile};
+use tilewright_heuristics::{BatchShape, PackShape, Tile};
 
 /// Version of the columns and of the metadata. A reader refuses every other one.
-pub const SCHEMA_VERSION: u32 = 2;
+pub const SCHEMA_VERSION: u32 = 3;
 
 const VERSION_KEY: &str = "tilewright.schema";
 const PROVENANCE_KEY: &str = "tilewright.provenance";
 const SHAPE_PREFIX: &str = "pack_";
+const BATCH_PREFIX: &str = "batch_";
 const TILE_PREFIX: &str = "tile_";
-/// Features that files of this version may lack: `own` was 0 for all packs when they were written, and `all_rows` follows from others.
-const NEWER_FEATURES: [&str; 2] = ["own", "all_rows"];
 
 /// A file of measurements: where it comes from, and its rows.
 #[derive(Clone, Debug, PartialEq)]
@@ -176,6 +175,12 @@ fn to_frame(rows: &[Measurement], device: &str) -> PolarsResult<DataFrame> {
             row.shape.map(|shape| shape.values()[i])
         }));
     }
+    for (i, name) in BatchShape::NAMES.iter().enumerate() {
+        columns.push(optional_u32(&format!("{BATCH_PREFIX}{name}"), &|row| {
+            row.batch.map(|batch| batch.values()[i])
+        }));
+    }
+    columns.push(Column::new("held_out".into(), rows.iter().map(|row| row.held_out).collect::<Vec<_>>()));
     columns.push(text("choice", &|row| row.choice.clone()));
     for (i, name) in Tile::NAMES.iter().enumerate() {
         columns.push(optional_u32(&format!("{TILE_PREFIX}{name}"), &|row| {
@@ -222,19 +227,11 @@ fn from_frame(path: &Path, frame: &DataFrame) -> Result<Vec<Measurement>, StoreE
     let level = columns.text("level")?;
     let workload = columns.text("workload")?;
     let scenario = columns.text("scenario")?;
-    let zeros = columns.zeros(&format!("{SHAPE_PREFIX}rows"))?;
-    let shape: Vec<_> = PackShape::NAMES
-        .iter()
-        .map(|name| match columns.u32(&format!("{SHAPE_PREFIX}{name}")) {
-            Err(_) if NEWER_FEATURES.contains(name) => Ok(&zeros),
-            column => column,
-        })
-        .collect::<Result<_, _>>()?;
+    let shape = columns.record(SHAPE_PREFIX, &PackShape::NAMES)?;
+    let batch = columns.record(BATCH_PREFIX, &BatchShape::NAMES)?;
+    let held_out = columns.typed("held_out", Column::bool)?;
     let choice = columns.text("choice")?;
-    let tile: Vec<_> = Tile::NAMES
-        .iter()
-        .map(|name| columns.u32(&format!("{TILE_PREFIX}{name}")))
-        .collect::<Result<_, _>>()?;
+    let tile = columns.record(TILE_PREFIX, &Tile::NAMES)?;
     let status = columns.text("status")?;
     let survived = columns.typed("survived", Column::bool)?;
     let complete = columns.typed("complete", Column::bool)?;
@@ -259,8 +256,9 @@ fn from_frame(path: &Path, frame: &DataFrame) -> Result<Vec<Measurement>, StoreE
     (0..frame.height())
         .map(|row| {
             let bad = |column: &str, detail: String| columns.bad(row, column, detail);
-            let shape_values: Vec<u32> = shape.iter().filter_map(|column| column.get(row)).collect();
-            let tile_values: Vec<u32> = tile.iter().filter_map(|column| column.get(row)).collect();
+            let values = |record: &[&UInt32Chunked]| -> Vec<u32> {
+                record.iter().filter_map(|column| column.get(row)).collect()
+            };
             let level_name = string(level, row);
             let status_name = string(status, row);
             Ok(Measurement {
@@ -268,9 +266,11 @@ fn from_frame(path: &Path, frame: &DataFrame) -> Result<Vec<Measurement>, StoreE
                     .ok_or_else(|| bad("level", format!("`{level_name}` is unknown")))?,
                 workload: string(workload, row),
                 scenario: string(scenario, row),
-                shape: shape_values.try_into().ok().map(|values| PackShape::from_values(values).counted()),
+                shape: values(&shape).try_into().ok().map(PackShape::from_values),
+                batch: values(&batch).try_into().ok().map(BatchShape::from_values),
+                held_out: held_out.get(row).unwrap_or(false),
                 choice: string(choice, row),
-                tile: tile_of(&tile_values).map_err(|detail| bad("tile", detail))?,
+                tile: tile_of(&values(&tile)).map_err(|detail| bad("tile", detail))?,
                 status: Status::from_name(&status_name)
                     .ok_or_else(|| bad("status", format!("`{status_name}` is unknown")))?,
                 survived: survived.get(row).unwrap_or(false),
@@ -351,9 +351,9 @@ impl<'a> Columns<'a> {
         self.typed(name, Column::u32)
     }
 
-    /// 0 where a column has a value.
-    fn zeros(&self, like: &str) -> Result<UInt32Chunked, StoreError> {
-        Ok(self.u32(like)?.apply_values(|_| 0))
+    /// The columns of a record's fields.
+    fn record(&self, prefix: &str, names: &[&str]) -> Result<Vec<&'a UInt32Chunked>, StoreError> {
+        names.iter().map(|name| self.u32(&format!("{prefix}{name}"))).collect()
     }
 
     fn u64(&self, name: &str) -> Result<&'a UInt64Chunked, StoreError> {

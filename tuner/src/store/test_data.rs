@@ -34,6 +34,8 @@ pub(crate) fn measurement(workload: &str, choice: &str, samples_us: &[f64]) -> M
         workload: workload.to_owned(),
         scenario: "packs".to_owned(),
         shape: Some(PackShape::from_values([4, 64, 0, 1, 1, 1, 4, 4, 128, 32, 0])),
+        batch: None,
+        held_out: false,
         choice: choice.to_owned(),
         tile: choice.parse().ok(),
         status: Status::Correct,

@@ -5,7 +5,7 @@ use crate::measure::{Coverage, ScriptedBench, Verified};
 use crate::store::{Level, Measurement, Start, Status, test_data};
 use std::collections::BTreeSet;
 use std::path::Path;
-use tilewright_heuristics::{Dtype, PackShape, Tile};
+use tilewright_heuristics::{BatchShape, Dtype, Tile};
 use tilewright_kernel_templates::cuda::CudaLimits;
 use tilewright_kernel_templates::{Class, Limits};
 
@@ -47,7 +47,9 @@ fn measured(folder: &Path) -> RunFolder {
         let rows = 1 << i;
         let times = if rows <= 128 { [10.0, 40.0, 12.0, 50.0] } else { [40.0, 10.0, 50.0, 12.0] };
         let packs = TILES.iter().zip(times).map(|(tile, us)| Measurement {
-            shape: Some(PackShape::from_values([rows, 64, 0, 1, 1, 1, rows, 4, 128, 32, 0])),
+            level: Level::Batch,
+            shape: None,
+            batch: Some(of_rows(rows, USUAL)),
             ..test_data::measurement(&format!("rows {rows}"), &tile.to_string(), &[us; 9])
         });
         run.append(packs.collect()).unwrap();
@@ -60,11 +62,20 @@ fn fitted(bench: &mut ScriptedBench, run: &mut RunFolder) -> anyhow::Result<Opti
     fit_verified(bench, &timed(), run, &settings, Progress::Silent, &Interrupt::default())
 }
 
-/// What is chosen for packs of few rows, and of many.
+/// A batch in which tokens are seen by so many rows.
+fn of_rows(rows: u32, class: Class) -> BatchShape {
+    let some = BatchShape::from_values([8; BatchShape::COUNT]);
+    BatchShape { mean_rows: rows, head_dim: class.head_dim, dtype: class.dtype.code(), ..some }
+}
+
+/// The tile that is chosen for a batch.
+fn tile_of(analysis: &Analysis, batch: &BatchShape) -> Tile {
+    analysis.model.choose(batch).single().unwrap()
+}
+
+/// What is chosen for batches of few rows, and of many.
 fn chosen(analysis: &Analysis) -> [Tile; 2] {
-    [4, 1024].map(|rows| {
-        analysis.model.choose(&PackShape::from_values([rows, 64, 0, 1, 1, 1, rows, 4, 128, 32, 0]))
-    })
+    [4, 1024].map(|rows| tile_of(analysis, &of_rows(rows, USUAL)))
 }
 
 #[test]
@@ -138,10 +149,10 @@ fn a_tile_that_fails_in_one_class_is_still_chosen_in_another() {
     let of_small: Vec<Measurement> = run
         .rows()
         .iter()
-        .filter(|row| row.level == Level::Pack)
+        .filter(|row| row.level == Level::Batch)
         .map(|row| Measurement {
             workload: format!("small {}", row.workload),
-            shape: row.shape.map(|shape| PackShape { head_dim: SMALL.head_dim, ..shape }),
+            batch: row.batch.map(|batch| BatchShape { head_dim: SMALL.head_dim, ..batch }),
             ..row.clone()
         })
         .collect();
@@ -151,10 +162,7 @@ fn a_tile_that_fails_in_one_class_is_still_chosen_in_another() {
     let (mut bench, interrupt) = (bench(&[FEW]), Interrupt::default());
     let fitted = fit_verified(&mut bench, &timed(), &mut run, &settings, Progress::Silent, &interrupt);
     let analysis = fitted.unwrap().unwrap();
-    let chosen = |class: Class| {
-        let shape = PackShape::from_values([4, 64, 0, 1, 1, 1, 4, 4, class.head_dim, 32, 0]);
-        analysis.model.choose(&shape)
-    };
+    let chosen = |class: Class| tile_of(&analysis, &of_rows(4, class));
     assert_eq!((chosen(SMALL), chosen(USUAL)), (FEW, FEW_ELSE));
     assert_ne!(analysis.model.safe_default, FEW, "it has to serve all classes");
 }

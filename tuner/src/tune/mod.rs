@@ -11,8 +11,8 @@ use crate::cli::TuneArguments;
 use crate::emit::{Heuristics, module_name};
 use crate::interrupt::Interrupt;
 use crate::measure::{
-    BatchPolicies, Bench, Timed, Verified, is_gathered, measure_batches, measure_packs, record_timelines,
-    refine_packs, verify_gathers, verify_space,
+    BatchPolicies, Bench, Timed, Verified, candidate_sets, is_gathered, measure_batches, measure_candidates,
+    measure_packs, record_timelines, verify_gathers, verify_space,
 };
 use crate::progress::Progress;
 use crate::store::{RunFolder, Start};
@@ -35,10 +35,11 @@ pub enum Tuned {
     Interrupted(PathBuf),
 }
 
-/// Parts of the time left after verification until which races of packs, then the portfolio on all packs, and then whole batches are
-/// measured; a few timelines take the rest, which on a GPU is spent with compiling kernels that note what they do.
-const RACES_UNTIL: f64 = 0.6;
-const PORTFOLIO_UNTIL: f64 = 0.8;
+/// Parts of the time left after verification until which races of packs, then whole batches under all sets of tiles, and then those that are
+/// held out under the selector are measured; a few timelines take the rest, which on a GPU is spent with compiling kernels that note what
+/// they do. Packs only say which tiles are worth measuring on batches.
+const PACKS_UNTIL: f64 = 0.2;
+const CANDIDATES_UNTIL: f64 = 0.75;
 const BATCHES_UNTIL: f64 = 0.95;
 
 /// Tunes the device on `bench`.
@@ -86,7 +87,7 @@ pub fn tune(
         return stopped(&folder);
     };
     let (measuring, left) = (Instant::now(), (begin + budget).saturating_duration_since(Instant::now()));
-    let deadline = measuring + left.mul_f64(RACES_UNTIL);
+    let deadline = measuring + left.mul_f64(PACKS_UNTIL);
     if !measure_packs(bench, &raced, &verified, &mut run, deadline, progress, interrupt)? {
         return stopped(&folder);
     }
@@ -97,21 +98,31 @@ pub fn tune(
     }
 
     let kept = || format!("{}: the measurements are kept", folder.display());
-    let portfolio = Analysis::first_portfolio(&run.united_rows(), &arguments.fit).with_context(kept)?;
-    let packs = &workloads.packs;
-    // What was not raced is measured now, with tiles that are verified for it.
-    let gathered: BTreeSet<Class> = packs
+    let tiles = Analysis::first_portfolio(&run.united_rows(), &arguments.fit).with_context(kept)?;
+    // Batches whose pages kernels gather token by token are measured with tiles that are verified for it.
+    let gathered: BTreeSet<Class> = workloads
+        .batches
         .iter()
         .filter(|workload| is_gathered(workload, bench.limits()))
         .map(|workload| Class::of(workload.geometry()))
         .collect();
     let wanted = |class: &Class| gathered.contains(class);
-    let Some(_) = verify_gathers(bench, &portfolio, &wanted, &timed, &mut run, progress, interrupt)? else {
+    let Some(_) = verify_gathers(bench, &tiles, &wanted, &timed, &mut run, progress, interrupt)? else {
         return stopped(&folder);
     };
     let verified = Verified::of(run.rows());
-    let deadline = measuring + left.mul_f64(PORTFOLIO_UNTIL);
-    if !refine_packs(bench, packs, &portfolio, &verified, &mut run, deadline, progress, interrupt)? {
+    let sets = candidate_sets(&tiles);
+    let (fitted, held_out): (Vec<Workload>, Vec<Workload>) =
+        workloads.batches.iter().cloned().partition(|workload| !workload.held_out());
+    progress.note(&format!(
+        "{} sets of tiles, on {} batches that are fitted and {} that are only judged",
+        sets.len(),
+        fitted.len(),
+        held_out.len()
+    ));
+    let deadline = measuring + left.mul_f64(CANDIDATES_UNTIL);
+    let batches = &workloads.batches;
+    if !measure_candidates(bench, batches, &sets, &verified, &mut run, deadline, progress, interrupt)? {
         return stopped(&folder);
     }
     let fitted = fitting::fit_verified(bench, &timed, &mut run, &arguments.fit, progress, interrupt);
@@ -122,7 +133,7 @@ pub fn tune(
     let deadline = measuring + left.mul_f64(BATCHES_UNTIL);
     if !measure_batches(
         bench,
-        &workloads.batches,
+        if held_out.is_empty() { batches } else { &held_out },
         &policies,
         &verified,
         &mut run,
@@ -133,7 +144,6 @@ pub fn tune(
         return stopped(&folder);
     }
     let deadline = begin + budget;
-    let batches = &workloads.batches;
     if !record_timelines(bench, batches, &policies, &verified, &mut run, deadline, progress, interrupt)? {
         return stopped(&folder);
     }

@@ -22,9 +22,11 @@ pub struct Outputs {
     pub module: PathBuf,
     /// The report.
     pub report: PathBuf,
-    /// Regret of each way to choose tiles, on pack shapes that were not fitted.
+    /// What the selector is worth, in a sentence; absent where nothing was held out.
+    pub headline: Option<String>,
+    /// Regret of each way to choose tiles, on batches that were not fitted.
     pub held_out: Vec<Regret>,
-    /// The same on whole batches.
+    /// That of the selector and of PAT, on batches that were executed under each.
     pub batches: Vec<Regret>,
 }
 
@@ -75,6 +77,7 @@ pub fn write_outputs(
         measurements,
         module,
         report,
+        headline: analysis.over_best_tile().map(|over| over.to_string()),
         held_out: analysis
             .validation
             .policies

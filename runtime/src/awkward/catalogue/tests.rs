@@ -47,7 +47,7 @@ fn a_seed_draws_everything_again_and_always_the_same() {
 #[test]
 fn parts_and_levels_come_about() {
     let parts = |name: &str| {
-        let plan = case(name).plan(|_| TILE).unwrap();
+        let plan = case(name).plan(TILE).unwrap();
         plan.merges().iter().map(|merge| merge.partial_end - merge.partial_begin).max().unwrap_or(0)
     };
     assert!(parts("parts of long requests") >= 8);
@@ -66,7 +66,7 @@ fn queries_stand_where_names_say() {
     let mut kinds = [0; 3];
     for case in all(1).into_iter().filter(|case| case.query_lens.is_some()) {
         let (table, ratio) = (case.table(), case.geometry.gqa_ratio() as usize);
-        let plan = case.plan(|_| TILE).unwrap();
+        let plan = case.plan(TILE).unwrap();
         let requests = |block| plan.requests_of(block).iter().map(|&query| table.request_of(query as usize));
         // A request in several blocks, queries without a token in their last page, and some without one in their last part.
         kinds[0] += usize::from(

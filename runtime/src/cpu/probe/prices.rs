@@ -49,7 +49,7 @@ fn plan(requests: u32) -> Plan {
     let table = PageTable::new(&pages, 1, &seq_lens, PAGE).expect("every request has one page");
     let tile = Tile { m: 1, n: 16, warps: 1, stages: 1 };
     let options = PlanOptions { packing: Packing::PerRequest, split: Split::None, ..PlanOptions::default() };
-    Plan::build(&GEOMETRY, &table, &options, |_| tile).expect("single tokens can be planned")
+    Plan::build(&GEOMETRY, &table, &options, tile).expect("single tokens can be planned")
 }
 
 /// The time of a step over such a plan.

@@ -346,7 +346,7 @@ mod tests {
         let geometry = Geometry { q_heads: 4, kv_heads: 2, head_dim: 64, page_size: 16, dtype: Dtype::F16 };
         let table = PageTable::new(&[5, 6, 7, 5, 6, 9], 3, &[40, 35], 16).unwrap();
         let tile = Tile { m: 16, n: 32, warps: 1, stages: 2 };
-        let plan = Plan::build(&geometry, &table, &PlanOptions::default(), |_| tile).unwrap();
+        let plan = Plan::build(&geometry, &table, &PlanOptions::default(), tile).unwrap();
         let image = PlanImage::of(&plan);
         assert_eq!(image.span() % ALIGNMENT, 0);
         assert_eq!(image.largest_page, 9);
@@ -369,7 +369,7 @@ mod tests {
         let table = PageTable::new(&[5, 6, 7, 5, 6, 9], 3, &[40, 35], 16).unwrap();
         let table = table.with_queries(&[2, 3], &mut queries).unwrap();
         let tile = Tile { m: 16, n: 32, warps: 1, stages: 2 };
-        let plan = Plan::build(&geometry, &table, &PlanOptions::default(), |_| tile).unwrap();
+        let plan = Plan::build(&geometry, &table, &PlanOptions::default(), tile).unwrap();
         let image = PlanImage::of(&plan);
         assert_eq!((image.batch, &image.words[image.lengths_at()..][..5]), (5, &[39, 40, 33, 34, 35][..]));
     }

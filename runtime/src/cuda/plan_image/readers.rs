@@ -88,7 +88,7 @@ mod tests {
         let lens = vec![16 * columns as u32; requests];
         let table = PageTable::new(&entries, columns, &lens, 16).unwrap();
         let options = PlanOptions { packing: Packing::PerTree, split: Split::None, ..PlanOptions::default() };
-        Plan::build(&geometry, &table, &options, |_| Tile { m, n: 32, warps: 1, stages: 2 }).unwrap()
+        Plan::build(&geometry, &table, &options, Tile { m, n: 32, warps: 1, stages: 2 }).unwrap()
     }
 
     /// Which runs are streamed, by whether all requests have them; and the order of CTAs.
@@ -127,7 +127,7 @@ mod tests {
             let options =
                 PlanOptions { packing: Packing::PerTree, split: Split::None, ..PlanOptions::default() };
             let tile = Tile { m: 16, n: 32, warps: 1, stages: 2 };
-            let plan = Plan::build(&geometry, &table, &options, |_| tile).unwrap();
+            let plan = Plan::build(&geometry, &table, &options, tile).unwrap();
             let mut readers = Readers::default();
             readers.count(&plan);
             readers.by_head()

@@ -102,7 +102,7 @@ mod tests {
         if let Some(queries) = queries {
             table = table.with_queries(queries, &mut memory).unwrap();
         }
-        (Plan::build(&geometry, &table, options, |_| TILE).unwrap(), lens)
+        (Plan::build(&geometry, &table, options, TILE).unwrap(), lens)
     }
 
     proptest! {

@@ -58,7 +58,8 @@ pub fn compare(arguments: &CompareArguments) -> anyhow::Result<Ended> {
         peers = Some(Peers::start(&options).context("cannot start the peers' script")?);
     }
     let save = |comparison: &Comparison| arguments.out.as_deref().map_or(Ok(()), |out| save(comparison, out));
-    let (comparison, ended) = run(&specs, bench.as_mut(), peers.as_mut(), progress, &interrupt, save)?;
+    let (comparison, ended) =
+        run(&specs, &arguments.tiles, bench.as_mut(), peers.as_mut(), progress, &interrupt, save)?;
     if arguments.json {
         output::json(&comparison)?;
     } else {

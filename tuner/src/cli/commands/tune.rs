@@ -71,7 +71,7 @@ pub(super) fn say(outputs: &Outputs, json: bool) -> anyhow::Result<()> {
     }
     let mut rows = Vec::new();
     for (judged, regrets) in
-        [("pack shapes not fitted", &outputs.held_out), ("whole batches", &outputs.batches)]
+        [("batches not fitted", &outputs.held_out), ("executed under the selector", &outputs.batches)]
     {
         for regret in regrets {
             rows.push(vec![
@@ -83,7 +83,10 @@ pub(super) fn say(outputs: &Outputs, json: bool) -> anyhow::Result<()> {
             ]);
         }
     }
-    output::lines([format!("Regret (time over the best tile's, less one) on {}:", outputs.device)])?;
+    if let Some(headline) = &outputs.headline {
+        output::lines([headline.clone(), String::new()])?;
+    }
+    output::lines([format!("Regret (time over that of the best set, less one) on {}:", outputs.device)])?;
     output::table(&["on", "tiles chosen by", "mean", "p95", "worst"], &rows)?;
     output::lines([
         String::new(),

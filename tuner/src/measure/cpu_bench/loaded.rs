@@ -1,7 +1,7 @@
 //! A batch on the host's processor, and its plans.
 
 use super::super::bench::rows_of;
-use super::super::{BenchError, Failure, Loaded, PlanFacts, PlanId, Planning, Way, cpu_timeline};
+use super::super::{BenchError, Failure, Loaded, PlanFacts, PlanId, PlanTiles, Planning, Way, cpu_timeline};
 use super::Figures;
 use super::pool::{Pool, PoolElement};
 use crate::store::{Status, Timeline};
@@ -9,7 +9,7 @@ use std::time::Instant;
 use tilewright_heuristics::{Geometry, PackShape, Tile};
 use tilewright_runtime::cpu::{CpuBackend, DecodeArgs, Element, KvPages};
 use tilewright_runtime::cuda::Forward;
-use tilewright_runtime::{ExecError, KvStrides, PageTable, Plan, PlanOptions};
+use tilewright_runtime::{ChooseTiles, ExecError, KvStrides, PageTable, Plan, PlanOptions};
 use tilewright_scenarios::Batch;
 
 /// What is sampled: pages from the pool, and plans of the batch.
@@ -36,14 +36,18 @@ impl<E, K> LoadedBatch<'_, E, K> {
         BenchError::Plan { batch: self.batch.name.clone(), source }
     }
 
-    fn build(&self, planning: Planning, select: impl FnMut(&PackShape) -> Tile) -> Result<Plan, BenchError> {
+    fn build(&self, planning: Planning, choose: impl ChooseTiles) -> Result<Plan, BenchError> {
         let table = self.table()?;
-        Plan::build(&self.batch.geometry, &table, &self.options(planning), select)
+        Plan::build(&self.batch.geometry, &table, &self.options(planning), choose)
             .map_err(|source| self.error(source))
     }
 
     fn options(&self, planning: Planning) -> PlanOptions {
-        planning.options(PlanOptions { prices: self.figures.prices, ..PlanOptions::default() })
+        planning.options(PlanOptions {
+            prices: self.figures.prices,
+            slots: self.backend.threads(),
+            ..PlanOptions::default()
+        })
     }
 }
 
@@ -101,11 +105,11 @@ where
 
     fn pack_shapes(&self, planning: Planning) -> Result<Vec<PackShape>, BenchError> {
         let any = Tile { m: 1, n: 16, warps: 1, stages: 1 };
-        Ok(self.build(planning, |_| any)?.packs().iter().map(|pack| pack.shape).collect())
+        Ok(self.build(planning, |_: &PackShape| any)?.packs().iter().map(|pack| pack.shape).collect())
     }
 
-    fn plan(&mut self, way: &Way, select: &mut dyn FnMut(&PackShape) -> Tile) -> Result<PlanId, BenchError> {
-        let plan = self.build(way.planning, select)?;
+    fn plan(&mut self, way: &Way, tiles: &PlanTiles) -> Result<PlanId, BenchError> {
+        let plan = self.build(way.planning, tiles)?;
         self.plans.push((plan, way.clone()));
         Ok(PlanId(self.plans.len() - 1))
     }

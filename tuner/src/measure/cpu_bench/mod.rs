@@ -120,7 +120,7 @@ fn launch_floor(backend: &mut CpuBackend) -> f64 {
     let tile = Tile { m: 1, n: 16, warps: 1, stages: 1 };
     let table = PageTable::new(&[0], 1, &seq_lens, geometry.page_size).expect("one page of one request");
     let plan =
-        Plan::build(&geometry, &table, &PlanOptions::default(), |_| tile).expect("one token can be planned");
+        Plan::build(&geometry, &table, &PlanOptions::default(), tile).expect("one token can be planned");
     let mut samples = Vec::with_capacity(FLOOR_SAMPLES);
     for _ in 0..FLOOR_SAMPLES {
         let cache = KvCache { keys: &zeros, values: &zeros, strides: KvStrides::nhd(&geometry) };

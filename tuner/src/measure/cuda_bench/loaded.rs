@@ -4,7 +4,7 @@ use super::pool::{Pool, filled_memory};
 use super::{CudaBench, failure_of, timeline};
 use crate::measure::bench::rows_of;
 use crate::measure::numbers::Stream;
-use crate::measure::{BenchError, Failure, Loaded, PlanFacts, PlanId, Planning, Way, worst_row};
+use crate::measure::{BenchError, Failure, Loaded, PlanFacts, PlanId, PlanTiles, Planning, Way, worst_row};
 use crate::store::{Status, Timeline};
 use tilewright_heuristics::{Dtype, Geometry, PackShape, Tile};
 use tilewright_kernel_templates::Class;
@@ -13,7 +13,7 @@ use tilewright_runtime::awkward::tolerance;
 use tilewright_runtime::cuda::{
     CudaError, DeviceMemory, DevicePlan, Forward, Graph, Launch, Mix, RawArgs, RawScales,
 };
-use tilewright_runtime::{PageTable, Plan};
+use tilewright_runtime::{ChooseTiles, PageTable, Plan};
 use tilewright_scenarios::Batch;
 
 /// Part of the free memory that a batch may take.
@@ -70,11 +70,11 @@ impl<'a> LoadedBatch<'a> {
         Ok(Self { batch, bench, query, output, plans: Vec::new() })
     }
 
-    fn build(&self, planning: Planning, select: impl FnMut(&PackShape) -> Tile) -> Result<Plan, BenchError> {
+    fn build(&self, planning: Planning, choose: impl ChooseTiles) -> Result<Plan, BenchError> {
         let Batch { page_table, max_pages, seq_lens, geometry, .. } = self.batch;
         let options = planning.options(self.bench.plan_options());
         let planned = PageTable::new(page_table, *max_pages, seq_lens, geometry.page_size)
-            .and_then(|table| Plan::build(geometry, &table, &options, select));
+            .and_then(|table| Plan::build(geometry, &table, &options, choose));
         planned.map_err(|source| BenchError::Plan { batch: self.batch.name.clone(), source })
     }
 
@@ -177,11 +177,11 @@ impl Loaded for LoadedBatch<'_> {
 
     fn pack_shapes(&self, planning: Planning) -> Result<Vec<PackShape>, BenchError> {
         let any = Tile { m: 16, n: 16, warps: 1, stages: 1 };
-        Ok(self.build(planning, |_| any)?.packs().iter().map(|pack| pack.shape).collect())
+        Ok(self.build(planning, |_: &PackShape| any)?.packs().iter().map(|pack| pack.shape).collect())
     }
 
-    fn plan(&mut self, way: &Way, select: &mut dyn FnMut(&PackShape) -> Tile) -> Result<PlanId, BenchError> {
-        let plan = self.build(way.planning, select)?;
+    fn plan(&mut self, way: &Way, tiles: &PlanTiles) -> Result<PlanId, BenchError> {
+        let plan = self.build(way.planning, tiles)?;
         // What cannot be captured fails when it is sampled: the other plans are measured all the same.
         let captured = self.capture(&plan, way);
         self.plans.push(Planned { plan, way: way.clone(), captured });

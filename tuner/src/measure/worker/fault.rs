@@ -3,7 +3,9 @@
 //! Only the hidden command `worker` asks for one, by the variable [`FAULT_VARIABLE`]: `hang:m16n64w1s1` hangs wherever that tile
 //! is run, `abort:...` and `panic:...` do as they say. `hang:m16n64w1s1:sample` spares its verification.
 
-use crate::measure::{Bench, BenchError, Coverage, Failure, Loaded, PlanFacts, PlanId, Planning, Way};
+use crate::measure::{
+    Bench, BenchError, Coverage, Failure, Loaded, PlanFacts, PlanId, PlanTiles, Planning, Way,
+};
 use crate::store::{Conditions, DeviceRecord, Resources, Timeline};
 use std::time::Duration;
 use tilewright_heuristics::{PackShape, Prices, Tile};
@@ -192,14 +194,9 @@ impl Loaded for FaultyBatch<'_> {
         self.loaded.plan_facts(plan)
     }
 
-    fn plan(&mut self, way: &Way, select: &mut dyn FnMut(&PackShape) -> Tile) -> Result<PlanId, BenchError> {
-        let mut struck = false;
-        let plan = self.loaded.plan(way, &mut |shape| {
-            let tile = select(shape);
-            struck |= tile == self.fault.tile;
-            tile
-        })?;
-        if struck {
+    fn plan(&mut self, way: &Way, tiles: &PlanTiles) -> Result<PlanId, BenchError> {
+        let plan = self.loaded.plan(way, tiles)?;
+        if tiles.may_have(&self.fault.tile) {
             self.struck.push(plan);
         }
         Ok(plan)

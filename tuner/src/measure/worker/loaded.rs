@@ -2,11 +2,12 @@
 
 use super::client::{BatchFacts, Worker};
 use super::protocol::{Answer, Request};
-use super::wire::{TileText, WayRecord};
-use crate::measure::{BenchError, Failure, Loaded, PlanFacts, PlanId, Planning, Way};
+use super::wire::WayRecord;
+use crate::measure::plan_tiles::PlanTilesRecord;
+use crate::measure::{BenchError, Failure, Loaded, PlanFacts, PlanId, PlanTiles, Planning, Way};
 use crate::store::{Status, Timeline};
 use std::time::Duration;
-use tilewright_heuristics::{PackShape, Tile};
+use tilewright_heuristics::PackShape;
 use tilewright_runtime::cuda::Launch;
 use tilewright_scenarios::Batch;
 
@@ -23,8 +24,7 @@ pub(super) struct LoadedWorker<'a> {
 /// A plan as the run knows it.
 struct WorkerPlan {
     way: Way,
-    /// A tile for each pack shape.
-    tiles: Vec<Tile>,
+    tiles: PlanTiles,
     /// What it has; not known of one that ended its process.
     facts: Option<PlanFacts>,
     /// The process that has made it, and its number there.
@@ -71,7 +71,7 @@ impl<'a> LoadedWorker<'a> {
         {
             return Ok(number);
         }
-        let tiles = tiles.iter().copied().map(TileText).collect();
+        let tiles = PlanTilesRecord::from(&*tiles);
         // A mix takes as long to compile as all of its tiles.
         let limit = match way.forward.launch {
             Launch::Serial | Launch::Streams => self.worker.limits.load,
@@ -133,9 +133,9 @@ impl Loaded for LoadedWorker<'_> {
         self.facts.shapes.get(&planning).cloned().unwrap_or_else(unknown)
     }
 
-    fn plan(&mut self, way: &Way, select: &mut dyn FnMut(&PackShape) -> Tile) -> Result<PlanId, BenchError> {
-        let tiles = self.pack_shapes(way.planning)?.iter().map(select).collect();
-        self.plans.push(WorkerPlan { way: way.clone(), tiles, facts: None, made: None, failed: None });
+    fn plan(&mut self, way: &Way, tiles: &PlanTiles) -> Result<PlanId, BenchError> {
+        let (way, tiles) = (way.clone(), tiles.clone());
+        self.plans.push(WorkerPlan { way, tiles, facts: None, made: None, failed: None });
         let plan = self.plans.len() - 1;
         match self.prepare(plan) {
             Ok(_) => {}

@@ -3,6 +3,7 @@
 use super::wire::{
     BatchHead, BenchErrorRecord, ClassDef, ForwardText, LimitsDef, TileText, WayRecord, bits, text,
 };
+use crate::measure::plan_tiles::PlanTilesRecord;
 use crate::measure::{Bench, Coverage, Failure, PlanFacts, Planning};
 use crate::store::{Conditions, DeviceRecord, PricesRecord, Resources, Timeline};
 use serde::{Deserialize, Serialize};
@@ -42,8 +43,8 @@ pub(super) enum Request {
     },
     /// Makes a batch ready; its page table and lengths follow as a frame of numbers. It takes the place of the one before.
     Load(BatchHead),
-    /// Plans the loaded batch in a way: a tile for each of the pack shapes that it then has, in their order.
-    Plan { way: WayRecord, tiles: Vec<TileText> },
+    /// Plans the loaded batch in a way, with these tiles.
+    Plan { way: WayRecord, tiles: PlanTilesRecord },
     /// Executes a plan of the loaded batch once.
     Sample { plan: usize },
     /// Executes a plan of the loaded batch; what it computes for these requests.

@@ -3,8 +3,7 @@
 use super::frames::{read_numbers, receive, send};
 use super::protocol::{Answer, Description, Request, ShapeValues};
 use super::wire::BatchHead;
-use crate::measure::{Bench, BenchError, Loaded, PlanId, Planning, Way};
-use std::collections::BTreeMap;
+use crate::measure::{Bench, BenchError, PlanId, Planning, Way};
 use std::io::{self, Read, Write};
 use tilewright_heuristics::{PackShape, Tile};
 
@@ -71,15 +70,15 @@ fn serve_batch(
         (*planning, shapes)
     });
     send(output, &Answer::Loaded { limit_us: loaded.limit_us(), shapes: sent.collect() })?;
-    let shapes = BTreeMap::from(shapes);
     let mut plans = 0;
     loop {
         let answer = match receive(input)? {
             Some(Request::Plan { way, tiles }) => {
-                let (way, tiles): (Way, Vec<Tile>) =
-                    (way.into(), tiles.into_iter().map(|tile| tile.0).collect());
-                let shapes = shapes.get(&way.planning).and_then(|shapes| shapes.as_deref().ok());
-                match plan(loaded.as_mut(), &way, shapes.unwrap_or_default(), &tiles) {
+                let planned = match tiles.read() {
+                    Ok(tiles) => loaded.plan(&Way::from(way), &tiles),
+                    Err(name) => Err(BenchError::Worker { message: format!("`{name}` names no tiles") }),
+                };
+                match planned {
                     Ok(PlanId(plan)) => {
                         plans = plans.max(plan + 1);
                         Answer::Planned { plan, facts: loaded.plan_facts(PlanId(plan)) }
@@ -107,33 +106,6 @@ fn serve_batch(
             other => return Ok(other),
         };
         send(output, &answer)?;
-    }
-}
-
-/// Plans with the tile that was named for each shape.
-fn plan(
-    loaded: &mut dyn Loaded,
-    way: &Way,
-    shapes: &[PackShape],
-    tiles: &[Tile],
-) -> Result<PlanId, BenchError> {
-    if shapes.len() != tiles.len() {
-        let message = format!("{} tiles were named for {} packs", tiles.len(), shapes.len());
-        return Err(BenchError::Worker { message });
-    }
-    let by_shape: BTreeMap<&PackShape, Tile> = shapes.iter().zip(tiles.iter().copied()).collect();
-    let mut unknown = None;
-    let mut choose = |shape: &PackShape| match (by_shape.get(shape), tiles.first()) {
-        (Some(&tile), _) => tile,
-        (None, any) => {
-            unknown = Some(*shape);
-            any.copied().unwrap_or(Tile { m: 1, n: 16, warps: 1, stages: 1 })
-        }
-    };
-    let plan = loaded.plan(way, &mut choose)?;
-    match unknown {
-        None => Ok(plan),
-        Some(shape) => Err(BenchError::Worker { message: format!("no tile was named for {shape:?}") }),
     }
 }
 

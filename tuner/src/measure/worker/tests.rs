@@ -6,7 +6,8 @@ use super::serve::serve;
 use super::wire::{BenchErrorRecord, WayRecord};
 use crate::interrupt::Interrupt;
 use crate::measure::{
-    Bench, BenchError, Coverage, Failure, Loaded, PlanFacts, PlanId, Planning, Timed, Way, verify_space,
+    Bench, BenchError, Coverage, Failure, Loaded, PlanFacts, PlanId, PlanTiles, Planning, Timed, Way,
+    verify_space,
 };
 use crate::progress::Progress;
 use crate::store::{DeviceRecord, Resources, RunFolder, Start, Status, Timeline, test_data};
@@ -15,10 +16,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-use tilewright_heuristics::{Backend, Dtype, GeometryError, PackShape, Prices, Tile};
+use tilewright_heuristics::{Backend, Dtype, GeometryError, PackShape, Prices, Tile, TileSetBuf};
 use tilewright_kernel_templates::{Class, CpuLimits, Limits, Space};
-use tilewright_runtime::PlanError;
 use tilewright_runtime::cuda::{self, Forward, MergeBy, Mix};
+use tilewright_runtime::{ChooseTiles as _, PlanError};
 use tilewright_scenarios::{Batch, Scenario};
 
 const CLASS: Class = Class { head_dim: 128, dtype: Dtype::Bf16 };
@@ -189,8 +190,8 @@ impl Loaded for FakeBatch<'_> {
             .collect())
     }
 
-    fn plan(&mut self, way: &Way, select: &mut dyn FnMut(&PackShape) -> Tile) -> Result<PlanId, BenchError> {
-        let tiles: Vec<Tile> = self.pack_shapes(way.planning)?.iter().map(select).collect();
+    fn plan(&mut self, way: &Way, mut tiles: &PlanTiles) -> Result<PlanId, BenchError> {
+        let tiles: Vec<Tile> = self.pack_shapes(way.planning)?.iter().map(|pack| tiles.pack(pack)).collect();
         let name = match *way == Way::default() {
             true => String::new(),
             false => format!(" as {way:?}"),
@@ -314,9 +315,10 @@ fn everything_that_a_bench_says_survives_the_trip() {
     for planning in Planning::ALL {
         assert_eq!(loaded.pack_shapes(planning), expected.pack_shapes(planning));
     }
-    let mut select = |shape: &PackShape| if shape.rows == 8 { OTHER } else { GOOD };
+    // The second of the shapes has more rows than the smaller tile.
+    let tiles = PlanTiles::Set(TileSetBuf::of(&[GOOD, OTHER]).unwrap());
     let way = Way::default();
-    let (plan, wanted) = (loaded.plan(&way, &mut select).unwrap(), expected.plan(&way, &mut select).unwrap());
+    let (plan, wanted) = (loaded.plan(&way, &tiles).unwrap(), expected.plan(&way, &tiles).unwrap());
     assert_eq!(loaded.sample(plan), expected.sample(wanted));
     assert_eq!(loaded.sample(plan), Ok(8.0 / 3.0));
     let bits =
@@ -332,7 +334,7 @@ fn a_timeline_that_ends_its_process_is_not_recorded_again_and_the_next_one_is() 
     let (mut bench, log) = worker(9);
     let batch = batch("good");
     let mut loaded = bench.load(&batch).unwrap();
-    let plans = [DIES, OTHER, GOOD].map(|tile| loaded.plan(&Way::default(), &mut |_| tile).unwrap());
+    let plans = [DIES, OTHER, GOOD].map(|tile| loaded.plan(&Way::default(), &tile.into()).unwrap());
     let died = loaded.timeline(plans[0]).unwrap_err();
     assert_eq!(died.message, "the process died: signal 11 (SIGSEGV)");
     assert_eq!(loaded.timeline(plans[0]), Err(died));
@@ -375,15 +377,14 @@ fn a_batch_is_planned_in_the_way_that_was_asked_for_and_again_after_a_death() {
         Way { planning: Planning::AsPat, forward: FORWARDS[1], mix: Some(Mix::of(&[OTHER, GOOD])) },
         Way { forward: FORWARDS[1], ..Way::default() },
     );
-    // The second of PAT's shapes has four rows, the third sixteen.
-    let planned = loaded.plan(&way, &mut |shape| if shape.rows > 8 { GOOD } else { OTHER }).unwrap();
+    let planned = loaded.plan(&way, &OTHER.into()).unwrap();
     assert_eq!(loaded.plan_facts(planned), Some(PlanFacts { tiles: 4, merges: true }));
     assert_eq!(loaded.sample(planned), Ok(8.0 / 3.0));
-    let unmixed = loaded.plan(&mixless, &mut |_| GOOD).unwrap();
+    let unmixed = loaded.plan(&mixless, &GOOD.into()).unwrap();
     assert_eq!(loaded.plan_facts(unmixed), Some(PlanFacts { tiles: 3, merges: false }));
     let refused = Failure { status: Status::Constraints, message: "no mix".to_owned() };
     assert_eq!(loaded.sample(unmixed), Err(refused), "what a way needs is told, and ends no process");
-    let deadly = loaded.plan(&Way::default(), &mut |_| DIES).unwrap();
+    let deadly = loaded.plan(&Way::default(), &DIES.into()).unwrap();
     loaded.sample(deadly).unwrap_err();
     log.lock().unwrap().clear();
     assert_eq!(loaded.sample(planned), Ok(8.0 / 3.0));
@@ -459,7 +460,7 @@ fn a_batch_is_loaded_again_and_only_what_is_sampled_is_planned_again() {
     let (mut bench, log) = worker(9);
     let batch = batch("good");
     let mut loaded = bench.load(&batch).unwrap();
-    let plans = [GOOD, DIES, OTHER, HANGS].map(|tile| loaded.plan(&Way::default(), &mut |_| tile).unwrap());
+    let plans = [GOOD, DIES, OTHER, HANGS].map(|tile| loaded.plan(&Way::default(), &tile.into()).unwrap());
     assert!(loaded.sample(plans[0]).is_ok());
     let died = loaded.sample(plans[1]).unwrap_err();
     log.lock().unwrap().clear();

@@ -1,0 +1,110 @@
+//! The cost table of whole batches: one row a batch, one candidate a set of tiles.
+
+use super::from_measurements::{cost, noise};
+use crate::fit::{CostRow, CostTable, FitError};
+use crate::store::{Level, Measurement, Status, failed_gathering};
+use std::collections::{BTreeMap, BTreeSet};
+use tilewright_heuristics::{BatchShape, Dtype, TileSetBuf};
+use tilewright_kernel_templates::Class;
+
+/// Which batches a table is made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// Those that a selector is fitted to.
+    Fit,
+    /// Those that it is only judged on.
+    HeldOut,
+}
+
+/// Makes the cost table of the batches of one part. The candidates are the sets that were measured on batches of either part.
+///
+/// A set that failed or was not measured on a batch is invalid there, also if a tile of it failed only where it copies token by token: a
+/// selector does not know which pages a cache has. Batches of one scenario that differ in nothing but heads or pages are not told
+/// apart here: what is judged is kept in other scenarios.
+///
+/// # Errors
+/// No batch of this part has a valid set.
+pub fn from_batches(rows: &[Measurement], part: Part) -> Result<CostTable, FitError> {
+    let failed = failed_gathering(rows);
+    let gathers = |batch: &BatchShape, set: &TileSetBuf| {
+        let class = Dtype::from_code(batch.dtype).map(|dtype| Class { head_dim: batch.head_dim, dtype });
+        let class = class.map(|class| class.to_string());
+        class
+            .is_none_or(|class| set.tiles().iter().all(|tile| !failed.contains_key(&(class.as_str(), *tile))))
+    };
+    type Sets<'a> = BTreeMap<TileSetBuf, Vec<&'a Measurement>>;
+    let mut batches: BTreeMap<(&str, BatchShape), Sets<'_>> = BTreeMap::new();
+    let mut candidates = BTreeSet::new();
+    for row in rows.iter().filter(|row| row.level == Level::Batch && row.status == Status::Correct) {
+        let (Some(batch), Ok(set)) = (row.batch, row.choice.parse::<TileSetBuf>()) else { continue };
+        if row.samples_us.is_empty() || !gathers(&batch, &set) {
+            continue;
+        }
+        candidates.insert(set);
+        if row.held_out == (part == Part::HeldOut) {
+            batches.entry((&row.workload, batch)).or_default().entry(set).or_default().push(row);
+        }
+    }
+    let cost_rows = batches.iter().enumerate().map(|(index, ((_, batch), sets))| CostRow {
+        features: batch.values().iter().map(|&value| u64::from(value)).collect(),
+        costs: candidates.iter().map(|set| sets.get(set).and_then(|rows| cost(rows))).collect(),
+        weight: 1.0,
+        noise: noise(sets.values().flatten().copied()),
+        group: index as u32,
+    });
+    let features = BatchShape::NAMES.iter().map(|name| (*name).to_owned()).collect();
+    CostTable::new(features, candidates.iter().map(TileSetBuf::to_string).collect(), cost_rows.collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::test_data::measurement;
+
+    fn on(workload: &str, requests: u32, held_out: bool, choice: &str, samples: &[f64]) -> Measurement {
+        let batch = BatchShape { requests, head_dim: 128, ..BatchShape::from_values([1; BatchShape::COUNT]) };
+        let batch = BatchShape { dtype: Dtype::F16.code(), ..batch };
+        let row = measurement(workload, choice, samples);
+        Measurement { level: Level::Batch, batch: Some(batch), shape: None, held_out, ..row }
+    }
+
+    const SMALL: &str = "m16n64w4s2";
+    const LARGE: &str = "m64n64w4s2";
+    const BOTH: &str = "m16n64w4s2+m64n64w4s2";
+
+    #[test]
+    fn the_two_parts_have_the_same_candidates_and_other_rows() {
+        let rows = [
+            on("a", 4, false, SMALL, &[3.0, 5.0, 4.0]),
+            on("a", 4, false, BOTH, &[2.0]),
+            on("a", 4, false, "PAT's rules", &[1.0]),
+            on("b", 8, true, LARGE, &[7.0]),
+        ];
+        let [fit, judged] = [Part::Fit, Part::HeldOut].map(|part| from_batches(&rows, part).unwrap());
+        assert_eq!(fit.candidates(), [BOTH, SMALL, LARGE]);
+        assert_eq!(judged.candidates(), fit.candidates());
+        assert_eq!(fit.features(), BatchShape::NAMES);
+        assert_eq!((fit.rows().len(), judged.rows().len()), (1, 1));
+        assert_eq!(fit.rows()[0].costs, [Some(2.0), Some(4.0), None]);
+        assert_eq!(
+            (judged.rows()[0].costs.as_slice(), judged.rows()[0].features[0]),
+            (&[None, None, Some(7.0)][..], 8)
+        );
+    }
+
+    #[test]
+    fn a_set_with_a_tile_that_failed_where_it_gathers_is_invalid() {
+        let gathers = Measurement {
+            level: Level::Gathers,
+            status: Status::Correctness,
+            ..measurement("head_dim 128 f16", LARGE, &[])
+        };
+        let rows = [on("a", 4, false, SMALL, &[3.0]), on("a", 4, false, BOTH, &[2.0]), gathers];
+        assert_eq!(from_batches(&rows, Part::Fit).unwrap().candidates(), [SMALL]);
+    }
+
+    #[test]
+    fn a_part_without_batches_is_an_error() {
+        assert!(from_batches(&[on("a", 4, false, SMALL, &[3.0])], Part::HeldOut).is_err());
+    }
+}
