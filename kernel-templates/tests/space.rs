@@ -169,8 +169,10 @@ fn mixes_of_feasible_tiles_compile_for_every_architecture() {
         for (class, options) in
             [(USUAL, AttentionOptions::default()), (Class { head_dim: 64, dtype: Dtype::Bf16 }, ALL_OPTIONS)]
         {
-            let mixed: Vec<Kernel> =
-                mixes.iter().map(|tiles| Kernel::decode_mix(tiles, &class, options)).collect();
+            let mixed: Vec<Kernel> = mixes
+                .iter()
+                .map(|tiles| Kernel::decode_mix(tiles, &class, options, compiler.arch()))
+                .collect();
             for ((tiles, kernel), mix) in mixes.iter().zip(&mixed).zip(compiler.compile_all(&mixed, || ())) {
                 let mix = mix.unwrap_or_else(|error| panic!("{device}: {error}"));
                 let what = format!("{device} {}: {:?}", kernel.name, mix.usage);
