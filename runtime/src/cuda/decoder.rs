@@ -81,8 +81,8 @@ impl CudaDecoder {
     /// The options begin with those of the pages: [`AttentionOptions::for_pages`], and [`AttentionOptions::gathers`] by hand for a cache whose
     /// pages lie at distances of their own ([`crate::KvStrides::gathers`] knows). Whoever serves several such layouts prepares for each.
     ///
-    /// For single launches all of them are compiled together too. Where that is not possible, because there are more than eight or a CTA of
-    /// the greediest has no room on the device, plans are launched one tile after the other ([`Launch::Serial`]); a warning says so.
+    /// For single launches all of them are compiled together too. Where that is not possible, because there are more than eight, a CTA of
+    /// the greediest has no room on the device, or with TMA their numbers of warps differ, plans are launched one tile after the other ([`Launch::Serial`]); a warning says so.
     ///
     /// # Errors
     /// A tile that cannot be compiled or loaded.
