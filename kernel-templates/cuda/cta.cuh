@@ -67,7 +67,7 @@ template <class S> struct Cta {
   const WorkItem &item;
   const u32 kv_head;
   const Divisor page_size;
-  const u32 thread = thread_index();
+  const u32 thread;
   const u32 lane = thread % 32;
   const u32 looks_at = S::TENSORS ? lane % S::GRANULES * S::GRANULE : thread; // the first token of a step that it looks up
   const u32 warp = thread / 32;
@@ -79,10 +79,15 @@ template <class S> struct Cta {
   const float signed_scale; // what makes logits in base 2 of products
   const float scale;        // the same, positive: a negative one's sign goes to the query, so that a larger product is a larger logit
 
-  TILEWRIGHT_DEVICE Cta(const Arguments &arguments, const WorkItem &work_item, u32 head)
-      : args(arguments), item(work_item), kv_head(head), page_size(arguments.page_size),
+  TILEWRIGHT_DEVICE Cta(const Arguments &arguments, const WorkItem &work_item, u32 head, u32 thread_of_cta)
+      : args(arguments), item(work_item), kv_head(head), page_size(arguments.page_size), thread(thread_of_cta),
         signed_scale(arguments.scale_log2 * (S::FP8 ? arguments.key_scales[head * arguments.scale_head] : 1.f)),
         scale(larger(larger(signed_scale, -signed_scale), 1e-30f)) {}
+
+  // The same, with all that threads know of themselves found out anew.
+  TILEWRIGHT_DEVICE Cta(const Cta &before, u32 thread_of_cta)
+      : args(before.args), item(before.item), kv_head(before.kv_head), page_size(before.page_size), thread(thread_of_cta),
+        signed_scale(before.signed_scale), scale(before.scale) {}
 
   // Its number among those threads that find out what the item is.
   TILEWRIGHT_DEVICE u32 describer() const { return S::TENSORS ? thread - S::WARPS * 32 : thread; }

@@ -19,53 +19,57 @@
 
 namespace tilewright {
 
+// Registers of a thread of the producer warpgroup and of a math warp: those of a CTA are shared out anew when its warps part (setmaxnreg).
+// With few tokens of a step to each warp, math warps need fewer, and the producers use them.
+template <u32 WARPS, bool LONG_STEPS_> struct RegisterSplit {
+  static constexpr bool LONG_STEPS = LONG_STEPS_;
+  static constexpr u32 PRODUCER = WARPS > 4 ? 56 : LONG_STEPS ? 48 : 64;
+  static constexpr u32 MATH = WARPS > 4 ? 224 : LONG_STEPS ? 208 : 192;
+};
+
 template <u32 M, u32 N, u32 WARPS, u32 STAGES, u32 HEAD_DIM, class Element, class KvElement, bool WINDOW, bool SOFTCAP, bool SINKS,
-          u32 LOADERS = 0, bool TIMELINE = false>
+          u32 LOADERS_ = 0, bool TIMELINE = false, bool MIXED = false>
 struct Decode {
-  using S = Shape<M, N, WARPS, STAGES, HEAD_DIM, Element, KvElement, WINDOW, SOFTCAP, SINKS, LOADERS>;
+  static constexpr u32 LOADERS = LOADERS_, MATH_WARPS = WARPS;
+  using S = Shape<M, N, WARPS, STAGES, HEAD_DIM, Element, KvElement, WINDOW, SOFTCAP, SINKS, LOADERS_, MIXED>;
   static constexpr u32 THREADS = S::THREADS;
   static constexpr u32 SHARED_BYTES = S::SHARED_BYTES;
 
-  // Registers of a thread that multiplies and of one that copies: those of a CTA are shared out anew when its warps part. With short steps
-  // the former need fewer, and the latter use them.
-  static constexpr u32 LOADER_REGISTERS = WARPS > 4 ? 56 : N <= 64 ? 64 : 48;
-  static constexpr u32 MATH_REGISTERS = WARPS > 4 ? 224 : N <= 64 ? 192 : 208;
+  using Registers = RegisterSplit<WARPS, (S::WARP_N > 64)>;
 
   // Not members of `Decode`: references to itself would keep an object out of the registers.
   struct Parts {
     Walk<S> walk;
     Copying<S> copying;
     Attention<S> attention;
-    Results<S> results;
   };
 
   const Cta<S> cta;
   const u32 unit; // this CTA's number among all, in the order of items
 
-  TILEWRIGHT_DEVICE Decode(const Arguments &arguments, const Assignment &assigned)
-      : cta(arguments, assigned.item, assigned.head), unit(assigned.unit(arguments)) {}
+  TILEWRIGHT_DEVICE Decode(const Arguments &arguments, const Assignment &assigned, u32 thread)
+      : cta(arguments, assigned.item, assigned.head, thread), unit(assigned.unit(arguments)) {}
 
   // As a kernel of its own: one CTA an item and KV head. More CTAs than the plan has items do nothing.
   TILEWRIGHT_DEVICE static void run(const Arguments &arguments) {
     let_dependents_begin();
     const Assignment assigned = assignment(arguments);
     if (!assigned.exists) return;
-    Decode(arguments, assigned).execute();
+    Decode(arguments, assigned, thread_index()).execute();
   }
 
-  TILEWRIGHT_DEVICE void execute() const {
-    if constexpr (S::TENSORS) execute_beside_loader();
+  template <class Split = Registers> TILEWRIGHT_DEVICE void execute() const {
+    if constexpr (S::TENSORS) execute_beside_loader<Split>();
     else execute_copying();
   }
 
   // One or two warps have the machine copy, the others multiply. Both find out by themselves what they need first: the former where the
   // tokens are, and what is seen of them; the latter whose the queries are.
-  TILEWRIGHT_DEVICE void execute_beside_loader() const {
+  template <class Split> TILEWRIGHT_DEVICE void execute_beside_loader() const {
     const Timeline<TIMELINE> timeline(cta.args, unit);
     const Walk<S> walk{cta};
     const Pipeline<S> pipeline{cta};
     const Loader<S> loader{cta};
-    const Results<S> results{cta};
     const bool loads = cta.warp >= WARPS;
     const Rings<S> query_at = Rings<S>{}.template ahead<STAGES - 1>(); // in the buffers that are filled last
     typename Loader<S>::Early early{0, 0};
@@ -92,34 +96,46 @@ struct Decode {
     if (cta.item.run_count == 1) walk.find_seen_of_one();
     const Steps steps = cta.item.run_count > 0 ? walk.find_steps() : Steps{};
     if (loads) {
-      if constexpr (S::HANDS_OVER) leave_registers<LOADER_REGISTERS>();
-      if constexpr (LOADERS == 1) {
-        loader.template run<true, true>(steps, early);
-      } else {
-        if (cta.warp == WARPS) loader.template run<true, false>(steps, early);
-        if (cta.warp == WARPS + 1) loader.template run<false, true>(steps, early);
-      }
-      return;
+      if constexpr (S::HANDS_OVER) leave_registers<Split::PRODUCER>();
+      return anew<false>(cta, [&](const Cta<S> &here) {
+        const Loader<S> producer{here};
+        if constexpr (LOADERS == 1) {
+          producer.template run<true, true>(steps, early);
+        } else {
+          if (here.warp == WARPS) producer.template run<true, false>(steps, early);
+          if (here.warp == WARPS + 1) producer.template run<false, true>(steps, early);
+        }
+      });
     }
     arrive_behind_copies(loader.stages.query_arrived());
-    if constexpr (S::HANDS_OVER) take_registers<MATH_REGISTERS>();
-    const Sight seen = pipeline.attention.visibility.sight(steps);
-    u32 query[S::QUERY_FRAGMENTS][4];
-    loader.stages.await_query();
-    pipeline.attention.products.copy_query(query, query_at);
-    loader.stages.free_query();
-    Accumulators<S> acc = Accumulators<S>::empty();
-    if (TIMELINE && steps.first < steps.last) {
-      loader.stages.await_keys(Rings<S>{});
-      timeline.ready(true);
-    }
-    pipeline.accumulate(acc, query, steps, seen);
-    finish(results, acc, timeline);
+    if constexpr (S::HANDS_OVER) take_registers<Split::MATH>();
+    anew<false>(cta, [&](const Cta<S> &here) {
+      const Pipeline<S> math{here};
+      const Sight seen = math.attention.visibility.sight(steps);
+      u32 query[S::QUERY_FRAGMENTS][4];
+      math.stages.await_query();
+      math.attention.products.copy_query(query, query_at);
+      math.stages.free_query();
+      Accumulators<S> acc = Accumulators<S>::empty();
+      if (TIMELINE && steps.first < steps.last) {
+        math.stages.await_keys(Rings<S>{});
+        timeline.ready(true);
+      }
+      math.accumulate(acc, query, steps, seen);
+      finish(here, acc, timeline);
+    });
+  }
+
+  // Does it with what threads know of themselves: found out anew in a kernel of several tiles, where the compiler would keep it in registers
+  // from the beginning to the end, and spill it. Threads without a number of registers of their own have them to spare until they write.
+  template <bool MIXED_ALWAYS, class Do> TILEWRIGHT_DEVICE static void anew(const Cta<S> &before, const Do &body) {
+    if constexpr (MIXED && (MIXED_ALWAYS || S::HANDS_OVER)) body(Cta<S>(before, computed_here(thread_index())));
+    else body(before);
   }
 
   TILEWRIGHT_DEVICE void execute_copying() const {
     const Timeline<TIMELINE> timeline(cta.args, unit);
-    const Parts parts{{cta}, {cta}, {cta}, {cta}};
+    const Parts parts{{cta}, {cta}, {cta}};
     const bool any = cta.item.run_count > 0;
     const bool early = !WINDOW && cta.item.run_count == 1; // the first steps' pages are known before anything else is
     Ahead<S> begin[STAGES] = {}; // of the first steps
@@ -181,14 +197,17 @@ struct Decode {
       at = at.template ahead<1>();
     }
     copy_async_wait<0>();
-    finish(parts.results, acc, timeline);
+    finish(cta, acc, timeline);
   }
 
   // Writes what was accumulated.
-  TILEWRIGHT_DEVICE void finish(const Results<S> &results, Accumulators<S> &acc, const Timeline<TIMELINE> &timeline) const {
+  TILEWRIGHT_DEVICE void finish(const Cta<S> &before, Accumulators<S> &acc, const Timeline<TIMELINE> &timeline) const {
     timeline.computed();
-    results.write(acc);
-    if (cta.args.arrivals) results.merge_arrived();
+    anew<true>(before, [&](const Cta<S> &here) {
+      const Results<S> results{here};
+      results.write(acc);
+      if (here.args.arrivals) results.merge_arrived();
+    });
     timeline.leave();
   }
 };

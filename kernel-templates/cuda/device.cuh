@@ -163,6 +163,12 @@ TILEWRIGHT_DEVICE const u8 *computed_once(const u8 *pointer) {
   return pointer;
 }
 
+// The same number, of which the compiler knows nothing here: what is computed of it is computed where it stands, not before a loop around it.
+TILEWRIGHT_DEVICE u32 computed_here(u32 value) {
+  asm volatile("" : "+r"(value));
+  return value;
+}
+
 TILEWRIGHT_DEVICE void store_words(void *to, u32 first, u32 second) { *reinterpret_cast<uint2 *>(to) = make_uint2(first, second); }
 TILEWRIGHT_DEVICE void store_four(float *to, const float (&from)[4]) {
   *reinterpret_cast<float4 *>(to) = make_float4(from[0], from[1], from[2], from[3]);

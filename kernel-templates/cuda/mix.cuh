@@ -1,7 +1,8 @@
 // Forward of work items of several tiles in one launch: each item says which of them computes it.
 //
-// The CTAs are those of the tile with the most threads and the most shared memory; threads and memory that an item's tile has no use for
-// are idle. Registers are the compiler's most for all tiles, so an SM holds as many CTAs as the greediest tile allows.
+// The CTAs are those of the tile with the most threads and the most shared memory. Beside TMA producer warps all tiles have the same
+// threads, and share out the same registers, so that a CTA costs an SM as much as one of the greediest tile alone. Where all warps copy,
+// threads and memory that an item's tile has no use for are idle.
 #pragma once
 #include "decode.cuh"
 
@@ -15,23 +16,33 @@ template <class... Variants> struct DecodeMix {
   static constexpr u32 THREADS = largest(Variants::THREADS...);
   static constexpr u32 SHARED_BYTES = largest(Variants::SHARED_BYTES...);
 
+  static constexpr u32 LOADERS = largest(Variants::LOADERS...), MATH_WARPS = largest(Variants::MATH_WARPS...);
+  static_assert(((Variants::LOADERS == LOADERS) && ...), "all tiles have the same producer warps, or none has any");
+  static_assert(LOADERS == 0 || ((Variants::MATH_WARPS == MATH_WARPS) && ...),
+                "registers are shared out among whole warpgroups: those of warps that leave would be nobody's");
+  // The compiler counts with one way of sharing registers out: that of the tile with the longest steps.
+  using Registers = RegisterSplit<MATH_WARPS, (Variants::Registers::LONG_STEPS || ...)>;
+
   TILEWRIGHT_DEVICE static void run(const Arguments &arguments) {
     let_dependents_begin();
     const Assignment assigned = assignment(arguments);
     if (!assigned.exists) return;
-    const u32 tile = same_in_warp(assigned.item.tile), warp = same_in_warp(thread_index() / 32);
-    run_item<0, Variants...>(arguments, assigned, tile, warp);
+    run_item<0, Variants...>(arguments, assigned, same_in_warp(assigned.item.tile));
   }
 
-  // All threads of a CTA have the same item, so they take the same way. Whole warps that the tile has no use for end at once: barriers
-  // count only threads that have not ended (compute capability 7.0 and up).
+  // All threads of a CTA have the same item, so they take the same way: nothing but this branch lies between a tile's code and that of its
+  // own kernel. Whole warps that a tile has no use for end at once: barriers count only threads that have not ended (compute capability 7.0
+  // and up).
   template <u32 TILE, class Variant, class... Others>
-  TILEWRIGHT_DEVICE static void run_item(const Arguments &arguments, const Assignment &assigned, u32 tile, u32 warp) {
-    if (tile == TILE) {
-      if (warp < Variant::THREADS / 32) Variant(arguments, assigned).execute();
-    } else if constexpr (sizeof...(Others) > 0) {
-      run_item<TILE + 1, Others...>(arguments, assigned, tile, warp);
+  TILEWRIGHT_DEVICE static void run_item(const Arguments &arguments, const Assignment &assigned, u32 tile) {
+    if constexpr (sizeof...(Others) > 0) {
+      if (tile != TILE) return run_item<TILE + 1, Others...>(arguments, assigned, tile);
     }
+    const u32 thread = thread_index();
+    if constexpr (Variant::THREADS < THREADS) {
+      if (same_in_warp(thread / 32) >= Variant::THREADS / 32) return;
+    }
+    Variant(arguments, assigned, thread).template execute<Registers>();
   }
 };
 

@@ -72,11 +72,16 @@ template <class S> struct Products {
     }
   }
 
+  // The lane, as addresses of fragments are computed of it. Of several tiles in one kernel the compiler would keep all addresses in registers
+  // for the whole walk: it computes none of them anew in so long a code.
+  TILEWRIGHT_DEVICE u32 fragment_lane() const { return S::MIXED ? computed_here(cta.lane) : cta.lane; }
+
   // Logits of the warp's rows with GRANULES_HERE granules of a step, `first` and the next ones; those outside of `active` stay zero.
   template <bool ALL, u32 GRANULES_HERE>
   TILEWRIGHT_DEVICE void multiply_keys(float (&scores)[GRANULES_HERE * 2][4], const u32 (&query)[S::QUERY_FRAGMENTS][4], const Rings<S> &at, u32 first,
                                        u32 active) const {
     constexpr u32 PRODUCTS = S::CHUNK_ELEMENTS / 8; // that two chunks are enough for
+    const u32 lane = fragment_lane();
 #pragma unroll
     for (u32 j = 0; j < GRANULES_HERE * 2; j++) scores[j][0] = scores[j][1] = scores[j][2] = scores[j][3] = 0.f;
 #pragma unroll
@@ -94,9 +99,9 @@ template <class S> struct Products {
 #pragma unroll
       for (u32 n = 0; n < GRANULES_HERE; n++) {
         if (!ALL && !(active >> n & 1)) continue;
-        const u32 row = (first + n) * S::GRANULE + cta.lane % 8 + cta.lane / 16 * 8;
+        const u32 row = (first + n) * S::GRANULE + lane % 8 + lane / 16 * 8;
         u32 b[4];
-        load_matrices(b, cta.chunk_address(cta.keys_at(at), row, k * 2 + cta.lane / 8 % 2));
+        load_matrices(b, cta.chunk_address(cta.keys_at(at), row, k * 2 + lane / 8 % 2));
         if constexpr (S::FP8) {
 #pragma unroll
           for (u32 i = 0; i < 4; i++) { // tokens 0 to 7 with both chunks, then 8 to 15
@@ -121,16 +126,17 @@ template <class S> struct Products {
   // Adds the values of these granules under their weights.
   template <bool ALL, u32 GRANULES_HERE>
   TILEWRIGHT_DEVICE void multiply_values(Accumulators<S> &acc, const float (&scores)[GRANULES_HERE * 2][4], const Rings<S> &at, u32 first, u32 active) const {
+    const u32 lane = fragment_lane();
 #pragma unroll
     for (u32 n = 0; n < GRANULES_HERE; n++) {
       if (!ALL && !(active >> n & 1)) continue;
       u32 a[4];
       narrow_weights(a, scores, n);
-      const u32 row = (first + n) * S::GRANULE + cta.lane % 16;
+      const u32 row = (first + n) * S::GRANULE + lane % 16;
 #pragma unroll
       for (u32 d = 0; d < S::CHUNKS / 2; d++) {
         u32 b[4];
-        load_matrices_transposed(b, cta.chunk_address(cta.values_at(at), row, d * 2 + cta.lane / 16));
+        load_matrices_transposed(b, cta.chunk_address(cta.values_at(at), row, d * 2 + lane / 16));
         if constexpr (S::FP8) {
 #pragma unroll
           for (u32 i = 0; i < 2; i++) { // a chunk: its even elements, and its odd ones

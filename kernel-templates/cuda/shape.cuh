@@ -7,11 +7,11 @@
 namespace tilewright {
 
 template <u32 M_, u32 N_, u32 WARPS_, u32 STAGES_, u32 HEAD_DIM_, class Element_, class KvElement_, bool WINDOW_, bool SOFTCAP_, bool SINKS_,
-          u32 LOADERS_>
+          u32 LOADERS_, bool MIXED_ = false>
 struct Shape {
   // The parameters, for what knows the shape as one type.
   static constexpr u32 M = M_, N = N_, WARPS = WARPS_, STAGES = STAGES_, HEAD_DIM = HEAD_DIM_, LOADERS = LOADERS_;
-  static constexpr bool WINDOW = WINDOW_, SOFTCAP = SOFTCAP_, SINKS = SINKS_;
+  static constexpr bool WINDOW = WINDOW_, SOFTCAP = SOFTCAP_, SINKS = SINKS_, MIXED = MIXED_;
   using Element = Element_;
   using KvElement = KvElement_;
 

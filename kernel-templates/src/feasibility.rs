@@ -64,22 +64,56 @@ pub fn check_compiled(
     Ok(())
 }
 
-/// Whether several tiles that pass [`check`] each may be compiled into one launch ([`Kernel::decode_mix`](cuda::Kernel::decode_mix)), and are
-/// feasible now that they are. How many bytes are in flight depends on which of them a plan uses, and is no rule here.
+/// Whether several tiles can be compiled into one kernel ([`Kernel::decode_mix`](cuda::Kernel::decode_mix)) with these options.
+///
+/// # Errors
+/// The first tile that cannot run, or the rule that rejects them together.
+pub fn check_mix(
+    tiles: &[Tile],
+    class: &Class,
+    options: AttentionOptions,
+    limits: &CudaLimits,
+) -> Result<(), Infeasible> {
+    let [first, others @ ..] = tiles else {
+        return reject("tiles", "there is no tile in it".to_owned());
+    };
+    for tile in tiles {
+        first_violated(CUDA_RULES, tile, class, limits).map_err(|Infeasible { rule, reason }| {
+            Infeasible { rule, reason: format!("{tile}: {reason}") }
+        })?;
+    }
+    // A CTA's registers are given out when it is launched, to each warp as many, and change hands by whole warpgroups only (`setmaxnreg`):
+    // those of a warp that a tile has no use for would be neither the math warps' nor another CTA's until the CTA ends.
+    let other = others.iter().find(|tile| tile.warps != first.warps);
+    if let Some(other) = other.filter(|_| cuda::mix_loader_warps_on(tiles, class, options, limits) > 0) {
+        return reject(
+            "warps of a mix",
+            format!(
+                "{first} has {} warps and {other} {}: beside TMA producer warps all tiles of a kernel have as many, or registers lie idle",
+                first.warps, other.warps
+            ),
+        );
+    }
+    Ok(())
+}
+
+/// Whether several tiles that pass [`check_mix`] are feasible together now that they are compiled with these options. How many bytes are in
+/// flight depends on which of them a plan uses, and is no rule here.
 ///
 /// # Errors
 /// The first rule that rejects it.
 pub fn check_compiled_mix(
     tiles: &[Tile],
     class: &Class,
+    options: AttentionOptions,
     limits: &CudaLimits,
     usage: &KernelUsage,
     report: &PtxasReport,
 ) -> Result<(), Infeasible> {
-    // The launch has what its largest tiles need.
-    let warps = tiles.iter().map(|tile| u32::from(tile.warps)).max().unwrap_or(0);
-    let shared = tiles.iter().map(|tile| cuda::shared_bytes(tile, class, 0)).max().unwrap_or(0);
-    check_resources(warps * cuda::WARP_THREADS, shared, limits, usage, report).map(drop)
+    let loaders = cuda::mix_loader_warps_on(tiles, class, options, limits);
+    let (threads, shared) =
+        (cuda::mix_threads(tiles, loaders), cuda::mix_shared_bytes(tiles, class, loaders));
+    check_resources(threads, shared, limits, usage, report).map(drop)
 }
 
 /// Local memory that a thread may have: a few counters, read from the first-level cache. On an H200 a tile with 24 bytes of it is the best of

@@ -12,6 +12,6 @@ mod limits;
 mod space;
 
 pub use class::Class;
-pub use feasibility::{Infeasible, check, check_compiled, check_compiled_mix};
+pub use feasibility::{Infeasible, check, check_compiled, check_compiled_mix, check_mix};
 pub use limits::{CpuLimits, Limits};
 pub use space::{Grid, Space, Verdict};

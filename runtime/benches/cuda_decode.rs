@@ -14,7 +14,9 @@
 //! not as a graph; reading as many bytes is timed in the same way. Other programs are often measured so.
 //!
 //! With `--forward` it prints a line a tree instead: the ways of launching a plan side by side, in % of the time of reading. Packs get the
-//! tile of `--tiles` with the fewest rows that holds theirs, of several such the first; without `--tiles` a few usual ones are taken.
+//! tile of `--tiles` with the fewest rows that holds theirs, of several such the first; without `--tiles` a few usual ones are taken. Below
+//! stand, for each tile, plans of that tile alone, launched as a kernel of its own and by the kernel of all: what a batch that uses one
+//! of them pays for the others.
 #![allow(unsafe_code)]
 
 use cudarc::driver::CudaStream;
@@ -25,12 +27,16 @@ use tilewright_kernel_templates::cuda::{AttentionOptions, TimelineEntry};
 use tilewright_kernel_templates::{Class, Limits, Space};
 use tilewright_runtime::cuda::probe::{self, Figures, Flush, FlushBy};
 use tilewright_runtime::cuda::{
-    CudaBackend, CudaDevice, DeviceMemory, DevicePlan, Forward, Launch, Mix, RawArgs, Timeline, Timer,
+    CudaBackend, CudaDevice, DeviceMemory, DevicePlan, Forward, Launch, MergeBy, Mix, RawArgs, Timeline,
+    Timer,
 };
 use tilewright_runtime::{KvStrides, PageTable, Plan, PlanOptions, cpu, reference};
 
 /// Requests whose output is compared with the reference.
 const CHECKED: usize = 4;
+
+/// Medians of which the best counts, where a set is compared with its tiles.
+const SET_ROUNDS: usize = 3;
 
 type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
 
@@ -214,7 +220,8 @@ impl Bench<'_> {
 
     /// Prints every way of launching, a line a tree.
     fn ways(&self, backend: &mut CudaBackend, class: &Class, options: &Options) -> Outcome<()> {
-        let mix = match backend.prepare_mix(&options.tiles, class, AttentionOptions::default()) {
+        let pages = AttentionOptions::for_pages(options.page_size);
+        let mix = match backend.prepare_mix(&options.tiles, class, pages) {
             Ok((mix, compiled)) => {
                 println!(
                     "{mix} together: {} registers, {} KB, {} CTAs an SM",
@@ -277,6 +284,45 @@ impl Bench<'_> {
             print!(" {forward} {us:.1} ({:.0})", 100.0 * limit / us);
         }
         println!("  error {worst:.1e}");
+        for tile in mix.map_or(&[][..], Mix::tiles) {
+            let plan = Plan::build(&geometry, &batch.table()?, &self.device.plan_options(), |_| *tile)?;
+            self.cost_of_a_set(backend, &plan, tile, mix, (&batch, &on_device))?;
+        }
+        Ok(())
+    }
+
+    /// Prints what a plan of one tile takes as a kernel of its own and by that of a set.
+    fn cost_of_a_set(
+        &self,
+        backend: &CudaBackend,
+        plan: &Plan,
+        tile: &Tile,
+        set: Option<&Mix>,
+        (batch, on_device): (&Batch, &OnDevice),
+    ) -> Outcome<()> {
+        let Some(set) = set else { return Ok(()) };
+        let geometry = plan.geometry();
+        let mut plans =
+            [DevicePlan::new(self.device), DevicePlan::with_mix(self.device, set, MergeBy::Launch)];
+        let (mut us, mut worst) = ([f64::INFINITY; 2], 0.0f64);
+        for uploaded in &mut plans {
+            uploaded.upload(plan, self.stream)?;
+        }
+        let workspace = DeviceMemory::new(self.device.context(), plans[0].workspace_bytes())?;
+        let args = on_device.args(geometry, &workspace);
+        // In turns, so that clocks that change meet both.
+        for _ in 0..SET_ROUNDS {
+            for (best, uploaded) in us.iter_mut().zip(&plans) {
+                *best = best.min(self.median_us(backend, uploaded, &args)?);
+                worst = worst.max(on_device.error(batch, self.stream)?);
+            }
+        }
+        let [alone, by_set] = us;
+        println!(
+            "{:>28} alone {alone:.1} us, by the set's kernel {by_set:.1} ({:+.1} %)  error {worst:.1e}",
+            tile.to_string(),
+            100.0 * (by_set / alone - 1.0)
+        );
         Ok(())
     }
 }

@@ -3,7 +3,7 @@
 
 mod emulation;
 
-use emulation::Emulator;
+use emulation::{Emulator, describe_tensors};
 use half::f16;
 use std::collections::BTreeSet;
 use tilewright_heuristics::{Dtype, Geometry, PackShape, Tile};
@@ -23,18 +23,57 @@ const fn tile(m: u16, n: u16, warps: u16, stages: u16) -> Tile {
     Tile { m, n, warps, stages }
 }
 
-/// One tile for each number of rows; CTAs of 32, 64, 128 and 256 threads.
-const FEW: Tile = tile(16, 32, 1, 2);
-const SOME: Tile = tile(16, 64, 4, 3);
-const MANY: Tile = tile(32, 32, 2, 1);
-const MOST: Tile = tile(64, 32, 8, 2);
+/// A set of tiles, and the device that they are compiled for.
+#[derive(Clone, Copy)]
+struct Set {
+    arch: &'static str,
+    flags: &'static [&'static str],
+    /// Of few rows over few tokens and over many, and of more rows.
+    tiles: [Tile; 4],
+}
 
-fn select(shape: &PackShape) -> Tile {
-    match shape.rows {
-        ..=4 if shape.kv_len > 60 => SOME,
-        ..=4 => FEW,
-        5..=24 => MANY,
-        _ => MOST,
+/// CTAs of 32, 64, 128 and 256 threads, all of which copy.
+const OF_ANY_SIZE: Set = Set {
+    arch: "sm_80",
+    flags: &[],
+    tiles: [tile(16, 32, 1, 2), tile(16, 64, 4, 3), tile(32, 32, 2, 1), tile(64, 32, 8, 2)],
+};
+const WARPGROUPS: &[&str] = &["-DTILEWRIGHT_EMULATE_WARPGROUPS"];
+/// Four and eight math warps beside a producer warpgroup.
+const BESIDE_PRODUCERS: [Set; 2] = [
+    Set {
+        arch: "sm_90a",
+        flags: WARPGROUPS,
+        tiles: [tile(16, 64, 4, 2), tile(16, 128, 4, 1), tile(32, 64, 4, 2), tile(64, 64, 4, 2)],
+    },
+    Set {
+        arch: "sm_90a",
+        flags: WARPGROUPS,
+        tiles: [tile(16, 128, 8, 2), tile(32, 64, 8, 3), tile(64, 64, 8, 3), tile(128, 64, 8, 2)],
+    },
+];
+
+impl Set {
+    fn select(&self, shape: &PackShape) -> Tile {
+        self.tiles[match shape.rows {
+            ..=4 if shape.kv_len > 60 => 1,
+            ..=4 => 0,
+            5..=24 => 2,
+            _ => 3,
+        }]
+    }
+
+    fn mix(&self) -> Mix {
+        Mix::of(&self.tiles)
+    }
+
+    fn of_tile(&self, tile: &Tile) -> Kernel {
+        Kernel::decode(tile, &class(), AttentionOptions::default(), self.arch.parse().unwrap())
+    }
+
+    fn of_mix(&self) -> Kernel {
+        let arch = self.arch.parse().unwrap();
+        Kernel::decode_mix(self.mix().tiles(), &class(), AttentionOptions::default(), arch)
     }
 }
 
@@ -74,19 +113,20 @@ impl Batch {
         self.requests.iter().map(|(_, tokens)| *tokens).collect()
     }
 
-    fn plan(&self, split: Split) -> Plan {
-        self.plan_by(&PlanOptions { packing: Packing::Pat, split, slots: 24, ..PlanOptions::default() })
+    fn plan(&self, set: &Set, split: Split) -> Plan {
+        self.plan_by(set, &PlanOptions { packing: Packing::Pat, split, slots: 24, ..PlanOptions::default() })
     }
 
-    fn plan_by(&self, options: &PlanOptions) -> Plan {
+    fn plan_by(&self, set: &Set, options: &PlanOptions) -> Plan {
         let (entries, lens) = (self.entries(), self.seq_lens());
         let table = PageTable::new(&entries, MAX_PAGES, &lens, GEOMETRY.page_size).unwrap();
-        Plan::build(&GEOMETRY, &table, options, select).unwrap()
+        Plan::build(&GEOMETRY, &table, options, |shape| set.select(shape)).unwrap()
     }
 }
 
 /// K, V and queries for any of the batches, and the kernels.
 struct World {
+    set: Set,
     keys: Vec<f16>,
     values: Vec<f16>,
     query: Vec<f16>,
@@ -100,18 +140,6 @@ fn class() -> Class {
     Class::of(&GEOMETRY)
 }
 
-fn mix() -> Mix {
-    Mix::of(&[FEW, SOME, MANY, MOST])
-}
-
-fn of_tile(tile: &Tile) -> Kernel {
-    Kernel::decode(tile, &class(), AttentionOptions::default(), "sm_80".parse().unwrap())
-}
-
-fn of_mix() -> Kernel {
-    Kernel::decode_mix(mix().tiles(), &class(), AttentionOptions::default())
-}
-
 fn of_merge(warps: u32) -> Kernel {
     Kernel::merge(warps, &class(), AttentionOptions::default())
 }
@@ -120,7 +148,7 @@ fn of_merge(warps: u32) -> Kernel {
 type Bits = (Vec<u16>, Vec<u32>);
 
 impl World {
-    fn new() -> Self {
+    fn new(set: Set) -> Self {
         let mut state = 1u64;
         let mut random = |amplitude: f32| {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -129,14 +157,15 @@ impl World {
         let mut many = |count: usize, amplitude: f32| (0..count).map(|_| random(amplitude)).collect();
         let cache = PAGES * KvStrides::nhd(&GEOMETRY).page;
         let queries = MOST_REQUESTS * (GEOMETRY.q_heads * GEOMETRY.head_dim) as usize;
-        let mut kernels: Vec<Kernel> = mix().tiles().iter().map(of_tile).collect();
-        kernels.push(of_mix());
+        let mut kernels: Vec<Kernel> = set.tiles.iter().map(|tile| set.of_tile(tile)).collect();
+        kernels.push(set.of_mix());
         kernels.extend(MERGE_WARPS.map(of_merge));
         Self {
+            set,
             keys: many(cache, 3.0),
             values: many(cache, 1.0),
             query: many(queries, 3.0),
-            emulator: Emulator::build(&kernels, &[]),
+            emulator: Emulator::build(&kernels, set.flags),
         }
     }
 
@@ -156,7 +185,7 @@ impl World {
         let mut output = vec![f16::NAN; batch.requests.len() * row as usize];
         let mut lse = vec![f32::NAN; batch.requests.len() * GEOMETRY.q_heads as usize];
         let fused = forward.merge == MergeBy::LastCta;
-        let arguments = Arguments {
+        let mut arguments = Arguments {
             query: self.query.as_ptr() as u64,
             keys: self.keys.as_ptr() as u64,
             values: self.values.as_ptr() as u64,
@@ -173,8 +202,9 @@ impl World {
             scale_log2: SCALE * std::f32::consts::LOG2_E,
             ..image.arguments(&GEOMETRY, base, workspace.as_mut_ptr() as u64)
         };
+        describe_tensors(&mut arguments, &GEOMETRY, &strides);
         for (index, (kernel, items)) in image.launches().enumerate() {
-            let kernel = kernel.map_or_else(of_mix, |tile| of_tile(&tile));
+            let kernel = kernel.map_or_else(|| self.set.of_mix(), |tile| self.set.of_tile(&tile));
             let arguments = Arguments {
                 items: arguments.items + u64::from(items.start) * size_of::<WorkItem>() as u64,
                 group: index as u32,
@@ -198,11 +228,14 @@ impl World {
 
     fn tight(&self, plan: &Plan, batch: &Batch, forward: Forward, seed: u64) -> Bits {
         let mut image = PlanImage::default();
-        let mix = mix();
+        let mix = self.set.mix();
         let single = forward.launch == Launch::Single;
         let arrangement = if single { Arrangement::Single(&mix) } else { Arrangement::PerTile };
         image.fill_as(plan, arrangement).unwrap();
-        let memory = Aligned::of(image.words(), image.span());
+        let mut words = image.words().to_vec();
+        // Whether CTAs of an item lie side by side or those of a KV head: either must give the same bits.
+        (0..image.launches().count()).for_each(|launch| words[2 + 2 * launch] = (seed % 2) as u32);
+        let memory = Aligned::of(&words, image.span());
         let mut workspace = vec![f32::NAN; image.workspace_bytes(&GEOMETRY) / 4];
         let mut arrivals = vec![0; plan.merges().len() * GEOMETRY.kv_heads as usize];
         self.launch(&image, (memory.address(), &mut workspace), forward, &mut arrivals, batch, seed)
@@ -250,32 +283,57 @@ impl Aligned {
     }
 }
 
-#[test]
-fn a_mix_of_tiles_in_one_launch_gives_the_bits_of_a_launch_each() {
-    let world = World::new();
+fn assert_equal_bits(set: Set) {
+    let world = World::new(set);
     let (mut used, mut merges) = (BTreeSet::new(), 0);
     for (seed, (requests, trunk)) in [(24, 5), (7, 3), (12, 4), (1, 2)].into_iter().enumerate() {
         let batch = Batch::tree(requests, trunk, seed);
         for split in [Split::None, Split::Mean, Split::Fill] {
-            let plan = batch.plan(split);
+            let plan = batch.plan(&set, split);
             used.extend(plan.tile_groups().iter().map(|group| group.tile));
             merges += plan.merges().len();
             let expected = world.serial(&plan, &batch);
             world.check_reference(&batch, &expected);
             for forward in Forward::ALL {
                 let found = world.tight(&plan, &batch, forward, seed as u64 + 1);
-                assert!(found == expected, "{forward}, {requests} requests, {split:?}");
+                assert!(found == expected, "{}: {forward}, {requests} requests, {split:?}", set.mix());
             }
         }
     }
-    assert_eq!(used.len(), 4, "CTAs of every size are used: {used:?}");
+    assert_eq!(used.len(), 4, "CTAs of every tile are used: {used:?}");
     assert!(merges > 20, "requests in several packs are merged");
 }
 
 #[test]
-fn a_bucket_serves_batches_that_come_grow_and_leave_at_one_address() {
-    let world = World::new();
-    let tiles = mix();
+fn a_mix_of_tiles_in_one_launch_gives_the_bits_of_a_launch_each() {
+    assert_equal_bits(OF_ANY_SIZE);
+}
+
+#[test]
+fn a_mix_beside_producers_gives_the_bits_of_a_launch_each() {
+    BESIDE_PRODUCERS.into_iter().for_each(assert_equal_bits);
+}
+
+/// Which work items begin first decides when the last one ends, so one launch has them all in one order, whatever their tiles are.
+#[test]
+fn one_launch_begins_with_the_longest_items_of_all_tiles() {
+    let set = BESIDE_PRODUCERS[0];
+    let plan = Batch::tree(24, 5, 0).plan(&set, Split::None);
+    let mut image = PlanImage::default();
+    image.fill_as(&plan, Arrangement::Single(&set.mix())).unwrap();
+    let base = image.arguments(&GEOMETRY, 0, 0).items as usize / 4;
+    // As `WorkItem` lies: its tile, and the tokens that it walks along.
+    let items: Vec<(u32, u32)> = image.words()[base..][..12 * plan.work_items().len()]
+        .chunks(12)
+        .map(|words| (words[3] >> 16, words[5] - words[4]))
+        .collect();
+    assert!(items.is_sorted_by(|a, b| a.1 >= b.1), "{items:?}");
+    assert!(!items.is_sorted_by_key(|item| item.0), "tile after tile: {items:?}");
+}
+
+fn assert_a_bucket_serves(set: Set) {
+    let world = World::new(set);
+    let tiles = set.mix();
     for forward in [Forward::ALL[0], Forward::ALL[1], Forward::ALL[4], Forward::ALL[5]] {
         let bucket = Bucket::for_batch(&GEOMETRY, forward, tiles.tiles(), MOST_REQUESTS as u32, 300).unwrap();
         let mut image = PlanImage::in_bucket(&bucket);
@@ -290,7 +348,7 @@ fn a_bucket_serves_batches_that_come_grow_and_leave_at_one_address() {
         for (seed, (requests, trunk)) in steps.into_iter().enumerate() {
             let batch = Batch::tree(requests, trunk, seed);
             let split = if seed % 2 == 0 { Split::Mean } else { Split::Fill };
-            let plan = batch.plan(split);
+            let plan = batch.plan(&set, split);
             image.fill_as(&plan, Arrangement::Bucket(&bucket)).unwrap();
             assert!(image.words().len() <= image.span());
             memory.write(image.words());
@@ -306,15 +364,26 @@ fn a_bucket_serves_batches_that_come_grow_and_leave_at_one_address() {
         }
         let before = image.words().to_vec();
         let batch = Batch::tree(MOST_REQUESTS + 9, 3, 1);
-        let error = image.fill_as(&batch.plan(Split::None), Arrangement::Bucket(&bucket)).unwrap_err();
+        let error = image.fill_as(&batch.plan(&set, Split::None), Arrangement::Bucket(&bucket)).unwrap_err();
         assert!(error.to_string().contains("33 requests"), "{error}");
         assert_eq!(image.words(), before, "what does not fit changes nothing");
     }
 }
 
 #[test]
+fn a_bucket_serves_batches_that_come_grow_and_leave_at_one_address() {
+    assert_a_bucket_serves(OF_ANY_SIZE);
+}
+
+#[test]
+fn a_bucket_serves_batches_beside_producers() {
+    assert_a_bucket_serves(BESIDE_PRODUCERS[0]);
+}
+
+#[test]
 fn a_plan_that_was_patched_gives_the_bits_of_one_from_nothing() {
-    let world = World::new();
+    let set = OF_ANY_SIZE;
+    let world = World::new(set);
     // Merging at all for nothing, or walks as short as these would be left whole.
     let prices = Prices { merge: 0, ..Prices::default() };
     let options = PlanOptions { slots: 24, prices, ..PlanOptions::default() };
@@ -341,11 +410,11 @@ fn a_plan_that_was_patched_gives_the_bits_of_one_from_nothing() {
             let (pages, tokens) = &batch.requests[step];
             planner.add(step as u32, pages, *tokens).unwrap();
         }
-        let plan = planner.plan(select).unwrap();
+        let plan = planner.plan(|shape| set.select(shape)).unwrap();
         let needed: usize = plan.packs().iter().map(|pack| pack.blocks.len()).sum();
         patched += usize::from(plan.blocks().len() > needed);
         merges += plan.merges().len();
-        let expected = world.serial(&batch.plan_by(&options), &batch);
+        let expected = world.serial(&batch.plan_by(&set, &options), &batch);
         world.check_reference(&batch, &expected);
         for forward in [Forward::ALL[0], Forward::ALL[5]] {
             let found = world.tight(plan, &batch, forward, step as u64);

@@ -43,6 +43,7 @@ fn cases() -> Vec<Case> {
             queries: 0,
             seed: i as u64 % 5 + i as u64 / 5,
             warpgroups: false,
+            mixed: &[],
         });
     }
     cases
@@ -137,6 +138,7 @@ fn fp8_cases() -> Vec<Case> {
                 own: 0,
                 queries: (seed % 4) as u32,
                 warpgroups: false,
+                mixed: &[],
             });
         }
     }
@@ -440,8 +442,16 @@ fn awkward_batches_agree_with_the_reference() {
     let work = |batch: &AwkwardCase| -> u64 {
         batch.table().seq_lens().iter().map(|&len| u64::from(len * batch.geometry.q_heads)).sum()
     };
-    for (m, n, warps, warpgroups) in [(16, 64, 4, false), (64, 32, 4, true), (128, 16, 8, true)] {
-        let tile = Tile { m, n, warps, stages: 2 };
+    let alone = |m, n, warps, warpgroups| (tile(m, n, warps, 2), warpgroups, &[][..]);
+    let together = |mixed: &'static [Tile]| (*mixed.last().unwrap(), true, mixed);
+    let kernels = [
+        alone(16, 64, 4, false),
+        alone(64, 32, 4, true),
+        alone(128, 16, 8, true),
+        together(MIXES[2]),
+        together(MIXES[3]),
+    ];
+    for (tile, warpgroups, mixed) in kernels {
         let case_of = |batch: AwkwardCase| {
             let options = AttentionOptions {
                 window: batch.window.is_some(),
@@ -450,7 +460,7 @@ fn awkward_batches_agree_with_the_reference() {
                 timeline: false,
                 gathers: batch.strides().gathers(&batch.geometry),
             };
-            (Case { tile, options, warpgroups, page_size: batch.geometry.page_size, ..CASE }, batch)
+            (Case { tile, mixed, options, warpgroups, page_size: batch.geometry.page_size, ..CASE }, batch)
         };
         let (cases, batches): (Vec<Case>, Vec<AwkwardCase>) = awkward::cases(&CASE.class, 3)
             .into_iter()
@@ -462,9 +472,67 @@ fn awkward_batches_agree_with_the_reference() {
         let emulator = Emulator::build(&kernels_of(&cases), if warpgroups { &[WARPGROUPS] } else { &[] });
         let pairs: Vec<(&Case, &AwkwardCase)> = cases.iter().zip(&batches).collect();
         for_all(&pairs, |(case, batch)| {
-            case.check_awkward(batch, &emulator).map_err(|error| format!("{tile}, {}: {error}", batch.name))
+            case.check_awkward(batch, &emulator)
+                .map_err(|error| format!("{tile} {mixed:?}, {}: {error}", batch.name))
         });
     }
+}
+
+const fn tile(m: u16, n: u16, warps: u16, stages: u16) -> Tile {
+    Tile { m, n, warps, stages }
+}
+
+/// Sets of tiles in one kernel beside TMA producers: a producer warpgroup beside four math warps and beside eight, and one warp.
+const MIXES: [&[Tile]; 5] = [
+    &[tile(16, 64, 4, 2), tile(64, 64, 4, 2)],
+    &[tile(16, 128, 4, 1), tile(64, 64, 4, 2)],
+    &[tile(16, 64, 4, 3), tile(32, 64, 4, 2), tile(64, 64, 4, 2)],
+    &[tile(16, 128, 8, 2), tile(64, 64, 8, 3), tile(128, 64, 8, 2)],
+    &[tile(16, 32, 2, 3), tile(32, 32, 2, 2)],
+];
+
+/// Several tiles in one launch, in every class that boxes are copied for, with and without options, in trees, packs and long walks.
+#[test]
+fn several_tiles_in_one_kernel_beside_producers_agree_with_the_reference() {
+    let all = AttentionOptions { window: true, softcap: true, sinks: true, ..CASE.options };
+    let classes = [(128, Dtype::F16), (64, Dtype::Bf16), (128, Dtype::Fp8F16)];
+    let mut cases = Vec::new();
+    for mixed in MIXES {
+        for (head_dim, dtype) in classes {
+            let class = Class { head_dim, dtype };
+            for (packing, own, options) in [
+                (Packing::PerTree, 70, CASE.options),
+                (Packing::Priced, 3, all),
+                (Packing::PerRequest, 300, AttentionOptions { timeline: true, ..CASE.options }),
+            ] {
+                let seed = cases.len() as u64;
+                let tile = *mixed.last().unwrap();
+                let (page_size, hnd) = ([16, 32, 48, 64][cases.len() % 4], cases.len() % 3 == 0);
+                let (gqa_ratio, queries) = ([4, 8, 1, 3, 5][cases.len() % 5], (seed % 3) as u32);
+                let grown = cases.len() % 4 == 1;
+                cases.push(Case {
+                    tile,
+                    mixed,
+                    class,
+                    options,
+                    packing,
+                    own,
+                    page_size,
+                    hnd,
+                    gqa_ratio,
+                    queries,
+                    grown,
+                    seed,
+                    warpgroups: true,
+                    ..CASE
+                });
+            }
+        }
+    }
+    // Pages that boxes cannot be copied from: the same tiles, and all warps copy.
+    let gathers = |case: &Case| Case { page_size: 1, ..*case };
+    cases.extend(cases.iter().step_by(9).map(gathers).collect::<Vec<_>>());
+    check_all(&Emulator::build(&kernels_of(&cases), &[WARPGROUPS, FP8_CONVERSION]), &cases);
 }
 
 #[test]

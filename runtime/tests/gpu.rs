@@ -378,10 +378,20 @@ fn options_make_a_difference_only_where_kernels_do() {
     } else {
         told.unwrap();
     }
-    let (mix, _) = backend.prepare_mix(&[tile], &class, boxes).unwrap();
-    let compiled = backend.compiler().compiled();
-    assert_eq!(backend.prepare_mix(&[tile], &class, gathers).unwrap().0, mix);
-    assert_eq!(backend.compiler().compiled(), compiled, "both are one kernel");
+    let tiles = [tile, Tile { m: 32, ..tile }];
+    let [copies, each] =
+        [boxes, gathers].map(|options| backend.prepare_mix(&tiles, &class, options).unwrap().1);
+    let differs = copies.shared_bytes != each.shared_bytes;
+    assert_eq!(differs, has_loaders(&class, device.arch()), "where boxes are copied there are two kernels");
+    if has_loaders(&class, device.arch()) {
+        let unequal = [tile, Tile { m: 64, n: 64, warps: 4, ..tile }];
+        let error = backend.prepare_mix(&unequal, &class, boxes).unwrap_err();
+        assert!(
+            matches!(&error, CudaError::InfeasibleMix { reason, .. } if reason.contains("warps")),
+            "{error}"
+        );
+        backend.prepare_mix(&unequal, &class, gathers).unwrap();
+    }
 }
 
 #[test]

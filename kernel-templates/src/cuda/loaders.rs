@@ -49,14 +49,56 @@ fn loader_warps_on(tile: &Tile, class: &Class, options: AttentionOptions, limits
     limits.arch.parse().map_or(0, |arch| loader_warps(tile, class, options, arch))
 }
 
-/// What a kernel of a tile says of itself to the compiler. Warps that copy leave registers to those that multiply, so there is a
-/// number of them to begin with: the one that lets an SM hold two CTAs of four multiplying warps, or one of eight.
-pub(super) fn launch_bounds(tile: &Tile, class: &Class, options: AttentionOptions, arch: Arch) -> String {
-    let threads = threads(tile, class, options, arch);
-    if loader_warps(tile, class, options, arch) < 4 {
-        return format!("__launch_bounds__({threads})");
+/// TMA producer warps of a CTA that computes any of several tiles: as many for each of them as the greediest has alone, so that a CTA has
+/// the same threads and shares out the same registers whichever tile its work item names. None if one of the tiles has none alone: a CTA
+/// copies in one way.
+pub fn mix_loader_warps(tiles: &[Tile], class: &Class, options: AttentionOptions, arch: Arch) -> u32 {
+    let alone = tiles.iter().map(|tile| loader_warps(tile, class, options, arch));
+    if alone.clone().any(|warps| warps == 0) { 0 } else { alone.max().unwrap_or(0) }
+}
+
+/// The same on a device. Where its architecture has no name that is known, there are none.
+pub fn mix_loader_warps_on(
+    tiles: &[Tile],
+    class: &Class,
+    options: AttentionOptions,
+    limits: &CudaLimits,
+) -> u32 {
+    limits.arch.parse().map_or(0, |arch| mix_loader_warps(tiles, class, options, arch))
+}
+
+/// Threads of a CTA that computes any of several tiles, beside so many producer warps.
+pub fn mix_threads(tiles: &[Tile], loaders: u32) -> u32 {
+    (most_warps(tiles) + loaders) * WARP_THREADS
+}
+
+/// Its dynamic shared memory in bytes.
+pub fn mix_shared_bytes(tiles: &[Tile], class: &Class, loaders: u32) -> u32 {
+    tiles.iter().map(|tile| shared_bytes(tile, class, loaders)).max().unwrap_or(0)
+}
+
+fn most_warps(tiles: &[Tile]) -> u32 {
+    tiles.iter().map(|tile| u32::from(tile.warps)).max().unwrap_or(1)
+}
+
+/// Warps of an SM of compute capability 9.0 whose threads have 168 registers each, as those of tiles of few rows have alone: three in each of
+/// its four parts.
+const WARPS_OF_168_REGISTERS: u32 = 12;
+
+/// What a kernel of one tile or several says of itself to the compiler. A producer warpgroup leaves registers to the math warps, so there
+/// is a number of them to begin with: the one that lets an SM hold two CTAs of four math warps, or one of eight. Several tiles beside one
+/// producer warp would get up to 255, and an SM half as many CTAs as of one of them.
+pub(super) fn launch_bounds(tiles: &[Tile], loaders: u32) -> String {
+    let threads = mix_threads(tiles, loaders);
+    let ctas = match loaders {
+        4 => Some(if most_warps(tiles) == 4 { 2 } else { 1 }),
+        1 if tiles.len() > 1 => Some((WARPS_OF_168_REGISTERS / (most_warps(tiles) + 1)).max(1)),
+        _ => None,
+    };
+    match ctas {
+        Some(ctas) => format!("__launch_bounds__({threads}, {ctas})"),
+        None => format!("__launch_bounds__({threads})"),
     }
-    format!("__launch_bounds__({threads}, {})", if tile.warps == 4 { 2 } else { 1 })
 }
 
 #[cfg(test)]
@@ -90,10 +132,33 @@ mod tests {
         assert_eq!(threads(Tile { n: 128, ..TILE }, Class { dtype: Dtype::Fp8F16, ..CLASS }, hopper), 128);
         assert_eq!(threads(TILE, Class { head_dim: 64, dtype: Dtype::Fp8F16 }, hopper), 128);
         assert_eq!(threads(TILE, CLASS, "sm_90".parse().unwrap()), 128);
-        assert_eq!(launch_bounds(&TILE, &CLASS, BOXES, hopper), "__launch_bounds__(256, 2)");
-        assert_eq!(launch_bounds(&TILE, &CLASS, BOXES, ampere), "__launch_bounds__(128)");
+        assert_eq!(launch_bounds(&[TILE], 4), "__launch_bounds__(256, 2)");
+        assert_eq!(launch_bounds(&[TILE], 0), "__launch_bounds__(128)");
         let narrow = Tile { m: 32, ..TILE };
-        assert_eq!(launch_bounds(&narrow, &CLASS, BOXES, hopper), "__launch_bounds__(160)");
+        assert_eq!(launch_bounds(&[narrow], 1), "__launch_bounds__(160)");
+        assert_eq!(launch_bounds(&[narrow, TILE], 4), "__launch_bounds__(256, 2)");
+        assert_eq!(launch_bounds(&[narrow, Tile { m: 16, ..TILE }], 1), "__launch_bounds__(160, 2)");
+        let wide = Tile { m: 128, warps: 8, ..TILE };
+        assert_eq!(launch_bounds(&[Tile { warps: 8, ..TILE }, wide], 4), "__launch_bounds__(384, 1)");
+    }
+
+    #[test]
+    fn tiles_together_have_the_producer_warps_of_the_greediest_or_none() {
+        let hopper = hopper();
+        let [few, some] = [16, 32].map(|m| Tile { m, ..TILE });
+        let warps = |tiles: &[Tile], class: &Class, options| mix_loader_warps(tiles, class, options, hopper);
+        assert_eq!(warps(&[few, some], &CLASS, BOXES), 1);
+        assert_eq!(warps(&[few, some, TILE], &CLASS, BOXES), 4);
+        assert_eq!(warps(&[few, some, TILE], &CLASS, GATHERS), 0);
+        assert_eq!(warps(&[], &CLASS, BOXES), 0);
+        assert_eq!(mix_loader_warps(&[few, TILE], &CLASS, BOXES, "sm_80".parse().unwrap()), 0);
+        // One that converts too many tokens of FP8 for the registers of a math warp has all of them copy.
+        let fp8 = Class { dtype: Dtype::Fp8F16, ..CLASS };
+        assert_eq!(warps(&[few, Tile { n: 128, ..TILE }], &fp8, BOXES), 0);
+        assert_eq!(warps(&[few, TILE], &fp8, BOXES), 4);
+        assert_eq!((mix_threads(&[few, TILE], 4), mix_threads(&[few, some], 1)), (256, 160));
+        let long = Tile { n: 128, ..few };
+        assert_eq!(mix_shared_bytes(&[few, long], &CLASS, 4), shared_bytes(&long, &CLASS, 4));
     }
 
     #[test]
@@ -102,7 +167,7 @@ mod tests {
             let tile = Tile { m, warps: 8, ..TILE };
             assert_eq!(loader_warps(&tile, &CLASS, GATHERS, hopper()), 0);
             assert_eq!(threads(&tile, &CLASS, GATHERS, hopper()), 256);
-            assert_eq!(launch_bounds(&tile, &CLASS, GATHERS, hopper()), "__launch_bounds__(256)");
+            assert_eq!(launch_bounds(&[tile], 0), "__launch_bounds__(256)");
         }
     }
 

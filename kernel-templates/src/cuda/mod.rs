@@ -33,7 +33,10 @@ pub use error::{FetchError, NvrtcError, Rejected};
 pub use fetch::{Disassemblers, fetch, fetch_disassemblers};
 pub use in_flight::{bytes_in_flight, bytes_in_flight_needed};
 pub use limits::{CudaLimits, ReportedLimits, UnknownDevice};
-pub use loaders::{has_loaders, has_loaders_on, loader_warps, shared_bytes_on, threads, threads_on};
+pub use loaders::{
+    has_loaders, has_loaders_on, loader_warps, mix_loader_warps, mix_loader_warps_on, mix_shared_bytes,
+    mix_threads, shared_bytes_on, threads, threads_on,
+};
 pub use locate::{Candidate, Surroundings, candidates};
 pub use nvrtc::{Compiled, Nvrtc, Source};
 pub use occupancy::{Limiter, Occupancy, WARP_THREADS, occupancy};

@@ -2,7 +2,9 @@
 
 use super::Arch;
 use super::arguments::{GRANULE, max_runs};
-use super::loaders::{has_loaders, launch_bounds, loader_warps, threads};
+use super::loaders::{
+    has_loaders, launch_bounds, loader_warps, mix_loader_warps, mix_shared_bytes, mix_threads, threads,
+};
 use crate::Class;
 use tilewright_heuristics::{Dtype, Tile};
 
@@ -41,11 +43,6 @@ impl AttentionOptions {
     /// What of them makes a difference to the kernels of a class on an architecture. Where none copies boxes, all copy token by token anyway.
     pub const fn on(self, class: &Class, arch: Arch) -> Self {
         Self { gathers: self.gathers && has_loaders(class, arch), ..self }
-    }
-
-    /// What of them makes a difference to several tiles in one kernel, which always copies token by token.
-    pub const fn of_mix(self) -> Self {
-        Self { gathers: false, ..self }
     }
 
     /// Every combination, without timelines, for pages that boxes can be copied from.
@@ -147,11 +144,10 @@ impl Kernel {
     pub fn decode(tile: &Tile, class: &Class, options: AttentionOptions, arch: Arch) -> Self {
         let options = options.on(class, arch);
         let loaders = loader_warps(tile, class, options, arch);
-        let template = decode_template(tile, class, options, loaders);
+        let template = decode_template(tile, class, options, loaders, false);
         let name =
             format!("decode_{tile}_d{}_{}{}", class.head_dim, identifier(class.dtype), options.suffix());
-        let (threads, bounds) =
-            (threads(tile, class, options, arch), launch_bounds(tile, class, options, arch));
+        let (threads, bounds) = (threads(tile, class, options, arch), launch_bounds(&[*tile], loaders));
         let shared_bytes = shared_bytes(tile, class, loaders);
         let text = format!(
             "#include \"decode.cuh\"\n\
@@ -165,24 +161,31 @@ impl Kernel {
     }
 
     /// Forward of several tiles in one launch: [`super::WorkItem::tile`] is an index into them. A CTA has the threads and the shared memory
-    /// of the largest, and all of its warps compute. There is at least one tile, or it does not compile. It has more registers than the greediest tile alone: with head
-    /// dimension 128, NVRTC 13.0 makes 204 of 169 for two tiles of four warps, and up to the limit of 255 for four tiles.
-    pub fn decode_mix(tiles: &[Tile], class: &Class, options: AttentionOptions) -> Self {
-        let options = options.of_mix();
+    /// of the largest. There is at least one tile, or it does not compile; one tile alone has the kernel of [`Kernel::decode`].
+    ///
+    /// With TMA the tiles have the same warps ([`crate::check_mix`]), beside as many producer warps as the greediest has alone; a CTA has the
+    /// registers that the greediest has alone, too. Where all warps copy, it has more: with head dimension 128, NVRTC 13.0 makes 204 of
+    /// 169 for two tiles of four warps, and up to the limit of 255 for four tiles.
+    pub fn decode_mix(tiles: &[Tile], class: &Class, options: AttentionOptions, arch: Arch) -> Self {
+        if let [tile] = tiles {
+            return Self::decode(tile, class, options, arch);
+        }
+        let options = options.on(class, arch);
+        let loaders = mix_loader_warps(tiles, class, options, arch);
         let variants: Vec<String> =
-            tiles.iter().map(|tile| decode_template(tile, class, options, 0)).collect();
+            tiles.iter().map(|tile| decode_template(tile, class, options, loaders, true)).collect();
         let template = format!("DecodeMix<{}>", variants.join(", "));
         let names: String = tiles.iter().map(|tile| format!("_{tile}")).collect();
         let name =
             format!("decode_mix{names}_d{}_{}{}", class.head_dim, identifier(class.dtype), options.suffix());
-        let threads = tiles.iter().map(|tile| u32::from(tile.warps) * 32).max().unwrap_or(32);
-        let shared_bytes = tiles.iter().map(|tile| shared_bytes(tile, class, 0)).max().unwrap_or(0);
+        let (threads, bounds) = (mix_threads(tiles, loaders), launch_bounds(tiles, loaders));
+        let shared_bytes = mix_shared_bytes(tiles, class, loaders);
         let text = format!(
             "#include \"mix.cuh\"\n\
              using namespace tilewright;\n\
              using Variant = {template};\n\
              static_assert(Variant::SHARED_BYTES == {shared_bytes}, \"the host reserves this much\");\n\
-             extern \"C\" __global__ void __launch_bounds__({threads})\n\
+             extern \"C\" __global__ void {bounds}\n\
              {name}(const __grid_constant__ tilewright::Arguments arguments) {{ Variant::run(arguments); }}\n"
         );
         Self { name, text, threads, shared_bytes, template }
@@ -292,14 +295,21 @@ impl Kernel {
     }
 }
 
-/// The C++ type of the forward of one tile.
-fn decode_template(tile: &Tile, class: &Class, options: AttentionOptions, loaders: u32) -> String {
+/// The C++ type of the forward of one tile: the whole of a kernel, or `mixed` with others.
+fn decode_template(
+    tile: &Tile,
+    class: &Class,
+    options: AttentionOptions,
+    loaders: u32,
+    mixed: bool,
+) -> String {
     let Tile { m, n, warps, stages } = *tile;
     // Who gathers has no loaders.
     let AttentionOptions { window, softcap, sinks, timeline, gathers: _ } = options;
     let (head_dim, element, kv) = (class.head_dim, element(class.dtype), kv_element(class.dtype));
+    let mixed = if mixed { ", true" } else { "" };
     format!(
-        "Decode<{m}, {n}, {warps}, {stages}, {head_dim}, {element}, {kv}, {window}, {softcap}, {sinks}, {loaders}, {timeline}>"
+        "Decode<{m}, {n}, {warps}, {stages}, {head_dim}, {element}, {kv}, {window}, {softcap}, {sinks}, {loaders}, {timeline}{mixed}>"
     )
 }
 
@@ -407,12 +417,29 @@ mod tests {
     fn a_mix_has_the_threads_and_the_memory_of_its_largest_tiles() {
         let wide = Tile { m: 64, n: 32, warps: 8, stages: 1 };
         let tiles = [TILE, wide];
-        let mix = Kernel::decode_mix(&tiles, &CLASS, AttentionOptions::default());
+        let mix = Kernel::decode_mix(&tiles, &CLASS, AttentionOptions::default(), arch());
         let [one, two] = tiles.map(|tile| Kernel::decode(&tile, &CLASS, AttentionOptions::default(), arch()));
         assert_eq!(mix.name, "decode_mix_m16n64w4s2_m64n32w8s1_d128_f16");
         assert_eq!(mix.threads, 256);
         assert_eq!(mix.shared_bytes, one.shared_bytes.max(two.shared_bytes));
-        assert_eq!(mix.template, format!("DecodeMix<{}, {}>", one.template, two.template));
+        let [one, two] = [one, two].map(|alone| alone.template.replace('>', ", true>"));
+        assert_eq!(mix.template, format!("DecodeMix<{one}, {two}>"));
+    }
+
+    #[test]
+    fn a_mix_with_tma_has_the_producer_warps_and_the_bounds_of_its_greediest_tile() {
+        let hopper: Arch = "sm_90a".parse().unwrap();
+        let some = Tile { m: 64, ..TILE };
+        let mixed = |options| Kernel::decode_mix(&[TILE, some], &CLASS, options, hopper);
+        let mix = mixed(AttentionOptions::for_pages(16));
+        let alone = Kernel::decode(&some, &CLASS, AttentionOptions::default(), hopper);
+        assert_eq!((mix.threads, mix.shared_bytes), (alone.threads, alone.shared_bytes));
+        assert!(mix.text.contains("__launch_bounds__(256, 2)"), "{}", mix.text);
+        assert_eq!(mix.template.matches("4, false, true>").count(), 2, "{}", mix.template);
+        let gathers = mixed(AttentionOptions::for_pages(1));
+        assert_eq!(gathers.name, format!("{}_gathers", mix.name));
+        assert_eq!(gathers.threads, 128);
+        assert_eq!(Kernel::decode_mix(&[some], &CLASS, AttentionOptions::default(), hopper), alone);
     }
 
     #[test]
@@ -444,10 +471,11 @@ mod tests {
             assert_eq!(gathers.on(&class, arch), boxes, "{class} {arch}");
             let [one, other] = [boxes, gathers].map(|options| Kernel::decode(&TILE, &class, options, arch));
             assert_eq!(one, other, "{class} {arch}");
+            let tiles = [TILE, Tile { m: 32, ..TILE }];
+            let mix = |options| Kernel::decode_mix(&tiles, &class, options, arch);
+            assert_eq!(mix(boxes), mix(gathers), "{class} {arch}");
         }
         assert_eq!(gathers.on(&CLASS, hopper), gathers);
-        let [one, other] = [boxes, gathers].map(|options| Kernel::decode_mix(&[TILE], &CLASS, options));
-        assert_eq!(one, other);
         assert_eq!(Kernel::merge(4, &CLASS, gathers), Kernel::merge(4, &CLASS, boxes));
     }
 }

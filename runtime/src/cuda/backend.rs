@@ -72,7 +72,9 @@ impl CudaBackend {
     /// Compiles tiles together into one kernel, and loads it; what is loaded already costs nothing. Plans with a single launch
     /// ([`super::Launch::Single`]) need it. Takes as long as compiling each of the tiles.
     ///
-    /// Every CTA of such a launch has the threads, the registers and the shared memory of the greediest of the tiles.
+    /// Every CTA of such a launch has the threads and the shared memory of the greediest of the tiles. With TMA it has no more registers than
+    /// that one alone, and all tiles have the same number of warps. As for one tile, the options say whether pages are such that tokens have
+    /// to be gathered: where kernels use TMA that is another kernel.
     ///
     /// # Errors
     /// No tile, tiles that cannot run on this device or not together, or the compiler's.

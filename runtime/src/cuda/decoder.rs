@@ -19,6 +19,8 @@ pub struct CudaDecoder {
     forward: Forward,
     /// What single launches are compiled of, if it could be for all classes that were prepared since the forward was chosen.
     mix: Option<Mix>,
+    /// The selector's sets of several tiles that have a kernel of their own, for some class that was prepared.
+    sets: Vec<(Class, Mix)>,
 }
 
 impl CudaDecoder {
@@ -49,7 +51,7 @@ impl CudaDecoder {
         let tiles = selection.tiles();
         let options = backend.device().plan_options();
         let options = PlanOptions { prices: selection.prices().unwrap_or(options.prices), ..options };
-        Self { backend, selection, tiles, options, forward: Forward::default(), mix: None }
+        Self { backend, selection, tiles, options, forward: Forward::default(), mix: None, sets: Vec::new() }
     }
 
     /// Launches plans in another way than the default from the next [`CudaDecoder::prepare`] on, which has to be called for every class
@@ -59,7 +61,7 @@ impl CudaDecoder {
         self.mix = None;
     }
 
-    /// How plans are launched.
+    /// How plans of one tile are launched, and all others where [`CudaDecoder::set_forward`] chose so. See [`CudaDecoder::forward_for`].
     pub const fn forward(&self) -> Forward {
         self.forward
     }
@@ -74,14 +76,23 @@ impl CudaDecoder {
     /// The options begin with those of the pages: [`AttentionOptions::for_pages`], and [`AttentionOptions::gathers`] by hand for a cache whose
     /// pages lie at distances of their own ([`crate::KvStrides::gathers`] knows). Whoever serves several such layouts prepares for each.
     ///
-    /// For single launches all of them are compiled together too. Where that is not possible, because there are more than eight or a CTA of
-    /// the greediest has no room on the device, plans are launched one tile after the other ([`Launch::Serial`]); a warning says so.
+    /// For single launches all of them are compiled together too. Where that is not possible, because there are more than eight, a CTA of
+    /// the greediest has no room on the device, or with TMA their numbers of warps differ, plans are launched one tile after the other ([`Launch::Serial`]); a warning says so.
     ///
     /// # Errors
     /// A tile that cannot be compiled or loaded.
     pub fn prepare(&mut self, class: &Class, options: AttentionOptions) -> Result<(), CudaError> {
-        let Self { backend, tiles, forward, mix, .. } = self;
+        let Self { backend, selection, tiles, forward, mix, sets, .. } = self;
         backend.prepare(tiles, class, options, || ())?.into_iter().try_for_each(|tile| tile.map(drop))?;
+        for set in selection.sets().iter().filter(|set| set.tiles().len() > 1) {
+            match backend.prepare_mix(set.tiles(), class, options) {
+                Ok((prepared, _)) if sets.contains(&(*class, prepared.clone())) => {}
+                Ok((prepared, _)) => sets.push((*class, prepared)),
+                // A class that cannot run the set is not given it.
+                Err(CudaError::InfeasibleMix { .. } | CudaError::Infeasible { .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
         if forward.launch != Launch::Single {
             return Ok(());
         }
@@ -135,18 +146,37 @@ impl CudaDecoder {
         LivePlanner::new(geometry, self.options)
     }
 
-    /// Starts the copy of a plan on the stream, for the decoder's way of launching it. A plan that a single launch cannot serve, for it has a
-    /// tile that is not compiled with the others, is launched one tile after the other. A plan in a bucket is launched as the bucket says.
+    /// How a plan is launched: what a [`super::Bucket`] for it is made with. A plan of several tiles of one of the selector's sets is one launch of
+    /// their kernel; a plan that no kernel of several tiles serves is launched one tile after the other.
+    pub fn forward_for(&self, plan: &Plan) -> Forward {
+        self.launch_of(plan).0
+    }
+
+    fn launch_of(&self, plan: &Plan) -> (Forward, Option<&Mix>) {
+        let has = |mix: &Mix| plan.tile_groups().iter().all(|group| mix.index_of(&group.tile).is_some());
+        let class = Class::of(plan.geometry());
+        match self.forward.launch {
+            Launch::Single => match self.mix.as_ref().filter(|mix| has(mix)) {
+                Some(mix) => (self.forward, Some(mix)),
+                None => (Forward { launch: Launch::Serial, ..self.forward }, None),
+            },
+            Launch::Serial if plan.tile_groups().len() > 1 => {
+                let set = self.sets.iter().find(|(of, mix)| *of == class && has(mix));
+                set.map_or((self.forward, None), |(_, mix)| {
+                    (Forward { launch: Launch::Single, ..self.forward }, Some(mix))
+                })
+            }
+            Launch::Serial | Launch::Streams => (self.forward, None),
+        }
+    }
+
+    /// Starts the copy of a plan on the stream, for the decoder's way of launching it ([`CudaDecoder::forward_for`]). A plan in a bucket is
+    /// launched as the bucket says.
     ///
     /// # Errors
     /// As [`DevicePlan::upload`].
     pub fn upload(&self, plan: &Plan, to: &mut DevicePlan, stream: &CudaStream) -> Result<(), CudaError> {
-        let has = |mix: &&Mix| plan.tile_groups().iter().all(|group| mix.index_of(&group.tile).is_some());
-        let (forward, mix) = match (self.forward.launch, self.mix.as_ref().filter(has)) {
-            (Launch::Single, None) => (Forward { launch: Launch::Serial, ..self.forward }, None),
-            (Launch::Single, mix) => (self.forward, mix),
-            (Launch::Serial | Launch::Streams, _) => (self.forward, None),
-        };
+        let (forward, mix) = self.launch_of(plan);
         to.set_forward(forward, mix);
         to.upload(plan, stream)
     }

@@ -129,7 +129,7 @@ pub enum CudaError {
     Fit(#[from] FitError),
     /// Tiles that were not compiled together for these options.
     #[error(
-        "no kernel of {mix} together is loaded for {class} and these options; call `prepare_mix` with them first, or launch each tile by itself"
+        "no kernel of {mix} together is loaded for {class} and these options; call `prepare_mix` with them first (`AttentionOptions::for_pages` for pages of any size), or launch each tile by itself"
     )]
     MixNotPrepared {
         /// The tiles.

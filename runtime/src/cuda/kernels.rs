@@ -15,7 +15,7 @@ use tilewright_kernel_templates::cuda::{
     AttentionOptions, CompileError, Compiler, Cubin, CubinCache, CudaLimits, Kernel, KernelUsage,
     MERGE_WARPS, Nvrtc, PtxasReport, occupancy,
 };
-use tilewright_kernel_templates::{Class, Infeasible, Limits, check, check_compiled, check_compiled_mix};
+use tilewright_kernel_templates::{Class, Infeasible, check_compiled, check_compiled_mix, check_mix};
 
 /// A kernel in a context.
 #[derive(Debug)]
@@ -177,7 +177,7 @@ impl Compiled {
     /// # Errors
     /// The rule that rejects it.
     pub fn check_mix(&self, mix: &Mix, class: &Class, limits: &CudaLimits) -> Result<(), Infeasible> {
-        check_compiled_mix(mix.tiles(), class, limits, &self.usage, &self.report)
+        check_compiled_mix(mix.tiles(), class, self.options, limits, &self.usage, &self.report)
     }
 }
 
@@ -350,23 +350,18 @@ impl Kernels {
         class: &Class,
         options: AttentionOptions,
     ) -> Result<Compiled, CudaError> {
-        let options = options.of_mix();
+        let options = self.here(class, options);
         self.prepare_merge(class, options.sinks)?;
         let infeasible =
             |reason: String| CudaError::InfeasibleMix { mix: mix.clone(), class: *class, reason };
-        if mix.tiles().is_empty() {
-            return Err(infeasible("there is no tile in it".to_owned()));
-        }
         let key = (mix.clone(), *class, options);
         if let Some((_, compiled)) = self.mixes.get(&key) {
             return Ok(compiled.clone());
         }
         // Known before it is compiled, which takes as long as for all of its tiles.
-        let limits = Limits::Cuda(self.device.limits().clone());
-        for tile in mix.tiles() {
-            check(tile, class, &limits).map_err(|error| infeasible(format!("{tile}: {error}")))?;
-        }
-        let kernel = Kernel::decode_mix(mix.tiles(), class, options);
+        check_mix(mix.tiles(), class, options, self.device.limits())
+            .map_err(|error| infeasible(error.to_string()))?;
+        let kernel = Kernel::decode_mix(mix.tiles(), class, options, self.compiler.arch());
         let loaded = self.load(&kernel, &self.compiler.compile(&kernel)?, options, infeasible)?;
         let compiled = loaded.1.clone();
         self.mixes.insert(key, loaded);
@@ -379,7 +374,8 @@ impl Kernels {
         class: &Class,
         options: AttentionOptions,
     ) -> Result<&Arc<LoadedKernel>, CudaError> {
-        let kernel = self.mixes.get(&(mix.clone(), *class, options.of_mix())).map(|(kernel, _)| kernel);
+        let options = self.here(class, options);
+        let kernel = self.mixes.get(&(mix.clone(), *class, options)).map(|(kernel, _)| kernel);
         kernel.ok_or_else(|| CudaError::MixNotPrepared { mix: mix.clone(), class: *class })
     }
 }

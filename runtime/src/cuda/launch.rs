@@ -10,7 +10,7 @@ use std::ffi::c_void;
 use std::sync::Arc;
 use tilewright_heuristics::Tile;
 use tilewright_kernel_templates::Class;
-use tilewright_kernel_templates::cuda::{Arguments, TimelineEntry, WorkItem, loader_warps};
+use tilewright_kernel_templates::cuda::{Arguments, TimelineEntry, WorkItem, mix_loader_warps};
 
 /// The kernels of a plan, each looked up once: those of the first launches, which mostly are all.
 #[derive(Debug, Default)]
@@ -108,8 +108,11 @@ impl CudaBackend {
     /// Whether a kernel of a plan copies boxes.
     pub(super) fn copies_boxes(&self, plan: &DevicePlan, args: &RawArgs) -> bool {
         let (class, options) = (Class::of(plan.geometry()), args.options(plan));
-        let copies = |tile: &Tile| loader_warps(tile, &class, options, self.compiler().arch()) > 0;
-        plan.image().groups.iter().any(|group| matches!(&group.variant, Variant::Tile(tile) if copies(tile)))
+        let copies = |tiles: &[Tile]| mix_loader_warps(tiles, &class, options, self.compiler().arch()) > 0;
+        plan.image().groups.iter().any(|group| match &group.variant {
+            Variant::Tile(tile) => copies(std::slice::from_ref(tile)),
+            Variant::Mix(mix) => copies(mix.tiles()),
+        })
     }
 
     /// The tensors that kernels copy boxes of. Where none does, the driver is not asked: older ones cannot make any, and none makes one of

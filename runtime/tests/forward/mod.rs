@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use tilewright_heuristics::{Dtype, Geometry, PackShape, Tile};
 use tilewright_kernel_templates::Class;
-use tilewright_kernel_templates::cuda::AttentionOptions;
+use tilewright_kernel_templates::cuda::{AttentionOptions, mix_loader_warps};
 use tilewright_runtime::awkward;
 use tilewright_runtime::cpu::{self, Element};
 use tilewright_runtime::cuda::{
@@ -26,16 +26,23 @@ const fn tile(m: u16, n: u16, warps: u16, stages: u16) -> Tile {
     Tile { m, n, warps, stages }
 }
 
-/// CTAs of 32, 128, 64 and 256 threads.
-const TILES: [Tile; 4] = [tile(16, 32, 1, 2), tile(16, 64, 4, 2), tile(32, 32, 2, 2), tile(64, 32, 8, 2)];
+/// Four math warps each: with TMA tiles go together only so.
+const TILES: [Tile; 4] = [tile(16, 64, 4, 2), tile(16, 128, 4, 1), tile(32, 64, 4, 2), tile(64, 64, 4, 2)];
+/// The same with eight.
+const WIDE_TILES: [Tile; 4] =
+    [tile(16, 128, 8, 2), tile(32, 64, 8, 3), tile(64, 64, 8, 3), tile(128, 64, 8, 2)];
 
 fn select(shape: &PackShape) -> Tile {
-    match shape.rows {
-        ..=8 if shape.kv_len < 64 => TILES[0],
-        ..=8 => TILES[1],
-        9..=32 => TILES[2],
-        _ => TILES[3],
-    }
+    select_of(&TILES, shape)
+}
+
+fn select_of(tiles: &[Tile; 4], shape: &PackShape) -> Tile {
+    tiles[match shape.rows {
+        ..=8 if shape.kv_len < 64 => 0,
+        ..=8 => 1,
+        9..=32 => 2,
+        _ => 3,
+    }]
 }
 
 fn plan_for(device: &CudaDevice, forward: Forward) -> DevicePlan {
@@ -46,12 +53,27 @@ fn plan_for(device: &CudaDevice, forward: Forward) -> DevicePlan {
 }
 
 fn prepare(backend: &mut CudaBackend, class: &Class, options: AttentionOptions) {
-    for prepared in backend.prepare(&TILES, class, options, || ()).unwrap() {
-        prepared.unwrap();
-    }
-    let (mix, compiled) = backend.prepare_mix(&TILES, class, options).unwrap();
-    assert_eq!(mix.tiles().len(), TILES.len());
+    prepare_tiles(backend, &TILES, class, options);
+}
+
+fn prepare_tiles(backend: &mut CudaBackend, tiles: &[Tile], class: &Class, options: AttentionOptions) {
+    let alone: Vec<u32> = backend
+        .prepare(tiles, class, options, || ())
+        .unwrap()
+        .into_iter()
+        .map(|prepared| prepared.unwrap().ctas_per_sm)
+        .collect();
+    let (mix, compiled) = backend.prepare_mix(tiles, class, options).unwrap();
+    assert_eq!(mix.tiles().len(), tiles.len());
     assert!(compiled.ctas_per_sm > 0);
+    let arch = backend.device().arch();
+    if mix_loader_warps(tiles, class, options, arch) == 4 {
+        assert_eq!(
+            Some(&compiled.ctas_per_sm),
+            alone.iter().min(),
+            "{mix} costs an SM what its greediest tile costs"
+        );
+    }
 }
 
 #[test]
@@ -237,10 +259,14 @@ impl<E: Element + CudaElement> World<E> {
     }
 
     fn plan(&self, split: Split) -> Plan {
+        self.plan_of(&TILES, split)
+    }
+
+    fn plan_of(&self, tiles: &[Tile; 4], split: Split) -> Plan {
         let (entries, lens) = (self.entries(), self.lens());
         let table = PageTable::new(&entries, MOST_PAGES, &lens, self.geometry.page_size).unwrap();
         let options = PlanOptions { split, slots: 64, ..PlanOptions::default() };
-        Plan::build(&self.geometry, &table, &options, select).unwrap()
+        Plan::build(&self.geometry, &table, &options, |shape| select_of(tiles, shape)).unwrap()
     }
 
     /// Compares the rows of the batch with the f64 reference.
@@ -354,6 +380,96 @@ fn one_captured_graph_serves_requests_that_come_grow_fork_and_leave() {
     serve_by_one_graph::<f16>(&mut backend, single, 22);
     serve_by_one_graph::<bf16>(&mut backend, single, 23);
     serve_by_one_graph::<f16>(&mut backend, streams, 24);
+}
+
+/// The bits of a batch's rows, launched plainly with a plan's way, checked against the reference.
+fn bits_of<E: Element + CudaElement>(
+    backend: &CudaBackend,
+    stream: &Arc<CudaStream>,
+    world: &World<E>,
+    uploaded: &DevicePlan,
+    memory: &mut DecodeMemory<E>,
+) -> Vec<u32> {
+    let nan = vec![E::from_f32(f32::NAN); world.query.len()];
+    stream.memcpy_htod(&nan, &mut memory.output).unwrap();
+    let cache = KvCache { keys: &memory.keys, values: &memory.values, strides: memory.kv_strides };
+    let args = DecodeArgs {
+        lse: memory.lse.as_mut(),
+        scale: memory.scale,
+        ..DecodeArgs::new(&memory.query, cache, &mut memory.output, &mut memory.workspace)
+    };
+    backend.decode(stream, uploaded, args).unwrap();
+    let output = stream.clone_dtoh(&memory.output).unwrap();
+    let lse = stream.clone_dtoh(memory.lse.as_ref().unwrap()).unwrap();
+    rows_of(world, &output, &lse, &uploaded.forward().to_string())
+}
+
+fn rows_of<E: Element + CudaElement>(world: &World<E>, output: &[E], lse: &[f32], what: &str) -> Vec<u32> {
+    world.check(output, lse, what);
+    let rows = world.requests.len() * world.geometry.q_heads as usize;
+    let elements = rows * world.geometry.head_dim as usize;
+    let output = output[..elements].iter().map(|x| x.to_f32().to_bits());
+    output.chain(lse[..rows].iter().map(|x| x.to_bits())).collect()
+}
+
+/// One launch of several tiles, plain, in a bucket and captured, beside a launch for each of them. Buckets merge with four warps a row, plain
+/// plans only where a row has many partials: each is compared with its like.
+fn assert_equals_serial<E: Element + CudaElement>(head_dim: u32, tiles: &[Tile; 4], seed: u64) {
+    let device = device();
+    let mut backend = backend(&device);
+    let stream = device.context().new_stream().unwrap();
+    let mut world = World::<E>::new(head_dim, seed);
+    prepare_tiles(&mut backend, tiles, &Class::of(&world.geometry), world.options());
+    let forward = |launch| Forward { launch, merge: MergeBy::Launch };
+    let bucket = |forward| {
+        let pages = (MOST_REQUESTS * MOST_PAGES) as u32;
+        Bucket::for_batch(&world.geometry, forward, tiles, MOST_REQUESTS as u32, pages).unwrap()
+    };
+    let [serial, single] = [Launch::Serial, Launch::Single].map(forward);
+    let mut memory = world.memory(&stream, &bucket(serial));
+    let captured = world.memory(&stream, &bucket(single));
+    let mut plain = [DevicePlan::new(&device), DevicePlan::with_mix(&device, &Mix::of(tiles), single.merge)];
+    let mut bucketed =
+        [serial, single].map(|forward| DevicePlan::with_bucket(&device, bucket(forward)).unwrap());
+    let in_bucket = DevicePlan::with_bucket(&device, bucket(single)).unwrap();
+    let mut step = GraphStep::with_memory(&backend, &stream, in_bucket, captured).unwrap();
+    world.arrive(170);
+    (0..9).for_each(|_| world.fork());
+    world.arrive(33);
+    let mut groups = 0;
+    for number in 0..20 {
+        let plan = world.plan_of(tiles, [Split::Mean, Split::Fill, Split::None][number % 3]);
+        groups = groups.max(plan.tile_groups().len());
+        let mut run = |plans: &mut [DevicePlan; 2]| {
+            plans.each_mut().map(|uploaded| {
+                uploaded.upload(&plan, &stream).unwrap();
+                bits_of(&backend, &stream, &world, uploaded, &mut memory)
+            })
+        };
+        let [one_by_one, together] = run(&mut plain);
+        assert!(one_by_one == together, "step {number}, plain");
+        let [one_by_one, together] = run(&mut bucketed);
+        assert!(one_by_one == together, "step {number}, in a bucket");
+        step.upload(&plan).unwrap();
+        step.launch().unwrap();
+        let output = stream.clone_dtoh(&step.output()).unwrap();
+        let lse = stream.clone_dtoh(&step.lse().unwrap()).unwrap();
+        assert!(rows_of(&world, &output, &lse, "captured") == together, "step {number}, captured");
+        world.step();
+    }
+    assert!(groups > 2, "some step uses {groups} tiles");
+}
+
+#[test]
+fn several_tiles_in_one_launch_equal_a_launch_each_bit_for_bit() {
+    for (seed, tiles) in [(81, &TILES), (82, &WIDE_TILES)] {
+        assert_equals_serial::<f16>(128, tiles, seed);
+        assert_equals_serial::<bf16>(64, tiles, seed);
+        // No boxes are copied for it.
+        if tiles == &TILES {
+            assert_equals_serial::<f16>(256, tiles, seed);
+        }
+    }
 }
 
 /// Puts a sleep on the stream; counted when it is over.

@@ -6,18 +6,16 @@ use rand::SeedableRng;
 use rand::seq::SliceRandom;
 use rand_chacha::ChaCha8Rng;
 use std::sync::Mutex;
-use tilewright_heuristics::{Dtype, Geometry, Tile};
+use tilewright_heuristics::{Dtype, Geometry, PackShape, Tile};
 use tilewright_kernel_templates::Class;
 use tilewright_kernel_templates::cuda::{
     Arguments, AttentionOptions, Kernel, MERGE_WARPS, TimelineEntry, WorkItem,
 };
 use tilewright_runtime::awkward::{AwkwardCase, CaseCache, tolerance};
 use tilewright_runtime::cpu::{Element, Fp8KvCache, KvCache, Number};
-use tilewright_runtime::cuda::PlanImage;
+use tilewright_runtime::cuda::{Arrangement, Mix, PlanImage};
 use tilewright_runtime::reference::{self, Attention};
-use tilewright_runtime::{
-    KvScales, KvStrides, Packing, PageTable, Plan, PlanOptions, Queries, Split, TileGroup,
-};
+use tilewright_runtime::{KvScales, KvStrides, Packing, PageTable, Plan, PlanOptions, Queries, Split};
 
 pub(crate) const WINDOW: u32 = 45;
 pub(crate) const SOFTCAP: f32 = 2.0;
@@ -42,6 +40,8 @@ pub(crate) struct Case {
     pub(crate) seed: u64,
     /// On a device where four warps multiply together.
     pub(crate) warpgroups: bool,
+    /// Tiles of one kernel, in their order, that packs get instead of `tile`.
+    pub(crate) mixed: &'static [Tile],
 }
 
 impl Case {
@@ -49,7 +49,18 @@ impl Case {
         let arch = if self.warpgroups { "sm_90a" } else { "sm_80" };
         let gathers = self.options.gathers || AttentionOptions::for_pages(self.page_size).gathers;
         let options = AttentionOptions { gathers, ..self.options };
-        Kernel::decode(&self.tile, &self.class, options, arch.parse().unwrap())
+        match self.mixed {
+            [] => Kernel::decode(&self.tile, &self.class, options, arch.parse().unwrap()),
+            tiles => Kernel::decode_mix(tiles, &self.class, options, arch.parse().unwrap()),
+        }
+    }
+
+    /// The tile of a pack: of a mix any, whether it holds the pack's rows or not.
+    fn tile_of(&self, shape: &PackShape) -> Tile {
+        match self.mixed {
+            [] => self.tile,
+            tiles => tiles[(shape.rows + shape.kv_len / 5) as usize % tiles.len()],
+        }
     }
 
     pub(crate) fn merges(&self) -> [Kernel; 2] {
@@ -293,8 +304,15 @@ impl<E: Element> Batch<E> {
         let planned = self.planned_lens.clone().unwrap_or_else(grown_from);
         let (mut memory, mut grown) = (Queries::default(), Queries::default());
         let plan =
-            Plan::build(&self.geometry, &self.table(&planned, &mut memory), options, case.tile).unwrap();
-        let image = PlanImage::of(&plan);
+            Plan::build(&self.geometry, &self.table(&planned, &mut memory), options, |shape: &PackShape| {
+                case.tile_of(shape)
+            })
+            .unwrap();
+        let mut image = PlanImage::default();
+        let mix = Mix::of(case.mixed);
+        let arrangement =
+            if case.mixed.is_empty() { Arrangement::PerTile } else { Arrangement::Single(&mix) };
+        image.fill_as(&plan, arrangement).unwrap();
         let words = Aligned::of(image.words());
         let q_heads = self.geometry.q_heads;
         let lengths: Vec<i32> =
@@ -330,14 +348,14 @@ impl<E: Element> Batch<E> {
         (args.output, args.lse) = (output.as_mut_ptr() as u64, lse.as_mut_ptr() as u64);
         let mut timeline =
             vec![TimelineEntry::default(); plan.work_items().len() * self.geometry.kv_heads as usize + 3];
-        let ctas = |group: &TileGroup| group.items.len() as u32 * self.geometry.kv_heads;
-        for (index, group) in plan.tile_groups().iter().enumerate() {
-            args.items = planned.items + u64::from(group.items.start) * size_of::<WorkItem>() as u64;
-            let first = group.items.start * self.geometry.kv_heads;
+        for (index, (_, items)) in image.launches().enumerate() {
+            args.items = planned.items + u64::from(items.start) * size_of::<WorkItem>() as u64;
+            let first = items.start * self.geometry.kv_heads;
             args.timeline = timeline[first as usize..].as_mut_ptr() as u64;
             args.group = index as u32;
             // More CTAs than there are items: a captured grid is as large as its bucket.
-            emulator.run_decode(&case.kernel(), &args, ctas(group) + 3, seed)?;
+            let ctas = items.len() as u32 * self.geometry.kv_heads + 3;
+            emulator.run_decode(&case.kernel(), &args, ctas, seed)?;
         }
         if case.options.timeline {
             check_timeline(&timeline)?;
@@ -349,7 +367,7 @@ impl<E: Element> Batch<E> {
             emulator.run_merge(&merge, &args, plan.merges().len() as u32 * q_heads, seed)?;
             outcomes.push(outcome);
         }
-        outcomes.push(self.launch_fused(case, &plan, &args, emulator, seed)?);
+        outcomes.push(self.launch_fused(case, &plan, &image, &args, emulator, seed)?);
         Ok(outcomes)
     }
 
@@ -358,12 +376,14 @@ impl<E: Element> Batch<E> {
         &self,
         case: &Case,
         plan: &Plan,
+        image: &PlanImage,
         args: &Arguments,
         emulator: &Emulator,
         seed: u64,
     ) -> Result<Outcome<E>, String> {
         let mut arrivals = vec![0u32; plan.merges().len() * self.geometry.kv_heads as usize + 1];
-        let items = args.items - u64::from(last_group(plan)) * size_of::<WorkItem>() as u64;
+        let last_launch = image.launches().last().map_or(0, |(_, items)| items.start);
+        let first_item = args.items - u64::from(last_launch) * size_of::<WorkItem>() as u64;
         let mut outcome = None;
         for _ in 0..2 {
             let mut output = vec![E::from_f32(f32::NAN); self.query.len()];
@@ -374,10 +394,10 @@ impl<E: Element> Batch<E> {
                 lse: lse.as_mut_ptr() as u64,
                 ..*args
             };
-            for (index, group) in plan.tile_groups().iter().enumerate() {
-                args.items = items + u64::from(group.items.start) * size_of::<WorkItem>() as u64;
+            for (index, (_, items)) in image.launches().enumerate() {
+                args.items = first_item + u64::from(items.start) * size_of::<WorkItem>() as u64;
                 args.group = index as u32;
-                let ctas = group.items.len() as u32 * self.geometry.kv_heads;
+                let ctas = items.len() as u32 * self.geometry.kv_heads;
                 emulator.run_decode(&case.kernel(), &args, ctas, seed)?;
             }
             outcome = Some(Outcome { output, lse });
@@ -509,11 +529,6 @@ impl Aligned {
     }
 }
 
-/// Where the items of the last group begin.
-pub(crate) fn last_group(plan: &Plan) -> u32 {
-    plan.tile_groups().last().map_or(0, |group| group.items.start)
-}
-
 pub(crate) fn relative_error(found: &[f64], expected: &[f64]) -> f64 {
     let difference = norm(found.iter().zip(expected).map(|(a, b)| a - b));
     if difference == 0.0 { 0.0 } else { difference / norm(expected.iter().copied()) }
@@ -577,4 +592,5 @@ pub(crate) const CASE: Case = Case {
     queries: 0,
     seed: 0,
     warpgroups: false,
+    mixed: &[],
 };

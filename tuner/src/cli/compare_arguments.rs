@@ -4,7 +4,7 @@ use super::DeviceName;
 use crate::compare::{COMPARED, Heads, PEER_NAMES};
 use clap::{Args, ValueHint};
 use std::path::PathBuf;
-use tilewright_heuristics::{Dtype, Tile};
+use tilewright_heuristics::{Dtype, TileSetBuf};
 use tilewright_scenarios::Tree;
 
 /// Arguments of `compare`.
@@ -34,9 +34,9 @@ pub struct CompareArguments {
     /// Batches with more distinct KV are scaled down to this, in MB; without it, 16 MB for a processor and 24 GB for a GPU
     #[arg(long, value_name = "MB", value_parser = clap::value_parser!(u32).range(1..))]
     pub max_batch_mb: Option<u32>,
-    /// Time these tiles alone, too, beside those that the selector may choose
-    #[arg(long, value_name = "TILE", value_delimiter = ',')]
-    pub tiles: Vec<Tile>,
+    /// Time these sets of tiles, too, such as `m64n64w4s2` or `m16n64w4s2+m64n64w4s2`, beside the tiles that the selector may choose
+    #[arg(long, value_name = "SET", value_delimiter = ',')]
+    pub tiles: Vec<TileSetBuf>,
     /// Time ours alone
     #[arg(long, conflicts_with_all = ["peers", "python", "fa3", "peer_timeout"])]
     pub no_peers: bool,

@@ -25,7 +25,7 @@ use crate::interrupt::Interrupt;
 use crate::measure::Bench;
 use crate::progress::Progress;
 use crate::workloads::batch_shape_of;
-use tilewright_heuristics::Tile;
+use tilewright_heuristics::TileSetBuf;
 use tilewright_scenarios::BatchSpec;
 
 /// How a comparison ended.
@@ -42,13 +42,13 @@ const PEERS_METHOD: &str = "Peers: the smaller of two medians of 15 cold calls c
                             a CUDA graph where the call can be captured. Not timed: plans, and gathering K and V for torch's FlexAttention \
                             and SDPA, which are given contiguous copies without pages.";
 
-/// Compares on batches: the selector, each of its tiles and of `tiles` alone, and the peers. `done` gets what there is after each of them.
+/// Compares on batches: the selector, each of its tiles alone, these sets, and the peers. `done` gets what there is after each of them.
 ///
 /// # Errors
 /// No tile can be run, a batch that does not fit or is malformed, a bench that is lost, or what `done` says.
 pub fn compare(
     specs: &[BatchSpec],
-    tiles: &[Tile],
+    tiles: &[TileSetBuf],
     bench: &mut dyn Bench,
     peers: Option<&mut Peers>,
     progress: Progress,
@@ -101,7 +101,7 @@ pub fn compare(
 fn one(
     id: usize,
     spec: &BatchSpec,
-    tiles: &[Tile],
+    tiles: &[TileSetBuf],
     bench: &mut dyn Bench,
     selection: &tilewright_heuristics::Selection,
     peers: Option<&mut Peers>,

@@ -100,7 +100,7 @@ pub fn measure(
     bench: &mut dyn Bench,
     selection: &Selection,
     (batch, shape): (&Batch, &BatchShape),
-    also: &[Tile],
+    also: &[TileSetBuf],
     sampled: &[usize],
     expected: &[f64],
     interrupted: &dyn Fn() -> bool,
@@ -109,14 +109,19 @@ pub fn measure(
     let products_us = products_us(&bench.device().name, batch, bench.launch_us());
     let set = TileSetBuf::from(selection.select(shape));
     let portfolio = portfolio(bench, selection, &set, also, &class);
-    bench.prepare(&portfolio, &class, Coverage::for_pages(batch.geometry.page_size));
+    let tiles: BTreeSet<Tile> = portfolio.iter().flat_map(|set| set.tiles()).copied().collect();
+    bench.prepare(
+        &tiles.into_iter().collect::<Vec<_>>(),
+        &class,
+        Coverage::for_pages(batch.geometry.page_size),
+    );
     let forwards = bench.forwards().to_vec();
     let mut loaded = bench.load(batch)?;
     let limit_us = loaded.limit_us().max(products_us);
 
     let mut plans = vec![loaded.plan(&way_of_set(&set, &forwards), &PlanTiles::Set(set))?];
-    for &tile in &portfolio {
-        plans.push(loaded.plan(&Way::default(), &tile.into())?);
+    for set in &portfolio {
+        plans.push(loaded.plan(&way_of_set(set, &forwards), &PlanTiles::Set(*set))?);
     }
 
     let row = batch.geometry.head_dim as usize;
@@ -155,22 +160,23 @@ pub fn measure(
     Ok(Some(Ours { limit_us, selector: outcome(0), tiles: alone.collect() }))
 }
 
-/// The tiles that are measured alone, as far as they can run a class of kernels: those that the selector may choose (where nothing alike was
-/// measured, those of this batch), and those that the user names.
+/// What is measured beside the selector, as far as it can run a class of kernels: each tile alone that the selector may choose (where nothing alike
+/// was measured, those of this batch), and the sets that the user names.
 fn portfolio(
     bench: &dyn Bench,
     selection: &Selection,
     set: &TileSetBuf,
-    also: &[Tile],
+    also: &[TileSetBuf],
     class: &Class,
-) -> Vec<Tile> {
+) -> Vec<TileSetBuf> {
     let feasible = Space::of(bench.limits().backend()).feasible(class, bench.limits());
     let of_selector = match selection.matched {
         Match::Exact(selector) | Match::SameCapability(selector) => selector.tiles(),
         Match::Analytic => set.tiles().to_vec(),
     };
-    let tiles: BTreeSet<Tile> = of_selector.into_iter().chain(also.iter().copied()).collect();
-    tiles.into_iter().filter(|tile| feasible.contains(tile)).collect()
+    let sets: BTreeSet<TileSetBuf> =
+        of_selector.into_iter().map(TileSetBuf::one).chain(also.iter().copied()).collect();
+    sets.into_iter().filter(|set| set.tiles().iter().all(|tile| feasible.contains(tile))).collect()
 }
 
 fn check(

@@ -49,7 +49,7 @@ pub struct BatchResult {
     pub limit_us: f64,
     /// Ours, with the selector's tiles.
     pub ours: Outcome,
-    /// Ours, with one tile for all packs, each that the selector may choose.
+    /// Ours, with one tile for all packs, each that the selector may choose, and with the sets that were asked for.
     pub tiles: Vec<Contender>,
     /// The peers.
     pub peers: Vec<Contender>,
@@ -116,19 +116,20 @@ const REFERENCES_AGREE: f64 = 1e-9;
 
 impl BatchResult {
     /// The fastest of some contenders, and its time.
-    fn fastest(contenders: &[Contender]) -> Option<(&Contender, f64)> {
-        let timed = contenders.iter().filter_map(|contender| Some((contender, contender.outcome.us()?)));
+    fn fastest<'a>(contenders: impl Iterator<Item = &'a Contender>) -> Option<(&'a Contender, f64)> {
+        let timed = contenders.filter_map(|contender| Some((contender, contender.outcome.us()?)));
         timed.min_by(|a, b| a.1.total_cmp(&b.1))
     }
 
     /// The oracle: the fastest single tile, and its time.
     pub fn best_tile(&self) -> Option<(&Contender, f64)> {
-        Self::fastest(&self.tiles)
+        let single = self.tiles.iter().filter(|tile| !tile.name.contains('+'));
+        Self::fastest(single)
     }
 
     /// The fastest peer, and its time.
     pub fn best_peer(&self) -> Option<(&Contender, f64)> {
-        Self::fastest(&self.peers)
+        Self::fastest(self.peers.iter())
     }
 
     /// Whether the two sides computed different batches.

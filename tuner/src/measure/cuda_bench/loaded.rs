@@ -96,7 +96,7 @@ impl<'a> LoadedBatch<'a> {
         }
         if way.forward.launch == Launch::Single {
             let mix = way.mix.clone().unwrap_or_else(|| Mix::of(&tiles));
-            self.bench.compile_mix(&mix, &class)?;
+            self.bench.compile_mix(&mix, &class, options)?;
         }
         let captured = self.capture_compiled(plan, way).map_err(failure_of)?;
         self.check(plan, &captured, &way.forward)?;
@@ -182,9 +182,14 @@ impl Loaded for LoadedBatch<'_> {
 
     fn plan(&mut self, way: &Way, tiles: &PlanTiles) -> Result<PlanId, BenchError> {
         let plan = self.build(way.planning, tiles)?;
+        let mut way = way.clone();
+        if way.forward.launch == Launch::Single && way.mix.is_some() && plan.tile_groups().len() == 1 {
+            // As decoders do: a plan that has one tile of its set is launched as that tile's kernel.
+            (way.forward.launch, way.mix) = (Launch::Serial, None);
+        }
         // What cannot be captured fails when it is sampled: the other plans are measured all the same.
-        let captured = self.capture(&plan, way);
-        self.plans.push(Planned { plan, way: way.clone(), captured });
+        let captured = self.capture(&plan, &way);
+        self.plans.push(Planned { plan, way, captured });
         Ok(PlanId(self.plans.len() - 1))
     }
 

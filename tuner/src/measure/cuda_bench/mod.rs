@@ -40,7 +40,7 @@ pub struct CudaBench {
     /// What became of every tile that was compiled.
     compiled: BTreeMap<(Class, AttentionOptions, Tile), Result<Compiled, Failure>>,
     /// What became of tiles that were compiled together.
-    mixes: BTreeMap<(Class, Mix), Result<(), Failure>>,
+    mixes: BTreeMap<(Class, AttentionOptions, Mix), Result<(), Failure>>,
     /// Ways of launching beside the default.
     forwards: Vec<Forward>,
     /// Those that batches are planned by.
@@ -129,8 +129,8 @@ impl CudaBench {
     }
 
     /// Compiles tiles together for a class, and remembers what became of it. As many as a decoder would.
-    fn compile_mix(&mut self, mix: &Mix, class: &Class) -> Result<(), Failure> {
-        let key = (*class, mix.clone());
+    fn compile_mix(&mut self, mix: &Mix, class: &Class, options: AttentionOptions) -> Result<(), Failure> {
+        let key = (*class, options, mix.clone());
         if let Some(outcome) = self.mixes.get(&key) {
             return outcome.clone();
         }
@@ -140,7 +140,7 @@ impl CudaBench {
                 format!("{count} tiles are too many for a single launch, which takes {}", Mix::MOST);
             Err(Failure { status: Status::Constraints, message })
         } else {
-            let prepared = self.backend.prepare_mix(mix.tiles(), class, AttentionOptions::default());
+            let prepared = self.backend.prepare_mix(mix.tiles(), class, options);
             prepared.map(drop).map_err(failure_of)
         };
         self.mixes.insert(key, outcome.clone());
