@@ -2,8 +2,8 @@
 
 use super::results::{Contender, Outcome};
 use crate::measure::{
-    Bench, BenchError, Coverage, Ended, Failure, Loaded, PlanId, PlanTiles, RaceOptions, Way, race,
-    way_of_set, worst_row,
+    Bench, BenchError, Coverage, Ended, Failure, Loaded, PlanId, PlanTiles, RaceOptions, race, way_of_set,
+    worst_row,
 };
 use crate::statistics::median;
 use std::collections::BTreeSet;
