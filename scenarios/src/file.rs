@@ -1,11 +1,13 @@
 //! The keys of a scenario file, as strictly as they can be read.
 
-use crate::{Generator, ScenarioError, Tree};
+use crate::tenants::TenantsKeys;
+use crate::times::Times;
+use crate::{Generator, ScenarioError, Tree, Use};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 use tilewright_heuristics::Dtype;
 
-/// A scenario file. Exactly one of `trees`, `mix`, `trace` and `packs` says what its batches are made of.
+/// A scenario file. Exactly one of `trees`, `mix`, `tenants`, `trace` and `packs` says what its batches are made of.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct File {
@@ -14,6 +16,9 @@ pub(crate) struct File {
     pub(crate) description: String,
     #[serde(default)]
     pub(crate) seed: u64,
+    /// Not part of the content's hash: the batches are the same whatever they are for.
+    #[serde(default, rename = "use", skip_serializing)]
+    pub(crate) purpose: Use,
     #[serde(default = "default_heads")]
     pub(crate) heads: Vec<Heads>,
     #[serde(default = "default_head_dims")]
@@ -24,6 +29,9 @@ pub(crate) struct File {
     pub(crate) page_sizes: Vec<PageSize>,
     pub(crate) trees: Option<Vec<Tree>>,
     pub(crate) mix: Option<Vec<MixNode>>,
+    /// Left out of the content's hash where it is not given: files from before it was known keep their hashes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) tenants: Option<TenantsKeys>,
     pub(crate) trace: Option<TraceKeys>,
     pub(crate) packs: Option<PacksKeys>,
 }
@@ -55,7 +63,7 @@ pub(crate) struct TraceKeys {
     pub(crate) tokens_per_second: Rate,
     pub(crate) prefill_tokens_per_second: Rate,
     /// Seconds at which a batch is taken.
-    pub(crate) at: Vec<Seconds>,
+    pub(crate) at: Times,
 }
 
 /// A sweep of pack shapes: every combination of the lists, and single points.
@@ -266,9 +274,10 @@ pub(crate) fn parse(text: &str, path: &Path) -> Result<File, ScenarioError> {
     })
 }
 
-/// For an unknown key: the nearest of the keys that the message lists.
+/// For an unknown key or word: the nearest of those that the message lists.
 fn hint(message: &str) -> String {
-    let Some((_, rest)) = message.split_once("unknown field `") else { return String::new() };
+    let unknown = ["unknown field `", "unknown variant `"].map(|unknown| message.split_once(unknown));
+    let Some((_, rest)) = unknown.into_iter().flatten().next() else { return String::new() };
     let Some((found, rest)) = rest.split_once('`') else { return String::new() };
     nearest(found, rest.split('`').skip(1).step_by(2))
 }

@@ -4,7 +4,7 @@ use super::*;
 use crate::{Batch, catalogue};
 use proptest::prelude::*;
 use std::collections::BTreeSet;
-use tilewright_heuristics::Backend;
+use tilewright_heuristics::{Backend, Dtype};
 
 fn parse(text: &str) -> Result<Scenario, ScenarioError> {
     Scenario::parse(text, "test.yaml")
@@ -44,6 +44,26 @@ fn assert_catalogue(scenarios: &[Scenario]) {
             (0..batch.requests()).flat_map(|request| batch.row(request).to_vec()).collect();
         assert_eq!(pages, (0..batch.pages as i32).collect(), "every page is used: {}", batch.name);
     }
+}
+
+#[test]
+fn what_was_recorded_before_keeps_its_hash() {
+    for (name, hash) in [
+        ("packs-gqa4", "e6bba16e058a1298"),
+        ("pat-fig9", "1ba6876e7c4febed"),
+        ("mix-roots", "75b6c576d07c3924"),
+        ("conversation", "d7bf907c0ff5444c"),
+    ] {
+        let scenarios = catalogue(Backend::Cuda);
+        let scenario = scenarios.iter().find(|scenario| scenario.name() == name).unwrap();
+        assert_eq!(scenario.hash(), hash, "{name}");
+    }
+}
+
+#[test]
+fn a_mix_is_called_by_its_scenario() {
+    let spec = &parse("name: t\nmix: [{tokens: 3}]\n").unwrap().batches().unwrap()[0];
+    assert_eq!((spec.name(), spec.variant()), ("t/mix/32x8", "t"));
 }
 
 #[test]
@@ -140,7 +160,7 @@ fn errors_name_file_line_key_and_the_nearest_key() {
         ("1,4_32,32", "4000000_32", vec!["requests are too many"]),
         ("name: t", "name: a/b", vec!["test.yaml:1:", "letters, digits"]),
         ("name: t\n", "", vec!["missing field `name`"]),
-        ("trees:\n- 1,4_32,32\n", "", vec!["`trees`, `mix`, `trace`, `packs` is missing"]),
+        ("trees:\n- 1,4_32,32\n", "", vec!["`trees`, `mix`, `tenants`, `trace`, `packs` is missing"]),
         ("seed: 1", "mix: [{tokens: 3}]", vec!["only one of"]),
         (
             "trees:\n- 1,4_32,32",

@@ -88,6 +88,7 @@ fn tree_layout(tree: &Tree) -> Layout {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BatchSpec {
     pub(crate) name: String,
+    pub(crate) variant: String,
     pub(crate) geometry: Geometry,
     pub(crate) shape: Shape,
     pub(crate) provenance: Provenance,
@@ -104,9 +105,10 @@ impl BatchSpec {
         &self.geometry
     }
 
-    /// The trees, the trace's second or the pack that it is one of: its name without the scenario's and the layout's.
+    /// What a table calls the batch beside its layout: the tree, the trace's second or the pack; a mix by its scenario, tenants by
+    /// scenario and number.
     pub fn variant(&self) -> &str {
-        self.name.split('/').nth(1).unwrap_or_default()
+        &self.variant
     }
 
     /// The same batch with pages of another size or elements of another type, where they are named. Its pages are scattered by the same
