@@ -32,7 +32,22 @@ const CUDA_PACKS: &[(&str, &str)] = &[
     ("cuda/packs-trees-small.yaml", include_str!("../catalogue/cuda/packs-trees-small.yaml")),
 ];
 
-/// Whole batches; a run scales them to its device.
+/// Whole batches for a processor, small enough to be many.
+const CPU_BATCHES: &[(&str, &str)] = &[
+    ("cpu/tenants-fit.yaml", include_str!("../catalogue/cpu/tenants-fit.yaml")),
+    ("cpu/tenants-held-out.yaml", include_str!("../catalogue/cpu/tenants-held-out.yaml")),
+];
+
+/// Whole batches for a GPU.
+const CUDA_BATCHES: &[(&str, &str)] = &[
+    ("cuda/tenants-fit.yaml", include_str!("../catalogue/cuda/tenants-fit.yaml")),
+    ("cuda/tenants-dims-fit.yaml", include_str!("../catalogue/cuda/tenants-dims-fit.yaml")),
+    ("cuda/conversation-fit.yaml", include_str!("../catalogue/cuda/conversation-fit.yaml")),
+    ("cuda/tenants-held-out.yaml", include_str!("../catalogue/cuda/tenants-held-out.yaml")),
+    ("cuda/conversation-held-out.yaml", include_str!("../catalogue/cuda/conversation-held-out.yaml")),
+];
+
+/// Whole batches of both backends; a run scales them to its device.
 const BATCHES: &[(&str, &str)] = &[
     ("pat-fig9.yaml", include_str!("../catalogue/pat-fig9.yaml")),
     ("mix-roots.yaml", include_str!("../catalogue/mix-roots.yaml")),
@@ -47,13 +62,14 @@ const BATCHES: &[(&str, &str)] = &[
 /// # Panics
 /// Never in a released program: a test reads them all.
 pub fn catalogue(backend: Backend) -> Vec<Scenario> {
-    let packs = match backend {
-        Backend::Cpu => CPU_PACKS,
-        Backend::Cuda => CUDA_PACKS,
+    let (packs, batches) = match backend {
+        Backend::Cpu => (CPU_PACKS, CPU_BATCHES),
+        Backend::Cuda => (CUDA_PACKS, CUDA_BATCHES),
     };
     packs
         .iter()
         .chain(BATCHES)
+        .chain(batches)
         .map(|(name, text)| {
             let path = format!("catalogue/{name}");
             Scenario::parse(text, path)
