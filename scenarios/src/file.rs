@@ -1,7 +1,8 @@
 //! The keys of a scenario file, as strictly as they can be read.
 
 use crate::tenants::TenantsKeys;
-use crate::{Generator, ScenarioError, Tree};
+use crate::times::Times;
+use crate::{Generator, ScenarioError, Tree, Use};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 use tilewright_heuristics::Dtype;
@@ -15,9 +16,9 @@ pub(crate) struct File {
     pub(crate) description: String,
     #[serde(default)]
     pub(crate) seed: u64,
-    /// Left out of the content hash where it is the default, so that older recordings name the same scenario.
-    #[serde(rename = "use", default, skip_serializing_if = "Use::is_fit")]
-    pub(crate) used_for: Use,
+    /// Not part of the content's hash: the batches are the same whatever they are for.
+    #[serde(default, rename = "use", skip_serializing)]
+    pub(crate) purpose: Use,
     #[serde(default = "default_heads")]
     pub(crate) heads: Vec<Heads>,
     #[serde(default = "default_head_dims")]
@@ -28,28 +29,11 @@ pub(crate) struct File {
     pub(crate) page_sizes: Vec<PageSize>,
     pub(crate) trees: Option<Vec<Tree>>,
     pub(crate) mix: Option<Vec<MixNode>>,
+    /// Left out of the content's hash where it is not given: files from before it was known keep their hashes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) tenants: Option<TenantsKeys>,
     pub(crate) trace: Option<TraceKeys>,
     pub(crate) packs: Option<PacksKeys>,
-}
-
-/// What a scenario's batches are for.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub(crate) enum Use {
-    /// A selector may be fitted to them.
-    #[default]
-    Fit,
-    /// A selector is only judged on them.
-    HeldOut,
-}
-
-impl Use {
-    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks for it")]
-    fn is_fit(&self) -> bool {
-        *self == Self::Fit
-    }
 }
 
 /// A node of a mix.
@@ -79,7 +63,7 @@ pub(crate) struct TraceKeys {
     pub(crate) tokens_per_second: Rate,
     pub(crate) prefill_tokens_per_second: Rate,
     /// Seconds at which a batch is taken.
-    pub(crate) at: Vec<Seconds>,
+    pub(crate) at: Times,
 }
 
 /// A sweep of pack shapes: every combination of the lists, and single points.
@@ -290,9 +274,10 @@ pub(crate) fn parse(text: &str, path: &Path) -> Result<File, ScenarioError> {
     })
 }
 
-/// For an unknown key: the nearest of the keys that the message lists.
+/// For an unknown key or word: the nearest of those that the message lists.
 fn hint(message: &str) -> String {
-    let Some((_, rest)) = message.split_once("unknown field `") else { return String::new() };
+    let unknown = ["unknown field `", "unknown variant `"].map(|unknown| message.split_once(unknown));
+    let Some((_, rest)) = unknown.into_iter().flatten().next() else { return String::new() };
     let Some((found, rest)) = rest.split_once('`') else { return String::new() };
     nearest(found, rest.split('`').skip(1).step_by(2))
 }

@@ -30,7 +30,7 @@ pub struct Layout {
 }
 
 /// Largest batches that are made: a typo must not eat all memory.
-const MAX_REQUESTS: u64 = 1 << 18;
+pub(crate) const MAX_REQUESTS: u64 = 1 << 18;
 const MAX_TABLE_ENTRIES: u64 = 1 << 27;
 
 impl Layout {

@@ -42,7 +42,20 @@ impl Replay {
     /// # Errors
     /// Nobody decodes then.
     pub fn running_at<'a>(&self, trace: &'a Trace, seconds: f64) -> Result<Vec<Running<'a>>, TraceError> {
+        self.running_in(&self.spans(trace), seconds)
+    }
+
+    /// [`Replay::running_at`] for many times; the trace is replayed once.
+    pub(crate) fn running_at_all<'a>(
+        &self,
+        trace: &'a Trace,
+        seconds: &[f64],
+    ) -> impl Iterator<Item = Result<Vec<Running<'a>>, TraceError>> {
         let spans = self.spans(trace);
+        seconds.iter().map(move |&seconds| self.running_in(&spans, seconds))
+    }
+
+    fn running_in<'a>(&self, spans: &[Span<'a>], seconds: f64) -> Result<Vec<Running<'a>>, TraceError> {
         let now = (seconds * 1e6) as u64;
         let running: Vec<Running<'a>> = spans
             .iter()

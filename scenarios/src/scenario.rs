@@ -1,13 +1,35 @@
 //! A scenario: one YAML file, and the batches that it describes.
 
-use crate::file::{self, File, MixNode, PackPoint, PacksKeys, TraceKeys, Use};
-use crate::spec::{MIX, Shape};
+use crate::file::{self, File, MixNode, PackPoint, PacksKeys, TraceKeys};
+use crate::geometries::{self, Geometries};
+use crate::spec::Shape;
+use crate::times::Times;
 use crate::{
-    BLOCK_TOKENS, BatchSpec, Layout, LayoutRequest, Provenance, Replay, ScenarioError, Trace, replay,
+    BLOCK_TOKENS, BatchSpec, Layout, LayoutRequest, Provenance, Replay, ScenarioError, Trace, TraceError,
+    replay,
 };
+use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use tilewright_heuristics::{Dtype, Geometry};
+use tilewright_heuristics::Geometry;
+
+/// What a scenario's batches are for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Use {
+    /// Selectors are fitted to them.
+    #[default]
+    Fit,
+    /// Selectors are judged on them and never fitted to them.
+    HeldOut,
+}
+
+/// What a batch is made of, under which layout, and what it is called beside its scenario and its layout.
+struct Draft {
+    geometry: Geometry,
+    variant: String,
+    shape: Shape,
+}
 
 /// A scenario.
 #[derive(Clone, Debug, PartialEq)]
@@ -54,7 +76,17 @@ impl Scenario {
         &self.file.description
     }
 
-    /// Hash of its content, the trace included; comments and order of keys do not count.
+    /// What its batches are for.
+    pub const fn purpose(&self) -> Use {
+        self.file.purpose
+    }
+
+    /// Whether selectors are judged on its batches and never fitted to them.
+    pub const fn held_out(&self) -> bool {
+        matches!(self.file.purpose, Use::HeldOut)
+    }
+
+    /// Hash of its content, the trace included; comments, order of keys and what the batches are for do not count.
     pub fn hash(&self) -> &str {
         &self.hash
     }
@@ -64,123 +96,98 @@ impl Scenario {
         self.file.packs.is_some()
     }
 
-    /// Whether a selector is only judged on its batches, never fitted to them.
-    pub fn held_out(&self) -> bool {
-        self.file.used_for == Use::HeldOut
-    }
-
     /// All its batches, in the order of the file.
     ///
     /// # Errors
-    /// A trace in which nobody decodes at a wanted time, or a sweep without a single shape.
+    /// A trace in which nobody decodes at the wanted times, or a sweep without a single shape.
     pub fn batches(&self) -> Result<Vec<BatchSpec>, ScenarioError> {
-        let mut specs = Vec::new();
-        let geometries = self.geometries();
-        let mut drawn = Vec::new();
-        if let Some(tenants) = &self.file.tenants {
-            // Layouts take turns: each drawn batch is made for one of them.
-            for (number, geometry) in (0..tenants.batches).zip(geometries.iter().cycle()) {
-                let layout = tenants.layout(self.file.seed, number, geometry.page_size);
-                drawn.push((*geometry, vec![(format!("t{number:03}"), Shape::Layout(Arc::new(layout)))]));
-            }
-        } else {
-            for geometry in &geometries {
-                drawn.push((*geometry, self.shapes(geometry)?));
-            }
-        }
-        for (geometry, shapes) in drawn {
-            for (variant, shape) in shapes {
-                let name = format!("{}/{variant}/{}", self.name(), self.suffix(&geometry));
-                // Every batch scatters its pages in its own way, whatever else the file holds.
-                let seed = self.file.seed
-                    ^ u64::from_le_bytes(
-                        blake3::hash(name.as_bytes()).as_bytes()[..8].try_into().expect("eight bytes"),
-                    );
-                let provenance = Provenance {
-                    file: self.path.clone(),
-                    scenario: self.name().to_owned(),
-                    hash: self.hash.clone(),
-                    seed,
-                    scaling: String::new(),
-                };
-                specs.push(BatchSpec { name, geometry, shape, provenance });
-            }
-        }
-        if specs.is_empty() {
+        let drafts = self.drafts()?;
+        if drafts.is_empty() {
             return Err(self.batch_error(
                 "packs",
                 "no combination is a pack: rows must be a multiple of the GQA ratio".to_owned(),
             ));
         }
-        Ok(specs)
+        Ok(drafts.into_iter().map(|draft| self.spec(draft)).collect())
     }
 
-    fn geometries(&self) -> Vec<Geometry> {
-        let File { heads, head_dims, dtypes, page_sizes, .. } = &self.file;
-        let mut geometries = Vec::new();
-        for dtype in dtypes {
-            for head_dim in head_dims {
-                for page_size in page_sizes {
-                    for heads in heads {
-                        let (q_heads, kv_heads) = heads.0;
-                        geometries.push(Geometry {
-                            q_heads,
-                            kv_heads,
-                            head_dim: head_dim.0,
-                            page_size: page_size.0,
-                            dtype: dtype.dtype(),
-                        });
-                    }
-                }
-            }
-        }
-        geometries
+    fn spec(&self, Draft { geometry, variant, shape }: Draft) -> BatchSpec {
+        let name = format!("{}/{variant}/{}", self.name(), geometries::suffix(&self.file, &geometry));
+        // Every batch scatters its pages in its own way, whatever else the file holds.
+        let hash = blake3::hash(name.as_bytes());
+        let seed = self.file.seed ^ u64::from_le_bytes(hash.as_bytes()[..8].try_into().expect("eight bytes"));
+        let provenance = Provenance {
+            file: self.path.clone(),
+            scenario: self.name().to_owned(),
+            hash: self.hash.clone(),
+            seed,
+            scaling: String::new(),
+        };
+        // A mix is the only one of its scenario, and numbers of tenants begin anew in every scenario.
+        let variant = if self.file.mix.is_some() {
+            self.name().to_owned()
+        } else if self.file.tenants.is_some() {
+            format!("{} {variant}", self.name())
+        } else {
+            variant
+        };
+        BatchSpec { name, variant, geometry, shape, provenance }
     }
 
-    /// The geometry in a batch's name: heads always, the rest where the file lists several.
-    fn suffix(&self, geometry: &Geometry) -> String {
-        let Geometry { q_heads, kv_heads, head_dim, page_size, dtype } = geometry;
-        let mut suffix = format!("{q_heads}x{kv_heads}");
-        if self.file.head_dims.len() > 1 {
-            suffix += &format!("/hd{head_dim}");
-        }
-        if self.file.page_sizes.len() > 1 {
-            suffix += &format!("/p{page_size}");
-        }
-        if self.file.dtypes.len() > 1 || *dtype != Dtype::F16 {
-            suffix += &format!("/{dtype}");
-        }
-        suffix
-    }
-
-    fn shapes(&self, geometry: &Geometry) -> Result<Vec<(String, Shape)>, ScenarioError> {
-        let File { trees, mix, trace, packs, .. } = &self.file;
+    fn drafts(&self) -> Result<Vec<Draft>, ScenarioError> {
+        let File { trees, mix, tenants, trace, packs, .. } = &self.file;
+        let geometries = Geometries::of(&self.file);
+        let under_all = |shapes: &[(String, Shape)]| {
+            let draft = |geometry: Geometry| {
+                shapes.iter().map(move |(variant, shape)| Draft {
+                    geometry,
+                    variant: variant.clone(),
+                    shape: shape.clone(),
+                })
+            };
+            geometries.all().flat_map(draft).collect()
+        };
         if let Some(trees) = trees {
-            return Ok(trees.iter().map(|tree| (tree.to_string(), Shape::Tree(tree.clone()))).collect());
+            let shapes: Vec<_> =
+                trees.iter().map(|tree| (tree.to_string(), Shape::Tree(tree.clone()))).collect();
+            return Ok(under_all(&shapes));
         }
         if let Some(mix) = mix {
-            return Ok(vec![(MIX.to_owned(), Shape::Layout(Arc::new(mix_layout(mix))))]);
+            return Ok(under_all(&[("mix".to_owned(), Shape::Layout(Arc::new(mix_layout(mix))))]));
+        }
+        if let Some(tenants) = tenants {
+            let whole_pages = geometries::whole_pages(&self.file).expect("checked when it was read");
+            let draft = |number: u32| {
+                let geometry = geometries.in_turn(number as usize);
+                let layout = tenants.draw(self.file.seed, number, geometry.page_size, whole_pages);
+                Draft { geometry, variant: format!("t{number:03}"), shape: Shape::Layout(Arc::new(layout)) }
+            };
+            return Ok((0..tenants.batches.0).map(draft).collect());
         }
         if let (Some(keys), Some(trace)) = (trace, &self.trace) {
-            return self.trace_shapes(keys, trace);
+            let shapes = trace_shapes(keys, trace)
+                .map_err(|source| ScenarioError::Trace { path: self.path.clone(), source })?;
+            return Ok(match keys.at {
+                Times::List(_) => under_all(&shapes),
+                Times::Range(_) => {
+                    let draft = |(number, (variant, shape))| Draft {
+                        geometry: geometries.in_turn(number),
+                        variant,
+                        shape,
+                    };
+                    shapes.into_iter().enumerate().map(draft).collect()
+                }
+            });
         }
-        Ok(packs.as_ref().map(|packs| pack_shapes(packs, geometry)).unwrap_or_default())
-    }
-
-    fn trace_shapes(&self, keys: &TraceKeys, trace: &Trace) -> Result<Vec<(String, Shape)>, ScenarioError> {
-        let replay = Replay {
-            max_batch: keys.max_batch.0,
-            tokens_per_second: keys.tokens_per_second.0,
-            prefill_tokens_per_second: keys.prefill_tokens_per_second.0,
-        };
-        let error = |source| ScenarioError::Trace { path: self.path.clone(), source };
-        keys.at
-            .iter()
-            .map(|at| {
-                let running = replay.running_at(trace, at.0).map_err(error)?;
-                Ok((format!("at-{}s", at.0), Shape::Layout(Arc::new(replay::layout(&running)))))
+        let Some(packs) = packs else { return Ok(Vec::new()) };
+        let draft = |geometry: Geometry| {
+            pack_shapes(packs, &geometry).into_iter().map(move |(variant, shape)| Draft {
+                geometry,
+                variant,
+                shape,
             })
-            .collect()
+        };
+        Ok(geometries.all().flat_map(draft).collect())
     }
 
     fn load_trace(&self) -> Result<Option<Trace>, ScenarioError> {
@@ -200,7 +207,7 @@ impl Scenario {
         let File { heads, head_dims, dtypes, page_sizes, trees, mix, tenants, trace, packs, .. } = &self.file;
         let invalid = |key: &str, message: String| ScenarioError::Invalid {
             path: self.path.clone(),
-            line: line_of(text, key),
+            line: find_key(text, key).unwrap_or(1),
             message,
             hint: String::new(),
         };
@@ -208,16 +215,12 @@ impl Scenario {
         match kinds.into_iter().filter(|given| *given).count() {
             1 => {}
             0 => {
-                return Err(invalid(
-                    "name",
-                    "one of `trees`, `mix`, `tenants`, `trace`, `packs` is missing".to_owned(),
-                ));
+                let message = "one of `trees`, `mix`, `tenants`, `trace`, `packs` is missing";
+                return Err(invalid("name", message.to_owned()));
             }
             _ => {
-                return Err(invalid(
-                    "name",
-                    "only one of `trees`, `mix`, `tenants`, `trace`, `packs` may be given".to_owned(),
-                ));
+                let message = "only one of `trees`, `mix`, `tenants`, `trace`, `packs` may be given";
+                return Err(invalid("name", message.to_owned()));
             }
         }
         let lists = [
@@ -227,7 +230,7 @@ impl Scenario {
             ("page_sizes", page_sizes.len()),
             ("trees", trees.as_ref().map_or(1, Vec::len)),
             ("mix", mix.as_ref().map_or(1, Vec::len)),
-            ("at", trace.as_ref().map_or(1, |trace| trace.at.len())),
+            ("at", trace.as_ref().map_or(1, |trace| trace.at.count())),
         ];
         if let Some((key, _)) = lists.iter().find(|(_, len)| *len == 0) {
             return Err(invalid(key, format!("`{key}` must not be empty")));
@@ -236,7 +239,13 @@ impl Scenario {
             check_mix(mix, "mix").map_err(|message| invalid("mix", message))?;
         }
         if let Some(tenants) = tenants {
-            tenants.check().map_err(|(key, message)| invalid(key, message))?;
+            // A key that is not given has its default; what is wrong is then said of all.
+            let given = |key| if find_key(text, key).is_some() { key } else { "tenants" };
+            tenants.check().map_err(|(key, message)| invalid(given(key), message))?;
+            if geometries::whole_pages(&self.file).is_none() {
+                let message = "no prefix of up to 4096 tokens fills whole pages of all `page_sizes`; use multiples of each other";
+                return Err(invalid("page_sizes", message.to_owned()));
+            }
         }
         if let Some(trace) = trace {
             if trace.file.is_some() == trace.generate.is_some() {
@@ -277,11 +286,11 @@ impl Scenario {
 }
 
 /// The line of a key, from 1: the first line that begins with it.
-fn line_of(text: &str, key: &str) -> usize {
+fn find_key(text: &str, key: &str) -> Option<usize> {
     let is_key = |line: &str| {
         line.trim_start_matches([' ', '-']).strip_prefix(key).is_some_and(|rest| rest.starts_with(':'))
     };
-    text.lines().position(is_key).map_or(1, |line| line + 1)
+    text.lines().position(is_key).map(|line| line + 1)
 }
 
 /// Most nodes and requests of a mix, and its deepest level.
@@ -335,6 +344,32 @@ fn mix_layout(roots: &[MixNode]) -> Layout {
     let mut layout = Layout::default();
     add(&mut layout, None, roots);
     layout
+}
+
+/// The batches of a trace at the wanted times. Of a list, all must be; of a range, times when nobody decodes are left out, but some must
+/// be left.
+fn trace_shapes(keys: &TraceKeys, trace: &Trace) -> Result<Vec<(String, Shape)>, TraceError> {
+    let replay = Replay {
+        max_batch: keys.max_batch.0,
+        tokens_per_second: keys.tokens_per_second.0,
+        prefill_tokens_per_second: keys.prefill_tokens_per_second.0,
+    };
+    let seconds = keys.at.seconds();
+    let mut shapes = Vec::new();
+    let mut idle = None;
+    for (second, running) in seconds.iter().zip(replay.running_at_all(trace, &seconds)) {
+        match (running, &keys.at) {
+            (Ok(running), _) => {
+                shapes.push((format!("at-{second}s"), Shape::Layout(Arc::new(replay::layout(&running)))));
+            }
+            (Err(error), Times::List(_)) => return Err(error),
+            (Err(error), Times::Range(_)) => idle = idle.or(Some(error)),
+        }
+    }
+    match idle {
+        Some(error) if shapes.is_empty() => Err(error),
+        _ => Ok(shapes),
+    }
 }
 
 /// The shapes of a sweep that are packs under this geometry: rows that are whole requests, within the token limit.

@@ -4,7 +4,7 @@ use super::*;
 use crate::{Batch, catalogue};
 use proptest::prelude::*;
 use std::collections::BTreeSet;
-use tilewright_heuristics::Backend;
+use tilewright_heuristics::{Backend, Dtype};
 
 fn parse(text: &str) -> Result<Scenario, ScenarioError> {
     Scenario::parse(text, "test.yaml")
@@ -44,6 +44,66 @@ fn assert_catalogue(scenarios: &[Scenario]) {
             (0..batch.requests()).flat_map(|request| batch.row(request).to_vec()).collect();
         assert_eq!(pages, (0..batch.pages as i32).collect(), "every page is used: {}", batch.name);
     }
+}
+
+#[test]
+fn the_catalogue_has_whole_batches_to_fit_and_others_to_judge_by() {
+    let whole = |backend, held_out| -> Vec<BatchSpec> {
+        let scenarios = catalogue(backend).into_iter().filter(|scenario| !scenario.is_pack_level());
+        let chosen = scenarios.filter(|scenario| scenario.held_out() == held_out);
+        chosen.flat_map(|scenario| scenario.batches().unwrap()).collect()
+    };
+    let (fit, held_out) = (whole(Backend::Cuda, false), whole(Backend::Cuda, true));
+    assert!(fit.len() >= 300 && held_out.len() >= 200, "{} and {}", fit.len(), held_out.len());
+    assert!(
+        fit.iter().all(|one| held_out.iter().all(|other| one.shape != other.shape)),
+        "a shape is in both"
+    );
+    let count = |specs: &[BatchSpec], scenario: &str| {
+        specs.iter().filter(|spec| spec.provenance.scenario == scenario).count()
+    };
+    for (specs, scenario, batches) in [
+        (&fit, "tenants-fit", 240),
+        (&fit, "tenants-dims-fit", 36),
+        (&fit, "conversation-fit", 48),
+        (&held_out, "pat-fig9", 80),
+        (&held_out, "tenants-held-out", 80),
+        (&held_out, "conversation-held-out", 48),
+    ] {
+        assert_eq!(count(specs, scenario), batches, "{scenario}");
+    }
+    let heads = |specs: &[BatchSpec]| -> BTreeSet<(u32, u32)> {
+        specs.iter().map(|spec| (spec.geometry().q_heads, spec.geometry().kv_heads)).collect()
+    };
+    let unseen: Vec<_> = heads(&held_out).difference(&heads(&fit)).copied().collect();
+    assert_eq!(unseen, [(32, 2), (96, 8)]);
+    for (held_out, batches) in [(false, 40), (true, 20)] {
+        let cpu = whole(Backend::Cpu, held_out);
+        let small = cpu.iter().filter(|spec| spec.name().starts_with("tenants-"));
+        let sizes: Vec<u64> = small.map(BatchSpec::unique_bytes).collect();
+        assert_eq!(sizes.len(), batches);
+        assert!(sizes.iter().all(|&bytes| bytes <= 16 << 20), "they are measured as they are: {sizes:?}");
+    }
+}
+
+#[test]
+fn what_was_recorded_before_keeps_its_hash() {
+    for (name, hash) in [
+        ("packs-gqa4", "e6bba16e058a1298"),
+        ("pat-fig9", "1ba6876e7c4febed"),
+        ("mix-roots", "75b6c576d07c3924"),
+        ("conversation", "d7bf907c0ff5444c"),
+    ] {
+        let scenarios = catalogue(Backend::Cuda);
+        let scenario = scenarios.iter().find(|scenario| scenario.name() == name).unwrap();
+        assert_eq!(scenario.hash(), hash, "{name}");
+    }
+}
+
+#[test]
+fn a_mix_is_called_by_its_scenario() {
+    let spec = &parse("name: t\nmix: [{tokens: 3}]\n").unwrap().batches().unwrap()[0];
+    assert_eq!((spec.name(), spec.variant()), ("t/mix/32x8", "t"));
 }
 
 #[test]
@@ -140,7 +200,7 @@ fn errors_name_file_line_key_and_the_nearest_key() {
         ("1,4_32,32", "4000000_32", vec!["requests are too many"]),
         ("name: t", "name: a/b", vec!["test.yaml:1:", "letters, digits"]),
         ("name: t\n", "", vec!["missing field `name`"]),
-        ("trees:\n- 1,4_32,32\n", "", vec!["`trees`, `mix`, `trace`, `packs` is missing"]),
+        ("trees:\n- 1,4_32,32\n", "", vec!["`trees`, `mix`, `tenants`, `trace`, `packs` is missing"]),
         ("seed: 1", "mix: [{tokens: 3}]", vec!["only one of"]),
         (
             "trees:\n- 1,4_32,32",
@@ -234,13 +294,15 @@ proptest! {
 
     #[test]
     fn no_damage_to_a_good_file_makes_it_panic(
-        file in 0usize..4, at in 0usize..2000, cut in 0usize..20, insert in "[-0-9a-z:,\\[\\]{} \n_.]{0,6}"
+        file in 0usize..6, at in 0usize..2000, cut in 0usize..20, insert in "[-0-9a-z:,\\[\\]{} \n_.]{0,6}"
     ) {
         let files = [
             include_str!("../catalogue/mix-roots.yaml"),
             include_str!("../catalogue/cpu/packs-one-head.yaml"),
             include_str!("../catalogue/conversation.yaml"),
             include_str!("../catalogue/batch-of-one.yaml"),
+            include_str!("../catalogue/cpu/tenants-held-out.yaml"),
+            include_str!("../catalogue/cuda/conversation-held-out.yaml"),
         ];
         let mut text = files[file].to_owned();
         let begin = at % text.len();

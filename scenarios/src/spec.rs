@@ -84,13 +84,11 @@ fn tree_layout(tree: &Tree) -> Layout {
     layout
 }
 
-/// The variant in the names of all mixes.
-pub(crate) const MIX: &str = "mix";
-
 /// A batch that can be scaled and built.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BatchSpec {
     pub(crate) name: String,
+    pub(crate) variant: String,
     pub(crate) geometry: Geometry,
     pub(crate) shape: Shape,
     pub(crate) provenance: Provenance,
@@ -107,18 +105,10 @@ impl BatchSpec {
         &self.geometry
     }
 
-    /// What tells it apart from the other batches of its scenario and layout: the tree, the trace's second, the number of a drawn batch or the
-    /// pack. Of a mix, which is alone there, the scenario's name.
+    /// What a table calls the batch beside its layout: the tree, the trace's second or the pack; a mix by its scenario, tenants by
+    /// scenario and number.
     pub fn variant(&self) -> &str {
-        match self.name.split('/').nth(1).unwrap_or_default() {
-            MIX => &self.provenance.scenario,
-            variant => variant,
-        }
-    }
-
-    /// The scenario's name.
-    pub fn scenario(&self) -> &str {
-        &self.provenance.scenario
+        &self.variant
     }
 
     /// The same batch with pages of another size or elements of another type, where they are named. Its pages are scattered by the same
