@@ -132,7 +132,7 @@ fn a_run_that_is_stopped_goes_on_and_ends_with_module_measurements_and_report() 
         assert!(path.is_file(), "{key}: {}", path.display());
     }
     assert_eq!(outputs["held_out"][0]["policy"], "selector");
-    for name in ["PAT's rules", "PAT"] {
+    for name in ["selector", "PAT's rules", "PAT's planner on our kernels"] {
         assert!(
             outputs["batches"].as_array().unwrap().iter().any(|policy| policy["policy"] == name),
             "{name}"

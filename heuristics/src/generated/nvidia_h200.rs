@@ -6,12 +6,15 @@
 //! - scenarios: packs-bf16 c78494111a0c1e7d, packs-few-heads d785e574b3f7f675, packs-gqa2 68ca2ba6fe8f0c62, packs-gqa4 e6bba16e058a1298, packs-gqa8 e798feb1d3f5cdde, packs-head-dims c16de4ba558a5472, packs-mha 473e559e8671e465, packs-page-sizes 200ea155f8ad11a8, packs-trees cd14143e0424683e, packs-trees-gqa4 4baf3d70758727f3, packs-trees-long-own 46b89ae31d5e3308, packs-trees-many-rows 8f8eb00fc6f112ca, packs-trees-small 0327d99c7f1a7483, tenants-fit 75c3c6af98512db2, trees-fit 7c21c0b42486d039, tenants-documents-fit f4d28a2949cdb259, tenants-dims-fit b6acdea3b38e4bca, conversation-fit 0986d69d5b8531d6, tenants-held-out 1a639ae280582249, tenants-documents-held-out df6725021c05e369, conversation-held-out a1e63e03216985e7, pat-fig9 0f784f9880efd171, mix-roots 75b6c576d07c3924, mix-deep 97f29801e829959f, mix-lengths 8076eb100f635204, batch-of-one aef7197c3a141d74, conversation d7bf907c0ff5444c
 //! - measured: 2026-11-23T07:26:08Z by `tilewright tune --budget 420 --out /tmp/w/out`
 //! - counts: 376 batches fitted, 202 only judged, 29 sets of tiles, 18315 measurements, 34925 samples
-//! - fit: portfolio 8, depth 5, leaves 16, ties below 1.0 %; no tree of depth 4 over this portfolio has less mean regret (proven)
-//! - On 202 batches that were not fitted the selector takes 1.021 of the time of the best single tile of each batch, known in hindsight (geometric mean; 1.212 at worst).
-//! - regret on batches not fitted, selector: mean 2.20 %, p95 8.91 %, worst 21.22 %
-//! - regret on batches not fitted, best single tile: mean 18.69 %, p95 110.17 %, worst 157.84 %
-//! - regret on batches not fitted, portfolio's oracle: mean 0.28 %, p95 1.59 %, worst 7.86 %
-//! - regret on batches measured under the selector, best single tile (m64n32w4s3): mean 11.92 %, p95 38.05 %, worst 111.92 % of 578
+//! - fit: portfolio 8, depth 5, leaves 16, ties below 1.0 %; the best tree of depth 4 that was found; one could at best have 1.09 % less mean regret
+//! - On 202 batches that were not fitted the selector takes 1.019 of the time of the best single tile of each batch, known in hindsight (geometric mean; 1.186 at worst).
+//! - regret on batches not fitted, selector: mean 1.98 %, p95 9.98 %, worst 18.64 %
+//! - regret on batches not fitted, best single tile: mean 18.72 %, p95 110.02 %, worst 158.09 %
+//! - regret on batches not fitted, portfolio's oracle: mean 0.23 %, p95 1.33 %, worst 6.35 %
+//! - regret on batches measured under the selector, selector: mean 2.10 %, p95 8.58 %, worst 20.51 % of 202
+//! - regret on batches measured under the selector, best single tile (m64n64w4s2): mean 5.64 %, p95 18.66 %, worst 40.84 % of 202
+//! - regret on batches measured under the selector, PAT's rules: mean 97.58 %, p95 302.74 %, worst 428.63 % of 202
+//! - regret on batches measured under the selector, PAT's planner on our kernels: mean 224.28 %, p95 929.00 %, worst 1556.53 % of 202
 
 use crate::{Backend, BatchShape, Device, Domain, Prices, Selector, Tile, TileSet, first_feasible};
 

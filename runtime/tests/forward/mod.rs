@@ -266,7 +266,7 @@ impl<E: Element + CudaElement> World<E> {
         let (entries, lens) = (self.entries(), self.lens());
         let table = PageTable::new(&entries, MOST_PAGES, &lens, self.geometry.page_size).unwrap();
         let options = PlanOptions { split, slots: 64, ..PlanOptions::default() };
-        Plan::build(&self.geometry, &table, &options, |shape| select_of(tiles, shape)).unwrap()
+        Plan::build(&self.geometry, &table, &options, |shape: &PackShape| select_of(tiles, shape)).unwrap()
     }
 
     /// Compares the rows of the batch with the f64 reference.

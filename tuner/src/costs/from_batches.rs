@@ -81,11 +81,11 @@ mod tests {
             on("b", 8, true, LARGE, &[7.0]),
         ];
         let [fit, judged] = [Part::Fit, Part::HeldOut].map(|part| from_batches(&rows, part).unwrap());
-        assert_eq!(fit.candidates(), [BOTH, SMALL, LARGE]);
+        assert_eq!(fit.candidates(), [SMALL, BOTH, LARGE]);
         assert_eq!(judged.candidates(), fit.candidates());
         assert_eq!(fit.features(), BatchShape::NAMES);
         assert_eq!((fit.rows().len(), judged.rows().len()), (1, 1));
-        assert_eq!(fit.rows()[0].costs, [Some(2.0), Some(4.0), None]);
+        assert_eq!(fit.rows()[0].costs, [Some(4.0), Some(2.0), None]);
         assert_eq!(
             (judged.rows()[0].costs.as_slice(), judged.rows()[0].features[0]),
             (&[None, None, Some(7.0)][..], 8)

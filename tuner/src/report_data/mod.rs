@@ -133,9 +133,13 @@ fn best_single_name(tile: &str) -> String {
     format!("best single tile ({tile})")
 }
 
-/// Ways to choose tiles, compared on the whole batches that were measured; empty if none were.
+/// Ways to choose tiles, compared on the whole batches that were executed under the selector, or, where none was, on all; empty if none were
+/// measured.
 pub fn batch_policies(rows: &[Measurement]) -> Vec<Policy> {
-    let batches = batch_times(rows);
+    let mut batches = batch_times(rows);
+    if batches.values().any(|times| times.contains_key(SELECTOR)) {
+        batches.retain(|_, times| times.contains_key(SELECTOR));
+    }
     let single = best_single(&batches);
     let named = [
         Some((SELECTOR.to_owned(), SELECTOR)),
