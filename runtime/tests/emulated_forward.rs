@@ -120,7 +120,7 @@ impl Batch {
     fn plan_by(&self, set: &Set, options: &PlanOptions) -> Plan {
         let (entries, lens) = (self.entries(), self.seq_lens());
         let table = PageTable::new(&entries, MAX_PAGES, &lens, GEOMETRY.page_size).unwrap();
-        Plan::build(&GEOMETRY, &table, options, |shape| set.select(shape)).unwrap()
+        Plan::build(&GEOMETRY, &table, options, |shape: &PackShape| set.select(shape)).unwrap()
     }
 }
 
@@ -410,7 +410,7 @@ fn a_plan_that_was_patched_gives_the_bits_of_one_from_nothing() {
             let (pages, tokens) = &batch.requests[step];
             planner.add(step as u32, pages, *tokens).unwrap();
         }
-        let plan = planner.plan(|shape| set.select(shape)).unwrap();
+        let plan = planner.plan(|shape: &PackShape| set.select(shape)).unwrap();
         let needed: usize = plan.packs().iter().map(|pack| pack.blocks.len()).sum();
         patched += usize::from(plan.blocks().len() > needed);
         merges += plan.merges().len();

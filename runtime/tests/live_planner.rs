@@ -4,11 +4,11 @@ mod live;
 
 use live::{Engine, canonical, geometry, refused, tile};
 use proptest::prelude::*;
-use tilewright_heuristics::{Dtype, Geometry, PackShape, Tile};
+use tilewright_heuristics::{BatchShape, Dtype, Geometry, PackShape, Tile, TileSet};
 use tilewright_runtime::cpu::CpuBackend;
 use tilewright_runtime::{
-    ForestError, LiveError, LivePlanner, Packing, PageTable, Plan, PlanError, PlanOptions, Planner, Prices,
-    Queries, Split,
+    ChooseTiles, ForestError, LiveError, LivePlanner, Packing, PageTable, Plan, PlanError, PlanOptions,
+    Planner, Prices, Queries, Split,
 };
 
 /// Partials cheap, as they are, and dear; reading again cheap and dear: packs small and large. Merging at all for nothing, and dear.
@@ -292,4 +292,61 @@ fn the_next_step_can_be_planned_by_another_thread() {
     assert_eq!(planner.last().largest_page(), Some(9));
     planner.truncate(0, 2, 32).unwrap();
     assert_eq!(canonical(planner.plan(tile).unwrap()), here);
+}
+
+const LOW: Tile = Tile { m: 16, n: 64, warps: 4, stages: 2 };
+const TALL: Tile = Tile { m: 64, n: 64, warps: 4, stages: 2 };
+
+/// A low tile for batches of fewer than 64 requests, a tall one for others; and what it was asked about.
+#[derive(Default)]
+struct Deciding {
+    tile: Option<Tile>,
+    asked: Vec<u32>,
+}
+
+impl ChooseTiles for &mut Deciding {
+    fn batch(&mut self, batch: &BatchShape) -> Option<[Tile; TileSet::MOST]> {
+        let tile = if batch.requests < 64 { LOW } else { TALL };
+        self.tile = Some(tile);
+        self.asked.push(batch.requests);
+        Some([tile; TileSet::MOST])
+    }
+
+    fn pack(&mut self, _: &PackShape) -> Tile {
+        self.tile.expect("the batch comes first")
+    }
+}
+
+#[test]
+fn a_batch_that_changes_a_little_keeps_its_tiles() {
+    let geometry = Geometry { q_heads: 8, kv_heads: 2, head_dim: 64, page_size: 16, dtype: Dtype::F16 };
+    let mut planner = LivePlanner::new(&geometry, PlanOptions::default()).unwrap();
+    let mut deciding = Deciding::default();
+    let tile = |plan: &Plan| {
+        let tiles: Vec<Tile> = plan.tile_groups().iter().map(|group| group.tile).collect();
+        assert_eq!(tiles.len(), 1, "one decision a batch");
+        tiles[0]
+    };
+    for request in 0..60 {
+        planner.add(request, &[0, 1 + request as i32], 20).unwrap();
+    }
+    assert_eq!(tile(planner.plan(&mut deciding).unwrap()), LOW);
+    // A tenth more: another answer if it were asked from nothing, but no other batch.
+    for request in 60..66 {
+        planner.add(request, &[0, 1 + request as i32], 20).unwrap();
+        assert_eq!(tile(planner.plan(&mut deciding).unwrap()), LOW, "{request}");
+    }
+    assert!(deciding.asked.iter().all(|&requests| requests == 60), "{:?}", deciding.asked);
+    for request in 66..80 {
+        planner.add(request, &[0, 1 + request as i32], 20).unwrap();
+        planner.plan(&mut deciding).unwrap();
+    }
+    assert_eq!(tile(planner.last()), TALL);
+    // And back only when it has become smaller by as much again.
+    for request in (62..80).rev() {
+        planner.remove(request).unwrap();
+        planner.plan(&mut deciding).unwrap();
+    }
+    let changes = deciding.asked.windows(2).filter(|pair| (pair[0] < 64) != (pair[1] < 64)).count();
+    assert!(changes <= 2, "{:?}", deciding.asked);
 }

@@ -62,7 +62,7 @@ pub struct SelectorModel {
     pub safe_default: Tile,
     /// What a plan's parts cost on the device. They decide no tile.
     pub prices: Prices,
-    /// For each class of kernels (head_dim, dtype code) in the domain, one bit a set whose tiles can all run it.
+    /// For each class of kernels (head_dim, dtype code) that was verified, one bit a set whose tiles can all run it.
     pub feasible: BTreeMap<(u32, u32), u64>,
     /// The tree.
     pub tree: TreeModel,
@@ -102,7 +102,7 @@ impl SelectorModel {
             domain,
             safe_default: safe_default(table, &candidates, fit, &verdicts)?,
             prices,
-            feasible: verdicts.masks(&sets, &domain),
+            feasible: verdicts.masks(&sets),
             tree: tree_model(&fit.tree, &named),
             sets,
         })
@@ -162,17 +162,13 @@ impl Verdicts {
         !self.classes.is_empty() && self.passed.get(tile).is_some_and(|passed| *passed == self.classes)
     }
 
-    fn masks(&self, sets: &[TileSetBuf], domain: &Domain) -> BTreeMap<(u32, u32), u64> {
-        let inside = |&&(head_dim, dtype): &&(u32, u32)| {
-            (domain.min.head_dim..=domain.max.head_dim).contains(&head_dim)
-                && (domain.min.dtype..=domain.max.dtype).contains(&dtype)
-        };
+    fn masks(&self, sets: &[TileSetBuf]) -> BTreeMap<(u32, u32), u64> {
         let mask = |class: &(u32, u32)| {
             let passed = |tile: &Tile| self.passed.get(tile).is_some_and(|passed| passed.contains(class));
             let bits = sets.iter().enumerate().map(|(i, set)| u64::from(set.tiles().iter().all(passed)) << i);
             bits.sum::<u64>()
         };
-        self.classes.iter().filter(inside).map(|class| (*class, mask(class))).collect()
+        self.classes.iter().map(|class| (*class, mask(class))).collect()
     }
 }
 
