@@ -55,7 +55,7 @@ pub struct ReportData {
 /// One way to choose tiles, and its regret (time / oracle - 1, so 0.02 is 2 %).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Policy {
-    /// Its name, e.g. `selector`, `best single tile (m4n64w1s1)`, `PAT's rules`, `PAT`, `winner-label CART`.
+    /// Its name, of [`policy_names`](crate::policy_names) where that has one, e.g. `selector`, `best single tile (m4n64w1s1)`, `PAT's rules`, `winner-label CART`.
     pub name: String,
     /// Mean regret.
     pub mean: f64,

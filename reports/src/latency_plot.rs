@@ -2,6 +2,7 @@
 
 use crate::data::{ReportData, ScenarioResult};
 use crate::palette::{FAINT, INK, SERIES, themed};
+use crate::policy_names::{BEST_SINGLE_TILE, ORACLE, PAT_RULES, PATS_PLANNER, SELECTOR};
 use plotters::prelude::*;
 
 const ROW_HEIGHT: u32 = 15;
@@ -9,7 +10,7 @@ const WIDTH: u32 = 980;
 const NAMES_WIDTH: u32 = 400;
 
 /// The ways to choose tiles that are shown, by their names without what stands in brackets.
-const SHOWN: [&str; 5] = ["selector", "oracle", "best single tile", "PAT's rules", "PAT"];
+const SHOWN: [&str; 5] = [SELECTOR, ORACLE, BEST_SINGLE_TILE, PAT_RULES, PATS_PLANNER];
 
 /// The drawing; none if no scenario was timed.
 pub(crate) fn latency_plot(data: &ReportData) -> Option<String> {
@@ -158,7 +159,7 @@ mod tests {
         };
         let rules = scenario(vec![timing("selector", 2.0), timing("PAT's rules", 3.0)]);
         assert_eq!(ratios(&rules), [(0, 2.0), (3, 3.0)]);
-        let whole = scenario(vec![timing("oracle (PAT's rules)", 3.0), timing("PAT", 4.0)]);
+        let whole = scenario(vec![timing("oracle (PAT's rules)", 3.0), timing(PATS_PLANNER, 4.0)]);
         assert_eq!(ratios(&whole), [(1, 3.0), (4, 4.0)]);
     }
 }

@@ -10,6 +10,7 @@ mod latency_plot;
 mod launching;
 mod page;
 mod palette;
+pub mod policy_names;
 mod samples_plot;
 mod timeline_plot;
 mod timelines;

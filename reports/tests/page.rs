@@ -2,6 +2,7 @@
 
 mod common;
 
+use tilewright_reports::policy_names::PATS_PLANNER;
 use tilewright_reports::{PolicyTiming, ReportData, TreeNode, render, write};
 
 #[test]
@@ -77,9 +78,13 @@ fn the_legend_names_what_is_drawn() {
     let mut data = common::sample();
     let html = render(&data).unwrap();
     assert!(html.contains("\"mark mark-4\"") && !html.contains("\"mark mark-5\""), "PAT was not measured");
-    let timing = PolicyTiming { policy: "PAT".to_owned(), ..data.scenarios[7].timings[0].clone() };
+    let timing = PolicyTiming { policy: PATS_PLANNER.to_owned(), ..data.scenarios[7].timings[0].clone() };
     data.scenarios[7].timings.push(timing);
-    assert!(render(&data).unwrap().contains("<span class=\"mark mark-5\">△</span> PAT: its packs"));
+    assert!(
+        render(&data)
+            .unwrap()
+            .contains("<span class=\"mark mark-5\">△</span> PAT&#39;s planner on our kernels")
+    );
 }
 
 #[test]
@@ -126,6 +131,7 @@ fn missing_and_impossible_figures_are_shown_as_dashes() {
         space: Vec::new(),
         held_out: Vec::new(),
         batches: Vec::new(),
+        headline: None,
         parameters: Vec::new(),
         tree: TreeNode::Leaf { ranked: Vec::new(), support: 0, regret: f64::NAN },
         ..data

@@ -5,12 +5,7 @@ use std::str::FromStr;
 use tilewright_heuristics::TileSetBuf;
 use tilewright_runtime::cuda::Forward;
 
-/// The fitted selector, launched in the default way.
-pub const SELECTOR: &str = "selector";
-/// PAT's analytic rules for tiles, on plans as ours are made.
-pub const PAT_RULES: &str = "PAT's rules";
-/// PAT's planner and rules, on our kernels: not PAT's own code, which is slower and faster in other places.
-pub const PAT: &str = "PAT's planner on our kernels";
+pub use tilewright_reports::policy_names::{PAT_RULES, PATS_PLANNER, SELECTOR};
 
 /// One way to plan a batch, to choose its tiles and to launch it. Its name parses back, and is what measurements are kept under.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -45,7 +40,7 @@ impl fmt::Display for Choice {
             Self::Selector(Forward::DEFAULT) => f.write_str(SELECTOR),
             Self::Selector(forward) => write!(f, "{SELECTOR}, {forward}"),
             Self::PatRules => f.write_str(PAT_RULES),
-            Self::Pat => f.write_str(PAT),
+            Self::Pat => f.write_str(PATS_PLANNER),
             Self::Set(set) => set.fmt(f),
         }
     }
@@ -67,7 +62,7 @@ impl FromStr for Choice {
         let choice = match (text, selector) {
             (SELECTOR, _) => Self::SELECTOR,
             (PAT_RULES, _) => Self::PatRules,
-            (PAT, _) => Self::Pat,
+            (PATS_PLANNER, _) => Self::Pat,
             (_, Some(forward)) => Self::Selector(forward.parse().map_err(|_| error())?),
             _ => Self::Set(text.parse().map_err(|_| error())?),
         };
@@ -113,7 +108,7 @@ mod tests {
         let tile = Tile { m: 16, n: 64, warps: 4, stages: 3 };
         let tile = Choice::Set(TileSetBuf::one(tile));
         let choices = [Choice::SELECTOR, Choice::Selector(single), Choice::PatRules, Choice::Pat, tile];
-        let names = ["selector", "selector, single+last-cta", "PAT's rules", PAT, "m16n64w4s3"];
+        let names = ["selector", "selector, single+last-cta", "PAT's rules", PATS_PLANNER, "m16n64w4s3"];
         assert_eq!(choices.map(|choice| choice.to_string()), names);
         assert_eq!(choices.map(Choice::other_forward), [None, Some(single), None, None, None]);
     }

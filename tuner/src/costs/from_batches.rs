@@ -19,7 +19,8 @@ pub enum Part {
 /// Makes the cost table of the batches of one part. The candidates are the sets that were measured on batches of either part.
 ///
 /// A set that failed or was not measured on a batch is invalid there, also if a tile of it failed only where it copies token by token: a
-/// selector does not know which pages a cache has. Batches of one scenario that differ in nothing but heads or pages are not told
+/// selector does not know which pages a cache has. What was measured beside a fitted selector is left out: a fit that depended on it would
+/// change once its selector is measured. Batches of one scenario that differ in nothing but heads or pages are not told
 /// apart here: what is judged is kept in other scenarios.
 ///
 /// # Errors
@@ -35,7 +36,8 @@ pub fn from_batches(rows: &[Measurement], part: Part) -> Result<CostTable, FitEr
     type Sets<'a> = BTreeMap<TileSetBuf, Vec<&'a Measurement>>;
     let mut batches: BTreeMap<(&str, BatchShape), Sets<'_>> = BTreeMap::new();
     let mut candidates = BTreeSet::new();
-    for row in rows.iter().filter(|row| row.level == Level::Batch && row.status == Status::Correct) {
+    let raced = |row: &&Measurement| row.level == Level::Batch && row.selector_hash.is_empty();
+    for row in rows.iter().filter(raced).filter(|row| row.status == Status::Correct) {
         let (Some(batch), Ok(set)) = (row.batch, row.choice.parse::<TileSetBuf>()) else { continue };
         if row.samples_us.is_empty() || !gathers(&batch, &set) {
             continue;
@@ -101,6 +103,22 @@ mod tests {
         };
         let rows = [on("a", 4, false, SMALL, &[3.0]), on("a", 4, false, BOTH, &[2.0]), gathers];
         assert_eq!(from_batches(&rows, Part::Fit).unwrap().candidates(), [SMALL]);
+    }
+
+    #[test]
+    fn what_was_measured_beside_a_selector_changes_no_fit() {
+        let rows = vec![on("a", 4, false, SMALL, &[3.0]), on("b", 8, true, SMALL, &[3.0])];
+        let beside = [on("a", 4, false, LARGE, &[1.0]), on("b", 8, true, SMALL, &[9.0])];
+        let beside = beside.map(|row| Measurement { selector_hash: "known".to_owned(), ..row });
+        let both = [rows.clone(), beside.to_vec()].concat();
+        for part in [Part::Fit, Part::HeldOut] {
+            let [before, after] = [&rows, &both].map(|rows| from_batches(rows, part).unwrap());
+            assert_eq!(
+                (before.candidates(), before.rows()[0].costs.as_slice()),
+                (&["m16n64w4s2".to_owned()][..], &[Some(3.0)][..])
+            );
+            assert_eq!((after.candidates(), after.rows()), (before.candidates(), before.rows()));
+        }
     }
 
     #[test]

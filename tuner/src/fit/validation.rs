@@ -6,6 +6,7 @@ use super::{CostRow, CostTable, Fit, FitError, FitOptions, fit};
 use crate::statistics::quantile;
 use serde::Serialize;
 use std::collections::BTreeMap;
+use tilewright_reports::policy_names::{BEST_SINGLE_TILE, PAT_RULES, SELECTOR};
 
 /// Regret of one way to choose, on rows that it was not fitted to.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -37,10 +38,9 @@ pub struct Validation {
 }
 
 /// Name of the fitted tree among the policies.
-const FITTED: &str = "selector";
+const FITTED: &str = SELECTOR;
 const ORACLE_OF_PORTFOLIO: &str = "portfolio's oracle";
-const BEST_SINGLE: &str = "best single tile";
-const PAT: &str = "PAT's rules";
+const BEST_SINGLE: &str = BEST_SINGLE_TILE;
 /// Name of the label tree among the policies.
 pub const CART: &str = "winner-label CART";
 
@@ -72,7 +72,7 @@ pub fn cross_validate(table: &CostTable, options: &FitOptions, folds: usize) -> 
         }
     }
     let mut validation = Validation { policies: Vec::new(), absent: Vec::new(), folds };
-    for name in [FITTED, BEST_SINGLE, PAT, CART, ORACLE_OF_PORTFOLIO] {
+    for name in [FITTED, BEST_SINGLE, PAT_RULES, CART, ORACLE_OF_PORTFOLIO] {
         let complete =
             regrets.get(name).and_then(|of_rows| of_rows.iter().copied().collect::<Option<Vec<f64>>>());
         match complete {
@@ -101,7 +101,7 @@ pub fn judge(
         let per_row = judged.rows().iter().map(of_row).collect();
         validation.policies.push(summary(judged, name, per_row));
     }
-    for name in [PAT, CART] {
+    for name in [PAT_RULES, CART] {
         if validation.policies.iter().all(|policy| policy.name != name) {
             validation.absent.push((name.to_owned(), why_absent(name).to_owned()));
         }
@@ -111,7 +111,7 @@ pub fn judge(
 
 fn why_absent(name: &str) -> &'static str {
     match name {
-        PAT => "candidates must be named like tiles, and features `rows` and `kv_len` must exist",
+        PAT_RULES => "candidates must be named like tiles, and features `rows` and `kv_len` must exist",
         CART => "it cannot be fitted without features or questions",
         _ => "some fold had nothing to fit",
     }
@@ -138,7 +138,7 @@ fn choosers(fitted: &CostTable, fit: Fit, options: &FitOptions) -> Vec<(&'static
         (BEST_SINGLE, baselines::best_single(default), default),
         (ORACLE_OF_PORTFOLIO, Box::new(move |row| cheapest_first(row, &portfolio)), default),
     ];
-    choosers.extend(baselines::pat_rules(fitted).map(|chooser| (PAT, chooser, default)));
+    choosers.extend(baselines::pat_rules(fitted).map(|chooser| (PAT_RULES, chooser, default)));
     choosers.extend(
         baselines::winner_label_cart(fitted, options.max_depth).map(|chooser| (CART, chooser, default)),
     );

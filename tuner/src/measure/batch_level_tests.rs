@@ -219,8 +219,14 @@ fn choices(rows: &[Measurement]) -> Vec<&str> {
     rows.iter().map(|row| row.choice.as_str()).collect()
 }
 
-const COMMON: [&str; 6] =
-    ["selector", "PAT's rules", crate::choice::PAT, "m4n32w1s1+m16n32w1s1", "m8n64w1s1", "m16n32w1s1"];
+const COMMON: [&str; 6] = [
+    "selector",
+    "PAT's rules",
+    crate::choice::PATS_PLANNER,
+    "m4n32w1s1+m16n32w1s1",
+    "m8n64w1s1",
+    "m16n32w1s1",
+];
 
 #[test]
 fn a_batch_is_measured_in_every_way_and_one_that_cannot_be_had_is_recorded_with_its_reason() {

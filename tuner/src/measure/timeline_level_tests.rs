@@ -1,6 +1,7 @@
 //! Which batches have their timelines recorded, and what becomes of those that cannot be.
 
 use super::*;
+use crate::choice::PATS_PLANNER;
 use crate::measure::batch_level::tests::{LARGE, Outcome, SAFE, SMALL, ScriptedBench, model};
 use crate::measure::{PlanFacts, Way, measure_batches};
 use crate::store::{Start, test_data};
@@ -42,7 +43,7 @@ fn the_farthest_from_their_limit_are_chosen_a_few_of_each_scenario_and_the_longe
     let no = [
         Measurement { selector_hash: "other".to_owned(), ..farthest.clone() },
         Measurement { choice: "selector, streams+launch".to_owned(), ..farthest.clone() },
-        Measurement { choice: "PAT".to_owned(), ..farthest.clone() },
+        Measurement { choice: PATS_PLANNER.to_owned(), ..farthest.clone() },
         Measurement { status: Status::Runtime, ..farthest.clone() },
         Measurement { samples_us: Vec::new(), ..farthest.clone() },
         Measurement { level: Level::Pack, ..farthest.clone() },

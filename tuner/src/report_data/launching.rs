@@ -105,6 +105,7 @@ fn geometric_mean(ratios: &[f64]) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::choice::PATS_PLANNER;
     use crate::store::test_data::measurement;
 
     fn batch(workload: &str, choice: &str, us: &[f64]) -> Measurement {
@@ -164,8 +165,11 @@ mod tests {
 
     #[test]
     fn where_only_the_default_was_measured_there_is_nothing_to_compare() {
-        let rows =
-            [batch("a1", "selector", &[1.0]), batch("a1", "PAT", &[2.0]), batch("a1", "m4n64w1s1", &[3.0])];
+        let rows = [
+            batch("a1", "selector", &[1.0]),
+            batch("a1", PATS_PLANNER, &[2.0]),
+            batch("a1", "m4n64w1s1", &[3.0]),
+        ];
         assert_eq!(launching(&rows), None);
         assert_eq!(launching(&[]), None);
         let unlaunched = [rows[0].clone(), failed("a1", "selector, single+launch")];

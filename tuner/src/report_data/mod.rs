@@ -4,7 +4,7 @@ mod launching;
 mod timelines;
 
 use crate::analysis::Analysis;
-use crate::choice::{Choice, PAT, PAT_RULES, SELECTOR};
+use crate::choice::{Choice, PAT_RULES, PATS_PLANNER, SELECTOR};
 use crate::emit::TreeModel;
 use crate::fit::PolicyRegret;
 use crate::statistics::{mean, median, quantile};
@@ -145,7 +145,7 @@ pub fn batch_policies(rows: &[Measurement]) -> Vec<Policy> {
         Some((SELECTOR.to_owned(), SELECTOR)),
         single.map(|tile| (best_single_name(tile), tile)),
         Some((PAT_RULES.to_owned(), PAT_RULES)),
-        Some((PAT.to_owned(), PAT)),
+        Some((PATS_PLANNER.to_owned(), PATS_PLANNER)),
     ];
     named
         .into_iter()
@@ -196,7 +196,7 @@ fn scenarios(rows: &[Measurement]) -> Vec<ScenarioResult> {
                 oracle.and_then(|choice| timing(format!("oracle ({choice})"), choice)),
                 single.and_then(|tile| timing(best_single_name(tile), tile)),
                 timing(PAT_RULES.to_owned(), PAT_RULES),
-                timing(PAT.to_owned(), PAT),
+                timing(PATS_PLANNER.to_owned(), PATS_PLANNER),
             ];
             Some(ScenarioResult {
                 name: name.to_owned(),
@@ -356,19 +356,19 @@ mod tests {
             batch("a", SELECTOR, 10.0),
             batch("a", "selector, streams+launch", 5.0),
             batch("a", PAT_RULES, 20.0),
-            batch("a", PAT, 30.0),
+            batch("a", PATS_PLANNER, 30.0),
         ];
         let policies = batch_policies(&rows);
         let means: Vec<(&str, f64)> =
             policies.iter().map(|policy| (policy.name.as_str(), policy.mean)).collect();
-        assert_eq!(means, [(SELECTOR, 0.0), (PAT_RULES, 1.0), (PAT, 2.0)]);
+        assert_eq!(means, [(SELECTOR, 0.0), (PAT_RULES, 1.0), (PATS_PLANNER, 2.0)]);
         let timings = &scenarios(&rows)[0].timings;
         let names: Vec<&str> = timings.iter().map(|timing| timing.policy.as_str()).collect();
-        assert_eq!(names, [SELECTOR, "oracle (selector)", PAT_RULES, PAT]);
+        assert_eq!(names, [SELECTOR, "oracle (selector)", PAT_RULES, PATS_PLANNER]);
         // A run of before, one batch of which was measured again.
         rows.push(batch("b", SELECTOR, 1.0));
         rows.push(batch("b", PAT_RULES, 1.0));
-        assert!(batch_policies(&rows).iter().all(|policy| policy.name != PAT));
+        assert!(batch_policies(&rows).iter().all(|policy| policy.name != PATS_PLANNER));
     }
 
     #[test]
