@@ -115,7 +115,15 @@ mod tests {
     const fn selector(name: &'static str, units: u32) -> Selector {
         let device = Device { backend: Backend::Cpu, name, capability: "avx2", units };
         let prices = Prices { cta: units as u64, ..Prices::CPU };
-        Selector { device, domain: ANY, sets: &SETS, safe_default: TILE, prices, choose: |_| SETS[0] }
+        Selector {
+            device,
+            domain: ANY,
+            sets: &SETS,
+            safe_default: TILE,
+            prices,
+            choose: |_| SETS[0],
+            follow: |_, _| SETS[0],
+        }
     }
 
     static SMALL: Selector = selector("small", 2);

@@ -1,6 +1,6 @@
 //! A selector: the decision tree of one device, as emitted.
 
-use crate::{BatchShape, Device, Dtype, Prices, Tile, TileSet};
+use crate::{BatchShape, Device, Dtype, Prices, Tile, TileSet, TreePath};
 
 /// The box of batch shapes that were measured. Beyond it, the tree answers as at its nearest face.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,6 +46,8 @@ pub struct Selector {
     pub prices: Prices,
     /// The decision tree.
     pub choose: fn(&BatchShape) -> TileSet<'static>,
+    /// The same tree, which notes the questions on the way.
+    pub follow: fn(&BatchShape, &mut TreePath) -> TileSet<'static>,
 }
 
 impl Selector {
@@ -53,6 +55,13 @@ impl Selector {
     #[inline]
     pub fn select(&self, batch: &BatchShape) -> TileSet<'static> {
         (self.choose)(&self.domain.asked(batch))
+    }
+
+    /// The tiles for a batch, as [`Selector::select`], and the path through the tree.
+    pub fn explain(&self, batch: &BatchShape) -> (TileSet<'static>, TreePath) {
+        let mut path = TreePath::default();
+        let set = (self.follow)(&self.domain.asked(batch), &mut path);
+        (set, path)
     }
 
     /// Every tile that packs may get, each once, in order.
@@ -99,6 +108,7 @@ mod tests {
             safe_default: TILES[0],
             prices: Prices::H200,
             choose: |shape| SETS[usize::from(shape.dtype != 0)],
+            follow: |shape, _| SETS[usize::from(shape.dtype != 0)],
         }
     }
 

@@ -55,8 +55,8 @@ pub use live_planner::{LiveError, LivePlanner};
 pub use packing::{BlockNodes, Blocks, CostModel, NodeRun, Pack, PackLayout, Packing, Packs, Priced, Prices};
 pub use page_table::PageTable;
 pub use plan::{
-    Block, DIRECT, MergeItem, Plan, PlanOptions, PlannedPack, Run, SHORTEST_PART, Slot, Split, TileGroup,
-    UNTOUCHED, WorkItem,
+    Block, DIRECT, MergeItem, Plan, PlanOptions, PlannedPack, Prediction, Run, SHORTEST_PART, Slot, Split,
+    TileGroup, UNTOUCHED, WorkItem,
 };
 pub use planner::Planner;
 pub use queries::Queries;

@@ -181,7 +181,10 @@ fn a_run_that_is_stopped_goes_on_and_ends_with_module_measurements_and_report() 
     // Shards are measured apart and united.
     let shard = |part: &str| {
         let out = format!("shard{}", &part[..1]);
-        let path = succeed(folder, &["tune", "packs.yaml", "--budget", "3", "--shard", part, "--out", &out]);
+        let path = succeed(
+            folder,
+            &["tune", "packs.yaml", "trees.yaml", "--budget", "3", "--shard", part, "--out", &out],
+        );
         folder.join(path.trim()).to_str().unwrap().to_owned()
     };
     let (first, second) = (shard("1/2"), shard("2/2"));
@@ -201,6 +204,18 @@ fn a_bad_scenario_is_refused_before_anything_is_measured() {
     std::fs::write(folder.path().join("bad.yaml"), "name: t\ntress: ['1_32']\n").unwrap();
     let error = fail(folder.path(), &["tune", "bad.yaml"], 1);
     assert!(error.contains("bad.yaml:2:") && error.contains("did you mean `trees`?"), "{error}");
+    assert!(!folder.path().join("tilewright-out").exists());
+}
+
+#[test]
+fn scenarios_without_whole_batches_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    scenarios(folder.path());
+    let error = fail(folder.path(), &["tune", "packs.yaml", "--device", "cpu"], 1);
+    assert!(
+        error.contains("no whole batches to fit a selector to") && error.contains("`tenants`"),
+        "{error}"
+    );
     assert!(!folder.path().join("tilewright-out").exists());
 }
 

@@ -128,12 +128,17 @@ fn emitted_code_equals_the_model_on_every_input() {
         std::fs::write(folder.path().join(format!("m{i}.rs")), render(model, &header())).unwrap();
         program += &format!("#[deny(warnings)]\n#[path = \"m{i}.rs\"]\nmod m{i};\n");
     }
+    // The set, and the questions on the way to it.
+    program += "fn answer(selector: &Selector, shape: &BatchShape) -> String {\n    \
+        let (set, path) = selector.explain(shape);\n    assert_eq!(set, selector.select(shape));\n    \
+        let questions: Vec<String> = path.questions.iter().map(|q| format!(\"{}<={}\", q.feature, q.threshold)).collect();\n    \
+        format!(\"{set},{},{}\", questions.join(\",\"), path.batches)\n}\n";
     program += "fn main() {\n    let selectors = [";
     program += &(0..models.len()).map(|i| format!("&m{i}::SELECTOR")).collect::<Vec<_>>().join(", ");
     program += "];\n    for line in std::io::stdin().lines() {\n        let line = line.unwrap();\n        \
         let values: Vec<u32> = line.split(' ').map(|v| v.parse().unwrap()).collect();\n        \
         let shape = BatchShape::from_values(values.try_into().unwrap());\n        \
-        let tiles: Vec<String> = selectors.iter().map(|s| s.select(&shape).to_string()).collect();\n        \
+        let tiles: Vec<String> = selectors.iter().map(|s| answer(s, &shape)).collect();\n        \
         println!(\"{}\", tiles.join(\" \"));\n    }\n}\n";
     let source = folder.path().join("ask.rs");
     std::fs::write(&source, program).unwrap();
@@ -155,7 +160,23 @@ fn emitted_code_equals_the_model_on_every_input() {
     assert_eq!(answers.lines().count(), shapes.len());
     for (shape, line) in shapes.iter().zip(answers.lines()) {
         for (model, answer) in models.iter().zip(line.split(' ')) {
-            assert_eq!(answer, model.choose(shape).to_string(), "{shape:?} of {model:?}");
+            let (questions, support) = path(model, shape);
+            let expected = format!("{},{questions},{support}", model.choose(shape));
+            assert_eq!(answer, expected, "{shape:?} of {model:?}");
+        }
+    }
+}
+
+/// The questions that a model's tree asks about a shape, and the batches of the leaf.
+fn path(model: &SelectorModel, shape: &BatchShape) -> (String, usize) {
+    let (mut node, mut questions) = (&model.tree, Vec::new());
+    loop {
+        match node {
+            TreeModel::Split { feature, threshold, low, high } => {
+                questions.push(format!("{}<={threshold}", BatchShape::NAMES[*feature]));
+                node = if shape.values()[*feature] <= *threshold { low } else { high };
+            }
+            TreeModel::Leaf { support, .. } => return (questions.join(","), *support),
         }
     }
 }

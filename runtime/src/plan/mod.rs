@@ -9,6 +9,7 @@ mod items;
 mod joined;
 mod live;
 mod options;
+mod prediction;
 mod split;
 #[cfg(test)]
 mod tests;
@@ -19,6 +20,7 @@ pub(crate) use build::Scratch;
 pub(crate) use live::{Changes, LivePlan};
 pub(crate) use options::CTAS_PER_SM;
 pub use options::{PlanOptions, SHORTEST_PART, Split};
+pub use prediction::Prediction;
 use std::ops::Range;
 use tilewright_heuristics::{Dtype, Geometry, PackShape, Tile};
 pub use tilewright_kernel_templates::cuda::{DIRECT, MergeItem, Slot, UNTOUCHED};

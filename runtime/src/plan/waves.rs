@@ -68,7 +68,7 @@ const LIMIT_STEPS: u32 = 5;
 /// Waves that are tried to be filled, in those of CTAs that have an SM for themselves.
 const TRIED: [u32; 6] = [1, 2, 3, 4, 6, 8];
 /// What a token takes while all slots are busy, in 16ths.
-const BUSY: u64 = 16;
+pub(super) const BUSY: u64 = 16;
 /// The least that it takes a CTA that has an SM for itself. From limits of parts swept on an H200: 17 ns of 31.
 const ALONE: u64 = 9;
 /// And where two share one, however few others there are: 25 ns.
@@ -77,7 +77,7 @@ const IN_PAIRS: u64 = 13;
 impl Waves {
     /// CTAs that run at once if an SM runs so many.
     fn running(&self, ctas_per_sm: u32) -> u64 {
-        (u64::from(self.slots) * u64::from(ctas_per_sm) / u64::from(CTAS_PER_SM)).max(1)
+        running(self.slots, ctas_per_sm)
     }
 
     /// Walks longer than this many tokens are to be cut into equal parts. At least 1. `merges_uncut` says whether something is to be merged
@@ -161,11 +161,21 @@ impl Waves {
         elapsed.div_ceil(BUSY)
     }
 
-    /// What a token takes while so many CTAs run, in 16ths of what it does while each SM has two.
+    /// [`pace`] on these slots.
     fn pace(&self, busy: u64) -> u64 {
-        let least = if busy > self.running(1) { IN_PAIRS } else { ALONE };
-        (BUSY * busy / u64::from(self.slots.max(1))).max(least)
+        pace(self.slots, busy)
     }
+}
+
+/// CTAs that run at once on so many slots if an SM runs so many.
+pub(super) fn running(slots: u32, ctas_per_sm: u32) -> u64 {
+    (u64::from(slots) * u64::from(ctas_per_sm) / u64::from(CTAS_PER_SM)).max(1)
+}
+
+/// What a token takes while so many CTAs run, in [`BUSY`] parts of what it does while each SM has two.
+pub(super) fn pace(slots: u32, busy: u64) -> u64 {
+    let least = if busy > running(slots, 1) { IN_PAIRS } else { ALONE };
+    (BUSY * busy / u64::from(slots.max(1))).max(least)
 }
 
 /// About the least limit that leaves no more parts than this; none if there are more without any cut.

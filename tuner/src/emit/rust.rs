@@ -41,9 +41,11 @@ fn write_module(
     debug_assert!(device.backend.parse::<Backend>().is_ok());
     writeln!(text)?;
     let prices_name = if prices.is_some() { "Prices, " } else { "" };
+    let ask = if matches!(model.tree, TreeModel::Split { .. }) { ", ask" } else { "" };
+    writeln!(text, "#[rustfmt::skip]")?;
     writeln!(
         text,
-        "use crate::{{Backend, BatchShape, Device, Domain, {prices_name}Selector, Tile, TileSet, first_feasible}};"
+        "use crate::{{Backend, BatchShape, Device, Domain, Follow, {prices_name}Selector, Tile, TileSet, Unfollowed{ask}, first_feasible}};"
     )?;
     writeln!(text)?;
     writeln!(text, "/// The selector.")?;
@@ -60,7 +62,8 @@ fn write_module(
     if prices.is_some() {
         writeln!(text, "    prices: PRICES,")?;
     }
-    writeln!(text, "    choose,")?;
+    writeln!(text, "    choose: |batch| choose(batch, &mut Unfollowed),")?;
+    writeln!(text, "    follow: choose,")?;
     writeln!(text, "}};")?;
     writeln!(text)?;
     writeln!(text, "/// The sets that the tree chooses from.")?;
@@ -95,8 +98,9 @@ fn write_module(
     }
     writeln!(text, "}};")?;
     writeln!(text)?;
-    writeln!(text, "fn choose(batch: &BatchShape) -> TileSet<'static> {{")?;
-    writeln!(text, "    match first_feasible(ranked(batch), feasible(batch)) {{")?;
+    writeln!(text, "#[inline]")?;
+    writeln!(text, "fn choose(batch: &BatchShape, path: &mut impl Follow) -> TileSet<'static> {{")?;
+    writeln!(text, "    match first_feasible(ranked(batch, path), feasible(batch)) {{")?;
     writeln!(text, "        Some(choice) => SETS[choice as usize],")?;
     writeln!(text, "        None => SAFE_SET,")?;
     writeln!(text, "    }}")?;
@@ -116,11 +120,9 @@ fn write_module(
     writeln!(text, "}}")?;
     writeln!(text)?;
     writeln!(text, "/// The tree: indices into the sets, the preferred one first.")?;
-    if matches!(model.tree, TreeModel::Leaf { .. }) {
-        writeln!(text, "const fn ranked(_: &BatchShape) -> &'static [u8] {{")?;
-    } else {
-        writeln!(text, "const fn ranked(batch: &BatchShape) -> &'static [u8] {{")?;
-    }
+    writeln!(text, "#[inline]")?;
+    let batch = if ask.is_empty() { "_" } else { "batch" };
+    writeln!(text, "fn ranked({batch}: &BatchShape, path: &mut impl Follow) -> &'static [u8] {{")?;
     write_tree(text, &model.tree, &model.sets, 1)?;
     writeln!(text, "}}")
 }
@@ -134,12 +136,10 @@ fn write_tree(text: &mut String, tree: &TreeModel, sets: &[TileSetBuf], depth: u
             let noun = if *support == 1 { "batch" } else { "batches" };
             writeln!(text, "{indent}// {first}: {support} {noun}, mean regret {:.2} %", regret * 100.0)?;
             let list = ranked.iter().map(u8::to_string).collect::<Vec<_>>().join(", ");
-            writeln!(text, "{indent}&[{list}]")
+            writeln!(text, "{indent}path.leaf(&[{list}], {support}, {})", float_literal(regret * 100.0))
         }
         TreeModel::Split { feature, threshold, low, high } => {
-            // Features are unsigned: nothing is less than none.
-            let at_most = if *threshold == 0 { "==" } else { "<=" };
-            writeln!(text, "{indent}if batch.{} {at_most} {threshold} {{", BatchShape::NAMES[*feature])?;
+            writeln!(text, "{indent}if ask!(path, batch.{} <= {threshold}) {{", BatchShape::NAMES[*feature])?;
             write_tree(text, low, sets, depth + 1)?;
             // A chain of questions reads as `else if`, as a person would write it.
             if let TreeModel::Split { .. } = **high {
@@ -165,4 +165,9 @@ fn record_literal<T: std::fmt::Display>(name: &str, fields: &[&str], values: &[T
     let fields: Vec<String> =
         fields.iter().zip(values).map(|(field, value)| format!("{field}: {value}")).collect();
     format!("{name} {{ {} }}", fields.join(", "))
+}
+
+/// A number as Rust writes it: a leaf without any feasible set has no finite regret.
+fn float_literal(value: f64) -> String {
+    if value.is_finite() { format!("{value:.2}") } else { "f64::INFINITY".to_owned() }
 }

@@ -61,6 +61,10 @@ pub fn tune(
     let backend = bench.limits().backend();
     let scale = Scale::on(bench.limits(), arguments.max_batch_mb);
     let workloads = Workloads::load(&arguments.scenarios, backend, &scale, arguments.shard)?;
+    anyhow::ensure!(
+        arguments.shard.is_some() || workloads.batches.iter().any(|workload| !workload.held_out()),
+        "the scenarios have no whole batches to fit a selector to: add one with `trees`, `tenants` or `trace` that is not `use: held-out`"
+    );
     let budget = arguments.budget.unwrap_or_else(|| default_budget(backend, workloads.dtypes.len()));
     let budget = Duration::from_secs(u64::from(budget));
     let raced = raced(&workloads, bench.limits(), arguments.shard.is_some());
@@ -91,11 +95,6 @@ pub fn tune(
     if !measure_packs(bench, &raced, &verified, &mut run, deadline, progress, interrupt)? {
         return stopped(&folder);
     }
-    if let Some(shard) = arguments.shard {
-        let path = folder.join(format!("shard-{}-of-{}.parquet", shard.index + 1, shard.count));
-        run.finish(&path)?;
-        return Ok(Tuned::Shard(path));
-    }
 
     let kept = || format!("{}: the measurements are kept", folder.display());
     let tiles = Analysis::first_portfolio(&run.united_rows(), &arguments.fit).with_context(kept)?;
@@ -124,6 +123,12 @@ pub fn tune(
     let batches = &workloads.batches;
     if !measure_candidates(bench, batches, &sets, &verified, &mut run, deadline, progress, interrupt)? {
         return stopped(&folder);
+    }
+    // A shard has raced sets of its own packs' tiles: where other shards raced others, a batch has no time of a set.
+    if let Some(shard) = arguments.shard {
+        let path = folder.join(format!("shard-{}-of-{}.parquet", shard.index + 1, shard.count));
+        run.finish(&path)?;
+        return Ok(Tuned::Shard(path));
     }
     let fitted = fitting::fit_verified(bench, &timed, &mut run, &arguments.fit, progress, interrupt);
     let Some(analysis) = fitted.with_context(kept)? else { return stopped(&folder) };
