@@ -1,13 +1,13 @@
-//! Finds the selector of a device: exact device, else same capability, else PAT's analytic rules. Never an error.
+//! Finds the selector of a device: exact device, else the nearest of the same capability, else PAT's analytic rules. Never an error.
 
-use crate::{BatchShape, Device, Prices, Selector, Tile, TileSet, analytic, generated};
+use crate::{Backend, BatchShape, Device, Prices, Selector, Tile, TileSet, analytic, generated};
 
 /// How a device's choices are made.
 #[derive(Clone, Copy, Debug)]
 pub enum Match {
     /// A selector measured on this very device.
     Exact(&'static Selector),
-    /// A selector measured on another device of the same capability and as many units at most.
+    /// A selector measured on another device of the same capability: the nearest in units.
     SameCapability(&'static Selector),
     /// PAT's analytic rules: nothing alike was measured.
     Analytic,
@@ -34,6 +34,15 @@ impl Selection {
                     tile.and_then(|tile| self.feasible.iter().position(|&other| other == tile)).unwrap_or(0);
                 TileSet::new(&self.feasible[at..=at])
             }
+        }
+    }
+
+    /// Never chooses these tiles where no selector matched: they were found not to run here. The last tile stays.
+    pub fn leave_out(&mut self, tiles: &[Tile]) {
+        let last = self.feasible.last().copied();
+        self.feasible.retain(|tile| !tiles.contains(tile));
+        if self.feasible.is_empty() {
+            self.feasible.extend(last);
         }
     }
 
@@ -85,12 +94,10 @@ pub fn lookup_among(selectors: &[&'static Selector], device: &Device<'_>, feasib
     assert!(!feasible.is_empty(), "a device that can run no tile has no backend");
     let alike = || selectors.iter().copied().filter(|s| s.device.backend == device.backend);
     let exact = alike().find(|s| s.device.name == device.name && s.device.capability == device.capability);
-    // A selector of a device with more units may share a work item among more threads than this one has.
     let same_capability = || {
         alike()
-            .filter(|s| s.device.capability == device.capability && s.device.units <= device.units)
-            .filter(|s| s.tiles().iter().all(|tile| feasible.contains(tile)))
-            .max_by_key(|s| s.device.units)
+            .filter(|s| s.device.capability == device.capability && can_follow(s, device, feasible))
+            .min_by_key(|s| s.device.units.abs_diff(device.units))
     };
     let matched = match exact {
         Some(selector) => Match::Exact(selector),
@@ -99,10 +106,24 @@ pub fn lookup_among(selectors: &[&'static Selector], device: &Device<'_>, feasib
     Selection { matched, feasible: feasible.to_vec() }
 }
 
+/// Whether what a selector of another device of the same capability chooses runs on this one.
+fn can_follow(selector: &Selector, device: &Device<'_>, feasible: &[Tile]) -> bool {
+    match device.backend {
+        // Its tiles may share a work item among more threads than this processor has.
+        Backend::Cpu => {
+            selector.device.units <= device.units
+                && selector.tiles().iter().all(|tile| feasible.contains(tile))
+        }
+        // GPUs of an architecture differ in SMs and memory, not in what a CTA may have, and the selector chooses for a class of kernels only tiles
+        // that run it.
+        Backend::Cuda => true,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Backend, Domain};
+    use crate::Domain;
 
     static SETS: [TileSet<'static>; 1] = [TileSet::new(&[TILE])];
 
@@ -140,6 +161,21 @@ mod tests {
     }
 
     #[test]
+    fn a_gpu_follows_the_nearest_of_its_architecture() {
+        let gpu = |selector: &Selector| Selector {
+            device: Device { backend: Backend::Cuda, capability: "sm_90a", ..selector.device },
+            ..*selector
+        };
+        let selectors: [&'static Selector; 2] = [&SMALL, &LARGE].map(|s| &*Box::leak(Box::new(gpu(s))));
+        for (units, nearest) in [(1, "small"), (4, "small"), (6, "large"), (132, "large")] {
+            let device = Device { backend: Backend::Cuda, name: "other", capability: "sm_90a", units };
+            // No tile runs all classes of kernels, and no selector needs that.
+            let matched = lookup_among(&selectors, &device, &[Tile { m: 1, ..TILE }]).matched;
+            assert!(matches!(matched, Match::SameCapability(s) if s.device.name == nearest), "{units}");
+        }
+    }
+
+    #[test]
     fn then_the_largest_alike_device_that_is_not_larger() {
         assert!(matches!(found("other", "avx2", 4), Match::SameCapability(s) if s.device.name == "small"));
         assert!(matches!(found("other", "avx2", 16), Match::SameCapability(s) if s.device.name == "large"));
@@ -149,6 +185,20 @@ mod tests {
     fn then_the_analytic_rules() {
         assert!(matches!(found("other", "neon", 4), Match::Analytic));
         assert!(matches!(found("other", "avx2", 1), Match::Analytic));
+    }
+
+    #[test]
+    fn rules_choose_among_tiles_that_run() {
+        let device = Device { backend: Backend::Cpu, name: "other", capability: "neon", units: 4 };
+        let [low, high] = [Tile { m: 1, ..TILE }, TILE];
+        let mut selection = lookup_among(&[], &device, &[low, high]);
+        let batch = BatchShape::from_values([4; BatchShape::COUNT]);
+        let first = selection.select(&batch).tiles()[0];
+        let other = if first == low { high } else { low };
+        selection.leave_out(&[first]);
+        assert_eq!(selection.select(&batch).tiles(), [other]);
+        selection.leave_out(&[low, high]);
+        assert_eq!(selection.tiles().len(), 1, "there is always a choice");
     }
 
     #[test]

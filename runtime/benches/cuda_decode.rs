@@ -285,7 +285,7 @@ impl Bench<'_> {
         }
         println!("  error {worst:.1e}");
         for tile in mix.map_or(&[][..], Mix::tiles) {
-            let plan = Plan::build(&geometry, &batch.table()?, &self.device.plan_options(), |_| *tile)?;
+            let plan = Plan::build(&geometry, &batch.table()?, &self.device.plan_options(), *tile)?;
             self.cost_of_a_set(backend, &plan, tile, mix, (&batch, &on_device))?;
         }
         Ok(())

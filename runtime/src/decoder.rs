@@ -2,7 +2,7 @@
 
 use crate::cpu::{CpuBackend, DecodeArgs, Element, HostDevice, KvPages};
 use crate::{BySelection, ExecError, LiveError, LivePlanner, PageTable, Plan, PlanError, PlanOptions};
-use tilewright_heuristics::{Device, Geometry, Match, Prices, Selection, lookup};
+use tilewright_heuristics::{Device, Geometry, Match, Selection, lookup};
 use tilewright_kernel_templates::{Limits, Space};
 
 /// Why a step failed.
@@ -42,8 +42,7 @@ impl Decoder {
         if let Some(warning) = fallback_warning(&device, &selection) {
             tracing::warn!("{warning}");
         }
-        let prices = selection.prices().unwrap_or(Prices::default_for(device.backend));
-        let options = PlanOptions { prices, slots: host.limits.threads, ..PlanOptions::default() };
+        let options = PlanOptions::of_decoder(&device, &selection);
         Self { backend: CpuBackend::new(host.limits.threads), selection, options }
     }
 

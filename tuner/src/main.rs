@@ -12,6 +12,7 @@ fn main() -> ExitCode {
         Command::Space(arguments) => commands::space(&arguments),
         Command::Tune(arguments) => commands::tune(&arguments),
         Command::Compare(arguments) => commands::compare(&arguments),
+        Command::Explain(arguments) => commands::explain(&arguments),
         Command::Fit(arguments) => commands::fit(&arguments),
         Command::Emit(arguments) => commands::emit(&arguments),
         Command::Report(arguments) => commands::report(&arguments),

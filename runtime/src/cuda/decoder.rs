@@ -49,8 +49,7 @@ impl CudaDecoder {
             tracing::warn!("{warning}");
         }
         let tiles = selection.tiles();
-        let options = backend.device().plan_options();
-        let options = PlanOptions { prices: selection.prices().unwrap_or(options.prices), ..options };
+        let options = PlanOptions::of_decoder(&device.as_device(), &selection);
         Self { backend, selection, tiles, options, forward: Forward::default(), mix: None, sets: Vec::new() }
     }
 
@@ -71,7 +70,8 @@ impl CudaDecoder {
         &self.selection
     }
 
-    /// Compiles and loads every tile that the selector may choose for a class of kernels. The second time they come from the cache.
+    /// Compiles and loads every tile that the selector may choose for a class of kernels. The second time they come from the cache. Tiles that
+    /// cannot run the class are left out.
     ///
     /// The options begin with those of the pages: [`AttentionOptions::for_pages`], and [`AttentionOptions::gathers`] by hand for a cache whose
     /// pages lie at distances of their own ([`crate::KvStrides::gathers`] knows). Whoever serves several such layouts prepares for each.
@@ -83,7 +83,24 @@ impl CudaDecoder {
     /// A tile that cannot be compiled or loaded.
     pub fn prepare(&mut self, class: &Class, options: AttentionOptions) -> Result<(), CudaError> {
         let Self { backend, selection, tiles, forward, mix, sets, .. } = self;
-        backend.prepare(tiles, class, options, || ())?.into_iter().try_for_each(|tile| tile.map(drop))?;
+        let mut unfit = Vec::new();
+        for (tile, outcome) in tiles.iter().zip(backend.prepare(tiles, class, options, || ())?) {
+            match outcome {
+                Ok(_) => {}
+                Err(error @ CudaError::Infeasible { .. }) => unfit.push((*tile, error)),
+                Err(error) => return Err(error),
+            }
+        }
+        if unfit.len() == tiles.len()
+            && let Some((_, error)) = unfit.pop()
+        {
+            return Err(error);
+        }
+        for (_, error) in &unfit {
+            tracing::info!("{error}: it is not chosen");
+        }
+        // A selector gives a class only tiles that it was measured with; rules that nobody measured choose among those that compile.
+        selection.leave_out(&unfit.iter().map(|(tile, _)| *tile).collect::<Vec<_>>());
         for set in selection.sets().iter().filter(|set| set.tiles().len() > 1) {
             match backend.prepare_mix(set.tiles(), class, options) {
                 Ok((prepared, _)) if sets.contains(&(*class, prepared.clone())) => {}

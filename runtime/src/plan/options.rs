@@ -1,7 +1,7 @@
 //! How a plan is made.
 
 use crate::{Packing, Prices};
-use tilewright_heuristics::Tile;
+use tilewright_heuristics::{Backend, Device, Selection, Tile};
 
 /// How long walks are cut.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -44,6 +44,19 @@ pub struct PlanOptions {
     pub slots: u32,
     /// What [`Packing::Priced`] and [`Split::Waves`] go by.
     pub prices: Prices,
+}
+
+impl PlanOptions {
+    /// How a decoder plans on a device: as many slots as it has threads, or two CTAs for each of its SMs; the prices measured with its selector,
+    /// else those of its backend.
+    pub fn of_decoder(device: &Device<'_>, selection: &Selection) -> Self {
+        let slots = match device.backend {
+            Backend::Cpu => device.units,
+            Backend::Cuda => device.units.saturating_mul(CTAS_PER_SM),
+        };
+        let prices = selection.prices().unwrap_or(Prices::default_for(device.backend));
+        Self { slots, prices, ..Self::default() }
+    }
 }
 
 impl Default for PlanOptions {

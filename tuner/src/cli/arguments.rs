@@ -1,6 +1,6 @@
 //! What a user may say.
 
-use super::{CompareArguments, exit};
+use super::{CompareArguments, ExplainArguments, exit};
 use crate::fit_settings::{FitChanges, FitSettings};
 use clap::{Args, Parser, Subcommand, ValueHint};
 use std::path::PathBuf;
@@ -30,6 +30,8 @@ pub enum Command {
     Tune(TuneArguments),
     /// Time the emitted selector and other programs' decode attention on the same batches
     Compare(CompareArguments),
+    /// Say why batches get the tiles that they get, on a device that need not be here
+    Explain(ExplainArguments),
     /// Fit a decision tree to measurements or to any table of costs
     Fit(FitArguments),
     /// Write the Rust modules of recorded measurements, or check that they are up to date

@@ -1,7 +1,8 @@
 //! What a user may say to `compare`.
 
 use super::DeviceName;
-use crate::compare::{COMPARED, Heads, PEER_NAMES};
+use crate::compare::{COMPARED, PEER_NAMES};
+use crate::wanted::Heads;
 use clap::{Args, ValueHint};
 use std::path::PathBuf;
 use tilewright_heuristics::{Dtype, TileSetBuf};
@@ -10,7 +11,7 @@ use tilewright_scenarios::Tree;
 /// Arguments of `compare`.
 #[derive(Args, Debug)]
 pub struct CompareArguments {
-    /// Scenario files (YAML); without any, the decode batches of PAT, figure 9: 20 trees under 4 head configurations
+    /// Scenario files (YAML), or names of scenarios of the catalogue; without any, the decode batches of PAT, figure 9: 20 trees under 4 head configurations
     #[arg(value_name = "SCENARIO", value_hint = ValueHint::FilePath)]
     pub scenarios: Vec<PathBuf>,
     /// Only this tree, such as `1,10_4096,416`; may be given several times

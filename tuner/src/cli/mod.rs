@@ -4,6 +4,7 @@ mod arguments;
 pub mod commands;
 mod compare_arguments;
 pub mod exit;
+mod explain_arguments;
 pub mod logging;
 mod output;
 
@@ -12,3 +13,4 @@ pub use arguments::{
     FitArguments, ReplayArguments, ReportArguments, Shard, SpaceArguments, TuneArguments, WorkerArguments,
 };
 pub use compare_arguments::CompareArguments;
+pub use explain_arguments::ExplainArguments;

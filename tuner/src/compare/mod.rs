@@ -4,8 +4,8 @@
 //! in f64. That those agree proves that the batches are the same. Ours is measured by the tuner's [`Bench`]; the peers are asked by a
 //! Python script ([`Peers`]).
 
-mod batches;
 mod connection;
+mod dtypes;
 mod ours;
 mod peers;
 mod protocol;
@@ -13,7 +13,7 @@ mod reference;
 mod results;
 mod table;
 
-pub use batches::{COMPARED, Heads, Wanted};
+pub use dtypes::{COMPARED, require_compared};
 pub use ours::{Ours, limit_method, measure, said, selection, tolerance};
 pub use peers::{Asked, PEER_NAMES, PeerOptions, Peers};
 pub use protocol::{Answer, Request};

@@ -1,6 +1,6 @@
 //! What some requests of a batch should be, in f64, and how far somebody is from it.
 
-use super::batches::use_compared;
+use super::dtypes::use_compared;
 use crate::measure::BenchError;
 use crate::measure::numbers::{BLOCK, Stream, block};
 use half::{bf16, f16};

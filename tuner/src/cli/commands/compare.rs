@@ -3,10 +3,13 @@
 use super::tune::{named_or_first, open};
 use crate::cli::exit::Ended;
 use crate::cli::{CompareArguments, DeviceName, output};
-use crate::compare::{BatchResult, Compared, Comparison, PeerOptions, Peers, Wanted, compare as run, lines};
+use crate::compare::{
+    BatchResult, Compared, Comparison, PeerOptions, Peers, compare as run, lines, require_compared,
+};
 use crate::interrupt::Interrupt;
 use crate::progress::Progress;
 use crate::store::write_whole;
+use crate::wanted::Wanted;
 use crate::workloads::Scale;
 use anyhow::Context as _;
 use std::path::Path;
@@ -41,6 +44,7 @@ pub fn compare(arguments: &CompareArguments) -> anyhow::Result<Ended> {
     };
     // Before a device is probed for seconds.
     let specs = wanted.specs(backend)?;
+    require_compared(&specs)?;
     let mut bench = open(device, arguments.threads, progress)?;
     let scale = Scale::on(bench.limits(), arguments.max_batch_mb);
     let specs = specs.into_iter().map(|spec| scale.fit(spec)).collect::<Result<Vec<_>, _>>()?;

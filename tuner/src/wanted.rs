@@ -1,7 +1,7 @@
-//! Which batches are compared.
+//! Which batches a command is about: scenarios, filtered and laid out as the user says.
 
 use anyhow::Context as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use tilewright_heuristics::{Backend, Dtype};
 use tilewright_scenarios::{BatchSpec, Scenario, Tree, catalogue};
 
@@ -11,7 +11,7 @@ const DEFAULT_SCENARIO: &str = "pat-fig9";
 /// Which batches are wanted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Wanted {
-    /// Scenario files; PAT's batches if there are none.
+    /// Scenario files, or names of scenarios of the catalogue; PAT's batches if there are none.
     pub scenarios: Vec<PathBuf>,
     /// Only these trees, if there are any.
     pub trees: Vec<Tree>,
@@ -32,15 +32,6 @@ pub struct Heads {
     pub kv: u32,
 }
 
-/// Element types that are compared, those of Q with 16 bits: others no peer has.
-pub const COMPARED: [Dtype; 4] = [Dtype::F16, Dtype::Bf16, Dtype::Fp8F16, Dtype::Fp8Bf16];
-
-/// What to say of other types: these are compared.
-pub(super) fn use_compared() -> String {
-    let [one, two, three, four] = COMPARED.map(Dtype::name);
-    format!("use --dtype {one}, {two}, {three} or {four}")
-}
-
 impl std::str::FromStr for Heads {
     type Err = String;
 
@@ -57,12 +48,13 @@ impl Wanted {
     /// The batches, by head configuration as their scenarios list them, not yet scaled to a device.
     ///
     /// # Errors
-    /// A file that is no scenario, an element type that peers do not have, or no batch at all.
+    /// A file that is no scenario, or no batch at all.
     pub fn specs(&self, backend: Backend) -> anyhow::Result<Vec<BatchSpec>> {
         let scenarios = if self.scenarios.is_empty() {
             catalogue(backend).into_iter().filter(|scenario| scenario.name() == DEFAULT_SCENARIO).collect()
         } else {
-            let loaded: Result<Vec<_>, _> = self.scenarios.iter().map(Scenario::load).collect();
+            let loaded: Result<Vec<_>, _> =
+                self.scenarios.iter().map(|path| scenario(path, backend)).collect();
             loaded.context("cannot load the scenarios")?
         };
         let mut all = Vec::new();
@@ -88,19 +80,7 @@ impl Wanted {
                 heads.join(" ")
             );
         }
-        let mut specs = Vec::new();
-        for spec in wanted {
-            let spec = spec.with_layout(self.page_size, self.dtype);
-            let dtype = spec.geometry().dtype;
-            anyhow::ensure!(
-                COMPARED.contains(&dtype),
-                "{}: peers do not compute {dtype}; {}",
-                spec.name(),
-                use_compared()
-            );
-            specs.push(spec);
-        }
-        Ok(specs)
+        Ok(wanted.into_iter().map(|spec| spec.with_layout(self.page_size, self.dtype)).collect())
     }
 
     fn wants(&self, spec: &BatchSpec) -> bool {
@@ -110,6 +90,20 @@ impl Wanted {
         (self.trees.is_empty() || self.trees.iter().any(tree))
             && (self.heads.is_empty() || self.heads.contains(&heads))
     }
+}
+
+/// The scenario of a file, or the catalogue's of that name.
+fn scenario(path: &Path, backend: Backend) -> anyhow::Result<Scenario> {
+    let name = path.to_str().filter(|_| !path.exists());
+    let Some(name) = name.filter(|name| !name.contains(['/', '\\', '.'])) else {
+        return Ok(Scenario::load(path)?);
+    };
+    let builtin = catalogue(backend);
+    let names = builtin.iter().map(Scenario::name).collect::<Vec<_>>().join(", ");
+    builtin
+        .into_iter()
+        .find(|scenario| scenario.name() == name)
+        .with_context(|| format!("`{name}` is no file and no scenario of the catalogue, which has {names}"))
 }
 
 #[cfg(test)]
@@ -144,16 +138,17 @@ mod tests {
         wanted.heads = vec![Heads { query: 8, kv: 8 }];
         let error = specs(&wanted).unwrap_err().to_string();
         assert!(error.contains("1,10_4096,416") && error.contains("32/32 16/8 32/8 64/8"), "{error}");
-        let error = specs(&Wanted { dtype: Some(Dtype::F32), ..Wanted::default() }).unwrap_err().to_string();
-        assert!(error.contains("--dtype f16, bf16, fp8-f16 or fp8-bf16"), "{error}");
     }
 
     #[test]
-    fn every_compared_type_is_taken() {
-        for dtype in COMPARED {
-            let wanted = Wanted { dtype: Some(dtype), ..Wanted::default() };
-            assert!(specs(&wanted).unwrap().iter().all(|spec| spec.geometry().dtype == dtype), "{dtype}");
-        }
+    fn a_scenario_of_the_catalogue_is_known_by_its_name() {
+        let named = |name: &str| Wanted { scenarios: vec![name.into()], ..Wanted::default() };
+        let found = specs(&named("mix-roots")).unwrap();
+        assert!(!found.is_empty() && found.iter().all(|spec| spec.name().starts_with("mix-roots")));
+        let error = format!("{:#}", specs(&named("mix-rots")).unwrap_err());
+        assert!(error.contains("`mix-rots`") && error.contains("mix-roots, mix-deep"), "{error}");
+        let error = format!("{:#}", specs(&named("missing.yaml")).unwrap_err());
+        assert!(error.contains("missing.yaml") && !error.contains("catalogue"), "{error}");
     }
 
     #[test]
