@@ -172,6 +172,9 @@ pub struct TimelineBar {
 /// One whole batch, executed under several ways to choose tiles.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ScenarioResult {
+    /// Whether no selector was fitted to it.
+    #[serde(default)]
+    pub held_out: bool,
     /// Scenario name with its variant, e.g. `pat-fig9/1,4,256_32,256,32/32x8`.
     pub name: String,
     /// Requests in the batch.

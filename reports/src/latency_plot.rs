@@ -149,6 +149,7 @@ mod tests {
             count: 1,
         };
         let scenario = |timings| ScenarioResult {
+            held_out: true,
             name: "s".to_owned(),
             requests: 1,
             scaled: String::new(),

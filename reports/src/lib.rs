@@ -12,6 +12,7 @@ mod page;
 mod palette;
 pub mod policy_names;
 mod samples_plot;
+mod summary;
 mod timeline_plot;
 mod timelines;
 mod tree_picture;
@@ -22,3 +23,4 @@ pub use data::{
     ScenarioResult, SpaceRow, TileResult, TimelineBar, Timelines, TreeNode, WorkloadResult,
 };
 pub use page::{ReportError, render, write};
+pub use summary::picture;

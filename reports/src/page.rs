@@ -6,6 +6,7 @@ use crate::heat_map::{HeatMap, heat_maps};
 use crate::latency_plot::{latency_plot, legend};
 use crate::launching::{Launches, launches};
 use crate::samples_plot::{Race, races};
+use crate::summary;
 use crate::timelines::{TimelineSection, timeline_section};
 use crate::tree_picture::tree_picture;
 use crate::verdict;
@@ -70,6 +71,7 @@ struct Page<'a> {
     script: &'static str,
     verdict: Vec<String>,
     policies: Table,
+    summary: Table,
     latency: Option<String>,
     legend: Vec<(usize, &'static str, &'static str)>,
     scenarios: Table,
@@ -97,6 +99,7 @@ pub fn render(data: &ReportData) -> Result<String, ReportError> {
         script: include_str!("../templates/report.js"),
         verdict: verdict::sentences(data),
         policies: policies(data),
+        summary: summary::table(&data.scenarios),
         latency: latency_plot(data),
         legend: legend(data),
         scenarios: scenarios(data),

@@ -122,6 +122,7 @@ pub(crate) fn sample() -> ReportData {
         timelines: Some(timelines()),
         scenarios: (0..30)
             .map(|i| ScenarioResult {
+held_out: true,
                 name: format!("pat-fig9/1,{i},256_256,32,256/32x8"),
                 requests: 256 - i,
                 scaled: if i % 2 == 0 { "heads / 8".to_owned() } else { String::new() },

@@ -216,6 +216,9 @@ pub struct ReportArguments {
     /// The file to write
     #[arg(long, short, default_value = "report.html", value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub output: PathBuf,
+    /// Write the bars of the summary as a picture (SVG), too
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub picture: Option<PathBuf>,
 }
 
 /// Arguments of `replay`.

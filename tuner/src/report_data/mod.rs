@@ -7,7 +7,7 @@ use crate::analysis::Analysis;
 use crate::choice::{Choice, PAT_RULES, PATS_PLANNER, SELECTOR};
 use crate::emit::TreeModel;
 use crate::fit::PolicyRegret;
-use crate::statistics::{mean, median, quantile};
+use crate::statistics::{mean, median, quantile, spread};
 use crate::store::{Level, Measurement, Recording, Status, failed_gathering};
 use reports::{
     Policy, PolicyTiming, ReportData, ScenarioResult, SpaceRow, TileResult, TreeNode, WorkloadResult,
@@ -165,28 +165,32 @@ pub fn batch_policies(rows: &[Measurement]) -> Vec<Policy> {
 
 fn scenarios(rows: &[Measurement]) -> Vec<ScenarioResult> {
     let batches = batch_times(rows);
-    let single = best_single(&batches);
-    let of = |workload: &'_ str| -> Vec<&Measurement> {
-        rows.iter().filter(|row| row.level == Level::Batch && row.workload == workload).collect()
-    };
+    let mut judged = batches.clone();
+    judged.retain(|_, times| times.contains_key(SELECTOR));
+    let single = best_single(if judged.is_empty() { &batches } else { &judged });
+    let mut measured: BTreeMap<&str, Vec<&Measurement>> = BTreeMap::new();
     let mut names: Vec<&str> = Vec::new();
     for row in rows.iter().filter(|row| row.level == Level::Batch) {
-        if !names.contains(&row.workload.as_str()) {
+        let of_batch = measured.entry(&row.workload).or_default();
+        if of_batch.is_empty() {
             names.push(&row.workload);
         }
+        of_batch.push(row);
     }
     names
         .into_iter()
         .filter_map(|name| {
-            let measured = of(name);
+            let measured = measured.get(name)?;
             let first = measured.first()?;
             let timing = |label: String, choice: &str| {
-                let row = measured.iter().find(|row| row.choice == choice)?;
+                // A tile was raced before there was a selector, and is measured again beside it.
+                let all = measured.iter().filter(|row| row.choice == choice && row.status == Status::Correct);
+                let samples: Vec<f64> = all.flat_map(|row| &row.samples_us).copied().collect();
                 Some(PolicyTiming {
                     policy: label,
-                    median_us: row.median_us()?,
-                    spread_us: row.spread_us()?,
-                    count: row.samples_us.len() as u64,
+                    median_us: median(&samples)?,
+                    spread_us: spread(&samples)?,
+                    count: samples.len() as u64,
                 })
             };
             let times = batches.get(name)?;
@@ -200,6 +204,7 @@ fn scenarios(rows: &[Measurement]) -> Vec<ScenarioResult> {
             ];
             Some(ScenarioResult {
                 name: name.to_owned(),
+                held_out: first.held_out,
                 requests: first.requests.unwrap_or(0),
                 scaled: first.scaled.clone(),
                 unique_bytes: first.unique_bytes.unwrap_or(0),
