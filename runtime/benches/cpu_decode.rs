@@ -66,7 +66,7 @@ fn bench<E: Element>(backend: &mut CpuBackend, q_heads: u32, kv_heads: u32, band
             Plan::build(&geometry, &table, &PlanOptions::default(), tile).expect("the batch can be planned");
         let mut samples: Vec<f64> = (0..=SAMPLES)
             .map(|_| {
-                let args = DecodeArgs { query: &query, cache, scale: 0.088, output: &mut output, lse: None };
+                let args = DecodeArgs { scale: Some(0.088), ..DecodeArgs::new(&query, cache, &mut output) };
                 let begin = Instant::now();
                 backend.decode(&plan, args).expect("the arguments fit the plan");
                 begin.elapsed().as_secs_f64()

@@ -54,7 +54,7 @@ impl PagedDecode {
             strides: KvStrides::nhd(self.plan.geometry()),
         };
         let mut output = vec![E::from_f32(0.0); query.len()];
-        let args = DecodeArgs { query, cache, scale: self.scale, output: &mut output, lse: None };
+        let args = DecodeArgs { scale: Some(self.scale), ..DecodeArgs::new(query, cache, &mut output) };
         let mut backend = self.backend.lock().unwrap_or_else(PoisonError::into_inner);
         backend.decode(&self.plan, args).map_err(Error::wrap)?;
         Ok((E::to_cpu_storage_owned(output), Shape::from(&shape)))

@@ -102,7 +102,7 @@ impl Engine {
             query = std::mem::replace(&mut output, vec![0.0; running.len() * ROW]);
             let cache = KvCache { keys, values, strides: KvStrides::nhd(&geometry) };
             let scale = 1.0 / (geometry.head_dim as f32).sqrt();
-            let args = DecodeArgs { query: &query, cache, scale, output: &mut output, lse: None };
+            let args = DecodeArgs { scale: Some(scale), ..DecodeArgs::new(&query, cache, &mut output) };
             self.decoder.execute(&plan, args)?;
         }
         for (request, logits) in running.iter_mut().zip(output.chunks(ROW)) {

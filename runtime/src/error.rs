@@ -200,6 +200,16 @@ pub enum ExecError {
         /// What is needed.
         needed: usize,
     },
+    /// An option of the attention has a value that means nothing.
+    #[error("`{name}` is {value}: {message}")]
+    Option {
+        /// The option.
+        name: &'static str,
+        /// Its value.
+        value: String,
+        /// What is wrong with it.
+        message: &'static str,
+    },
     /// A page lies outside of the cache.
     #[error("page {page} reaches element {end} of `{name}`, which has {found}")]
     PageOutside {

@@ -20,7 +20,7 @@
 //! let mut decoder = Decoder::new();
 //! let plan = decoder.plan(&geometry, &table)?; // once a step; it serves all layers
 //! let cache = KvCache { keys: &keys, values: &values, strides: KvStrides::nhd(&geometry) };
-//! decoder.execute(&plan, DecodeArgs { query: &query, cache, scale: 0.125, output: &mut output, lse: None })?;
+//! decoder.execute(&plan, DecodeArgs::new(&query, cache, &mut output))?;
 //! assert!(output.iter().all(|x| (x - 0.2).abs() < 1e-5));
 //! # Ok(())
 //! # }

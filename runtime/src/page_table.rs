@@ -117,7 +117,7 @@ impl<'a> PageTable<'a> {
     /// let query = vec![0.0f32; 4 * 4 * 64]; // [queries, q_heads, head_dim]
     /// let (mut output, mut lse) = (vec![0.0; 4 * 4 * 64], vec![0.0; 4 * 4]);
     /// let cache = KvCache { keys: &keys, values: &values, strides: KvStrides::nhd(&geometry) };
-    /// let args = DecodeArgs { query: &query, cache, scale: 0.125, output: &mut output, lse: Some(&mut lse) };
+    /// let args = DecodeArgs { lse: Some(&mut lse), ..DecodeArgs::new(&query, cache, &mut output) };
     /// Decoder::with_threads(1).decode(&geometry, &table, args)?;
     /// // Equal logits of 0: the LSE is the logarithm of the number of tokens.
     /// assert!(lse.iter().zip([17f32; 4].iter().chain(&[18f32; 4])).all(|(lse, n)| (lse - n.ln()).abs() < 1e-5));

@@ -43,7 +43,8 @@ fn assert_correct<E: Element>(batch: &Batch, backend: &mut CpuBackend) {
     .unwrap();
     let mut output = vec![E::from_f32(f32::NAN); query.len()];
     let mut lse = vec![f32::NAN; expected_lse.len()];
-    let args = DecodeArgs { query: &query, cache, scale, output: &mut output, lse: Some(&mut lse) };
+    let args =
+        DecodeArgs { lse: Some(&mut lse), scale: Some(scale), ..DecodeArgs::new(&query, cache, &mut output) };
     backend.decode(&plan, args).unwrap();
 
     let tolerance = awkward::tolerance(E::DTYPE);

@@ -35,7 +35,7 @@ fn bytes(count: usize, seed: u64) -> Vec<E4m3> {
 fn run<E: Element, C: KvPages<E>>(geometry: &Geometry, query: &[E], cache: C) -> Result<Vec<f32>, ExecError> {
     let plan = Plan::build(geometry, &table(), &PlanOptions::default(), TILE).unwrap();
     let mut output = vec![E::from_f32(f32::NAN); query.len()];
-    let args = DecodeArgs { query, cache, scale: 0.125, output: &mut output, lse: None };
+    let args = DecodeArgs { scale: Some(0.125), ..DecodeArgs::new(query, cache, &mut output) };
     CpuBackend::new(2).decode(&plan, args)?;
     Ok(output.into_iter().map(E::to_f32).collect())
 }

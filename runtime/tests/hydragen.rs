@@ -28,11 +28,9 @@ fn attend<E: Element>(parts: &Parts<E>, part: &Part, backend: &mut CpuBackend) -
     let mut output = vec![E::from_f32(f32::NAN); parts.query.len()];
     let mut lse = vec![f32::NAN; parts.rows()];
     let args = DecodeArgs {
-        query: &parts.query,
-        cache: cache(parts),
-        scale: parts.scale(),
-        output: &mut output,
         lse: Some(&mut lse),
+        scale: Some(parts.scale()),
+        ..DecodeArgs::new(&parts.query, cache(parts), &mut output)
     };
     backend.decode(&plan(parts, part), args).unwrap();
     (output, lse)

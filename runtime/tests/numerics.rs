@@ -101,11 +101,9 @@ impl<E: Element> Batch<E> {
         let mut output = vec![E::from_f32(f32::NAN); self.query.len()];
         let mut lse = vec![f32::NAN; self.seq_lens.len() * self.geometry.q_heads as usize];
         let args = DecodeArgs {
-            query: &self.query,
-            cache: self.cache(),
-            scale: self.scale,
-            output: &mut output,
             lse: Some(&mut lse),
+            scale: Some(self.scale),
+            ..DecodeArgs::new(&self.query, self.cache(), &mut output)
         };
         backend.decode(&plan, args).unwrap();
         (output, lse)
@@ -277,13 +275,8 @@ fn one_batch_may_use_many_tiles() {
     .unwrap();
     assert!(plan.tile_groups().len() > 8);
     let mut output = vec![f32::NAN; batch.query.len()];
-    let args = DecodeArgs {
-        query: &batch.query,
-        cache: batch.cache(),
-        scale: batch.scale,
-        output: &mut output,
-        lse: None,
-    };
+    let args =
+        DecodeArgs { scale: Some(batch.scale), ..DecodeArgs::new(&batch.query, batch.cache(), &mut output) };
     CpuBackend::new(3).decode(&plan, args).unwrap();
     let (expected, _) = reference::decode(
         &GEOMETRY,
@@ -303,21 +296,26 @@ fn arguments_that_do_not_fit_are_refused_before_anything_is_written() {
     let mut backend = CpuBackend::new(1);
     let mut output = vec![7.0f32; batch.query.len()];
     let short = KvCache { keys: &batch.keys[..16], ..batch.cache() };
-    let args = DecodeArgs { query: &batch.query, cache: short, scale: 1.0, output: &mut output, lse: None };
+    let args = DecodeArgs::new(&batch.query, short, &mut output);
     assert!(matches!(backend.decode(&plan, args), Err(ExecError::PageOutside { name: "keys", .. })));
-    let args = DecodeArgs {
-        query: &batch.query[1..],
-        cache: batch.cache(),
-        scale: 1.0,
-        output: &mut output,
-        lse: None,
-    };
+    let args = DecodeArgs { window: Some(0), ..DecodeArgs::new(&batch.query, batch.cache(), &mut output) };
+    assert!(matches!(backend.decode(&plan, args), Err(ExecError::Option { name: "window", .. })));
+    for softcap in [0.0, -1.0, f32::NAN, f32::INFINITY] {
+        let plain = DecodeArgs::new(&batch.query, batch.cache(), &mut output);
+        let args = DecodeArgs { softcap: Some(softcap), ..plain };
+        assert!(matches!(backend.decode(&plan, args), Err(ExecError::Option { name: "softcap", .. })));
+    }
+    let sinks = [0.0];
+    let args =
+        DecodeArgs { sinks: Some(&sinks), ..DecodeArgs::new(&batch.query, batch.cache(), &mut output) };
+    assert!(matches!(backend.decode(&plan, args), Err(ExecError::Length { name: "sinks", .. })));
+    let args = DecodeArgs::new(&batch.query[1..], batch.cache(), &mut output);
     assert!(matches!(backend.decode(&plan, args), Err(ExecError::Length { name: "query", .. })));
     let halves = vec![f16::ZERO; batch.keys.len()];
     let cache = KvCache { keys: &halves, values: &halves, strides: batch.strides };
     let mut half_output = vec![f16::ZERO; batch.query.len()];
-    let args =
-        DecodeArgs { query: &half_output.clone(), cache, scale: 1.0, output: &mut half_output, lse: None };
+    let half_query = half_output.clone();
+    let args = DecodeArgs::new(&half_query, cache, &mut half_output);
     assert!(matches!(backend.decode(&plan, args), Err(ExecError::Dtype { given: Dtype::F16, .. })));
     assert!(output.iter().all(|&x| x == 7.0));
 }

@@ -79,11 +79,9 @@ impl Batch {
         let mut lse = vec![f32::NAN; query.len() / self.geometry.head_dim as usize];
         let strides = KvStrides::nhd(&self.geometry);
         let args = DecodeArgs {
-            query,
-            cache: KvCache { keys: &self.keys, values: &self.values, strides },
-            scale: 0.3,
-            output: &mut output,
             lse: Some(&mut lse),
+            scale: Some(0.3),
+            ..DecodeArgs::new(query, KvCache { keys: &self.keys, values: &self.values, strides }, &mut output)
         };
         backend.decode(&plan, args).map(|()| (output, lse))
     }

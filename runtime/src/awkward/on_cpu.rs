@@ -8,7 +8,7 @@ use tilewright_heuristics::Tile;
 /// A case with its K, V and Q, to be computed under many tiles.
 #[derive(Clone, Debug)]
 pub struct CpuCase<E> {
-    /// The case; a plain one, for the backend knows no windows, soft-caps and sinks.
+    /// The case.
     pub case: AwkwardCase,
     /// Its K and V.
     pub cache: CaseCache<E>,
@@ -25,11 +25,8 @@ impl<E: Element> CpuCase<E> {
     /// Output and LSE under one tile, for [`AwkwardCase::check`].
     ///
     /// # Errors
-    /// Why it cannot be planned or executed, for one that the case has options that the backend does not know.
+    /// Why it cannot be planned or executed.
     pub fn run(&self, backend: &mut CpuBackend, tile: &Tile) -> Result<(Vec<f64>, Vec<f64>), String> {
-        if !self.case.is_plain() {
-            return Err(format!("{}: the CPU backend knows no windows, soft-caps and sinks", self.case.name));
-        }
         let strides = self.case.strides();
         match &self.cache {
             CaseCache::Plain { keys, values } => {
@@ -53,12 +50,14 @@ impl<E: Element> CpuCase<E> {
         // Poison shows what was never written.
         let mut output = vec![E::from_f32(f32::NAN); self.query.len()];
         let mut lse = vec![f32::NAN; heads];
+        let sinks = self.case.sinks();
         let args = DecodeArgs {
-            query: &self.query,
-            cache,
-            scale: self.case.scale(),
-            output: &mut output,
             lse: Some(&mut lse),
+            scale: Some(self.case.scale()),
+            window: self.case.window,
+            softcap: self.case.softcap,
+            sinks: sinks.as_deref(),
+            ..DecodeArgs::new(&self.query, cache, &mut output)
         };
         backend.decode(&plan, args).map_err(|error| error.to_string())?;
         let output = output.iter().map(|x| f64::from(x.to_f32())).collect();

@@ -1,11 +1,12 @@
 //! Executes a plan: forward by all threads, then the merge.
 #![allow(unsafe_code)]
 
-use super::kernel::{Pass, Scratch, row_of_output};
+use super::kernel::{LOG2_E, Pass, Scratch, row_of_output};
+use super::mask::Mask;
 use super::queue::{Queue, Unit};
 use super::shared::SharedSlice;
 use super::timeline::{Clock, Recorder, UnitTimes};
-use super::{Element, KvCache, KvPages, Number, simd};
+use super::{DecodeArgs, Element, KvCache, KvPages, Number, simd};
 use crate::plan::{DIRECT, Plan, UNTOUCHED, WorkItem};
 use crate::{ExecError, KvScales};
 use pulp::{Arch, Simd, WithSimd};
@@ -13,21 +14,6 @@ use std::ops::Range;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use tilewright_kernel_templates::Class;
-
-/// What one decode step of one layer reads and writes. The batch is that of the plan: its queries ([`Plan::batch`]).
-#[derive(Debug)]
-pub struct DecodeArgs<'a, E, C = KvCache<'a, E>> {
-    /// `[batch, q_heads, head_dim]`.
-    pub query: &'a [E],
-    /// The paged KV cache: a [`KvCache`], or a [`super::Fp8KvCache`].
-    pub cache: C,
-    /// Factor of the logits, usually `1 / sqrt(head_dim)`.
-    pub scale: f32,
-    /// `[batch, q_heads, head_dim]`; every element is written.
-    pub output: &'a mut [E],
-    /// Natural-log sum of exponentials of the logits, `[batch, q_heads]`; -inf for a request without tokens.
-    pub lse: Option<&'a mut [f32]>,
-}
 
 /// Threads that execute plans. They are started once; a step allocates only when it needs more memory than any before it.
 pub struct CpuBackend {
@@ -134,9 +120,10 @@ impl CpuBackend {
         args: DecodeArgs<'_, E, C>,
         recorder: Option<&Recorder>,
     ) -> Result<(), ExecError> {
-        check(plan, &args)?;
+        args.check(plan)?;
         self.reserve(plan);
-        let DecodeArgs { query, cache, scale, output, lse } = args;
+        let scale = args.scale_of(plan.geometry());
+        let DecodeArgs { query, cache, output, lse, window, softcap, sinks, .. } = args;
         let (cache, scales) = (cache.stored(), cache.scales());
         let lse = lse.map(SharedSlice::new);
         let step = Step {
@@ -145,6 +132,8 @@ impl CpuBackend {
             cache,
             scales,
             scale,
+            mask: Mask::new(window, softcap),
+            sinks,
             output: SharedSlice::new(output),
             lse: lse.as_ref(),
             partial_output: SharedSlice::new(&mut self.partial_output),
@@ -208,41 +197,6 @@ fn grow<T: Copy>(memory: &mut Vec<T>, len: usize, value: T) {
     }
 }
 
-fn check<E: Element, C: KvPages<E>>(plan: &Plan, args: &DecodeArgs<'_, E, C>) -> Result<(), ExecError> {
-    let geometry = plan.geometry();
-    if geometry.dtype != C::DTYPE {
-        return Err(ExecError::Dtype { planned: geometry.dtype, given: C::DTYPE });
-    }
-    if !geometry.head_dim.is_multiple_of(16) {
-        return Err(ExecError::HeadDim(geometry.head_dim));
-    }
-    let heads = plan.batch() * geometry.q_heads as usize;
-    let vectors = heads * geometry.head_dim as usize;
-    let lse = args.lse.as_ref().map_or(heads, |lse| lse.len());
-    let lengths =
-        [("query", args.query.len(), vectors), ("output", args.output.len(), vectors), ("lse", lse, heads)];
-    if let Some(&(name, found, needed)) = lengths.iter().find(|(_, found, needed)| found != needed) {
-        return Err(ExecError::Length { name, found, needed });
-    }
-    if let Some(scales) = args.cache.scales() {
-        let needed = geometry.kv_heads as usize;
-        for (name, scale) in [("key scales", scales.keys), ("value scales", scales.values)] {
-            if scale.heads() < needed {
-                return Err(ExecError::Length { name, found: scale.heads(), needed });
-            }
-        }
-    }
-    let cache = args.cache.stored();
-    let Some(page) = plan.largest_page() else { return Ok(()) };
-    let end = cache.strides.end_of_page(geometry, page).unwrap_or(usize::MAX);
-    for (name, found) in [("keys", cache.keys.len()), ("values", cache.values.len())] {
-        if end > found {
-            return Err(ExecError::PageOutside { name, page, end, found });
-        }
-    }
-    Ok(())
-}
-
 /// One decode step as all threads see it.
 struct Step<'a, E, K> {
     plan: &'a Plan,
@@ -250,6 +204,8 @@ struct Step<'a, E, K> {
     cache: KvCache<'a, K>,
     scales: Option<KvScales<'a>>,
     scale: f32,
+    mask: Mask,
+    sinks: Option<&'a [f32]>,
     output: SharedSlice<'a, E>,
     lse: Option<&'a SharedSlice<'a, f32>>,
     partial_output: SharedSlice<'a, f32>,
@@ -272,7 +228,8 @@ impl<E: Element, K: Number> Step<'_, E, K> {
         let walk = share(item, unit.lane, unit.lanes, u32::from(tile.n));
         let (Self { plan, query, cache, .. }, kv_head) = (self, unit.kv_head);
         let scale = self.scale * self.scales.map_or(1.0, |scales| scales.keys.of_head(kv_head as usize));
-        self.arch.dispatch(Pass { plan, item, kv_head, tile, walk, query, cache, scale, scratch });
+        let mask = self.mask;
+        self.arch.dispatch(Pass { plan, item, kv_head, tile, walk, query, cache, scale, mask, scratch });
         if let Some(clock) = clock {
             clock.computed();
         }
@@ -386,8 +343,12 @@ impl<E: Element, K: Number> Step<'_, E, K> {
         [max, total]
     }
 
-    fn write_final(&self, row: usize, output: &mut [f32], [max, sum]: [f32; 2]) {
+    fn write_final(&self, row: usize, output: &mut [f32], softmax: [f32; 2]) {
         let head_dim = self.head_dim();
+        let [max, sum] = match self.sinks {
+            Some(sinks) => add_sink(output, softmax, sinks[row % sinks.len()]),
+            None => softmax,
+        };
         simd::scale(output, if sum > 0.0 { 1.0 / sum } else { 0.0 });
         // SAFETY: a row of the output is written once: by its only partial's item, or by its request's merge.
         let target = unsafe { self.output.range(row * head_dim, head_dim) };
@@ -401,6 +362,19 @@ impl<E: Element, K: Number> Step<'_, E, K> {
             unsafe { lse.range(row, 1)[0] = value };
         }
     }
+}
+
+/// Adds the row's sink, which weighs zeros, to unnormalised output, maximum and sum.
+fn add_sink(output: &mut [f32], [max, sum]: [f32; 2], sink: f32) -> [f32; 2] {
+    let sink = sink * LOG2_E;
+    let new_max = max.max(sink);
+    if new_max == f32::NEG_INFINITY {
+        return [max, sum];
+    }
+    // A row without tokens has the maximum -inf and a sum of 0.
+    let weight = (max - new_max).exp2();
+    simd::scale(output, weight);
+    [new_max, sum * weight + (sink - new_max).exp2()]
 }
 
 /// One thread's share of an item's tokens: whole steps of n tokens, as equal as can be. May be empty.

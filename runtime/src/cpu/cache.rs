@@ -34,7 +34,7 @@ pub struct KvCache<'a, E> {
 /// let query = vec![0.3f32; 8 * 64];
 /// let mut output = vec![0.0f32; 8 * 64];
 /// let mut decoder = Decoder::new();
-/// let args = DecodeArgs { query: &query, cache, scale: 0.125, output: &mut output, lse: None };
+/// let args = DecodeArgs::new(&query, cache, &mut output);
 /// decoder.decode(&geometry, &table, args)?;
 /// assert!(output[..256].iter().all(|x| (x - 2.0).abs() < 1e-5));
 /// assert!(output[256..].iter().all(|x| (x - 1.0).abs() < 1e-5));

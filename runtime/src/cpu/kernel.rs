@@ -1,5 +1,6 @@
 //! One work item: a pass of at most m rows over a KV range, n tokens a step, with the online softmax in between.
 
+use super::mask::Mask;
 use super::simd;
 use super::{Element, KvCache, Number};
 use crate::plan::{Plan, Run, WorkItem};
@@ -40,7 +41,7 @@ impl Scratch {
 }
 
 /// Scores are computed to base 2: the scale takes log2(e) along, and an exponential is a power of two.
-const LOG2_E: f32 = std::f32::consts::LOG2_E;
+pub(super) const LOG2_E: f32 = std::f32::consts::LOG2_E;
 
 /// One pass over some of a work item's tokens; leaves unnormalised output, maximum and sum of each row in the scratch.
 pub(super) struct Pass<'a, E, K> {
@@ -54,6 +55,7 @@ pub(super) struct Pass<'a, E, K> {
     pub(super) cache: &'a KvCache<'a, K>,
     /// Of the logits, with the scale of K.
     pub(super) scale: f32,
+    pub(super) mask: Mask,
     pub(super) scratch: &'a mut Scratch,
 }
 
@@ -62,7 +64,7 @@ impl<E: Element, K: Number> WithSimd for Pass<'_, E, K> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
-        let Self { plan, item, kv_head, tile, walk, query, cache, scale, scratch } = self;
+        let Self { plan, item, kv_head, tile, walk, query, cache, scale, mask, scratch } = self;
         let head_dim = plan.geometry().head_dim as usize;
         let rows = item.rows.len();
         for (row, wide) in scratch.queries[..rows * head_dim].chunks_exact_mut(head_dim).enumerate() {
@@ -78,7 +80,7 @@ impl<E: Element, K: Number> WithSimd for Pass<'_, E, K> {
             let last = (run.members.end * ratio).min(item.rows.end).saturating_sub(item.rows.start);
             let tokens = run.walk.start.max(walk.start)..run.walk.end.min(walk.end);
             if first < last && !tokens.is_empty() {
-                let reader = Reader { plan, run, cache, kv_head, head_dim };
+                let reader = Reader { plan, run, cache, kv_head, head_dim, mask };
                 pass_run(simd, &reader, item, tile, tokens, first as usize..last as usize, scratch);
             }
         }
@@ -96,7 +98,7 @@ fn pass_run<S: Simd, K: Number>(
     rows: Range<usize>,
     scratch: &mut Scratch,
 ) {
-    let Reader { plan, run, cache, head_dim, .. } = *reader;
+    let Reader { plan, run, cache, head_dim, mask, .. } = *reader;
     let n = usize::from(tile.n);
     let Scratch { queries, scores, kv: wide, accumulators, softmax, offsets, contiguous } = scratch;
     let elements = rows.start * head_dim..rows.end * head_dim;
@@ -107,8 +109,11 @@ fn pass_run<S: Simd, K: Number>(
     let own_end = |row: usize| plan.seq_lens()[request_of(plan, item, row)];
     let longest = rows.clone().map(own_end).max().unwrap_or(0);
     let end = tokens.end.min(run.walk.start.saturating_add(longest.saturating_sub(run.position)));
+    // Nor are those before every row's window.
+    let first = rows.clone().map(|row| mask.first_seen(own_end(row))).min().unwrap_or(0);
+    let start = tokens.start.max(run.walk.start.saturating_add(first.saturating_sub(run.position)));
     let ahead = (u32::from(tile.stages) - 1) * u32::from(tile.n);
-    let mut begin = tokens.start;
+    let mut begin = start;
     while begin < end {
         let step_end = end.min(begin.saturating_add(u32::from(tile.n)));
         let tokens = (step_end - begin) as usize;
@@ -126,12 +131,16 @@ fn pass_run<S: Simd, K: Number>(
         }
         for (index, [max, sum]) in softmax.iter_mut().enumerate() {
             let scores = &mut scores[index * n..][..padded];
+            mask.cap(&mut scores[..tokens]);
             scores[tokens..].fill(f32::NEG_INFINITY);
-            // This request may end before others that share the run do.
-            let seen = own_end(rows.start + index).saturating_sub(position(begin)) as usize;
+            // This request may end before others that share the run do, and its window may begin after theirs.
+            let own_end = own_end(rows.start + index);
+            let seen = own_end.saturating_sub(position(begin)) as usize;
             if seen < tokens {
                 scores[seen..].fill(f32::NEG_INFINITY);
             }
+            let unseen = mask.first_seen(own_end).saturating_sub(position(begin)) as usize;
+            scores[..unseen.min(tokens)].fill(f32::NEG_INFINITY);
             let new_max = max.max(simd::max(simd, scores));
             if new_max == f32::NEG_INFINITY {
                 scores.fill(0.0);
@@ -177,6 +186,7 @@ struct Reader<'a, K> {
     cache: &'a KvCache<'a, K>,
     kv_head: u32,
     head_dim: usize,
+    mask: Mask,
 }
 
 impl<K: Number> Reader<'_, K> {

@@ -1,10 +1,12 @@
 //! The CPU backend: the same plan as on any device, executed by threads over (m, n) tiles with f32 accumulation.
 
+mod args;
 mod backend;
 mod cache;
 mod element;
 mod host;
 mod kernel;
+mod mask;
 mod merge_states;
 pub mod probe;
 mod queue;
@@ -12,7 +14,8 @@ mod shared;
 mod simd;
 mod timeline;
 
-pub use backend::{CpuBackend, DecodeArgs};
+pub use args::DecodeArgs;
+pub use backend::CpuBackend;
 pub use cache::{Fp8KvCache, KvCache, KvPages};
 pub use element::{Element, Number};
 pub use host::HostDevice;
@@ -21,11 +24,12 @@ pub use timeline::UnitTimes;
 
 /// Hash of the kernel's sources (FNV-1a, 64 bits, hexadecimal): measurements of another kernel say nothing about this one.
 pub fn kernel_hash() -> String {
-    const SOURCES: [&str; 6] = [
+    const SOURCES: [&str; 7] = [
         include_str!("../e4m3.rs"),
         include_str!("backend.rs"),
         include_str!("element.rs"),
         include_str!("kernel.rs"),
+        include_str!("mask.rs"),
         include_str!("queue.rs"),
         include_str!("simd.rs"),
     ];

@@ -109,7 +109,7 @@ mod tests {
         let mut units = Vec::new();
         for (recorded, output) in [false, true].into_iter().zip(&mut outputs) {
             let cache = KvCache { keys: &pages, values: &pages, strides: KvStrides::nhd(&geometry) };
-            let args = DecodeArgs { query: &query, cache, scale: 0.125, output, lse: None };
+            let args = DecodeArgs { scale: Some(0.125), ..DecodeArgs::new(&query, cache, output) };
             match recorded {
                 false => backend.decode(&plan, args).unwrap(),
                 true => units = backend.record(&plan, args).unwrap(),

@@ -275,7 +275,7 @@ impl Engine {
         let (keys, values, query) = (random(cache), random(cache), random(plan.batch() * row));
         let cache = KvCache { keys: &keys, values: &values, strides };
         let mut output = vec![f32::NAN; query.len()];
-        let args = DecodeArgs { query: &query, cache, scale: 0.125, output: &mut output, lse: None };
+        let args = DecodeArgs::new(&query, cache, &mut output);
         backend.decode(plan, args).expect("the plan fits");
         let (entries, max_pages, seq_lens) = self.entries();
         let table =

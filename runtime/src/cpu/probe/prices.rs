@@ -61,7 +61,7 @@ fn step_seconds(backend: &mut CpuBackend, requests: u32) -> f64 {
     let mut best = f64::INFINITY;
     for _ in 0..SAMPLES {
         let cache = KvCache { keys: &cache, values: &cache, strides: KvStrides::nhd(&GEOMETRY) };
-        let args = DecodeArgs { query: &query, cache, scale: 1.0, output: &mut output, lse: None };
+        let args = DecodeArgs { scale: Some(1.0), ..DecodeArgs::new(&query, cache, &mut output) };
         let begin = Instant::now();
         backend.decode(&plan, args).expect("single tokens can be decoded");
         best = best.min(begin.elapsed().as_secs_f64());

@@ -78,7 +78,7 @@ where
         let strides = KvStrides::nhd(geometry);
         let cache = K::cache(&self.pool.keys[window.clone()], &self.pool.values[window], strides);
         let scale = 1.0 / (geometry.head_dim as f32).sqrt();
-        let args = DecodeArgs { query: &self.query, cache, scale, output: &mut self.output, lse: None };
+        let args = DecodeArgs { scale: Some(scale), ..DecodeArgs::new(&self.query, cache, &mut self.output) };
         let begin = Instant::now();
         let done = call(self.backend, plan, args)
             .map_err(|error| Failure { status: Status::Runtime, message: error.to_string() })?;

@@ -124,7 +124,7 @@ fn launch_floor(backend: &mut CpuBackend) -> f64 {
     let mut samples = Vec::with_capacity(FLOOR_SAMPLES);
     for _ in 0..FLOOR_SAMPLES {
         let cache = KvCache { keys: &zeros, values: &zeros, strides: KvStrides::nhd(&geometry) };
-        let args = DecodeArgs { query: &zeros[..64], cache, scale: 1.0, output: &mut output, lse: None };
+        let args = DecodeArgs::new(&zeros[..64], cache, &mut output);
         let begin = Instant::now();
         backend.decode(&plan, args).expect("one token can be decoded");
         samples.push(begin.elapsed().as_secs_f64() * 1e6);
