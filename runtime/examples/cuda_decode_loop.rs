@@ -100,7 +100,7 @@ impl Engine {
             return Ok(self.plan.update_lengths(table.seq_lens(), &self.stream)?);
         }
         let plan = self.decoder.plan(&geometry::<f16>(), &table)?;
-        self.plan.upload(&plan, &self.stream)?;
+        self.decoder.upload(&plan, &mut self.plan, &self.stream)?;
         if self.workspace.len() < self.plan.workspace_bytes() {
             self.workspace = self.stream.alloc_zeros(self.plan.workspace_bytes().next_power_of_two())?;
         }

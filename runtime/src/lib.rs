@@ -1,30 +1,4 @@
-//! Prefix-aware paged decode attention: page table -> forest -> packs -> plan -> forward -> merge.
-//!
-//! ```
-//! use tilewright_heuristics::{Dtype, Geometry};
-//! use tilewright_runtime::cpu::{DecodeArgs, KvCache};
-//! use tilewright_runtime::{Decoder, KvStrides, PageTable};
-//!
-//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! let geometry = Geometry { q_heads: 8, kv_heads: 2, head_dim: 64, page_size: 16, dtype: Dtype::F32 };
-//! // Two requests that share page 0; the second one has 20 tokens.
-//! let (entries, seq_lens) = ([0, 1, 0, 2], [32, 20]);
-//! let table = PageTable::new(&entries, 2, &seq_lens, geometry.page_size)?;
-//!
-//! let pages = 3;
-//! let keys = vec![0.1f32; pages * 16 * 2 * 64];
-//! let values = vec![0.2f32; pages * 16 * 2 * 64];
-//! let query = vec![0.3f32; 2 * 8 * 64];
-//! let mut output = vec![0.0f32; 2 * 8 * 64];
-//!
-//! let mut decoder = Decoder::new();
-//! let plan = decoder.plan(&geometry, &table)?; // once a step; it serves all layers
-//! let cache = KvCache { keys: &keys, values: &values, strides: KvStrides::nhd(&geometry) };
-//! decoder.execute(&plan, DecodeArgs::new(&query, cache, &mut output))?;
-//! assert!(output.iter().all(|x| (x - 0.2).abs() < 1e-5));
-//! # Ok(())
-//! # }
-//! ```
+#![doc = include_str!("../README.md")]
 
 pub mod awkward;
 mod choose;
@@ -60,4 +34,5 @@ pub use plan::{
 };
 pub use planner::Planner;
 pub use queries::Queries;
+pub use tilewright_heuristics::{Dtype, Geometry};
 pub use tree::PrefixTree;

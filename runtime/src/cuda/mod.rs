@@ -19,7 +19,7 @@
 //! let table = PageTable::new(&entries, 2, &seq_lens, geometry.page_size)?;
 //! let plan = decoder.plan(&geometry, &table)?; // once a step; it serves all layers
 //! let mut uploaded = DevicePlan::new(&device);
-//! uploaded.upload(&plan, &stream)?;
+//! decoder.upload(&plan, &mut uploaded, &stream)?; // a set of several tiles is one launch
 //!
 //! let elements = 3 * 16 * 8 * 128;
 //! let keys = stream.alloc_zeros::<half::f16>(elements)?;
