@@ -29,6 +29,17 @@ impl Attention<'_> {
     }
 }
 
+/// The norm of the difference over that of what was expected; 0 where they are equal, whatever their size.
+pub fn relative_error(found: &[f64], expected: &[f64]) -> f64 {
+    let difference = norm(found.iter().zip(expected).map(|(a, b)| a - b));
+    if difference == 0.0 { 0.0 } else { difference / norm(expected.iter().copied()) }
+}
+
+/// The Euclidean norm.
+pub fn norm(values: impl Iterator<Item = f64>) -> f64 {
+    values.map(|x| x * x).sum::<f64>().sqrt()
+}
+
 /// Output `[batch, q_heads, head_dim]` and natural-log LSE `[batch, q_heads]`, where the batch is the table's queries
 /// ([`PageTable::batch`]). Where a request has no tokens, or all logits of a query are -inf, the output is 0 and the LSE that of the sink,
 /// or -inf without sinks.

@@ -50,15 +50,11 @@ fn assert_correct<E: Element>(batch: &Batch, backend: &mut CpuBackend) {
     let tolerance = awkward::tolerance(E::DTYPE);
     let what = format!("{} {} ({})", batch.name, E::DTYPE, batch.provenance.scaling);
     let output: Vec<f64> = output.iter().map(|x| f64::from(x.to_f32())).collect();
-    assert!(relative_error(&output, &expected) < tolerance, "output of {what}");
     let lse: Vec<f64> = lse.into_iter().map(f64::from).collect();
-    assert!(relative_error(&lse, &expected_lse) < tolerance, "LSE of {what}");
-}
-
-fn relative_error(found: &[f64], expected: &[f64]) -> f64 {
-    let difference: f64 = found.iter().zip(expected).map(|(a, b)| (a - b).powi(2)).sum();
-    let size: f64 = expected.iter().map(|x| x * x).sum();
-    (difference / size).sqrt()
+    // The whole, and each row on its own.
+    let head_dim = geometry.head_dim as usize;
+    let found = awkward::compare((&expected, &expected_lse), (&output, &lse), head_dim, tolerance);
+    assert!(found.is_ok(), "{what}: {found:?}");
 }
 
 #[test]

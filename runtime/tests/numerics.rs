@@ -8,7 +8,7 @@ use rand_chacha::ChaCha8Rng;
 use tilewright_heuristics::{Dtype, Geometry, PackShape, Tile};
 use tilewright_runtime::awkward;
 use tilewright_runtime::cpu::{CpuBackend, DecodeArgs, Element, KvCache};
-use tilewright_runtime::reference::{self, Attention};
+use tilewright_runtime::reference::{self, Attention, relative_error};
 use tilewright_runtime::{ExecError, KvStrides, Packing, PageTable, Plan, PlanOptions, Split};
 
 /// A batch with K, V and queries; NaN wherever no request has a token.
@@ -136,13 +136,6 @@ impl<E: Element> Batch<E> {
             assert!(close, "LSE {found} for {expected} in row {row}: {}", what());
         }
     }
-}
-
-fn relative_error(found: &[f64], expected: &[f64]) -> f64 {
-    let norm = |values: &mut dyn Iterator<Item = f64>| values.map(|x| x * x).sum::<f64>().sqrt();
-    let difference = norm(&mut found.iter().zip(expected).map(|(a, b)| a - b));
-    let size = norm(&mut expected.iter().copied());
-    if difference == 0.0 { 0.0 } else { difference / size }
 }
 
 fn assert_all<E: Element>(geometry: Geometry, requests: &[(usize, u32)], hnd: bool, tile: Tile, seed: u64) {

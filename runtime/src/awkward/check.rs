@@ -1,6 +1,7 @@
 //! Comparing what a variant computed with what the reference says.
 
 use super::AwkwardCase;
+use crate::reference::norm;
 use tilewright_heuristics::Dtype;
 
 /// What the reference computed.
@@ -37,7 +38,7 @@ impl AwkwardCase {
     /// What is wrong: an element that is not finite, an error beyond [`tolerance`], or a row beyond four times that, relative
     /// to its norm or to a quarter of the rows' typical norm.
     pub fn check(&self, output: &[f64], lse: &[f64]) -> Result<f64, String> {
-        let found = compare(
+        let found = compare_rows(
             self.reference(),
             output,
             lse,
@@ -56,8 +57,25 @@ impl AwkwardCase {
     }
 }
 
+/// Compares output `[rows, head_dim]` and LSE `[rows]` with what was expected of them, as [`AwkwardCase::check`] does. Gives the largest relative error.
+///
+/// # Errors
+/// Which row is wrong, and what is wrong with it.
+pub fn compare(
+    expected: (&[f64], &[f64]),
+    found: (&[f64], &[f64]),
+    head_dim: usize,
+    tolerance: f64,
+) -> Result<f64, String> {
+    let expected = Expected { output: expected.0.to_vec(), lse: expected.1.to_vec() };
+    compare_rows(&expected, found.0, found.1, head_dim, tolerance).map_err(|(row, message)| match row {
+        Some(row) => format!("row {row}: {message}"),
+        None => message,
+    })
+}
+
 /// The error, or the row that is wrong (`None`: all of them) and what is wrong with it.
-fn compare(
+fn compare_rows(
     expected: &Expected,
     output: &[f64],
     lse: &[f64],
@@ -72,7 +90,8 @@ fn compare(
     }
     let head_dim = head_dim.max(1);
     let rows = || output.chunks(head_dim).zip(expected.output.chunks(head_dim)).enumerate();
-    let mut norms: Vec<f64> = rows().map(|(_, (_, row))| norm(row)).filter(|&norm| norm > 0.0).collect();
+    let mut norms: Vec<f64> =
+        rows().map(|(_, (_, row))| norm(row.iter().copied())).filter(|&norm| norm > 0.0).collect();
     norms.sort_unstable_by(f64::total_cmp);
     let typical = norms.get(norms.len() / 2).copied().unwrap_or(0.0);
     let mut difference = 0.0;
@@ -82,7 +101,7 @@ fn compare(
             return Err((Some(row), message));
         }
         let off = distance(found, expected);
-        let size = norm(expected).max(TYPICAL_PART * typical);
+        let size = norm(expected.iter().copied()).max(TYPICAL_PART * typical);
         let allowed = ROW_FACTOR * tolerance;
         if off > allowed * size {
             let message = format!("relative error {:.1e} of a row, allowed {allowed:.0e}", off / size);
@@ -90,7 +109,7 @@ fn compare(
         }
         difference += off * off;
     }
-    let size = norm(&expected.output);
+    let size = norm(expected.output.iter().copied());
     // Without a size no row was allowed any difference.
     let mut worst = if size > 0.0 { difference.sqrt() / size } else { 0.0 };
     if worst >= tolerance {
@@ -108,12 +127,8 @@ fn compare(
     Ok(worst)
 }
 
-fn norm(elements: &[f64]) -> f64 {
-    elements.iter().map(|x| x * x).sum::<f64>().sqrt()
-}
-
 fn distance(a: &[f64], b: &[f64]) -> f64 {
-    a.iter().zip(b).map(|(a, b)| (a - b).powi(2)).sum::<f64>().sqrt()
+    norm(a.iter().zip(b).map(|(a, b)| a - b))
 }
 
 #[cfg(test)]
@@ -133,7 +148,7 @@ mod tests {
     fn after(change: impl FnOnce(&mut Expected)) -> Result<f64, (Option<usize>, String)> {
         let mut found = expected();
         change(&mut found);
-        compare(&expected(), &found.output, &found.lse, 2, 1e-2)
+        compare_rows(&expected(), &found.output, &found.lse, 2, 1e-2)
     }
 
     #[test]
@@ -163,16 +178,16 @@ mod tests {
         assert!(after(|found| found.lse[0] = f64::NEG_INFINITY).is_err());
         assert!(after(|found| found.lse[0] = 2.01).is_ok());
         let large = Expected { output: vec![1.0], lse: vec![-1e4] };
-        assert!(compare(&large, &[1.0], &[-1e4 - 50.0], 1, 1e-2).is_ok());
-        assert!(compare(&large, &[1.0], &[-1e4 - 150.0], 1, 1e-2).is_err());
+        assert!(compare_rows(&large, &[1.0], &[-1e4 - 50.0], 1, 1e-2).is_ok());
+        assert!(compare_rows(&large, &[1.0], &[-1e4 - 150.0], 1, 1e-2).is_err());
     }
 
     #[test]
     fn where_nothing_is_expected_nothing_is_allowed() {
         let nothing = Expected { output: vec![0.0; 4], lse: vec![f64::NEG_INFINITY; 2] };
-        assert_eq!(compare(&nothing, &nothing.output, &nothing.lse, 2, 1e-2), Ok(0.0));
-        assert!(compare(&nothing, &[0.0, 1e-9, 0.0, 0.0], &nothing.lse, 2, 1e-2).is_err());
+        assert_eq!(compare_rows(&nothing, &nothing.output, &nothing.lse, 2, 1e-2), Ok(0.0));
+        assert!(compare_rows(&nothing, &[0.0, 1e-9, 0.0, 0.0], &nothing.lse, 2, 1e-2).is_err());
         let none = Expected::default();
-        assert_eq!(compare(&none, &[], &[], 64, 1e-2), Ok(0.0));
+        assert_eq!(compare_rows(&none, &[], &[], 64, 1e-2), Ok(0.0));
     }
 }

@@ -30,7 +30,7 @@ mod values;
 
 pub use case::{AwkwardCase, Layout};
 pub use catalogue::{cases, tile_cases};
-pub use check::tolerance;
+pub use check::{compare, tolerance};
 pub use on_cpu::CpuCase;
 pub use on_cuda::{CudaCase, RunError, options_of};
 pub use values::{CaseCache, Values};

@@ -14,7 +14,7 @@ use tilewright_kernel_templates::cuda::{
 use tilewright_runtime::awkward::{AwkwardCase, CaseCache, tolerance};
 use tilewright_runtime::cpu::{Element, Fp8KvCache, KvCache, Number};
 use tilewright_runtime::cuda::{Arrangement, Mix, PlanImage};
-use tilewright_runtime::reference::{self, Attention};
+use tilewright_runtime::reference::{self, Attention, norm, relative_error};
 use tilewright_runtime::{KvScales, KvStrides, Packing, PageTable, Plan, PlanOptions, Queries, Split};
 
 pub(crate) const WINDOW: u32 = 45;
@@ -527,15 +527,6 @@ impl Aligned {
     fn address(&self) -> u64 {
         self.0.as_ptr() as u64
     }
-}
-
-pub(crate) fn relative_error(found: &[f64], expected: &[f64]) -> f64 {
-    let difference = norm(found.iter().zip(expected).map(|(a, b)| a - b));
-    if difference == 0.0 { 0.0 } else { difference / norm(expected.iter().copied()) }
-}
-
-pub(crate) fn norm(values: impl Iterator<Item = f64>) -> f64 {
-    values.map(|x| x * x).sum::<f64>().sqrt()
 }
 
 pub(crate) fn kernels_of(cases: &[Case]) -> Vec<Kernel> {

@@ -6,7 +6,7 @@ use rand_chacha::ChaCha8Rng;
 use tilewright_heuristics::Geometry;
 use tilewright_runtime::awkward;
 use tilewright_runtime::cpu::{Element, KvCache};
-use tilewright_runtime::reference::{self, Attention};
+use tilewright_runtime::reference::{self, Attention, relative_error};
 use tilewright_runtime::{KvStrides, PageTable};
 
 /// One part of every request's KV.
@@ -145,10 +145,4 @@ impl<E: Element> Parts<E> {
         }
         assert_eq!((output.len(), lse.len()), (expected.len(), expected_lse.len()));
     }
-}
-
-fn relative_error(found: &[f64], expected: &[f64]) -> f64 {
-    let norm = |values: &mut dyn Iterator<Item = f64>| values.map(|x| x * x).sum::<f64>().sqrt();
-    let difference = norm(&mut found.iter().zip(expected).map(|(a, b)| a - b));
-    if difference == 0.0 { 0.0 } else { difference / norm(&mut expected.iter().copied()) }
 }
