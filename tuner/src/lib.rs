@@ -13,6 +13,7 @@ pub mod emit;
 pub mod explain;
 pub mod fit;
 pub mod fit_settings;
+pub mod gate;
 pub mod interrupt;
 pub mod measure;
 pub mod progress;

@@ -83,6 +83,7 @@ fn race_with(fault: &str, sample: Duration) -> Vec<Measurement> {
         versions: bench.versions(),
         hashes: Hashes { kernel: bench.kernel_hash(), space: String::new() },
         scenarios: Vec::new(),
+        workloads: String::new(),
         command: String::new(),
         started: String::new(),
         cold_caches: bench.cold_caches(),

@@ -115,6 +115,10 @@ pub struct TuneArguments {
     /// Threads to measure with; without it, all of the processor's
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub threads: Option<u32>,
+    /// Measure in a budget that is too small, and emit a selector that loses on the run's own held-out batches, rests on too little, or was
+    /// measured on a busy machine
+    #[arg(long)]
+    pub force: bool,
     /// How the tree is fitted
     #[command(flatten)]
     pub fit: FitSettings,
@@ -230,6 +234,9 @@ pub struct ReplayArguments {
     /// Folder for the united measurements, the module and the report
     #[arg(long, default_value = "tilewright-out", value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub out: PathBuf,
+    /// Emit a selector that loses on the held-out batches, rests on too little, or was measured on a busy machine
+    #[arg(long)]
+    pub force: bool,
     /// What to fit otherwise than recorded; the united measurements record it then.
     #[command(flatten)]
     pub fit: FitChanges,

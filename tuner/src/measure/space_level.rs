@@ -7,9 +7,10 @@ use crate::progress::Progress;
 use crate::store::{Conditions, Level, Measurement, Resources, RunFolder, Status, failed_gathering};
 use crate::workloads::Workload;
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
 use tilewright_heuristics::{Backend, Dtype, Tile};
 use tilewright_kernel_templates::cuda::has_loaders_on;
-use tilewright_kernel_templates::{Class, Limits, Space};
+use tilewright_kernel_templates::{Class, Limits, Space, check};
 
 /// The tiles that may be timed, for each class of kernels.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -37,7 +38,8 @@ impl Verified {
 
 /// Judges and verifies the space, one part of the run a class. Classes that the run already has are kept.
 ///
-/// `timed` decides which classes are verified, and for which one the variants with options are, too. Where a class has two ways of copying K and
+/// Only classes that are timed are verified, the most timed ones first; those that `deadline` leaves no time for are said, and not timed. A
+/// selector may be asked about others: [`verify_others`] verifies the few tiles that it may return. `timed` decides for which class the variants with options are verified, too. Where a class has two ways of copying K and
 /// V, the second one is verified here only if all tiles are timed with it; [`verify_gathers`] does it for the few tiles that a selector may
 /// return. Returns what may be timed; `None` if the user asked to stop.
 ///
@@ -48,17 +50,22 @@ pub fn verify_space(
     space: &Space,
     timed: &Timed,
     run: &mut RunFolder,
+    deadline: Instant,
     progress: Progress,
     interrupt: &Interrupt,
 ) -> anyhow::Result<Option<Verified>> {
     let known = run.measured(Level::Space);
     let classes: Vec<Class> = timed
-        .to_verify(bench.limits().backend())
+        .first(bench.limits().backend())
         .into_iter()
         .filter(|class| !known.contains(&class.to_string()))
         .collect();
     let mut phase = progress.phase("verify", classes.len());
     for class in classes {
+        if Instant::now() >= deadline {
+            progress.note(&format!("{class}: no time to verify its kernels, so its workloads are not measured; a larger `--budget` has it"));
+            continue;
+        }
         let verdicts = space.survey(&class, bench.limits());
         let feasible: Vec<Tile> = verdicts
             .iter()
@@ -99,6 +106,87 @@ pub fn verify_space(
     let first = |class: &Class| timed.gathers_first(class);
     let failed = verify_gathers(bench, space.tiles(), &first, timed, run, progress, interrupt)?;
     Ok(failed.map(|_| Verified::of(run.rows())))
+}
+
+/// Verifies tiles for the classes that nothing is timed of: a selector is asked about them, too, and its safe default has to serve them all. What
+/// the run already has is not repeated. `None` if the user asked to stop.
+///
+/// # Errors
+/// As [`verify_space`].
+pub fn verify_others(
+    bench: &mut dyn Bench,
+    tiles: &[Tile],
+    timed: &Timed,
+    run: &mut RunFolder,
+    progress: Progress,
+    interrupt: &Interrupt,
+) -> anyhow::Result<Option<()>> {
+    let known: BTreeSet<(String, Option<Tile>)> = run
+        .rows()
+        .iter()
+        .filter(|row| row.level == Level::Space)
+        .map(|row| (row.workload.clone(), row.tile))
+        .collect();
+    let mut wanted = Vec::new();
+    for class in timed.others(bench.limits().backend()) {
+        let name = class.to_string();
+        let missing = |tile: &&Tile| !known.contains(&(name.clone(), Some(**tile)));
+        let missing: Vec<Tile> = tiles.iter().filter(missing).copied().collect();
+        if !missing.is_empty() {
+            wanted.push((class, missing));
+        }
+    }
+    let mut phase = progress.phase("other classes", wanted.len());
+    for (class, tiles) in wanted {
+        phase.at(&format!("{class}: {} tiles", tiles.len()));
+        let judged: Vec<(Tile, Option<String>)> = tiles
+            .iter()
+            .map(|tile| (*tile, check(tile, &class, bench.limits()).err().map(|reason| reason.to_string())))
+            .collect();
+        let feasible: Vec<Tile> =
+            judged.iter().filter(|(_, reason)| reason.is_none()).map(|(tile, _)| *tile).collect();
+        let coverage = Coverage { options: timed.with_options(&class), gathers: false };
+        bench.prepare(&feasible, &class, coverage);
+        let mut rows = Vec::with_capacity(judged.len());
+        for (tile, reason) in judged {
+            if interrupt.requested() {
+                return Ok(None);
+            }
+            let outcome = match reason {
+                Some(message) => Err(Failure { status: Status::Constraints, message }),
+                None => bench.verify(&tile, &class, coverage),
+            };
+            if let Some(defect) = bench.defect() {
+                return Err(defect.into());
+            }
+            let resources = bench.resources(&tile, &class);
+            rows.push(Measurement { resources, ..row(Level::Space, &tile, &class, outcome) });
+        }
+        run.append(rows)?;
+        phase.step();
+    }
+    phase.finish("the tiles that a selector may return are verified for all classes");
+    Ok(Some(()))
+}
+
+/// Seconds that [`verify_space`] would take, by what the first tiles of the most timed class do.
+pub fn time_to_verify(bench: &mut dyn Bench, space: &Space, timed: &Timed) -> Duration {
+    let classes = timed.first(bench.limits().backend());
+    let tiles = |class: &Class, bench: &dyn Bench| space.feasible(class, bench.limits());
+    let Some(usual) = classes.first() else { return Duration::ZERO };
+    let of_usual = tiles(usual, bench);
+    // As many as a GPU's host compiles at once.
+    let sample = std::thread::available_parallelism().map_or(4, |threads| threads.get().max(4));
+    let sample = &of_usual[..sample.min(of_usual.len())];
+    let coverage = Coverage { options: timed.with_options(usual), gathers: false };
+    let begin = Instant::now();
+    bench.prepare(sample, usual, coverage);
+    for tile in sample {
+        // What fails is told when the space is verified.
+        let _ = bench.verify(tile, usual, coverage);
+    }
+    let all: usize = classes.iter().map(|class| tiles(class, bench).len()).sum();
+    begin.elapsed().mul_f64(all as f64 / sample.len().max(1) as f64)
 }
 
 /// Verifies tiles once more, where they copy K and V token by token although their classes of kernels copy boxes: for caches that leave no
@@ -214,6 +302,22 @@ impl Timed {
         self.shard.is_some() || self.gathered.contains(class)
     }
 
+    /// The classes of which all tiles are verified: those that are timed, the most timed ones first. Shards are fitted together where there may
+    /// be no device: each takes a part of the other classes, too.
+    fn first(&self, backend: Backend) -> Vec<Class> {
+        let timed = |class: &Class| self.classes.get(class).copied().unwrap_or(0);
+        let wanted = |class: &Class| self.shard.is_some() || timed(class) > 0;
+        let mut classes: Vec<Class> = self.to_verify(backend).into_iter().filter(wanted).collect();
+        classes.sort_by_key(|class| std::cmp::Reverse(timed(class)));
+        classes
+    }
+
+    /// The classes of which only what a selector may return is verified.
+    fn others(&self, backend: Backend) -> Vec<Class> {
+        let first = self.first(backend);
+        self.to_verify(backend).into_iter().filter(|class| !first.contains(class)).collect()
+    }
+
     /// The classes that a selector must know tiles for, with every head dimension: a safe default has to serve them all. A GPU's are
     /// compiled first, so only the element types that are timed are verified; a processor's those and all without FP8, for which a
     /// selector answers where no FP8 was timed. Of those that it does not time, a shard takes every so many-th: together they have all.
@@ -317,8 +421,9 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let mut run = RunFolder::open(folder.path(), test_data::provenance(), Start::Fresh).unwrap();
         let (space, interrupt) = (Space::of(Backend::Cuda), Interrupt::default());
+        let later = Instant::now() + Duration::from_secs(600);
         let verified =
-            verify_space(&mut bench, &space, &timed, &mut run, Progress::Silent, &interrupt).unwrap();
+            verify_space(&mut bench, &space, &timed, &mut run, later, Progress::Silent, &interrupt).unwrap();
         (bench, verified.unwrap())
     }
 
@@ -336,15 +441,13 @@ mod tests {
     #[test]
     fn tiles_are_verified_where_they_gather_before_timing_only_if_they_are_timed_so() {
         let (bench, all) = verified_first(Timed::default(), &[]);
-        let feasible: BTreeMap<_, _> = Class::all(Backend::Cuda)
-            .filter(|class| class.dtype == Dtype::F16)
-            .map(|class| ((class, class == USUAL), all.tiles(&class).len()))
-            .collect();
-        assert!(feasible.len() == 3 && feasible.values().all(|tiles| *tiles > 50), "{feasible:?}");
+        let feasible: BTreeMap<_, _> =
+            [USUAL, OTHER].map(|class| ((class, class == USUAL), all.tiles(&class).len())).into();
+        assert!(feasible.values().all(|tiles| *tiles > 50), "{feasible:?}");
+        assert!(all.tiles(&Class { head_dim: 256, ..USUAL }).is_empty(), "nothing is timed of it");
         assert_eq!(coverages(&bench, false), feasible);
         assert!(coverages(&bench, true).is_empty());
 
-        // Heads of 256 elements are gathered in the default way.
         let gathered = [OTHER, Class { head_dim: 256, ..USUAL }].into();
         let wrong = all.tiles(&OTHER)[7];
         let (bench, timed) = verified_first(Timed { gathered, ..Timed::default() }, &[(wrong, OTHER, true)]);
@@ -355,9 +458,50 @@ mod tests {
 
         let shard = Some(Shard { index: 0, count: 1 });
         let (bench, _) = verified_first(Timed { shard, ..Timed::default() }, &[]);
-        let both: BTreeMap<_, _> =
-            feasible.iter().filter(|((class, _), _)| class.head_dim < 256).map(|(k, v)| (*k, *v)).collect();
-        assert_eq!(coverages(&bench, true), both, "nobody can verify more when shards are fitted together");
+        assert_eq!(
+            coverages(&bench, true),
+            feasible,
+            "nobody can verify more when shards are fitted together"
+        );
+    }
+
+    #[test]
+    fn classes_that_are_not_timed_get_what_a_selector_may_return_verified() {
+        let mut bench = ScriptedBench::new(Vec::new(), None);
+        bench.limits = Limits::Cuda(CudaLimits::named("h200").unwrap());
+        let timed = Timed { classes: [(USUAL, 2)].into(), dtypes: [Dtype::F16].into(), ..Timed::default() };
+        let folder = tempfile::tempdir().unwrap();
+        let mut run = RunFolder::open(folder.path(), test_data::provenance(), Start::Fresh).unwrap();
+        // The second has no room for heads of 256 elements.
+        let tiles = ["m64n64w4s2", "m64n128w8s3"].map(|tile| tile.parse::<Tile>().unwrap());
+        for _ in 0..2 {
+            verify_others(&mut bench, &tiles, &timed, &mut run, Progress::Silent, &Interrupt::default())
+                .unwrap();
+        }
+        let of = |class: Class| {
+            let rows = run.rows().iter().filter(move |row| row.workload == class.to_string());
+            rows.map(|row| (row.tile.unwrap(), row.status)).collect::<Vec<_>>()
+        };
+        let wide = Class { head_dim: 256, ..USUAL };
+        assert_eq!(of(USUAL), [], "all of its tiles are verified before");
+        assert_eq!(of(OTHER), tiles.map(|tile| (tile, Status::Correct)), "once");
+        assert_eq!(of(wide), [(tiles[0], Status::Correct), (tiles[1], Status::Constraints)]);
+        assert!(bench.verified.iter().all(|(tile, class, _)| (*tile, *class) != (tiles[1], wide)));
+    }
+
+    #[test]
+    fn what_there_is_no_time_for_is_not_verified() {
+        let mut bench = ScriptedBench::new(Vec::new(), None);
+        let timed = Timed { classes: [(USUAL, 2)].into(), dtypes: [Dtype::F16].into(), ..Timed::default() };
+        let folder = tempfile::tempdir().unwrap();
+        let mut run = RunFolder::open(folder.path(), test_data::provenance(), Start::Fresh).unwrap();
+        let (space, interrupt) = (Space::of(Backend::Cpu), Interrupt::default());
+        assert!(time_to_verify(&mut bench, &space, &timed) < Duration::from_secs(60));
+        bench.verified.clear();
+        let now = Instant::now();
+        let verified =
+            verify_space(&mut bench, &space, &timed, &mut run, now, Progress::Silent, &interrupt).unwrap();
+        assert!(verified.unwrap().tiles(&USUAL).is_empty() && bench.verified.is_empty());
     }
 
     #[test]

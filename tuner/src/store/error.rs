@@ -58,6 +58,24 @@ pub enum StoreError {
         /// The version that is read here.
         expected: u32,
     },
+    /// The file was changed or damaged since it was written.
+    #[error(
+        "{path}: its checksum is not that of its contents: it was damaged or changed since it was written; fetch it again, or measure again"
+    )]
+    Checksum {
+        /// The file.
+        path: PathBuf,
+    },
+    /// Another run has the folder.
+    #[error(
+        "{path}: another run ({holder}) is measuring into this folder; wait for its end, or use `--out` to measure into another one"
+    )]
+    Locked {
+        /// The run's folder.
+        path: PathBuf,
+        /// What the other run noted of itself.
+        holder: String,
+    },
     /// A cell that makes no sense.
     #[error("{path}: row {row}, column `{column}`: {detail}")]
     BadCell {
@@ -73,11 +91,13 @@ pub enum StoreError {
     /// A run that was stopped lies in the folder.
     #[error(
         "{path}: an unfinished run of {parts} measured parts is here; \
-         add `--resume` to go on with it or `--discard` to start again"
+         add `--resume` to go on with it or `--discard` to start again; it was begun by `{command}`"
     )]
     Unfinished {
         /// The run's folder.
         path: PathBuf,
+        /// The command that began it.
+        command: String,
         /// How many parts it has measured; most are one workload.
         parts: usize,
     },
@@ -90,7 +110,7 @@ pub enum StoreError {
     /// The unfinished run measured something else.
     #[error(
         "{path}: the unfinished run cannot go on: its {what} was `{recorded}`, now it is `{current}`; \
-         use `--discard` to start again or `--out` to measure into another folder"
+         go on with what it was begun with, use `--discard` to start again or `--out` to measure into another folder"
     )]
     OtherRun {
         /// The run's folder.

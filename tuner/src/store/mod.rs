@@ -1,6 +1,8 @@
 //! Where measurements are kept: Parquet files that say how they came about, and the folder of a run that survives its end.
 
+mod checksum;
 mod error;
+mod lock;
 mod measurement;
 mod parquet;
 mod provenance;
@@ -16,7 +18,7 @@ pub(crate) use measurement::{failed_gathering, not_seen_gathering};
 pub(crate) use parquet::write_whole;
 pub use parquet::{Recording, SCHEMA_VERSION, read, union, write};
 pub use provenance::{DeviceRecord, Hashes, PricesRecord, Provenance, ScenarioRecord};
-pub use run_folder::{RunFolder, Start};
+pub use run_folder::{Finished, RunFolder, Start};
 pub use timeline::{
     BatchTimeline, Phases, SkippedTimeline, TilePlaces, Timeline, TimelineEntry, Timelines,
     is_timelines_path, timelines_path,

@@ -1,5 +1,6 @@
 //! Measurements as Parquet: one row a measurement, the schema version and the provenance in the file's metadata.
 
+use super::checksum::{self, checksum};
 use super::measurement::coalesce;
 use super::{Conditions, Level, Measurement, Provenance, Resources, Status, StoreError};
 use polars::prelude::*;
@@ -69,11 +70,13 @@ fn encode(path: &Path, recording: &Recording) -> Result<Vec<u8>, StoreError> {
         |error: PolarsError| StoreError::Unreadable { path: path.to_owned(), detail: error.to_string() };
     let provenance =
         serde_json::to_string(&recording.provenance).expect("provenance holds only text and whole numbers");
+    let mut frame = to_frame(&recording.rows, &recording.provenance.device.name).map_err(unreadable)?;
+    let sum = checksum(&[&SCHEMA_VERSION.to_string(), &provenance], &frame).map_err(unreadable)?;
     let metadata = KeyValueMetadata::from_static(vec![
         (VERSION_KEY.to_owned(), SCHEMA_VERSION.to_string()),
         (PROVENANCE_KEY.to_owned(), provenance),
+        (checksum::KEY.to_owned(), sum),
     ]);
-    let mut frame = to_frame(&recording.rows, &recording.provenance.device.name).map_err(unreadable)?;
     let mut bytes = Vec::new();
     ParquetWriter::new(&mut bytes)
         .with_key_value_metadata(Some(metadata))
@@ -116,9 +119,14 @@ fn decode(path: &Path, file: File) -> Result<Recording, StoreError> {
     }
     let provenance =
         entry(PROVENANCE_KEY).ok_or_else(|| foreign(format!("its metadata has no `{PROVENANCE_KEY}`")))?;
+    let frame = reader.finish().map_err(unreadable)?;
+    if let Some(sum) = entry(checksum::KEY)
+        && checksum(&[&version, &provenance], &frame).map_err(unreadable)? != sum
+    {
+        return Err(StoreError::Checksum { path: path.to_owned() });
+    }
     let provenance =
         serde_json::from_str(&provenance).map_err(|error| foreign(format!("its provenance: {error}")))?;
-    let frame = reader.finish().map_err(unreadable)?;
     Ok(Recording { provenance, rows: from_frame(path, &frame)? })
 }
 

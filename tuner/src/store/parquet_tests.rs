@@ -99,6 +99,55 @@ fn a_damaged_file_never_panics() {
     }
 }
 
+/// `TILEWRIGHT_FLIPS` says how many bits; all of them, where it is `all`.
+#[test]
+fn a_flipped_bit_is_found_or_changes_nothing() {
+    let (folder, path) = written(&recording());
+    let whole = std::fs::read(&path).unwrap();
+    let bits = whole.len() * 8;
+    let flips = match std::env::var("TILEWRIGHT_FLIPS") {
+        Ok(all) if all == "all" => bits,
+        Ok(count) => count.parse().unwrap(),
+        Err(_) => 600,
+    };
+    let damaged = folder.path().join("damaged.parquet");
+    let mut found = 0;
+    for flip in 0..flips.min(bits) {
+        // A stride without a common divisor with the size visits every bit once.
+        let bit = if flips >= bits { flip } else { flip * 7919 % bits };
+        let mut bytes = whole.clone();
+        bytes[bit / 8] ^= 1 << (bit % 8);
+        std::fs::write(&damaged, &bytes).unwrap();
+        match read(&damaged) {
+            Ok(read) => assert_eq!(read, recording(), "bit {bit} of {bits} gives something else"),
+            Err(_) => found += 1,
+        }
+    }
+    // The rest are of statistics and the like, which no row depends on.
+    assert!(found > flips.min(bits) / 4, "{found} of {flips} flips were found");
+}
+
+#[test]
+fn a_file_of_before_has_no_checksum_and_is_read() {
+    let (folder, path) = written(&recording());
+    let mut frame = ParquetReader::new(File::open(&path).unwrap()).finish().unwrap();
+    let json = serde_json::to_string(&provenance()).unwrap();
+    let mut rewritten = |entries: &[(&str, &str)]| {
+        let entries = entries.iter().map(|(key, value)| (key.to_string(), value.to_string())).collect();
+        let old = folder.path().join("old.parquet");
+        ParquetWriter::new(File::create(&old).unwrap())
+            .with_key_value_metadata(Some(KeyValueMetadata::from_static(entries)))
+            .finish(&mut frame)
+            .unwrap();
+        read(&old)
+    };
+    let version = SCHEMA_VERSION.to_string();
+    let entries = [(VERSION_KEY, version.as_str()), (PROVENANCE_KEY, json.as_str())];
+    assert_eq!(rewritten(&entries).unwrap(), recording());
+    let wrong = [&entries[..], &[(checksum::KEY, "00")]].concat();
+    assert!(matches!(rewritten(&wrong), Err(StoreError::Checksum { .. })));
+}
+
 fn with_metadata(entries: &[(&str, &str)]) -> StoreError {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("other.parquet");

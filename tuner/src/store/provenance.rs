@@ -116,6 +116,9 @@ pub struct Provenance {
     pub hashes: Hashes,
     /// The scenarios.
     pub scenarios: Vec<ScenarioRecord>,
+    /// What beside the scenarios decides which workloads there are, in words: their scale, and the shard. Older files do not say.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub workloads: String,
     /// The exact command.
     pub command: String,
     /// When the run began, RFC 3339, UTC.

@@ -19,6 +19,7 @@ pub(crate) fn provenance() -> Provenance {
         versions: vec![("tilewright".to_owned(), "0.1.0".to_owned())],
         hashes: Hashes { kernel: "k".to_owned(), space: "s".to_owned() },
         scenarios: vec![ScenarioRecord { name: "packs".to_owned(), hash: "h".to_owned() }],
+        workloads: String::new(),
         command: "tilewright tune".to_owned(),
         started: "2026-01-01T00:00:00Z".to_owned(),
         cold_caches: "each sample reads other pages".to_owned(),

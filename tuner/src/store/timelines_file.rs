@@ -1,5 +1,6 @@
 //! Timelines as Parquet: one row an entry, in the metadata the schema version, the device and what is known of each batch.
 
+use super::checksum::{self, checksum};
 use super::{
     BatchTimeline, DeviceRecord, SkippedTimeline, StoreError, TilePlaces, Timeline, TimelineEntry, Timelines,
     timelines_path, write_whole,
@@ -53,11 +54,14 @@ pub fn write_timelines(path: &Path, timelines: &Timelines) -> Result<(), StoreEr
         skipped: skipped.clone(),
     };
     let head = serde_json::to_string(&head).map_err(|error| unwritable(error.to_string()))?;
+    let mut frame = to_frame(batches).map_err(|error| unwritable(error.to_string()))?;
+    let sum =
+        checksum(&[&VERSION.to_string(), &head], &frame).map_err(|error| unwritable(error.to_string()))?;
     let metadata = KeyValueMetadata::from_static(vec![
         (VERSION_KEY.to_owned(), VERSION.to_string()),
         (TIMELINES_KEY.to_owned(), head),
+        (checksum::KEY.to_owned(), sum),
     ]);
-    let mut frame = to_frame(batches).map_err(|error| unwritable(error.to_string()))?;
     let mut bytes = Vec::new();
     ParquetWriter::new(&mut bytes)
         .with_key_value_metadata(Some(metadata))
@@ -111,9 +115,16 @@ fn decode(path: &Path, file: File) -> Result<Option<Timelines>, StoreError> {
     if found != VERSION.to_string() {
         return Err(StoreError::SchemaVersion { path: path.to_owned(), found, expected: VERSION });
     }
-    let Head { device, batches, skipped } =
-        serde_json::from_str(&entry(TIMELINES_KEY)?).map_err(|error| wrong(error.to_string()))?;
+    let head = entry(TIMELINES_KEY)?;
     let frame = reader.finish().map_err(|error| wrong(error.to_string()))?;
+    // Files of before have none.
+    if let Ok(sum) = entry(checksum::KEY)
+        && checksum(&[&found, &head], &frame).map_err(|error| wrong(error.to_string()))? != sum
+    {
+        return Err(StoreError::Checksum { path: path.to_owned() });
+    }
+    let Head { device, batches, skipped } =
+        serde_json::from_str(&head).map_err(|error| wrong(error.to_string()))?;
     let rows = from_frame(&frame).map_err(wrong)?;
     let batches = with_entries(batches, rows).map_err(wrong)?;
     Ok(Some(Timelines { device, batches, skipped }))

@@ -179,7 +179,7 @@ fn a_run_that_goes_on_and_a_replay_know_what_failed() {
     assert_eq!(fitted(&mut again, &mut run).unwrap().unwrap().selector_hash(), hash);
     assert!(again.verified.is_empty(), "{:?}", again.verified);
 
-    let (recording, _) = run.finish(&folder.path().join("all.parquet")).unwrap();
+    let recording = run.write(&folder.path().join("all.parquet")).unwrap();
     let read = crate::store::read(&folder.path().join("all.parquet")).unwrap();
     assert_eq!(read, recording);
     let replayed = Analysis::of(&read.provenance, &read.rows, &FitSettings::default()).unwrap();

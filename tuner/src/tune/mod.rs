@@ -5,21 +5,22 @@ mod outputs;
 mod provenance;
 
 pub use outputs::{Outputs, write_outputs};
+pub use provenance::command_to_go_on;
 
 use crate::analysis::Analysis;
-use crate::cli::TuneArguments;
+use crate::cli::{Shard, TuneArguments};
 use crate::emit::{Heuristics, module_name};
 use crate::interrupt::Interrupt;
 use crate::measure::{
     BatchPolicies, Bench, Timed, Verified, candidate_sets, is_gathered, measure_batches, measure_candidates,
-    measure_packs, record_timelines, verify_gathers, verify_space,
+    measure_packs, record_timelines, time_to_verify, verify_gathers, verify_others, verify_space,
 };
 use crate::progress::Progress;
-use crate::store::{RunFolder, Start};
+use crate::store::{Finished, RunFolder, Start, Timelines, read, read_timelines, timelines_path};
 use crate::workloads::{Scale, Workload, Workloads};
 use anyhow::Context as _;
 use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use tilewright_heuristics::{Backend, Prices};
 use tilewright_kernel_templates::{Class, Limits, Space};
@@ -39,6 +40,8 @@ pub enum Tuned {
 /// held out under the selector are measured; a few timelines take the rest, which on a GPU is spent with compiling kernels that note what
 /// they do. Packs only say which tiles are worth measuring on batches.
 const PACKS_UNTIL: f64 = 0.2;
+/// Part of the budget that verification may take.
+const VERIFIED_UNTIL: f64 = 0.8;
 const CANDIDATES_UNTIL: f64 = 0.75;
 const BATCHES_UNTIL: f64 = 0.95;
 
@@ -83,11 +86,45 @@ pub fn tune(
         (_, true) => Start::Discard,
         _ => Start::Fresh,
     };
-    let provenance = provenance::provenance(bench, &space, &workloads, &arguments.fit);
+    let around = std::env::current_dir().ok().and_then(|current| Heuristics::around(&current));
+    let heuristics = arguments.heuristics.clone().map(Heuristics::at).or(around);
+    let target = (heuristics.as_ref(), arguments.force);
+    if start == Start::Resume
+        && let Some(finished) = Finished::in_folder(&folder)?
+    {
+        let outputs = finish_again(finished, &workloads, arguments, target, &folder)?;
+        progress.note("the run is over: its module and report were written again");
+        return Ok(Tuned::Done(Box::new(outputs)));
+    }
+    if start != Start::Resume {
+        let needed = time_to_verify(bench, &space, &timed);
+        require_budget(needed, budget, arguments.force)?;
+        progress.note(&format!(
+            "verifying takes about {:.0} s of the budget's {}; {} packs and {} batches share the rest",
+            needed.as_secs_f64(),
+            budget.as_secs(),
+            raced.len(),
+            workloads.batches.len()
+        ));
+    }
+    let provenance =
+        provenance::provenance(bench, &space, (&workloads, which(&scale, arguments.shard)), &arguments.fit);
     let mut run = RunFolder::open(&folder, provenance, start)?;
+    for damaged in run.damaged() {
+        progress.note(&format!("what it held is measured again: {damaged}"));
+    }
     let stopped = |folder: &PathBuf| Ok(Tuned::Interrupted(folder.clone()));
 
-    let Some(verified) = verify_space(bench, &space, &timed, &mut run, progress, interrupt)? else {
+    let Some(verified) = verify_space(
+        bench,
+        &space,
+        &timed,
+        &mut run,
+        begin + budget.mul_f64(VERIFIED_UNTIL),
+        progress,
+        interrupt,
+    )?
+    else {
         return stopped(&folder);
     };
     let (measuring, left) = (Instant::now(), (begin + budget).saturating_duration_since(Instant::now()));
@@ -109,6 +146,9 @@ pub fn tune(
     let Some(_) = verify_gathers(bench, &tiles, &wanted, &timed, &mut run, progress, interrupt)? else {
         return stopped(&folder);
     };
+    if verify_others(bench, &tiles, &timed, &mut run, progress, interrupt)?.is_none() {
+        return stopped(&folder);
+    }
     let verified = Verified::of(run.rows());
     let sets = candidate_sets(&tiles);
     let (fitted, held_out): (Vec<Workload>, Vec<Workload>) =
@@ -127,7 +167,8 @@ pub fn tune(
     // A shard has raced sets of its own packs' tiles: where other shards raced others, a batch has no time of a set.
     if let Some(shard) = arguments.shard {
         let path = folder.join(format!("shard-{}-of-{}.parquet", shard.index + 1, shard.count));
-        run.finish(&path)?;
+        run.write(&path)?;
+        run.retire(&path)?;
         return Ok(Tuned::Shard(path));
     }
     let fitted = fitting::fit_verified(bench, &timed, &mut run, &arguments.fit, progress, interrupt);
@@ -153,23 +194,74 @@ pub fn tune(
         return stopped(&folder);
     }
 
-    let around = std::env::current_dir().ok().and_then(|current| Heuristics::around(&current));
-    let heuristics = arguments.heuristics.clone().map(Heuristics::at).or(around);
     let measurements = match &heuristics {
         Some(heuristics) => heuristics.measurements_path(&module),
         None => folder.join("measurements.parquet"),
     };
-    let (recording, timelines) = run.finish(&measurements)?;
+    let recording = run.write(&measurements)?;
+    let timelines = run.timelines().clone();
     let outputs = write_outputs(
         &recording,
         &timelines,
         &analysis,
         &arguments.fit,
-        heuristics.as_ref(),
+        target,
         &folder,
-        measurements,
+        measurements.clone(),
     )?;
+    // Not before all that is made of them is there.
+    run.retire(&measurements)?;
     Ok(Tuned::Done(Box::new(outputs)))
+}
+
+/// Refuses a budget that verification alone would spend, before it is spent.
+fn require_budget(needed: Duration, budget: Duration, force: bool) -> anyhow::Result<()> {
+    let enough = needed <= budget.mul_f64(VERIFIED_UNTIL);
+    anyhow::ensure!(
+        enough || force,
+        "verifying the kernels of these scenarios takes about {:.0} s, which leaves nothing of a budget of {} s to measure in: \
+         use `--budget {}`, scenarios of fewer head dimensions and element types, or `--force`",
+        needed.as_secs_f64().ceil(),
+        budget.as_secs(),
+        (needed.as_secs_f64() * 2.5).ceil().max(10.0)
+    );
+    Ok(())
+}
+
+/// Writes what a run that is over had written, once more.
+fn finish_again(
+    finished: Finished,
+    workloads: &Workloads,
+    arguments: &TuneArguments,
+    target: (Option<&Heuristics>, bool),
+    folder: &Path,
+) -> anyhow::Result<Outputs> {
+    anyhow::ensure!(
+        finished.scenarios == workloads.records,
+        "{}: the run here is over, and was of other scenarios; leave out `--resume` to start one",
+        folder.display()
+    );
+    anyhow::ensure!(
+        arguments.shard.is_none(),
+        "{}: the shard is over: {}",
+        folder.display(),
+        finished.measurements.display()
+    );
+    let mut recording = read(&finished.measurements)?;
+    recording.provenance.fit = arguments.fit.clone();
+    let timelines = read_timelines(&timelines_path(&finished.measurements))?;
+    let timelines = timelines.unwrap_or_else(|| Timelines::none_of(recording.provenance.device.clone()));
+    let analysis = Analysis::of(&recording.provenance, &recording.rows, &arguments.fit)?;
+    write_outputs(&recording, &timelines, &analysis, &arguments.fit, target, folder, finished.measurements)
+}
+
+/// What beside the scenarios decides which workloads a run has.
+fn which(scale: &Scale, shard: Option<Shard>) -> String {
+    let scale = format!("batches of at most {} MB", scale.max_bytes >> 20);
+    match shard {
+        Some(Shard { index, count }) => format!("{scale}, shard {} of {count}", index + 1),
+        None => scale,
+    }
 }
 
 /// Seconds that a run may take that measures so many element types. On a GPU, each has kernels of its own to compile and verify, which would
@@ -201,6 +293,18 @@ fn said(prices: &Prices) -> String {
 mod tests {
     use super::*;
     use tilewright_kernel_templates::cuda::CudaLimits;
+
+    #[test]
+    fn a_budget_that_verification_would_spend_is_refused_before() {
+        let seconds = Duration::from_secs;
+        assert!(require_budget(seconds(8), seconds(10), false).is_ok());
+        let error = require_budget(seconds(46), seconds(1), false).unwrap_err().to_string();
+        assert!(
+            error.contains("46 s") && error.contains("`--budget 115`") && error.contains("--force"),
+            "{error}"
+        );
+        assert!(require_budget(seconds(46), seconds(1), true).is_ok());
+    }
 
     #[test]
     fn a_gpu_gets_more_time_for_further_element_types() {

@@ -3,6 +3,7 @@
 use crate::analysis::Analysis;
 use crate::emit::Heuristics;
 use crate::fit_settings::FitSettings;
+use crate::gate::doubts;
 use crate::report_data::{batch_policies, report_data};
 use crate::store::{Recording, Timelines, timelines_path, write_whole};
 use anyhow::Context as _;
@@ -15,12 +16,18 @@ pub struct Outputs {
     /// The device.
     pub device: String,
     /// The measurements.
+    #[serde(serialize_with = "crate::serde_text::path")]
     pub measurements: PathBuf,
     /// The timelines beside them, if any batch was to have one.
+    #[serde(serialize_with = "crate::serde_text::optional_path")]
     pub timelines: Option<PathBuf>,
-    /// The emitted module.
-    pub module: PathBuf,
+    /// The emitted module; none if the selector is doubted, and nobody insisted.
+    #[serde(serialize_with = "crate::serde_text::optional_path")]
+    pub module: Option<PathBuf>,
+    /// Why the selector should not be used.
+    pub doubts: Vec<String>,
     /// The report.
+    #[serde(serialize_with = "crate::serde_text::path")]
     pub report: PathBuf,
     /// What the selector is worth, in a sentence; absent where nothing was held out.
     pub headline: Option<String>,
@@ -45,7 +52,8 @@ pub struct Regret {
 
 /// Writes the module and the report of an analysed recording that lies at `measurements`, its timelines beside it.
 ///
-/// Without a `heuristics` crate the module lies in `folder`, to be copied into one.
+/// Without a `heuristics` crate the module lies in `folder`, to be copied into one. A selector that is doubted ([`doubts`]) has no module unless
+/// `force` says so.
 ///
 /// # Errors
 /// The file system's, or a report that cannot be rendered.
@@ -54,18 +62,20 @@ pub fn write_outputs(
     timelines: &Timelines,
     analysis: &Analysis,
     settings: &FitSettings,
-    heuristics: Option<&Heuristics>,
+    (heuristics, force): (Option<&Heuristics>, bool),
     folder: &Path,
     measurements: PathBuf,
 ) -> anyhow::Result<Outputs> {
     let name = analysis.module_name();
+    let doubts = doubts(recording, analysis);
     let text = analysis.module_text(recording, settings);
     let module = match heuristics {
-        Some(heuristics) => heuristics.write_module(&name, &text)?,
+        _ if !doubts.is_empty() && !force => None,
+        Some(heuristics) => Some(heuristics.write_module(&name, &text)?),
         None => {
             let path = folder.join(format!("{name}.rs"));
             write_whole(&path, text.as_bytes())?;
-            path
+            Some(path)
         }
     };
     let report = folder.join("report.html");
@@ -76,6 +86,7 @@ pub fn write_outputs(
         timelines: (!timelines.is_empty()).then(|| timelines_path(&measurements)),
         measurements,
         module,
+        doubts,
         report,
         headline: analysis.over_best_tile().map(|over| over.to_string()),
         held_out: analysis

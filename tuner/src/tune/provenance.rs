@@ -12,7 +12,7 @@ use tilewright_kernel_templates::Space;
 pub(super) fn provenance(
     bench: &dyn Bench,
     space: &Space,
-    workloads: &Workloads,
+    (workloads, which): (&Workloads, String),
     fit: &FitSettings,
 ) -> Provenance {
     let tiles: Vec<String> = space.tiles().iter().map(ToString::to_string).collect();
@@ -25,6 +25,7 @@ pub(super) fn provenance(
         versions,
         hashes: Hashes { kernel: bench.kernel_hash(), space: short_hash(tiles.join(" ").as_bytes()) },
         scenarios: workloads.records.clone(),
+        workloads: which,
         command: command(std::env::args()),
         started: humantime::format_rfc3339_seconds(SystemTime::now()).to_string(),
         cold_caches: bench.cold_caches(),
@@ -32,6 +33,16 @@ pub(super) fn provenance(
         warnings: bench.warnings(),
         fit: fit.clone(),
     }
+}
+
+/// The command that goes on with this run.
+pub fn command_to_go_on() -> String {
+    go_on(std::env::args())
+}
+
+fn go_on(arguments: impl Iterator<Item = String>) -> String {
+    let known = |argument: &String| argument != "--discard" && argument != "--resume";
+    command(arguments.filter(known).chain(["--resume".to_owned()]))
 }
 
 /// The command as a shell would take it, the program by its name alone: its folder says nothing about the measurement.
@@ -54,6 +65,11 @@ mod tests {
         assert_eq!(
             command(arguments.map(str::to_owned).into_iter()),
             "tilewright tune 'my file.yaml' --budget 5"
+        );
+        let arguments = ["tilewright", "tune", "my file.yaml", "--discard", "--out", "o"];
+        assert_eq!(
+            go_on(arguments.map(str::to_owned).into_iter()),
+            "tilewright tune 'my file.yaml' --out o --resume"
         );
     }
 }

@@ -4,6 +4,7 @@ use super::{read_all, timelines_beside, tune::say};
 use crate::analysis::Analysis;
 use crate::cli::ReplayArguments;
 use crate::cli::exit::Ended;
+use crate::progress::Progress;
 use crate::store::{not_seen_gathering, write, write_timelines_beside};
 use crate::tune::write_outputs;
 
@@ -28,7 +29,14 @@ pub fn replay(arguments: &ReplayArguments) -> anyhow::Result<Ended> {
     let measurements = folder.join("measurements.parquet");
     write(&measurements, &recording)?;
     write_timelines_beside(&measurements, &timelines)?;
-    let outputs = write_outputs(&recording, &timelines, &analysis, &settings, None, &folder, measurements)?;
-    say(&outputs, arguments.json)?;
-    Ok(Ended::Done)
+    let outputs = write_outputs(
+        &recording,
+        &timelines,
+        &analysis,
+        &settings,
+        (None, arguments.force),
+        &folder,
+        measurements,
+    )?;
+    say(&outputs, arguments.json, Progress::detect())
 }

@@ -5,7 +5,7 @@ use crate::cli::{DeviceName, TuneArguments, output};
 use crate::interrupt::Interrupt;
 use crate::measure::{Bench, CpuBench, TimeLimits, WorkerBench, WorkerCommand};
 use crate::progress::Progress;
-use crate::tune::{Outputs, Tuned, tune as run_line};
+use crate::tune::{Outputs, Tuned, command_to_go_on, tune as run_line};
 use anyhow::Context as _;
 use std::time::Instant;
 use tilewright_kernel_templates::cuda::{CubinCache, Nvrtc};
@@ -23,18 +23,22 @@ pub fn tune(arguments: &TuneArguments) -> anyhow::Result<Ended> {
     match run_line(arguments, bench.as_mut(), progress, &interrupt)? {
         Tuned::Done(outputs) => {
             progress.note(&format!("done in {:.0} s", begin.elapsed().as_secs_f64()));
-            say(&outputs, arguments.json)?;
-            Ok(Ended::Done)
+            say(&outputs, arguments.json, progress)
         }
         Tuned::Shard(path) => {
             progress.note("unite the shards with `tilewright replay SHARD...`");
-            output::lines([path.display().to_string()])?;
+            if arguments.json {
+                output::json(&serde_json::json!({ "shard": path.to_string_lossy() }))?;
+            } else {
+                output::lines([path.display().to_string()])?;
+            }
             Ok(Ended::Done)
         }
         Tuned::Interrupted(folder) => {
             progress.note(&format!(
-                "stopped; {} holds everything measured so far: go on with `tilewright tune --resume`",
-                folder.display()
+                "stopped; {} holds everything measured so far: go on with `{}`",
+                folder.display(),
+                command_to_go_on()
             ));
             Ok(Ended::Interrupted)
         }
@@ -64,10 +68,18 @@ pub(super) fn open(
     }
 }
 
-/// Says what a selector is worth and which files were written.
-pub(super) fn say(outputs: &Outputs, json: bool) -> anyhow::Result<()> {
+/// Says what a selector is worth and which files were written. A selector that is doubted is a check that found a problem.
+pub(super) fn say(outputs: &Outputs, json: bool, progress: Progress) -> anyhow::Result<Ended> {
+    for doubt in &outputs.doubts {
+        progress.note(&format!("the selector is doubted: {doubt}"));
+    }
+    let ended = if outputs.module.is_some() { Ended::Done } else { Ended::Differs };
+    if ended == Ended::Differs {
+        progress.note("no module was written; measure again with more time on a quiet machine, or insist with `--force`");
+    }
     if json {
-        return output::json(outputs);
+        output::json(outputs)?;
+        return Ok(ended);
     }
     let mut rows = Vec::new();
     for (judged, regrets) in
@@ -95,7 +107,11 @@ pub(super) fn say(outputs: &Outputs, json: bool) -> anyhow::Result<()> {
             Some(timelines) => format!("timelines     {}", timelines.display()),
             None => "timelines     none".to_owned(),
         },
-        format!("module        {}", outputs.module.display()),
+        match &outputs.module {
+            Some(module) => format!("module        {}", module.display()),
+            None => "module        none: see above".to_owned(),
+        },
         format!("report        {}", outputs.report.display()),
-    ])
+    ])?;
+    Ok(ended)
 }

@@ -520,6 +520,16 @@ fn a_batch_that_ends_every_worker_is_given_up() {
     assert_eq!(bench.defect(), Some(error));
 }
 
+fn every_class() -> Timed {
+    let classes = Class::all(Backend::Cpu).map(|class| (class, 1)).collect();
+    let dtypes = Class::all(Backend::Cpu).map(|class| class.dtype).collect();
+    Timed { classes, dtypes, ..Timed::default() }
+}
+
+fn later() -> Instant {
+    Instant::now() + Duration::from_secs(600)
+}
+
 #[test]
 fn a_run_ends_where_no_worker_can_be_had_and_blames_no_variant() {
     let (mut bench, _) = worker(1);
@@ -529,8 +539,9 @@ fn a_run_ends_where_no_worker_can_be_had_and_blames_no_variant() {
     let error = verify_space(
         &mut bench,
         &space,
-        &Timed::default(),
+        &every_class(),
         &mut run,
+        later(),
         Progress::Silent,
         &Interrupt::default(),
     )
@@ -547,11 +558,9 @@ fn a_variant_that_hangs_is_recorded_as_such_and_the_space_is_verified() {
     let folder = tempfile::tempdir().unwrap();
     let mut run = RunFolder::open(folder.path(), test_data::provenance(), Start::Fresh).unwrap();
     let space = Space::of(Backend::Cpu);
-    let classes = Class::all(Backend::Cpu).map(|class| (class, 1)).collect();
-    let dtypes = Class::all(Backend::Cpu).map(|class| class.dtype).collect();
-    let timed = Timed { classes, dtypes, ..Timed::default() };
+    let timed = every_class();
     let verified =
-        verify_space(&mut bench, &space, &timed, &mut run, Progress::Silent, &Interrupt::default());
+        verify_space(&mut bench, &space, &timed, &mut run, later(), Progress::Silent, &Interrupt::default());
     let verified = verified.unwrap().unwrap();
     let rows = run.rows();
     assert_eq!(rows.len(), Class::all(Backend::Cpu).count() * space.tiles().len());
