@@ -53,8 +53,19 @@ fn scenarios(folder: &Path) {
     .unwrap();
 }
 
-const TUNE: [&str; 9] =
-    ["tune", "packs.yaml", "trees.yaml", "--budget", "6", "--heuristics", "heuristics", "--out", "out"];
+/// Two batches are too few for a selector, and seconds for measuring: the gate has tests of its own.
+const TUNE: [&str; 10] = [
+    "tune",
+    "packs.yaml",
+    "trees.yaml",
+    "--budget",
+    "6",
+    "--heuristics",
+    "heuristics",
+    "--out",
+    "out",
+    "--force",
+];
 
 fn measurements(folder: &Path) -> PathBuf {
     let mut files: Vec<PathBuf> = std::fs::read_dir(folder.join("heuristics/measurements"))
@@ -125,6 +136,10 @@ fn a_run_that_is_stopped_goes_on_and_ends_with_module_measurements_and_report() 
 
     let refused = fail(folder, &TUNE, 1);
     assert!(refused.contains("--resume") && refused.contains("--discard"), "{refused}");
+    assert!(refused.contains("`tilewright tune packs.yaml trees.yaml --budget 6"), "{refused}");
+    let others: Vec<&str> = TUNE.into_iter().filter(|argument| *argument != "packs.yaml").collect();
+    let refused = fail(folder, &[&others[..], &["--resume"]].concat(), 1);
+    assert!(refused.contains("its scenarios was `few-packs"), "{refused}");
     let stdout = succeed(folder, &[&TUNE[..], &["--resume", "--json"]].concat());
     let outputs: serde_json::Value = serde_json::from_str(&stdout).unwrap();
     for key in ["measurements", "module", "report"] {
@@ -145,12 +160,21 @@ fn a_run_that_is_stopped_goes_on_and_ends_with_module_measurements_and_report() 
     assert_eq!(read_timelines(&path).unwrap().as_ref(), Some(&timelines));
     assert_eq!(report.matches("<svg class=\"timeline\"").count(), timelines.batches.len());
     assert_eq!(parts(), 0, "a finished run leaves no parts");
+    // Who goes on with a run that is over gets its files once more.
+    let module = folder.join(outputs["module"].as_str().unwrap());
+    let text_of_module = std::fs::read_to_string(&module).unwrap();
+    std::fs::remove_file(&module).unwrap();
+    succeed(folder, &[&TUNE[..], &["--resume"]].concat());
+    assert_eq!(std::fs::read_to_string(&module).unwrap(), text_of_module);
 
     // The module is what the measurements give, here and replayed elsewhere, and a changed one is found.
     succeed(folder, &["emit", "--check", "--heuristics", "heuristics"]);
     let file = measurements(folder);
     let module = folder.join(outputs["module"].as_str().unwrap());
-    let replayed = succeed(folder, &["replay", file.to_str().unwrap(), "--out", "replayed", "--json"]);
+    let replay = ["replay", file.to_str().unwrap(), "--out", "replayed", "--json"];
+    let doubted: serde_json::Value = serde_json::from_str(&text(&run(folder, &replay).stdout)).unwrap();
+    assert!(doubted["module"].is_null() && !doubted["doubts"].as_array().unwrap().is_empty(), "{doubted}");
+    let replayed = succeed(folder, &[&replay[..], &["--force"]].concat());
     let replayed: serde_json::Value = serde_json::from_str(&replayed).unwrap();
     let again = std::fs::read_to_string(folder.join(replayed["module"].as_str().unwrap())).unwrap();
     assert_eq!(
@@ -183,12 +207,25 @@ fn a_run_that_is_stopped_goes_on_and_ends_with_module_measurements_and_report() 
         let out = format!("shard{}", &part[..1]);
         let path = succeed(
             folder,
-            &["tune", "packs.yaml", "trees.yaml", "--budget", "3", "--shard", part, "--out", &out],
+            &[
+                "tune",
+                "packs.yaml",
+                "trees.yaml",
+                "--budget",
+                "3",
+                "--shard",
+                part,
+                "--out",
+                &out,
+                "--force",
+                "--json",
+            ],
         );
-        folder.join(path.trim()).to_str().unwrap().to_owned()
+        let path: serde_json::Value = serde_json::from_str(&path).unwrap();
+        folder.join(path["shard"].as_str().unwrap()).to_str().unwrap().to_owned()
     };
     let (first, second) = (shard("1/2"), shard("2/2"));
-    let united = succeed(folder, &["replay", &first, &second, "--out", "united", "--json"]);
+    let united = succeed(folder, &["replay", &first, &second, "--out", "united", "--json", "--force"]);
     let united: serde_json::Value = serde_json::from_str(&united).unwrap();
     assert!(folder.join(united["report"].as_str().unwrap()).is_file());
 
@@ -196,6 +233,20 @@ fn a_run_that_is_stopped_goes_on_and_ends_with_module_measurements_and_report() 
     let bytes = std::fs::read(&file).unwrap();
     std::fs::write(folder.join("cut.parquet"), &bytes[..bytes.len() / 2]).unwrap();
     assert!(fail(folder, &["report", "cut.parquet"], 1).contains("cut.parquet: not a complete Parquet file"));
+}
+
+#[test]
+fn a_budget_that_is_too_small_is_refused_before_it_is_spent() {
+    let folder = tempfile::tempdir().unwrap();
+    scenarios(folder.path());
+    let begin = Instant::now();
+    let error = fail(folder.path(), &["tune", "--device", "cpu", "--budget", "1"], 1);
+    assert!(
+        error.contains("leaves nothing of a budget of 1 s") && error.contains("use `--budget"),
+        "{error}"
+    );
+    assert!(begin.elapsed() < Duration::from_secs(30), "{:?}", begin.elapsed());
+    assert!(!folder.path().join("tilewright-out").exists());
 }
 
 #[test]

@@ -12,6 +12,9 @@ use tilewright_heuristics::{Backend, Dtype, Tile};
 use tilewright_kernel_templates::cuda::has_loaders_on;
 use tilewright_kernel_templates::{Class, Limits, Space, check};
 
+/// Tiles that [`verify_others`] is given at most: those of a first portfolio.
+const MOST_RETURNED: usize = 16;
+
 /// The tiles that may be timed, for each class of kernels.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Verified {
@@ -169,24 +172,40 @@ pub fn verify_others(
     Ok(Some(()))
 }
 
-/// Seconds that [`verify_space`] would take, by what the first tiles of the most timed class do.
+/// How long [`verify_space`] and [`verify_others`] would take, by what some tiles of the most timed class do.
 pub fn time_to_verify(bench: &mut dyn Bench, space: &Space, timed: &Timed) -> Duration {
-    let classes = timed.first(bench.limits().backend());
-    let tiles = |class: &Class, bench: &dyn Bench| space.feasible(class, bench.limits());
+    let backend = bench.limits().backend();
+    let classes = timed.first(backend);
+    let feasible = |class: &Class, bench: &dyn Bench| space.feasible(class, bench.limits());
     let Some(usual) = classes.first() else { return Duration::ZERO };
-    let of_usual = tiles(usual, bench);
-    // As many as a GPU's host compiles at once.
-    let sample = std::thread::available_parallelism().map_or(4, |threads| threads.get().max(4));
-    let sample = &of_usual[..sample.min(of_usual.len())];
+    let of_usual = feasible(usual, bench);
+    // As many as a GPU's host compiles at once, small ones and large ones.
+    let most = std::thread::available_parallelism().map_or(8, |threads| threads.get().max(8));
+    let stride = of_usual.len().div_ceil(most).max(1);
+    let sample: Vec<Tile> = of_usual.iter().copied().step_by(stride).collect();
+    let Some((first, others)) = sample.split_first() else { return Duration::ZERO };
     let coverage = Coverage { options: timed.with_options(usual), gathers: false };
+    // What fails is told when the space is verified.
     let begin = Instant::now();
-    bench.prepare(sample, usual, coverage);
-    for tile in sample {
-        // What fails is told when the space is verified.
+    bench.prepare(&sample, usual, coverage);
+    let _ = bench.verify(first, usual, coverage);
+    let ready = begin.elapsed();
+    let begin = Instant::now();
+    for tile in others {
         let _ = bench.verify(tile, usual, coverage);
     }
-    let all: usize = classes.iter().map(|class| tiles(class, bench).len()).sum();
-    begin.elapsed().mul_f64(all as f64 / sample.len().max(1) as f64)
+    let each = begin.elapsed().div_f64(others.len().max(1) as f64);
+    let of_class = |tiles: usize| {
+        let tiles = tiles as f64;
+        // A GPU's tiles are compiled; a processor draws the batches of a class once.
+        let ready = match backend {
+            Backend::Cpu => ready,
+            Backend::Cuda => ready.mul_f64((tiles / sample.len() as f64).max(1.0)),
+        };
+        ready + each.mul_f64(tiles)
+    };
+    let others = timed.others(backend).len() as u32 * of_class(MOST_RETURNED);
+    classes.iter().map(|class| of_class(feasible(class, bench).len())).sum::<Duration>() + others
 }
 
 /// Verifies tiles once more, where they copy K and V token by token although their classes of kernels copy boxes: for caches that leave no
