@@ -3,9 +3,7 @@
 use crate::choice::SELECTOR;
 use crate::costs::{Part, from_batches, from_measurements};
 use crate::emit::{Header, ModelError, SelectorModel, module_name, render, render_choices};
-use crate::fit::{
-    CART, CostRow, CostTable, Fit, FitError, FitOptions, Proof, Validation, cross_validate, fit, judge,
-};
+use crate::fit::{CostRow, CostTable, Fit, FitError, FitOptions, Validation, cross_validate, fit, judge};
 use crate::fit_settings::FitSettings;
 use crate::report_data::batch_policies;
 use crate::statistics::geometric_mean;
@@ -147,19 +145,7 @@ impl Analysis {
 
     /// What the fit proves about the tree, in a sentence.
     pub fn proof(&self) -> String {
-        let Proof { depth, objective, lower_bound, optimal } = self.fit.proof;
-        if optimal && self.fit.tree.depth() > depth {
-            format!(
-                "grown from the tree of depth {depth} with the least mean regret over this portfolio (proven)"
-            )
-        } else if optimal {
-            format!("no tree of depth {depth} over this portfolio has less mean regret (proven)")
-        } else {
-            format!(
-                "the best tree of depth {depth} that was found; one could at best have {:.2} % less mean regret",
-                (objective - lower_bound).max(0.0) * 100.0
-            )
-        }
+        self.fit.proved()
     }
 }
 
@@ -208,9 +194,7 @@ fn header(analysis: &Analysis, recording: &Recording, settings: &FitSettings) ->
         header.push("prices: not measured, the defaults of the backend".to_owned());
     }
     header.extend(analysis.over_best_tile().map(|over| over.to_string()));
-    // The label tree breaks its ties at random: its figures are for reports, a module is the same to the byte each time.
-    let reproducible = analysis.validation.policies.iter().filter(|policy| policy.name != CART);
-    for policy in reproducible {
+    for policy in &analysis.validation.policies {
         header.push(format!(
             "regret on batches not fitted, {}: mean {:.2} %, p95 {:.2} %, worst {:.2} %",
             policy.name,

@@ -17,7 +17,8 @@ pub struct FitOptions {
     pub max_depth: usize,
     /// Leaves, at least 1.
     pub max_leaves: usize,
-    /// Time for the search. A search that needs less is exact, and then its result does not depend on the machine.
+    /// Time for the search. Its work is limited too, to what a machine of the day does in this time ([`FitOptions::work`]), so that the
+    /// same table gives the same tree wherever that many seconds are enough for it.
     pub time_limit: Duration,
     /// Relative difference below which costs tie, also where a row's own noise is less.
     pub noise: f64,
@@ -45,7 +46,15 @@ impl Default for FitOptions {
     }
 }
 
+/// Steps of the search for a second of its time: less than half of what two cores of 2020 do in it.
+const WORK_A_SECOND: f64 = 3e7;
+
 impl FitOptions {
+    /// The work that the search may do.
+    pub(super) fn work(&self) -> u64 {
+        (self.time_limit.as_secs_f64() * WORK_A_SECOND) as u64
+    }
+
     pub(super) fn check(&self) -> Result<(), FitError> {
         let whole = |name, value: usize, from: usize, to: usize| {
             if (from..=to).contains(&value) {

@@ -1,7 +1,7 @@
 //! What a fit is worth on rows that it has not seen.
 
 use super::baselines::{self, Chooser};
-use super::problem::WORST_REGRET;
+use super::regrets::relative;
 use super::{CostRow, CostTable, Fit, FitError, FitOptions, fit};
 use crate::statistics::quantile;
 use serde::Serialize;
@@ -157,7 +157,7 @@ fn cheapest_first(row: &CostRow, portfolio: &[usize]) -> Vec<usize> {
 fn regret(row: &CostRow, ranked: &[usize], default: usize) -> f64 {
     let chosen = ranked.iter().copied().chain([default]).find_map(|candidate| row.costs[candidate]);
     let cost = chosen.unwrap_or_else(|| row.costs.iter().flatten().copied().fold(0.0, f64::max));
-    (cost / row.oracle() - 1.0).min(WORST_REGRET)
+    relative(cost, row.oracle())
 }
 
 fn summary(table: &CostTable, name: &str, per_row: Vec<f64>) -> PolicyRegret {

@@ -57,18 +57,7 @@ fn say(table: &CostTable, fit: &Fit, validation: &Validation) -> anyhow::Result<
         fit.portfolio.iter().map(|&i| table.candidates()[i].as_str()).collect::<Vec<_>>().join(", ")
     )];
     lines.push(format!("safe default: {}", table.candidates()[fit.safe_default]));
-    let proof = &fit.proof;
-    lines.push(format!(
-        "mean regret {} on what was fitted; the best tree of depth {} {}",
-        output::percent(fit.regret),
-        proof.depth,
-        if proof.optimal {
-            format!("has {} (proven)", output::percent(proof.objective))
-        } else {
-            let [found, least] = [proof.objective, proof.lower_bound].map(output::percent);
-            format!("that was found has {found}, none can have less than {least}")
-        }
-    ));
+    lines.push(format!("mean regret {} on what was fitted: {}", output::percent(fit.regret), fit.proved()));
     lines.push(String::new());
     write_tree(table, &fit.tree, 0, &mut lines);
     lines.push(String::new());
