@@ -9,24 +9,38 @@ fn best_ranking(table: &CostTable, rows: &[usize], portfolio: &[usize], default:
     fn grow(
         table: &CostTable,
         rows: &[usize],
-        portfolio: &[usize],
+        whole: &[usize],
         default: usize,
         ranked: &mut Vec<usize>,
         best: &mut f64,
     ) {
         if !ranked.is_empty() {
-            let cost = rows.iter().map(|&row| row_cost(&table.rows()[row], ranked, default)).sum();
-            *best = best.min(cost);
+            // What some candidate can run is never left to one that cannot.
+            let valid =
+                |row: usize, some: &[usize]| some.iter().any(|&i| table.rows()[row].costs[i].is_some());
+            let served = |&row: &usize| valid(row, ranked) || valid(row, &[default]) || !valid(row, whole);
+            if rows.iter().all(served) {
+                let cost = rows.iter().map(|&row| row_cost(&table.rows()[row], ranked, default)).sum();
+                *best = best.min(cost);
+            }
         }
-        for &candidate in portfolio {
+        for &candidate in whole {
             if !ranked.contains(&candidate) {
                 ranked.push(candidate);
-                grow(table, rows, portfolio, default, ranked, best);
+                grow(table, rows, whole, default, ranked, best);
                 ranked.pop();
             }
         }
     }
+    // The safe default alone, for rows of which each lacks something of the portfolio.
+    let lacks = |&row: &usize| {
+        let costs = &table.rows()[row].costs;
+        costs[default].is_some() && portfolio.iter().any(|&candidate| costs[candidate].is_none())
+    };
     let mut best = f64::INFINITY;
+    if rows.iter().all(lacks) {
+        best = rows.iter().map(|&row| row_cost(&table.rows()[row], &[], default)).sum();
+    }
     grow(table, rows, portfolio, default, &mut Vec::new(), &mut best);
     best
 }

@@ -37,6 +37,7 @@ pub use validation::{CART, PolicyRegret, Validation, cross_validate, judge};
 
 use best_tree::{Asked, best_tree};
 use limits::Limits;
+use problem::Problem;
 use regrets::Regrets;
 use serde::Serialize;
 use std::sync::atomic::AtomicBool;
@@ -85,7 +86,8 @@ pub fn fit(table: &CostTable, options: &FitOptions) -> Result<Fit, FitError> {
         depth: options.max_depth,
     };
     let (problem, found) = best_tree(&asked, limits);
-    let (tree, cost) = shaping::shape(&problem, &regrets, &found.tree, options);
+    let unrounded = Problem::unrounded(asked.grid.clone(), &regrets, &portfolio, safe_default);
+    let (tree, cost) = shaping::shape(&unrounded, &problem, &regrets, &found.tree, options);
     let regret = regrets.mean_of(|row| tree.choose(&table.rows()[row].features), safe_default);
     let ended = match (found.lower >= found.cost, limits.by_clock()) {
         (true, _) => Ended::Complete,
@@ -94,8 +96,8 @@ pub fn fit(table: &CostTable, options: &FitOptions) -> Result<Fit, FitError> {
     };
     let proof = Proof {
         lower_bound: problem.mean_regret(found.lower).min(regret),
-        // In whole numbers, where nothing is lost to rounding.
-        optimal: cost <= found.lower,
+        // Each row was rounded down by less than one: candidates that tie may differ by that.
+        optimal: cost <= found.lower + table.rows().len() as f64,
         unshaped: problem.mean_regret(found.cost),
         depth: options.max_depth,
         ended,

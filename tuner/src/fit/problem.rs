@@ -59,11 +59,33 @@ impl Problem {
         safe_default: usize,
         cap: f64,
     ) -> Self {
+        Self::resolved(grid, regrets, portfolio, safe_default, Some(cap))
+    }
+
+    /// The problem with its costs as they are, for what compares trees that may cost any amount: sums are rounded, so equals are equal only
+    /// up to that.
+    pub(super) fn unrounded(
+        grid: Arc<Grid>,
+        regrets: &Regrets,
+        portfolio: &[usize],
+        safe_default: usize,
+    ) -> Self {
+        Self::resolved(grid, regrets, portfolio, safe_default, None)
+    }
+
+    fn resolved(
+        grid: Arc<Grid>,
+        regrets: &Regrets,
+        portfolio: &[usize],
+        safe_default: usize,
+        cap: Option<f64>,
+    ) -> Self {
         let (rows, lanes) = (regrets.rows(), portfolio.len());
         let full = ((1u64 << lanes) - 1) as u32;
         let default_is_lane = portfolio.contains(&safe_default);
         let cell = |row: usize, candidate: usize| {
-            regrets.get(row, candidate).map(|regret| (regrets.weight(row) * regret).min(cap))
+            let cost = regrets.get(row, candidate).map(|regret| regrets.weight(row) * regret);
+            cost.map(|cost| cap.map_or(cost, |cap| cost.min(cap)))
         };
         let mut worst = 0.0;
         let mut constant = 0.0;
@@ -84,8 +106,8 @@ impl Problem {
                 valid | u32::from(default.is_some()) << lanes
             })
             .collect();
-        let unit = if worst > 0.0 { LARGEST_SUM / worst } else { 1.0 };
-        let whole = |cost: f64| (cost * unit).floor();
+        let unit = if cap.is_some() && worst > 0.0 { LARGEST_SUM / worst } else { 1.0 };
+        let whole = |cost: f64| if cap.is_some() { (cost * unit).floor() } else { cost };
         let mut by_default = vec![f64::INFINITY; rows];
         let mut costs = Vec::with_capacity(rows);
         for row in 0..rows {

@@ -87,6 +87,7 @@ impl Ranker {
     fn group(&mut self, problem: &Problem, rows: &[u32]) {
         self.group_of.resize(problem.patterns(), 0);
         self.groups.clear();
+        let lanes = problem.lanes();
         for &row in rows {
             let group = &mut self.group_of[problem.pattern(row)];
             if *group == 0 {
@@ -95,26 +96,24 @@ impl Ranker {
                 *group = self.groups.len() as u32;
             }
             let group = &mut self.groups[*group as usize - 1];
-            for (sum, cost) in group.sums.iter_mut().zip(problem.costs(row)) {
+            for (sum, cost) in group.sums[..lanes].iter_mut().zip(problem.costs(row)) {
                 *sum += cost;
             }
-            if let Some(default) = problem.default_lane() {
+            if problem.default_lane().is_some() {
                 // Of no meaning where the default is invalid or not needed.
                 let cost = problem.by_default(row);
-                group.sums[MAX_PORTFOLIO] += if cost.is_finite() { cost } else { 0.0 };
-                debug_assert!(default == problem.lanes());
+                group.sums[lanes] += if cost.is_finite() { cost } else { 0.0 };
             }
         }
         for &row in rows {
             self.group_of[problem.pattern(row)] = 0;
         }
-        let lanes = problem.lanes();
         for group in &mut self.groups {
             let of_lane =
                 (0..lanes).filter(|lane| group.valid & (1 << lane) != 0).map(|lane| group.sums[lane]);
             let least = of_lane.fold(f64::INFINITY, f64::min);
             let default = group.valid >> lanes != 0;
-            group.least = if default { least.min(group.sums[MAX_PORTFOLIO]) } else { least };
+            group.least = if default { least.min(group.sums[lanes]) } else { least };
         }
     }
 
@@ -141,7 +140,7 @@ impl Ranker {
             }
             return;
         }
-        if let Some(default) = self.ends_with_default(problem, open, path)
+        if let Some(default) = self.ends_with_default(problem, open)
             && cost + default < self.best_cost
         {
             self.best_cost = cost + default;
@@ -178,11 +177,11 @@ impl Ranker {
     }
 
     /// What the groups cost that are open if the ranking ends here, and they take the safe default.
-    fn ends_with_default(&self, problem: &Problem, open: &[u32], path: &[usize]) -> Option<f64> {
-        let lane = problem.default_lane().filter(|_| !path.is_empty())?;
+    fn ends_with_default(&self, problem: &Problem, open: &[u32]) -> Option<f64> {
+        let lane = problem.default_lane()?;
         let cost = |&group: &u32| {
             let Group { valid, sums, .. } = &self.groups[group as usize];
-            (valid & (1 << lane) != 0).then_some(sums[MAX_PORTFOLIO])
+            (valid & (1 << lane) != 0).then_some(sums[lane])
         };
         open.iter().map(cost).sum()
     }
@@ -212,7 +211,7 @@ impl Ranker {
             for (i, &lane) in lanes.iter().enumerate().filter(|(i, _)| set >> i & 1 != 0) {
                 sums[i * sets + set] += group.sums[lane];
             }
-            sums[count * sets + set] += group.sums[MAX_PORTFOLIO];
+            sums[count * sets + set] += group.sums[problem.lanes()];
             sums[(count + 1) * sets + set] += 1.0;
             sums[(count + 2) * sets + set] += f64::from(u8::from(group.valid >> problem.lanes() == 0));
         }
@@ -235,9 +234,8 @@ impl Ranker {
             if sums[(count + 1) * sets + rest] == 0.0 {
                 continue;
             }
-            let may_end = by_default && (front != 0 || !path.is_empty());
             let mut best = (f64::INFINITY, END);
-            if may_end && sums[(count + 2) * sets + rest] == 0.0 {
+            if by_default && sums[(count + 2) * sets + rest] == 0.0 {
                 best.0 = sums[count * sets + rest];
             }
             for lane in (0..count).filter(|lane| front >> lane & 1 == 0) {

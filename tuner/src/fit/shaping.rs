@@ -10,6 +10,9 @@ use super::tree::Tree;
 /// Candidates of a leaf tie if they differ by less than this part of the noise: below, it is no difference.
 const TIE: f64 = 0.25;
 
+/// Sums that differ by less than this part are equal: their terms were added in different orders.
+const ROUNDING: f64 = 1e-12;
+
 /// A tree whose leaves have their rows, and what these cost.
 #[derive(Clone, Debug)]
 enum Grown {
@@ -20,15 +23,22 @@ enum Grown {
 /// What shaping works on.
 struct Shaping<'a> {
     problem: &'a Problem,
+    searched: &'a Problem,
     regrets: &'a Regrets,
     ranker: Ranker,
 }
 
 /// Takes out splits that are not worth a leaf, then keeps within `max_leaves`, then names the candidates, and merges leaves that
-/// agree. Returns the tree, and what it costs.
-pub(super) fn shape(problem: &Problem, regrets: &Regrets, tree: &Node, options: &FitOptions) -> (Tree, f64) {
+/// agree. Returns the tree, and what it costs in the numbers of `searched`; `problem` is the same with its costs as they are.
+pub(super) fn shape(
+    problem: &Problem,
+    searched: &Problem,
+    regrets: &Regrets,
+    tree: &Node,
+    options: &FitOptions,
+) -> (Tree, f64) {
     let rows = (0..problem.rows() as u32).collect();
-    let mut shaping = Shaping { problem, regrets, ranker: Ranker::default() };
+    let mut shaping = Shaping { problem, searched, regrets, ranker: Ranker::default() };
     let mut grown = shaping.grow(tree, rows);
     let price = problem.cost_of(options.leaf_price / problem.rows().max(1) as f64);
     shaping.prune(&mut grown, price, options.min_leaf_rows);
@@ -97,7 +107,7 @@ impl Shaping<'_> {
             let least = simpler
                 .into_iter()
                 .min_by(|a, b| worth(a).total_cmp(&worth(b)).then(leaves(a).cmp(&leaves(b))));
-            if let Some(least) = least.filter(|least| few || worth(least) <= worth(tree)) {
+            if let Some(least) = least.filter(|least| few || worth(least) <= worth(tree) * (1.0 + ROUNDING)) {
                 *tree = least;
             }
         }
@@ -165,7 +175,7 @@ impl Shaping<'_> {
                     .sum::<f64>()
             };
             // The first of equals.
-            let lane = (0..lanes).rev().max_by(|&a, &b| served(a).total_cmp(&served(b))).unwrap_or(0);
+            let lane = (0..=lanes).rev().max_by(|&a, &b| served(a).total_cmp(&served(b))).unwrap_or(0);
             for (choice, tied) in choices.iter_mut().zip(&tied) {
                 if choice.is_none() && tied[lane] {
                     *choice = Some(lane);
@@ -179,7 +189,7 @@ impl Shaping<'_> {
     fn tied(&mut self, rows: &[u32], weight: f64) -> Vec<bool> {
         let lanes = self.problem.lanes();
         let best = self.ranker.best(self.problem, rows, None);
-        let enough = best.cost + self.problem.cost_of(TIE * self.problem.noise * weight);
+        let enough = best.cost * (1.0 + ROUNDING) + self.problem.cost_of(TIE * self.problem.noise * weight);
         let at_least = self.problem.sum(rows);
         let some_valid = rows.iter().fold(0, |all, &row| all | self.problem.valid(row));
         let mut tied: Vec<bool> = (0..lanes)
@@ -189,7 +199,12 @@ impl Shaping<'_> {
                     && self.ranker.best(self.problem, rows, Some(lane)).cost <= enough
             })
             .collect();
-        tied[best.lanes.first().copied().unwrap_or(0)] = true;
+        // A leaf of the safe default alone ties with nothing.
+        let first = best.lanes.first().copied();
+        tied.push(first == Some(lanes));
+        if let Some(first) = first {
+            tied[first] = true;
+        }
         tied
     }
 
@@ -208,7 +223,7 @@ impl Shaping<'_> {
                     // One leaf does for both if its ranking costs no more than theirs.
                     let rows = merged(a.clone(), b.clone());
                     let ranking = self.ranker.best(self.problem, &rows, low.lanes.first().copied());
-                    if ranking.cost <= low.cost + high.cost {
+                    if ranking.cost <= (low.cost + high.cost) * (1.0 + ROUNDING) {
                         return Named::Leaf { rows, ranking };
                     }
                 }
@@ -221,7 +236,10 @@ impl Shaping<'_> {
     fn finish(&mut self, tree: Named, above: &mut Vec<Vec<u32>>, cost: &mut f64) -> Tree {
         match tree {
             Named::Leaf { rows, ranking } => {
-                *cost += ranking.cost;
+                let searched = self.searched;
+                let of_row =
+                    |&row: &u32| ranking.lane_of(searched, row).map_or(0.0, |lane| searched.cost(row, lane));
+                *cost += rows.iter().map(of_row).sum::<f64>();
                 let lanes = self.completed(ranking.lanes, &rows, above);
                 let ranked: Vec<usize> = lanes.iter().map(|&lane| self.problem.candidate(lane)).collect();
                 let weight: f64 = rows.iter().map(|&row| self.problem.weight(row)).sum();
@@ -254,9 +272,8 @@ impl Shaping<'_> {
             let served = |row: u32| lanes.iter().any(|lane| self.problem.valid(row) & (1 << lane) != 0);
             let left: Vec<u32> = rows.iter().copied().filter(|&row| !served(row)).collect();
             if !left.is_empty() {
-                let first = lanes.first().copied();
-                let behind = self.ranker.best(self.problem, &left, first).lanes;
-                lanes.extend(behind.into_iter().skip(usize::from(first.is_some())));
+                let behind = self.ranker.best(self.problem, &left, None).lanes;
+                lanes.extend(behind);
             }
         }
         lanes
