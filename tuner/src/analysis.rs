@@ -3,7 +3,7 @@
 use crate::choice::SELECTOR;
 use crate::costs::{Part, from_batches, from_measurements};
 use crate::emit::{Header, ModelError, SelectorModel, module_name, render, render_choices};
-use crate::fit::{CostRow, CostTable, Fit, FitError, FitOptions, Validation, cross_validate, fit, judge};
+use crate::fit::{CostRow, CostTable, Fit, FitError, FitOptions, Validation, fit, fit_and_validate, judge};
 use crate::fit_settings::FitSettings;
 use crate::report_data::batch_policies;
 use crate::statistics::geometric_mean;
@@ -72,10 +72,13 @@ impl Analysis {
         let table = from_batches(rows, Part::Fit)?;
         let held_out = from_batches(rows, Part::HeldOut).ok();
         let options = settings.options();
-        let fit = fit(&table, &options)?;
-        let validation = match &held_out {
-            Some(held_out) => judge(&table, &fit, held_out, &options)?,
-            None => cross_validate(&table, &options, usize::from(settings.folds))?,
+        let (fit, validation) = match &held_out {
+            Some(held_out) => {
+                let fit = fit(&table, &options)?;
+                let validation = judge(&table, &fit, held_out, &options)?;
+                (fit, validation)
+            }
+            None => fit_and_validate(&table, &options, usize::from(settings.folds), &|_| ())?,
         };
         let model = SelectorModel::new(&provenance.device, provenance.prices(), rows, &table, &fit)?;
         Ok(Self { table, held_out, fit, validation, model })
@@ -182,10 +185,12 @@ fn header(analysis: &Analysis, recording: &Recording, settings: &FitSettings) ->
             measured(Level::Batch).count(),
         ),
         format!(
-            "fit: portfolio {}, depth {}, leaves {}, ties below {:.1} %; {}",
+            "fit: portfolio {}, depth {}, leaves {} of at least {} rows at {:.2} each, ties below {:.1} %; {}",
             settings.portfolio,
             settings.max_depth,
             settings.max_leaves,
+            settings.least_rows,
+            f64::from(settings.leaf_price) / 100.0,
             f64::from(settings.noise_permille) / 10.0,
             analysis.proof(),
         ),

@@ -3,13 +3,26 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
+/// What a fit is at.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// In words.
+    At(String),
+    /// The tree, or that of a fold, is fitted.
+    Done,
+}
+
+/// Who is told what a fit is at.
+pub type Watch<'a> = &'a (dyn Fn(Event) + Sync);
+
 /// The end of a search: an amount of work, which is the same on every machine, and a time, which is there for slow ones.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub(super) struct Limits<'a> {
     pub(super) work: u64,
     pub(super) deadline: Instant,
     /// Whether time was what ended it.
     pub(super) clock: &'a AtomicBool,
+    pub(super) watch: Watch<'a>,
 }
 
 impl Limits<'_> {

@@ -30,10 +30,11 @@ mod tree;
 mod validation;
 
 pub use cost_table::{CostRow, CostTable, FitError};
+pub use limits::{Event, Watch};
 pub use options::FitOptions;
 pub use proof::{Ended, Proof};
 pub use tree::Tree;
-pub use validation::{CART, PolicyRegret, Validation, cross_validate, judge};
+pub use validation::{CART, PolicyRegret, Validation, cross_validate, fit_and_validate, judge};
 
 use best_tree::{Asked, best_tree};
 use limits::Limits;
@@ -71,10 +72,20 @@ pub struct Fit {
 /// # Errors
 /// Options that make no sense. A [`CostTable`] is checked when it is made.
 pub fn fit(table: &CostTable, options: &FitOptions) -> Result<Fit, FitError> {
+    fit_within(table, options, options.work(), Instant::now() + options.time_limit.min(LONGEST), &|_| ())
+}
+
+/// Fits a tree with so much work, until so late.
+fn fit_within(
+    table: &CostTable,
+    options: &FitOptions,
+    work: u64,
+    deadline: Instant,
+    watch: Watch<'_>,
+) -> Result<Fit, FitError> {
     options.check()?;
     let clock = AtomicBool::new(false);
-    let deadline = Instant::now() + options.time_limit.min(LONGEST);
-    let limits = Limits { work: options.work(), deadline, clock: &clock };
+    let limits = Limits { work, deadline, clock: &clock, watch };
     let regrets = Regrets::of(table, options.noise);
     let portfolio = portfolio::choose(&regrets, options);
     let safe_default = portfolio::safe_default(table, &regrets);

@@ -67,9 +67,9 @@ impl FitOptions {
         whole("max_depth", self.max_depth, 0, 16)?;
         whole("max_leaves", self.max_leaves, 1, 1 << 16)?;
         whole("thresholds_per_feature", self.thresholds_per_feature, 1, MAX_THRESHOLDS)?;
-        for (name, value) in [("noise", self.noise), ("leaf_price", self.leaf_price)] {
-            if !(0.0..=1.0).contains(&value) {
-                return Err(FitError::Option { name, message: format!("{value} must be from 0 to 1") });
+        for (name, value, most) in [("noise", self.noise, 1.0), ("leaf_price", self.leaf_price, 100.0)] {
+            if !(0.0..=most).contains(&value) {
+                return Err(FitError::Option { name, message: format!("{value} must be from 0 to {most}") });
             }
         }
         Ok(())

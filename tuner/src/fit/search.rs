@@ -10,7 +10,7 @@
 //! it, so the bound is raised step by step ([`STEPS`]): whenever the search ends, what was proved until then holds.
 
 use super::depth_two::Scratch;
-use super::limits::Limits;
+use super::limits::{Event, Limits};
 use super::problem::Problem;
 use super::shallow::{self, Ask};
 use std::cmp::Ordering;
@@ -297,6 +297,9 @@ impl Search<'_> {
                 let (below, above) = *known;
                 open.halve(interval, below, above);
             }
+            let [found, bound] = [best.cost, best.lower.max(open.lower().min(useful))]
+                .map(|cost| 100.0 * self.problem.mean_regret(cost));
+            (limits.watch)(Event::At(format!("a tree of {found:.2} % is found, none is below {bound:.2} %")));
         }
     }
 
