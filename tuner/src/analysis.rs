@@ -71,7 +71,8 @@ impl Analysis {
     ) -> Result<Self, AnalysisError> {
         let table = from_batches(rows, Part::Fit)?;
         let held_out = from_batches(rows, Part::HeldOut).ok();
-        let options = settings.options();
+        // By work alone: a module must be the same wherever it is emitted from its recording.
+        let options = FitOptions { clock: false, ..settings.options() };
         let (fit, validation) = match &held_out {
             Some(held_out) => {
                 let fit = fit(&table, &options)?;
@@ -90,7 +91,7 @@ impl Analysis {
     /// Nothing was measured.
     pub fn first_portfolio(rows: &[Measurement], settings: &FitSettings) -> Result<Vec<Tile>, AnalysisError> {
         let table = from_measurements(rows)?;
-        let options = FitOptions { portfolio: 16, max_depth: 0, ..settings.options() };
+        let options = FitOptions { portfolio: 16, max_depth: 0, clock: false, ..settings.options() };
         let fit = fit(&table, &options)?;
         let wanted = fit.portfolio.iter().chain([&fit.safe_default]);
         let tiles: BTreeSet<Tile> = wanted.filter_map(|&i| table.candidates()[i].parse().ok()).collect();

@@ -106,15 +106,15 @@ fn csv(path: &Path, text: &str) -> Result<RawTable, TableError> {
 
 /// Cells of a text as what all of them are.
 fn parsed<'a, I: Iterator<Item = &'a str>>(cells: impl Fn() -> I) -> Cells {
-    let missing = |cell: &str| MISSING.iter().any(|known| cell.eq_ignore_ascii_case(known));
-    let whole = |cell: &str| match cell.parse::<i128>() {
+    let missing = |cell: &str| MISSING.iter().any(|known| cell.trim().eq_ignore_ascii_case(known));
+    let whole = |cell: &str| match cell.trim().parse::<i128>() {
         Ok(value) => Some(Some(value)),
         Err(_) => missing(cell).then_some(None),
     };
     if let Some(whole) = cells().map(whole).collect() {
         return Cells::Whole(whole);
     }
-    let real = |cell: &str| match cell.parse::<f64>() {
+    let real = |cell: &str| match cell.trim().parse::<f64>() {
         Ok(value) => Some(Some(value).filter(|value| !value.is_nan())),
         Err(_) => missing(cell).then_some(None),
     };

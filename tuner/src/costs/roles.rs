@@ -116,17 +116,17 @@ fn guessed<'a>(path: &Path, open: &[&'a RawColumn]) -> Result<Sides<'a>, TableEr
     if features.is_empty() {
         return doubtful("no column is of whole numbers without a gap, as features are".to_owned());
     }
-    match &candidates[..] {
-        [] => return doubtful("all columns are of whole numbers, so any may be a feature".to_owned()),
-        [only] => return doubtful(format!("`{}` would be the only candidate", only.name)),
-        _ => {}
-    }
     let first = open.iter().position(|column| !is_feature(&column)).unwrap_or(open.len());
     if let Some(late) = open[first..].iter().find(is_feature) {
         return doubtful(format!(
             "`{}` has whole numbers only, as a feature, but stands behind `{}`, which is like a candidate",
             late.name, open[first].name
         ));
+    }
+    match &candidates[..] {
+        [] => return doubtful("all columns are of whole numbers, so any may be a feature".to_owned()),
+        [only] => return doubtful(format!("`{}` would be the only candidate", only.name)),
+        _ => {}
     }
     let alike = |feature: &RawColumn| {
         candidates.iter().find(|candidate| called_alike(&feature.name, &candidate.name))

@@ -2,6 +2,7 @@
 
 use super::*;
 use proptest::prelude::*;
+use std::time::Duration;
 use tests::{exact, table};
 
 /// The cost of the best ranking of some of `portfolio` for rows, each of which takes its first valid candidate, else the safe default.

@@ -20,6 +20,8 @@ pub struct FitOptions {
     /// Time for the search. Its work is limited too, to what a machine of the day does in this time ([`FitOptions::work`]), so that the
     /// same table gives the same tree wherever that many seconds are enough for it.
     pub time_limit: Duration,
+    /// Whether time ends the search too, and not its work alone: then a slow machine may find another tree than a fast one.
+    pub clock: bool,
     /// Relative difference below which costs tie, also where a row's own noise is less.
     pub noise: f64,
     /// Regret that a leaf must save to be worth reading, of all rows together: 0.2 is 2 % of ten rows. What is little evidence does not
@@ -38,6 +40,7 @@ impl Default for FitOptions {
             max_depth: 4,
             max_leaves: 12,
             time_limit: Duration::from_secs(60),
+            clock: true,
             noise: 0.01,
             leaf_price: 0.2,
             min_leaf_rows: 3,
@@ -46,10 +49,18 @@ impl Default for FitOptions {
     }
 }
 
+/// Longer limits than this are none; the clock cannot hold the longest.
+const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
+
 /// Steps of the search for a second of its time: less than half of what two cores of 2020 do in it.
-const WORK_A_SECOND: f64 = 3e7;
+const WORK_A_SECOND: f64 = 2e7;
 
 impl FitOptions {
+    /// How long the fit may take by the clock.
+    pub(super) fn longest(&self) -> Duration {
+        if self.clock { self.time_limit.min(LONGEST) } else { LONGEST }
+    }
+
     /// The work that the search may do.
     pub(super) fn work(&self) -> u64 {
         (self.time_limit.as_secs_f64() * WORK_A_SECOND) as u64

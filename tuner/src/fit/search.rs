@@ -22,15 +22,18 @@ pub(super) const SEARCHED_DEPTH: usize = 4;
 /// Intervals that are taken up together. It does not depend on the threads, so that neither does the result.
 const BATCH: usize = 8;
 /// Parts of the way from the least cost there can be to the best known, in the order in which they are proved, and the part of all work
-/// that each may take. The whole way comes first: it finds better trees as it goes.
-const STEPS: [(f64, f64); 8] = [
-    (1.0, 0.25),
-    (0.25, 0.2),
-    (0.5, 0.3),
-    (0.625, 0.4),
-    (0.75, 0.5),
-    (0.875, 0.6),
-    (0.9375, 0.7),
+/// after which each ends. The whole way comes first: it finds better trees as it goes, and is all there is to do where the search is short.
+const STEPS: [(f64, f64); 11] = [
+    (1.0, 0.2),
+    (0.03, 1.0),
+    (0.06, 1.0),
+    (0.12, 1.0),
+    (0.25, 1.0),
+    (0.4, 1.0),
+    (0.55, 1.0),
+    (0.7, 1.0),
+    (0.8, 1.0),
+    (0.9, 1.0),
     (1.0, 1.0),
 ];
 
@@ -418,21 +421,39 @@ impl Search<'_> {
         // What the neighbours say of both sides.
         let below = interval.below + line.least_between(interval.begin, middle);
         let above = interval.above + line.least_between(middle + 1, interval.end);
-        let low = self.run(&low_rows, depth - 1, useful - above, limits, scratch);
-        let below = below.max(low.lower);
         let lost =
             |below: f64, above: f64| Solved { cost: f64::INFINITY, below, above, tree: Node::Leaf, work: 0 };
+        // Each side first proves its share, by what two levels of it cost: half a proof of both takes less than a whole one of either.
+        // Two levels are always solved to the end.
+        let share = if depth > 3 { self.share(&low_rows, &high_rows, limits, scratch) } else { 1.0 };
+        let wanted = (useful * share).max(below).min(useful - above);
+        let mut low = self.run(&low_rows, depth - 1, wanted, limits, scratch);
+        let mut below = below.max(low.lower);
         if below + above >= useful {
             // However good the other side is, this question cannot win.
             return lost(below, above);
         }
         let high = self.run(&high_rows, depth - 1, useful - below, limits, scratch);
         let above = above.max(high.lower);
+        if below + above < useful && low.lower < low.cost {
+            low = self.run(&low_rows, depth - 1, useful - above, limits, scratch);
+            below = below.max(low.lower);
+        }
         if !(low.cost + high.cost).is_finite() {
             return lost(below, above);
         }
         let tree = Node::split(interval.feature, bin, low.tree, high.tree);
         Solved { cost: low.cost + high.cost, below, above, tree, work: 0 }
+    }
+
+    /// The part of the cost of both sides that is likely to be the first one's.
+    fn share(&self, low: &[u32], high: &[u32], limits: &Limits<'_>, scratch: &mut Scratch) -> f64 {
+        if low.iter().chain(high).any(|&row| self.problem.has_hole(row)) {
+            return 1.0;
+        }
+        let [low, high] =
+            [low, high].map(|rows| self.shallow(rows, 2, f64::INFINITY, limits, scratch).cost + 1.0);
+        low / (low + high)
     }
 
     fn line(&self, rows: &[u32], feature: usize) -> Line {

@@ -4,6 +4,7 @@ use super::*;
 use proptest::prelude::*;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
+use std::time::Duration;
 
 pub(super) fn table(features: &[&[u64]], costs: &[&[Option<f64>]]) -> CostTable {
     let rows = features
@@ -234,7 +235,7 @@ fn a_search_that_runs_out_of_time_returns_a_tree_and_a_bound() {
     let options = FitOptions {
         max_depth: 4,
         portfolio: 16,
-        time_limit: std::time::Duration::from_millis(300),
+        time_limit: Duration::from_millis(300),
         ..FitOptions::default()
     };
     let begin = Instant::now();
@@ -259,7 +260,7 @@ fn a_bound_holds_wherever_time_runs_out() {
     let table = CostTable::new(names("f", 8), names("c", 16), rows.collect()).unwrap();
     let proof = |time_limit| fit(&table, &FitOptions { max_depth: 4, time_limit, ..exact() }).unwrap().proof;
     let begin = Instant::now();
-    let optimum = proof(std::time::Duration::MAX);
+    let optimum = proof(Duration::MAX);
     let whole = begin.elapsed();
     assert!(optimum.optimal);
     for part in 0..40 {

@@ -3,7 +3,7 @@
 use super::baselines::{self, Chooser};
 use super::limits::{Event, Watch};
 use super::regrets::relative;
-use super::{CostRow, CostTable, Fit, FitError, FitOptions, LONGEST, fit_within};
+use super::{CostRow, CostTable, Fit, FitError, FitOptions, fit_within};
 use crate::statistics::quantile;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -57,8 +57,8 @@ pub fn fit_and_validate(
     watch: Watch<'_>,
 ) -> Result<(Fit, Validation), FitError> {
     let begin = Instant::now();
-    let (half, whole) = (options.time_limit.min(LONGEST) / 2, options.time_limit.min(LONGEST));
-    let fit = fit_within(table, options, options.work() / 2, begin + half, watch)?;
+    let whole = options.longest();
+    let fit = fit_within(table, options, options.work() / 2, begin + whole / 2, watch)?;
     watch(Event::Done);
     let validation = validate(table, options, folds, options.work() / 2, begin + whole, watch)?;
     Ok((fit, validation))
@@ -70,7 +70,7 @@ pub fn fit_and_validate(
 /// # Errors
 /// Options that make no sense.
 pub fn cross_validate(table: &CostTable, options: &FitOptions, folds: usize) -> Result<Validation, FitError> {
-    validate(table, options, folds, options.work(), Instant::now() + options.time_limit.min(LONGEST), &|_| ())
+    validate(table, options, folds, options.work(), Instant::now() + options.longest(), &|_| ())
 }
 
 fn validate(
