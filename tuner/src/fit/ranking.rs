@@ -75,7 +75,7 @@ impl Ranker {
         self.best.clear();
         let used = self.groups.iter().fold(0, |all, group| all | group.valid) & problem.full();
         let count = used.count_ones() as usize;
-        self.limit = ((count * count << count) / SEARCHED).max(256);
+        self.limit = (((count * count) << count) / SEARCHED).max(256);
         self.descend(problem, &open, cost, &mut path);
         self.work += self.looked_at as u64;
         if self.looked_at > self.limit {
