@@ -31,7 +31,7 @@ fn main() {
             println!(
                 "{values:>8} {noise:>7} {depth:>6} {:>9.2} {:>9.3} % {:>9.3} % {:>8}",
                 begin.elapsed().as_secs_f64(),
-                fit.proof.objective * 100.0,
+                fit.regret * 100.0,
                 fit.proof.lower_bound * 100.0,
                 fit.tree.leaves()
             );

@@ -3,9 +3,7 @@
 use crate::choice::SELECTOR;
 use crate::costs::{Part, from_batches, from_measurements};
 use crate::emit::{Header, ModelError, SelectorModel, module_name, render, render_choices};
-use crate::fit::{
-    CART, CostRow, CostTable, Fit, FitError, FitOptions, Proof, Validation, cross_validate, fit, judge,
-};
+use crate::fit::{CostRow, CostTable, Fit, FitError, FitOptions, Validation, fit, fit_and_validate, judge};
 use crate::fit_settings::FitSettings;
 use crate::report_data::batch_policies;
 use crate::statistics::geometric_mean;
@@ -73,11 +71,15 @@ impl Analysis {
     ) -> Result<Self, AnalysisError> {
         let table = from_batches(rows, Part::Fit)?;
         let held_out = from_batches(rows, Part::HeldOut).ok();
-        let options = settings.options();
-        let fit = fit(&table, &options)?;
-        let validation = match &held_out {
-            Some(held_out) => judge(&table, &fit, held_out, &options)?,
-            None => cross_validate(&table, &options, usize::from(settings.folds))?,
+        // By work alone: a module must be the same wherever it is emitted from its recording.
+        let options = FitOptions { clock: false, ..settings.options() };
+        let (fit, validation) = match &held_out {
+            Some(held_out) => {
+                let fit = fit(&table, &options)?;
+                let validation = judge(&table, &fit, held_out, &options)?;
+                (fit, validation)
+            }
+            None => fit_and_validate(&table, &options, usize::from(settings.folds), &|_| ())?,
         };
         let model = SelectorModel::new(&provenance.device, provenance.prices(), rows, &table, &fit)?;
         Ok(Self { table, held_out, fit, validation, model })
@@ -89,7 +91,7 @@ impl Analysis {
     /// Nothing was measured.
     pub fn first_portfolio(rows: &[Measurement], settings: &FitSettings) -> Result<Vec<Tile>, AnalysisError> {
         let table = from_measurements(rows)?;
-        let options = FitOptions { portfolio: 16, max_depth: 0, ..settings.options() };
+        let options = FitOptions { portfolio: 16, max_depth: 0, clock: false, ..settings.options() };
         let fit = fit(&table, &options)?;
         let wanted = fit.portfolio.iter().chain([&fit.safe_default]);
         let tiles: BTreeSet<Tile> = wanted.filter_map(|&i| table.candidates()[i].parse().ok()).collect();
@@ -147,19 +149,7 @@ impl Analysis {
 
     /// What the fit proves about the tree, in a sentence.
     pub fn proof(&self) -> String {
-        let Proof { depth, objective, lower_bound, optimal } = self.fit.proof;
-        if optimal && self.fit.tree.depth() > depth {
-            format!(
-                "grown from the tree of depth {depth} with the least mean regret over this portfolio (proven)"
-            )
-        } else if optimal {
-            format!("no tree of depth {depth} over this portfolio has less mean regret (proven)")
-        } else {
-            format!(
-                "the best tree of depth {depth} that was found; one could at best have {:.2} % less mean regret",
-                (objective - lower_bound).max(0.0) * 100.0
-            )
-        }
+        self.fit.proved()
     }
 }
 
@@ -196,10 +186,12 @@ fn header(analysis: &Analysis, recording: &Recording, settings: &FitSettings) ->
             measured(Level::Batch).count(),
         ),
         format!(
-            "fit: portfolio {}, depth {}, leaves {}, ties below {:.1} %; {}",
+            "fit: portfolio {}, depth {}, leaves {} of at least {} rows at {:.2} each, ties below {:.1} %; {}",
             settings.portfolio,
             settings.max_depth,
             settings.max_leaves,
+            settings.least_rows,
+            f64::from(settings.leaf_price) / 100.0,
             f64::from(settings.noise_permille) / 10.0,
             analysis.proof(),
         ),
@@ -208,9 +200,7 @@ fn header(analysis: &Analysis, recording: &Recording, settings: &FitSettings) ->
         header.push("prices: not measured, the defaults of the backend".to_owned());
     }
     header.extend(analysis.over_best_tile().map(|over| over.to_string()));
-    // The label tree breaks its ties at random: its figures are for reports, a module is the same to the byte each time.
-    let reproducible = analysis.validation.policies.iter().filter(|policy| policy.name != CART);
-    for policy in reproducible {
+    for policy in &analysis.validation.policies {
         header.push(format!(
             "regret on batches not fitted, {}: mean {:.2} %, p95 {:.2} %, worst {:.2} %",
             policy.name,

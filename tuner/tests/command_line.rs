@@ -330,6 +330,36 @@ fn foreign_costs_are_fitted() {
 }
 
 #[test]
+fn a_foreign_tables_columns_and_rows_are_accounted_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |text: &str| std::fs::write(folder.path().join("costs.csv"), text).unwrap();
+    // The table on which a hole was once a penalty; rows 7 and 8 have no candidate.
+    write(
+        "x,a,b,c\n1,1.0,,3.0\n2,,1.0,3.0\n3,1.0,3.0,\n4,3.0,1.0,\n5,,1.0,3.0\n6,1.0,,3.0\n7,,nan,\n8,inf,,NA\n",
+    );
+    let least = ["--max-depth", "1", "--least-rows", "1", "--leaf-price", "0", "--noise-permille", "0"];
+    let output = run(folder.path(), &[&["fit", "--costs", "costs.csv"][..], &least].concat());
+    let (out, err) = (text(&output.stdout), text(&output.stderr));
+    assert!(output.status.success(), "{err}");
+    assert!(err.contains("features: x\n") && err.contains("candidates: a, b, c\n"), "{err}");
+    assert!(err.contains("2 rows have no valid candidate and are left out; the first is line 8"), "{err}");
+    assert!(out.contains("mean regret 0.00 % on what was fitted: no tree of depth 1 over this portfolio has less mean regret (proven)"), "{out}");
+    write("x,a,b\n1,1.5,2\n2,1.0,3\n");
+    let error = fail(folder.path(), &["fit", "--costs", "costs.csv"], 1);
+    assert!(error.contains("`b` has whole numbers only") && error.contains("--candidates c,d"), "{error}");
+    succeed(folder.path(), &["fit", "--costs", "costs.csv", "--candidates", "a,b"]);
+}
+
+#[test]
+fn what_is_only_for_foreign_tables_is_refused_for_recordings() {
+    let folder = tempfile::tempdir().unwrap();
+    for option in ["--weight", "--group", "--ignore", "--features", "--candidates"] {
+        let error = fail(folder.path(), &["fit", "recorded.parquet", option, "w"], 2);
+        assert!(error.contains(option) && error.contains("cannot be used with"), "{error}");
+    }
+}
+
+#[test]
 fn data_goes_to_stdout_and_is_json_where_asked() {
     let folder = tempfile::tempdir().unwrap();
     for arguments in [&["devices", "--json"][..], &["space", "--json"]] {

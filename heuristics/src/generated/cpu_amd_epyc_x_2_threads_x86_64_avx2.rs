@@ -6,11 +6,12 @@
 //! - scenarios: packs-dtypes 4ad6fc5acbe62cd8, packs-gqa4 a4bc25cd40ad3545, packs-gqa8 3e391e6266e47dfd, packs-head-dims 6d79df83dcd87401, packs-many-heads b2b7b25f5969fbb8, packs-mha fb3f229f4393857b, packs-one-head 7f00364da776da9c, packs-page-sizes 23ef0e4f3c81d676, pat-fig9 1ba6876e7c4febed, mix-roots 75b6c576d07c3924, mix-deep 97f29801e829959f, mix-lengths 8076eb100f635204, batch-of-one aef7197c3a141d74, conversation d7bf907c0ff5444c, tenants-fit e1e56c8604701d97, tenants-held-out f19b4122b0b1beca
 //! - measured: 2026-11-23T08:18:29Z by `tilewright tune --device cpu --budget 240 --out tune`
 //! - counts: 54 batches fitted, 100 only judged, 28 sets of tiles, 5312 measurements, 11143 samples
-//! - fit: portfolio 8, depth 1, leaves 16, ties below 10.0 %; no tree of depth 1 over this portfolio has less mean regret (proven)
+//! - fit: portfolio 8, depth 1, leaves 16 of at least 3 rows at 0.20 each, ties below 10.0 %; no tree of depth 1 over this portfolio has less mean regret (proven)
 //! - On 100 batches that were not fitted the selector takes 1.172 of the time of the best single tile of each batch, known in hindsight (geometric mean; 3.101 at worst).
 //! - regret on batches not fitted, selector: mean 23.51 %, p95 62.55 %, worst 210.13 %
 //! - regret on batches not fitted, best single tile: mean 25.79 %, p95 54.67 %, worst 245.57 %
 //! - regret on batches not fitted, portfolio's oracle: mean 6.81 %, p95 21.34 %, worst 27.15 %
+//! - regret on batches not fitted, winner-label CART: mean 21.53 %, p95 52.77 %, worst 245.57 %
 //! - regret on batches measured under the selector, selector 11c65823f01aa83d: mean 40.77 %, p95 105.98 %, worst 316.58 % of 100
 //! - regret on batches measured under the selector, best single tile (m64n128w1s2): mean 21.24 %, p95 64.86 %, worst 91.71 % of 100
 //! - regret on batches measured under the selector, PAT's rules: mean 32.07 %, p95 97.39 %, worst 288.85 % of 100

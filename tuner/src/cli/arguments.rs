@@ -177,17 +177,21 @@ pub struct FitArguments {
     /// A plain table (.csv, .parquet) instead: whole-number feature columns, one column a candidate, empty = invalid
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, conflicts_with = "measurements")]
     pub costs: Option<PathBuf>,
-    /// Feature columns of `--costs`; without it, every complete column of whole numbers
-    #[arg(long, value_name = "COLUMN", value_delimiter = ',', requires = "costs")]
+    /// Feature columns of `--costs`, a list as CSV has them; without it and `--candidates`, every complete column of whole numbers that is not
+    /// named like a tile, if that leaves no doubt
+    #[arg(long, value_name = "COLUMNS", requires = "costs", conflicts_with = "measurements")]
     pub features: Vec<String>,
+    /// Candidate columns of `--costs`, a list as CSV has them; without it, all that are no features
+    #[arg(long, value_name = "COLUMNS", requires = "costs", conflicts_with = "measurements")]
+    pub candidates: Vec<String>,
     /// Column of `--costs` that says how much a row counts
-    #[arg(long, value_name = "COLUMN", requires = "costs")]
+    #[arg(long, value_name = "COLUMN", requires = "costs", conflicts_with = "measurements")]
     pub weight: Option<String>,
     /// Column of `--costs` whose equal values stay in one fold of the cross-validation
-    #[arg(long, value_name = "COLUMN", requires = "costs")]
+    #[arg(long, value_name = "COLUMN", requires = "costs", conflicts_with = "measurements")]
     pub group: Option<String>,
-    /// Columns of `--costs` to leave out
-    #[arg(long, value_name = "COLUMN", value_delimiter = ',', requires = "costs")]
+    /// Columns of `--costs` to leave out, a list as CSV has them
+    #[arg(long, value_name = "COLUMNS", requires = "costs", conflicts_with = "measurements")]
     pub ignore: Vec<String>,
     /// How the tree is fitted
     #[command(flatten)]

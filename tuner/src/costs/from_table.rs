@@ -1,23 +1,35 @@
 //! Anybody's cost table, as CSV or Parquet: whole-number feature columns, one column a candidate, empty = invalid.
 
+use super::columns::{self, Cells, RawColumn, RawTable};
+use super::roles;
 use crate::fit::{CostRow, CostTable, FitError};
-use polars::prelude::*;
-use std::fs::File;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use tilewright_heuristics::Tile;
 
-/// Which columns are what. Columns that are not named are told apart by their values.
+/// Which columns are what. Columns that are not named are told apart by their values, or asked about where these leave a doubt.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TableColumns {
-    /// The features; empty: every complete column of whole numbers that is not named like a tile.
+    /// The features, in lists as CSV has them.
     pub features: Vec<String>,
+    /// The candidates, in lists as CSV has them.
+    pub candidates: Vec<String>,
     /// How much a row counts; absent: all count the same.
     pub weight: Option<String>,
     /// Rows that stay together in a cross-validation.
     pub group: Option<String>,
-    /// Columns to leave out.
+    /// Columns to leave out, in lists as CSV has them.
     pub ignore: Vec<String>,
+}
+
+/// A cost table that was read, and what became of the file's columns and rows.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ForeignTable {
+    /// The table.
+    pub table: CostTable,
+    /// Rows without any valid candidate, which are no part of the table.
+    pub left_out: usize,
+    /// Where the first of them is.
+    pub first_left_out: Option<String>,
 }
 
 /// What is wrong with a table.
@@ -45,6 +57,24 @@ pub enum TableError {
         /// What the reader said.
         detail: String,
     },
+    /// Two columns cannot be told apart.
+    #[error("{path}: two columns are called `{name}`; rename one of them")]
+    Duplicate {
+        /// The file.
+        path: PathBuf,
+        /// Their name.
+        name: String,
+    },
+    /// A column cannot be named.
+    #[error(
+        "{path}: column {column} has no name; give it one, or take it out (pandas: `to_csv(..., index=False)`)"
+    )]
+    NoName {
+        /// The file.
+        path: PathBuf,
+        /// The column, from 1.
+        column: usize,
+    },
     /// A named column is not there.
     #[error("{path}: there is no column `{column}`; the columns are {present}")]
     NoColumn {
@@ -55,23 +85,48 @@ pub enum TableError {
         /// What there is.
         present: String,
     },
-    /// No column is left for one of the parts.
-    #[error(
-        "{path}: no column is a {what}; name the features with `--features a,b,c`, all others are candidates"
-    )]
-    Nothing {
+    /// A list of names is none.
+    #[error("`{list}` is no list of columns: {detail}; write a,b or \"a,b\",c")]
+    BadList {
+        /// The list.
+        list: String,
+        /// What is wrong.
+        detail: &'static str,
+    },
+    /// A column was given two parts.
+    #[error("{path}: column `{column}` is both {first} and {second}; name it once")]
+    TwoRoles {
         /// The file.
         path: PathBuf,
-        /// `candidate` here; a table without features is allowed.
-        what: &'static str,
+        /// The column.
+        column: String,
+        /// One part.
+        first: &'static str,
+        /// The other.
+        second: &'static str,
+    },
+    /// The values do not say which columns are features.
+    #[error(
+        "{path}: {doubt}. Name the features (`--features a,b`) or the candidates (`--candidates c,d`); \
+         by their values, features would be [{features}] and candidates [{candidates}]"
+    )]
+    Ambiguous {
+        /// The file.
+        path: PathBuf,
+        /// What leaves a doubt.
+        doubt: String,
+        /// What looks like features.
+        features: String,
+        /// What looks like candidates.
+        candidates: String,
     },
     /// A cell that cannot be what its column is.
-    #[error("{path}: row {row}, column `{column}`: {detail}")]
+    #[error("{path}: {place}, column `{column}`: {detail}")]
     BadCell {
         /// The file.
         path: PathBuf,
-        /// The row, counted from 1 without the header.
-        row: usize,
+        /// The line of a text, else the row from 1.
+        place: String,
         /// The column.
         column: String,
         /// What is wrong.
@@ -90,218 +145,138 @@ pub enum TableError {
 /// Reads a cost table.
 ///
 /// # Errors
-/// The file cannot be read, a named column is missing, or a cell makes no sense.
-pub fn from_table(path: &Path, columns: &TableColumns) -> Result<CostTable, TableError> {
-    let frame = read(path)?;
-    let table = Table { path, frame: &frame };
-    for name in columns.features.iter().chain(&columns.weight).chain(&columns.group).chain(&columns.ignore) {
-        table.column(name)?;
-    }
-    let reserved = |name: &str| {
-        [&columns.weight, &columns.group].into_iter().flatten().any(|reserved| reserved == name)
-            || columns.ignore.iter().any(|ignored| ignored == name)
+/// The file cannot be read, a named column is missing, it is not clear which columns are features, or a cell makes no sense.
+pub fn from_table(path: &Path, columns: &TableColumns) -> Result<ForeignTable, TableError> {
+    let raw = columns::read(path)?;
+    let roles = roles::roles(path, &raw, columns)?;
+    let table = Table { path, raw: &raw };
+    let values = |columns: &[&RawColumn]| {
+        columns.iter().map(|column| table.whole(column)).collect::<Result<Vec<_>, _>>()
     };
-    let is_feature = |column: &Column| {
-        if columns.features.is_empty() {
-            let whole = column.dtype().is_integer() && column.null_count() == 0;
-            whole && column.name().parse::<Tile>().is_err()
-        } else {
-            columns.features.iter().any(|feature| feature == column.name().as_str())
-        }
-    };
-    let (features, candidates): (Vec<&Column>, Vec<&Column>) = frame
-        .columns()
-        .iter()
-        .filter(|column| !reserved(column.name()))
-        .partition(|column| is_feature(column));
-    if candidates.is_empty() {
-        return Err(TableError::Nothing { path: path.to_owned(), what: "candidate" });
-    }
-    let feature_values = features.iter().map(|column| table.whole(column)).collect::<Result<Vec<_>, _>>()?;
-    let costs = candidates.iter().map(|column| table.costs(column)).collect::<Result<Vec<_>, _>>()?;
-    let weights = columns.weight.as_ref().map(|name| table.costs(table.column(name)?)).transpose()?;
-    let groups = columns.group.as_ref().map(|name| table.whole(table.column(name)?)).transpose()?;
-    let rows = (0..frame.height())
+    let features = values(&roles.features)?;
+    let costs = roles.candidates.iter().map(|column| table.costs(column)).collect::<Result<Vec<_>, _>>()?;
+    let weights = roles.weight.map(|column| table.weights(column)).transpose()?;
+    let groups = roles.group.map(groups);
+    let valid = |row: usize| costs.iter().any(|values| values[row].is_some());
+    let rows: Vec<CostRow> = (0..raw.rows)
+        .filter(|&row| valid(row))
         .map(|row| CostRow {
-            features: feature_values.iter().map(|values| values[row]).collect(),
+            features: features.iter().map(|values| values[row]).collect(),
             costs: costs.iter().map(|values| values[row]).collect(),
-            weight: weights.as_ref().map_or(1.0, |weights| weights[row].unwrap_or(0.0)),
+            weight: weights.as_ref().map_or(1.0, |weights| weights[row]),
             noise: 0.0,
-            group: groups.as_ref().map_or(row as u32, |groups| groups[row] as u32),
+            group: groups.as_ref().map_or(row as u32, |groups| groups[row]),
         })
         .collect();
-    let names = |columns: &[&Column]| columns.iter().map(|column| column.name().to_string()).collect();
-    CostTable::new(names(&features), names(&candidates), rows)
-        .map_err(|source| TableError::Fit { path: path.to_owned(), source })
-}
-
-fn read(path: &Path) -> Result<DataFrame, TableError> {
-    let unreadable = |detail: String| TableError::Unreadable { path: path.to_owned(), detail };
-    let extension =
-        path.extension().and_then(|extension| extension.to_str()).unwrap_or_default().to_ascii_lowercase();
-    let file = File::open(path).map_err(|source| TableError::Io { path: path.to_owned(), source })?;
-    // The reader panics on some damaged pages; for a user that is one more unreadable file.
-    let read = catch_unwind(AssertUnwindSafe(|| match extension.as_str() {
-        "parquet" => Some(ParquetReader::new(file).finish()),
-        "csv" => Some(
-            CsvReadOptions::default()
-                .with_infer_schema_length(None)
-                .into_reader_with_file_handle(file)
-                .finish(),
-        ),
-        _ => None,
-    }));
-    match read {
-        Ok(Some(frame)) => frame.map_err(|error| unreadable(error.to_string())),
-        Ok(None) => Err(TableError::Extension { path: path.to_owned() }),
-        Err(_) => Err(unreadable("its pages are damaged".to_owned())),
-    }
+    let names = |columns: &[&RawColumn]| columns.iter().map(|column| column.name.clone()).collect();
+    let left_out = raw.rows - rows.len();
+    let table = CostTable::new(names(&roles.features), names(&roles.candidates), rows)
+        .map_err(|source| TableError::Fit { path: path.to_owned(), source })?;
+    let first_left_out = (0..raw.rows).find(|&row| !valid(row)).map(|row| raw.place(row));
+    Ok(ForeignTable { table, left_out, first_left_out })
 }
 
 struct Table<'a> {
     path: &'a Path,
-    frame: &'a DataFrame,
+    raw: &'a RawTable,
 }
 
-impl<'a> Table<'a> {
-    fn column(&self, name: &str) -> Result<&'a Column, TableError> {
-        self.frame.column(name).map_err(|_| TableError::NoColumn {
-            path: self.path.to_owned(),
-            column: name.to_owned(),
-            present: self
-                .frame
-                .get_column_names()
-                .iter()
-                .map(|name| name.as_str())
-                .collect::<Vec<_>>()
-                .join(", "),
-        })
-    }
-
-    fn bad(&self, row: usize, column: &Column, detail: impl Into<String>) -> TableError {
+impl Table<'_> {
+    fn bad(&self, row: usize, column: &RawColumn, detail: impl Into<String>) -> TableError {
         TableError::BadCell {
             path: self.path.to_owned(),
-            row: row + 1,
-            column: column.name().to_string(),
+            place: self.raw.place(row),
+            column: column.name.clone(),
             detail: detail.into(),
         }
     }
 
     /// A column of whole numbers of at least 0, none missing.
-    fn whole(&self, column: &Column) -> Result<Vec<u64>, TableError> {
-        if !column.dtype().is_integer() {
-            return Err(self.bad(
-                0,
-                column,
-                format!("a feature must be whole numbers, this column is {}", column.dtype()),
-            ));
-        }
-        let unreadable = |error: PolarsError| self.bad(0, column, error.to_string());
-        // Unsigned 64-bit numbers may be beyond the signed ones; all others are not.
-        let values: Vec<Option<i128>> = if let Ok(values) = column.u64() {
-            values.iter().map(|value| value.map(i128::from)).collect()
-        } else {
-            let cast = column.cast(&DataType::Int64).map_err(unreadable)?;
-            cast.i64().map_err(unreadable)?.iter().map(|value| value.map(i128::from)).collect()
+    fn whole(&self, column: &RawColumn) -> Result<Vec<u64>, TableError> {
+        let missing = |row| self.bad(row, column, "a feature must not be empty");
+        let values = match &column.cells {
+            Cells::Whole(values) => values,
+            Cells::Real(values) => {
+                // Whole numbers that were written as others, as in a table of floats.
+                let value = |(row, value): (usize, &Option<f64>)| {
+                    let value = value.ok_or_else(|| missing(row))?;
+                    if value.fract() == 0.0 && (0.0..9_007_199_254_740_992.0).contains(&value) {
+                        return Ok(value as u64);
+                    }
+                    let detail = format!(
+                        "a feature must be a whole number from 0 on, {value} is none; multiply the column by what makes it one"
+                    );
+                    Err(self.bad(row, column, detail))
+                };
+                return values.iter().enumerate().map(value).collect();
+            }
+            Cells::Other { row, what, .. } => {
+                return Err(self.bad(*row, column, format!("a feature must be a whole number: {what}")));
+            }
         };
-        let value = |(row, value): (usize, Option<i128>)| {
-            let value = value.ok_or_else(|| self.bad(row, column, "a feature must not be empty"))?;
-            u64::try_from(value).map_err(|_| self.bad(row, column, format!("{value} is below 0")))
+        let value = |(row, value): (usize, &Option<i128>)| {
+            let value = value.ok_or_else(|| missing(row))?;
+            let beyond = if value < 0 { "below 0".to_owned() } else { format!("above {}", u64::MAX) };
+            u64::try_from(value).map_err(|_| self.bad(row, column, format!("{value} is {beyond}")))
         };
-        values.into_iter().enumerate().map(value).collect()
+        values.iter().enumerate().map(value).collect()
     }
 
-    /// A column of costs; empty and NaN are invalid.
-    fn costs(&self, column: &Column) -> Result<Vec<Option<f64>>, TableError> {
-        if !column.dtype().is_primitive_numeric() && column.null_count() < column.len() {
-            return Err(self.bad(
-                0,
-                column,
-                format!("a cost must be a number, this column is {}", column.dtype()),
-            ));
-        }
-        let cast = column.cast(&DataType::Float64).map_err(|error| self.bad(0, column, error.to_string()))?;
-        let values = cast.f64().map_err(|error| self.bad(0, column, error.to_string()))?;
-        Ok(values.iter().map(|value| value.filter(|value| !value.is_nan())).collect())
+    /// A column of costs. Empty cells and NaN are invalid, and so is an infinite time.
+    fn costs(&self, column: &RawColumn) -> Result<Vec<Option<f64>>, TableError> {
+        let cost = |(row, value): (usize, Option<f64>)| match value {
+            Some(f64::INFINITY) | None => Ok(None),
+            Some(value) if value > 0.0 => Ok(Some(value)),
+            Some(value) => {
+                let detail = format!(
+                    "{value} is no cost: a cost is above 0, and empty where the candidate is invalid"
+                );
+                Err(self.bad(row, column, detail))
+            }
+        };
+        self.numbers(column, "cost")?.into_iter().enumerate().map(cost).collect()
     }
+
+    fn weights(&self, column: &RawColumn) -> Result<Vec<f64>, TableError> {
+        let weight = |(row, value): (usize, Option<f64>)| match value {
+            Some(value) if value >= 0.0 && value.is_finite() => Ok(value),
+            Some(value) => {
+                Err(self.bad(row, column, format!("{value} is no weight: it must be finite and at least 0")))
+            }
+            None => Err(self.bad(row, column, "a weight must not be empty; 0 leaves a row out")),
+        };
+        self.numbers(column, "weight")?.into_iter().enumerate().map(weight).collect()
+    }
+
+    fn numbers(&self, column: &RawColumn, what_for: &str) -> Result<Vec<Option<f64>>, TableError> {
+        match &column.cells {
+            Cells::Whole(values) => Ok(values.iter().map(|value| value.map(|value| value as f64)).collect()),
+            Cells::Real(values) => Ok(values.clone()),
+            Cells::Other { row, what, .. } => Err(self.bad(
+                *row,
+                column,
+                format!("a {what_for} must be a number: {what}; `--ignore` leaves a column out"),
+            )),
+        }
+    }
+}
+
+/// A number for each value that occurs.
+fn groups(column: &RawColumn) -> Vec<u32> {
+    let text: Vec<String> = match &column.cells {
+        Cells::Whole(values) => values.iter().map(|value| format!("{value:?}")).collect(),
+        Cells::Real(values) => values.iter().map(|value| format!("{value:?}")).collect(),
+        Cells::Other { text, .. } => text.clone(),
+    };
+    let mut numbers = BTreeMap::new();
+    text.into_iter()
+        .map(|value| {
+            let next = numbers.len() as u32;
+            *numbers.entry(value).or_insert(next)
+        })
+        .collect()
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn csv(text: &str, columns: &TableColumns) -> Result<CostTable, TableError> {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("costs.csv");
-        std::fs::write(&path, text).unwrap();
-        from_table(&path, columns)
-    }
-
-    #[test]
-    fn whole_numbers_are_features_and_the_rest_candidates() {
-        let table = csv("rows,kv_len,a,b\n1,64,1.5,\n2,128,,2.5\n", &TableColumns::default()).unwrap();
-        assert_eq!(table.features(), ["rows", "kv_len"]);
-        assert_eq!(table.candidates(), ["a", "b"]);
-        assert_eq!(table.rows()[0].costs, [Some(1.5), None]);
-        assert_eq!(table.rows()[1].features, [2, 128]);
-    }
-
-    #[test]
-    fn whole_costs_are_told_apart_by_name() {
-        let text = "rows,fast,slow,weight,family\n1,10,20,2,7\n2,30,20,1,7\n";
-        let columns = TableColumns {
-            features: vec!["rows".to_owned()],
-            weight: Some("weight".to_owned()),
-            group: Some("family".to_owned()),
-            ignore: Vec::new(),
-        };
-        let table = csv(text, &columns).unwrap();
-        assert_eq!(table.candidates(), ["fast", "slow"]);
-        assert_eq!((table.rows()[0].weight, table.rows()[0].group), (2.0, 7));
-        let error = csv(text, &TableColumns::default()).unwrap_err();
-        assert!(error.to_string().contains("--features"), "{error}");
-    }
-
-    #[test]
-    fn columns_named_like_tiles_are_candidates() {
-        let table = csv("rows,m4n64w1s1\n1,10\n2,20\n", &TableColumns::default()).unwrap();
-        assert_eq!(table.candidates(), ["m4n64w1s1"]);
-    }
-
-    #[test]
-    fn errors_name_the_file_the_row_and_the_column() {
-        let negative = csv("rows,a\n-1,1.5\n", &TableColumns::default()).unwrap_err().to_string();
-        assert!(
-            negative.contains("costs.csv") && negative.contains("row 1") && negative.contains("`rows`"),
-            "{negative}"
-        );
-        let missing = TableColumns { features: vec!["cols".to_owned()], ..TableColumns::default() };
-        let missing = csv("rows,a\n1,1.5\n", &missing).unwrap_err().to_string();
-        assert!(missing.contains("`cols`") && missing.contains("rows, a"), "{missing}");
-        let text = csv("rows,a\n1,fast\n", &TableColumns::default()).unwrap_err().to_string();
-        assert!(text.contains("must be a number"), "{text}");
-        assert!(matches!(
-            from_table(Path::new("x.txt"), &TableColumns::default()),
-            Err(TableError::Io { .. })
-        ));
-    }
-
-    #[test]
-    fn foreign_parquet_is_read_too() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("costs.parquet");
-        let columns = vec![
-            Column::new("rows".into(), [1u32, 2]),
-            Column::new("a".into(), [Some(1.0), None]),
-            Column::new("b".into(), [2.0f32, f32::NAN]),
-            Column::new("c".into(), [3.0, 4.0]),
-        ];
-        let mut frame = DataFrame::new(2, columns).unwrap();
-        ParquetWriter::new(File::create(&path).unwrap()).finish(&mut frame).unwrap();
-        let table = from_table(&path, &TableColumns::default()).unwrap();
-        assert_eq!(table.rows()[1].costs, [None, None, Some(4.0)]);
-        let whole = std::fs::read(&path).unwrap();
-        std::fs::write(&path, &whole[..whole.len() / 2]).unwrap();
-        assert!(matches!(from_table(&path, &TableColumns::default()), Err(TableError::Unreadable { .. })));
-    }
-}
+#[path = "from_table_tests.rs"]
+mod tests;

@@ -1,9 +1,12 @@
 //! Cost tables: what the fitter sees of measurements, and of anybody's plain table.
 
+mod columns;
+mod csv_text;
 mod from_batches;
 mod from_measurements;
 mod from_table;
+mod roles;
 
 pub use from_batches::{Part, from_batches};
 pub use from_measurements::from_measurements;
-pub use from_table::{TableColumns, TableError, from_table};
+pub use from_table::{ForeignTable, TableColumns, TableError, from_table};

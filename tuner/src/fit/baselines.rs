@@ -1,10 +1,7 @@
 //! What a fitted tree is compared with: simpler ways to choose, fitted to the same rows.
 
+use super::label_tree::LabelTree;
 use super::{CostRow, CostTable};
-use linfa::DatasetBase;
-use linfa::prelude::{Fit as _, Predict as _};
-use linfa_trees::DecisionTree;
-use ndarray::{Array1, Array2};
 use tilewright_heuristics::{PackShape, Tile, analytic};
 
 /// A way to choose a candidate: a ranking for each row.
@@ -33,32 +30,16 @@ pub(super) fn pat_rules(table: &CostTable) -> Option<Chooser> {
     }))
 }
 
-/// A classification tree on the label of each row's best candidate, of the same depth: what label accuracy is worth. `None` where the
-/// library cannot fit the table.
+/// A classification tree on the label of each row's best candidate, of the same depth: what label accuracy is worth. `None` where
+/// there is nothing to ask.
 pub(super) fn winner_label_cart(table: &CostTable, depth: usize) -> Option<Chooser> {
-    let features = table.features().len();
-    if features == 0 || depth == 0 {
+    if table.features().is_empty() || depth == 0 {
         return None;
     }
-    let values = |row: &CostRow| row.features.iter().map(|&value| value as f64).collect::<Vec<_>>();
-    let records = Array2::from_shape_vec(
-        (table.rows().len(), features),
-        table.rows().iter().flat_map(values).collect(),
-    )
-    .ok()?;
-    let labels: Vec<usize> = table.rows().iter().map(winner).collect();
-    // With a single label there is nothing to learn.
-    if labels.windows(2).all(|pair| pair[0] == pair[1]) {
-        let label = *labels.first()?;
-        return Some(Box::new(move |_| vec![label]));
-    }
-    let dataset = DatasetBase::new(records, Array1::from_vec(labels));
-    let tree = DecisionTree::params().max_depth(Some(depth)).fit(&dataset).ok()?;
-    Some(Box::new(move |row| {
-        let record = Array2::from_shape_vec((1, features), values(row))
-            .unwrap_or_else(|_| Array2::zeros((1, features)));
-        tree.predict(&record).to_vec()
-    }))
+    let rows: Vec<(&[u64], usize)> =
+        table.rows().iter().map(|row| (row.features.as_slice(), winner(row))).collect();
+    let tree = LabelTree::grow(&rows, depth)?;
+    Some(Box::new(move |row| vec![tree.predict(&row.features)]))
 }
 
 fn winner(row: &CostRow) -> usize {

@@ -1,4 +1,4 @@
-//! The best tree of at most two levels over a set of rows, exactly and fast.
+//! The best tree of at most two levels over a set of rows with fixed costs, exactly and fast.
 //!
 //! For a pair of features, the rows are counted into a table of bins x bins, a vector of candidate costs a cell. Prefix sums of it
 //! give the costs of every quadrant, and so of every tree that asks one feature first and the other one on one side. All pairs
@@ -7,15 +7,21 @@
 
 use super::options::MAX_PORTFOLIO;
 use super::problem::{Lanes, Problem, least};
-use super::search::{Found, Node};
+use super::ranking::Ranker;
+use super::search::Node;
 
 /// Memory that solving reuses.
 #[derive(Debug, Default)]
 pub(super) struct Scratch {
+    /// Costs of the rows in question, in their order.
+    pub(super) costs: Vec<Lanes>,
     cells: Vec<Lanes>,
     /// For each feature, the bins that occur and the place of each row among them.
     present: Vec<Present>,
     seen: Vec<u16>,
+    pub(super) ranker: Ranker,
+    /// Work done: cells and rows that were added, comparable with [`Ranker::work`].
+    work: u64,
 }
 
 #[derive(Debug, Default)]
@@ -28,8 +34,8 @@ struct Present {
 
 /// The best way found to go on from one side of a question.
 #[derive(Clone, Copy, Debug)]
-struct Side {
-    cost: f64,
+pub(super) struct Side {
+    pub(super) cost: f64,
     /// Feature and bin of the second question; none for a leaf.
     question: Option<(usize, u16)>,
 }
@@ -51,48 +57,81 @@ impl Side {
 
 const WORST: Side = Side { cost: f64::INFINITY, question: None };
 
-/// The best tree of at most `depth` (0, 1 or 2) questions over `rows`.
-pub(super) fn solve(problem: &Problem, rows: &[u32], depth: usize, scratch: &mut Scratch) -> Found {
-    let total = problem.sum(rows);
-    let mut best = Found::exact(least(&total), Node::Leaf);
-    if depth == 0 || best.cost <= problem.least_of(rows) {
-        return best;
+/// A first question, and the best of both of its sides.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Question {
+    pub(super) feature: usize,
+    pub(super) bin: u16,
+    pub(super) low: Side,
+    pub(super) high: Side,
+}
+
+impl Question {
+    pub(super) fn cost(&self) -> f64 {
+        self.low.cost + self.high.cost
     }
-    scratch.fill(problem, rows);
-    let features: Vec<usize> =
-        (0..problem.features()).filter(|&feature| scratch.present[feature].bins.len() > 1).collect();
-    // For each feature that can be asked first and each place, the best of both sides.
-    let mut sides: Vec<Vec<[Side; 2]>> =
-        features.iter().map(|&feature| vec![[WORST; 2]; scratch.present[feature].bins.len() - 1]).collect();
-    for (index, &feature) in features.iter().enumerate() {
-        scratch.one_feature(problem, rows, feature, &total, depth, &mut sides[index]);
+
+    pub(super) fn node(&self) -> Node {
+        Node::split(self.feature, self.bin, self.low.node(), self.high.node())
     }
-    if depth == 2 {
-        for first in 0..features.len() {
-            for second in first + 1..features.len() {
-                let (head, tail) = sides.split_at_mut(second);
-                scratch.pair(
-                    problem,
-                    rows,
-                    (features[first], features[second]),
-                    (&mut head[first], &mut tail[0]),
-                );
-            }
-        }
-    }
-    for (index, &feature) in features.iter().enumerate() {
-        for (place, [low, high]) in sides[index].iter().enumerate() {
-            if low.cost + high.cost < best.cost {
-                let bin = scratch.present[feature].bins[place];
-                best = Found::exact(low.cost + high.cost, Node::split(feature, bin, low.node(), high.node()));
-            }
-        }
-    }
-    best
 }
 
 impl Scratch {
+    /// All work done.
+    pub(super) fn work(&self) -> u64 {
+        self.work + self.ranker.work
+    }
+
+    /// Counts work that was done before.
+    pub(super) fn count(&mut self, work: u64) {
+        self.work += work;
+    }
+
+    /// Takes up the rows' costs as the problem has them.
+    pub(super) fn load(&mut self, problem: &Problem, rows: &[u32]) {
+        self.costs.clear();
+        self.costs.extend(rows.iter().map(|&row| *problem.costs(row)));
+    }
+
+    /// Every question that can be asked first, with the best of both sides at `depth` (1 or 2) questions in all, each row costing what
+    /// [`Scratch::costs`] says.
+    pub(super) fn questions(&mut self, problem: &Problem, rows: &[u32], depth: usize) -> Vec<Question> {
+        pulp::Arch::new().dispatch(
+            #[inline(always)]
+            || self.all_questions(problem, rows, depth),
+        )
+    }
+
+    #[inline(always)]
+    fn all_questions(&mut self, problem: &Problem, rows: &[u32], depth: usize) -> Vec<Question> {
+        self.fill(problem, rows);
+        let features: Vec<usize> =
+            (0..problem.features()).filter(|&feature| self.present[feature].bins.len() > 1).collect();
+        let mut total = [0.0; MAX_PORTFOLIO];
+        self.costs.iter().for_each(|costs| add(&mut total, costs));
+        // For each feature that can be asked first and each place, the best of both sides.
+        let mut sides: Vec<Vec<[Side; 2]>> =
+            features.iter().map(|&feature| vec![[WORST; 2]; self.present[feature].bins.len() - 1]).collect();
+        for (index, &feature) in features.iter().enumerate() {
+            self.one_feature(feature, &total, depth, &mut sides[index]);
+        }
+        if depth == 2 {
+            for first in 0..features.len() {
+                for second in first + 1..features.len() {
+                    let (head, tail) = sides.split_at_mut(second);
+                    self.pair((features[first], features[second]), (&mut head[first], &mut tail[0]));
+                }
+            }
+        }
+        let questions = features.iter().zip(sides).flat_map(|(&feature, sides)| {
+            let bins = &self.present[feature].bins;
+            sides.into_iter().zip(bins).map(move |([low, high], &bin)| Question { feature, bin, low, high })
+        });
+        questions.collect()
+    }
+
     /// Finds the bins that occur.
+    #[inline(always)]
     fn fill(&mut self, problem: &Problem, rows: &[u32]) {
         self.present.resize_with(problem.features(), Present::default);
         for (feature, present) in self.present.iter_mut().enumerate() {
@@ -111,24 +150,18 @@ impl Scratch {
             present.place.clear();
             present.place.extend(rows.iter().map(|&row| self.seen[usize::from(problem.bin(feature, row))]));
         }
+        self.work += (rows.len() * problem.features()) as u64 / 8;
     }
 
     /// Sides that are leaves, and, with two questions left, sides that ask the same feature again.
-    fn one_feature(
-        &mut self,
-        problem: &Problem,
-        rows: &[u32],
-        feature: usize,
-        total: &Lanes,
-        depth: usize,
-        sides: &mut [[Side; 2]],
-    ) {
-        let Self { cells, present, .. } = self;
+    #[inline(always)]
+    fn one_feature(&mut self, feature: usize, total: &Lanes, depth: usize, sides: &mut [[Side; 2]]) {
+        let Self { costs, cells, present, .. } = self;
         let present = &present[feature];
         let bins = present.bins.len();
         clear(cells, bins);
-        for (&row, &place) in rows.iter().zip(&present.place) {
-            add(&mut cells[usize::from(place)], problem.costs(row));
+        for (costs, &place) in costs.iter().zip(&present.place) {
+            add(&mut cells[usize::from(place)], costs);
         }
         for i in 1..bins {
             let below = cells[i - 1];
@@ -149,22 +182,22 @@ impl Scratch {
                 high.improve(cost, Some((feature, present.bins[j])));
             }
         }
+        self.work += (self.costs.len() + if depth < 2 { bins } else { bins * bins }) as u64;
     }
 
     /// Sides that ask the other feature of a pair.
+    #[inline(always)]
     fn pair(
         &mut self,
-        problem: &Problem,
-        rows: &[u32],
         (first, second): (usize, usize),
         (first_sides, second_sides): (&mut [[Side; 2]], &mut [[Side; 2]]),
     ) {
-        let Self { cells, present, .. } = self;
+        let Self { costs, cells, present, .. } = self;
         let (a, b) = (&present[first], &present[second]);
         let (height, width) = (a.bins.len(), b.bins.len());
         clear(cells, height * width);
-        for ((&row, &i), &j) in rows.iter().zip(&a.place).zip(&b.place) {
-            add(&mut cells[usize::from(i) * width + usize::from(j)], problem.costs(row));
+        for ((costs, &i), &j) in costs.iter().zip(&a.place).zip(&b.place) {
+            add(&mut cells[usize::from(i) * width + usize::from(j)], costs);
         }
         for i in 0..height {
             // Along the row, then the rows above: cells become sums over everything up to them.
@@ -200,9 +233,11 @@ impl Scratch {
                 second_high.improve(lh + hh, Some((first, a.bins[i])));
             }
         }
+        self.work += (self.costs.len() + height * width) as u64;
     }
 }
 
+#[inline(always)]
 fn clear(cells: &mut Vec<Lanes>, len: usize) {
     cells.clear();
     cells.resize(len, [0.0; MAX_PORTFOLIO]);

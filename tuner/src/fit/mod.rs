@@ -4,30 +4,45 @@
 //! first chooses a small portfolio of candidates for joint regret, then searches the tree over it with the least mean regret:
 //! exactly, by dynamic programming over row sets with bounds, and with a proof of how good the found tree is. Label accuracy
 //! plays no part: a wrong label that costs nothing is no error, and a right one says nothing about what the others cost.
+//!
+//! A leaf is a ranking: a row takes the first candidate of it that is valid there. That is what is emitted, so it is also what
+//! the search, its bounds and every printed regret count.
 
 mod baselines;
+mod best_tree;
 mod cost_table;
+mod cover;
 mod depth_two;
+mod grid;
+mod label_tree;
+mod limits;
 mod options;
 mod portfolio;
 mod problem;
+mod proof;
+mod ranking;
+mod regrets;
 mod search;
+mod shallow;
 mod shaping;
 mod thresholds;
 mod tree;
 mod validation;
 
 pub use cost_table::{CostRow, CostTable, FitError};
+pub use limits::{Event, Watch};
 pub use options::FitOptions;
+pub use proof::{Ended, Proof};
 pub use tree::Tree;
-pub use validation::{CART, PolicyRegret, Validation, cross_validate, judge};
+pub use validation::{CART, PolicyRegret, Validation, cross_validate, fit_and_validate, judge};
 
+use best_tree::{Asked, best_tree};
+use limits::Limits;
 use problem::Problem;
+use regrets::Regrets;
 use serde::Serialize;
-use std::time::{Duration, Instant};
-
-/// Longer limits than this are none; the clock cannot hold the longest.
-const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
+use std::sync::atomic::AtomicBool;
+use std::time::Instant;
 
 /// A fitted tree, and what is known of it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -42,22 +57,11 @@ pub struct Fit {
     pub regret: f64,
     /// Mean regret if each row had its best candidate of the portfolio: no tree over it can have less.
     pub portfolio_regret: f64,
-    /// What the search proves.
+    /// Rows on which no candidate of the portfolio is valid. They take the safe default, and count as their worst candidate where that is
+    /// invalid too.
+    pub uncovered: usize,
+    /// What is proved about `tree`.
     pub proof: Proof,
-}
-
-/// What the search proves about trees of the asked depth over the portfolio, before splits that gain nothing beyond noise are
-/// taken out.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Proof {
-    /// Mean regret of the best tree found.
-    pub objective: f64,
-    /// No tree has less.
-    pub lower_bound: f64,
-    /// Whether the two are equal.
-    pub optimal: bool,
-    /// The depth that this is about; deeper levels are refined without a proof.
-    pub depth: usize,
 }
 
 /// Fits a tree to a cost table.
@@ -65,25 +69,51 @@ pub struct Proof {
 /// # Errors
 /// Options that make no sense. A [`CostTable`] is checked when it is made.
 pub fn fit(table: &CostTable, options: &FitOptions) -> Result<Fit, FitError> {
+    fit_within(table, options, options.work(), Instant::now() + options.longest(), &|_| ())
+}
+
+/// Fits a tree with so much work, until so late.
+fn fit_within(
+    table: &CostTable,
+    options: &FitOptions,
+    work: u64,
+    deadline: Instant,
+    watch: Watch<'_>,
+) -> Result<Fit, FitError> {
     options.check()?;
-    let deadline = Instant::now() + options.time_limit.min(LONGEST);
-    let regrets = problem::Regrets::of(table, options.noise);
+    let clock = AtomicBool::new(false);
+    let limits = Limits { work, deadline, clock: &clock, watch };
+    let regrets = Regrets::of(table, options.noise);
     let portfolio = portfolio::choose(&regrets, options);
     let safe_default = portfolio::safe_default(table, &regrets);
-    let problem = Problem::new(table, &regrets, &portfolio, options.thresholds_per_feature);
-    let depth = options.max_depth.min(search::PROVEN_DEPTH);
-    let found = search::solve(&problem, depth, deadline);
-    let proof = Proof {
-        objective: problem.mean_regret(found.cost),
-        lower_bound: problem.mean_regret(found.lower),
-        optimal: found.lower >= found.cost,
-        depth,
+    let asked = Asked {
+        grid: problem::grid(table, options.thresholds_per_feature),
+        regrets: &regrets,
+        portfolio: &portfolio,
+        safe_default,
+        depth: options.max_depth,
     };
-    let refined = search::refine(&problem, found.tree, options.max_depth - depth);
-    let tree = shaping::shape(&problem, &refined, options);
+    let (problem, found) = best_tree(&asked, limits);
+    let unrounded = Problem::unrounded(asked.grid.clone(), &regrets, &portfolio, safe_default);
+    let (tree, cost) = shaping::shape(&unrounded, &problem, &regrets, &found.tree, options);
+    let regret = regrets.mean_of(|row| tree.choose(&table.rows()[row].features), safe_default);
+    let ended = match (found.lower >= found.cost, limits.by_clock()) {
+        (true, _) => Ended::Complete,
+        (false, true) => Ended::Clock,
+        (false, false) => Ended::Work,
+    };
+    let proof = Proof {
+        lower_bound: problem.mean_regret(found.lower).min(regret),
+        // Each row was rounded down by less than one: candidates that tie may differ by that.
+        optimal: cost <= found.lower + table.rows().len() as f64,
+        unshaped: problem.mean_regret(found.cost),
+        depth: options.max_depth,
+        ended,
+    };
     Ok(Fit {
-        regret: regrets.mean_of(|row| tree.choose(&table.rows()[row].features).iter().copied(), safe_default),
-        portfolio_regret: problem.mean_regret(problem.floor()),
+        portfolio_regret: problem.mean_regret(problem.floor()).min(regret),
+        uncovered: (0..problem.rows() as u32).filter(|&row| problem.is_settled(row)).count(),
+        regret,
         tree,
         portfolio,
         safe_default,
@@ -91,5 +121,9 @@ pub fn fit(table: &CostTable, options: &FitOptions) -> Result<Fit, FitError> {
     })
 }
 
+#[cfg(test)]
+mod brute_force_tests;
+#[cfg(test)]
+mod sparse_tests;
 #[cfg(test)]
 mod tests;

@@ -17,8 +17,11 @@ pub struct FitOptions {
     pub max_depth: usize,
     /// Leaves, at least 1.
     pub max_leaves: usize,
-    /// Time for the search. A search that needs less is exact, and then its result does not depend on the machine.
+    /// Time for the search. Its work is limited too, to what a machine of the day does in this time ([`FitOptions::work`]), so that the
+    /// same table gives the same tree wherever that many seconds are enough for it.
     pub time_limit: Duration,
+    /// Whether time ends the search too, and not its work alone: then a slow machine may find another tree than a fast one.
+    pub clock: bool,
     /// Relative difference below which costs tie, also where a row's own noise is less.
     pub noise: f64,
     /// Regret that a leaf must save to be worth reading, of all rows together: 0.2 is 2 % of ten rows. What is little evidence does not
@@ -37,6 +40,7 @@ impl Default for FitOptions {
             max_depth: 4,
             max_leaves: 12,
             time_limit: Duration::from_secs(60),
+            clock: true,
             noise: 0.01,
             leaf_price: 0.2,
             min_leaf_rows: 3,
@@ -45,7 +49,23 @@ impl Default for FitOptions {
     }
 }
 
+/// Longer limits than this are none; the clock cannot hold the longest.
+const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
+
+/// Steps of the search for a second of its time: less than half of what two cores of 2020 do in it.
+const WORK_A_SECOND: f64 = 2e7;
+
 impl FitOptions {
+    /// How long the fit may take by the clock.
+    pub(super) fn longest(&self) -> Duration {
+        if self.clock { self.time_limit.min(LONGEST) } else { LONGEST }
+    }
+
+    /// The work that the search may do.
+    pub(super) fn work(&self) -> u64 {
+        (self.time_limit.as_secs_f64() * WORK_A_SECOND) as u64
+    }
+
     pub(super) fn check(&self) -> Result<(), FitError> {
         let whole = |name, value: usize, from: usize, to: usize| {
             if (from..=to).contains(&value) {
@@ -58,9 +78,9 @@ impl FitOptions {
         whole("max_depth", self.max_depth, 0, 16)?;
         whole("max_leaves", self.max_leaves, 1, 1 << 16)?;
         whole("thresholds_per_feature", self.thresholds_per_feature, 1, MAX_THRESHOLDS)?;
-        for (name, value) in [("noise", self.noise), ("leaf_price", self.leaf_price)] {
-            if !(0.0..=1.0).contains(&value) {
-                return Err(FitError::Option { name, message: format!("{value} must be from 0 to 1") });
+        for (name, value, most) in [("noise", self.noise, 1.0), ("leaf_price", self.leaf_price, 100.0)] {
+            if !(0.0..=most).contains(&value) {
+                return Err(FitError::Option { name, message: format!("{value} must be from 0 to {most}") });
             }
         }
         Ok(())

@@ -1,164 +1,158 @@
 //! The table as the search sees it: regrets, made whole numbers, and features, made bins.
 //!
 //! Sums of whole numbers below 2^53 are exact in f64, whatever their order: the search compares sums without rounding, finds the
-//! same tree on every machine, and still gets the vector minimum that integers of this width lack.
+//! same tree on every machine, and still gets the vector minimum that integers of this width lack. Costs are rounded down, so a bound
+//! on the whole numbers is a bound on the costs.
 
+use super::CostTable;
+use super::grid::Grid;
 use super::options::MAX_PORTFOLIO;
-use super::thresholds;
-use super::{CostRow, CostTable};
+use super::regrets::Regrets;
+use std::sync::Arc;
 
-/// Costs of the portfolio's candidates on one row; lanes beyond the portfolio are as bad as invalid.
+/// Costs of the portfolio's candidates on one row; lanes beyond the portfolio repeat the first one.
 pub(super) type Lanes = [f64; MAX_PORTFOLIO];
 
-/// Ties are never wider than this, however noisy a measurement was.
-const WIDEST_TIE: f64 = 0.1;
-
-/// Beyond a millionfold of the best, how bad a candidate is makes no difference; it must not drown everything else.
-pub(super) const WORST_REGRET: f64 = 1e6;
-
-/// Regret of every candidate on every row.
-#[derive(Debug)]
-pub(super) struct Regrets {
-    /// `[row][candidate]`: what cost / oracle - 1 has beyond a tie, none where the candidate is invalid. Beyond, not all or nothing:
-    /// a cost that noise moves over the edge of a tie must not jump.
-    regrets: Vec<Vec<Option<f64>>>,
-    /// Weights, with the sum 1.
-    weights: Vec<f64>,
-    /// The widest tie that is asked for on all rows.
-    pub(super) noise: f64,
-}
-
-impl Regrets {
-    pub(super) fn of(table: &CostTable, noise: f64) -> Self {
-        let total: f64 = table.rows().iter().map(|row| row.weight).sum();
-        let regrets = table.rows().iter().map(|row| {
-            let (oracle, tie) = (row.oracle(), tie(row, noise));
-            let regret = |cost: f64| (cost / oracle - 1.0).min(WORST_REGRET);
-            row.costs.iter().map(|cost| cost.map(|cost| (regret(cost) - tie).max(0.0))).collect()
-        });
-        let weights = table.rows().iter().map(|row| row.weight / total).collect();
-        Self { regrets: regrets.collect(), weights, noise }
-    }
-
-    pub(super) fn rows(&self) -> usize {
-        self.regrets.len()
-    }
-
-    pub(super) fn candidates(&self) -> usize {
-        self.regrets.first().map_or(0, Vec::len)
-    }
-
-    pub(super) fn weight(&self, row: usize) -> f64 {
-        self.weights[row]
-    }
-
-    pub(super) fn get(&self, row: usize, candidate: usize) -> Option<f64> {
-        self.regrets[row][candidate]
-    }
-
-    /// Mean regret of a way to choose: each row takes the first valid one of its ranking, else the safe default, else (where even
-    /// that is invalid) its worst candidate.
-    pub(super) fn mean_of<R: Iterator<Item = usize>>(
-        &self,
-        ranked: impl Fn(usize) -> R,
-        safe_default: usize,
-    ) -> f64 {
-        let regret = |row: usize| {
-            let chosen = ranked(row).chain([safe_default]).find_map(|candidate| self.get(row, candidate));
-            chosen.unwrap_or_else(|| self.regrets[row].iter().flatten().copied().fold(0.0, f64::max))
-        };
-        (0..self.rows()).map(|row| self.weights[row] * regret(row)).sum()
-    }
-}
-
-/// The relative difference below which costs of a row tie.
-fn tie(row: &CostRow, noise: f64) -> f64 {
-    row.noise.min(WIDEST_TIE).max(noise)
-}
+/// The whole numbers of all rows together stay below this.
+const LARGEST_SUM: f64 = (1u64 << 52) as f64;
 
 /// The search's input.
 #[derive(Debug)]
 pub(super) struct Problem {
-    /// Costs of each row.
+    grid: Arc<Grid>,
+    /// Costs of each row. Where a lane is invalid: what the row costs at least, whatever stands behind that lane in a ranking.
     costs: Vec<Lanes>,
     /// The least of each row's costs.
     least: Vec<f64>,
-    /// For each feature, the bin of each row: how many thresholds lie below its value.
-    bins: Vec<Vec<u16>>,
-    /// For each feature, its thresholds in order; a split after bin b asks for `value <= thresholds[b]`.
-    thresholds: Vec<Vec<u64>>,
-    /// The portfolio, as candidates of the table.
-    pub(super) portfolio: Vec<usize>,
+    /// One bit for each lane that is valid on a row, and one more for the safe default where it is no lane.
+    valid: Vec<u32>,
+    /// What each row costs under the safe default, where that is no lane and the row has an invalid one.
+    by_default: Vec<f64>,
+    /// The place of each row's validity among those that occur.
+    pattern: Vec<u32>,
+    patterns: usize,
+    /// All lanes.
+    full: u32,
+    /// The portfolio, as candidates of the table; behind it the safe default if it is none of them.
+    candidates: Vec<usize>,
+    safe_default: usize,
+    lanes: usize,
     /// Cost units of a mean regret of 1.
     unit: f64,
+    /// Rows on which no candidate of the portfolio is valid.
+    settled: Vec<bool>,
+    /// Mean regret of the rows on which no candidate of the portfolio is valid: the same for every tree.
+    constant: f64,
     /// Relative difference below which costs tie.
     pub(super) noise: f64,
     weights: Vec<f64>,
-    valid: Vec<u32>,
-    /// What rows take on which a leaf's choice is invalid, see [`substitute`].
-    pub(super) substitute: Option<usize>,
 }
 
 impl Problem {
+    /// The problem of a portfolio. `cap` is a mean regret that some tree is known to stay below: a single row that costs more is in no
+    /// better tree, and however much more makes no difference. So the numbers need only resolve what is below it, and a time-out of 1e9
+    /// takes no digits from the rest.
     pub(super) fn new(
-        table: &CostTable,
+        grid: Arc<Grid>,
         regrets: &Regrets,
         portfolio: &[usize],
-        thresholds_per_feature: usize,
+        safe_default: usize,
+        cap: f64,
     ) -> Self {
-        let rows = regrets.rows();
-        let worst = |row: usize| portfolio.iter().filter_map(|&c| regrets.get(row, c)).fold(0.0, f64::max);
-        let all: f64 = (0..rows).map(|row| regrets.weight(row) * worst(row)).sum();
-        // An invalid choice is worse than all regret there can be; together they stay far below 2^53.
-        let invalid = 2.0 * all + 1e-9;
-        let unit = 2f64.powi(50) / (invalid * (rows as f64 + 1.0) + all);
-        let cost = |row: usize, candidate: usize| match regrets.get(row, candidate) {
-            Some(regret) => (regrets.weight(row) * regret * unit).round(),
-            None => (invalid * unit).round(),
+        Self::resolved(grid, regrets, portfolio, safe_default, Some(cap))
+    }
+
+    /// The problem with its costs as they are, for what compares trees that may cost any amount: sums are rounded, so equals are equal only
+    /// up to that.
+    pub(super) fn unrounded(
+        grid: Arc<Grid>,
+        regrets: &Regrets,
+        portfolio: &[usize],
+        safe_default: usize,
+    ) -> Self {
+        Self::resolved(grid, regrets, portfolio, safe_default, None)
+    }
+
+    fn resolved(
+        grid: Arc<Grid>,
+        regrets: &Regrets,
+        portfolio: &[usize],
+        safe_default: usize,
+        cap: Option<f64>,
+    ) -> Self {
+        let (rows, lanes) = (regrets.rows(), portfolio.len());
+        let full = ((1u64 << lanes) - 1) as u32;
+        let default_is_lane = portfolio.contains(&safe_default);
+        let cell = |row: usize, candidate: usize| {
+            let cost = regrets.get(row, candidate).map(|regret| regrets.weight(row) * regret);
+            cost.map(|cost| cap.map_or(cost, |cap| cost.min(cap)))
         };
-        let mut costs: Vec<Lanes> = (0..rows)
+        let mut worst = 0.0;
+        let mut constant = 0.0;
+        let served = |row: usize| portfolio.iter().any(|&c| regrets.get(row, c).is_some());
+        let settled: Vec<bool> = (0..rows).map(|row| !served(row)).collect();
+        let valid: Vec<u32> = (0..rows)
             .map(|row| {
-                let mut lanes = [(invalid * unit).round(); MAX_PORTFOLIO];
-                for (lane, &candidate) in lanes.iter_mut().zip(portfolio) {
-                    *lane = cost(row, candidate);
+                let bit = |(lane, &c): (usize, &usize)| u32::from(regrets.get(row, c).is_some()) << lane;
+                let valid: u32 = portfolio.iter().enumerate().map(bit).sum();
+                if valid == 0 {
+                    constant += regrets.weight(row) * regrets.of_ranking(row, &[], safe_default);
+                    return full;
                 }
-                lanes
+                let mut cells = portfolio.iter().filter_map(|&c| cell(row, c)).fold(0.0, f64::max);
+                let default = (valid != full && !default_is_lane).then(|| cell(row, safe_default)).flatten();
+                cells = default.map_or(cells, |default| cells.max(default));
+                worst += cells;
+                valid | u32::from(default.is_some()) << lanes
             })
             .collect();
-        let valid = |row: usize| {
-            let bit = |(lane, &c): (usize, &usize)| u32::from(regrets.get(row, c).is_some()) << lane;
-            portfolio.iter().enumerate().map(bit).sum()
-        };
-        let valid: Vec<u32> = (0..rows).map(valid).collect();
-        let substitute = substitute(&costs, &valid, portfolio.len());
-        if let Some(substitute) = substitute {
-            for (lanes, valid) in costs.iter_mut().zip(&valid) {
-                for lane in (0..portfolio.len()).filter(|lane| valid & (1 << lane) == 0) {
-                    lanes[lane] = lanes[substitute];
-                }
+        let unit = if cap.is_some() && worst > 0.0 { LARGEST_SUM / worst } else { 1.0 };
+        let whole = |cost: f64| if cap.is_some() { (cost * unit).floor() } else { cost };
+        let mut by_default = vec![f64::INFINITY; rows];
+        let mut costs = Vec::with_capacity(rows);
+        for row in 0..rows {
+            if valid[row] >> lanes != 0 {
+                by_default[row] = cell(row, safe_default).map_or(f64::INFINITY, whole);
             }
+            let known = portfolio.iter().map(|&c| cell(row, c).map(whole));
+            let least = known.clone().flatten().fold(by_default[row], f64::min);
+            let of_lane = |known: Option<f64>| if !settled[row] { known.unwrap_or(least) } else { 0.0 };
+            let mut of_row = [of_lane(known.clone().next().flatten()); MAX_PORTFOLIO];
+            for (lane, known) in of_row.iter_mut().zip(known) {
+                *lane = of_lane(known);
+            }
+            costs.push(of_row);
         }
-        let (mut bins, mut all_thresholds) = (Vec::new(), Vec::new());
-        for feature in 0..table.features().len() {
-            let values: Vec<u64> = table.rows().iter().map(|row| row.features[feature]).collect();
-            let thresholds = thresholds::choose(&values, thresholds_per_feature);
-            bins.push(
-                values.iter().map(|&value| thresholds.partition_point(|&t| t < value) as u16).collect(),
-            );
-            all_thresholds.push(thresholds);
+        let mut seen: Vec<u32> = valid.clone();
+        seen.sort_unstable();
+        seen.dedup();
+        let pattern = valid.iter().map(|valid| seen.binary_search(valid).unwrap_or(0) as u32).collect();
+        let mut candidates = portfolio.to_vec();
+        if !default_is_lane {
+            candidates.push(safe_default);
         }
         Self {
+            grid,
             least: costs.iter().map(least).collect(),
             costs,
-            bins,
-            thresholds: all_thresholds,
-            portfolio: portfolio.to_vec(),
+            by_default,
+            pattern,
+            patterns: seen.len(),
+            valid,
+            full,
+            candidates,
+            safe_default,
+            lanes,
             unit,
+            settled,
+            constant,
             noise: regrets.noise,
             weights: (0..rows).map(|row| regrets.weight(row)).collect(),
-            valid,
-            substitute,
         }
+    }
+
+    pub(super) fn grid(&self) -> &Arc<Grid> {
+        &self.grid
     }
 
     pub(super) fn rows(&self) -> usize {
@@ -166,33 +160,83 @@ impl Problem {
     }
 
     pub(super) fn features(&self) -> usize {
-        self.bins.len()
+        self.grid.features()
+    }
+
+    /// Candidates of the portfolio.
+    pub(super) fn lanes(&self) -> usize {
+        self.lanes
+    }
+
+    /// The candidate of a lane, or of the safe default behind them.
+    pub(super) fn candidate(&self, lane: usize) -> usize {
+        self.candidates[lane]
+    }
+
+    /// The candidate where nothing is known.
+    pub(super) fn safe_default(&self) -> usize {
+        self.safe_default
+    }
+
+    /// The lane that stands for the safe default at the end of a ranking, where it is no candidate of the portfolio.
+    pub(super) fn default_lane(&self) -> Option<usize> {
+        (self.candidates.len() > self.lanes).then_some(self.lanes)
     }
 
     pub(super) fn costs(&self, row: u32) -> &Lanes {
         &self.costs[row as usize]
     }
 
+    pub(super) fn by_default(&self, row: u32) -> f64 {
+        self.by_default[row as usize]
+    }
+
+    /// The cost of a row under a lane that is valid on it.
+    pub(super) fn cost(&self, row: u32, lane: usize) -> f64 {
+        if lane == self.lanes { self.by_default(row) } else { self.costs(row)[lane] }
+    }
+
     pub(super) fn bin(&self, feature: usize, row: u32) -> u16 {
-        self.bins[feature][row as usize]
+        self.grid.bin(feature, row)
     }
 
     /// Bins of a feature.
     pub(super) fn bin_count(&self, feature: usize) -> usize {
-        self.thresholds[feature].len() + 1
-    }
-
-    pub(super) fn threshold(&self, feature: usize, bin: u16) -> u64 {
-        self.thresholds[feature][usize::from(bin)]
+        self.grid.bin_count(feature)
     }
 
     pub(super) fn weight(&self, row: u32) -> f64 {
         self.weights[row as usize]
     }
 
-    /// One bit a lane that is valid on a row.
+    /// One bit a lane that is valid on a row, that of the default lane included.
     pub(super) fn valid(&self, row: u32) -> u32 {
         self.valid[row as usize]
+    }
+
+    /// Whether no candidate of the portfolio is valid on a row, so that no tree changes what it costs.
+    pub(super) fn is_settled(&self, row: u32) -> bool {
+        self.settled[row as usize]
+    }
+
+    /// Whether some lane is invalid on a row.
+    pub(super) fn has_hole(&self, row: u32) -> bool {
+        self.valid(row) & self.full != self.full
+    }
+
+    /// The place of a row's validity among the [`Problem::patterns`].
+    pub(super) fn pattern(&self, row: u32) -> usize {
+        self.pattern[row as usize] as usize
+    }
+
+    /// How many different validities there are.
+    pub(super) fn patterns(&self) -> usize {
+        self.patterns
+    }
+
+    /// All lanes, a bit each.
+    pub(super) fn full(&self) -> u32 {
+        self.full
     }
 
     /// What rows cost at least: each at its best.
@@ -205,7 +249,7 @@ impl Problem {
         self.least.iter().sum()
     }
 
-    /// Costs of rows under each single candidate.
+    /// Costs of rows under each lane; where one is invalid, what the row costs at least.
     pub(super) fn sum(&self, rows: &[u32]) -> Lanes {
         let mut sum = [0.0; MAX_PORTFOLIO];
         for &row in rows {
@@ -216,9 +260,9 @@ impl Problem {
         sum
     }
 
-    /// A cost as mean regret over the table.
+    /// A mean regret over the table that a cost of at least this much means.
     pub(super) fn mean_regret(&self, cost: f64) -> f64 {
-        cost / self.unit
+        cost / self.unit + self.constant
     }
 
     /// A mean regret over the table as cost.
@@ -227,15 +271,11 @@ impl Problem {
     }
 }
 
-/// The candidate that serves all rows on which some other is invalid (as a head dimension for which no tall tile has registers), the cheapest of
-/// several on those rows. A leaf may then choose what is best on its other rows: its ranking has this one behind. None where every row has all
-/// candidates, or none serves all the others: then a leaf's choice must be valid on all of its rows.
-fn substitute(costs: &[Lanes], valid: &[u32], candidates: usize) -> Option<usize> {
-    let incomplete = || costs.iter().zip(valid).filter(|(_, valid)| valid.count_ones() < candidates as u32);
-    let serves = |lane: &usize| incomplete().all(|(_, valid)| valid & (1 << lane) != 0);
-    let cost = |lane: usize| incomplete().map(|(lanes, _)| lanes[lane]).sum::<f64>();
-    incomplete().next()?;
-    (0..candidates).filter(serves).min_by(|&a, &b| cost(a).total_cmp(&cost(b)))
+/// The bins of a table's features.
+pub(super) fn grid(table: &CostTable, thresholds_per_feature: usize) -> Arc<Grid> {
+    let features = 0..table.features().len();
+    let values = |feature: usize| table.rows().iter().map(|row| row.features[feature]).collect();
+    Arc::new(Grid::new(features.map(values), thresholds_per_feature))
 }
 
 /// The least lane.

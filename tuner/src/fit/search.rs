@@ -1,22 +1,41 @@
 //! The tree with the least cost, by dynamic programming over row sets with bounds.
 //!
-//! Trees of two levels are solved outright (`depth_two`). A deeper tree is a first question and the best trees of both sides. For one
+//! Trees of two levels are solved outright (`shallow`). A deeper tree is a first question and the best trees of both sides. For one
 //! feature, the first questions are a line of places; the rows below grow along it, those above shrink. The best cost of a row set
 //! never falls when rows are added, and rises at least by what the added rows cost at their best. So for all places between two that
 //! are solved, `best(below the left one) + best(above the right one) + least of the rows between` is a lower bound. The search takes
-//! the interval with the least bound, solves its middle, and stops when no bound is below the best tree: that tree is optimal.
-//! When time runs out, the least remaining bound says how far from optimal it can be.
+//! the interval with the least bound, solves its middle, and stops when no bound is below what it is asked for.
+//!
+//! It is asked several times. That no tree is below half of the best cost known takes far less work than that none is below the whole of
+//! it, so the bound is raised step by step ([`STEPS`]): whenever the search ends, what was proved until then holds.
 
-use super::depth_two::{self, Scratch};
+use super::depth_two::Scratch;
+use super::limits::{Event, Limits};
 use super::problem::Problem;
+use super::shallow::{self, Ask};
 use std::cmp::Ordering;
-use std::collections::BinaryHeap;
-use std::time::Instant;
+use std::collections::{BinaryHeap, HashMap};
+use std::sync::Mutex;
 
-/// Questions that the search proves; deeper trees are refined from there.
-pub(super) const PROVEN_DEPTH: usize = 4;
+/// Questions that the search looks for the best tree of; deeper ones are refined from there.
+pub(super) const SEARCHED_DEPTH: usize = 4;
 /// Intervals that are taken up together. It does not depend on the threads, so that neither does the result.
 const BATCH: usize = 8;
+/// Parts of the way from the least cost there can be to the best known, in the order in which they are proved, and the part of all work
+/// after which each ends. The whole way comes first: it finds better trees as it goes, and is all there is to do where the search is short.
+const STEPS: [(f64, f64); 11] = [
+    (1.0, 0.2),
+    (0.03, 1.0),
+    (0.06, 1.0),
+    (0.12, 1.0),
+    (0.25, 1.0),
+    (0.4, 1.0),
+    (0.55, 1.0),
+    (0.7, 1.0),
+    (0.8, 1.0),
+    (0.9, 1.0),
+    (1.0, 1.0),
+];
 
 /// A tree whose leaves are still open.
 #[derive(Clone, Debug, PartialEq)]
@@ -45,46 +64,83 @@ impl Found {
     }
 }
 
-/// The best tree of at most `depth` questions over all rows, or the best found until the deadline.
-pub(super) fn solve(problem: &Problem, depth: usize, deadline: Instant) -> Found {
+/// The best tree of at most `depth` questions over all rows, or the best found until the limits. `known` is a tree to begin with.
+pub(super) fn solve(problem: &Problem, depth: usize, known: Found, limits: Limits<'_>) -> Found {
     let rows: Vec<u32> = (0..problem.rows() as u32).collect();
-    let threads = std::thread::available_parallelism().map_or(1, usize::from).min(BATCH);
-    pulp::Arch::new().dispatch(|| {
-        let search = Search { problem, rows: &rows, depth, bound: f64::INFINITY, deadline };
-        search.run(threads, &mut Scratch::default())
-    })
+    let floor = problem.floor();
+    let mut best = Found { lower: floor, ..known };
+    let mut scratch = Scratch::default();
+    let cache = Cache::default();
+    let search = Search { problem, cache: &cache, exact: true };
+    if depth <= 2 {
+        let found = search.run(&rows, depth, f64::INFINITY, &limits, &mut scratch);
+        return if found.cost <= best.cost { found } else { Found { lower: found.lower, ..best } };
+    }
+    let mut memo = Memo::default();
+    let mut work = 0;
+    for (part, of_work) in STEPS {
+        if best.lower >= best.cost {
+            break;
+        }
+        let target = floor + (best.cost - floor) * part;
+        if part < 1.0 && target <= best.lower {
+            continue;
+        }
+        let bound = if part < 1.0 { target } else { f64::INFINITY };
+        let step = limits.with_work((limits.work as f64 * of_work) as u64);
+        let lower = search.root(&rows, depth, bound, &step, &mut memo, &mut work, &mut best);
+        best.lower = best.lower.max(lower.min(best.cost));
+        if limits.by_clock() {
+            break;
+        }
+    }
+    best
 }
 
 /// Replaces the leaves by the best trees of two levels, again and again, until `levels` more questions are asked on every path that
 /// gains by it. Looking two questions ahead finds pairs of questions that gain nothing alone.
-pub(super) fn refine(problem: &Problem, tree: Node, levels: usize) -> Node {
-    fn grow(problem: &Problem, tree: Node, rows: &[u32], levels: usize, scratch: &mut Scratch) -> Node {
+pub(super) fn refine(problem: &Problem, tree: Node, levels: usize, limits: &Limits<'_>) -> Node {
+    fn grow(
+        problem: &Problem,
+        tree: Node,
+        rows: &[u32],
+        levels: usize,
+        limits: &Limits<'_>,
+        scratch: &mut Scratch,
+    ) -> Node {
         match tree {
             Node::Split { feature, bin, low, high } => {
                 let (below, above) = partition(problem, rows, feature, bin);
-                let low = grow(problem, *low, &below, levels, scratch);
-                let high = grow(problem, *high, &above, levels, scratch);
+                let low = grow(problem, *low, &below, levels, limits, scratch);
+                let high = grow(problem, *high, &above, levels, limits, scratch);
                 Node::split(feature, bin, low, high)
             }
             Node::Leaf if levels == 0 || rows.is_empty() => Node::Leaf,
             Node::Leaf => {
                 let step = levels.min(2);
-                let found = depth_two::solve(problem, rows, step, scratch);
+                let ask = Ask { bound: f64::INFINITY, exact: false };
+                let found = shallow::solve(problem, rows, step, ask, limits, scratch);
                 match found.tree {
                     Node::Leaf => Node::Leaf,
-                    split => grow(problem, split, rows, levels - step, scratch),
+                    split => grow(problem, split, rows, levels - step, limits, scratch),
                 }
             }
         }
     }
     let rows: Vec<u32> = (0..problem.rows() as u32).collect();
-    grow(problem, tree, &rows, levels, &mut Scratch::default())
+    grow(problem, tree, &rows, levels, limits, &mut Scratch::default())
 }
 
 /// The rows that a question sends low, and those that it sends high, in order.
 pub(super) fn partition(problem: &Problem, rows: &[u32], feature: usize, bin: u16) -> (Vec<u32>, Vec<u32>) {
     rows.iter().partition(|&&row| problem.bin(feature, row) <= bin)
 }
+
+/// Best trees of two levels of row sets without holes, with the work that they took: the same whoever computes them first.
+type Cache = Mutex<HashMap<u128, (Found, u64)>>;
+
+/// What the sides of first questions cost at least, by feature and place.
+type Memo = HashMap<(usize, usize), (f64, f64)>;
 
 /// First questions of one feature between two that are solved.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -115,6 +171,12 @@ impl PartialOrd for Interval {
     }
 }
 
+impl Interval {
+    const fn middle(&self) -> usize {
+        self.begin + (self.end - self.begin) / 2
+    }
+}
+
 /// The line of first questions of a feature.
 struct Line {
     /// Bins after which the rows can be divided.
@@ -123,153 +185,281 @@ struct Line {
     least_up_to: Vec<f64>,
 }
 
+impl Line {
+    /// What the rows after place `begin - 1` up to place `end` cost at least.
+    fn least_between(&self, begin: usize, end: usize) -> f64 {
+        self.least_up_to[end] - if begin == 0 { 0.0 } else { self.least_up_to[begin - 1] }
+    }
+}
+
 struct Search<'a> {
     problem: &'a Problem,
-    rows: &'a [u32],
-    depth: usize,
-    /// Trees of this cost or more are of no use to the caller.
-    bound: f64,
-    deadline: Instant,
+    cache: &'a Cache,
+    /// Whether trees of two levels are solved to the end where there are holes.
+    exact: bool,
 }
 
 /// What became of the middle of an interval.
 struct Solved {
     cost: f64,
-    /// No tree with this first question costs less; below `cost` only if its sides were not finished.
-    lower: f64,
     below: f64,
     above: f64,
     tree: Node,
+    work: u64,
+}
+
+/// Intervals that are still open, and what was settled.
+struct Open {
+    lines: Vec<Line>,
+    heap: BinaryHeap<Interval>,
+    /// The least that a first question already taken out of `heap` may still cost.
+    settled: f64,
+}
+
+impl Open {
+    fn of(search: &Search<'_>, rows: &[u32], floor: f64) -> Self {
+        let lines: Vec<Line> =
+            (0..search.problem.features()).map(|feature| search.line(rows, feature)).collect();
+        let whole =
+            lines.iter().enumerate().filter(|(_, line)| !line.bins.is_empty()).map(|(feature, line)| {
+                Interval { bound: floor, feature, begin: 0, end: line.bins.len(), below: 0.0, above: 0.0 }
+            });
+        let heap = whole.collect();
+        Self { lines, heap, settled: f64::INFINITY }
+    }
+
+    /// No tree costs less.
+    fn lower(&self) -> f64 {
+        self.heap.peek().map_or(f64::INFINITY, |next| next.bound).min(self.settled)
+    }
+
+    /// Puts back what is left of an interval on both sides of its solved middle.
+    fn halve(&mut self, interval: &Interval, below: f64, above: f64) {
+        self.settled = self.settled.min(below + above);
+        let middle = interval.middle();
+        let line = &self.lines[interval.feature];
+        for (begin, end, below, above) in [
+            (interval.begin, middle, interval.below, above),
+            (middle + 1, interval.end, below, interval.above),
+        ] {
+            if begin < end {
+                let bound = (below + above + line.least_between(begin, end)).max(interval.bound);
+                self.heap.push(Interval { bound, feature: interval.feature, begin, end, below, above });
+            }
+        }
+    }
 }
 
 impl Search<'_> {
-    fn run(&self, threads: usize, scratch: &mut Scratch) -> Found {
-        let Self { problem, rows, depth, bound, deadline } = *self;
-        let mut best = depth_two::solve(problem, rows, depth.min(2), scratch);
-        let floor = problem.least_of(rows);
-        if depth <= 2 || best.cost <= floor {
-            return best;
-        }
-        let lines: Vec<Line> = (0..problem.features()).map(|feature| self.line(feature)).collect();
-        let mut open: BinaryHeap<Interval> = BinaryHeap::new();
-        for (feature, line) in lines.iter().enumerate() {
-            let whole =
-                Interval { bound: floor, feature, begin: 0, end: line.bins.len(), below: 0.0, above: 0.0 };
-            if whole.begin < whole.end {
-                open.push(whole);
-            }
-        }
-        // The least that a first question already taken out of `open` may still cost: one whose sides ran out of time is not settled.
-        let mut unsettled = f64::INFINITY;
-        while let Some(first) = open.peek() {
+    /// Raises the bound on the trees over all rows to `bound`, or as far as the limits allow, improves `best` on the way, and returns the
+    /// bound that was reached.
+    #[expect(clippy::too_many_arguments, reason = "what is kept from step to step")]
+    fn root(
+        &self,
+        rows: &[u32],
+        depth: usize,
+        bound: f64,
+        limits: &Limits<'_>,
+        memo: &mut Memo,
+        work: &mut u64,
+        best: &mut Found,
+    ) -> f64 {
+        let threads = std::thread::available_parallelism().map_or(1, usize::from).min(BATCH);
+        let mut open = Open::of(self, rows, best.lower);
+        loop {
             let useful = best.cost.min(bound);
-            if first.bound >= useful {
-                break;
+            let mut batch: Vec<Interval> = Vec::with_capacity(BATCH);
+            while batch.len() < BATCH
+                && let Some(next) = open.heap.peek().copied().filter(|next| next.bound < useful)
+            {
+                open.heap.pop();
+                // What an earlier step has proved may do.
+                match memo.get(&(next.feature, next.middle())) {
+                    Some(&(below, above)) if below + above >= useful => open.halve(&next, below, above),
+                    _ => batch.push(next),
+                }
             }
-            if Instant::now() >= deadline {
-                best.lower = first.bound.min(unsettled).min(best.cost);
-                return best;
+            if batch.is_empty() {
+                return open.lower();
             }
-            let mut batch = Vec::with_capacity(BATCH);
-            while batch.len() < BATCH && open.peek().is_some_and(|next| next.bound < useful) {
-                batch.extend(open.pop());
+            if limits.reached(*work) {
+                open.heap.extend(batch);
+                return open.lower();
             }
-            let solved = self.solve_batch(&batch, &lines, useful, threads, scratch);
+            let allowance = (limits.work - *work) / batch.len() as u64;
+            let of_each = limits.with_work(allowance);
+            let solved = self.solve_batch(rows, depth, &batch, &open.lines, useful, threads, &of_each);
             for (interval, solved) in batch.iter().zip(solved) {
-                unsettled = unsettled.min(solved.lower);
+                *work += solved.work;
                 if solved.cost < best.cost {
                     best.cost = solved.cost;
-                    best.tree = solved.tree.clone();
+                    best.tree = solved.tree;
                 }
-                let line = &lines[interval.feature];
-                open.extend(halves(interval, &solved, line).into_iter().flatten());
+                let known = memo.entry((interval.feature, interval.middle())).or_insert((0.0, 0.0));
+                *known = (known.0.max(solved.below), known.1.max(solved.above));
+                let (below, above) = *known;
+                open.halve(interval, below, above);
             }
+            let [found, bound] = [best.cost, best.lower.max(open.lower().min(useful))]
+                .map(|cost| 100.0 * self.problem.mean_regret(cost));
+            (limits.watch)(Event::At(format!("a tree of {found:.2} % is found, none is below {bound:.2} %")));
         }
-        // Whatever is still open is no better than the best tree, or of no use to the caller, unless time ran out inside it.
-        best.lower = open.peek().map_or(best.cost, |next| next.bound).min(unsettled).min(best.cost);
-        best
     }
 
     /// The middle of each interval, in their order.
+    #[expect(clippy::too_many_arguments, reason = "one step of `root`")]
     fn solve_batch(
         &self,
+        rows: &[u32],
+        depth: usize,
         batch: &[Interval],
         lines: &[Line],
         useful: f64,
         threads: usize,
-        scratch: &mut Scratch,
+        limits: &Limits<'_>,
     ) -> Vec<Solved> {
-        if threads < 2 || batch.len() < 2 {
-            return batch
-                .iter()
-                .map(|interval| self.solve_middle(interval, lines, useful, scratch))
-                .collect();
-        }
         let next = std::sync::atomic::AtomicUsize::new(0);
         let solved: Vec<std::sync::OnceLock<Solved>> =
             batch.iter().map(|_| std::sync::OnceLock::new()).collect();
-        std::thread::scope(|scope| {
-            for _ in 0..threads {
-                scope.spawn(|| {
-                    pulp::Arch::new().dispatch(|| {
-                        let mut scratch = Scratch::default();
-                        while let Some(index) = Some(next.fetch_add(1, std::sync::atomic::Ordering::Relaxed))
-                            .filter(|&i| i < batch.len())
-                        {
-                            // Each place is taken by one thread only, so it is empty.
-                            let _ = solved[index].set(self.solve_middle(
-                                &batch[index],
-                                lines,
-                                useful,
-                                &mut scratch,
-                            ));
-                        }
-                    });
-                });
+        let work = || {
+            loop {
+                let index = next.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                let Some(interval) = batch.get(index) else { return };
+                let mut scratch = Scratch::default();
+                let line = &lines[interval.feature];
+                let mut found = self.middle(rows, depth, interval, line, useful, limits, &mut scratch);
+                found.work = scratch.work();
+                // Each place is taken by one thread only, so it is empty.
+                let _ = solved[index].set(found);
             }
+        };
+        std::thread::scope(|scope| {
+            for _ in 1..threads.min(batch.len()) {
+                scope.spawn(work);
+            }
+            work();
         });
         solved.into_iter().map(|solved| solved.into_inner().expect("every interval was taken")).collect()
     }
 
-    fn solve_middle(
+    /// The best tree of at most `depth` questions over `rows`; one of `bound` or more is of no use.
+    fn run(
         &self,
-        interval: &Interval,
-        lines: &[Line],
-        useful: f64,
+        rows: &[u32],
+        depth: usize,
+        bound: f64,
+        limits: &Limits<'_>,
         scratch: &mut Scratch,
-    ) -> Solved {
-        let Self { problem, rows, depth, deadline, .. } = *self;
-        let bin = lines[interval.feature].bins[middle(interval)];
-        let (low_rows, high_rows) = partition(problem, rows, interval.feature, bin);
-        let solve = |rows: &[u32], bound: f64, scratch: &mut Scratch| {
-            Search { problem, rows, depth: depth - 1, bound, deadline }.run(1, scratch)
-        };
-        let least_high = problem.least_of(&high_rows);
-        let low = solve(&low_rows, useful - least_high, scratch);
-        if low.lower + least_high >= useful {
-            // However good the other side is, this question cannot win.
-            return Solved {
-                cost: f64::INFINITY,
-                lower: low.lower + least_high,
-                below: low.lower,
-                above: least_high,
-                tree: Node::Leaf,
-            };
+    ) -> Found {
+        let floor = self.problem.least_of(rows);
+        if floor >= bound {
+            return Found { cost: f64::INFINITY, lower: floor, tree: Node::Leaf };
         }
-        let high = solve(&high_rows, useful - low.lower, scratch);
-        Solved {
-            cost: low.cost + high.cost,
-            lower: low.lower + high.lower,
-            below: low.lower,
-            above: high.lower,
-            tree: Node::split(interval.feature, bin, low.tree, high.tree),
+        let mut best = self.shallow(rows, depth.min(2), bound, limits, scratch);
+        if depth <= 2 || best.cost <= floor {
+            return best;
         }
+        let mut open = Open::of(self, rows, floor);
+        while let Some(first) = open.heap.peek().copied() {
+            let useful = best.cost.min(bound);
+            if first.bound >= useful || limits.reached(scratch.work()) {
+                break;
+            }
+            open.heap.pop();
+            let line = &open.lines[first.feature];
+            let solved = self.middle(rows, depth, &first, line, useful, limits, scratch);
+            if solved.cost < best.cost {
+                best.cost = solved.cost;
+                best.tree = solved.tree;
+            }
+            open.halve(&first, solved.below, solved.above);
+        }
+        // Whatever is still open is no better than the best tree, or of no use to the caller, unless the limits ended it.
+        best.lower = open.lower().min(best.cost);
+        best
     }
 
-    fn line(&self, feature: usize) -> Line {
+    fn shallow(
+        &self,
+        rows: &[u32],
+        depth: usize,
+        bound: f64,
+        limits: &Limits<'_>,
+        scratch: &mut Scratch,
+    ) -> Found {
+        let ask = Ask { bound, exact: self.exact };
+        if depth < 2 || rows.iter().any(|&row| self.problem.has_hole(row)) {
+            return shallow::solve(self.problem, rows, depth, ask, limits, scratch);
+        }
+        let key = self.problem.grid().key(rows);
+        let cached = self.cache.lock().unwrap_or_else(std::sync::PoisonError::into_inner).get(&key).cloned();
+        if let Some((found, work)) = cached {
+            scratch.count(work);
+            return found;
+        }
+        let before = scratch.work();
+        let found = shallow::solve(self.problem, rows, depth, ask, limits, scratch);
+        let entry = (found.clone(), scratch.work() - before);
+        self.cache.lock().unwrap_or_else(std::sync::PoisonError::into_inner).insert(key, entry);
+        found
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "one step of `run`")]
+    fn middle(
+        &self,
+        rows: &[u32],
+        depth: usize,
+        interval: &Interval,
+        line: &Line,
+        useful: f64,
+        limits: &Limits<'_>,
+        scratch: &mut Scratch,
+    ) -> Solved {
+        let middle = interval.middle();
+        let bin = line.bins[middle];
+        let (low_rows, high_rows) = partition(self.problem, rows, interval.feature, bin);
+        // What the neighbours say of both sides.
+        let below = interval.below + line.least_between(interval.begin, middle);
+        let above = interval.above + line.least_between(middle + 1, interval.end);
+        let lost =
+            |below: f64, above: f64| Solved { cost: f64::INFINITY, below, above, tree: Node::Leaf, work: 0 };
+        // Each side first proves its share, by what two levels of it cost: half a proof of both takes less than a whole one of either.
+        // Two levels are always solved to the end.
+        let share = if depth > 3 { self.share(&low_rows, &high_rows, limits, scratch) } else { 1.0 };
+        let wanted = (useful * share).max(below).min(useful - above);
+        let mut low = self.run(&low_rows, depth - 1, wanted, limits, scratch);
+        let mut below = below.max(low.lower);
+        if below + above >= useful {
+            // However good the other side is, this question cannot win.
+            return lost(below, above);
+        }
+        let high = self.run(&high_rows, depth - 1, useful - below, limits, scratch);
+        let above = above.max(high.lower);
+        if below + above < useful && low.lower < low.cost {
+            low = self.run(&low_rows, depth - 1, useful - above, limits, scratch);
+            below = below.max(low.lower);
+        }
+        if !(low.cost + high.cost).is_finite() {
+            return lost(below, above);
+        }
+        let tree = Node::split(interval.feature, bin, low.tree, high.tree);
+        Solved { cost: low.cost + high.cost, below, above, tree, work: 0 }
+    }
+
+    /// The part of the cost of both sides that is likely to be the first one's.
+    fn share(&self, low: &[u32], high: &[u32], limits: &Limits<'_>, scratch: &mut Scratch) -> f64 {
+        if low.iter().chain(high).any(|&row| self.problem.has_hole(row)) {
+            return 1.0;
+        }
+        let [low, high] =
+            [low, high].map(|rows| self.shallow(rows, 2, f64::INFINITY, limits, scratch).cost + 1.0);
+        low / (low + high)
+    }
+
+    fn line(&self, rows: &[u32], feature: usize) -> Line {
         let problem = self.problem;
         let mut least = vec![None; problem.bin_count(feature)];
-        for &row in self.rows {
+        for &row in rows {
             *least[usize::from(problem.bin(feature, row))].get_or_insert(0.0) += problem.least_of(&[row]);
         }
         let mut line = Line { bins: Vec::new(), least_up_to: Vec::new() };
@@ -285,26 +475,4 @@ impl Search<'_> {
         line.bins.pop();
         line
     }
-}
-
-const fn middle(interval: &Interval) -> usize {
-    interval.begin + (interval.end - interval.begin) / 2
-}
-
-/// What is left of an interval on both sides of its solved middle.
-fn halves(interval: &Interval, solved: &Solved, line: &Line) -> [Option<Interval>; 2] {
-    let middle = middle(interval);
-    // Rows between the solved neighbours: after place `begin - 1` up to place `end`.
-    let least_between = |begin: usize, end: usize| {
-        let up_to = |place: usize| line.least_up_to[place];
-        up_to(end) - if begin == 0 { 0.0 } else { up_to(begin - 1) }
-    };
-    let part = |begin: usize, end: usize, below: f64, above: f64| {
-        let bound = (below + above + least_between(begin, end)).max(interval.bound);
-        (begin < end).then_some(Interval { bound, feature: interval.feature, begin, end, below, above })
-    };
-    [
-        part(interval.begin, middle, interval.below, solved.above),
-        part(middle + 1, interval.end, solved.below, interval.above),
-    ]
 }

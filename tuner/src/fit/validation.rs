@@ -1,11 +1,13 @@
 //! What a fit is worth on rows that it has not seen.
 
 use super::baselines::{self, Chooser};
-use super::problem::WORST_REGRET;
-use super::{CostRow, CostTable, Fit, FitError, FitOptions, fit};
+use super::limits::{Event, Watch};
+use super::regrets::relative;
+use super::{CostRow, CostTable, Fit, FitError, FitOptions, fit_within};
 use crate::statistics::quantile;
 use serde::Serialize;
 use std::collections::BTreeMap;
+use std::time::Instant;
 use tilewright_reports::policy_names::{BEST_SINGLE_TILE, PAT_RULES, SELECTOR};
 
 /// Regret of one way to choose, on rows that it was not fitted to.
@@ -44,12 +46,41 @@ const BEST_SINGLE: &str = BEST_SINGLE_TILE;
 /// Name of the label tree among the policies.
 pub const CART: &str = "winner-label CART";
 
-/// Fits everything to all folds but one and judges it on that one, for each fold. Rows of one group stay together, and groups go to
-/// folds in turn, so that the same table is always divided alike.
+/// Fits a tree in half of the options' time, and cross-validates it in the other half.
+///
+/// # Errors
+/// Options that make no sense.
+pub fn fit_and_validate(
+    table: &CostTable,
+    options: &FitOptions,
+    folds: usize,
+    watch: Watch<'_>,
+) -> Result<(Fit, Validation), FitError> {
+    let begin = Instant::now();
+    let whole = options.longest();
+    let fit = fit_within(table, options, options.work() / 2, begin + whole / 2, watch)?;
+    watch(Event::Done);
+    let validation = validate(table, options, folds, options.work() / 2, begin + whole, watch)?;
+    Ok((fit, validation))
+}
+
+/// Fits everything to all folds but one and judges it on that one, for each fold; the options' time is for all of them. Rows of one group
+/// stay together, and groups go to folds in turn, so that the same table is always divided alike.
 ///
 /// # Errors
 /// Options that make no sense.
 pub fn cross_validate(table: &CostTable, options: &FitOptions, folds: usize) -> Result<Validation, FitError> {
+    validate(table, options, folds, options.work(), Instant::now() + options.longest(), &|_| ())
+}
+
+fn validate(
+    table: &CostTable,
+    options: &FitOptions,
+    folds: usize,
+    work: u64,
+    deadline: Instant,
+    watch: Watch<'_>,
+) -> Result<Validation, FitError> {
     options.check()?;
     let fold_of = assign(table, folds.max(2));
     let folds = fold_of.iter().copied().max().map_or(1, |fold| fold + 1);
@@ -64,7 +95,16 @@ pub fn cross_validate(table: &CostTable, options: &FitOptions, folds: usize) -> 
         if fitted.rows().iter().all(|row| row.weight == 0.0) {
             continue;
         }
-        for (name, chooser, default) in choosers(&fitted, fit(&fitted, options)?, options) {
+        let now = Instant::now();
+        let left = deadline.saturating_duration_since(now) / (folds - fold) as u32;
+        let of_fold = |event| match event {
+            Event::At(text) => watch(Event::At(format!("fold {} of {folds}: {text}", fold + 1))),
+            Event::Done => {}
+        };
+        of_fold(Event::At("fitting".to_owned()));
+        let fit = fit_within(&fitted, options, work / folds as u64, now + left, &of_fold)?;
+        watch(Event::Done);
+        for (name, chooser, default) in choosers(&fitted, fit, options) {
             let of_policy = regrets.entry(name).or_insert_with(|| vec![None; fold_of.len()]);
             for &row in &judged {
                 of_policy[row] = Some(regret(&table.rows()[row], &chooser(&table.rows()[row]), default));
@@ -157,7 +197,7 @@ fn cheapest_first(row: &CostRow, portfolio: &[usize]) -> Vec<usize> {
 fn regret(row: &CostRow, ranked: &[usize], default: usize) -> f64 {
     let chosen = ranked.iter().copied().chain([default]).find_map(|candidate| row.costs[candidate]);
     let cost = chosen.unwrap_or_else(|| row.costs.iter().flatten().copied().fold(0.0, f64::max));
-    (cost / row.oracle() - 1.0).min(WORST_REGRET)
+    relative(cost, row.oracle())
 }
 
 fn summary(table: &CostTable, name: &str, per_row: Vec<f64>) -> PolicyRegret {

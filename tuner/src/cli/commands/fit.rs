@@ -3,9 +3,13 @@
 use super::read_all;
 use crate::cli::exit::Ended;
 use crate::cli::{FitArguments, output};
-use crate::costs::{TableColumns, from_measurements, from_table};
-use crate::fit::{CostTable, Fit, Tree, Validation, cross_validate, fit as fit_table};
+use crate::costs::{ForeignTable, TableColumns, from_measurements, from_table};
+use crate::fit::{CostRow, CostTable, Event, Fit, Tree, Validation, fit_and_validate};
+use crate::progress::Progress;
 use serde::Serialize;
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+use std::time::Instant;
 
 #[derive(Serialize)]
 struct FitOutput<'a> {
@@ -20,21 +24,28 @@ struct FitOutput<'a> {
 /// # Errors
 /// Files that are no measurements or no table, or a table that nothing can be fitted to.
 pub fn fit(arguments: &FitArguments) -> anyhow::Result<Ended> {
+    let progress = Progress::detect();
     let table = match &arguments.costs {
-        Some(path) => {
-            let columns = TableColumns {
-                features: arguments.features.clone(),
-                weight: arguments.weight.clone(),
-                group: arguments.group.clone(),
-                ignore: arguments.ignore.clone(),
-            };
-            from_table(path, &columns)?
-        }
+        Some(path) => read_foreign(path, arguments, progress)?,
         None => from_measurements(&read_all(&arguments.measurements)?.rows)?,
     };
     let options = arguments.fit.options();
-    let fit = fit_table(&table, &options)?;
-    let validation = cross_validate(&table, &options, usize::from(arguments.fit.folds))?;
+    let folds = usize::from(arguments.fit.folds);
+    let phase = Mutex::new(progress.phase("fitting", 1 + folds));
+    let watch = |event| {
+        let mut phase = phase.lock().unwrap_or_else(PoisonError::into_inner);
+        match event {
+            Event::At(text) => phase.at(&text),
+            Event::Done => phase.step(),
+        }
+    };
+    let begin = Instant::now();
+    let (fit, validation) = fit_and_validate(&table, &options, folds, &watch)?;
+    let phase = phase.into_inner().unwrap_or_else(PoisonError::into_inner);
+    phase.finish(&format!("fitted and validated in {:.1} s", begin.elapsed().as_secs_f64()));
+    if fit.uncovered > 0 {
+        tracing::warn!("{}", uncovered(&table, &fit));
+    }
     if arguments.json {
         let output = FitOutput {
             features: table.features(),
@@ -49,6 +60,44 @@ pub fn fit(arguments: &FitArguments) -> anyhow::Result<Ended> {
     Ok(Ended::Done)
 }
 
+/// Reads a foreign table, and says what was made of its columns and rows.
+fn read_foreign(path: &Path, arguments: &FitArguments, progress: Progress) -> anyhow::Result<CostTable> {
+    let columns = TableColumns {
+        features: arguments.features.clone(),
+        candidates: arguments.candidates.clone(),
+        weight: arguments.weight.clone(),
+        group: arguments.group.clone(),
+        ignore: arguments.ignore.clone(),
+    };
+    let ForeignTable { table, left_out, first_left_out } = from_table(path, &columns)?;
+    progress.note(&format!("features: {}", table.features().join(", ")));
+    progress.note(&format!("candidates: {}", table.candidates().join(", ")));
+    if let Some(first) = first_left_out {
+        let rows = if left_out == 1 { "1 row has".to_owned() } else { format!("{left_out} rows have") };
+        tracing::warn!(
+            "{}: {rows} no valid candidate and are left out; the first is {first}",
+            path.display()
+        );
+    }
+    Ok(table)
+}
+
+/// What the rows get that no candidate of the portfolio can run.
+fn uncovered(table: &CostTable, fit: &Fit) -> String {
+    let runs_default = |row: &&CostRow| {
+        fit.portfolio.iter().all(|&candidate| row.costs[candidate].is_none())
+            && row.costs[fit.safe_default].is_some()
+    };
+    let by_default = table.rows().iter().filter(runs_default).count();
+    format!(
+        "on {} of {} workloads no candidate of the portfolio is valid: {by_default} get the safe default, {} nothing that is valid (they count \
+         as their worst candidate); a larger `--portfolio` covers more",
+        fit.uncovered,
+        table.rows().len(),
+        fit.uncovered - by_default
+    )
+}
+
 fn say(table: &CostTable, fit: &Fit, validation: &Validation) -> anyhow::Result<()> {
     let mut lines = vec![format!(
         "{} workloads, {} candidates; portfolio: {}",
@@ -57,18 +106,7 @@ fn say(table: &CostTable, fit: &Fit, validation: &Validation) -> anyhow::Result<
         fit.portfolio.iter().map(|&i| table.candidates()[i].as_str()).collect::<Vec<_>>().join(", ")
     )];
     lines.push(format!("safe default: {}", table.candidates()[fit.safe_default]));
-    let proof = &fit.proof;
-    lines.push(format!(
-        "mean regret {} on what was fitted; the best tree of depth {} {}",
-        output::percent(fit.regret),
-        proof.depth,
-        if proof.optimal {
-            format!("has {} (proven)", output::percent(proof.objective))
-        } else {
-            let [found, least] = [proof.objective, proof.lower_bound].map(output::percent);
-            format!("that was found has {found}, none can have less than {least}")
-        }
-    ));
+    lines.push(format!("mean regret {} on what was fitted: {}", output::percent(fit.regret), fit.proved()));
     lines.push(String::new());
     write_tree(table, &fit.tree, 0, &mut lines);
     lines.push(String::new());

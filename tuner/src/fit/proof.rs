@@ -1,0 +1,62 @@
+//! What is proved about a fitted tree.
+
+use super::Fit;
+use serde::Serialize;
+
+/// What is proved about a fitted tree, as it is: after splits that gain nothing beyond noise were taken out.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Proof {
+    /// No tree of `depth` questions over the portfolio has less mean regret.
+    pub lower_bound: f64,
+    /// Whether the fitted tree has no more than that.
+    pub optimal: bool,
+    /// Mean regret of the best tree that was found, before it was shaped: before splits were taken out that are not worth a leaf.
+    pub unshaped: f64,
+    /// Questions on the longest path of the trees that this is about.
+    pub depth: usize,
+    /// What ended the search.
+    pub ended: Ended,
+}
+
+/// What ended a search.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Ended {
+    /// The best tree was found, and that it is the best was proved.
+    Complete,
+    /// The work that it may do: the same table gives the same tree everywhere.
+    Work,
+    /// Time: a faster machine may find a better tree.
+    Clock,
+}
+
+impl Fit {
+    /// What is proved about the tree, in a sentence.
+    pub fn proved(&self) -> String {
+        let Proof { lower_bound, optimal, unshaped, depth, ended } = self.proof;
+        if optimal {
+            return format!("no tree of depth {depth} over this portfolio has less mean regret (proven)");
+        }
+        let mut text = format!(
+            "no tree of depth {depth} over this portfolio has less mean regret than {:.2} % (proven), this one is {} above that",
+            lower_bound * 100.0,
+            points(self.regret - lower_bound)
+        );
+        if self.regret > unshaped {
+            let left_out = points(self.regret - unshaped);
+            text += &format!(", {left_out} of it for questions left out that are not worth their leaves");
+        }
+        text += match ended {
+            Ended::Complete => "",
+            Ended::Work => "; the search ended after the work that its seconds are for",
+            Ended::Clock => "; the clock ended the search, a faster machine may find a better tree",
+        };
+        text
+    }
+}
+
+/// A difference of mean regrets.
+fn points(difference: f64) -> String {
+    let points = difference.max(0.0) * 100.0;
+    if points < 0.005 { "less than 0.01 points".to_owned() } else { format!("{points:.2} points") }
+}
