@@ -7,12 +7,12 @@ use std::path::PathBuf;
 #[derive(Debug, thiserror::Error)]
 pub enum ScenarioError {
     /// The operating system refused.
-    #[error("{path}: cannot read the scenario: {source}")]
+    #[error("{path}: cannot read the scenario: {cause}")]
     Io {
         /// The file.
         path: PathBuf,
         /// What the system said.
-        source: std::io::Error,
+        cause: std::io::Error,
     },
     /// Not YAML, an unknown key, or a value that a key cannot have.
     #[error("{path}:{line}: {message}{hint}")]
@@ -37,11 +37,11 @@ pub enum ScenarioError {
         message: String,
     },
     /// The trace of a scenario cannot be used.
-    #[error("{path}: {source}")]
+    #[error("{path}: {cause}")]
     Trace {
         /// The scenario's file.
         path: PathBuf,
         /// What is wrong with the trace.
-        source: TraceError,
+        cause: TraceError,
     },
 }

@@ -8,6 +8,7 @@ mod catalogue;
 mod error;
 mod file;
 mod geometries;
+mod input;
 mod layout;
 mod range;
 mod replay;

@@ -2,6 +2,7 @@
 
 use crate::file::{self, File, MixNode, PackPoint, PacksKeys, TraceKeys};
 use crate::geometries::{self, Geometries};
+use crate::input;
 use crate::spec::Shape;
 use crate::times::Times;
 use crate::{
@@ -47,8 +48,8 @@ impl Scenario {
     /// The file cannot be read or is no scenario: which line, which key, and what would be right.
     pub fn load(path: impl AsRef<Path>) -> Result<Self, ScenarioError> {
         let path = path.as_ref();
-        let text = std::fs::read_to_string(path)
-            .map_err(|source| ScenarioError::Io { path: path.to_owned(), source })?;
+        let text =
+            input::read_scenario(path).map_err(|cause| ScenarioError::Io { path: path.to_owned(), cause })?;
         Self::parse(&text, path)
     }
 
@@ -57,7 +58,10 @@ impl Scenario {
     /// # Errors
     /// As [`Scenario::load`].
     pub fn parse(text: &str, path: impl AsRef<Path>) -> Result<Self, ScenarioError> {
-        let path = path.as_ref();
+        let (path, text) = (path.as_ref(), input::without_mark(text));
+        if let Some((line, message)) = input::too_deep(text) {
+            return Err(ScenarioError::Invalid { path: path.to_owned(), line, message, hint: String::new() });
+        }
         let file = file::parse(text, path)?;
         let mut scenario = Self { path: path.to_owned(), file, hash: String::new(), trace: None };
         scenario.check(text)?;
@@ -166,7 +170,7 @@ impl Scenario {
         }
         if let (Some(keys), Some(trace)) = (trace, &self.trace) {
             let shapes = trace_shapes(keys, trace)
-                .map_err(|source| ScenarioError::Trace { path: self.path.clone(), source })?;
+                .map_err(|cause| ScenarioError::Trace { path: self.path.clone(), cause })?;
             return Ok(match keys.at {
                 Times::List(_) => under_all(&shapes),
                 Times::Range(_) => {
@@ -197,9 +201,7 @@ impl Scenario {
         }
         let file = keys.file.as_deref().unwrap_or_default();
         let path = self.path.parent().unwrap_or(Path::new("")).join(file);
-        Trace::read(&path)
-            .map(Some)
-            .map_err(|source| ScenarioError::Trace { path: self.path.clone(), source })
+        Trace::read(&path).map(Some).map_err(|cause| ScenarioError::Trace { path: self.path.clone(), cause })
     }
 
     /// What no single key can tell.
@@ -260,10 +262,20 @@ impl Scenario {
                 return Err(invalid("page_sizes", message));
             }
         }
-        if let Some(PacksKeys { rows, kv_len, packs, points, .. }) = packs {
+        if let Some(PacksKeys { rows, kv_len, packs, own, points, .. }) = packs {
             let lists = [rows.is_empty(), kv_len.is_empty(), packs.is_empty()];
             if lists.contains(&true) && lists.contains(&false) || lists[0] && points.is_empty() {
                 let message = "`packs` needs `rows`, `kv_len` and `packs` together, or `points`".to_owned();
+                return Err(invalid("packs", message));
+            }
+            let layouts = [heads.len(), head_dims.len(), dtypes.len(), page_sizes.len()];
+            let product = |lens: &[usize]| lens.iter().fold(1u64, |all, &len| all.saturating_mul(len as u64));
+            let swept = product(&[rows.len(), kv_len.len(), packs.len(), own.len().max(1)]);
+            let all = swept.saturating_add(points.len() as u64).saturating_mul(product(&layouts));
+            if all > MAX_COMBINATIONS {
+                let message = format!(
+                    "`packs` has {all} combinations under all layouts, at most {MAX_COMBINATIONS} are allowed: shorten its lists"
+                );
                 return Err(invalid("packs", message));
             }
         }
@@ -292,6 +304,9 @@ fn find_key(text: &str, key: &str) -> Option<usize> {
     };
     text.lines().position(is_key).map(|line| line + 1)
 }
+
+/// Most combinations of a sweep, counted before any is made: 2^20 take some hundred MB.
+const MAX_COMBINATIONS: u64 = 1 << 20;
 
 /// Most nodes and requests of a mix, and its deepest level.
 const MAX_MIX: u64 = 1 << 18;

@@ -1,5 +1,6 @@
 //! Traces of requests in the form published with Mooncake: JSON lines, one request each.
 
+use crate::input;
 use flate2::Compression;
 use flate2::read::MultiGzDecoder;
 use flate2::write::GzEncoder;
@@ -7,7 +8,7 @@ use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use serde::{Deserialize, Serialize};
 use std::fs::File;
-use std::io::{self, BufRead, BufReader, Write};
+use std::io::{self, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 
 /// Tokens that one hash id stands for.
@@ -26,18 +27,21 @@ pub struct TraceRequest {
     pub hash_ids: Vec<u64>,
 }
 
+/// Most bytes of a trace once it is decompressed; Mooncake's published ones have below 10 MB.
+const MAX_BYTES: u64 = 256 << 20;
+
 /// What can be wrong with a trace.
 #[derive(Debug, thiserror::Error)]
 pub enum TraceError {
     /// The operating system refused, or the compressed data ends early.
-    #[error("trace {path}: cannot {action}: {source}")]
+    #[error("trace {path}: cannot {action}: {cause}")]
     Io {
         /// The file.
         path: PathBuf,
         /// `read` or `write`.
         action: &'static str,
         /// What the system or the decompressor said.
-        source: io::Error,
+        cause: io::Error,
     },
     /// A line is no request.
     #[error(
@@ -84,18 +88,32 @@ impl Trace {
     /// # Errors
     /// The file cannot be read, is cut off, or a line is no request.
     pub fn read(path: &Path) -> Result<Self, TraceError> {
-        let io = |source| TraceError::Io { path: path.to_owned(), action: "read", source };
-        let file = File::open(path).map_err(io)?;
+        let io = |cause| TraceError::Io { path: path.to_owned(), action: "read", cause };
+        let file = input::open_regular(path).map_err(io)?;
         let reader: Box<dyn io::Read> =
             if is_gzip(path) { Box::new(MultiGzDecoder::new(file)) } else { Box::new(file) };
         let mut requests = Vec::new();
-        for (index, line) in BufReader::new(reader).lines().enumerate() {
-            let line = line.map_err(io)?;
-            if line.trim().is_empty() {
+        let mut reader = BufReader::new(reader.take(MAX_BYTES + 1));
+        let (mut line, mut bytes) = (Vec::new(), 0);
+        for number in 1.. {
+            let error = |message| TraceError::Line { path: path.to_owned(), line: number, message };
+            match input::read_line(&mut reader, &mut line) {
+                Ok(true) => bytes += line.len() as u64,
+                Ok(false) => break,
+                Err(cause) if cause.kind() == io::ErrorKind::InvalidData => {
+                    return Err(error(cause.to_string()));
+                }
+                Err(cause) => return Err(io(cause)),
+            }
+            if bytes > MAX_BYTES {
+                return Err(error(format!("the trace has more than {MAX_BYTES} bytes; cut it into parts")));
+            }
+            let text = std::str::from_utf8(&line).map_err(|_| error("the line is not UTF-8".to_owned()))?;
+            let text = input::without_mark(text).trim();
+            if text.is_empty() {
                 continue;
             }
-            let error = |message| TraceError::Line { path: path.to_owned(), line: index + 1, message };
-            let request: TraceRequest = serde_json::from_str(&line).map_err(|e| error(e.to_string()))?;
+            let request: TraceRequest = serde_json::from_str(text).map_err(|e| error(e.to_string()))?;
             check(&request).map_err(error)?;
             requests.push(request);
         }
@@ -111,7 +129,7 @@ impl Trace {
     /// # Errors
     /// The file cannot be written.
     pub fn write(&self, path: &Path) -> Result<(), TraceError> {
-        let io = |source| TraceError::Io { path: path.to_owned(), action: "write", source };
+        let io = |cause| TraceError::Io { path: path.to_owned(), action: "write", cause };
         let file = File::create(path).map_err(io)?;
         if is_gzip(path) {
             let mut encoder = GzEncoder::new(file, Compression::default());
@@ -189,6 +207,9 @@ pub struct Generator {
     pub follow_ups: f64,
 }
 
+/// Most blocks that the requests of a generated trace name: 128 MiB.
+const MAX_BLOCKS: u64 = 1 << 24;
+
 /// Longest prompt that is generated.
 const LONGEST_PROMPT: u32 = 128 * 1024;
 
@@ -206,6 +227,17 @@ impl Generator {
         }
         if !(0.0..=1.0).contains(&self.follow_ups) {
             return Err("`follow_ups` must be from 0 to 1".to_owned());
+        }
+        // A conversation has 1 / (1 - follow_ups) turns on average, and ends at twice the longest prompt.
+        let mean = f64::from(self.turn_tokens) / (1.0 - self.follow_ups);
+        let blocks = mean.min(f64::from(2 * LONGEST_PROMPT)) / f64::from(BLOCK_TOKENS) + 2.0;
+        let blocks = (f64::from(self.requests) * blocks) as u64;
+        if blocks > MAX_BLOCKS {
+            return Err(format!(
+                "`requests` {} of these lengths name about {blocks} blocks, at most {MAX_BLOCKS} are allowed: \
+                 lower `requests`, `turn_tokens` or `follow_ups`",
+                self.requests
+            ));
         }
         Ok(())
     }

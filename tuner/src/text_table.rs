@@ -11,9 +11,10 @@ pub(crate) fn table(header: &[&str], rows: &[Vec<String>]) -> Vec<String> {
         let mut line = String::new();
         for (cell, &width) in cells.zip(&widths) {
             let number = cell.starts_with(|c: char| c.is_ascii_digit()) && cell.parse::<f64>().is_ok();
-            let cell = if number { format!("{cell:>width$}") } else { format!("{cell:<width$}") };
-            line.push_str(&cell);
-            line.push_str("  ");
+            // A format's width has 16 bits and panics above.
+            let padding = " ".repeat(width - cell.chars().count());
+            let (before, after) = if number { (padding.as_str(), "") } else { ("", padding.as_str()) };
+            line.extend([before, cell, after, "  "]);
         }
         line.trim_end().to_owned()
     };
@@ -24,6 +25,16 @@ pub(crate) fn table(header: &[&str], rows: &[Vec<String>]) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::table;
+
+    #[test]
+    fn a_cell_of_more_than_65535_characters_is_written() {
+        let long = "n".repeat(70_000);
+        let lines = table(
+            &["name", "us"],
+            &[vec![long.clone(), "1".to_owned()], vec!["a".to_owned(), "2".to_owned()]],
+        );
+        assert!(lines[1].starts_with(&long) && lines[2].len() == lines[1].len());
+    }
 
     #[test]
     fn columns_are_as_wide_as_their_widest_cell_and_numbers_are_to_the_right() {
