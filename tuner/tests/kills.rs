@@ -40,6 +40,12 @@ fn run_folder(folder: &Path) -> Option<PathBuf> {
     Some(entries.next()?.ok()?.path())
 }
 
+/// Whether there is something to go on with: a run without a part begins anew.
+fn has_parts(folder: &Path) -> bool {
+    let parts = run_folder(folder).and_then(|run| std::fs::read_dir(run.join("parts")).ok());
+    parts.into_iter().flatten().flatten().any(|part| part.path().extension().is_some_and(|e| e == "parquet"))
+}
+
 /// What lies on disk: in the parts, or in the finished file.
 fn samples(folder: &Path) -> BTreeSet<Sample> {
     let Some(run) = run_folder(folder) else { return BTreeSet::new() };
@@ -78,7 +84,7 @@ fn a_run_that_is_killed_at_any_time_loses_nothing() {
     let mut known = BTreeSet::new();
     let (mut killed, mut ended) = (0, 0);
     while killed < kills {
-        let mut child = start(folder, run_folder(folder).is_some_and(|run| run.join("parts").exists()));
+        let mut child = start(folder, has_parts(folder));
         std::thread::sleep(Duration::from_millis(random.random_range(100..9_000)));
         if let Some(status) = child.try_wait().unwrap() {
             // It was over before: another one begins, whose measurements are its own.
@@ -96,13 +102,7 @@ fn a_run_that_is_killed_at_any_time_loses_nothing() {
         assert!(known.is_subset(&found), "{} samples are gone", known.difference(&found).count());
         known = found;
     }
-    // A run that had no part yet begins anew.
-    let resume = run_folder(folder).is_some_and(|run| {
-        std::fs::read_dir(run.join("parts")).is_ok_and(|mut parts| {
-            parts.any(|part| part.is_ok_and(|part| part.path().extension().is_some_and(|e| e == "parquet")))
-        })
-    });
-    let output = start(folder, resume).wait_with_output().unwrap();
+    let output = start(folder, has_parts(folder)).wait_with_output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let found = samples(folder);
     assert!(known.is_subset(&found) && !found.is_empty(), "after {killed} kills and {ended} ends");

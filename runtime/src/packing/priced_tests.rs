@@ -134,18 +134,24 @@ fn one_tree_that_fits_into_a_block_is_one_pack() {
 
 #[test]
 fn a_long_tail_of_few_rows_stays_out_of_a_tall_tile() {
-    let mut tree = SketchTree::default();
-    let root = tree.add(None, 200, 0);
-    let tail = tree.add(Some(root), 200, 1);
-    tree.end(root, 127);
-    let layout = PackLayout { m_cap: 128, gqa_ratio: 1, ..layout(&mut ChaCha8Rng::seed_from_u64(0)) };
-    let mut priced = Priced::new();
-    // With 64 rows a step takes about as long as its bytes: the root is read twice, the tail goes along.
-    priced.decide(&tree, &layout, &Prices::default());
-    assert_eq!((priced.tile_rows(root), priced.joined(tail)), (Some(64), true));
-    // Where reading twice is dear, the root wants 128 rows, with which the tail would take twice its time.
-    priced.decide(&tree, &layout, &Prices { again_byte: 1_000_000, ..Prices::default() });
-    assert_eq!((priced.tile_rows(root), priced.tile_rows(tail)), (Some(128), Some(16)));
+    let decided = |pages, prices| {
+        let mut tree = SketchTree::default();
+        let root = tree.add(None, 200, 0);
+        let tail = tree.add(Some(root), pages, 1);
+        tree.end(root, 127);
+        let layout =
+            PackLayout { m_cap: 128, gqa_ratio: 1, ..layout(&mut ChaCha8Rng::seed_from_u64(0)) };
+        let mut priced = Priced::new();
+        priced.decide(&tree, &layout, &prices);
+        (priced.tile_rows(root), priced.joined(tail), priced.tile_rows(tail))
+    };
+    // A short tail costs less in the tall tile than a CTA and a merge of its own.
+    assert_eq!(decided(2, Prices::default()), (Some(128), true, None));
+    assert_eq!(decided(200, Prices::default()), (Some(128), false, Some(16)));
+    // Where partials are dear, the long tail goes along as well.
+    let dear = Prices { partial_byte: 1_000 * Prices::default().partial_byte, ..Prices::default() };
+    let (_, joined, _) = decided(200, dear);
+    assert!(joined);
 }
 
 #[test]
