@@ -27,20 +27,24 @@ pub enum ScenarioError {
         hint: String,
     },
     /// The parts of a batch do not fit each other.
-    #[error("{path}: {batch}: {message}")]
+    #[error("{path}:{line}: {batch}: {message}")]
     Batch {
         /// The file.
         path: PathBuf,
+        /// The line of the key that describes it, from 1.
+        line: usize,
         /// The batch, or the key that describes it.
         batch: String,
         /// What is wrong.
         message: String,
     },
     /// The trace of a scenario cannot be used.
-    #[error("{path}: {cause}")]
+    #[error("{path}:{line}: {cause}")]
     Trace {
         /// The scenario's file.
         path: PathBuf,
+        /// The line of the key that names the trace, or the times that are wanted of it, from 1.
+        line: usize,
         /// What is wrong with the trace.
         cause: TraceError,
     },

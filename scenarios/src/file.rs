@@ -1,7 +1,9 @@
 //! The keys of a scenario file, as strictly as they can be read.
 
+use crate::locate::{self, Step};
 use crate::tenants::TenantsKeys;
 use crate::times::Times;
+use crate::words::in_words;
 use crate::{Generator, ScenarioError, Tree, Use};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
@@ -136,7 +138,7 @@ mod name {
             if !value.is_empty() && value.len() <= 64 && value.chars().all(allowed) {
                 Ok(value)
             } else {
-                Err(format!("name `{value}` must be 1 to 64 letters, digits, `-`, `_` or `.`"))
+                Err(format!("`{value}` must be 1 to 64 letters, digits, `-`, `_` or `.`"))
             }
         }
     );
@@ -163,14 +165,14 @@ mod numbers {
         /// A rate a second.
         Rate: f64 as f64, |value| {
             let good = value > 0.0 && value <= 1e9;
-            if good { Ok(value) } else { Err(format!("a rate of {value} must be above 0 and at most 1e9")) }
+            if good { Ok(value) } else { Err(format!("{value} must be above 0 and at most 1e9")) }
         }
     );
     checked!(
         /// A time in seconds.
         Seconds: f64 as f64, |value| {
             let good = (0.0..=1e9).contains(&value);
-            if good { Ok(value) } else { Err(format!("a time of {value} s must be from 0 to 1e9")) }
+            if good { Ok(value) } else { Err(format!("{value} must be from 0 to 1e9")) }
         }
     );
 }
@@ -190,14 +192,14 @@ mod counts {
         /// Elements of one head's vector.
         #[derive(Copy, Eq)]
         HeadDim: u32 as u32, |value| {
-            if [64, 128, 256].contains(&value) { Ok(value) } else { Err(format!("head_dim {value} must be 64, 128 or 256")) }
+            if [64, 128, 256].contains(&value) { Ok(value) } else { Err(format!("{value} must be 64, 128 or 256")) }
         }
     );
     checked!(
         /// Tokens of a page.
         #[derive(Copy, Eq)]
         PageSize: u32 as u32, |value| {
-            if (1..=4096).contains(&value) { Ok(value) } else { Err(format!("page_size {value} must be from 1 to 4096")) }
+            if (1..=4096).contains(&value) { Ok(value) } else { Err(format!("{value} must be from 1 to 4096")) }
         }
     );
 }
@@ -212,9 +214,9 @@ mod heads {
         Heads: (u32, u32) as (u32, u32), |value| {
             let (q, kv) = value;
             if kv == 0 || q == 0 || q > 1024 {
-                Err(format!("heads [{q}, {kv}]: counts must be from 1 to 1024"))
+                Err(format!("[{q}, {kv}]: counts must be from 1 to 1024"))
             } else if !q.is_multiple_of(kv) {
-                Err(format!("heads [{q}, {kv}]: query heads must be a multiple of KV heads"))
+                Err(format!("[{q}, {kv}]: query heads must be a multiple of KV heads"))
             } else {
                 Ok(value)
             }
@@ -265,13 +267,40 @@ fn nearest<'a>(found: &str, known: impl Iterator<Item = &'a str>) -> String {
 
 /// Reads the keys of a scenario file.
 pub(crate) fn parse(text: &str, path: &Path) -> Result<File, ScenarioError> {
-    serde_yaml::from_str(text).map_err(|error| {
+    serde_path_to_error::deserialize(serde_yaml::Deserializer::from_str(text)).map_err(|error| {
+        let mut steps = steps(error.path());
+        let error = error.into_inner();
         let line = error.location().map_or(1, |location| location.line());
         let message = error.to_string();
-        // The line stands in front already.
-        let message = message.split(" at line ").next().unwrap_or(&message).to_owned();
-        ScenarioError::Invalid { path: path.to_owned(), line, hint: hint(&message), message }
+        // The line stands in front already, and so does the key, which the parser names as far as it knows it.
+        let message = message.split(" at line ").next().unwrap_or(&message);
+        let known = (0..=steps.len()).rev().map(|len| format!("{}: ", locate::written(&steps[..len])));
+        let message = known.filter_map(|known| message.strip_prefix(&known)).next().unwrap_or(message);
+        let named = |start: &str| message.strip_prefix(start).and_then(|rest| rest.split('`').next());
+        let duplicate = named("duplicate field `");
+        let line = if let Some(key) = duplicate.or(named("unknown field `")) {
+            // The message names the key itself.
+            steps.pop_if(|last| *last == Step::Key(key.to_owned()));
+            let of_key = [&steps[..], &locate::keys(&[key])].concat();
+            locate::line_of(text, &of_key, usize::from(duplicate.is_some()))
+        } else {
+            // Where the text is no YAML, there are no steps.
+            line.max(locate::line_of(text, &steps, 0))
+        };
+        let hint = hint(message);
+        let message = locate::behind(&steps, &in_words(message));
+        ScenarioError::Invalid { path: path.to_owned(), line, message, hint }
     })
+}
+
+/// The way to a value, as far as it is known.
+fn steps(path: &serde_path_to_error::Path) -> Vec<Step> {
+    let step = |segment: &serde_path_to_error::Segment| match segment {
+        serde_path_to_error::Segment::Seq { index } => Some(Step::Index(*index)),
+        serde_path_to_error::Segment::Map { key } => Some(Step::Key(key.clone())),
+        _ => None,
+    };
+    path.iter().map_while(step).collect()
 }
 
 /// For an unknown key or word: the nearest of those that the message lists.

@@ -10,6 +10,7 @@ mod file;
 mod geometries;
 mod input;
 mod layout;
+mod locate;
 mod range;
 mod replay;
 mod scale;
@@ -19,6 +20,7 @@ mod tenants;
 mod times;
 mod trace;
 mod tree;
+mod words;
 
 pub use batch::{Batch, Provenance};
 pub use catalogue::catalogue;

@@ -3,6 +3,7 @@
 use crate::file::{self, File, MixNode, PackPoint, PacksKeys, TraceKeys};
 use crate::geometries::{self, Geometries};
 use crate::input;
+use crate::locate::{self, Step, keys};
 use crate::spec::Shape;
 use crate::times::Times;
 use crate::{
@@ -30,6 +31,46 @@ struct Draft {
     geometry: Geometry,
     variant: String,
     shape: Shape,
+    line: usize,
+}
+
+/// Where a scenario describes its batches, in lines from 1.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Lines {
+    /// `trees`, `mix`, `tenants`, `trace` or `packs`.
+    kind: usize,
+    /// Each tree.
+    trees: Vec<usize>,
+    /// What a trace is read from or made of.
+    trace: usize,
+    /// The times that are wanted of a trace.
+    at: usize,
+}
+
+impl Lines {
+    fn of(text: &str, file: &File) -> Self {
+        let line = |path: &[&str]| locate::line_of(text, &keys(path), 0);
+        let kinds = [
+            ("trees", file.trees.is_some()),
+            ("mix", file.mix.is_some()),
+            ("tenants", file.tenants.is_some()),
+            ("trace", file.trace.is_some()),
+            ("packs", file.packs.is_some()),
+        ];
+        let kind = kinds.into_iter().find(|(_, given)| *given).map_or("name", |(key, _)| key);
+        let tree = |index| {
+            let path = [Step::Key("trees".to_owned()), Step::Index(index)];
+            locate::line_of(text, &path, 0)
+        };
+        let of_trace =
+            if file.trace.as_ref().is_some_and(|trace| trace.file.is_some()) { "file" } else { "generate" };
+        Self {
+            kind: line(&[kind]),
+            trees: (0..file.trees.as_ref().map_or(0, Vec::len)).map(tree).collect(),
+            trace: line(&["trace", of_trace]),
+            at: line(&["trace", "at"]),
+        }
+    }
 }
 
 /// A scenario.
@@ -39,6 +80,7 @@ pub struct Scenario {
     file: File,
     hash: String,
     trace: Option<Trace>,
+    lines: Lines,
 }
 
 impl Scenario {
@@ -63,7 +105,8 @@ impl Scenario {
             return Err(ScenarioError::Invalid { path: path.to_owned(), line, message, hint: String::new() });
         }
         let file = file::parse(text, path)?;
-        let mut scenario = Self { path: path.to_owned(), file, hash: String::new(), trace: None };
+        let lines = Lines::of(text, &file);
+        let mut scenario = Self { path: path.to_owned(), file, hash: String::new(), trace: None, lines };
         scenario.check(text)?;
         scenario.trace = scenario.load_trace()?;
         scenario.hash = scenario.content_hash();
@@ -115,7 +158,7 @@ impl Scenario {
         Ok(drafts.into_iter().map(|draft| self.spec(draft)).collect())
     }
 
-    fn spec(&self, Draft { geometry, variant, shape }: Draft) -> BatchSpec {
+    fn spec(&self, Draft { geometry, variant, shape, line }: Draft) -> BatchSpec {
         let name = format!("{}/{variant}/{}", self.name(), geometries::suffix(&self.file, &geometry));
         // Every batch scatters its pages in its own way, whatever else the file holds.
         let hash = blake3::hash(name.as_bytes());
@@ -135,18 +178,20 @@ impl Scenario {
         } else {
             variant
         };
-        BatchSpec { name, variant, geometry, shape, provenance }
+        BatchSpec { name, variant, geometry, shape, provenance, line }
     }
 
     fn drafts(&self) -> Result<Vec<Draft>, ScenarioError> {
         let File { trees, mix, tenants, trace, packs, .. } = &self.file;
         let geometries = Geometries::of(&self.file);
-        let under_all = |shapes: &[(String, Shape)]| {
+        let line = self.lines.kind;
+        let under_all = |shapes: &[(String, Shape)]| -> Vec<Draft> {
             let draft = |geometry: Geometry| {
                 shapes.iter().map(move |(variant, shape)| Draft {
                     geometry,
                     variant: variant.clone(),
                     shape: shape.clone(),
+                    line,
                 })
             };
             geometries.all().flat_map(draft).collect()
@@ -154,7 +199,11 @@ impl Scenario {
         if let Some(trees) = trees {
             let shapes: Vec<_> =
                 trees.iter().map(|tree| (tree.to_string(), Shape::Tree(tree.clone()))).collect();
-            return Ok(under_all(&shapes));
+            let mut drafts = under_all(&shapes);
+            for (draft, &line) in drafts.iter_mut().zip(self.lines.trees.iter().cycle()) {
+                draft.line = line;
+            }
+            return Ok(drafts);
         }
         if let Some(mix) = mix {
             return Ok(under_all(&[("mix".to_owned(), Shape::Layout(Arc::new(mix_layout(mix))))]));
@@ -164,13 +213,13 @@ impl Scenario {
             let draft = |number: u32| {
                 let geometry = geometries.in_turn(number as usize);
                 let layout = tenants.draw(self.file.seed, number, geometry.page_size, whole_pages);
-                Draft { geometry, variant: format!("t{number:03}"), shape: Shape::Layout(Arc::new(layout)) }
+                let shape = Shape::Layout(Arc::new(layout));
+                Draft { geometry, variant: format!("t{number:03}"), shape, line }
             };
             return Ok((0..tenants.batches.0).map(draft).collect());
         }
         if let (Some(keys), Some(trace)) = (trace, &self.trace) {
-            let shapes = trace_shapes(keys, trace)
-                .map_err(|cause| ScenarioError::Trace { path: self.path.clone(), cause })?;
+            let shapes = trace_shapes(keys, trace).map_err(|cause| self.trace_error(self.lines.at, cause))?;
             return Ok(match keys.at {
                 Times::List(_) => under_all(&shapes),
                 Times::Range(_) => {
@@ -178,6 +227,7 @@ impl Scenario {
                         geometry: geometries.in_turn(number),
                         variant,
                         shape,
+                        line,
                     };
                     shapes.into_iter().enumerate().map(draft).collect()
                 }
@@ -189,6 +239,7 @@ impl Scenario {
                 geometry,
                 variant,
                 shape,
+                line,
             })
         };
         Ok(geometries.all().flat_map(draft).collect())
@@ -201,83 +252,91 @@ impl Scenario {
         }
         let file = keys.file.as_deref().unwrap_or_default();
         let path = self.path.parent().unwrap_or(Path::new("")).join(file);
-        Trace::read(&path).map(Some).map_err(|cause| ScenarioError::Trace { path: self.path.clone(), cause })
+        Trace::read(&path).map(Some).map_err(|cause| self.trace_error(self.lines.trace, cause))
     }
 
     /// What no single key can tell.
     fn check(&self, text: &str) -> Result<(), ScenarioError> {
         let File { heads, head_dims, dtypes, page_sizes, trees, mix, tenants, trace, packs, .. } = &self.file;
-        let invalid = |key: &str, message: String| ScenarioError::Invalid {
+        let invalid_at = |path: &[Step], message: &str| ScenarioError::Invalid {
             path: self.path.clone(),
-            line: find_key(text, key).unwrap_or(1),
-            message,
+            line: locate::line_of(text, path, 0),
+            message: locate::behind(path, message),
             hint: String::new(),
         };
+        let invalid = |path: &[&str], message: &str| invalid_at(&keys(path), message);
         let kinds = [trees.is_some(), mix.is_some(), tenants.is_some(), trace.is_some(), packs.is_some()];
         match kinds.into_iter().filter(|given| *given).count() {
             1 => {}
             0 => {
                 let message = "one of `trees`, `mix`, `tenants`, `trace`, `packs` is missing";
-                return Err(invalid("name", message.to_owned()));
+                return Err(invalid(&[], message));
             }
             _ => {
                 let message = "only one of `trees`, `mix`, `tenants`, `trace`, `packs` may be given";
-                return Err(invalid("name", message.to_owned()));
+                return Err(invalid(&[], message));
             }
         }
-        let lists = [
-            ("heads", heads.len()),
-            ("head_dims", head_dims.len()),
-            ("dtypes", dtypes.len()),
-            ("page_sizes", page_sizes.len()),
-            ("trees", trees.as_ref().map_or(1, Vec::len)),
-            ("mix", mix.as_ref().map_or(1, Vec::len)),
-            ("at", trace.as_ref().map_or(1, |trace| trace.at.count())),
+        let lists: [(&[&str], usize); 7] = [
+            (&["heads"], heads.len()),
+            (&["head_dims"], head_dims.len()),
+            (&["dtypes"], dtypes.len()),
+            (&["page_sizes"], page_sizes.len()),
+            (&["trees"], trees.as_ref().map_or(1, Vec::len)),
+            (&["mix"], mix.as_ref().map_or(1, Vec::len)),
+            (&["trace", "at"], trace.as_ref().map_or(1, |trace| trace.at.count())),
         ];
-        if let Some((key, _)) = lists.iter().find(|(_, len)| *len == 0) {
-            return Err(invalid(key, format!("`{key}` must not be empty")));
+        if let Some((path, _)) = lists.iter().find(|(_, len)| *len == 0) {
+            return Err(invalid(path, "the list must not be empty"));
         }
         if let Some(mix) = mix {
-            check_mix(mix, "mix").map_err(|message| invalid("mix", message))?;
+            check_mix(mix, &mut keys(&["mix"])).map_err(|(at, message)| invalid_at(&at, &message))?;
         }
         if let Some(tenants) = tenants {
-            // A key that is not given has its default; what is wrong is then said of all.
-            let given = |key| if find_key(text, key).is_some() { key } else { "tenants" };
-            tenants.check().map_err(|(key, message)| invalid(given(key), message))?;
+            tenants.check().map_err(|(key, message)| invalid(&["tenants", key], &message))?;
             if geometries::whole_pages(&self.file).is_none() {
                 let message = "no prefix of up to 4096 tokens fills whole pages of all `page_sizes`; use multiples of each other";
-                return Err(invalid("page_sizes", message.to_owned()));
+                return Err(invalid(&["page_sizes"], message));
             }
         }
         if let Some(trace) = trace {
             if trace.file.is_some() == trace.generate.is_some() {
-                return Err(invalid("trace", "`trace` needs either `file` or `generate`".to_owned()));
+                return Err(invalid(&["trace"], "either `file` or `generate` is needed"));
             }
             if let Some(generator) = &trace.generate {
-                generator.check().map_err(|message| invalid("generate", message))?;
+                generator.check().map_err(|(key, message)| invalid(&["trace", "generate", key], &message))?;
             }
             if let Some(size) = page_sizes.iter().find(|size| !BLOCK_TOKENS.is_multiple_of(size.0)) {
-                let message =
-                    format!("page_size {} does not divide a trace's blocks of {BLOCK_TOKENS} tokens", size.0);
-                return Err(invalid("page_sizes", message));
+                let message = format!("{} does not divide a trace's blocks of {BLOCK_TOKENS} tokens", size.0);
+                return Err(invalid(&["page_sizes"], &message));
             }
+        }
+        let product = |lens: &[usize]| lens.iter().fold(1u64, |all, &len| all.saturating_mul(len as u64));
+        let few_enough = |key: &str, shapes: u64| {
+            let layouts = [heads.len(), head_dims.len(), dtypes.len(), page_sizes.len()];
+            let all = shapes.saturating_mul(product(&layouts));
+            let message = || {
+                format!(
+                    "{all} combinations under all layouts, at most {MAX_COMBINATIONS} are allowed; shorten the lists"
+                )
+            };
+            if all > MAX_COMBINATIONS { Err(invalid(&[key], &message())) } else { Ok(()) }
+        };
+        few_enough("trees", trees.as_ref().map_or(0, |trees| trees.len() as u64))?;
+        few_enough("mix", u64::from(mix.is_some()))?;
+        if let Some(Times::List(times)) = trace.as_ref().map(|trace| &trace.at) {
+            few_enough("trace", times.len() as u64)?;
         }
         if let Some(PacksKeys { rows, kv_len, packs, own, points, .. }) = packs {
             let lists = [rows.is_empty(), kv_len.is_empty(), packs.is_empty()];
             if lists.contains(&true) && lists.contains(&false) || lists[0] && points.is_empty() {
-                let message = "`packs` needs `rows`, `kv_len` and `packs` together, or `points`".to_owned();
-                return Err(invalid("packs", message));
+                return Err(invalid(
+                    &["packs"],
+                    "`rows`, `kv_len` and `packs` are needed together, or `points`",
+                ));
             }
-            let layouts = [heads.len(), head_dims.len(), dtypes.len(), page_sizes.len()];
-            let product = |lens: &[usize]| lens.iter().fold(1u64, |all, &len| all.saturating_mul(len as u64));
             let swept = product(&[rows.len(), kv_len.len(), packs.len(), own.len().max(1)]);
-            let all = swept.saturating_add(points.len() as u64).saturating_mul(product(&layouts));
-            if all > MAX_COMBINATIONS {
-                let message = format!(
-                    "`packs` has {all} combinations under all layouts, at most {MAX_COMBINATIONS} are allowed: shorten its lists"
-                );
-                return Err(invalid("packs", message));
-            }
+            few_enough("packs", swept.saturating_add(points.len() as u64))?;
         }
         Ok(())
     }
@@ -293,16 +352,13 @@ impl Scenario {
     }
 
     fn batch_error(&self, batch: &str, message: String) -> ScenarioError {
-        ScenarioError::Batch { path: self.path.clone(), batch: batch.to_owned(), message }
+        let (path, line) = (self.path.clone(), self.lines.kind);
+        ScenarioError::Batch { path, line, batch: batch.to_owned(), message }
     }
-}
 
-/// The line of a key, from 1: the first line that begins with it.
-fn find_key(text: &str, key: &str) -> Option<usize> {
-    let is_key = |line: &str| {
-        line.trim_start_matches([' ', '-']).strip_prefix(key).is_some_and(|rest| rest.starts_with(':'))
-    };
-    text.lines().position(is_key).map(|line| line + 1)
+    fn trace_error(&self, line: usize, cause: TraceError) -> ScenarioError {
+        ScenarioError::Trace { path: self.path.clone(), line, cause }
+    }
 }
 
 /// Most combinations of a sweep, counted before any is made: 2^20 take some hundred MB.
@@ -312,29 +368,31 @@ const MAX_COMBINATIONS: u64 = 1 << 20;
 const MAX_MIX: u64 = 1 << 18;
 const MAX_DEPTH: usize = 64;
 
-fn check_mix(nodes: &[MixNode], at: &str) -> Result<(), String> {
-    fn count(nodes: &[MixNode], at: &str, depth: usize) -> Result<u64, String> {
+/// Says which node is wrong and why.
+fn check_mix(nodes: &[MixNode], at: &mut Vec<Step>) -> Result<(), (Vec<Step>, String)> {
+    fn count(nodes: &[MixNode], at: &mut Vec<Step>, depth: usize) -> Result<u64, (Vec<Step>, String)> {
         if depth > MAX_DEPTH {
-            return Err(format!("{at}: more than {MAX_DEPTH} levels"));
+            return Err((at.clone(), format!("more than {MAX_DEPTH} levels")));
         }
         let mut total = 0u64;
         for (index, node) in nodes.iter().enumerate() {
-            let at = format!("{at}[{index}]");
+            at.push(Step::Index(index));
             if let Some(inside) = node.ends_inside.iter().find(|inside| inside.0 > node.tokens.0) {
-                return Err(format!(
-                    "{at}: a request cannot end after {} of {} tokens",
-                    inside.0, node.tokens.0
-                ));
+                let message = format!("a request cannot end after {} of {} tokens", inside.0, node.tokens.0);
+                return Err((at.clone(), message));
             }
             if node.requests == Some(0) && node.ends_inside.is_empty() && node.children.is_empty() {
-                return Err(format!("{at}: no request has this node"));
+                return Err((at.clone(), "no request has this node".to_owned()));
             }
-            let below = count(&node.children, &format!("{at}.children"), depth + 1)?;
+            at.push(Step::Key("children".to_owned()));
+            let below = count(&node.children, at, depth + 1)?;
+            at.pop();
             let own = 1 + u64::from(node.requests.unwrap_or(1)) + node.ends_inside.len() as u64;
             total = total.saturating_add(own.saturating_add(below).saturating_mul(u64::from(node.repeat.0)));
             if total > MAX_MIX {
-                return Err(format!("{at}: more than {MAX_MIX} nodes and requests"));
+                return Err((at.clone(), format!("more than {MAX_MIX} nodes and requests")));
             }
+            at.pop();
         }
         Ok(total)
     }

@@ -1,5 +1,6 @@
 //! A batch before it is built: light enough to list thousands.
 
+use crate::layout::MAX_REQUESTS;
 use crate::{Batch, Layout, LayoutRequest, Provenance, ScenarioError, Tree};
 use std::sync::Arc;
 use tilewright_heuristics::{Dtype, Geometry};
@@ -92,6 +93,8 @@ pub struct BatchSpec {
     pub(crate) geometry: Geometry,
     pub(crate) shape: Shape,
     pub(crate) provenance: Provenance,
+    /// Where its scenario describes it.
+    pub(crate) line: usize,
 }
 
 impl BatchSpec {
@@ -139,12 +142,14 @@ impl BatchSpec {
     pub fn build(&self) -> Result<Batch, ScenarioError> {
         let error = |message| ScenarioError::Batch {
             path: self.provenance.file.clone(),
+            line: self.line,
             batch: self.name.clone(),
             message,
         };
         // Before it is written out: a typo must not eat all memory.
-        if self.shape.requests() > 1 << 18 {
-            return Err(error(format!("{} requests are too many", self.shape.requests())));
+        if self.shape.requests() > MAX_REQUESTS {
+            let message = format!("{} requests are more than {MAX_REQUESTS}", self.shape.requests());
+            return Err(error(message));
         }
         let layout = self.shape.layout();
         layout.check(self.geometry.page_size).map_err(error)?;

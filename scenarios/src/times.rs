@@ -136,7 +136,7 @@ mod tests {
     #[test]
     fn errors_name_line_and_key() {
         for (at, expected) in [
-            ("[]", "`at` must not be empty"),
+            ("[]", "trace.at: the list must not be empty"),
             ("[-1]", "must be from 0 to 1e9"),
             ("12", "a list of seconds or `{from: .., to: .., every: ..}`"),
             ("{from: 9, to: 3, every: 1}", "`from` 9 s must be at most `to` 3 s"),

@@ -1,6 +1,7 @@
 //! Traces of requests in the form published with Mooncake: JSON lines, one request each.
 
 use crate::input;
+use crate::words::in_words;
 use flate2::Compression;
 use flate2::read::MultiGzDecoder;
 use flate2::write::GzEncoder;
@@ -113,7 +114,8 @@ impl Trace {
             if text.is_empty() {
                 continue;
             }
-            let request: TraceRequest = serde_json::from_str(text).map_err(|e| error(e.to_string()))?;
+            let request: TraceRequest =
+                serde_json::from_str(text).map_err(|cause| error(json_message(&cause)))?;
             check(&request).map_err(error)?;
             requests.push(request);
         }
@@ -190,6 +192,13 @@ fn check(request: &TraceRequest) -> Result<(), String> {
     Ok(())
 }
 
+/// What is wrong with a line, in words: its only line needs no number.
+fn json_message(error: &serde_json::Error) -> String {
+    let message = error.to_string();
+    let message = in_words(message.split(" at line ").next().unwrap_or(&message));
+    if error.column() == 0 { message } else { format!("column {}: {message}", error.column()) }
+}
+
 /// Makes traces like conversations with an assistant: everyone shares the first block (the system prompt), and a follow-up
 /// repeats the blocks of the conversation so far.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -214,30 +223,33 @@ const MAX_BLOCKS: u64 = 1 << 24;
 const LONGEST_PROMPT: u32 = 128 * 1024;
 
 impl Generator {
-    /// Says what is wrong with the numbers, in words.
-    pub(crate) fn check(&self) -> Result<(), String> {
-        let whole = |name: &str, value: u32, most: u32| {
-            (1..=most).contains(&value).then_some(()).ok_or(format!("`{name}` must be from 1 to {most}"))
+    /// Says which key is wrong and why, in words.
+    pub(crate) fn check(&self) -> Result<(), (&'static str, String)> {
+        let whole = |key: &'static str, value: u32, most: u32| {
+            let good = (1..=most).contains(&value);
+            good.then_some(()).ok_or_else(|| (key, format!("{value} must be from 1 to {most}")))
         };
         whole("requests", self.requests, 1 << 20)?;
         whole("turn_tokens", self.turn_tokens, LONGEST_PROMPT)?;
         whole("output_tokens", self.output_tokens, LONGEST_PROMPT)?;
         if !(self.requests_per_second > 0.0 && self.requests_per_second <= 1e6) {
-            return Err("`requests_per_second` must be above 0 and at most 1000000".to_owned());
+            let message = format!("{} must be above 0 and at most 1000000", self.requests_per_second);
+            return Err(("requests_per_second", message));
         }
         if !(0.0..=1.0).contains(&self.follow_ups) {
-            return Err("`follow_ups` must be from 0 to 1".to_owned());
+            return Err(("follow_ups", format!("{} must be from 0 to 1", self.follow_ups)));
         }
         // A conversation has 1 / (1 - follow_ups) turns on average, and ends at twice the longest prompt.
         let mean = f64::from(self.turn_tokens) / (1.0 - self.follow_ups);
         let blocks = mean.min(f64::from(2 * LONGEST_PROMPT)) / f64::from(BLOCK_TOKENS) + 2.0;
         let blocks = (f64::from(self.requests) * blocks) as u64;
         if blocks > MAX_BLOCKS {
-            return Err(format!(
-                "`requests` {} of these lengths name about {blocks} blocks, at most {MAX_BLOCKS} are allowed: \
+            let message = format!(
+                "{} requests of these lengths name about {blocks} blocks, at most {MAX_BLOCKS} are allowed; \
                  lower `requests`, `turn_tokens` or `follow_ups`",
                 self.requests
-            ));
+            );
+            return Err(("requests", message));
         }
         Ok(())
     }
@@ -331,7 +343,7 @@ mod tests {
             (r#"{"timestamp": 0}"#, "missing field `input_length`"),
             (
                 r#"{"timestamp": -1, "input_length": 600, "output_length": 5, "hash_ids": [0, 1]}"#,
-                "invalid value",
+                "column 16: expected a whole number of at least 0, found -1",
             ),
             (r#"{"timestamp": 0, "input_length": 600, "output_length": 5, "hash_ids": [0]}"#, "has 2 blocks"),
             (r#"{"timestamp": 0, "input_length": 0, "output_length": 5, "hash_ids": []}"#, "at least 1"),
