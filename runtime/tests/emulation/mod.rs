@@ -52,8 +52,8 @@ pub(crate) fn describe_tensors(args: &mut Arguments, geometry: &Geometry, stride
     args.value_boxes = BOX_TOKENS.map(|tokens| boxes(args.values, tokens));
 }
 
-/// Kernels of one source file: compilers work on several at once, and each file costs the headers once more.
-const KERNELS_A_FILE: usize = 4;
+/// Most kernels of one source file: compilers work on several files at once, and each file costs the headers once more.
+const KERNELS_A_FILE: usize = 12;
 
 /// `Emulated` of `emulation.hpp`.
 #[repr(C)]
@@ -89,7 +89,9 @@ impl Emulator {
             std::fs::write(folder.path().join(name), change(name, text))
                 .expect("writing to the temporary folder");
         }
-        let files: Vec<&[Kernel]> = kernels.chunks(KERNELS_A_FILE).collect();
+        let threads = std::thread::available_parallelism().map_or(1, usize::from);
+        let of_file = kernels.len().div_ceil(threads).clamp(1, KERNELS_A_FILE);
+        let files: Vec<&[Kernel]> = kernels.chunks(of_file).collect();
         let objects: Vec<_> = (0..files.len()).map(|file| folder.path().join(format!("{file}.o"))).collect();
         let next = Mutex::new(files.iter().zip(&objects));
         let compile_files = || {
@@ -103,8 +105,7 @@ impl Emulator {
             }
         };
         std::thread::scope(|scope| {
-            let threads = std::thread::available_parallelism().map_or(1, usize::from).min(files.len());
-            let workers: Vec<_> = (0..threads).map(|_| scope.spawn(compile_files)).collect();
+            let workers: Vec<_> = (0..threads.min(files.len())).map(|_| scope.spawn(compile_files)).collect();
             for worker in workers {
                 if let Err(panic) = worker.join() {
                     std::panic::resume_unwind(panic);
