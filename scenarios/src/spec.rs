@@ -135,17 +135,18 @@ impl BatchSpec {
         self.shape.unique_tokens().saturating_mul(self.geometry.kv_bytes_per_token() as u64)
     }
 
+    /// That the batch cannot be used, and why: with its scenario's file and line.
+    pub fn error(&self, message: String) -> ScenarioError {
+        let (path, line) = (self.provenance.file.clone(), self.line);
+        ScenarioError::Batch { path, line, batch: self.name.clone(), message }
+    }
+
     /// Builds the batch.
     ///
     /// # Errors
     /// Too large, or prefixes that do not fill whole pages.
     pub fn build(&self) -> Result<Batch, ScenarioError> {
-        let error = |message| ScenarioError::Batch {
-            path: self.provenance.file.clone(),
-            line: self.line,
-            batch: self.name.clone(),
-            message,
-        };
+        let error = |message| self.error(message);
         // Before it is written out: a typo must not eat all memory.
         if self.shape.requests() > MAX_REQUESTS {
             let message = format!("{} requests are more than {MAX_REQUESTS}", self.shape.requests());

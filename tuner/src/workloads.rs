@@ -18,15 +18,17 @@ pub struct Scale {
     pub max_bytes: u64,
     /// Most floating-point operations of QK and PV.
     pub max_flops: f64,
+    /// Most bytes of distinct K and V of a pack, which is never scaled down.
+    pub max_pack_bytes: u64,
 }
 
 impl Scale {
     /// What a backend does in milliseconds.
     pub const fn of(backend: Backend) -> Self {
         match backend {
-            Backend::Cpu => Self { max_bytes: 16 << 20, max_flops: 2e9 },
+            Backend::Cpu => Self { max_bytes: 16 << 20, max_flops: 2e9, max_pack_bytes: 1 << 30 },
             // All of PAT's batches as they are; the largest has 17 GB.
-            Backend::Cuda => Self { max_bytes: 24 << 30, max_flops: 1e13 },
+            Backend::Cuda => Self { max_bytes: 24 << 30, max_flops: 1e13, max_pack_bytes: 24 << 30 },
         }
     }
 
@@ -36,6 +38,7 @@ impl Scale {
         if let Limits::Cuda(limits) = limits {
             // A batch that does not fit would end the run: half of the memory leaves room for all else.
             scale.max_bytes = scale.max_bytes.min(limits.memory_bytes / 2);
+            scale.max_pack_bytes = scale.max_pack_bytes.min(limits.memory_bytes / 2);
         }
         if let Some(mb) = max_batch_mb {
             scale.max_bytes = u64::from(mb) << 20;
@@ -176,6 +179,7 @@ impl Workloads {
                 let scenario_name = scenario.name().to_owned();
                 if scenario.is_pack_level() {
                     // A pack of another size is another shape: what a sweep names is what is measured.
+                    scale.require_room(&spec)?;
                     workloads.packs.push(Workload { spec, scenario: scenario_name, held_out: false });
                 } else {
                     let (spec, held_out) = (scale.fit(spec)?, scenario.held_out());
@@ -218,6 +222,19 @@ fn require_unique(level: &[Workload]) -> anyhow::Result<()> {
 }
 
 impl Scale {
+    /// Refuses a pack that has no room on the device, before anything is compiled or measured.
+    fn require_room(&self, spec: &BatchSpec) -> Result<(), ScenarioError> {
+        let (bytes, most) = (spec.unique_bytes(), self.max_pack_bytes);
+        if bytes <= most {
+            return Ok(());
+        }
+        Err(spec.error(format!(
+            "{:.1} GB of K and V have no room here, where a pack may have {:.1}; lower its `kv_len`, `own` or `packs`",
+            bytes as f64 / 1e9,
+            most as f64 / 1e9
+        )))
+    }
+
     /// Scales a batch down until it costs no more than allowed.
     pub(crate) fn fit(&self, spec: BatchSpec) -> Result<BatchSpec, ScenarioError> {
         let mut max_bytes = self.max_bytes;

@@ -139,8 +139,7 @@ fn a_long_tail_of_few_rows_stays_out_of_a_tall_tile() {
         let root = tree.add(None, 200, 0);
         let tail = tree.add(Some(root), pages, 1);
         tree.end(root, 127);
-        let layout =
-            PackLayout { m_cap: 128, gqa_ratio: 1, ..layout(&mut ChaCha8Rng::seed_from_u64(0)) };
+        let layout = PackLayout { m_cap: 128, gqa_ratio: 1, ..layout(&mut ChaCha8Rng::seed_from_u64(0)) };
         let mut priced = Priced::new();
         priced.decide(&tree, &layout, &prices);
         (priced.tile_rows(root), priced.joined(tail), priced.tile_rows(tail))

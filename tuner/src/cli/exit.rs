@@ -26,10 +26,24 @@ pub fn code(outcome: anyhow::Result<Ended>) -> ExitCode {
         Ok(Ended::Interrupted) => ExitCode::from(EXIT_INTERRUPTED),
         Err(error) if is_closed_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("error: {error:#}");
+            eprintln!("error: {}", said_once(&error));
             ExitCode::FAILURE
         }
     }
+}
+
+/// An error and its causes, each text once: many errors already say their cause.
+fn said_once(error: &anyhow::Error) -> String {
+    let mut said = String::new();
+    for cause in error.chain() {
+        let text = cause.to_string();
+        if said.is_empty() {
+            said = text;
+        } else if !said.contains(&text) {
+            said = format!("{said}: {text}");
+        }
+    }
+    said
 }
 
 /// The reader of stdout went away (`| head`): nobody is left to tell.
@@ -38,4 +52,17 @@ fn is_closed_pipe(error: &anyhow::Error) -> bool {
         .chain()
         .filter_map(|cause| cause.downcast_ref::<std::io::Error>())
         .any(|error| error.kind() == std::io::ErrorKind::BrokenPipe)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::said_once;
+
+    #[test]
+    fn a_cause_that_an_error_says_itself_is_not_said_again() {
+        let cause = std::io::Error::other("no such file");
+        let error =
+            anyhow::Error::new(cause).context("x.yaml: cannot read: no such file").context("nothing loaded");
+        assert_eq!(said_once(&error), "nothing loaded: x.yaml: cannot read: no such file");
+    }
 }

@@ -108,7 +108,7 @@ mod tests {
             let tile = |pack: &PackRow| set.tiles().iter().any(|tile| tile.to_string() == pack.tile);
             assert!(!batch.packs.is_empty() && batch.packs.iter().all(tile));
             assert!(batch.predicted.us() > batch.read_once_us, "reading alone takes that long");
-            assert!(batch.sets.iter().any(|other| *other == batch.predicted));
+            assert!(batch.sets.contains(&batch.predicted));
             assert!(batch.sets.is_sorted_by(|a, b| a.us() <= b.us()));
         }
     }

@@ -172,40 +172,45 @@ pub fn verify_others(
     Ok(Some(()))
 }
 
-/// How long [`verify_space`] and [`verify_others`] would take, by what some tiles of the most timed class do.
+/// Sets of options that [`Coverage::options`] has beside the plain one, each kernels of its own.
+const OPTION_SETS: f64 = 2.0;
+
+/// How long [`verify_space`] and [`verify_others`] would take, within a factor of two or so, by what some tiles of the most timed class do.
 pub fn time_to_verify(bench: &mut dyn Bench, space: &Space, timed: &Timed) -> Duration {
     let backend = bench.limits().backend();
     let classes = timed.first(backend);
     let feasible = |class: &Class, bench: &dyn Bench| space.feasible(class, bench.limits());
     let Some(usual) = classes.first() else { return Duration::ZERO };
     let of_usual = feasible(usual, bench);
-    // As many as a GPU's host compiles at once, small ones and large ones.
-    let most = std::thread::available_parallelism().map_or(8, |threads| threads.get().max(8));
+    // Several for each thread that compiles a GPU's, so that none waits for the largest of them; none is compiled a second time.
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let most = match backend {
+        Backend::Cpu => 8,
+        Backend::Cuda => (3 * threads).max(8),
+    };
     let stride = of_usual.len().div_ceil(most).max(1);
     let sample: Vec<Tile> = of_usual.iter().copied().step_by(stride).collect();
     let Some((first, others)) = sample.split_first() else { return Duration::ZERO };
-    let coverage = Coverage { options: timed.with_options(usual), gathers: false };
     // What fails is told when the space is verified.
-    let begin = Instant::now();
-    bench.prepare(&sample, usual, coverage);
-    let _ = bench.verify(first, usual, coverage);
-    let ready = begin.elapsed();
-    let begin = Instant::now();
-    for tile in others {
-        let _ = bench.verify(tile, usual, coverage);
-    }
-    let each = begin.elapsed().div_f64(others.len().max(1) as f64);
-    let of_class = |tiles: usize| {
-        let tiles = tiles as f64;
-        // A GPU's tiles are compiled; a processor draws the batches of a class once.
-        let ready = match backend {
-            Backend::Cpu => ready,
-            Backend::Cuda => ready.mul_f64((tiles / sample.len() as f64).max(1.0)),
-        };
-        ready + each.mul_f64(tiles)
+    let mut took = |tiles: &[Tile], ready: bool| {
+        let begin = Instant::now();
+        if ready {
+            bench.prepare(tiles, usual, Coverage::PLAIN);
+        }
+        for tile in tiles.iter().filter(|_| !ready) {
+            let _ = bench.verify(tile, usual, Coverage::PLAIN);
+        }
+        begin.elapsed().as_secs_f64()
     };
-    let others = timed.others(backend).len() as u32 * of_class(MOST_RETURNED);
-    classes.iter().map(|class| of_class(feasible(class, bench).len())).sum::<Duration>() + others
+    let compiled = took(&sample, true) / sample.len() as f64;
+    // The first one also draws the class's batches and computes their reference.
+    let drawn = took(std::slice::from_ref(first), false);
+    let each = compiled + took(others, false) / others.len().max(1) as f64;
+    let of_class = |tiles: usize| drawn + each * tiles as f64;
+    let timed_classes: f64 = classes.iter().map(|class| of_class(feasible(class, bench).len())).sum();
+    let with_options = OPTION_SETS * of_class(of_usual.len());
+    let returned = timed.others(backend).len() as f64 * of_class(MOST_RETURNED);
+    Duration::from_secs_f64(timed_classes + with_options + returned)
 }
 
 /// Verifies tiles once more, where they copy K and V token by token although their classes of kernels copy boxes: for caches that leave no

@@ -16,13 +16,16 @@ use crate::measure::{
     measure_packs, record_timelines, time_to_verify, verify_gathers, verify_others, verify_space,
 };
 use crate::progress::Progress;
-use crate::store::{Finished, RunFolder, Start, Timelines, read, read_timelines, timelines_path};
+use crate::store::{
+    DeviceRecord, Finished, RunFolder, Start, Timelines, read, read_timelines, timelines_path,
+};
 use crate::workloads::{Scale, Workload, Workloads};
 use anyhow::Context as _;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
-use tilewright_heuristics::{Backend, Prices};
+use tilewright_heuristics::generated::SELECTORS;
+use tilewright_heuristics::{Backend, Prices, Tile};
 use tilewright_kernel_templates::{Class, Limits, Space};
 
 /// How a tuning run ended.
@@ -134,7 +137,11 @@ pub fn tune(
     }
 
     let kept = || format!("{}: the measurements are kept", folder.display());
-    let tiles = Analysis::first_portfolio(&run.united_rows(), &arguments.fit).with_context(kept)?;
+    let mut tiles = Analysis::first_portfolio(&run.united_rows(), &arguments.fit).with_context(kept)?;
+    // What packs say of tiles is only near what batches say: the tiles that were best of batches before are asked about again.
+    tiles.extend(incumbents(&bench.device(), &space));
+    tiles.sort_unstable();
+    tiles.dedup();
     // Batches whose pages kernels gather token by token are measured with tiles that are verified for it.
     let gathered: BTreeSet<Class> = workloads
         .batches
@@ -214,9 +221,9 @@ pub fn tune(
     Ok(Tuned::Done(Box::new(outputs)))
 }
 
-/// Refuses a budget that verification alone would spend, before it is spent.
+/// Refuses a budget that verification alone would spend, before it is spent: even if the estimate is twice as long as it takes.
 fn require_budget(needed: Duration, budget: Duration, force: bool) -> anyhow::Result<()> {
-    let enough = needed <= budget.mul_f64(VERIFIED_UNTIL);
+    let enough = needed <= budget.mul_f64(2.0 * VERIFIED_UNTIL);
     anyhow::ensure!(
         enough || force,
         "verifying the kernels of these scenarios takes about {:.0} s, which leaves nothing of a budget of {} s to measure in: \
@@ -253,6 +260,13 @@ fn finish_again(
     let timelines = timelines.unwrap_or_else(|| Timelines::none_of(recording.provenance.device.clone()));
     let analysis = Analysis::of(&recording.provenance, &recording.rows, &arguments.fit)?;
     write_outputs(&recording, &timelines, &analysis, &arguments.fit, target, folder, finished.measurements)
+}
+
+/// The tiles of the selector that was emitted for this device before.
+fn incumbents(device: &DeviceRecord, space: &Space) -> Vec<Tile> {
+    let emitted = SELECTORS.iter().filter(|selector| Some(selector.device) == device.as_device());
+    let tiles: BTreeSet<Tile> = emitted.flat_map(|selector| selector.tiles()).collect();
+    tiles.into_iter().filter(|tile| space.tiles().contains(tile)).collect()
 }
 
 /// What beside the scenarios decides which workloads a run has.
