@@ -22,6 +22,19 @@ pub struct Selection {
 }
 
 impl Selection {
+    /// What a user should know whose device has no selector of its own; `None` if it has one.
+    pub fn warning(&self, device: &Device<'_>) -> Option<String> {
+        let using = match self.matched {
+            Match::Exact(_) => return None,
+            Match::SameCapability(selector) => format!("using the selector of `{}`", selector.device.name),
+            Match::Analytic => "using PAT's analytic rules".to_owned(),
+        };
+        Some(format!(
+            "no tile selector was measured on `{}` ({}): {using}; run `tilewright tune` to measure one",
+            device.name, device.capability
+        ))
+    }
+
     /// The tiles for a batch. Where no selector matched, one tile for all packs: the one that PAT's rules choose, among the device's feasible tiles,
     /// for the pack that the batch would be if its requests shared evenly.
     #[inline]

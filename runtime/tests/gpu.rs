@@ -9,17 +9,17 @@ use half::{bf16, f16};
 use parts::{Parts, Shape};
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use tilewright_heuristics::{Backend, Dtype, Geometry, Tile};
-use tilewright_kernel_templates::cuda::{AttentionOptions, has_loaders};
-use tilewright_kernel_templates::{Class, Limits, Space};
-use tilewright_runtime::awkward::{self, AwkwardCase, CudaCase, options_of};
-use tilewright_runtime::cpu::Element;
-use tilewright_runtime::cuda::probe::{self, FlushBy};
-use tilewright_runtime::cuda::{
+use tilewright_conformance::{self as awkward, AwkwardCase, CudaCase, options_of};
+use tilewright_cpu::Element;
+use tilewright_cuda::probe::{self, FlushBy};
+use tilewright_cuda::{
     CudaBackend, CudaDecoder, CudaDevice, CudaElement, CudaError, DecodeArgs, DeviceMemory, DevicePlan,
     Fp8KvCache, Graph, KvCache, MergeStatesArgs, RawMergeStates, RawState, State, Timer,
 };
-use tilewright_runtime::{E4m3, KvStrides, PageTable, Plan, StatesError};
+use tilewright_heuristics::{Backend, Dtype, Geometry, Tile};
+use tilewright_kernel_templates::cuda::{AttentionOptions, has_loaders};
+use tilewright_kernel_templates::{Class, Limits, Space};
+use tilewright_plan::{E4m3, KvStrides, PageTable, Plan, StatesError};
 
 /// cudarc's slices record events on each use, which no other stream may wait for while a graph is captured: engines that capture turn
 /// that off before they allocate, as this suite does.
@@ -218,9 +218,8 @@ fn an_engine_decodes_a_cache_of_bytes_with_scales() {
     uploaded.upload(&plan, &stream).unwrap();
     decoder.prepare(&Class::of(&geometry), small.options()).unwrap();
     let elements = 3 * 16 * 2 * 128;
-    let keys = stream.clone_htod(&vec![E4m3::from_f32(1.25); elements]).unwrap();
-    let values = stream.clone_htod(&vec![E4m3::from_f32(3.0); elements]).unwrap();
-    let bytes = stream.clone_htod(&vec![E4m3::from_f32(3.0).to_bits(); elements]).unwrap();
+    let keys = stream.clone_htod(&vec![E4m3::from_f32(1.25).to_bits(); elements]).unwrap();
+    let values = stream.clone_htod(&vec![E4m3::from_f32(3.0).to_bits(); elements]).unwrap();
     let scale = |scales: &[f32]| stream.clone_htod(scales).unwrap();
     let (one, per_head, too_many) = (scale(&[0.5]), scale(&[0.5, 0.25]), scale(&[1.0; 3]));
 
@@ -230,8 +229,13 @@ fn an_engine_decodes_a_cache_of_bytes_with_scales() {
     let output = stream.clone_dtoh(&small.output).unwrap();
     assert!(output.iter().all(|x| (x.to_f32() - 1.5).abs() < 1e-3), "{:?}", &output[..4]);
 
-    let cache =
-        Fp8KvCache { keys: &bytes, values: &bytes, strides, key_scales: &per_head, value_scales: &per_head };
+    let cache = Fp8KvCache {
+        keys: &values,
+        values: &values,
+        strides,
+        key_scales: &per_head,
+        value_scales: &per_head,
+    };
     let args = DecodeArgs::new(&small.query, cache, &mut small.output, &mut small.workspace);
     decoder.execute(&stream, &uploaded, args).unwrap();
     let output = stream.clone_dtoh(&small.output).unwrap();

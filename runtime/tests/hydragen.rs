@@ -5,10 +5,10 @@ mod parts;
 use half::{bf16, f16};
 use parts::{Part, Parts, Shape};
 use proptest::prelude::*;
+use tilewright_conformance::reference::{self, Attention};
+use tilewright_cpu::{CpuBackend, DecodeArgs, Element, KvCache, State, merge_states};
 use tilewright_heuristics::{Dtype, Geometry, Tile};
-use tilewright_runtime::cpu::{CpuBackend, DecodeArgs, Element, KvCache, State, merge_states};
-use tilewright_runtime::reference::{self, Attention};
-use tilewright_runtime::{KvStrides, Plan, PlanOptions};
+use tilewright_plan::{KvStrides, Plan, PlanOptions};
 
 const GEOMETRY: Geometry =
     Geometry { q_heads: 8, kv_heads: 2, head_dim: 64, page_size: 16, dtype: Dtype::F32 };

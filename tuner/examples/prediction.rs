@@ -7,7 +7,7 @@ use anyhow::Context as _;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use tilewright_heuristics::{BatchShape, TileSetBuf};
-use tilewright_runtime::{Forest, PageTable, Plan, batch_shape};
+use tilewright_plan::{Forest, PageTable, Plan, batch_shape};
 use tilewright_scenarios::{Batch, catalogue};
 use tilewright_tuner::explain::NamedDevice;
 use tilewright_tuner::statistics::{geometric_mean, median};

@@ -2,8 +2,8 @@
 
 use std::fmt;
 use std::str::FromStr;
+use tilewright_cuda::Forward;
 use tilewright_heuristics::TileSetBuf;
-use tilewright_runtime::cuda::Forward;
 
 pub use tilewright_reports::policy_names::{PAT_RULES, PATS_PLANNER, SELECTOR};
 
@@ -75,8 +75,8 @@ impl FromStr for Choice {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use tilewright_cuda::{Launch, MergeBy};
     use tilewright_heuristics::Tile;
-    use tilewright_runtime::cuda::{Launch, MergeBy};
 
     fn any_choice() -> impl Strategy<Value = Choice> {
         prop_oneof![

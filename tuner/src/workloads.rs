@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use tilewright_heuristics::{Backend, BatchShape, Dtype, Geometry};
 use tilewright_kernel_templates::{Class, Limits};
-use tilewright_runtime::{Forest, PageTable, batch_shape};
+use tilewright_plan::{Forest, PageTable, batch_shape};
 use tilewright_scenarios::{Batch, BatchSpec, Scenario, ScenarioError, catalogue};
 
 /// What a batch may cost, so that many of them can be measured in minutes.

@@ -1,9 +1,9 @@
 //! What an engine has beside attention, as small as it can be: a model, a sampler, traffic, and a check. The examples share it.
 
+use tilewright_conformance::reference::{self, Attention};
 use tilewright_heuristics::Geometry;
 use tilewright_runtime::cpu::{Element, KvCache};
 use tilewright_runtime::pages::RequestId;
-use tilewright_runtime::reference::{self, Attention};
 use tilewright_runtime::{KvStrides, PageTable};
 
 pub(crate) type Outcome<T> = Result<T, Box<dyn std::error::Error>>;

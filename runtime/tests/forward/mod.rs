@@ -10,17 +10,17 @@ use std::ffi::c_void;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
-use tilewright_heuristics::{Dtype, Geometry, PackShape, Tile};
-use tilewright_kernel_templates::Class;
-use tilewright_kernel_templates::cuda::{AttentionOptions, mix_loader_warps};
-use tilewright_runtime::awkward;
-use tilewright_runtime::cpu::{self, Element};
-use tilewright_runtime::cuda::{
+use tilewright_conformance::reference::{self, Attention};
+use tilewright_conformance::{self as awkward};
+use tilewright_cpu::{self as cpu, Element};
+use tilewright_cuda::{
     Bucket, CudaBackend, CudaDevice, CudaElement, CudaError, DecodeArgs, DecodeMemory, DevicePlan, FitError,
     Forward, GraphStep, KvCache, Launch, MergeBy, Mix,
 };
-use tilewright_runtime::reference::{self, Attention};
-use tilewright_runtime::{KvStrides, PageTable, Plan, PlanOptions, Split};
+use tilewright_heuristics::{Dtype, Geometry, PackShape, Tile};
+use tilewright_kernel_templates::Class;
+use tilewright_kernel_templates::cuda::{AttentionOptions, mix_loader_warps};
+use tilewright_plan::{KvStrides, PageTable, Plan, PlanOptions, Split};
 
 const fn tile(m: u16, n: u16, warps: u16, stages: u16) -> Tile {
     Tile { m, n, warps, stages }

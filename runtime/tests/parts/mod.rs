@@ -3,11 +3,11 @@
 
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
+use tilewright_conformance::reference::{self, Attention, relative_error};
+use tilewright_conformance::{self as awkward};
+use tilewright_cpu::{Element, KvCache};
 use tilewright_heuristics::Geometry;
-use tilewright_runtime::awkward;
-use tilewright_runtime::cpu::{Element, KvCache};
-use tilewright_runtime::reference::{self, Attention, relative_error};
-use tilewright_runtime::{KvStrides, PageTable};
+use tilewright_plan::{KvStrides, PageTable};
 
 /// One part of every request's KV.
 pub(crate) struct Part {

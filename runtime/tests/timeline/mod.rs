@@ -2,11 +2,11 @@
 #![allow(unsafe_code)]
 
 use super::{backend, device};
+use tilewright_cuda::{DeviceMemory, DevicePlan, RawArgs, Timeline};
 use tilewright_heuristics::{Dtype, Geometry, PackShape, Tile};
 use tilewright_kernel_templates::Class;
 use tilewright_kernel_templates::cuda::AttentionOptions;
-use tilewright_runtime::cuda::{DeviceMemory, DevicePlan, RawArgs, Timeline};
-use tilewright_runtime::{PageTable, Plan};
+use tilewright_plan::{PageTable, Plan};
 
 const SMALL: Tile = Tile { m: 16, n: 32, warps: 1, stages: 2 };
 const LARGE: Tile = Tile { m: 32, n: 64, warps: 4, stages: 2 };

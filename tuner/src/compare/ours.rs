@@ -8,9 +8,9 @@ use crate::measure::{
 use crate::statistics::median;
 use std::collections::BTreeSet;
 use std::time::Duration;
+use tilewright_conformance::{self as awkward};
 use tilewright_heuristics::{BatchShape, Match, Selection, Tile, TileSetBuf, lookup};
 use tilewright_kernel_templates::{Class, Space};
-use tilewright_runtime::awkward;
 use tilewright_scenarios::Batch;
 
 /// What a row of one head may be off, in multiples of what a whole output may: a row has fewer numbers to even out.

@@ -5,10 +5,10 @@ use crate::measure::BenchError;
 use crate::measure::numbers::{BLOCK, Stream, block};
 use half::{bf16, f16};
 use std::collections::HashMap;
+use tilewright_conformance::reference::{Attention, decode};
+use tilewright_cpu::{Element, Fp8KvCache, KvCache, KvPages, Number};
 use tilewright_heuristics::{Dtype, Geometry};
-use tilewright_runtime::cpu::{Element, Fp8KvCache, KvCache, KvPages, Number};
-use tilewright_runtime::reference::{Attention, decode};
-use tilewright_runtime::{E4m3, KvScales, KvStrides, PageTable};
+use tilewright_plan::{E4m3, KvScales, KvStrides, PageTable};
 use tilewright_scenarios::Batch;
 
 /// Requests of a batch whose outputs are checked: the first, the last, and two between them.

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use tilewright_heuristics::{
     BatchShape, Geometry, Match, PackShape, Selection, Selector, TileSet, TileSetBuf, TreePath,
 };
-use tilewright_runtime::{Forest, PageTable, Plan, PlanError, PlanOptions, Prediction, batch_shape};
+use tilewright_plan::{Forest, PageTable, Plan, PlanError, PlanOptions, Prediction, batch_shape};
 use tilewright_scenarios::Batch;
 
 /// Why a batch gets its tiles.

@@ -2,12 +2,12 @@
 
 use crate::cli::DeviceName;
 use anyhow::Context as _;
+use tilewright_cpu::HostDevice;
+use tilewright_cuda::CudaDevice;
 use tilewright_heuristics::{Backend, Device, Selection, Tile, generated::SELECTORS, lookup};
 use tilewright_kernel_templates::cuda::CudaLimits;
 use tilewright_kernel_templates::{Class, CpuLimits, Limits, Space};
-use tilewright_runtime::PlanOptions;
-use tilewright_runtime::cpu::HostDevice;
-use tilewright_runtime::cuda::CudaDevice;
+use tilewright_plan::PlanOptions;
 
 /// A device by name, here or not.
 #[derive(Clone, Debug, PartialEq, Eq)]

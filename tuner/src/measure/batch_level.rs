@@ -14,9 +14,9 @@ use crate::store::{Level, Measurement, RunFolder, Status};
 use crate::workloads::Workload;
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
+use tilewright_cuda::{Forward, Launch, MergeBy, Mix};
 use tilewright_heuristics::{BatchShape, Tile, TileSetBuf};
 use tilewright_kernel_templates::Class;
-use tilewright_runtime::cuda::{Forward, Launch, MergeBy, Mix};
 
 /// How PAT launches: a stream for each tile, then the merge (PAT, section 6).
 const PATS_FORWARD: Forward = Forward { launch: Launch::Streams, merge: MergeBy::Launch };

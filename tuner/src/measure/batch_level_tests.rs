@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 use tilewright_heuristics::{Backend, Domain, PackShape, Prices};
 use tilewright_kernel_templates::{CpuLimits, Limits};
-use tilewright_runtime::ChooseTiles as _;
+use tilewright_plan::ChooseTiles as _;
 use tilewright_scenarios::Batch;
 
 pub(in crate::measure) const SMALL: Tile = Tile { m: 4, n: 32, warps: 1, stages: 1 };

@@ -6,10 +6,10 @@ use crate::store::{Conditions, DeviceRecord, Resources, Status, Timeline};
 use kernel_templates::{Class, Limits};
 use scenarios::Batch;
 use serde::{Deserialize, Serialize};
+use tilewright_cuda::Forward;
 use tilewright_heuristics::{PackShape, Prices, Tile};
 use tilewright_kernel_templates as kernel_templates;
 use tilewright_kernel_templates::cuda::AttentionOptions;
-use tilewright_runtime::cuda::Forward;
 use tilewright_scenarios as scenarios;
 
 /// Why a bench cannot measure at all.
@@ -41,7 +41,7 @@ pub enum BenchError {
         /// The batch.
         batch: String,
         /// What is wrong with it.
-        source: tilewright_runtime::PlanError,
+        source: tilewright_plan::PlanError,
     },
     /// The process that measures is gone, and no other could take its place.
     #[error(

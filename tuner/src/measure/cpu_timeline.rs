@@ -1,8 +1,8 @@
 //! The timeline of a plan on the host's processor, of what its threads noted.
 
 use crate::store::{TilePlaces, Timeline, TimelineEntry};
-use tilewright_runtime::cpu::UnitTimes;
-use tilewright_runtime::{Plan, PlanOptions};
+use tilewright_cpu::UnitTimes;
+use tilewright_plan::{Plan, PlanOptions};
 
 /// What threads noted of a plan that was made with these options. Each thread is a place, whatever the tile.
 pub(super) fn timeline(plan: &Plan, options: &PlanOptions, threads: u32, units: &[UnitTimes]) -> Timeline {
@@ -31,7 +31,7 @@ pub(super) fn timeline(plan: &Plan, options: &PlanOptions, threads: u32, units: 
 mod tests {
     use super::*;
     use tilewright_heuristics::{Dtype, Geometry, PackShape, Tile};
-    use tilewright_runtime::{PageTable, Split};
+    use tilewright_plan::{PageTable, Split};
 
     #[test]
     fn what_threads_noted_is_told_with_their_tiles() {

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use tilewright_heuristics::{BatchShape, PackShape, Tile, TileSet, TileSetBuf, analytic};
-use tilewright_runtime::ChooseTiles;
+use tilewright_plan::ChooseTiles;
 
 /// How the packs of a plan get their tiles.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,8 +1,8 @@
 //! How a batch is planned and launched, beside the choice of its tiles.
 
 use serde::{Deserialize, Serialize};
-use tilewright_runtime::cuda::{Forward, Launch, MergeBy, Mix};
-use tilewright_runtime::{Packing, Plan, PlanOptions, Split};
+use tilewright_cuda::{Forward, Launch, MergeBy, Mix};
+use tilewright_plan::{Packing, Plan, PlanOptions, Split};
 
 /// How a batch is planned.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -71,7 +71,7 @@ impl PlanFacts {
 mod tests {
     use super::*;
     use tilewright_heuristics::{Dtype, Geometry, PackShape, Prices, Tile};
-    use tilewright_runtime::PageTable;
+    use tilewright_plan::PageTable;
 
     const SMALL: Tile = Tile { m: 16, n: 32, warps: 1, stages: 1 };
     const LARGE: Tile = Tile { m: 64, n: 32, warps: 4, stages: 1 };

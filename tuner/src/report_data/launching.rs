@@ -5,8 +5,8 @@ use crate::statistics::{mean, median};
 use crate::store::{Level, Measurement, Status};
 use reports::{LaunchBatch, LaunchFamily, LaunchWay, Launching};
 use std::collections::{BTreeMap, BTreeSet};
+use tilewright_cuda::Forward;
 use tilewright_reports as reports;
-use tilewright_runtime::cuda::Forward;
 
 /// What was measured of the selector on one batch.
 #[derive(Default)]

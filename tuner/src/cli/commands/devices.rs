@@ -3,10 +3,10 @@
 use crate::cli::exit::Ended;
 use crate::cli::{DevicesArguments, output};
 use serde::Serialize;
+use tilewright_cpu::HostDevice;
+use tilewright_cuda::CudaDevice;
 use tilewright_heuristics::{Device, Match, lookup};
 use tilewright_kernel_templates::{Limits, Space};
-use tilewright_runtime::cpu::HostDevice;
-use tilewright_runtime::cuda::CudaDevice;
 
 #[derive(Serialize)]
 struct DeviceRow {

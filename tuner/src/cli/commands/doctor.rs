@@ -3,11 +3,11 @@
 use crate::cli::exit::Ended;
 use crate::cli::{DoctorArguments, output};
 use serde::Serialize;
+use tilewright_cpu::HostDevice;
+use tilewright_cuda::{CudaDevice, CudaError};
 use tilewright_heuristics::lookup;
 use tilewright_kernel_templates::cuda::{CubinCache, Nvrtc};
 use tilewright_kernel_templates::{Class, Limits, Space};
-use tilewright_runtime::cpu::HostDevice;
-use tilewright_runtime::cuda::{CudaDevice, CudaError};
 
 #[derive(Serialize)]
 struct Check {

@@ -5,14 +5,14 @@ use crate::cli::{DeviceName, SpaceArguments, output};
 use anyhow::Context as _;
 use serde::Serialize;
 use std::collections::BTreeMap;
+use tilewright_cpu::HostDevice;
+use tilewright_cuda::CudaDevice;
 use tilewright_heuristics::Tile;
 use tilewright_kernel_templates::cuda::{
     Arch, AttentionOptions, Compiler, Cubin, CubinCache, CudaLimits, Kernel, bytes_in_flight,
     bytes_in_flight_needed, occupancy, shared_bytes_on, threads_on,
 };
 use tilewright_kernel_templates::{Class, Infeasible, Limits, Space, Verdict, check_compiled};
-use tilewright_runtime::cpu::HostDevice;
-use tilewright_runtime::cuda::CudaDevice;
 
 /// Those of usual engines: plain attention, and pages of a multiple of 16 tokens.
 const OPTIONS: AttentionOptions = AttentionOptions::for_pages(16);

@@ -3,10 +3,10 @@
 use super::super::Failure;
 use crate::store::Status;
 use half::{bf16, f16};
+use tilewright_conformance::{self as awkward, AwkwardCase, CpuCase};
+use tilewright_cpu::{CpuBackend, Element};
 use tilewright_heuristics::Tile;
 use tilewright_kernel_templates::Class;
-use tilewright_runtime::awkward::{self, AwkwardCase, CpuCase};
-use tilewright_runtime::cpu::{CpuBackend, Element};
 
 /// Draws the awkward cases: the same for every tile and run, so that a failure can be looked at again.
 const VERIFICATION_SEED: u64 = 7;

@@ -6,10 +6,11 @@ use super::Figures;
 use super::pool::{Pool, PoolElement};
 use crate::store::{Status, Timeline};
 use std::time::Instant;
+use tilewright_cpu::ExecError;
+use tilewright_cpu::{CpuBackend, DecodeArgs, Element, KvPages};
+use tilewright_cuda::Forward;
 use tilewright_heuristics::{Geometry, PackShape, Tile};
-use tilewright_runtime::cpu::{CpuBackend, DecodeArgs, Element, KvPages};
-use tilewright_runtime::cuda::Forward;
-use tilewright_runtime::{ChooseTiles, ExecError, KvStrides, PageTable, Plan, PlanOptions};
+use tilewright_plan::{ChooseTiles, KvStrides, PageTable, Plan, PlanOptions};
 use tilewright_scenarios::Batch;
 
 /// What is sampled: pages from the pool, and plans of the batch.
@@ -32,7 +33,7 @@ impl<E, K> LoadedBatch<'_, E, K> {
             .map_err(|source| self.error(source))
     }
 
-    fn error(&self, source: tilewright_runtime::PlanError) -> BenchError {
+    fn error(&self, source: tilewright_plan::PlanError) -> BenchError {
         BenchError::Plan { batch: self.batch.name.clone(), source }
     }
 

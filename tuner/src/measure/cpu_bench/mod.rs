@@ -12,10 +12,10 @@ use half::{bf16, f16};
 use loaded::LoadedBatch;
 use pool::{PoolElement, Pools, repeated};
 use std::time::Instant;
+use tilewright_cpu::{CpuBackend, DecodeArgs, Element, HostDevice, KvCache, KvPages, probe};
 use tilewright_heuristics::{Dtype, Geometry, Prices, Tile};
 use tilewright_kernel_templates::{Class, CpuLimits, Limits, cpu as scratch};
-use tilewright_runtime::cpu::{CpuBackend, DecodeArgs, Element, HostDevice, KvCache, KvPages, probe};
-use tilewright_runtime::{E4m3, KvStrides, PageTable, Plan, PlanOptions};
+use tilewright_plan::{E4m3, KvStrides, PageTable, Plan, PlanOptions};
 use tilewright_scenarios::Batch;
 
 /// Between two reads of the same page, at least so many times the last-level cache is read.
@@ -174,7 +174,7 @@ impl Bench for CpuBench {
     }
 
     fn kernel_hash(&self) -> String {
-        tilewright_runtime::cpu::kernel_hash()
+        tilewright_cpu::kernel_hash()
     }
 
     fn cold_caches(&self) -> String {
@@ -238,7 +238,7 @@ impl Bench for CpuBench {
 mod tests {
     use super::*;
     use crate::store::Status;
-    use tilewright_runtime::awkward::{self, CaseCache};
+    use tilewright_conformance::{self as awkward, CaseCache};
 
     #[test]
     fn a_wrong_variant_is_told_from_a_right_one() {

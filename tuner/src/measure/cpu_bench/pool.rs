@@ -2,8 +2,8 @@
 
 use super::super::numbers::{self, Stream};
 use half::{bf16, f16};
-use tilewright_runtime::cpu::{Fp8KvCache, KvCache, Number};
-use tilewright_runtime::{E4m3, KvScales, KvStrides};
+use tilewright_cpu::{Fp8KvCache, KvCache, Number};
+use tilewright_plan::{E4m3, KvScales, KvStrides};
 
 /// A pool of each element type.
 #[derive(Debug, Default)]

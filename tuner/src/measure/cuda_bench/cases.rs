@@ -4,11 +4,11 @@ use super::{CudaBench, failure_of};
 use crate::measure::{Coverage, Failure};
 use crate::store::Status;
 use std::collections::BTreeMap;
+use tilewright_conformance::{self as awkward, AwkwardCase, CudaCase, options_of};
+use tilewright_cuda::CudaDevice;
 use tilewright_heuristics::{Dtype, Tile};
 use tilewright_kernel_templates::Class;
 use tilewright_kernel_templates::cuda::{Arch, AttentionOptions, GRANULE};
-use tilewright_runtime::awkward::{self, AwkwardCase, CudaCase, options_of};
-use tilewright_runtime::cuda::CudaDevice;
 
 /// What K and V of more than 2^31 elements need, and some room beside them.
 const FAR_CACHE_BYTES: u64 = 10 << 30;

@@ -6,14 +6,12 @@ use crate::measure::bench::rows_of;
 use crate::measure::numbers::Stream;
 use crate::measure::{BenchError, Failure, Loaded, PlanFacts, PlanId, PlanTiles, Planning, Way, worst_row};
 use crate::store::{Status, Timeline};
+use tilewright_conformance::tolerance;
+use tilewright_cuda::{CudaError, DeviceMemory, DevicePlan, Forward, Graph, Launch, Mix, RawArgs, RawScales};
 use tilewright_heuristics::{Dtype, Geometry, PackShape, Tile};
 use tilewright_kernel_templates::Class;
 use tilewright_kernel_templates::cuda::AttentionOptions;
-use tilewright_runtime::awkward::tolerance;
-use tilewright_runtime::cuda::{
-    CudaError, DeviceMemory, DevicePlan, Forward, Graph, Launch, Mix, RawArgs, RawScales,
-};
-use tilewright_runtime::{ChooseTiles, PageTable, Plan};
+use tilewright_plan::{ChooseTiles, PageTable, Plan};
 use tilewright_scenarios::Batch;
 
 /// Part of the free memory that a batch may take.

@@ -15,12 +15,12 @@ use loaded::LoadedBatch;
 use pool::Pool;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use tilewright_cuda::probe::{self, Figures, Flush};
+use tilewright_cuda::{Compiled, CudaBackend, CudaDevice, CudaError, Forward, Mix, Timer};
 use tilewright_heuristics::{Prices, Tile};
 use tilewright_kernel_templates::cuda::{AttentionOptions, CompileError, CudaLimits, source_hash};
 use tilewright_kernel_templates::{Class, Limits};
-use tilewright_runtime::PlanOptions;
-use tilewright_runtime::cuda::probe::{self, Figures, Flush};
-use tilewright_runtime::cuda::{Compiled, CudaBackend, CudaDevice, CudaError, Forward, Mix, Timer};
+use tilewright_plan::PlanOptions;
 use tilewright_scenarios::Batch;
 
 /// Points of the read curve that people are shown.

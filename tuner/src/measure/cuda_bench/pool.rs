@@ -1,9 +1,9 @@
 //! What batches read: pages of K and V, and queries, full of numbers.
 
 use crate::measure::numbers::{Stream, block};
+use tilewright_cuda::{CudaDevice, CudaError, DeviceMemory};
 use tilewright_heuristics::Dtype;
-use tilewright_runtime::E4m3;
-use tilewright_runtime::cuda::{CudaDevice, CudaError, DeviceMemory};
+use tilewright_plan::E4m3;
 
 /// Pages of K and V.
 #[derive(Debug)]

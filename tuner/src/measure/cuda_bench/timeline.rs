@@ -4,10 +4,10 @@
 use super::{CudaBench, failure_of};
 use crate::measure::{Failure, Planning};
 use crate::store::{Status, TilePlaces, Timeline, TimelineEntry};
+use tilewright_cuda::{self as cuda, DevicePlan, RawArgs};
 use tilewright_kernel_templates::Class;
 use tilewright_kernel_templates::cuda::AttentionOptions;
-use tilewright_runtime::Plan;
-use tilewright_runtime::cuda::{self, DevicePlan, RawArgs};
+use tilewright_plan::Plan;
 
 /// Launches a plan twice, each time on a cold second-level cache; what the CTAs of the second launch noted. The first one loads the kernels.
 ///
@@ -75,7 +75,7 @@ mod tests {
     use super::*;
     use tilewright_heuristics::{Dtype, Geometry, PackShape, Tile};
     use tilewright_kernel_templates::cuda::TimelineEntry as Noted;
-    use tilewright_runtime::{PageTable, PlanOptions, Split};
+    use tilewright_plan::{PageTable, PlanOptions, Split};
 
     #[test]
     fn what_ctas_noted_is_told_with_their_tiles_items_and_heads() {

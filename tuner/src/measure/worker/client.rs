@@ -12,9 +12,9 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
+use tilewright_cuda::Forward;
 use tilewright_heuristics::{PackShape, Prices, Tile};
 use tilewright_kernel_templates::{Class, Limits};
-use tilewright_runtime::cuda::Forward;
 use tilewright_scenarios::Batch;
 
 /// Processes that may end one after the other while they start or load a batch: then it is not a variant that ends them.

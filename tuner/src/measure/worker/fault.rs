@@ -8,9 +8,9 @@ use crate::measure::{
 };
 use crate::store::{Conditions, DeviceRecord, Resources, Timeline};
 use std::time::Duration;
+use tilewright_cuda::Forward;
 use tilewright_heuristics::{PackShape, Prices, Tile};
 use tilewright_kernel_templates::{Class, Limits};
-use tilewright_runtime::cuda::Forward;
 use tilewright_scenarios::Batch;
 
 /// The variable that asks for a fault.

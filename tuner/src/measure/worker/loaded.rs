@@ -7,8 +7,8 @@ use crate::measure::plan_tiles::PlanTilesRecord;
 use crate::measure::{BenchError, Failure, Loaded, PlanFacts, PlanId, PlanTiles, Planning, Way};
 use crate::store::{Status, Timeline};
 use std::time::Duration;
+use tilewright_cuda::Launch;
 use tilewright_heuristics::PackShape;
-use tilewright_runtime::cuda::Launch;
 use tilewright_scenarios::Batch;
 
 /// A batch in a worker.

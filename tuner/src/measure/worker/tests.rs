@@ -16,10 +16,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+use tilewright_cuda::{self as cuda, Forward, MergeBy, Mix};
 use tilewright_heuristics::{Backend, Dtype, GeometryError, PackShape, Prices, Tile, TileSetBuf};
 use tilewright_kernel_templates::{Class, CpuLimits, Limits, Space};
-use tilewright_runtime::cuda::{self, Forward, MergeBy, Mix};
-use tilewright_runtime::{ChooseTiles as _, PlanError};
+use tilewright_plan::{ChooseTiles as _, PlanError};
 use tilewright_scenarios::{Batch, Scenario};
 
 const CLASS: Class = Class { head_dim: 128, dtype: Dtype::Bf16 };

@@ -4,11 +4,11 @@ use crate::measure::{BenchError, Planning, Way};
 pub(super) use crate::serde_text as text;
 use serde::{Deserialize, Deserializer, Serialize};
 use std::borrow::Cow;
+use tilewright_cuda::{Forward, Mix};
 use tilewright_heuristics::{Dtype, Geometry, GeometryError, Tile};
 use tilewright_kernel_templates::cuda::CudaLimits;
 use tilewright_kernel_templates::{Class, CpuLimits, Limits};
-use tilewright_runtime::PlanError;
-use tilewright_runtime::cuda::{Forward, Mix};
+use tilewright_plan::PlanError;
 use tilewright_scenarios::{Batch, Provenance};
 
 /// A number as its bits: exact, and defined for infinities and NaN, which JSON has no number for.

@@ -1,0 +1,167 @@
+//! One awkward batch: what it is about, its page table, and what has to come out.
+
+use super::check::Expected;
+use super::values::kv_scales;
+use super::{CaseCache, Values};
+use crate::reference::{self, Attention};
+use half::{bf16, f16};
+use std::sync::OnceLock;
+use tilewright_cpu::{Element, Fp8KvCache, KvCache, KvPages};
+use tilewright_heuristics::{Dtype, Geometry};
+use tilewright_plan::{ChooseTiles, KvStrides, PageTable, Plan, PlanError, PlanOptions, Queries};
+
+/// How K and V lie in memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Layout {
+    /// `[page, token, head, element]`.
+    #[default]
+    Nhd,
+    /// `[page, head, token, element]`.
+    Hnd,
+    /// Like [`Layout::Nhd`], with gaps behind each vector, token and page: multiples of 16 elements, full of NaN.
+    Gapped,
+}
+
+/// A small batch with something that goes wrong first. Its numbers are a function of its name and the seed; what it expects is
+/// computed when first asked for, so changing its fields is sensible only before that.
+#[derive(Clone, Debug)]
+pub struct AwkwardCase {
+    /// What it is about.
+    pub name: &'static str,
+    /// The layout of the attention layer.
+    pub geometry: Geometry,
+    /// `[batch, max_pages]`; garbage past each request's pages.
+    pub page_table: Vec<i32>,
+    /// Columns of the page table.
+    pub max_pages: usize,
+    /// Tokens of each request.
+    pub seq_lens: Vec<u32>,
+    /// Query tokens of each request, see [`PageTable::with_queries`]; one each if absent.
+    pub query_lens: Option<Vec<u32>>,
+    /// Physical pages; not all are in use.
+    pub pages: usize,
+    /// See [`Attention::window`].
+    pub window: Option<u32>,
+    /// See [`Attention::softcap`].
+    pub softcap: Option<f32>,
+    /// Whether heads have sinks, those of [`AwkwardCase::sinks`].
+    pub sinks: bool,
+    /// How K and Q are drawn.
+    pub values: Values,
+    /// How K and V lie in memory.
+    pub layout: Layout,
+    /// How it has to be packed and split to be about what its name says.
+    pub options: PlanOptions,
+    pub(super) seed: u64,
+    pub(super) expected: OnceLock<Expected>,
+    pub(super) known_queries: OnceLock<Queries>,
+}
+
+impl AwkwardCase {
+    /// Whether it is attention without window, soft-cap and sinks.
+    pub const fn is_plain(&self) -> bool {
+        self.window.is_none() && self.softcap.is_none() && !self.sinks
+    }
+
+    /// Factor of the logits.
+    pub fn scale(&self) -> f32 {
+        1.0 / (self.geometry.head_dim as f32).sqrt()
+    }
+
+    /// Where a page, token and head lies in [`AwkwardCase::keys`] and [`AwkwardCase::values`].
+    pub const fn strides(&self) -> KvStrides {
+        let Geometry { kv_heads, head_dim, page_size, .. } = self.geometry;
+        match self.layout {
+            Layout::Nhd => KvStrides::nhd(&self.geometry),
+            Layout::Hnd => KvStrides::hnd(&self.geometry),
+            Layout::Gapped => {
+                let head = head_dim as usize + 16;
+                let token = head * kv_heads as usize + 32;
+                KvStrides { page: token * page_size as usize + 64, token, head }
+            }
+        }
+    }
+
+    /// Its page table, with its queries.
+    ///
+    /// # Panics
+    /// Never for a case of this module; its fields may have been changed to nonsense.
+    pub fn table(&self) -> PageTable<'_> {
+        let table = self.table_of_requests();
+        match &self.query_lens {
+            None => table,
+            Some(query_lens) => table.with_known_queries(self.known_queries.get_or_init(|| {
+                Queries::new(&self.seq_lens, query_lens).expect("awkward cases are well formed")
+            })),
+        }
+    }
+
+    /// Its page table with one query a request, whatever it has.
+    pub(super) fn table_of_requests(&self) -> PageTable<'_> {
+        PageTable::new(&self.page_table, self.max_pages, &self.seq_lens, self.geometry.page_size)
+            .expect("awkward cases are well formed")
+    }
+
+    /// Gives another table of the same requests the queries of the case.
+    pub(super) fn with_queries<'a>(
+        &self,
+        table: PageTable<'a>,
+        memory: &'a mut Queries,
+    ) -> Result<PageTable<'a>, PlanError> {
+        match &self.query_lens {
+            None => Ok(table),
+            Some(query_lens) => table.with_queries(query_lens, memory),
+        }
+    }
+
+    /// Queries of all requests: output and LSE have so many times query heads rows.
+    pub fn queries(&self) -> usize {
+        self.table().batch()
+    }
+
+    /// Its plan under these tiles.
+    ///
+    /// # Errors
+    /// As [`Plan::build`].
+    pub fn plan(&self, choose: impl ChooseTiles) -> Result<Plan, PlanError> {
+        Plan::build(&self.geometry, &self.table(), &self.options, choose)
+    }
+
+    /// What the f64 reference says: output `[queries, q_heads, head_dim]` and natural-log LSE `[queries, q_heads]`.
+    pub fn expected(&self) -> (&[f64], &[f64]) {
+        let Expected { output, lse } = self.reference();
+        (output, lse)
+    }
+
+    pub(super) fn reference(&self) -> &Expected {
+        self.expected.get_or_init(|| match self.geometry.dtype {
+            Dtype::F16 | Dtype::Fp8F16 => self.compute::<f16>(),
+            Dtype::Bf16 | Dtype::Fp8Bf16 => self.compute::<bf16>(),
+            Dtype::F32 | Dtype::Fp8F32 => self.compute::<f32>(),
+        })
+    }
+
+    fn compute<E: Element>(&self) -> Expected {
+        let strides = self.strides();
+        match &self.cache::<E>() {
+            CaseCache::Plain { keys, values } => self.attend::<E, _>(KvCache { keys, values, strides }),
+            CaseCache::Fp8 { keys, values, key_scales, value_scales } => {
+                let scales = kv_scales(key_scales, value_scales);
+                self.attend::<E, _>(Fp8KvCache { keys, values, strides, scales })
+            }
+        }
+    }
+
+    fn attend<E: Element, C: KvPages<E>>(&self, cache: C) -> Expected {
+        let query = self.query::<E>();
+        let sinks = self.sinks();
+        let attention = Attention {
+            scale: self.scale(),
+            window: self.window,
+            softcap: self.softcap,
+            sinks: sinks.as_deref(),
+        };
+        let (output, lse) = reference::decode(&self.geometry, &self.table(), &query, &cache, &attention);
+        Expected { output, lse }
+    }
+}

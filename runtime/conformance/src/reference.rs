@@ -1,0 +1,213 @@
+//! Attention in f64, straight from the page table: what every variant is compared with. No forest, no plan, no tiles.
+
+use rayon::prelude::*;
+use tilewright_cpu::{Element, KvCache, KvPages, Number};
+use tilewright_heuristics::Geometry;
+use tilewright_plan::PageTable;
+
+/// Tokens that are converted to f64 at a time: a long request needs no second copy of all of its K and V.
+const BLOCK: usize = 256;
+
+/// What attention computes, beside Q, K and V.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Attention<'a> {
+    /// Factor of the logits, usually `1 / sqrt(head_dim)`.
+    pub scale: f32,
+    /// A query sees so many last tokens up to its own, which is one of them. All of them by default.
+    pub window: Option<u32>,
+    /// Logits become `softcap * tanh(logit / softcap)`.
+    pub softcap: Option<f32>,
+    /// A logit of each query head, `[q_heads]`, that stands beside those of its tokens: it takes part in the softmax and the
+    /// LSE, and weighs zeros. Neither scaled nor capped.
+    pub sinks: Option<&'a [f32]>,
+}
+
+impl Attention<'_> {
+    /// Plain attention over all tokens.
+    pub const fn plain(scale: f32) -> Self {
+        Self { scale, window: None, softcap: None, sinks: None }
+    }
+}
+
+/// The norm of the difference over that of what was expected; 0 where they are equal, whatever their size.
+pub fn relative_error(found: &[f64], expected: &[f64]) -> f64 {
+    let difference = norm(found.iter().zip(expected).map(|(a, b)| a - b));
+    if difference == 0.0 { 0.0 } else { difference / norm(expected.iter().copied()) }
+}
+
+/// The Euclidean norm.
+pub fn norm(values: impl Iterator<Item = f64>) -> f64 {
+    values.map(|x| x * x).sum::<f64>().sqrt()
+}
+
+/// Output `[batch, q_heads, head_dim]` and natural-log LSE `[batch, q_heads]`, where the batch is the table's queries
+/// ([`PageTable::batch`]). Where a request has no tokens, or all logits of a query are -inf, the output is 0 and the LSE that of the sink,
+/// or -inf without sinks.
+///
+/// # Panics
+/// If a slice is shorter than the geometry and the page table say: this is a tool for tests and verification.
+pub fn decode<E: Element, C: KvPages<E>>(
+    geometry: &Geometry,
+    table: &PageTable<'_>,
+    query: &[E],
+    cache: &C,
+    attention: &Attention<'_>,
+) -> (Vec<f64>, Vec<f64>) {
+    let (scales, cache) = (cache.scales(), &cache.stored());
+    let head_dim = geometry.head_dim as usize;
+    let q_heads = geometry.q_heads as usize;
+    let row = q_heads * head_dim;
+    let mut output = vec![0.0; table.batch() * row];
+    let mut lse = vec![f64::NEG_INFINITY; table.batch() * q_heads];
+    let queries = output.par_chunks_mut(row.max(1)).zip(lse.par_chunks_mut(q_heads.max(1)));
+    queries.enumerate().for_each_init(Scratch::default, |scratch, (index, (output, lse))| {
+        let tokens = visible_tokens(table, cache, index, attention.window);
+        let mut query: Vec<f64> = query[index * row..][..row].iter().map(wide).collect();
+        query.iter_mut().for_each(|q| *q *= f64::from(attention.scale));
+        let ratio = geometry.gqa_ratio() as usize;
+        for kv_head in 0..geometry.kv_heads as usize {
+            let heads = kv_head * ratio..(kv_head + 1) * ratio;
+            let elements = heads.start * head_dim..heads.end * head_dim;
+            let group = Group {
+                query: &query[elements.clone()],
+                offset: kv_head * cache.strides.head,
+                sinks: attention.sinks.map(|sinks| &sinks[heads.clone()]),
+                softcap: attention.softcap.map(f64::from),
+                head_dim,
+                key_scale: scales.map_or(1.0, |scales| f64::from(scales.keys.of_head(kv_head))),
+                value_scale: scales.map_or(1.0, |scales| f64::from(scales.values.of_head(kv_head))),
+            };
+            group.decode(&tokens, cache, scratch, &mut output[elements], &mut lse[heads]);
+        }
+    });
+    (output, lse)
+}
+
+/// Where the tokens that a query sees begin, without the offset of the head.
+fn visible_tokens<E>(
+    table: &PageTable<'_>,
+    cache: &KvCache<'_, E>,
+    query: usize,
+    window: Option<u32>,
+) -> Vec<usize> {
+    let len = table.seq_lens()[query];
+    let begin = window.map_or(0, |window| len.saturating_sub(window));
+    let pages = table.pages(query);
+    let place = |token: u32| {
+        let page = pages[(token / table.page_size()) as usize] as usize;
+        page * cache.strides.page + (token % table.page_size()) as usize * cache.strides.token
+    };
+    (begin..len).map(place).collect()
+}
+
+/// The heads of one query that share a KV head.
+struct Group<'a> {
+    /// Already scaled, `[heads, head_dim]`.
+    query: &'a [f64],
+    /// Of the KV head, behind where a token begins.
+    offset: usize,
+    sinks: Option<&'a [f32]>,
+    softcap: Option<f64>,
+    head_dim: usize,
+    /// What stored numbers are multiplied by.
+    key_scale: f64,
+    value_scale: f64,
+}
+
+#[derive(Default)]
+struct Scratch {
+    /// Vectors of a block of tokens, as they are converted.
+    narrow: Vec<f32>,
+    wide: Vec<f64>,
+    /// `[heads, tokens]`.
+    scores: Vec<f64>,
+}
+
+impl Group<'_> {
+    fn decode<K: Number>(
+        &self,
+        tokens: &[usize],
+        cache: &KvCache<'_, K>,
+        scratch: &mut Scratch,
+        output: &mut [f64],
+        lse: &mut [f64],
+    ) {
+        let head_dim = self.head_dim;
+        let Scratch { narrow, wide, scores } = scratch;
+        scores.clear();
+        scores.resize(lse.len() * tokens.len(), 0.0);
+        for (block, tokens_of_block) in tokens.chunks(BLOCK).enumerate() {
+            self.convert(cache.keys, self.key_scale, tokens_of_block, narrow, wide);
+            for (head, q) in self.query.chunks(head_dim).enumerate() {
+                let scores = &mut scores[head * tokens.len() + block * BLOCK..];
+                for (score, k) in scores.iter_mut().zip(wide.chunks(head_dim)) {
+                    let logit = dot(q, k);
+                    *score = self.softcap.map_or(logit, |cap| cap * (logit / cap).tanh());
+                }
+            }
+        }
+        for (head, lse) in lse.iter_mut().enumerate() {
+            let sink = self.sinks.map_or(f64::NEG_INFINITY, |sinks| f64::from(sinks[head]));
+            *lse = softmax(&mut scores[head * tokens.len()..][..tokens.len()], sink);
+        }
+        for (block, tokens_of_block) in tokens.chunks(BLOCK).enumerate() {
+            self.convert(cache.values, self.value_scale, tokens_of_block, narrow, wide);
+            for (head, output) in output.chunks_mut(head_dim).enumerate() {
+                let weights = &scores[head * tokens.len() + block * BLOCK..];
+                for (weight, v) in weights.iter().zip(wide.chunks(head_dim)) {
+                    output.iter_mut().zip(v).for_each(|(out, v)| *out += weight * v);
+                }
+            }
+        }
+    }
+
+    /// The vectors of these tokens, once for all heads of the group.
+    fn convert<K: Number>(
+        &self,
+        elements: &[K],
+        scale: f64,
+        tokens: &[usize],
+        narrow: &mut Vec<f32>,
+        wide: &mut Vec<f64>,
+    ) {
+        narrow.resize(self.head_dim, 0.0);
+        wide.clear();
+        for &token in tokens {
+            K::widen(&elements[token + self.offset..][..self.head_dim], narrow);
+            wide.extend(narrow.iter().map(|&x| f64::from(x) * scale));
+        }
+    }
+}
+
+/// Turns logits into weights; gives the LSE. Logits that are all -inf weigh nothing.
+fn softmax(scores: &mut [f64], sink: f64) -> f64 {
+    let max = scores.iter().copied().fold(sink, f64::max);
+    if max == f64::NEG_INFINITY {
+        scores.fill(0.0);
+        return max;
+    }
+    let mut sum = (sink - max).exp();
+    for score in &mut *scores {
+        *score = (*score - max).exp();
+        sum += *score;
+    }
+    scores.iter_mut().for_each(|score| *score /= sum);
+    max + sum.ln()
+}
+
+/// Eight sums side by side, so that it vectorises.
+fn dot(a: &[f64], b: &[f64]) -> f64 {
+    let mut sums = [0.0; 8];
+    let (a_blocks, a_rest) = a.as_chunks::<8>();
+    let (b_blocks, b_rest) = b.as_chunks::<8>();
+    for (a, b) in a_blocks.iter().zip(b_blocks) {
+        for i in 0..8 {
+            sums[i] += a[i] * b[i];
+        }
+    }
+    sums.iter().sum::<f64>() + a_rest.iter().zip(b_rest).map(|(a, b)| a * b).sum::<f64>()
+}
+
+fn wide<E: Element>(element: &E) -> f64 {
+    f64::from(element.to_f32())
+}

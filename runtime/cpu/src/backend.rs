@@ -1,0 +1,428 @@
+//! Executes a plan: forward by all threads, then the merge.
+#![allow(unsafe_code)]
+
+use super::kernel::{LOG2_E, Pass, Scratch, row_of_output};
+use super::mask::Mask;
+use super::queue::{Queue, Unit};
+use super::shared::SharedSlice;
+use super::timeline::{Clock, Recorder, UnitTimes};
+use super::{DecodeArgs, Element, KvCache, KvPages, Number, simd};
+use crate::ExecError;
+use pulp::{Arch, Simd, WithSimd};
+use std::ops::Range;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use tilewright_kernel_templates::Class;
+use tilewright_plan::KvScales;
+use tilewright_plan::{DIRECT, Plan, UNTOUCHED, WorkItem};
+
+/// Threads that execute plans. They are started once; a step allocates only when it needs more memory than any before it.
+pub struct CpuBackend {
+    pool: rayon::ThreadPool,
+    arch: Arch,
+    scratch: Vec<Mutex<Scratch>>,
+    queue: Queue,
+    /// Partials of the plan: output `[partials, q_heads, head_dim]`, and maximum (base 2) and sum `[partials, q_heads]`.
+    partial_output: Vec<f32>,
+    partial_softmax: Vec<[f32; 2]>,
+    /// Shares of the items that are open: output `[teams, lanes, m, head_dim]`, maximum and sum `[teams, lanes, m]`.
+    lane_output: Vec<f32>,
+    lane_softmax: Vec<[f32; 2]>,
+}
+
+impl std::fmt::Debug for CpuBackend {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("CpuBackend").field("threads", &self.threads()).finish_non_exhaustive()
+    }
+}
+
+/// Places for shares: how many lanes and rows the largest shared tile has.
+#[derive(Clone, Copy, Debug, Default)]
+struct LaneSpace {
+    lanes: usize,
+    rows: usize,
+}
+
+impl LaneSpace {
+    fn of(plan: &Plan) -> Self {
+        plan.tile_groups().iter().filter(|group| group.tile.warps > 1).fold(
+            Self::default(),
+            |space, group| Self {
+                lanes: space.lanes.max(usize::from(group.tile.warps)),
+                rows: space.rows.max(usize::from(group.tile.m)),
+            },
+        )
+    }
+
+    /// The first row of a share.
+    const fn row(&self, team: usize, lane: usize) -> usize {
+        (team * self.lanes + lane) * self.rows
+    }
+}
+
+impl CpuBackend {
+    /// Starts so many threads, at least one.
+    ///
+    /// # Panics
+    /// If the system refuses to start threads.
+    pub fn new(threads: u32) -> Self {
+        let threads = threads.max(1) as usize;
+        let pool = rayon::ThreadPoolBuilder::new()
+            .num_threads(threads)
+            .thread_name(|index| format!("tilewright-{index}"))
+            .build()
+            .expect("the system starts threads");
+        Self {
+            pool,
+            arch: Arch::new(),
+            scratch: (0..threads).map(|_| Mutex::default()).collect(),
+            queue: Queue::new(threads),
+            partial_output: Vec::new(),
+            partial_softmax: Vec::new(),
+            lane_output: Vec::new(),
+            lane_softmax: Vec::new(),
+        }
+    }
+
+    /// Its threads.
+    pub fn threads(&self) -> u32 {
+        self.scratch.len() as u32
+    }
+
+    /// Computes attention for every query of the plan. The same plan and arguments give the same bits, whatever threads do.
+    ///
+    /// # Errors
+    /// Arguments that do not fit the plan; nothing is written then.
+    pub fn decode<E: Element, C: KvPages<E>>(
+        &mut self,
+        plan: &Plan,
+        args: DecodeArgs<'_, E, C>,
+    ) -> Result<(), ExecError> {
+        self.execute(plan, args, None)
+    }
+
+    /// As [`CpuBackend::decode`]; when each unit of forward was computed, and by which thread.
+    ///
+    /// # Errors
+    /// As [`CpuBackend::decode`].
+    pub fn record<E: Element, C: KvPages<E>>(
+        &mut self,
+        plan: &Plan,
+        args: DecodeArgs<'_, E, C>,
+    ) -> Result<Vec<UnitTimes>, ExecError> {
+        let recorder = Recorder::new(self.scratch.len());
+        self.execute(plan, args, Some(&recorder))?;
+        Ok(recorder.into_times())
+    }
+
+    fn execute<E: Element, C: KvPages<E>>(
+        &mut self,
+        plan: &Plan,
+        args: DecodeArgs<'_, E, C>,
+        recorder: Option<&Recorder>,
+    ) -> Result<(), ExecError> {
+        args.check(plan)?;
+        self.reserve(plan);
+        let scale = args.scale_of(plan.geometry());
+        let DecodeArgs { query, cache, output, lse, window, softcap, sinks, .. } = args;
+        let (cache, scales) = (cache.stored(), cache.scales());
+        let lse = lse.map(SharedSlice::new);
+        let step = Step {
+            plan,
+            query,
+            cache,
+            scales,
+            scale,
+            mask: Mask::new(window, softcap),
+            sinks,
+            output: SharedSlice::new(output),
+            lse: lse.as_ref(),
+            partial_output: SharedSlice::new(&mut self.partial_output),
+            partial_softmax: SharedSlice::new(&mut self.partial_softmax),
+            lane_output: SharedSlice::new(&mut self.lane_output),
+            lane_softmax: SharedSlice::new(&mut self.lane_softmax),
+            lane_space: LaneSpace::of(plan),
+            arch: self.arch,
+        };
+        let (queue, scratch) = (&self.queue, &self.scratch);
+        self.pool.broadcast(|thread| {
+            let mut scratch =
+                scratch[thread.index()].lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+            while let Some(unit) = queue.take() {
+                let mut clock = recorder.map(|recorder| recorder.begin(&unit, thread.index()));
+                step.forward(&unit, queue, &mut scratch, clock.as_mut());
+                if let Some(clock) = clock {
+                    clock.end();
+                }
+            }
+        });
+        let merges = plan.merges();
+        if !merges.is_empty() {
+            let next = AtomicUsize::new(0);
+            self.pool.broadcast(|thread| {
+                let mut scratch =
+                    scratch[thread.index()].lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+                while let Some(merge) = merges.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    step.merge(merge, &mut scratch);
+                }
+            });
+        }
+        Ok(())
+    }
+
+    fn reserve(&mut self, plan: &Plan) {
+        let geometry = plan.geometry();
+        let (q_heads, head_dim) = (geometry.q_heads as usize, geometry.head_dim as usize);
+        let class = Class::of(geometry);
+        for scratch in &mut self.scratch {
+            let scratch = scratch.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner);
+            scratch.accumulators.resize(scratch.accumulators.len().max(head_dim), 0.0);
+            for group in plan.tile_groups() {
+                scratch.reserve(&group.tile, &class);
+            }
+        }
+        let rows = plan.partials() as usize * q_heads;
+        grow(&mut self.partial_output, rows * head_dim, 0.0);
+        grow(&mut self.partial_softmax, rows, [0.0; 2]);
+        let space = LaneSpace::of(plan);
+        let rows = space.row(Queue::teams(self.scratch.len()), 0);
+        grow(&mut self.lane_output, rows * head_dim, 0.0);
+        grow(&mut self.lane_softmax, rows, [0.0; 2]);
+        self.queue.fill(plan);
+    }
+}
+
+fn grow<T: Copy>(memory: &mut Vec<T>, len: usize, value: T) {
+    if memory.len() < len {
+        memory.resize(len, value);
+    }
+}
+
+/// One decode step as all threads see it.
+struct Step<'a, E, K> {
+    plan: &'a Plan,
+    query: &'a [E],
+    cache: KvCache<'a, K>,
+    scales: Option<KvScales<'a>>,
+    scale: f32,
+    mask: Mask,
+    sinks: Option<&'a [f32]>,
+    output: SharedSlice<'a, E>,
+    lse: Option<&'a SharedSlice<'a, f32>>,
+    partial_output: SharedSlice<'a, f32>,
+    partial_softmax: SharedSlice<'a, [f32; 2]>,
+    lane_output: SharedSlice<'a, f32>,
+    lane_softmax: SharedSlice<'a, [f32; 2]>,
+    lane_space: LaneSpace,
+    arch: Arch,
+}
+
+impl<E: Element, K: Number> Step<'_, E, K> {
+    fn head_dim(&self) -> usize {
+        self.plan.geometry().head_dim as usize
+    }
+
+    /// Computes a unit. The last share of an item combines all of them, in the order of the lanes.
+    fn forward(&self, unit: &Unit, queue: &Queue, scratch: &mut Scratch, clock: Option<&mut Clock<'_>>) {
+        let tile = &self.plan.tile_groups()[unit.group].tile;
+        let item = &self.plan.work_items()[unit.item];
+        let walk = share(item, unit.lane, unit.lanes, u32::from(tile.n));
+        let (Self { plan, query, cache, .. }, kv_head) = (self, unit.kv_head);
+        let scale = self.scale * self.scales.map_or(1.0, |scales| scales.keys.of_head(kv_head as usize));
+        let mask = self.mask;
+        self.arch.dispatch(Pass { plan, item, kv_head, tile, walk, query, cache, scale, mask, scratch });
+        if let Some(clock) = clock {
+            clock.computed();
+        }
+        if unit.lanes > 1 {
+            self.keep_share(unit, item, scratch);
+            if !queue.arrive(unit) {
+                return;
+            }
+            self.combine_shares(unit, item, scratch);
+            queue.release(unit);
+        }
+        self.write_rows(item, unit.kv_head, scratch);
+    }
+
+    fn keep_share(&self, unit: &Unit, item: &WorkItem, scratch: &Scratch) {
+        let (rows, head_dim) = (item.rows.len(), self.head_dim());
+        let first = self.lane_space.row(unit.team, unit.lane as usize);
+        // SAFETY: a team belongs to one open item, and a lane of it to the thread that took it; others read it only after
+        // they were told by `arrive` that all lanes are done.
+        let (output, softmax) = unsafe {
+            (self.lane_output.range(first * head_dim, rows * head_dim), self.lane_softmax.range(first, rows))
+        };
+        output.copy_from_slice(&scratch.accumulators[..rows * head_dim]);
+        softmax.copy_from_slice(&scratch.softmax[..rows]);
+    }
+
+    fn combine_shares(&self, unit: &Unit, item: &WorkItem, scratch: &mut Scratch) {
+        let (rows, head_dim) = (item.rows.len(), self.head_dim());
+        let first = |lane: u32| self.lane_space.row(unit.team, lane as usize);
+        for row in 0..rows {
+            let partials = (0..unit.lanes).map(|lane| {
+                let at = first(lane) + row;
+                // SAFETY: all lanes of the team are done, and the team is not released yet: only this thread uses its rows.
+                unsafe {
+                    (&*self.lane_output.range(at * head_dim, head_dim), self.lane_softmax.range(at, 1)[0])
+                }
+            });
+            let output = &mut scratch.accumulators[row * head_dim..][..head_dim];
+            scratch.softmax[row] = self.merge_into(partials, output);
+        }
+    }
+
+    /// Writes the rows of an item: normalised where they are final, as partials where they are not.
+    fn write_rows(&self, item: &WorkItem, kv_head: u32, scratch: &mut Scratch) {
+        let (rows, head_dim) = (item.rows.len(), self.head_dim());
+        let geometry = self.plan.geometry();
+        for row in 0..rows {
+            let member = (item.rows.start as usize + row) / geometry.gqa_ratio() as usize;
+            let slot = self.plan.slots()[item.slots as usize + member].partial;
+            let target = row_of_output(self.plan, item, kv_head, row);
+            let output = &mut scratch.accumulators[row * head_dim..][..head_dim];
+            let softmax = scratch.softmax[row];
+            if let Some(scales) = self.scales {
+                simd::scale(output, scales.values.of_head(kv_head as usize));
+            }
+            match slot {
+                UNTOUCHED => continue,
+                DIRECT => {
+                    self.write_final(target, output, softmax);
+                    continue;
+                }
+                _ => {}
+            }
+            let at = slot as usize * geometry.q_heads as usize + target % geometry.q_heads as usize;
+            // SAFETY: the plan gives each row of each part a partial of its own, and merging begins when all are written.
+            unsafe {
+                self.partial_output.range(at * head_dim, head_dim).copy_from_slice(output);
+                self.partial_softmax.range(at, 1)[0] = softmax;
+            }
+        }
+    }
+
+    /// Merges the partials of all heads of a request, in the plan's order.
+    fn merge(&self, merge: &tilewright_plan::MergeItem, scratch: &mut Scratch) {
+        let (q_heads, head_dim) = (self.plan.geometry().q_heads as usize, self.head_dim());
+        for head in 0..q_heads {
+            let partials = (merge.partial_begin..merge.partial_end).map(|partial| {
+                let at = partial as usize * q_heads + head;
+                // SAFETY: forward is over, so nobody writes partials, and those of a request are read by one thread only.
+                unsafe {
+                    (
+                        &*self.partial_output.range(at * head_dim, head_dim),
+                        self.partial_softmax.range(at, 1)[0],
+                    )
+                }
+            });
+            let output = &mut scratch.accumulators[..head_dim];
+            let softmax = self.merge_into(partials, output);
+            self.write_final(merge.request as usize * q_heads + head, output, softmax);
+        }
+    }
+
+    /// Online softmax over partials (PAT, section 7): unnormalised output, and maximum and sum of all of them.
+    fn merge_into<'p>(
+        &self,
+        partials: impl Iterator<Item = (&'p [f32], [f32; 2])> + Clone,
+        output: &mut [f32],
+    ) -> [f32; 2] {
+        let max = partials.clone().map(|(_, [max, _])| max).fold(f32::NEG_INFINITY, f32::max);
+        output.fill(0.0);
+        if max == f32::NEG_INFINITY {
+            return [max, 0.0];
+        }
+        let mut total = 0.0;
+        for (partial, [own, sum]) in partials {
+            // An empty range has the maximum -inf and weighs nothing.
+            let weight = (own - max).exp2();
+            total += sum * weight;
+            self.arch.dispatch(AddWeighted { partial, weight, output });
+        }
+        [max, total]
+    }
+
+    fn write_final(&self, row: usize, output: &mut [f32], softmax: [f32; 2]) {
+        let head_dim = self.head_dim();
+        let [max, sum] = match self.sinks {
+            Some(sinks) => add_sink(output, softmax, sinks[row % sinks.len()]),
+            None => softmax,
+        };
+        simd::scale(output, if sum > 0.0 { 1.0 / sum } else { 0.0 });
+        // SAFETY: a row of the output is written once: by its only partial's item, or by its request's merge.
+        let target = unsafe { self.output.range(row * head_dim, head_dim) };
+        for (target, value) in target.iter_mut().zip(output) {
+            *target = E::from_f32(*value);
+        }
+        if let Some(lse) = self.lse {
+            let value =
+                if sum > 0.0 { (max + sum.log2()) * std::f32::consts::LN_2 } else { f32::NEG_INFINITY };
+            // SAFETY: as for the output.
+            unsafe { lse.range(row, 1)[0] = value };
+        }
+    }
+}
+
+/// Adds the row's sink, which weighs zeros, to unnormalised output, maximum and sum.
+fn add_sink(output: &mut [f32], [max, sum]: [f32; 2], sink: f32) -> [f32; 2] {
+    let sink = sink * LOG2_E;
+    let new_max = max.max(sink);
+    if new_max == f32::NEG_INFINITY {
+        return [max, sum];
+    }
+    // A row without tokens has the maximum -inf and a sum of 0.
+    let weight = (max - new_max).exp2();
+    simd::scale(output, weight);
+    [new_max, sum * weight + (sink - new_max).exp2()]
+}
+
+/// One thread's share of an item's tokens: whole steps of n tokens, as equal as can be. May be empty.
+fn share(item: &WorkItem, lane: u32, lanes: u32, n: u32) -> Range<u32> {
+    let Range { start, end } = item.walk;
+    let steps = u64::from((end - start).div_ceil(n));
+    let at = |lane: u32| {
+        let tokens = steps * u64::from(lane) / u64::from(lanes) * u64::from(n);
+        (u64::from(start) + tokens).min(u64::from(end)) as u32
+    };
+    at(lane)..if lane + 1 == lanes { end } else { at(lane + 1) }
+}
+
+struct AddWeighted<'a> {
+    partial: &'a [f32],
+    weight: f32,
+    output: &'a mut [f32],
+}
+
+impl WithSimd for AddWeighted<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) {
+        for (output, partial) in self.output.iter_mut().zip(self.partial) {
+            *output += self.weight * partial;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_cover_an_item_without_gaps() {
+        for (begin, end) in [(0, 1), (0, 16), (7, 400), (32, 33), (0, u32::MAX)] {
+            let item = WorkItem { block: 0, rows: 0..1, walk: begin..end, runs: 0..1, slots: 0 };
+            for lanes in 1..9 {
+                let mut next = begin;
+                for lane in 0..lanes {
+                    let share = share(&item, lane, lanes, 16);
+                    assert_eq!(share.start, next);
+                    next = share.end;
+                }
+                assert_eq!(next, end);
+            }
+        }
+    }
+}

@@ -1,0 +1,51 @@
+//! Errors of executing a plan on the CPU.
+
+use tilewright_heuristics::Dtype;
+
+/// Why a plan cannot be executed with these arguments.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ExecError {
+    /// The plan was made for another element type.
+    #[error("the plan is for {planned}, the arguments are {given}")]
+    Dtype {
+        /// The plan's.
+        planned: Dtype,
+        /// The arguments'.
+        given: Dtype,
+    },
+    /// The kernels do not exist for this head dimension.
+    #[error("head_dim {0} is not supported: it must be a multiple of 16")]
+    HeadDim(u32),
+    /// A slice has the wrong length.
+    #[error("`{name}` has {found} elements, the plan needs {needed}")]
+    Length {
+        /// The argument.
+        name: &'static str,
+        /// Its elements.
+        found: usize,
+        /// What is needed.
+        needed: usize,
+    },
+    /// An option of the attention has a value that means nothing.
+    #[error("`{name}` is {value}: {message}")]
+    Option {
+        /// The option.
+        name: &'static str,
+        /// Its value.
+        value: String,
+        /// What is wrong with it.
+        message: &'static str,
+    },
+    /// A page lies outside of the cache.
+    #[error("page {page} reaches element {end} of `{name}`, which has {found}")]
+    PageOutside {
+        /// `keys` or `values`.
+        name: &'static str,
+        /// The largest page of the plan.
+        page: i32,
+        /// Where it ends.
+        end: usize,
+        /// Elements of the cache.
+        found: usize,
+    },
+}

@@ -1,0 +1,43 @@
+//! The CPU backend: the same plan as on any device, executed by threads over (m, n) tiles with f32 accumulation.
+
+mod args;
+mod backend;
+mod cache;
+mod decoder;
+mod element;
+mod error;
+mod host;
+mod kernel;
+mod mask;
+mod merge_states;
+pub mod probe;
+mod queue;
+mod shared;
+mod simd;
+mod timeline;
+
+pub use args::DecodeArgs;
+pub use backend::CpuBackend;
+pub use cache::{Fp8KvCache, KvCache, KvPages};
+pub use decoder::{DecodeError, Decoder};
+pub use element::{Element, Number};
+pub use error::ExecError;
+pub use host::HostDevice;
+pub use merge_states::{State, merge_states};
+pub use timeline::UnitTimes;
+
+/// Hash of the kernel's sources (FNV-1a, 64 bits, hexadecimal): measurements of another kernel say nothing about this one.
+pub fn kernel_hash() -> String {
+    const SOURCES: [&str; 7] = [
+        include_str!("../../plan/src/kv/e4m3.rs"),
+        include_str!("backend.rs"),
+        include_str!("element.rs"),
+        include_str!("kernel.rs"),
+        include_str!("mask.rs"),
+        include_str!("queue.rs"),
+        include_str!("simd.rs"),
+    ];
+    let step = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+    let hash = SOURCES.iter().flat_map(|source| source.bytes()).fold(0xcbf2_9ce4_8422_2325, step);
+    format!("{hash:016x}")
+}

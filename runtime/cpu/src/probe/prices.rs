@@ -1,0 +1,99 @@
+//! What a plan's parts cost on the processor.
+
+use super::{exchange_bandwidth, fma_flops, read_bandwidth};
+use crate::{CpuBackend, DecodeArgs, KvCache};
+use std::time::Instant;
+use tilewright_heuristics::{Dtype, Geometry, Prices, Tile};
+use tilewright_plan::{KvStrides, Packing, PageTable, Plan, PlanOptions, Split};
+
+/// Times the last-level cache that is read for the bandwidth of memory.
+const MEMORY_CACHES: usize = 4;
+/// Work items of a small and of a large plan: what they differ by takes the difference in time.
+const FEW: u32 = 64;
+const MANY: u32 = 4096;
+/// Samples of each plan; the best counts, as of the other figures.
+const SAMPLES: usize = 9;
+const PAGE: u32 = 16;
+const HEAD_DIM: u32 = 64;
+
+/// Measures the prices of the backend's threads, beside a last-level cache of so many bytes. Takes some four times as much memory, and
+/// less than a second.
+///
+/// A byte is read again, and a partial is written and read, in a set of half of the last-level cache. A work item costs what a decode step
+/// takes longer for each further request of one token. Merging at all costs a step of one such request: the threads are woken once more.
+pub fn prices(backend: &mut CpuBackend, llc_bytes: usize) -> Prices {
+    let (threads, cached) = (backend.threads(), (llc_bytes / 2).max(1 << 16));
+    let price = |rate: f64| Prices::of_seconds(1.0 / rate);
+    Prices {
+        first_byte: price(read_bandwidth(threads, llc_bytes.saturating_mul(MEMORY_CACHES).max(1 << 20))),
+        again_byte: price(read_bandwidth(threads, cached)),
+        partial_byte: price(exchange_bandwidth(threads, cached)),
+        flop: price(fma_flops(threads)),
+        cta: Prices::of_seconds(item_seconds(backend)),
+        merge: Prices::of_seconds(step_seconds(backend, 1)),
+    }
+}
+
+/// Seconds that a work item with next to nothing to do adds to a step.
+fn item_seconds(backend: &mut CpuBackend) -> f64 {
+    let [few, many] = [FEW, MANY].map(|items| step_seconds(backend, items));
+    (many - few) / f64::from(MANY - FEW)
+}
+
+const GEOMETRY: Geometry =
+    Geometry { q_heads: 1, kv_heads: 1, head_dim: HEAD_DIM, page_size: PAGE, dtype: Dtype::F32 };
+
+/// A plan of so many requests of one token, all of the same page, each a work item.
+fn plan(requests: u32) -> Plan {
+    let (pages, seq_lens) = (vec![0; requests as usize], vec![1; requests as usize]);
+    let table = PageTable::new(&pages, 1, &seq_lens, PAGE).expect("every request has one page");
+    let tile = Tile { m: 1, n: 16, warps: 1, stages: 1 };
+    let options = PlanOptions { packing: Packing::PerRequest, split: Split::None, ..PlanOptions::default() };
+    Plan::build(&GEOMETRY, &table, &options, tile).expect("single tokens can be planned")
+}
+
+/// The time of a step over such a plan.
+fn step_seconds(backend: &mut CpuBackend, requests: u32) -> f64 {
+    let plan = plan(requests);
+    let cache = vec![0.0f32; (PAGE * HEAD_DIM) as usize];
+    let query = vec![0.0f32; (requests * HEAD_DIM) as usize];
+    let mut output = query.clone();
+    let mut best = f64::INFINITY;
+    for _ in 0..SAMPLES {
+        let cache = KvCache { keys: &cache, values: &cache, strides: KvStrides::nhd(&GEOMETRY) };
+        let args = DecodeArgs { scale: Some(1.0), ..DecodeArgs::new(&query, cache, &mut output) };
+        let begin = Instant::now();
+        backend.decode(&plan, args).expect("single tokens can be decoded");
+        best = best.min(begin.elapsed().as_secs_f64());
+    }
+    best
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn prices_are_those_of_a_computer() {
+        let prices = prices(&mut CpuBackend::new(1), 8 << 20);
+        let rate = |price: u64| 1e18 / price as f64;
+        for (name, price) in Prices::NAMES.into_iter().zip(prices.values()).take(4) {
+            assert!((1e8..1e13).contains(&rate(price)), "{name}: {:e} a second", rate(price));
+        }
+        // Busy neighbours take of the caches, too.
+        assert!(prices.again_byte <= 2 * prices.first_byte, "{prices:?}");
+        assert!(prices.partial_byte > prices.again_byte / 2, "{prices:?}: a partial is written, too");
+        // Between ten nanoseconds and a tenth of a millisecond.
+        assert!((10_000_000_000..100_000_000_000_000).contains(&prices.cta), "{prices:?}");
+        // At most ten milliseconds, on a busy machine.
+        assert!((10_000_000_000..10_000_000_000_000_000).contains(&prices.merge), "{prices:?}");
+    }
+
+    #[test]
+    fn every_request_of_the_probe_is_a_work_item_without_a_partial() {
+        // Otherwise the price would be that of a row.
+        let plan = plan(FEW);
+        assert_eq!(plan.packs().len(), FEW as usize);
+        assert!(plan.merges().is_empty());
+    }
+}

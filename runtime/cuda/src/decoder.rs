@@ -1,0 +1,217 @@
+//! What an engine calls at every step: plan with the device's selector, upload, forward, merge.
+
+use super::args::DecodeArgs;
+use super::{CudaBackend, CudaDevice, CudaElement, CudaError, DevicePlan, Forward, KvPages, Launch, Mix};
+use cudarc::driver::CudaStream;
+use tilewright_heuristics::{Geometry, Selection, Tile, lookup};
+use tilewright_kernel_templates::cuda::AttentionOptions;
+use tilewright_kernel_templates::{Class, Limits, Space};
+use tilewright_plan::{BySelection, LiveError, LivePlanner, PageTable, Plan, PlanError, PlanOptions};
+
+/// Decode attention on a GPU, with the tiles that were found best for it.
+#[derive(Debug)]
+pub struct CudaDecoder {
+    backend: CudaBackend,
+    selection: Selection,
+    tiles: Vec<Tile>,
+    options: PlanOptions,
+    forward: Forward,
+    /// What single launches are compiled of, if it could be for all classes that were prepared since the forward was chosen.
+    mix: Option<Mix>,
+    /// The selector's sets of several tiles that have a kernel of their own, for some class that was prepared.
+    sets: Vec<(Class, Mix)>,
+}
+
+impl CudaDecoder {
+    /// A decoder for a device. Says once, as a warning, if its tiles were not measured on this very device.
+    ///
+    /// # Errors
+    /// NVRTC is missing, or newer than the driver.
+    pub fn new(device: &CudaDevice) -> Result<Self, CudaError> {
+        Ok(Self::with(CudaBackend::new(device)?))
+    }
+
+    /// As [`CudaDecoder::new`], but fetches NVRTC if this machine has none.
+    ///
+    /// # Errors
+    /// NVRTC is missing and cannot be fetched, or is newer than the driver.
+    pub fn or_fetch(device: &CudaDevice) -> Result<Self, CudaError> {
+        Ok(Self::with(CudaBackend::or_fetch(device)?))
+    }
+
+    fn with(backend: CudaBackend) -> Self {
+        let device = backend.device();
+        let limits = Limits::Cuda(device.limits().clone());
+        let feasible = Space::of(limits.backend()).universally_feasible(&limits);
+        let selection = lookup(&device.as_device(), &feasible);
+        if let Some(warning) = selection.warning(&device.as_device()) {
+            tracing::warn!("{warning}");
+        }
+        let tiles = selection.tiles();
+        let options = PlanOptions::of_decoder(&device.as_device(), &selection);
+        Self { backend, selection, tiles, options, forward: Forward::default(), mix: None, sets: Vec::new() }
+    }
+
+    /// Launches plans in another way than the default from the next [`CudaDecoder::prepare`] on, which has to be called for every class
+    /// again if that is a single launch.
+    pub fn set_forward(&mut self, forward: Forward) {
+        self.forward = forward;
+        self.mix = None;
+    }
+
+    /// How plans of one tile are launched, and all others where [`CudaDecoder::set_forward`] chose so. See [`CudaDecoder::forward_for`].
+    pub const fn forward(&self) -> Forward {
+        self.forward
+    }
+
+    /// How packs get their tiles.
+    pub const fn selection(&self) -> &Selection {
+        &self.selection
+    }
+
+    /// Compiles and loads every tile that the selector may choose for a class of kernels. The second time they come from the cache. Tiles that
+    /// cannot run the class are left out.
+    ///
+    /// The options begin with those of the pages: [`AttentionOptions::for_pages`], and [`AttentionOptions::gathers`] by hand for a cache whose
+    /// pages lie at distances of their own ([`tilewright_plan::KvStrides::gathers`] knows). Whoever serves several such layouts prepares for each.
+    ///
+    /// For single launches all of them are compiled together too. Where that is not possible, because there are more than eight, a CTA of
+    /// the greediest has no room on the device, or with TMA their numbers of warps differ, plans are launched one tile after the other ([`Launch::Serial`]); a warning says so.
+    ///
+    /// # Errors
+    /// A tile that cannot be compiled or loaded.
+    pub fn prepare(&mut self, class: &Class, options: AttentionOptions) -> Result<(), CudaError> {
+        let Self { backend, selection, tiles, forward, mix, sets, .. } = self;
+        let mut unfit = Vec::new();
+        for (tile, outcome) in tiles.iter().zip(backend.prepare(tiles, class, options, || ())?) {
+            match outcome {
+                Ok(_) => {}
+                Err(error @ CudaError::Infeasible { .. }) => unfit.push((*tile, error)),
+                Err(error) => return Err(error),
+            }
+        }
+        if unfit.len() == tiles.len()
+            && let Some((_, error)) = unfit.pop()
+        {
+            return Err(error);
+        }
+        for (_, error) in &unfit {
+            tracing::info!("{error}: it is not chosen");
+        }
+        // A selector gives a class only tiles that it was measured with; rules that nobody measured choose among those that compile.
+        selection.leave_out(&unfit.iter().map(|(tile, _)| *tile).collect::<Vec<_>>());
+        for set in selection.sets().iter().filter(|set| set.tiles().len() > 1) {
+            match backend.prepare_mix(set.tiles(), class, options) {
+                Ok((prepared, _)) if sets.contains(&(*class, prepared.clone())) => {}
+                Ok((prepared, _)) => sets.push((*class, prepared)),
+                // A class that cannot run the set is not given it.
+                Err(CudaError::InfeasibleMix { .. } | CudaError::Infeasible { .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        if forward.launch != Launch::Single {
+            return Ok(());
+        }
+        let wanted = Mix::of(tiles);
+        if wanted.tiles().len() > Mix::MOST {
+            tracing::warn!(
+                "{} tiles are too many for a single launch: one after the other is launched; `tilewright tune` measures a few that do",
+                wanted.tiles().len()
+            );
+            return Ok(());
+        }
+        match backend.prepare_mix(tiles, class, options) {
+            Ok((prepared, _)) => *mix = Some(prepared),
+            Err(error @ CudaError::InfeasibleMix { .. }) => {
+                tracing::warn!("{error}: one tile after the other is launched");
+                (forward.launch, *mix) = (Launch::Serial, None);
+            }
+            Err(error) => return Err(error),
+        }
+        Ok(())
+    }
+
+    /// As [`CudaBackend::prepare_merge_states`], for callers who merge by [`CudaDecoder::backend`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn prepare_merge_states(&mut self, class: &Class) -> Result<(), CudaError> {
+        self.backend.prepare_merge_states(class)
+    }
+
+    /// Plans a batch, of one query a request or of several ([`PageTable::with_queries`]). A plan serves every layer of the step, and
+    /// every step until the page table changes.
+    ///
+    /// # Errors
+    /// A page table or layout that makes no sense.
+    pub fn plan(&self, geometry: &Geometry, table: &PageTable<'_>) -> Result<Plan, PlanError> {
+        Plan::build(geometry, table, &self.options, self.choose())
+    }
+
+    /// What chooses the tiles of plans: for a [`LivePlanner`], or one plan by hand.
+    pub fn choose(&self) -> BySelection<'_> {
+        BySelection::new(&self.selection)
+    }
+
+    /// A planner that follows a batch of this layout step by step, with the options of this decoder:
+    /// `planner.plan(decoder.choose())`.
+    ///
+    /// # Errors
+    /// A layout that makes no sense.
+    pub fn live_planner(&self, geometry: &Geometry) -> Result<LivePlanner, LiveError> {
+        LivePlanner::new(geometry, self.options)
+    }
+
+    /// How a plan is launched: what a [`super::Bucket`] for it is made with. A plan of several tiles of one of the selector's sets is one launch of
+    /// their kernel; a plan that no kernel of several tiles serves is launched one tile after the other.
+    pub fn forward_for(&self, plan: &Plan) -> Forward {
+        self.launch_of(plan).0
+    }
+
+    fn launch_of(&self, plan: &Plan) -> (Forward, Option<&Mix>) {
+        let has = |mix: &Mix| plan.tile_groups().iter().all(|group| mix.index_of(&group.tile).is_some());
+        let class = Class::of(plan.geometry());
+        match self.forward.launch {
+            Launch::Single => match self.mix.as_ref().filter(|mix| has(mix)) {
+                Some(mix) => (self.forward, Some(mix)),
+                None => (Forward { launch: Launch::Serial, ..self.forward }, None),
+            },
+            Launch::Serial if plan.tile_groups().len() > 1 => {
+                let set = self.sets.iter().find(|(of, mix)| *of == class && has(mix));
+                set.map_or((self.forward, None), |(_, mix)| {
+                    (Forward { launch: Launch::Single, ..self.forward }, Some(mix))
+                })
+            }
+            Launch::Serial | Launch::Streams => (self.forward, None),
+        }
+    }
+
+    /// Starts the copy of a plan on the stream, for the decoder's way of launching it ([`CudaDecoder::forward_for`]). A plan in a bucket is
+    /// launched as the bucket says.
+    ///
+    /// # Errors
+    /// As [`DevicePlan::upload`].
+    pub fn upload(&self, plan: &Plan, to: &mut DevicePlan, stream: &CudaStream) -> Result<(), CudaError> {
+        let (forward, mix) = self.launch_of(plan);
+        to.set_forward(forward, mix);
+        to.upload(plan, stream)
+    }
+
+    /// The kernels that it has prepared, for [`CudaBackend::decode_raw`].
+    pub const fn backend(&self) -> &CudaBackend {
+        &self.backend
+    }
+
+    /// Executes an uploaded plan on the stream.
+    ///
+    /// # Errors
+    /// Shapes that do not fit the plan, or a class and options that were not prepared.
+    pub fn execute<E: CudaElement, C: KvPages<E>>(
+        &self,
+        stream: &CudaStream,
+        plan: &DevicePlan,
+        args: DecodeArgs<'_, E, C>,
+    ) -> Result<(), CudaError> {
+        self.backend.decode(stream, plan, args)
+    }
+}

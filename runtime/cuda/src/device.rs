@@ -1,0 +1,218 @@
+//! A GPU: its context, and what it reports of itself.
+#![allow(unsafe_code)]
+
+use super::CudaError;
+use cudarc::driver::sys::CUdevice_attribute as Attribute;
+use cudarc::driver::{CudaContext, sys};
+use std::sync::Arc;
+use tilewright_heuristics::{Backend, Device};
+use tilewright_kernel_templates::cuda::{Arch, CudaLimits, ReportedLimits};
+use tilewright_plan::CTAS_PER_SM;
+use tilewright_plan::PlanOptions;
+
+/// An opened GPU.
+#[derive(Clone, Debug)]
+pub struct CudaDevice {
+    context: Arc<CudaContext>,
+    name: String,
+    arch: Arch,
+    arch_name: String,
+    limits: CudaLimits,
+    driver: (u32, u32),
+}
+
+impl CudaDevice {
+    /// GPUs that the driver counts; 0 without a driver.
+    pub fn count() -> usize {
+        if !driver_present() || cudarc::driver::result::init().is_err() {
+            return 0;
+        }
+        CudaContext::device_count().map_or(0, |count| usize::try_from(count).unwrap_or(0))
+    }
+
+    /// Opens a GPU in its primary context.
+    ///
+    /// # Errors
+    /// No driver, no such device, or one that the kernels cannot run on.
+    pub fn open(ordinal: usize) -> Result<Self, CudaError> {
+        if !driver_present() {
+            return Err(CudaError::NoDriver);
+        }
+        let fail = |what: &str| CudaError::driver(what.to_owned());
+        cudarc::driver::result::init().map_err(fail("cannot start the driver"))?;
+        let count = Self::count();
+        if ordinal >= count {
+            return Err(CudaError::NoDevice { ordinal, count });
+        }
+        let context = CudaContext::new(ordinal).map_err(fail("cannot open the device"))?;
+        Self::of(context)
+    }
+
+    /// The GPU of a context that the caller already has.
+    ///
+    /// # Errors
+    /// The driver's, or a device that the kernels cannot run on.
+    pub fn of(context: Arc<CudaContext>) -> Result<Self, CudaError> {
+        let fail = |what: &str| CudaError::driver(what.to_owned());
+        let name = context.name().map_err(fail("cannot read the device's name"))?;
+        let (major, minor) =
+            context.compute_capability().map_err(fail("cannot read the device's capability"))?;
+        let (major, minor) = (major.unsigned_abs(), minor.unsigned_abs());
+        if major < 8 {
+            return Err(CudaError::TooOld { name, major, minor });
+        }
+        let arch = Arch::from_capability(major, minor);
+        let known = CudaLimits::recognised(&name).filter(|known| *known.arch == *arch.to_string());
+        let limits = known.unwrap_or_else(|| CudaLimits::of_capability(major, minor));
+        let limits = limits.overridden_by(&reported(&context, &name, &arch));
+        Ok(Self { arch_name: arch.to_string(), context, name, arch, limits, driver: driver_version() })
+    }
+
+    /// The context that everything runs in.
+    pub const fn context(&self) -> &Arc<CudaContext> {
+        &self.context
+    }
+
+    /// What it is called.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// What is compiled for it.
+    pub const fn arch(&self) -> Arch {
+        self.arch
+    }
+
+    /// What it offers a kernel, by its own report.
+    pub const fn limits(&self) -> &CudaLimits {
+        &self.limits
+    }
+
+    /// How batches are planned for it, by default prices: packs by price, cut so that all its slots finish together.
+    pub fn plan_options(&self) -> PlanOptions {
+        PlanOptions { slots: self.limits.sms * CTAS_PER_SM, ..PlanOptions::default() }
+    }
+
+    /// Its number among all devices that there are.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn uuid(&self) -> Result<[u8; 16], CudaError> {
+        let uuid = self.context.uuid().map_err(CudaError::driver("cannot read the device's UUID"))?;
+        Ok(uuid.bytes.map(|byte| byte as u8))
+    }
+
+    /// Bytes of its memory that nobody has.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn free_memory(&self) -> Result<u64, CudaError> {
+        let (free, _) =
+            self.context.mem_get_info().map_err(CudaError::driver("cannot ask for the free memory"))?;
+        Ok(free as u64)
+    }
+
+    /// The CUDA version that its driver supports.
+    pub const fn driver(&self) -> (u32, u32) {
+        self.driver
+    }
+
+    /// The device as a selector knows it.
+    pub fn as_device(&self) -> Device<'_> {
+        Device {
+            backend: Backend::Cuda,
+            name: &self.name,
+            capability: &self.arch_name,
+            units: self.limits.sms,
+        }
+    }
+
+    /// Checks that the driver can load what a compiler of this version makes.
+    ///
+    /// # Errors
+    /// The compiler's major version is newer than the driver's.
+    pub fn check_compiler(&self, nvrtc: (u32, u32)) -> Result<(), CudaError> {
+        check_versions(self.driver, nvrtc)
+    }
+}
+
+/// A cubin of the same major version loads in any driver of it (minor version compatibility).
+fn check_versions(driver: (u32, u32), nvrtc: (u32, u32)) -> Result<(), CudaError> {
+    if driver.0 >= nvrtc.0 {
+        return Ok(());
+    }
+    let needed = match nvrtc.0 {
+        ..=11 => "450.80",
+        12 => "525.60",
+        _ => "580.65",
+    };
+    Err(CudaError::DriverTooOld {
+        driver: format!("{}.{}", driver.0, driver.1),
+        nvrtc: format!("{}.{}", nvrtc.0, nvrtc.1),
+        needed,
+    })
+}
+
+/// cudarc panics when it is used without a driver.
+fn driver_present() -> bool {
+    // SAFETY: it opens the library and closes it again; its initialisers are the driver's own.
+    unsafe { sys::is_culib_present() }
+}
+
+fn driver_version() -> (u32, u32) {
+    let mut version = 0;
+    // SAFETY: the driver is present, and writes one number.
+    let answer = unsafe { sys::cuDriverGetVersion(&mut version) };
+    let version = if answer == sys::CUresult::CUDA_SUCCESS { version.unsigned_abs() } else { 0 };
+    (version / 1000, version % 1000 / 10)
+}
+
+fn reported(context: &CudaContext, name: &str, arch: &Arch) -> ReportedLimits {
+    let number = |attribute| context.attribute(attribute).ok().and_then(|value| u32::try_from(value).ok());
+    let threads = number(Attribute::CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR);
+    let warp = number(Attribute::CU_DEVICE_ATTRIBUTE_WARP_SIZE).filter(|&warp| warp > 0);
+    ReportedLimits {
+        name: Some(name.to_owned()),
+        arch: Some(arch.to_string()),
+        sms: number(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT),
+        registers_per_sm: number(Attribute::CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_MULTIPROCESSOR),
+        warp_slots_per_sm: threads.zip(warp).map(|(threads, warp)| threads / warp),
+        ctas_per_sm: number(Attribute::CU_DEVICE_ATTRIBUTE_MAX_BLOCKS_PER_MULTIPROCESSOR),
+        threads_per_cta: number(Attribute::CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK),
+        shared_bytes_per_sm: number(Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR),
+        shared_bytes_per_cta: number(Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN),
+        shared_reserved_per_cta: number(Attribute::CU_DEVICE_ATTRIBUTE_RESERVED_SHARED_MEMORY_PER_BLOCK),
+        l2_bytes: number(Attribute::CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE).map(u64::from),
+        memory_bytes: context.total_mem().ok().map(|bytes| bytes as u64),
+        clock_hz: number(Attribute::CU_DEVICE_ATTRIBUTE_CLOCK_RATE).map(|khz| u64::from(khz) * 1000),
+        ..ReportedLimits::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_driver_older_than_the_compiler_is_told_what_to_install() {
+        assert!(check_versions((13, 0), (13, 0)).is_ok());
+        assert!(check_versions((13, 2), (12, 8)).is_ok());
+        let error = check_versions((12, 8), (13, 0)).unwrap_err().to_string();
+        assert!(
+            error.contains("CUDA 12.8") && error.contains("580.65") && error.contains("TILEWRIGHT_NVRTC"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn a_machine_without_a_driver_is_told_so_without_a_panic() {
+        if CudaDevice::count() == 0 {
+            assert!(matches!(
+                CudaDevice::open(0),
+                Err(CudaError::NoDriver | CudaError::NoDevice { .. } | CudaError::Driver { .. })
+            ));
+        } else {
+            assert!(matches!(CudaDevice::open(usize::MAX), Err(CudaError::NoDevice { .. })));
+        }
+    }
+}

@@ -1,0 +1,183 @@
+//! The launches of a plan: forward in one of its ways, then the merge unless the last CTAs do it.
+#![allow(unsafe_code)]
+
+use super::kernels::{Begins, LoadedKernel};
+use super::plan_image::{ItemGroup, Variant};
+use super::tensor_maps::{TensorMaps, heads_a_page};
+use super::{CudaBackend, CudaError, DevicePlan, MergeBy, RawArgs};
+use cudarc::driver::sys::CUstream;
+use std::ffi::c_void;
+use std::sync::Arc;
+use tilewright_heuristics::Tile;
+use tilewright_kernel_templates::Class;
+use tilewright_kernel_templates::cuda::{Arguments, TimelineEntry, WorkItem, mix_loader_warps};
+
+/// The kernels of a plan, each looked up once: those of the first launches, which mostly are all.
+#[derive(Debug, Default)]
+struct Found<'a> {
+    forward: [Option<&'a LoadedKernel>; 8],
+    /// The merge, if there is something to merge by a launch of its own, and how many rows each of its CTAs serves.
+    merge: Option<(&'a LoadedKernel, u32)>,
+}
+
+impl CudaBackend {
+    /// Launches all of a plan, and tells it if that failed.
+    ///
+    /// # Safety
+    /// As for [`CudaBackend::decode_raw`]; the context is current.
+    pub(super) unsafe fn launch(
+        &self,
+        stream: CUstream,
+        plan: &DevicePlan,
+        args: &RawArgs,
+    ) -> Result<(), CudaError> {
+        // Whatever is missing is found before anything is queued: only the driver can fail later.
+        let mut found = Found::default();
+        for (index, group) in plan.image().groups.iter().enumerate() {
+            let kernel = self.kernel_of(group, plan, args)?;
+            if let Some(place) = found.forward.get_mut(index) {
+                *place = Some(kernel);
+            }
+        }
+        if plan.forward().merge == MergeBy::Launch && plan.image().merge_grid > 0 {
+            found.merge = Some(self.merge_kernel(plan, args).map(|(kernel, rows)| (&**kernel, rows))?);
+        }
+        let arguments = arguments(plan, args, self.tensors(plan, args)?);
+        // SAFETY: the caller's promises.
+        unsafe { self.queue(stream, plan, args, &found, arguments) }.inspect_err(|_| plan.launch_failed())
+    }
+
+    /// # Safety
+    /// As for [`CudaBackend::launch`].
+    unsafe fn queue(
+        &self,
+        stream: CUstream,
+        plan: &DevicePlan,
+        args: &RawArgs,
+        found: &Found<'_>,
+        arguments: Arguments,
+    ) -> Result<(), CudaError> {
+        let groups = &plan.image().groups;
+        let forward = |index: usize, stream: CUstream| {
+            let group = &groups[index];
+            let mut arguments = Arguments {
+                items: arguments.items + u64::from(group.begin) * size_of::<WorkItem>() as u64,
+                timeline: arguments.timeline
+                    + first_cta(group, &arguments) * size_of::<TimelineEntry>() as u64,
+                group: index as u32,
+                ..arguments
+            };
+            let kernel = match found.forward.get(index) {
+                Some(&Some(kernel)) => kernel,
+                _ => self.kernel_of(group, plan, args)?,
+            };
+            let mut parameters = [(&raw mut arguments).cast::<c_void>()];
+            // SAFETY: the kernel takes one `Arguments`, which the driver copies; the caller vouches for the addresses.
+            unsafe { kernel.launch(group.grid * arguments.kv_heads, Begins::Late, stream, &mut parameters) }
+        };
+        match plan.side() {
+            // SAFETY: the plan's streams are of its context, in which the caller's is too.
+            Some(side) => unsafe { side.fork(stream, groups.len(), forward)? },
+            None => (0..groups.len()).try_for_each(|index| forward(index, stream))?,
+        }
+        let rows = plan.image().merge_grid * arguments.q_heads;
+        let Some((kernel, rows_a_cta)) = found.merge else { return Ok(()) };
+        let mut arguments = arguments;
+        let mut parameters = [(&raw mut arguments).cast::<c_void>()];
+        let ctas = rows.div_ceil(rows_a_cta);
+        // Behind the launches of several streams it would wait for one of them only.
+        let early = plan.side().is_none() && self.compiler().arch().has_dependent_launches();
+        // SAFETY: the kernel takes one `Arguments`, which the driver copies; the caller vouches for the addresses. It waits for the launch
+        // before it, which alone writes what it reads.
+        unsafe {
+            kernel.launch(ctas, if early { Begins::Early } else { Begins::Late }, stream, &mut parameters)
+        }
+    }
+
+    /// The kernels that launching a plan takes; they stay loaded as long as somebody has them.
+    pub(super) fn kernels_of(
+        &self,
+        plan: &DevicePlan,
+        args: &RawArgs,
+    ) -> Result<Vec<Arc<LoadedKernel>>, CudaError> {
+        let forward = plan.image().groups.iter().map(|group| self.kernel_of(group, plan, args));
+        let merge = std::iter::once_with(|| self.merge_kernel(plan, args).map(|(kernel, _)| kernel));
+        forward.chain(merge).map(|kernel| kernel.cloned()).collect()
+    }
+
+    /// Whether a kernel of a plan copies boxes.
+    pub(super) fn copies_boxes(&self, plan: &DevicePlan, args: &RawArgs) -> bool {
+        let (class, options) = (Class::of(plan.geometry()), args.options(plan));
+        let copies = |tiles: &[Tile]| mix_loader_warps(tiles, &class, options, self.compiler().arch()) > 0;
+        plan.image().groups.iter().any(|group| match &group.variant {
+            Variant::Tile(tile) => copies(std::slice::from_ref(tile)),
+            Variant::Mix(mix) => copies(mix.tiles()),
+        })
+    }
+
+    /// The tensors that kernels copy boxes of. Where none does, the driver is not asked: older ones cannot make any, and none makes one of
+    /// a cache that is not there yet.
+    fn tensors(&self, plan: &DevicePlan, args: &RawArgs) -> Result<TensorMaps, CudaError> {
+        if self.copies_boxes(plan, args) && args.keys != 0 && args.values != 0 {
+            self.known_tensors.of(args, plan.geometry())
+        } else {
+            Ok(TensorMaps::default())
+        }
+    }
+
+    fn kernel_of(
+        &self,
+        group: &ItemGroup,
+        plan: &DevicePlan,
+        args: &RawArgs,
+    ) -> Result<&Arc<LoadedKernel>, CudaError> {
+        let (class, options) = (Class::of(plan.geometry()), args.options(plan));
+        match &group.variant {
+            Variant::Tile(tile) => self.kernels.decode(tile, &class, options),
+            Variant::Mix(mix) => self.kernels.mix(mix, &class, options),
+        }
+    }
+
+    fn merge_kernel(
+        &self,
+        plan: &DevicePlan,
+        args: &RawArgs,
+    ) -> Result<(&Arc<LoadedKernel>, u32), CudaError> {
+        self.kernels.merge(&Class::of(plan.geometry()), args.sinks.is_some(), plan.image().wide_merges)
+    }
+}
+
+/// The CTA of a plan that a launch begins with.
+fn first_cta(group: &ItemGroup, arguments: &Arguments) -> u64 {
+    u64::from(group.begin) * u64::from(arguments.kv_heads)
+}
+
+fn arguments(plan: &DevicePlan, args: &RawArgs, (key_boxes, value_boxes): TensorMaps) -> Arguments {
+    let distance = |elements: usize| i64::try_from(elements).unwrap_or(i64::MAX);
+    Arguments {
+        query: args.query,
+        keys: args.keys,
+        values: args.values,
+        output: args.output,
+        lse: args.lse.unwrap_or(0),
+        sinks: args.sinks.unwrap_or(0),
+        key_scales: args.scales.map_or(0, |scales| scales.keys),
+        value_scales: args.scales.map_or(0, |scales| scales.values),
+        scale_head: args.scales.map_or(0, |scales| i64::from(scales.per_head)),
+        query_request: distance(args.query_strides.request),
+        query_head: distance(args.query_strides.head),
+        output_request: distance(args.output_strides.request),
+        output_head: distance(args.output_strides.head),
+        page: distance(args.kv_strides.page),
+        token: distance(args.kv_strides.token),
+        head: distance(args.kv_strides.head),
+        timeline: args.timeline.unwrap_or(0),
+        window: args.window.unwrap_or(u32::MAX).min(i32::MAX as u32),
+        scale_log2: args.scale * std::f32::consts::LOG2_E,
+        softcap: args.softcap.unwrap_or(1.0),
+        heads_a_page: heads_a_page(&args.kv_strides) as u32,
+        key_boxes,
+        value_boxes,
+        ..plan.arguments(args.workspace)
+    }
+}

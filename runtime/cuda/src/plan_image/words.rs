@@ -1,0 +1,148 @@
+//! Entries of a plan as words that the kernels read.
+
+use super::readers::Readers;
+use tilewright_kernel_templates::cuda::{GRANULE, Run, STREAMED, WARP_ROWS, WorkItem, max_runs};
+use tilewright_plan::{self as plan, Plan};
+
+/// The planner counts in what the kernels count in.
+const _: () =
+    assert!(GRANULE == plan::GRANULE && WARP_ROWS == plan::WARP_ROWS && max_runs(64) == plan::max_runs(64));
+
+/// Writes entries one behind the other.
+pub(super) fn put<const N: usize>(words: &mut [u32], at: usize, entries: impl Iterator<Item = [u32; N]>) {
+    for (place, entry) in words[at..].chunks_exact_mut(N).zip(entries) {
+        place.copy_from_slice(&entry);
+    }
+}
+
+pub(super) fn words_of_merge(merge: &plan::MergeItem) -> [u32; 4] {
+    [merge.request, merge.partial_begin, merge.partial_end, merge.arrivals]
+}
+
+pub(super) fn words_of_slot(slot: &plan::Slot) -> [u32; 2] {
+    [slot.partial, slot.merge]
+}
+
+pub(super) fn words_of_run(run: &plan::Run, readers: &Readers) -> [u32; 4] {
+    let Run { begin, pages, position, members } = device_run(run, readers);
+    [begin, pages, position, members]
+}
+
+/// An item of a launch's `tile`-th tile.
+pub(super) fn words_of_item(plan: &Plan, readers: &Readers, item: &plan::WorkItem, tile: u16) -> [u32; 12] {
+    let item = device_item(plan, readers, item, tile);
+    let WorkItem { requests, row_begin, row_end, runs, run_count, tile, .. } = item;
+    let WorkItem { walk_begin, walk_end, slots, certain_end, first, .. } = item;
+    let Run { begin, pages, position, members } = first;
+    let pair = |low: u16, high: u16| u32::from(low) | u32::from(high) << 16;
+    let (rows, counts) = (pair(row_begin, row_end), pair(run_count, tile));
+    [requests, rows, runs, counts, walk_begin, walk_end, slots, certain_end, begin, pages, position, members]
+}
+
+/// Resolves what an item needs of its block, so that the kernel finds its runs in one step instead of two.
+fn device_item(plan: &Plan, readers: &Readers, item: &plan::WorkItem, tile: u16) -> WorkItem {
+    WorkItem {
+        requests: plan.blocks()[item.block as usize].requests.start,
+        row_begin: item.rows.start as u16,
+        row_end: item.rows.end as u16,
+        runs: item.runs.start,
+        run_count: item.runs.len() as u16,
+        tile,
+        walk_begin: item.walk.start,
+        walk_end: item.walk.end,
+        slots: item.slots,
+        certain_end: certain_end(plan, item),
+        first: plan
+            .runs()
+            .get(item.runs.start as usize)
+            .map_or(Run::default(), |run| device_run(run, readers)),
+    }
+}
+
+/// See [`WorkItem::certain_end`]. Any request that shares the run will do, as some row sees what it sees.
+fn certain_end(plan: &Plan, item: &plan::WorkItem) -> u32 {
+    let Some(run) = plan.runs()[..item.runs.end as usize].get(item.runs.start as usize) else { return 0 };
+    let request = plan.requests_of(item.block)[run.members.start as usize];
+    let seen = plan.least_tokens(request).saturating_sub(run.position);
+    run.walk.start.saturating_add(seen).min(run.walk.end).min(item.walk.end)
+}
+
+fn device_run(run: &plan::Run, readers: &Readers) -> Run {
+    let padding = run.walk.end.next_multiple_of(GRANULE) - run.walk.end;
+    Run {
+        begin: run.walk.start,
+        pages: if readers.is_streamed(run) { run.pages | STREAMED } else { run.pages },
+        position: run.position,
+        members: Run::members(run.members.start, run.members.end, padding),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use tilewright_heuristics::{Dtype, Geometry, Tile};
+    use tilewright_plan::{Packing, PageTable, PlanOptions, Queries, Split};
+
+    const PAGE: u32 = 16;
+    const TILE: Tile = Tile { m: 16, n: 32, warps: 1, stages: 2 };
+
+    /// Requests that share some first pages, as (how many of eight, pages of their own, tokens in the last one).
+    fn plan(
+        requests: &[(usize, usize, u32)],
+        options: &PlanOptions,
+        queries: Option<&[u32]>,
+    ) -> (Plan, Vec<u32>) {
+        let (mut entries, mut lens) = (Vec::new(), Vec::new());
+        for (index, &(shared, own, tokens)) in requests.iter().enumerate() {
+            entries.extend(
+                (0..16).map(|page| if page < shared { page } else { 16 * (index + 1) + page } as i32),
+            );
+            lens.push(((shared + own) as u32 * PAGE + tokens).saturating_sub(PAGE));
+        }
+        let geometry = Geometry { q_heads: 8, kv_heads: 2, head_dim: 64, page_size: PAGE, dtype: Dtype::F16 };
+        let mut memory = Queries::default();
+        let mut table = PageTable::new(&entries, 16, &lens, PAGE).unwrap();
+        if let Some(queries) = queries {
+            table = table.with_queries(queries, &mut memory).unwrap();
+        }
+        (Plan::build(&geometry, &table, options, TILE).unwrap(), lens)
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_certain_is_seen_whatever_is_in_the_last_pages(
+            requests in prop::collection::vec((0usize..8, 0usize..8, 1u32..=PAGE), 1..20),
+            packing in prop::sample::select(vec![Packing::Priced, Packing::PerTree, Packing::Pat, Packing::PerRequest]),
+            split in prop::sample::select(vec![Split::None, Split::Mean, Split::Fill]),
+        ) {
+            let (plan, lens) = plan(&requests, &PlanOptions { packing, split, slots: 7, ..PlanOptions::default() }, None);
+            // All but one token of each last page may be missing.
+            let least = |request: u32| lens[request as usize].saturating_sub(1) / PAGE * PAGE + u32::from(lens[request as usize] > 0);
+            for item in plan.work_items() {
+                let certain = device_item(&plan, &Readers::default(), item, 0).certain_end;
+                prop_assert!(certain <= item.walk.end);
+                let Some(run) = plan.runs()[..item.runs.end as usize].get(item.runs.start as usize) else { continue };
+                let members = &plan.requests_of(item.block)[run.members.start as usize..run.members.end as usize];
+                let seen = members.iter().map(|&request| run.walk.start + least(request).saturating_sub(run.position)).max();
+                prop_assert!(certain <= item.walk.start.max(seen.unwrap()).min(run.walk.end.max(item.walk.start)));
+            }
+        }
+    }
+
+    #[test]
+    fn whole_pages_before_the_last_one_are_certain_unless_a_request_has_several_queries() {
+        let options = PlanOptions { packing: Packing::PerTree, split: Split::None, ..PlanOptions::default() };
+        let certain = |requests: &[(usize, usize, u32)], queries: Option<&[u32]>| {
+            let (plan, _) = plan(requests, &options, queries);
+            plan.work_items()
+                .iter()
+                .map(|item| device_item(&plan, &Readers::default(), item, 0).certain_end)
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(certain(&[(0, 4, 16)], None), [48], "the fourth page may have one token only");
+        assert_eq!(certain(&[(3, 1, 5), (3, 2, 1)], None), [48], "the shared ones are whole");
+        assert_eq!(certain(&[(3, 1, 5), (3, 2, 1)], Some(&[1, 1])), [48]);
+        assert_eq!(certain(&[(3, 1, 5), (3, 2, 1)], Some(&[1, 2])), [0]);
+    }
+}

@@ -1,0 +1,268 @@
+//! K and V as the tensors that a kernel's loader has the machine copy boxes of: when they can be such tensors, and what the driver makes of
+//! them.
+#![allow(unsafe_code)]
+
+use super::{CudaError, RawArgs};
+use cudarc::driver::DriverError;
+use cudarc::driver::sys::{
+    CUtensorMap, CUtensorMapDataType, CUtensorMapFloatOOBfill, CUtensorMapInterleave, CUtensorMapL2promotion,
+    CUtensorMapSwizzle, cuTensorMapEncodeTiled,
+};
+use std::collections::HashMap;
+use std::ffi::c_void;
+use std::mem::MaybeUninit;
+use std::sync::{Mutex, PoisonError};
+use tilewright_heuristics::{Dtype, Geometry};
+use tilewright_kernel_templates::cuda::{AttentionOptions, BOX_TOKENS, GRANULE, TensorMap};
+use tilewright_plan::KvStrides;
+
+/// Distances in a tensor are less than so many bytes.
+const FARTHEST_BYTES: usize = 1 << 40;
+
+/// Tensors that are remembered: those of as many layers. All are forgotten when there are more, so that caches that come and go leave nothing.
+const MOST_REMEMBERED: usize = 512;
+
+/// Whether kernels have to copy each token of such a cache by itself ([`AttentionOptions::gathers`]). Copies of boxes need pages of a
+/// multiple of 16 tokens, at distances that are multiples of that of KV heads; then both are one dimension of a tensor.
+pub const fn must_gather(strides: &KvStrides, geometry: &Geometry) -> bool {
+    let tokens = strides.token.saturating_mul(8);
+    let farthest = if strides.head > tokens { strides.head } else { tokens };
+    AttentionOptions::for_pages(geometry.page_size).gathers
+        || strides.head == 0
+        || !strides.page.is_multiple_of(strides.head)
+        || farthest >= FARTHEST_BYTES / geometry.dtype.kv_bytes()
+}
+
+/// How many times the distance of heads a page is behind the one before, where kernels may copy boxes.
+pub(super) const fn heads_a_page(strides: &KvStrides) -> usize {
+    match strides.page.checked_div(strides.head) {
+        Some(heads) => heads,
+        None => 0,
+    }
+}
+
+/// The last page that kernels which copy boxes count to: page x heads a page + KV head in 31 bits.
+pub(super) const fn last_box_page(strides: &KvStrides, geometry: &Geometry) -> i32 {
+    let most = (i32::MAX as usize).saturating_sub(geometry.kv_heads as usize);
+    match most.checked_div(heads_a_page(strides)) {
+        Some(page) if page < i32::MAX as usize => page as i32,
+        _ => i32::MAX,
+    }
+}
+
+/// Whether kernels may copy K and V by boxes of several tokens, for pages up to this one.
+pub(super) const fn takes_boxes(strides: &KvStrides, geometry: &Geometry, largest_page: Option<i32>) -> bool {
+    let reached = match largest_page {
+        Some(page) => page <= last_box_page(strides, geometry),
+        None => true,
+    };
+    reached && !must_gather(strides, geometry)
+}
+
+/// Boxes of K, and of V by their tokens ([`BOX_TOKENS`]).
+pub(super) type TensorMaps = (TensorMap, [TensorMap; BOX_TOKENS.len()]);
+
+/// All that they are made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Tensors {
+    keys: u64,
+    values: u64,
+    token: usize,
+    head: usize,
+    page_size: u32,
+    head_dim: u32,
+    dtype: Dtype,
+}
+
+/// Tensors as the driver encoded them. Each layer has its own, the same in every step: a launch need not wait for the driver to encode six again.
+#[derive(Debug, Default)]
+pub(super) struct KnownTensors(Mutex<HashMap<Tensors, TensorMaps>>);
+
+impl KnownTensors {
+    /// Those of a launch, encoded on the host alone unless they are known.
+    ///
+    /// # Errors
+    /// The driver's refusal.
+    pub(super) fn of(&self, args: &RawArgs, geometry: &Geometry) -> Result<TensorMaps, CudaError> {
+        let Geometry { head_dim, page_size, dtype, .. } = *geometry;
+        let KvStrides { token, head, .. } = args.kv_strides;
+        let RawArgs { keys, values, .. } = *args;
+        self.get_or(Tensors { keys, values, token, head, page_size, head_dim, dtype }, Tensors::encode)
+    }
+
+    fn get_or(
+        &self,
+        tensors: Tensors,
+        encode: impl FnOnce(&Tensors) -> Result<TensorMaps, CudaError>,
+    ) -> Result<TensorMaps, CudaError> {
+        // Whoever panicked with the lock left whole entries.
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(maps) = known.get(&tensors) {
+            return Ok(*maps);
+        }
+        let maps = encode(&tensors)?;
+        if known.len() >= MOST_REMEMBERED {
+            known.clear();
+        }
+        known.insert(tensors, maps);
+        Ok(maps)
+    }
+}
+
+impl Tensors {
+    fn encode(&self) -> Result<TensorMaps, CudaError> {
+        let mut values = [TensorMap::default(); BOX_TOKENS.len()];
+        for (map, &tokens) in values.iter_mut().zip(&BOX_TOKENS) {
+            *map = self.boxes(self.values, tokens)?;
+        }
+        Ok((self.boxes(self.keys, GRANULE)?, values))
+    }
+
+    /// Boxes of so many tokens of one page and KV head, and of as many elements as a row of shared memory takes.
+    fn boxes(&self, address: u64, tokens: u32) -> Result<TensorMap, CudaError> {
+        let bytes = self.dtype.kv_bytes() as u64;
+        let elements = self.head_dim.min(128 / bytes as u32);
+        let element = match self.dtype {
+            Dtype::Bf16 => CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
+            Dtype::F32 => CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_FLOAT32,
+            Dtype::F16 => CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
+            Dtype::Fp8F16 | Dtype::Fp8Bf16 | Dtype::Fp8F32 => {
+                CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_UINT8
+            }
+        };
+        let panels = self.head_dim / elements;
+        // Elements of a panel, tokens modulo 8, panels, tokens divided by 8, pages and KV heads: which there are is the caller's promise.
+        let sizes = [elements, 8, panels, self.page_size / 8, i32::MAX as u32].map(u64::from);
+        let distances = [self.token, elements as usize, 8 * self.token, self.head]
+            .map(|elements| elements as u64 * bytes);
+        let of_box = match tokens {
+            0..8 => [elements, tokens, 1, 1, 1],
+            _ => [elements, 8, panels, tokens / 8, 1],
+        };
+        let mut map = MaybeUninit::<CUtensorMap>::uninit();
+        // SAFETY: all lists have five numbers, or one less of the distances.
+        unsafe {
+            cuTensorMapEncodeTiled(
+                map.as_mut_ptr(),
+                element,
+                5,
+                address as *mut c_void,
+                sizes.as_ptr(),
+                distances.as_ptr(),
+                of_box.as_ptr(),
+                [1u32; 5].as_ptr(),
+                CUtensorMapInterleave::CU_TENSOR_MAP_INTERLEAVE_NONE,
+                CUtensorMapSwizzle::CU_TENSOR_MAP_SWIZZLE_128B,
+                CUtensorMapL2promotion::CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
+                CUtensorMapFloatOOBfill::CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
+            )
+        }
+        .result()
+        .map_err(|error: DriverError| CudaError::driver("cannot describe K and V as tensors")(error))?;
+        // SAFETY: the driver has written it.
+        Ok(TensorMap { words: unsafe { map.assume_init() }.opaque })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::Cell;
+
+    const GEOMETRY: Geometry =
+        Geometry { q_heads: 32, kv_heads: 8, head_dim: 128, page_size: 16, dtype: Dtype::F16 };
+
+    fn takes(strides: KvStrides, geometry: &Geometry) -> bool {
+        let taken = takes_boxes(&strides, geometry, Some(1000));
+        assert_eq!(taken, !must_gather(strides, geometry), "no page is too far");
+        taken
+    }
+
+    #[test]
+    fn boxes_are_copied_from_pages_of_whole_granules_whatever_comes_first_in_them() {
+        for page_size in [16, 32, 48, 256] {
+            let geometry = Geometry { page_size, ..GEOMETRY };
+            assert!(takes(KvStrides::nhd(&geometry), &geometry), "{page_size}");
+            assert!(takes(KvStrides::hnd(&geometry), &geometry), "{page_size}");
+        }
+        for page_size in [1, 8, 24] {
+            let geometry = Geometry { page_size, ..GEOMETRY };
+            assert!(!takes(KvStrides::nhd(&geometry), &geometry), "{page_size}");
+            assert!(!takes(KvStrides::hnd(&geometry), &geometry), "{page_size}");
+        }
+        assert_eq!(KvStrides::nhd(&GEOMETRY).heads_a_page(), 16 * 8);
+        assert_eq!(KvStrides::hnd(&GEOMETRY).heads_a_page(), 8);
+    }
+
+    #[test]
+    fn k_and_v_may_alternate_by_page_by_token_or_by_head() {
+        for strides in [KvStrides::nhd(&GEOMETRY), KvStrides::hnd(&GEOMETRY)] {
+            assert!(takes(KvStrides { page: 2 * strides.page, ..strides }, &GEOMETRY), "pages of K, then V");
+        }
+        let nhd = KvStrides::nhd(&GEOMETRY);
+        assert!(takes(KvStrides { page: 2 * nhd.page, token: 2 * nhd.token, ..nhd }, &GEOMETRY), "tokens");
+        assert!(takes(KvStrides { page: 2 * nhd.page, token: 2 * nhd.token, head: 2 * nhd.head }, &GEOMETRY));
+    }
+
+    #[test]
+    fn pages_that_are_no_whole_heads_apart_are_gathered() {
+        for strides in [KvStrides::nhd(&GEOMETRY), KvStrides::hnd(&GEOMETRY)] {
+            assert!(!takes(KvStrides { page: strides.page + 8, ..strides }, &GEOMETRY));
+            assert!(takes(KvStrides { page: strides.page + strides.head, ..strides }, &GEOMETRY));
+            // All heads the same, or one behind all pages of the other.
+            assert!(!takes(KvStrides { head: 0, ..strides }, &GEOMETRY));
+            assert!(!takes(KvStrides { head: 0, page: 0, ..strides }, &GEOMETRY));
+            assert!(!takes(KvStrides { head: 1000 * strides.page, ..strides }, &GEOMETRY));
+        }
+        let gapped = KvStrides { page: 16 * 144 * 8 + 64, token: 144 * 8, head: 144 };
+        assert!(!takes(gapped, &GEOMETRY));
+        let far = KvStrides { page: 1 << 40, token: 1024, head: 1 << 39 };
+        assert!(!takes(far, &GEOMETRY), "2^40 bytes from head to head");
+        assert!(!takes(KvStrides { token: usize::MAX - 15, ..far }, &GEOMETRY));
+    }
+
+    #[test]
+    fn pages_are_counted_to_the_last_that_31_bits_reach() {
+        let strides = KvStrides::nhd(&GEOMETRY);
+        let last = strides.last_box_page(&GEOMETRY);
+        assert!(i64::from(last) * 128 + 8 <= i64::from(i32::MAX));
+        assert!(i64::from(last + 1) * 128 + 8 > i64::from(i32::MAX));
+        assert!(takes_boxes(&strides, &GEOMETRY, Some(last)) && takes_boxes(&strides, &GEOMETRY, None));
+        assert!(!takes_boxes(&strides, &GEOMETRY, Some(last + 1)));
+        let same = KvStrides { page: 0, ..strides };
+        assert_eq!(same.last_box_page(&GEOMETRY), i32::MAX, "every page is page 0");
+        assert_eq!(KvStrides { head: 0, ..strides }.last_box_page(&GEOMETRY), i32::MAX);
+    }
+
+    #[test]
+    fn tensors_are_encoded_once_until_there_are_too_many() {
+        let (known, encoded) = (KnownTensors::default(), Cell::new(0));
+        let of = |keys: u64| {
+            let KvStrides { token, head, .. } = KvStrides::nhd(&GEOMETRY);
+            let Geometry { head_dim, page_size, dtype, .. } = GEOMETRY;
+            let tensors = Tensors { keys, values: 0, token, head, page_size, head_dim, dtype };
+            let maps = known.get_or(tensors, |tensors| {
+                encoded.set(encoded.get() + 1);
+                Ok((TensorMap { words: [tensors.keys; 16] }, Default::default()))
+            });
+            assert_eq!(maps.unwrap().0.words[0], keys);
+        };
+        (0..64).for_each(of);
+        (0..64).for_each(of);
+        assert_eq!(encoded.get(), 64);
+        (0..=MOST_REMEMBERED as u64).for_each(of);
+        assert_eq!((encoded.get(), known.0.lock().unwrap().len()), (MOST_REMEMBERED + 1, 1));
+        // A refusal is told, and asked for again.
+        let refused = Tensors {
+            keys: u64::MAX,
+            values: 0,
+            token: 0,
+            head: 0,
+            page_size: 0,
+            head_dim: 0,
+            dtype: Dtype::F16,
+        };
+        assert!(known.get_or(refused, |_| Err(CudaError::NotUploaded)).is_err());
+        assert!(known.get_or(refused, |_| Ok(Default::default())).is_ok());
+    }
+}

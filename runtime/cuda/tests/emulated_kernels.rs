@@ -1,0 +1,624 @@
+//! The CUDA kernels, run on the host by an emulation of the machine, against the f64 reference: numerics, tails, the order of the
+//! pipeline, splits and merges.
+
+mod emulation;
+mod kernel_cases;
+
+use emulation::{EARLY_READ, Emulator, FP8_CONVERSION};
+use half::{bf16, f16};
+use kernel_cases::{Batch, CASE, Case, Outcome, check_all, for_all, kernels_of};
+use tilewright_conformance::{self as awkward, AwkwardCase, CaseCache};
+use tilewright_cpu::Element;
+use tilewright_heuristics::{Backend, Dtype, Tile};
+use tilewright_kernel_templates::cuda::{AttentionOptions, CudaLimits, sources};
+use tilewright_kernel_templates::{Class, Limits, Space, check};
+use tilewright_plan::{E4m3, KvStrides, Packing, Split};
+
+/// Emulates a device on which four warps multiply together.
+const WARPGROUPS: &str = "-DTILEWRIGHT_EMULATE_WARPGROUPS";
+
+/// Every tile of the space that some class can run on the largest device. The other dimensions go round.
+fn cases() -> Vec<Case> {
+    let largest = Limits::Cuda(CudaLimits::named("h200").unwrap());
+    let mut cases = Vec::new();
+    let options: Vec<AttentionOptions> = AttentionOptions::all().collect();
+    for &tile in Space::of(Backend::Cuda).tiles() {
+        let i = cases.len();
+        let dtype = [Dtype::F16, Dtype::Bf16][(i / 3) % 2];
+        let class = (0..3)
+            .map(|more| Class { head_dim: [256, 128, 64][(i + more) % 3], dtype })
+            .find(|class| check(&tile, class, &largest).is_ok());
+        let Some(class) = class else { continue };
+        cases.push(Case {
+            tile,
+            class,
+            options: if i % 3 == 0 { options[0] } else { options[i / 3 * 3 % 8] },
+            gqa_ratio: [4, 1, 8, 3][(i + i / 4) % 4],
+            kv_heads: [2, 1, 1][i % 3],
+            page_size: [16, 1, 64, 32][(i + i / 16) % 4],
+            packing: [Packing::Pat, Packing::PerNode, Packing::Pat, Packing::PerRequest][i / 2 % 4],
+            grown: i % 4 < 2,
+            hnd: i % 7 < 3,
+            own: 0,
+            queries: 0,
+            seed: i as u64 % 5 + i as u64 / 5,
+            warpgroups: false,
+            mixed: &[],
+        });
+    }
+    cases
+}
+
+#[test]
+fn the_cases_have_every_value_of_every_dimension() {
+    fn assert_all<T: PartialEq + std::fmt::Debug>(wanted: &[T], of: impl Fn(&Case) -> T) {
+        let found: Vec<T> = cases().iter().map(of).collect();
+        for value in wanted {
+            assert!(found.contains(value), "no case has {value:?}");
+        }
+    }
+    assert_all(&[1, 2, 3, 4, 6], |case| case.tile.stages);
+    assert_all(&[16, 32, 64, 128], |case| case.tile.m);
+    assert!(cases().len() >= 200);
+    assert_all(&Class::HEAD_DIMS.map(|dim| (dim, Dtype::F16)), |case| {
+        (case.class.head_dim, case.class.dtype)
+    });
+    assert_all(&Class::HEAD_DIMS.map(|dim| (dim, Dtype::Bf16)), |case| {
+        (case.class.head_dim, case.class.dtype)
+    });
+    assert_all(&[1, 3, 4, 8], |case| case.gqa_ratio);
+    assert_all(&[1, 16, 32, 64], |case| case.page_size);
+    assert_all(&[(true, true), (true, false), (false, true), (false, false)], |case| (case.grown, case.hnd));
+    assert_all(&AttentionOptions::all().collect::<Vec<_>>(), |case| case.options);
+    assert_all(&[Packing::Pat, Packing::PerNode, Packing::PerRequest], |case| case.packing);
+    for head_dim in Class::HEAD_DIMS {
+        for stages in 1..=4 {
+            assert_all(&[(head_dim, stages)], |case| (case.class.head_dim, case.tile.stages));
+        }
+    }
+}
+
+#[test]
+fn every_variant_agrees_with_the_reference() {
+    let cases = cases();
+    let started = std::time::Instant::now();
+    let emulator = Emulator::build(&kernels_of(&cases), &[]);
+    let built = started.elapsed();
+    check_all(&emulator, &cases);
+    println!("{} cases: {built:.1?} to compile, {:.1?} to run", cases.len(), started.elapsed() - built);
+}
+
+#[test]
+fn one_variant_agrees_for_every_ratio_page_size_and_packing() {
+    let mut cases = Vec::new();
+    for gqa_ratio in [1, 3, 4, 5, 7, 8, 16] {
+        for page_size in [1, 16, 32, 48, 64, 128, 256] {
+            for packing in [Packing::Pat, Packing::PerNode, Packing::PerRequest] {
+                let seed = cases.len() as u64;
+                let (grown, hnd) = (seed.is_multiple_of(2), seed.is_multiple_of(3));
+                cases.push(Case { gqa_ratio, page_size, packing, grown, hnd, seed, ..CASE });
+            }
+        }
+    }
+    check_all(&Emulator::build(&kernels_of(&[CASE]), &[]), &cases);
+}
+
+/// Tiles of FP8: one warp, warps that share rows, many rows; every head dimension; with and without options.
+fn fp8_cases() -> Vec<Case> {
+    let all = AttentionOptions { window: true, softcap: true, sinks: true, timeline: false, gathers: false };
+    let variants = [
+        ((16, 32, 1, 1), 64, CASE.options),
+        ((16, 64, 4, 3), 64, all),
+        ((16, 32, 2, 2), 128, CASE.options),
+        ((32, 64, 8, 2), 128, all),
+        ((64, 48, 4, 4), 128, CASE.options),
+        ((16, 96, 2, 2), 256, all),
+        ((64, 64, 8, 3), 256, CASE.options),
+        ((128, 32, 8, 2), 64, AttentionOptions { window: true, ..CASE.options }),
+    ];
+    let mut cases = Vec::new();
+    for ((m, n, warps, stages), head_dim, options) in variants {
+        for dtype in [Dtype::Fp8F16, Dtype::Fp8Bf16] {
+            let seed = cases.len() as u64 * 3;
+            let (tile, class) = (Tile { m, n, warps, stages }, Class { head_dim, dtype });
+            let packing = [Packing::Pat, Packing::PerNode][cases.len() / 2 % 2];
+            let (gqa_ratio, page_size) = ([4, 1, 8][cases.len() % 3], [16, 1, 64][cases.len() / 3 % 3]);
+            let (grown, hnd) = (cases.len() % 4 < 2, cases.len() % 3 == 0);
+            cases.push(Case {
+                tile,
+                class,
+                options,
+                gqa_ratio,
+                page_size,
+                packing,
+                grown,
+                hnd,
+                seed,
+                kv_heads: 3,
+                own: 0,
+                queries: (seed % 4) as u32,
+                warpgroups: false,
+                mixed: &[],
+            });
+        }
+    }
+    cases
+}
+
+#[test]
+fn fp8_agrees_with_the_reference() {
+    let cases = fp8_cases();
+    check_all(&Emulator::build(&kernels_of(&cases), &[]), &cases);
+}
+
+#[test]
+fn fp8_agrees_with_the_reference_where_the_device_converts() {
+    let cases: Vec<Case> =
+        fp8_cases().into_iter().filter(|case| case.class.dtype == Dtype::Fp8F16).step_by(2).collect();
+    check_all(&Emulator::build(&kernels_of(&cases), &[FP8_CONVERSION]), &cases);
+}
+
+/// Bytes that arrive by boxes, in warps beside one that copies and in warpgroups beside two, whose rows take turns.
+#[test]
+fn fp8_beside_a_loader_agrees_with_the_reference() {
+    let tiles =
+        [(16, 32, 2, 3), (16, 64, 4, 1), (32, 64, 4, 2), (64, 64, 4, 2), (64, 32, 8, 3), (128, 64, 8, 2)];
+    let window = AttentionOptions { window: true, softcap: true, sinks: true, ..CASE.options };
+    let mut cases = Vec::new();
+    for (m, n, warps, stages) in tiles {
+        for (dtype, options) in [(Dtype::Fp8F16, CASE.options), (Dtype::Fp8Bf16, window)] {
+            for (packing, own) in [(Packing::PerTree, 70), (Packing::PerRequest, 300)] {
+                let seed = cases.len() as u64;
+                let class = Class { head_dim: 128, dtype };
+                let tile = Tile { m, n, warps, stages };
+                let (page_size, hnd) = ([16, 32, 48, 64][cases.len() % 4], cases.len() % 3 == 0);
+                let (queries, grown) = ((seed % 3) as u32, cases.len() % 5 == 0);
+                cases.push(Case {
+                    tile,
+                    class,
+                    options,
+                    packing,
+                    own,
+                    page_size,
+                    hnd,
+                    queries,
+                    grown,
+                    seed,
+                    warpgroups: true,
+                    ..CASE
+                });
+            }
+        }
+    }
+    check_all(&Emulator::build(&kernels_of(&cases), &[WARPGROUPS, FP8_CONVERSION]), &cases);
+}
+
+/// One request a byte, each of one token: its output is V, and its LSE the one element of K that the query picks. Exactly.
+fn assert_every_byte<E: Element>(dtype: Dtype, flags: &[&str]) {
+    let head_dim = 128;
+    let case = Case {
+        class: Class { head_dim, dtype },
+        gqa_ratio: 1,
+        kv_heads: 1,
+        page_size: 1,
+        packing: Packing::PerRequest,
+        ..CASE
+    };
+    let dim = head_dim as usize;
+    // Every byte at every place, but for NaN.
+    let byte = |request: usize, d: usize, by: usize| match (request + d * by) as u8 {
+        0x7f | 0xff => E4m3::from_bits(0),
+        bits => E4m3::from_bits(bits),
+    };
+    let pages = |by| (0..256 * dim).map(|i| byte(i / dim, i % dim, by)).collect();
+    let mut query = vec![E::from_f32(0.0); 256 * dim];
+    (0..256).for_each(|request| query[request * dim + request % dim] = E::from_f32(1.0));
+    let geometry = case.geometry();
+    let (key_scales, value_scales) = (vec![0.25], vec![2.0]);
+    let batch = Batch {
+        geometry,
+        entries: (0..256).collect(),
+        max_pages: 1,
+        seq_lens: vec![1; 256],
+        planned_lens: None,
+        query_lens: None,
+        strides: KvStrides::nhd(&geometry),
+        cache: CaseCache::Fp8 { keys: pages(1), values: pages(3), key_scales, value_scales },
+        query,
+        sinks: Vec::new(),
+        scale: 1.0,
+        window: u32::MAX,
+        softcap: 0.0,
+    };
+    let emulator = Emulator::build(&kernels_of(&[case]), flags);
+    for outcome in batch.launch(&case, &case.plan_options(Split::None), &emulator, 0).unwrap() {
+        for request in 0..256 {
+            for (d, found) in outcome.output[request * dim..][..dim].iter().enumerate() {
+                let expected = 2.0 * byte(request, d, 3).to_f32();
+                assert_eq!(found.to_f32(), expected, "{dtype}: element {d} of V in request {request}");
+            }
+            let expected = 0.25 * byte(request, request % dim, 1).to_f32();
+            let error = (outcome.lse[request] - expected).abs();
+            assert!(error <= 1e-6 * expected.abs(), "{dtype}: {} for {expected}", outcome.lse[request]);
+        }
+    }
+}
+
+#[test]
+fn every_byte_of_fp8_is_read_as_what_it_is() {
+    assert_every_byte::<f16>(Dtype::Fp8F16, &[]);
+    assert_every_byte::<f16>(Dtype::Fp8F16, &[FP8_CONVERSION]);
+    assert_every_byte::<bf16>(Dtype::Fp8Bf16, &[]);
+}
+
+#[test]
+fn several_queries_a_request_agree_with_the_reference() {
+    let mut cases = Vec::new();
+    let packings = [Packing::Priced, Packing::PerTree, Packing::Pat, Packing::PerNode, Packing::PerRequest];
+    for (index, packing) in (0u64..).zip(packings) {
+        for (gqa_ratio, page_size, queries) in
+            [(1, 16, 4), (4, 1, 16), (8, 64, 5), (5, 48, 16), (1, 16, 40), (2, 1, 40)]
+        {
+            let (grown, hnd) = (page_size > 1 && queries < 40, index % 2 == 1);
+            let options = AttentionOptions { window: cases.len() % 3 == 2, ..CASE.options };
+            let tile = Tile { m: if queries == 40 { 32 } else { 16 }, ..CASE.tile };
+            let seed = cases.len() as u64;
+            cases.push(Case {
+                tile,
+                options,
+                gqa_ratio,
+                page_size,
+                packing,
+                grown,
+                hnd,
+                queries,
+                seed,
+                ..CASE
+            });
+        }
+    }
+    check_all(&Emulator::build(&kernels_of(&cases), &[]), &cases);
+}
+
+/// Trees whose warps take turns: as many granules for a warp's turn as one and two, one and two warps for the same rows, parts of walks that
+/// begin among the turns, and walks where one warp has nearly all and they do not.
+#[test]
+fn warps_that_take_turns_agree_with_the_reference() {
+    let cases = turning_cases();
+    check_all(&Emulator::build(&kernels_of(&cases), &[]), &cases);
+}
+
+fn turning_cases() -> Vec<Case> {
+    let tiles = [(32, 64, 2, 2), (32, 64, 4, 2), (64, 64, 4, 3), (64, 128, 4, 1), (128, 128, 8, 2)];
+    let mut cases = Vec::new();
+    for (m, n, warps, stages) in tiles {
+        for (gqa_ratio, page_size, own) in [(4, 16, 70), (1, 1, 24), (8, 32, 3)] {
+            let (tile, seed) = (Tile { m, n, warps, stages }, cases.len() as u64);
+            let options = AttentionOptions { softcap: seed % 3 == 1, ..CASE.options };
+            let (packing, grown) = (Packing::PerTree, seed.is_multiple_of(2));
+            cases.push(Case { tile, options, gqa_ratio, page_size, packing, own, grown, seed, ..CASE });
+        }
+    }
+    cases
+}
+
+/// Every second tile whose warps can multiply together: before turns and without them, whole granules and windows, each width of a product.
+#[test]
+fn warps_that_multiply_together_agree_with_the_reference() {
+    let together = |case: &Case| case.tile.m.is_multiple_of(64) && case.class.head_dim <= 128;
+    let mut cases: Vec<Case> = cases()
+        .into_iter()
+        .filter(together)
+        .step_by(2)
+        .chain(turning_cases().into_iter().filter(together))
+        .collect();
+    assert!(cases.len() >= 35, "{}", cases.len());
+    cases.iter_mut().for_each(|case| case.warpgroups = true);
+    let walks = |case: &Case| Case { packing: Packing::PerTree, own: 3, ..*case };
+    cases.extend(cases.iter().step_by(3).map(walks).collect::<Vec<_>>());
+    check_all(&Emulator::build(&kernels_of(&cases), &[WARPGROUPS]), &cases);
+}
+
+/// Tiles of few rows on a device that copies boxes: one warp has them copied, and what is multiplied warp by warp hands its buffers back. With
+/// granules that are seen in part, and windows that begin within one.
+#[test]
+fn tiles_of_few_rows_beside_a_loader_agree_with_the_reference() {
+    let few_rows = |case: &Case| case.tile.m < 64 && case.class.head_dim <= 128;
+    let all: Vec<Case> = cases().into_iter().filter(few_rows).collect();
+    let mut cases: Vec<Case> =
+        all.iter().step_by(4).copied().chain(turning_cases().into_iter().filter(few_rows)).collect();
+    for (index, case) in cases.iter_mut().enumerate() {
+        case.warpgroups = true;
+        // Pages that boxes cannot be copied from are the other tests' cases.
+        case.page_size = [16, 32, 48, 64][index % 4];
+    }
+    assert!(cases.len() >= 25, "{}", cases.len());
+    assert!(cases.iter().any(|case| case.options.window) && cases.iter().any(|case| case.own > 0));
+    check_all(&Emulator::build(&kernels_of(&cases), &[WARPGROUPS]), &cases);
+}
+
+/// What warps tell each other of the buffers: when they are full, and when they are free.
+#[test]
+fn a_missing_word_about_a_buffer_is_caught() {
+    let cases: Vec<Case> = [(16, 4), (64, 4), (128, 8)]
+        .into_iter()
+        .flat_map(|(m, warps)| {
+            let tile = Tile { m, n: 64, warps, stages: 2 };
+            (0..2).map(move |seed| Case {
+                tile,
+                packing: Packing::PerTree,
+                own: 70,
+                seed,
+                warpgroups: true,
+                ..CASE
+            })
+        })
+        .collect();
+    let flags = &[WARPGROUPS];
+    check_all(&Emulator::build(&kernels_of(&cases), flags), &cases);
+    let words = ["stages.await_", "stages.free_"];
+    let mut missing = 0;
+    for &(file, text) in sources() {
+        // What a part of another says is for timelines alone.
+        let own = |place: usize| !text[..place].ends_with('.');
+        for (place, word) in
+            words.iter().flat_map(|word| text.match_indices(word)).filter(|(place, _)| own(*place))
+        {
+            // Nothing is said, and the statement stays one.
+            let end = place + text[place..].find(");").expect("a call ends") + 1;
+            let changed = format!("{}void(){}", &text[..place], &text[end..]);
+            let change = |name: &str, text: &str| if name == file { &changed } else { text }.to_owned();
+            let emulator = Emulator::build_changed(&kernels_of(&cases), flags, change);
+            let line = text[..place].lines().count();
+            assert!(
+                cases.iter().any(|case| case.check(&emulator).is_err()),
+                "nothing shows that `{word}...` in line {line} of {file} is missing: is it superfluous?"
+            );
+            missing += 1;
+        }
+    }
+    assert!(missing >= 15, "only {missing} words about buffers were found");
+}
+
+/// A plan promises tokens that kernels begin to copy before they know the lengths. Where these are shorter all the same, nothing is left on its
+/// way when a CTA ends.
+#[test]
+fn lengths_shorter_than_a_plan_allows_are_still_those_that_count() {
+    let tile = Tile { m: 64, n: 16, warps: 4, stages: 3 };
+    let case = Case { tile, packing: Packing::PerRequest, own: 300, warpgroups: true, ..CASE };
+    let emulator = Emulator::build(&kernels_of(&[case]), &[WARPGROUPS]);
+    for length in [1, 20, 40] {
+        let mut batch = Batch::<f16>::new(&case);
+        batch.planned_lens = Some(batch.seq_lens.clone());
+        assert!(batch.seq_lens.iter().any(|&planned| planned > length + 3 * 16 + case.page_size));
+        batch.seq_lens.iter_mut().for_each(|seen| *seen = (*seen).min(length));
+        if let Err(error) = batch.check(&case, &emulator) {
+            panic!("{length} tokens: {error}: {case:?}");
+        }
+    }
+}
+
+#[test]
+fn ctas_note_when_they_did_what() {
+    let tiles = [(CASE.tile, false), (Tile { m: 64, n: 64, warps: 4, stages: 2 }, true)];
+    for (tile, warpgroups) in tiles {
+        let options = AttentionOptions { timeline: true, ..CASE.options };
+        let case = Case { tile, warpgroups, options, ..CASE };
+        let flags: &[&str] = if warpgroups { &[WARPGROUPS] } else { &[] };
+        check_all(&Emulator::build(&kernels_of(&[case]), flags), &[case]);
+    }
+}
+
+/// The kernels give a negative scale's sign to the query, and take none for a very small one.
+#[test]
+fn every_sign_of_the_scale_agrees_with_the_reference() {
+    let classes = [(64, Dtype::F16), (64, Dtype::Fp8F16), (256, Dtype::F16)];
+    let options = [CASE.options, AttentionOptions { softcap: true, ..CASE.options }];
+    let cases: Vec<Case> = classes
+        .iter()
+        .flat_map(|&(head_dim, dtype)| {
+            options.map(|options| Case { class: Class { head_dim, dtype }, options, ..CASE })
+        })
+        .collect();
+    let emulator = Emulator::build(&kernels_of(&cases), &[]);
+    for case in &cases {
+        for scale in [-0.125, 0.0] {
+            let mut batch = Batch::<f16>::new(case);
+            batch.scale = scale;
+            if let Err(error) = batch.check(case, &emulator) {
+                panic!("scale {scale}: {error}: {case:?}");
+            }
+        }
+    }
+}
+
+/// Rows times tokens beyond which a batch keeps the emulation too long.
+const MUCH_WORK: u64 = 1 << 15;
+
+/// What a variant is verified by on a device, where one that hangs has a process to be killed in: warps that share
+/// out a step along its tokens, one warpgroup, and two.
+#[test]
+fn awkward_batches_agree_with_the_reference() {
+    let work = |batch: &AwkwardCase| -> u64 {
+        batch.table().seq_lens().iter().map(|&len| u64::from(len * batch.geometry.q_heads)).sum()
+    };
+    let alone = |m, n, warps, warpgroups| (tile(m, n, warps, 2), warpgroups, &[][..]);
+    let together = |mixed: &'static [Tile]| (*mixed.last().unwrap(), true, mixed);
+    let kernels = [
+        alone(16, 64, 4, false),
+        alone(64, 32, 4, true),
+        alone(128, 16, 8, true),
+        together(MIXES[2]),
+        together(MIXES[3]),
+    ];
+    for (tile, warpgroups, mixed) in kernels {
+        let case_of = |batch: AwkwardCase| {
+            let options = AttentionOptions {
+                window: batch.window.is_some(),
+                softcap: batch.softcap.is_some(),
+                sinks: batch.sinks,
+                timeline: false,
+                gathers: must_gather(&batch.strides(), &batch.geometry),
+            };
+            (Case { tile, mixed, options, warpgroups, page_size: batch.geometry.page_size, ..CASE }, batch)
+        };
+        let (cases, batches): (Vec<Case>, Vec<AwkwardCase>) = awkward::cases(&CASE.class, 3)
+            .into_iter()
+            .chain(awkward::tile_cases(&CASE.class, &tile, 3))
+            .filter(|batch| work(batch) <= MUCH_WORK)
+            .map(case_of)
+            .unzip();
+        assert!(cases.len() >= 70, "{}", cases.len());
+        let emulator = Emulator::build(&kernels_of(&cases), if warpgroups { &[WARPGROUPS] } else { &[] });
+        let pairs: Vec<(&Case, &AwkwardCase)> = cases.iter().zip(&batches).collect();
+        for_all(&pairs, |(case, batch)| {
+            case.check_awkward(batch, &emulator)
+                .map_err(|error| format!("{tile} {mixed:?}, {}: {error}", batch.name))
+        });
+    }
+}
+
+const fn tile(m: u16, n: u16, warps: u16, stages: u16) -> Tile {
+    Tile { m, n, warps, stages }
+}
+
+/// Sets of tiles in one kernel beside TMA producers: a producer warpgroup beside four math warps and beside eight, and one warp.
+const MIXES: [&[Tile]; 5] = [
+    &[tile(16, 64, 4, 2), tile(64, 64, 4, 2)],
+    &[tile(16, 128, 4, 1), tile(64, 64, 4, 2)],
+    &[tile(16, 64, 4, 3), tile(32, 64, 4, 2), tile(64, 64, 4, 2)],
+    &[tile(16, 128, 8, 2), tile(64, 64, 8, 3), tile(128, 64, 8, 2)],
+    &[tile(16, 32, 2, 3), tile(32, 32, 2, 2)],
+];
+
+/// Several tiles in one launch, in every class that boxes are copied for, with and without options, in trees, packs and long walks.
+#[test]
+fn several_tiles_in_one_kernel_beside_producers_agree_with_the_reference() {
+    let all = AttentionOptions { window: true, softcap: true, sinks: true, ..CASE.options };
+    let classes = [(128, Dtype::F16), (64, Dtype::Bf16), (128, Dtype::Fp8F16)];
+    let mut cases = Vec::new();
+    for mixed in MIXES {
+        for (head_dim, dtype) in classes {
+            let class = Class { head_dim, dtype };
+            for (packing, own, options) in [
+                (Packing::PerTree, 70, CASE.options),
+                (Packing::Priced, 3, all),
+                (Packing::PerRequest, 300, AttentionOptions { timeline: true, ..CASE.options }),
+            ] {
+                let seed = cases.len() as u64;
+                let tile = *mixed.last().unwrap();
+                let (page_size, hnd) = ([16, 32, 48, 64][cases.len() % 4], cases.len() % 3 == 0);
+                let (gqa_ratio, queries) = ([4, 8, 1, 3, 5][cases.len() % 5], (seed % 3) as u32);
+                let grown = cases.len() % 4 == 1;
+                cases.push(Case {
+                    tile,
+                    mixed,
+                    class,
+                    options,
+                    packing,
+                    own,
+                    page_size,
+                    hnd,
+                    gqa_ratio,
+                    queries,
+                    grown,
+                    seed,
+                    warpgroups: true,
+                    ..CASE
+                });
+            }
+        }
+    }
+    // Pages that boxes cannot be copied from: the same tiles, and all warps copy.
+    let gathers = |case: &Case| Case { page_size: 1, ..*case };
+    cases.extend(cases.iter().step_by(9).map(gathers).collect::<Vec<_>>());
+    check_all(&Emulator::build(&kernels_of(&cases), &[WARPGROUPS, FP8_CONVERSION]), &cases);
+}
+
+#[test]
+fn the_order_of_warps_changes_no_bit() {
+    let tile = Tile { m: 32, n: 64, warps: 8, stages: 3 };
+    let case = Case {
+        tile,
+        options: AttentionOptions {
+            window: true,
+            softcap: true,
+            sinks: true,
+            timeline: false,
+            gathers: false,
+        },
+        ..CASE
+    };
+    let emulator = Emulator::build(&kernels_of(&[case]), &[]);
+    let batch = Batch::<f16>::new(&case);
+    let bits = |seed| -> Vec<(Vec<u16>, Vec<u32>)> {
+        let outcomes = batch.launch(&case, &case.plan_options(Split::Mean), &emulator, seed).unwrap();
+        let bits = |outcome: &Outcome<f16>| {
+            let output = outcome.output.iter().map(|x| x.to_bits()).collect();
+            (output, outcome.lse.iter().map(|x| x.to_bits()).collect())
+        };
+        outcomes.iter().map(bits).collect()
+    };
+    let first = bits(0);
+    for seed in 1..7 {
+        assert_eq!(bits(seed), first, "seed {seed}");
+    }
+}
+
+#[test]
+fn a_pipeline_that_reads_too_early_is_caught() {
+    for stages in 1..=4 {
+        let case = Case { tile: Tile { stages, ..CASE.tile }, ..CASE };
+        let error = case.check(&Emulator::build(&kernels_of(&[case]), &[EARLY_READ])).unwrap_err();
+        let named = ["nothing had been copied to yet", "which a copy filled without a barrier since"];
+        assert!(named.iter().any(|part| error.contains(part)), "{stages} stages: {error}");
+    }
+}
+
+/// Barriers of every source, also beside a loader, whose buffers have barriers of their own.
+#[test]
+fn a_missing_barrier_is_caught() {
+    let cases: Vec<Case> = (1..=4)
+        .flat_map(|stages| {
+            let tile = Tile { m: 32, n: 64, warps: 8, stages };
+            let head_dim = if stages % 2 == 0 { 64 } else { 256 };
+            let class = Class { head_dim, ..CASE.class };
+            let options = AttentionOptions { window: stages == 3, ..CASE.options };
+            // Packs of one run, and walks along several.
+            let packing = |seed| if seed == 2 { Packing::Pat } else { Packing::Priced };
+            (0..3).map(move |seed| Case { tile, class, options, packing: packing(seed), seed, ..CASE })
+        })
+        .collect();
+    let beside_loaders: Vec<Case> = (1..=3)
+        .flat_map(|stages| {
+            let tile = Tile { m: 64, n: 64, warps: 4, stages };
+            // Of walks along several runs, lengths of rows are read by other warps than noted them.
+            let packing = |seed| if seed == 1 { Packing::Priced } else { Packing::Pat };
+            (0..2).map(move |seed| Case { tile, seed, packing: packing(seed), warpgroups: true, ..CASE })
+        })
+        .collect();
+    let devices: [(&[Case], &[&str]); 2] = [(&cases, &[]), (&beside_loaders, &[WARPGROUPS])];
+    for (cases, flags) in devices {
+        check_all(&Emulator::build(&kernels_of(cases), flags), cases);
+    }
+    let mut barriers = 0;
+    let all_and_some = ["barrier();", "barrier_of_some<S::DESCRIBERS>();"];
+    for &(file, text) in sources() {
+        for (place, found) in all_and_some.iter().flat_map(|&call| text.match_indices(call)) {
+            // The semicolon stays: it may be all that a condition is about.
+            let changed = format!("{};{}", &text[..place], &text[place + found.len()..]);
+            let change = |name: &str, text: &str| if name == file { &changed } else { text }.to_owned();
+            let is_noticed = |(cases, flags): &(&[Case], &[&str])| {
+                let emulator = Emulator::build_changed(&kernels_of(cases), flags, change);
+                cases.iter().any(|case| case.check(&emulator).is_err())
+            };
+            let line = text[..place].lines().count();
+            assert!(
+                devices.iter().any(is_noticed),
+                "nothing shows that the barrier in line {line} of {file} is missing: is it superfluous?"
+            );
+            barriers += 1;
+        }
+    }
+    assert!(barriers >= 12, "only {barriers} of the sources' barriers were found");
+}

@@ -1,0 +1,223 @@
+//! Runs the CUDA kernels without a GPU: their sources, compiled as C++ for the host with `cuda/emulation.hpp`.
+#![allow(unsafe_code)]
+
+use libloading::{Library, Symbol};
+use std::ffi::{CStr, c_char, c_void};
+use std::fmt::Write as _;
+use std::path::Path;
+use std::process::{Command, Output};
+use std::sync::Mutex;
+use tempfile::TempDir;
+use tilewright_heuristics::Geometry;
+use tilewright_kernel_templates::cuda::{
+    Arguments, BOX_TOKENS, GRANULE, Kernel, StatesArguments, TensorMap, sources,
+};
+use tilewright_plan::KvStrides;
+
+const EMULATION: [(&str, &str); 3] = [
+    ("emulation.hpp", include_str!("../../../../kernel-templates/cuda/emulation.hpp")),
+    ("emulation_tensor.hpp", include_str!("../../../../kernel-templates/cuda/emulation_tensor.hpp")),
+    ("emulation_warpgroup.hpp", include_str!("../../../../kernel-templates/cuda/emulation_warpgroup.hpp")),
+];
+
+/// Makes every wait of the pipeline wait for one group fewer than it asks for.
+#[allow(dead_code, reason = "one suite proves that it is caught")]
+pub(crate) const EARLY_READ: &str = "-DTILEWRIGHT_EMULATE_EARLY_READ";
+
+/// Emulates a device that converts FP8 by an instruction.
+#[allow(dead_code, reason = "states are never FP8")]
+pub(crate) const FP8_CONVERSION: &str = "-DTILEWRIGHT_EMULATE_FP8_CONVERSION";
+
+/// Says where K and V lie as the emulated machine's tensors, as `emulation.hpp` has them; the driver does it for a device.
+#[allow(dead_code, reason = "states have no K and V")]
+pub(crate) fn describe_tensors(args: &mut Arguments, geometry: &Geometry, strides: &KvStrides) {
+    let bytes = geometry.dtype.kv_bytes() as u64;
+    let elements = u64::from(geometry.head_dim).min(128 / bytes);
+    let panels = u64::from(geometry.head_dim) / elements;
+    let [token, head] = [strides.token, strides.head].map(|elements| elements as u64 * bytes);
+    let boxes = |address: u64, tokens: u32| {
+        let of_box = match tokens {
+            0..8 => [u64::from(tokens), 1, 1],
+            _ => [8, panels, u64::from(tokens) / 8],
+        };
+        let sizes = [elements, 8, panels, u64::from(geometry.page_size) / 8, i32::MAX as u64];
+        let mut words = [0; 16];
+        words[..5].copy_from_slice(&[address, token, elements * bytes, 8 * token, head]);
+        words[5..10].copy_from_slice(&sizes);
+        words[10..].copy_from_slice(&[elements, of_box[0], of_box[1], of_box[2], 1, bytes]);
+        TensorMap { words }
+    };
+    args.heads_a_page = (strides.page / strides.head) as u32;
+    args.key_boxes = boxes(args.keys, GRANULE);
+    args.value_boxes = BOX_TOKENS.map(|tokens| boxes(args.values, tokens));
+}
+
+/// Most kernels of one source file: compilers work on several files at once, and each file costs the headers once more.
+const KERNELS_A_FILE: usize = 12;
+
+/// `Emulated` of `emulation.hpp`.
+#[repr(C)]
+struct Emulated {
+    error: *const c_char,
+    poison_reads: u64,
+}
+
+type Entry = unsafe extern "C" fn(*const c_void, u32, u64) -> Emulated;
+
+/// A library with kernels that run on the host. It can be used by several threads at once.
+pub(crate) struct Emulator {
+    library: &'static Library,
+}
+
+impl Emulator {
+    /// Compiles kernels with the system's C++ compiler, or the one that `CXX` names. `flags` are added to its own.
+    ///
+    /// # Panics
+    /// If there is no compiler, or the sources do not compile.
+    pub(crate) fn build(kernels: &[Kernel], flags: &[&str]) -> Self {
+        Self::build_changed(kernels, flags, |_, text| text.to_owned())
+    }
+
+    /// The same from sources that `change` makes of each file's name and text.
+    pub(crate) fn build_changed(
+        kernels: &[Kernel],
+        flags: &[&str],
+        change: impl Fn(&str, &str) -> String,
+    ) -> Self {
+        let folder = TempDir::new().expect("a temporary folder for the compiled kernels");
+        for &(name, text) in sources().iter().chain(&EMULATION) {
+            std::fs::write(folder.path().join(name), change(name, text))
+                .expect("writing to the temporary folder");
+        }
+        let threads = std::thread::available_parallelism().map_or(1, usize::from);
+        let of_file = kernels.len().div_ceil(threads).clamp(1, KERNELS_A_FILE);
+        let files: Vec<&[Kernel]> = kernels.chunks(of_file).collect();
+        let objects: Vec<_> = (0..files.len()).map(|file| folder.path().join(format!("{file}.o"))).collect();
+        let next = Mutex::new(files.iter().zip(&objects));
+        let compile_files = || {
+            loop {
+                let Some((kernels, object)) = next.lock().unwrap().next() else { break };
+                let source = object.with_extension("cpp");
+                std::fs::write(&source, source_text(kernels)).expect("writing to the temporary folder");
+                compiler(folder.path(), &["-c", "-o"], |command| {
+                    command.arg(object).arg(&source).args(flags);
+                });
+            }
+        };
+        std::thread::scope(|scope| {
+            let workers: Vec<_> = (0..threads.min(files.len())).map(|_| scope.spawn(compile_files)).collect();
+            for worker in workers {
+                if let Err(panic) = worker.join() {
+                    std::panic::resume_unwind(panic);
+                }
+            }
+        });
+        let path = folder.path().join("kernels.so");
+        compiler(folder.path(), &["-shared", "-o"], |command| {
+            command.arg(&path).args(&objects);
+        });
+        // SAFETY: the library was built just now, from our sources. When it is loaded it takes over the signals of bad addresses,
+        // and hands on those that are not of its kernels; for that it has to stay, and does.
+        let library =
+            unsafe { Library::new(&path) }.expect("loading the kernels that were compiled for the host");
+        Self { library: Box::leak(Box::new(library)) }
+    }
+
+    /// Launches a kernel made by [`Kernel::decode`] or [`Kernel::decode_mix`] with so many CTAs: work items times KV heads. `seed` is the order in which warps and lanes run; 0 is
+    /// the natural one.
+    pub(crate) fn run_decode(
+        &self,
+        kernel: &Kernel,
+        args: &Arguments,
+        ctas: u32,
+        seed: u64,
+    ) -> Result<(), String> {
+        self.run(kernel, args, ctas, seed)
+    }
+
+    /// Launches a kernel made by [`Kernel::merge`] for `rows` rows: merge items times query heads.
+    pub(crate) fn run_merge(
+        &self,
+        kernel: &Kernel,
+        args: &Arguments,
+        rows: u32,
+        seed: u64,
+    ) -> Result<(), String> {
+        self.run(kernel, args, rows, seed)
+    }
+
+    /// Launches a kernel made by [`Kernel::merge_states`].
+    #[allow(dead_code, reason = "the suite of the plans' kernels has no use for it")]
+    pub(crate) fn run_merge_states(
+        &self,
+        kernel: &Kernel,
+        args: &StatesArguments,
+        seed: u64,
+    ) -> Result<(), String> {
+        self.run(kernel, args, args.rows, seed)
+    }
+
+    fn run<T>(&self, kernel: &Kernel, args: &T, count: u32, seed: u64) -> Result<(), String> {
+        // SAFETY: `source_text` gives every entry point this type.
+        let entry: Symbol<'_, Entry> = unsafe { self.library.get(kernel.name.as_bytes()) }
+            .unwrap_or_else(|_| panic!("{} is not among the kernels that were compiled", kernel.name));
+        // SAFETY: each kind of kernel has a function above with its type of arguments, which hold addresses of memory that is as large as the plan that they come from says.
+        let result = unsafe { entry(std::ptr::from_ref(args).cast::<c_void>(), count, seed) };
+        if !result.error.is_null() {
+            // SAFETY: a message that ends with a zero, valid until this thread's next launch.
+            let message = unsafe { CStr::from_ptr(result.error) }.to_string_lossy();
+            return Err(format!("{}, seed {seed}: {message}", kernel.name));
+        }
+        if result.poison_reads > 0 {
+            return Err(format!(
+                "{}, seed {seed}: {} reads of shared memory that nothing had been copied to yet",
+                kernel.name, result.poison_reads
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// One entry point a kernel, under its name.
+fn source_text(kernels: &[Kernel]) -> String {
+    let mut text =
+        String::from("#include \"mix.cuh\"\n#include \"merge_states.cuh\"\nusing namespace tilewright;\n");
+    for Kernel { name, template, threads, shared_bytes, .. } in kernels {
+        let args = if template.starts_with("MergeStates<") { "StatesArguments" } else { "Arguments" };
+        let grid = if template.starts_with("Merge") { "divide_up(count, Variant::ROWS)" } else { "count" };
+        writeln!(
+            text,
+            "extern \"C\" __attribute__((visibility(\"default\"))) Emulated {name}(const {args} *args, u32 count, u64 seed) {{\n  \
+             using Variant = {template};\n  \
+             static_assert(Variant::THREADS == {threads} && Variant::SHARED_BYTES == {shared_bytes}, \"as the host has it\");\n  \
+             return emulate({grid}, {threads}, {shared_bytes}, [=] {{ Variant::run(*args); }}, seed);\n}}"
+        )
+        .expect("writing to a string");
+    }
+    text
+}
+
+/// Runs the compiler in a folder.
+fn compiler(folder: &Path, mode: &[&str], arguments: impl FnOnce(&mut Command)) {
+    let name = std::env::var("CXX").ok().filter(|name| !name.is_empty()).unwrap_or_else(|| "c++".to_owned());
+    // It may be a launcher and what it launches.
+    let mut words = name.split_whitespace();
+    let mut command = Command::new(words.next().unwrap_or("c++"));
+    command.args(words);
+    command.current_dir(folder).args([
+        "-std=c++17",
+        "-O1",
+        "-fPIC",
+        "-fno-strict-aliasing",
+        "-fvisibility=hidden",
+    ]);
+    command.args(mode);
+    arguments(&mut command);
+    let Output { status, stderr, .. } = command.output().unwrap_or_else(|error| {
+        panic!(
+            "the kernels' tests compile them for the host, but `{name}` does not start ({error}): install a C++17 compiler \
+             (Debian and Ubuntu: apt-get install g++), or name one in CXX"
+        )
+    });
+    assert!(status.success(), "{command:?} failed:\n{}", String::from_utf8_lossy(&stderr));
+}

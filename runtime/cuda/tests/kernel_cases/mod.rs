@@ -1,0 +1,587 @@
+//! Batches that the emulated kernels are checked with: what one launch is checked with, and how, against the f64 reference.
+
+use crate::emulation::{Emulator, describe_tensors};
+use half::{bf16, f16};
+use rand::SeedableRng;
+use rand::seq::SliceRandom;
+use rand_chacha::ChaCha8Rng;
+use std::sync::Mutex;
+use tilewright_conformance::reference::{self, Attention, norm, relative_error};
+use tilewright_conformance::{AwkwardCase, CaseCache, tolerance};
+use tilewright_cpu::{Element, Fp8KvCache, KvCache, Number};
+use tilewright_cuda::{Arrangement, Mix, PlanImage};
+use tilewright_heuristics::{Dtype, Geometry, PackShape, Tile};
+use tilewright_kernel_templates::Class;
+use tilewright_kernel_templates::cuda::{
+    Arguments, AttentionOptions, Kernel, MERGE_WARPS, TimelineEntry, WorkItem,
+};
+use tilewright_plan::{KvScales, KvStrides, Packing, PageTable, Plan, PlanOptions, Queries, Split};
+
+pub(crate) const WINDOW: u32 = 45;
+pub(crate) const SOFTCAP: f32 = 2.0;
+
+/// What one launch is checked with.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Case {
+    pub(crate) tile: Tile,
+    pub(crate) class: Class,
+    pub(crate) options: AttentionOptions,
+    pub(crate) gqa_ratio: u32,
+    pub(crate) kv_heads: u32,
+    pub(crate) page_size: u32,
+    pub(crate) packing: Packing,
+    /// The plan is made when requests have one token in their last page.
+    pub(crate) grown: bool,
+    pub(crate) hnd: bool,
+    /// Tokens by which the requests that fill a tile have more of their own.
+    pub(crate) own: u32,
+    /// Query tokens of a request: from 1 to so many, as far as it has tokens; 0 stands for one each, of requests without tokens too.
+    pub(crate) queries: u32,
+    pub(crate) seed: u64,
+    /// On a device where four warps multiply together.
+    pub(crate) warpgroups: bool,
+    /// Tiles of one kernel, in their order, that packs get instead of `tile`.
+    pub(crate) mixed: &'static [Tile],
+}
+
+impl Case {
+    pub(crate) fn kernel(&self) -> Kernel {
+        let arch = if self.warpgroups { "sm_90a" } else { "sm_80" };
+        let gathers = self.options.gathers || AttentionOptions::for_pages(self.page_size).gathers;
+        let options = AttentionOptions { gathers, ..self.options };
+        match self.mixed {
+            [] => Kernel::decode(&self.tile, &self.class, options, arch.parse().unwrap()),
+            tiles => Kernel::decode_mix(tiles, &self.class, options, arch.parse().unwrap()),
+        }
+    }
+
+    /// The tile of a pack: of a mix any, whether it holds the pack's rows or not.
+    fn tile_of(&self, shape: &PackShape) -> Tile {
+        match self.mixed {
+            [] => self.tile,
+            tiles => tiles[(shape.rows + shape.kv_len / 5) as usize % tiles.len()],
+        }
+    }
+
+    pub(crate) fn merges(&self) -> [Kernel; 2] {
+        MERGE_WARPS.map(|warps| Kernel::merge(warps, &self.class, self.options))
+    }
+
+    pub(crate) fn geometry(&self) -> Geometry {
+        Geometry {
+            q_heads: self.gqa_ratio * self.kv_heads,
+            kv_heads: self.kv_heads,
+            head_dim: self.class.head_dim,
+            page_size: self.page_size,
+            dtype: self.class.dtype,
+        }
+    }
+
+    /// Requests as (pages of a prefix taken from the previous one, own tokens): lengths around every edge of pages and steps, and enough
+    /// requests on one prefix that its rows fill a tile.
+    pub(crate) fn requests(&self) -> Vec<(usize, u32)> {
+        let (n, page) = (u32::from(self.tile.n), self.page_size);
+        let trunk = 3 * n + 5;
+        let shared = (trunk / page) as usize;
+        let mut requests = vec![(0, trunk)];
+        requests.extend([1, 0, page, n - 1, n, n + 1].map(|own| (shared, own)));
+        let fill = (u32::from(self.tile.m) / self.gqa_ratio).min(20) as usize;
+        requests.extend((requests.len()..fill).map(|own| (shared, own as u32 + self.own)));
+        let stages = u32::from(self.tile.stages);
+        let alone = [0, 1, page - 1, page, page + 1, n - 1, n, n + 1, 2 * n, stages * n + 1];
+        requests.extend(alone.map(|own| (0, own)));
+        requests
+    }
+
+    pub(crate) fn plan_options(&self, split: Split) -> PlanOptions {
+        PlanOptions { packing: self.packing, split, slots: 64, ..PlanOptions::default() }
+    }
+
+    /// Runs what the tuner verifies variants by, planned as it wants to be and as engines plan.
+    pub(crate) fn check_awkward(&self, awkward: &AwkwardCase, emulator: &Emulator) -> Result<(), String> {
+        let batch = Batch::<f16>::of(awkward);
+        let as_engines = PlanOptions { slots: 264, ..PlanOptions::default() };
+        for options in [&awkward.options, &as_engines] {
+            for outcome in batch.launch(self, options, emulator, self.seed)? {
+                awkward.check(&widened(&outcome.output), &widened(&outcome.lse))?;
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn check(&self, emulator: &Emulator) -> Result<(), String> {
+        match self.class.dtype {
+            Dtype::F16 | Dtype::Fp8F16 => Batch::<f16>::new(self).check(self, emulator),
+            Dtype::Bf16 | Dtype::Fp8Bf16 => Batch::<bf16>::new(self).check(self, emulator),
+            Dtype::F32 | Dtype::Fp8F32 => Err("no kernel computes in f32".to_owned()),
+        }
+        .map_err(|error| format!("{error}: {self:?}"))
+    }
+}
+
+/// A batch with K, V and queries; NaN wherever no request has a token, garbage in the table past each length.
+pub(crate) struct Batch<E> {
+    pub(crate) geometry: Geometry,
+    pub(crate) entries: Vec<i32>,
+    pub(crate) max_pages: usize,
+    pub(crate) seq_lens: Vec<u32>,
+    /// What its plan is made for, if not for what `seq_lens` have grown from.
+    pub(crate) planned_lens: Option<Vec<u32>>,
+    pub(crate) query_lens: Option<Vec<u32>>,
+    pub(crate) strides: KvStrides,
+    pub(crate) cache: CaseCache<E>,
+    pub(crate) query: Vec<E>,
+    pub(crate) sinks: Vec<f32>,
+    pub(crate) scale: f32,
+    pub(crate) window: u32,
+    pub(crate) softcap: f32,
+}
+
+/// What a launch leaves.
+pub(crate) struct Outcome<E> {
+    pub(crate) output: Vec<E>,
+    pub(crate) lse: Vec<f32>,
+}
+
+impl<E: Element> Batch<E> {
+    pub(crate) fn new(case: &Case) -> Self {
+        let geometry = case.geometry();
+        let page_size = geometry.page_size;
+        let mut rng = ChaCha8Rng::seed_from_u64(case.seed);
+        let (mut rows, mut seq_lens, mut pages) = (Vec::<Vec<usize>>::new(), Vec::new(), 0);
+        for (shared, own) in case.requests() {
+            let mut row: Vec<usize> =
+                rows.last().map_or(Vec::new(), |row: &Vec<usize>| row[..shared.min(row.len())].to_vec());
+            let tokens = row.len() as u32 * page_size + own;
+            while (row.len() as u32) < tokens.div_ceil(page_size) {
+                row.push(pages);
+                pages += 1;
+            }
+            rows.push(row);
+            seq_lens.push(tokens);
+        }
+        pages += 2;
+        let mut physical: Vec<i32> = (0..pages as i32).collect();
+        physical.shuffle(&mut rng);
+        let max_pages = rows.iter().map(Vec::len).max().unwrap_or(0) + 1;
+        let mut entries = Vec::new();
+        let mut filled = vec![0u32; pages];
+        for (row, &seq_len) in rows.iter().zip(&seq_lens) {
+            for (column, &page) in row.iter().enumerate() {
+                let page = physical[page];
+                entries.push(page);
+                let tokens = (seq_len - column as u32 * page_size).min(page_size);
+                filled[page as usize] = filled[page as usize].max(tokens);
+            }
+            entries.extend((row.len()..max_pages).map(|column| if column % 2 == 0 { -1 } else { i32::MAX }));
+        }
+        let strides = if case.hnd { KvStrides::hnd(&geometry) } else { KvStrides::nhd(&geometry) };
+        let mut random = random_numbers(case.seed);
+        let cache = if geometry.dtype.has_fp8_kv() {
+            // As large as those of the query's type, nearly: their scales are from 1/8 to 1/2.
+            let heads = if case.seed.is_multiple_of(2) { 1 } else { geometry.kv_heads };
+            let mut scales = || (0..heads).map(|_| 0.3125 + 0.1875 * random()).collect();
+            let (key_scales, value_scales) = (scales(), scales());
+            CaseCache::Fp8 {
+                keys: pages_of(&geometry, &strides, &filled, || 10.0 * random()),
+                values: pages_of(&geometry, &strides, &filled, || 4.0 * random()),
+                key_scales,
+                value_scales,
+            }
+        } else {
+            CaseCache::Plain {
+                keys: pages_of(&geometry, &strides, &filled, || 3.0 * random()),
+                values: pages_of(&geometry, &strides, &filled, &mut random),
+            }
+        };
+        let query_lens: Option<Vec<u32>> = (case.queries > 0).then(|| {
+            let planned = planned_lens(&seq_lens, page_size, case.grown);
+            (0u32..).zip(planned).map(|(request, len)| (request * 5 % case.queries + 1).min(len)).collect()
+        });
+        let queries = query_lens.as_ref().map_or(seq_lens.len(), |lens| lens.iter().sum::<u32>() as usize);
+        let elements = queries * (geometry.q_heads * geometry.head_dim) as usize;
+        let query = (0..elements).map(|_| E::from_f32(3.0 * random())).collect();
+        let sinks = (0..geometry.q_heads).map(|_| 1.5 + 3.5 * random()).collect();
+        let scale = 1.0 / (geometry.head_dim as f32).sqrt();
+        let (window, softcap) = (WINDOW, SOFTCAP);
+        Self {
+            geometry,
+            entries,
+            max_pages,
+            seq_lens,
+            planned_lens: None,
+            query_lens,
+            strides,
+            cache,
+            query,
+            sinks,
+            scale,
+            window,
+            softcap,
+        }
+    }
+
+    /// What the tuner verifies variants by.
+    pub(crate) fn of(case: &AwkwardCase) -> Self {
+        Self {
+            geometry: case.geometry,
+            entries: case.page_table.clone(),
+            max_pages: case.max_pages,
+            seq_lens: case.seq_lens.clone(),
+            planned_lens: None,
+            query_lens: case.query_lens.clone(),
+            strides: case.strides(),
+            cache: case.cache(),
+            query: case.query(),
+            sinks: case.sinks().unwrap_or_default(),
+            scale: case.scale(),
+            window: case.window.unwrap_or(u32::MAX),
+            softcap: case.softcap.unwrap_or(0.0),
+        }
+    }
+
+    pub(crate) fn table<'a>(&'a self, seq_lens: &'a [u32], memory: &'a mut Queries) -> PageTable<'a> {
+        let table = PageTable::new(&self.entries, self.max_pages, seq_lens, self.geometry.page_size).unwrap();
+        match &self.query_lens {
+            None => table,
+            Some(query_lens) => table.with_queries(query_lens, memory).unwrap(),
+        }
+    }
+
+    /// What the reference says.
+    pub(crate) fn expected(&self, attention: &Attention<'_>) -> (Vec<f64>, Vec<f64>) {
+        let mut memory = Queries::default();
+        let (table, strides) = (self.table(&self.seq_lens, &mut memory), self.strides);
+        match &self.cache {
+            CaseCache::Plain { keys, values } => {
+                let cache = KvCache { keys: &keys[..], values: &values[..], strides };
+                reference::decode(&self.geometry, &table, &self.query, &cache, attention)
+            }
+            CaseCache::Fp8 { keys, values, key_scales, value_scales } => {
+                let scales = match (&key_scales[..], &value_scales[..]) {
+                    (&[keys], &[values]) => KvScales::new(keys, values),
+                    (keys, values) => KvScales::new(keys, values),
+                };
+                let cache = Fp8KvCache { keys, values, strides, scales };
+                reference::decode(&self.geometry, &table, &self.query, &cache, attention)
+            }
+        }
+    }
+
+    /// Where K and V and their scales lie.
+    pub(crate) fn cache_arguments(&self) -> Arguments {
+        match &self.cache {
+            CaseCache::Plain { keys, values } => Arguments {
+                keys: keys.as_ptr() as u64,
+                values: values.as_ptr() as u64,
+                ..Arguments::default()
+            },
+            CaseCache::Fp8 { keys, values, key_scales, value_scales } => Arguments {
+                keys: keys.as_ptr() as u64,
+                values: values.as_ptr() as u64,
+                key_scales: key_scales.as_ptr() as u64,
+                value_scales: value_scales.as_ptr() as u64,
+                scale_head: i64::from(key_scales.len() > 1),
+                ..Arguments::default()
+            },
+        }
+    }
+
+    /// Rows (query, query head).
+    pub(crate) fn rows(&self) -> usize {
+        self.query.len() / self.geometry.head_dim as usize
+    }
+
+    /// Runs the case's kernel and each of the merges; one outcome a merge. `seed` is the order of warps.
+    pub(crate) fn launch(
+        &self,
+        case: &Case,
+        options: &PlanOptions,
+        emulator: &Emulator,
+        seed: u64,
+    ) -> Result<Vec<Outcome<E>>, String> {
+        let grown_from = || planned_lens(&self.seq_lens, self.geometry.page_size, case.grown);
+        let planned = self.planned_lens.clone().unwrap_or_else(grown_from);
+        let (mut memory, mut grown) = (Queries::default(), Queries::default());
+        let plan =
+            Plan::build(&self.geometry, &self.table(&planned, &mut memory), options, |shape: &PackShape| {
+                case.tile_of(shape)
+            })
+            .unwrap();
+        let mut image = PlanImage::default();
+        let mix = Mix::of(case.mixed);
+        let arrangement =
+            if case.mixed.is_empty() { Arrangement::PerTile } else { Arrangement::Single(&mix) };
+        image.fill_as(&plan, arrangement).unwrap();
+        let words = Aligned::of(image.words());
+        let q_heads = self.geometry.q_heads;
+        let lengths: Vec<i32> =
+            self.table(&self.seq_lens, &mut grown).seq_lens().iter().map(|&len| len as i32).collect();
+        let mut output = vec![E::from_f32(f32::NAN); self.query.len()];
+        let mut lse = vec![f32::NAN; self.rows()];
+        let mut workspace = vec![f32::NAN; image.workspace_bytes(&self.geometry) / 4];
+        let planned = image.arguments(&self.geometry, words.address(), workspace.as_mut_ptr() as u64);
+        let cache = self.cache_arguments();
+        let mut args = Arguments {
+            query: self.query.as_ptr() as u64,
+            keys: cache.keys,
+            values: cache.values,
+            key_scales: cache.key_scales,
+            value_scales: cache.value_scales,
+            scale_head: cache.scale_head,
+            sinks: if case.options.sinks { self.sinks.as_ptr() as u64 } else { 0 },
+            // What the requests have grown to since they were planned.
+            lengths: lengths.as_ptr() as u64,
+            query_request: i64::from(q_heads * self.geometry.head_dim),
+            query_head: i64::from(self.geometry.head_dim),
+            output_request: i64::from(q_heads * self.geometry.head_dim),
+            output_head: i64::from(self.geometry.head_dim),
+            page: self.strides.page as i64,
+            token: self.strides.token as i64,
+            head: self.strides.head as i64,
+            window: self.window,
+            scale_log2: self.scale * std::f32::consts::LOG2_E,
+            softcap: self.softcap,
+            ..planned
+        };
+        describe_tensors(&mut args, &self.geometry, &self.strides);
+        (args.output, args.lse) = (output.as_mut_ptr() as u64, lse.as_mut_ptr() as u64);
+        let mut timeline =
+            vec![TimelineEntry::default(); plan.work_items().len() * self.geometry.kv_heads as usize + 3];
+        for (index, (_, items)) in image.launches().enumerate() {
+            args.items = planned.items + u64::from(items.start) * size_of::<WorkItem>() as u64;
+            let first = items.start * self.geometry.kv_heads;
+            args.timeline = timeline[first as usize..].as_mut_ptr() as u64;
+            args.group = index as u32;
+            // More CTAs than there are items: a captured grid is as large as its bucket.
+            let ctas = items.len() as u32 * self.geometry.kv_heads + 3;
+            emulator.run_decode(&case.kernel(), &args, ctas, seed)?;
+        }
+        if case.options.timeline {
+            check_timeline(&timeline)?;
+        }
+        let mut outcomes = Vec::new();
+        for merge in case.merges() {
+            let mut outcome = Outcome { output: output.clone(), lse: lse.clone() };
+            (args.output, args.lse) = (outcome.output.as_mut_ptr() as u64, outcome.lse.as_mut_ptr() as u64);
+            emulator.run_merge(&merge, &args, plan.merges().len() as u32 * q_heads, seed)?;
+            outcomes.push(outcome);
+        }
+        outcomes.push(self.launch_fused(case, &plan, &image, &args, emulator, seed)?);
+        Ok(outcomes)
+    }
+
+    /// The same where the last CTA of a row merges it; twice over, for a graph is launched again and again.
+    pub(crate) fn launch_fused(
+        &self,
+        case: &Case,
+        plan: &Plan,
+        image: &PlanImage,
+        args: &Arguments,
+        emulator: &Emulator,
+        seed: u64,
+    ) -> Result<Outcome<E>, String> {
+        let mut arrivals = vec![0u32; plan.merges().len() * self.geometry.kv_heads as usize + 1];
+        let last_launch = image.launches().last().map_or(0, |(_, items)| items.start);
+        let first_item = args.items - u64::from(last_launch) * size_of::<WorkItem>() as u64;
+        let mut outcome = None;
+        for _ in 0..2 {
+            let mut output = vec![E::from_f32(f32::NAN); self.query.len()];
+            let mut lse = vec![f32::NAN; self.rows()];
+            let mut args = Arguments {
+                arrivals: arrivals.as_mut_ptr() as u64,
+                output: output.as_mut_ptr() as u64,
+                lse: lse.as_mut_ptr() as u64,
+                ..*args
+            };
+            for (index, (_, items)) in image.launches().enumerate() {
+                args.items = first_item + u64::from(items.start) * size_of::<WorkItem>() as u64;
+                args.group = index as u32;
+                let ctas = items.len() as u32 * self.geometry.kv_heads;
+                emulator.run_decode(&case.kernel(), &args, ctas, seed)?;
+            }
+            outcome = Some(Outcome { output, lse });
+        }
+        if arrivals.iter().any(|&count| count != 0) {
+            return Err("the counters of arrivals are not as they were before the launch".to_owned());
+        }
+        outcome.ok_or_else(|| "nothing was launched".to_owned())
+    }
+
+    pub(crate) fn check(&self, case: &Case, emulator: &Emulator) -> Result<(), String> {
+        let attention = Attention {
+            scale: self.scale,
+            window: case.options.window.then_some(self.window),
+            softcap: case.options.softcap.then_some(self.softcap),
+            sinks: case.options.sinks.then_some(self.sinks.as_slice()),
+        };
+        let (expected, expected_lse) = self.expected(&attention);
+        let tolerance = tolerance(E::DTYPE);
+        // Whole packs take many steps, cut ones are merged.
+        let mut outcomes = self.launch(case, &case.plan_options(Split::None), emulator, case.seed)?;
+        let split = if case.seed.is_multiple_of(2) { Split::Mean } else { Split::Fill };
+        outcomes.extend(self.launch(case, &case.plan_options(split), emulator, case.seed + 1)?);
+        for outcome in outcomes {
+            let (output, lse) = (widened(&outcome.output), widened(&outcome.lse));
+            // Rows without tokens first: where -inf is expected, nothing else may be found.
+            if let Some(row) = (0..lse.len())
+                .find(|&row| lse[row].is_nan() || lse[row].is_infinite() != expected_lse[row].is_infinite())
+            {
+                return Err(format!("LSE {} for {} in row {row}", lse[row], expected_lse[row]));
+            }
+            let head_dim = self.geometry.head_dim as usize;
+            let typical = norm(expected.iter().copied()) / (lse.len() as f64).sqrt();
+            for (row, (found, expected)) in output.chunks(head_dim).zip(expected.chunks(head_dim)).enumerate()
+            {
+                let difference = norm(found.iter().zip(expected).map(|(a, b)| a - b));
+                // Where V cancels or a sink takes nearly all weight, a row's norm says little about the size of what was summed.
+                let error = difference / norm(expected.iter().copied()).max(0.1 * typical);
+                if error.is_nan() || error >= 8.0 * tolerance {
+                    return Err(format!("the output's error is {error:.1e} in row {row}"));
+                }
+            }
+            let error = relative_error(&output, &expected);
+            if error >= tolerance {
+                return Err(format!("the output's error is {error:.1e}"));
+            }
+            let finite =
+                |values: &[f64]| values.iter().copied().filter(|x| x.is_finite()).collect::<Vec<_>>();
+            let error = relative_error(&finite(&lse), &finite(&expected_lse));
+            if error >= tolerance {
+                return Err(format!("the LSE's error is {error:.1e}"));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// All CTAs but the last three, which had nothing to do, have noted what came after what.
+fn check_timeline(timeline: &[TimelineEntry]) -> Result<(), String> {
+    let (worked, idle) = timeline.split_at(timeline.len() - 3);
+    let wrong = worked.iter().find(|cta| {
+        // A CTA whose requests have no tokens waits for none.
+        let ready = if cta.ready == 0 { cta.begin } else { cta.ready };
+        cta.begin == 0 || ready < cta.begin || cta.computed < ready || cta.end < cta.computed
+    });
+    match wrong.or_else(|| idle.iter().find(|cta| **cta != TimelineEntry::default())) {
+        Some(cta) => Err(format!("a CTA notes {cta:?}")),
+        None if worked.iter().all(|cta| cta.ready == 0) => Err("no CTA had tokens".to_owned()),
+        None => Ok(()),
+    }
+}
+
+fn widened<E: Element>(elements: &[E]) -> Vec<f64> {
+    elements.iter().map(|x| f64::from(x.to_f32())).collect()
+}
+
+/// Pages whose first tokens, so many a page, hold numbers; all else is NaN.
+pub(crate) fn pages_of<K: Number>(
+    geometry: &Geometry,
+    strides: &KvStrides,
+    filled: &[u32],
+    mut number: impl FnMut() -> f32,
+) -> Vec<K> {
+    let mut elements = vec![K::from_f32(f32::NAN); filled.len() * strides.page];
+    for (page, &tokens) in filled.iter().enumerate() {
+        for token in 0..tokens as usize {
+            for head in 0..geometry.kv_heads as usize {
+                let at = page * strides.page + token * strides.token + head * strides.head;
+                let vector = &mut elements[at..at + geometry.head_dim as usize];
+                vector.iter_mut().for_each(|element| *element = K::from_f32(number()));
+            }
+        }
+    }
+    elements
+}
+
+/// The lengths that a case plans for: those of requests that grow afterwards end with the first token of their last page.
+pub(crate) fn planned_lens(seq_lens: &[u32], page_size: u32, grown: bool) -> Vec<u32> {
+    let planned = |&len: &u32| if grown { len - (len.max(1) - 1) % page_size } else { len };
+    seq_lens.iter().map(planned).collect()
+}
+
+/// Numbers from -1 to 1 (xorshift). Millions are drawn, and in tests the crate's generators are not optimised.
+pub(crate) fn random_numbers(seed: u64) -> impl FnMut() -> f32 {
+    let mut state = (seed + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    move || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state >> 40) as f32 / (1u32 << 23) as f32 - 1.0
+    }
+}
+
+/// A plan's words where the kernels may load 16 bytes at once, as in device memory.
+#[repr(align(16))]
+#[derive(Clone, Copy)]
+pub(crate) struct Quad(#[expect(dead_code, reason = "read through its address")] [u32; 4]);
+
+pub(crate) struct Aligned(Vec<Quad>);
+
+impl Aligned {
+    fn of(words: &[u32]) -> Self {
+        let quad = |words: &[u32]| Quad(std::array::from_fn(|i| words.get(i).copied().unwrap_or(0)));
+        Self(words.chunks(4).map(quad).collect())
+    }
+
+    fn address(&self) -> u64 {
+        self.0.as_ptr() as u64
+    }
+}
+
+pub(crate) fn kernels_of(cases: &[Case]) -> Vec<Kernel> {
+    let mut kernels: Vec<Kernel> = Vec::new();
+    for kernel in cases.iter().flat_map(|case| std::iter::once(case.kernel()).chain(case.merges())) {
+        if !kernels.contains(&kernel) {
+            kernels.push(kernel);
+        }
+    }
+    kernels
+}
+
+/// Checks all cases; panics with what went wrong.
+pub(crate) fn check_all(emulator: &Emulator, cases: &[Case]) {
+    for_all(cases, |case| case.check(emulator));
+}
+
+/// Does it with all of them, on all processors; panics with what went wrong.
+pub(crate) fn for_all<T: Sync>(all: &[T], check: impl Fn(&T) -> Result<(), String> + Sync) {
+    let (next, failures) = (Mutex::new(all.iter()), Mutex::new(Vec::new()));
+    std::thread::scope(|scope| {
+        for _ in 0..std::thread::available_parallelism().map_or(1, usize::from) {
+            scope.spawn(|| {
+                loop {
+                    let Some(one) = next.lock().unwrap().next() else { break };
+                    if let Err(error) = check(one) {
+                        failures.lock().unwrap().push(error);
+                    }
+                }
+            });
+        }
+    });
+    let failures = failures.into_inner().unwrap();
+    assert!(failures.is_empty(), "{} of {} fail:\n{}", failures.len(), all.len(), failures.join("\n"));
+}
+
+pub(crate) const CASE: Case = Case {
+    tile: Tile { m: 16, n: 32, warps: 2, stages: 2 },
+    class: Class { head_dim: 64, dtype: Dtype::F16 },
+    options: AttentionOptions {
+        window: false,
+        softcap: false,
+        sinks: false,
+        timeline: false,
+        gathers: false,
+    },
+    gqa_ratio: 4,
+    kv_heads: 2,
+    page_size: 16,
+    packing: Packing::Pat,
+    grown: false,
+    hnd: false,
+    own: 0,
+    queries: 0,
+    seed: 0,
+    warpgroups: false,
+    mixed: &[],
+};

@@ -1,0 +1,33 @@
+//! From a page table to the plan of a decode step: prefix forest, packs, tiles, KV chunks, merge list. Whole numbers of the host only; no
+//! device is known here.
+//!
+//! [`PageTable`] -> [`Forest`] -> [`Packs`] -> [`Plan`]. [`Planner`] reuses its memory from step to step; [`LivePlanner`] plans only what changed.
+
+mod choose;
+mod error;
+mod forest;
+pub mod kv;
+mod live_planner;
+mod packing;
+mod page_table;
+mod plan;
+mod planner;
+mod queries;
+mod states_error;
+mod tree;
+
+pub use choose::{BySelection, ChooseTiles, batch_shape};
+pub use error::PlanError;
+pub use forest::{Forest, ForestError, LiveForest, Node, Touched};
+pub use kv::{E4m3, KvScales, KvStrides, Scale};
+pub use live_planner::{LiveError, LivePlanner};
+pub use packing::{BlockNodes, Blocks, CostModel, NodeRun, Pack, PackLayout, Packing, Packs, Priced, Prices};
+pub use page_table::PageTable;
+pub use plan::{
+    Block, CTAS_PER_SM, DIRECT, GRANULE, MergeItem, Plan, PlanOptions, PlannedPack, Prediction, Run,
+    SHORTEST_PART, Slot, Split, TileGroup, UNTOUCHED, WARP_ROWS, WorkItem, max_runs,
+};
+pub use planner::Planner;
+pub use queries::Queries;
+pub use states_error::StatesError;
+pub use tree::PrefixTree;

@@ -1,0 +1,299 @@
+//! What an engine hands over: which pages each request reads, and how many tokens of them.
+
+use crate::{PlanError, Queries};
+use std::ops::Range;
+
+/// A checked view of a page table of i32, `[batch, max_pages]` or compressed rows, and of each request's tokens.
+///
+/// Entries past a request's pages are never looked at; -1 and garbage are fine there.
+///
+/// What is planned and computed are queries. As a rule each request has one, its last token; [`PageTable::with_queries`] gives it others.
+#[derive(Clone, Copy, Debug)]
+pub struct PageTable<'a> {
+    entries: &'a [i32],
+    rows: Rows<'a>,
+    seq_lens: &'a [u32],
+    page_size: u32,
+    queries: Option<&'a Queries>,
+}
+
+/// Where the rows begin.
+#[derive(Clone, Copy, Debug)]
+enum Rows<'a> {
+    /// So many columns apart.
+    Columns(usize),
+    /// Each where this says, as in a compressed sparse row matrix.
+    Begins(&'a [i32]),
+}
+
+impl<'a> PageTable<'a> {
+    /// Checks that every request's tokens lie in pages of a table `[batch, max_pages]`.
+    ///
+    /// # Errors
+    /// Wrong shape, a page size of 0, a length beyond the row, or a negative page within a length.
+    pub fn new(
+        entries: &'a [i32],
+        max_pages: usize,
+        seq_lens: &'a [u32],
+        page_size: u32,
+    ) -> Result<Self, PlanError> {
+        check_page_size(page_size)?;
+        let batch = seq_lens.len();
+        if batch.checked_mul(max_pages) != Some(entries.len()) {
+            return Err(PlanError::TableSize { found: entries.len(), batch, max_pages });
+        }
+        let table = Self { entries, rows: Rows::Columns(max_pages), seq_lens, page_size, queries: None };
+        for (request, &seq_len) in seq_lens.iter().enumerate() {
+            let needed = seq_len.div_ceil(page_size) as usize;
+            if needed > max_pages {
+                return Err(PlanError::TooLong { request, seq_len, needed, max_pages });
+            }
+            table.check_pages(request)?;
+        }
+        Ok(table)
+    }
+
+    /// The same from compressed rows, as FlashInfer takes them: the pages of request i are `indices[indptr[i]..indptr[i + 1]]`, all full but
+    /// the last, which holds `last_page_len[i]` tokens. A request without pages has no tokens. `seq_lens` is memory for their lengths, which
+    /// is reused from step to step.
+    ///
+    /// # Errors
+    /// Wrong shape, a page size of 0, a row outside of `indices`, a last page that holds nothing or too much, or a negative page.
+    pub fn from_csr(
+        indptr: &'a [i32],
+        indices: &'a [i32],
+        last_page_len: &[i32],
+        page_size: u32,
+        seq_lens: &'a mut Vec<u32>,
+    ) -> Result<Self, PlanError> {
+        check_page_size(page_size)?;
+        let batch = last_page_len.len();
+        if indptr.len() != batch + 1 {
+            return Err(PlanError::Rows { found: indptr.len(), needed: batch + 1 });
+        }
+        seq_lens.clear();
+        for (request, (row, &last)) in indptr.windows(2).zip(last_page_len).enumerate() {
+            let bad = || PlanError::Row { request, begin: row[0], end: row[1], entries: indices.len() };
+            let begin = usize::try_from(row[0]).map_err(|_| bad())?;
+            let end = usize::try_from(row[1]).map_err(|_| bad())?;
+            let pages = end.checked_sub(begin).filter(|_| end <= indices.len()).ok_or_else(bad)?;
+            let last = match u32::try_from(last) {
+                Ok(_) if pages == 0 => 0,
+                Ok(last) if (1..=page_size).contains(&last) => last,
+                _ => return Err(PlanError::LastPage { request, tokens: last, page_size }),
+            };
+            let tokens = (pages as u64).saturating_sub(1) * u64::from(page_size) + u64::from(last);
+            seq_lens.push(u32::try_from(tokens).map_err(|_| PlanError::TooLarge("tokens of a request"))?);
+        }
+        let table = Self { entries: indices, rows: Rows::Begins(indptr), seq_lens, page_size, queries: None };
+        (0..batch).try_for_each(|request| table.check_pages(request))?;
+        Ok(table)
+    }
+
+    /// The same table where each request brings so many query tokens instead of one, as speculative decoding does. The cache holds K and V
+    /// of all of them already, at the request's end: query j of q (from 0 on) of a request with `seq_len` tokens sees the first
+    /// `seq_len - q + j + 1` of them. Query and output are then `[queries, q_heads, head_dim]` and the LSE `[queries, q_heads]`, the
+    /// queries of a request in the order of its tokens, and one request behind the other.
+    ///
+    /// A request of 0 queries is not computed in this step, and has no place in query and output. Requests may have any number up to their
+    /// tokens, but each query is computed as a row set of its own, which suits 1 to some 16: a prompt wants a kernel for prefill.
+    /// `memory` is reused from step to step.
+    ///
+    /// ```
+    /// use tilewright_heuristics::{Dtype, Geometry};
+    /// use tilewright_cpu::{DecodeArgs, KvCache};
+    /// use tilewright_cpu::Decoder;
+    /// use tilewright_plan::{KvStrides, PageTable, Queries};
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let geometry = Geometry { q_heads: 4, kv_heads: 1, head_dim: 64, page_size: 16, dtype: Dtype::F32 };
+    /// // The first request checks two drafted tokens behind its last one, the second request has none.
+    /// let (entries, seq_lens, query_lens) = ([0, 1, 0, 2], [19, 20], [3, 1]);
+    /// let mut memory = Queries::default(); // kept from step to step
+    /// let table = PageTable::new(&entries, 2, &seq_lens, 16)?.with_queries(&query_lens, &mut memory)?;
+    /// assert_eq!((table.requests(), table.batch()), (2, 4));
+    /// assert_eq!(table.seq_lens(), [17, 18, 19, 20]); // what each query sees
+    ///
+    /// let (keys, values) = (vec![0.1; 3 * 16 * 64], vec![0.2; 3 * 16 * 64]);
+    /// let query = vec![0.0f32; 4 * 4 * 64]; // [queries, q_heads, head_dim]
+    /// let (mut output, mut lse) = (vec![0.0; 4 * 4 * 64], vec![0.0; 4 * 4]);
+    /// let cache = KvCache { keys: &keys, values: &values, strides: KvStrides::nhd(&geometry) };
+    /// let args = DecodeArgs { lse: Some(&mut lse), ..DecodeArgs::new(&query, cache, &mut output) };
+    /// Decoder::with_threads(1).decode(&geometry, &table, args)?;
+    /// // Equal logits of 0: the LSE is the logarithm of the number of tokens.
+    /// assert!(lse.iter().zip([17f32; 4].iter().chain(&[18f32; 4])).all(|(lse, n)| (lse - n.ln()).abs() < 1e-5));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// Another number of counts than requests, a request of more queries than tokens, or more queries than 31 bits count.
+    pub fn with_queries(self, query_lens: &[u32], memory: &'a mut Queries) -> Result<Self, PlanError> {
+        memory.fill(self.seq_lens, query_lens)?;
+        Ok(Self { queries: Some(memory), ..self })
+    }
+
+    /// As [`PageTable::with_queries`], where the queries of the same requests were found before.
+    pub const fn with_known_queries(self, queries: &'a Queries) -> Self {
+        Self { queries: Some(queries), ..self }
+    }
+
+    fn check_pages(&self, request: usize) -> Result<(), PlanError> {
+        match self.pages(request).iter().enumerate().find(|(_, page)| **page < 0) {
+            Some((column, &page)) => Err(PlanError::NegativePage { request, column, page }),
+            None => Ok(()),
+        }
+    }
+
+    /// Queries: as many as requests, without [`PageTable::with_queries`].
+    pub fn batch(&self) -> usize {
+        self.seq_lens().len()
+    }
+
+    /// Requests, those without queries among them.
+    pub const fn requests(&self) -> usize {
+        self.seq_lens.len()
+    }
+
+    /// Tokens that each query sees: all of its request, without [`PageTable::with_queries`].
+    #[inline]
+    pub fn seq_lens(&self) -> &'a [u32] {
+        self.queries.map_or(self.seq_lens, Queries::visible)
+    }
+
+    /// The request of a query: the query's own number, without [`PageTable::with_queries`].
+    #[inline]
+    pub fn request_of(&self, query: usize) -> usize {
+        self.queries.map_or(query, |queries| queries.requests()[query] as usize)
+    }
+
+    /// Whether some request has several queries.
+    pub(crate) fn has_several_queries(&self) -> bool {
+        self.queries.is_some_and(|queries| queries.requests().windows(2).any(|pair| pair[0] == pair[1]))
+    }
+
+    /// Tokens of a page.
+    pub const fn page_size(&self) -> u32 {
+        self.page_size
+    }
+
+    /// The pages of a query's request, in the order of its tokens. All queries of a request have all of its pages, the very same slice;
+    /// an early one sees nothing of the last of them.
+    // Always: as a call, it makes finding a forest take 2 % longer.
+    #[inline(always)]
+    pub fn pages(&self, query: usize) -> &'a [i32] {
+        let request = self.request_of(query);
+        let used = self.seq_lens[request].div_ceil(self.page_size) as usize;
+        &self.entries[self.begin(request)..][..used]
+    }
+
+    /// Some of the columns of [`Self::pages`], which the caller knows to be there: no division finds out how many there are.
+    #[inline]
+    pub(crate) fn columns(&self, query: usize, columns: Range<u32>) -> &'a [i32] {
+        &self.entries[self.begin(self.request_of(query))..][columns.start as usize..columns.end as usize]
+    }
+
+    /// Where a request's row begins.
+    #[inline]
+    fn begin(&self, request: usize) -> usize {
+        match self.rows {
+            Rows::Columns(columns) => request * columns,
+            // Checked: they are not negative.
+            Rows::Begins(indptr) => indptr[request] as usize,
+        }
+    }
+}
+
+/// A page of no tokens holds nothing.
+fn check_page_size(page_size: u32) -> Result<(), PlanError> {
+    match page_size {
+        0 => Err(tilewright_heuristics::GeometryError::Zero("page_size").into()),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn garbage_past_the_length_is_fine_and_within_it_an_error() {
+        let entries = [3, 4, -1, i32::MIN];
+        assert!(PageTable::new(&entries, 2, &[17, 0], 16).is_ok());
+        let negative = PageTable::new(&entries, 2, &[17, 1], 16).unwrap_err();
+        assert_eq!(negative, PlanError::NegativePage { request: 1, column: 0, page: -1 });
+    }
+
+    #[test]
+    fn shapes_that_do_not_fit_are_refused() {
+        assert!(matches!(
+            PageTable::new(&[1, 2, 3], 2, &[1, 1], 16),
+            Err(PlanError::TableSize { found: 3, .. })
+        ));
+        assert!(matches!(PageTable::new(&[1, 2], 2, &[33], 16), Err(PlanError::TooLong { needed: 3, .. })));
+        assert!(PageTable::new(&[1], 1, &[1], 0).is_err());
+        assert!(PageTable::new(&[], usize::MAX, &[1, 1], 16).is_err());
+        assert!(PageTable::new(&[], 0, &[], 16).is_ok());
+    }
+
+    #[test]
+    fn compressed_rows_are_the_same_table() {
+        let mut lengths = Vec::new();
+        let table = PageTable::from_csr(&[0, 2, 2, 3], &[7, 8, 9], &[3, 0, 16], 16, &mut lengths).unwrap();
+        assert_eq!(table.seq_lens(), [19, 0, 16]);
+        let dense = PageTable::new(&[7, 8, -1, -1, 9, -1], 2, &[19, 0, 16], 16).unwrap();
+        for request in 0..3 {
+            assert_eq!(table.pages(request), dense.pages(request));
+        }
+    }
+
+    #[test]
+    fn compressed_rows_that_make_no_sense_are_refused() {
+        let csr = |indptr: &[i32], last: &[i32]| {
+            PageTable::from_csr(indptr, &[7, 8, -9], last, 16, &mut Vec::new()).map(drop).unwrap_err()
+        };
+        assert_eq!(csr(&[0, 1], &[1, 1]), PlanError::Rows { found: 2, needed: 3 });
+        assert!(matches!(csr(&[0, 4], &[1]), PlanError::Row { end: 4, entries: 3, .. }));
+        assert!(matches!(csr(&[2, 1], &[1]), PlanError::Row { begin: 2, .. }));
+        assert!(matches!(csr(&[-1, 1], &[1]), PlanError::Row { begin: -1, .. }));
+        assert!(matches!(csr(&[0, 1], &[17]), PlanError::LastPage { tokens: 17, .. }));
+        assert!(matches!(csr(&[0, 1], &[0]), PlanError::LastPage { tokens: 0, .. }));
+        assert_eq!(csr(&[0, 3], &[1]), PlanError::NegativePage { request: 0, column: 2, page: -9 });
+    }
+
+    #[test]
+    fn queries_of_a_request_have_the_same_pages_in_both_kinds_of_table() {
+        let entries = [7, 8, -1, 9, -1, -1, 4, 5, 6];
+        let dense = PageTable::new(&entries, 3, &[19, 16, 33], 16).unwrap();
+        let (mut lengths, mut memory, mut again) = (Vec::new(), Queries::default(), Queries::default());
+        let indptr = [0, 2, 3, 6];
+        let csr = PageTable::from_csr(&indptr, &[7, 8, 9, 4, 5, 6], &[3, 16, 1], 16, &mut lengths).unwrap();
+        let queries = [4, 0, 2];
+        let (dense, csr) = (
+            dense.with_queries(&queries, &mut memory).unwrap(),
+            csr.with_queries(&queries, &mut again).unwrap(),
+        );
+        for table in [dense, csr] {
+            assert_eq!((table.requests(), table.batch()), (3, 6));
+            assert_eq!(table.seq_lens(), [16, 17, 18, 19, 32, 33]);
+            let rows: Vec<(usize, &[i32])> =
+                (0..6).map(|query| (table.request_of(query), table.pages(query))).collect();
+            let (first, last) = ((0, &[7, 8][..]), (2, &[4, 5, 6][..]));
+            assert_eq!(rows, [first, first, first, first, last, last]);
+            assert!(std::ptr::eq(rows[0].1, rows[3].1));
+        }
+    }
+
+    #[test]
+    fn queries_that_no_request_can_have_are_refused() {
+        let table = PageTable::new(&[7, 8], 1, &[5, 0], 16).unwrap();
+        let with = |query_lens: &[u32]| {
+            table.with_queries(query_lens, &mut Queries::default()).map(|table| table.batch())
+        };
+        assert_eq!(with(&[5, 0]), Ok(5));
+        assert_eq!(with(&[0, 0]), Ok(0));
+        assert_eq!(with(&[1]), Err(PlanError::QueryLens { found: 1, needed: 2 }));
+        assert_eq!(with(&[6, 0]), Err(PlanError::QueryLen { request: 0, query_len: 6, seq_len: 5 }));
+        assert_eq!(with(&[1, 1]), Err(PlanError::QueryLen { request: 1, query_len: 1, seq_len: 0 }));
+    }
+}

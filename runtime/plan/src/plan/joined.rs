@@ -1,0 +1,199 @@
+//! Plans from packs of joined nodes: each block walks along the runs of all nodes that its requests have.
+
+use super::build::Scratch;
+use super::{Block, Plan, PlannedPack, Run, count};
+use super::{GRANULE, WARP_ROWS};
+use crate::{Blocks, PlanError, PrefixTree, Priced};
+use std::ops::Range;
+use tilewright_heuristics::{PackShape, Tile};
+
+/// What is known of a node while its pack is planned.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct NodeState {
+    /// Of a top: what its pack is to the selector.
+    sums: PackSums,
+    /// Where its pages stand in the plan.
+    pages: u32,
+}
+
+/// What a selector is told of a pack goes by these.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct PackSums {
+    pub(super) requests: u32,
+    /// Tokens that its rows see, all together, a row of each request.
+    pub(super) seen: u64,
+    /// Its tokens, each once.
+    pub(super) tokens: u64,
+}
+
+impl PackSums {
+    /// Counts a node's tokens, which so many requests see.
+    pub(super) fn add(&mut self, tokens: u64, requests: u32) {
+        self.seen += tokens * u64::from(requests);
+        self.tokens += tokens;
+    }
+}
+
+const TOO_LONG: PlanError = PlanError::TooLarge("tokens that a block walks along");
+
+/// No pages of the node stand in the plan yet.
+const ABSENT: u32 = u32::MAX;
+
+impl Plan {
+    /// The packs of trees whose nodes were joined. `pages` gives a node's pages.
+    pub(super) fn push_joined<'p>(
+        &mut self,
+        tree: &impl PrefixTree,
+        pages: impl Fn(u32) -> &'p [i32],
+        priced: &Priced,
+        select: &mut impl FnMut(&PackShape) -> Tile,
+        scratch: &mut Scratch,
+    ) -> Result<(), PlanError> {
+        let Scratch { nodes, stack, blocks, tops, .. } = scratch;
+        self.find_tops(tree, priced, nodes, stack, tops);
+        let total = count(tops.len(), "packs")?;
+        let mut last: Option<(PackSums, PackShape)> = None;
+        for &top in tops.iter() {
+            let sums = nodes[top as usize].sums;
+            // Most leaves are as long as the one before; then nothing is divided.
+            let shape = match last {
+                Some((last, shape)) if last == sums => shape,
+                _ => self.shape_of(&sums, total)?,
+            };
+            last = Some((sums, shape));
+            let tile = select(&shape);
+            let first_block = count(self.blocks.len(), "blocks")?;
+            if let &[request] = tree.ending(top)
+                && tree.size(top) == 1
+            {
+                self.push_leaf(tree.columns(top), pages(top), request)?;
+                self.packs.push(PlannedPack { blocks: first_block..first_block + 1, shape, tile });
+                continue;
+            }
+            blocks.clear();
+            blocks.push_pack(tree, top, |node| priced.joined(node), self.capacity(&tile));
+            self.push_blocks(tree, blocks, |plan, node| {
+                let place = &mut nodes[node as usize].pages;
+                if *place == ABSENT {
+                    *place = count(plan.pages.len(), "pages of all packs")?;
+                    plan.pages.extend_from_slice(pages(node));
+                }
+                Ok(*place)
+            })?;
+            self.packs.push(PlannedPack { blocks: first_block..self.blocks.len() as u32, shape, tile });
+        }
+        Ok(())
+    }
+
+    /// The block of a pack that is one leaf of one request, as most packs are where little is shared: what [`Self::push_blocks`] makes of it.
+    fn push_leaf(&mut self, columns: Range<u32>, pages: &[i32], request: u32) -> Result<(), PlanError> {
+        let (position, walk) = self.tokens_of(&columns)?;
+        let run = count(self.runs.len(), "runs")?;
+        let first_page = count(self.pages.len(), "pages of all packs")?;
+        self.pages.extend_from_slice(pages);
+        self.runs.push(Run { walk: 0..walk, pages: first_page, position, members: 0..1 });
+        self.push_block(&[request], run..run + 1, walk)
+    }
+
+    /// Where a node's tokens begin among those of its requests, and how many they are.
+    #[inline]
+    pub(super) fn tokens_of(&self, columns: &Range<u32>) -> Result<(u32, u32), PlanError> {
+        let page_size = self.geometry.page_size;
+        let tokens = (columns.end - columns.start).checked_mul(page_size);
+        let tokens = tokens.filter(|&tokens| i32::try_from(tokens).is_ok()).ok_or(TOO_LONG)?;
+        Ok((columns.start.checked_mul(page_size).ok_or(TOO_LONG)?, tokens))
+    }
+
+    /// What the selector is asked about a pack.
+    pub(super) fn shape_of(&self, sums: &PackSums, packs: u32) -> Result<PackShape, PlanError> {
+        let requests = u64::from(sums.requests.max(1));
+        let seen = i32::try_from(sums.seen.div_ceil(requests));
+        let seen = seen.map_err(|_| PlanError::TooLarge("tokens of a pack"))? as u32;
+        Ok(PackShape::of_tree(&self.geometry, sums.requests, seen, sums.tokens, packs))
+    }
+
+    /// The tops of all packs, parents before children, and what each pack's rows see.
+    fn find_tops(
+        &self,
+        tree: &impl PrefixTree,
+        priced: &Priced,
+        nodes: &mut Vec<NodeState>,
+        stack: &mut Vec<(u32, u32)>,
+        tops: &mut Vec<u32>,
+    ) {
+        tops.clear();
+        nodes.resize(nodes.len().max(tree.capacity()), NodeState::default());
+        // A node, and the top that is above it.
+        stack.clear();
+        stack.extend(tree.roots().map(|root| (root, root)));
+        stack.reverse();
+        while let Some((node, above)) = stack.pop() {
+            let top = if priced.joined(node) { above } else { node };
+            let sums = PackSums { requests: tree.size(node), ..PackSums::default() };
+            nodes[node as usize] = NodeState { sums, pages: ABSENT };
+            if top == node {
+                tops.push(node);
+            }
+            let tokens = u64::from(self.geometry.page_size) * tree.columns(node).len() as u64;
+            nodes[top as usize].sums.add(tokens, tree.size(node));
+            stack.extend(tree.children(node).rev().map(|child| (child, top)));
+        }
+    }
+
+    /// Appends a pack's blocks. `place` says where a node's pages stand in the plan, and puts them there when it is first asked; the block
+    /// that asks is the last one then.
+    #[inline]
+    pub(super) fn push_blocks(
+        &mut self,
+        tree: &impl PrefixTree,
+        blocks: &Blocks,
+        mut place: impl FnMut(&mut Self, u32) -> Result<u32, PlanError>,
+    ) -> Result<(), PlanError> {
+        let ratio = self.geometry.gqa_ratio();
+        for block in blocks.blocks() {
+            let first_run = count(self.runs.len(), "runs")?;
+            let begin = count(self.requests.len(), "requests of all packs")?;
+            self.requests.extend_from_slice(blocks.requests_of(block));
+            let requests = begin..count(self.requests.len(), "requests of all packs")?;
+            let runs = first_run..first_run;
+            self.blocks.push(Block { pack: self.packs.len() as u32, requests, runs, walk: 0 });
+            let mut walk = 0u32;
+            // Where the pages of the last run end in the plan, and in the requests' tokens.
+            let (mut pages_end, mut position_end) = (0, 0);
+            // Runs that only one warp's rows share come last: there the kernels let warps take turns.
+            for alone in [false, true] {
+                for run in blocks.runs_of(block) {
+                    let Range { start, end } = run.members;
+                    if (start * ratio / WARP_ROWS == (end * ratio - 1) / WARP_ROWS) != alone {
+                        continue;
+                    }
+                    let columns = tree.columns(run.node);
+                    let run_pages = columns.end - columns.start;
+                    let pages = place(self, run.node)?;
+                    let (position, tokens) = self.tokens_of(&columns)?;
+                    let follows = (pages_end, position_end) == (pages, position);
+                    (pages_end, position_end) = (pages + run_pages, position.saturating_add(tokens));
+                    if let Some(last) = self.runs[first_run as usize..].last_mut()
+                        && last.members == run.members
+                        && follows
+                    {
+                        // A node and its first child, shared by the same rows of this block, are one run.
+                        last.walk.end = last.walk.end.checked_add(tokens).ok_or(TOO_LONG)?;
+                        walk = last.walk.end;
+                        continue;
+                    }
+                    let begin = walk.next_multiple_of(GRANULE);
+                    let end = begin.checked_add(tokens).filter(|&end| i32::try_from(end).is_ok());
+                    walk = end.ok_or(TOO_LONG)?;
+                    let members = run.members.clone();
+                    self.runs.push(Run { walk: begin..walk, pages, position, members });
+                }
+            }
+            let runs = first_run..count(self.runs.len(), "runs")?;
+            if let Some(block) = self.blocks.last_mut() {
+                (block.runs, block.walk) = (runs, walk);
+            }
+        }
+        Ok(())
+    }
+}
