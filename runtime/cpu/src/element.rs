@@ -166,6 +166,14 @@ mod tests {
     }
 
     #[test]
+    fn every_fp8_number_widens_to_itself() {
+        let all: Vec<E4m3> = (0..=u8::MAX).map(E4m3::from_bits).collect();
+        let mut wide = vec![0.0; all.len()];
+        E4m3::widen(&all, &mut wide);
+        assert!(all.iter().zip(wide).all(|(number, wide)| E4m3::to_f32(*number).to_bits() == wide.to_bits()));
+    }
+
+    #[test]
     fn every_bfloat_widens_to_what_the_half_crate_says() {
         let halves: Vec<bf16> = (0..=u16::MAX).map(bf16::from_bits).collect();
         let mut wide = vec![0.0; halves.len()];
