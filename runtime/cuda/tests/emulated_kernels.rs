@@ -458,7 +458,7 @@ fn awkward_batches_agree_with_the_reference() {
                 softcap: batch.softcap.is_some(),
                 sinks: batch.sinks,
                 timeline: false,
-                gathers: must_gather(&batch.strides(), &batch.geometry),
+                gathers: tilewright_cuda::must_gather(&batch.strides(), &batch.geometry),
             };
             (Case { tile, mixed, options, warpgroups, page_size: batch.geometry.page_size, ..CASE }, batch)
         };
