@@ -56,7 +56,7 @@ pub(super) const fn takes_boxes(strides: &KvStrides, geometry: &Geometry, larges
         Some(page) => page <= last_box_page(strides, geometry),
         None => true,
     };
-    reached && !must_gather(strides, geometry)
+    reached && !must_gather(&strides, geometry)
 }
 
 /// Boxes of K, and of V by their tokens ([`BOX_TOKENS`]).
@@ -174,7 +174,7 @@ mod tests {
 
     fn takes(strides: KvStrides, geometry: &Geometry) -> bool {
         let taken = takes_boxes(&strides, geometry, Some(1000));
-        assert_eq!(taken, !must_gather(strides, geometry), "no page is too far");
+        assert_eq!(taken, !must_gather(&strides, geometry), "no page is too far");
         taken
     }
 
@@ -190,8 +190,8 @@ mod tests {
             assert!(!takes(KvStrides::nhd(&geometry), &geometry), "{page_size}");
             assert!(!takes(KvStrides::hnd(&geometry), &geometry), "{page_size}");
         }
-        assert_eq!(KvStrides::nhd(&GEOMETRY).heads_a_page(), 16 * 8);
-        assert_eq!(KvStrides::hnd(&GEOMETRY).heads_a_page(), 8);
+        assert_eq!(heads_a_page(&KvStrides::nhd(&GEOMETRY)), 16 * 8);
+        assert_eq!(heads_a_page(&KvStrides::hnd(&GEOMETRY)), 8);
     }
 
     #[test]
