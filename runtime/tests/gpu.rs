@@ -324,7 +324,7 @@ fn prices_are_those_of_a_gpu() {
         assert!((0.1 * peak..1.05 * peak).contains(&rate(prices.flop)), "{prices:?}");
     }
     // Between a tenth of a microsecond and ten for each CTA, those that run at once sharing it.
-    let slots = u64::from(device.plan_options().slots);
+    let slots = u64::from(device.plan_options().device.max_concurrent_ctas);
     assert!((100_000_000_000..10_000_000_000_000).contains(&(prices.cta * slots)), "{prices:?}");
     assert!((500_000_000_000..30_000_000_000_000).contains(&prices.merge), "{prices:?}: some microseconds");
 }

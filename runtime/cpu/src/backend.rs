@@ -226,11 +226,11 @@ impl<E: Element, K: Number> Step<'_, E, K> {
     fn forward(&self, unit: &Unit, queue: &Queue, scratch: &mut Scratch, clock: Option<&mut Clock<'_>>) {
         let tile = &self.plan.tile_groups()[unit.group].tile;
         let item = &self.plan.work_items()[unit.item];
-        let walk = share(item, unit.lane, unit.lanes, u32::from(tile.n));
+        let kv_range = share(item, unit.lane, unit.lanes, u32::from(tile.n));
         let (Self { plan, query, cache, .. }, kv_head) = (self, unit.kv_head);
         let scale = self.scale * self.scales.map_or(1.0, |scales| scales.keys.of_head(kv_head as usize));
         let mask = self.mask;
-        self.arch.dispatch(Pass { plan, item, kv_head, tile, walk, query, cache, scale, mask, scratch });
+        self.arch.dispatch(Pass { plan, item, kv_head, tile, kv_range, query, cache, scale, mask, scratch });
         if let Some(clock) = clock {
             clock.computed();
         }
@@ -279,23 +279,23 @@ impl<E: Element, K: Number> Step<'_, E, K> {
         let geometry = self.plan.geometry();
         for row in 0..rows {
             let member = (item.rows.start as usize + row) / geometry.gqa_ratio() as usize;
-            let slot = self.plan.slots()[item.slots as usize + member].partial;
-            let target = row_of_output(self.plan, item, kv_head, row);
+            let partial = self.plan.targets()[item.targets as usize + member].partial;
+            let row_of_output = row_of_output(self.plan, item, kv_head, row);
             let output = &mut scratch.accumulators[row * head_dim..][..head_dim];
             let softmax = scratch.softmax[row];
             if let Some(scales) = self.scales {
                 simd::scale(output, scales.values.of_head(kv_head as usize));
             }
-            match slot {
+            match partial {
                 UNTOUCHED => continue,
                 DIRECT => {
-                    self.write_final(target, output, softmax);
+                    self.write_final(row_of_output, output, softmax);
                     continue;
                 }
                 _ => {}
             }
-            let at = slot as usize * geometry.q_heads as usize + target % geometry.q_heads as usize;
-            // SAFETY: the plan gives each row of each part a partial of its own, and merging begins when all are written.
+            let at = partial as usize * geometry.q_heads as usize + row_of_output % geometry.q_heads as usize;
+            // SAFETY: the plan gives each row of each chunk a partial of its own, and merging begins when all are written.
             unsafe {
                 self.partial_output.range(at * head_dim, head_dim).copy_from_slice(output);
                 self.partial_softmax.range(at, 1)[0] = softmax;
@@ -380,7 +380,7 @@ fn add_sink(output: &mut [f32], [max, sum]: [f32; 2], sink: f32) -> [f32; 2] {
 
 /// One thread's share of an item's tokens: whole steps of n tokens, as equal as can be. May be empty.
 fn share(item: &WorkItem, lane: u32, lanes: u32, n: u32) -> Range<u32> {
-    let Range { start, end } = item.walk;
+    let Range { start, end } = item.kv_range;
     let steps = u64::from((end - start).div_ceil(n));
     let at = |lane: u32| {
         let tokens = steps * u64::from(lane) / u64::from(lanes) * u64::from(n);
@@ -413,7 +413,7 @@ mod tests {
     #[test]
     fn shares_cover_an_item_without_gaps() {
         for (begin, end) in [(0, 1), (0, 16), (7, 400), (32, 33), (0, u32::MAX)] {
-            let item = WorkItem { block: 0, rows: 0..1, walk: begin..end, runs: 0..1, slots: 0 };
+            let item = WorkItem { q_tile: 0, rows: 0..1, kv_range: begin..end, segments: 0..1, targets: 0 };
             for lanes in 1..9 {
                 let mut next = begin;
                 for lane in 0..lanes {

@@ -4,7 +4,9 @@ use crate::ExecError;
 use crate::{CpuBackend, DecodeArgs, Element, HostDevice, KvPages};
 use tilewright_heuristics::{Geometry, Selection, lookup};
 use tilewright_kernel_templates::{Limits, Space};
-use tilewright_plan::{BySelection, LiveError, LivePlanner, PageTable, Plan, PlanError, PlanOptions};
+use tilewright_plan::{
+    BySelection, DeviceProfile, LiveError, LivePlanner, PageTable, Plan, PlanError, PlanOptions,
+};
 
 /// Why a step failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -43,7 +45,7 @@ impl Decoder {
         if let Some(warning) = selection.warning(&device) {
             tracing::warn!("{warning}");
         }
-        let options = PlanOptions::of_decoder(&device, &selection);
+        let options = PlanOptions::on(DeviceProfile::of(&device, &selection));
         Self { backend: CpuBackend::new(host.limits.threads), selection, options }
     }
 

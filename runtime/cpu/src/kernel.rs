@@ -8,7 +8,7 @@ use std::ops::Range;
 use tilewright_heuristics::Tile;
 use tilewright_kernel_templates::Class;
 use tilewright_kernel_templates::cpu::{self, KV_BLOCK};
-use tilewright_plan::{Plan, Run, WorkItem};
+use tilewright_plan::{KvSegment, Plan, WorkItem};
 
 /// f32 memory that one thread works in; sized by `kernel_templates::cpu`, so that feasibility rules speak of what is used.
 #[derive(Debug, Default)]
@@ -49,8 +49,8 @@ pub(super) struct Pass<'a, E, K> {
     pub(super) item: &'a WorkItem,
     pub(super) kv_head: u32,
     pub(super) tile: &'a Tile,
-    /// Tokens of this pass, counted along the block's walk: the item's, or one thread's share of them.
-    pub(super) walk: Range<u32>,
+    /// Tokens of this pass, counted along the Q tile's KV range: the item's, or one thread's share of them.
+    pub(super) kv_range: Range<u32>,
     pub(super) query: &'a [E],
     pub(super) cache: &'a KvCache<'a, K>,
     /// Of the logits, with the scale of K.
@@ -64,7 +64,7 @@ impl<E: Element, K: Number> WithSimd for Pass<'_, E, K> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
-        let Self { plan, item, kv_head, tile, walk, query, cache, scale, mask, scratch } = self;
+        let Self { plan, item, kv_head, tile, kv_range, query, cache, scale, mask, scratch } = self;
         let head_dim = plan.geometry().head_dim as usize;
         let rows = item.rows.len();
         for (row, wide) in scratch.queries[..rows * head_dim].chunks_exact_mut(head_dim).enumerate() {
@@ -74,22 +74,22 @@ impl<E: Element, K: Number> WithSimd for Pass<'_, E, K> {
         }
         scratch.accumulators[..rows * head_dim].fill(0.0);
         scratch.softmax[..rows].fill([f32::NEG_INFINITY, 0.0]);
-        for run in &plan.runs()[item.runs.start as usize..item.runs.end as usize] {
+        for segment in &plan.segments()[item.segments.start as usize..item.segments.end as usize] {
             let ratio = plan.geometry().gqa_ratio();
-            let first = (run.members.start * ratio).max(item.rows.start) - item.rows.start;
-            let last = (run.members.end * ratio).min(item.rows.end).saturating_sub(item.rows.start);
-            let tokens = run.walk.start.max(walk.start)..run.walk.end.min(walk.end);
+            let first = (segment.members.start * ratio).max(item.rows.start) - item.rows.start;
+            let last = (segment.members.end * ratio).min(item.rows.end).saturating_sub(item.rows.start);
+            let tokens = segment.kv_range.start.max(kv_range.start)..segment.kv_range.end.min(kv_range.end);
             if first < last && !tokens.is_empty() {
-                let reader = Reader { plan, run, cache, kv_head, head_dim, mask };
-                pass_run(simd, &reader, item, tile, tokens, first as usize..last as usize, scratch);
+                let reader = Reader { plan, segment, cache, kv_head, head_dim, mask };
+                pass_segment(simd, &reader, item, tile, tokens, first as usize..last as usize, scratch);
             }
         }
     }
 }
 
-/// Goes along tokens of one run with the rows that share it, n tokens a step.
+/// Goes along tokens of one segment with the rows that share it, n tokens a step.
 #[inline(always)]
-fn pass_run<S: Simd, K: Number>(
+fn pass_segment<S: Simd, K: Number>(
     simd: S,
     reader: &Reader<'_, K>,
     item: &WorkItem,
@@ -98,20 +98,21 @@ fn pass_run<S: Simd, K: Number>(
     rows: Range<usize>,
     scratch: &mut Scratch,
 ) {
-    let Reader { plan, run, cache, head_dim, mask, .. } = *reader;
+    let Reader { plan, segment, cache, head_dim, mask, .. } = *reader;
     let n = usize::from(tile.n);
     let Scratch { queries, scores, kv: wide, accumulators, softmax, offsets, contiguous } = scratch;
     let elements = rows.start * head_dim..rows.end * head_dim;
     let (queries, accumulators) = (&queries[elements.clone()], &mut accumulators[elements]);
     let softmax = &mut softmax[rows.clone()];
     // Tokens that no row has are not even looked at: a page may be larger than what is in it.
-    let position = |token: u32| run.position + (token - run.walk.start);
+    let position = |token: u32| segment.position + (token - segment.kv_range.start);
     let own_end = |row: usize| plan.seq_lens()[request_of(plan, item, row)];
     let longest = rows.clone().map(own_end).max().unwrap_or(0);
-    let end = tokens.end.min(run.walk.start.saturating_add(longest.saturating_sub(run.position)));
+    let end = tokens.end.min(segment.kv_range.start.saturating_add(longest.saturating_sub(segment.position)));
     // Nor are those before every row's window.
     let first = rows.clone().map(|row| mask.first_seen(own_end(row))).min().unwrap_or(0);
-    let start = tokens.start.max(run.walk.start.saturating_add(first.saturating_sub(run.position)));
+    let start =
+        tokens.start.max(segment.kv_range.start.saturating_add(first.saturating_sub(segment.position)));
     let ahead = (u32::from(tile.stages) - 1) * u32::from(tile.n);
     let mut begin = start;
     while begin < end {
@@ -133,7 +134,7 @@ fn pass_run<S: Simd, K: Number>(
             let scores = &mut scores[index * n..][..padded];
             mask.cap(&mut scores[..tokens]);
             scores[tokens..].fill(f32::NEG_INFINITY);
-            // This request may end before others that share the run do, and its window may begin after theirs.
+            // This request may end before others that share the segment do, and its window may begin after theirs.
             let own_end = own_end(rows.start + index);
             let seen = own_end.saturating_sub(position(begin)) as usize;
             if seen < tokens {
@@ -168,7 +169,7 @@ fn pass_run<S: Simd, K: Number>(
 #[inline(always)]
 pub(super) fn request_of(plan: &Plan, item: &WorkItem, row: usize) -> usize {
     let member = (item.rows.start as usize + row) / plan.geometry().gqa_ratio() as usize;
-    plan.requests_of(item.block)[member] as usize
+    plan.requests_of(item.q_tile)[member] as usize
 }
 
 /// The row of the output `[batch, q_heads]` that a row of a work item computes.
@@ -179,10 +180,10 @@ pub(super) fn row_of_output(plan: &Plan, item: &WorkItem, kv_head: u32, row: usi
     request_of(plan, item, row) * plan.geometry().q_heads as usize + head
 }
 
-/// Finds the tokens of a run in the cache.
+/// Finds the tokens of a segment in the cache.
 struct Reader<'a, K> {
     plan: &'a Plan,
-    run: &'a Run,
+    segment: &'a KvSegment,
     cache: &'a KvCache<'a, K>,
     kv_head: u32,
     head_dim: usize,
@@ -193,8 +194,8 @@ impl<K: Number> Reader<'_, K> {
     #[inline(always)]
     fn offset(&self, token: u32) -> usize {
         let page_size = self.plan.geometry().page_size;
-        let within = token - self.run.walk.start;
-        let page = self.plan.pages()[(self.run.pages + within / page_size) as usize];
+        let within = token - self.segment.kv_range.start;
+        let page = self.plan.pages()[(self.segment.pages + within / page_size) as usize];
         let strides = &self.cache.strides;
         page as usize * strides.page
             + (within % page_size) as usize * strides.token
@@ -208,7 +209,7 @@ impl<K: Number> Reader<'_, K> {
         let mut done = 0;
         while done < offsets.len() {
             let token = begin + done as u32;
-            let left_in_page = page_size - (token - self.run.walk.start) % page_size;
+            let left_in_page = page_size - (token - self.segment.kv_range.start) % page_size;
             let count = (left_in_page as usize).min(offsets.len() - done);
             let first = self.offset(token);
             for (i, offset) in offsets[done..done + count].iter_mut().enumerate() {

@@ -153,7 +153,7 @@ fn way() -> impl Strategy<Value = Way> {
     let splits = vec![Split::None, Split::Mean, Split::Fill];
     (prop::sample::select(packings), prop::sample::select(splits), prop::sample::select(tiles.to_vec()))
         .prop_map(|(packing, split, tile)| Way {
-            options: PlanOptions { packing, split, slots: 64, ..PlanOptions::default() },
+            options: PlanOptions { packing, split, ..PlanOptions::default() }.with_max_concurrent_ctas(64),
             tile,
         })
 }
@@ -209,7 +209,7 @@ proptest! {
         let mut memory = Queries::default();
         let table = batch.table(&batch.seq_lens).with_queries(&batch.query_lens, &mut memory).unwrap();
         let plan = Plan::build(&geometry, &table, &way.options, way.tile).unwrap();
-        for block in 0..plan.blocks().len() as u32 {
+        for block in 0..plan.q_tiles().len() as u32 {
             let queries = plan.requests_of(block);
             let of_request = |&query: &u32| table.request_of(query as usize);
             let mut seen: Vec<usize> = queries.chunk_by(|a, b| a + 1 == *b).flat_map(|run| {

@@ -366,9 +366,11 @@ fn options(device: &CudaDevice) -> Outcome<Options> {
             "--tiles" => {
                 options.tiles = value()?.split(',').map(str::parse).collect::<Result<_, _>>()?;
             }
-            "--slots" => options.plan.slots = value()?.parse()?,
-            "--cta" => options.plan.prices.cta = Prices::of_seconds(value()?.parse::<f64>()? * 1e-9),
-            "--merge" => options.plan.prices.merge = Prices::of_seconds(value()?.parse::<f64>()? * 1e-9),
+            "--slots" => options.plan.device.max_concurrent_ctas = value()?.parse()?,
+            "--cta" => options.plan.device.prices.cta = Prices::of_seconds(value()?.parse::<f64>()? * 1e-9),
+            "--merge" => {
+                options.plan.device.prices.merge = Prices::of_seconds(value()?.parse::<f64>()? * 1e-9)
+            }
             "--flush" => options.flush = value()?.parse()?,
             "--page" => options.page_size = value()?.parse()?,
             "--best" => options.best = value()?.parse()?,

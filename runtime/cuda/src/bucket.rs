@@ -22,14 +22,14 @@ pub struct Capacities {
     pub items: Vec<u32>,
     /// Requests whose partials are merged.
     pub merges: u32,
-    /// Runs of all blocks.
-    pub runs: u32,
-    /// Requests of all blocks: a request counts once for each of its packs.
+    /// Segments of all Q tiles.
+    pub segments: u32,
+    /// Requests of all Q tiles: a request counts once for each of its packs.
     pub request_entries: u32,
-    /// Pages of all runs.
+    /// Pages of all segments.
     pub page_entries: u32,
-    /// Destinations: requests of a block, for each part of its walk.
-    pub slots: u32,
+    /// Destinations: requests of a Q tile, for each KV chunk.
+    pub targets: u32,
     /// Partials.
     pub partials: u32,
 }
@@ -70,7 +70,7 @@ impl Bucket {
     }
 
     /// A bucket for batches of up to `requests` requests with up to `pages` entries of the page table between them (a page that two
-    /// requests share counts twice). Both are rounded up to powers of two; with R requests and S = 512 / KV heads, the parts that a
+    /// requests share counts twice). Both are rounded up to powers of two; with R requests and S = 512 / KV heads, the chunks that a
     /// batch too small for a device is cut into, the others are, rounded up alike:
     ///
     /// | capacity | default |
@@ -82,7 +82,7 @@ impl Bucket {
     /// | destinations, partials | 4 R + S x min(R, 16) |
     ///
     /// These are generous for trees of prefixes with up to four levels. A plan with more of something is refused and says of what;
-    /// [`Bucket::grow_to`] makes room for it. Plans of a [`LivePlanner`](tilewright_plan::LivePlanner) have up to twice as many runs, request entries and
+    /// [`Bucket::grow_to`] makes room for it. Plans of a [`LivePlanner`](tilewright_plan::LivePlanner) have up to twice as many segments, request entries and
     /// page entries as they need: where one does not fit, that of [`Plan::build`] may.
     ///
     /// # Errors
@@ -98,19 +98,19 @@ impl Bucket {
         let round = |value: u32| value.checked_next_power_of_two().ok_or_else(too_large);
         let sum = |a: u32, b: u32| a.checked_add(b).ok_or_else(too_large).and_then(round);
         let requests = round(requests)?;
-        let parts = FILLED_CTAS / geometry.kv_heads.clamp(1, FILLED_CTAS);
+        let chunks = FILLED_CTAS / geometry.kv_heads.clamp(1, FILLED_CTAS);
         let entries = requests.checked_mul(LEVELS).ok_or_else(too_large)?;
-        let slots = sum(entries, parts * requests.min(16))?;
+        let targets = sum(entries, chunks * requests.min(16))?;
         let launches = if forward.launch == Launch::Single { 1 } else { Mix::of(tiles).tiles().len() };
         let capacities = Capacities {
             requests,
-            items: vec![sum(entries / 2, parts)?; launches],
+            items: vec![sum(entries / 2, chunks)?; launches],
             merges: requests,
-            runs: entries,
+            segments: entries,
             request_entries: entries,
             page_entries: round(pages)?,
-            slots,
-            partials: slots,
+            targets,
+            partials: targets,
         };
         Self::new(geometry, forward, tiles, capacities)
     }
@@ -229,16 +229,17 @@ impl Bucket {
 
     /// Where the sections lie.
     pub(super) fn layout(&self) -> Layout {
-        let Capacities { requests, ref items, merges, runs, request_entries, page_entries, slots, .. } =
-            self.capacities;
+        let Capacities {
+            requests, ref items, merges, segments, request_entries, page_entries, targets, ..
+        } = self.capacities;
         Layout::of(&Sections {
             launches: items.len(),
             requests: requests as usize,
             merges: merges as usize,
             request_entries: request_entries as usize,
-            slots: slots as usize,
+            targets: targets as usize,
             items: items.iter().map(|&items| items as usize).sum(),
-            runs: runs as usize,
+            segments: segments as usize,
             page_entries: page_entries as usize,
         })
     }
@@ -300,13 +301,14 @@ impl Bucket {
 impl Capacities {
     /// All but the work items, in the order of [`needs`].
     const fn single(&self) -> [u32; 7] {
-        let Self { requests, merges, runs, request_entries, page_entries, slots, partials, .. } = *self;
-        [requests, merges, runs, request_entries, page_entries, slots, partials]
+        let Self { requests, merges, segments, request_entries, page_entries, targets, partials, .. } = *self;
+        [requests, merges, segments, request_entries, page_entries, targets, partials]
     }
 
     fn single_mut(&mut self) -> [&mut u32; 7] {
-        let Self { requests, items: _, merges, runs, request_entries, page_entries, slots, partials } = self;
-        [requests, merges, runs, request_entries, page_entries, slots, partials]
+        let Self { requests, items: _, merges, segments, request_entries, page_entries, targets, partials } =
+            self;
+        [requests, merges, segments, request_entries, page_entries, targets, partials]
     }
 }
 
@@ -315,10 +317,10 @@ fn needs(plan: &Plan) -> [(&'static str, u64); 7] {
     [
         ("requests", plan.batch() as u64),
         ("merges", plan.merges().len() as u64),
-        ("runs", plan.runs().len() as u64),
+        ("segments", plan.segments().len() as u64),
         ("request entries", plan.requests().len() as u64),
         ("page entries", plan.pages().len() as u64),
-        ("destinations", plan.slots().len() as u64),
+        ("output targets", plan.targets().len() as u64),
         ("partials", u64::from(plan.partials())),
     ]
 }

@@ -19,7 +19,7 @@ fn plan(rows: &[Vec<i32>], split: Split) -> Plan {
     plan_for(rows, split, 24)
 }
 
-fn plan_for(rows: &[Vec<i32>], split: Split, slots: u32) -> Plan {
+fn plan_for(rows: &[Vec<i32>], split: Split, max_ctas: u32) -> Plan {
     let lens: Vec<u32> = rows.iter().map(|row| row.len() as u32 * 16).collect();
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let padded = |row: &Vec<i32>| {
@@ -29,7 +29,13 @@ fn plan_for(rows: &[Vec<i32>], split: Split, slots: u32) -> Plan {
     };
     let entries: Vec<i32> = rows.iter().flat_map(padded).collect();
     let table = PageTable::new(&entries, columns, &lens, 16).unwrap();
-    Plan::build(&GEOMETRY, &table, &PlanOptions { split, slots, ..PlanOptions::default() }, select).unwrap()
+    Plan::build(
+        &GEOMETRY,
+        &table,
+        &PlanOptions { split, ..PlanOptions::default() }.with_max_concurrent_ctas(max_ctas),
+        select,
+    )
+    .unwrap()
 }
 
 proptest! {

@@ -6,7 +6,9 @@ use cudarc::driver::CudaStream;
 use tilewright_heuristics::{Geometry, Selection, Tile, lookup};
 use tilewright_kernel_templates::cuda::AttentionOptions;
 use tilewright_kernel_templates::{Class, Limits, Space};
-use tilewright_plan::{BySelection, LiveError, LivePlanner, PageTable, Plan, PlanError, PlanOptions};
+use tilewright_plan::{
+    BySelection, DeviceProfile, LiveError, LivePlanner, PageTable, Plan, PlanError, PlanOptions,
+};
 
 /// Decode attention on a GPU, with the tiles that were found best for it.
 #[derive(Debug)]
@@ -48,7 +50,7 @@ impl CudaDecoder {
             tracing::warn!("{warning}");
         }
         let tiles = selection.tiles();
-        let options = PlanOptions::of_decoder(&device.as_device(), &selection);
+        let options = PlanOptions::on(DeviceProfile::of(&device.as_device(), &selection));
         Self { backend, selection, tiles, options, forward: Forward::default(), mix: None, sets: Vec::new() }
     }
 

@@ -7,7 +7,7 @@ use cudarc::driver::{CudaContext, sys};
 use std::sync::Arc;
 use tilewright_heuristics::{Backend, Device};
 use tilewright_kernel_templates::cuda::{Arch, CudaLimits, ReportedLimits};
-use tilewright_plan::CTAS_PER_SM;
+use tilewright_plan::DeviceProfile;
 use tilewright_plan::PlanOptions;
 
 /// An opened GPU.
@@ -88,9 +88,9 @@ impl CudaDevice {
         &self.limits
     }
 
-    /// How batches are planned for it, by default prices: packs by price, cut so that all its slots finish together.
+    /// How batches are planned for it, by default prices: packs by price, cut so that all its SMs finish together.
     pub fn plan_options(&self) -> PlanOptions {
-        PlanOptions { slots: self.limits.sms * CTAS_PER_SM, ..PlanOptions::default() }
+        PlanOptions::on(DeviceProfile::of_units(Backend::Cuda, self.limits.sms))
     }
 
     /// Its number among all devices that there are.

@@ -224,14 +224,14 @@ mod tests {
     #[test]
     fn pages_are_counted_to_the_last_that_31_bits_reach() {
         let strides = KvStrides::nhd(&GEOMETRY);
-        let last = strides.last_box_page(&GEOMETRY);
+        let last = last_box_page(&strides, &GEOMETRY);
         assert!(i64::from(last) * 128 + 8 <= i64::from(i32::MAX));
         assert!(i64::from(last + 1) * 128 + 8 > i64::from(i32::MAX));
         assert!(takes_boxes(&strides, &GEOMETRY, Some(last)) && takes_boxes(&strides, &GEOMETRY, None));
         assert!(!takes_boxes(&strides, &GEOMETRY, Some(last + 1)));
         let same = KvStrides { page: 0, ..strides };
-        assert_eq!(same.last_box_page(&GEOMETRY), i32::MAX, "every page is page 0");
-        assert_eq!(KvStrides { head: 0, ..strides }.last_box_page(&GEOMETRY), i32::MAX);
+        assert_eq!(last_box_page(&same, &GEOMETRY), i32::MAX, "every page is page 0");
+        assert_eq!(last_box_page(&KvStrides { head: 0, ..strides }, &GEOMETRY), i32::MAX);
     }
 
     #[test]

@@ -114,7 +114,11 @@ impl Batch {
     }
 
     fn plan(&self, set: &Set, split: Split) -> Plan {
-        self.plan_by(set, &PlanOptions { packing: Packing::Pat, split, slots: 24, ..PlanOptions::default() })
+        self.plan_by(
+            set,
+            &PlanOptions { packing: Packing::Pat, split, ..PlanOptions::default() }
+                .with_max_concurrent_ctas(24),
+        )
     }
 
     fn plan_by(&self, set: &Set, options: &PlanOptions) -> Plan {
@@ -386,7 +390,7 @@ fn a_plan_that_was_patched_gives_the_bits_of_one_from_nothing() {
     let world = World::new(set);
     // Merging at all for nothing, or walks as short as these would be left whole.
     let prices = Prices { merge: 0, ..Prices::default() };
-    let options = PlanOptions { slots: 24, prices, ..PlanOptions::default() };
+    let options = PlanOptions::default().with_max_concurrent_ctas(24).with_prices(prices);
     let mut batch = Batch::default();
     (0..3).for_each(|seed| batch.requests.extend(Batch::tree(7, 2 + seed, seed).requests));
     let mut planner = LivePlanner::new(&GEOMETRY, options).unwrap();
@@ -411,8 +415,8 @@ fn a_plan_that_was_patched_gives_the_bits_of_one_from_nothing() {
             planner.add(step as u32, pages, *tokens).unwrap();
         }
         let plan = planner.plan(|shape: &PackShape| set.select(shape)).unwrap();
-        let needed: usize = plan.packs().iter().map(|pack| pack.blocks.len()).sum();
-        patched += usize::from(plan.blocks().len() > needed);
+        let needed: usize = plan.packs().iter().map(|pack| pack.q_tiles.len()).sum();
+        patched += usize::from(plan.q_tiles().len() > needed);
         merges += plan.merges().len();
         let expected = world.serial(&batch.plan_by(&set, &options), &batch);
         world.check_reference(&batch, &expected);

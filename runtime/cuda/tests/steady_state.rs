@@ -104,7 +104,7 @@ fn check_steps(largest: usize, fewer: usize, queries_of: Option<fn(u32, u32) -> 
         }
         let made = ALLOCATIONS.with(Cell::get) - before;
         let computed = query_lens.map_or(requests, |lens| lens.iter().filter(|&&count| count > 0).count());
-        assert!(plan.runs().len() > computed, "prefixes are runs of their own");
+        assert!(plan.segments().len() > computed, "prefixes are runs of their own");
         assert!(!steady || made == 0, "step {step} allocated {made} times");
         assert!(steady || step > 0 || made > 0, "the counter counts");
     }
@@ -149,7 +149,7 @@ fn deciding_again_where_a_forest_becomes_a_small_one_and_back_allocates_nothing(
 #[test]
 fn planning_pats_packs_and_following_them_in_and_out_allocates_nothing() {
     let geometry = Geometry { q_heads: 16, kv_heads: 2, head_dim: 64, dtype: Dtype::F32, ..GEOMETRY };
-    let options = PlanOptions { slots: 1, ..PlanOptions::default() };
+    let options = PlanOptions::default().with_max_concurrent_ctas(1);
     let tile = |_: &PackShape| Tile { m: 64, n: 64, warps: 2, stages: 2 };
     let entries: Vec<i32> = (0..20).flat_map(|request| [[0, 1, 2], [0, 3, -1]][request / 16]).collect();
     let seq_lens: Vec<u32> = (0..20).map(|request| [48, 32][request / 16]).collect();

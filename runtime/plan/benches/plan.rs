@@ -8,8 +8,8 @@ use std::time::Instant;
 use tilewright_cuda::PlanImage;
 use tilewright_heuristics::{Dtype, Geometry, PackShape, Tile};
 use tilewright_plan::{
-    Blocks, Forest, LiveError, LiveForest, LivePlanner, PackLayout, Packing, Packs, PageTable, Plan,
-    PlanOptions, Planner, PrefixTree, Priced, Prices, Queries,
+    DeviceProfile, Forest, LiveError, LiveForest, LivePlanner, PackLayout, Packing, Packs, PageTable, Plan,
+    PlanOptions, Planner, PrefixTree, Priced, Prices, QTiles, Queries,
 };
 use tilewright_scenarios::{Batch, Scenario};
 
@@ -220,7 +220,7 @@ fn timed_us<E: std::fmt::Debug>(work: impl FnOnce() -> Result<(), E>) -> f64 {
 }
 
 fn priced_packing(criterion: &mut Criterion, geometry: &Geometry, forest: &Forest, batch: usize) {
-    let layout = PackLayout::new(geometry).for_batch(batch, 264);
+    let layout = PackLayout::new(geometry).for_batch(batch, &DeviceProfile::H200);
     let prices = Prices::default();
     let mut priced = Priced::new();
     criterion.bench_function("priced packing", |bencher| {
@@ -233,14 +233,14 @@ fn priced_packing(criterion: &mut Criterion, geometry: &Geometry, forest: &Fores
     let tops: Vec<(u32, u32)> = (0..forest.capacity() as u32)
         .filter_map(|node| priced.tile_rows(node).map(|rows| (node, rows / layout.gqa_ratio)))
         .collect();
-    let mut blocks = Blocks::default();
-    criterion.bench_function("priced packing, blocks", |bencher| {
+    let mut q_tiles = QTiles::default();
+    criterion.bench_function("priced packing, Q tiles", |bencher| {
         bencher.iter(|| {
-            blocks.clear();
+            q_tiles.clear();
             for &(top, capacity) in &tops {
-                blocks.push_pack(forest, top, |node| priced.joined(node), capacity);
+                q_tiles.push_pack(forest, top, |node| priced.joined(node), capacity);
             }
-            blocks.blocks().len()
+            q_tiles.q_tiles().len()
         });
     });
 }
@@ -255,7 +255,9 @@ fn small_packing(criterion: &mut Criterion) {
     let all = PackLayout::new(&geometry);
     let (prices, mut priced) = (Prices::default(), Priced::new());
     // So few requests leave one height of tiles on a device of many slots.
-    for (heights, layout) in [("all heights", all), ("264 slots", all.for_batch(table.batch(), 264))] {
+    for (heights, layout) in
+        [("all heights", all), ("264 slots", all.for_batch(table.batch(), &DeviceProfile::H200))]
+    {
         criterion.bench_function(&format!("priced packing, {nodes} nodes, {heights}"), |bencher| {
             bencher.iter(|| priced.decide(std::hint::black_box(&forest), &layout, &prices));
         });

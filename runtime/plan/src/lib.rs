@@ -4,6 +4,7 @@
 //! [`PageTable`] -> [`Forest`] -> [`Packs`] -> [`Plan`]. [`Planner`] reuses its memory from step to step; [`LivePlanner`] plans only what changed.
 
 mod choose;
+mod device_profile;
 mod error;
 mod forest;
 pub mod kv;
@@ -17,15 +18,18 @@ mod states_error;
 mod tree;
 
 pub use choose::{BySelection, ChooseTiles, batch_shape};
+pub use device_profile::{DeviceProfile, Occupancy};
 pub use error::PlanError;
 pub use forest::{Forest, ForestError, LiveForest, Node, Touched};
 pub use kv::{E4m3, KvScales, KvStrides, Scale};
 pub use live_planner::{LiveError, LivePlanner};
-pub use packing::{BlockNodes, Blocks, CostModel, NodeRun, Pack, PackLayout, Packing, Packs, Priced, Prices};
+pub use packing::{
+    CostModel, NodeSegment, Pack, PackLayout, Packing, Packs, Priced, Prices, QTileNodes, QTiles,
+};
 pub use page_table::PageTable;
 pub use plan::{
-    Block, CTAS_PER_SM, DIRECT, GRANULE, MergeItem, Plan, PlanOptions, PlannedPack, Prediction, Run,
-    SHORTEST_PART, Slot, Split, TileGroup, UNTOUCHED, WARP_ROWS, WorkItem, max_runs,
+    DIRECT, GRANULE, KvSegment, MergeItem, OutputTarget, Plan, PlanOptions, PlannedPack, Prediction, QTile,
+    SHORTEST_CHUNK, Split, TileGroup, UNTOUCHED, WARP_ROWS, WorkItem, max_segments,
 };
 pub use planner::Planner;
 pub use queries::Queries;

@@ -44,16 +44,17 @@ impl Planner {
             if choose.decides_batches() { batch_shape(geometry, forest) } else { BatchShape::UNKNOWN };
         let tiles = choose.batch(&batch);
         let select = |pack: &_| choose.pack(pack);
-        let mut of_one_run = packs.rebuild(forest, table, options.packing, &mut scratch.stack);
+        let mut of_one_segment = packs.rebuild(forest, table, options.packing, &mut scratch.stack);
         if options.packing == Packing::PerTree {
             priced.join_all(forest);
         } else if options.packing == Packing::Priced {
-            let layout = PackLayout::new(geometry).with_tiles(tiles).for_batch(table.batch(), options.slots);
-            priced.decide(forest, &layout, &options.prices);
-            of_one_run =
+            let layout =
+                PackLayout::new(geometry).with_tiles(tiles).for_batch(table.batch(), &options.device);
+            priced.decide(forest, &layout, &options.device.prices);
+            of_one_segment =
                 priced.prefers_pat() && packs.rebuild(forest, table, Packing::Pat, &mut scratch.stack);
         }
-        if of_one_run {
+        if of_one_segment {
             plan.rebuild(geometry, table, packs, options, select, scratch)?;
         } else {
             plan.rebuild_joined(geometry, table, (forest, priced), options, select, scratch)?;
@@ -89,7 +90,7 @@ mod tests {
             split in prop::sample::select(vec![Split::None, Split::Mean, Split::Fill, Split::Waves]),
             packing in prop::sample::select(vec![Packing::Priced, Packing::PerTree, Packing::Pat, Packing::PerNode, Packing::PerRequest]),
         ) {
-            let options = PlanOptions { packing, split, slots: 5, ..PlanOptions::default() };
+            let options = PlanOptions { packing, split, ..PlanOptions::default() }.with_max_concurrent_ctas(5);
             let tile = |shape: &PackShape| Tile { m: if shape.rows > 4 { 16 } else { 4 }, n: 16, warps: 1, stages: 1 };
             let mut planner = Planner::new(options);
             for rows in steps {

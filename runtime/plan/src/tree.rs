@@ -5,7 +5,7 @@ use std::ops::Range;
 
 /// The prefix trees of a batch.
 ///
-/// A node is a run of consecutive pages that the same requests share. Siblings come in the order of their first pages, and the requests
+/// A node is a segment of consecutive pages that the same requests share. Siblings come in the order of their first pages, and the requests
 /// that end with a node in the order of their numbers, so that trees of the same batch are walked in the same order however they came about.
 pub trait PrefixTree {
     /// All nodes are numbers below this; not all of them have to be in use.

@@ -26,9 +26,9 @@ fn steps() -> u64 {
 }
 
 #[test]
-fn a_long_run_keeps_to_the_plans_from_nothing() {
+fn a_long_segment_keeps_to_the_plans_from_nothing() {
     let steps = steps();
-    let (geometry, options) = (geometry(4, 16), PlanOptions { slots: 60, ..PlanOptions::default() });
+    let (geometry, options) = (geometry(4, 16), PlanOptions::default().with_max_concurrent_ctas(60));
     let mut engine = Engine::new(&geometry, options, REQUESTS, 1);
     let mut planner = Planner::new(options);
     let begin = std::time::Instant::now();
@@ -41,7 +41,7 @@ fn a_long_run_keeps_to_the_plans_from_nothing() {
         planning += before.elapsed();
         let plan = engine.planner.last();
         engine.check_cheaply(plan);
-        let lens = [plan.blocks().len(), plan.runs().len(), plan.requests().len(), plan.pages().len()];
+        let lens = [plan.q_tiles().len(), plan.segments().len(), plan.requests().len(), plan.pages().len()];
         longest.iter_mut().zip(lens).for_each(|(longest, len)| *longest = len.max(*longest));
         if step % FULL == 0 || step + 1 == steps {
             live::check_garbage(plan);
@@ -59,7 +59,7 @@ fn a_long_run_keeps_to_the_plans_from_nothing() {
     assert!(longest[3] <= pages, "{longest:?}, {pages}");
     let live::Happened { arrivals, forks, pages, tokens, copies, truncations, departures, renames } =
         engine.happened;
-    // The run is worth something only if it gets everywhere.
+    // The segment is worth something only if it gets everywhere.
     let seldom = [arrivals, forks, pages, tokens, copies, truncations, departures, renames];
     assert!(seldom.into_iter().min().unwrap_or(0) >= steps / 200, "{:?}", engine.happened);
 }

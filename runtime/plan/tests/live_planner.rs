@@ -26,11 +26,10 @@ fn prices() -> impl Strategy<Value = Prices> {
 
 fn options() -> impl Strategy<Value = PlanOptions> {
     let splits = prop::sample::select(vec![Split::None, Split::Mean, Split::Fill, Split::Waves]);
-    (splits, prop::sample::select(vec![2, 7, 264]), prices()).prop_map(|(split, slots, prices)| PlanOptions {
-        packing: Packing::Priced,
-        split,
-        slots,
-        prices,
+    (splits, prop::sample::select(vec![2, 7, 264]), prices()).prop_map(|(split, slots, prices)| {
+        PlanOptions { packing: Packing::Priced, split, ..PlanOptions::default() }
+            .with_max_concurrent_ctas(slots)
+            .with_prices(prices)
     })
 }
 
@@ -127,17 +126,17 @@ proptest! {
 #[test]
 fn a_plan_that_was_patched_can_be_executed() {
     let geometry = Geometry { dtype: Dtype::F32, ..geometry(4, 16) };
-    let mut engine = Engine::new(&geometry, PlanOptions { slots: 7, ..PlanOptions::default() }, 24, 5);
+    let mut engine = Engine::new(&geometry, PlanOptions::default().with_max_concurrent_ctas(7), 24, 5);
     let mut backend = CpuBackend::new(2);
     let (mut patched, mut executed) = (0, 0);
     for step in 0..400 {
         engine.step();
         let plan = engine.planner.plan(tile).unwrap();
-        let needed: usize = plan.packs().iter().map(|pack| pack.blocks.len()).sum();
+        let needed: usize = plan.packs().iter().map(|pack| pack.q_tiles.len()).sum();
         if step % 10 > 0 || plan.batch() == 0 {
             continue;
         }
-        patched += usize::from(plan.blocks().len() > needed);
+        patched += usize::from(plan.q_tiles().len() > needed);
         executed += 1;
         engine.check_executed(&mut backend);
     }
@@ -173,7 +172,7 @@ fn what_makes_no_sense_is_refused_and_changes_nothing() {
     assert_eq!(refused(planner.grow(9, 1)), unknown(9));
     assert_eq!(refused(planner.grow_all(&[31, 33])), tokens(1, 33, 2));
     assert_eq!(refused(planner.grow_all(&[31, 0])), tokens(1, 0, 2));
-    assert_eq!(refused(planner.grow_all(&[31])), LiveError::Slots { found: 1, needed: 2 });
+    assert_eq!(refused(planner.grow_all(&[31])), LiveError::Targets { found: 1, needed: 2 });
     assert_eq!(refused(planner.truncate(0, 1, 17)), tokens(0, 17, 1));
     assert_eq!(
         refused(planner.truncate(0, 3, 48)),

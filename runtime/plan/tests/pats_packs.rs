@@ -6,21 +6,22 @@ use live::{Engine, canonical, tile};
 use tilewright_cpu::CpuBackend;
 use tilewright_heuristics::{Dtype, Geometry, PackShape, Tile};
 use tilewright_plan::{
-    Forest, LivePlanner, PackLayout, Packing, PageTable, Plan, PlanOptions, PlannedPack, Planner, Priced,
-    Prices, Split,
+    DeviceProfile, Forest, LivePlanner, PackLayout, Packing, PageTable, Plan, PlanOptions, PlannedPack,
+    Planner, Priced, Prices, Split,
 };
 
 const GEOMETRY: Geometry =
     Geometry { q_heads: 16, kv_heads: 2, head_dim: 64, page_size: 16, dtype: Dtype::F32 };
-/// So few slots that tiles may be tall.
+/// So few CTAs that tiles may be tall.
 const OPTIONS: PlanOptions =
-    PlanOptions { packing: Packing::Priced, split: Split::Waves, slots: 1, prices: Prices::H200 };
+    PlanOptions { packing: Packing::Priced, split: Split::Waves, device: DeviceProfile::H200 }
+        .with_max_concurrent_ctas(1);
 /// Nodes of the largest forest that is compared with PAT's packs.
 const SMALL: usize = 32;
 
 /// A page that all share; behind it two that `many` share, and one that `few` share.
 ///
-/// With 16 and 4, a tile of 128 rows holds the many at once. Joined with the few, these fill it to a quarter in a block of their own;
+/// With 16 and 4, a tile of 128 rows holds the many at once. Joined with the few, these fill it to a quarter in a Q tile of their own;
 /// apart, each of the few leaves two partials. PAT's packs read the first page once more instead, with a low tile.
 fn engine(many: usize, few: usize, seed: u64) -> Engine {
     let mut engine = Engine::new(&GEOMETRY, OPTIONS, 64, seed);
@@ -36,9 +37,9 @@ fn engine(many: usize, few: usize, seed: u64) -> Engine {
 fn prefers_pat(engine: &Engine) -> bool {
     let (entries, max_pages, seq_lens) = engine.entries();
     let table = PageTable::new(&entries, max_pages, &seq_lens, GEOMETRY.page_size).unwrap();
-    let layout = PackLayout::new(&GEOMETRY).for_batch(table.batch(), OPTIONS.slots);
+    let layout = PackLayout::new(&GEOMETRY).for_batch(table.batch(), &OPTIONS.device);
     let mut priced = Priced::new();
-    priced.decide(&Forest::build(&table), &layout, &OPTIONS.prices);
+    priced.decide(&Forest::build(&table), &layout, &OPTIONS.device.prices);
     priced.prefers_pat()
 }
 
@@ -64,7 +65,7 @@ fn a_forest_that_is_cheaper_with_pats_packs_has_these() {
     assert!(check(&mut engine, &mut Planner::new(OPTIONS)));
     // The first page twice, with 16 and with 4 requests, and nothing to merge.
     let plan = engine.planner.last();
-    let has_tokens = |pack: &&PlannedPack| plan.blocks_of(pack).iter().any(|block| block.walk > 0);
+    let has_tokens = |pack: &&PlannedPack| plan.q_tiles_of(pack).iter().any(|q_tile| q_tile.kv_len > 0);
     let packs = plan.packs().iter().filter(has_tokens);
     let packs: Vec<(u32, u32)> = packs.map(|pack| (pack.shape.rows, pack.shape.kv_len)).collect();
     assert_eq!(packs, [(128, 48), (32, 32)]);

@@ -265,7 +265,7 @@ impl<E: Element + CudaElement> World<E> {
     fn plan_of(&self, tiles: &[Tile; 4], split: Split) -> Plan {
         let (entries, lens) = (self.entries(), self.lens());
         let table = PageTable::new(&entries, MOST_PAGES, &lens, self.geometry.page_size).unwrap();
-        let options = PlanOptions { split, slots: 64, ..PlanOptions::default() };
+        let options = PlanOptions { split, ..PlanOptions::default() }.with_max_concurrent_ctas(64);
         Plan::build(&self.geometry, &table, &options, |shape: &PackShape| select_of(tiles, shape)).unwrap()
     }
 

@@ -194,5 +194,5 @@ fn packs(plan: &Plan) -> Vec<PackRow> {
 
 fn read_once_us(geometry: &Geometry, shape: &BatchShape, options: &PlanOptions) -> f64 {
     let bytes = f64::from(shape.unique_tokens) * geometry.kv_bytes_per_token() as f64;
-    bytes * options.prices.first_byte as f64 / 1e12
+    bytes * options.device.prices.first_byte as f64 / 1e12
 }

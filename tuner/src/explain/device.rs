@@ -7,7 +7,7 @@ use tilewright_cuda::CudaDevice;
 use tilewright_heuristics::{Backend, Device, Selection, Tile, generated::SELECTORS, lookup};
 use tilewright_kernel_templates::cuda::CudaLimits;
 use tilewright_kernel_templates::{Class, CpuLimits, Limits, Space};
-use tilewright_plan::PlanOptions;
+use tilewright_plan::{DeviceProfile, PlanOptions};
 
 /// A device by name, here or not.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -114,7 +114,7 @@ impl NamedDevice {
 
     /// How a decoder on the device plans.
     pub fn plan_options(&self, selection: &Selection) -> PlanOptions {
-        PlanOptions::of_decoder(&self.as_device(), selection)
+        PlanOptions::on(DeviceProfile::of(&self.as_device(), selection))
     }
 }
 
@@ -140,7 +140,7 @@ mod tests {
             let (device, matched) = found(name);
             assert_eq!(device.as_device().name, "NVIDIA H200", "{name}");
             assert!(matches!(matched, Match::Exact(selector) if selector.device.name == "NVIDIA H200"));
-            assert_eq!(device.plan_options(&device.selection()).slots, 264);
+            assert_eq!(device.plan_options(&device.selection()).device.max_concurrent_ctas, 264);
         }
     }
 
@@ -161,7 +161,7 @@ mod tests {
         let cpu = SELECTORS.iter().find(|selector| selector.device.backend == Backend::Cpu).unwrap();
         let (device, matched) = found(cpu.device.name);
         assert!(matches!(matched, Match::Exact(_)));
-        assert_eq!(device.plan_options(&device.selection()).slots, cpu.device.units);
+        assert_eq!(device.plan_options(&device.selection()).device.max_concurrent_ctas, cpu.device.units);
         assert_eq!(NamedDevice::find(Some("cpu")).unwrap().as_device().backend, Backend::Cpu);
     }
 

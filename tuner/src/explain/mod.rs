@@ -69,7 +69,7 @@ impl Explanation {
             backend: known.backend.name(),
             capability: known.capability.to_owned(),
             units: known.units,
-            slots: options.slots,
+            slots: options.device.max_concurrent_ctas,
             selector,
             measured_on,
             batches,

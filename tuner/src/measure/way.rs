@@ -103,11 +103,11 @@ mod tests {
         let (entries, lengths) = ([row(8), row(9)].concat(), [144; 2]);
         let table = PageTable::new(&entries, 9, &lengths, 16).unwrap();
         let device =
-            PlanOptions { slots: 3, prices: Prices { cta: 7, ..Prices::CPU }, ..PlanOptions::default() };
+            PlanOptions::default().with_max_concurrent_ctas(3).with_prices(Prices { cta: 7, ..Prices::CPU });
         assert_eq!(Planning::AsDecoders.options(device), device);
         let options = Planning::AsPat.options(device);
         assert_eq!((options.packing, options.split), (Packing::Pat, Split::Mean));
-        assert_eq!((options.slots, options.prices), (device.slots, device.prices));
+        assert_eq!(options.device, device.device);
         assert_eq!(Planning::PerTree.options(device), PlanOptions { packing: Packing::PerTree, ..device });
 
         let plan = Plan::build(

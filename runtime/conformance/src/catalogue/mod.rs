@@ -14,7 +14,7 @@ use shapes::around;
 use std::sync::OnceLock;
 use tilewright_heuristics::{Geometry, Tile};
 use tilewright_kernel_templates::Class;
-use tilewright_plan::{Packing, PlanOptions, Prices, Split};
+use tilewright_plan::{DeviceProfile, Packing, PlanOptions, Split};
 
 /// The awkward cases of a class, for all of its tiles. The seed draws their numbers, the order of their pages and the random
 /// trees among them. FP8 has no infinities: for it, cases whose keys have some are left out.
@@ -91,4 +91,4 @@ impl Author {
 
 /// Every node a pack, so that each level of a tree leaves a partial; long packs cut.
 const PER_NODE: PlanOptions =
-    PlanOptions { packing: Packing::PerNode, split: Split::Mean, slots: 264, prices: Prices::H200 };
+    PlanOptions { packing: Packing::PerNode, split: Split::Mean, device: DeviceProfile::H200 };

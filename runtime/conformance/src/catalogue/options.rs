@@ -1,10 +1,10 @@
 //! Cases of attention with windows, soft-caps and sinks.
 
-use super::shapes::{cut, deep_tree, several_parts};
+use super::shapes::{cut, deep_tree, several_chunks};
 use super::{Author, AwkwardCase, Layout, PER_NODE, Sketch, Values};
 
 pub(super) fn cases(author: Author) -> Vec<AwkwardCase> {
-    [windows, softcaps, sinks].into_iter().flat_map(|part| part(author)).collect()
+    [windows, softcaps, sinks].into_iter().flat_map(|chunk| chunk(author)).collect()
 }
 
 fn windows(author: Author) -> Vec<AwkwardCase> {
@@ -29,7 +29,7 @@ fn windows(author: Author) -> Vec<AwkwardCase> {
         AwkwardCase {
             window: Some(20),
             options: PER_NODE,
-            ..author.case("a window that leaves parts empty", (2, 2), cut(16))
+            ..author.case("a window that leaves chunks empty", (2, 2), cut(16))
         },
         AwkwardCase {
             window: Some(30),
@@ -44,7 +44,7 @@ fn windows(author: Author) -> Vec<AwkwardCase> {
         AwkwardCase {
             window: Some(50),
             values: Values::OnlyFirst,
-            ..author.case("a window whose logits are mostly all -inf", (4, 2), several_parts())
+            ..author.case("a window whose logits are mostly all -inf", (4, 2), several_chunks())
         },
     ]);
     cases
@@ -52,45 +52,45 @@ fn windows(author: Author) -> Vec<AwkwardCase> {
 
 fn softcaps(author: Author) -> Vec<AwkwardCase> {
     vec![
-        AwkwardCase { softcap: Some(1.5), ..author.case("a soft-cap", (4, 2), several_parts()) },
+        AwkwardCase { softcap: Some(1.5), ..author.case("a soft-cap", (4, 2), several_chunks()) },
         AwkwardCase {
             softcap: Some(30.0),
             values: Values::Extreme,
             options: PER_NODE,
-            ..author.case("a soft-cap of logits between -1e4 and 1e4", (4, 2), several_parts())
+            ..author.case("a soft-cap of logits between -1e4 and 1e4", (4, 2), several_chunks())
         },
         AwkwardCase {
             softcap: Some(20.0),
             window: Some(100),
             layout: Layout::Hnd,
-            ..author.case("a soft-cap and a window", (4, 2), several_parts())
+            ..author.case("a soft-cap and a window", (4, 2), several_chunks())
         },
     ]
 }
 
 fn sinks(author: Author) -> Vec<AwkwardCase> {
     vec![
-        AwkwardCase { sinks: true, ..author.case("sinks", (6, 2), several_parts()) },
+        AwkwardCase { sinks: true, ..author.case("sinks", (6, 2), several_chunks()) },
         AwkwardCase {
             sinks: true,
             options: PER_NODE,
-            ..author.case("sinks and parts", (4, 2), cut(16).own([0, 1]))
+            ..author.case("sinks and chunks", (4, 2), cut(16).own([0, 1]))
         },
         AwkwardCase {
             sinks: true,
             window: Some(20),
             options: PER_NODE,
-            ..author.case("sinks and a window that leaves parts empty", (4, 2), cut(16))
+            ..author.case("sinks and a window that leaves chunks empty", (4, 2), cut(16))
         },
         AwkwardCase {
             sinks: true,
             values: Values::NoneFinite,
-            ..author.case("sinks and logits of -inf", (4, 2), several_parts())
+            ..author.case("sinks and logits of -inf", (4, 2), several_chunks())
         },
         AwkwardCase {
             sinks: true,
             values: Values::Extreme,
-            ..author.case("sinks and logits between -1e4 and 1e4", (4, 2), several_parts())
+            ..author.case("sinks and logits between -1e4 and 1e4", (4, 2), several_chunks())
         },
         AwkwardCase {
             sinks: true,

@@ -1,10 +1,10 @@
 //! Cases of attention without options: lengths, pages, heads, trees, logits and layouts.
 
-use super::shapes::{around, cut, deep_tree, edges, several_parts};
+use super::shapes::{around, cut, deep_tree, edges, several_chunks};
 use super::{Author, AwkwardCase, Layout, PER_NODE, Packing, PlanOptions, Random, Sketch, Values};
 
 pub(super) fn cases(author: Author) -> Vec<AwkwardCase> {
-    [lengths, pages, heads, trees, logits, layouts].into_iter().flat_map(|part| part(author)).collect()
+    [lengths, pages, heads, trees, logits, layouts].into_iter().flat_map(|chunk| chunk(author)).collect()
 }
 
 fn lengths(author: Author) -> Vec<AwkwardCase> {
@@ -19,10 +19,10 @@ fn lengths(author: Author) -> Vec<AwkwardCase> {
         author.case("no request has tokens", (4, 2), Sketch::new(16).own([0, 0, 0])),
         author.case("one head, one request, one token", (1, 1), Sketch::new(32).own([1])),
         author.case("one head, one request", (1, 1), Sketch::new(32).own([523])),
-        AwkwardCase { options: PER_NODE, ..author.case("parts of long requests", (2, 2), cut(16)) },
+        AwkwardCase { options: PER_NODE, ..author.case("chunks of long requests", (2, 2), cut(16)) },
         AwkwardCase {
             options: PER_NODE,
-            ..author.case("parts of a long prefix", (2, 1), {
+            ..author.case("chunks of a long prefix", (2, 1), {
                 let prefix = cut(16);
                 let longest = prefix.last();
                 prefix.behind(longest, 30, [481, 496, 500, 480, 479])
@@ -125,7 +125,7 @@ fn logits(author: Author) -> Vec<AwkwardCase> {
     let case = |(name, values)| AwkwardCase {
         values,
         options: PER_NODE,
-        ..author.case(name, (4, 2), several_parts())
+        ..author.case(name, (4, 2), several_chunks())
     };
     VALUES.into_iter().map(case).collect()
 }

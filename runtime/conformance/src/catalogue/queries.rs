@@ -1,10 +1,10 @@
 //! Cases of several query tokens a request, as speculative decoding has them.
 
-use super::shapes::{around, cut, deep_tree, several_parts};
+use super::shapes::{around, cut, deep_tree, several_chunks};
 use super::{Author, AwkwardCase, Layout, PER_NODE, Packing, PlanOptions, Sketch, Values};
 
 pub(super) fn cases(author: Author) -> Vec<AwkwardCase> {
-    [counts, places, options].into_iter().flat_map(|part| part(author)).collect()
+    [counts, places, options].into_iter().flat_map(|chunk| chunk(author)).collect()
 }
 
 /// Requests that share a page and a bit, one query alone up to twice m of them: ratio x queries around m.
@@ -58,7 +58,7 @@ fn places(author: Author) -> Vec<AwkwardCase> {
         own.behind(longest, 2, lens)
     };
     let identical = Sketch::new(16).own([50]).behind(0, 4, [50, 50, 50, 49, 64]);
-    // Queries that see nothing of their own page stand behind a longer neighbour's, in blocks of their own and not.
+    // Queries that see nothing of their own page stand behind a longer neighbour's, in Q tiles of their own and not.
     let siblings = Sketch::new(16).own([130]).behind(0, 4, [66, 120, 65, 67, 80, 65]);
     vec![
         with_queries(author.case("queries over the edge of a page", (4, 2), edges(16)), |_| 4),
@@ -103,7 +103,7 @@ fn places(author: Author) -> Vec<AwkwardCase> {
             values: Values::OnlyLast,
             options: PER_NODE,
             ..with_queries(
-                author.case("logits of -inf but for the last query's", (4, 2), several_parts()),
+                author.case("logits of -inf but for the last query's", (4, 2), several_chunks()),
                 |_| 4,
             )
         },
@@ -112,7 +112,7 @@ fn places(author: Author) -> Vec<AwkwardCase> {
 
 fn options(author: Author) -> Vec<AwkwardCase> {
     let case =
-        |name, wanted: fn(u32) -> u32| with_queries(author.case(name, (4, 2), several_parts()), wanted);
+        |name, wanted: fn(u32) -> u32| with_queries(author.case(name, (4, 2), several_chunks()), wanted);
     vec![
         AwkwardCase { window: Some(1), ..case("queries that see their own tokens alone", |_| 4) },
         AwkwardCase { window: Some(5), ..case("queries and a window smaller than a page", mixed) },
@@ -121,7 +121,7 @@ fn options(author: Author) -> Vec<AwkwardCase> {
             window: Some(20),
             sinks: true,
             options: PER_NODE,
-            ..case("queries, sinks and a window that leaves parts empty", mixed)
+            ..case("queries, sinks and a window that leaves chunks empty", mixed)
         },
         AwkwardCase { softcap: Some(2.0), sinks: true, ..case("queries, a soft-cap and sinks", |_| 4) },
     ]

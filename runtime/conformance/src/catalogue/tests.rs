@@ -45,17 +45,17 @@ fn a_seed_draws_everything_again_and_always_the_same() {
 }
 
 #[test]
-fn parts_and_levels_come_about() {
-    let parts = |name: &str| {
+fn chunks_and_levels_come_about() {
+    let chunks = |name: &str| {
         let plan = case(name).plan(TILE).unwrap();
         plan.merges().iter().map(|merge| merge.partial_end - merge.partial_begin).max().unwrap_or(0)
     };
-    assert!(parts("parts of long requests") >= 8);
-    assert!(parts("parts of a long prefix") >= 8);
-    assert!(parts("many pages of 1 token") >= 8);
-    assert!(parts("a window that leaves parts empty") >= 8);
-    assert!(parts("logits of -inf") >= 4);
-    assert!(parts("a tree of five levels, each a pack") >= 5);
+    assert!(chunks("chunks of long requests") >= 8);
+    assert!(chunks("chunks of a long prefix") >= 8);
+    assert!(chunks("many pages of 1 token") >= 8);
+    assert!(chunks("a window that leaves chunks empty") >= 8);
+    assert!(chunks("logits of -inf") >= 4);
+    assert!(chunks("a tree of five levels, each a pack") >= 5);
     let tree = case("a tree of five levels");
     let forest = Forest::build(&tree.table());
     assert!(forest.requests(&forest.nodes()[0]).len() == 16 && forest.nodes().len() == 31);
@@ -67,26 +67,27 @@ fn queries_stand_where_names_say() {
     for case in all(1).into_iter().filter(|case| case.query_lens.is_some()) {
         let (table, ratio) = (case.table(), case.geometry.gqa_ratio() as usize);
         let plan = case.plan(TILE).unwrap();
-        let requests = |block| plan.requests_of(block).iter().map(|&query| table.request_of(query as usize));
-        // A request in several blocks, queries without a token in their last page, and some without one in their last part.
+        let requests =
+            |q_tile| plan.requests_of(q_tile).iter().map(|&query| table.request_of(query as usize));
+        // A request in several Q tiles, queries without a token in their last page, and some without one in their last chunk.
         kinds[0] += usize::from(
-            (1..plan.blocks().len() as u32)
-                .any(|block| requests(block - 1).next_back() == requests(block).next()),
+            (1..plan.q_tiles().len() as u32)
+                .any(|q_tile| requests(q_tile - 1).next_back() == requests(q_tile).next()),
         );
         let unseen = |query: usize| {
             table.seq_lens()[query].div_ceil(table.page_size()) < table.pages(query).len() as u32
         };
         kinds[1] += usize::from((0..table.batch()).any(unseen));
-        let unseen_part = plan.work_items().iter().any(|item| {
-            let run = &plan.runs()[item.runs.start as usize..item.runs.end as usize];
+        let unseen_chunk = plan.work_items().iter().any(|item| {
+            let segment = &plan.segments()[item.segments.start as usize..item.segments.end as usize];
             let first = item.rows.start as usize / ratio;
-            let query = plan.requests_of(item.block)[first] as usize;
-            let begins = |run: &tilewright_plan::Run| {
-                run.position + (item.walk.start.max(run.walk.start) - run.walk.start)
+            let query = plan.requests_of(item.q_tile)[first] as usize;
+            let begins = |segment: &tilewright_plan::KvSegment| {
+                segment.position + (item.kv_range.start.max(segment.kv_range.start) - segment.kv_range.start)
             };
-            run.iter().all(|run| table.seq_lens()[query] <= begins(run))
+            segment.iter().all(|segment| table.seq_lens()[query] <= begins(segment))
         });
-        kinds[2] += usize::from(unseen_part);
+        kinds[2] += usize::from(unseen_chunk);
     }
     assert!(kinds.iter().all(|&cases| cases >= 2), "{kinds:?}");
     let around_m = case("queries whose rows are around m");

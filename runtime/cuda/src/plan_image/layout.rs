@@ -6,7 +6,7 @@ use tilewright_kernel_templates::cuda::{MergeItem, Run, Slot, WorkItem};
 pub(super) const ALIGNMENT: usize = 4;
 /// Words of what is said of a launch, behind the number of merges.
 pub(super) const LAUNCH: usize = 2;
-/// Words of an item, a merge, a run and a slot.
+/// Words of an item, a merge, a segment and a target.
 pub(super) const ITEM: usize = size_of::<WorkItem>() / 4;
 const MERGE: usize = size_of::<MergeItem>() / 4;
 const RUN: usize = size_of::<Run>() / 4;
@@ -19,9 +19,9 @@ pub(crate) struct Sections {
     pub(crate) requests: usize,
     pub(crate) merges: usize,
     pub(crate) request_entries: usize,
-    pub(crate) slots: usize,
+    pub(crate) targets: usize,
     pub(crate) items: usize,
-    pub(crate) runs: usize,
+    pub(crate) segments: usize,
     pub(crate) page_entries: usize,
 }
 
@@ -32,9 +32,9 @@ pub(crate) struct Layout {
     pub(super) lengths: usize,
     pub(super) merges: usize,
     pub(super) requests: usize,
-    pub(super) slots: usize,
+    pub(super) targets: usize,
     pub(super) items: usize,
-    pub(super) runs: usize,
+    pub(super) segments: usize,
     pub(super) page_ids: usize,
     end: usize,
 }
@@ -52,10 +52,10 @@ impl Layout {
             merges: after(sections.requests),
             // One more, which may be read and is never used.
             requests: after((sections.merges + 1) * MERGE),
-            slots: after(sections.request_entries),
-            items: after(sections.slots * SLOT),
-            runs: after(sections.items * ITEM),
-            page_ids: after(sections.runs * RUN),
+            targets: after(sections.request_entries),
+            items: after(sections.targets * SLOT),
+            segments: after(sections.items * ITEM),
+            page_ids: after(sections.segments * RUN),
             end: after(sections.page_entries),
         }
     }
@@ -69,9 +69,9 @@ impl Layout {
     pub(super) fn used(&self, entries: &Sections) -> usize {
         let sections = [
             (self.page_ids, entries.page_entries),
-            (self.runs, entries.runs * RUN),
+            (self.segments, entries.segments * RUN),
             (self.items, entries.items * ITEM),
-            (self.slots, entries.slots * SLOT),
+            (self.targets, entries.targets * SLOT),
             (self.requests, entries.request_entries),
             (self.merges, entries.merges * MERGE),
             (self.lengths, entries.requests),

@@ -1,4 +1,4 @@
-//! A plan as the kernels read it: one block of 32-bit words, so that it goes up in one copy.
+//! A plan as the kernels read it: one buffer of 32-bit words, so that it goes up in one copy.
 
 mod layout;
 mod readers;
@@ -209,10 +209,10 @@ impl PlanImage {
             counts: at(0),
             items: at(self.layout.items),
             merges: at(self.layout.merges),
-            runs: at(self.layout.runs),
+            runs: at(self.layout.segments),
             requests: at(self.layout.requests),
             page_ids: at(self.layout.page_ids),
-            slots: at(self.layout.slots),
+            slots: at(self.layout.targets),
             lengths: at(self.layout.lengths),
             partial_output: workspace,
             partial_softmax: workspace + rows * u64::from(geometry.head_dim) * 4,
@@ -275,7 +275,8 @@ impl PlanImage {
             let tile = tile.ok_or_else(|| FitError::Tile { tile: group.tile, mix: mix.clone() })?;
             for index in group.items.clone() {
                 let item = &plan.work_items()[index as usize];
-                let (tokens, rows) = (item.walk.end - item.walk.start, item.rows.end - item.rows.start);
+                let (tokens, rows) =
+                    (item.kv_range.end - item.kv_range.start, item.rows.end - item.rows.start);
                 self.order.push((Reverse(tokens), Reverse(rows), index, tile));
             }
         }
@@ -292,8 +293,8 @@ impl PlanImage {
         words[layout.lengths..][..plan.batch()].copy_from_slice(plan.seq_lens());
         put(words, layout.merges, plan.merges().iter().map(words_of_merge));
         words[layout.requests..][..plan.requests().len()].copy_from_slice(plan.requests());
-        put(words, layout.slots, plan.slots().iter().map(words_of_slot));
-        put(words, layout.runs, plan.runs().iter().map(|run| words_of_run(run, readers)));
+        put(words, layout.targets, plan.targets().iter().map(words_of_slot));
+        put(words, layout.segments, plan.segments().iter().map(|segment| words_of_run(segment, readers)));
         put(words, layout.page_ids, plan.pages().iter().map(|&page| [page as u32]));
         let last_item =
             groups.iter().filter(|group| group.count > 0).map(|group| group.begin + group.count).max();
@@ -315,9 +316,9 @@ fn sections_of(plan: &Plan) -> Sections {
         requests: plan.batch(),
         merges: plan.merges().len(),
         request_entries: plan.requests().len(),
-        slots: plan.slots().len(),
+        targets: plan.targets().len(),
         items: plan.work_items().len(),
-        runs: plan.runs().len(),
+        segments: plan.segments().len(),
         page_entries: plan.pages().len(),
     }
 }

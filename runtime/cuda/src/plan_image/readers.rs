@@ -12,14 +12,14 @@ use tilewright_plan::{self as plan, Plan};
 /// that have to be written back, 134 MB are up to 7 % faster for it, and 268 to 1 070 MB 1 to 4 % slower where little else is read.
 const MOST_STREAMED: u64 = 200 << 20;
 
-/// Tokens that items walk along over tokens that there are, in percent, from which on CTAs of a KV head lie side by side. From 110 on it is
+/// Tokens that items read over tokens that there are, in percent, from which on CTAs of a KV head lie side by side. From 110 on it is
 /// up to 14 % faster; at 105 it is 5 % slower, and where nothing is shared 3 %.
 const LEAST_REREAD_PERCENT: u64 = 108;
 
 /// Who reads the pages of a plan.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Readers {
-    /// By the place of a run's first page: items of a KV head that read along the run, at most 2.
+    /// By the place of a segment's first page: items of a KV head that read along the segment, at most 2.
     of_page: Vec<u8>,
     streams: bool,
     by_head: bool,
@@ -30,16 +30,18 @@ impl Readers {
     pub(super) fn count(&mut self, plan: &Plan) {
         self.of_page.clear();
         self.of_page.resize(plan.pages().len(), 0);
-        // Tokens that items walk along, that there are, and that a second item reads.
+        // Tokens that items read, that there are, and that a second item reads.
         let (mut walked, mut all, mut again) = (0, 0, 0);
         for item in plan.work_items() {
-            walked += item.walk.len() as u64;
-            for run in &plan.runs()[item.runs.start as usize..item.runs.end as usize] {
-                // Of a run that is cut, the first part counts.
-                let readers =
-                    self.of_page.get_mut(run.pages as usize).filter(|_| item.walk.start <= run.walk.start);
+            walked += item.kv_range.len() as u64;
+            for segment in &plan.segments()[item.segments.start as usize..item.segments.end as usize] {
+                // Of a segment that is cut, the first chunk counts.
+                let readers = self
+                    .of_page
+                    .get_mut(segment.pages as usize)
+                    .filter(|_| item.kv_range.start <= segment.kv_range.start);
                 let Some(readers) = readers else { continue };
-                let tokens = run.walk.len() as u64;
+                let tokens = segment.kv_range.len() as u64;
                 all += tokens * u64::from(*readers == 0);
                 again += tokens * u64::from(*readers == 1);
                 *readers = (*readers + 1).min(2);
@@ -50,9 +52,9 @@ impl Readers {
         self.by_head = walked * 100 > all * LEAST_REREAD_PERCENT && are_even(plan);
     }
 
-    /// Whether nobody but one item, or the parts of one, reads a run, and it shall leave the cache first.
-    pub(super) fn is_streamed(&self, run: &plan::Run) -> bool {
-        self.streams && self.of_page.get(run.pages as usize) == Some(&1)
+    /// Whether nobody but one item, or the chunks of one, reads a segment, and it shall leave the cache first.
+    pub(super) fn is_streamed(&self, segment: &plan::KvSegment) -> bool {
+        self.streams && self.of_page.get(segment.pages as usize) == Some(&1)
     }
 
     /// Whether CTAs of a KV head lie side by side, instead of those of an item.
@@ -61,10 +63,10 @@ impl Readers {
     }
 }
 
-/// Whether no item walks along more than twice as many tokens as the mean. Where some do, those of all KV heads have to begin first, so that
+/// Whether no item reads more than twice as many tokens as the mean. Where some do, those of all KV heads have to begin first, so that
 /// they do not end last.
 fn are_even(plan: &Plan) -> bool {
-    let tokens = || plan.work_items().iter().map(|item| item.walk.len() as u64);
+    let tokens = || plan.work_items().iter().map(|item| item.kv_range.len() as u64);
     tokens().max().unwrap_or(0) * plan.work_items().len() as u64 <= 2 * tokens().sum::<u64>()
 }
 
@@ -91,23 +93,25 @@ mod tests {
         Plan::build(&geometry, &table, &options, Tile { m, n: 32, warps: 1, stages: 2 }).unwrap()
     }
 
-    /// Which runs are streamed, by whether all requests have them; and the order of CTAs.
+    /// Which segments are streamed, by whether all requests have them; and the order of CTAs.
     fn counted(plan: &Plan, trunk: usize) -> (Vec<bool>, Vec<bool>, bool) {
         let mut readers = Readers::default();
         readers.count(plan);
         let (shared, own): (Vec<_>, Vec<_>) =
-            plan.runs().iter().partition(|run| (run.position as usize) < 16 * trunk);
-        let streamed = |runs: Vec<&plan::Run>| runs.into_iter().map(|run| readers.is_streamed(run)).collect();
+            plan.segments().iter().partition(|segment| (segment.position as usize) < 16 * trunk);
+        let streamed = |segments: Vec<&plan::KvSegment>| {
+            segments.into_iter().map(|segment| readers.is_streamed(segment)).collect()
+        };
         (streamed(shared), streamed(own), readers.by_head())
     }
 
     #[test]
     fn what_one_item_reads_is_streamed_and_what_several_read_brings_their_ctas_together() {
-        // Two requests a tile: three blocks read the trunk.
+        // Two requests a tile: three Q tiles read the trunk.
         assert_eq!(counted(&plan(6, 4, 2, 16), 4), (vec![false; 3], vec![true; 6], true));
         // All requests in one.
         assert_eq!(counted(&plan(6, 4, 2, 64), 4), (vec![true], vec![true; 6], false));
-        // 41 pages, each read once, but for one that two blocks read: 2 % more.
+        // 41 pages, each read once, but for one that two Q tiles read: 2 % more.
         assert_eq!(counted(&plan(4, 1, 10, 16), 1), (vec![false; 2], vec![true; 4], false));
     }
 
@@ -143,8 +147,8 @@ mod tests {
             let image = PlanImage::of(plan);
             (image.words[2], image.words[image.layout.items + 9] & STREAMED != 0)
         };
-        assert_eq!(said(&plan(6, 4, 2, 16)), (1, false), "the trunk of three blocks");
-        assert_eq!(said(&plan(6, 4, 2, 64)), (0, true), "the trunk of one block");
+        assert_eq!(said(&plan(6, 4, 2, 16)), (1, false), "the trunk of three Q tiles");
+        assert_eq!(said(&plan(6, 4, 2, 64)), (0, true), "the trunk of one Q tile");
     }
 
     #[test]

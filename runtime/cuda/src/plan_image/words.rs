@@ -5,8 +5,9 @@ use tilewright_kernel_templates::cuda::{GRANULE, Run, STREAMED, WARP_ROWS, WorkI
 use tilewright_plan::{self as plan, Plan};
 
 /// The planner counts in what the kernels count in.
-const _: () =
-    assert!(GRANULE == plan::GRANULE && WARP_ROWS == plan::WARP_ROWS && max_runs(64) == plan::max_runs(64));
+const _: () = assert!(
+    GRANULE == plan::GRANULE && WARP_ROWS == plan::WARP_ROWS && max_runs(64) == plan::max_segments(64)
+);
 
 /// Writes entries one behind the other.
 pub(super) fn put<const N: usize>(words: &mut [u32], at: usize, entries: impl Iterator<Item = [u32; N]>) {
@@ -19,11 +20,11 @@ pub(super) fn words_of_merge(merge: &plan::MergeItem) -> [u32; 4] {
     [merge.request, merge.partial_begin, merge.partial_end, merge.arrivals]
 }
 
-pub(super) fn words_of_slot(slot: &plan::Slot) -> [u32; 2] {
+pub(super) fn words_of_slot(slot: &plan::OutputTarget) -> [u32; 2] {
     [slot.partial, slot.merge]
 }
 
-pub(super) fn words_of_run(run: &plan::Run, readers: &Readers) -> [u32; 4] {
+pub(super) fn words_of_run(run: &plan::KvSegment, readers: &Readers) -> [u32; 4] {
     let Run { begin, pages, position, members } = device_run(run, readers);
     [begin, pages, position, members]
 }
@@ -42,35 +43,37 @@ pub(super) fn words_of_item(plan: &Plan, readers: &Readers, item: &plan::WorkIte
 /// Resolves what an item needs of its block, so that the kernel finds its runs in one step instead of two.
 fn device_item(plan: &Plan, readers: &Readers, item: &plan::WorkItem, tile: u16) -> WorkItem {
     WorkItem {
-        requests: plan.blocks()[item.block as usize].requests.start,
+        requests: plan.q_tiles()[item.q_tile as usize].requests.start,
         row_begin: item.rows.start as u16,
         row_end: item.rows.end as u16,
-        runs: item.runs.start,
-        run_count: item.runs.len() as u16,
+        runs: item.segments.start,
+        run_count: item.segments.len() as u16,
         tile,
-        walk_begin: item.walk.start,
-        walk_end: item.walk.end,
-        slots: item.slots,
+        walk_begin: item.kv_range.start,
+        walk_end: item.kv_range.end,
+        slots: item.targets,
         certain_end: certain_end(plan, item),
         first: plan
-            .runs()
-            .get(item.runs.start as usize)
+            .segments()
+            .get(item.segments.start as usize)
             .map_or(Run::default(), |run| device_run(run, readers)),
     }
 }
 
 /// See [`WorkItem::certain_end`]. Any request that shares the run will do, as some row sees what it sees.
 fn certain_end(plan: &Plan, item: &plan::WorkItem) -> u32 {
-    let Some(run) = plan.runs()[..item.runs.end as usize].get(item.runs.start as usize) else { return 0 };
-    let request = plan.requests_of(item.block)[run.members.start as usize];
+    let Some(run) = plan.segments()[..item.segments.end as usize].get(item.segments.start as usize) else {
+        return 0;
+    };
+    let request = plan.requests_of(item.q_tile)[run.members.start as usize];
     let seen = plan.least_tokens(request).saturating_sub(run.position);
-    run.walk.start.saturating_add(seen).min(run.walk.end).min(item.walk.end)
+    run.kv_range.start.saturating_add(seen).min(run.kv_range.end).min(item.kv_range.end)
 }
 
-fn device_run(run: &plan::Run, readers: &Readers) -> Run {
-    let padding = run.walk.end.next_multiple_of(GRANULE) - run.walk.end;
+fn device_run(run: &plan::KvSegment, readers: &Readers) -> Run {
+    let padding = run.kv_range.end.next_multiple_of(GRANULE) - run.kv_range.end;
     Run {
-        begin: run.walk.start,
+        begin: run.kv_range.start,
         pages: if readers.is_streamed(run) { run.pages | STREAMED } else { run.pages },
         position: run.position,
         members: Run::members(run.members.start, run.members.end, padding),
@@ -116,16 +119,16 @@ mod tests {
             packing in prop::sample::select(vec![Packing::Priced, Packing::PerTree, Packing::Pat, Packing::PerRequest]),
             split in prop::sample::select(vec![Split::None, Split::Mean, Split::Fill]),
         ) {
-            let (plan, lens) = plan(&requests, &PlanOptions { packing, split, slots: 7, ..PlanOptions::default() }, None);
+            let (plan, lens) = plan(&requests, &PlanOptions { packing, split, ..PlanOptions::default() }.with_max_concurrent_ctas(7), None);
             // All but one token of each last page may be missing.
             let least = |request: u32| lens[request as usize].saturating_sub(1) / PAGE * PAGE + u32::from(lens[request as usize] > 0);
             for item in plan.work_items() {
                 let certain = device_item(&plan, &Readers::default(), item, 0).certain_end;
-                prop_assert!(certain <= item.walk.end);
-                let Some(run) = plan.runs()[..item.runs.end as usize].get(item.runs.start as usize) else { continue };
-                let members = &plan.requests_of(item.block)[run.members.start as usize..run.members.end as usize];
-                let seen = members.iter().map(|&request| run.walk.start + least(request).saturating_sub(run.position)).max();
-                prop_assert!(certain <= item.walk.start.max(seen.unwrap()).min(run.walk.end.max(item.walk.start)));
+                prop_assert!(certain <= item.kv_range.end);
+                let Some(run) = plan.segments()[..item.segments.end as usize].get(item.segments.start as usize) else { continue };
+                let members = &plan.requests_of(item.q_tile)[run.members.start as usize..run.members.end as usize];
+                let seen = members.iter().map(|&request| run.kv_range.start + least(request).saturating_sub(run.position)).max();
+                prop_assert!(certain <= item.kv_range.start.max(seen.unwrap()).min(run.kv_range.end.max(item.kv_range.start)));
             }
         }
     }

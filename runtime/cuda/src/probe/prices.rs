@@ -53,7 +53,7 @@ pub(super) fn measure(
     let multiply = load(device, compiler, &Kernel::flop_probe())?;
     let flops = u64::from(FLOP_CTAS * sms) * u64::from(FLOP_ROUNDS) * FLOP_PROBE_FLOPS;
     let flop = bench.of_round(|rounds| bench.multiply(&multiply, rounds * FLOP_ROUNDS, FLOP_CTAS * sms))?;
-    let slots = device.plan_options().slots;
+    let slots = device.plan_options().device.max_concurrent_ctas;
     let starting = load(device, compiler, &Kernel::cta_probe(shared_bytes(limits, slots / sms.max(1))))?;
     let regions = u32::try_from(memory.bytes() as u64 / CTA_PROBE_REGION).unwrap_or(u32::MAX).max(1);
     let cta = bench.of_round(|rounds| bench.start(&starting, regions, rounds * slots))?;

@@ -94,13 +94,13 @@ impl Case {
     }
 
     pub(crate) fn plan_options(&self, split: Split) -> PlanOptions {
-        PlanOptions { packing: self.packing, split, slots: 64, ..PlanOptions::default() }
+        PlanOptions { packing: self.packing, split, ..PlanOptions::default() }.with_max_concurrent_ctas(64)
     }
 
     /// Runs what the tuner verifies variants by, planned as it wants to be and as engines plan.
     pub(crate) fn check_awkward(&self, awkward: &AwkwardCase, emulator: &Emulator) -> Result<(), String> {
         let batch = Batch::<f16>::of(awkward);
-        let as_engines = PlanOptions { slots: 264, ..PlanOptions::default() };
+        let as_engines = PlanOptions::default().with_max_concurrent_ctas(264);
         for options in [&awkward.options, &as_engines] {
             for outcome in batch.launch(self, options, emulator, self.seed)? {
                 awkward.check(&widened(&outcome.output), &widened(&outcome.lse))?;

@@ -15,8 +15,8 @@ pub enum ForestError {
         /// The number.
         request: u32,
     },
-    /// The number is no slot of a batch.
-    #[error("request {request} is out of range: number the slots of the batch from 0 to {}", limit - 1)]
+    /// The number is no row of a batch.
+    #[error("request {request} is out of range: number the rows of the batch from 0 to {}", limit - 1)]
     RequestNumber {
         /// The number.
         request: u32,

@@ -58,7 +58,7 @@ pub struct LiveForest {
 }
 
 impl LiveForest {
-    /// Numbers of requests given to [`Self::add`] and [`Self::rename`] are below this: they are slots of a batch, and index a list.
+    /// Numbers of requests given to [`Self::add`] and [`Self::rename`] are below this: they are rows of a batch, and index a list.
     pub const MAX_REQUESTS: u32 = 1 << 20;
 
     /// The forest of a page table, whose rows become the requests 0, 1, …; in linear time, but for sorting siblings. All its nodes

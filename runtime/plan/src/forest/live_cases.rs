@@ -50,7 +50,7 @@ fn an_arrival_changes_its_path_and_a_departure_joins_what_it_kept_apart() {
     let mut changed = forest.touched().changed.to_vec();
     changed.sort_unstable();
     assert_eq!(changed, BTreeSet::from([leaf, root, new]).into_iter().collect::<Vec<_>>());
-    assert_ne!(leaf, root, "who ends in the lower part need not hear of it");
+    assert_ne!(leaf, root, "who ends in the lower chunk need not hear of it");
     assert_eq!(forest.children(root).collect::<Vec<_>>(), [leaf, new]);
 
     forest.clear_touched();
@@ -63,7 +63,7 @@ fn an_arrival_changes_its_path_and_a_departure_joins_what_it_kept_apart() {
 }
 
 #[test]
-fn forks_that_gain_the_same_page_stay_one_node_and_part_with_the_next() {
+fn forks_that_gain_the_same_page_stay_one_node_and_chunk_with_the_next() {
     let mut forest = live(&[&[1, 2], &[1, 2]]);
     [0, 1].iter().for_each(|&request| forest.append(request, &[3]).unwrap());
     let root = forest.roots().next().unwrap();

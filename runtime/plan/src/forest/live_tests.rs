@@ -79,7 +79,7 @@ pub(super) struct Facts {
 }
 
 pub(super) fn facts(live: &LiveForest) -> BTreeMap<u32, Facts> {
-    fn walk(live: &LiveForest, node: u32, found: &mut BTreeMap<u32, Facts>) {
+    fn kv_range(live: &LiveForest, node: u32, found: &mut BTreeMap<u32, Facts>) {
         let facts = Facts {
             parent: live.parent(node),
             columns: live.columns(node),
@@ -89,10 +89,10 @@ pub(super) fn facts(live: &LiveForest) -> BTreeMap<u32, Facts> {
             pages: live.pages(node).to_vec(),
         };
         assert!(found.insert(node, facts).is_none(), "a node hangs in one place");
-        live.children(node).for_each(|child| walk(live, child, found));
+        live.children(node).for_each(|child| kv_range(live, child, found));
     }
     let mut found = BTreeMap::new();
-    live.roots().for_each(|root| walk(live, root, &mut found));
+    live.roots().for_each(|root| kv_range(live, root, &mut found));
     let unused = (0..live.capacity() as u32).filter(|node| !found.contains_key(node));
     unused.chain([live.capacity() as u32, u32::MAX]).for_each(|node| {
         assert_eq!((live.size(node), live.columns(node), live.parent(node)), (0, 0..0, None));
@@ -152,7 +152,7 @@ enum Step {
 
 fn step() -> impl Strategy<Value = Step> {
     let request = || 0..REQUESTS;
-    // More different pages now and then, so that nodes get many children and long runs of their own.
+    // More different pages now and then, so that nodes get many children and long segments of their own.
     let page = || prop_oneof![8 => 0i32..3, 1 => 3i32..40];
     let pages = move |most: usize| prop::collection::vec(page(), 0..=most);
     prop_oneof![

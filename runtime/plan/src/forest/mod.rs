@@ -19,7 +19,7 @@ pub use touches::Touched;
 use crate::PageTable;
 use std::ops::Range;
 
-/// A run of consecutive pages that the same requests share.
+/// A segment of consecutive pages that the same requests share.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Node {
     /// The node whose pages come before these; `None` for a root.
@@ -40,12 +40,12 @@ impl Node {
         self.children.is_empty()
     }
 
-    /// Pages of the run.
+    /// Pages of the segment.
     pub fn pages(&self) -> u32 {
         self.columns.end - self.columns.start
     }
 
-    /// Requests that share the run.
+    /// Requests that share the segment.
     pub fn size(&self) -> u32 {
         self.requests.end - self.requests.start
     }
@@ -206,7 +206,7 @@ mod tests {
         (Forest::build(&table), entries, seq_lens.clone(), max_pages)
     }
 
-    fn runs(forest: &Forest) -> Vec<(Range<u32>, Vec<u32>, u32)> {
+    fn segments(forest: &Forest) -> Vec<(Range<u32>, Vec<u32>, u32)> {
         forest
             .nodes()
             .iter()
@@ -215,10 +215,10 @@ mod tests {
     }
 
     #[test]
-    fn shared_runs_become_nodes_and_own_pages_leaves() {
+    fn shared_segments_become_nodes_and_own_pages_leaves() {
         let (forest, ..) = forest(&[&[1, 2, 3], &[1, 2, 4, 5], &[9]], 16);
         assert_eq!(
-            runs(&forest),
+            segments(&forest),
             [(0..2, vec![0, 1], 0), (0..1, vec![2], 1), (2..3, vec![0], 1), (2..4, vec![1], 1)]
         );
         assert_eq!(forest.roots().collect::<Vec<_>>(), [0, 1]);
@@ -228,12 +228,12 @@ mod tests {
     #[test]
     fn requests_may_end_inside_what_others_share_and_be_identical() {
         let (forest, ..) = forest(&[&[1, 2, 3, 4], &[1, 2], &[1, 2, 3, 4], &[]], 16);
-        assert_eq!(runs(&forest), [(0..2, vec![1, 0, 2], 1), (2..4, vec![0, 2], 2)]);
+        assert_eq!(segments(&forest), [(0..2, vec![1, 0, 2], 1), (2..4, vec![0, 2], 2)]);
     }
 
     #[test]
     fn one_request_and_none() {
-        assert_eq!(runs(&forest(&[&[7, 7, 8]], 1).0), [(0..3, vec![0], 1)]);
+        assert_eq!(segments(&forest(&[&[7, 7, 8]], 1).0), [(0..3, vec![0], 1)]);
         assert!(forest(&[], 16).0.nodes().is_empty());
         assert!(forest(&[&[]], 16).0.nodes().is_empty());
     }
@@ -245,7 +245,7 @@ mod tests {
         let table = PageTable::new(&entries, 4, &[55, 40, 16, 32], 16).unwrap();
         let table = table.with_queries(&[2, 3, 0, 1], &mut memory).unwrap();
         let expected = [(0..2, vec![5, 0, 1, 2, 3, 4], 1), (2..4, vec![0, 1], 2), (2..3, vec![2, 3, 4], 3)];
-        assert_eq!(runs(&Forest::build(&table)), expected);
+        assert_eq!(segments(&Forest::build(&table)), expected);
     }
 
     #[test]

@@ -147,7 +147,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn row() -> impl Strategy<Value = Vec<i32>> {
-        // Long shared beginnings, so that rows part before, at and behind the eighth page.
+        // Long shared beginnings, so that rows diverge before, at and behind the eighth page.
         (0usize..30, prop::collection::vec(0i32..3, 0..4))
             .prop_map(|(same, rest)| std::iter::repeat_n(1, same).chain(rest).collect())
     }

@@ -6,7 +6,7 @@ use std::ops::Range;
 /// Pages that a leaf has room for beyond those that come, so that it rarely needs memory while its request grows.
 const SPARE_PAGES: usize = 16;
 
-/// A run of pages, in use while its size is not 0.
+/// A segment of pages, in use while its size is not 0.
 #[derive(Clone, Debug, Default)]
 pub(super) struct SlabNode {
     pub(super) parent: Option<u32>,
@@ -144,14 +144,14 @@ impl Slab {
         self.free.sort_unstable_by(|a, b| b.cmp(a));
     }
 
-    /// Walks down along the pages of a request that is not yet counted there, cutting a node where they part. `from` counts as changed
+    /// Walks down along the pages of a request that is not yet counted there, cutting a node where they diverge. `from` counts as changed
     /// already.
     fn descend(&mut self, request: u32, mut from: Option<u32>, mut pages: &[i32]) -> u32 {
         while let Ok(at) = find(self.siblings(from), pages[0]) {
             let (_, child) = self.siblings(from)[at];
-            let run = &self.nodes[child as usize].pages;
-            let common = run.iter().zip(pages).take_while(|(a, b)| a == b).count();
-            let shared = if common < run.len() { self.cut(child, common) } else { child };
+            let segment = &self.nodes[child as usize].pages;
+            let common = segment.iter().zip(pages).take_while(|(a, b)| a == b).count();
+            let shared = if common < segment.len() { self.cut(child, common) } else { child };
             self.touches.touch(shared, Touch::Changed);
             let node = &mut self.nodes[shared as usize];
             node.size += 1;
@@ -191,16 +191,16 @@ impl Slab {
     fn cut(&mut self, lower: u32, count: usize) -> u32 {
         let upper = self.create();
         let mut all = std::mem::take(&mut self.nodes[lower as usize].pages);
-        let mut part = std::mem::take(&mut self.nodes[upper as usize].pages);
+        let mut chunk = std::mem::take(&mut self.nodes[upper as usize].pages);
         // The longer part stays where it is, unless it has to move to the front.
         let (above, below) = if count > all.len() / 2 {
-            part.extend_from_slice(&all[count..]);
+            chunk.extend_from_slice(&all[count..]);
             all.truncate(count);
-            (all, part)
+            (all, chunk)
         } else {
-            part.extend_from_slice(&all[..count]);
+            chunk.extend_from_slice(&all[..count]);
             all.drain(..count);
-            (part, all)
+            (chunk, all)
         };
         let (first, next) = (above[0], below[0]);
         let node = &mut self.nodes[lower as usize];
@@ -306,11 +306,11 @@ fn find(siblings: &[(i32, u32)], page: i32) -> Result<usize, usize> {
 }
 
 /// Adds pages; if that needs memory, then enough for `spare` more.
-fn extend_pages(run: &mut Vec<i32>, pages: &[i32], spare: usize) {
-    if run.capacity() - run.len() < pages.len() {
-        run.reserve(pages.len() + spare);
+fn extend_pages(segment: &mut Vec<i32>, pages: &[i32], spare: usize) {
+    if segment.capacity() - segment.len() < pages.len() {
+        segment.reserve(pages.len() + spare);
     }
-    run.extend_from_slice(pages);
+    segment.extend_from_slice(pages);
 }
 
 fn insert_sorted(requests: &mut Vec<u32>, request: u32) {

@@ -23,9 +23,11 @@ pub enum LiveError {
         /// Tokens of a page.
         page_size: u32,
     },
-    /// Lengths for another number of slots than the batch has.
-    #[error("{found} lengths for {needed} slots: give one for each, and 0 where there is no request")]
-    Slots {
+    /// Lengths for another number of rows than the batch has.
+    #[error(
+        "{found} lengths for {needed} rows of the batch: give one for each, and 0 where there is no request"
+    )]
+    Targets {
         /// Lengths given.
         found: usize,
         /// Slots of the batch.

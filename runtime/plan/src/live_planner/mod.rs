@@ -14,22 +14,22 @@ use tilewright_heuristics::{BatchShape, Geometry, PackShape, Tile, TileSet};
 ///
 /// At every step, the plan is that of [`Plan::build`] for the same requests, up to where things stand in its lists: the same work items,
 /// and the same partials of each request in the same order. Only the order of the items lags behind their work, by little. Requests are
-/// slots of the batch: rows of query and output; the number of slots is one more than the highest number in use, and a number
+/// rows of the batch: rows of query and output; the number of rows is one more than the highest number in use, and a number
 /// that is not in use is a request without tokens, whose output is zeros.
 ///
-/// Packs are [`Packing::Priced`] always. Where a request brings several query tokens, each of them is a slot of its own here: with the tokens
+/// Packs are [`Packing::Priced`] always. Where a request brings several query tokens, each of them is a row of its own here: with the tokens
 /// that it sees, and all pages of the request, so that they share a node.
 ///
 /// | change | what is planned again |
 /// |---|---|
 /// | [`grow`](Self::grow), [`grow_all`](Self::grow_all) | nothing: lengths are stored |
 /// | [`append`](Self::append) to a request that has its last node for itself | its leaf, in place |
-/// | all else | the packs on the path of the request, then parts and items |
+/// | all else | the packs on the path of the request, then chunks and items |
 ///
 /// A small forest that prefers the packs of [`Packing::Pat`] is planned again as a whole wherever this names more than a length.
 ///
-/// What concerns all packs is looked at for all of them: the selector is asked about each where their number is another one, all parts are
-/// cut again where the limit beyond which walks are cut moves so far that some walk has other parts ([`Split::Waves`](crate::Split::Waves)
+/// What concerns all packs is looked at for all of them: the selector is asked about each where their number is another one, all chunks are
+/// cut again where the limit beyond which KV ranges are cut moves so far that some KV range has other chunks ([`Split::Waves`](crate::Split::Waves)
 /// seldom does), and everything is listed anew where more than half of the plan's lists is no longer in use.
 ///
 /// It is [`Send`]: the next step can be planned by another thread while the device computes this one. In a steady step, where requests
@@ -211,10 +211,10 @@ impl LivePlanner {
     /// need a page get it by [`Self::append`] before.
     ///
     /// # Errors
-    /// Another number of slots; otherwise those of [`Self::grow`], for the first request that has one.
+    /// Another number of rows; otherwise those of [`Self::grow`], for the first request that has one.
     pub fn grow_all(&mut self, tokens: &[u32]) -> Result<(), LiveError> {
         if tokens.len() != self.seq_lens.len() {
-            return Err(LiveError::Slots { found: tokens.len(), needed: self.seq_lens.len() });
+            return Err(LiveError::Targets { found: tokens.len(), needed: self.seq_lens.len() });
         }
         if !same_last_pages(&self.seq_lens, tokens, self.geometry.page_size) {
             for (request, (&before, &tokens)) in (0..).zip(self.seq_lens.iter().zip(tokens)) {
@@ -286,8 +286,8 @@ impl LivePlanner {
         let tiles = self.decide(&mut choose);
         let mut select = |pack: &PackShape| choose.pack(pack);
         let layout = PackLayout::new(&self.geometry).with_tiles(tiles);
-        let layout = layout.for_batch(self.seq_lens.len(), self.options.slots);
-        let prices = &self.options.prices;
+        let layout = layout.for_batch(self.seq_lens.len(), &self.options.device);
+        let prices = &self.options.device.prices;
         if self.anew {
             self.priced.decide(&self.forest, &layout, prices);
         }

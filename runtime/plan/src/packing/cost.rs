@@ -1,6 +1,6 @@
 //! What a packing costs: time on the device, modelled from a few prices, a KV head at a time.
 
-use crate::{Blocks, Packs, PrefixTree};
+use crate::{DeviceProfile, Packs, PrefixTree, QTiles};
 use std::ops::Range;
 use tilewright_heuristics::{Geometry, Prices, Tile, TileSet};
 
@@ -21,6 +21,8 @@ pub struct PackLayout {
     pub tile_rows: [u32; LANES],
     /// Taller tiles are not used, though the lowest always is.
     pub m_cap: u32,
+    /// See [`DeviceProfile::private_kv_in_tall_tiles`].
+    pub private_kv_in_tall_tiles: u64,
 }
 
 impl PackLayout {
@@ -36,6 +38,7 @@ impl PackLayout {
             token_bytes: geometry.head_dim.saturating_mul(2).saturating_mul(element),
             tile_rows,
             m_cap: tile_rows[3],
+            private_kv_in_tall_tiles: DeviceProfile::H200.private_kv_in_tall_tiles,
         }
     }
 
@@ -48,14 +51,14 @@ impl PackLayout {
         })
     }
 
-    /// The layout for a batch of so many requests on a device that runs `slots` CTAs at once: tiles no taller than leaves each
-    /// slot something to do.
+    /// The layout for a batch of so many requests on a device: tiles no taller than leaves each
+    /// of its CTAs something to do.
     #[must_use]
-    pub fn for_batch(self, requests: usize, slots: u32) -> Self {
+    pub fn for_batch(self, requests: usize, device: &DeviceProfile) -> Self {
         let rows = (requests as u64).saturating_mul(u64::from(self.gqa_ratio) * u64::from(self.kv_heads));
-        let fills = |&m: &u32| rows / u64::from(m.max(1)) >= u64::from(slots);
+        let fills = |&m: &u32| rows / u64::from(m.max(1)) >= u64::from(device.max_concurrent_ctas);
         let m_cap = self.tile_rows.into_iter().rev().find(fills).unwrap_or(self.tile_rows[0]);
-        Self { m_cap, ..self }
+        Self { m_cap, private_kv_in_tall_tiles: device.private_kv_in_tall_tiles, ..self }
     }
 }
 
@@ -82,30 +85,26 @@ pub(crate) const LANES: usize = TileSet::MOST;
 
 const MOST: u64 = 1 << 58;
 
-/// Tiles from so many rows on have several row warps, of which one computes the tokens of one request alone.
-const TALL: u32 = 64;
-/// What reading such tokens takes in a low tile and in a tall one, in 64ths: on batches of an H200 whose requests hardly share anything, the
-/// best tile of 64 rows took 1.06 to 1.09 times as long as the best of 16.
-const PRIVATE_IN_LOW: u64 = 64;
-const PRIVATE_IN_TALL: u64 = 70;
+/// Reading the KV of a single request in a low tile, in the unit of [`DeviceProfile::private_kv_in_tall_tiles`].
+const PRIVATE_KV_IN_LOW_TILES: u64 = 64;
 
 /// Tiles of one height.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Lane {
     pub(crate) m: u32,
-    /// Requests that fit into a block.
+    /// Requests that fit into a Q tile.
     pub(crate) capacity: u32,
-    /// CTAs of a block: more than one only where the rows of one request are more than m.
+    /// CTAs of a Q tile: more than one only where the rows of one request are more than m.
     slices: u32,
-    /// What one more block costs for each page, / (2 x capacity^2).
+    /// What one more Q tile costs for each page, / (2 x capacity^2).
     straddle: u64,
-    /// What a page costs in one block, the first that reads it, with all rows busy.
+    /// What a page costs in one Q tile, the first that reads it, with all rows busy.
     once: u64,
     /// The same of a page of one request alone.
     private: u64,
-    /// What starting the CTAs of one block costs.
+    /// What starting the CTAs of one Q tile costs.
     cta: u64,
-    /// Rows that a run of 1 to 32 tokens keeps busy at least: several such runs fit into a step of 64 tokens.
+    /// Rows that a segment of 1 to 32 tokens keeps busy at least: several such segments fit into a step of 64 tokens.
     least_rows: [u32; 32],
 }
 
@@ -123,19 +122,19 @@ impl Lane {
         }
     }
 
-    /// Blocks that so many requests need at least.
+    /// Q tiles that so many requests need at least.
     #[inline]
-    pub(crate) fn blocks(&self, requests: u32) -> u32 {
+    pub(crate) fn q_tiles(&self, requests: u32) -> u32 {
         if requests <= self.capacity { 1 } else { requests.div_ceil(self.capacity) }
     }
 
-    /// What a node costs on average because it begins anywhere in a block: it may be in one block more than the `blocks` that its
+    /// What a node costs on average because it begins anywhere in a Q tile: it may be in one Q tile more than the `q_tiles` that its
     /// requests need, with a chance of (last - 1) / capacity, where `last` is how many are in the last of them. Then either its own pages
-    /// are read once more, or room of up to `last` is left empty, a share of a block that reads all pages above. Half of that was
-    /// closest to an exhaustive search over small forests: where it is costly, blocks are cut the other way.
+    /// are read once more, or room of up to `last` is left empty, a share of a Q tile that reads all pages above. Half of that was
+    /// closest to an exhaustive search over small forests: where it is costly, Q tiles are cut the other way.
     #[inline]
-    pub(crate) fn straddling(&self, columns: &Range<u32>, requests: u32, blocks: u32) -> u64 {
-        let last = u64::from(requests.saturating_sub((blocks - 1) * self.capacity));
+    pub(crate) fn straddling(&self, columns: &Range<u32>, requests: u32, q_tiles: u32) -> u64 {
+        let last = u64::from(requests.saturating_sub((q_tiles - 1) * self.capacity));
         if last <= 1 {
             return 0;
         }
@@ -175,11 +174,13 @@ impl CostModel {
             Lane {
                 straddle: again.saturating_mul(slices) / (2 * u64::from(lane.capacity).pow(2)).max(1),
                 once: model.page(slices, lane.m.into(), true),
-                private: model.page(slices, lane.m.into(), true).saturating_mul(if lane.m < TALL {
-                    PRIVATE_IN_LOW
-                } else {
-                    PRIVATE_IN_TALL
-                }) / PRIVATE_IN_LOW,
+                private: model.page(slices, lane.m.into(), true).saturating_mul(
+                    if lane.m < DeviceProfile::TALL {
+                        PRIVATE_KV_IN_LOW_TILES
+                    } else {
+                        layout.private_kv_in_tall_tiles
+                    },
+                ) / PRIVATE_KV_IN_LOW_TILES,
                 cta: slices.saturating_mul(prices.cta),
                 ..lane
             }
@@ -187,7 +188,7 @@ impl CostModel {
         model
     }
 
-    /// The model with another allowance for nodes that lie across blocks: so many times this one.
+    /// The model with another allowance for nodes that lie across Q tiles: so many times this one.
     pub(crate) fn with_allowance(mut self, factor: u64) -> Self {
         self.lanes.iter_mut().for_each(|lane| lane.straddle = lane.straddle.saturating_mul(factor));
         self
@@ -199,15 +200,15 @@ impl CostModel {
         &self.lanes[..self.distinct]
     }
 
-    /// What `blocks` blocks cost that walk a run of pages for `requests` requests of their pack: reading or computing, whichever
+    /// What `q_tiles` Q tiles cost that read a segment of pages for `requests` requests of their pack: reading or computing, whichever
     /// takes longer. `first`: nobody has read the pages before.
     #[inline]
-    pub(crate) fn run(&self, lane: &Lane, pages: u32, requests: u32, blocks: u32, first: bool) -> u64 {
+    pub(crate) fn segment(&self, lane: &Lane, pages: u32, requests: u32, q_tiles: u32, first: bool) -> u64 {
         let pages = u64::from(pages);
-        let page = if blocks == 1 && first && pages.saturating_mul(self.page_size) > 32 {
+        let page = if q_tiles == 1 && first && pages.saturating_mul(self.page_size) > 32 {
             if requests == 1 { lane.private } else { lane.once }
         } else {
-            let reads = u64::from(blocks) * u64::from(lane.slices);
+            let reads = u64::from(q_tiles) * u64::from(lane.slices);
             self.page(reads, self.busy_rows(lane, pages, requests), first)
         };
         pages.saturating_mul(page).min(MOST)
@@ -221,7 +222,7 @@ impl CostModel {
         read.max(self.row_page.saturating_mul(reads.saturating_mul(busy_rows)))
     }
 
-    /// Rows of the tile that are busy with a run. Rows come in sixteens. A run of few rows keeps the whole CTA busy all the same,
+    /// Rows of the tile that are busy with a segment. Rows come in sixteens. A segment of few rows keeps the whole CTA busy all the same,
     /// unless it is so short that a step over 64 tokens takes several of them.
     #[inline]
     fn busy_rows(&self, lane: &Lane, pages: u64, requests: u32) -> u64 {
@@ -232,31 +233,31 @@ impl CostModel {
         least.map_or(m, |&least| rows().max(least.into()))
     }
 
-    /// What starting the CTAs of `blocks` blocks costs.
+    /// What starting the CTAs of `q_tiles` Q tiles costs.
     #[inline]
-    pub(crate) fn ctas(lane: &Lane, blocks: u32) -> u64 {
-        u64::from(blocks).saturating_mul(lane.cta).min(MOST)
+    pub(crate) fn ctas(lane: &Lane, q_tiles: u32) -> u64 {
+        u64::from(q_tiles).saturating_mul(lane.cta).min(MOST)
     }
 
-    /// The cost of a pack in `blocks`, already cut for `lane`. `reads` has a zero for each node, and has them again afterwards.
-    fn of_blocks(&self, lane: &Lane, tree: &impl PrefixTree, blocks: &Blocks, reads: &mut [u32]) -> u64 {
-        blocks.runs().iter().for_each(|run| reads[run.node as usize] += 1);
-        let mut cost = Self::ctas(lane, blocks.blocks().len() as u32);
-        for run in blocks.runs() {
-            let count = std::mem::take(&mut reads[run.node as usize]);
+    /// The cost of a pack in `q_tiles`, already cut for `lane`. `reads` has a zero for each node, and has them again afterwards.
+    fn of_q_tiles(&self, lane: &Lane, tree: &impl PrefixTree, q_tiles: &QTiles, reads: &mut [u32]) -> u64 {
+        q_tiles.segments().iter().for_each(|segment| reads[segment.node as usize] += 1);
+        let mut cost = Self::ctas(lane, q_tiles.q_tiles().len() as u32);
+        for segment in q_tiles.segments() {
+            let count = std::mem::take(&mut reads[segment.node as usize]);
             if count > 0 {
-                let columns = tree.columns(run.node);
+                let columns = tree.columns(segment.node);
                 let pages = columns.end - columns.start;
-                cost = cost.wrapping_add(self.run(lane, pages, tree.size(run.node), count, true));
+                cost = cost.wrapping_add(self.segment(lane, pages, tree.size(segment.node), count, true));
             }
         }
         cost
     }
 
-    /// The cost of a packing by joined nodes (see [`Blocks`]), each pack with the tile that is cheapest for it.
+    /// The cost of a packing by joined nodes (see [`QTiles`]), each pack with the tile that is cheapest for it.
     pub fn of_joined(&self, tree: &impl PrefixTree, joined: impl Fn(u32) -> bool) -> u64 {
         let mut reads = vec![0; tree.capacity()];
-        let mut blocks = Blocks::default();
+        let mut q_tiles = QTiles::default();
         let mut cost = 0u64;
         // A node, and whether some request of its pack leaves partials elsewhere for sure: there is a cut above.
         let mut stack: Vec<(u32, bool)> = tree.roots().map(|root| (root, false)).collect();
@@ -265,9 +266,9 @@ impl CostModel {
             let apart = is_root || !joined(node);
             if apart {
                 let of_lane = |lane: &Lane| {
-                    blocks.clear();
-                    blocks.push_pack(tree, node, &joined, lane.capacity);
-                    self.of_blocks(lane, tree, &blocks, &mut reads)
+                    q_tiles.clear();
+                    q_tiles.push_pack(tree, node, &joined, lane.capacity);
+                    self.of_q_tiles(lane, tree, &q_tiles, &mut reads)
                 };
                 cost = cost.wrapping_add(self.lanes.iter().map(of_lane).min().unwrap_or(0));
             }
@@ -325,11 +326,11 @@ impl CostModel {
                 next = tree.parent(node);
             }
             let of_lane = |lane: &Lane| {
-                let blocks = lane.blocks(size);
-                let runs = path
+                let q_tiles = lane.q_tiles(size);
+                let segments = path
                     .iter()
-                    .map(|&(node, pages)| self.run(lane, pages, size, blocks, !seen[node as usize]));
-                runs.fold(Self::ctas(lane, blocks), u64::wrapping_add)
+                    .map(|&(node, pages)| self.segment(lane, pages, size, q_tiles, !seen[node as usize]));
+                segments.fold(Self::ctas(lane, q_tiles), u64::wrapping_add)
             };
             cost = cost.wrapping_add(self.lanes.iter().map(of_lane).min().unwrap_or(0));
             path.iter().for_each(|&(node, _)| seen[node as usize] = true);

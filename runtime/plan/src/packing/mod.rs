@@ -1,22 +1,22 @@
 //! From nodes to packs: which requests read which pages together.
 
-mod blocks;
 mod cost;
 mod pat;
 mod priced;
+mod q_tiles;
 mod small;
 mod summary;
 
 #[cfg(test)]
-mod blocks_tests;
-#[cfg(test)]
 mod priced_tests;
+#[cfg(test)]
+mod q_tiles_tests;
 #[cfg(test)]
 mod sketch_tree;
 
-pub use blocks::{BlockNodes, Blocks, NodeRun};
 pub use cost::{CostModel, PackLayout};
 pub use priced::Priced;
+pub use q_tiles::{NodeSegment, QTileNodes, QTiles};
 pub use tilewright_heuristics::Prices;
 
 use crate::{Forest, LiveForest, PageTable, PrefixTree};
@@ -26,7 +26,7 @@ use std::ops::Range;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Packing {
     /// Ours: least modelled time, from the prices of bytes, operations and CTAs; see [`Priced`]. A pack is a part of a tree, walked
-    /// with the rows masked that do not share a run. Of a small forest, the packs of [`Packing::Pat`] where they cost less.
+    /// with the rows masked that do not share a segment. Of a small forest, the packs of [`Packing::Pat`] where they cost less.
     #[default]
     Priced,
     /// Every tree is a pack: no partials but those of cuts, and rows masked wherever requests differ. What tiles are measured with on trees.
@@ -57,14 +57,14 @@ pub struct Packs {
 }
 
 impl Packs {
-    /// Packs a forest. `None` for [`Packing::Priced`] and [`Packing::PerTree`], whose packs are of several runs: [`Priced`] and [`Blocks`]
+    /// Packs a forest. `None` for [`Packing::Priced`] and [`Packing::PerTree`], whose packs are of several segments: [`Priced`] and [`QTiles`]
     /// make those.
     pub fn build(forest: &Forest, table: &PageTable<'_>, packing: Packing) -> Option<Self> {
         let mut packs = Self::default();
         packs.rebuild(forest, table, packing, &mut Vec::new()).then_some(packs)
     }
 
-    /// Becomes the packs of another forest, in the same memory; says whether packing so makes packs of one run each.
+    /// Becomes the packs of another forest, in the same memory; says whether packing so makes packs of one segment each.
     pub(crate) fn rebuild(
         &mut self,
         forest: &Forest,

@@ -9,18 +9,18 @@ use crate::{PackLayout, PrefixTree, Prices};
 
 /// Joins or cuts the nodes of prefix trees so that the modelled cost is least, and follows trees as they change.
 ///
-/// A node that is *joined* is in the pack of its parent, one that is *apart* is the top of another pack; see [`crate::Blocks`].
+/// A node that is *joined* is in the pack of its parent, one that is *apart* is the top of another pack; see [`crate::QTiles`].
 /// A join saves the partials of all the node's requests, which one CTA then keeps in registers. It costs reading the nodes above
-/// again for each block of rows, or a tile too tall for the node.
+/// again for each Q tile of rows, or a tile too tall for the node.
 ///
-/// How many blocks a joined node is in depends on all requests before it in the pack, which are not known from below. It is taken for as
-/// many as its own requests need, and an allowance for lying across two blocks that one would hold. The errors of that average out over
+/// How many Q tiles a joined node is in depends on all requests before it in the pack, which are not known from below. It is taken for as
+/// many as its own requests need, and an allowance for lying across two Q tiles that one would hold. The errors of that average out over
 /// many nodes. A forest of few nodes can afford to be exact: up to 32 of them, decisions with several allowances are compared by
-/// what their real blocks cost, tree by tree, and the cheapest is improved node by node. Then the whole is compared with PAT's packs
+/// what their real Q tiles cost, tree by tree, and the cheapest is improved node by node. Then the whole is compared with PAT's packs
 /// ([`crate::Packing::Pat`]), some of which no joins express: requests of a node leave the pack above and read its pages again, with a
 /// tile of another height. One in 270 random forests costs less so; see [`Self::prefers_pat`].
 ///
-/// Each node keeps the least cost of all that is below it, for each height of the tile that walks it and for whether its requests
+/// Each node keeps the least cost of all that is below it, for each height of the tile that reads it and for whether its requests
 /// have a cut above already. A parent's numbers are sums over its children, exact ones, so that after a change only the changed
 /// nodes and those above them are reckoned again. The time is linear in the nodes reckoned; a small forest is always reckoned whole. In
 /// used memory nothing is allocated.
@@ -209,10 +209,10 @@ impl Priced {
         // No pack is ever in the states of the lanes beyond: their costs may be anything.
         let lanes = model.distinct_lanes();
         for (lane, tile) in lanes.iter().enumerate() {
-            let blocks = tile.blocks(size);
-            let own = model.run(tile, pages, size, blocks, true);
-            ctas[lane] = CostModel::ctas(tile, blocks);
-            straddling[lane] = tile.straddling(&columns, size, blocks);
+            let q_tiles = tile.q_tiles(size);
+            let own = model.segment(tile, pages, size, q_tiles, true);
+            ctas[lane] = CostModel::ctas(tile, q_tiles);
+            straddling[lane] = tile.straddling(&columns, size, q_tiles);
             inside[lane] = inside[lane].wrapping_add(own);
             inside[LANES + lane] = inside[LANES + lane].wrapping_add(own);
         }

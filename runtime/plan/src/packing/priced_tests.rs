@@ -1,6 +1,7 @@
 use super::sketch_tree::{SketchTree, log_uniform};
 use super::small::SMALL;
 use super::{CostModel, PackLayout, Packing, Packs, Priced, Prices};
+use crate::DeviceProfile;
 use crate::{Forest, PrefixTree};
 use proptest::prelude::*;
 use rand::SeedableRng as _;
@@ -51,7 +52,7 @@ fn so_it_is_for_other_forests() {
     check_against_the_best(2, &cheap_ctas(), &CHEAP_CTAS);
 }
 
-/// What is asserted of all forests of a run: the mean and the largest excess over the best of all joins, the least of PAT's costs over
+/// What is asserted of all forests of a test run: the mean and the largest excess over the best of all joins, the least of PAT's costs over
 /// those of the joins on average, and in a single forest (there PAT's packs are taken).
 struct Bounds {
     mean: f64,
@@ -82,8 +83,8 @@ fn check_against_the_best(seed: u64, prices: &Prices, bounds: &Bounds) {
             priced.decide(forest, &layout, prices);
             let ours = model.of_joined(forest, |node| priced.joined(node));
             let best = exhaustive(&model, forest);
-            let pat =
-                model.of_packs(forest, &Packs::build(forest, table, Packing::Pat).expect("packs of one run"));
+            let pat = model
+                .of_packs(forest, &Packs::build(forest, table, Packing::Pat).expect("packs of one segment"));
             assert!(best <= ours);
             // Where PAT's packs cost less than the joins, they are what is planned: never is more paid than for them.
             assert_eq!(priced.prefers_pat(), pat < ours);
@@ -115,7 +116,7 @@ fn check_against_the_best(seed: u64, prices: &Prices, bounds: &Bounds) {
 }
 
 #[test]
-fn one_tree_that_fits_into_a_block_is_one_pack() {
+fn one_tree_that_fits_into_a_q_tile_is_one_pack() {
     let mut tree = SketchTree::default();
     let root = tree.add(None, 4, 1);
     let inner = tree.add(Some(root), 1, 1);
@@ -125,7 +126,7 @@ fn one_tree_that_fits_into_a_block_is_one_pack() {
     priced.decide(&tree, &layout, &Prices::default());
     assert_eq!([0, 1, 2].map(|node| priced.joined(node)), [false, true, true]);
     assert_eq!([0, 1, 2].map(|node| priced.tile_rows(node)), [Some(16), None, None]);
-    // Free partials and dear reads: nothing is worth reading twice, and one block need not be.
+    // Free partials and dear reads: nothing is worth reading twice, and one Q tile need not be.
     let free = Prices { partial_byte: 0, ..Prices::default() };
     priced.decide(&tree, &layout, &free);
     let model = CostModel::new(&layout, &free);
@@ -164,20 +165,21 @@ fn costs_are_those_of_the_formula() {
         token_bytes: 1,
         tile_rows: [16; 4],
         m_cap: 16,
+        private_kv_in_tall_tiles: 70,
     };
     let mut tree = SketchTree::default();
     let root = tree.add(None, 2, 3);
     tree.add(Some(root), 1, 1);
     let model = CostModel::new(&layout, &prices);
-    // Two blocks of two requests: 128 bytes of the root first and again, 64 of the child once.
+    // Two Q tiles of two requests: 128 bytes of the root first and again, 64 of the child once.
     assert_eq!(model.of_joined(&tree, |_| true), 128 * 15 + 64 * 10 + 2 * 7);
-    // A block more, and two partials of eight rows of 62 + 2 floats for the request that is in both packs.
+    // A Q tile more, and two partials of eight rows of 62 + 2 floats for the request that is in both packs.
     assert_eq!(model.of_joined(&tree, |_| false), 128 * 15 + 64 * 10 + 3 * 7 + 2 * 8 * 64 * 4 * 3);
     // 16 rows x 62 x 4 operations a token: they take longer than any byte.
     let computing = CostModel::new(&layout, &Prices { flop: 1, cta: 0, ..prices });
     assert_eq!(computing.of_joined(&tree, |_| true), (2 * 128 + 64) * 16 * 62 * 4);
     tree.with_table(64, |forest, table| {
-        let per_request = Packs::build(forest, table, Packing::PerRequest).expect("packs of one run");
+        let per_request = Packs::build(forest, table, Packing::PerRequest).expect("packs of one segment");
         assert_eq!(model.of_packs(forest, &per_request), 128 * (10 + 3 * 5) + 64 * 10 + 4 * 7);
     });
 }
@@ -185,7 +187,8 @@ fn costs_are_those_of_the_formula() {
 #[test]
 fn tiles_are_low_enough_for_all_slots() {
     let layout = PackLayout { gqa_ratio: 4, ..layout(&mut ChaCha8Rng::seed_from_u64(0)) };
-    let caps = [1, 132, 264, 1056, 100_000].map(|requests| layout.for_batch(requests, 264).m_cap);
+    let caps =
+        [1, 132, 264, 1056, 100_000].map(|requests| layout.for_batch(requests, &DeviceProfile::H200).m_cap);
     assert_eq!(caps, [16, 16, 32, 128, 128]);
 }
 
@@ -200,6 +203,7 @@ fn absurd_numbers_are_no_panic() {
         token_bytes: most,
         tile_rows: [0, 1, most, 2],
         m_cap: most,
+        private_kv_in_tall_tiles: 70,
     };
     let prices = Prices {
         first_byte: u64::MAX,
@@ -211,7 +215,8 @@ fn absurd_numbers_are_no_panic() {
     };
     let tree = SketchTree::random(&mut ChaCha8Rng::seed_from_u64(3), 10, 4, 4);
     for layout in [layout, PackLayout { gqa_ratio: 0, page_size: 0, m_cap: 0, ..layout }] {
-        let layout = layout.for_batch(usize::MAX, 0);
+        let layout =
+            layout.for_batch(usize::MAX, &DeviceProfile { max_concurrent_ctas: 0, ..DeviceProfile::H200 });
         let mut priced = Priced::new();
         priced.decide(&tree, &layout, &prices);
         CostModel::new(&layout, &prices).of_joined(&tree, |node| priced.joined(node));
@@ -334,7 +339,7 @@ proptest! {
             priced.decide(forest, &layout, &prices);
             let model = CostModel::new(&layout, &prices);
             let joins = model.of_joined(forest, |node| priced.joined(node));
-            let pat = model.of_packs(forest, &Packs::build(forest, table, Packing::Pat).expect("packs of one run"));
+            let pat = model.of_packs(forest, &Packs::build(forest, table, Packing::Pat).expect("packs of one segment"));
             prop_assert_eq!(priced.prefers_pat(), forest.node_count() <= SMALL && pat < joins);
             priced.join_all(forest);
             prop_assert!(!priced.prefers_pat());
@@ -348,7 +353,7 @@ proptest! {
         let layout = layout(&mut rng);
         SketchTree::random(&mut rng, 10, 64, 20).with_table(16, |forest, table| {
             let model = CostModel::new(&layout, &Prices::default());
-            let packs = Packs::build(forest, table, Packing::PerNode).expect("packs of one run");
+            let packs = Packs::build(forest, table, Packing::PerNode).expect("packs of one segment");
             prop_assert_eq!(model.of_packs(forest, &packs), model.of_joined(forest, |_| false));
             Ok(())
         })?;

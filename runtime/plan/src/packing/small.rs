@@ -1,13 +1,13 @@
 //! What small forests cost exactly, and the decision that costs least of a few.
 //!
-//! [`super::Priced`] decides by sums over children, with an allowance for what is not known from below: where blocks begin and end.
+//! [`super::Priced`] decides by sums over children, with an allowance for what is not known from below: where Q tiles begin and end.
 //! Over many nodes its errors average out. In a forest of a few dozen nodes a single one is a good part of the whole; but there, the
-//! blocks of several decisions can be counted in a few microseconds, and PAT's packs priced beside them, which are no set of joins.
+//! Q tiles of several decisions can be counted in a few microseconds, and PAT's packs priced beside them, which are no set of joins.
 
 mod pat;
 
-use super::blocks::fits_without;
 use super::cost::CostModel;
+use super::q_tiles::fits_without;
 use crate::PrefixTree;
 
 /// Forests of up to so many nodes are decided by their exact cost.
@@ -39,7 +39,7 @@ pub(super) struct Small {
     costs: Vec<u64>,
     /// By item: whether a request of it has a cut above it, or it is one itself.
     cut: Vec<bool>,
-    /// By item: blocks of its pack that read it.
+    /// By item: Q tiles of its pack that read it.
     reads: Vec<u32>,
     /// The pack's items from the top to the current one, and the requests of the pack before each.
     path: Vec<(usize, u32)>,
@@ -139,7 +139,7 @@ impl Small {
     }
 
     /// Joins or cuts single nodes of the cheapest decision, in pre-order, each time that makes it cheaper yet. Leaves of one request are
-    /// left as they are: they never lie across blocks, so that little can be wrong with them, and most nodes are such. Afterwards, the
+    /// left as they are: they never lie across Q tiles, so that little can be wrong with them, and most nodes are such. Afterwards, the
     /// tiles of the packs are known. Returns what all trees cost then.
     pub(super) fn improve(&mut self, model: &CostModel) -> u64 {
         self.joined.copy_from_slice(&self.best);
@@ -224,7 +224,8 @@ impl Small {
                 let item = &self.items[at];
                 let in_pack = at == top || self.joined[at];
                 if in_pack && self.reads[at] > 0 {
-                    cost = cost.wrapping_add(model.run(lane, item.pages, item.size, self.reads[at], true));
+                    cost =
+                        cost.wrapping_add(model.segment(lane, item.pages, item.size, self.reads[at], true));
                 }
                 at = if in_pack { at + 1 } else { item.end };
             }
@@ -235,13 +236,13 @@ impl Small {
         best
     }
 
-    /// Counts the blocks that [`crate::Blocks::push_pack`] would cut the pack of `top` into, and those that read each of its items. The time
+    /// Counts the Q tiles that [`crate::QTiles::push_pack`] would cut the pack of `top` into, and those that read each of its items. The time
     /// is linear in the items of the pack and their depth: it does not depend on how many requests there are.
     fn count(&mut self, top: usize, capacity: u32) -> u32 {
         let Self { items, joined, reads, path, .. } = self;
         path.clear();
-        let (mut blocks, mut room, mut placed) = (0, 0, 0);
-        // Of the first of the path, so many have begun in the current block.
+        let (mut q_tiles, mut room, mut placed) = (0, 0, 0);
+        // Of the first of the path, so many have begun in the current Q tile.
         let mut begun = 0;
         let mut at = top;
         while at < items[top].end {
@@ -253,7 +254,7 @@ impl Small {
             let in_pack = at == top || joined[at];
             if in_pack {
                 if room > 0 && fits_without(room, item.size, capacity) {
-                    // It starts the next block if its pages are more than those above that will be in one block more.
+                    // It starts the next Q tile if its pages are more than those above that will be in one Q tile more.
                     let once_more = path.iter().filter(|&&(above, before)| {
                         let left = items[above].size.saturating_sub(placed - before);
                         !fits_without(room, left, capacity)
@@ -278,13 +279,13 @@ impl Small {
                 let more = left.div_ceil(capacity);
                 path.iter().for_each(|&(above, _)| reads[above] += more);
                 begun = path.len();
-                blocks += more;
+                q_tiles += more;
                 room = (capacity - left % capacity) % capacity;
             }
             placed += requests;
             at = if in_pack { at + 1 } else { item.end };
         }
-        blocks
+        q_tiles
     }
 }
 
@@ -300,7 +301,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_counted_is_what_real_blocks_cost(seed: u64, requests in 1u32..100) {
+        fn what_is_counted_is_what_real_q_tiles_cost(seed: u64, requests in 1u32..100) {
             let mut rng = ChaCha8Rng::seed_from_u64(seed);
             let tree = SketchTree::random(&mut rng, 40, 256, requests);
             let model = CostModel::new(&layout(&mut rng), &Prices::default());

@@ -1,12 +1,12 @@
-//! From packs to blocks: which rows a tile holds at once, and along which runs of pages it walks.
+//! From packs to Q tiles: which rows a tile holds at once, and along which segments of pages it reads.
 
-use super::items::{OrderedPart, Touched};
+use super::items::{OrderedChunk, Touched};
 use super::joined::NodeState;
-use super::split::Part;
+use super::split::Chunk;
 use super::waves::WavesScratch;
-use super::{Block, Plan, PlanOptions, PlannedPack, Run, count};
+use super::{KvSegment, Plan, PlanOptions, PlannedPack, QTile, count};
 use crate::forest::Neighbours;
-use crate::{Blocks, Forest, Packs, PageTable, PlanError, Priced};
+use crate::{Forest, Packs, PageTable, PlanError, Priced, QTiles};
 use std::ops::Range;
 use tilewright_heuristics::{Geometry, PackShape, Tile};
 
@@ -17,15 +17,15 @@ pub(crate) struct Scratch {
     pub(crate) stack: Vec<(u32, u32)>,
     pub(super) nodes: Vec<NodeState>,
     pub(super) tops: Vec<u32>,
-    pub(super) blocks: Blocks,
-    pub(super) parts: Vec<Part>,
+    pub(super) q_tiles: QTiles,
+    pub(super) chunks: Vec<Chunk>,
     pub(super) waves: WavesScratch,
     pub(super) touched: Vec<Touched>,
-    pub(super) order: Vec<OrderedPart>,
+    pub(super) order: Vec<OrderedChunk>,
 }
 
 impl Plan {
-    /// Becomes the plan of other packs of one run each, in the same memory.
+    /// Becomes the plan of other packs of one segment each, in the same memory.
     pub(crate) fn rebuild(
         &mut self,
         geometry: &Geometry,
@@ -43,7 +43,7 @@ impl Plan {
         self.finish(options, scratch)
     }
 
-    /// Packs of one run each, and that of the requests without tokens. `push_pages` appends a request's pages in some columns.
+    /// Packs of one segment each, and that of the requests without tokens. `push_pages` appends a request's pages in some columns.
     pub(super) fn push_packs(
         &mut self,
         packs: &Packs,
@@ -87,17 +87,17 @@ impl Plan {
         self.seq_lens.extend_from_slice(table.seq_lens());
         self.several_queries = table.has_several_queries();
         self.packs.clear();
-        self.blocks.clear();
-        self.runs.clear();
+        self.q_tiles.clear();
+        self.segments.clear();
         self.requests.clear();
         self.pages.clear();
         Ok(())
     }
 
-    /// What follows from blocks: parts, destinations, work items.
+    /// What follows from Q tiles: chunks, destinations, work items.
     pub(super) fn finish(&mut self, options: &PlanOptions, scratch: &mut Scratch) -> Result<(), PlanError> {
-        self.split(options, &mut scratch.parts, &mut scratch.waves);
-        self.assign_slots(scratch)?;
+        self.split(options, &mut scratch.chunks, &mut scratch.waves);
+        self.assign_targets(scratch)?;
         self.emit_items(scratch)
     }
 
@@ -110,18 +110,23 @@ impl Plan {
         push_pages: &mut impl FnMut(u32, Range<u32>, &mut Vec<i32>),
         select: &mut impl FnMut(&PackShape) -> Tile,
     ) -> Result<(), PlanError> {
-        let (position, walk) = self.tokens_of(columns)?;
+        let (position, kv_range) = self.tokens_of(columns)?;
         let pages = count(self.pages.len(), "pages of all packs")?;
         push_pages(members[0], columns.clone(), &mut self.pages);
-        let shape = PackShape::of_pack(&self.geometry, members.len() as u32, walk, packs);
+        let shape = PackShape::of_pack(&self.geometry, members.len() as u32, kv_range, packs);
         let tile = select(&shape);
-        let first_block = count(self.blocks.len(), "blocks")?;
+        let first_q_tile = count(self.q_tiles.len(), "Q tiles")?;
         for members in members.chunks(self.capacity(&tile) as usize) {
-            let run = count(self.runs.len(), "runs")?;
-            self.runs.push(Run { walk: 0..walk, pages, position, members: 0..members.len() as u32 });
-            self.push_block(members, run..run + 1, walk)?;
+            let segment = count(self.segments.len(), "KV segments")?;
+            self.segments.push(KvSegment {
+                kv_range: 0..kv_range,
+                pages,
+                position,
+                members: 0..members.len() as u32,
+            });
+            self.push_q_tile(members, segment..segment + 1, kv_range)?;
         }
-        self.packs.push(PlannedPack { blocks: first_block..self.blocks.len() as u32, shape, tile });
+        self.packs.push(PlannedPack { q_tiles: first_q_tile..self.q_tiles.len() as u32, shape, tile });
         Ok(())
     }
 
@@ -136,34 +141,39 @@ impl Plan {
         }
         let shape = PackShape::of_pack(&self.geometry, rest as u32, 1, 1);
         let tile = self.packs.first().map_or_else(|| select(&shape), |pack| pack.tile);
-        let (first_block, capacity) = (count(self.blocks.len(), "blocks")?, self.capacity(&tile) as usize);
-        let runs = count(self.runs.len(), "runs")?;
+        let (first_q_tile, capacity) = (count(self.q_tiles.len(), "Q tiles")?, self.capacity(&tile) as usize);
+        let segments = count(self.segments.len(), "KV segments")?;
         let end = count(self.requests.len(), "requests of all packs")?;
         for begin in (requests as u32..end).step_by(capacity) {
             let requests = begin..end.min(begin + capacity as u32);
-            self.blocks.push(Block { pack: self.packs.len() as u32, requests, runs: runs..runs, walk: 0 });
+            self.q_tiles.push(QTile {
+                pack: self.packs.len() as u32,
+                requests,
+                segments: segments..segments,
+                kv_len: 0,
+            });
         }
-        self.packs.push(PlannedPack { blocks: first_block..self.blocks.len() as u32, shape, tile });
+        self.packs.push(PlannedPack { q_tiles: first_q_tile..self.q_tiles.len() as u32, shape, tile });
         Ok(())
     }
 
     #[inline]
-    pub(super) fn push_block(
+    pub(super) fn push_q_tile(
         &mut self,
         members: &[u32],
-        runs: Range<u32>,
-        walk: u32,
+        segments: Range<u32>,
+        kv_len: u32,
     ) -> Result<(), PlanError> {
         let begin = count(self.requests.len(), "requests of all packs")?;
         self.requests.extend_from_slice(members);
         let requests = begin..count(self.requests.len(), "requests of all packs")?;
-        self.blocks.push(Block { pack: self.packs.len() as u32, requests, runs, walk });
+        self.q_tiles.push(QTile { pack: self.packs.len() as u32, requests, segments, kv_len });
         Ok(())
     }
 
     /// Requests whose rows a tile holds at once; 1 if it holds not even those of one.
     #[inline]
     pub(super) fn capacity(&self, tile: &Tile) -> u32 {
-        (u32::from(tile.m) / self.geometry.gqa_ratio()).clamp(1, Run::MOST_MEMBERS)
+        (u32::from(tile.m) / self.geometry.gqa_ratio()).clamp(1, KvSegment::MOST_MEMBERS)
     }
 }

@@ -7,6 +7,6 @@ pub const GRANULE: u32 = 16;
 pub const WARP_ROWS: u32 = 16;
 
 /// KV segments that a work item of a tile of m rows may have: the kernels keep them in shared memory.
-pub const fn max_runs(m: u32) -> u32 {
+pub const fn max_segments(m: u32) -> u32 {
     m + 32
 }

@@ -7,10 +7,11 @@ use std::ops::Range;
 use tilewright_heuristics::Tile;
 
 impl Plan {
-    /// The share of all slots' time that the plan leaves idle, 0 to 1, if CTAs take as long as their tokens and start in the plan's order.
+    /// The share of all CTA slots' time that the plan leaves idle, 0 to 1, if CTAs take as long as their tokens and start in the plan's order.
     pub fn predicted_idle(&self, options: &PlanOptions) -> f64 {
         let times = self.item_times(options, 0..self.items.len() as u32);
-        Placed::on(options.slots, times.flat_map(|time| self.of_kv_heads(time))).idle_share(options.slots)
+        Placed::on(options.device.max_concurrent_ctas, times.flat_map(|time| self.of_kv_heads(time)))
+            .idle_share(options.device.max_concurrent_ctas)
     }
 
     /// The same where the items of each tile are launched when those of the tile before have ended, and the device holds `places` CTAs of a
@@ -42,10 +43,12 @@ impl Plan {
     fn item_times(&self, options: &PlanOptions, items: Range<u32>) -> impl Iterator<Item = u64> {
         let waves = self.waves(options);
         self.items[items.start as usize..items.end as usize].iter().map(move |item| {
-            let slots = &self.slots[item.slots as usize..][..self.requests_of(item.block).len()];
-            let partials = slots.iter().filter(|slot| slot.partial < UNTOUCHED).count() as u64;
+            let targets = &self.targets[item.targets as usize..][..self.requests_of(item.q_tile).len()];
+            let partials = targets.iter().filter(|target| target.partial < UNTOUCHED).count() as u64;
             let rows = partials * u64::from(self.geometry.gqa_ratio());
-            u64::from(item.walk.end - item.walk.start) + u64::from(waves.cta) + rows * u64::from(waves.row)
+            u64::from(item.kv_range.end - item.kv_range.start)
+                + u64::from(waves.cta)
+                + rows * u64::from(waves.row)
         })
     }
 
@@ -70,12 +73,9 @@ mod tests {
     fn planned() -> (Plan, PlanOptions) {
         let entries: Vec<i32> = (0..48).collect();
         let table = PageTable::new(&entries, 16, &[64, 64, 256], 16).unwrap();
-        let options = PlanOptions {
-            slots: 3,
-            split: Split::None,
-            prices: Prices { cta: 0, ..Prices::CPU },
-            ..PlanOptions::default()
-        };
+        let options = PlanOptions { split: Split::None, ..PlanOptions::default() }
+            .with_max_concurrent_ctas(3)
+            .with_prices(Prices { cta: 0, ..Prices::CPU });
         let select = |shape: &tilewright_heuristics::PackShape| if shape.kv_len > 64 { LONG } else { SHORT };
         (Plan::build(&GEOMETRY, &table, &options, select).unwrap(), options)
     }
@@ -89,7 +89,7 @@ mod tests {
         let (plan, options) = planned();
         let tiles: Vec<Tile> = plan.tile_groups().iter().map(|group| group.tile).collect();
         assert_eq!(tiles, [SHORT, LONG]);
-        // CTAs of 64, 64, 64, 64, 256 and 256 tokens: two of three slots end at 320, one at 128.
+        // CTAs of 64, 64, 64, 64, 256 and 256 tokens: two of three CTA slots end at 320, one at 128.
         assert_share(plan.predicted_idle(&options), 192.0 / (3.0 * 320.0));
         // All four of 64 side by side, then two of 256 in four places.
         assert_share(plan.predicted_idle_launched(&options, |_| 4), 2.0 * 256.0 / (4.0 * 320.0));

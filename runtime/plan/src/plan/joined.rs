@@ -1,9 +1,9 @@
-//! Plans from packs of joined nodes: each block walks along the runs of all nodes that its requests have.
+//! Plans from packs of joined nodes: each Q tile reads the segments of all nodes that its requests have.
 
 use super::build::Scratch;
-use super::{Block, Plan, PlannedPack, Run, count};
 use super::{GRANULE, WARP_ROWS};
-use crate::{Blocks, PlanError, PrefixTree, Priced};
+use super::{KvSegment, Plan, PlannedPack, QTile, count};
+use crate::{PlanError, PrefixTree, Priced, QTiles};
 use std::ops::Range;
 use tilewright_heuristics::{PackShape, Tile};
 
@@ -34,7 +34,7 @@ impl PackSums {
     }
 }
 
-const TOO_LONG: PlanError = PlanError::TooLarge("tokens that a block walks along");
+const TOO_LONG: PlanError = PlanError::TooLarge("tokens that a Q tile reads");
 
 /// No pages of the node stand in the plan yet.
 const ABSENT: u32 = u32::MAX;
@@ -49,7 +49,7 @@ impl Plan {
         select: &mut impl FnMut(&PackShape) -> Tile,
         scratch: &mut Scratch,
     ) -> Result<(), PlanError> {
-        let Scratch { nodes, stack, blocks, tops, .. } = scratch;
+        let Scratch { nodes, stack, q_tiles, tops, .. } = scratch;
         self.find_tops(tree, priced, nodes, stack, tops);
         let total = count(tops.len(), "packs")?;
         let mut last: Option<(PackSums, PackShape)> = None;
@@ -62,17 +62,17 @@ impl Plan {
             };
             last = Some((sums, shape));
             let tile = select(&shape);
-            let first_block = count(self.blocks.len(), "blocks")?;
+            let first_q_tile = count(self.q_tiles.len(), "Q tiles")?;
             if let &[request] = tree.ending(top)
                 && tree.size(top) == 1
             {
                 self.push_leaf(tree.columns(top), pages(top), request)?;
-                self.packs.push(PlannedPack { blocks: first_block..first_block + 1, shape, tile });
+                self.packs.push(PlannedPack { q_tiles: first_q_tile..first_q_tile + 1, shape, tile });
                 continue;
             }
-            blocks.clear();
-            blocks.push_pack(tree, top, |node| priced.joined(node), self.capacity(&tile));
-            self.push_blocks(tree, blocks, |plan, node| {
+            q_tiles.clear();
+            q_tiles.push_pack(tree, top, |node| priced.joined(node), self.capacity(&tile));
+            self.push_q_tiles(tree, q_tiles, |plan, node| {
                 let place = &mut nodes[node as usize].pages;
                 if *place == ABSENT {
                     *place = count(plan.pages.len(), "pages of all packs")?;
@@ -80,19 +80,19 @@ impl Plan {
                 }
                 Ok(*place)
             })?;
-            self.packs.push(PlannedPack { blocks: first_block..self.blocks.len() as u32, shape, tile });
+            self.packs.push(PlannedPack { q_tiles: first_q_tile..self.q_tiles.len() as u32, shape, tile });
         }
         Ok(())
     }
 
-    /// The block of a pack that is one leaf of one request, as most packs are where little is shared: what [`Self::push_blocks`] makes of it.
+    /// The Q tile of a pack that is one leaf of one request, as most packs are where little is shared: what [`Self::push_q_tiles`] makes of it.
     fn push_leaf(&mut self, columns: Range<u32>, pages: &[i32], request: u32) -> Result<(), PlanError> {
-        let (position, walk) = self.tokens_of(&columns)?;
-        let run = count(self.runs.len(), "runs")?;
+        let (position, kv_len) = self.tokens_of(&columns)?;
+        let segment = count(self.segments.len(), "KV segments")?;
         let first_page = count(self.pages.len(), "pages of all packs")?;
         self.pages.extend_from_slice(pages);
-        self.runs.push(Run { walk: 0..walk, pages: first_page, position, members: 0..1 });
-        self.push_block(&[request], run..run + 1, walk)
+        self.segments.push(KvSegment { kv_range: 0..kv_len, pages: first_page, position, members: 0..1 });
+        self.push_q_tile(&[request], segment..segment + 1, kv_len)
     }
 
     /// Where a node's tokens begin among those of its requests, and how many they are.
@@ -140,58 +140,58 @@ impl Plan {
         }
     }
 
-    /// Appends a pack's blocks. `place` says where a node's pages stand in the plan, and puts them there when it is first asked; the block
+    /// Appends a pack's Q tiles. `place` says where a node's pages stand in the plan, and puts them there when it is first asked; the Q tile
     /// that asks is the last one then.
     #[inline]
-    pub(super) fn push_blocks(
+    pub(super) fn push_q_tiles(
         &mut self,
         tree: &impl PrefixTree,
-        blocks: &Blocks,
+        q_tiles: &QTiles,
         mut place: impl FnMut(&mut Self, u32) -> Result<u32, PlanError>,
     ) -> Result<(), PlanError> {
         let ratio = self.geometry.gqa_ratio();
-        for block in blocks.blocks() {
-            let first_run = count(self.runs.len(), "runs")?;
+        for q_tile in q_tiles.q_tiles() {
+            let first_segment = count(self.segments.len(), "KV segments")?;
             let begin = count(self.requests.len(), "requests of all packs")?;
-            self.requests.extend_from_slice(blocks.requests_of(block));
+            self.requests.extend_from_slice(q_tiles.requests_of(q_tile));
             let requests = begin..count(self.requests.len(), "requests of all packs")?;
-            let runs = first_run..first_run;
-            self.blocks.push(Block { pack: self.packs.len() as u32, requests, runs, walk: 0 });
-            let mut walk = 0u32;
-            // Where the pages of the last run end in the plan, and in the requests' tokens.
+            let segments = first_segment..first_segment;
+            self.q_tiles.push(QTile { pack: self.packs.len() as u32, requests, segments, kv_len: 0 });
+            let mut kv_len = 0u32;
+            // Where the pages of the last segment end in the plan, and in the requests' tokens.
             let (mut pages_end, mut position_end) = (0, 0);
             // Runs that only one warp's rows share come last: there the kernels let warps take turns.
             for alone in [false, true] {
-                for run in blocks.runs_of(block) {
-                    let Range { start, end } = run.members;
+                for segment in q_tiles.segments_of(q_tile) {
+                    let Range { start, end } = segment.members;
                     if (start * ratio / WARP_ROWS == (end * ratio - 1) / WARP_ROWS) != alone {
                         continue;
                     }
-                    let columns = tree.columns(run.node);
-                    let run_pages = columns.end - columns.start;
-                    let pages = place(self, run.node)?;
+                    let columns = tree.columns(segment.node);
+                    let segment_pages = columns.end - columns.start;
+                    let pages = place(self, segment.node)?;
                     let (position, tokens) = self.tokens_of(&columns)?;
                     let follows = (pages_end, position_end) == (pages, position);
-                    (pages_end, position_end) = (pages + run_pages, position.saturating_add(tokens));
-                    if let Some(last) = self.runs[first_run as usize..].last_mut()
-                        && last.members == run.members
+                    (pages_end, position_end) = (pages + segment_pages, position.saturating_add(tokens));
+                    if let Some(last) = self.segments[first_segment as usize..].last_mut()
+                        && last.members == segment.members
                         && follows
                     {
-                        // A node and its first child, shared by the same rows of this block, are one run.
-                        last.walk.end = last.walk.end.checked_add(tokens).ok_or(TOO_LONG)?;
-                        walk = last.walk.end;
+                        // A node and its first child, shared by the same rows of this Q tile, are one segment.
+                        last.kv_range.end = last.kv_range.end.checked_add(tokens).ok_or(TOO_LONG)?;
+                        kv_len = last.kv_range.end;
                         continue;
                     }
-                    let begin = walk.next_multiple_of(GRANULE);
+                    let begin = kv_len.next_multiple_of(GRANULE);
                     let end = begin.checked_add(tokens).filter(|&end| i32::try_from(end).is_ok());
-                    walk = end.ok_or(TOO_LONG)?;
-                    let members = run.members.clone();
-                    self.runs.push(Run { walk: begin..walk, pages, position, members });
+                    kv_len = end.ok_or(TOO_LONG)?;
+                    let members = segment.members.clone();
+                    self.segments.push(KvSegment { kv_range: begin..kv_len, pages, position, members });
                 }
             }
-            let runs = first_run..count(self.runs.len(), "runs")?;
-            if let Some(block) = self.blocks.last_mut() {
-                (block.runs, block.walk) = (runs, walk);
+            let segments = first_segment..count(self.segments.len(), "KV segments")?;
+            if let Some(q_tile) = self.q_tiles.last_mut() {
+                (q_tile.segments, q_tile.kv_len) = (segments, kv_len);
             }
         }
         Ok(())

@@ -19,11 +19,10 @@ mod waves;
 
 use crate::{ChooseTiles, PageTable, PlanError, Planner};
 pub(crate) use build::Scratch;
-pub use granularity::{GRANULE, WARP_ROWS, max_runs};
+pub use granularity::{GRANULE, WARP_ROWS, max_segments};
 pub(crate) use live::{Changes, LivePlan};
-pub use options::CTAS_PER_SM;
-pub use options::{PlanOptions, SHORTEST_PART, Split};
-pub use output::{DIRECT, MergeItem, Slot, UNTOUCHED};
+pub use options::{PlanOptions, SHORTEST_CHUNK, Split};
+pub use output::{DIRECT, MergeItem, OutputTarget, UNTOUCHED};
 pub use prediction::Prediction;
 use std::ops::Range;
 use tilewright_heuristics::{Dtype, Geometry, PackShape, Tile};
@@ -31,58 +30,58 @@ use tilewright_heuristics::{Dtype, Geometry, PackShape, Tile};
 /// A pack with its tile.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlannedPack {
-    /// Its rows in portions that one tile holds, as a range of [`Plan::blocks`].
-    pub blocks: Range<u32>,
+    /// Its rows in portions that one tile holds, as a range of [`Plan::q_tiles`].
+    pub q_tiles: Range<u32>,
     /// What the selector was asked.
     pub shape: PackShape,
     /// What it answered.
     pub tile: Tile,
 }
 
-/// Requests of a pack whose rows fill a tile, or one request with more rows than that, and the runs of pages that they read.
+/// Requests of a pack whose rows fill a tile, or one request with more rows than that, and the segments of pages that they read.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Block {
+pub struct QTile {
     /// The pack.
     pub pack: u32,
     /// Its requests, as a range of [`Plan::requests`].
     pub requests: Range<u32>,
-    /// Its runs, as a range of [`Plan::runs`].
-    pub runs: Range<u32>,
-    /// Tokens of its walk: one past the last token of its last run.
-    pub walk: u32,
+    /// Its segments, as a range of [`Plan::segments`].
+    pub segments: Range<u32>,
+    /// Tokens of its KV range: one past the last token of its last segment.
+    pub kv_len: u32,
 }
 
-/// Consecutive pages that neighbouring requests of a block share. A block's runs, one behind the other, are its walk.
+/// Consecutive pages that neighbouring requests of a Q tile share. A Q tile's segments, one behind the other, are its KV range.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Run {
-    /// Its tokens, counted along the walk: whole pages. Begins at a multiple of [`GRANULE`].
-    pub walk: Range<u32>,
+pub struct KvSegment {
+    /// Its tokens, counted along the KV range: whole pages. Begins at a multiple of [`GRANULE`].
+    pub kv_range: Range<u32>,
     /// Where its first page stands in [`Plan::pages`].
     pub pages: u32,
     /// Which token of its requests the first one is.
     pub position: u32,
-    /// The requests that share it, counted from the block's first.
+    /// The requests that share it, counted from the Q tile's first.
     pub members: Range<u32>,
 }
 
-impl Run {
-    /// Requests of a block: the kernels count them in 12 bits.
+impl KvSegment {
+    /// Requests of a Q tile: the kernels count them in 12 bits.
     pub(crate) const MOST_MEMBERS: u32 = 4095;
 }
 
 /// What one CTA, or team of threads, of each KV head takes from the plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WorkItem {
-    /// Index into [`Plan::blocks`].
-    pub block: u32,
-    /// Its rows: request in the block x GQA ratio + query head of the KV head. At most m.
+    /// Index into [`Plan::q_tiles`].
+    pub q_tile: u32,
+    /// Its rows: request in the Q tile x GQA ratio + query head of the KV head. At most m.
     pub rows: Range<u32>,
-    /// Its tokens, counted along the block's walk.
-    pub walk: Range<u32>,
-    /// The runs that these tokens lie in, as a range of [`Plan::runs`].
-    pub runs: Range<u32>,
-    /// Where in [`Plan::slots`] the destinations of this part's requests begin.
-    pub slots: u32,
+    /// Its tokens, counted along the Q tile's KV range.
+    pub kv_range: Range<u32>,
+    /// The segments that these tokens lie in, as a range of [`Plan::segments`].
+    pub segments: Range<u32>,
+    /// Where in [`Plan::targets`] the destinations of this chunk's requests begin.
+    pub targets: u32,
 }
 
 /// The work items of one tile.
@@ -101,13 +100,13 @@ pub struct Plan {
     seq_lens: Vec<u32>,
     several_queries: bool,
     packs: Vec<PlannedPack>,
-    blocks: Vec<Block>,
-    runs: Vec<Run>,
+    q_tiles: Vec<QTile>,
+    segments: Vec<KvSegment>,
     requests: Vec<u32>,
     pages: Vec<i32>,
     items: Vec<WorkItem>,
     groups: Vec<TileGroup>,
-    slots: Vec<Slot>,
+    targets: Vec<OutputTarget>,
     merges: Vec<MergeItem>,
     partials: u32,
 }
@@ -120,13 +119,13 @@ impl Default for Plan {
             seq_lens: Vec::new(),
             several_queries: false,
             packs: Vec::new(),
-            blocks: Vec::new(),
-            runs: Vec::new(),
+            q_tiles: Vec::new(),
+            segments: Vec::new(),
             requests: Vec::new(),
             pages: Vec::new(),
             items: Vec::new(),
             groups: Vec::new(),
-            slots: Vec::new(),
+            targets: Vec::new(),
             merges: Vec::new(),
             partials: 0,
         }
@@ -172,46 +171,46 @@ impl Plan {
         if self.several_queries { 0 } else { pages.saturating_sub(1) * page_size }
     }
 
-    /// The packs, in no order that matters. Requests without tokens are in one of their own, which has no runs.
+    /// The packs, in no order that matters. Requests without tokens are in one of their own, which has no segments.
     pub fn packs(&self) -> &[PlannedPack] {
         &self.packs
     }
 
-    /// The blocks of all packs. Here, and among the runs, requests and pages, a plan of [`LivePlanner`](crate::LivePlanner) also has
-    /// what it no longer needs, always less than half: go by the ranges of the packs, blocks and work items.
-    pub fn blocks(&self) -> &[Block] {
-        &self.blocks
+    /// The Q tiles of all packs. Here, and among the segments, requests and pages, a plan of [`LivePlanner`](crate::LivePlanner) also has
+    /// what it no longer needs, always less than half: go by the ranges of the packs, Q tiles and work items.
+    pub fn q_tiles(&self) -> &[QTile] {
+        &self.q_tiles
     }
 
-    /// The runs of all blocks, one block behind the other.
-    pub fn runs(&self) -> &[Run] {
-        &self.runs
+    /// The segments of all Q tiles, one Q tile behind the other.
+    pub fn segments(&self) -> &[KvSegment] {
+        &self.segments
     }
 
-    /// The requests of all blocks, one block behind the other.
+    /// The requests of all Q tiles, one Q tile behind the other.
     pub fn requests(&self) -> &[u32] {
         &self.requests
     }
 
-    /// The blocks of a pack of this plan.
-    pub fn blocks_of(&self, pack: &PlannedPack) -> &[Block] {
-        &self.blocks[pack.blocks.start as usize..pack.blocks.end as usize]
+    /// The Q tiles of a pack of this plan.
+    pub fn q_tiles_of(&self, pack: &PlannedPack) -> &[QTile] {
+        &self.q_tiles[pack.q_tiles.start as usize..pack.q_tiles.end as usize]
     }
 
-    /// The requests of a block.
-    pub fn requests_of(&self, block: u32) -> &[u32] {
-        let requests = &self.blocks[block as usize].requests;
+    /// The requests of a Q tile.
+    pub fn requests_of(&self, q_tile: u32) -> &[u32] {
+        let requests = &self.q_tiles[q_tile as usize].requests;
         &self.requests[requests.start as usize..requests.end as usize]
     }
 
-    /// The pages of all runs; runs may share them. Entries that no run reads are 0.
+    /// The pages of all segments; segments may share them. Entries that no segment reads are 0.
     pub fn pages(&self) -> &[i32] {
         &self.pages
     }
 
     /// The largest page that is read; `None` without pages. Linear in [`Self::pages`].
     pub fn largest_page(&self) -> Option<i32> {
-        // Entries without a run are 0 and do not matter, for where they are, there are others.
+        // Entries without a segment are 0 and do not matter, for where they are, there are others.
         self.pages.iter().copied().max()
     }
 
@@ -226,9 +225,9 @@ impl Plan {
         &self.groups
     }
 
-    /// For each part of a block, where each of its requests goes.
-    pub fn slots(&self) -> &[Slot] {
-        &self.slots
+    /// For each KV chunk of a Q tile, where each of its requests goes.
+    pub fn targets(&self) -> &[OutputTarget] {
+        &self.targets
     }
 
     /// What has to be merged.

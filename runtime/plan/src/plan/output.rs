@@ -2,7 +2,7 @@
 
 /// Where a request of a work item goes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Slot {
+pub struct OutputTarget {
     /// The partial, or [`DIRECT`], or [`UNTOUCHED`].
     pub partial: u32,
     /// Index into [`Plan::merges`](super::Plan::merges): the merge that reads the partial.

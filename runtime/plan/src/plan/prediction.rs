@@ -1,6 +1,5 @@
 //! How long a plan takes, predicted before it runs: list scheduling of its work items, by the prices that planned it.
 
-use super::options::ctas_per_sm;
 use super::waves::{BUSY, pace, running};
 use super::{Plan, PlanOptions, TileGroup, UNTOUCHED, WorkItem};
 use std::cmp::Reverse;
@@ -25,7 +24,7 @@ impl Prediction {
 }
 
 impl Plan {
-    /// Predicts the plan's time on a device of this backend that runs `options.slots` CTAs or threads at once. `together`: tiles share one launch,
+    /// Predicts the plan's time on a device of this backend that runs `options.device.max_concurrent_ctas` CTAs or threads at once. `together`: tiles share one launch,
     /// as those of a set do. A page that several items read is read from memory by the first of them, from the L2 cache by the others.
     pub fn predicted(&self, options: &PlanOptions, backend: Backend, together: bool) -> Prediction {
         let mut seen = vec![false; self.largest_page().map_or(0, |page| page as usize + 1)];
@@ -37,7 +36,7 @@ impl Plan {
                 times.clear();
                 most_per_sm = 1;
             }
-            most_per_sm = most_per_sm.max(ctas_per_sm(tile));
+            most_per_sm = most_per_sm.max(options.device.occupancy.of(tile));
             for item in &self.items[items.start as usize..items.end as usize] {
                 let time = self.item_time(options, tile, item, &mut seen);
                 let heads = self.geometry.kv_heads as usize;
@@ -57,13 +56,13 @@ impl Plan {
         if together {
             forward = elapsed(&mut times, options, most_per_sm, backend);
         }
-        Prediction { forward, merge: if self.partials > 0 { options.prices.merge } else { 0 } }
+        Prediction { forward, merge: if self.partials > 0 { options.device.prices.merge } else { 0 } }
     }
 
-    /// What one CTA of an item takes while all slots are busy: its start, its tokens, and its partials. Prices are of the whole device, so that one
-    /// of its slots takes so many times as long.
+    /// What one CTA of an item takes while all CTA slots are busy: its start, its tokens, and its partials. Prices are of the whole device, so that one
+    /// of its CTA slots takes so many times as long.
     fn item_time(&self, options: &PlanOptions, tile: &Tile, item: &WorkItem, seen: &mut [bool]) -> u64 {
-        let prices = &options.prices;
+        let prices = &options.device.prices;
         let head_dim = u64::from(self.geometry.head_dim);
         let token_bytes = 2 * head_dim * self.geometry.dtype.kv_bytes() as u64;
         let page_size = self.geometry.page_size.max(1);
@@ -72,14 +71,14 @@ impl Plan {
         let rows = if tile.m >= 16 { rows.next_multiple_of(16).min(u64::from(tile.m)) } else { rows };
         let flops = rows.saturating_mul(4 * head_dim).saturating_mul(prices.flop);
         let mut time = prices.cta;
-        for run in &self.runs[item.runs.start as usize..item.runs.end as usize] {
-            let from = item.walk.start.max(run.walk.start);
-            let end = item.walk.end.min(run.walk.end);
+        for segment in &self.segments[item.segments.start as usize..item.segments.end as usize] {
+            let from = item.kv_range.start.max(segment.kv_range.start);
+            let end = item.kv_range.end.min(segment.kv_range.end);
             if from >= end {
                 continue;
             }
-            let first_page = run.pages + (from - run.walk.start) / page_size;
-            let pages = first_page..run.pages + (end - run.walk.start).div_ceil(page_size);
+            let first_page = segment.pages + (from - segment.kv_range.start) / page_size;
+            let pages = first_page..segment.pages + (end - segment.kv_range.start).div_ceil(page_size);
             let new = self.pages[pages.start as usize..pages.end as usize]
                 .iter()
                 .filter(|&&page| !std::mem::replace(&mut seen[page as usize], true));
@@ -88,11 +87,11 @@ impl Plan {
             let read = first * prices.first_byte + (tokens - first) * prices.again_byte;
             time = time.saturating_add(read.saturating_mul(token_bytes).max(flops.saturating_mul(tokens)));
         }
-        let slots = &self.slots[item.slots as usize..][..self.requests_of(item.block).len()];
-        let partials = slots.iter().filter(|slot| slot.partial < UNTOUCHED).count() as u64;
+        let targets = &self.targets[item.targets as usize..][..self.requests_of(item.q_tile).len()];
+        let partials = targets.iter().filter(|target| target.partial < UNTOUCHED).count() as u64;
         let row_bytes = partials * u64::from(self.geometry.gqa_ratio()) * (head_dim + 2) * 4;
         time.saturating_add(row_bytes.saturating_mul(prices.partial_byte))
-            .saturating_mul(u64::from(options.slots.max(1)))
+            .saturating_mul(u64::from(options.device.max_concurrent_ctas.max(1)))
     }
 }
 
@@ -100,10 +99,10 @@ impl Plan {
 /// for their start.
 fn elapsed(times: &mut [u64], options: &PlanOptions, ctas_per_sm: u32, backend: Backend) -> u64 {
     times.sort_unstable_by_key(|&time| Reverse(time));
-    let slots = options.slots.max(1);
+    let cta_slots = options.device.max_concurrent_ctas.max(1);
     let places = match backend {
-        Backend::Cuda => running(slots, ctas_per_sm),
-        Backend::Cpu => slots.into(),
+        Backend::Cuda => running(cta_slots, &options.device.occupancy, ctas_per_sm),
+        Backend::Cpu => cta_slots.into(),
     };
     let mut free: BinaryHeap<Reverse<u64>> = (0..places).map(|_| Reverse(0)).collect();
     for &time in &*times {
@@ -115,11 +114,13 @@ fn elapsed(times: &mut [u64], options: &PlanOptions, ctas_per_sm: u32, backend: 
     if backend == Backend::Cpu {
         return ends.max().unwrap_or(0);
     }
-    let start = options.prices.cta.saturating_mul(slots.into());
+    let start = options.device.prices.cta.saturating_mul(cta_slots.into());
     let (mut done, mut busy, mut elapsed) = (0u64, places, 0u128);
     for end in ends {
         let starts = end.min(start).saturating_sub(done);
-        let computes = u128::from(end - done - starts) * u128::from(pace(slots, busy)) / u128::from(BUSY);
+        let computes = u128::from(end - done - starts)
+            * u128::from(pace(cta_slots, &options.device.occupancy, busy))
+            / u128::from(BUSY);
         elapsed += u128::from(starts) + computes;
         (done, busy) = (end, busy - 1);
     }
@@ -146,13 +147,15 @@ mod tests {
         Plan::build(&GEOMETRY, &table, options, |_: &PackShape| TILE).unwrap()
     }
 
-    fn options(slots: u32) -> PlanOptions {
-        PlanOptions { slots, split: Split::None, prices: PRICES, ..PlanOptions::default() }
+    fn options(cta_slots: u32) -> PlanOptions {
+        PlanOptions { split: Split::None, ..PlanOptions::default() }
+            .with_max_concurrent_ctas(cta_slots)
+            .with_prices(PRICES)
     }
 
     #[test]
-    fn full_slots_take_what_all_bytes_take() {
-        // Four requests alone for two KV heads: eight CTAs on eight slots.
+    fn full_ctas_take_what_all_bytes_take() {
+        // Four requests alone for two KV heads: eight CTAs on eight CTA slots.
         let entries: Vec<i32> = (0..16).collect();
         let plan = plan(&entries, &[64; 4], &options(8));
         let found = plan.predicted(&options(8), Backend::Cuda, true);
@@ -176,7 +179,9 @@ mod tests {
 
     #[test]
     fn partials_are_merged_and_threads_share_nothing_but_items() {
-        let options = PlanOptions { slots: 4, split: Split::Fill, prices: PRICES, ..PlanOptions::default() };
+        let options = PlanOptions { split: Split::Fill, ..PlanOptions::default() }
+            .with_max_concurrent_ctas(4)
+            .with_prices(PRICES);
         let entries: Vec<i32> = (0..64).collect();
         let plan = plan(&entries, &[1024], &options);
         assert!(plan.partials() > 0);

@@ -7,7 +7,7 @@ use tilewright_conformance::reference::{self, Attention};
 use tilewright_cpu::{CpuBackend, DecodeArgs, KvCache};
 use tilewright_heuristics::{Dtype, Geometry, PackShape, Tile};
 use tilewright_plan::{
-    DIRECT, KvStrides, LiveError, LivePlanner, PageTable, Plan, PlanOptions, Planner, Run, UNTOUCHED,
+    DIRECT, KvSegment, KvStrides, LiveError, LivePlanner, PageTable, Plan, PlanOptions, Planner, UNTOUCHED,
 };
 
 /// Marsaglia's xorshift: the same steps every time.
@@ -91,17 +91,17 @@ impl Engine {
 
     pub(crate) fn step(&mut self) {
         let what = self.random.below(100);
-        let slot = (!self.rows.is_empty()).then(|| {
+        let target = (!self.rows.is_empty()).then(|| {
             let at = self.random.index(self.rows.len());
             *self.rows.keys().nth(at).expect("it is one of them")
         });
-        match (slot, what) {
+        match (target, what) {
             (None, _) | (_, 0..7) => self.arrive(),
-            (Some(slot), 7..12) => self.fork(slot),
-            (Some(slot), 12..20) => self.truncate(slot),
-            (Some(slot), 20..30) => self.depart(slot),
-            (Some(slot), 30..34) => self.rename(slot),
-            (Some(slot), _) => self.grow(slot),
+            (Some(target), 7..12) => self.fork(target),
+            (Some(target), 12..20) => self.truncate(target),
+            (Some(target), 20..30) => self.depart(target),
+            (Some(target), 30..34) => self.rename(target),
+            (Some(target), _) => self.grow(target),
         }
     }
 
@@ -122,11 +122,11 @@ impl Engine {
         }
     }
 
-    fn slot(&mut self) -> u32 {
+    fn target(&mut self) -> u32 {
         // Often the lowest that is free, as engines take it, and sometimes one that leaves holes.
         let holes = self.random.below(4) == 0;
         let first = if holes { self.random.below(self.most_requests as u64) as u32 } else { 0 };
-        (first..).find(|slot| !self.rows.contains_key(slot)).expect("there are few")
+        (first..).find(|target| !self.rows.contains_key(target)).expect("there are few")
     }
 
     fn arrive(&mut self) {
@@ -156,11 +156,11 @@ impl Engine {
         });
         let tokens = row.len() as u32 * self.page_size - unused;
         self.longest_row = self.longest_row.max(row.len());
-        let slot = self.slot();
-        self.planner.add(slot, &row, tokens).expect("the number is free");
-        self.rows.insert(slot, (row, tokens));
+        let target = self.target();
+        self.planner.add(target, &row, tokens).expect("the number is free");
+        self.rows.insert(target, (row, tokens));
         self.happened.arrivals += 1;
-        slot
+        target
     }
 
     pub(crate) fn fork(&mut self, of: u32) {
@@ -168,75 +168,75 @@ impl Engine {
             return;
         }
         let (row, tokens) = self.rows[&of].clone();
-        let slot = self.slot();
+        let target = self.target();
         row.iter().for_each(|&page| self.owners[page as usize] += 1);
-        self.planner.add(slot, &row, tokens).expect("the number is free");
-        self.rows.insert(slot, (row, tokens));
+        self.planner.add(target, &row, tokens).expect("the number is free");
+        self.rows.insert(target, (row, tokens));
         self.happened.forks += 1;
     }
 
     /// Some tokens more; what is shared of the last page is copied first.
-    pub(crate) fn grow(&mut self, slot: u32) {
+    pub(crate) fn grow(&mut self, target: u32) {
         let more = if self.random.below(4) == 0 {
             self.random.below(3 * u64::from(self.page_size)) as u32 + 1
         } else {
             1
         };
-        self.grow_by(slot, more);
+        self.grow_by(target, more);
     }
 
-    pub(crate) fn grow_by(&mut self, slot: u32, more: u32) {
+    pub(crate) fn grow_by(&mut self, target: u32, more: u32) {
         let page_size = self.page_size;
-        let (mut row, before) = self.rows.remove(&slot).expect("it is there");
+        let (mut row, before) = self.rows.remove(&target).expect("it is there");
         let mut tokens = before;
         if !tokens.is_multiple_of(page_size) && self.owners[row[row.len() - 1] as usize] > 1 {
             // Copy on write.
             let kept = row.len() as u32 - 1;
-            self.planner.truncate(slot, kept, kept * page_size).expect("it has the pages");
+            self.planner.truncate(target, kept, kept * page_size).expect("it has the pages");
             let copy = self.fresh();
             let shared = row.pop().expect("it has a last page");
             self.release(shared);
-            self.planner.append(slot, &[copy], tokens).expect("it is there");
+            self.planner.append(target, &[copy], tokens).expect("it is there");
             row.push(copy);
             self.happened.copies += 1;
         }
         tokens += more;
         let new: Vec<i32> = (row.len() as u32..tokens.div_ceil(page_size)).map(|_| self.fresh()).collect();
         if new.is_empty() {
-            self.planner.grow(slot, tokens).expect("it is there");
+            self.planner.grow(target, tokens).expect("it is there");
             self.happened.tokens += 1;
         } else {
-            self.planner.append(slot, &new, tokens).expect("it is there");
+            self.planner.append(target, &new, tokens).expect("it is there");
             self.happened.pages += 1;
         }
         row.extend(new);
         self.longest_row = self.longest_row.max(row.len());
-        self.rows.insert(slot, (row, tokens));
+        self.rows.insert(target, (row, tokens));
     }
 
-    fn truncate(&mut self, slot: u32) {
-        let (mut row, tokens) = self.rows.remove(&slot).expect("it is there");
+    fn truncate(&mut self, target: u32) {
+        let (mut row, tokens) = self.rows.remove(&target).expect("it is there");
         let most = if self.random.below(4) == 0 { tokens } else { tokens.min(2 * self.page_size) };
         let tokens = tokens - self.random.below(u64::from(most) + 1) as u32;
         let kept = tokens.div_ceil(self.page_size);
-        self.planner.truncate(slot, kept, tokens).expect("it has the pages");
+        self.planner.truncate(target, kept, tokens).expect("it has the pages");
         while row.len() > kept as usize {
             let page = row.pop().expect("it has more");
             self.release(page);
         }
-        self.rows.insert(slot, (row, tokens));
+        self.rows.insert(target, (row, tokens));
         self.happened.truncations += 1;
     }
 
-    pub(crate) fn depart(&mut self, slot: u32) {
-        let (row, _) = self.rows.remove(&slot).expect("it is there");
+    pub(crate) fn depart(&mut self, target: u32) {
+        let (row, _) = self.rows.remove(&target).expect("it is there");
         row.into_iter().for_each(|page| self.release(page));
-        self.planner.remove(slot).expect("it is there");
+        self.planner.remove(target).expect("it is there");
         self.happened.departures += 1;
     }
 
     fn rename(&mut self, from: u32) {
-        let to = self.slot();
+        let to = self.target();
         self.planner.rename(from, to).expect("one is there, the other free");
         let row = self.rows.remove(&from).expect("it is there");
         self.rows.insert(to, row);
@@ -245,12 +245,12 @@ impl Engine {
 
     /// The page table, entries a row, and the lengths.
     pub(crate) fn entries(&self) -> (Vec<i32>, usize, Vec<u32>) {
-        let batch = self.rows.keys().next_back().map_or(0, |slot| *slot as usize + 1);
+        let batch = self.rows.keys().next_back().map_or(0, |target| *target as usize + 1);
         let max_pages = self.rows.values().map(|(row, _)| row.len()).max().unwrap_or(0);
         let (mut entries, mut seq_lens) = (vec![-1; batch * max_pages], vec![0; batch]);
-        for (&slot, (row, tokens)) in &self.rows {
-            entries[slot as usize * max_pages..][..row.len()].copy_from_slice(row);
-            seq_lens[slot as usize] = *tokens;
+        for (&target, (row, tokens)) in &self.rows {
+            entries[target as usize * max_pages..][..row.len()].copy_from_slice(row);
+            seq_lens[target as usize] = *tokens;
         }
         (entries, max_pages, seq_lens)
     }
@@ -289,28 +289,29 @@ impl Engine {
     /// Each request's tokens are read once, and what it leaves is merged once.
     pub(crate) fn check_cheaply(&self, plan: &Plan) {
         let batch = plan.batch();
-        assert_eq!(batch, self.rows.keys().next_back().map_or(0, |slot| *slot as usize + 1));
+        assert_eq!(batch, self.rows.keys().next_back().map_or(0, |target| *target as usize + 1));
         let (mut tokens, mut written) = (vec![0u64; batch], vec![0u32; batch]);
         let mut seen = std::collections::BTreeSet::new();
         for item in plan.work_items() {
-            let members = plan.requests_of(item.block);
-            if !seen.insert((item.block, item.walk.start)) {
+            let members = plan.requests_of(item.q_tile);
+            if !seen.insert((item.q_tile, item.kv_range.start)) {
                 continue;
             }
-            for run in &plan.runs()[item.runs.start as usize..item.runs.end as usize] {
-                let walked = run.walk.end.min(item.walk.end) - run.walk.start.max(item.walk.start);
-                for member in run.members.clone() {
+            for segment in &plan.segments()[item.segments.start as usize..item.segments.end as usize] {
+                let walked = segment.kv_range.end.min(item.kv_range.end)
+                    - segment.kv_range.start.max(item.kv_range.start);
+                for member in segment.members.clone() {
                     tokens[members[member as usize] as usize] += u64::from(walked);
                 }
             }
-            for (slot, &request) in plan.slots()[item.slots as usize..].iter().zip(members) {
-                written[request as usize] += u32::from(slot.partial != UNTOUCHED);
-                let merge = plan.merges().get(slot.merge as usize);
+            for (target, &request) in plan.targets()[item.targets as usize..].iter().zip(members) {
+                written[request as usize] += u32::from(target.partial != UNTOUCHED);
+                let merge = plan.merges().get(target.merge as usize);
                 let merged = merge.is_some_and(|merge| {
                     merge.request == request
-                        && (merge.partial_begin..merge.partial_end).contains(&slot.partial)
+                        && (merge.partial_begin..merge.partial_end).contains(&target.partial)
                 });
-                assert!(matches!(slot.partial, DIRECT | UNTOUCHED) || merged, "{slot:?} of {request}");
+                assert!(matches!(target.partial, DIRECT | UNTOUCHED) || merged, "{target:?} of {request}");
             }
         }
         let mut partials = vec![1; batch];
@@ -337,7 +338,7 @@ pub(crate) enum Target {
     Partial(u32, u32),
 }
 
-/// Tokens along the walk, position, members, pages.
+/// Tokens along the KV range, position, members, pages.
 type RunFacts = ((u32, u32), u32, (u32, u32), Vec<i32>);
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -345,8 +346,8 @@ pub(crate) struct ItemFacts {
     tile: Tile,
     requests: Vec<u32>,
     rows: (u32, u32),
-    walk: (u32, u32),
-    runs: Vec<RunFacts>,
+    kv_range: (u32, u32),
+    segments: Vec<RunFacts>,
     targets: Vec<Target>,
 }
 
@@ -365,16 +366,16 @@ pub(crate) struct Canonical {
 
 pub(crate) fn canonical(plan: &Plan) -> Canonical {
     let page_size = plan.geometry().page_size;
-    let of_run = |run: &Run| {
-        let pages = &plan.pages()[run.pages as usize..][..run.walk.len() / page_size as usize];
-        let members = (run.members.start, run.members.end);
-        ((run.walk.start, run.walk.end), run.position, members, pages.to_vec())
+    let of_segment = |segment: &KvSegment| {
+        let pages = &plan.pages()[segment.pages as usize..][..segment.kv_range.len() / page_size as usize];
+        let members = (segment.members.start, segment.members.end);
+        ((segment.kv_range.start, segment.kv_range.end), segment.position, members, pages.to_vec())
     };
-    let target = |request: u32, slot: &tilewright_plan::Slot| match slot.partial {
+    let target = |request: u32, target: &tilewright_plan::OutputTarget| match target.partial {
         UNTOUCHED => Target::Untouched,
         DIRECT => Target::Direct,
         partial => {
-            let merge = &plan.merges()[slot.merge as usize];
+            let merge = &plan.merges()[target.merge as usize];
             assert_eq!(merge.request, request);
             Target::Partial(partial - merge.partial_begin, merge.partial_end - merge.partial_begin)
         }
@@ -382,26 +383,30 @@ pub(crate) fn canonical(plan: &Plan) -> Canonical {
     let mut items = Vec::new();
     for group in plan.tile_groups() {
         for item in &plan.work_items()[group.items.start as usize..group.items.end as usize] {
-            let requests = plan.requests_of(item.block);
-            let slots = &plan.slots()[item.slots as usize..][..requests.len()];
-            let block = &plan.blocks()[item.block as usize];
-            assert_eq!(plan.packs()[block.pack as usize].tile, group.tile);
+            let requests = plan.requests_of(item.q_tile);
+            let targets = &plan.targets()[item.targets as usize..][..requests.len()];
+            let q_tile = &plan.q_tiles()[item.q_tile as usize];
+            assert_eq!(plan.packs()[q_tile.pack as usize].tile, group.tile);
             items.push(ItemFacts {
                 tile: group.tile,
                 requests: requests.to_vec(),
                 rows: (item.rows.start, item.rows.end),
-                walk: (item.walk.start, item.walk.end),
-                runs: plan.runs()[item.runs.start as usize..item.runs.end as usize]
+                kv_range: (item.kv_range.start, item.kv_range.end),
+                segments: plan.segments()[item.segments.start as usize..item.segments.end as usize]
                     .iter()
-                    .map(of_run)
+                    .map(of_segment)
                     .collect(),
-                targets: requests.iter().zip(slots).map(|(&request, slot)| target(request, slot)).collect(),
+                targets: requests
+                    .iter()
+                    .zip(targets)
+                    .map(|(&request, output)| target(request, output))
+                    .collect(),
             });
         }
     }
     items.sort_unstable();
     let mut packs: Vec<_> =
-        plan.packs().iter().map(|pack| (pack.shape, pack.tile, pack.blocks.len())).collect();
+        plan.packs().iter().map(|pack| (pack.shape, pack.tile, pack.q_tiles.len())).collect();
     packs.sort_unstable();
     let mut merges: Vec<_> = plan
         .merges()
@@ -423,11 +428,11 @@ pub(crate) fn canonical(plan: &Plan) -> Canonical {
 /// At most half of each list is garbage.
 pub(crate) fn check_garbage(plan: &Plan) {
     let live = |list: &mut dyn Iterator<Item = usize>| list.sum::<usize>();
-    let blocks = || plan.packs().iter().flat_map(|pack| pack.blocks.clone());
-    let block = |index: u32| &plan.blocks()[index as usize];
-    assert!(plan.blocks().len() <= 2 * live(&mut plan.packs().iter().map(|pack| pack.blocks.len())));
-    assert!(plan.requests().len() <= 2 * live(&mut blocks().map(|index| block(index).requests.len())));
-    assert!(plan.runs().len() <= 2 * live(&mut blocks().map(|index| block(index).runs.len())));
+    let q_tiles = || plan.packs().iter().flat_map(|pack| pack.q_tiles.clone());
+    let q_tile = |index: u32| &plan.q_tiles()[index as usize];
+    assert!(plan.q_tiles().len() <= 2 * live(&mut plan.packs().iter().map(|pack| pack.q_tiles.len())));
+    assert!(plan.requests().len() <= 2 * live(&mut q_tiles().map(|index| q_tile(index).requests.len())));
+    assert!(plan.segments().len() <= 2 * live(&mut q_tiles().map(|index| q_tile(index).segments.len())));
 }
 
 /// What an engine could say that makes no sense.

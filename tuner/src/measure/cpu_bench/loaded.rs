@@ -44,11 +44,10 @@ impl<E, K> LoadedBatch<'_, E, K> {
     }
 
     fn options(&self, planning: Planning) -> PlanOptions {
-        planning.options(PlanOptions {
-            prices: self.figures.prices,
-            slots: self.backend.threads(),
-            ..PlanOptions::default()
-        })
+        planning
+            .options(PlanOptions::default())
+            .with_max_concurrent_ctas(self.backend.threads())
+            .with_prices(self.figures.prices)
     }
 }
 

@@ -92,7 +92,7 @@ impl CudaBench {
 
     /// How decoders plan that go by this bench's prices.
     fn plan_options(&self) -> PlanOptions {
-        PlanOptions { prices: self.prices, ..self.device.plan_options() }
+        PlanOptions { ..self.device.plan_options() }.with_prices(self.prices)
     }
 
     /// Compiles tiles for a class and options, and remembers what became of each.

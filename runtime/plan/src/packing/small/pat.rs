@@ -48,9 +48,15 @@ impl Small {
             }
             let path = || std::iter::successors(Some(at), |&at| (at != first).then(|| items[at].parent));
             let of_lane = |lane| {
-                let blocks = Lane::blocks(lane, requests);
-                path().fold(CostModel::ctas(lane, blocks), |cost, at| {
-                    cost.wrapping_add(model.run(lane, items[at].pages, requests, blocks, pats[at].unread))
+                let q_tiles = Lane::q_tiles(lane, requests);
+                path().fold(CostModel::ctas(lane, q_tiles), |cost, at| {
+                    cost.wrapping_add(model.segment(
+                        lane,
+                        items[at].pages,
+                        requests,
+                        q_tiles,
+                        pats[at].unread,
+                    ))
                 })
             };
             cost = cost.wrapping_add(model.distinct_lanes().iter().map(of_lane).min().unwrap_or(0));
@@ -81,7 +87,7 @@ mod tests {
                 // Twice, in used memory.
                 for _ in 0..2 {
                     small.list(forest);
-                    let packs = Packs::build(forest, table, Packing::Pat).expect("packs of one run");
+                    let packs = Packs::build(forest, table, Packing::Pat).expect("packs of one segment");
                     prop_assert_eq!(small.cost_of_pats(&model), model.of_packs(forest, &packs));
                 }
                 Ok(())

@@ -1,7 +1,7 @@
 //! Packs that come into the plan and go out of it.
 
 use super::super::joined::PackSums;
-use super::super::{Block, Plan, PlannedPack, count};
+use super::super::{Plan, PlannedPack, QTile, count};
 use super::garbage::Arenas;
 use super::{Changes, LivePlan, NONE, PackState, Place};
 use crate::{PlanError, PrefixTree};
@@ -81,51 +81,51 @@ impl LivePlan {
         let shape = self.plan.shape_of(&sums, self.packs_asked)?;
         let tile = select(&shape);
         let Self { plan, nodes, scratch, .. } = self;
-        let first = (plan.blocks.len(), plan.runs.len(), plan.requests.len());
+        let first = (plan.q_tiles.len(), plan.segments.len(), plan.requests.len());
         let pack = count(plan.packs.len(), "packs")?;
-        let blocks = &mut scratch.blocks;
-        blocks.clear();
-        blocks.push_pack(forest, top, |node| priced.joined(node), plan.capacity(&tile));
+        let q_tiles = &mut scratch.q_tiles;
+        q_tiles.clear();
+        q_tiles.push_pack(forest, top, |node| priced.joined(node), plan.capacity(&tile));
         let mut room = 0;
-        plan.push_blocks(forest, blocks, |plan, node| {
+        plan.push_q_tiles(forest, q_tiles, |plan, node| {
             let place = &mut nodes[node as usize];
             if place.pages == NONE {
                 push_pages(plan, place, forest.pages(node), forest.size(node) == 1)?;
-                place.block = count(plan.blocks.len(), "blocks")? - 1;
+                place.q_tile = count(plan.q_tiles.len(), "Q tiles")? - 1;
                 room += place.room as usize;
             }
             Ok(place.pages)
         })?;
         nodes[top as usize].pack = pack;
         self.arenas.pages += room;
-        self.push_pack(first, PlannedPack { blocks: 0..0, shape, tile }, top, sums);
+        self.push_pack(first, PlannedPack { q_tiles: 0..0, shape, tile }, top, sums);
         self.packs[pack as usize].pages = room;
         Ok(())
     }
 
-    /// Notes a pack whose blocks, runs and requests are those from `first` on.
+    /// Notes a pack whose Q tiles, segments and requests are those from `first` on.
     fn push_pack(
         &mut self,
-        (block, run, request): (usize, usize, usize),
+        (q_tile, segment, request): (usize, usize, usize),
         planned: PlannedPack,
         top: u32,
         sums: PackSums,
     ) {
         let plan = &mut self.plan;
-        let (blocks, runs, requests) = (plan.blocks.len(), plan.runs.len(), plan.requests.len());
-        self.arenas.blocks += blocks - block;
-        self.arenas.runs += runs - run;
+        let (q_tiles, segments, requests) = (plan.q_tiles.len(), plan.segments.len(), plan.requests.len());
+        self.arenas.q_tiles += q_tiles - q_tile;
+        self.arenas.segments += segments - segment;
         self.arenas.requests += requests - request;
-        self.block_parts.resize(blocks, (0, 0));
+        self.q_tile_chunks.resize(q_tiles, (0, 0));
         let ratio = plan.geometry.gqa_ratio();
-        // A block has more rows than its tile only if those of one request are more.
+        // A Q tile has more rows than its tile only if those of one request are more.
         let slices = if plan.capacity(&planned.tile) > 1 {
             1
         } else {
             ratio.div_ceil(u32::from(planned.tile.m.max(1))).max(1)
         };
         let ctas = slices.saturating_mul(plan.geometry.kv_heads);
-        let walked: u64 = plan.blocks[block..].iter().map(|block| u64::from(block.walk)).sum();
+        let walked: u64 = plan.q_tiles[q_tile..].iter().map(|q_tile| u64::from(q_tile.kv_len)).sum();
         self.work = self.work.wrapping_add(walked.wrapping_mul(u64::from(ctas)));
         self.packs.push(PackState {
             top,
@@ -133,10 +133,10 @@ impl LivePlan {
             ctas,
             seen_in: 0,
             requests: request as u32..requests as u32,
-            runs: run as u32..runs as u32,
+            segments: segment as u32..segments as u32,
             pages: 0,
         });
-        plan.packs.push(PlannedPack { blocks: block as u32..blocks as u32, ..planned });
+        plan.packs.push(PlannedPack { q_tiles: q_tile as u32..q_tiles as u32, ..planned });
     }
 
     /// Gives the nodes of a pack to its top, and sums them up.
@@ -162,22 +162,23 @@ impl LivePlan {
         let planned = plan.packs.swap_remove(pack as usize);
         let state = self.packs.swap_remove(pack as usize);
         let page_size = plan.geometry.page_size;
-        for run in &plan.runs[state.runs.start as usize..state.runs.end as usize] {
-            let pages = run.pages as usize..(run.pages + run.walk.len() as u32 / page_size) as usize;
+        for segment in &plan.segments[state.segments.start as usize..state.segments.end as usize] {
+            let pages =
+                segment.pages as usize..(segment.pages + segment.kv_range.len() as u32 / page_size) as usize;
             plan.pages[pages].fill(0);
         }
-        let blocks = planned.blocks.start as usize..planned.blocks.end as usize;
-        let walked: u64 = plan.blocks[blocks.clone()].iter().map(|block| u64::from(block.walk)).sum();
+        let q_tiles = planned.q_tiles.start as usize..planned.q_tiles.end as usize;
+        let walked: u64 = plan.q_tiles[q_tiles.clone()].iter().map(|q_tile| u64::from(q_tile.kv_len)).sum();
         self.work = self.work.wrapping_sub(walked.wrapping_mul(u64::from(state.ctas)));
-        let Arenas { blocks: used_blocks, runs, requests, pages } = &mut self.arenas;
-        *used_blocks -= blocks.len();
-        *runs -= state.runs.len();
+        let Arenas { q_tiles: used_q_tiles, segments, requests, pages } = &mut self.arenas;
+        *used_q_tiles -= q_tiles.len();
+        *segments -= state.segments.len();
         *requests -= state.requests.len();
         *pages -= state.pages;
         // The last pack has its place now.
         if let (Some(moved), Some(state)) = (plan.packs.get(pack as usize), self.packs.get(pack as usize)) {
-            let blocks = moved.blocks.start as usize..moved.blocks.end as usize;
-            plan.blocks[blocks].iter_mut().for_each(|block| block.pack = pack);
+            let q_tiles = moved.q_tiles.start as usize..moved.q_tiles.end as usize;
+            plan.q_tiles[q_tiles].iter_mut().for_each(|q_tile| q_tile.pack = pack);
             match self.nodes.get_mut(state.top as usize) {
                 Some(top) => top.pack = pack,
                 None => self.empty = Some(pack),
@@ -207,7 +208,7 @@ impl LivePlan {
             self.remove(pack);
         }
         let plan = &mut self.plan;
-        let first = (plan.blocks.len(), plan.runs.len(), plan.requests.len());
+        let first = (plan.q_tiles.len(), plan.segments.len(), plan.requests.len());
         let begin = count(plan.requests.len(), "requests of all packs")?;
         let empty = plan.seq_lens.iter().enumerate().filter(|(_, tokens)| **tokens == 0);
         plan.requests.extend(empty.map(|(request, _)| request as u32));
@@ -218,13 +219,13 @@ impl LivePlan {
         let shape = PackShape::of_pack(&plan.geometry, end - begin, 1, 1);
         let tile = root_tile.unwrap_or_else(|| select(&shape));
         let (pack, capacity) = (count(plan.packs.len(), "packs")?, plan.capacity(&tile));
-        let runs = count(plan.runs.len(), "runs")?;
+        let segments = count(plan.segments.len(), "KV segments")?;
         for begin in (begin..end).step_by(capacity as usize) {
             let requests = begin..end.min(begin + capacity);
-            plan.blocks.push(Block { pack, requests, runs: runs..runs, walk: 0 });
+            plan.q_tiles.push(QTile { pack, requests, segments: segments..segments, kv_len: 0 });
         }
-        count(plan.blocks.len(), "blocks")?;
-        self.push_pack(first, PlannedPack { blocks: 0..0, shape, tile }, NONE, PackSums::default());
+        count(plan.q_tiles.len(), "Q tiles")?;
+        self.push_pack(first, PlannedPack { q_tiles: 0..0, shape, tile }, NONE, PackSums::default());
         self.empty = Some(pack);
         Ok(true)
     }

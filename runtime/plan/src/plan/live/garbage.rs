@@ -5,8 +5,8 @@ use crate::Plan;
 /// Entries in use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Arenas {
-    pub(super) blocks: usize,
-    pub(super) runs: usize,
+    pub(super) q_tiles: usize,
+    pub(super) segments: usize,
     pub(super) requests: usize,
     /// With room for more.
     pub(super) pages: usize,
@@ -16,8 +16,8 @@ impl Arenas {
     /// Whether more than half of a list is garbage. So it is where nothing is in use: lists of garbage alone are not kept.
     pub(super) fn mostly_garbage(&self, plan: &Plan) -> bool {
         let lists = [
-            (self.blocks, plan.blocks.len()),
-            (self.runs, plan.runs.len()),
+            (self.q_tiles, plan.q_tiles.len()),
+            (self.segments, plan.segments.len()),
             (self.requests, plan.requests.len()),
             (self.pages, plan.pages.len()),
         ];

@@ -46,9 +46,9 @@ impl LivePlan {
         Ok(())
     }
 
-    /// Patches a leaf of one request, unless its pages need another place and stand in a run with those of its parent.
+    /// Patches a leaf of one request, unless its pages need another place and stand in a segment with those of its parent.
     fn grow(&mut self, changes: &Changes<'_>, leaf: u32) -> Result<bool, PlanError> {
-        let too_long = || PlanError::TooLarge("tokens that a block walks along");
+        let too_long = || PlanError::TooLarge("tokens that a Q tile reads");
         let Changes { forest, columns, .. } = *changes;
         let Self { plan, nodes, packs, arenas, .. } = self;
         let page_size = plan.geometry.page_size;
@@ -59,40 +59,44 @@ impl LivePlan {
         let place = &mut nodes[leaf as usize];
         let before = place.len;
 
-        let block = &mut plan.blocks[place.block as usize];
-        let runs = block.runs.start as usize..block.runs.end as usize;
-        let has = |run: &super::super::Run| {
-            let offset = place.pages.checked_sub(run.pages);
-            offset.is_some_and(|offset| u64::from(offset) * u64::from(page_size) < run.walk.len() as u64)
+        let q_tile = &mut plan.q_tiles[place.q_tile as usize];
+        let segments = q_tile.segments.start as usize..q_tile.segments.end as usize;
+        let has = |segment: &super::super::KvSegment| {
+            let offset = place.pages.checked_sub(segment.pages);
+            offset.is_some_and(|offset| {
+                u64::from(offset) * u64::from(page_size) < segment.kv_range.len() as u64
+            })
         };
-        let Some(at) = plan.runs[runs.clone()].iter().position(has) else { return Ok(false) };
-        let run = &mut plan.runs[runs.start + at];
+        let Some(at) = plan.segments[segments.clone()].iter().position(has) else { return Ok(false) };
+        let segment = &mut plan.segments[segments.start + at];
         let moves = len > place.room;
-        if moves && run.pages != place.pages {
+        if moves && segment.pages != place.pages {
             return Ok(false);
         }
         let tokens = (i64::from(len) - i64::from(before)) * i64::from(page_size);
-        let end =
-            (i64::from(run.walk.end) + tokens).try_into().ok().filter(|&end| i32::try_from(end).is_ok());
-        run.walk.end = end.ok_or_else(too_long)?;
-        let mut end: u32 = run.walk.end;
-        for run in &mut plan.runs[runs.start + at + 1..runs.end] {
+        let end = (i64::from(segment.kv_range.end) + tokens)
+            .try_into()
+            .ok()
+            .filter(|&end| i32::try_from(end).is_ok());
+        segment.kv_range.end = end.ok_or_else(too_long)?;
+        let mut end: u32 = segment.kv_range.end;
+        for segment in &mut plan.segments[segments.start + at + 1..segments.end] {
             let begin = end.next_multiple_of(GRANULE);
-            end = begin.checked_add(run.walk.len() as u32).ok_or_else(too_long)?;
-            run.walk = begin..end;
+            end = begin.checked_add(segment.kv_range.len() as u32).ok_or_else(too_long)?;
+            segment.kv_range = begin..end;
         }
         i32::try_from(end).map_err(|_| too_long())?;
-        let more = i64::from(end) - i64::from(std::mem::replace(&mut block.walk, end));
+        let more = i64::from(end) - i64::from(std::mem::replace(&mut q_tile.kv_len, end));
         self.work = self.work.wrapping_add_signed(more * i64::from(state.ctas));
         self.unsorted = self.unsorted.wrapping_add(more.unsigned_abs() * u64::from(state.ctas));
-        self.patched.push(place.block);
+        self.patched.push(place.q_tile);
 
         let first = place.pages as usize;
         if moves {
             let room = place.room as usize;
             plan.pages[first..first + before as usize].fill(0);
             push_pages(plan, place, pages, true)?;
-            plan.runs[runs.start + at].pages = place.pages;
+            plan.segments[segments.start + at].pages = place.pages;
             arenas.pages = arenas.pages - room + place.room as usize;
             state.pages = state.pages - room + place.room as usize;
         } else {

@@ -1,8 +1,8 @@
 //! A plan that is patched instead of made anew.
 //!
 //! A pack is emitted again, behind all others, only if its requests, nodes or tile changed; where it was before becomes garbage. A leaf
-//! of one request that gains or loses pages is patched where it stands: it lies in one block only, and how blocks are cut does not depend
-//! on its pages. Parts, destinations and work items are listed anew, unless only such leaves changed and no walk is cut at other runs.
+//! of one request that gains or loses pages is patched where it stands: it lies in one Q tile only, and how Q tiles are cut does not depend
+//! on its pages. Chunks, destinations and work items are listed anew, unless only such leaves changed and no KV range is cut elsewhere.
 //! PAT's packs, which few small forests prefer, are not patched.
 
 mod emit;
@@ -30,8 +30,8 @@ struct Place {
     pages: u32,
     len: u32,
     room: u32,
-    /// Of a leaf of one request: its block.
-    block: u32,
+    /// Of a leaf of one request: its Q tile.
+    q_tile: u32,
     /// Of a top: its pack, and the tops before and behind it in the order of packs.
     pack: u32,
     before: u32,
@@ -48,7 +48,7 @@ impl Place {
         pages: NONE,
         len: 0,
         room: 0,
-        block: NONE,
+        q_tile: NONE,
         pack: NONE,
         before: NONE,
         behind: NONE,
@@ -64,13 +64,13 @@ struct PackState {
     /// Its top; [`NONE`] for the pack of the requests without tokens.
     top: u32,
     sums: PackSums,
-    /// CTAs of a block, over all KV heads.
+    /// CTAs of a Q tile, over all KV heads.
     ctas: u32,
     /// The last step in which a leaf of it gained or lost pages.
     seen_in: u32,
     /// What it has in the plan's lists.
     requests: Range<u32>,
-    runs: Range<u32>,
+    segments: Range<u32>,
     /// Pages of its nodes, and room for more.
     pages: usize,
 }
@@ -108,20 +108,20 @@ pub(crate) struct LivePlan {
     packs_asked: u32,
     /// Tokens of all CTAs.
     work: u64,
-    /// Walks longer than this are cut; as of the last full listing of the parts.
+    /// KV ranges longer than this are cut; as of the last full listing of the chunks.
     limit: u64,
-    /// Tokens that came to walks or went since the items were sorted.
+    /// Tokens that came to KV ranges or went since the items were sorted.
     unsorted: u64,
-    /// By block: its parts, the first one and how many.
-    block_parts: Vec<(u32, u32)>,
+    /// By Q tile: its chunks, the first one and how many.
+    q_tile_chunks: Vec<(u32, u32)>,
     /// Counts updates, from 1 on.
     step: u32,
-    /// Tops of packs to give up, tops of packs to emit, patched blocks, packs that see another number of tokens.
+    /// Tops of packs to give up, tops of packs to emit, patched Q tiles, packs that see another number of tokens.
     stale: Vec<u32>,
     fresh: Vec<u32>,
     patched: Vec<u32>,
     reshaped: Vec<u32>,
-    parts: Vec<super::split::Part>,
+    chunks: Vec<super::split::Chunk>,
     /// PAT's packs, and whether the plan is that of these: then nothing else is known but the plan.
     pats: Packs,
     has_pats: bool,
@@ -138,21 +138,21 @@ impl LivePlan {
         self.plan.seq_lens.clear();
         self.plan.items.clear();
         self.plan.groups.clear();
-        self.plan.slots.clear();
+        self.plan.targets.clear();
         self.plan.merges.clear();
         self.plan.partials = 0;
     }
 
     fn start(&mut self) {
         self.plan.packs.clear();
-        self.plan.blocks.clear();
-        self.plan.runs.clear();
+        self.plan.q_tiles.clear();
+        self.plan.segments.clear();
         self.plan.requests.clear();
         self.plan.pages.clear();
         self.arenas = Arenas::default();
         self.nodes.clear();
         self.packs.clear();
-        self.block_parts.clear();
+        self.q_tile_chunks.clear();
         (self.first, self.empty, self.work, self.step) = (NONE, None, 0, 0);
         self.has_pats = false;
     }
@@ -194,7 +194,7 @@ impl LivePlan {
         }
         self.take_lengths(changes);
         if forest.touched().is_empty() && changes.flipped.is_empty() && !changes.others_have_tokens {
-            // Requests grew inside their pages: no walk is another one.
+            // Requests grew inside their pages: no KV range is another one.
             return Ok(());
         }
         self.step += 1;
@@ -229,7 +229,7 @@ impl LivePlan {
         if self.arenas.mostly_garbage(&self.plan) {
             self.emit_all(changes, select)?;
             self.emit_empty(changes, true, select)?;
-        } else if !emits && !empty && !changes.others_have_tokens && self.patch_parts(options) {
+        } else if !emits && !empty && !changes.others_have_tokens && self.patch_chunks(options) {
             return Ok(());
         }
         self.finish(options)

@@ -1,4 +1,4 @@
-use super::Blocks;
+use super::QTiles;
 use super::sketch_tree::SketchTree;
 use crate::PrefixTree;
 use proptest::prelude::*;
@@ -9,11 +9,13 @@ use std::ops::Range;
 type Cut = Vec<(Vec<u32>, Vec<(u32, Range<u32>)>)>;
 
 fn cut(tree: &SketchTree, top: u32, apart: &[u32], capacity: u32) -> Cut {
-    let mut blocks = Blocks::default();
-    let range = blocks.push_pack(tree, top, |node| !apart.contains(&node), capacity);
-    assert_eq!(range, 0..blocks.blocks().len() as u32);
-    let runs = |block| blocks.runs_of(block).iter().map(|run| (run.node, run.members.clone())).collect();
-    blocks.blocks().iter().map(|block| (blocks.requests_of(block).to_vec(), runs(block))).collect()
+    let mut q_tiles = QTiles::default();
+    let range = q_tiles.push_pack(tree, top, |node| !apart.contains(&node), capacity);
+    assert_eq!(range, 0..q_tiles.q_tiles().len() as u32);
+    let segments = |q_tile| {
+        q_tiles.segments_of(q_tile).iter().map(|segment| (segment.node, segment.members.clone())).collect()
+    };
+    q_tiles.q_tiles().iter().map(|q_tile| (q_tiles.requests_of(q_tile).to_vec(), segments(q_tile))).collect()
 }
 
 /// A root of four pages with one request, and children of `pages` with `requests`.
@@ -27,21 +29,21 @@ fn broom(children: &[(u32, u32)]) -> SketchTree {
 }
 
 #[test]
-fn a_block_walks_the_root_and_masks_the_rows_that_a_child_does_not_have() {
+fn a_q_tile_kv_ranges_the_root_and_masks_the_rows_that_a_child_does_not_have() {
     let tree = broom(&[(1, 2), (1, 1)]);
     assert_eq!(cut(&tree, 0, &[], 4), [(vec![0, 1, 2, 3], vec![(0, 0..4), (1, 1..3), (2, 3..4)])]);
     assert_eq!(cut(&tree, 1, &[], 4), [(vec![1, 2], vec![(1, 0..2)])]);
 }
 
 #[test]
-fn requests_below_a_child_that_is_apart_stay_in_the_pack_without_its_run() {
+fn requests_below_a_child_that_is_apart_stay_in_the_pack_without_its_segment() {
     let mut tree = broom(&[(1, 2), (1, 1)]);
     tree.add(Some(1), 3, 1);
     assert_eq!(cut(&tree, 0, &[1], 8), [(vec![0, 1, 2, 4, 3], vec![(0, 0..5), (2, 4..5)])]);
 }
 
 #[test]
-fn a_node_larger_than_a_block_goes_on_in_the_next_ones() {
+fn a_node_larger_than_a_q_tile_goes_on_in_the_next_ones() {
     let tree = broom(&[(9, 5)]);
     let expected = [
         (vec![0, 1], vec![(0, 0..2), (1, 1..2)]),
@@ -52,13 +54,13 @@ fn a_node_larger_than_a_block_goes_on_in_the_next_ones() {
 }
 
 #[test]
-fn a_node_starts_a_block_of_its_own_if_no_block_is_lost_by_that() {
-    // Blocks of three: 1 + 3 would lie across two, and two are needed anyhow.
+fn a_node_starts_a_q_tile_of_its_own_if_no_q_tile_is_lost_by_that() {
+    // Q tiles of three: 1 + 3 would lie across two, and two are needed anyhow.
     let sizes = |tree: &SketchTree| -> Vec<usize> {
         cut(tree, 0, &[], 3).iter().map(|(requests, _)| requests.len()).collect()
     };
     assert_eq!(sizes(&broom(&[(1, 3)])), [1, 3]);
-    // With two more requests behind, a third block would read the root's four pages again: worth it only for more than four.
+    // With two more requests behind, a third Q tile would read the root's four pages again: worth it only for more than four.
     assert_eq!(sizes(&broom(&[(4, 3), (1, 2)])), [3, 3]);
     assert_eq!(sizes(&broom(&[(5, 3), (1, 2)])), [1, 3, 2]);
 }
@@ -73,10 +75,10 @@ fn a_chain_of_thousands_of_nodes_is_no_problem() {
     }
     let seq_lens: Vec<u32> = (1..=3000).collect();
     let forest = crate::Forest::build(&crate::PageTable::new(&entries, 3000, &seq_lens, 1).unwrap());
-    let mut blocks = Blocks::default();
-    blocks.push_pack(&forest, 0, |_| true, 1000);
-    assert_eq!(blocks.blocks().len(), 3);
-    assert_eq!(blocks.runs().len(), 1000 + 2000 + 3000);
+    let mut q_tiles = QTiles::default();
+    q_tiles.push_pack(&forest, 0, |_| true, 1000);
+    assert_eq!(q_tiles.q_tiles().len(), 3);
+    assert_eq!(q_tiles.segments().len(), 1000 + 2000 + 3000);
 }
 
 fn below(tree: &SketchTree, node: u32, into: &mut Vec<u32>) {
@@ -93,31 +95,31 @@ fn pack_nodes(tree: &SketchTree, node: u32, joined: &impl Fn(u32) -> bool, into:
 
 proptest! {
     #[test]
-    fn a_block_walks_what_its_requests_have_of_the_pack_and_nothing_else(seed: u64, capacity in 0u32..20) {
+    fn a_q_tile_kv_ranges_what_its_requests_have_of_the_pack_and_nothing_else(seed: u64, capacity in 0u32..20) {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         let tree = SketchTree::random(&mut rng, 12, 8, 12);
         let apart: Vec<bool> = (0..tree.capacity()).map(|_| rng.random_bool(0.3)).collect();
         let joined = |node: u32| !apart[node as usize];
-        let mut blocks = Blocks::default();
+        let mut q_tiles = QTiles::default();
         for top in 0..tree.capacity() as u32 {
-            let range = blocks.push_pack(&tree, top, joined, capacity);
+            let range = q_tiles.push_pack(&tree, top, joined, capacity);
             let range = range.start as usize..range.end as usize;
             let (mut requests, mut nodes) = (Vec::new(), Vec::new());
             below(&tree, top, &mut requests);
             pack_nodes(&tree, top, &joined, &mut nodes);
-            let cut = &blocks.blocks()[range];
-            let cut_requests: Vec<u32> = cut.iter().flat_map(|block| blocks.requests_of(block)).copied().collect();
+            let cut = &q_tiles.q_tiles()[range];
+            let cut_requests: Vec<u32> = cut.iter().flat_map(|q_tile| q_tiles.requests_of(q_tile)).copied().collect();
             prop_assert_eq!(&cut_requests, &requests, "depth first, each once");
-            for block in cut {
-                let members = blocks.requests_of(block);
+            for q_tile in cut {
+                let members = q_tiles.requests_of(q_tile);
                 prop_assert!(!members.is_empty() && members.len() <= capacity.max(1) as usize);
                 let expected: Vec<(u32, Vec<u32>)> = nodes.iter().map(|&node| {
                     let mut sharing = Vec::new();
                     below(&tree, node, &mut sharing);
                     (node, members.iter().copied().filter(|request| sharing.contains(request)).collect::<Vec<_>>())
                 }).filter(|(_, sharing)| !sharing.is_empty()).collect();
-                let walked: Vec<(u32, Vec<u32>)> = blocks.runs_of(block).iter().map(|run| {
-                    (run.node, members[run.members.start as usize..run.members.end as usize].to_vec())
+                let walked: Vec<(u32, Vec<u32>)> = q_tiles.segments_of(q_tile).iter().map(|segment| {
+                    (segment.node, members[segment.members.start as usize..segment.members.end as usize].to_vec())
                 }).collect();
                 prop_assert_eq!(walked, expected, "in pre-order, masked");
             }
