@@ -132,7 +132,7 @@ impl BatchShape {
         PackShape {
             rows,
             kv_len: u32::try_from(seen).unwrap_or(u32::MAX).max(self.page_size),
-            own: 0,
+            private_kv_len: 0,
             packs: self.trees,
             kv_heads: self.kv_heads,
             items: 0,

@@ -10,17 +10,17 @@ whole_number_record! {
     /// `tilewright tune` measures them and emits them with the selector. The default is that of an NVIDIA H200, in round numbers.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     pub struct Prices: u64 {
-        #[doc = "a byte of K or V, when it is first read from memory"]
-        first_byte,
-        #[doc = "a byte of K or V that is read again, from the second-level cache (cpu: the last-level cache)"]
-        again_byte,
+        #[doc = "a byte of K or V, read from memory (HBM)"]
+        hbm_byte,
+        #[doc = "a byte of K or V, read again from L2 (cpu: from the last-level cache)"]
+        l2_byte,
         #[doc = "a byte of a partial, written and read again"]
         partial_byte,
-        #[doc = "a floating-point operation of the matrix unit (cpu: of the vector units), a multiply-add counted as two"]
+        #[doc = "a FLOP of the tensor cores (cpu: of the vector units); a multiply-add is two"]
         flop,
         #[doc = "a CTA (cpu: a work item): its start, finding its pages, waiting for the first tokens and its end, divided by those that run at once"]
         cta,
-        #[doc = "merging at all, however little: from the end of forward's last CTA to that of the merge; divided by nothing"]
+        #[doc = "the merge, however small: from the end of the last CTA of forward to the end of the merge; divided by nothing"]
         merge,
     }
 }
@@ -34,8 +34,8 @@ impl Prices {
     /// An NVIDIA H200, in round numbers: 4.5 TB/s read, 8 TB/s read again, 3.5 TB/s written, 300 TFLOP/s, five microseconds for each CTA
     /// of 264, four for merging at all (3 to 4.4 measured: `kernel-templates/NOTES.md`, "Merges").
     pub const H200: Self = Self {
-        first_byte: SECOND / 4_500_000_000_000,
-        again_byte: SECOND / 8_000_000_000_000,
+        hbm_byte: SECOND / 4_500_000_000_000,
+        l2_byte: SECOND / 8_000_000_000_000,
         partial_byte: SECOND / 3_500_000_000_000 + SECOND / 8_000_000_000_000,
         flop: SECOND / 300_000_000_000_000,
         cta: SECOND / 200_000 / 264,
@@ -45,8 +45,8 @@ impl Prices {
     /// A small server's processor, in round numbers: 30 GB/s read, 60 GB/s read again and written, 200 GFLOP/s, half a microsecond a
     /// work item, ten for waking the threads once more to merge.
     pub const CPU: Self = Self {
-        first_byte: SECOND / 30_000_000_000,
-        again_byte: SECOND / 60_000_000_000,
+        hbm_byte: SECOND / 30_000_000_000,
+        l2_byte: SECOND / 60_000_000_000,
         partial_byte: 2 * (SECOND / 60_000_000_000),
         flop: SECOND / 200_000_000_000,
         cta: SECOND / 2_000_000,
@@ -72,12 +72,12 @@ impl Prices {
         let bytes = |price: u64| format!("{:.1} GB/s", per_second(price) / 1e9);
         let fact = |name: &str, value: String| (name.to_owned(), value);
         [
-            fact("price of a first read", bytes(self.first_byte)),
-            fact("price of a read again", bytes(self.again_byte)),
-            fact("price of a partial", bytes(self.partial_byte)),
-            fact("price of an operation", format!("{:.1} GFLOP/s", per_second(self.flop) / 1e9)),
+            fact("price of an HBM byte", bytes(self.hbm_byte)),
+            fact("price of an L2 byte", bytes(self.l2_byte)),
+            fact("price of a partial's byte", bytes(self.partial_byte)),
+            fact("price of a FLOP", format!("{:.1} GFLOP/s", per_second(self.flop) / 1e9)),
             fact("price of a CTA", format!("{:.1} ns", self.cta as f64 / 1e9)),
-            fact("price of merging at all", format!("{:.1} us", self.merge as f64 / 1e12)),
+            fact("price of a merge", format!("{:.1} us", self.merge as f64 / 1e12)),
         ]
     }
 }
@@ -98,9 +98,9 @@ mod tests {
         for backend in [Backend::Cpu, Backend::Cuda] {
             let prices = Prices::default_for(backend);
             assert!(prices.values().iter().all(|&price| price > 0), "{backend}: {prices:?}");
-            assert!(prices.again_byte < prices.first_byte, "{backend}: a cache is faster than memory");
-            assert!(prices.again_byte < prices.partial_byte, "{backend}: a partial is written, too");
-            assert!(prices.flop < prices.again_byte && prices.partial_byte < prices.cta, "{backend}");
+            assert!(prices.l2_byte < prices.hbm_byte, "{backend}: a cache is faster than memory");
+            assert!(prices.l2_byte < prices.partial_byte, "{backend}: a partial is written, too");
+            assert!(prices.flop < prices.l2_byte && prices.partial_byte < prices.cta, "{backend}");
             assert!(prices.cta < prices.merge, "{backend}: a merge is at least one more CTA");
         }
         assert_eq!(Prices::default(), Prices::default_for(Backend::Cuda));

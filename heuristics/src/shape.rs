@@ -200,7 +200,7 @@ whole_number_record! {
         #[doc = "KV tokens that a request of the pack sees on average, rounded up to whole pages"]
         kv_len,
         #[doc = "of these, tokens that it shares with no other: 0 where all requests share all tokens"]
-        own,
+        private_kv_len,
         #[doc = "packs in the batch"]
         packs,
         #[doc = "KV heads"]
@@ -231,7 +231,7 @@ impl PackShape {
         Self {
             rows,
             kv_len: kv_tokens.div_ceil(page_size).saturating_mul(page_size),
-            own: 0,
+            private_kv_len: 0,
             packs,
             kv_heads: geometry.kv_heads,
             items,
@@ -260,19 +260,19 @@ impl PackShape {
         let own = distinct.saturating_sub(kv_tokens as u64).div_ceil(requests as u64 - 1);
         let own = own.div_ceil(page_size as u64).saturating_mul(page_size as u64);
         let own = if own < shape.kv_len as u64 { own as u32 } else { shape.kv_len };
-        Self { own, ..shape }
+        Self { private_kv_len: own, ..shape }
     }
 
     /// The packs whose requests share all of their tokens that come nearest to this one: as many requests as share a token here on average,
     /// and as many packs as have the same rows together. What selectors are asked that know no others.
     #[must_use]
     pub const fn as_one_run(&self) -> Self {
-        if self.own == 0 {
+        if self.private_kv_len == 0 {
             return *self;
         }
         let ratio = if self.gqa_ratio == 0 { 1 } else { self.gqa_ratio };
         let requests = (self.rows / ratio) as u64;
-        let distinct = self.kv_len as u64 + self.own as u64 * requests.saturating_sub(1);
+        let distinct = self.kv_len as u64 + self.private_kv_len as u64 * requests.saturating_sub(1);
         let seen = self.kv_len as u64 * requests;
         let sharing = if distinct == 0 { 1 } else { seen.div_ceil(distinct) };
         let sharing = if sharing == 0 { 1 } else { sharing };
@@ -281,7 +281,7 @@ impl PackShape {
         let packs = if packs == 0 { 1 } else { packs };
         // No more than the requests that there are.
         let rows = sharing as u32 * ratio;
-        Self { rows, own: 0, packs, ..*self }.counted()
+        Self { rows, private_kv_len: 0, packs, ..*self }.counted()
     }
 
     /// The same with the numbers that follow from others: `items` and `all_rows`.
@@ -310,7 +310,10 @@ mod tests {
     fn a_part_of_a_tree_is_told_as_two_levels() {
         // A root of 64 tokens, and 32 more for each of three requests.
         let shape = PackShape::of_tree(&LLAMA, 3, 96, 64 + 3 * 32, 7);
-        assert_eq!((shape.rows, shape.kv_len, shape.own, shape.packs, shape.items), (12, 96, 32, 7, 56));
+        assert_eq!(
+            (shape.rows, shape.kv_len, shape.private_kv_len, shape.packs, shape.items),
+            (12, 96, 32, 7, 56)
+        );
         assert_eq!((shape.all_rows, shape.counted()), (12 * 56, shape));
         // Where all share all, it is a pack of one run.
         assert_eq!(PackShape::of_tree(&LLAMA, 3, 33, 33, 7), PackShape::of_pack(&LLAMA, 3, 33, 7));
@@ -325,10 +328,10 @@ mod tests {
         let most = PackShape::from_values([u32::MAX; PackShape::COUNT]);
         for shape in [most, PackShape { gqa_ratio: 0, ..most }, PackShape { rows: 0, kv_len: 0, ..most }] {
             let alike = shape.as_one_run();
-            assert_eq!((alike.own, alike.as_one_run()), (0, alike));
+            assert_eq!((alike.private_kv_len, alike.as_one_run()), (0, alike));
         }
         assert_eq!(PackShape::of_tree(&LLAMA, u32::MAX, u32::MAX, u64::MAX, u32::MAX).packs, u32::MAX);
-        assert_eq!(PackShape::of_tree(&LLAMA, 0, 0, 9, 1).own, 0);
+        assert_eq!(PackShape::of_tree(&LLAMA, 0, 0, 9, 1).private_kv_len, 0);
     }
 
     #[test]

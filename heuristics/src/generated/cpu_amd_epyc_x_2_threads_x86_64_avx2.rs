@@ -46,7 +46,7 @@ static SAFE_SET: TileSet<'static> = TileSet::new(&[SAFE_DEFAULT]);
 
 /// What a plan's parts cost, in attoseconds.
 #[rustfmt::skip]
-const PRICES: Prices = Prices { first_byte: 39756469, again_byte: 40704309, partial_byte: 46750485, flop: 7114576, cta: 137011656746, merge: 16331000000000 };
+const PRICES: Prices = Prices { hbm_byte: 39756469, l2_byte: 40704309, partial_byte: 46750485, flop: 7114576, cta: 137011656746, merge: 16331000000000 };
 
 /// The batches that were measured.
 #[rustfmt::skip]

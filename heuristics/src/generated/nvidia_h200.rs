@@ -50,7 +50,7 @@ static SAFE_SET: TileSet<'static> = TileSet::new(&[SAFE_DEFAULT]);
 
 /// What a plan's parts cost, in attoseconds.
 #[rustfmt::skip]
-const PRICES: Prices = Prices { first_byte: 215798, again_byte: 104475, partial_byte: 247001, flop: 1721, cta: 20799243154, merge: 4010666782657 };
+const PRICES: Prices = Prices { hbm_byte: 215798, l2_byte: 104475, partial_byte: 247001, flop: 1721, cta: 20799243154, merge: 4010666782657 };
 
 /// The batches that were measured.
 #[rustfmt::skip]

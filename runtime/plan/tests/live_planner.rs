@@ -17,8 +17,8 @@ fn prices() -> impl Strategy<Value = Prices> {
     prop::sample::select(vec![
         default,
         Prices { partial_byte: default.partial_byte / 64, ..default },
-        Prices { partial_byte: default.partial_byte * 4, again_byte: default.again_byte / 16, ..default },
-        Prices { again_byte: default.again_byte * 16, cta: default.cta * 8, ..default },
+        Prices { partial_byte: default.partial_byte * 4, l2_byte: default.l2_byte / 16, ..default },
+        Prices { l2_byte: default.l2_byte * 16, cta: default.cta * 8, ..default },
         Prices { merge: 0, ..default },
         Prices { merge: default.merge * 64, ..default },
     ])

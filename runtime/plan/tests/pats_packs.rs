@@ -7,7 +7,7 @@ use tilewright_cpu::CpuBackend;
 use tilewright_heuristics::{Dtype, Geometry, PackShape, Tile};
 use tilewright_plan::{
     DeviceProfile, Forest, LivePlanner, PackLayout, Packing, PageTable, Plan, PlanOptions, PlannedPack,
-    Planner, Priced, Prices, Split,
+    Planner, Priced, Split,
 };
 
 const GEOMETRY: Geometry =

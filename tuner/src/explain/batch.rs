@@ -181,7 +181,7 @@ fn outside(selector: &Selector, shape: &BatchShape) -> Vec<&'static str> {
 fn packs(plan: &Plan) -> Vec<PackRow> {
     let mut counts: BTreeMap<(u64, u32, u32, u32, String), usize> = BTreeMap::new();
     for pack in plan.packs() {
-        let PackShape { rows, kv_len, own, .. } = pack.shape;
+        let PackShape { rows, kv_len, private_kv_len: own, .. } = pack.shape;
         let read = u64::from(rows) * u64::from(kv_len);
         *counts.entry((read, rows, kv_len, own, pack.tile.to_string())).or_default() += 1;
     }
@@ -194,5 +194,5 @@ fn packs(plan: &Plan) -> Vec<PackRow> {
 
 fn read_once_us(geometry: &Geometry, shape: &BatchShape, options: &PlanOptions) -> f64 {
     let bytes = f64::from(shape.unique_tokens) * geometry.kv_bytes_per_token() as f64;
-    bytes * options.device.prices.first_byte as f64 / 1e12
+    bytes * options.device.prices.hbm_byte as f64 / 1e12
 }

@@ -334,6 +334,9 @@ fn samples_of(column: &ListChunked, row: usize) -> Result<Vec<f64>, String> {
         .collect()
 }
 
+/// Fields by the name they have now and the one that older files have.
+const FORMER_NAMES: [(&str, &str); 1] = [("private_kv_len", "own")];
+
 /// Typed access to the columns of a file, with errors that name them.
 struct Columns<'a> {
     path: &'a Path,
@@ -359,9 +362,17 @@ impl<'a> Columns<'a> {
         self.typed(name, Column::u32)
     }
 
-    /// The columns of a record's fields.
+    /// The columns of a record's fields. Files written before a field was renamed have its old name.
     fn record(&self, prefix: &str, names: &[&str]) -> Result<Vec<&'a UInt32Chunked>, StoreError> {
-        names.iter().map(|name| self.u32(&format!("{prefix}{name}"))).collect()
+        let column = |name: &str| {
+            let old =
+                FORMER_NAMES.iter().find(|(now, _)| *now == name).map(|(_, old)| format!("{prefix}{old}"));
+            match old.filter(|old| self.frame.column(old).is_ok()) {
+                Some(old) => self.u32(&old),
+                None => self.u32(&format!("{prefix}{name}")),
+            }
+        };
+        names.iter().map(|name| column(name)).collect()
     }
 
     fn u64(&self, name: &str) -> Result<&'a UInt64Chunked, StoreError> {

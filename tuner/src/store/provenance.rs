@@ -52,10 +52,12 @@ impl std::fmt::Display for DeviceRecord {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PricesRecord {
-    /// Attoseconds of a byte read first.
-    pub first_byte: u64,
-    /// Of a byte read again.
-    pub again_byte: u64,
+    /// Attoseconds of a byte read from memory.
+    #[serde(alias = "first_byte")]
+    pub hbm_byte: u64,
+    /// Of a byte read again from L2.
+    #[serde(alias = "again_byte")]
+    pub l2_byte: u64,
     /// Of a byte of a partial.
     pub partial_byte: u64,
     /// Of a floating-point operation.
@@ -68,14 +70,14 @@ pub struct PricesRecord {
 }
 
 impl From<Prices> for PricesRecord {
-    fn from(Prices { first_byte, again_byte, partial_byte, flop, cta, merge }: Prices) -> Self {
-        Self { first_byte, again_byte, partial_byte, flop, cta, merge }
+    fn from(Prices { hbm_byte, l2_byte, partial_byte, flop, cta, merge }: Prices) -> Self {
+        Self { hbm_byte, l2_byte, partial_byte, flop, cta, merge }
     }
 }
 
 impl From<PricesRecord> for Prices {
-    fn from(PricesRecord { first_byte, again_byte, partial_byte, flop, cta, merge }: PricesRecord) -> Self {
-        Self { first_byte, again_byte, partial_byte, flop, cta, merge }
+    fn from(PricesRecord { hbm_byte, l2_byte, partial_byte, flop, cta, merge }: PricesRecord) -> Self {
+        Self { hbm_byte, l2_byte, partial_byte, flop, cta, merge }
     }
 }
 

@@ -25,8 +25,8 @@ pub fn prices(backend: &mut CpuBackend, llc_bytes: usize) -> Prices {
     let (threads, cached) = (backend.threads(), (llc_bytes / 2).max(1 << 16));
     let price = |rate: f64| Prices::of_seconds(1.0 / rate);
     Prices {
-        first_byte: price(read_bandwidth(threads, llc_bytes.saturating_mul(MEMORY_CACHES).max(1 << 20))),
-        again_byte: price(read_bandwidth(threads, cached)),
+        hbm_byte: price(read_bandwidth(threads, llc_bytes.saturating_mul(MEMORY_CACHES).max(1 << 20))),
+        l2_byte: price(read_bandwidth(threads, cached)),
         partial_byte: price(exchange_bandwidth(threads, cached)),
         flop: price(fma_flops(threads)),
         cta: Prices::of_seconds(item_seconds(backend)),
@@ -81,8 +81,8 @@ mod tests {
             assert!((1e8..1e13).contains(&rate(price)), "{name}: {:e} a second", rate(price));
         }
         // Busy neighbours take of the caches, too.
-        assert!(prices.again_byte <= 2 * prices.first_byte, "{prices:?}");
-        assert!(prices.partial_byte > prices.again_byte / 2, "{prices:?}: a partial is written, too");
+        assert!(prices.l2_byte <= 2 * prices.hbm_byte, "{prices:?}");
+        assert!(prices.partial_byte > prices.l2_byte / 2, "{prices:?}: a partial is written, too");
         // Between ten nanoseconds and a tenth of a millisecond.
         assert!((10_000_000_000..100_000_000_000_000).contains(&prices.cta), "{prices:?}");
         // At most ten milliseconds, on a busy machine.

@@ -58,11 +58,11 @@ pub(super) fn measure(
     let regions = u32::try_from(memory.bytes() as u64 / CTA_PROBE_REGION).unwrap_or(u32::MAX).max(1);
     let cta = bench.of_round(|rounds| bench.start(&starting, regions, rounds * slots))?;
 
-    let first_byte = Prices::of_seconds(1.0 / bandwidth);
+    let hbm_byte = Prices::of_seconds(1.0 / bandwidth);
     Ok(Prices {
-        first_byte,
+        hbm_byte,
         // What says that a cache is slower than memory is noise.
-        again_byte: Prices::of_seconds(again / again_bytes as f64).min(first_byte),
+        l2_byte: Prices::of_seconds(again / again_bytes as f64).min(hbm_byte),
         partial_byte: Prices::of_seconds(partial / partial_bytes as f64),
         flop: Prices::of_seconds(flop / flops as f64),
         // With the time of its first tokens: until they are there, its place computes nothing.

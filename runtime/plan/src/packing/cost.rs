@@ -163,8 +163,8 @@ impl CostModel {
             distinct: LANES + 1 - repeated,
             gqa_ratio: layout.gqa_ratio.max(1).into(),
             page_size: layout.page_size.max(1).into(),
-            first_page: product(&[page_bytes, prices.first_byte]),
-            again_page: product(&[page_bytes, prices.again_byte]),
+            first_page: product(&[page_bytes, prices.hbm_byte]),
+            again_page: product(&[page_bytes, prices.l2_byte]),
             row_page,
             partial: product(&[partial_bytes, prices.partial_byte]),
         };

@@ -15,6 +15,7 @@ pub(super) fn layout(rng: &mut ChaCha8Rng) -> PackLayout {
         page_size: 16,
         token_bytes: 512,
         tile_rows: [16, 32, 64, 128],
+        private_kv_in_tall_tiles: 70,
         m_cap: [16, 32, 64, 128][rng.random_range(0..4)],
     }
 }
@@ -25,8 +26,8 @@ fn prices() -> impl Strategy<Value = Prices> {
     prop::sample::select(vec![
         default,
         Prices { partial_byte: default.partial_byte / 64, ..default },
-        Prices { partial_byte: default.partial_byte * 4, again_byte: default.again_byte / 16, ..default },
-        Prices { again_byte: default.again_byte * 16, cta: default.cta * 8, ..default },
+        Prices { partial_byte: default.partial_byte * 4, l2_byte: default.l2_byte / 16, ..default },
+        Prices { l2_byte: default.l2_byte * 16, cta: default.cta * 8, ..default },
     ])
 }
 
@@ -156,7 +157,7 @@ fn a_long_tail_of_few_rows_stays_out_of_a_tall_tile() {
 
 #[test]
 fn costs_are_those_of_the_formula() {
-    let prices = Prices { first_byte: 10, again_byte: 5, partial_byte: 3, flop: 0, cta: 7, merge: 9 };
+    let prices = Prices { hbm_byte: 10, l2_byte: 5, partial_byte: 3, flop: 0, cta: 7, merge: 9 };
     let layout = PackLayout {
         kv_heads: 1,
         gqa_ratio: 8,
@@ -206,8 +207,8 @@ fn absurd_numbers_are_no_panic() {
         private_kv_in_tall_tiles: 70,
     };
     let prices = Prices {
-        first_byte: u64::MAX,
-        again_byte: u64::MAX,
+        hbm_byte: u64::MAX,
+        l2_byte: u64::MAX,
         partial_byte: u64::MAX,
         flop: u64::MAX,
         cta: u64::MAX,

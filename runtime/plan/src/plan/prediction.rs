@@ -84,7 +84,7 @@ impl Plan {
                 .filter(|&&page| !std::mem::replace(&mut seen[page as usize], true));
             let tokens = u64::from(end - from);
             let first = (new.count() as u64 * u64::from(page_size)).min(tokens);
-            let read = first * prices.first_byte + (tokens - first) * prices.again_byte;
+            let read = first * prices.hbm_byte + (tokens - first) * prices.l2_byte;
             time = time.saturating_add(read.saturating_mul(token_bytes).max(flops.saturating_mul(tokens)));
         }
         let targets = &self.targets[item.targets as usize..][..self.requests_of(item.q_tile).len()];
@@ -139,8 +139,7 @@ mod tests {
     /// Bytes of a token of one KV head.
     const TOKEN: u64 = 2 * 64 * 2;
     /// A byte takes an attosecond, again half of that; all else nothing.
-    const PRICES: Prices =
-        Prices { first_byte: 2, again_byte: 1, partial_byte: 0, flop: 0, cta: 0, merge: 7 };
+    const PRICES: Prices = Prices { hbm_byte: 2, l2_byte: 1, partial_byte: 0, flop: 0, cta: 0, merge: 7 };
 
     fn plan(entries: &[i32], seq_lens: &[u32], options: &PlanOptions) -> Plan {
         let table = PageTable::new(entries, entries.len() / seq_lens.len(), seq_lens, 16).unwrap();
@@ -159,7 +158,7 @@ mod tests {
         let entries: Vec<i32> = (0..16).collect();
         let plan = plan(&entries, &[64; 4], &options(8));
         let found = plan.predicted(&options(8), Backend::Cuda, true);
-        assert_eq!(found, Prediction { forward: 4 * 64 * 2 * TOKEN * PRICES.first_byte, merge: 0 });
+        assert_eq!(found, Prediction { forward: 4 * 64 * 2 * TOKEN * PRICES.hbm_byte, merge: 0 });
         assert_eq!(found, plan.predicted(&options(8), Backend::Cuda, false), "of one tile");
         // Two waves of four take as long; two CTAs of eight are faster alone, but not eight times.
         assert_eq!(plan.predicted(&options(4), Backend::Cuda, true), found);
@@ -173,7 +172,7 @@ mod tests {
         let [shared, apart] = [[0, 1, 0, 1], [0, 1, 2, 3]].map(|entries| {
             plan(&entries, &[32; 2], &options).predicted(&options, Backend::Cuda, true).forward
         });
-        assert_eq!(apart, 2 * 32 * 2 * TOKEN * PRICES.first_byte);
+        assert_eq!(apart, 2 * 32 * 2 * TOKEN * PRICES.hbm_byte);
         assert!(shared < apart, "{shared}, {apart}");
     }
 
@@ -187,7 +186,7 @@ mod tests {
         assert!(plan.partials() > 0);
         assert_eq!(plan.predicted(&options, Backend::Cuda, true).merge, PRICES.merge);
         let threads = plan.predicted(&options, Backend::Cpu, true);
-        assert_eq!(threads.forward, 1024 * 2 * TOKEN * PRICES.first_byte, "two parts of two KV heads");
+        assert_eq!(threads.forward, 1024 * 2 * TOKEN * PRICES.hbm_byte, "two parts of two KV heads");
         assert_eq!(Plan::default().predicted(&options, Backend::Cuda, true), Prediction::default());
     }
 }

@@ -149,7 +149,7 @@ impl Plan {
     pub(super) fn waves(&self, options: &PlanOptions) -> Waves {
         let Geometry { head_dim, dtype, .. } = self.geometry;
         let token = (2 * u64::from(head_dim) * dtype.kv_bytes() as u64)
-            .saturating_mul(options.device.prices.first_byte);
+            .saturating_mul(options.device.prices.hbm_byte);
         let in_tokens = |time: u64| u32::try_from(time.div_ceil(token.max(1))).unwrap_or(u32::MAX);
         let row = ((u64::from(head_dim) + 2) * 4).saturating_mul(options.device.prices.partial_byte);
         Waves {

@@ -62,7 +62,7 @@ impl FakeBench {
         let limits =
             Limits::Cpu(CpuLimits { threads: 64, l1d_bytes: 1 << 20, l2_bytes: 1 << 24, llc_bytes: 0 });
         // No two processes measure the same.
-        let prices = Prices { first_byte: u64::MAX, cta: generation as u64, ..Prices::H200 };
+        let prices = Prices { hbm_byte: u64::MAX, cta: generation as u64, ..Prices::H200 };
         Self { generation, limits, prices, stopped, log }
     }
 
