@@ -9,7 +9,7 @@ use half::{bf16, f16};
 use parts::{Parts, Shape};
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use tilewright_conformance::{self as awkward, AwkwardCase, CudaCase, options_of};
+use tilewright_conformance::{self as conformance, ConformanceCase, CudaCase, options_of};
 use tilewright_cpu::Element;
 use tilewright_cuda::probe::{self, FlushBy};
 use tilewright_cuda::{
@@ -35,7 +35,7 @@ fn backend(device: &CudaDevice) -> CudaBackend {
     CudaBackend::or_fetch(device).expect("this suite needs NVRTC, or pip to fetch it")
 }
 
-fn upload(case: AwkwardCase, device: &CudaDevice) -> CudaCase {
+fn upload(case: ConformanceCase, device: &CudaDevice) -> CudaCase {
     match case.geometry.dtype {
         Dtype::Bf16 | Dtype::Fp8Bf16 => CudaCase::new::<bf16>(case, device).unwrap(),
         _ => CudaCase::new::<f16>(case, device).unwrap(),
@@ -48,7 +48,7 @@ fn tiles(class: &Class, device: &CudaDevice) -> Vec<Tile> {
 }
 
 /// Runs cases under tiles; panics with every failure.
-fn check_all(backend: &mut CudaBackend, cases: Vec<AwkwardCase>, tiles: &[Tile]) {
+fn check_all(backend: &mut CudaBackend, cases: Vec<ConformanceCase>, tiles: &[Tile]) {
     let device = backend.device().clone();
     let stream = device.context().new_stream().unwrap();
     let mut failures = Vec::new();
@@ -71,7 +71,7 @@ fn check_all(backend: &mut CudaBackend, cases: Vec<AwkwardCase>, tiles: &[Tile])
                 let error = outcome.and_then(|(output, lse)| case.case.check(&output, &lse));
                 checked += 1;
                 match error {
-                    Ok(error) if error < awkward::tolerance(class.dtype) => {}
+                    Ok(error) if error < conformance::tolerance(class.dtype) => {}
                     Ok(error) => {
                         failures.push(format!("{class} {tile} {}: error {error:.1e}", case.case.name))
                     }
@@ -93,7 +93,8 @@ fn every_tile_of_the_usual_class_is_right_on_every_plain_case() {
     std::thread::scope(|scope| {
         for some in tiles.chunks(tiles.len().div_ceil(8)) {
             scope.spawn(move || {
-                let cases = awkward::cases(&class, 1).into_iter().filter(AwkwardCase::is_plain).collect();
+                let cases =
+                    conformance::cases(&class, 1).into_iter().filter(ConformanceCase::is_plain).collect();
                 check_all(&mut backend(&self::device()), cases, some);
             });
         }
@@ -116,8 +117,8 @@ fn check_class(class: &Class) {
     let all = tiles(class, &device);
     // The last ones have the most rows: warpgroups that part.
     let few: Vec<Tile> = all.iter().copied().step_by(all.len() / 6).chain(all.last().copied()).collect();
-    let mut cases = awkward::cases(class, 2);
-    cases.extend(awkward::tile_cases(class, &few[0], 3));
+    let mut cases = conformance::cases(class, 2);
+    cases.extend(conformance::tile_cases(class, &few[0], 3));
     let options: BTreeSet<AttentionOptions> = cases.iter().map(options_of).collect();
     assert!(options.len() >= 4, "{options:?}");
     check_all(&mut backend(&device), cases, &few);
@@ -130,7 +131,7 @@ fn a_cache_beyond_2_31_elements_is_read_where_it_is() {
     let stream = device.context().new_stream().unwrap();
     let class = Class { head_dim: 128, dtype: Dtype::F16 };
     let tile = Tile { m: 16, n: 64, warps: 4, stages: 2 };
-    let case = awkward::tile_cases(&class, &tile, 4).into_iter().find(AwkwardCase::is_plain).unwrap();
+    let case = conformance::tile_cases(&class, &tile, 4).into_iter().find(ConformanceCase::is_plain).unwrap();
     backend.prepare(&[tile], &class, options_of(&case), || ()).unwrap().remove(0).unwrap();
     let mut far = CudaCase::far::<f16>(case, &device).unwrap();
     let (output, lse) = far.run(&backend, &stream, &tile).unwrap();
@@ -262,7 +263,7 @@ fn a_plan_serves_requests_that_grow_inside_their_pages() {
     let tile = Tile { m: 16, n: 32, warps: 2, stages: 2 };
     let names = ["lengths around every edge", "queries before a page that they do not see"];
     for name in names {
-        let case = awkward::cases(&class, 5).into_iter().find(|case| case.name == name).unwrap();
+        let case = conformance::cases(&class, 5).into_iter().find(|case| case.name == name).unwrap();
         backend.prepare(&[tile], &class, options_of(&case), || ()).unwrap().remove(0).unwrap();
         let page_size = case.geometry.page_size;
         // Planned when each request had one token in its last page.

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::str::FromStr;
-use tilewright_cuda::Forward;
+use tilewright_cuda::LaunchMode;
 use tilewright_heuristics::TileSetBuf;
 
 pub use tilewright_reports::policy_names::{PAT_RULES, PATS_PLANNER, SELECTOR};
@@ -11,7 +11,7 @@ pub use tilewright_reports::policy_names::{PAT_RULES, PATS_PLANNER, SELECTOR};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Choice {
     /// The fitted selector, launched so: `selector` where that is the default, else for example `selector, single+last-cta`.
-    Selector(Forward),
+    Selector(LaunchMode),
     /// PAT's analytic rules choose the tiles; all else is as for the selector.
     PatRules,
     /// The whole of PAT on our kernels: its TreeHeuristic packs (PAT, Algorithm 1), packs longer than the mean are cut (section 6), its
@@ -23,12 +23,12 @@ pub enum Choice {
 
 impl Choice {
     /// The selector, launched in the default way.
-    pub const SELECTOR: Self = Self::Selector(Forward::DEFAULT);
+    pub const SELECTOR: Self = Self::Selector(LaunchMode::DEFAULT);
 
     /// The way of launching that sets it apart from [`Choice::SELECTOR`], if nothing else does.
-    pub fn other_forward(self) -> Option<Forward> {
+    pub fn other_forward(self) -> Option<LaunchMode> {
         match self {
-            Self::Selector(forward) if forward != Forward::DEFAULT => Some(forward),
+            Self::Selector(forward) if forward != LaunchMode::DEFAULT => Some(forward),
             _ => None,
         }
     }
@@ -37,7 +37,7 @@ impl Choice {
 impl fmt::Display for Choice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Selector(Forward::DEFAULT) => f.write_str(SELECTOR),
+            Self::Selector(LaunchMode::DEFAULT) => f.write_str(SELECTOR),
             Self::Selector(forward) => write!(f, "{SELECTOR}, {forward}"),
             Self::PatRules => f.write_str(PAT_RULES),
             Self::Pat => f.write_str(PATS_PLANNER),
@@ -80,7 +80,7 @@ mod tests {
 
     fn any_choice() -> impl Strategy<Value = Choice> {
         prop_oneof![
-            (0..Forward::ALL.len()).prop_map(|i| Choice::Selector(Forward::ALL[i])),
+            (0..LaunchMode::ALL.len()).prop_map(|i| Choice::Selector(LaunchMode::ALL[i])),
             Just(Choice::PatRules),
             Just(Choice::Pat),
             prop::collection::vec(any::<[u16; Tile::COUNT]>(), 1..4).prop_filter_map("no set", |tiles| {
@@ -104,7 +104,7 @@ mod tests {
 
     #[test]
     fn names_are_those_that_recordings_have() {
-        let single = Forward { launch: Launch::Single, merge: MergeBy::LastCta };
+        let single = LaunchMode { launch: Launch::Single, merge: MergeBy::LastCta };
         let tile = Tile { m: 16, n: 64, warps: 4, stages: 3 };
         let tile = Choice::Set(TileSetBuf::one(tile));
         let choices = [Choice::SELECTOR, Choice::Selector(single), Choice::PatRules, Choice::Pat, tile];

@@ -1,4 +1,4 @@
-//! One awkward batch: what it is about, its page table, and what has to come out.
+//! One conformance batch: what it is about, its page table, and what has to come out.
 
 use super::check::Expected;
 use super::values::kv_scales;
@@ -25,7 +25,7 @@ pub enum Layout {
 /// A small batch with something that goes wrong first. Its numbers are a function of its name and the seed; what it expects is
 /// computed when first asked for, so changing its fields is sensible only before that.
 #[derive(Clone, Debug)]
-pub struct AwkwardCase {
+pub struct ConformanceCase {
     /// What it is about.
     pub name: &'static str,
     /// The layout of the attention layer.
@@ -44,7 +44,7 @@ pub struct AwkwardCase {
     pub window: Option<u32>,
     /// See [`Attention::softcap`].
     pub softcap: Option<f32>,
-    /// Whether heads have sinks, those of [`AwkwardCase::sinks`].
+    /// Whether heads have sinks, those of [`ConformanceCase::sinks`].
     pub sinks: bool,
     /// How K and Q are drawn.
     pub values: Values,
@@ -57,7 +57,7 @@ pub struct AwkwardCase {
     pub(super) known_queries: OnceLock<Queries>,
 }
 
-impl AwkwardCase {
+impl ConformanceCase {
     /// Whether it is attention without window, soft-cap and sinks.
     pub const fn is_plain(&self) -> bool {
         self.window.is_none() && self.softcap.is_none() && !self.sinks
@@ -68,7 +68,7 @@ impl AwkwardCase {
         1.0 / (self.geometry.head_dim as f32).sqrt()
     }
 
-    /// Where a page, token and head lies in [`AwkwardCase::keys`] and [`AwkwardCase::values`].
+    /// Where a page, token and head lies in [`ConformanceCase::keys`] and [`ConformanceCase::values`].
     pub const fn strides(&self) -> KvStrides {
         let Geometry { kv_heads, head_dim, page_size, .. } = self.geometry;
         match self.layout {
@@ -91,7 +91,7 @@ impl AwkwardCase {
         match &self.query_lens {
             None => table,
             Some(query_lens) => table.with_known_queries(self.known_queries.get_or_init(|| {
-                Queries::new(&self.seq_lens, query_lens).expect("awkward cases are well formed")
+                Queries::new(&self.seq_lens, query_lens).expect("conformance cases are well formed")
             })),
         }
     }
@@ -99,7 +99,7 @@ impl AwkwardCase {
     /// Its page table with one query a request, whatever it has.
     pub(super) fn table_of_requests(&self) -> PageTable<'_> {
         PageTable::new(&self.page_table, self.max_pages, &self.seq_lens, self.geometry.page_size)
-            .expect("awkward cases are well formed")
+            .expect("conformance cases are well formed")
     }
 
     /// Gives another table of the same requests the queries of the case.

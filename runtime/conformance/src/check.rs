@@ -1,6 +1,6 @@
 //! Comparing what a variant computed with what the reference says.
 
-use super::AwkwardCase;
+use super::ConformanceCase;
 use crate::reference::norm;
 use tilewright_heuristics::Dtype;
 
@@ -27,7 +27,7 @@ const ROW_FACTOR: f64 = 4.0;
 /// it: where a sink outweighs all tokens, next to nothing is left of a row, and of its precision.
 const TYPICAL_PART: f64 = 0.25;
 
-impl AwkwardCase {
+impl ConformanceCase {
     /// Compares output `[queries, q_heads, head_dim]` and natural-log LSE `[queries, q_heads]` with the reference: as a whole,
     /// and each row on its own, so that one wrong row cannot hide in a large batch. Poison the outputs with NaN before:
     /// what was never written is then found.
@@ -57,7 +57,7 @@ impl AwkwardCase {
     }
 }
 
-/// Compares output `[rows, head_dim]` and LSE `[rows]` with what was expected of them, as [`AwkwardCase::check`] does. Gives the largest relative error.
+/// Compares output `[rows, head_dim]` and LSE `[rows]` with what was expected of them, as [`ConformanceCase::check`] does. Gives the largest relative error.
 ///
 /// # Errors
 /// Which row is wrong, and what is wrong with it.

@@ -6,19 +6,20 @@
 //! ```
 //! use tilewright_heuristics::{Dtype, Tile};
 //! use tilewright_kernel_templates::Class;
-//! use tilewright_conformance::{self as awkward, CpuCase};
+//! use tilewright_conformance::{self as conformance, CpuCase};
 //! use tilewright_cpu::CpuBackend;
 //!
 //! let class = Class { head_dim: 64, dtype: Dtype::F32 };
 //! let tile = Tile { m: 4, n: 32, warps: 1, stages: 1 };
 //! let mut backend = CpuBackend::new(2);
-//! for case in awkward::tile_cases(&class, &tile, 7).into_iter().filter(|case| case.is_plain()) {
+//! for case in conformance::tile_cases(&class, &tile, 7).into_iter().filter(|case| case.is_plain()) {
 //!     let case = CpuCase::<f32>::new(case);
 //!     let (output, lse) = case.run(&mut backend, &tile).unwrap();
-//!     assert!(case.case.check(&output, &lse).unwrap() < awkward::tolerance(class.dtype));
+//!     assert!(case.case.check(&output, &lse).unwrap() < conformance::tolerance(class.dtype));
 //! }
 //! ```
 
+mod batch_builder;
 mod case;
 mod catalogue;
 mod check;
@@ -26,10 +27,9 @@ mod on_cpu;
 mod on_cuda;
 mod random;
 pub mod reference;
-mod sketch;
 mod values;
 
-pub use case::{AwkwardCase, Layout};
+pub use case::{ConformanceCase, Layout};
 pub use catalogue::{cases, tile_cases};
 pub use check::{compare, tolerance};
 pub use on_cpu::CpuCase;

@@ -1,7 +1,7 @@
 //! Awkward cases on the CPU backend.
 
 use super::values::kv_scales;
-use super::{AwkwardCase, CaseCache};
+use super::{CaseCache, ConformanceCase};
 use tilewright_cpu::{CpuBackend, DecodeArgs, Element, Fp8KvCache, KvCache, KvPages};
 use tilewright_heuristics::Tile;
 
@@ -9,7 +9,7 @@ use tilewright_heuristics::Tile;
 #[derive(Clone, Debug)]
 pub struct CpuCase<E> {
     /// The case.
-    pub case: AwkwardCase,
+    pub case: ConformanceCase,
     /// Its K and V.
     pub cache: CaseCache<E>,
     /// Its queries.
@@ -18,11 +18,11 @@ pub struct CpuCase<E> {
 
 impl<E: Element> CpuCase<E> {
     /// Draws K, V and Q.
-    pub fn new(case: AwkwardCase) -> Self {
+    pub fn new(case: ConformanceCase) -> Self {
         Self { cache: case.cache(), query: case.query(), case }
     }
 
-    /// Output and LSE under one tile, for [`AwkwardCase::check`].
+    /// Output and LSE under one tile, for [`ConformanceCase::check`].
     ///
     /// # Errors
     /// Why it cannot be planned or executed.

@@ -1,6 +1,6 @@
 //! Awkward cases on the CUDA backend.
 
-use super::{AwkwardCase, CaseCache, Layout};
+use super::{CaseCache, ConformanceCase, Layout};
 use cudarc::driver::{CudaContext, CudaStream, DeviceRepr};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ const FAR_ELEMENTS: usize = 1 << 31;
 #[derive(Debug)]
 pub struct CudaCase {
     /// The case.
-    pub case: AwkwardCase,
+    pub case: ConformanceCase,
     keys: DeviceMemory,
     values: DeviceMemory,
     query: DeviceMemory,
@@ -58,7 +58,10 @@ impl CudaCase {
     ///
     /// # Errors
     /// The driver's.
-    pub fn new<E: CudaElement + Element>(case: AwkwardCase, device: &CudaDevice) -> Result<Self, CudaError> {
+    pub fn new<E: CudaElement + Element>(
+        case: ConformanceCase,
+        device: &CudaDevice,
+    ) -> Result<Self, CudaError> {
         Self::with_pages_before::<E>(case, device, 0)
     }
 
@@ -66,13 +69,16 @@ impl CudaCase {
     ///
     /// # Errors
     /// The driver's; 8 GB of device memory are needed.
-    pub fn far<E: CudaElement + Element>(case: AwkwardCase, device: &CudaDevice) -> Result<Self, CudaError> {
+    pub fn far<E: CudaElement + Element>(
+        case: ConformanceCase,
+        device: &CudaDevice,
+    ) -> Result<Self, CudaError> {
         let pages = FAR_ELEMENTS.div_ceil(case.strides().page);
         Self::with_pages_before::<E>(case, device, i32::try_from(pages).unwrap_or(i32::MAX / 2))
     }
 
     fn with_pages_before<E: CudaElement + Element>(
-        case: AwkwardCase,
+        case: ConformanceCase,
         device: &CudaDevice,
         pages_before: i32,
     ) -> Result<Self, CudaError> {
@@ -128,7 +134,7 @@ impl CudaCase {
         options_of(&self.case)
     }
 
-    /// Output and LSE under one tile, for [`AwkwardCase::check`]. The tile must be prepared for the case's class and options.
+    /// Output and LSE under one tile, for [`ConformanceCase::check`]. The tile must be prepared for the case's class and options.
     ///
     /// # Errors
     /// Why it cannot be planned, launched or finished.
@@ -323,7 +329,7 @@ fn upload<T: DeviceRepr>(
 }
 
 /// What the kernels of a case have compiled in.
-pub fn options_of(case: &AwkwardCase) -> AttentionOptions {
+pub fn options_of(case: &ConformanceCase) -> AttentionOptions {
     AttentionOptions {
         window: case.window.is_some(),
         softcap: case.softcap.is_some(),

@@ -1,6 +1,6 @@
-//! What K, V and Q of an awkward batch hold.
+//! What K, V and Q of an conformance batch hold.
 
-use super::AwkwardCase;
+use super::ConformanceCase;
 use super::random::{Random, seed_of};
 use tilewright_cpu::{Element, Number};
 use tilewright_plan::{E4m3, KvScales, Scale};
@@ -71,13 +71,13 @@ pub enum CaseCache<E> {
     },
 }
 
-/// The scales in lists as [`AwkwardCase::scales`] gives them.
+/// The scales in lists as [`ConformanceCase::scales`] gives them.
 pub(super) fn kv_scales<'a>(keys: &'a [f32], values: &'a [f32]) -> KvScales<'a> {
     let scale = |list: &'a [f32]| if let &[one] = list { Scale::Tensor(one) } else { Scale::Heads(list) };
     KvScales { keys: scale(keys), values: scale(values) }
 }
 
-impl AwkwardCase {
+impl ConformanceCase {
     /// K and V.
     pub fn cache<E: Element>(&self) -> CaseCache<E> {
         match self.scales() {
@@ -99,8 +99,8 @@ impl AwkwardCase {
         self.geometry.dtype.has_fp8_kv().then(|| [draw(Purpose::KeyScale), draw(Purpose::ValueScale)])
     }
 
-    /// K, with [`AwkwardCase::strides`]: NaN wherever no request has a token. In FP8 these are the stored
-    /// numbers, before [`AwkwardCase::scales`].
+    /// K, with [`ConformanceCase::strides`]: NaN wherever no request has a token. In FP8 these are the stored
+    /// numbers, before [`ConformanceCase::scales`].
     pub fn keys<E: Number>(&self) -> Vec<E> {
         let finite = self.finite_slots();
         let page_size = self.geometry.page_size as usize;

@@ -1,7 +1,7 @@
-//! The awkward cases on the CPU backend, and the reference that they are compared with.
+//! The conformance cases on the CPU backend, and the reference that they are compared with.
 
 use half::{bf16, f16};
-use tilewright_conformance::{self as awkward, AwkwardCase, CpuCase};
+use tilewright_conformance::{self as conformance, ConformanceCase, CpuCase};
 use tilewright_cpu::{CpuBackend, Element};
 use tilewright_heuristics::{Dtype, Tile};
 use tilewright_kernel_templates::Class;
@@ -22,7 +22,7 @@ fn failures<E: Element>(head_dim: u32, seed: u64) -> Vec<String> {
 fn failures_of<E: Element>(class: &Class, seed: u64) -> Vec<String> {
     let mut backend = CpuBackend::new(2);
     let mut failures = Vec::new();
-    let mut run = |case: AwkwardCase, tiles: &[Tile]| {
+    let mut run = |case: ConformanceCase, tiles: &[Tile]| {
         let case = CpuCase::<E>::new(case);
         for tile in tiles {
             let result = case.run(&mut backend, tile);
@@ -31,11 +31,11 @@ fn failures_of<E: Element>(class: &Class, seed: u64) -> Vec<String> {
             }
         }
     };
-    for case in awkward::cases(class, seed) {
+    for case in conformance::cases(class, seed) {
         run(case, &TILES);
     }
     for tile in TILES {
-        for case in awkward::tile_cases(class, &tile, seed) {
+        for case in conformance::tile_cases(class, &tile, seed) {
             run(case, &[tile]);
         }
     }
@@ -73,7 +73,7 @@ fn fp8_beside_bf16_passes_every_case() {
 }
 
 /// The queries of a case by their definition: request, and how many of its tokens the query sees.
-fn queries(case: &AwkwardCase) -> Vec<(usize, usize)> {
+fn queries(case: &ConformanceCase) -> Vec<(usize, usize)> {
     let mut queries = Vec::new();
     for (request, &seq_len) in case.seq_lens.iter().enumerate() {
         let count = case.query_lens.as_ref().map_or(1, |query_lens| query_lens[request] as usize);
@@ -85,7 +85,7 @@ fn queries(case: &AwkwardCase) -> Vec<(usize, usize)> {
 
 /// Softmax as in a textbook, from the definition of the options: one row, nothing shared between rows.
 fn textbook(
-    case: &AwkwardCase,
+    case: &ConformanceCase,
     index: usize,
     (request, len): (usize, usize),
     head: usize,
@@ -152,8 +152,8 @@ fn the_reference_is_softmax_by_its_definition() {
         "queries and a window smaller than a page",
         "queries, sinks and a window that leaves parts empty",
     ];
-    let cases: Vec<AwkwardCase> =
-        awkward::cases(&class, 9).into_iter().filter(|case| names.contains(&case.name)).collect();
+    let cases: Vec<ConformanceCase> =
+        conformance::cases(&class, 9).into_iter().filter(|case| names.contains(&case.name)).collect();
     assert_eq!(cases.len(), names.len());
     for case in cases {
         let q_heads = case.geometry.q_heads as usize;

@@ -3,8 +3,8 @@
 use half::{bf16, f16};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
+use tilewright_conformance as conformance;
 use tilewright_conformance::reference::{self, Attention};
-use tilewright_conformance::{self as awkward};
 use tilewright_cpu::{CpuBackend, DecodeArgs, Element, KvCache};
 use tilewright_heuristics::{Backend, Geometry, PackShape, Tile};
 use tilewright_plan::{KvStrides, PageTable, Plan, PlanOptions};
@@ -47,13 +47,13 @@ fn assert_correct<E: Element>(batch: &Batch, backend: &mut CpuBackend) {
         DecodeArgs { lse: Some(&mut lse), scale: Some(scale), ..DecodeArgs::new(&query, cache, &mut output) };
     backend.decode(&plan, args).unwrap();
 
-    let tolerance = awkward::tolerance(E::DTYPE);
+    let tolerance = conformance::tolerance(E::DTYPE);
     let what = format!("{} {} ({})", batch.name, E::DTYPE, batch.provenance.scaling);
     let output: Vec<f64> = output.iter().map(|x| f64::from(x.to_f32())).collect();
     let lse: Vec<f64> = lse.into_iter().map(f64::from).collect();
     // The whole, and each row on its own.
     let head_dim = geometry.head_dim as usize;
-    let found = awkward::compare((&expected, &expected_lse), (&output, &lse), head_dim, tolerance);
+    let found = conformance::compare((&expected, &expected_lse), (&output, &lse), head_dim, tolerance);
     assert!(found.is_ok(), "{what}: {found:?}");
 }
 

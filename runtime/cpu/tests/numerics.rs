@@ -5,8 +5,8 @@ use proptest::prelude::*;
 use rand::seq::SliceRandom;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
+use tilewright_conformance as conformance;
 use tilewright_conformance::reference::{self, Attention, relative_error};
-use tilewright_conformance::{self as awkward};
 use tilewright_cpu::ExecError;
 use tilewright_cpu::{CpuBackend, DecodeArgs, Element, KvCache};
 use tilewright_heuristics::{Dtype, Geometry, PackShape, Tile};
@@ -120,7 +120,7 @@ impl<E: Element> Batch<E> {
             &self.cache(),
             &Attention::plain(self.scale),
         );
-        let tolerance = awkward::tolerance(E::DTYPE);
+        let tolerance = conformance::tolerance(E::DTYPE);
         let what = || format!("{:?} {options:?} {tile} lens {:?}", self.geometry, self.seq_lens);
         let output: Vec<f64> = output.iter().map(|x| f64::from(x.to_f32())).collect();
         let error = relative_error(&output, &expected);

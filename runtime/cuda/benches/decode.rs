@@ -26,7 +26,7 @@ use tilewright_conformance::reference;
 use tilewright_cpu::{self as cpu};
 use tilewright_cuda::probe::{self, Figures, Flush, FlushBy};
 use tilewright_cuda::{
-    CudaBackend, CudaDevice, DeviceMemory, DevicePlan, Forward, Launch, MergeBy, Mix, RawArgs, Timeline,
+    CudaBackend, CudaDevice, DeviceMemory, DevicePlan, Launch, LaunchMode, MergeBy, Mix, RawArgs, Timeline,
     Timer,
 };
 use tilewright_heuristics::{Backend, Dtype, Geometry, PackShape, Prices, Tile};
@@ -273,11 +273,11 @@ impl Bench<'_> {
             plan.merges().len()
         );
         let mut worst = 0.0f64;
-        for forward in Forward::ALL {
+        for forward in LaunchMode::ALL {
             let mut uploaded = match (forward.launch, mix) {
                 (Launch::Single, None) => continue,
                 (Launch::Single, Some(mix)) => DevicePlan::with_mix(self.device, mix, forward.merge),
-                (Launch::Serial | Launch::Streams, _) => DevicePlan::with_forward(self.device, forward),
+                (Launch::Serial | Launch::Streams, _) => DevicePlan::with_launch_mode(self.device, forward),
             };
             uploaded.upload(&plan, self.stream)?;
             let workspace = DeviceMemory::new(self.device.context(), uploaded.workspace_bytes())?;

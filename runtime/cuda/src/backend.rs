@@ -102,7 +102,7 @@ impl CudaBackend {
         self.kernels.decode(tile, class, options)?.told_by_driver()
     }
 
-    /// Computes attention for every request of an uploaded plan: launches on the stream, in the plan's way ([`super::Forward`]), no
+    /// Computes attention for every request of an uploaded plan: launches on the stream, in the plan's way ([`super::LaunchMode`]), no
     /// allocation and no synchronisation. The plan was uploaded on the same stream, or its upload is done.
     ///
     /// A plan may be launched on several streams, but where the last CTA merges ([`super::MergeBy::LastCta`]) on one at a time. Launches

@@ -1,8 +1,8 @@
 //! How large a plan may become: capacities that fix where its sections lie and how large each grid is, so that one captured graph serves
 //! every batch that fits.
 
-use super::plan_image::{ItemGroup, Layout, Sections, Variant, wide_merges, workspace_bytes};
-use super::{FitError, Forward, Launch, MergeBy, Mix};
+use super::packed_plan::{ItemGroup, Layout, Sections, Variant, wide_merges, workspace_bytes};
+use super::{FitError, Launch, LaunchMode, MergeBy, Mix};
 use tilewright_heuristics::{Geometry, Tile};
 use tilewright_plan::Plan;
 
@@ -41,7 +41,7 @@ pub struct Capacities {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Bucket {
     geometry: Geometry,
-    forward: Forward,
+    forward: LaunchMode,
     mix: Mix,
     capacities: Capacities,
     wide_merges: bool,
@@ -54,7 +54,7 @@ impl Bucket {
     /// A layout that makes no sense, a number of item capacities other than that of the launches, or more than a grid can count.
     pub fn new(
         geometry: &Geometry,
-        forward: Forward,
+        forward: LaunchMode,
         tiles: &[Tile],
         capacities: Capacities,
     ) -> Result<Self, FitError> {
@@ -89,7 +89,7 @@ impl Bucket {
     /// As [`Bucket::new`].
     pub fn for_batch(
         geometry: &Geometry,
-        forward: Forward,
+        forward: LaunchMode,
         tiles: &[Tile],
         requests: u32,
         pages: u32,
@@ -120,7 +120,7 @@ impl Bucket {
     ///
     /// # Errors
     /// More than a grid can count.
-    pub fn of(plan: &Plan, forward: Forward) -> Result<Self, FitError> {
+    pub fn of(plan: &Plan, forward: LaunchMode) -> Result<Self, FitError> {
         let tiles: Vec<Tile> = plan.tile_groups().iter().map(|group| group.tile).collect();
         let mix = Mix::of(&tiles);
         let launches = if forward.launch == Launch::Single { 1 } else { mix.tiles().len() };
@@ -190,7 +190,7 @@ impl Bucket {
     }
 
     /// How its plans are launched.
-    pub const fn forward(&self) -> Forward {
+    pub const fn forward(&self) -> LaunchMode {
         self.forward
     }
 

@@ -42,7 +42,7 @@ proptest! {
     #[test]
     fn a_grown_bucket_contains_all_that_it_grew_for_and_is_no_more_than_twice_as_large(
         batches in prop::collection::vec(prop::collection::vec(prop::collection::vec(0i32..3, 0..7), 1..12), 1..4),
-        forward in prop::sample::select(Forward::ALL.to_vec()),
+        forward in prop::sample::select(LaunchMode::ALL.to_vec()),
     ) {
         let plans: Vec<Plan> =
             batches.iter().map(|rows| plan(rows, Split::Fill)).collect();
@@ -59,7 +59,7 @@ proptest! {
             let most = plans.iter().map(|plan| needs(plan)[i].1).max().unwrap_or(0);
             prop_assert!(capacity.is_power_of_two() && u64::from(capacity) < 2 * most.max(1));
         }
-        let mut image = crate::PlanImage::in_bucket(&bucket);
+        let mut image = crate::PackedPlan::in_bucket(&bucket);
         let place = image.arguments(&GEOMETRY, 1 << 40, 1 << 41);
         for plan in &plans {
             image.fill_as(plan, crate::Arrangement::Bucket(&bucket)).unwrap();
@@ -77,19 +77,19 @@ proptest! {
 fn a_plan_that_does_not_fit_is_told_what_there_is_too_much_of() {
     let small = plan(&[vec![0, 1], vec![0, 2]], Split::None);
     let large = plan(&[vec![0, 1], vec![0, 2], vec![3], vec![4], vec![5]], Split::None);
-    let bucket = Bucket::of(&small, Forward::DEFAULT).unwrap();
+    let bucket = Bucket::of(&small, LaunchMode::DEFAULT).unwrap();
     assert!(bucket.contains(&small) && !bucket.contains(&large));
     let error = bucket.check(&large).unwrap_err().to_string();
     assert!(error.contains("work items of tile") && error.contains("`Bucket::grow_to`"), "{error}");
     let capacities = Capacities { items: vec![64], ..bucket.capacities().clone() };
-    let bucket = Bucket::new(&GEOMETRY, Forward::DEFAULT, &[SMALL], capacities).unwrap();
+    let bucket = Bucket::new(&GEOMETRY, LaunchMode::DEFAULT, &[SMALL], capacities).unwrap();
     let error = bucket.check(&large).unwrap_err();
     assert_eq!(error, FitError::Capacity { what: "requests", needed: 5, capacity: 2 });
     let wide: Vec<Vec<i32>> = (0..8).map(|request| vec![0, 1, 2, 3 + request]).collect();
     let error = bucket.check(&plan(&wide, Split::None)).unwrap_err();
     assert!(matches!(error, FitError::Tile { tile: LARGE, .. }), "{error}");
     let other = Geometry { q_heads: 4, ..GEOMETRY };
-    let other = Bucket::for_batch(&other, Forward::DEFAULT, &[SMALL], 4, 64).unwrap();
+    let other = Bucket::for_batch(&other, LaunchMode::DEFAULT, &[SMALL], 4, 64).unwrap();
     assert!(matches!(other.check(&small), Err(FitError::Geometry { .. })));
 }
 
@@ -97,12 +97,12 @@ fn a_plan_that_does_not_fit_is_told_what_there_is_too_much_of() {
 fn capacities_that_make_no_sense_are_refused() {
     let of = |tiles: &[Tile], items: Vec<u32>| {
         let capacities = Capacities { items, ..Capacities::default() };
-        Bucket::new(&GEOMETRY, Forward::DEFAULT, tiles, capacities).unwrap_err()
+        Bucket::new(&GEOMETRY, LaunchMode::DEFAULT, tiles, capacities).unwrap_err()
     };
     assert_eq!(of(&[SMALL, LARGE], vec![1]), FitError::Launches { found: 1, launches: 2 });
     assert_eq!(of(&[], vec![]), FitError::Launches { found: 0, launches: 0 });
     assert_eq!(of(&[SMALL], vec![1 << 31]), FitError::TooLarge("work items"));
-    let huge = Bucket::for_batch(&GEOMETRY, Forward::DEFAULT, &[SMALL], u32::MAX, 1);
+    let huge = Bucket::for_batch(&GEOMETRY, LaunchMode::DEFAULT, &[SMALL], u32::MAX, 1);
     assert_eq!(huge.unwrap_err(), FitError::TooLarge("requests"));
 }
 
@@ -111,7 +111,7 @@ fn default_capacities_serve_a_usual_batch() {
     let rows: Vec<Vec<i32>> = (0..30)
         .map(|request| (0..8).map(|column| if column < 5 { column } else { request * 8 + column }).collect())
         .collect();
-    for forward in Forward::ALL {
+    for forward in LaunchMode::ALL {
         let bucket = Bucket::for_batch(&GEOMETRY, forward, &[SMALL, LARGE], 30, 240).unwrap();
         assert_eq!(bucket.capacities().requests, 32);
         assert_eq!(bucket.capacities().page_entries, 256);

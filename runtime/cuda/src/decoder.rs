@@ -1,7 +1,7 @@
 //! What an engine calls at every step: plan with the device's selector, upload, forward, merge.
 
 use super::args::DecodeArgs;
-use super::{CudaBackend, CudaDevice, CudaElement, CudaError, DevicePlan, Forward, KvPages, Launch, Mix};
+use super::{CudaBackend, CudaDevice, CudaElement, CudaError, DevicePlan, KvPages, Launch, LaunchMode, Mix};
 use cudarc::driver::CudaStream;
 use tilewright_heuristics::{Geometry, Selection, Tile, lookup};
 use tilewright_kernel_templates::cuda::AttentionOptions;
@@ -17,7 +17,7 @@ pub struct CudaDecoder {
     selection: Selection,
     tiles: Vec<Tile>,
     options: PlanOptions,
-    forward: Forward,
+    forward: LaunchMode,
     /// What single launches are compiled of, if it could be for all classes that were prepared since the forward was chosen.
     mix: Option<Mix>,
     /// The selector's sets of several tiles that have a kernel of their own, for some class that was prepared.
@@ -51,18 +51,26 @@ impl CudaDecoder {
         }
         let tiles = selection.tiles();
         let options = PlanOptions::on(DeviceProfile::of(&device.as_device(), &selection));
-        Self { backend, selection, tiles, options, forward: Forward::default(), mix: None, sets: Vec::new() }
+        Self {
+            backend,
+            selection,
+            tiles,
+            options,
+            forward: LaunchMode::default(),
+            mix: None,
+            sets: Vec::new(),
+        }
     }
 
     /// Launches plans in another way than the default from the next [`CudaDecoder::prepare`] on, which has to be called for every class
     /// again if that is a single launch.
-    pub fn set_forward(&mut self, forward: Forward) {
+    pub fn set_launch_mode(&mut self, forward: LaunchMode) {
         self.forward = forward;
         self.mix = None;
     }
 
-    /// How plans of one tile are launched, and all others where [`CudaDecoder::set_forward`] chose so. See [`CudaDecoder::forward_for`].
-    pub const fn forward(&self) -> Forward {
+    /// How plans of one tile are launched, and all others where [`CudaDecoder::set_launch_mode`] chose so. See [`CudaDecoder::launch_mode_for`].
+    pub const fn forward(&self) -> LaunchMode {
         self.forward
     }
 
@@ -166,36 +174,36 @@ impl CudaDecoder {
 
     /// How a plan is launched: what a [`super::Bucket`] for it is made with. A plan of several tiles of one of the selector's sets is one launch of
     /// their kernel; a plan that no kernel of several tiles serves is launched one tile after the other.
-    pub fn forward_for(&self, plan: &Plan) -> Forward {
+    pub fn launch_mode_for(&self, plan: &Plan) -> LaunchMode {
         self.launch_of(plan).0
     }
 
-    fn launch_of(&self, plan: &Plan) -> (Forward, Option<&Mix>) {
+    fn launch_of(&self, plan: &Plan) -> (LaunchMode, Option<&Mix>) {
         let has = |mix: &Mix| plan.tile_groups().iter().all(|group| mix.index_of(&group.tile).is_some());
         let class = Class::of(plan.geometry());
         match self.forward.launch {
             Launch::Single => match self.mix.as_ref().filter(|mix| has(mix)) {
                 Some(mix) => (self.forward, Some(mix)),
-                None => (Forward { launch: Launch::Serial, ..self.forward }, None),
+                None => (LaunchMode { launch: Launch::Serial, ..self.forward }, None),
             },
             Launch::Serial if plan.tile_groups().len() > 1 => {
                 let set = self.sets.iter().find(|(of, mix)| *of == class && has(mix));
                 set.map_or((self.forward, None), |(_, mix)| {
-                    (Forward { launch: Launch::Single, ..self.forward }, Some(mix))
+                    (LaunchMode { launch: Launch::Single, ..self.forward }, Some(mix))
                 })
             }
             Launch::Serial | Launch::Streams => (self.forward, None),
         }
     }
 
-    /// Starts the copy of a plan on the stream, for the decoder's way of launching it ([`CudaDecoder::forward_for`]). A plan in a bucket is
+    /// Starts the copy of a plan on the stream, for the decoder's way of launching it ([`CudaDecoder::launch_mode_for`]). A plan in a bucket is
     /// launched as the bucket says.
     ///
     /// # Errors
     /// As [`DevicePlan::upload`].
     pub fn upload(&self, plan: &Plan, to: &mut DevicePlan, stream: &CudaStream) -> Result<(), CudaError> {
         let (forward, mix) = self.launch_of(plan);
-        to.set_forward(forward, mix);
+        to.set_launch_mode(forward, mix);
         to.upload(plan, stream)
     }
 

@@ -3,9 +3,9 @@
 
 use super::lengths::LengthBuffers;
 use super::memory::{DeviceMemory, PinnedWords};
-use super::plan_image::Arrangement;
+use super::packed_plan::Arrangement;
 use super::side_streams::SideStreams;
-use super::{Bucket, CudaDevice, CudaError, Forward, Launch, MergeBy, Mix, PlanImage};
+use super::{Bucket, CudaDevice, CudaError, Launch, LaunchMode, MergeBy, Mix, PackedPlan};
 use cudarc::driver::sys::{CUevent_flags, CUstream};
 use cudarc::driver::{CudaContext, CudaEvent, CudaStream, result};
 use std::sync::Arc;
@@ -25,9 +25,9 @@ const BUFFERS: usize = 2;
 #[derive(Debug)]
 pub struct DevicePlan {
     context: Arc<CudaContext>,
-    image: PlanImage,
+    image: PackedPlan,
     geometry: Geometry,
-    forward: Forward,
+    forward: LaunchMode,
     mix: MixOf,
     bucket: Option<Bucket>,
     memory: Option<DeviceMemory>,
@@ -70,15 +70,15 @@ impl Staging {
 impl DevicePlan {
     /// Without a plan yet, and without memory; launched in the default way.
     pub fn new(device: &CudaDevice) -> Self {
-        Self::with_forward(device, Forward::default())
+        Self::with_launch_mode(device, LaunchMode::default())
     }
 
     /// As [`DevicePlan::new`], launched in the given way. A single launch is of a mix of each plan's tiles and no others, which has to be
     /// prepared for each set of tiles that plans have; [`DevicePlan::with_mix`] takes one mix for all.
-    pub fn with_forward(device: &CudaDevice, forward: Forward) -> Self {
+    pub fn with_launch_mode(device: &CudaDevice, forward: LaunchMode) -> Self {
         Self {
             context: Arc::clone(device.context()),
-            image: PlanImage::default(),
+            image: PackedPlan::default(),
             geometry: Geometry { q_heads: 1, kv_heads: 1, head_dim: 64, page_size: 1, dtype: Dtype::F16 },
             forward,
             mix: MixOf::Plan(None),
@@ -96,8 +96,8 @@ impl DevicePlan {
 
     /// As [`DevicePlan::new`], with a single launch of this mix. Plans with a tile that the mix has not are refused when they are uploaded.
     pub fn with_mix(device: &CudaDevice, mix: &Mix, merge: MergeBy) -> Self {
-        let forward = Forward { launch: Launch::Single, merge };
-        Self { mix: MixOf::All(mix.clone()), ..Self::with_forward(device, forward) }
+        let forward = LaunchMode { launch: Launch::Single, merge };
+        Self { mix: MixOf::All(mix.clone()), ..Self::with_launch_mode(device, forward) }
     }
 
     /// For every plan of a bucket, at addresses that never change, and with grids of one size: what is captured once serves them all.
@@ -106,9 +106,9 @@ impl DevicePlan {
     /// # Errors
     /// The driver's.
     pub fn with_bucket(device: &CudaDevice, bucket: Bucket) -> Result<Self, CudaError> {
-        let mut this = Self::with_forward(device, bucket.forward());
+        let mut this = Self::with_launch_mode(device, bucket.forward());
         let context = &this.context;
-        this.image = PlanImage::in_bucket(&bucket);
+        this.image = PackedPlan::in_bucket(&bucket);
         this.geometry = *bucket.geometry();
         let memory = DeviceMemory::new(context, 4 * this.image.span())?;
         memory.repeat(&[0u32; 4])?;
@@ -424,7 +424,7 @@ impl DevicePlan {
     }
 
     /// How it is launched.
-    pub const fn forward(&self) -> Forward {
+    pub const fn forward(&self) -> LaunchMode {
         self.forward
     }
 
@@ -439,7 +439,7 @@ impl DevicePlan {
     }
 
     /// Lays out the next plans for another way of launching them. What was uploaded is no more.
-    pub(super) fn set_forward(&mut self, forward: Forward, mix: Option<&Mix>) {
+    pub(super) fn set_launch_mode(&mut self, forward: LaunchMode, mix: Option<&Mix>) {
         let same = match (&self.mix, mix) {
             (MixOf::All(own), Some(mix)) => own == mix,
             (MixOf::Plan(_), None) => true,
@@ -450,7 +450,7 @@ impl DevicePlan {
         }
         self.forward = forward;
         self.mix = mix.map_or(MixOf::Plan(None), |mix| MixOf::All(mix.clone()));
-        self.image = PlanImage::default();
+        self.image = PackedPlan::default();
         self.broken.store(true, Ordering::Relaxed);
     }
 
@@ -472,7 +472,7 @@ impl DevicePlan {
         self.image.retile(tile);
     }
 
-    pub(super) const fn image(&self) -> &PlanImage {
+    pub(super) const fn image(&self) -> &PackedPlan {
         &self.image
     }
 

@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 
 use super::kernels::{Begins, LoadedKernel};
-use super::plan_image::{ItemGroup, Variant};
+use super::packed_plan::{ItemGroup, Variant};
 use super::tensor_maps::{TensorMaps, heads_a_page};
 use super::{CudaBackend, CudaError, DevicePlan, MergeBy, RawArgs};
 use cudarc::driver::sys::CUstream;

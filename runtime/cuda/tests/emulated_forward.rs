@@ -8,7 +8,7 @@ use half::f16;
 use std::collections::BTreeSet;
 use tilewright_conformance::reference::{self, Attention};
 use tilewright_cpu::KvCache;
-use tilewright_cuda::{Arrangement, Bucket, Forward, Launch, MergeBy, Mix, PlanImage};
+use tilewright_cuda::{Arrangement, Bucket, Launch, LaunchMode, MergeBy, Mix, PackedPlan};
 use tilewright_heuristics::{Dtype, Geometry, PackShape, Tile};
 use tilewright_kernel_templates::Class;
 use tilewright_kernel_templates::cuda::{Arguments, AttentionOptions, Kernel, MERGE_WARPS, WorkItem};
@@ -176,9 +176,9 @@ impl World {
     /// Launches an image that lies at `base`, in this way; `arrivals` are the counters of the last CTAs.
     fn launch(
         &self,
-        image: &PlanImage,
+        image: &PackedPlan,
         (base, workspace): (u64, &mut [f32]),
-        forward: Forward,
+        forward: LaunchMode,
         arrivals: &mut [u32],
         batch: &Batch,
         seed: u64,
@@ -227,11 +227,11 @@ impl World {
 
     /// One launch a tile, then a launch of the merge: what all others must equal.
     fn serial(&self, plan: &Plan, batch: &Batch) -> Bits {
-        self.tight(plan, batch, Forward::DEFAULT, 0)
+        self.tight(plan, batch, LaunchMode::DEFAULT, 0)
     }
 
-    fn tight(&self, plan: &Plan, batch: &Batch, forward: Forward, seed: u64) -> Bits {
-        let mut image = PlanImage::default();
+    fn tight(&self, plan: &Plan, batch: &Batch, forward: LaunchMode, seed: u64) -> Bits {
+        let mut image = PackedPlan::default();
         let mix = self.set.mix();
         let single = forward.launch == Launch::Single;
         let arrangement = if single { Arrangement::Single(&mix) } else { Arrangement::PerTile };
@@ -298,7 +298,7 @@ fn assert_equal_bits(set: Set) {
             merges += plan.merges().len();
             let expected = world.serial(&plan, &batch);
             world.check_reference(&batch, &expected);
-            for forward in Forward::ALL {
+            for forward in LaunchMode::ALL {
                 let found = world.tight(&plan, &batch, forward, seed as u64 + 1);
                 assert!(found == expected, "{}: {forward}, {requests} requests, {split:?}", set.mix());
             }
@@ -323,7 +323,7 @@ fn a_mix_beside_producers_gives_the_bits_of_a_launch_each() {
 fn one_launch_begins_with_the_longest_items_of_all_tiles() {
     let set = BESIDE_PRODUCERS[0];
     let plan = Batch::tree(24, 5, 0).plan(&set, Split::None);
-    let mut image = PlanImage::default();
+    let mut image = PackedPlan::default();
     image.fill_as(&plan, Arrangement::Single(&set.mix())).unwrap();
     let base = image.arguments(&GEOMETRY, 0, 0).items as usize / 4;
     // As `WorkItem` lies: its tile, and the tokens that it walks along.
@@ -338,9 +338,9 @@ fn one_launch_begins_with_the_longest_items_of_all_tiles() {
 fn assert_a_bucket_serves(set: Set) {
     let world = World::new(set);
     let tiles = set.mix();
-    for forward in [Forward::ALL[0], Forward::ALL[1], Forward::ALL[4], Forward::ALL[5]] {
+    for forward in [LaunchMode::ALL[0], LaunchMode::ALL[1], LaunchMode::ALL[4], LaunchMode::ALL[5]] {
         let bucket = Bucket::for_batch(&GEOMETRY, forward, tiles.tiles(), MOST_REQUESTS as u32, 300).unwrap();
-        let mut image = PlanImage::in_bucket(&bucket);
+        let mut image = PackedPlan::in_bucket(&bucket);
         let memory_bytes = bucket.plan_bytes();
         // What nobody wrote is garbage, and a NaN.
         let mut memory = Aligned::of(&[], image.span());
@@ -420,7 +420,7 @@ fn a_plan_that_was_patched_gives_the_bits_of_one_from_nothing() {
         merges += plan.merges().len();
         let expected = world.serial(&batch.plan_by(&set, &options), &batch);
         world.check_reference(&batch, &expected);
-        for forward in [Forward::ALL[0], Forward::ALL[5]] {
+        for forward in [LaunchMode::ALL[0], LaunchMode::ALL[5]] {
             let found = world.tight(plan, &batch, forward, step as u64);
             assert!(found == expected, "{forward}, step {step}");
         }

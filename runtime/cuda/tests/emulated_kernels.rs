@@ -7,7 +7,7 @@ mod kernel_cases;
 use emulation::{EARLY_READ, Emulator, FP8_CONVERSION};
 use half::{bf16, f16};
 use kernel_cases::{Batch, CASE, Case, Outcome, check_all, for_all, kernels_of};
-use tilewright_conformance::{self as awkward, AwkwardCase, CaseCache};
+use tilewright_conformance::{self as conformance, CaseCache, ConformanceCase};
 use tilewright_cpu::Element;
 use tilewright_heuristics::{Backend, Dtype, Tile};
 use tilewright_kernel_templates::cuda::{AttentionOptions, CudaLimits, sources};
@@ -438,8 +438,8 @@ const MUCH_WORK: u64 = 1 << 15;
 /// What a variant is verified by on a device, where one that hangs has a process to be killed in: warps that share
 /// out a step along its tokens, one warpgroup, and two.
 #[test]
-fn awkward_batches_agree_with_the_reference() {
-    let work = |batch: &AwkwardCase| -> u64 {
+fn conformance_batches_agree_with_the_reference() {
+    let work = |batch: &ConformanceCase| -> u64 {
         batch.table().seq_lens().iter().map(|&len| u64::from(len * batch.geometry.q_heads)).sum()
     };
     let alone = |m, n, warps, warpgroups| (tile(m, n, warps, 2), warpgroups, &[][..]);
@@ -452,7 +452,7 @@ fn awkward_batches_agree_with_the_reference() {
         together(MIXES[3]),
     ];
     for (tile, warpgroups, mixed) in kernels {
-        let case_of = |batch: AwkwardCase| {
+        let case_of = |batch: ConformanceCase| {
             let options = AttentionOptions {
                 window: batch.window.is_some(),
                 softcap: batch.softcap.is_some(),
@@ -462,17 +462,17 @@ fn awkward_batches_agree_with_the_reference() {
             };
             (Case { tile, mixed, options, warpgroups, page_size: batch.geometry.page_size, ..CASE }, batch)
         };
-        let (cases, batches): (Vec<Case>, Vec<AwkwardCase>) = awkward::cases(&CASE.class, 3)
+        let (cases, batches): (Vec<Case>, Vec<ConformanceCase>) = conformance::cases(&CASE.class, 3)
             .into_iter()
-            .chain(awkward::tile_cases(&CASE.class, &tile, 3))
+            .chain(conformance::tile_cases(&CASE.class, &tile, 3))
             .filter(|batch| work(batch) <= MUCH_WORK)
             .map(case_of)
             .unzip();
         assert!(cases.len() >= 70, "{}", cases.len());
         let emulator = Emulator::build(&kernels_of(&cases), if warpgroups { &[WARPGROUPS] } else { &[] });
-        let pairs: Vec<(&Case, &AwkwardCase)> = cases.iter().zip(&batches).collect();
+        let pairs: Vec<(&Case, &ConformanceCase)> = cases.iter().zip(&batches).collect();
         for_all(&pairs, |(case, batch)| {
-            case.check_awkward(batch, &emulator)
+            case.check_case(batch, &emulator)
                 .map_err(|error| format!("{tile} {mixed:?}, {}: {error}", batch.name))
         });
     }

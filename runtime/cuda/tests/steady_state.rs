@@ -4,7 +4,7 @@
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
-use tilewright_cuda::PlanImage;
+use tilewright_cuda::PackedPlan;
 use tilewright_heuristics::{Dtype, Geometry, PackShape, Tile};
 use tilewright_plan::{
     Forest, LivePlanner, PackLayout, PageTable, Plan, PlanOptions, Planner, Priced, Prices, Queries,
@@ -77,7 +77,7 @@ fn check_steps(largest: usize, fewer: usize, queries_of: Option<fn(u32, u32) -> 
     let select =
         |shape: &PackShape| Tile { m: if shape.rows > 16 { 32 } else { 16 }, n: 64, warps: 2, stages: 2 };
     let mut planner = Planner::new(PlanOptions::default());
-    let mut image = PlanImage::default();
+    let mut image = PackedPlan::default();
     let mut memory = Queries::default();
     let entries = rows(largest);
     const STEPS: u32 = 50;
@@ -184,7 +184,7 @@ fn check_growth<const REQUESTS: usize>() {
     let (entries, seq_lens) = (rows(REQUESTS), [MAX_PAGES as u32 * 16; REQUESTS]);
     let table = PageTable::new(&entries, MAX_PAGES, &seq_lens, 16).unwrap();
     let mut planner = LivePlanner::from_table(&GEOMETRY, PlanOptions::default(), &table).unwrap();
-    let mut image = PlanImage::default();
+    let mut image = PackedPlan::default();
     planner.plan(select).unwrap();
     for round in 0..4 {
         let before = ALLOCATIONS.with(Cell::get);

@@ -5,7 +5,7 @@
 
 use criterion::Criterion;
 use std::time::Instant;
-use tilewright_cuda::PlanImage;
+use tilewright_cuda::PackedPlan;
 use tilewright_heuristics::{Dtype, Geometry, PackShape, Tile};
 use tilewright_plan::{
     DeviceProfile, Forest, LiveError, LiveForest, LivePlanner, PackLayout, Packing, Packs, PageTable, Plan,
@@ -34,7 +34,7 @@ fn main() {
             |shape: &PackShape| Tile { m: if shape.rows > 16 { 32 } else { 16 }, n: 64, warps: 2, stages: 2 };
         let forest = Forest::build(&table);
         let plan = Plan::build(&geometry, &table, &options, select).expect("it can be planned");
-        let mut image = PlanImage::default();
+        let mut image = PackedPlan::default();
         let mut planner = Planner::new(options);
         println!(
             "{tree:<44} {:>5.0} us {:>5.0} us {:>5.0} us {:>5.0} us {:>8}",

@@ -1,4 +1,4 @@
-//! The suite's part about ways of launching: all of them on the awkward cases, several at once, and one captured graph for many batches.
+//! The suite's part about ways of launching: all of them on the conformance cases, several at once, and one captured graph for many batches.
 
 use super::{backend, device, upload};
 use cudarc::driver::{CudaStream, CudaViewMut, result};
@@ -10,12 +10,12 @@ use std::ffi::c_void;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
+use tilewright_conformance as conformance;
 use tilewright_conformance::reference::{self, Attention};
-use tilewright_conformance::{self as awkward};
 use tilewright_cpu::{self as cpu, Element};
 use tilewright_cuda::{
     Bucket, CudaBackend, CudaDevice, CudaElement, CudaError, DecodeArgs, DecodeMemory, DevicePlan, FitError,
-    Forward, GraphStep, KvCache, Launch, MergeBy, Mix,
+    GraphStep, KvCache, Launch, LaunchMode, MergeBy, Mix,
 };
 use tilewright_heuristics::{Dtype, Geometry, PackShape, Tile};
 use tilewright_kernel_templates::Class;
@@ -45,10 +45,10 @@ fn select_of(tiles: &[Tile; 4], shape: &PackShape) -> Tile {
     }]
 }
 
-fn plan_for(device: &CudaDevice, forward: Forward) -> DevicePlan {
+fn plan_for(device: &CudaDevice, forward: LaunchMode) -> DevicePlan {
     match forward.launch {
         Launch::Single => DevicePlan::with_mix(device, &Mix::of(&TILES), forward.merge),
-        Launch::Serial | Launch::Streams => DevicePlan::with_forward(device, forward),
+        Launch::Serial | Launch::Streams => DevicePlan::with_launch_mode(device, forward),
     }
 }
 
@@ -83,10 +83,10 @@ fn every_way_of_launching_is_right_on_every_case() {
     let stream = device.context().new_stream().unwrap();
     let (mut checked, mut groups, mut failures) = (0, 0, Vec::new());
     for class in [Class { head_dim: 128, dtype: Dtype::F16 }, Class { head_dim: 64, dtype: Dtype::Bf16 }] {
-        let mut cases = awkward::cases(&class, 11);
-        cases.extend(awkward::tile_cases(&class, &TILES[3], 12));
+        let mut cases = conformance::cases(&class, 11);
+        cases.extend(conformance::tile_cases(&class, &TILES[3], 12));
         // One plan for each way serves all cases: what one leaves behind must not be seen by the next.
-        let mut plans = Forward::ALL.map(|forward| (forward, plan_for(&device, forward)));
+        let mut plans = LaunchMode::ALL.map(|forward| (forward, plan_for(&device, forward)));
         for case in cases {
             let case = upload(case, &device);
             prepare(&mut backend, &class, case.options());
@@ -98,7 +98,7 @@ fn every_way_of_launching_is_right_on_every_case() {
                     let outcome = outcome.map_err(|error| error.to_string());
                     checked += 1;
                     match outcome.and_then(|(output, lse)| case.case.check(&output, &lse)) {
-                        Ok(error) if error < awkward::tolerance(class.dtype) => {}
+                        Ok(error) if error < conformance::tolerance(class.dtype) => {}
                         Ok(error) => {
                             failures.push(format!("{class} {forward} {}: error {error:.1e}", case.case.name))
                         }
@@ -286,7 +286,7 @@ impl<E: Element + CudaElement> World<E> {
             norm += expected.powi(2);
         }
         let (error, tolerance) =
-            ((difference / norm.max(1e-30)).sqrt(), awkward::tolerance(self.geometry.dtype));
+            ((difference / norm.max(1e-30)).sqrt(), conformance::tolerance(self.geometry.dtype));
         assert!(error < tolerance, "{what}: the output's error is {error:.1e}");
         for (row, (&found, &expected)) in lse[..rows].iter().zip(&expected_lse).enumerate() {
             let near = (f64::from(found) - expected).abs() < tolerance * expected.abs().max(1.0);
@@ -313,7 +313,7 @@ impl<E: Element + CudaElement> World<E> {
     }
 }
 
-fn serve_by_one_graph<E: Element + CudaElement>(backend: &mut CudaBackend, forward: Forward, seed: u64) {
+fn serve_by_one_graph<E: Element + CudaElement>(backend: &mut CudaBackend, forward: LaunchMode, seed: u64) {
     let device = backend.device().clone();
     let stream = device.context().new_stream().unwrap();
     let mut world = World::<E>::new(64, seed);
@@ -373,9 +373,9 @@ fn serve_by_one_graph<E: Element + CudaElement>(backend: &mut CudaBackend, forwa
 #[test]
 fn one_captured_graph_serves_requests_that_come_grow_fork_and_leave() {
     let mut backend = backend(&device());
-    let serial = Forward { launch: Launch::Serial, merge: MergeBy::Launch };
-    let streams = Forward { launch: Launch::Streams, merge: MergeBy::Launch };
-    let single = Forward { launch: Launch::Single, merge: MergeBy::LastCta };
+    let serial = LaunchMode { launch: Launch::Serial, merge: MergeBy::Launch };
+    let streams = LaunchMode { launch: Launch::Streams, merge: MergeBy::Launch };
+    let single = LaunchMode { launch: Launch::Single, merge: MergeBy::LastCta };
     serve_by_one_graph::<f16>(&mut backend, serial, 21);
     serve_by_one_graph::<f16>(&mut backend, single, 22);
     serve_by_one_graph::<bf16>(&mut backend, single, 23);
@@ -420,7 +420,7 @@ fn assert_equals_serial<E: Element + CudaElement>(head_dim: u32, tiles: &[Tile; 
     let stream = device.context().new_stream().unwrap();
     let mut world = World::<E>::new(head_dim, seed);
     prepare_tiles(&mut backend, tiles, &Class::of(&world.geometry), world.options());
-    let forward = |launch| Forward { launch, merge: MergeBy::Launch };
+    let forward = |launch| LaunchMode { launch, merge: MergeBy::Launch };
     let bucket = |forward| {
         let pages = (MOST_REQUESTS * MOST_PAGES) as u32;
         Bucket::for_batch(&world.geometry, forward, tiles, MOST_REQUESTS as u32, pages).unwrap()
@@ -527,7 +527,7 @@ fn run_ahead<E: Element + CudaElement>(
     assert!(most_ahead >= 4, "the host was at most {most_ahead} steps ahead: nothing could be overwritten");
 }
 
-fn run_captured_ahead<E: Element + CudaElement>(backend: &mut CudaBackend, forward: Forward, seed: u64) {
+fn run_captured_ahead<E: Element + CudaElement>(backend: &mut CudaBackend, forward: LaunchMode, seed: u64) {
     let device = backend.device().clone();
     let stream = device.context().new_stream().unwrap();
     let mut world = World::<E>::new(64, seed);
@@ -560,10 +560,10 @@ fn run_captured_ahead<E: Element + CudaElement>(backend: &mut CudaBackend, forwa
 #[test]
 fn captured_steps_that_run_ahead_of_the_device_have_their_own_lengths() {
     let mut backend = backend(&device());
-    for (seed, forward) in (51..).zip(Forward::ALL) {
+    for (seed, forward) in (51..).zip(LaunchMode::ALL) {
         run_captured_ahead::<f16>(&mut backend, forward, seed);
     }
-    run_captured_ahead::<bf16>(&mut backend, Forward::default(), 50);
+    run_captured_ahead::<bf16>(&mut backend, LaunchMode::default(), 50);
 }
 
 #[test]
@@ -576,7 +576,7 @@ fn a_plan_whose_lengths_were_given_before_a_newer_plan_has_those_of_the_plan() {
     world.arrive(70);
     world.fork();
     let plan = world.plan(Split::Mean);
-    let bucket = Bucket::of(&plan, Forward::default()).unwrap();
+    let bucket = Bucket::of(&plan, LaunchMode::default()).unwrap();
     let memory = world.memory(&stream, &bucket);
     let in_bucket = DevicePlan::with_bucket(&device, bucket).unwrap();
     let mut step = GraphStep::with_memory(&backend, &stream, in_bucket, memory).unwrap();
@@ -599,10 +599,10 @@ fn plain_launches_that_run_ahead_of_the_device_have_their_own_lengths() {
     world.arrive(150);
     (0..8).for_each(|_| world.fork());
     let pages = (MOST_REQUESTS * MOST_PAGES) as u32;
-    let forward = Forward::default();
+    let forward = LaunchMode::default();
     let bucket = Bucket::for_batch(&world.geometry, forward, &TILES, MOST_REQUESTS as u32, pages).unwrap();
     let mut memory = world.memory(&stream, &bucket);
-    let mut uploaded = DevicePlan::with_forward(&device, forward);
+    let mut uploaded = DevicePlan::with_launch_mode(&device, forward);
     run_ahead(&mut world, &stream, |_, world, plan, output, lse| {
         if let Some(plan) = plan {
             uploaded.upload(plan, &stream).unwrap();
@@ -625,7 +625,7 @@ fn two_plans_fork_to_their_streams_at_once() {
     let device = device();
     let mut backend = backend(&device);
     for merge in [MergeBy::Launch, MergeBy::LastCta] {
-        let forward = Forward { launch: Launch::Streams, merge };
+        let forward = LaunchMode { launch: Launch::Streams, merge };
         let worlds = [31, 32].map(|seed| {
             let mut world = World::<f16>::new(128, seed);
             world.arrive(100);
@@ -641,7 +641,7 @@ fn two_plans_fork_to_their_streams_at_once() {
                 let plan = world.plan(Split::Fill);
                 assert!(plan.tile_groups().len() > 1, "there is something to fork");
                 let memory = world.memory(&stream, &Bucket::of(&plan, forward).unwrap());
-                let mut uploaded = DevicePlan::with_forward(&device, forward);
+                let mut uploaded = DevicePlan::with_launch_mode(&device, forward);
                 uploaded.upload(&plan, &stream).unwrap();
                 (stream, uploaded, memory)
             })

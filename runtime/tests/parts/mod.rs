@@ -3,8 +3,8 @@
 
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
+use tilewright_conformance as conformance;
 use tilewright_conformance::reference::{self, Attention, relative_error};
-use tilewright_conformance::{self as awkward};
 use tilewright_cpu::{Element, KvCache};
 use tilewright_heuristics::Geometry;
 use tilewright_plan::{KvStrides, PageTable};
@@ -130,7 +130,7 @@ impl<E: Element> Parts<E> {
     /// Panics unless the merged states are attention over the whole.
     pub(crate) fn check(&self, output: &[E], lse: &[f32]) {
         let (expected, expected_lse) = self.whole();
-        let tolerance = awkward::tolerance(E::DTYPE);
+        let tolerance = conformance::tolerance(E::DTYPE);
         let head_dim = self.geometry.head_dim as usize;
         let output: Vec<f64> = output.iter().map(|x| f64::from(x.to_f32())).collect();
         let error = relative_error(&output, &expected);

@@ -8,7 +8,7 @@ use crate::measure::{
 use crate::statistics::median;
 use std::collections::BTreeSet;
 use std::time::Duration;
-use tilewright_conformance::{self as awkward};
+use tilewright_conformance as conformance;
 use tilewright_heuristics::{BatchShape, Match, Selection, Tile, TileSetBuf, lookup};
 use tilewright_kernel_templates::{Class, Space};
 use tilewright_scenarios::Batch;
@@ -25,7 +25,7 @@ const REACHED_ON: [&str; 2] = ["H100", "H200"];
 
 /// A row's error up to which a result is right, relative to the row's norm.
 pub fn tolerance(batch: &Batch) -> f64 {
-    ROW_FACTOR * awkward::tolerance(batch.geometry.dtype)
+    ROW_FACTOR * conformance::tolerance(batch.geometry.dtype)
 }
 
 /// What a decoder on the bench's device would choose, and plan by: the bench adopts the selector's prices.
@@ -115,13 +115,13 @@ pub fn measure(
         &class,
         Coverage::for_pages(batch.geometry.page_size),
     );
-    let forwards = bench.forwards().to_vec();
+    let launch_modes = bench.launch_modes().to_vec();
     let mut loaded = bench.load(batch)?;
     let limit_us = loaded.limit_us().max(products_us);
 
-    let mut plans = vec![loaded.plan(&way_of_set(&set, &forwards), &PlanTiles::Set(set))?];
+    let mut plans = vec![loaded.plan(&way_of_set(&set, &launch_modes), &PlanTiles::Set(set))?];
     for set in &portfolio {
-        plans.push(loaded.plan(&way_of_set(set, &forwards), &PlanTiles::Set(*set))?);
+        plans.push(loaded.plan(&way_of_set(set, &launch_modes), &PlanTiles::Set(*set))?);
     }
 
     let row = batch.geometry.head_dim as usize;

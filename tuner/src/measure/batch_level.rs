@@ -14,12 +14,12 @@ use crate::store::{Level, Measurement, RunFolder, Status};
 use crate::workloads::Workload;
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
-use tilewright_cuda::{Forward, Launch, MergeBy, Mix};
+use tilewright_cuda::{Launch, LaunchMode, MergeBy, Mix};
 use tilewright_heuristics::{BatchShape, Tile, TileSetBuf};
 use tilewright_kernel_templates::Class;
 
 /// How PAT launches: a stream for each tile, then the merge (PAT, section 6).
-const PATS_FORWARD: Forward = Forward { launch: Launch::Streams, merge: MergeBy::Launch };
+const PATS_FORWARD: LaunchMode = LaunchMode { launch: Launch::Streams, merge: MergeBy::Launch };
 
 /// Pairs of tiles that are measured beside the single ones, at most: each is a kernel of its own to compile, and a plan of each batch.
 const PAIRS: usize = 12;
@@ -37,9 +37,9 @@ pub fn candidate_sets(tiles: &[Tile]) -> Vec<TileSetBuf> {
 }
 
 /// How a batch is planned and launched as decoders do: where its set has several tiles, in one launch of their kernel if the bench has such.
-pub fn way_of_set(set: &TileSetBuf, forwards: &[Forward]) -> Way {
-    let single = Forward { launch: Launch::Single, merge: MergeBy::Launch };
-    if set.single().is_none() && forwards.contains(&single) {
+pub fn way_of_set(set: &TileSetBuf, launch_modes: &[LaunchMode]) -> Way {
+    let single = LaunchMode { launch: Launch::Single, merge: MergeBy::Launch };
+    if set.single().is_none() && launch_modes.contains(&single) {
         Way { planning: Planning::AsDecoders, forward: single, mix: Some(Mix::of(set.tiles())) }
     } else {
         Way::default()
@@ -78,22 +78,22 @@ impl<'a> BatchPolicies<'a> {
     }
 
     /// How a choice plans and launches, on a bench that has these ways of launching beside the default.
-    fn way(&self, choice: Choice, batch: &BatchShape, forwards: &[Forward]) -> Way {
+    fn way(&self, choice: Choice, batch: &BatchShape, launch_modes: &[LaunchMode]) -> Way {
         match choice {
             Choice::Selector(forward) => {
                 let set = self.model.select(batch);
-                if forward == Forward::DEFAULT {
-                    return way_of_set(&set, forwards);
+                if forward == LaunchMode::DEFAULT {
+                    return way_of_set(&set, launch_modes);
                 }
                 let mix = (forward.launch == Launch::Single).then(|| Mix::of(set.tiles()));
                 Way { planning: Planning::AsDecoders, forward, mix }
             }
             Choice::Pat => {
-                let forward = forwards.iter().copied().find(|&forward| forward == PATS_FORWARD);
+                let forward = launch_modes.iter().copied().find(|&forward| forward == PATS_FORWARD);
                 Way { planning: Planning::AsPat, forward: forward.unwrap_or_default(), mix: None }
             }
             Choice::PatRules => Way::default(),
-            Choice::Set(set) => way_of_set(&set, forwards),
+            Choice::Set(set) => way_of_set(&set, launch_modes),
         }
     }
 
@@ -118,9 +118,9 @@ impl<'a> BatchPolicies<'a> {
         choice: Choice,
         batch: &BatchShape,
         feasible: &[Tile],
-        forwards: &[Forward],
+        launch_modes: &[LaunchMode],
     ) -> Result<PlanId, BenchError> {
-        loaded.plan(&self.way(choice, batch, forwards), &self.tiles(choice, batch, feasible))
+        loaded.plan(&self.way(choice, batch, launch_modes), &self.tiles(choice, batch, feasible))
     }
 
     /// Plans a batch under all choices. The selector's other ways of launching are among them where its plan is launched otherwise by them:
@@ -130,10 +130,10 @@ impl<'a> BatchPolicies<'a> {
         loaded: &mut dyn Loaded,
         batch: &BatchShape,
         feasible: &[Tile],
-        forwards: &[Forward],
+        launch_modes: &[LaunchMode],
     ) -> Result<Vec<(Choice, PlanId)>, BenchError> {
         let plan = |loaded: &mut dyn Loaded, choice: Choice| -> Result<(Choice, PlanId), BenchError> {
-            Ok((choice, self.plan_one(loaded, choice, batch, feasible, forwards)?))
+            Ok((choice, self.plan_one(loaded, choice, batch, feasible, launch_modes)?))
         };
         let mut plans = Vec::new();
         for choice in self.choices(feasible) {
@@ -142,10 +142,10 @@ impl<'a> BatchPolicies<'a> {
         let selector = plans.iter().find(|(choice, _)| *choice == Choice::SELECTOR);
         // A selector's plan that could not be made cannot be launched in any way.
         if let Some(facts) = selector.and_then(|&(_, plan)| loaded.plan_facts(plan)) {
-            let default = self.way(Choice::SELECTOR, batch, forwards).forward;
-            for forward in forwards.iter().copied().filter(|&forward| forward != default) {
+            let default = self.way(Choice::SELECTOR, batch, launch_modes).forward;
+            for forward in launch_modes.iter().copied().filter(|&forward| forward != default) {
                 let choice = Choice::Selector(forward);
-                if choice != Choice::SELECTOR && facts.tell_apart(&self.way(choice, batch, forwards)) {
+                if choice != Choice::SELECTOR && facts.tell_apart(&self.way(choice, batch, launch_modes)) {
                     plans.push(plan(loaded, choice)?);
                 }
             }
@@ -174,10 +174,10 @@ pub fn measure_candidates(
     progress: Progress,
     interrupt: &Interrupt,
 ) -> anyhow::Result<bool> {
-    let plan = |loaded: &mut dyn Loaded, _: &BatchShape, feasible: &[Tile], forwards: &[Forward]| {
+    let plan = |loaded: &mut dyn Loaded, _: &BatchShape, feasible: &[Tile], launch_modes: &[LaunchMode]| {
         let can_run = |set: &&TileSetBuf| set.tiles().iter().all(|tile| feasible.contains(tile));
         let plan = |set: &TileSetBuf| -> Result<(Choice, PlanId), BenchError> {
-            Ok((Choice::Set(*set), loaded.plan(&way_of_set(set, forwards), &PlanTiles::Set(*set))?))
+            Ok((Choice::Set(*set), loaded.plan(&way_of_set(set, launch_modes), &PlanTiles::Set(*set))?))
         };
         sets.iter().filter(can_run).map(plan).collect()
     };
@@ -202,9 +202,10 @@ pub fn measure_batches(
     progress: Progress,
     interrupt: &Interrupt,
 ) -> anyhow::Result<bool> {
-    let plan = |loaded: &mut dyn Loaded, batch: &BatchShape, feasible: &[Tile], forwards: &[Forward]| {
-        policies.plan(loaded, batch, feasible, forwards)
-    };
+    let plan =
+        |loaded: &mut dyn Loaded, batch: &BatchShape, feasible: &[Tile], launch_modes: &[LaunchMode]| {
+            policies.plan(loaded, batch, feasible, launch_modes)
+        };
     let selector_hash = policies.selector_hash.as_str();
     let stage = Stage { name: "batches", selector_hash, eliminate: false, plan: &plan };
     stage.measure(bench, workloads, verified, run, deadline, progress, interrupt)
@@ -216,7 +217,7 @@ type PlanAll<'a> = &'a dyn Fn(
     &mut dyn Loaded,
     &BatchShape,
     &[Tile],
-    &[Forward],
+    &[LaunchMode],
 ) -> Result<Vec<(Choice, PlanId)>, BenchError>;
 
 /// A pass over whole batches.
@@ -280,9 +281,9 @@ impl Stage<'_> {
     ) -> anyhow::Result<(Vec<Measurement>, Ended)> {
         let batch = workload.build()?;
         let (class, shape) = (Class::of(&batch.geometry), workload.batch_shape(&batch)?);
-        let forwards = bench.forwards().to_vec();
+        let launch_modes = bench.launch_modes().to_vec();
         let mut loaded = bench.load(&batch)?;
-        let plans = (self.plan)(loaded.as_mut(), &shape, verified.tiles(&class), &forwards)?;
+        let plans = (self.plan)(loaded.as_mut(), &shape, verified.tiles(&class), &launch_modes)?;
         let limit_us = loaded.limit_us();
         let (eliminate, max_rounds) = (self.eliminate, ROUNDS);
         let options = RaceOptions { time_limit, seed, eliminate, max_rounds, ..RaceOptions::default() };

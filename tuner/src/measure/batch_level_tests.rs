@@ -20,7 +20,7 @@ pub(in crate::measure) const SAFE: Tile = Tile { m: 8, n: 64, warps: 1, stages: 
 /// Says of every plan and variant what the test wants, and has no mixes.
 pub(crate) struct ScriptedBench {
     pub(crate) limits: Limits,
-    forwards: Vec<Forward>,
+    launch_modes: Vec<LaunchMode>,
     facts: Option<PlanFacts>,
     pub(in crate::measure) planned: RefCell<Vec<(Way, Vec<Tile>)>>,
     /// What becomes of the timelines that are asked for, one after the other; those behind them are recorded.
@@ -42,10 +42,10 @@ pub(in crate::measure) enum Outcome {
 }
 
 impl ScriptedBench {
-    pub(crate) fn new(forwards: Vec<Forward>, facts: Option<PlanFacts>) -> Self {
+    pub(crate) fn new(launch_modes: Vec<LaunchMode>, facts: Option<PlanFacts>) -> Self {
         let limits = Limits::Cpu(CpuLimits { threads: 1, l1d_bytes: 1, l2_bytes: 1, llc_bytes: 1 });
         let (planned, timelines, lost, wrong, verified) = Default::default();
-        Self { limits, forwards, facts, planned, timelines, lost, wrong, verified }
+        Self { limits, launch_modes, facts, planned, timelines, lost, wrong, verified }
     }
 }
 
@@ -64,8 +64,8 @@ impl Bench for ScriptedBench {
 
     fn adopt_prices(&mut self, _: Prices) {}
 
-    fn forwards(&self) -> &[Forward] {
-        &self.forwards
+    fn launch_modes(&self) -> &[LaunchMode] {
+        &self.launch_modes
     }
 
     fn facts(&self) -> Vec<(String, String)> {
@@ -230,12 +230,13 @@ const COMMON: [&str; 6] = [
 
 #[test]
 fn a_batch_is_measured_in_every_way_and_one_that_cannot_be_had_is_recorded_with_its_reason() {
-    let others: Vec<Forward> = Forward::ALL.into_iter().filter(|way| *way != Forward::DEFAULT).collect();
+    let others: Vec<LaunchMode> =
+        LaunchMode::ALL.into_iter().filter(|way| *way != LaunchMode::DEFAULT).collect();
     let mut bench = ScriptedBench::new(others.clone(), Some(PlanFacts { tiles: 2, merges: true }));
     let rows = measured(&mut bench);
     // A set of several tiles is in one launch by default.
-    let single = Forward { launch: Launch::Single, merge: MergeBy::Launch };
-    let others: Vec<Forward> = others.into_iter().filter(|&way| way != single).collect();
+    let single = LaunchMode { launch: Launch::Single, merge: MergeBy::Launch };
+    let others: Vec<LaunchMode> = others.into_iter().filter(|&way| way != single).collect();
     let launched = others.iter().map(|forward| format!("selector, {forward}"));
     let expected: Vec<String> = COMMON.map(str::to_owned).into_iter().chain(launched).collect();
     assert_eq!(choices(&rows), expected);
@@ -273,7 +274,7 @@ fn a_batch_is_measured_in_every_way_and_one_that_cannot_be_had_is_recorded_with_
 
 #[test]
 fn ways_of_launching_that_come_to_the_same_are_not_measured() {
-    let all = || Forward::ALL.to_vec();
+    let all = || LaunchMode::ALL.to_vec();
     let others = |facts| {
         let rows = measured(&mut ScriptedBench::new(all(), facts));
         let choices = choices(&rows);
@@ -332,5 +333,5 @@ fn where_there_is_one_way_of_launching_pat_is_launched_in_it() {
     let mut bench = ScriptedBench::new(Vec::new(), Some(PlanFacts { tiles: 2, merges: true }));
     assert_eq!(choices(&measured(&mut bench)), COMMON);
     let (way, _) = &bench.planned.borrow()[2];
-    assert_eq!((way.planning, way.forward), (Planning::AsPat, Forward::DEFAULT));
+    assert_eq!((way.planning, way.forward), (Planning::AsPat, LaunchMode::DEFAULT));
 }

@@ -6,7 +6,7 @@ use crate::store::{Conditions, DeviceRecord, Resources, Status, Timeline};
 use kernel_templates::{Class, Limits};
 use scenarios::Batch;
 use serde::{Deserialize, Serialize};
-use tilewright_cuda::Forward;
+use tilewright_cuda::LaunchMode;
 use tilewright_heuristics::{PackShape, Prices, Tile};
 use tilewright_kernel_templates as kernel_templates;
 use tilewright_kernel_templates::cuda::AttentionOptions;
@@ -111,7 +111,7 @@ pub trait Bench {
     /// Plans by these prices from now on: another bench measured them on the same device, and two that plan alike measure the same plans.
     fn adopt_prices(&mut self, prices: Prices);
     /// Ways of launching a plan that it has beside the default.
-    fn forwards(&self) -> &[Forward] {
+    fn launch_modes(&self) -> &[LaunchMode] {
         &[]
     }
     /// Its limits and measured prices, by name, for people.
@@ -136,7 +136,7 @@ pub trait Bench {
     fn conditions(&mut self) -> Conditions {
         Conditions::default()
     }
-    /// Runs the variants that the coverage names on awkward shapes against the f64 reference; the largest relative error.
+    /// Runs the variants that the coverage names on conformance shapes against the f64 reference; the largest relative error.
     ///
     /// # Errors
     /// The variant is wrong or cannot run.

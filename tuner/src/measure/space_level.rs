@@ -1,4 +1,4 @@
-//! The space of a device: what the rules reject, and what the rest computes on awkward shapes, before anything is timed.
+//! The space of a device: what the rules reject, and what the rest computes on conformance shapes, before anything is timed.
 
 use super::{Bench, Coverage, Failure};
 use crate::cli::Shard;

@@ -123,12 +123,12 @@ fn record(
     verified: &Verified,
 ) -> Result<Timeline, String> {
     let batch = workload.build().map_err(|error| error.to_string())?;
-    let forwards = bench.forwards().to_vec();
+    let launch_modes = bench.launch_modes().to_vec();
     let mut loaded = bench.load(&batch).map_err(|error| error.to_string())?;
     let feasible = verified.tiles(&Class::of(&batch.geometry));
     let shape = workload.batch_shape(&batch).map_err(|error| error.to_string())?;
     let plan = policies
-        .plan_one(loaded.as_mut(), Choice::SELECTOR, &shape, feasible, &forwards)
+        .plan_one(loaded.as_mut(), Choice::SELECTOR, &shape, feasible, &launch_modes)
         .map_err(|error| error.to_string())?;
     loaded.timeline(plan).map_err(|failure| failure.message)
 }

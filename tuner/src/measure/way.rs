@@ -1,7 +1,7 @@
 //! How a batch is planned and launched, beside the choice of its tiles.
 
 use serde::{Deserialize, Serialize};
-use tilewright_cuda::{Forward, Launch, MergeBy, Mix};
+use tilewright_cuda::{Launch, LaunchMode, MergeBy, Mix};
 use tilewright_plan::{Packing, Plan, PlanOptions, Split};
 
 /// How a batch is planned.
@@ -36,7 +36,7 @@ pub struct Way {
     /// How it is planned.
     pub planning: Planning,
     /// How the plan is launched.
-    pub forward: Forward,
+    pub forward: LaunchMode,
     /// What a single launch is compiled of; `None` for the tiles of each plan and no others.
     pub mix: Option<Mix>,
 }
@@ -78,14 +78,14 @@ mod tests {
 
     fn told_apart(facts: PlanFacts, mix: Option<&Mix>) -> Vec<String> {
         let way = |forward| Way { forward, mix: mix.cloned(), ..Way::default() };
-        let differ = Forward::ALL.into_iter().filter(|&forward| facts.tell_apart(&way(forward)));
+        let differ = LaunchMode::ALL.into_iter().filter(|&forward| facts.tell_apart(&way(forward)));
         differ.map(|forward| forward.to_string()).collect()
     }
 
     #[test]
     fn ways_of_launching_that_come_to_the_same_are_told() {
         let facts = |tiles, merges| PlanFacts { tiles, merges };
-        assert_eq!(told_apart(facts(2, true), None).len(), Forward::ALL.len());
+        assert_eq!(told_apart(facts(2, true), None).len(), LaunchMode::ALL.len());
         assert_eq!(told_apart(facts(1, false), None), ["serial+launch"]);
         assert_eq!(told_apart(facts(1, true), None), ["serial+launch", "serial+last-cta"]);
         assert_eq!(told_apart(facts(2, false), None), ["serial+launch", "streams+launch", "single+launch"]);

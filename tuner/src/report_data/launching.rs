@@ -5,27 +5,27 @@ use crate::statistics::{mean, median};
 use crate::store::{Level, Measurement, Status};
 use reports::{LaunchBatch, LaunchFamily, LaunchWay, Launching};
 use std::collections::{BTreeMap, BTreeSet};
-use tilewright_cuda::Forward;
+use tilewright_cuda::LaunchMode;
 use tilewright_reports as reports;
 
 /// What was measured of the selector on one batch.
 #[derive(Default)]
 struct Launched<'a> {
     family: &'a str,
-    samples: BTreeMap<Forward, Vec<f64>>,
-    failures: BTreeMap<Forward, &'a str>,
+    samples: BTreeMap<LaunchMode, Vec<f64>>,
+    failures: BTreeMap<LaunchMode, &'a str>,
 }
 
 impl Launched<'_> {
     /// The way's median over the default's; `None` without both.
-    fn over_default(&self, forward: Forward) -> Option<f64> {
+    fn over_default(&self, forward: LaunchMode) -> Option<f64> {
         let time = |forward| self.samples.get(&forward).and_then(|samples| median(samples));
-        Some(time(forward)? / time(Forward::DEFAULT)?)
+        Some(time(forward)? / time(LaunchMode::DEFAULT)?)
     }
 
     /// As [`Launched::over_default`]; 1 for what was not timed, since it is launched as the default is: its launches would be the same, or
     /// it cannot be had.
-    fn over_default_or_same(&self, forward: Forward) -> f64 {
+    fn over_default_or_same(&self, forward: LaunchMode) -> f64 {
         self.over_default(forward).unwrap_or(1.0)
     }
 }
@@ -43,30 +43,30 @@ pub(super) fn launching(rows: &[Measurement]) -> Option<Launching> {
             batch.failures.insert(forward, &row.message);
         }
     }
-    batches.retain(|_, batch| batch.over_default(Forward::DEFAULT).is_some());
+    batches.retain(|_, batch| batch.over_default(LaunchMode::DEFAULT).is_some());
     let tried = |batch: &Launched<'_>| batch.samples.len() + batch.failures.len() > 1;
     if !batches.values().any(tried) {
         return None;
     }
-    let ways = Forward::ALL.map(|forward| way(forward, &batches)).to_vec();
+    let ways = LaunchMode::ALL.map(|forward| way(forward, &batches)).to_vec();
     let shown = batches.iter().map(|(name, batch)| LaunchBatch {
         name: (*name).to_owned(),
         default_us: batch
             .samples
-            .get(&Forward::DEFAULT)
+            .get(&LaunchMode::DEFAULT)
             .and_then(|samples| median(samples))
             .unwrap_or(f64::NAN),
-        over_default: Forward::ALL.map(|forward| batch.over_default(forward)).to_vec(),
+        over_default: LaunchMode::ALL.map(|forward| batch.over_default(forward)).to_vec(),
     });
     Some(Launching { ways, batches: shown.collect(), families: families(&batches) })
 }
 
-fn way(forward: Forward, batches: &BTreeMap<&str, Launched<'_>>) -> LaunchWay {
+fn way(forward: LaunchMode, batches: &BTreeMap<&str, Launched<'_>>) -> LaunchWay {
     let all: Vec<f64> = batches.values().map(|batch| batch.over_default_or_same(forward)).collect();
     let measured: Vec<f64> = batches.values().filter_map(|batch| batch.over_default(forward)).collect();
     let mut failures = batches.values().filter_map(|batch| batch.failures.get(&forward)).peekable();
     let fastest = |batch: &&Launched<'_>| {
-        let timed = Forward::ALL.into_iter().filter_map(|other| Some((other, batch.over_default(other)?)));
+        let timed = LaunchMode::ALL.into_iter().filter_map(|other| Some((other, batch.over_default(other)?)));
         timed.min_by(|a, b| a.1.total_cmp(&b.1)).is_some_and(|(other, _)| other == forward)
     };
     LaunchWay {
@@ -84,7 +84,7 @@ fn families(batches: &BTreeMap<&str, Launched<'_>>) -> Vec<LaunchFamily> {
     let names: BTreeSet<&str> = batches.values().map(|batch| batch.family).collect();
     let family = |name: &str| {
         let members: Vec<_> = batches.values().filter(|batch| batch.family == name).collect();
-        let over_default = Forward::ALL.map(|forward| {
+        let over_default = LaunchMode::ALL.map(|forward| {
             let all: Vec<f64> = members.iter().map(|batch| batch.over_default_or_same(forward)).collect();
             geometric_mean(&all).unwrap_or(1.0)
         });
@@ -138,7 +138,7 @@ mod tests {
         ];
         let launching = launching(&rows).unwrap();
         let way = |name: &str| launching.ways.iter().find(|way| way.name == name).unwrap();
-        assert_eq!(launching.ways[0].name, Forward::DEFAULT.to_string());
+        assert_eq!(launching.ways[0].name, LaunchMode::DEFAULT.to_string());
         let default = way("serial+launch");
         assert_eq!((default.over_default, default.measured, default.fastest, default.failed), (1.0, 3, 2, 0));
         let streams = way("streams+launch");

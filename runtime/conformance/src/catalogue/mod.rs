@@ -1,4 +1,4 @@
-//! The list of awkward cases.
+//! The list of conformance cases.
 
 mod options;
 mod plain;
@@ -7,18 +7,18 @@ mod shapes;
 #[cfg(test)]
 mod tests;
 
+use super::batch_builder::BatchBuilder;
 use super::random::{Random, seed_of_name};
-use super::sketch::Sketch;
-use super::{AwkwardCase, Layout, Values};
+use super::{ConformanceCase, Layout, Values};
 use shapes::around;
 use std::sync::OnceLock;
 use tilewright_heuristics::{Geometry, Tile};
 use tilewright_kernel_templates::Class;
 use tilewright_plan::{DeviceProfile, Packing, PlanOptions, Split};
 
-/// The awkward cases of a class, for all of its tiles. The seed draws their numbers, the order of their pages and the random
+/// The conformance cases of a class, for all of its tiles. The seed draws their numbers, the order of their pages and the random
 /// trees among them. FP8 has no infinities: for it, cases whose keys have some are left out.
-pub fn cases(class: &Class, seed: u64) -> Vec<AwkwardCase> {
+pub fn cases(class: &Class, seed: u64) -> Vec<ConformanceCase> {
     let author = Author { class: *class, seed };
     let mut cases = plain::cases(author);
     cases.extend(options::cases(author));
@@ -28,11 +28,11 @@ pub fn cases(class: &Class, seed: u64) -> Vec<AwkwardCase> {
 }
 
 /// Further cases for one tile: lengths around multiples of its n, packs of around m rows, and queries whose rows are around m.
-pub fn tile_cases(class: &Class, tile: &Tile, seed: u64) -> Vec<AwkwardCase> {
+pub fn tile_cases(class: &Class, tile: &Tile, seed: u64) -> Vec<ConformanceCase> {
     let author = Author { class: *class, seed };
     let (m, n) = (u32::from(tile.m), u32::from(tile.n));
     let around_n = (1..=3).flat_map(|multiple| around(multiple * n));
-    let mut packs = Sketch::new(16);
+    let mut packs = BatchBuilder::new(16);
     for requests in around(m).into_iter().filter(|&requests| requests > 0) {
         // One full page and a few tokens, the same for all requests of the pack.
         let first = packs.own([20]);
@@ -40,10 +40,10 @@ pub fn tile_cases(class: &Class, tile: &Tile, seed: u64) -> Vec<AwkwardCase> {
         packs = first.behind(of, 2, (1..requests).map(|_| 20));
     }
     vec![
-        author.case("lengths around multiples of n", (2, 1), Sketch::new(16).own(around_n.clone())),
-        AwkwardCase {
+        author.case("lengths around multiples of n", (2, 1), BatchBuilder::new(16).own(around_n.clone())),
+        ConformanceCase {
             window: Some(n + n / 2),
-            ..author.case("windows that end inside of n", (2, 1), Sketch::new(16).own(around_n))
+            ..author.case("windows that end inside of n", (2, 1), BatchBuilder::new(16).own(around_n))
         },
         author.case("packs of around m rows", (1, 1), packs),
         queries::around_rows(author, m),
@@ -59,10 +59,15 @@ struct Author {
 
 impl Author {
     /// A plain case over these (query heads, KV heads).
-    fn case(&self, name: &'static str, (q_heads, kv_heads): (u32, u32), sketch: Sketch) -> AwkwardCase {
+    fn case(
+        &self,
+        name: &'static str,
+        (q_heads, kv_heads): (u32, u32),
+        sketch: BatchBuilder,
+    ) -> ConformanceCase {
         let seed = seed_of_name(self.seed, name);
         let drawn = sketch.draw(&mut Random::new(seed));
-        AwkwardCase {
+        ConformanceCase {
             name,
             geometry: Geometry {
                 q_heads,

@@ -1,13 +1,13 @@
 //! Cases of attention with windows, soft-caps and sinks.
 
 use super::shapes::{cut, deep_tree, several_chunks};
-use super::{Author, AwkwardCase, Layout, PER_NODE, Sketch, Values};
+use super::{Author, BatchBuilder, ConformanceCase, Layout, PER_NODE, Values};
 
-pub(super) fn cases(author: Author) -> Vec<AwkwardCase> {
+pub(super) fn cases(author: Author) -> Vec<ConformanceCase> {
     [windows, softcaps, sinks].into_iter().flat_map(|chunk| chunk(author)).collect()
 }
 
-fn windows(author: Author) -> Vec<AwkwardCase> {
+fn windows(author: Author) -> Vec<ConformanceCase> {
     const WINDOWS: [(&str, u32); 6] = [
         ("a window of 1 token", 1),
         ("a window smaller than a page", 5),
@@ -18,30 +18,30 @@ fn windows(author: Author) -> Vec<AwkwardCase> {
     ];
     let lengths = [0, 1, 4, 5, 6, 15, 16, 17, 36, 37, 38, 53, 128, 300];
     let case = |(name, window)| {
-        let own = Sketch::new(16).own(lengths);
+        let own = BatchBuilder::new(16).own(lengths);
         let longest = own.last();
         // Some of these see nothing of what they share.
         let sketch = own.behind(longest, 6, [97, 98, 112, 150]);
-        AwkwardCase { window: Some(window), ..author.case(name, (4, 2), sketch) }
+        ConformanceCase { window: Some(window), ..author.case(name, (4, 2), sketch) }
     };
-    let mut cases: Vec<AwkwardCase> = WINDOWS.into_iter().map(case).collect();
+    let mut cases: Vec<ConformanceCase> = WINDOWS.into_iter().map(case).collect();
     cases.extend([
-        AwkwardCase {
+        ConformanceCase {
             window: Some(20),
             options: PER_NODE,
             ..author.case("a window that leaves chunks empty", (2, 2), cut(16))
         },
-        AwkwardCase {
+        ConformanceCase {
             window: Some(30),
             options: PER_NODE,
             ..author.case("a window that leaves levels of a tree empty", (4, 2), deep_tree(5))
         },
-        AwkwardCase {
+        ConformanceCase {
             window: Some(9),
             layout: Layout::Gapped,
             ..author.case("a window over pages of 1 token", (4, 2), cut(1))
         },
-        AwkwardCase {
+        ConformanceCase {
             window: Some(50),
             values: Values::OnlyFirst,
             ..author.case("a window whose logits are mostly all -inf", (4, 2), several_chunks())
@@ -50,16 +50,16 @@ fn windows(author: Author) -> Vec<AwkwardCase> {
     cases
 }
 
-fn softcaps(author: Author) -> Vec<AwkwardCase> {
+fn softcaps(author: Author) -> Vec<ConformanceCase> {
     vec![
-        AwkwardCase { softcap: Some(1.5), ..author.case("a soft-cap", (4, 2), several_chunks()) },
-        AwkwardCase {
+        ConformanceCase { softcap: Some(1.5), ..author.case("a soft-cap", (4, 2), several_chunks()) },
+        ConformanceCase {
             softcap: Some(30.0),
             values: Values::Extreme,
             options: PER_NODE,
             ..author.case("a soft-cap of logits between -1e4 and 1e4", (4, 2), several_chunks())
         },
-        AwkwardCase {
+        ConformanceCase {
             softcap: Some(20.0),
             window: Some(100),
             layout: Layout::Hnd,
@@ -68,40 +68,40 @@ fn softcaps(author: Author) -> Vec<AwkwardCase> {
     ]
 }
 
-fn sinks(author: Author) -> Vec<AwkwardCase> {
+fn sinks(author: Author) -> Vec<ConformanceCase> {
     vec![
-        AwkwardCase { sinks: true, ..author.case("sinks", (6, 2), several_chunks()) },
-        AwkwardCase {
+        ConformanceCase { sinks: true, ..author.case("sinks", (6, 2), several_chunks()) },
+        ConformanceCase {
             sinks: true,
             options: PER_NODE,
             ..author.case("sinks and chunks", (4, 2), cut(16).own([0, 1]))
         },
-        AwkwardCase {
+        ConformanceCase {
             sinks: true,
             window: Some(20),
             options: PER_NODE,
             ..author.case("sinks and a window that leaves chunks empty", (4, 2), cut(16))
         },
-        AwkwardCase {
+        ConformanceCase {
             sinks: true,
             values: Values::NoneFinite,
             ..author.case("sinks and logits of -inf", (4, 2), several_chunks())
         },
-        AwkwardCase {
+        ConformanceCase {
             sinks: true,
             values: Values::Extreme,
             ..author.case("sinks and logits between -1e4 and 1e4", (4, 2), several_chunks())
         },
-        AwkwardCase {
+        ConformanceCase {
             sinks: true,
             window: Some(40),
             softcap: Some(2.0),
             options: PER_NODE,
             ..author.case("sinks, a soft-cap and a window", (8, 2), deep_tree(5))
         },
-        AwkwardCase {
+        ConformanceCase {
             sinks: true,
-            ..author.case("sinks and no tokens", (4, 1), Sketch::new(16).own([0, 0]))
+            ..author.case("sinks and no tokens", (4, 1), BatchBuilder::new(16).own([0, 0]))
         },
     ]
 }

@@ -1,26 +1,26 @@
 //! Cases of attention without options: lengths, pages, heads, trees, logits and layouts.
 
 use super::shapes::{around, cut, deep_tree, edges, several_chunks};
-use super::{Author, AwkwardCase, Layout, PER_NODE, Packing, PlanOptions, Random, Sketch, Values};
+use super::{Author, BatchBuilder, ConformanceCase, Layout, PER_NODE, Packing, PlanOptions, Random, Values};
 
-pub(super) fn cases(author: Author) -> Vec<AwkwardCase> {
+pub(super) fn cases(author: Author) -> Vec<ConformanceCase> {
     [lengths, pages, heads, trees, logits, layouts].into_iter().flat_map(|chunk| chunk(author)).collect()
 }
 
-fn lengths(author: Author) -> Vec<AwkwardCase> {
-    let few = Sketch::new(1).own((0..4096).map(|request| request * 7 % 4));
-    let page = Sketch::new(16).own([16]).behind(0, 1, (1..4096).map(|request| request * 5 % 9));
+fn lengths(author: Author) -> Vec<ConformanceCase> {
+    let few = BatchBuilder::new(1).own((0..4096).map(|request| request * 7 % 4));
+    let page = BatchBuilder::new(16).own([16]).behind(0, 1, (1..4096).map(|request| request * 5 % 9));
     vec![
-        author.case("lengths around every edge", (2, 1), Sketch::new(16).own(edges())),
+        author.case("lengths around every edge", (2, 1), BatchBuilder::new(16).own(edges())),
         author.case("lengths around every edge behind a prefix", (3, 1), {
-            let prefix = Sketch::new(16).own([33]);
+            let prefix = BatchBuilder::new(16).own([33]);
             prefix.behind(0, 2, [47, 48, 49, 0, 1, 31, 32, 63, 64, 65, 130])
         }),
-        author.case("no request has tokens", (4, 2), Sketch::new(16).own([0, 0, 0])),
-        author.case("one head, one request, one token", (1, 1), Sketch::new(32).own([1])),
-        author.case("one head, one request", (1, 1), Sketch::new(32).own([523])),
-        AwkwardCase { options: PER_NODE, ..author.case("chunks of long requests", (2, 2), cut(16)) },
-        AwkwardCase {
+        author.case("no request has tokens", (4, 2), BatchBuilder::new(16).own([0, 0, 0])),
+        author.case("one head, one request, one token", (1, 1), BatchBuilder::new(32).own([1])),
+        author.case("one head, one request", (1, 1), BatchBuilder::new(32).own([523])),
+        ConformanceCase { options: PER_NODE, ..author.case("chunks of long requests", (2, 2), cut(16)) },
+        ConformanceCase {
             options: PER_NODE,
             ..author.case("chunks of a long prefix", (2, 1), {
                 let prefix = cut(16);
@@ -33,7 +33,7 @@ fn lengths(author: Author) -> Vec<AwkwardCase> {
     ]
 }
 
-fn pages(author: Author) -> Vec<AwkwardCase> {
+fn pages(author: Author) -> Vec<ConformanceCase> {
     const SIZES: [(&str, u32); 7] = [
         ("pages of 1 token", 1),
         ("pages of 16 tokens", 16),
@@ -44,30 +44,31 @@ fn pages(author: Author) -> Vec<AwkwardCase> {
         ("pages of 256 tokens", 256),
     ];
     let size = |(name, size): (&'static str, u32)| {
-        let prefix = Sketch::new(size).own([0, 1]).own(around(size)).own(around(2 * size));
+        let prefix = BatchBuilder::new(size).own([0, 1]).own(around(size)).own(around(2 * size));
         let longest = prefix.last();
         author.case(name, (4, 2), prefix.behind(longest, 2, [2 * size - 1, 2 * size, 2 * size + 5, size + 1]))
     };
-    let mut cases: Vec<AwkwardCase> = SIZES.into_iter().map(size).collect();
+    let mut cases: Vec<ConformanceCase> = SIZES.into_iter().map(size).collect();
     cases.extend([
-        AwkwardCase { options: PER_NODE, ..author.case("many pages of 1 token", (2, 1), cut(1)) },
+        ConformanceCase { options: PER_NODE, ..author.case("many pages of 1 token", (2, 1), cut(1)) },
         author.case("pages shared at different places", (4, 2), {
-            let rows = Sketch::new(16).row(&[0, 1, 2, 3], 64).row(&[9, 0, 1, 2], 60).row(&[1, 0], 32);
+            let rows = BatchBuilder::new(16).row(&[0, 1, 2, 3], 64).row(&[9, 0, 1, 2], 60).row(&[1, 0], 32);
             rows.row(&[3, 2, 1, 0], 64).row(&[0, 1, 4], 40).row(&[4, 1, 0], 37)
         }),
         author.case("pages repeated within a request", (4, 2), {
-            let rows = Sketch::new(16).row(&[0, 0, 0, 1, 0], 77).row(&[1, 1], 32).row(&[0, 0, 0, 2], 50);
+            let rows =
+                BatchBuilder::new(16).row(&[0, 0, 0, 1, 0], 77).row(&[1, 1], 32).row(&[0, 0, 0, 2], 50);
             rows.row(&[2; 40], 640).row(&[3, 3], 20)
         }),
         author.case("requests that end inside of shared pages", (4, 2), {
-            let prefix = Sketch::new(16).own([64]);
+            let prefix = BatchBuilder::new(16).own([64]);
             prefix.behind(0, 4, [50, 49, 33, 32, 17, 1, 64, 63])
         }),
     ]);
     cases
 }
 
-fn heads(author: Author) -> Vec<AwkwardCase> {
+fn heads(author: Author) -> Vec<ConformanceCase> {
     const HEADS: [(&str, (u32, u32)); 7] = [
         ("1 query head a KV head", (3, 3)),
         ("3 query heads a KV head", (6, 2)),
@@ -78,17 +79,17 @@ fn heads(author: Author) -> Vec<AwkwardCase> {
         ("8 KV heads", (8, 8)),
     ];
     let case = |(name, heads)| {
-        let prefix = Sketch::new(16).own([33]);
+        let prefix = BatchBuilder::new(16).own([33]);
         author.case(name, heads, prefix.behind(0, 2, [47, 64, 100, 0, 33]))
     };
     HEADS.into_iter().map(case).collect()
 }
 
-fn trees(author: Author) -> Vec<AwkwardCase> {
-    let identical = |page_size| Sketch::new(page_size).own([40]).behind(0, 40, [40, 40, 41].repeat(4));
+fn trees(author: Author) -> Vec<ConformanceCase> {
+    let identical = |page_size| BatchBuilder::new(page_size).own([40]).behind(0, 40, [40, 40, 41].repeat(4));
     let random = {
         let mut random = Random::new(author.seed);
-        let mut forest = Sketch::new(16).own([100]);
+        let mut forest = BatchBuilder::new(16).own([100]);
         for _ in 0..24 {
             let of = random.below(forest.last() + 1);
             let (shared, len) = (random.below(9), random.below(200) as u32);
@@ -100,20 +101,23 @@ fn trees(author: Author) -> Vec<AwkwardCase> {
         author.case("identical requests", (4, 1), identical(16)),
         author.case("identical requests over pages of 1 token", (8, 1), identical(1)),
         author.case("a tree of five levels", (4, 2), deep_tree(5)),
-        AwkwardCase {
+        ConformanceCase {
             options: PER_NODE,
             ..author.case("a tree of five levels, each a pack", (4, 2), deep_tree(5))
         },
-        AwkwardCase {
+        ConformanceCase {
             options: PlanOptions { packing: Packing::PerRequest, ..PER_NODE },
             ..author.case("a tree of five levels, each request a pack", (2, 1), deep_tree(5))
         },
         author.case("random trees", (4, 2), random.clone()),
-        AwkwardCase { options: PER_NODE, ..author.case("random trees, each node a pack", (4, 2), random) },
+        ConformanceCase {
+            options: PER_NODE,
+            ..author.case("random trees, each node a pack", (4, 2), random)
+        },
     ]
 }
 
-fn logits(author: Author) -> Vec<AwkwardCase> {
+fn logits(author: Author) -> Vec<ConformanceCase> {
     const VALUES: [(&str, Values); 6] = [
         ("logits between -1e4 and 1e4", Values::Extreme),
         ("equal logits", Values::Equal),
@@ -122,7 +126,7 @@ fn logits(author: Author) -> Vec<AwkwardCase> {
         ("logits of -inf but for the last token's", Values::OnlyLast),
         ("logits of -inf", Values::NoneFinite),
     ];
-    let case = |(name, values)| AwkwardCase {
+    let case = |(name, values)| ConformanceCase {
         values,
         options: PER_NODE,
         ..author.case(name, (4, 2), several_chunks())
@@ -130,23 +134,23 @@ fn logits(author: Author) -> Vec<AwkwardCase> {
     VALUES.into_iter().map(case).collect()
 }
 
-fn layouts(author: Author) -> Vec<AwkwardCase> {
+fn layouts(author: Author) -> Vec<ConformanceCase> {
     let sketch = |page_size: u32| {
-        let prefix = Sketch::new(page_size).own([2 * page_size + 5]);
+        let prefix = BatchBuilder::new(page_size).own([2 * page_size + 5]);
         prefix.behind(0, 2, [2 * page_size, 3 * page_size + 1, 150]).own([1, 70])
     };
     vec![
-        AwkwardCase { layout: Layout::Hnd, ..author.case("heads before tokens", (6, 2), sketch(16)) },
-        AwkwardCase {
+        ConformanceCase { layout: Layout::Hnd, ..author.case("heads before tokens", (6, 2), sketch(16)) },
+        ConformanceCase {
             layout: Layout::Hnd,
             ..author.case("heads before tokens, pages of 48", (3, 3), sketch(48))
         },
-        AwkwardCase { layout: Layout::Gapped, ..author.case("gaps between vectors", (6, 2), sketch(16)) },
-        AwkwardCase {
+        ConformanceCase { layout: Layout::Gapped, ..author.case("gaps between vectors", (6, 2), sketch(16)) },
+        ConformanceCase {
             layout: Layout::Gapped,
             ..author.case("gaps between vectors, pages of 1", (4, 2), sketch(1))
         },
-        AwkwardCase {
+        ConformanceCase {
             layout: Layout::Gapped,
             ..author.case("gaps between vectors, pages of 64", (2, 1), sketch(64))
         },

@@ -8,11 +8,11 @@ use tilewright_plan::Forest;
 const CLASS: Class = Class { head_dim: 64, dtype: Dtype::F32 };
 const TILE: Tile = Tile { m: 16, n: 48, warps: 1, stages: 1 };
 
-fn all(seed: u64) -> Vec<AwkwardCase> {
+fn all(seed: u64) -> Vec<ConformanceCase> {
     cases(&CLASS, seed).into_iter().chain(tile_cases(&CLASS, &TILE, seed)).collect()
 }
 
-fn case(name: &str) -> AwkwardCase {
+fn case(name: &str) -> ConformanceCase {
     all(1).into_iter().find(|case| case.name == name).unwrap()
 }
 
@@ -100,7 +100,7 @@ fn queries_stand_where_names_say() {
 #[test]
 fn numbers_are_the_same_in_every_layout() {
     let gapped = case("gaps between vectors");
-    let dense = AwkwardCase { layout: Layout::Nhd, ..gapped.clone() };
+    let dense = ConformanceCase { layout: Layout::Nhd, ..gapped.clone() };
     assert_ne!(gapped.keys::<f32>().len(), dense.keys::<f32>().len());
     assert_eq!(gapped.expected(), dense.expected());
 }
@@ -119,7 +119,7 @@ fn logits_are_what_the_names_say() {
     assert!(output.iter().all(|&x| x == 0.0) && lse[0] == 80.0 && lse[3] == -1e4);
 }
 
-impl AwkwardCase {
+impl ConformanceCase {
     fn reference_parts(&self) -> (Vec<f64>, Vec<f64>) {
         let (output, lse) = self.expected();
         (output.to_vec(), lse.to_vec())

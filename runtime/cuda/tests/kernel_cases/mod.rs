@@ -7,9 +7,9 @@ use rand::seq::SliceRandom;
 use rand_chacha::ChaCha8Rng;
 use std::sync::Mutex;
 use tilewright_conformance::reference::{self, Attention, norm, relative_error};
-use tilewright_conformance::{AwkwardCase, CaseCache, tolerance};
+use tilewright_conformance::{CaseCache, ConformanceCase, tolerance};
 use tilewright_cpu::{Element, Fp8KvCache, KvCache, Number};
-use tilewright_cuda::{Arrangement, Mix, PlanImage};
+use tilewright_cuda::{Arrangement, Mix, PackedPlan};
 use tilewright_heuristics::{Dtype, Geometry, PackShape, Tile};
 use tilewright_kernel_templates::Class;
 use tilewright_kernel_templates::cuda::{
@@ -98,12 +98,12 @@ impl Case {
     }
 
     /// Runs what the tuner verifies variants by, planned as it wants to be and as engines plan.
-    pub(crate) fn check_awkward(&self, awkward: &AwkwardCase, emulator: &Emulator) -> Result<(), String> {
-        let batch = Batch::<f16>::of(awkward);
+    pub(crate) fn check_case(&self, case: &ConformanceCase, emulator: &Emulator) -> Result<(), String> {
+        let batch = Batch::<f16>::of(case);
         let as_engines = PlanOptions::default().with_max_concurrent_ctas(264);
-        for options in [&awkward.options, &as_engines] {
+        for options in [&case.options, &as_engines] {
             for outcome in batch.launch(self, options, emulator, self.seed)? {
-                awkward.check(&widened(&outcome.output), &widened(&outcome.lse))?;
+                case.check(&widened(&outcome.output), &widened(&outcome.lse))?;
             }
         }
         Ok(())
@@ -222,7 +222,7 @@ impl<E: Element> Batch<E> {
     }
 
     /// What the tuner verifies variants by.
-    pub(crate) fn of(case: &AwkwardCase) -> Self {
+    pub(crate) fn of(case: &ConformanceCase) -> Self {
         Self {
             geometry: case.geometry,
             entries: case.page_table.clone(),
@@ -308,7 +308,7 @@ impl<E: Element> Batch<E> {
                 case.tile_of(shape)
             })
             .unwrap();
-        let mut image = PlanImage::default();
+        let mut image = PackedPlan::default();
         let mix = Mix::of(case.mixed);
         let arrangement =
             if case.mixed.is_empty() { Arrangement::PerTile } else { Arrangement::Single(&mix) };
@@ -376,7 +376,7 @@ impl<E: Element> Batch<E> {
         &self,
         case: &Case,
         plan: &Plan,
-        image: &PlanImage,
+        image: &PackedPlan,
         args: &Arguments,
         emulator: &Emulator,
         seed: u64,

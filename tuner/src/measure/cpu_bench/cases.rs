@@ -1,14 +1,14 @@
-//! What tiles are verified by: awkward cases, with the numbers that they read and what they expect.
+//! What tiles are verified by: conformance cases, with the numbers that they read and what they expect.
 
 use super::super::Failure;
 use crate::store::Status;
 use half::{bf16, f16};
-use tilewright_conformance::{self as awkward, AwkwardCase, CpuCase};
+use tilewright_conformance::{self as conformance, ConformanceCase, CpuCase};
 use tilewright_cpu::{CpuBackend, Element};
 use tilewright_heuristics::Tile;
 use tilewright_kernel_templates::Class;
 
-/// Draws the awkward cases: the same for every tile and run, so that a failure can be looked at again.
+/// Draws the conformance cases: the same for every tile and run, so that a failure can be looked at again.
 const VERIFICATION_SEED: u64 = 7;
 
 /// Awkward cases of the class that was verified last, with their numbers and what they expect. Only one class's: they take
@@ -58,15 +58,17 @@ impl References {
         tile: &Tile,
         class: &Class,
     ) -> Result<f64, Failure> {
-        let plain = |cases: Vec<AwkwardCase>| {
-            cases.into_iter().filter(AwkwardCase::is_plain).map(CpuCase::new).collect::<Vec<CpuCase<E>>>()
+        let plain = |cases: Vec<ConformanceCase>| {
+            cases.into_iter().filter(ConformanceCase::is_plain).map(CpuCase::new).collect::<Vec<CpuCase<E>>>()
         };
         let kept = E::of(self);
         if kept.class != Some(*class) {
-            *kept =
-                ClassCases { class: Some(*class), cases: plain(awkward::cases(class, VERIFICATION_SEED)) };
+            *kept = ClassCases {
+                class: Some(*class),
+                cases: plain(conformance::cases(class, VERIFICATION_SEED)),
+            };
         }
-        let of_tile = plain(awkward::tile_cases(class, tile, VERIFICATION_SEED));
+        let of_tile = plain(conformance::tile_cases(class, tile, VERIFICATION_SEED));
         let mut worst: f64 = 0.0;
         for case in kept.cases.iter().chain(&of_tile) {
             worst = worst.max(error(case, backend, tile)?);

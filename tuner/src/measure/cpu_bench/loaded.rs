@@ -8,7 +8,7 @@ use crate::store::{Status, Timeline};
 use std::time::Instant;
 use tilewright_cpu::ExecError;
 use tilewright_cpu::{CpuBackend, DecodeArgs, Element, KvPages};
-use tilewright_cuda::Forward;
+use tilewright_cuda::LaunchMode;
 use tilewright_heuristics::{Geometry, PackShape, Tile};
 use tilewright_plan::{ChooseTiles, KvStrides, PageTable, Plan, PlanOptions};
 use tilewright_scenarios::Batch;
@@ -68,7 +68,7 @@ where
         call: impl FnOnce(&mut CpuBackend, &Plan, DecodeArgs<'_, E, K::Cache<'_>>) -> Result<T, ExecError>,
     ) -> Result<(f64, T), Failure> {
         let (plan, Way { forward, .. }) = &self.plans[plan.0];
-        if *forward != Forward::DEFAULT {
+        if *forward != LaunchMode::DEFAULT {
             let message = format!("a processor has no launches, and executes nothing as {forward}");
             return Err(Failure { status: Status::Constraints, message });
         }

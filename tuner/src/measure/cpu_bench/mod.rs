@@ -238,7 +238,7 @@ impl Bench for CpuBench {
 mod tests {
     use super::*;
     use crate::store::Status;
-    use tilewright_conformance::{self as awkward, CaseCache};
+    use tilewright_conformance::{self as conformance, CaseCache};
 
     #[test]
     fn a_wrong_variant_is_told_from_a_right_one() {
@@ -246,7 +246,7 @@ mod tests {
         let class = Class { head_dim: 64, dtype: Dtype::F16 };
         let tile = Tile { m: 4, n: 32, warps: 2, stages: 2 };
         let error = bench.verify(&tile, &class, Coverage::PLAIN).expect("a tile of the space is correct");
-        assert!(error < awkward::tolerance(Dtype::F16), "{error}");
+        assert!(error < conformance::tolerance(Dtype::F16), "{error}");
         // What is expected is drawn apart from what the backend reads.
         for case in &mut bench.references.f16.cases {
             let CaseCache::Plain { values, .. } = &mut case.cache else { panic!("f16 has no scales") };

@@ -1,10 +1,10 @@
-//! Verification: every tile on awkward cases, which stay on the device while tiles of their class are verified.
+//! Verification: every tile on conformance cases, which stay on the device while tiles of their class are verified.
 
 use super::{CudaBench, failure_of};
 use crate::measure::{Coverage, Failure};
 use crate::store::Status;
 use std::collections::BTreeMap;
-use tilewright_conformance::{self as awkward, AwkwardCase, CudaCase, options_of};
+use tilewright_conformance::{self as conformance, ConformanceCase, CudaCase, options_of};
 use tilewright_cuda::CudaDevice;
 use tilewright_heuristics::{Dtype, Tile};
 use tilewright_kernel_templates::Class;
@@ -27,15 +27,17 @@ impl CudaBench {
     fn make_cases(&mut self, tile: &Tile, class: &Class, sets: &[AttentionOptions]) -> Result<(), Failure> {
         let (seed, arch) = (seed(), self.backend.compiler().arch());
         let gathers = sets.iter().any(|options| options.gathers);
-        let served = |cases: Vec<AwkwardCase>| -> Vec<AwkwardCase> {
-            let served = |case: &AwkwardCase| variant_for(options_of(case), class, arch, sets).is_some();
+        let served = |cases: Vec<ConformanceCase>| -> Vec<ConformanceCase> {
+            let served = |case: &ConformanceCase| variant_for(options_of(case), class, arch, sets).is_some();
             cases.into_iter().filter(served).collect()
         };
         if self.cases.made_for != Some((*class, gathers)) {
             // First the memory of those before.
             self.cases = Cases::default();
-            let mut common = upload(served(awkward::cases(class, seed)), &self.device)?;
-            let far = served(awkward::tile_cases(class, tile, seed)).into_iter().find(AwkwardCase::is_plain);
+            let mut common = upload(served(conformance::cases(class, seed)), &self.device)?;
+            let far = served(conformance::tile_cases(class, tile, seed))
+                .into_iter()
+                .find(ConformanceCase::is_plain);
             // A device that has no room for such a cache cannot be asked for one either.
             let room = self.device.free_memory().map_err(failure_of)? > FAR_CACHE_BYTES;
             if let Some(far) = far.filter(|_| room) {
@@ -44,7 +46,7 @@ impl CudaBench {
             self.cases = Cases { made_for: Some((*class, gathers)), common, by_n: BTreeMap::new() };
         }
         if !self.cases.by_n.contains_key(&tile.n) {
-            let cases = upload(served(awkward::tile_cases(class, tile, seed)), &self.device)?;
+            let cases = upload(served(conformance::tile_cases(class, tile, seed)), &self.device)?;
             self.cases.by_n.insert(tile.n, cases);
         }
         Ok(())
@@ -95,7 +97,7 @@ impl CudaBench {
                 worst = worst.max(error);
             }
         }
-        let allowed = awkward::tolerance(class.dtype);
+        let allowed = conformance::tolerance(class.dtype);
         if worst < allowed {
             Ok(worst)
         } else {
@@ -138,11 +140,11 @@ fn seed() -> u64 {
     u64::from(std::process::id())
 }
 
-fn upload(cases: Vec<AwkwardCase>, device: &CudaDevice) -> Result<Vec<CudaCase>, Failure> {
+fn upload(cases: Vec<ConformanceCase>, device: &CudaDevice) -> Result<Vec<CudaCase>, Failure> {
     cases.into_iter().map(|case| upload_one(case, device)).collect()
 }
 
-fn upload_one(case: AwkwardCase, device: &CudaDevice) -> Result<CudaCase, Failure> {
+fn upload_one(case: ConformanceCase, device: &CudaDevice) -> Result<CudaCase, Failure> {
     let uploaded = match case.geometry.dtype {
         Dtype::Bf16 | Dtype::Fp8Bf16 => CudaCase::new::<half::bf16>(case, device),
         Dtype::F16 | Dtype::Fp8F16 | Dtype::F32 | Dtype::Fp8F32 => CudaCase::new::<half::f16>(case, device),
@@ -150,7 +152,7 @@ fn upload_one(case: AwkwardCase, device: &CudaDevice) -> Result<CudaCase, Failur
     uploaded.map_err(failure_of)
 }
 
-fn upload_far(case: AwkwardCase, device: &CudaDevice) -> Result<CudaCase, Failure> {
+fn upload_far(case: ConformanceCase, device: &CudaDevice) -> Result<CudaCase, Failure> {
     let uploaded = match case.geometry.dtype {
         Dtype::Bf16 | Dtype::Fp8Bf16 => CudaCase::far::<half::bf16>(case, device),
         Dtype::F16 | Dtype::Fp8F16 | Dtype::F32 | Dtype::Fp8F32 => CudaCase::far::<half::f16>(case, device),
@@ -203,8 +205,9 @@ mod tests {
                 let [boxes, gather] = [false, true]
                     .map(|gathers| option_sets(Coverage { options: true, gathers }, &class, arch(name)));
                 let (mut by_boxes, mut gathered) = (0, 0);
-                let cases =
-                    awkward::cases(&class, 1).into_iter().chain(awkward::tile_cases(&class, &TILE, 1));
+                let cases = conformance::cases(&class, 1)
+                    .into_iter()
+                    .chain(conformance::tile_cases(&class, &TILE, 1));
                 for case in cases {
                     let wanted = options_of(&case).on(&class, arch(name));
                     let [by_box, by_token] =

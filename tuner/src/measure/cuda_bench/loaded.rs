@@ -7,7 +7,9 @@ use crate::measure::numbers::Stream;
 use crate::measure::{BenchError, Failure, Loaded, PlanFacts, PlanId, PlanTiles, Planning, Way, worst_row};
 use crate::store::{Status, Timeline};
 use tilewright_conformance::tolerance;
-use tilewright_cuda::{CudaError, DeviceMemory, DevicePlan, Forward, Graph, Launch, Mix, RawArgs, RawScales};
+use tilewright_cuda::{
+    CudaError, DeviceMemory, DevicePlan, Graph, Launch, LaunchMode, Mix, RawArgs, RawScales,
+};
 use tilewright_heuristics::{Dtype, Geometry, PackShape, Tile};
 use tilewright_kernel_templates::Class;
 use tilewright_kernel_templates::cuda::AttentionOptions;
@@ -89,7 +91,7 @@ impl<'a> LoadedBatch<'a> {
                 return Err(failure.clone());
             }
         }
-        if way.forward == Forward::DEFAULT {
+        if way.forward == LaunchMode::DEFAULT {
             return self.capture_compiled(plan, way).map_err(failure_of);
         }
         if way.forward.launch == Launch::Single {
@@ -105,7 +107,7 @@ impl<'a> LoadedBatch<'a> {
         let CudaBench { device, backend, stream, .. } = &*self.bench;
         let mut uploaded = match (way.forward.launch, &way.mix) {
             (Launch::Single, Some(mix)) => DevicePlan::with_mix(device, mix, way.forward.merge),
-            _ => DevicePlan::with_forward(device, way.forward),
+            _ => DevicePlan::with_launch_mode(device, way.forward),
         };
         uploaded.upload(plan, stream)?;
         let workspace = DeviceMemory::new(device.context(), uploaded.workspace_bytes())?;
@@ -131,7 +133,7 @@ impl<'a> LoadedBatch<'a> {
 
     /// That a way of launching computes what the default does. Tiles were verified one by one under the default; another way is verified
     /// by this, before it is timed.
-    fn check(&self, plan: &Plan, captured: &Captured, forward: &Forward) -> Result<(), Failure> {
+    fn check(&self, plan: &Plan, captured: &Captured, forward: &LaunchMode) -> Result<(), Failure> {
         let reference = self.capture_compiled(plan, &Way::default()).map_err(failure_of)?;
         let expected = self.computed(&reference).map_err(failure_of)?;
         let found = self.computed(captured).map_err(failure_of)?;
@@ -212,8 +214,9 @@ impl Loaded for LoadedBatch<'_> {
     fn timeline(&mut self, plan: PlanId) -> Result<Timeline, Failure> {
         let Planned { plan, way, captured } = &self.plans[plan.0];
         let Captured { uploaded, workspace, .. } = captured.as_ref().map_err(Clone::clone)?;
-        if way.forward != Forward::DEFAULT {
-            let message = format!("timelines are recorded as {}, not as {}", Forward::DEFAULT, way.forward);
+        if way.forward != LaunchMode::DEFAULT {
+            let message =
+                format!("timelines are recorded as {}, not as {}", LaunchMode::DEFAULT, way.forward);
             return Err(Failure { status: Status::Constraints, message });
         }
         let args = self.args(workspace);

@@ -16,7 +16,7 @@ use pool::Pool;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use tilewright_cuda::probe::{self, Figures, Flush};
-use tilewright_cuda::{Compiled, CudaBackend, CudaDevice, CudaError, Forward, Mix, Timer};
+use tilewright_cuda::{Compiled, CudaBackend, CudaDevice, CudaError, LaunchMode, Mix, Timer};
 use tilewright_heuristics::{Prices, Tile};
 use tilewright_kernel_templates::cuda::{AttentionOptions, CompileError, CudaLimits, source_hash};
 use tilewright_kernel_templates::{Class, Limits};
@@ -42,7 +42,7 @@ pub struct CudaBench {
     /// What became of tiles that were compiled together.
     mixes: BTreeMap<(Class, AttentionOptions, Mix), Result<(), Failure>>,
     /// Ways of launching beside the default.
-    forwards: Vec<Forward>,
+    launch_modes: Vec<LaunchMode>,
     /// Those that batches are planned by.
     prices: Prices,
     cases: Cases,
@@ -77,7 +77,10 @@ impl CudaBench {
             figures,
             compiled: BTreeMap::new(),
             mixes: BTreeMap::new(),
-            forwards: Forward::ALL.into_iter().filter(|&forward| forward != Forward::DEFAULT).collect(),
+            launch_modes: LaunchMode::ALL
+                .into_iter()
+                .filter(|&forward| forward != LaunchMode::DEFAULT)
+                .collect(),
             cases: Cases::default(),
             pool: None,
         })
@@ -213,8 +216,8 @@ impl Bench for CudaBench {
         self.prices = prices;
     }
 
-    fn forwards(&self) -> &[Forward] {
-        &self.forwards
+    fn launch_modes(&self) -> &[LaunchMode] {
+        &self.launch_modes
     }
 
     fn versions(&self) -> Vec<(String, String)> {

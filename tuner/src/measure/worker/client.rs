@@ -12,7 +12,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
-use tilewright_cuda::Forward;
+use tilewright_cuda::LaunchMode;
 use tilewright_heuristics::{PackShape, Prices, Tile};
 use tilewright_kernel_templates::{Class, Limits};
 use tilewright_scenarios::Batch;
@@ -52,7 +52,7 @@ impl Default for TimeLimits {
 pub struct WorkerBench {
     /// What the first process said; one that takes its place measures the same device.
     description: Description,
-    forwards: Vec<Forward>,
+    launch_modes: Vec<LaunchMode>,
     // What a variant needs is asked of a shared bench.
     worker: RefCell<Worker>,
     needs: RefCell<BTreeMap<(Tile, Class), Resources>>,
@@ -72,8 +72,8 @@ impl WorkerBench {
             Worker { launch, limits, prices: None, connection: None, generation: 0, defect: None };
         let description = worker.start().map_err(|message| BenchError::Worker { message })?;
         worker.prices = Some(description.prices);
-        let forwards = description.forwards.iter().map(|forward| forward.0).collect();
-        Ok(Self { description, forwards, worker: RefCell::new(worker), needs: RefCell::default() })
+        let launch_modes = description.launch_modes.iter().map(|forward| forward.0).collect();
+        Ok(Self { description, launch_modes, worker: RefCell::new(worker), needs: RefCell::default() })
     }
 }
 
@@ -95,8 +95,8 @@ impl Bench for WorkerBench {
         self.worker.get_mut().adopt_prices(prices.into());
     }
 
-    fn forwards(&self) -> &[Forward] {
-        &self.forwards
+    fn launch_modes(&self) -> &[LaunchMode] {
+        &self.launch_modes
     }
 
     fn facts(&self) -> Vec<(String, String)> {

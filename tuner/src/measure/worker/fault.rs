@@ -8,7 +8,7 @@ use crate::measure::{
 };
 use crate::store::{Conditions, DeviceRecord, Resources, Timeline};
 use std::time::Duration;
-use tilewright_cuda::Forward;
+use tilewright_cuda::LaunchMode;
 use tilewright_heuristics::{PackShape, Prices, Tile};
 use tilewright_kernel_templates::{Class, Limits};
 use tilewright_scenarios::Batch;
@@ -113,8 +113,8 @@ impl Bench for FaultyBench {
         self.bench.adopt_prices(prices);
     }
 
-    fn forwards(&self) -> &[Forward] {
-        self.bench.forwards()
+    fn launch_modes(&self) -> &[LaunchMode] {
+        self.bench.launch_modes()
     }
 
     fn facts(&self) -> Vec<(String, String)> {

@@ -1,7 +1,7 @@
 //! What a run and its worker say to each other: one answer to each request, in order.
 
 use super::wire::{
-    BatchHead, BenchErrorRecord, ClassDef, ForwardText, LimitsDef, TileText, WayRecord, bits, text,
+    BatchHead, BenchErrorRecord, ClassDef, LaunchModeText, LimitsDef, TileText, WayRecord, bits, text,
 };
 use crate::measure::plan_tiles::PlanTilesRecord;
 use crate::measure::{Bench, Coverage, Failure, PlanFacts, Planning};
@@ -97,7 +97,7 @@ pub(super) struct Description {
     #[serde(with = "LimitsDef")]
     pub(super) limits: Limits,
     pub(super) prices: PricesRecord,
-    pub(super) forwards: Vec<ForwardText>,
+    pub(super) launch_modes: Vec<LaunchModeText>,
     pub(super) facts: Vec<(String, String)>,
     pub(super) versions: Vec<(String, String)>,
     pub(super) kernel_hash: String,
@@ -114,7 +114,7 @@ impl Description {
             device: bench.device(),
             limits: bench.limits().clone(),
             prices: bench.prices().into(),
-            forwards: bench.forwards().iter().copied().map(ForwardText).collect(),
+            launch_modes: bench.launch_modes().iter().copied().map(LaunchModeText).collect(),
             facts: bench.facts(),
             versions: bench.versions(),
             kernel_hash: bench.kernel_hash(),

@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-use tilewright_cuda::{self as cuda, Forward, MergeBy, Mix};
+use tilewright_cuda::{self as cuda, LaunchMode, MergeBy, Mix};
 use tilewright_heuristics::{Backend, Dtype, GeometryError, PackShape, Prices, Tile, TileSetBuf};
 use tilewright_kernel_templates::{Class, CpuLimits, Limits, Space};
 use tilewright_plan::{ChooseTiles as _, PlanError};
@@ -39,9 +39,9 @@ const LIMITS: TimeLimits = TimeLimits {
 };
 
 /// Ways of launching that the fake has.
-const FORWARDS: [Forward; 2] = [
-    Forward { launch: cuda::Launch::Streams, merge: MergeBy::Launch },
-    Forward { launch: cuda::Launch::Single, merge: MergeBy::LastCta },
+const FORWARDS: [LaunchMode; 2] = [
+    LaunchMode { launch: cuda::Launch::Streams, merge: MergeBy::Launch },
+    LaunchMode { launch: cuda::Launch::Single, merge: MergeBy::LastCta },
 ];
 
 /// What the benches of one test did, one after the other.
@@ -105,7 +105,7 @@ impl Bench for FakeBench {
         self.prices = prices;
     }
 
-    fn forwards(&self) -> &[Forward] {
+    fn launch_modes(&self) -> &[LaunchMode] {
         &FORWARDS
     }
 
@@ -293,7 +293,7 @@ fn everything_that_a_bench_says_survives_the_trip() {
     assert_eq!(bench.limits(), direct.limits());
     assert_eq!(bench.facts(), direct.facts());
     assert_eq!(bench.prices(), direct.prices());
-    assert_eq!(bench.forwards(), direct.forwards());
+    assert_eq!(bench.launch_modes(), direct.launch_modes());
     assert_eq!(bench.versions(), direct.versions());
     assert_eq!(bench.kernel_hash(), direct.kernel_hash());
     assert_eq!(bench.cold_caches(), direct.cold_caches());
@@ -357,7 +357,7 @@ fn a_timeline_that_ends_its_process_is_not_recorded_again_and_the_next_one_is() 
 fn a_way_of_planning_and_launching_survives_the_trip() {
     let mixes = [None, Some(Mix::of(&[])), Some(Mix::of(&[OTHER, GOOD]))];
     for planning in Planning::ALL {
-        for forward in Forward::ALL {
+        for forward in LaunchMode::ALL {
             for mix in mixes.clone() {
                 let way = Way { planning, forward, mix };
                 let text = serde_json::to_string(&WayRecord::from(&way)).unwrap();

@@ -4,7 +4,7 @@ use crate::measure::{BenchError, Planning, Way};
 pub(super) use crate::serde_text as text;
 use serde::{Deserialize, Deserializer, Serialize};
 use std::borrow::Cow;
-use tilewright_cuda::{Forward, Mix};
+use tilewright_cuda::{LaunchMode, Mix};
 use tilewright_heuristics::{Dtype, Geometry, GeometryError, Tile};
 use tilewright_kernel_templates::cuda::CudaLimits;
 use tilewright_kernel_templates::{Class, CpuLimits, Limits};
@@ -30,20 +30,20 @@ pub(super) struct TileText(#[serde(with = "text")] pub(super) Tile);
 
 /// A way of launching in a list.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) struct ForwardText(#[serde(with = "text")] pub(super) Forward);
+pub(super) struct LaunchModeText(#[serde(with = "text")] pub(super) LaunchMode);
 
 /// [`Way`] as it is sent.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct WayRecord {
     planning: Planning,
-    forward: ForwardText,
+    forward: LaunchModeText,
     mix: Option<Vec<TileText>>,
 }
 
 impl From<&Way> for WayRecord {
     fn from(Way { planning, forward, mix }: &Way) -> Self {
         let tiles = |mix: &Mix| mix.tiles().iter().copied().map(TileText).collect();
-        Self { planning: *planning, forward: ForwardText(*forward), mix: mix.as_ref().map(tiles) }
+        Self { planning: *planning, forward: LaunchModeText(*forward), mix: mix.as_ref().map(tiles) }
     }
 }
 

@@ -1,6 +1,6 @@
 //! Entries of a plan as words that the kernels read.
 
-use super::readers::Readers;
+use super::l2_policy::L2Policy;
 use tilewright_kernel_templates::cuda::{GRANULE, Run, STREAMED, WARP_ROWS, WorkItem, max_runs};
 use tilewright_plan::{self as plan, Plan};
 
@@ -24,14 +24,19 @@ pub(super) fn words_of_slot(slot: &plan::OutputTarget) -> [u32; 2] {
     [slot.partial, slot.merge]
 }
 
-pub(super) fn words_of_run(run: &plan::KvSegment, readers: &Readers) -> [u32; 4] {
-    let Run { begin, pages, position, members } = device_run(run, readers);
+pub(super) fn words_of_run(run: &plan::KvSegment, l2_policy: &L2Policy) -> [u32; 4] {
+    let Run { begin, pages, position, members } = device_run(run, l2_policy);
     [begin, pages, position, members]
 }
 
 /// An item of a launch's `tile`-th tile.
-pub(super) fn words_of_item(plan: &Plan, readers: &Readers, item: &plan::WorkItem, tile: u16) -> [u32; 12] {
-    let item = device_item(plan, readers, item, tile);
+pub(super) fn words_of_item(
+    plan: &Plan,
+    l2_policy: &L2Policy,
+    item: &plan::WorkItem,
+    tile: u16,
+) -> [u32; 12] {
+    let item = device_item(plan, l2_policy, item, tile);
     let WorkItem { requests, row_begin, row_end, runs, run_count, tile, .. } = item;
     let WorkItem { walk_begin, walk_end, slots, certain_end, first, .. } = item;
     let Run { begin, pages, position, members } = first;
@@ -41,7 +46,7 @@ pub(super) fn words_of_item(plan: &Plan, readers: &Readers, item: &plan::WorkIte
 }
 
 /// Resolves what an item needs of its block, so that the kernel finds its runs in one step instead of two.
-fn device_item(plan: &Plan, readers: &Readers, item: &plan::WorkItem, tile: u16) -> WorkItem {
+fn device_item(plan: &Plan, l2_policy: &L2Policy, item: &plan::WorkItem, tile: u16) -> WorkItem {
     WorkItem {
         requests: plan.q_tiles()[item.q_tile as usize].requests.start,
         row_begin: item.rows.start as u16,
@@ -56,7 +61,7 @@ fn device_item(plan: &Plan, readers: &Readers, item: &plan::WorkItem, tile: u16)
         first: plan
             .segments()
             .get(item.segments.start as usize)
-            .map_or(Run::default(), |run| device_run(run, readers)),
+            .map_or(Run::default(), |run| device_run(run, l2_policy)),
     }
 }
 
@@ -70,11 +75,11 @@ fn certain_end(plan: &Plan, item: &plan::WorkItem) -> u32 {
     run.kv_range.start.saturating_add(seen).min(run.kv_range.end).min(item.kv_range.end)
 }
 
-fn device_run(run: &plan::KvSegment, readers: &Readers) -> Run {
+fn device_run(run: &plan::KvSegment, l2_policy: &L2Policy) -> Run {
     let padding = run.kv_range.end.next_multiple_of(GRANULE) - run.kv_range.end;
     Run {
         begin: run.kv_range.start,
-        pages: if readers.is_streamed(run) { run.pages | STREAMED } else { run.pages },
+        pages: if l2_policy.is_streamed(run) { run.pages | STREAMED } else { run.pages },
         position: run.position,
         members: Run::members(run.members.start, run.members.end, padding),
     }
@@ -123,7 +128,7 @@ mod tests {
             // All but one token of each last page may be missing.
             let least = |request: u32| lens[request as usize].saturating_sub(1) / PAGE * PAGE + u32::from(lens[request as usize] > 0);
             for item in plan.work_items() {
-                let certain = device_item(&plan, &Readers::default(), item, 0).certain_end;
+                let certain = device_item(&plan, &L2Policy::default(), item, 0).certain_end;
                 prop_assert!(certain <= item.kv_range.end);
                 let Some(run) = plan.segments()[..item.segments.end as usize].get(item.segments.start as usize) else { continue };
                 let members = &plan.requests_of(item.q_tile)[run.members.start as usize..run.members.end as usize];
@@ -140,7 +145,7 @@ mod tests {
             let (plan, _) = plan(requests, &options, queries);
             plan.work_items()
                 .iter()
-                .map(|item| device_item(&plan, &Readers::default(), item, 0).certain_end)
+                .map(|item| device_item(&plan, &L2Policy::default(), item, 0).certain_end)
                 .collect::<Vec<_>>()
         };
         assert_eq!(certain(&[(0, 4, 16)], None), [48], "the fourth page may have one token only");

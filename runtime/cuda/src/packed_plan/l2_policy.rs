@@ -18,14 +18,14 @@ const LEAST_REREAD_PERCENT: u64 = 108;
 
 /// Who reads the pages of a plan.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Readers {
+pub(super) struct L2Policy {
     /// By the place of a segment's first page: items of a KV head that read along the segment, at most 2.
     of_page: Vec<u8>,
     streams: bool,
     by_head: bool,
 }
 
-impl Readers {
+impl L2Policy {
     /// Counts them for a plan.
     pub(super) fn count(&mut self, plan: &Plan) {
         self.of_page.clear();
@@ -36,15 +36,15 @@ impl Readers {
             walked += item.kv_range.len() as u64;
             for segment in &plan.segments()[item.segments.start as usize..item.segments.end as usize] {
                 // Of a segment that is cut, the first chunk counts.
-                let readers = self
+                let l2_policy = self
                     .of_page
                     .get_mut(segment.pages as usize)
                     .filter(|_| item.kv_range.start <= segment.kv_range.start);
-                let Some(readers) = readers else { continue };
+                let Some(l2_policy) = l2_policy else { continue };
                 let tokens = segment.kv_range.len() as u64;
-                all += tokens * u64::from(*readers == 0);
-                again += tokens * u64::from(*readers == 1);
-                *readers = (*readers + 1).min(2);
+                all += tokens * u64::from(*l2_policy == 0);
+                again += tokens * u64::from(*l2_policy == 1);
+                *l2_policy = (*l2_policy + 1).min(2);
             }
         }
         let alone = all.saturating_sub(again);
@@ -73,7 +73,7 @@ fn are_even(plan: &Plan) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::PlanImage;
+    use crate::PackedPlan;
     use tilewright_heuristics::{Dtype, Geometry, Tile};
     use tilewright_kernel_templates::cuda::STREAMED;
     use tilewright_plan::{Packing, PageTable, PlanOptions, Split};
@@ -95,14 +95,14 @@ mod tests {
 
     /// Which segments are streamed, by whether all requests have them; and the order of CTAs.
     fn counted(plan: &Plan, trunk: usize) -> (Vec<bool>, Vec<bool>, bool) {
-        let mut readers = Readers::default();
-        readers.count(plan);
+        let mut l2_policy = L2Policy::default();
+        l2_policy.count(plan);
         let (shared, own): (Vec<_>, Vec<_>) =
             plan.segments().iter().partition(|segment| (segment.position as usize) < 16 * trunk);
         let streamed = |segments: Vec<&plan::KvSegment>| {
-            segments.into_iter().map(|segment| readers.is_streamed(segment)).collect()
+            segments.into_iter().map(|segment| l2_policy.is_streamed(segment)).collect()
         };
-        (streamed(shared), streamed(own), readers.by_head())
+        (streamed(shared), streamed(own), l2_policy.by_head())
     }
 
     #[test]
@@ -132,9 +132,9 @@ mod tests {
                 PlanOptions { packing: Packing::PerTree, split: Split::None, ..PlanOptions::default() };
             let tile = Tile { m: 16, n: 32, warps: 1, stages: 2 };
             let plan = Plan::build(&geometry, &table, &options, tile).unwrap();
-            let mut readers = Readers::default();
-            readers.count(&plan);
-            readers.by_head()
+            let mut l2_policy = L2Policy::default();
+            l2_policy.count(&plan);
+            l2_policy.by_head()
         };
         assert!(order(4));
         assert!(!order(64));
@@ -144,7 +144,7 @@ mod tests {
     fn an_image_says_both_to_the_kernels() {
         // What follows the number of merges and that of the items, and where the first item's first page stands.
         let said = |plan: &Plan| {
-            let image = PlanImage::of(plan);
+            let image = PackedPlan::of(plan);
             (image.words[2], image.words[image.layout.items + 9] & STREAMED != 0)
         };
         assert_eq!(said(&plan(6, 4, 2, 16)), (1, false), "the trunk of three Q tiles");

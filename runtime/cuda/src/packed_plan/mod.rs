@@ -1,13 +1,13 @@
 //! A plan as the kernels read it: one buffer of 32-bit words, so that it goes up in one copy.
 
+mod l2_policy;
 mod layout;
-mod readers;
 mod words;
 
 use super::{Bucket, FitError, Mix};
+use l2_policy::L2Policy;
 use layout::{ITEM, LAUNCH};
 pub(super) use layout::{Layout, Sections};
-use readers::Readers;
 use std::cmp::Reverse;
 use std::ops::Range;
 use tilewright_heuristics::{Geometry, Tile};
@@ -48,7 +48,7 @@ pub enum Arrangement<'a> {
 
 /// A plan's words and where its sections begin.
 #[derive(Clone, Debug, Default)]
-pub struct PlanImage {
+pub struct PackedPlan {
     words: Vec<u32>,
     layout: Layout,
     /// Words up to the end of the last entry of the last section that has one.
@@ -67,10 +67,10 @@ pub struct PlanImage {
     /// Items in the order of a single launch: tokens, rows, index, tile of the mix.
     order: Vec<(Reverse<u32>, Reverse<u32>, u32, u16)>,
     /// Whose pages several items read.
-    readers: Readers,
+    l2_policy: L2Policy,
 }
 
-impl PlanImage {
+impl PackedPlan {
     /// The image of a plan, with a launch for each tile.
     pub fn of(plan: &Plan) -> Self {
         let mut image = Self::default();
@@ -104,12 +104,12 @@ impl PlanImage {
             grid: group.items.end - group.items.start,
         }));
         self.lay_out(plan);
-        self.readers.count(plan);
+        self.l2_policy.count(plan);
         self.write_items_per_tile(plan, |index, group| (index, group.items.start));
         self.write_rest(plan);
     }
 
-    /// As [`PlanImage::fill`], with another arrangement of the items. Allocates nothing once it has seen the largest plan.
+    /// As [`PackedPlan::fill`], with another arrangement of the items. Allocates nothing once it has seen the largest plan.
     ///
     /// # Errors
     /// A plan that does not fit the mix or the bucket. The image is as before then.
@@ -127,7 +127,7 @@ impl PlanImage {
                     grid: count,
                 });
                 self.lay_out(plan);
-                self.readers.count(plan);
+                self.l2_policy.count(plan);
                 self.write_items_in_order(plan);
                 self.write_rest(plan);
             }
@@ -148,7 +148,7 @@ impl PlanImage {
         for group in &mut self.groups {
             group.count = 0;
         }
-        self.readers.count(plan);
+        self.l2_policy.count(plan);
         if let [ItemGroup { variant: Variant::Mix(_), count, .. }] = &mut self.groups[..] {
             *count = plan.work_items().len() as u32;
             self.order_items(plan, bucket.mix())?;
@@ -254,14 +254,14 @@ impl PlanImage {
         for (index, group) in plan.tile_groups().iter().enumerate() {
             let (launch, begin) = place(index, group);
             let items = &plan.work_items()[group.items.start as usize..group.items.end as usize];
-            let words = items.iter().map(|item| words_of_item(plan, &self.readers, item, launch as u16));
+            let words = items.iter().map(|item| words_of_item(plan, &self.l2_policy, item, launch as u16));
             put(&mut self.words, self.layout.items + begin as usize * ITEM, words);
         }
     }
 
     fn write_items_in_order(&mut self, plan: &Plan) {
         let words = self.order.iter().map(|&(_, _, index, tile)| {
-            words_of_item(plan, &self.readers, &plan.work_items()[index as usize], tile)
+            words_of_item(plan, &self.l2_policy, &plan.work_items()[index as usize], tile)
         });
         put(&mut self.words, self.layout.items, words);
     }
@@ -286,15 +286,15 @@ impl PlanImage {
 
     /// Everything but the items.
     fn write_rest(&mut self, plan: &Plan) {
-        let Self { words, layout, groups, readers, .. } = self;
-        let by_head = u32::from(readers.by_head());
+        let Self { words, layout, groups, l2_policy, .. } = self;
+        let by_head = u32::from(l2_policy.by_head());
         words[0] = plan.merges().len() as u32;
         put(words, 1, groups.iter().map(|group| [group.count, by_head]));
         words[layout.lengths..][..plan.batch()].copy_from_slice(plan.seq_lens());
         put(words, layout.merges, plan.merges().iter().map(words_of_merge));
         words[layout.requests..][..plan.requests().len()].copy_from_slice(plan.requests());
         put(words, layout.targets, plan.targets().iter().map(words_of_slot));
-        put(words, layout.segments, plan.segments().iter().map(|segment| words_of_run(segment, readers)));
+        put(words, layout.segments, plan.segments().iter().map(|segment| words_of_run(segment, l2_policy)));
         put(words, layout.page_ids, plan.pages().iter().map(|&page| [page as u32]));
         let last_item =
             groups.iter().filter(|group| group.count > 0).map(|group| group.begin + group.count).max();
@@ -348,7 +348,7 @@ mod tests {
         let table = PageTable::new(&[5, 6, 7, 5, 6, 9], 3, &[40, 35], 16).unwrap();
         let tile = Tile { m: 16, n: 32, warps: 1, stages: 2 };
         let plan = Plan::build(&geometry, &table, &PlanOptions::default(), tile).unwrap();
-        let image = PlanImage::of(&plan);
+        let image = PackedPlan::of(&plan);
         assert_eq!(image.span() % ALIGNMENT, 0);
         assert_eq!(image.largest_page, 9);
         assert_eq!(image.words[..2], [plan.merges().len() as u32, plan.work_items().len() as u32]);
@@ -371,7 +371,7 @@ mod tests {
         let table = table.with_queries(&[2, 3], &mut queries).unwrap();
         let tile = Tile { m: 16, n: 32, warps: 1, stages: 2 };
         let plan = Plan::build(&geometry, &table, &PlanOptions::default(), tile).unwrap();
-        let image = PlanImage::of(&plan);
+        let image = PackedPlan::of(&plan);
         assert_eq!((image.batch, &image.words[image.lengths_at()..][..5]), (5, &[39, 40, 33, 34, 35][..]));
     }
 }

@@ -4,7 +4,7 @@ use super::random::Random;
 
 /// Requests of a batch over logical pages, which become physical ones, out of order, at the end.
 #[derive(Clone, Debug)]
-pub(super) struct Sketch {
+pub(super) struct BatchBuilder {
     page_size: u32,
     /// Logical pages and tokens of each request.
     rows: Vec<(Vec<usize>, u32)>,
@@ -22,7 +22,7 @@ pub(super) struct Drawn {
 /// Physical pages that no request uses: they are full of NaN, and the table names them past the requests' lengths.
 const UNUSED: usize = 3;
 
-impl Sketch {
+impl BatchBuilder {
     pub(super) const fn new(page_size: u32) -> Self {
         Self { page_size, rows: Vec::new(), pages: 0 }
     }
@@ -95,7 +95,7 @@ mod tests {
 
     #[test]
     fn requests_share_what_they_were_told_to_and_garbage_follows() {
-        let sketch = Sketch::new(16).own([40]).behind(0, 2, [50, 20, 32]).row(&[0, 0, 1], 33);
+        let sketch = BatchBuilder::new(16).own([40]).behind(0, 2, [50, 20, 32]).row(&[0, 0, 1], 33);
         let drawn = sketch.draw(&mut Random::new(5));
         assert_eq!((drawn.seq_lens.as_slice(), drawn.max_pages), (&[40, 50, 20, 32, 33][..], 6));
         let rows: Vec<&[i32]> = drawn.page_table.chunks(drawn.max_pages).collect();

@@ -29,14 +29,14 @@ pub enum MergeBy {
 /// How forward and merge are launched. All ways give the same bits, but where some request has more than eight partials: a merge's launch
 /// then sums with four warps a row, the last CTA with one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Forward {
+pub struct LaunchMode {
     /// How the work items are launched.
     pub launch: Launch,
     /// Who merges.
     pub merge: MergeBy,
 }
 
-impl Forward {
+impl LaunchMode {
     /// What a plan gets that nobody chose for.
     pub const DEFAULT: Self = Self { launch: Launch::Serial, merge: MergeBy::Launch };
 
@@ -51,13 +51,13 @@ impl Forward {
     ];
 }
 
-impl Default for Forward {
+impl Default for LaunchMode {
     fn default() -> Self {
         Self::DEFAULT
     }
 }
 
-impl fmt::Display for Forward {
+impl fmt::Display for LaunchMode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let launch = match self.launch {
             Launch::Serial => "serial",
@@ -77,15 +77,15 @@ impl fmt::Display for Forward {
 #[error(
     "`{0}` is no way of launching a plan: it is serial, streams or single, then + and launch or last-cta, as `serial+launch`"
 )]
-pub struct ParseForwardError(String);
+pub struct ParseLaunchModeError(String);
 
-impl FromStr for Forward {
-    type Err = ParseForwardError;
+impl FromStr for LaunchMode {
+    type Err = ParseLaunchModeError;
 
     /// By the name that it is shown with.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let named = |forward: &Self| forward.to_string() == text;
-        Self::ALL.into_iter().find(named).ok_or_else(|| ParseForwardError(text.to_owned()))
+        Self::ALL.into_iter().find(named).ok_or_else(|| ParseLaunchModeError(text.to_owned()))
     }
 }
 
@@ -132,17 +132,17 @@ mod tests {
 
     #[test]
     fn every_way_has_a_name_of_its_own() {
-        let mut names: Vec<String> = Forward::ALL.map(|forward| forward.to_string()).to_vec();
-        assert_eq!(names[0], Forward::DEFAULT.to_string());
+        let mut names: Vec<String> = LaunchMode::ALL.map(|forward| forward.to_string()).to_vec();
+        assert_eq!(names[0], LaunchMode::DEFAULT.to_string());
         assert_eq!(names[5], "single+last-cta");
         names.sort();
         names.dedup();
         assert_eq!(names.len(), 6);
-        for forward in Forward::ALL {
+        for forward in LaunchMode::ALL {
             assert_eq!(forward.to_string().parse(), Ok(forward));
         }
         for text in ["", "serial", "serial+launch ", "Serial+launch", "single+last_cta"] {
-            assert_eq!(text.parse::<Forward>(), Err(ParseForwardError(text.to_owned())));
+            assert_eq!(text.parse::<LaunchMode>(), Err(ParseLaunchModeError(text.to_owned())));
         }
     }
 
