@@ -94,7 +94,7 @@ impl Engine {
         let ids: Vec<RequestId> = running.iter().map(|request| request.id).collect();
         self.pages.write_csr(&ids, &mut csr)?;
         let Csr { indptr, indices, last_page_len } = &csr;
-        let table = PageTable::from_csr(indptr, indices, last_page_len, PAGE_SIZE, &mut seq_lens)?;
+        let table = PageTable::from_csr(indptr, indices, last_page_len, PAGE_SIZE)?;
         // Counts of pages would not do: a copied page takes the place of a shared one, and a shared one that of an equal one.
         if (indptr, indices) == (&self.planned.indptr, &self.planned.indices) {
             return Ok(self.plan.update_lengths(table.seq_lens(), &self.stream)?);

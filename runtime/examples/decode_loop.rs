@@ -92,7 +92,7 @@ impl Engine {
         let ids: Vec<RequestId> = running.iter().map(|request| request.id).collect();
         self.pages.write_csr(&ids, &mut self.csr)?;
         let Csr { indptr, indices, last_page_len } = &self.csr;
-        let table = PageTable::from_csr(indptr, indices, last_page_len, PAGE_SIZE, &mut self.seq_lens)?;
+        let table = PageTable::from_csr(indptr, indices, last_page_len, PAGE_SIZE)?;
         let plan = self.decoder.plan(&geometry, &table)?; // once a step: it serves all layers
 
         // What a layer gives is what the next one asks.

@@ -49,7 +49,7 @@ impl ConformanceCase {
             let q_heads = self.geometry.q_heads as usize;
             let place = row.map(|row| {
                 let (query, head, table) = (row / q_heads, row % q_heads, self.table());
-                let (request, tokens) = (table.request_of(query), table.seq_lens()[query]);
+                let (request, tokens) = (table.request_of(query), table.seq_len(query));
                 format!(", query {query} of request {request}, which sees {tokens} tokens, head {head}")
             });
             format!("{}{}: {message}", self.name, place.unwrap_or_default())

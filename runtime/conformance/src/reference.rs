@@ -90,7 +90,7 @@ fn visible_tokens<E>(
     query: usize,
     window: Option<u32>,
 ) -> Vec<usize> {
-    let len = table.seq_lens()[query];
+    let len = table.seq_len(query);
     let begin = window.map_or(0, |window| len.saturating_sub(window));
     let pages = table.pages(query);
     let place = |token: u32| {

@@ -191,8 +191,8 @@ proptest! {
             indptr.push(indices.len() as i32);
             last_page_len.push((len.max(1) as i32 - 1) % geometry.page_size as i32 + 1);
         }
-        let (mut lens, mut memory, mut again) = (Vec::new(), Queries::default(), Queries::default());
-        let csr = PageTable::from_csr(&indptr, &indices, &last_page_len, geometry.page_size, &mut lens).unwrap();
+        let (mut memory, mut again) = (Queries::default(), Queries::default());
+        let csr = PageTable::from_csr(&indptr, &indices, &last_page_len, geometry.page_size).unwrap();
         let csr = csr.with_queries(&batch.query_lens, &mut memory).unwrap();
         let dense = batch.table(&batch.seq_lens).with_queries(&batch.query_lens, &mut again).unwrap();
         let plan = |table: &PageTable<'_>| Plan::build(&geometry, table, &way.options, way.tile).unwrap();

@@ -5,29 +5,28 @@ use std::ops::Range;
 
 /// A checked view of a page table of i32, `[batch, max_pages]` or compressed rows, and of each request's tokens.
 ///
-/// Entries past a request's pages are never looked at; -1 and garbage are fine there.
+/// Entries past a request's pages are never read; -1 and garbage are fine there.
 ///
-/// What is planned and computed are queries. As a rule each request has one, its last token; [`PageTable::with_queries`] gives it others.
+/// A plan is made of queries. By default each request has one, its last token; [`PageTable::with_queries`] gives it others.
 #[derive(Clone, Copy, Debug)]
 pub struct PageTable<'a> {
     entries: &'a [i32],
     rows: Rows<'a>,
-    seq_lens: &'a [u32],
     page_size: u32,
     queries: Option<&'a Queries>,
 }
 
-/// Where the rows begin.
+/// Where the rows begin, and how many tokens they have.
 #[derive(Clone, Copy, Debug)]
 enum Rows<'a> {
-    /// So many columns apart.
-    Columns(usize),
-    /// Each where this says, as in a compressed sparse row matrix.
-    Begins(&'a [i32]),
+    /// Rows of this many columns.
+    Dense { columns: usize, seq_lens: &'a [u32] },
+    /// Compressed sparse rows, all pages full but the last.
+    Csr { indptr: &'a [i32], last_page_len: &'a [i32] },
 }
 
 impl<'a> PageTable<'a> {
-    /// Checks that every request's tokens lie in pages of a table `[batch, max_pages]`.
+    /// Checks that every request's tokens lie in pages of a table `[batch, max_pages]`, as vLLM's block tables are.
     ///
     /// # Errors
     /// Wrong shape, a page size of 0, a length beyond the row, or a negative page within a length.
@@ -42,7 +41,8 @@ impl<'a> PageTable<'a> {
         if batch.checked_mul(max_pages) != Some(entries.len()) {
             return Err(PlanError::TableSize { found: entries.len(), batch, max_pages });
         }
-        let table = Self { entries, rows: Rows::Columns(max_pages), seq_lens, page_size, queries: None };
+        let rows = Rows::Dense { columns: max_pages, seq_lens };
+        let table = Self { entries, rows, page_size, queries: None };
         for (request, &seq_len) in seq_lens.iter().enumerate() {
             let needed = seq_len.div_ceil(page_size) as usize;
             if needed > max_pages {
@@ -54,24 +54,21 @@ impl<'a> PageTable<'a> {
     }
 
     /// The same from compressed rows, as FlashInfer takes them: the pages of request i are `indices[indptr[i]..indptr[i + 1]]`, all full but
-    /// the last, which holds `last_page_len[i]` tokens. A request without pages has no tokens. `seq_lens` is memory for their lengths, which
-    /// is reused from step to step.
+    /// the last, which holds `last_page_len[i]` tokens. A request without pages has no tokens.
     ///
     /// # Errors
     /// Wrong shape, a page size of 0, a row outside of `indices`, a last page that holds nothing or too much, or a negative page.
     pub fn from_csr(
         indptr: &'a [i32],
         indices: &'a [i32],
-        last_page_len: &[i32],
+        last_page_len: &'a [i32],
         page_size: u32,
-        seq_lens: &'a mut Vec<u32>,
     ) -> Result<Self, PlanError> {
         check_page_size(page_size)?;
         let batch = last_page_len.len();
         if indptr.len() != batch + 1 {
             return Err(PlanError::Rows { found: indptr.len(), needed: batch + 1 });
         }
-        seq_lens.clear();
         for (request, (row, &last)) in indptr.windows(2).zip(last_page_len).enumerate() {
             let bad = || PlanError::Row { request, begin: row[0], end: row[1], entries: indices.len() };
             let begin = usize::try_from(row[0]).map_err(|_| bad())?;
@@ -83,9 +80,10 @@ impl<'a> PageTable<'a> {
                 _ => return Err(PlanError::LastPage { request, tokens: last, page_size }),
             };
             let tokens = (pages as u64).saturating_sub(1) * u64::from(page_size) + u64::from(last);
-            seq_lens.push(u32::try_from(tokens).map_err(|_| PlanError::TooLarge("tokens of a request"))?);
+            u32::try_from(tokens).map_err(|_| PlanError::TooLarge("tokens of a request"))?;
         }
-        let table = Self { entries: indices, rows: Rows::Begins(indptr), seq_lens, page_size, queries: None };
+        let table =
+            Self { entries: indices, rows: Rows::Csr { indptr, last_page_len }, page_size, queries: None };
         (0..batch).try_for_each(|request| table.check_pages(request))?;
         Ok(table)
     }
@@ -112,7 +110,7 @@ impl<'a> PageTable<'a> {
     /// let mut memory = Queries::default(); // kept from step to step
     /// let table = PageTable::new(&entries, 2, &seq_lens, 16)?.with_queries(&query_lens, &mut memory)?;
     /// assert_eq!((table.requests(), table.batch()), (2, 4));
-    /// assert_eq!(table.seq_lens(), [17, 18, 19, 20]); // what each query sees
+    /// assert!(table.seq_lens().eq([17, 18, 19, 20])); // what each query sees
     ///
     /// let (keys, values) = (vec![0.1; 3 * 16 * 64], vec![0.2; 3 * 16 * 64]);
     /// let query = vec![0.0f32; 4 * 4 * 64]; // [queries, q_heads, head_dim]
@@ -129,7 +127,7 @@ impl<'a> PageTable<'a> {
     /// # Errors
     /// Another number of counts than requests, a request of more queries than tokens, or more queries than 31 bits count.
     pub fn with_queries(self, query_lens: &[u32], memory: &'a mut Queries) -> Result<Self, PlanError> {
-        memory.fill(self.seq_lens, query_lens)?;
+        memory.fill(self.request_lens(), query_lens)?;
         Ok(Self { queries: Some(memory), ..self })
     }
 
@@ -139,7 +137,7 @@ impl<'a> PageTable<'a> {
     }
 
     fn check_pages(&self, request: usize) -> Result<(), PlanError> {
-        match self.pages(request).iter().enumerate().find(|(_, page)| **page < 0) {
+        match self.pages_of(request).iter().enumerate().find(|(_, page)| **page < 0) {
             Some((column, &page)) => Err(PlanError::NegativePage { request, column, page }),
             None => Ok(()),
         }
@@ -147,18 +145,42 @@ impl<'a> PageTable<'a> {
 
     /// Queries: as many as requests, without [`PageTable::with_queries`].
     pub fn batch(&self) -> usize {
-        self.seq_lens().len()
+        self.queries.map_or(self.requests(), |queries| queries.visible().len())
     }
 
     /// Requests, those without queries among them.
     pub const fn requests(&self) -> usize {
-        self.seq_lens.len()
+        match self.rows {
+            Rows::Dense { seq_lens, .. } => seq_lens.len(),
+            Rows::Csr { last_page_len, .. } => last_page_len.len(),
+        }
     }
 
-    /// Tokens that each query sees: all of its request, without [`PageTable::with_queries`].
+    /// Tokens that a query sees: all of its request, without [`PageTable::with_queries`].
     #[inline]
-    pub fn seq_lens(&self) -> &'a [u32] {
-        self.queries.map_or(self.seq_lens, Queries::visible)
+    pub fn seq_len(&self, query: usize) -> u32 {
+        self.queries.map_or_else(|| self.request_len(query), |queries| queries.visible()[query])
+    }
+
+    /// [`PageTable::seq_len`] of every query.
+    pub fn seq_lens(&self) -> impl ExactSizeIterator<Item = u32> + '_ {
+        (0..self.batch()).map(|query| self.seq_len(query))
+    }
+
+    fn request_lens(&self) -> impl ExactSizeIterator<Item = u32> + Clone + '_ {
+        (0..self.requests()).map(|request| self.request_len(request))
+    }
+
+    /// Tokens of a request.
+    #[inline]
+    fn request_len(&self, request: usize) -> u32 {
+        match self.rows {
+            Rows::Dense { seq_lens, .. } => seq_lens[request],
+            Rows::Csr { last_page_len, .. } => match self.pages_of(request).len() as u32 {
+                0 => 0,
+                pages => (pages - 1) * self.page_size + last_page_len[request] as u32,
+            },
+        }
     }
 
     /// The request of a query: the query's own number, without [`PageTable::with_queries`].
@@ -182,25 +204,30 @@ impl<'a> PageTable<'a> {
     // Always: as a call, it makes finding a forest take 2 % longer.
     #[inline(always)]
     pub fn pages(&self, query: usize) -> &'a [i32] {
-        let request = self.request_of(query);
-        let used = self.seq_lens[request].div_ceil(self.page_size) as usize;
-        &self.entries[self.begin(request)..][..used]
+        self.pages_of(self.request_of(query))
+    }
+
+    #[inline(always)]
+    fn pages_of(&self, request: usize) -> &'a [i32] {
+        match self.rows {
+            Rows::Dense { columns, seq_lens } => {
+                let used = seq_lens[request].div_ceil(self.page_size) as usize;
+                &self.entries[request * columns..][..used]
+            }
+            // Checked: bounds are not negative, and rows lie in `indices`.
+            Rows::Csr { indptr, .. } => &self.entries[indptr[request] as usize..indptr[request + 1] as usize],
+        }
     }
 
     /// Some of the columns of [`Self::pages`], which the caller knows to be there: no division finds out how many there are.
     #[inline]
     pub(crate) fn columns(&self, query: usize, columns: Range<u32>) -> &'a [i32] {
-        &self.entries[self.begin(self.request_of(query))..][columns.start as usize..columns.end as usize]
-    }
-
-    /// Where a request's row begins.
-    #[inline]
-    fn begin(&self, request: usize) -> usize {
-        match self.rows {
-            Rows::Columns(columns) => request * columns,
-            // Checked: they are not negative.
-            Rows::Begins(indptr) => indptr[request] as usize,
-        }
+        let request = self.request_of(query);
+        let begin = match self.rows {
+            Rows::Dense { columns, .. } => request * columns,
+            Rows::Csr { indptr, .. } => indptr[request] as usize,
+        };
+        &self.entries[begin..][columns.start as usize..columns.end as usize]
     }
 }
 
@@ -238,9 +265,8 @@ mod tests {
 
     #[test]
     fn compressed_rows_are_the_same_table() {
-        let mut lengths = Vec::new();
-        let table = PageTable::from_csr(&[0, 2, 2, 3], &[7, 8, 9], &[3, 0, 16], 16, &mut lengths).unwrap();
-        assert_eq!(table.seq_lens(), [19, 0, 16]);
+        let table = PageTable::from_csr(&[0, 2, 2, 3], &[7, 8, 9], &[3, 0, 16], 16).unwrap();
+        assert!(table.seq_lens().eq([19, 0, 16]));
         let dense = PageTable::new(&[7, 8, -1, -1, 9, -1], 2, &[19, 0, 16], 16).unwrap();
         for request in 0..3 {
             assert_eq!(table.pages(request), dense.pages(request));
@@ -250,7 +276,7 @@ mod tests {
     #[test]
     fn compressed_rows_that_make_no_sense_are_refused() {
         let csr = |indptr: &[i32], last: &[i32]| {
-            PageTable::from_csr(indptr, &[7, 8, -9], last, 16, &mut Vec::new()).map(drop).unwrap_err()
+            PageTable::from_csr(indptr, &[7, 8, -9], last, 16).map(drop).unwrap_err()
         };
         assert_eq!(csr(&[0, 1], &[1, 1]), PlanError::Rows { found: 2, needed: 3 });
         assert!(matches!(csr(&[0, 4], &[1]), PlanError::Row { end: 4, entries: 3, .. }));
@@ -265,9 +291,9 @@ mod tests {
     fn queries_of_a_request_have_the_same_pages_in_both_kinds_of_table() {
         let entries = [7, 8, -1, 9, -1, -1, 4, 5, 6];
         let dense = PageTable::new(&entries, 3, &[19, 16, 33], 16).unwrap();
-        let (mut lengths, mut memory, mut again) = (Vec::new(), Queries::default(), Queries::default());
+        let (mut memory, mut again) = (Queries::default(), Queries::default());
         let indptr = [0, 2, 3, 6];
-        let csr = PageTable::from_csr(&indptr, &[7, 8, 9, 4, 5, 6], &[3, 16, 1], 16, &mut lengths).unwrap();
+        let csr = PageTable::from_csr(&indptr, &[7, 8, 9, 4, 5, 6], &[3, 16, 1], 16).unwrap();
         let queries = [4, 0, 2];
         let (dense, csr) = (
             dense.with_queries(&queries, &mut memory).unwrap(),
@@ -275,7 +301,7 @@ mod tests {
         );
         for table in [dense, csr] {
             assert_eq!((table.requests(), table.batch()), (3, 6));
-            assert_eq!(table.seq_lens(), [16, 17, 18, 19, 32, 33]);
+            assert!(table.seq_lens().eq([16, 17, 18, 19, 32, 33]));
             let rows: Vec<(usize, &[i32])> =
                 (0..6).map(|query| (table.request_of(query), table.pages(query))).collect();
             let (first, last) = ((0, &[7, 8][..]), (2, &[4, 5, 6][..]));

@@ -1,8 +1,8 @@
 //! Several query tokens a request: which request a query belongs to, and which tokens it sees.
 
-use crate::PlanError;
 #[cfg(doc)]
-use crate::{PageTable, cuda::DevicePlan};
+use crate::PageTable;
+use crate::PlanError;
 
 /// Memory for [`PageTable::with_queries`], reused from step to step.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -13,13 +13,14 @@ pub struct Queries {
 
 impl Queries {
     /// Writes how many tokens each query sees, the queries of a request one behind the other: query j of q (from 0 on) of a request sees
-    /// its first `seq_len - q + j + 1` tokens. These are the lengths that [`DevicePlan::update_lengths`] takes, for engines that keep
+    /// its first `seq_len - q + j + 1` tokens. These are the lengths that a plan on a device takes, for engines that keep
     /// them in memory of their own. Allocates nothing.
     ///
     /// # Errors
     /// As [`PageTable::with_queries`], or another number of queries than `visible` has places; nothing is written then.
     pub fn write_visible(seq_lens: &[u32], query_lens: &[u32], visible: &mut [u32]) -> Result<(), PlanError> {
-        let needed = Self::count(seq_lens, query_lens)?;
+        let seq_lens = seq_lens.iter().copied();
+        let needed = Self::count(seq_lens.clone(), query_lens)?;
         if visible.len() != needed {
             return Err(PlanError::Queries { found: visible.len(), needed });
         }
@@ -28,12 +29,12 @@ impl Queries {
     }
 
     /// The queries of all requests, if their counts make sense.
-    fn count(seq_lens: &[u32], query_lens: &[u32]) -> Result<usize, PlanError> {
+    fn count(seq_lens: impl ExactSizeIterator<Item = u32>, query_lens: &[u32]) -> Result<usize, PlanError> {
         if query_lens.len() != seq_lens.len() {
             return Err(PlanError::QueryLens { found: query_lens.len(), needed: seq_lens.len() });
         }
         let mut total = 0u32;
-        for (request, (&query_len, &seq_len)) in query_lens.iter().zip(seq_lens).enumerate() {
+        for (request, (&query_len, seq_len)) in query_lens.iter().zip(seq_lens).enumerate() {
             if query_len > seq_len {
                 return Err(PlanError::QueryLen { request, query_len, seq_len });
             }
@@ -49,13 +50,17 @@ impl Queries {
     /// As [`PageTable::with_queries`](crate::PageTable::with_queries).
     pub fn new(seq_lens: &[u32], query_lens: &[u32]) -> Result<Self, PlanError> {
         let mut queries = Self::default();
-        queries.fill(seq_lens, query_lens)?;
+        queries.fill(seq_lens.iter().copied(), query_lens)?;
         Ok(queries)
     }
 
     /// Becomes the queries of other requests, in the same memory.
-    pub(crate) fn fill(&mut self, seq_lens: &[u32], query_lens: &[u32]) -> Result<(), PlanError> {
-        let total = Self::count(seq_lens, query_lens)?;
+    pub(crate) fn fill(
+        &mut self,
+        seq_lens: impl ExactSizeIterator<Item = u32> + Clone,
+        query_lens: &[u32],
+    ) -> Result<(), PlanError> {
+        let total = Self::count(seq_lens.clone(), query_lens)?;
         self.requests.clear();
         self.visible.clear();
         for memory in [&mut self.requests, &mut self.visible] {
@@ -82,8 +87,8 @@ impl Queries {
 const QUERIES: &str = "queries of all requests";
 
 /// Tokens that each query sees; no request has more queries than tokens.
-fn visible_lens(seq_lens: &[u32], query_lens: &[u32]) -> impl Iterator<Item = u32> {
-    let before_each = seq_lens.iter().zip(query_lens).flat_map(|(&seq_len, &query_len)| {
+fn visible_lens(seq_lens: impl Iterator<Item = u32>, query_lens: &[u32]) -> impl Iterator<Item = u32> {
+    let before_each = seq_lens.zip(query_lens).flat_map(|(seq_len, &query_len)| {
         // The query's own token is one more.
         seq_len.saturating_sub(query_len)..seq_len
     });
@@ -97,10 +102,10 @@ mod tests {
     #[test]
     fn a_query_sees_all_tokens_up_to_its_own() {
         let mut queries = Queries::default();
-        queries.fill(&[5, 9, 3, 0, u32::MAX], &[1, 0, 3, 0, 2]).unwrap();
+        queries.fill([5, 9, 3, 0, u32::MAX].into_iter(), &[1, 0, 3, 0, 2]).unwrap();
         assert_eq!(queries.visible(), [5, 1, 2, 3, u32::MAX - 1, u32::MAX]);
         assert_eq!(queries.requests(), [0, 2, 2, 2, 4, 4]);
-        queries.fill(&[7], &[0]).unwrap();
+        queries.fill([7].into_iter(), &[0]).unwrap();
         assert_eq!(queries, Queries::default());
     }
 

@@ -260,7 +260,7 @@ fn queries_of_a_request_are_slots_of_their_own() {
     let built = canonical(&Plan::build(&geometry, &table, &options, tile).unwrap());
     let mut planner = LivePlanner::new(&geometry, options).unwrap();
     for query in 0..table.batch() {
-        planner.add(query as u32, table.pages(query), table.seq_lens()[query]).unwrap();
+        planner.add(query as u32, table.pages(query), table.seq_len(query)).unwrap();
     }
     assert_eq!(canonical(planner.plan(tile).unwrap()), built);
     assert_eq!(planner.last().seq_lens(), [32, 33, 34, 20]);

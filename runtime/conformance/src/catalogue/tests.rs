@@ -74,9 +74,8 @@ fn queries_stand_where_names_say() {
             (1..plan.q_tiles().len() as u32)
                 .any(|q_tile| requests(q_tile - 1).next_back() == requests(q_tile).next()),
         );
-        let unseen = |query: usize| {
-            table.seq_lens()[query].div_ceil(table.page_size()) < table.pages(query).len() as u32
-        };
+        let unseen =
+            |query: usize| table.seq_len(query).div_ceil(table.page_size()) < table.pages(query).len() as u32;
         kinds[1] += usize::from((0..table.batch()).any(unseen));
         let unseen_chunk = plan.work_items().iter().any(|item| {
             let segment = &plan.segments()[item.segments.start as usize..item.segments.end as usize];
@@ -85,7 +84,7 @@ fn queries_stand_where_names_say() {
             let begins = |segment: &tilewright_plan::KvSegment| {
                 segment.position + (item.kv_range.start.max(segment.kv_range.start) - segment.kv_range.start)
             };
-            segment.iter().all(|segment| table.seq_lens()[query] <= begins(segment))
+            segment.iter().all(|segment| table.seq_len(query) <= begins(segment))
         });
         kinds[2] += usize::from(unseen_chunk);
     }

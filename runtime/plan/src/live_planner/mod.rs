@@ -142,7 +142,7 @@ impl LivePlanner {
             return Err(PlanError::PageSize { table, geometry }.into());
         }
         planner.forest = LiveForest::from_table(table);
-        planner.seq_lens.extend_from_slice(table.seq_lens());
+        planner.seq_lens.extend(table.seq_lens());
         planner.columns.resize(table.batch(), UNCHANGED);
         Ok(planner)
     }

@@ -84,7 +84,7 @@ impl Plan {
         }
         self.geometry = *geometry;
         self.seq_lens.clear();
-        self.seq_lens.extend_from_slice(table.seq_lens());
+        self.seq_lens.extend(table.seq_lens());
         self.several_queries = table.has_several_queries();
         self.packs.clear();
         self.q_tiles.clear();
