@@ -5,32 +5,26 @@
 //! On a GPU the op would have a `cuda_fwd`. It is not here, for candle's `cuda` feature compiles kernels of its own and needs `nvcc`, which
 //! this workspace does without. An engine that has it writes a dozen lines:
 //!
-//! - Once: `CudaDevice::of` takes the context of candle's stream (`device.cuda_stream().context()`), and `CudaDecoder::prepare` compiles
-//!   for the class of its layers and their pages (`AttentionOptions::for_pages`). That is one cudarc for both; if candle brings another version, `CudaDevice::open` opens the same primary
-//!   context, and the raw calls take its `CUstream`.
-//! - Once a step: plan, then `DevicePlan::upload` (or `upload_raw`) on candle's stream, and a workspace of `DevicePlan::workspace_bytes`.
-//! - In `cuda_fwd`, for each layer: `as_cuda_slice` of the three storages and of a new output, their addresses with
-//!   `device_ptr` (plus the layout's `start_offset` times the bytes of an element), into `RawArgs`; then
-//!   `CudaBackend::decode_raw` with `stream.cu_stream()`. It takes any distances between pages, tokens and heads, so that a cache that was
-//!   narrowed or transposed needs no copy, but heads have to be dense and aligned to 16 bytes.
+//! - Once: `Attention::cuda` with the context of candle's stream (`device.cuda_stream().context()`).
+//! - Once a step: `Attention::plan`.
+//! - In `cuda_fwd`, for each layer: `as_cuda_slice` of the three storages and of a new output, then `Attention::run` on candle's stream. A cache that
+//!   was narrowed or transposed needs no copy: `KvCache::new` takes its strides.
 
 use candle_core::{
     CpuStorage, CustomOp3, D, DType, Device, Error, Layout, Result, Shape, Tensor, WithDType, bail,
 };
-use std::sync::{Arc, Mutex, PoisonError};
-use tilewright_heuristics::{Dtype, Geometry};
-use tilewright_runtime::cpu::{CpuBackend, DecodeArgs, Element, HostDevice, KvCache};
-use tilewright_runtime::{Decoder, KvStrides, PageTable, Plan};
+use tilewright_runtime::cpu::Element;
+use tilewright_runtime::{
+    Attention, AttentionOptions, AttentionPlan, Cpu, Dtype, Heads, KvCache, PageTable, Planned,
+};
 
 /// Decode attention of a query `[batch, q_heads, head_dim]` over pages of K and of V `[pages, page_size, kv_heads, head_dim]`.
 /// The output is like the query.
 ///
 /// Made once a step and applied in every layer: it holds the plan, and so the page table and the lengths of that step.
 struct PagedDecode {
-    plan: Plan,
-    scale: f32,
-    /// Threads and scratch, the same for all steps. The lock is never waited for: one layer runs at a time.
-    backend: Arc<Mutex<CpuBackend>>,
+    attention: Attention<Cpu>,
+    plan: AttentionPlan<Cpu>,
 }
 
 impl PagedDecode {
@@ -40,23 +34,22 @@ impl PagedDecode {
         keys: (&[E], &Layout),
         values: (&[E], &Layout),
     ) -> Result<(CpuStorage, Shape)> {
-        let Geometry { q_heads, kv_heads, head_dim, page_size, .. } = *self.plan.geometry();
+        let plan = self.plan.plan();
+        let geometry = plan.geometry();
         let [q_heads, kv_heads, head_dim, page_size] =
-            [q_heads, kv_heads, head_dim, page_size].map(|size| size as usize);
+            [geometry.q_heads, geometry.kv_heads, geometry.head_dim, geometry.page_size]
+                .map(|size| size as usize);
         // The plan says which pages are read; that they exist is checked by the backend.
         let pages =
             |layout: &Layout| [layout.dims().first().copied().unwrap_or(0), page_size, kv_heads, head_dim];
-        let shape = [self.plan.batch(), q_heads, head_dim];
+        let shape = [plan.batch(), q_heads, head_dim];
         let query = dense("query", query, &shape)?;
-        let cache = KvCache {
-            keys: dense("keys", keys, &pages(keys.1))?,
-            values: dense("values", values, &pages(values.1))?,
-            strides: KvStrides::nhd(self.plan.geometry()),
-        };
+        let (keys, values) =
+            (dense("keys", keys, &pages(keys.1))?, dense("values", values, &pages(values.1))?);
         let mut output = vec![E::from_f32(0.0); query.len()];
-        let args = DecodeArgs { scale: Some(self.scale), ..DecodeArgs::new(query, cache, &mut output) };
-        let mut backend = self.backend.lock().unwrap_or_else(PoisonError::into_inner);
-        backend.decode(&self.plan, args).map_err(Error::wrap)?;
+        self.attention
+            .run(&self.plan, &(), query, &KvCache::nhd(keys, values), &mut output)
+            .map_err(Error::wrap)?;
         Ok((E::to_cpu_storage_owned(output), Shape::from(&shape)))
     }
 }
@@ -103,19 +96,18 @@ const SEQ_LENS: [u32; 3] = [55, 33, 7];
 const PAGES: usize = 6;
 
 fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
-    let decoder = Decoder::new();
-    let backend = Arc::new(Mutex::new(CpuBackend::new(HostDevice::detect().limits.threads)));
     for (dtype, element, bound) in
         [(DType::F32, Dtype::F32, 1e-5), (DType::F16, Dtype::F16, 5e-4), (DType::BF16, Dtype::Bf16, 4e-3)]
     {
-        let geometry = Geometry { q_heads: 8, kv_heads: 2, head_dim: 64, page_size: 16, dtype: element };
+        let heads = Heads { query: 8, kv: 2, dim: 64 };
+        let options = AttentionOptions { dtype: element, scale: Some(0.125), ..AttentionOptions::default() };
+        let attention_on_cpu = Attention::cpu(heads, options)?;
         let random = |shape: &[usize]| Tensor::rand(-1f32, 1.0, shape, &Device::Cpu)?.to_dtype(dtype);
         let query = random(&[3, 8, 64])?;
         let [keys, values] = [random(&[PAGES, 16, 2, 64])?, random(&[PAGES, 16, 2, 64])?];
 
-        let table = PageTable::new(ENTRIES.as_flattened(), 4, &SEQ_LENS, geometry.page_size)?;
-        let plan = decoder.plan(&geometry, &table)?;
-        let op = PagedDecode { plan, scale: 0.125, backend: Arc::clone(&backend) };
+        let table = PageTable::new(ENTRIES.as_flattened(), 4, &SEQ_LENS, 16)?;
+        let op = PagedDecode { plan: attention_on_cpu.plan(&table)?, attention: attention_on_cpu };
         let output = query.apply_op3_no_bwd(&keys, &values, &op)?;
 
         let wanted = attention(&query, &keys, &values, 0.125)?;

@@ -9,11 +9,9 @@ use half::f16;
 use model::{LAYERS, Outcome, PAGE_SIZE, Projection, ROW, Request, geometry, project, sample};
 use std::collections::VecDeque;
 use std::sync::Arc;
-use tilewright_kernel_templates::Class;
-use tilewright_kernel_templates::cuda::AttentionOptions;
-use tilewright_runtime::cuda::{CudaDecoder, CudaDevice, DecodeArgs, DevicePlan, KvCache};
+use tilewright_runtime::cuda::CudaDevice;
 use tilewright_runtime::pages::{Appended, Created, Csr, PageManager, PagePool, RequestId};
-use tilewright_runtime::{KvStrides, PageTable};
+use tilewright_runtime::{Attention, AttentionOptions, AttentionPlan, Cuda, KvCache, KvStrides, PageTable};
 
 use cudarc::driver::{CudaSlice, CudaStream};
 
@@ -25,30 +23,29 @@ struct Engine {
     stream: Arc<CudaStream>,
     /// K and V of each layer, `[page, token, head, element]`.
     layers: Vec<(CudaSlice<f16>, CudaSlice<f16>)>,
-    decoder: CudaDecoder,
-    /// The plan on the device, the pages that it was made for, and memory for its partials.
-    plan: DevicePlan,
+    attention: Attention<Cuda>,
+    /// The plan, and the pages that it was made for.
+    plan: AttentionPlan<Cuda>,
     planned: Csr,
-    workspace: CudaSlice<u8>,
     plans: usize,
 }
 
 impl Engine {
     fn new(device: &CudaDevice) -> Outcome<Self> {
-        // One stream, so that all is in order without an event. An engine passes its own context to `CudaDevice::of`, and its own stream.
+        // One stream, so that all is in order without an event. An engine passes its own context and its own stream.
         let stream = device.context().new_stream()?;
-        let mut decoder = CudaDecoder::or_fetch(device)?;
+        let options = AttentionOptions { fetch_nvrtc: true, ..AttentionOptions::default() };
+        let attention = Attention::cuda(Arc::clone(device.context()), model::HEADS, options)?;
         // Compiles what the selector can choose; the next start takes it from the cache.
-        decoder.prepare(&Class::of(&geometry::<f16>()), AttentionOptions::for_pages(PAGE_SIZE))?;
+        attention.prepare(PAGE_SIZE)?;
         let elements = PAGES as usize * KvStrides::nhd(&geometry::<f16>()).page;
         let cache = || stream.alloc_zeros::<f16>(elements);
         Ok(Self {
             pages: PageManager::new(Arc::new(PagePool::new(PAGES)?), PAGE_SIZE)?,
             layers: (0..LAYERS).map(|_| Ok((cache()?, cache()?))).collect::<Outcome<_>>()?,
-            decoder,
-            plan: DevicePlan::new(device),
+            plan: attention.plan(&PageTable::new(&[], 0, &[], PAGE_SIZE)?)?,
+            attention,
             planned: Csr::default(),
-            workspace: stream.alloc_zeros(1)?,
             plans: 0,
             stream,
         })
@@ -88,22 +85,18 @@ impl Engine {
         Ok(())
     }
 
-    /// Brings what has changed of the batch to the device: its plan, or only its lengths.
-    fn upload(&mut self, running: &[Request]) -> Outcome<()> {
-        let (mut csr, mut seq_lens) = (Csr::default(), Vec::new());
+    /// Plans the batch again, or gives the plan its new lengths.
+    fn plan(&mut self, running: &[Request]) -> Outcome<()> {
+        let mut csr = Csr::default();
         let ids: Vec<RequestId> = running.iter().map(|request| request.id).collect();
         self.pages.write_csr(&ids, &mut csr)?;
         let Csr { indptr, indices, last_page_len } = &csr;
         let table = PageTable::from_csr(indptr, indices, last_page_len, PAGE_SIZE)?;
         // Counts of pages would not do: a copied page takes the place of a shared one, and a shared one that of an equal one.
         if (indptr, indices) == (&self.planned.indptr, &self.planned.indices) {
-            return Ok(self.plan.update_lengths(table.seq_lens(), &self.stream)?);
+            return Ok(self.plan.set_lengths(&table.seq_lens().collect::<Vec<_>>())?);
         }
-        let plan = self.decoder.plan(&geometry::<f16>(), &table)?;
-        self.decoder.upload(&plan, &mut self.plan, &self.stream)?;
-        if self.workspace.len() < self.plan.workspace_bytes() {
-            self.workspace = self.stream.alloc_zeros(self.plan.workspace_bytes().next_power_of_two())?;
-        }
+        self.plan = self.attention.plan(&table)?;
         (self.planned, self.plans) = (csr, self.plans + 1);
         Ok(())
     }
@@ -115,7 +108,7 @@ impl Engine {
             request.tokens.push(request.next);
             self.write(request, &appended)?;
         }
-        self.upload(running)?;
+        self.plan(running)?;
 
         // What a layer gives is what the next one asks.
         let first: Vec<f16> = running.iter().flat_map(Request::first_query).collect();
@@ -123,9 +116,8 @@ impl Engine {
         let mut output = self.stream.clone_htod(&first)?;
         for (keys, values) in &self.layers {
             std::mem::swap(&mut query, &mut output);
-            let cache = KvCache { keys, values, strides: KvStrides::nhd(&geometry::<f16>()) };
-            let args = DecodeArgs::new(&query, cache, &mut output, &mut self.workspace);
-            self.decoder.execute(&self.stream, &self.plan, args)?; // launches only
+            let cache = KvCache::nhd(keys, values);
+            self.attention.run(&self.plan, &self.stream, &query, &cache, &mut output)?;
         }
         let (query, output) = (self.stream.clone_dtoh(&query)?, self.stream.clone_dtoh(&output)?);
         self.stream.synchronize()?;
@@ -164,7 +156,7 @@ fn main() -> Outcome<()> {
         }
         running.retain(|request| request.left > 0);
     }
-    println!("{}: {steps} steps, {tokens} tokens, {} plans uploaded", device.name(), engine.plans);
+    println!("{}: {steps} steps, {tokens} tokens, {} plans", device.name(), engine.plans);
     println!("every answer agrees with attention in f64: the largest error is {worst:.1e}");
     Ok(())
 }

@@ -8,9 +8,8 @@ mod model;
 use model::{LAYERS, Outcome, PAGE_SIZE, Projection, ROW, Request, geometry, project, sample};
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
-use tilewright_runtime::cpu::{DecodeArgs, KvCache};
 use tilewright_runtime::pages::{Appended, Created, Csr, PageError, PageManager, PagePool, RequestId};
-use tilewright_runtime::{Decoder, KvStrides, PageTable};
+use tilewright_runtime::{Attention, AttentionOptions, Cpu, KvCache, KvStrides, PageTable};
 
 /// Pages of the KV cache: too few for all requests at once, so that some wait.
 const PAGES: u32 = 24;
@@ -19,10 +18,9 @@ struct Engine {
     pages: PageManager,
     /// K and V of each layer, `[page, token, head, element]`.
     layers: Vec<(Vec<f32>, Vec<f32>)>,
-    decoder: Decoder,
+    attention: Attention<Cpu>,
     /// The batch, in memory that every step uses again.
     csr: Csr,
-    seq_lens: Vec<u32>,
 }
 
 impl Engine {
@@ -30,7 +28,12 @@ impl Engine {
         let pages = PageManager::new(Arc::new(PagePool::new(PAGES)?), PAGE_SIZE)?;
         let cache = vec![0.0; PAGES as usize * KvStrides::nhd(&geometry::<f32>()).page];
         let layers = vec![(cache.clone(), cache); LAYERS];
-        Ok(Self { pages, layers, decoder: Decoder::new(), csr: Csr::default(), seq_lens: Vec::new() })
+        let geometry = geometry::<f32>();
+        let scale = 1.0 / (geometry.head_dim as f32).sqrt();
+        let options =
+            AttentionOptions { dtype: geometry.dtype, scale: Some(scale), ..AttentionOptions::default() };
+        let attention = Attention::cpu(model::HEADS, options)?;
+        Ok(Self { pages, layers, attention, csr: Csr::default() })
     }
 
     /// Starts a request, or does not while there is no room for it.
@@ -83,7 +86,6 @@ impl Engine {
 
     /// One token for every request. Returns the last layer's query and output, `[batch, q_heads, head_dim]`.
     fn step(&mut self, running: &mut [Request]) -> Outcome<(Vec<f32>, Vec<f32>)> {
-        let geometry = geometry::<f32>();
         for request in &mut *running {
             let appended = self.pages.append(request.id, &[request.next])?;
             request.tokens.push(request.next);
@@ -93,17 +95,14 @@ impl Engine {
         self.pages.write_csr(&ids, &mut self.csr)?;
         let Csr { indptr, indices, last_page_len } = &self.csr;
         let table = PageTable::from_csr(indptr, indices, last_page_len, PAGE_SIZE)?;
-        let plan = self.decoder.plan(&geometry, &table)?; // once a step: it serves all layers
+        let plan = self.attention.plan(&table)?; // once a step: it serves all layers
 
         // What a layer gives is what the next one asks.
         let mut query = Vec::new();
         let mut output = running.iter().flat_map(Request::first_query).collect::<Vec<f32>>();
         for (keys, values) in &self.layers {
             query = std::mem::replace(&mut output, vec![0.0; running.len() * ROW]);
-            let cache = KvCache { keys, values, strides: KvStrides::nhd(&geometry) };
-            let scale = 1.0 / (geometry.head_dim as f32).sqrt();
-            let args = DecodeArgs { scale: Some(scale), ..DecodeArgs::new(&query, cache, &mut output) };
-            self.decoder.execute(&plan, args)?;
+            self.attention.run(&plan, &(), &query, &KvCache::nhd(keys, values), &mut output)?;
         }
         for (request, logits) in running.iter_mut().zip(output.chunks(ROW)) {
             (request.next, request.left) = (sample(logits, 0), request.left - 1);

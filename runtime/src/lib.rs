@@ -1,8 +1,28 @@
 #![doc = include_str!("../README.md")]
 
+mod attention;
+mod error;
+mod kv_cache;
+mod live_plan;
+mod on_cpu;
+mod on_cuda;
+mod options;
+
+pub use attention::{Attention, AttentionPlan, Backend, Planned};
+pub use error::AttentionError;
+pub use kv_cache::{KvCache, KvLayout};
+pub use live_plan::LivePlan;
+pub use on_cpu::{Cpu, HostCache, HostScales};
+pub use on_cuda::{Cuda, DeviceCache, DeviceScales};
+pub use options::{AttentionOptions, Heads, PerRow};
+pub use tilewright_heuristics::Dtype;
+pub use tilewright_plan::{E4m3, KvStrides, PageTable, Queries};
+
+/// The explicit forms of the CPU backend.
 pub use tilewright_cpu as cpu;
-pub use tilewright_cpu::{DecodeError, Decoder, ExecError};
+/// The explicit forms of the CUDA backend: raw pointers, memory of the caller's own, graphs.
 pub use tilewright_cuda as cuda;
-pub use tilewright_heuristics::{Dtype, Geometry};
+/// Pages for engines that have no page manager of their own.
 pub use tilewright_pages as pages;
-pub use tilewright_plan::*;
+/// How plans are made: forests, packs, options.
+pub use tilewright_plan as plan;

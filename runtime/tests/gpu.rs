@@ -5,6 +5,7 @@ mod forward;
 mod parts;
 mod timeline;
 
+use cudarc::driver::{CudaSlice, CudaStream};
 use half::{bf16, f16};
 use parts::{Parts, Shape};
 use std::collections::BTreeSet;
@@ -13,13 +14,16 @@ use tilewright_conformance::{self as conformance, ConformanceCase, CudaCase, opt
 use tilewright_cpu::Element;
 use tilewright_cuda::probe::{self, FlushBy};
 use tilewright_cuda::{
-    CudaBackend, CudaDecoder, CudaDevice, CudaElement, CudaError, DecodeArgs, DeviceMemory, DevicePlan,
-    Fp8KvCache, Graph, KvCache, MergeStatesArgs, RawMergeStates, RawState, State, Timer,
+    CudaBackend, CudaDevice, CudaElement, CudaError, DecodeArgs, DeviceMemory, DevicePlan, Graph,
+    MergeStatesArgs, RawMergeStates, RawState, State, Timer,
 };
 use tilewright_heuristics::{Backend, Dtype, Geometry, Tile};
-use tilewright_kernel_templates::cuda::{AttentionOptions, has_loaders};
+use tilewright_kernel_templates::cuda::{AttentionOptions as KernelOptions, has_loaders};
 use tilewright_kernel_templates::{Class, Limits, Space};
 use tilewright_plan::{E4m3, KvStrides, PageTable, Plan, StatesError};
+use tilewright_runtime::{
+    Attention, AttentionError, AttentionOptions, AttentionPlan, Cuda, Heads, KvCache, PerRow,
+};
 
 /// cudarc's slices record events on each use, which no other stream may wait for while a graph is captured: engines that capture turn
 /// that off before they allocate, as this suite does.
@@ -119,7 +123,7 @@ fn check_class(class: &Class) {
     let few: Vec<Tile> = all.iter().copied().step_by(all.len() / 6).chain(all.last().copied()).collect();
     let mut cases = conformance::cases(class, 2);
     cases.extend(conformance::tile_cases(class, &few[0], 3));
-    let options: BTreeSet<AttentionOptions> = cases.iter().map(options_of).collect();
+    let options: BTreeSet<KernelOptions> = cases.iter().map(options_of).collect();
     assert!(options.len() >= 4, "{options:?}");
     check_all(&mut backend(&device), cases, &few);
 }
@@ -138,120 +142,147 @@ fn a_cache_beyond_2_31_elements_is_read_where_it_is() {
     far.case.check(&output, &lse).unwrap();
 }
 
-/// A batch of two requests that share a page, through the typed interface.
+/// A batch of two requests that share a page, through the API of engines.
 struct Small {
-    geometry: Geometry,
-    stream: Arc<cudarc::driver::CudaStream>,
-    keys: cudarc::driver::CudaSlice<f16>,
-    values: cudarc::driver::CudaSlice<f16>,
-    query: cudarc::driver::CudaSlice<f16>,
-    output: cudarc::driver::CudaSlice<f16>,
-    workspace: cudarc::driver::CudaSlice<u8>,
+    attention: Attention<Cuda>,
+    stream: Arc<CudaStream>,
+    keys: CudaSlice<f16>,
+    values: CudaSlice<f16>,
+    query: CudaSlice<f16>,
+    output: CudaSlice<f16>,
 }
 
-const ENTRIES: [i32; 4] = [0, 1, 0, 2];
-const SEQ_LENS: [u32; 2] = [32, 20];
+const SMALL_HEADS: Heads = Heads { query: 8, kv: 2, dim: 128 };
+const PAGE_SIZE: u32 = 16;
 
 impl Small {
-    fn new(device: &CudaDevice) -> Self {
-        let geometry = Geometry { q_heads: 8, kv_heads: 2, head_dim: 128, page_size: 16, dtype: Dtype::F16 };
-        let stream = device.context().new_stream().unwrap();
+    fn new(device: &CudaDevice, options: AttentionOptions) -> Self {
+        let context = Arc::clone(device.context());
+        let stream = context.new_stream().unwrap();
         let filled =
             |count: usize, value: f32| stream.clone_htod(&vec![f16::from_f32(value); count]).unwrap();
         let cache = 3 * 16 * 2 * 128;
+        let options = AttentionOptions { fetch_nvrtc: true, ..options };
         Self {
+            attention: Attention::cuda(context, SMALL_HEADS, options).unwrap(),
             keys: filled(cache, 0.1),
             values: filled(cache, 0.25),
             query: filled(2 * 8 * 128, 0.3),
             output: filled(2 * 8 * 128, f32::NAN),
-            workspace: stream.alloc_zeros(1 << 16).unwrap(),
-            geometry,
             stream,
         }
     }
 
-    fn table(&self) -> PageTable<'static> {
-        PageTable::new(&ENTRIES, 2, &SEQ_LENS, self.geometry.page_size).unwrap()
+    fn plan(&self) -> AttentionPlan<Cuda> {
+        self.attention.plan(&PageTable::new(&[0, 1, 0, 2], 2, &[32, 20], PAGE_SIZE).unwrap()).unwrap()
     }
 
-    fn options(&self) -> AttentionOptions {
-        AttentionOptions::for_pages(self.geometry.page_size)
+    fn run(&mut self, plan: &AttentionPlan<Cuda>) -> Result<(), AttentionError> {
+        let cache = KvCache::nhd(&self.keys, &self.values);
+        self.attention.run(plan, &self.stream, &self.query, &cache, &mut self.output)
     }
 
-    fn execute(&mut self, decoder: &CudaDecoder, plan: &DevicePlan) -> Result<(), CudaError> {
-        let strides = KvStrides::nhd(&self.geometry);
-        let cache = KvCache { keys: &self.keys, values: &self.values, strides };
-        let args = DecodeArgs::new(&self.query, cache, &mut self.output, &mut self.workspace);
-        decoder.execute(&self.stream, plan, args)
+    fn output(&self) -> Vec<f16> {
+        self.stream.clone_dtoh(&self.output).unwrap()
     }
 }
 
 #[test]
-fn an_engine_decodes_through_typed_slices() {
+fn an_engine_plans_once_and_runs_each_layer() {
     let device = device();
-    let mut decoder = CudaDecoder::or_fetch(&device).unwrap();
-    let mut small = Small::new(&device);
-    let class = Class::of(&small.geometry);
-    let plan = decoder.plan(&small.geometry, &small.table()).unwrap();
-    let mut uploaded = DevicePlan::new(&device);
-    uploaded.upload(&plan, &small.stream).unwrap();
-    let error = small.execute(&decoder, &uploaded).unwrap_err();
-    assert!(matches!(error, CudaError::NotPrepared { .. }), "{error}");
-    decoder.prepare(&class, small.options()).unwrap();
-    small.execute(&decoder, &uploaded).unwrap();
-    let output = small.stream.clone_dtoh(&small.output).unwrap();
-    assert!(output.iter().all(|x| (x.to_f32() - 0.25).abs() < 1e-3), "{:?}", &output[..4]);
+    let mut small = Small::new(&device, AttentionOptions::default());
+    let mut plan = small.plan();
+    for _ in 0..2 {
+        small.run(&plan).unwrap();
+        let output = small.output();
+        assert!(output.iter().all(|x| (x.to_f32() - 0.25).abs() < 1e-3), "{:?}", &output[..4]);
+    }
+    // Another layout of the cache, sinks and the LSE; then a longer request, and a plan in the memory of this one.
+    let sinks = small.stream.clone_htod(&[f32::NEG_INFINITY; 8]).unwrap();
+    let mut lse = small.stream.alloc_zeros::<f32>(2 * 8).unwrap();
+    plan.set_lengths(&[32, 21]).unwrap();
+    let Small { attention, stream, keys, values, query, output } = &mut small;
+    let per_row = PerRow { lse: Some(&mut lse), sinks: Some(&sinks) };
+    attention.run_with(&plan, stream, query, &KvCache::hnd(keys, values), output, per_row).unwrap();
+    // All keys are equal: the LSE is the logit plus the logarithm of the number of tokens.
+    let logit = 128.0 * 0.1 * 0.3 / 128f32.sqrt();
+    let found = stream.clone_dtoh(&lse).unwrap();
+    for (row, lse) in found.iter().enumerate() {
+        let tokens = [32f32, 21.0][row / 8];
+        assert!((lse - logit - tokens.ln()).abs() < 2e-3, "row {row}: {lse}");
+    }
+    assert!(plan.set_lengths(&[33, 21]).is_err(), "33 tokens need another page");
+    drop(plan);
+    let plan = small.plan();
+    small.run(&plan).unwrap();
+    assert!(small.output().iter().all(|x| (x.to_f32() - 0.25).abs() < 1e-3));
+
     small.keys = small.stream.alloc_zeros(10).unwrap();
-    let error = small.execute(&decoder, &uploaded).unwrap_err();
-    assert!(matches!(error, CudaError::Length { name: "keys", .. }), "{error}");
+    let error = small.run(&plan).unwrap_err();
+    assert!(matches!(error, AttentionError::Cuda(CudaError::Length { name: "keys", .. })), "{error}");
+}
+
+#[test]
+fn a_live_plan_follows_its_batch() {
+    let device = device();
+    let mut small = Small::new(&device, AttentionOptions::default());
+    let mut live = small.attention.live_plan(PAGE_SIZE).unwrap();
+    live.add(0, &[0, 1], 32).unwrap();
+    live.add(1, &[0, 2], 20).unwrap();
+    for step in 0..6 {
+        live.update().unwrap();
+        let Small { attention, stream, keys, values, query, output } = &mut small;
+        let mut lse = stream.alloc_zeros::<f32>(2 * 8).unwrap();
+        let per_row = PerRow { lse: Some(&mut lse), sinks: None };
+        attention.run_with(&live, stream, query, &KvCache::nhd(keys, values), output, per_row).unwrap();
+        let logit = 128.0 * 0.1 * 0.3 / 128f32.sqrt();
+        let lse = stream.clone_dtoh(&lse).unwrap();
+        let tokens = (20 + step) as f32;
+        assert!((lse[8] - logit - tokens.ln()).abs() < 2e-3, "step {step}: {}", lse[8]);
+        live.grow(1, 21 + step).unwrap();
+    }
+    live.remove(0).unwrap();
+    live.update().unwrap();
+    let Small { attention, stream, keys, values, query, output } = &mut small;
+    attention.run(&live, stream, query, &KvCache::nhd(keys, values), output).unwrap();
+    let output = stream.clone_dtoh(output).unwrap();
+    assert!(output[..8 * 128].iter().all(|x| x.to_f32() == 0.0), "a row without a request is zeros");
+    assert!(output[8 * 128..].iter().all(|x| (x.to_f32() - 0.25).abs() < 1e-3));
 }
 
 #[test]
 fn an_engine_decodes_a_cache_of_bytes_with_scales() {
     let device = device();
-    let mut decoder = CudaDecoder::or_fetch(&device).unwrap();
-    let mut small = Small::new(&device);
-    small.geometry.dtype = Dtype::Fp8F16;
-    let (geometry, stream) = (small.geometry, Arc::clone(&small.stream));
-    let strides = KvStrides::nhd(&geometry);
-    let plan = decoder.plan(&geometry, &small.table()).unwrap();
-    let mut uploaded = DevicePlan::new(&device);
-    uploaded.upload(&plan, &stream).unwrap();
-    decoder.prepare(&Class::of(&geometry), small.options()).unwrap();
+    let options = AttentionOptions { dtype: Dtype::Fp8F16, ..AttentionOptions::default() };
+    let mut small = Small::new(&device, options);
+    let plan = small.plan();
     let elements = 3 * 16 * 2 * 128;
+    let Small { attention, stream, query, output, .. } = &mut small;
     let keys = stream.clone_htod(&vec![E4m3::from_f32(1.25).to_bits(); elements]).unwrap();
     let values = stream.clone_htod(&vec![E4m3::from_f32(3.0).to_bits(); elements]).unwrap();
     let scale = |scales: &[f32]| stream.clone_htod(scales).unwrap();
     let (one, per_head, too_many) = (scale(&[0.5]), scale(&[0.5, 0.25]), scale(&[1.0; 3]));
 
-    let cache = Fp8KvCache { keys: &keys, values: &values, strides, key_scales: &one, value_scales: &one };
-    let args = DecodeArgs::new(&small.query, cache, &mut small.output, &mut small.workspace);
-    decoder.execute(&stream, &uploaded, args).unwrap();
-    let output = stream.clone_dtoh(&small.output).unwrap();
-    assert!(output.iter().all(|x| (x.to_f32() - 1.5).abs() < 1e-3), "{:?}", &output[..4]);
+    let cache = KvCache::nhd(&keys, &values).with_scales(&one, &one);
+    attention.run(&plan, stream, query, &cache, output).unwrap();
+    let found = stream.clone_dtoh(output).unwrap();
+    assert!(found.iter().all(|x| (x.to_f32() - 1.5).abs() < 1e-3), "{:?}", &found[..4]);
 
-    let cache = Fp8KvCache {
-        keys: &values,
-        values: &values,
-        strides,
-        key_scales: &per_head,
-        value_scales: &per_head,
-    };
-    let args = DecodeArgs::new(&small.query, cache, &mut small.output, &mut small.workspace);
-    decoder.execute(&stream, &uploaded, args).unwrap();
-    let output = stream.clone_dtoh(&small.output).unwrap();
-    for (i, x) in output.iter().enumerate() {
+    let cache = KvCache::nhd(&values, &values).with_scales(&per_head, &per_head);
+    attention.run(&plan, stream, query, &cache, output).unwrap();
+    let found = stream.clone_dtoh(output).unwrap();
+    for (i, x) in found.iter().enumerate() {
         let expected = [1.5, 0.75][i / (4 * 128) % 2];
         assert!((x.to_f32() - expected).abs() < 1e-3, "element {i}: {x} for {expected}");
     }
 
     // One for all heads beside one a head: the single one is too short.
-    let cache = Fp8KvCache { value_scales: &too_many, key_scales: &one, ..cache };
-    let args = DecodeArgs::new(&small.query, cache, &mut small.output, &mut small.workspace);
-    let error = decoder.execute(&stream, &uploaded, args).unwrap_err();
+    let cache = KvCache::nhd(&keys, &values).with_scales(&one, &too_many);
+    let error = attention.run(&plan, stream, query, &cache, output).unwrap_err();
+    let AttentionError::Cuda(error) = error else { panic!("{error}") };
     assert!(matches!(error, CudaError::Length { name: "key_scales", found: 1, needed: 2 }), "{error}");
-    let error = small.execute(&decoder, &uploaded).unwrap_err();
-    assert!(matches!(error, CudaError::Dtype { given: Dtype::F16, .. }), "{error}");
+    let error = small.run(&plan).unwrap_err();
+    assert!(matches!(error, AttentionError::Cuda(CudaError::Dtype { given: Dtype::F16, .. })), "{error}");
 }
 
 #[test]
@@ -278,22 +309,25 @@ fn a_plan_serves_requests_that_grow_inside_their_pages() {
 #[allow(unsafe_code)]
 fn a_captured_graph_replays_with_the_same_bits() {
     let device = device();
-    let mut decoder = CudaDecoder::or_fetch(&device).unwrap();
-    let mut small = Small::new(&device);
-    decoder.prepare(&Class::of(&small.geometry), small.options()).unwrap();
-    let plan = decoder.plan(&small.geometry, &small.table()).unwrap();
-    let mut uploaded = DevicePlan::new(&device);
-    uploaded.upload(&plan, &small.stream).unwrap();
-    small.execute(&decoder, &uploaded).unwrap();
-    let first = small.stream.clone_dtoh(&small.output).unwrap();
+    let mut small = Small::new(&device, AttentionOptions::default());
+    let plan = small.plan();
+    small.run(&plan).unwrap();
+    let first = small.output();
     let stream = Arc::clone(&small.stream);
-    // SAFETY: the batch, the plan and the decoder outlive the graph.
-    let graph = unsafe { Graph::capture(&stream, || small.execute(&decoder, &uploaded)).unwrap() };
+    // SAFETY: the batch and the plan outlive the graph.
+    let graph = unsafe { Graph::capture(&stream, || small.run(&plan).map_err(into_cuda)).unwrap() };
     let timer = Timer::new(device.context()).unwrap();
     for _ in 0..3 {
         assert!(timer.time_us(&stream, || graph.launch(&stream)).unwrap() > 0.0);
-        let again = stream.clone_dtoh(&small.output).unwrap();
+        let again = small.output();
         assert!(first.iter().zip(&again).all(|(a, b)| a.to_bits() == b.to_bits()));
+    }
+}
+
+fn into_cuda(error: AttentionError) -> CudaError {
+    match error {
+        AttentionError::Cuda(error) => error,
+        error => panic!("{error}"),
     }
 }
 
@@ -346,7 +380,7 @@ fn static_figures_agree_with_what_the_driver_says() {
     let mut backend = backend(&device);
     let class = Class { head_dim: 128, dtype: Dtype::F16 };
     let tiles: Vec<Tile> = tiles(&class, &device).into_iter().step_by(7).collect();
-    for options in [16, 1].map(AttentionOptions::for_pages) {
+    for options in [16, 1].map(KernelOptions::for_pages) {
         let compiled = backend.prepare(&tiles, &class, options, || ()).unwrap();
         for (tile, compiled) in tiles.iter().zip(compiled) {
             let compiled = compiled.unwrap();
@@ -366,7 +400,7 @@ fn options_make_a_difference_only_where_kernels_do() {
     let prepare = |backend: &mut CudaBackend, options| {
         backend.prepare(&[tile], &class, options, || ()).unwrap().remove(0).unwrap();
     };
-    let [boxes, gathers] = [16, 1].map(AttentionOptions::for_pages);
+    let [boxes, gathers] = [16, 1].map(KernelOptions::for_pages);
     prepare(&mut backend, boxes);
     let told = backend.told_by_driver(&tile, &class, gathers);
     if has_loaders(&class, device.arch()) {
@@ -416,7 +450,7 @@ fn check_parts<E: Element + CudaElement>(backend: &mut CudaBackend, head_dim: u3
     let geometry =
         Geometry { q_heads: 8, kv_heads: 2, head_dim, page_size: 16, dtype: <E as Element>::DTYPE };
     let (class, tile) = (Class::of(&geometry), Tile { m: 16, n: 32, warps: 2, stages: 2 });
-    let options = AttentionOptions::for_pages(geometry.page_size);
+    let options = KernelOptions::for_pages(geometry.page_size);
     backend.prepare(&[tile], &class, options, || ()).unwrap().remove(0).unwrap();
     let parts = Parts::<E>::new(geometry, shape, 6);
     let (rows, elements) = (parts.rows(), parts.query.len());
@@ -431,7 +465,8 @@ fn check_parts<E: Element + CudaElement>(backend: &mut CudaBackend, head_dim: u3
         let mut uploaded = DevicePlan::new(&device);
         uploaded.upload(&plan, &stream).unwrap();
         let mut workspace = stream.alloc_zeros::<u8>(uploaded.workspace_bytes()).unwrap();
-        let cache = KvCache { keys: &keys, values: &values, strides: KvStrides::nhd(&geometry) };
+        let strides = KvStrides::nhd(&geometry);
+        let cache = tilewright_cuda::KvCache { keys: &keys, values: &values, strides };
         let args = DecodeArgs {
             lse: Some(lse),
             scale: Some(parts.scale()),

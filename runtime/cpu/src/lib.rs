@@ -3,7 +3,6 @@
 mod args;
 mod backend;
 mod cache;
-mod decoder;
 mod element;
 mod error;
 mod host;
@@ -19,7 +18,6 @@ mod timeline;
 pub use args::DecodeArgs;
 pub use backend::CpuBackend;
 pub use cache::{Fp8KvCache, KvCache, KvPages};
-pub use decoder::{DecodeError, Decoder};
 pub use element::{Element, Number};
 pub use error::ExecError;
 pub use host::HostDevice;

@@ -7,7 +7,7 @@
 //! Trees are written as in PAT: nodes of each level, tokens of a node of each level; the last page of each request has room. Without a device
 //! only the planner's part is printed.
 //!
-//! `cargo bench -p tilewright-runtime --bench steady_step -- [TREE...] [--heads 32/8,64/8]`
+//! `cargo bench -p tilewright-cuda --bench steady_step -- [TREE...] [--heads 32/8,64/8]`
 #![allow(unsafe_code)]
 
 use cudarc::driver::CudaStream;
@@ -15,7 +15,9 @@ use cudarc::driver::sys::CUfunction;
 use std::ffi::{CString, c_void};
 use std::sync::Arc;
 use std::time::Instant;
-use tilewright_cuda::{Bucket, CudaDecoder, CudaDevice, DeviceMemory, DevicePlan, Graph, GraphStep, RawArgs};
+use tilewright_cuda::{
+    Bucket, CudaDevice, DeviceMemory, DevicePlan, Graph, GraphStep, RawArgs, TunedBackend,
+};
 use tilewright_heuristics::{Dtype, Geometry, Tile};
 use tilewright_kernel_templates::Class;
 use tilewright_kernel_templates::cuda::{AttentionOptions, Kernel};
@@ -173,7 +175,7 @@ impl Steps {
 struct OnDevice<'a> {
     device: &'a CudaDevice,
     stream: Arc<CudaStream>,
-    decoder: CudaDecoder,
+    decoder: TunedBackend,
     nothing: CUfunction,
 }
 
@@ -186,7 +188,7 @@ enum By {
 
 impl<'a> OnDevice<'a> {
     fn new(device: &'a CudaDevice) -> Outcome<Self> {
-        let mut decoder = CudaDecoder::or_fetch(device)?;
+        let mut decoder = TunedBackend::or_fetch(device)?;
         let class = Class { head_dim: 128, dtype: Dtype::F16 };
         decoder.prepare(&class, AttentionOptions::for_pages(PAGE_SIZE))?;
         let kernel = Kernel::read_probe(true);
@@ -205,7 +207,7 @@ impl<'a> OnDevice<'a> {
         let Self { device, stream, decoder, .. } = &*self;
         let geometry = &batch.geometry;
         let choose = decoder.choose();
-        let mut planner = decoder.live_planner(geometry)?;
+        let mut planner = LivePlanner::new(geometry, decoder.plan_options())?;
         let table = batch.table()?;
         for (request, &tokens) in (0..).zip(&batch.lengths) {
             planner.add(request, table.pages(request as usize), tokens)?;
@@ -234,7 +236,9 @@ impl<'a> OnDevice<'a> {
             ..RawArgs::dense(geometry)
         };
         let mut plain = DevicePlan::new(device);
-        decoder.upload(&plan, &mut plain, stream)?;
+        let (mode, mix) = decoder.launch_of(&plan);
+        plain.set_launch_mode(mode, mix);
+        plain.upload(&plan, stream)?;
         let in_bucket = DevicePlan::with_bucket(device, bucket)?;
         // SAFETY: all memory is as large as the batch and the bucket say, and is dropped after the graphs.
         let (mut step, bare) = unsafe {

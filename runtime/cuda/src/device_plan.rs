@@ -438,8 +438,9 @@ impl DevicePlan {
         self.side.as_ref()
     }
 
-    /// Lays out the next plans for another way of launching them. What was uploaded is no more.
-    pub(super) fn set_launch_mode(&mut self, forward: LaunchMode, mix: Option<&Mix>) {
+    /// Launches the next plans in this way; a single launch of the given mix, or else of each plan's tiles. A plan in a bucket is launched as
+    /// the bucket says. What was uploaded before is not launched again.
+    pub fn set_launch_mode(&mut self, forward: LaunchMode, mix: Option<&Mix>) {
         let same = match (&self.mix, mix) {
             (MixOf::All(own), Some(mix)) => own == mix,
             (MixOf::Plan(_), None) => true,

@@ -182,7 +182,7 @@ pub enum CudaError {
 
 impl CudaError {
     /// Wraps the driver's answer with what was attempted. Nothing is allocated where there is no error.
-    pub(crate) fn driver(what: impl Into<String>) -> impl FnOnce(DriverError) -> Self {
+    pub fn driver(what: impl Into<String>) -> impl FnOnce(DriverError) -> Self {
         move |source| Self::Driver { what: what.into(), source }
     }
 }

@@ -4,7 +4,7 @@ use tilewright_conformance::reference::{self, Attention};
 use tilewright_heuristics::Geometry;
 use tilewright_runtime::cpu::{Element, KvCache};
 use tilewright_runtime::pages::RequestId;
-use tilewright_runtime::{KvStrides, PageTable};
+use tilewright_runtime::{Heads, KvStrides, PageTable};
 
 pub(crate) type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
 
@@ -17,6 +17,9 @@ pub(crate) const PAGE_SIZE: u32 = 16;
 pub(crate) const ROW: usize = 8 * 64;
 
 /// The heads of a layer.
+pub(crate) const HEADS: Heads = Heads { query: 8, kv: 2, dim: 64 };
+
+/// A layer's layout.
 pub(crate) const fn geometry<E: Element>() -> Geometry {
     Geometry { q_heads: 8, kv_heads: 2, head_dim: 64, page_size: PAGE_SIZE, dtype: E::DTYPE }
 }

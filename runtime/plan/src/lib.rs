@@ -28,8 +28,8 @@ pub use packing::{
 };
 pub use page_table::PageTable;
 pub use plan::{
-    DIRECT, GRANULE, KvSegment, MergeItem, OutputTarget, Plan, PlanOptions, PlannedPack, Prediction, QTile,
-    SHORTEST_CHUNK, Split, TileGroup, UNTOUCHED, WARP_ROWS, WorkItem, max_segments,
+    DIRECT, GRANULE, KvSegment, LengthsError, MergeItem, OutputTarget, Plan, PlanOptions, PlannedPack,
+    Prediction, QTile, SHORTEST_CHUNK, Split, TileGroup, UNTOUCHED, WARP_ROWS, WorkItem, max_segments,
 };
 pub use planner::Planner;
 pub use queries::Queries;

@@ -98,28 +98,15 @@ impl<'a> PageTable<'a> {
     /// `memory` is reused from step to step.
     ///
     /// ```
-    /// use tilewright_heuristics::{Dtype, Geometry};
-    /// use tilewright_cpu::{DecodeArgs, KvCache};
-    /// use tilewright_cpu::Decoder;
-    /// use tilewright_plan::{KvStrides, PageTable, Queries};
+    /// use tilewright_plan::{PageTable, Queries};
     ///
-    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// let geometry = Geometry { q_heads: 4, kv_heads: 1, head_dim: 64, page_size: 16, dtype: Dtype::F32 };
+    /// # fn main() -> Result<(), tilewright_plan::PlanError> {
     /// // The first request checks two drafted tokens behind its last one, the second request has none.
     /// let (entries, seq_lens, query_lens) = ([0, 1, 0, 2], [19, 20], [3, 1]);
     /// let mut memory = Queries::default(); // kept from step to step
     /// let table = PageTable::new(&entries, 2, &seq_lens, 16)?.with_queries(&query_lens, &mut memory)?;
     /// assert_eq!((table.requests(), table.batch()), (2, 4));
     /// assert!(table.seq_lens().eq([17, 18, 19, 20])); // what each query sees
-    ///
-    /// let (keys, values) = (vec![0.1; 3 * 16 * 64], vec![0.2; 3 * 16 * 64]);
-    /// let query = vec![0.0f32; 4 * 4 * 64]; // [queries, q_heads, head_dim]
-    /// let (mut output, mut lse) = (vec![0.0; 4 * 4 * 64], vec![0.0; 4 * 4]);
-    /// let cache = KvCache { keys: &keys, values: &values, strides: KvStrides::nhd(&geometry) };
-    /// let args = DecodeArgs { lse: Some(&mut lse), ..DecodeArgs::new(&query, cache, &mut output) };
-    /// Decoder::with_threads(1).decode(&geometry, &table, args)?;
-    /// // Equal logits of 0: the LSE is the logarithm of the number of tokens.
-    /// assert!(lse.iter().zip([17f32; 4].iter().chain(&[18f32; 4])).all(|(lse, n)| (lse - n.ln()).abs() < 1e-5));
     /// # Ok(())
     /// # }
     /// ```

@@ -316,7 +316,7 @@ impl<E: Element> Batch<E> {
         let words = Aligned::of(image.words());
         let q_heads = self.geometry.q_heads;
         let lengths: Vec<i32> =
-            self.table(&self.seq_lens, &mut grown).seq_lens().iter().map(|&len| len as i32).collect();
+            self.table(&self.seq_lens, &mut grown).seq_lens().map(|len| len as i32).collect();
         let mut output = vec![E::from_f32(f32::NAN); self.query.len()];
         let mut lse = vec![f32::NAN; self.rows()];
         let mut workspace = vec![f32::NAN; image.workspace_bytes(&self.geometry) / 4];

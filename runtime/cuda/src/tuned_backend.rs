@@ -1,18 +1,16 @@
-//! What an engine calls at every step: plan with the device's selector, upload, forward, merge.
+//! A backend with the tiles of the device's selector compiled: what plans are made with, and how each is launched.
 
 use super::args::DecodeArgs;
 use super::{CudaBackend, CudaDevice, CudaElement, CudaError, DevicePlan, KvPages, Launch, LaunchMode, Mix};
 use cudarc::driver::CudaStream;
-use tilewright_heuristics::{Geometry, Selection, Tile, lookup};
+use tilewright_heuristics::{Selection, Tile, lookup};
 use tilewright_kernel_templates::cuda::AttentionOptions;
 use tilewright_kernel_templates::{Class, Limits, Space};
-use tilewright_plan::{
-    BySelection, DeviceProfile, LiveError, LivePlanner, PageTable, Plan, PlanError, PlanOptions,
-};
+use tilewright_plan::{BySelection, DeviceProfile, Plan, PlanOptions};
 
-/// Decode attention on a GPU, with the tiles that were found best for it.
+/// A [`CudaBackend`] that has the kernels of the device's selector, and knows how the plans that it chooses tiles for are launched.
 #[derive(Debug)]
-pub struct CudaDecoder {
+pub struct TunedBackend {
     backend: CudaBackend,
     selection: Selection,
     tiles: Vec<Tile>,
@@ -24,8 +22,8 @@ pub struct CudaDecoder {
     sets: Vec<(Class, Mix)>,
 }
 
-impl CudaDecoder {
-    /// A decoder for a device. Says once, as a warning, if its tiles were not measured on this very device.
+impl TunedBackend {
+    /// For a device. Says once, as a warning, if its tiles were not measured on this very device.
     ///
     /// # Errors
     /// NVRTC is missing, or newer than the driver.
@@ -33,7 +31,7 @@ impl CudaDecoder {
         Ok(Self::with(CudaBackend::new(device)?))
     }
 
-    /// As [`CudaDecoder::new`], but fetches NVRTC if this machine has none.
+    /// As [`TunedBackend::new`], but fetches NVRTC if this machine has none.
     ///
     /// # Errors
     /// NVRTC is missing and cannot be fetched, or is newer than the driver.
@@ -62,14 +60,14 @@ impl CudaDecoder {
         }
     }
 
-    /// Launches plans in another way than the default from the next [`CudaDecoder::prepare`] on, which has to be called for every class
+    /// Launches plans in another way than the default from the next [`TunedBackend::prepare`] on, which has to be called for every class
     /// again if that is a single launch.
     pub fn set_launch_mode(&mut self, forward: LaunchMode) {
         self.forward = forward;
         self.mix = None;
     }
 
-    /// How plans of one tile are launched, and all others where [`CudaDecoder::set_launch_mode`] chose so. See [`CudaDecoder::launch_mode_for`].
+    /// How plans of one tile are launched, and all others where [`TunedBackend::set_launch_mode`] chose so. See [`TunedBackend::launch_mode_for`].
     pub const fn forward(&self) -> LaunchMode {
         self.forward
     }
@@ -141,7 +139,7 @@ impl CudaDecoder {
         Ok(())
     }
 
-    /// As [`CudaBackend::prepare_merge_states`], for callers who merge by [`CudaDecoder::backend`].
+    /// As [`CudaBackend::prepare_merge_states`], for callers who merge by [`TunedBackend::backend`].
     ///
     /// # Errors
     /// As there.
@@ -149,27 +147,14 @@ impl CudaDecoder {
         self.backend.prepare_merge_states(class)
     }
 
-    /// Plans a batch, of one query a request or of several ([`PageTable::with_queries`]). A plan serves every layer of the step, and
-    /// every step until the page table changes.
-    ///
-    /// # Errors
-    /// A page table or layout that makes no sense.
-    pub fn plan(&self, geometry: &Geometry, table: &PageTable<'_>) -> Result<Plan, PlanError> {
-        Plan::build(geometry, table, &self.options, self.choose())
-    }
-
     /// What chooses the tiles of plans: for a [`LivePlanner`], or one plan by hand.
     pub fn choose(&self) -> BySelection<'_> {
         BySelection::new(&self.selection)
     }
 
-    /// A planner that follows a batch of this layout step by step, with the options of this decoder:
-    /// `planner.plan(decoder.choose())`.
-    ///
-    /// # Errors
-    /// A layout that makes no sense.
-    pub fn live_planner(&self, geometry: &Geometry) -> Result<LivePlanner, LiveError> {
-        LivePlanner::new(geometry, self.options)
+    /// How plans are made for the device: by the prices that were measured with its selector, else those of its backend.
+    pub const fn plan_options(&self) -> PlanOptions {
+        self.options
     }
 
     /// How a plan is launched: what a [`super::Bucket`] for it is made with. A plan of several tiles of one of the selector's sets is one launch of
@@ -178,7 +163,8 @@ impl CudaDecoder {
         self.launch_of(plan).0
     }
 
-    fn launch_of(&self, plan: &Plan) -> (LaunchMode, Option<&Mix>) {
+    /// How a plan is launched, and which tiles are compiled together for it: for [`DevicePlan::set_launch_mode`].
+    pub fn launch_of(&self, plan: &Plan) -> (LaunchMode, Option<&Mix>) {
         let has = |mix: &Mix| plan.tile_groups().iter().all(|group| mix.index_of(&group.tile).is_some());
         let class = Class::of(plan.geometry());
         match self.forward.launch {
@@ -194,17 +180,6 @@ impl CudaDecoder {
             }
             Launch::Serial | Launch::Streams => (self.forward, None),
         }
-    }
-
-    /// Starts the copy of a plan on the stream, for the decoder's way of launching it ([`CudaDecoder::launch_mode_for`]). A plan in a bucket is
-    /// launched as the bucket says.
-    ///
-    /// # Errors
-    /// As [`DevicePlan::upload`].
-    pub fn upload(&self, plan: &Plan, to: &mut DevicePlan, stream: &CudaStream) -> Result<(), CudaError> {
-        let (forward, mix) = self.launch_of(plan);
-        to.set_launch_mode(forward, mix);
-        to.upload(plan, stream)
     }
 
     /// The kernels that it has prepared, for [`CudaBackend::decode_raw`].

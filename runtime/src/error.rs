@@ -1,0 +1,29 @@
+//! Errors of the facade.
+
+use tilewright_cpu::ExecError;
+use tilewright_cuda::CudaError;
+use tilewright_heuristics::GeometryError;
+use tilewright_plan::{LengthsError, LiveError, PlanError};
+
+/// Why attention cannot be planned or computed.
+#[derive(Debug, thiserror::Error)]
+pub enum AttentionError {
+    /// The heads make no sense.
+    #[error(transparent)]
+    Heads(#[from] GeometryError),
+    /// The batch cannot be planned.
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+    /// New lengths do not fit the plan.
+    #[error(transparent)]
+    Lengths(#[from] LengthsError),
+    /// A change does not fit the batch of a [`LivePlan`](crate::LivePlan).
+    #[error(transparent)]
+    Live(#[from] LiveError),
+    /// The arguments do not fit the plan (CPU).
+    #[error(transparent)]
+    Cpu(#[from] ExecError),
+    /// The arguments do not fit the plan, a kernel cannot be compiled, or the driver refused (CUDA).
+    #[error(transparent)]
+    Cuda(#[from] CudaError),
+}

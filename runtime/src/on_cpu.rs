@@ -1,0 +1,158 @@
+//! Attention on the CPU.
+
+use crate::attention::{Attention, Backend, Planned};
+use crate::{AttentionError, AttentionOptions, Heads, KvCache, PerRow};
+use std::sync::{Arc, Mutex, PoisonError};
+use tilewright_cpu::{CpuBackend, DecodeArgs, Element, Fp8KvCache, HostDevice, KvPages};
+use tilewright_heuristics::{Geometry, Selection, lookup};
+use tilewright_kernel_templates::{Limits, Space};
+use tilewright_plan::{DeviceProfile, E4m3, KvScales, PlanOptions, Scale};
+
+/// The CPU backend of [`Attention`].
+#[derive(Debug)]
+pub struct Cpu {
+    backend: Mutex<CpuBackend>,
+    selection: Selection,
+    options: PlanOptions,
+}
+
+impl Cpu {
+    fn new(threads: Option<u32>) -> Self {
+        let host = threads.map_or_else(HostDevice::detect, HostDevice::with_threads);
+        let device = host.as_device();
+        let feasible = Space::of(device.backend).universally_feasible(&Limits::Cpu(host.limits.clone()));
+        let selection = lookup(&device, &feasible);
+        if let Some(warning) = selection.warning(&device) {
+            tracing::warn!("{warning}");
+        }
+        let options = PlanOptions::on(DeviceProfile::of(&device, &selection));
+        Self { backend: Mutex::new(CpuBackend::new(host.limits.threads)), selection, options }
+    }
+}
+
+impl Backend for Cpu {
+    type OnDevice = ();
+
+    fn on_device(_: &Arc<Self>) {}
+
+    fn lengths_changed((): &()) {}
+
+    fn prepare(&self, geometry: &Geometry, _: &AttentionOptions) -> Result<(), AttentionError> {
+        Ok(geometry.validate()?)
+    }
+
+    fn with_selection<T>(&self, call: impl FnOnce(&Selection, PlanOptions) -> T) -> T {
+        call(&self.selection, self.options)
+    }
+}
+
+/// Scales of a cache in host memory: none, or of K and V one number or `[kv heads]`.
+pub trait HostScales {
+    #[doc(hidden)]
+    fn scales(&self) -> KvScales<'_>;
+}
+
+impl<F: AsRef<[f32]> + ?Sized> HostScales for (&F, &F) {
+    fn scales(&self) -> KvScales<'_> {
+        fn scale(numbers: &[f32]) -> Scale<'_> {
+            match numbers {
+                [one] => Scale::Tensor(*one),
+                heads => Scale::Heads(heads),
+            }
+        }
+        KvScales { keys: scale(self.0.as_ref()), values: scale(self.1.as_ref()) }
+    }
+}
+
+/// A cache in host memory for queries of `E`: of the same type, or FP8 with scales.
+pub trait HostCache<E: Element> {
+    #[doc(hidden)]
+    fn pages(&self, geometry: &Geometry) -> impl KvPages<E>;
+}
+
+impl<E: Element> HostCache<E> for KvCache<'_, [E]> {
+    fn pages(&self, geometry: &Geometry) -> impl KvPages<E> {
+        tilewright_cpu::KvCache {
+            keys: self.keys,
+            values: self.values,
+            strides: self.layout.strides(geometry),
+        }
+    }
+}
+
+impl<E: Element> HostCache<E> for KvCache<'_, Vec<E>> {
+    fn pages(&self, geometry: &Geometry) -> impl KvPages<E> {
+        tilewright_cpu::KvCache {
+            keys: &self.keys[..],
+            values: &self.values[..],
+            strides: self.layout.strides(geometry),
+        }
+    }
+}
+
+impl<E: Element, F: AsRef<[f32]> + ?Sized, T: AsRef<[E4m3]> + ?Sized> HostCache<E>
+    for KvCache<'_, T, (&F, &F)>
+{
+    fn pages(&self, geometry: &Geometry) -> impl KvPages<E> {
+        Fp8KvCache {
+            keys: self.keys.as_ref(),
+            values: self.values.as_ref(),
+            strides: self.layout.strides(geometry),
+            scales: self.scales.scales(),
+        }
+    }
+}
+
+impl Attention<Cpu> {
+    /// Attention on the CPU. Says once, as a warning, if its tiles were not measured on this very processor.
+    ///
+    /// # Errors
+    /// Heads that make no sense.
+    pub fn cpu(heads: Heads, options: AttentionOptions) -> Result<Self, AttentionError> {
+        Self::new(heads, options, Cpu::new(options.threads))
+    }
+
+    /// Computes one layer. Query and output are `[batch, query heads, dim]`; every element of the output is written. The CPU has no streams:
+    /// `stream` is `&()`.
+    ///
+    /// # Errors
+    /// Arguments that do not fit the plan.
+    pub fn run<E: Element>(
+        &self,
+        plan: &impl Planned<Cpu>,
+        stream: &(),
+        query: &[E],
+        cache: &impl HostCache<E>,
+        output: &mut [E],
+    ) -> Result<(), AttentionError> {
+        self.run_with(plan, stream, query, cache, output, PerRow::default())
+    }
+
+    /// As [`Attention::run`], with LSE and sinks.
+    ///
+    /// # Errors
+    /// Arguments that do not fit the plan.
+    pub fn run_with<E: Element>(
+        &self,
+        plan: &impl Planned<Cpu>,
+        _stream: &(),
+        query: &[E],
+        cache: &impl HostCache<E>,
+        output: &mut [E],
+        per_row: PerRow<'_, [f32]>,
+    ) -> Result<(), AttentionError> {
+        let AttentionOptions { scale, window, softcap, .. } = self.options;
+        let plan = plan.plan();
+        let PerRow { lse, sinks } = per_row;
+        let args = DecodeArgs {
+            lse,
+            scale,
+            window,
+            softcap,
+            sinks,
+            ..DecodeArgs::new(query, cache.pages(plan.geometry()), output)
+        };
+        let mut backend = self.backend.backend.lock().unwrap_or_else(PoisonError::into_inner);
+        Ok(backend.decode(plan, args)?)
+    }
+}

@@ -1,0 +1,273 @@
+//! Attention on a GPU.
+
+use crate::attention::{Attention, Backend, Planned};
+use crate::{AttentionError, AttentionOptions, Heads, KvCache, PerRow};
+use cudarc::driver::{CudaContext, CudaSlice, CudaStream};
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use tilewright_cuda::{
+    CudaDevice, CudaElement, CudaError, DecodeArgs, DevicePlan, Fp8KvCache, KvPages, TunedBackend,
+    must_gather,
+};
+use tilewright_heuristics::{Geometry, Selection};
+use tilewright_kernel_templates::Class;
+use tilewright_kernel_templates::cuda::AttentionOptions as KernelOptions;
+use tilewright_plan::{Plan, PlanOptions};
+
+/// The CUDA backend of [`Attention`].
+#[derive(Debug)]
+pub struct Cuda {
+    tuned: RwLock<TunedBackend>,
+    prepared: Mutex<HashSet<(Class, KernelOptions)>>,
+    /// Memory of plans that are gone, for those to come on the same stream.
+    spare: Mutex<Vec<Uploaded>>,
+}
+
+/// A plan in device memory, and the workspace for its partials.
+#[derive(Debug)]
+struct Uploaded {
+    stream: Arc<CudaStream>,
+    plan: DevicePlan,
+    workspace: CudaSlice<u8>,
+}
+
+/// What the device has of a plan: nothing before it is first run.
+#[derive(Debug)]
+pub struct OnDevice {
+    backend: Arc<Cuda>,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    uploaded: Option<Uploaded>,
+    lengths_changed: bool,
+}
+
+impl Drop for OnDevice {
+    fn drop(&mut self) {
+        let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
+        self.backend.spare().extend(state.uploaded.take());
+    }
+}
+
+impl Cuda {
+    fn new(context: Arc<CudaContext>, fetch_nvrtc: bool) -> Result<Self, CudaError> {
+        let device = CudaDevice::of(context)?;
+        let tuned = if fetch_nvrtc { TunedBackend::or_fetch(&device)? } else { TunedBackend::new(&device)? };
+        Ok(Self { tuned: RwLock::new(tuned), prepared: Mutex::default(), spare: Mutex::default() })
+    }
+
+    fn spare(&self) -> MutexGuard<'_, Vec<Uploaded>> {
+        self.spare.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn prepare_options(&self, class: Class, options: KernelOptions) -> Result<(), CudaError> {
+        let mut prepared = self.prepared.lock().unwrap_or_else(PoisonError::into_inner);
+        if !prepared.contains(&(class, options)) {
+            self.tuned.write().unwrap_or_else(PoisonError::into_inner).prepare(&class, options)?;
+            prepared.insert((class, options));
+        }
+        Ok(())
+    }
+
+    /// Copies the plan if the stream does not have it, or its lengths if they have changed.
+    fn upload(&self, state: &mut State, plan: &Plan, stream: &Arc<CudaStream>) -> Result<(), CudaError> {
+        if state.uploaded.as_ref().is_some_and(|uploaded| uploaded.stream != *stream) {
+            self.spare().extend(state.uploaded.take());
+        }
+        if let Some(uploaded) = &mut state.uploaded {
+            if state.lengths_changed {
+                uploaded.plan.update_lengths(plan.seq_lens(), stream)?;
+                state.lengths_changed = false;
+            }
+            return Ok(());
+        }
+        let tuned = self.tuned.read().unwrap_or_else(PoisonError::into_inner);
+        let known = {
+            let mut spare = self.spare();
+            let place = spare.iter().position(|uploaded| uploaded.stream == *stream);
+            place.map(|place| spare.swap_remove(place))
+        };
+        let mut uploaded = match known {
+            Some(uploaded) => uploaded,
+            None => Uploaded {
+                stream: Arc::clone(stream),
+                plan: DevicePlan::new(tuned.backend().device()),
+                workspace: allocate(stream, 1)?,
+            },
+        };
+        let (mode, mix) = tuned.launch_of(plan);
+        uploaded.plan.set_launch_mode(mode, mix);
+        uploaded.plan.upload(plan, stream)?;
+        let bytes = uploaded.plan.workspace_bytes();
+        if uploaded.workspace.len() < bytes {
+            uploaded.workspace = allocate(stream, bytes.next_power_of_two())?;
+        }
+        *state = State { uploaded: Some(uploaded), lengths_changed: false };
+        Ok(())
+    }
+}
+
+fn allocate(stream: &Arc<CudaStream>, bytes: usize) -> Result<CudaSlice<u8>, CudaError> {
+    stream.alloc_zeros(bytes).map_err(CudaError::driver("cannot allocate the workspace"))
+}
+
+impl AttentionOptions {
+    /// What the kernels for pages of this size have compiled in.
+    const fn compiled(&self, page_size: u32) -> KernelOptions {
+        KernelOptions {
+            window: self.window.is_some(),
+            softcap: self.softcap.is_some(),
+            ..KernelOptions::for_pages(page_size)
+        }
+    }
+}
+
+impl Backend for Cuda {
+    type OnDevice = OnDevice;
+
+    fn on_device(this: &Arc<Self>) -> OnDevice {
+        OnDevice { backend: Arc::clone(this), state: Mutex::default() }
+    }
+
+    fn lengths_changed(on_device: &OnDevice) {
+        on_device.state.lock().unwrap_or_else(PoisonError::into_inner).lengths_changed = true;
+    }
+
+    fn prepare(&self, geometry: &Geometry, options: &AttentionOptions) -> Result<(), AttentionError> {
+        geometry.validate()?;
+        Ok(self.prepare_options(Class::of(geometry), options.compiled(geometry.page_size))?)
+    }
+
+    fn with_selection<T>(&self, call: impl FnOnce(&Selection, PlanOptions) -> T) -> T {
+        let tuned = self.tuned.read().unwrap_or_else(PoisonError::into_inner);
+        call(tuned.selection(), tuned.plan_options())
+    }
+}
+
+/// A cache in device memory for queries of `E`: of the same type, or FP8 (`CudaSlice<u8>`) with scales.
+pub trait DeviceCache<E: CudaElement> {
+    #[doc(hidden)]
+    fn pages(&self, geometry: &Geometry) -> impl KvPages<E>;
+
+    #[doc(hidden)]
+    fn must_gather(&self, geometry: &Geometry) -> bool;
+}
+
+impl<E: CudaElement> DeviceCache<E> for KvCache<'_, CudaSlice<E>> {
+    fn pages(&self, geometry: &Geometry) -> impl KvPages<E> {
+        tilewright_cuda::KvCache {
+            keys: self.keys,
+            values: self.values,
+            strides: self.layout.strides(geometry),
+        }
+    }
+
+    fn must_gather(&self, geometry: &Geometry) -> bool {
+        must_gather(&self.layout.strides(geometry), geometry)
+    }
+}
+
+/// Scales of an FP8 cache in device memory.
+pub type DeviceScales<'a> = (&'a CudaSlice<f32>, &'a CudaSlice<f32>);
+
+impl<E: CudaElement> DeviceCache<E> for KvCache<'_, CudaSlice<u8>, DeviceScales<'_>> {
+    fn pages(&self, geometry: &Geometry) -> impl KvPages<E> {
+        Fp8KvCache {
+            keys: self.keys,
+            values: self.values,
+            strides: self.layout.strides(geometry),
+            key_scales: self.scales.0,
+            value_scales: self.scales.1,
+        }
+    }
+
+    fn must_gather(&self, geometry: &Geometry) -> bool {
+        must_gather(&self.layout.strides(geometry), geometry)
+    }
+}
+
+impl Attention<Cuda> {
+    /// Attention on the GPU of the caller's context. Says once, as a warning, if its tiles were not measured on such a GPU.
+    ///
+    /// # Errors
+    /// Heads that make no sense, a GPU that the kernels cannot run on, or NVRTC is missing.
+    pub fn cuda(
+        context: Arc<CudaContext>,
+        heads: Heads,
+        options: AttentionOptions,
+    ) -> Result<Self, AttentionError> {
+        Self::new(heads, options, Cuda::new(context, options.fetch_nvrtc)?)
+    }
+
+    /// Queues one layer on the stream. Query and output are `[batch, query heads, dim]`; every element of the output is written.
+    ///
+    /// The first call with a plan on a stream copies it there ([`Attention::upload`] does it earlier); the calls after it only launch.
+    ///
+    /// # Errors
+    /// Arguments that do not fit the plan, or the driver's.
+    pub fn run<E: CudaElement>(
+        &self,
+        plan: &impl Planned<Cuda>,
+        stream: &Arc<CudaStream>,
+        query: &CudaSlice<E>,
+        cache: &impl DeviceCache<E>,
+        output: &mut CudaSlice<E>,
+    ) -> Result<(), AttentionError> {
+        self.run_with(plan, stream, query, cache, output, PerRow::default())
+    }
+
+    /// As [`Attention::run`], with LSE and sinks.
+    ///
+    /// # Errors
+    /// Arguments that do not fit the plan, or the driver's.
+    pub fn run_with<E: CudaElement>(
+        &self,
+        plan: &impl Planned<Cuda>,
+        stream: &Arc<CudaStream>,
+        query: &CudaSlice<E>,
+        cache: &impl DeviceCache<E>,
+        output: &mut CudaSlice<E>,
+        per_row: PerRow<'_, CudaSlice<f32>>,
+    ) -> Result<(), AttentionError> {
+        let (on_device, plan) = (plan.on_device(), plan.plan());
+        let geometry = plan.geometry();
+        let sinks = per_row.sinks.is_some();
+        if sinks || cache.must_gather(geometry) {
+            let compiled = self.options.compiled(geometry.page_size);
+            let gathers = compiled.gathers || cache.must_gather(geometry);
+            self.backend
+                .prepare_options(Class::of(geometry), KernelOptions { sinks, gathers, ..compiled })?;
+        }
+        let mut state = on_device.state.lock().unwrap_or_else(PoisonError::into_inner);
+        self.backend.upload(&mut state, plan, stream)?;
+        let Some(Uploaded { plan: uploaded, workspace, .. }) = &mut state.uploaded else { return Ok(()) };
+        let AttentionOptions { scale, window, softcap, .. } = self.options;
+        let PerRow { lse, sinks } = per_row;
+        let args = DecodeArgs {
+            lse,
+            scale,
+            window,
+            softcap,
+            sinks,
+            ..DecodeArgs::new(query, cache.pages(geometry), output, workspace)
+        };
+        let tuned = self.backend.tuned.read().unwrap_or_else(PoisonError::into_inner);
+        Ok(tuned.execute(stream, uploaded, args)?)
+    }
+
+    /// Copies a plan to the device before it is run there: before a CUDA graph is captured, for example.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn upload(&self, plan: &impl Planned<Cuda>, stream: &Arc<CudaStream>) -> Result<(), AttentionError> {
+        let mut state = plan.on_device().state.lock().unwrap_or_else(PoisonError::into_inner);
+        Ok(self.backend.upload(&mut state, plan.plan(), stream)?)
+    }
+
+    /// Calls with the compiled kernels: for [`tilewright_cuda::CudaBackend::decode_raw`], buckets and graphs.
+    pub fn with_kernels<T>(&self, call: impl FnOnce(&TunedBackend) -> T) -> T {
+        call(&self.backend.tuned.read().unwrap_or_else(PoisonError::into_inner))
+    }
+}

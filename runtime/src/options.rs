@@ -1,0 +1,65 @@
+//! What an attention layer is, and how it is computed.
+
+use tilewright_heuristics::{Dtype, Geometry};
+
+/// The heads of an attention layer on this rank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Heads {
+    /// Query heads.
+    pub query: u32,
+    /// KV heads; divides `query`.
+    pub kv: u32,
+    /// Elements of one head's vector.
+    pub dim: u32,
+}
+
+impl Heads {
+    pub(crate) const fn geometry(self, dtype: Dtype, page_size: u32) -> Geometry {
+        Geometry { q_heads: self.query, kv_heads: self.kv, head_dim: self.dim, page_size, dtype }
+    }
+}
+
+/// How attention is computed: equal for all layers that use one [`Attention`](crate::Attention).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct AttentionOptions {
+    /// Element types: one of Q and the output, and of K and V the same or FP8. f16 by default.
+    pub dtype: Dtype,
+    /// Factor of the logits; `1 / sqrt(dim)` if absent.
+    pub scale: Option<f32>,
+    /// Sliding window: a query sees this many tokens, its own among them.
+    pub window: Option<u32>,
+    /// Logits are `softcap * tanh(logit / softcap)`.
+    pub softcap: Option<f32>,
+    /// Threads of the CPU backend; all that the process may run on if absent.
+    pub threads: Option<u32>,
+    /// Fetch NVRTC where the machine has none. By default that is an error.
+    pub fetch_nvrtc: bool,
+}
+
+impl Default for AttentionOptions {
+    fn default() -> Self {
+        Self {
+            dtype: Dtype::F16,
+            scale: None,
+            window: None,
+            softcap: None,
+            threads: None,
+            fetch_nvrtc: false,
+        }
+    }
+}
+
+/// What a call reads and writes for each row or head beside Q, K, V and the output.
+#[derive(Debug)]
+pub struct PerRow<'a, F: ?Sized> {
+    /// Is written: natural-log sum of exponentials of the logits, `[batch, query heads]`; -inf for a request without tokens and sinks.
+    pub lse: Option<&'a mut F>,
+    /// `[query heads]`: a logit that each head has beside its tokens (attention sink).
+    pub sinks: Option<&'a F>,
+}
+
+impl<F: ?Sized> Default for PerRow<'_, F> {
+    fn default() -> Self {
+        Self { lse: None, sinks: None }
+    }
+}
