@@ -12,10 +12,11 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use tilewright_conformance::{self as conformance, ConformanceCase, CudaCase, options_of};
 use tilewright_cpu::Element;
-use tilewright_cuda::probe::{self, FlushBy};
+use tilewright_cuda::profiling::Timer;
+use tilewright_cuda::profiling::probe::{self, FlushBy};
 use tilewright_cuda::{
     CudaBackend, CudaDevice, CudaElement, CudaError, DecodeArgs, DeviceMemory, DevicePlan, Graph,
-    MergeStatesArgs, RawMergeStates, RawState, State, Timer,
+    MergeStatesArgs, RawMergeStates, RawState, State,
 };
 use tilewright_heuristics::{Backend, Dtype, Geometry, Tile};
 use tilewright_kernel_templates::cuda::{AttentionOptions as KernelOptions, has_loaders};

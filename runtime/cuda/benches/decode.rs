@@ -24,10 +24,10 @@ use half::f16;
 use std::time::Instant;
 use tilewright_conformance::reference;
 use tilewright_cpu::{self as cpu};
-use tilewright_cuda::probe::{self, Figures, Flush, FlushBy};
+use tilewright_cuda::profiling::probe::{self, Figures, Flush, FlushBy};
+use tilewright_cuda::profiling::{Timeline, Timer};
 use tilewright_cuda::{
-    CudaBackend, CudaDevice, DeviceMemory, DevicePlan, Launch, LaunchMode, MergeBy, Mix, RawArgs, Timeline,
-    Timer,
+    CudaBackend, CudaDevice, DeviceMemory, DevicePlan, Launch, LaunchMode, MergeBy, Mix, RawArgs,
 };
 use tilewright_heuristics::{Backend, Dtype, Geometry, PackShape, Prices, Tile};
 use tilewright_kernel_templates::cuda::{AttentionOptions, TimelineEntry};

@@ -26,6 +26,7 @@ const BUFFERS: usize = 2;
 pub struct DevicePlan {
     context: Arc<CudaContext>,
     image: PackedPlan,
+    l2_bytes: u64,
     geometry: Geometry,
     forward: LaunchMode,
     mix: MixOf,
@@ -78,7 +79,8 @@ impl DevicePlan {
     pub fn with_launch_mode(device: &CudaDevice, forward: LaunchMode) -> Self {
         Self {
             context: Arc::clone(device.context()),
-            image: PackedPlan::default(),
+            image: PackedPlan::default().with_l2(device.limits().l2_bytes),
+            l2_bytes: device.limits().l2_bytes,
             geometry: Geometry { q_heads: 1, kv_heads: 1, head_dim: 64, page_size: 1, dtype: Dtype::F16 },
             forward,
             mix: MixOf::Plan(None),
@@ -108,7 +110,7 @@ impl DevicePlan {
     pub fn with_bucket(device: &CudaDevice, bucket: Bucket) -> Result<Self, CudaError> {
         let mut this = Self::with_launch_mode(device, bucket.forward());
         let context = &this.context;
-        this.image = PackedPlan::in_bucket(&bucket);
+        this.image = PackedPlan::in_bucket(&bucket).with_l2(this.l2_bytes);
         this.geometry = *bucket.geometry();
         let memory = DeviceMemory::new(context, 4 * this.image.span())?;
         memory.repeat(&[0u32; 4])?;
@@ -451,7 +453,7 @@ impl DevicePlan {
         }
         self.forward = forward;
         self.mix = mix.map_or(MixOf::Plan(None), |mix| MixOf::All(mix.clone()));
-        self.image = PackedPlan::default();
+        self.image = PackedPlan::default().with_l2(self.l2_bytes);
         self.broken.store(true, Ordering::Relaxed);
     }
 

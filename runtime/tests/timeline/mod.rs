@@ -2,7 +2,8 @@
 #![allow(unsafe_code)]
 
 use super::{backend, device};
-use tilewright_cuda::{DeviceMemory, DevicePlan, RawArgs, Timeline};
+use tilewright_cuda::profiling::Timeline;
+use tilewright_cuda::{DeviceMemory, DevicePlan, RawArgs};
 use tilewright_heuristics::{Dtype, Geometry, PackShape, Tile};
 use tilewright_kernel_templates::Class;
 use tilewright_kernel_templates::cuda::AttentionOptions;

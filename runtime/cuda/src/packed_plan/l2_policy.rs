@@ -1,65 +1,83 @@
-//! How many items of a plan read the same pages. That decides what need not stay in the second-level cache, and which CTAs lie side by side.
+//! What stays in L2, and which CTAs run side by side: both by how many work items read the same pages.
 //!
-//! What one item reads alone leaves the cache first. So the cache keeps what several read, and what lay there before: lines that somebody has
-//! written need not go to memory meanwhile. Longer streams would drive those out anyway, a few at a time, between reads.
+//! KV that one item reads alone is evicted first. L2 keeps what several items read, and dirty lines that need not be written back meanwhile.
+//! Streams much longer than L2 evict those lines anyway, between reads.
 //!
-//! CTAs of an item side by side read whole pages together, as memory likes it. Those of a KV head read what they share when it has just come
-//! in, and less of it at a time. (`kernel-templates/NOTES.md` has the measurements.)
+//! CTAs of one item side by side read whole pages together, which DRAM favours. CTAs of one KV head side by side read what they share while it
+//! is in L2, and less of a page at a time. (`kernel-templates/NOTES.md` has the measurements.)
 
 use tilewright_plan::{self as plan, Plan};
 
-/// Bytes up to which what items read alone is streamed: more than three times the second-level cache of an H200. Behind a cache full of lines
-/// that have to be written back, 134 MB are up to 7 % faster for it, and 268 to 1 070 MB 1 to 4 % slower where little else is read.
-const MOST_STREAMED: u64 = 200 << 20;
+/// L2 of an H200, in bytes.
+const L2_OF_H200: u64 = 60 << 20;
 
-/// Tokens that items read over tokens that there are, in percent, from which on CTAs of a KV head lie side by side. From 110 on it is
-/// up to 14 % faster; at 105 it is 5 % slower, and where nothing is shared 3 %.
-const LEAST_REREAD_PERCENT: u64 = 108;
+/// Up to this many times L2, KV that items read alone is evicted first, as a fraction. Measured on an H200 (60 MiB of L2) behind a cache full of
+/// dirty lines: 134 MB are up to 7 % faster for it; 268 to 1 070 MB are 1 to 4 % slower where little else is read.
+const EVICT_FIRST_OVER_L2: (u64, u64) = (10, 3);
 
-/// Who reads the pages of a plan.
-#[derive(Clone, Debug, Default)]
+/// Tokens that items read over distinct tokens, in percent, from which on CTAs of a KV head run side by side. Measured on an H200: from 110 on
+/// it is up to 14 % faster; at 105 it is 5 % slower, and where nothing is shared 3 %.
+const HEAD_MAJOR_FROM_PERCENT: u64 = 108;
+
+/// How the CTAs of a plan use L2.
+#[derive(Clone, Debug)]
 pub(super) struct L2Policy {
-    /// By the place of a segment's first page: items of a KV head that read along the segment, at most 2.
-    of_page: Vec<u8>,
-    streams: bool,
-    by_head: bool,
+    /// Most bytes of KV that items read alone and that are evicted first.
+    evict_first_bytes: u64,
+    /// By a segment's first page: items of a KV head that read the segment, at most 2.
+    readers: Vec<u8>,
+    evicts_first: bool,
+    head_major: bool,
+}
+
+impl Default for L2Policy {
+    fn default() -> Self {
+        Self::new(L2_OF_H200)
+    }
 }
 
 impl L2Policy {
-    /// Counts them for a plan.
-    pub(super) fn count(&mut self, plan: &Plan) {
-        self.of_page.clear();
-        self.of_page.resize(plan.pages().len(), 0);
-        // Tokens that items read, that there are, and that a second item reads.
-        let (mut walked, mut all, mut again) = (0, 0, 0);
+    /// The policy for a device with this much L2.
+    pub(super) const fn new(l2_bytes: u64) -> Self {
+        let (times, over) = EVICT_FIRST_OVER_L2;
+        let evict_first_bytes = l2_bytes.saturating_mul(times) / over;
+        Self { evict_first_bytes, readers: Vec::new(), evicts_first: false, head_major: false }
+    }
+
+    /// Decides for a plan.
+    pub(super) fn decide(&mut self, plan: &Plan) {
+        self.readers.clear();
+        self.readers.resize(plan.pages().len(), 0);
+        // Tokens that items read, distinct ones, and those that a second item reads.
+        let (mut read, mut distinct, mut again) = (0, 0, 0);
         for item in plan.work_items() {
-            walked += item.kv_range.len() as u64;
+            read += item.kv_range.len() as u64;
             for segment in &plan.segments()[item.segments.start as usize..item.segments.end as usize] {
                 // Of a segment that is cut, the first chunk counts.
-                let l2_policy = self
-                    .of_page
+                let readers = self
+                    .readers
                     .get_mut(segment.pages as usize)
                     .filter(|_| item.kv_range.start <= segment.kv_range.start);
-                let Some(l2_policy) = l2_policy else { continue };
+                let Some(readers) = readers else { continue };
                 let tokens = segment.kv_range.len() as u64;
-                all += tokens * u64::from(*l2_policy == 0);
-                again += tokens * u64::from(*l2_policy == 1);
-                *l2_policy = (*l2_policy + 1).min(2);
+                distinct += tokens * u64::from(*readers == 0);
+                again += tokens * u64::from(*readers == 1);
+                *readers = (*readers + 1).min(2);
             }
         }
-        let alone = all.saturating_sub(again);
-        self.streams = alone * plan.geometry().kv_bytes_per_token() as u64 <= MOST_STREAMED;
-        self.by_head = walked * 100 > all * LEAST_REREAD_PERCENT && are_even(plan);
+        let alone = distinct.saturating_sub(again);
+        self.evicts_first = alone * plan.geometry().kv_bytes_per_token() as u64 <= self.evict_first_bytes;
+        self.head_major = read * 100 > distinct * HEAD_MAJOR_FROM_PERCENT && are_even(plan);
     }
 
-    /// Whether nobody but one item, or the chunks of one, reads a segment, and it shall leave the cache first.
-    pub(super) fn is_streamed(&self, segment: &plan::KvSegment) -> bool {
-        self.streams && self.of_page.get(segment.pages as usize) == Some(&1)
+    /// Whether one item alone, or the chunks of one, reads a segment, so that it is evicted first.
+    pub(super) fn evicts_first(&self, segment: &plan::KvSegment) -> bool {
+        self.evicts_first && self.readers.get(segment.pages as usize) == Some(&1)
     }
 
-    /// Whether CTAs of a KV head lie side by side, instead of those of an item.
-    pub(super) const fn by_head(&self) -> bool {
-        self.by_head
+    /// Whether CTAs of a KV head run side by side, instead of those of an item.
+    pub(super) const fn head_major(&self) -> bool {
+        self.head_major
     }
 }
 
@@ -96,17 +114,17 @@ mod tests {
     /// Which segments are streamed, by whether all requests have them; and the order of CTAs.
     fn counted(plan: &Plan, trunk: usize) -> (Vec<bool>, Vec<bool>, bool) {
         let mut l2_policy = L2Policy::default();
-        l2_policy.count(plan);
+        l2_policy.decide(plan);
         let (shared, own): (Vec<_>, Vec<_>) =
             plan.segments().iter().partition(|segment| (segment.position as usize) < 16 * trunk);
         let streamed = |segments: Vec<&plan::KvSegment>| {
-            segments.into_iter().map(|segment| l2_policy.is_streamed(segment)).collect()
+            segments.into_iter().map(|segment| l2_policy.evicts_first(segment)).collect()
         };
-        (streamed(shared), streamed(own), l2_policy.by_head())
+        (streamed(shared), streamed(own), l2_policy.head_major())
     }
 
     #[test]
-    fn what_one_item_reads_is_streamed_and_what_several_read_brings_their_ctas_together() {
+    fn what_one_item_reads_evicts_first_and_what_several_read_brings_their_ctas_together() {
         // Two requests a tile: three Q tiles read the trunk.
         assert_eq!(counted(&plan(6, 4, 2, 16), 4), (vec![false; 3], vec![true; 6], true));
         // All requests in one.
@@ -133,8 +151,8 @@ mod tests {
             let tile = Tile { m: 16, n: 32, warps: 1, stages: 2 };
             let plan = Plan::build(&geometry, &table, &options, tile).unwrap();
             let mut l2_policy = L2Policy::default();
-            l2_policy.count(&plan);
-            l2_policy.by_head()
+            l2_policy.decide(&plan);
+            l2_policy.head_major()
         };
         assert!(order(4));
         assert!(!order(64));

@@ -71,6 +71,12 @@ pub struct PackedPlan {
 }
 
 impl PackedPlan {
+    /// The same for a device with this much L2; without it, that of an H200.
+    #[must_use]
+    pub fn with_l2(self, l2_bytes: u64) -> Self {
+        Self { l2_policy: L2Policy::new(l2_bytes), ..self }
+    }
+
     /// The image of a plan, with a launch for each tile.
     pub fn of(plan: &Plan) -> Self {
         let mut image = Self::default();
@@ -104,7 +110,7 @@ impl PackedPlan {
             grid: group.items.end - group.items.start,
         }));
         self.lay_out(plan);
-        self.l2_policy.count(plan);
+        self.l2_policy.decide(plan);
         self.write_items_per_tile(plan, |index, group| (index, group.items.start));
         self.write_rest(plan);
     }
@@ -127,7 +133,7 @@ impl PackedPlan {
                     grid: count,
                 });
                 self.lay_out(plan);
-                self.l2_policy.count(plan);
+                self.l2_policy.decide(plan);
                 self.write_items_in_order(plan);
                 self.write_rest(plan);
             }
@@ -143,12 +149,13 @@ impl PackedPlan {
         let layout = bucket.layout();
         let same = self.layout == layout && self.groups.len() == bucket.capacities().items.len();
         if !same || self.words.len() != layout.words() {
-            *self = Self::in_bucket(bucket);
+            let l2_policy = std::mem::take(&mut self.l2_policy);
+            *self = Self { l2_policy, ..Self::in_bucket(bucket) };
         }
         for group in &mut self.groups {
             group.count = 0;
         }
-        self.l2_policy.count(plan);
+        self.l2_policy.decide(plan);
         if let [ItemGroup { variant: Variant::Mix(_), count, .. }] = &mut self.groups[..] {
             *count = plan.work_items().len() as u32;
             self.order_items(plan, bucket.mix())?;
@@ -287,9 +294,9 @@ impl PackedPlan {
     /// Everything but the items.
     fn write_rest(&mut self, plan: &Plan) {
         let Self { words, layout, groups, l2_policy, .. } = self;
-        let by_head = u32::from(l2_policy.by_head());
+        let head_major = u32::from(l2_policy.head_major());
         words[0] = plan.merges().len() as u32;
-        put(words, 1, groups.iter().map(|group| [group.count, by_head]));
+        put(words, 1, groups.iter().map(|group| [group.count, head_major]));
         words[layout.lengths..][..plan.batch()].copy_from_slice(plan.seq_lens());
         put(words, layout.merges, plan.merges().iter().map(words_of_merge));
         words[layout.requests..][..plan.requests().len()].copy_from_slice(plan.requests());

@@ -79,7 +79,7 @@ fn device_run(run: &plan::KvSegment, l2_policy: &L2Policy) -> Run {
     let padding = run.kv_range.end.next_multiple_of(GRANULE) - run.kv_range.end;
     Run {
         begin: run.kv_range.start,
-        pages: if l2_policy.is_streamed(run) { run.pages | STREAMED } else { run.pages },
+        pages: if l2_policy.evicts_first(run) { run.pages | STREAMED } else { run.pages },
         position: run.position,
         members: Run::members(run.members.start, run.members.end, padding),
     }

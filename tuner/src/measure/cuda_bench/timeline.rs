@@ -12,7 +12,7 @@ use tilewright_plan::Plan;
 /// Launches a plan twice, each time on a cold second-level cache; what the CTAs of the second launch noted. The first one loads the kernels.
 ///
 /// # Safety
-/// As for [`cuda::Timeline::record`].
+/// As for [`cuda::profiling::Timeline::record`].
 pub(super) unsafe fn record(
     bench: &mut CudaBench,
     plan: &Plan,
@@ -31,12 +31,13 @@ pub(super) unsafe fn record(
         None => Err(Failure { status: Status::Runtime, message: format!("{tile} was not compiled") }),
     });
     let tiles = places.collect::<Result<Vec<_>, Failure>>()?;
-    let mut recorded = cuda::Timeline::default();
+    let mut recorded = cuda::profiling::Timeline::default();
     for _ in 0..2 {
         bench.flush.queue(&bench.stream).map_err(failure_of)?;
         // SAFETY: the caller's promises.
-        recorded = unsafe { cuda::Timeline::record(&bench.backend, &bench.stream, uploaded, args) }
-            .map_err(failure_of)?;
+        recorded =
+            unsafe { cuda::profiling::Timeline::record(&bench.backend, &bench.stream, uploaded, args) }
+                .map_err(failure_of)?;
     }
     let of_tile = |tile: &_| tiles.iter().find(|known| known.tile == *tile).map_or(1, |known| known.places);
     Ok(Timeline {
@@ -48,7 +49,7 @@ pub(super) unsafe fn record(
 }
 
 /// What CTAs noted, with the work items that they had.
-fn entries(plan: &Plan, recorded: &cuda::Timeline) -> Vec<TimelineEntry> {
+fn entries(plan: &Plan, recorded: &cuda::profiling::Timeline) -> Vec<TimelineEntry> {
     let (groups, kv_heads) = (plan.tile_groups(), plan.geometry().kv_heads.max(1));
     let each = recorded.indices.iter().zip(&recorded.ctas).filter_map(|(&index, cta)| {
         let (item, kv_head) = (index / kv_heads, index % kv_heads);
@@ -74,7 +75,7 @@ fn entries(plan: &Plan, recorded: &cuda::Timeline) -> Vec<TimelineEntry> {
 mod tests {
     use super::*;
     use tilewright_heuristics::{Dtype, Geometry, PackShape, Tile};
-    use tilewright_kernel_templates::cuda::TimelineEntry as Noted;
+    use tilewright_kernel_templates::cuda::profiling::TimelineEntry as Noted;
     use tilewright_plan::{PageTable, PlanOptions, Split};
 
     #[test]
@@ -97,15 +98,17 @@ mod tests {
             unused: 0,
         };
         let unready = Noted { ready: 0, ..noted(7, 3) };
-        let recorded =
-            cuda::Timeline { ctas: vec![noted(0, 2), unready, noted(9, 0)], indices: vec![1, 2, 3] };
+        let recorded = cuda::profiling::Timeline {
+            ctas: vec![noted(0, 2), unready, noted(9, 0)],
+            indices: vec![1, 2, 3],
+        };
         let found = entries(&plan, &recorded);
         let told: Vec<_> = found.iter().map(|e| (e.tile, e.item, e.kv_head, e.processor)).collect();
         assert_eq!(told, [(0, 0, 1, 2), (1, 1, 0, 3), (1, 1, 1, 0)]);
         let times: Vec<_> = found.iter().map(|e| (e.begin_ns, e.ready_ns, e.computed_ns, e.end_ns)).collect();
         assert_eq!(times, [(0, Some(1), 5, 6), (7, None, 12, 13), (9, Some(10), 14, 15)]);
         // Entries of no work item are nobody's.
-        let beyond = cuda::Timeline { ctas: vec![noted(0, 0)], indices: vec![4] };
+        let beyond = cuda::profiling::Timeline { ctas: vec![noted(0, 0)], indices: vec![4] };
         assert!(entries(&plan, &beyond).is_empty());
     }
 }

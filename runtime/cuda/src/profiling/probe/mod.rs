@@ -4,10 +4,10 @@
 mod flush;
 mod prices;
 
-use super::kernels::{Begins, LoadedKernel};
-use super::memory::DeviceMemory;
-use super::timer::Timer;
-use super::{CudaDevice, CudaError};
+use crate::kernels::{Begins, LoadedKernel};
+use crate::memory::DeviceMemory;
+use crate::profiling::Timer;
+use crate::{CudaDevice, CudaError};
 use cudarc::driver::CudaStream;
 pub use flush::{Flush, FlushBy};
 use std::ffi::c_void;

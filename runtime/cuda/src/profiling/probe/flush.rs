@@ -2,9 +2,10 @@
 #![allow(unsafe_code)]
 
 use super::{load, read};
+use crate::Graph;
 use crate::kernels::{Begins, LoadedKernel};
 use crate::memory::DeviceMemory;
-use crate::timer::{Graph, Timer};
+use crate::profiling::Timer;
 use crate::{CudaDevice, CudaError};
 use cudarc::driver::CudaStream;
 use std::ffi::c_void;

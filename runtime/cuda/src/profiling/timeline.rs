@@ -1,7 +1,7 @@
 //! When each CTA of a plan's forward ran, and where (PAT, figure 12).
 #![allow(unsafe_code)]
 
-use super::{CudaBackend, CudaError, DeviceMemory, DevicePlan, RawArgs};
+use crate::{CudaBackend, CudaError, DeviceMemory, DevicePlan, RawArgs};
 use cudarc::driver::CudaStream;
 use tilewright_kernel_templates::cuda::TimelineEntry;
 
