@@ -75,7 +75,7 @@ fn entries(plan: &Plan, recorded: &cuda::profiling::Timeline) -> Vec<TimelineEnt
 mod tests {
     use super::*;
     use tilewright_heuristics::{Dtype, Geometry, PackShape, Tile};
-    use tilewright_kernel_templates::cuda::profiling::TimelineEntry as Noted;
+    use tilewright_kernel_templates::cuda::TimelineEntry as Noted;
     use tilewright_plan::{PageTable, PlanOptions, Split};
 
     #[test]
