@@ -1,9 +1,9 @@
 // A CTA at its work item: what each of its threads knows from the start, and what they tell each other through shared memory.
 #pragma once
-#include "arguments.cuh"
-#include "divisor.cuh"
+#include "abi.cuh"
+#include "fastdiv.cuh"
 #include "prelude.cuh"
-#include "shape.cuh"
+#include "kernel_traits.cuh"
 
 namespace tilewright {
 
@@ -12,24 +12,24 @@ struct Row {
   i32 begin; // first token
   i32 end;   // one past the last
   u32 request;
-  Slot slot;
+  OutputTarget output_target;
 };
 
-// A run of the item. Its tokens are counted along the walk.
-struct SharedRun {
+// A segment of the item. Its tokens are counted along the KV range.
+struct SegmentInShared {
   u32 begin;    // first token, perhaps before the item's
   u32 tokens;   // how many it has
-  u32 pages;    // where in `page_ids` its first page stands; and whether it is `STREAMED`
-  i32 position; // what to add to a token of the walk for its place in the request
+  u32 pages;    // where in `page_ids` its first page stands; and whether it is `EVICT_FIRST`
+  i32 position; // what to add to a token of the KV range for its place in the request
   u32 rows;     // rows that share it: first, and one past the last (12 bits)
   i32 seen;     // first token of the requests that some row sees
   i32 end;      // one past the last one
 };
 
-// What each row warp has for itself, of the walk, and in which run it begins; and one past the last token before.
-template <class S> struct Turns {
+// What each Q warp has for itself, of the KV range, and in which run it begins; and one past the last token before.
+template <class S> struct PrivatePhase {
   u32 shared_end;
-  u32 begin[S::ROW_WARPS], end[S::ROW_WARPS], run[S::ROW_WARPS];
+  u32 begin[S::WARPS_Q], end[S::WARPS_Q], segment[S::WARPS_Q];
 };
 
 // Sixteen tokens of a step.
@@ -43,15 +43,15 @@ struct Granule {
 };
 
 // Where a step lies: buffers and notes are taken in turn.
-template <class S> struct Rings {
+template <class S> struct PipelineState {
   u32 buffer = 0, note = 0;
   u32 round = 0; // how often all buffers were used before, modulo 2
 
   // Of the step that is so many further on.
-  template <u32 STEPS> TILEWRIGHT_DEVICE Rings ahead() const {
+  template <u32 STEPS> TILEWRIGHT_DEVICE PipelineState ahead() const {
     const u32 next = further<STEPS % S::STAGES, S::STAGES>(buffer);
     const u32 wrapped = next < buffer ? 1 : 0;
-    return Rings{next, further<STEPS % S::NOTES, S::NOTES>(note), (round + STEPS / S::STAGES + wrapped) % 2};
+    return PipelineState{next, further<STEPS % S::NOTES, S::NOTES>(note), (round + STEPS / S::STAGES + wrapped) % 2};
   }
 
   template <u32 STEPS, u32 SIZE> TILEWRIGHT_DEVICE static u32 further(u32 at) {
@@ -61,18 +61,18 @@ template <class S> struct Rings {
 };
 
 template <class S> struct Cta {
-  static_assert(sizeof(Turns<S>) <= S::WARPS * 16 * 8, "it lies where the warps leave their softmaxes when all steps are over");
+  static_assert(sizeof(PrivatePhase<S>) <= S::WARPS * 16 * 8, "it lies where the warps leave their softmaxes when all steps are over");
 
   const Arguments &args;
   const WorkItem &item;
   const u32 kv_head;
-  const Divisor page_size;
+  const FastDiv page_size;
   const u32 thread;
   const u32 lane = thread % 32;
-  const u32 looks_at = S::TENSORS ? lane % S::GRANULES * S::GRANULE : thread; // the first token of a step that it looks up
+  const u32 looks_at = S::TMA ? lane % S::GRANULES * S::GRANULE : thread; // the first token of a step that it looks up
   const u32 warp = thread / 32;
-  const u32 row_warp = warp % S::ROW_WARPS;
-  const u32 kv_warp = S::KV_WARPS == 1 ? 0 : warp / S::ROW_WARPS;
+  const u32 warp_q = warp % S::WARPS_Q;
+  const u32 warp_kv = S::WARPS_KV == 1 ? 0 : warp / S::WARPS_Q;
   const u32 fragment_row = lane / 4;        // rows of the accumulators that a lane holds: this one and 8 below
   const u32 fragment_column = lane % 4 * 2; // and this column and the next, of every 8
   u8 *const shared = shared_memory();
@@ -90,13 +90,13 @@ template <class S> struct Cta {
         signed_scale(before.signed_scale), scale(before.scale) {}
 
   // Its number among those threads that find out what the item is.
-  TILEWRIGHT_DEVICE u32 describer() const { return S::TENSORS ? thread - S::WARPS * 32 : thread; }
+  TILEWRIGHT_DEVICE u32 describer() const { return S::TMA ? thread - S::WARPS * 32 : thread; }
   TILEWRIGHT_DEVICE u32 row_count() const { return item.row_end - item.row_begin; }
   TILEWRIGHT_DEVICE Row *rows() const { return reinterpret_cast<Row *>(shared + S::ROWS_AT); }
-  TILEWRIGHT_DEVICE SharedRun *runs() const { return reinterpret_cast<SharedRun *>(shared + S::RUNS_AT); }
-  TILEWRIGHT_DEVICE Turns<S> &turns() const { return *reinterpret_cast<Turns<S> *>(shared + S::SOFTMAX_AT); }
-  TILEWRIGHT_DEVICE i64 *offsets(const Rings<S> &at) const { return reinterpret_cast<i64 *>(shared + S::OFFSETS_AT) + at.note * S::N; }
-  TILEWRIGHT_DEVICE Granule *granules(const Rings<S> &at) const { return reinterpret_cast<Granule *>(shared + S::GRANULES_AT) + at.note * S::GRANULES; }
+  TILEWRIGHT_DEVICE SegmentInShared *segments() const { return reinterpret_cast<SegmentInShared *>(shared + S::SEGMENTS_AT); }
+  TILEWRIGHT_DEVICE PrivatePhase<S> &private_phase() const { return *reinterpret_cast<PrivatePhase<S> *>(shared + S::SOFTMAX_AT); }
+  TILEWRIGHT_DEVICE i64 *offsets(const PipelineState<S> &at) const { return reinterpret_cast<i64 *>(shared + S::OFFSETS_AT) + at.note * S::N; }
+  TILEWRIGHT_DEVICE Granule *granules(const PipelineState<S> &at) const { return reinterpret_cast<Granule *>(shared + S::GRANULES_AT) + at.note * S::GRANULES; }
   TILEWRIGHT_DEVICE u32 query_head(u32 row) const { return kv_head * args.gqa_ratio + (item.row_begin + row) % args.gqa_ratio; }
 
   // Chunks of a row are exchanged by its number: eight rows of the same column then lie in different banks. Where a row has but half of
@@ -107,10 +107,10 @@ template <class S> struct Cta {
   TILEWRIGHT_DEVICE static u32 chunk_address(u32 base, u32 row, u32 chunk) {
     return base + row_at(row) + chunk / S::PANEL_CHUNKS * S::PANEL_BYTES + (chunk % S::PANEL_CHUNKS ^ exchange(row)) * 16;
   }
-  TILEWRIGHT_DEVICE u32 keys_at(const Rings<S> &at) const { return shared_address(shared) + at.buffer * 2 * S::STAGE_BYTES; }
-  TILEWRIGHT_DEVICE u32 values_at(const Rings<S> &at) const { return keys_at(at) + S::STAGE_BYTES; }
+  TILEWRIGHT_DEVICE u32 keys_at(const PipelineState<S> &at) const { return shared_address(shared) + at.buffer * 2 * S::STAGE_BYTES; }
+  TILEWRIGHT_DEVICE u32 values_at(const PipelineState<S> &at) const { return keys_at(at) + S::STAGE_BYTES; }
   // The same of the query, in a buffer or in a place of its own. For FP8 four rows of the same two chunks are what is read at once.
-  TILEWRIGHT_DEVICE u32 query_address(const Rings<S> &at, u32 row, u32 chunk) const {
+  TILEWRIGHT_DEVICE u32 query_address(const PipelineState<S> &at, u32 row, u32 chunk) const {
     const u32 base = S::QUERY_IN_VALUES ? values_at(at) : S::QUERY_IN_BUFFER ? keys_at(at) : shared_address(shared + S::BUFFER_BYTES);
     return base + row * S::QUERY_ROW_BYTES + (chunk ^ (S::FP8 ? row % 4 * 2 : row % 8)) * 16;
   }

@@ -1,6 +1,6 @@
 // Merge: online softmax over the partials of each row (PAT, section 7), in the plan's order, so the same plan gives the same bits.
 #pragma once
-#include "arguments.cuh"
+#include "abi.cuh"
 #include "softmax.cuh"
 
 namespace tilewright {
@@ -61,7 +61,7 @@ template <u32 HEAD_DIM> TILEWRIGHT_DEVICE MergedRow<HEAD_DIM / 32> sum_partials(
   return row;
 }
 
-// Normalises a row and writes it, its LSE too if somebody wants it. By one warp.
+// Normalises a row and writes it, its LSE too if another thread wants it. By one warp.
 template <u32 HEAD_DIM, class Element, bool SINKS>
 TILEWRIGHT_DEVICE void write_merged(const Arguments &args, u32 request, u32 head, MergedRow<HEAD_DIM / 32> &row) {
   constexpr u32 ELEMENTS = HEAD_DIM / 32;
@@ -94,7 +94,7 @@ template <u32 WARPS_A_ROW, u32 HEAD_DIM, class Element, bool SINKS> struct Merge
     // The host leaves room behind the last item, so that this load does not wait for the count.
     const MergeItem item = args.merges[index / args.q_heads];
     const bool valid = index < args.counts[0] * args.q_heads;
-    await_launch_before(); // up to here only what the plan says was read
+    wait_for_launch_before(); // up to here only what the plan says was read
     const u32 head = index % args.q_heads;
     const u32 count = valid ? item.partial_end - item.partial_begin : 0;
     MergedRow<ELEMENTS> row = sum_partials<HEAD_DIM>(args, item, head, count, part, WARPS_A_ROW);

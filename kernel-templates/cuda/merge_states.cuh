@@ -1,5 +1,5 @@
-// Merge of states: attention over several parts of the KV, each part finished and with its LSE, becomes attention over all of it
-// (Hydragen, section 3.1). Parts may come from anywhere: plans, other kernels, other devices. Their order is that of the sums, so the
+// Merge of states: attention over several parts of the KV, each chunk finished and with its LSE, becomes attention over all of it
+// (Hydragen, section 3.1). Chunks may come from anywhere: plans, other kernels, other devices. Their order is that of the sums, so the
 // same states give the same bits.
 #pragma once
 #include "softmax.cuh"
@@ -8,7 +8,7 @@ namespace tilewright {
 
 constexpr u32 MAX_STATES = 8;
 
-// States come from separate buffers, so each has a pointer of its own; a common buffer is the special case of equal distances.
+// States come from separate buffers, so each has a pointer of its own; a common buffer is the special case of equal strides.
 struct StatesArguments {
   const u16 *outputs[MAX_STATES]; // each [rows, HEAD_DIM], aligned to 16 bytes
   const float *lses[MAX_STATES];  // each [rows], natural logarithm; -inf where nothing was attended
@@ -39,7 +39,7 @@ template <u32 HEAD_DIM, class Element> struct MergeStates {
     const u64 at = u64(row) * HEAD_DIM + lane * 8;
 
     // All loads of a row are on their way at once, so that their latency is paid once; those of empty states are thrown away. A lane
-    // reads what it will overwrite in place, and nobody else does: lane 0 has the LSE of state 0, each lane its elements.
+    // reads what it will overwrite in place, and no thread else does: lane 0 has the LSE of state 0, each lane its elements.
     const float own = valid && lane < args.count ? args.lses[lane][row] : negative_infinity();
     Elements loaded[MAX_STATES];
 #pragma unroll

@@ -16,33 +16,33 @@ template <class... Variants> struct DecodeMix {
   static constexpr u32 THREADS = largest(Variants::THREADS...);
   static constexpr u32 SHARED_BYTES = largest(Variants::SHARED_BYTES...);
 
-  static constexpr u32 LOADERS = largest(Variants::LOADERS...), MATH_WARPS = largest(Variants::MATH_WARPS...);
-  static_assert(((Variants::LOADERS == LOADERS) && ...), "all tiles have the same producer warps, or none has any");
-  static_assert(LOADERS == 0 || ((Variants::MATH_WARPS == MATH_WARPS) && ...),
+  static constexpr u32 PRODUCERS = largest(Variants::PRODUCERS...), CONSUMER_WARPS = largest(Variants::CONSUMER_WARPS...);
+  static_assert(((Variants::PRODUCERS == PRODUCERS) && ...), "all tiles have the same producer warps, or none has any");
+  static_assert(PRODUCERS == 0 || ((Variants::CONSUMER_WARPS == CONSUMER_WARPS) && ...),
                 "registers are shared out among whole warpgroups: those of warps that leave would be nobody's");
   // The compiler counts with one way of sharing registers out: that of the tile with the longest steps.
-  using Registers = RegisterSplit<MATH_WARPS, (Variants::Registers::LONG_STEPS || ...)>;
+  using Registers = RegisterSplit<CONSUMER_WARPS, (Variants::Registers::LONG_STEPS || ...)>;
 
   TILEWRIGHT_DEVICE static void run(const Arguments &arguments) {
-    let_dependents_begin();
-    const Assignment assigned = assignment(arguments);
-    if (!assigned.exists) return;
-    run_item<0, Variants...>(arguments, assigned, same_in_warp(assigned.item.tile));
+    launch_dependents();
+    const ScheduledTile scheduled = schedule(arguments);
+    if (!scheduled.exists) return;
+    run_item<0, Variants...>(arguments, scheduled, same_in_warp(scheduled.item.tile));
   }
 
   // All threads of a CTA have the same item, so they take the same way: nothing but this branch lies between a tile's code and that of its
   // own kernel. Whole warps that a tile has no use for end at once: barriers count only threads that have not ended (compute capability 7.0
   // and up).
   template <u32 TILE, class Variant, class... Others>
-  TILEWRIGHT_DEVICE static void run_item(const Arguments &arguments, const Assignment &assigned, u32 tile) {
+  TILEWRIGHT_DEVICE static void run_item(const Arguments &arguments, const ScheduledTile &scheduled, u32 tile) {
     if constexpr (sizeof...(Others) > 0) {
-      if (tile != TILE) return run_item<TILE + 1, Others...>(arguments, assigned, tile);
+      if (tile != TILE) return run_item<TILE + 1, Others...>(arguments, scheduled, tile);
     }
     const u32 thread = thread_index();
     if constexpr (Variant::THREADS < THREADS) {
       if (same_in_warp(thread / 32) >= Variant::THREADS / 32) return;
     }
-    Variant(arguments, assigned, thread).template execute<Registers>();
+    Variant(arguments, scheduled, thread).template execute<Registers>();
   }
 };
 

@@ -1,122 +1,66 @@
-// Attention to all steps of a walk whose buffers one warp fills: the others wait for what they need next, and hand back what they have read.
-//
-// A warpgroup multiplies the keys of a step while it adds the values of the one before, and makes its weights meanwhile.
+// The buffers of K and V as the warps that copy and the ones that multiply hand them to each other: each has a barrier that says that its
+// tokens have arrived, and one that says that no thread reads it any more. So has the query, which lies in the buffers that are filled last
+// until it is in registers.
 #pragma once
-#include "attention.cuh"
-#include "stages.cuh"
+#include "cta.cuh"
 
 namespace tilewright {
 
 template <class S> struct Pipeline {
   const Cta<S> &cta;
-  const Attention<S> attention{cta};
-  const Stages<S> stages{cta};
 
-  // Whether a thread has registers for the weights of a step beside the logits of the next one.
-  static constexpr bool OVERLAPS = S::TOGETHER && (S::WARPS > 4 || S::WARP_N <= 96);
-
-  // A buffer during one step.
-  struct Buffers {
-    const Stages<S> &stages;
-    const Rings<S> &at;
-    TILEWRIGHT_DEVICE void meanwhile() const {}
-    TILEWRIGHT_DEVICE void keys_are_read() const { stages.free_keys(at); }
-    TILEWRIGHT_DEVICE void await_values() const { stages.await_values(at); }
-    TILEWRIGHT_DEVICE void values_are_read() const { stages.free_values(at); }
-  };
-
-  // Which of a step some rows of the warpgroup share, and whether some row of the warp does not see all of it.
-  struct Extent {
-    bool any, masked;
-  };
-  TILEWRIGHT_DEVICE Extent extent(const Steps &steps, u32 step, const Rings<S> &at, const Sight &seen) const {
-    if (attention.is_plain(steps, step, seen)) return Extent{true, false};
-    bool masked = false;
-    const u32 active = attention.visibility.template active_granules<S::WARP_GRANULES, true>(at, attention.first_granule(), seen, masked);
-    return Extent{active != 0, masked};
+  // Each buffer's, in this order.
+  enum Barrier : u32 { KEYS_FULL, VALUES_FULL, KEYS_EMPTY, VALUES_EMPTY };
+  TILEWRIGHT_DEVICE u32 barrier_of(const PipelineState<S> &at, Barrier which) const {
+    return shared_address(cta.shared + S::ARRIVALS_AT) + (which * S::STAGES + at.buffer) * 8;
   }
 
-  // Steps that a warpgroup multiplies together. Those between a first and a last one have no branch between the beginning and the end of a
-  // product, without which the compiler would let each end before the next one begins.
-  TILEWRIGHT_DEVICE void compute_together(Accumulators<S> &acc, const u32 (&query)[S::QUERY_FRAGMENTS][4], const Steps &steps, u32 &step, u32 end,
-                                          Rings<S> &at, const Sight &seen) const {
-    const auto &products = attention.products;
-    const u32 first = attention.first_granule();
-    while (step < end) {
-      stages.await_keys(at);
-      Extent here = extent(steps, step, at, seen);
-      if (!here.any) {
-        stages.free_keys(at);
-        stages.await_values(at);
-        stages.free_values(at);
-        at = at.template ahead<1>();
-        step++;
-        continue;
-      }
-      float scores[S::WARP_GRANULES * 2][4];
-      u32 weights[S::WARP_GRANULES][4];
-      products.template begin_keys_together<S::WARP_GRANULES>(scores, query, at, first);
-      end_products(scores);
-      stages.free_keys(at);
-      attention.raise_output(acc, attention.template weigh<S::WARP_GRANULES>(acc.softmax, scores, at, first, seen, here.masked));
-      products.narrow_all(weights, scores);
-      Rings<S> before = at;
-      at = at.template ahead<1>();
-#pragma unroll 1
-      for (step++; step < end; step++) {
-        stages.await_keys(at);
-        here = extent(steps, step, at, seen);
-        if (!here.any) break;
-        stages.await_values(before);
-        products.template begin_keys_together<S::WARP_GRANULES>(scores, query, at, first);
-        products.template begin_values_together<S::WARP_GRANULES>(acc, weights, before, first);
-        end_first_products(scores);
-        stages.free_keys(at);
-        const typename Attention<S>::Raise raise = attention.template weigh<S::WARP_GRANULES>(acc.softmax, scores, at, first, seen, here.masked);
-        end_products(acc.output);
-        stages.free_values(before);
-        attention.raise_output(acc, raise);
-        products.narrow_all(weights, scores);
-        before = at;
-        at = at.template ahead<1>();
-      }
-      stages.await_values(before);
-      products.template begin_values_together<S::WARP_GRANULES>(acc, weights, before, first);
-      end_products(acc.output);
-      stages.free_values(before);
+  // By one thread of the warp that fills K's buffers, before any of the rest,
+  TILEWRIGHT_DEVICE void init_keys() const {
+    for (u32 s = 0; s < S::STAGES; s++) {
+      init_mbarrier(barrier_of(PipelineState<S>{s}, KEYS_FULL), 1);
+      init_mbarrier(barrier_of(PipelineState<S>{s}, KEYS_EMPTY), S::WARPS);
     }
+    init_mbarrier(query_full(), S::COPIERS);
+    init_mbarrier(query_empty(), S::WARPS);
+    fence_mbarriers();
+  }
+  // and of the warp that fills V's.
+  TILEWRIGHT_DEVICE void init_values() const {
+    for (u32 s = 0; s < S::STAGES; s++) {
+      init_mbarrier(barrier_of(PipelineState<S>{s}, VALUES_FULL), 1);
+      init_mbarrier(barrier_of(PipelineState<S>{s}, VALUES_EMPTY), S::WARPS);
+    }
+    fence_mbarriers();
   }
 
-  TILEWRIGHT_DEVICE void accumulate(Accumulators<S> &acc, const u32 (&query)[S::QUERY_FRAGMENTS][4], const Steps &steps, const Sight &seen) const {
-    Rings<S> at;
-    u32 step = steps.first;
-    // Steps of a kind are neighbours.
-    while (step < steps.last) {
-      if (S::TURNS && steps.in_turns(step)) {
-        if constexpr (S::TURNS) {
-#pragma unroll 1
-          for (; step < steps.turns + steps.turn_count; step++) {
-            stages.await_keys(at);
-            attention.compute_turn(acc, query, at, seen, Buffers{stages, at});
-            at = at.template ahead<1>();
-          }
-        }
-      } else {
-        const u32 end = steps.turn_count > 0 && steps.turns > step ? steps.turns : steps.last;
-        if constexpr (OVERLAPS) {
-          compute_together(acc, query, steps, step, end, at, seen);
-        } else {
-#pragma unroll 1
-          for (; step < end; step++) {
-            stages.await_keys(at);
-            const bool plain = attention.is_plain(steps, step, seen);
-            attention.template compute_step<S::WARP_GRANULES, S::TOGETHER>(acc, query, at, attention.first_granule(), seen, plain, Buffers{stages, at});
-            at = at.template ahead<1>();
-          }
-        }
-      }
-    }
+  // The query's barriers stand behind those of the buffers.
+  TILEWRIGHT_DEVICE u32 query_full() const { return shared_address(cta.shared + S::ARRIVALS_AT) + 4 * S::STAGES * 8; }
+  TILEWRIGHT_DEVICE u32 query_empty() const { return query_full() + 8; }
+
+  // For the warps that multiply.
+  TILEWRIGHT_DEVICE void wait_keys_full(const PipelineState<S> &at) const { wait_mbarrier(barrier_of(at, KEYS_FULL), at.round); }
+  TILEWRIGHT_DEVICE void wait_values_full(const PipelineState<S> &at) const { wait_mbarrier(barrier_of(at, VALUES_FULL), at.round); }
+  // The warp reads them no more.
+  TILEWRIGHT_DEVICE void release_keys(const PipelineState<S> &at) const {
+    if (cta.lane == 0) arrive(barrier_of(at, KEYS_EMPTY));
   }
+  TILEWRIGHT_DEVICE void release_values(const PipelineState<S> &at) const {
+    if (cta.lane == 0) arrive(barrier_of(at, VALUES_EMPTY));
+  }
+
+  TILEWRIGHT_DEVICE void wait_query_full() const { wait_mbarrier(query_full(), 0); }
+  // The warp has it in registers. What comes to its place next are boxes, which do not wait for other copies by themselves.
+  TILEWRIGHT_DEVICE void release_query() const {
+    fence_for_warpgroups();
+    sync_warp();
+    if (cta.lane == 0) arrive(query_empty());
+  }
+
+  // For the warps that copy. In the first round all are free, but for the buffers in which the query lies.
+  TILEWRIGHT_DEVICE void wait_keys_empty(const PipelineState<S> &at) const { wait_mbarrier(barrier_of(at, KEYS_EMPTY), at.round ^ 1); }
+  TILEWRIGHT_DEVICE void wait_values_empty(const PipelineState<S> &at) const { wait_mbarrier(barrier_of(at, VALUES_EMPTY), at.round ^ 1); }
+  TILEWRIGHT_DEVICE void wait_query_empty() const { wait_mbarrier(query_empty(), 0); }
 };
 
 } // namespace tilewright

@@ -1,10 +1,10 @@
 // What a device gives at most: reading, latency, and nothing at all; and what its prices are made of.
 #pragma once
-#include "device.cuh"
+#include "ptx.cuh"
 
 namespace tilewright {
 
-// Reads all of `data` once, 16 bytes a load, eight loads of a thread in flight. With KEEP the lines stay in the second-level cache.
+// Reads all of `data` once, 16 bytes a load, eight loads of a thread in flight. With KEEP the lines stay in the L2.
 template <bool KEEP> struct ReadProbe {
   __device__ __forceinline__ static uint4 load(const uint4 *from) { return KEEP ? __ldcg(from) : __ldcs(from); }
 
@@ -41,7 +41,7 @@ struct LatencyProbe {
   }
 };
 
-// Reads all of `data` in each round; it should stay in the second-level cache. A CTA reads another part in each round than before, as a
+// Reads all of `data` in each round; it should stay in the L2. A CTA reads another chunk in each round than before, as a
 // page is read again by another CTA than the first.
 struct AgainProbe {
   __device__ __forceinline__ static void run(const uint4 *data, u64 count, u32 rounds, u32 *sink) {
@@ -102,7 +102,7 @@ struct FlopProbe {
     float sums[PRODUCTS][4] = {};
     for (u32 round = 0; round < rounds; round++) {
 #pragma unroll
-      for (u32 i = 0; i < PRODUCTS; i++) multiply_add(F16{}, sums[i], a, pair + i, pair);
+      for (u32 i = 0; i < PRODUCTS; i++) mma_sync(F16{}, sums[i], a, pair + i, pair);
     }
     float sum = 0;
 #pragma unroll
@@ -113,15 +113,15 @@ struct FlopProbe {
 };
 
 // A CTA that finds its work and waits for its first tokens: five loads, each from where the one before says, a barrier, and two stages of
-// tokens. All of it is from memory that nobody read before, of `regions` parts.
+// tokens. All of it is from memory that no thread read before, of `regions` chunks.
 template <u32 STAGES_BYTES, u32 REGION_BYTES> struct CtaProbe {
-  static constexpr u32 LOADS = 5, LINE_BYTES = 1024;
-  static_assert(STAGES_BYTES + LOADS * LINE_BYTES <= REGION_BYTES, "both are different memory");
+  static constexpr u32 PRODUCES = 5, LINE_BYTES = 1024;
+  static_assert(STAGES_BYTES + PRODUCES * LINE_BYTES <= REGION_BYTES, "both are different memory");
 
   __device__ __forceinline__ static void run(const u8 *data, u32 regions, u32 *sink) {
     const u8 *const region = data + u64(blockIdx.x % regions) * REGION_BYTES;
     u32 at = 0; // stays 0 in practice, which the compiler does not know
-    for (u32 i = 0; i < LOADS; i++) at += __ldcg(reinterpret_cast<const u32 *>(region + i * LINE_BYTES) + at) == 0x9e3779b9u;
+    for (u32 i = 0; i < PRODUCES; i++) at += __ldcg(reinterpret_cast<const u32 *>(region + i * LINE_BYTES) + at) == 0x9e3779b9u;
     __syncthreads();
     const uint4 *const tokens = reinterpret_cast<const uint4 *>(region + REGION_BYTES - STAGES_BYTES) + threadIdx.x;
     u32 sum = 0;

@@ -1,6 +1,6 @@
 // When a CTA did what, for those who look into a launch: compiled in on demand.
 #pragma once
-#include "arguments.cuh"
+#include "abi.cuh"
 #include "prelude.cuh"
 
 namespace tilewright {

@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 use tilewright_heuristics::{Backend, Dtype, Tile};
 use tilewright_kernel_templates::cuda::{
     Arch, Arguments, AttentionOptions, Compiler, CudaLimits, Kernel, MAX_STATES, MERGE_WARPS,
-    fetch_disassemblers, has_loaders, loader_warps, occupancy,
+    fetch_disassemblers, has_tma_producers, producer_warps, occupancy,
 };
 use tilewright_kernel_templates::{Class, Limits, Space, check_compiled, check_compiled_mix, check_mix};
 
@@ -443,9 +443,9 @@ fn figures_are_those_of_cuobjdump_and_instructions_those_that_were_meant() {
             assert_eq!(figure(line, "STACK"), cubin.usage.local_bytes, "{what}");
             let Some((tile, options)) = tile else { continue };
             let code = run(&tools().nvdisasm, &["-c".as_ref(), path.as_os_str()]);
-            let loaders = loader_warps(&tile, &class, options, compiler.arch());
+            let loaders = producer_warps(&tile, &class, options, compiler.arch());
             let together =
-                has_loaders(&class, compiler.arch()) && tile.m % 64 == 0 && !class.dtype.has_fp8_kv();
+                has_tma_producers(&class, compiler.arch()) && tile.m % 64 == 0 && !class.dtype.has_fp8_kv();
             let products = match together {
                 true => ("HGMMA.64x", "warpgroup's products"),
                 false => ("HMMA.16816.F32", "tensor cores"),

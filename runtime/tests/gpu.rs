@@ -19,7 +19,7 @@ use tilewright_cuda::{
     MergeStatesArgs, RawMergeStates, RawState, State,
 };
 use tilewright_heuristics::{Backend, Dtype, Geometry, Tile};
-use tilewright_kernel_templates::cuda::{AttentionOptions as KernelOptions, has_loaders};
+use tilewright_kernel_templates::cuda::{AttentionOptions as KernelOptions, has_tma_producers};
 use tilewright_kernel_templates::{Class, Limits, Space};
 use tilewright_plan::{E4m3, KvStrides, PageTable, Plan, StatesError};
 use tilewright_runtime::{
@@ -404,7 +404,7 @@ fn options_make_a_difference_only_where_kernels_do() {
     let [boxes, gathers] = [16, 1].map(KernelOptions::for_pages);
     prepare(&mut backend, boxes);
     let told = backend.told_by_driver(&tile, &class, gathers);
-    if has_loaders(&class, device.arch()) {
+    if has_tma_producers(&class, device.arch()) {
         let error = told.unwrap_err();
         assert!(
             matches!(&error, CudaError::NotPrepared { kernel } if kernel.ends_with("_gathers")),
@@ -419,8 +419,8 @@ fn options_make_a_difference_only_where_kernels_do() {
     let [copies, each] =
         [boxes, gathers].map(|options| backend.prepare_mix(&tiles, &class, options).unwrap().1);
     let differs = copies.shared_bytes != each.shared_bytes;
-    assert_eq!(differs, has_loaders(&class, device.arch()), "where boxes are copied there are two kernels");
-    if has_loaders(&class, device.arch()) {
+    assert_eq!(differs, has_tma_producers(&class, device.arch()), "where boxes are copied there are two kernels");
+    if has_tma_producers(&class, device.arch()) {
         let unequal = [tile, Tile { m: 64, n: 64, warps: 4, ..tile }];
         let error = backend.prepare_mix(&unequal, &class, boxes).unwrap_err();
         assert!(

@@ -6,7 +6,7 @@
 //! memory at a time to keep it busy (PAT, section 5.2).
 
 mod arch;
-mod arguments;
+mod abi;
 mod cache;
 mod compiler;
 mod cubin;
@@ -14,7 +14,7 @@ mod error;
 mod fetch;
 mod in_flight;
 mod limits;
-mod loaders;
+mod producers;
 mod locate;
 mod nvrtc;
 mod occupancy;
@@ -22,9 +22,9 @@ mod spills;
 mod variant;
 
 pub use arch::{Arch, ParseArchError};
-pub use arguments::{
-    Arguments, BOX_TOKENS, DIRECT, GRANULE, MAX_STATES, MergeItem, Run, STREAMED, Slot, StatesArguments,
-    TensorMap, TimelineEntry, UNTOUCHED, WARP_ROWS, WorkItem, max_runs,
+pub use abi::{
+    Arguments, BOX_TOKENS, DIRECT, GRANULE, MAX_STATES, MergeItem, KvSegment, EVICT_FIRST, OutputTarget, StatesArguments,
+    TensorMap, TimelineEntry, UNTOUCHED, WARP_ROWS, WorkItem, max_segments,
 };
 pub use cache::{CacheError, CachedCubin, CubinCache};
 pub use compiler::{CompileError, Compiler, Cubin};
@@ -33,8 +33,8 @@ pub use error::{FetchError, NvrtcError, Rejected};
 pub use fetch::{Disassemblers, fetch, fetch_disassemblers};
 pub use in_flight::{bytes_in_flight, bytes_in_flight_needed};
 pub use limits::{CudaLimits, ReportedLimits, UnknownDevice};
-pub use loaders::{
-    has_loaders, has_loaders_on, loader_warps, mix_loader_warps, mix_loader_warps_on, mix_shared_bytes,
+pub use producers::{
+    has_tma_producers, has_loaders_on, producer_warps, mix_producer_warps, mix_loader_warps_on, mix_shared_bytes,
     mix_threads, shared_bytes_on, threads, threads_on,
 };
 pub use locate::{Candidate, Surroundings, candidates};

@@ -1,9 +1,9 @@
 //! Variants of the kernels: what is compiled in, and the few lines that instantiate the templates in `cuda/`.
 
 use super::Arch;
-use super::arguments::{GRANULE, max_runs};
-use super::loaders::{
-    has_loaders, launch_bounds, loader_warps, mix_loader_warps, mix_shared_bytes, mix_threads, threads,
+use super::abi::{GRANULE, max_segments};
+use super::producers::{
+    has_tma_producers, launch_bounds, producer_warps, mix_producer_warps, mix_shared_bytes, mix_threads, threads,
 };
 use crate::Class;
 use tilewright_heuristics::{Dtype, Tile};
@@ -42,7 +42,7 @@ impl AttentionOptions {
 
     /// What of them makes a difference to the kernels of a class on an architecture. Where none copies boxes, all copy token by token anyway.
     pub const fn on(self, class: &Class, arch: Arch) -> Self {
-        Self { gathers: self.gathers && has_loaders(class, arch), ..self }
+        Self { gathers: self.gathers && has_tma_producers(class, arch), ..self }
     }
 
     /// Every combination, without timelines, for pages that boxes can be copied from.
@@ -71,28 +71,28 @@ impl AttentionOptions {
 const SOURCES: [(&str, &str); 28] = [
     ("types.cuh", include_str!("../../cuda/types.cuh")),
     ("prelude.cuh", include_str!("../../cuda/prelude.cuh")),
-    ("device.cuh", include_str!("../../cuda/device.cuh")),
-    ("tensor.cuh", include_str!("../../cuda/tensor.cuh")),
-    ("warpgroup.cuh", include_str!("../../cuda/warpgroup.cuh")),
-    ("divisor.cuh", include_str!("../../cuda/divisor.cuh")),
+    ("ptx.cuh", include_str!("../../cuda/ptx.cuh")),
+    ("tma.cuh", include_str!("../../cuda/tma.cuh")),
+    ("wgmma.cuh", include_str!("../../cuda/wgmma.cuh")),
+    ("fastdiv.cuh", include_str!("../../cuda/fastdiv.cuh")),
     ("fp8.cuh", include_str!("../../cuda/fp8.cuh")),
     ("softmax.cuh", include_str!("../../cuda/softmax.cuh")),
-    ("arguments.cuh", include_str!("../../cuda/arguments.cuh")),
-    ("assignment.cuh", include_str!("../../cuda/assignment.cuh")),
+    ("abi.cuh", include_str!("../../cuda/abi.cuh")),
+    ("tile_scheduler.cuh", include_str!("../../cuda/tile_scheduler.cuh")),
     ("timeline.cuh", include_str!("../../cuda/timeline.cuh")),
     ("merge.cuh", include_str!("../../cuda/merge.cuh")),
-    ("shape.cuh", include_str!("../../cuda/shape.cuh")),
+    ("kernel_traits.cuh", include_str!("../../cuda/kernel_traits.cuh")),
     ("cta.cuh", include_str!("../../cuda/cta.cuh")),
-    ("walk.cuh", include_str!("../../cuda/walk.cuh")),
-    ("finding.cuh", include_str!("../../cuda/finding.cuh")),
-    ("copying.cuh", include_str!("../../cuda/copying.cuh")),
-    ("stages.cuh", include_str!("../../cuda/stages.cuh")),
-    ("loader.cuh", include_str!("../../cuda/loader.cuh")),
-    ("visibility.cuh", include_str!("../../cuda/visibility.cuh")),
-    ("products.cuh", include_str!("../../cuda/products.cuh")),
-    ("attention.cuh", include_str!("../../cuda/attention.cuh")),
+    ("kv_range.cuh", include_str!("../../cuda/kv_range.cuh")),
+    ("paged_kv.cuh", include_str!("../../cuda/paged_kv.cuh")),
+    ("producer_cp_async.cuh", include_str!("../../cuda/producer_cp_async.cuh")),
     ("pipeline.cuh", include_str!("../../cuda/pipeline.cuh")),
-    ("results.cuh", include_str!("../../cuda/results.cuh")),
+    ("producer_tma.cuh", include_str!("../../cuda/producer_tma.cuh")),
+    ("mask.cuh", include_str!("../../cuda/mask.cuh")),
+    ("mma.cuh", include_str!("../../cuda/mma.cuh")),
+    ("softmax_step.cuh", include_str!("../../cuda/softmax_step.cuh")),
+    ("mainloop.cuh", include_str!("../../cuda/mainloop.cuh")),
+    ("epilogue.cuh", include_str!("../../cuda/epilogue.cuh")),
     ("decode.cuh", include_str!("../../cuda/decode.cuh")),
     ("mix.cuh", include_str!("../../cuda/mix.cuh")),
     ("probe.cuh", include_str!("../../cuda/probe.cuh")),
@@ -143,7 +143,7 @@ impl Kernel {
     /// Forward of one tile on an architecture.
     pub fn decode(tile: &Tile, class: &Class, options: AttentionOptions, arch: Arch) -> Self {
         let options = options.on(class, arch);
-        let loaders = loader_warps(tile, class, options, arch);
+        let loaders = producer_warps(tile, class, options, arch);
         let template = decode_template(tile, class, options, loaders, false);
         let name =
             format!("decode_{tile}_d{}_{}{}", class.head_dim, identifier(class.dtype), options.suffix());
@@ -171,7 +171,7 @@ impl Kernel {
             return Self::decode(tile, class, options, arch);
         }
         let options = options.on(class, arch);
-        let loaders = mix_loader_warps(tiles, class, options, arch);
+        let loaders = mix_producer_warps(tiles, class, options, arch);
         let variants: Vec<String> =
             tiles.iter().map(|tile| decode_template(tile, class, options, loaders, true)).collect();
         let template = format!("DecodeMix<{}>", variants.join(", "));
@@ -339,7 +339,7 @@ fn identifier(dtype: Dtype) -> &'static str {
 }
 
 /// Dynamic shared memory of a tile in bytes: the buffers of K and V (or, at the end, the outputs of warps that share rows), the query, and
-/// what is known of rows and tokens. `cuda/shape.cuh` computes the same, and asserts it.
+/// what is known of rows and tokens. `cuda/kernel_traits.cuh` computes the same, and asserts it.
 pub const fn shared_bytes(tile: &Tile, class: &Class, loaders: u32) -> u32 {
     let Tile { m, n, warps, stages } = *tile;
     let (m, n, warps, stages) = (m as u32, n as u32, warps as u32, stages as u32);
@@ -361,7 +361,7 @@ pub const fn shared_bytes(tile: &Tile, class: &Class, loaders: u32) -> u32 {
         + notes
         + warps * 16 * 8
         + m * 20
-        + max_runs(m) * 28)
+        + max_segments(m) * 28)
         .next_multiple_of(16)
 }
 

@@ -10,7 +10,7 @@ use std::ffi::c_void;
 use std::sync::Arc;
 use tilewright_heuristics::Tile;
 use tilewright_kernel_templates::Class;
-use tilewright_kernel_templates::cuda::{Arguments, TimelineEntry, WorkItem, mix_loader_warps};
+use tilewright_kernel_templates::cuda::{Arguments, TimelineEntry, WorkItem, mix_producer_warps};
 
 /// The kernels of a plan, each looked up once: those of the first launches, which mostly are all.
 #[derive(Debug, Default)]
@@ -108,7 +108,7 @@ impl CudaBackend {
     /// Whether a kernel of a plan copies boxes.
     pub(super) fn copies_boxes(&self, plan: &DevicePlan, args: &RawArgs) -> bool {
         let (class, options) = (Class::of(plan.geometry()), args.options(plan));
-        let copies = |tiles: &[Tile]| mix_loader_warps(tiles, &class, options, self.compiler().arch()) > 0;
+        let copies = |tiles: &[Tile]| mix_producer_warps(tiles, &class, options, self.compiler().arch()) > 0;
         plan.image().groups.iter().any(|group| match &group.variant {
             Variant::Tile(tile) => copies(std::slice::from_ref(tile)),
             Variant::Mix(mix) => copies(mix.tiles()),
@@ -152,7 +152,7 @@ fn first_cta(group: &ItemGroup, arguments: &Arguments) -> u64 {
     u64::from(group.begin) * u64::from(arguments.kv_heads)
 }
 
-fn arguments(plan: &DevicePlan, args: &RawArgs, (key_boxes, value_boxes): TensorMaps) -> Arguments {
+fn arguments(plan: &DevicePlan, args: &RawArgs, (key_maps, value_maps): TensorMaps) -> Arguments {
     let distance = |elements: usize| i64::try_from(elements).unwrap_or(i64::MAX);
     Arguments {
         query: args.query,
@@ -176,8 +176,8 @@ fn arguments(plan: &DevicePlan, args: &RawArgs, (key_boxes, value_boxes): Tensor
         scale_log2: args.scale * std::f32::consts::LOG2_E,
         softcap: args.softcap.unwrap_or(1.0),
         heads_a_page: heads_a_page(&args.kv_strides) as u32,
-        key_boxes,
-        value_boxes,
+        key_maps,
+        value_maps,
         ..plan.arguments(args.workspace)
     }
 }

@@ -602,7 +602,7 @@ fn a_missing_barrier_is_caught() {
         check_all(&Emulator::build(&kernels_of(cases), flags), cases);
     }
     let mut barriers = 0;
-    let all_and_some = ["barrier();", "barrier_of_some<S::DESCRIBERS>();"];
+    let all_and_some = ["barrier();", "named_barrier<S::DESCRIBERS>();"];
     for &(file, text) in sources() {
         for (place, found) in all_and_some.iter().flat_map(|&call| text.match_indices(call)) {
             // The semicolon stays: it may be all that a condition is about.

@@ -19,7 +19,7 @@ use tilewright_cuda::{
 };
 use tilewright_heuristics::{Dtype, Geometry, PackShape, Tile};
 use tilewright_kernel_templates::Class;
-use tilewright_kernel_templates::cuda::{AttentionOptions, mix_loader_warps};
+use tilewright_kernel_templates::cuda::{AttentionOptions, mix_producer_warps};
 use tilewright_plan::{KvStrides, PageTable, Plan, PlanOptions, Split};
 
 const fn tile(m: u16, n: u16, warps: u16, stages: u16) -> Tile {
@@ -67,7 +67,7 @@ fn prepare_tiles(backend: &mut CudaBackend, tiles: &[Tile], class: &Class, optio
     assert_eq!(mix.tiles().len(), tiles.len());
     assert!(compiled.ctas_per_sm > 0);
     let arch = backend.device().arch();
-    if mix_loader_warps(tiles, class, options, arch) == 4 {
+    if mix_producer_warps(tiles, class, options, arch) == 4 {
         assert_eq!(
             Some(&compiled.ctas_per_sm),
             alone.iter().min(),

@@ -93,7 +93,7 @@ mod tests {
     use super::*;
     use crate::PackedPlan;
     use tilewright_heuristics::{Dtype, Geometry, Tile};
-    use tilewright_kernel_templates::cuda::STREAMED;
+    use tilewright_kernel_templates::cuda::EVICT_FIRST;
     use tilewright_plan::{Packing, PageTable, PlanOptions, Split};
 
     /// Requests of a trunk of pages that all share and pages of their own, eight rows each, packed as a tree into tiles of `m` rows.
@@ -163,7 +163,7 @@ mod tests {
         // What follows the number of merges and that of the items, and where the first item's first page stands.
         let said = |plan: &Plan| {
             let image = PackedPlan::of(plan);
-            (image.words[2], image.words[image.layout.items + 9] & STREAMED != 0)
+            (image.words[2], image.words[image.layout.items + 9] & EVICT_FIRST != 0)
         };
         assert_eq!(said(&plan(6, 4, 2, 16)), (1, false), "the trunk of three Q tiles");
         assert_eq!(said(&plan(6, 4, 2, 64)), (0, true), "the trunk of one Q tile");

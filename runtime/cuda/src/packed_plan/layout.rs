@@ -1,6 +1,6 @@
 //! Where the sections of a plan's image lie.
 
-use tilewright_kernel_templates::cuda::{MergeItem, Run, Slot, WorkItem};
+use tilewright_kernel_templates::cuda::{KvSegment, MergeItem, OutputTarget, WorkItem};
 
 /// Sections begin at multiples of 16 bytes.
 pub(super) const ALIGNMENT: usize = 4;
@@ -9,8 +9,8 @@ pub(super) const LAUNCH: usize = 2;
 /// Words of an item, a merge, a segment and a target.
 pub(super) const ITEM: usize = size_of::<WorkItem>() / 4;
 const MERGE: usize = size_of::<MergeItem>() / 4;
-const RUN: usize = size_of::<Run>() / 4;
-const SLOT: usize = size_of::<Slot>() / 4;
+const SEGMENT: usize = size_of::<KvSegment>() / 4;
+const TARGET: usize = size_of::<OutputTarget>() / 4;
 
 /// Entries of each section.
 #[derive(Clone, Copy, Debug, Default)]
@@ -53,9 +53,9 @@ impl Layout {
             // One more, which may be read and is never used.
             requests: after((sections.merges + 1) * MERGE),
             targets: after(sections.request_entries),
-            items: after(sections.targets * SLOT),
+            items: after(sections.targets * TARGET),
             segments: after(sections.items * ITEM),
-            page_ids: after(sections.segments * RUN),
+            page_ids: after(sections.segments * SEGMENT),
             end: after(sections.page_entries),
         }
     }
@@ -69,9 +69,9 @@ impl Layout {
     pub(super) fn used(&self, entries: &Sections) -> usize {
         let sections = [
             (self.page_ids, entries.page_entries),
-            (self.segments, entries.segments * RUN),
+            (self.segments, entries.segments * SEGMENT),
             (self.items, entries.items * ITEM),
-            (self.targets, entries.targets * SLOT),
+            (self.targets, entries.targets * TARGET),
             (self.requests, entries.request_entries),
             (self.merges, entries.merges * MERGE),
             (self.lengths, entries.requests),

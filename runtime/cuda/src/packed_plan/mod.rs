@@ -13,7 +13,7 @@ use std::ops::Range;
 use tilewright_heuristics::{Geometry, Tile};
 use tilewright_kernel_templates::cuda::Arguments;
 use tilewright_plan::{self as plan, Plan};
-use words::{put, words_of_item, words_of_merge, words_of_run, words_of_slot};
+use words::{put, words_of_item, words_of_merge, words_of_segment, words_of_target};
 
 /// What computes a launch's items.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -216,10 +216,10 @@ impl PackedPlan {
             counts: at(0),
             items: at(self.layout.items),
             merges: at(self.layout.merges),
-            runs: at(self.layout.segments),
+            segments: at(self.layout.segments),
             requests: at(self.layout.requests),
             page_ids: at(self.layout.page_ids),
-            slots: at(self.layout.targets),
+            output_targets: at(self.layout.targets),
             lengths: at(self.layout.lengths),
             partial_output: workspace,
             partial_softmax: workspace + rows * u64::from(geometry.head_dim) * 4,
@@ -300,8 +300,8 @@ impl PackedPlan {
         words[layout.lengths..][..plan.batch()].copy_from_slice(plan.seq_lens());
         put(words, layout.merges, plan.merges().iter().map(words_of_merge));
         words[layout.requests..][..plan.requests().len()].copy_from_slice(plan.requests());
-        put(words, layout.targets, plan.targets().iter().map(words_of_slot));
-        put(words, layout.segments, plan.segments().iter().map(|segment| words_of_run(segment, l2_policy)));
+        put(words, layout.targets, plan.targets().iter().map(words_of_target));
+        put(words, layout.segments, plan.segments().iter().map(|segment| words_of_segment(segment, l2_policy)));
         put(words, layout.page_ids, plan.pages().iter().map(|&page| [page as u32]));
         let last_item =
             groups.iter().filter(|group| group.count > 0).map(|group| group.begin + group.count).max();
@@ -363,7 +363,7 @@ mod tests {
         assert!(items.chunks(12).all(|item| item[5].is_multiple_of(16)), "{items:?}");
         let arguments = image.arguments(&geometry, 1 << 40, 0);
         for address in
-            [arguments.items, arguments.merges, arguments.runs, arguments.requests, arguments.page_ids]
+            [arguments.items, arguments.merges, arguments.segments, arguments.requests, arguments.page_ids]
         {
             assert!(address >= 1 << 40 && address.is_multiple_of(16), "{address:x}");
         }

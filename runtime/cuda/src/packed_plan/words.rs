@@ -1,12 +1,12 @@
 //! Entries of a plan as words that the kernels read.
 
 use super::l2_policy::L2Policy;
-use tilewright_kernel_templates::cuda::{GRANULE, Run, STREAMED, WARP_ROWS, WorkItem, max_runs};
+use tilewright_kernel_templates::cuda::{GRANULE, KvSegment, EVICT_FIRST, WARP_ROWS, WorkItem, max_segments};
 use tilewright_plan::{self as plan, Plan};
 
 /// The planner counts in what the kernels count in.
 const _: () = assert!(
-    GRANULE == plan::GRANULE && WARP_ROWS == plan::WARP_ROWS && max_runs(64) == plan::max_segments(64)
+    GRANULE == plan::GRANULE && WARP_ROWS == plan::WARP_ROWS && max_segments(64) == plan::max_segments(64)
 );
 
 /// Writes entries one behind the other.
@@ -20,12 +20,12 @@ pub(super) fn words_of_merge(merge: &plan::MergeItem) -> [u32; 4] {
     [merge.request, merge.partial_begin, merge.partial_end, merge.arrivals]
 }
 
-pub(super) fn words_of_slot(slot: &plan::OutputTarget) -> [u32; 2] {
-    [slot.partial, slot.merge]
+pub(super) fn words_of_target(target: &plan::OutputTarget) -> [u32; 2] {
+    [target.partial, target.merge]
 }
 
-pub(super) fn words_of_run(run: &plan::KvSegment, l2_policy: &L2Policy) -> [u32; 4] {
-    let Run { begin, pages, position, members } = device_run(run, l2_policy);
+pub(super) fn words_of_segment(segment: &plan::KvSegment, l2_policy: &L2Policy) -> [u32; 4] {
+    let KvSegment { begin, pages, position, members } = device_segment(segment, l2_policy);
     [begin, pages, position, members]
 }
 
@@ -37,12 +37,12 @@ pub(super) fn words_of_item(
     tile: u16,
 ) -> [u32; 12] {
     let item = device_item(plan, l2_policy, item, tile);
-    let WorkItem { requests, row_begin, row_end, runs, run_count, tile, .. } = item;
-    let WorkItem { walk_begin, walk_end, slots, certain_end, first, .. } = item;
-    let Run { begin, pages, position, members } = first;
+    let WorkItem { requests, row_begin, row_end, segments, segment_count, tile, .. } = item;
+    let WorkItem { kv_begin, kv_end, output_targets, certain_end, first, .. } = item;
+    let KvSegment { begin, pages, position, members } = first;
     let pair = |low: u16, high: u16| u32::from(low) | u32::from(high) << 16;
-    let (rows, counts) = (pair(row_begin, row_end), pair(run_count, tile));
-    [requests, rows, runs, counts, walk_begin, walk_end, slots, certain_end, begin, pages, position, members]
+    let (rows, counts) = (pair(row_begin, row_end), pair(segment_count, tile));
+    [requests, rows, segments, counts, kv_begin, kv_end, output_targets, certain_end, begin, pages, position, members]
 }
 
 /// Resolves what an item needs of its block, so that the kernel finds its runs in one step instead of two.
@@ -51,37 +51,37 @@ fn device_item(plan: &Plan, l2_policy: &L2Policy, item: &plan::WorkItem, tile: u
         requests: plan.q_tiles()[item.q_tile as usize].requests.start,
         row_begin: item.rows.start as u16,
         row_end: item.rows.end as u16,
-        runs: item.segments.start,
-        run_count: item.segments.len() as u16,
+        segments: item.segments.start,
+        segment_count: item.segments.len() as u16,
         tile,
-        walk_begin: item.kv_range.start,
-        walk_end: item.kv_range.end,
-        slots: item.targets,
+        kv_begin: item.kv_range.start,
+        kv_end: item.kv_range.end,
+        output_targets: item.targets,
         certain_end: certain_end(plan, item),
         first: plan
             .segments()
             .get(item.segments.start as usize)
-            .map_or(Run::default(), |run| device_run(run, l2_policy)),
+            .map_or(KvSegment::default(), |segment| device_segment(segment, l2_policy)),
     }
 }
 
 /// See [`WorkItem::certain_end`]. Any request that shares the run will do, as some row sees what it sees.
 fn certain_end(plan: &Plan, item: &plan::WorkItem) -> u32 {
-    let Some(run) = plan.segments()[..item.segments.end as usize].get(item.segments.start as usize) else {
+    let Some(segment) = plan.segments()[..item.segments.end as usize].get(item.segments.start as usize) else {
         return 0;
     };
-    let request = plan.requests_of(item.q_tile)[run.members.start as usize];
-    let seen = plan.least_tokens(request).saturating_sub(run.position);
-    run.kv_range.start.saturating_add(seen).min(run.kv_range.end).min(item.kv_range.end)
+    let request = plan.requests_of(item.q_tile)[segment.members.start as usize];
+    let seen = plan.least_tokens(request).saturating_sub(segment.position);
+    segment.kv_range.start.saturating_add(seen).min(segment.kv_range.end).min(item.kv_range.end)
 }
 
-fn device_run(run: &plan::KvSegment, l2_policy: &L2Policy) -> Run {
-    let padding = run.kv_range.end.next_multiple_of(GRANULE) - run.kv_range.end;
-    Run {
-        begin: run.kv_range.start,
-        pages: if l2_policy.evicts_first(run) { run.pages | STREAMED } else { run.pages },
-        position: run.position,
-        members: Run::members(run.members.start, run.members.end, padding),
+fn device_segment(segment: &plan::KvSegment, l2_policy: &L2Policy) -> KvSegment {
+    let padding = segment.kv_range.end.next_multiple_of(GRANULE) - segment.kv_range.end;
+    KvSegment {
+        begin: segment.kv_range.start,
+        pages: if l2_policy.evicts_first(segment) { segment.pages | EVICT_FIRST } else { segment.pages },
+        position: segment.position,
+        members: KvSegment::members(segment.members.start, segment.members.end, padding),
     }
 }
 
@@ -130,10 +130,10 @@ mod tests {
             for item in plan.work_items() {
                 let certain = device_item(&plan, &L2Policy::default(), item, 0).certain_end;
                 prop_assert!(certain <= item.kv_range.end);
-                let Some(run) = plan.segments()[..item.segments.end as usize].get(item.segments.start as usize) else { continue };
-                let members = &plan.requests_of(item.q_tile)[run.members.start as usize..run.members.end as usize];
-                let seen = members.iter().map(|&request| run.kv_range.start + least(request).saturating_sub(run.position)).max();
-                prop_assert!(certain <= item.kv_range.start.max(seen.unwrap()).min(run.kv_range.end.max(item.kv_range.start)));
+                let Some(segment) = plan.segments()[..item.segments.end as usize].get(item.segments.start as usize) else { continue };
+                let members = &plan.requests_of(item.q_tile)[segment.members.start as usize..segment.members.end as usize];
+                let seen = members.iter().map(|&request| segment.kv_range.start + least(request).saturating_sub(segment.position)).max();
+                prop_assert!(certain <= item.kv_range.start.max(seen.unwrap()).min(segment.kv_range.end.max(item.kv_range.start)));
             }
         }
     }

@@ -15,9 +15,9 @@ use tilewright_kernel_templates::cuda::{
 use tilewright_plan::KvStrides;
 
 const EMULATION: [(&str, &str); 3] = [
-    ("emulation.hpp", include_str!("../../../../kernel-templates/cuda/emulation.hpp")),
-    ("emulation_tensor.hpp", include_str!("../../../../kernel-templates/cuda/emulation_tensor.hpp")),
-    ("emulation_warpgroup.hpp", include_str!("../../../../kernel-templates/cuda/emulation_warpgroup.hpp")),
+    ("emulation.hpp", include_str!("../../../../kernel-templates/emulation/emulation.hpp")),
+    ("emulation_tma.hpp", include_str!("../../../../kernel-templates/emulation/emulation_tma.hpp")),
+    ("emulation_wgmma.hpp", include_str!("../../../../kernel-templates/emulation/emulation_wgmma.hpp")),
 ];
 
 /// Makes every wait of the pipeline wait for one group fewer than it asks for.
@@ -48,8 +48,8 @@ pub(crate) fn describe_tensors(args: &mut Arguments, geometry: &Geometry, stride
         TensorMap { words }
     };
     args.heads_a_page = (strides.page / strides.head) as u32;
-    args.key_boxes = boxes(args.keys, GRANULE);
-    args.value_boxes = BOX_TOKENS.map(|tokens| boxes(args.values, tokens));
+    args.key_maps = boxes(args.keys, GRANULE);
+    args.value_maps = BOX_TOKENS.map(|tokens| boxes(args.values, tokens));
 }
 
 /// Most kernels of one source file: compilers work on several files at once, and each file costs the headers once more.

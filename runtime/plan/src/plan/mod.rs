@@ -243,7 +243,7 @@ impl Plan {
     }
 }
 
-/// Counts and places have 31 bits: of where pages stand, kernels take the last one for [`STREAMED`].
+/// Counts and places have 31 bits: of where pages stand, kernels take the last one for [`EVICT_FIRST`].
 #[inline]
 fn count(count: usize, what: &'static str) -> Result<u32, PlanError> {
     i32::try_from(count).map_or(Err(PlanError::TooLarge(what)), |count| Ok(count.unsigned_abs()))

@@ -3,12 +3,12 @@
 // Warps that own the same rows are merged by their maxima and sums.
 #pragma once
 #include "merge.cuh"
-#include "products.cuh"
+#include "mma.cuh"
 #include "softmax.cuh"
 
 namespace tilewright {
 
-template <class S> struct Results {
+template <class S> struct Epilogue {
   const Cta<S> &cta;
 
   TILEWRIGHT_DEVICE Softmax *warp_softmax(u32 of_warp, u32 row) const {
@@ -31,7 +31,7 @@ template <class S> struct Results {
 #pragma unroll
     for (u32 half = 0; half < 2; half++) {
       const u32 row = cta.fragment_row + half * 8;
-      const float factor = exp2_fast(acc.softmax[half].max - finite_or_zero(common_softmax(cta.row_warp, row).max)) * value_scale();
+      const float factor = exp2_fast(acc.softmax[half].max - finite_or_zero(common_softmax(cta.warp_q, row).max)) * value_scale();
       if constexpr (S::FP8) {
 #pragma unroll
         for (u32 d = 0; d < S::HEAD_DIM / 16; d++) {
@@ -52,13 +52,13 @@ template <class S> struct Results {
   }
 
   // Softmax of a row over all warps that share it.
-  TILEWRIGHT_DEVICE Softmax common_softmax(u32 of_row_warp, u32 row) const {
+  TILEWRIGHT_DEVICE Softmax common_softmax(u32 of_warp_q, u32 row) const {
     Softmax common{negative_infinity(), 0.f};
 #pragma unroll
-    for (u32 w = 0; w < S::KV_WARPS; w++) common.max = larger(common.max, warp_softmax(w * S::ROW_WARPS + of_row_warp, row)->max);
+    for (u32 w = 0; w < S::WARPS_KV; w++) common.max = larger(common.max, warp_softmax(w * S::WARPS_Q + of_warp_q, row)->max);
 #pragma unroll
-    for (u32 w = 0; w < S::KV_WARPS; w++) {
-      const Softmax *one = warp_softmax(w * S::ROW_WARPS + of_row_warp, row);
+    for (u32 w = 0; w < S::WARPS_KV; w++) {
+      const Softmax *one = warp_softmax(w * S::WARPS_Q + of_warp_q, row);
       common.sum += one->sum * exp2_fast(one->max - finite_or_zero(common.max));
     }
     return common;
@@ -80,19 +80,19 @@ template <class S> struct Results {
   TILEWRIGHT_DEVICE Destination destination(u32 row, Softmax softmax, bool tells) const {
     const Row found = cta.rows()[row];
     const u32 head = cta.query_head(row);
-    if (found.slot.partial == DIRECT) {
+    if (found.output_target.partial == DIRECT) {
       float factor = 1.f;
       if constexpr (S::SINKS) factor = add_sink(softmax, cta.args.sinks[head]);
       factor = softmax.sum > 0.f ? factor / softmax.sum : 0.f;
       if (tells && cta.args.lse) cta.args.lse[u64(found.request) * cta.args.q_heads + head] = log_sum_exp(softmax);
       return Destination{DIRECT, factor, static_cast<u64>(found.request * cta.args.output_request + head * cta.args.output_head)};
     }
-    const u64 partial = u64(found.slot.partial) * cta.args.q_heads + head;
-    if (tells && found.slot.partial != UNTOUCHED) {
+    const u64 partial = u64(found.output_target.partial) * cta.args.q_heads + head;
+    if (tells && found.output_target.partial != UNTOUCHED) {
       cta.args.partial_softmax[partial * 2] = softmax.max;
       cta.args.partial_softmax[partial * 2 + 1] = softmax.sum;
     }
-    return Destination{found.slot.partial, 1.f, partial * S::HEAD_DIM};
+    return Destination{found.output_target.partial, 1.f, partial * S::HEAD_DIM};
   }
 
   // Four neighbouring elements: final where the row has one partial, else as a partial.
@@ -124,8 +124,8 @@ template <class S> struct Results {
       if (to.partial == UNTOUCHED) continue;
       float sum[4] = {};
 #pragma unroll
-      for (u32 w = 0; w < S::KV_WARPS; w++) {
-        const float *part = warp_output(w * S::ROW_WARPS + row / 16, row % 16) + element;
+      for (u32 w = 0; w < S::WARPS_KV; w++) {
+        const float *part = warp_output(w * S::WARPS_Q + row / 16, row % 16) + element;
 #pragma unroll
         for (u32 e = 0; e < 4; e++) sum[e] += part[e];
       }
@@ -140,7 +140,7 @@ template <class S> struct Results {
     const u32 thread = thread_index_again(), lane = thread % 32, odd = lane % 2;
 #pragma unroll
     for (u32 half = 0; half < 2; half++) {
-      const u32 row = thread / 32 % S::ROW_WARPS * 16 + lane / 4 + half * 8;
+      const u32 row = thread / 32 % S::WARPS_Q * 16 + lane / 4 + half * 8;
       const bool exists = row < cta.row_count();
       Destination to{UNTOUCHED, 0.f, 0};
       if (exists) to = destination(row, acc.softmax[half], lane % 4 == 0);
@@ -182,7 +182,7 @@ template <class S> struct Results {
       softmax.sum += from_lane_xor(softmax.sum, 1);
       softmax.sum += from_lane_xor(softmax.sum, 2);
     }
-    if constexpr (S::KV_WARPS == 1) {
+    if constexpr (S::WARPS_KV == 1) {
       write_own(acc);
     } else {
       gather_warps(acc);
@@ -192,7 +192,7 @@ template <class S> struct Results {
 
   // The CTA that leaves the last partial of a request and KV head merges them all.
   TILEWRIGHT_DEVICE void merge_arrived() const {
-    u32 *const last = reinterpret_cast<u32 *>(cta.shared + S::SOFTMAX_AT); // nobody reads the warps' softmaxes any more
+    u32 *const last = reinterpret_cast<u32 *>(cta.shared + S::SOFTMAX_AT); // no thread reads the warps' softmaxes any more
     memory_fence();
     barrier(); // all of this CTA's partials are written
     // Rows of whole requests, or some of one.
@@ -200,12 +200,12 @@ template <class S> struct Results {
     for (u32 member = cta.thread; member < count; member += S::WARPS * 32) {
       const Row &row = cta.rows()[member * cta.args.gqa_ratio];
       bool arrived_last = false;
-      if (row.slot.partial < UNTOUCHED) {
-        u32 *const counter = cta.args.arrivals + row.slot.merge * cta.args.kv_heads + cta.kv_head;
-        arrived_last = count_arrival(counter) + 1 == cta.args.merges[row.slot.merge].arrivals;
+      if (row.output_target.partial < UNTOUCHED) {
+        u32 *const counter = cta.args.arrivals + row.output_target.merge * cta.args.kv_heads + cta.kv_head;
+        arrived_last = count_arrival(counter) + 1 == cta.args.merges[row.output_target.merge].arrivals;
         if (arrived_last) *counter = 0; // ready for the next launch
       }
-      last[member] = arrived_last ? row.slot.merge : DIRECT;
+      last[member] = arrived_last ? row.output_target.merge : DIRECT;
     }
     memory_fence();
     barrier();

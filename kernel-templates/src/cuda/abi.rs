@@ -1,4 +1,4 @@
-//! What a launch reads and writes, as `cuda/arguments.cuh` declares it.
+//! What a launch reads and writes, as `cuda/abi.cuh` declares it.
 //!
 //! Distances are in elements and 64 bits wide, so a cache may hold more than 2^31 elements. Pointers are plain addresses: of a
 //! device's memory for a GPU, of the host's for the emulation.
@@ -14,22 +14,22 @@ pub struct WorkItem {
     /// One past the last row; at most m rows.
     pub row_end: u16,
     /// Where the first run of the range stands among the runs.
-    pub runs: u32,
-    /// How many runs the range touches; at most [`max_runs`].
-    pub run_count: u16,
+    pub segments: u32,
+    /// How many runs the range touches; at most [`max_segments`].
+    pub segment_count: u16,
     /// Which of the tiles compiled together computes it.
     pub tile: u16,
     /// First token, counted along the block's walk: a multiple of [`GRANULE`].
-    pub walk_begin: u32,
+    pub kv_begin: u32,
     /// One past the last token; the lengths on the device cut it further.
-    pub walk_end: u32,
+    pub kv_end: u32,
     /// Where the destination of the block's first request stands among the slots.
-    pub slots: u32,
+    pub output_targets: u32,
     /// One past the last token of the first run that some row of the item sees for certain, whatever the lengths are as long as requests keep
-    /// their pages; not beyond `walk_end`, and not beyond `walk_begin` where none is certain.
+    /// their pages; not beyond `kv_end`, and not beyond `kv_begin` where none is certain.
     pub certain_end: u32,
     /// The first run, here too: most items have no other, and find their pages one step of latency earlier.
-    pub first: Run,
+    pub first: KvSegment,
 }
 
 /// Tokens of the smallest step of a kernel: runs begin at multiples of it along a walk, and parts of a walk too.
@@ -39,25 +39,25 @@ pub const GRANULE: u32 = 16;
 pub const WARP_ROWS: u32 = 16;
 
 /// Runs that a CTA of m rows has room for.
-pub const fn max_runs(m: u32) -> u32 {
+pub const fn max_segments(m: u32) -> u32 {
     m + 32
 }
 
 /// Consecutive pages that neighbouring requests of a block share. A block's runs, one behind the other, are its walk.
 #[repr(C, align(16))]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Run {
+pub struct KvSegment {
     /// Its first token, counted along the walk: a multiple of [`GRANULE`].
     pub begin: u32,
-    /// Where its first page stands among the page ids; and whether it is [`STREAMED`].
+    /// Where its first page stands among the page ids; and whether it is [`EVICT_FIRST`].
     pub pages: u32,
     /// Which token of its requests the first one is.
     pub position: u32,
-    /// See [`Run::members`].
+    /// See [`KvSegment::members`].
     pub members: u32,
 }
 
-impl Run {
+impl KvSegment {
     /// First request of the block that has it, one past the last, and the tokens by which the next run begins later than this one ends.
     pub const fn members(first: u32, last: u32, padding: u32) -> u32 {
         first | last << 12 | padding << 24
@@ -65,12 +65,12 @@ impl Run {
 }
 
 /// Of where a run's pages stand: no other CTA of a KV head reads them, so they are the first to leave the second-level cache.
-pub const STREAMED: u32 = 1 << 31;
+pub const EVICT_FIRST: u32 = 1 << 31;
 
 /// Where a request of a work item goes.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Slot {
+pub struct OutputTarget {
     /// The partial, or [`DIRECT`], or [`UNTOUCHED`].
     pub partial: u32,
     /// The [`MergeItem`] that the partial is merged by.
@@ -159,14 +159,14 @@ pub struct Arguments {
     pub items: u64,
     /// [`MergeItem`]s; one more than there are can be read.
     pub merges: u64,
-    /// [`Run`]s of all blocks.
-    pub runs: u64,
+    /// [`KvSegment`]s of all blocks.
+    pub segments: u64,
     /// u32: the requests of all blocks.
     pub requests: u64,
     /// i32: the pages of all runs.
     pub page_ids: u64,
-    /// [`Slot`]s: for each part of a block, the destination of each of its requests.
-    pub slots: u64,
+    /// [`OutputTarget`]s: for each part of a block, the destination of each of its requests.
+    pub output_targets: u64,
     /// i32 `[batch]`: tokens of each request.
     pub lengths: u64,
     /// [`TimelineEntry`]s, one for each CTA of the launch; written only by variants with a timeline.
@@ -208,9 +208,9 @@ pub struct Arguments {
     /// Fills the eight bytes.
     pub unused: u32,
     /// Boxes of K, of [`GRANULE`] tokens.
-    pub key_boxes: TensorMap,
+    pub key_maps: TensorMap,
     /// Boxes of V, of [`BOX_TOKENS`] tokens.
-    pub value_boxes: [TensorMap; BOX_TOKENS.len()],
+    pub value_maps: [TensorMap; BOX_TOKENS.len()],
 }
 
 /// States that one launch of [`super::Kernel::merge_states`] merges at most.
@@ -234,14 +234,14 @@ pub struct StatesArguments {
     pub count: u32,
 }
 
-const _: () = assert!(size_of::<WorkItem>() == 48, "as in cuda/arguments.cuh");
-const _: () = assert!(size_of::<Run>() == 16, "as in cuda/arguments.cuh");
-const _: () = assert!(size_of::<Slot>() == 8, "as in cuda/arguments.cuh");
-const _: () = assert!(size_of::<MergeItem>() == 16, "as in cuda/arguments.cuh");
-const _: () = assert!(size_of::<TimelineEntry>() == 40, "as in cuda/arguments.cuh");
+const _: () = assert!(size_of::<WorkItem>() == 48, "as in cuda/abi.cuh");
+const _: () = assert!(size_of::<KvSegment>() == 16, "as in cuda/abi.cuh");
+const _: () = assert!(size_of::<OutputTarget>() == 8, "as in cuda/abi.cuh");
+const _: () = assert!(size_of::<MergeItem>() == 16, "as in cuda/abi.cuh");
+const _: () = assert!(size_of::<TimelineEntry>() == 40, "as in cuda/abi.cuh");
 const _: () = assert!(
     size_of::<Arguments>() == (20 * 8 + 8 * 8 + 10 * 4_usize).next_multiple_of(64) + 6 * 128,
-    "as in cuda/arguments.cuh"
+    "as in cuda/abi.cuh"
 );
 const _: () = assert!(
     size_of::<StatesArguments>() == 2 * MAX_STATES * 8 + 2 * 8 + 2 * 4,

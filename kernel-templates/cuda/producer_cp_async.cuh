@@ -1,7 +1,7 @@
-// Copies of the tokens of a walk to shared memory, and of the query: each token is gathered through the page ids, into one of STAGES buffers
+// Copies of the tokens of a KV range to shared memory, and of the query: each token is gathered through the page ids, into one of STAGES buffers
 // while earlier ones are computed.
 #pragma once
-#include "finding.cuh"
+#include "paged_kv.cuh"
 
 namespace tilewright {
 
@@ -18,18 +18,18 @@ template <class S> struct Ahead {
   Cursor cursor;
 };
 
-template <class S> struct Copying {
+template <class S> struct ProducerCpAsync {
   const Cta<S> &cta;
-  const Finding<S> finding{cta};
+  const PagedKv<S> paged_kv{cta};
 
-  TILEWRIGHT_DEVICE void load_query(const Rings<S> &at) const {
+  TILEWRIGHT_DEVICE void load_query(const PipelineState<S> &at) const {
     for (u32 index = cta.thread; index < S::M * S::QUERY_CHUNKS; index += S::COPIERS) {
       const u32 row = index / S::QUERY_CHUNKS, chunk = index % S::QUERY_CHUNKS;
       const bool valid = row < cta.row_count();
       const u32 request = valid ? cta.rows()[row].request : 0;
       const u32 head = valid ? cta.query_head(row) : 0;
       const u16 *source = cta.args.query + request * cta.args.query_request + head * cta.args.query_head + chunk * 8;
-      copy_async_16(cta.query_address(at, row, chunk), source, valid ? 0 : -1);
+      cp_async_16(cta.query_address(at, row, chunk), source, valid ? 0 : -1);
     }
   }
 
@@ -38,12 +38,12 @@ template <class S> struct Copying {
 
   // Finds this thread's tokens of a step, and says which rows see them; `look_up` is given each one's number and where its page id stands.
   template <class LookUp>
-  TILEWRIGHT_DEVICE void find_tokens(Ahead<S> &ahead, const Steps &steps, u32 step, const Rings<S> &at, const LookUp &look_up) const {
+  TILEWRIGHT_DEVICE void find_tokens(Ahead<S> &ahead, const Steps &steps, u32 step, const PipelineState<S> &at, const LookUp &look_up) const {
     if (!has_tokens()) return;
 #pragma unroll
     for (u32 i = 0; i < S::TOKENS_A_THREAD; i++) {
       const u32 number = cta.thread + i * S::COPIERS;
-      const Place place = finding.find(ahead.cursor, steps, step, i * S::COPIERS);
+      const TokenLocation place = paged_kv.find(ahead.cursor, steps, step, i * S::COPIERS);
       look_up(i, place.page);
       ahead.found[i].place = place.exists && (!S::WINDOW || place.position >= place.seen) ? place.within : UNSEEN;
       if (number % S::GRANULE == 0 && number < S::N) cta.granules(at)[number / S::GRANULE] = place.template granule<S>();
@@ -51,22 +51,22 @@ template <class S> struct Copying {
   }
 
   // The same, with their pages' ids.
-  TILEWRIGHT_DEVICE void fetch_pages(Ahead<S> &ahead, const Steps &steps, u32 step, const Rings<S> &at) const {
+  TILEWRIGHT_DEVICE void fetch_pages(Ahead<S> &ahead, const Steps &steps, u32 step, const PipelineState<S> &at) const {
     find_tokens(ahead, steps, step, at, [&](u32 i, u32 page) { ahead.found[i].id = cta.args.page_ids[page]; });
   }
 
-  // Only the ids, of an item of one run, from the item alone.
+  // Only the ids, of an item of one segment, from the item alone.
   TILEWRIGHT_DEVICE void fetch_first_pages(Ahead<S> &ahead, u32 step) const {
 #pragma unroll
     for (u32 i = 0; i < S::TOKENS_A_THREAD; i++) {
-      const u32 token = smaller(cta.item.walk_begin + step * S::N + cta.thread + i * S::COPIERS, cta.item.walk_end - 1);
-      ahead.found[i].id = cta.args.page_ids[cta.item.first.pages % STREAMED + cta.page_size.quotient(token - cta.item.first.begin)];
+      const u32 token = smaller(cta.item.kv_begin + step * S::N + cta.thread + i * S::COPIERS, cta.item.kv_end - 1);
+      ahead.found[i].id = cta.args.page_ids[cta.item.first.pages % EVICT_FIRST + cta.page_size.quotient(token - cta.item.first.begin)];
     }
   }
 
-  // Turns what was found into distances in bytes, where all threads find them. Tokens that no row sees have none: their memory may hold
+  // Turns what was found into strides in bytes, where all threads find them. Tokens that no row sees have none: their memory may hold
   // anything, NaN too.
-  TILEWRIGHT_DEVICE void store_offsets(const Ahead<S> &ahead, const Rings<S> &at) const {
+  TILEWRIGHT_DEVICE void store_offsets(const Ahead<S> &ahead, const PipelineState<S> &at) const {
     if (!has_tokens()) return;
 #pragma unroll
     for (u32 i = 0; i < S::TOKENS_A_THREAD; i++) {
@@ -87,7 +87,7 @@ template <class S> struct Copying {
   }
 
   // Starts the copies of one step. Tokens that no row sees become zeros.
-  TILEWRIGHT_DEVICE void load_step(const Column &from, const Rings<S> &at) const {
+  TILEWRIGHT_DEVICE void load_step(const Column &from, const PipelineState<S> &at) const {
     const u32 first_row = cta.thread / S::CHUNKS, chunk = cta.thread % S::CHUNKS;
     const u32 target = cta.keys_at(at) + chunk / S::PANEL_CHUNKS * S::PANEL_BYTES + cta.row_at(first_row);
     const u32 exchanged = chunk % S::PANEL_CHUNKS ^ cta.exchange(first_row);
@@ -107,30 +107,30 @@ template <class S> struct Copying {
         // The rows of a thread differ in other bits than those of `first_row`, so where they lie and what they exchange adds up.
         const u32 to = target + cta.row_at(next) + (exchanged ^ cta.exchange(next)) * 16;
         const i32 sign = static_cast<i32>(offset[j] >> 32);
-        copy_async_16(to, from.keys + offset[j], sign);
-        copy_async_16(to + S::STAGE_BYTES, from.values + offset[j], sign);
+        cp_async_16(to, from.keys + offset[j], sign);
+        cp_async_16(to + S::STAGE_BYTES, from.values + offset[j], sign);
       }
     }
   }
 
   // Waits for this thread's copies, but for so many groups; a barrier has to follow.
   template <int PENDING> TILEWRIGHT_DEVICE static void wait_for_copies() {
-    copy_async_wait<PENDING>();
+    cp_async_wait<PENDING>();
     if constexpr (S::TOGETHER) fence_for_warpgroups();
   }
 
   // Starts what copies the step that is as many steps ahead as there are buffers, and looks up pages for later ones.
-  TILEWRIGHT_DEVICE void copy_ahead(Ahead<S> &ahead, const Steps &steps, u32 step, const Column &from, const Rings<S> &at) const {
+  TILEWRIGHT_DEVICE void copy_ahead(Ahead<S> &ahead, const Steps &steps, u32 step, const Column &from, const PipelineState<S> &at) const {
     const u32 next = step + S::STAGES - 1;
     if (next < steps.last) load_step(from, at.template ahead<S::STAGES - 1>());
-    copy_async_commit();
+    cp_async_commit();
     if (next + 1 < steps.last) store_offsets(ahead, at.template ahead<S::STAGES>());
     if (next + 2 < steps.last) fetch_pages(ahead, steps, next + 2, at.template ahead<S::STAGES + 1>());
   }
 
   // What makes a step ready, for the threads that copy: returns when it has arrived for all threads, and the buffer of the one before is
   // free.
-  TILEWRIGHT_DEVICE void next_step(Ahead<S> &ahead, const Steps &steps, u32 step, const Column &from, const Rings<S> &at) const {
+  TILEWRIGHT_DEVICE void next_step(Ahead<S> &ahead, const Steps &steps, u32 step, const Column &from, const PipelineState<S> &at) const {
     if constexpr (S::STAGES > 1) wait_for_copies<S::STAGES - 2>();
     barrier();
     if constexpr (S::STAGES == 1) {

@@ -4,11 +4,11 @@
 
 namespace tilewright {
 
-struct Divisor {
+struct FastDiv {
   u32 by;
   u32 reciprocal; // of 2^32, less than one too small
 
-  TILEWRIGHT_DEVICE explicit Divisor(u32 divisor) : by(divisor), reciprocal(0xffffffffu / divisor) {}
+  TILEWRIGHT_DEVICE explicit FastDiv(u32 divisor) : by(divisor), reciprocal(0xffffffffu / divisor) {}
 
   // At most one less than the quotient, as `value` is below 2^32.
   TILEWRIGHT_DEVICE u32 estimate(u32 value) const { return multiply_high(value, reciprocal); }

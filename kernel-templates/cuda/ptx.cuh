@@ -1,4 +1,4 @@
-// The machine's instructions that C++ has no words for (compute capability 8.0 and up). `emulation.hpp` has the same names.
+// The GPU's instructions that C++ has no words for (compute capability 8.0 and up). `emulation.hpp` has the same names.
 #pragma once
 #include "types.cuh"
 
@@ -24,7 +24,7 @@ TILEWRIGHT_DEVICE u32 block_index() { return blockIdx.x; }
 TILEWRIGHT_DEVICE u32 block_count() { return gridDim.x; }
 TILEWRIGHT_DEVICE void barrier() { __syncthreads(); }
 // A barrier of so many threads of the CTA, whole warps: the same ones each time.
-template <u32 THREADS> TILEWRIGHT_DEVICE void barrier_of_some() { asm volatile("bar.sync 1, %0;" ::"n"(THREADS) : "memory"); }
+template <u32 THREADS> TILEWRIGHT_DEVICE void named_barrier() { asm volatile("bar.sync 1, %0;" ::"n"(THREADS) : "memory"); }
 TILEWRIGHT_DEVICE u64 nanoseconds() {
   u64 now;
   asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now)::"memory");
@@ -46,26 +46,26 @@ TILEWRIGHT_DEVICE u8 *shared_memory() {
 TILEWRIGHT_DEVICE u32 shared_address(const void *pointer) { return static_cast<u32>(__cvta_generic_to_shared(pointer)); }
 
 // Copies 16 bytes to shared memory on their way past the registers and the first-level cache; zeros where `sign` is negative, wherever
-// `source` points to then. They may be read after `copy_async_wait` and a barrier.
-TILEWRIGHT_DEVICE void copy_async_16(u32 target, const void *source, i32 sign) {
+// `source` points to then. They may be read after `cp_async_wait` and a barrier.
+TILEWRIGHT_DEVICE void cp_async_16(u32 target, const void *source, i32 sign) {
   asm volatile("{\n\t.reg .pred ignored;\n\tsetp.lt.s32 ignored, %2, 0;\n\t"
                "cp.async.cg.shared.global.L2::128B [%0], [%1], 16, ignored;\n\t}" ::"r"(target),
                "l"(source), "r"(sign)
                : "memory");
 }
-TILEWRIGHT_DEVICE void copy_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-template <int PENDING> TILEWRIGHT_DEVICE void copy_async_wait() {
+TILEWRIGHT_DEVICE void cp_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int PENDING> TILEWRIGHT_DEVICE void cp_async_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
 }
 
 // Four 8x8 matrices of 16-bit elements; lane 8 i + r names row r of matrix i.
-TILEWRIGHT_DEVICE void load_matrices(u32 (&to)[4], u32 row_address) {
+TILEWRIGHT_DEVICE void ldmatrix(u32 (&to)[4], u32 row_address) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
                : "r"(row_address)
                : "memory");
 }
-TILEWRIGHT_DEVICE void load_matrices_transposed(u32 (&to)[4], u32 row_address) {
+TILEWRIGHT_DEVICE void ldmatrix_transposed(u32 (&to)[4], u32 row_address) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
                : "r"(row_address)
@@ -78,12 +78,12 @@ TILEWRIGHT_DEVICE void load_words(u32 &first, u32 &second, u32 address) {
 }
 
 // sum[16, 8] += a[16, 16] * b[16, 8], spread over the warp.
-TILEWRIGHT_DEVICE void multiply_add(F16, float (&sum)[4], const u32 (&a)[4], u32 b0, u32 b1) {
+TILEWRIGHT_DEVICE void mma_sync(F16, float (&sum)[4], const u32 (&a)[4], u32 b0, u32 b1) {
   asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
       : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
-TILEWRIGHT_DEVICE void multiply_add(Bf16, float (&sum)[4], const u32 (&a)[4], u32 b0, u32 b1) {
+TILEWRIGHT_DEVICE void mma_sync(Bf16, float (&sum)[4], const u32 (&a)[4], u32 b0, u32 b1) {
   asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
       : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
@@ -143,21 +143,21 @@ template <u32 COUNT> TILEWRIGHT_DEVICE void load_coherent(float (&to)[COUNT], co
 }
 
 // A launch may begin before the one it depends on has ended, once all CTAs of that one let it. What they write is there after the wait.
-TILEWRIGHT_DEVICE void let_dependents_begin() {
+TILEWRIGHT_DEVICE void launch_dependents() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;");
 #endif
 }
-TILEWRIGHT_DEVICE void await_launch_before() {
+TILEWRIGHT_DEVICE void wait_for_launch_before() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
 
-// Brings the line of an address to the second-level cache.
+// Brings the line of an address to the L2.
 TILEWRIGHT_DEVICE void prefetch(const void *address) { asm volatile("prefetch.global.L2 [%0];" ::"l"(address)); }
 
-// The same pointer, in registers of its own: the compiler does not put it together from its parts at each use.
+// The same pointer, in registers of its own: the compiler does not put it together from its chunks at each use.
 TILEWRIGHT_DEVICE const u8 *computed_once(const u8 *pointer) {
   asm("" : "+l"(pointer));
   return pointer;
@@ -221,7 +221,7 @@ TILEWRIGHT_DEVICE u32 lanes_with(bool value) { return __ballot_sync(FULL_WARP, v
 TILEWRIGHT_DEVICE u32 lowest_bit(u32 lanes) { return static_cast<u32>(__ffs(static_cast<int>(lanes))) - 1; }
 TILEWRIGHT_DEVICE bool any_in_warp(bool value) { return __any_sync(FULL_WARP, value); }
 // What the lanes of the warp wrote before is there for all of them.
-TILEWRIGHT_DEVICE void meet_warp() { __syncwarp(); }
+TILEWRIGHT_DEVICE void sync_warp() { __syncwarp(); }
 // What all lanes of the warp have anyway, said in a way that the compiler can tell: code that depends on it does not diverge.
 TILEWRIGHT_DEVICE u32 same_in_warp(u32 value) { return __shfl_sync(FULL_WARP, value, 0); }
 

@@ -1,55 +1,55 @@
-// The warps that copy where the machine copies boxes of a tensor: each lane looks up a granule of one of the next steps, and has it copied
+// The warps that copy where the hardware has TMA of a tensor: each lane looks up a granule of one of the next steps, and has it copied
 // from its page when that step's turn has come. One warp copies K and V, or two copy one of them each.
 #pragma once
-#include "finding.cuh"
-#include "stages.cuh"
+#include "paged_kv.cuh"
+#include "pipeline.cuh"
 
 namespace tilewright {
 
-template <class S> struct Loader {
+template <class S> struct ProducerTma {
   const Cta<S> &cta;
-  const Finding<S> finding{cta};
-  const Stages<S> stages{cta};
+  const PagedKv<S> paged_kv{cta};
+  const Pipeline<S> pipeline{cta};
 
   // A granule of a step.
-  struct Piece {
-    u32 page;   // and whether it is `STREAMED`
+  struct GranuleLoad {
+    u32 page;   // and whether it is `EVICT_FIRST`
     u32 within; // its first token in the page
     u32 before; // tokens of it before the first one that some row sees
     Granule granule;
   };
 
-  TILEWRIGHT_DEVICE u32 page(u32 at, u32 streamed) const { return static_cast<u32>(cta.args.page_ids[at]) | streamed; }
+  TILEWRIGHT_DEVICE u32 page(u32 at, u32 evict_first) const { return static_cast<u32>(cta.args.page_ids[at]) | evict_first; }
 
-  TILEWRIGHT_DEVICE Piece find(Cursor &cursor, const Steps &steps, u32 step) const {
-    if (cta.lane >= S::GRANULES * S::STEPS_AT_ONCE || step >= steps.last) return Piece{};
-    const Place place = finding.find(cursor, steps, step, 0);
+  TILEWRIGHT_DEVICE GranuleLoad find(Cursor &cursor, const Steps &steps, u32 step) const {
+    if (cta.lane >= S::GRANULES * S::STEPS_AT_ONCE || step >= steps.last) return GranuleLoad{};
+    const TokenLocation place = paged_kv.find(cursor, steps, step, 0);
     const Granule granule = place.template granule<S>();
     const u32 before = S::WINDOW ? static_cast<u32>(larger(place.seen - place.position, 0)) : 0;
-    return Piece{page(place.page, place.streamed), place.within, before, granule};
+    return GranuleLoad{page(place.page, place.evict_first), place.within, before, granule};
   }
 
   // Some tokens of a panel, or of all panels; those that no row sees become zeros, as their memory may hold anything, NaN too.
-  TILEWRIGHT_DEVICE void copy(const TensorMap &map, u32 base, const Piece &piece, u32 token, u32 panel, bool seen, u32 policy, u32 barrier) const {
+  TILEWRIGHT_DEVICE void copy(const TensorMap &map, u32 base, const GranuleLoad &piece, u32 token, u32 panel, bool seen, u32 policy, u32 barrier) const {
     const u32 target = base + cta.row_at(cta.looks_at + token) + panel * S::PANEL_BYTES;
-    const i32 page = seen ? static_cast<i32>(piece.page % STREAMED * cta.args.heads_a_page + cta.kv_head) : -1;
-    copy_box(target, map, token % 8, panel, (piece.within + token) / 8, page, policy, barrier);
+    const i32 page = seen ? static_cast<i32>(piece.page % EVICT_FIRST * cta.args.heads_a_page + cta.kv_head) : -1;
+    tma_load(target, map, token % 8, panel, (piece.within + token) / 8, page, policy, barrier);
   }
 
-  TILEWRIGHT_DEVICE static u32 policy(const Piece &piece) { return cache_policy(piece.page >= STREAMED); }
+  TILEWRIGHT_DEVICE static u32 policy(const GranuleLoad &piece) { return cache_policy(piece.page >= EVICT_FIRST); }
 
-  TILEWRIGHT_DEVICE void copy_keys(const Rings<S> &at, const Piece &piece) const {
-    const u32 barrier = stages.barrier_of(at, Stages<S>::KEYS_ARRIVED);
-    copy(cta.args.key_boxes, cta.keys_at(at), piece, 0, 0, piece.granule.tokens() > 0, policy(piece), barrier);
+  TILEWRIGHT_DEVICE void copy_keys(const PipelineState<S> &at, const GranuleLoad &piece) const {
+    const u32 barrier = pipeline.barrier_of(at, Pipeline<S>::KEYS_FULL);
+    copy(cta.args.key_maps, cta.keys_at(at), piece, 0, 0, piece.granule.tokens() > 0, policy(piece), barrier);
   }
 
   // By the largest boxes whose tokens are seen, all or none.
-  TILEWRIGHT_DEVICE void copy_values(const Rings<S> &at, const Piece &piece) const {
-    const u32 base = cta.values_at(at), barrier = stages.barrier_of(at, Stages<S>::VALUES_ARRIVED);
+  TILEWRIGHT_DEVICE void copy_values(const PipelineState<S> &at, const GranuleLoad &piece) const {
+    const u32 base = cta.values_at(at), barrier = pipeline.barrier_of(at, Pipeline<S>::VALUES_FULL);
     const bool some = piece.granule.tokens() > 0;
     const u32 to = some ? piece.granule.tokens() : S::GRANULE, from = !some ? S::GRANULE : S::WINDOW ? piece.before : 0;
     if (to == S::GRANULE && (from == 0 || from == S::GRANULE)) {
-      return copy(cta.args.value_boxes[4], base, piece, 0, 0, from == 0, policy(piece), barrier);
+      return copy(cta.args.value_maps[4], base, piece, 0, 0, from == 0, policy(piece), barrier);
     }
 #pragma unroll 1
     for (u32 token = 0; token < S::GRANULE;) {
@@ -60,13 +60,13 @@ template <class S> struct Loader {
       // Of eight tokens all panels are one box.
 #pragma unroll 1
       for (u32 panel = 0; panel < (box == 3 ? 1 : S::PANELS); panel++) {
-        copy(cta.args.value_boxes[box], base, piece, token, panel, seen, cache_policy(false), barrier);
+        copy(cta.args.value_maps[box], base, piece, token, panel, seen, cache_policy(false), barrier);
       }
       token += 1u << box;
     }
   }
 
-  // Steps of an item of one run whose copies begin before lengths are known: as many as have all their tokens for certain, and buffers.
+  // Steps of an item of one segment whose copies begin before lengths are known: as many as have all their tokens for certain, and buffers.
   struct Early {
     u32 keys, values; // steps whose K is on its way, and whose V
   };
@@ -74,34 +74,34 @@ template <class S> struct Loader {
   static constexpr u32 EARLY_VALUES = smaller(S::STAGES - S::QUERY_IN_BUFFER, S::STEPS_AT_ONCE);
   TILEWRIGHT_DEVICE u32 certain_steps() const {
     // A warp that also finds out all else would begin later with that.
-    if (!S::HANDS_OVER || S::WINDOW || cta.item.run_count > 1 || cta.item.certain_end < cta.item.walk_begin) return 0;
-    return (cta.item.certain_end - cta.item.walk_begin) / S::N;
+    if (!S::SETMAXNREG || S::WINDOW || cta.item.segment_count > 1 || cta.item.certain_end < cta.item.kv_begin) return 0;
+    return (cta.item.certain_end - cta.item.kv_begin) / S::N;
   }
 
   // Asks for a granule of them.
-  TILEWRIGHT_DEVICE Piece find_early() const {
-    if (cta.lane / S::GRANULES >= certain_steps()) return Piece{};
-    const u32 within = cta.item.walk_begin + cta.lane * S::GRANULE - cta.item.first.begin, number = cta.page_size.quotient(within);
+  TILEWRIGHT_DEVICE GranuleLoad find_early() const {
+    if (cta.lane / S::GRANULES >= certain_steps()) return GranuleLoad{};
+    const u32 within = cta.item.kv_begin + cta.lane * S::GRANULE - cta.item.first.begin, number = cta.page_size.quotient(within);
     const Granule whole{0, S::GRANULE << 24};
     const u32 pages = cta.item.first.pages;
-    return Piece{page(pages % STREAMED + number, pages & STREAMED), within - number * cta.page_size.by, 0, whole};
+    return GranuleLoad{page(pages % EVICT_FIRST + number, pages & EVICT_FIRST), within - number * cta.page_size.by, 0, whole};
   }
 
   // What rows see of them is noted later.
-  template <bool KEYS, bool VALUES> TILEWRIGHT_DEVICE Early copy_early(const Piece &piece) const {
+  template <bool KEYS, bool VALUES> TILEWRIGHT_DEVICE Early copy_early(const GranuleLoad &piece) const {
     const u32 certain = certain_steps();
     if (certain == 0) return Early{0, 0};
     const Early early{KEYS ? smaller(certain, EARLY_KEYS) : 0, VALUES ? smaller(certain, EARLY_VALUES) : 0};
-    Rings<S> at;
+    PipelineState<S> at;
 #pragma unroll 1
     for (u32 i = 0; i < larger(early.keys, early.values); i++) {
       const bool looks = cta.lane / S::GRANULES == i;
       if (KEYS && i < early.keys) {
-        if (cta.lane == 0) expect(stages.barrier_of(at, Stages<S>::KEYS_ARRIVED), S::STAGE_BYTES);
+        if (cta.lane == 0) expect(pipeline.barrier_of(at, Pipeline<S>::KEYS_FULL), S::STAGE_BYTES);
         if (looks) copy_keys(at, piece);
       }
       if (VALUES && i < early.values) {
-        if (cta.lane == 0) arrive_expecting(stages.barrier_of(at, Stages<S>::VALUES_ARRIVED), S::STAGE_BYTES);
+        if (cta.lane == 0) arrive_expect_tx(pipeline.barrier_of(at, Pipeline<S>::VALUES_FULL), S::STAGE_BYTES);
         if (looks) copy_values(at, piece);
       }
       at = at.template ahead<1>();
@@ -110,13 +110,13 @@ template <class S> struct Loader {
   }
 
   template <bool KEYS, bool VALUES> TILEWRIGHT_DEVICE void run(const Steps &steps, const Early &early) const {
-    Cursor cursor = finding.at_run(0);
+    Cursor cursor = paged_kv.at_segment(0);
     const u32 of_step = cta.lane / S::GRANULES; // of as many as are looked up at once
-    Piece next = find(cursor, steps, steps.first + of_step);
-    Rings<S> at;
+    GranuleLoad next = find(cursor, steps, steps.first + of_step);
+    PipelineState<S> at;
 #pragma unroll 1
     for (u32 begin = steps.first; begin < steps.last; begin += S::STEPS_AT_ONCE) {
-      const Piece piece = next;
+      const GranuleLoad piece = next;
       const u32 count = smaller(S::STEPS_AT_ONCE, steps.last - begin);
 #pragma unroll 1
       for (u32 i = 0; i < count; i++) {
@@ -124,20 +124,20 @@ template <class S> struct Loader {
         const bool behind_query = S::QUERY_IN_BUFFER && begin + i == steps.first + S::STAGES - 1;
         if constexpr (KEYS) {
           const bool copied = begin + i < early.keys;
-          if (!S::QUERY_IN_VALUES && behind_query) stages.await_free_query();
-          stages.await_free_keys(at);
+          if (!S::QUERY_IN_VALUES && behind_query) pipeline.wait_query_empty();
+          pipeline.wait_keys_empty(at);
           if (looks) cta.granules(at)[cta.lane % S::GRANULES] = piece.granule;
-          meet_warp();
+          sync_warp();
           if (cta.lane == 0) {
-            if (copied) arrive(stages.barrier_of(at, Stages<S>::KEYS_ARRIVED));
-            else arrive_expecting(stages.barrier_of(at, Stages<S>::KEYS_ARRIVED), S::STAGE_BYTES);
+            if (copied) arrive(pipeline.barrier_of(at, Pipeline<S>::KEYS_FULL));
+            else arrive_expect_tx(pipeline.barrier_of(at, Pipeline<S>::KEYS_FULL), S::STAGE_BYTES);
           }
           if (looks && !copied) copy_keys(at, piece);
         }
         if (VALUES && begin + i >= early.values) {
-          if (behind_query) stages.await_free_query();
-          stages.await_free_values(at);
-          if (cta.lane == 0) arrive_expecting(stages.barrier_of(at, Stages<S>::VALUES_ARRIVED), S::STAGE_BYTES);
+          if (behind_query) pipeline.wait_query_empty();
+          pipeline.wait_values_empty(at);
+          if (cta.lane == 0) arrive_expect_tx(pipeline.barrier_of(at, Pipeline<S>::VALUES_FULL), S::STAGE_BYTES);
           if (looks) copy_values(at, piece);
         }
         at = at.template ahead<1>();
@@ -151,9 +151,9 @@ template <class S> struct Loader {
   // Lengths may be shorter than the plan allows. What was begun for certain arrives even then before the CTA ends: its memory is another's next.
   TILEWRIGHT_DEVICE void await_unneeded(const Steps &steps, const Early &early) const {
     for (u32 step = steps.last; step < larger(early.keys, early.values); step++) {
-      const u32 barrier = stages.barrier_of(Rings<S>{step}, early.keys > 0 ? Stages<S>::KEYS_ARRIVED : Stages<S>::VALUES_ARRIVED);
+      const u32 barrier = pipeline.barrier_of(PipelineState<S>{step}, early.keys > 0 ? Pipeline<S>::KEYS_FULL : Pipeline<S>::VALUES_FULL);
       if (early.keys > 0 && cta.lane == 0) arrive(barrier);
-      await_arrivals(barrier, 0);
+      wait_mbarrier(barrier, 0);
     }
   }
 };

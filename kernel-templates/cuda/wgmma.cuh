@@ -1,24 +1,24 @@
 // Products of a warpgroup: four warps multiply 64 rows at once by a matrix in shared memory, which is read once for all of them
-// (`wgmma`, compute capability 9.0a). `emulation_warpgroup.hpp` has the same names.
+// (`wgmma`, compute capability 9.0a). `emulation_wgmma.hpp` has the same names.
 //
-// Their left side and their sums lie in registers as those of `multiply_add` do, warp by warp: warp w of the group has rows 16 w and on.
+// Their left side and their sums lie in registers as those of `mma_sync` do, warp by warp: warp w of the group has rows 16 w and on.
 #pragma once
 #include "types.cuh"
 
 namespace tilewright {
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-constexpr bool HAS_WARPGROUPS = true;
+constexpr bool HAS_WGMMA = true;
 #else
-constexpr bool HAS_WARPGROUPS = false;
+constexpr bool HAS_WGMMA = false;
 #endif
 
 // What this thread's copies have brought is there for products of warpgroups too, after the next barrier.
 TILEWRIGHT_DEVICE void fence_for_warpgroups() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 // Changes how many registers the threads of this warpgroup have: up, once others have left as many, or down.
-template <u32 REGISTERS> TILEWRIGHT_DEVICE void take_registers() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(REGISTERS)); }
-template <u32 REGISTERS> TILEWRIGHT_DEVICE void leave_registers() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(REGISTERS)); }
+template <u32 REGISTERS> TILEWRIGHT_DEVICE void setmaxnreg_inc() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(REGISTERS)); }
+template <u32 REGISTERS> TILEWRIGHT_DEVICE void setmaxnreg_dec() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(REGISTERS)); }
 
 // A matrix of 16-bit elements in rows of 128 bytes, whose chunks of 16 bytes are exchanged by the row's number modulo 8.
 struct SharedMatrix {
@@ -45,20 +45,20 @@ template <u32 TILES> TILEWRIGHT_DEVICE void hold(float (&sum)[TILES][4]) {
 }
 
 // Before the first of some products that add to `sum`, whose left sides are computed by then.
-template <u32 TILES> TILEWRIGHT_DEVICE void begin_products(float (&sum)[TILES][4]) {
+template <u32 TILES> TILEWRIGHT_DEVICE void begin_wgmma(float (&sum)[TILES][4]) {
   hold(sum);
   asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 }
 // After the last of them, at once.
-TILEWRIGHT_DEVICE void commit_products() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+TILEWRIGHT_DEVICE void commit_wgmma() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 // Waits until `sum` holds all products, and until shared memory is no longer read.
-template <u32 TILES> TILEWRIGHT_DEVICE void end_products(float (&sum)[TILES][4]) {
+template <u32 TILES> TILEWRIGHT_DEVICE void wait_wgmma(float (&sum)[TILES][4]) {
   asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
   hold(sum);
 }
 
 // The same while products that have begun later go on.
-template <u32 TILES> TILEWRIGHT_DEVICE void end_first_products(float (&sum)[TILES][4]) {
+template <u32 TILES> TILEWRIGHT_DEVICE void wait_first_wgmma(float (&sum)[TILES][4]) {
   asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory");
   hold(sum);
 }
@@ -87,7 +87,7 @@ template <u32 TILES> TILEWRIGHT_DEVICE void end_first_products(float (&sum)[TILE
 // and a column of the matrix that lies there; TRANSPOSED, they are a column and a row.
 #define TILEWRIGHT_MULTIPLY_TOGETHER(Element, type)                                                                                          \
   template <u32 COLUMNS, bool TRANSPOSED, u32 FIRST, u32 TILES>                                                                              \
-  TILEWRIGHT_DEVICE void multiply_add_together(Element, float (&sum)[TILES][4], const u32 (&a)[4], SharedMatrix b, bool add) {               \
+  TILEWRIGHT_DEVICE void wgmma_async(Element, float (&sum)[TILES][4], const u32 (&a)[4], SharedMatrix b, bool add) {               \
     static_assert(COLUMNS == 16 || COLUMNS == 32 || COLUMNS == 64 || COLUMNS == 128, "the widths that are written down here");               \
     static_assert(FIRST + COLUMNS / 8 <= TILES, "columns that there are");                                                                   \
     if constexpr (COLUMNS == 16)                                                                                                             \

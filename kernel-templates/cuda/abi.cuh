@@ -4,40 +4,40 @@
 
 namespace tilewright {
 
-// Consecutive pages that neighbouring requests of a block share. A block's runs, one behind the other, are its walk.
-struct alignas(16) Run {
-  u32 begin;    // its first token, counted along the walk: a multiple of 16
-  u32 pages;    // where in `page_ids` its first page stands; and whether it is `STREAMED`
+// Consecutive pages that neighbouring requests of a Q tile share. A Q tile's runs, one behind the other, are its KV range.
+struct alignas(16) KvSegment {
+  u32 begin;    // its first token, counted along the KV range: a multiple of 16
+  u32 pages;    // where in `page_ids` its first page stands; and whether it is `EVICT_FIRST`
   u32 position; // which token of its requests the first one is
-  u32 members;  // first request of the block that has it, one past the last (12 bits each), and the tokens by which the next run begins later
+  u32 members;  // first request of the Q tile that has it, one past the last (12 bits each), and the tokens by which the next segment begins later
 };
-static_assert(sizeof(Run) == 16, "the host writes 16 bytes a run");
-// Of where pages stand: nobody else reads them, so they are the first to leave the second-level cache.
-constexpr u32 STREAMED = 0x80000000u;
+static_assert(sizeof(KvSegment) == 16, "the host writes 16 bytes a run");
+// Of where pages stand: no thread else reads them, so they are the first to leave the L2.
+constexpr u32 EVICT_FIRST = 0x80000000u;
 
-// What a CTA of each KV head computes: the rows of a block over a range of its walk.
+// What a CTA of each KV head computes: the rows of a Q tile over a range of its KV range.
 struct alignas(16) WorkItem {
-  u32 requests;   // where in `requests` the block's first request stands
-  u16 row_begin;  // first row of the block: request in the block x GQA ratio + query head of the KV head
+  u32 requests;   // where in `requests` the Q tile's first request stands
+  u16 row_begin;  // first row of the Q tile: request in the Q tile x GQA ratio + query head of the KV head
   u16 row_end;    // one past the last; at most m rows
-  u32 runs;       // where in `runs` the first run of the range stands
-  u16 run_count;  // how many runs the range touches
+  u32 segments;       // where in `segments` the first segment of the range stands
+  u16 segment_count;  // how many segments the range touches
   u16 tile;       // which of the tiles compiled together computes it
-  u32 walk_begin; // first token, counted along the block's walk: a multiple of 16
-  u32 walk_end;   // one past the last
-  u32 slots;      // where in `slots` the destination of the block's first request stands
-  u32 certain_end; // one past the last token of the first run that some row sees for certain; not beyond `walk_end`
-  Run first; // the first run, here too: most items have no other, and find their pages one step of latency earlier
+  u32 kv_begin; // first token, counted along the Q tile's KV range: a multiple of 16
+  u32 kv_end;   // one past the last
+  u32 output_targets;      // where in `output_targets` the destination of the Q tile's first request stands
+  u32 certain_end; // one past the last token of the first segment that some row sees for certain; not beyond `kv_end`
+  KvSegment first; // the first segment, here too: most items have no other, and find their pages one step of latency earlier
 };
 static_assert(sizeof(WorkItem) == 48, "the host writes 48 bytes a work item");
 
 // Where a request of a work item goes: a partial, and the item of `merges` that it is merged by.
-struct Slot {
+struct OutputTarget {
   u32 partial; // or one of the two below
   u32 merge;
 };
-constexpr u32 DIRECT = 0xffffffffu;    // it has no other part: its row of the output
-constexpr u32 UNTOUCHED = 0xfffffffeu; // no run of the item is its own: nowhere
+constexpr u32 DIRECT = 0xffffffffu;    // it has no other chunk: its row of the output
+constexpr u32 UNTOUCHED = 0xfffffffeu; // no segment of the item is its own: nowhere
 
 // Partials of one request that have to be merged.
 struct alignas(16) MergeItem {
@@ -75,10 +75,10 @@ struct Arguments {
   const u32 *counts;      // how many merges there are, then of each launch how many work items, and whether CTAs of a head are neighbours
   const WorkItem *items;
   const MergeItem *merges;
-  const Run *runs;
+  const KvSegment *segments;
   const u32 *requests;
   const i32 *page_ids;
-  const Slot *slots;
+  const OutputTarget *output_targets;
   const i32 *lengths; // [batch]: tokens that each query sees; a request of several queries is as many requests here
   TimelineEntry *timeline; // an entry for each CTA of the launch; written only with the option
   i64 query_request, query_head;
@@ -93,11 +93,11 @@ struct Arguments {
   u32 window;       // a row sees its last `window` tokens; read only with the option
   float scale_log2; // factor of the logits x log2(e)
   float softcap;    // bound of the logits; read only with the option
-  u32 heads_a_page; // how many times the distance of heads a page is behind the one before; read, as what follows, only beside a loader
+  u32 heads_a_page; // how many times the distance of heads a page is behind the one before; read, as what follows, only beside a producer
   u32 unused;
   // K and V as tensors of elements of a panel, tokens modulo 8, panels, tokens divided by 8, pages and KV heads.
-  alignas(64) TensorMap key_boxes; // of 16 tokens and all panels
-  TensorMap value_boxes[5];        // of 1, 2 and 4 tokens of a panel, of 8 and 16 of all
+  alignas(64) TensorMap key_maps; // of 16 tokens and all panels
+  TensorMap value_maps[5];        // of 1, 2 and 4 tokens of a panel, of 8 and 16 of all
 };
 static_assert(sizeof(Arguments) == round_up(20 * 8 + 8 * 8 + 10 * 4, 64) + 6 * 128, "the host lays out the same struct");
 

@@ -1,4 +1,4 @@
-// What `warpgroup.cuh` gives the kernels, on a host.
+// What `wgmma.cuh` gives the kernels, on a host.
 //
 // Sums are poison from the first product on until they are waited for, as a device may write them at any time in between, and so long what is
 // multiplied counts as read. A barrier before that ends the launch with an error, and so does a product that reads what no
@@ -10,13 +10,13 @@ namespace tilewright {
 
 // Without TILEWRIGHT_EMULATE_WARPGROUPS a device is emulated that has none.
 #ifdef TILEWRIGHT_EMULATE_WARPGROUPS
-constexpr bool HAS_WARPGROUPS = true;
+constexpr bool HAS_WGMMA = true;
 #else
-constexpr bool HAS_WARPGROUPS = false;
+constexpr bool HAS_WGMMA = false;
 #endif
 
-template <u32 REGISTERS> TILEWRIGHT_DEVICE void take_registers() {}
-template <u32 REGISTERS> TILEWRIGHT_DEVICE void leave_registers() {}
+template <u32 REGISTERS> TILEWRIGHT_DEVICE void setmaxnreg_inc() {}
+template <u32 REGISTERS> TILEWRIGHT_DEVICE void setmaxnreg_dec() {}
 
 struct SharedMatrix {
   u32 address, columns_64, rows_8;
@@ -34,7 +34,7 @@ struct SharedMatrix {
 namespace emulation {
 
 // sum[64, COLUMNS] += a[64, 16] * b of the warpgroup that the last lane to arrive is of; `products` is the place of `sum` in `Fiber::begun`.
-template <class Element, u32 COLUMNS, bool TRANSPOSED> inline void multiply_add_together(u32 first_warp, u32 products) {
+template <class Element, u32 COLUMNS, bool TRANSPOSED> inline void wgmma_async(u32 first_warp, u32 products) {
   Warp *const group = machine->warps + first_warp;
   const SharedMatrix matrix = *group[0].matrices[0];
   for (u32 i = 0; i < 128; i++)
@@ -77,7 +77,7 @@ template <class Element, u32 COLUMNS, bool TRANSPOSED> inline void multiply_add_
 
 TILEWRIGHT_DEVICE void fence_for_warpgroups() { emulation::machine->fence_copies(); }
 
-template <u32 TILES> TILEWRIGHT_DEVICE void begin_products(float (&sum)[TILES][4]) {
+template <u32 TILES> TILEWRIGHT_DEVICE void begin_wgmma(float (&sum)[TILES][4]) {
   emulation::Fiber &fiber = *emulation::machine->current;
   static_assert(TILES * 4 <= sizeof fiber.begun[0].sums / sizeof fiber.begun[0].sums[0], "sums of a thread");
   if (fiber.begun_of(&sum)) emulation::machine->fail("begin_products: earlier products of the same sums have not ended");
@@ -89,14 +89,14 @@ template <u32 TILES> TILEWRIGHT_DEVICE void begin_products(float (&sum)[TILES][4
   memset(sum, 0xff, sizeof sum);
 }
 
-TILEWRIGHT_DEVICE void commit_products() {
+TILEWRIGHT_DEVICE void commit_wgmma() {
   const emulation::Fiber &fiber = *emulation::machine->current;
   if (!fiber.begun[0].products && !fiber.begun[1].products) emulation::machine->fail("commit_products: none have begun");
 }
 
 namespace emulation {
 
-template <u32 TILES> inline void end_products(float (&sum)[TILES][4]) {
+template <u32 TILES> inline void wait_wgmma(float (&sum)[TILES][4]) {
   Fiber &fiber = *machine->current;
   Begun *const begun = fiber.begun_of(&sum);
   if (!begun) machine->fail("end_products: these did not begin");
@@ -108,19 +108,19 @@ template <u32 TILES> inline void end_products(float (&sum)[TILES][4]) {
 
 } // namespace emulation
 
-template <u32 TILES> TILEWRIGHT_DEVICE void end_first_products(float (&sum)[TILES][4]) {
+template <u32 TILES> TILEWRIGHT_DEVICE void wait_first_wgmma(float (&sum)[TILES][4]) {
   if (emulation::machine->current->first != &sum) emulation::machine->fail("end_first_products: others began before these");
-  emulation::end_products(sum);
+  emulation::wait_wgmma(sum);
 }
 
-template <u32 TILES> TILEWRIGHT_DEVICE void end_products(float (&sum)[TILES][4]) {
-  emulation::end_products(sum);
+template <u32 TILES> TILEWRIGHT_DEVICE void wait_wgmma(float (&sum)[TILES][4]) {
+  emulation::wait_wgmma(sum);
   const emulation::Fiber &fiber = *emulation::machine->current;
   if (fiber.begun[0].products || fiber.begun[1].products) emulation::machine->fail("end_products: this would wait for others too");
 }
 
 template <u32 COLUMNS, bool TRANSPOSED, u32 FIRST, class Element, u32 TILES>
-TILEWRIGHT_DEVICE void multiply_add_together(Element, float (&sum)[TILES][4], const u32 (&a)[4], const SharedMatrix &b, bool add) {
+TILEWRIGHT_DEVICE void wgmma_async(Element, float (&sum)[TILES][4], const u32 (&a)[4], const SharedMatrix &b, bool add) {
   static_assert(COLUMNS == 16 || COLUMNS == 32 || COLUMNS == 64 || COLUMNS == 128, "the widths that a device has as well");
   static_assert(FIRST + COLUMNS / 8 <= TILES, "columns that there are");
   emulation::Fiber &fiber = *emulation::machine->current;
@@ -133,7 +133,7 @@ TILEWRIGHT_DEVICE void multiply_add_together(Element, float (&sum)[TILES][4], co
   warp.result[lane] = begun->sums + FIRST * 4;
   if (!add) memset(begun->sums + FIRST * 4, 0, COLUMNS / 2 * sizeof(float));
   const u32 products = begun - fiber.begun;
-  emulation::machine->meet_together([products](u32 first) { emulation::multiply_add_together<Element, COLUMNS, TRANSPOSED>(first, products); });
+  emulation::machine->meet_together([products](u32 first) { emulation::wgmma_async<Element, COLUMNS, TRANSPOSED>(first, products); });
 }
 
 } // namespace tilewright

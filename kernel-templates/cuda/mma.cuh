@@ -1,7 +1,7 @@
 // Products of a step: the query's rows by its keys, and their weights by its values, by each warp or by a warpgroup.
 //
 // K and V in FP8 stay bytes up to the registers. Their scales cost nothing a token: K's is part of the factor of the logits, V's is
-// multiplied into the sums at the end. Bytes reach lanes four at a time, where the matrix unit wants pairs of 16 bits: a product does not
+// multiplied into the sums at the end. Bytes reach lanes four at a time, where the tensor cores wants pairs of 16 bits: a product does not
 // care in which order its elements are summed, so both of its sides take K's and Q's in another order; and of V a lane gets two
 // neighbouring elements of each token, so even and odd elements are products of their own.
 #pragma once
@@ -23,17 +23,17 @@ template <class S> struct Accumulators {
   }
 };
 
-template <class S> struct Products {
+template <class S> struct Mma {
   const Cta<S> &cta;
 
   // Sixteen elements of the warp's rows. Beside K in FP8 a lane takes four neighbours, as it does there.
-  TILEWRIGHT_DEVICE void query_fragment(u32 (&fragment)[4], u32 k, const Rings<S> &at) const {
+  TILEWRIGHT_DEVICE void query_fragment(u32 (&fragment)[4], u32 k, const PipelineState<S> &at) const {
     if constexpr (S::FP8) {
-      const u32 row = cta.row_warp * 16 + cta.fragment_row, chunk = k * 2 + cta.lane % 4 / 2, within = cta.lane % 2 * 8;
+      const u32 row = cta.warp_q * 16 + cta.fragment_row, chunk = k * 2 + cta.lane % 4 / 2, within = cta.lane % 2 * 8;
       load_words(fragment[0], fragment[2], cta.query_address(at, row, chunk) + within);
       load_words(fragment[1], fragment[3], cta.query_address(at, row + 8, chunk) + within);
     } else {
-      load_matrices(fragment, cta.query_address(at, cta.row_warp * 16 + cta.lane % 16, k * 2 + cta.lane / 16));
+      ldmatrix(fragment, cta.query_address(at, cta.warp_q * 16 + cta.lane % 16, k * 2 + cta.lane / 16));
     }
     if (cta.signed_scale < 0.f) {
 #pragma unroll
@@ -41,11 +41,11 @@ template <class S> struct Products {
     }
   }
 
-  // Begins to copy the query to its place in shared memory, beside a loader: by all threads that multiply, who know no rows yet. All
+  // Begins to copy the query to its place in shared memory, beside a producer: by all threads that multiply, who know no rows yet. All
   // requests are asked for before any is waited for.
-  TILEWRIGHT_DEVICE void begin_query(const Rings<S> &at) const {
+  TILEWRIGHT_DEVICE void begin_query(const PipelineState<S> &at) const {
     constexpr u32 CHUNKS = S::M * S::QUERY_CHUNKS;
-    const Divisor ratio(cta.args.gqa_ratio);
+    const FastDiv ratio(cta.args.gqa_ratio);
     u32 request[divide_up(CHUNKS, S::COPIERS)];
 #pragma unroll
     for (u32 i = 0; i < divide_up(CHUNKS, S::COPIERS); i++) {
@@ -60,12 +60,12 @@ template <class S> struct Products {
       const u32 of_block = cta.item.row_begin + row, head = cta.kv_head * ratio.by + of_block - ratio.quotient(of_block) * ratio.by;
       const u16 *source = cta.args.query + chunk * 8;
       if (exists) source += request[i] * cta.args.query_request + head * cta.args.query_head;
-      copy_async_16(cta.query_address(at, row, chunk), source, exists ? 0 : -1);
+      cp_async_16(cta.query_address(at, row, chunk), source, exists ? 0 : -1);
     }
   }
 
   // Copies the warp's rows of the query to registers, where they have their place there.
-  TILEWRIGHT_DEVICE void copy_query(u32 (&query)[S::QUERY_FRAGMENTS][4], const Rings<S> &at) const {
+  TILEWRIGHT_DEVICE void copy_query(u32 (&query)[S::QUERY_FRAGMENTS][4], const PipelineState<S> &at) const {
     if constexpr (S::QUERY_IN_REGISTERS) {
 #pragma unroll
       for (u32 k = 0; k < S::HEAD_DIM / 16; k++) query_fragment(query[k], k, at);
@@ -73,12 +73,12 @@ template <class S> struct Products {
   }
 
   // The lane, as addresses of fragments are computed of it. Of several tiles in one kernel the compiler would keep all addresses in registers
-  // for the whole walk: it computes none of them anew in so long a code.
+  // for the whole KV range: it computes none of them anew in so long a code.
   TILEWRIGHT_DEVICE u32 fragment_lane() const { return S::MIXED ? computed_here(cta.lane) : cta.lane; }
 
   // Logits of the warp's rows with GRANULES_HERE granules of a step, `first` and the next ones; those outside of `active` stay zero.
   template <bool ALL, u32 GRANULES_HERE>
-  TILEWRIGHT_DEVICE void multiply_keys(float (&scores)[GRANULES_HERE * 2][4], const u32 (&query)[S::QUERY_FRAGMENTS][4], const Rings<S> &at, u32 first,
+  TILEWRIGHT_DEVICE void multiply_keys(float (&scores)[GRANULES_HERE * 2][4], const u32 (&query)[S::QUERY_FRAGMENTS][4], const PipelineState<S> &at, u32 first,
                                        u32 active) const {
     constexpr u32 PRODUCTS = S::CHUNK_ELEMENTS / 8; // that two chunks are enough for
     const u32 lane = fragment_lane();
@@ -101,17 +101,17 @@ template <class S> struct Products {
         if (!ALL && !(active >> n & 1)) continue;
         const u32 row = (first + n) * S::GRANULE + lane % 8 + lane / 16 * 8;
         u32 b[4];
-        load_matrices(b, cta.chunk_address(cta.keys_at(at), row, k * 2 + lane / 8 % 2));
+        ldmatrix(b, cta.chunk_address(cta.keys_at(at), row, k * 2 + lane / 8 % 2));
         if constexpr (S::FP8) {
 #pragma unroll
           for (u32 i = 0; i < 4; i++) { // tokens 0 to 7 with both chunks, then 8 to 15
             u32 low, high;
             widen_neighbours(typename S::Element{}, b[i], low, high);
-            multiply_add(typename S::Element{}, scores[2 * n + i / 2], a[i % 2], low, high);
+            mma_sync(typename S::Element{}, scores[2 * n + i / 2], a[i % 2], low, high);
           }
         } else {
-          multiply_add(typename S::Element{}, scores[2 * n], a[0], b[0], b[1]);
-          multiply_add(typename S::Element{}, scores[2 * n + 1], a[0], b[2], b[3]);
+          mma_sync(typename S::Element{}, scores[2 * n], a[0], b[0], b[1]);
+          mma_sync(typename S::Element{}, scores[2 * n + 1], a[0], b[2], b[3]);
         }
       }
     }
@@ -125,7 +125,7 @@ template <class S> struct Products {
 
   // Adds the values of these granules under their weights.
   template <bool ALL, u32 GRANULES_HERE>
-  TILEWRIGHT_DEVICE void multiply_values(Accumulators<S> &acc, const float (&scores)[GRANULES_HERE * 2][4], const Rings<S> &at, u32 first, u32 active) const {
+  TILEWRIGHT_DEVICE void multiply_values(Accumulators<S> &acc, const float (&scores)[GRANULES_HERE * 2][4], const PipelineState<S> &at, u32 first, u32 active) const {
     const u32 lane = fragment_lane();
 #pragma unroll
     for (u32 n = 0; n < GRANULES_HERE; n++) {
@@ -136,19 +136,19 @@ template <class S> struct Products {
 #pragma unroll
       for (u32 d = 0; d < S::CHUNKS / 2; d++) {
         u32 b[4];
-        load_matrices_transposed(b, cta.chunk_address(cta.values_at(at), row, d * 2 + lane / 16));
+        ldmatrix_transposed(b, cta.chunk_address(cta.values_at(at), row, d * 2 + lane / 16));
         if constexpr (S::FP8) {
 #pragma unroll
           for (u32 i = 0; i < 2; i++) { // a chunk: its even elements, and its odd ones
             u32 even[2], odd[2];
             widen_alternate(typename S::Element{}, b[2 * i], even[0], odd[0]);
             widen_alternate(typename S::Element{}, b[2 * i + 1], even[1], odd[1]);
-            multiply_add(typename S::Element{}, acc.output[4 * d + 2 * i], a, even[0], even[1]);
-            multiply_add(typename S::Element{}, acc.output[4 * d + 2 * i + 1], a, odd[0], odd[1]);
+            mma_sync(typename S::Element{}, acc.output[4 * d + 2 * i], a, even[0], even[1]);
+            mma_sync(typename S::Element{}, acc.output[4 * d + 2 * i + 1], a, odd[0], odd[1]);
           }
         } else {
-          multiply_add(typename S::Element{}, acc.output[2 * d], a, b[0], b[1]);
-          multiply_add(typename S::Element{}, acc.output[2 * d + 1], a, b[2], b[3]);
+          mma_sync(typename S::Element{}, acc.output[2 * d], a, b[0], b[1]);
+          mma_sync(typename S::Element{}, acc.output[2 * d + 1], a, b[2], b[3]);
         }
       }
     }
@@ -164,7 +164,7 @@ template <class S> struct Products {
     if constexpr (COLUMN < TILES * 8) {
       constexpr u32 COLUMNS = widest_product(TILES * 8 - COLUMN);
       const u32 at = VALUES ? COLUMN / 64 * S::PANEL_BYTES : COLUMN * S::ROW_BYTES;
-      multiply_add_together<COLUMNS, VALUES, COLUMN / 8>(typename S::Element{}, sum, a, matrix.further(at), add);
+      wgmma_async<COLUMNS, VALUES, COLUMN / 8>(typename S::Element{}, sum, a, matrix.further(at), add);
       multiply_columns<VALUES, COLUMN + COLUMNS>(sum, a, matrix, add);
     }
   }
@@ -172,13 +172,13 @@ template <class S> struct Products {
 
   // Begins the same as `multiply_keys` does, by a warpgroup.
   template <u32 GRANULES_HERE>
-  TILEWRIGHT_DEVICE void begin_keys_together(float (&scores)[GRANULES_HERE * 2][4], const u32 (&query)[S::QUERY_FRAGMENTS][4], const Rings<S> &at,
+  TILEWRIGHT_DEVICE void begin_keys_together(float (&scores)[GRANULES_HERE * 2][4], const u32 (&query)[S::QUERY_FRAGMENTS][4], const PipelineState<S> &at,
                                                 u32 first) const {
     const SharedMatrix keys = matrix_at(cta.keys_at(at) + first * S::GRANULE * S::ROW_BYTES);
-    begin_products(scores);
+    begin_wgmma(scores);
 #pragma unroll
     for (u32 k = 0; k < S::HEAD_DIM / 16; k++) multiply_columns<false, 0>(scores, query[k], keys.further(k / 4 * S::PANEL_BYTES + k % 4 * 32), k > 0);
-    commit_products();
+    commit_wgmma();
   }
 
   template <u32 GRANULES_HERE> TILEWRIGHT_DEVICE static void narrow_all(u32 (&weights)[GRANULES_HERE][4], const float (&scores)[GRANULES_HERE * 2][4]) {
@@ -188,12 +188,12 @@ template <class S> struct Products {
 
   // Begins the same as `multiply_values` does, by a warpgroup.
   template <u32 GRANULES_HERE>
-  TILEWRIGHT_DEVICE void begin_values_together(Accumulators<S> &acc, const u32 (&weights)[GRANULES_HERE][4], const Rings<S> &at, u32 first) const {
+  TILEWRIGHT_DEVICE void begin_values_together(Accumulators<S> &acc, const u32 (&weights)[GRANULES_HERE][4], const PipelineState<S> &at, u32 first) const {
     const SharedMatrix values = matrix_at(cta.values_at(at) + first * S::GRANULE * S::ROW_BYTES);
-    begin_products(acc.output);
+    begin_wgmma(acc.output);
 #pragma unroll
     for (u32 n = 0; n < GRANULES_HERE; n++) multiply_columns<true, 0>(acc.output, weights[n], values.further(n * S::GRANULE * S::ROW_BYTES), true);
-    commit_products();
+    commit_wgmma();
   }
 };
 

@@ -7,21 +7,21 @@ use tilewright_heuristics::Tile;
 /// Whether a class has kernels that copy K and V by boxes, in warps that do nothing else: on architectures with such copies, where the
 /// fragments of Q fit the registers, and a row of K or V has at least 128 bytes: of FP8 with a head dimension of 128 only.
 /// [`AttentionOptions::gathers`] chooses those that copy token by token even there.
-pub const fn has_loaders(class: &Class, arch: Arch) -> bool {
+pub const fn has_tma_producers(class: &Class, arch: Arch) -> bool {
     arch.has_warpgroups() && class.head_dim <= 128 && (class.head_dim == 128 || !class.dtype.has_fp8_kv())
 }
 
 /// The same on a device. Where its architecture has no name that is known, there are none.
 pub fn has_loaders_on(class: &Class, limits: &CudaLimits) -> bool {
-    limits.arch.parse().is_ok_and(|arch| has_loaders(class, arch))
+    limits.arch.parse().is_ok_and(|arch| has_tma_producers(class, arch))
 }
 
 /// Warps of a CTA beside a tile's own, which look up pages and have K and V copied while the others compute: a warpgroup where the
 /// others are as many as a warpgroup, so that it can leave them its registers, two of whose warps copy; else one warp; none where every warp
 /// copies. Converting 128 tokens of FP8 takes more registers than even those.
-pub fn loader_warps(tile: &Tile, class: &Class, options: AttentionOptions, arch: Arch) -> u32 {
+pub fn producer_warps(tile: &Tile, class: &Class, options: AttentionOptions, arch: Arch) -> u32 {
     let warpgroups = tile.m.is_multiple_of(64);
-    if !has_loaders(class, arch)
+    if !has_tma_producers(class, arch)
         || options.gathers
         || (warpgroups && tile.n >= 128 && class.dtype.has_fp8_kv())
     {
@@ -32,7 +32,7 @@ pub fn loader_warps(tile: &Tile, class: &Class, options: AttentionOptions, arch:
 
 /// Threads of a CTA of a tile's kernel.
 pub fn threads(tile: &Tile, class: &Class, options: AttentionOptions, arch: Arch) -> u32 {
-    (u32::from(tile.warps) + loader_warps(tile, class, options, arch)) * WARP_THREADS
+    (u32::from(tile.warps) + producer_warps(tile, class, options, arch)) * WARP_THREADS
 }
 
 /// The same on a device. Where its architecture has no name that is known, no warp only copies.
@@ -46,14 +46,14 @@ pub fn shared_bytes_on(tile: &Tile, class: &Class, options: AttentionOptions, li
 }
 
 fn loader_warps_on(tile: &Tile, class: &Class, options: AttentionOptions, limits: &CudaLimits) -> u32 {
-    limits.arch.parse().map_or(0, |arch| loader_warps(tile, class, options, arch))
+    limits.arch.parse().map_or(0, |arch| producer_warps(tile, class, options, arch))
 }
 
 /// TMA producer warps of a CTA that computes any of several tiles: as many for each of them as the greediest has alone, so that a CTA has
 /// the same threads and shares out the same registers whichever tile its work item names. None if one of the tiles has none alone: a CTA
 /// copies in one way.
-pub fn mix_loader_warps(tiles: &[Tile], class: &Class, options: AttentionOptions, arch: Arch) -> u32 {
-    let alone = tiles.iter().map(|tile| loader_warps(tile, class, options, arch));
+pub fn mix_producer_warps(tiles: &[Tile], class: &Class, options: AttentionOptions, arch: Arch) -> u32 {
+    let alone = tiles.iter().map(|tile| producer_warps(tile, class, options, arch));
     if alone.clone().any(|warps| warps == 0) { 0 } else { alone.max().unwrap_or(0) }
 }
 
@@ -64,7 +64,7 @@ pub fn mix_loader_warps_on(
     options: AttentionOptions,
     limits: &CudaLimits,
 ) -> u32 {
-    limits.arch.parse().map_or(0, |arch| mix_loader_warps(tiles, class, options, arch))
+    limits.arch.parse().map_or(0, |arch| mix_producer_warps(tiles, class, options, arch))
 }
 
 /// Threads of a CTA that computes any of several tiles, beside so many producer warps.
@@ -123,7 +123,7 @@ mod tests {
         assert_eq!((threads(TILE, CLASS, hopper), threads(TILE, CLASS, ampere)), (256, 128));
         assert_eq!(threads(Tile { m: 128, warps: 8, ..TILE }, CLASS, hopper), 384);
         for m in [16, 32] {
-            assert_eq!(loader_warps(&Tile { m, ..TILE }, &CLASS, BOXES, hopper), 1);
+            assert_eq!(producer_warps(&Tile { m, ..TILE }, &CLASS, BOXES, hopper), 1);
             assert_eq!(threads(Tile { m, ..TILE }, CLASS, hopper), 160);
             assert_eq!(threads(Tile { m, ..TILE }, CLASS, ampere), 128);
         }
@@ -146,12 +146,12 @@ mod tests {
     fn tiles_together_have_the_producer_warps_of_the_greediest_or_none() {
         let hopper = hopper();
         let [few, some] = [16, 32].map(|m| Tile { m, ..TILE });
-        let warps = |tiles: &[Tile], class: &Class, options| mix_loader_warps(tiles, class, options, hopper);
+        let warps = |tiles: &[Tile], class: &Class, options| mix_producer_warps(tiles, class, options, hopper);
         assert_eq!(warps(&[few, some], &CLASS, BOXES), 1);
         assert_eq!(warps(&[few, some, TILE], &CLASS, BOXES), 4);
         assert_eq!(warps(&[few, some, TILE], &CLASS, GATHERS), 0);
         assert_eq!(warps(&[], &CLASS, BOXES), 0);
-        assert_eq!(mix_loader_warps(&[few, TILE], &CLASS, BOXES, "sm_80".parse().unwrap()), 0);
+        assert_eq!(mix_producer_warps(&[few, TILE], &CLASS, BOXES, "sm_80".parse().unwrap()), 0);
         // One that converts too many tokens of FP8 for the registers of a math warp has all of them copy.
         let fp8 = Class { dtype: Dtype::Fp8F16, ..CLASS };
         assert_eq!(warps(&[few, Tile { n: 128, ..TILE }], &fp8, BOXES), 0);
@@ -165,7 +165,7 @@ mod tests {
     fn no_warp_only_copies_where_tokens_are_gathered() {
         for m in [16, 32, 64, 128] {
             let tile = Tile { m, warps: 8, ..TILE };
-            assert_eq!(loader_warps(&tile, &CLASS, GATHERS, hopper()), 0);
+            assert_eq!(producer_warps(&tile, &CLASS, GATHERS, hopper()), 0);
             assert_eq!(threads(&tile, &CLASS, GATHERS, hopper()), 256);
             assert_eq!(launch_bounds(&[tile], 0), "__launch_bounds__(256)");
         }
@@ -190,7 +190,7 @@ mod tests {
     fn who_gathers_needs_the_most_shared_memory() {
         for tile in Space::of(Backend::Cuda).tiles() {
             for class in Class::all(Backend::Cuda) {
-                let loaders = loader_warps(tile, &class, BOXES, hopper());
+                let loaders = producer_warps(tile, &class, BOXES, hopper());
                 assert!(
                     shared_bytes(tile, &class, loaders) <= shared_bytes(tile, &class, 0),
                     "{class} {tile}"

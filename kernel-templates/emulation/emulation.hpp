@@ -1,7 +1,7 @@
-// What `device.cuh` gives the kernels, on a host: numerics, tails and the order of the pipeline are checked without a GPU.
+// What `ptx.cuh` gives the kernels, on a host: numerics, tails and the order of the pipeline are checked without a GPU.
 //
 // Each CUDA thread is a fiber. Operations of a warp are a rendezvous of its 32 lanes; the last one to arrive computes for all.
-// Copies arrive as late as the machine allows: when the thread that issued them waits for their group. Until then their
+// Copies arrive as late as the hardware allows: when the thread that issued them waits for their group. Until then their
 // destination is poison (all bits set, a NaN of both element types). One CTA runs at a time. What would hang, diverge or race on a
 // device ends the launch with an error, and so does an address that nothing lies at.
 //
@@ -18,7 +18,7 @@
 #define TILEWRIGHT_DEVICE inline
 
 // Saves the registers that a function has to keep, and the stack, then goes on where `to` was saved.
-extern "C" void tilewright_switch(void **save, void *to) __asm__("tilewright_switch") __attribute__((visibility("hidden")));
+extern "C" void tilewright_switch(void **save, void *to) __asm__("tilewright_switch") __attribute__((masking("hidden")));
 #if defined(__x86_64__)
 __asm__(".text\n.p2align 4\ntilewright_switch:\n"
         "pushq %rbp\npushq %rbx\npushq %r12\npushq %r13\npushq %r14\npushq %r15\n"
@@ -41,9 +41,9 @@ __asm__(".text\n.p2align 4\ntilewright_switch:\n"
 
 namespace tilewright {
 
-struct SharedMatrix; // in emulation_warpgroup.hpp
+struct SharedMatrix; // in emulation_wgmma.hpp
 
-// A tensor as the emulated machine knows it: its words are its address, the distances of dimensions 1 to 4 in bytes, the sizes of dimensions
+// A tensor as the emulated machine knows it: its words are its address, the strides of dimensions 1 to 4 in bytes, the sizes of dimensions
 // 0 to 4, those of a box, and the bytes of an element.
 struct alignas(64) TensorMap {
   u64 words[16];
@@ -150,7 +150,7 @@ struct Numbers {
 
 struct Warp {
   u32 ready;   // bit i: its fiber i can go on
-  u32 ended;   // bit i: its fiber i is done with the block
+  u32 ended;   // bit i: its fiber i is done with the Q tile
   u32 arrived; // lanes that wait for the others; all 32 where they wait for the other warps of their warpgroup
   Meeting meeting;
   // What each lane brought to the meeting, and where it wants the result.
@@ -194,7 +194,7 @@ struct Arrivals {
   bool late;               // and whether there are such
   Clock arrived, over;    // what those had seen that arrived, and those of the last phase that is over
 };
-constexpr u32 GUARD = 1024; // bytes on either side of shared memory that nobody may touch
+constexpr u32 GUARD = 1024; // bytes on either side of shared memory that no thread may touch
 constexpr u8 GUARD_BYTE = 0xa5;
 constexpr u32 STACK = 64 * 1024;
 // Not a power of two, or the stacks of a warp would compete for the same lines of the cache.
@@ -284,7 +284,7 @@ struct Machine {
     return nullptr;
   }
 
-  // The current fiber cannot go on: lets another one run, of its own warp if possible.
+  // The current fiber cannot go on: lets another one segment, of its own warp if possible.
   void block_current() {
     const u32 own = warp_of(current);
     if (warps[own].ready) return go_to(take(own));
@@ -358,7 +358,7 @@ struct Machine {
   }
 
   // A barrier of whole warps, always the same.
-  void barrier_of_some(u32 count) {
+  void named_barrier(u32 count) {
     if (count % 32 || count > threads) fail("a barrier of %u threads", count);
     const u32 own = warp_of(current), fiber = 1u << (current - fibers) % 32;
     seen_at_some.join(clocks[own]);
@@ -476,7 +476,7 @@ struct Machine {
     reading.count = 0;
   }
 
-  void load_matrices(const Warp &warp, bool transposed) {
+  void ldmatrix(const Warp &warp, bool transposed) {
     const u8 *rows[32];
     for (u32 lane = 0; lane < 32; lane++) {
       const u32 address = warp.operands[lane][0];
@@ -502,7 +502,7 @@ struct Machine {
     }
   }
 
-  // By one lane, which meets nobody.
+  // By one lane, which meets no thread.
   void load_words(u32 &first, u32 &second, u32 address) {
     if (address % 8) fail("load_words reads address %u, which is no multiple of 8", address);
     const u8 *const bytes = read_cell(address / 16 * 16, "load_words") + address % 16;
@@ -511,7 +511,7 @@ struct Machine {
     poison_reads += first == 0xffffffffu && second == 0xffffffffu;
   }
 
-  template <class Element> static void multiply_add(const Warp &warp) {
+  template <class Element> static void mma_sync(const Warp &warp) {
     float a[16][16];
     alignas(16) float b[16][8], sum[16][8];
     for (u32 lane = 0; lane < 32; lane++) {
@@ -584,7 +584,7 @@ struct Machine {
     fail("%s: no barrier was initialised at address %u", what, address);
   }
 
-  void init_arrivals(u32 address, u32 expected_threads) {
+  void init_mbarrier(u32 address, u32 expected_threads) {
     if (address % 8) fail("init_arrivals: address %u is no multiple of 8", address);
     at(address / 16 * 16, "init_arrivals");
     for (u32 i = 0; i < arrivals_count; i++)
@@ -599,7 +599,7 @@ struct Machine {
     made.threads = made.missing = expected_threads;
   }
 
-  // Ends a phase if all that it waits for has come. Boxes arrive here, as late as the machine allows.
+  // Ends a phase if all that it waits for has come. Boxes arrive here, as late as the hardware allows.
   bool end_phase(Arrivals &barrier) {
     if (barrier.missing > 0 || barrier.flying < barrier.expected) return false;
     if (barrier.flying > barrier.expected) fail("%u bytes arrive at the barrier at %u, which expects %u", barrier.flying, barrier.address, barrier.expected);
@@ -626,8 +626,8 @@ struct Machine {
     }
   }
 
-  // Once the copies are there that the current fiber has begun: as late as the machine allows, when somebody waits.
-  void arrive_behind_copies(u32 address) {
+  // Once the copies are there that the current fiber has begun: as late as the hardware allows, when another thread waits.
+  void arrive_after_cp_async(u32 address) {
     current->committed++;
     Arrivals &barrier = arrivals_at(address, "arrive_behind_copies");
     barrier.bringing[warp_of(current)] |= 1u << (current - fibers) % 32;
@@ -708,7 +708,7 @@ struct Machine {
           }
   }
 
-  // What a fiber does: one thread of each block.
+  // What a fiber does: one thread of each Q tile.
   [[noreturn]] void run_fiber() {
     for (;;) {
       call(body);
@@ -809,23 +809,23 @@ inline const bool addresses_watched = watch_addresses();
 inline u32 current_lane() { return machine->current->thread % 32; }
 inline Warp &current_warp() { return machine->warps[machine->warp_of(machine->current)]; }
 
-template <class Element> inline void multiply_add(float (&sum)[4], const u32 (&a)[4], u32 b0, u32 b1) {
+template <class Element> inline void mma_sync(float (&sum)[4], const u32 (&a)[4], u32 b0, u32 b1) {
   const u32 lane = current_lane();
   Warp &warp = current_warp();
   warp.left[lane] = a;
   warp.operands[lane][0] = b0;
   warp.operands[lane][1] = b1;
   warp.result[lane] = sum;
-  machine->meet(Meeting::MultiplyAdd, Machine::multiply_add<Element>);
+  machine->meet(Meeting::MultiplyAdd, Machine::mma_sync<Element>);
 }
 
-inline void load_matrices(u32 (&to)[4], u32 row_address, bool transposed) {
+inline void ldmatrix(u32 (&to)[4], u32 row_address, bool transposed) {
   const u32 lane = current_lane();
   Warp &warp = current_warp();
   warp.operands[lane][0] = row_address;
   warp.result[lane] = to;
   machine->meet(transposed ? Meeting::LoadMatricesTransposed : Meeting::LoadMatrices,
-                [transposed](const Warp &all) { machine->load_matrices(all, transposed); });
+                [transposed](const Warp &all) { machine->ldmatrix(all, transposed); });
 }
 
 inline u32 lane_xor(u32 value, u32 mask) {
@@ -868,7 +868,7 @@ TILEWRIGHT_DEVICE u32 thread_index_again() { return thread_index(); }
 TILEWRIGHT_DEVICE u32 block_index() { return emulation::machine->block; }
 TILEWRIGHT_DEVICE u32 block_count() { return emulation::machine->grid; }
 TILEWRIGHT_DEVICE void barrier() { emulation::machine->barrier(); }
-template <u32 THREADS> TILEWRIGHT_DEVICE void barrier_of_some() { emulation::machine->barrier_of_some(THREADS); }
+template <u32 THREADS> TILEWRIGHT_DEVICE void named_barrier() { emulation::machine->named_barrier(THREADS); }
 // Barriers so far stand for time.
 TILEWRIGHT_DEVICE u64 nanoseconds() { return emulation::machine->epoch; }
 TILEWRIGHT_DEVICE u32 multiprocessor() { return 0; }
@@ -878,12 +878,12 @@ TILEWRIGHT_DEVICE u32 shared_address(const void *pointer) {
   return static_cast<u32>(static_cast<const u8 *>(pointer) - emulation::machine->shared);
 }
 
-TILEWRIGHT_DEVICE void copy_async_16(u32 target, const void *source, i32 sign) {
+TILEWRIGHT_DEVICE void cp_async_16(u32 target, const void *source, i32 sign) {
   emulation::machine->copy(target, source, sign >= 0);
 }
-TILEWRIGHT_DEVICE void copy_async_commit() { emulation::machine->current->committed++; }
+TILEWRIGHT_DEVICE void cp_async_commit() { emulation::machine->current->committed++; }
 // With TILEWRIGHT_EMULATE_EARLY_READ every wait is for one group fewer than it should be: a pipeline that is wrong on purpose.
-template <int PENDING> TILEWRIGHT_DEVICE void copy_async_wait() {
+template <int PENDING> TILEWRIGHT_DEVICE void cp_async_wait() {
 #ifdef TILEWRIGHT_EMULATE_EARLY_READ
   emulation::machine->deliver(PENDING + 1);
 #else
@@ -891,18 +891,18 @@ template <int PENDING> TILEWRIGHT_DEVICE void copy_async_wait() {
 #endif
 }
 
-TILEWRIGHT_DEVICE void load_matrices(u32 (&to)[4], u32 row_address) { emulation::load_matrices(to, row_address, false); }
-TILEWRIGHT_DEVICE void load_matrices_transposed(u32 (&to)[4], u32 row_address) { emulation::load_matrices(to, row_address, true); }
+TILEWRIGHT_DEVICE void ldmatrix(u32 (&to)[4], u32 row_address) { emulation::ldmatrix(to, row_address, false); }
+TILEWRIGHT_DEVICE void ldmatrix_transposed(u32 (&to)[4], u32 row_address) { emulation::ldmatrix(to, row_address, true); }
 
 TILEWRIGHT_DEVICE void load_words(u32 &first, u32 &second, u32 address) {
   emulation::machine->load_words(first, second, address);
 }
 
-TILEWRIGHT_DEVICE void multiply_add(F16, float (&sum)[4], const u32 (&a)[4], u32 b0, u32 b1) {
-  emulation::multiply_add<F16>(sum, a, b0, b1);
+TILEWRIGHT_DEVICE void mma_sync(F16, float (&sum)[4], const u32 (&a)[4], u32 b0, u32 b1) {
+  emulation::mma_sync<F16>(sum, a, b0, b1);
 }
-TILEWRIGHT_DEVICE void multiply_add(Bf16, float (&sum)[4], const u32 (&a)[4], u32 b0, u32 b1) {
-  emulation::multiply_add<Bf16>(sum, a, b0, b1);
+TILEWRIGHT_DEVICE void mma_sync(Bf16, float (&sum)[4], const u32 (&a)[4], u32 b0, u32 b1) {
+  emulation::mma_sync<Bf16>(sum, a, b0, b1);
 }
 
 TILEWRIGHT_DEVICE u32 narrow(F16, float low, float high) {
@@ -914,8 +914,8 @@ TILEWRIGHT_DEVICE u32 narrow(Bf16, float low, float high) {
 
 // CTAs run one after the other here, so these have nothing to order.
 template <u32 COUNT> TILEWRIGHT_DEVICE void load_coherent(float (&to)[COUNT], const float *source) { memcpy(to, source, sizeof to); }
-TILEWRIGHT_DEVICE void let_dependents_begin() {}
-TILEWRIGHT_DEVICE void await_launch_before() {}
+TILEWRIGHT_DEVICE void launch_dependents() {}
+TILEWRIGHT_DEVICE void wait_for_launch_before() {}
 TILEWRIGHT_DEVICE void memory_fence() {}
 TILEWRIGHT_DEVICE void prefetch(const void *) {}
 TILEWRIGHT_DEVICE const u8 *computed_once(const u8 *pointer) { return pointer; }
@@ -989,7 +989,7 @@ TILEWRIGHT_DEVICE float from_lane_xor(float value, u32 mask) {
 TILEWRIGHT_DEVICE i32 from_lane_xor(i32 value, u32 mask) {
   return static_cast<i32>(emulation::lane_xor(static_cast<u32>(value), mask));
 }
-TILEWRIGHT_DEVICE void meet_warp() {
+TILEWRIGHT_DEVICE void sync_warp() {
   emulation::machine->meet(emulation::Meeting::Warp, [](const emulation::Warp &) {});
 }
 TILEWRIGHT_DEVICE float from_lane(float value, u32 lane) {
@@ -1023,7 +1023,7 @@ struct Emulated {
   u64 poison_reads;  // rows of matrices that were read before a copy had arrived, or without one
 };
 
-// Launches `body` as `grid` blocks of `threads`. Seed 0 runs warps and lanes in their order, others shuffle them at the start and
+// Launches `body` as `grid` Q tiles of `threads`. Seed 0 runs warps and lanes in their order, others shuffle them at the start and
 // after every barrier; with an even one warps also overtake each other in between.
 template <class Body> Emulated emulate(u32 grid, u32 threads, u32 shared_bytes, const Body &body, u64 seed) {
   using namespace emulation;

@@ -7,26 +7,26 @@
 namespace tilewright {
 
 template <u32 M_, u32 N_, u32 WARPS_, u32 STAGES_, u32 HEAD_DIM_, class Element_, class KvElement_, bool WINDOW_, bool SOFTCAP_, bool SINKS_,
-          u32 LOADERS_, bool MIXED_ = false>
-struct Shape {
+          u32 PRODUCERS_, bool MIXED_ = false>
+struct KernelTraits {
   // The parameters, for what knows the shape as one type.
-  static constexpr u32 M = M_, N = N_, WARPS = WARPS_, STAGES = STAGES_, HEAD_DIM = HEAD_DIM_, LOADERS = LOADERS_;
+  static constexpr u32 M = M_, N = N_, WARPS = WARPS_, STAGES = STAGES_, HEAD_DIM = HEAD_DIM_, PRODUCERS = PRODUCERS_;
   static constexpr bool WINDOW = WINDOW_, SOFTCAP = SOFTCAP_, SINKS = SINKS_, MIXED = MIXED_;
   using Element = Element_;
   using KvElement = KvElement_;
 
   static_assert(M % 16 == 0 && M > 0, "the matrix unit takes 16 rows at once");
   static_assert(HEAD_DIM == 64 || HEAD_DIM == 128 || HEAD_DIM == 256, "rows of a power of two of chunks of 16 bytes, at least 4");
-  static constexpr u32 THREADS = (WARPS + LOADERS) * 32;
-  // Whether one warp has the machine copy whole granules (`tensor.cuh`); else all threads copy tokens.
-  static constexpr bool TENSORS = LOADERS > 0;
+  static constexpr u32 THREADS = (WARPS + PRODUCERS) * 32;
+  // Whether one warp has the hardware copy whole granules (`tma.cuh`); else all threads copy tokens.
+  static constexpr bool TMA = PRODUCERS > 0;
   static constexpr u32 COPIERS = WARPS * 32;
-  static constexpr u32 DESCRIBERS = (TENSORS ? LOADERS : WARPS) * 32; // threads that find out what the item is
-  static constexpr u32 ROW_WARPS = M / 16;           // warps side by side along the rows
-  static constexpr u32 KV_WARPS = WARPS / ROW_WARPS; // warps that share their rows, each with its tokens
-  static_assert(WARPS % ROW_WARPS == 0 && KV_WARPS > 0, "each warp owns 16 rows: warps are a multiple of M / 16");
-  static constexpr u32 WARP_N = N / KV_WARPS;
-  static_assert(N % KV_WARPS == 0 && WARP_N % 16 == 0, "the matrix unit takes 16 tokens of a warp at once");
+  static constexpr u32 DESCRIBERS = (TMA ? PRODUCERS : WARPS) * 32; // threads that find out what the item is
+  static constexpr u32 WARPS_Q = M / 16;           // warps side by side along the rows
+  static constexpr u32 WARPS_KV = WARPS / WARPS_Q; // warps that share their rows, each with its tokens
+  static_assert(WARPS % WARPS_Q == 0 && WARPS_KV > 0, "each warp owns 16 rows: warps are a multiple of M / 16");
+  static constexpr u32 WARP_N = N / WARPS_KV;
+  static_assert(N % WARPS_KV == 0 && WARP_N % 16 == 0, "the matrix unit takes 16 tokens of a warp at once");
   static_assert(STAGES > 0, "at least one buffer");
 
   using KvBits = typename Bits<KvElement>::Type;
@@ -39,7 +39,7 @@ struct Shape {
   static constexpr u32 ROWS_AT_ONCE = COPIERS / CHUNKS; // rows that the threads copy with a chunk each
   static constexpr u32 TOKENS_A_THREAD = divide_up(N, COPIERS);
   static constexpr u32 STAGE_BYTES = N * ROW_BYTES; // of K or of V
-  // Eight rows of a step lie together, in panels of up to 128 bytes a row, as products of warpgroups and copies of boxes want them.
+  // Eight rows of a step lie together, in panels of up to 128 bytes a row, as products of warpgroups and TMA loads want them.
   static constexpr u32 PANEL_CHUNKS = smaller(CHUNKS, 8u);
   static constexpr u32 PANELS = CHUNKS / PANEL_CHUNKS;
   static constexpr u32 PANEL_ROW_BYTES = PANEL_CHUNKS * 16;
@@ -48,42 +48,42 @@ struct Shape {
   static constexpr bool QUERY_IN_REGISTERS = HEAD_DIM <= 128;
   static constexpr u32 QUERY_FRAGMENTS = QUERY_IN_REGISTERS ? HEAD_DIM / 16 : 1;
   static constexpr u32 OUTPUT_STRIDE = HEAD_DIM + 8; // f32; 8 more keep the rows of a store in different banks
-  static constexpr u32 GRANULE = 16; // tokens that one request's row sees or not as far as runs go: the matrix unit's, and where runs begin
+  static constexpr u32 GRANULE = 16; // tokens that one request's row sees or not as far as runs go: the tensor cores's, and where runs begin
   static constexpr u32 GRANULES = N / GRANULE;
   static constexpr u32 WARP_GRANULES = WARP_N / GRANULE;
   // Steps of which it is noted what they are: what is computed, and up to STAGES (+ 1) later ones.
-  static constexpr u32 NOTES = STAGES + (TENSORS ? 1 : 2);
-  static constexpr u32 MAX_RUNS = M + 32;         // the host cuts walks of more
-  // Steps whose granules the lanes of a loader look up at once.
-  static constexpr u32 STEPS_AT_ONCE = TENSORS ? 32 / GRANULES : 1;
-  // Whether warps take turns, and how many tokens a step has for each row warp then, and for each of its warps. A thread looks at the
-  // tokens of one warp only, so that it goes along the runs forwards.
-  static constexpr bool TURNS = !WINDOW && ROW_WARPS > 1 && WARP_GRANULES % ROW_WARPS == 0 && (TENSORS || N <= COPIERS);
-  static constexpr u32 TURN = N / ROW_WARPS;
-  static constexpr u32 WARP_TURN = larger(WARP_N / ROW_WARPS, GRANULE);
+  static constexpr u32 NOTES = STAGES + (TMA ? 1 : 2);
+  static constexpr u32 MAX_SEGMENTS = M + 32;         // the host cuts KV ranges of more
+  // Steps whose granules the lanes of a producer look up at once.
+  static constexpr u32 STEPS_AT_ONCE = TMA ? 32 / GRANULES : 1;
+  // Whether warps walk their private KV, and how many tokens a step has for each Q warp then, and for each of its warps. A thread looks at the
+  // tokens of one warp only, so that it goes along the segments forwards.
+  static constexpr bool PRIVATE_PHASE = !WINDOW && WARPS_Q > 1 && WARP_GRANULES % WARPS_Q == 0 && (TMA || N <= COPIERS);
+  static constexpr u32 PRIVATE_STEP = N / WARPS_Q;
+  static constexpr u32 WARP_PRIVATE_STEP = larger(WARP_N / WARPS_Q, GRANULE);
 
-  // Whether the four warps of a warpgroup multiply their 64 rows together, but for the turns. K in FP8 has to be widened in registers.
-  static constexpr bool TOGETHER = HAS_WARPGROUPS && !FP8 && ROW_WARPS % 4 == 0 && QUERY_IN_REGISTERS;
+  // Whether the four warps of a warpgroup multiply their 64 rows together, but for the private KV phase. K in FP8 has to be widened in registers.
+  static constexpr bool TOGETHER = HAS_WGMMA && !FP8 && WARPS_Q % 4 == 0 && QUERY_IN_REGISTERS;
   // Rows that are multiplied by the same steps: the warp's, or the warpgroup's.
   static constexpr u32 ROWS_TOGETHER = TOGETHER ? 64 : 16;
 
   // A warpgroup that copies leaves registers to those that multiply; two of its warps copy, K and V.
-  static constexpr bool HANDS_OVER = LOADERS == 4;
-  static_assert(LOADERS <= 1 || (HANDS_OVER && WARPS % 4 == 0), "one warp copies, or two of a whole warpgroup");
-  static_assert(!TENSORS || (HAS_TENSOR_COPIES && ROW_BYTES >= 128 && QUERY_IN_REGISTERS && GRANULES <= 32), "what tensor copies are written for");
+  static constexpr bool SETMAXNREG = PRODUCERS == 4;
+  static_assert(PRODUCERS <= 1 || (SETMAXNREG && WARPS % 4 == 0), "one warp copies, or two of a whole warpgroup");
+  static_assert(!TMA || (HAS_TMA && ROW_BYTES >= 128 && QUERY_IN_REGISTERS && GRANULES <= 32), "what tensor copies are written for");
 
   // Shared memory, in this order. At the end the buffers are used again for the outputs of warps that share rows.
-  static constexpr u32 BUFFER_BYTES = larger(STAGES * 2 * STAGE_BYTES, KV_WARPS > 1 ? WARPS * 16 * OUTPUT_STRIDE * 4 : 0);
+  static constexpr u32 BUFFER_BYTES = larger(STAGES * 2 * STAGE_BYTES, WARPS_KV > 1 ? WARPS * 16 * OUTPUT_STRIDE * 4 : 0);
   // The query is copied to its registers through the buffer that is filled last, where it fits there.
   static constexpr bool QUERY_IN_BUFFER = QUERY_IN_REGISTERS && M * QUERY_ROW_BYTES <= 2 * STAGE_BYTES;
   static constexpr bool QUERY_IN_VALUES = QUERY_IN_BUFFER && M * QUERY_ROW_BYTES <= STAGE_BYTES; // so that the first keys need not wait for it
   static constexpr u32 OFFSETS_AT = BUFFER_BYTES + (QUERY_IN_BUFFER ? 0 : M * QUERY_ROW_BYTES);
-  static constexpr u32 GRANULES_AT = OFFSETS_AT + (TENSORS ? 0 : NOTES * N * 8);
+  static constexpr u32 GRANULES_AT = OFFSETS_AT + (TMA ? 0 : NOTES * N * 8);
   static constexpr u32 ARRIVALS_AT = GRANULES_AT + NOTES * GRANULES * 8;
-  static constexpr u32 SOFTMAX_AT = ARRIVALS_AT + (TENSORS ? (STAGES * 4 + 2) * 8 : 0);
+  static constexpr u32 SOFTMAX_AT = ARRIVALS_AT + (TMA ? (STAGES * 4 + 2) * 8 : 0);
   static constexpr u32 ROWS_AT = SOFTMAX_AT + WARPS * 16 * 8;
-  static constexpr u32 RUNS_AT = ROWS_AT + M * 20;
-  static constexpr u32 SHARED_BYTES = round_up(RUNS_AT + MAX_RUNS * 28, 16);
+  static constexpr u32 SEGMENTS_AT = ROWS_AT + M * 20;
+  static constexpr u32 SHARED_BYTES = round_up(SEGMENTS_AT + MAX_SEGMENTS * 28, 16);
 };
 
 } // namespace tilewright

@@ -1,11 +1,11 @@
 // Which work item and KV head a CTA of a launch takes.
 #pragma once
-#include "arguments.cuh"
+#include "abi.cuh"
 #include "prelude.cuh"
 
 namespace tilewright {
 
-struct Assignment {
+struct ScheduledTile {
   WorkItem item;
   u32 index; // of the item
   u32 head;
@@ -16,15 +16,15 @@ struct Assignment {
 };
 
 // The CTAs of an item lie side by side, which together read whole pages, or those of a head, which read the same tokens.
-TILEWRIGHT_DEVICE Assignment assignment(const Arguments &args) {
+TILEWRIGHT_DEVICE ScheduledTile schedule(const Arguments &args) {
   const u32 heads = args.kv_heads, items = block_count() / heads;
   const u32 of_items = block_index() / heads, of_heads = block_index() / items;
   const u32 beside = block_index() - of_heads * items;
   const u32 *const launch = args.counts + 1 + 2 * args.group;
   const u32 count = launch[0], by_head = launch[1];
   const WorkItem item = args.items[of_items], other = args.items[beside];
-  if (by_head) return Assignment{other, beside, of_heads, beside < count && of_heads < heads};
-  return Assignment{item, of_items, block_index() - of_items * heads, of_items < count};
+  if (by_head) return ScheduledTile{other, beside, of_heads, beside < count && of_heads < heads};
+  return ScheduledTile{item, of_items, block_index() - of_items * heads, of_items < count};
 }
 
 } // namespace tilewright

@@ -1,15 +1,15 @@
-// Attention to one step of the walk: online softmax, of which each warp accumulates its rows over its share of the tokens.
+// Attention to one step of the KV range: online softmax, of which each warp accumulates its rows over its share of the tokens.
 #pragma once
-#include "products.cuh"
+#include "mma.cuh"
 #include "softmax.cuh"
-#include "visibility.cuh"
+#include "mask.cuh"
 
 namespace tilewright {
 
-template <class S> struct Attention {
+template <class S> struct SoftmaxStep {
   const Cta<S> &cta;
-  const Visibility<S> visibility{cta};
-  const Products<S> products{cta};
+  const Mask<S> masking{cta};
+  const Mma<S> mma{cta};
 
   // A bounded logit, in base 2.
   TILEWRIGHT_DEVICE float bounded_logit(float product) const {
@@ -64,7 +64,7 @@ template <class S> struct Attention {
 
   // Makes weights of a step's products, and sums them.
   template <u32 GRANULES_HERE>
-  TILEWRIGHT_DEVICE Raise weigh(Softmax (&softmax)[2], float (&scores)[GRANULES_HERE * 2][4], const Rings<S> &at, u32 first, const Sight &sight,
+  TILEWRIGHT_DEVICE Raise weigh(Softmax (&softmax)[2], float (&scores)[GRANULES_HERE * 2][4], const PipelineState<S> &at, u32 first, const MaskState &mask_state,
                                 bool masked) const {
     if constexpr (S::SOFTCAP) {
 #pragma unroll
@@ -74,7 +74,7 @@ template <class S> struct Attention {
       }
     }
     const float factor = S::SOFTCAP ? 1.f : cta.scale; // what makes logits of the scores from here on
-    if (masked) visibility.template mask_scores<GRANULES_HERE>(scores, at, first, sight);
+    if (masked) masking.template mask_scores<GRANULES_HERE>(scores, at, first, mask_state);
     float max[2] = {negative_infinity(), negative_infinity()};
 #pragma unroll
     for (u32 j = 0; j < GRANULES_HERE * 2; j++) {
@@ -98,76 +98,76 @@ template <class S> struct Attention {
   // One step of online softmax over GRANULES_HERE granules, `first` and the next ones of a step. WITH_GROUP, the warpgroup does it together.
   // Where it is `plain`, all rows see all of it. `buffers` is told how far it is with K and V.
   template <u32 GRANULES_HERE, bool WITH_GROUP, class Buffers>
-  TILEWRIGHT_DEVICE void compute_step(Accumulators<S> &acc, const u32 (&query)[S::QUERY_FRAGMENTS][4], const Rings<S> &at, u32 first, const Sight &sight,
+  TILEWRIGHT_DEVICE void compute_step(Accumulators<S> &acc, const u32 (&query)[S::QUERY_FRAGMENTS][4], const PipelineState<S> &at, u32 first, const MaskState &mask_state,
                                       bool plain, const Buffers &buffers) const {
-    constexpr u32 ALL_GRANULES = Visibility<S>::all_granules(GRANULES_HERE);
+    constexpr u32 ALL_GRANULES = Mask<S>::all_granules(GRANULES_HERE);
     bool masked = false;
-    const u32 active = plain ? ALL_GRANULES : visibility.template active_granules<GRANULES_HERE, WITH_GROUP>(at, first, sight, masked);
+    const u32 active = plain ? ALL_GRANULES : masking.template active_granules<GRANULES_HERE, WITH_GROUP>(at, first, mask_state, masked);
     if (active == 0) {
       buffers.meanwhile();
       buffers.keys_are_read();
-      buffers.await_values();
+      buffers.wait_values_full();
       return buffers.values_are_read();
     }
     float scores[GRANULES_HERE * 2][4];
-    if constexpr (WITH_GROUP) products.template begin_keys_together<GRANULES_HERE>(scores, query, at, first);
+    if constexpr (WITH_GROUP) mma.template begin_keys_together<GRANULES_HERE>(scores, query, at, first);
     buffers.meanwhile();
     if constexpr (WITH_GROUP) {
-      end_products(scores);
+      wait_wgmma(scores);
     } else if (active == ALL_GRANULES) {
-      products.template multiply_keys<true, GRANULES_HERE>(scores, query, at, first, active);
+      mma.template multiply_keys<true, GRANULES_HERE>(scores, query, at, first, active);
     } else {
-      products.template multiply_keys<false, GRANULES_HERE>(scores, query, at, first, active);
+      mma.template multiply_keys<false, GRANULES_HERE>(scores, query, at, first, active);
     }
     buffers.keys_are_read();
-    raise_output(acc, weigh<GRANULES_HERE>(acc.softmax, scores, at, first, sight, masked));
-    buffers.await_values();
+    raise_output(acc, weigh<GRANULES_HERE>(acc.softmax, scores, at, first, mask_state, masked));
+    buffers.wait_values_full();
     if constexpr (WITH_GROUP) {
       u32 weights[GRANULES_HERE][4];
-      products.narrow_all(weights, scores);
-      products.template begin_values_together<GRANULES_HERE>(acc, weights, at, first);
-      end_products(acc.output);
+      mma.narrow_all(weights, scores);
+      mma.template begin_values_together<GRANULES_HERE>(acc, weights, at, first);
+      wait_wgmma(acc.output);
     } else if (active == ALL_GRANULES) {
-      products.template multiply_values<true, GRANULES_HERE>(acc, scores, at, first, active);
+      mma.template multiply_values<true, GRANULES_HERE>(acc, scores, at, first, active);
     } else {
-      products.template multiply_values<false, GRANULES_HERE>(acc, scores, at, first, active);
+      mma.template multiply_values<false, GRANULES_HERE>(acc, scores, at, first, active);
     }
     buffers.values_are_read();
   }
 
-  // A step in which the warps take turns: each multiplies what its rows have alone.
+  // A step in which the warps walk their private KV: each multiplies what its rows have alone.
   template <class Buffers>
-  TILEWRIGHT_DEVICE void compute_turn(Accumulators<S> &acc, const u32 (&query)[S::QUERY_FRAGMENTS][4], const Rings<S> &at, const Sight &seen,
+  TILEWRIGHT_DEVICE void compute_private(Accumulators<S> &acc, const u32 (&query)[S::QUERY_FRAGMENTS][4], const PipelineState<S> &at, const MaskState &seen,
                                       const Buffers &buffers) const {
-    constexpr u32 OWN_GRANULES = S::WARP_TURN / S::GRANULE;
-    const u32 first = cta.kv_warp * S::WARP_GRANULES + cta.row_warp * OWN_GRANULES;
+    constexpr u32 OWN_GRANULES = S::WARP_PRIVATE_STEP / S::GRANULE;
+    const u32 first = cta.warp_kv * S::WARP_GRANULES + cta.warp_q * OWN_GRANULES;
     compute_step<OWN_GRANULES, false>(acc, query, at, first, seen, false, buffers);
   }
 
-  // The first granule of a step that is this warp's, where warps do not take turns.
-  TILEWRIGHT_DEVICE u32 first_granule() const { return cta.kv_warp * S::WARP_GRANULES; }
+  // The first granule of a step that is this warp's, where warps do not walk their private KV.
+  TILEWRIGHT_DEVICE u32 first_granule() const { return cta.warp_kv * S::WARP_GRANULES; }
   // Whether all rows see all that the warp has of such a step.
-  TILEWRIGHT_DEVICE bool is_plain(const Steps &steps, u32 step, const Sight &seen) const {
-    const i32 token = static_cast<i32>(cta.item.walk_begin + (step - steps.shared) * S::N + first_granule() * S::GRANULE);
+  TILEWRIGHT_DEVICE bool is_plain(const Steps &steps, u32 step, const MaskState &seen) const {
+    const i32 token = static_cast<i32>(cta.item.kv_begin + (step - steps.shared) * S::N + first_granule() * S::GRANULE);
     return token + static_cast<i32>(S::WARP_N) <= seen.plain_end && (!S::WINDOW || token >= seen.plain_begin);
   }
 
   // A step of either kind.
   template <class Buffers>
-  TILEWRIGHT_DEVICE void compute(Accumulators<S> &acc, const u32 (&query)[S::QUERY_FRAGMENTS][4], const Steps &steps, u32 step, const Rings<S> &at,
-                                 const Sight &seen, const Buffers &buffers) const {
-    if constexpr (S::TURNS) {
-      if (steps.in_turns(step)) return compute_turn(acc, query, at, seen, buffers);
+  TILEWRIGHT_DEVICE void compute(Accumulators<S> &acc, const u32 (&query)[S::QUERY_FRAGMENTS][4], const Steps &steps, u32 step, const PipelineState<S> &at,
+                                 const MaskState &seen, const Buffers &buffers) const {
+    if constexpr (S::PRIVATE_PHASE) {
+      if (steps.in_private_phase(step)) return compute_private(acc, query, at, seen, buffers);
     }
     compute_step<S::WARP_GRANULES, S::TOGETHER>(acc, query, at, first_granule(), seen, is_plain(steps, step, seen), buffers);
   }
 };
 
 // For buffers that are handed over by barriers of the CTA: what is done while products of a warpgroup go on.
-template <class Meanwhile> struct CommonBuffers {
+template <class Meanwhile> struct SharedBuffers {
   const Meanwhile &meanwhile;
   TILEWRIGHT_DEVICE void keys_are_read() const {}
-  TILEWRIGHT_DEVICE void await_values() const {}
+  TILEWRIGHT_DEVICE void wait_values_full() const {}
   TILEWRIGHT_DEVICE void values_are_read() const {}
 };
 

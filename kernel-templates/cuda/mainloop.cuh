@@ -1,0 +1,122 @@
+// Attention to all steps of a KV range whose buffers one warp fills: the others wait for what they need next, and hand back what they have read.
+//
+// A warpgroup multiplies the keys of a step while it adds the values of the one before, and makes its weights meanwhile.
+#pragma once
+#include "softmax_step.cuh"
+#include "pipeline.cuh"
+
+namespace tilewright {
+
+template <class S> struct Mainloop {
+  const Cta<S> &cta;
+  const SoftmaxStep<S> softmax_step{cta};
+  const Pipeline<S> pipeline{cta};
+
+  // Whether a thread has registers for the weights of a step beside the logits of the next one.
+  static constexpr bool OVERLAPS = S::TOGETHER && (S::WARPS > 4 || S::WARP_N <= 96);
+
+  // A buffer during one step.
+  struct Buffers {
+    const Pipeline<S> &pipeline;
+    const PipelineState<S> &at;
+    TILEWRIGHT_DEVICE void meanwhile() const {}
+    TILEWRIGHT_DEVICE void keys_are_read() const { pipeline.release_keys(at); }
+    TILEWRIGHT_DEVICE void wait_values_full() const { pipeline.wait_values_full(at); }
+    TILEWRIGHT_DEVICE void values_are_read() const { pipeline.release_values(at); }
+  };
+
+  // Which of a step some rows of the warpgroup share, and whether some row of the warp does not see all of it.
+  struct Extent {
+    bool any, masked;
+  };
+  TILEWRIGHT_DEVICE Extent extent(const Steps &steps, u32 step, const PipelineState<S> &at, const MaskState &seen) const {
+    if (softmax_step.is_plain(steps, step, seen)) return Extent{true, false};
+    bool masked = false;
+    const u32 active = softmax_step.masking.template active_granules<S::WARP_GRANULES, true>(at, softmax_step.first_granule(), seen, masked);
+    return Extent{active != 0, masked};
+  }
+
+  // Steps that a warpgroup multiplies together. Those between a first and a last one have no branch between the beginning and the end of a
+  // product, without which the compiler would let each end before the next one begins.
+  TILEWRIGHT_DEVICE void compute_together(Accumulators<S> &acc, const u32 (&query)[S::QUERY_FRAGMENTS][4], const Steps &steps, u32 &step, u32 end,
+                                          PipelineState<S> &at, const MaskState &seen) const {
+    const auto &mma = softmax_step.mma;
+    const u32 first = softmax_step.first_granule();
+    while (step < end) {
+      pipeline.wait_keys_full(at);
+      Extent here = extent(steps, step, at, seen);
+      if (!here.any) {
+        pipeline.release_keys(at);
+        pipeline.wait_values_full(at);
+        pipeline.release_values(at);
+        at = at.template ahead<1>();
+        step++;
+        continue;
+      }
+      float scores[S::WARP_GRANULES * 2][4];
+      u32 weights[S::WARP_GRANULES][4];
+      mma.template begin_keys_together<S::WARP_GRANULES>(scores, query, at, first);
+      wait_wgmma(scores);
+      pipeline.release_keys(at);
+      softmax_step.raise_output(acc, softmax_step.template weigh<S::WARP_GRANULES>(acc.softmax, scores, at, first, seen, here.masked));
+      mma.narrow_all(weights, scores);
+      PipelineState<S> before = at;
+      at = at.template ahead<1>();
+#pragma unroll 1
+      for (step++; step < end; step++) {
+        pipeline.wait_keys_full(at);
+        here = extent(steps, step, at, seen);
+        if (!here.any) break;
+        pipeline.wait_values_full(before);
+        mma.template begin_keys_together<S::WARP_GRANULES>(scores, query, at, first);
+        mma.template begin_values_together<S::WARP_GRANULES>(acc, weights, before, first);
+        wait_first_wgmma(scores);
+        pipeline.release_keys(at);
+        const typename SoftmaxStep<S>::Raise raise = softmax_step.template weigh<S::WARP_GRANULES>(acc.softmax, scores, at, first, seen, here.masked);
+        wait_wgmma(acc.output);
+        pipeline.release_values(before);
+        softmax_step.raise_output(acc, raise);
+        mma.narrow_all(weights, scores);
+        before = at;
+        at = at.template ahead<1>();
+      }
+      pipeline.wait_values_full(before);
+      mma.template begin_values_together<S::WARP_GRANULES>(acc, weights, before, first);
+      wait_wgmma(acc.output);
+      pipeline.release_values(before);
+    }
+  }
+
+  TILEWRIGHT_DEVICE void accumulate(Accumulators<S> &acc, const u32 (&query)[S::QUERY_FRAGMENTS][4], const Steps &steps, const MaskState &seen) const {
+    PipelineState<S> at;
+    u32 step = steps.first;
+    // Steps of a kind are neighbours.
+    while (step < steps.last) {
+      if (S::PRIVATE_PHASE && steps.in_private_phase(step)) {
+        if constexpr (S::PRIVATE_PHASE) {
+#pragma unroll 1
+          for (; step < steps.private_phase + steps.private_steps; step++) {
+            pipeline.wait_keys_full(at);
+            softmax_step.compute_private(acc, query, at, seen, Buffers{pipeline, at});
+            at = at.template ahead<1>();
+          }
+        }
+      } else {
+        const u32 end = steps.private_steps > 0 && steps.private_phase > step ? steps.private_phase : steps.last;
+        if constexpr (OVERLAPS) {
+          compute_together(acc, query, steps, step, end, at, seen);
+        } else {
+#pragma unroll 1
+          for (; step < end; step++) {
+            pipeline.wait_keys_full(at);
+            const bool plain = softmax_step.is_plain(steps, step, seen);
+            softmax_step.template compute_step<S::WARP_GRANULES, S::TOGETHER>(acc, query, at, softmax_step.first_granule(), seen, plain, Buffers{pipeline, at});
+            at = at.template ahead<1>();
+          }
+        }
+      }
+    }
+  }
+};
+
+} // namespace tilewright
