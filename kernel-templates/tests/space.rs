@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 use tilewright_heuristics::{Backend, Dtype, Tile};
 use tilewright_kernel_templates::cuda::{
     Arch, Arguments, AttentionOptions, Compiler, CudaLimits, Kernel, MAX_STATES, MERGE_WARPS,
-    fetch_disassemblers, has_tma_producers, producer_warps, occupancy,
+    fetch_disassemblers, has_tma_producers, occupancy, producer_warps,
 };
 use tilewright_kernel_templates::{Class, Limits, Space, check_compiled, check_compiled_mix, check_mix};
 

@@ -419,7 +419,11 @@ fn options_make_a_difference_only_where_kernels_do() {
     let [copies, each] =
         [boxes, gathers].map(|options| backend.prepare_mix(&tiles, &class, options).unwrap().1);
     let differs = copies.shared_bytes != each.shared_bytes;
-    assert_eq!(differs, has_tma_producers(&class, device.arch()), "where boxes are copied there are two kernels");
+    assert_eq!(
+        differs,
+        has_tma_producers(&class, device.arch()),
+        "where boxes are copied there are two kernels"
+    );
     if has_tma_producers(&class, device.arch()) {
         let unequal = [tile, Tile { m: 64, n: 64, warps: 4, ..tile }];
         let error = backend.prepare_mix(&unequal, &class, boxes).unwrap_err();

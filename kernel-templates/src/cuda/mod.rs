@@ -5,8 +5,8 @@
 //! [`occupancy`] says how many CTAs of the one fit an SM of the other, and [`bytes_in_flight`] whether those CTAs ask for enough
 //! memory at a time to keep it busy (PAT, section 5.2).
 
-mod arch;
 mod abi;
+mod arch;
 mod cache;
 mod compiler;
 mod cubin;
@@ -14,18 +14,18 @@ mod error;
 mod fetch;
 mod in_flight;
 mod limits;
-mod producers;
 mod locate;
 mod nvrtc;
 mod occupancy;
+mod producers;
 mod spills;
 mod variant;
 
-pub use arch::{Arch, ParseArchError};
 pub use abi::{
-    Arguments, BOX_TOKENS, DIRECT, GRANULE, MAX_STATES, MergeItem, KvSegment, EVICT_FIRST, OutputTarget, StatesArguments,
-    TensorMap, TimelineEntry, UNTOUCHED, WARP_ROWS, WorkItem, max_segments,
+    Arguments, BOX_TOKENS, DIRECT, EVICT_FIRST, GRANULE, KvSegment, MAX_STATES, MergeItem, OutputTarget,
+    StatesArguments, TensorMap, TimelineEntry, UNTOUCHED, WARP_ROWS, WorkItem, max_segments,
 };
+pub use arch::{Arch, ParseArchError};
 pub use cache::{CacheError, CachedCubin, CubinCache};
 pub use compiler::{CompileError, Compiler, Cubin};
 pub use cubin::{CubinError, KernelUsage, kernel_usage};
@@ -33,13 +33,13 @@ pub use error::{FetchError, NvrtcError, Rejected};
 pub use fetch::{Disassemblers, fetch, fetch_disassemblers};
 pub use in_flight::{bytes_in_flight, bytes_in_flight_needed};
 pub use limits::{CudaLimits, ReportedLimits, UnknownDevice};
-pub use producers::{
-    has_tma_producers, has_loaders_on, producer_warps, mix_producer_warps, mix_loader_warps_on, mix_shared_bytes,
-    mix_threads, shared_bytes_on, threads, threads_on,
-};
 pub use locate::{Candidate, Surroundings, candidates};
 pub use nvrtc::{Compiled, Nvrtc, Source};
 pub use occupancy::{Limiter, Occupancy, WARP_THREADS, occupancy};
+pub use producers::{
+    has_loaders_on, has_tma_producers, mix_loader_warps_on, mix_producer_warps, mix_shared_bytes,
+    mix_threads, producer_warps, shared_bytes_on, threads, threads_on,
+};
 pub use spills::{PtxasReport, parse_ptxas_log};
 pub use variant::{
     AttentionOptions, CTA_PROBE_BYTES, CTA_PROBE_REGION, FLOP_PROBE_FLOPS, Kernel, MERGE_WARPS, shared_bytes,

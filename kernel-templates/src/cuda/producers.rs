@@ -146,7 +146,8 @@ mod tests {
     fn tiles_together_have_the_producer_warps_of_the_greediest_or_none() {
         let hopper = hopper();
         let [few, some] = [16, 32].map(|m| Tile { m, ..TILE });
-        let warps = |tiles: &[Tile], class: &Class, options| mix_producer_warps(tiles, class, options, hopper);
+        let warps =
+            |tiles: &[Tile], class: &Class, options| mix_producer_warps(tiles, class, options, hopper);
         assert_eq!(warps(&[few, some], &CLASS, BOXES), 1);
         assert_eq!(warps(&[few, some, TILE], &CLASS, BOXES), 4);
         assert_eq!(warps(&[few, some, TILE], &CLASS, GATHERS), 0);

@@ -3,7 +3,8 @@
 use super::Arch;
 use super::abi::{GRANULE, max_segments};
 use super::producers::{
-    has_tma_producers, launch_bounds, producer_warps, mix_producer_warps, mix_shared_bytes, mix_threads, threads,
+    has_tma_producers, launch_bounds, mix_producer_warps, mix_shared_bytes, mix_threads, producer_warps,
+    threads,
 };
 use crate::Class;
 use tilewright_heuristics::{Dtype, Tile};

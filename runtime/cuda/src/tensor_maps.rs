@@ -56,7 +56,7 @@ pub(super) const fn takes_boxes(strides: &KvStrides, geometry: &Geometry, larges
         Some(page) => page <= last_box_page(strides, geometry),
         None => true,
     };
-    reached && !must_gather(&strides, geometry)
+    reached && !must_gather(strides, geometry)
 }
 
 /// Boxes of K, and of V by their tokens ([`BOX_TOKENS`]).

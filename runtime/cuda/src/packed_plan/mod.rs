@@ -301,7 +301,11 @@ impl PackedPlan {
         put(words, layout.merges, plan.merges().iter().map(words_of_merge));
         words[layout.requests..][..plan.requests().len()].copy_from_slice(plan.requests());
         put(words, layout.targets, plan.targets().iter().map(words_of_target));
-        put(words, layout.segments, plan.segments().iter().map(|segment| words_of_segment(segment, l2_policy)));
+        put(
+            words,
+            layout.segments,
+            plan.segments().iter().map(|segment| words_of_segment(segment, l2_policy)),
+        );
         put(words, layout.page_ids, plan.pages().iter().map(|&page| [page as u32]));
         let last_item =
             groups.iter().filter(|group| group.count > 0).map(|group| group.begin + group.count).max();

@@ -1,7 +1,7 @@
 //! Entries of a plan as words that the kernels read.
 
 use super::l2_policy::L2Policy;
-use tilewright_kernel_templates::cuda::{GRANULE, KvSegment, EVICT_FIRST, WARP_ROWS, WorkItem, max_segments};
+use tilewright_kernel_templates::cuda::{EVICT_FIRST, GRANULE, KvSegment, WARP_ROWS, WorkItem, max_segments};
 use tilewright_plan::{self as plan, Plan};
 
 /// The planner counts in what the kernels count in.
@@ -42,7 +42,20 @@ pub(super) fn words_of_item(
     let KvSegment { begin, pages, position, members } = first;
     let pair = |low: u16, high: u16| u32::from(low) | u32::from(high) << 16;
     let (rows, counts) = (pair(row_begin, row_end), pair(segment_count, tile));
-    [requests, rows, segments, counts, kv_begin, kv_end, output_targets, certain_end, begin, pages, position, members]
+    [
+        requests,
+        rows,
+        segments,
+        counts,
+        kv_begin,
+        kv_end,
+        output_targets,
+        certain_end,
+        begin,
+        pages,
+        position,
+        members,
+    ]
 }
 
 /// Resolves what an item needs of its block, so that the kernel finds its runs in one step instead of two.
@@ -67,7 +80,8 @@ fn device_item(plan: &Plan, l2_policy: &L2Policy, item: &plan::WorkItem, tile: u
 
 /// See [`WorkItem::certain_end`]. Any request that shares the run will do, as some row sees what it sees.
 fn certain_end(plan: &Plan, item: &plan::WorkItem) -> u32 {
-    let Some(segment) = plan.segments()[..item.segments.end as usize].get(item.segments.start as usize) else {
+    let Some(segment) = plan.segments()[..item.segments.end as usize].get(item.segments.start as usize)
+    else {
         return 0;
     };
     let request = plan.requests_of(item.q_tile)[segment.members.start as usize];
