@@ -18,7 +18,7 @@ macro_rules! ask {
     };
 }
 
-/// Nobody asks why.
+/// Ignores the path.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Unfollowed;
 

@@ -19,7 +19,7 @@ template <class... Variants> struct DecodeMix {
   static constexpr u32 PRODUCERS = largest(Variants::PRODUCERS...), CONSUMER_WARPS = largest(Variants::CONSUMER_WARPS...);
   static_assert(((Variants::PRODUCERS == PRODUCERS) && ...), "all tiles have the same producer warps, or none has any");
   static_assert(PRODUCERS == 0 || ((Variants::CONSUMER_WARPS == CONSUMER_WARPS) && ...),
-                "registers are shared out among whole warpgroups: those of warps that leave would be nobody's");
+                "registers are shared out among whole warpgroups: those of warps that leave would be lost");
   // The compiler counts with one way of sharing registers out: that of the tile with the longest steps.
   using Registers = RegisterSplit<CONSUMER_WARPS, (Variants::Registers::LONG_STEPS || ...)>;
 

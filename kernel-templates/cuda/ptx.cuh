@@ -177,7 +177,7 @@ TILEWRIGHT_DEVICE void store_four(float *to, const float (&from)[4]) {
 // The upper half of a product.
 TILEWRIGHT_DEVICE u32 multiply_high(u32 a, u32 b) { return __umulhi(a, b); }
 
-// What this thread wrote so far is seen by whoever sees what it writes next.
+// What this thread wrote so far is visible to every thread that sees its next write.
 TILEWRIGHT_DEVICE void memory_fence() { __threadfence(); }
 
 // Adds one; what was there before.

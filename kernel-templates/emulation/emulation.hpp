@@ -618,7 +618,7 @@ struct Machine {
     return true;
   }
 
-  // Whoever waits looks again.
+  // Waiting threads look again.
   void wake(Arrivals &barrier) {
     for (u32 warp = 0; warp < warp_count(); warp++) {
       warps[warp].ready |= barrier.waiting[warp];
@@ -644,7 +644,7 @@ struct Machine {
     clocks[own].of[own]++;
     barrier.missing--;
     barrier.expected += bytes;
-    // Where bytes are awaited, whoever waits next finds whether they have all begun.
+    // Where bytes are awaited, the next thread that waits finds whether they have all begun.
     if (barrier.missing > 0) return;
     if (barrier.expected == 0 && barrier.flying == 0 && !barrier.late) end_phase(barrier);
     else wake(barrier);
@@ -790,7 +790,7 @@ inline void fiber_entry() { machine->run_fiber(); }
 
 inline struct sigaction previous_actions[2];
 
-// Makes an error of an access to memory that is not there; one that no kernel did goes to whoever cared for it before.
+// Makes an error of an access to memory that is not there; one that no kernel did goes to the handler that was installed before.
 inline void on_bad_address(int signal, siginfo_t *info, void *context) {
   if (machine && machine->running) machine->fail("nothing lies at the address %p that it uses", info->si_addr);
   const struct sigaction &previous = previous_actions[signal == SIGBUS];

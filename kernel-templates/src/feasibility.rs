@@ -83,7 +83,7 @@ pub fn check_mix(
         })?;
     }
     // A CTA's registers are given out when it is launched, to each warp as many, and change hands by whole warpgroups only (`setmaxnreg`):
-    // those of a warp that a tile has no use for would be neither the math warps' nor another CTA's until the CTA ends.
+    // those of a warp that a tile has no use for would be neither the consumer warps' nor another CTA's until the CTA ends.
     let other = others.iter().find(|tile| tile.warps != first.warps);
     if let Some(other) = other.filter(|_| cuda::mix_loader_warps_on(tiles, class, options, limits) > 0) {
         return reject(
@@ -231,7 +231,7 @@ const CPU_RULES: &[Rule<CpuLimits>] = &[
             })
         },
     },
-    // Scratch is walked once a KV tile: beyond the second-level cache each step pays for it at the speed of the next level.
+    // Scratch is walked once a KV tile: beyond L2 each step pays for it at the speed of the next level.
     Rule {
         name: "second-level cache",
         violated: |tile, class, limits| {

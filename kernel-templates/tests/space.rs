@@ -209,7 +209,7 @@ fn mixes_of_feasible_tiles_compile_for_every_architecture() {
     }
 }
 
-/// Sets beside a producer warpgroup: four math warps, and eight.
+/// Sets beside a producer warpgroup: four consumer warps, and eight.
 const BESIDE_PRODUCERS: [&[Tile]; 5] = [
     &[tile(16, 64, 4, 2), tile(64, 64, 4, 2)],
     &[tile(16, 128, 4, 1), tile(64, 64, 4, 2)],

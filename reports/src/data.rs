@@ -79,7 +79,7 @@ pub struct Launching {
     pub batches: Vec<LaunchBatch>,
 }
 
-/// One way of launching.
+/// One launch mode.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LaunchWay {
     /// Its name, e.g. `single+last-cta`.
@@ -140,9 +140,9 @@ pub struct BatchTimeline {
     pub tiles: Vec<(String, u32)>,
     /// Processors of the device.
     pub processors: u32,
-    /// The share in which nobody was predicted to be at a place.
+    /// The share of CTA slots' time that was predicted to be idle.
     pub predicted_idle: f64,
-    /// The share in which nobody was.
+    /// The share that was idle.
     pub measured_idle: f64,
     /// The share until first tokens had arrived; absent where that is not told.
     pub waiting: Option<f64>,

@@ -347,7 +347,7 @@ fn prices_are_those_of_a_gpu() {
     let prices = figures.prices;
     let rate = |price: u64| 1e18 / price as f64;
     assert!((1e11..1e14).contains(&rate(prices.hbm_byte)), "{prices:?}");
-    assert!(prices.l2_byte < prices.hbm_byte, "{prices:?}: the second-level cache is faster than memory");
+    assert!(prices.l2_byte < prices.hbm_byte, "{prices:?}: L2 is faster than HBM");
     assert!(rate(prices.l2_byte) < 1e14, "{prices:?}");
     assert!(prices.partial_byte > prices.l2_byte, "{prices:?}: a partial is written, too");
     assert!(rate(prices.partial_byte) > 1e11, "{prices:?}");

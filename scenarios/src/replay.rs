@@ -40,7 +40,7 @@ impl Replay {
     /// The requests that decode at `seconds`, in the order of their arrival.
     ///
     /// # Errors
-    /// Nobody decodes then.
+    /// No request decodes then.
     pub fn running_at<'a>(&self, trace: &'a Trace, seconds: f64) -> Result<Vec<Running<'a>>, TraceError> {
         self.running_in(&self.spans(trace), seconds)
     }

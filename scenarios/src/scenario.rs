@@ -146,7 +146,7 @@ impl Scenario {
     /// All its batches, in the order of the file.
     ///
     /// # Errors
-    /// A trace in which nobody decodes at the wanted times, or a sweep without a single shape.
+    /// A trace in which no request decodes at the wanted times, or a sweep without a single shape.
     pub fn batches(&self) -> Result<Vec<BatchSpec>, ScenarioError> {
         let drafts = self.drafts()?;
         if drafts.is_empty() {
@@ -419,7 +419,7 @@ fn mix_layout(roots: &[MixNode]) -> Layout {
     layout
 }
 
-/// The batches of a trace at the wanted times. Of a list, all must be; of a range, times when nobody decodes are left out, but some must
+/// The batches of a trace at the wanted times. Of a list, all must be; of a range, times without a decoding request are left out, but some must
 /// be left.
 fn trace_shapes(keys: &TraceKeys, trace: &Trace) -> Result<Vec<(String, Shape)>, TraceError> {
     let replay = Replay {

@@ -150,7 +150,7 @@ fn requests_may_end_inside_of_a_shared_node() {
 fn requests_of_a_pack_may_have_tokens_of_their_own() {
     let text = "name: t\nheads: [[8, 2]]\npacks:\n  rows: [4, 12]\n  kv_len: [64]\n  packs: [2]\n  own: [0, 40]\n  max_tokens: 400\n";
     let batches = build(text);
-    // A request alone has no tokens of its own besides those that it shares with nobody.
+    // A request alone has no tokens of its own besides those that it does not share.
     let found: Vec<_> =
         batches.iter().map(|batch| (batch.name.as_str(), batch.requests(), batch.seq_lens[0])).collect();
     let names =

@@ -14,9 +14,9 @@ const MAX_TIMES: f64 = 1024.0;
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(untagged)]
 pub(crate) enum Times {
-    /// Each under all layouts; somebody decodes at all of them.
+    /// Each under all layouts; requests decode at all of them.
     List(Vec<Seconds>),
-    /// Each under one layout in turn; those at which nobody decodes are left out.
+    /// Each under one layout in turn; those without a decoding request are left out.
     Range(TimeRange),
 }
 

@@ -63,7 +63,7 @@ pub enum TraceError {
         /// The file.
         path: PathBuf,
     },
-    /// Nobody decodes at a time that a batch is wanted for.
+    /// No request decodes at a time that a batch is wanted for.
     #[error(
         "no request of the trace decodes at {at} s; requests decode from {from:.1} s to {to:.1} s: choose a time in between"
     )]

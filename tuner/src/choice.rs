@@ -25,7 +25,7 @@ impl Choice {
     /// The selector, launched in the default way.
     pub const SELECTOR: Self = Self::Selector(LaunchMode::DEFAULT);
 
-    /// The way of launching that sets it apart from [`Choice::SELECTOR`], if nothing else does.
+    /// The launch mode that sets it apart from [`Choice::SELECTOR`], if nothing else does.
     pub fn other_forward(self) -> Option<LaunchMode> {
         match self {
             Self::Selector(forward) if forward != LaunchMode::DEFAULT => Some(forward),
@@ -66,7 +66,7 @@ impl FromStr for Choice {
             (_, Some(forward)) => Self::Selector(forward.parse().map_err(|_| error())?),
             _ => Self::Set(text.parse().map_err(|_| error())?),
         };
-        // One name each: the default way of launching is not spelled out, nor has a tile other spellings.
+        // One name each: the default launch mode is not spelled out, nor has a tile other spellings.
         if choice.to_string() == text { Ok(choice) } else { Err(error()) }
     }
 }

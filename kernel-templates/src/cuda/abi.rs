@@ -64,7 +64,7 @@ impl KvSegment {
     }
 }
 
-/// Of where a run's pages stand: no other CTA of a KV head reads them, so they are the first to leave the second-level cache.
+/// Of where a run's pages stand: no other CTA of a KV head reads them, so they are the first to leave L2.
 pub const EVICT_FIRST: u32 = 1 << 31;
 
 /// Where a request of a work item goes.
@@ -119,7 +119,7 @@ pub struct TimelineEntry {
 #[repr(C, align(64))]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TensorMap {
-    /// Nobody's business.
+    /// Opaque.
     pub words: [u64; 16],
 }
 
@@ -138,7 +138,7 @@ pub struct Arguments {
     pub values: u64,
     /// Elements `[batch, q_heads, head_dim]`.
     pub output: u64,
-    /// f32 `[batch, q_heads]`, natural logarithm; 0 if nobody wants it.
+    /// f32 `[batch, q_heads]`, natural logarithm; 0 if not wanted.
     pub lse: u64,
     /// f32 `[q_heads]`: a logit that every row has beside its tokens; 0 without the option.
     pub sinks: u64,
@@ -226,7 +226,7 @@ pub struct StatesArguments {
     pub lses: [u64; MAX_STATES],
     /// Elements `[rows, head_dim]`, aligned to 16 bytes; may be the first of `outputs`.
     pub output: u64,
-    /// f32 `[rows]`; 0 if nobody wants it; may be the first of `lses`.
+    /// f32 `[rows]`; 0 if not wanted; may be the first of `lses`.
     pub lse: u64,
     /// Rows (request, query head).
     pub rows: u32,

@@ -43,7 +43,7 @@ pub struct CudaLimits {
     /// Floating-point operations a second of the tensor cores on dense 16-bit matrices with f32 sums, by the data sheet; 0 if unknown.
     pub matrix_flops: u64,
     /// SM cycles from a load to its value, from memory with no other load under way. In the table, an estimate for devices
-    /// that nobody measured for it (see the comments there): prefer a measured one.
+    /// that were not measured for it (see the comments there): prefer a measured one.
     pub memory_latency_cycles: u32,
     /// The SMs' clock in Hz, boosted.
     pub clock_hz: u64,

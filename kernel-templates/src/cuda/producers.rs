@@ -85,8 +85,8 @@ fn most_warps(tiles: &[Tile]) -> u32 {
 /// its four parts.
 const WARPS_OF_168_REGISTERS: u32 = 12;
 
-/// What a kernel of one tile or several says of itself to the compiler. A producer warpgroup leaves registers to the math warps, so there
-/// is a number of them to begin with: the one that lets an SM hold two CTAs of four math warps, or one of eight. Several tiles beside one
+/// What a kernel of one tile or several says of itself to the compiler. A producer warpgroup leaves registers to the consumer warps, so there
+/// is a number of them to begin with: the one that lets an SM hold two CTAs of four consumer warps, or one of eight. Several tiles beside one
 /// producer warp would get up to 255, and an SM half as many CTAs as of one of them.
 pub(super) fn launch_bounds(tiles: &[Tile], loaders: u32) -> String {
     let threads = mix_threads(tiles, loaders);
@@ -153,7 +153,7 @@ mod tests {
         assert_eq!(warps(&[few, some, TILE], &CLASS, GATHERS), 0);
         assert_eq!(warps(&[], &CLASS, BOXES), 0);
         assert_eq!(mix_producer_warps(&[few, TILE], &CLASS, BOXES, "sm_80".parse().unwrap()), 0);
-        // One that converts too many tokens of FP8 for the registers of a math warp has all of them copy.
+        // One that converts too many tokens of FP8 for the registers of a consumer warp has all of them copy.
         let fp8 = Class { dtype: Dtype::Fp8F16, ..CLASS };
         assert_eq!(warps(&[few, Tile { n: 128, ..TILE }], &fp8, BOXES), 0);
         assert_eq!(warps(&[few, TILE], &fp8, BOXES), 4);

@@ -242,7 +242,7 @@ impl Kernel {
 
 /// Kernels that measure a device.
 impl Kernel {
-    /// Reads memory once. With `keep` the lines stay in the second-level cache, in place of what was there; without, they leave it first.
+    /// Reads memory once. With `keep` the lines stay in L2, in place of what was there; without, they leave it first.
     pub fn read_probe(keep: bool) -> Self {
         let name = if keep { "read_and_keep" } else { "read_once" };
         let template = format!("ReadProbe<{keep}>");
@@ -261,7 +261,7 @@ impl Kernel {
         Self::probe("latency", "LatencyProbe", parameters, "chain, steps, cycles", 1)
     }
 
-    /// Reads memory in rounds, from the second-level cache after the first.
+    /// Reads memory in rounds, from L2 after the first.
     pub fn again_probe() -> Self {
         let parameters =
             "const uint4 *data, tilewright::u64 count, tilewright::u32 rounds, tilewright::u32 *sink";

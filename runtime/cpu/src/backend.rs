@@ -309,7 +309,7 @@ impl<E: Element, K: Number> Step<'_, E, K> {
         for head in 0..q_heads {
             let partials = (merge.partial_begin..merge.partial_end).map(|partial| {
                 let at = partial as usize * q_heads + head;
-                // SAFETY: forward is over, so nobody writes partials, and those of a request are read by one thread only.
+                // SAFETY: forward is over, so no thread writes partials, and those of a request are read by one thread only.
                 unsafe {
                     (
                         &*self.partial_output.range(at * head_dim, head_dim),

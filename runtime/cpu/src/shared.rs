@@ -32,7 +32,7 @@ impl<'a, T> SharedSlice<'a, T> {
     #[expect(clippy::mut_from_ref, reason = "the caller vouches for disjoint ranges")]
     pub(super) unsafe fn range(&self, begin: usize, len: usize) -> &mut [T] {
         assert!(begin.checked_add(len).is_some_and(|end| end <= self.len), "a range inside of the slice");
-        // SAFETY: the range was checked to lie in the slice that `self` stands for, and the caller vouches that nobody else
+        // SAFETY: the range was checked to lie in the slice that `self` stands for, and the caller vouches that no other thread
         // uses it.
         unsafe { std::slice::from_raw_parts_mut(self.start.add(begin), len) }
     }

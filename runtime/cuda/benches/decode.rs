@@ -1,6 +1,6 @@
 //! How near a decode step on a GPU comes to merely reading its bytes.
 //!
-//! Prints the device's measured prices, then for each batch and tile the median time on a cold second-level cache, beside the time of
+//! Prints the device's measured prices, then for each batch and tile the median time on a cold L2, beside the time of
 //! reading as many bytes, measured in the same run, and the error of some requests against the f64 reference. Trees are written as in
 //! PAT: nodes of each level, tokens of a node of each level.
 //!
@@ -13,7 +13,7 @@
 //! With `--flush write` the cache is emptied by writing 256 MB instead of reading, and a step's launches are timed one by one behind a delay,
 //! not as a graph; reading as many bytes is timed in the same way. Other programs are often measured so.
 //!
-//! With `--forward` it prints a line a tree instead: the ways of launching a plan side by side, in % of the time of reading. Packs get the
+//! With `--forward` it prints a line a tree instead: the launch modes a plan side by side, in % of the time of reading. Packs get the
 //! tile of `--tiles` with the fewest rows that holds theirs, of several such the first; without `--tiles` a few usual ones are taken. Below
 //! stand, for each tile, plans of that tile alone, launched as a kernel of its own and by the kernel of all: what a batch that uses one
 //! of them pays for the others.
@@ -162,7 +162,7 @@ struct Bench<'a> {
 }
 
 impl Bench<'_> {
-    /// The median time of a plan on a cold second-level cache.
+    /// The median time of a plan on a cold L2.
     fn median_us(&self, backend: &CudaBackend, plan: &DevicePlan, args: &RawArgs) -> Outcome<f64> {
         let Self { flush, timer, stream, .. } = self;
         // SAFETY: all memory is as large as the batch says, and outlives this call, which waits for all launches.
@@ -171,7 +171,7 @@ impl Bench<'_> {
         Ok(us)
     }
 
-    /// Prints what the CTAs of a plan spent their time with, on a cold second-level cache.
+    /// Prints what the CTAs of a plan spent their time with, on a cold L2.
     fn print_timeline(
         &self,
         backend: &mut CudaBackend,
@@ -220,7 +220,7 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// Prints every way of launching, a line a tree.
+    /// Prints every launch mode, a line a tree.
     fn ways(&self, backend: &mut CudaBackend, class: &Class, options: &Options) -> Outcome<()> {
         let pages = AttentionOptions::for_pages(options.page_size);
         let mix = match backend.prepare_mix(&options.tiles, class, pages) {

@@ -102,7 +102,7 @@ impl CudaDevice {
         Ok(uuid.bytes.map(|byte| byte as u8))
     }
 
-    /// Bytes of its memory that nobody has.
+    /// Bytes of its memory that are free.
     ///
     /// # Errors
     /// The driver's.

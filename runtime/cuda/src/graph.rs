@@ -59,7 +59,7 @@ impl Graph {
     /// # Errors
     /// The driver's.
     pub fn launch(&self, stream: &CudaStream) -> Result<(), CudaError> {
-        // SAFETY: the graph is instantiated; whoever captured it keeps what it names.
+        // SAFETY: the graph is instantiated; its owner keeps what it names.
         unsafe { result::graph::launch(self.exec, stream.cu_stream()) }
             .map_err(CudaError::driver("cannot replay a graph"))
     }

@@ -81,7 +81,7 @@ impl GraphStep {
     ///
     /// # Safety
     /// All addresses point to device memory that stays until the step is dropped: as large as the bucket's requests, its
-    /// [`workspace_bytes`](super::Bucket::workspace_bytes) and the page ids of every uploaded plan say. Whoever writes the query or the
+    /// [`workspace_bytes`](super::Bucket::workspace_bytes) and the page ids of every uploaded plan say. Code that writes the query or the
     /// pages, or reads the output, on another stream orders it with the step's.
     pub unsafe fn capture(
         backend: &CudaBackend,
@@ -198,7 +198,7 @@ impl<E: CudaElement> GraphStep<DecodeMemory<E>> {
         let (raw, guards) = args.raw(stream, &plan, requests)?;
         drop(guards);
         // SAFETY: the slices are large enough for the bucket; page ids are checked at each upload. They stay as long as the graph, as they are:
-        // nobody gets more of them than views. `launch` orders the stream after their last uses.
+        // callers get views of them only. `launch` orders the stream after their last uses.
         let GraphStep { graph, updating, updated, _kernels, plan, last_page, stream, .. } =
             unsafe { GraphStep::capture(backend, stream, plan, &raw)? };
         Ok(Self { graph, updating, updated, _kernels, plan, last_page, stream, memory })

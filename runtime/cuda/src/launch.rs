@@ -94,7 +94,7 @@ impl CudaBackend {
         }
     }
 
-    /// The kernels that launching a plan takes; they stay loaded as long as somebody has them.
+    /// The kernels that launching a plan takes; they stay loaded as long as they are referenced.
     pub(super) fn kernels_of(
         &self,
         plan: &DevicePlan,

@@ -37,7 +37,7 @@ pub struct LaunchMode {
 }
 
 impl LaunchMode {
-    /// What a plan gets that nobody chose for.
+    /// Default launch mode.
     pub const DEFAULT: Self = Self { launch: Launch::Serial, merge: MergeBy::Launch };
 
     /// Every combination.
@@ -72,10 +72,10 @@ impl fmt::Display for LaunchMode {
     }
 }
 
-/// No way of launching has this name.
+/// No launch mode has this name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "`{0}` is no way of launching a plan: it is serial, streams or single, then + and launch or last-cta, as `serial+launch`"
+    "unknown launch mode `{0}`; expected {{serial,streams,single}}+{{launch,last-cta}}, as `serial+launch`"
 )]
 pub struct ParseLaunchModeError(String);
 
@@ -95,7 +95,7 @@ pub struct Mix(Arc<[Tile]>);
 
 impl Mix {
     /// More tiles than this are not worth compiling together: each costs every CTA instructions to skip, and a compilation seconds.
-    /// [`super::CudaDecoder`] does not try; whoever calls [`super::CudaBackend::prepare_mix`] may.
+    /// [`super::TunedBackend`] does not try; callers of [`super::CudaBackend::prepare_mix`] may.
     pub const MOST: usize = 8;
 
     /// The mix of these tiles, in any order.

@@ -95,7 +95,7 @@ impl KnownTensors {
         tensors: Tensors,
         encode: impl FnOnce(&Tensors) -> Result<TensorMaps, CudaError>,
     ) -> Result<TensorMaps, CudaError> {
-        // Whoever panicked with the lock left whole entries.
+        // A thread that panicked with the lock left whole entries.
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(maps) = known.get(&tensors) {
             return Ok(*maps);

@@ -81,7 +81,7 @@ impl TunedBackend {
     /// cannot run the class are left out.
     ///
     /// The options begin with those of the pages: [`AttentionOptions::for_pages`], and [`AttentionOptions::gathers`] by hand for a cache whose
-    /// pages lie at distances of their own ([`tilewright_plan::KvStrides::gathers`] knows). Whoever serves several such layouts prepares for each.
+    /// pages have other strides ([`super::must_gather`]). An engine with several such layouts prepares for each.
     ///
     /// For single launches all of them are compiled together too. Where that is not possible, because there are more than eight, a CTA of
     /// the greediest has no room on the device, or with TMA their numbers of warps differ, plans are launched one tile after the other ([`Launch::Serial`]); a warning says so.
@@ -106,7 +106,7 @@ impl TunedBackend {
         for (_, error) in &unfit {
             tracing::info!("{error}: it is not chosen");
         }
-        // A selector gives a class only tiles that it was measured with; rules that nobody measured choose among those that compile.
+        // A selector gives a class only tiles that it was measured with; analytic rules choose among those that compile.
         selection.leave_out(&unfit.iter().map(|(tile, _)| *tile).collect::<Vec<_>>());
         for set in selection.sets().iter().filter(|set| set.tiles().len() > 1) {
             match backend.prepare_mix(set.tiles(), class, options) {

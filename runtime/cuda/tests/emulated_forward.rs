@@ -1,4 +1,4 @@
-//! The ways of launching a plan, on the host: several tiles compiled into one launch, and plan after plan at the addresses and with the grids
+//! The launch modes a plan, on the host: several tiles compiled into one launch, and plan after plan at the addresses and with the grids
 //! of one bucket. Both must give the bits that a launch for each tile gives.
 
 mod emulation;
@@ -39,7 +39,7 @@ const OF_ANY_SIZE: Set = Set {
     tiles: [tile(16, 32, 1, 2), tile(16, 64, 4, 3), tile(32, 32, 2, 1), tile(64, 32, 8, 2)],
 };
 const WARPGROUPS: &[&str] = &["-DTILEWRIGHT_EMULATE_WARPGROUPS"];
-/// Four and eight math warps beside a producer warpgroup.
+/// Four and eight consumer warps beside a producer warpgroup.
 const BESIDE_PRODUCERS: [Set; 2] = [
     Set {
         arch: "sm_90a",
@@ -342,7 +342,7 @@ fn assert_a_bucket_serves(set: Set) {
         let bucket = Bucket::for_batch(&GEOMETRY, forward, tiles.tiles(), MOST_REQUESTS as u32, 300).unwrap();
         let mut image = PackedPlan::in_bucket(&bucket);
         let memory_bytes = bucket.plan_bytes();
-        // What nobody wrote is garbage, and a NaN.
+        // What no CTA wrote is garbage, and a NaN.
         let mut memory = Aligned::of(&[], image.span());
         let mut workspace = vec![f32::NAN; bucket.workspace_bytes() / 4];
         let arrivals = (bucket.capacities().merges * GEOMETRY.kv_heads) as usize;

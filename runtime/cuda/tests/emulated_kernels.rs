@@ -482,7 +482,7 @@ const fn tile(m: u16, n: u16, warps: u16, stages: u16) -> Tile {
     Tile { m, n, warps, stages }
 }
 
-/// Sets of tiles in one kernel beside TMA producers: a producer warpgroup beside four math warps and beside eight, and one warp.
+/// Sets of tiles in one kernel beside TMA producers: a producer warpgroup beside four consumer warps and beside eight, and one warp.
 const MIXES: [&[Tile]; 5] = [
     &[tile(16, 64, 4, 2), tile(64, 64, 4, 2)],
     &[tile(16, 128, 4, 1), tile(64, 64, 4, 2)],

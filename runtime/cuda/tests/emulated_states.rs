@@ -12,7 +12,7 @@ use tilewright_heuristics::{Backend, Dtype};
 use tilewright_kernel_templates::Class;
 use tilewright_kernel_templates::cuda::{Kernel, MAX_STATES, StatesArguments};
 
-/// Rows behind the last one, which nobody may write: as many as a CTA has, so that one that does is found, and harms nothing else.
+/// Rows behind the last one, which no CTA may write: as many as a CTA has, so that one that does is found, and harms nothing else.
 const BEHIND: usize = 16;
 
 /// Which results take the place of state 0.

@@ -43,7 +43,7 @@ pub enum PageError {
         /// Pages of the pool.
         total: u32,
     },
-    /// A page that nobody owns was shared or released.
+    /// A page without an owner was shared or released.
     #[error("page {page} is free: it was released once too often, or never reserved")]
     NotInUse {
         /// The page.

@@ -19,17 +19,17 @@ struct Line(AtomicU64);
 /// of it taken. Heads of all shards that were seen twice with the same tags were there together at some moment: that is how pages
 /// are counted, and how a call learns that there are too few.
 ///
-/// Pages are never moved from shard to shard, for on the way nobody could find them. They change shards with their owners: what
+/// Pages are never moved from shard to shard, for on the way no thread could find them. They change shards with their owners: what
 /// a thread stole, it gives back to its own shard. If all shards together have enough pages, but none alone, a call closes the gate:
 ///
 /// 1. Open -> freezing. All heads are frozen, in any order. A frozen head is not changed otherwise.
-/// 2. Freezing -> frozen: all are. The free pages are one list now, shard after shard, that nobody changes.
+/// 2. Freezing -> frozen: all are. The free pages are one list now, shard after shard, that no thread changes.
 /// 3. Frozen -> thawing: one compare-and-swap of the gate is one whole call. It either takes the first pages of that list, as many as
 ///    it says, or puts a chain on one shard.
 /// 4. The heads are thawed from the last shard to the first, each to what the call left of its stack. So while one is frozen, those
 ///    before it are too, and how many pages they have tells how many are taken from it. Thawing -> open.
 ///
-/// Whoever meets a frozen head does what is left of steps 1 and 2, and step 3 for itself: nobody ever waits for another thread, and each
+/// A thread that meets a frozen head does what is left of steps 1 and 2, and step 3 for itself: no thread ever waits for another, and each
 /// time round, one call is done. A helper that comes late changes nothing, as the tag of its gate or head is an old one.
 ///
 /// With a pool of a million pages, tags of heads have 42 bits and those of the gate 34. A thread would have to sleep between two
@@ -161,7 +161,7 @@ impl FreePages {
         }
     }
 
-    /// Puts pages that nobody else knows of onto the thread's shard, the first one on top.
+    /// Puts pages that no other thread knows of onto the thread's shard, the first one on top.
     pub(super) fn put(&self, pages: &[u32]) {
         let Some(&top) = pages.first() else { return };
         let shard = self.home();
@@ -321,7 +321,7 @@ impl FreePages {
         }
     }
 
-    /// The page that comes `count` pages below another one, as far as nobody changes the chain.
+    /// The page that comes `count` pages below another one, as long as no thread changes the chain.
     fn walk(&self, mut page: u32, count: u32, mut visit: impl FnMut(u32)) -> u32 {
         for _ in 0..count {
             let Some(link) = self.links.get(page as usize) else { break };
@@ -331,7 +331,7 @@ impl FreePages {
         page
     }
 
-    /// Free pages from `page` downwards, as far as nobody changes the chain.
+    /// Free pages from `page` downwards, as long as no thread changes the chain.
     fn depth(&self, page: u32) -> u32 {
         self.links.get(page as usize).map_or(0, |link| (link.load(Ordering::Acquire) >> 32) as u32)
     }
@@ -349,7 +349,7 @@ impl FreePages {
         (word & ((1 << self.index_bits) - 1)) as u32
     }
 
-    /// Changes the gate if nobody else did; returns what it is then.
+    /// Changes the gate if no other thread did; returns what it is then.
     fn set_gate(&self, gate: u64, stage: Stage, change: Change) -> Option<u64> {
         let (put, shard, operand) = match change {
             Change::Nothing => (0, 0, 0),

@@ -96,7 +96,7 @@ impl PageManager {
         self.page_size
     }
 
-    /// Pages that appends can have: free ones, and cached ones that nobody uses.
+    /// Pages that appends can have: free ones, and cached ones without an owner.
     pub fn available(&self) -> u32 {
         self.pool.available() + self.cache.evictable()
     }
@@ -106,7 +106,7 @@ impl PageManager {
         self.cache.cached()
     }
 
-    /// Cached pages that nobody uses: those that can be evicted.
+    /// Cached pages without an owner: those that can be evicted.
     pub fn unused_cached_pages(&self) -> u32 {
         self.cache.evictable()
     }
@@ -242,7 +242,7 @@ impl PageManager {
         request.sequence.free(&self.pool)
     }
 
-    /// Forgets up to `count` cached pages that nobody uses, least recently used first, and makes them free. Returns how many.
+    /// Forgets up to `count` cached pages without an owner, least recently used first, and makes them free. Returns how many.
     ///
     /// # Errors
     /// Someone else released a page.

@@ -178,7 +178,7 @@ fn a_truncated_request_leaves_known_pages_to_the_cache_and_copies_the_one_it_cut
     let copy = pages.append(b, &[50]).unwrap().copy.unwrap();
     assert_eq!((copy.from, copy.tokens), (row[1], 2));
     assert_eq!(pages.append(a, &[6, 7]).unwrap().copy.map(|copy| copy.from), Some(row[1]));
-    assert_eq!(pages.unused_cached_pages(), 1, "nobody but the cache has the page now");
+    assert_eq!(pages.unused_cached_pages(), 1, "only the cache has the page now");
     // The same tokens again: the known page takes the place of the copy.
     pages.publish(a).unwrap();
     assert_eq!((pages.gather(a).unwrap(), pages.unused_cached_pages()), (&row[..2], 0));

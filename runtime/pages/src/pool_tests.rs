@@ -194,7 +194,7 @@ fn threads_never_own_the_same_page(shards: u32) {
     assert!(all.into_iter().eq(0..TOTAL));
 }
 
-/// The page is free exactly once, whoever of its owners comes last.
+/// The page is free exactly once, whichever owner comes last.
 #[test]
 fn the_last_of_many_owners_frees_the_page() {
     let pool = PagePool::new(1).unwrap();

@@ -50,7 +50,7 @@ struct Entry {
     children: u32,
     /// Next page of the same bucket.
     next_in_bucket: u32,
-    /// Neighbours in the order of eviction, if nobody uses it.
+    /// Neighbours in the order of eviction, if it has no owner.
     older: u32,
     newer: u32,
 }
@@ -58,7 +58,7 @@ struct Entry {
 /// The cache. All of its memory is taken at the start, 48 + 4 x `page_size` + 4 to 8 bytes a page; tokens that were never written take
 /// none of the machine's.
 ///
-/// Pages that no request uses are in a list, least recently used first. Whoever uses a page uses those before it, and stops using
+/// Pages that no request uses are in a list, least recently used first. A request that uses a page uses those before it, and stops using
 /// them later; so a page is always evicted before the page it follows, and `parent` always names a page that is still the same.
 #[derive(Debug)]
 pub(super) struct PrefixCache {
@@ -66,7 +66,7 @@ pub(super) struct PrefixCache {
     entries: Box<[Entry]>,
     tokens: Box<[u32]>,
     buckets: Box<[u32]>,
-    /// Ends of the list of pages that nobody uses.
+    /// Ends of the list of pages without an owner.
     oldest: u32,
     newest: u32,
     evictable: u32,
@@ -104,7 +104,7 @@ impl PrefixCache {
         self.hash_mask = (1 << bits) - 1;
     }
 
-    /// Pages that nobody uses.
+    /// Pages without an owner.
     pub(super) fn evictable(&self) -> u32 {
         self.evictable
     }
@@ -197,7 +197,7 @@ impl PrefixCache {
         self.evictable += 1;
     }
 
-    /// Forgets the page that was used least recently, of those that nobody uses. The caller releases it.
+    /// Forgets the page that was used least recently, of those without an owner. The caller releases it.
     pub(super) fn evict(&mut self) -> Option<u32> {
         let page = self.oldest;
         let Entry { key, children, .. } = *self.entries.get(page as usize)?;
@@ -222,7 +222,7 @@ impl PrefixCache {
         Some(page)
     }
 
-    /// Takes a page out of the list of those that nobody uses.
+    /// Takes a page out of the list of those without an owner.
     fn unlink(&mut self, page: u32) {
         let Entry { older, newer, .. } = self.entries[page as usize];
         match self.entries.get_mut(older as usize) {

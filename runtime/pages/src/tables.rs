@@ -15,7 +15,7 @@ pub struct Csr {
 
 impl PageManager {
     /// Writes a page table `[batch, max_pages]` and the tokens of each request, as [`PageTable`](crate::PageTable) takes them.
-    /// Entries past a request's pages are left as they are: nobody reads them. Takes no memory.
+    /// Entries past a request's pages are left as they are: they are never read. Takes no memory.
     ///
     /// # Errors
     /// Unknown request, buffers of the wrong size, or a request with more pages than a row has; earlier rows are written then.

@@ -5,7 +5,7 @@ use super::PageManager;
 /// Tokens and slots of the pages that requests own, each page counted once.
 ///
 /// Only the end of a request's last page is empty, and pages that it reserved ahead: less than a page for each request that has an
-/// end of its own. Cached pages that no request uses are full, and free for whoever needs them: they are not counted.
+/// end of its own. Cached pages that no request uses are full, and free to be taken: they are not counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Waste {
     /// Tokens in those pages.

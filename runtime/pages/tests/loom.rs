@@ -62,7 +62,7 @@ fn reserved_pages_are_distinct() {
 
 /// ABA: between a thread's look at the head and its swap, pages are taken and the first one comes back.
 #[test]
-fn a_page_that_comes_back_fools_nobody() {
+fn a_page_that_comes_back_fools_no_thread() {
     loom::model(|| {
         let pool = Arc::new(PagePool::new(3).unwrap());
         let other = Arc::clone(&pool);
@@ -96,7 +96,7 @@ fn releases_lose_no_page() {
     });
 }
 
-/// Two owners write what they have to; whoever reserves the page next sees both, and owns it alone.
+/// Two owners write what they have to; the thread that reserves the page next sees both, and owns it alone.
 #[test]
 fn the_last_owner_frees_and_the_next_sees_what_was_done() {
     struct Page(UnsafeCell<()>);
@@ -197,7 +197,7 @@ fn two_shards(
     });
 }
 
-/// Owns pages for a moment, and finds that nobody else does.
+/// Owns pages for a moment, and finds that no other thread does.
 fn own(pool: &PagePool, count: u32, must: bool) {
     let pages = reserve(pool, count);
     assert!(!must || pages.len() as u32 == count, "enough are free at every moment");
@@ -222,7 +222,7 @@ fn a_thread_steals_what_its_shard_lacks() {
 }
 
 #[test]
-fn a_page_that_stays_free_is_found_whoever_takes_from_several_shards() {
+fn a_page_that_stays_free_is_found_in_any_shard() {
     // Of four pages, one takes three, which no shard has, and the other one always finds one.
     two_shards(4, 2, |pool| own(pool, 3, true), |pool| own(pool, 1, true));
 }

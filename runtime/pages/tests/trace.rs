@@ -47,7 +47,7 @@ fn run(trace: &Trace, total: u32, page_size: u32) -> Run {
         {
             let prompt = prompt(request);
             let created = pages.create(0, &prompt).unwrap();
-            // The whole answer is reserved for, so that nobody has to be preempted.
+            // The whole answer is reserved for, so that no request is preempted.
             let more = request.input_length - created.cached_tokens + request.output_length;
             let held = running.iter().map(|running| running.left.div_ceil(page_size)).sum::<u32>();
             if pages.available() < more.div_ceil(page_size) + held + BATCH as u32 {

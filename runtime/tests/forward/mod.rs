@@ -1,4 +1,4 @@
-//! The suite's part about ways of launching: all of them on the conformance cases, several at once, and one captured graph for many batches.
+//! The suite's part about launch modes: all of them on the conformance cases, several at once, and one captured graph for many batches.
 
 use super::{backend, device, upload};
 use cudarc::driver::{CudaStream, CudaViewMut, result};
@@ -26,7 +26,7 @@ const fn tile(m: u16, n: u16, warps: u16, stages: u16) -> Tile {
     Tile { m, n, warps, stages }
 }
 
-/// Four math warps each: with TMA tiles go together only so.
+/// Four consumer warps each: with TMA tiles go together only so.
 const TILES: [Tile; 4] = [tile(16, 64, 4, 2), tile(16, 128, 4, 1), tile(32, 64, 4, 2), tile(64, 64, 4, 2)];
 /// The same with eight.
 const WIDE_TILES: [Tile; 4] =

@@ -46,7 +46,7 @@ fn said_once(error: &anyhow::Error) -> String {
     said
 }
 
-/// The reader of stdout went away (`| head`): nobody is left to tell.
+/// The reader of stdout went away (`| head`): there is no reader to tell.
 fn is_closed_pipe(error: &anyhow::Error) -> bool {
     error
         .chain()

@@ -1,4 +1,4 @@
-//! What some requests of a batch should be, in f64, and how far somebody is from it.
+//! What some requests of a batch should be, in f64, and how far an implementation is from it.
 
 use super::dtypes::use_compared;
 use crate::measure::BenchError;

@@ -57,7 +57,7 @@ pub struct BatchResult {
     pub references_apart: Option<f64>,
 }
 
-/// Somebody who computes batches.
+/// An implementation that computes batches.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Contender {
     /// A tile, or a peer.

@@ -172,7 +172,7 @@ fn path_of(selector: &Selector, path: &TreePath) -> (Vec<PathStep>, Option<Leaf>
     (steps.collect(), Some(leaf))
 }
 
-/// What the tree is told that nobody measured.
+/// Numbers outside of what was measured.
 fn outside(selector: &Selector, shape: &BatchShape) -> Vec<&'static str> {
     selector.domain.outside(&selector.domain.asked(shape)).collect()
 }

@@ -6,7 +6,7 @@ use super::options::FitOptions;
 use super::regrets::Regrets;
 use std::cmp::Ordering;
 
-/// Mean regret that a further candidate must save, as a part of the noise: less is a difference nobody can measure.
+/// Mean regret that a further candidate must save, as a part of the noise: less cannot be measured.
 const WORTH_ADDING: f64 = 0.02;
 
 /// At most `options.portfolio` candidates with little mean regret of each row's best: added greedily, then exchanged one by one as

@@ -136,7 +136,7 @@ pub(super) fn partition(problem: &Problem, rows: &[u32], feature: usize, bin: u1
     rows.iter().partition(|&&row| problem.bin(feature, row) <= bin)
 }
 
-/// Best trees of two levels of row sets without holes, with the work that they took: the same whoever computes them first.
+/// Best trees of two levels of row sets without holes, with the work that they took: the same whichever thread computes them first.
 type Cache = Mutex<HashMap<u128, (Found, u64)>>;
 
 /// What the sides of first questions cost at least, by feature and place.

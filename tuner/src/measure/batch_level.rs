@@ -55,7 +55,7 @@ pub struct BatchPolicies<'a> {
 }
 
 impl<'a> BatchPolicies<'a> {
-    /// The selector of an analysis in every way of launching, PAT's rules, PAT's planner, and each of the selector's sets for all batches, the
+    /// The selector of an analysis in every launch mode, PAT's rules, PAT's planner, and each of the selector's sets for all batches, the
     /// best single one among them.
     pub fn of(analysis: &'a Analysis) -> Self {
         Self::new(&analysis.model, analysis.selector_hash(), analysis.best_single_set())
@@ -77,7 +77,7 @@ impl<'a> BatchPolicies<'a> {
         [Choice::SELECTOR, Choice::PatRules, Choice::Pat].into_iter().chain(alone).collect()
     }
 
-    /// How a choice plans and launches, on a bench that has these ways of launching beside the default.
+    /// How a choice plans and launches, on a bench that has these launch modes beside the default.
     fn way(&self, choice: Choice, batch: &BatchShape, launch_modes: &[LaunchMode]) -> Way {
         match choice {
             Choice::Selector(forward) => {
@@ -123,7 +123,7 @@ impl<'a> BatchPolicies<'a> {
         loaded.plan(&self.way(choice, batch, launch_modes), &self.tiles(choice, batch, feasible))
     }
 
-    /// Plans a batch under all choices. The selector's other ways of launching are among them where its plan is launched otherwise by them:
+    /// Plans a batch under all choices. The selector's other launch modes are among them where its plan is launched otherwise by them:
     /// a batch of one tile has nothing to launch side by side, and one without partials nothing to merge.
     fn plan(
         &self,

@@ -166,7 +166,7 @@ pub trait Loaded {
     /// # Errors
     /// The batch is malformed.
     fn plan(&mut self, way: &Way, tiles: &PlanTiles) -> Result<PlanId, BenchError>;
-    /// What of a plan decides whether ways of launching it differ; `None` if there is no such plan, or if making it failed.
+    /// What of a plan decides whether launch modes it differ; `None` if there is no such plan, or if making it failed.
     fn plan_facts(&self, plan: PlanId) -> Option<PlanFacts>;
     /// Executes a plan once on cold caches; its time in µs.
     ///

@@ -1,4 +1,4 @@
-//! The numbers that batches hold: K, V and Q are a function of where an element lies, so that whoever is told of a batch can make the same
+//! The numbers that batches hold: K, V and Q are a function of where an element lies, so that every process makes the same
 //! one. Their values decide no time, but zeros might.
 //!
 //! An element is drawn by the finalizer of MurmurHash3 (Appleby, 2011) from its place in one block; memory holds copies of that block. Its

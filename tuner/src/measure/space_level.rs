@@ -313,7 +313,7 @@ pub struct Timed {
 }
 
 impl Timed {
-    /// Whether a class's variants with options are verified. They are kernels of their own, which nobody times: they are verified where most
+    /// Whether a class's variants with options are verified. They are kernels of their own, which are not timed: they are verified where most
     /// is timed.
     fn with_options(&self, class: &Class) -> bool {
         let usual = self.classes.iter().max_by_key(|(_, workloads)| **workloads);
@@ -485,7 +485,7 @@ mod tests {
         assert_eq!(
             coverages(&bench, true),
             feasible,
-            "nobody can verify more when shards are fitted together"
+            "no shard can verify more when shards are fitted together"
         );
     }
 

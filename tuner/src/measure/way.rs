@@ -41,7 +41,7 @@ pub struct Way {
     pub mix: Option<Mix>,
 }
 
-/// What of a plan decides whether ways of launching it differ.
+/// What of a plan decides whether launch modes it differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlanFacts {
     /// Tiles among its work items.

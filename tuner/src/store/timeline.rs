@@ -71,7 +71,7 @@ pub struct Phases {
     pub computing: f64,
     /// From then until their results were written.
     pub writing: f64,
-    /// Nobody was there.
+    /// Idle.
     pub idle: f64,
 }
 

@@ -21,7 +21,7 @@ pub struct Outputs {
     /// The timelines beside them, if any batch was to have one.
     #[serde(serialize_with = "crate::serde_text::optional_path")]
     pub timelines: Option<PathBuf>,
-    /// The emitted module; none if the selector is doubted, and nobody insisted.
+    /// The emitted module; none if the selector is doubted, without `--force`.
     #[serde(serialize_with = "crate::serde_text::optional_path")]
     pub module: Option<PathBuf>,
     /// Why the selector should not be used.

@@ -43,7 +43,7 @@ impl Stretch {
 }
 
 impl Neighbours {
-    /// Memory for whoever has no neighbours to find any more.
+    /// Memory for a tree without neighbours to find.
     pub(super) const fn memory(&mut self) -> &mut Vec<u32> {
         &mut self.common
     }

@@ -224,7 +224,7 @@ impl LivePlanner {
                 }
             }
         }
-        // Who has tokens has pages, and keeps them: nobody comes to have tokens here, or to have none.
+        // A request with tokens has pages, and keeps them: none gains its first token here or loses its last.
         self.seq_lens.copy_from_slice(tokens);
         Ok(())
     }

@@ -201,7 +201,7 @@ impl CostModel {
     }
 
     /// What `q_tiles` Q tiles cost that read a segment of pages for `requests` requests of their pack: reading or computing, whichever
-    /// takes longer. `first`: nobody has read the pages before.
+    /// takes longer. `first`: no Q tile has read the pages before.
     #[inline]
     pub(crate) fn segment(&self, lane: &Lane, pages: u32, requests: u32, q_tiles: u32, first: bool) -> u64 {
         let pages = u64::from(pages);

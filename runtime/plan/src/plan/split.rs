@@ -94,7 +94,7 @@ impl Plan {
         while segment < q_tile.segments.end {
             let first = segment;
             let mut end = ends.behind(begin);
-            // To the segment that the chunk's last token lies in; gaps between segments belong to nobody.
+            // To the segment that the chunk's last token lies in; gaps between segments belong to no chunk.
             while segment + 1 < q_tile.segments.end
                 && self.segments[segment as usize + 1].kv_range.start < end
             {
@@ -158,7 +158,7 @@ impl Plan {
             shortest: SHORTEST_CHUNK,
             cta: in_tokens(options.device.prices.cta),
             row: in_tokens(row),
-            // Nobody computes meanwhile: it takes the time of all CTAs that run at once, and is divided by them as the price of a CTA is.
+            // No CTA computes meanwhile: it takes the time of all CTAs that run at once, and is divided by them as the price of a CTA is.
             merge: in_tokens(
                 options.device.prices.merge.div_ceil(u64::from(options.device.max_concurrent_ctas.max(1))),
             ),

@@ -147,7 +147,7 @@ impl Waves {
 
     /// How long CTA slots take that are free after so much work, (work, how many) in ascending order.
     fn elapsed(&self, running: u64, cta_slots: &[(u64, u64)]) -> u64 {
-        // Nobody begins faster for having the GPU to itself.
+        // A CTA starts no faster for having the GPU to itself.
         let beginning = u64::from(self.cta);
         let (mut done, mut busy, mut elapsed) = (0, running, 0u64);
         for &(free, ctas) in cta_slots {
@@ -202,7 +202,7 @@ fn schedule(chunks: &[(u64, u64)], count: u64, cta_slots: &mut Vec<(u64, u64)>) 
             let (first, here) = cta_slots[0];
             let (last, _) = cta_slots[cta_slots.len() - 1];
             if last - first <= time && rest >= count {
-                // Nobody gets a second chunk before all have one: whole rounds leave the order as it is.
+                // No CTA slot gets a second chunk before all have one: whole rounds leave the order as it is.
                 cta_slots.iter_mut().for_each(|cta_slot| cta_slot.0 += rest / count * time);
                 rest %= count;
                 continue;

@@ -8,7 +8,7 @@ use anyhow::Context as _;
 use std::io::{self, PipeReader};
 use std::time::Duration;
 
-/// How long the answer in progress may take when nobody waits for it any more.
+/// How long the answer in progress may take when no caller waits for it any more.
 const GRACE: Duration = Duration::from_millis(500);
 
 /// Answers requests on stdin until it ends.

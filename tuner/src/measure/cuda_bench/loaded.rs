@@ -131,7 +131,7 @@ impl<'a> LoadedBatch<'a> {
         }
     }
 
-    /// That a way of launching computes what the default does. Tiles were verified one by one under the default; another way is verified
+    /// That a launch mode computes what the default does. Tiles were verified one by one under the default; another way is verified
     /// by this, before it is timed.
     fn check(&self, plan: &Plan, captured: &Captured, forward: &LaunchMode) -> Result<(), Failure> {
         let reference = self.capture_compiled(plan, &Way::default()).map_err(failure_of)?;

@@ -1,4 +1,4 @@
-//! An NVIDIA GPU as a bench: each sample replays a captured step on a cold second-level cache, timed by events on the device.
+//! An NVIDIA GPU as a bench: each sample replays a captured step on a cold L2, timed by events on the device.
 #![allow(unsafe_code)]
 
 mod cases;

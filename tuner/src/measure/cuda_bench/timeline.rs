@@ -9,7 +9,7 @@ use tilewright_kernel_templates::Class;
 use tilewright_kernel_templates::cuda::AttentionOptions;
 use tilewright_plan::Plan;
 
-/// Launches a plan twice, each time on a cold second-level cache; what the CTAs of the second launch noted. The first one loads the kernels.
+/// Launches a plan twice, each time on a cold L2; what the CTAs of the second launch noted. The first one loads the kernels.
 ///
 /// # Safety
 /// As for [`cuda::profiling::Timeline::record`].
@@ -107,7 +107,7 @@ mod tests {
         assert_eq!(told, [(0, 0, 1, 2), (1, 1, 0, 3), (1, 1, 1, 0)]);
         let times: Vec<_> = found.iter().map(|e| (e.begin_ns, e.ready_ns, e.computed_ns, e.end_ns)).collect();
         assert_eq!(times, [(0, Some(1), 5, 6), (7, None, 12, 13), (9, Some(10), 14, 15)]);
-        // Entries of no work item are nobody's.
+        // Entries of no work item are ignored.
         let beyond = cuda::profiling::Timeline { ctas: vec![noted(0, 0)], indices: vec![4] };
         assert!(entries(&plan, &beyond).is_empty());
     }

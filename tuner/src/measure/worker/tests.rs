@@ -262,7 +262,7 @@ fn launch(most: usize, log: &Log) -> Launch {
         let stopped = Arc::new(AtomicBool::new(false));
         let mut bench = FakeBench::new(generation, Arc::clone(&stopped), Arc::clone(&log));
         let thread = std::thread::spawn(move || {
-            // Whoever stopped it does not read the last answer.
+            // The caller that stopped it does not read the last answer.
             let _ = serve(&mut bench, &mut requests, &mut answers);
         });
         Ok(Started {
@@ -500,7 +500,7 @@ fn after_a_failure_at_run_time_another_process_is_trusted() {
 fn a_worker_that_cannot_start_again_is_given_up() {
     let (mut bench, _) = worker(1);
     bench.verify(&DIES, &CLASS, Coverage::PLAIN).unwrap_err();
-    assert_eq!(bench.defect(), None, "nobody has tried yet");
+    assert_eq!(bench.defect(), None, "nothing has tried yet");
     let failure = bench.verify(&GOOD, &CLASS, Coverage::PLAIN).unwrap_err();
     assert!(failure.message.contains("the device is gone"), "{}", failure.message);
     let defect = bench.defect().unwrap();
@@ -547,7 +547,7 @@ fn a_run_ends_where_no_worker_can_be_had_and_blames_no_variant() {
     )
     .unwrap_err();
     assert!(error.to_string().contains("the device is gone"), "{error}");
-    // The class in which the device was lost is verified again by whoever goes on.
+    // The class in which the device was lost is verified again by the next process.
     let told = |status| matches!(status, Status::Correct | Status::Constraints);
     assert!(run.rows().iter().all(|row| told(row.status) && row.workload != CLASS.to_string()));
 }

@@ -28,7 +28,7 @@ pub(super) mod bits {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct TileText(#[serde(with = "text")] pub(super) Tile);
 
-/// A way of launching in a list.
+/// A launch mode in a list.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct LaunchModeText(#[serde(with = "text")] pub(super) LaunchMode);
 

@@ -1,4 +1,4 @@
-//! Samples on a cold second-level cache: how it is emptied, and the median time of what is launched on it.
+//! Samples on a cold L2: how it is emptied, and the median time of what is launched on it.
 #![allow(unsafe_code)]
 
 use super::{load, read};
@@ -13,7 +13,7 @@ use std::fmt;
 use std::str::FromStr;
 use tilewright_kernel_templates::cuda::{Compiler, Kernel};
 
-/// Bytes that are read to drive everything else out of the second-level cache, in multiples of its size.
+/// Bytes that are read to drive everything else out of L2, in multiples of its size.
 const READ_CACHES: u64 = 4;
 /// Bytes that are written to do so, unless the cache holds more than half of them.
 const WRITTEN: u64 = 256 << 20;
@@ -22,7 +22,7 @@ const DELAY_US: f64 = 300.0;
 /// Rounds that tell how long one takes.
 const DELAY_TRIAL: u32 = 4096;
 
-/// How samples are taken on a cold second-level cache.
+/// How samples are taken on a cold L2.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum FlushBy {
     /// The cache is read full, then a captured graph is replayed. Reading leaves nothing to be written back, so the sample after it pays
@@ -63,7 +63,7 @@ impl FromStr for FlushBy {
     }
 }
 
-/// Drives everything out of the second-level cache before a sample.
+/// Drives everything out of L2 before a sample.
 #[derive(Debug)]
 pub struct Flush {
     way: Way,

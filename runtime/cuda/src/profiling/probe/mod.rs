@@ -36,7 +36,7 @@ pub struct Figures {
     pub launch_us: f64,
     /// Cycles from a load to its value, from device memory, unloaded.
     pub memory_latency_cycles: u32,
-    /// The same from the second-level cache.
+    /// The same from L2.
     pub l2_latency_cycles: u32,
     /// What a plan's parts cost.
     pub prices: Prices,

@@ -22,9 +22,9 @@ const MANY: u32 = 36;
 const FLOP_ROUNDS: u32 = 64;
 /// CTAs an SM that the matrix kernel is launched with: enough warps to keep every unit busy.
 const FLOP_CTAS: u32 = 2;
-/// Partials of a step, which its merge reads right after: they stay in the second-level cache.
+/// Partials of a step, which its merge reads right after: they stay in L2.
 const PARTIAL_BYTES: u64 = 16 << 20;
-/// Part of the second-level cache that is read again. Where the cache has two halves, each keeps a copy of what its SMs read: two thirds
+/// Part of L2 that is read again. Where the cache has two halves, each keeps a copy of what its SMs read: two thirds
 /// are taken then, and the rest is room for what else is there.
 const AGAIN_SHARE: u64 = 3;
 

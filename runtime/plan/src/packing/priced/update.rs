@@ -49,7 +49,7 @@ impl Priced {
             return self.note_flipped();
         }
 
-        // Whoever left is no longer counted where it was; then each sum holds exactly the children that stayed.
+        // A node that left is no longer counted where it was; then each sum holds exactly the children that stayed.
         freed.iter().for_each(|&node| self.take_back(node));
         let in_tree = |node: &&u32| (**node as usize) < tree.capacity();
         for &node in changed.iter().filter(in_tree) {
