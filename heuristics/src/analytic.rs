@@ -39,7 +39,7 @@ mod tests {
         let mut tiles = Vec::new();
         for m in [16, 32, 64] {
             for n in [32, 64, 128] {
-                tiles.push(Tile { m, n, warps: 4, stages: 2 });
+                tiles.push(Tile::new(m, n, 4, 2));
             }
         }
         pat(&tiles, &PackShape::of_pack(&geometry, rows, kv_len, 1)).expect("there are tiles")

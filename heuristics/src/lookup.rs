@@ -140,7 +140,7 @@ mod tests {
 
     static SETS: [TileSet<'static>; 1] = [TileSet::new(&[TILE])];
 
-    const TILE: Tile = Tile { m: 4, n: 64, warps: 1, stages: 1 };
+    const TILE: Tile = Tile::of("m4n64w1s1");
     const ANY: Domain = Domain {
         min: BatchShape::from_values([0; BatchShape::COUNT]),
         max: BatchShape::from_values([u32::MAX; BatchShape::COUNT]),

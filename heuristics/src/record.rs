@@ -2,13 +2,15 @@
 
 /// Declares a struct of whole-number fields with their names, descriptions, and conversion to and from an array.
 ///
-/// Storage, fitting, emission and reports iterate over `NAMES` and `values()`, so that a new field is one new line here;
-/// code that builds the struct literally no longer compiles until it names the new field.
+/// Storage, fitting, emission and reports iterate over `NAMES` and `values()`, so that a new field is one new line here. A field with a default
+/// (`field = 1`) may be missing in texts and in stored files.
 macro_rules! whole_number_record {
+    (@default) => { None };
+    (@default $default:literal) => { Some($default) };
     (
         $(#[$meta:meta])*
         pub struct $name:ident : $number:ty {
-            $( #[doc = $doc:literal] $field:ident ),+ $(,)?
+            $( #[doc = $doc:literal] $field:ident $(= $default:literal)? ),+ $(,)?
         }
     ) => {
         $(#[$meta])*
@@ -23,6 +25,9 @@ macro_rules! whole_number_record {
             pub const NAMES: [&'static str; Self::COUNT] = [$( stringify!($field) ),+];
             /// What each field means, in order.
             pub const DESCRIPTIONS: [&'static str; Self::COUNT] = [$( $doc ),+];
+
+            /// What a field is where it is not written, in order; `None` where it has to be.
+            pub const DEFAULTS: [Option<$number>; Self::COUNT] = [$( whole_number_record!(@default $($default)?) ),+];
 
             /// The fields' values, in order.
             #[inline]

@@ -94,8 +94,7 @@ mod tests {
     use super::*;
     use crate::Backend;
 
-    const TILES: [Tile; 2] =
-        [Tile { m: 16, n: 16, warps: 1, stages: 1 }, Tile { m: 64, n: 16, warps: 4, stages: 1 }];
+    const TILES: [Tile; 2] = [Tile::of("m16n16w1s1"), Tile::of("m64n16w4s1")];
     static SETS: [TileSet<'static>; 2] = [TileSet::new(&[TILES[0]]), TileSet::new(&TILES)];
 
     /// Chooses a set by the element type that it is asked for, among those up to `largest`.

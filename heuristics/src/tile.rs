@@ -19,12 +19,72 @@ whole_number_record! {
     }
 }
 
+impl Tile {
+    /// The tile with these parameters, and all others at their defaults.
+    pub const fn new(m: u16, n: u16, warps: u16, stages: u16) -> Self {
+        let mut values = [0; Self::COUNT];
+        let mut field = 0;
+        while field < Self::COUNT {
+            if let Some(default) = Self::DEFAULTS[field] {
+                values[field] = default;
+            }
+            field += 1;
+        }
+        let mut tile = Self::from_values(values);
+        (tile.m, tile.n, tile.warps, tile.stages) = (m, n, warps, stages);
+        tile
+    }
+
+    /// A tile as it is written, for tiles that are known when the program is compiled: `Tile::of("m16n64w4s2")`.
+    ///
+    /// # Panics
+    /// A text that is not a tile; in a constant that is an error of the compiler. [`str::parse`] returns errors.
+    pub const fn of(text: &str) -> Self {
+        match Self::read(text.as_bytes()) {
+            Some(tile) => tile,
+            None => panic!("not a tile: write every parameter as letter and value, like `m16n64w4s2`"),
+        }
+    }
+
+    /// Every parameter in order as its first letter and a number of at least 1; those with a default may be left out.
+    const fn read(text: &[u8]) -> Option<Self> {
+        let (mut values, mut field, mut at) = ([0; Self::COUNT], 0, 0);
+        while field < Self::COUNT {
+            if at < text.len() && text[at] == Self::NAMES[field].as_bytes()[0] {
+                at += 1;
+                let mut value = 0u32;
+                let begin = at;
+                while at < text.len() && text[at].is_ascii_digit() {
+                    value = value * 10 + (text[at] - b'0') as u32;
+                    if value > u16::MAX as u32 {
+                        return None;
+                    }
+                    at += 1;
+                }
+                if at == begin || value == 0 {
+                    return None;
+                }
+                values[field] = value as u16;
+            } else {
+                match Self::DEFAULTS[field] {
+                    Some(default) => values[field] = default,
+                    None => return None,
+                }
+            }
+            field += 1;
+        }
+        if at == text.len() { Some(Self::from_values(values)) } else { None }
+    }
+}
+
 impl fmt::Display for Tile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut text = String::with_capacity(4 * Self::COUNT);
-        for (name, value) in Self::NAMES.iter().zip(self.values()) {
-            text.push_str(&name[..1]);
-            text.push_str(&value.to_string());
+        for ((name, value), default) in Self::NAMES.iter().zip(self.values()).zip(Self::DEFAULTS) {
+            if default != Some(value) {
+                text.push_str(&name[..1]);
+                text.push_str(&value.to_string());
+            }
         }
         f.pad(&text)
     }
@@ -38,7 +98,7 @@ pub struct ParseTileError {
 
 impl fmt::Display for ParseTileError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let example = Tile::from_values([16; Tile::COUNT]);
+        let example = Tile::new(16, 16, 16, 16);
         write!(
             f,
             "`{}` is not a tile; write every parameter as letter and value, like `{example}`",
@@ -53,20 +113,7 @@ impl FromStr for Tile {
     type Err = ParseTileError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let error = || ParseTileError { text: text.to_owned() };
-        let mut rest = text;
-        let mut values = [0; Self::COUNT];
-        for (value, name) in values.iter_mut().zip(Self::NAMES) {
-            rest = rest.strip_prefix(&name[..1]).ok_or_else(error)?;
-            let digits = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
-            *value = rest[..digits].parse().map_err(|_| error())?;
-            rest = &rest[digits..];
-        }
-        if rest.is_empty() && values.iter().all(|&value| value > 0) {
-            Ok(Self::from_values(values))
-        } else {
-            Err(error())
-        }
+        Self::read(text.as_bytes()).ok_or_else(|| ParseTileError { text: text.to_owned() })
     }
 }
 
@@ -76,7 +123,8 @@ mod tests {
 
     #[test]
     fn a_tile_survives_the_round_trip_through_text() {
-        let tile = Tile { m: 16, n: 128, warps: 4, stages: 3 };
+        let tile = Tile::new(16, 128, 4, 3);
+        assert_eq!(Tile::of("m16n128w4s3"), tile);
         assert_eq!(tile.to_string(), "m16n128w4s3");
         assert_eq!("m16n128w4s3".parse(), Ok(tile));
     }

@@ -158,8 +158,8 @@ impl FromStr for TileSetBuf {
 mod tests {
     use super::*;
 
-    const SMALL: Tile = Tile { m: 16, n: 64, warps: 4, stages: 2 };
-    const LARGE: Tile = Tile { m: 64, n: 64, warps: 4, stages: 2 };
+    const SMALL: Tile = Tile::of("m16n64w4s2");
+    const LARGE: Tile = Tile::of("m64n64w4s2");
 
     fn pack(rows: u32) -> PackShape {
         PackShape { rows, ..PackShape::from_values([1; PackShape::COUNT]) }

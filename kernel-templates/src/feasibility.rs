@@ -274,7 +274,7 @@ mod tests {
     use super::*;
     use tilewright_heuristics::Dtype;
 
-    const SMALL: Tile = Tile { m: 4, n: 64, warps: 1, stages: 1 };
+    const SMALL: Tile = Tile::of("m4n64w1s1");
     const CLASS: Class = Class { head_dim: 128, dtype: Dtype::F16 };
 
     fn rejected_by(tile: Tile) -> Option<&'static str> {
@@ -295,7 +295,7 @@ mod tests {
     #[test]
     fn each_cuda_rule_rejects_what_it_is_about() {
         let limits = Limits::Cuda(CudaLimits::named("a100-80gb").unwrap());
-        let good = Tile { m: 32, n: 64, warps: 4, stages: 2 };
+        let good = Tile::of("m32n64w4s2");
         let rejected_by =
             |tile: Tile, class: &Class| check(&tile, class, &limits).err().map(|infeasible| infeasible.rule);
         assert_eq!(rejected_by(good, &CLASS), None);

@@ -105,7 +105,7 @@ fn fp8_stays_in_registers_and_is_converted_by_an_instruction_where_there_is_one(
         let compiler = compiler(&limits.arch);
         for dtype in [Dtype::Fp8F16, Dtype::Fp8Bf16] {
             for (m, n, warps, stages) in tiles {
-                let (tile, class) = (Tile { m, n, warps, stages }, Class { dtype, ..USUAL });
+                let (tile, class) = (Tile::new(m, n, warps, stages), Class { dtype, ..USUAL });
                 let kernel = Kernel::decode(&tile, &class, AttentionOptions::default(), compiler.arch());
                 let cubin = compiler.compile(&kernel).unwrap();
                 let what = format!("{device} {class} {tile}: {:?}", cubin.usage);
@@ -160,7 +160,7 @@ fn every_class_and_option_compiles_for_every_architecture() {
 }
 
 const fn tile(m: u16, n: u16, warps: u16, stages: u16) -> Tile {
-    Tile { m, n, warps, stages }
+    Tile::new(m, n, warps, stages)
 }
 
 /// Registers of a tile's kernel, and CTAs an SM.
@@ -307,7 +307,7 @@ fn tiles_of_unequal_warps_go_together_only_where_all_warps_copy() {
 #[test]
 fn timelines_compile_for_every_architecture() {
     let options = AttentionOptions { timeline: true, ..AttentionOptions::default() };
-    let tiles = [Tile { m: 16, n: 64, warps: 4, stages: 2 }, Tile { m: 64, n: 64, warps: 4, stages: 2 }];
+    let tiles = [Tile::of("m16n64w4s2"), Tile::of("m64n64w4s2")];
     for device in DEVICES {
         let limits = limits(device);
         let compiler = compiler(&limits.arch);

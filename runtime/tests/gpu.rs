@@ -135,7 +135,7 @@ fn a_cache_beyond_2_31_elements_is_read_where_it_is() {
     let mut backend = backend(&device);
     let stream = device.context().new_stream().unwrap();
     let class = Class { head_dim: 128, dtype: Dtype::F16 };
-    let tile = Tile { m: 16, n: 64, warps: 4, stages: 2 };
+    let tile = Tile::of("m16n64w4s2");
     let case = conformance::tile_cases(&class, &tile, 4).into_iter().find(ConformanceCase::is_plain).unwrap();
     backend.prepare(&[tile], &class, options_of(&case), || ()).unwrap().remove(0).unwrap();
     let mut far = CudaCase::far::<f16>(case, &device).unwrap();
@@ -292,7 +292,7 @@ fn a_plan_serves_requests_that_grow_inside_their_pages() {
     let mut backend = backend(&device);
     let stream = device.context().new_stream().unwrap();
     let class = Class { head_dim: 64, dtype: Dtype::F16 };
-    let tile = Tile { m: 16, n: 32, warps: 2, stages: 2 };
+    let tile = Tile::of("m16n32w2s2");
     let names = ["lengths around every edge", "queries before a page that they do not see"];
     for name in names {
         let case = conformance::cases(&class, 5).into_iter().find(|case| case.name == name).unwrap();
@@ -397,7 +397,7 @@ fn options_make_a_difference_only_where_kernels_do() {
     let device = device();
     let mut backend = backend(&device);
     let class = Class { head_dim: 64, dtype: Dtype::F16 };
-    let tile = Tile { m: 16, n: 32, warps: 2, stages: 3 };
+    let tile = Tile::of("m16n32w2s3");
     let prepare = |backend: &mut CudaBackend, options| {
         backend.prepare(&[tile], &class, options, || ()).unwrap().remove(0).unwrap();
     };
@@ -454,7 +454,7 @@ fn check_parts<E: Element + CudaElement>(backend: &mut CudaBackend, head_dim: u3
     let stream = device.context().new_stream().unwrap();
     let geometry =
         Geometry { q_heads: 8, kv_heads: 2, head_dim, page_size: 16, dtype: <E as Element>::DTYPE };
-    let (class, tile) = (Class::of(&geometry), Tile { m: 16, n: 32, warps: 2, stages: 2 });
+    let (class, tile) = (Class::of(&geometry), Tile::of("m16n32w2s2"));
     let options = KernelOptions::for_pages(geometry.page_size);
     backend.prepare(&[tile], &class, options, || ()).unwrap().remove(0).unwrap();
     let parts = Parts::<E>::new(geometry, shape, 6);

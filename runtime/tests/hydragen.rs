@@ -12,7 +12,7 @@ use tilewright_plan::{KvStrides, Plan, PlanOptions};
 
 const GEOMETRY: Geometry =
     Geometry { q_heads: 8, kv_heads: 2, head_dim: 64, page_size: 16, dtype: Dtype::F32 };
-const TILE: Tile = Tile { m: 16, n: 32, warps: 2, stages: 1 };
+const TILE: Tile = Tile::of("m16n32w2s1");
 
 fn cache<E: Element>(parts: &Parts<E>) -> KvCache<'_, E> {
     KvCache { keys: &parts.keys, values: &parts.values, strides: KvStrides::nhd(&parts.geometry) }

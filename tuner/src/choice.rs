@@ -105,7 +105,7 @@ mod tests {
     #[test]
     fn names_are_those_that_recordings_have() {
         let single = LaunchMode { launch: Launch::Single, merge: MergeBy::LastCta };
-        let tile = Tile { m: 16, n: 64, warps: 4, stages: 3 };
+        let tile = Tile::of("m16n64w4s3");
         let tile = Choice::Set(TileSetBuf::one(tile));
         let choices = [Choice::SELECTOR, Choice::Selector(single), Choice::PatRules, Choice::Pat, tile];
         let names = ["selector", "selector, single+last-cta", "PAT's rules", PATS_PLANNER, "m16n64w4s3"];

@@ -16,8 +16,7 @@ fn workspace() -> PathBuf {
 
 /// Sets of one to four tiles.
 fn sets(count: usize) -> Vec<TileSetBuf> {
-    let tile =
-        |i: u16, j: u16| Tile { m: (1 + j) << (i % 5), n: 16 << (i % 5), warps: 1 + i, stages: 1 + i % 3 };
+    let tile = |i: u16, j: u16| Tile::new((1 + j) << (i % 5), 16 << (i % 5), 1 + i, 1 + i % 3);
     let set = |i: u16| TileSetBuf::of(&(0..=i % 4).map(|j| tile(i, j)).collect::<Vec<_>>());
     (0..count as u16).map(|i| set(i).expect("its tiles ascend")).collect()
 }
@@ -58,7 +57,7 @@ fn model() -> impl Strategy<Value = SelectorModel> {
                 max: BatchShape::from_values([max; BatchShape::COUNT]),
             },
             sets: sets(portfolio),
-            safe_default: Tile { m: 3, n: 48, warps: 1, stages: 1 },
+            safe_default: Tile::of("m3n48w1s1"),
             prices: Prices { cta: u64::from(max), ..Prices::CPU },
             feasible: BTreeMap::from([
                 ((8, 8), masks[0]),
@@ -242,7 +241,7 @@ fn the_text_of_a_module_reads_well() {
             capability: "x86_64-avx2".to_owned(),
             units: 2,
         },
-        safe_default: Tile { m: 4, n: 64, warps: 1, stages: 1 },
+        safe_default: Tile::of("m4n64w1s1"),
         prices: Prices::CPU,
     };
     insta::assert_snapshot!(render(&model, &vec!["limits: threads 2".to_owned()]));

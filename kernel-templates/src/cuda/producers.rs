@@ -110,7 +110,7 @@ mod tests {
     const BOXES: AttentionOptions = AttentionOptions::for_pages(16);
     const GATHERS: AttentionOptions = AttentionOptions::for_pages(1);
     const CLASS: Class = Class { head_dim: 128, dtype: Dtype::F16 };
-    const TILE: Tile = Tile { m: 64, n: 64, warps: 4, stages: 2 };
+    const TILE: Tile = Tile::of("m64n64w4s2");
 
     fn hopper() -> Arch {
         "sm_90a".parse().unwrap()

@@ -374,7 +374,7 @@ mod tests {
         "sm_80".parse().unwrap()
     }
 
-    const TILE: Tile = Tile { m: 16, n: 64, warps: 4, stages: 2 };
+    const TILE: Tile = Tile::of("m16n64w4s2");
     const CLASS: Class = Class { head_dim: 128, dtype: Dtype::F16 };
 
     #[test]
@@ -416,7 +416,7 @@ mod tests {
 
     #[test]
     fn a_mix_has_the_threads_and_the_memory_of_its_largest_tiles() {
-        let wide = Tile { m: 64, n: 32, warps: 8, stages: 1 };
+        let wide = Tile::of("m64n32w8s1");
         let tiles = [TILE, wide];
         let mix = Kernel::decode_mix(&tiles, &CLASS, AttentionOptions::default(), arch());
         let [one, two] = tiles.map(|tile| Kernel::decode(&tile, &CLASS, AttentionOptions::default(), arch()));

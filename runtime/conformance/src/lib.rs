@@ -10,7 +10,7 @@
 //! use tilewright_cpu::CpuBackend;
 //!
 //! let class = Class { head_dim: 64, dtype: Dtype::F32 };
-//! let tile = Tile { m: 4, n: 32, warps: 1, stages: 1 };
+//! let tile = Tile::of("m4n32w1s1");
 //! let mut backend = CpuBackend::new(2);
 //! for case in conformance::tile_cases(&class, &tile, 7).into_iter().filter(|case| case.is_plain()) {
 //!     let case = CpuCase::<f32>::new(case);

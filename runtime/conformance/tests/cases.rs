@@ -6,12 +6,8 @@ use tilewright_cpu::{CpuBackend, Element};
 use tilewright_heuristics::{Dtype, Tile};
 use tilewright_kernel_templates::Class;
 
-const TILES: [Tile; 4] = [
-    Tile { m: 1, n: 16, warps: 1, stages: 1 },
-    Tile { m: 4, n: 32, warps: 2, stages: 2 },
-    Tile { m: 16, n: 64, warps: 1, stages: 3 },
-    Tile { m: 64, n: 256, warps: 4, stages: 2 },
-];
+const TILES: [Tile; 4] =
+    [Tile::of("m1n16w1s1"), Tile::of("m4n32w2s2"), Tile::of("m16n64w1s3"), Tile::of("m64n256w4s2")];
 
 /// Every case of a class under every tile, those with windows, soft-caps and sinks among them; all that is wrong.
 fn failures<E: Element>(head_dim: u32, seed: u64) -> Vec<String> {

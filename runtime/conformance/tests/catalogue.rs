@@ -31,11 +31,13 @@ fn assert_correct<E: Element>(batch: &Batch, backend: &mut CpuBackend) {
         reference::decode(&geometry, &table, &query, &cache, &Attention::plain(scale));
 
     // Tiles change from pack to pack, as under a selector.
-    let tile = |rows: u32, kv_len: u32| Tile {
-        m: if rows <= 4 { 4 } else { 16 },
-        n: if kv_len <= 256 { 16 } else { 64 },
-        warps: if kv_len > 512 { 2 } else { 1 },
-        stages: 2,
+    let tile = |rows: u32, kv_len: u32| {
+        Tile::new(
+            if rows <= 4 { 4 } else { 16 },
+            if kv_len <= 256 { 16 } else { 64 },
+            if kv_len > 512 { 2 } else { 1 },
+            2,
+        )
     };
     let plan = Plan::build(&geometry, &table, &PlanOptions::default(), |shape: &PackShape| {
         tile(shape.rows, shape.kv_len)

@@ -54,13 +54,13 @@ fn bench<E: Element>(backend: &mut CpuBackend, q_heads: u32, kv_heads: u32, band
     let cache = KvCache { keys: &keys, values: &values, strides: KvStrides::nhd(&geometry) };
     let bytes = 2 * elements * E::DTYPE.kv_bytes();
     for tile in [
-        Tile { m: 4, n: 32, warps: 1, stages: 1 },
-        Tile { m: 4, n: 32, warps: 1, stages: 2 },
-        Tile { m: 4, n: 64, warps: 1, stages: 2 },
-        Tile { m: 4, n: 16, warps: 1, stages: 2 },
-        Tile { m: 4, n: 128, warps: 1, stages: 2 },
-        Tile { m: 4, n: 16, warps: 1, stages: 3 },
-        Tile { m: 4, n: 64, warps: 2, stages: 2 },
+        Tile::of("m4n32w1s1"),
+        Tile::of("m4n32w1s2"),
+        Tile::of("m4n64w1s2"),
+        Tile::of("m4n16w1s2"),
+        Tile::of("m4n128w1s2"),
+        Tile::of("m4n16w1s3"),
+        Tile::of("m4n64w2s2"),
     ] {
         let plan =
             Plan::build(&geometry, &table, &PlanOptions::default(), tile).expect("the batch can be planned");

@@ -100,7 +100,7 @@ mod tests {
         let entries: Vec<i32> = (0..64).collect();
         let seq_lens = [40, 16, 256, 128];
         let table = PageTable::new(&entries, 16, &seq_lens, 16).unwrap();
-        let tile = |warps| Tile { m: 2, n: 16, warps, stages: 1 };
+        let tile = |warps| Tile::new(2, 16, warps, 1);
         let select = |shape: &PackShape| if shape.kv_len > 100 { tile(3) } else { tile(1) };
         let plan = Plan::build(&geometry, &table, &PlanOptions::default(), select).unwrap();
         let (pages, query) = (vec![0.5f32; 64 * 16 * 2 * 64], vec![0.25f32; 4 * 4 * 64]);

@@ -11,7 +11,7 @@ use tilewright_plan::{E4m3, KvScales, KvStrides, PageTable, Plan, PlanOptions};
 const HEADS: usize = 3;
 const GEOMETRY: Geometry =
     Geometry { q_heads: 6, kv_heads: HEADS as u32, head_dim: 64, page_size: 16, dtype: Dtype::Fp8F32 };
-const TILE: Tile = Tile { m: 4, n: 32, warps: 1, stages: 2 };
+const TILE: Tile = Tile::of("m4n32w1s2");
 const ENTRIES: [i32; 6] = [3, 0, 4, 3, 2, 1];
 const SEQ_LENS: [u32; 2] = [48, 37];
 const ELEMENTS: usize = 5 * 16 * HEADS * 64;

@@ -156,7 +156,7 @@ fn assert_all<E: Element>(geometry: Geometry, requests: &[(usize, u32)], hnd: bo
 
 const GEOMETRY: Geometry =
     Geometry { q_heads: 8, kv_heads: 2, head_dim: 64, page_size: 16, dtype: Dtype::F32 };
-const TILE: Tile = Tile { m: 4, n: 32, warps: 1, stages: 1 };
+const TILE: Tile = Tile::of("m4n32w1s1");
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
@@ -176,7 +176,7 @@ proptest! {
         seed: u64,
     ) {
         let geometry = Geometry { q_heads: ratio * kv_heads, kv_heads, head_dim, page_size, dtype: Dtype::F32 };
-        let tile = Tile { m, n, warps, stages };
+        let tile = Tile::new(m, n, warps, stages);
         match Dtype::from_code(dtype) {
             Some(Dtype::F16) => assert_all::<f16>(geometry, &requests, hnd, tile, seed),
             Some(Dtype::Bf16) => assert_all::<bf16>(geometry, &requests, hnd, tile, seed),
@@ -187,7 +187,7 @@ proptest! {
 
 #[test]
 fn lengths_around_every_edge_agree_with_the_reference() {
-    for tile in [TILE, Tile { m: 16, n: 16, warps: 3, stages: 2 }] {
+    for tile in [TILE, Tile::of("m16n16w3s2")] {
         let requests: Vec<(usize, u32)> =
             [1, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 0, 1023].map(|own| (0, own)).to_vec();
         assert_all::<f32>(GEOMETRY, &requests, false, tile, 1);
@@ -264,7 +264,7 @@ fn one_batch_may_use_many_tiles() {
     let options = PlanOptions { packing: Packing::Pat, split: Split::Mean, ..PlanOptions::default() };
     let plan = Plan::build(&GEOMETRY, &batch.table(), &options, |_: &PackShape| {
         asked += 1;
-        Tile { m: 1 << (asked % 5), n: 16 << (asked % 3), warps: 1 + asked % 4, stages: 1 + asked % 2 }
+        Tile::new(1 << (asked % 5), 16 << (asked % 3), 1 + asked % 4, 1 + asked % 2)
     })
     .unwrap();
     assert!(plan.tile_groups().len() > 8);

@@ -149,7 +149,7 @@ fn geometry() -> impl Strategy<Value = Geometry> {
 fn way() -> impl Strategy<Value = Way> {
     let packings =
         vec![Packing::Priced, Packing::PerTree, Packing::Pat, Packing::PerNode, Packing::PerRequest];
-    let tiles = [(1, 16), (4, 32), (16, 16), (64, 64)].map(|(m, n)| Tile { m, n, warps: 2, stages: 2 });
+    let tiles = [(1, 16), (4, 32), (16, 16), (64, 64)].map(|(m, n)| Tile::new(m, n, 2, 2));
     let splits = vec![Split::None, Split::Mean, Split::Fill];
     (prop::sample::select(packings), prop::sample::select(splits), prop::sample::select(tiles.to_vec()))
         .prop_map(|(packing, split, tile)| Way {
@@ -229,7 +229,7 @@ proptest! {
 fn shapes_are_those_of_all_queries() {
     let geometry = Geometry { q_heads: 4, kv_heads: 2, head_dim: 16, page_size: 16, dtype: Dtype::F32 };
     let batch = Batch::new(geometry, &[(0, 40, 3), (1, 5, 0), (1, 20, 2)], 7);
-    let way = Way { options: PlanOptions::default(), tile: Tile { m: 16, n: 16, warps: 1, stages: 1 } };
+    let way = Way { options: PlanOptions::default(), tile: Tile::of("m16n16w1s1") };
     let mut backend = CpuBackend::new(1);
     let mut memory = Queries::default();
     let table = batch.table(&batch.seq_lens).with_queries(&batch.query_lens, &mut memory).unwrap();

@@ -59,11 +59,7 @@ struct Options {
 }
 
 /// What `--forward` mixes unless told otherwise: a tile for each number of rows.
-const MIXED: [Tile; 3] = [
-    Tile { m: 16, n: 64, warps: 4, stages: 2 },
-    Tile { m: 32, n: 64, warps: 4, stages: 2 },
-    Tile { m: 64, n: 64, warps: 4, stages: 2 },
-];
+const MIXED: [Tile; 3] = [Tile::of("m16n64w4s2"), Tile::of("m32n64w4s2"), Tile::of("m64n64w4s2")];
 
 fn main() -> Outcome<()> {
     if CudaDevice::count() == 0 {

@@ -52,12 +52,7 @@ fn main() -> Outcome<()> {
                 batch.lengths.len()
             );
             match &mut on_device {
-                None => Steps::new(&batch, PlanOptions::default())?.planner_alone(Tile {
-                    m: 16,
-                    n: 64,
-                    warps: 4,
-                    stages: 2,
-                })?,
+                None => Steps::new(&batch, PlanOptions::default())?.planner_alone(Tile::of("m16n64w4s2"))?,
                 Some(on_device) => on_device.measure(&batch)?,
             }
         }

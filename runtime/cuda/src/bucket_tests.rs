@@ -7,8 +7,8 @@ use tilewright_plan::{PageTable, PlanOptions, Split};
 
 const GEOMETRY: Geometry =
     Geometry { q_heads: 8, kv_heads: 2, head_dim: 64, page_size: 16, dtype: Dtype::F16 };
-const SMALL: Tile = Tile { m: 16, n: 32, warps: 1, stages: 2 };
-const LARGE: Tile = Tile { m: 64, n: 32, warps: 4, stages: 1 };
+const SMALL: Tile = Tile::of("m16n32w1s2");
+const LARGE: Tile = Tile::of("m64n32w4s1");
 
 fn select(shape: &PackShape) -> Tile {
     if shape.rows > 8 { LARGE } else { SMALL }

@@ -148,7 +148,7 @@ mod tests {
 
     #[test]
     fn a_mix_is_the_same_in_any_order_of_its_tiles() {
-        let [a, b] = [16, 64].map(|m| Tile { m, n: 32, warps: 4, stages: 1 });
+        let [a, b] = [16, 64].map(|m| Tile::new(m, 32, 4, 1));
         assert_eq!(Mix::of(&[b, a, b]), Mix::of(&[a, b]));
         assert_eq!(Mix::of(&[b, a]).index_of(&b), Some(1));
         assert_eq!(Mix::of(&[a]).index_of(&b), None);

@@ -20,7 +20,7 @@ const PAGES: usize = 64;
 const MAX_PAGES: usize = 12;
 
 const fn tile(m: u16, n: u16, warps: u16, stages: u16) -> Tile {
-    Tile { m, n, warps, stages }
+    Tile::new(m, n, warps, stages)
 }
 
 /// A set of tiles, and the device that they are compiled for.

@@ -120,7 +120,7 @@ fn fp8_cases() -> Vec<Case> {
     for ((m, n, warps, stages), head_dim, options) in variants {
         for dtype in [Dtype::Fp8F16, Dtype::Fp8Bf16] {
             let seed = cases.len() as u64 * 3;
-            let (tile, class) = (Tile { m, n, warps, stages }, Class { head_dim, dtype });
+            let (tile, class) = (Tile::new(m, n, warps, stages), Class { head_dim, dtype });
             let packing = [Packing::Pat, Packing::PerNode][cases.len() / 2 % 2];
             let (gqa_ratio, page_size) = ([4, 1, 8][cases.len() % 3], [16, 1, 64][cases.len() / 3 % 3]);
             let (grown, hnd) = (cases.len() % 4 < 2, cases.len() % 3 == 0);
@@ -170,7 +170,7 @@ fn fp8_beside_a_loader_agrees_with_the_reference() {
             for (packing, own) in [(Packing::PerTree, 70), (Packing::PerRequest, 300)] {
                 let seed = cases.len() as u64;
                 let class = Class { head_dim: 128, dtype };
-                let tile = Tile { m, n, warps, stages };
+                let tile = Tile::new(m, n, warps, stages);
                 let (page_size, hnd) = ([16, 32, 48, 64][cases.len() % 4], cases.len() % 3 == 0);
                 let (queries, grown) = ((seed % 3) as u32, cases.len() % 5 == 0);
                 cases.push(Case {
@@ -293,7 +293,7 @@ fn turning_cases() -> Vec<Case> {
     let mut cases = Vec::new();
     for (m, n, warps, stages) in tiles {
         for (gqa_ratio, page_size, own) in [(4, 16, 70), (1, 1, 24), (8, 32, 3)] {
-            let (tile, seed) = (Tile { m, n, warps, stages }, cases.len() as u64);
+            let (tile, seed) = (Tile::new(m, n, warps, stages), cases.len() as u64);
             let options = AttentionOptions { softcap: seed % 3 == 1, ..CASE.options };
             let (packing, grown) = (Packing::PerTree, seed.is_multiple_of(2));
             cases.push(Case { tile, options, gqa_ratio, page_size, packing, own, grown, seed, ..CASE });
@@ -343,7 +343,7 @@ fn a_missing_word_about_a_buffer_is_caught() {
     let cases: Vec<Case> = [(16, 4), (64, 4), (128, 8)]
         .into_iter()
         .flat_map(|(m, warps)| {
-            let tile = Tile { m, n: 64, warps, stages: 2 };
+            let tile = Tile::new(m, 64, warps, 2);
             (0..2).map(move |seed| Case {
                 tile,
                 packing: Packing::PerTree,
@@ -384,7 +384,7 @@ fn a_missing_word_about_a_buffer_is_caught() {
 /// way when a CTA ends.
 #[test]
 fn lengths_shorter_than_a_plan_allows_are_still_those_that_count() {
-    let tile = Tile { m: 64, n: 16, warps: 4, stages: 3 };
+    let tile = Tile::of("m64n16w4s3");
     let case = Case { tile, packing: Packing::PerRequest, own: 300, warpgroups: true, ..CASE };
     let emulator = Emulator::build(&kernels_of(&[case]), &[WARPGROUPS]);
     for length in [1, 20, 40] {
@@ -400,7 +400,7 @@ fn lengths_shorter_than_a_plan_allows_are_still_those_that_count() {
 
 #[test]
 fn ctas_note_when_they_did_what() {
-    let tiles = [(CASE.tile, false), (Tile { m: 64, n: 64, warps: 4, stages: 2 }, true)];
+    let tiles = [(CASE.tile, false), (Tile::of("m64n64w4s2"), true)];
     for (tile, warpgroups) in tiles {
         let options = AttentionOptions { timeline: true, ..CASE.options };
         let case = Case { tile, warpgroups, options, ..CASE };
@@ -479,7 +479,7 @@ fn conformance_batches_agree_with_the_reference() {
 }
 
 const fn tile(m: u16, n: u16, warps: u16, stages: u16) -> Tile {
-    Tile { m, n, warps, stages }
+    Tile::new(m, n, warps, stages)
 }
 
 /// Sets of tiles in one kernel beside TMA producers: a producer warpgroup beside four consumer warps and beside eight, and one warp.
@@ -537,7 +537,7 @@ fn several_tiles_in_one_kernel_beside_producers_agree_with_the_reference() {
 
 #[test]
 fn the_order_of_warps_changes_no_bit() {
-    let tile = Tile { m: 32, n: 64, warps: 8, stages: 3 };
+    let tile = Tile::of("m32n64w8s3");
     let case = Case {
         tile,
         options: AttentionOptions {
@@ -580,7 +580,7 @@ fn a_pipeline_that_reads_too_early_is_caught() {
 fn a_missing_barrier_is_caught() {
     let cases: Vec<Case> = (1..=4)
         .flat_map(|stages| {
-            let tile = Tile { m: 32, n: 64, warps: 8, stages };
+            let tile = Tile::new(32, 64, 8, stages);
             let head_dim = if stages % 2 == 0 { 64 } else { 256 };
             let class = Class { head_dim, ..CASE.class };
             let options = AttentionOptions { window: stages == 3, ..CASE.options };
@@ -591,7 +591,7 @@ fn a_missing_barrier_is_caught() {
         .collect();
     let beside_loaders: Vec<Case> = (1..=3)
         .flat_map(|stages| {
-            let tile = Tile { m: 64, n: 64, warps: 4, stages };
+            let tile = Tile::new(64, 64, 4, stages);
             // Of walks along several runs, lengths of rows are read by other warps than noted them.
             let packing = |seed| if seed == 1 { Packing::Priced } else { Packing::Pat };
             (0..2).map(move |seed| Case { tile, seed, packing: packing(seed), warpgroups: true, ..CASE })

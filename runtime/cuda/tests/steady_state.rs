@@ -74,8 +74,7 @@ fn planning_several_queries_a_request_allocates_nothing_either() {
 /// Plans many steps twice over, of batches up to the largest and fewer than so many requests smaller, with as many queries of a request
 /// in a step as this says, or one each.
 fn check_steps(largest: usize, fewer: usize, queries_of: Option<fn(u32, u32) -> u32>) {
-    let select =
-        |shape: &PackShape| Tile { m: if shape.rows > 16 { 32 } else { 16 }, n: 64, warps: 2, stages: 2 };
+    let select = |shape: &PackShape| Tile::new(if shape.rows > 16 { 32 } else { 16 }, 64, 2, 2);
     let mut planner = Planner::new(PlanOptions::default());
     let mut image = PackedPlan::default();
     let mut memory = Queries::default();
@@ -150,7 +149,7 @@ fn deciding_again_where_a_forest_becomes_a_small_one_and_back_allocates_nothing(
 fn planning_pats_packs_and_following_them_in_and_out_allocates_nothing() {
     let geometry = Geometry { q_heads: 16, kv_heads: 2, head_dim: 64, dtype: Dtype::F32, ..GEOMETRY };
     let options = PlanOptions::default().with_max_concurrent_ctas(1);
-    let tile = |_: &PackShape| Tile { m: 64, n: 64, warps: 2, stages: 2 };
+    let tile = |_: &PackShape| Tile::of("m64n64w2s2");
     let entries: Vec<i32> = (0..20).flat_map(|request| [[0, 1, 2], [0, 3, -1]][request / 16]).collect();
     let seq_lens: Vec<u32> = (0..20).map(|request| [48, 32][request / 16]).collect();
     let table = PageTable::new(&entries, 3, &seq_lens, 16).unwrap();
@@ -177,8 +176,7 @@ fn planning_pats_packs_and_following_them_in_and_out_allocates_nothing() {
 
 /// Requests grow by many pages and are cut to what they were, several times.
 fn check_growth<const REQUESTS: usize>() {
-    let select =
-        |shape: &PackShape| Tile { m: if shape.rows > 16 { 32 } else { 16 }, n: 64, warps: 2, stages: 2 };
+    let select = |shape: &PackShape| Tile::new(if shape.rows > 16 { 32 } else { 16 }, 64, 2, 2);
     // Requests grow by this many pages, and then are what they were.
     const PAGES: u32 = 20;
     let (entries, seq_lens) = (rows(REQUESTS), [MAX_PAGES as u32 * 16; REQUESTS]);

@@ -30,8 +30,7 @@ fn main() {
         let table = PageTable::new(&batch.page_table, batch.max_pages, &batch.seq_lens, geometry.page_size)
             .expect("the batch is well formed");
         let options = PlanOptions::default();
-        let select =
-            |shape: &PackShape| Tile { m: if shape.rows > 16 { 32 } else { 16 }, n: 64, warps: 2, stages: 2 };
+        let select = |shape: &PackShape| Tile::new(if shape.rows > 16 { 32 } else { 16 }, 64, 2, 2);
         let forest = Forest::build(&table);
         let plan = Plan::build(&geometry, &table, &options, select).expect("it can be planned");
         let mut image = PackedPlan::default();
@@ -68,7 +67,7 @@ fn batch(tree: &str) -> Batch {
 /// The first tree with more queries a request.
 fn several_queries(batch: &Batch) {
     let geometry = Geometry { dtype: Dtype::F16, ..batch.geometry };
-    let select = |_: &PackShape| Tile { m: 32, n: 64, warps: 2, stages: 2 };
+    let select = |_: &PackShape| Tile::of("m32n64w2s2");
     let (mut memory, mut planner) = (Queries::default(), Planner::new(PlanOptions::default()));
     for count in [1, 4, 8, 16] {
         let table = PageTable::new(&batch.page_table, batch.max_pages, &batch.seq_lens, geometry.page_size)
@@ -141,8 +140,7 @@ fn live_plan(batch: &Batch) {
     let page_size = geometry.page_size;
     let table = PageTable::new(&batch.page_table, batch.max_pages, &batch.seq_lens, page_size)
         .expect("the batch is well formed");
-    let select =
-        |shape: &PackShape| Tile { m: if shape.rows > 16 { 32 } else { 16 }, n: 64, warps: 2, stages: 2 };
+    let select = |shape: &PackShape| Tile::new(if shape.rows > 16 { 32 } else { 16 }, 64, 2, 2);
     let requests = table.batch();
     let fresh = batch.page_table.iter().max().map_or(0, |page| page + 1);
     let mut planner =

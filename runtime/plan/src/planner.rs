@@ -91,7 +91,7 @@ mod tests {
             packing in prop::sample::select(vec![Packing::Priced, Packing::PerTree, Packing::Pat, Packing::PerNode, Packing::PerRequest]),
         ) {
             let options = PlanOptions { packing, split, ..PlanOptions::default() }.with_max_concurrent_ctas(5);
-            let tile = |shape: &PackShape| Tile { m: if shape.rows > 4 { 16 } else { 4 }, n: 16, warps: 1, stages: 1 };
+            let tile = |shape: &PackShape| Tile::new(if shape.rows > 4 { 16 } else { 4 }, 16, 1, 1);
             let mut planner = Planner::new(options);
             for rows in steps {
                 let seq_lens: Vec<u32> = rows.iter().map(|row| (row.len() as u32 * 16).saturating_sub(3)).collect();

@@ -293,8 +293,8 @@ fn the_next_step_can_be_planned_by_another_thread() {
     assert_eq!(canonical(planner.plan(tile).unwrap()), here);
 }
 
-const LOW: Tile = Tile { m: 16, n: 64, warps: 4, stages: 2 };
-const TALL: Tile = Tile { m: 64, n: 64, warps: 4, stages: 2 };
+const LOW: Tile = Tile::of("m16n64w4s2");
+const TALL: Tile = Tile::of("m64n64w4s2");
 
 /// A low tile for batches of fewer than 64 requests, a tall one for others; and what it was asked about.
 #[derive(Default)]

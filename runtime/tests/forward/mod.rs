@@ -23,7 +23,7 @@ use tilewright_kernel_templates::cuda::{AttentionOptions, mix_producer_warps};
 use tilewright_plan::{KvStrides, PageTable, Plan, PlanOptions, Split};
 
 const fn tile(m: u16, n: u16, warps: u16, stages: u16) -> Tile {
-    Tile { m, n, warps, stages }
+    Tile::new(m, n, warps, stages)
 }
 
 /// Four consumer warps each: with TMA tiles go together only so.

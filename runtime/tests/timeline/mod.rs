@@ -9,8 +9,8 @@ use tilewright_kernel_templates::Class;
 use tilewright_kernel_templates::cuda::AttentionOptions;
 use tilewright_plan::{PageTable, Plan};
 
-const SMALL: Tile = Tile { m: 16, n: 32, warps: 1, stages: 2 };
-const LARGE: Tile = Tile { m: 32, n: 64, warps: 4, stages: 2 };
+const SMALL: Tile = Tile::of("m16n32w1s2");
+const LARGE: Tile = Tile::of("m32n64w4s2");
 
 #[test]
 fn every_work_item_of_every_kv_head_notes_when_it_ran_and_where() {

@@ -158,7 +158,7 @@ fn write_tree(text: &mut String, tree: &TreeModel, sets: &[TileSetBuf], depth: u
 }
 
 fn tile_literal(tile: &Tile) -> String {
-    record_literal("Tile", &Tile::NAMES, &tile.values())
+    format!("Tile::of(\"{tile}\")")
 }
 
 fn record_literal<T: std::fmt::Display>(name: &str, fields: &[&str], values: &[T]) -> String {

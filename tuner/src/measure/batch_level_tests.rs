@@ -13,9 +13,9 @@ use tilewright_kernel_templates::{CpuLimits, Limits};
 use tilewright_plan::ChooseTiles as _;
 use tilewright_scenarios::Batch;
 
-pub(in crate::measure) const SMALL: Tile = Tile { m: 4, n: 32, warps: 1, stages: 1 };
-pub(in crate::measure) const LARGE: Tile = Tile { m: 16, n: 32, warps: 1, stages: 1 };
-pub(in crate::measure) const SAFE: Tile = Tile { m: 8, n: 64, warps: 1, stages: 1 };
+pub(in crate::measure) const SMALL: Tile = Tile::of("m4n32w1s1");
+pub(in crate::measure) const LARGE: Tile = Tile::of("m16n32w1s1");
+pub(in crate::measure) const SAFE: Tile = Tile::of("m8n64w1s1");
 
 /// Says of every plan and variant what the test wants, and has no mixes.
 pub(crate) struct ScriptedBench {
@@ -290,7 +290,7 @@ fn ways_of_launching_that_come_to_the_same_are_not_measured() {
 
 #[test]
 fn candidates_are_tiles_alone_and_pairs_that_share_a_kernel() {
-    let tile = |m, warps| Tile { m, n: 64, warps, stages: 2 };
+    let tile = |m, warps| Tile::new(m, 64, warps, 2);
     let tiles = [tile(16, 4), tile(16, 8), tile(32, 4), tile(64, 4), tile(128, 8)];
     let sets: Vec<String> = candidate_sets(&tiles)[5..].iter().map(TileSetBuf::to_string).collect();
     assert_eq!(sets, ["m16n64w4s2+m64n64w4s2", "m32n64w4s2+m64n64w4s2", "m16n64w8s2+m128n64w8s2"]);

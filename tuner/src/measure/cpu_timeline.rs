@@ -38,7 +38,7 @@ mod tests {
         let geometry = Geometry { q_heads: 4, kv_heads: 2, head_dim: 64, page_size: 16, dtype: Dtype::F16 };
         let table_entries: Vec<i32> = (0..16).collect();
         let table = PageTable::new(&table_entries, 8, &[64, 128], 16).unwrap();
-        let tile = |warps| Tile { m: 4, n: 32, warps, stages: 1 };
+        let tile = |warps| Tile::new(4, 32, warps, 1);
         let select = |shape: &PackShape| if shape.kv_len > 64 { tile(2) } else { tile(1) };
         let options = PlanOptions { split: Split::None, ..PlanOptions::default() };
         let plan = Plan::build(&geometry, &table, &options, select).unwrap();

@@ -41,7 +41,7 @@ impl ChooseTiles for &PlanTiles {
         match self {
             PlanTiles::Set(set) => set.as_set().tile(pack),
             PlanTiles::PatRules(tiles) => {
-                let any = tiles.last().copied().unwrap_or(Tile { m: 16, n: 16, warps: 1, stages: 1 });
+                let any = tiles.last().copied().unwrap_or(Tile::of("m16n16w1s1"));
                 analytic::pat(tiles, pack).unwrap_or(any)
             }
         }
@@ -85,8 +85,8 @@ impl PlanTilesRecord {
 mod tests {
     use super::*;
 
-    const SMALL: Tile = Tile { m: 16, n: 64, warps: 4, stages: 2 };
-    const LARGE: Tile = Tile { m: 64, n: 64, warps: 4, stages: 2 };
+    const SMALL: Tile = Tile::of("m16n64w4s2");
+    const LARGE: Tile = Tile::of("m64n64w4s2");
 
     #[test]
     fn what_is_sent_comes_back() {

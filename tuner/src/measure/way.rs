@@ -73,8 +73,8 @@ mod tests {
     use tilewright_heuristics::{Dtype, Geometry, PackShape, Prices, Tile};
     use tilewright_plan::PageTable;
 
-    const SMALL: Tile = Tile { m: 16, n: 32, warps: 1, stages: 1 };
-    const LARGE: Tile = Tile { m: 64, n: 32, warps: 4, stages: 1 };
+    const SMALL: Tile = Tile::of("m16n32w1s1");
+    const LARGE: Tile = Tile::of("m64n32w4s1");
 
     fn told_apart(facts: PlanFacts, mix: Option<&Mix>) -> Vec<String> {
         let way = |forward| Way { forward, mix: mix.cloned(), ..Way::default() };

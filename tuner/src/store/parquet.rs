@@ -239,7 +239,7 @@ fn from_frame(path: &Path, frame: &DataFrame) -> Result<Vec<Measurement>, StoreE
     let batch = columns.record(BATCH_PREFIX, &BatchShape::NAMES)?;
     let held_out = columns.typed("held_out", Column::bool)?;
     let choice = columns.text("choice")?;
-    let tile = columns.record(TILE_PREFIX, &Tile::NAMES)?;
+    let tile = columns.tile()?;
     let status = columns.text("status")?;
     let survived = columns.typed("survived", Column::bool)?;
     let complete = columns.typed("complete", Column::bool)?;
@@ -278,7 +278,7 @@ fn from_frame(path: &Path, frame: &DataFrame) -> Result<Vec<Measurement>, StoreE
                 batch: values(&batch).try_into().ok().map(BatchShape::from_values),
                 held_out: held_out.get(row).unwrap_or(false),
                 choice: string(choice, row),
-                tile: tile_of(&values(&tile)).map_err(|detail| bad("tile", detail))?,
+                tile: tile_of(&tile, row).map_err(|detail| bad("tile", detail))?,
                 status: Status::from_name(&status_name)
                     .ok_or_else(|| bad("status", format!("`{status_name}` is unknown")))?,
                 survived: survived.get(row).unwrap_or(false),
@@ -310,11 +310,18 @@ fn from_frame(path: &Path, frame: &DataFrame) -> Result<Vec<Measurement>, StoreE
         .collect()
 }
 
+/// The column of a tile's parameter, and its default. Files from before the parameter have no column.
+type Parameter<'a> = (Option<&'a UInt32Chunked>, Option<u16>);
+
 /// A tile out of its parameters' cells; none if any of them is empty.
-fn tile_of(values: &[u32]) -> Result<Option<Tile>, String> {
-    let Ok(values) = <[u32; Tile::COUNT]>::try_from(values) else { return Ok(None) };
+fn tile_of(parameters: &[Parameter<'_>; Tile::COUNT], row: usize) -> Result<Option<Tile>, String> {
     let mut narrow = [0u16; Tile::COUNT];
-    for (narrow, value) in narrow.iter_mut().zip(values) {
+    for (narrow, (column, default)) in narrow.iter_mut().zip(parameters) {
+        let value = match column {
+            Some(column) => column.get(row),
+            None => default.map(u32::from),
+        };
+        let Some(value) = value else { return Ok(None) };
         *narrow = u16::try_from(value)
             .ok()
             .filter(|&v| v > 0)
@@ -373,6 +380,17 @@ impl<'a> Columns<'a> {
             }
         };
         names.iter().map(|name| column(name)).collect()
+    }
+
+    /// The columns of a tile's parameters.
+    fn tile(&self) -> Result<[Parameter<'a>; Tile::COUNT], StoreError> {
+        let mut parameters = [(None, None); Tile::COUNT];
+        for ((parameter, name), default) in parameters.iter_mut().zip(Tile::NAMES).zip(Tile::DEFAULTS) {
+            let name = format!("{TILE_PREFIX}{name}");
+            let absent = default.is_some() && self.frame.column(&name).is_err();
+            *parameter = (if absent { None } else { Some(self.u32(&name)?) }, default);
+        }
+        Ok(parameters)
     }
 
     fn u64(&self, name: &str) -> Result<&'a UInt64Chunked, StoreError> {

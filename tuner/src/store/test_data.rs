@@ -62,7 +62,7 @@ pub(crate) fn measurement(workload: &str, choice: &str, samples_us: &[f64]) -> M
 
 /// 100 ns of two tiles: the first item waits, computes and writes, the second does not say when its tokens came.
 pub(crate) fn batch_timeline(batch: &str) -> BatchTimeline {
-    let tile = |m, places| TilePlaces { tile: Tile { m, n: 64, warps: 1, stages: 1 }, places };
+    let tile = |m, places| TilePlaces { tile: Tile::new(m, 64, 1, 1), places };
     let first = TimelineEntry {
         tile: 0,
         item: 0,

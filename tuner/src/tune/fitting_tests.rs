@@ -15,10 +15,10 @@ const USUAL: Class = Class { head_dim: 128, ..SMALL };
 const CLASSES: [Class; 3] = [SMALL, USUAL, Class { head_dim: 256, ..SMALL }];
 /// Best for few rows, best for many, and second to each.
 const TILES: [Tile; 4] = [FEW, MANY, FEW_ELSE, MANY_ELSE];
-const FEW: Tile = Tile { m: 16, n: 64, warps: 4, stages: 2 };
-const MANY: Tile = Tile { m: 64, n: 64, warps: 4, stages: 2 };
-const FEW_ELSE: Tile = Tile { m: 32, n: 64, warps: 2, stages: 2 };
-const MANY_ELSE: Tile = Tile { m: 64, n: 64, warps: 8, stages: 2 };
+const FEW: Tile = Tile::of("m16n64w4s2");
+const MANY: Tile = Tile::of("m64n64w4s2");
+const FEW_ELSE: Tile = Tile::of("m32n64w2s2");
+const MANY_ELSE: Tile = Tile::of("m64n64w8s2");
 
 fn timed() -> Timed {
     Timed { classes: [(USUAL, 12)].into(), dtypes: [Dtype::F16].into(), ..Timed::default() }

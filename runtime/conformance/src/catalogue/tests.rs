@@ -6,7 +6,7 @@ use tilewright_heuristics::Dtype;
 use tilewright_plan::Forest;
 
 const CLASS: Class = Class { head_dim: 64, dtype: Dtype::F32 };
-const TILE: Tile = Tile { m: 16, n: 48, warps: 1, stages: 1 };
+const TILE: Tile = Tile::of("m16n48w1s1");
 
 fn all(seed: u64) -> Vec<ConformanceCase> {
     cases(&CLASS, seed).into_iter().chain(tile_cases(&CLASS, &TILE, seed)).collect()

@@ -47,7 +47,7 @@ const GEOMETRY: Geometry =
 fn plan(requests: u32) -> Plan {
     let (pages, seq_lens) = (vec![0; requests as usize], vec![1; requests as usize]);
     let table = PageTable::new(&pages, 1, &seq_lens, PAGE).expect("every request has one page");
-    let tile = Tile { m: 1, n: 16, warps: 1, stages: 1 };
+    let tile = Tile::of("m1n16w1s1");
     let options = PlanOptions { packing: Packing::PerRequest, split: Split::None, ..PlanOptions::default() };
     Plan::build(&GEOMETRY, &table, &options, tile).expect("single tokens can be planned")
 }

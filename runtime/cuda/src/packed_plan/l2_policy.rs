@@ -108,7 +108,7 @@ mod tests {
         let lens = vec![16 * columns as u32; requests];
         let table = PageTable::new(&entries, columns, &lens, 16).unwrap();
         let options = PlanOptions { packing: Packing::PerTree, split: Split::None, ..PlanOptions::default() };
-        Plan::build(&geometry, &table, &options, Tile { m, n: 32, warps: 1, stages: 2 }).unwrap()
+        Plan::build(&geometry, &table, &options, Tile::new(m, 32, 1, 2)).unwrap()
     }
 
     /// Which segments are streamed, by whether all requests have them; and the order of CTAs.
@@ -148,7 +148,7 @@ mod tests {
             let table = PageTable::new(&entries, 64, &lens, 16).unwrap();
             let options =
                 PlanOptions { packing: Packing::PerTree, split: Split::None, ..PlanOptions::default() };
-            let tile = Tile { m: 16, n: 32, warps: 1, stages: 2 };
+            let tile = Tile::of("m16n32w1s2");
             let plan = Plan::build(&geometry, &table, &options, tile).unwrap();
             let mut l2_policy = L2Policy::default();
             l2_policy.decide(&plan);

@@ -357,7 +357,7 @@ mod tests {
     fn an_image_holds_whole_pages_and_aligned_sections() {
         let geometry = Geometry { q_heads: 4, kv_heads: 2, head_dim: 64, page_size: 16, dtype: Dtype::F16 };
         let table = PageTable::new(&[5, 6, 7, 5, 6, 9], 3, &[40, 35], 16).unwrap();
-        let tile = Tile { m: 16, n: 32, warps: 1, stages: 2 };
+        let tile = Tile::of("m16n32w1s2");
         let plan = Plan::build(&geometry, &table, &PlanOptions::default(), tile).unwrap();
         let image = PackedPlan::of(&plan);
         assert_eq!(image.span() % ALIGNMENT, 0);
@@ -380,7 +380,7 @@ mod tests {
         let mut queries = Queries::default();
         let table = PageTable::new(&[5, 6, 7, 5, 6, 9], 3, &[40, 35], 16).unwrap();
         let table = table.with_queries(&[2, 3], &mut queries).unwrap();
-        let tile = Tile { m: 16, n: 32, warps: 1, stages: 2 };
+        let tile = Tile::of("m16n32w1s2");
         let plan = Plan::build(&geometry, &table, &PlanOptions::default(), tile).unwrap();
         let image = PackedPlan::of(&plan);
         assert_eq!((image.batch, &image.words[image.lengths_at()..][..5]), (5, &[39, 40, 33, 34, 35][..]));

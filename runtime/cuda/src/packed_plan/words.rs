@@ -107,7 +107,7 @@ mod tests {
     use tilewright_plan::{Packing, PageTable, PlanOptions, Queries, Split};
 
     const PAGE: u32 = 16;
-    const TILE: Tile = Tile { m: 16, n: 32, warps: 1, stages: 2 };
+    const TILE: Tile = Tile::of("m16n32w1s2");
 
     /// Requests that share some first pages, as (how many of eight, pages of their own, tokens in the last one).
     fn plan(

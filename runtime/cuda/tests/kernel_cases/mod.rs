@@ -564,7 +564,7 @@ pub(crate) fn for_all<T: Sync>(all: &[T], check: impl Fn(&T) -> Result<(), Strin
 }
 
 pub(crate) const CASE: Case = Case {
-    tile: Tile { m: 16, n: 32, warps: 2, stages: 2 },
+    tile: Tile::of("m16n32w2s2"),
     class: Class { head_dim: 64, dtype: Dtype::F16 },
     options: AttentionOptions {
         window: false,

@@ -41,7 +41,7 @@ use tilewright_heuristics::{BatchShape, Geometry, PackShape, Tile, TileSet};
 ///
 /// # fn main() -> Result<(), tilewright_plan::LiveError> {
 /// let geometry = Geometry { q_heads: 8, kv_heads: 2, head_dim: 64, page_size: 16, dtype: Dtype::F16 };
-/// let tile = |_: &_| Tile { m: 16, n: 32, warps: 1, stages: 2 };
+/// let tile = |_: &_| Tile::of("m16n32w1s2");
 /// let mut planner = LivePlanner::new(&geometry, PlanOptions::default())?;
 /// planner.add(0, &[7, 8], 32)?;
 /// planner.add(1, &[7, 9], 30)?;

@@ -66,8 +66,8 @@ mod tests {
 
     const GEOMETRY: Geometry =
         Geometry { q_heads: 2, kv_heads: 2, head_dim: 64, page_size: 16, dtype: Dtype::F16 };
-    const SHORT: Tile = Tile { m: 1, n: 16, warps: 1, stages: 1 };
-    const LONG: Tile = Tile { m: 2, n: 16, warps: 2, stages: 1 };
+    const SHORT: Tile = Tile::of("m1n16w1s1");
+    const LONG: Tile = Tile::of("m2n16w2s1");
 
     /// Three requests of 64, 64 and 256 tokens that share nothing; the longest has a tile of its own. Time is tokens.
     fn planned() -> (Plan, PlanOptions) {

@@ -61,7 +61,7 @@ mod tests {
     fn lengths_change_inside_the_last_page_only() {
         let geometry = Geometry { q_heads: 2, kv_heads: 1, head_dim: 64, page_size: 16, dtype: Dtype::F16 };
         let table = PageTable::new(&[0, 1, 2, 3], 2, &[17, 5], 16).unwrap();
-        let tile = Tile { m: 16, n: 16, warps: 1, stages: 1 };
+        let tile = Tile::of("m16n16w1s1");
         let mut plan = Plan::build(&geometry, &table, &PlanOptions::default(), tile).unwrap();
         plan.set_lengths(&[32, 16]).unwrap();
         assert_eq!(plan.seq_lens(), [32, 16]);

@@ -135,7 +135,7 @@ mod tests {
 
     const GEOMETRY: Geometry =
         Geometry { q_heads: 2, kv_heads: 2, head_dim: 64, page_size: 16, dtype: Dtype::F16 };
-    const TILE: Tile = Tile { m: 16, n: 16, warps: 1, stages: 1 };
+    const TILE: Tile = Tile::of("m16n16w1s1");
     /// Bytes of a token of one KV head.
     const TOKEN: u64 = 2 * 64 * 2;
     /// A byte takes an attosecond, again half of that; all else nothing.

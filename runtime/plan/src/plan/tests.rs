@@ -6,7 +6,7 @@ fn geometry(page_size: u32) -> Geometry {
     Geometry { q_heads: 4, kv_heads: 2, head_dim: 64, page_size, dtype: Dtype::F32 }
 }
 
-const TILE: Tile = Tile { m: 4, n: 16, warps: 1, stages: 1 };
+const TILE: Tile = Tile::of("m4n16w1s1");
 
 fn plan_with(rows: &[Vec<i32>], seq_lens: &[u32], page_size: u32, options: &PlanOptions, tile: Tile) -> Plan {
     let max_pages = rows.iter().map(Vec::len).max().unwrap_or(0);

@@ -42,7 +42,7 @@ pub(crate) fn geometry(gqa_ratio: u32, page_size: u32) -> Geometry {
 pub(crate) fn tile(shape: &PackShape) -> Tile {
     let m = if shape.rows > 16 && shape.kv_len > 64 { 32 } else { 16 };
     let n = if shape.packs > 8 { 32 } else { 64 };
-    Tile { m, n, warps: 1, stages: if shape.kv_len > 256 { 3 } else { 2 } }
+    Tile::new(m, n, 1, if shape.kv_len > 256 { 3 } else { 2 })
 }
 
 /// How often what is tested happened.

@@ -117,7 +117,7 @@ fn launch_floor(backend: &mut CpuBackend) -> f64 {
     let zeros = vec![0.0f32; 16 * 64];
     let mut output = vec![0.0f32; 64];
     let seq_lens = [1];
-    let tile = Tile { m: 1, n: 16, warps: 1, stages: 1 };
+    let tile = Tile::of("m1n16w1s1");
     let table = PageTable::new(&[0], 1, &seq_lens, geometry.page_size).expect("one page of one request");
     let plan =
         Plan::build(&geometry, &table, &PlanOptions::default(), tile).expect("one token can be planned");
@@ -244,7 +244,7 @@ mod tests {
     fn a_wrong_variant_is_told_from_a_right_one() {
         let mut bench = CpuBench::new(Some(2));
         let class = Class { head_dim: 64, dtype: Dtype::F16 };
-        let tile = Tile { m: 4, n: 32, warps: 2, stages: 2 };
+        let tile = Tile::of("m4n32w2s2");
         let error = bench.verify(&tile, &class, Coverage::PLAIN).expect("a tile of the space is correct");
         assert!(error < conformance::tolerance(Dtype::F16), "{error}");
         // What is expected is drawn apart from what the backend reads.

@@ -165,7 +165,7 @@ mod tests {
     use super::*;
 
     const CLASS: Class = Class { head_dim: 128, dtype: Dtype::F16 };
-    const TILE: Tile = Tile { m: 16, n: 64, warps: 4, stages: 2 };
+    const TILE: Tile = Tile::of("m16n64w4s2");
 
     fn arch(name: &str) -> Arch {
         name.parse().unwrap()

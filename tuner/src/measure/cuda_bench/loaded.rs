@@ -176,7 +176,7 @@ impl Loaded for LoadedBatch<'_> {
     }
 
     fn pack_shapes(&self, planning: Planning) -> Result<Vec<PackShape>, BenchError> {
-        let any = Tile { m: 16, n: 16, warps: 1, stages: 1 };
+        let any = Tile::of("m16n16w1s1");
         Ok(self.build(planning, |_: &PackShape| any)?.packs().iter().map(|pack| pack.shape).collect())
     }
 

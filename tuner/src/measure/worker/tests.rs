@@ -23,12 +23,12 @@ use tilewright_plan::{ChooseTiles as _, PlanError};
 use tilewright_scenarios::{Batch, Scenario};
 
 const CLASS: Class = Class { head_dim: 128, dtype: Dtype::Bf16 };
-const GOOD: Tile = Tile { m: 4, n: 64, warps: 1, stages: 1 };
-const OTHER: Tile = Tile { m: 8, n: 64, warps: 1, stages: 1 };
-const HANGS: Tile = Tile { m: 1, n: 16, warps: 1, stages: 1 };
-const DIES: Tile = Tile { m: 4, n: 64, warps: 1, stages: 8 };
-const FAILS: Tile = Tile { m: 4, n: 64, warps: 1, stages: 9 };
-const WRONG: Tile = Tile { m: 4, n: 64, warps: 1, stages: 10 };
+const GOOD: Tile = Tile::of("m4n64w1s1");
+const OTHER: Tile = Tile::of("m8n64w1s1");
+const HANGS: Tile = Tile::of("m1n16w1s1");
+const DIES: Tile = Tile::of("m4n64w1s8");
+const FAILS: Tile = Tile::of("m4n64w1s9");
+const WRONG: Tile = Tile::of("m4n64w1s10");
 
 const LIMITS: TimeLimits = TimeLimits {
     start: Duration::from_secs(10),
