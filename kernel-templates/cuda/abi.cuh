@@ -4,7 +4,7 @@
 
 namespace tilewright {
 
-// Consecutive pages that neighbouring requests of a Q tile share. A Q tile's runs, one behind the other, are its KV range.
+// Consecutive pages that neighbouring requests of a Q tile share. A Q tile's segments, one behind the other, are its KV range.
 struct alignas(16) KvSegment {
   u32 begin;    // its first token, counted along the KV range: a multiple of 16
   u32 pages;    // where in `page_ids` its first page stands; and whether it is `EVICT_FIRST`

@@ -1,4 +1,4 @@
-// Results of an item: what its warps have accumulated becomes rows of the output, or partials of them, and the last partials are merged.
+// Epilogue: accumulators become rows of the output, or partials, and the last CTA of a row merges its partials.
 //
 // Warps that own the same rows are merged by their maxima and sums.
 #pragma once

@@ -1,6 +1,6 @@
-// The shape of forward: what a tile and a class of kernels decide before anything is read, and where all of it lies in shared memory.
+// Kernel traits: what a tile and a kernel class decide at compile time, and the layout of shared memory.
 //
-// The other parts of forward are templates over one such type, `S`.
+// The other headers are templates over one such type, `S`.
 #pragma once
 #include "prelude.cuh"
 

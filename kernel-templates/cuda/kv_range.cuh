@@ -1,7 +1,7 @@
-// The KV range of a work item: its rows, the segments of pages that they share, and the steps in which the tokens come.
+// The KV range of a work item: its rows, its KV segments, and the steps in which the tokens come.
 //
-// Where warps own different rows, runs that the rows of one of them share alone stand behind all others. There the warps walk their private KV: each
-// step brings as many tokens for every Q warp, so that none of them waits while another computes.
+// Where warps own different rows, segments private to the rows of one warp come last. In this private KV phase each step brings as many
+// tokens for every Q warp, so that none waits while another computes.
 #pragma once
 #include "cta.cuh"
 

@@ -1,6 +1,6 @@
-// Attention to all steps of a KV range whose buffers one warp fills: the others wait for what they need next, and hand back what they have read.
+// Mainloop of the consumer warps: all steps of a KV range whose buffers the producers fill.
 //
-// A warpgroup multiplies the keys of a step while it adds the values of the one before, and makes its weights meanwhile.
+// A warpgroup computes QK of a step beside PV of the step before, and the softmax meanwhile.
 #pragma once
 #include "softmax_step.cuh"
 #include "pipeline.cuh"

@@ -1,6 +1,6 @@
-// Which tokens of a step a warp computes, and which of them its rows see.
+// Masking: which tokens of a step a warp computes, and which of them its rows see.
 //
-// A segment is read once for all rows of an item; those that do not share it are masked.
+// A KV segment is read once for all rows of an item; rows that do not share it are masked.
 #pragma once
 #include "kv_range.cuh"
 

@@ -1,7 +1,7 @@
-// Products of a step: the query's rows by its keys, and their weights by its values, by each warp or by a warpgroup.
+// MMA of a step: S = QK^T and O += PV, by each warp (mma) or by a warpgroup (wgmma).
 //
 // K and V in FP8 stay bytes up to the registers. Their scales cost nothing a token: K's is part of the factor of the logits, V's is
-// multiplied into the sums at the end. Bytes reach lanes four at a time, where the tensor cores wants pairs of 16 bits: a product does not
+// multiplied into the sums at the end. Bytes reach lanes four at a time, where the tensor cores want pairs of 16 bits: a product does not
 // care in which order its elements are summed, so both of its sides take K's and Q's in another order; and of V a lane gets two
 // neighbouring elements of each token, so even and odd elements are products of their own.
 #pragma once

@@ -1,4 +1,4 @@
-// Where the tokens of a step lie: the pages of a KV range's runs, as those threads look for them that copy.
+// Paged KV: where the tokens of a step lie, as the threads that copy look them up.
 #pragma once
 #include "kv_range.cuh"
 

@@ -1,6 +1,5 @@
-// The buffers of K and V as the warps that copy and the ones that multiply hand them to each other: each has a barrier that says that its
-// tokens have arrived, and one that says that no thread reads it any more. So has the query, which lies in the buffers that are filled last
-// until it is in registers.
+// Full and empty barriers of the buffers of K and V, and of the query, which lies in the buffers that are filled last until it is in
+// registers.
 #pragma once
 #include "cta.cuh"
 

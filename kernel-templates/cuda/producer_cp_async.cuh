@@ -1,5 +1,5 @@
-// Copies of the tokens of a KV range to shared memory, and of the query: each token is gathered through the page ids, into one of STAGES buffers
-// while earlier ones are computed.
+// The cp.async producer: all warps copy the tokens of a KV range, and the query, to shared memory. Each token is gathered through the page ids
+// into one of STAGES buffers while earlier ones are computed.
 #pragma once
 #include "paged_kv.cuh"
 

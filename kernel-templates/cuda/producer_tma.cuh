@@ -1,5 +1,5 @@
-// The warps that copy where the hardware has TMA of a tensor: each lane looks up a granule of one of the next steps, and has it copied
-// from its page when that step's turn has come. One warp copies K and V, or two copy one of them each.
+// TMA producer warps: each lane looks up a granule of one of the next steps, and copies it from its page when the buffer is empty.
+// One warp copies K and V, or one warp each.
 #pragma once
 #include "paged_kv.cuh"
 #include "pipeline.cuh"

@@ -1,4 +1,4 @@
-// The GPU's instructions that C++ has no words for (compute capability 8.0 and up). `emulation.hpp` has the same names.
+// PTX instructions without a C++ equivalent (compute capability 8.0 and up). `emulation.hpp` has the same names.
 #pragma once
 #include "types.cuh"
 

@@ -1,4 +1,4 @@
-// Attention to one step of the KV range: online softmax, of which each warp accumulates its rows over its share of the tokens.
+// A step of online softmax: each warp accumulates its rows over its share of the tokens.
 #pragma once
 #include "mma.cuh"
 #include "softmax.cuh"

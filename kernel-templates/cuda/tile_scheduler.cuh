@@ -1,4 +1,4 @@
-// Which work item and KV head a CTA of a launch takes.
+// Tile scheduler: which work item and KV head a CTA of a launch takes.
 #pragma once
 #include "abi.cuh"
 #include "prelude.cuh"

@@ -1,5 +1,4 @@
-// Copies of TMA boxes of a tensor by one instruction, and barriers in shared memory that count what has arrived (compute capability 9.0).
-// `emulation_tma.hpp` has the same names.
+// TMA loads of boxes of a tensor, and mbarriers that count bytes (compute capability 9.0). `emulation_tma.hpp` has the same names.
 #pragma once
 #include "types.cuh"
 

@@ -1,7 +1,7 @@
-// Products of a warpgroup: four warps multiply 64 rows at once by a matrix in shared memory, which is read once for all of them
-// (`wgmma`, compute capability 9.0a). `emulation_wgmma.hpp` has the same names.
+// wgmma: four warps multiply 64 rows at once by a matrix in shared memory, which is read once for all of them (compute capability 9.0a).
+// `emulation_wgmma.hpp` has the same names.
 //
-// Their left side and their sums lie in registers as those of `mma_sync` do, warp by warp: warp w of the group has rows 16 w and on.
+// Operand A and the accumulators lie in registers as those of `mma_sync` do, warp by warp: warp w of the group has rows 16 w and on.
 #pragma once
 #include "types.cuh"
 

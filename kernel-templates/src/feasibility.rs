@@ -85,7 +85,7 @@ pub fn check_mix(
     // A CTA's registers are given out when it is launched, to each warp as many, and change hands by whole warpgroups only (`setmaxnreg`):
     // those of a warp that a tile has no use for would be neither the consumer warps' nor another CTA's until the CTA ends.
     let other = others.iter().find(|tile| tile.warps != first.warps);
-    if let Some(other) = other.filter(|_| cuda::mix_loader_warps_on(tiles, class, options, limits) > 0) {
+    if let Some(other) = other.filter(|_| cuda::mix_producer_warps_on(tiles, class, options, limits) > 0) {
         return reject(
             "warps of a mix",
             format!(
@@ -110,7 +110,7 @@ pub fn check_compiled_mix(
     usage: &KernelUsage,
     report: &PtxasReport,
 ) -> Result<(), Infeasible> {
-    let loaders = cuda::mix_loader_warps_on(tiles, class, options, limits);
+    let loaders = cuda::mix_producer_warps_on(tiles, class, options, limits);
     let (threads, shared) =
         (cuda::mix_threads(tiles, loaders), cuda::mix_shared_bytes(tiles, class, loaders));
     check_resources(threads, shared, limits, usage, report).map(drop)
@@ -196,7 +196,7 @@ const CUDA_RULES: &[Rule<CudaLimits>] = &[
             })
         },
     },
-    // More than this many threads are no CTA. Kernels that copy boxes have the most.
+    // More than this many threads are no CTA. Kernels with producer warps have the most.
     Rule {
         name: "threads",
         violated: |tile, class, limits| {

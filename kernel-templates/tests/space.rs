@@ -124,7 +124,7 @@ fn fp8_stays_in_registers_and_is_converted_by_an_instruction_where_there_is_one(
 /// A kernel, and what it is of: a merge of no tile.
 type Sampled = (Class, Option<(Tile, AttentionOptions)>, Kernel);
 
-/// Kernels of the other classes, of all options, also of pages that boxes cannot be copied from, and the merges.
+/// Kernels of the other classes, of all options, also of pages that TMA cannot load, and the merges.
 fn sample(limits: &CudaLimits) -> Vec<Sampled> {
     let mut kernels = Vec::new();
     let arch = limits.arch.parse().unwrap();
@@ -183,7 +183,7 @@ fn mixes_of_feasible_tiles_compile_for_every_architecture() {
         for (class, options) in
             [(USUAL, AttentionOptions::default()), (Class { head_dim: 64, dtype: Dtype::Bf16 }, ALL_OPTIONS)]
         {
-            // Where boxes are copied, this is about pages that they cannot be copied from.
+            // With TMA, this is about pages that it cannot load.
             let options = AttentionOptions { gathers: true, ..options };
             let mixed: Vec<Kernel> = mixes
                 .iter()
@@ -455,7 +455,7 @@ fn figures_are_those_of_cuobjdump_and_instructions_those_that_were_meant() {
                 _ => ("UTMALDG.5D", "copies of boxes"),
             };
             let shared_out = ("USETMAXREG", "registers shared out");
-            // Warpgroups read K and V where they are, and beside a loader the query comes from memory.
+            // Warpgroups read K and V where they are, and beside producers the query comes from memory.
             let fragments = ("LDSM", "ldmatrix");
             let rest =
                 [(loaders == 4).then_some(shared_out), (!together || loaders == 0).then_some(fragments)];

@@ -1,53 +1,53 @@
 //! What a launch reads and writes, as `cuda/abi.cuh` declares it.
 //!
-//! Distances are in elements and 64 bits wide, so a cache may hold more than 2^31 elements. Pointers are plain addresses: of a
+//! Strides are in elements and 64 bits wide, so a cache may hold more than 2^31 elements. Pointers are plain addresses: of a
 //! device's memory for a GPU, of the host's for the emulation.
 
-/// What a CTA of each KV head computes: the rows of a block over a range of its walk.
+/// What a CTA of each KV head computes: rows of a Q tile over a KV chunk.
 #[repr(C, align(16))]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WorkItem {
-    /// Where the block's first request stands among the requests.
+    /// Index of the Q tile's first request among the requests.
     pub requests: u32,
-    /// First row of the block: request in the block x GQA ratio + query head of the KV head.
+    /// First row: request in the Q tile x GQA ratio + query head of the KV head.
     pub row_begin: u16,
     /// One past the last row; at most m rows.
     pub row_end: u16,
-    /// Where the first run of the range stands among the runs.
+    /// Index of the chunk's first segment among the segments.
     pub segments: u32,
-    /// How many runs the range touches; at most [`max_segments`].
+    /// Segments that the chunk lies in; at most [`max_segments`].
     pub segment_count: u16,
     /// Which of the tiles compiled together computes it.
     pub tile: u16,
-    /// First token, counted along the block's walk: a multiple of [`GRANULE`].
+    /// First token, counted along the Q tile's KV range: a multiple of [`GRANULE`].
     pub kv_begin: u32,
     /// One past the last token; the lengths on the device cut it further.
     pub kv_end: u32,
-    /// Where the destination of the block's first request stands among the slots.
+    /// Index of the output target of the Q tile's first request.
     pub output_targets: u32,
-    /// One past the last token of the first run that some row of the item sees for certain, whatever the lengths are as long as requests keep
+    /// One past the last token of the first segment that some row of the item sees for certain, whatever the lengths are as long as requests keep
     /// their pages; not beyond `kv_end`, and not beyond `kv_begin` where none is certain.
     pub certain_end: u32,
-    /// The first run, here too: most items have no other, and find their pages one step of latency earlier.
+    /// The first segment, here too: most items have no other, and find their pages one step of latency earlier.
     pub first: KvSegment,
 }
 
-/// Tokens of the smallest step of a kernel: runs begin at multiples of it along a walk, and parts of a walk too.
+/// Tokens of the smallest step of a kernel. KV segments and KV chunks begin at multiples of it along a KV range.
 pub const GRANULE: u32 = 16;
 
-/// Rows of one warp of a kernel. Runs of a block that the rows of one warp share alone stand behind all others.
+/// Rows of one warp. Segments private to the rows of one warp come last in a KV range.
 pub const WARP_ROWS: u32 = 16;
 
-/// Runs that a CTA of m rows has room for.
+/// Segments that a CTA of m rows has room for in shared memory.
 pub const fn max_segments(m: u32) -> u32 {
     m + 32
 }
 
-/// Consecutive pages that neighbouring requests of a block share. A block's runs, one behind the other, are its walk.
+/// Consecutive pages that neighbouring requests of a Q tile share. A Q tile's segments, one behind the other, are its KV range.
 #[repr(C, align(16))]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct KvSegment {
-    /// Its first token, counted along the walk: a multiple of [`GRANULE`].
+    /// Its first token, counted along the KV range: a multiple of [`GRANULE`].
     pub begin: u32,
     /// Where its first page stands among the page ids; and whether it is [`EVICT_FIRST`].
     pub pages: u32,
@@ -58,13 +58,13 @@ pub struct KvSegment {
 }
 
 impl KvSegment {
-    /// First request of the block that has it, one past the last, and the tokens by which the next run begins later than this one ends.
+    /// First request of the Q tile that has it, one past the last, and the tokens by which the next segment begins later than this one ends.
     pub const fn members(first: u32, last: u32, padding: u32) -> u32 {
         first | last << 12 | padding << 24
     }
 }
 
-/// Of where a run's pages stand: no other CTA of a KV head reads them, so they are the first to leave L2.
+/// Bit of [`KvSegment::pages`]: no other CTA of a KV head reads these pages, so L2 evicts them first.
 pub const EVICT_FIRST: u32 = 1 << 31;
 
 /// Where a request of a work item goes.
@@ -115,7 +115,7 @@ pub struct TimelineEntry {
     pub unused: u32,
 }
 
-/// A tensor as the machine knows it, which [copies boxes](BOX_TOKENS) of it: the driver makes it of an address, distances and sizes.
+/// A tensor map for TMA (`CUtensorMap`), which the driver encodes from an address, strides and sizes.
 #[repr(C, align(64))]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TensorMap {
@@ -123,7 +123,7 @@ pub struct TensorMap {
     pub words: [u64; 16],
 }
 
-/// Tokens of the boxes of V that kernels with a loader have copied. Those of K have the most.
+/// Tokens of the TMA boxes of V. Boxes of K have the most.
 pub const BOX_TOKENS: [u32; 5] = [1, 2, 4, 8, GRANULE];
 
 /// The argument of every launch.
@@ -163,9 +163,9 @@ pub struct Arguments {
     pub segments: u64,
     /// u32: the requests of all blocks.
     pub requests: u64,
-    /// i32: the pages of all runs.
+    /// i32: the pages of all segments.
     pub page_ids: u64,
-    /// [`OutputTarget`]s: for each part of a block, the destination of each of its requests.
+    /// [`OutputTarget`]s: for each KV chunk of a Q tile, the output target of each of its requests.
     pub output_targets: u64,
     /// i32 `[batch]`: tokens of each request.
     pub lengths: u64,
@@ -203,11 +203,11 @@ pub struct Arguments {
     pub scale_log2: f32,
     /// Bound of the logits; read only by variants with a soft-cap.
     pub softcap: f32,
-    /// How many times the distance of heads a page is behind the one before; read, as what follows, only by kernels with a loader.
+    /// Page stride over head stride. This and what follows is read by kernels with TMA producers only.
     pub heads_a_page: u32,
     /// Fills the eight bytes.
     pub unused: u32,
-    /// Boxes of K, of [`GRANULE`] tokens.
+    /// Tensor map of K, boxes of [`GRANULE`] tokens.
     pub key_maps: TensorMap,
     /// Boxes of V, of [`BOX_TOKENS`] tokens.
     pub value_maps: [TensorMap; BOX_TOKENS.len()],

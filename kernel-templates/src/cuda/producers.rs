@@ -1,24 +1,23 @@
-//! Warps that multiply nothing: one or two have the machine copy K and V by boxes (compute capability 9.0a), others leave their registers to those that multiply.
+//! Producer warps: one or two copy K and V by TMA (compute capability 9.0a), the others of their warpgroup leave their registers to the consumers.
 
 use super::{Arch, AttentionOptions, CudaLimits, WARP_THREADS, shared_bytes};
 use crate::Class;
 use tilewright_heuristics::Tile;
 
-/// Whether a class has kernels that copy K and V by boxes, in warps that do nothing else: on architectures with such copies, where the
+/// Whether a class has kernels with TMA producer warps: on architectures with TMA, where the
 /// fragments of Q fit the registers, and a row of K or V has at least 128 bytes: of FP8 with a head dimension of 128 only.
-/// [`AttentionOptions::gathers`] chooses those that copy token by token even there.
+/// [`AttentionOptions::gathers`] chooses the `cp.async` producer even there.
 pub const fn has_tma_producers(class: &Class, arch: Arch) -> bool {
     arch.has_warpgroups() && class.head_dim <= 128 && (class.head_dim == 128 || !class.dtype.has_fp8_kv())
 }
 
-/// The same on a device. Where its architecture has no name that is known, there are none.
-pub fn has_loaders_on(class: &Class, limits: &CudaLimits) -> bool {
+/// The same on a device. None on an unknown architecture.
+pub fn has_tma_producers_on(class: &Class, limits: &CudaLimits) -> bool {
     limits.arch.parse().is_ok_and(|arch| has_tma_producers(class, arch))
 }
 
-/// Warps of a CTA beside a tile's own, which look up pages and have K and V copied while the others compute: a warpgroup where the
-/// others are as many as a warpgroup, so that it can leave them its registers, two of whose warps copy; else one warp; none where every warp
-/// copies. Converting 128 tokens of FP8 takes more registers than even those.
+/// TMA producer warps of a CTA beside a tile's consumer warps: a warpgroup beside warpgroups, so that it can leave them its registers, two of
+/// whose warps copy; else one warp; none with the `cp.async` producer. Converting 128 tokens of FP8 takes more registers than even those.
 pub fn producer_warps(tile: &Tile, class: &Class, options: AttentionOptions, arch: Arch) -> u32 {
     let warpgroups = tile.m.is_multiple_of(64);
     if !has_tma_producers(class, arch)
@@ -35,17 +34,17 @@ pub fn threads(tile: &Tile, class: &Class, options: AttentionOptions, arch: Arch
     (u32::from(tile.warps) + producer_warps(tile, class, options, arch)) * WARP_THREADS
 }
 
-/// The same on a device. Where its architecture has no name that is known, no warp only copies.
+/// The same on a device. No producer warps on an unknown architecture.
 pub fn threads_on(tile: &Tile, class: &Class, options: AttentionOptions, limits: &CudaLimits) -> u32 {
-    (u32::from(tile.warps) + loader_warps_on(tile, class, options, limits)) * WARP_THREADS
+    (u32::from(tile.warps) + producer_warps_on(tile, class, options, limits)) * WARP_THREADS
 }
 
 /// Dynamic shared memory of a CTA of a tile's kernel on a device, in bytes.
 pub fn shared_bytes_on(tile: &Tile, class: &Class, options: AttentionOptions, limits: &CudaLimits) -> u32 {
-    shared_bytes(tile, class, loader_warps_on(tile, class, options, limits))
+    shared_bytes(tile, class, producer_warps_on(tile, class, options, limits))
 }
 
-fn loader_warps_on(tile: &Tile, class: &Class, options: AttentionOptions, limits: &CudaLimits) -> u32 {
+fn producer_warps_on(tile: &Tile, class: &Class, options: AttentionOptions, limits: &CudaLimits) -> u32 {
     limits.arch.parse().map_or(0, |arch| producer_warps(tile, class, options, arch))
 }
 
@@ -57,8 +56,8 @@ pub fn mix_producer_warps(tiles: &[Tile], class: &Class, options: AttentionOptio
     if alone.clone().any(|warps| warps == 0) { 0 } else { alone.max().unwrap_or(0) }
 }
 
-/// The same on a device. Where its architecture has no name that is known, there are none.
-pub fn mix_loader_warps_on(
+/// The same on a device. None on an unknown architecture.
+pub fn mix_producer_warps_on(
     tiles: &[Tile],
     class: &Class,
     options: AttentionOptions,

@@ -22,9 +22,9 @@ pub struct AttentionOptions {
     /// CTAs note when they did what ([`super::TimelineEntry`]), for those who look into a launch. No option of the attention: it changes
     /// nothing of what is computed.
     pub timeline: bool,
-    /// Each token of K and V is copied by itself, for copies of whole boxes cannot take its pages: they need pages of a multiple of [`GRANULE`]
+    /// K and V are copied by `cp.async`, token by token. TMA needs pages of a multiple of [`GRANULE`]
     /// tokens, at distances that are multiples of that of KV heads. No option of the attention either. It makes a difference only where
-    /// kernels copy boxes otherwise: see [`AttentionOptions::on`].
+    /// kernels use TMA otherwise: see [`AttentionOptions::on`].
     pub gathers: bool,
 }
 
@@ -41,12 +41,12 @@ impl AttentionOptions {
         }
     }
 
-    /// What of them makes a difference to the kernels of a class on an architecture. Where none copies boxes, all copy token by token anyway.
+    /// The options that make a difference to the kernels of a class on an architecture: where none uses TMA, all use `cp.async` anyway.
     pub const fn on(self, class: &Class, arch: Arch) -> Self {
         Self { gathers: self.gathers && has_tma_producers(class, arch), ..self }
     }
 
-    /// Every combination, without timelines, for pages that boxes can be copied from.
+    /// Every combination, without timelines, for pages that TMA can load.
     pub fn all() -> impl Iterator<Item = Self> {
         (0..8u8).map(|bits| Self {
             window: bits & 1 != 0,
@@ -305,7 +305,7 @@ fn decode_template(
     mixed: bool,
 ) -> String {
     let Tile { m, n, warps, stages } = *tile;
-    // Who gathers has no loaders.
+    // `cp.async` has no producer warps.
     let AttentionOptions { window, softcap, sinks, timeline, gathers: _ } = options;
     let (head_dim, element, kv) = (class.head_dim, element(class.dtype), kv_element(class.dtype));
     let mixed = if mixed { ", true" } else { "" };

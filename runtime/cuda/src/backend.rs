@@ -53,7 +53,7 @@ impl CudaBackend {
     /// Compiles and loads what tiles need, on all cores; what is loaded already costs nothing. `each` is told after every compiled tile.
     ///
     /// Launches choose among what is prepared by what they are given: see [`RawArgs::options`]. So the options say, too, whether pages are such
-    /// that tokens have to be gathered ([`AttentionOptions::for_pages`], [`tilewright_plan::KvStrides::gathers`]).
+    /// that TMA cannot load them ([`AttentionOptions::for_pages`], [`super::must_gather`]).
     ///
     /// The answers are in the order of the tiles; one that fails keeps no other from being loaded.
     ///

@@ -11,7 +11,7 @@ use cudarc::driver::{
 use std::sync::Arc;
 use tilewright_plan::{KvStrides, Plan};
 
-/// LaunchMode and merge of one layer, captured for a bucket. Each step uploads its plan, or lengths alone where requests only grew inside their
+/// Forward and merge of one layer, captured for a bucket. Each step uploads its plan, or lengths alone where requests only grew inside their
 /// pages, and launches; requests may come, grow, fork and leave without another capture, until a plan does not fit.
 ///
 /// A step of lengths alone is one call of the driver: their copy is captured too, once from each of a few buffers, which take turns.

@@ -105,7 +105,7 @@ impl CudaBackend {
         forward.chain(merge).map(|kernel| kernel.cloned()).collect()
     }
 
-    /// Whether a kernel of a plan copies boxes.
+    /// Whether a kernel of a plan uses TMA.
     pub(super) fn copies_boxes(&self, plan: &DevicePlan, args: &RawArgs) -> bool {
         let (class, options) = (Class::of(plan.geometry()), args.options(plan));
         let copies = |tiles: &[Tile]| mix_producer_warps(tiles, &class, options, self.compiler().arch()) > 0;
@@ -115,7 +115,7 @@ impl CudaBackend {
         })
     }
 
-    /// The tensors that kernels copy boxes of. Where none does, the driver is not asked: older ones cannot make any, and none makes one of
+    /// The tensor maps of kernels with TMA. Where none uses it, the driver is not asked: older ones cannot make any, and none makes one of
     /// a cache that is not there yet.
     fn tensors(&self, plan: &DevicePlan, args: &RawArgs) -> Result<TensorMaps, CudaError> {
         if self.copies_boxes(plan, args) && args.keys != 0 && args.values != 0 {

@@ -1,5 +1,4 @@
-//! K and V as the tensors that a kernel's loader has the machine copy boxes of: when they can be such tensors, and what the driver makes of
-//! them.
+//! Tensor maps of K and V for TMA: when a cache can have them, and the driver's encoding.
 #![allow(unsafe_code)]
 
 use super::{CudaError, RawArgs};
@@ -22,7 +21,7 @@ const FARTHEST_BYTES: usize = 1 << 40;
 /// Tensors that are remembered: those of as many layers. All are forgotten when there are more, so that caches that come and go leave nothing.
 const MOST_REMEMBERED: usize = 512;
 
-/// Whether kernels have to copy each token of such a cache by itself ([`AttentionOptions::gathers`]). Copies of boxes need pages of a
+/// Whether a cache needs the `cp.async` producer ([`AttentionOptions::gathers`]). TMA needs pages of a
 /// multiple of 16 tokens, at distances that are multiples of that of KV heads; then both are one dimension of a tensor.
 pub const fn must_gather(strides: &KvStrides, geometry: &Geometry) -> bool {
     let tokens = strides.token.saturating_mul(8);
@@ -33,7 +32,7 @@ pub const fn must_gather(strides: &KvStrides, geometry: &Geometry) -> bool {
         || farthest >= FARTHEST_BYTES / geometry.dtype.kv_bytes()
 }
 
-/// How many times the distance of heads a page is behind the one before, where kernels may copy boxes.
+/// Page stride over head stride, where TMA can load the cache.
 pub(super) const fn heads_a_page(strides: &KvStrides) -> usize {
     match strides.page.checked_div(strides.head) {
         Some(heads) => heads,
@@ -41,7 +40,7 @@ pub(super) const fn heads_a_page(strides: &KvStrides) -> usize {
     }
 }
 
-/// The last page that kernels which copy boxes count to: page x heads a page + KV head in 31 bits.
+/// The last page that TMA coordinates reach: page x heads a page + KV head in 31 bits.
 pub(super) const fn last_box_page(strides: &KvStrides, geometry: &Geometry) -> i32 {
     let most = (i32::MAX as usize).saturating_sub(geometry.kv_heads as usize);
     match most.checked_div(heads_a_page(strides)) {
@@ -50,7 +49,7 @@ pub(super) const fn last_box_page(strides: &KvStrides, geometry: &Geometry) -> i
     }
 }
 
-/// Whether kernels may copy K and V by boxes of several tokens, for pages up to this one.
+/// Whether TMA can load K and V, for pages up to this one.
 pub(super) const fn takes_boxes(strides: &KvStrides, geometry: &Geometry, largest_page: Option<i32>) -> bool {
     let reached = match largest_page {
         Some(page) => page <= last_box_page(strides, geometry),
@@ -118,7 +117,7 @@ impl Tensors {
         Ok((self.boxes(self.keys, GRANULE)?, values))
     }
 
-    /// Boxes of so many tokens of one page and KV head, and of as many elements as a row of shared memory takes.
+    /// The tensor map with boxes of `tokens` tokens of one page and KV head, as wide as a row of shared memory.
     fn boxes(&self, address: u64, tokens: u32) -> Result<TensorMap, CudaError> {
         let bytes = self.dtype.kv_bytes() as u64;
         let elements = self.head_dim.min(128 / bytes as u32);

@@ -158,7 +158,7 @@ fn fp8_agrees_with_the_reference_where_the_device_converts() {
     check_all(&Emulator::build(&kernels_of(&cases), &[FP8_CONVERSION]), &cases);
 }
 
-/// Bytes that arrive by boxes, in warps beside one that copies and in warpgroups beside two, whose rows take turns.
+/// FP8 by TMA, in warps beside one producer and in warpgroups beside two, with a private KV phase.
 #[test]
 fn fp8_beside_a_loader_agrees_with_the_reference() {
     let tiles =
@@ -319,7 +319,7 @@ fn warps_that_multiply_together_agree_with_the_reference() {
     check_all(&Emulator::build(&kernels_of(&cases), &[WARPGROUPS]), &cases);
 }
 
-/// Tiles of few rows on a device that copies boxes: one warp has them copied, and what is multiplied warp by warp hands its buffers back. With
+/// Tiles of few rows on a device with TMA: one producer warp, and consumers that multiply warp by warp release its buffers. With
 /// granules that are seen in part, and windows that begin within one.
 #[test]
 fn tiles_of_few_rows_beside_a_loader_agree_with_the_reference() {
@@ -329,7 +329,7 @@ fn tiles_of_few_rows_beside_a_loader_agree_with_the_reference() {
         all.iter().step_by(4).copied().chain(turning_cases().into_iter().filter(few_rows)).collect();
     for (index, case) in cases.iter_mut().enumerate() {
         case.warpgroups = true;
-        // Pages that boxes cannot be copied from are the other tests' cases.
+        // Pages that TMA cannot load are the other tests' cases.
         case.page_size = [16, 32, 48, 64][index % 4];
     }
     assert!(cases.len() >= 25, "{}", cases.len());
@@ -491,7 +491,7 @@ const MIXES: [&[Tile]; 5] = [
     &[tile(16, 32, 2, 3), tile(32, 32, 2, 2)],
 ];
 
-/// Several tiles in one launch, in every class that boxes are copied for, with and without options, in trees, packs and long walks.
+/// Several tiles in one launch, in every class that uses TMA, with and without options, in trees, packs and long walks.
 #[test]
 fn several_tiles_in_one_kernel_beside_producers_agree_with_the_reference() {
     let all = AttentionOptions { window: true, softcap: true, sinks: true, ..CASE.options };
@@ -529,7 +529,7 @@ fn several_tiles_in_one_kernel_beside_producers_agree_with_the_reference() {
             }
         }
     }
-    // Pages that boxes cannot be copied from: the same tiles, and all warps copy.
+    // Pages that TMA cannot load: the same tiles with `cp.async`.
     let gathers = |case: &Case| Case { page_size: 1, ..*case };
     cases.extend(cases.iter().step_by(9).map(gathers).collect::<Vec<_>>());
     check_all(&Emulator::build(&kernels_of(&cases), &[WARPGROUPS, FP8_CONVERSION]), &cases);
@@ -575,7 +575,7 @@ fn a_pipeline_that_reads_too_early_is_caught() {
     }
 }
 
-/// Barriers of every source, also beside a loader, whose buffers have barriers of their own.
+/// Barriers of every source, also beside producers, whose buffers have mbarriers.
 #[test]
 fn a_missing_barrier_is_caught() {
     let cases: Vec<Case> = (1..=4)

@@ -9,7 +9,7 @@ use crate::workloads::Workload;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 use tilewright_heuristics::{Backend, Dtype, Tile};
-use tilewright_kernel_templates::cuda::has_loaders_on;
+use tilewright_kernel_templates::cuda::has_tma_producers_on;
 use tilewright_kernel_templates::{Class, Limits, Space, check};
 
 /// Tiles that [`verify_others`] is given at most: those of a first portfolio.
@@ -288,7 +288,7 @@ pub fn verify_gathers(
 /// Whether kernels of a class have two ways of copying K and V on a device.
 fn has_two_ways(class: &Class, limits: &Limits) -> bool {
     match limits {
-        Limits::Cuda(limits) => has_loaders_on(class, limits),
+        Limits::Cuda(limits) => has_tma_producers_on(class, limits),
         Limits::Cpu(_) => false,
     }
 }
