@@ -54,7 +54,7 @@ mod tests {
     }
 
     #[test]
-    fn long_kv_takes_the_largest_n_and_short_kv_avoids_an_empty_last_step() {
+    fn long_kv_takes_the_largest_n_and_short_kv_fills_its_steps() {
         assert_eq!(choose(16, 4096).n, 128);
         assert_eq!(choose(16, 64).n, 128, "half of a step is still allowed");
         assert_eq!(choose(16, 48).n, 64);

@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn a_selector_that_names_a_tile_the_device_cannot_run_is_passed_over() {
+    fn a_selector_without_a_runnable_tile_is_passed_over() {
         let device = Device { backend: Backend::Cpu, name: "other", capability: "avx2", units: 8 };
         let others = [Tile { m: 1, ..TILE }];
         let selection = lookup_among(&[&SMALL, &LARGE], &device, &others);

@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn fp8_is_chosen_for_as_its_query_type_where_it_was_not_measured() {
+    fn unmeasured_fp8_is_chosen_for_as_its_query_type() {
         let asked = |largest: Dtype, dtype: Dtype| {
             let shape = BatchShape { dtype: dtype.code(), ..BatchShape::from_values([1; BatchShape::COUNT]) };
             selector(largest).select(&shape).tiles().len() - 1

@@ -97,7 +97,7 @@ fn the_space_compiles_for_sm_100a() {
 }
 
 #[test]
-fn fp8_stays_in_registers_and_is_converted_by_an_instruction_where_there_is_one() {
+fn fp8_stays_in_registers_and_converts_in_hardware() {
     let folder = tempfile::tempdir().unwrap();
     let tiles = [(16, 32, 2, 3), (64, 32, 4, 2)];
     for device in DEVICES {
@@ -219,7 +219,7 @@ const BESIDE_PRODUCERS: [&[Tile]; 5] = [
 ];
 
 #[test]
-fn tiles_beside_producers_cost_an_sm_what_the_greediest_of_them_costs_alone() {
+fn mixes_cost_an_sm_what_their_greediest_tile_costs() {
     let (limits, options) = (limits("h200"), AttentionOptions::default());
     let compiler = compiler(&limits.arch);
     let classes = [(128, Dtype::F16), (64, Dtype::Bf16)];
@@ -427,7 +427,7 @@ fn figure(line: &str, name: &str) -> u32 {
 }
 
 #[test]
-fn figures_are_those_of_cuobjdump_and_instructions_those_that_were_meant() {
+fn figures_and_instructions_are_those_of_cuobjdump() {
     let folder = tempfile::tempdir().unwrap();
     for device in DEVICES {
         let limits = limits(device);

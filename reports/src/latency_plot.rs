@@ -141,7 +141,7 @@ mod tests {
     use crate::data::PolicyTiming;
 
     #[test]
-    fn pat_is_told_from_its_rules_and_a_name_from_what_stands_in_brackets() {
+    fn pat_and_its_rules_have_different_labels() {
         let timing = |policy: &str, median_us| PolicyTiming {
             policy: policy.to_owned(),
             median_us,

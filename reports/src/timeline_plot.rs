@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn a_drawing_of_very_many_items_stays_small_and_says_what_it_leaves_out() {
+    fn a_drawing_of_many_items_stays_small_and_says_so() {
         let many = |each: u64, processors: u32| {
             let of = |processor| {
                 (0..each).map(move |i| {

@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn phases_that_are_not_told_have_no_mark_and_no_timelines_are_said_to_be_none() {
+    fn unknown_phases_have_no_mark() {
         let untold = section(vec![batch(0.125, None)]);
         assert_eq!(untold.legend, [("computing", "computing"), ("writing", "writing results")]);
         assert_eq!(section(Vec::new()).verdict, "No timeline was recorded.");

@@ -29,7 +29,7 @@ fn figures_are_exactly_those_of_the_data() {
 }
 
 #[test]
-fn ways_of_launching_are_shown_with_the_best_of_them_and_left_out_where_none_was_measured() {
+fn launch_modes_are_shown_where_they_were_measured() {
     let mut data = common::sample();
     let html = render(&data).unwrap();
     let launching = data.launching.take().unwrap();
@@ -53,7 +53,7 @@ fn ways_of_launching_are_shown_with_the_best_of_them_and_left_out_where_none_was
 }
 
 #[test]
-fn timelines_are_drawn_with_their_idle_shares_and_left_out_where_none_was_recorded() {
+fn timelines_are_drawn_with_their_idle_shares() {
     let mut data = common::sample();
     let html = render(&data).unwrap();
     for text in [

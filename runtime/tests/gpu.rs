@@ -363,7 +363,7 @@ fn prices_are_those_of_a_gpu() {
 }
 
 #[test]
-fn limits_behind_a_flush_by_writing_are_near_those_behind_one_by_reading() {
+fn flushes_by_writing_and_by_reading_give_near_limits() {
     let device = device();
     let backend = backend(&device);
     let stream = device.context().new_stream().unwrap();

@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn a_time_when_nobody_decodes_is_an_error_that_says_when_they_do() {
+    fn a_time_without_decoding_requests_is_an_error() {
         let error = REPLAY.running_at(&trace(10), 1e6).unwrap_err().to_string();
         assert!(error.contains("at 1000000 s") && error.contains("decode from"), "{error}");
     }

@@ -47,7 +47,7 @@ fn assert_catalogue(scenarios: &[Scenario]) {
 }
 
 #[test]
-fn the_catalogue_has_whole_batches_to_fit_and_others_to_judge_by() {
+fn the_catalogue_has_batches_to_fit_and_to_judge_by() {
     let whole = |backend, held_out| -> Vec<BatchSpec> {
         let scenarios = catalogue(backend).into_iter().filter(|scenario| !scenario.is_pack_level());
         let chosen = scenarios.filter(|scenario| scenario.held_out() == held_out);

@@ -56,7 +56,7 @@ fn both_heads_and_pages_take_turns() {
 }
 
 #[test]
-fn a_request_that_has_just_crossed_has_one_token_in_its_last_page() {
+fn a_request_just_across_a_page_has_one_token_in_it() {
     let text = "name: t\npage_sizes: [16, 48]\ntenants: {own_tokens: {min: 40, max: 200}, lone_tokens: {min: 40, max: 200}, just_crossed: 1.0}\n";
     for spec in specs(text) {
         let batch = spec.build().unwrap();

@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_is_taken_under_all_layouts_and_a_range_under_one_in_turn() {
+    fn lists_take_all_layouts_and_ranges_one_in_turn() {
         assert_eq!(names("[10, 10.5]").unwrap().len(), 2 * 4);
         let expected = [
             "t/at-10s/8x2/p16",

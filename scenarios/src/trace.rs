@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn generated_conversations_share_the_system_prompt_and_repeat_blocks() {
+    fn conversations_share_the_system_prompt_and_repeat_blocks() {
         let trace = GENERATOR.generate(1);
         assert!(trace.requests().iter().all(|request| request.hash_ids[0] == 0 && check(request).is_ok()));
         let repeats = trace.repeated_blocks();

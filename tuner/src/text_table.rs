@@ -37,7 +37,7 @@ mod tests {
     }
 
     #[test]
-    fn columns_are_as_wide_as_their_widest_cell_and_numbers_are_to_the_right() {
+    fn columns_fit_their_cells_and_numbers_are_to_the_right() {
         let rows =
             [["a", "9.5", "-"], ["long name", "120.25", "µ"]].map(|row| row.map(str::to_owned).to_vec());
         let lines = table(&["name", "us", "sign"], &rows);

@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn by_default_they_are_pats_twenty_trees_under_four_head_configurations() {
+    fn by_default_they_are_pats_trees_under_four_layouts() {
         let all = specs(&Wanted::default()).unwrap();
         assert_eq!(all.len(), 80);
         assert!(all.windows(2).filter(|pair| pair[0].geometry() != pair[1].geometry()).count() == 3);

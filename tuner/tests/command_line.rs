@@ -99,7 +99,7 @@ fn assert_timelines(measurements: &Path) -> Timelines {
 }
 
 #[test]
-fn a_run_that_is_stopped_goes_on_and_ends_with_module_measurements_and_report() {
+fn a_stopped_run_resumes_and_ends_with_all_files() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
     scenarios(folder);
@@ -271,7 +271,7 @@ fn scenarios_without_whole_batches_are_refused() {
 }
 
 #[test]
-fn a_comparison_checks_ours_and_says_which_peers_it_could_not_ask() {
+fn a_comparison_checks_ours_and_names_absent_peers() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
     let small =

@@ -199,7 +199,7 @@ fn emitted_code_is_rustfmt_clean_and_reproducible() {
 }
 
 #[test]
-fn the_list_of_modules_follows_the_folder_and_differences_are_named() {
+fn the_module_list_follows_the_folder() {
     let folder = tempfile::tempdir().unwrap();
     let heuristics = Heuristics::at(folder.path());
     let model = &random_models(1)[0];

@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn a_library_reached_by_two_paths_counts_once_and_a_dangling_link_not_at_all() {
+    fn libraries_count_once_and_dangling_links_not_at_all() {
         let world = World::new(&["usr/local/cuda-13.0/lib64/libnvrtc.so.13"]);
         let local = world.root.path().join("usr/local");
         std::os::unix::fs::symlink("cuda-13.0", local.join("cuda")).unwrap();

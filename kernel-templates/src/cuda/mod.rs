@@ -37,7 +37,7 @@ pub use locate::{Candidate, Surroundings, candidates};
 pub use nvrtc::{Compiled, Nvrtc, Source};
 pub use occupancy::{Limiter, Occupancy, WARP_THREADS, occupancy};
 pub use producers::{
-    has_tma_producers_on, has_tma_producers, mix_producer_warps_on, mix_producer_warps, mix_shared_bytes,
+    has_tma_producers, has_tma_producers_on, mix_producer_warps, mix_producer_warps_on, mix_shared_bytes,
     mix_threads, producer_warps, shared_bytes_on, threads, threads_on,
 };
 pub use spills::{PtxasReport, parse_ptxas_log};

@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn a_warp_copies_where_the_machine_copies_boxes_and_a_warpgroup_beside_warpgroups() {
+    fn one_producer_warp_or_a_warpgroup_beside_warpgroups() {
         let (hopper, ampere): (Arch, Arch) = (hopper(), "sm_80".parse().unwrap());
         let threads = |tile: Tile, class: Class, arch: Arch| threads(&tile, &class, BOXES, arch);
         assert_eq!((threads(TILE, CLASS, hopper), threads(TILE, CLASS, ampere)), (256, 128));
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn tiles_together_have_the_producer_warps_of_the_greediest_or_none() {
+    fn mixes_have_the_producer_warps_of_the_greediest_or_none() {
         let hopper = hopper();
         let [few, some] = [16, 32].map(|m| Tile { m, ..TILE });
         let warps =

@@ -390,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn fp8_is_another_forward_in_half_the_buffers_and_the_same_merge() {
+    fn fp8_has_another_forward_and_the_same_merge() {
         let (options, fp8) = (AttentionOptions::default(), Class { dtype: Dtype::Fp8F16, ..CLASS });
         let tile = Tile { stages: 4, ..TILE };
         let kernel = Kernel::decode(&tile, &fp8, options, arch());
@@ -428,7 +428,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mix_with_tma_has_the_producer_warps_and_the_bounds_of_its_greediest_tile() {
+    fn a_mix_with_tma_has_the_bounds_of_its_greediest_tile() {
         let hopper: Arch = "sm_90a".parse().unwrap();
         let some = Tile { m: 64, ..TILE };
         let mixed = |options| Kernel::decode_mix(&[TILE, some], &CLASS, options, hopper);

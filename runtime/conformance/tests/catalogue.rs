@@ -60,7 +60,7 @@ fn assert_correct<E: Element>(batch: &Batch, backend: &mut CpuBackend) {
 }
 
 #[test]
-fn every_catalogue_scenario_agrees_with_the_reference_in_every_element_type() {
+fn the_catalogue_agrees_with_the_reference_in_every_type() {
     let mut backend = CpuBackend::new(2);
     let mut checked = 0;
     for scenario in catalogue(Backend::Cpu) {

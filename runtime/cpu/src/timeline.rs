@@ -95,7 +95,7 @@ mod tests {
     use tilewright_plan::{KvStrides, PageTable, Plan, PlanOptions};
 
     #[test]
-    fn every_share_of_every_item_is_noted_once_by_a_thread_that_does_one_thing_at_a_time() {
+    fn every_share_of_every_item_is_recorded_once() {
         let geometry = Geometry { q_heads: 4, kv_heads: 2, head_dim: 64, page_size: 16, dtype: Dtype::F32 };
         let entries: Vec<i32> = (0..64).collect();
         let seq_lens = [40, 16, 256, 128];

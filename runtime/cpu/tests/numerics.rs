@@ -205,7 +205,7 @@ fn an_empty_batch_and_empty_requests_are_ordinary() {
 }
 
 #[test]
-fn identical_requests_and_requests_that_end_inside_a_shared_page_agree() {
+fn identical_requests_and_ends_inside_a_shared_page_agree() {
     // Four identical ones, then one that shares three pages and all of whose own tokens are in a fourth.
     assert_all::<f16>(GEOMETRY, &[(0, 100), (7, 0), (7, 0), (3, 5), (3, 0)], true, TILE, 3);
     // The same page at different fill: the table names it, the lengths differ.
@@ -284,7 +284,7 @@ fn one_batch_may_use_many_tiles() {
 }
 
 #[test]
-fn arguments_that_do_not_fit_are_refused_before_anything_is_written() {
+fn misfit_arguments_are_refused_before_any_write() {
     let batch = batch::<f32>(GEOMETRY, &[(0, 40)], false, 1.0, 8);
     let plan = Plan::build(&GEOMETRY, &batch.table(), &PlanOptions::default(), TILE).unwrap();
     let mut backend = CpuBackend::new(1);

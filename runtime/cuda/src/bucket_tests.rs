@@ -40,7 +40,7 @@ fn plan_for(rows: &[Vec<i32>], split: Split, max_ctas: u32) -> Plan {
 
 proptest! {
     #[test]
-    fn a_grown_bucket_contains_all_that_it_grew_for_and_is_no_more_than_twice_as_large(
+    fn a_grown_bucket_fits_all_within_twice_the_size(
         batches in prop::collection::vec(prop::collection::vec(prop::collection::vec(0i32..3, 0..7), 1..12), 1..4),
         forward in prop::sample::select(LaunchMode::ALL.to_vec()),
     ) {

@@ -120,7 +120,7 @@ mod tests {
 
     /// A device that does nothing until it is waited for, and then no more than it has to.
     #[test]
-    fn no_buffer_is_written_before_its_copy_is_done_and_the_host_gets_ahead() {
+    fn no_buffer_is_written_before_its_copy_is_done() {
         let mut turns = Turns::default();
         // Copies queued and done, copies that an event stands for, the copy that is the last from a buffer.
         let (mut queued, mut done) = (0usize, 0usize);

@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn boxes_are_copied_from_pages_of_whole_granules_whatever_comes_first_in_them() {
+    fn tma_loads_pages_of_whole_granules_in_either_layout() {
         for page_size in [16, 32, 48, 256] {
             let geometry = Geometry { page_size, ..GEOMETRY };
             assert!(takes(KvStrides::nhd(&geometry), &geometry), "{page_size}");

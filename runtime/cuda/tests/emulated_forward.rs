@@ -375,7 +375,7 @@ fn assert_a_bucket_serves(set: Set) {
 }
 
 #[test]
-fn a_bucket_serves_batches_that_come_grow_and_leave_at_one_address() {
+fn a_bucket_serves_changing_batches_at_one_address() {
     assert_a_bucket_serves(OF_ANY_SIZE);
 }
 

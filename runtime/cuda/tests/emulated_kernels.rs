@@ -383,7 +383,7 @@ fn a_missing_word_about_a_buffer_is_caught() {
 /// A plan promises tokens that kernels begin to copy before they know the lengths. Where these are shorter all the same, nothing is left on its
 /// way when a CTA ends.
 #[test]
-fn lengths_shorter_than_a_plan_allows_are_still_those_that_count() {
+fn lengths_shorter_than_planned_count() {
     let tile = Tile::of("m64n16w4s3");
     let case = Case { tile, packing: Packing::PerRequest, own: 300, warpgroups: true, ..CASE };
     let emulator = Emulator::build(&kernels_of(&[case]), &[WARPGROUPS]);
@@ -493,7 +493,7 @@ const MIXES: [&[Tile]; 5] = [
 
 /// Several tiles in one launch, in every class that uses TMA, with and without options, in trees, packs and long walks.
 #[test]
-fn several_tiles_in_one_kernel_beside_producers_agree_with_the_reference() {
+fn several_tiles_in_one_kernel_agree_with_the_reference() {
     let all = AttentionOptions { window: true, softcap: true, sinks: true, ..CASE.options };
     let classes = [(128, Dtype::F16), (64, Dtype::Bf16), (128, Dtype::Fp8F16)];
     let mut cases = Vec::new();

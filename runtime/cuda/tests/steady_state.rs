@@ -120,7 +120,7 @@ fn following_few_requests_that_grow_allocates_nothing_either() {
 }
 
 #[test]
-fn deciding_again_where_a_forest_becomes_a_small_one_and_back_allocates_nothing() {
+fn deciding_across_small_allocates_nothing() {
     let mut sizes = [24, 40].map(|requests| {
         let (entries, seq_lens) = (rows(requests), vec![MAX_PAGES as u32 * 16; requests]);
         let forest = Forest::build(&PageTable::new(&entries, MAX_PAGES, &seq_lens, 16).unwrap());
@@ -146,7 +146,7 @@ fn deciding_again_where_a_forest_becomes_a_small_one_and_back_allocates_nothing(
 
 /// A page that all share, behind it two that 16 share and one that few share: with 4 of these, PAT's packs cost less than any joins.
 #[test]
-fn planning_pats_packs_and_following_them_in_and_out_allocates_nothing() {
+fn planning_and_following_pats_packs_allocates_nothing() {
     let geometry = Geometry { q_heads: 16, kv_heads: 2, head_dim: 64, dtype: Dtype::F32, ..GEOMETRY };
     let options = PlanOptions::default().with_max_concurrent_ctas(1);
     let tile = |_: &PackShape| Tile::of("m64n64w2s2");

@@ -165,7 +165,7 @@ fn a_manager_that_ends_gives_its_pages_back() {
 }
 
 #[test]
-fn a_truncated_request_leaves_known_pages_to_the_cache_and_copies_the_one_it_cut() {
+fn truncation_caches_known_pages_and_copies_the_cut_one() {
     let mut pages = manager(10, 4);
     let prompt: Vec<u32> = (0..11).collect();
     let (a, _) = prefilled(&mut pages, &prompt);

@@ -239,7 +239,7 @@ fn one_thread_reserves_what_many_others_released() {
 
 /// Of 48 pages, seven threads never have more than 5 each: the eighth one's 13 are there at every moment, mostly over several shards.
 #[test]
-fn a_call_over_several_shards_is_never_refused_while_enough_are_free() {
+fn calls_over_shards_succeed_while_enough_pages_are_free() {
     const TOTAL: u32 = 48;
     let pool = PagePool::with_shards(TOTAL, 8).unwrap();
     let done = std::sync::atomic::AtomicBool::new(false);

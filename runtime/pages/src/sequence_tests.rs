@@ -26,7 +26,7 @@ fn pages_are_taken_only_at_their_boundaries() {
 }
 
 #[test]
-fn a_fork_copies_the_last_page_when_it_appends_and_the_other_one_then_keeps_it() {
+fn a_fork_copies_the_last_page_when_it_appends() {
     let pool = PagePool::new(4).unwrap();
     let mut first = Sequence::new(4).unwrap();
     first.append(&pool, 6).unwrap();
@@ -82,7 +82,7 @@ fn what_was_reserved_cannot_run_out() {
 }
 
 #[test]
-fn truncation_releases_what_is_beyond_and_a_shared_end_is_copied() {
+fn truncation_releases_the_rest_and_copies_a_shared_end() {
     let pool = PagePool::with_shards(8, 1).unwrap();
     let mut first = Sequence::new(4).unwrap();
     first.append(&pool, 10).unwrap();

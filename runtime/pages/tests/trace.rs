@@ -134,7 +134,7 @@ fn repeated_tokens(trace: &Trace, page_size: u32) -> u64 {
 
 /// A prefix is found again if its pages are still there: all of what a trace repeats in a large pool, less in a small one.
 #[test]
-fn the_cache_finds_what_the_trace_repeats_as_far_as_there_is_room() {
+fn the_cache_finds_what_the_trace_repeats() {
     let trace = conversations();
     let (large, small) = (run(&trace, 1 << 18, 16), run(&trace, 1 << 14, 16));
     let part = |run: &Run| 1e2 * run.cached as f64 / run.asked as f64;

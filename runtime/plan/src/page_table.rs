@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn queries_of_a_request_have_the_same_pages_in_both_kinds_of_table() {
+    fn queries_share_pages_in_both_kinds_of_table() {
         let entries = [7, 8, -1, 9, -1, -1, 4, 5, 6];
         let dense = PageTable::new(&entries, 3, &[19, 16, 33], 16).unwrap();
         let (mut memory, mut again) = (Queries::default(), Queries::default());

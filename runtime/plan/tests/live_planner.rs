@@ -81,7 +81,7 @@ proptest! {
     }
 
     #[test]
-    fn requests_that_grow_all_at_once_are_those_that_grew_one_by_one(
+    fn growing_all_at_once_is_growing_one_by_one(
         seed: u64,
         page_size in prop::sample::select(vec![1, 3, 16, 24, 32, 128]),
         most in prop::sample::select(vec![3, 12, 60]),
@@ -186,7 +186,7 @@ fn what_makes_no_sense_is_refused_and_changes_nothing() {
 }
 
 #[test]
-fn tokens_on_the_last_page_that_can_be_counted_are_not_taken_for_none() {
+fn tokens_on_the_last_countable_page_are_counted() {
     let mut planner = small();
     planner.add(2, &[], 0).unwrap();
     planner.plan(tile).unwrap();

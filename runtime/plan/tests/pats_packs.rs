@@ -118,7 +118,7 @@ fn a_live_plan_takes_pats_packs_and_leaves_them() {
 }
 
 #[test]
-fn a_forest_that_is_no_longer_small_leaves_pats_packs_and_comes_back() {
+fn a_forest_leaves_pats_packs_and_comes_back() {
     let (mut engine, mut planner) = (engine(16, 4, 3), Planner::new(OPTIONS));
     let mut alone = Vec::new();
     assert!(check(&mut engine, &mut planner));

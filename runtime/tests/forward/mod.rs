@@ -371,7 +371,7 @@ fn serve_by_one_graph<E: Element + CudaElement>(backend: &mut CudaBackend, forwa
 }
 
 #[test]
-fn one_captured_graph_serves_requests_that_come_grow_fork_and_leave() {
+fn one_graph_serves_requests_that_come_grow_fork_and_leave() {
     let mut backend = backend(&device());
     let serial = LaunchMode { launch: Launch::Serial, merge: MergeBy::Launch };
     let streams = LaunchMode { launch: Launch::Streams, merge: MergeBy::Launch };
@@ -558,7 +558,7 @@ fn run_captured_ahead<E: Element + CudaElement>(backend: &mut CudaBackend, forwa
 }
 
 #[test]
-fn captured_steps_that_run_ahead_of_the_device_have_their_own_lengths() {
+fn captured_steps_ahead_of_the_device_have_their_own_lengths() {
     let mut backend = backend(&device());
     for (seed, forward) in (51..).zip(LaunchMode::ALL) {
         run_captured_ahead::<f16>(&mut backend, forward, seed);
@@ -567,7 +567,7 @@ fn captured_steps_that_run_ahead_of_the_device_have_their_own_lengths() {
 }
 
 #[test]
-fn a_plan_whose_lengths_were_given_before_a_newer_plan_has_those_of_the_plan() {
+fn a_newer_plan_overrides_lengths_given_before() {
     let mut backend = backend(&device());
     let device = backend.device().clone();
     let stream = device.context().new_stream().unwrap();
@@ -590,7 +590,7 @@ fn a_plan_whose_lengths_were_given_before_a_newer_plan_has_those_of_the_plan() {
 }
 
 #[test]
-fn plain_launches_that_run_ahead_of_the_device_have_their_own_lengths() {
+fn plain_launches_ahead_of_the_device_have_their_own_lengths() {
     let device = device();
     let mut backend = backend(&device);
     let stream = device.context().new_stream().unwrap();

@@ -37,7 +37,7 @@ fn said(asked: &Asked) -> Vec<(&str, String)> {
 }
 
 #[test]
-fn peers_are_timed_and_those_that_compute_something_else_are_not() {
+fn peers_that_compute_something_else_are_not_timed() {
     let mut peers = peers(
         r#"echo '{"kind":"reference","id":7,"numbers":[0.5,-1]}'
            timed a 12.5 1e-3; timed b 3 null; timed c 0 1e-3; echo '{"kind":"done","id":7}'"#,
@@ -73,7 +73,7 @@ fn one_that_dies_or_hangs_costs_itself_this_batch_and_twice_all() {
 }
 
 #[test]
-fn a_broken_device_is_left_and_the_others_are_asked_in_another_process() {
+fn after_a_broken_device_peers_run_in_another_process() {
     let mut peers = peers(
         r#"if asked a; then echo '{"kind":"left_out","peer":"a","reason":"failed: illegal address"}'
              echo '{"kind":"restart","reason":"the device is broken"}'; exit 0; fi
@@ -86,7 +86,7 @@ fn a_broken_device_is_left_and_the_others_are_asked_in_another_process() {
 }
 
 #[test]
-fn a_batch_that_nobody_can_be_asked_about_says_why_and_the_next_one_is_asked() {
+fn a_batch_without_peers_says_why_and_the_next_is_asked() {
     let mut refusing = peers(r#"echo '{"kind":"refused","id":7,"reason":"out of memory"}'"#);
     let asked = ask(&mut refusing);
     assert!(said(&asked).iter().all(|(_, reason)| reason == "out of memory"), "{asked:?}");

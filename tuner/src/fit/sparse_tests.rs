@@ -105,7 +105,7 @@ fn a_find_database_gets_a_better_tree_than_its_labels_say() {
 }
 
 #[test]
-fn the_same_table_gives_the_same_bytes_where_work_ends_the_search() {
+fn the_same_table_gives_the_same_bytes_at_the_work_limit() {
     let table = smooth(1500, 8, 0.1, 4);
     let options = FitOptions { time_limit: Duration::from_millis(300), ..options() };
     let whole = || {

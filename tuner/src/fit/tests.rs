@@ -129,7 +129,7 @@ proptest! {
 }
 
 #[test]
-fn a_leaf_chooses_what_is_best_on_its_other_rows_where_one_cannot_have_it() {
+fn a_leaf_chooses_the_best_for_the_rows_that_can_have_it() {
     // Candidate 1 is best wherever it is valid; candidate 0 is valid everywhere, candidate 2 too, and worse.
     let features: Vec<[u64; 1]> = (0..8).map(|i| [i]).collect();
     let features: Vec<&[u64]> = features.iter().map(|row| &row[..]).collect();
@@ -165,7 +165,7 @@ fn trees_deeper_than_the_proof_are_refined_by_looking_ahead() {
 }
 
 #[test]
-fn a_second_measurement_of_the_same_device_changes_few_decisions() {
+fn a_second_measurement_changes_few_decisions() {
     let options = FitOptions::default();
     let (first, second) = (realistic(500, 4, 6, 12, 0.005, 2), realistic(500, 4, 6, 12, 0.005, 2));
     // Other noise on the same workloads: each cost moves by up to half a percent.

@@ -229,7 +229,7 @@ const COMMON: [&str; 6] = [
 ];
 
 #[test]
-fn a_batch_is_measured_in_every_way_and_one_that_cannot_be_had_is_recorded_with_its_reason() {
+fn a_batch_is_measured_in_every_launch_mode() {
     let others: Vec<LaunchMode> =
         LaunchMode::ALL.into_iter().filter(|way| *way != LaunchMode::DEFAULT).collect();
     let mut bench = ScriptedBench::new(others.clone(), Some(PlanFacts { tiles: 2, merges: true }));

@@ -38,7 +38,7 @@ mod tests {
     }
 
     #[test]
-    fn one_wrong_row_shows_against_f64_and_what_is_missing_is_infinitely_wrong() {
+    fn one_wrong_row_shows_and_missing_rows_are_infinite() {
         let expected = [3.0, 4.0, 0.0, 1.0];
         assert_eq!(worst_row(&[3.0, 4.0, 0.0, 1.0], &expected, 2), 0.0);
         assert!((worst_row(&[3.0, 4.5, 0.0, 1.0], &expected, 2) - 0.1).abs() < 1e-9);

@@ -463,7 +463,7 @@ mod tests {
     }
 
     #[test]
-    fn tiles_are_verified_where_they_gather_before_timing_only_if_they_are_timed_so() {
+    fn cp_async_is_verified_first_only_if_it_is_timed() {
         let (bench, all) = verified_first(Timed::default(), &[]);
         let feasible: BTreeMap<_, _> =
             [USUAL, OTHER].map(|class| ((class, class == USUAL), all.tiles(&class).len())).into();
@@ -490,7 +490,7 @@ mod tests {
     }
 
     #[test]
-    fn classes_that_are_not_timed_get_what_a_selector_may_return_verified() {
+    fn untimed_classes_get_what_a_selector_may_return() {
         let mut bench = ScriptedBench::new(Vec::new(), None);
         bench.limits = Limits::Cuda(CudaLimits::named("h200").unwrap());
         let timed = Timed { classes: [(USUAL, 2)].into(), dtypes: [Dtype::F16].into(), ..Timed::default() };

@@ -20,7 +20,7 @@ fn row(scenario: &str, workload: &str, us: f64, limit_us: f64) -> Measurement {
 }
 
 #[test]
-fn the_farthest_from_their_limit_are_chosen_a_few_of_each_scenario_and_the_longest() {
+fn timelines_are_of_the_farthest_and_the_longest() {
     let mut rows = vec![
         row("one", "one/a", 40.0, 10.0),
         row("one", "one/b", 50.0, 10.0),
@@ -116,7 +116,7 @@ fn reasons(run: &RunFolder) -> Vec<&str> {
 }
 
 #[test]
-fn each_batch_is_recorded_once_under_the_selector_in_its_default_way() {
+fn each_batch_is_recorded_once_under_the_selector() {
     let fixture = Fixture::new();
     let (run, ways) = fixture.run(Start::Fresh, &[], TIME);
     assert_eq!(ways, vec![Way::default(); 3]);
@@ -151,7 +151,7 @@ fn a_device_that_is_lost_ends_no_run() {
 }
 
 #[test]
-fn when_the_budget_is_spent_one_is_recorded_and_the_others_say_why_not() {
+fn a_spent_budget_records_one_and_says_why_not_more() {
     let (run, ways) = Fixture::new().run(Start::Fresh, &[], Duration::ZERO);
     assert_eq!((recorded(&run).len(), ways.len()), (1, 1));
     let reasons = reasons(&run);

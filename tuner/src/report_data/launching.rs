@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn where_only_the_default_was_measured_there_is_nothing_to_compare() {
+    fn the_default_alone_is_nothing_to_compare() {
         let rows = [
             batch("a1", "selector", &[1.0]),
             batch("a1", PATS_PLANNER, &[2.0]),

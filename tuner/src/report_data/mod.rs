@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn batches_compare_the_selector_with_the_best_single_tile_and_pats_rules() {
+    fn batches_compare_selector_best_tile_and_pats_rules() {
         let rows = [
             batch("a", SELECTOR, 10.0),
             batch("a", PAT_RULES, 20.0),
@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn the_whole_of_pat_is_compared_where_it_was_measured_and_other_launches_are_no_oracle() {
+    fn pats_planner_is_compared_where_it_was_measured() {
         let mut rows = vec![
             batch("a", SELECTOR, 10.0),
             batch("a", "selector, streams+launch", 5.0),

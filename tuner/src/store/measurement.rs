@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn tiles_that_never_gathered_are_named_in_the_classes_where_others_did() {
+    fn tiles_unverified_with_cp_async_are_named() {
         let gathers =
             |class, choice| Measurement { level: Level::Gathers, ..measurement(class, choice, &[]) };
         let rows = [gathers("a", "m4n64w1s1"), gathers("a", "m8n64w1s1"), gathers("b", "m8n64w1s1")];

@@ -41,7 +41,7 @@ fn a_stopped_run_is_not_overwritten_without_being_asked() {
 }
 
 #[test]
-fn another_device_kernel_or_scenario_does_not_go_on_with_the_run() {
+fn another_device_kernel_or_scenario_cannot_resume() {
     let folder = stopped_run();
     let mut device = provenance();
     device.device.name = "another".to_owned();
@@ -155,7 +155,7 @@ fn a_part_that_was_never_finished_is_ignored() {
 }
 
 #[test]
-fn timelines_are_on_disk_as_soon_as_they_are_kept_and_end_beside_the_measurements() {
+fn timelines_are_on_disk_as_soon_as_they_are_kept() {
     let folder = stopped_run();
     let path = folder.path().join("all.parquet");
     let skipped = |batch: &str| SkippedTimeline {

@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn timelines_lie_beside_their_measurements_and_are_known_by_their_name() {
+    fn timelines_lie_beside_their_measurements() {
         let path = timelines_path(Path::new("folder/nvidia_h200.parquet"));
         assert_eq!(path, Path::new("folder/nvidia_h200.timelines.parquet"));
         assert!(is_timelines_path(&path));

@@ -79,7 +79,7 @@ fn chosen(analysis: &Analysis) -> [Tile; 2] {
 }
 
 #[test]
-fn only_what_the_selector_may_return_is_verified_where_kernels_have_two_ways_of_copying() {
+fn cp_async_is_verified_for_what_the_selector_may_return() {
     let folder = tempfile::tempdir().unwrap();
     let mut run = measured(folder.path());
     let mut bench = bench(&[]);

@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn packs_that_are_gathered_are_raced_only_where_kernels_have_no_other_way_or_nothing_else_is() {
+    fn cp_async_packs_are_raced_only_where_tma_is_absent() {
         let raced = |device: &str, page_sizes: &str, dims: &str, shard| {
             let folder = tempfile::tempdir().unwrap();
             let file = folder.path().join("p.yaml");

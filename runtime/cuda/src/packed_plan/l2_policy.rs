@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn what_one_item_reads_evicts_first_and_what_several_read_brings_their_ctas_together() {
+    fn private_kv_evicts_first_and_shared_kv_is_head_major() {
         // Two requests a tile: three Q tiles read the trunk.
         assert_eq!(counted(&plan(6, 4, 2, 16), 4), (vec![false; 3], vec![true; 6], true));
         // All requests in one.
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_of_one_request_in_several_items_read_its_pages_several_times() {
+    fn one_request_in_several_items_reads_its_pages_again() {
         assert_eq!(counted(&plan(2, 0, 3, 4), 0), (vec![], vec![false; 2], true));
     }
 

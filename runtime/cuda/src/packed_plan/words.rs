@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn whole_pages_before_the_last_one_are_certain_unless_a_request_has_several_queries() {
+    fn whole_pages_before_the_last_are_certain() {
         let options = PlanOptions { packing: Packing::PerTree, split: Split::None, ..PlanOptions::default() };
         let certain = |requests: &[(usize, usize, u32)], queries: Option<&[u32]>| {
             let (plan, _) = plan(requests, &options, queries);

@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn times_are_since_the_first_cta_and_places_without_one_are_idle() {
+    fn times_are_since_the_first_cta_and_empty_slots_are_idle() {
         let timeline = Timeline::of(vec![
             cta(100, 140),
             TimelineEntry { begin: 80, ..TimelineEntry::default() },

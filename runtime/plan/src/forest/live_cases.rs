@@ -31,7 +31,7 @@ fn a_page_for_a_leaf_of_its_own_touches_that_leaf_alone() {
 }
 
 #[test]
-fn copy_on_write_of_a_page_in_a_leaf_of_its_own_touches_that_leaf_alone() {
+fn copy_on_write_in_a_private_leaf_touches_that_leaf_only() {
     let mut forest = live(&[&[1, 2, 3], &[1, 2, 4, 5]]);
     forest.truncate(1, 3).unwrap();
     forest.append(1, &[9]).unwrap();
@@ -42,7 +42,7 @@ fn copy_on_write_of_a_page_in_a_leaf_of_its_own_touches_that_leaf_alone() {
 }
 
 #[test]
-fn an_arrival_changes_its_path_and_a_departure_joins_what_it_kept_apart() {
+fn arrivals_change_their_path_and_departures_join_nodes() {
     let mut forest = live(&[&[1, 2, 3], &[8]]);
     let (leaf, other) = (node(&forest, 1), node(&forest, 8));
     forest.add(7, &[1, 2, 4]).unwrap();
@@ -63,7 +63,7 @@ fn an_arrival_changes_its_path_and_a_departure_joins_what_it_kept_apart() {
 }
 
 #[test]
-fn forks_that_gain_the_same_page_stay_one_node_and_chunk_with_the_next() {
+fn forks_with_the_same_page_stay_one_node() {
     let mut forest = live(&[&[1, 2], &[1, 2]]);
     [0, 1].iter().for_each(|&request| forest.append(request, &[3]).unwrap());
     let root = forest.roots().next().unwrap();
@@ -113,7 +113,7 @@ fn a_tree_as_deep_as_the_batch_is_followed_without_recursion() {
 }
 
 #[test]
-fn steps_that_repeat_need_no_more_numbers_and_leave_the_trees_as_they_were() {
+fn repeated_steps_leave_the_trees_as_they_were() {
     let mut forest = live(&[&[1, 2, 3], &[1, 2, 4], &[1, 5], &[1, 5]]);
     let cycle = |forest: &mut LiveForest| {
         forest.add(9, &[1, 2, 3, 6]).unwrap();

@@ -160,7 +160,7 @@ mod tests {
         }
 
         #[test]
-        fn requests_end_up_in_the_order_of_their_rows_and_equal_ones_in_that_of_their_numbers(
+        fn requests_are_ordered_by_rows_then_by_number(
             rows in prop::collection::vec(row(), 0..20)
         ) {
             let columns = rows.iter().map(Vec::len).max().unwrap_or(0);

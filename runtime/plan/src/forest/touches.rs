@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_node_is_in_the_list_of_what_happened_to_it_last_but_growing_hides_nothing() {
+    fn a_node_is_listed_by_its_last_change() {
         let mut touches = Touches::default();
         (0..4).for_each(|_| touches.push_node());
         (0..4).for_each(|node| touches.touch(node, Touch::Grown));

@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn pat_decides_for_each_child_and_keeps_the_rest_with_the_prefix() {
+    fn pat_decides_per_child_and_keeps_the_rest_with_the_prefix() {
         // Eight tokens of prefix: the child of two requests merges (4 x 2 >= 8), that of one does not (4 x 1 < 8).
         let rows = [vec![0, 10], vec![0, 10], vec![0, 11], vec![0]];
         let expected = [(vec![3, 2], 0..1), (vec![0, 1], 0..2), (vec![2], 1..2)];

@@ -42,7 +42,7 @@ fn exhaustive(model: &CostModel, tree: &Forest) -> u64 {
 }
 
 #[test]
-fn the_decision_is_close_to_the_best_of_all_and_better_than_pats() {
+fn decisions_are_near_the_optimum_and_beat_pat() {
     check_against_the_best(1, &Prices::default(), &DEAR_CTAS);
     check_against_the_best(1, &cheap_ctas(), &CHEAP_CTAS);
 }
@@ -255,7 +255,7 @@ fn check_update(
 }
 
 #[test]
-fn an_update_decides_as_from_nothing_where_a_forest_grows_and_shrinks_across_small() {
+fn updates_across_small_decide_as_from_nothing() {
     const BEYOND: usize = 6;
     let (mut grown, mut shrunk, mut numbers_left) = (0, 0, 0);
     for seed in 0..40 {
@@ -291,7 +291,7 @@ fn an_update_decides_as_from_nothing_where_a_forest_grows_and_shrinks_across_sma
 }
 
 #[test]
-fn a_forest_of_one_node_more_than_small_is_decided_by_sums_alone() {
+fn forests_above_small_are_decided_by_sums() {
     // A lone request changes nothing for the other trees, but counts as a node.
     let (mut rng, prices) = (ChaCha8Rng::seed_from_u64(4), Prices::default());
     let (mut better, mut worse) = (0, 0);
@@ -326,7 +326,7 @@ fn lone_tree() -> SketchTree {
 
 proptest! {
     #[test]
-    fn a_small_forest_never_costs_more_than_pats_packs_and_a_larger_one_is_not_compared(
+    fn small_forests_never_cost_more_than_pats_packs(
         seed: u64,
         nodes in 1u32..50,
         requests in 1u32..64,

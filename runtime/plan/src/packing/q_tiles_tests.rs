@@ -29,14 +29,14 @@ fn broom(children: &[(u32, u32)]) -> SketchTree {
 }
 
 #[test]
-fn a_q_tile_kv_ranges_the_root_and_masks_the_rows_that_a_child_does_not_have() {
+fn a_q_tile_masks_rows_that_a_child_does_not_have() {
     let tree = broom(&[(1, 2), (1, 1)]);
     assert_eq!(cut(&tree, 0, &[], 4), [(vec![0, 1, 2, 3], vec![(0, 0..4), (1, 1..3), (2, 3..4)])]);
     assert_eq!(cut(&tree, 1, &[], 4), [(vec![1, 2], vec![(1, 0..2)])]);
 }
 
 #[test]
-fn requests_below_a_child_that_is_apart_stay_in_the_pack_without_its_segment() {
+fn requests_below_a_separate_child_stay_in_the_pack() {
     let mut tree = broom(&[(1, 2), (1, 1)]);
     tree.add(Some(1), 3, 1);
     assert_eq!(cut(&tree, 0, &[1], 8), [(vec![0, 1, 2, 4, 3], vec![(0, 0..5), (2, 4..5)])]);
@@ -54,7 +54,7 @@ fn a_node_larger_than_a_q_tile_goes_on_in_the_next_ones() {
 }
 
 #[test]
-fn a_node_starts_a_q_tile_of_its_own_if_no_q_tile_is_lost_by_that() {
+fn a_node_starts_a_q_tile_if_that_costs_no_q_tile() {
     // Q tiles of three: 1 + 3 would lie across two, and two are needed anyhow.
     let sizes = |tree: &SketchTree| -> Vec<usize> {
         cut(tree, 0, &[], 3).iter().map(|(requests, _)| requests.len()).collect()
@@ -95,7 +95,7 @@ fn pack_nodes(tree: &SketchTree, node: u32, joined: &impl Fn(u32) -> bool, into:
 
 proptest! {
     #[test]
-    fn a_q_tile_kv_ranges_what_its_requests_have_of_the_pack_and_nothing_else(seed: u64, capacity in 0u32..20) {
+    fn a_q_tile_reads_what_its_requests_have_of_the_pack(seed: u64, capacity in 0u32..20) {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         let tree = SketchTree::random(&mut rng, 12, 8, 12);
         let apart: Vec<bool> = (0..tree.capacity()).map(|_| rng.random_bool(0.3)).collect();

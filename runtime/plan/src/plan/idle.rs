@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn tiles_that_are_launched_one_after_the_other_leave_places_idle_that_together_they_would_not() {
+    fn serial_launches_leave_cta_slots_idle() {
         let (plan, options) = planned();
         let tiles: Vec<Tile> = plan.tile_groups().iter().map(|group| group.tile).collect();
         assert_eq!(tiles, [SHORT, LONG]);
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_share_the_items_of_tiles_with_several_warps_and_take_them_first() {
+    fn threads_share_items_of_several_warps_and_take_them_first() {
         let (plan, options) = planned();
         // Four shares of 128 tokens, then four items of 64: in the other order three threads would not end together.
         assert_share(plan.predicted_idle_of_threads(&options, 3), 0.0);

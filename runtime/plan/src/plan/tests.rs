@@ -218,7 +218,7 @@ proptest! {
     }
 
     #[test]
-    fn kv_ranges_are_cut_at_any_price_only_where_something_is_merged_anyway(
+    fn small_gains_are_cut_only_where_a_merge_happens_anyway(
         rows in rows(), m in 1u16..9, page_size in prop::sample::select(vec![48, 128, 1024]), max_ctas in 1u32..40,
         price in 0..100 * Prices::H200.merge,
     ) {

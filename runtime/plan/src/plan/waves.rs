@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn one_long_kv_range_is_cut_for_all_ctas_and_many_short_ones_are_left_whole() {
+    fn one_long_kv_range_is_cut_and_many_short_ones_are_not() {
         let alone = [KvWork { ctas: 8, tokens: 100_000, rows: 4, ctas_per_sm: 2 }];
         let chunks = 100_000u32.div_ceil(limit(&WAVES, &alone)) * 8;
         assert!((240..=264).contains(&chunks), "{chunks} chunks");
@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn what_saves_less_than_the_merge_costs_is_cut_only_if_something_is_merged_anyway() {
+    fn a_cut_pays_for_the_merge_unless_one_happens_anyway() {
         // 256 tokens and a CTA, or two parts of 128 and a partial: 120 tokens' time less.
         let (kv_ranges, dear) =
             ([KvWork { ctas: 1, tokens: 256, rows: 4, ctas_per_sm: 2 }], Waves { merge: 134, ..WAVES });
@@ -396,7 +396,7 @@ mod tests {
     /// Limits are coarse and lengths in classes, and one CTA more than CTA slots is a wave more: no limit of so few is best every time. One that was
     /// found as if a CTA alone were as slow as beside all others takes 0.928 on average, 1.034 and 1.270.
     #[test]
-    fn the_limit_is_better_than_the_best_of_simple_rules_on_average_and_rarely_worse() {
+    fn the_limit_beats_simple_rules_on_average() {
         let mut runner = TestRunner::deterministic();
         let batches = (kv_ranges(), 1u32..300);
         let mut ratios: Vec<f64> = (0..5_000)

@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn every_case_is_served_by_the_way_of_copying_that_its_pages_want_and_by_no_other() {
+    fn every_case_is_served_by_the_producer_its_pages_need() {
         for name in ["sm_80", "sm_90a"] {
             for class in [CLASS, Class { head_dim: 256, ..CLASS }] {
                 let two_ways = name == "sm_90a" && class == CLASS;

@@ -330,7 +330,7 @@ fn everything_that_a_bench_says_survives_the_trip() {
 }
 
 #[test]
-fn a_timeline_that_ends_its_process_is_not_recorded_again_and_the_next_one_is() {
+fn a_timeline_that_ends_its_process_is_not_repeated() {
     let (mut bench, log) = worker(9);
     let batch = batch("good");
     let mut loaded = bench.load(&batch).unwrap();
@@ -369,7 +369,7 @@ fn a_way_of_planning_and_launching_survives_the_trip() {
 }
 
 #[test]
-fn a_batch_is_planned_in_the_way_that_was_asked_for_and_again_after_a_death() {
+fn a_batch_is_planned_as_asked_again_after_a_death() {
     let (mut bench, log) = worker(9);
     let batch = batch("good");
     let mut loaded = bench.load(&batch).unwrap();
@@ -394,7 +394,7 @@ fn a_batch_is_planned_in_the_way_that_was_asked_for_and_again_after_a_death() {
 }
 
 #[test]
-fn a_process_that_takes_anothers_place_plans_by_the_prices_of_the_first_or_by_those_adopted() {
+fn a_replacement_process_plans_by_the_same_prices() {
     let (mut bench, _) = worker(9);
     let batch = batch("good");
     let prices_of = |bench: &mut WorkerBench| {
@@ -438,7 +438,7 @@ fn errors_survive_the_trip() {
 }
 
 #[test]
-fn a_variant_that_hangs_or_dies_is_told_and_the_next_is_verified() {
+fn a_variant_that_hangs_or_dies_is_reported() {
     let (mut bench, _) = worker(9);
     let begin = Instant::now();
     let hung = bench.verify(&HANGS, &CLASS, Coverage::PLAIN).unwrap_err();
@@ -456,7 +456,7 @@ fn a_variant_that_hangs_or_dies_is_told_and_the_next_is_verified() {
 }
 
 #[test]
-fn a_batch_is_loaded_again_and_only_what_is_sampled_is_planned_again() {
+fn after_a_reload_only_what_is_sampled_is_planned() {
     let (mut bench, log) = worker(9);
     let batch = batch("good");
     let mut loaded = bench.load(&batch).unwrap();
@@ -553,7 +553,7 @@ fn a_run_ends_where_no_worker_can_be_had_and_blames_no_variant() {
 }
 
 #[test]
-fn a_variant_that_hangs_is_recorded_as_such_and_the_space_is_verified() {
+fn a_hanging_variant_is_recorded_and_the_rest_verified() {
     let (mut bench, _) = worker(99);
     let folder = tempfile::tempdir().unwrap();
     let mut run = RunFolder::open(folder.path(), test_data::provenance(), Start::Fresh).unwrap();
