@@ -71,8 +71,8 @@ pub fn tune(
         arguments.shard.is_some() || workloads.batches.iter().any(|workload| !workload.held_out()),
         "the scenarios have no whole batches to fit a selector to: add one with `trees`, `tenants` or `trace` that is not `use: held-out`"
     );
-    let budget = arguments.budget.unwrap_or_else(|| default_budget(backend, workloads.dtypes.len()));
-    let budget = Duration::from_secs(u64::from(budget));
+    let by_default = default_budget(backend, workloads.dtypes.len());
+    let mut budget = Duration::from_secs(u64::from(arguments.budget.unwrap_or(by_default)));
     let raced = raced(&workloads, bench.limits(), arguments.shard.is_some());
     let of_all =
         raced.iter().chain(&workloads.batches).filter(|workload| is_gathered(workload, bench.limits()));
@@ -101,7 +101,7 @@ pub fn tune(
     }
     if start != Start::Resume {
         let needed = time_to_verify(bench, &space, &timed);
-        require_budget(needed, budget, arguments.force)?;
+        budget = budget_for(needed, budget, arguments.budget.is_some(), arguments.force)?;
         progress.note(&format!(
             "verifying takes about {:.0} s of the budget's {}; {} packs and {} batches share the rest",
             needed.as_secs_f64(),
@@ -221,18 +221,23 @@ pub fn tune(
     Ok(Tuned::Done(Box::new(outputs)))
 }
 
-/// Refuses a budget that verification alone would spend, before it is spent: even if the estimate is twice as long as it takes.
-fn require_budget(needed: Duration, budget: Duration, force: bool) -> anyhow::Result<()> {
+/// The time of a run. A budget that was asked for is refused before it is spent if verification alone would spend it, even if the estimate is twice as
+/// long as it takes; the default one becomes long enough.
+fn budget_for(needed: Duration, budget: Duration, asked: bool, force: bool) -> anyhow::Result<Duration> {
     let enough = needed <= budget.mul_f64(2.0 * VERIFIED_UNTIL);
+    let longer = Duration::from_secs_f64((needed.as_secs_f64() * 2.5).ceil().max(10.0));
+    if !asked {
+        return Ok(if enough { budget } else { longer });
+    }
     anyhow::ensure!(
         enough || force,
         "verifying the kernels of these scenarios takes about {:.0} s, which leaves nothing of a budget of {} s to measure in: \
          use `--budget {}`, scenarios of fewer head dimensions and element types, or `--force`",
         needed.as_secs_f64().ceil(),
         budget.as_secs(),
-        (needed.as_secs_f64() * 2.5).ceil().max(10.0)
+        longer.as_secs()
     );
-    Ok(())
+    Ok(budget)
 }
 
 /// Writes what a run that is over had written, once more.
@@ -311,13 +316,20 @@ mod tests {
     #[test]
     fn a_budget_that_verification_would_spend_is_refused_before() {
         let seconds = Duration::from_secs;
-        assert!(require_budget(seconds(8), seconds(10), false).is_ok());
-        let error = require_budget(seconds(46), seconds(1), false).unwrap_err().to_string();
+        assert_eq!(budget_for(seconds(8), seconds(10), true, false).unwrap(), seconds(10));
+        let error = budget_for(seconds(46), seconds(1), true, false).unwrap_err().to_string();
         assert!(
             error.contains("46 s") && error.contains("`--budget 115`") && error.contains("--force"),
             "{error}"
         );
-        assert!(require_budget(seconds(46), seconds(1), true).is_ok());
+        assert_eq!(budget_for(seconds(46), seconds(1), true, true).unwrap(), seconds(1));
+    }
+
+    #[test]
+    fn the_default_budget_is_never_refused() {
+        let seconds = Duration::from_secs;
+        assert_eq!(budget_for(seconds(200), seconds(240), false, false).unwrap(), seconds(240));
+        assert_eq!(budget_for(seconds(768), seconds(420), false, false).unwrap(), seconds(1920));
     }
 
     #[test]
