@@ -146,7 +146,7 @@ fn the_reference_is_softmax_by_its_definition() {
         "queries over pages of 48 tokens",
         "logits of -inf but for the last query's",
         "queries and a window smaller than a page",
-        "queries, sinks and a window that leaves parts empty",
+        "queries, sinks and a window that leaves chunks empty",
     ];
     let cases: Vec<ConformanceCase> =
         conformance::cases(&class, 9).into_iter().filter(|case| names.contains(&case.name)).collect();

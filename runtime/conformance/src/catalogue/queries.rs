@@ -77,12 +77,12 @@ fn places(author: Author) -> Vec<ConformanceCase> {
             |_| 6,
         ),
         with_queries(author.case("30 queries before pages that they do not see", (4, 1), siblings), |_| 30),
-        with_queries(author.case("queries and parts of long requests", (2, 1), cut(16)), |request| {
+        with_queries(author.case("queries and chunks of long requests", (2, 1), cut(16)), |request| {
             request % 5
         }),
         ConformanceCase {
             options: PER_NODE,
-            ..with_queries(author.case("queries and parts of one page", (2, 1), cut(16)), mixed)
+            ..with_queries(author.case("queries and chunks of one page", (2, 1), cut(16)), mixed)
         },
         ConformanceCase {
             options: PER_NODE,
