@@ -356,7 +356,7 @@ fn a_missing_word_about_a_buffer_is_caught() {
         .collect();
     let flags = &[WARPGROUPS];
     check_all(&Emulator::build(&kernels_of(&cases), flags), &cases);
-    let words = ["stages.await_", "stages.free_"];
+    let words = ["pipeline.wait_", "pipeline.release_"];
     let mut missing = 0;
     for &(file, text) in sources() {
         // What a part of another says is for timelines alone.
