@@ -81,7 +81,7 @@ fn what_a_selector_names_can_run_by_the_rules() {
                 unknown += 1;
                 continue;
             };
-            if class.dtype == Dtype::F32 && selector.device.backend == Backend::Cuda {
+            if class.dtype.query() == Dtype::F32 && selector.device.backend == Backend::Cuda {
                 // Tensor cores have no f32 product: an executor refuses the class before anything is asked.
                 continue;
             }

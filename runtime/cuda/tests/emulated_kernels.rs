@@ -17,6 +17,9 @@ use tilewright_plan::{E4m3, KvStrides, Packing, Split};
 /// Emulates a device on which four warps multiply together.
 const WARPGROUPS: &str = "-DTILEWRIGHT_EMULATE_WARPGROUPS";
 
+/// For tests that compile more than they run.
+const QUICK: &str = "-O0";
+
 /// Every tile of the space that some class can run on the largest device. The other dimensions go round.
 fn cases() -> Vec<Case> {
     let largest = Limits::Cuda(CudaLimits::named("h200").unwrap());
@@ -354,7 +357,7 @@ fn a_missing_word_about_a_buffer_is_caught() {
             })
         })
         .collect();
-    let flags = &[WARPGROUPS];
+    let flags = &[WARPGROUPS, QUICK];
     check_all(&Emulator::build(&kernels_of(&cases), flags), &cases);
     let words = ["pipeline.wait_", "pipeline.release_"];
     let mut missing = 0;
@@ -589,7 +592,7 @@ fn a_missing_barrier_is_caught() {
             (0..3).map(move |seed| Case { tile, class, options, packing: packing(seed), seed, ..CASE })
         })
         .collect();
-    let beside_loaders: Vec<Case> = (1..=3)
+    let beside_producers: Vec<Case> = (1..=3)
         .flat_map(|stages| {
             let tile = Tile::new(64, 64, 4, stages);
             // Of walks along several runs, lengths of rows are read by other warps than noted them.
@@ -597,7 +600,7 @@ fn a_missing_barrier_is_caught() {
             (0..2).map(move |seed| Case { tile, seed, packing: packing(seed), warpgroups: true, ..CASE })
         })
         .collect();
-    let devices: [(&[Case], &[&str]); 2] = [(&cases, &[]), (&beside_loaders, &[WARPGROUPS])];
+    let devices: [(&[Case], &[&str]); 2] = [(&cases, &[QUICK]), (&beside_producers, &[WARPGROUPS, QUICK])];
     for (cases, flags) in devices {
         check_all(&Emulator::build(&kernels_of(cases), flags), cases);
     }
