@@ -1,17 +1,17 @@
-//! What can run: the space of tiles of each backend, the limits of devices, and the rules that say whether a tile is
-//! feasible before anything is measured.
-//!
-//! [`Space::of`] enumerates a backend's declared grid; [`Space::survey`] judges every tile of it for a [`Class`] of kernels
-//! on a device's [`Limits`], and keeps for each rejected tile the reason in words (PAT, section 5.2).
+//! What can run: the space of tiles of each backend, the rules that say whether a tile is feasible before anything is measured, the CUDA
+//! kernels, and what compiles them.
 
+mod arch;
 mod class;
 pub mod cpu;
 pub mod cuda;
-mod feasibility;
-mod limits;
 mod space;
+pub mod toolchain;
 
+pub use arch::{Arch, ParseArchError};
 pub use class::Class;
-pub use feasibility::{Infeasible, check, check_compiled, check_compiled_mix, check_mix};
-pub use limits::{CpuLimits, Limits};
-pub use space::{Grid, Space, Verdict};
+pub use space::{
+    CpuLimits, CudaLimits, Grid, Infeasible, Limiter, Limits, Occupancy, ReportedLimits, Space,
+    UnknownDevice, Verdict, WARP_THREADS, bytes_in_flight, bytes_in_flight_needed, check, check_compiled,
+    check_compiled_mix, check_mix, occupancy,
+};

@@ -9,7 +9,7 @@
 //! - code is the size of `.text.KERNEL` by `readelf -S`.
 
 use proptest::prelude::*;
-use tilewright_kernel_templates::cuda::{CubinError, KernelUsage, kernel_usage, parse_ptxas_log};
+use tilewright_kernel_templates::toolchain::{CubinError, KernelUsage, kernel_usage, parse_ptxas_log};
 
 struct Fixture {
     arch: &'static str,

@@ -6,8 +6,9 @@
 use object::{Object, ObjectSymbol};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
-use tilewright_kernel_templates::cuda::{
-    Arch, CachedCubin, CubinCache, Nvrtc, NvrtcError, Source, fetch, fetch_disassemblers,
+use tilewright_kernel_templates::Arch;
+use tilewright_kernel_templates::toolchain::{
+    CachedCubin, CubinCache, Nvrtc, NvrtcError, Source, fetch, fetch_disassemblers,
 };
 
 /// Tells a child what to do; the test `child` reads it.

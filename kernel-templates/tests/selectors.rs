@@ -3,8 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use tilewright_heuristics::generated::SELECTORS;
 use tilewright_heuristics::{Backend, BatchShape, Domain, Dtype, Selector, TileSet};
-use tilewright_kernel_templates::cuda::CudaLimits;
-use tilewright_kernel_templates::{Class, CpuLimits, Limits, check};
+use tilewright_kernel_templates::{Class, CpuLimits, CudaLimits, Limits, check};
 
 const QUESTIONS: usize = 1_000_000;
 

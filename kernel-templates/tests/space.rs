@@ -5,17 +5,19 @@ use std::process::Command;
 use std::sync::OnceLock;
 use tilewright_heuristics::{Backend, Dtype, Tile};
 use tilewright_kernel_templates::cuda::{
-    Arch, Arguments, AttentionOptions, Compiler, CudaLimits, Kernel, MAX_STATES, MERGE_WARPS,
-    fetch_disassemblers, has_tma_producers, occupancy, producer_warps,
+    Arguments, Kernel, KernelOptions, KvLoad, MAX_STATES, MERGE_WARPS, has_tma_producers, producer_warps,
 };
-use tilewright_kernel_templates::{Class, Limits, Space, check_compiled, check_compiled_mix, check_mix};
+use tilewright_kernel_templates::toolchain::{Compiler, fetch_disassemblers};
+use tilewright_kernel_templates::{
+    Arch, Class, CudaLimits, Limits, Space, check_compiled, check_compiled_mix, check_mix, occupancy,
+};
 
 /// A device of each architecture.
 const DEVICES: [&str; 4] = ["a100-80gb", "l40s", "h200", "b200"];
 const USUAL: Class = Class { head_dim: 128, dtype: Dtype::F16 };
 const ARGUMENTS_BYTES: u32 = size_of::<Arguments>() as u32;
-const ALL_OPTIONS: AttentionOptions =
-    AttentionOptions { window: true, softcap: true, sinks: true, ..AttentionOptions::for_pages(16) };
+const ALL_OPTIONS: KernelOptions =
+    KernelOptions { window: true, softcap: true, sinks: true, ..KernelOptions::for_pages(16) };
 
 /// Whether so many bytes of parameters are one `Arguments`. What lies before them in the constant bank need not be a multiple of their
 /// alignment: a gap counts with them.
@@ -47,7 +49,7 @@ fn compile_space(device: &str, step: usize) -> usize {
     let tiles = Space::of(Backend::Cuda).feasible(&USUAL, &Limits::Cuda(limits.clone()));
     let tiles: Vec<Tile> = tiles.into_iter().step_by(step).collect();
     let compiler = compiler(&limits.arch);
-    let kernel = |tile| Kernel::decode(tile, &USUAL, AttentionOptions::default(), compiler.arch());
+    let kernel = |tile| Kernel::decode(tile, &USUAL, KernelOptions::default(), compiler.arch());
     let kernels: Vec<Kernel> = tiles.iter().map(kernel).collect();
     let cubins = compiler.compile_all(&kernels, || ());
     let mut feasible = 0;
@@ -58,7 +60,7 @@ fn compile_space(device: &str, step: usize) -> usize {
         assert_eq!(cubin.usage.max_threads, kernel.threads, "{device} {tile}");
         assert!(is_one_arguments(cubin.usage.parameter_bytes), "{device} {tile}: {:?}", cubin.usage);
         feasible += usize::from(
-            check_compiled(tile, &USUAL, AttentionOptions::default(), &limits, &cubin.usage, &cubin.report)
+            check_compiled(tile, &USUAL, KernelOptions::default(), &limits, &cubin.usage, &cubin.report)
                 .is_ok(),
         );
     }
@@ -106,7 +108,7 @@ fn fp8_stays_in_registers_and_converts_in_hardware() {
         for dtype in [Dtype::Fp8F16, Dtype::Fp8Bf16] {
             for (m, n, warps, stages) in tiles {
                 let (tile, class) = (Tile::new(m, n, warps, stages), Class { dtype, ..USUAL });
-                let kernel = Kernel::decode(&tile, &class, AttentionOptions::default(), compiler.arch());
+                let kernel = Kernel::decode(&tile, &class, KernelOptions::default(), compiler.arch());
                 let cubin = compiler.compile(&kernel).unwrap();
                 let what = format!("{device} {class} {tile}: {:?}", cubin.usage);
                 assert_eq!((cubin.usage.local_bytes, cubin.report.spill_store_bytes), (0, 0), "{what}");
@@ -122,7 +124,7 @@ fn fp8_stays_in_registers_and_converts_in_hardware() {
 }
 
 /// A kernel, and what it is of: a merge of no tile.
-type Sampled = (Class, Option<(Tile, AttentionOptions)>, Kernel);
+type Sampled = (Class, Option<(Tile, KernelOptions)>, Kernel);
 
 /// Kernels of the other classes, of all options, also of pages that TMA cannot load, and the merges.
 fn sample(limits: &CudaLimits) -> Vec<Sampled> {
@@ -131,8 +133,8 @@ fn sample(limits: &CudaLimits) -> Vec<Sampled> {
     for class in Class::all(Backend::Cuda) {
         let tiles = Space::of(Backend::Cuda).feasible(&class, &Limits::Cuda(limits.clone()));
         for &tile in tiles.iter().step_by(tiles.len().div_ceil(2)) {
-            for gathers in [false, true] {
-                let options = AttentionOptions { gathers, ..ALL_OPTIONS };
+            for kv_load in [KvLoad::Tma, KvLoad::CpAsync] {
+                let options = KernelOptions { kv_load, ..ALL_OPTIONS };
                 if options.on(&class, arch) == options {
                     let kernel = Kernel::decode(&tile, &class, options, arch);
                     kernels.push((class, Some((tile, options)), kernel));
@@ -181,10 +183,10 @@ fn mixes_of_feasible_tiles_compile_for_every_architecture() {
         let limits = limits(device);
         let compiler = compiler(&limits.arch);
         for (class, options) in
-            [(USUAL, AttentionOptions::default()), (Class { head_dim: 64, dtype: Dtype::Bf16 }, ALL_OPTIONS)]
+            [(USUAL, KernelOptions::default()), (Class { head_dim: 64, dtype: Dtype::Bf16 }, ALL_OPTIONS)]
         {
             // With TMA, this is about pages that it cannot load.
-            let options = AttentionOptions { gathers: true, ..options };
+            let options = KernelOptions { kv_load: KvLoad::CpAsync, ..options };
             let mixed: Vec<Kernel> = mixes
                 .iter()
                 .map(|tiles| Kernel::decode_mix(tiles, &class, options, compiler.arch()))
@@ -220,7 +222,7 @@ const BESIDE_PRODUCERS: [&[Tile]; 5] = [
 
 #[test]
 fn mixes_cost_an_sm_what_their_greediest_tile_costs() {
-    let (limits, options) = (limits("h200"), AttentionOptions::default());
+    let (limits, options) = (limits("h200"), KernelOptions::default());
     let compiler = compiler(&limits.arch);
     let classes = [(128, Dtype::F16), (64, Dtype::Bf16)];
     for (head_dim, dtype) in classes {
@@ -260,7 +262,7 @@ fn mixes_cost_an_sm_what_their_greediest_tile_costs() {
 fn tiles_beside_producers_compile_with_every_option() {
     let limits = limits("h200");
     let compiler = compiler(&limits.arch);
-    let timeline = AttentionOptions { timeline: true, ..AttentionOptions::default() };
+    let timeline = KernelOptions { timeline: true, ..KernelOptions::default() };
     let fp8 = Class { dtype: Dtype::Fp8F16, ..USUAL };
     let few: &[Tile] = &[tile(16, 64, 4, 2), tile(32, 64, 4, 2)];
     let narrow: &[Tile] = &[tile(16, 32, 2, 2), tile(32, 32, 2, 3)];
@@ -268,10 +270,10 @@ fn tiles_beside_producers_compile_with_every_option() {
         (BESIDE_PRODUCERS[2], USUAL, ALL_OPTIONS),
         (BESIDE_PRODUCERS[4], USUAL, ALL_OPTIONS),
         (BESIDE_PRODUCERS[2], USUAL, timeline),
-        (BESIDE_PRODUCERS[2], fp8, AttentionOptions::default()),
-        (BESIDE_PRODUCERS[4], fp8, AttentionOptions::default()),
-        (few, USUAL, AttentionOptions::default()),
-        (narrow, USUAL, AttentionOptions::default()),
+        (BESIDE_PRODUCERS[2], fp8, KernelOptions::default()),
+        (BESIDE_PRODUCERS[4], fp8, KernelOptions::default()),
+        (few, USUAL, KernelOptions::default()),
+        (narrow, USUAL, KernelOptions::default()),
     ];
     for (tiles, class, options) in cases {
         let kernel = Kernel::decode_mix(tiles, &class, options, compiler.arch());
@@ -292,21 +294,21 @@ fn tiles_beside_producers_compile_with_every_option() {
 #[test]
 fn tiles_of_unequal_warps_go_together_only_where_all_warps_copy() {
     let tiles = [tile(16, 64, 4, 2), tile(128, 64, 8, 2)];
-    let [boxes, gathers] = [16, 1].map(AttentionOptions::for_pages);
+    let [tma, cp_async] = [16, 1].map(KernelOptions::for_pages);
     let rule = |device, class: &Class, options| {
         check_mix(&tiles, class, options, &limits(device)).err().map(|error| error.rule)
     };
-    assert_eq!(rule("h200", &USUAL, boxes), Some("warps of a mix"));
-    assert_eq!(rule("h200", &USUAL, gathers), None);
-    assert_eq!(rule("h200", &Class { head_dim: 256, ..USUAL }, boxes), None, "no tile of it has producers");
-    assert_eq!(rule("a100-80gb", &USUAL, boxes), None);
-    let none = check_mix(&[], &USUAL, boxes, &limits("h200")).unwrap_err();
+    assert_eq!(rule("h200", &USUAL, tma), Some("warps of a mix"));
+    assert_eq!(rule("h200", &USUAL, cp_async), None);
+    assert_eq!(rule("h200", &Class { head_dim: 256, ..USUAL }, tma), None, "no tile of it has producers");
+    assert_eq!(rule("a100-80gb", &USUAL, tma), None);
+    let none = check_mix(&[], &USUAL, tma, &limits("h200")).unwrap_err();
     assert_eq!(none.rule, "tiles");
 }
 
 #[test]
 fn timelines_compile_for_every_architecture() {
-    let options = AttentionOptions { timeline: true, ..AttentionOptions::default() };
+    let options = KernelOptions { timeline: true, ..KernelOptions::default() };
     let tiles = [Tile::of("m16n64w4s2"), Tile::of("m64n64w4s2")];
     for device in DEVICES {
         let limits = limits(device);
@@ -386,22 +388,13 @@ fn a_safe_default_exists_on_every_architecture() {
         let kernels: Vec<Kernel> = universal
             .iter()
             .take(8)
-            .map(|tile| {
-                Kernel::decode(tile, &class, AttentionOptions::default(), limits.arch.parse().unwrap())
-            })
+            .map(|tile| Kernel::decode(tile, &class, KernelOptions::default(), limits.arch.parse().unwrap()))
             .collect();
         let cubins = compiler(&limits.arch).compile_all(&kernels, || ());
         let fine = universal.iter().zip(cubins).filter(|(tile, cubin)| {
             cubin.as_ref().is_ok_and(|cubin| {
-                check_compiled(
-                    tile,
-                    &class,
-                    AttentionOptions::default(),
-                    &limits,
-                    &cubin.usage,
-                    &cubin.report,
-                )
-                .is_ok()
+                check_compiled(tile, &class, KernelOptions::default(), &limits, &cubin.usage, &cubin.report)
+                    .is_ok()
             })
         });
         assert!(fine.count() > 0, "{device}");
@@ -409,8 +402,8 @@ fn a_safe_default_exists_on_every_architecture() {
 }
 
 /// NVIDIA's disassemblers, fetched once for all tests of this file.
-fn tools() -> &'static tilewright_kernel_templates::cuda::Disassemblers {
-    static TOOLS: OnceLock<tilewright_kernel_templates::cuda::Disassemblers> = OnceLock::new();
+fn tools() -> &'static tilewright_kernel_templates::toolchain::Disassemblers {
+    static TOOLS: OnceLock<tilewright_kernel_templates::toolchain::Disassemblers> = OnceLock::new();
     TOOLS.get_or_init(|| fetch_disassemblers(&cache()).unwrap())
 }
 
@@ -443,22 +436,22 @@ fn figures_and_instructions_are_those_of_cuobjdump() {
             assert_eq!(figure(line, "STACK"), cubin.usage.local_bytes, "{what}");
             let Some((tile, options)) = tile else { continue };
             let code = run(&tools().nvdisasm, &["-c".as_ref(), path.as_os_str()]);
-            let loaders = producer_warps(&tile, &class, options, compiler.arch());
+            let producers = producer_warps(&tile, &class, options, compiler.arch());
             let together =
                 has_tma_producers(&class, compiler.arch()) && tile.m % 64 == 0 && !class.dtype.has_fp8_kv();
             let products = match together {
                 true => ("HGMMA.64x", "warpgroup's products"),
                 false => ("HMMA.16816.F32", "tensor cores"),
             };
-            let copies = match loaders {
+            let copies = match producers {
                 0 => ("LDGSTS", "asynchronous copies"),
-                _ => ("UTMALDG.5D", "copies of boxes"),
+                _ => ("UTMALDG.5D", "copies of tma"),
             };
             let shared_out = ("USETMAXREG", "registers shared out");
             // Warpgroups read K and V where they are, and beside producers the query comes from memory.
             let fragments = ("LDSM", "ldmatrix");
             let rest =
-                [(loaders == 4).then_some(shared_out), (!together || loaders == 0).then_some(fragments)];
+                [(producers == 4).then_some(shared_out), (!together || producers == 0).then_some(fragments)];
             for (instruction, meaning) in [products, copies].into_iter().chain(rest.into_iter().flatten()) {
                 assert!(code.contains(instruction), "{what}: no {meaning} ({instruction})");
             }

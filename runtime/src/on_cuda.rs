@@ -6,12 +6,11 @@ use cudarc::driver::{CudaContext, CudaSlice, CudaStream};
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use tilewright_cuda::{
-    CudaDevice, CudaElement, CudaError, DecodeArgs, DevicePlan, Fp8KvCache, KvPages, TunedBackend,
-    must_gather,
+    CudaDevice, CudaElement, CudaError, DecodeArgs, DevicePlan, Fp8KvCache, KvPages, TunedBackend, kv_load,
 };
 use tilewright_heuristics::{Geometry, Selection};
 use tilewright_kernel_templates::Class;
-use tilewright_kernel_templates::cuda::AttentionOptions as KernelOptions;
+use tilewright_kernel_templates::cuda::{KernelOptions, KvLoad};
 use tilewright_plan::{Plan, PlanOptions};
 
 /// The CUDA backend of [`Attention`].
@@ -152,7 +151,7 @@ pub trait DeviceCache<E: CudaElement> {
     fn pages(&self, geometry: &Geometry) -> impl KvPages<E>;
 
     #[doc(hidden)]
-    fn must_gather(&self, geometry: &Geometry) -> bool;
+    fn kv_load(&self, geometry: &Geometry) -> KvLoad;
 }
 
 impl<E: CudaElement> DeviceCache<E> for KvCache<'_, CudaSlice<E>> {
@@ -164,8 +163,8 @@ impl<E: CudaElement> DeviceCache<E> for KvCache<'_, CudaSlice<E>> {
         }
     }
 
-    fn must_gather(&self, geometry: &Geometry) -> bool {
-        must_gather(&self.layout.strides(geometry), geometry)
+    fn kv_load(&self, geometry: &Geometry) -> KvLoad {
+        kv_load(&self.layout.strides(geometry), geometry)
     }
 }
 
@@ -183,8 +182,8 @@ impl<E: CudaElement> DeviceCache<E> for KvCache<'_, CudaSlice<u8>, DeviceScales<
         }
     }
 
-    fn must_gather(&self, geometry: &Geometry) -> bool {
-        must_gather(&self.layout.strides(geometry), geometry)
+    fn kv_load(&self, geometry: &Geometry) -> KvLoad {
+        kv_load(&self.layout.strides(geometry), geometry)
     }
 }
 
@@ -234,11 +233,11 @@ impl Attention<Cuda> {
         let (on_device, plan) = (plan.on_device(), plan.plan());
         let geometry = plan.geometry();
         let sinks = per_row.sinks.is_some();
-        if sinks || cache.must_gather(geometry) {
+        let kv_load = cache.kv_load(geometry);
+        if sinks || kv_load == KvLoad::CpAsync {
             let compiled = self.options.compiled(geometry.page_size);
-            let gathers = compiled.gathers || cache.must_gather(geometry);
             self.backend
-                .prepare_options(Class::of(geometry), KernelOptions { sinks, gathers, ..compiled })?;
+                .prepare_options(Class::of(geometry), KernelOptions { sinks, kv_load, ..compiled })?;
         }
         let mut state = on_device.state.lock().unwrap_or_else(PoisonError::into_inner);
         self.backend.upload(&mut state, plan, stream)?;

@@ -19,7 +19,7 @@ use tilewright_cuda::{
     MergeStatesArgs, RawMergeStates, RawState, State,
 };
 use tilewright_heuristics::{Backend, Dtype, Geometry, Tile};
-use tilewright_kernel_templates::cuda::{AttentionOptions as KernelOptions, has_tma_producers};
+use tilewright_kernel_templates::cuda::{KernelOptions, has_tma_producers};
 use tilewright_kernel_templates::{Class, Limits, Space};
 use tilewright_plan::{E4m3, KvStrides, PageTable, Plan, StatesError};
 use tilewright_runtime::{
@@ -401,37 +401,33 @@ fn options_make_a_difference_only_where_kernels_do() {
     let prepare = |backend: &mut CudaBackend, options| {
         backend.prepare(&[tile], &class, options, || ()).unwrap().remove(0).unwrap();
     };
-    let [boxes, gathers] = [16, 1].map(KernelOptions::for_pages);
-    prepare(&mut backend, boxes);
-    let told = backend.told_by_driver(&tile, &class, gathers);
+    let [tma, cp_async] = [16, 1].map(KernelOptions::for_pages);
+    prepare(&mut backend, tma);
+    let told = backend.told_by_driver(&tile, &class, cp_async);
     if has_tma_producers(&class, device.arch()) {
         let error = told.unwrap_err();
         assert!(
-            matches!(&error, CudaError::NotPrepared { kernel } if kernel.ends_with("_gathers")),
+            matches!(&error, CudaError::NotPrepared { kernel } if kernel.ends_with("_cp_async")),
             "{error}"
         );
-        prepare(&mut backend, gathers);
-        backend.told_by_driver(&tile, &class, gathers).unwrap();
+        prepare(&mut backend, cp_async);
+        backend.told_by_driver(&tile, &class, cp_async).unwrap();
     } else {
         told.unwrap();
     }
     let tiles = [tile, Tile { m: 32, ..tile }];
     let [copies, each] =
-        [boxes, gathers].map(|options| backend.prepare_mix(&tiles, &class, options).unwrap().1);
+        [tma, cp_async].map(|options| backend.prepare_mix(&tiles, &class, options).unwrap().1);
     let differs = copies.shared_bytes != each.shared_bytes;
-    assert_eq!(
-        differs,
-        has_tma_producers(&class, device.arch()),
-        "where boxes are copied there are two kernels"
-    );
+    assert_eq!(differs, has_tma_producers(&class, device.arch()), "with TMA producers there are two kernels");
     if has_tma_producers(&class, device.arch()) {
         let unequal = [tile, Tile { m: 64, n: 64, warps: 4, ..tile }];
-        let error = backend.prepare_mix(&unequal, &class, boxes).unwrap_err();
+        let error = backend.prepare_mix(&unequal, &class, tma).unwrap_err();
         assert!(
             matches!(&error, CudaError::InfeasibleMix { reason, .. } if reason.contains("warps")),
             "{error}"
         );
-        backend.prepare_mix(&unequal, &class, gathers).unwrap();
+        backend.prepare_mix(&unequal, &class, cp_async).unwrap();
     }
 }
 

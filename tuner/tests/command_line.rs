@@ -212,7 +212,7 @@ fn a_stopped_run_resumes_and_ends_with_all_files() {
                 "packs.yaml",
                 "trees.yaml",
                 "--budget",
-                "3",
+                "6",
                 "--shard",
                 part,
                 "--out",

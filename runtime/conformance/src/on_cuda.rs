@@ -7,10 +7,10 @@ use std::sync::Arc;
 use tilewright_cpu::Element;
 use tilewright_cuda::{
     CudaBackend, CudaDevice, CudaElement, CudaError, DeviceMemory, DevicePlan, RawArgs, RawScales,
-    RowStrides, must_gather,
+    RowStrides, kv_load,
 };
 use tilewright_heuristics::{Dtype, Geometry, PackShape, Tile};
-use tilewright_kernel_templates::cuda::AttentionOptions;
+use tilewright_kernel_templates::cuda::KernelOptions;
 use tilewright_plan::{E4m3, PageTable, Plan, PlanError, PlanOptions, Queries};
 
 /// Elements that do not fit 32 bits.
@@ -130,7 +130,7 @@ impl CudaCase {
     }
 
     /// What its kernels have compiled in.
-    pub fn options(&self) -> AttentionOptions {
+    pub fn options(&self) -> KernelOptions {
         options_of(&self.case)
     }
 
@@ -157,7 +157,7 @@ impl CudaCase {
         backend: &CudaBackend,
         stream: &CudaStream,
         tile: &Tile,
-        options: AttentionOptions,
+        options: KernelOptions,
         planned: PlanOptions,
     ) -> Result<(Vec<f64>, Vec<f64>), RunError> {
         let key = (planned, tile.m);
@@ -261,7 +261,7 @@ impl CudaCase {
         backend: &CudaBackend,
         stream: &CudaStream,
         (uploaded, workspace): (&DevicePlan, &DeviceMemory),
-        options: AttentionOptions,
+        options: KernelOptions,
     ) -> Result<(Vec<f64>, Vec<f64>), RunError> {
         let geometry = &self.case.geometry;
         // Poison shows what was never written; it is NaN in every element type.
@@ -329,12 +329,12 @@ fn upload<T: DeviceRepr>(
 }
 
 /// What the kernels of a case have compiled in.
-pub fn options_of(case: &ConformanceCase) -> AttentionOptions {
-    AttentionOptions {
+pub fn options_of(case: &ConformanceCase) -> KernelOptions {
+    KernelOptions {
         window: case.window.is_some(),
         softcap: case.softcap.is_some(),
         sinks: case.sinks,
         timeline: false,
-        gathers: must_gather(&case.strides(), &case.geometry),
+        kv_load: kv_load(&case.strides(), &case.geometry),
     }
 }

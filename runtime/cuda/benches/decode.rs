@@ -30,7 +30,7 @@ use tilewright_cuda::{
     CudaBackend, CudaDevice, DeviceMemory, DevicePlan, Launch, LaunchMode, MergeBy, Mix, RawArgs,
 };
 use tilewright_heuristics::{Backend, Dtype, Geometry, PackShape, Prices, Tile};
-use tilewright_kernel_templates::cuda::{AttentionOptions, TimelineEntry};
+use tilewright_kernel_templates::cuda::{KernelOptions, TimelineEntry};
 use tilewright_kernel_templates::{Class, Limits, Space};
 use tilewright_plan::{KvStrides, PageTable, Plan, PlanOptions};
 
@@ -78,7 +78,7 @@ fn main() -> Outcome<()> {
     let class = Class { head_dim: 128, dtype: Dtype::F16 };
     let begin = Instant::now();
     let prepared =
-        backend.prepare(&options.tiles, &class, AttentionOptions::for_pages(options.page_size), || ())?;
+        backend.prepare(&options.tiles, &class, KernelOptions::for_pages(options.page_size), || ())?;
     println!(
         "{} tiles ready in {:.2} s, {} compiled",
         options.tiles.len(),
@@ -178,8 +178,8 @@ impl Bench<'_> {
         args: &RawArgs,
     ) -> Outcome<()> {
         let class = Class::of(uploaded.geometry());
-        let pages = AttentionOptions::for_pages(uploaded.geometry().page_size);
-        let options = AttentionOptions { timeline: true, ..pages };
+        let pages = KernelOptions::for_pages(uploaded.geometry().page_size);
+        let options = KernelOptions { timeline: true, ..pages };
         let ctas_per_sm = match backend.prepare(&[*tile], &class, options, || ())?.remove(0) {
             Ok(compiled) => compiled.ctas_per_sm,
             Err(error) => {
@@ -218,7 +218,7 @@ impl Bench<'_> {
 
     /// Prints every launch mode, a line a tree.
     fn ways(&self, backend: &mut CudaBackend, class: &Class, options: &Options) -> Outcome<()> {
-        let pages = AttentionOptions::for_pages(options.page_size);
+        let pages = KernelOptions::for_pages(options.page_size);
         let mix = match backend.prepare_mix(&options.tiles, class, pages) {
             Ok((mix, compiled)) => {
                 println!(

@@ -20,7 +20,7 @@ use tilewright_cuda::{
 };
 use tilewright_heuristics::{Dtype, Geometry, Tile};
 use tilewright_kernel_templates::Class;
-use tilewright_kernel_templates::cuda::{AttentionOptions, Kernel};
+use tilewright_kernel_templates::cuda::{Kernel, KernelOptions};
 use tilewright_plan::{ChooseTiles, KvStrides, LivePlanner, PageTable, PlanOptions};
 
 const TREES: [&str; 2] = ["256_1024", "1,8,16,32,64,128,1024_256,128,64,32,32,32,32"];
@@ -185,7 +185,7 @@ impl<'a> OnDevice<'a> {
     fn new(device: &'a CudaDevice) -> Outcome<Self> {
         let mut decoder = TunedBackend::or_fetch(device)?;
         let class = Class { head_dim: 128, dtype: Dtype::F16 };
-        decoder.prepare(&class, AttentionOptions::for_pages(PAGE_SIZE))?;
+        decoder.prepare(&class, KernelOptions::for_pages(PAGE_SIZE))?;
         let kernel = Kernel::read_probe(true);
         let cubin = decoder.backend().compiler().compile(&kernel)?;
         device.context().bind_to_thread()?;

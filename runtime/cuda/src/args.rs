@@ -1,10 +1,10 @@
 //! What one decode step of one layer reads and writes: raw addresses, and typed slices above them.
 
-use super::tensor_maps::takes_boxes;
+use super::tensor_maps::kv_load_up_to;
 use super::{CudaElement, CudaError, DevicePlan, KvCache, KvPages};
 use cudarc::driver::{CudaSlice, CudaStream, DevicePtr, DevicePtrMut, SyncOnDrop};
 use tilewright_heuristics::{Dtype, Geometry};
-use tilewright_kernel_templates::cuda::AttentionOptions;
+use tilewright_kernel_templates::cuda::KernelOptions;
 use tilewright_plan::KvStrides;
 
 /// Distances in elements between the vectors of queries or outputs. The elements of one head's vector are neighbours.
@@ -95,14 +95,14 @@ impl RawArgs {
         }
     }
 
-    /// What has to be compiled in: whether tokens are gathered goes by the distances of K and V and by the plan's pages.
-    pub const fn options(&self, plan: &DevicePlan) -> AttentionOptions {
-        AttentionOptions {
+    /// What has to be compiled in. How K and V are loaded depends on their strides and on the plan's pages.
+    pub const fn options(&self, plan: &DevicePlan) -> KernelOptions {
+        KernelOptions {
             window: self.window.is_some(),
             softcap: self.softcap.is_some(),
             sinks: self.sinks.is_some(),
             timeline: self.timeline.is_some(),
-            gathers: !takes_boxes(&self.kv_strides, plan.geometry(), plan.largest_page()),
+            kv_load: kv_load_up_to(&self.kv_strides, plan.geometry(), plan.largest_page()),
         }
     }
 

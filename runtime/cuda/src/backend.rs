@@ -9,7 +9,8 @@ use cudarc::driver::CudaStream;
 use cudarc::driver::sys::CUstream;
 use tilewright_heuristics::Tile;
 use tilewright_kernel_templates::Class;
-use tilewright_kernel_templates::cuda::{AttentionOptions, Compiler};
+use tilewright_kernel_templates::cuda::KernelOptions;
+use tilewright_kernel_templates::toolchain::Compiler;
 
 /// Kernels of one device.
 #[derive(Debug)]
@@ -53,7 +54,7 @@ impl CudaBackend {
     /// Compiles and loads what tiles need, on all cores; what is loaded already costs nothing. `each` is told after every compiled tile.
     ///
     /// Launches choose among what is prepared by what they are given: see [`RawArgs::options`]. So the options say, too, whether pages are such
-    /// that TMA cannot load them ([`AttentionOptions::for_pages`], [`super::must_gather`]).
+    /// that TMA cannot load them ([`KernelOptions::for_pages`], [`super::kv_load`]).
     ///
     /// The answers are in the order of the tiles; one that fails keeps no other from being loaded.
     ///
@@ -63,7 +64,7 @@ impl CudaBackend {
         &mut self,
         tiles: &[Tile],
         class: &Class,
-        options: AttentionOptions,
+        options: KernelOptions,
         each: impl Fn() + Sync,
     ) -> Result<Vec<Result<Compiled, CudaError>>, CudaError> {
         self.kernels.prepare(tiles, class, options, each)
@@ -82,7 +83,7 @@ impl CudaBackend {
         &mut self,
         tiles: &[Tile],
         class: &Class,
-        options: AttentionOptions,
+        options: KernelOptions,
     ) -> Result<(Mix, Compiled), CudaError> {
         let mix = Mix::of(tiles);
         let compiled = self.kernels.prepare_mix(&mix, class, options)?;
@@ -97,7 +98,7 @@ impl CudaBackend {
         &self,
         tile: &Tile,
         class: &Class,
-        options: AttentionOptions,
+        options: KernelOptions,
     ) -> Result<(u32, u32, u32), CudaError> {
         self.kernels.decode(tile, class, options)?.told_by_driver()
     }

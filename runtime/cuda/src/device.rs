@@ -6,7 +6,7 @@ use cudarc::driver::sys::CUdevice_attribute as Attribute;
 use cudarc::driver::{CudaContext, sys};
 use std::sync::Arc;
 use tilewright_heuristics::{Backend, Device};
-use tilewright_kernel_templates::cuda::{Arch, CudaLimits, ReportedLimits};
+use tilewright_kernel_templates::{Arch, CudaLimits, ReportedLimits};
 use tilewright_plan::DeviceProfile;
 use tilewright_plan::PlanOptions;
 

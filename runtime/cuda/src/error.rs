@@ -4,7 +4,7 @@ use super::{FitError, Mix};
 use cudarc::driver::DriverError;
 use tilewright_heuristics::{Dtype, Tile};
 use tilewright_kernel_templates::Class;
-use tilewright_kernel_templates::cuda::{CacheError, CompileError, NvrtcError};
+use tilewright_kernel_templates::toolchain::{CacheError, CompileError, NvrtcError};
 use tilewright_plan::{PlanError, StatesError};
 
 /// Why the CUDA backend cannot do what it was asked.
@@ -65,7 +65,7 @@ pub enum CudaError {
     Compile(CompileError),
     /// A kernel that the plan needs was not compiled for these options.
     #[error(
-        "`{kernel}` is not loaded; call `prepare` with its tile, class and options first (`AttentionOptions::for_pages` for pages of any size)"
+        "`{kernel}` is not loaded; call `prepare` with its tile, class and options first (`KernelOptions::for_pages` for pages of any size)"
     )]
     NotPrepared {
         /// The kernel.
@@ -129,7 +129,7 @@ pub enum CudaError {
     Fit(#[from] FitError),
     /// Tiles that were not compiled together for these options.
     #[error(
-        "no kernel of {mix} together is loaded for {class} and these options; call `prepare_mix` with them first (`AttentionOptions::for_pages` for pages of any size), or launch each tile by itself"
+        "no kernel of {mix} together is loaded for {class} and these options; call `prepare_mix` with them first (`KernelOptions::for_pages` for pages of any size), or launch each tile by itself"
     )]
     MixNotPrepared {
         /// The tiles.

@@ -3,7 +3,7 @@
 
 use super::kernels::LoadedKernel;
 use super::lengths::BUFFERS;
-use super::tensor_maps::last_box_page;
+use super::tensor_maps::last_tma_page;
 use super::{CudaBackend, CudaElement, CudaError, DecodeArgs, DevicePlan, Graph, KvCache, RawArgs};
 use cudarc::driver::{
     CudaSlice, CudaStream, CudaView, CudaViewMut, DevicePtr, DevicePtrMut, DeviceRepr, SyncOnDrop,
@@ -92,7 +92,7 @@ impl GraphStep {
         let bucket = plan.bucket().ok_or(CudaError::NoBucket)?;
         let kernels = backend.kernels_of(&plan, args)?;
         let last_page = match backend.copies_boxes(&plan, args) {
-            true => last_box_page(&args.kv_strides, plan.geometry()),
+            true => last_tma_page(&args.kv_strides, plan.geometry()),
             false => i32::MAX,
         };
         let lengths = bucket.capacities().requests as usize;

@@ -11,11 +11,13 @@ use std::collections::HashMap;
 use std::ffi::{CString, c_void};
 use std::sync::Arc;
 use tilewright_heuristics::Tile;
-use tilewright_kernel_templates::cuda::{
-    AttentionOptions, CompileError, Compiler, Cubin, CubinCache, CudaLimits, Kernel, KernelUsage,
-    MERGE_WARPS, Nvrtc, PtxasReport, occupancy,
+use tilewright_kernel_templates::cuda::{Kernel, KernelOptions, MERGE_WARPS};
+use tilewright_kernel_templates::toolchain::{
+    CompileError, Compiler, Cubin, CubinCache, KernelUsage, Nvrtc, PtxasReport,
 };
-use tilewright_kernel_templates::{Class, Infeasible, check_compiled, check_compiled_mix, check_mix};
+use tilewright_kernel_templates::{
+    Class, CudaLimits, Infeasible, check_compiled, check_compiled_mix, check_mix, occupancy,
+};
 
 /// A kernel in a context.
 #[derive(Debug)]
@@ -158,7 +160,7 @@ pub struct Compiled {
     pub local_bytes: u32,
     /// CTAs that an SM holds at once.
     pub ctas_per_sm: u32,
-    options: AttentionOptions,
+    options: KernelOptions,
     usage: KernelUsage,
     report: PtxasReport,
 }
@@ -181,8 +183,8 @@ impl Compiled {
     }
 }
 
-type DecodeKey = (Tile, Class, AttentionOptions);
-type MixKey = (Mix, Class, AttentionOptions);
+type DecodeKey = (Tile, Class, KernelOptions);
+type MixKey = (Mix, Class, KernelOptions);
 type MergeKey = (Class, bool);
 
 /// The kernels of a backend.
@@ -219,12 +221,12 @@ impl Kernels {
     }
 
     /// What of the options makes a difference on this device: the kernels of two sets that differ in nothing else are the same.
-    fn here(&self, class: &Class, options: AttentionOptions) -> AttentionOptions {
+    fn here(&self, class: &Class, options: KernelOptions) -> KernelOptions {
         options.on(class, self.compiler.arch())
     }
 
     /// The kernel of a tile for this device.
-    fn kernel(&self, tile: &Tile, class: &Class, options: AttentionOptions) -> Kernel {
+    fn kernel(&self, tile: &Tile, class: &Class, options: KernelOptions) -> Kernel {
         Kernel::decode(tile, class, options, self.compiler.arch())
     }
 
@@ -233,7 +235,7 @@ impl Kernels {
         &mut self,
         tiles: &[Tile],
         class: &Class,
-        options: AttentionOptions,
+        options: KernelOptions,
         each: impl Fn() + Sync,
     ) -> Result<Vec<Result<Compiled, CudaError>>, CudaError> {
         let options = self.here(class, options);
@@ -273,7 +275,7 @@ impl Kernels {
         &self,
         kernel: &Kernel,
         cubin: &Cubin,
-        options: AttentionOptions,
+        options: KernelOptions,
         infeasible: impl FnOnce(String) -> CudaError,
     ) -> Result<(Arc<LoadedKernel>, Compiled), CudaError> {
         let shared_bytes = kernel.shared_bytes + cubin.usage.static_shared_bytes;
@@ -302,7 +304,7 @@ impl Kernels {
         if self.merge.contains_key(&(*class, sinks)) {
             return Ok(());
         }
-        let options = AttentionOptions { sinks, ..AttentionOptions::default() };
+        let options = KernelOptions { sinks, ..KernelOptions::default() };
         let load = |warps: u32| {
             let kernel = Kernel::merge(warps, class, options);
             let cubin = self.compiler.compile(&kernel)?;
@@ -317,7 +319,7 @@ impl Kernels {
         &self,
         tile: &Tile,
         class: &Class,
-        options: AttentionOptions,
+        options: KernelOptions,
     ) -> Result<&Arc<LoadedKernel>, CudaError> {
         let options = self.here(class, options);
         self.decode
@@ -334,7 +336,7 @@ impl Kernels {
         wide: bool,
     ) -> Result<(&Arc<LoadedKernel>, u32), CudaError> {
         let kernels = self.merge.get(&(class.outputs(), sinks)).ok_or_else(|| {
-            let options = AttentionOptions { sinks, ..AttentionOptions::default() };
+            let options = KernelOptions { sinks, ..KernelOptions::default() };
             CudaError::NotPrepared { kernel: Kernel::merge(MERGE_WARPS[0], class, options).name }
         })?;
         let wide = usize::from(wide);
@@ -348,7 +350,7 @@ impl Kernels {
         &mut self,
         mix: &Mix,
         class: &Class,
-        options: AttentionOptions,
+        options: KernelOptions,
     ) -> Result<Compiled, CudaError> {
         let options = self.here(class, options);
         self.prepare_merge(class, options.sinks)?;
@@ -372,7 +374,7 @@ impl Kernels {
         &self,
         mix: &Mix,
         class: &Class,
-        options: AttentionOptions,
+        options: KernelOptions,
     ) -> Result<&Arc<LoadedKernel>, CudaError> {
         let options = self.here(class, options);
         let kernel = self.mixes.get(&(mix.clone(), *class, options)).map(|(kernel, _)| kernel);

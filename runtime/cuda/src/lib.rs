@@ -42,6 +42,6 @@ pub use launch_mode::{Launch, LaunchMode, MergeBy, Mix, ParseLaunchModeError};
 pub use memory::DeviceMemory;
 pub use merge_states::{MergeStatesArgs, RawMergeStates, RawState, State};
 pub use packed_plan::{Arrangement, PackedPlan};
-pub use tensor_maps::must_gather;
+pub use tensor_maps::kv_load;
 pub use tilewright_kernel_templates::cuda::MAX_STATES;
 pub use tuned_backend::TunedBackend;

@@ -12,7 +12,7 @@ use std::ffi::c_void;
 use std::mem::MaybeUninit;
 use std::sync::{Mutex, PoisonError};
 use tilewright_heuristics::{Dtype, Geometry};
-use tilewright_kernel_templates::cuda::{AttentionOptions, BOX_TOKENS, GRANULE, TensorMap};
+use tilewright_kernel_templates::cuda::{BOX_TOKENS, GRANULE, KernelOptions, KvLoad, TensorMap};
 use tilewright_plan::KvStrides;
 
 /// Distances in a tensor are less than so many bytes.
@@ -21,15 +21,18 @@ const FARTHEST_BYTES: usize = 1 << 40;
 /// Tensors that are remembered: those of as many layers. All are forgotten when there are more, so that caches that come and go leave nothing.
 const MOST_REMEMBERED: usize = 512;
 
-/// Whether a cache needs the `cp.async` producer ([`AttentionOptions::gathers`]). TMA needs pages of a
-/// multiple of 16 tokens, at distances that are multiples of that of KV heads; then both are one dimension of a tensor.
-pub const fn must_gather(strides: &KvStrides, geometry: &Geometry) -> bool {
+/// How kernels load a cache. TMA needs pages of a multiple of 16 tokens whose stride is a multiple of that of KV heads; then both are one
+/// dimension of a tensor.
+pub const fn kv_load(strides: &KvStrides, geometry: &Geometry) -> KvLoad {
     let tokens = strides.token.saturating_mul(8);
     let farthest = if strides.head > tokens { strides.head } else { tokens };
-    AttentionOptions::for_pages(geometry.page_size).gathers
-        || strides.head == 0
+    if strides.head == 0
         || !strides.page.is_multiple_of(strides.head)
         || farthest >= FARTHEST_BYTES / geometry.dtype.kv_bytes()
+    {
+        return KvLoad::CpAsync;
+    }
+    KernelOptions::for_pages(geometry.page_size).kv_load
 }
 
 /// Page stride over head stride, where TMA can load the cache.
@@ -41,7 +44,7 @@ pub(super) const fn heads_a_page(strides: &KvStrides) -> usize {
 }
 
 /// The last page that TMA coordinates reach: page x heads a page + KV head in 31 bits.
-pub(super) const fn last_box_page(strides: &KvStrides, geometry: &Geometry) -> i32 {
+pub(super) const fn last_tma_page(strides: &KvStrides, geometry: &Geometry) -> i32 {
     let most = (i32::MAX as usize).saturating_sub(geometry.kv_heads as usize);
     match most.checked_div(heads_a_page(strides)) {
         Some(page) if page < i32::MAX as usize => page as i32,
@@ -49,13 +52,16 @@ pub(super) const fn last_box_page(strides: &KvStrides, geometry: &Geometry) -> i
     }
 }
 
-/// Whether TMA can load K and V, for pages up to this one.
-pub(super) const fn takes_boxes(strides: &KvStrides, geometry: &Geometry, largest_page: Option<i32>) -> bool {
-    let reached = match largest_page {
-        Some(page) => page <= last_box_page(strides, geometry),
-        None => true,
-    };
-    reached && !must_gather(strides, geometry)
+/// The same for pages up to this one.
+pub(super) const fn kv_load_up_to(
+    strides: &KvStrides,
+    geometry: &Geometry,
+    largest_page: Option<i32>,
+) -> KvLoad {
+    match largest_page {
+        Some(page) if page > last_tma_page(strides, geometry) => KvLoad::CpAsync,
+        _ => kv_load(strides, geometry),
+    }
 }
 
 /// Boxes of K, and of V by their tokens ([`BOX_TOKENS`]).
@@ -172,9 +178,9 @@ mod tests {
         Geometry { q_heads: 32, kv_heads: 8, head_dim: 128, page_size: 16, dtype: Dtype::F16 };
 
     fn takes(strides: KvStrides, geometry: &Geometry) -> bool {
-        let taken = takes_boxes(&strides, geometry, Some(1000));
-        assert_eq!(taken, !must_gather(&strides, geometry), "no page is too far");
-        taken
+        let load = kv_load_up_to(&strides, geometry, Some(1000));
+        assert_eq!(load, kv_load(&strides, geometry), "no page is too far");
+        load == KvLoad::Tma
     }
 
     #[test]
@@ -204,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_that_are_no_whole_heads_apart_are_gathered() {
+    fn pages_that_are_no_whole_heads_apart_need_cp_async() {
         for strides in [KvStrides::nhd(&GEOMETRY), KvStrides::hnd(&GEOMETRY)] {
             assert!(!takes(KvStrides { page: strides.page + 8, ..strides }, &GEOMETRY));
             assert!(takes(KvStrides { page: strides.page + strides.head, ..strides }, &GEOMETRY));
@@ -223,14 +229,14 @@ mod tests {
     #[test]
     fn pages_are_counted_to_the_last_that_31_bits_reach() {
         let strides = KvStrides::nhd(&GEOMETRY);
-        let last = last_box_page(&strides, &GEOMETRY);
+        let last = last_tma_page(&strides, &GEOMETRY);
         assert!(i64::from(last) * 128 + 8 <= i64::from(i32::MAX));
         assert!(i64::from(last + 1) * 128 + 8 > i64::from(i32::MAX));
-        assert!(takes_boxes(&strides, &GEOMETRY, Some(last)) && takes_boxes(&strides, &GEOMETRY, None));
-        assert!(!takes_boxes(&strides, &GEOMETRY, Some(last + 1)));
+        let loads = [None, Some(last), Some(last + 1)].map(|page| kv_load_up_to(&strides, &GEOMETRY, page));
+        assert_eq!(loads, [KvLoad::Tma, KvLoad::Tma, KvLoad::CpAsync]);
         let same = KvStrides { page: 0, ..strides };
-        assert_eq!(last_box_page(&same, &GEOMETRY), i32::MAX, "every page is page 0");
-        assert_eq!(last_box_page(&KvStrides { head: 0, ..strides }, &GEOMETRY), i32::MAX);
+        assert_eq!(last_tma_page(&same, &GEOMETRY), i32::MAX, "every page is page 0");
+        assert_eq!(last_tma_page(&KvStrides { head: 0, ..strides }, &GEOMETRY), i32::MAX);
     }
 
     #[test]

@@ -4,7 +4,7 @@ use super::args::DecodeArgs;
 use super::{CudaBackend, CudaDevice, CudaElement, CudaError, DevicePlan, KvPages, Launch, LaunchMode, Mix};
 use cudarc::driver::CudaStream;
 use tilewright_heuristics::{Selection, Tile, lookup};
-use tilewright_kernel_templates::cuda::AttentionOptions;
+use tilewright_kernel_templates::cuda::KernelOptions;
 use tilewright_kernel_templates::{Class, Limits, Space};
 use tilewright_plan::{BySelection, DeviceProfile, Plan, PlanOptions};
 
@@ -80,15 +80,15 @@ impl TunedBackend {
     /// Compiles and loads every tile that the selector may choose for a class of kernels. The second time they come from the cache. Tiles that
     /// cannot run the class are left out.
     ///
-    /// The options begin with those of the pages: [`AttentionOptions::for_pages`], and [`AttentionOptions::gathers`] by hand for a cache whose
-    /// pages have other strides ([`super::must_gather`]). An engine with several such layouts prepares for each.
+    /// The options begin with those of the pages: [`KernelOptions::for_pages`], and [`KernelOptions::kv_load`] by hand for a cache whose
+    /// pages have other strides ([`super::kv_load`]). An engine with several such layouts prepares for each.
     ///
     /// For single launches all of them are compiled together too. Where that is not possible, because there are more than eight, a CTA of
     /// the greediest has no room on the device, or with TMA their numbers of warps differ, plans are launched one tile after the other ([`Launch::Serial`]); a warning says so.
     ///
     /// # Errors
     /// A tile that cannot be compiled or loaded.
-    pub fn prepare(&mut self, class: &Class, options: AttentionOptions) -> Result<(), CudaError> {
+    pub fn prepare(&mut self, class: &Class, options: KernelOptions) -> Result<(), CudaError> {
         let Self { backend, selection, tiles, forward, mix, sets, .. } = self;
         let mut unfit = Vec::new();
         for (tile, outcome) in tiles.iter().zip(backend.prepare(tiles, class, options, || ())?) {

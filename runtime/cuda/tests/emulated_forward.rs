@@ -11,7 +11,7 @@ use tilewright_cpu::KvCache;
 use tilewright_cuda::{Arrangement, Bucket, Launch, LaunchMode, MergeBy, Mix, PackedPlan};
 use tilewright_heuristics::{Dtype, Geometry, PackShape, Tile};
 use tilewright_kernel_templates::Class;
-use tilewright_kernel_templates::cuda::{Arguments, AttentionOptions, Kernel, MERGE_WARPS, WorkItem};
+use tilewright_kernel_templates::cuda::{Arguments, Kernel, KernelOptions, MERGE_WARPS, WorkItem};
 use tilewright_plan::{KvStrides, LivePlanner, Packing, PageTable, Plan, PlanOptions, Prices, Split};
 
 const GEOMETRY: Geometry =
@@ -68,12 +68,12 @@ impl Set {
     }
 
     fn of_tile(&self, tile: &Tile) -> Kernel {
-        Kernel::decode(tile, &class(), AttentionOptions::default(), self.arch.parse().unwrap())
+        Kernel::decode(tile, &class(), KernelOptions::default(), self.arch.parse().unwrap())
     }
 
     fn of_mix(&self) -> Kernel {
         let arch = self.arch.parse().unwrap();
-        Kernel::decode_mix(self.mix().tiles(), &class(), AttentionOptions::default(), arch)
+        Kernel::decode_mix(self.mix().tiles(), &class(), KernelOptions::default(), arch)
     }
 }
 
@@ -145,7 +145,7 @@ fn class() -> Class {
 }
 
 fn of_merge(warps: u32) -> Kernel {
-    Kernel::merge(warps, &class(), AttentionOptions::default())
+    Kernel::merge(warps, &class(), KernelOptions::default())
 }
 
 /// Output and LSE, as bits: the same ones are the same numbers.

@@ -10,8 +10,8 @@ use kernel_cases::{Batch, CASE, Case, Outcome, check_all, for_all, kernels_of};
 use tilewright_conformance::{self as conformance, CaseCache, ConformanceCase};
 use tilewright_cpu::Element;
 use tilewright_heuristics::{Backend, Dtype, Tile};
-use tilewright_kernel_templates::cuda::{AttentionOptions, CudaLimits, sources};
-use tilewright_kernel_templates::{Class, Limits, Space, check};
+use tilewright_kernel_templates::cuda::{KernelOptions, KvLoad, sources};
+use tilewright_kernel_templates::{Class, CudaLimits, Limits, Space, check};
 use tilewright_plan::{E4m3, KvStrides, Packing, Split};
 
 /// Emulates a device on which four warps multiply together.
@@ -24,7 +24,7 @@ const QUICK: &str = "-O0";
 fn cases() -> Vec<Case> {
     let largest = Limits::Cuda(CudaLimits::named("h200").unwrap());
     let mut cases = Vec::new();
-    let options: Vec<AttentionOptions> = AttentionOptions::all().collect();
+    let options: Vec<KernelOptions> = KernelOptions::all().collect();
     for &tile in Space::of(Backend::Cuda).tiles() {
         let i = cases.len();
         let dtype = [Dtype::F16, Dtype::Bf16][(i / 3) % 2];
@@ -72,7 +72,7 @@ fn the_cases_have_every_value_of_every_dimension() {
     assert_all(&[1, 3, 4, 8], |case| case.gqa_ratio);
     assert_all(&[1, 16, 32, 64], |case| case.page_size);
     assert_all(&[(true, true), (true, false), (false, true), (false, false)], |case| (case.grown, case.hnd));
-    assert_all(&AttentionOptions::all().collect::<Vec<_>>(), |case| case.options);
+    assert_all(&KernelOptions::all().collect::<Vec<_>>(), |case| case.options);
     assert_all(&[Packing::Pat, Packing::PerNode, Packing::PerRequest], |case| case.packing);
     for head_dim in Class::HEAD_DIMS {
         for stages in 1..=4 {
@@ -108,7 +108,8 @@ fn one_variant_agrees_for_every_ratio_page_size_and_packing() {
 
 /// Tiles of FP8: one warp, warps that share rows, many rows; every head dimension; with and without options.
 fn fp8_cases() -> Vec<Case> {
-    let all = AttentionOptions { window: true, softcap: true, sinks: true, timeline: false, gathers: false };
+    let all =
+        KernelOptions { window: true, softcap: true, sinks: true, timeline: false, kv_load: KvLoad::Tma };
     let variants = [
         ((16, 32, 1, 1), 64, CASE.options),
         ((16, 64, 4, 3), 64, all),
@@ -117,7 +118,7 @@ fn fp8_cases() -> Vec<Case> {
         ((64, 48, 4, 4), 128, CASE.options),
         ((16, 96, 2, 2), 256, all),
         ((64, 64, 8, 3), 256, CASE.options),
-        ((128, 32, 8, 2), 64, AttentionOptions { window: true, ..CASE.options }),
+        ((128, 32, 8, 2), 64, KernelOptions { window: true, ..CASE.options }),
     ];
     let mut cases = Vec::new();
     for ((m, n, warps, stages), head_dim, options) in variants {
@@ -163,10 +164,10 @@ fn fp8_agrees_with_the_reference_where_the_device_converts() {
 
 /// FP8 by TMA, in warps beside one producer and in warpgroups beside two, with a private KV phase.
 #[test]
-fn fp8_beside_a_loader_agrees_with_the_reference() {
+fn fp8_beside_a_producer_agrees_with_the_reference() {
     let tiles =
         [(16, 32, 2, 3), (16, 64, 4, 1), (32, 64, 4, 2), (64, 64, 4, 2), (64, 32, 8, 3), (128, 64, 8, 2)];
-    let window = AttentionOptions { window: true, softcap: true, sinks: true, ..CASE.options };
+    let window = KernelOptions { window: true, softcap: true, sinks: true, ..CASE.options };
     let mut cases = Vec::new();
     for (m, n, warps, stages) in tiles {
         for (dtype, options) in [(Dtype::Fp8F16, CASE.options), (Dtype::Fp8Bf16, window)] {
@@ -263,7 +264,7 @@ fn several_queries_a_request_agree_with_the_reference() {
             [(1, 16, 4), (4, 1, 16), (8, 64, 5), (5, 48, 16), (1, 16, 40), (2, 1, 40)]
         {
             let (grown, hnd) = (page_size > 1 && queries < 40, index % 2 == 1);
-            let options = AttentionOptions { window: cases.len() % 3 == 2, ..CASE.options };
+            let options = KernelOptions { window: cases.len() % 3 == 2, ..CASE.options };
             let tile = Tile { m: if queries == 40 { 32 } else { 16 }, ..CASE.tile };
             let seed = cases.len() as u64;
             cases.push(Case {
@@ -297,7 +298,7 @@ fn turning_cases() -> Vec<Case> {
     for (m, n, warps, stages) in tiles {
         for (gqa_ratio, page_size, own) in [(4, 16, 70), (1, 1, 24), (8, 32, 3)] {
             let (tile, seed) = (Tile::new(m, n, warps, stages), cases.len() as u64);
-            let options = AttentionOptions { softcap: seed % 3 == 1, ..CASE.options };
+            let options = KernelOptions { softcap: seed % 3 == 1, ..CASE.options };
             let (packing, grown) = (Packing::PerTree, seed.is_multiple_of(2));
             cases.push(Case { tile, options, gqa_ratio, page_size, packing, own, grown, seed, ..CASE });
         }
@@ -325,7 +326,7 @@ fn warps_that_multiply_together_agree_with_the_reference() {
 /// Tiles of few rows on a device with TMA: one producer warp, and consumers that multiply warp by warp release its buffers. With
 /// granules that are seen in part, and windows that begin within one.
 #[test]
-fn tiles_of_few_rows_beside_a_loader_agree_with_the_reference() {
+fn tiles_of_few_rows_beside_a_producer_agree_with_the_reference() {
     let few_rows = |case: &Case| case.tile.m < 64 && case.class.head_dim <= 128;
     let all: Vec<Case> = cases().into_iter().filter(few_rows).collect();
     let mut cases: Vec<Case> =
@@ -405,7 +406,7 @@ fn lengths_shorter_than_planned_count() {
 fn ctas_note_when_they_did_what() {
     let tiles = [(CASE.tile, false), (Tile::of("m64n64w4s2"), true)];
     for (tile, warpgroups) in tiles {
-        let options = AttentionOptions { timeline: true, ..CASE.options };
+        let options = KernelOptions { timeline: true, ..CASE.options };
         let case = Case { tile, warpgroups, options, ..CASE };
         let flags: &[&str] = if warpgroups { &[WARPGROUPS] } else { &[] };
         check_all(&Emulator::build(&kernels_of(&[case]), flags), &[case]);
@@ -416,7 +417,7 @@ fn ctas_note_when_they_did_what() {
 #[test]
 fn every_sign_of_the_scale_agrees_with_the_reference() {
     let classes = [(64, Dtype::F16), (64, Dtype::Fp8F16), (256, Dtype::F16)];
-    let options = [CASE.options, AttentionOptions { softcap: true, ..CASE.options }];
+    let options = [CASE.options, KernelOptions { softcap: true, ..CASE.options }];
     let cases: Vec<Case> = classes
         .iter()
         .flat_map(|&(head_dim, dtype)| {
@@ -456,12 +457,12 @@ fn conformance_batches_agree_with_the_reference() {
     ];
     for (tile, warpgroups, mixed) in kernels {
         let case_of = |batch: ConformanceCase| {
-            let options = AttentionOptions {
+            let options = KernelOptions {
                 window: batch.window.is_some(),
                 softcap: batch.softcap.is_some(),
                 sinks: batch.sinks,
                 timeline: false,
-                gathers: tilewright_cuda::must_gather(&batch.strides(), &batch.geometry),
+                kv_load: tilewright_cuda::kv_load(&batch.strides(), &batch.geometry),
             };
             (Case { tile, mixed, options, warpgroups, page_size: batch.geometry.page_size, ..CASE }, batch)
         };
@@ -497,7 +498,7 @@ const MIXES: [&[Tile]; 5] = [
 /// Several tiles in one launch, in every class that uses TMA, with and without options, in trees, packs and long walks.
 #[test]
 fn several_tiles_in_one_kernel_agree_with_the_reference() {
-    let all = AttentionOptions { window: true, softcap: true, sinks: true, ..CASE.options };
+    let all = KernelOptions { window: true, softcap: true, sinks: true, ..CASE.options };
     let classes = [(128, Dtype::F16), (64, Dtype::Bf16), (128, Dtype::Fp8F16)];
     let mut cases = Vec::new();
     for mixed in MIXES {
@@ -506,7 +507,7 @@ fn several_tiles_in_one_kernel_agree_with_the_reference() {
             for (packing, own, options) in [
                 (Packing::PerTree, 70, CASE.options),
                 (Packing::Priced, 3, all),
-                (Packing::PerRequest, 300, AttentionOptions { timeline: true, ..CASE.options }),
+                (Packing::PerRequest, 300, KernelOptions { timeline: true, ..CASE.options }),
             ] {
                 let seed = cases.len() as u64;
                 let tile = *mixed.last().unwrap();
@@ -533,8 +534,8 @@ fn several_tiles_in_one_kernel_agree_with_the_reference() {
         }
     }
     // Pages that TMA cannot load: the same tiles with `cp.async`.
-    let gathers = |case: &Case| Case { page_size: 1, ..*case };
-    cases.extend(cases.iter().step_by(9).map(gathers).collect::<Vec<_>>());
+    let cp_async = |case: &Case| Case { page_size: 1, ..*case };
+    cases.extend(cases.iter().step_by(9).map(cp_async).collect::<Vec<_>>());
     check_all(&Emulator::build(&kernels_of(&cases), &[WARPGROUPS, FP8_CONVERSION]), &cases);
 }
 
@@ -543,12 +544,12 @@ fn the_order_of_warps_changes_no_bit() {
     let tile = Tile::of("m32n64w8s3");
     let case = Case {
         tile,
-        options: AttentionOptions {
+        options: KernelOptions {
             window: true,
             softcap: true,
             sinks: true,
             timeline: false,
-            gathers: false,
+            kv_load: KvLoad::Tma,
         },
         ..CASE
     };
@@ -586,7 +587,7 @@ fn a_missing_barrier_is_caught() {
             let tile = Tile::new(32, 64, 8, stages);
             let head_dim = if stages % 2 == 0 { 64 } else { 256 };
             let class = Class { head_dim, ..CASE.class };
-            let options = AttentionOptions { window: stages == 3, ..CASE.options };
+            let options = KernelOptions { window: stages == 3, ..CASE.options };
             // Packs of one run, and walks along several.
             let packing = |seed| if seed == 2 { Packing::Pat } else { Packing::Priced };
             (0..3).map(move |seed| Case { tile, class, options, packing: packing(seed), seed, ..CASE })

@@ -261,7 +261,7 @@ fn both_backends_agree() {
     }
 }
 
-const SOURCE: &str = include_str!("../../../kernel-templates/cuda/merge_states.cuh");
+const SOURCE: &str = include_str!("../../../kernel-templates/src/cuda/merge_states.cuh");
 
 #[test]
 fn a_kernel_that_forgets_a_case_is_caught() {

@@ -19,7 +19,7 @@ use tilewright_cuda::{
 };
 use tilewright_heuristics::{Dtype, Geometry, PackShape, Tile};
 use tilewright_kernel_templates::Class;
-use tilewright_kernel_templates::cuda::{AttentionOptions, mix_producer_warps};
+use tilewright_kernel_templates::cuda::{KernelOptions, mix_producer_warps};
 use tilewright_plan::{KvStrides, PageTable, Plan, PlanOptions, Split};
 
 const fn tile(m: u16, n: u16, warps: u16, stages: u16) -> Tile {
@@ -52,11 +52,11 @@ fn plan_for(device: &CudaDevice, forward: LaunchMode) -> DevicePlan {
     }
 }
 
-fn prepare(backend: &mut CudaBackend, class: &Class, options: AttentionOptions) {
+fn prepare(backend: &mut CudaBackend, class: &Class, options: KernelOptions) {
     prepare_tiles(backend, &TILES, class, options);
 }
 
-fn prepare_tiles(backend: &mut CudaBackend, tiles: &[Tile], class: &Class, options: AttentionOptions) {
+fn prepare_tiles(backend: &mut CudaBackend, tiles: &[Tile], class: &Class, options: KernelOptions) {
     let alone: Vec<u32> = backend
         .prepare(tiles, class, options, || ())
         .unwrap()
@@ -156,8 +156,8 @@ impl<E: Element + CudaElement> World<E> {
         }
     }
 
-    fn options(&self) -> AttentionOptions {
-        AttentionOptions::for_pages(self.geometry.page_size)
+    fn options(&self) -> KernelOptions {
+        KernelOptions::for_pages(self.geometry.page_size)
     }
 
     fn scale(&self) -> f32 {

@@ -6,7 +6,7 @@ use tilewright_cuda::profiling::Timeline;
 use tilewright_cuda::{DeviceMemory, DevicePlan, RawArgs};
 use tilewright_heuristics::{Dtype, Geometry, PackShape, Tile};
 use tilewright_kernel_templates::Class;
-use tilewright_kernel_templates::cuda::AttentionOptions;
+use tilewright_kernel_templates::cuda::KernelOptions;
 use tilewright_plan::{PageTable, Plan};
 
 const SMALL: Tile = Tile::of("m16n32w1s2");
@@ -27,7 +27,7 @@ fn every_work_item_of_every_kv_head_notes_when_it_ran_and_where() {
     let plan = Plan::build(&geometry, &table, &device.plan_options(), select).unwrap();
     assert_eq!(plan.tile_groups().len(), 2);
 
-    let options = AttentionOptions { timeline: true, ..AttentionOptions::for_pages(geometry.page_size) };
+    let options = KernelOptions { timeline: true, ..KernelOptions::for_pages(geometry.page_size) };
     for prepared in backend.prepare(&[SMALL, LARGE], &Class::of(&geometry), options, || ()).unwrap() {
         assert!(prepared.unwrap().ctas_per_sm > 0);
     }

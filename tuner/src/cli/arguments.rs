@@ -5,7 +5,7 @@ use crate::fit_settings::{FitChanges, FitSettings};
 use clap::{Args, Parser, Subcommand, ValueHint};
 use std::path::PathBuf;
 use tilewright_heuristics::Dtype;
-use tilewright_kernel_templates::cuda::Arch;
+use tilewright_kernel_templates::Arch;
 
 /// Finds, for a given device, the fastest tile of a decode-attention kernel for every shape of work.
 #[derive(Debug, Parser)]

@@ -2,7 +2,7 @@
 
 use super::from_measurements::{cost, noise};
 use crate::fit::{CostRow, CostTable, FitError};
-use crate::store::{Level, Measurement, Status, failed_gathering};
+use crate::store::{Level, Measurement, Status, failed_cp_async};
 use std::collections::{BTreeMap, BTreeSet};
 use tilewright_heuristics::{BatchShape, Dtype, TileSetBuf};
 use tilewright_kernel_templates::Class;
@@ -26,8 +26,8 @@ pub enum Part {
 /// # Errors
 /// No batch of this part has a valid set.
 pub fn from_batches(rows: &[Measurement], part: Part) -> Result<CostTable, FitError> {
-    let failed = failed_gathering(rows);
-    let gathers = |batch: &BatchShape, set: &TileSetBuf| {
+    let failed = failed_cp_async(rows);
+    let runs_by_cp_async = |batch: &BatchShape, set: &TileSetBuf| {
         let class = Dtype::from_code(batch.dtype).map(|dtype| Class { head_dim: batch.head_dim, dtype });
         let class = class.map(|class| class.to_string());
         class
@@ -39,7 +39,7 @@ pub fn from_batches(rows: &[Measurement], part: Part) -> Result<CostTable, FitEr
     let raced = |row: &&Measurement| row.level == Level::Batch && row.selector_hash.is_empty();
     for row in rows.iter().filter(raced).filter(|row| row.status == Status::Correct) {
         let (Some(batch), Ok(set)) = (row.batch, row.choice.parse::<TileSetBuf>()) else { continue };
-        if row.samples_us.is_empty() || !gathers(&batch, &set) {
+        if row.samples_us.is_empty() || !runs_by_cp_async(&batch, &set) {
             continue;
         }
         candidates.insert(set);
@@ -95,13 +95,13 @@ mod tests {
     }
 
     #[test]
-    fn a_set_with_a_tile_that_failed_where_it_gathers_is_invalid() {
-        let gathers = Measurement {
-            level: Level::Gathers,
+    fn a_set_with_a_tile_that_failed_with_cp_async_is_invalid() {
+        let by_cp_async = Measurement {
+            level: Level::CpAsync,
             status: Status::Correctness,
             ..measurement("head_dim 128 f16", LARGE, &[])
         };
-        let rows = [on("a", 4, false, SMALL, &[3.0]), on("a", 4, false, BOTH, &[2.0]), gathers];
+        let rows = [on("a", 4, false, SMALL, &[3.0]), on("a", 4, false, BOTH, &[2.0]), by_cp_async];
         assert_eq!(from_batches(&rows, Part::Fit).unwrap().candidates(), [SMALL]);
     }
 

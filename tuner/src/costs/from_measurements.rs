@@ -2,7 +2,7 @@
 
 use crate::fit::{CostRow, CostTable, FitError};
 use crate::statistics::median;
-use crate::store::{Level, Measurement, Status, failed_gathering};
+use crate::store::{Level, Measurement, Status, failed_cp_async};
 use std::collections::{BTreeMap, BTreeSet};
 use tilewright_heuristics::{Dtype, PackShape, Tile};
 use tilewright_kernel_templates::Class;
@@ -17,15 +17,15 @@ use tilewright_kernel_templates::Class;
 /// # Errors
 /// No workload has a valid tile.
 pub fn from_measurements(rows: &[Measurement]) -> Result<CostTable, FitError> {
-    let failed = failed_gathering(rows);
-    let gathers = |shape: &PackShape, tile: Tile| {
+    let failed = failed_cp_async(rows);
+    let runs_by_cp_async = |shape: &PackShape, tile: Tile| {
         let class = Dtype::from_code(shape.dtype).map(|dtype| Class { head_dim: shape.head_dim, dtype });
         class.is_none_or(|class| !failed.contains_key(&(class.to_string().as_str(), tile)))
     };
     let mut by_shape: BTreeMap<PackShape, BTreeMap<Tile, Vec<&Measurement>>> = BTreeMap::new();
     for row in rows.iter().filter(|row| row.level == Level::Pack && row.status == Status::Correct) {
         let (Some(shape), Some(tile)) = (row.shape, row.tile) else { continue };
-        if !row.samples_us.is_empty() && gathers(&shape, tile) {
+        if !row.samples_us.is_empty() && runs_by_cp_async(&shape, tile) {
             by_shape.entry(shape).or_default().entry(tile).or_default().push(row);
         }
     }
@@ -98,20 +98,20 @@ mod tests {
     }
 
     #[test]
-    fn a_tile_that_failed_where_it_gathers_is_invalid_in_its_class() {
+    fn a_tile_that_failed_with_cp_async_is_invalid_in_its_class() {
         let shape = |head_dim| [4, 64, 0, 1, 1, 1, 4, 4, head_dim, 32, 0];
         let choices = ["m4n64w1s1", "m8n64w1s1"];
         let mut rows: Vec<Measurement> = [64, 128]
             .into_iter()
             .flat_map(|dim| choices.map(|choice| on(shape(dim), choice, &[2.0])))
             .collect();
-        let gathers = |choice, status| Measurement {
-            level: Level::Gathers,
+        let by_cp_async = |choice, status| Measurement {
+            level: Level::CpAsync,
             status,
             ..measurement("head_dim 128 f16", choice, &[])
         };
-        rows.push(gathers(choices[0], Status::Correct));
-        rows.push(gathers(choices[1], Status::Correctness));
+        rows.push(by_cp_async(choices[0], Status::Correct));
+        rows.push(by_cp_async(choices[1], Status::Correctness));
         let table = from_measurements(&rows).unwrap();
         let costs: Vec<_> = table.rows().iter().map(|row| row.costs.clone()).collect();
         assert_eq!(costs, [[Some(2.0), Some(2.0)], [Some(2.0), None]]);

@@ -1,7 +1,7 @@
 //! The selector as data: exactly what is emitted, and what emitted code is compared with.
 
 use crate::fit::{CostTable, Fit, Tree};
-use crate::store::{DeviceRecord, Level, Measurement, Status, failed_gathering};
+use crate::store::{DeviceRecord, Level, Measurement, Status, failed_cp_async};
 use std::collections::{BTreeMap, BTreeSet};
 use tilewright_heuristics::{BatchShape, Domain, Dtype, Prices, Tile, TileSetBuf, first_feasible};
 
@@ -71,7 +71,7 @@ pub struct SelectorModel {
 impl SelectorModel {
     /// Makes a selector of a fit over the features of batches.
     ///
-    /// `rows` are the measurements that the table was made of: their [`Level::Space`] rows say what is feasible, their [`Level::Gathers`]
+    /// `rows` are the measurements that the table was made of: their [`Level::Space`] rows say what is feasible, their [`Level::CpAsync`]
     /// rows what is not for all that.
     ///
     /// # Errors
@@ -147,7 +147,7 @@ struct Verdicts {
 impl Verdicts {
     fn of(rows: &[Measurement]) -> Self {
         let mut verdicts = Self { passed: BTreeMap::new(), classes: BTreeSet::new() };
-        let failed = failed_gathering(rows);
+        let failed = failed_cp_async(rows);
         for row in rows.iter().filter(|row| row.level == Level::Space) {
             let (Some(tile), Some(class)) = (row.tile, class_of(&row.workload)) else { continue };
             verdicts.classes.insert(class);

@@ -5,8 +5,7 @@ use anyhow::Context as _;
 use tilewright_cpu::HostDevice;
 use tilewright_cuda::CudaDevice;
 use tilewright_heuristics::{Backend, Device, Selection, Tile, generated::SELECTORS, lookup};
-use tilewright_kernel_templates::cuda::CudaLimits;
-use tilewright_kernel_templates::{Class, CpuLimits, Limits, Space};
+use tilewright_kernel_templates::{Class, CpuLimits, CudaLimits, Limits, Space};
 use tilewright_plan::{DeviceProfile, PlanOptions};
 
 /// A device by name, here or not.

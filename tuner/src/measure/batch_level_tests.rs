@@ -26,7 +26,7 @@ pub(crate) struct ScriptedBench {
     /// What becomes of the timelines that are asked for, one after the other; those behind them are recorded.
     pub(in crate::measure) timelines: RefCell<VecDeque<Outcome>>,
     lost: Cell<bool>,
-    /// The variants that are wrong: where they gather tokens, or where they do not.
+    /// The variants that are wrong: with `cp.async`, or with TMA.
     pub(crate) wrong: Vec<(Tile, Class, bool)>,
     /// What was verified, in order.
     pub(crate) verified: Vec<(Tile, Class, Coverage)>,
@@ -102,7 +102,7 @@ impl Bench for ScriptedBench {
 
     fn verify(&mut self, tile: &Tile, class: &Class, coverage: Coverage) -> Result<f64, Failure> {
         self.verified.push((*tile, *class, coverage));
-        match self.wrong.contains(&(*tile, *class, coverage.gathers)) {
+        match self.wrong.contains(&(*tile, *class, coverage.cp_async)) {
             true => Err(Failure { status: Status::Correctness, message: "relative error 1".to_owned() }),
             false => Ok(0.0),
         }

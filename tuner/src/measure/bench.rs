@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use tilewright_cuda::LaunchMode;
 use tilewright_heuristics::{PackShape, Prices, Tile};
 use tilewright_kernel_templates as kernel_templates;
-use tilewright_kernel_templates::cuda::AttentionOptions;
+use tilewright_kernel_templates::cuda::{KernelOptions, KvLoad};
 use tilewright_scenarios as scenarios;
 
 /// Why a bench cannot measure at all.
@@ -68,17 +68,23 @@ pub struct Failure {
 pub struct Coverage {
     /// Those with a window, a soft-cap and sinks, beside the plain one.
     pub options: bool,
-    /// Those that copy token by token where a class has others that copy boxes; elsewhere there is but one way.
-    pub gathers: bool,
+    /// Those with the `cp.async` producer, where a class has others with TMA.
+    pub cp_async: bool,
 }
 
 impl Coverage {
     /// The variant that most workloads are timed with.
-    pub const PLAIN: Self = Self { options: false, gathers: false };
+    pub const PLAIN: Self = Self { options: false, cp_async: false };
 
     /// The variant that a batch with pages of this size is timed with.
     pub const fn for_pages(page_size: u32) -> Self {
-        Self { gathers: AttentionOptions::for_pages(page_size).gathers, ..Self::PLAIN }
+        let cp_async = matches!(KernelOptions::for_pages(page_size).kv_load, KvLoad::CpAsync);
+        Self { cp_async, ..Self::PLAIN }
+    }
+
+    /// How its variants load K and V.
+    pub const fn kv_load(self) -> KvLoad {
+        if self.cp_async { KvLoad::CpAsync } else { KvLoad::Tma }
     }
 }
 

@@ -27,7 +27,7 @@ pub use pack_level::measure_packs;
 pub use plan_tiles::PlanTiles;
 pub use race::{Contestant, Ended, RaceOptions, RaceResult, race};
 pub use space_level::{
-    Timed, Verified, is_gathered, time_to_verify, verify_gathers, verify_others, verify_space,
+    Timed, Verified, needs_cp_async, time_to_verify, verify_cp_async, verify_others, verify_space,
 };
 pub use timeline_level::{chosen_batches, record_timelines};
 pub use way::{PlanFacts, Planning, Way};

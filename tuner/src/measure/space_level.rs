@@ -4,12 +4,11 @@ use super::{Bench, Coverage, Failure};
 use crate::cli::Shard;
 use crate::interrupt::Interrupt;
 use crate::progress::Progress;
-use crate::store::{Conditions, Level, Measurement, Resources, RunFolder, Status, failed_gathering};
+use crate::store::{Conditions, Level, Measurement, Resources, RunFolder, Status, failed_cp_async};
 use crate::workloads::Workload;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 use tilewright_heuristics::{Backend, Dtype, Tile};
-use tilewright_kernel_templates::cuda::has_tma_producers_on;
 use tilewright_kernel_templates::{Class, Limits, Space, check};
 
 /// Tiles that [`verify_others`] is given at most: those of a first portfolio.
@@ -24,7 +23,7 @@ pub struct Verified {
 impl Verified {
     /// What the recorded space says, without what failed where it copies token by token.
     pub fn of(rows: &[Measurement]) -> Self {
-        let failed = failed_gathering(rows);
+        let failed = failed_cp_async(rows);
         let mut passed: BTreeMap<String, Vec<Tile>> = BTreeMap::new();
         for row in rows.iter().filter(|row| row.level == Level::Space && row.status == Status::Correct) {
             let tile = row.tile.filter(|tile| !failed.contains_key(&(row.workload.as_str(), *tile)));
@@ -41,9 +40,9 @@ impl Verified {
 
 /// Judges and verifies the space, one part of the run a class. Classes that the run already has are kept.
 ///
-/// Only classes that are timed are verified, the most timed ones first; those that `deadline` leaves no time for are said, and not timed. A
+/// Only classes that are timed are verified, the most timed ones first; those of the others that `deadline` leaves no time for are said, and not timed. A
 /// selector may be asked about others: [`verify_others`] verifies the few tiles that it may return. `timed` decides for which class the variants with options are verified, too. Where a class has two ways of copying K and
-/// V, the second one is verified here only if all tiles are timed with it; [`verify_gathers`] does it for the few tiles that a selector may
+/// V, the second one is verified here only if all tiles are timed with it; [`verify_cp_async`] does it for the few tiles that a selector may
 /// return. Returns what may be timed; `None` if the user asked to stop.
 ///
 /// # Errors
@@ -64,8 +63,9 @@ pub fn verify_space(
         .filter(|class| !known.contains(&class.to_string()))
         .collect();
     let mut phase = progress.phase("verify", classes.len());
-    for class in classes {
-        if Instant::now() >= deadline {
+    for (index, class) in classes.into_iter().enumerate() {
+        // Without the most timed class there is nothing to measure.
+        if (index > 0 || !known.is_empty()) && Instant::now() >= deadline {
             progress.note(&format!("{class}: no time to verify its kernels, so its workloads are not measured; a larger `--budget` has it"));
             continue;
         }
@@ -76,7 +76,7 @@ pub fn verify_space(
             .map(|verdict| verdict.tile)
             .collect();
         phase.at(&format!("{class}: making {} tiles ready", feasible.len()));
-        let coverage = Coverage { options: timed.with_options(&class), gathers: false };
+        let coverage = Coverage { options: timed.with_options(&class), cp_async: false };
         bench.prepare(&feasible, &class, coverage);
         phase.at(&format!("{class} against the f64 reference"));
         let mut rows = Vec::with_capacity(verdicts.len());
@@ -106,8 +106,8 @@ pub fn verify_space(
         }
     }
     phase.finish(&format!("{correct} variants correct, {rejected} infeasible, {failed} failed"));
-    let first = |class: &Class| timed.gathers_first(class);
-    let failed = verify_gathers(bench, space.tiles(), &first, timed, run, progress, interrupt)?;
+    let first = |class: &Class| timed.cp_async_first(class);
+    let failed = verify_cp_async(bench, space.tiles(), &first, timed, run, progress, interrupt)?;
     Ok(failed.map(|_| Verified::of(run.rows())))
 }
 
@@ -148,7 +148,7 @@ pub fn verify_others(
             .collect();
         let feasible: Vec<Tile> =
             judged.iter().filter(|(_, reason)| reason.is_none()).map(|(tile, _)| *tile).collect();
-        let coverage = Coverage { options: timed.with_options(&class), gathers: false };
+        let coverage = Coverage { options: timed.with_options(&class), cp_async: false };
         bench.prepare(&feasible, &class, coverage);
         let mut rows = Vec::with_capacity(judged.len());
         for (tile, reason) in judged {
@@ -221,7 +221,7 @@ pub fn time_to_verify(bench: &mut dyn Bench, space: &Space, timed: &Timed) -> Du
 ///
 /// # Errors
 /// As [`verify_space`].
-pub fn verify_gathers(
+pub fn verify_cp_async(
     bench: &mut dyn Bench,
     tiles: &[Tile],
     wanted: &dyn Fn(&Class) -> bool,
@@ -234,7 +234,7 @@ pub fn verify_gathers(
     let known: BTreeSet<(&str, Option<Tile>)> = run
         .rows()
         .iter()
-        .filter(|row| row.level == Level::Gathers)
+        .filter(|row| row.level == Level::CpAsync)
         .map(|row| (row.workload.as_str(), row.tile))
         .collect();
     let missing = |class: Class| {
@@ -245,18 +245,18 @@ pub fn verify_gathers(
     let classes: Vec<(Class, Vec<Tile>)> = timed
         .to_verify(bench.limits().backend())
         .into_iter()
-        .filter(|class| wanted(class) && has_two_ways(class, bench.limits()))
+        .filter(|class| wanted(class) && has_tma(class, bench.limits()))
         .map(missing)
         .filter(|(_, tiles)| !tiles.is_empty())
         .collect();
     if classes.is_empty() {
         return Ok(Some(0));
     }
-    let mut phase = progress.phase("gathering", classes.len());
+    let mut phase = progress.phase("verifying cp.async", classes.len());
     let (mut correct, mut failed) = (0, Vec::new());
     for (class, tiles) in classes {
         phase.at(&format!("{class}: {} tiles", tiles.len()));
-        let coverage = Coverage { options: timed.with_options(&class), gathers: true };
+        let coverage = Coverage { options: timed.with_options(&class), cp_async: true };
         bench.prepare(&tiles, &class, coverage);
         let mut rows = Vec::with_capacity(tiles.len());
         for tile in tiles {
@@ -271,7 +271,7 @@ pub fn verify_gathers(
                 Ok(_) => correct += 1,
                 Err(failure) => failed.push(format!("{tile}, {class}: {}", failure.message)),
             }
-            rows.push(row(Level::Gathers, &tile, &class, outcome));
+            rows.push(row(Level::CpAsync, &tile, &class, outcome));
         }
         run.append(rows)?;
         phase.step();
@@ -285,18 +285,18 @@ pub fn verify_gathers(
     Ok(Some(failed.len()))
 }
 
-/// Whether kernels of a class have two ways of copying K and V on a device.
-fn has_two_ways(class: &Class, limits: &Limits) -> bool {
+/// Whether kernels of a class load K and V by TMA on a device.
+fn has_tma(class: &Class, limits: &Limits) -> bool {
     match limits {
-        Limits::Cuda(limits) => has_tma_producers_on(class, limits),
+        Limits::Cuda(limits) => limits.has_tma_producers(class),
         Limits::Cpu(_) => false,
     }
 }
 
-/// Whether a workload is timed with kernels that copy token by token although its class has others.
-pub fn is_gathered(workload: &Workload, limits: &Limits) -> bool {
+/// Whether a workload is timed with kernels that use `cp.async` although its class has others with TMA.
+pub fn needs_cp_async(workload: &Workload, limits: &Limits) -> bool {
     let geometry = workload.geometry();
-    Coverage::for_pages(geometry.page_size).gathers && has_two_ways(&Class::of(geometry), limits)
+    Coverage::for_pages(geometry.page_size).cp_async && has_tma(&Class::of(geometry), limits)
 }
 
 /// What decides which classes are verified.
@@ -306,8 +306,8 @@ pub struct Timed {
     pub classes: BTreeMap<Class, usize>,
     /// The element types that will be timed, by other shards too.
     pub dtypes: BTreeSet<Dtype>,
-    /// The classes of which all tiles are timed where they copy token by token, too.
-    pub gathered: BTreeSet<Class>,
+    /// The classes of which all tiles are timed with `cp.async`, too.
+    pub cp_async: BTreeSet<Class>,
     /// Which shard this is.
     pub shard: Option<Shard>,
 }
@@ -320,10 +320,10 @@ impl Timed {
         usual.is_some_and(|(usual, _)| usual == class)
     }
 
-    /// Whether all tiles of a class are verified where they copy token by token before any is timed. The shards of a run are fitted together
+    /// Whether all tiles of a class are verified with `cp.async` before any is timed. The shards of a run are fitted together
     /// where there may be no device: which tiles a selector will return is not known while there is one.
-    fn gathers_first(&self, class: &Class) -> bool {
-        self.shard.is_some() || self.gathered.contains(class)
+    fn cp_async_first(&self, class: &Class) -> bool {
+        self.shard.is_some() || self.cp_async.contains(class)
     }
 
     /// The classes of which all tiles are verified: those that are timed, the most timed ones first. Shards are fitted together where there may
@@ -392,7 +392,7 @@ mod tests {
     use super::*;
     use crate::measure::ScriptedBench;
     use crate::store::{Start, test_data};
-    use tilewright_kernel_templates::cuda::CudaLimits;
+    use tilewright_kernel_templates::CudaLimits;
 
     #[test]
     fn fp8_is_verified_where_it_is_timed() {
@@ -451,11 +451,11 @@ mod tests {
         (bench, verified.unwrap())
     }
 
-    /// Classes of which tiles were verified where they gather, or where they do not, with whether options were too and how many tiles.
-    fn coverages(bench: &ScriptedBench, gathers: bool) -> BTreeMap<(Class, bool), usize> {
+    /// Classes of which tiles were verified with `cp.async`, or with TMA, with whether options were too and how many tiles.
+    fn coverages(bench: &ScriptedBench, cp_async: bool) -> BTreeMap<(Class, bool), usize> {
         let mut counts = BTreeMap::new();
         for (_, class, coverage) in
-            bench.verified.iter().filter(|(_, _, coverage)| coverage.gathers == gathers)
+            bench.verified.iter().filter(|(_, _, coverage)| coverage.cp_async == cp_async)
         {
             *counts.entry((*class, coverage.options)).or_default() += 1;
         }
@@ -472,9 +472,9 @@ mod tests {
         assert_eq!(coverages(&bench, false), feasible);
         assert!(coverages(&bench, true).is_empty());
 
-        let gathered = [OTHER, Class { head_dim: 256, ..USUAL }].into();
+        let cp_async = [OTHER, Class { head_dim: 256, ..USUAL }].into();
         let wrong = all.tiles(&OTHER)[7];
-        let (bench, timed) = verified_first(Timed { gathered, ..Timed::default() }, &[(wrong, OTHER, true)]);
+        let (bench, timed) = verified_first(Timed { cp_async, ..Timed::default() }, &[(wrong, OTHER, true)]);
         assert_eq!(coverages(&bench, false), feasible);
         assert_eq!(coverages(&bench, true), [((OTHER, false), feasible[&(OTHER, false)])].into());
         let rest: Vec<Tile> = all.tiles(&OTHER).iter().copied().filter(|tile| *tile != wrong).collect();
@@ -514,31 +514,39 @@ mod tests {
     }
 
     #[test]
-    fn what_there_is_no_time_for_is_not_verified() {
+    fn without_time_only_the_most_timed_class_is_verified() {
         let mut bench = ScriptedBench::new(Vec::new(), None);
-        let timed = Timed { classes: [(USUAL, 2)].into(), dtypes: [Dtype::F16].into(), ..Timed::default() };
+        bench.limits = Limits::Cuda(CudaLimits::named("h200").unwrap());
+        let timed = Timed {
+            classes: [(OTHER, 1), (USUAL, 2)].into(),
+            dtypes: [Dtype::F16].into(),
+            ..Timed::default()
+        };
         let folder = tempfile::tempdir().unwrap();
         let mut run = RunFolder::open(folder.path(), test_data::provenance(), Start::Fresh).unwrap();
-        let (space, interrupt) = (Space::of(Backend::Cpu), Interrupt::default());
+        let (space, interrupt) = (Space::of(Backend::Cuda), Interrupt::default());
         assert!(time_to_verify(&mut bench, &space, &timed) < Duration::from_secs(60));
         bench.verified.clear();
         let now = Instant::now();
-        let verified =
-            verify_space(&mut bench, &space, &timed, &mut run, now, Progress::Silent, &interrupt).unwrap();
-        assert!(verified.unwrap().tiles(&USUAL).is_empty() && bench.verified.is_empty());
+        for _ in ["fresh", "resumed"] {
+            let verified =
+                verify_space(&mut bench, &space, &timed, &mut run, now, Progress::Silent, &interrupt);
+            let verified = verified.unwrap().unwrap();
+            assert!(!verified.tiles(&USUAL).is_empty() && verified.tiles(&OTHER).is_empty());
+        }
     }
 
     #[test]
     fn what_fails_in_the_default_way_is_not_verified_in_the_other() {
         let (_, all) = verified_first(Timed::default(), &[]);
         let wrong = all.tiles(&USUAL)[0];
-        let timed = Timed { gathered: [USUAL].into(), ..Timed::default() };
+        let timed = Timed { cp_async: [USUAL].into(), ..Timed::default() };
         let (bench, _) = verified_first(timed, &[(wrong, USUAL, false)]);
         let of_it: Vec<bool> = bench
             .verified
             .iter()
             .filter(|(tile, class, _)| (*tile, *class) == (wrong, USUAL))
-            .map(|(_, _, coverage)| coverage.gathers)
+            .map(|(_, _, coverage)| coverage.cp_async)
             .collect();
         assert_eq!(of_it, [false]);
     }

@@ -8,7 +8,7 @@ use crate::choice::{Choice, PAT_RULES, PATS_PLANNER, SELECTOR};
 use crate::emit::TreeModel;
 use crate::fit::PolicyRegret;
 use crate::statistics::{mean, median, quantile, spread};
-use crate::store::{Level, Measurement, Recording, Status, failed_gathering};
+use crate::store::{Level, Measurement, Recording, Status, failed_cp_async};
 use reports::{
     Policy, PolicyTiming, ReportData, ScenarioResult, SpaceRow, TileResult, TreeNode, WorkloadResult,
 };
@@ -260,13 +260,13 @@ fn tile_values(tile: &Tile) -> Vec<u64> {
 }
 
 fn space(rows: &[Measurement]) -> Vec<SpaceRow> {
-    let failed = failed_gathering(rows);
+    let failed = failed_cp_async(rows);
     rows.iter()
         .filter(|row| row.level == Level::Space)
         .filter_map(|row| {
             let tile = row.tile?;
-            let gathering = failed.get(&(row.workload.as_str(), tile));
-            let (rule, reason) = match (row.status, gathering) {
+            let by_cp_async = failed.get(&(row.workload.as_str(), tile));
+            let (rule, reason) = match (row.status, by_cp_async) {
                 (Status::Correct, None) => ("", String::new()),
                 (Status::Correct, Some(row)) => {
                     (row.status.name(), format!("where it copies token by token: {}", row.message))

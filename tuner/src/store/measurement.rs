@@ -10,9 +10,9 @@ use tilewright_heuristics::{BatchShape, PackShape, Tile};
 pub enum Level {
     /// Nothing was timed: a tile of the space and what the rules say of it for a class of kernels.
     Space,
-    /// Nothing was timed either: a tile that a selector may return, where it copies K and V token by token although the class of kernels
-    /// has boxes. Not every tile of the space has such a row.
-    Gathers,
+    /// Nothing was timed either: a tile that a selector may return, with the `cp.async` producer, in a class of kernels that has TMA producers.
+    /// Not every tile of the space has such a row.
+    CpAsync,
     /// Packs of one shape, all with one tile.
     Pack,
     /// A whole batch of a scenario, under one way to choose tiles.
@@ -37,22 +37,22 @@ pub enum Status {
 }
 
 macro_rules! names {
-    ($type:ident { $($variant:ident = $name:literal),+ $(,)? }) => {
+    ($type:ident { $($variant:ident = $name:literal $(or $former:literal)*),+ $(,)? }) => {
         impl $type {
             /// Its name in files.
             pub const fn name(self) -> &'static str {
                 match self { $(Self::$variant => $name),+ }
             }
 
-            /// The one with this name.
+            /// The one with this name, or with one that older files have.
             pub fn from_name(name: &str) -> Option<Self> {
-                match name { $($name => Some(Self::$variant),)+ _ => None }
+                match name { $($name $(| $former)* => Some(Self::$variant),)+ _ => None }
             }
         }
     };
 }
 
-names!(Level { Space = "space", Gathers = "gathers", Pack = "pack", Batch = "batch" });
+names!(Level { Space = "space", CpAsync = "cp-async" or "gathers", Pack = "pack", Batch = "batch" });
 names!(Status {
     Correct = "correct",
     Constraints = "constraints",
@@ -95,7 +95,7 @@ pub struct Conditions {
 pub struct Measurement {
     /// Kind of workload.
     pub level: Level,
-    /// Name of the workload: unique in its level. For [`Level::Space`] and [`Level::Gathers`], the class of kernels.
+    /// Name of the workload: unique in its level. For [`Level::Space`] and [`Level::CpAsync`], the class of kernels.
     pub workload: String,
     /// Name of the scenario that the workload was made from.
     pub scenario: String,
@@ -151,21 +151,21 @@ impl Measurement {
     }
 }
 
-/// The variants that failed where they copy token by token, by the class of kernels as its rows name it: no selector may return them,
+/// The variants that failed with `cp.async`, by the class of kernels as its rows name it: no selector may return them,
 /// whatever the space says of them.
-pub(crate) fn failed_gathering(rows: &[Measurement]) -> BTreeMap<(&str, Tile), &Measurement> {
-    let failed = |row: &&Measurement| row.level == Level::Gathers && row.status != Status::Correct;
+pub(crate) fn failed_cp_async(rows: &[Measurement]) -> BTreeMap<(&str, Tile), &Measurement> {
+    let failed = |row: &&Measurement| row.level == Level::CpAsync && row.status != Status::Correct;
     rows.iter().filter(failed).filter_map(|row| Some(((row.workload.as_str(), row.tile?), row))).collect()
 }
 
-/// Of the classes of kernels that were verified where they copy token by token, those in which some of these tiles were not: a fit with other
+/// Of the classes of kernels that were verified with `cp.async`, those in which some of these tiles were not: a fit with other
 /// settings may choose tiles that the run's did not.
-pub(crate) fn not_seen_gathering(
+pub(crate) fn unverified_cp_async(
     rows: &[Measurement],
     tiles: &BTreeSet<Tile>,
 ) -> BTreeMap<String, Vec<Tile>> {
     let mut seen: BTreeMap<&str, BTreeSet<Tile>> = BTreeMap::new();
-    for row in rows.iter().filter(|row| row.level == Level::Gathers) {
+    for row in rows.iter().filter(|row| row.level == Level::CpAsync) {
         seen.entry(&row.workload).or_default().extend(row.tile);
     }
     let missing =
@@ -214,15 +214,16 @@ mod tests {
 
     #[test]
     fn tiles_unverified_with_cp_async_are_named() {
-        let gathers =
-            |class, choice| Measurement { level: Level::Gathers, ..measurement(class, choice, &[]) };
-        let rows = [gathers("a", "m4n64w1s1"), gathers("a", "m8n64w1s1"), gathers("b", "m8n64w1s1")];
+        let by_cp_async =
+            |class, choice| Measurement { level: Level::CpAsync, ..measurement(class, choice, &[]) };
+        let rows =
+            [by_cp_async("a", "m4n64w1s1"), by_cp_async("a", "m8n64w1s1"), by_cp_async("b", "m8n64w1s1")];
         let tiles = |names: &[&str]| names.iter().map(|name| name.parse().unwrap()).collect();
-        assert!(not_seen_gathering(&rows, &tiles(&["m8n64w1s1"])).is_empty());
-        let both = not_seen_gathering(&rows, &tiles(&["m4n64w1s1", "m8n64w1s1"]));
+        assert!(unverified_cp_async(&rows, &tiles(&["m8n64w1s1"])).is_empty());
+        let both = unverified_cp_async(&rows, &tiles(&["m4n64w1s1", "m8n64w1s1"]));
         assert_eq!(both, BTreeMap::from([("b".to_owned(), vec!["m4n64w1s1".parse().unwrap()])]));
         assert!(
-            not_seen_gathering(&[measurement("c", "m4n64w1s1", &[1.0])], &tiles(&["m4n64w1s1"])).is_empty()
+            unverified_cp_async(&[measurement("c", "m4n64w1s1", &[1.0])], &tiles(&["m4n64w1s1"])).is_empty()
         );
     }
 

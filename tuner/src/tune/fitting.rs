@@ -3,7 +3,7 @@
 use crate::analysis::Analysis;
 use crate::fit_settings::FitSettings;
 use crate::interrupt::Interrupt;
-use crate::measure::{Bench, Timed, verify_gathers};
+use crate::measure::{Bench, Timed, verify_cp_async};
 use crate::progress::Progress;
 use crate::store::RunFolder;
 use tilewright_heuristics::Tile;
@@ -25,7 +25,7 @@ pub(super) fn fit_verified(
     loop {
         let analysis = Analysis::of(run.provenance(), &run.united_rows(), settings)?;
         let tiles: Vec<Tile> = analysis.model.tiles().into_iter().collect();
-        match verify_gathers(bench, &tiles, &|_| true, timed, run, progress, interrupt)? {
+        match verify_cp_async(bench, &tiles, &|_| true, timed, run, progress, interrupt)? {
             None => return Ok(None),
             Some(0) => return Ok(Some(analysis)),
             Some(failed) => {

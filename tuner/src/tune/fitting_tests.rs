@@ -6,8 +6,7 @@ use crate::store::{Level, Measurement, Start, Status, test_data};
 use std::collections::BTreeSet;
 use std::path::Path;
 use tilewright_heuristics::{BatchShape, Dtype, Tile};
-use tilewright_kernel_templates::cuda::CudaLimits;
-use tilewright_kernel_templates::{Class, Limits};
+use tilewright_kernel_templates::{Class, CudaLimits, Limits};
 
 const SMALL: Class = Class { head_dim: 64, dtype: Dtype::F16 };
 const USUAL: Class = Class { head_dim: 128, ..SMALL };
@@ -24,7 +23,7 @@ fn timed() -> Timed {
     Timed { classes: [(USUAL, 12)].into(), dtypes: [Dtype::F16].into(), ..Timed::default() }
 }
 
-/// A GPU that copies boxes, on which these tiles are wrong where they gather tokens for the usual class.
+/// A GPU with TMA, on which these tiles are wrong with `cp.async` for the usual class.
 fn bench(wrong: &[Tile]) -> ScriptedBench {
     let mut bench = ScriptedBench::new(Vec::new(), None);
     bench.limits = Limits::Cuda(CudaLimits::named("h200").unwrap());
@@ -92,8 +91,8 @@ fn cp_async_is_verified_for_what_the_selector_may_return() {
     let verified: Vec<_> = bench
         .verified
         .iter()
-        .map(|&(tile, class, Coverage { options, gathers })| {
-            assert!(gathers);
+        .map(|&(tile, class, Coverage { options, cp_async })| {
+            assert!(cp_async);
             (class, tile, options)
         })
         .collect();
@@ -128,7 +127,7 @@ fn a_selector_is_fitted_again_until_none_of_its_tiles_fails() {
     let failed: BTreeSet<_> = run
         .rows()
         .iter()
-        .filter(|row| row.level == Level::Gathers && row.status != Status::Correct)
+        .filter(|row| row.level == Level::CpAsync && row.status != Status::Correct)
         .map(|row| (row.tile.unwrap(), row.workload.as_str(), row.status, row.message.as_str()))
         .collect();
     let expected =

@@ -12,8 +12,9 @@ use crate::cli::{Shard, TuneArguments};
 use crate::emit::{Heuristics, module_name};
 use crate::interrupt::Interrupt;
 use crate::measure::{
-    BatchPolicies, Bench, Timed, Verified, candidate_sets, is_gathered, measure_batches, measure_candidates,
-    measure_packs, record_timelines, time_to_verify, verify_gathers, verify_others, verify_space,
+    BatchPolicies, Bench, Timed, Verified, candidate_sets, measure_batches, measure_candidates,
+    measure_packs, needs_cp_async, record_timelines, time_to_verify, verify_cp_async, verify_others,
+    verify_space,
 };
 use crate::progress::Progress;
 use crate::store::{
@@ -75,11 +76,11 @@ pub fn tune(
     let mut budget = Duration::from_secs(u64::from(arguments.budget.unwrap_or(by_default)));
     let raced = raced(&workloads, bench.limits(), arguments.shard.is_some());
     let of_all =
-        raced.iter().chain(&workloads.batches).filter(|workload| is_gathered(workload, bench.limits()));
+        raced.iter().chain(&workloads.batches).filter(|workload| needs_cp_async(workload, bench.limits()));
     let timed = Timed {
         classes: workloads.classes(),
         dtypes: workloads.dtypes.clone(),
-        gathered: of_all.map(|workload| Class::of(workload.geometry())).collect(),
+        cp_async: of_all.map(|workload| Class::of(workload.geometry())).collect(),
         shard: arguments.shard,
     };
     let space = Space::of(backend);
@@ -130,7 +131,10 @@ pub fn tune(
     else {
         return stopped(&folder);
     };
-    let (measuring, left) = (Instant::now(), (begin + budget).saturating_duration_since(Instant::now()));
+    let measuring = Instant::now();
+    // Where verification takes longer than estimated, the run does rather than measure nothing.
+    let left =
+        (begin + budget).saturating_duration_since(measuring).max(budget.mul_f64(1.0 - VERIFIED_UNTIL));
     let deadline = measuring + left.mul_f64(PACKS_UNTIL);
     if !measure_packs(bench, &raced, &verified, &mut run, deadline, progress, interrupt)? {
         return stopped(&folder);
@@ -142,15 +146,15 @@ pub fn tune(
     tiles.extend(incumbents(&bench.device(), &space));
     tiles.sort_unstable();
     tiles.dedup();
-    // Batches whose pages kernels gather token by token are measured with tiles that are verified for it.
-    let gathered: BTreeSet<Class> = workloads
+    // Batches whose pages TMA cannot load are measured with tiles that are verified with `cp.async`.
+    let cp_async: BTreeSet<Class> = workloads
         .batches
         .iter()
-        .filter(|workload| is_gathered(workload, bench.limits()))
+        .filter(|workload| needs_cp_async(workload, bench.limits()))
         .map(|workload| Class::of(workload.geometry()))
         .collect();
-    let wanted = |class: &Class| gathered.contains(class);
-    let Some(_) = verify_gathers(bench, &tiles, &wanted, &timed, &mut run, progress, interrupt)? else {
+    let wanted = |class: &Class| cp_async.contains(class);
+    let Some(_) = verify_cp_async(bench, &tiles, &wanted, &timed, &mut run, progress, interrupt)? else {
         return stopped(&folder);
     };
     if verify_others(bench, &tiles, &timed, &mut run, progress, interrupt)?.is_none() {
@@ -196,7 +200,7 @@ pub fn tune(
     )? {
         return stopped(&folder);
     }
-    let deadline = begin + budget;
+    let deadline = measuring + left;
     if !record_timelines(bench, batches, &policies, &verified, &mut run, deadline, progress, interrupt)? {
         return stopped(&folder);
     }
@@ -299,7 +303,7 @@ fn default_budget(backend: Backend, dtypes: usize) -> u32 {
 /// shard knows no portfolio.
 fn raced(workloads: &Workloads, limits: &Limits, shard: bool) -> Vec<Workload> {
     let packs = workloads.packs.iter();
-    let raced: Vec<Workload> = packs.filter(|pack| shard || !is_gathered(pack, limits)).cloned().collect();
+    let raced: Vec<Workload> = packs.filter(|pack| shard || !needs_cp_async(pack, limits)).cloned().collect();
     if raced.is_empty() { workloads.packs.clone() } else { raced }
 }
 
@@ -311,7 +315,7 @@ fn said(prices: &Prices) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tilewright_kernel_templates::cuda::CudaLimits;
+    use tilewright_kernel_templates::CudaLimits;
 
     #[test]
     fn a_budget_that_verification_would_spend_is_refused_before() {

@@ -15,7 +15,7 @@ pub struct Timeline {
 }
 
 impl Timeline {
-    /// Launches a plan, whose kernels are prepared with [`tilewright_kernel_templates::cuda::AttentionOptions::timeline`], waits for it,
+    /// Launches a plan, whose kernels are prepared with [`tilewright_kernel_templates::cuda::KernelOptions::timeline`], waits for it,
     /// and reads what its CTAs noted.
     ///
     /// # Errors

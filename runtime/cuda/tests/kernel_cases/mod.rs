@@ -13,7 +13,7 @@ use tilewright_cuda::{Arrangement, Mix, PackedPlan};
 use tilewright_heuristics::{Dtype, Geometry, PackShape, Tile};
 use tilewright_kernel_templates::Class;
 use tilewright_kernel_templates::cuda::{
-    Arguments, AttentionOptions, Kernel, MERGE_WARPS, TimelineEntry, WorkItem,
+    Arguments, Kernel, KernelOptions, KvLoad, MERGE_WARPS, TimelineEntry, WorkItem,
 };
 use tilewright_plan::{KvScales, KvStrides, Packing, PageTable, Plan, PlanOptions, Queries, Split};
 
@@ -25,7 +25,7 @@ pub(crate) const SOFTCAP: f32 = 2.0;
 pub(crate) struct Case {
     pub(crate) tile: Tile,
     pub(crate) class: Class,
-    pub(crate) options: AttentionOptions,
+    pub(crate) options: KernelOptions,
     pub(crate) gqa_ratio: u32,
     pub(crate) kv_heads: u32,
     pub(crate) page_size: u32,
@@ -47,8 +47,8 @@ pub(crate) struct Case {
 impl Case {
     pub(crate) fn kernel(&self) -> Kernel {
         let arch = if self.warpgroups { "sm_90a" } else { "sm_80" };
-        let gathers = self.options.gathers || AttentionOptions::for_pages(self.page_size).gathers;
-        let options = AttentionOptions { gathers, ..self.options };
+        let kv_load = self.options.kv_load.max(KernelOptions::for_pages(self.page_size).kv_load);
+        let options = KernelOptions { kv_load, ..self.options };
         match self.mixed {
             [] => Kernel::decode(&self.tile, &self.class, options, arch.parse().unwrap()),
             tiles => Kernel::decode_mix(tiles, &self.class, options, arch.parse().unwrap()),
@@ -566,12 +566,12 @@ pub(crate) fn for_all<T: Sync>(all: &[T], check: impl Fn(&T) -> Result<(), Strin
 pub(crate) const CASE: Case = Case {
     tile: Tile::of("m16n32w2s2"),
     class: Class { head_dim: 64, dtype: Dtype::F16 },
-    options: AttentionOptions {
+    options: KernelOptions {
         window: false,
         softcap: false,
         sinks: false,
         timeline: false,
-        gathers: false,
+        kv_load: KvLoad::Tma,
     },
     gqa_ratio: 4,
     kv_heads: 2,

@@ -6,7 +6,7 @@ use serde::Serialize;
 use tilewright_cpu::HostDevice;
 use tilewright_cuda::{CudaDevice, CudaError};
 use tilewright_heuristics::lookup;
-use tilewright_kernel_templates::cuda::{CubinCache, Nvrtc};
+use tilewright_kernel_templates::toolchain::{CubinCache, Nvrtc};
 use tilewright_kernel_templates::{Class, Limits, Space};
 
 #[derive(Serialize)]

@@ -8,14 +8,15 @@ use std::collections::BTreeMap;
 use tilewright_cpu::HostDevice;
 use tilewright_cuda::CudaDevice;
 use tilewright_heuristics::Tile;
-use tilewright_kernel_templates::cuda::{
-    Arch, AttentionOptions, Compiler, Cubin, CubinCache, CudaLimits, Kernel, bytes_in_flight,
-    bytes_in_flight_needed, occupancy, shared_bytes_on, threads_on,
+use tilewright_kernel_templates::cuda::{Kernel, KernelOptions};
+use tilewright_kernel_templates::toolchain::{Compiler, Cubin, CubinCache};
+use tilewright_kernel_templates::{
+    Arch, Class, CudaLimits, Infeasible, Limits, Space, Verdict, bytes_in_flight, bytes_in_flight_needed,
+    check_compiled, occupancy,
 };
-use tilewright_kernel_templates::{Class, Infeasible, Limits, Space, Verdict, check_compiled};
 
 /// Those of usual engines: plain attention, and pages of a multiple of 16 tokens.
-const OPTIONS: AttentionOptions = AttentionOptions::for_pages(16);
+const OPTIONS: KernelOptions = KernelOptions::for_pages(16);
 
 #[derive(Serialize)]
 struct SpaceRow {
@@ -121,8 +122,8 @@ fn compiled(verdicts: Vec<Verdict>, class: &Class, limits: &CudaLimits) -> anyho
 }
 
 fn needs(tile: &Tile, class: &Class, limits: &CudaLimits, cubin: &Cubin) -> CompiledRow {
-    let shared_bytes = shared_bytes_on(tile, class, OPTIONS, limits) + cubin.usage.static_shared_bytes;
-    let threads = threads_on(tile, class, OPTIONS, limits);
+    let shared_bytes = limits.shared_bytes(tile, class, OPTIONS) + cubin.usage.static_shared_bytes;
+    let threads = limits.threads(tile, class, OPTIONS);
     let held = occupancy(limits, threads, cubin.usage.registers, shared_bytes);
     CompiledRow {
         registers: cubin.usage.registers,

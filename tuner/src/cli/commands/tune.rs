@@ -9,7 +9,7 @@ use crate::tune::{Outputs, Tuned, command_to_go_on, tune as run_line};
 use anyhow::Context as _;
 use std::time::Instant;
 use tilewright_cuda::CudaDevice;
-use tilewright_kernel_templates::cuda::{CubinCache, Nvrtc};
+use tilewright_kernel_templates::toolchain::{CubinCache, Nvrtc};
 
 /// Measures, fits, emits and reports for this machine.
 ///

@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 use tilewright_conformance::{self as conformance, ConformanceCase, CudaCase, options_of};
 use tilewright_cuda::CudaDevice;
 use tilewright_heuristics::{Dtype, Tile};
-use tilewright_kernel_templates::Class;
-use tilewright_kernel_templates::cuda::{Arch, AttentionOptions, GRANULE};
+use tilewright_kernel_templates::cuda::{GRANULE, KernelOptions, KvLoad};
+use tilewright_kernel_templates::{Arch, Class};
 
 /// What K and V of more than 2^31 elements need, and some room beside them.
 const FAR_CACHE_BYTES: u64 = 10 << 30;
@@ -16,22 +16,22 @@ const FAR_CACHE_BYTES: u64 = 10 << 30;
 /// Awkward cases on the device, with their references, for one way of copying K and V; those of a tile by its n, on which they depend.
 #[derive(Debug, Default)]
 pub(super) struct Cases {
-    /// The class, and whether its kernels gather tokens.
-    made_for: Option<(Class, bool)>,
+    /// The class, and how its kernels load K and V.
+    made_for: Option<(Class, KvLoad)>,
     common: Vec<CudaCase>,
     by_n: BTreeMap<u16, Vec<CudaCase>>,
 }
 
 impl CudaBench {
     /// Makes the cases of a class and of a tile's n that these variants serve.
-    fn make_cases(&mut self, tile: &Tile, class: &Class, sets: &[AttentionOptions]) -> Result<(), Failure> {
+    fn make_cases(&mut self, tile: &Tile, class: &Class, sets: &[KernelOptions]) -> Result<(), Failure> {
         let (seed, arch) = (seed(), self.backend.compiler().arch());
-        let gathers = sets.iter().any(|options| options.gathers);
+        let kv_load = sets.iter().map(|options| options.kv_load).max().unwrap_or_default();
         let served = |cases: Vec<ConformanceCase>| -> Vec<ConformanceCase> {
             let served = |case: &ConformanceCase| variant_for(options_of(case), class, arch, sets).is_some();
             cases.into_iter().filter(served).collect()
         };
-        if self.cases.made_for != Some((*class, gathers)) {
+        if self.cases.made_for != Some((*class, kv_load)) {
             // First the memory of those before.
             self.cases = Cases::default();
             let mut common = upload(served(conformance::cases(class, seed)), &self.device)?;
@@ -43,7 +43,7 @@ impl CudaBench {
             if let Some(far) = far.filter(|_| room) {
                 common.push(upload_far(far, &self.device)?);
             }
-            self.cases = Cases { made_for: Some((*class, gathers)), common, by_n: BTreeMap::new() };
+            self.cases = Cases { made_for: Some((*class, kv_load)), common, by_n: BTreeMap::new() };
         }
         if !self.cases.by_n.contains_key(&tile.n) {
             let cases = upload(served(conformance::tile_cases(class, tile, seed)), &self.device)?;
@@ -109,26 +109,26 @@ impl CudaBench {
 
 /// The variants that a coverage names, the plain one first. A window and sinks can be compiled in without having an effect, a soft-cap
 /// cannot: three variants serve all cases of a way of copying.
-pub(super) fn option_sets(coverage: Coverage, class: &Class, arch: Arch) -> Vec<AttentionOptions> {
-    const PLAIN: AttentionOptions = AttentionOptions::for_pages(GRANULE);
-    const WINDOW_SINKS: AttentionOptions = AttentionOptions { window: true, sinks: true, ..PLAIN };
-    const ALL: AttentionOptions = AttentionOptions { softcap: true, ..WINDOW_SINKS };
-    let sets: &[AttentionOptions] = if coverage.options { &[PLAIN, WINDOW_SINKS, ALL] } else { &[PLAIN] };
-    let copies = |options: &AttentionOptions| AttentionOptions { gathers: coverage.gathers, ..*options };
+pub(super) fn option_sets(coverage: Coverage, class: &Class, arch: Arch) -> Vec<KernelOptions> {
+    const PLAIN: KernelOptions = KernelOptions::for_pages(GRANULE);
+    const WINDOW_SINKS: KernelOptions = KernelOptions { window: true, sinks: true, ..PLAIN };
+    const ALL: KernelOptions = KernelOptions { softcap: true, ..WINDOW_SINKS };
+    let sets: &[KernelOptions] = if coverage.options { &[PLAIN, WINDOW_SINKS, ALL] } else { &[PLAIN] };
+    let copies = |options: &KernelOptions| KernelOptions { kv_load: coverage.kv_load(), ..*options };
     sets.iter().map(|options| copies(options).on(class, arch)).collect()
 }
 
 /// The first variant that serves a case with these options; `None` if there is none.
 fn variant_for(
-    wanted: AttentionOptions,
+    wanted: KernelOptions,
     class: &Class,
     arch: Arch,
-    sets: &[AttentionOptions],
-) -> Option<AttentionOptions> {
+    sets: &[KernelOptions],
+) -> Option<KernelOptions> {
     let wanted = wanted.on(class, arch);
-    let serves = |have: &AttentionOptions| {
+    let serves = |have: &KernelOptions| {
         have.softcap == wanted.softcap
-            && have.gathers == wanted.gathers
+            && have.kv_load == wanted.kv_load
             && have.window >= wanted.window
             && have.sinks >= wanted.sinks
     };
@@ -174,11 +174,11 @@ mod tests {
     fn coverages() -> impl Iterator<Item = Coverage> {
         [false, true]
             .into_iter()
-            .flat_map(|gathers| [false, true].map(|options| Coverage { options, gathers }))
+            .flat_map(|cp_async| [false, true].map(|options| Coverage { options, cp_async }))
     }
 
     #[test]
-    fn a_coverage_names_one_way_of_copying_the_plain_variant_first() {
+    fn a_coverage_has_one_kv_load_the_plain_variant_first() {
         for coverage in coverages() {
             for (class, name) in [
                 (CLASS, "sm_80"),
@@ -189,10 +189,11 @@ mod tests {
             ] {
                 let sets = option_sets(coverage, &class, arch(name));
                 let two_ways = (class.head_dim, name) == (128, "sm_90a");
-                let plain = AttentionOptions { gathers: coverage.gathers && two_ways, ..Default::default() };
+                let kv_load = if two_ways { coverage.kv_load() } else { KvLoad::Tma };
+                let plain = KernelOptions { kv_load, ..Default::default() };
                 assert_eq!(sets[0], plain, "{class} {name}");
                 assert_eq!(sets.len(), if coverage.options { 3 } else { 1 });
-                assert!(sets.iter().all(|options| options.gathers == plain.gathers));
+                assert!(sets.iter().all(|options| options.kv_load == plain.kv_load));
             }
         }
     }
@@ -202,23 +203,28 @@ mod tests {
         for name in ["sm_80", "sm_90a"] {
             for class in [CLASS, Class { head_dim: 256, ..CLASS }] {
                 let two_ways = name == "sm_90a" && class == CLASS;
-                let [boxes, gather] = [false, true]
-                    .map(|gathers| option_sets(Coverage { options: true, gathers }, &class, arch(name)));
-                let (mut by_boxes, mut gathered) = (0, 0);
+                let [tma, cp_async] = [false, true]
+                    .map(|cp_async| option_sets(Coverage { options: true, cp_async }, &class, arch(name)));
+                let (mut by_tma, mut by_cp_async) = (0, 0);
                 let cases = conformance::cases(&class, 1)
                     .into_iter()
                     .chain(conformance::tile_cases(&class, &TILE, 1));
                 for case in cases {
                     let wanted = options_of(&case).on(&class, arch(name));
-                    let [by_box, by_token] =
-                        [&boxes, &gather].map(|sets| variant_for(wanted, &class, arch(name), sets).is_some());
-                    assert_eq!(by_box, !wanted.gathers, "{name} {class} {}", case.name);
-                    assert_eq!(by_token, wanted.gathers || !two_ways, "{name} {class} {}", case.name);
-                    *(if by_box { &mut by_boxes } else { &mut gathered }) += 1;
+                    let [for_tma, for_cp_async] =
+                        [&tma, &cp_async].map(|sets| variant_for(wanted, &class, arch(name), sets).is_some());
+                    assert_eq!(for_tma, wanted.kv_load == KvLoad::Tma, "{name} {class} {}", case.name);
+                    assert_eq!(
+                        for_cp_async,
+                        wanted.kv_load == KvLoad::CpAsync || !two_ways,
+                        "{name} {class} {}",
+                        case.name
+                    );
+                    *(if for_tma { &mut by_tma } else { &mut by_cp_async }) += 1;
                 }
                 assert!(
-                    by_boxes > 10 && (gathered > 5) == two_ways,
-                    "{name} {class}: {by_boxes}, {gathered}"
+                    by_tma > 10 && (by_cp_async > 5) == two_ways,
+                    "{name} {class}: {by_tma}, {by_cp_async}"
                 );
             }
         }

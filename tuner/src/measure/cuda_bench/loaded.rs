@@ -12,7 +12,7 @@ use tilewright_cuda::{
 };
 use tilewright_heuristics::{Dtype, Geometry, PackShape, Tile};
 use tilewright_kernel_templates::Class;
-use tilewright_kernel_templates::cuda::AttentionOptions;
+use tilewright_kernel_templates::cuda::KernelOptions;
 use tilewright_plan::{ChooseTiles, PageTable, Plan};
 use tilewright_scenarios::Batch;
 
@@ -84,7 +84,7 @@ impl<'a> LoadedBatch<'a> {
         let geometry = &self.batch.geometry;
         let class = Class::of(geometry);
         let arch = self.bench.backend.compiler().arch();
-        let options = AttentionOptions::for_pages(geometry.page_size).on(&class, arch);
+        let options = KernelOptions::for_pages(geometry.page_size).on(&class, arch);
         self.bench.compile(&tiles, &class, options);
         for tile in &tiles {
             if let Some(Err(failure)) = self.bench.compiled.get(&(class, options, *tile)) {

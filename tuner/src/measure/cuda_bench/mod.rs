@@ -19,8 +19,9 @@ use tilewright_cuda::profiling::Timer;
 use tilewright_cuda::profiling::probe::{self, Figures, Flush};
 use tilewright_cuda::{Compiled, CudaBackend, CudaDevice, CudaError, LaunchMode, Mix};
 use tilewright_heuristics::{Prices, Tile};
-use tilewright_kernel_templates::cuda::{AttentionOptions, CompileError, CudaLimits, source_hash};
-use tilewright_kernel_templates::{Class, Limits};
+use tilewright_kernel_templates::cuda::{KernelOptions, KvLoad, source_hash};
+use tilewright_kernel_templates::toolchain::CompileError;
+use tilewright_kernel_templates::{Class, CudaLimits, Limits};
 use tilewright_plan::PlanOptions;
 use tilewright_scenarios::Batch;
 
@@ -39,9 +40,9 @@ pub struct CudaBench {
     figures: Figures,
     sensors: Sensors,
     /// What became of every tile that was compiled.
-    compiled: BTreeMap<(Class, AttentionOptions, Tile), Result<Compiled, Failure>>,
+    compiled: BTreeMap<(Class, KernelOptions, Tile), Result<Compiled, Failure>>,
     /// What became of tiles that were compiled together.
-    mixes: BTreeMap<(Class, AttentionOptions, Mix), Result<(), Failure>>,
+    mixes: BTreeMap<(Class, KernelOptions, Mix), Result<(), Failure>>,
     /// Ways of launching beside the default.
     launch_modes: Vec<LaunchMode>,
     /// Those that batches are planned by.
@@ -100,7 +101,7 @@ impl CudaBench {
     }
 
     /// Compiles tiles for a class and options, and remembers what became of each.
-    fn compile(&mut self, tiles: &[Tile], class: &Class, options: AttentionOptions) {
+    fn compile(&mut self, tiles: &[Tile], class: &Class, options: KernelOptions) {
         let missing: Vec<Tile> = tiles
             .iter()
             .copied()
@@ -119,8 +120,8 @@ impl CudaBench {
         let arch = self.backend.compiler().arch();
         for (tile, outcome) in missing.into_iter().zip(outcomes) {
             let judged = outcome.and_then(|compiled| {
-                // What gathers is there for caches that leave no choice: it has to be right, and the rules are about speed.
-                if options.on(class, arch).gathers {
+                // The `cp.async` producer serves caches that TMA cannot load: it has to be right, and the rules are about speed.
+                if options.on(class, arch).kv_load == KvLoad::CpAsync {
                     return Ok(compiled);
                 }
                 let reason = compiled.check(&tile, class, self.cuda_limits()).err();
@@ -133,7 +134,7 @@ impl CudaBench {
     }
 
     /// Compiles tiles together for a class, and remembers what became of it. As many as a decoder would.
-    fn compile_mix(&mut self, mix: &Mix, class: &Class, options: AttentionOptions) -> Result<(), Failure> {
+    fn compile_mix(&mut self, mix: &Mix, class: &Class, options: KernelOptions) -> Result<(), Failure> {
         let key = (*class, options, mix.clone());
         if let Some(outcome) = self.mixes.get(&key) {
             return outcome.clone();
@@ -280,7 +281,7 @@ impl Bench for CudaBench {
     }
 
     fn resources(&self, tile: &Tile, class: &Class) -> Resources {
-        match self.compiled.get(&(*class, AttentionOptions::default(), *tile)) {
+        match self.compiled.get(&(*class, KernelOptions::default(), *tile)) {
             Some(Ok(compiled)) => Resources {
                 registers: Some(compiled.registers),
                 shared_bytes: Some(compiled.shared_bytes),

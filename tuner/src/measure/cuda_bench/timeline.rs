@@ -6,7 +6,7 @@ use crate::measure::{Failure, Planning};
 use crate::store::{Status, TilePlaces, Timeline, TimelineEntry};
 use tilewright_cuda::{self as cuda, DevicePlan, RawArgs};
 use tilewright_kernel_templates::Class;
-use tilewright_kernel_templates::cuda::AttentionOptions;
+use tilewright_kernel_templates::cuda::KernelOptions;
 use tilewright_plan::Plan;
 
 /// Launches a plan twice, each time on a cold L2; what the CTAs of the second launch noted. The first one loads the kernels.
@@ -21,7 +21,7 @@ pub(super) unsafe fn record(
     args: &RawArgs,
 ) -> Result<Timeline, Failure> {
     let class = Class::of(plan.geometry());
-    let options = AttentionOptions { timeline: true, ..args.options(uploaded) };
+    let options = KernelOptions { timeline: true, ..args.options(uploaded) };
     let tiles: Vec<_> = plan.tile_groups().iter().map(|group| group.tile).collect();
     bench.compile(&tiles, &class, options);
     let sms = bench.cuda_limits().sms;

@@ -146,8 +146,8 @@ impl Bench for FakeBench {
         if (*tile, *class == CLASS) == (HANGS, false) {
             return Ok(0.0);
         }
-        let Coverage { options, gathers } = coverage;
-        Ok(self.run(*tile)? + f64::from(u8::from(options)) + 2.0 * f64::from(u8::from(gathers)))
+        let Coverage { options, cp_async } = coverage;
+        Ok(self.run(*tile)? + f64::from(u8::from(options)) + 2.0 * f64::from(u8::from(cp_async)))
     }
 
     fn load<'a>(&'a mut self, batch: &'a Batch) -> Result<Box<dyn Loaded + 'a>, BenchError> {
@@ -302,7 +302,7 @@ fn everything_that_a_bench_says_survives_the_trip() {
     assert_eq!(bench.warnings(), direct.warnings());
     for tile in [GOOD, WRONG] {
         for coverage in [(false, false), (true, false), (false, true), (true, true)] {
-            let coverage = Coverage { options: coverage.0, gathers: coverage.1 };
+            let coverage = Coverage { options: coverage.0, cp_async: coverage.1 };
             let verified = bench.verify(&tile, &CLASS, coverage);
             assert_eq!(verified, direct.verify(&tile, &CLASS, coverage), "{coverage:?}");
         }

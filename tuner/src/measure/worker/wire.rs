@@ -6,8 +6,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use std::borrow::Cow;
 use tilewright_cuda::{LaunchMode, Mix};
 use tilewright_heuristics::{Dtype, Geometry, GeometryError, Tile};
-use tilewright_kernel_templates::cuda::CudaLimits;
-use tilewright_kernel_templates::{Class, CpuLimits, Limits};
+use tilewright_kernel_templates::{Class, CpuLimits, CudaLimits, Limits};
 use tilewright_plan::PlanError;
 use tilewright_scenarios::{Batch, Provenance};
 

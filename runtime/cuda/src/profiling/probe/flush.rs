@@ -11,7 +11,8 @@ use cudarc::driver::CudaStream;
 use std::ffi::c_void;
 use std::fmt;
 use std::str::FromStr;
-use tilewright_kernel_templates::cuda::{Compiler, Kernel};
+use tilewright_kernel_templates::cuda::Kernel;
+use tilewright_kernel_templates::toolchain::Compiler;
 
 /// Bytes that are read to drive everything else out of L2, in multiples of its size.
 const READ_CACHES: u64 = 4;

@@ -13,7 +13,8 @@ pub use flush::{Flush, FlushBy};
 use std::ffi::c_void;
 use std::sync::Arc;
 use tilewright_heuristics::Prices;
-use tilewright_kernel_templates::cuda::{Compiler, Kernel};
+use tilewright_kernel_templates::cuda::Kernel;
+use tilewright_kernel_templates::toolchain::Compiler;
 
 /// Samples of each point of the curve, unless samples are of another kind ([`FlushBy::samples`]).
 const SAMPLES: usize = 11;

@@ -14,7 +14,9 @@ use cudarc::driver::CudaStream;
 use std::ffi::c_void;
 use std::sync::Arc;
 use tilewright_heuristics::Prices;
-use tilewright_kernel_templates::cuda::{CTA_PROBE_REGION, Compiler, CudaLimits, FLOP_PROBE_FLOPS, Kernel};
+use tilewright_kernel_templates::CudaLimits;
+use tilewright_kernel_templates::cuda::{CTA_PROBE_REGION, FLOP_PROBE_FLOPS, Kernel};
+use tilewright_kernel_templates::toolchain::Compiler;
 
 const FEW: u32 = 4;
 const MANY: u32 = 36;

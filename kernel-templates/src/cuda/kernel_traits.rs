@@ -1,27 +1,53 @@
-//! Producer warps: one or two copy K and V by TMA (compute capability 9.0a), the others of their warpgroup leave their registers to the consumers.
+//! Host side of `kernel_traits.cuh`: threads, shared memory and producer warps of a CTA.
+//!
+//! With TMA (compute capability 9.0a), one or two producer warps copy K and V; the others of their warpgroup leave their registers to the consumers.
 
-use super::{Arch, AttentionOptions, CudaLimits, WARP_THREADS, shared_bytes};
-use crate::Class;
+use super::abi::{GRANULE, max_segments};
+use super::{KernelOptions, KvLoad};
+use crate::space::WARP_THREADS;
+use crate::{Arch, Class};
 use tilewright_heuristics::Tile;
+
+/// Dynamic shared memory of a tile in bytes: the buffers of K and V (or, at the end, the outputs of warps that share rows), the query, and
+/// what is known of rows and tokens. `cuda/kernel_traits.cuh` computes the same, and asserts it.
+pub const fn shared_bytes(tile: &Tile, class: &Class, producers: u32) -> u32 {
+    let Tile { m, n, warps, stages } = *tile;
+    let (m, n, warps, stages) = (m as u32, n as u32, warps as u32, stages as u32);
+    // Two bytes an element of Q: no tile is feasible for f32.
+    let (query_row_bytes, kv_bytes) = (class.head_dim * 2, if class.dtype.has_fp8_kv() { 1 } else { 2 });
+    let buffers = stages * 2 * n * class.head_dim * kv_bytes;
+    let outputs = if warps * 16 > m { warps * 16 * (class.head_dim + 8) * 4 } else { 0 };
+    // It passes through a buffer on its way to registers, where it fits.
+    let fits = class.head_dim <= 128 && m * query_row_bytes <= 2 * n * class.head_dim * kv_bytes;
+    let query = if fits { 0 } else { m * query_row_bytes };
+    // What is noted of later steps: offsets of tokens, or only granules, and what has arrived of each buffer and of the query.
+    let notes = if producers > 0 {
+        (stages + 1) * n / GRANULE * 8 + (stages * 4 + 2) * 8
+    } else {
+        (stages + 2) * (n + n / GRANULE) * 8
+    };
+    ((if buffers > outputs { buffers } else { outputs })
+        + query
+        + notes
+        + warps * 16 * 8
+        + m * 20
+        + max_segments(m) * 28)
+        .next_multiple_of(16)
+}
 
 /// Whether a class has kernels with TMA producer warps: on architectures with TMA, where the
 /// fragments of Q fit the registers, and a row of K or V has at least 128 bytes: of FP8 with a head dimension of 128 only.
-/// [`AttentionOptions::gathers`] chooses the `cp.async` producer even there.
+/// [`KvLoad::CpAsync`] chooses the `cp.async` producer even there.
 pub const fn has_tma_producers(class: &Class, arch: Arch) -> bool {
     arch.has_warpgroups() && class.head_dim <= 128 && (class.head_dim == 128 || !class.dtype.has_fp8_kv())
 }
 
-/// The same on a device. None on an unknown architecture.
-pub fn has_tma_producers_on(class: &Class, limits: &CudaLimits) -> bool {
-    limits.arch.parse().is_ok_and(|arch| has_tma_producers(class, arch))
-}
-
 /// TMA producer warps of a CTA beside a tile's consumer warps: a warpgroup beside warpgroups, so that it can leave them its registers, two of
 /// whose warps copy; else one warp; none with the `cp.async` producer. Converting 128 tokens of FP8 takes more registers than even those.
-pub fn producer_warps(tile: &Tile, class: &Class, options: AttentionOptions, arch: Arch) -> u32 {
+pub fn producer_warps(tile: &Tile, class: &Class, options: KernelOptions, arch: Arch) -> u32 {
     let warpgroups = tile.m.is_multiple_of(64);
     if !has_tma_producers(class, arch)
-        || options.gathers
+        || options.kv_load == KvLoad::CpAsync
         || (warpgroups && tile.n >= 128 && class.dtype.has_fp8_kv())
     {
         return 0;
@@ -30,50 +56,26 @@ pub fn producer_warps(tile: &Tile, class: &Class, options: AttentionOptions, arc
 }
 
 /// Threads of a CTA of a tile's kernel.
-pub fn threads(tile: &Tile, class: &Class, options: AttentionOptions, arch: Arch) -> u32 {
+pub fn threads(tile: &Tile, class: &Class, options: KernelOptions, arch: Arch) -> u32 {
     (u32::from(tile.warps) + producer_warps(tile, class, options, arch)) * WARP_THREADS
-}
-
-/// The same on a device. No producer warps on an unknown architecture.
-pub fn threads_on(tile: &Tile, class: &Class, options: AttentionOptions, limits: &CudaLimits) -> u32 {
-    (u32::from(tile.warps) + producer_warps_on(tile, class, options, limits)) * WARP_THREADS
-}
-
-/// Dynamic shared memory of a CTA of a tile's kernel on a device, in bytes.
-pub fn shared_bytes_on(tile: &Tile, class: &Class, options: AttentionOptions, limits: &CudaLimits) -> u32 {
-    shared_bytes(tile, class, producer_warps_on(tile, class, options, limits))
-}
-
-fn producer_warps_on(tile: &Tile, class: &Class, options: AttentionOptions, limits: &CudaLimits) -> u32 {
-    limits.arch.parse().map_or(0, |arch| producer_warps(tile, class, options, arch))
 }
 
 /// TMA producer warps of a CTA that computes any of several tiles: as many for each of them as the greediest has alone, so that a CTA has
 /// the same threads and shares out the same registers whichever tile its work item names. None if one of the tiles has none alone: a CTA
 /// copies in one way.
-pub fn mix_producer_warps(tiles: &[Tile], class: &Class, options: AttentionOptions, arch: Arch) -> u32 {
+pub fn mix_producer_warps(tiles: &[Tile], class: &Class, options: KernelOptions, arch: Arch) -> u32 {
     let alone = tiles.iter().map(|tile| producer_warps(tile, class, options, arch));
     if alone.clone().any(|warps| warps == 0) { 0 } else { alone.max().unwrap_or(0) }
 }
 
-/// The same on a device. None on an unknown architecture.
-pub fn mix_producer_warps_on(
-    tiles: &[Tile],
-    class: &Class,
-    options: AttentionOptions,
-    limits: &CudaLimits,
-) -> u32 {
-    limits.arch.parse().map_or(0, |arch| mix_producer_warps(tiles, class, options, arch))
-}
-
 /// Threads of a CTA that computes any of several tiles, beside so many producer warps.
-pub fn mix_threads(tiles: &[Tile], loaders: u32) -> u32 {
-    (most_warps(tiles) + loaders) * WARP_THREADS
+pub fn mix_threads(tiles: &[Tile], producers: u32) -> u32 {
+    (most_warps(tiles) + producers) * WARP_THREADS
 }
 
 /// Its dynamic shared memory in bytes.
-pub fn mix_shared_bytes(tiles: &[Tile], class: &Class, loaders: u32) -> u32 {
-    tiles.iter().map(|tile| shared_bytes(tile, class, loaders)).max().unwrap_or(0)
+pub fn mix_shared_bytes(tiles: &[Tile], class: &Class, producers: u32) -> u32 {
+    tiles.iter().map(|tile| shared_bytes(tile, class, producers)).max().unwrap_or(0)
 }
 
 fn most_warps(tiles: &[Tile]) -> u32 {
@@ -87,9 +89,9 @@ const WARPS_OF_168_REGISTERS: u32 = 12;
 /// What a kernel of one tile or several says of itself to the compiler. A producer warpgroup leaves registers to the consumer warps, so there
 /// is a number of them to begin with: the one that lets an SM hold two CTAs of four consumer warps, or one of eight. Several tiles beside one
 /// producer warp would get up to 255, and an SM half as many CTAs as of one of them.
-pub(super) fn launch_bounds(tiles: &[Tile], loaders: u32) -> String {
-    let threads = mix_threads(tiles, loaders);
-    let ctas = match loaders {
+pub(super) fn launch_bounds(tiles: &[Tile], producers: u32) -> String {
+    let threads = mix_threads(tiles, producers);
+    let ctas = match producers {
         4 => Some(if most_warps(tiles) == 4 { 2 } else { 1 }),
         1 if tiles.len() > 1 => Some((WARPS_OF_168_REGISTERS / (most_warps(tiles) + 1)).max(1)),
         _ => None,
@@ -106,8 +108,8 @@ mod tests {
     use crate::Space;
     use tilewright_heuristics::{Backend, Dtype};
 
-    const BOXES: AttentionOptions = AttentionOptions::for_pages(16);
-    const GATHERS: AttentionOptions = AttentionOptions::for_pages(1);
+    const TMA: KernelOptions = KernelOptions::for_pages(16);
+    const CP_ASYNC: KernelOptions = KernelOptions::for_pages(1);
     const CLASS: Class = Class { head_dim: 128, dtype: Dtype::F16 };
     const TILE: Tile = Tile::of("m64n64w4s2");
 
@@ -118,11 +120,11 @@ mod tests {
     #[test]
     fn one_producer_warp_or_a_warpgroup_beside_warpgroups() {
         let (hopper, ampere): (Arch, Arch) = (hopper(), "sm_80".parse().unwrap());
-        let threads = |tile: Tile, class: Class, arch: Arch| threads(&tile, &class, BOXES, arch);
+        let threads = |tile: Tile, class: Class, arch: Arch| threads(&tile, &class, TMA, arch);
         assert_eq!((threads(TILE, CLASS, hopper), threads(TILE, CLASS, ampere)), (256, 128));
         assert_eq!(threads(Tile { m: 128, warps: 8, ..TILE }, CLASS, hopper), 384);
         for m in [16, 32] {
-            assert_eq!(producer_warps(&Tile { m, ..TILE }, &CLASS, BOXES, hopper), 1);
+            assert_eq!(producer_warps(&Tile { m, ..TILE }, &CLASS, TMA, hopper), 1);
             assert_eq!(threads(Tile { m, ..TILE }, CLASS, hopper), 160);
             assert_eq!(threads(Tile { m, ..TILE }, CLASS, ampere), 128);
         }
@@ -147,52 +149,37 @@ mod tests {
         let [few, some] = [16, 32].map(|m| Tile { m, ..TILE });
         let warps =
             |tiles: &[Tile], class: &Class, options| mix_producer_warps(tiles, class, options, hopper);
-        assert_eq!(warps(&[few, some], &CLASS, BOXES), 1);
-        assert_eq!(warps(&[few, some, TILE], &CLASS, BOXES), 4);
-        assert_eq!(warps(&[few, some, TILE], &CLASS, GATHERS), 0);
-        assert_eq!(warps(&[], &CLASS, BOXES), 0);
-        assert_eq!(mix_producer_warps(&[few, TILE], &CLASS, BOXES, "sm_80".parse().unwrap()), 0);
+        assert_eq!(warps(&[few, some], &CLASS, TMA), 1);
+        assert_eq!(warps(&[few, some, TILE], &CLASS, TMA), 4);
+        assert_eq!(warps(&[few, some, TILE], &CLASS, CP_ASYNC), 0);
+        assert_eq!(warps(&[], &CLASS, TMA), 0);
+        assert_eq!(mix_producer_warps(&[few, TILE], &CLASS, TMA, "sm_80".parse().unwrap()), 0);
         // One that converts too many tokens of FP8 for the registers of a consumer warp has all of them copy.
         let fp8 = Class { dtype: Dtype::Fp8F16, ..CLASS };
-        assert_eq!(warps(&[few, Tile { n: 128, ..TILE }], &fp8, BOXES), 0);
-        assert_eq!(warps(&[few, TILE], &fp8, BOXES), 4);
+        assert_eq!(warps(&[few, Tile { n: 128, ..TILE }], &fp8, TMA), 0);
+        assert_eq!(warps(&[few, TILE], &fp8, TMA), 4);
         assert_eq!((mix_threads(&[few, TILE], 4), mix_threads(&[few, some], 1)), (256, 160));
         let long = Tile { n: 128, ..few };
         assert_eq!(mix_shared_bytes(&[few, long], &CLASS, 4), shared_bytes(&long, &CLASS, 4));
     }
 
     #[test]
-    fn no_warp_only_copies_where_tokens_are_gathered() {
+    fn cp_async_has_no_producer_warps() {
         for m in [16, 32, 64, 128] {
             let tile = Tile { m, warps: 8, ..TILE };
-            assert_eq!(producer_warps(&tile, &CLASS, GATHERS, hopper()), 0);
-            assert_eq!(threads(&tile, &CLASS, GATHERS, hopper()), 256);
+            assert_eq!(producer_warps(&tile, &CLASS, CP_ASYNC, hopper()), 0);
+            assert_eq!(threads(&tile, &CLASS, CP_ASYNC, hopper()), 256);
             assert_eq!(launch_bounds(&[tile], 0), "__launch_bounds__(256)");
         }
     }
 
     #[test]
-    fn a_device_has_the_threads_and_the_memory_of_its_architecture() {
-        let limits =
-            |arch: &'static str| CudaLimits { arch: arch.into(), ..CudaLimits::named("h200").unwrap() };
-        let figures = |options, arch| {
-            let limits = limits(arch);
-            (threads_on(&TILE, &CLASS, options, &limits), shared_bytes_on(&TILE, &CLASS, options, &limits))
-        };
-        let gathering = (128, shared_bytes(&TILE, &CLASS, 0));
-        assert_eq!(figures(BOXES, "sm_90a"), (256, shared_bytes(&TILE, &CLASS, 4)));
-        assert_eq!(figures(GATHERS, "sm_90a"), gathering);
-        assert_eq!(figures(BOXES, "sm_80"), gathering);
-        assert_eq!(figures(BOXES, "of tomorrow"), gathering);
-    }
-
-    #[test]
-    fn who_gathers_needs_the_most_shared_memory() {
+    fn cp_async_needs_the_most_shared_memory() {
         for tile in Space::of(Backend::Cuda).tiles() {
             for class in Class::all(Backend::Cuda) {
-                let loaders = producer_warps(tile, &class, BOXES, hopper());
+                let producers = producer_warps(tile, &class, TMA, hopper());
                 assert!(
-                    shared_bytes(tile, &class, loaders) <= shared_bytes(tile, &class, 0),
+                    shared_bytes(tile, &class, producers) <= shared_bytes(tile, &class, 0),
                     "{class} {tile}"
                 );
             }

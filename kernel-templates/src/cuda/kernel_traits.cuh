@@ -2,16 +2,16 @@
 //
 // The other headers are templates over one such type, `S`.
 #pragma once
+#include "options.cuh"
 #include "prelude.cuh"
 
 namespace tilewright {
 
-template <u32 M_, u32 N_, u32 WARPS_, u32 STAGES_, u32 HEAD_DIM_, class Element_, class KvElement_, bool WINDOW_, bool SOFTCAP_, bool SINKS_,
-          u32 PRODUCERS_, bool MIXED_ = false>
-struct KernelTraits {
+template <u32 M_, u32 N_, u32 WARPS_, u32 STAGES_, u32 HEAD_DIM_, class Element_, class KvElement_, class Options, u32 PRODUCERS_, bool MIXED_ = false>
+struct KernelTraits : Options {
   // The parameters, for what knows the shape as one type.
   static constexpr u32 M = M_, N = N_, WARPS = WARPS_, STAGES = STAGES_, HEAD_DIM = HEAD_DIM_, PRODUCERS = PRODUCERS_;
-  static constexpr bool WINDOW = WINDOW_, SOFTCAP = SOFTCAP_, SINKS = SINKS_, MIXED = MIXED_;
+  static constexpr bool MIXED = MIXED_;
   using Element = Element_;
   using KvElement = KvElement_;
 
@@ -58,7 +58,7 @@ struct KernelTraits {
   static constexpr u32 STEPS_AT_ONCE = TMA ? 32 / GRANULES : 1;
   // Whether warps walk their private KV, and how many tokens a step has for each Q warp then, and for each of its warps. A thread looks at the
   // tokens of one warp only, so that it goes along the segments forwards.
-  static constexpr bool PRIVATE_PHASE = !WINDOW && WARPS_Q > 1 && WARP_GRANULES % WARPS_Q == 0 && (TMA || N <= COPIERS);
+  static constexpr bool PRIVATE_PHASE = !Options::WINDOW && WARPS_Q > 1 && WARP_GRANULES % WARPS_Q == 0 && (TMA || N <= COPIERS);
   static constexpr u32 PRIVATE_STEP = N / WARPS_Q;
   static constexpr u32 WARP_PRIVATE_STEP = larger(WARP_N / WARPS_Q, GRANULE);
 

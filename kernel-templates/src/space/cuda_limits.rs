@@ -3,7 +3,10 @@
 //! Per compute capability, the figures of an SM are those of the CUDA C++ Programming Guide's table of technical
 //! specifications. SMs, clocks, memory and peak bandwidth are those of each device's data sheet or architecture white paper.
 
+use crate::Class;
+use crate::cuda::{KernelOptions, has_tma_producers, mix_producer_warps, mix_threads, shared_bytes};
 use std::borrow::Cow;
+use tilewright_heuristics::Tile;
 
 /// Limits of one CUDA device.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -343,10 +346,34 @@ pub struct ReportedLimits {
     pub clock_hz: Option<u64>,
 }
 
+/// What a CTA of a kernel takes on this device. On an unknown architecture no kernel has TMA producers.
+impl CudaLimits {
+    /// Whether a class has kernels with TMA producer warps.
+    pub fn has_tma_producers(&self, class: &Class) -> bool {
+        self.arch.parse().is_ok_and(|arch| has_tma_producers(class, arch))
+    }
+
+    /// Threads of a CTA of a tile's kernel.
+    pub fn threads(&self, tile: &Tile, class: &Class, options: KernelOptions) -> u32 {
+        mix_threads(&[*tile], self.producer_warps(&[*tile], class, options))
+    }
+
+    /// Dynamic shared memory of a CTA of a tile's kernel, in bytes.
+    pub fn shared_bytes(&self, tile: &Tile, class: &Class, options: KernelOptions) -> u32 {
+        shared_bytes(tile, class, self.producer_warps(&[*tile], class, options))
+    }
+
+    /// TMA producer warps of a CTA that computes any of several tiles.
+    pub fn producer_warps(&self, tiles: &[Tile], class: &Class, options: KernelOptions) -> u32 {
+        self.arch.parse().map_or(0, |arch| mix_producer_warps(tiles, class, options, arch))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::collections::BTreeSet;
+    use tilewright_heuristics::Dtype;
 
     #[test]
     fn every_named_device_is_complete_and_found_by_its_name() {
@@ -399,5 +426,21 @@ mod tests {
         let slice = h200.clone().overridden_by(&reported);
         let expected = CudaLimits { name: "a slice of one".into(), sms: 16, memory_bytes: 18 << 30, ..h200 };
         assert_eq!(slice, expected);
+    }
+
+    #[test]
+    fn a_device_has_the_ctas_of_its_architecture() {
+        let class = Class { head_dim: 128, dtype: Dtype::F16 };
+        let tile = Tile::of("m64n64w4s2");
+        let [tma, cp_async] = [16, 1].map(KernelOptions::for_pages);
+        let figures = |options, arch: &'static str| {
+            let limits = CudaLimits { arch: arch.into(), ..CudaLimits::named("h200").unwrap() };
+            (limits.threads(&tile, &class, options), limits.shared_bytes(&tile, &class, options))
+        };
+        let plain = (128, shared_bytes(&tile, &class, 0));
+        assert_eq!(figures(tma, "sm_90a"), (256, shared_bytes(&tile, &class, 4)));
+        assert_eq!(figures(cp_async, "sm_90a"), plain);
+        assert_eq!(figures(tma, "sm_80"), plain);
+        assert_eq!(figures(tma, "of tomorrow"), plain);
     }
 }

@@ -1,6 +1,6 @@
 //! What a device offers a kernel, as data.
 
-use crate::cuda::CudaLimits;
+use super::CudaLimits;
 use tilewright_heuristics::Backend;
 
 /// Limits of one device.

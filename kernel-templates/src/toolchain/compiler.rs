@@ -1,9 +1,11 @@
 //! Compiles kernels for one architecture, many at once, and remembers them by content.
 
 use super::{
-    Arch, CachedCubin, CubinCache, CubinError, Kernel, KernelUsage, Nvrtc, NvrtcError, PtxasReport, Source,
-    kernel_usage, parse_ptxas_log, sources,
+    CachedCubin, CubinCache, CubinError, KernelUsage, Nvrtc, NvrtcError, PtxasReport, Source, kernel_usage,
+    parse_ptxas_log,
 };
+use crate::Arch;
+use crate::cuda::{Kernel, sources};
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 

@@ -27,11 +27,10 @@ template <u32 WARPS, bool LONG_STEPS_> struct RegisterSplit {
   static constexpr u32 CONSUMER = WARPS > 4 ? 224 : LONG_STEPS ? 208 : 192;
 };
 
-template <u32 M, u32 N, u32 WARPS, u32 STAGES, u32 HEAD_DIM, class Element, class KvElement, bool WINDOW, bool SOFTCAP, bool SINKS,
-          u32 PRODUCERS_ = 0, bool TIMELINE = false, bool MIXED = false>
+template <u32 M, u32 N, u32 WARPS, u32 STAGES, u32 HEAD_DIM, class Element, class KvElement, class Options, u32 PRODUCERS_, bool MIXED = false>
 struct Decode {
   static constexpr u32 PRODUCERS = PRODUCERS_, CONSUMER_WARPS = WARPS;
-  using S = KernelTraits<M, N, WARPS, STAGES, HEAD_DIM, Element, KvElement, WINDOW, SOFTCAP, SINKS, PRODUCERS_, MIXED>;
+  using S = KernelTraits<M, N, WARPS, STAGES, HEAD_DIM, Element, KvElement, Options, PRODUCERS_, MIXED>;
   static constexpr u32 THREADS = S::THREADS;
   static constexpr u32 SHARED_BYTES = S::SHARED_BYTES;
 
@@ -66,7 +65,7 @@ struct Decode {
   // One or two warps have the hardware copy, the others multiply. Both find out by themselves what they need first: the former where the
   // tokens are, and what is seen of them; the latter whose the queries are.
   template <class Split> TILEWRIGHT_DEVICE void execute_with_producers() const {
-    const Timeline<TIMELINE> timeline(cta.args, unit);
+    const Timeline<S::TIMELINE> timeline(cta.args, unit);
     const KvRange<S> kv_range{cta};
     const Mainloop<S> mainloop{cta};
     const ProducerTma<S> producer{cta};
@@ -117,7 +116,7 @@ struct Decode {
       consumer.softmax_step.mma.copy_query(query, query_at);
       consumer.pipeline.release_query();
       Accumulators<S> acc = Accumulators<S>::empty();
-      if (TIMELINE && steps.first < steps.last) {
+      if (S::TIMELINE && steps.first < steps.last) {
         consumer.pipeline.wait_keys_full(PipelineState<S>{});
         timeline.ready(true);
       }
@@ -134,10 +133,10 @@ struct Decode {
   }
 
   TILEWRIGHT_DEVICE void execute_cp_async() const {
-    const Timeline<TIMELINE> timeline(cta.args, unit);
+    const Timeline<S::TIMELINE> timeline(cta.args, unit);
     const Parts parts{{cta}, {cta}, {cta}};
     const bool any = cta.item.segment_count > 0;
-    const bool early = !WINDOW && cta.item.segment_count == 1; // the first steps' pages are known before anything else is
+    const bool early = !S::WINDOW && cta.item.segment_count == 1; // the first steps' pages are known before anything else is
     Ahead<S> begin[STAGES] = {}; // of the first steps
     if (early) {
 #pragma unroll
@@ -201,7 +200,7 @@ struct Decode {
   }
 
   // Writes what was accumulated.
-  TILEWRIGHT_DEVICE void finish(const Cta<S> &before, Accumulators<S> &acc, const Timeline<TIMELINE> &timeline) const {
+  TILEWRIGHT_DEVICE void finish(const Cta<S> &before, Accumulators<S> &acc, const Timeline<S::TIMELINE> &timeline) const {
     timeline.computed();
     anew<true>(before, [&](const Cta<S> &here) {
       const Epilogue<S> epilogue{here};

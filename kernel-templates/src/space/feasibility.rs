@@ -1,7 +1,9 @@
 //! The rules that a tile must pass before it is measured. Each gives its reason in words.
 
-use crate::cuda::{self, AttentionOptions, CudaLimits, KernelUsage, PtxasReport};
-use crate::{Class, CpuLimits, Limits, cpu};
+use super::{CpuLimits, CudaLimits, Limits, bytes_in_flight, bytes_in_flight_needed, occupancy};
+use crate::cuda::{self, KernelOptions};
+use crate::toolchain::{KernelUsage, PtxasReport};
+use crate::{Class, cpu};
 use core::fmt;
 use tilewright_heuristics::{Dtype, Tile};
 
@@ -38,23 +40,23 @@ pub fn check(tile: &Tile, class: &Class, limits: &Limits) -> Result<(), Infeasib
 pub fn check_compiled(
     tile: &Tile,
     class: &Class,
-    options: AttentionOptions,
+    options: KernelOptions,
     limits: &CudaLimits,
     usage: &KernelUsage,
     report: &PtxasReport,
 ) -> Result<(), Infeasible> {
-    let threads = cuda::threads_on(tile, class, options, limits);
-    let shared = cuda::shared_bytes_on(tile, class, options, limits);
+    let threads = limits.threads(tile, class, options);
+    let shared = limits.shared_bytes(tile, class, options);
     let ctas_per_sm = check_resources(threads, shared, limits, usage, report)?;
     // Less than latency x bandwidth under way leaves the memory idle (Little's law).
-    let flying = cuda::bytes_in_flight(
+    let flying = bytes_in_flight(
         u32::from(tile.stages),
         u32::from(tile.n),
         class.head_dim,
         class.dtype.kv_bytes() as u32,
         ctas_per_sm,
     );
-    let needed = cuda::bytes_in_flight_needed(limits);
+    let needed = bytes_in_flight_needed(limits);
     if flying < needed {
         return reject(
             "bytes in flight",
@@ -71,7 +73,7 @@ pub fn check_compiled(
 pub fn check_mix(
     tiles: &[Tile],
     class: &Class,
-    options: AttentionOptions,
+    options: KernelOptions,
     limits: &CudaLimits,
 ) -> Result<(), Infeasible> {
     let [first, others @ ..] = tiles else {
@@ -85,7 +87,7 @@ pub fn check_mix(
     // A CTA's registers are given out when it is launched, to each warp as many, and change hands by whole warpgroups only (`setmaxnreg`):
     // those of a warp that a tile has no use for would be neither the consumer warps' nor another CTA's until the CTA ends.
     let other = others.iter().find(|tile| tile.warps != first.warps);
-    if let Some(other) = other.filter(|_| cuda::mix_producer_warps_on(tiles, class, options, limits) > 0) {
+    if let Some(other) = other.filter(|_| limits.producer_warps(tiles, class, options) > 0) {
         return reject(
             "warps of a mix",
             format!(
@@ -105,14 +107,14 @@ pub fn check_mix(
 pub fn check_compiled_mix(
     tiles: &[Tile],
     class: &Class,
-    options: AttentionOptions,
+    options: KernelOptions,
     limits: &CudaLimits,
     usage: &KernelUsage,
     report: &PtxasReport,
 ) -> Result<(), Infeasible> {
-    let loaders = cuda::mix_producer_warps_on(tiles, class, options, limits);
+    let producers = limits.producer_warps(tiles, class, options);
     let (threads, shared) =
-        (cuda::mix_threads(tiles, loaders), cuda::mix_shared_bytes(tiles, class, loaders));
+        (cuda::mix_threads(tiles, producers), cuda::mix_shared_bytes(tiles, class, producers));
     check_resources(threads, shared, limits, usage, report).map(drop)
 }
 
@@ -129,7 +131,7 @@ fn check_resources(
     report: &PtxasReport,
 ) -> Result<u32, Infeasible> {
     let registers = usage.registers;
-    let held = cuda::occupancy(limits, threads, registers, shared + usage.static_shared_bytes);
+    let held = occupancy(limits, threads, registers, shared + usage.static_shared_bytes);
     // What the register file cannot hold cannot be launched.
     if held.ctas_per_sm == 0 {
         return reject("registers", format!("{threads} threads of {registers} registers do not fit an SM"));
@@ -200,7 +202,7 @@ const CUDA_RULES: &[Rule<CudaLimits>] = &[
     Rule {
         name: "threads",
         violated: |tile, class, limits| {
-            let threads = cuda::threads_on(tile, class, AttentionOptions::default(), limits);
+            let threads = limits.threads(tile, class, KernelOptions::default());
             (threads > limits.threads_per_cta)
                 .then(|| format!("{threads} threads, a CTA has at most {}", limits.threads_per_cta))
         },

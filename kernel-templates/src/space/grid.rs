@@ -1,6 +1,7 @@
 //! The space: every tile of a backend, declared as one grid.
 
-use crate::{Class, Infeasible, Limits, check};
+use super::{Infeasible, Limits, check};
+use crate::Class;
 use tilewright_heuristics::{Backend, Tile};
 
 /// The values that each parameter may take.
@@ -109,7 +110,7 @@ impl Space {
 mod tests {
     use super::*;
     use crate::CpuLimits;
-    use crate::cuda::CudaLimits;
+    use crate::CudaLimits;
     use proptest::prelude::*;
     use std::collections::BTreeSet;
     use tilewright_heuristics::Dtype;

@@ -1,0 +1,47 @@
+//! The CUDA sources, as text.
+
+const SOURCES: [(&str, &str); 29] = [
+    ("options.cuh", include_str!("options.cuh")),
+    ("types.cuh", include_str!("types.cuh")),
+    ("prelude.cuh", include_str!("prelude.cuh")),
+    ("ptx.cuh", include_str!("ptx.cuh")),
+    ("tma.cuh", include_str!("tma.cuh")),
+    ("wgmma.cuh", include_str!("wgmma.cuh")),
+    ("fastdiv.cuh", include_str!("fastdiv.cuh")),
+    ("fp8.cuh", include_str!("fp8.cuh")),
+    ("softmax.cuh", include_str!("softmax.cuh")),
+    ("abi.cuh", include_str!("abi.cuh")),
+    ("tile_scheduler.cuh", include_str!("tile_scheduler.cuh")),
+    ("timeline.cuh", include_str!("timeline.cuh")),
+    ("merge.cuh", include_str!("merge.cuh")),
+    ("kernel_traits.cuh", include_str!("kernel_traits.cuh")),
+    ("cta.cuh", include_str!("cta.cuh")),
+    ("kv_range.cuh", include_str!("kv_range.cuh")),
+    ("paged_kv.cuh", include_str!("paged_kv.cuh")),
+    ("producer_cp_async.cuh", include_str!("producer_cp_async.cuh")),
+    ("pipeline.cuh", include_str!("pipeline.cuh")),
+    ("producer_tma.cuh", include_str!("producer_tma.cuh")),
+    ("mask.cuh", include_str!("mask.cuh")),
+    ("mma.cuh", include_str!("mma.cuh")),
+    ("softmax_step.cuh", include_str!("softmax_step.cuh")),
+    ("mainloop.cuh", include_str!("mainloop.cuh")),
+    ("epilogue.cuh", include_str!("epilogue.cuh")),
+    ("decode.cuh", include_str!("decode.cuh")),
+    ("mix.cuh", include_str!("mix.cuh")),
+    ("probe.cuh", include_str!("probe.cuh")),
+    ("merge_states.cuh", include_str!("merge_states.cuh")),
+];
+
+/// The sources that a kernel may include, by name. They need no header of the toolkit.
+pub const fn sources() -> &'static [(&'static str, &'static str)] {
+    &SOURCES
+}
+
+/// Hash of all sources.
+pub fn source_hash() -> String {
+    let mut hasher = blake3::Hasher::new();
+    for (name, text) in sources() {
+        hasher.update(name.as_bytes()).update(&(text.len() as u64).to_le_bytes()).update(text.as_bytes());
+    }
+    hasher.finalize().to_hex()[..16].to_owned()
+}
