@@ -22,11 +22,11 @@ pub struct ReportData {
     /// What the selector is worth in a sentence; absent where nothing was held out.
     #[serde(default)]
     pub headline: Option<String>,
-    /// Ways to choose tiles, compared on batches that were not fitted, the fitted selector first.
+    /// Policies, compared on batches that were not fitted, the fitted selector first.
     pub held_out: Vec<Policy>,
     /// The selector and PAT compared on batches that were executed under each of them.
     pub batches: Vec<Policy>,
-    /// Ways of launching the selector's plans, compared on whole batches; absent where only the default was measured.
+    /// Launch modes the selector's plans, compared on whole batches; absent where only the default was measured.
     #[serde(default)]
     pub launching: Option<Launching>,
     /// When each work item of a few whole batches ran, and where; absent where none was recorded.
@@ -52,7 +52,7 @@ pub struct ReportData {
     pub safe_default: String,
 }
 
-/// One way to choose tiles, and its regret (time / oracle - 1, so 0.02 is 2 %).
+/// One policy, and its regret (time / oracle - 1, so 0.02 is 2 %).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Policy {
     /// Its name, of [`policy_names`](crate::policy_names) where that has one, e.g. `selector`, `best single tile (m4n64w1s1)`, `PAT's rules`, `winner-label CART`.
@@ -67,21 +67,21 @@ pub struct Policy {
     pub count: u64,
 }
 
-/// Ways of launching the same plans, compared with one of them, the default. A batch on which a way was not timed, for its launches would be
+/// Launch modes the same plans, compared with one of them, the default. A batch on which a mode was not timed, for its launches would be
 /// the default's or it cannot be had, counts as 1 in what is over all batches.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Launching {
-    /// The ways, the default first.
-    pub ways: Vec<LaunchWay>,
-    /// The ways on the batches of each scenario.
+    /// The modes, the default first.
+    pub modes: Vec<LaunchModeResult>,
+    /// The modes on the batches of each scenario.
     pub families: Vec<LaunchFamily>,
-    /// The ways on each batch.
+    /// The modes on each batch.
     pub batches: Vec<LaunchBatch>,
 }
 
 /// One launch mode.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct LaunchWay {
+pub struct LaunchModeResult {
     /// Its name, e.g. `single+last-cta`.
     pub name: String,
     /// Its time over the default's, geometric mean over all batches.
@@ -98,25 +98,25 @@ pub struct LaunchWay {
     pub failure: String,
 }
 
-/// Ways of launching on the batches of one scenario.
+/// Launch modes on the batches of one scenario.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LaunchFamily {
     /// The scenario.
     pub name: String,
     /// Its batches.
     pub batches: u64,
-    /// Time over the default's, geometric mean over the scenario's batches, in the order of [`Launching::ways`].
+    /// Time over the default's, geometric mean over the scenario's batches, in the order of [`Launching::modes`].
     pub over_default: Vec<f64>,
 }
 
-/// Ways of launching on one batch.
+/// Launch modes on one batch.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LaunchBatch {
     /// The batch.
     pub name: String,
     /// Median of the default's samples.
     pub default_us: f64,
-    /// Median over the default's, in the order of [`Launching::ways`]; absent where it was not timed.
+    /// Median over the default's, in the order of [`Launching::modes`]; absent where it was not timed.
     pub over_default: Vec<Option<f64>>,
 }
 
@@ -169,7 +169,7 @@ pub struct TimelineBar {
     pub end_ns: u64,
 }
 
-/// One whole batch, executed under several ways to choose tiles.
+/// One whole batch, executed under several policies.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ScenarioResult {
     /// Whether no selector was fitted to it.
@@ -187,11 +187,11 @@ pub struct ScenarioResult {
     pub unshared_bytes: u64,
     /// The least time the hardware needs.
     pub limit_us: f64,
-    /// Name of each way to choose tiles with its time.
+    /// Name of each policy with its time.
     pub timings: Vec<PolicyTiming>,
 }
 
-/// Time of one batch under one way to choose tiles.
+/// Time of one batch under one policy.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PolicyTiming {
     /// Equal to a [`Policy::name`] of `ReportData::batches`, or `oracle (TILE)`.

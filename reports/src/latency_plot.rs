@@ -1,4 +1,4 @@
-//! Latency of whole batches against the limit: a line a scenario, a mark a way to choose tiles.
+//! Latency of whole batches against the limit: a line a scenario, a mark a policy.
 
 use crate::data::{ReportData, ScenarioResult};
 use crate::palette::{FAINT, INK, SERIES, themed};
@@ -9,7 +9,7 @@ const ROW_HEIGHT: u32 = 15;
 const WIDTH: u32 = 980;
 const NAMES_WIDTH: u32 = 400;
 
-/// The ways to choose tiles that are shown, by their names without what stands in brackets.
+/// The policies that are shown, by their names without what stands in brackets.
 const SHOWN: [&str; 5] = [SELECTOR, ORACLE, BEST_SINGLE_TILE, PAT_RULES, PATS_PLANNER];
 
 /// The drawing; none if no scenario was timed.

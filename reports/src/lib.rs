@@ -13,13 +13,14 @@ mod palette;
 pub mod policy_names;
 mod samples_plot;
 mod summary;
+mod table;
 mod timeline_plot;
 mod timelines;
 mod tree_picture;
 mod verdict;
 
 pub use data::{
-    BatchTimeline, LaunchBatch, LaunchFamily, LaunchWay, Launching, Policy, PolicyTiming, ReportData,
+    BatchTimeline, LaunchBatch, LaunchFamily, LaunchModeResult, Launching, Policy, PolicyTiming, ReportData,
     ScenarioResult, SpaceRow, TileResult, TimelineBar, Timelines, TreeNode, WorkloadResult,
 };
 pub use page::{ReportError, render, write};

@@ -1,12 +1,13 @@
 //! The page: everything put into the template, and written whole or not at all.
 
 use crate::data::{ReportData, ScenarioResult, SpaceRow, WorkloadResult};
-use crate::format::{NOTHING, megabytes, micros, percent, ratio, sort_key};
+use crate::format::{NOTHING, megabytes, micros, percent, ratio};
 use crate::heat_map::{HeatMap, heat_maps};
 use crate::latency_plot::{latency_plot, legend};
 use crate::launching::{Launches, launches};
 use crate::samples_plot::{Race, races};
 use crate::summary;
+use crate::table::{Cell, Table};
 use crate::timelines::{TimelineSection, timeline_section};
 use crate::tree_picture::tree_picture;
 use crate::verdict;
@@ -29,30 +30,6 @@ pub enum ReportError {
         /// What the system said.
         source: std::io::Error,
     },
-}
-
-/// A cell of a sortable table.
-pub(crate) struct Cell {
-    pub(crate) text: String,
-    /// The figure to sort by, empty where there is none; absent in a cell of text.
-    pub(crate) key: Option<String>,
-}
-
-impl Cell {
-    pub(crate) fn text(text: impl Into<String>) -> Self {
-        Self { text: text.into(), key: None }
-    }
-
-    pub(crate) fn number(value: f64, text: String) -> Self {
-        Self { text, key: Some(sort_key(value)) }
-    }
-}
-
-/// A sortable table.
-pub(crate) struct Table {
-    pub(crate) caption: String,
-    pub(crate) header: Vec<String>,
-    pub(crate) rows: Vec<Vec<Cell>>,
 }
 
 /// Infeasible tiles of one rule.

@@ -1,9 +1,9 @@
-//! Held-out batches by scenario: what each way to choose tiles takes of the hardware's limit. The first thing a reader looks for.
+//! Held-out batches by scenario: what each policy takes of the hardware's limit. The first thing a reader looks for.
 
 use crate::data::{PolicyTiming, ReportData, ScenarioResult};
 use crate::format::{NOTHING, ratio};
-use crate::page::{Cell, Table};
 use crate::policy_names::{BEST_SINGLE_TILE, ORACLE, PAT_RULES, PATS_PLANNER, SELECTOR};
+use crate::table::{Cell, Table};
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 use std::collections::BTreeMap;

@@ -2,7 +2,7 @@
 
 use crate::data::{BatchTimeline, Timelines};
 use crate::format::{NOTHING, micros, percent};
-use crate::page::{Cell, Table};
+use crate::table::{Cell, Table};
 use crate::timeline_plot::{PHASES, TimelinePlot, timeline_plot};
 
 /// What the section shows.

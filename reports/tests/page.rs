@@ -34,8 +34,8 @@ fn launch_modes_are_shown_where_they_were_measured() {
     let html = render(&data).unwrap();
     let launching = data.launching.take().unwrap();
     for text in [
-        "<h2>Ways of launching</h2>",
-        "the best way of launching is single+last-cta: 0.81 of the time of the default, serial+launch",
+        "<h2>Launch modes</h2>",
+        "the best launch mode is single+last-cta: 0.81 of the time of the default, serial+launch",
         "single+last-cta failed on 1 batches; on one of them: the mix &#60;of tiles&#62; has no room",
         "data-key=\"0.828125\">0.83<",
     ] {
@@ -49,7 +49,7 @@ fn launch_modes_are_shown_where_they_were_measured() {
             assert!(html.contains(&format!("data-key=\"{over}\">{over:.2}<")), "{} {over}", batch.name);
         }
     }
-    assert!(!render(&data).unwrap().contains("Ways of launching"));
+    assert!(!render(&data).unwrap().contains("Launch modes"));
 }
 
 #[test]

@@ -13,7 +13,7 @@ use tilewright_tuner::explain::NamedDevice;
 use tilewright_tuner::statistics::{geometric_mean, median};
 use tilewright_tuner::store::{Level, Status, read};
 
-/// The ratios of each way to choose, over the best measured set of the batch.
+/// The ratios of each policy, over the best measured set of the batch.
 type Ratios = BTreeMap<(String, &'static str), Vec<f64>>;
 
 fn main() -> anyhow::Result<()> {

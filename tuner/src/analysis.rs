@@ -1,11 +1,11 @@
 //! What measurements say: the fit, its validation, and the module; a pure function of a recording.
 
+use crate::batch_regrets::batch_policies;
 use crate::choice::SELECTOR;
 use crate::costs::{Part, from_batches, from_measurements};
 use crate::emit::{Header, ModelError, SelectorModel, module_name, render, render_choices};
 use crate::fit::{CostRow, CostTable, Fit, FitError, FitOptions, Validation, fit, fit_and_validate, judge};
 use crate::fit_settings::FitSettings;
-use crate::report_data::batch_policies;
 use crate::statistics::geometric_mean;
 use crate::store::{Level, Measurement, Provenance, Recording};
 use std::collections::BTreeSet;

@@ -26,9 +26,9 @@ impl Choice {
     pub const SELECTOR: Self = Self::Selector(LaunchMode::DEFAULT);
 
     /// The launch mode that sets it apart from [`Choice::SELECTOR`], if nothing else does.
-    pub fn other_forward(self) -> Option<LaunchMode> {
+    pub fn other_launch_mode(self) -> Option<LaunchMode> {
         match self {
-            Self::Selector(forward) if forward != LaunchMode::DEFAULT => Some(forward),
+            Self::Selector(launch_mode) if launch_mode != LaunchMode::DEFAULT => Some(launch_mode),
             _ => None,
         }
     }
@@ -38,7 +38,7 @@ impl fmt::Display for Choice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Selector(LaunchMode::DEFAULT) => f.write_str(SELECTOR),
-            Self::Selector(forward) => write!(f, "{SELECTOR}, {forward}"),
+            Self::Selector(launch_mode) => write!(f, "{SELECTOR}, {launch_mode}"),
             Self::PatRules => f.write_str(PAT_RULES),
             Self::Pat => f.write_str(PATS_PLANNER),
             Self::Set(set) => set.fmt(f),
@@ -63,7 +63,7 @@ impl FromStr for Choice {
             (SELECTOR, _) => Self::SELECTOR,
             (PAT_RULES, _) => Self::PatRules,
             (PATS_PLANNER, _) => Self::Pat,
-            (_, Some(forward)) => Self::Selector(forward.parse().map_err(|_| error())?),
+            (_, Some(launch_mode)) => Self::Selector(launch_mode.parse().map_err(|_| error())?),
             _ => Self::Set(text.parse().map_err(|_| error())?),
         };
         // One name each: the default launch mode is not spelled out, nor has a tile other spellings.
@@ -110,7 +110,7 @@ mod tests {
         let choices = [Choice::SELECTOR, Choice::Selector(single), Choice::PatRules, Choice::Pat, tile];
         let names = ["selector", "selector, single+last-cta", "PAT's rules", PATS_PLANNER, "m16n64w4s3"];
         assert_eq!(choices.map(|choice| choice.to_string()), names);
-        assert_eq!(choices.map(Choice::other_forward), [None, Some(single), None, None, None]);
+        assert_eq!(choices.map(Choice::other_launch_mode), [None, Some(single), None, None, None]);
     }
 
     #[test]

@@ -1,16 +1,16 @@
 //! Whether a selector is fit to be used: judged by the run's own held-out batches, before a module of it is written.
 
 use crate::analysis::Analysis;
+use crate::batch_regrets::batch_policies;
 use crate::choice::{PAT_RULES, SELECTOR};
 use crate::fit::Validation;
-use crate::report_data::batch_policies;
 use crate::statistics::quantile;
 use crate::store::{Level, Measurement, Recording, Status};
 use std::collections::BTreeMap;
 use tilewright_heuristics::TileSetBuf;
 use tilewright_reports::policy_names::BEST_SINGLE_TILE;
 
-/// Mean regret that two ways to choose may be apart by chance.
+/// Mean regret that two policies may be apart by chance.
 const TIE: f64 = 0.005;
 /// Whole batches that a fit needs: fewer are no sample of anything.
 const LEAST_BATCHES: usize = 8;

@@ -5,10 +5,12 @@
 //! `replay` repeats it to the byte on any machine.
 
 pub mod analysis;
+pub mod batch_regrets;
 pub mod choice;
 pub mod cli;
 pub mod compare;
 pub mod costs;
+pub mod device_name;
 pub mod emit;
 pub mod explain;
 pub mod fit;
@@ -19,6 +21,7 @@ pub mod measure;
 pub mod progress;
 pub mod report_data;
 mod serde_text;
+pub mod shard;
 pub mod statistics;
 pub mod store;
 pub mod system;

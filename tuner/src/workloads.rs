@@ -1,14 +1,13 @@
 //! What is measured: the batches of scenario files, told apart by level and scaled to the device.
 
-use crate::cli::Shard;
-use crate::measure::{BenchError, Contestant};
-use crate::store::{Conditions, Level, Measurement, Resources, ScenarioRecord, Status};
+use crate::shard::Shard;
+use crate::store::ScenarioRecord;
 use anyhow::Context as _;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use tilewright_heuristics::{Backend, BatchShape, Dtype, Geometry};
 use tilewright_kernel_templates::{Class, Limits};
-use tilewright_plan::{Forest, PageTable, batch_shape};
+use tilewright_plan::{Forest, PageTable, PlanError, batch_shape};
 use tilewright_scenarios::{Batch, BatchSpec, Scenario, ScenarioError, catalogue};
 
 /// What a batch may cost, so that many of them can be measured in minutes.
@@ -74,50 +73,14 @@ impl Workload {
         self.spec.build()
     }
 
+    /// The scenario that it is of.
+    pub fn scenario(&self) -> &str {
+        &self.scenario
+    }
+
     /// Whether it is only judged, never fitted.
     pub const fn held_out(&self) -> bool {
         self.held_out
-    }
-
-    /// What a selector is told of the batch.
-    ///
-    /// # Errors
-    /// A malformed page table.
-    pub(crate) fn batch_shape(&self, batch: &Batch) -> Result<BatchShape, BenchError> {
-        batch_shape_of(batch)
-    }
-
-    /// A measurement of one contestant on this workload; what only its level knows is still open.
-    pub(crate) fn measurement(&self, level: Level, batch: &Batch, contestant: Contestant) -> Measurement {
-        let Contestant { samples_us, survived, error } = contestant;
-        let (status, message) = match error {
-            Some(failure) => (failure.status, failure.message),
-            None => (Status::Correct, String::new()),
-        };
-        Measurement {
-            level,
-            workload: self.name().to_owned(),
-            scenario: self.scenario.clone(),
-            shape: None,
-            batch: None,
-            held_out: self.held_out,
-            choice: String::new(),
-            tile: None,
-            status,
-            survived,
-            complete: true,
-            samples_us,
-            limit_us: None,
-            requests: Some(batch.requests() as u64),
-            unique_bytes: Some(batch.unique_bytes()),
-            unshared_bytes: Some(batch.unshared_bytes()),
-            scaled: batch.provenance.scaling.clone(),
-            relative_error: None,
-            resources: Resources::default(),
-            conditions: Conditions::default(),
-            selector_hash: String::new(),
-            message,
-        }
     }
 }
 
@@ -125,10 +88,9 @@ impl Workload {
 ///
 /// # Errors
 /// A malformed page table.
-pub fn batch_shape_of(batch: &Batch) -> Result<BatchShape, BenchError> {
+pub fn batch_shape_of(batch: &Batch) -> Result<BatchShape, PlanError> {
     let Batch { page_table, max_pages, seq_lens, geometry, .. } = batch;
-    let table = PageTable::new(page_table, *max_pages, seq_lens, geometry.page_size)
-        .map_err(|source| BenchError::Plan { batch: batch.name.clone(), source })?;
+    let table = PageTable::new(page_table, *max_pages, seq_lens, geometry.page_size)?;
     Ok(batch_shape(geometry, &Forest::build(&table)))
 }
 

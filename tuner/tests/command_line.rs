@@ -154,7 +154,7 @@ fn a_stopped_run_resumes_and_ends_with_all_files() {
         );
     }
     let report = std::fs::read_to_string(folder.join(outputs["report"].as_str().unwrap())).unwrap();
-    assert!(!report.contains("Ways of launching"), "a processor has only one");
+    assert!(!report.contains("Launch modes"), "a processor has only one");
     let timelines = assert_timelines(&measurements(folder));
     let path = folder.join(outputs["timelines"].as_str().unwrap());
     assert_eq!(read_timelines(&path).unwrap().as_ref(), Some(&timelines));

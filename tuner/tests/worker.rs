@@ -12,7 +12,8 @@ use tilewright_tuner::fit_settings::FitSettings;
 use tilewright_tuner::interrupt::Interrupt;
 use tilewright_tuner::measure::worker::FAULT_VARIABLE;
 use tilewright_tuner::measure::{
-    Bench, Coverage, CpuBench, Planning, TimeLimits, Verified, Way, WorkerBench, WorkerCommand, measure_packs,
+    Bench, Coverage, CpuBench, Execution, Planning, Session, TimeLimits, Verified, WorkerBench,
+    WorkerCommand, measure_packs,
 };
 use tilewright_tuner::progress::Progress;
 use tilewright_tuner::store::{Hashes, Level, Measurement, Provenance, RunFolder, Start, Status, Timeline};
@@ -94,8 +95,12 @@ fn race_with(fault: &str, sample: Duration) -> Vec<Measurement> {
     let mut run = RunFolder::open(&folder.path().join("run"), provenance, Start::Fresh).unwrap();
     let deadline = Instant::now() + Duration::from_secs(60);
     let silent = Progress::Silent;
-    let done =
-        measure_packs(&mut bench, &[workload], &verified, &mut run, deadline, silent, &Interrupt::default());
+    let done = measure_packs(
+        &mut Session::new(&mut bench, &mut run, silent, &Interrupt::default()),
+        &[workload],
+        &verified,
+        deadline,
+    );
     assert!(done.unwrap());
     let rows = run.rows().to_vec();
     assert_eq!(rows.iter().map(|row| row.choice.as_str()).collect::<Vec<_>>(), TILES);
@@ -126,9 +131,9 @@ fn a_worker_measures_like_the_bench_itself() {
         assert_eq!(there.pack_shapes(planning), here.pack_shapes(planning));
     }
     assert!(there.limit_us() > 0.0);
-    let way = Way::default();
+    let execution = Execution::default();
     let (plan_there, plan_here) =
-        (there.plan(&way, &good.into()).unwrap(), here.plan(&way, &good.into()).unwrap());
+        (there.plan(&execution, &good.into()).unwrap(), here.plan(&execution, &good.into()).unwrap());
     assert_eq!(there.plan_facts(plan_there), here.plan_facts(plan_here));
     assert!(there.sample(plan_there).unwrap() > 0.0);
     assert!(here.sample(plan_here).unwrap() > 0.0);
@@ -169,7 +174,7 @@ fn a_timeline_that_crashes_is_told_and_the_next_is_recorded() {
     let mut bench = worker(Some(&format!("abort:{FAULTY}")), Duration::from_secs(10));
     let mut loaded = bench.load(&batch).unwrap();
     let [bad, good] =
-        [FAULTY, TILES[0]].map(|choice| loaded.plan(&Way::default(), &tile(choice).into()).unwrap());
+        [FAULTY, TILES[0]].map(|choice| loaded.plan(&Execution::default(), &tile(choice).into()).unwrap());
     let failure = loaded.timeline(bad).unwrap_err();
     assert!(failure.message.starts_with("the process died: signal 6 (SIGABRT)"), "{}", failure.message);
     let timeline = loaded.timeline(good).unwrap();

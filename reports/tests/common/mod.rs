@@ -1,7 +1,7 @@
 //! Sample data for tests of the page: made up, and labelled as such.
 
 use tilewright_reports::{
-    BatchTimeline, LaunchBatch, LaunchFamily, LaunchWay, Launching, Policy, PolicyTiming, ReportData,
+    BatchTimeline, LaunchBatch, LaunchFamily, LaunchModeResult, Launching, Policy, PolicyTiming, ReportData,
     ScenarioResult, SpaceRow, TileResult, TimelineBar, Timelines, TreeNode, WorkloadResult,
 };
 
@@ -9,9 +9,9 @@ fn policy(name: &str, mean: f64) -> Policy {
     Policy { name: name.to_owned(), mean, p95: mean * 3.0, worst: mean * 8.0, count: 60 }
 }
 
-/// Two ways, of which the second is the better one and cannot be had on one batch.
+/// Two modes, of which the second is the better one and cannot be had on one batch.
 fn launching() -> Launching {
-    let way = |name: &str, over_default, measured, failure: &str| LaunchWay {
+    let mode = |name: &str, over_default, measured, failure: &str| LaunchModeResult {
         name: name.to_owned(),
         over_default,
         measured_over_default: Some(over_default - 0.03125),
@@ -26,9 +26,9 @@ fn launching() -> Launching {
         over_default: vec![Some(1.0), (i > 0).then_some(0.75 + i as f64 / 128.0)],
     };
     Launching {
-        ways: vec![
-            way("serial+launch", 1.0, 30, ""),
-            way("single+last-cta", 0.8125, 29, "the mix <of tiles> has no room"),
+        modes: vec![
+            mode("serial+launch", 1.0, 30, ""),
+            mode("single+last-cta", 0.8125, 29, "the mix <of tiles> has no room"),
         ],
         families: vec![LaunchFamily {
             name: "family".to_owned(),

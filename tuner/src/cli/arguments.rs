@@ -1,9 +1,13 @@
 //! What a user may say.
 
-use super::{CompareArguments, ExplainArguments, exit};
-use crate::fit_settings::{FitChanges, FitSettings};
+use super::{CompareArguments, ExplainArguments, FitChanges, FitFlags, exit};
+use crate::device_name::DeviceName;
+use crate::shard::Shard;
+use crate::store::Start;
+use crate::tune::TuneOptions;
 use clap::{Args, Parser, Subcommand, ValueHint};
 use std::path::PathBuf;
+use std::time::Duration;
 use tilewright_heuristics::Dtype;
 use tilewright_kernel_templates::Arch;
 
@@ -110,7 +114,7 @@ pub struct TuneArguments {
     #[arg(long, value_name = "DEVICE")]
     pub device: Option<DeviceName>,
     /// Measure only every N-th workload, beginning with the K-th, and stop before the fit: `replay` unites the shards
-    #[arg(long, value_name = "K/N", value_parser = shard)]
+    #[arg(long, value_name = "K/N")]
     pub shard: Option<Shard>,
     /// Threads to measure with; without it, all of the processor's
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
@@ -121,51 +125,31 @@ pub struct TuneArguments {
     pub force: bool,
     /// How the tree is fitted
     #[command(flatten)]
-    pub fit: FitSettings,
+    pub fit: FitFlags,
     /// Print JSON
     #[arg(long)]
     pub json: bool,
 }
 
-/// A device of this machine.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DeviceName {
-    /// The host's processor.
-    Cpu,
-    /// The GPU with this number.
-    Cuda(usize),
-}
-
-impl std::fmt::Display for DeviceName {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Cpu => f.write_str("cpu"),
-            Self::Cuda(ordinal) => write!(f, "cuda:{ordinal}"),
+impl TuneArguments {
+    /// The run that they ask for.
+    pub fn options(&self) -> TuneOptions {
+        TuneOptions {
+            scenarios: self.scenarios.clone(),
+            out: self.out.clone(),
+            heuristics: self.heuristics.clone(),
+            start: match (self.resume, self.discard) {
+                (true, _) => Start::Resume,
+                (_, true) => Start::Discard,
+                _ => Start::Fresh,
+            },
+            budget: self.budget.map(|seconds| Duration::from_secs(seconds.into())),
+            max_batch_mb: self.max_batch_mb,
+            shard: self.shard,
+            force: self.force,
+            fit: self.fit.settings(),
         }
     }
-}
-
-impl std::str::FromStr for DeviceName {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let unknown = || format!("`{text}` is not a device; use cpu, cuda or cuda:N");
-        match text.split_once(':') {
-            None if text == "cpu" => Ok(Self::Cpu),
-            None if text == "cuda" => Ok(Self::Cuda(0)),
-            Some(("cuda", number)) => number.parse().map(Self::Cuda).map_err(|_| unknown()),
-            _ => Err(unknown()),
-        }
-    }
-}
-
-/// One of several parts of a run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Shard {
-    /// Which part, from 0.
-    pub index: usize,
-    /// How many parts.
-    pub count: usize,
 }
 
 /// Arguments of `fit`.
@@ -195,7 +179,7 @@ pub struct FitArguments {
     pub ignore: Vec<String>,
     /// How the tree is fitted
     #[command(flatten)]
-    pub fit: FitSettings,
+    pub fit: FitFlags,
     /// Print JSON
     #[arg(long)]
     pub json: bool,
@@ -280,15 +264,6 @@ fn head_dim(text: &str) -> Result<u32, String> {
     text.parse().ok().filter(|dim| dims.contains(dim)).ok_or(format!("kernels exist for {dims:?}"))
 }
 
-fn shard(text: &str) -> Result<Shard, String> {
-    let parts =
-        text.split_once('/').and_then(|(k, n)| Some((k.parse::<usize>().ok()?, n.parse::<usize>().ok()?)));
-    match parts {
-        Some((k, n)) if (1..=n).contains(&k) => Ok(Shard { index: k - 1, count: n }),
-        _ => Err("write K/N with K from 1 to N, like 2/4".to_owned()),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -297,22 +272,5 @@ mod tests {
     #[test]
     fn the_arguments_are_consistent() {
         Arguments::command().debug_assert();
-    }
-
-    #[test]
-    fn devices_parse_back_from_their_names() {
-        for device in [DeviceName::Cpu, DeviceName::Cuda(0), DeviceName::Cuda(7)] {
-            assert_eq!(device.to_string().parse(), Ok(device));
-        }
-        assert_eq!("cuda".parse(), Ok(DeviceName::Cuda(0)));
-        assert!("cuda:x".parse::<DeviceName>().is_err() && "gpu".parse::<DeviceName>().is_err());
-    }
-
-    #[test]
-    fn shards_count_from_one() {
-        assert_eq!(shard("2/4"), Ok(Shard { index: 1, count: 4 }));
-        for text in ["0/4", "5/4", "2", "a/b", "1/0"] {
-            assert!(shard(text).is_err(), "{text}");
-        }
     }
 }

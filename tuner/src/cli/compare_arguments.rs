@@ -1,7 +1,7 @@
 //! What a user may say to `compare`.
 
-use super::DeviceName;
 use crate::compare::{COMPARED, PEER_NAMES};
+use crate::device_name::DeviceName;
 use crate::wanted::Heads;
 use clap::{Args, ValueHint};
 use std::path::PathBuf;

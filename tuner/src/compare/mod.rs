@@ -25,6 +25,7 @@ use crate::interrupt::Interrupt;
 use crate::measure::Bench;
 use crate::progress::Progress;
 use crate::workloads::batch_shape_of;
+use anyhow::Context as _;
 use tilewright_heuristics::TileSetBuf;
 use tilewright_scenarios::BatchSpec;
 
@@ -110,10 +111,15 @@ fn one(
     let batch = spec.build()?;
     let sampled = sampled_requests(&batch);
     let expected = reference(&batch, &sampled)?;
-    let Some(ours) =
-        measure(bench, selection, (&batch, &batch_shape_of(&batch)?), tiles, &sampled, &expected, &|| {
-            interrupt.requested()
-        })?
+    let Some(ours) = measure(
+        bench,
+        selection,
+        (&batch, &batch_shape_of(&batch).with_context(|| batch.name.clone())?),
+        tiles,
+        &sampled,
+        &expected,
+        &|| interrupt.requested(),
+    )?
     else {
         return Ok(None);
     };

@@ -2,8 +2,8 @@
 
 use super::results::{Contender, Outcome};
 use crate::measure::{
-    Bench, BenchError, Coverage, Ended, Failure, Loaded, PlanId, PlanTiles, RaceOptions, race, way_of_set,
-    worst_row,
+    Bench, BenchError, Coverage, Ended, Failure, Loaded, PlanId, PlanTiles, RaceOptions, execution_of_set,
+    race, worst_row,
 };
 use crate::statistics::median;
 use std::collections::BTreeSet;
@@ -119,9 +119,9 @@ pub fn measure(
     let mut loaded = bench.load(batch)?;
     let limit_us = loaded.limit_us().max(products_us);
 
-    let mut plans = vec![loaded.plan(&way_of_set(&set, &launch_modes), &PlanTiles::Set(set))?];
+    let mut plans = vec![loaded.plan(&execution_of_set(&set, &launch_modes), &PlanTiles::Set(set))?];
     for set in &portfolio {
-        plans.push(loaded.plan(&way_of_set(set, &launch_modes), &PlanTiles::Set(*set))?);
+        plans.push(loaded.plan(&execution_of_set(set, &launch_modes), &PlanTiles::Set(*set))?);
     }
 
     let row = batch.geometry.head_dim as usize;

@@ -1,6 +1,6 @@
 //! The device that a choice is explained for. It need not be here: a selector is a function of a device's name, architecture and units.
 
-use crate::cli::DeviceName;
+use crate::device_name::DeviceName;
 use anyhow::Context as _;
 use tilewright_cpu::HostDevice;
 use tilewright_cuda::CudaDevice;

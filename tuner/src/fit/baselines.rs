@@ -1,10 +1,10 @@
-//! What a fitted tree is compared with: simpler ways to choose, fitted to the same rows.
+//! What a fitted tree is compared with: simpler policies, fitted to the same rows.
 
 use super::label_tree::LabelTree;
 use super::{CostRow, CostTable};
 use tilewright_heuristics::{PackShape, Tile, analytic};
 
-/// A way to choose a candidate: a ranking for each row.
+/// A policy a candidate: a ranking for each row.
 pub(super) type Chooser = Box<dyn Fn(&CostRow) -> Vec<usize>>;
 
 /// The candidate with the least mean regret alone, among those valid on most of the fitted rows: the safe default.

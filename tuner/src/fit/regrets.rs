@@ -59,7 +59,7 @@ impl Regrets {
         chosen.unwrap_or_else(|| self.regrets[row].iter().flatten().copied().fold(0.0, f64::max))
     }
 
-    /// Mean regret of a way to choose.
+    /// Mean regret of a policy.
     pub(super) fn mean_of<'a>(&self, ranked: impl Fn(usize) -> &'a [usize], safe_default: usize) -> f64 {
         let regret = |row: usize| self.weights[row] * self.of_ranking(row, ranked(row), safe_default);
         (0..self.rows()).map(regret).sum()

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 use tilewright_reports::policy_names::{BEST_SINGLE_TILE, PAT_RULES, SELECTOR};
 
-/// Regret of one way to choose, on rows that it was not fitted to.
+/// Regret of one policy, on rows that it was not fitted to.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct PolicyRegret {
     /// Its name.
@@ -27,10 +27,10 @@ pub struct PolicyRegret {
     pub per_row: Vec<f64>,
 }
 
-/// A cross-validation: ways to choose, the fitted tree first.
+/// A cross-validation: policies, the fitted tree first.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Validation {
-    /// The ways to choose.
+    /// The policies.
     pub policies: Vec<PolicyRegret>,
     /// Ways that this table does not allow, and why.
     pub absent: Vec<(String, String)>,
@@ -169,7 +169,7 @@ fn assign(table: &CostTable, folds: usize) -> Vec<usize> {
     table.rows().iter().map(|row| if folds < 2 { 0 } else { groups[&row.group] % folds }).collect()
 }
 
-/// Every way to choose, fitted to a table, with the candidate that it takes where its choice is invalid.
+/// Every policy, fitted to a table, with the candidate that it takes where its choice is invalid.
 fn choosers(fitted: &CostTable, fit: Fit, options: &FitOptions) -> Vec<(&'static str, Chooser, usize)> {
     let default = fit.safe_default;
     let (tree, portfolio) = (fit.tree, fit.portfolio);

@@ -1,16 +1,16 @@
 //! The second level: whole batches of scenarios. First under every set of tiles that a selector may come to choose, which is what is fitted and
 //! judged; then, on what is only judged, under the fitted selector and what it is compared with.
 
+use super::row::{batch_shape, measurement};
 use super::{
-    Bench, BenchError, Contestant, Ended, Loaded, PlanId, PlanTiles, Planning, RaceOptions, Verified, Way,
-    race,
+    Bench, BenchError, Contestant, Ended, Execution, Loaded, PlanId, PlanTiles, Planning, RaceOptions,
+    Session, Verified, race,
 };
 use crate::analysis::Analysis;
 use crate::choice::Choice;
 use crate::emit::SelectorModel;
 use crate::interrupt::Interrupt;
-use crate::progress::Progress;
-use crate::store::{Level, Measurement, RunFolder, Status};
+use crate::store::{Level, Measurement, Status};
 use crate::workloads::Workload;
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -19,7 +19,7 @@ use tilewright_heuristics::{BatchShape, Tile, TileSetBuf};
 use tilewright_kernel_templates::Class;
 
 /// How PAT launches: a stream for each tile, then the merge (PAT, section 6).
-const PATS_FORWARD: LaunchMode = LaunchMode { launch: Launch::Streams, merge: MergeBy::Launch };
+const PATS_LAUNCH_MODE: LaunchMode = LaunchMode { launch: Launch::Streams, merge: MergeBy::Launch };
 
 /// Pairs of tiles that are measured beside the single ones, at most: each is a kernel of its own to compile, and a plan of each batch.
 const PAIRS: usize = 12;
@@ -37,12 +37,12 @@ pub fn candidate_sets(tiles: &[Tile]) -> Vec<TileSetBuf> {
 }
 
 /// How a batch is planned and launched as decoders do: where its set has several tiles, in one launch of their kernel if the bench has such.
-pub fn way_of_set(set: &TileSetBuf, launch_modes: &[LaunchMode]) -> Way {
+pub fn execution_of_set(set: &TileSetBuf, launch_modes: &[LaunchMode]) -> Execution {
     let single = LaunchMode { launch: Launch::Single, merge: MergeBy::Launch };
     if set.single().is_none() && launch_modes.contains(&single) {
-        Way { planning: Planning::AsDecoders, forward: single, mix: Some(Mix::of(set.tiles())) }
+        Execution { planning: Planning::AsDecoders, launch_mode: single, mix: Some(Mix::of(set.tiles())) }
     } else {
-        Way::default()
+        Execution::default()
     }
 }
 
@@ -78,22 +78,27 @@ impl<'a> BatchPolicies<'a> {
     }
 
     /// How a choice plans and launches, on a bench that has these launch modes beside the default.
-    fn way(&self, choice: Choice, batch: &BatchShape, launch_modes: &[LaunchMode]) -> Way {
+    fn execution(&self, choice: Choice, batch: &BatchShape, launch_modes: &[LaunchMode]) -> Execution {
         match choice {
-            Choice::Selector(forward) => {
+            Choice::Selector(launch_mode) => {
                 let set = self.model.select(batch);
-                if forward == LaunchMode::DEFAULT {
-                    return way_of_set(&set, launch_modes);
+                if launch_mode == LaunchMode::DEFAULT {
+                    return execution_of_set(&set, launch_modes);
                 }
-                let mix = (forward.launch == Launch::Single).then(|| Mix::of(set.tiles()));
-                Way { planning: Planning::AsDecoders, forward, mix }
+                let mix = (launch_mode.launch == Launch::Single).then(|| Mix::of(set.tiles()));
+                Execution { planning: Planning::AsDecoders, launch_mode, mix }
             }
             Choice::Pat => {
-                let forward = launch_modes.iter().copied().find(|&forward| forward == PATS_FORWARD);
-                Way { planning: Planning::AsPat, forward: forward.unwrap_or_default(), mix: None }
+                let launch_mode =
+                    launch_modes.iter().copied().find(|&launch_mode| launch_mode == PATS_LAUNCH_MODE);
+                Execution {
+                    planning: Planning::AsPat,
+                    launch_mode: launch_mode.unwrap_or_default(),
+                    mix: None,
+                }
             }
-            Choice::PatRules => Way::default(),
-            Choice::Set(set) => way_of_set(&set, launch_modes),
+            Choice::PatRules => Execution::default(),
+            Choice::Set(set) => execution_of_set(&set, launch_modes),
         }
     }
 
@@ -120,7 +125,7 @@ impl<'a> BatchPolicies<'a> {
         feasible: &[Tile],
         launch_modes: &[LaunchMode],
     ) -> Result<PlanId, BenchError> {
-        loaded.plan(&self.way(choice, batch, launch_modes), &self.tiles(choice, batch, feasible))
+        loaded.plan(&self.execution(choice, batch, launch_modes), &self.tiles(choice, batch, feasible))
     }
 
     /// Plans a batch under all choices. The selector's other launch modes are among them where its plan is launched otherwise by them:
@@ -140,12 +145,14 @@ impl<'a> BatchPolicies<'a> {
             plans.push(plan(loaded, choice)?);
         }
         let selector = plans.iter().find(|(choice, _)| *choice == Choice::SELECTOR);
-        // A selector's plan that could not be made cannot be launched in any way.
+        // A selector's plan that could not be made cannot be launched in any execution.
         if let Some(facts) = selector.and_then(|&(_, plan)| loaded.plan_facts(plan)) {
-            let default = self.way(Choice::SELECTOR, batch, launch_modes).forward;
-            for forward in launch_modes.iter().copied().filter(|&forward| forward != default) {
-                let choice = Choice::Selector(forward);
-                if choice != Choice::SELECTOR && facts.tell_apart(&self.way(choice, batch, launch_modes)) {
+            let default = self.execution(Choice::SELECTOR, batch, launch_modes).launch_mode;
+            for launch_mode in launch_modes.iter().copied().filter(|&launch_mode| launch_mode != default) {
+                let choice = Choice::Selector(launch_mode);
+                if choice != Choice::SELECTOR
+                    && facts.tell_apart(&self.execution(choice, batch, launch_modes))
+                {
                     plans.push(plan(loaded, choice)?);
                 }
             }
@@ -163,26 +170,22 @@ const ROUNDS: usize = 9;
 ///
 /// # Errors
 /// The bench, a scenario that makes no batch, or the run's folder.
-#[expect(clippy::too_many_arguments, reason = "the same things as on the first level")]
 pub fn measure_candidates(
-    bench: &mut dyn Bench,
+    session: &mut Session<'_>,
     workloads: &[Workload],
     sets: &[TileSetBuf],
     verified: &Verified,
-    run: &mut RunFolder,
     deadline: Instant,
-    progress: Progress,
-    interrupt: &Interrupt,
 ) -> anyhow::Result<bool> {
     let plan = |loaded: &mut dyn Loaded, _: &BatchShape, feasible: &[Tile], launch_modes: &[LaunchMode]| {
         let can_run = |set: &&TileSetBuf| set.tiles().iter().all(|tile| feasible.contains(tile));
         let plan = |set: &TileSetBuf| -> Result<(Choice, PlanId), BenchError> {
-            Ok((Choice::Set(*set), loaded.plan(&way_of_set(set, launch_modes), &PlanTiles::Set(*set))?))
+            Ok((Choice::Set(*set), loaded.plan(&execution_of_set(set, launch_modes), &PlanTiles::Set(*set))?))
         };
         sets.iter().filter(can_run).map(plan).collect()
     };
     let stage = Stage { name: "candidates", selector_hash: "", eliminate: true, plan: &plan };
-    stage.measure(bench, workloads, verified, run, deadline, progress, interrupt)
+    stage.measure(session, workloads, verified, deadline)
 }
 
 /// Measures every batch that the run does not have yet for this selector, all choices in turn, none of them eliminated.
@@ -191,16 +194,12 @@ pub fn measure_candidates(
 ///
 /// # Errors
 /// The bench, a scenario that makes no batch, or the run's folder.
-#[expect(clippy::too_many_arguments, reason = "the same things as on the first level, and the policies")]
 pub fn measure_batches(
-    bench: &mut dyn Bench,
+    session: &mut Session<'_>,
     workloads: &[Workload],
     policies: &BatchPolicies<'_>,
     verified: &Verified,
-    run: &mut RunFolder,
     deadline: Instant,
-    progress: Progress,
-    interrupt: &Interrupt,
 ) -> anyhow::Result<bool> {
     let plan =
         |loaded: &mut dyn Loaded, batch: &BatchShape, feasible: &[Tile], launch_modes: &[LaunchMode]| {
@@ -208,11 +207,11 @@ pub fn measure_batches(
         };
     let selector_hash = policies.selector_hash.as_str();
     let stage = Stage { name: "batches", selector_hash, eliminate: false, plan: &plan };
-    stage.measure(bench, workloads, verified, run, deadline, progress, interrupt)
+    stage.measure(session, workloads, verified, deadline)
 }
 
-/// Plans a loaded batch under all that it is measured under, with the tiles that its class of kernels can run, on a bench with these ways of
-/// launching.
+/// Plans a loaded batch under all that it is measured under, with the tiles that its class of kernels can run, on a bench with these launch
+/// modes.
 type PlanAll<'a> = &'a dyn Fn(
     &mut dyn Loaded,
     &BatchShape,
@@ -231,17 +230,15 @@ struct Stage<'a> {
 }
 
 impl Stage<'_> {
-    #[expect(clippy::too_many_arguments, reason = "what every level is given")]
     fn measure(
         &self,
-        bench: &mut dyn Bench,
+        session: &mut Session<'_>,
         workloads: &[Workload],
         verified: &Verified,
-        run: &mut RunFolder,
         deadline: Instant,
-        progress: Progress,
-        interrupt: &Interrupt,
     ) -> anyhow::Result<bool> {
+        let Session { bench, run, progress, interrupt } = session;
+        let (bench, progress, interrupt) = (&mut **bench, *progress, *interrupt);
         let is_known = |row: &&Measurement| {
             row.level == Level::Batch && row.complete && row.selector_hash == self.selector_hash
         };
@@ -280,7 +277,7 @@ impl Stage<'_> {
         interrupt: &Interrupt,
     ) -> anyhow::Result<(Vec<Measurement>, Ended)> {
         let batch = workload.build()?;
-        let (class, shape) = (Class::of(&batch.geometry), workload.batch_shape(&batch)?);
+        let (class, shape) = (Class::of(&batch.geometry), batch_shape(&batch)?);
         let launch_modes = bench.launch_modes().to_vec();
         let mut loaded = bench.load(&batch)?;
         let plans = (self.plan)(loaded.as_mut(), &shape, verified.tiles(&class), &launch_modes)?;
@@ -305,7 +302,7 @@ impl Stage<'_> {
                 conditions: conditions.clone(),
                 selector_hash: self.selector_hash.to_owned(),
                 complete: result.ended != Ended::Interrupted && !lost,
-                ..workload.measurement(Level::Batch, &batch, contestant)
+                ..measurement(workload, Level::Batch, &batch, contestant)
             }
         };
         let ended = result.ended;

@@ -3,6 +3,8 @@
 use super::*;
 use crate::emit::TreeModel;
 use crate::measure::{Coverage, Failure, PlanFacts};
+use crate::progress::Progress;
+use crate::store::RunFolder;
 use crate::store::{DeviceRecord, Resources, Start, Timeline, test_data};
 use crate::workloads::{Scale, Workloads};
 use std::cell::{Cell, RefCell};
@@ -22,7 +24,7 @@ pub(crate) struct ScriptedBench {
     pub(crate) limits: Limits,
     launch_modes: Vec<LaunchMode>,
     facts: Option<PlanFacts>,
-    pub(in crate::measure) planned: RefCell<Vec<(Way, Vec<Tile>)>>,
+    pub(in crate::measure) planned: RefCell<Vec<(Execution, Vec<Tile>)>>,
     /// What becomes of the timelines that are asked for, one after the other; those behind them are recorded.
     pub(in crate::measure) timelines: RefCell<VecDeque<Outcome>>,
     lost: Cell<bool>,
@@ -136,10 +138,10 @@ impl Loaded for ScriptedBatch<'_> {
             .collect())
     }
 
-    fn plan(&mut self, way: &Way, mut tiles: &PlanTiles) -> Result<PlanId, BenchError> {
-        let tiles = self.pack_shapes(way.planning)?.iter().map(|pack| tiles.pack(pack)).collect();
+    fn plan(&mut self, execution: &Execution, mut tiles: &PlanTiles) -> Result<PlanId, BenchError> {
+        let tiles = self.pack_shapes(execution.planning)?.iter().map(|pack| tiles.pack(pack)).collect();
         let mut planned = self.0.planned.borrow_mut();
-        planned.push((way.clone(), tiles));
+        planned.push((execution.clone(), tiles));
         Ok(PlanId(planned.len() - 1))
     }
 
@@ -148,7 +150,7 @@ impl Loaded for ScriptedBatch<'_> {
     }
 
     fn sample(&mut self, plan: PlanId) -> Result<f64, Failure> {
-        match self.0.planned.borrow()[plan.0].0.forward.launch {
+        match self.0.planned.borrow()[plan.0].0.launch_mode.launch {
             Launch::Single => Err(Failure { status: Status::Constraints, message: "no room".to_owned() }),
             Launch::Serial | Launch::Streams => Ok(10.0 + plan.0 as f64),
         }
@@ -209,8 +211,14 @@ fn measured(bench: &mut ScriptedBench) -> Vec<Measurement> {
     let (silent, interrupt) = (Progress::Silent, Interrupt::default());
     let batches = &workloads.batches[..1];
     assert!(
-        measure_batches(bench, batches, &policies, &verified, &mut run, deadline, silent, &interrupt)
-            .unwrap()
+        measure_batches(
+            &mut Session::new(bench, &mut run, silent, &interrupt),
+            batches,
+            &policies,
+            &verified,
+            deadline
+        )
+        .unwrap()
     );
     run.rows().to_vec()
 }
@@ -231,19 +239,19 @@ const COMMON: [&str; 6] = [
 #[test]
 fn a_batch_is_measured_in_every_launch_mode() {
     let others: Vec<LaunchMode> =
-        LaunchMode::ALL.into_iter().filter(|way| *way != LaunchMode::DEFAULT).collect();
+        LaunchMode::ALL.into_iter().filter(|mode| *mode != LaunchMode::DEFAULT).collect();
     let mut bench = ScriptedBench::new(others.clone(), Some(PlanFacts { tiles: 2, merges: true }));
     let rows = measured(&mut bench);
     // A set of several tiles is in one launch by default.
     let single = LaunchMode { launch: Launch::Single, merge: MergeBy::Launch };
-    let others: Vec<LaunchMode> = others.into_iter().filter(|&way| way != single).collect();
-    let launched = others.iter().map(|forward| format!("selector, {forward}"));
+    let others: Vec<LaunchMode> = others.into_iter().filter(|&mode| mode != single).collect();
+    let launched = others.iter().map(|launch_mode| format!("selector, {launch_mode}"));
     let expected: Vec<String> = COMMON.map(str::to_owned).into_iter().chain(launched).collect();
     assert_eq!(choices(&rows), expected);
     let planned = bench.planned.into_inner();
     for (i, row) in rows.iter().enumerate() {
         assert_eq!(row.choice.parse::<Choice>().unwrap().to_string(), row.choice);
-        if planned[i].0.forward.launch == Launch::Single {
+        if planned[i].0.launch_mode.launch == Launch::Single {
             assert_eq!((row.status, row.message.as_str()), (Status::Constraints, "no room"));
             assert!(row.samples_us.is_empty());
         } else {
@@ -255,19 +263,22 @@ fn a_batch_is_measured_in_every_launch_mode() {
         assert_eq!(row.batch.map(|batch| (batch.requests, batch.trees)), Some((4, 1)));
     }
 
-    let default = Way::default();
-    let together =
-        Way { planning: Planning::AsDecoders, forward: single, mix: Some(Mix::of(&[SMALL, LARGE])) };
+    let default = Execution::default();
+    let together = Execution {
+        planning: Planning::AsDecoders,
+        launch_mode: single,
+        mix: Some(Mix::of(&[SMALL, LARGE])),
+    };
     assert_eq!(planned[0], (together.clone(), vec![SMALL, LARGE]));
     // PAT rounds m up, and its packs are others.
     assert_eq!(planned[1], (default.clone(), vec![SMALL, LARGE]));
-    let pat = Way { planning: Planning::AsPat, forward: PATS_FORWARD, mix: None };
+    let pat = Execution { planning: Planning::AsPat, launch_mode: PATS_LAUNCH_MODE, mix: None };
     assert_eq!(planned[2], (pat, vec![SMALL, SAFE, LARGE]));
     assert_eq!(planned[3], (together, vec![SMALL, LARGE]));
     assert_eq!(planned[4], (default, vec![SAFE; 2]));
-    for ((way, tiles), forward) in planned[6..].iter().zip(others) {
-        let mix = (forward.launch == Launch::Single).then(|| Mix::of(&[SMALL, LARGE]));
-        assert_eq!(*way, Way { planning: Planning::AsDecoders, forward, mix });
+    for ((execution, tiles), launch_mode) in planned[6..].iter().zip(others) {
+        let mix = (launch_mode.launch == Launch::Single).then(|| Mix::of(&[SMALL, LARGE]));
+        assert_eq!(*execution, Execution { planning: Planning::AsDecoders, launch_mode, mix });
         assert_eq!(*tiles, planned[0].1, "the same plan, launched otherwise");
     }
 }
@@ -319,8 +330,14 @@ fn candidates_are_measured_once_and_know_what_they_are_for() {
         let (silent, interrupt) = (Progress::Silent, Interrupt::default());
         let batches = &workloads.batches;
         assert!(
-            measure_candidates(&mut bench, batches, &sets, &verified, &mut run, deadline, silent, &interrupt)
-                .unwrap()
+            measure_candidates(
+                &mut Session::new(&mut bench, &mut run, silent, &interrupt),
+                batches,
+                &sets,
+                &verified,
+                deadline
+            )
+            .unwrap()
         );
         assert_eq!(run.rows().len(), rows);
     }
@@ -332,6 +349,6 @@ fn candidates_are_measured_once_and_know_what_they_are_for() {
 fn where_there_is_one_way_of_launching_pat_is_launched_in_it() {
     let mut bench = ScriptedBench::new(Vec::new(), Some(PlanFacts { tiles: 2, merges: true }));
     assert_eq!(choices(&measured(&mut bench)), COMMON);
-    let (way, _) = &bench.planned.borrow()[2];
-    assert_eq!((way.planning, way.forward), (Planning::AsPat, LaunchMode::DEFAULT));
+    let (execution, _) = &bench.planned.borrow()[2];
+    assert_eq!((execution.planning, execution.launch_mode), (Planning::AsPat, LaunchMode::DEFAULT));
 }

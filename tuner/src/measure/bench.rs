@@ -1,7 +1,7 @@
 //! What the tuner asks of a device: the seam where a backend plugs in.
 
 use super::PlanTiles;
-use super::{PlanFacts, Planning, Way};
+use super::{Execution, PlanFacts, Planning};
 use crate::store::{Conditions, DeviceRecord, Resources, Status, Timeline};
 use kernel_templates::{Class, Limits};
 use scenarios::Batch;
@@ -116,7 +116,7 @@ pub trait Bench {
     fn prices(&self) -> Prices;
     /// Plans by these prices from now on: another bench measured them on the same device, and two that plan alike measure the same plans.
     fn adopt_prices(&mut self, prices: Prices);
-    /// Ways of launching a plan that it has beside the default.
+    /// Launch modes a plan that it has beside the default.
     fn launch_modes(&self) -> &[LaunchMode] {
         &[]
     }
@@ -167,11 +167,11 @@ pub trait Loaded {
     /// # Errors
     /// The batch is malformed.
     fn pack_shapes(&self, planning: Planning) -> Result<Vec<PackShape>, BenchError>;
-    /// Plans the batch in this way, with these tiles. A plan that cannot be launched in this way says so when it is sampled.
+    /// Plans the batch, with these tiles. A plan that cannot be launched as asked says so when it is sampled.
     ///
     /// # Errors
     /// The batch is malformed.
-    fn plan(&mut self, way: &Way, tiles: &PlanTiles) -> Result<PlanId, BenchError>;
+    fn plan(&mut self, execution: &Execution, tiles: &PlanTiles) -> Result<PlanId, BenchError>;
     /// What of a plan decides whether launch modes it differ; `None` if there is no such plan, or if making it failed.
     fn plan_facts(&self, plan: PlanId) -> Option<PlanFacts>;
     /// Executes a plan once on cold caches; its time in µs.
@@ -185,7 +185,7 @@ pub trait Loaded {
     /// # Errors
     /// Why it could not run, or a request that the batch does not have.
     fn outputs(&mut self, plan: PlanId, requests: &[usize]) -> Result<Vec<f32>, Failure>;
-    /// Executes a plan that is launched in the default way twice on cold caches; when each work item of the second execution ran, and where.
+    /// Executes a plan in the default launch mode twice on cold caches; when each work item of the second execution ran, and where.
     ///
     /// # Errors
     /// Why it could not run, or is launched otherwise.

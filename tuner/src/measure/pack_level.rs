@@ -1,11 +1,12 @@
 //! The first level: packs of one shape, every verified tile raced on them.
 
+use super::row::measurement;
 use super::{
-    Bench, BenchError, Contestant, Coverage, Ended, PlanId, Planning, RaceOptions, Verified, Way, race,
+    Bench, BenchError, Contestant, Coverage, Ended, Execution, PlanId, Planning, RaceOptions, Session,
+    Verified, race,
 };
 use crate::interrupt::Interrupt;
-use crate::progress::Progress;
-use crate::store::{Level, Measurement, RunFolder, Status};
+use crate::store::{Level, Measurement, Status};
 use crate::workloads::Workload;
 use std::time::Instant;
 use tilewright_heuristics::Tile;
@@ -19,14 +20,13 @@ use tilewright_scenarios::Batch;
 /// # Errors
 /// The bench, a scenario that makes no batch, or the run's folder.
 pub fn measure_packs(
-    bench: &mut dyn Bench,
+    session: &mut Session<'_>,
     workloads: &[Workload],
     verified: &Verified,
-    run: &mut RunFolder,
     deadline: Instant,
-    progress: Progress,
-    interrupt: &Interrupt,
 ) -> anyhow::Result<bool> {
+    let Session { bench, run, progress, interrupt } = session;
+    let (bench, progress, interrupt) = (&mut **bench, *progress, *interrupt);
     let known = run.measured(Level::Pack);
     let left: Vec<&Workload> = workloads.iter().filter(|workload| !known.contains(workload.name())).collect();
     let mut phase = progress.phase("packs", left.len());
@@ -70,12 +70,12 @@ fn measure(
     let resources: Vec<_> = tiles.iter().map(|tile| bench.resources(tile, &class)).collect();
     let mut loaded = bench.load(batch)?;
     // What a sweep calls a pack stays one, whether a decoder would part it or not.
-    let way = Way { planning: Planning::PerTree, ..Way::default() };
+    let execution = Execution { planning: Planning::PerTree, ..Execution::default() };
     let plans = tiles
         .iter()
-        .map(|&tile| loaded.plan(&way, &tile.into()))
+        .map(|&tile| loaded.plan(&execution, &tile.into()))
         .collect::<Result<Vec<PlanId>, BenchError>>()?;
-    let shape = loaded.pack_shapes(way.planning)?.into_iter().max();
+    let shape = loaded.pack_shapes(execution.planning)?.into_iter().max();
     let limit_us = loaded.limit_us();
     let result = race(tiles.len(), options, || interrupt.requested(), |i| loaded.sample(plans[i]));
     drop(loaded);
@@ -92,7 +92,7 @@ fn measure(
             limit_us: Some(limit_us),
             conditions: conditions.clone(),
             complete: result.ended != Ended::Interrupted && !lost,
-            ..workload.measurement(Level::Pack, batch, contestant)
+            ..measurement(workload, Level::Pack, batch, contestant)
         }
     };
     let ended = result.ended;

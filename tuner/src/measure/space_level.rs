@@ -1,10 +1,8 @@
 //! The space of a device: what the rules reject, and what the rest computes on conformance shapes, before anything is timed.
 
-use super::{Bench, Coverage, Failure};
-use crate::cli::Shard;
-use crate::interrupt::Interrupt;
-use crate::progress::Progress;
-use crate::store::{Conditions, Level, Measurement, Resources, RunFolder, Status, failed_cp_async};
+use super::{Bench, Coverage, Failure, Session};
+use crate::shard::Shard;
+use crate::store::{Conditions, Level, Measurement, Resources, Status, failed_cp_async};
 use crate::workloads::Workload;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -48,14 +46,13 @@ impl Verified {
 /// # Errors
 /// The run's folder, or a bench that cannot go on.
 pub fn verify_space(
-    bench: &mut dyn Bench,
+    session: &mut Session<'_>,
     space: &Space,
     timed: &Timed,
-    run: &mut RunFolder,
     deadline: Instant,
-    progress: Progress,
-    interrupt: &Interrupt,
 ) -> anyhow::Result<Option<Verified>> {
+    let Session { bench, run, progress, interrupt } = session;
+    let (bench, progress, interrupt) = (&mut **bench, *progress, *interrupt);
     let known = run.measured(Level::Space);
     let classes: Vec<Class> = timed
         .first(bench.limits().backend())
@@ -107,8 +104,8 @@ pub fn verify_space(
     }
     phase.finish(&format!("{correct} variants correct, {rejected} infeasible, {failed} failed"));
     let first = |class: &Class| timed.cp_async_first(class);
-    let failed = verify_cp_async(bench, space.tiles(), &first, timed, run, progress, interrupt)?;
-    Ok(failed.map(|_| Verified::of(run.rows())))
+    let failed = verify_cp_async(session, space.tiles(), &first, timed)?;
+    Ok(failed.map(|_| Verified::of(session.run.rows())))
 }
 
 /// Verifies tiles for the classes that nothing is timed of: a selector is asked about them, too, and its safe default has to serve them all. What
@@ -116,14 +113,9 @@ pub fn verify_space(
 ///
 /// # Errors
 /// As [`verify_space`].
-pub fn verify_others(
-    bench: &mut dyn Bench,
-    tiles: &[Tile],
-    timed: &Timed,
-    run: &mut RunFolder,
-    progress: Progress,
-    interrupt: &Interrupt,
-) -> anyhow::Result<Option<()>> {
+pub fn verify_others(session: &mut Session<'_>, tiles: &[Tile], timed: &Timed) -> anyhow::Result<Option<()>> {
+    let Session { bench, run, progress, interrupt } = session;
+    let (bench, progress, interrupt) = (&mut **bench, *progress, *interrupt);
     let known: BTreeSet<(String, Option<Tile>)> = run
         .rows()
         .iter()
@@ -215,21 +207,20 @@ pub fn time_to_verify(bench: &mut dyn Bench, space: &Space, timed: &Timed) -> Du
 
 /// Verifies tiles once more, where they copy K and V token by token although their classes of kernels copy boxes: for caches that leave no
 /// choice. The few that a selector may return are cheap, all of the space would take as long again as its verification. What the run
-/// already has is not repeated, and what failed in the default way is left out, as are classes that are not `wanted`.
+/// already has is not repeated, and what failed with TMA is left out, as are classes that are not `wanted`.
 ///
 /// Returns how many variants failed now: no selector may return them, so another has to be fitted. `None` if the user asked to stop.
 ///
 /// # Errors
 /// As [`verify_space`].
 pub fn verify_cp_async(
-    bench: &mut dyn Bench,
+    session: &mut Session<'_>,
     tiles: &[Tile],
     wanted: &dyn Fn(&Class) -> bool,
     timed: &Timed,
-    run: &mut RunFolder,
-    progress: Progress,
-    interrupt: &Interrupt,
 ) -> anyhow::Result<Option<usize>> {
+    let Session { bench, run, progress, interrupt } = session;
+    let (bench, progress, interrupt) = (&mut **bench, *progress, *interrupt);
     let verified = Verified::of(run.rows());
     let known: BTreeSet<(&str, Option<Tile>)> = run
         .rows()
@@ -390,8 +381,10 @@ fn row(level: Level, tile: &Tile, class: &Class, outcome: Result<f64, Failure>) 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::interrupt::Interrupt;
     use crate::measure::ScriptedBench;
-    use crate::store::{Start, test_data};
+    use crate::progress::Progress;
+    use crate::store::{RunFolder, Start, test_data};
     use tilewright_kernel_templates::CudaLimits;
 
     #[test]
@@ -446,8 +439,13 @@ mod tests {
         let mut run = RunFolder::open(folder.path(), test_data::provenance(), Start::Fresh).unwrap();
         let (space, interrupt) = (Space::of(Backend::Cuda), Interrupt::default());
         let later = Instant::now() + Duration::from_secs(600);
-        let verified =
-            verify_space(&mut bench, &space, &timed, &mut run, later, Progress::Silent, &interrupt).unwrap();
+        let verified = verify_space(
+            &mut Session::new(&mut bench, &mut run, Progress::Silent, &interrupt),
+            &space,
+            &timed,
+            later,
+        )
+        .unwrap();
         (bench, verified.unwrap())
     }
 
@@ -499,8 +497,12 @@ mod tests {
         // The second has no room for heads of 256 elements.
         let tiles = ["m64n64w4s2", "m64n128w8s3"].map(|tile| tile.parse::<Tile>().unwrap());
         for _ in 0..2 {
-            verify_others(&mut bench, &tiles, &timed, &mut run, Progress::Silent, &Interrupt::default())
-                .unwrap();
+            verify_others(
+                &mut Session::new(&mut bench, &mut run, Progress::Silent, &Interrupt::default()),
+                &tiles,
+                &timed,
+            )
+            .unwrap();
         }
         let of = |class: Class| {
             let rows = run.rows().iter().filter(move |row| row.workload == class.to_string());
@@ -529,8 +531,12 @@ mod tests {
         bench.verified.clear();
         let now = Instant::now();
         for _ in ["fresh", "resumed"] {
-            let verified =
-                verify_space(&mut bench, &space, &timed, &mut run, now, Progress::Silent, &interrupt);
+            let verified = verify_space(
+                &mut Session::new(&mut bench, &mut run, Progress::Silent, &interrupt),
+                &space,
+                &timed,
+                now,
+            );
             let verified = verified.unwrap().unwrap();
             assert!(!verified.tiles(&USUAL).is_empty() && verified.tiles(&OTHER).is_empty());
         }

@@ -3,10 +3,9 @@
 //! Which batches follows from the measurements alone ([`chosen_batches`]). None of them can end a run: one that cannot be recorded is told
 //! with its reason.
 
-use super::{BatchPolicies, Bench, Verified};
+use super::row::batch_shape;
+use super::{BatchPolicies, Bench, Session, Verified};
 use crate::choice::Choice;
-use crate::interrupt::Interrupt;
-use crate::progress::Progress;
 use crate::store::{BatchTimeline, Level, Measurement, RunFolder, SkippedTimeline, Status, Timeline};
 use crate::workloads::Workload;
 use std::collections::BTreeMap;
@@ -59,17 +58,15 @@ pub fn chosen_batches<'a>(rows: &'a [Measurement], selector_hash: &str) -> Vec<&
 ///
 /// # Errors
 /// The run's folder. What fails on the bench is told, and kept as the reason why a batch has no timeline.
-#[expect(clippy::too_many_arguments, reason = "the same things as whole batches are measured by")]
 pub fn record_timelines(
-    bench: &mut dyn Bench,
+    session: &mut Session<'_>,
     workloads: &[Workload],
     policies: &BatchPolicies<'_>,
     verified: &Verified,
-    run: &mut RunFolder,
     deadline: Instant,
-    progress: Progress,
-    interrupt: &Interrupt,
 ) -> anyhow::Result<bool> {
+    let Session { bench, run, progress, interrupt } = session;
+    let (bench, progress, interrupt) = (&mut **bench, *progress, *interrupt);
     let selector_hash = policies.selector_hash().to_owned();
     let known = |run: &RunFolder, name: &str| {
         let mut all = run.timelines().batches.iter();
@@ -126,7 +123,7 @@ fn record(
     let launch_modes = bench.launch_modes().to_vec();
     let mut loaded = bench.load(&batch).map_err(|error| error.to_string())?;
     let feasible = verified.tiles(&Class::of(&batch.geometry));
-    let shape = workload.batch_shape(&batch).map_err(|error| error.to_string())?;
+    let shape = batch_shape(&batch).map_err(|error| error.to_string())?;
     let plan = policies
         .plan_one(loaded.as_mut(), Choice::SELECTOR, &shape, feasible, &launch_modes)
         .map_err(|error| error.to_string())?;

@@ -2,8 +2,10 @@
 
 use super::*;
 use crate::choice::PATS_PLANNER;
+use crate::interrupt::Interrupt;
 use crate::measure::batch_level::tests::{LARGE, Outcome, SAFE, SMALL, ScriptedBench, model};
-use crate::measure::{PlanFacts, Way, measure_batches};
+use crate::measure::{Execution, PlanFacts, measure_batches};
+use crate::progress::Progress;
 use crate::store::{Start, test_data};
 use crate::workloads::{Scale, Workloads};
 use std::time::Duration;
@@ -86,22 +88,27 @@ impl Fixture {
     }
 
     /// Measures the batches and records their timelines with so much time; the run, and how often a batch was planned for a timeline.
-    fn run(&self, start: Start, outcomes: &[Outcome], time: Duration) -> (RunFolder, Vec<Way>) {
+    fn run(&self, start: Start, outcomes: &[Outcome], time: Duration) -> (RunFolder, Vec<Execution>) {
         let mut bench = ScriptedBench::new(Vec::new(), Some(PlanFacts { tiles: 2, merges: true }));
         let (model, mut run) = (model(), self.open(start));
         let policies = BatchPolicies::new(&model, "hash".to_owned(), None);
         let (silent, interrupt) = (Progress::Silent, Interrupt::default());
         let far = Instant::now() + Duration::from_secs(60);
         let (batches, verified) = (self.batches(), &self.verified);
-        measure_batches(&mut bench, batches, &policies, verified, &mut run, far, silent, &interrupt).unwrap();
+        let session = &mut Session::new(&mut bench, &mut run, silent, &interrupt);
+        measure_batches(session, batches, &policies, verified, far).unwrap();
         bench.timelines.borrow_mut().extend(outcomes);
         bench.planned.borrow_mut().clear();
         let deadline = Instant::now() + time;
         let done = record_timelines(
-            &mut bench, batches, &policies, verified, &mut run, deadline, silent, &interrupt,
+            &mut Session::new(&mut bench, &mut run, silent, &interrupt),
+            batches,
+            &policies,
+            verified,
+            deadline,
         );
         assert!(done.unwrap());
-        (run, bench.planned.take().into_iter().map(|(way, _)| way).collect())
+        (run, bench.planned.take().into_iter().map(|(execution, _)| execution).collect())
     }
 }
 
@@ -118,16 +125,16 @@ fn reasons(run: &RunFolder) -> Vec<&str> {
 #[test]
 fn each_batch_is_recorded_once_under_the_selector() {
     let fixture = Fixture::new();
-    let (run, ways) = fixture.run(Start::Fresh, &[], TIME);
-    assert_eq!(ways, vec![Way::default(); 3]);
+    let (run, executions) = fixture.run(Start::Fresh, &[], TIME);
+    assert_eq!(executions, vec![Execution::default(); 3]);
     assert_eq!((recorded(&run).len(), reasons(&run).len()), (3, 0));
     for known in &run.timelines().batches {
         assert_eq!((known.choice.as_str(), known.selector_hash.as_str()), ("selector", "hash"));
         assert_eq!(known.timeline, test_data::batch_timeline("t").timeline);
     }
     drop(run);
-    let (run, ways) = fixture.run(Start::Resume, &[], TIME);
-    assert!(ways.is_empty(), "a run that goes on has them");
+    let (run, executions) = fixture.run(Start::Resume, &[], TIME);
+    assert!(executions.is_empty(), "a run that goes on has them");
     assert_eq!(recorded(&run).len(), 3);
 }
 
@@ -137,14 +144,14 @@ fn one_that_fails_is_told_and_recorded_when_the_run_goes_on() {
     let (run, _) = fixture.run(Start::Fresh, &[Outcome::Recorded, Outcome::Failed], TIME);
     assert_eq!((recorded(&run).len(), reasons(&run)), (2, vec!["it died"]));
     drop(run);
-    let (run, ways) = fixture.run(Start::Resume, &[], TIME);
-    assert_eq!((ways.len(), recorded(&run).len(), reasons(&run).len()), (1, 3, 0));
+    let (run, executions) = fixture.run(Start::Resume, &[], TIME);
+    assert_eq!((executions.len(), recorded(&run).len(), reasons(&run).len()), (1, 3, 0));
 }
 
 #[test]
 fn a_device_that_is_lost_ends_no_run() {
-    let (run, ways) = Fixture::new().run(Start::Fresh, &[Outcome::Recorded, Outcome::Lost], TIME);
-    assert_eq!((recorded(&run).len(), ways.len()), (1, 2), "nothing is asked of it any more");
+    let (run, executions) = Fixture::new().run(Start::Fresh, &[Outcome::Recorded, Outcome::Lost], TIME);
+    assert_eq!((recorded(&run).len(), executions.len()), (1, 2), "nothing is asked of it any more");
     let reasons = reasons(&run);
     assert_eq!(reasons[0], "it died");
     assert!(reasons.len() == 2 && reasons[1].contains("it is lost"), "{reasons:?}");
@@ -152,8 +159,8 @@ fn a_device_that_is_lost_ends_no_run() {
 
 #[test]
 fn a_spent_budget_records_one_and_says_why_not_more() {
-    let (run, ways) = Fixture::new().run(Start::Fresh, &[], Duration::ZERO);
-    assert_eq!((recorded(&run).len(), ways.len()), (1, 1));
+    let (run, executions) = Fixture::new().run(Start::Fresh, &[], Duration::ZERO);
+    assert_eq!((recorded(&run).len(), executions.len()), (1, 1));
     let reasons = reasons(&run);
     assert!(reasons.len() == 2 && reasons.iter().all(|reason| reason.contains("budget")), "{reasons:?}");
 }

@@ -1,9 +1,9 @@
-//! Ways of launching the selector's plans, compared with the default on the whole batches that were measured.
+//! Launch modes the selector's plans, compared with the default on the whole batches that were measured.
 
 use crate::choice::Choice;
 use crate::statistics::{mean, median};
 use crate::store::{Level, Measurement, Status};
-use reports::{LaunchBatch, LaunchFamily, LaunchWay, Launching};
+use reports::{LaunchBatch, LaunchFamily, LaunchModeResult, Launching};
 use std::collections::{BTreeMap, BTreeSet};
 use tilewright_cuda::LaunchMode;
 use tilewright_reports as reports;
@@ -17,16 +17,16 @@ struct Launched<'a> {
 }
 
 impl Launched<'_> {
-    /// The way's median over the default's; `None` without both.
-    fn over_default(&self, forward: LaunchMode) -> Option<f64> {
-        let time = |forward| self.samples.get(&forward).and_then(|samples| median(samples));
-        Some(time(forward)? / time(LaunchMode::DEFAULT)?)
+    /// The mode's median over the default's; `None` without both.
+    fn over_default(&self, launch_mode: LaunchMode) -> Option<f64> {
+        let time = |launch_mode| self.samples.get(&launch_mode).and_then(|samples| median(samples));
+        Some(time(launch_mode)? / time(LaunchMode::DEFAULT)?)
     }
 
     /// As [`Launched::over_default`]; 1 for what was not timed, since it is launched as the default is: its launches would be the same, or
     /// it cannot be had.
-    fn over_default_or_same(&self, forward: LaunchMode) -> f64 {
-        self.over_default(forward).unwrap_or(1.0)
+    fn over_default_or_same(&self, launch_mode: LaunchMode) -> f64 {
+        self.over_default(launch_mode).unwrap_or(1.0)
     }
 }
 
@@ -34,13 +34,13 @@ impl Launched<'_> {
 pub(super) fn launching(rows: &[Measurement]) -> Option<Launching> {
     let mut batches: BTreeMap<&str, Launched<'_>> = BTreeMap::new();
     for row in rows.iter().filter(|row| row.level == Level::Batch) {
-        let Ok(Choice::Selector(forward)) = row.choice.parse() else { continue };
+        let Ok(Choice::Selector(launch_mode)) = row.choice.parse() else { continue };
         let batch = batches.entry(&row.workload).or_default();
         batch.family = &row.scenario;
         if row.status == Status::Correct {
-            batch.samples.entry(forward).or_default().extend(&row.samples_us);
+            batch.samples.entry(launch_mode).or_default().extend(&row.samples_us);
         } else {
-            batch.failures.insert(forward, &row.message);
+            batch.failures.insert(launch_mode, &row.message);
         }
     }
     batches.retain(|_, batch| batch.over_default(LaunchMode::DEFAULT).is_some());
@@ -48,7 +48,7 @@ pub(super) fn launching(rows: &[Measurement]) -> Option<Launching> {
     if !batches.values().any(tried) {
         return None;
     }
-    let ways = LaunchMode::ALL.map(|forward| way(forward, &batches)).to_vec();
+    let modes = LaunchMode::ALL.map(|launch_mode| mode(launch_mode, &batches)).to_vec();
     let shown = batches.iter().map(|(name, batch)| LaunchBatch {
         name: (*name).to_owned(),
         default_us: batch
@@ -56,21 +56,21 @@ pub(super) fn launching(rows: &[Measurement]) -> Option<Launching> {
             .get(&LaunchMode::DEFAULT)
             .and_then(|samples| median(samples))
             .unwrap_or(f64::NAN),
-        over_default: LaunchMode::ALL.map(|forward| batch.over_default(forward)).to_vec(),
+        over_default: LaunchMode::ALL.map(|launch_mode| batch.over_default(launch_mode)).to_vec(),
     });
-    Some(Launching { ways, batches: shown.collect(), families: families(&batches) })
+    Some(Launching { modes, batches: shown.collect(), families: families(&batches) })
 }
 
-fn way(forward: LaunchMode, batches: &BTreeMap<&str, Launched<'_>>) -> LaunchWay {
-    let all: Vec<f64> = batches.values().map(|batch| batch.over_default_or_same(forward)).collect();
-    let measured: Vec<f64> = batches.values().filter_map(|batch| batch.over_default(forward)).collect();
-    let mut failures = batches.values().filter_map(|batch| batch.failures.get(&forward)).peekable();
+fn mode(launch_mode: LaunchMode, batches: &BTreeMap<&str, Launched<'_>>) -> LaunchModeResult {
+    let all: Vec<f64> = batches.values().map(|batch| batch.over_default_or_same(launch_mode)).collect();
+    let measured: Vec<f64> = batches.values().filter_map(|batch| batch.over_default(launch_mode)).collect();
+    let mut failures = batches.values().filter_map(|batch| batch.failures.get(&launch_mode)).peekable();
     let fastest = |batch: &&Launched<'_>| {
         let timed = LaunchMode::ALL.into_iter().filter_map(|other| Some((other, batch.over_default(other)?)));
-        timed.min_by(|a, b| a.1.total_cmp(&b.1)).is_some_and(|(other, _)| other == forward)
+        timed.min_by(|a, b| a.1.total_cmp(&b.1)).is_some_and(|(other, _)| other == launch_mode)
     };
-    LaunchWay {
-        name: forward.to_string(),
+    LaunchModeResult {
+        name: launch_mode.to_string(),
         over_default: geometric_mean(&all).unwrap_or(1.0),
         measured_over_default: geometric_mean(&measured),
         measured: measured.len() as u64,
@@ -84,8 +84,8 @@ fn families(batches: &BTreeMap<&str, Launched<'_>>) -> Vec<LaunchFamily> {
     let names: BTreeSet<&str> = batches.values().map(|batch| batch.family).collect();
     let family = |name: &str| {
         let members: Vec<_> = batches.values().filter(|batch| batch.family == name).collect();
-        let over_default = LaunchMode::ALL.map(|forward| {
-            let all: Vec<f64> = members.iter().map(|batch| batch.over_default_or_same(forward)).collect();
+        let over_default = LaunchMode::ALL.map(|launch_mode| {
+            let all: Vec<f64> = members.iter().map(|batch| batch.over_default_or_same(launch_mode)).collect();
             geometric_mean(&all).unwrap_or(1.0)
         });
         LaunchFamily {
@@ -137,23 +137,23 @@ mod tests {
             batch("c1", "selector, streams+launch", &[1.0]),
         ];
         let launching = launching(&rows).unwrap();
-        let way = |name: &str| launching.ways.iter().find(|way| way.name == name).unwrap();
-        assert_eq!(launching.ways[0].name, LaunchMode::DEFAULT.to_string());
-        let default = way("serial+launch");
+        let mode = |name: &str| launching.modes.iter().find(|mode| mode.name == name).unwrap();
+        assert_eq!(launching.modes[0].name, LaunchMode::DEFAULT.to_string());
+        let default = mode("serial+launch");
         assert_eq!((default.over_default, default.measured, default.fastest, default.failed), (1.0, 3, 2, 0));
-        let streams = way("streams+launch");
+        let streams = mode("streams+launch");
         assert!((streams.over_default - (0.8f64 * 2.0).cbrt()).abs() < 1e-12);
         assert!((streams.measured_over_default.unwrap() - 1.6f64.sqrt()).abs() < 1e-12);
         assert_eq!((streams.measured, streams.fastest, streams.failed), (2, 1, 0));
-        let single = way("single+launch");
+        let single = mode("single+launch");
         assert_eq!((single.measured, single.fastest, single.failed), (1, 0, 1));
         assert_eq!(single.failure, "no room");
-        let never = way("serial+last-cta");
+        let never = mode("serial+last-cta");
         assert_eq!((never.over_default, never.measured_over_default, never.measured), (1.0, None, 0));
 
         let names: Vec<&str> = launching.batches.iter().map(|batch| batch.name.as_str()).collect();
         assert_eq!(names, ["a1", "a2", "b1"]);
-        let place = |name| launching.ways.iter().position(|way| way.name == name).unwrap();
+        let place = |name| launching.modes.iter().position(|mode| mode.name == name).unwrap();
         assert_eq!(launching.batches[0].default_us, 100.0);
         assert_eq!(launching.batches[0].over_default[place("streams+launch")], Some(0.8));
         assert_eq!(launching.batches[1].over_default[place("single+launch")], None);
@@ -173,6 +173,10 @@ mod tests {
         assert_eq!(launching(&rows), None);
         assert_eq!(launching(&[]), None);
         let unlaunched = [rows[0].clone(), failed("a1", "selector, single+launch")];
-        assert_eq!(launching(&unlaunched).unwrap().ways[4].failed, 1, "that a way cannot be had is a result");
+        assert_eq!(
+            launching(&unlaunched).unwrap().modes[4].failed,
+            1,
+            "that a mode cannot be had is a result"
+        );
     }
 }

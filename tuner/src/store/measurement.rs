@@ -15,7 +15,7 @@ pub enum Level {
     CpAsync,
     /// Packs of one shape, all with one tile.
     Pack,
-    /// A whole batch of a scenario, under one way to choose tiles.
+    /// A whole batch of a scenario, under one policy.
     Batch,
 }
 
@@ -105,7 +105,7 @@ pub struct Measurement {
     pub batch: Option<BatchShape>,
     /// Whether the workload is only judged, never fitted.
     pub held_out: bool,
-    /// The name of a set of tiles, or of a way to choose them.
+    /// The name of a set of tiles, or of a policy them.
     pub choice: String,
     /// The tile, where one tile served all packs.
     pub tile: Option<Tile>,

@@ -98,7 +98,7 @@ impl Timeline {
     }
 }
 
-/// The timeline of a batch under a way to choose its tiles.
+/// The timeline of a batch under a policy its tiles.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BatchTimeline {
     /// The batch.

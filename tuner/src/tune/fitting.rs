@@ -2,34 +2,30 @@
 
 use crate::analysis::Analysis;
 use crate::fit_settings::FitSettings;
-use crate::interrupt::Interrupt;
-use crate::measure::{Bench, Timed, verify_cp_async};
-use crate::progress::Progress;
-use crate::store::RunFolder;
+use crate::measure::{Session, Timed, verify_cp_async};
 use tilewright_heuristics::Tile;
 
-/// Fits the selector, and verifies the tiles that it may return where they copy token by token; as long as one of them fails, another
+/// Fits the selector, and verifies the tiles that it may return with `cp.async`, too; as long as one of them fails, another
 /// selector is fitted without it. Each time there are fewer tiles, so this ends. `None` if the user asked to stop.
 ///
 /// # Errors
 /// Nothing to fit, a bench that cannot go on, or the run's folder.
 pub(super) fn fit_verified(
-    bench: &mut dyn Bench,
+    session: &mut Session<'_>,
     timed: &Timed,
-    run: &mut RunFolder,
     settings: &FitSettings,
-    progress: Progress,
-    interrupt: &Interrupt,
 ) -> anyhow::Result<Option<Analysis>> {
-    progress.note("fitting the selector");
+    session.progress.note("fitting the selector");
     loop {
-        let analysis = Analysis::of(run.provenance(), &run.united_rows(), settings)?;
+        let analysis = Analysis::of(session.run.provenance(), &session.run.united_rows(), settings)?;
         let tiles: Vec<Tile> = analysis.model.tiles().into_iter().collect();
-        match verify_cp_async(bench, &tiles, &|_| true, timed, run, progress, interrupt)? {
+        match verify_cp_async(session, &tiles, &|_| true, timed)? {
             None => return Ok(None),
             Some(0) => return Ok(Some(analysis)),
             Some(failed) => {
-                progress.note(&format!("fitting the selector again, without {failed} variants that failed"))
+                session
+                    .progress
+                    .note(&format!("fitting the selector again, without {failed} variants that failed"));
             }
         }
     }

@@ -1,7 +1,10 @@
 //! What is fitted if a variant fails where it copies token by token, on a bench that says so.
 
 use super::*;
+use crate::interrupt::Interrupt;
 use crate::measure::{Coverage, ScriptedBench, Verified};
+use crate::progress::Progress;
+use crate::store::RunFolder;
 use crate::store::{Level, Measurement, Start, Status, test_data};
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -58,7 +61,7 @@ fn measured(folder: &Path) -> RunFolder {
 
 fn fitted(bench: &mut ScriptedBench, run: &mut RunFolder) -> anyhow::Result<Option<Analysis>> {
     let settings = FitSettings::default();
-    fit_verified(bench, &timed(), run, &settings, Progress::Silent, &Interrupt::default())
+    fit_verified(&mut Session::new(bench, run, Progress::Silent, &Interrupt::default()), &timed(), &settings)
 }
 
 /// A batch in which tokens are seen by so many rows.
@@ -159,7 +162,11 @@ fn a_tile_that_fails_in_one_class_is_still_chosen_in_another() {
     // One question, which is about rows: both classes come to the same leaf.
     let settings = FitSettings { max_depth: 1, ..FitSettings::default() };
     let (mut bench, interrupt) = (bench(&[FEW]), Interrupt::default());
-    let fitted = fit_verified(&mut bench, &timed(), &mut run, &settings, Progress::Silent, &interrupt);
+    let fitted = fit_verified(
+        &mut Session::new(&mut bench, &mut run, Progress::Silent, &interrupt),
+        &timed(),
+        &settings,
+    );
     let analysis = fitted.unwrap().unwrap();
     let chosen = |class: Class| tile_of(&analysis, &of_rows(4, class));
     assert_eq!((chosen(SMALL), chosen(USUAL)), (FEW, FEW_ELSE));
@@ -200,6 +207,10 @@ fn a_user_who_asks_to_stop_gets_no_selector() {
     let interrupt = Interrupt::default();
     interrupt.request();
     let settings = FitSettings::default();
-    let fitted = fit_verified(&mut bench(&[]), &timed(), &mut run, &settings, Progress::Silent, &interrupt);
+    let fitted = fit_verified(
+        &mut Session::new(&mut bench(&[]), &mut run, Progress::Silent, &interrupt),
+        &timed(),
+        &settings,
+    );
     assert!(fitted.unwrap().is_none());
 }

@@ -8,15 +8,16 @@ pub use outputs::{Outputs, write_outputs};
 pub use provenance::command_to_go_on;
 
 use crate::analysis::Analysis;
-use crate::cli::{Shard, TuneArguments};
 use crate::emit::{Heuristics, module_name};
+use crate::fit_settings::FitSettings;
 use crate::interrupt::Interrupt;
 use crate::measure::{
-    BatchPolicies, Bench, Timed, Verified, candidate_sets, measure_batches, measure_candidates,
+    BatchPolicies, Bench, Session, Timed, Verified, candidate_sets, measure_batches, measure_candidates,
     measure_packs, needs_cp_async, record_timelines, time_to_verify, verify_cp_async, verify_others,
     verify_space,
 };
 use crate::progress::Progress;
+use crate::shard::Shard;
 use crate::store::{
     DeviceRecord, Finished, RunFolder, Start, Timelines, read, read_timelines, timelines_path,
 };
@@ -28,6 +29,29 @@ use std::time::{Duration, Instant};
 use tilewright_heuristics::generated::SELECTORS;
 use tilewright_heuristics::{Backend, Prices, Tile};
 use tilewright_kernel_templates::{Class, Limits, Space};
+
+/// What is tuned, how long, and where results go.
+#[derive(Clone, Debug)]
+pub struct TuneOptions {
+    /// Scenario files; without any, the catalogue.
+    pub scenarios: Vec<PathBuf>,
+    /// Folder for the run in progress, the measurements and the report.
+    pub out: PathBuf,
+    /// The `heuristics` crate to emit into; `None` for that of the workspace around the current folder, else `out`.
+    pub heuristics: Option<PathBuf>,
+    /// What becomes of a run that was stopped in `out`.
+    pub start: Start,
+    /// Time to measure, verification included; `None` for the default, which becomes long enough.
+    pub budget: Option<Duration>,
+    /// Batches with more distinct KV are scaled down to this, in MB.
+    pub max_batch_mb: Option<u32>,
+    /// The workloads that are measured; `None` for all, and a fit.
+    pub shard: Option<Shard>,
+    /// Measures in a budget that is too small, and emits a selector that is doubted.
+    pub force: bool,
+    /// How the tree is fitted.
+    pub fit: FitSettings,
+}
 
 /// How a tuning run ended.
 #[derive(Debug)]
@@ -54,7 +78,7 @@ const BATCHES_UNTIL: f64 = 0.95;
 /// # Errors
 /// Scenarios that make no batches, a bench that cannot run them, or the file system. What was measured until then is kept.
 pub fn tune(
-    arguments: &TuneArguments,
+    options: &TuneOptions,
     bench: &mut dyn Bench,
     progress: Progress,
     interrupt: &Interrupt,
@@ -66,43 +90,37 @@ pub fn tune(
     progress.note(&said(&bench.prices()));
 
     let backend = bench.limits().backend();
-    let scale = Scale::on(bench.limits(), arguments.max_batch_mb);
-    let workloads = Workloads::load(&arguments.scenarios, backend, &scale, arguments.shard)?;
+    let scale = Scale::on(bench.limits(), options.max_batch_mb);
+    let workloads = Workloads::load(&options.scenarios, backend, &scale, options.shard)?;
     anyhow::ensure!(
-        arguments.shard.is_some() || workloads.batches.iter().any(|workload| !workload.held_out()),
+        options.shard.is_some() || workloads.batches.iter().any(|workload| !workload.held_out()),
         "the scenarios have no whole batches to fit a selector to: add one with `trees`, `tenants` or `trace` that is not `use: held-out`"
     );
-    let by_default = default_budget(backend, workloads.dtypes.len());
-    let mut budget = Duration::from_secs(u64::from(arguments.budget.unwrap_or(by_default)));
-    let raced = raced(&workloads, bench.limits(), arguments.shard.is_some());
+    let mut budget = options.budget.unwrap_or_else(|| default_budget(backend, workloads.dtypes.len()));
+    let raced = raced(&workloads, bench.limits(), options.shard.is_some());
     let of_all =
         raced.iter().chain(&workloads.batches).filter(|workload| needs_cp_async(workload, bench.limits()));
     let timed = Timed {
         classes: workloads.classes(),
         dtypes: workloads.dtypes.clone(),
         cp_async: of_all.map(|workload| Class::of(workload.geometry())).collect(),
-        shard: arguments.shard,
+        shard: options.shard,
     };
     let space = Space::of(backend);
-    let folder = arguments.out.join(&module);
-    let start = match (arguments.resume, arguments.discard) {
-        (true, _) => Start::Resume,
-        (_, true) => Start::Discard,
-        _ => Start::Fresh,
-    };
+    let folder = options.out.join(&module);
     let around = std::env::current_dir().ok().and_then(|current| Heuristics::around(&current));
-    let heuristics = arguments.heuristics.clone().map(Heuristics::at).or(around);
-    let target = (heuristics.as_ref(), arguments.force);
-    if start == Start::Resume
+    let heuristics = options.heuristics.clone().map(Heuristics::at).or(around);
+    let target = (heuristics.as_ref(), options.force);
+    if options.start == Start::Resume
         && let Some(finished) = Finished::in_folder(&folder)?
     {
-        let outputs = finish_again(finished, &workloads, arguments, target, &folder)?;
+        let outputs = finish_again(finished, &workloads, options, target, &folder)?;
         progress.note("the run is over: its module and report were written again");
         return Ok(Tuned::Done(Box::new(outputs)));
     }
-    if start != Start::Resume {
+    if options.start != Start::Resume {
         let needed = time_to_verify(bench, &space, &timed);
-        budget = budget_for(needed, budget, arguments.budget.is_some(), arguments.force)?;
+        budget = budget_for(needed, budget, options.budget.is_some(), options.force)?;
         progress.note(&format!(
             "verifying takes about {:.0} s of the budget's {}; {} packs and {} batches share the rest",
             needed.as_secs_f64(),
@@ -112,22 +130,15 @@ pub fn tune(
         ));
     }
     let provenance =
-        provenance::provenance(bench, &space, (&workloads, which(&scale, arguments.shard)), &arguments.fit);
-    let mut run = RunFolder::open(&folder, provenance, start)?;
+        provenance::provenance(bench, &space, (&workloads, which(&scale, options.shard)), &options.fit);
+    let mut run = RunFolder::open(&folder, provenance, options.start)?;
     for damaged in run.damaged() {
         progress.note(&format!("what it held is measured again: {damaged}"));
     }
     let stopped = |folder: &PathBuf| Ok(Tuned::Interrupted(folder.clone()));
 
-    let Some(verified) = verify_space(
-        bench,
-        &space,
-        &timed,
-        &mut run,
-        begin + budget.mul_f64(VERIFIED_UNTIL),
-        progress,
-        interrupt,
-    )?
+    let session = &mut Session { bench, run: &mut run, progress, interrupt };
+    let Some(verified) = verify_space(session, &space, &timed, begin + budget.mul_f64(VERIFIED_UNTIL))?
     else {
         return stopped(&folder);
     };
@@ -136,31 +147,31 @@ pub fn tune(
     let left =
         (begin + budget).saturating_duration_since(measuring).max(budget.mul_f64(1.0 - VERIFIED_UNTIL));
     let deadline = measuring + left.mul_f64(PACKS_UNTIL);
-    if !measure_packs(bench, &raced, &verified, &mut run, deadline, progress, interrupt)? {
+    if !measure_packs(session, &raced, &verified, deadline)? {
         return stopped(&folder);
     }
 
     let kept = || format!("{}: the measurements are kept", folder.display());
-    let mut tiles = Analysis::first_portfolio(&run.united_rows(), &arguments.fit).with_context(kept)?;
+    let mut tiles = Analysis::first_portfolio(&session.run.united_rows(), &options.fit).with_context(kept)?;
     // What packs say of tiles is only near what batches say: the tiles that were best of batches before are asked about again.
-    tiles.extend(incumbents(&bench.device(), &space));
+    tiles.extend(incumbents(&device, &space));
     tiles.sort_unstable();
     tiles.dedup();
     // Batches whose pages TMA cannot load are measured with tiles that are verified with `cp.async`.
     let cp_async: BTreeSet<Class> = workloads
         .batches
         .iter()
-        .filter(|workload| needs_cp_async(workload, bench.limits()))
+        .filter(|workload| needs_cp_async(workload, session.bench.limits()))
         .map(|workload| Class::of(workload.geometry()))
         .collect();
     let wanted = |class: &Class| cp_async.contains(class);
-    let Some(_) = verify_cp_async(bench, &tiles, &wanted, &timed, &mut run, progress, interrupt)? else {
+    let Some(_) = verify_cp_async(session, &tiles, &wanted, &timed)? else {
         return stopped(&folder);
     };
-    if verify_others(bench, &tiles, &timed, &mut run, progress, interrupt)?.is_none() {
+    if verify_others(session, &tiles, &timed)?.is_none() {
         return stopped(&folder);
     }
-    let verified = Verified::of(run.rows());
+    let verified = Verified::of(session.run.rows());
     let sets = candidate_sets(&tiles);
     let (fitted, held_out): (Vec<Workload>, Vec<Workload>) =
         workloads.batches.iter().cloned().partition(|workload| !workload.held_out());
@@ -172,36 +183,28 @@ pub fn tune(
     ));
     let deadline = measuring + left.mul_f64(CANDIDATES_UNTIL);
     let batches = &workloads.batches;
-    if !measure_candidates(bench, batches, &sets, &verified, &mut run, deadline, progress, interrupt)? {
+    if !measure_candidates(session, batches, &sets, &verified, deadline)? {
         return stopped(&folder);
     }
     // A shard has raced sets of its own packs' tiles: where other shards raced others, a batch has no time of a set.
-    if let Some(shard) = arguments.shard {
+    if let Some(shard) = options.shard {
         let path = folder.join(format!("shard-{}-of-{}.parquet", shard.index + 1, shard.count));
         run.write(&path)?;
         run.retire(&path)?;
         return Ok(Tuned::Shard(path));
     }
-    let fitted = fitting::fit_verified(bench, &timed, &mut run, &arguments.fit, progress, interrupt);
+    let fitted = fitting::fit_verified(session, &timed, &options.fit);
     let Some(analysis) = fitted.with_context(kept)? else { return stopped(&folder) };
     // Without the tiles that failed since.
-    let verified = Verified::of(run.rows());
+    let verified = Verified::of(session.run.rows());
     let policies = BatchPolicies::of(&analysis);
     let deadline = measuring + left.mul_f64(BATCHES_UNTIL);
-    if !measure_batches(
-        bench,
-        if held_out.is_empty() { batches } else { &held_out },
-        &policies,
-        &verified,
-        &mut run,
-        deadline,
-        progress,
-        interrupt,
-    )? {
+    let judged = if held_out.is_empty() { batches } else { &held_out };
+    if !measure_batches(session, judged, &policies, &verified, deadline)? {
         return stopped(&folder);
     }
     let deadline = measuring + left;
-    if !record_timelines(bench, batches, &policies, &verified, &mut run, deadline, progress, interrupt)? {
+    if !record_timelines(session, batches, &policies, &verified, deadline)? {
         return stopped(&folder);
     }
 
@@ -215,7 +218,7 @@ pub fn tune(
         &recording,
         &timelines,
         &analysis,
-        &arguments.fit,
+        &options.fit,
         target,
         &folder,
         measurements.clone(),
@@ -248,7 +251,7 @@ fn budget_for(needed: Duration, budget: Duration, asked: bool, force: bool) -> a
 fn finish_again(
     finished: Finished,
     workloads: &Workloads,
-    arguments: &TuneArguments,
+    options: &TuneOptions,
     target: (Option<&Heuristics>, bool),
     folder: &Path,
 ) -> anyhow::Result<Outputs> {
@@ -258,17 +261,17 @@ fn finish_again(
         folder.display()
     );
     anyhow::ensure!(
-        arguments.shard.is_none(),
+        options.shard.is_none(),
         "{}: the shard is over: {}",
         folder.display(),
         finished.measurements.display()
     );
     let mut recording = read(&finished.measurements)?;
-    recording.provenance.fit = arguments.fit.clone();
+    recording.provenance.fit = options.fit.clone();
     let timelines = read_timelines(&timelines_path(&finished.measurements))?;
     let timelines = timelines.unwrap_or_else(|| Timelines::none_of(recording.provenance.device.clone()));
-    let analysis = Analysis::of(&recording.provenance, &recording.rows, &arguments.fit)?;
-    write_outputs(&recording, &timelines, &analysis, &arguments.fit, target, folder, finished.measurements)
+    let analysis = Analysis::of(&recording.provenance, &recording.rows, &options.fit)?;
+    write_outputs(&recording, &timelines, &analysis, &options.fit, target, folder, finished.measurements)
 }
 
 /// The tiles of the selector that was emitted for this device before.
@@ -287,18 +290,18 @@ fn which(scale: &Scale, shard: Option<Shard>) -> String {
     }
 }
 
-/// Seconds that a run may take that measures so many element types. On a GPU, each has kernels of its own to compile and verify, which would
+/// The time of a run that measures so many element types. On a GPU, each has kernels of its own to compile and verify, which would
 /// otherwise be taken from the time of all others. A processor has none to compile, and verifies most types in any case.
-fn default_budget(backend: Backend, dtypes: usize) -> u32 {
-    const FIRST: u32 = 240;
-    const FURTHER: u32 = 60;
-    match backend {
+fn default_budget(backend: Backend, dtypes: usize) -> Duration {
+    const FIRST: u64 = 240;
+    const FURTHER: u64 = 60;
+    Duration::from_secs(match backend {
         Backend::Cpu => FIRST,
-        Backend::Cuda => FIRST + FURTHER * dtypes.saturating_sub(1) as u32,
-    }
+        Backend::Cuda => FIRST + FURTHER * dtypes.saturating_sub(1) as u64,
+    })
 }
 
-/// The packs that all tiles are raced on. Those whose pages leave kernels no choice but to copy token by token are not among them where there
+/// The packs that all tiles are raced on. Those whose pages TMA cannot load are not among them where there
 /// are others: all tiles would have to be verified once more for a few shapes, which are measured with the first portfolio instead. A
 /// shard knows no portfolio.
 fn raced(workloads: &Workloads, limits: &Limits, shard: bool) -> Vec<Workload> {
@@ -338,8 +341,11 @@ mod tests {
 
     #[test]
     fn a_gpu_gets_more_time_for_further_element_types() {
-        assert_eq!([0, 1, 2, 4].map(|dtypes| default_budget(Backend::Cuda, dtypes)), [240, 240, 300, 420]);
-        assert_eq!([1, 6].map(|dtypes| default_budget(Backend::Cpu, dtypes)), [240; 2]);
+        assert_eq!(
+            [0, 1, 2, 4].map(|dtypes| default_budget(Backend::Cuda, dtypes).as_secs()),
+            [240, 240, 300, 420]
+        );
+        assert_eq!([1, 6].map(|dtypes| default_budget(Backend::Cpu, dtypes).as_secs()), [240; 2]);
     }
 
     #[test]

@@ -1,10 +1,12 @@
 //! The files that a finished line leaves behind.
 
 use crate::analysis::Analysis;
+use crate::batch_regrets::batch_policies;
 use crate::emit::Heuristics;
+use crate::fit::PolicyRegret;
 use crate::fit_settings::FitSettings;
 use crate::gate::doubts;
-use crate::report_data::{batch_policies, report_data};
+use crate::report_data::report_data;
 use crate::store::{Recording, Timelines, timelines_path, write_whole};
 use anyhow::Context as _;
 use serde::Serialize;
@@ -31,13 +33,13 @@ pub struct Outputs {
     pub report: PathBuf,
     /// What the selector is worth, in a sentence; absent where nothing was held out.
     pub headline: Option<String>,
-    /// Regret of each way to choose tiles, on batches that were not fitted.
+    /// Regret of each policy, on batches that were not fitted.
     pub held_out: Vec<Regret>,
     /// That of the selector and of PAT, on batches that were executed under each.
     pub batches: Vec<Regret>,
 }
 
-/// Regret of one way to choose tiles (time / oracle - 1).
+/// Regret of one policy (time / oracle - 1).
 #[derive(Debug, Serialize)]
 pub struct Regret {
     /// Its name.
@@ -48,6 +50,13 @@ pub struct Regret {
     pub p95: f64,
     /// Worst.
     pub worst: f64,
+}
+
+impl Regret {
+    fn of(policy: &PolicyRegret) -> Self {
+        let PolicyRegret { name, mean, p95, worst, .. } = policy;
+        Self { policy: name.clone(), mean: *mean, p95: *p95, worst: *worst }
+    }
 }
 
 /// Writes the module and the report of an analysed recording that lies at `measurements`, its timelines beside it.
@@ -89,15 +98,7 @@ pub fn write_outputs(
         doubts,
         report,
         headline: analysis.over_best_tile().map(|over| over.to_string()),
-        held_out: analysis
-            .validation
-            .policies
-            .iter()
-            .map(|p| Regret { policy: p.name.clone(), mean: p.mean, p95: p.p95, worst: p.worst })
-            .collect(),
-        batches: batch_policies(&recording.rows)
-            .into_iter()
-            .map(|p| Regret { policy: p.name, mean: p.mean, p95: p.p95, worst: p.worst })
-            .collect(),
+        held_out: analysis.validation.policies.iter().map(Regret::of).collect(),
+        batches: batch_policies(&recording.rows).iter().map(Regret::of).collect(),
     })
 }

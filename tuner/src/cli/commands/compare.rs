@@ -2,10 +2,11 @@
 
 use super::tune::{named_or_first, open};
 use crate::cli::exit::Ended;
-use crate::cli::{CompareArguments, DeviceName, output};
+use crate::cli::{CompareArguments, output};
 use crate::compare::{
     BatchResult, Compared, Comparison, PeerOptions, Peers, compare as run, lines, require_compared,
 };
+use crate::device_name::DeviceName;
 use crate::interrupt::Interrupt;
 use crate::progress::Progress;
 use crate::store::write_whole;

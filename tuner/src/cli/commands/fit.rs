@@ -29,7 +29,7 @@ pub fn fit(arguments: &FitArguments) -> anyhow::Result<Ended> {
         Some(path) => read_foreign(path, arguments, progress)?,
         None => from_measurements(&read_all(&arguments.measurements)?.rows)?,
     };
-    let options = arguments.fit.options();
+    let options = arguments.fit.settings().options();
     let folds = usize::from(arguments.fit.folds);
     let phase = Mutex::new(progress.phase("fitting", 1 + folds));
     let watch = |event| {

@@ -1,7 +1,8 @@
 //! `tilewright space`.
 
 use crate::cli::exit::Ended;
-use crate::cli::{DeviceName, SpaceArguments, output};
+use crate::cli::{SpaceArguments, output};
+use crate::device_name::DeviceName;
 use anyhow::Context as _;
 use serde::Serialize;
 use std::collections::BTreeMap;

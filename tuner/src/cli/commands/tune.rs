@@ -1,7 +1,8 @@
 //! `tilewright tune`.
 
 use crate::cli::exit::Ended;
-use crate::cli::{DeviceName, TuneArguments, output};
+use crate::cli::{TuneArguments, output};
+use crate::device_name::DeviceName;
 use crate::interrupt::Interrupt;
 use crate::measure::{Bench, CpuBench, TimeLimits, WorkerBench, WorkerCommand};
 use crate::progress::Progress;
@@ -20,7 +21,7 @@ pub fn tune(arguments: &TuneArguments) -> anyhow::Result<Ended> {
     let interrupt = Interrupt::listen().context("cannot listen for signals")?;
     let progress = Progress::detect();
     let mut bench = open(named_or_first(arguments.device), arguments.threads, progress)?;
-    match run_line(arguments, bench.as_mut(), progress, &interrupt)? {
+    match run_line(&arguments.options(), bench.as_mut(), progress, &interrupt)? {
         Tuned::Done(outputs) => {
             progress.note(&format!("done in {:.0} s", begin.elapsed().as_secs_f64()));
             say(&outputs, arguments.json, progress)

@@ -1,7 +1,8 @@
 //! `tilewright worker`: the process that measures for a run. Started by the run, not by people.
 
+use crate::cli::WorkerArguments;
 use crate::cli::exit::Ended;
-use crate::cli::{DeviceName, WorkerArguments};
+use crate::device_name::DeviceName;
 use crate::measure::worker::{Fault, FaultyBench, serve};
 use crate::measure::{Bench, CpuBench, CudaBench};
 use anyhow::Context as _;

@@ -1,7 +1,9 @@
 //! A batch on the host's processor, and its plans.
 
 use super::super::bench::rows_of;
-use super::super::{BenchError, Failure, Loaded, PlanFacts, PlanId, PlanTiles, Planning, Way, cpu_timeline};
+use super::super::{
+    BenchError, Execution, Failure, Loaded, PlanFacts, PlanId, PlanTiles, Planning, cpu_timeline,
+};
 use super::Figures;
 use super::pool::{Pool, PoolElement};
 use crate::store::{Status, Timeline};
@@ -23,7 +25,7 @@ pub(super) struct LoadedBatch<'a, E, K> {
     pub(super) page_elements: usize,
     pub(super) query: Vec<E>,
     pub(super) output: Vec<E>,
-    pub(super) plans: Vec<(Plan, Way)>,
+    pub(super) plans: Vec<(Plan, Execution)>,
 }
 
 impl<E, K> LoadedBatch<'_, E, K> {
@@ -67,9 +69,9 @@ where
         begin: usize,
         call: impl FnOnce(&mut CpuBackend, &Plan, DecodeArgs<'_, E, K::Cache<'_>>) -> Result<T, ExecError>,
     ) -> Result<(f64, T), Failure> {
-        let (plan, Way { forward, .. }) = &self.plans[plan.0];
-        if *forward != LaunchMode::DEFAULT {
-            let message = format!("a processor has no launches, and executes nothing as {forward}");
+        let (plan, Execution { launch_mode, .. }) = &self.plans[plan.0];
+        if *launch_mode != LaunchMode::DEFAULT {
+            let message = format!("a processor has no launches, and executes nothing as {launch_mode}");
             return Err(Failure { status: Status::Constraints, message });
         }
         let window = begin..begin + self.batch_elements;
@@ -108,9 +110,9 @@ where
         Ok(self.build(planning, |_: &PackShape| any)?.packs().iter().map(|pack| pack.shape).collect())
     }
 
-    fn plan(&mut self, way: &Way, tiles: &PlanTiles) -> Result<PlanId, BenchError> {
-        let plan = self.build(way.planning, tiles)?;
-        self.plans.push((plan, way.clone()));
+    fn plan(&mut self, execution: &Execution, tiles: &PlanTiles) -> Result<PlanId, BenchError> {
+        let plan = self.build(execution.planning, tiles)?;
+        self.plans.push((plan, execution.clone()));
         Ok(PlanId(self.plans.len() - 1))
     }
 
@@ -136,7 +138,7 @@ where
         self.sample(plan)?;
         let begin = self.cold();
         let (_, units) = self.execute_by(plan, begin, |backend, plan, args| backend.record(plan, args))?;
-        let (plan, Way { planning, .. }) = &self.plans[plan.0];
+        let (plan, Execution { planning, .. }) = &self.plans[plan.0];
         let options = self.options(*planning);
         Ok(cpu_timeline::timeline(plan, &options, self.backend.threads(), &units))
     }

@@ -13,7 +13,7 @@ use tilewright_kernel_templates::{Arch, Class};
 /// What K and V of more than 2^31 elements need, and some room beside them.
 const FAR_CACHE_BYTES: u64 = 10 << 30;
 
-/// Awkward cases on the device, with their references, for one way of copying K and V; those of a tile by its n, on which they depend.
+/// Conformance cases on the device, with their references, for one [`KvLoad`]; those of a tile by its n, on which they depend.
 #[derive(Debug, Default)]
 pub(super) struct Cases {
     /// The class, and how its kernels load K and V.
@@ -108,7 +108,7 @@ impl CudaBench {
 }
 
 /// The variants that a coverage names, the plain one first. A window and sinks can be compiled in without having an effect, a soft-cap
-/// cannot: three variants serve all cases of a way of copying.
+/// cannot: three variants serve all cases of a [`KvLoad`].
 pub(super) fn option_sets(coverage: Coverage, class: &Class, arch: Arch) -> Vec<KernelOptions> {
     const PLAIN: KernelOptions = KernelOptions::for_pages(GRANULE);
     const WINDOW_SINKS: KernelOptions = KernelOptions { window: true, sinks: true, ..PLAIN };

@@ -4,7 +4,9 @@ use super::pool::{Pool, filled_memory};
 use super::{CudaBench, failure_of, timeline};
 use crate::measure::bench::rows_of;
 use crate::measure::numbers::Stream;
-use crate::measure::{BenchError, Failure, Loaded, PlanFacts, PlanId, PlanTiles, Planning, Way, worst_row};
+use crate::measure::{
+    BenchError, Execution, Failure, Loaded, PlanFacts, PlanId, PlanTiles, Planning, worst_row,
+};
 use crate::store::{Status, Timeline};
 use tilewright_conformance::tolerance;
 use tilewright_cuda::{
@@ -31,7 +33,7 @@ pub(super) struct LoadedBatch<'a> {
 /// A plan, and what became of it on the device.
 struct Planned {
     plan: Plan,
-    way: Way,
+    execution: Execution,
     captured: Result<Captured, Failure>,
 }
 
@@ -78,7 +80,7 @@ impl<'a> LoadedBatch<'a> {
         planned.map_err(|source| BenchError::Plan { batch: self.batch.name.clone(), source })
     }
 
-    fn capture(&mut self, plan: &Plan, way: &Way) -> Result<Captured, Failure> {
+    fn capture(&mut self, plan: &Plan, execution: &Execution) -> Result<Captured, Failure> {
         // Mostly they are there; a process that takes another's place has none yet.
         let tiles: Vec<Tile> = plan.tile_groups().iter().map(|group| group.tile).collect();
         let geometry = &self.batch.geometry;
@@ -91,23 +93,23 @@ impl<'a> LoadedBatch<'a> {
                 return Err(failure.clone());
             }
         }
-        if way.forward == LaunchMode::DEFAULT {
-            return self.capture_compiled(plan, way).map_err(failure_of);
+        if execution.launch_mode == LaunchMode::DEFAULT {
+            return self.capture_compiled(plan, execution).map_err(failure_of);
         }
-        if way.forward.launch == Launch::Single {
-            let mix = way.mix.clone().unwrap_or_else(|| Mix::of(&tiles));
+        if execution.launch_mode.launch == Launch::Single {
+            let mix = execution.mix.clone().unwrap_or_else(|| Mix::of(&tiles));
             self.bench.compile_mix(&mix, &class, options)?;
         }
-        let captured = self.capture_compiled(plan, way).map_err(failure_of)?;
-        self.check(plan, &captured, &way.forward)?;
+        let captured = self.capture_compiled(plan, execution).map_err(failure_of)?;
+        self.check(plan, &captured, &execution.launch_mode)?;
         Ok(captured)
     }
 
-    fn capture_compiled(&self, plan: &Plan, way: &Way) -> Result<Captured, CudaError> {
+    fn capture_compiled(&self, plan: &Plan, execution: &Execution) -> Result<Captured, CudaError> {
         let CudaBench { device, backend, stream, .. } = &*self.bench;
-        let mut uploaded = match (way.forward.launch, &way.mix) {
-            (Launch::Single, Some(mix)) => DevicePlan::with_mix(device, mix, way.forward.merge),
-            _ => DevicePlan::with_launch_mode(device, way.forward),
+        let mut uploaded = match (execution.launch_mode.launch, &execution.mix) {
+            (Launch::Single, Some(mix)) => DevicePlan::with_mix(device, mix, execution.launch_mode.merge),
+            _ => DevicePlan::with_launch_mode(device, execution.launch_mode),
         };
         uploaded.upload(plan, stream)?;
         let workspace = DeviceMemory::new(device.context(), uploaded.workspace_bytes())?;
@@ -133,8 +135,8 @@ impl<'a> LoadedBatch<'a> {
 
     /// That a launch mode computes what the default does. Tiles were verified one by one under the default; another way is verified
     /// by this, before it is timed.
-    fn check(&self, plan: &Plan, captured: &Captured, forward: &LaunchMode) -> Result<(), Failure> {
-        let reference = self.capture_compiled(plan, &Way::default()).map_err(failure_of)?;
+    fn check(&self, plan: &Plan, captured: &Captured, launch_mode: &LaunchMode) -> Result<(), Failure> {
+        let reference = self.capture_compiled(plan, &Execution::default()).map_err(failure_of)?;
         let expected = self.computed(&reference).map_err(failure_of)?;
         let found = self.computed(captured).map_err(failure_of)?;
         let Geometry { head_dim, dtype, .. } = self.batch.geometry;
@@ -143,7 +145,7 @@ impl<'a> LoadedBatch<'a> {
             return Ok(());
         }
         let message = format!(
-            "launched as {forward}, a row differs from the default's by {error:.1e} of its norm, allowed {allowed:.0e}"
+            "launched as {launch_mode}, a row differs from the default's by {error:.1e} of its norm, allowed {allowed:.0e}"
         );
         Err(Failure { status: Status::Correctness, message })
     }
@@ -180,16 +182,19 @@ impl Loaded for LoadedBatch<'_> {
         Ok(self.build(planning, |_: &PackShape| any)?.packs().iter().map(|pack| pack.shape).collect())
     }
 
-    fn plan(&mut self, way: &Way, tiles: &PlanTiles) -> Result<PlanId, BenchError> {
-        let plan = self.build(way.planning, tiles)?;
-        let mut way = way.clone();
-        if way.forward.launch == Launch::Single && way.mix.is_some() && plan.tile_groups().len() == 1 {
+    fn plan(&mut self, execution: &Execution, tiles: &PlanTiles) -> Result<PlanId, BenchError> {
+        let plan = self.build(execution.planning, tiles)?;
+        let mut execution = execution.clone();
+        if execution.launch_mode.launch == Launch::Single
+            && execution.mix.is_some()
+            && plan.tile_groups().len() == 1
+        {
             // As decoders do: a plan that has one tile of its set is launched as that tile's kernel.
-            (way.forward.launch, way.mix) = (Launch::Serial, None);
+            (execution.launch_mode.launch, execution.mix) = (Launch::Serial, None);
         }
         // What cannot be captured fails when it is sampled: the other plans are measured all the same.
-        let captured = self.capture(&plan, &way);
-        self.plans.push(Planned { plan, way, captured });
+        let captured = self.capture(&plan, &execution);
+        self.plans.push(Planned { plan, execution, captured });
         Ok(PlanId(self.plans.len() - 1))
     }
 
@@ -212,15 +217,18 @@ impl Loaded for LoadedBatch<'_> {
     }
 
     fn timeline(&mut self, plan: PlanId) -> Result<Timeline, Failure> {
-        let Planned { plan, way, captured } = &self.plans[plan.0];
+        let Planned { plan, execution, captured } = &self.plans[plan.0];
         let Captured { uploaded, workspace, .. } = captured.as_ref().map_err(Clone::clone)?;
-        if way.forward != LaunchMode::DEFAULT {
-            let message =
-                format!("timelines are recorded as {}, not as {}", LaunchMode::DEFAULT, way.forward);
+        if execution.launch_mode != LaunchMode::DEFAULT {
+            let message = format!(
+                "timelines are recorded as {}, not as {}",
+                LaunchMode::DEFAULT,
+                execution.launch_mode
+            );
             return Err(Failure { status: Status::Constraints, message });
         }
         let args = self.args(workspace);
         // SAFETY: all memory is as large as the batch and the plan say; what is recorded is waited for.
-        unsafe { timeline::record(self.bench, plan, way.planning, uploaded, &args) }
+        unsafe { timeline::record(self.bench, plan, execution.planning, uploaded, &args) }
     }
 }

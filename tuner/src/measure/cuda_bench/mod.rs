@@ -43,7 +43,7 @@ pub struct CudaBench {
     compiled: BTreeMap<(Class, KernelOptions, Tile), Result<Compiled, Failure>>,
     /// What became of tiles that were compiled together.
     mixes: BTreeMap<(Class, KernelOptions, Mix), Result<(), Failure>>,
-    /// Ways of launching beside the default.
+    /// Launch modes beside the default.
     launch_modes: Vec<LaunchMode>,
     /// Those that batches are planned by.
     prices: Prices,
@@ -81,7 +81,7 @@ impl CudaBench {
             mixes: BTreeMap::new(),
             launch_modes: LaunchMode::ALL
                 .into_iter()
-                .filter(|&forward| forward != LaunchMode::DEFAULT)
+                .filter(|&launch_mode| launch_mode != LaunchMode::DEFAULT)
                 .collect(),
             cases: Cases::default(),
             pool: None,

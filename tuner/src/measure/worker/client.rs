@@ -72,7 +72,7 @@ impl WorkerBench {
             Worker { launch, limits, prices: None, connection: None, generation: 0, defect: None };
         let description = worker.start().map_err(|message| BenchError::Worker { message })?;
         worker.prices = Some(description.prices);
-        let launch_modes = description.launch_modes.iter().map(|forward| forward.0).collect();
+        let launch_modes = description.launch_modes.iter().map(|launch_mode| launch_mode.0).collect();
         Ok(Self { description, launch_modes, worker: RefCell::new(worker), needs: RefCell::default() })
     }
 }

@@ -4,7 +4,7 @@
 //! is run, `abort:...` and `panic:...` do as they say. `hang:m16n64w1s1:sample` spares its verification.
 
 use crate::measure::{
-    Bench, BenchError, Coverage, Failure, Loaded, PlanFacts, PlanId, PlanTiles, Planning, Way,
+    Bench, BenchError, Coverage, Execution, Failure, Loaded, PlanFacts, PlanId, PlanTiles, Planning,
 };
 use crate::store::{Conditions, DeviceRecord, Resources, Timeline};
 use std::time::Duration;
@@ -194,8 +194,8 @@ impl Loaded for FaultyBatch<'_> {
         self.loaded.plan_facts(plan)
     }
 
-    fn plan(&mut self, way: &Way, tiles: &PlanTiles) -> Result<PlanId, BenchError> {
-        let plan = self.loaded.plan(way, tiles)?;
+    fn plan(&mut self, execution: &Execution, tiles: &PlanTiles) -> Result<PlanId, BenchError> {
+        let plan = self.loaded.plan(execution, tiles)?;
         if tiles.may_have(&self.fault.tile) {
             self.struck.push(plan);
         }

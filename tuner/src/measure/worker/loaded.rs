@@ -2,9 +2,9 @@
 
 use super::client::{BatchFacts, Worker};
 use super::protocol::{Answer, Request};
-use super::wire::WayRecord;
+use super::wire::ExecutionRecord;
 use crate::measure::plan_tiles::PlanTilesRecord;
-use crate::measure::{BenchError, Failure, Loaded, PlanFacts, PlanId, PlanTiles, Planning, Way};
+use crate::measure::{BenchError, Execution, Failure, Loaded, PlanFacts, PlanId, PlanTiles, Planning};
 use crate::store::{Status, Timeline};
 use std::time::Duration;
 use tilewright_cuda::Launch;
@@ -23,7 +23,7 @@ pub(super) struct LoadedWorker<'a> {
 
 /// A plan as the run knows it.
 struct WorkerPlan {
-    way: Way,
+    execution: Execution,
     tiles: PlanTiles,
     /// What it has; not known of one that ended its process.
     facts: Option<PlanFacts>,
@@ -65,7 +65,7 @@ impl<'a> LoadedWorker<'a> {
     /// The number of a plan in the process that there is now.
     fn prepare(&mut self, plan: usize) -> Result<usize, Unplanned> {
         self.reload().map_err(Unplanned::Refused)?;
-        let WorkerPlan { way, tiles, made, facts, .. } = &mut self.plans[plan];
+        let WorkerPlan { execution, tiles, made, facts, .. } = &mut self.plans[plan];
         if let Some((generation, number)) = *made
             && generation == self.generation
         {
@@ -73,11 +73,14 @@ impl<'a> LoadedWorker<'a> {
         }
         let tiles = PlanTilesRecord::from(&*tiles);
         // A mix takes as long to compile as all of its tiles.
-        let limit = match way.forward.launch {
+        let limit = match execution.launch_mode.launch {
             Launch::Serial | Launch::Streams => self.worker.limits.load,
             Launch::Single => self.worker.limits.prepare,
         };
-        match self.worker.exchange(Request::Plan { way: WayRecord::from(&*way), tiles }, limit) {
+        match self
+            .worker
+            .exchange(Request::Plan { execution: ExecutionRecord::from(&*execution), tiles }, limit)
+        {
             Ok(Answer::Planned { plan: number, facts: said }) => {
                 *made = Some((self.generation, number));
                 *facts = said;
@@ -133,9 +136,9 @@ impl Loaded for LoadedWorker<'_> {
         self.facts.shapes.get(&planning).cloned().unwrap_or_else(unknown)
     }
 
-    fn plan(&mut self, way: &Way, tiles: &PlanTiles) -> Result<PlanId, BenchError> {
-        let (way, tiles) = (way.clone(), tiles.clone());
-        self.plans.push(WorkerPlan { way, tiles, facts: None, made: None, failed: None });
+    fn plan(&mut self, execution: &Execution, tiles: &PlanTiles) -> Result<PlanId, BenchError> {
+        let (execution, tiles) = (execution.clone(), tiles.clone());
+        self.plans.push(WorkerPlan { execution, tiles, facts: None, made: None, failed: None });
         let plan = self.plans.len() - 1;
         match self.prepare(plan) {
             Ok(_) => {}

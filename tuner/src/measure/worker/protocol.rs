@@ -1,7 +1,7 @@
 //! What a run and its worker say to each other: one answer to each request, in order.
 
 use super::wire::{
-    BatchHead, BenchErrorRecord, ClassDef, LaunchModeText, LimitsDef, TileText, WayRecord, bits, text,
+    BatchHead, BenchErrorRecord, ClassDef, ExecutionRecord, LaunchModeText, LimitsDef, TileText, bits, text,
 };
 use crate::measure::plan_tiles::PlanTilesRecord;
 use crate::measure::{Bench, Coverage, Failure, PlanFacts, Planning};
@@ -43,8 +43,8 @@ pub(super) enum Request {
     },
     /// Makes a batch ready; its page table and lengths follow as a frame of numbers. It takes the place of the one before.
     Load(BatchHead),
-    /// Plans the loaded batch in a way, with these tiles.
-    Plan { way: WayRecord, tiles: PlanTilesRecord },
+    /// Plans the loaded batch in a execution, with these tiles.
+    Plan { execution: ExecutionRecord, tiles: PlanTilesRecord },
     /// Executes a plan of the loaded batch once.
     Sample { plan: usize },
     /// Executes a plan of the loaded batch; what it computes for these requests.

@@ -3,7 +3,7 @@
 use super::frames::{read_numbers, receive, send};
 use super::protocol::{Answer, Description, Request, ShapeValues};
 use super::wire::BatchHead;
-use crate::measure::{Bench, BenchError, PlanId, Planning, Way};
+use crate::measure::{Bench, BenchError, Execution, PlanId, Planning};
 use std::io::{self, Read, Write};
 use tilewright_heuristics::{PackShape, Tile};
 
@@ -73,9 +73,9 @@ fn serve_batch(
     let mut plans = 0;
     loop {
         let answer = match receive(input)? {
-            Some(Request::Plan { way, tiles }) => {
+            Some(Request::Plan { execution, tiles }) => {
                 let planned = match tiles.read() {
-                    Ok(tiles) => loaded.plan(&Way::from(way), &tiles),
+                    Ok(tiles) => loaded.plan(&Execution::from(execution), &tiles),
                     Err(name) => Err(BenchError::Worker { message: format!("`{name}` names no tiles") }),
                 };
                 match planned {

@@ -3,11 +3,11 @@
 use super::client::{Launch, TimeLimits, WorkerBench};
 use super::connection::{Process, Started};
 use super::serve::serve;
-use super::wire::{BenchErrorRecord, WayRecord};
+use super::wire::{BenchErrorRecord, ExecutionRecord};
 use crate::interrupt::Interrupt;
 use crate::measure::{
-    Bench, BenchError, Coverage, Failure, Loaded, PlanFacts, PlanId, PlanTiles, Planning, Timed, Way,
-    verify_space,
+    Bench, BenchError, Coverage, Execution, Failure, Loaded, PlanFacts, PlanId, PlanTiles, Planning, Session,
+    Timed, verify_space,
 };
 use crate::progress::Progress;
 use crate::store::{DeviceRecord, Resources, RunFolder, Start, Status, Timeline, test_data};
@@ -38,8 +38,8 @@ const LIMITS: TimeLimits = TimeLimits {
     sample: Duration::from_millis(500),
 };
 
-/// Ways of launching that the fake has.
-const FORWARDS: [LaunchMode; 2] = [
+/// Launch modes that the fake has.
+const LAUNCH_MODES: [LaunchMode; 2] = [
     LaunchMode { launch: cuda::Launch::Streams, merge: MergeBy::Launch },
     LaunchMode { launch: cuda::Launch::Single, merge: MergeBy::LastCta },
 ];
@@ -106,7 +106,7 @@ impl Bench for FakeBench {
     }
 
     fn launch_modes(&self) -> &[LaunchMode] {
-        &FORWARDS
+        &LAUNCH_MODES
     }
 
     fn facts(&self) -> Vec<(String, String)> {
@@ -165,7 +165,7 @@ impl Bench for FakeBench {
 struct FakeBatch<'a> {
     bench: &'a mut FakeBench,
     batch: &'a Batch,
-    plans: Vec<(Way, Vec<Tile>)>,
+    plans: Vec<(Execution, Vec<Tile>)>,
 }
 
 impl Loaded for FakeBatch<'_> {
@@ -190,14 +190,15 @@ impl Loaded for FakeBatch<'_> {
             .collect())
     }
 
-    fn plan(&mut self, way: &Way, mut tiles: &PlanTiles) -> Result<PlanId, BenchError> {
-        let tiles: Vec<Tile> = self.pack_shapes(way.planning)?.iter().map(|pack| tiles.pack(pack)).collect();
-        let name = match *way == Way::default() {
+    fn plan(&mut self, execution: &Execution, mut tiles: &PlanTiles) -> Result<PlanId, BenchError> {
+        let tiles: Vec<Tile> =
+            self.pack_shapes(execution.planning)?.iter().map(|pack| tiles.pack(pack)).collect();
+        let name = match *execution == Execution::default() {
             true => String::new(),
-            false => format!(" as {way:?}"),
+            false => format!(" as {execution:?}"),
         };
         self.bench.log(&format!("plan {}{name}", tiles[1]));
-        self.plans.push((way.clone(), tiles));
+        self.plans.push((execution.clone(), tiles));
         Ok(PlanId(self.plans.len() - 1))
     }
 
@@ -207,8 +208,8 @@ impl Loaded for FakeBatch<'_> {
     }
 
     fn sample(&mut self, plan: PlanId) -> Result<f64, Failure> {
-        let (way, tiles) = &self.plans[plan.0];
-        if way.forward.launch == cuda::Launch::Single && way.mix.is_none() {
+        let (execution, tiles) = &self.plans[plan.0];
+        if execution.launch_mode.launch == cuda::Launch::Single && execution.mix.is_none() {
             return Err(Failure { status: Status::Constraints, message: "no mix".to_owned() });
         }
         let tile = tiles[1];
@@ -317,8 +318,9 @@ fn everything_that_a_bench_says_survives_the_trip() {
     }
     // The second of the shapes has more rows than the smaller tile.
     let tiles = PlanTiles::Set(TileSetBuf::of(&[GOOD, OTHER]).unwrap());
-    let way = Way::default();
-    let (plan, wanted) = (loaded.plan(&way, &tiles).unwrap(), expected.plan(&way, &tiles).unwrap());
+    let execution = Execution::default();
+    let (plan, wanted) =
+        (loaded.plan(&execution, &tiles).unwrap(), expected.plan(&execution, &tiles).unwrap());
     assert_eq!(loaded.sample(plan), expected.sample(wanted));
     assert_eq!(loaded.sample(plan), Ok(8.0 / 3.0));
     let bits =
@@ -334,7 +336,7 @@ fn a_timeline_that_ends_its_process_is_not_repeated() {
     let (mut bench, log) = worker(9);
     let batch = batch("good");
     let mut loaded = bench.load(&batch).unwrap();
-    let plans = [DIES, OTHER, GOOD].map(|tile| loaded.plan(&Way::default(), &tile.into()).unwrap());
+    let plans = [DIES, OTHER, GOOD].map(|tile| loaded.plan(&Execution::default(), &tile.into()).unwrap());
     let died = loaded.timeline(plans[0]).unwrap_err();
     assert_eq!(died.message, "the process died: signal 11 (SIGSEGV)");
     assert_eq!(loaded.timeline(plans[0]), Err(died));
@@ -357,12 +359,12 @@ fn a_timeline_that_ends_its_process_is_not_repeated() {
 fn a_way_of_planning_and_launching_survives_the_trip() {
     let mixes = [None, Some(Mix::of(&[])), Some(Mix::of(&[OTHER, GOOD]))];
     for planning in Planning::ALL {
-        for forward in LaunchMode::ALL {
+        for launch_mode in LaunchMode::ALL {
             for mix in mixes.clone() {
-                let way = Way { planning, forward, mix };
-                let text = serde_json::to_string(&WayRecord::from(&way)).unwrap();
-                let back: WayRecord = serde_json::from_str(&text).unwrap();
-                assert_eq!(Way::from(back), way);
+                let execution = Execution { planning, launch_mode, mix };
+                let text = serde_json::to_string(&ExecutionRecord::from(&execution)).unwrap();
+                let back: ExecutionRecord = serde_json::from_str(&text).unwrap();
+                assert_eq!(Execution::from(back), execution);
             }
         }
     }
@@ -373,22 +375,26 @@ fn a_batch_is_planned_as_asked_again_after_a_death() {
     let (mut bench, log) = worker(9);
     let batch = batch("good");
     let mut loaded = bench.load(&batch).unwrap();
-    let (way, mixless) = (
-        Way { planning: Planning::AsPat, forward: FORWARDS[1], mix: Some(Mix::of(&[OTHER, GOOD])) },
-        Way { forward: FORWARDS[1], ..Way::default() },
+    let (execution, mixless) = (
+        Execution {
+            planning: Planning::AsPat,
+            launch_mode: LAUNCH_MODES[1],
+            mix: Some(Mix::of(&[OTHER, GOOD])),
+        },
+        Execution { launch_mode: LAUNCH_MODES[1], ..Execution::default() },
     );
-    let planned = loaded.plan(&way, &OTHER.into()).unwrap();
+    let planned = loaded.plan(&execution, &OTHER.into()).unwrap();
     assert_eq!(loaded.plan_facts(planned), Some(PlanFacts { tiles: 4, merges: true }));
     assert_eq!(loaded.sample(planned), Ok(8.0 / 3.0));
     let unmixed = loaded.plan(&mixless, &GOOD.into()).unwrap();
     assert_eq!(loaded.plan_facts(unmixed), Some(PlanFacts { tiles: 3, merges: false }));
     let refused = Failure { status: Status::Constraints, message: "no mix".to_owned() };
-    assert_eq!(loaded.sample(unmixed), Err(refused), "what a way needs is told, and ends no process");
-    let deadly = loaded.plan(&Way::default(), &DIES.into()).unwrap();
+    assert_eq!(loaded.sample(unmixed), Err(refused), "what an execution needs is told, and ends no process");
+    let deadly = loaded.plan(&Execution::default(), &DIES.into()).unwrap();
     loaded.sample(deadly).unwrap_err();
     log.lock().unwrap().clear();
     assert_eq!(loaded.sample(planned), Ok(8.0 / 3.0));
-    let expected = ["2: load", &format!("2: plan {OTHER} as {way:?}"), &format!("2: sample {OTHER}")];
+    let expected = ["2: load", &format!("2: plan {OTHER} as {execution:?}"), &format!("2: sample {OTHER}")];
     assert_eq!(*log.lock().unwrap(), expected);
     assert_eq!(loaded.plan_facts(PlanId(7)), None);
 }
@@ -460,7 +466,8 @@ fn after_a_reload_only_what_is_sampled_is_planned() {
     let (mut bench, log) = worker(9);
     let batch = batch("good");
     let mut loaded = bench.load(&batch).unwrap();
-    let plans = [GOOD, DIES, OTHER, HANGS].map(|tile| loaded.plan(&Way::default(), &tile.into()).unwrap());
+    let plans =
+        [GOOD, DIES, OTHER, HANGS].map(|tile| loaded.plan(&Execution::default(), &tile.into()).unwrap());
     assert!(loaded.sample(plans[0]).is_ok());
     let died = loaded.sample(plans[1]).unwrap_err();
     log.lock().unwrap().clear();
@@ -537,13 +544,10 @@ fn a_run_ends_where_no_worker_can_be_had_and_blames_no_variant() {
     let mut run = RunFolder::open(folder.path(), test_data::provenance(), Start::Fresh).unwrap();
     let space = Space::of(Backend::Cpu);
     let error = verify_space(
-        &mut bench,
+        &mut Session::new(&mut bench, &mut run, Progress::Silent, &Interrupt::default()),
         &space,
         &every_class(),
-        &mut run,
         later(),
-        Progress::Silent,
-        &Interrupt::default(),
     )
     .unwrap_err();
     assert!(error.to_string().contains("the device is gone"), "{error}");
@@ -559,8 +563,12 @@ fn a_hanging_variant_is_recorded_and_the_rest_verified() {
     let mut run = RunFolder::open(folder.path(), test_data::provenance(), Start::Fresh).unwrap();
     let space = Space::of(Backend::Cpu);
     let timed = every_class();
-    let verified =
-        verify_space(&mut bench, &space, &timed, &mut run, later(), Progress::Silent, &Interrupt::default());
+    let verified = verify_space(
+        &mut Session::new(&mut bench, &mut run, Progress::Silent, &Interrupt::default()),
+        &space,
+        &timed,
+        later(),
+    );
     let verified = verified.unwrap().unwrap();
     let rows = run.rows();
     assert_eq!(rows.len(), Class::all(Backend::Cpu).count() * space.tiles().len());

@@ -1,6 +1,6 @@
 //! How the values of other crates, and errors, are written in messages.
 
-use crate::measure::{BenchError, Planning, Way};
+use crate::measure::{BenchError, Execution, Planning};
 pub(super) use crate::serde_text as text;
 use serde::{Deserialize, Deserializer, Serialize};
 use std::borrow::Cow;
@@ -31,25 +31,25 @@ pub(super) struct TileText(#[serde(with = "text")] pub(super) Tile);
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct LaunchModeText(#[serde(with = "text")] pub(super) LaunchMode);
 
-/// [`Way`] as it is sent.
+/// [`Execution`] as it is sent.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) struct WayRecord {
+pub(super) struct ExecutionRecord {
     planning: Planning,
-    forward: LaunchModeText,
+    launch_mode: LaunchModeText,
     mix: Option<Vec<TileText>>,
 }
 
-impl From<&Way> for WayRecord {
-    fn from(Way { planning, forward, mix }: &Way) -> Self {
+impl From<&Execution> for ExecutionRecord {
+    fn from(Execution { planning, launch_mode, mix }: &Execution) -> Self {
         let tiles = |mix: &Mix| mix.tiles().iter().copied().map(TileText).collect();
-        Self { planning: *planning, forward: LaunchModeText(*forward), mix: mix.as_ref().map(tiles) }
+        Self { planning: *planning, launch_mode: LaunchModeText(*launch_mode), mix: mix.as_ref().map(tiles) }
     }
 }
 
-impl From<WayRecord> for Way {
-    fn from(WayRecord { planning, forward, mix }: WayRecord) -> Self {
+impl From<ExecutionRecord> for Execution {
+    fn from(ExecutionRecord { planning, launch_mode, mix }: ExecutionRecord) -> Self {
         let mix = mix.map(|tiles| Mix::of(&tiles.into_iter().map(|tile| tile.0).collect::<Vec<_>>()));
-        Self { planning, forward: forward.0, mix }
+        Self { planning, launch_mode: launch_mode.0, mix }
     }
 }
 

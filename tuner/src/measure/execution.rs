@@ -7,7 +7,7 @@ use tilewright_plan::{Packing, Plan, PlanOptions, Split};
 /// How a batch is planned.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Planning {
-    /// As a decoder plans on the device: packs by its prices, walks cut so that its slots finish together.
+    /// As a decoder plans on the device: packs by its prices, KV ranges cut so that its concurrent CTAs finish together.
     #[default]
     AsDecoders,
     /// As PAT plans: its TreeHeuristic makes packs (PAT, Algorithm 1), and those longer than the mean are cut (section 6).
@@ -32,11 +32,11 @@ impl Planning {
 
 /// How a batch is planned and launched.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Way {
+pub struct Execution {
     /// How it is planned.
     pub planning: Planning,
     /// How the plan is launched.
-    pub forward: LaunchMode,
+    pub launch_mode: LaunchMode,
     /// What a single launch is compiled of; `None` for the tiles of each plan and no others.
     pub mix: Option<Mix>,
 }
@@ -56,14 +56,14 @@ impl PlanFacts {
         Self { tiles: plan.tile_groups().len(), merges: !plan.merges().is_empty() }
     }
 
-    /// Whether the plan's launches are others than in the ways that this one's parts could be replaced by: streams and a kernel of
-    /// several tiles do nothing for one, nor does it matter who merges where nothing is merged.
-    pub fn tell_apart(self, way: &Way) -> bool {
-        let launched = match way.forward.launch {
+    /// Whether `execution` launches this plan differently from a simpler launch mode: streams and a kernel of several tiles do nothing for
+    /// one, nor does it matter who merges where nothing is merged.
+    pub fn tell_apart(self, execution: &Execution) -> bool {
+        let launched = match execution.launch_mode.launch {
             Launch::Serial => true,
             Launch::Streams | Launch::Single => self.tiles > 1,
         };
-        launched && (way.forward.merge == MergeBy::Launch || self.merges)
+        launched && (execution.launch_mode.merge == MergeBy::Launch || self.merges)
     }
 }
 
@@ -77,13 +77,14 @@ mod tests {
     const LARGE: Tile = Tile::of("m64n32w4s1");
 
     fn told_apart(facts: PlanFacts, mix: Option<&Mix>) -> Vec<String> {
-        let way = |forward| Way { forward, mix: mix.cloned(), ..Way::default() };
-        let differ = LaunchMode::ALL.into_iter().filter(|&forward| facts.tell_apart(&way(forward)));
-        differ.map(|forward| forward.to_string()).collect()
+        let execution = |launch_mode| Execution { launch_mode, mix: mix.cloned(), ..Execution::default() };
+        let differ =
+            LaunchMode::ALL.into_iter().filter(|&launch_mode| facts.tell_apart(&execution(launch_mode)));
+        differ.map(|launch_mode| launch_mode.to_string()).collect()
     }
 
     #[test]
-    fn ways_of_launching_that_come_to_the_same_are_told() {
+    fn launch_modes_that_come_to_the_same_are_told() {
         let facts = |tiles, merges| PlanFacts { tiles, merges };
         assert_eq!(told_apart(facts(2, true), None).len(), LaunchMode::ALL.len());
         assert_eq!(told_apart(facts(1, false), None), ["serial+launch"]);
