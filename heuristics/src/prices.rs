@@ -32,7 +32,7 @@ const DEAREST: f64 = 1e15;
 
 impl Prices {
     /// An NVIDIA H200, in round numbers: 4.5 TB/s read, 8 TB/s read again, 3.5 TB/s written, 300 TFLOP/s, five microseconds for each CTA
-    /// of 264, four for merging at all (3 to 4.4 measured: `kernel-templates/NOTES.md`, "Merges").
+    /// of 264, four for merging at all (3 to 4.4 measured: `docs/deep-dive.md`).
     pub const H200: Self = Self {
         hbm_byte: SECOND / 4_500_000_000_000,
         l2_byte: SECOND / 8_000_000_000_000,

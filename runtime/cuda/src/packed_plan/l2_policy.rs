@@ -4,7 +4,7 @@
 //! Streams much longer than L2 evict those lines anyway, between reads.
 //!
 //! CTAs of one item side by side read whole pages together, which DRAM favours. CTAs of one KV head side by side read what they share while it
-//! is in L2, and less of a page at a time. (`kernel-templates/NOTES.md` has the measurements.)
+//! is in L2, and less of a page at a time. (`docs/tried.md` has the measurements.)
 
 use tilewright_plan::{self as plan, Plan};
 

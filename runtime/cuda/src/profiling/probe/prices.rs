@@ -31,7 +31,7 @@ const PARTIAL_BYTES: u64 = 16 << 20;
 const AGAIN_SHARE: u64 = 3;
 
 /// Empty launches that merging at all takes, a launch that begins while forward's CTAs run and then reads what these wrote: 3 to 4.4 us
-/// after forward's last CTA on an H200, whose empty launch takes 2.98 us (`kernel-templates/NOTES.md`, "Merges").
+/// after forward's last CTA on an H200, whose empty launch takes 2.98 us (`docs/deep-dive.md`).
 const MERGE_LAUNCHES: f64 = 4.0 / 3.0;
 
 /// Measures on a quiet stream, in the first bytes of `memory`, which are overwritten. Reading at first, and an empty launch in seconds, were
