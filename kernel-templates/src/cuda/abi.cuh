@@ -12,7 +12,7 @@ struct alignas(16) KvSegment {
   u32 members;  // first request of the Q tile that has it, one past the last (12 bits each), and the tokens by which the next segment begins later
 };
 static_assert(sizeof(KvSegment) == 16, "the host writes 16 bytes a run");
-// Of where pages stand: no thread else reads them, so they are the first to leave the L2.
+// Flag beside a page's place: one item alone reads these pages, so they are evicted first from L2.
 constexpr u32 EVICT_FIRST = 0x80000000u;
 
 // What a CTA of each KV head computes: the rows of a Q tile over a range of its KV range.
@@ -48,7 +48,7 @@ struct alignas(16) MergeItem {
 };
 static_assert(sizeof(MergeItem) == 16, "the host writes 16 bytes a merge item");
 
-// What a CTA notes of itself, in nanoseconds of the device's clock; zeros where it did not come so far.
+// Timestamps of a CTA, in nanoseconds of the device's clock; zeros where it did not come so far.
 struct TimelineEntry {
   u64 begin;    // before anything was read
   u64 ready;    // the first tokens had arrived
@@ -59,7 +59,7 @@ struct TimelineEntry {
 };
 static_assert(sizeof(TimelineEntry) == 40, "the host reads 40 bytes an entry");
 
-// Distances are in elements, so that they reach beyond 2^31 of them. The elements of one head's vector are neighbours.
+// Strides are in elements, 64 bits wide. The elements of one head's vector are neighbours.
 struct Arguments {
   const u16 *query;   // [batch, q_heads, head_dim]
   const void *keys;   // pages; elements of the query's type, or FP8
@@ -93,7 +93,7 @@ struct Arguments {
   u32 window;       // a row sees its last `window` tokens; read only with the option
   float scale_log2; // factor of the logits x log2(e)
   float softcap;    // bound of the logits; read only with the option
-  u32 heads_a_page; // how many times the distance of heads a page is behind the one before; read, as what follows, only beside a producer
+  u32 heads_a_page; // page stride over head stride; read, as what follows, by TMA producers only
   u32 unused;
   // K and V as tensors of elements of a panel, tokens modulo 8, panels, tokens divided by 8, pages and KV heads.
   alignas(64) TensorMap key_maps; // of 16 tokens and all panels

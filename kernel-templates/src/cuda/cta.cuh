@@ -26,7 +26,7 @@ struct SegmentInShared {
   i32 end;      // one past the last one
 };
 
-// What each Q warp has for itself, of the KV range, and in which run it begins; and one past the last token before.
+// What each Q warp has for itself, of the KV range, and in which segment it begins; and one past the last token before.
 template <class S> struct PrivatePhase {
   u32 shared_end;
   u32 begin[S::WARPS_Q], end[S::WARPS_Q], segment[S::WARPS_Q];
@@ -42,12 +42,12 @@ struct Granule {
   TILEWRIGHT_DEVICE u32 tokens() const { return rows / (4096 * 4096); }
 };
 
-// Where a step lies: buffers and notes are taken in turn.
+// Where a step lies: buffers and notes are ring buffers.
 template <class S> struct PipelineState {
   u32 buffer = 0, note = 0;
   u32 round = 0; // how often all buffers were used before, modulo 2
 
-  // Of the step that is so many further on.
+  // The state STEPS steps ahead.
   template <u32 STEPS> TILEWRIGHT_DEVICE PipelineState ahead() const {
     const u32 next = further<STEPS % S::STAGES, S::STAGES>(buffer);
     const u32 wrapped = next < buffer ? 1 : 0;
@@ -89,7 +89,7 @@ template <class S> struct Cta {
       : args(before.args), item(before.item), kv_head(before.kv_head), page_size(before.page_size), thread(thread_of_cta),
         signed_scale(before.signed_scale), scale(before.scale) {}
 
-  // Its number among those threads that find out what the item is.
+  // Its number among the threads that read the item's description.
   TILEWRIGHT_DEVICE u32 describer() const { return S::TMA ? thread - S::WARPS * 32 : thread; }
   TILEWRIGHT_DEVICE u32 row_count() const { return item.row_end - item.row_begin; }
   TILEWRIGHT_DEVICE Row *rows() const { return reinterpret_cast<Row *>(shared + S::ROWS_AT); }

@@ -1,10 +1,10 @@
-// Forward of one work item: attention of up to M rows over a read segments of pages that lie anywhere.
+// Forward of one work item: attention of up to M rows over KV segments in pages that lie anywhere.
 //
 // Rows are (request, query head) pairs of one KV head, padded to M. A segment is read once for all rows; those that do not share it are masked.
 // Tokens of the KV range come in steps of N, each gathered through the page ids into one of STAGES buffers while earlier ones are computed.
 // Each warp owns 16 rows and a share of the N tokens; warps that own the same rows are merged at the end by their maxima and sums.
 //
-// Here is the order of it all, of the chunks that the headers are about.
+// This header orders the parts that the other headers hold.
 #pragma once
 #include "tile_scheduler.cuh"
 #include "softmax_step.cuh"
@@ -19,7 +19,7 @@
 
 namespace tilewright {
 
-// Registers of a thread of the producer warpgroup and of a consumer warp: those of a CTA are shared out anew when its warps chunk (setmaxnreg).
+// Registers of a thread of the producer warpgroup and of a consumer warp: a CTA reallocates its registers (setmaxnreg) when producers and consumers part.
 // With few tokens of a step to each warp, consumer warps need fewer, and the producers use them.
 template <u32 WARPS, bool LONG_STEPS_> struct RegisterSplit {
   static constexpr bool LONG_STEPS = LONG_STEPS_;
@@ -62,8 +62,8 @@ struct Decode {
     else execute_cp_async();
   }
 
-  // One or two warps have the hardware copy, the others multiply. Both find out by themselves what they need first: the former where the
-  // tokens are, and what is seen of them; the latter whose the queries are.
+  // One or two producer warps issue TMA loads, consumer warps multiply. Each finds what it needs first by itself: producers where the
+  // tokens are and what rows see of them, consumers whose queries they have.
   template <class Split> TILEWRIGHT_DEVICE void execute_with_producers() const {
     const Timeline<S::TIMELINE> timeline(cta.args, unit);
     const KvRange<S> kv_range{cta};

@@ -1,4 +1,4 @@
-// Four FP8 numbers (e4m3) of a register as two pairs of the 16-bit type that the tensor cores takes. All of them are exact there.
+// Four FP8 numbers (e4m3) of a register as two pairs of the 16-bit type that tensor cores take. All of them are exact there.
 //
 // Where the device has an instruction for it, that is used. Elsewhere each byte goes to the upper half of 16 bits, sign by sign; its
 // exponent and mantissa then move down to where the wider type has them. What comes out differs from the number by the bias of the

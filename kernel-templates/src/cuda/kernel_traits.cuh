@@ -15,18 +15,18 @@ struct KernelTraits : Options {
   using Element = Element_;
   using KvElement = KvElement_;
 
-  static_assert(M % 16 == 0 && M > 0, "the matrix unit takes 16 rows at once");
+  static_assert(M % 16 == 0 && M > 0, "tensor cores take 16 rows at once");
   static_assert(HEAD_DIM == 64 || HEAD_DIM == 128 || HEAD_DIM == 256, "rows of a power of two of chunks of 16 bytes, at least 4");
   static constexpr u32 THREADS = (WARPS + PRODUCERS) * 32;
-  // Whether one warp has the hardware copy whole granules (`tma.cuh`); else all threads copy tokens.
+  // Whether producer warps load whole granules by TMA; else all threads copy tokens by cp.async.
   static constexpr bool TMA = PRODUCERS > 0;
   static constexpr u32 COPIERS = WARPS * 32;
-  static constexpr u32 DESCRIBERS = (TMA ? PRODUCERS : WARPS) * 32; // threads that find out what the item is
+  static constexpr u32 DESCRIBERS = (TMA ? PRODUCERS : WARPS) * 32; // threads that read the item's description
   static constexpr u32 WARPS_Q = M / 16;           // warps side by side along the rows
   static constexpr u32 WARPS_KV = WARPS / WARPS_Q; // warps that share their rows, each with its tokens
   static_assert(WARPS % WARPS_Q == 0 && WARPS_KV > 0, "each warp owns 16 rows: warps are a multiple of M / 16");
   static constexpr u32 WARP_N = N / WARPS_KV;
-  static_assert(N % WARPS_KV == 0 && WARP_N % 16 == 0, "the matrix unit takes 16 tokens of a warp at once");
+  static_assert(N % WARPS_KV == 0 && WARP_N % 16 == 0, "tensor cores take 16 tokens of a warp at once");
   static_assert(STAGES > 0, "at least one buffer");
 
   using KvBits = typename Bits<KvElement>::Type;
@@ -48,7 +48,7 @@ struct KernelTraits : Options {
   static constexpr bool QUERY_IN_REGISTERS = HEAD_DIM <= 128;
   static constexpr u32 QUERY_FRAGMENTS = QUERY_IN_REGISTERS ? HEAD_DIM / 16 : 1;
   static constexpr u32 OUTPUT_STRIDE = HEAD_DIM + 8; // f32; 8 more keep the rows of a store in different banks
-  static constexpr u32 GRANULE = 16; // tokens that one request's row sees or not as far as runs go: the tensor cores's, and where runs begin
+  static constexpr u32 GRANULE = 16; // tokens by which segments are aligned and masked: what tensor cores take at once
   static constexpr u32 GRANULES = N / GRANULE;
   static constexpr u32 WARP_GRANULES = WARP_N / GRANULE;
   // Steps of which it is noted what they are: what is computed, and up to STAGES (+ 1) later ones.
@@ -56,7 +56,7 @@ struct KernelTraits : Options {
   static constexpr u32 MAX_SEGMENTS = M + 32;         // the host cuts KV ranges of more
   // Steps whose granules the lanes of a producer look up at once.
   static constexpr u32 STEPS_AT_ONCE = TMA ? 32 / GRANULES : 1;
-  // Whether warps walk their private KV, and how many tokens a step has for each Q warp then, and for each of its warps. A thread looks at the
+  // Whether there is a private KV phase, and how many tokens a step of it has for each Q warp, and for each of its warps. A thread looks at the
   // tokens of one warp only, so that it goes along the segments forwards.
   static constexpr bool PRIVATE_PHASE = !Options::WINDOW && WARPS_Q > 1 && WARP_GRANULES % WARPS_Q == 0 && (TMA || N <= COPIERS);
   static constexpr u32 PRIVATE_STEP = N / WARPS_Q;
@@ -67,9 +67,9 @@ struct KernelTraits : Options {
   // Rows that are multiplied by the same steps: the warp's, or the warpgroup's.
   static constexpr u32 ROWS_TOGETHER = TOGETHER ? 64 : 16;
 
-  // A warpgroup that copies leaves registers to those that multiply; two of its warps copy, K and V.
+  // A producer warpgroup leaves registers to the consumers; two of its warps load, one K and one V.
   static constexpr bool SETMAXNREG = PRODUCERS == 4;
-  static_assert(PRODUCERS <= 1 || (SETMAXNREG && WARPS % 4 == 0), "one warp copies, or two of a whole warpgroup");
+  static_assert(PRODUCERS <= 1 || (SETMAXNREG && WARPS % 4 == 0), "one producer warp, or a warpgroup");
   static_assert(!TMA || (HAS_TMA && ROW_BYTES >= 128 && QUERY_IN_REGISTERS && GRANULES <= 32), "what tensor copies are written for");
 
   // Shared memory, in this order. At the end the buffers are used again for the outputs of warps that share rows.

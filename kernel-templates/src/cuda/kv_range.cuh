@@ -12,8 +12,8 @@ struct Steps {
   u32 first, last; // one past
   u32 shared;      // the first one whose tokens are for all Q warps,
   u32 shared_end;  // and one past the last such token
-  u32 private_phase, private_steps; // the first one in which warps walk their private KV, and how many there are
-  u32 begin, end, segment; // of the KV range: what this thread's Q warp has for itself, and in which run it begins
+  u32 private_phase, private_steps; // the first step of the private KV phase, and how many there are
+  u32 begin, end, segment; // of the KV range: what this thread's Q warp has for itself, and in which segment it begins
 
   TILEWRIGHT_DEVICE bool in_private_phase(u32 step) const { return step - private_phase < private_steps; }
 };
@@ -83,7 +83,7 @@ template <class S> struct KvRange {
       if (exists) segment = cta.segments()[index];
       i32 seen = 0x7fffffff, end = 0;
       const u32 first = segment.rows % 4096, last = segment.rows / 4096;
-      // Runs that several requests share are few, and all lanes look at one of them together.
+      // Segments that several requests share are few: all lanes of a warp look at one together.
       const bool shared = last - first > cta.args.gqa_ratio;
       for (u32 left = lanes_with(shared); left > 0; left &= left - 1) {
         const u32 its_lane = lowest_bit(left), its_rows = from_lane(segment.rows, its_lane);
@@ -107,7 +107,7 @@ template <class S> struct KvRange {
     }
   }
 
-  // The same for the only run, by every warp for itself: that needs no barrier.
+  // The same for the only segment, by every warp for itself: that needs no barrier.
   TILEWRIGHT_DEVICE void find_seen_of_one() const {
     SegmentInShared &segment = cta.segments()[0];
     i32 seen = 0x7fffffff, end = 0;
@@ -149,12 +149,12 @@ template <class S> struct KvRange {
     }
   }
 
-  // Whether an item begins with its private KV phase, as about half of them do. What is read in their private KV phase is read once, from device memory, while most of
-  // the other tokens come from the L2 and keep the tensor cores busy: so both go on at any time. It goes by the first
-  // request, because where an item stands in a plan must change no bit.
+  // Whether an item runs its private KV phase first, as about half of them do: private KV is read once, from device memory, while most of
+  // the other tokens come from L2 and keep tensor cores busy, so HBM and MMA phases overlap. The item's first request decides,
+  // because an item's place in the plan must change no bit.
   TILEWRIGHT_DEVICE bool private_phase_first() const { return cta.rows()[0].request * 0x9e3779b9u >> 31; }
 
-  // The steps of the KV range. Warps walk their private KV unless most of the tokens behind the shared ones are one warp's: then steps would be half empty.
+  // The steps of the KV range. There is no private KV phase where most of the tokens behind the shared ones are one warp's: its steps would be half empty.
   TILEWRIGHT_DEVICE Steps find_steps() const {
     Steps steps{S::WINDOW ? first_step() : 0, last_step(), 0, cta.item.kv_end, 0, 0, 0, 0, 0};
     if constexpr (S::PRIVATE_PHASE) {
@@ -195,7 +195,7 @@ template <class S> struct KvRange {
   }
 
   // One past the last step with a token that some row sees, as far as the last segment tells: its last page may be nearly empty, and early
-  // queries of a request see nothing of it. Runs before it are walked to their ends.
+  // queries of a request see nothing of it. Segments before it are read to their ends.
   TILEWRIGHT_DEVICE u32 last_step() const {
     const SegmentInShared &segment = cta.segments()[cta.item.segment_count - 1];
     const i32 end = larger(smaller(segment.end - segment.position, static_cast<i32>(cta.item.kv_end)), static_cast<i32>(segment.begin));

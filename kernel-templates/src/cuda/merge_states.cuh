@@ -1,5 +1,5 @@
-// Merge of states: attention over several parts of the KV, each chunk finished and with its LSE, becomes attention over all of it
-// (Hydragen, section 3.1). Chunks may come from anywhere: plans, other kernels, other devices. Their order is that of the sums, so the
+// Merge of states: attention over several parts of the KV, each normalised and with its LSE, becomes attention over all of it
+// (Hydragen, section 3.1). They may come from anywhere: plans, other kernels, other devices. Their order is that of the sums, so the
 // same states give the same bits.
 #pragma once
 #include "softmax.cuh"

@@ -20,7 +20,7 @@ template <class... Variants> struct DecodeMix {
   static_assert(((Variants::PRODUCERS == PRODUCERS) && ...), "all tiles have the same producer warps, or none has any");
   static_assert(PRODUCERS == 0 || ((Variants::CONSUMER_WARPS == CONSUMER_WARPS) && ...),
                 "registers are shared out among whole warpgroups: those of warps that leave would be lost");
-  // The compiler counts with one way of sharing registers out: that of the tile with the longest steps.
+  // The compiler assumes one split of registers: that of the tile with the longest steps.
   using Registers = RegisterSplit<CONSUMER_WARPS, (Variants::Registers::LONG_STEPS || ...)>;
 
   TILEWRIGHT_DEVICE static void run(const Arguments &arguments) {
@@ -30,7 +30,7 @@ template <class... Variants> struct DecodeMix {
     run_item<0, Variants...>(arguments, scheduled, same_in_warp(scheduled.item.tile));
   }
 
-  // All threads of a CTA have the same item, so they take the same way: nothing but this branch lies between a tile's code and that of its
+  // All threads of a CTA have the same item, so they take the same branch: nothing but this branch lies between a tile's code and that of its
   // own kernel. Whole warps that a tile has no use for end at once: barriers count only threads that have not ended (compute capability 7.0
   // and up).
   template <u32 TILE, class Variant, class... Others>

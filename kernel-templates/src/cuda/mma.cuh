@@ -41,7 +41,7 @@ template <class S> struct Mma {
     }
   }
 
-  // Begins to copy the query to its place in shared memory, beside a producer: by all threads that multiply, who know no rows yet. All
+  // Begins to copy the query to its place in shared memory, beside producers: by all consumer threads, before rows are known. All
   // requests are asked for before any is waited for.
   TILEWRIGHT_DEVICE void begin_query(const PipelineState<S> &at) const {
     constexpr u32 CHUNKS = S::M * S::QUERY_CHUNKS;
@@ -80,7 +80,7 @@ template <class S> struct Mma {
   template <bool ALL, u32 GRANULES_HERE>
   TILEWRIGHT_DEVICE void multiply_keys(float (&scores)[GRANULES_HERE * 2][4], const u32 (&query)[S::QUERY_FRAGMENTS][4], const PipelineState<S> &at, u32 first,
                                        u32 active) const {
-    constexpr u32 PRODUCTS = S::CHUNK_ELEMENTS / 8; // that two chunks are enough for
+    constexpr u32 PRODUCTS = S::CHUNK_ELEMENTS / 8; // that two parts are enough for
     const u32 lane = fragment_lane();
 #pragma unroll
     for (u32 j = 0; j < GRANULES_HERE * 2; j++) scores[j][0] = scores[j][1] = scores[j][2] = scores[j][3] = 0.f;
@@ -104,7 +104,7 @@ template <class S> struct Mma {
         ldmatrix(b, cta.chunk_address(cta.keys_at(at), row, k * 2 + lane / 8 % 2));
         if constexpr (S::FP8) {
 #pragma unroll
-          for (u32 i = 0; i < 4; i++) { // tokens 0 to 7 with both chunks, then 8 to 15
+          for (u32 i = 0; i < 4; i++) { // tokens 0 to 7 with both parts, then 8 to 15
             u32 low, high;
             widen_neighbours(typename S::Element{}, b[i], low, high);
             mma_sync(typename S::Element{}, scores[2 * n + i / 2], a[i % 2], low, high);
@@ -139,7 +139,7 @@ template <class S> struct Mma {
         ldmatrix_transposed(b, cta.chunk_address(cta.values_at(at), row, d * 2 + lane / 16));
         if constexpr (S::FP8) {
 #pragma unroll
-          for (u32 i = 0; i < 2; i++) { // a chunk: its even elements, and its odd ones
+          for (u32 i = 0; i < 2; i++) { // a part: its even elements, and its odd ones
             u32 even[2], odd[2];
             widen_alternate(typename S::Element{}, b[2 * i], even[0], odd[0]);
             widen_alternate(typename S::Element{}, b[2 * i + 1], even[1], odd[1]);

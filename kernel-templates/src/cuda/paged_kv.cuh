@@ -1,4 +1,4 @@
-// Paged KV: where the tokens of a step lie, as the threads that copy look them up.
+// Paged KV: where the tokens of a step lie, as producers look them up.
 #pragma once
 #include "kv_range.cuh"
 
@@ -17,7 +17,7 @@ struct TokenLocation {
   i32 position;   // its place in the requests that share it
   i32 seen, end;  // first token of these requests that some row sees, and one past the last one
   u32 rows;       // that share it
-  u32 evict_first;   // `EVICT_FIRST`, if no thread else reads it
+  u32 evict_first;   // `EVICT_FIRST`, if one item alone reads it
   bool exists;    // not behind the last token of the step's kind, nor behind the last one that some row sees
 
   // As the first token of a granule.
@@ -50,10 +50,10 @@ template <class S> struct PagedKv {
     }
   }
 
-  // The token of a step that is so many behind the first one that this thread looks at; not before the one asked for last. What is no token
+  // The token of a step at an offset from the first one that this thread looks at; not before the one asked for last. What is no token
   // at all gets a page before it.
   TILEWRIGHT_DEVICE TokenLocation find(Cursor &cursor, const Steps &steps, u32 step, u32 more) const {
-    // Where the tokens of all warps begin behind the private KV phase, they are before the ones that were asked for last. Turns may be many segments further.
+    // Where the tokens of all warps begin behind the private KV phase, they are before the ones that were asked for last. The private KV phase may be many segments further.
     if (S::PRIVATE_PHASE && more == 0 && steps.shared > 0 && step - steps.shared < S::STEPS_AT_ONCE) cursor = at_segment(0);
     const bool in_private_phase = S::PRIVATE_PHASE && steps.in_private_phase(step);
     if (in_private_phase && step - steps.private_phase < S::STEPS_AT_ONCE) cursor = at_segment(steps.segment);

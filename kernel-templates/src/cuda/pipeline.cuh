@@ -37,10 +37,10 @@ template <class S> struct Pipeline {
   TILEWRIGHT_DEVICE u32 query_full() const { return shared_address(cta.shared + S::ARRIVALS_AT) + 4 * S::STAGES * 8; }
   TILEWRIGHT_DEVICE u32 query_empty() const { return query_full() + 8; }
 
-  // For the warps that multiply.
+  // For consumer warps.
   TILEWRIGHT_DEVICE void wait_keys_full(const PipelineState<S> &at) const { wait_mbarrier(barrier_of(at, KEYS_FULL), at.round); }
   TILEWRIGHT_DEVICE void wait_values_full(const PipelineState<S> &at) const { wait_mbarrier(barrier_of(at, VALUES_FULL), at.round); }
-  // The warp reads them no more.
+  // The warp has read them.
   TILEWRIGHT_DEVICE void release_keys(const PipelineState<S> &at) const {
     if (cta.lane == 0) arrive(barrier_of(at, KEYS_EMPTY));
   }
@@ -49,14 +49,14 @@ template <class S> struct Pipeline {
   }
 
   TILEWRIGHT_DEVICE void wait_query_full() const { wait_mbarrier(query_full(), 0); }
-  // The warp has it in registers. What comes to its place next are boxes, which do not wait for other copies by themselves.
+  // The warp has it in registers. TMA loads fill its place next, and do not wait for other copies by themselves.
   TILEWRIGHT_DEVICE void release_query() const {
     fence_for_warpgroups();
     sync_warp();
     if (cta.lane == 0) arrive(query_empty());
   }
 
-  // For the warps that copy. In the first round all are free, but for the buffers in which the query lies.
+  // For producer warps. In the first round all buffers are free, but those in which the query lies.
   TILEWRIGHT_DEVICE void wait_keys_empty(const PipelineState<S> &at) const { wait_mbarrier(barrier_of(at, KEYS_EMPTY), at.round ^ 1); }
   TILEWRIGHT_DEVICE void wait_values_empty(const PipelineState<S> &at) const { wait_mbarrier(barrier_of(at, VALUES_EMPTY), at.round ^ 1); }
   TILEWRIGHT_DEVICE void wait_query_empty() const { wait_mbarrier(query_empty(), 0); }

@@ -41,7 +41,7 @@ struct LatencyProbe {
   }
 };
 
-// Reads all of `data` in each round; it should stay in the L2. A CTA reads another chunk in each round than before, as a
+// Reads all of `data` in each round; it should stay in the L2. A CTA reads another range in each round than before, as a
 // page is read again by another CTA than the first.
 struct AgainProbe {
   __device__ __forceinline__ static void run(const uint4 *data, u64 count, u32 rounds, u32 *sink) {
@@ -91,7 +91,7 @@ struct WriteProbe {
   }
 };
 
-// Products of 16-bit matrices from registers: 4096 operations a product, warp and round, with so many products in flight.
+// Products of 16-bit matrices from registers: 4096 operations a product, warp and round, with PRODUCTS products in flight.
 struct FlopProbe {
   static constexpr u32 PRODUCTS = 8;
 
@@ -113,7 +113,7 @@ struct FlopProbe {
 };
 
 // A CTA that finds its work and waits for its first tokens: five loads, each from where the one before says, a barrier, and two stages of
-// tokens. All of it is from memory that no thread read before, of `regions` chunks.
+// tokens. All of it is from memory that no thread read before, one of `regions` regions.
 template <u32 STAGES_BYTES, u32 REGION_BYTES> struct CtaProbe {
   static constexpr u32 PRODUCES = 5, LINE_BYTES = 1024;
   static_assert(STAGES_BYTES + PRODUCES * LINE_BYTES <= REGION_BYTES, "both are different memory");

@@ -5,14 +5,14 @@
 
 namespace tilewright {
 
-// A token of a thread that copies: its page, and which of its tokens it is.
+// A token of a producer thread: its page, and which of its tokens it is.
 struct Found {
   i32 id;
   u32 place; // or UNSEEN: no row sees it
 };
 constexpr u32 UNSEEN = 0xffffffffu;
 
-// The tokens of the step after the last one with offsets, of a thread that copies.
+// The tokens of the step after the last one with offsets, of a producer thread.
 template <class S> struct Ahead {
   Found found[S::TOKENS_A_THREAD];
   Cursor cursor;
@@ -64,7 +64,7 @@ template <class S> struct ProducerCpAsync {
     }
   }
 
-  // Turns what was found into strides in bytes, where all threads find them. Tokens that no row sees have none: their memory may hold
+  // Turns what was found into offsets in bytes, where all threads find them. Tokens that no row sees have none: their memory may hold
   // anything, NaN too.
   TILEWRIGHT_DEVICE void store_offsets(const Ahead<S> &ahead, const PipelineState<S> &at) const {
     if (!has_tokens()) return;
@@ -113,7 +113,7 @@ template <class S> struct ProducerCpAsync {
     }
   }
 
-  // Waits for this thread's copies, but for so many groups; a barrier has to follow.
+  // Waits for this thread's copies, but for the last groups; a barrier has to follow.
   template <int PENDING> TILEWRIGHT_DEVICE static void wait_for_copies() {
     cp_async_wait<PENDING>();
     if constexpr (S::TOGETHER) fence_for_warpgroups();
@@ -128,7 +128,7 @@ template <class S> struct ProducerCpAsync {
     if (next + 2 < steps.last) fetch_pages(ahead, steps, next + 2, at.template ahead<S::STAGES + 1>());
   }
 
-  // What makes a step ready, for the threads that copy: returns when it has arrived for all threads, and the buffer of the one before is
+  // Makes a step ready: returns when it has arrived for all threads, and the buffer of the one before is
   // free.
   TILEWRIGHT_DEVICE void next_step(Ahead<S> &ahead, const Steps &steps, u32 step, const Column &from, const PipelineState<S> &at) const {
     if constexpr (S::STAGES > 1) wait_for_copies<S::STAGES - 2>();

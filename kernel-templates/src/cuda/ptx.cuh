@@ -23,7 +23,7 @@ TILEWRIGHT_DEVICE u32 thread_index_again() {
 TILEWRIGHT_DEVICE u32 block_index() { return blockIdx.x; }
 TILEWRIGHT_DEVICE u32 block_count() { return gridDim.x; }
 TILEWRIGHT_DEVICE void barrier() { __syncthreads(); }
-// A barrier of so many threads of the CTA, whole warps: the same ones each time.
+// A barrier of THREADS threads of the CTA, whole warps: the same ones each time.
 template <u32 THREADS> TILEWRIGHT_DEVICE void named_barrier() { asm volatile("bar.sync 1, %0;" ::"n"(THREADS) : "memory"); }
 TILEWRIGHT_DEVICE u64 nanoseconds() {
   u64 now;
@@ -36,7 +36,7 @@ TILEWRIGHT_DEVICE u32 multiprocessor() {
   return number;
 }
 
-// Dynamic shared memory of the CTA, aligned as products of warpgroups want it.
+// Dynamic shared memory of the CTA, aligned as wgmma wants it.
 TILEWRIGHT_DEVICE u8 *shared_memory() {
   extern __shared__ __align__(1024) u8 memory[];
   return memory;
@@ -157,7 +157,7 @@ TILEWRIGHT_DEVICE void wait_for_launch_before() {
 // Brings the line of an address to the L2.
 TILEWRIGHT_DEVICE void prefetch(const void *address) { asm volatile("prefetch.global.L2 [%0];" ::"l"(address)); }
 
-// The same pointer, in registers of its own: the compiler does not put it together from its chunks at each use.
+// The same pointer, in registers of its own: the compiler does not put it together from its parts at each use.
 TILEWRIGHT_DEVICE const u8 *computed_once(const u8 *pointer) {
   asm("" : "+l"(pointer));
   return pointer;

@@ -1,11 +1,11 @@
-// When a CTA did what, for those who look into a launch: compiled in on demand.
+// Timestamps of a CTA, compiled in on demand.
 #pragma once
 #include "abi.cuh"
 #include "prelude.cuh"
 
 namespace tilewright {
 
-// Without it nothing is compiled.
+// Without the option nothing is compiled.
 template <bool ON> struct Timeline {
   TILEWRIGHT_DEVICE Timeline(const Arguments &, u32) {}
   TILEWRIGHT_DEVICE void ready(bool) const {}

@@ -10,12 +10,12 @@ constexpr bool HAS_TMA = true;
 constexpr bool HAS_TMA = false;
 #endif
 
-// A tensor as the hardware knows it, made by the host.
+// A tensor map, made by the host.
 struct alignas(64) TensorMap {
   u64 words[16];
 };
 
-// A barrier of eight bytes of shared memory. Its phase ends when so many threads have arrived, and all bytes that they expect.
+// A barrier of eight bytes of shared memory. Its phase ends when `threads` threads and all bytes that they expect have arrived.
 TILEWRIGHT_DEVICE void init_mbarrier(u32 barrier, u32 threads) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(threads) : "memory");
 }
@@ -25,7 +25,7 @@ TILEWRIGHT_DEVICE void arrive(u32 barrier) { asm volatile("mbarrier.arrive.share
 TILEWRIGHT_DEVICE void arrive_expect_tx(u32 barrier, u32 bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
 }
-// The phase has to wait for so many bytes more. no thread arrives by that.
+// The phase waits for `bytes` more bytes. No thread arrives by that.
 TILEWRIGHT_DEVICE void expect(u32 barrier, u32 bytes) {
   asm volatile("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
 }
@@ -40,7 +40,7 @@ TILEWRIGHT_DEVICE void wait_mbarrier(u32 barrier, u32 parity) {
                : "memory");
 }
 
-// When lines leave the L2 that a copy brings there: before all others, or in their turn. The upper half of a policy, as
+// L2 eviction policy of a load: evict first, or normal. The upper half of a policy, as
 // `createpolicy` makes them.
 TILEWRIGHT_DEVICE u32 cache_policy(bool evict_first) { return evict_first ? 0x12f00000u : 0x10000000u; }
 

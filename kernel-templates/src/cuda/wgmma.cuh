@@ -13,7 +13,7 @@ constexpr bool HAS_WGMMA = true;
 constexpr bool HAS_WGMMA = false;
 #endif
 
-// What this thread's copies have brought is there for products of warpgroups too, after the next barrier.
+// What this thread's copies have brought is visible to wgmma, too, after the next barrier.
 TILEWRIGHT_DEVICE void fence_for_warpgroups() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 // Changes how many registers the threads of this warpgroup have: up, once others have left as many, or down.
@@ -34,7 +34,7 @@ struct SharedMatrix {
   TILEWRIGHT_DEVICE static SharedMatrix at(u32 address, u32 columns_64, u32 rows_8) {
     return SharedMatrix{same_in_warp(address / 16 | columns_64 / 16 << 16), rows_8 / 16 | 1u << 30};
   }
-  // The part of it that begins so many bytes further on: with a multiple of 8 rows, or in its first row.
+  // The same matrix `bytes` bytes further on: with a multiple of 8 rows, or in its first row.
   TILEWRIGHT_DEVICE SharedMatrix further(u32 bytes) const { return SharedMatrix{low + bytes / 16, high}; }
 };
 

@@ -189,7 +189,7 @@ impl<'a> OnDevice<'a> {
         let kernel = Kernel::read_probe(true);
         let cubin = decoder.backend().compiler().compile(&kernel)?;
         device.context().bind_to_thread()?;
-        // SAFETY: the image is a whole cubin; the module stays loaded until the process ends.
+        // SAFETY: the packed plan is a whole cubin; the module stays loaded until the process ends.
         let nothing = unsafe {
             let module = cudarc::driver::result::module::load_data(cubin.code.as_ptr().cast::<c_void>())?;
             cudarc::driver::result::module::get_function(module, CString::new(kernel.name)?)?
@@ -211,7 +211,7 @@ impl<'a> OnDevice<'a> {
         steps.planner_alone(choose)?;
 
         let plan = steps.planner.last().clone();
-        let bucket = Bucket::of(&plan, decoder.forward())?;
+        let bucket = Bucket::of(&plan, decoder.launch_mode())?;
         let workspace = DeviceMemory::new(device.context(), bucket.workspace_bytes())?;
         let vectors = batch.lengths.len() * (geometry.q_heads * geometry.head_dim) as usize * 2;
         let cache = batch.pages as usize * KvStrides::nhd(geometry).page * 2;

@@ -41,7 +41,7 @@ pub struct Capacities {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Bucket {
     geometry: Geometry,
-    forward: LaunchMode,
+    launch_mode: LaunchMode,
     mix: Mix,
     capacities: Capacities,
     wide_merges: bool,
@@ -54,17 +54,17 @@ impl Bucket {
     /// A layout that makes no sense, a number of item capacities other than that of the launches, or more than a grid can count.
     pub fn new(
         geometry: &Geometry,
-        forward: LaunchMode,
+        launch_mode: LaunchMode,
         tiles: &[Tile],
         capacities: Capacities,
     ) -> Result<Self, FitError> {
         geometry.validate()?;
         let mix = Mix::of(tiles);
-        let launches = if forward.launch == Launch::Single { 1 } else { mix.tiles().len() };
+        let launches = if launch_mode.launch == Launch::Single { 1 } else { mix.tiles().len() };
         if capacities.items.len() != launches || mix.tiles().is_empty() {
             return Err(FitError::Launches { found: capacities.items.len(), launches });
         }
-        let bucket = Self { geometry: *geometry, forward, mix, capacities, wide_merges: true };
+        let bucket = Self { geometry: *geometry, launch_mode, mix, capacities, wide_merges: true };
         bucket.check_grids()?;
         Ok(bucket)
     }
@@ -89,7 +89,7 @@ impl Bucket {
     /// As [`Bucket::new`].
     pub fn for_batch(
         geometry: &Geometry,
-        forward: LaunchMode,
+        launch_mode: LaunchMode,
         tiles: &[Tile],
         requests: u32,
         pages: u32,
@@ -101,7 +101,7 @@ impl Bucket {
         let chunks = FILLED_CTAS / geometry.kv_heads.clamp(1, FILLED_CTAS);
         let entries = requests.checked_mul(LEVELS).ok_or_else(too_large)?;
         let targets = sum(entries, chunks * requests.min(16))?;
-        let launches = if forward.launch == Launch::Single { 1 } else { Mix::of(tiles).tiles().len() };
+        let launches = if launch_mode.launch == Launch::Single { 1 } else { Mix::of(tiles).tiles().len() };
         let capacities = Capacities {
             requests,
             items: vec![sum(entries / 2, chunks)?; launches],
@@ -112,7 +112,7 @@ impl Bucket {
             targets,
             partials: targets,
         };
-        Self::new(geometry, forward, tiles, capacities)
+        Self::new(geometry, launch_mode, tiles, capacities)
     }
 
     /// The bucket of a plan, every capacity rounded up to a power of two. A launch of the merge reads each row with as many warps as the
@@ -120,13 +120,13 @@ impl Bucket {
     ///
     /// # Errors
     /// More than a grid can count.
-    pub fn of(plan: &Plan, forward: LaunchMode) -> Result<Self, FitError> {
+    pub fn of(plan: &Plan, launch_mode: LaunchMode) -> Result<Self, FitError> {
         let tiles: Vec<Tile> = plan.tile_groups().iter().map(|group| group.tile).collect();
         let mix = Mix::of(&tiles);
-        let launches = if forward.launch == Launch::Single { 1 } else { mix.tiles().len() };
+        let launches = if launch_mode.launch == Launch::Single { 1 } else { mix.tiles().len() };
         let capacities = Capacities { items: vec![0; launches], ..Capacities::default() };
         let mut bucket =
-            Self { geometry: *plan.geometry(), forward, mix, capacities, wide_merges: wide_merges(plan) };
+            Self { geometry: *plan.geometry(), launch_mode, mix, capacities, wide_merges: wide_merges(plan) };
         bucket.grow_to(plan)?;
         Ok(bucket)
     }
@@ -190,8 +190,8 @@ impl Bucket {
     }
 
     /// How its plans are launched.
-    pub const fn forward(&self) -> LaunchMode {
-        self.forward
+    pub const fn launch_mode(&self) -> LaunchMode {
+        self.launch_mode
     }
 
     /// The tiles that its plans may use: a launch of its own for each, or compiled together for one.
@@ -216,7 +216,7 @@ impl Bucket {
 
     /// Bytes of the counters of what has arrived; 0 where a launch merges.
     pub(super) fn arrival_bytes(&self) -> usize {
-        match self.forward.merge {
+        match self.launch_mode.merge {
             MergeBy::Launch => 0,
             MergeBy::LastCta => self.capacities.merges as usize * self.geometry.kv_heads as usize * 4,
         }
@@ -246,7 +246,7 @@ impl Bucket {
 
     /// Its launches, without a work item yet.
     pub(super) fn groups(&self) -> Vec<ItemGroup> {
-        let variant = |launch: usize| match self.forward.launch {
+        let variant = |launch: usize| match self.launch_mode.launch {
             Launch::Single => Variant::Mix(self.mix.clone()),
             Launch::Serial | Launch::Streams => Variant::Tile(self.mix.tiles()[launch]),
         };
@@ -275,11 +275,11 @@ impl Bucket {
         for group in plan.tile_groups() {
             let index = self.mix.index_of(&group.tile);
             let index = index.ok_or_else(|| FitError::Tile { tile: group.tile, mix: self.mix.clone() })?;
-            if self.forward.launch != Launch::Single {
+            if self.launch_mode.launch != Launch::Single {
                 each(usize::from(index), Some(group.tile), group.items.len() as u64)?;
             }
         }
-        match self.forward.launch {
+        match self.launch_mode.launch {
             Launch::Single => each(0, None, plan.work_items().len() as u64),
             Launch::Serial | Launch::Streams => Ok(()),
         }

@@ -42,13 +42,13 @@ proptest! {
     #[test]
     fn a_grown_bucket_fits_all_within_twice_the_size(
         batches in prop::collection::vec(prop::collection::vec(prop::collection::vec(0i32..3, 0..7), 1..12), 1..4),
-        forward in prop::sample::select(LaunchMode::ALL.to_vec()),
+        launch_mode in prop::sample::select(LaunchMode::ALL.to_vec()),
     ) {
         let plans: Vec<Plan> =
             batches.iter().map(|rows| plan(rows, Split::Fill)).collect();
-        let launches = if forward.launch == Launch::Single { 1 } else { 2 };
+        let launches = if launch_mode.launch == Launch::Single { 1 } else { 2 };
         let capacities = Capacities { items: vec![0; launches], ..Capacities::default() };
-        let mut bucket = Bucket::new(&GEOMETRY, forward, &[LARGE, SMALL], capacities).unwrap();
+        let mut bucket = Bucket::new(&GEOMETRY, launch_mode, &[LARGE, SMALL], capacities).unwrap();
         for plan in &plans {
             bucket.grow_to(plan).unwrap();
         }
@@ -59,15 +59,15 @@ proptest! {
             let most = plans.iter().map(|plan| needs(plan)[i].1).max().unwrap_or(0);
             prop_assert!(capacity.is_power_of_two() && u64::from(capacity) < 2 * most.max(1));
         }
-        let mut image = crate::PackedPlan::in_bucket(&bucket);
-        let place = image.arguments(&GEOMETRY, 1 << 40, 1 << 41);
+        let mut packed = crate::PackedPlan::in_bucket(&bucket);
+        let place = packed.arguments(&GEOMETRY, 1 << 40, 1 << 41);
         for plan in &plans {
-            image.fill_as(plan, crate::Arrangement::Bucket(&bucket)).unwrap();
-            prop_assert!(image.words().len() <= image.span());
-            prop_assert!(4 * image.span() <= bucket.plan_bytes());
-            prop_assert_eq!(image.arguments(&GEOMETRY, 1 << 40, 1 << 41), place);
+            packed.fill_as(plan, crate::Arrangement::Bucket(&bucket)).unwrap();
+            prop_assert!(packed.words().len() <= packed.span());
+            prop_assert!(4 * packed.span() <= bucket.plan_bytes());
+            prop_assert_eq!(packed.arguments(&GEOMETRY, 1 << 40, 1 << 41), place);
             // Of each launch the number of its items, and the order of its CTAs.
-            let counted: u32 = image.words()[1..].chunks_exact(2).take(launches).map(|launch| launch[0]).sum();
+            let counted: u32 = packed.words()[1..].chunks_exact(2).take(launches).map(|launch| launch[0]).sum();
             prop_assert_eq!(counted as usize, plan.work_items().len());
         }
     }
@@ -111,8 +111,8 @@ fn default_capacities_serve_a_usual_batch() {
     let rows: Vec<Vec<i32>> = (0..30)
         .map(|request| (0..8).map(|column| if column < 5 { column } else { request * 8 + column }).collect())
         .collect();
-    for forward in LaunchMode::ALL {
-        let bucket = Bucket::for_batch(&GEOMETRY, forward, &[SMALL, LARGE], 30, 240).unwrap();
+    for launch_mode in LaunchMode::ALL {
+        let bucket = Bucket::for_batch(&GEOMETRY, launch_mode, &[SMALL, LARGE], 30, 240).unwrap();
         assert_eq!(bucket.capacities().requests, 32);
         assert_eq!(bucket.capacities().page_entries, 256);
         bucket.check(&plan_for(&rows, Split::Fill, 264)).unwrap();

@@ -25,10 +25,10 @@ const BUFFERS: usize = 2;
 #[derive(Debug)]
 pub struct DevicePlan {
     context: Arc<CudaContext>,
-    image: PackedPlan,
+    packed: PackedPlan,
     l2_bytes: u64,
     geometry: Geometry,
-    forward: LaunchMode,
+    launch_mode: LaunchMode,
     mix: MixOf,
     bucket: Option<Bucket>,
     memory: Option<DeviceMemory>,
@@ -37,7 +37,7 @@ pub struct DevicePlan {
     staging: [Option<Staging>; BUFFERS],
     next: usize,
     lengths: Option<LengthBuffers>,
-    /// The device does not have what the image says: an upload failed.
+    /// The device does not have what the packed plan says: an upload failed.
     broken: AtomicBool,
     /// The counters of what has arrived may not be zero: a launch failed.
     unclean: AtomicBool,
@@ -76,13 +76,13 @@ impl DevicePlan {
 
     /// As [`DevicePlan::new`], launched in the given way. A single launch is of a mix of each plan's tiles and no others, which has to be
     /// prepared for each set of tiles that plans have; [`DevicePlan::with_mix`] takes one mix for all.
-    pub fn with_launch_mode(device: &CudaDevice, forward: LaunchMode) -> Self {
+    pub fn with_launch_mode(device: &CudaDevice, launch_mode: LaunchMode) -> Self {
         Self {
             context: Arc::clone(device.context()),
-            image: PackedPlan::default().with_l2(device.limits().l2_bytes),
+            packed: PackedPlan::default().with_l2(device.limits().l2_bytes),
             l2_bytes: device.limits().l2_bytes,
             geometry: Geometry { q_heads: 1, kv_heads: 1, head_dim: 64, page_size: 1, dtype: Dtype::F16 },
-            forward,
+            launch_mode,
             mix: MixOf::Plan(None),
             bucket: None,
             memory: None,
@@ -98,8 +98,8 @@ impl DevicePlan {
 
     /// As [`DevicePlan::new`], with a single launch of this mix. Plans with a tile that the mix has not are refused when they are uploaded.
     pub fn with_mix(device: &CudaDevice, mix: &Mix, merge: MergeBy) -> Self {
-        let forward = LaunchMode { launch: Launch::Single, merge };
-        Self { mix: MixOf::All(mix.clone()), ..Self::with_launch_mode(device, forward) }
+        let launch_mode = LaunchMode { launch: Launch::Single, merge };
+        Self { mix: MixOf::All(mix.clone()), ..Self::with_launch_mode(device, launch_mode) }
     }
 
     /// For every plan of a bucket, at addresses that never change, and with grids of one size: what is captured once serves them all.
@@ -108,11 +108,11 @@ impl DevicePlan {
     /// # Errors
     /// The driver's.
     pub fn with_bucket(device: &CudaDevice, bucket: Bucket) -> Result<Self, CudaError> {
-        let mut this = Self::with_launch_mode(device, bucket.forward());
+        let mut this = Self::with_launch_mode(device, bucket.launch_mode());
         let context = &this.context;
-        this.image = PackedPlan::in_bucket(&bucket).with_l2(this.l2_bytes);
+        this.packed = PackedPlan::in_bucket(&bucket).with_l2(this.l2_bytes);
         this.geometry = *bucket.geometry();
-        let memory = DeviceMemory::new(context, 4 * this.image.span())?;
+        let memory = DeviceMemory::new(context, 4 * this.packed.span())?;
         memory.repeat(&[0u32; 4])?;
         this.memory = Some(memory);
         if bucket.arrival_bytes() > 0 {
@@ -120,11 +120,11 @@ impl DevicePlan {
             arrivals.repeat(&[0u32])?;
             this.arrivals = Some(arrivals);
         }
-        if this.forward.launch == Launch::Streams {
-            this.side = Some(SideStreams::new(context, this.image.groups.len())?);
+        if this.launch_mode.launch == Launch::Streams {
+            this.side = Some(SideStreams::new(context, this.packed.groups.len())?);
         }
         for slot in &mut this.staging {
-            *slot = Some(Staging::new(context, this.image.span())?);
+            *slot = Some(Staging::new(context, this.packed.span())?);
         }
         this.lengths = Some(LengthBuffers::new(context, bucket.capacities().requests as usize)?);
         this.bucket = Some(bucket);
@@ -157,7 +157,9 @@ impl DevicePlan {
     }
 
     fn fill(&mut self, plan: &Plan) -> Result<(), CudaError> {
-        if let (Launch::Single, None, MixOf::Plan(mix)) = (self.forward.launch, &self.bucket, &mut self.mix) {
+        if let (Launch::Single, None, MixOf::Plan(mix)) =
+            (self.launch_mode.launch, &self.bucket, &mut self.mix)
+        {
             // Groups are in the order of their tiles.
             let tiles = || plan.tile_groups().iter().map(|group| group.tile);
             if !mix.as_ref().is_some_and(|mix| mix.tiles().iter().copied().eq(tiles())) {
@@ -166,12 +168,12 @@ impl DevicePlan {
         }
         let arrangement = match (&self.bucket, &self.mix) {
             (Some(bucket), _) => Arrangement::Bucket(bucket),
-            (None, MixOf::Plan(Some(mix)) | MixOf::All(mix)) if self.forward.launch == Launch::Single => {
+            (None, MixOf::Plan(Some(mix)) | MixOf::All(mix)) if self.launch_mode.launch == Launch::Single => {
                 Arrangement::Single(mix)
             }
             _ => Arrangement::PerTile,
         };
-        self.image.fill_as(plan, arrangement)?;
+        self.packed.fill_as(plan, arrangement)?;
         self.geometry = *plan.geometry();
         Ok(())
     }
@@ -185,16 +187,16 @@ impl DevicePlan {
         Ok(())
     }
 
-    /// Makes room for the image and what belongs to it, and sets counters to zero that may not be.
+    /// Makes room for the packed plan and what belongs to it, and sets counters to zero that may not be.
     fn reserve(&mut self, stream: CUstream) -> Result<(), CudaError> {
-        let bytes = 4 * self.image.span();
+        let bytes = 4 * self.packed.span();
         if self.memory.as_ref().is_none_or(|memory| memory.bytes() < bytes) {
             // The old block is freed when the device no longer uses it; the driver sees to that.
             self.memory = None;
             self.memory = Some(DeviceMemory::new(&self.context, bytes.next_power_of_two())?);
         }
-        if self.forward.merge == MergeBy::LastCta {
-            let bytes = 4 * self.image.merge_grid as usize * self.geometry.kv_heads as usize;
+        if self.launch_mode.merge == MergeBy::LastCta {
+            let bytes = 4 * self.packed.merge_grid as usize * self.geometry.kv_heads as usize;
             let small = self.arrivals.as_ref().is_none_or(|arrivals| arrivals.bytes() < bytes);
             if small {
                 self.unclean.store(true, Ordering::Relaxed);
@@ -207,8 +209,8 @@ impl DevicePlan {
                 self.unclean.store(false, Ordering::Relaxed);
             }
         }
-        let launches = self.image.groups.len();
-        if self.forward.launch == Launch::Streams
+        let launches = self.packed.groups.len();
+        if self.launch_mode.launch == Launch::Streams
             && self.side.as_ref().is_none_or(|side| !side.serve(launches))
         {
             self.side = Some(SideStreams::new(&self.context, launches)?);
@@ -216,10 +218,10 @@ impl DevicePlan {
         Ok(())
     }
 
-    /// Starts the copy of the image.
+    /// Starts the copy of the packed plan.
     fn start_copy(&mut self, stream: CUstream) -> Result<(), CudaError> {
         let Some(memory) = &self.memory else { return Ok(()) };
-        let (target, words) = (memory.address(), self.image.words());
+        let (target, words) = (memory.address(), self.packed.words());
         let slot = &mut self.staging[self.next];
         self.next = (self.next + 1) % BUFFERS;
         if slot.as_ref().is_none_or(|staging| staging.words.len() < words.len()) {
@@ -372,8 +374,8 @@ impl DevicePlan {
     ) -> Result<(), CudaError> {
         match (&self.lengths, &self.memory) {
             (Some(lengths), Some(memory)) if len > 0 => {
-                let target = memory.address() + 4 * self.image.lengths_at() as u64;
-                // SAFETY: the image has a place for each query of the batch, or of the bucket; the caller's promises.
+                let target = memory.address() + 4 * self.packed.lengths_at() as u64;
+                // SAFETY: the packed plan has a place for each query of the batch, or of the bucket; the caller's promises.
                 unsafe { lengths.copy(buffer, target, len, stream) }
             }
             _ => Ok(()),
@@ -399,23 +401,23 @@ impl DevicePlan {
 
     /// Queries of the batch: as many as requests, unless the page table had several for one.
     pub const fn batch(&self) -> usize {
-        self.image.batch
+        self.packed.batch
     }
 
     /// The largest page id; `None` without pages.
     pub const fn largest_page(&self) -> Option<i32> {
-        if self.image.largest_page < 0 { None } else { Some(self.image.largest_page) }
+        if self.packed.largest_page < 0 { None } else { Some(self.packed.largest_page) }
     }
 
     /// Bytes that the partials of the plan need. At least 1, so that a workspace can be allocated.
     pub const fn workspace_bytes(&self) -> usize {
-        let bytes = self.image.workspace_bytes(&self.geometry);
+        let bytes = self.packed.workspace_bytes(&self.geometry);
         if bytes == 0 { 1 } else { bytes }
     }
 
     /// How many entries the CTAs of forward have, see [`super::RawArgs::timeline`].
     pub fn timeline_entries(&self) -> usize {
-        let last = self.image.groups.iter().map(|group| group.begin + group.grid).max().unwrap_or(0);
+        let last = self.packed.groups.iter().map(|group| group.begin + group.grid).max().unwrap_or(0);
         last as usize * self.geometry.kv_heads as usize
     }
 
@@ -426,8 +428,8 @@ impl DevicePlan {
     }
 
     /// How it is launched.
-    pub const fn forward(&self) -> LaunchMode {
-        self.forward
+    pub const fn launch_mode(&self) -> LaunchMode {
+        self.launch_mode
     }
 
     /// The bucket that it lies in, if it does.
@@ -442,24 +444,24 @@ impl DevicePlan {
 
     /// Launches the next plans in this way; a single launch of the given mix, or else of each plan's tiles. A plan in a bucket is launched as
     /// the bucket says. What was uploaded before is not launched again.
-    pub fn set_launch_mode(&mut self, forward: LaunchMode, mix: Option<&Mix>) {
+    pub fn set_launch_mode(&mut self, launch_mode: LaunchMode, mix: Option<&Mix>) {
         let same = match (&self.mix, mix) {
             (MixOf::All(own), Some(mix)) => own == mix,
             (MixOf::Plan(_), None) => true,
             _ => false,
         };
-        if self.bucket.is_some() || (self.forward == forward && same) {
+        if self.bucket.is_some() || (self.launch_mode == launch_mode && same) {
             return;
         }
-        self.forward = forward;
+        self.launch_mode = launch_mode;
         self.mix = mix.map_or(MixOf::Plan(None), |mix| MixOf::All(mix.clone()));
-        self.image = PackedPlan::default().with_l2(self.l2_bytes);
+        self.packed = PackedPlan::default().with_l2(self.l2_bytes);
         self.broken.store(true, Ordering::Relaxed);
     }
 
     /// Says that a launch failed: what it left of the counters is unknown.
     pub(super) fn launch_failed(&self) {
-        if self.forward.merge == MergeBy::LastCta {
+        if self.launch_mode.merge == MergeBy::LastCta {
             self.unclean.store(true, Ordering::Relaxed);
         }
     }
@@ -472,19 +474,19 @@ impl DevicePlan {
 
     /// Executes all items with another tile of the same m, on which alone of a tile a plan depends.
     pub fn retile(&mut self, tile: &tilewright_heuristics::Tile) {
-        self.image.retile(tile);
+        self.packed.retile(tile);
     }
 
-    pub(super) const fn image(&self) -> &PackedPlan {
-        &self.image
+    pub(super) const fn packed(&self) -> &PackedPlan {
+        &self.packed
     }
 
     pub(super) fn arguments(&self, workspace: u64) -> Arguments {
         let base = self.memory.as_ref().map_or(0, DeviceMemory::address);
-        let arrivals = match self.forward.merge {
+        let arrivals = match self.launch_mode.merge {
             MergeBy::Launch => 0,
             MergeBy::LastCta => self.arrivals.as_ref().map_or(0, DeviceMemory::address),
         };
-        Arguments { arrivals, ..self.image.arguments(&self.geometry, base, workspace) }
+        Arguments { arrivals, ..self.packed.arguments(&self.geometry, base, workspace) }
     }
 }

@@ -33,13 +33,13 @@ impl CudaBackend {
     ) -> Result<(), CudaError> {
         // Whatever is missing is found before anything is queued: only the driver can fail later.
         let mut found = Found::default();
-        for (index, group) in plan.image().groups.iter().enumerate() {
+        for (index, group) in plan.packed().groups.iter().enumerate() {
             let kernel = self.kernel_of(group, plan, args)?;
             if let Some(place) = found.forward.get_mut(index) {
                 *place = Some(kernel);
             }
         }
-        if plan.forward().merge == MergeBy::Launch && plan.image().merge_grid > 0 {
+        if plan.launch_mode().merge == MergeBy::Launch && plan.packed().merge_grid > 0 {
             found.merge = Some(self.merge_kernel(plan, args).map(|(kernel, rows)| (&**kernel, rows))?);
         }
         let arguments = arguments(plan, args, self.tensors(plan, args)?);
@@ -57,7 +57,7 @@ impl CudaBackend {
         found: &Found<'_>,
         arguments: Arguments,
     ) -> Result<(), CudaError> {
-        let groups = &plan.image().groups;
+        let groups = &plan.packed().groups;
         let forward = |index: usize, stream: CUstream| {
             let group = &groups[index];
             let mut arguments = Arguments {
@@ -80,7 +80,7 @@ impl CudaBackend {
             Some(side) => unsafe { side.fork(stream, groups.len(), forward)? },
             None => (0..groups.len()).try_for_each(|index| forward(index, stream))?,
         }
-        let rows = plan.image().merge_grid * arguments.q_heads;
+        let rows = plan.packed().merge_grid * arguments.q_heads;
         let Some((kernel, rows_a_cta)) = found.merge else { return Ok(()) };
         let mut arguments = arguments;
         let mut parameters = [(&raw mut arguments).cast::<c_void>()];
@@ -100,7 +100,7 @@ impl CudaBackend {
         plan: &DevicePlan,
         args: &RawArgs,
     ) -> Result<Vec<Arc<LoadedKernel>>, CudaError> {
-        let forward = plan.image().groups.iter().map(|group| self.kernel_of(group, plan, args));
+        let forward = plan.packed().groups.iter().map(|group| self.kernel_of(group, plan, args));
         let merge = std::iter::once_with(|| self.merge_kernel(plan, args).map(|(kernel, _)| kernel));
         forward.chain(merge).map(|kernel| kernel.cloned()).collect()
     }
@@ -109,7 +109,7 @@ impl CudaBackend {
     pub(super) fn copies_boxes(&self, plan: &DevicePlan, args: &RawArgs) -> bool {
         let (class, options) = (Class::of(plan.geometry()), args.options(plan));
         let copies = |tiles: &[Tile]| mix_producer_warps(tiles, &class, options, self.compiler().arch()) > 0;
-        plan.image().groups.iter().any(|group| match &group.variant {
+        plan.packed().groups.iter().any(|group| match &group.variant {
             Variant::Tile(tile) => copies(std::slice::from_ref(tile)),
             Variant::Mix(mix) => copies(mix.tiles()),
         })
@@ -143,7 +143,7 @@ impl CudaBackend {
         plan: &DevicePlan,
         args: &RawArgs,
     ) -> Result<(&Arc<LoadedKernel>, u32), CudaError> {
-        self.kernels.merge(&Class::of(plan.geometry()), args.sinks.is_some(), plan.image().wide_merges)
+        self.kernels.merge(&Class::of(plan.geometry()), args.sinks.is_some(), plan.packed().wide_merges)
     }
 }
 

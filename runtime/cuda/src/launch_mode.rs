@@ -26,7 +26,7 @@ pub enum MergeBy {
     LastCta,
 }
 
-/// How forward and merge are launched. All ways give the same bits, but where some request has more than eight partials: a merge's launch
+/// How forward and merge are launched. All modes give the same bits, but where some request has more than eight partials: a merge's launch
 /// then sums with four warps a row, the last CTA with one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LaunchMode {
@@ -84,7 +84,7 @@ impl FromStr for LaunchMode {
 
     /// By the name that it is shown with.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let named = |forward: &Self| forward.to_string() == text;
+        let named = |launch_mode: &Self| launch_mode.to_string() == text;
         Self::ALL.into_iter().find(named).ok_or_else(|| ParseLaunchModeError(text.to_owned()))
     }
 }
@@ -132,14 +132,14 @@ mod tests {
 
     #[test]
     fn every_way_has_a_name_of_its_own() {
-        let mut names: Vec<String> = LaunchMode::ALL.map(|forward| forward.to_string()).to_vec();
+        let mut names: Vec<String> = LaunchMode::ALL.map(|launch_mode| launch_mode.to_string()).to_vec();
         assert_eq!(names[0], LaunchMode::DEFAULT.to_string());
         assert_eq!(names[5], "single+last-cta");
         names.sort();
         names.dedup();
         assert_eq!(names.len(), 6);
-        for forward in LaunchMode::ALL {
-            assert_eq!(forward.to_string().parse(), Ok(forward));
+        for launch_mode in LaunchMode::ALL {
+            assert_eq!(launch_mode.to_string().parse(), Ok(launch_mode));
         }
         for text in ["", "serial", "serial+launch ", "Serial+launch", "single+last_cta"] {
             assert_eq!(text.parse::<LaunchMode>(), Err(ParseLaunchModeError(text.to_owned())));

@@ -15,7 +15,7 @@ pub struct TunedBackend {
     selection: Selection,
     tiles: Vec<Tile>,
     options: PlanOptions,
-    forward: LaunchMode,
+    launch_mode: LaunchMode,
     /// What single launches are compiled of, if it could be for all classes that were prepared since the forward was chosen.
     mix: Option<Mix>,
     /// The selector's sets of several tiles that have a kernel of their own, for some class that was prepared.
@@ -54,7 +54,7 @@ impl TunedBackend {
             selection,
             tiles,
             options,
-            forward: LaunchMode::default(),
+            launch_mode: LaunchMode::default(),
             mix: None,
             sets: Vec::new(),
         }
@@ -62,14 +62,14 @@ impl TunedBackend {
 
     /// Launches plans in another way than the default from the next [`TunedBackend::prepare`] on, which has to be called for every class
     /// again if that is a single launch.
-    pub fn set_launch_mode(&mut self, forward: LaunchMode) {
-        self.forward = forward;
+    pub fn set_launch_mode(&mut self, launch_mode: LaunchMode) {
+        self.launch_mode = launch_mode;
         self.mix = None;
     }
 
     /// How plans of one tile are launched, and all others where [`TunedBackend::set_launch_mode`] chose so. See [`TunedBackend::launch_mode_for`].
-    pub const fn forward(&self) -> LaunchMode {
-        self.forward
+    pub const fn launch_mode(&self) -> LaunchMode {
+        self.launch_mode
     }
 
     /// How packs get their tiles.
@@ -89,7 +89,7 @@ impl TunedBackend {
     /// # Errors
     /// A tile that cannot be compiled or loaded.
     pub fn prepare(&mut self, class: &Class, options: KernelOptions) -> Result<(), CudaError> {
-        let Self { backend, selection, tiles, forward, mix, sets, .. } = self;
+        let Self { backend, selection, tiles, launch_mode, mix, sets, .. } = self;
         let mut unfit = Vec::new();
         for (tile, outcome) in tiles.iter().zip(backend.prepare(tiles, class, options, || ())?) {
             match outcome {
@@ -117,7 +117,7 @@ impl TunedBackend {
                 Err(error) => return Err(error),
             }
         }
-        if forward.launch != Launch::Single {
+        if launch_mode.launch != Launch::Single {
             return Ok(());
         }
         let wanted = Mix::of(tiles);
@@ -132,7 +132,7 @@ impl TunedBackend {
             Ok((prepared, _)) => *mix = Some(prepared),
             Err(error @ CudaError::InfeasibleMix { .. }) => {
                 tracing::warn!("{error}: one tile after the other is launched");
-                (forward.launch, *mix) = (Launch::Serial, None);
+                (launch_mode.launch, *mix) = (Launch::Serial, None);
             }
             Err(error) => return Err(error),
         }
@@ -167,18 +167,18 @@ impl TunedBackend {
     pub fn launch_of(&self, plan: &Plan) -> (LaunchMode, Option<&Mix>) {
         let has = |mix: &Mix| plan.tile_groups().iter().all(|group| mix.index_of(&group.tile).is_some());
         let class = Class::of(plan.geometry());
-        match self.forward.launch {
+        match self.launch_mode.launch {
             Launch::Single => match self.mix.as_ref().filter(|mix| has(mix)) {
-                Some(mix) => (self.forward, Some(mix)),
-                None => (LaunchMode { launch: Launch::Serial, ..self.forward }, None),
+                Some(mix) => (self.launch_mode, Some(mix)),
+                None => (LaunchMode { launch: Launch::Serial, ..self.launch_mode }, None),
             },
             Launch::Serial if plan.tile_groups().len() > 1 => {
                 let set = self.sets.iter().find(|(of, mix)| *of == class && has(mix));
-                set.map_or((self.forward, None), |(_, mix)| {
-                    (LaunchMode { launch: Launch::Single, ..self.forward }, Some(mix))
+                set.map_or((self.launch_mode, None), |(_, mix)| {
+                    (LaunchMode { launch: Launch::Single, ..self.launch_mode }, Some(mix))
                 })
             }
-            Launch::Serial | Launch::Streams => (self.forward, None),
+            Launch::Serial | Launch::Streams => (self.launch_mode, None),
         }
     }
 

@@ -173,10 +173,10 @@ impl World {
         }
     }
 
-    /// Launches an image that lies at `base`, in this way; `arrivals` are the counters of the last CTAs.
+    /// Launches a packed plan that lies at `base`, in this mode; `arrivals` are the counters of the last CTAs.
     fn launch(
         &self,
-        image: &PackedPlan,
+        packed: &PackedPlan,
         (base, workspace): (u64, &mut [f32]),
         forward: LaunchMode,
         arrivals: &mut [u32],
@@ -204,10 +204,10 @@ impl World {
             token: strides.token as i64,
             head: strides.head as i64,
             scale_log2: SCALE * std::f32::consts::LOG2_E,
-            ..image.arguments(&GEOMETRY, base, workspace.as_mut_ptr() as u64)
+            ..packed.arguments(&GEOMETRY, base, workspace.as_mut_ptr() as u64)
         };
         describe_tensors(&mut arguments, &GEOMETRY, &strides);
-        for (index, (kernel, items)) in image.launches().enumerate() {
+        for (index, (kernel, items)) in packed.launches().enumerate() {
             let kernel = kernel.map_or_else(|| self.set.of_mix(), |tile| self.set.of_tile(&tile));
             let arguments = Arguments {
                 items: arguments.items + u64::from(items.start) * size_of::<WorkItem>() as u64,
@@ -218,7 +218,7 @@ impl World {
             self.emulator.run_decode(&kernel, &arguments, ctas, seed).unwrap();
         }
         if !fused {
-            let rows = image.merge_grid() * GEOMETRY.q_heads;
+            let rows = packed.merge_grid() * GEOMETRY.q_heads;
             self.emulator.run_merge(&of_merge(MERGE_WARPS[0]), &arguments, rows, seed).unwrap();
         }
         assert!(arrivals.iter().all(|&count| count == 0), "{forward}: counters are as before a launch");
@@ -231,18 +231,18 @@ impl World {
     }
 
     fn tight(&self, plan: &Plan, batch: &Batch, forward: LaunchMode, seed: u64) -> Bits {
-        let mut image = PackedPlan::default();
+        let mut packed = PackedPlan::default();
         let mix = self.set.mix();
         let single = forward.launch == Launch::Single;
         let arrangement = if single { Arrangement::Single(&mix) } else { Arrangement::PerTile };
-        image.fill_as(plan, arrangement).unwrap();
-        let mut words = image.words().to_vec();
+        packed.fill_as(plan, arrangement).unwrap();
+        let mut words = packed.words().to_vec();
         // Whether CTAs of an item lie side by side or those of a KV head: either must give the same bits.
-        (0..image.launches().count()).for_each(|launch| words[2 + 2 * launch] = (seed % 2) as u32);
-        let memory = Aligned::of(&words, image.span());
-        let mut workspace = vec![f32::NAN; image.workspace_bytes(&GEOMETRY) / 4];
+        (0..packed.launches().count()).for_each(|launch| words[2 + 2 * launch] = (seed % 2) as u32);
+        let memory = Aligned::of(&words, packed.span());
+        let mut workspace = vec![f32::NAN; packed.workspace_bytes(&GEOMETRY) / 4];
         let mut arrivals = vec![0; plan.merges().len() * GEOMETRY.kv_heads as usize];
-        self.launch(&image, (memory.address(), &mut workspace), forward, &mut arrivals, batch, seed)
+        self.launch(&packed, (memory.address(), &mut workspace), forward, &mut arrivals, batch, seed)
     }
 
     fn check_reference(&self, batch: &Batch, (output, _): &Bits) {
@@ -323,11 +323,11 @@ fn a_mix_beside_producers_gives_the_bits_of_a_launch_each() {
 fn one_launch_begins_with_the_longest_items_of_all_tiles() {
     let set = BESIDE_PRODUCERS[0];
     let plan = Batch::tree(24, 5, 0).plan(&set, Split::None);
-    let mut image = PackedPlan::default();
-    image.fill_as(&plan, Arrangement::Single(&set.mix())).unwrap();
-    let base = image.arguments(&GEOMETRY, 0, 0).items as usize / 4;
+    let mut packed = PackedPlan::default();
+    packed.fill_as(&plan, Arrangement::Single(&set.mix())).unwrap();
+    let base = packed.arguments(&GEOMETRY, 0, 0).items as usize / 4;
     // As `WorkItem` lies: its tile, and the tokens that it walks along.
-    let items: Vec<(u32, u32)> = image.words()[base..][..12 * plan.work_items().len()]
+    let items: Vec<(u32, u32)> = packed.words()[base..][..12 * plan.work_items().len()]
         .chunks(12)
         .map(|words| (words[3] >> 16, words[5] - words[4]))
         .collect();
@@ -340,24 +340,24 @@ fn assert_a_bucket_serves(set: Set) {
     let tiles = set.mix();
     for forward in [LaunchMode::ALL[0], LaunchMode::ALL[1], LaunchMode::ALL[4], LaunchMode::ALL[5]] {
         let bucket = Bucket::for_batch(&GEOMETRY, forward, tiles.tiles(), MOST_REQUESTS as u32, 300).unwrap();
-        let mut image = PackedPlan::in_bucket(&bucket);
+        let mut packed = PackedPlan::in_bucket(&bucket);
         let memory_bytes = bucket.plan_bytes();
         // What no CTA wrote is garbage, and a NaN.
-        let mut memory = Aligned::of(&[], image.span());
+        let mut memory = Aligned::of(&[], packed.span());
         let mut workspace = vec![f32::NAN; bucket.workspace_bytes() / 4];
         let arrivals = (bucket.capacities().merges * GEOMETRY.kv_heads) as usize;
-        assert!(memory_bytes >= 4 * image.span());
+        assert!(memory_bytes >= 4 * packed.span());
         let mut arrivals = vec![0; arrivals];
         let steps = [(3, 2), (24, 6), (1, 0), (10, 4), (23, 1), (0, 0), (8, 5)];
         for (seed, (requests, trunk)) in steps.into_iter().enumerate() {
             let batch = Batch::tree(requests, trunk, seed);
             let split = if seed % 2 == 0 { Split::Mean } else { Split::Fill };
             let plan = batch.plan(&set, split);
-            image.fill_as(&plan, Arrangement::Bucket(&bucket)).unwrap();
-            assert!(image.words().len() <= image.span());
-            memory.write(image.words());
+            packed.fill_as(&plan, Arrangement::Bucket(&bucket)).unwrap();
+            assert!(packed.words().len() <= packed.span());
+            memory.write(packed.words());
             let found = world.launch(
-                &image,
+                &packed,
                 (memory.address(), &mut workspace),
                 forward,
                 &mut arrivals,
@@ -366,11 +366,11 @@ fn assert_a_bucket_serves(set: Set) {
             );
             assert!(found == world.serial(&plan, &batch), "{forward}, step {seed}");
         }
-        let before = image.words().to_vec();
+        let before = packed.words().to_vec();
         let batch = Batch::tree(MOST_REQUESTS + 9, 3, 1);
-        let error = image.fill_as(&batch.plan(&set, Split::None), Arrangement::Bucket(&bucket)).unwrap_err();
+        let error = packed.fill_as(&batch.plan(&set, Split::None), Arrangement::Bucket(&bucket)).unwrap_err();
         assert!(error.to_string().contains("33 requests"), "{error}");
-        assert_eq!(image.words(), before, "what does not fit changes nothing");
+        assert_eq!(packed.words(), before, "what does not fit changes nothing");
     }
 }
 

@@ -1,4 +1,4 @@
-//! A steady step allocates nothing: planning, from nothing or by changes, and the image that goes up, in memory that has seen the largest
+//! A steady step allocates nothing: planning, from nothing or by changes, and the packed plan that goes up, in memory that has seen the largest
 //! batch.
 #![allow(unsafe_code)]
 
@@ -76,7 +76,7 @@ fn planning_several_queries_a_request_allocates_nothing_either() {
 fn check_steps(largest: usize, fewer: usize, queries_of: Option<fn(u32, u32) -> u32>) {
     let select = |shape: &PackShape| Tile::new(if shape.rows > 16 { 32 } else { 16 }, 64, 2, 2);
     let mut planner = Planner::new(PlanOptions::default());
-    let mut image = PackedPlan::default();
+    let mut packed = PackedPlan::default();
     let mut memory = Queries::default();
     let entries = rows(largest);
     const STEPS: u32 = 50;
@@ -95,7 +95,7 @@ fn check_steps(largest: usize, fewer: usize, queries_of: Option<fn(u32, u32) -> 
             Some(query_lens) => table.with_queries(query_lens, &mut memory).unwrap(),
         };
         let plan = planner.plan(&GEOMETRY, &table, select).unwrap();
-        image.fill(plan);
+        packed.fill(plan);
         if let Some(query_lens) = &query_lens {
             let mut visible = [0; 7 * 256];
             Queries::write_visible(&seq_lens, query_lens, &mut visible[..table.batch()]).unwrap();
@@ -182,7 +182,7 @@ fn check_growth<const REQUESTS: usize>() {
     let (entries, seq_lens) = (rows(REQUESTS), [MAX_PAGES as u32 * 16; REQUESTS]);
     let table = PageTable::new(&entries, MAX_PAGES, &seq_lens, 16).unwrap();
     let mut planner = LivePlanner::from_table(&GEOMETRY, PlanOptions::default(), &table).unwrap();
-    let mut image = PackedPlan::default();
+    let mut packed = PackedPlan::default();
     planner.plan(select).unwrap();
     for round in 0..4 {
         let before = ALLOCATIONS.with(Cell::get);
@@ -201,13 +201,13 @@ fn check_growth<const REQUESTS: usize>() {
                 }
             }
             planner.grow_all(&lengths).unwrap();
-            image.fill(planner.plan(select).unwrap());
+            packed.fill(planner.plan(select).unwrap());
         }
         assert!(planner.last().largest_page() > Some(200_000 + REQUESTS as i32 * PAGES as i32 - 2));
         for request in 0..REQUESTS as u32 {
             planner.truncate(request, MAX_PAGES as u32, seq_lens[0]).unwrap();
         }
-        image.fill(planner.plan(select).unwrap());
+        packed.fill(planner.plan(select).unwrap());
         let made = ALLOCATIONS.with(Cell::get) - before;
         assert!(round < 2 || made == 0, "round {round} allocated {made} times");
         assert!(round > 0 || made > 0, "the counter counts");

@@ -401,7 +401,7 @@ fn bits_of<E: Element + CudaElement>(
     backend.decode(stream, uploaded, args).unwrap();
     let output = stream.clone_dtoh(&memory.output).unwrap();
     let lse = stream.clone_dtoh(memory.lse.as_ref().unwrap()).unwrap();
-    rows_of(world, &output, &lse, &uploaded.forward().to_string())
+    rows_of(world, &output, &lse, &uploaded.launch_mode().to_string())
 }
 
 fn rows_of<E: Element + CudaElement>(world: &World<E>, output: &[E], lse: &[f32], what: &str) -> Vec<u32> {

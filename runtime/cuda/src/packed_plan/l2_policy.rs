@@ -162,8 +162,8 @@ mod tests {
     fn an_image_says_both_to_the_kernels() {
         // What follows the number of merges and that of the items, and where the first item's first page stands.
         let said = |plan: &Plan| {
-            let image = PackedPlan::of(plan);
-            (image.words[2], image.words[image.layout.items + 9] & EVICT_FIRST != 0)
+            let packed = PackedPlan::of(plan);
+            (packed.words[2], packed.words[packed.layout.items + 9] & EVICT_FIRST != 0)
         };
         assert_eq!(said(&plan(6, 4, 2, 16)), (1, false), "the trunk of three Q tiles");
         assert_eq!(said(&plan(6, 4, 2, 64)), (0, true), "the trunk of one Q tile");

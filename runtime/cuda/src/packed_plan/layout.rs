@@ -1,4 +1,4 @@
-//! Where the sections of a plan's image lie.
+//! Where the sections of a packed plan lie.
 
 use tilewright_kernel_templates::cuda::{KvSegment, MergeItem, OutputTarget, WorkItem};
 

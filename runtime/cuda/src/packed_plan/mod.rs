@@ -77,14 +77,14 @@ impl PackedPlan {
         Self { l2_policy: L2Policy::new(l2_bytes), ..self }
     }
 
-    /// The image of a plan, with a launch for each tile.
+    /// The packed form of a plan, with a launch for each tile.
     pub fn of(plan: &Plan) -> Self {
-        let mut image = Self::default();
-        image.fill(plan);
-        image
+        let mut packed = Self::default();
+        packed.fill(plan);
+        packed
     }
 
-    /// The image of no plan yet, in a bucket.
+    /// The packed form of no plan yet, in a bucket.
     pub fn in_bucket(bucket: &Bucket) -> Self {
         let layout = bucket.layout();
         Self {
@@ -100,7 +100,7 @@ impl PackedPlan {
         }
     }
 
-    /// Becomes the image of another plan, with a launch for each tile, in the same memory where that is large enough.
+    /// Becomes the packed form of another plan, with a launch for each tile, in the same memory where that is large enough.
     pub fn fill(&mut self, plan: &Plan) {
         self.groups.clear();
         self.groups.extend(plan.tile_groups().iter().map(|group| ItemGroup {
@@ -118,7 +118,7 @@ impl PackedPlan {
     /// As [`PackedPlan::fill`], with another arrangement of the items. Allocates nothing once it has seen the largest plan.
     ///
     /// # Errors
-    /// A plan that does not fit the mix or the bucket. The image is as before then.
+    /// A plan that does not fit the mix or the bucket. The packed plan is as before then.
     pub fn fill_as(&mut self, plan: &Plan, arrangement: Arrangement<'_>) -> Result<(), FitError> {
         match arrangement {
             Arrangement::PerTile => self.fill(plan),
@@ -359,19 +359,19 @@ mod tests {
         let table = PageTable::new(&[5, 6, 7, 5, 6, 9], 3, &[40, 35], 16).unwrap();
         let tile = Tile::of("m16n32w1s2");
         let plan = Plan::build(&geometry, &table, &PlanOptions::default(), tile).unwrap();
-        let image = PackedPlan::of(&plan);
-        assert_eq!(image.span() % ALIGNMENT, 0);
-        assert_eq!(image.largest_page, 9);
-        assert_eq!(image.words[..2], [plan.merges().len() as u32, plan.work_items().len() as u32]);
-        let items = &image.words[image.layout.items..][..12 * plan.work_items().len()];
+        let packed = PackedPlan::of(&plan);
+        assert_eq!(packed.span() % ALIGNMENT, 0);
+        assert_eq!(packed.largest_page, 9);
+        assert_eq!(packed.words[..2], [plan.merges().len() as u32, plan.work_items().len() as u32]);
+        let items = &packed.words[packed.layout.items..][..12 * plan.work_items().len()];
         assert!(items.chunks(12).all(|item| item[5].is_multiple_of(16)), "{items:?}");
-        let arguments = image.arguments(&geometry, 1 << 40, 0);
+        let arguments = packed.arguments(&geometry, 1 << 40, 0);
         for address in
             [arguments.items, arguments.merges, arguments.segments, arguments.requests, arguments.page_ids]
         {
             assert!(address >= 1 << 40 && address.is_multiple_of(16), "{address:x}");
         }
-        assert_eq!(&image.words[image.layout.lengths..][..2], [40, 35]);
+        assert_eq!(&packed.words[packed.layout.lengths..][..2], [40, 35]);
     }
 
     #[test]
@@ -382,7 +382,7 @@ mod tests {
         let table = table.with_queries(&[2, 3], &mut queries).unwrap();
         let tile = Tile::of("m16n32w1s2");
         let plan = Plan::build(&geometry, &table, &PlanOptions::default(), tile).unwrap();
-        let image = PackedPlan::of(&plan);
-        assert_eq!((image.batch, &image.words[image.lengths_at()..][..5]), (5, &[39, 40, 33, 34, 35][..]));
+        let packed = PackedPlan::of(&plan);
+        assert_eq!((packed.batch, &packed.words[packed.lengths_at()..][..5]), (5, &[39, 40, 33, 34, 35][..]));
     }
 }

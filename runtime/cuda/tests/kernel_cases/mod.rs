@@ -308,19 +308,19 @@ impl<E: Element> Batch<E> {
                 case.tile_of(shape)
             })
             .unwrap();
-        let mut image = PackedPlan::default();
+        let mut packed = PackedPlan::default();
         let mix = Mix::of(case.mixed);
         let arrangement =
             if case.mixed.is_empty() { Arrangement::PerTile } else { Arrangement::Single(&mix) };
-        image.fill_as(&plan, arrangement).unwrap();
-        let words = Aligned::of(image.words());
+        packed.fill_as(&plan, arrangement).unwrap();
+        let words = Aligned::of(packed.words());
         let q_heads = self.geometry.q_heads;
         let lengths: Vec<i32> =
             self.table(&self.seq_lens, &mut grown).seq_lens().map(|len| len as i32).collect();
         let mut output = vec![E::from_f32(f32::NAN); self.query.len()];
         let mut lse = vec![f32::NAN; self.rows()];
-        let mut workspace = vec![f32::NAN; image.workspace_bytes(&self.geometry) / 4];
-        let planned = image.arguments(&self.geometry, words.address(), workspace.as_mut_ptr() as u64);
+        let mut workspace = vec![f32::NAN; packed.workspace_bytes(&self.geometry) / 4];
+        let planned = packed.arguments(&self.geometry, words.address(), workspace.as_mut_ptr() as u64);
         let cache = self.cache_arguments();
         let mut args = Arguments {
             query: self.query.as_ptr() as u64,
@@ -348,7 +348,7 @@ impl<E: Element> Batch<E> {
         (args.output, args.lse) = (output.as_mut_ptr() as u64, lse.as_mut_ptr() as u64);
         let mut timeline =
             vec![TimelineEntry::default(); plan.work_items().len() * self.geometry.kv_heads as usize + 3];
-        for (index, (_, items)) in image.launches().enumerate() {
+        for (index, (_, items)) in packed.launches().enumerate() {
             args.items = planned.items + u64::from(items.start) * size_of::<WorkItem>() as u64;
             let first = items.start * self.geometry.kv_heads;
             args.timeline = timeline[first as usize..].as_mut_ptr() as u64;
@@ -367,7 +367,7 @@ impl<E: Element> Batch<E> {
             emulator.run_merge(&merge, &args, plan.merges().len() as u32 * q_heads, seed)?;
             outcomes.push(outcome);
         }
-        outcomes.push(self.launch_fused(case, &plan, &image, &args, emulator, seed)?);
+        outcomes.push(self.launch_fused(case, &plan, &packed, &args, emulator, seed)?);
         Ok(outcomes)
     }
 
@@ -376,13 +376,13 @@ impl<E: Element> Batch<E> {
         &self,
         case: &Case,
         plan: &Plan,
-        image: &PackedPlan,
+        packed: &PackedPlan,
         args: &Arguments,
         emulator: &Emulator,
         seed: u64,
     ) -> Result<Outcome<E>, String> {
         let mut arrivals = vec![0u32; plan.merges().len() * self.geometry.kv_heads as usize + 1];
-        let last_launch = image.launches().last().map_or(0, |(_, items)| items.start);
+        let last_launch = packed.launches().last().map_or(0, |(_, items)| items.start);
         let first_item = args.items - u64::from(last_launch) * size_of::<WorkItem>() as u64;
         let mut outcome = None;
         for _ in 0..2 {
@@ -394,7 +394,7 @@ impl<E: Element> Batch<E> {
                 lse: lse.as_mut_ptr() as u64,
                 ..*args
             };
-            for (index, (_, items)) in image.launches().enumerate() {
+            for (index, (_, items)) in packed.launches().enumerate() {
                 args.items = first_item + u64::from(items.start) * size_of::<WorkItem>() as u64;
                 args.group = index as u32;
                 let ctas = items.len() as u32 * self.geometry.kv_heads;
