@@ -77,7 +77,7 @@ impl Cuda {
         }
         if let Some(uploaded) = &mut state.uploaded {
             if state.lengths_changed {
-                uploaded.plan.update_lengths(plan.seq_lens(), stream)?;
+                uploaded.plan.set_lengths(plan.seq_lens(), stream)?;
                 state.lengths_changed = false;
             }
             return Ok(());

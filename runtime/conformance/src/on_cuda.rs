@@ -224,8 +224,12 @@ impl CudaCase {
         let mut uploaded = DevicePlan::new(backend.device());
         uploaded.upload(&plan, stream)?;
         match &self.case.query_lens {
-            None => uploaded.update_lengths(&self.case.seq_lens, stream)?,
-            Some(query_lens) => uploaded.update_query_lengths(&self.case.seq_lens, query_lens, stream)?,
+            None => uploaded.set_lengths(&self.case.seq_lens, stream)?,
+            Some(query_lens) => {
+                let mut visible = vec![0; uploaded.batch()];
+                Queries::write_visible(&self.case.seq_lens, query_lens, &mut visible)?;
+                uploaded.set_lengths(&visible, stream)?;
+            }
         }
         let workspace = DeviceMemory::new(backend.device().context(), uploaded.workspace_bytes())?;
         self.execute(backend, stream, (&uploaded, &workspace), self.options())

@@ -189,7 +189,7 @@ impl<'a> OnDevice<'a> {
         let kernel = Kernel::read_probe(true);
         let cubin = decoder.backend().compiler().compile(&kernel)?;
         device.context().bind_to_thread()?;
-        // SAFETY: the packed plan is a whole cubin; the module stays loaded until the process ends.
+        // SAFETY: the image is a whole cubin; the module stays loaded until the process ends.
         let nothing = unsafe {
             let module = cudarc::driver::result::module::load_data(cubin.code.as_ptr().cast::<c_void>())?;
             cudarc::driver::result::module::get_function(module, CString::new(kernel.name)?)?
@@ -257,8 +257,8 @@ impl<'a> OnDevice<'a> {
                 let lengths = steps.planner.plan(choose)?.seq_lens();
                 let upload = Instant::now();
                 match by {
-                    By::Graph => step.update_lengths(lengths)?,
-                    By::Calls => plain.update_lengths(lengths, stream)?,
+                    By::Graph => step.set_lengths(lengths)?,
+                    By::Calls => plain.set_lengths(lengths, stream)?,
                 }
                 let launch = Instant::now();
                 match by {

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use tilewright_heuristics::{Dtype, Geometry};
 use tilewright_kernel_templates::cuda::Arguments;
-use tilewright_plan::{Plan, Queries};
+use tilewright_plan::Plan;
 
 /// Copies that may be on their way while the host writes the next.
 const BUFFERS: usize = 2;
@@ -242,73 +242,33 @@ impl DevicePlan {
         }
     }
 
-    /// Starts the copy of what each query sees on the stream: of the requests' lengths, where each brings one query. A step that only appends
-    /// tokens inside pages needs no more than that: the plan holds as long as no request needs another page, nor another number of queries.
+    /// Starts the copy of the tokens that each query sees: the requests' lengths, where each brings one query
+    /// ([`tilewright_plan::Queries::write_visible`] has them of several). A step that only appends tokens inside pages needs no more than that: the
+    /// plan holds as long as no request needs another page, nor another number of queries.
     ///
     /// Copies and launches of the plan before must be on the same stream, or be done. Allocates only when the batch is larger than every one
     /// before, in a bucket never, and waits only if several earlier copies are still on their way.
     ///
     /// # Errors
     /// Another number of lengths than queries, or the driver's.
-    pub fn update_lengths(&mut self, lengths: &[u32], stream: &CudaStream) -> Result<(), CudaError> {
+    pub fn set_lengths(&mut self, lengths: &[u32], stream: &CudaStream) -> Result<(), CudaError> {
         self.copy_lengths(lengths, stream.cu_stream())
     }
 
-    /// As [`DevicePlan::update_lengths`], on the caller's raw stream.
+    /// As [`DevicePlan::set_lengths`], on the caller's raw stream.
     ///
     /// # Errors
-    /// As [`DevicePlan::update_lengths`].
+    /// As [`DevicePlan::set_lengths`].
     ///
     /// # Safety
     /// The stream belongs to the device's context.
-    pub unsafe fn update_lengths_raw(&mut self, lengths: &[u32], stream: CUstream) -> Result<(), CudaError> {
+    pub unsafe fn set_lengths_raw(&mut self, lengths: &[u32], stream: CUstream) -> Result<(), CudaError> {
         self.copy_lengths(lengths, stream)
-    }
-
-    /// As [`DevicePlan::update_lengths`], from the lengths of the requests and the numbers of their queries, which are those that the plan
-    /// was made for ([`tilewright_plan::PageTable::with_queries`]). Allocates nothing.
-    ///
-    /// # Errors
-    /// Lengths and numbers that make no sense, or other queries than the plan's, or the driver's.
-    pub fn update_query_lengths(
-        &mut self,
-        seq_lens: &[u32],
-        query_lens: &[u32],
-        stream: &CudaStream,
-    ) -> Result<(), CudaError> {
-        self.copy_query_lengths(seq_lens, query_lens, stream.cu_stream())
-    }
-
-    /// As [`DevicePlan::update_query_lengths`], on the caller's raw stream.
-    ///
-    /// # Errors
-    /// As [`DevicePlan::update_query_lengths`].
-    ///
-    /// # Safety
-    /// The stream belongs to the device's context.
-    pub unsafe fn update_query_lengths_raw(
-        &mut self,
-        seq_lens: &[u32],
-        query_lens: &[u32],
-        stream: CUstream,
-    ) -> Result<(), CudaError> {
-        self.copy_query_lengths(seq_lens, query_lens, stream)
     }
 
     fn copy_lengths(&mut self, lengths: &[u32], stream: CUstream) -> Result<(), CudaError> {
         self.reserve_lengths(stream)?;
         self.stage_lengths(lengths)?;
-        self.copy_staged(stream)
-    }
-
-    fn copy_query_lengths(
-        &mut self,
-        seq_lens: &[u32],
-        query_lens: &[u32],
-        stream: CUstream,
-    ) -> Result<(), CudaError> {
-        self.reserve_lengths(stream)?;
-        self.stage(|visible| Ok(Queries::write_visible(seq_lens, query_lens, visible)?))?;
         self.copy_staged(stream)
     }
 
@@ -332,19 +292,11 @@ impl DevicePlan {
         if lengths.len() != self.batch() {
             return Err(CudaError::Length { name: "lengths", found: lengths.len(), needed: self.batch() });
         }
-        self.stage(|staged| {
-            staged.copy_from_slice(lengths);
-            Ok(())
-        })
-    }
-
-    fn stage(&mut self, write: impl FnOnce(&mut [u32]) -> Result<(), CudaError>) -> Result<(), CudaError> {
         self.check_uploaded()?;
-        let batch = self.batch();
-        match &mut self.lengths {
-            Some(lengths) => write(&mut lengths.next()?[..batch]),
-            None => Ok(()),
+        if let Some(staged) = &mut self.lengths {
+            staged.next()?[..lengths.len()].copy_from_slice(lengths);
         }
+        Ok(())
     }
 
     /// Starts the copy of the lengths that were written.

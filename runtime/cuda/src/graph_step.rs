@@ -131,12 +131,12 @@ impl GraphStep {
 }
 
 impl<M> GraphStep<M> {
-    /// Gives the next launch the requests' lengths, as [`DevicePlan::update_lengths`] does. Nothing is queued before: that launch copies them.
+    /// Gives the next launch the requests' lengths, as [`DevicePlan::set_lengths`] does. Nothing is queued before: that launch copies them.
     /// Waits only if several launches before are still to copy theirs.
     ///
     /// # Errors
     /// As there.
-    pub fn update_lengths(&mut self, lengths: &[u32]) -> Result<(), CudaError> {
+    pub fn set_lengths(&mut self, lengths: &[u32]) -> Result<(), CudaError> {
         self.plan.stage_lengths(lengths)?;
         self.updated = true;
         Ok(())

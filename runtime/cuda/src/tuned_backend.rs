@@ -1,9 +1,12 @@
 //! A backend with the tiles of the device's selector compiled: what plans are made with, and how each is launched.
 
 use super::args::DecodeArgs;
-use super::{CudaBackend, CudaDevice, CudaElement, CudaError, DevicePlan, KvPages, Launch, LaunchMode, Mix};
+use super::{
+    Bucket, CudaBackend, CudaDevice, CudaElement, CudaError, DevicePlan, FitError, KvPages, Launch,
+    LaunchMode, Mix,
+};
 use cudarc::driver::CudaStream;
-use tilewright_heuristics::{Selection, Tile, lookup};
+use tilewright_heuristics::{Geometry, Selection, Tile, lookup};
 use tilewright_kernel_templates::cuda::KernelOptions;
 use tilewright_kernel_templates::{Class, Limits, Space};
 use tilewright_plan::{BySelection, DeviceProfile, Plan, PlanOptions};
@@ -60,7 +63,7 @@ impl TunedBackend {
         }
     }
 
-    /// Launches plans in another way than the default from the next [`TunedBackend::prepare`] on, which has to be called for every class
+    /// Launches plans in this mode from the next [`TunedBackend::prepare`] on, which has to be called for every class
     /// again if that is a single launch.
     pub fn set_launch_mode(&mut self, launch_mode: LaunchMode) {
         self.launch_mode = launch_mode;
@@ -157,7 +160,16 @@ impl TunedBackend {
         self.options
     }
 
-    /// How a plan is launched: what a [`super::Bucket`] for it is made with. A plan of several tiles of one of the selector's sets is one launch of
+    /// A bucket for batches of up to `requests` requests with up to `pages` entries of the page table between them, whatever tiles they get
+    /// ([`Bucket::for_batch`]).
+    ///
+    /// # Errors
+    /// As [`Bucket::new`].
+    pub fn bucket(&self, geometry: &Geometry, requests: u32, pages: u32) -> Result<Bucket, FitError> {
+        Bucket::for_batch(geometry, self.launch_mode, &self.tiles, requests, pages)
+    }
+
+    /// How a plan is launched: what a [`Bucket`] for it is made with. A plan of several tiles of one of the selector's sets is one launch of
     /// their kernel; a plan that no kernel of several tiles serves is launched one tile after the other.
     pub fn launch_mode_for(&self, plan: &Plan) -> LaunchMode {
         self.launch_of(plan).0

@@ -333,7 +333,7 @@ fn serve_by_one_graph<E: Element + CudaElement>(backend: &mut CudaBackend, forwa
             step.upload(&world.plan(split)).unwrap();
         } else {
             kept += 1;
-            step.update_lengths(&world.lens()).unwrap();
+            step.set_lengths(&world.lens()).unwrap();
         }
         let mut bits = Vec::new();
         for _ in 0..2 {
@@ -352,7 +352,7 @@ fn serve_by_one_graph<E: Element + CudaElement>(backend: &mut CudaBackend, forwa
     assert!((5..35).contains(&kept), "{kept} steps changed lengths only");
     // What does not fit is refused, and what was there before goes on.
     if !changed {
-        step.update_lengths(&world.lens()).unwrap();
+        step.set_lengths(&world.lens()).unwrap();
     } else {
         step.upload(&world.plan(Split::Mean)).unwrap();
     }
@@ -543,13 +543,13 @@ fn run_captured_ahead<E: Element + CudaElement>(backend: &mut CudaBackend, forwa
     run_ahead(&mut world, &stream, |number, world, plan, output, lse| {
         if number % 3 == 0 {
             // Lengths that are never launched.
-            step.update_lengths(&vec![1; step.plan().batch()]).unwrap();
+            step.set_lengths(&vec![1; step.plan().batch()]).unwrap();
         }
         if let Some(plan) = plan {
             step.upload(plan).unwrap();
             step.launch().unwrap(); // with the plan's lengths, not those before
         }
-        step.update_lengths(&world.lens()).unwrap();
+        step.set_lengths(&world.lens()).unwrap();
         // What was uploaded stays.
         (0..=number % 2).for_each(|_| step.launch().unwrap());
         stream.memcpy_dtod(&step.output(), output).unwrap();
@@ -581,7 +581,7 @@ fn a_newer_plan_overrides_lengths_given_before() {
     let in_bucket = DevicePlan::with_bucket(&device, bucket).unwrap();
     let mut step = GraphStep::with_memory(&backend, &stream, in_bucket, memory).unwrap();
     step.upload(&plan).unwrap();
-    step.update_lengths(&[65, 65]).unwrap();
+    step.set_lengths(&[65, 65]).unwrap();
     step.upload(&plan).unwrap();
     step.launch().unwrap();
     let output = stream.clone_dtoh(&step.output()).unwrap();
@@ -607,7 +607,7 @@ fn plain_launches_ahead_of_the_device_have_their_own_lengths() {
         if let Some(plan) = plan {
             uploaded.upload(plan, &stream).unwrap();
         }
-        uploaded.update_lengths(&world.lens(), &stream).unwrap();
+        uploaded.set_lengths(&world.lens(), &stream).unwrap();
         let cache = KvCache { keys: &memory.keys, values: &memory.values, strides: memory.kv_strides };
         let args = DecodeArgs {
             lse: memory.lse.as_mut(),
