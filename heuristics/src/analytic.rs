@@ -7,21 +7,21 @@ use crate::{PackShape, Tile};
 /// m is rounded up: the smallest m that holds all rows, else the largest. n follows the KV length: the largest n whose last
 /// step wastes at most half of what it computes; a KV shorter than the smallest n takes that. Parameters that the rules do
 /// not speak about follow the order of `Tile`: the first one with that m and n. PAT's packs are one run each: others are taken for such.
-pub fn pat(feasible: &[Tile], shape: &PackShape) -> Option<Tile> {
+pub fn pat(feasible: impl Iterator<Item = Tile> + Clone, shape: &PackShape) -> Option<Tile> {
     let shape = &shape.as_one_run();
     let m = feasible
-        .iter()
+        .clone()
         .map(|tile| tile.m)
         .filter(|&m| u32::from(m) >= shape.rows)
         .min()
-        .or_else(|| feasible.iter().map(|tile| tile.m).max())?;
-    let with_m = || feasible.iter().filter(move |tile| tile.m == m);
+        .or_else(|| feasible.clone().map(|tile| tile.m).max())?;
+    let with_m = || feasible.clone().filter(move |tile| tile.m == m);
     let n = with_m()
         .map(|tile| tile.n)
         .filter(|&n| last_step_waste(shape.kv_len, u32::from(n)) * 2 <= u32::from(n))
         .max()
         .or_else(|| with_m().map(|tile| tile.n).min())?;
-    with_m().filter(|tile| tile.n == n).min().copied()
+    with_m().filter(|tile| tile.n == n).min()
 }
 
 /// Tokens of the last step over `kv_len` tokens that do not exist.
@@ -42,7 +42,7 @@ mod tests {
                 tiles.push(Tile::new(m, n, 4, 2));
             }
         }
-        pat(&tiles, &PackShape::of_pack(&geometry, rows, kv_len, 1)).expect("there are tiles")
+        pat(tiles.into_iter(), &PackShape::of_pack(&geometry, rows, kv_len, 1)).expect("there are tiles")
     }
 
     #[test]
@@ -64,6 +64,6 @@ mod tests {
     #[test]
     fn no_tiles_means_no_choice() {
         let geometry = Geometry { q_heads: 1, kv_heads: 1, head_dim: 128, page_size: 1, dtype: Dtype::F16 };
-        assert_eq!(pat(&[], &PackShape::of_pack(&geometry, 1, 1, 1)), None);
+        assert_eq!(pat(std::iter::empty(), &PackShape::of_pack(&geometry, 1, 1, 1)), None);
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! A [`Selector`] maps what the host knows of a batch ([`BatchShape`]: whole numbers only) to the kernel variants that its packs get
 //! ([`TileSet`]), in nanoseconds. `tilewright emit` writes one module a device into [`generated`]; [`lookup`] finds the one for a device and falls
-//! back, in this order, to another device of the same capability and to PAT's [`analytic`] rules. This crate has no dependencies, so
+//! back, in this order, to another device of the same capability, to one of another architecture and to PAT's [`analytic`] rules. This crate has no dependencies, so
 //! that an engine that embeds a selector compiles nothing else.
 
 pub mod analytic;

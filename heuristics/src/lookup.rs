@@ -1,17 +1,47 @@
-//! Finds the selector of a device: exact device, else the nearest of the same capability, else PAT's analytic rules. Never an error.
+//! Finds the selector of a device: exact device, else the most alike of the same capability, else of the nearest architecture, else PAT's
+//! analytic rules. Never an error.
 
-use crate::{Backend, BatchShape, Device, Prices, Selector, Tile, TileSet, analytic, generated};
+use crate::{
+    Backend, BatchShape, Device, Dtype, Prices, Selector, Tile, TileSet, TreePath, analytic, generated,
+};
 
 /// How a device's choices are made.
 #[derive(Clone, Copy, Debug)]
 pub enum Match {
     /// A selector measured on this very device.
     Exact(&'static Selector),
-    /// A selector measured on another device of the same capability: the nearest in units.
+    /// A selector measured on another device of the same capability: the most alike.
     SameCapability(&'static Selector),
+    /// A selector measured on a device of another architecture: the nearest.
+    OtherArchitecture(&'static Selector),
     /// PAT's analytic rules: nothing alike was measured.
     Analytic,
 }
+
+impl Match {
+    /// The selector, if there is one.
+    pub const fn selector(&self) -> Option<&'static Selector> {
+        match *self {
+            Self::Exact(selector) | Self::SameCapability(selector) | Self::OtherArchitecture(selector) => {
+                Some(selector)
+            }
+            Self::Analytic => None,
+        }
+    }
+
+    /// Its name for people.
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::Exact(_) => "exact",
+            Self::SameCapability(_) => "same capability",
+            Self::OtherArchitecture(_) => "other architecture",
+            Self::Analytic => "analytic",
+        }
+    }
+}
+
+/// A class of kernels: head dimension and element types.
+type Class = (u32, Dtype);
 
 /// The choices for one device: a [`Match`] and the tiles that this device can run.
 #[derive(Clone, Debug)]
@@ -19,6 +49,11 @@ pub struct Selection {
     /// How the choices are made.
     pub matched: Match,
     feasible: Vec<Tile>,
+    prices: Option<Prices>,
+    /// Tiles that were found not to run here.
+    left_out: Vec<(Class, Tile)>,
+    /// For each class with such tiles, the selector's sets without any, one bit each.
+    runnable: Vec<(Class, u64)>,
 }
 
 impl Selection {
@@ -27,6 +62,9 @@ impl Selection {
         let using = match self.matched {
             Match::Exact(_) => return None,
             Match::SameCapability(selector) => format!("using the selector of `{}`", selector.device.name),
+            Match::OtherArchitecture(selector) => {
+                format!("using the selector of `{}` ({})", selector.device.name, selector.device.capability)
+            }
             Match::Analytic => "using PAT's analytic rules".to_owned(),
         };
         Some(format!(
@@ -35,52 +73,81 @@ impl Selection {
         ))
     }
 
-    /// The tiles for a batch. Where no selector matched, one tile for all packs: the one that PAT's rules choose, among the device's feasible tiles,
-    /// for the pack that the batch would be if its requests shared evenly.
+    /// The tiles for a batch: the selector's first choice that runs here. Where none does, or no selector matched, one tile for all packs: the
+    /// one that PAT's rules choose, among the device's feasible tiles, for the pack that the batch would be if its requests shared evenly.
     #[inline]
     pub fn select(&self, batch: &BatchShape) -> TileSet<'_> {
-        match self.matched {
-            Match::Exact(selector) | Match::SameCapability(selector) => selector.select(batch),
-            Match::Analytic => {
-                let tile = analytic::pat(&self.feasible, &batch.as_pack());
-                let at =
-                    tile.and_then(|tile| self.feasible.iter().position(|&other| other == tile)).unwrap_or(0);
-                TileSet::new(&self.feasible[at..=at])
-            }
+        let Some(selector) = self.matched.selector() else { return self.by_rules(batch) };
+        if self.runnable.is_empty() {
+            return selector.select(batch);
+        }
+        self.select_runnable(selector, batch)
+    }
+
+    /// The tiles for a batch, as [`Selection::select`], and the path through the selector's tree, if there is one.
+    pub fn explain(&self, batch: &BatchShape) -> (TileSet<'_>, Option<TreePath>) {
+        (self.select(batch), self.matched.selector().map(|selector| selector.explain(batch).1))
+    }
+
+    fn select_runnable(&self, selector: &'static Selector, batch: &BatchShape) -> TileSet<'_> {
+        let dtype = Dtype::from_code(batch.dtype);
+        let of_class =
+            |&&(class, _): &&(Class, u64)| Some(class) == dtype.map(|dtype| (batch.head_dim, dtype));
+        let Some(&(_, runnable)) = self.runnable.iter().find(of_class) else { return selector.select(batch) };
+        match selector.select_among(batch, runnable) {
+            Some(set) => set,
+            None => self.by_rules(batch),
         }
     }
 
-    /// Never chooses these tiles where no selector matched: they were found not to run here. The last tile stays.
-    pub fn leave_out(&mut self, tiles: &[Tile]) {
-        let last = self.feasible.last().copied();
-        self.feasible.retain(|tile| !tiles.contains(tile));
-        if self.feasible.is_empty() {
-            self.feasible.extend(last);
+    fn by_rules(&self, batch: &BatchShape) -> TileSet<'_> {
+        let class = Dtype::from_code(batch.dtype).map(|dtype| (batch.head_dim, dtype));
+        let runs = |tile: &Tile| class.is_none_or(|class| !self.left_out.contains(&(class, *tile)));
+        let tile = analytic::pat(self.feasible.iter().copied().filter(runs), &batch.as_pack());
+        let at = tile.and_then(|tile| self.feasible.iter().position(|&other| other == tile)).unwrap_or(0);
+        TileSet::new(&self.feasible[at..=at])
+    }
+
+    /// Never chooses these tiles for a class of kernels again: they were found not to run here.
+    pub fn leave_out(&mut self, head_dim: u32, dtype: Dtype, tiles: &[Tile]) {
+        let class = (head_dim, dtype);
+        let new: Vec<(Class, Tile)> = tiles.iter().map(|&tile| (class, tile)).collect();
+        self.left_out
+            .extend(new.into_iter().filter(|known| !self.left_out.contains(known)).collect::<Vec<_>>());
+        let Some(selector) = self.matched.selector() else { return };
+        let runs =
+            |set: &TileSet<'_>| set.tiles().iter().all(|tile| !self.left_out.contains(&(class, *tile)));
+        let bits = selector.sets.iter().enumerate().filter(|(_, set)| runs(set));
+        let mask = bits.fold(0u64, |mask, (bit, _)| mask | 1 << bit);
+        self.runnable.retain(|(known, _)| *known != class);
+        if mask.count_ones() as usize != selector.sets.len() {
+            self.runnable.push((class, mask));
         }
+    }
+
+    /// Every tile that packs of a class of kernels may get.
+    pub fn tiles_of(&self, head_dim: u32, dtype: Dtype) -> Vec<Tile> {
+        let mut tiles = self.tiles();
+        tiles.retain(|tile| !self.left_out.contains(&((head_dim, dtype), *tile)));
+        tiles
     }
 
     /// Every tile that packs may get.
     pub fn tiles(&self) -> Vec<Tile> {
-        match self.matched {
-            Match::Exact(selector) | Match::SameCapability(selector) => selector.tiles(),
-            Match::Analytic => self.feasible.clone(),
+        match self.matched.selector() {
+            Some(selector) => selector.tiles(),
+            None => self.feasible.clone(),
         }
     }
 
     /// Every set that a batch may get; none where PAT's rules decide.
     pub fn sets(&self) -> &'static [TileSet<'static>] {
-        match self.matched {
-            Match::Exact(selector) | Match::SameCapability(selector) => selector.sets,
-            Match::Analytic => &[],
-        }
+        self.matched.selector().map_or(&[], |selector| selector.sets)
     }
 
-    /// The prices measured with the selector; `None` where nothing alike was measured.
+    /// The prices measured with the selector, scaled to this device if it is another; `None` where nothing alike was measured.
     pub const fn prices(&self) -> Option<Prices> {
-        match self.matched {
-            Match::Exact(selector) | Match::SameCapability(selector) => Some(selector.prices),
-            Match::Analytic => None,
-        }
+        self.prices
     }
 
     /// Whether these choices come from measurements of this very device.
@@ -91,146 +158,99 @@ impl Selection {
 
 /// The choices for `device` among the selectors emitted into this crate.
 ///
-/// `feasible` are the tiles that can run every supported shape on the device.
+/// `read_bandwidth` is what the device reads at most, in bytes a second, by its data sheet or driver; `None` if unknown. `feasible` are the
+/// tiles that can run every supported class of kernels on the device; [`Selection::leave_out`] takes away what runs some of them only.
 ///
 /// # Panics
 /// If `feasible` is empty: a device that can run no tile has no backend.
-pub fn lookup(device: &Device<'_>, feasible: &[Tile]) -> Selection {
-    lookup_among(generated::SELECTORS, device, feasible)
+pub fn lookup(device: &Device<'_>, read_bandwidth: Option<u64>, feasible: &[Tile]) -> Selection {
+    lookup_among(generated::SELECTORS, device, read_bandwidth, feasible)
 }
 
 /// [`lookup`] among given selectors.
 ///
 /// # Panics
 /// If `feasible` is empty.
-pub fn lookup_among(selectors: &[&'static Selector], device: &Device<'_>, feasible: &[Tile]) -> Selection {
+pub fn lookup_among(
+    selectors: &[&'static Selector],
+    device: &Device<'_>,
+    read_bandwidth: Option<u64>,
+    feasible: &[Tile],
+) -> Selection {
     assert!(!feasible.is_empty(), "a device that can run no tile has no backend");
-    let alike = || selectors.iter().copied().filter(|s| s.device.backend == device.backend);
-    let exact = alike().find(|s| s.device.name == device.name && s.device.capability == device.capability);
-    let same_capability = || {
-        alike()
-            .filter(|s| s.device.capability == device.capability && can_follow(s, device, feasible))
-            .min_by_key(|s| s.device.units.abs_diff(device.units))
+    let alike = || {
+        let followed = selectors.iter().copied().filter(|s| s.device.backend == device.backend);
+        followed.filter(|s| can_follow(s, device, feasible))
     };
-    let matched = match exact {
-        Some(selector) => Match::Exact(selector),
-        None => same_capability().map_or(Match::Analytic, Match::SameCapability),
+    let nearest = |a: &&Selector, b: &&Selector| {
+        let distance = |selector: &Selector| distance(selector, device, read_bandwidth);
+        let far = |selector: &Selector| (other_architecture(selector, device), other_model(selector, device));
+        far(a).cmp(&far(b)).then(distance(a).total_cmp(&distance(b)))
     };
-    Selection { matched, feasible: feasible.to_vec() }
+    let exact = selectors.iter().copied().find(|s| {
+        let Device { backend, name, capability, .. } = s.device;
+        (backend, name, capability) == (device.backend, device.name, device.capability)
+    });
+    let matched = match (exact, alike().min_by(nearest)) {
+        (Some(selector), _) => Match::Exact(selector),
+        (_, Some(selector)) if selector.device.capability == device.capability => {
+            Match::SameCapability(selector)
+        }
+        (_, Some(selector)) => Match::OtherArchitecture(selector),
+        _ => Match::Analytic,
+    };
+    let prices = matched.selector().map(|selector| match matched {
+        Match::Exact(_) => selector.prices,
+        _ => selector.prices.scaled((selector.device.units, device.units), read_bandwidth),
+    });
+    Selection { matched, feasible: feasible.to_vec(), prices, left_out: Vec::new(), runnable: Vec::new() }
 }
 
-/// Whether what a selector of another device of the same capability chooses runs on this one.
+/// Whether what a selector of another device chooses runs on this one.
 fn can_follow(selector: &Selector, device: &Device<'_>, feasible: &[Tile]) -> bool {
     match device.backend {
-        // Its tiles may share a work item among more threads than this processor has.
+        // Its tiles may share a work item among more threads than this processor has, and its SIMD level may be another.
         Backend::Cpu => {
-            selector.device.units <= device.units
+            selector.device.capability == device.capability
+                && selector.device.units <= device.units
                 && selector.tiles().iter().all(|tile| feasible.contains(tile))
         }
-        // GPUs of an architecture differ in SMs and memory, not in what a CTA may have, and the selector chooses for a class of kernels only tiles
-        // that run it.
+        // A tile that does not run here is left out of its ranking.
         Backend::Cuda => true,
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::Domain;
-
-    static SETS: [TileSet<'static>; 1] = [TileSet::new(&[TILE])];
-
-    const TILE: Tile = Tile::of("m4n64w1s1");
-    const ANY: Domain = Domain {
-        min: BatchShape::from_values([0; BatchShape::COUNT]),
-        max: BatchShape::from_values([u32::MAX; BatchShape::COUNT]),
+/// How far a selector's architecture is from a device's: generations, then steps within one.
+fn other_architecture(selector: &Selector, device: &Device<'_>) -> (u32, u32) {
+    if selector.device.capability == device.capability {
+        return (0, 0);
+    }
+    let number = |capability: &str| {
+        capability.trim_matches(|c: char| !c.is_ascii_digit()).parse::<u32>().unwrap_or(u32::MAX)
     };
-
-    const fn selector(name: &'static str, units: u32) -> Selector {
-        let device = Device { backend: Backend::Cpu, name, capability: "avx2", units };
-        let prices = Prices { cta: units as u64, ..Prices::CPU };
-        Selector {
-            device,
-            domain: ANY,
-            sets: &SETS,
-            safe_default: TILE,
-            prices,
-            choose: |_| SETS[0],
-            follow: |_, _| SETS[0],
-        }
-    }
-
-    static SMALL: Selector = selector("small", 2);
-    static LARGE: Selector = selector("large", 8);
-
-    fn found(name: &str, capability: &str, units: u32) -> Match {
-        let device = Device { backend: Backend::Cpu, name, capability, units };
-        lookup_among(&[&SMALL, &LARGE], &device, &[TILE]).matched
-    }
-
-    #[test]
-    fn the_exact_device_comes_first() {
-        assert!(matches!(found("small", "avx2", 2), Match::Exact(s) if s.device.name == "small"));
-    }
-
-    #[test]
-    fn a_gpu_follows_the_nearest_of_its_architecture() {
-        let gpu = |selector: &Selector| Selector {
-            device: Device { backend: Backend::Cuda, capability: "sm_90a", ..selector.device },
-            ..*selector
-        };
-        let selectors: [&'static Selector; 2] = [&SMALL, &LARGE].map(|s| &*Box::leak(Box::new(gpu(s))));
-        for (units, nearest) in [(1, "small"), (4, "small"), (6, "large"), (132, "large")] {
-            let device = Device { backend: Backend::Cuda, name: "other", capability: "sm_90a", units };
-            // No tile runs all classes of kernels, and no selector needs that.
-            let matched = lookup_among(&selectors, &device, &[Tile { m: 1, ..TILE }]).matched;
-            assert!(matches!(matched, Match::SameCapability(s) if s.device.name == nearest), "{units}");
-        }
-    }
-
-    #[test]
-    fn then_the_largest_alike_device_that_is_not_larger() {
-        assert!(matches!(found("other", "avx2", 4), Match::SameCapability(s) if s.device.name == "small"));
-        assert!(matches!(found("other", "avx2", 16), Match::SameCapability(s) if s.device.name == "large"));
-    }
-
-    #[test]
-    fn then_the_analytic_rules() {
-        assert!(matches!(found("other", "neon", 4), Match::Analytic));
-        assert!(matches!(found("other", "avx2", 1), Match::Analytic));
-    }
-
-    #[test]
-    fn rules_choose_among_tiles_that_run() {
-        let device = Device { backend: Backend::Cpu, name: "other", capability: "neon", units: 4 };
-        let [low, high] = [Tile { m: 1, ..TILE }, TILE];
-        let mut selection = lookup_among(&[], &device, &[low, high]);
-        let batch = BatchShape::from_values([4; BatchShape::COUNT]);
-        let first = selection.select(&batch).tiles()[0];
-        let other = if first == low { high } else { low };
-        selection.leave_out(&[first]);
-        assert_eq!(selection.select(&batch).tiles(), [other]);
-        selection.leave_out(&[low, high]);
-        assert_eq!(selection.tiles().len(), 1, "there is always a choice");
-    }
-
-    #[test]
-    fn prices_come_with_the_selector() {
-        let prices = |name, capability, units| {
-            let device = Device { backend: Backend::Cpu, name, capability, units };
-            lookup_among(&[&SMALL, &LARGE], &device, &[TILE]).prices()
-        };
-        assert_eq!(prices("large", "avx2", 8), Some(LARGE.prices));
-        assert_eq!(prices("other", "avx2", 4), Some(SMALL.prices), "of the same capability");
-        assert_eq!(prices("other", "neon", 4), None);
-    }
-
-    #[test]
-    fn a_selector_without_a_runnable_tile_is_passed_over() {
-        let device = Device { backend: Backend::Cpu, name: "other", capability: "avx2", units: 8 };
-        let others = [Tile { m: 1, ..TILE }];
-        let selection = lookup_among(&[&SMALL, &LARGE], &device, &others);
-        assert!(matches!(selection.matched, Match::Analytic));
-        assert_eq!(selection.select(&BatchShape::from_values([1; BatchShape::COUNT])).tiles(), others);
-    }
+    let (a, b) = (number(selector.device.capability), number(device.capability));
+    ((a / 10).abs_diff(b / 10), (a % 10).abs_diff(b % 10).max(1))
 }
+
+/// Whether a selector was measured on another model: names of one model differ by memory and form factor only.
+fn other_model(selector: &Selector, device: &Device<'_>) -> bool {
+    model(selector.device.name) != model(device.name)
+}
+
+/// The first word with a digit that is no size of memory: `H100` of `NVIDIA H100 80GB HBM3`.
+fn model(name: &str) -> Option<&str> {
+    let is_model = |word: &&str| word.contains(|c: char| c.is_ascii_digit()) && !word.ends_with("GB");
+    name.split(|c: char| !c.is_ascii_alphanumeric()).find(is_model)
+}
+
+/// How unlike two devices are, in natural logarithms of their ratios of units and read bandwidth.
+fn distance(selector: &Selector, device: &Device<'_>, read_bandwidth: Option<u64>) -> f64 {
+    let ratio = |a: f64, b: f64| (a.max(1.0) / b.max(1.0)).ln().abs();
+    let bandwidth = read_bandwidth
+        .map_or(0.0, |bandwidth| ratio(bandwidth as f64, selector.prices.read_bandwidth() as f64));
+    ratio(f64::from(device.units), f64::from(selector.device.units)) + bandwidth
+}
+
+#[cfg(test)]
+#[path = "lookup_tests.rs"]
+mod tests;

@@ -61,6 +61,37 @@ impl Prices {
         }
     }
 
+    /// These prices on a device like the one that they were measured on, with other units and another read bandwidth (bytes a second; `None`
+    /// if unknown): bytes of memory cost by bandwidth, all that happens on chip by the units.
+    #[must_use]
+    pub fn scaled(&self, (from_units, to_units): (u32, u32), to_bandwidth: Option<u64>) -> Self {
+        // Of what the data sheet says an H200 reads 94 to 97 %.
+        const READ_PERCENT: u128 = 95;
+        let ratio = |price: u64, from: u128, to: u128| {
+            u64::try_from((u128::from(price) * from).checked_div(to).unwrap_or(price.into()))
+                .unwrap_or(u64::MAX)
+                .max(1)
+        };
+        let by_units = |price: u64| ratio(price, from_units.into(), to_units.into());
+        let hbm_byte = match to_bandwidth {
+            Some(bandwidth) => ratio(SECOND, 100, u128::from(bandwidth) * READ_PERCENT),
+            None => by_units(self.hbm_byte),
+        };
+        Self {
+            hbm_byte,
+            l2_byte: by_units(self.l2_byte),
+            partial_byte: ratio(self.partial_byte, hbm_byte.into(), self.hbm_byte.max(1).into()),
+            flop: by_units(self.flop),
+            cta: by_units(self.cta),
+            merge: self.merge,
+        }
+    }
+
+    /// Bytes a second that are read at this price.
+    pub const fn read_bandwidth(&self) -> u64 {
+        SECOND / if self.hbm_byte == 0 { 1 } else { self.hbm_byte }
+    }
+
     /// A price out of seconds: at least an attosecond, at most a millisecond; what is no number is an attosecond.
     pub const fn of_seconds(seconds: f64) -> u64 {
         (seconds * SECOND as f64).max(1.0).min(DEAREST) as u64
@@ -104,6 +135,27 @@ mod tests {
             assert!(prices.cta < prices.merge, "{backend}: a merge is at least one more CTA");
         }
         assert_eq!(Prices::default(), Prices::default_for(Backend::Cuda));
+    }
+
+    #[test]
+    fn prices_go_with_bandwidth_and_units() {
+        let half = Prices::H200.scaled((132, 66), Some(2_400_000_000_000));
+        let times = |a: u64, b: u64| a as f64 / b as f64;
+        assert!((times(half.hbm_byte, Prices::H200.hbm_byte) - 4.5 / (2.4 * 0.95)).abs() < 0.01);
+        for (price, of) in [
+            (half.flop, Prices::H200.flop),
+            (half.cta, Prices::H200.cta),
+            (half.l2_byte, Prices::H200.l2_byte),
+        ] {
+            assert!((times(price, of) - 2.0).abs() < 0.01, "{half:?}");
+        }
+        assert_eq!(half.merge, Prices::H200.merge);
+        assert_eq!(Prices::H200.scaled((132, 132), None), Prices::H200);
+        assert_eq!(
+            Prices::H200.scaled((132, 0), Some(0)).cta,
+            Prices::H200.cta,
+            "no unit is no reason to divide by it"
+        );
     }
 
     #[test]

@@ -48,6 +48,8 @@ pub struct Selector {
     pub choose: fn(&BatchShape) -> TileSet<'static>,
     /// The same tree, which notes the questions on the way.
     pub follow: fn(&BatchShape, &mut TreePath) -> TileSet<'static>,
+    /// The ranking that the tree ends in, and the sets whose tiles can all run the batch's kernels on the device, one bit each.
+    pub ranked: fn(&BatchShape) -> (&'static [u8], u64),
 }
 
 impl Selector {
@@ -55,6 +57,13 @@ impl Selector {
     #[inline]
     pub fn select(&self, batch: &BatchShape) -> TileSet<'static> {
         (self.choose)(&self.domain.asked(batch))
+    }
+
+    /// As [`Selector::select`] on another device, where only the sets whose bits are set in `runnable` can run: the ranking's first of them.
+    #[inline]
+    pub fn select_among(&self, batch: &BatchShape, runnable: u64) -> Option<TileSet<'static>> {
+        let (ranked, feasible) = (self.ranked)(&self.domain.asked(batch));
+        first_feasible(ranked, feasible & runnable).map(|choice| self.sets[usize::from(choice)])
     }
 
     /// The tiles for a batch, as [`Selector::select`], and the path through the tree.
@@ -108,6 +117,7 @@ mod tests {
             prices: Prices::H200,
             choose: |shape| SETS[usize::from(shape.dtype != 0)],
             follow: |shape, _| SETS[usize::from(shape.dtype != 0)],
+            ranked: |shape| if shape.dtype != 0 { (&[1, 0], 0b11) } else { (&[0], 0b01) },
         }
     }
 
@@ -121,6 +131,17 @@ mod tests {
         assert_eq!(asked(Dtype::Bf16, Dtype::Fp8Bf16), 1);
         assert_eq!(asked(Dtype::Bf16, Dtype::Bf16), 1);
         assert_eq!(asked(Dtype::Fp8Bf16, Dtype::Fp8F16), 1);
+    }
+
+    #[test]
+    fn another_device_gets_the_first_of_the_ranking_that_it_runs() {
+        let shape =
+            BatchShape { dtype: Dtype::Bf16.code(), ..BatchShape::from_values([1; BatchShape::COUNT]) };
+        let chosen = |runnable| selector(Dtype::Bf16).select_among(&shape, runnable);
+        assert_eq!(
+            [u64::MAX, 0b01, 0b10, 0].map(chosen),
+            [Some(SETS[1]), Some(SETS[0]), Some(SETS[1]), None]
+        );
     }
 
     #[test]

@@ -11,6 +11,9 @@ pub enum AttentionError {
     /// The heads make no sense.
     #[error(transparent)]
     Heads(#[from] GeometryError),
+    /// The processor can run no tile.
+    #[error("this processor can run no tile of the space; `tilewright space --device cpu` says why")]
+    NoTile,
     /// The batch cannot be planned.
     #[error(transparent)]
     Plan(#[from] PlanError),

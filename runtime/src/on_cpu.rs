@@ -4,8 +4,8 @@ use crate::attention::{Attention, Backend, Planned};
 use crate::{AttentionError, AttentionOptions, Heads, KvCache, PerRow};
 use std::sync::{Arc, Mutex, PoisonError};
 use tilewright_cpu::{CpuBackend, DecodeArgs, Element, Fp8KvCache, HostDevice, KvPages};
-use tilewright_heuristics::{Geometry, Selection, lookup};
-use tilewright_kernel_templates::{Limits, Space};
+use tilewright_heuristics::{Geometry, Selection};
+use tilewright_kernel_templates::{Limits, selection};
 use tilewright_plan::{DeviceProfile, E4m3, KvScales, PlanOptions, Scale};
 
 /// The CPU backend of [`Attention`].
@@ -17,16 +17,16 @@ pub struct Cpu {
 }
 
 impl Cpu {
-    fn new(threads: Option<u32>) -> Self {
+    fn new(threads: Option<u32>) -> Result<Self, AttentionError> {
         let host = threads.map_or_else(HostDevice::detect, HostDevice::with_threads);
         let device = host.as_device();
-        let feasible = Space::of(device.backend).universally_feasible(&Limits::Cpu(host.limits.clone()));
-        let selection = lookup(&device, &feasible);
+        let selection =
+            selection(&device, &Limits::Cpu(host.limits.clone())).ok_or(AttentionError::NoTile)?;
         if let Some(warning) = selection.warning(&device) {
             tracing::warn!("{warning}");
         }
         let options = PlanOptions::on(DeviceProfile::of(&device, &selection));
-        Self { backend: Mutex::new(CpuBackend::new(host.limits.threads)), selection, options }
+        Ok(Self { backend: Mutex::new(CpuBackend::new(host.limits.threads)), selection, options })
     }
 }
 
@@ -109,7 +109,7 @@ impl Attention<Cpu> {
     /// # Errors
     /// Heads that make no sense.
     pub fn cpu(heads: Heads, options: AttentionOptions) -> Result<Self, AttentionError> {
-        Self::new(heads, options, Cpu::new(options.threads))
+        Self::new(heads, options, Cpu::new(options.threads)?)
     }
 
     /// Computes one layer. Query and output are `[batch, query heads, dim]`; every element of the output is written. The CPU has no streams:

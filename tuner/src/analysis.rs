@@ -3,7 +3,7 @@
 use crate::batch_regrets::batch_policies;
 use crate::choice::SELECTOR;
 use crate::costs::{Part, from_batches, from_measurements};
-use crate::emit::{Header, ModelError, SelectorModel, module_name, render, render_choices};
+use crate::emit::{Header, ModelError, SelectorModel, module_name, render};
 use crate::fit::{CostRow, CostTable, Fit, FitError, FitOptions, Validation, fit, fit_and_validate, judge};
 use crate::fit_settings::FitSettings;
 use crate::statistics::geometric_mean;
@@ -137,7 +137,7 @@ impl Analysis {
     /// Content hash of the selector itself, without the header, and without the prices: they are a little different in every run, and
     /// decide no tile.
     pub fn selector_hash(&self) -> String {
-        short_hash(render_choices(&self.model).as_bytes())
+        short_hash(self.model.choices().as_bytes())
     }
 
     /// The hash of the selector that whole batches were measured with, if it is another than this one: a later version fits otherwise.

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use tilewright_heuristics::{BatchShape, Domain, Prices, Tile, TileSetBuf};
-use tilewright_tuner::emit::{Header, Heuristics, SelectorModel, TreeModel, render, render_choices};
+use tilewright_tuner::emit::{Header, Heuristics, SelectorModel, TreeModel, render};
 use tilewright_tuner::store::DeviceRecord;
 
 fn workspace() -> PathBuf {
@@ -247,7 +247,7 @@ fn the_text_of_a_module_reads_well() {
     insta::assert_snapshot!(render(&model, &vec!["limits: threads 2".to_owned()]));
     // Prices are measured anew in each run: a hash that they changed would make every selector another.
     let priced = SelectorModel { prices: Prices::H200, ..model.clone() };
-    assert_eq!(render_choices(&priced), render_choices(&model));
+    assert_eq!(priced.choices(), model.choices());
     assert_ne!(render(&priced, &header()), render(&model, &header()));
 }
 

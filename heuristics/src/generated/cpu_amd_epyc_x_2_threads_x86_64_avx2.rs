@@ -2,7 +2,7 @@
 //!
 //! - limits: threads 2, first-level cache 32 KB, second-level cache 512 KB, last-level cache 32768 KB, read bandwidth 24.6 GB/s, multiply-add peak 199 GFLOP/s, launch floor 79.9 us, price of a first read 25.2 GB/s, price of a read again 24.6 GB/s, price of a partial 21.4 GB/s, price of an operation 140.6 GFLOP/s, price of a CTA 137.0 ns, price of merging at all 16.3 us
 //! - versions: tilewright 0.1.0, system Linux (Debian GNU/Linux 12), kernel 6.18.44-fc-v595
-//! - kernel 0382440b7bf9b166, space 1be1cd6237d9cdb1, selector 50993781c2fb0112
+//! - kernel 0382440b7bf9b166, space 1be1cd6237d9cdb1, selector 843b1360ab064e7a
 //! - scenarios: packs-dtypes 4ad6fc5acbe62cd8, packs-gqa4 a4bc25cd40ad3545, packs-gqa8 3e391e6266e47dfd, packs-head-dims 6d79df83dcd87401, packs-many-heads b2b7b25f5969fbb8, packs-mha fb3f229f4393857b, packs-one-head 7f00364da776da9c, packs-page-sizes 23ef0e4f3c81d676, pat-fig9 1ba6876e7c4febed, mix-roots 75b6c576d07c3924, mix-deep 97f29801e829959f, mix-lengths 8076eb100f635204, batch-of-one aef7197c3a141d74, conversation d7bf907c0ff5444c, tenants-fit e1e56c8604701d97, tenants-held-out f19b4122b0b1beca
 //! - measured: 2026-11-23T08:18:29Z by `tilewright tune --device cpu --budget 240 --out tune`
 //! - counts: 54 batches fitted, 100 only judged, 28 sets of tiles, 5312 measurements, 11143 samples
@@ -30,6 +30,7 @@ pub(super) static SELECTOR: Selector = Selector {
     prices: PRICES,
     choose: |batch| choose(batch, &mut Unfollowed),
     follow: choose,
+    ranked: |batch| (ranked(batch, &mut Unfollowed), feasible(batch)),
 };
 
 /// The sets that the tree chooses from.

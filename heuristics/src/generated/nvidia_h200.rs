@@ -2,7 +2,7 @@
 //!
 //! - limits: multiprocessors 132, shared memory of a CTA 227 KB, second-level cache 60 MB, memory 150 GB, launch floor 3.01 us, latency of memory 682 cycles, latency of the second-level cache 286 cycles, reading 1 MB 4.1 us, 256 GB/s, reading 4 MB 4.9 us, 851 GB/s, reading 16 MB 7.9 us, 2131 GB/s, reading 64 MB 19.2 us, 3501 GB/s, reading 256 MB 62.7 us, 4280 GB/s, reading 1024 MB 234.6 us, 4576 GB/s, reading 4096 MB 926.8 us, 4634 GB/s, 16-bit matrix peak 989 TFLOP/s by the data sheet, price of a first read 4634.0 GB/s, price of a read again 9571.7 GB/s, price of a partial 4048.6 GB/s, price of an operation 581057.5 GFLOP/s, price of a CTA 20.8 ns, price of merging at all 4.0 us
 //! - versions: tilewright 0.1.0, system Linux (Ubuntu 24.04), kernel 6.18.44-fc-v657-gpu, driver 580.159.04 (CUDA 13.0), nvrtc 13.0
-//! - kernel 2fe5eb5af14d9e66, space a7d745f403238396, selector 82058e2099006775
+//! - kernel 2fe5eb5af14d9e66, space a7d745f403238396, selector 3dcb44aa99aa3707
 //! - scenarios: packs-bf16 c78494111a0c1e7d, packs-few-heads d785e574b3f7f675, packs-gqa2 68ca2ba6fe8f0c62, packs-gqa4 e6bba16e058a1298, packs-gqa8 e798feb1d3f5cdde, packs-head-dims c16de4ba558a5472, packs-mha 473e559e8671e465, packs-page-sizes 200ea155f8ad11a8, packs-trees cd14143e0424683e, packs-trees-gqa4 4baf3d70758727f3, packs-trees-long-own 46b89ae31d5e3308, packs-trees-many-rows 8f8eb00fc6f112ca, packs-trees-small 0327d99c7f1a7483, tenants-fit 75c3c6af98512db2, trees-fit 7c21c0b42486d039, tenants-documents-fit f4d28a2949cdb259, tenants-dims-fit b6acdea3b38e4bca, conversation-fit 0986d69d5b8531d6, tenants-held-out 1a639ae280582249, tenants-documents-held-out df6725021c05e369, conversation-held-out a1e63e03216985e7, pat-fig9 0f784f9880efd171, mix-roots 75b6c576d07c3924, mix-deep 97f29801e829959f, mix-lengths 8076eb100f635204, batch-of-one aef7197c3a141d74, conversation d7bf907c0ff5444c
 //! - measured: 2026-11-23T07:26:08Z by `tilewright tune --budget 420 --out /tmp/w/out`
 //! - counts: 376 batches fitted, 202 only judged, 29 sets of tiles, 18315 measurements, 34925 samples
@@ -30,6 +30,7 @@ pub(super) static SELECTOR: Selector = Selector {
     prices: PRICES,
     choose: |batch| choose(batch, &mut Unfollowed),
     follow: choose,
+    ranked: |batch| (ranked(batch, &mut Unfollowed), feasible(batch)),
 };
 
 /// The sets that the tree chooses from.

@@ -10,6 +10,7 @@ mod grid;
 mod in_flight;
 mod limits;
 mod occupancy;
+mod selection;
 
 pub use cuda_limits::{CudaLimits, ReportedLimits, UnknownDevice};
 pub use feasibility::{Infeasible, check, check_compiled, check_compiled_mix, check_mix};
@@ -17,3 +18,4 @@ pub use grid::{Grid, Space, Verdict};
 pub use in_flight::{bytes_in_flight, bytes_in_flight_needed};
 pub use limits::{CpuLimits, Limits};
 pub use occupancy::{Limiter, Occupancy, WARP_THREADS, occupancy};
+pub use selection::selection;

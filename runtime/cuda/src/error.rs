@@ -71,6 +71,12 @@ pub enum CudaError {
         /// The kernel.
         kernel: String,
     },
+    /// No tile can run on the device.
+    #[error("{device} can run no tile of the space; `tilewright space` says why")]
+    NoTile {
+        /// The device.
+        device: String,
+    },
     /// The tile cannot run on this device.
     #[error("tile {tile} cannot run for {class} on this device: {reason}")]
     Infeasible {

@@ -6,9 +6,9 @@ use super::{
     LaunchMode, Mix,
 };
 use cudarc::driver::CudaStream;
-use tilewright_heuristics::{Geometry, Selection, Tile, lookup};
+use tilewright_heuristics::{Geometry, Selection, Tile};
 use tilewright_kernel_templates::cuda::KernelOptions;
-use tilewright_kernel_templates::{Class, Limits, Space};
+use tilewright_kernel_templates::{Class, Limits, selection};
 use tilewright_plan::{BySelection, DeviceProfile, Plan, PlanOptions};
 
 /// A [`CudaBackend`] that has the kernels of the device's selector, and knows how the plans that it chooses tiles for are launched.
@@ -16,7 +16,6 @@ use tilewright_plan::{BySelection, DeviceProfile, Plan, PlanOptions};
 pub struct TunedBackend {
     backend: CudaBackend,
     selection: Selection,
-    tiles: Vec<Tile>,
     options: PlanOptions,
     launch_mode: LaunchMode,
     /// What single launches are compiled of, if it could be for all classes that were prepared since the forward was chosen.
@@ -31,7 +30,7 @@ impl TunedBackend {
     /// # Errors
     /// NVRTC is missing, or newer than the driver.
     pub fn new(device: &CudaDevice) -> Result<Self, CudaError> {
-        Ok(Self::with(CudaBackend::new(device)?))
+        Self::with(CudaBackend::new(device)?)
     }
 
     /// As [`TunedBackend::new`], but fetches NVRTC if this machine has none.
@@ -39,28 +38,26 @@ impl TunedBackend {
     /// # Errors
     /// NVRTC is missing and cannot be fetched, or is newer than the driver.
     pub fn or_fetch(device: &CudaDevice) -> Result<Self, CudaError> {
-        Ok(Self::with(CudaBackend::or_fetch(device)?))
+        Self::with(CudaBackend::or_fetch(device)?)
     }
 
-    fn with(backend: CudaBackend) -> Self {
+    fn with(backend: CudaBackend) -> Result<Self, CudaError> {
         let device = backend.device();
         let limits = Limits::Cuda(device.limits().clone());
-        let feasible = Space::of(limits.backend()).universally_feasible(&limits);
-        let selection = lookup(&device.as_device(), &feasible);
+        let selection = selection(&device.as_device(), &limits)
+            .ok_or_else(|| CudaError::NoTile { device: device.name().to_owned() })?;
         if let Some(warning) = selection.warning(&device.as_device()) {
             tracing::warn!("{warning}");
         }
-        let tiles = selection.tiles();
         let options = PlanOptions::on(DeviceProfile::of(&device.as_device(), &selection));
-        Self {
+        Ok(Self {
             backend,
             selection,
-            tiles,
             options,
             launch_mode: LaunchMode::default(),
             mix: None,
             sets: Vec::new(),
-        }
+        })
     }
 
     /// Launches plans in this mode from the next [`TunedBackend::prepare`] on, which has to be called for every class
@@ -80,8 +77,7 @@ impl TunedBackend {
         &self.selection
     }
 
-    /// Compiles and loads every tile that the selector may choose for a class of kernels. The second time they come from the cache. Tiles that
-    /// cannot run the class are left out.
+    /// Compiles and loads every tile that the selector may choose for a class of kernels. The second time they come from the cache.
     ///
     /// The options begin with those of the pages: [`KernelOptions::for_pages`], and [`KernelOptions::kv_load`] by hand for a cache whose
     /// pages have other strides ([`super::kv_load`]). An engine with several such layouts prepares for each.
@@ -90,34 +86,40 @@ impl TunedBackend {
     /// the greediest has no room on the device, or with TMA their numbers of warps differ, plans are launched one tile after the other ([`Launch::Serial`]); a warning says so.
     ///
     /// # Errors
-    /// A tile that cannot be compiled or loaded.
+    /// No tile can be compiled and loaded, or NVRTC is gone. A tile that cannot is left out, which is said once.
     pub fn prepare(&mut self, class: &Class, options: KernelOptions) -> Result<(), CudaError> {
-        let Self { backend, selection, tiles, launch_mode, mix, sets, .. } = self;
-        let mut unfit = Vec::new();
+        let Self { backend, selection, launch_mode, mix, sets, .. } = self;
+        let tiles = &selection.tiles_of(class.head_dim, class.dtype);
+        let mut failed = Vec::new();
         for (tile, outcome) in tiles.iter().zip(backend.prepare(tiles, class, options, || ())?) {
-            match outcome {
-                Ok(_) => {}
-                Err(error @ CudaError::Infeasible { .. }) => unfit.push((*tile, error)),
-                Err(error) => return Err(error),
+            if let Err(error) = outcome {
+                failed.push((*tile, error));
             }
         }
-        if unfit.len() == tiles.len()
-            && let Some((_, error)) = unfit.pop()
+        if failed.len() == tiles.len()
+            && let Some((_, error)) = failed.pop()
         {
             return Err(error);
         }
-        for (_, error) in &unfit {
-            tracing::info!("{error}: it is not chosen");
+        for (_, error) in &failed {
+            match error {
+                // A selector never names it for the class.
+                CudaError::Infeasible { .. } => tracing::info!("{error}: it is not chosen"),
+                _ => tracing::warn!("{error}: it is not chosen"),
+            }
         }
-        // A selector gives a class only tiles that it was measured with; analytic rules choose among those that compile.
-        selection.leave_out(&unfit.iter().map(|(tile, _)| *tile).collect::<Vec<_>>());
+        // The ranking goes on without them, and the rules choose among the others.
+        let failed: Vec<Tile> = failed.into_iter().map(|(tile, _)| tile).collect();
+        selection.leave_out(class.head_dim, class.dtype, &failed);
         for set in selection.sets().iter().filter(|set| set.tiles().len() > 1) {
             match backend.prepare_mix(set.tiles(), class, options) {
                 Ok((prepared, _)) if sets.contains(&(*class, prepared.clone())) => {}
                 Ok((prepared, _)) => sets.push((*class, prepared)),
                 // A class that cannot run the set is not given it.
                 Err(CudaError::InfeasibleMix { .. } | CudaError::Infeasible { .. }) => {}
-                Err(error) => return Err(error),
+                Err(error) => {
+                    tracing::warn!("{error}: batches that get the set are launched one tile after the other");
+                }
             }
         }
         if launch_mode.launch != Launch::Single {
@@ -166,7 +168,7 @@ impl TunedBackend {
     /// # Errors
     /// As [`Bucket::new`].
     pub fn bucket(&self, geometry: &Geometry, requests: u32, pages: u32) -> Result<Bucket, FitError> {
-        Bucket::for_batch(geometry, self.launch_mode, &self.tiles, requests, pages)
+        Bucket::for_batch(geometry, self.launch_mode, &self.selection.tiles(), requests, pages)
     }
 
     /// How a plan is launched: what a [`Bucket`] for it is made with. A plan of several tiles of one of the selector's sets is one launch of

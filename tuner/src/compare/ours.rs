@@ -9,8 +9,8 @@ use crate::statistics::median;
 use std::collections::BTreeSet;
 use std::time::Duration;
 use tilewright_conformance as conformance;
-use tilewright_heuristics::{BatchShape, Match, Selection, Tile, TileSetBuf, lookup};
-use tilewright_kernel_templates::{Class, Space};
+use tilewright_heuristics::{BatchShape, Selection, Tile, TileSetBuf};
+use tilewright_kernel_templates::{self as kernel_templates, Class, Space};
 use tilewright_scenarios::Batch;
 
 /// What a row of one head may be off, in multiples of what a whole output may: a row has fewer numbers to even out.
@@ -37,9 +37,8 @@ pub fn selection(bench: &mut dyn Bench) -> anyhow::Result<Selection> {
     let device = record
         .as_device()
         .ok_or_else(|| anyhow::anyhow!("{record}: there are no kernels for its backend"))?;
-    let feasible = Space::of(device.backend).universally_feasible(bench.limits());
-    anyhow::ensure!(!feasible.is_empty(), "{record}: it can run no tile; `tilewright space` says why");
-    let selection = lookup(&device, &feasible);
+    let selection = kernel_templates::selection(&device, bench.limits())
+        .ok_or_else(|| anyhow::anyhow!("{record}: it can run no tile; `tilewright space` says why"))?;
     if let Some(prices) = selection.prices() {
         bench.adopt_prices(prices);
     }
@@ -48,12 +47,12 @@ pub fn selection(bench: &mut dyn Bench) -> anyhow::Result<Selection> {
 
 /// Where the tiles come from, in words.
 pub fn said(selection: &Selection) -> String {
-    match selection.matched {
-        Match::Exact(_) => "measured on this device".to_owned(),
-        Match::SameCapability(selector) => {
+    match selection.matched.selector() {
+        Some(_) if selection.is_exact() => "measured on this device".to_owned(),
+        Some(selector) => {
             format!("measured on {}; `tilewright tune` measures on this device", selector.device.name)
         }
-        Match::Analytic => {
+        None => {
             "PAT's rules, as nothing alike was measured; `tilewright tune` measures on this device".to_owned()
         }
     }
@@ -170,9 +169,9 @@ fn portfolio(
     class: &Class,
 ) -> Vec<TileSetBuf> {
     let feasible = Space::of(bench.limits().backend()).feasible(class, bench.limits());
-    let of_selector = match selection.matched {
-        Match::Exact(selector) | Match::SameCapability(selector) => selector.tiles(),
-        Match::Analytic => set.tiles().to_vec(),
+    let of_selector = match selection.matched.selector() {
+        Some(selector) => selector.tiles(),
+        None => set.tiles().to_vec(),
     };
     let sets: BTreeSet<TileSetBuf> =
         of_selector.into_iter().map(TileSetBuf::one).chain(also.iter().copied()).collect();

@@ -6,4 +6,4 @@ mod rust;
 
 pub use model::{ModelError, SelectorModel, TreeModel};
 pub use modules::{EmitError, Heuristics, module_name};
-pub use rust::{Header, render, render_choices};
+pub use rust::{Header, render};

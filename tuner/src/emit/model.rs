@@ -49,6 +49,20 @@ pub enum TreeModel {
     },
 }
 
+impl TreeModel {
+    /// The questions and rankings, parents first.
+    fn choices(&self, lines: &mut Vec<String>) {
+        match self {
+            Self::Split { feature, threshold, low, high } => {
+                lines.push(format!("{} <= {threshold}", BatchShape::NAMES[*feature]));
+                low.choices(lines);
+                high.choices(lines);
+            }
+            Self::Leaf { ranked, support: _, regret: _ } => lines.push(format!("{ranked:?}")),
+        }
+    }
+}
+
 /// A selector of one device.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SelectorModel {
@@ -112,6 +126,21 @@ impl SelectorModel {
     pub fn tiles(&self) -> BTreeSet<Tile> {
         let tiles = self.sets.iter().flat_map(|set| set.tiles()).copied();
         tiles.chain([self.safe_default]).collect()
+    }
+
+    /// What decides choices, a line each: for hashes. Neither prices nor how a module is written change it.
+    pub fn choices(&self) -> String {
+        let Self { device, domain, sets, safe_default, prices: _, feasible, tree } = self;
+        let mut lines = vec![
+            device.to_string(),
+            format!("{:?}", domain.min.values()),
+            format!("{:?}", domain.max.values()),
+        ];
+        lines.extend(sets.iter().map(ToString::to_string));
+        lines.push(format!("else {safe_default}"));
+        lines.extend(feasible.iter().map(|((head_dim, dtype), mask)| format!("{head_dim} {dtype} {mask:b}")));
+        tree.choices(&mut lines);
+        lines.join("\n")
     }
 
     /// The set for a batch, or for the nearest that was measured: what a selector answers that was emitted from this.

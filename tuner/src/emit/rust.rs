@@ -11,23 +11,11 @@ pub type Header = Vec<String>;
 pub fn render(model: &SelectorModel, header: &Header) -> String {
     let mut text = String::new();
     // Writing to a String cannot fail.
-    write_module(&mut text, model, header, Some(&model.prices)).expect("writing to a String");
+    write_module(&mut text, model, header).expect("writing to a String");
     text
 }
 
-/// The part of the text that decides choices, for hashes: neither header nor prices. It is no whole module.
-pub fn render_choices(model: &SelectorModel) -> String {
-    let mut text = String::new();
-    write_module(&mut text, model, &Header::new(), None).expect("writing to a String");
-    text
-}
-
-fn write_module(
-    text: &mut String,
-    model: &SelectorModel,
-    header: &Header,
-    prices: Option<&Prices>,
-) -> std::fmt::Result {
+fn write_module(text: &mut String, model: &SelectorModel, header: &Header) -> std::fmt::Result {
     let device = &model.device;
     writeln!(text, "//! Tile selector of {device}. Written by `tilewright emit`; do not edit.")?;
     writeln!(text, "//!")?;
@@ -40,12 +28,11 @@ fn write_module(
     };
     debug_assert!(device.backend.parse::<Backend>().is_ok());
     writeln!(text)?;
-    let prices_name = if prices.is_some() { "Prices, " } else { "" };
     let ask = if matches!(model.tree, TreeModel::Split { .. }) { ", ask" } else { "" };
     writeln!(text, "#[rustfmt::skip]")?;
     writeln!(
         text,
-        "use crate::{{Backend, BatchShape, Device, Domain, Follow, {prices_name}Selector, Tile, TileSet, Unfollowed{ask}, first_feasible}};"
+        "use crate::{{Backend, BatchShape, Device, Domain, Follow, Prices, Selector, Tile, TileSet, Unfollowed{ask}, first_feasible}};"
     )?;
     writeln!(text)?;
     writeln!(text, "/// The selector.")?;
@@ -59,11 +46,10 @@ fn write_module(
     writeln!(text, "    domain: DOMAIN,")?;
     writeln!(text, "    sets: &SETS,")?;
     writeln!(text, "    safe_default: SAFE_DEFAULT,")?;
-    if prices.is_some() {
-        writeln!(text, "    prices: PRICES,")?;
-    }
+    writeln!(text, "    prices: PRICES,")?;
     writeln!(text, "    choose: |batch| choose(batch, &mut Unfollowed),")?;
     writeln!(text, "    follow: choose,")?;
+    writeln!(text, "    ranked: |batch| (ranked(batch, &mut Unfollowed), feasible(batch)),")?;
     writeln!(text, "}};")?;
     writeln!(text)?;
     writeln!(text, "/// The sets that the tree chooses from.")?;
@@ -83,13 +69,11 @@ fn write_module(
     writeln!(text, "const SAFE_DEFAULT: Tile = {};", tile_literal(&model.safe_default))?;
     writeln!(text, "static SAFE_SET: TileSet<'static> = TileSet::new(&[SAFE_DEFAULT]);")?;
     writeln!(text)?;
-    if let Some(prices) = prices {
-        writeln!(text, "/// What a plan's parts cost, in attoseconds.")?;
-        writeln!(text, "#[rustfmt::skip]")?;
-        let literal = record_literal("Prices", &Prices::NAMES, &prices.values());
-        writeln!(text, "const PRICES: Prices = {literal};")?;
-        writeln!(text)?;
-    }
+    writeln!(text, "/// What a plan's parts cost, in attoseconds.")?;
+    writeln!(text, "#[rustfmt::skip]")?;
+    let literal = record_literal("Prices", &Prices::NAMES, &model.prices.values());
+    writeln!(text, "const PRICES: Prices = {literal};")?;
+    writeln!(text)?;
     writeln!(text, "/// The batches that were measured.")?;
     writeln!(text, "#[rustfmt::skip]")?;
     writeln!(text, "const DOMAIN: Domain = Domain {{")?;

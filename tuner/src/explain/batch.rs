@@ -4,7 +4,7 @@ use super::NamedDevice;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use tilewright_heuristics::{
-    BatchShape, Geometry, Match, PackShape, Selection, Selector, TileSet, TileSetBuf, TreePath,
+    BatchShape, Geometry, PackShape, Selection, Selector, TileSet, TileSetBuf, TreePath,
 };
 use tilewright_plan::{Forest, PageTable, Plan, PlanError, PlanOptions, Prediction, batch_shape};
 use tilewright_scenarios::Batch;
@@ -113,13 +113,8 @@ impl BatchExplanation {
         let Batch { page_table, max_pages, seq_lens, geometry, .. } = batch;
         let table = PageTable::new(page_table, *max_pages, seq_lens, geometry.page_size)?;
         let shape = batch_shape(geometry, &Forest::build(&table));
-        let (set, asked) = match selection.matched {
-            Match::Exact(selector) | Match::SameCapability(selector) => {
-                let (set, path) = selector.explain(&shape);
-                (set, Some((selector, path)))
-            }
-            Match::Analytic => (selection.select(&shape), None),
-        };
+        let (set, path) = selection.explain(&shape);
+        let asked = selection.matched.selector().zip(path);
         let predict = |set: TileSet<'_>| -> Result<(Plan, Predicted), PlanError> {
             let plan = Plan::build(geometry, &table, options, set)?;
             // Tiles of a set share a launch.

@@ -4,8 +4,8 @@ use crate::device_name::DeviceName;
 use anyhow::Context as _;
 use tilewright_cpu::HostDevice;
 use tilewright_cuda::CudaDevice;
-use tilewright_heuristics::{Backend, Device, Selection, Tile, generated::SELECTORS, lookup};
-use tilewright_kernel_templates::{Class, CpuLimits, CudaLimits, Limits, Space};
+use tilewright_heuristics::{Backend, Device, Selection, Tile, generated::SELECTORS};
+use tilewright_kernel_templates::{self as kernel_templates, Class, CpuLimits, CudaLimits, Limits, Space};
 use tilewright_plan::{DeviceProfile, PlanOptions};
 
 /// A device by name, here or not.
@@ -107,8 +107,12 @@ impl NamedDevice {
     }
 
     /// What a decoder on the device decides by.
-    pub fn selection(&self) -> Selection {
-        lookup(&self.as_device(), &Space::of(self.backend).universally_feasible(&self.limits))
+    ///
+    /// # Errors
+    /// No tile can run there.
+    pub fn selection(&self) -> anyhow::Result<Selection> {
+        let selection = kernel_templates::selection(&self.as_device(), &self.limits);
+        selection.with_context(|| format!("{}: it can run no tile; `tilewright space` says why", self.name))
     }
 
     /// How a decoder on the device plans.
@@ -129,7 +133,7 @@ mod tests {
 
     fn found(name: &str) -> (NamedDevice, Match) {
         let device = NamedDevice::find(Some(name)).unwrap();
-        let matched = device.selection().matched;
+        let matched = device.selection().unwrap().matched;
         (device, matched)
     }
 
@@ -139,7 +143,7 @@ mod tests {
             let (device, matched) = found(name);
             assert_eq!(device.as_device().name, "NVIDIA H200", "{name}");
             assert!(matches!(matched, Match::Exact(selector) if selector.device.name == "NVIDIA H200"));
-            assert_eq!(device.plan_options(&device.selection()).device.max_concurrent_ctas, 264);
+            assert_eq!(device.plan_options(&device.selection().unwrap()).device.max_concurrent_ctas, 264);
         }
     }
 
@@ -152,7 +156,7 @@ mod tests {
                 matches!(matched, Match::SameCapability(selector) if selector.device.name == "NVIDIA H200")
             );
         }
-        assert!(matches!(found("rtx-4090").1, Match::Analytic));
+        assert!(matches!(found("rtx-4090").1, Match::OtherArchitecture(_)));
     }
 
     #[test]
@@ -160,7 +164,10 @@ mod tests {
         let cpu = SELECTORS.iter().find(|selector| selector.device.backend == Backend::Cpu).unwrap();
         let (device, matched) = found(cpu.device.name);
         assert!(matches!(matched, Match::Exact(_)));
-        assert_eq!(device.plan_options(&device.selection()).device.max_concurrent_ctas, cpu.device.units);
+        assert_eq!(
+            device.plan_options(&device.selection().unwrap()).device.max_concurrent_ctas,
+            cpu.device.units
+        );
         assert_eq!(NamedDevice::find(Some("cpu")).unwrap().as_device().backend, Backend::Cpu);
     }
 

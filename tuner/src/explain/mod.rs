@@ -10,7 +10,7 @@ pub use text::lines;
 
 use anyhow::Context as _;
 use serde::Serialize;
-use tilewright_heuristics::{Match, TileSetBuf};
+use tilewright_heuristics::TileSetBuf;
 use tilewright_kernel_templates::Class;
 use tilewright_scenarios::BatchSpec;
 
@@ -41,13 +41,10 @@ impl Explanation {
     /// # Errors
     /// A batch that cannot be built or planned, or a set of `others` that the device cannot run.
     pub fn of(device: &NamedDevice, specs: &[BatchSpec], others: &[TileSetBuf]) -> anyhow::Result<Self> {
-        let selection = device.selection();
+        let selection = device.selection()?;
         let options = device.plan_options(&selection);
-        let (selector, measured_on) = match selection.matched {
-            Match::Exact(selector) => ("exact", Some(selector.device.name)),
-            Match::SameCapability(selector) => ("same capability", Some(selector.device.name)),
-            Match::Analytic => ("analytic", None),
-        };
+        let selector = selection.matched.name();
+        let measured_on = selection.matched.selector().map(|selector| selector.device.name);
         let mut batches = Vec::with_capacity(specs.len());
         for spec in specs {
             let feasible = device.feasible(&Class::of(spec.geometry()));
@@ -93,7 +90,7 @@ mod tests {
     #[test]
     fn what_is_told_is_what_the_selector_does() {
         let found = explained("h200", "mix-roots", &[]).unwrap();
-        let selection = NamedDevice::find(Some("h200")).unwrap().selection();
+        let selection = NamedDevice::find(Some("h200")).unwrap().selection().unwrap();
         assert_eq!((found.selector, found.slots, found.batches.len() > 1), ("exact", 264, true));
         for batch in &found.batches {
             let numbers: Vec<u32> = batch.numbers.iter().map(|(_, value)| *value).collect();

@@ -25,7 +25,7 @@ pub(super) fn pat_rules(table: &CostTable) -> Option<Chooser> {
         shape.kv_len = narrow(row.features[kv_len]);
         let valid: Vec<Tile> =
             tiles.iter().zip(&row.costs).filter(|(_, cost)| cost.is_some()).map(|(tile, _)| *tile).collect();
-        let chosen = analytic::pat(&valid, &shape);
+        let chosen = analytic::pat(valid.iter().copied(), &shape);
         chosen.and_then(|chosen| tiles.iter().position(|tile| *tile == chosen)).into_iter().collect()
     }))
 }

@@ -42,7 +42,7 @@ impl ChooseTiles for &PlanTiles {
             PlanTiles::Set(set) => set.as_set().tile(pack),
             PlanTiles::PatRules(tiles) => {
                 let any = tiles.last().copied().unwrap_or(Tile::of("m16n16w1s1"));
-                analytic::pat(tiles, pack).unwrap_or(any)
+                analytic::pat(tiles.iter().copied(), pack).unwrap_or(any)
             }
         }
     }

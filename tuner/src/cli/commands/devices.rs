@@ -5,8 +5,8 @@ use crate::cli::{DevicesArguments, output};
 use serde::Serialize;
 use tilewright_cpu::HostDevice;
 use tilewright_cuda::CudaDevice;
-use tilewright_heuristics::{Device, Match, lookup};
-use tilewright_kernel_templates::{Limits, Space};
+use tilewright_heuristics::Device;
+use tilewright_kernel_templates::{Limits, selection};
 
 #[derive(Serialize)]
 struct DeviceRow {
@@ -56,12 +56,9 @@ pub fn devices(arguments: &DevicesArguments) -> anyhow::Result<Ended> {
 }
 
 fn row(device: &Device<'_>, limits: &Limits) -> DeviceRow {
-    let feasible = Space::of(device.backend).universally_feasible(limits);
-    let (selector, measured_on) = match lookup(device, &feasible).matched {
-        Match::Exact(selector) => ("exact", Some(selector.device.name)),
-        Match::SameCapability(selector) => ("same capability", Some(selector.device.name)),
-        Match::Analytic => ("analytic", None),
-    };
+    let matched = selection(device, limits).map(|selection| selection.matched);
+    let selector = matched.map_or("none: no tile runs here", |matched| matched.name());
+    let measured_on = matched.and_then(|matched| matched.selector()).map(|selector| selector.device.name);
     DeviceRow {
         backend: device.backend.name(),
         name: device.name.to_owned(),

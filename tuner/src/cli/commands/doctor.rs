@@ -5,9 +5,8 @@ use crate::cli::{DoctorArguments, output};
 use serde::Serialize;
 use tilewright_cpu::HostDevice;
 use tilewright_cuda::{CudaDevice, CudaError};
-use tilewright_heuristics::lookup;
 use tilewright_kernel_templates::toolchain::{CubinCache, Nvrtc};
-use tilewright_kernel_templates::{Class, Limits, Space};
+use tilewright_kernel_templates::{Class, Limits, Space, selection};
 
 #[derive(Serialize)]
 struct Check {
@@ -75,8 +74,7 @@ fn space(host: &HostDevice) -> Check {
 fn selector(host: &HostDevice) -> Check {
     let limits = Limits::Cpu(host.limits.clone());
     let device = host.as_device();
-    let feasible = Space::of(device.backend).universally_feasible(&limits);
-    let exact = !feasible.is_empty() && lookup(&device, &feasible).is_exact();
+    let exact = selection(&device, &limits).is_some_and(|selection| selection.is_exact());
     Check {
         name: "selector",
         passed: true,

@@ -1,0 +1,59 @@
+//! The tiles that a device gets: its selector, without what the rules say cannot run there.
+
+use super::{Limits, Space, check};
+use crate::Class;
+use tilewright_heuristics::{Device, Selection, Tile, lookup};
+
+/// How a device with these limits chooses tiles ([`lookup`]). Tiles of another device's selector are left out for the classes of kernels that
+/// they cannot run here. `None` if the device can run no tile.
+pub fn selection(device: &Device<'_>, limits: &Limits) -> Option<Selection> {
+    let feasible = Space::of(device.backend).universally_feasible(limits);
+    if feasible.is_empty() {
+        return None;
+    }
+    let read_bandwidth = match limits {
+        Limits::Cpu(_) => None,
+        Limits::Cuda(limits) => Some(limits.read_bandwidth).filter(|&bandwidth| bandwidth > 0),
+    };
+    let mut selection = lookup(device, read_bandwidth, &feasible);
+    if !selection.is_exact() {
+        let tiles = selection.tiles();
+        for class in Class::all(device.backend) {
+            let unfit: Vec<Tile> =
+                tiles.iter().copied().filter(|tile| check(tile, &class, limits).is_err()).collect();
+            selection.leave_out(class.head_dim, class.dtype, &unfit);
+        }
+    }
+    Some(selection)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::CudaLimits;
+    use tilewright_heuristics::{Backend, BatchShape};
+
+    #[test]
+    fn every_known_gpu_gets_tiles_that_it_can_run() {
+        for limits in CudaLimits::NAMED {
+            let name = format!("NVIDIA {}", limits.name.to_uppercase());
+            let device =
+                Device { backend: Backend::Cuda, name: &name, capability: &limits.arch, units: limits.sms };
+            let limits = Limits::Cuda(limits.clone());
+            let selection = selection(&device, &limits).unwrap();
+            for class in Class::all(Backend::Cuda) {
+                for seed in 1..200 {
+                    let values = std::array::from_fn(|i| 1 << ((seed * (i as u32 + 3)) % 17));
+                    let batch = BatchShape {
+                        head_dim: class.head_dim,
+                        dtype: class.dtype.code(),
+                        ..BatchShape::from_values(values)
+                    };
+                    let set = selection.select(&batch);
+                    let wrong = set.tiles().iter().find_map(|tile| check(tile, &class, &limits).err());
+                    assert!(wrong.is_none(), "{name} {class} gets {set}: {wrong:?}");
+                }
+            }
+        }
+    }
+}
