@@ -120,9 +120,15 @@ mod tests {
     }
 
     #[test]
-    fn rules_have_no_path_but_a_plan() {
+    fn a_gpu_of_another_architecture_gets_tiles_that_it_runs() {
         let found = explained("rtx-4090", "mix-roots", &[]).unwrap();
-        assert_eq!((found.selector, found.measured_on), ("analytic", None));
-        assert!(found.batches.iter().all(|batch| batch.leaf.is_none() && batch.predicted.us() > 0.0));
+        assert_eq!((found.selector, found.measured_on), ("other architecture", Some("NVIDIA H200")));
+        let class = Class { head_dim: 128, dtype: tilewright_heuristics::Dtype::F16 };
+        let feasible = NamedDevice::find(Some("rtx-4090")).unwrap().feasible(&class);
+        for batch in &found.batches {
+            let set: TileSetBuf = batch.set.parse().unwrap();
+            assert!(set.tiles().iter().all(|tile| feasible.contains(tile)), "{set}");
+            assert!(batch.leaf.is_some() && batch.predicted.us() > 0.0);
+        }
     }
 }

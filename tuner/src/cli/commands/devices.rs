@@ -14,7 +14,7 @@ struct DeviceRow {
     name: String,
     capability: String,
     units: u32,
-    /// `exact`, `same capability` or `analytic`.
+    /// `exact`, `same capability`, `other architecture` or `analytic`.
     selector: &'static str,
     /// The device that the selector was measured on.
     measured_on: Option<&'static str>,
