@@ -22,7 +22,7 @@ whole_number_record! {
         longest,
         #[doc = "distinct KV tokens"]
         unique_tokens,
-        #[doc = "distinct KV tokens x KV heads: what CTAs walk along, each token once"]
+        #[doc = "distinct KV tokens x KV heads: what CTAs read, each token once"]
         unique_kv,
         #[doc = "of the distinct KV tokens, those of one request alone, in percent"]
         private_percent,
@@ -75,7 +75,7 @@ impl BatchSums {
         }
     }
 
-    /// Counts a tree of so many requests.
+    /// Counts a tree of `requests` requests.
     #[inline]
     pub const fn add_tree(&mut self, requests: u64) {
         self.trees += 1;

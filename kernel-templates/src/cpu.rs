@@ -28,7 +28,7 @@ pub const fn accumulator_elements(tile: &Tile, class: &Class) -> usize {
     tile.m as usize * (class.head_dim as usize + 2)
 }
 
-/// Tokens of K or V that are taken up at once: few enough to stay in the first-level cache while all rows use them, enough to
+/// Tokens of K or V that are taken up at once: few enough to stay in the L1 cache while all rows use them, enough to
 /// pay for loading and storing the accumulators.
 pub const KV_BLOCK: usize = 16;
 

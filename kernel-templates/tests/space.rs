@@ -19,7 +19,7 @@ const ARGUMENTS_BYTES: u32 = size_of::<Arguments>() as u32;
 const ALL_OPTIONS: KernelOptions =
     KernelOptions { window: true, softcap: true, sinks: true, ..KernelOptions::for_pages(16) };
 
-/// Whether so many bytes of parameters are one `Arguments`. What lies before them in the constant bank need not be a multiple of their
+/// Whether this many bytes of parameters are one `Arguments`. What lies before them in the constant bank need not be a multiple of their
 /// alignment: a gap counts with them.
 fn is_one_arguments(parameter_bytes: u32) -> bool {
     (ARGUMENTS_BYTES..ARGUMENTS_BYTES + align_of::<Arguments>() as u32).contains(&parameter_bytes)
@@ -43,7 +43,7 @@ fn compiler(arch: &str) -> Compiler {
     compiler
 }
 
-/// Compiles every so many-th tile of the space of the usual class for a device; how many are feasible afterwards.
+/// Compiles every `step`-th tile of the space of the usual class for a device; how many are feasible afterwards.
 fn compile_space(device: &str, step: usize) -> usize {
     let limits = limits(device);
     let tiles = Space::of(Backend::Cuda).feasible(&USUAL, &Limits::Cuda(limits.clone()));

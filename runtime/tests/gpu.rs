@@ -518,7 +518,7 @@ fn check_parts<E: Element + CudaElement>(backend: &mut CudaBackend, head_dim: u3
         .collect();
     let (into, into_lse) = (outputs[0].device_ptr_mut(&stream).0, lses[0].device_ptr_mut(&stream).0);
     let raw = RawMergeStates { states: &states, rows, output: into, lse: Some(into_lse) };
-    // SAFETY: the slices have so many rows and live to the end of this function, which waits for the stream; state 0 is used by
+    // SAFETY: the slices have these rows and live to the end of this function, which waits for the stream; state 0 is used by
     // nothing else.
     unsafe { backend.merge_states_raw(stream.cu_stream(), &class, &raw).unwrap() };
     assert_eq!(bits(read(&outputs[0], &lses[0])), first);

@@ -47,7 +47,7 @@ pub(crate) struct MixNode {
     pub(crate) repeat: Count,
     /// Requests that end with the node's last token; by default one if nothing else ends in it or goes on from it.
     pub(crate) requests: Option<u32>,
-    /// Requests that end inside: after so many of its tokens.
+    /// Requests that end inside: after how many of its tokens.
     #[serde(default)]
     pub(crate) ends_inside: Vec<Count>,
     #[serde(default)]

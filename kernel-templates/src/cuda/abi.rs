@@ -197,7 +197,7 @@ pub struct Arguments {
     pub page_size: u32,
     /// Which of the launches that are counted this one is.
     pub group: u32,
-    /// A row sees its last so many tokens; read only by variants with a window. At most `i32::MAX`.
+    /// A row sees its last `window` tokens; read only by variants with a window. At most `i32::MAX`.
     pub window: u32,
     /// Factor of the logits times log2(e).
     pub scale_log2: f32,

@@ -134,27 +134,31 @@ mod tests {
         assert_eq!((mix.threads, mix.shared_bytes), (alone.threads, alone.shared_bytes));
         assert!(mix.text.contains("__launch_bounds__(256, 2)"), "{}", mix.text);
         assert_eq!(mix.template.matches("4, true>").count(), 2, "{}", mix.template);
-        let gathers = mixed(KernelOptions::for_pages(1));
-        assert_eq!(gathers.name, format!("{}_cp_async", mix.name));
-        assert_eq!(gathers.threads, 128);
+        let cp_async = mixed(KernelOptions::for_pages(1));
+        assert_eq!(cp_async.name, format!("{}_cp_async", mix.name));
+        assert_eq!(cp_async.threads, 128);
         assert_eq!(Kernel::decode_mix(&[some], &CLASS, KernelOptions::default(), hopper), alone);
     }
 
     #[test]
     fn who_gathers_has_a_kernel_of_its_own_where_kernels_copy_boxes() {
         let hopper: Arch = "sm_90a".parse().unwrap();
-        let [boxes, gathers] = [48, 8].map(KernelOptions::for_pages);
-        assert_eq!(boxes, KernelOptions::default());
-        let [copies, each] = [boxes, gathers].map(|options| Kernel::decode(&TILE, &CLASS, options, hopper));
-        assert_eq!(copies.name, "decode_m16n64w4s2_d128_f16");
-        assert_eq!(each.name, "decode_m16n64w4s2_d128_f16_cp_async");
-        assert!(copies.template.ends_with("false>, 1>"), "{}", copies.template);
-        assert!(each.template.ends_with("false>, 0>"), "{}", each.template);
-        assert_eq!((copies.threads, each.threads), (160, 128));
+        let [tma, cp_async] = [48, 8].map(KernelOptions::for_pages);
+        assert_eq!(tma, KernelOptions::default());
+        let [by_tma, by_cp_async] =
+            [tma, cp_async].map(|options| Kernel::decode(&TILE, &CLASS, options, hopper));
+        assert_eq!(by_tma.name, "decode_m16n64w4s2_d128_f16");
+        assert_eq!(by_cp_async.name, "decode_m16n64w4s2_d128_f16_cp_async");
+        assert!(by_tma.template.ends_with("false>, 1>"), "{}", by_tma.template);
+        assert!(by_cp_async.template.ends_with("false>, 0>"), "{}", by_cp_async.template);
+        assert_eq!((by_tma.threads, by_cp_async.threads), (160, 128));
         // The same as on an architecture without such copies, but for its name.
-        let elsewhere = Kernel::decode(&TILE, &CLASS, boxes, arch());
-        assert_eq!(Kernel { name: elsewhere.name.clone(), text: elsewhere.text.clone(), ..each }, elsewhere);
-        let all = KernelOptions { window: true, softcap: true, sinks: true, timeline: true, ..gathers };
+        let elsewhere = Kernel::decode(&TILE, &CLASS, tma, arch());
+        assert_eq!(
+            Kernel { name: elsewhere.name.clone(), text: elsewhere.text.clone(), ..by_cp_async },
+            elsewhere
+        );
+        let all = KernelOptions { window: true, softcap: true, sinks: true, timeline: true, ..cp_async };
         let name = Kernel::decode(&TILE, &CLASS, all, hopper).name;
         assert_eq!(name, "decode_m16n64w4s2_d128_f16_window_softcap_sinks_timeline_cp_async");
     }
@@ -162,18 +166,18 @@ mod tests {
     #[test]
     fn one_kernel_serves_both_where_none_copies_boxes() {
         let hopper: Arch = "sm_90a".parse().unwrap();
-        let [boxes, gathers] = [16, 1].map(KernelOptions::for_pages);
+        let [tma, cp_async] = [16, 1].map(KernelOptions::for_pages);
         let fp8 = Class { dtype: Dtype::Fp8Bf16, head_dim: 64 };
         let wide = Class { head_dim: 256, ..CLASS };
         for (class, arch) in [(CLASS, arch()), (fp8, arch()), (fp8, hopper), (wide, hopper)] {
-            assert_eq!(gathers.on(&class, arch), boxes, "{class} {arch}");
-            let [one, other] = [boxes, gathers].map(|options| Kernel::decode(&TILE, &class, options, arch));
+            assert_eq!(cp_async.on(&class, arch), tma, "{class} {arch}");
+            let [one, other] = [tma, cp_async].map(|options| Kernel::decode(&TILE, &class, options, arch));
             assert_eq!(one, other, "{class} {arch}");
             let tiles = [TILE, Tile { m: 32, ..TILE }];
             let mix = |options| Kernel::decode_mix(&tiles, &class, options, arch);
-            assert_eq!(mix(boxes), mix(gathers), "{class} {arch}");
+            assert_eq!(mix(tma), mix(cp_async), "{class} {arch}");
         }
-        assert_eq!(gathers.on(&CLASS, hopper), gathers);
-        assert_eq!(Kernel::merge(4, &CLASS, gathers), Kernel::merge(4, &CLASS, boxes));
+        assert_eq!(cp_async.on(&CLASS, hopper), cp_async);
+        assert_eq!(Kernel::merge(4, &CLASS, cp_async), Kernel::merge(4, &CLASS, tma));
     }
 }

@@ -68,7 +68,7 @@ pub fn mix_producer_warps(tiles: &[Tile], class: &Class, options: KernelOptions,
     if alone.clone().any(|warps| warps == 0) { 0 } else { alone.max().unwrap_or(0) }
 }
 
-/// Threads of a CTA that computes any of several tiles, beside so many producer warps.
+/// Threads of a CTA that computes any of several tiles, beside `producers` producer warps.
 pub fn mix_threads(tiles: &[Tile], producers: u32) -> u32 {
     (most_warps(tiles) + producers) * WARP_THREADS
 }

@@ -68,7 +68,7 @@ struct AgainProbe {
 
 // Writes all of `data` in each round and reads it back, each thread what it wrote: partials, which a merge reads soon after.
 struct WriteProbe {
-  // Past the first-level cache, and not before what was written: the compiler moves neither.
+  // Past the L1 cache, and not before what was written: the compiler moves neither.
   __device__ __forceinline__ static u32 read_back(const uint4 *from) {
     uint4 loaded;
     asm volatile("ld.global.cg.v4.u32 {%0, %1, %2, %3}, [%4];"

@@ -48,7 +48,7 @@ impl Kernel {
         Self::probe("multiply", "FlopProbe", "tilewright::u32 rounds, float *sink", "rounds, sink", 256)
     }
 
-    /// CTAs of so much shared memory that find their work and wait for its first [`CTA_PROBE_BYTES`].
+    /// CTAs of `shared_bytes` shared memory that find their work and wait for its first [`CTA_PROBE_BYTES`].
     pub fn cta_probe(shared_bytes: u32) -> Self {
         let parameters = "const tilewright::u8 *data, tilewright::u32 regions, tilewright::u32 *sink";
         let template = format!("CtaProbe<{CTA_PROBE_BYTES}, {CTA_PROBE_REGION}>");

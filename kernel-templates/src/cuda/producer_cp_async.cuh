@@ -72,8 +72,8 @@ template <class S> struct ProducerCpAsync {
     for (u32 i = 0; i < S::TOKENS_A_THREAD; i++) {
       const u32 place = cta.thread + i * S::COPIERS;
       if (S::N % S::COPIERS != 0 && place >= S::N) break;
-      const i64 distance = ahead.found[i].id * cta.args.page + ahead.found[i].place * cta.args.token;
-      cta.offsets(at)[place] = ahead.found[i].place == UNSEEN ? -1 : distance * static_cast<i64>(sizeof(typename S::KvBits));
+      const i64 offset = ahead.found[i].id * cta.args.page + ahead.found[i].place * cta.args.token;
+      cta.offsets(at)[place] = ahead.found[i].place == UNSEEN ? -1 : offset * static_cast<i64>(sizeof(typename S::KvBits));
     }
   }
 
@@ -82,8 +82,8 @@ template <class S> struct ProducerCpAsync {
     const u8 *keys, *values;
   };
   TILEWRIGHT_DEVICE Column column() const {
-    const i64 distance = (cta.kv_head * cta.args.head + cta.thread % S::CHUNKS * S::CHUNK_ELEMENTS) * static_cast<i64>(sizeof(typename S::KvBits));
-    return Column{computed_once(static_cast<const u8 *>(cta.args.keys) + distance), computed_once(static_cast<const u8 *>(cta.args.values) + distance)};
+    const i64 offset = (cta.kv_head * cta.args.head + cta.thread % S::CHUNKS * S::CHUNK_ELEMENTS) * static_cast<i64>(sizeof(typename S::KvBits));
+    return Column{computed_once(static_cast<const u8 *>(cta.args.keys) + offset), computed_once(static_cast<const u8 *>(cta.args.values) + offset)};
   }
 
   // Starts the copies of one step. Tokens that no row sees become zeros.

@@ -45,7 +45,7 @@ TILEWRIGHT_DEVICE u8 *shared_memory() {
 // Address of shared memory as the instructions below take it.
 TILEWRIGHT_DEVICE u32 shared_address(const void *pointer) { return static_cast<u32>(__cvta_generic_to_shared(pointer)); }
 
-// Copies 16 bytes to shared memory on their way past the registers and the first-level cache; zeros where `sign` is negative, wherever
+// Copies 16 bytes to shared memory on their way past the registers and the L1 cache; zeros where `sign` is negative, wherever
 // `source` points to then. They may be read after `cp_async_wait` and a barrier.
 TILEWRIGHT_DEVICE void cp_async_16(u32 target, const void *source, i32 sign) {
   asm volatile("{\n\t.reg .pred ignored;\n\tsetp.lt.s32 ignored, %2, 0;\n\t"
@@ -128,7 +128,7 @@ TILEWRIGHT_DEVICE u32 convert_fp8(F16, u32 low_bytes) {
 }
 TILEWRIGHT_DEVICE u32 convert_fp8(Bf16, u32) { return 0; }
 
-// What other CTAs of the same launch may have written: past the first-level cache, which knows nothing of it.
+// What other CTAs of the same launch may have written: past the L1 cache, which knows nothing of it.
 TILEWRIGHT_DEVICE void load_coherent(float (&to)[2], const float *source) {
   const float2 pair = __ldcg(reinterpret_cast<const float2 *>(source));
   to[0] = pair.x, to[1] = pair.y;

@@ -135,7 +135,7 @@ template <class S> struct SoftmaxStep {
     buffers.values_are_read();
   }
 
-  // A step in which the warps walk their private KV: each multiplies what its rows have alone.
+  // A step of the private KV phase: each warp multiplies the private KV of its rows.
   template <class Buffers>
   TILEWRIGHT_DEVICE void compute_private(Accumulators<S> &acc, const u32 (&query)[S::QUERY_FRAGMENTS][4], const PipelineState<S> &at, const MaskState &seen,
                                       const Buffers &buffers) const {
@@ -144,7 +144,7 @@ template <class S> struct SoftmaxStep {
     compute_step<OWN_GRANULES, false>(acc, query, at, first, seen, false, buffers);
   }
 
-  // The first granule of a step that is this warp's, where warps do not walk their private KV.
+  // The first granule of a step that is this warp's, outside the private KV phase.
   TILEWRIGHT_DEVICE u32 first_granule() const { return cta.warp_kv * S::WARP_GRANULES; }
   // Whether all rows see all that the warp has of such a step.
   TILEWRIGHT_DEVICE bool is_plain(const Steps &steps, u32 step, const MaskState &seen) const {

@@ -37,7 +37,7 @@ pub struct CudaLimits {
     pub shared_reserved_per_cta: u32,
     /// A CTA gets a multiple of this many bytes of shared memory.
     pub shared_allocation_unit: u32,
-    /// Second-level cache in bytes.
+    /// L2 in bytes.
     pub l2_bytes: u64,
     /// Memory in bytes. In the table, the data sheet's GB taken as 10^9: a device has at least that much.
     pub memory_bytes: u64,

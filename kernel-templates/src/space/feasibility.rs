@@ -118,11 +118,11 @@ pub fn check_compiled_mix(
     check_resources(threads, shared, limits, usage, report).map(drop)
 }
 
-/// Local memory that a thread may have: a few counters, read from the first-level cache. On an H200 a tile with 24 bytes of it is the best of
+/// Local memory that a thread may have: a few counters, read from the L1 cache. On an H200 a tile with 24 bytes of it is the best of
 /// nine on four heavy batches.
 const MOST_LOCAL_BYTES: u32 = 32;
 
-/// CTAs an SM of a compiled kernel with so many threads and bytes of dynamic shared memory.
+/// CTAs an SM of a compiled kernel with these threads and bytes of dynamic shared memory.
 fn check_resources(
     threads: u32,
     shared: u32,
@@ -207,7 +207,7 @@ const CUDA_RULES: &[Rule<CudaLimits>] = &[
                 .then(|| format!("{threads} threads, a CTA has at most {}", limits.threads_per_cta))
         },
     },
-    // All buffers of a CTA lie in the memory of one SM. Kernels that copy token by token note the most, and pages of any size may come.
+    // All buffers of a CTA lie in the memory of one SM. Kernels with the `cp.async` producer note the most, and pages of any size may come.
     Rule {
         name: "shared memory",
         violated: |tile, class, limits| {
@@ -235,7 +235,7 @@ const CPU_RULES: &[Rule<CpuLimits>] = &[
     },
     // Scratch is walked once a KV tile: beyond L2 each step pays for it at the speed of the next level.
     Rule {
-        name: "second-level cache",
+        name: "L2",
         violated: |tile, class, limits| {
             let scratch = cpu::scratch_bytes(tile, class);
             (scratch > limits.l2_bytes).then(|| {
@@ -254,7 +254,7 @@ const CPU_RULES: &[Rule<CpuLimits>] = &[
             let ahead = cpu::prefetched_bytes(tile, class);
             (2 * ahead > limits.l2_bytes).then(|| {
                 format!(
-                    "{} KB fetched ahead, half of the second-level cache is {} KB",
+                    "{} KB fetched ahead, half of L2 is {} KB",
                     ahead.div_ceil(1024),
                     limits.l2_bytes / 2048
                 )
@@ -289,7 +289,7 @@ mod tests {
     fn each_rule_rejects_what_it_is_about() {
         assert_eq!(rejected_by(SMALL), None);
         assert_eq!(rejected_by(Tile { warps: 4, ..SMALL }), Some("threads"));
-        assert_eq!(rejected_by(Tile { m: 1024, ..SMALL }), Some("second-level cache"));
+        assert_eq!(rejected_by(Tile { m: 1024, ..SMALL }), Some("L2"));
         assert_eq!(rejected_by(Tile { n: 512, stages: 3, ..SMALL }), Some("prefetch distance"));
         assert_eq!(rejected_by(Tile { n: 8, ..SMALL }), Some("step length"));
     }

@@ -27,9 +27,9 @@ impl Limits {
 pub struct CpuLimits {
     /// Threads that run at once.
     pub threads: u32,
-    /// First-level data cache in bytes.
+    /// L1 data cache in bytes.
     pub l1d_bytes: usize,
-    /// Second-level cache in bytes.
+    /// L2 in bytes.
     pub l2_bytes: usize,
     /// Last-level cache in bytes; 0 if there is none beyond the second.
     pub llc_bytes: usize,

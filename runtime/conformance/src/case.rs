@@ -114,7 +114,7 @@ impl ConformanceCase {
         }
     }
 
-    /// Queries of all requests: output and LSE have so many times query heads rows.
+    /// Queries of all requests: output and LSE have this times query heads rows.
     pub fn queries(&self) -> usize {
         self.table().batch()
     }

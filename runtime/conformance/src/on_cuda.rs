@@ -65,7 +65,7 @@ impl CudaCase {
         Self::with_pages_before::<E>(case, device, 0)
     }
 
-    /// The same behind so many unused pages that their elements are more than 2^31: 32-bit offsets would read elsewhere.
+    /// The same behind unused pages of more than 2^31 elements: 32-bit offsets would read elsewhere.
     ///
     /// # Errors
     /// The driver's; 8 GB of device memory are needed.
@@ -321,7 +321,7 @@ impl CudaCase {
     }
 }
 
-/// Memory with elements behind so many bytes of nothing.
+/// Memory with elements behind unused bytes.
 fn upload<T: DeviceRepr>(
     context: &Arc<CudaContext>,
     elements: &[T],

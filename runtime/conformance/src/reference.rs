@@ -13,7 +13,7 @@ const BLOCK: usize = 256;
 pub struct Attention<'a> {
     /// Factor of the logits, usually `1 / sqrt(head_dim)`.
     pub scale: f32,
-    /// A query sees so many last tokens up to its own, which is one of them. All of them by default.
+    /// A query sees its last `window` tokens up to its own, which is one of them. All of them by default.
     pub window: Option<u32>,
     /// Logits become `softcap * tanh(logit / softcap)`.
     pub softcap: Option<f32>,

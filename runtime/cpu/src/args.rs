@@ -19,7 +19,7 @@ pub struct DecodeArgs<'a, E, C = KvCache<'a, E>> {
     pub lse: Option<&'a mut [f32]>,
     /// Factor of the logits; `1 / sqrt(head_dim)` if absent.
     pub scale: Option<f32>,
-    /// A query sees the last so many tokens up to its own, which is one of them.
+    /// A query sees the last `window` tokens up to its own, which is one of them.
     pub window: Option<u32>,
     /// Logits are bounded: `softcap * tanh(logit / softcap)`.
     pub softcap: Option<f32>,

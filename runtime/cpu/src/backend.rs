@@ -61,7 +61,7 @@ impl LaneSpace {
 }
 
 impl CpuBackend {
-    /// Starts so many threads, at least one.
+    /// Starts `threads` threads, at least one.
     ///
     /// # Panics
     /// If the system refuses to start threads.

@@ -22,7 +22,7 @@ impl HostDevice {
         Self::with_threads(threads)
     }
 
-    /// The processor with so many threads, at least one.
+    /// The processor with `threads` threads, at least one.
     pub fn with_threads(threads: u32) -> Self {
         let threads = threads.max(1);
         let noun = if threads == 1 { "thread" } else { "threads" };

@@ -16,7 +16,7 @@ impl Mask {
         Self { window: window.unwrap_or(u32::MAX), bound: softcap.map(|softcap| softcap * LOG2_E) }
     }
 
-    /// The first token that a query sees whose request has so many tokens up to it.
+    /// The first token that a query sees whose request has `visible` tokens up to it.
     #[inline(always)]
     pub(super) const fn first_seen(&self, end: u32) -> u32 {
         end.saturating_sub(self.window)

@@ -45,7 +45,7 @@ struct Shared {
 }
 
 impl Queue {
-    /// A queue for a team of so many threads.
+    /// A queue for a team of `threads` threads.
     pub(super) fn new(threads: usize) -> Self {
         Self {
             shared: Vec::new(),

@@ -391,7 +391,7 @@ fn print_figures(device: &CudaDevice, flush: &Flush, figures: &Figures, seconds:
     };
     println!("flush: {by} {megabytes} MB, then {launches}; median of {}", by.samples());
     println!(
-        "read {:.2} TB/s, launch {:.2} us, latency {} cycles, second-level cache {} cycles; measured in {seconds:.2} s",
+        "read {:.2} TB/s, launch {:.2} us, latency {} cycles, L2 {} cycles; measured in {seconds:.2} s",
         figures.bandwidth() / 1e12,
         figures.launch_us,
         figures.memory_latency_cycles,

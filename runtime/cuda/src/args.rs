@@ -35,7 +35,7 @@ pub struct RawScales {
     pub per_head: bool,
 }
 
-/// Addresses of device memory and distances; nothing is checked but alignment. Addresses and distances are multiples of 16 bytes: of
+/// Raw pointers and strides; only alignment is checked. Addresses and strides are multiples of 16 bytes: of
 /// 8 elements, of 16 for FP8. The batch is that of the plan: its queries ([`super::DevicePlan::batch`]).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RawArgs {
@@ -59,7 +59,7 @@ pub struct RawArgs {
     pub workspace: u64,
     /// Factor of the logits, usually `1 / sqrt(head_dim)`.
     pub scale: f32,
-    /// A query sees the last so many tokens up to its own, which is one of them.
+    /// A query sees the last `window` tokens up to its own, which is one of them.
     pub window: Option<u32>,
     /// Logits are bounded: `softcap * tanh(logit / softcap)`.
     pub softcap: Option<f32>,
@@ -119,7 +119,7 @@ impl RawArgs {
             return Err(CudaError::Misaligned { name, value: value as i64, multiple: 16, unit: "bytes" });
         }
         let kv = 16 / dtype.kv_bytes();
-        let distances = [
+        let strides = [
             ("query_strides.request", self.query_strides.request, 8),
             ("query_strides.head", self.query_strides.head, 8),
             ("output_strides.request", self.output_strides.request, 8),
@@ -129,7 +129,7 @@ impl RawArgs {
             ("kv_strides.head", self.kv_strides.head, kv),
         ];
         if let Some(&(name, value, multiple)) =
-            distances.iter().find(|(_, distance, multiple)| !distance.is_multiple_of(*multiple))
+            strides.iter().find(|(_, stride, multiple)| !stride.is_multiple_of(*multiple))
         {
             let (value, multiple) = (value as i64, multiple as i64);
             return Err(CudaError::Misaligned { name, value, multiple, unit: "elements" });
@@ -207,7 +207,7 @@ impl<'a, E: CudaElement, C: KvPages<E>> DecodeArgs<'a, E, C> {
         }
     }
 
-    /// Checks shapes against a plan, for so many requests, and leaves the types behind. The guards have to outlive the queueing of the
+    /// Checks shapes against a plan, and leaves the types behind. The guards have to outlive the queueing of the
     /// launches.
     pub(super) fn raw<'s>(
         &'s mut self,

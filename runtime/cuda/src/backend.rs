@@ -131,7 +131,7 @@ impl CudaBackend {
     /// As [`CudaBackend::decode`], from addresses.
     ///
     /// # Errors
-    /// Addresses or distances that are not aligned, a kernel that was not prepared, a plan whose last upload or launch failed, or the
+    /// Addresses or strides that are not aligned, a kernel that was not prepared, a plan whose last upload or launch failed, or the
     /// driver's refusal.
     ///
     /// # Safety

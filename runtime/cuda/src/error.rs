@@ -105,7 +105,7 @@ pub enum CudaError {
         /// What is needed.
         needed: usize,
     },
-    /// A pointer or distance that loads of 16 bytes cannot serve.
+    /// A pointer or stride that loads of 16 bytes cannot serve.
     #[error(
         "`{name}` is {value}: it must be a multiple of {multiple} {unit}, so that heads can be loaded 16 bytes at a time"
     )]

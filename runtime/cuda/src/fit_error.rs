@@ -63,6 +63,6 @@ pub enum FitError {
         launches: usize,
     },
     /// More than can be counted.
-    #[error("a bucket cannot count so many {0}: make smaller batches")]
+    #[error("too many {0} for a bucket to count: make smaller batches")]
     TooLarge(&'static str),
 }

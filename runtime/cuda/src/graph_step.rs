@@ -14,7 +14,7 @@ use tilewright_plan::{KvStrides, Plan};
 /// Forward and merge of one layer, captured for a bucket. Each step uploads its plan, or lengths alone where requests only grew inside their
 /// pages, and launches; requests may come, grow, fork and leave without another capture, until a plan does not fit.
 ///
-/// A step of lengths alone is one call of the driver: their copy is captured too, once from each of a few buffers, which take turns.
+/// A step of lengths alone is one call of the driver: their copy is captured too, once from each buffer of a small ring.
 ///
 /// Uploads and launches are queued on the stream that it was captured with, so each launch reads the plan uploaded last. It owns what the
 /// graph names: the plan, the kernels, and `M`: [`DecodeMemory`], or nothing where the caller vouches for the memory.
@@ -77,7 +77,7 @@ impl GraphStep {
     /// not the legacy default stream, which cannot be captured.
     ///
     /// # Errors
-    /// A plan without a bucket, addresses or distances that are not aligned, a kernel that was not prepared, or the driver's refusal.
+    /// A plan without a bucket, addresses or strides that are not aligned, a kernel that was not prepared, or the driver's refusal.
     ///
     /// # Safety
     /// All addresses point to device memory that stays until the step is dropped: as large as the bucket's requests, its

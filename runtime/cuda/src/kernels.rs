@@ -89,7 +89,7 @@ impl LoadedKernel {
         Ok((registers as u32, local as u32, ctas.map_err(fail())? as u32))
     }
 
-    /// Launches so many CTAs; [`Begins::Early`], once all CTAs of the launch before have begun, instead of after its end
+    /// Launches `ctas` CTAs; [`Begins::Early`], once all CTAs of the launch before have begun, instead of after its end
     /// (programmatic dependent launch): the kernel waits by itself for what that one writes.
     ///
     /// # Safety

@@ -153,7 +153,7 @@ fn first_cta(group: &ItemGroup, arguments: &Arguments) -> u64 {
 }
 
 fn arguments(plan: &DevicePlan, args: &RawArgs, (key_maps, value_maps): TensorMaps) -> Arguments {
-    let distance = |elements: usize| i64::try_from(elements).unwrap_or(i64::MAX);
+    let stride = |elements: usize| i64::try_from(elements).unwrap_or(i64::MAX);
     Arguments {
         query: args.query,
         keys: args.keys,
@@ -164,13 +164,13 @@ fn arguments(plan: &DevicePlan, args: &RawArgs, (key_maps, value_maps): TensorMa
         key_scales: args.scales.map_or(0, |scales| scales.keys),
         value_scales: args.scales.map_or(0, |scales| scales.values),
         scale_head: args.scales.map_or(0, |scales| i64::from(scales.per_head)),
-        query_request: distance(args.query_strides.request),
-        query_head: distance(args.query_strides.head),
-        output_request: distance(args.output_strides.request),
-        output_head: distance(args.output_strides.head),
-        page: distance(args.kv_strides.page),
-        token: distance(args.kv_strides.token),
-        head: distance(args.kv_strides.head),
+        query_request: stride(args.query_strides.request),
+        query_head: stride(args.query_strides.head),
+        output_request: stride(args.output_strides.request),
+        output_head: stride(args.output_strides.head),
+        page: stride(args.kv_strides.page),
+        token: stride(args.kv_strides.token),
+        head: stride(args.kv_strides.head),
         timeline: args.timeline.unwrap_or(0),
         window: args.window.unwrap_or(u32::MAX).min(i32::MAX as u32),
         scale_log2: args.scale * std::f32::consts::LOG2_E,

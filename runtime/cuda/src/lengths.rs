@@ -19,12 +19,12 @@ pub(super) struct LengthBuffers {
     words: PinnedWords,
     /// Words of a buffer.
     capacity: usize,
-    turns: Turns,
+    ring: Ring,
     copied: [CudaEvent; 2],
 }
 
 impl LengthBuffers {
-    /// Each with room for so many lengths.
+    /// Each with room for `lengths` lengths.
     pub(super) fn new(context: &Arc<CudaContext>, lengths: usize) -> Result<Self, CudaError> {
         let event = || {
             context
@@ -37,7 +37,7 @@ impl LengthBuffers {
             context: Arc::clone(context),
             words: PinnedWords::new(context, BUFFERS * capacity)?,
             capacity,
-            turns: Turns::default(),
+            ring: Ring::default(),
             copied: [event()?, event()?],
         })
     }
@@ -49,15 +49,15 @@ impl LengthBuffers {
 
     /// The buffer whose turn it is.
     pub(super) const fn turn(&self) -> usize {
-        self.turns.buffer
+        self.ring.buffer
     }
 
     /// That buffer, to be written. Waits until the last copy from it is done; it is, unless the host is far ahead of the device.
     pub(super) fn next(&mut self) -> Result<&mut [u32], CudaError> {
-        if let Some(half) = self.turns.begins() {
+        if let Some(half) = self.ring.begins() {
             self.copied[half].synchronize().map_err(CudaError::driver("cannot wait for an upload"))?;
         }
-        let begin = self.turns.buffer * self.capacity;
+        let begin = self.ring.buffer * self.capacity;
         Ok(&mut self.words.as_mut_slice()[begin..begin + self.capacity])
     }
 
@@ -83,7 +83,7 @@ impl LengthBuffers {
     /// # Safety
     /// The stream is one of the context.
     pub(super) unsafe fn queued(&mut self, stream: CUstream) -> Result<(), CudaError> {
-        let Some(half) = self.turns.ends() else { return Ok(()) };
+        let Some(half) = self.ring.ends() else { return Ok(()) };
         self.context.bind_to_thread().map_err(CudaError::driver("cannot use the device"))?;
         // SAFETY: event and stream are alive and of one context. Without a new record the event would say too much, and only waiting helps.
         unsafe {
@@ -96,11 +96,11 @@ impl LengthBuffers {
 
 /// Whose turn it is.
 #[derive(Clone, Copy, Debug, Default)]
-struct Turns {
+struct Ring {
     buffer: usize,
 }
 
-impl Turns {
+impl Ring {
     /// The half that begins with the buffer: its copies have to be done before anything of it is written.
     const fn begins(self) -> Option<usize> {
         if self.buffer.is_multiple_of(HALF) { Some(self.buffer / HALF) } else { None }
@@ -121,7 +121,7 @@ mod tests {
     /// A device that does nothing until it is waited for, and then no more than it has to.
     #[test]
     fn no_buffer_is_written_before_its_copy_is_done() {
-        let mut turns = Turns::default();
+        let mut ring = Ring::default();
         // Copies queued and done, copies that an event stands for, the copy that is the last from a buffer.
         let (mut queued, mut done) = (0usize, 0usize);
         let mut recorded = [0; 2];
@@ -130,14 +130,14 @@ mod tests {
         for step in 0..100 {
             // What is written twice before its copy is queued is waited for twice.
             for _ in 0..=step % 2 {
-                if let Some(half) = turns.begins() {
+                if let Some(half) = ring.begins() {
                     done = done.max(recorded[half]);
                 }
-                assert!(last[turns.buffer].is_none_or(|copy| copy < done), "step {step}");
+                assert!(last[ring.buffer].is_none_or(|copy| copy < done), "step {step}");
             }
-            last[turns.buffer] = Some(queued);
+            last[ring.buffer] = Some(queued);
             queued += 1;
-            if let Some(half) = turns.ends() {
+            if let Some(half) = ring.ends() {
                 recorded[half] = queued;
             }
             assert!(step < BUFFERS || queued - done > HALF, "step {step} waits for more than it needs");

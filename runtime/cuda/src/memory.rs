@@ -20,7 +20,7 @@ impl DeviceMemory {
     /// So many bytes, not initialised.
     ///
     /// # Errors
-    /// The device has not so much left.
+    /// The device has less left.
     pub fn new(context: &Arc<CudaContext>, bytes: usize) -> Result<Self, CudaError> {
         let what = || format!("cannot allocate {} MB of device memory", bytes.div_ceil(1 << 20));
         context.bind_to_thread().map_err(CudaError::driver(what()))?;
@@ -183,7 +183,7 @@ impl PinnedWords {
     /// The words must not change until the stream has passed this point, and `target` must have room for them.
     ///
     /// # Panics
-    /// If there are not so many words.
+    /// If there are fewer words.
     pub(super) unsafe fn copy_to(
         &self,
         target: CUdeviceptr,

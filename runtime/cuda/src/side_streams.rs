@@ -47,7 +47,7 @@ unsafe impl Send for Event {}
 unsafe impl Sync for Event {}
 
 impl SideStreams {
-    /// For so many launches, the first of which stays on the caller's stream.
+    /// For `launches` launches, the first of which stays on the caller's stream.
     pub(super) fn new(context: &Arc<CudaContext>, launches: usize) -> Result<Self, CudaError> {
         let sides = launches.saturating_sub(1).min(SIDE_STREAMS);
         let side = |_| Ok(Side { stream: Stream::new(context)?, joined: Event::new(context)? });
@@ -58,7 +58,7 @@ impl SideStreams {
         })
     }
 
-    /// Whether so many launches can all run at once, as far as [`SIDE_STREAMS`] allows.
+    /// Whether `launches` launches can all run at once, as far as [`SIDE_STREAMS`] allows.
     pub(super) fn serve(&self, launches: usize) -> bool {
         self.sides.len() >= launches.saturating_sub(1).min(SIDE_STREAMS)
     }

@@ -15,7 +15,7 @@ use tilewright_heuristics::{Dtype, Geometry};
 use tilewright_kernel_templates::cuda::{BOX_TOKENS, GRANULE, KernelOptions, KvLoad, TensorMap};
 use tilewright_plan::KvStrides;
 
-/// Distances in a tensor are less than so many bytes.
+/// Strides of a tensor map are less than this, in bytes.
 const FARTHEST_BYTES: usize = 1 << 40;
 
 /// Tensors that are remembered: those of as many layers. All are forgotten when there are more, so that caches that come and go leave nothing.
@@ -118,13 +118,13 @@ impl Tensors {
     fn encode(&self) -> Result<TensorMaps, CudaError> {
         let mut values = [TensorMap::default(); BOX_TOKENS.len()];
         for (map, &tokens) in values.iter_mut().zip(&BOX_TOKENS) {
-            *map = self.boxes(self.values, tokens)?;
+            *map = self.tensor_map(self.values, tokens)?;
         }
-        Ok((self.boxes(self.keys, GRANULE)?, values))
+        Ok((self.tensor_map(self.keys, GRANULE)?, values))
     }
 
     /// The tensor map with boxes of `tokens` tokens of one page and KV head, as wide as a row of shared memory.
-    fn boxes(&self, address: u64, tokens: u32) -> Result<TensorMap, CudaError> {
+    fn tensor_map(&self, address: u64, tokens: u32) -> Result<TensorMap, CudaError> {
         let bytes = self.dtype.kv_bytes() as u64;
         let elements = self.head_dim.min(128 / bytes as u32);
         let element = match self.dtype {
@@ -138,14 +138,14 @@ impl Tensors {
         let panels = self.head_dim / elements;
         // Elements of a panel, tokens modulo 8, panels, tokens divided by 8, pages and KV heads: which there are is the caller's promise.
         let sizes = [elements, 8, panels, self.page_size / 8, i32::MAX as u32].map(u64::from);
-        let distances = [self.token, elements as usize, 8 * self.token, self.head]
+        let strides = [self.token, elements as usize, 8 * self.token, self.head]
             .map(|elements| elements as u64 * bytes);
         let of_box = match tokens {
             0..8 => [elements, tokens, 1, 1, 1],
             _ => [elements, 8, panels, tokens / 8, 1],
         };
         let mut map = MaybeUninit::<CUtensorMap>::uninit();
-        // SAFETY: all lists have five numbers, or one less of the distances.
+        // SAFETY: all lists have five numbers, or one less of the strides.
         unsafe {
             cuTensorMapEncodeTiled(
                 map.as_mut_ptr(),
@@ -153,7 +153,7 @@ impl Tensors {
                 5,
                 address as *mut c_void,
                 sizes.as_ptr(),
-                distances.as_ptr(),
+                strides.as_ptr(),
                 of_box.as_ptr(),
                 [1u32; 5].as_ptr(),
                 CUtensorMapInterleave::CU_TENSOR_MAP_INTERLEAVE_NONE,

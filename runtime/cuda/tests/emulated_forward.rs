@@ -326,7 +326,7 @@ fn one_launch_begins_with_the_longest_items_of_all_tiles() {
     let mut packed = PackedPlan::default();
     packed.fill_as(&plan, Arrangement::Single(&set.mix())).unwrap();
     let base = packed.arguments(&GEOMETRY, 0, 0).items as usize / 4;
-    // As `WorkItem` lies: its tile, and the tokens that it walks along.
+    // As `WorkItem` lies: its tile, and the tokens of its KV range.
     let items: Vec<(u32, u32)> = packed.words()[base..][..12 * plan.work_items().len()]
         .chunks(12)
         .map(|words| (words[3] >> 16, words[5] - words[4]))
@@ -388,7 +388,7 @@ fn a_bucket_serves_batches_beside_producers() {
 fn a_plan_that_was_patched_gives_the_bits_of_one_from_nothing() {
     let set = OF_ANY_SIZE;
     let world = World::new(set);
-    // Merging at all for nothing, or walks as short as these would be left whole.
+    // Merging at all for nothing, or KV ranges as short as these would be left whole.
     let prices = Prices { merge: 0, ..Prices::default() };
     let options = PlanOptions::default().with_max_concurrent_ctas(24).with_prices(prices);
     let mut batch = Batch::default();

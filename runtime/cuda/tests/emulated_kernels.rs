@@ -284,15 +284,15 @@ fn several_queries_a_request_agree_with_the_reference() {
     check_all(&Emulator::build(&kernels_of(&cases), &[]), &cases);
 }
 
-/// Trees whose warps take turns: as many granules for a warp's turn as one and two, one and two warps for the same rows, parts of walks that
-/// begin among the turns, and walks where one warp has nearly all and they do not.
+/// Trees with a private KV phase: one granule a warp and two, one and two warps for the same rows, KV chunks that
+/// begin inside it, and KV ranges that one warp has nearly alone, which have none.
 #[test]
-fn warps_that_take_turns_agree_with_the_reference() {
-    let cases = turning_cases();
+fn private_kv_phases_agree_with_the_reference() {
+    let cases = private_phase_cases();
     check_all(&Emulator::build(&kernels_of(&cases), &[]), &cases);
 }
 
-fn turning_cases() -> Vec<Case> {
+fn private_phase_cases() -> Vec<Case> {
     let tiles = [(32, 64, 2, 2), (32, 64, 4, 2), (64, 64, 4, 3), (64, 128, 4, 1), (128, 128, 8, 2)];
     let mut cases = Vec::new();
     for (m, n, warps, stages) in tiles {
@@ -306,7 +306,7 @@ fn turning_cases() -> Vec<Case> {
     cases
 }
 
-/// Every second tile whose warps can multiply together: before turns and without them, whole granules and windows, each width of a product.
+/// Every second tile whose warps can multiply together: with a private KV phase and without, whole granules and windows, each width of a product.
 #[test]
 fn warps_that_multiply_together_agree_with_the_reference() {
     let together = |case: &Case| case.tile.m.is_multiple_of(64) && case.class.head_dim <= 128;
@@ -314,12 +314,12 @@ fn warps_that_multiply_together_agree_with_the_reference() {
         .into_iter()
         .filter(together)
         .step_by(2)
-        .chain(turning_cases().into_iter().filter(together))
+        .chain(private_phase_cases().into_iter().filter(together))
         .collect();
     assert!(cases.len() >= 35, "{}", cases.len());
     cases.iter_mut().for_each(|case| case.warpgroups = true);
-    let walks = |case: &Case| Case { packing: Packing::PerTree, own: 3, ..*case };
-    cases.extend(cases.iter().step_by(3).map(walks).collect::<Vec<_>>());
+    let per_tree = |case: &Case| Case { packing: Packing::PerTree, own: 3, ..*case };
+    cases.extend(cases.iter().step_by(3).map(per_tree).collect::<Vec<_>>());
     check_all(&Emulator::build(&kernels_of(&cases), &[WARPGROUPS]), &cases);
 }
 
@@ -330,7 +330,7 @@ fn tiles_of_few_rows_beside_a_producer_agree_with_the_reference() {
     let few_rows = |case: &Case| case.tile.m < 64 && case.class.head_dim <= 128;
     let all: Vec<Case> = cases().into_iter().filter(few_rows).collect();
     let mut cases: Vec<Case> =
-        all.iter().step_by(4).copied().chain(turning_cases().into_iter().filter(few_rows)).collect();
+        all.iter().step_by(4).copied().chain(private_phase_cases().into_iter().filter(few_rows)).collect();
     for (index, case) in cases.iter_mut().enumerate() {
         case.warpgroups = true;
         // Pages that TMA cannot load are the other tests' cases.
@@ -495,7 +495,7 @@ const MIXES: [&[Tile]; 5] = [
     &[tile(16, 32, 2, 3), tile(32, 32, 2, 2)],
 ];
 
-/// Several tiles in one launch, in every class that uses TMA, with and without options, in trees, packs and long walks.
+/// Several tiles in one launch, in every class that uses TMA, with and without options, in trees, packs and long KV ranges.
 #[test]
 fn several_tiles_in_one_kernel_agree_with_the_reference() {
     let all = KernelOptions { window: true, softcap: true, sinks: true, ..CASE.options };
@@ -588,7 +588,7 @@ fn a_missing_barrier_is_caught() {
             let head_dim = if stages % 2 == 0 { 64 } else { 256 };
             let class = Class { head_dim, ..CASE.class };
             let options = KernelOptions { window: stages == 3, ..CASE.options };
-            // Packs of one run, and walks along several.
+            // Packs of one segment, and of several.
             let packing = |seed| if seed == 2 { Packing::Pat } else { Packing::Priced };
             (0..3).map(move |seed| Case { tile, class, options, packing: packing(seed), seed, ..CASE })
         })
@@ -596,7 +596,7 @@ fn a_missing_barrier_is_caught() {
     let beside_producers: Vec<Case> = (1..=3)
         .flat_map(|stages| {
             let tile = Tile::new(64, 64, 4, stages);
-            // Of walks along several runs, lengths of rows are read by other warps than noted them.
+            // Of several segments, lengths of rows are read by other warps than wrote them.
             let packing = |seed| if seed == 1 { Packing::Priced } else { Packing::Pat };
             (0..2).map(move |seed| Case { tile, seed, packing: packing(seed), warpgroups: true, ..CASE })
         })

@@ -71,7 +71,7 @@ fn planning_several_queries_a_request_allocates_nothing_either() {
     check_steps(256, 100, Some(|request, step| (request + step) % 7));
 }
 
-/// Plans many steps twice over, of batches up to the largest and fewer than so many requests smaller, with as many queries of a request
+/// Plans many steps twice over, of batches up to the largest and a few requests smaller, with as many queries of a request
 /// in a step as this says, or one each.
 fn check_steps(largest: usize, fewer: usize, queries_of: Option<fn(u32, u32) -> u32>) {
     let select = |shape: &PackShape| Tile::new(if shape.rows > 16 { 32 } else { 16 }, 64, 2, 2);

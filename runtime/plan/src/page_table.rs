@@ -88,7 +88,7 @@ impl<'a> PageTable<'a> {
         Ok(table)
     }
 
-    /// The same table where each request brings so many query tokens instead of one, as speculative decoding does. The cache holds K and V
+    /// The same table where each request brings several query tokens instead of one, as speculative decoding does. The cache holds K and V
     /// of all of them already, at the request's end: query j of q (from 0 on) of a request with `seq_len` tokens sees the first
     /// `seq_len - q + j + 1` of them. Query and output are then `[queries, q_heads, head_dim]` and the LSE `[queries, q_heads]`, the
     /// queries of a request in the order of its tokens, and one request behind the other.

@@ -465,7 +465,7 @@ fn several_tiles_in_one_launch_equal_a_launch_each_bit_for_bit() {
     for (seed, tiles) in [(81, &TILES), (82, &WIDE_TILES)] {
         assert_equals_serial::<f16>(128, tiles, seed);
         assert_equals_serial::<bf16>(64, tiles, seed);
-        // No boxes are copied for it.
+        // TMA cannot load it.
         if tiles == &TILES {
             assert_equals_serial::<f16>(256, tiles, seed);
         }

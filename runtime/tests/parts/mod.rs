@@ -54,7 +54,7 @@ impl<E: Element> Parts<E> {
         let page_size = geometry.page_size as usize;
         let (mut keys, mut values) = (Vec::new(), Vec::new());
         let mut pages = 0;
-        // Pages of so many tokens, filled in the order of their numbers.
+        // Pages filled in the order of their numbers.
         let mut take = |tokens: u32| -> Vec<i32> {
             let first = pages;
             pages += tokens.div_ceil(geometry.page_size) as i32;

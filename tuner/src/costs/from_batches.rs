@@ -18,7 +18,7 @@ pub enum Part {
 
 /// Makes the cost table of the batches of one part. The candidates are the sets that were measured on batches of either part.
 ///
-/// A set that failed or was not measured on a batch is invalid there, also if a tile of it failed only where it copies token by token: a
+/// A set that failed or was not measured on a batch is invalid there, also if a tile of it failed only with `cp.async`: a
 /// selector does not know which pages a cache has. What was measured beside a fitted selector is left out: a fit that depended on it would
 /// change once its selector is measured. Batches of one scenario that differ in nothing but heads or pages are not told
 /// apart here: what is judged is kept in other scenarios.

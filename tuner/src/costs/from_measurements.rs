@@ -9,7 +9,7 @@ use tilewright_kernel_templates::Class;
 
 /// Makes the cost table of all pack-level measurements.
 ///
-/// A tile that was rejected, failed or was not measured on a workload is invalid there, also if it failed only where it copies token by token: a
+/// A tile that was rejected, failed or was not measured on a workload is invalid there, also if it failed only with `cp.async`: a
 /// selector does not know which pages a cache has. The noise of a row is the standard
 /// error of its survivors' medians. Workloads that differ in nothing but the number of packs are one group, so that a
 /// cross-validation never fits the neighbour of what it judges.

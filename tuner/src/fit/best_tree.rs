@@ -96,7 +96,7 @@ pub(super) fn best_tree(asked: &Asked<'_>, limits: Limits<'_>) -> (Problem, Foun
     if reached >= known * COARSE || known <= LEAST_CAP || limits.by_clock() {
         return (problem, found);
     }
-    // The deep tree is so much better that what it costs was hardly resolved.
+    // What the deep tree costs was hardly resolved beside the shallow one.
     let finer = asked.problem(reached);
     let found = search(&finer, asked.depth, found.tree, limits, &mut scratch);
     (finer, found)

@@ -26,7 +26,7 @@ pub(super) struct Limits<'a> {
 }
 
 impl Limits<'_> {
-    /// Whether the search ends after so much work.
+    /// Whether the search ends after this work.
     pub(super) fn reached(&self, work: u64) -> bool {
         if work >= self.work {
             return true;

@@ -72,7 +72,7 @@ pub fn fit(table: &CostTable, options: &FitOptions) -> Result<Fit, FitError> {
     fit_within(table, options, options.work(), Instant::now() + options.longest(), &|_| ())
 }
 
-/// Fits a tree with so much work, until so late.
+/// Fits a tree within limits of work and time.
 fn fit_within(
     table: &CostTable,
     options: &FitOptions,

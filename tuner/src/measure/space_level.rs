@@ -19,7 +19,7 @@ pub struct Verified {
 }
 
 impl Verified {
-    /// What the recorded space says, without what failed where it copies token by token.
+    /// What the recorded space says, without what failed with `cp.async`.
     pub fn of(rows: &[Measurement]) -> Self {
         let failed = failed_cp_async(rows);
         let mut passed: BTreeMap<String, Vec<Tile>> = BTreeMap::new();
@@ -205,8 +205,7 @@ pub fn time_to_verify(bench: &mut dyn Bench, space: &Space, timed: &Timed) -> Du
     Duration::from_secs_f64(timed_classes + with_options + returned)
 }
 
-/// Verifies tiles once more, where they copy K and V token by token although their classes of kernels copy boxes: for caches that leave no
-/// choice. The few that a selector may return are cheap, all of the space would take as long again as its verification. What the run
+/// Verifies tiles once more, with the `cp.async` producer although their classes of kernels have TMA: for caches that TMA cannot load. The few that a selector may return are cheap, all of the space would take as long again as its verification. What the run
 /// already has is not repeated, and what failed with TMA is left out, as are classes that are not `wanted`.
 ///
 /// Returns how many variants failed now: no selector may return them, so another has to be fitted. `None` if the user asked to stop.
@@ -267,11 +266,9 @@ pub fn verify_cp_async(
         run.append(rows)?;
         phase.step();
     }
-    phase.finish(&format!("{correct} variants that copy token by token correct, {} failed", failed.len()));
+    phase.finish(&format!("{correct} `cp.async` variants correct, {} failed", failed.len()));
     for failed in &failed {
-        progress.note(&format!(
-            "no selector may return a tile that fails where it copies token by token: {failed}"
-        ));
+        progress.note(&format!("no selector may return a tile that fails with `cp.async`: {failed}"));
     }
     Ok(Some(failed.len()))
 }
@@ -335,7 +332,7 @@ impl Timed {
 
     /// The classes that a selector must know tiles for, with every head dimension: a safe default has to serve them all. A GPU's are
     /// compiled first, so only the element types that are timed are verified; a processor's those and all without FP8, for which a
-    /// selector answers where no FP8 was timed. Of those that it does not time, a shard takes every so many-th: together they have all.
+    /// selector answers where no FP8 was timed. Of those that it does not time, a shard takes every `count`-th: together they have all.
     fn to_verify(&self, backend: Backend) -> Vec<Class> {
         let always = |dtype: Dtype| backend == Backend::Cpu && !dtype.has_fp8_kv();
         let needed = |class: &Class| always(class.dtype) || self.dtypes.contains(&class.dtype);
@@ -429,7 +426,7 @@ mod tests {
     const USUAL: Class = Class { head_dim: 128, dtype: Dtype::F16 };
     const OTHER: Class = Class { head_dim: 64, dtype: Dtype::F16 };
 
-    /// What is verified before anything is timed on a GPU that copies boxes, where some variants are wrong; the bench, and what may be timed.
+    /// What is verified before anything is timed on a GPU with TMA, where some variants are wrong; the bench, and what may be timed.
     fn verified_first(timed: Timed, wrong: &[(Tile, Class, bool)]) -> (ScriptedBench, Verified) {
         let mut bench = ScriptedBench::new(Vec::new(), None);
         bench.limits = Limits::Cuda(CudaLimits::named("h200").unwrap());

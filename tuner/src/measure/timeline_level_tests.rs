@@ -87,7 +87,7 @@ impl Fixture {
         RunFolder::open(&self.folder.path().join("run"), test_data::provenance(), start).unwrap()
     }
 
-    /// Measures the batches and records their timelines with so much time; the run, and how often a batch was planned for a timeline.
+    /// Measures the batches and records their timelines within a time; the run, and how often a batch was planned for a timeline.
     fn run(&self, start: Start, outcomes: &[Outcome], time: Duration) -> (RunFolder, Vec<Execution>) {
         let mut bench = ScriptedBench::new(Vec::new(), Some(PlanFacts { tiles: 2, merges: true }));
         let (model, mut run) = (model(), self.open(start));

@@ -188,7 +188,7 @@ fn space(rows: &[Measurement]) -> Vec<SpaceRow> {
             let (rule, reason) = match (row.status, by_cp_async) {
                 (Status::Correct, None) => ("", String::new()),
                 (Status::Correct, Some(row)) => {
-                    (row.status.name(), format!("where it copies token by token: {}", row.message))
+                    (row.status.name(), format!("with `cp.async`: {}", row.message))
                 }
                 (Status::Constraints, _) => {
                     let (rule, reason) =

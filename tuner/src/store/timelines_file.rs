@@ -37,7 +37,7 @@ struct BatchHead {
     tiles: Vec<TilePlaces>,
     #[serde(with = "crate::serde_text")]
     predicted_idle: f64,
-    /// Its rows: so many, behind those of the batches before.
+    /// Its rows, behind those of the batches before.
     entries: usize,
 }
 

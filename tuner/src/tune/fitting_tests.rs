@@ -1,4 +1,4 @@
-//! What is fitted if a variant fails where it copies token by token, on a bench that says so.
+//! What is fitted if a variant fails with `cp.async`, on a bench that says so.
 
 use super::*;
 use crate::interrupt::Interrupt;
@@ -64,7 +64,7 @@ fn fitted(bench: &mut ScriptedBench, run: &mut RunFolder) -> anyhow::Result<Opti
     fit_verified(&mut Session::new(bench, run, Progress::Silent, &Interrupt::default()), &timed(), &settings)
 }
 
-/// A batch in which tokens are seen by so many rows.
+/// A batch in which tokens are seen by `rows` rows.
 fn of_rows(rows: u32, class: Class) -> BatchShape {
     let some = BatchShape::from_values([8; BatchShape::COUNT]);
     BatchShape { mean_rows: rows, head_dim: class.head_dim, dtype: class.dtype.code(), ..some }

@@ -290,7 +290,7 @@ fn which(scale: &Scale, shard: Option<Shard>) -> String {
     }
 }
 
-/// The time of a run that measures so many element types. On a GPU, each has kernels of its own to compile and verify, which would
+/// The time of a run that measures `dtypes` element types. On a GPU, each has kernels of its own to compile and verify, which would
 /// otherwise be taken from the time of all others. A processor has none to compile, and verifies most types in any case.
 fn default_budget(backend: Backend, dtypes: usize) -> Duration {
     const FIRST: u64 = 240;

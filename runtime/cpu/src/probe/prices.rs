@@ -16,7 +16,7 @@ const SAMPLES: usize = 9;
 const PAGE: u32 = 16;
 const HEAD_DIM: u32 = 64;
 
-/// Measures the prices of the backend's threads, beside a last-level cache of so many bytes. Takes some four times as much memory, and
+/// Measures the prices of the backend's threads, beside a last-level cache of `cache` bytes. Takes some four times its memory, and
 /// less than a second.
 ///
 /// A byte is read again, and a partial is written and read, in a set of half of the last-level cache. A work item costs what a decode step
@@ -43,7 +43,7 @@ fn item_seconds(backend: &mut CpuBackend) -> f64 {
 const GEOMETRY: Geometry =
     Geometry { q_heads: 1, kv_heads: 1, head_dim: HEAD_DIM, page_size: PAGE, dtype: Dtype::F32 };
 
-/// A plan of so many requests of one token, all of the same page, each a work item.
+/// A plan of requests of one token, all of the same page, each a work item.
 fn plan(requests: u32) -> Plan {
     let (pages, seq_lens) = (vec![0; requests as usize], vec![1; requests as usize]);
     let table = PageTable::new(&pages, 1, &seq_lens, PAGE).expect("every request has one page");

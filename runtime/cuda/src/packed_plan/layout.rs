@@ -40,7 +40,7 @@ pub(crate) struct Layout {
 }
 
 impl Layout {
-    /// Room for so many entries.
+    /// Room for `entries` entries.
     pub(crate) fn of(sections: &Sections) -> Self {
         let mut at = 0;
         let mut after = |words: usize| {
@@ -65,7 +65,7 @@ impl Layout {
         self.end
     }
 
-    /// Words up to the end of the last entry of the last section that has one, with so many entries in use.
+    /// Words up to the end of the last entry of the last section that has one, by its entries in use.
     pub(super) fn used(&self, entries: &Sections) -> usize {
         let sections = [
             (self.page_ids, entries.page_entries),

@@ -334,7 +334,7 @@ fn sections_of(plan: &Plan) -> Sections {
     }
 }
 
-/// One warp reads so many partials about as fast as four warps find each other.
+/// Partials that one warp reads about as fast as four warps synchronise.
 const FEW_PARTIALS: u32 = 8;
 
 /// Whether a merge's launch should read the plan's rows with four warps.

@@ -70,7 +70,7 @@ impl Timeline {
         self.ctas.iter().map(|cta| cta.end).max().unwrap_or(0)
     }
 
-    /// The share of the time of so many places for CTAs in which none is there, as [`tilewright_plan::Plan`] predicts it.
+    /// The share of the CTA slots' time in which no CTA runs, as [`tilewright_plan::Plan`] predicts it.
     pub fn idle_share(&self, places: u32) -> f64 {
         let busy: u64 = self.ctas.iter().map(|cta| cta.end.saturating_sub(cta.begin)).sum();
         let all = self.span_ns() as f64 * f64::from(places);

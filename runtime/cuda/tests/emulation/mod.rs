@@ -123,7 +123,7 @@ impl Emulator {
         Self { library: Box::leak(Box::new(library)) }
     }
 
-    /// Launches a kernel made by [`Kernel::decode`] or [`Kernel::decode_mix`] with so many CTAs: work items times KV heads. `seed` is the order in which warps and lanes run; 0 is
+    /// Launches a kernel made by [`Kernel::decode`] or [`Kernel::decode_mix`] with `count` CTAs: work items times KV heads. `seed` is the order in which warps and lanes run; 0 is
     /// the natural one.
     pub(crate) fn run_decode(
         &self,

@@ -35,7 +35,7 @@ pub(crate) struct Case {
     pub(crate) hnd: bool,
     /// Tokens by which the requests that fill a tile have more of their own.
     pub(crate) own: u32,
-    /// Query tokens of a request: from 1 to so many, as far as it has tokens; 0 stands for one each, of requests without tokens too.
+    /// Query tokens of a request: from 1 to this, as far as it has tokens; 0 stands for one each, of requests without tokens too.
     pub(crate) queries: u32,
     pub(crate) seed: u64,
     /// On a device where four warps multiply together.
@@ -474,7 +474,7 @@ fn widened<E: Element>(elements: &[E]) -> Vec<f64> {
     elements.iter().map(|x| f64::from(x.to_f32())).collect()
 }
 
-/// Pages whose first tokens, so many a page, hold numbers; all else is NaN.
+/// Pages whose first tokens hold numbers; all else is NaN.
 pub(crate) fn pages_of<K: Number>(
     geometry: &Geometry,
     strides: &KvStrides,

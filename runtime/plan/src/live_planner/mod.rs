@@ -173,7 +173,7 @@ impl LivePlanner {
         Ok(())
     }
 
-    /// A request gains pages behind those that it has, and has so many tokens in all. Where several are known, give them at once.
+    /// A request gains pages behind those that it has, and has `tokens` tokens in all. Where several are known, give them at once.
     ///
     /// # Errors
     /// There is no such request, a page is negative, or the tokens do not lie in the pages.
@@ -187,7 +187,7 @@ impl LivePlanner {
         Ok(())
     }
 
-    /// A request has so many tokens now, in the pages that it has.
+    /// A request has `tokens` tokens now, in the pages that it has.
     ///
     /// # Errors
     /// There is no such request, or the tokens do not lie in its pages.
@@ -229,7 +229,7 @@ impl LivePlanner {
         Ok(())
     }
 
-    /// A request keeps only its first pages, and so many tokens. Followed by [`Self::append`], this replaces its last pages, as copy on
+    /// A request keeps only its first pages, and `tokens` tokens. Followed by [`Self::append`], this replaces its last pages, as copy on
     /// write does.
     ///
     /// # Errors

@@ -51,7 +51,7 @@ impl PackLayout {
         })
     }
 
-    /// The layout for a batch of so many requests on a device: tiles no taller than leaves each
+    /// The layout for a batch of `requests` requests on a device: tiles no taller than leaves each
     /// of its CTAs something to do.
     #[must_use]
     pub fn for_batch(self, requests: usize, device: &DeviceProfile) -> Self {
@@ -122,7 +122,7 @@ impl Lane {
         }
     }
 
-    /// Q tiles that so many requests need at least.
+    /// Q tiles that `requests` requests need at least.
     #[inline]
     pub(crate) fn q_tiles(&self, requests: u32) -> u32 {
         if requests <= self.capacity { 1 } else { requests.div_ceil(self.capacity) }
@@ -188,7 +188,7 @@ impl CostModel {
         model
     }
 
-    /// The model with another allowance for nodes that lie across Q tiles: so many times this one.
+    /// The model with another allowance for nodes that lie across Q tiles: a multiple of this one.
     pub(crate) fn with_allowance(mut self, factor: u64) -> Self {
         self.lanes.iter_mut().for_each(|lane| lane.straddle = lane.straddle.saturating_mul(factor));
         self

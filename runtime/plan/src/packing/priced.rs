@@ -29,7 +29,7 @@ pub struct Priced {
     model: Option<(PackLayout, Prices, CostModel)>,
     nodes: Vec<Summary>,
     /// By node: least cost below it, by state of the pack that it is in. Not in the summaries, so that the way down, which needs
-    /// no costs, stays in the first-level cache.
+    /// no costs, stays in the L1 cache.
     below: Vec<Costs>,
     /// By node: what the parent counts for it, by state of the parent's pack.
     given: Vec<Costs>,

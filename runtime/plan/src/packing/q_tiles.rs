@@ -220,7 +220,7 @@ impl QTiles {
     }
 }
 
-/// Whether so many requests are in as few Q tiles if none of them is in the room of the current one.
+/// Whether `requests` requests are in as few Q tiles if none of them is in the room of the current one.
 #[inline]
 pub(super) fn fits_without(room: u32, requests: u32, capacity: u32) -> bool {
     requests > room && (requests - room).div_ceil(capacity) >= requests.div_ceil(capacity)

@@ -10,7 +10,7 @@ use super::cost::CostModel;
 use super::q_tiles::fits_without;
 use crate::PrefixTree;
 
-/// Forests of up to so many nodes are decided by their exact cost.
+/// Forests of up to this many nodes are decided by their exact cost.
 ///
 /// Single errors show where nodes are few. Of some thousand random forests of 24 nodes and more, with up to 64 requests a leaf, no decision by
 /// sums alone cost more than 7 % over the cheapest one that was found; of 24 000 forests of up to 11 nodes, the worst cost 22 % over
@@ -242,7 +242,7 @@ impl Small {
         let Self { items, joined, reads, path, .. } = self;
         path.clear();
         let (mut q_tiles, mut room, mut placed) = (0, 0, 0);
-        // Of the first of the path, so many have begun in the current Q tile.
+        // How many of the first of the path have begun in the current Q tile.
         let mut begun = 0;
         let mut at = top;
         while at < items[top].end {

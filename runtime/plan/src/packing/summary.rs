@@ -32,7 +32,7 @@ pub(super) struct Summary {
 pub(super) enum Choice {
     Unknown,
     Joined,
-    /// The top of a pack, with a tile of so many rows.
+    /// The top of a pack, with a tile of `m` rows.
     Top(u32),
 }
 

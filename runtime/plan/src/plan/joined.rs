@@ -27,7 +27,7 @@ pub(super) struct PackSums {
 }
 
 impl PackSums {
-    /// Counts a node's tokens, which so many requests see.
+    /// Counts a node's tokens, which `requests` requests see.
     pub(super) fn add(&mut self, tokens: u64, requests: u32) {
         self.seen += tokens * u64::from(requests);
         self.tokens += tokens;
@@ -160,7 +160,7 @@ impl Plan {
             let mut kv_len = 0u32;
             // Where the pages of the last segment end in the plan, and in the requests' tokens.
             let (mut pages_end, mut position_end) = (0, 0);
-            // Runs that only one warp's rows share come last: there the kernels let warps take turns.
+            // Segments private to one warp come last: the kernels' private KV phase.
             for alone in [false, true] {
                 for segment in q_tiles.segments_of(q_tile) {
                     let Range { start, end } = segment.members;

@@ -60,7 +60,7 @@ impl Plan {
     }
 
     /// What one CTA of an item takes while all CTA slots are busy: its start, its tokens, and its partials. Prices are of the whole device, so that one
-    /// of its CTA slots takes so many times as long.
+    /// of its CTA slots takes this many times as long.
     fn item_time(&self, options: &PlanOptions, tile: &Tile, item: &WorkItem, seen: &mut [bool]) -> u64 {
         let prices = &options.device.prices;
         let head_dim = u64::from(self.geometry.head_dim);

@@ -97,7 +97,7 @@ fn segments_that_one_warp_has_alone_stand_behind_the_others() {
     );
 }
 
-/// Merging at all costs so much.
+/// What merging at all costs.
 fn merge_at(price: u64, options: PlanOptions) -> PlanOptions {
     options.with_prices(Prices { merge: price, ..options.device.prices })
 }

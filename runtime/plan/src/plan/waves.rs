@@ -62,7 +62,7 @@ impl Class {
     }
 }
 
-/// Classes have so many steps a power of two, as a power of two.
+/// Steps of classes within a power of two, as a power of two.
 const CLASS_STEPS: u32 = 3;
 const CLASSES: usize = 32 << CLASS_STEPS;
 /// Limits too, so that a small change of the batch rarely moves them.
@@ -73,7 +73,7 @@ const TRIED: [u32; 6] = [1, 2, 3, 4, 6, 8];
 pub(super) const BUSY: u64 = 16;
 
 impl Waves {
-    /// CTAs that run at once if an SM runs so many.
+    /// CTAs that run at once if an SM runs `ctas_per_sm`.
     fn running(&self, ctas_per_sm: u32) -> u64 {
         running(self.max_concurrent_ctas, &self.occupancy, ctas_per_sm)
     }
@@ -145,7 +145,7 @@ impl Waves {
         self.elapsed(running, cta_slots)
     }
 
-    /// How long CTA slots take that are free after so much work, (work, how many) in ascending order.
+    /// When CTA slots are free: (work, how many), in ascending order.
     fn elapsed(&self, running: u64, cta_slots: &[(u64, u64)]) -> u64 {
         // A CTA starts no faster for having the GPU to itself.
         let beginning = u64::from(self.cta);
@@ -267,7 +267,7 @@ impl Placed {
         placed
     }
 
-    /// The share of so many CTA slots' time in which no CTA runs, 0 to 1.
+    /// The share of the CTA slots' time in which no CTA runs, 0 to 1.
     pub(super) fn idle_share(self, cta_slots: u32) -> f64 {
         if self.end == 0 {
             0.0

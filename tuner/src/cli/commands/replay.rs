@@ -22,7 +22,7 @@ pub fn replay(arguments: &ReplayArguments) -> anyhow::Result<Ended> {
         let tiles: Vec<String> = tiles.iter().map(ToString::to_string).collect();
         let tiles = tiles.join(", ");
         tracing::warn!(
-            "{class}: the selector may return {tiles}, never verified where they copy token by token; `tune` does that"
+            "{class}: the selector may return {tiles}, never verified with `cp.async`; `tune` does that"
         );
     }
     let folder = arguments.out.join(analysis.module_name());

@@ -7,7 +7,7 @@ an element lies, as the tuner draws them (`measure/numbers.rs`), so that both si
     python3 ask_peers.py --list          # which peers can be asked here, and why not the others
     python3 ask_peers.py --example | python3 ask_peers.py
 
-A time is the median of cold calls: before each one, memory of four times the second-level cache is read. A call is queued behind a delay
+A time is the median of cold calls: before each one, memory of four times L2 is read. A call is queued behind a delay
 on the device that outlasts its launches by the host; where it can be captured, a CUDA graph's replay is timed too, and the smaller of both
 is what counts. Whatever a peer plans once a step, and gathering K and V for those that know no pages, is not timed.
 """

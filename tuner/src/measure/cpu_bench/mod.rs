@@ -18,7 +18,7 @@ use tilewright_kernel_templates::{Class, CpuLimits, Limits, cpu as scratch};
 use tilewright_plan::{E4m3, KvStrides, PageTable, Plan, PlanOptions};
 use tilewright_scenarios::Batch;
 
-/// Between two reads of the same page, at least so many times the last-level cache is read.
+/// Multiple of the last-level cache that is read between two reads of the same page, at least.
 const REUSE_DISTANCE: usize = 2;
 /// What stands for the last-level cache where the system does not tell its size.
 const UNKNOWN_CACHE_BYTES: usize = 32 << 20;
@@ -51,7 +51,7 @@ struct Figures {
 }
 
 impl CpuBench {
-    /// The host's processor with so many threads; all of them by default. Measures what it gives at most.
+    /// The host's processor with `threads` threads; all of them by default. Measures what it gives at most.
     pub fn new(threads: Option<u32>) -> Self {
         let host = threads.map_or_else(HostDevice::detect, HostDevice::with_threads);
         let mut backend = CpuBackend::new(host.limits.threads);
@@ -150,8 +150,8 @@ impl Bench for CpuBench {
         let kb = |bytes: usize| format!("{} KB", bytes >> 10);
         let limits = [
             ("threads", threads.to_string()),
-            ("first-level cache", kb(l1d_bytes)),
-            ("second-level cache", kb(l2_bytes)),
+            ("L1 cache", kb(l1d_bytes)),
+            ("L2", kb(l2_bytes)),
             ("last-level cache", kb(llc_bytes)),
             ("read bandwidth", format!("{:.1} GB/s", self.figures.read_bandwidth / 1e9)),
             ("multiply-add peak", format!("{:.0} GFLOP/s", self.figures.flops / 1e9)),

@@ -1,4 +1,4 @@
-//! Pages of K and V that samples walk through, so that each reads cold ones.
+//! Pages of K and V that samples go through, so that each reads cold ones.
 
 use super::super::numbers::{self, Stream};
 use half::{bf16, f16};
@@ -14,7 +14,7 @@ pub(super) struct Pools {
     fp8: Pool<E4m3>,
 }
 
-/// K and V pages of one element type; samples walk through it.
+/// K and V pages of one element type; samples go through it.
 #[derive(Debug, Default)]
 pub(super) struct Pool<E> {
     pub(super) keys: Vec<E>,

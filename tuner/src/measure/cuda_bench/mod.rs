@@ -185,14 +185,11 @@ impl Bench for CudaBench {
         let mut facts = vec![
             ("multiprocessors".to_owned(), limits.sms.to_string()),
             ("shared memory of a CTA".to_owned(), format!("{} KB", limits.shared_bytes_per_cta >> 10)),
-            ("second-level cache".to_owned(), format!("{} MB", limits.l2_bytes >> 20)),
+            ("L2".to_owned(), format!("{} MB", limits.l2_bytes >> 20)),
             ("memory".to_owned(), format!("{:.0} GB", limits.memory_bytes as f64 / 1e9)),
             ("launch floor".to_owned(), format!("{:.2} us", self.figures.launch_us)),
             ("latency of memory".to_owned(), format!("{} cycles", self.figures.memory_latency_cycles)),
-            (
-                "latency of the second-level cache".to_owned(),
-                format!("{} cycles", self.figures.l2_latency_cycles),
-            ),
+            ("latency of L2".to_owned(), format!("{} cycles", self.figures.l2_latency_cycles)),
         ];
         let largest = self.figures.reads.last().map_or(0, |read| read.bytes);
         for bytes in SHOWN_READS.into_iter().filter(|&bytes| bytes <= largest) {
@@ -238,7 +235,7 @@ impl Bench for CudaBench {
 
     fn cold_caches(&self) -> String {
         format!(
-            "Before each sample {} MB of other memory are read, more than the second-level cache holds. Reading leaves nothing that would \
+            "Before each sample {} MB of other memory are read, more than L2 holds. Reading leaves nothing that would \
              have to be written back while the sample runs. Queries and plans are evicted too.",
             self.flush.bytes() >> 20
         )

@@ -36,7 +36,7 @@ impl Pool {
         })
     }
 
-    /// Whether a batch of this type with so many bytes of K fits.
+    /// Whether a batch of this type with `bytes` of K fits.
     pub(super) fn serves(&self, dtype: Dtype, bytes: usize) -> bool {
         self.dtype == dtype && self.keys.bytes() >= bytes
     }

@@ -68,7 +68,7 @@ pub(super) fn numbers(page_table: &[i32], seq_lens: &[u32]) -> io::Result<Vec<u8
     Ok(frame)
 }
 
-/// Reads the frame of a page table with so many entries and as many lengths.
+/// Reads the frame of a page table: entries, then lengths.
 pub(super) fn read_numbers(
     input: &mut dyn Read,
     entries: usize,

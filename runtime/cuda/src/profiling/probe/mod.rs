@@ -19,7 +19,7 @@ use tilewright_kernel_templates::toolchain::Compiler;
 /// Samples of each point of the curve, unless samples are of another kind ([`FlushBy::samples`]).
 const SAMPLES: usize = 11;
 
-/// A point of the curve: reading so many bytes once, cold, takes so long.
+/// A point of the curve: the time of reading a number of bytes once, cold.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ReadPoint {
     /// Bytes read.
@@ -44,7 +44,7 @@ pub struct Figures {
 }
 
 impl Figures {
-    /// The least time to read so many bytes, in µs: on the line through the two measured points around them, or through the last two beyond
+    /// The least time to read `bytes` bytes, in µs: on the line through the two measured points around them, or through the last two beyond
     /// the largest, so that a launch is paid for once. Nothing takes an empty launch.
     pub fn read_us(&self, bytes: u64) -> f64 {
         let nothing = ReadPoint { bytes: 0, us: self.launch_us };
@@ -170,7 +170,7 @@ fn write_chain(memory: &DeviceMemory, bytes: u64) -> Result<(), CudaError> {
     memory.write(0, &chain)
 }
 
-/// Bytes that a chain takes where so many are asked for.
+/// Bytes that a chain takes of those that are asked for.
 fn chain_span(memory: &DeviceMemory, bytes: u64) -> u64 {
     bytes.min(256 << 20).min(memory.bytes() as u64)
 }

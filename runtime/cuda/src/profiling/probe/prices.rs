@@ -74,7 +74,7 @@ pub(super) fn measure(
     })
 }
 
-/// Shared memory of a CTA of which just so many fit an SM, as of those of a decode step.
+/// Shared memory of a CTA by which just this number fits an SM, as of those of a decode step.
 fn shared_bytes(limits: &CudaLimits, ctas: u32) -> u32 {
     let share = (limits.shared_bytes_per_sm / ctas.max(1)).saturating_sub(limits.shared_reserved_per_cta);
     let unit = limits.shared_allocation_unit.max(1);
@@ -93,7 +93,7 @@ impl Bench<'_> {
         (bytes.min(self.memory.bytes() as u64) / 4096 * 4096).max(4096)
     }
 
-    /// Seconds of one round of what `launch` queues for so many rounds.
+    /// Seconds of one round of what `launch` queues for a number of rounds.
     fn of_round(&self, launch: impl Fn(u32) -> Result<(), CudaError>) -> Result<f64, CudaError> {
         let mut us = [0.0; 2];
         for (us, rounds) in us.iter_mut().zip([FEW, MANY]) {
@@ -111,7 +111,7 @@ impl Bench<'_> {
         Ok((us[1] - us[0]) / f64::from(MANY - FEW) * 1e-6)
     }
 
-    /// Seconds that a kernel takes to walk over so many bytes, with the grid that is fastest.
+    /// Seconds that a kernel takes to read `bytes` bytes, with the grid that is fastest.
     fn passes(&self, kernel: &LoadedKernel, bytes: u64, sms: u32) -> Result<f64, CudaError> {
         let mut seconds = f64::INFINITY;
         for ctas_per_sm in [2, 4, 8] {
@@ -149,7 +149,7 @@ impl Bench<'_> {
             (&raw mut regions).cast::<c_void>(),
             (&raw mut sink).cast::<c_void>(),
         ];
-        // SAFETY: the kernel reads so many regions, which the memory has, and outlives the stream's work.
+        // SAFETY: the kernel reads regions that the memory has, and outlives the stream's work.
         unsafe { kernel.launch(ctas, Begins::Late, self.stream.cu_stream(), &mut parameters) }
     }
 }

@@ -4,7 +4,7 @@ use super::super::PlanOptions;
 use super::LivePlan;
 use crate::PlanError;
 
-/// Items are sorted again when so much of all work has come or gone: one chunk in this many.
+/// Items are sorted again when one part in this many of all work has come or gone.
 const SORTED: u64 = 4;
 
 impl LivePlan {
