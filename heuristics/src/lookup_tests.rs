@@ -1,5 +1,5 @@
 use super::*;
-use crate::Domain;
+use crate::{Choices, Domain};
 
 static SETS: [TileSet<'static>; 1] = [TileSet::new(&[TILE])];
 
@@ -18,9 +18,8 @@ const fn selector(name: &'static str, units: u32) -> Selector {
         sets: &SETS,
         safe_default: TILE,
         prices,
-        choose: |_| SETS[0],
-        follow: |_, _| SETS[0],
-        ranked: |_| (&[0], 1),
+        safe_set: SETS[0],
+        choices: Choices::Code { choose: |_| SETS[0], follow: |_, _| SETS[0], ranked: |_| (&[0], 1) },
     }
 }
 
@@ -111,9 +110,12 @@ const fn gpu(name: &'static str, capability: &'static str, units: u32, gigabytes
         sets: &GPU_SETS,
         safe_default: PAIR[1],
         prices,
-        choose: |_| GPU_SETS[0],
-        follow: |_, _| GPU_SETS[0],
-        ranked: |_| (&[0, 1], 0b11),
+        safe_set: GPU_SETS[1],
+        choices: Choices::Code {
+            choose: |_| GPU_SETS[0],
+            follow: |_, _| GPU_SETS[0],
+            ranked: |_| (&[0, 1], 0b11),
+        },
     }
 }
 

@@ -1,6 +1,7 @@
 //! A selector: the decision tree of one device, as emitted.
 
-use crate::{BatchShape, Device, Dtype, Prices, Tile, TileSet, TreePath};
+use crate::decision_tree::DecisionTree;
+use crate::{BatchShape, Device, Dtype, Prices, Tile, TileSet, TreePath, Unfollowed};
 
 /// The box of batch shapes that were measured. Beyond it, the tree answers as at its nearest face.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,35 +43,66 @@ pub struct Selector {
     pub sets: &'static [TileSet<'static>],
     /// A tile that can run every supported class of kernels: the choice for classes that were not measured.
     pub safe_default: Tile,
+    /// It alone.
+    pub safe_set: TileSet<'static>,
     /// What packs and splits are decided by on the device.
     pub prices: Prices,
     /// The decision tree.
-    pub choose: fn(&BatchShape) -> TileSet<'static>,
-    /// The same tree, which notes the questions on the way.
-    pub follow: fn(&BatchShape, &mut TreePath) -> TileSet<'static>,
-    /// The ranking that the tree ends in, and the sets whose tiles can all run the batch's kernels on the device, one bit each.
-    pub ranked: fn(&BatchShape) -> (&'static [u8], u64),
+    pub choices: Choices,
+}
+
+/// A selector's decision tree.
+#[derive(Clone, Copy, Debug)]
+pub enum Choices {
+    /// Emitted code.
+    Code {
+        /// The set for a batch.
+        choose: fn(&BatchShape) -> TileSet<'static>,
+        /// The same, which notes the questions on the way.
+        follow: fn(&BatchShape, &mut TreePath) -> TileSet<'static>,
+        /// The ranking that the tree ends in, and the sets whose tiles can all run the batch's kernels on the device, one bit each.
+        ranked: fn(&BatchShape) -> (&'static [u8], u64),
+    },
+    /// A tree that was loaded.
+    Data(DecisionTree),
 }
 
 impl Selector {
     /// The tiles for a batch; see [`Domain::asked`].
     #[inline]
     pub fn select(&self, batch: &BatchShape) -> TileSet<'static> {
-        (self.choose)(&self.domain.asked(batch))
+        let asked = self.domain.asked(batch);
+        match &self.choices {
+            Choices::Code { choose, .. } => choose(&asked),
+            Choices::Data(tree) => self.first(tree.ranked(&asked, &mut Unfollowed), tree.feasible(&asked)),
+        }
     }
 
     /// As [`Selector::select`] on another device, where only the sets whose bits are set in `runnable` can run: the ranking's first of them.
     #[inline]
     pub fn select_among(&self, batch: &BatchShape, runnable: u64) -> Option<TileSet<'static>> {
-        let (ranked, feasible) = (self.ranked)(&self.domain.asked(batch));
+        let asked = self.domain.asked(batch);
+        let (ranked, feasible) = match &self.choices {
+            Choices::Code { ranked, .. } => ranked(&asked),
+            Choices::Data(tree) => (tree.ranked(&asked, &mut Unfollowed), tree.feasible(&asked)),
+        };
         first_feasible(ranked, feasible & runnable).map(|choice| self.sets[usize::from(choice)])
     }
 
     /// The tiles for a batch, as [`Selector::select`], and the path through the tree.
     pub fn explain(&self, batch: &BatchShape) -> (TileSet<'static>, TreePath) {
         let mut path = TreePath::default();
-        let set = (self.follow)(&self.domain.asked(batch), &mut path);
+        let asked = self.domain.asked(batch);
+        let set = match &self.choices {
+            Choices::Code { follow, .. } => follow(&asked, &mut path),
+            Choices::Data(tree) => self.first(tree.ranked(&asked, &mut path), tree.feasible(&asked)),
+        };
         (set, path)
+    }
+
+    /// The first feasible set of a ranking.
+    fn first(&self, ranked: &[u8], feasible: u64) -> TileSet<'static> {
+        first_feasible(ranked, feasible).map_or(self.safe_set, |choice| self.sets[usize::from(choice)])
     }
 
     /// Every tile that packs may get, each once, in order.
@@ -115,9 +147,12 @@ mod tests {
             sets: &SETS,
             safe_default: TILES[0],
             prices: Prices::H200,
-            choose: |shape| SETS[usize::from(shape.dtype != 0)],
-            follow: |shape, _| SETS[usize::from(shape.dtype != 0)],
-            ranked: |shape| if shape.dtype != 0 { (&[1, 0], 0b11) } else { (&[0], 0b01) },
+            safe_set: SETS[0],
+            choices: Choices::Code {
+                choose: |shape| SETS[usize::from(shape.dtype != 0)],
+                follow: |shape, _| SETS[usize::from(shape.dtype != 0)],
+                ranked: |shape| if shape.dtype != 0 { (&[1, 0], 0b11) } else { (&[0], 0b01) },
+            },
         }
     }
 

@@ -13,5 +13,5 @@ pub use class::Class;
 pub use space::{
     CpuLimits, CudaLimits, Grid, Infeasible, Limiter, Limits, Occupancy, ReportedLimits, Space,
     UnknownDevice, Verdict, WARP_THREADS, bytes_in_flight, bytes_in_flight_needed, check, check_compiled,
-    check_compiled_mix, check_mix, occupancy, selection,
+    check_compiled_mix, check_mix, occupancy, selection, selectors,
 };

@@ -17,11 +17,11 @@ pub struct Cpu {
 }
 
 impl Cpu {
-    fn new(threads: Option<u32>) -> Result<Self, AttentionError> {
-        let host = threads.map_or_else(HostDevice::detect, HostDevice::with_threads);
+    fn new(options: &AttentionOptions) -> Result<Self, AttentionError> {
+        let host = options.threads.map_or_else(HostDevice::detect, HostDevice::with_threads);
         let device = host.as_device();
-        let selection =
-            selection(&device, &Limits::Cpu(host.limits.clone())).ok_or(AttentionError::NoTile)?;
+        let selection = selection(&device, &Limits::Cpu(host.limits.clone()), options.selector)
+            .ok_or(AttentionError::NoTile)?;
         if let Some(warning) = selection.warning(&device) {
             tracing::warn!("{warning}");
         }
@@ -109,7 +109,7 @@ impl Attention<Cpu> {
     /// # Errors
     /// Heads that make no sense.
     pub fn cpu(heads: Heads, options: AttentionOptions) -> Result<Self, AttentionError> {
-        Self::new(heads, options, Cpu::new(options.threads)?)
+        Self::new(heads, options, Cpu::new(&options)?)
     }
 
     /// Computes one layer. Query and output are `[batch, query heads, dim]`; every element of the output is written. The CPU has no streams:

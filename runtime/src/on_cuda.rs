@@ -51,9 +51,14 @@ impl Drop for OnDevice {
 }
 
 impl Cuda {
-    fn new(context: Arc<CudaContext>, fetch_nvrtc: bool) -> Result<Self, CudaError> {
+    fn new(context: Arc<CudaContext>, options: &AttentionOptions) -> Result<Self, CudaError> {
         let device = CudaDevice::of(context)?;
-        let tuned = if fetch_nvrtc { TunedBackend::or_fetch(&device)? } else { TunedBackend::new(&device)? };
+        let tuned =
+            if options.fetch_nvrtc { TunedBackend::or_fetch(&device)? } else { TunedBackend::new(&device)? };
+        let tuned = match options.selector {
+            Some(selector) => tuned.with_selector(selector)?,
+            None => tuned,
+        };
         Ok(Self { tuned: RwLock::new(tuned), prepared: Mutex::default(), spare: Mutex::default() })
     }
 
@@ -197,7 +202,7 @@ impl Attention<Cuda> {
         heads: Heads,
         options: AttentionOptions,
     ) -> Result<Self, AttentionError> {
-        Self::new(heads, options, Cuda::new(context, options.fetch_nvrtc)?)
+        Self::new(heads, options, Cuda::new(context, &options)?)
     }
 
     /// Queues one layer on the stream. Query and output are `[batch, query heads, dim]`; every element of the output is written.

@@ -1,6 +1,6 @@
 //! What an attention layer is, and how it is computed.
 
-use tilewright_heuristics::{Dtype, Geometry};
+use tilewright_heuristics::{Dtype, Geometry, Selector};
 
 /// The heads of an attention layer on this rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -20,7 +20,7 @@ impl Heads {
 }
 
 /// How attention is computed: equal for all layers that use one [`Attention`](crate::Attention).
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug)]
 pub struct AttentionOptions {
     /// Element types: one of Q and the output, and of K and V the same or FP8. f16 by default.
     pub dtype: Dtype,
@@ -32,6 +32,9 @@ pub struct AttentionOptions {
     pub softcap: Option<f32>,
     /// Threads of the CPU backend; all that the process may run on if absent.
     pub threads: Option<u32>,
+    /// The tile selector, from a file ([`Selector::load`]). If absent, the device's among the files of the folder that `TILEWRIGHT_SELECTORS`
+    /// names and those compiled in, else the most alike device's.
+    pub selector: Option<&'static Selector>,
     /// Fetch NVRTC where the machine has none. By default that is an error.
     pub fetch_nvrtc: bool,
 }
@@ -44,6 +47,7 @@ impl Default for AttentionOptions {
             window: None,
             softcap: None,
             threads: None,
+            selector: None,
             fetch_nvrtc: false,
         }
     }

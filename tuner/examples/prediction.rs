@@ -20,7 +20,7 @@ fn main() -> anyhow::Result<()> {
     let path = PathBuf::from(std::env::args().nth(1).context("name a file of measurements")?);
     let recording = read(&path)?;
     let device = NamedDevice::find(Some(&recording.provenance.device.name))?;
-    let selection = device.selection()?;
+    let selection = device.selection(None)?;
     let options = device.plan_options(&selection);
     let backend = device.as_device().backend;
 

@@ -3,7 +3,7 @@
 use crate::batch_regrets::batch_policies;
 use crate::choice::SELECTOR;
 use crate::costs::{Part, from_batches, from_measurements};
-use crate::emit::{Header, ModelError, SelectorModel, module_name, render};
+use crate::emit::{Emitted, Header, ModelError, SelectorModel, module_name, render, selector_file};
 use crate::fit::{CostRow, CostTable, Fit, FitError, FitOptions, Validation, fit, fit_and_validate, judge};
 use crate::fit_settings::FitSettings;
 use crate::statistics::geometric_mean;
@@ -129,9 +129,20 @@ impl Analysis {
         module_name(&self.model.device)
     }
 
-    /// The module's text: the selector, and in its header where it comes from and what it is worth.
-    pub fn module_text(&self, recording: &Recording, settings: &FitSettings) -> String {
-        render(&self.model, &header(self, recording, settings))
+    /// The selector as a module, whose header says where it comes from and what it is worth, and as data.
+    pub fn emitted(&self, recording: &Recording, settings: &FitSettings) -> Emitted {
+        let hashes = &recording.provenance.hashes;
+        let hashes = [
+            ("kernel", hashes.kernel.clone()),
+            ("space", hashes.space.clone()),
+            ("selector", self.selector_hash()),
+        ];
+        let hashes = hashes.map(|(name, hash)| (name.to_owned(), hash)).into();
+        Emitted {
+            module: self.module_name(),
+            rust: render(&self.model, &header(self, recording, settings)),
+            json: selector_file(&self.model, hashes).to_text(),
+        }
     }
 
     /// Content hash of the selector itself, without the header, and without the prices: they are a little different in every run, and

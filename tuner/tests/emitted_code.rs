@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use tilewright_heuristics::{BatchShape, Domain, Prices, Tile, TileSetBuf};
-use tilewright_tuner::emit::{Header, Heuristics, SelectorModel, TreeModel, render};
+use tilewright_tuner::emit::{Emitted, Header, Heuristics, SelectorModel, TreeModel, render, selector_file};
 use tilewright_tuner::store::DeviceRecord;
 
 fn workspace() -> PathBuf {
@@ -204,11 +204,17 @@ fn the_module_list_follows_the_folder() {
     let heuristics = Heuristics::at(folder.path());
     let model = &random_models(1)[0];
     let text = render(model, &header());
-    heuristics.write_module("b_device", &text).unwrap();
-    heuristics.write_module("a_device", &text).unwrap();
+    let json = selector_file(model, BTreeMap::new()).to_text();
+    let [a, b] = ["a_device", "b_device"].map(|module| Emitted {
+        module: module.to_owned(),
+        rust: text.clone(),
+        json: json.clone(),
+    });
+    heuristics.write_module(&b).unwrap();
+    heuristics.write_module(&a).unwrap();
     let list = std::fs::read_to_string(folder.path().join("src/generated/mod.rs")).unwrap();
     insta::assert_snapshot!(list);
-    let expected = [("a_device".to_owned(), text.clone()), ("b_device".to_owned(), text.clone())];
+    let expected = [a, b];
     assert_eq!(heuristics.differences(&expected).unwrap(), Vec::<String>::new());
 
     std::fs::write(heuristics.module_path("a_device"), text.replace("DOMAIN", "DOMAINE")).unwrap();

@@ -18,7 +18,7 @@
 //! - regret on batches measured under the selector, PAT's planner on our kernels: mean 224.28 %, p95 929.00 %, worst 1556.53 % of 202
 
 #[rustfmt::skip]
-use crate::{Backend, BatchShape, Device, Domain, Follow, Prices, Selector, Tile, TileSet, Unfollowed, ask, first_feasible};
+use crate::{Backend, BatchShape, Choices, Device, Domain, Follow, Prices, Selector, Tile, TileSet, Unfollowed, ask, first_feasible};
 
 /// The selector.
 #[rustfmt::skip]
@@ -27,10 +27,13 @@ pub(super) static SELECTOR: Selector = Selector {
     domain: DOMAIN,
     sets: &SETS,
     safe_default: SAFE_DEFAULT,
+    safe_set: SAFE_SET,
     prices: PRICES,
-    choose: |batch| choose(batch, &mut Unfollowed),
-    follow: choose,
-    ranked: |batch| (ranked(batch, &mut Unfollowed), feasible(batch)),
+    choices: Choices::Code {
+        choose: |batch| choose(batch, &mut Unfollowed),
+        follow: choose,
+        ranked: |batch| (ranked(batch, &mut Unfollowed), feasible(batch)),
+    },
 };
 
 /// The sets that the tree chooses from.

@@ -18,4 +18,4 @@ pub use grid::{Grid, Space, Verdict};
 pub use in_flight::{bytes_in_flight, bytes_in_flight_needed};
 pub use limits::{CpuLimits, Limits};
 pub use occupancy::{Limiter, Occupancy, WARP_THREADS, occupancy};
-pub use selection::selection;
+pub use selection::{selection, selectors};

@@ -2,11 +2,36 @@
 
 use super::{Limits, Space, check};
 use crate::Class;
-use tilewright_heuristics::{Device, Selection, Tile, lookup};
+use std::path::Path;
+use std::sync::OnceLock;
+use tilewright_heuristics::{Device, Selection, Selector, Tile, generated, lookup_among};
 
-/// How a device with these limits chooses tiles ([`lookup`]). Tiles of another device's selector are left out for the classes of kernels that
-/// they cannot run here. `None` if the device can run no tile.
-pub fn selection(device: &Device<'_>, limits: &Limits) -> Option<Selection> {
+/// The folder whose `*.json` are selectors, which go before those that are compiled in.
+const FOLDER: &str = "TILEWRIGHT_SELECTORS";
+
+/// Every selector: those of the folder that `TILEWRIGHT_SELECTORS` names, then those that are compiled in. Files that are none are said once, as
+/// warnings, and passed over.
+pub fn selectors() -> &'static [&'static Selector] {
+    static SELECTORS: OnceLock<Vec<&'static Selector>> = OnceLock::new();
+    SELECTORS.get_or_init(|| {
+        let folder = std::env::var_os(FOLDER).filter(|folder| !folder.is_empty());
+        let mut selectors = folder.map_or_else(Vec::new, |folder| loaded(Path::new(&folder)));
+        selectors.extend(generated::SELECTORS);
+        selectors
+    })
+}
+
+fn loaded(folder: &Path) -> Vec<&'static Selector> {
+    let all = Selector::load_folder(folder).unwrap_or_else(|error| vec![Err(error)]);
+    let usable =
+        |outcome: Result<&'static Selector, _>| outcome.inspect_err(|error| tracing::warn!("{error}")).ok();
+    all.into_iter().filter_map(usable).collect()
+}
+
+/// How a device with these limits chooses tiles ([`tilewright_heuristics::lookup`]): by `own` if there is one, else by the best of
+/// [`selectors`]. Tiles of another device's selector are left out for the classes of kernels that they cannot run here. `None` if the device
+/// can run no tile.
+pub fn selection(device: &Device<'_>, limits: &Limits, own: Option<&'static Selector>) -> Option<Selection> {
     let feasible = Space::of(device.backend).universally_feasible(limits);
     if feasible.is_empty() {
         return None;
@@ -15,7 +40,11 @@ pub fn selection(device: &Device<'_>, limits: &Limits) -> Option<Selection> {
         Limits::Cpu(_) => None,
         Limits::Cuda(limits) => Some(limits.read_bandwidth).filter(|&bandwidth| bandwidth > 0),
     };
-    let mut selection = lookup(device, read_bandwidth, &feasible);
+    let known = match &own {
+        Some(own) => std::slice::from_ref(own),
+        None => selectors(),
+    };
+    let mut selection = lookup_among(known, device, read_bandwidth, &feasible);
     if !selection.is_exact() {
         let tiles = selection.tiles();
         for class in Class::all(device.backend) {
@@ -40,7 +69,7 @@ mod tests {
             let device =
                 Device { backend: Backend::Cuda, name: &name, capability: &limits.arch, units: limits.sms };
             let limits = Limits::Cuda(limits.clone());
-            let selection = selection(&device, &limits).unwrap();
+            let selection = selection(&device, &limits, None).unwrap();
             for class in Class::all(Backend::Cuda) {
                 for seed in 1..200 {
                     let values = std::array::from_fn(|i| 1 << ((seed * (i as u32 + 3)) % 17));

@@ -6,7 +6,7 @@ use super::{
     LaunchMode, Mix,
 };
 use cudarc::driver::CudaStream;
-use tilewright_heuristics::{Geometry, Selection, Tile};
+use tilewright_heuristics::{Geometry, Selection, Selector, Tile};
 use tilewright_kernel_templates::cuda::KernelOptions;
 use tilewright_kernel_templates::{Class, Limits, selection};
 use tilewright_plan::{BySelection, DeviceProfile, Plan, PlanOptions};
@@ -30,7 +30,7 @@ impl TunedBackend {
     /// # Errors
     /// NVRTC is missing, or newer than the driver.
     pub fn new(device: &CudaDevice) -> Result<Self, CudaError> {
-        Self::with(CudaBackend::new(device)?)
+        Self::with(CudaBackend::new(device)?, None)
     }
 
     /// As [`TunedBackend::new`], but fetches NVRTC if this machine has none.
@@ -38,13 +38,21 @@ impl TunedBackend {
     /// # Errors
     /// NVRTC is missing and cannot be fetched, or is newer than the driver.
     pub fn or_fetch(device: &CudaDevice) -> Result<Self, CudaError> {
-        Self::with(CudaBackend::or_fetch(device)?)
+        Self::with(CudaBackend::or_fetch(device)?, None)
     }
 
-    fn with(backend: CudaBackend) -> Result<Self, CudaError> {
+    /// The same by another selector ([`Selector::load`]), whatever device it was measured on. Has no kernels prepared.
+    ///
+    /// # Errors
+    /// The device can run no tile.
+    pub fn with_selector(self, selector: &'static Selector) -> Result<Self, CudaError> {
+        Self::with(self.backend, Some(selector))
+    }
+
+    fn with(backend: CudaBackend, own: Option<&'static Selector>) -> Result<Self, CudaError> {
         let device = backend.device();
         let limits = Limits::Cuda(device.limits().clone());
-        let selection = selection(&device.as_device(), &limits)
+        let selection = selection(&device.as_device(), &limits, own)
             .ok_or_else(|| CudaError::NoTile { device: device.name().to_owned() })?;
         if let Some(warning) = selection.warning(&device.as_device()) {
             tracing::warn!("{warning}");

@@ -236,6 +236,9 @@ pub struct ReplayArguments {
 /// Arguments of `doctor`.
 #[derive(Args, Debug)]
 pub struct DoctorArguments {
+    /// Check this selector, too: a JSON file that `emit` or `tune` wrote
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub selector: Option<PathBuf>,
     /// Print JSON
     #[arg(long)]
     pub json: bool,

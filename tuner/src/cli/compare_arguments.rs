@@ -56,6 +56,9 @@ pub struct CompareArguments {
     /// Folder for all results (`compare.json`) and the table (`compare.txt`), both written after each batch
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub out: Option<PathBuf>,
+    /// Decide by this selector, a JSON file that `emit` or `tune` wrote, instead of the best that is known
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub selector: Option<PathBuf>,
     /// Print JSON
     #[arg(long)]
     pub json: bool,

@@ -31,6 +31,9 @@ pub struct ExplainArguments {
     /// Predict these sets of tiles, too, such as `m64n64w4s2` or `m16n64w4s2+m64n64w4s2`, beside those that the selector may choose
     #[arg(long, value_name = "SET", value_delimiter = ',')]
     pub tiles: Vec<TileSetBuf>,
+    /// Decide by this selector, a JSON file that `emit` or `tune` wrote, instead of the best that is known
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub selector: Option<PathBuf>,
     /// Print JSON
     #[arg(long)]
     pub json: bool,

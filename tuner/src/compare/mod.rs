@@ -26,7 +26,7 @@ use crate::measure::Bench;
 use crate::progress::Progress;
 use crate::workloads::batch_shape_of;
 use anyhow::Context as _;
-use tilewright_heuristics::TileSetBuf;
+use tilewright_heuristics::{Selector, TileSetBuf};
 use tilewright_scenarios::BatchSpec;
 
 /// How a comparison ended.
@@ -43,20 +43,31 @@ const PEERS_METHOD: &str = "Peers: the smaller of two medians of 15 cold calls c
                             a CUDA graph where the call can be captured. Not timed: plans, and gathering K and V for torch's FlexAttention \
                             and SDPA, which are given contiguous copies without pages.";
 
-/// Compares on batches: the selector, each of its tiles alone, these sets, and the peers. `done` gets what there is after each of them.
+/// What is compared beside the peers.
+#[derive(Clone, Copy, Debug)]
+pub struct Contest<'a> {
+    /// The batches.
+    pub specs: &'a [BatchSpec],
+    /// Sets beside the selector's tiles.
+    pub tiles: &'a [TileSetBuf],
+    /// A selector that was loaded, instead of the best that is known.
+    pub selector: Option<&'static Selector>,
+}
+
+/// Compares on batches: the selector, each of its tiles alone, the other sets, and the peers. `done` gets what there is after each of them.
 ///
 /// # Errors
 /// No tile can be run, a batch that does not fit or is malformed, a bench that is lost, or what `done` says.
 pub fn compare(
-    specs: &[BatchSpec],
-    tiles: &[TileSetBuf],
+    contest: Contest<'_>,
     bench: &mut dyn Bench,
     peers: Option<&mut Peers>,
     progress: Progress,
     interrupt: &Interrupt,
     mut done: impl FnMut(&Comparison) -> anyhow::Result<()>,
 ) -> anyhow::Result<(Comparison, Compared)> {
-    let selection = selection(bench)?;
+    let Contest { specs, tiles, selector } = contest;
+    let selection = selection(bench, selector)?;
     let mut comparison = Comparison {
         device: bench.device(),
         selector: said(&selection),

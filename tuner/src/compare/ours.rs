@@ -9,7 +9,7 @@ use crate::statistics::median;
 use std::collections::BTreeSet;
 use std::time::Duration;
 use tilewright_conformance as conformance;
-use tilewright_heuristics::{BatchShape, Selection, Tile, TileSetBuf};
+use tilewright_heuristics::{BatchShape, Selection, Selector, Tile, TileSetBuf};
 use tilewright_kernel_templates::{self as kernel_templates, Class, Space};
 use tilewright_scenarios::Batch;
 
@@ -32,12 +32,12 @@ pub fn tolerance(batch: &Batch) -> f64 {
 ///
 /// # Errors
 /// The device's backend is unknown, or it can run no tile.
-pub fn selection(bench: &mut dyn Bench) -> anyhow::Result<Selection> {
+pub fn selection(bench: &mut dyn Bench, own: Option<&'static Selector>) -> anyhow::Result<Selection> {
     let record = bench.device();
     let device = record
         .as_device()
         .ok_or_else(|| anyhow::anyhow!("{record}: there are no kernels for its backend"))?;
-    let selection = kernel_templates::selection(&device, bench.limits())
+    let selection = kernel_templates::selection(&device, bench.limits(), own)
         .ok_or_else(|| anyhow::anyhow!("{record}: it can run no tile; `tilewright space` says why"))?;
     if let Some(prices) = selection.prices() {
         bench.adopt_prices(prices);
@@ -210,7 +210,7 @@ mod tests {
     #[test]
     fn every_plan_of_a_processor_computes_what_the_reference_does() {
         let mut bench = CpuBench::new(Some(2));
-        let selection = selection(&mut bench).unwrap();
+        let selection = selection(&mut bench, None).unwrap();
         for dtype in ["f16", "bf16", "fp8-f16", "fp8-bf16"] {
             let batch = batch(dtype);
             let shape = batch_shape_of(&batch).unwrap();
@@ -241,7 +241,7 @@ mod tests {
     #[test]
     fn what_is_wrong_is_not_timed_and_an_interrupt_stops() {
         let mut bench = CpuBench::new(Some(2));
-        let selection = selection(&mut bench).unwrap();
+        let selection = selection(&mut bench, None).unwrap();
         let batch = batch("f16");
         let shape = batch_shape_of(&batch).unwrap();
         let other = reference(&batch, &[1]).unwrap();

@@ -19,11 +19,22 @@ pub enum EmitError {
     },
 }
 
-/// The `heuristics` crate's folder: `src/generated/*.rs`, and `measurements/*.parquet` that they were fitted to, with the timelines beside
+/// The `heuristics` crate's folder: `src/generated/*.rs`, `selectors/*.json`, and `measurements/*.parquet` that they were fitted to, with the timelines beside
 /// them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Heuristics {
     folder: PathBuf,
+}
+
+/// A device's selector in both forms.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Emitted {
+    /// The module's name.
+    pub module: String,
+    /// The Rust module.
+    pub rust: String,
+    /// The JSON file.
+    pub json: String,
 }
 
 /// The module of a device: its name in lower case with `_` between the words, the SIMD level behind it for a CPU.
@@ -62,6 +73,11 @@ impl Heuristics {
         self.folder.join("src/generated").join(format!("{module}.rs"))
     }
 
+    /// Where the selector of a device lies as data.
+    pub fn selector_path(&self, module: &str) -> PathBuf {
+        self.folder.join("selectors").join(format!("{module}.json"))
+    }
+
     /// Where the measurements behind a module lie.
     pub fn measurements_path(&self, module: &str) -> PathBuf {
         self.folder.join("measurements").join(format!("{module}.parquet"))
@@ -77,35 +93,37 @@ impl Heuristics {
         Ok(files)
     }
 
-    /// Writes a module and the list of modules.
+    /// Writes a selector as a module and as data, and the list of modules.
     ///
     /// # Errors
     /// The file system's.
-    pub fn write_module(&self, module: &str, text: &str) -> Result<PathBuf, EmitError> {
-        let path = self.module_path(module);
-        write_whole(&path, text.as_bytes())?;
+    pub fn write_module(&self, emitted: &Emitted) -> Result<PathBuf, EmitError> {
+        let path = self.module_path(&emitted.module);
+        write_whole(&path, emitted.rust.as_bytes())?;
+        write_whole(&self.selector_path(&emitted.module), emitted.json.as_bytes())?;
         write_whole(&self.list_path(), self.render_list()?.as_bytes())?;
         Ok(path)
     }
 
     /// Compares files with what they should be; the first difference of each, in words.
     ///
-    /// `expected` are modules with their texts. A module without measurements, and a list that is not up to date, are
+    /// A module without measurements, and a list that is not up to date, are
     /// differences too.
     ///
     /// # Errors
     /// The folder cannot be read.
-    pub fn differences(&self, expected: &[(String, String)]) -> Result<Vec<String>, EmitError> {
+    pub fn differences(&self, expected: &[Emitted]) -> Result<Vec<String>, EmitError> {
         let mut differences = Vec::new();
-        for (module, text) in expected {
-            let path = self.module_path(module);
-            match std::fs::read_to_string(&path) {
-                Ok(found) => differences.extend(first_difference(&path, &found, text)),
-                Err(error) => differences.push(format!("{}: cannot read: {error}", path.display())),
+        for Emitted { module, rust, json } in expected {
+            for (path, text) in [(self.module_path(module), rust), (self.selector_path(module), json)] {
+                match std::fs::read_to_string(&path) {
+                    Ok(found) => differences.extend(first_difference(&path, &found, text)),
+                    Err(error) => differences.push(format!("{}: cannot read: {error}", path.display())),
+                }
             }
         }
         for module in self.modules()? {
-            if !expected.iter().any(|(name, _)| *name == module) {
+            if !expected.iter().any(|emitted| emitted.module == module) {
                 let path = self.module_path(&module);
                 differences.push(format!("{}: no measurements it could be emitted from", path.display()));
             }

@@ -32,7 +32,7 @@ fn write_module(text: &mut String, model: &SelectorModel, header: &Header) -> st
     writeln!(text, "#[rustfmt::skip]")?;
     writeln!(
         text,
-        "use crate::{{Backend, BatchShape, Device, Domain, Follow, Prices, Selector, Tile, TileSet, Unfollowed{ask}, first_feasible}};"
+        "use crate::{{Backend, BatchShape, Choices, Device, Domain, Follow, Prices, Selector, Tile, TileSet, Unfollowed{ask}, first_feasible}};"
     )?;
     writeln!(text)?;
     writeln!(text, "/// The selector.")?;
@@ -46,10 +46,13 @@ fn write_module(text: &mut String, model: &SelectorModel, header: &Header) -> st
     writeln!(text, "    domain: DOMAIN,")?;
     writeln!(text, "    sets: &SETS,")?;
     writeln!(text, "    safe_default: SAFE_DEFAULT,")?;
+    writeln!(text, "    safe_set: SAFE_SET,")?;
     writeln!(text, "    prices: PRICES,")?;
-    writeln!(text, "    choose: |batch| choose(batch, &mut Unfollowed),")?;
-    writeln!(text, "    follow: choose,")?;
-    writeln!(text, "    ranked: |batch| (ranked(batch, &mut Unfollowed), feasible(batch)),")?;
+    writeln!(text, "    choices: Choices::Code {{")?;
+    writeln!(text, "        choose: |batch| choose(batch, &mut Unfollowed),")?;
+    writeln!(text, "        follow: choose,")?;
+    writeln!(text, "        ranked: |batch| (ranked(batch, &mut Unfollowed), feasible(batch)),")?;
+    writeln!(text, "    }},")?;
     writeln!(text, "}};")?;
     writeln!(text)?;
     writeln!(text, "/// The sets that the tree chooses from.")?;

@@ -4,7 +4,7 @@ use crate::device_name::DeviceName;
 use anyhow::Context as _;
 use tilewright_cpu::HostDevice;
 use tilewright_cuda::CudaDevice;
-use tilewright_heuristics::{Backend, Device, Selection, Tile, generated::SELECTORS};
+use tilewright_heuristics::{Backend, Device, Selection, Selector, Tile, generated::SELECTORS};
 use tilewright_kernel_templates::{self as kernel_templates, Class, CpuLimits, CudaLimits, Limits, Space};
 use tilewright_plan::{DeviceProfile, PlanOptions};
 
@@ -106,12 +106,12 @@ impl NamedDevice {
         Space::of(self.backend).feasible(class, &self.limits)
     }
 
-    /// What a decoder on the device decides by.
+    /// What a decoder on the device decides by: a selector that was loaded, or the best that is known.
     ///
     /// # Errors
     /// No tile can run there.
-    pub fn selection(&self) -> anyhow::Result<Selection> {
-        let selection = kernel_templates::selection(&self.as_device(), &self.limits);
+    pub fn selection(&self, own: Option<&'static Selector>) -> anyhow::Result<Selection> {
+        let selection = kernel_templates::selection(&self.as_device(), &self.limits, own);
         selection.with_context(|| format!("{}: it can run no tile; `tilewright space` says why", self.name))
     }
 
@@ -133,7 +133,7 @@ mod tests {
 
     fn found(name: &str) -> (NamedDevice, Match) {
         let device = NamedDevice::find(Some(name)).unwrap();
-        let matched = device.selection().unwrap().matched;
+        let matched = device.selection(None).unwrap().matched;
         (device, matched)
     }
 
@@ -143,7 +143,7 @@ mod tests {
             let (device, matched) = found(name);
             assert_eq!(device.as_device().name, "NVIDIA H200", "{name}");
             assert!(matches!(matched, Match::Exact(selector) if selector.device.name == "NVIDIA H200"));
-            assert_eq!(device.plan_options(&device.selection().unwrap()).device.max_concurrent_ctas, 264);
+            assert_eq!(device.plan_options(&device.selection(None).unwrap()).device.max_concurrent_ctas, 264);
         }
     }
 
@@ -165,7 +165,7 @@ mod tests {
         let (device, matched) = found(cpu.device.name);
         assert!(matches!(matched, Match::Exact(_)));
         assert_eq!(
-            device.plan_options(&device.selection().unwrap()).device.max_concurrent_ctas,
+            device.plan_options(&device.selection(None).unwrap()).device.max_concurrent_ctas,
             cpu.device.units
         );
         assert_eq!(NamedDevice::find(Some("cpu")).unwrap().as_device().backend, Backend::Cpu);

@@ -10,7 +10,7 @@ pub use text::lines;
 
 use anyhow::Context as _;
 use serde::Serialize;
-use tilewright_heuristics::TileSetBuf;
+use tilewright_heuristics::{Selector, TileSetBuf};
 use tilewright_kernel_templates::Class;
 use tilewright_scenarios::BatchSpec;
 
@@ -36,12 +36,17 @@ pub struct Explanation {
 }
 
 impl Explanation {
-    /// Explains batches on a device; `others` are sets that are predicted beside those of the selector.
+    /// Explains batches on a device, by a selector that was loaded or the best that is known; `others` are sets that are predicted beside those of the selector.
     ///
     /// # Errors
     /// A batch that cannot be built or planned, or a set of `others` that the device cannot run.
-    pub fn of(device: &NamedDevice, specs: &[BatchSpec], others: &[TileSetBuf]) -> anyhow::Result<Self> {
-        let selection = device.selection()?;
+    pub fn of(
+        device: &NamedDevice,
+        own: Option<&'static Selector>,
+        specs: &[BatchSpec],
+        others: &[TileSetBuf],
+    ) -> anyhow::Result<Self> {
+        let selection = device.selection(own)?;
         let options = device.plan_options(&selection);
         let selector = selection.matched.name();
         let measured_on = selection.matched.selector().map(|selector| selector.device.name);
@@ -84,13 +89,13 @@ mod tests {
         let device = NamedDevice::find(Some(device))?;
         let wanted = Wanted { scenarios: vec![scenario.into()], ..Wanted::default() };
         let others: Vec<TileSetBuf> = others.iter().map(|set| set.parse().unwrap()).collect();
-        Explanation::of(&device, &wanted.specs(device.as_device().backend)?, &others)
+        Explanation::of(&device, None, &wanted.specs(device.as_device().backend)?, &others)
     }
 
     #[test]
     fn what_is_told_is_what_the_selector_does() {
         let found = explained("h200", "mix-roots", &[]).unwrap();
-        let selection = NamedDevice::find(Some("h200")).unwrap().selection().unwrap();
+        let selection = NamedDevice::find(Some("h200")).unwrap().selection(None).unwrap();
         assert_eq!((found.selector, found.slots, found.batches.len() > 1), ("exact", 264, true));
         for batch in &found.batches {
             let numbers: Vec<u32> = batch.numbers.iter().map(|(_, value)| *value).collect();

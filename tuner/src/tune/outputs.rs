@@ -61,7 +61,7 @@ impl Regret {
 
 /// Writes the module and the report of an analysed recording that lies at `measurements`, its timelines beside it.
 ///
-/// Without a `heuristics` crate the module lies in `folder`, to be copied into one. A selector that is doubted ([`doubts`]) has no module unless
+/// Without a `heuristics` crate the module and the selector as data lie in `folder`: the one to be copied into a crate, the other to be loaded. A selector that is doubted ([`doubts`]) has no module unless
 /// `force` says so.
 ///
 /// # Errors
@@ -75,15 +75,15 @@ pub fn write_outputs(
     folder: &Path,
     measurements: PathBuf,
 ) -> anyhow::Result<Outputs> {
-    let name = analysis.module_name();
     let doubts = doubts(recording, analysis);
-    let text = analysis.module_text(recording, settings);
+    let emitted = analysis.emitted(recording, settings);
     let module = match heuristics {
         _ if !doubts.is_empty() && !force => None,
-        Some(heuristics) => Some(heuristics.write_module(&name, &text)?),
+        Some(heuristics) => Some(heuristics.write_module(&emitted)?),
         None => {
-            let path = folder.join(format!("{name}.rs"));
-            write_whole(&path, text.as_bytes())?;
+            let path = folder.join(format!("{}.rs", emitted.module));
+            write_whole(&path, emitted.rust.as_bytes())?;
+            write_whole(&path.with_extension("json"), emitted.json.as_bytes())?;
             Some(path)
         }
     };

@@ -1,10 +1,11 @@
 //! `tilewright compare`.
 
+use super::load;
 use super::tune::{named_or_first, open};
 use crate::cli::exit::Ended;
 use crate::cli::{CompareArguments, output};
 use crate::compare::{
-    BatchResult, Compared, Comparison, PeerOptions, Peers, compare as run, lines, require_compared,
+    BatchResult, Compared, Comparison, Contest, PeerOptions, Peers, compare as run, lines, require_compared,
 };
 use crate::device_name::DeviceName;
 use crate::interrupt::Interrupt;
@@ -44,6 +45,7 @@ pub fn compare(arguments: &CompareArguments) -> anyhow::Result<Ended> {
         DeviceName::Cuda(_) => Backend::Cuda,
     };
     // Before a device is probed for seconds.
+    let selector = load(arguments.selector.as_deref())?;
     let specs = wanted.specs(backend)?;
     require_compared(&specs)?;
     let mut bench = open(device, arguments.threads, progress)?;
@@ -62,9 +64,9 @@ pub fn compare(arguments: &CompareArguments) -> anyhow::Result<Ended> {
         progress.note("asking which peers there are");
         peers = Some(Peers::start(&options).context("cannot start the peers' script")?);
     }
+    let contest = Contest { specs: &specs, tiles: &arguments.tiles, selector };
     let save = |comparison: &Comparison| arguments.out.as_deref().map_or(Ok(()), |out| save(comparison, out));
-    let (comparison, ended) =
-        run(&specs, &arguments.tiles, bench.as_mut(), peers.as_mut(), progress, &interrupt, save)?;
+    let (comparison, ended) = run(contest, bench.as_mut(), peers.as_mut(), progress, &interrupt, save)?;
     if arguments.json {
         output::json(&comparison)?;
     } else {

@@ -56,7 +56,7 @@ pub fn devices(arguments: &DevicesArguments) -> anyhow::Result<Ended> {
 }
 
 fn row(device: &Device<'_>, limits: &Limits) -> DeviceRow {
-    let matched = selection(device, limits).map(|selection| selection.matched);
+    let matched = selection(device, limits, None).map(|selection| selection.matched);
     let selector = matched.map_or("none: no tile runs here", |matched| matched.name());
     let measured_on = matched.and_then(|matched| matched.selector()).map(|selector| selector.device.name);
     DeviceRow {

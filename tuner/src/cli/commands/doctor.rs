@@ -3,8 +3,10 @@
 use crate::cli::exit::Ended;
 use crate::cli::{DoctorArguments, output};
 use serde::Serialize;
+use std::path::Path;
 use tilewright_cpu::HostDevice;
 use tilewright_cuda::{CudaDevice, CudaError};
+use tilewright_heuristics::Selector;
 use tilewright_kernel_templates::toolchain::{CubinCache, Nvrtc};
 use tilewright_kernel_templates::{Class, Limits, Space, selection};
 
@@ -25,6 +27,7 @@ pub fn doctor(arguments: &DoctorArguments) -> anyhow::Result<Ended> {
     let host = HostDevice::detect();
     let mut checks = vec![simd(&host), space(&host), selector(&host), memory(), load(&host), folder()];
     checks.extend([gpu(), compiler()]);
+    checks.extend(arguments.selector.as_deref().map(selector_file));
     if arguments.json {
         output::json(&checks)?;
     } else {
@@ -37,6 +40,31 @@ pub fn doctor(arguments: &DoctorArguments) -> anyhow::Result<Ended> {
         }
     }
     Ok(if checks.iter().all(|check| check.passed) { Ended::Done } else { Ended::Differs })
+}
+
+/// Whether a file is a selector, and of which device.
+fn selector_file(path: &Path) -> Check {
+    let name = "selector file";
+    match Selector::load(path) {
+        Ok(selector) => Check {
+            name,
+            passed: true,
+            finding: format!(
+                "{}: measured on {} ({}), {} sets of tiles",
+                path.display(),
+                selector.device.name,
+                selector.device.capability,
+                selector.sets.len()
+            ),
+            remedy: String::new(),
+        },
+        Err(error) => Check {
+            name,
+            passed: false,
+            finding: error.to_string(),
+            remedy: "`tilewright emit` or `tilewright replay` writes it from its measurements".to_owned(),
+        },
+    }
 }
 
 fn simd(host: &HostDevice) -> Check {
@@ -74,7 +102,7 @@ fn space(host: &HostDevice) -> Check {
 fn selector(host: &HostDevice) -> Check {
     let limits = Limits::Cpu(host.limits.clone());
     let device = host.as_device();
-    let exact = selection(&device, &limits).is_some_and(|selection| selection.is_exact());
+    let exact = selection(&device, &limits, None).is_some_and(|selection| selection.is_exact());
     Check {
         name: "selector",
         passed: true,

@@ -31,7 +31,7 @@ pub fn emit(arguments: &EmitArguments) -> anyhow::Result<Ended> {
         let settings = &recording.provenance.fit;
         let analysis = Analysis::of(&recording.provenance, &recording.rows, settings)
             .with_context(|| recording.provenance.device.to_string())?;
-        modules.push((analysis.module_name(), analysis.module_text(recording, settings)));
+        modules.push(analysis.emitted(recording, settings));
     }
     if arguments.check {
         let differences = heuristics.differences(&modules)?;
@@ -44,10 +44,10 @@ pub fn emit(arguments: &EmitArguments) -> anyhow::Result<Ended> {
         }
         return Ok(Ended::Done);
     }
-    for ((name, text), recording) in modules.iter().zip(&recordings) {
-        let path = heuristics.write_module(name, text)?;
+    for (emitted, recording) in modules.iter().zip(&recordings) {
+        let path = heuristics.write_module(emitted)?;
         // Measurements that came from elsewhere are kept beside the module, so that it can be checked from now on.
-        let kept = heuristics.measurements_path(name);
+        let kept = heuristics.measurements_path(&emitted.module);
         if !arguments.measurements.is_empty() {
             write(&kept, recording)?;
         }

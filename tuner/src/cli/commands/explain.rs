@@ -1,5 +1,6 @@
 //! `tilewright explain`.
 
+use super::load;
 use crate::cli::exit::Ended;
 use crate::cli::{ExplainArguments, output};
 use crate::explain::{Explanation, NamedDevice, lines};
@@ -19,7 +20,8 @@ pub fn explain(arguments: &ExplainArguments) -> anyhow::Result<Ended> {
         dtype: arguments.dtype,
     };
     let specs = wanted.specs(device.as_device().backend)?;
-    let explanation = Explanation::of(&device, &specs, &arguments.tiles)?;
+    let selector = load(arguments.selector.as_deref())?;
+    let explanation = Explanation::of(&device, selector, &specs, &arguments.tiles)?;
     if arguments.json {
         output::json(&explanation)?;
     } else {

@@ -28,7 +28,13 @@ pub use worker::worker;
 
 use crate::emit::Heuristics;
 use crate::store::{Recording, StoreError, Timelines, read, read_timelines, timelines_path, union};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use tilewright_heuristics::Selector;
+
+/// The selector of a file that the user named.
+fn load(path: Option<&Path>) -> anyhow::Result<Option<&'static Selector>> {
+    Ok(path.map(Selector::load).transpose()?)
+}
 
 /// Reads files of measurements of one device as one recording.
 fn read_all(paths: &[PathBuf]) -> anyhow::Result<Recording> {
