@@ -398,3 +398,54 @@ fn usage_errors_and_help_are_as_documented() {
     let nowhere = fail(folder.path(), &["emit", "--check"], 1);
     assert!(nowhere.contains("--heuristics"), "{nowhere}");
 }
+
+#[test]
+fn a_selector_file_is_explained_and_checked() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let good = Path::new(env!("CARGO_MANIFEST_DIR")).join("../heuristics/selectors/nvidia_h200.json");
+    let named = good.to_str().unwrap();
+    let explained = succeed(folder, &["explain", "mix-roots", "--selector", named]);
+    assert_eq!(explained, succeed(folder, &["explain", "mix-roots", "--device", "h200"]));
+    assert!(explained.contains("NVIDIA H200"));
+    // Another device follows it.
+    let other =
+        succeed(folder, &["explain", "mix-roots", "--selector", named, "--device", "h100-sxm", "--json"]);
+    let other: serde_json::Value = serde_json::from_str(&other).unwrap();
+    assert_eq!(
+        (&other["selector"], &other["measured_on"]),
+        (&"same capability".into(), &"NVIDIA H200".into())
+    );
+
+    let edited = std::fs::read_to_string(&good).unwrap().replacen("\"units\": 132", "\"units\": 133", 1);
+    std::fs::write(folder.join("edited.json"), edited).unwrap();
+    let refused = fail(folder, &["explain", "mix-roots", "--selector", "edited.json"], 1);
+    assert!(refused.contains("edited.json: no selector: its checksum"), "{refused}");
+    let checked = run(folder, &["doctor", "--selector", "edited.json"]);
+    assert_eq!(checked.status.code(), Some(3));
+    assert!(
+        text(&checked.stdout).contains("its checksum is of another content"),
+        "{}",
+        text(&checked.stdout)
+    );
+}
+
+#[test]
+fn a_folder_of_selectors_goes_before_those_compiled_in() {
+    let folder = tempfile::tempdir().unwrap();
+    let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).join("../heuristics/selectors");
+    for entry in std::fs::read_dir(workspace).unwrap() {
+        let entry = entry.unwrap();
+        std::fs::copy(entry.path(), folder.path().join(entry.file_name())).unwrap();
+    }
+    std::fs::write(folder.path().join("bad.json"), "{}").unwrap();
+    let output = tilewright(folder.path())
+        .env("TILEWRIGHT_SELECTORS", folder.path())
+        .args(["explain", "mix-roots", "--device", "h200", "--json"])
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert!(text(&output.stderr).contains("bad.json: no selector"), "{}", text(&output.stderr));
+    let plain = succeed(folder.path(), &["explain", "mix-roots", "--device", "h200", "--json"]);
+    assert_eq!(text(&output.stdout), plain);
+}

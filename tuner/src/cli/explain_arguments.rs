@@ -12,8 +12,8 @@ pub struct ExplainArguments {
     /// Scenario files (YAML), or names of scenarios of the catalogue, such as `tenants-held-out`
     #[arg(value_name = "SCENARIO", required = true, value_hint = ValueHint::FilePath)]
     pub scenarios: Vec<PathBuf>,
-    /// `cpu`, `cuda` or `cuda:N` of this machine, or a device that need not be here, such as `h200` or `NVIDIA H100 80GB HBM3`; without it, the
-    /// first GPU if there is one
+    /// `cpu`, `cuda` or `cuda:N` of this machine, or a device that need not be here, such as `h200` or `NVIDIA H100 80GB HBM3`; without it, that
+    /// of `--selector`, else the first GPU if there is one
     #[arg(long, value_name = "DEVICE")]
     pub device: Option<String>,
     /// Only this tree, such as `1,10_4096,416`; may be given several times

@@ -4,8 +4,10 @@ use crate::device_name::DeviceName;
 use anyhow::Context as _;
 use tilewright_cpu::HostDevice;
 use tilewright_cuda::CudaDevice;
-use tilewright_heuristics::{Backend, Device, Selection, Selector, Tile, generated::SELECTORS};
-use tilewright_kernel_templates::{self as kernel_templates, Class, CpuLimits, CudaLimits, Limits, Space};
+use tilewright_heuristics::{Backend, Device, Selection, Selector, Tile};
+use tilewright_kernel_templates::{
+    self as kernel_templates, Class, CpuLimits, CudaLimits, Limits, Space, selectors,
+};
 use tilewright_plan::{DeviceProfile, PlanOptions};
 
 /// A device by name, here or not.
@@ -35,7 +37,7 @@ impl NamedDevice {
             };
         }
         Self::measured(name).or_else(|| Self::known(name)).with_context(|| {
-            let measured = SELECTORS.iter().map(|selector| format!("{:?}", selector.device.name));
+            let measured = selectors().iter().map(|selector| format!("{:?}", selector.device.name));
             let known = CudaLimits::NAMED.iter().map(|limits| limits.name.to_string());
             let list = |names: Vec<String>| names.join(", ");
             format!(
@@ -57,9 +59,14 @@ impl NamedDevice {
         Ok(Self::of(&device.as_device(), Limits::Cuda(device.limits().clone())))
     }
 
-    /// A device of an emitted selector.
+    /// A device of a known selector.
     fn measured(name: &str) -> Option<Self> {
-        let selector = SELECTORS.iter().find(|selector| selector.device.name.eq_ignore_ascii_case(name))?;
+        let selector = selectors().iter().find(|selector| selector.device.name.eq_ignore_ascii_case(name))?;
+        Self::of_selector(selector)
+    }
+
+    /// The device that a selector was measured on; `None` for a GPU whose limits are unknown.
+    pub fn of_selector(selector: &Selector) -> Option<Self> {
         let device = &selector.device;
         let limits = match device.backend {
             Backend::Cpu => Limits::Cpu(CpuLimits { threads: device.units, ..CpuLimits::BASELINE }),
@@ -80,7 +87,7 @@ impl NamedDevice {
         };
         // `h200` is what its driver calls `NVIDIA H200`; `NVIDIA H200 NVL` is not.
         let short = CudaLimits::named(name).is_ok();
-        match SELECTORS.iter().map(|selector| &selector.device).find(|device| short && is_this(device)) {
+        match selectors().iter().map(|selector| &selector.device).find(|device| short && is_this(device)) {
             Some(device) => Self::measured(device.name),
             None => {
                 let (arch, units) = (limits.arch.to_string(), limits.sms);
@@ -130,6 +137,7 @@ fn of_arch(arch: &str) -> Option<CudaLimits> {
 mod tests {
     use super::*;
     use tilewright_heuristics::Match;
+    use tilewright_heuristics::generated::SELECTORS;
 
     fn found(name: &str) -> (NamedDevice, Match) {
         let device = NamedDevice::find(Some(name)).unwrap();

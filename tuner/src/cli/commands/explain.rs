@@ -11,7 +11,11 @@ use crate::wanted::Wanted;
 /// # Errors
 /// An unknown device, scenarios that make no batches, tiles that the device cannot run, or stdout is closed.
 pub fn explain(arguments: &ExplainArguments) -> anyhow::Result<Ended> {
-    let device = NamedDevice::find(arguments.device.as_deref())?;
+    let selector = load(arguments.selector.as_deref())?;
+    let device = match (arguments.device.as_deref(), selector.and_then(NamedDevice::of_selector)) {
+        (None, Some(device)) => device,
+        (name, _) => NamedDevice::find(name)?,
+    };
     let wanted = Wanted {
         scenarios: arguments.scenarios.clone(),
         trees: arguments.trees.clone(),
@@ -20,7 +24,6 @@ pub fn explain(arguments: &ExplainArguments) -> anyhow::Result<Ended> {
         dtype: arguments.dtype,
     };
     let specs = wanted.specs(device.as_device().backend)?;
-    let selector = load(arguments.selector.as_deref())?;
     let explanation = Explanation::of(&device, selector, &specs, &arguments.tiles)?;
     if arguments.json {
         output::json(&explanation)?;
