@@ -132,15 +132,13 @@ impl BatchShape {
         PackShape {
             rows,
             kv_len: u32::try_from(seen).unwrap_or(u32::MAX).max(self.page_size),
-            private_kv_len: 0,
             packs: self.trees,
             kv_heads: self.kv_heads,
-            items: 0,
-            all_rows: 0,
             gqa_ratio: self.gqa_ratio,
             head_dim: self.head_dim,
             page_size: self.page_size,
             dtype: self.dtype,
+            ..PackShape::UNKNOWN
         }
         .counted()
     }

@@ -220,7 +220,40 @@ whole_number_record! {
     }
 }
 
+/// What a [`PackShape`] is counted from: the nodes of a pack that is a part of a tree.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PackSums {
+    /// Requests that see its first node, and so all that see any.
+    pub requests: u32,
+    /// Tokens that its requests see, all together.
+    pub seen: u64,
+    /// Its tokens, each once.
+    pub tokens: u64,
+}
+
+impl PackSums {
+    /// Nothing yet of a pack of so many requests.
+    pub const fn of_requests(requests: u32) -> Self {
+        Self { requests, seen: 0, tokens: 0 }
+    }
+
+    /// Counts a node's tokens, which `requests` requests see.
+    #[inline]
+    pub const fn add_node(&mut self, tokens: u64, requests: u32) {
+        self.seen += tokens * requests as u64;
+        self.tokens += tokens;
+    }
+
+    /// Tokens that a request sees on average, rounded up.
+    pub const fn mean_seen(&self) -> u64 {
+        self.seen.div_ceil(if self.requests == 0 { 1 } else { self.requests as u64 })
+    }
+}
+
 impl PackShape {
+    /// No pack: nothing was counted.
+    pub const UNKNOWN: Self = Self::from_values([0; Self::COUNT]);
+
     /// The shape of a pack of `requests` that share all `kv_tokens` tokens, in a batch of `packs` packs.
     ///
     /// `kv_tokens` is rounded up to whole pages, so that a request that grows inside its last page keeps its choice.
@@ -243,21 +276,17 @@ impl PackShape {
         }
     }
 
-    /// The shape of a pack that is a part of a tree: `requests` that see `kv_tokens` tokens on average, of which there are `distinct` in all.
-    /// It is told as the tree of two levels with these numbers: what all of them share, and what each has for itself.
-    pub const fn of_tree(
-        geometry: &Geometry,
-        requests: u32,
-        kv_tokens: u32,
-        distinct: u64,
-        packs: u32,
-    ) -> Self {
+    /// The shape of a pack that is a part of a tree. It is told as the tree of two levels with these numbers: what all requests share, and what
+    /// each has for itself.
+    pub const fn of_tree(geometry: &Geometry, sums: &PackSums, packs: u32) -> Self {
+        let (requests, kv_tokens) = (sums.requests, sums.mean_seen());
+        let kv_tokens = if kv_tokens > u32::MAX as u64 { u32::MAX } else { kv_tokens as u32 };
         let shape = Self::of_pack(geometry, requests, kv_tokens, packs);
         let page_size = geometry.page_size;
         if requests < 2 || page_size == 0 {
             return shape;
         }
-        let own = distinct.saturating_sub(kv_tokens as u64).div_ceil(requests as u64 - 1);
+        let own = sums.tokens.saturating_sub(kv_tokens as u64).div_ceil(requests as u64 - 1);
         let own = own.div_ceil(page_size as u64).saturating_mul(page_size as u64);
         let own = if own < shape.kv_len as u64 { own as u32 } else { shape.kv_len };
         Self { private_kv_len: own, ..shape }
@@ -309,14 +338,19 @@ mod tests {
     #[test]
     fn a_part_of_a_tree_is_told_as_two_levels() {
         // A root of 64 tokens, and 32 more for each of three requests.
-        let shape = PackShape::of_tree(&LLAMA, 3, 96, 64 + 3 * 32, 7);
+        let mut sums = PackSums::of_requests(3);
+        sums.add_node(64, 3);
+        (0..3).for_each(|_| sums.add_node(32, 1));
+        let shape = PackShape::of_tree(&LLAMA, &sums, 7);
         assert_eq!(
             (shape.rows, shape.kv_len, shape.private_kv_len, shape.packs, shape.items),
             (12, 96, 32, 7, 56)
         );
         assert_eq!((shape.all_rows, shape.counted()), (12 * 56, shape));
         // Where all share all, it is a pack of one run.
-        assert_eq!(PackShape::of_tree(&LLAMA, 3, 33, 33, 7), PackShape::of_pack(&LLAMA, 3, 33, 7));
+        let mut sums = PackSums::of_requests(3);
+        sums.add_node(33, 3);
+        assert_eq!(PackShape::of_tree(&LLAMA, &sums, 7), PackShape::of_pack(&LLAMA, 3, 33, 7));
         // A token is shared by 288 / 160 requests on average: two.
         let alike = PackShape::of_pack(&LLAMA, 2, 96, 10);
         assert_eq!(shape.as_one_run(), alike);
@@ -330,8 +364,10 @@ mod tests {
             let alike = shape.as_one_run();
             assert_eq!((alike.private_kv_len, alike.as_one_run()), (0, alike));
         }
-        assert_eq!(PackShape::of_tree(&LLAMA, u32::MAX, u32::MAX, u64::MAX, u32::MAX).packs, u32::MAX);
-        assert_eq!(PackShape::of_tree(&LLAMA, 0, 0, 9, 1).private_kv_len, 0);
+        let most = PackSums { requests: u32::MAX, seen: u64::MAX, tokens: u64::MAX };
+        assert_eq!(PackShape::of_tree(&LLAMA, &most, u32::MAX).packs, u32::MAX);
+        let none = PackSums { tokens: 9, ..PackSums::default() };
+        assert_eq!(PackShape::of_tree(&LLAMA, &none, 1).private_kv_len, 0);
     }
 
     #[test]

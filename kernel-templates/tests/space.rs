@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::OnceLock;
-use tilewright_heuristics::{Backend, Dtype, Tile};
+use tilewright_heuristics::{Backend, Dtype, MaskOptions, Tile};
 use tilewright_kernel_templates::cuda::{
     Arguments, Kernel, KernelOptions, KvLoad, MAX_STATES, MERGE_WARPS, has_tma_producers, producer_warps,
 };
@@ -17,7 +17,7 @@ const DEVICES: [&str; 4] = ["a100-80gb", "l40s", "h200", "b200"];
 const USUAL: Class = Class { head_dim: 128, dtype: Dtype::F16 };
 const ARGUMENTS_BYTES: u32 = size_of::<Arguments>() as u32;
 const ALL_OPTIONS: KernelOptions =
-    KernelOptions { window: true, softcap: true, sinks: true, ..KernelOptions::for_pages(16) };
+    KernelOptions { mask: MaskOptions::ALL, sinks: true, ..KernelOptions::for_pages(16) };
 
 /// Whether this many bytes of parameters are one `Arguments`. What lies before them in the constant bank need not be a multiple of their
 /// alignment: a gap counts with them.

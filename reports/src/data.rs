@@ -198,8 +198,8 @@ pub struct PolicyTiming {
     pub policy: String,
     /// Median over the samples.
     pub median_us: f64,
-    /// Half the interquartile range over the samples.
-    pub spread_us: f64,
+    /// Half the interquartile range over the samples; absent where there is only one.
+    pub spread_us: Option<f64>,
     /// Number of samples.
     pub count: u64,
 }
@@ -230,7 +230,7 @@ pub struct TileResult {
     pub status: String,
     /// Median over the samples; absent where nothing was timed.
     pub median_us: Option<f64>,
-    /// Half the interquartile range over the samples.
+    /// Half the interquartile range over the samples; absent where there are fewer than two.
     pub spread_us: Option<f64>,
     /// All samples, in the order in which they were taken.
     pub samples_us: Vec<f64>,

@@ -145,7 +145,7 @@ mod tests {
         let timing = |policy: &str, median_us| PolicyTiming {
             policy: policy.to_owned(),
             median_us,
-            spread_us: 0.0,
+            spread_us: None,
             count: 1,
         };
         let scenario = |timings| ScenarioResult {

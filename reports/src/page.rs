@@ -163,10 +163,11 @@ fn scenarios(data: &ReportData) -> Table {
         for name in &columns {
             let timing = scenario.timings.iter().find(|timing| column(&timing.policy) == *name);
             cells.push(match timing {
-                Some(timing) => Cell::number(
-                    timing.median_us,
-                    format!("{} ± {}", micros(timing.median_us), micros(timing.spread_us)),
-                ),
+                Some(timing) => {
+                    let spread =
+                        timing.spread_us.map_or("(n = 1)".to_owned(), |us| format!("± {}", micros(us)));
+                    Cell::number(timing.median_us, format!("{} {spread}", micros(timing.median_us)))
+                }
                 None => Cell::number(f64::NAN, NOTHING.to_owned()),
             });
         }
@@ -177,7 +178,12 @@ fn scenarios(data: &ReportData) -> Table {
         cells
     };
     let rows = data.scenarios.iter().map(row).collect();
-    Table { caption: "Median ± half the interquartile range of all samples".to_owned(), header, rows }
+    Table {
+        caption: "Median ± half the interquartile range of all samples; n = 1 where there is only one"
+            .to_owned(),
+        header,
+        rows,
+    }
 }
 
 /// Most workloads that are listed where the selector loses.

@@ -173,7 +173,7 @@ mod tests {
         let timing = |&(policy, median_us): &(&str, f64)| PolicyTiming {
             policy: policy.to_owned(),
             median_us,
-            spread_us: 0.1,
+            spread_us: Some(0.1),
             count: 7,
         };
         ScenarioResult {

@@ -20,6 +20,12 @@ fn figures_are_exactly_those_of_the_data() {
             );
         }
     }
+    // A single sample has no spread.
+    let single =
+        data.scenarios.iter().flat_map(|scenario| &scenario.timings).filter(|timing| timing.count == 1);
+    assert!(single.clone().count() > 0);
+    assert_eq!(html.matches(" (n = 1)<").count(), single.count());
+    assert!(html.contains(" ± 2.00<") && !html.contains("± 0.00"), "several samples have one");
     for policy in data.held_out.iter().chain(&data.batches) {
         assert!(html.contains(&format!("data-key=\"{}\">{:.1} %<", policy.mean, policy.mean * 100.0)));
     }
@@ -165,8 +171,13 @@ fn samples_that_span_no_finite_range_are_not_drawn() {
 #[test]
 fn a_missing_figure_stays_in_its_column_of_numbers() {
     let mut data = common::sample();
-    data.scenarios[0].timings[0].median_us = f64::NAN;
-    assert!(render(&data).unwrap().contains("<td class=\"number\" data-key=\"\">– ± 2.00</td>"));
+    for scenario in &mut data.scenarios[..2] {
+        scenario.timings[0].median_us = f64::NAN;
+    }
+    let html = render(&data).unwrap();
+    for cell in ["– (n = 1)", "– ± 2.00"] {
+        assert!(html.contains(&format!("<td class=\"number\" data-key=\"\">{cell}</td>")), "{cell}");
+    }
 }
 
 #[test]

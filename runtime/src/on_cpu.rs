@@ -141,14 +141,13 @@ impl Attention<Cpu> {
         output: &mut [E],
         per_row: PerRow<'_, [f32]>,
     ) -> Result<(), AttentionError> {
-        let AttentionOptions { scale, window, softcap, .. } = self.options;
+        let AttentionOptions { scale, mask, .. } = self.options;
         let plan = plan.plan();
         let PerRow { lse, sinks } = per_row;
         let args = DecodeArgs {
             lse,
             scale,
-            window,
-            softcap,
+            mask,
             sinks,
             ..DecodeArgs::new(query, cache.pages(plan.geometry()), output)
         };

@@ -120,11 +120,7 @@ fn allocate(stream: &Arc<CudaStream>, bytes: usize) -> Result<CudaSlice<u8>, Cud
 impl AttentionOptions {
     /// What the kernels for pages of this size have compiled in.
     const fn compiled(&self, page_size: u32) -> KernelOptions {
-        KernelOptions {
-            window: self.window.is_some(),
-            softcap: self.softcap.is_some(),
-            ..KernelOptions::for_pages(page_size)
-        }
+        KernelOptions { mask: self.mask.options(), ..KernelOptions::for_pages(page_size) }
     }
 }
 
@@ -247,13 +243,12 @@ impl Attention<Cuda> {
         let mut state = on_device.state.lock().unwrap_or_else(PoisonError::into_inner);
         self.backend.upload(&mut state, plan, stream)?;
         let Some(Uploaded { plan: uploaded, workspace, .. }) = &mut state.uploaded else { return Ok(()) };
-        let AttentionOptions { scale, window, softcap, .. } = self.options;
+        let AttentionOptions { scale, mask, .. } = self.options;
         let PerRow { lse, sinks } = per_row;
         let args = DecodeArgs {
             lse,
             scale,
-            window,
-            softcap,
+            mask,
             sinks,
             ..DecodeArgs::new(query, cache.pages(geometry), output, workspace)
         };

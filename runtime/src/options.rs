@@ -1,6 +1,6 @@
 //! What an attention layer is, and how it is computed.
 
-use tilewright_heuristics::{Dtype, Geometry, Selector};
+use tilewright_heuristics::{Dtype, Geometry, Mask, Selector};
 
 /// The heads of an attention layer on this rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -26,10 +26,8 @@ pub struct AttentionOptions {
     pub dtype: Dtype,
     /// Factor of the logits; `1 / sqrt(dim)` if absent.
     pub scale: Option<f32>,
-    /// Sliding window: a query sees this many tokens, its own among them.
-    pub window: Option<u32>,
-    /// Logits are `softcap * tanh(logit / softcap)`.
-    pub softcap: Option<f32>,
+    /// Which tokens a query sees (sliding window), and how its logits are bounded (soft-cap); all of them, and not at all, by default.
+    pub mask: Mask,
     /// Threads of the CPU backend; all that the process may run on if absent.
     pub threads: Option<u32>,
     /// The tile selector, from a file ([`Selector::load`]). If absent, the device's among the files of the folder that `TILEWRIGHT_SELECTORS`
@@ -44,8 +42,7 @@ impl Default for AttentionOptions {
         Self {
             dtype: Dtype::F16,
             scale: None,
-            window: None,
-            softcap: None,
+            mask: Mask::NONE,
             threads: None,
             selector: None,
             fetch_nvrtc: false,

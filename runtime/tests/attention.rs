@@ -7,7 +7,7 @@ use rand_chacha::ChaCha8Rng;
 use tilewright_conformance::reference::{self, Attention as Reference};
 use tilewright_runtime::cpu::Element;
 use tilewright_runtime::{
-    Attention, AttentionError, AttentionOptions, Cpu, Dtype, E4m3, Heads, KvCache, KvLayout, KvStrides,
+    Attention, AttentionError, AttentionOptions, Cpu, Dtype, E4m3, Heads, KvCache, KvLayout, KvStrides, Mask,
     PageTable, PerRow, Planned,
 };
 
@@ -60,8 +60,8 @@ impl<E: Element> Batch<E> {
             values: &self.values[..],
             strides: KvStrides::nhd(&geometry),
         };
-        let AttentionOptions { scale, window, softcap, .. } = *options;
-        let wanted = Reference { scale: scale.unwrap_or(0.125), window, softcap, sinks };
+        let AttentionOptions { scale, mask, .. } = *options;
+        let wanted = Reference { scale: scale.unwrap_or(0.125), mask, sinks };
         let (expected, expected_lse) = reference::decode(&geometry, &table, &self.query, &cache, &wanted);
         let output: Vec<f64> = output.iter().map(|x| f64::from(x.to_f32())).collect();
         // An LSE of -inf stands for a request without tokens.
@@ -110,8 +110,13 @@ fn every_type_and_option_agrees_with_f64() {
     check::<f32>(&tokens, plain, false, 1e-5);
     check::<f16>(&tokens, plain, false, 2e-3);
     check::<bf16>(&tokens, plain, false, 1e-2);
-    check::<f32>(&tokens, AttentionOptions { window: Some(40), ..plain }, true, 1e-5);
-    check::<f32>(&tokens, AttentionOptions { softcap: Some(3.0), scale: Some(0.5), ..plain }, false, 1e-5);
+    check::<f32>(&tokens, AttentionOptions { mask: Mask::window(40), ..plain }, true, 1e-5);
+    check::<f32>(
+        &tokens,
+        AttentionOptions { mask: Mask::softcap(3.0), scale: Some(0.5), ..plain },
+        false,
+        1e-5,
+    );
     check::<f32>(&[], plain, false, 1e-5);
 }
 

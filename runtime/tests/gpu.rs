@@ -18,7 +18,7 @@ use tilewright_cuda::{
     CudaBackend, CudaDevice, CudaElement, CudaError, DecodeArgs, DeviceMemory, DevicePlan, Graph,
     MergeStatesArgs, RawMergeStates, RawState, State,
 };
-use tilewright_heuristics::{Backend, Dtype, Geometry, Tile};
+use tilewright_heuristics::{Backend, Dtype, Geometry, MaskOptions, Tile};
 use tilewright_kernel_templates::cuda::{KernelOptions, has_tma_producers};
 use tilewright_kernel_templates::{Class, Limits, Space};
 use tilewright_plan::{E4m3, KvStrides, PageTable, Plan, StatesError};
@@ -127,6 +127,37 @@ fn check_class(class: &Class) {
     let options: BTreeSet<KernelOptions> = cases.iter().map(options_of).collect();
     assert!(options.len() >= 4, "{options:?}");
     check_all(&mut backend(&device), cases, &few);
+}
+
+#[test]
+fn every_tile_that_is_prepared_passes_its_trial() {
+    let device = device();
+    let mut backend = backend(&device);
+    for class in Class::all(Backend::Cuda) {
+        let all = tiles(&class, &device);
+        let few: Vec<Tile> = all.iter().copied().step_by(all.len() / 4).collect();
+        for options in [
+            KernelOptions::for_pages(16),
+            KernelOptions::for_pages(1),
+            KernelOptions { mask: MaskOptions::ALL, sinks: true, ..KernelOptions::for_pages(16) },
+        ] {
+            let prepared = backend.prepare(&few, &class, options, || ()).unwrap();
+            let mut tried = 0;
+            for tile in
+                few.iter().zip(prepared).filter_map(|(tile, prepared)| prepared.is_ok().then_some(tile))
+            {
+                backend
+                    .try_tile(tile, None, &class, options)
+                    .unwrap_or_else(|error| panic!("{options:?}: {error}"));
+                tried += 1;
+            }
+            assert!(tried > 0, "{class} {options:?}");
+            // What was not prepared is not trusted either.
+            let other = *all.iter().find(|tile| !few.contains(tile)).unwrap();
+            let error = backend.try_tile(&other, None, &class, options).unwrap_err();
+            assert!(matches!(error, CudaError::NotPrepared { .. }), "{error}");
+        }
+    }
 }
 
 #[test]

@@ -3,35 +3,6 @@
 use crate::Scenario;
 use tilewright_heuristics::Backend;
 
-/// Packs for the caches and the rates of a processor.
-const CPU_PACKS: &[(&str, &str)] = &[
-    ("cpu/packs-dtypes.yaml", include_str!("../catalogue/cpu/packs-dtypes.yaml")),
-    ("cpu/packs-gqa4.yaml", include_str!("../catalogue/cpu/packs-gqa4.yaml")),
-    ("cpu/packs-gqa8.yaml", include_str!("../catalogue/cpu/packs-gqa8.yaml")),
-    ("cpu/packs-head-dims.yaml", include_str!("../catalogue/cpu/packs-head-dims.yaml")),
-    ("cpu/packs-many-heads.yaml", include_str!("../catalogue/cpu/packs-many-heads.yaml")),
-    ("cpu/packs-mha.yaml", include_str!("../catalogue/cpu/packs-mha.yaml")),
-    ("cpu/packs-one-head.yaml", include_str!("../catalogue/cpu/packs-one-head.yaml")),
-    ("cpu/packs-page-sizes.yaml", include_str!("../catalogue/cpu/packs-page-sizes.yaml")),
-];
-
-/// Packs that fill a GPU.
-const CUDA_PACKS: &[(&str, &str)] = &[
-    ("cuda/packs-bf16.yaml", include_str!("../catalogue/cuda/packs-bf16.yaml")),
-    ("cuda/packs-few-heads.yaml", include_str!("../catalogue/cuda/packs-few-heads.yaml")),
-    ("cuda/packs-gqa2.yaml", include_str!("../catalogue/cuda/packs-gqa2.yaml")),
-    ("cuda/packs-gqa4.yaml", include_str!("../catalogue/cuda/packs-gqa4.yaml")),
-    ("cuda/packs-gqa8.yaml", include_str!("../catalogue/cuda/packs-gqa8.yaml")),
-    ("cuda/packs-head-dims.yaml", include_str!("../catalogue/cuda/packs-head-dims.yaml")),
-    ("cuda/packs-mha.yaml", include_str!("../catalogue/cuda/packs-mha.yaml")),
-    ("cuda/packs-page-sizes.yaml", include_str!("../catalogue/cuda/packs-page-sizes.yaml")),
-    ("cuda/packs-trees.yaml", include_str!("../catalogue/cuda/packs-trees.yaml")),
-    ("cuda/packs-trees-gqa4.yaml", include_str!("../catalogue/cuda/packs-trees-gqa4.yaml")),
-    ("cuda/packs-trees-long-own.yaml", include_str!("../catalogue/cuda/packs-trees-long-own.yaml")),
-    ("cuda/packs-trees-many-rows.yaml", include_str!("../catalogue/cuda/packs-trees-many-rows.yaml")),
-    ("cuda/packs-trees-small.yaml", include_str!("../catalogue/cuda/packs-trees-small.yaml")),
-];
-
 /// Whole batches for a processor, small enough to be many.
 const CPU_BATCHES: &[(&str, &str)] = &[
     ("cpu/tenants-fit.yaml", include_str!("../catalogue/cpu/tenants-fit.yaml")),
@@ -65,14 +36,13 @@ const BATCHES: &[(&str, &str)] = &[
 /// # Panics
 /// Never in a released program: a test reads them all.
 pub fn catalogue(backend: Backend) -> Vec<Scenario> {
-    let (packs, batches) = match backend {
-        Backend::Cpu => (CPU_PACKS, CPU_BATCHES),
-        Backend::Cuda => (CUDA_PACKS, CUDA_BATCHES),
+    let of_backend = match backend {
+        Backend::Cpu => CPU_BATCHES,
+        Backend::Cuda => CUDA_BATCHES,
     };
-    packs
+    BATCHES
         .iter()
-        .chain(BATCHES)
-        .chain(batches)
+        .chain(of_backend)
         .map(|(name, text)| {
             let path = format!("catalogue/{name}");
             Scenario::parse(text, path)

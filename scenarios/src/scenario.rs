@@ -138,8 +138,8 @@ impl Scenario {
         &self.hash
     }
 
-    /// Whether its batches are packs of one shape each, for the first level of tuning.
-    pub const fn is_pack_level(&self) -> bool {
+    /// Whether its batches are packs of one shape each.
+    pub const fn is_pack_sweep(&self) -> bool {
         self.file.packs.is_some()
     }
 

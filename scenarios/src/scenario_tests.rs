@@ -49,7 +49,7 @@ fn assert_catalogue(scenarios: &[Scenario]) {
 #[test]
 fn the_catalogue_has_batches_to_fit_and_to_judge_by() {
     let whole = |backend, held_out| -> Vec<BatchSpec> {
-        let scenarios = catalogue(backend).into_iter().filter(|scenario| !scenario.is_pack_level());
+        let scenarios = catalogue(backend).into_iter().filter(|scenario| !scenario.is_pack_sweep());
         let chosen = scenarios.filter(|scenario| scenario.held_out() == held_out);
         chosen.flat_map(|scenario| scenario.batches().unwrap()).collect()
     };
@@ -89,7 +89,6 @@ fn the_catalogue_has_batches_to_fit_and_to_judge_by() {
 #[test]
 fn what_was_recorded_before_keeps_its_hash() {
     for (name, hash) in [
-        ("packs-gqa4", "e6bba16e058a1298"),
         ("pat-fig9", "1ba6876e7c4febed"),
         ("mix-roots", "75b6c576d07c3924"),
         ("conversation", "d7bf907c0ff5444c"),
@@ -168,7 +167,7 @@ fn requests_of_a_pack_may_have_tokens_of_their_own() {
 fn a_sweep_gives_packs_of_identical_requests() {
     let text = "name: t\nheads: [[8, 2]]\npacks:\n  rows: [2, 8]\n  kv_len: [64]\n  packs: [3]\n  points: [{rows: 4, kv_len: 33, packs: 1}]\n";
     let scenario = parse(text).unwrap();
-    assert!(scenario.is_pack_level());
+    assert!(scenario.is_pack_sweep());
     let batches = build(text);
     // Two rows are half a request under a ratio of four.
     assert_eq!(batches.iter().map(Batch::requests).collect::<Vec<_>>(), [6, 1]);
@@ -286,6 +285,23 @@ fn scaling_shrinks_heads_then_requests_then_tokens() {
     assert_eq!(small.requests(), 4);
 }
 
+/// A sweep of packs with all its keys.
+const PACKS: &str = "\
+name: packs-one-head
+description: Pack shapes under one KV head, as under tensor parallelism.
+heads: [[4, 1]]
+packs:
+  rows: [4, 64]
+  kv_len: [128, 1024, 8192]
+  packs: [1, 8, 64]
+  own: [0, 40]
+  max_tokens: 32768
+  max_row_tokens: 262144
+  points:
+    - {rows: 4, kv_len: 131072, packs: 1}
+    - {rows: 512, kv_len: 128, packs: 8}
+";
+
 proptest! {
     #[test]
     fn no_text_makes_it_panic(text in "[ -~\n]{0,200}") {
@@ -298,7 +314,7 @@ proptest! {
     ) {
         let files = [
             include_str!("../catalogue/mix-roots.yaml"),
-            include_str!("../catalogue/cpu/packs-one-head.yaml"),
+            PACKS,
             include_str!("../catalogue/conversation.yaml"),
             include_str!("../catalogue/batch-of-one.yaml"),
             include_str!("../catalogue/cpu/tenants-held-out.yaml"),

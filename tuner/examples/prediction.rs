@@ -25,7 +25,7 @@ fn main() -> anyhow::Result<()> {
     let backend = device.as_device().backend;
 
     let mut batches: BTreeMap<String, Batch> = BTreeMap::new();
-    for scenario in catalogue(backend).iter().filter(|scenario| !scenario.is_pack_level()) {
+    for scenario in catalogue(backend).iter().filter(|scenario| !scenario.is_pack_sweep()) {
         for spec in scenario.batches()? {
             batches.insert(spec.name().to_owned(), spec.build()?);
         }

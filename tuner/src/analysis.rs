@@ -2,7 +2,7 @@
 
 use crate::batch_regrets::batch_policies;
 use crate::choice::SELECTOR;
-use crate::costs::{Part, from_batches, from_measurements};
+use crate::costs::{Part, from_batches, from_screening};
 use crate::emit::{Emitted, Header, ModelError, SelectorModel, module_name, render, selector_file};
 use crate::fit::{CostRow, CostTable, Fit, FitError, FitOptions, Validation, fit, fit_and_validate, judge};
 use crate::fit_settings::FitSettings;
@@ -10,6 +10,10 @@ use crate::statistics::geometric_mean;
 use crate::store::{Level, Measurement, Provenance, Recording};
 use std::collections::BTreeSet;
 use tilewright_heuristics::{Tile, TileSetBuf};
+use tilewright_kernel_templates::Class;
+
+/// Tiles that a screening leaves: of the class with the most batches, and of each other one.
+const SCREENED: [usize; 2] = [14, 7];
 
 /// Why measurements cannot be analysed.
 #[derive(Debug, thiserror::Error)]
@@ -85,17 +89,37 @@ impl Analysis {
         Ok(Self { table, held_out, fit, validation, model })
     }
 
-    /// The tiles that are worth measuring on whole batches, by what packs of one shape say.
+    /// The tiles that are worth verifying and racing on all batches, by the few batches of these classes that all were raced on; the first class is
+    /// that of most batches.
     ///
     /// # Errors
     /// Nothing was measured.
-    pub fn first_portfolio(rows: &[Measurement], settings: &FitSettings) -> Result<Vec<Tile>, AnalysisError> {
-        let table = from_measurements(rows)?;
-        let options = FitOptions { portfolio: 16, max_depth: 0, clock: false, ..settings.options() };
-        let fit = fit(&table, &options)?;
-        let wanted = fit.portfolio.iter().chain([&fit.safe_default]);
-        let tiles: BTreeSet<Tile> = wanted.filter_map(|&i| table.candidates()[i].parse().ok()).collect();
-        Ok(tiles.into_iter().collect())
+    pub fn screened(
+        rows: &[Measurement],
+        classes: &[Class],
+        settings: &FitSettings,
+    ) -> Result<Vec<Tile>, AnalysisError> {
+        let (mut tiles, mut nothing) = (BTreeSet::new(), None);
+        for (index, class) in classes.iter().enumerate() {
+            // Where no tile of a class passed its trial, the others' are verified for it.
+            let table = match from_screening(rows, class) {
+                Ok(table) => table,
+                Err(error) => {
+                    nothing = Some(error);
+                    continue;
+                }
+            };
+            let portfolio = SCREENED[index.min(1)];
+            let options = FitOptions { portfolio, max_depth: 0, clock: false, ..settings.options() };
+            let fit = fit(&table, &options)?;
+            let wanted = fit.portfolio.iter().chain([&fit.safe_default]);
+            let sets = wanted.filter_map(|&i| table.candidates()[i].parse::<TileSetBuf>().ok());
+            tiles.extend(sets.filter_map(|set| set.single()));
+        }
+        match nothing {
+            Some(error) if tiles.is_empty() => Err(error.into()),
+            _ => Ok(tiles.into_iter().collect()),
+        }
     }
 
     /// The set with the least mean regret alone, on the batches that were fitted.

@@ -18,8 +18,9 @@ pub fn median(values: &[f64]) -> Option<f64> {
     quantile(values, 0.5)
 }
 
-/// Half the interquartile range; `None` for no values.
+/// Half the interquartile range; `None` for fewer than two values: one says nothing of how they spread.
 pub fn spread(values: &[f64]) -> Option<f64> {
+    (values.len() > 1).then_some(())?;
     Some((quantile(values, 0.75)? - quantile(values, 0.25)?) / 2.0)
 }
 
@@ -49,5 +50,6 @@ mod tests {
         assert_eq!(median(&[1.0, 2.0]), Some(1.5));
         assert_eq!(quantile(&[1.0, 2.0, 3.0], 0.95), Some(2.9));
         assert_eq!((median(&[]), spread(&[]), mean(&[])), (None, None, None));
+        assert_eq!((spread(&[3.0]), spread(&[3.0, 3.0])), (None, Some(0.0)));
     }
 }

@@ -97,9 +97,7 @@ pub fn batch_shape_of(batch: &Batch) -> Result<BatchShape, PlanError> {
 /// All workloads of a run.
 #[derive(Clone, Debug, Default)]
 pub struct Workloads {
-    /// Packs of one shape each.
-    pub packs: Vec<Workload>,
-    /// Whole batches.
+    /// Whole batches; sweeps of packs are batches of alike packs.
     pub batches: Vec<Workload>,
     /// The scenarios that they were made from.
     pub records: Vec<ScenarioRecord>,
@@ -108,9 +106,7 @@ pub struct Workloads {
 }
 
 impl Workloads {
-    /// Loads scenario files, or the catalogue if there are none. A shard gets every `count`-th workload of each level.
-    ///
-    /// Files without a sweep of packs are completed by the catalogue's: without packs there is nothing to fit.
+    /// Loads scenario files, or the catalogue if there are none. A shard gets every `count`-th workload.
     ///
     /// # Errors
     /// A file that is no scenario, or a scenario that makes no batches.
@@ -120,16 +116,13 @@ impl Workloads {
         scale: &Scale,
         shard: Option<Shard>,
     ) -> anyhow::Result<Self> {
-        let builtin = catalogue(backend);
         let mut scenarios = files
             .iter()
             .map(Scenario::load)
             .collect::<Result<Vec<_>, _>>()
             .context("cannot load the scenarios")?;
         if scenarios.is_empty() {
-            scenarios = builtin;
-        } else if !scenarios.iter().any(Scenario::is_pack_level) {
-            scenarios.extend(builtin.into_iter().filter(Scenario::is_pack_level));
+            scenarios = catalogue(backend);
         }
         let mut workloads = Self::default();
         for scenario in &scenarios {
@@ -139,23 +132,25 @@ impl Workloads {
             let specs = scenario.batches()?;
             for spec in specs {
                 let scenario_name = scenario.name().to_owned();
-                if scenario.is_pack_level() {
+                let spec = if scenario.is_pack_sweep() {
                     // A pack of another size is another shape: what a sweep names is what is measured.
                     scale.require_room(&spec)?;
-                    workloads.packs.push(Workload { spec, scenario: scenario_name, held_out: false });
+                    spec
                 } else {
-                    let (spec, held_out) = (scale.fit(spec)?, scenario.held_out());
-                    workloads.batches.push(Workload { spec, scenario: scenario_name, held_out });
-                }
+                    scale.fit(spec)?
+                };
+                workloads.batches.push(Workload {
+                    spec,
+                    scenario: scenario_name,
+                    held_out: scenario.held_out(),
+                });
             }
         }
-        for level in [&mut workloads.packs, &mut workloads.batches] {
-            require_unique(level)?;
-            workloads.dtypes.extend(level.iter().map(|workload| workload.spec.geometry().dtype));
-            if let Some(Shard { index, count }) = shard {
-                let all = std::mem::take(level);
-                level.extend(all.into_iter().enumerate().filter(|(i, _)| i % count == index).map(|(_, w)| w));
-            }
+        require_unique(&workloads.batches)?;
+        workloads.dtypes.extend(workloads.batches.iter().map(|workload| workload.spec.geometry().dtype));
+        if let Some(Shard { index, count }) = shard {
+            let all = std::mem::take(&mut workloads.batches);
+            workloads.batches = all.into_iter().skip(index).step_by(count).collect();
         }
         Ok(workloads)
     }
@@ -165,7 +160,7 @@ impl Workloads {
     /// The classes of kernels that are timed, and how many workloads each has.
     pub fn classes(&self) -> BTreeMap<Class, usize> {
         let mut classes = BTreeMap::new();
-        for workload in self.packs.iter().chain(&self.batches) {
+        for workload in &self.batches {
             *classes.entry(Class::of(workload.spec.geometry())).or_default() += 1;
         }
         classes

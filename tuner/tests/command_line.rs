@@ -41,7 +41,7 @@ fn fail(folder: &Path, arguments: &[&str], code: i32) -> String {
     text(&output.stderr)
 }
 
-/// A sweep and a tree, small enough for a test.
+/// A sweep of eight batches, and two trees, small enough for a test.
 fn scenarios(folder: &Path) {
     let packs =
         "name: few-packs\nheads: [[4, 1]]\npacks:\n  rows: [4, 16]\n  kv_len: [32, 256]\n  packs: [1, 4]\n";
@@ -53,7 +53,7 @@ fn scenarios(folder: &Path) {
     .unwrap();
 }
 
-/// Two batches are too few for a selector, and seconds for measuring: the gate has tests of its own.
+/// Ten batches are too few for a selector, and seconds for measuring: the gate has tests of its own.
 const TUNE: [&str; 10] = [
     "tune",
     "packs.yaml",
@@ -77,11 +77,11 @@ fn measurements(folder: &Path) -> PathBuf {
     files.remove(0)
 }
 
-/// The timelines beside measurements: both of the batches, each with all of its items.
+/// The timelines beside measurements: of two batches of each scenario and the two longest others, each with all of its items.
 fn assert_timelines(measurements: &Path) -> Timelines {
     let timelines = read_timelines(&timelines_path(measurements)).unwrap().unwrap();
     let told = timelines.batches.len() + timelines.skipped.len();
-    assert!(told == 2 && !timelines.batches.is_empty(), "{timelines:?}");
+    assert!(told == 6 && !timelines.batches.is_empty(), "{timelines:?}");
     for batch in &timelines.batches {
         let Timeline { processors, tiles, predicted_idle, entries } = &batch.timeline;
         assert!((0.0..1.0).contains(predicted_idle) && !tiles.is_empty(), "{batch:?}");
@@ -104,7 +104,7 @@ fn a_stopped_run_resumes_and_ends_with_all_files() {
     let folder = folder.path();
     scenarios(folder);
 
-    // Stopped while it measures packs: some parts are there, the run is not over.
+    // Stopped while it races tiles: some parts are there, the run is not over.
     let mut child = std::process::Command::new(assert_cmd::cargo::cargo_bin("tilewright"))
         .current_dir(folder)
         .args(TUNE)
@@ -259,12 +259,13 @@ fn a_bad_scenario_is_refused_before_anything_is_measured() {
 }
 
 #[test]
-fn scenarios_without_whole_batches_are_refused() {
+fn scenarios_without_batches_to_fit_are_refused() {
     let folder = tempfile::tempdir().unwrap();
-    scenarios(folder.path());
-    let error = fail(folder.path(), &["tune", "packs.yaml", "--device", "cpu"], 1);
+    let text = "name: judged\nuse: held-out\nheads: [[4, 1]]\ntrees: ['8_96']\n";
+    std::fs::write(folder.path().join("judged.yaml"), text).unwrap();
+    let error = fail(folder.path(), &["tune", "judged.yaml", "--device", "cpu"], 1);
     assert!(
-        error.contains("no whole batches to fit a selector to") && error.contains("`tenants`"),
+        error.contains("no batches to fit a selector to") && error.contains("`use: held-out`"),
         "{error}"
     );
     assert!(!folder.path().join("tilewright-out").exists());

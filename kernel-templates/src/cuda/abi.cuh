@@ -1,5 +1,6 @@
 // What a launch reads and writes, as the host lays it out. `runtime` has the same structs; sizes are asserted on both sides.
 #pragma once
+#include "options.cuh"
 #include "prelude.cuh"
 
 namespace tilewright {
@@ -90,15 +91,13 @@ struct Arguments {
   u32 gqa_ratio;
   u32 page_size;
   u32 group;        // which launch of `counts` this one is
-  u32 window;       // a row sees its last `window` tokens; read only with the option
-  float scale_log2; // factor of the logits x log2(e)
-  float softcap;    // bound of the logits; read only with the option
+  MaskArguments mask;
   u32 heads_a_page; // page stride over head stride; read, as what follows, by TMA producers only
   u32 unused;
   // K and V as tensors of elements of a panel, tokens modulo 8, panels, tokens divided by 8, pages and KV heads.
   alignas(64) TensorMap key_maps; // of 16 tokens and all panels
   TensorMap value_maps[5];        // of 1, 2 and 4 tokens of a panel, of 8 and 16 of all
 };
-static_assert(sizeof(Arguments) == round_up(20 * 8 + 8 * 8 + 10 * 4, 64) + 6 * 128, "the host lays out the same struct");
+static_assert(sizeof(Arguments) == round_up(20 * 8 + 8 * 8 + 7 * 4 + sizeof(MaskArguments), 64) + 6 * 128, "the host lays out the same struct");
 
 } // namespace tilewright

@@ -3,6 +3,8 @@
 //! Strides are in elements and 64 bits wide, so a cache may hold more than 2^31 elements. Pointers are plain addresses: of a
 //! device's memory for a GPU, of the host's for the emulation.
 
+use super::MaskArguments;
+
 /// What a CTA of each KV head computes: rows of a Q tile over a KV chunk.
 #[repr(C, align(16))]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -197,12 +199,8 @@ pub struct Arguments {
     pub page_size: u32,
     /// Which of the launches that are counted this one is.
     pub group: u32,
-    /// A row sees its last `window` tokens; read only by variants with a window. At most `i32::MAX`.
-    pub window: u32,
-    /// Factor of the logits times log2(e).
-    pub scale_log2: f32,
-    /// Bound of the logits; read only by variants with a soft-cap.
-    pub softcap: f32,
+    /// The numbers of the mask, and the scale of the logits.
+    pub mask: MaskArguments,
     /// Page stride over head stride. This and what follows is read by kernels with TMA producers only.
     pub heads_a_page: u32,
     /// Fills the eight bytes.
@@ -240,7 +238,8 @@ const _: () = assert!(size_of::<OutputTarget>() == 8, "as in cuda/abi.cuh");
 const _: () = assert!(size_of::<MergeItem>() == 16, "as in cuda/abi.cuh");
 const _: () = assert!(size_of::<TimelineEntry>() == 40, "as in cuda/abi.cuh");
 const _: () = assert!(
-    size_of::<Arguments>() == (20 * 8 + 8 * 8 + 10 * 4_usize).next_multiple_of(64) + 6 * 128,
+    size_of::<Arguments>()
+        == (20 * 8 + 8 * 8 + 7 * 4 + size_of::<MaskArguments>()).next_multiple_of(64) + 6 * 128,
     "as in cuda/abi.cuh"
 );
 const _: () = assert!(

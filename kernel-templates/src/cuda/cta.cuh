@@ -81,7 +81,7 @@ template <class S> struct Cta {
 
   TILEWRIGHT_DEVICE Cta(const Arguments &arguments, const WorkItem &work_item, u32 head, u32 thread_of_cta)
       : args(arguments), item(work_item), kv_head(head), page_size(arguments.page_size), thread(thread_of_cta),
-        signed_scale(arguments.scale_log2 * (S::FP8 ? arguments.key_scales[head * arguments.scale_head] : 1.f)),
+        signed_scale(arguments.mask.scale_log2 * (S::FP8 ? arguments.key_scales[head * arguments.scale_head] : 1.f)),
         scale(larger(larger(signed_scale, -signed_scale), 1e-30f)) {}
 
   // The same, with all that threads know of themselves found out anew.

@@ -136,7 +136,7 @@ struct Decode {
     const Timeline<S::TIMELINE> timeline(cta.args, unit);
     const Parts parts{{cta}, {cta}, {cta}};
     const bool any = cta.item.segment_count > 0;
-    const bool early = !S::WINDOW && cta.item.segment_count == 1; // the first steps' pages are known before anything else is
+    const bool early = !S::HIDES_FIRST && cta.item.segment_count == 1; // the first steps' pages are known before anything else is
     Ahead<S> begin[STAGES] = {}; // of the first steps
     if (early) {
 #pragma unroll

@@ -64,7 +64,7 @@ fn decode_template(
 mod tests {
     use super::*;
     use crate::cuda::{shared_bytes, source_hash};
-    use tilewright_heuristics::Dtype;
+    use tilewright_heuristics::{Dtype, Mask, MaskOptions};
 
     fn arch() -> Arch {
         "sm_80".parse().unwrap()
@@ -98,8 +98,12 @@ mod tests {
 
     #[test]
     fn a_kernel_is_a_few_lines_around_the_template() {
-        let kernel =
-            Kernel::decode(&TILE, &CLASS, KernelOptions { window: true, ..Default::default() }, arch());
+        let kernel = Kernel::decode(
+            &TILE,
+            &CLASS,
+            KernelOptions { mask: Mask::window(9).options(), ..Default::default() },
+            arch(),
+        );
         assert!(
             kernel
                 .text
@@ -158,7 +162,7 @@ mod tests {
             Kernel { name: elsewhere.name.clone(), text: elsewhere.text.clone(), ..by_cp_async },
             elsewhere
         );
-        let all = KernelOptions { window: true, softcap: true, sinks: true, timeline: true, ..cp_async };
+        let all = KernelOptions { mask: MaskOptions::ALL, sinks: true, timeline: true, ..cp_async };
         let name = Kernel::decode(&TILE, &CLASS, all, hopper).name;
         assert_eq!(name, "decode_m16n64w4s2_d128_f16_window_softcap_sinks_timeline_cp_async");
     }

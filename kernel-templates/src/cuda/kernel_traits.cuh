@@ -58,7 +58,7 @@ struct KernelTraits : Options {
   static constexpr u32 STEPS_AT_ONCE = TMA ? 32 / GRANULES : 1;
   // Whether there is a private KV phase, and how many tokens a step of it has for each Q warp, and for each of its warps. A thread looks at the
   // tokens of one warp only, so that it goes along the segments forwards.
-  static constexpr bool PRIVATE_PHASE = !Options::WINDOW && WARPS_Q > 1 && WARP_GRANULES % WARPS_Q == 0 && (TMA || N <= COPIERS);
+  static constexpr bool PRIVATE_PHASE = !Options::HIDES_FIRST && WARPS_Q > 1 && WARP_GRANULES % WARPS_Q == 0 && (TMA || N <= COPIERS);
   static constexpr u32 PRIVATE_STEP = N / WARPS_Q;
   static constexpr u32 WARP_PRIVATE_STEP = larger(WARP_N / WARPS_Q, GRANULE);
 

@@ -63,7 +63,7 @@ template <class S> struct KvRange {
   // `meanwhile` is done while the first ones are on their way.
   template <class Meanwhile> TILEWRIGHT_DEVICE void find_lengths(const Meanwhile &meanwhile) const {
     const auto see = [&](u32 row, i32 length) {
-      cta.rows()[row].begin = S::WINDOW ? larger(length - static_cast<i32>(cta.args.window), 0) : 0;
+      cta.rows()[row].begin = S::first_seen(cta.args.mask, length);
       cta.rows()[row].end = length;
     };
     const u32 first = cta.describer();
@@ -89,10 +89,10 @@ template <class S> struct KvRange {
         const u32 its_lane = lowest_bit(left), its_rows = from_lane(segment.rows, its_lane);
         i32 its_seen = 0x7fffffff, its_end = 0;
         for (u32 row = its_rows % 4096 + cta.lane * cta.args.gqa_ratio; row < its_rows / 4096; row += 32 * cta.args.gqa_ratio) {
-          if constexpr (S::WINDOW) its_seen = smaller(its_seen, cta.rows()[row].begin);
+          if constexpr (S::HIDES_FIRST) its_seen = smaller(its_seen, cta.rows()[row].begin);
           its_end = larger(its_end, cta.rows()[row].end);
         }
-        if constexpr (S::WINDOW) its_seen = smallest_in_warp(its_seen);
+        if constexpr (S::HIDES_FIRST) its_seen = smallest_in_warp(its_seen);
         its_end = largest_in_warp(its_end);
         if (cta.lane == its_lane) seen = its_seen, end = its_end;
       }
@@ -112,16 +112,16 @@ template <class S> struct KvRange {
     SegmentInShared &segment = cta.segments()[0];
     i32 seen = 0x7fffffff, end = 0;
     for (u32 row = segment.rows % 4096 + cta.lane; row < segment.rows / 4096; row += 32) {
-      if constexpr (S::WINDOW) seen = smaller(seen, cta.rows()[row].begin);
+      if constexpr (S::HIDES_FIRST) seen = smaller(seen, cta.rows()[row].begin);
       end = larger(end, cta.rows()[row].end);
     }
-    if constexpr (S::WINDOW) seen = smallest_in_warp(seen);
+    if constexpr (S::HIDES_FIRST) seen = smallest_in_warp(seen);
     end = largest_in_warp(end);
     limit_segment(segment, seen, end);
   }
 
   TILEWRIGHT_DEVICE void limit_segment(SegmentInShared &segment, i32 seen, i32 end) const {
-    segment.seen = S::WINDOW ? seen : 0;
+    segment.seen = S::HIDES_FIRST ? seen : 0;
     segment.end = smaller(end, static_cast<i32>(segment.begin + segment.tokens) + segment.position);
   }
 
@@ -156,7 +156,7 @@ template <class S> struct KvRange {
 
   // The steps of the KV range. There is no private KV phase where most of the tokens behind the shared ones are one warp's: its steps would be half empty.
   TILEWRIGHT_DEVICE Steps find_steps() const {
-    Steps steps{S::WINDOW ? first_step() : 0, last_step(), 0, cta.item.kv_end, 0, 0, 0, 0, 0};
+    Steps steps{S::HIDES_FIRST ? first_step() : 0, last_step(), 0, cta.item.kv_end, 0, 0, 0, 0, 0};
     if constexpr (S::PRIVATE_PHASE) {
       if (cta.item.segment_count == 1) return steps;
       u32 most = 0, all = 0;
@@ -183,7 +183,7 @@ template <class S> struct KvRange {
     return steps;
   }
 
-  // The first step with a token that some row's window reaches.
+  // The first step with a token that some row's mask does not hide.
   TILEWRIGHT_DEVICE u32 first_step() const {
     u32 first = cta.item.kv_end - cta.item.kv_begin;
     for (u32 index = 0; index < cta.item.segment_count; index++) {

@@ -68,7 +68,7 @@ template <class S> struct Mask {
       const u32 begin = granule.first_row(), end = granule.last_row();
       const bool some = begin < last_active && end > first_active;
       const bool all = begin <= first_row && end >= last_row && granule.tokens() == S::GRANULE &&
-                       granule.position + static_cast<i32>(S::GRANULE) <= mask_state.all_end && (!S::WINDOW || granule.position >= mask_state.all_begin);
+                       granule.position + static_cast<i32>(S::GRANULE) <= mask_state.all_end && (!S::HIDES_FIRST || granule.position >= mask_state.all_begin);
       active |= static_cast<u32>(some) << n;
       masked = masked || !all;
     }
@@ -89,7 +89,7 @@ template <class S> struct Mask {
         for (u32 e = 0; e < 4; e++) {
           const u32 within = cta.fragment_column + e / 2 * 8 + e % 2;
           const i32 token = granule.position + static_cast<i32>(within);
-          const bool visible = shares && within < granule.tokens() && token < mask_state.end[half] && (!S::WINDOW || token >= mask_state.begin[half]);
+          const bool visible = shares && within < granule.tokens() && token < mask_state.end[half] && (!S::HIDES_FIRST || token >= mask_state.begin[half]);
           if (!visible) scores[2 * n + e / 2][2 * half + e % 2] = negative_infinity();
         }
       }

@@ -22,6 +22,6 @@ pub use kernel_traits::{
     threads,
 };
 pub use merge::MERGE_WARPS;
-pub use options::{KernelOptions, KvLoad};
+pub use options::{KernelOptions, KvLoad, MaskArguments};
 pub use probe::{CTA_PROBE_BYTES, CTA_PROBE_REGION, FLOP_PROBE_FLOPS};
 pub use sources::{source_hash, sources};

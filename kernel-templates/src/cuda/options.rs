@@ -3,6 +3,36 @@
 use super::abi::GRANULE;
 use super::kernel_traits::has_tma_producers;
 use crate::{Arch, Class};
+use tilewright_heuristics::{Mask, MaskOptions};
+
+/// The numbers of a [`Mask`] as kernels read them; those of an option are read by kernels that have it.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct MaskArguments {
+    /// A row sees its last `window` tokens. At most `i32::MAX`.
+    pub window: u32,
+    /// Factor of the logits times log2(e).
+    pub scale_log2: f32,
+    /// Bound of the logits.
+    pub softcap: f32,
+}
+
+impl MaskArguments {
+    /// Those of a mask, and the factor of the logits.
+    pub fn of(mask: &Mask, scale: f32) -> Self {
+        Self {
+            window: mask.window.unwrap_or(u32::MAX).min(i32::MAX as u32),
+            scale_log2: scale * std::f32::consts::LOG2_E,
+            softcap: mask.softcap.unwrap_or(1.0),
+        }
+    }
+}
+
+impl Default for MaskArguments {
+    fn default() -> Self {
+        Self::of(&Mask::NONE, 0.0)
+    }
+}
 
 /// How K and V get into shared memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -15,14 +45,12 @@ pub enum KvLoad {
     CpAsync,
 }
 
-/// What is compiled into a kernel beside its tile and class. A window's length, a soft-cap's bound and the sinks are given at each launch;
-/// whether they exist is compiled in.
+/// What is compiled into a kernel beside its tile and class. The numbers of the mask and the sinks are given at each launch; whether they
+/// exist is compiled in.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct KernelOptions {
-    /// A row sees its last tokens only.
-    pub window: bool,
-    /// Logits are bounded by a scaled tanh.
-    pub softcap: bool,
+    /// Which options the mask has.
+    pub mask: MaskOptions,
     /// Every row has a logit beside its tokens.
     pub sinks: bool,
     /// CTAs write timestamps ([`super::TimelineEntry`]). The results are the same.
@@ -33,10 +61,10 @@ pub struct KernelOptions {
 
 impl KernelOptions {
     /// Plain attention over pages of `page_size` tokens whose stride is a multiple of that of KV heads. Other options go beside it:
-    /// `KernelOptions { window: true, ..KernelOptions::for_pages(page_size) }`.
+    /// `KernelOptions { mask: Mask::window(512).options(), ..KernelOptions::for_pages(page_size) }`.
     pub const fn for_pages(page_size: u32) -> Self {
         let kv_load = if page_size.is_multiple_of(GRANULE) { KvLoad::Tma } else { KvLoad::CpAsync };
-        Self { window: false, softcap: false, sinks: false, timeline: false, kv_load }
+        Self { mask: MaskOptions::NONE, sinks: false, timeline: false, kv_load }
     }
 
     /// The options that change the kernels of a class on an architecture: without TMA producers, both loads are the same kernel.
@@ -47,29 +75,26 @@ impl KernelOptions {
 
     /// Every combination of what changes results.
     pub fn all() -> impl Iterator<Item = Self> {
-        (0..8u8).map(|bits| Self {
-            window: bits & 1 != 0,
-            softcap: bits & 2 != 0,
-            sinks: bits & 4 != 0,
-            ..Self::default()
-        })
+        [false, true]
+            .into_iter()
+            .flat_map(|sinks| MaskOptions::all().map(move |mask| Self { mask, sinks, ..Self::default() }))
     }
 
     /// The type in `options.cuh`. How K and V are loaded follows from the producer warps.
     pub(super) fn template(self) -> String {
-        let Self { window, softcap, sinks, timeline, kv_load: _ } = self;
-        format!("KernelOptions<{window}, {softcap}, {sinks}, {timeline}>")
+        let Self { mask, sinks, timeline, kv_load: _ } = self;
+        let mask: String = mask.values().iter().map(|option| format!("{option}, ")).collect();
+        format!("KernelOptions<{mask}{sinks}, {timeline}>")
     }
 
     /// A suffix for names; empty without options.
     pub(super) fn suffix(self) -> String {
-        let names = [
-            (self.window, "_window"),
-            (self.softcap, "_softcap"),
-            (self.sinks, "_sinks"),
-            (self.timeline, "_timeline"),
-            (self.kv_load == KvLoad::CpAsync, "_cp_async"),
+        let others = [
+            ("sinks", self.sinks),
+            ("timeline", self.timeline),
+            ("cp_async", self.kv_load == KvLoad::CpAsync),
         ];
-        names.into_iter().filter(|(on, _)| *on).map(|(_, name)| name).collect()
+        let all = MaskOptions::NAMES.into_iter().zip(self.mask.values()).chain(others);
+        all.filter(|(_, on)| *on).map(|(name, _)| format!("_{name}")).collect()
     }
 }

@@ -22,7 +22,7 @@ struct TokenLocation {
 
   // As the first token of a granule.
   template <class S> TILEWRIGHT_DEVICE Granule granule() const {
-    const bool some = exists && (!S::WINDOW || position + static_cast<i32>(S::GRANULE) > seen);
+    const bool some = exists && (!S::HIDES_FIRST || position + static_cast<i32>(S::GRANULE) > seen);
     const u32 tokens = some ? smaller(static_cast<u32>(end - position), S::GRANULE) : 0;
     return Granule{position, some ? rows | tokens << 24 : 0};
   }

@@ -25,7 +25,7 @@ template <class S> struct ProducerTma {
     if (cta.lane >= S::GRANULES * S::STEPS_AT_ONCE || step >= steps.last) return GranuleLoad{};
     const TokenLocation place = paged_kv.find(cursor, steps, step, 0);
     const Granule granule = place.template granule<S>();
-    const u32 before = S::WINDOW ? static_cast<u32>(larger(place.seen - place.position, 0)) : 0;
+    const u32 before = S::HIDES_FIRST ? static_cast<u32>(larger(place.seen - place.position, 0)) : 0;
     return GranuleLoad{page(place.page, place.evict_first), place.within, before, granule};
   }
 
@@ -47,7 +47,7 @@ template <class S> struct ProducerTma {
   TILEWRIGHT_DEVICE void copy_values(const PipelineState<S> &at, const GranuleLoad &piece) const {
     const u32 base = cta.values_at(at), barrier = pipeline.barrier_of(at, Pipeline<S>::VALUES_FULL);
     const bool some = piece.granule.tokens() > 0;
-    const u32 to = some ? piece.granule.tokens() : S::GRANULE, from = !some ? S::GRANULE : S::WINDOW ? piece.before : 0;
+    const u32 to = some ? piece.granule.tokens() : S::GRANULE, from = !some ? S::GRANULE : S::HIDES_FIRST ? piece.before : 0;
     if (to == S::GRANULE && (from == 0 || from == S::GRANULE)) {
       return copy(cta.args.value_maps[4], base, piece, 0, 0, from == 0, policy(piece), barrier);
     }
@@ -74,7 +74,7 @@ template <class S> struct ProducerTma {
   static constexpr u32 EARLY_VALUES = smaller(S::STAGES - S::QUERY_IN_BUFFER, S::STEPS_AT_ONCE);
   TILEWRIGHT_DEVICE u32 certain_steps() const {
     // A warp that also finds out all else would begin later with that.
-    if (!S::SETMAXNREG || S::WINDOW || cta.item.segment_count > 1 || cta.item.certain_end < cta.item.kv_begin) return 0;
+    if (!S::SETMAXNREG || S::HIDES_FIRST || cta.item.segment_count > 1 || cta.item.certain_end < cta.item.kv_begin) return 0;
     return (cta.item.certain_end - cta.item.kv_begin) / S::N;
   }
 

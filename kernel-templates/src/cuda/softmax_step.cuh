@@ -11,13 +11,6 @@ template <class S> struct SoftmaxStep {
   const Mask<S> masking{cta};
   const Mma<S> mma{cta};
 
-  // A bounded logit, in base 2.
-  TILEWRIGHT_DEVICE float bounded_logit(float product) const {
-    // tanh(x) = 1 - 2 / (exp(2 x) + 1), exact at both ends.
-    const float x = product * cta.scale / cta.args.softcap;
-    return cta.args.softcap * LOG2_E * (1.f - 2.f / (exp2_fast(2.f * x) + 1.f));
-  }
-
   // Weights are of the largest logit that a row had when its accumulators were brought under it last. Up to 2^8 times that much fits any
   // type with the same precision, so the accumulators stay as they are.
   static constexpr float SLACK = 8.f;
@@ -66,14 +59,14 @@ template <class S> struct SoftmaxStep {
   template <u32 GRANULES_HERE>
   TILEWRIGHT_DEVICE Raise weigh(Softmax (&softmax)[2], float (&scores)[GRANULES_HERE * 2][4], const PipelineState<S> &at, u32 first, const MaskState &mask_state,
                                 bool masked) const {
-    if constexpr (S::SOFTCAP) {
+    if constexpr (S::BENDS) {
 #pragma unroll
       for (u32 j = 0; j < GRANULES_HERE * 2; j++) {
 #pragma unroll
-        for (u32 e = 0; e < 4; e++) scores[j][e] = bounded_logit(scores[j][e]);
+        for (u32 e = 0; e < 4; e++) scores[j][e] = S::bent(cta.args.mask, scores[j][e], cta.scale);
       }
     }
-    const float factor = S::SOFTCAP ? 1.f : cta.scale; // what makes logits of the scores from here on
+    const float factor = S::BENDS ? 1.f : cta.scale; // what makes logits of the scores from here on
     if (masked) masking.template mask_scores<GRANULES_HERE>(scores, at, first, mask_state);
     float max[2] = {negative_infinity(), negative_infinity()};
 #pragma unroll
@@ -149,7 +142,7 @@ template <class S> struct SoftmaxStep {
   // Whether all rows see all that the warp has of such a step.
   TILEWRIGHT_DEVICE bool is_plain(const Steps &steps, u32 step, const MaskState &seen) const {
     const i32 token = static_cast<i32>(cta.item.kv_begin + (step - steps.shared) * S::N + first_granule() * S::GRANULE);
-    return token + static_cast<i32>(S::WARP_N) <= seen.plain_end && (!S::WINDOW || token >= seen.plain_begin);
+    return token + static_cast<i32>(S::WARP_N) <= seen.plain_end && (!S::HIDES_FIRST || token >= seen.plain_begin);
   }
 
   // A step of either kind.

@@ -1,25 +1,27 @@
 //! NVRTC itself: opening the library, and compiling with it.
 //!
-//! The types are cudarc's, but the functions are looked up here. cudarc opens `libnvrtc.so` by name, whichever version the
-//! loader finds first, once and for all: it would ignore the library that was chosen wherever another one is on the loader's
-//! path, could not go on to the next after one that does not work, and panics where a function is missing.
+//! Its functions are looked up here and not by cudarc, which opens `libnvrtc.so` by name, whichever version the loader finds first,
+//! once and for all: it would ignore the library that was chosen wherever another one is on the loader's path, could not go on to the
+//! next after one that does not work, and panics where a function is missing.
 
 #![allow(unsafe_code)]
 
 use super::locate::{self, Candidate, Surroundings};
 use super::{NvrtcError, Rejected, fetch};
-use cudarc::nvrtc::sys::{nvrtcProgram, nvrtcResult};
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
-use std::ffi::{CStr, CString, c_char, c_int};
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::mem::ManuallyDrop;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-/// What NVRTC's functions return. An integer rather than cudarc's enum, as a newer library may return what that has not.
+/// What NVRTC's functions return (`nvrtcResult`). An integer rather than an enum, as a newer library may return what that has not.
 type Code = c_int;
 
-const SUCCESS: Code = nvrtcResult::NVRTC_SUCCESS as Code;
-const COMPILATION: Code = nvrtcResult::NVRTC_ERROR_COMPILATION as Code;
+const SUCCESS: Code = 0;
+const COMPILATION: Code = 6;
+
+/// A program of NVRTC (`nvrtcProgram`): an opaque pointer.
+type Handle = *mut c_void;
 
 /// A kernel that proves a library: NVRTC opens the library of its builtins only when it compiles.
 const SMOKE: Source<'static> = Source {
@@ -226,19 +228,19 @@ struct Functions {
     architectures: unsafe extern "C" fn(*mut c_int) -> Code,
     error_string: unsafe extern "C" fn(Code) -> *const c_char,
     create: unsafe extern "C" fn(
-        *mut nvrtcProgram,
+        *mut Handle,
         *const c_char,
         *const c_char,
         c_int,
         *const *const c_char,
         *const *const c_char,
     ) -> Code,
-    destroy: unsafe extern "C" fn(*mut nvrtcProgram) -> Code,
-    compile: unsafe extern "C" fn(nvrtcProgram, c_int, *const *const c_char) -> Code,
-    log_size: unsafe extern "C" fn(nvrtcProgram, *mut usize) -> Code,
-    log: unsafe extern "C" fn(nvrtcProgram, *mut c_char) -> Code,
-    cubin_size: unsafe extern "C" fn(nvrtcProgram, *mut usize) -> Code,
-    cubin: unsafe extern "C" fn(nvrtcProgram, *mut c_char) -> Code,
+    destroy: unsafe extern "C" fn(*mut Handle) -> Code,
+    compile: unsafe extern "C" fn(Handle, c_int, *const *const c_char) -> Code,
+    log_size: unsafe extern "C" fn(Handle, *mut usize) -> Code,
+    log: unsafe extern "C" fn(Handle, *mut c_char) -> Code,
+    cubin_size: unsafe extern "C" fn(Handle, *mut usize) -> Code,
+    cubin: unsafe extern "C" fn(Handle, *mut c_char) -> Code,
 }
 
 impl Functions {
@@ -305,7 +307,7 @@ impl Functions {
 /// A program that NVRTC holds, destroyed with this.
 struct Program<'a> {
     nvrtc: &'a Nvrtc,
-    handle: nvrtcProgram,
+    handle: Handle,
 }
 
 impl<'a> Program<'a> {
@@ -353,8 +355,8 @@ impl<'a> Program<'a> {
     fn output(
         &self,
         names: [&'static str; 2],
-        size: unsafe extern "C" fn(nvrtcProgram, *mut usize) -> Code,
-        read: unsafe extern "C" fn(nvrtcProgram, *mut c_char) -> Code,
+        size: unsafe extern "C" fn(Handle, *mut usize) -> Code,
+        read: unsafe extern "C" fn(Handle, *mut c_char) -> Code,
     ) -> Result<Vec<u8>, NvrtcError> {
         let functions = &self.nvrtc.functions;
         let mut bytes = 0;

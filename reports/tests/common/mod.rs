@@ -138,8 +138,9 @@ held_out: true,
                 .map(|(policy, factor)| PolicyTiming {
                     policy: policy.to_owned(),
                     median_us: (100.0 + i as f64) * factor * (1.0 + (i % 7) as f64 / 10.0),
-                    spread_us: 2.0,
-                    count: 9,
+                    // The first batch had time for one sample.
+                    spread_us: (i > 0).then_some(2.0),
+                    count: if i > 0 { 9 } else { 1 },
                 })
                 .to_vec(),
             })

@@ -7,7 +7,7 @@ use crate::reference::{self, Attention};
 use half::{bf16, f16};
 use std::sync::OnceLock;
 use tilewright_cpu::{Element, Fp8KvCache, KvCache, KvPages};
-use tilewright_heuristics::{Dtype, Geometry};
+use tilewright_heuristics::{Dtype, Geometry, Mask};
 use tilewright_plan::{ChooseTiles, KvStrides, PageTable, Plan, PlanError, PlanOptions, Queries};
 
 /// How K and V lie in memory.
@@ -40,10 +40,8 @@ pub struct ConformanceCase {
     pub query_lens: Option<Vec<u32>>,
     /// Physical pages; not all are in use.
     pub pages: usize,
-    /// See [`Attention::window`].
-    pub window: Option<u32>,
-    /// See [`Attention::softcap`].
-    pub softcap: Option<f32>,
+    /// Which tokens queries see, and how logits are bounded.
+    pub mask: Mask,
     /// Whether heads have sinks, those of [`ConformanceCase::sinks`].
     pub sinks: bool,
     /// How K and Q are drawn.
@@ -58,9 +56,9 @@ pub struct ConformanceCase {
 }
 
 impl ConformanceCase {
-    /// Whether it is attention without window, soft-cap and sinks.
-    pub const fn is_plain(&self) -> bool {
-        self.window.is_none() && self.softcap.is_none() && !self.sinks
+    /// Whether it is attention without mask and sinks.
+    pub fn is_plain(&self) -> bool {
+        self.mask == Mask::NONE && !self.sinks
     }
 
     /// Factor of the logits.
@@ -155,12 +153,7 @@ impl ConformanceCase {
     fn attend<E: Element, C: KvPages<E>>(&self, cache: C) -> Expected {
         let query = self.query::<E>();
         let sinks = self.sinks();
-        let attention = Attention {
-            scale: self.scale(),
-            window: self.window,
-            softcap: self.softcap,
-            sinks: sinks.as_deref(),
-        };
+        let attention = Attention { scale: self.scale(), mask: self.mask, sinks: sinks.as_deref() };
         let (output, lse) = reference::decode(&self.geometry, &self.table(), &query, &cache, &attention);
         Expected { output, lse }
     }

@@ -54,8 +54,7 @@ impl<E: Element> CpuCase<E> {
         let args = DecodeArgs {
             lse: Some(&mut lse),
             scale: Some(self.case.scale()),
-            window: self.case.window,
-            softcap: self.case.softcap,
+            mask: self.case.mask,
             sinks: sinks.as_deref(),
             ..DecodeArgs::new(&self.query, cache, &mut output)
         };

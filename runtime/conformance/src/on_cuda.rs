@@ -147,8 +147,9 @@ impl CudaCase {
         self.run_on(backend, stream, tile, self.options(), self.case.options)
     }
 
-    /// As [`CudaCase::run`], planned in another way, and on a variant that may have a window and sinks that the case has not: a window of
-    /// all tokens and sinks of -inf then stand for none.
+    /// As [`CudaCase::run`], planned in another way, and on a variant that may have mask options
+    /// ([`tilewright_heuristics::MaskOptions::serves`]) and sinks that the case has not: a window of all tokens and sinks of -inf then stand
+    /// for none.
     ///
     /// # Errors
     /// As [`CudaCase::run`].
@@ -283,8 +284,7 @@ impl CudaCase {
             lse: Some(self.lse.address()),
             workspace: workspace.address(),
             scale: self.case.scale(),
-            window: self.case.window.or(options.window.then_some(u32::MAX)),
-            softcap: self.case.softcap,
+            mask: self.case.mask.with(options.mask),
             sinks: options.sinks.then_some(self.sinks.address()),
             scales: self.scales.as_ref().map(|scales| RawScales {
                 keys: scales.keys.address(),
@@ -335,8 +335,7 @@ fn upload<T: DeviceRepr>(
 /// What the kernels of a case have compiled in.
 pub fn options_of(case: &ConformanceCase) -> KernelOptions {
     KernelOptions {
-        window: case.window.is_some(),
-        softcap: case.softcap.is_some(),
+        mask: case.mask.options(),
         sinks: case.sinks,
         timeline: false,
         kv_load: kv_load(&case.strides(), &case.geometry),

@@ -2,7 +2,7 @@
 
 use rayon::prelude::*;
 use tilewright_cpu::{Element, KvCache, KvPages, Number};
-use tilewright_heuristics::Geometry;
+use tilewright_heuristics::{Geometry, Mask};
 use tilewright_plan::PageTable;
 
 /// Tokens that are converted to f64 at a time: a long request needs no second copy of all of its K and V.
@@ -13,10 +13,8 @@ const BLOCK: usize = 256;
 pub struct Attention<'a> {
     /// Factor of the logits, usually `1 / sqrt(head_dim)`.
     pub scale: f32,
-    /// A query sees its last `window` tokens up to its own, which is one of them. All of them by default.
-    pub window: Option<u32>,
-    /// Logits become `softcap * tanh(logit / softcap)`.
-    pub softcap: Option<f32>,
+    /// Which tokens a query sees, and how its logits are bounded.
+    pub mask: Mask,
     /// A logit of each query head, `[q_heads]`, that stands beside those of its tokens: it takes part in the softmax and the
     /// LSE, and weighs zeros. Neither scaled nor capped.
     pub sinks: Option<&'a [f32]>,
@@ -25,7 +23,7 @@ pub struct Attention<'a> {
 impl Attention<'_> {
     /// Plain attention over all tokens.
     pub const fn plain(scale: f32) -> Self {
-        Self { scale, window: None, softcap: None, sinks: None }
+        Self { scale, mask: Mask::NONE, sinks: None }
     }
 }
 
@@ -61,7 +59,7 @@ pub fn decode<E: Element, C: KvPages<E>>(
     let mut lse = vec![f64::NEG_INFINITY; table.batch() * q_heads];
     let queries = output.par_chunks_mut(row.max(1)).zip(lse.par_chunks_mut(q_heads.max(1)));
     queries.enumerate().for_each_init(Scratch::default, |scratch, (index, (output, lse))| {
-        let tokens = visible_tokens(table, cache, index, attention.window);
+        let tokens = tokens(table, cache, index);
         let mut query: Vec<f64> = query[index * row..][..row].iter().map(wide).collect();
         query.iter_mut().for_each(|q| *q *= f64::from(attention.scale));
         let ratio = geometry.gqa_ratio() as usize;
@@ -72,7 +70,7 @@ pub fn decode<E: Element, C: KvPages<E>>(
                 query: &query[elements.clone()],
                 offset: kv_head * cache.strides.head,
                 sinks: attention.sinks.map(|sinks| &sinks[heads.clone()]),
-                softcap: attention.softcap.map(f64::from),
+                mask: attention.mask,
                 head_dim,
                 key_scale: scales.map_or(1.0, |scales| f64::from(scales.keys.of_head(kv_head))),
                 value_scale: scales.map_or(1.0, |scales| f64::from(scales.values.of_head(kv_head))),
@@ -83,21 +81,14 @@ pub fn decode<E: Element, C: KvPages<E>>(
     (output, lse)
 }
 
-/// Where the tokens that a query sees begin, without the offset of the head.
-fn visible_tokens<E>(
-    table: &PageTable<'_>,
-    cache: &KvCache<'_, E>,
-    query: usize,
-    window: Option<u32>,
-) -> Vec<usize> {
-    let len = table.seq_len(query);
-    let begin = window.map_or(0, |window| len.saturating_sub(window));
+/// Where the tokens up to a query's own begin, without the offset of the head.
+fn tokens<E>(table: &PageTable<'_>, cache: &KvCache<'_, E>, query: usize) -> Vec<usize> {
     let pages = table.pages(query);
     let place = |token: u32| {
         let page = pages[(token / table.page_size()) as usize] as usize;
         page * cache.strides.page + (token % table.page_size()) as usize * cache.strides.token
     };
-    (begin..len).map(place).collect()
+    (0..table.seq_len(query)).map(place).collect()
 }
 
 /// The heads of one query that share a KV head.
@@ -107,7 +98,7 @@ struct Group<'a> {
     /// Of the KV head, behind where a token begins.
     offset: usize,
     sinks: Option<&'a [f32]>,
-    softcap: Option<f64>,
+    mask: Mask,
     head_dim: usize,
     /// What stored numbers are multiplied by.
     key_scale: f64,
@@ -141,14 +132,15 @@ impl Group<'_> {
             for (head, q) in self.query.chunks(head_dim).enumerate() {
                 let scores = &mut scores[head * tokens.len() + block * BLOCK..];
                 for (score, k) in scores.iter_mut().zip(wide.chunks(head_dim)) {
-                    let logit = dot(q, k);
-                    *score = self.softcap.map_or(logit, |cap| cap * (logit / cap).tanh());
+                    *score = dot(q, k);
                 }
             }
         }
         for (head, lse) in lse.iter_mut().enumerate() {
             let sink = self.sinks.map_or(f64::NEG_INFINITY, |sinks| f64::from(sinks[head]));
-            *lse = softmax(&mut scores[head * tokens.len()..][..tokens.len()], sink);
+            let scores = &mut scores[head * tokens.len()..][..tokens.len()];
+            self.mask.apply(scores);
+            *lse = softmax(scores, sink);
         }
         for (block, tokens_of_block) in tokens.chunks(BLOCK).enumerate() {
             self.convert(cache.values, self.value_scale, tokens_of_block, narrow, wide);

@@ -94,7 +94,7 @@ fn textbook(
     let mut terms: Vec<(f64, Vec<f64>)> = Vec::new();
     for token in 0..len {
         // The query is token len - 1: it sees token t if their distance is less than the window.
-        if case.window.is_some_and(|window| len - 1 - token >= window as usize) {
+        if case.mask.window.is_some_and(|window| len - 1 - token >= window as usize) {
             continue;
         }
         let page = case.page_table[request * case.max_pages + token / page_size] as usize;
@@ -105,7 +105,7 @@ fn textbook(
             logit += f64::from(q[i]) * f64::from(keys[at + i]);
         }
         logit *= f64::from(case.scale());
-        if let Some(cap) = case.softcap {
+        if let Some(cap) = case.mask.softcap {
             logit = f64::from(cap) * (logit / f64::from(cap)).tanh();
         }
         terms.push((logit, values[at..at + head_dim].iter().map(|&v| f64::from(v)).collect()));

@@ -2,11 +2,11 @@
 
 use super::{Element, KvCache, KvPages};
 use crate::ExecError;
-use tilewright_heuristics::Geometry;
+use tilewright_heuristics::{Geometry, Mask};
 use tilewright_plan::Plan;
 
 /// What one decode step of one layer reads and writes. The batch is that of the plan: its queries ([`Plan::batch`]).
-/// [`DecodeArgs::new`] is plain attention; options go beside it: `DecodeArgs { window: Some(512), ..DecodeArgs::new(query, cache, output) }`.
+/// [`DecodeArgs::new`] is plain attention; options go beside it: `DecodeArgs { mask: Mask::window(512), ..DecodeArgs::new(query, cache, output) }`.
 #[derive(Debug)]
 pub struct DecodeArgs<'a, E, C = KvCache<'a, E>> {
     /// `[batch, q_heads, head_dim]`.
@@ -19,10 +19,8 @@ pub struct DecodeArgs<'a, E, C = KvCache<'a, E>> {
     pub lse: Option<&'a mut [f32]>,
     /// Factor of the logits; `1 / sqrt(head_dim)` if absent.
     pub scale: Option<f32>,
-    /// A query sees the last `window` tokens up to its own, which is one of them.
-    pub window: Option<u32>,
-    /// Logits are bounded: `softcap * tanh(logit / softcap)`.
-    pub softcap: Option<f32>,
+    /// Which tokens a query sees, and how its logits are bounded.
+    pub mask: Mask,
     /// `[q_heads]`: a logit that each head has beside its tokens. It takes part in the softmax and in the LSE, and weighs zeros.
     pub sinks: Option<&'a [f32]>,
 }
@@ -30,7 +28,7 @@ pub struct DecodeArgs<'a, E, C = KvCache<'a, E>> {
 impl<'a, E: Element, C: KvPages<E>> DecodeArgs<'a, E, C> {
     /// Plain attention: no LSE and no options.
     pub const fn new(query: &'a [E], cache: C, output: &'a mut [E]) -> Self {
-        Self { query, cache, output, lse: None, scale: None, window: None, softcap: None, sinks: None }
+        Self { query, cache, output, lse: None, scale: None, mask: Mask::NONE, sinks: None }
     }
 
     /// The factor of the logits.
@@ -47,7 +45,7 @@ impl<'a, E: Element, C: KvPages<E>> DecodeArgs<'a, E, C> {
         if !geometry.head_dim.is_multiple_of(16) {
             return Err(ExecError::HeadDim(geometry.head_dim));
         }
-        self.check_options()?;
+        self.mask.check()?;
         self.check_lengths(plan)?;
         let cache = self.cache.stored();
         let Some(page) = plan.largest_page() else { return Ok(()) };
@@ -56,18 +54,6 @@ impl<'a, E: Element, C: KvPages<E>> DecodeArgs<'a, E, C> {
             if end > found {
                 return Err(ExecError::PageOutside { name, page, end, found });
             }
-        }
-        Ok(())
-    }
-
-    fn check_options(&self) -> Result<(), ExecError> {
-        if self.window == Some(0) {
-            let message = "a query sees at least its own token; leave the window out to see all";
-            return Err(ExecError::Option { name: "window", value: "0".to_owned(), message });
-        }
-        if let Some(softcap) = self.softcap.filter(|softcap| !(softcap.is_finite() && *softcap > 0.0)) {
-            let message = "the bound of the logits is a positive number; leave it out for none";
-            return Err(ExecError::Option { name: "softcap", value: softcap.to_string(), message });
         }
         Ok(())
     }

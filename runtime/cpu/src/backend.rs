@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 
 use super::kernel::{LOG2_E, Pass, Scratch, row_of_output};
-use super::mask::Mask;
+use super::mask::Masking;
 use super::queue::{Queue, Unit};
 use super::shared::SharedSlice;
 use super::timeline::{Clock, Recorder, UnitTimes};
@@ -124,7 +124,7 @@ impl CpuBackend {
         args.check(plan)?;
         self.reserve(plan);
         let scale = args.scale_of(plan.geometry());
-        let DecodeArgs { query, cache, output, lse, window, softcap, sinks, .. } = args;
+        let DecodeArgs { query, cache, output, lse, mask, sinks, .. } = args;
         let (cache, scales) = (cache.stored(), cache.scales());
         let lse = lse.map(SharedSlice::new);
         let step = Step {
@@ -133,7 +133,7 @@ impl CpuBackend {
             cache,
             scales,
             scale,
-            mask: Mask::new(window, softcap),
+            masking: Masking::new(mask),
             sinks,
             output: SharedSlice::new(output),
             lse: lse.as_ref(),
@@ -205,7 +205,7 @@ struct Step<'a, E, K> {
     cache: KvCache<'a, K>,
     scales: Option<KvScales<'a>>,
     scale: f32,
-    mask: Mask,
+    masking: Masking,
     sinks: Option<&'a [f32]>,
     output: SharedSlice<'a, E>,
     lse: Option<&'a SharedSlice<'a, f32>>,
@@ -229,8 +229,19 @@ impl<E: Element, K: Number> Step<'_, E, K> {
         let kv_range = share(item, unit.lane, unit.lanes, u32::from(tile.n));
         let (Self { plan, query, cache, .. }, kv_head) = (self, unit.kv_head);
         let scale = self.scale * self.scales.map_or(1.0, |scales| scales.keys.of_head(kv_head as usize));
-        let mask = self.mask;
-        self.arch.dispatch(Pass { plan, item, kv_head, tile, kv_range, query, cache, scale, mask, scratch });
+        let masking = self.masking;
+        self.arch.dispatch(Pass {
+            plan,
+            item,
+            kv_head,
+            tile,
+            kv_range,
+            query,
+            cache,
+            scale,
+            masking,
+            scratch,
+        });
         if let Some(clock) = clock {
             clock.computed();
         }

@@ -1,6 +1,6 @@
 //! Errors of executing a plan on the CPU.
 
-use tilewright_heuristics::Dtype;
+use tilewright_heuristics::{Dtype, MaskError};
 
 /// Why a plan cannot be executed with these arguments.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -48,4 +48,10 @@ pub enum ExecError {
         /// Elements of the cache.
         found: usize,
     },
+}
+
+impl From<MaskError> for ExecError {
+    fn from(MaskError { name, value, message }: MaskError) -> Self {
+        Self::Option { name, value, message }
+    }
 }

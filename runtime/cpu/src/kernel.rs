@@ -1,6 +1,6 @@
 //! One work item: a pass of at most m rows over a KV range, n tokens a step, with the online softmax in between.
 
-use super::mask::Mask;
+use super::mask::Masking;
 use super::simd;
 use super::{Element, KvCache, Number};
 use pulp::{Simd, WithSimd};
@@ -55,7 +55,7 @@ pub(super) struct Pass<'a, E, K> {
     pub(super) cache: &'a KvCache<'a, K>,
     /// Of the logits, with the scale of K.
     pub(super) scale: f32,
-    pub(super) mask: Mask,
+    pub(super) masking: Masking,
     pub(super) scratch: &'a mut Scratch,
 }
 
@@ -64,7 +64,7 @@ impl<E: Element, K: Number> WithSimd for Pass<'_, E, K> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
-        let Self { plan, item, kv_head, tile, kv_range, query, cache, scale, mask, scratch } = self;
+        let Self { plan, item, kv_head, tile, kv_range, query, cache, scale, masking, scratch } = self;
         let head_dim = plan.geometry().head_dim as usize;
         let rows = item.rows.len();
         for (row, wide) in scratch.queries[..rows * head_dim].chunks_exact_mut(head_dim).enumerate() {
@@ -80,7 +80,7 @@ impl<E: Element, K: Number> WithSimd for Pass<'_, E, K> {
             let last = (segment.members.end * ratio).min(item.rows.end).saturating_sub(item.rows.start);
             let tokens = segment.kv_range.start.max(kv_range.start)..segment.kv_range.end.min(kv_range.end);
             if first < last && !tokens.is_empty() {
-                let reader = Reader { plan, segment, cache, kv_head, head_dim, mask };
+                let reader = Reader { plan, segment, cache, kv_head, head_dim, masking };
                 pass_segment(simd, &reader, item, tile, tokens, first as usize..last as usize, scratch);
             }
         }
@@ -98,7 +98,7 @@ fn pass_segment<S: Simd, K: Number>(
     rows: Range<usize>,
     scratch: &mut Scratch,
 ) {
-    let Reader { plan, segment, cache, head_dim, mask, .. } = *reader;
+    let Reader { plan, segment, cache, head_dim, masking, .. } = *reader;
     let n = usize::from(tile.n);
     let Scratch { queries, scores, kv: wide, accumulators, softmax, offsets, contiguous } = scratch;
     let elements = rows.start * head_dim..rows.end * head_dim;
@@ -110,7 +110,7 @@ fn pass_segment<S: Simd, K: Number>(
     let longest = rows.clone().map(own_end).max().unwrap_or(0);
     let end = tokens.end.min(segment.kv_range.start.saturating_add(longest.saturating_sub(segment.position)));
     // Nor are those before every row's window.
-    let first = rows.clone().map(|row| mask.first_seen(own_end(row))).min().unwrap_or(0);
+    let first = rows.clone().map(|row| masking.first_seen(own_end(row))).min().unwrap_or(0);
     let start =
         tokens.start.max(segment.kv_range.start.saturating_add(first.saturating_sub(segment.position)));
     let ahead = (u32::from(tile.stages) - 1) * u32::from(tile.n);
@@ -132,16 +132,9 @@ fn pass_segment<S: Simd, K: Number>(
         }
         for (index, [max, sum]) in softmax.iter_mut().enumerate() {
             let scores = &mut scores[index * n..][..padded];
-            mask.cap(&mut scores[..tokens]);
             scores[tokens..].fill(f32::NEG_INFINITY);
             // This request may end before others that share the segment do, and its window may begin after theirs.
-            let own_end = own_end(rows.start + index);
-            let seen = own_end.saturating_sub(position(begin)) as usize;
-            if seen < tokens {
-                scores[seen..].fill(f32::NEG_INFINITY);
-            }
-            let unseen = mask.first_seen(own_end).saturating_sub(position(begin)) as usize;
-            scores[..unseen.min(tokens)].fill(f32::NEG_INFINITY);
+            masking.apply(&mut scores[..tokens], position(begin), own_end(rows.start + index));
             let new_max = max.max(simd::max(simd, scores));
             if new_max == f32::NEG_INFINITY {
                 scores.fill(0.0);
@@ -187,7 +180,7 @@ struct Reader<'a, K> {
     cache: &'a KvCache<'a, K>,
     kv_head: u32,
     head_dim: usize,
-    mask: Mask,
+    masking: Masking,
 }
 
 impl<K: Number> Reader<'_, K> {

@@ -26,7 +26,8 @@ pub use timeline::UnitTimes;
 
 /// Hash of the kernel's sources (FNV-1a, 64 bits, hexadecimal): measurements of another kernel say nothing about this one.
 pub fn kernel_hash() -> String {
-    const SOURCES: [&str; 7] = [
+    const SOURCES: [&str; 8] = [
+        include_str!("../../../heuristics/src/mask.rs"),
         include_str!("../../plan/src/kv/e4m3.rs"),
         include_str!("backend.rs"),
         include_str!("element.rs"),

@@ -1,32 +1,40 @@
-//! Masking beyond a request's end: the sliding window, and the bound of the logits.
+//! Masking: which of a step's scores count, and how they are bounded.
 
 use super::kernel::LOG2_E;
+use tilewright_heuristics::Mask;
 
-/// What a row sees, and how its logits are bounded.
+/// A [`Mask`] of scores, which are logits to base 2.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Mask {
-    /// Tokens that a query sees up to its own.
-    window: u32,
-    /// Bound of the scores, which are to base 2.
+pub(super) struct Masking {
+    mask: Mask,
+    /// Bound of the scores.
     bound: Option<f32>,
 }
 
-impl Mask {
-    pub(super) fn new(window: Option<u32>, softcap: Option<f32>) -> Self {
-        Self { window: window.unwrap_or(u32::MAX), bound: softcap.map(|softcap| softcap * LOG2_E) }
+impl Masking {
+    pub(super) fn new(mask: Mask) -> Self {
+        Self { mask, bound: mask.softcap.map(|softcap| softcap * LOG2_E) }
     }
 
-    /// The first token that a query sees whose request has `visible` tokens up to it.
+    /// The first token that a query sees which sees none from `end` on.
     #[inline(always)]
     pub(super) const fn first_seen(&self, end: u32) -> u32 {
-        end.saturating_sub(self.window)
+        self.mask.first_seen(end)
     }
 
-    /// Bounds scores.
+    /// Bounds the scores of a query with neighbouring tokens, and makes -inf of those that it does not see. The first one is the request's
+    /// token `position`; the query sees none from `end` on.
     #[inline(always)]
-    pub(super) fn cap(&self, scores: &mut [f32]) {
+    pub(super) fn apply(&self, scores: &mut [f32], position: u32, end: u32) {
         if let Some(bound) = self.bound {
             scores.iter_mut().for_each(|score| *score = bound * (*score / bound).tanh());
         }
+        let seen = end.saturating_sub(position) as usize;
+        if seen < scores.len() {
+            scores[seen..].fill(f32::NEG_INFINITY);
+        }
+        let unseen = self.first_seen(end).saturating_sub(position) as usize;
+        let unseen = unseen.min(scores.len());
+        scores[..unseen].fill(f32::NEG_INFINITY);
     }
 }

@@ -9,7 +9,7 @@ use tilewright_conformance as conformance;
 use tilewright_conformance::reference::{self, Attention, relative_error};
 use tilewright_cpu::ExecError;
 use tilewright_cpu::{CpuBackend, DecodeArgs, Element, KvCache};
-use tilewright_heuristics::{Dtype, Geometry, PackShape, Tile};
+use tilewright_heuristics::{Dtype, Geometry, Mask, PackShape, Tile};
 use tilewright_plan::{KvStrides, Packing, PageTable, Plan, PlanOptions, Split};
 
 /// A batch with K, V and queries; NaN wherever no request has a token.
@@ -292,11 +292,12 @@ fn misfit_arguments_are_refused_before_any_write() {
     let short = KvCache { keys: &batch.keys[..16], ..batch.cache() };
     let args = DecodeArgs::new(&batch.query, short, &mut output);
     assert!(matches!(backend.decode(&plan, args), Err(ExecError::PageOutside { name: "keys", .. })));
-    let args = DecodeArgs { window: Some(0), ..DecodeArgs::new(&batch.query, batch.cache(), &mut output) };
+    let args =
+        DecodeArgs { mask: Mask::window(0), ..DecodeArgs::new(&batch.query, batch.cache(), &mut output) };
     assert!(matches!(backend.decode(&plan, args), Err(ExecError::Option { name: "window", .. })));
     for softcap in [0.0, -1.0, f32::NAN, f32::INFINITY] {
         let plain = DecodeArgs::new(&batch.query, batch.cache(), &mut output);
-        let args = DecodeArgs { softcap: Some(softcap), ..plain };
+        let args = DecodeArgs { mask: Mask::softcap(softcap), ..plain };
         assert!(matches!(backend.decode(&plan, args), Err(ExecError::Option { name: "softcap", .. })));
     }
     let sinks = [0.0];

@@ -3,7 +3,7 @@
 use super::tensor_maps::kv_load_up_to;
 use super::{CudaElement, CudaError, DevicePlan, KvCache, KvPages};
 use cudarc::driver::{CudaSlice, CudaStream, DevicePtr, DevicePtrMut, SyncOnDrop};
-use tilewright_heuristics::{Dtype, Geometry};
+use tilewright_heuristics::{Dtype, Geometry, Mask};
 use tilewright_kernel_templates::cuda::KernelOptions;
 use tilewright_plan::KvStrides;
 
@@ -59,10 +59,8 @@ pub struct RawArgs {
     pub workspace: u64,
     /// Factor of the logits, usually `1 / sqrt(head_dim)`.
     pub scale: f32,
-    /// A query sees the last `window` tokens up to its own, which is one of them.
-    pub window: Option<u32>,
-    /// Logits are bounded: `softcap * tanh(logit / softcap)`.
-    pub softcap: Option<f32>,
+    /// Which tokens a query sees, and how its logits are bounded.
+    pub mask: Mask,
     /// f32 `[q_heads]`: a logit that each head has beside its tokens. It takes part in the softmax and in the LSE, and weighs zeros.
     pub sinks: Option<u64>,
     /// Of K and V; needed if they are FP8, and only read then.
@@ -87,8 +85,7 @@ impl RawArgs {
             lse: None,
             workspace: 0,
             scale: 1.0 / (geometry.head_dim as f32).sqrt(),
-            window: None,
-            softcap: None,
+            mask: Mask::NONE,
             sinks: None,
             scales: None,
             timeline: None,
@@ -98,8 +95,7 @@ impl RawArgs {
     /// What has to be compiled in. How K and V are loaded depends on their strides and on the plan's pages.
     pub const fn options(&self, plan: &DevicePlan) -> KernelOptions {
         KernelOptions {
-            window: self.window.is_some(),
-            softcap: self.softcap.is_some(),
+            mask: self.mask.options(),
             sinks: self.sinks.is_some(),
             timeline: self.timeline.is_some(),
             kv_load: kv_load_up_to(&self.kv_strides, plan.geometry(), plan.largest_page()),
@@ -148,15 +144,7 @@ impl RawArgs {
             }
             None => {}
         }
-        if self.window == Some(0) {
-            let message = "a query sees at least its own token; leave the window out to see all";
-            return Err(CudaError::Option { name: "window", value: "0".to_owned(), message });
-        }
-        if let Some(softcap) = self.softcap.filter(|softcap| !(softcap.is_finite() && *softcap > 0.0)) {
-            let message = "the bound of the logits is a positive number; leave it out for none";
-            return Err(CudaError::Option { name: "softcap", value: softcap.to_string(), message });
-        }
-        Ok(())
+        Ok(self.mask.check()?)
     }
 }
 
@@ -178,10 +166,8 @@ pub struct DecodeArgs<'a, E, C = KvCache<'a, E>> {
     pub lse: Option<&'a mut CudaSlice<f32>>,
     /// Factor of the logits; `1 / sqrt(head_dim)` if absent.
     pub scale: Option<f32>,
-    /// As in [`RawArgs::window`].
-    pub window: Option<u32>,
-    /// As in [`RawArgs::softcap`].
-    pub softcap: Option<f32>,
+    /// As in [`RawArgs::mask`].
+    pub mask: Mask,
     /// As in [`RawArgs::sinks`].
     pub sinks: Option<&'a CudaSlice<f32>>,
 }
@@ -194,17 +180,7 @@ impl<'a, E: CudaElement, C: KvPages<E>> DecodeArgs<'a, E, C> {
         output: &'a mut CudaSlice<E>,
         workspace: &'a mut CudaSlice<u8>,
     ) -> Self {
-        Self {
-            query,
-            cache,
-            output,
-            workspace,
-            lse: None,
-            scale: None,
-            window: None,
-            softcap: None,
-            sinks: None,
-        }
+        Self { query, cache, output, workspace, lse: None, scale: None, mask: Mask::NONE, sinks: None }
     }
 
     /// Checks shapes against a plan, and leaves the types behind. The guards have to outlive the queueing of the
@@ -264,8 +240,7 @@ impl<'a, E: CudaElement, C: KvPages<E>> DecodeArgs<'a, E, C> {
             lse,
             workspace,
             scale: self.scale.unwrap_or_else(|| 1.0 / (geometry.head_dim as f32).sqrt()),
-            window: self.window,
-            softcap: self.softcap,
+            mask: self.mask,
             sinks,
             scales: key_scales.zip(value_scales).map(|(keys, values)| RawScales { keys, values, per_head }),
             timeline: None,
@@ -300,8 +275,7 @@ mod tests {
         lse: None,
         workspace: 0,
         scale: 1.0,
-        window: None,
-        softcap: None,
+        mask: Mask::NONE,
         sinks: None,
         scales: None,
         timeline: None,

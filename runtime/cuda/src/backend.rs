@@ -67,7 +67,19 @@ impl CudaBackend {
         options: KernelOptions,
         each: impl Fn() + Sync,
     ) -> Result<Vec<Result<Compiled, CudaError>>, CudaError> {
-        self.kernels.prepare(tiles, class, options, each)
+        let wanted: Vec<_> = tiles.iter().map(|&tile| (tile, *class, options)).collect();
+        self.kernels.prepare(&wanted, each)
+    }
+
+    /// As [`CudaBackend::prepare`] for tiles of several classes and options, all of them compiled at once.
+    ///
+    /// # Errors
+    /// The merge kernels of a class cannot be made.
+    pub fn prepare_all(
+        &mut self,
+        wanted: &[(Tile, Class, KernelOptions)],
+    ) -> Result<Vec<Result<Compiled, CudaError>>, CudaError> {
+        self.kernels.prepare(wanted, || ())
     }
 
     /// Compiles tiles together into one kernel, and loads it; what is loaded already costs nothing. Plans with a single launch
@@ -88,6 +100,16 @@ impl CudaBackend {
         let mix = Mix::of(tiles);
         let compiled = self.kernels.prepare_mix(&mix, class, options)?;
         Ok((mix, compiled))
+    }
+
+    /// As [`CudaBackend::prepare_mix`] for several mixes, compiled on all cores. The answers are in their order.
+    pub fn prepare_mixes(
+        &mut self,
+        mixes: &[Mix],
+        class: &Class,
+        options: KernelOptions,
+    ) -> Vec<Result<Compiled, CudaError>> {
+        self.kernels.prepare_mixes(mixes, class, options)
     }
 
     /// What the driver says of a loaded tile: registers, bytes of local memory, CTAs an SM. Static analysis has to say the same.

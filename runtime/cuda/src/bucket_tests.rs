@@ -62,7 +62,7 @@ proptest! {
         let mut packed = crate::PackedPlan::in_bucket(&bucket);
         let place = packed.arguments(&GEOMETRY, 1 << 40, 1 << 41);
         for plan in &plans {
-            packed.fill_as(plan, crate::Arrangement::Bucket(&bucket)).unwrap();
+            packed.fill_bucket(plan, &bucket).unwrap();
             prop_assert!(packed.words().len() <= packed.span());
             prop_assert!(4 * packed.span() <= bucket.plan_bytes());
             prop_assert_eq!(packed.arguments(&GEOMETRY, 1 << 40, 1 << 41), place);

@@ -3,7 +3,6 @@
 
 use super::lengths::LengthBuffers;
 use super::memory::{DeviceMemory, PinnedWords};
-use super::packed_plan::Arrangement;
 use super::side_streams::SideStreams;
 use super::{Bucket, CudaDevice, CudaError, Launch, LaunchMode, MergeBy, Mix, PackedPlan};
 use cudarc::driver::sys::{CUevent_flags, CUstream};
@@ -29,7 +28,8 @@ pub struct DevicePlan {
     l2_bytes: u64,
     geometry: Geometry,
     launch_mode: LaunchMode,
-    mix: MixOf,
+    /// What single launches are compiled of; the tiles of each plan, if absent.
+    mix: Option<Mix>,
     bucket: Option<Bucket>,
     memory: Option<DeviceMemory>,
     arrivals: Option<DeviceMemory>,
@@ -41,15 +41,6 @@ pub struct DevicePlan {
     broken: AtomicBool,
     /// The counters of what has arrived may not be zero: a launch failed.
     unclean: AtomicBool,
-}
-
-/// Which tiles a single launch is compiled of.
-#[derive(Debug)]
-enum MixOf {
-    /// Those of each plan, no more.
-    Plan(Option<Mix>),
-    /// Always these.
-    All(Mix),
 }
 
 /// A block of pinned memory, and when its last copy is done.
@@ -83,7 +74,7 @@ impl DevicePlan {
             l2_bytes: device.limits().l2_bytes,
             geometry: Geometry { q_heads: 1, kv_heads: 1, head_dim: 64, page_size: 1, dtype: Dtype::F16 },
             launch_mode,
-            mix: MixOf::Plan(None),
+            mix: None,
             bucket: None,
             memory: None,
             arrivals: None,
@@ -99,7 +90,7 @@ impl DevicePlan {
     /// As [`DevicePlan::new`], with a single launch of this mix. Plans with a tile that the mix has not are refused when they are uploaded.
     pub fn with_mix(device: &CudaDevice, mix: &Mix, merge: MergeBy) -> Self {
         let launch_mode = LaunchMode { launch: Launch::Single, merge };
-        Self { mix: MixOf::All(mix.clone()), ..Self::with_launch_mode(device, launch_mode) }
+        Self { mix: Some(mix.clone()), ..Self::with_launch_mode(device, launch_mode) }
     }
 
     /// For every plan of a bucket, at addresses that never change, and with grids of one size: what is captured once serves them all.
@@ -157,23 +148,14 @@ impl DevicePlan {
     }
 
     fn fill(&mut self, plan: &Plan) -> Result<(), CudaError> {
-        if let (Launch::Single, None, MixOf::Plan(mix)) =
-            (self.launch_mode.launch, &self.bucket, &mut self.mix)
-        {
-            // Groups are in the order of their tiles.
-            let tiles = || plan.tile_groups().iter().map(|group| group.tile);
-            if !mix.as_ref().is_some_and(|mix| mix.tiles().iter().copied().eq(tiles())) {
-                *mix = Some(Mix::of(&tiles().collect::<Vec<_>>()));
+        match (&self.bucket, self.launch_mode.launch) {
+            (Some(bucket), _) => self.packed.fill_bucket(plan, bucket)?,
+            (None, Launch::Single) => {
+                let mix = self.mix.clone().unwrap_or_else(|| self.packed.mix_of(plan));
+                self.packed.fill_single(plan, &mix)?;
             }
+            (None, Launch::Serial | Launch::Streams) => self.packed.fill(plan),
         }
-        let arrangement = match (&self.bucket, &self.mix) {
-            (Some(bucket), _) => Arrangement::Bucket(bucket),
-            (None, MixOf::Plan(Some(mix)) | MixOf::All(mix)) if self.launch_mode.launch == Launch::Single => {
-                Arrangement::Single(mix)
-            }
-            _ => Arrangement::PerTile,
-        };
-        self.packed.fill_as(plan, arrangement)?;
         self.geometry = *plan.geometry();
         Ok(())
     }
@@ -397,16 +379,11 @@ impl DevicePlan {
     /// Launches the next plans in this way; a single launch of the given mix, or else of each plan's tiles. A plan in a bucket is launched as
     /// the bucket says. What was uploaded before is not launched again.
     pub fn set_launch_mode(&mut self, launch_mode: LaunchMode, mix: Option<&Mix>) {
-        let same = match (&self.mix, mix) {
-            (MixOf::All(own), Some(mix)) => own == mix,
-            (MixOf::Plan(_), None) => true,
-            _ => false,
-        };
-        if self.bucket.is_some() || (self.launch_mode == launch_mode && same) {
+        if self.bucket.is_some() || (self.launch_mode == launch_mode && self.mix.as_ref() == mix) {
             return;
         }
         self.launch_mode = launch_mode;
-        self.mix = mix.map_or(MixOf::Plan(None), |mix| MixOf::All(mix.clone()));
+        self.mix = mix.cloned();
         self.packed = PackedPlan::default().with_l2(self.l2_bytes);
         self.broken.store(true, Ordering::Relaxed);
     }

@@ -2,7 +2,7 @@
 
 use super::{FitError, Mix};
 use cudarc::driver::DriverError;
-use tilewright_heuristics::{Dtype, Tile};
+use tilewright_heuristics::{Dtype, MaskError, Tile};
 use tilewright_kernel_templates::Class;
 use tilewright_kernel_templates::toolchain::{CacheError, CompileError, NvrtcError};
 use tilewright_plan::{PlanError, StatesError};
@@ -143,6 +143,18 @@ pub enum CudaError {
         /// The class of kernels.
         class: Class,
     },
+    /// The tile's kernel was launched, and its answer is wrong.
+    #[error(
+        "tile {tile} for {class} computes what is wrong on this device: {reason}; please report it with the driver's version"
+    )]
+    Untrusted {
+        /// The tile.
+        tile: Tile,
+        /// The class of kernels.
+        class: Class,
+        /// The first number that is wrong.
+        reason: String,
+    },
     /// The mix cannot run on this device.
     #[error("tiles {mix} cannot run together for {class} on this device: {reason}")]
     InfeasibleMix {
@@ -184,6 +196,12 @@ pub enum CudaError {
         /// What would be right.
         message: &'static str,
     },
+}
+
+impl From<MaskError> for CudaError {
+    fn from(MaskError { name, value, message }: MaskError) -> Self {
+        Self::Option { name, value, message }
+    }
 }
 
 impl CudaError {

@@ -9,6 +9,7 @@ use cudarc::driver::{
     CudaSlice, CudaStream, CudaView, CudaViewMut, DevicePtr, DevicePtrMut, DeviceRepr, SyncOnDrop,
 };
 use std::sync::Arc;
+use tilewright_heuristics::Mask;
 use tilewright_plan::{KvStrides, Plan};
 
 /// Forward and merge of one layer, captured for a bucket. Each step uploads its plan, or lengths alone where requests only grew inside their
@@ -64,10 +65,8 @@ pub struct DecodeMemory<E> {
     pub lse: Option<CudaSlice<f32>>,
     /// Factor of the logits; `1 / sqrt(head_dim)` if absent.
     pub scale: Option<f32>,
-    /// As in [`RawArgs::window`].
-    pub window: Option<u32>,
-    /// As in [`RawArgs::softcap`].
-    pub softcap: Option<f32>,
+    /// As in [`RawArgs::mask`].
+    pub mask: Mask,
     /// As in [`RawArgs::sinks`].
     pub sinks: Option<CudaSlice<f32>>,
 }
@@ -261,8 +260,7 @@ impl<E: CudaElement> DecodeMemory<E> {
         DecodeArgs {
             lse: self.lse.as_mut(),
             scale: self.scale,
-            window: self.window,
-            softcap: self.softcap,
+            mask: self.mask,
             sinks: self.sinks.as_ref(),
             ..DecodeArgs::new(&self.query, cache, &mut self.output, &mut self.workspace)
         }

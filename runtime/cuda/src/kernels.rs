@@ -230,45 +230,44 @@ impl Kernels {
         Kernel::decode(tile, class, options, self.compiler.arch())
     }
 
-    /// Compiles and loads what tiles need, on all cores. A tile that fails does not keep others from being loaded.
+    /// Compiles and loads what tiles need, each for its class and options, on all cores. A tile that fails does not keep others from being
+    /// loaded.
     pub(super) fn prepare(
         &mut self,
-        tiles: &[Tile],
-        class: &Class,
-        options: KernelOptions,
+        wanted: &[(Tile, Class, KernelOptions)],
         each: impl Fn() + Sync,
     ) -> Result<Vec<Result<Compiled, CudaError>>, CudaError> {
-        let options = self.here(class, options);
-        self.prepare_merge(class, options.sinks)?;
-        let missing: Vec<Tile> = tiles
-            .iter()
-            .copied()
-            .filter(|tile| !self.decode.contains_key(&(*tile, *class, options)))
-            .collect();
-        let kernels: Vec<Kernel> = missing.iter().map(|tile| self.kernel(tile, class, options)).collect();
+        let here = |&(tile, class, options): &_| (tile, class, self.here(&class, options));
+        let wanted: Vec<(Tile, Class, KernelOptions)> = wanted.iter().map(here).collect();
+        for (_, class, options) in &wanted {
+            self.prepare_merge(class, options.sinks)?;
+        }
+        let mut missing = wanted.clone();
+        missing.retain(|key| !self.decode.contains_key(key));
+        missing.sort_unstable();
+        missing.dedup();
+        let kernel = |(tile, class, options): &_| self.kernel(tile, class, *options);
+        let kernels: Vec<Kernel> = missing.iter().map(kernel).collect();
         let cubins = self.compiler.compile_all(&kernels, each);
         let mut failures = HashMap::new();
-        for ((tile, kernel), cubin) in missing.into_iter().zip(&kernels).zip(cubins) {
-            let infeasible = |reason| CudaError::Infeasible { tile, class: *class, reason };
+        for ((key, kernel), cubin) in missing.into_iter().zip(&kernels).zip(cubins) {
+            let (tile, class, options) = key;
+            let infeasible = |reason| CudaError::Infeasible { tile, class, reason };
             let loaded = cubin
                 .map_err(CudaError::from)
                 .and_then(|cubin| self.load(kernel, &cubin, options, infeasible));
             match loaded {
-                Ok(loaded) => {
-                    self.decode.insert((tile, *class, options), loaded);
-                }
-                Err(error) => {
-                    failures.insert(tile, error);
-                }
+                Ok(loaded) => drop(self.decode.insert(key, loaded)),
+                Err(error) => drop(failures.insert(key, error)),
             }
         }
-        let outcome = |tile: &Tile| match self.decode.get(&(*tile, *class, options)) {
+        let outcome = |key: &(Tile, Class, KernelOptions)| match self.decode.get(key) {
             Some((_, compiled)) => Ok(compiled.clone()),
-            None => Err(failures.remove(tile).unwrap_or_else(|| CudaError::NotPrepared {
-                kernel: self.kernel(tile, class, options).name,
+            None => Err(failures.remove(key).unwrap_or_else(|| CudaError::NotPrepared {
+                kernel: self.kernel(&key.0, &key.1, key.2).name,
             })),
         };
-        Ok(tiles.iter().map(outcome).collect())
+        Ok(wanted.iter().map(outcome).collect())
     }
 
     fn load(
@@ -352,22 +351,50 @@ impl Kernels {
         class: &Class,
         options: KernelOptions,
     ) -> Result<Compiled, CudaError> {
+        self.prepare_mixes(std::slice::from_ref(mix), class, options).remove(0)
+    }
+
+    pub(super) fn prepare_mixes(
+        &mut self,
+        mixes: &[Mix],
+        class: &Class,
+        options: KernelOptions,
+    ) -> Vec<Result<Compiled, CudaError>> {
         let options = self.here(class, options);
-        self.prepare_merge(class, options.sinks)?;
         let infeasible =
-            |reason: String| CudaError::InfeasibleMix { mix: mix.clone(), class: *class, reason };
-        let key = (mix.clone(), *class, options);
-        if let Some((_, compiled)) = self.mixes.get(&key) {
-            return Ok(compiled.clone());
+            |mix: &Mix, reason: String| CudaError::InfeasibleMix { mix: mix.clone(), class: *class, reason };
+        let key = |mix: &Mix| (mix.clone(), *class, options);
+        let mut failures = HashMap::new();
+        let mut missing: Vec<&Mix> = Vec::new();
+        for mix in mixes.iter().filter(|mix| !self.mixes.contains_key(&key(mix))) {
+            // Known before it is compiled, which takes as long as for all of its tiles.
+            match check_mix(mix.tiles(), class, options, self.device.limits()) {
+                Ok(()) => missing.push(mix),
+                Err(error) => drop(failures.insert(mix.clone(), infeasible(mix, error.to_string()))),
+            }
         }
-        // Known before it is compiled, which takes as long as for all of its tiles.
-        check_mix(mix.tiles(), class, options, self.device.limits())
-            .map_err(|error| infeasible(error.to_string()))?;
-        let kernel = Kernel::decode_mix(mix.tiles(), class, options, self.compiler.arch());
-        let loaded = self.load(&kernel, &self.compiler.compile(&kernel)?, options, infeasible)?;
-        let compiled = loaded.1.clone();
-        self.mixes.insert(key, loaded);
-        Ok(compiled)
+        let arch = self.compiler.arch();
+        let kernels: Vec<Kernel> =
+            missing.iter().map(|mix| Kernel::decode_mix(mix.tiles(), class, options, arch)).collect();
+        for ((mix, kernel), cubin) in
+            missing.into_iter().zip(&kernels).zip(self.compiler.compile_all(&kernels, || ()))
+        {
+            let loaded = cubin
+                .map_err(CudaError::from)
+                .and_then(|cubin| self.load(kernel, &cubin, options, |reason| infeasible(mix, reason)))
+                .and_then(|loaded| self.prepare_merge(class, options.sinks).map(|()| loaded));
+            match loaded {
+                Ok(loaded) => drop(self.mixes.insert(key(mix), loaded)),
+                Err(error) => drop(failures.insert(mix.clone(), error)),
+            }
+        }
+        let outcome = |mix: &Mix| match self.mixes.get(&key(mix)) {
+            Some((_, compiled)) => Ok(compiled.clone()),
+            None => Err(failures
+                .remove(mix)
+                .unwrap_or_else(|| CudaError::MixNotPrepared { mix: mix.clone(), class: *class })),
+        };
+        mixes.iter().map(outcome).collect()
     }
 
     pub(super) fn mix(

@@ -10,7 +10,9 @@ use std::ffi::c_void;
 use std::sync::Arc;
 use tilewright_heuristics::Tile;
 use tilewright_kernel_templates::Class;
-use tilewright_kernel_templates::cuda::{Arguments, TimelineEntry, WorkItem, mix_producer_warps};
+use tilewright_kernel_templates::cuda::{
+    Arguments, MaskArguments, TimelineEntry, WorkItem, mix_producer_warps,
+};
 
 /// The kernels of a plan, each looked up once: those of the first launches, which mostly are all.
 #[derive(Debug, Default)]
@@ -172,9 +174,7 @@ fn arguments(plan: &DevicePlan, args: &RawArgs, (key_maps, value_maps): TensorMa
         token: stride(args.kv_strides.token),
         head: stride(args.kv_strides.head),
         timeline: args.timeline.unwrap_or(0),
-        window: args.window.unwrap_or(u32::MAX).min(i32::MAX as u32),
-        scale_log2: args.scale * std::f32::consts::LOG2_E,
-        softcap: args.softcap.unwrap_or(1.0),
+        mask: MaskArguments::of(&args.mask, args.scale),
         heads_a_page: heads_a_page(&args.kv_strides) as u32,
         key_maps,
         value_maps,

@@ -25,6 +25,7 @@ mod packed_plan;
 pub mod profiling;
 mod side_streams;
 mod tensor_maps;
+mod trial;
 mod tuned_backend;
 
 pub use args::{DecodeArgs, RawArgs, RawScales, RowStrides};
@@ -41,7 +42,7 @@ pub use kernels::Compiled;
 pub use launch_mode::{Launch, LaunchMode, MergeBy, Mix, ParseLaunchModeError};
 pub use memory::DeviceMemory;
 pub use merge_states::{MergeStatesArgs, RawMergeStates, RawState, State};
-pub use packed_plan::{Arrangement, PackedPlan};
+pub use packed_plan::PackedPlan;
 pub use tensor_maps::kv_load;
 pub use tilewright_kernel_templates::cuda::MAX_STATES;
 pub use tuned_backend::TunedBackend;

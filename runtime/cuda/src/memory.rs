@@ -93,14 +93,29 @@ impl DeviceMemory {
         to: &mut [T],
         stream: &CudaStream,
     ) -> Result<(), CudaError> {
+        // SAFETY: a stream that cudarc made is alive; one of another context is refused by the driver.
+        unsafe { self.read_raw(offset, to, stream.cu_stream()) }
+    }
+
+    /// As [`DeviceMemory::read`], on a raw stream.
+    ///
+    /// # Safety
+    /// The stream is alive, and belongs to the context.
+    pub(super) unsafe fn read_raw<T: DeviceRepr>(
+        &self,
+        offset: usize,
+        to: &mut [T],
+        stream: CUstream,
+    ) -> Result<(), CudaError> {
         assert!(offset + size_of_val(to) <= self.bytes, "a copy stays inside its memory");
         let fail = || CudaError::driver("cannot copy from the device");
         self.context.bind_to_thread().map_err(fail())?;
         // SAFETY: the range lies inside the allocation; any bytes are a valid plain number of the callers' types; the slice is borrowed until
         // the copy is done.
-        unsafe { result::memcpy_dtoh_async(to, self.address + offset as u64, stream.cu_stream()) }
-            .map_err(fail())?;
-        stream.synchronize().map_err(fail())
+        unsafe {
+            result::memcpy_dtoh_async(to, self.address + offset as u64, stream).map_err(fail())?;
+            result::stream::synchronize(stream).map_err(fail())
+        }
     }
 
     /// Sets every byte.

@@ -25,8 +25,9 @@ struct Side {
     joined: Event,
 }
 
+/// A stream that waits for no other.
 #[derive(Debug)]
-struct Stream {
+pub(super) struct Stream {
     context: Arc<CudaContext>,
     stream: CUstream,
 }
@@ -115,11 +116,15 @@ impl SideStreams {
 }
 
 impl Stream {
-    fn new(context: &Arc<CudaContext>) -> Result<Self, CudaError> {
+    pub(super) fn new(context: &Arc<CudaContext>) -> Result<Self, CudaError> {
         let fail = || CudaError::driver("cannot make a stream");
         context.bind_to_thread().map_err(fail())?;
         let stream = result::stream::create(result::stream::StreamKind::NonBlocking).map_err(fail())?;
         Ok(Self { context: Arc::clone(context), stream })
+    }
+
+    pub(super) const fn cu_stream(&self) -> CUstream {
+        self.stream
     }
 }
 

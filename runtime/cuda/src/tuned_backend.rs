@@ -85,7 +85,8 @@ impl TunedBackend {
         &self.selection
     }
 
-    /// Compiles and loads every tile that the selector may choose for a class of kernels. The second time they come from the cache.
+    /// Compiles and loads every tile that the selector may choose for a class of kernels, and launches each once on a small batch whose answer
+    /// is known ([`CudaBackend::try_tile`]). The second time they come from the cache.
     ///
     /// The options begin with those of the pages: [`KernelOptions::for_pages`], and [`KernelOptions::kv_load`] by hand for a cache whose
     /// pages have other strides ([`super::kv_load`]). An engine with several such layouts prepares for each.
@@ -94,13 +95,14 @@ impl TunedBackend {
     /// the greediest has no room on the device, or with TMA their numbers of warps differ, plans are launched one tile after the other ([`Launch::Serial`]); a warning says so.
     ///
     /// # Errors
-    /// No tile can be compiled and loaded, or NVRTC is gone. A tile that cannot is left out, which is said once.
+    /// No tile can be compiled, loaded and launched, or NVRTC is gone. A tile that cannot, or that computes what is wrong, is left out,
+    /// which is said once.
     pub fn prepare(&mut self, class: &Class, options: KernelOptions) -> Result<(), CudaError> {
         let Self { backend, selection, launch_mode, mix, sets, .. } = self;
-        let tiles = &selection.tiles_of(class.head_dim, class.dtype);
+        let mut tiles = selection.tiles_of(class.head_dim, class.dtype);
         let mut failed = Vec::new();
-        for (tile, outcome) in tiles.iter().zip(backend.prepare(tiles, class, options, || ())?) {
-            if let Err(error) = outcome {
+        for (tile, outcome) in tiles.iter().zip(backend.prepare(&tiles, class, options, || ())?) {
+            if let Err(error) = outcome.and_then(|_| backend.try_tile(tile, None, class, options)) {
                 failed.push((*tile, error));
             }
         }
@@ -119,10 +121,11 @@ impl TunedBackend {
         // The ranking goes on without them, and the rules choose among the others.
         let failed: Vec<Tile> = failed.into_iter().map(|(tile, _)| tile).collect();
         selection.leave_out(class.head_dim, class.dtype, &failed);
+        tiles.retain(|tile| !failed.contains(tile));
         for set in selection.sets().iter().filter(|set| set.tiles().len() > 1) {
-            match backend.prepare_mix(set.tiles(), class, options) {
-                Ok((prepared, _)) if sets.contains(&(*class, prepared.clone())) => {}
-                Ok((prepared, _)) => sets.push((*class, prepared)),
+            match try_mix(backend, set.tiles(), class, options) {
+                Ok(prepared) if sets.contains(&(*class, prepared.clone())) => {}
+                Ok(prepared) => sets.push((*class, prepared)),
                 // A class that cannot run the set is not given it.
                 Err(CudaError::InfeasibleMix { .. } | CudaError::Infeasible { .. }) => {}
                 Err(error) => {
@@ -133,7 +136,7 @@ impl TunedBackend {
         if launch_mode.launch != Launch::Single {
             return Ok(());
         }
-        let wanted = Mix::of(tiles);
+        let wanted = Mix::of(&tiles);
         if wanted.tiles().len() > Mix::MOST {
             tracing::warn!(
                 "{} tiles are too many for a single launch: one after the other is launched; `tilewright tune` measures a few that do",
@@ -141,9 +144,9 @@ impl TunedBackend {
             );
             return Ok(());
         }
-        match backend.prepare_mix(tiles, class, options) {
-            Ok((prepared, _)) => *mix = Some(prepared),
-            Err(error @ CudaError::InfeasibleMix { .. }) => {
+        match try_mix(backend, &tiles, class, options) {
+            Ok(prepared) => *mix = Some(prepared),
+            Err(error @ (CudaError::InfeasibleMix { .. } | CudaError::Untrusted { .. })) => {
                 tracing::warn!("{error}: one tile after the other is launched");
                 (launch_mode.launch, *mix) = (Launch::Serial, None);
             }
@@ -221,4 +224,16 @@ impl TunedBackend {
     ) -> Result<(), CudaError> {
         self.backend.decode(stream, plan, args)
     }
+}
+
+/// Compiles tiles together, and launches each of them so once.
+fn try_mix(
+    backend: &mut CudaBackend,
+    tiles: &[Tile],
+    class: &Class,
+    options: KernelOptions,
+) -> Result<Mix, CudaError> {
+    let (mix, _) = backend.prepare_mix(tiles, class, options)?;
+    mix.tiles().iter().try_for_each(|tile| backend.try_tile(tile, Some(&mix), class, options))?;
+    Ok(mix)
 }

@@ -8,10 +8,12 @@ use half::f16;
 use std::collections::BTreeSet;
 use tilewright_conformance::reference::{self, Attention};
 use tilewright_cpu::KvCache;
-use tilewright_cuda::{Arrangement, Bucket, Launch, LaunchMode, MergeBy, Mix, PackedPlan};
-use tilewright_heuristics::{Dtype, Geometry, PackShape, Tile};
+use tilewright_cuda::{Bucket, Launch, LaunchMode, MergeBy, Mix, PackedPlan};
+use tilewright_heuristics::{Dtype, Geometry, Mask, PackShape, Tile};
 use tilewright_kernel_templates::Class;
-use tilewright_kernel_templates::cuda::{Arguments, Kernel, KernelOptions, MERGE_WARPS, WorkItem};
+use tilewright_kernel_templates::cuda::{
+    Arguments, Kernel, KernelOptions, MERGE_WARPS, MaskArguments, WorkItem,
+};
 use tilewright_plan::{KvStrides, LivePlanner, Packing, PageTable, Plan, PlanOptions, Prices, Split};
 
 const GEOMETRY: Geometry =
@@ -203,7 +205,7 @@ impl World {
             page: strides.page as i64,
             token: strides.token as i64,
             head: strides.head as i64,
-            scale_log2: SCALE * std::f32::consts::LOG2_E,
+            mask: MaskArguments::of(&Mask::NONE, SCALE),
             ..packed.arguments(&GEOMETRY, base, workspace.as_mut_ptr() as u64)
         };
         describe_tensors(&mut arguments, &GEOMETRY, &strides);
@@ -232,10 +234,11 @@ impl World {
 
     fn tight(&self, plan: &Plan, batch: &Batch, forward: LaunchMode, seed: u64) -> Bits {
         let mut packed = PackedPlan::default();
-        let mix = self.set.mix();
-        let single = forward.launch == Launch::Single;
-        let arrangement = if single { Arrangement::Single(&mix) } else { Arrangement::PerTile };
-        packed.fill_as(plan, arrangement).unwrap();
+        if forward.launch == Launch::Single {
+            packed.fill_single(plan, &self.set.mix()).unwrap();
+        } else {
+            packed.fill(plan);
+        }
         let mut words = packed.words().to_vec();
         // Whether CTAs of an item lie side by side or those of a KV head: either must give the same bits.
         (0..packed.launches().count()).for_each(|launch| words[2 + 2 * launch] = (seed % 2) as u32);
@@ -324,7 +327,7 @@ fn one_launch_begins_with_the_longest_items_of_all_tiles() {
     let set = BESIDE_PRODUCERS[0];
     let plan = Batch::tree(24, 5, 0).plan(&set, Split::None);
     let mut packed = PackedPlan::default();
-    packed.fill_as(&plan, Arrangement::Single(&set.mix())).unwrap();
+    packed.fill_single(&plan, &set.mix()).unwrap();
     let base = packed.arguments(&GEOMETRY, 0, 0).items as usize / 4;
     // As `WorkItem` lies: its tile, and the tokens of its KV range.
     let items: Vec<(u32, u32)> = packed.words()[base..][..12 * plan.work_items().len()]
@@ -353,7 +356,7 @@ fn assert_a_bucket_serves(set: Set) {
             let batch = Batch::tree(requests, trunk, seed);
             let split = if seed % 2 == 0 { Split::Mean } else { Split::Fill };
             let plan = batch.plan(&set, split);
-            packed.fill_as(&plan, Arrangement::Bucket(&bucket)).unwrap();
+            packed.fill_bucket(&plan, &bucket).unwrap();
             assert!(packed.words().len() <= packed.span());
             memory.write(packed.words());
             let found = world.launch(
@@ -368,7 +371,7 @@ fn assert_a_bucket_serves(set: Set) {
         }
         let before = packed.words().to_vec();
         let batch = Batch::tree(MOST_REQUESTS + 9, 3, 1);
-        let error = packed.fill_as(&batch.plan(&set, Split::None), Arrangement::Bucket(&bucket)).unwrap_err();
+        let error = packed.fill_bucket(&batch.plan(&set, Split::None), &bucket).unwrap_err();
         assert!(error.to_string().contains("33 requests"), "{error}");
         assert_eq!(packed.words(), before, "what does not fit changes nothing");
     }

@@ -6,10 +6,10 @@ mod kernel_cases;
 
 use emulation::{EARLY_READ, Emulator, FP8_CONVERSION};
 use half::{bf16, f16};
-use kernel_cases::{Batch, CASE, Case, Outcome, check_all, for_all, kernels_of};
+use kernel_cases::{Batch, CASE, Case, Outcome, SOFTCAP, WINDOW, check_all, for_all, kernels_of};
 use tilewright_conformance::{self as conformance, CaseCache, ConformanceCase};
 use tilewright_cpu::Element;
-use tilewright_heuristics::{Backend, Dtype, Tile};
+use tilewright_heuristics::{Backend, Dtype, Mask, MaskOptions, Tile};
 use tilewright_kernel_templates::cuda::{KernelOptions, KvLoad, sources};
 use tilewright_kernel_templates::{Class, CudaLimits, Limits, Space, check};
 use tilewright_plan::{E4m3, KvStrides, Packing, Split};
@@ -108,8 +108,7 @@ fn one_variant_agrees_for_every_ratio_page_size_and_packing() {
 
 /// Tiles of FP8: one warp, warps that share rows, many rows; every head dimension; with and without options.
 fn fp8_cases() -> Vec<Case> {
-    let all =
-        KernelOptions { window: true, softcap: true, sinks: true, timeline: false, kv_load: KvLoad::Tma };
+    let all = KernelOptions { mask: MaskOptions::ALL, sinks: true, timeline: false, kv_load: KvLoad::Tma };
     let variants = [
         ((16, 32, 1, 1), 64, CASE.options),
         ((16, 64, 4, 3), 64, all),
@@ -118,7 +117,7 @@ fn fp8_cases() -> Vec<Case> {
         ((64, 48, 4, 4), 128, CASE.options),
         ((16, 96, 2, 2), 256, all),
         ((64, 64, 8, 3), 256, CASE.options),
-        ((128, 32, 8, 2), 64, KernelOptions { window: true, ..CASE.options }),
+        ((128, 32, 8, 2), 64, KernelOptions { mask: WINDOW, ..CASE.options }),
     ];
     let mut cases = Vec::new();
     for ((m, n, warps, stages), head_dim, options) in variants {
@@ -167,7 +166,7 @@ fn fp8_agrees_with_the_reference_where_the_device_converts() {
 fn fp8_beside_a_producer_agrees_with_the_reference() {
     let tiles =
         [(16, 32, 2, 3), (16, 64, 4, 1), (32, 64, 4, 2), (64, 64, 4, 2), (64, 32, 8, 3), (128, 64, 8, 2)];
-    let window = KernelOptions { window: true, softcap: true, sinks: true, ..CASE.options };
+    let window = KernelOptions { mask: MaskOptions::ALL, sinks: true, ..CASE.options };
     let mut cases = Vec::new();
     for (m, n, warps, stages) in tiles {
         for (dtype, options) in [(Dtype::Fp8F16, CASE.options), (Dtype::Fp8Bf16, window)] {
@@ -231,8 +230,7 @@ fn assert_every_byte<E: Element>(dtype: Dtype, flags: &[&str]) {
         query,
         sinks: Vec::new(),
         scale: 1.0,
-        window: u32::MAX,
-        softcap: 0.0,
+        mask: Mask::NONE,
     };
     let emulator = Emulator::build(&kernels_of(&[case]), flags);
     for outcome in batch.launch(&case, &case.plan_options(Split::None), &emulator, 0).unwrap() {
@@ -264,7 +262,10 @@ fn several_queries_a_request_agree_with_the_reference() {
             [(1, 16, 4), (4, 1, 16), (8, 64, 5), (5, 48, 16), (1, 16, 40), (2, 1, 40)]
         {
             let (grown, hnd) = (page_size > 1 && queries < 40, index % 2 == 1);
-            let options = KernelOptions { window: cases.len() % 3 == 2, ..CASE.options };
+            let options = KernelOptions {
+                mask: if cases.len() % 3 == 2 { WINDOW } else { MaskOptions::NONE },
+                ..CASE.options
+            };
             let tile = Tile { m: if queries == 40 { 32 } else { 16 }, ..CASE.tile };
             let seed = cases.len() as u64;
             cases.push(Case {
@@ -298,7 +299,10 @@ fn private_phase_cases() -> Vec<Case> {
     for (m, n, warps, stages) in tiles {
         for (gqa_ratio, page_size, own) in [(4, 16, 70), (1, 1, 24), (8, 32, 3)] {
             let (tile, seed) = (Tile::new(m, n, warps, stages), cases.len() as u64);
-            let options = KernelOptions { softcap: seed % 3 == 1, ..CASE.options };
+            let options = KernelOptions {
+                mask: if seed % 3 == 1 { SOFTCAP } else { MaskOptions::NONE },
+                ..CASE.options
+            };
             let (packing, grown) = (Packing::PerTree, seed.is_multiple_of(2));
             cases.push(Case { tile, options, gqa_ratio, page_size, packing, own, grown, seed, ..CASE });
         }
@@ -337,7 +341,7 @@ fn tiles_of_few_rows_beside_a_producer_agree_with_the_reference() {
         case.page_size = [16, 32, 48, 64][index % 4];
     }
     assert!(cases.len() >= 25, "{}", cases.len());
-    assert!(cases.iter().any(|case| case.options.window) && cases.iter().any(|case| case.own > 0));
+    assert!(cases.iter().any(|case| case.options.mask.window) && cases.iter().any(|case| case.own > 0));
     check_all(&Emulator::build(&kernels_of(&cases), &[WARPGROUPS]), &cases);
 }
 
@@ -417,7 +421,7 @@ fn ctas_note_when_they_did_what() {
 #[test]
 fn every_sign_of_the_scale_agrees_with_the_reference() {
     let classes = [(64, Dtype::F16), (64, Dtype::Fp8F16), (256, Dtype::F16)];
-    let options = [CASE.options, KernelOptions { softcap: true, ..CASE.options }];
+    let options = [CASE.options, KernelOptions { mask: SOFTCAP, ..CASE.options }];
     let cases: Vec<Case> = classes
         .iter()
         .flat_map(|&(head_dim, dtype)| {
@@ -458,8 +462,7 @@ fn conformance_batches_agree_with_the_reference() {
     for (tile, warpgroups, mixed) in kernels {
         let case_of = |batch: ConformanceCase| {
             let options = KernelOptions {
-                window: batch.window.is_some(),
-                softcap: batch.softcap.is_some(),
+                mask: batch.mask.options(),
                 sinks: batch.sinks,
                 timeline: false,
                 kv_load: tilewright_cuda::kv_load(&batch.strides(), &batch.geometry),
@@ -498,7 +501,7 @@ const MIXES: [&[Tile]; 5] = [
 /// Several tiles in one launch, in every class that uses TMA, with and without options, in trees, packs and long KV ranges.
 #[test]
 fn several_tiles_in_one_kernel_agree_with_the_reference() {
-    let all = KernelOptions { window: true, softcap: true, sinks: true, ..CASE.options };
+    let all = KernelOptions { mask: MaskOptions::ALL, sinks: true, ..CASE.options };
     let classes = [(128, Dtype::F16), (64, Dtype::Bf16), (128, Dtype::Fp8F16)];
     let mut cases = Vec::new();
     for mixed in MIXES {
@@ -544,13 +547,7 @@ fn the_order_of_warps_changes_no_bit() {
     let tile = Tile::of("m32n64w8s3");
     let case = Case {
         tile,
-        options: KernelOptions {
-            window: true,
-            softcap: true,
-            sinks: true,
-            timeline: false,
-            kv_load: KvLoad::Tma,
-        },
+        options: KernelOptions { mask: MaskOptions::ALL, sinks: true, timeline: false, kv_load: KvLoad::Tma },
         ..CASE
     };
     let emulator = Emulator::build(&kernels_of(&[case]), &[]);
@@ -587,7 +584,8 @@ fn a_missing_barrier_is_caught() {
             let tile = Tile::new(32, 64, 8, stages);
             let head_dim = if stages % 2 == 0 { 64 } else { 256 };
             let class = Class { head_dim, ..CASE.class };
-            let options = KernelOptions { window: stages == 3, ..CASE.options };
+            let options =
+                KernelOptions { mask: if stages == 3 { WINDOW } else { MaskOptions::NONE }, ..CASE.options };
             // Packs of one segment, and of several.
             let packing = |seed| if seed == 2 { Packing::Pat } else { Packing::Priced };
             (0..3).map(move |seed| Case { tile, class, options, packing: packing(seed), seed, ..CASE })

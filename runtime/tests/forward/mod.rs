@@ -17,7 +17,7 @@ use tilewright_cuda::{
     Bucket, CudaBackend, CudaDevice, CudaElement, CudaError, DecodeArgs, DecodeMemory, DevicePlan, FitError,
     GraphStep, KvCache, Launch, LaunchMode, MergeBy, Mix,
 };
-use tilewright_heuristics::{Dtype, Geometry, PackShape, Tile};
+use tilewright_heuristics::{Dtype, Geometry, Mask, PackShape, Tile};
 use tilewright_kernel_templates::Class;
 use tilewright_kernel_templates::cuda::{KernelOptions, mix_producer_warps};
 use tilewright_plan::{KvStrides, PageTable, Plan, PlanOptions, Split};
@@ -306,8 +306,7 @@ impl<E: Element + CudaElement> World<E> {
             workspace: stream.alloc_zeros(bucket.workspace_bytes()).unwrap(),
             lse: Some(stream.alloc_zeros(rows).unwrap()),
             scale: Some(self.scale()),
-            window: None,
-            softcap: None,
+            mask: Mask::NONE,
             sinks: None,
         }
     }

@@ -2,8 +2,8 @@
 
 use super::results::{Contender, Outcome};
 use crate::measure::{
-    Bench, BenchError, Coverage, Ended, Failure, Loaded, PlanId, PlanTiles, RaceOptions, execution_of_set,
-    race, worst_row,
+    Bench, BenchError, Coverage, Ended, Failure, Loaded, PlanId, PlanTiles, Preparation, RaceOptions,
+    execution_of_set, race, worst_row,
 };
 use crate::statistics::median;
 use std::collections::BTreeSet;
@@ -109,11 +109,8 @@ pub fn measure(
     let set = TileSetBuf::from(selection.select(shape));
     let portfolio = portfolio(bench, selection, &set, also, &class);
     let tiles: BTreeSet<Tile> = portfolio.iter().flat_map(|set| set.tiles()).copied().collect();
-    bench.prepare(
-        &tiles.into_iter().collect::<Vec<_>>(),
-        &class,
-        Coverage::for_pages(batch.geometry.page_size),
-    );
+    let coverage = Coverage::for_pages(batch.geometry.page_size);
+    bench.prepare(&[Preparation { tiles: tiles.into_iter().collect(), class, coverage }]);
     let launch_modes = bench.launch_modes().to_vec();
     let mut loaded = bench.load(batch)?;
     let limit_us = loaded.limit_us().max(products_us);

@@ -1,7 +1,7 @@
 //! The cost table of whole batches: one row a batch, one candidate a set of tiles.
 
-use super::from_measurements::{cost, noise};
 use crate::fit::{CostRow, CostTable, FitError};
+use crate::statistics::median;
 use crate::store::{Level, Measurement, Status, failed_cp_async};
 use std::collections::{BTreeMap, BTreeSet};
 use tilewright_heuristics::{BatchShape, Dtype, TileSetBuf};
@@ -26,6 +26,24 @@ pub enum Part {
 /// # Errors
 /// No batch of this part has a valid set.
 pub fn from_batches(rows: &[Measurement], part: Part) -> Result<CostTable, FitError> {
+    from_level(rows, Level::Batch, part)
+}
+
+/// The same of the batches of a class that the space was raced on: it says which tiles are worth verifying.
+///
+/// # Errors
+/// As [`from_batches`].
+pub fn from_screening(rows: &[Measurement], class: &Class) -> Result<CostTable, FitError> {
+    let of_class = |row: &&Measurement| {
+        let dtype = |batch: &BatchShape| Dtype::from_code(batch.dtype);
+        row.batch.is_some_and(|batch| (batch.head_dim, dtype(&batch)) == (class.head_dim, Some(class.dtype)))
+    };
+    let rows: Vec<Measurement> =
+        rows.iter().filter(|row| row.level == Level::Screen).filter(of_class).cloned().collect();
+    from_level(&rows, Level::Screen, Part::Fit)
+}
+
+fn from_level(rows: &[Measurement], level: Level, part: Part) -> Result<CostTable, FitError> {
     let failed = failed_cp_async(rows);
     let runs_by_cp_async = |batch: &BatchShape, set: &TileSetBuf| {
         let class = Dtype::from_code(batch.dtype).map(|dtype| Class { head_dim: batch.head_dim, dtype });
@@ -36,7 +54,7 @@ pub fn from_batches(rows: &[Measurement], part: Part) -> Result<CostTable, FitEr
     type Sets<'a> = BTreeMap<TileSetBuf, Vec<&'a Measurement>>;
     let mut batches: BTreeMap<(&str, BatchShape), Sets<'_>> = BTreeMap::new();
     let mut candidates = BTreeSet::new();
-    let raced = |row: &&Measurement| row.level == Level::Batch && row.selector_hash.is_empty();
+    let raced = |row: &&Measurement| row.level == level && row.selector_hash.is_empty();
     for row in rows.iter().filter(raced).filter(|row| row.status == Status::Correct) {
         let (Some(batch), Ok(set)) = (row.batch, row.choice.parse::<TileSetBuf>()) else { continue };
         if row.samples_us.is_empty() || !runs_by_cp_async(&batch, &set) {
@@ -58,6 +76,27 @@ pub fn from_batches(rows: &[Measurement], part: Part) -> Result<CostTable, FitEr
     CostTable::new(features, candidates.iter().map(TileSetBuf::to_string).collect(), cost_rows.collect())
 }
 
+/// Median over all samples of a tile on a workload, also where a union holds it twice.
+fn cost(rows: &[&Measurement]) -> Option<f64> {
+    let samples: Vec<f64> = rows.iter().flat_map(|row| &row.samples_us).copied().collect();
+    median(&samples)
+}
+
+/// Relative standard error of the survivors' medians: that of their mean, times sqrt(pi / 2), for samples about normal.
+fn noise<'a>(rows: impl Iterator<Item = &'a Measurement>) -> f64 {
+    // Half the interquartile range of a normal distribution is 0.6745 standard deviations.
+    const SPREAD_TO_DEVIATION: f64 = 1.4826;
+    const MEAN_TO_MEDIAN: f64 = 1.2533;
+    let errors: Vec<f64> = rows
+        .filter(|row| row.survived && row.samples_us.len() > 1)
+        .filter_map(|row| {
+            let relative = row.spread_us()? / row.median_us()?;
+            Some(relative * SPREAD_TO_DEVIATION * MEAN_TO_MEDIAN / (row.samples_us.len() as f64).sqrt())
+        })
+        .collect();
+    median(&errors).unwrap_or(0.0)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -67,7 +106,7 @@ mod tests {
         let batch = BatchShape { requests, head_dim: 128, ..BatchShape::from_values([1; BatchShape::COUNT]) };
         let batch = BatchShape { dtype: Dtype::F16.code(), ..batch };
         let row = measurement(workload, choice, samples);
-        Measurement { level: Level::Batch, batch: Some(batch), shape: None, held_out, ..row }
+        Measurement { level: Level::Batch, batch: Some(batch), held_out, ..row }
     }
 
     const SMALL: &str = "m16n64w4s2";

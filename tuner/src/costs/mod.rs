@@ -3,10 +3,8 @@
 mod columns;
 mod csv_text;
 mod from_batches;
-mod from_measurements;
 mod from_table;
 mod roles;
 
-pub use from_batches::{Part, from_batches};
-pub use from_measurements::from_measurements;
+pub use from_batches::{Part, from_batches, from_screening};
 pub use from_table::{ForeignTable, TableColumns, TableError, from_table};

@@ -1,6 +1,7 @@
 //! The folder that emitted modules and the measurements behind them live in.
 
 use crate::store::{DeviceRecord, StoreError, is_timelines_path, write_whole};
+use askama::Template;
 use std::path::{Path, PathBuf};
 
 /// Why a module could not be written or checked.
@@ -24,6 +25,13 @@ pub enum EmitError {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Heuristics {
     folder: PathBuf,
+}
+
+/// `src/generated/mod.rs`.
+#[derive(Template)]
+#[template(path = "list.rs.txt")]
+struct List {
+    modules: Vec<String>,
 }
 
 /// A device's selector in both forms.
@@ -147,23 +155,8 @@ impl Heuristics {
     }
 
     fn render_list(&self) -> Result<String, EmitError> {
-        let modules = self.modules()?;
-        let mut text = String::from(
-            "//! Selectors emitted from measurements, one module a device. Written by `tilewright emit`; do not edit.\n\n",
-        );
-        for module in &modules {
-            text.push_str(&format!("mod {module};\n"));
-        }
-        if !modules.is_empty() {
-            text.push('\n');
-        }
-        text.push_str("use crate::Selector;\n\n/// Every emitted selector.\n#[rustfmt::skip]\n");
-        text.push_str("pub static SELECTORS: &[&Selector] = &[");
-        for module in &modules {
-            text.push_str(&format!("\n    &{module}::SELECTOR,"));
-        }
-        text.push_str(if modules.is_empty() { "];\n" } else { "\n];\n" });
-        Ok(text)
+        let list = List { modules: self.modules()? };
+        Ok(list.render().expect("writing to a String") + "\n")
     }
 }
 

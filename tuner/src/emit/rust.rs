@@ -1,117 +1,64 @@
-//! The selector as Rust: deterministic to the byte, clean under `rustfmt`, no dependencies beyond the vocabulary.
+//! The selector as Rust (`templates/selector.rs.txt`): deterministic to the byte, clean under `rustfmt`, no dependencies beyond the vocabulary.
 
 use super::{SelectorModel, TreeModel};
+use askama::Template;
 use std::fmt::Write as _;
 use tilewright_heuristics::{Backend, BatchShape, Dtype, Prices, Tile, TileSetBuf};
 
 /// What the module's header says, one line an entry; empty entries are left out.
 pub type Header = Vec<String>;
 
-/// The module's text.
-pub fn render(model: &SelectorModel, header: &Header) -> String {
-    let mut text = String::new();
-    // Writing to a String cannot fail.
-    write_module(&mut text, model, header).expect("writing to a String");
-    text
+/// `templates/selector.rs.txt`, which is the module but for these.
+#[derive(Template)]
+#[template(path = "selector.rs.txt")]
+struct Module<'a> {
+    model: &'a SelectorModel,
+    header: Vec<String>,
+    /// The variant of [`Backend`].
+    backend: &'static str,
+    /// Whether the tree has a question.
+    asks: bool,
+    classes: Vec<Class>,
+    /// The body of `ranked`, lines and all.
+    tree: String,
 }
 
-fn write_module(text: &mut String, model: &SelectorModel, header: &Header) -> std::fmt::Result {
-    let device = &model.device;
-    writeln!(text, "//! Tile selector of {device}. Written by `tilewright emit`; do not edit.")?;
-    writeln!(text, "//!")?;
-    for line in header.iter().filter(|line| !line.is_empty()) {
-        writeln!(text, "//! - {}", line.replace(['\n', '\r'], " "))?;
-    }
-    let backend = match device.backend.as_str() {
-        "cuda" => "Cuda",
-        _ => "Cpu",
+/// A class of kernels, and a bit for each set that can run it.
+struct Class {
+    head_dim: u32,
+    dtype: u32,
+    sets: String,
+    name: &'static str,
+}
+
+/// The module's text.
+///
+/// # Panics
+/// Never: writing to a string cannot fail.
+pub fn render(model: &SelectorModel, header: &Header) -> String {
+    debug_assert!(model.device.backend.parse::<Backend>().is_ok());
+    let width = model.sets.len();
+    let classes = model.feasible.iter().map(|(&(head_dim, dtype), sets)| Class {
+        head_dim,
+        dtype,
+        sets: format!("{sets:0width$b}"),
+        name: Dtype::from_code(dtype).map_or("?", Dtype::name),
+    });
+    let mut tree = String::new();
+    write_tree(&mut tree, &model.tree, &model.sets, 1).expect("writing to a String");
+    let module = Module {
+        model,
+        header: header
+            .iter()
+            .filter(|line| !line.is_empty())
+            .map(|line| line.replace(['\n', '\r'], " "))
+            .collect(),
+        backend: if model.device.backend == "cuda" { "Cuda" } else { "Cpu" },
+        asks: matches!(model.tree, TreeModel::Split { .. }),
+        classes: classes.collect(),
+        tree,
     };
-    debug_assert!(device.backend.parse::<Backend>().is_ok());
-    writeln!(text)?;
-    let ask = if matches!(model.tree, TreeModel::Split { .. }) { ", ask" } else { "" };
-    writeln!(text, "#[rustfmt::skip]")?;
-    writeln!(
-        text,
-        "use crate::{{Backend, BatchShape, Choices, Device, Domain, Follow, Prices, Selector, Tile, TileSet, Unfollowed{ask}, first_feasible}};"
-    )?;
-    writeln!(text)?;
-    writeln!(text, "/// The selector.")?;
-    writeln!(text, "#[rustfmt::skip]")?;
-    writeln!(text, "pub(super) static SELECTOR: Selector = Selector {{")?;
-    writeln!(
-        text,
-        "    device: Device {{ backend: Backend::{backend}, name: {:?}, capability: {:?}, units: {} }},",
-        device.name, device.capability, device.units
-    )?;
-    writeln!(text, "    domain: DOMAIN,")?;
-    writeln!(text, "    sets: &SETS,")?;
-    writeln!(text, "    safe_default: SAFE_DEFAULT,")?;
-    writeln!(text, "    safe_set: SAFE_SET,")?;
-    writeln!(text, "    prices: PRICES,")?;
-    writeln!(text, "    choices: Choices::Code {{")?;
-    writeln!(text, "        choose: |batch| choose(batch, &mut Unfollowed),")?;
-    writeln!(text, "        follow: choose,")?;
-    writeln!(text, "        ranked: |batch| (ranked(batch, &mut Unfollowed), feasible(batch)),")?;
-    writeln!(text, "    }},")?;
-    writeln!(text, "}};")?;
-    writeln!(text)?;
-    writeln!(text, "/// The sets that the tree chooses from.")?;
-    writeln!(text, "#[rustfmt::skip]")?;
-    writeln!(text, "static SETS: [TileSet<'static>; {}] = [", model.sets.len())?;
-    for set in &model.sets {
-        let tiles: Vec<String> = set.tiles().iter().map(tile_literal).collect();
-        writeln!(text, "    TileSet::new(&[{}]),", tiles.join(", "))?;
-    }
-    writeln!(text, "];")?;
-    writeln!(text)?;
-    writeln!(
-        text,
-        "/// Runs every supported class of kernels; the choice for those that were not measured."
-    )?;
-    writeln!(text, "#[rustfmt::skip]")?;
-    writeln!(text, "const SAFE_DEFAULT: Tile = {};", tile_literal(&model.safe_default))?;
-    writeln!(text, "static SAFE_SET: TileSet<'static> = TileSet::new(&[SAFE_DEFAULT]);")?;
-    writeln!(text)?;
-    writeln!(text, "/// What a plan's parts cost, in attoseconds.")?;
-    writeln!(text, "#[rustfmt::skip]")?;
-    let literal = record_literal("Prices", &Prices::NAMES, &model.prices.values());
-    writeln!(text, "const PRICES: Prices = {literal};")?;
-    writeln!(text)?;
-    writeln!(text, "/// The batches that were measured.")?;
-    writeln!(text, "#[rustfmt::skip]")?;
-    writeln!(text, "const DOMAIN: Domain = Domain {{")?;
-    for (side, shape) in [("min", &model.domain.min), ("max", &model.domain.max)] {
-        writeln!(text, "    {side}: {},", record_literal("BatchShape", &BatchShape::NAMES, &shape.values()))?;
-    }
-    writeln!(text, "}};")?;
-    writeln!(text)?;
-    writeln!(text, "#[inline]")?;
-    writeln!(text, "fn choose(batch: &BatchShape, path: &mut impl Follow) -> TileSet<'static> {{")?;
-    writeln!(text, "    match first_feasible(ranked(batch, path), feasible(batch)) {{")?;
-    writeln!(text, "        Some(choice) => SETS[choice as usize],")?;
-    writeln!(text, "        None => SAFE_SET,")?;
-    writeln!(text, "    }}")?;
-    writeln!(text, "}}")?;
-    writeln!(text)?;
-    writeln!(text, "/// The sets whose tiles can all run the batch's kernels, one bit each.")?;
-    writeln!(text, "#[rustfmt::skip]")?;
-    writeln!(text, "const fn feasible(batch: &BatchShape) -> u64 {{")?;
-    writeln!(text, "    match (batch.head_dim, batch.dtype) {{")?;
-    for ((head_dim, dtype), mask) in &model.feasible {
-        let width = model.sets.len();
-        let name = Dtype::from_code(*dtype).map_or("?", Dtype::name);
-        writeln!(text, "        ({head_dim}, {dtype}) => 0b{mask:0width$b}, // {name}")?;
-    }
-    writeln!(text, "        _ => 0,")?;
-    writeln!(text, "    }}")?;
-    writeln!(text, "}}")?;
-    writeln!(text)?;
-    writeln!(text, "/// The tree: indices into the sets, the preferred one first.")?;
-    writeln!(text, "#[inline]")?;
-    let batch = if ask.is_empty() { "_" } else { "batch" };
-    writeln!(text, "fn ranked({batch}: &BatchShape, path: &mut impl Follow) -> &'static [u8] {{")?;
-    write_tree(text, &model.tree, &model.sets, 1)?;
-    writeln!(text, "}}")
+    module.render().expect("writing to a String") + "\n"
 }
 
 fn write_tree(text: &mut String, tree: &TreeModel, sets: &[TileSetBuf], depth: usize) -> std::fmt::Result {
@@ -144,8 +91,16 @@ fn write_tree(text: &mut String, tree: &TreeModel, sets: &[TileSetBuf], depth: u
     }
 }
 
-fn tile_literal(tile: &Tile) -> String {
-    format!("Tile::of(\"{tile}\")")
+fn literals_of_tiles(tiles: &[Tile]) -> String {
+    tiles.iter().map(|tile| format!("Tile::of(\"{tile}\")")).collect::<Vec<_>>().join(", ")
+}
+
+fn literal_of_shape(shape: &BatchShape) -> String {
+    record_literal("BatchShape", &BatchShape::NAMES, &shape.values())
+}
+
+fn literal_of_prices(prices: &Prices) -> String {
+    record_literal("Prices", &Prices::NAMES, &prices.values())
 }
 
 fn record_literal<T: std::fmt::Display>(name: &str, fields: &[&str], values: &[T]) -> String {

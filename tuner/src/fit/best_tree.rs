@@ -110,14 +110,14 @@ fn search(problem: &Problem, depth: usize, start: Node, limits: Limits<'_>, scra
         let cost = shallow::cost_of(problem, &tree, &rows, scratch);
         Found { cost, lower: problem.floor(), tree }
     };
-    let start = search::refine(problem, start, searched.saturating_sub(2), &limits);
+    let start = search::refine(problem, start, searched.saturating_sub(2), searched, &limits);
     let start = known(start, scratch);
     if deeper == 0 {
         return search::solve(problem, searched, start, limits);
     }
     let part = limits.with_work((limits.work as f64 * SEARCH_PART) as u64);
     let found = search::solve(problem, searched, start, part);
-    let refined = search::refine(problem, found.tree, deeper, &limits);
+    let refined = search::refine(problem, found.tree, deeper, depth, &limits);
     let refined = known(refined, scratch);
     search::solve(problem, depth, refined, limits.with_work(limits.work - part.work))
 }

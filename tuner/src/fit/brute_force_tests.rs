@@ -138,6 +138,7 @@ proptest! {
         let expected = optimum(&table, &fit, depth);
         prop_assert!(close(fit.regret, emitted(&table, &fit)), "{} is {}", fit.regret, emitted(&table, &fit));
         prop_assert!(close(fit.regret, expected), "{} for {expected}", fit.regret);
+        prop_assert!(fit.tree.depth() <= depth, "{:?}", fit.tree);
         prop_assert!(fit.proof.optimal && fit.proof.ended == Ended::Complete);
         prop_assert!(close(fit.proof.lower_bound, expected), "{:?} for {expected}", fit.proof);
     }

@@ -98,37 +98,44 @@ pub(super) fn solve(problem: &Problem, depth: usize, known: Found, limits: Limit
 }
 
 /// Replaces the leaves by the best trees of two levels, again and again, until `levels` more questions are asked on every path that
-/// gains by it. Looking two questions ahead finds pairs of questions that gain nothing alone.
-pub(super) fn refine(problem: &Problem, tree: Node, levels: usize, limits: &Limits<'_>) -> Node {
+/// gains by it, and no more than `depth` in all. Looking two questions ahead finds pairs of questions that gain nothing alone.
+pub(super) fn refine(
+    problem: &Problem,
+    tree: Node,
+    levels: usize,
+    depth: usize,
+    limits: &Limits<'_>,
+) -> Node {
     fn grow(
         problem: &Problem,
         tree: Node,
         rows: &[u32],
-        levels: usize,
+        (levels, depth): (usize, usize),
         limits: &Limits<'_>,
         scratch: &mut Scratch,
     ) -> Node {
         match tree {
             Node::Split { feature, bin, low, high } => {
                 let (below, above) = partition(problem, rows, feature, bin);
-                let low = grow(problem, *low, &below, levels, limits, scratch);
-                let high = grow(problem, *high, &above, levels, limits, scratch);
+                let left = (levels, depth.saturating_sub(1));
+                let low = grow(problem, *low, &below, left, limits, scratch);
+                let high = grow(problem, *high, &above, left, limits, scratch);
                 Node::split(feature, bin, low, high)
             }
-            Node::Leaf if levels == 0 || rows.is_empty() => Node::Leaf,
+            Node::Leaf if levels.min(depth) == 0 || rows.is_empty() => Node::Leaf,
             Node::Leaf => {
-                let step = levels.min(2);
+                let step = levels.min(depth).min(2);
                 let ask = Ask { bound: f64::INFINITY, exact: false };
                 let found = shallow::solve(problem, rows, step, ask, limits, scratch);
                 match found.tree {
                     Node::Leaf => Node::Leaf,
-                    split => grow(problem, split, rows, levels - step, limits, scratch),
+                    split => grow(problem, split, rows, (levels - step, depth), limits, scratch),
                 }
             }
         }
     }
     let rows: Vec<u32> = (0..problem.rows() as u32).collect();
-    grow(problem, tree, &rows, levels, limits, &mut Scratch::default())
+    grow(problem, tree, &rows, (levels, depth), limits, &mut Scratch::default())
 }
 
 /// The rows that a question sends low, and those that it sends high, in order.

@@ -3,8 +3,8 @@
 
 use super::row::{batch_shape, measurement};
 use super::{
-    Bench, BenchError, Contestant, Ended, Execution, Loaded, PlanId, PlanTiles, Planning, RaceOptions,
-    Session, Verified, race,
+    Bench, BenchError, Contestant, Coverage, Ended, Execution, Loaded, PlanId, PlanTiles, Planning,
+    Preparation, RaceOptions, Session, Verified, race,
 };
 use crate::analysis::Analysis;
 use crate::choice::Choice;
@@ -21,8 +21,9 @@ use tilewright_kernel_templates::Class;
 /// How PAT launches: a stream for each tile, then the merge (PAT, section 6).
 const PATS_LAUNCH_MODE: LaunchMode = LaunchMode { launch: Launch::Streams, merge: MergeBy::Launch };
 
-/// Pairs of tiles that are measured beside the single ones, at most: each is a kernel of its own to compile, and a plan of each batch.
-const PAIRS: usize = 12;
+/// Pairs of tiles that are measured beside the single ones, at most: each is a kernel of its own to compile, and a plan of each batch. None has
+/// taken less than 0.97 of the time of the best single tile (`docs/tried.md`).
+const PAIRS: usize = 6;
 
 /// The sets that are measured on whole batches: each of these tiles for all packs, and pairs of a tall tile with a low one, which share a kernel
 /// where they have the same warps.
@@ -111,6 +112,15 @@ impl<'a> BatchPolicies<'a> {
         }
     }
 
+    /// What the timeline of the selector's plan of a batch needs. `None` of a scenario that makes no batch.
+    pub(super) fn timeline_kernels(&self, workload: &Workload) -> Option<Preparation> {
+        let shape = batch_shape(&workload.build().ok()?).ok()?;
+        let geometry = workload.geometry();
+        let coverage = Coverage { timeline: true, ..Coverage::for_pages(geometry.page_size) };
+        let tiles = self.model.select(&shape).tiles().to_vec();
+        Some(Preparation { tiles, class: Class::of(geometry), coverage })
+    }
+
     /// Content hash of the selector.
     pub(super) fn selector_hash(&self) -> &str {
         &self.selector_hash
@@ -161,8 +171,40 @@ impl<'a> BatchPolicies<'a> {
     }
 }
 
-/// Rounds of a batch's race of sets, and of what a selector is compared with.
-const ROUNDS: usize = 9;
+/// Rounds of a batch's race of sets, and of what a selector is compared with: before a tie is believed, and at most.
+const ROUNDS: [usize; 2] = [7, 9];
+/// Rounds of a race of the whole space: it finds what is worth racing again.
+const SCREENING_ROUNDS: [usize; 2] = [2, 3];
+
+/// Races tiles that passed their trial on batches of their class that the run does not have yet. Losers leave the race early.
+///
+/// The batches share the time until `deadline`. Returns `false` if the user asked to stop.
+///
+/// # Errors
+/// As [`measure_candidates`].
+pub(super) fn measure_screening(
+    session: &mut Session<'_>,
+    workloads: &[Workload],
+    tried: &Verified,
+    deadline: Instant,
+) -> anyhow::Result<bool> {
+    let plan = |loaded: &mut dyn Loaded, _: &BatchShape, feasible: &[Tile], _: &[LaunchMode]| {
+        let plan = |&tile: &Tile| -> Result<(Choice, PlanId), BenchError> {
+            let set = TileSetBuf::one(tile);
+            Ok((Choice::Set(set), loaded.plan(&Execution::default(), &PlanTiles::Set(set))?))
+        };
+        feasible.iter().map(plan).collect()
+    };
+    let stage = Stage {
+        name: "screening",
+        level: Level::Screen,
+        rounds: SCREENING_ROUNDS,
+        selector_hash: "",
+        eliminate: true,
+        plan: &plan,
+    };
+    stage.measure(session, workloads, tried, deadline)
+}
 
 /// Measures every batch that the run does not have yet under all of these sets that its class of kernels can run. Losers leave the race early.
 ///
@@ -184,7 +226,14 @@ pub fn measure_candidates(
         };
         sets.iter().filter(can_run).map(plan).collect()
     };
-    let stage = Stage { name: "candidates", selector_hash: "", eliminate: true, plan: &plan };
+    let stage = Stage {
+        name: "candidates",
+        level: Level::Batch,
+        rounds: ROUNDS,
+        selector_hash: "",
+        eliminate: true,
+        plan: &plan,
+    };
     stage.measure(session, workloads, verified, deadline)
 }
 
@@ -206,7 +255,14 @@ pub fn measure_batches(
             policies.plan(loaded, batch, feasible, launch_modes)
         };
     let selector_hash = policies.selector_hash.as_str();
-    let stage = Stage { name: "batches", selector_hash, eliminate: false, plan: &plan };
+    let stage = Stage {
+        name: "batches",
+        level: Level::Batch,
+        rounds: ROUNDS,
+        selector_hash,
+        eliminate: false,
+        plan: &plan,
+    };
     stage.measure(session, workloads, verified, deadline)
 }
 
@@ -222,6 +278,10 @@ type PlanAll<'a> = &'a dyn Fn(
 /// A pass over whole batches.
 struct Stage<'a> {
     name: &'static str,
+    /// What its rows are.
+    level: Level,
+    /// Rounds of a race: before a tie is believed, and at most.
+    rounds: [usize; 2],
     /// Of the selector that is measured; empty where there is none yet. A run that was resumed may have fitted another one since: those batches
     /// are measured again.
     selector_hash: &'a str,
@@ -240,7 +300,7 @@ impl Stage<'_> {
         let Session { bench, run, progress, interrupt } = session;
         let (bench, progress, interrupt) = (&mut **bench, *progress, *interrupt);
         let is_known = |row: &&Measurement| {
-            row.level == Level::Batch && row.complete && row.selector_hash == self.selector_hash
+            row.level == self.level && row.complete && row.selector_hash == self.selector_hash
         };
         let known: BTreeSet<&str> =
             run.rows().iter().filter(is_known).map(|row| row.workload.as_str()).collect();
@@ -282,8 +342,9 @@ impl Stage<'_> {
         let mut loaded = bench.load(&batch)?;
         let plans = (self.plan)(loaded.as_mut(), &shape, verified.tiles(&class), &launch_modes)?;
         let limit_us = loaded.limit_us();
-        let (eliminate, max_rounds) = (self.eliminate, ROUNDS);
-        let options = RaceOptions { time_limit, seed, eliminate, max_rounds, ..RaceOptions::default() };
+        let (eliminate, [min_rounds, max_rounds]) = (self.eliminate, self.rounds);
+        let options =
+            RaceOptions { time_limit, seed, eliminate, min_rounds, max_rounds, ..RaceOptions::default() };
         let result = race(plans.len(), &options, || interrupt.requested(), |i| loaded.sample(plans[i].1));
         drop(loaded);
         // What was measured before the device was lost is kept; a run that goes on measures the workload again.
@@ -302,7 +363,7 @@ impl Stage<'_> {
                 conditions: conditions.clone(),
                 selector_hash: self.selector_hash.to_owned(),
                 complete: result.ended != Ended::Interrupted && !lost,
-                ..measurement(workload, Level::Batch, &batch, contestant)
+                ..measurement(workload, self.level, &batch, contestant)
             }
         };
         let ended = result.ended;

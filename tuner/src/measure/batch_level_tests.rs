@@ -126,20 +126,13 @@ impl Loaded for ScriptedBatch<'_> {
         1.0
     }
 
-    fn pack_shapes(&self, planning: Planning) -> Result<Vec<PackShape>, BenchError> {
-        let rows: &[u32] = match planning {
+    fn plan(&mut self, execution: &Execution, mut tiles: &PlanTiles) -> Result<PlanId, BenchError> {
+        let rows: &[u32] = match execution.planning {
             Planning::AsDecoders => &[4, 16],
             Planning::AsPat => &[4, 8, 16],
-            Planning::PerTree => &[32],
         };
-        Ok(rows
-            .iter()
-            .map(|&rows| PackShape::from_values([rows, 64, 0, 1, 1, 1, rows, 4, 128, 32, 0]))
-            .collect())
-    }
-
-    fn plan(&mut self, execution: &Execution, mut tiles: &PlanTiles) -> Result<PlanId, BenchError> {
-        let tiles = self.pack_shapes(execution.planning)?.iter().map(|pack| tiles.pack(pack)).collect();
+        let pack = |&rows: &u32| PackShape::from_values([rows, 64, 0, 1, 1, 1, rows, 4, 128, 32, 0]);
+        let tiles = rows.iter().map(|rows| tiles.pack(&pack(rows))).collect();
         let mut planned = self.0.planned.borrow_mut();
         planned.push((execution.clone(), tiles));
         Ok(PlanId(planned.len() - 1))

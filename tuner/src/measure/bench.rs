@@ -1,13 +1,13 @@
 //! What the tuner asks of a device: the seam where a backend plugs in.
 
 use super::PlanTiles;
-use super::{Execution, PlanFacts, Planning};
+use super::{Execution, PlanFacts};
 use crate::store::{Conditions, DeviceRecord, Resources, Status, Timeline};
 use kernel_templates::{Class, Limits};
 use scenarios::Batch;
 use serde::{Deserialize, Serialize};
 use tilewright_cuda::LaunchMode;
-use tilewright_heuristics::{PackShape, Prices, Tile};
+use tilewright_heuristics::{Prices, Tile, TileSetBuf};
 use tilewright_kernel_templates as kernel_templates;
 use tilewright_kernel_templates::cuda::{KernelOptions, KvLoad};
 use tilewright_scenarios as scenarios;
@@ -63,6 +63,17 @@ pub struct Failure {
     pub message: String,
 }
 
+/// Tiles of a class that are made ready.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Preparation {
+    /// The tiles.
+    pub tiles: Vec<Tile>,
+    /// The class.
+    pub class: Class,
+    /// Which variants of them.
+    pub coverage: Coverage,
+}
+
 /// Which variants of a tile are made ready or verified.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Coverage {
@@ -70,11 +81,18 @@ pub struct Coverage {
     pub options: bool,
     /// Those with the `cp.async` producer, where a class has others with TMA.
     pub cp_async: bool,
+    /// Only that one small batch is right, which is enough to be raced and not to be returned by a selector.
+    pub trial: bool,
+    /// The kernels that note what their CTAs do, in place of the plain ones. They are made ready, and not verified: they compute the same.
+    pub timeline: bool,
 }
 
 impl Coverage {
     /// The variant that most workloads are timed with.
-    pub const PLAIN: Self = Self { options: false, cp_async: false };
+    pub const PLAIN: Self = Self { options: false, cp_async: false, trial: false, timeline: false };
+
+    /// The same, on trial.
+    pub const TRIAL: Self = Self { trial: true, ..Self::PLAIN };
 
     /// The variant that a batch with pages of this size is timed with.
     pub const fn for_pages(page_size: u32) -> Self {
@@ -136,13 +154,16 @@ pub trait Bench {
     fn warnings(&self) -> Vec<String>;
     /// What a variant needs of the device.
     fn resources(&self, tile: &Tile, class: &Class) -> Resources;
-    /// Makes tiles of a class ready at once, where that is faster than one by one. What fails shows when they are verified.
-    fn prepare(&mut self, _tiles: &[Tile], _class: &Class, _coverage: Coverage) {}
+    /// Makes all of these ready at once, where that is faster than one by one. What fails shows when they are verified.
+    fn prepare(&mut self, _wanted: &[Preparation]) {}
+    /// Makes sets of several tiles ready at once that share a kernel, for batches with pages that TMA can load. What fails shows when they are sampled.
+    fn prepare_sets(&mut self, _sets: &[TileSetBuf], _class: &Class) {}
     /// The device's state now.
     fn conditions(&mut self) -> Conditions {
         Conditions::default()
     }
-    /// Runs the variants that the coverage names on conformance shapes against the f64 reference; the largest relative error.
+    /// Runs the variants that the coverage names on conformance shapes against the f64 reference; the largest relative error. A trial may be a
+    /// single batch whose answer is known.
     ///
     /// # Errors
     /// The variant is wrong or cannot run.
@@ -162,11 +183,6 @@ pub trait Bench {
 pub trait Loaded {
     /// The least time that the hardware needs for the batch, in µs.
     fn limit_us(&self) -> f64;
-    /// Shapes of the packs that the batch has when it is planned so.
-    ///
-    /// # Errors
-    /// The batch is malformed.
-    fn pack_shapes(&self, planning: Planning) -> Result<Vec<PackShape>, BenchError>;
     /// Plans the batch, with these tiles. A plan that cannot be launched as asked says so when it is sampled.
     ///
     /// # Errors

@@ -12,20 +12,17 @@ pub enum Planning {
     AsDecoders,
     /// As PAT plans: its TreeHeuristic makes packs (PAT, Algorithm 1), and those longer than the mean are cut (section 6).
     AsPat,
-    /// Every tree is one pack, whatever that costs, and cut as decoders cut: how the tiles are compared on packs of one shape.
-    PerTree,
 }
 
 impl Planning {
     /// Each of them.
-    pub const ALL: [Self; 3] = [Self::AsDecoders, Self::AsPat, Self::PerTree];
+    pub const ALL: [Self; 2] = [Self::AsDecoders, Self::AsPat];
 
     /// The options of a plan on a device whose decoders plan with `device`.
     pub fn options(self, device: PlanOptions) -> PlanOptions {
         match self {
             Self::AsDecoders => device,
             Self::AsPat => PlanOptions { packing: Packing::Pat, split: Split::Mean, ..device },
-            Self::PerTree => PlanOptions { packing: Packing::PerTree, ..device },
         }
     }
 }
@@ -109,7 +106,6 @@ mod tests {
         let options = Planning::AsPat.options(device);
         assert_eq!((options.packing, options.split), (Packing::Pat, Split::Mean));
         assert_eq!(options.device, device.device);
-        assert_eq!(Planning::PerTree.options(device), PlanOptions { packing: Packing::PerTree, ..device });
 
         let plan = Plan::build(
             &geometry,
@@ -119,8 +115,6 @@ mod tests {
         )
         .unwrap();
         assert_eq!(PlanFacts::of(&plan), PlanFacts { tiles: 2, merges: true });
-        let per_tree = Plan::build(&geometry, &table, &Planning::PerTree.options(device), LARGE).unwrap();
-        assert_eq!(per_tree.packs().len(), 1, "however cheap it were to part them");
         let alone = PageTable::new(&entries[..9], 9, &lengths[..1], 16).unwrap();
         let plan = Plan::build(&geometry, &alone, &options, SMALL).unwrap();
         assert_eq!(PlanFacts::of(&plan), PlanFacts { tiles: 1, merges: false });

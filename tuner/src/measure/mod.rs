@@ -8,10 +8,10 @@ mod cuda_bench;
 mod error;
 mod execution;
 pub mod numbers;
-mod pack_level;
 mod plan_tiles;
 mod race;
 mod row;
+mod screen_level;
 mod sensors;
 mod session;
 mod space_level;
@@ -22,17 +22,15 @@ pub mod worker;
 #[cfg(test)]
 pub(crate) use batch_level::tests::ScriptedBench;
 pub use batch_level::{BatchPolicies, candidate_sets, execution_of_set, measure_batches, measure_candidates};
-pub use bench::{Bench, BenchError, Coverage, Failure, Loaded, PlanId};
+pub use bench::{Bench, BenchError, Coverage, Failure, Loaded, PlanId, Preparation};
 pub use cpu_bench::CpuBench;
 pub use cuda_bench::CudaBench;
 pub use error::worst_row;
 pub use execution::{Execution, PlanFacts, Planning};
-pub use pack_level::measure_packs;
 pub use plan_tiles::PlanTiles;
 pub use race::{Contestant, Ended, RaceOptions, RaceResult, race};
+pub use screen_level::{Screening, screen, screenings};
 pub use session::Session;
-pub use space_level::{
-    Timed, Verified, needs_cp_async, time_to_verify, verify_cp_async, verify_others, verify_space,
-};
+pub use space_level::{Timed, Verified, needs_cp_async, time_to_verify, verify_cp_async, verify_space};
 pub use timeline_level::{chosen_batches, record_timelines};
 pub use worker::{TimeLimits, WorkerBench, WorkerCommand};

@@ -22,7 +22,6 @@ pub(super) fn measurement(
         level,
         workload: workload.name().to_owned(),
         scenario: workload.scenario().to_owned(),
-        shape: None,
         batch: None,
         held_out: workload.held_out(),
         choice: String::new(),

@@ -1,16 +1,16 @@
 //! The space of a device: what the rules reject, and what the rest computes on conformance shapes, before anything is timed.
 
-use super::{Bench, Coverage, Failure, Session};
+use super::{Bench, Coverage, Failure, Preparation, Session};
 use crate::shard::Shard;
 use crate::store::{Conditions, Level, Measurement, Resources, Status, failed_cp_async};
 use crate::workloads::Workload;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 use tilewright_heuristics::{Backend, Dtype, Tile};
-use tilewright_kernel_templates::{Class, Limits, Space, check};
+use tilewright_kernel_templates::{Class, Limits, Space, Verdict};
 
-/// Tiles that [`verify_others`] is given at most: those of a first portfolio.
-const MOST_RETURNED: usize = 16;
+/// Tiles that [`verify_space`] is given, about: those that a screening leaves.
+const MOST_VERIFIED: usize = 24;
 
 /// The tiles that may be timed, for each class of kernels.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -30,126 +30,89 @@ impl Verified {
         Self { passed }
     }
 
+    /// Tiles of a class that were tried only: to be raced, and returned by no selector.
+    pub(super) fn tried(class: &Class, tiles: Vec<Tile>) -> Self {
+        Self { passed: [(class.to_string(), tiles)].into() }
+    }
+
     /// The tiles that passed for a class.
     pub fn tiles(&self, class: &Class) -> &[Tile] {
         self.passed.get(&class.to_string()).map_or(&[], Vec::as_slice)
     }
 }
 
-/// Judges and verifies the space, one part of the run a class. Classes that the run already has are kept.
+/// Judges the space, and verifies these tiles of it for every class of kernels that a selector may be asked about, one part of the run a class. What
+/// the run already has is not repeated.
 ///
-/// Only classes that are timed are verified, the most timed ones first; those of the others that `deadline` leaves no time for are said, and not timed. A
-/// selector may be asked about others: [`verify_others`] verifies the few tiles that it may return. `timed` decides for which class the variants with options are verified, too. Where a class has two ways of copying K and
-/// V, the second one is verified here only if all tiles are timed with it; [`verify_cp_async`] does it for the few tiles that a selector may
-/// return. Returns what may be timed; `None` if the user asked to stop.
+/// Classes that are timed come first, the most timed one before all; those of them that `deadline` leaves no time for are said, and not
+/// timed. A safe default has to serve the others too. `timed` decides for which class the variants with options are verified. Where a class
+/// has two ways of copying K and V, the second one is verified here only if all tiles are timed with it; [`verify_cp_async`] does it for the few
+/// tiles that a selector may return. Returns what may be timed; `None` if the user asked to stop.
 ///
 /// # Errors
 /// The run's folder, or a bench that cannot go on.
 pub fn verify_space(
     session: &mut Session<'_>,
     space: &Space,
+    tiles: &[Tile],
     timed: &Timed,
     deadline: Instant,
 ) -> anyhow::Result<Option<Verified>> {
     let Session { bench, run, progress, interrupt } = session;
     let (bench, progress, interrupt) = (&mut **bench, *progress, *interrupt);
-    let known = run.measured(Level::Space);
-    let classes: Vec<Class> = timed
-        .first(bench.limits().backend())
-        .into_iter()
-        .filter(|class| !known.contains(&class.to_string()))
-        .collect();
+    let backend = bench.limits().backend();
+    let mut known: BTreeMap<String, BTreeSet<Tile>> = BTreeMap::new();
+    for row in run.rows().iter().filter(|row| row.level == Level::Space) {
+        known.entry(row.workload.clone()).or_default().extend(row.tile);
+    }
+    let of_time = timed.first(backend);
+    let classes: Vec<Class> = of_time.iter().copied().chain(timed.others(backend)).collect();
     let mut phase = progress.phase("verify", classes.len());
-    for (index, class) in classes.into_iter().enumerate() {
+    let verdicts = |class: &Class| {
+        let known = known.remove(&class.to_string()).unwrap_or_default();
+        let mut left = space.survey(class, bench.limits());
+        left.retain(|verdict| !known.contains(&verdict.tile));
+        left
+    };
+    let left: Vec<Vec<Verdict>> = classes.iter().map(verdicts).collect();
+    let feasible = |left: &[Verdict]| -> Vec<Tile> {
+        let wanted = |verdict: &&Verdict| verdict.infeasible.is_none() && tiles.contains(&verdict.tile);
+        left.iter().filter(wanted).map(|verdict| verdict.tile).collect()
+    };
+    let coverage = |class: &Class| Coverage { options: timed.with_options(class), ..Coverage::PLAIN };
+    let wanted: Vec<Preparation> = classes
+        .iter()
+        .zip(&left)
+        .map(|(class, left)| Preparation { tiles: feasible(left), class: *class, coverage: coverage(class) })
+        .filter(|wanted| !wanted.tiles.is_empty())
+        .collect();
+    if !wanted.is_empty() {
+        phase.at(&format!("making {} tiles ready", tiles.len()));
+        bench.prepare(&wanted);
+    }
+    for (index, (class, left)) in classes.into_iter().zip(left).enumerate() {
         // Without the most timed class there is nothing to measure.
-        if (index > 0 || !known.is_empty()) && Instant::now() >= deadline {
+        if index > 0 && of_time.contains(&class) && !left.is_empty() && Instant::now() >= deadline {
             progress.note(&format!("{class}: no time to verify its kernels, so its workloads are not measured; a larger `--budget` has it"));
             continue;
         }
-        let verdicts = space.survey(&class, bench.limits());
-        let feasible: Vec<Tile> = verdicts
-            .iter()
-            .filter(|verdict| verdict.infeasible.is_none())
-            .map(|verdict| verdict.tile)
-            .collect();
-        phase.at(&format!("{class}: making {} tiles ready", feasible.len()));
-        let coverage = Coverage { options: timed.with_options(&class), cp_async: false };
-        bench.prepare(&feasible, &class, coverage);
-        phase.at(&format!("{class} against the f64 reference"));
-        let mut rows = Vec::with_capacity(verdicts.len());
-        for verdict in verdicts {
+        let feasible = feasible(&left);
+        if !feasible.is_empty() {
+            phase.at(&format!("{class} against the f64 reference"));
+        }
+        let mut rows = Vec::with_capacity(left.len());
+        for verdict in left {
             if interrupt.requested() {
                 return Ok(None);
             }
-            let outcome = match &verdict.infeasible {
+            let tile = verdict.tile;
+            let outcome = match verdict.infeasible {
                 Some(reason) => Err(Failure { status: Status::Constraints, message: reason.to_string() }),
-                None => bench.verify(&verdict.tile, &class, coverage),
-            };
-            if let Some(defect) = bench.defect() {
-                return Err(defect.into());
-            }
-            let resources = bench.resources(&verdict.tile, &class);
-            rows.push(Measurement { resources, ..row(Level::Space, &verdict.tile, &class, outcome) });
-        }
-        run.append(rows)?;
-        phase.step();
-    }
-    let (mut correct, mut rejected, mut failed) = (0, 0, 0);
-    for row in run.rows().iter().filter(|row| row.level == Level::Space) {
-        match row.status {
-            Status::Correct => correct += 1,
-            Status::Constraints => rejected += 1,
-            _ => failed += 1,
-        }
-    }
-    phase.finish(&format!("{correct} variants correct, {rejected} infeasible, {failed} failed"));
-    let first = |class: &Class| timed.cp_async_first(class);
-    let failed = verify_cp_async(session, space.tiles(), &first, timed)?;
-    Ok(failed.map(|_| Verified::of(session.run.rows())))
-}
-
-/// Verifies tiles for the classes that nothing is timed of: a selector is asked about them, too, and its safe default has to serve them all. What
-/// the run already has is not repeated. `None` if the user asked to stop.
-///
-/// # Errors
-/// As [`verify_space`].
-pub fn verify_others(session: &mut Session<'_>, tiles: &[Tile], timed: &Timed) -> anyhow::Result<Option<()>> {
-    let Session { bench, run, progress, interrupt } = session;
-    let (bench, progress, interrupt) = (&mut **bench, *progress, *interrupt);
-    let known: BTreeSet<(String, Option<Tile>)> = run
-        .rows()
-        .iter()
-        .filter(|row| row.level == Level::Space)
-        .map(|row| (row.workload.clone(), row.tile))
-        .collect();
-    let mut wanted = Vec::new();
-    for class in timed.others(bench.limits().backend()) {
-        let name = class.to_string();
-        let missing = |tile: &&Tile| !known.contains(&(name.clone(), Some(**tile)));
-        let missing: Vec<Tile> = tiles.iter().filter(missing).copied().collect();
-        if !missing.is_empty() {
-            wanted.push((class, missing));
-        }
-    }
-    let mut phase = progress.phase("other classes", wanted.len());
-    for (class, tiles) in wanted {
-        phase.at(&format!("{class}: {} tiles", tiles.len()));
-        let judged: Vec<(Tile, Option<String>)> = tiles
-            .iter()
-            .map(|tile| (*tile, check(tile, &class, bench.limits()).err().map(|reason| reason.to_string())))
-            .collect();
-        let feasible: Vec<Tile> =
-            judged.iter().filter(|(_, reason)| reason.is_none()).map(|(tile, _)| *tile).collect();
-        let coverage = Coverage { options: timed.with_options(&class), cp_async: false };
-        bench.prepare(&feasible, &class, coverage);
-        let mut rows = Vec::with_capacity(judged.len());
-        for (tile, reason) in judged {
-            if interrupt.requested() {
-                return Ok(None);
-            }
-            let outcome = match reason {
-                Some(message) => Err(Failure { status: Status::Constraints, message }),
-                None => bench.verify(&tile, &class, coverage),
+                None if feasible.contains(&tile) => bench.verify(&tile, &class, coverage(&class)),
+                None => Err(Failure {
+                    status: Status::Unverified,
+                    message: "slower than others wherever all tiles were raced".to_owned(),
+                }),
             };
             if let Some(defect) = bench.defect() {
                 return Err(defect.into());
@@ -160,20 +123,65 @@ pub fn verify_others(session: &mut Session<'_>, tiles: &[Tile], timed: &Timed) -
         run.append(rows)?;
         phase.step();
     }
-    phase.finish("the tiles that a selector may return are verified for all classes");
-    Ok(Some(()))
+    let (mut correct, mut rejected, mut slower, mut failed) = (0, 0, 0, 0);
+    for row in run.rows().iter().filter(|row| row.level == Level::Space) {
+        *match row.status {
+            Status::Correct => &mut correct,
+            Status::Constraints => &mut rejected,
+            Status::Unverified => &mut slower,
+            _ => &mut failed,
+        } += 1;
+    }
+    phase.finish(&format!(
+        "{correct} variants correct, {failed} failed; {rejected} infeasible, {slower} too slow to be verified"
+    ));
+    let first = |class: &Class| timed.cp_async_first(class);
+    let failed = verify_cp_async(session, tiles, &first, timed)?;
+    Ok(failed.map(|_| Verified::of(session.run.rows())))
+}
+
+/// Makes tiles of a class ready and tries each on one small batch; those that pass. What fails is recorded, and never timed. `None` if the user
+/// asked to stop.
+///
+/// # Errors
+/// As [`verify_space`].
+pub(super) fn try_tiles(
+    session: &mut Session<'_>,
+    tiles: &[Tile],
+    class: &Class,
+) -> anyhow::Result<Option<Vec<Tile>>> {
+    let Session { bench, run, interrupt, .. } = session;
+    bench.prepare(&[Preparation { tiles: tiles.to_vec(), class: *class, coverage: Coverage::TRIAL }]);
+    let (mut passed, mut failed) = (Vec::new(), Vec::new());
+    for tile in tiles {
+        if interrupt.requested() {
+            return Ok(None);
+        }
+        let outcome = bench.verify(tile, class, Coverage::TRIAL);
+        if let Some(defect) = bench.defect() {
+            return Err(defect.into());
+        }
+        match outcome {
+            Ok(_) => passed.push(*tile),
+            Err(failure) => failed.push(row(Level::Space, tile, class, Err(failure))),
+        }
+    }
+    if !failed.is_empty() {
+        run.append(failed)?;
+    }
+    Ok(Some(passed))
 }
 
 /// Sets of options that [`Coverage::options`] has beside the plain one, each kernels of its own.
 const OPTION_SETS: f64 = 2.0;
 
-/// How long [`verify_space`] and [`verify_others`] would take, within a factor of two or so, by what some tiles of the most timed class do.
-pub fn time_to_verify(bench: &mut dyn Bench, space: &Space, timed: &Timed) -> Duration {
+/// How long it would take to try all tiles of these classes, and to verify the few that are left ([`verify_space`]), within a factor of two or so,
+/// by what some tiles of the most timed class do.
+pub fn time_to_verify(bench: &mut dyn Bench, space: &Space, tried: &[Class], timed: &Timed) -> Duration {
     let backend = bench.limits().backend();
-    let classes = timed.first(backend);
-    let feasible = |class: &Class, bench: &dyn Bench| space.feasible(class, bench.limits());
-    let Some(usual) = classes.first() else { return Duration::ZERO };
-    let of_usual = feasible(usual, bench);
+    let classes = timed.to_verify(backend);
+    let Some(usual) = timed.first(backend).first().copied() else { return Duration::ZERO };
+    let of_usual = space.feasible(&usual, bench.limits());
     // Several for each thread that compiles a GPU's, so that none waits for the largest of them; none is compiled a second time.
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let most = match backend {
@@ -184,25 +192,25 @@ pub fn time_to_verify(bench: &mut dyn Bench, space: &Space, timed: &Timed) -> Du
     let sample: Vec<Tile> = of_usual.iter().copied().step_by(stride).collect();
     let Some((first, others)) = sample.split_first() else { return Duration::ZERO };
     // What fails is told when the space is verified.
-    let mut took = |tiles: &[Tile], ready: bool| {
+    let mut took = |tiles: &[Tile], step: fn(&mut dyn Bench, &[Tile], &Class)| {
         let begin = Instant::now();
-        if ready {
-            bench.prepare(tiles, usual, Coverage::PLAIN);
-        }
-        for tile in tiles.iter().filter(|_| !ready) {
-            let _ = bench.verify(tile, usual, Coverage::PLAIN);
-        }
+        step(bench, tiles, &usual);
         begin.elapsed().as_secs_f64()
     };
-    let compiled = took(&sample, true) / sample.len() as f64;
+    let verify = |bench: &mut dyn Bench, tiles: &[Tile], class: &Class| {
+        tiles.iter().for_each(|tile| drop(bench.verify(tile, class, Coverage::PLAIN)));
+    };
+    let compiled = took(&sample, |bench, tiles, class| {
+        bench.prepare(&[Preparation { tiles: tiles.to_vec(), class: *class, coverage: Coverage::PLAIN }]);
+    }) / sample.len() as f64;
     // The first one also draws the class's batches and computes their reference.
-    let drawn = took(std::slice::from_ref(first), false);
-    let each = compiled + took(others, false) / others.len().max(1) as f64;
-    let of_class = |tiles: usize| drawn + each * tiles as f64;
-    let timed_classes: f64 = classes.iter().map(|class| of_class(feasible(class, bench).len())).sum();
-    let with_options = OPTION_SETS * of_class(of_usual.len());
-    let returned = timed.others(backend).len() as f64 * of_class(MOST_RETURNED);
-    Duration::from_secs_f64(timed_classes + with_options + returned)
+    let drawn = took(std::slice::from_ref(first), verify);
+    let checked = took(others, verify) / others.len().max(1) as f64;
+    let each = compiled + checked;
+    let tried: usize = tried.iter().map(|class| space.feasible(class, bench.limits()).len()).sum();
+    let trial = if backend == Backend::Cpu { each } else { compiled };
+    let verified = (classes.len() as f64 + OPTION_SETS) * (drawn + each * MOST_VERIFIED as f64);
+    Duration::from_secs_f64(trial * tried as f64 + verified)
 }
 
 /// Verifies tiles once more, with the `cp.async` producer although their classes of kernels have TMA: for caches that TMA cannot load. The few that a selector may return are cheap, all of the space would take as long again as its verification. What the run
@@ -227,27 +235,30 @@ pub fn verify_cp_async(
         .filter(|row| row.level == Level::CpAsync)
         .map(|row| (row.workload.as_str(), row.tile))
         .collect();
+    let coverage =
+        |class: &Class| Coverage { options: timed.with_options(class), cp_async: true, ..Coverage::PLAIN };
     let missing = |class: Class| {
         let name = class.to_string();
         let missing = |tile: &&Tile| tiles.contains(tile) && !known.contains(&(name.as_str(), Some(**tile)));
-        (class, verified.tiles(&class).iter().filter(missing).copied().collect::<Vec<Tile>>())
+        let tiles = verified.tiles(&class).iter().filter(missing).copied().collect();
+        Preparation { tiles, class, coverage: coverage(&class) }
     };
-    let classes: Vec<(Class, Vec<Tile>)> = timed
+    let wanted: Vec<Preparation> = timed
         .to_verify(bench.limits().backend())
         .into_iter()
         .filter(|class| wanted(class) && has_tma(class, bench.limits()))
         .map(missing)
-        .filter(|(_, tiles)| !tiles.is_empty())
+        .filter(|wanted| !wanted.tiles.is_empty())
         .collect();
-    if classes.is_empty() {
+    if wanted.is_empty() {
         return Ok(Some(0));
     }
-    let mut phase = progress.phase("verifying cp.async", classes.len());
+    let mut phase = progress.phase("verifying cp.async", wanted.len());
+    phase.at("making tiles ready");
+    bench.prepare(&wanted);
     let (mut correct, mut failed) = (0, Vec::new());
-    for (class, tiles) in classes {
+    for Preparation { tiles, class, coverage } in wanted {
         phase.at(&format!("{class}: {} tiles", tiles.len()));
-        let coverage = Coverage { options: timed.with_options(&class), cp_async: true };
-        bench.prepare(&tiles, &class, coverage);
         let mut rows = Vec::with_capacity(tiles.len());
         for tile in tiles {
             if interrupt.requested() {
@@ -353,7 +364,6 @@ fn row(level: Level, tile: &Tile, class: &Class, outcome: Result<f64, Failure>) 
         level,
         workload: class.to_string(),
         scenario: String::new(),
-        shape: None,
         batch: None,
         held_out: false,
         choice: tile.to_string(),
@@ -426,24 +436,35 @@ mod tests {
     const USUAL: Class = Class { head_dim: 128, dtype: Dtype::F16 };
     const OTHER: Class = Class { head_dim: 64, dtype: Dtype::F16 };
 
-    /// What is verified before anything is timed on a GPU with TMA, where some variants are wrong; the bench, and what may be timed.
-    fn verified_first(timed: Timed, wrong: &[(Tile, Class, bool)]) -> (ScriptedBench, Verified) {
+    fn bench() -> ScriptedBench {
         let mut bench = ScriptedBench::new(Vec::new(), None);
         bench.limits = Limits::Cuda(CudaLimits::named("h200").unwrap());
+        bench
+    }
+
+    /// What is verified of these tiles on a GPU with TMA, where some variants are wrong; the bench, and what may be timed.
+    fn verified_of(
+        tiles: &[Tile],
+        timed: Timed,
+        wrong: &[(Tile, Class, bool)],
+    ) -> (ScriptedBench, Verified, Vec<Measurement>) {
+        let mut bench = bench();
         bench.wrong = wrong.to_vec();
         let timed = Timed { classes: [(USUAL, 2), (OTHER, 1)].into(), dtypes: [Dtype::F16].into(), ..timed };
         let folder = tempfile::tempdir().unwrap();
         let mut run = RunFolder::open(folder.path(), test_data::provenance(), Start::Fresh).unwrap();
         let (space, interrupt) = (Space::of(Backend::Cuda), Interrupt::default());
         let later = Instant::now() + Duration::from_secs(600);
-        let verified = verify_space(
-            &mut Session::new(&mut bench, &mut run, Progress::Silent, &interrupt),
-            &space,
-            &timed,
-            later,
-        )
-        .unwrap();
-        (bench, verified.unwrap())
+        let mut verified = Verified::default();
+        for _ in ["fresh", "resumed"] {
+            let session = &mut Session::new(&mut bench, &mut run, Progress::Silent, &interrupt);
+            verified = verify_space(session, &space, tiles, &timed, later).unwrap().unwrap();
+        }
+        (bench, verified, run.rows().to_vec())
+    }
+
+    fn all_tiles() -> Vec<Tile> {
+        Space::of(Backend::Cuda).tiles().to_vec()
     }
 
     /// Classes of which tiles were verified with `cp.async`, or with TMA, with whether options were too and how many tiles.
@@ -452,6 +473,7 @@ mod tests {
         for (_, class, coverage) in
             bench.verified.iter().filter(|(_, _, coverage)| coverage.cp_async == cp_async)
         {
+            assert!(!coverage.trial);
             *counts.entry((*class, coverage.options)).or_default() += 1;
         }
         counts
@@ -459,63 +481,82 @@ mod tests {
 
     #[test]
     fn cp_async_is_verified_first_only_if_it_is_timed() {
-        let (bench, all) = verified_first(Timed::default(), &[]);
+        const WIDE: Class = Class { head_dim: 256, ..USUAL };
+        let (bench, all, _) = verified_of(&all_tiles(), Timed::default(), &[]);
         let feasible: BTreeMap<_, _> =
-            [USUAL, OTHER].map(|class| ((class, class == USUAL), all.tiles(&class).len())).into();
+            [USUAL, OTHER, WIDE].map(|class| ((class, class == USUAL), all.tiles(&class).len())).into();
         assert!(feasible.values().all(|tiles| *tiles > 50), "{feasible:?}");
-        assert!(all.tiles(&Class { head_dim: 256, ..USUAL }).is_empty(), "nothing is timed of it");
         assert_eq!(coverages(&bench, false), feasible);
         assert!(coverages(&bench, true).is_empty());
 
-        let cp_async = [OTHER, Class { head_dim: 256, ..USUAL }].into();
+        let cp_async = [OTHER, WIDE].into();
         let wrong = all.tiles(&OTHER)[7];
-        let (bench, timed) = verified_first(Timed { cp_async, ..Timed::default() }, &[(wrong, OTHER, true)]);
+        let (bench, timed, _) =
+            verified_of(&all_tiles(), Timed { cp_async, ..Timed::default() }, &[(wrong, OTHER, true)]);
         assert_eq!(coverages(&bench, false), feasible);
         assert_eq!(coverages(&bench, true), [((OTHER, false), feasible[&(OTHER, false)])].into());
         let rest: Vec<Tile> = all.tiles(&OTHER).iter().copied().filter(|tile| *tile != wrong).collect();
         assert_eq!((timed.tiles(&OTHER), timed.tiles(&USUAL)), (rest.as_slice(), all.tiles(&USUAL)));
 
         let shard = Some(Shard { index: 0, count: 1 });
-        let (bench, _) = verified_first(Timed { shard, ..Timed::default() }, &[]);
+        let (bench, _, _) = verified_of(&all_tiles(), Timed { shard, ..Timed::default() }, &[]);
+        let with_tma: BTreeMap<_, _> = feasible
+            .iter()
+            .filter(|((class, _), _)| *class != WIDE)
+            .map(|(key, count)| (*key, *count))
+            .collect();
         assert_eq!(
             coverages(&bench, true),
-            feasible,
+            with_tma,
             "no shard can verify more when shards are fitted together"
         );
     }
 
     #[test]
-    fn untimed_classes_get_what_a_selector_may_return() {
-        let mut bench = ScriptedBench::new(Vec::new(), None);
-        bench.limits = Limits::Cuda(CudaLimits::named("h200").unwrap());
-        let timed = Timed { classes: [(USUAL, 2)].into(), dtypes: [Dtype::F16].into(), ..Timed::default() };
-        let folder = tempfile::tempdir().unwrap();
-        let mut run = RunFolder::open(folder.path(), test_data::provenance(), Start::Fresh).unwrap();
+    fn what_a_screening_left_is_verified_for_all_classes_once() {
         // The second has no room for heads of 256 elements.
         let tiles = ["m64n64w4s2", "m64n128w8s3"].map(|tile| tile.parse::<Tile>().unwrap());
-        for _ in 0..2 {
-            verify_others(
-                &mut Session::new(&mut bench, &mut run, Progress::Silent, &Interrupt::default()),
-                &tiles,
-                &timed,
-            )
-            .unwrap();
-        }
-        let of = |class: Class| {
-            let rows = run.rows().iter().filter(move |row| row.workload == class.to_string());
-            rows.map(|row| (row.tile.unwrap(), row.status)).collect::<Vec<_>>()
-        };
+        let (bench, verified, rows) = verified_of(&tiles, Timed::default(), &[]);
         let wide = Class { head_dim: 256, ..USUAL };
-        assert_eq!(of(USUAL), [], "all of its tiles are verified before");
-        assert_eq!(of(OTHER), tiles.map(|tile| (tile, Status::Correct)), "once");
-        assert_eq!(of(wide), [(tiles[0], Status::Correct), (tiles[1], Status::Constraints)]);
-        assert!(bench.verified.iter().all(|(tile, class, _)| (*tile, *class) != (tiles[1], wide)));
+        for class in [USUAL, OTHER] {
+            assert_eq!(verified.tiles(&class), tiles, "{class}");
+        }
+        assert_eq!(verified.tiles(&wide), &tiles[..1]);
+        assert_eq!(bench.verified.len(), 5, "once");
+        let count = |class: Class, status| {
+            let of_class = rows.iter().filter(|row| row.workload == class.to_string());
+            of_class.filter(|row| row.status == status).count()
+        };
+        for class in [USUAL, OTHER, wide] {
+            let told =
+                [Status::Correct, Status::Constraints, Status::Unverified].map(|status| count(class, status));
+            assert_eq!(told.iter().sum::<usize>(), all_tiles().len(), "{class}: every tile has a reason");
+            assert!(told[2] > 50, "{class}: {told:?}");
+        }
     }
 
     #[test]
-    fn without_time_only_the_most_timed_class_is_verified() {
-        let mut bench = ScriptedBench::new(Vec::new(), None);
-        bench.limits = Limits::Cuda(CudaLimits::named("h200").unwrap());
+    fn what_fails_its_trial_is_recorded_and_not_verified() {
+        let mut bench = bench();
+        let tiles = ["m64n64w4s2", "m64n128w8s3"].map(|tile| tile.parse::<Tile>().unwrap());
+        bench.wrong = vec![(tiles[0], USUAL, false)];
+        let folder = tempfile::tempdir().unwrap();
+        let mut run = RunFolder::open(folder.path(), test_data::provenance(), Start::Fresh).unwrap();
+        let (space, interrupt) = (Space::of(Backend::Cuda), Interrupt::default());
+        let session = &mut Session::new(&mut bench, &mut run, Progress::Silent, &interrupt);
+        let passed = try_tiles(session, &tiles, &USUAL).unwrap().unwrap();
+        assert_eq!(passed, [tiles[1]]);
+        let timed = Timed { classes: [(USUAL, 1)].into(), dtypes: [Dtype::F16].into(), ..Timed::default() };
+        let later = Instant::now() + Duration::from_secs(600);
+        let verified = verify_space(session, &space, &tiles, &timed, later).unwrap().unwrap();
+        assert_eq!(verified.tiles(&USUAL), [tiles[1]]);
+        let trials = bench.verified.iter().filter(|(tile, class, _)| (*tile, *class) == (tiles[0], USUAL));
+        assert!(trials.map(|(_, _, coverage)| coverage.trial).eq([true]));
+    }
+
+    #[test]
+    fn without_time_only_the_most_timed_class_is_timed() {
+        let mut bench = bench();
         let timed = Timed {
             classes: [(OTHER, 1), (USUAL, 2)].into(),
             dtypes: [Dtype::F16].into(),
@@ -524,27 +565,22 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let mut run = RunFolder::open(folder.path(), test_data::provenance(), Start::Fresh).unwrap();
         let (space, interrupt) = (Space::of(Backend::Cuda), Interrupt::default());
-        assert!(time_to_verify(&mut bench, &space, &timed) < Duration::from_secs(60));
+        assert!(time_to_verify(&mut bench, &space, &[USUAL], &timed) < Duration::from_secs(60));
         bench.verified.clear();
         let now = Instant::now();
         for _ in ["fresh", "resumed"] {
-            let verified = verify_space(
-                &mut Session::new(&mut bench, &mut run, Progress::Silent, &interrupt),
-                &space,
-                &timed,
-                now,
-            );
-            let verified = verified.unwrap().unwrap();
+            let session = &mut Session::new(&mut bench, &mut run, Progress::Silent, &interrupt);
+            let verified = verify_space(session, &space, space.tiles(), &timed, now).unwrap().unwrap();
             assert!(!verified.tiles(&USUAL).is_empty() && verified.tiles(&OTHER).is_empty());
         }
     }
 
     #[test]
     fn what_fails_in_the_default_way_is_not_verified_in_the_other() {
-        let (_, all) = verified_first(Timed::default(), &[]);
+        let (_, all, _) = verified_of(&all_tiles(), Timed::default(), &[]);
         let wrong = all.tiles(&USUAL)[0];
         let timed = Timed { cp_async: [USUAL].into(), ..Timed::default() };
-        let (bench, _) = verified_first(timed, &[(wrong, USUAL, false)]);
+        let (bench, _, _) = verified_of(&all_tiles(), timed, &[(wrong, USUAL, false)]);
         let of_it: Vec<bool> = bench
             .verified
             .iter()

@@ -4,7 +4,7 @@
 //! with its reason.
 
 use super::row::batch_shape;
-use super::{BatchPolicies, Bench, Session, Verified};
+use super::{BatchPolicies, Bench, Preparation, Session, Verified};
 use crate::choice::Choice;
 use crate::store::{BatchTimeline, Level, Measurement, RunFolder, SkippedTimeline, Status, Timeline};
 use crate::workloads::Workload;
@@ -80,6 +80,13 @@ pub fn record_timelines(
         .filter_map(|name| workloads.iter().find(|workload| workload.name() == name))
         .collect();
     let mut phase = progress.phase("timelines", left.len());
+    // Each may be of another class and other tiles, and its kernels are used for nothing else: they are made on all cores before the first.
+    let wanted: Vec<Preparation> =
+        left.iter().filter_map(|workload| policies.timeline_kernels(workload)).collect();
+    if !wanted.is_empty() && bench.defect().is_none() {
+        phase.at("making kernels ready");
+        bench.prepare(&wanted);
+    }
     let mut recorded = 0;
     for (index, workload) in left.iter().enumerate() {
         if interrupt.requested() {

@@ -108,7 +108,7 @@ fn scenarios(rows: &[Measurement]) -> Vec<ScenarioResult> {
                 Some(PolicyTiming {
                     policy: label,
                     median_us: median(&samples)?,
-                    spread_us: spread(&samples)?,
+                    spread_us: spread(&samples),
                     count: samples.len() as u64,
                 })
             };
@@ -160,7 +160,9 @@ fn tile_result(row: &Measurement) -> Option<TileResult> {
         Status::Correct if row.survived => "correct",
         Status::Correct => "eliminated",
         Status::Correctness => "wrong",
-        Status::Constraints | Status::Compile | Status::Runtime | Status::Timeout => "error",
+        Status::Constraints | Status::Unverified | Status::Compile | Status::Runtime | Status::Timeout => {
+            "error"
+        }
     };
     Some(TileResult {
         name: row.choice.clone(),

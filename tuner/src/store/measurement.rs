@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use tilewright_heuristics::{BatchShape, PackShape, Tile};
+use tilewright_heuristics::{BatchShape, Tile};
 
 /// What kind of workload was measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -13,8 +13,10 @@ pub enum Level {
     /// Nothing was timed either: a tile that a selector may return, with the `cp.async` producer, in a class of kernels that has TMA producers.
     /// Not every tile of the space has such a row.
     CpAsync,
-    /// Packs of one shape, all with one tile.
+    /// Packs of one shape, all with one tile: of older recordings. Nothing is made of them any more.
     Pack,
+    /// A whole batch under a tile that passed its trial: says whether the tile is worth verifying. Never fitted or judged.
+    Screen,
     /// A whole batch of a scenario, under one policy.
     Batch,
 }
@@ -26,6 +28,8 @@ pub enum Status {
     Correct,
     /// A feasibility rule rejected it.
     Constraints,
+    /// It was slower than others where all were raced, so it was not verified.
+    Unverified,
     /// It did not compile.
     Compile,
     /// It failed while running.
@@ -52,10 +56,11 @@ macro_rules! names {
     };
 }
 
-names!(Level { Space = "space", CpAsync = "cp-async" or "gathers", Pack = "pack", Batch = "batch" });
+names!(Level { Space = "space", CpAsync = "cp-async" or "gathers", Pack = "pack", Screen = "screen", Batch = "batch" });
 names!(Status {
     Correct = "correct",
     Constraints = "constraints",
+    Unverified = "unverified",
     Compile = "compile",
     Runtime = "runtime",
     Timeout = "timeout",
@@ -99,9 +104,7 @@ pub struct Measurement {
     pub workload: String,
     /// Name of the scenario that the workload was made from.
     pub scenario: String,
-    /// Shape of the packs ([`Level::Pack`] only).
-    pub shape: Option<PackShape>,
-    /// What a selector is told of the batch ([`Level::Batch`] only).
+    /// What a selector is told of the batch ([`Level::Batch`] and [`Level::Screen`]).
     pub batch: Option<BatchShape>,
     /// Whether the workload is only judged, never fitted.
     pub held_out: bool,

@@ -8,14 +8,13 @@ use std::fs::File;
 use std::io::Write as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
-use tilewright_heuristics::{BatchShape, PackShape, Tile};
+use tilewright_heuristics::{BatchShape, Tile};
 
 /// Version of the columns and of the metadata. A reader refuses every other one.
 pub const SCHEMA_VERSION: u32 = 3;
 
 const VERSION_KEY: &str = "tilewright.schema";
 const PROVENANCE_KEY: &str = "tilewright.provenance";
-const SHAPE_PREFIX: &str = "pack_";
 const BATCH_PREFIX: &str = "batch_";
 const TILE_PREFIX: &str = "tile_";
 
@@ -178,11 +177,6 @@ fn to_frame(rows: &[Measurement], device: &str) -> PolarsResult<DataFrame> {
         text("workload", &|row| row.workload.clone()),
         text("scenario", &|row| row.scenario.clone()),
     ];
-    for (i, name) in PackShape::NAMES.iter().enumerate() {
-        columns.push(optional_u32(&format!("{SHAPE_PREFIX}{name}"), &|row| {
-            row.shape.map(|shape| shape.values()[i])
-        }));
-    }
     for (i, name) in BatchShape::NAMES.iter().enumerate() {
         columns.push(optional_u32(&format!("{BATCH_PREFIX}{name}"), &|row| {
             row.batch.map(|batch| batch.values()[i])
@@ -235,7 +229,6 @@ fn from_frame(path: &Path, frame: &DataFrame) -> Result<Vec<Measurement>, StoreE
     let level = columns.text("level")?;
     let workload = columns.text("workload")?;
     let scenario = columns.text("scenario")?;
-    let shape = columns.record(SHAPE_PREFIX, &PackShape::NAMES)?;
     let batch = columns.record(BATCH_PREFIX, &BatchShape::NAMES)?;
     let held_out = columns.typed("held_out", Column::bool)?;
     let choice = columns.text("choice")?;
@@ -274,7 +267,6 @@ fn from_frame(path: &Path, frame: &DataFrame) -> Result<Vec<Measurement>, StoreE
                     .ok_or_else(|| bad("level", format!("`{level_name}` is unknown")))?,
                 workload: string(workload, row),
                 scenario: string(scenario, row),
-                shape: values(&shape).try_into().ok().map(PackShape::from_values),
                 batch: values(&batch).try_into().ok().map(BatchShape::from_values),
                 held_out: held_out.get(row).unwrap_or(false),
                 choice: string(choice, row),

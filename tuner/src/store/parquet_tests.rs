@@ -9,7 +9,6 @@ fn recording() -> Recording {
         status: Status::Correctness,
         survived: false,
         samples_us: Vec::new(),
-        shape: None,
         tile: None,
         limit_us: None,
         message: "relative error 0.3".to_owned(),

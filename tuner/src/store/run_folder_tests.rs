@@ -20,7 +20,7 @@ fn stopped_run() -> tempfile::TempDir {
 fn a_stopped_run_goes_on_where_it_stopped() {
     let folder = stopped_run();
     let mut run = open(folder.path(), Start::Resume).unwrap();
-    assert_eq!(run.measured(Level::Pack), BTreeSet::from(["a".to_owned(), "b".to_owned()]));
+    assert_eq!(run.measured(Level::Batch), BTreeSet::from(["a".to_owned(), "b".to_owned()]));
     run.append(vec![measurement("c", "m4n64w1s1", &[4.0])]).unwrap();
     let path = folder.path().join("all.parquet");
     run.write(&path).unwrap();
@@ -94,7 +94,7 @@ fn a_damaged_part_costs_its_own_rows() {
     bytes.truncate(100);
     std::fs::write(&path, bytes).unwrap();
     let mut run = open(folder.path(), Start::Resume).unwrap();
-    assert_eq!(run.measured(Level::Pack), BTreeSet::from(["a".to_owned()]));
+    assert_eq!(run.measured(Level::Batch), BTreeSet::from(["a".to_owned()]));
     assert!(run.damaged().len() == 1 && run.damaged()[0].contains("000002"), "{:?}", run.damaged());
     run.append(vec![measurement("b", "m4n64w1s1", &[2.0])]).unwrap();
     drop(run);

@@ -4,7 +4,7 @@ use super::{
     BatchTimeline, Conditions, DeviceRecord, Hashes, Level, Measurement, Provenance, Resources,
     ScenarioRecord, Status, TilePlaces, Timeline, TimelineEntry,
 };
-use tilewright_heuristics::{PackShape, Prices, Tile};
+use tilewright_heuristics::{Prices, Tile};
 
 pub(crate) fn provenance() -> Provenance {
     Provenance {
@@ -31,10 +31,9 @@ pub(crate) fn provenance() -> Provenance {
 
 pub(crate) fn measurement(workload: &str, choice: &str, samples_us: &[f64]) -> Measurement {
     Measurement {
-        level: Level::Pack,
+        level: Level::Batch,
         workload: workload.to_owned(),
         scenario: "packs".to_owned(),
-        shape: Some(PackShape::from_values([4, 64, 0, 1, 1, 1, 4, 4, 128, 32, 0])),
         batch: None,
         held_out: false,
         choice: choice.to_owned(),

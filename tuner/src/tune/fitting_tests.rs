@@ -40,7 +40,6 @@ fn measured(folder: &Path) -> RunFolder {
     let space = CLASSES.iter().flat_map(|class| {
         TILES.map(|tile| Measurement {
             level: Level::Space,
-            shape: None,
             ..test_data::measurement(&class.to_string(), &tile.to_string(), &[])
         })
     });
@@ -50,7 +49,6 @@ fn measured(folder: &Path) -> RunFolder {
         let times = if rows <= 128 { [10.0, 40.0, 12.0, 50.0] } else { [40.0, 10.0, 50.0, 12.0] };
         let packs = TILES.iter().zip(times).map(|(tile, us)| Measurement {
             level: Level::Batch,
-            shape: None,
             batch: Some(of_rows(rows, USUAL)),
             ..test_data::measurement(&format!("rows {rows}"), &tile.to_string(), &[us; 9])
         });
@@ -94,8 +92,8 @@ fn cp_async_is_verified_for_what_the_selector_may_return() {
     let verified: Vec<_> = bench
         .verified
         .iter()
-        .map(|&(tile, class, Coverage { options, cp_async })| {
-            assert!(cp_async);
+        .map(|&(tile, class, Coverage { options, cp_async, trial, timeline })| {
+            assert!(cp_async && !trial && !timeline);
             (class, tile, options)
         })
         .collect();

@@ -13,8 +13,7 @@ use crate::fit_settings::FitSettings;
 use crate::interrupt::Interrupt;
 use crate::measure::{
     BatchPolicies, Bench, Session, Timed, Verified, candidate_sets, measure_batches, measure_candidates,
-    measure_packs, needs_cp_async, record_timelines, time_to_verify, verify_cp_async, verify_others,
-    verify_space,
+    needs_cp_async, record_timelines, screen, screenings, time_to_verify, verify_space,
 };
 use crate::progress::Progress;
 use crate::shard::Shard;
@@ -27,8 +26,8 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use tilewright_heuristics::generated::SELECTORS;
-use tilewright_heuristics::{Backend, Prices, Tile};
-use tilewright_kernel_templates::{Class, Limits, Space};
+use tilewright_heuristics::{Backend, Prices, Tile, TileSetBuf};
+use tilewright_kernel_templates::{Class, Space};
 
 /// What is tuned, how long, and where results go.
 #[derive(Clone, Debug)]
@@ -64,14 +63,16 @@ pub enum Tuned {
     Interrupted(PathBuf),
 }
 
-/// Parts of the time left after verification until which races of packs, then whole batches under all sets of tiles, and then those that are
-/// held out under the selector are measured; a few timelines take the rest, which on a GPU is spent with compiling kernels that note what
-/// they do. Packs only say which tiles are worth measuring on batches.
-const PACKS_UNTIL: f64 = 0.2;
-/// Part of the budget that verification may take.
+/// Part of the budget after which no race of the whole space begins another round.
+const SCREENED_UNTIL: f64 = 0.4;
+/// Part of the budget that screening and verification may take.
 const VERIFIED_UNTIL: f64 = 0.8;
+/// Parts of the time left after verification until which whole batches are measured under all sets of tiles, and then those that are held out
+/// under the selector; a few timelines take the rest, which on a GPU is spent with compiling kernels that note what they do.
 const CANDIDATES_UNTIL: f64 = 0.75;
-const BATCHES_UNTIL: f64 = 0.95;
+const BATCHES_UNTIL: f64 = 0.9;
+/// What the timelines get in any case: to compile eight kernels, and launch each twice.
+const TIMELINES: Duration = Duration::from_secs(12);
 
 /// Tunes the device on `bench`.
 ///
@@ -94,18 +95,19 @@ pub fn tune(
     let workloads = Workloads::load(&options.scenarios, backend, &scale, options.shard)?;
     anyhow::ensure!(
         options.shard.is_some() || workloads.batches.iter().any(|workload| !workload.held_out()),
-        "the scenarios have no whole batches to fit a selector to: add one with `trees`, `tenants` or `trace` that is not `use: held-out`"
+        "the scenarios have no batches to fit a selector to: add one that is not `use: held-out`"
     );
     let mut budget = options.budget.unwrap_or_else(|| default_budget(backend, workloads.dtypes.len()));
-    let raced = raced(&workloads, bench.limits(), options.shard.is_some());
-    let of_all =
-        raced.iter().chain(&workloads.batches).filter(|workload| needs_cp_async(workload, bench.limits()));
+    let by_cp_async = workloads.batches.iter().filter(|workload| needs_cp_async(workload, bench.limits()));
     let timed = Timed {
         classes: workloads.classes(),
         dtypes: workloads.dtypes.clone(),
-        cp_async: of_all.map(|workload| Class::of(workload.geometry())).collect(),
+        // Batches whose pages TMA cannot load are measured with tiles that are verified with `cp.async`.
+        cp_async: by_cp_async.map(|workload| Class::of(workload.geometry())).collect(),
         shard: options.shard,
     };
+    let screenings = screenings(&workloads.batches, bench.limits());
+    let screened: Vec<Class> = screenings.iter().map(|screening| screening.class).collect();
     let space = Space::of(backend);
     let folder = options.out.join(&module);
     let around = std::env::current_dir().ok().and_then(|current| Heuristics::around(&current));
@@ -119,13 +121,12 @@ pub fn tune(
         return Ok(Tuned::Done(Box::new(outputs)));
     }
     if options.start != Start::Resume {
-        let needed = time_to_verify(bench, &space, &timed);
+        let needed = time_to_verify(bench, &space, &screened, &timed);
         budget = budget_for(needed, budget, options.budget.is_some(), options.force)?;
         progress.note(&format!(
-            "verifying takes about {:.0} s of the budget's {}; {} packs and {} batches share the rest",
+            "trying and verifying tiles takes about {:.0} s of the budget's {}; {} batches share the rest",
             needed.as_secs_f64(),
             budget.as_secs(),
-            raced.len(),
             workloads.batches.len()
         ));
     }
@@ -138,41 +139,30 @@ pub fn tune(
     let stopped = |folder: &PathBuf| Ok(Tuned::Interrupted(folder.clone()));
 
     let session = &mut Session { bench, run: &mut run, progress, interrupt };
-    let Some(verified) = verify_space(session, &space, &timed, begin + budget.mul_f64(VERIFIED_UNTIL))?
-    else {
+    if !screen(session, &space, &screenings, begin + budget.mul_f64(SCREENED_UNTIL))? {
         return stopped(&folder);
-    };
+    }
+    let kept = || format!("{}: the measurements are kept", folder.display());
+    let mut tiles =
+        Analysis::screened(&session.run.united_rows(), &screened, &options.fit).with_context(kept)?;
+    // The tiles that were best of all batches before are raced on all of them again.
+    tiles.extend(incumbents(&device, &space));
+    tiles.sort_unstable();
+    tiles.dedup();
+    let verified = verify_space(session, &space, &tiles, &timed, begin + budget.mul_f64(VERIFIED_UNTIL))?;
+    let Some(verified) = verified else { return stopped(&folder) };
     let measuring = Instant::now();
     // Where verification takes longer than estimated, the run does rather than measure nothing.
     let left =
         (begin + budget).saturating_duration_since(measuring).max(budget.mul_f64(1.0 - VERIFIED_UNTIL));
-    let deadline = measuring + left.mul_f64(PACKS_UNTIL);
-    if !measure_packs(session, &raced, &verified, deadline)? {
-        return stopped(&folder);
-    }
-
-    let kept = || format!("{}: the measurements are kept", folder.display());
-    let mut tiles = Analysis::first_portfolio(&session.run.united_rows(), &options.fit).with_context(kept)?;
-    // What packs say of tiles is only near what batches say: the tiles that were best of batches before are asked about again.
-    tiles.extend(incumbents(&device, &space));
-    tiles.sort_unstable();
-    tiles.dedup();
-    // Batches whose pages TMA cannot load are measured with tiles that are verified with `cp.async`.
-    let cp_async: BTreeSet<Class> = workloads
-        .batches
-        .iter()
-        .filter(|workload| needs_cp_async(workload, session.bench.limits()))
-        .map(|workload| Class::of(workload.geometry()))
-        .collect();
-    let wanted = |class: &Class| cp_async.contains(class);
-    let Some(_) = verify_cp_async(session, &tiles, &wanted, &timed)? else {
-        return stopped(&folder);
-    };
-    if verify_others(session, &tiles, &timed)?.is_none() {
-        return stopped(&folder);
-    }
-    let verified = Verified::of(session.run.rows());
     let sets = candidate_sets(&tiles);
+    for class in timed.classes.keys() {
+        let runs = |set: &&TileSetBuf| {
+            set.single().is_none() && set.tiles().iter().all(|tile| verified.tiles(class).contains(tile))
+        };
+        let several: Vec<TileSetBuf> = sets.iter().filter(runs).copied().collect();
+        session.bench.prepare_sets(&several, class);
+    }
     let (fitted, held_out): (Vec<Workload>, Vec<Workload>) =
         workloads.batches.iter().cloned().partition(|workload| !workload.held_out());
     progress.note(&format!(
@@ -186,7 +176,7 @@ pub fn tune(
     if !measure_candidates(session, batches, &sets, &verified, deadline)? {
         return stopped(&folder);
     }
-    // A shard has raced sets of its own packs' tiles: where other shards raced others, a batch has no time of a set.
+    // A shard has raced the tiles of its own screening: where other shards raced others, a batch has no time of a tile.
     if let Some(shard) = options.shard {
         let path = folder.join(format!("shard-{}-of-{}.parquet", shard.index + 1, shard.count));
         run.write(&path)?;
@@ -203,7 +193,7 @@ pub fn tune(
     if !measure_batches(session, judged, &policies, &verified, deadline)? {
         return stopped(&folder);
     }
-    let deadline = measuring + left;
+    let deadline = (measuring + left).max(Instant::now() + TIMELINES);
     if !record_timelines(session, batches, &policies, &verified, deadline)? {
         return stopped(&folder);
     }
@@ -293,21 +283,13 @@ fn which(scale: &Scale, shard: Option<Shard>) -> String {
 /// The time of a run that measures `dtypes` element types. On a GPU, each has kernels of its own to compile and verify, which would
 /// otherwise be taken from the time of all others. A processor has none to compile, and verifies most types in any case.
 fn default_budget(backend: Backend, dtypes: usize) -> Duration {
-    const FIRST: u64 = 240;
-    const FURTHER: u64 = 60;
+    const CPU: u64 = 240;
+    const CUDA: u64 = 140;
+    const FURTHER: u64 = 10;
     Duration::from_secs(match backend {
-        Backend::Cpu => FIRST,
-        Backend::Cuda => FIRST + FURTHER * dtypes.saturating_sub(1) as u64,
+        Backend::Cpu => CPU,
+        Backend::Cuda => CUDA + FURTHER * dtypes.saturating_sub(1) as u64,
     })
-}
-
-/// The packs that all tiles are raced on. Those whose pages TMA cannot load are not among them where there
-/// are others: all tiles would have to be verified once more for a few shapes, which are measured with the first portfolio instead. A
-/// shard knows no portfolio.
-fn raced(workloads: &Workloads, limits: &Limits, shard: bool) -> Vec<Workload> {
-    let packs = workloads.packs.iter();
-    let raced: Vec<Workload> = packs.filter(|pack| shard || !needs_cp_async(pack, limits)).cloned().collect();
-    if raced.is_empty() { workloads.packs.clone() } else { raced }
 }
 
 /// Prices in a line.
@@ -318,7 +300,6 @@ fn said(prices: &Prices) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tilewright_kernel_templates::CudaLimits;
 
     #[test]
     fn a_budget_that_verification_would_spend_is_refused_before() {
@@ -343,28 +324,8 @@ mod tests {
     fn a_gpu_gets_more_time_for_further_element_types() {
         assert_eq!(
             [0, 1, 2, 4].map(|dtypes| default_budget(Backend::Cuda, dtypes).as_secs()),
-            [240, 240, 300, 420]
+            [140, 140, 150, 170]
         );
         assert_eq!([1, 6].map(|dtypes| default_budget(Backend::Cpu, dtypes).as_secs()), [240; 2]);
-    }
-
-    #[test]
-    fn cp_async_packs_are_raced_only_where_tma_is_absent() {
-        let raced = |device: &str, page_sizes: &str, dims: &str, shard| {
-            let folder = tempfile::tempdir().unwrap();
-            let file = folder.path().join("p.yaml");
-            let points = "packs:\n  points:\n    - {rows: 4, kv_len: 64, packs: 1}\n";
-            let text = format!("name: p\npage_sizes: {page_sizes}\nhead_dims: {dims}\n{points}");
-            std::fs::write(&file, text).unwrap();
-            let workloads = Workloads::load(&[file], Backend::Cuda, &Scale::of(Backend::Cuda), None).unwrap();
-            let limits = Limits::Cuda(CudaLimits::named(device).unwrap());
-            let raced = super::raced(&workloads, &limits, shard);
-            raced.iter().map(|pack| pack.geometry().page_size).collect::<Vec<_>>()
-        };
-        assert_eq!(raced("h200", "[1, 16, 24, 32]", "[128]", false), [16, 32]);
-        assert_eq!(raced("h200", "[1, 16, 24, 32]", "[128]", true), [1, 16, 24, 32]);
-        assert_eq!(raced("h200", "[1, 16]", "[256]", false), [1, 16]);
-        assert_eq!(raced("a100-80gb", "[1, 16]", "[128]", false), [1, 16]);
-        assert_eq!(raced("h200", "[1, 8]", "[128]", false), [1, 8]);
     }
 }

@@ -12,7 +12,7 @@ use super::random::{Random, seed_of_name};
 use super::{ConformanceCase, Layout, Values};
 use shapes::around;
 use std::sync::OnceLock;
-use tilewright_heuristics::{Geometry, Tile};
+use tilewright_heuristics::{Geometry, Mask, Tile};
 use tilewright_kernel_templates::Class;
 use tilewright_plan::{DeviceProfile, Packing, PlanOptions, Split};
 
@@ -42,7 +42,7 @@ pub fn tile_cases(class: &Class, tile: &Tile, seed: u64) -> Vec<ConformanceCase>
     vec![
         author.case("lengths around multiples of n", (2, 1), BatchBuilder::new(16).own(around_n.clone())),
         ConformanceCase {
-            window: Some(n + n / 2),
+            mask: Mask::window(n + n / 2),
             ..author.case("windows that end inside of n", (2, 1), BatchBuilder::new(16).own(around_n))
         },
         author.case("packs of around m rows", (1, 1), packs),
@@ -81,8 +81,7 @@ impl Author {
             seq_lens: drawn.seq_lens,
             query_lens: None,
             pages: drawn.pages,
-            window: None,
-            softcap: None,
+            mask: Mask::NONE,
             sinks: false,
             values: Values::default(),
             layout: Layout::default(),

@@ -1,7 +1,7 @@
 //! Cases of attention with windows, soft-caps and sinks.
 
 use super::shapes::{cut, deep_tree, several_chunks};
-use super::{Author, BatchBuilder, ConformanceCase, Layout, PER_NODE, Values};
+use super::{Author, BatchBuilder, ConformanceCase, Layout, Mask, PER_NODE, Values};
 
 pub(super) fn cases(author: Author) -> Vec<ConformanceCase> {
     [windows, softcaps, sinks].into_iter().flat_map(|chunk| chunk(author)).collect()
@@ -22,27 +22,27 @@ fn windows(author: Author) -> Vec<ConformanceCase> {
         let longest = own.last();
         // Some of these see nothing of what they share.
         let sketch = own.behind(longest, 6, [97, 98, 112, 150]);
-        ConformanceCase { window: Some(window), ..author.case(name, (4, 2), sketch) }
+        ConformanceCase { mask: Mask::window(window), ..author.case(name, (4, 2), sketch) }
     };
     let mut cases: Vec<ConformanceCase> = WINDOWS.into_iter().map(case).collect();
     cases.extend([
         ConformanceCase {
-            window: Some(20),
+            mask: Mask::window(20),
             options: PER_NODE,
             ..author.case("a window that leaves chunks empty", (2, 2), cut(16))
         },
         ConformanceCase {
-            window: Some(30),
+            mask: Mask::window(30),
             options: PER_NODE,
             ..author.case("a window that leaves levels of a tree empty", (4, 2), deep_tree(5))
         },
         ConformanceCase {
-            window: Some(9),
+            mask: Mask::window(9),
             layout: Layout::Gapped,
             ..author.case("a window over pages of 1 token", (4, 2), cut(1))
         },
         ConformanceCase {
-            window: Some(50),
+            mask: Mask::window(50),
             values: Values::OnlyFirst,
             ..author.case("a window whose logits are mostly all -inf", (4, 2), several_chunks())
         },
@@ -52,16 +52,15 @@ fn windows(author: Author) -> Vec<ConformanceCase> {
 
 fn softcaps(author: Author) -> Vec<ConformanceCase> {
     vec![
-        ConformanceCase { softcap: Some(1.5), ..author.case("a soft-cap", (4, 2), several_chunks()) },
+        ConformanceCase { mask: Mask::softcap(1.5), ..author.case("a soft-cap", (4, 2), several_chunks()) },
         ConformanceCase {
-            softcap: Some(30.0),
+            mask: Mask::softcap(30.0),
             values: Values::Extreme,
             options: PER_NODE,
             ..author.case("a soft-cap of logits between -1e4 and 1e4", (4, 2), several_chunks())
         },
         ConformanceCase {
-            softcap: Some(20.0),
-            window: Some(100),
+            mask: Mask { softcap: Some(20.0), ..Mask::window(100) },
             layout: Layout::Hnd,
             ..author.case("a soft-cap and a window", (4, 2), several_chunks())
         },
@@ -78,7 +77,7 @@ fn sinks(author: Author) -> Vec<ConformanceCase> {
         },
         ConformanceCase {
             sinks: true,
-            window: Some(20),
+            mask: Mask::window(20),
             options: PER_NODE,
             ..author.case("sinks and a window that leaves chunks empty", (4, 2), cut(16))
         },
@@ -94,8 +93,7 @@ fn sinks(author: Author) -> Vec<ConformanceCase> {
         },
         ConformanceCase {
             sinks: true,
-            window: Some(40),
-            softcap: Some(2.0),
+            mask: Mask { softcap: Some(2.0), ..Mask::window(40) },
             options: PER_NODE,
             ..author.case("sinks, a soft-cap and a window", (8, 2), deep_tree(5))
         },

@@ -1,7 +1,7 @@
 //! Cases of several query tokens a request, as speculative decoding has them.
 
 use super::shapes::{around, cut, deep_tree, several_chunks};
-use super::{Author, BatchBuilder, ConformanceCase, Layout, PER_NODE, Packing, PlanOptions, Values};
+use super::{Author, BatchBuilder, ConformanceCase, Layout, Mask, PER_NODE, Packing, PlanOptions, Values};
 
 pub(super) fn cases(author: Author) -> Vec<ConformanceCase> {
     [counts, places, options].into_iter().flat_map(|chunk| chunk(author)).collect()
@@ -119,15 +119,19 @@ fn options(author: Author) -> Vec<ConformanceCase> {
     let case =
         |name, wanted: fn(u32) -> u32| with_queries(author.case(name, (4, 2), several_chunks()), wanted);
     vec![
-        ConformanceCase { window: Some(1), ..case("queries that see their own tokens alone", |_| 4) },
-        ConformanceCase { window: Some(5), ..case("queries and a window smaller than a page", mixed) },
-        ConformanceCase { window: Some(100), ..case("queries and a window of several tiles", mixed) },
+        ConformanceCase { mask: Mask::window(1), ..case("queries that see their own tokens alone", |_| 4) },
+        ConformanceCase { mask: Mask::window(5), ..case("queries and a window smaller than a page", mixed) },
+        ConformanceCase { mask: Mask::window(100), ..case("queries and a window of several tiles", mixed) },
         ConformanceCase {
-            window: Some(20),
+            mask: Mask::window(20),
             sinks: true,
             options: PER_NODE,
             ..case("queries, sinks and a window that leaves chunks empty", mixed)
         },
-        ConformanceCase { softcap: Some(2.0), sinks: true, ..case("queries, a soft-cap and sinks", |_| 4) },
+        ConformanceCase {
+            mask: Mask::softcap(2.0),
+            sinks: true,
+            ..case("queries, a soft-cap and sinks", |_| 4)
+        },
     ]
 }

@@ -12,7 +12,7 @@ const MEMORY_CACHES: usize = 4;
 const FEW: u32 = 64;
 const MANY: u32 = 4096;
 /// Samples of each plan; the best counts, as of the other figures.
-const SAMPLES: usize = 9;
+const SAMPLES: usize = 25;
 const PAGE: u32 = 16;
 const HEAD_DIM: u32 = 64;
 
@@ -30,14 +30,20 @@ pub fn prices(backend: &mut CpuBackend, llc_bytes: usize) -> Prices {
         partial_byte: price(exchange_bandwidth(threads, cached)),
         flop: price(fma_flops(threads)),
         cta: Prices::of_seconds(item_seconds(backend)),
-        merge: Prices::of_seconds(step_seconds(backend, 1)),
+        merge: Prices::of_seconds(step_seconds(backend, [1])[0]),
     }
 }
 
 /// Seconds that a work item with next to nothing to do adds to a step.
 fn item_seconds(backend: &mut CpuBackend) -> f64 {
-    let [few, many] = [FEW, MANY].map(|items| step_seconds(backend, items));
-    (many - few) / f64::from(MANY - FEW)
+    let [few, many] = step_seconds(backend, [FEW, MANY]);
+    of_an_item(few, many)
+}
+
+/// What an item adds, by the times of both plans. Where a busy machine held up every sample of the small plan, the large one bounds it from
+/// above: it is never nothing.
+fn of_an_item(few: f64, many: f64) -> f64 {
+    if few < many { (many - few) / f64::from(MANY - FEW) } else { many / f64::from(MANY) }
 }
 
 const GEOMETRY: Geometry =
@@ -52,19 +58,24 @@ fn plan(requests: u32) -> Plan {
     Plan::build(&GEOMETRY, &table, &options, tile).expect("single tokens can be planned")
 }
 
-/// The time of a step over such a plan.
-fn step_seconds(backend: &mut CpuBackend, requests: u32) -> f64 {
-    let plan = plan(requests);
+/// The times of steps over such plans, the best of several samples of each. They are taken in turn: a busy spell meets all plans alike.
+fn step_seconds<const PLANS: usize>(backend: &mut CpuBackend, requests: [u32; PLANS]) -> [f64; PLANS] {
+    let plans = requests.map(plan);
+    let most = requests.into_iter().max().unwrap_or(0);
     let cache = vec![0.0f32; (PAGE * HEAD_DIM) as usize];
-    let query = vec![0.0f32; (requests * HEAD_DIM) as usize];
+    let query = vec![0.0f32; (most * HEAD_DIM) as usize];
     let mut output = query.clone();
-    let mut best = f64::INFINITY;
+    let mut best = [f64::INFINITY; PLANS];
     for _ in 0..SAMPLES {
-        let cache = KvCache { keys: &cache, values: &cache, strides: KvStrides::nhd(&GEOMETRY) };
-        let args = DecodeArgs { scale: Some(1.0), ..DecodeArgs::new(&query, cache, &mut output) };
-        let begin = Instant::now();
-        backend.decode(&plan, args).expect("single tokens can be decoded");
-        best = best.min(begin.elapsed().as_secs_f64());
+        for (plan, best) in plans.iter().zip(&mut best) {
+            let elements = plan.batch() * HEAD_DIM as usize;
+            let cache = KvCache { keys: &cache, values: &cache, strides: KvStrides::nhd(&GEOMETRY) };
+            let args = DecodeArgs::new(&query[..elements], cache, &mut output[..elements]);
+            let args = DecodeArgs { scale: Some(1.0), ..args };
+            let begin = Instant::now();
+            backend.decode(plan, args).expect("single tokens can be decoded");
+            *best = best.min(begin.elapsed().as_secs_f64());
+        }
     }
     best
 }
@@ -87,6 +98,14 @@ mod tests {
         assert!((10_000_000_000..100_000_000_000_000).contains(&prices.cta), "{prices:?}");
         // At most ten milliseconds, on a busy machine.
         assert!((10_000_000_000..10_000_000_000_000_000).contains(&prices.merge), "{prices:?}");
+    }
+
+    #[test]
+    fn an_item_is_never_free() {
+        let close = |found: f64, expected: f64| (found / expected - 1.0).abs() < 1e-9;
+        assert!(close(of_an_item(1e-5, 1e-5 + 4032.0 * 2e-7), 2e-7));
+        // A machine so busy that the small plan took longer.
+        assert!(close(of_an_item(1e-2, 4096e-7), 1e-7));
     }
 
     #[test]

@@ -35,17 +35,6 @@ pub(super) struct ItemGroup {
     pub(super) grid: u32,
 }
 
-/// How a plan's work items are laid out.
-#[derive(Clone, Copy, Debug)]
-pub enum Arrangement<'a> {
-    /// Those of one tile together, for a launch each.
-    PerTile,
-    /// Longest first, for one launch of a mix.
-    Single(&'a Mix),
-    /// As a bucket's forward wants it, every section at the bucket's place.
-    Bucket(&'a Bucket),
-}
-
 /// A plan's words and where its sections begin.
 #[derive(Clone, Debug, Default)]
 pub struct PackedPlan {
@@ -115,37 +104,40 @@ impl PackedPlan {
         self.write_rest(plan);
     }
 
-    /// As [`PackedPlan::fill`], with another arrangement of the items. Allocates nothing once it has seen the largest plan.
+    /// As [`PackedPlan::fill`], with the items longest first, for one launch of a mix. Allocates nothing once it has seen the largest plan.
     ///
     /// # Errors
-    /// A plan that does not fit the mix or the bucket. The packed plan is as before then.
-    pub fn fill_as(&mut self, plan: &Plan, arrangement: Arrangement<'_>) -> Result<(), FitError> {
-        match arrangement {
-            Arrangement::PerTile => self.fill(plan),
-            Arrangement::Single(mix) => {
-                self.order_items(plan, mix)?;
-                let count = plan.work_items().len() as u32;
-                self.groups.clear();
-                self.groups.push(ItemGroup {
-                    variant: Variant::Mix(mix.clone()),
-                    begin: 0,
-                    count,
-                    grid: count,
-                });
-                self.lay_out(plan);
-                self.l2_policy.decide(plan);
-                self.write_items_in_order(plan);
-                self.write_rest(plan);
-            }
-            Arrangement::Bucket(bucket) => {
-                bucket.check(plan)?;
-                self.fill_bucket(plan, bucket)?;
-            }
-        }
+    /// A plan with a tile that the mix has not. The packed plan is as before then.
+    pub fn fill_single(&mut self, plan: &Plan, mix: &Mix) -> Result<(), FitError> {
+        self.order_items(plan, mix)?;
+        let count = plan.work_items().len() as u32;
+        self.groups.clear();
+        self.groups.push(ItemGroup { variant: Variant::Mix(mix.clone()), begin: 0, count, grid: count });
+        self.lay_out(plan);
+        self.l2_policy.decide(plan);
+        self.write_items_in_order(plan);
+        self.write_rest(plan);
         Ok(())
     }
 
-    fn fill_bucket(&mut self, plan: &Plan, bucket: &Bucket) -> Result<(), FitError> {
+    /// The mix of a plan's tiles and no others: that of the last single launch, if it is the same.
+    pub(super) fn mix_of(&self, plan: &Plan) -> Mix {
+        // Groups are in the order of their tiles.
+        let tiles = || plan.tile_groups().iter().map(|group| group.tile);
+        match &self.groups[..] {
+            [ItemGroup { variant: Variant::Mix(mix), .. }] if mix.tiles().iter().copied().eq(tiles()) => {
+                mix.clone()
+            }
+            _ => Mix::of(&tiles().collect::<Vec<_>>()),
+        }
+    }
+
+    /// As [`PackedPlan::fill`], as a bucket's forward is launched, with every section at the bucket's place. Allocates nothing.
+    ///
+    /// # Errors
+    /// A plan that does not fit the bucket. The packed plan is as before then.
+    pub fn fill_bucket(&mut self, plan: &Plan, bucket: &Bucket) -> Result<(), FitError> {
+        bucket.check(plan)?;
         let layout = bucket.layout();
         let same = self.layout == layout && self.groups.len() == bucket.capacities().items.len();
         if !same || self.words.len() != layout.words() {
@@ -227,7 +219,6 @@ impl PackedPlan {
             kv_heads: geometry.kv_heads,
             gqa_ratio: geometry.gqa_ratio(),
             page_size: geometry.page_size,
-            window: i32::MAX as u32,
             ..Arguments::default()
         }
     }

@@ -9,16 +9,21 @@ use std::sync::Mutex;
 use tilewright_conformance::reference::{self, Attention, norm, relative_error};
 use tilewright_conformance::{CaseCache, ConformanceCase, tolerance};
 use tilewright_cpu::{Element, Fp8KvCache, KvCache, Number};
-use tilewright_cuda::{Arrangement, Mix, PackedPlan};
-use tilewright_heuristics::{Dtype, Geometry, PackShape, Tile};
+use tilewright_cuda::{Mix, PackedPlan};
+use tilewright_heuristics::{Dtype, Geometry, Mask, MaskOptions, PackShape, Tile};
 use tilewright_kernel_templates::Class;
 use tilewright_kernel_templates::cuda::{
-    Arguments, Kernel, KernelOptions, KvLoad, MERGE_WARPS, TimelineEntry, WorkItem,
+    Arguments, Kernel, KernelOptions, KvLoad, MERGE_WARPS, MaskArguments, TimelineEntry, WorkItem,
 };
 use tilewright_plan::{KvScales, KvStrides, Packing, PageTable, Plan, PlanOptions, Queries, Split};
 
-pub(crate) const WINDOW: u32 = 45;
-pub(crate) const SOFTCAP: f32 = 2.0;
+pub(crate) const WINDOW: MaskOptions = Mask::window(1).options();
+pub(crate) const SOFTCAP: MaskOptions = Mask::softcap(1.0).options();
+
+/// The numbers that the options of a mask are checked with.
+fn mask_with(options: MaskOptions) -> Mask {
+    Mask { window: options.window.then_some(45), softcap: options.softcap.then_some(2.0) }
+}
 
 /// What one launch is checked with.
 #[derive(Clone, Copy, Debug)]
@@ -133,8 +138,7 @@ pub(crate) struct Batch<E> {
     pub(crate) query: Vec<E>,
     pub(crate) sinks: Vec<f32>,
     pub(crate) scale: f32,
-    pub(crate) window: u32,
-    pub(crate) softcap: f32,
+    pub(crate) mask: Mask,
 }
 
 /// What a launch leaves.
@@ -203,7 +207,6 @@ impl<E: Element> Batch<E> {
         let query = (0..elements).map(|_| E::from_f32(3.0 * random())).collect();
         let sinks = (0..geometry.q_heads).map(|_| 1.5 + 3.5 * random()).collect();
         let scale = 1.0 / (geometry.head_dim as f32).sqrt();
-        let (window, softcap) = (WINDOW, SOFTCAP);
         Self {
             geometry,
             entries,
@@ -216,8 +219,7 @@ impl<E: Element> Batch<E> {
             query,
             sinks,
             scale,
-            window,
-            softcap,
+            mask: mask_with(case.options.mask),
         }
     }
 
@@ -235,8 +237,7 @@ impl<E: Element> Batch<E> {
             query: case.query(),
             sinks: case.sinks().unwrap_or_default(),
             scale: case.scale(),
-            window: case.window.unwrap_or(u32::MAX),
-            softcap: case.softcap.unwrap_or(0.0),
+            mask: case.mask,
         }
     }
 
@@ -309,10 +310,10 @@ impl<E: Element> Batch<E> {
             })
             .unwrap();
         let mut packed = PackedPlan::default();
-        let mix = Mix::of(case.mixed);
-        let arrangement =
-            if case.mixed.is_empty() { Arrangement::PerTile } else { Arrangement::Single(&mix) };
-        packed.fill_as(&plan, arrangement).unwrap();
+        match case.mixed {
+            [] => packed.fill(&plan),
+            tiles => packed.fill_single(&plan, &Mix::of(tiles)).unwrap(),
+        }
         let words = Aligned::of(packed.words());
         let q_heads = self.geometry.q_heads;
         let lengths: Vec<i32> =
@@ -339,9 +340,7 @@ impl<E: Element> Batch<E> {
             page: self.strides.page as i64,
             token: self.strides.token as i64,
             head: self.strides.head as i64,
-            window: self.window,
-            scale_log2: self.scale * std::f32::consts::LOG2_E,
-            softcap: self.softcap,
+            mask: MaskArguments::of(&self.mask, self.scale),
             ..planned
         };
         describe_tensors(&mut args, &self.geometry, &self.strides);
@@ -409,10 +408,10 @@ impl<E: Element> Batch<E> {
     }
 
     pub(crate) fn check(&self, case: &Case, emulator: &Emulator) -> Result<(), String> {
+        assert_eq!(self.mask.options(), case.options.mask);
         let attention = Attention {
             scale: self.scale,
-            window: case.options.window.then_some(self.window),
-            softcap: case.options.softcap.then_some(self.softcap),
+            mask: self.mask,
             sinks: case.options.sinks.then_some(self.sinks.as_slice()),
         };
         let (expected, expected_lse) = self.expected(&attention);
@@ -566,13 +565,7 @@ pub(crate) fn for_all<T: Sync>(all: &[T], check: impl Fn(&T) -> Result<(), Strin
 pub(crate) const CASE: Case = Case {
     tile: Tile::of("m16n32w2s2"),
     class: Class { head_dim: 64, dtype: Dtype::F16 },
-    options: KernelOptions {
-        window: false,
-        softcap: false,
-        sinks: false,
-        timeline: false,
-        kv_load: KvLoad::Tma,
-    },
+    options: KernelOptions { mask: MaskOptions::NONE, sinks: false, timeline: false, kv_load: KvLoad::Tma },
     gqa_ratio: 4,
     kv_heads: 2,
     page_size: 16,

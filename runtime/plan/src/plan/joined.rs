@@ -5,7 +5,7 @@ use super::{GRANULE, WARP_ROWS};
 use super::{KvSegment, Plan, PlannedPack, QTile, count};
 use crate::{PlanError, PrefixTree, Priced, QTiles};
 use std::ops::Range;
-use tilewright_heuristics::{PackShape, Tile};
+use tilewright_heuristics::{PackShape, PackSums, Tile};
 
 /// What is known of a node while its pack is planned.
 #[derive(Clone, Copy, Debug, Default)]
@@ -14,24 +14,6 @@ pub(super) struct NodeState {
     sums: PackSums,
     /// Where its pages stand in the plan.
     pages: u32,
-}
-
-/// What a selector is told of a pack goes by these.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct PackSums {
-    pub(super) requests: u32,
-    /// Tokens that its rows see, all together, a row of each request.
-    pub(super) seen: u64,
-    /// Its tokens, each once.
-    pub(super) tokens: u64,
-}
-
-impl PackSums {
-    /// Counts a node's tokens, which `requests` requests see.
-    pub(super) fn add(&mut self, tokens: u64, requests: u32) {
-        self.seen += tokens * u64::from(requests);
-        self.tokens += tokens;
-    }
 }
 
 const TOO_LONG: PlanError = PlanError::TooLarge("tokens that a Q tile reads");
@@ -106,10 +88,8 @@ impl Plan {
 
     /// What the selector is asked about a pack.
     pub(super) fn shape_of(&self, sums: &PackSums, packs: u32) -> Result<PackShape, PlanError> {
-        let requests = u64::from(sums.requests.max(1));
-        let seen = i32::try_from(sums.seen.div_ceil(requests));
-        let seen = seen.map_err(|_| PlanError::TooLarge("tokens of a pack"))? as u32;
-        Ok(PackShape::of_tree(&self.geometry, sums.requests, seen, sums.tokens, packs))
+        i32::try_from(sums.mean_seen()).map_err(|_| PlanError::TooLarge("tokens of a pack"))?;
+        Ok(PackShape::of_tree(&self.geometry, sums, packs))
     }
 
     /// The tops of all packs, parents before children, and what each pack's rows see.
@@ -129,13 +109,13 @@ impl Plan {
         stack.reverse();
         while let Some((node, above)) = stack.pop() {
             let top = if priced.joined(node) { above } else { node };
-            let sums = PackSums { requests: tree.size(node), ..PackSums::default() };
+            let sums = PackSums::of_requests(tree.size(node));
             nodes[node as usize] = NodeState { sums, pages: ABSENT };
             if top == node {
                 tops.push(node);
             }
             let tokens = u64::from(self.geometry.page_size) * tree.columns(node).len() as u64;
-            nodes[top as usize].sums.add(tokens, tree.size(node));
+            nodes[top as usize].sums.add_node(tokens, tree.size(node));
             stack.extend(tree.children(node).rev().map(|child| (child, top)));
         }
     }

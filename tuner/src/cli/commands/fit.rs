@@ -3,7 +3,7 @@
 use super::read_all;
 use crate::cli::exit::Ended;
 use crate::cli::{FitArguments, output};
-use crate::costs::{ForeignTable, TableColumns, from_measurements, from_table};
+use crate::costs::{ForeignTable, Part, TableColumns, from_batches, from_table};
 use crate::fit::{CostRow, CostTable, Event, Fit, Tree, Validation, fit_and_validate};
 use crate::progress::Progress;
 use serde::Serialize;
@@ -27,7 +27,7 @@ pub fn fit(arguments: &FitArguments) -> anyhow::Result<Ended> {
     let progress = Progress::detect();
     let table = match &arguments.costs {
         Some(path) => read_foreign(path, arguments, progress)?,
-        None => from_measurements(&read_all(&arguments.measurements)?.rows)?,
+        None => from_batches(&read_all(&arguments.measurements)?.rows, Part::Fit)?,
     };
     let options = arguments.fit.settings().options();
     let folds = usize::from(arguments.fit.folds);

@@ -11,7 +11,7 @@ use std::time::Instant;
 use tilewright_cpu::ExecError;
 use tilewright_cpu::{CpuBackend, DecodeArgs, Element, KvPages};
 use tilewright_cuda::LaunchMode;
-use tilewright_heuristics::{Geometry, PackShape, Tile};
+use tilewright_heuristics::Geometry;
 use tilewright_plan::{ChooseTiles, KvStrides, PageTable, Plan, PlanOptions};
 use tilewright_scenarios::Batch;
 
@@ -103,11 +103,6 @@ where
     fn limit_us(&self) -> f64 {
         let reading = self.batch.unique_bytes() as f64 / self.figures.read_bandwidth;
         reading.max(self.batch.flops() / self.figures.flops) * 1e6 + self.figures.floor_us
-    }
-
-    fn pack_shapes(&self, planning: Planning) -> Result<Vec<PackShape>, BenchError> {
-        let any = Tile::of("m1n16w1s1");
-        Ok(self.build(planning, |_: &PackShape| any)?.packs().iter().map(|pack| pack.shape).collect())
     }
 
     fn plan(&mut self, execution: &Execution, tiles: &PlanTiles) -> Result<PlanId, BenchError> {

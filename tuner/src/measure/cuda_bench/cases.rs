@@ -6,7 +6,7 @@ use crate::store::Status;
 use std::collections::BTreeMap;
 use tilewright_conformance::{self as conformance, ConformanceCase, CudaCase, options_of};
 use tilewright_cuda::CudaDevice;
-use tilewright_heuristics::{Dtype, Tile};
+use tilewright_heuristics::{Dtype, MaskOptions, Tile};
 use tilewright_kernel_templates::cuda::{GRANULE, KernelOptions, KvLoad};
 use tilewright_kernel_templates::{Arch, Class};
 
@@ -68,6 +68,10 @@ impl CudaBench {
                 return Err(failure.clone());
             }
         }
+        if coverage.trial {
+            let tried = self.backend.try_tile(tile, None, class, sets[0]);
+            return tried.map(|()| 0.0).map_err(failure_of);
+        }
         self.make_cases(tile, class, &sets)?;
         let as_engines = self.plan_options();
         let mut worst: f64 = 0.0;
@@ -107,15 +111,16 @@ impl CudaBench {
     }
 }
 
-/// The variants that a coverage names, the plain one first. A window and sinks can be compiled in without having an effect, a soft-cap
-/// cannot: three variants serve all cases of a [`KvLoad`].
+/// The variants that a coverage names, the plain one first. Most options can be compiled in without having an effect
+/// ([`MaskOptions::CAN_BE_IDLE`]), and so can sinks: three variants serve all cases of a [`KvLoad`].
 pub(super) fn option_sets(coverage: Coverage, class: &Class, arch: Arch) -> Vec<KernelOptions> {
     const PLAIN: KernelOptions = KernelOptions::for_pages(GRANULE);
-    const WINDOW_SINKS: KernelOptions = KernelOptions { window: true, sinks: true, ..PLAIN };
-    const ALL: KernelOptions = KernelOptions { softcap: true, ..WINDOW_SINKS };
-    let sets: &[KernelOptions] = if coverage.options { &[PLAIN, WINDOW_SINKS, ALL] } else { &[PLAIN] };
-    let copies = |options: &KernelOptions| KernelOptions { kv_load: coverage.kv_load(), ..*options };
-    sets.iter().map(|options| copies(options).on(class, arch)).collect()
+    const IDLE: KernelOptions = KernelOptions { mask: MaskOptions::CAN_BE_IDLE, sinks: true, ..PLAIN };
+    const ALL: KernelOptions = KernelOptions { mask: MaskOptions::ALL, ..IDLE };
+    let sets: &[KernelOptions] = if coverage.options { &[PLAIN, IDLE, ALL] } else { &[PLAIN] };
+    let Coverage { timeline, .. } = coverage;
+    let of = |options: &KernelOptions| KernelOptions { kv_load: coverage.kv_load(), timeline, ..*options };
+    sets.iter().map(|options| of(options).on(class, arch)).collect()
 }
 
 /// The first variant that serves a case with these options; `None` if there is none.
@@ -127,10 +132,7 @@ fn variant_for(
 ) -> Option<KernelOptions> {
     let wanted = wanted.on(class, arch);
     let serves = |have: &KernelOptions| {
-        have.softcap == wanted.softcap
-            && have.kv_load == wanted.kv_load
-            && have.window >= wanted.window
-            && have.sinks >= wanted.sinks
+        have.mask.serves(wanted.mask) && have.kv_load == wanted.kv_load && have.sinks >= wanted.sinks
     };
     sets.iter().copied().find(serves)
 }
@@ -172,9 +174,9 @@ mod tests {
     }
 
     fn coverages() -> impl Iterator<Item = Coverage> {
-        [false, true]
-            .into_iter()
-            .flat_map(|cp_async| [false, true].map(|options| Coverage { options, cp_async }))
+        [false, true].into_iter().flat_map(|cp_async| {
+            [false, true].map(|options| Coverage { options, cp_async, ..Coverage::PLAIN })
+        })
     }
 
     #[test]
@@ -203,8 +205,9 @@ mod tests {
         for name in ["sm_80", "sm_90a"] {
             for class in [CLASS, Class { head_dim: 256, ..CLASS }] {
                 let two_ways = name == "sm_90a" && class == CLASS;
-                let [tma, cp_async] = [false, true]
-                    .map(|cp_async| option_sets(Coverage { options: true, cp_async }, &class, arch(name)));
+                let [tma, cp_async] = [false, true].map(|cp_async| {
+                    option_sets(Coverage { options: true, cp_async, ..Coverage::PLAIN }, &class, arch(name))
+                });
                 let (mut by_tma, mut by_cp_async) = (0, 0);
                 let cases = conformance::cases(&class, 1)
                     .into_iter()

@@ -12,7 +12,7 @@ use tilewright_conformance::tolerance;
 use tilewright_cuda::{
     CudaError, DeviceMemory, DevicePlan, Graph, Launch, LaunchMode, Mix, RawArgs, RawScales,
 };
-use tilewright_heuristics::{Dtype, Geometry, PackShape, Tile};
+use tilewright_heuristics::{Dtype, Geometry, Tile};
 use tilewright_kernel_templates::Class;
 use tilewright_kernel_templates::cuda::KernelOptions;
 use tilewright_plan::{ChooseTiles, PageTable, Plan};
@@ -175,11 +175,6 @@ impl Loaded for LoadedBatch<'_> {
         let bytes = self.batch.unique_bytes() + 2 * self.query.bytes() as u64;
         let figures = &self.bench.figures;
         figures.read_us(bytes).max(self.batch.flops() / peak * 1e6 + figures.launch_us)
-    }
-
-    fn pack_shapes(&self, planning: Planning) -> Result<Vec<PackShape>, BenchError> {
-        let any = Tile::of("m16n16w1s1");
-        Ok(self.build(planning, |_: &PackShape| any)?.packs().iter().map(|pack| pack.shape).collect())
     }
 
     fn plan(&mut self, execution: &Execution, tiles: &PlanTiles) -> Result<PlanId, BenchError> {

@@ -7,7 +7,7 @@ mod pool;
 mod timeline;
 
 use super::sensors::Sensors;
-use super::{Bench, BenchError, Coverage, Failure, Loaded};
+use super::{Bench, BenchError, Coverage, Failure, Loaded, Preparation};
 use crate::store::{Conditions, DeviceRecord, Resources, Status};
 use cases::{Cases, option_sets};
 use cudarc::driver::CudaStream;
@@ -18,8 +18,8 @@ use std::sync::Arc;
 use tilewright_cuda::profiling::Timer;
 use tilewright_cuda::profiling::probe::{self, Figures, Flush};
 use tilewright_cuda::{Compiled, CudaBackend, CudaDevice, CudaError, LaunchMode, Mix};
-use tilewright_heuristics::{Prices, Tile};
-use tilewright_kernel_templates::cuda::{KernelOptions, KvLoad, source_hash};
+use tilewright_heuristics::{Prices, Tile, TileSetBuf};
+use tilewright_kernel_templates::cuda::{GRANULE, KernelOptions, KvLoad, source_hash};
 use tilewright_kernel_templates::toolchain::CompileError;
 use tilewright_kernel_templates::{Class, CudaLimits, Limits};
 use tilewright_plan::PlanOptions;
@@ -102,15 +102,18 @@ impl CudaBench {
 
     /// Compiles tiles for a class and options, and remembers what became of each.
     fn compile(&mut self, tiles: &[Tile], class: &Class, options: KernelOptions) {
-        let missing: Vec<Tile> = tiles
-            .iter()
-            .copied()
-            .filter(|tile| !self.compiled.contains_key(&(*class, options, *tile)))
-            .collect();
+        let wanted: Vec<_> = tiles.iter().map(|&tile| (tile, *class, options)).collect();
+        self.compile_all(&wanted);
+    }
+
+    /// The same for tiles of several classes and options, all at once.
+    fn compile_all(&mut self, wanted: &[(Tile, Class, KernelOptions)]) {
+        let mut missing = wanted.to_vec();
+        missing.retain(|&(tile, class, options)| !self.compiled.contains_key(&(class, options, tile)));
         if missing.is_empty() {
             return;
         }
-        let outcomes = match self.backend.prepare(&missing, class, options, || ()) {
+        let outcomes = match self.backend.prepare_all(&missing) {
             Ok(outcomes) => outcomes.into_iter().map(|outcome| outcome.map_err(failure_of)).collect(),
             Err(error) => {
                 let failure = failure_of(error);
@@ -118,18 +121,18 @@ impl CudaBench {
             }
         };
         let arch = self.backend.compiler().arch();
-        for (tile, outcome) in missing.into_iter().zip(outcomes) {
+        for ((tile, class, options), outcome) in missing.into_iter().zip(outcomes) {
             let judged = outcome.and_then(|compiled| {
                 // The `cp.async` producer serves caches that TMA cannot load: it has to be right, and the rules are about speed.
-                if options.on(class, arch).kv_load == KvLoad::CpAsync {
+                if options.on(&class, arch).kv_load == KvLoad::CpAsync {
                     return Ok(compiled);
                 }
-                let reason = compiled.check(&tile, class, self.cuda_limits()).err();
+                let reason = compiled.check(&tile, &class, self.cuda_limits()).err();
                 reason.map_or(Ok(compiled), |reason| {
                     Err(Failure { status: Status::Constraints, message: reason.to_string() })
                 })
             });
-            self.compiled.insert((*class, options, tile), judged);
+            self.compiled.insert((class, options, tile), judged);
         }
     }
 
@@ -166,6 +169,7 @@ fn failure_of(error: CudaError) -> Failure {
             Status::Compile
         }
         CudaError::Infeasible { .. } | CudaError::InfeasibleMix { .. } => Status::Constraints,
+        CudaError::Untrusted { .. } => Status::Correctness,
         _ => Status::Runtime,
     };
     Failure { status, message: error.to_string() }
@@ -271,9 +275,25 @@ impl Bench for CudaBench {
         self.sensors.read()
     }
 
-    fn prepare(&mut self, tiles: &[Tile], class: &Class, coverage: Coverage) {
-        for options in option_sets(coverage, class, self.backend.compiler().arch()) {
-            self.compile(tiles, class, options);
+    fn prepare(&mut self, wanted: &[Preparation]) {
+        let arch = self.backend.compiler().arch();
+        let kernels = wanted.iter().flat_map(|&Preparation { ref tiles, class, coverage }| {
+            let each = move |options| tiles.iter().map(move |&tile| (tile, class, options));
+            option_sets(coverage, &class, arch).into_iter().flat_map(each)
+        });
+        self.compile_all(&kernels.collect::<Vec<_>>());
+    }
+
+    fn prepare_sets(&mut self, sets: &[TileSetBuf], class: &Class) {
+        let options = KernelOptions::for_pages(GRANULE).on(class, self.backend.compiler().arch());
+        let mixes: Vec<Mix> = sets
+            .iter()
+            .map(|set| Mix::of(set.tiles()))
+            .filter(|mix| !self.mixes.contains_key(&(*class, options, mix.clone())))
+            .collect();
+        let prepared = self.backend.prepare_mixes(&mixes, class, options);
+        for (mix, prepared) in mixes.into_iter().zip(prepared) {
+            self.mixes.insert((*class, options, mix), prepared.map(drop).map_err(failure_of));
         }
     }
 

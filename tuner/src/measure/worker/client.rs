@@ -4,16 +4,16 @@ use super::connection::{Connection, Started};
 use super::frames;
 use super::loaded::LoadedWorker;
 use super::process::WorkerCommand;
-use super::protocol::{Answer, Description, Request, ShapeValues};
+use super::protocol::{Answer, Description, PreparationRecord, Request};
 use super::wire::{BatchHead, TileText};
-use crate::measure::{Bench, BenchError, Coverage, Failure, Loaded, Planning};
+use crate::measure::{Bench, BenchError, Coverage, Failure, Loaded, Preparation};
 use crate::store::{Conditions, DeviceRecord, PricesRecord, Resources, Status};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 use tilewright_cuda::LaunchMode;
-use tilewright_heuristics::{PackShape, Prices, Tile};
+use tilewright_heuristics::{Prices, Tile, TileSetBuf};
 use tilewright_kernel_templates::{Class, Limits};
 use tilewright_scenarios::Batch;
 
@@ -146,15 +146,29 @@ impl Bench for WorkerBench {
         })
     }
 
-    fn prepare(&mut self, tiles: &[Tile], class: &Class, coverage: Coverage) {
+    fn prepare(&mut self, wanted: &[Preparation]) {
         let worker = self.worker.get_mut();
         let limit = worker.limits.prepare;
-        let tiles = tiles.iter().copied().map(TileText).collect();
-        match worker.exchange(Request::Prepare { tiles, class: *class, coverage }, limit) {
+        let sent = |&Preparation { ref tiles, class, coverage }: &_| {
+            let tiles = tiles.iter().copied().map(TileText).collect();
+            PreparationRecord { tiles, class, coverage }
+        };
+        match worker.exchange(Request::Prepare(wanted.iter().map(sent).collect()), limit) {
             Ok(Answer::Prepared) => {}
             Ok(other) => drop(worker.unexpected(&other)),
             // The tiles are then made ready one by one, and those at fault are found.
-            Err(failure) => tracing::warn!("{class}: not made ready at once: {}", failure.message),
+            Err(failure) => tracing::warn!("tiles not made ready at once: {}", failure.message),
+        }
+    }
+
+    fn prepare_sets(&mut self, sets: &[TileSetBuf], class: &Class) {
+        let worker = self.worker.get_mut();
+        let limit = worker.limits.prepare;
+        let sets = sets.iter().map(|set| set.tiles().iter().copied().map(TileText).collect()).collect();
+        match worker.exchange(Request::PrepareSets { sets, class: *class }, limit) {
+            Ok(Answer::Prepared) => {}
+            Ok(other) => drop(worker.unexpected(&other)),
+            Err(failure) => tracing::warn!("{class}: sets not made ready at once: {}", failure.message),
         }
     }
 
@@ -182,8 +196,8 @@ impl Bench for WorkerBench {
 
     fn load<'a>(&'a mut self, batch: &'a Batch) -> Result<Box<dyn Loaded + 'a>, BenchError> {
         let worker = self.worker.get_mut();
-        let facts = worker.load(batch)?;
-        Ok(Box::new(LoadedWorker::of(worker, batch, facts)))
+        let limit_us = worker.load(batch)?;
+        Ok(Box::new(LoadedWorker::of(worker, batch, limit_us)))
     }
 
     fn defect(&self) -> Option<BenchError> {
@@ -193,12 +207,6 @@ impl Bench for WorkerBench {
 
 /// Starts a process.
 pub(super) type Launch = Box<dyn FnMut() -> Result<Started, String> + Send>;
-
-/// What a worker says of a batch that it loaded.
-pub(super) struct BatchFacts {
-    pub(super) limit_us: f64,
-    pub(super) shapes: BTreeMap<Planning, Result<Vec<PackShape>, BenchError>>,
-}
 
 /// The process that does the work, and the way to another one.
 pub(super) struct Worker {
@@ -307,8 +315,8 @@ impl Worker {
         answer
     }
 
-    /// Loads a batch, in a new process if it ends the one that there is.
-    pub(super) fn load(&mut self, batch: &Batch) -> Result<BatchFacts, BenchError> {
+    /// Loads a batch, in a new process if it ends the one that there is; its limit in µs.
+    pub(super) fn load(&mut self, batch: &Batch) -> Result<f64, BenchError> {
         let mut last = String::new();
         for _ in 0..MAX_DEATHS {
             let numbers = frames::numbers(&batch.page_table, &batch.seq_lens).map_err(|error| {
@@ -316,15 +324,7 @@ impl Worker {
             })?;
             let limit = self.limits.load;
             match self.exchange_with(Request::Load(BatchHead::of(batch)), numbers, limit) {
-                Ok(Answer::Loaded { limit_us, shapes }) => {
-                    let values = |shapes: Vec<ShapeValues>| {
-                        shapes.into_iter().map(PackShape::from_values).collect::<Vec<_>>()
-                    };
-                    let shapes = shapes
-                        .into_iter()
-                        .map(|(planning, shapes)| (planning, shapes.map(values).map_err(BenchError::from)));
-                    return Ok(BatchFacts { limit_us, shapes: shapes.collect() });
-                }
+                Ok(Answer::Loaded { limit_us }) => return Ok(limit_us),
                 Ok(Answer::Refused(error)) => return Err(error.into()),
                 Ok(other) => last = self.unexpected(&other).message,
                 Err(failure) => last = failure.message,

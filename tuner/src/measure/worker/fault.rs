@@ -4,12 +4,12 @@
 //! is run, `abort:...` and `panic:...` do as they say. `hang:m16n64w1s1:sample` spares its verification.
 
 use crate::measure::{
-    Bench, BenchError, Coverage, Execution, Failure, Loaded, PlanFacts, PlanId, PlanTiles, Planning,
+    Bench, BenchError, Coverage, Execution, Failure, Loaded, PlanFacts, PlanId, PlanTiles, Preparation,
 };
 use crate::store::{Conditions, DeviceRecord, Resources, Timeline};
 use std::time::Duration;
 use tilewright_cuda::LaunchMode;
-use tilewright_heuristics::{PackShape, Prices, Tile};
+use tilewright_heuristics::{Prices, Tile, TileSetBuf};
 use tilewright_kernel_templates::{Class, Limits};
 use tilewright_scenarios::Batch;
 
@@ -149,8 +149,12 @@ impl Bench for FaultyBench {
         self.bench.resources(tile, class)
     }
 
-    fn prepare(&mut self, tiles: &[Tile], class: &Class, coverage: Coverage) {
-        self.bench.prepare(tiles, class, coverage);
+    fn prepare(&mut self, wanted: &[Preparation]) {
+        self.bench.prepare(wanted);
+    }
+
+    fn prepare_sets(&mut self, sets: &[TileSetBuf], class: &Class) {
+        self.bench.prepare_sets(sets, class);
     }
 
     fn conditions(&mut self) -> Conditions {
@@ -184,10 +188,6 @@ struct FaultyBatch<'a> {
 impl Loaded for FaultyBatch<'_> {
     fn limit_us(&self) -> f64 {
         self.loaded.limit_us()
-    }
-
-    fn pack_shapes(&self, planning: Planning) -> Result<Vec<PackShape>, BenchError> {
-        self.loaded.pack_shapes(planning)
     }
 
     fn plan_facts(&self, plan: PlanId) -> Option<PlanFacts> {

@@ -1,21 +1,20 @@
 //! A batch that a worker has loaded: loaded and planned again in the process that takes its place.
 
-use super::client::{BatchFacts, Worker};
+use super::client::Worker;
 use super::protocol::{Answer, Request};
 use super::wire::ExecutionRecord;
 use crate::measure::plan_tiles::PlanTilesRecord;
-use crate::measure::{BenchError, Execution, Failure, Loaded, PlanFacts, PlanId, PlanTiles, Planning};
+use crate::measure::{BenchError, Execution, Failure, Loaded, PlanFacts, PlanId, PlanTiles};
 use crate::store::{Status, Timeline};
 use std::time::Duration;
 use tilewright_cuda::Launch;
-use tilewright_heuristics::PackShape;
 use tilewright_scenarios::Batch;
 
 /// A batch in a worker.
 pub(super) struct LoadedWorker<'a> {
     worker: &'a mut Worker,
     batch: &'a Batch,
-    facts: BatchFacts,
+    limit_us: f64,
     /// The process that has loaded it.
     generation: u64,
     plans: Vec<WorkerPlan>,
@@ -42,9 +41,9 @@ enum Unplanned {
 }
 
 impl<'a> LoadedWorker<'a> {
-    pub(super) fn of(worker: &'a mut Worker, batch: &'a Batch, facts: BatchFacts) -> Self {
+    pub(super) fn of(worker: &'a mut Worker, batch: &'a Batch, limit_us: f64) -> Self {
         let generation = worker.generation;
-        Self { worker, batch, facts, generation, plans: Vec::new() }
+        Self { worker, batch, limit_us, generation, plans: Vec::new() }
     }
 
     /// Loads the batch again if its process is gone.
@@ -124,16 +123,7 @@ impl LoadedWorker<'_> {
 
 impl Loaded for LoadedWorker<'_> {
     fn limit_us(&self) -> f64 {
-        self.facts.limit_us
-    }
-
-    fn pack_shapes(&self, planning: Planning) -> Result<Vec<PackShape>, BenchError> {
-        let unknown = || {
-            Err(BenchError::Worker {
-                message: format!("{}: it did not say which packs {planning:?} makes", self.batch.name),
-            })
-        };
-        self.facts.shapes.get(&planning).cloned().unwrap_or_else(unknown)
+        self.limit_us
     }
 
     fn plan(&mut self, execution: &Execution, tiles: &PlanTiles) -> Result<PlanId, BenchError> {

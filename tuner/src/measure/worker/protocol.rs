@@ -4,11 +4,26 @@ use super::wire::{
     BatchHead, BenchErrorRecord, ClassDef, ExecutionRecord, LaunchModeText, LimitsDef, TileText, bits, text,
 };
 use crate::measure::plan_tiles::PlanTilesRecord;
-use crate::measure::{Bench, Coverage, Failure, PlanFacts, Planning};
+use crate::measure::{Bench, Coverage, Failure, PlanFacts, Preparation};
 use crate::store::{Conditions, DeviceRecord, PricesRecord, Resources, Timeline};
 use serde::{Deserialize, Serialize};
-use tilewright_heuristics::{PackShape, Tile};
+use tilewright_heuristics::Tile;
 use tilewright_kernel_templates::{Class, Limits};
+
+/// [`Preparation`] as it is sent.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct PreparationRecord {
+    pub(super) tiles: Vec<TileText>,
+    #[serde(with = "ClassDef")]
+    pub(super) class: Class,
+    pub(super) coverage: Coverage,
+}
+
+impl From<PreparationRecord> for Preparation {
+    fn from(PreparationRecord { tiles, class, coverage }: PreparationRecord) -> Self {
+        Self { tiles: tiles.into_iter().map(|tile| tile.0).collect(), class, coverage }
+    }
+}
 
 /// What a worker is asked.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -24,12 +39,13 @@ pub(super) enum Request {
         #[serde(with = "ClassDef")]
         class: Class,
     },
-    /// Makes tiles of a class ready at once.
-    Prepare {
-        tiles: Vec<TileText>,
+    /// Makes tiles ready at once.
+    Prepare(Vec<PreparationRecord>),
+    /// Makes sets of tiles that share a kernel ready at once.
+    PrepareSets {
+        sets: Vec<Vec<TileText>>,
         #[serde(with = "ClassDef")]
         class: Class,
-        coverage: Coverage,
     },
     /// The device's state.
     Conditions,
@@ -55,9 +71,6 @@ pub(super) enum Request {
     Unload,
 }
 
-/// A pack shape's values.
-pub(super) type ShapeValues = [u32; PackShape::COUNT];
-
 /// What a worker answers.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) enum Answer {
@@ -71,7 +84,6 @@ pub(super) enum Answer {
     Loaded {
         #[serde(with = "bits")]
         limit_us: f64,
-        shapes: Vec<(Planning, Result<Vec<ShapeValues>, BenchErrorRecord>)>,
     },
     /// The number of the plan, and what it has.
     Planned {

@@ -1,11 +1,11 @@
 //! The worker's side: requests are read, the bench is asked, answers are written.
 
 use super::frames::{read_numbers, receive, send};
-use super::protocol::{Answer, Description, Request, ShapeValues};
-use super::wire::BatchHead;
-use crate::measure::{Bench, BenchError, Execution, PlanId, Planning};
+use super::protocol::{Answer, Description, Request};
+use super::wire::{BatchHead, TileText};
+use crate::measure::{Bench, BenchError, Execution, PlanId, Preparation};
 use std::io::{self, Read, Write};
-use tilewright_heuristics::{PackShape, Tile};
+use tilewright_heuristics::TileSetBuf;
 
 /// Answers requests until `input` ends. Whatever else the process has to say must go elsewhere than to `output`.
 ///
@@ -25,9 +25,16 @@ pub fn serve(bench: &mut dyn Bench, input: &mut dyn Read, output: &mut dyn Write
                 Answer::PricesAdopted
             }
             Request::Resources { tile, class } => Answer::Resources(bench.resources(&tile, &class)),
-            Request::Prepare { tiles, class, coverage } => {
-                let tiles: Vec<Tile> = tiles.into_iter().map(|tile| tile.0).collect();
-                bench.prepare(&tiles, &class, coverage);
+            Request::Prepare(sent) => {
+                let wanted: Vec<Preparation> = sent.into_iter().map(Preparation::from).collect();
+                bench.prepare(&wanted);
+                Answer::Prepared
+            }
+            Request::PrepareSets { sets, class } => {
+                let tiles = |set: Vec<TileText>| set.into_iter().map(|tile| tile.0).collect::<Vec<_>>();
+                let sets: Vec<TileSetBuf> =
+                    sets.into_iter().filter_map(|set| TileSetBuf::of(&tiles(set))).collect();
+                bench.prepare_sets(&sets, &class);
                 Answer::Prepared
             }
             Request::Conditions => Answer::Conditions(bench.conditions()),
@@ -63,13 +70,7 @@ fn serve_batch(
             return receive(input);
         }
     };
-    let shapes = Planning::ALL.map(|planning| (planning, loaded.pack_shapes(planning)));
-    let values = |shapes: &Vec<PackShape>| shapes.iter().map(PackShape::values).collect::<Vec<ShapeValues>>();
-    let sent = shapes.iter().map(|(planning, shapes)| {
-        let shapes = shapes.as_ref().map(values).map_err(|error| error.clone().into());
-        (*planning, shapes)
-    });
-    send(output, &Answer::Loaded { limit_us: loaded.limit_us(), shapes: sent.collect() })?;
+    send(output, &Answer::Loaded { limit_us: loaded.limit_us() })?;
     let mut plans = 0;
     loop {
         let answer = match receive(input)? {

@@ -1,11 +1,10 @@
 //! Packs that come into the plan and go out of it.
 
-use super::super::joined::PackSums;
 use super::super::{Plan, PlannedPack, QTile, count};
 use super::garbage::Arenas;
 use super::{Changes, LivePlan, NONE, PackState, Place};
 use crate::{PlanError, PrefixTree};
-use tilewright_heuristics::{PackShape, Tile};
+use tilewright_heuristics::{PackShape, PackSums, Tile};
 
 impl LivePlan {
     /// Emits all packs anew, without garbage.
@@ -146,11 +145,11 @@ impl LivePlan {
         let stack = &mut self.scratch.tops;
         stack.clear();
         stack.push(top);
-        let mut sums = PackSums { requests: forest.size(top), ..PackSums::default() };
+        let mut sums = PackSums::of_requests(forest.size(top));
         while let Some(node) = stack.pop() {
             let place = &mut self.nodes[node as usize];
             (place.top, place.pages) = (top, NONE);
-            sums.add(page_size * forest.columns(node).len() as u64, forest.size(node));
+            sums.add_node(page_size * forest.columns(node).len() as u64, forest.size(node));
             stack.extend(forest.children(node).filter(|&child| priced.joined(child)));
         }
         sums

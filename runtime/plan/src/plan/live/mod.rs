@@ -12,12 +12,11 @@ mod grow;
 mod order;
 mod pat;
 
-use super::joined::PackSums;
 use super::{Plan, PlanOptions, Scratch};
 use crate::{LiveForest, Packs, PlanError, PrefixTree, Priced};
 use garbage::Arenas;
 use std::ops::Range;
-use tilewright_heuristics::{Geometry, PackShape, Tile};
+use tilewright_heuristics::{Geometry, PackShape, PackSums, Tile};
 
 const NONE: u32 = u32::MAX;
 

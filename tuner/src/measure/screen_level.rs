@@ -1,0 +1,194 @@
+//! The first level: every tile of the space, tried on one small batch and raced on a few whole ones. It says which tiles are worth verifying
+//! in full and racing on all batches, and nothing else: what it measures is neither fitted nor judged.
+
+use super::batch_level::measure_screening;
+use super::space_level::try_tiles;
+use super::{Session, Verified, needs_cp_async};
+use crate::costs::from_screening;
+use crate::fit::CostRow;
+use crate::store::{Level, Measurement};
+use crate::workloads::Workload;
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+use tilewright_heuristics::{Tile, TileSetBuf};
+use tilewright_kernel_templates::{Class, Limits, Space};
+
+/// Batches that the space is raced on: of the class with the most of them, and of each other one.
+const BATCHES: [usize; 2] = [40, 14];
+/// Tiles of the first class that the others try: the best of it, as tiles differ much more than head dimensions do.
+const BEST: usize = 48;
+
+/// A class of kernels whose tiles are raced, and the batches.
+#[derive(Clone, Debug)]
+pub struct Screening {
+    /// The class.
+    pub class: Class,
+    /// Batches of it, evenly from all that are fitted.
+    pub workloads: Vec<Workload>,
+}
+
+/// What the space is raced on: of each head dimension the element type that most of the fitted batches have, the class with the most batches
+/// first. Types of one width take the same tiles.
+pub fn screenings(batches: &[Workload], limits: &Limits) -> Vec<Screening> {
+    let mut by_class: BTreeMap<Class, Vec<&Workload>> = BTreeMap::new();
+    for workload in batches.iter().filter(|workload| !workload.held_out()) {
+        by_class.entry(Class::of(workload.geometry())).or_default().push(workload);
+    }
+    let mut by_dim: BTreeMap<u32, (Class, Vec<&Workload>)> = BTreeMap::new();
+    for (class, workloads) in by_class {
+        let known = by_dim.get(&class.head_dim).map_or(0, |(_, known)| known.len());
+        if workloads.len() > known {
+            by_dim.insert(class.head_dim, (class, workloads));
+        }
+    }
+    let mut classes: Vec<(Class, Vec<&Workload>)> = by_dim.into_values().collect();
+    classes.sort_by_key(|(_, workloads)| std::cmp::Reverse(workloads.len()));
+    let screening = |(index, (class, mut workloads)): (usize, (Class, Vec<&Workload>))| {
+        // Batches whose pages TMA cannot load would have all tiles compiled once more.
+        if workloads.iter().any(|workload| !needs_cp_async(workload, limits)) {
+            workloads.retain(|workload| !needs_cp_async(workload, limits));
+        }
+        let most = BATCHES[index.min(1)].min(workloads.len());
+        let evenly = (0..most).map(|i| workloads[i * workloads.len() / most].clone());
+        Screening { class, workloads: evenly.collect() }
+    };
+    classes.into_iter().enumerate().map(screening).collect()
+}
+
+/// Tries the space of each class, and races what passes on its batches; what the run already has is not repeated. The classes share the time until
+/// `deadline`, each by its batches.
+///
+/// Returns `false` if the user asked to stop.
+///
+/// # Errors
+/// The bench, a scenario that makes no batch, or the run's folder.
+pub fn screen(
+    session: &mut Session<'_>,
+    space: &Space,
+    screenings: &[Screening],
+    deadline: Instant,
+) -> anyhow::Result<bool> {
+    let mut first: Option<(Class, Vec<Tile>)> = None;
+    let mut left: usize = screenings.iter().map(|screening| screening.workloads.len()).sum();
+    for Screening { class, workloads } in screenings {
+        let share = workloads.len() as f64 / left.max(1) as f64;
+        left -= workloads.len();
+        let limits = session.bench.limits();
+        let mut tiles = space.feasible(class, limits);
+        if let Some((first, best)) = &first {
+            // What the first class cannot run is tried: nothing is known of it.
+            let tried = space.feasible(first, limits);
+            tiles.retain(|tile| best.contains(tile) || !tried.contains(tile));
+        }
+        let known = session.run.measured(Level::Screen);
+        if workloads.iter().all(|workload| known.contains(workload.name())) {
+            first.get_or_insert_with(|| (*class, best_of(session.run.rows(), class)));
+            continue;
+        }
+        session.progress.note(&format!(
+            "{class}: {} tiles are tried, and raced on {} whole batches",
+            tiles.len(),
+            workloads.len()
+        ));
+        let begin = Instant::now();
+        let Some(passed) = try_tiles(session, &tiles, class)? else { return Ok(false) };
+        session.progress.note(&format!(
+            "{class}: {} of them passed their trial in {:.1} s",
+            passed.len(),
+            begin.elapsed().as_secs_f64()
+        ));
+        let time = deadline.saturating_duration_since(Instant::now()).mul_f64(share);
+        let until = Instant::now() + time.max(Duration::from_millis(100));
+        if !measure_screening(session, workloads, &Verified::tried(class, passed), until)? {
+            return Ok(false);
+        }
+        first.get_or_insert_with(|| (*class, best_of(session.run.rows(), class)));
+    }
+    Ok(true)
+}
+
+/// The tiles of a screening that are nearest to the best of a batch, on the quarter of its batches that each does best on.
+fn best_of(rows: &[Measurement], class: &Class) -> Vec<Tile> {
+    let Ok(table) = from_screening(rows, class) else { return Vec::new() };
+    let over = |candidate: usize| {
+        let over = |row: &CostRow| {
+            let best = row.costs.iter().flatten().copied().fold(f64::INFINITY, f64::min);
+            Some(row.costs[candidate]? / best)
+        };
+        let mut over: Vec<f64> = table.rows().iter().filter_map(over).collect();
+        over.sort_by(f64::total_cmp);
+        over.truncate(table.rows().len().div_ceil(4));
+        over.iter().sum::<f64>() / over.len().max(1) as f64
+    };
+    let tile = |(candidate, name): (usize, &String)| {
+        Some((over(candidate), name.parse::<TileSetBuf>().ok()?.single()?))
+    };
+    let mut tiles: Vec<(f64, Tile)> = table.candidates().iter().enumerate().filter_map(tile).collect();
+    tiles.sort_by(|a, b| a.0.total_cmp(&b.0).then_with(|| a.1.cmp(&b.1)));
+    tiles.into_iter().take(BEST).map(|(_, tile)| tile).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::test_data::measurement;
+    use crate::workloads::{Scale, Workloads};
+    use tilewright_heuristics::{Backend, BatchShape, Dtype};
+    use tilewright_kernel_templates::CudaLimits;
+
+    fn limits() -> Limits {
+        Limits::Cuda(CudaLimits::named("h200").unwrap())
+    }
+
+    #[test]
+    fn the_catalogue_is_screened_evenly_and_held_out_batches_are_not() {
+        let scale = Scale::of(Backend::Cuda);
+        let batches = Workloads::load(&[], Backend::Cuda, &scale, None).unwrap().batches;
+        let screenings = screenings(&batches, &limits());
+        let classes: Vec<(u32, usize)> = screenings
+            .iter()
+            .map(|screening| (screening.class.head_dim, screening.workloads.len()))
+            .collect();
+        assert_eq!(classes[0], (128, 40));
+        assert_eq!(classes.len(), 3, "head dimensions: {classes:?}");
+        assert!(classes[1..].iter().all(|(_, count)| (6..=14).contains(count)), "{classes:?}");
+        for screening in &screenings {
+            for workload in &screening.workloads {
+                assert!(!workload.held_out() && !needs_cp_async(workload, &limits()));
+                assert_eq!(Class::of(workload.geometry()), screening.class);
+            }
+        }
+        let scenarios: std::collections::BTreeSet<&str> =
+            screenings[0].workloads.iter().map(Workload::scenario).collect();
+        assert!(scenarios.len() >= 4, "{scenarios:?}");
+        assert_eq!(screenings[0].class.dtype, Dtype::F16);
+    }
+
+    #[test]
+    fn the_best_tiles_are_those_nearest_to_the_best_somewhere() {
+        let class = Class { head_dim: 128, dtype: Dtype::F16 };
+        let row = |requests: u32, tile: &str, us: f64| {
+            let batch =
+                BatchShape { requests, head_dim: 128, ..BatchShape::from_values([1; BatchShape::COUNT]) };
+            let batch = Some(BatchShape { dtype: Dtype::F16.code(), ..batch });
+            let row = measurement(&format!("w{requests}"), tile, &[us, us]);
+            Measurement { level: Level::Screen, batch, ..row }
+        };
+        // One is best of a quarter of the batches and bad of all others, one never best, one always bad.
+        let rows: Vec<Measurement> = (1..=8)
+            .flat_map(|requests| {
+                let special = if requests <= 2 { 1.0 } else { 9.0 };
+                [("m16n64w4s2", special), ("m32n64w4s2", 1.2), ("m64n64w4s2", 3.0)]
+                    .map(|(tile, us)| row(requests, tile, us))
+            })
+            .collect();
+        let best: Vec<String> = best_of(&rows, &class).iter().map(Tile::to_string).collect();
+        assert_eq!(best, ["m16n64w4s2", "m32n64w4s2", "m64n64w4s2"]);
+        assert!(best_of(&rows, &Class { head_dim: 64, ..class }).is_empty());
+    }
+
+    #[test]
+    fn nothing_fitted_is_nothing_to_screen() {
+        assert!(screenings(&[], &limits()).is_empty());
+    }
+}
