@@ -79,7 +79,9 @@ impl Analysis {
         let options = FitOptions { clock: false, ..settings.options() };
         let (fit, validation) = match &held_out {
             Some(held_out) => {
-                let fit = fit(&table, &options)?;
+                // The other half of the time is for a cross-validation, which held-out batches make unnecessary.
+                let of_tree = FitOptions { time_limit: options.time_limit / 2, ..options.clone() };
+                let fit = fit(&table, &of_tree)?;
                 let validation = judge(&table, &fit, held_out, &options)?;
                 (fit, validation)
             }

@@ -15,7 +15,9 @@ use super::search::Node;
 pub(super) struct Scratch {
     /// Costs of the rows in question, in their order.
     pub(super) costs: Vec<Lanes>,
-    cells: Vec<Lanes>,
+    /// The same in the order of the feature that is asked first.
+    sorted: Vec<Lanes>,
+    pairs: Pairs,
     /// For each feature, the bins that occur and the place of each row among them.
     present: Vec<Present>,
     seen: Vec<u16>,
@@ -30,6 +32,49 @@ struct Present {
     bins: Vec<u16>,
     /// For each row, which of them it has.
     place: Vec<u16>,
+    /// The rows by place, and where those of each place begin.
+    rows: Vec<u32>,
+    begin: Vec<u32>,
+    /// Costs of all rows up to each place.
+    up_to: Vec<Lanes>,
+}
+
+impl Present {
+    /// Sorts the rows by place, and adds up their costs.
+    #[inline(always)]
+    fn sort(&mut self, costs: &[Lanes]) {
+        reset(&mut self.begin, self.bins.len() + 1, 0);
+        reset(&mut self.up_to, self.bins.len(), [0.0; MAX_PORTFOLIO]);
+        for (costs, &place) in costs.iter().zip(&self.place) {
+            self.begin[usize::from(place) + 1] += 1;
+            add::<MAX_PORTFOLIO>(&mut self.up_to[usize::from(place)], costs);
+        }
+        for place in 1..self.bins.len() {
+            self.begin[place + 1] += self.begin[place];
+            let below = self.up_to[place - 1];
+            add::<MAX_PORTFOLIO>(&mut self.up_to[place], &below);
+        }
+        let mut next = self.begin.clone();
+        reset(&mut self.rows, self.place.len(), 0);
+        for (row, &place) in self.place.iter().enumerate() {
+            let at = &mut next[usize::from(place)];
+            self.rows[*at as usize] = row as u32;
+            *at += 1;
+        }
+    }
+}
+
+/// One row of a pair's table.
+#[derive(Debug, Default)]
+struct Pairs {
+    /// Costs of the row itself.
+    added: Vec<Lanes>,
+    /// Costs of everything up to the row and the column.
+    sums: Vec<Lanes>,
+    /// The low and the high side of a first question about the first feature, by column of the second question.
+    firsts: Vec<[f64; 2]>,
+    /// The best of both sides of a first question about the second feature, and the row of the second question.
+    seconds: Vec<([f64; 2], [f64; 2])>,
 }
 
 /// The best way found to go on from one side of a question.
@@ -76,6 +121,47 @@ impl Question {
     }
 }
 
+/// What [`Scratch::questions`] is asked.
+struct AllQuestions<'a> {
+    scratch: &'a mut Scratch,
+    problem: &'a Problem,
+    rows: &'a [u32],
+    depth: usize,
+}
+
+impl AllQuestions<'_> {
+    #[inline(always)]
+    fn answer<V: Vectors>(self, vectors: V) -> Vec<Question> {
+        if self.problem.lanes() <= MAX_PORTFOLIO / 2 {
+            self.scratch.all_questions::<V, { MAX_PORTFOLIO / 2 }>(
+                vectors,
+                self.problem,
+                self.rows,
+                self.depth,
+            )
+        } else {
+            self.scratch.all_questions::<V, MAX_PORTFOLIO>(vectors, self.problem, self.rows, self.depth)
+        }
+    }
+}
+
+/// The same for a processor's vectors. A closure would be compiled without them: it is not inlined where they are known.
+#[cfg(target_arch = "x86_64")]
+struct With<'a> {
+    vectors: pulp::x86::V3,
+    asked: AllQuestions<'a>,
+}
+
+#[cfg(target_arch = "x86_64")]
+impl pulp::NullaryFnOnce for With<'_> {
+    type Output = Vec<Question>;
+
+    #[inline(always)]
+    fn call(self) -> Vec<Question> {
+        self.asked.answer(self.vectors)
+    }
+}
+
 impl Scratch {
     /// All work done.
     pub(super) fn work(&self) -> u64 {
@@ -96,30 +182,40 @@ impl Scratch {
     /// Every question that can be asked first, with the best of both sides at `depth` (1 or 2) questions in all, each row costing what
     /// [`Scratch::costs`] says.
     pub(super) fn questions(&mut self, problem: &Problem, rows: &[u32], depth: usize) -> Vec<Question> {
-        pulp::Arch::new().dispatch(
-            #[inline(always)]
-            || self.all_questions(problem, rows, depth),
-        )
+        let asked = AllQuestions { scratch: self, problem, rows, depth };
+        #[cfg(target_arch = "x86_64")]
+        if let Some(vectors) = pulp::x86::V3::try_new() {
+            return vectors.vectorize(With { vectors, asked });
+        }
+        asked.answer(Any)
     }
 
     #[inline(always)]
-    fn all_questions(&mut self, problem: &Problem, rows: &[u32], depth: usize) -> Vec<Question> {
+    fn all_questions<V: Vectors, const L: usize>(
+        &mut self,
+        vectors: V,
+        problem: &Problem,
+        rows: &[u32],
+        depth: usize,
+    ) -> Vec<Question> {
         self.fill(problem, rows);
         let features: Vec<usize> =
             (0..problem.features()).filter(|&feature| self.present[feature].bins.len() > 1).collect();
-        let mut total = [0.0; MAX_PORTFOLIO];
-        self.costs.iter().for_each(|costs| add(&mut total, costs));
         // For each feature that can be asked first and each place, the best of both sides.
         let mut sides: Vec<Vec<[Side; 2]>> =
             features.iter().map(|&feature| vec![[WORST; 2]; self.present[feature].bins.len() - 1]).collect();
         for (index, &feature) in features.iter().enumerate() {
-            self.one_feature(feature, &total, depth, &mut sides[index]);
+            self.one_feature(feature, depth, &mut sides[index]);
         }
         if depth == 2 {
             for first in 0..features.len() {
+                let Self { costs, sorted, present, .. } = self;
+                sorted.clear();
+                sorted.extend(present[features[first]].rows.iter().map(|&row| costs[row as usize]));
                 for second in first + 1..features.len() {
                     let (head, tail) = sides.split_at_mut(second);
-                    self.pair((features[first], features[second]), (&mut head[first], &mut tail[0]));
+                    let pair = (features[first], features[second]);
+                    self.pair::<V, L>(vectors, pair, (&mut head[first], &mut tail[0]));
                 }
             }
         }
@@ -149,24 +245,17 @@ impl Scratch {
             }
             present.place.clear();
             present.place.extend(rows.iter().map(|&row| self.seen[usize::from(problem.bin(feature, row))]));
+            present.sort(&self.costs);
         }
         self.work += (rows.len() * problem.features()) as u64 / 8;
     }
 
     /// Sides that are leaves, and, with two questions left, sides that ask the same feature again.
     #[inline(always)]
-    fn one_feature(&mut self, feature: usize, total: &Lanes, depth: usize, sides: &mut [[Side; 2]]) {
-        let Self { costs, cells, present, .. } = self;
-        let present = &present[feature];
-        let bins = present.bins.len();
-        clear(cells, bins);
-        for (costs, &place) in costs.iter().zip(&present.place) {
-            add(&mut cells[usize::from(place)], costs);
-        }
-        for i in 1..bins {
-            let below = cells[i - 1];
-            add(&mut cells[i], &below);
-        }
+    fn one_feature(&mut self, feature: usize, depth: usize, sides: &mut [[Side; 2]]) {
+        let present = &self.present[feature];
+        let (cells, bins) = (&present.up_to, present.bins.len());
+        let total = &cells[bins - 1];
         for (i, [low, high]) in sides.iter_mut().enumerate() {
             low.improve(least(&cells[i]), None);
             high.improve(least(&minus(total, &cells[i])), None);
@@ -185,69 +274,168 @@ impl Scratch {
         self.work += (self.costs.len() + if depth < 2 { bins } else { bins * bins }) as u64;
     }
 
-    /// Sides that ask the other feature of a pair.
+    /// Sides that ask the other feature of a pair. The table of the pair is made one row of cells at a time.
     #[inline(always)]
-    fn pair(
+    fn pair<V: Vectors, const L: usize>(
         &mut self,
+        vectors: V,
         (first, second): (usize, usize),
         (first_sides, second_sides): (&mut [[Side; 2]], &mut [[Side; 2]]),
     ) {
-        let Self { costs, cells, present, .. } = self;
+        let Self { sorted, present, pairs, .. } = self;
         let (a, b) = (&present[first], &present[second]);
         let (height, width) = (a.bins.len(), b.bins.len());
-        clear(cells, height * width);
-        for ((costs, &i), &j) in costs.iter().zip(&a.place).zip(&b.place) {
-            add(&mut cells[usize::from(i) * width + usize::from(j)], costs);
-        }
-        for i in 0..height {
-            // Along the row, then the rows above: cells become sums over everything up to them.
-            for j in 1..width {
-                let left = cells[i * width + j - 1];
-                add(&mut cells[i * width + j], &left);
+        let Pairs { added, sums, firsts, seconds } = pairs;
+        reset(added, width, [0.0; MAX_PORTFOLIO]);
+        reset(sums, width, [0.0; MAX_PORTFOLIO]);
+        reset(firsts, width, [0.0; 2]);
+        reset(seconds, width, ([f64::INFINITY; 2], [0.0; 2]));
+        for (i, of_first) in first_sides.iter_mut().enumerate() {
+            let of_row = a.begin[i] as usize..a.begin[i + 1] as usize;
+            for (&row, costs) in a.rows[of_row.clone()].iter().zip(&sorted[of_row]) {
+                add::<L>(&mut added[usize::from(b.place[row as usize])], costs);
             }
-            if i > 0 {
-                let (above, this) = cells.split_at_mut(i * width);
-                for (cell, above) in this[..width].iter_mut().zip(&above[(i - 1) * width..]) {
-                    add(cell, above);
+            let row_total = &a.up_to[i];
+            let beyond = minus(&a.up_to[height - 1], row_total);
+            let mut left = [0.0; MAX_PORTFOLIO];
+            let mut least = [f64::INFINITY; 2];
+            let columns = added.iter_mut().zip(&mut *sums).zip(&b.up_to).zip(&mut *firsts).zip(&mut *seconds);
+            for ((((added, sums), last), firsts), (costs, rows)) in columns {
+                add::<L>(&mut left, added);
+                add::<L>(sums, &left);
+                *added = [0.0; MAX_PORTFOLIO];
+                // Low or high in the first feature, then in the second.
+                let [ll, lh, hl, hh] = vectors.quadrants::<L>(sums, row_total, last, &beyond);
+                *firsts = [ll + lh, hl + hh];
+                let of_second = [ll + hl, lh + hh];
+                for side in 0..2 {
+                    least[side] = lesser(firsts[side], least[side]);
+                    let better = of_second[side] < costs[side];
+                    costs[side] = if better { of_second[side] } else { costs[side] };
+                    rows[side] = if better { i as f64 } else { rows[side] };
+                }
+            }
+            for (side, first) in of_first.iter_mut().enumerate() {
+                if least[side] < first.cost {
+                    // The first of equals.
+                    let j = firsts.iter().position(|sides| sides[side] == least[side]).unwrap_or(0);
+                    first.improve(least[side], Some((second, b.bins[j])));
                 }
             }
         }
-        let last = &cells[(height - 1) * width..];
-        let total = last[width - 1];
-        for i in 0..height - 1 {
-            let row_total = cells[i * width + width - 1];
-            let beyond = minus(&total, &row_total);
-            let [low, high] = &mut first_sides[i];
-            for j in 0..width - 1 {
-                let low_low = cells[i * width + j];
-                let high_low = minus(&last[j], &low_low);
-                // Low or high in the first feature, then in the second.
-                let ll = least(&low_low);
-                let lh = least(&minus(&row_total, &low_low));
-                let hl = least(&high_low);
-                let hh = least(&minus(&beyond, &high_low));
-                low.improve(ll + lh, Some((second, b.bins[j])));
-                high.improve(hl + hh, Some((second, b.bins[j])));
-                let [second_low, second_high] = &mut second_sides[j];
-                second_low.improve(ll + hl, Some((first, a.bins[i])));
-                second_high.improve(lh + hh, Some((first, a.bins[i])));
+        for (of_second, (costs, rows)) in second_sides.iter_mut().zip(&*seconds) {
+            for (side, second) in of_second.iter_mut().enumerate() {
+                second.improve(costs[side], Some((first, a.bins[rows[side] as usize])));
             }
         }
         self.work += (self.costs.len() + height * width) as u64;
     }
 }
 
-#[inline(always)]
-fn clear(cells: &mut Vec<Lanes>, len: usize) {
-    cells.clear();
-    cells.resize(len, [0.0; MAX_PORTFOLIO]);
+/// The instructions of a processor.
+trait Vectors: Copy {
+    /// What the four sides of two questions cost at least, of `L` candidates: low in both, low in the first feature and high in the second,
+    /// high and low, high in both. `sums` is the first of these, `row_total` all that is low in the first feature, `last` all that is low
+    /// in the second, `beyond` all that is high in the first.
+    fn quadrants<const L: usize>(
+        self,
+        sums: &Lanes,
+        row_total: &Lanes,
+        last: &Lanes,
+        beyond: &Lanes,
+    ) -> [f64; 4];
+}
+
+/// Any processor.
+#[derive(Clone, Copy)]
+struct Any;
+
+impl Vectors for Any {
+    #[inline(always)]
+    fn quadrants<const L: usize>(
+        self,
+        sums: &Lanes,
+        row_total: &Lanes,
+        last: &Lanes,
+        beyond: &Lanes,
+    ) -> [f64; 4] {
+        let mut least = [f64::INFINITY; 4];
+        for lane in 0..L {
+            let high = last[lane] - sums[lane];
+            let sides = [sums[lane], row_total[lane] - sums[lane], high, beyond[lane] - high];
+            for (least, side) in least.iter_mut().zip(sides) {
+                *least = lesser(side, *least);
+            }
+        }
+        least
+    }
+}
+
+/// Four sides at once, until four candidates of each are left; then these side by side.
+#[cfg(target_arch = "x86_64")]
+impl Vectors for pulp::x86::V3 {
+    #[inline(always)]
+    fn quadrants<const L: usize>(
+        self,
+        sums: &Lanes,
+        row_total: &Lanes,
+        last: &Lanes,
+        beyond: &Lanes,
+    ) -> [f64; 4] {
+        let avx = self.avx;
+        let four = |lanes: &Lanes, at: usize| {
+            pulp::cast::<[f64; 4], core::arch::x86_64::__m256d>([
+                lanes[at],
+                lanes[at + 1],
+                lanes[at + 2],
+                lanes[at + 3],
+            ])
+        };
+        let mut least = None;
+        for at in (0..L).step_by(4) {
+            let low = four(sums, at);
+            let high = avx._mm256_sub_pd(four(last, at), low);
+            let sides = [
+                low,
+                avx._mm256_sub_pd(four(row_total, at), low),
+                high,
+                avx._mm256_sub_pd(four(beyond, at), high),
+            ];
+            least = Some(match least {
+                None => sides,
+                Some(least) => {
+                    let least: [_; 4] = least;
+                    std::array::from_fn(|side| avx._mm256_min_pd(sides[side], least[side]))
+                }
+            });
+        }
+        let Some([ll, lh, hl, hh]) = least else { return [f64::INFINITY; 4] };
+        let halves = |a, b| avx._mm256_min_pd(avx._mm256_unpacklo_pd(a, b), avx._mm256_unpackhi_pd(a, b));
+        let (low, high) = (halves(ll, lh), halves(hl, hh));
+        pulp::cast(avx._mm256_min_pd(
+            avx._mm256_permute2f128_pd::<0x20>(low, high),
+            avx._mm256_permute2f128_pd::<0x31>(low, high),
+        ))
+    }
 }
 
 #[inline(always)]
-fn add(sum: &mut Lanes, more: &Lanes) {
-    for (sum, more) in sum.iter_mut().zip(more) {
-        *sum += more;
+fn reset<T: Copy>(places: &mut Vec<T>, len: usize, value: T) {
+    places.clear();
+    places.resize(len, value);
+}
+
+#[inline(always)]
+fn add<const L: usize>(sum: &mut Lanes, more: &Lanes) {
+    for lane in 0..L {
+        sum[lane] += more[lane];
     }
+}
+
+/// One instruction, as costs are no NaN.
+#[inline(always)]
+fn lesser(a: f64, b: f64) -> f64 {
+    if a < b { a } else { b }
 }
 
 #[inline(always)]

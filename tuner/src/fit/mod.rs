@@ -13,13 +13,16 @@ mod best_tree;
 mod cost_table;
 mod cover;
 mod depth_two;
+mod effort;
 mod grid;
 mod label_tree;
 mod limits;
 mod options;
+mod polish;
 mod portfolio;
 mod problem;
 mod proof;
+mod quadrants;
 mod ranking;
 mod regrets;
 mod search;
@@ -37,10 +40,13 @@ pub use tree::Tree;
 pub use validation::{CART, PolicyRegret, Validation, cross_validate, fit_and_validate, judge};
 
 use best_tree::{Asked, best_tree};
+use depth_two::Scratch;
 use limits::Limits;
 use problem::Problem;
+use ranking::Ranker;
 use regrets::Regrets;
 use serde::Serialize;
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
@@ -87,15 +93,18 @@ fn fit_within(
     let portfolio = portfolio::choose(&regrets, options);
     let safe_default = portfolio::safe_default(table, &regrets);
     let asked = Asked {
-        grid: problem::grid(table, options.thresholds_per_feature),
+        grid: effort::affordable(table, options.thresholds_per_feature, options.max_depth, work),
         regrets: &regrets,
         portfolio: &portfolio,
         safe_default,
         depth: options.max_depth,
     };
     let (problem, found) = best_tree(&asked, limits);
-    let unrounded = Problem::unrounded(asked.grid.clone(), &regrets, &portfolio, safe_default);
-    let (tree, cost) = shaping::shape(&unrounded, &problem, &regrets, &found.tree, options);
+    let finer = Arc::new(asked.grid.finer(table));
+    let unrounded = Problem::unrounded(finer.clone(), &regrets, &portfolio, safe_default);
+    let polished = polish::polish(&unrounded, asked.grid.on(&finer, &found.tree), &mut Ranker::default());
+    let unshaped = shallow::cost_of(&unrounded, &polished, &unrounded.all_rows(), &mut Scratch::default());
+    let (tree, cost) = shaping::shape(&unrounded, &problem, &regrets, &polished, options);
     let regret = regrets.mean_of(|row| tree.choose(&table.rows()[row].features), safe_default);
     let ended = match (found.lower >= found.cost, limits.by_clock()) {
         (true, _) => Ended::Complete,
@@ -106,8 +115,9 @@ fn fit_within(
         lower_bound: problem.mean_regret(found.lower).min(regret),
         // Each row was rounded down by less than one: candidates that tie may differ by that.
         optimal: cost <= found.lower + table.rows().len() as f64,
-        unshaped: problem.mean_regret(found.cost),
+        unshaped: unrounded.mean_regret(unshaped),
         depth: options.max_depth,
+        thresholds: asked.grid.is_cut(table).then(|| asked.grid.most_thresholds()),
         ended,
     };
     Ok(Fit {

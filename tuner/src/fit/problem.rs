@@ -5,7 +5,7 @@
 //! on the whole numbers is a bound on the costs.
 
 use super::CostTable;
-use super::grid::Grid;
+use super::grid::{self, Grid};
 use super::options::MAX_PORTFOLIO;
 use super::regrets::Regrets;
 use std::sync::Arc;
@@ -151,6 +151,10 @@ impl Problem {
         }
     }
 
+    pub(super) fn all_rows(&self) -> Vec<u32> {
+        (0..self.rows() as u32).collect()
+    }
+
     pub(super) fn grid(&self) -> &Arc<Grid> {
         &self.grid
     }
@@ -273,9 +277,8 @@ impl Problem {
 
 /// The bins of a table's features.
 pub(super) fn grid(table: &CostTable, thresholds_per_feature: usize) -> Arc<Grid> {
-    let features = 0..table.features().len();
-    let values = |feature: usize| table.rows().iter().map(|row| row.features[feature]).collect();
-    Arc::new(Grid::new(features.map(values), thresholds_per_feature))
+    let features = (0..table.features().len()).map(|feature| grid::values(table, feature));
+    Arc::new(Grid::new(features, thresholds_per_feature))
 }
 
 /// The least lane.

@@ -14,6 +14,9 @@ pub struct Proof {
     pub unshaped: f64,
     /// Questions on the longest path of the trees that this is about.
     pub depth: usize,
+    /// Most thresholds of a feature that these trees may ask for, where that is not every one that tells rows apart. The fitted tree may
+    /// ask for others, which cost less.
+    pub thresholds: Option<usize>,
     /// What ended the search.
     pub ended: Ended,
 }
@@ -33,12 +36,14 @@ pub enum Ended {
 impl Fit {
     /// What is proved about the tree, in a sentence.
     pub fn proved(&self) -> String {
-        let Proof { lower_bound, optimal, unshaped, depth, ended } = self.proof;
+        let Proof { lower_bound, optimal, unshaped, depth, thresholds, ended } = self.proof;
+        let asked = thresholds.map_or(String::new(), |most| format!(" and {most} thresholds a feature"));
+        let trees = format!("no tree of depth {depth} over this portfolio{asked} has less mean regret");
         if optimal {
-            return format!("no tree of depth {depth} over this portfolio has less mean regret (proven)");
+            return format!("{trees} (proven)");
         }
         let mut text = format!(
-            "no tree of depth {depth} over this portfolio has less mean regret than {:.2} % (proven), this one is {} above that",
+            "{trees} than {:.2} % (proven), this one is {} above that",
             lower_bound * 100.0,
             points(self.regret - lower_bound)
         );

@@ -12,6 +12,7 @@
 use super::depth_two::Scratch;
 use super::limits::{Event, Limits};
 use super::problem::Problem;
+use super::quadrants::{Half, Quadrants};
 use super::shallow::{self, Ask};
 use std::cmp::Ordering;
 use std::collections::{BinaryHeap, HashMap};
@@ -66,18 +67,17 @@ impl Found {
 
 /// The best tree of at most `depth` questions over all rows, or the best found until the limits. `known` is a tree to begin with.
 pub(super) fn solve(problem: &Problem, depth: usize, known: Found, limits: Limits<'_>) -> Found {
-    let rows: Vec<u32> = (0..problem.rows() as u32).collect();
+    let rows: Vec<u32> = problem.all_rows();
     let floor = problem.floor();
     let mut best = Found { lower: floor, ..known };
-    let mut scratch = Scratch::default();
-    let cache = Cache::default();
-    let search = Search { problem, cache: &cache, exact: true };
     if depth <= 2 {
-        let found = search.run(&rows, depth, f64::INFINITY, &limits, &mut scratch);
+        let ask = Ask { bound: f64::INFINITY, exact: true };
+        let found = shallow::solve(problem, &rows, depth, ask, &limits, &mut Scratch::default());
         return if found.cost <= best.cost { found } else { Found { lower: found.lower, ..best } };
     }
-    let mut memo = Memo::default();
-    let mut work = 0;
+    let cache = Cache::default();
+    let search = Search { problem, cache: &cache };
+    let mut known = Known { memo: Memo::default(), quadrants: Quadrants::new(problem), work: 0, batches: 0 };
     for (part, of_work) in STEPS {
         if best.lower >= best.cost {
             break;
@@ -88,7 +88,7 @@ pub(super) fn solve(problem: &Problem, depth: usize, known: Found, limits: Limit
         }
         let bound = if part < 1.0 { target } else { f64::INFINITY };
         let step = limits.with_work((limits.work as f64 * of_work) as u64);
-        let lower = search.root(&rows, depth, bound, &step, &mut memo, &mut work, &mut best);
+        let lower = search.root(&rows, depth, bound, &step, &mut known, &mut best);
         best.lower = best.lower.max(lower.min(best.cost));
         if limits.by_clock() {
             break;
@@ -134,7 +134,7 @@ pub(super) fn refine(
             }
         }
     }
-    let rows: Vec<u32> = (0..problem.rows() as u32).collect();
+    let rows: Vec<u32> = problem.all_rows();
     grow(problem, tree, &rows, (levels, depth), limits, &mut Scratch::default())
 }
 
@@ -143,8 +143,26 @@ pub(super) fn partition(problem: &Problem, rows: &[u32], feature: usize, bin: u1
     rows.iter().partition(|&&row| problem.bin(feature, row) <= bin)
 }
 
-/// Best trees of two levels of row sets without holes, with the work that they took: the same whichever thread computes them first.
-type Cache = Mutex<HashMap<u128, (Found, u64)>>;
+/// Best trees of two levels of row sets without holes.
+type Cache = Mutex<HashMap<u128, Kept>>;
+
+/// A tree that is kept.
+#[derive(Clone, Debug)]
+struct Kept {
+    found: Found,
+    /// The work that it took, and the batch of first questions that it was found for. Whoever asks for it in the same batch is charged as much,
+    /// whichever thread was first; later it is known to all, and free.
+    work: u64,
+    batch: usize,
+}
+
+/// What is known from step to step.
+struct Known {
+    memo: Memo,
+    quadrants: Quadrants,
+    work: u64,
+    batches: usize,
+}
 
 /// What the sides of first questions cost at least, by feature and place.
 type Memo = HashMap<(usize, usize), (f64, f64)>;
@@ -202,8 +220,6 @@ impl Line {
 struct Search<'a> {
     problem: &'a Problem,
     cache: &'a Cache,
-    /// Whether trees of two levels are solved to the end where there are holes.
-    exact: bool,
 }
 
 /// What became of the middle of an interval.
@@ -213,6 +229,53 @@ struct Solved {
     above: f64,
     tree: Node,
     work: u64,
+    learned: Vec<Learned>,
+}
+
+/// The questions that leave a set of rows.
+#[derive(Clone, Copy, Debug)]
+enum Path {
+    /// None: these are all rows.
+    All,
+    /// One.
+    Half(Half),
+    /// Several.
+    Deeper,
+}
+
+impl Path {
+    const fn then(self, half: Half) -> Self {
+        match self {
+            Path::All => Path::Half(half),
+            Path::Half(_) | Path::Deeper => Path::Deeper,
+        }
+    }
+
+    /// The one question behind which another leaves rows for trees of two levels, where `depth` levels are to come.
+    fn quadrants(self, depth: usize) -> Option<Half> {
+        match self {
+            Path::Half(half) if depth == 3 => Some(half),
+            _ => None,
+        }
+    }
+}
+
+/// What the rows of two halves cost at least.
+type Learned = (Half, Half, f64);
+
+/// What a first question is solved with.
+struct Task<'a> {
+    limits: Limits<'a>,
+    scratch: Scratch,
+    /// What was known before: the same for all first questions that are solved at once, so that the result does not depend on the threads.
+    known: &'a Known,
+    learned: Vec<Learned>,
+}
+
+impl Task<'_> {
+    fn ended(&self) -> bool {
+        self.limits.reached(self.scratch.work())
+    }
 }
 
 /// Intervals that are still open, and what was settled.
@@ -260,15 +323,13 @@ impl Open {
 impl Search<'_> {
     /// Raises the bound on the trees over all rows to `bound`, or as far as the limits allow, improves `best` on the way, and returns the
     /// bound that was reached.
-    #[expect(clippy::too_many_arguments, reason = "what is kept from step to step")]
     fn root(
         &self,
         rows: &[u32],
         depth: usize,
         bound: f64,
         limits: &Limits<'_>,
-        memo: &mut Memo,
-        work: &mut u64,
+        known: &mut Known,
         best: &mut Found,
     ) -> f64 {
         let threads = std::thread::available_parallelism().map_or(1, usize::from).min(BATCH);
@@ -281,7 +342,7 @@ impl Search<'_> {
             {
                 open.heap.pop();
                 // What an earlier step has proved may do.
-                match memo.get(&(next.feature, next.middle())) {
+                match known.memo.get(&(next.feature, next.middle())) {
                     Some(&(below, above)) if below + above >= useful => open.halve(&next, below, above),
                     _ => batch.push(next),
                 }
@@ -289,22 +350,24 @@ impl Search<'_> {
             if batch.is_empty() {
                 return open.lower();
             }
-            if limits.reached(*work) {
+            if limits.reached(known.work) {
                 open.heap.extend(batch);
                 return open.lower();
             }
-            let allowance = (limits.work - *work) / batch.len() as u64;
+            let allowance = (limits.work - known.work) / batch.len() as u64;
             let of_each = limits.with_work(allowance);
-            let solved = self.solve_batch(rows, depth, &batch, &open.lines, useful, threads, &of_each);
+            known.batches += 1;
+            let solved = self.solve_batch(rows, depth, &batch, &open.lines, useful, threads, known, of_each);
             for (interval, solved) in batch.iter().zip(solved) {
-                *work += solved.work;
+                known.work += solved.work;
+                solved.learned.iter().for_each(|&(a, b, least)| known.quadrants.learn(a, b, least));
                 if solved.cost < best.cost {
                     best.cost = solved.cost;
                     best.tree = solved.tree;
                 }
-                let known = memo.entry((interval.feature, interval.middle())).or_insert((0.0, 0.0));
-                *known = (known.0.max(solved.below), known.1.max(solved.above));
-                let (below, above) = *known;
+                let sides = known.memo.entry((interval.feature, interval.middle())).or_insert((0.0, 0.0));
+                *sides = (sides.0.max(solved.below), sides.1.max(solved.above));
+                let (below, above) = *sides;
                 open.halve(interval, below, above);
             }
             let [found, bound] = [best.cost, best.lower.max(open.lower().min(useful))]
@@ -323,7 +386,8 @@ impl Search<'_> {
         lines: &[Line],
         useful: f64,
         threads: usize,
-        limits: &Limits<'_>,
+        known: &Known,
+        limits: Limits<'_>,
     ) -> Vec<Solved> {
         let next = std::sync::atomic::AtomicUsize::new(0);
         let solved: Vec<std::sync::OnceLock<Solved>> =
@@ -332,10 +396,12 @@ impl Search<'_> {
             loop {
                 let index = next.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
                 let Some(interval) = batch.get(index) else { return };
-                let mut scratch = Scratch::default();
+                let scratch = Scratch::default();
+                let mut task = Task { limits, scratch, known, learned: Vec::new() };
                 let line = &lines[interval.feature];
-                let mut found = self.middle(rows, depth, interval, line, useful, limits, &mut scratch);
-                found.work = scratch.work();
+                let mut found = self.middle(rows, depth, Path::All, interval, line, useful, &mut task);
+                found.work = task.scratch.work();
+                found.learned = task.learned;
                 // Each place is taken by one thread only, so it is empty.
                 let _ = solved[index].set(found);
             }
@@ -350,31 +416,39 @@ impl Search<'_> {
     }
 
     /// The best tree of at most `depth` questions over `rows`; one of `bound` or more is of no use.
-    fn run(
-        &self,
-        rows: &[u32],
-        depth: usize,
-        bound: f64,
-        limits: &Limits<'_>,
-        scratch: &mut Scratch,
-    ) -> Found {
+    fn run(&self, rows: &[u32], depth: usize, path: Path, bound: f64, task: &mut Task<'_>) -> Found {
         let floor = self.problem.least_of(rows);
         if floor >= bound {
             return Found { cost: f64::INFINITY, lower: floor, tree: Node::Leaf };
         }
-        let mut best = self.shallow(rows, depth.min(2), bound, limits, scratch);
+        let mut best = self.shallow(rows, depth.min(2), bound, task);
         if depth <= 2 || best.cost <= floor {
             return best;
         }
         let mut open = Open::of(self, rows, floor);
-        while let Some(first) = open.heap.peek().copied() {
+        let half = path.quadrants(depth);
+        while let Some(mut first) = open.heap.peek().copied() {
             let useful = best.cost.min(bound);
-            if first.bound >= useful || limits.reached(scratch.work()) {
+            if first.bound >= useful || task.ended() {
                 break;
             }
             open.heap.pop();
             let line = &open.lines[first.feature];
-            let solved = self.middle(rows, depth, &first, line, useful, limits, scratch);
+            if let Some(half) = half {
+                let [mut low, mut high] =
+                    [(first.begin, false), (first.end - 1, true)].map(|(place, high)| {
+                        task.known
+                            .quadrants
+                            .least(half, Half { feature: first.feature, bin: line.bins[place], high })
+                    });
+                (low, high) = (low.max(first.below), high.max(first.above));
+                if low + high > first.bound {
+                    first.bound = low + high;
+                    open.heap.push(first);
+                    continue;
+                }
+            }
+            let solved = self.middle(rows, depth, path, &first, line, useful, task);
             if solved.cost < best.cost {
                 best.cost = solved.cost;
                 best.tree = solved.tree;
@@ -386,28 +460,26 @@ impl Search<'_> {
         best
     }
 
-    fn shallow(
-        &self,
-        rows: &[u32],
-        depth: usize,
-        bound: f64,
-        limits: &Limits<'_>,
-        scratch: &mut Scratch,
-    ) -> Found {
-        let ask = Ask { bound, exact: self.exact };
+    /// The best tree of at most two levels.
+    fn shallow(&self, rows: &[u32], depth: usize, bound: f64, task: &mut Task<'_>) -> Found {
+        let ask = Ask { bound, exact: true };
+        let Task { limits, scratch, known, .. } = task;
         if depth < 2 || rows.iter().any(|&row| self.problem.has_hole(row)) {
             return shallow::solve(self.problem, rows, depth, ask, limits, scratch);
         }
+        let lock = || self.cache.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let key = self.problem.grid().key(rows);
-        let cached = self.cache.lock().unwrap_or_else(std::sync::PoisonError::into_inner).get(&key).cloned();
-        if let Some((found, work)) = cached {
-            scratch.count(work);
+        let kept = lock().get(&key).cloned();
+        if let Some(Kept { found, work, batch }) = kept {
+            if batch == known.batches {
+                scratch.count(work);
+            }
             return found;
         }
         let before = scratch.work();
         let found = shallow::solve(self.problem, rows, depth, ask, limits, scratch);
-        let entry = (found.clone(), scratch.work() - before);
-        self.cache.lock().unwrap_or_else(std::sync::PoisonError::into_inner).insert(key, entry);
+        let kept = Kept { found: found.clone(), work: scratch.work() - before, batch: known.batches };
+        lock().insert(key, kept);
         found
     }
 
@@ -416,50 +488,71 @@ impl Search<'_> {
         &self,
         rows: &[u32],
         depth: usize,
+        path: Path,
         interval: &Interval,
         line: &Line,
         useful: f64,
-        limits: &Limits<'_>,
-        scratch: &mut Scratch,
+        task: &mut Task<'_>,
     ) -> Solved {
+        let half = path.quadrants(depth);
         let middle = interval.middle();
-        let bin = line.bins[middle];
-        let (low_rows, high_rows) = partition(self.problem, rows, interval.feature, bin);
+        let (feature, bin) = (interval.feature, line.bins[middle]);
+        let [low_half, high_half] = [false, true].map(|high| Half { feature, bin, high });
         // What the neighbours say of both sides.
-        let below = interval.below + line.least_between(interval.begin, middle);
-        let above = interval.above + line.least_between(middle + 1, interval.end);
-        let lost =
-            |below: f64, above: f64| Solved { cost: f64::INFINITY, below, above, tree: Node::Leaf, work: 0 };
+        let mut below = interval.below + line.least_between(interval.begin, middle);
+        let mut above = interval.above + line.least_between(middle + 1, interval.end);
+        if let Some(half) = half {
+            below = below.max(task.known.quadrants.least(half, low_half));
+            above = above.max(task.known.quadrants.least(half, high_half));
+        }
+        let lost = |below: f64, above: f64| Solved {
+            cost: f64::INFINITY,
+            below,
+            above,
+            tree: Node::Leaf,
+            work: 0,
+            learned: Vec::new(),
+        };
+        if below + above >= useful {
+            return lost(below, above);
+        }
+        let (low_rows, high_rows) = partition(self.problem, rows, feature, bin);
         // Each side first proves its share, by what two levels of it cost: half a proof of both takes less than a whole one of either.
         // Two levels are always solved to the end.
-        let share = if depth > 3 { self.share(&low_rows, &high_rows, limits, scratch) } else { 1.0 };
+        let share = if depth > 3 { self.share(&low_rows, &high_rows, task) } else { 1.0 };
         let wanted = (useful * share).max(below).min(useful - above);
-        let mut low = self.run(&low_rows, depth - 1, wanted, limits, scratch);
-        let mut below = below.max(low.lower);
+        let mut low = self.run(&low_rows, depth - 1, path.then(low_half), wanted, task);
+        below = below.max(low.lower);
+        if let Some(half) = half {
+            task.learned.push((half, low_half, low.lower));
+        }
         if below + above >= useful {
             // However good the other side is, this question cannot win.
             return lost(below, above);
         }
-        let high = self.run(&high_rows, depth - 1, useful - below, limits, scratch);
-        let above = above.max(high.lower);
+        let high = self.run(&high_rows, depth - 1, path.then(high_half), useful - below, task);
+        above = above.max(high.lower);
+        if let Some(half) = half {
+            task.learned.push((half, high_half, high.lower));
+        }
         if below + above < useful && low.lower < low.cost {
-            low = self.run(&low_rows, depth - 1, useful - above, limits, scratch);
+            low = self.run(&low_rows, depth - 1, path.then(low_half), useful - above, task);
             below = below.max(low.lower);
         }
         if !(low.cost + high.cost).is_finite() {
             return lost(below, above);
         }
-        let tree = Node::split(interval.feature, bin, low.tree, high.tree);
-        Solved { cost: low.cost + high.cost, below, above, tree, work: 0 }
+        let tree = Node::split(feature, bin, low.tree, high.tree);
+        let cost = low.cost + high.cost;
+        Solved { cost, below, above, tree, work: 0, learned: Vec::new() }
     }
 
     /// The part of the cost of both sides that is likely to be the first one's.
-    fn share(&self, low: &[u32], high: &[u32], limits: &Limits<'_>, scratch: &mut Scratch) -> f64 {
+    fn share(&self, low: &[u32], high: &[u32], task: &mut Task<'_>) -> f64 {
         if low.iter().chain(high).any(|&row| self.problem.has_hole(row)) {
             return 1.0;
         }
-        let [low, high] =
-            [low, high].map(|rows| self.shallow(rows, 2, f64::INFINITY, limits, scratch).cost + 1.0);
+        let [low, high] = [low, high].map(|rows| self.shallow(rows, 2, f64::INFINITY, task).cost + 1.0);
         low / (low + high)
     }
 

@@ -37,7 +37,7 @@ pub(super) fn shape(
     tree: &Node,
     options: &FitOptions,
 ) -> (Tree, f64) {
-    let rows = (0..problem.rows() as u32).collect();
+    let rows = problem.all_rows();
     let mut shaping = Shaping { problem, searched, regrets, ranker: Ranker::default() };
     let mut grown = shaping.grow(tree, rows);
     let price = problem.cost_of(options.leaf_price / problem.rows().max(1) as f64);

@@ -107,7 +107,7 @@ fn a_find_database_gets_a_better_tree_than_its_labels_say() {
 #[test]
 fn the_same_table_gives_the_same_bytes_at_the_work_limit() {
     let table = smooth(1500, 8, 0.1, 4);
-    let options = FitOptions { time_limit: Duration::from_millis(300), ..options() };
+    let options = FitOptions { time_limit: Duration::from_millis(30), ..options() };
     let whole = || {
         let (fit, validation) = fit_and_validate(&table, &options, 3, &|_| ()).unwrap();
         (fit.proof.ended, serde_json::to_string(&(fit, validation)).unwrap())

@@ -246,6 +246,39 @@ fn a_search_that_runs_out_of_time_returns_a_tree_and_a_bound() {
     assert!(fit.tree.leaves() > 1);
 }
 
+/// Costs that are linear in the features, with as much noise as signal: no tree is good, and none is much better than many others.
+fn noisy(rows: u32, features: usize, candidates: usize) -> CostTable {
+    let mut rng = ChaCha8Rng::seed_from_u64(7);
+    let slopes: Vec<Vec<f64>> =
+        (0..candidates).map(|_| (0..features).map(|_| rng.random_range(-1.5..1.5)).collect()).collect();
+    let rows = (0..rows).map(|group| {
+        let features: Vec<u64> = (0..features).map(|_| rng.random_range(0..1000)).collect();
+        let at = |slopes: &[f64]| -> f64 {
+            slopes.iter().zip(&features).map(|(slope, &value)| slope * value as f64 / 1000.0).sum()
+        };
+        let costs =
+            slopes.iter().map(|slopes| Some(10.0 + at(slopes) + rng.random_range(-1.5..1.5))).collect();
+        CostRow { features, costs, weight: 1.0, noise: 0.0, group }
+    });
+    let names = |prefix: &str, count: usize| (0..count).map(|i| format!("{prefix}{i}")).collect();
+    CostTable::new(names("f", features), names("c", candidates), rows.collect()).unwrap()
+}
+
+#[test]
+fn noise_is_searched_to_the_end_within_its_work() {
+    let options = FitOptions {
+        time_limit: Duration::from_secs(4),
+        clock: false,
+        max_leaves: 16,
+        ..FitOptions::default()
+    };
+    let fit = fit(&noisy(1500, 8, 16), &options).unwrap();
+    let Proof { optimal, ended, thresholds, lower_bound, .. } = fit.proof;
+    assert!(optimal && ended == Ended::Complete, "{:?}", fit.proof);
+    assert!(thresholds.is_some_and(|thresholds| thresholds >= 10) && lower_bound > 0.03, "{:?}", fit.proof);
+    assert!(fit.proved().contains("thresholds a feature has less mean regret (proven)"), "{}", fit.proved());
+}
+
 #[test]
 fn a_bound_holds_wherever_time_runs_out() {
     // Two values a feature: all first questions are taken up at once, and time can only run out inside them.
