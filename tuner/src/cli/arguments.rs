@@ -97,7 +97,7 @@ pub struct TuneArguments {
     /// The `heuristics` crate to emit into; without it, that of the workspace around the current folder, else `--out`
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub heuristics: Option<PathBuf>,
-    /// Go on with the run that was stopped in `--out`
+    /// Go on with the run that was stopped in `--out`; a shard that had not begun begins, and one that is over is left as it is
     #[arg(long, conflicts_with = "discard")]
     pub resume: bool,
     /// Throw away the run that was stopped in `--out`
@@ -113,7 +113,7 @@ pub struct TuneArguments {
     /// What to tune: `cpu`, `cuda` or `cuda:N`; without it, the first GPU if there is one
     #[arg(long, value_name = "DEVICE")]
     pub device: Option<DeviceName>,
-    /// Measure only every N-th workload, beginning with the K-th, and stop before the fit: `replay` unites the shards
+    /// Measure only the K-th of N parts of about equal work, and stop before the fit: `replay` unites the shards
     #[arg(long, value_name = "K/N")]
     pub shard: Option<Shard>,
     /// Threads to measure with; without it, all of the processor's
