@@ -390,7 +390,7 @@ impl<E: Element> Batch<E> {
         }
         // Kernels load 16 bytes at once: whole ones end, and so begin, where such a load may.
         let mut words = packed.words().to_vec();
-        words.resize(words.len().next_multiple_of(4), 0);
+        words.resize(packed.span().max(words.len()).next_multiple_of(4), 0);
         let exact = Guarded::read_only(&words);
         // A captured grid is as large as its bucket, which has room for so many items: those of no plan are garbage.
         const MORE_CTAS: u32 = 3;

@@ -73,7 +73,14 @@ pub(super) fn tune_several(
             if alone.status.code() == Some(DOUBTED) {
                 outcome = Ended::Differs;
             }
-            results.push(serde_json::from_str(&alone.stdout).context("a worker did not say what it wrote")?);
+            let said: serde_json::Value =
+                serde_json::from_str(&alone.stdout).context("a worker did not say what it wrote")?;
+            if !arguments.json {
+                let file = |key| Some(format!("{key:<13} {}", said[key].as_str()?));
+                let files = ["measurements", "timelines", "module", "report"].into_iter().filter_map(file);
+                output::lines(said["device"].as_str().map(str::to_owned).into_iter().chain(files))?;
+            }
+            results.push(said);
             continue;
         }
         let outputs = unite(arguments, of_model)?;
