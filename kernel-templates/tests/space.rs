@@ -458,3 +458,26 @@ fn figures_and_instructions_are_those_of_cuobjdump() {
         }
     }
 }
+
+/// What lets a dependent launch begin early, and what makes it wait, are there in the machine code: an `#if` that leaves them out would be noticed
+/// only by races.
+#[test]
+fn dependent_launches_wait_in_the_machine_code() {
+    let nvdisasm = fetch_disassemblers(&cache()).unwrap().nvdisasm;
+    let folder = tempfile::tempdir().unwrap();
+    let tile = Tile::of("m16n64w4s2");
+    for (arch, dependent) in [("sm_80", false), ("sm_90a", true), ("sm_100a", true)] {
+        let compiler = compiler(arch);
+        let decode = Kernel::decode(&tile, &USUAL, KernelOptions::default(), compiler.arch());
+        let merge = Kernel::merge(MERGE_WARPS[0], &USUAL, KernelOptions::default());
+        for (kernel, instruction) in [(decode, "PREEXIT"), (merge, "ACQBULK")] {
+            let cubin = compiler.compile_all(std::slice::from_ref(&kernel), || ()).remove(0).unwrap();
+            let file = folder.path().join("kernel.cubin");
+            std::fs::write(&file, &cubin.code).unwrap();
+            let output = Command::new(&nvdisasm).arg("--print-code").arg(&file).output().unwrap();
+            let code = String::from_utf8_lossy(&output.stdout);
+            assert!(output.status.success() && code.contains("EXIT"), "{arch}: {output:?}");
+            assert_eq!(code.contains(instruction), dependent, "{arch} {}: {instruction}", kernel.name);
+        }
+    }
+}

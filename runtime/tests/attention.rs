@@ -246,3 +246,19 @@ proptest! {
         }
     }
 }
+
+/// A process that only decodes on the CPU may fork: importing the crate, planning and decoding open neither the driver nor NVRTC.
+#[test]
+#[cfg(target_os = "linux")]
+fn the_cpu_backend_opens_nothing_of_cuda() {
+    let batch = Batch::<f32>::new(&[150, 40, 64], 5);
+    let attention = attention(AttentionOptions { dtype: Dtype::F32, ..AttentionOptions::default() });
+    let (indptr, indices, last) = batch.csr();
+    let plan = attention.plan(&PageTable::from_csr(&indptr, &indices, &last, PAGE_SIZE).unwrap()).unwrap();
+    run(&attention, &plan, &batch, None);
+    let mapped = std::fs::read_to_string("/proc/self/maps").unwrap();
+    assert!(mapped.contains("libc"), "{mapped}");
+    for library in ["libcuda", "libnvrtc", "libcudart"] {
+        assert!(!mapped.contains(library), "{library} is open");
+    }
+}

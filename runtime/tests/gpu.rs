@@ -254,6 +254,29 @@ fn an_engine_plans_once_and_runs_each_layer() {
     assert!(matches!(error, AttentionError::Cuda(CudaError::Length { name: "keys", .. })), "{error}");
 }
 
+/// Threads begin without a current device, as all of an engine's do but one: whatever takes it for granted fails there, or uses another device.
+#[test]
+fn no_call_takes_a_current_device_for_granted() {
+    let device = device();
+    let mut small = Small::new(&device, AttentionOptions::default());
+    let (small, plan) = std::thread::spawn(move || {
+        let plan = small.plan();
+        small.run(&plan).unwrap();
+        (small, plan)
+    })
+    .join()
+    .unwrap();
+    let mut small = small;
+    std::thread::spawn(move || {
+        small.run(&plan).unwrap();
+        drop(plan);
+        let output = small.output();
+        assert!(output.iter().all(|x| (x.to_f32() - 0.25).abs() < 1e-3), "{:?}", &output[..4]);
+    })
+    .join()
+    .unwrap();
+}
+
 #[test]
 fn a_live_plan_follows_its_batch() {
     let device = device();

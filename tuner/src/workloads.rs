@@ -1,11 +1,11 @@
 //! What is measured: the batches of scenario files, told apart by level and scaled to the device.
 
-use crate::shard::Shard;
+use crate::shard::{Shard, assign};
 use crate::store::ScenarioRecord;
 use anyhow::Context as _;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
-use tilewright_heuristics::{Backend, BatchShape, Dtype, Geometry};
+use tilewright_heuristics::{Backend, BatchShape, Dtype, Geometry, Prices};
 use tilewright_kernel_templates::{Class, Limits};
 use tilewright_plan::{Forest, PageTable, PlanError, batch_shape};
 use tilewright_scenarios::{Batch, BatchSpec, Scenario, ScenarioError, catalogue};
@@ -19,15 +19,24 @@ pub struct Scale {
     pub max_flops: f64,
     /// Most bytes of distinct K and V of a pack, which is never scaled down.
     pub max_pack_bytes: u64,
+    /// `max_bytes` without regard to a device's memory: shards are divided by it, alike on every machine.
+    pub nominal_bytes: u64,
 }
 
 impl Scale {
     /// What a backend does in milliseconds.
     pub const fn of(backend: Backend) -> Self {
         match backend {
-            Backend::Cpu => Self { max_bytes: 16 << 20, max_flops: 2e9, max_pack_bytes: 1 << 30 },
+            Backend::Cpu => {
+                Self { max_bytes: 16 << 20, max_flops: 2e9, max_pack_bytes: 1 << 30, nominal_bytes: 16 << 20 }
+            }
             // All of PAT's batches as they are; the largest has 17 GB.
-            Backend::Cuda => Self { max_bytes: 24 << 30, max_flops: 1e13, max_pack_bytes: 24 << 30 },
+            Backend::Cuda => Self {
+                max_bytes: 24 << 30,
+                max_flops: 1e13,
+                max_pack_bytes: 24 << 30,
+                nominal_bytes: 24 << 30,
+            },
         }
     }
 
@@ -41,10 +50,16 @@ impl Scale {
         }
         if let Some(mb) = max_batch_mb {
             scale.max_bytes = u64::from(mb) << 20;
+            scale.nominal_bytes = scale.max_bytes;
         }
         scale
     }
 }
+
+/// What a sample takes beside its limit, about: waking the threads, twice where partials are merged.
+const CPU_SAMPLE_NS: u64 = 20_000;
+/// Reading more than L2 holds, so that it is cold, a graph's launch, and waiting for its end.
+const CUDA_SAMPLE_NS: u64 = 50_000;
 
 /// A batch to be measured: light until it is built.
 #[derive(Clone, Debug)]
@@ -106,7 +121,8 @@ pub struct Workloads {
 }
 
 impl Workloads {
-    /// Loads scenario files, or the catalogue if there are none. A shard gets every `count`-th workload.
+    /// Loads scenario files, or the catalogue if there are none. A shard gets a part that takes about as long as every other one
+    /// ([`Scale::work`]).
     ///
     /// # Errors
     /// A file that is no scenario, or a scenario that makes no batches.
@@ -125,6 +141,7 @@ impl Workloads {
             scenarios = catalogue(backend);
         }
         let mut workloads = Self::default();
+        let mut work = Vec::new();
         for scenario in &scenarios {
             let record =
                 ScenarioRecord { name: scenario.name().to_owned(), hash: scenario.hash().to_owned() };
@@ -132,6 +149,9 @@ impl Workloads {
             let specs = scenario.batches()?;
             for spec in specs {
                 let scenario_name = scenario.name().to_owned();
+                if shard.is_some() {
+                    work.push(scale.work(&spec, scenario.is_pack_sweep(), backend)?);
+                }
                 let spec = if scenario.is_pack_sweep() {
                     // A pack of another size is another shape: what a sweep names is what is measured.
                     scale.require_room(&spec)?;
@@ -149,8 +169,9 @@ impl Workloads {
         require_unique(&workloads.batches)?;
         workloads.dtypes.extend(workloads.batches.iter().map(|workload| workload.spec.geometry().dtype));
         if let Some(Shard { index, count }) = shard {
-            let all = std::mem::take(&mut workloads.batches);
-            workloads.batches = all.into_iter().skip(index).step_by(count).collect();
+            let shards = assign(&work, count);
+            let all = std::mem::take(&mut workloads.batches).into_iter().zip(shards);
+            workloads.batches = all.filter(|&(_, of)| of == index).map(|(workload, _)| workload).collect();
         }
         Ok(workloads)
     }
@@ -194,15 +215,45 @@ impl Scale {
 
     /// Scales a batch down until it costs no more than allowed.
     pub(crate) fn fit(&self, spec: BatchSpec) -> Result<BatchSpec, ScenarioError> {
-        let mut max_bytes = self.max_bytes;
+        self.fit_within(self.max_bytes, &spec).map(|(spec, _)| spec)
+    }
+
+    /// A batch scaled down to these bytes and to the FLOPs that are allowed, and its FLOPs.
+    fn fit_within(&self, mut max_bytes: u64, spec: &BatchSpec) -> Result<(BatchSpec, f64), ScenarioError> {
         loop {
             let scaled = spec.scaled(max_bytes);
             let flops = scaled.build()?.flops();
             // A batch that cannot shrink further is measured as it is.
             if flops <= self.max_flops || max_bytes < 64 << 10 {
-                return Ok(scaled);
+                return Ok((scaled, flops));
             }
             max_bytes /= 2;
         }
     }
+
+    /// About how long a sample of a batch takes, in ns: its limit on a usual device of the backend, and what each sample takes in any
+    /// case. A race takes as many of them for every batch, or about: all batches are raced under the same candidates. No number of
+    /// the machine at hand is in it, so that shards that are measured on different machines divide a run alike.
+    ///
+    /// # Errors
+    /// The scenario makes no batch.
+    pub fn work(&self, spec: &BatchSpec, is_pack: bool, backend: Backend) -> Result<u64, ScenarioError> {
+        let (bytes, flops) = if is_pack {
+            (spec.unique_bytes(), spec.build()?.flops())
+        } else {
+            let (scaled, flops) = self.fit_within(self.nominal_bytes, spec)?;
+            (scaled.unique_bytes(), flops)
+        };
+        let (prices, in_any_case_ns) = match backend {
+            Backend::Cpu => (Prices::CPU, CPU_SAMPLE_NS),
+            Backend::Cuda => (Prices::H200, CUDA_SAMPLE_NS),
+        };
+        const ATTOSECONDS_PER_NS: f64 = 1e9;
+        let limit = (bytes as f64 * prices.hbm_byte as f64).max(flops * prices.flop as f64);
+        Ok((limit / ATTOSECONDS_PER_NS) as u64 + in_any_case_ns)
+    }
 }
+
+#[cfg(test)]
+#[path = "workloads_tests.rs"]
+mod tests;

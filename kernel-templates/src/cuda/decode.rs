@@ -63,7 +63,7 @@ fn decode_template(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cuda::{shared_bytes, source_hash};
+    use crate::cuda::{KvLoad, shared_bytes, source_hash};
     use tilewright_heuristics::{Dtype, Mask, MaskOptions};
 
     fn arch() -> Arch {
@@ -82,6 +82,31 @@ mod tests {
         names.sort();
         names.dedup();
         assert_eq!(names.len(), 8);
+    }
+
+    #[test]
+    fn each_parameter_alone_makes_another_kernel() {
+        let hopper: Arch = "sm_90a".parse().unwrap();
+        let plain = KernelOptions::default();
+        let window = KernelOptions { mask: Mask::window(1).options(), ..plain };
+        let softcap = KernelOptions { mask: Mask::softcap(1.0).options(), ..plain };
+        let tiles = ["m32n64w4s2", "m16n32w4s2", "m16n64w2s2", "m16n64w4s3"].map(Tile::of);
+        let mut kernels = vec![
+            Kernel::decode(&TILE, &CLASS, plain, hopper),
+            Kernel::decode(&TILE, &Class { head_dim: 64, ..CLASS }, plain, hopper),
+            Kernel::decode(&TILE, &Class { dtype: Dtype::Bf16, ..CLASS }, plain, hopper),
+            Kernel::decode(&TILE, &Class { dtype: Dtype::Fp8F16, ..CLASS }, plain, hopper),
+            Kernel::decode(&TILE, &CLASS, plain, arch()),
+        ];
+        kernels.extend(tiles.iter().map(|tile| Kernel::decode(tile, &CLASS, plain, hopper)));
+        let sinks = KernelOptions { sinks: true, ..plain };
+        let timeline = KernelOptions { timeline: true, ..plain };
+        let cp_async = KernelOptions { kv_load: KvLoad::CpAsync, ..plain };
+        let options = [window, softcap, sinks, timeline, cp_async];
+        kernels.extend(options.map(|options| Kernel::decode(&TILE, &CLASS, options, hopper)));
+        for (index, kernel) in kernels.iter().enumerate() {
+            assert!(kernels[..index].iter().all(|other| other.text != kernel.text), "{}", kernel.name);
+        }
     }
 
     #[test]

@@ -111,6 +111,7 @@ mod tests {
     use super::*;
     use crate::CpuLimits;
     use crate::CudaLimits;
+    use crate::cuda::{Kernel, KernelOptions, KvLoad};
     use proptest::prelude::*;
     use std::collections::BTreeSet;
     use tilewright_heuristics::Dtype;
@@ -141,6 +142,31 @@ mod tests {
             Space::of(Backend::Cuda).feasible(&Class { head_dim: 128, dtype: Dtype::F16 }, &h200).len()
                 >= 150
         );
+    }
+
+    #[test]
+    fn tiles_fit_the_99_kb_of_small_devices() {
+        // Compute capability 12.0 has the instructions of data-center devices, and less than half of their shared memory.
+        let b200 = CudaLimits::named("b200").unwrap();
+        let small = CudaLimits {
+            arch: "sm_120".into(),
+            shared_bytes_per_sm: 100 << 10,
+            shared_bytes_per_cta: 99 << 10,
+            ..b200.clone()
+        };
+        let space = Space::of(Backend::Cuda);
+        for class in Class::all(Backend::Cuda) {
+            let tiles = space.feasible(&class, &Limits::Cuda(small.clone()));
+            assert!(!tiles.is_empty(), "{class}");
+            for tile in &tiles {
+                for kv_load in [KvLoad::Tma, KvLoad::CpAsync] {
+                    let options = KernelOptions { kv_load, ..KernelOptions::default() };
+                    let bytes = Kernel::decode(tile, &class, options, "sm_120".parse().unwrap()).shared_bytes;
+                    assert!(bytes <= 99 << 10, "{class} {tile}: {bytes}");
+                }
+            }
+            assert!(tiles.len() < space.feasible(&class, &Limits::Cuda(b200.clone())).len(), "{class}");
+        }
     }
 
     proptest! {

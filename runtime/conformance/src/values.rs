@@ -16,6 +16,8 @@ pub enum Values {
     Extreme,
     /// All keys of a head are equal, and so are all logits of a row.
     Equal,
+    /// All logits are equal and far below -1e5, where some kernels' number for what is masked lies.
+    Deep,
     /// K is -inf in one element of every token but the first of each request.
     OnlyFirst,
     /// Of every token but the middle one of each request.
@@ -40,11 +42,13 @@ enum Purpose {
 
 /// Amplitude of the query under [`Values::Extreme`].
 const EXTREME_QUERY: f32 = 16.0;
+/// Of the query and of K under [`Values::Deep`]: a power of two that every type has, and whose products sum up exactly.
+const DEEP: f32 = 256.0;
 
 impl Values {
     /// Whether FP8, which has no infinities, can hold them.
     pub(super) const fn are_finite(self) -> bool {
-        matches!(self, Self::Uniform | Self::Extreme | Self::Equal)
+        matches!(self, Self::Uniform | Self::Extreme | Self::Equal | Self::Deep)
     }
 }
 
@@ -117,6 +121,7 @@ impl ConformanceCase {
                 Values::Equal => {
                     key.iter_mut().zip(&patterns[head]).for_each(|(k, p)| *k = E::from_f32(*p));
                 }
+                Values::Deep => key.fill_with(|| E::from_f32(-DEEP)),
                 Values::Extreme => {
                     let level = random.below(2 * largest as usize + 1) as f32 - largest;
                     let pattern = &patterns[head];
@@ -150,6 +155,8 @@ impl ConformanceCase {
                 let mut pattern = self.random(Purpose::Pattern, &[kv_head]);
                 let amplitude = EXTREME_QUERY * random.sign();
                 query.extend((0..head_dim).map(|_| E::from_f32(amplitude * sign(pattern.uniform()))));
+            } else if self.values == Values::Deep {
+                query.extend((0..head_dim).map(|_| E::from_f32(DEEP)));
             } else {
                 query.extend((0..head_dim).map(|_| E::from_f32(random.uniform())));
             }

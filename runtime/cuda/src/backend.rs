@@ -3,7 +3,7 @@
 
 use super::args::DecodeArgs;
 use super::kernels::{Compiled, Kernels};
-use super::tensor_maps::KnownTensors;
+use super::tensor_maps::{KnownTensors, meaningful};
 use super::{CudaDevice, CudaElement, CudaError, DevicePlan, KvPages, Mix, RawArgs};
 use cudarc::driver::CudaStream;
 use cudarc::driver::sys::CUstream;
@@ -165,6 +165,7 @@ impl CudaBackend {
         plan: &DevicePlan,
         args: &RawArgs,
     ) -> Result<(), CudaError> {
+        let args = &RawArgs { kv_strides: meaningful(&args.kv_strides, plan.geometry()), ..*args };
         args.check(plan.geometry().dtype)?;
         plan.check_uploaded()?;
         self.device.context().bind_to_thread().map_err(CudaError::driver("cannot use the device"))?;

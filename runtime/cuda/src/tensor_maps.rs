@@ -24,6 +24,7 @@ const MOST_REMEMBERED: usize = 512;
 /// How kernels load a cache. TMA needs pages of a multiple of 16 tokens whose stride is a multiple of that of KV heads; then both are one
 /// dimension of a tensor.
 pub const fn kv_load(strides: &KvStrides, geometry: &Geometry) -> KvLoad {
+    let strides = meaningful(strides, geometry);
     let tokens = strides.token.saturating_mul(8);
     let farthest = if strides.head > tokens { strides.head } else { tokens };
     if strides.head == 0
@@ -33,6 +34,13 @@ pub const fn kv_load(strides: &KvStrides, geometry: &Geometry) -> KvLoad {
         return KvLoad::CpAsync;
     }
     KernelOptions::for_pages(geometry.page_size).kv_load
+}
+
+/// The strides without what a tensor says of a dimension of size 1: with one KV head a page is all of its head, and frameworks give the stride to a
+/// next one as they please, often 1.
+pub(super) const fn meaningful(strides: &KvStrides, geometry: &Geometry) -> KvStrides {
+    let KvStrides { page, token, head } = *strides;
+    KvStrides { page, token, head: if geometry.kv_heads == 1 { page } else { head } }
 }
 
 /// Page stride over head stride, where TMA can load the cache.
@@ -46,7 +54,7 @@ pub(super) const fn heads_a_page(strides: &KvStrides) -> usize {
 /// The last page that TMA coordinates reach: page x heads a page + KV head in 31 bits.
 pub(super) const fn last_tma_page(strides: &KvStrides, geometry: &Geometry) -> i32 {
     let most = (i32::MAX as usize).saturating_sub(geometry.kv_heads as usize);
-    match most.checked_div(heads_a_page(strides)) {
+    match most.checked_div(heads_a_page(&meaningful(strides, geometry))) {
         Some(page) if page < i32::MAX as usize => page as i32,
         _ => i32::MAX,
     }
@@ -224,6 +232,22 @@ mod tests {
         let far = KvStrides { page: 1 << 40, token: 1024, head: 1 << 39 };
         assert!(!takes(far, &GEOMETRY), "2^40 bytes from head to head");
         assert!(!takes(KvStrides { token: usize::MAX - 15, ..far }, &GEOMETRY));
+    }
+
+    #[test]
+    fn one_kv_head_may_be_any_distance_from_the_next() {
+        // A tensor with one head a rank tells any stride of a dimension of size 1.
+        let geometry = Geometry { kv_heads: 1, q_heads: 4, ..GEOMETRY };
+        for strides in [KvStrides::nhd(&geometry), KvStrides::hnd(&geometry)] {
+            assert!(takes(strides, &geometry));
+            for head in [0, 1, 8, 127, 128, strides.token, strides.page, 1 << 39, usize::MAX] {
+                let told = KvStrides { head, ..strides };
+                assert!(takes(told, &geometry), "{told:?}");
+                assert_eq!(heads_a_page(&meaningful(&told, &geometry)), 1);
+            }
+        }
+        let strides = KvStrides { head: 1, ..KvStrides::nhd(&GEOMETRY) };
+        assert_eq!(meaningful(&strides, &GEOMETRY), strides, "several heads are where they are told to be");
     }
 
     #[test]

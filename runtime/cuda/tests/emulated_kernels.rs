@@ -94,7 +94,7 @@ fn every_variant_agrees_with_the_reference() {
 #[test]
 fn one_variant_agrees_for_every_ratio_page_size_and_packing() {
     let mut cases = Vec::new();
-    for gqa_ratio in [1, 3, 4, 5, 7, 8, 16] {
+    for gqa_ratio in [1, 3, 4, 5, 6, 7, 8, 16] {
         for page_size in [1, 16, 32, 48, 64, 128, 256] {
             for packing in [Packing::Pat, Packing::PerNode, Packing::PerRequest] {
                 let seed = cases.len() as u64;
@@ -104,6 +104,59 @@ fn one_variant_agrees_for_every_ratio_page_size_and_packing() {
         }
     }
     check_all(&Emulator::build(&kernels_of(&[CASE]), &[]), &cases);
+}
+
+/// That the arrays of all these tests end where nothing may be touched, and what is read cannot be written.
+#[test]
+fn an_access_beyond_an_array_is_noticed() {
+    let options = KernelOptions { sinks: true, ..CASE.options };
+    let case = Case { options, gqa_ratio: 3, kv_heads: 1, ..CASE };
+    let emulator = Emulator::build(&kernels_of(&[case]), &[]);
+    let launch = |change: fn(&mut Batch<f16>)| {
+        let mut batch = Batch::<f16>::new(&case);
+        change(&mut batch);
+        batch.launch(&case, &case.plan_options(Split::None), &emulator, 0).map(|outcomes| outcomes.len())
+    };
+    assert_eq!(launch(|_| ()), Ok(3));
+    for (what, shorten) in [
+        ("sinks", (|batch| batch.sinks.truncate(2)) as fn(&mut Batch<f16>)),
+        ("pages of V", |batch| {
+            let CaseCache::Plain { values, .. } = &mut batch.cache else { return };
+            values.truncate(values.len() / 2);
+        }),
+    ] {
+        assert!(launch(shorten).is_err(), "{what} that end too early");
+    }
+    let store = |name: &str, text: &str| match name {
+        "decode.cuh" => {
+            let begin = text.find("launch_dependents();").expect("every CTA comes by there");
+            let written = "*(volatile u32 *)arguments.lengths = 1;";
+            format!("{}{written} {}", &text[..begin], &text[begin..])
+        }
+        _ => text.to_owned(),
+    };
+    let writes = Emulator::build_changed(&kernels_of(&[case]), &[], store);
+    let written = Batch::<f16>::new(&case).launch(&case, &case.plan_options(Split::None), &writes, 0);
+    assert!(written.is_err(), "lengths that a kernel writes");
+}
+
+/// Page times stride beyond 2^31 and beyond 2^32 elements, by both producers: the cache begins so far before what the batch has of it.
+#[test]
+fn pages_beyond_32_bits_are_read_where_they_are() {
+    let by_tma = Case { tile: tile(64, 64, 4, 2), warpgroups: true, seed: 1, ..CASE };
+    let fp8 = Case { class: Class { dtype: Dtype::Fp8F16, ..CASE.class }, ..CASE };
+    for case in [CASE, by_tma, Case { page_size: 1, ..CASE }, fp8] {
+        let flags: &[&str] = if case.warpgroups { &[WARPGROUPS] } else { &[] };
+        let emulator = Emulator::build(&kernels_of(&[case]), flags);
+        let stride = Batch::<f16>::new(&case).strides.page as u64;
+        for elements in [1_u64 << 31, 1 << 32, 3 << 32] {
+            let pages = i32::try_from(elements / stride + 1).unwrap();
+            let batch = Batch::<f16>::new(&case).behind_pages(pages);
+            batch
+                .check(&case, &emulator)
+                .unwrap_or_else(|error| panic!("{error} behind {pages} pages: {case:?}"));
+        }
+    }
 }
 
 /// Tiles of FP8: one warp, warps that share rows, many rows; every head dimension; with and without options.
@@ -231,6 +284,7 @@ fn assert_every_byte<E: Element>(dtype: Dtype, flags: &[&str]) {
         sinks: Vec::new(),
         scale: 1.0,
         mask: Mask::NONE,
+        pages_before: 0,
     };
     let emulator = Emulator::build(&kernels_of(&[case]), flags);
     for outcome in batch.launch(&case, &case.plan_options(Split::None), &emulator, 0).unwrap() {

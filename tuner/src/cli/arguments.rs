@@ -1,6 +1,7 @@
 //! What a user may say.
 
 use super::{CompareArguments, ExplainArguments, FitChanges, FitFlags, exit};
+use crate::device_list::DeviceList;
 use crate::device_name::DeviceName;
 use crate::shard::Shard;
 use crate::store::Start;
@@ -97,7 +98,7 @@ pub struct TuneArguments {
     /// The `heuristics` crate to emit into; without it, that of the workspace around the current folder, else `--out`
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub heuristics: Option<PathBuf>,
-    /// Go on with the run that was stopped in `--out`
+    /// Go on with the run that was stopped in `--out`; a shard that had not begun begins, and one that is over is left as it is
     #[arg(long, conflicts_with = "discard")]
     pub resume: bool,
     /// Throw away the run that was stopped in `--out`
@@ -110,10 +111,11 @@ pub struct TuneArguments {
     /// Batches with more distinct KV are scaled down to this, in MB; without it, 16 MB for a processor and 24 GB for a GPU
     #[arg(long, value_name = "MB", value_parser = clap::value_parser!(u32).range(1..))]
     pub max_batch_mb: Option<u32>,
-    /// What to tune: `cpu`, `cuda` or `cuda:N`; without it, the first GPU if there is one
-    #[arg(long, value_name = "DEVICE")]
-    pub device: Option<DeviceName>,
-    /// Measure only every N-th workload, beginning with the K-th, and stop before the fit: `replay` unites the shards
+    /// What to tune: `cpu`, `cuda` or `cuda:N`; `cuda:all` for all GPUs, or several like `cuda:0,cuda:2`: alike ones share the work, each other model
+    /// gets a module of its own. Without it, the first GPU if there is one
+    #[arg(long, value_name = "DEVICES")]
+    pub device: Option<DeviceList>,
+    /// Measure only the K-th of N parts of about equal work, and stop before the fit: `replay` unites the shards
     #[arg(long, value_name = "K/N")]
     pub shard: Option<Shard>,
     /// Threads to measure with; without it, all of the processor's

@@ -93,6 +93,14 @@ impl RunFolder {
         Ok(run)
     }
 
+    /// Whether a run was stopped in a folder, with parts to go on with.
+    ///
+    /// # Errors
+    /// The file system's.
+    pub fn is_stopped(folder: &Path) -> Result<bool, StoreError> {
+        Ok(!part_files(folder)?.is_empty())
+    }
+
     /// Takes up the parts of a run that was stopped. A damaged one costs its own rows, which are measured again, as long as others can be read.
     fn take_up(&mut self, parts: Vec<PathBuf>) -> Result<(), StoreError> {
         let mut damaged = Vec::new();

@@ -113,14 +113,30 @@ pub fn tune(
     let around = std::env::current_dir().ok().and_then(|current| Heuristics::around(&current));
     let heuristics = options.heuristics.clone().map(Heuristics::at).or(around);
     let target = (heuristics.as_ref(), options.force);
-    if options.start == Start::Resume
-        && let Some(finished) = Finished::in_folder(&folder)?
-    {
+    let finished = if options.start == Start::Resume { Finished::in_folder(&folder)? } else { None };
+    if let (Some(finished), Some(shard)) = (&finished, options.shard) {
+        require_same_scenarios(finished, &workloads, &folder)?;
+        let path = folder.join(shard.file_name());
+        anyhow::ensure!(
+            finished.measurements.file_name() == path.file_name(),
+            "{}: another shard is over here: {}; give each a folder of its own with `--out`",
+            folder.display(),
+            finished.measurements.display()
+        );
+        progress.note("the shard is over");
+        return Ok(Tuned::Shard(path));
+    }
+    if let Some(finished) = finished {
         let outputs = finish_again(finished, &workloads, options, target, &folder)?;
         progress.note("the run is over: its module and report were written again");
         return Ok(Tuned::Done(Box::new(outputs)));
     }
-    if options.start != Start::Resume {
+    // A scheduler starts a shard again by the same command, whether or not it had begun.
+    let start = match options.start {
+        Start::Resume if options.shard.is_some() && !RunFolder::is_stopped(&folder)? => Start::Fresh,
+        start => start,
+    };
+    if start != Start::Resume {
         let needed = time_to_verify(bench, &space, &screened, &timed);
         budget = budget_for(needed, budget, options.budget.is_some(), options.force)?;
         progress.note(&format!(
@@ -132,7 +148,7 @@ pub fn tune(
     }
     let provenance =
         provenance::provenance(bench, &space, (&workloads, which(&scale, options.shard)), &options.fit);
-    let mut run = RunFolder::open(&folder, provenance, options.start)?;
+    let mut run = RunFolder::open(&folder, provenance, start)?;
     for damaged in run.damaged() {
         progress.note(&format!("what it held is measured again: {damaged}"));
     }
@@ -178,7 +194,7 @@ pub fn tune(
     }
     // A shard has raced the tiles of its own screening: where other shards raced others, a batch has no time of a tile.
     if let Some(shard) = options.shard {
-        let path = folder.join(format!("shard-{}-of-{}.parquet", shard.index + 1, shard.count));
+        let path = folder.join(shard.file_name());
         run.write(&path)?;
         run.retire(&path)?;
         return Ok(Tuned::Shard(path));
@@ -237,6 +253,15 @@ fn budget_for(needed: Duration, budget: Duration, asked: bool, force: bool) -> a
     Ok(budget)
 }
 
+fn require_same_scenarios(finished: &Finished, workloads: &Workloads, folder: &Path) -> anyhow::Result<()> {
+    anyhow::ensure!(
+        finished.scenarios == workloads.records,
+        "{}: the run here is over, and was of other scenarios; leave out `--resume` to start one",
+        folder.display()
+    );
+    Ok(())
+}
+
 /// Writes what a run that is over had written, once more.
 fn finish_again(
     finished: Finished,
@@ -245,17 +270,7 @@ fn finish_again(
     target: (Option<&Heuristics>, bool),
     folder: &Path,
 ) -> anyhow::Result<Outputs> {
-    anyhow::ensure!(
-        finished.scenarios == workloads.records,
-        "{}: the run here is over, and was of other scenarios; leave out `--resume` to start one",
-        folder.display()
-    );
-    anyhow::ensure!(
-        options.shard.is_none(),
-        "{}: the shard is over: {}",
-        folder.display(),
-        finished.measurements.display()
-    );
+    require_same_scenarios(&finished, workloads, folder)?;
     let mut recording = read(&finished.measurements)?;
     recording.provenance.fit = options.fit.clone();
     let timelines = read_timelines(&timelines_path(&finished.measurements))?;

@@ -46,6 +46,11 @@ fn windows(author: Author) -> Vec<ConformanceCase> {
             values: Values::OnlyFirst,
             ..author.case("a window whose logits are mostly all -inf", (4, 2), several_chunks())
         },
+        ConformanceCase {
+            mask: Mask::window(37),
+            values: Values::Deep,
+            ..author.case("a window over logits below -1e5", (4, 2), several_chunks())
+        },
     ]);
     cases
 }

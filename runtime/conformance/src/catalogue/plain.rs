@@ -118,8 +118,9 @@ fn trees(author: Author) -> Vec<ConformanceCase> {
 }
 
 fn logits(author: Author) -> Vec<ConformanceCase> {
-    const VALUES: [(&str, Values); 6] = [
+    const VALUES: [(&str, Values); 7] = [
         ("logits between -1e4 and 1e4", Values::Extreme),
+        ("logits below -1e5", Values::Deep),
         ("equal logits", Values::Equal),
         ("logits of -inf but for the first token's", Values::OnlyFirst),
         ("logits of -inf but for a middle token's", Values::OnlyMiddle),

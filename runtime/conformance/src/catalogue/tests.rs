@@ -110,6 +110,9 @@ fn logits_are_what_the_names_say() {
     let lse = extreme.expected().1;
     let finite: Vec<f64> = lse.iter().copied().filter(|lse| lse.is_finite()).collect();
     assert!(finite.iter().any(|&lse| lse > 9000.0) && finite.iter().all(|&lse| lse < 1e4 + 10.0));
+    let deep = case("logits below -1e5");
+    let lse = deep.expected().1;
+    assert!(lse.iter().all(|&lse| lse < -1e5) && lse.iter().any(|lse| lse.is_finite()));
     let (output, lse) = case("logits of -inf").reference_parts();
     assert!(output.iter().all(|&x| x == 0.0) && lse.iter().all(|&lse| lse == f64::NEG_INFINITY));
     let only = case("logits of -inf but for a middle token's");

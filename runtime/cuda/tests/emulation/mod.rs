@@ -34,7 +34,10 @@ pub(crate) fn describe_tensors(args: &mut Arguments, geometry: &Geometry, stride
     let bytes = geometry.dtype.kv_bytes() as u64;
     let elements = u64::from(geometry.head_dim).min(128 / bytes);
     let panels = u64::from(geometry.head_dim) / elements;
-    let [token, head] = [strides.token, strides.head].map(|elements| elements as u64 * bytes);
+    // As `CudaBackend::decode_raw` takes them: with one KV head a page is all of its head.
+    let head = if geometry.kv_heads == 1 { strides.page } else { strides.head };
+    args.heads_a_page = (strides.page / head) as u32;
+    let [token, head] = [strides.token, head].map(|elements| elements as u64 * bytes);
     let boxes = |address: u64, tokens: u32| {
         let of_box = match tokens {
             0..8 => [u64::from(tokens), 1, 1],
@@ -47,7 +50,6 @@ pub(crate) fn describe_tensors(args: &mut Arguments, geometry: &Geometry, stride
         words[10..].copy_from_slice(&[elements, of_box[0], of_box[1], of_box[2], 1, bytes]);
         TensorMap { words }
     };
-    args.heads_a_page = (strides.page / strides.head) as u32;
     args.key_maps = boxes(args.keys, GRANULE);
     args.value_maps = BOX_TOKENS.map(|tokens| boxes(args.values, tokens));
 }

@@ -1,6 +1,11 @@
 //! Batches that the emulated kernels are checked with: what one launch is checked with, and how, against the f64 reference.
 
+#![allow(unsafe_code)]
+
+mod guarded;
+
 use crate::emulation::{Emulator, describe_tensors};
+use guarded::Guarded;
 use half::{bf16, f16};
 use rand::SeedableRng;
 use rand::seq::SliceRandom;
@@ -139,6 +144,13 @@ pub(crate) struct Batch<E> {
     pub(crate) sinks: Vec<f32>,
     pub(crate) scale: f32,
     pub(crate) mask: Mask,
+    /// Pages that the cache has before those of `cache`; nothing may touch them.
+    pub(crate) pages_before: i32,
+}
+
+/// K, V, their scales, Q, the sinks and the lengths as a kernel gets them.
+struct Inputs {
+    arrays: [Guarded; 7],
 }
 
 /// What a launch leaves.
@@ -220,6 +232,7 @@ impl<E: Element> Batch<E> {
             sinks,
             scale,
             mask: mask_with(case.options.mask),
+            pages_before: 0,
         }
     }
 
@@ -238,11 +251,36 @@ impl<E: Element> Batch<E> {
             sinks: case.sinks().unwrap_or_default(),
             scale: case.scale(),
             mask: case.mask,
+            pages_before: 0,
         }
     }
 
+    /// The same behind so many pages more: offsets of pages are as large as in a cache that has them.
+    pub(crate) fn behind_pages(self, pages: i32) -> Self {
+        Self { pages_before: pages, ..self }
+    }
+
+    /// The entries as kernels get them: behind all other pages. What lies past a request's length stays garbage.
+    fn shifted_entries(&self) -> Vec<i32> {
+        let mut entries = self.entries.clone();
+        for (row, &len) in entries.chunks_mut(self.max_pages).zip(&self.seq_lens) {
+            let used = len.div_ceil(self.geometry.page_size) as usize;
+            row[..used].iter_mut().for_each(|page| *page += self.pages_before);
+        }
+        entries
+    }
+
     pub(crate) fn table<'a>(&'a self, seq_lens: &'a [u32], memory: &'a mut Queries) -> PageTable<'a> {
-        let table = PageTable::new(&self.entries, self.max_pages, seq_lens, self.geometry.page_size).unwrap();
+        self.table_over(&self.entries, seq_lens, memory)
+    }
+
+    fn table_over<'a>(
+        &'a self,
+        entries: &'a [i32],
+        seq_lens: &'a [u32],
+        memory: &'a mut Queries,
+    ) -> PageTable<'a> {
+        let table = PageTable::new(entries, self.max_pages, seq_lens, self.geometry.page_size).unwrap();
         match &self.query_lens {
             None => table,
             Some(query_lens) => table.with_queries(query_lens, memory).unwrap(),
@@ -269,28 +307,61 @@ impl<E: Element> Batch<E> {
         }
     }
 
-    /// Where K and V and their scales lie.
-    pub(crate) fn cache_arguments(&self) -> Arguments {
+    fn inputs(&self, lengths: &[i32]) -> Inputs {
+        let [keys, values, key_scales, value_scales] = match &self.cache {
+            CaseCache::Plain { keys, values } => {
+                let none: &[f32] = &[];
+                [
+                    Guarded::read_only(keys),
+                    Guarded::read_only(values),
+                    Guarded::read_only(none),
+                    Guarded::read_only(none),
+                ]
+            }
+            CaseCache::Fp8 { keys, values, key_scales, value_scales } => [
+                Guarded::read_only(keys),
+                Guarded::read_only(values),
+                Guarded::read_only(key_scales),
+                Guarded::read_only(value_scales),
+            ],
+        };
+        let [query, sinks] = [Guarded::read_only(&self.query), Guarded::read_only(&self.sinks)];
+        let lengths = Guarded::read_only(lengths);
+        Inputs { arrays: [keys, values, key_scales, value_scales, query, sinks, lengths] }
+    }
+
+    /// Where the inputs lie.
+    fn input_arguments(&self, inputs: &Inputs, sinks: bool) -> Arguments {
+        let [keys, values, key_scales, value_scales, query, sink_array, lengths] =
+            inputs.arrays.each_ref().map(Guarded::address);
+        // The page that the table names first stands where the array begins.
+        let page = self.strides.page as u64 * self.geometry.dtype.kv_bytes() as u64;
+        let before = u64::from(self.pages_before.unsigned_abs()) * page;
+        let arguments = Arguments {
+            query,
+            keys: keys.wrapping_sub(before),
+            values: values.wrapping_sub(before),
+            lengths,
+            sinks: if sinks { sink_array } else { 0 },
+            ..Arguments::default()
+        };
         match &self.cache {
-            CaseCache::Plain { keys, values } => Arguments {
-                keys: keys.as_ptr() as u64,
-                values: values.as_ptr() as u64,
-                ..Arguments::default()
-            },
-            CaseCache::Fp8 { keys, values, key_scales, value_scales } => Arguments {
-                keys: keys.as_ptr() as u64,
-                values: values.as_ptr() as u64,
-                key_scales: key_scales.as_ptr() as u64,
-                value_scales: value_scales.as_ptr() as u64,
-                scale_head: i64::from(key_scales.len() > 1),
-                ..Arguments::default()
-            },
+            CaseCache::Plain { .. } => arguments,
+            CaseCache::Fp8 { key_scales: scales, .. } => {
+                Arguments { key_scales, value_scales, scale_head: i64::from(scales.len() > 1), ..arguments }
+            }
         }
     }
 
     /// Rows (query, query head).
     pub(crate) fn rows(&self) -> usize {
         self.query.len() / self.geometry.head_dim as usize
+    }
+
+    /// Output and LSE that nothing was written to.
+    fn outputs(&self) -> (Guarded, Guarded) {
+        let output = Guarded::writable(&vec![E::from_f32(f32::NAN); self.query.len()]);
+        (output, Guarded::writable(&vec![f32::NAN; self.rows()]))
     }
 
     /// Runs the case's kernel and each of the merges; one outcome a merge. `seed` is the order of warps.
@@ -303,36 +374,48 @@ impl<E: Element> Batch<E> {
     ) -> Result<Vec<Outcome<E>>, String> {
         let grown_from = || planned_lens(&self.seq_lens, self.geometry.page_size, case.grown);
         let planned = self.planned_lens.clone().unwrap_or_else(grown_from);
-        let (mut memory, mut grown) = (Queries::default(), Queries::default());
-        let plan =
-            Plan::build(&self.geometry, &self.table(&planned, &mut memory), options, |shape: &PackShape| {
-                case.tile_of(shape)
-            })
-            .unwrap();
+        let (mut memory, mut grown, entries) =
+            (Queries::default(), Queries::default(), self.shifted_entries());
+        let plan = Plan::build(
+            &self.geometry,
+            &self.table_over(&entries, &planned, &mut memory),
+            options,
+            |shape: &PackShape| case.tile_of(shape),
+        )
+        .unwrap();
         let mut packed = PackedPlan::default();
         match case.mixed {
             [] => packed.fill(&plan),
             tiles => packed.fill_single(&plan, &Mix::of(tiles)).unwrap(),
         }
-        let words = Aligned::of(packed.words());
+        // Kernels load 16 bytes at once: whole ones end, and so begin, where such a load may.
+        let mut words = packed.words().to_vec();
+        words.resize(packed.span().max(words.len()).next_multiple_of(4), 0);
+        let exact = Guarded::read_only(&words);
+        // A captured grid is as large as its bucket, which has room for so many items: those of no plan are garbage.
+        const MORE_CTAS: u32 = 3;
+        words.extend([u32::MAX; MORE_CTAS as usize * size_of::<WorkItem>() / 4]);
+        let of_bucket = Guarded::read_only(&words);
         let q_heads = self.geometry.q_heads;
         let lengths: Vec<i32> =
             self.table(&self.seq_lens, &mut grown).seq_lens().map(|len| len as i32).collect();
-        let mut output = vec![E::from_f32(f32::NAN); self.query.len()];
-        let mut lse = vec![f32::NAN; self.rows()];
-        let mut workspace = vec![f32::NAN; packed.workspace_bytes(&self.geometry) / 4];
-        let planned = packed.arguments(&self.geometry, words.address(), workspace.as_mut_ptr() as u64);
-        let cache = self.cache_arguments();
-        let mut args = Arguments {
-            query: self.query.as_ptr() as u64,
-            keys: cache.keys,
-            values: cache.values,
-            key_scales: cache.key_scales,
-            value_scales: cache.value_scales,
-            scale_head: cache.scale_head,
-            sinks: if case.options.sinks { self.sinks.as_ptr() as u64 } else { 0 },
-            // What the requests have grown to since they were planned.
-            lengths: lengths.as_ptr() as u64,
+        let (output, lse) = self.outputs();
+        // Exactly what a plan asks for.
+        let workspace = Guarded::writable(&vec![f32::NAN; packed.workspace_bytes(&self.geometry) / 4]);
+        let planned_at =
+            |words: &Guarded| packed.arguments(&self.geometry, words.address(), workspace.address());
+        // The lengths are what the requests have grown to since they were planned.
+        let inputs = self.inputs(&lengths);
+        let given = self.input_arguments(&inputs, case.options.sinks);
+        let arguments = |planned: Arguments| Arguments {
+            query: given.query,
+            keys: given.keys,
+            values: given.values,
+            key_scales: given.key_scales,
+            value_scales: given.value_scales,
+            scale_head: given.scale_head,
+            sinks: given.sinks,
+            lengths: given.lengths,
             query_request: i64::from(q_heads * self.geometry.head_dim),
             query_head: i64::from(self.geometry.head_dim),
             output_request: i64::from(q_heads * self.geometry.head_dim),
@@ -343,8 +426,10 @@ impl<E: Element> Batch<E> {
             mask: MaskArguments::of(&self.mask, self.scale),
             ..planned
         };
+        let planned = planned_at(&of_bucket);
+        let mut args = arguments(planned_at(&of_bucket));
         describe_tensors(&mut args, &self.geometry, &self.strides);
-        (args.output, args.lse) = (output.as_mut_ptr() as u64, lse.as_mut_ptr() as u64);
+        (args.output, args.lse) = (output.address(), lse.address());
         let mut timeline =
             vec![TimelineEntry::default(); plan.work_items().len() * self.geometry.kv_heads as usize + 3];
         for (index, (_, items)) in packed.launches().enumerate() {
@@ -352,8 +437,7 @@ impl<E: Element> Batch<E> {
             let first = items.start * self.geometry.kv_heads;
             args.timeline = timeline[first as usize..].as_mut_ptr() as u64;
             args.group = index as u32;
-            // More CTAs than there are items: a captured grid is as large as its bucket.
-            let ctas = items.len() as u32 * self.geometry.kv_heads + 3;
+            let ctas = items.len() as u32 * self.geometry.kv_heads + MORE_CTAS;
             emulator.run_decode(&case.kernel(), &args, ctas, seed)?;
         }
         if case.options.timeline {
@@ -361,12 +445,16 @@ impl<E: Element> Batch<E> {
         }
         let mut outcomes = Vec::new();
         for merge in case.merges() {
-            let mut outcome = Outcome { output: output.clone(), lse: lse.clone() };
-            (args.output, args.lse) = (outcome.output.as_mut_ptr() as u64, outcome.lse.as_mut_ptr() as u64);
+            let merged =
+                (Guarded::writable(&output.elements::<E>()), Guarded::writable(&lse.elements::<f32>()));
+            (args.output, args.lse) = (merged.0.address(), merged.1.address());
             emulator.run_merge(&merge, &args, plan.merges().len() as u32 * q_heads, seed)?;
-            outcomes.push(outcome);
+            outcomes.push(Outcome { output: merged.0.elements(), lse: merged.1.elements() });
         }
-        outcomes.push(self.launch_fused(case, &plan, &packed, &args, emulator, seed)?);
+        let mut exactly = arguments(planned_at(&exact));
+        describe_tensors(&mut exactly, &self.geometry, &self.strides);
+        exactly.timeline = args.timeline;
+        outcomes.push(self.launch_fused(case, &plan, &packed, &exactly, emulator, seed)?);
         Ok(outcomes)
     }
 
@@ -381,16 +469,14 @@ impl<E: Element> Batch<E> {
         seed: u64,
     ) -> Result<Outcome<E>, String> {
         let mut arrivals = vec![0u32; plan.merges().len() * self.geometry.kv_heads as usize + 1];
-        let last_launch = packed.launches().last().map_or(0, |(_, items)| items.start);
-        let first_item = args.items - u64::from(last_launch) * size_of::<WorkItem>() as u64;
+        let first_item = args.items;
         let mut outcome = None;
         for _ in 0..2 {
-            let mut output = vec![E::from_f32(f32::NAN); self.query.len()];
-            let mut lse = vec![f32::NAN; self.rows()];
+            let (output, lse) = self.outputs();
             let mut args = Arguments {
                 arrivals: arrivals.as_mut_ptr() as u64,
-                output: output.as_mut_ptr() as u64,
-                lse: lse.as_mut_ptr() as u64,
+                output: output.address(),
+                lse: lse.address(),
                 ..*args
             };
             for (index, (_, items)) in packed.launches().enumerate() {
@@ -399,7 +485,7 @@ impl<E: Element> Batch<E> {
                 let ctas = items.len() as u32 * self.geometry.kv_heads;
                 emulator.run_decode(&case.kernel(), &args, ctas, seed)?;
             }
-            outcome = Some(Outcome { output, lse });
+            outcome = Some(Outcome { output: output.elements(), lse: lse.elements() });
         }
         if arrivals.iter().any(|&count| count != 0) {
             return Err("the counters of arrivals are not as they were before the launch".to_owned());
@@ -507,24 +593,6 @@ pub(crate) fn random_numbers(seed: u64) -> impl FnMut() -> f32 {
         state ^= state >> 7;
         state ^= state << 17;
         (state >> 40) as f32 / (1u32 << 23) as f32 - 1.0
-    }
-}
-
-/// A plan's words where the kernels may load 16 bytes at once, as in device memory.
-#[repr(align(16))]
-#[derive(Clone, Copy)]
-pub(crate) struct Quad(#[expect(dead_code, reason = "read through its address")] [u32; 4]);
-
-pub(crate) struct Aligned(Vec<Quad>);
-
-impl Aligned {
-    fn of(words: &[u32]) -> Self {
-        let quad = |words: &[u32]| Quad(std::array::from_fn(|i| words.get(i).copied().unwrap_or(0)));
-        Self(words.chunks(4).map(quad).collect())
-    }
-
-    fn address(&self) -> u64 {
-        self.0.as_ptr() as u64
     }
 }
 

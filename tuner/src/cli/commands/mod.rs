@@ -11,6 +11,7 @@ mod replay;
 mod report;
 mod space;
 mod tune;
+mod tune_several;
 mod worker;
 
 pub use compare::compare;

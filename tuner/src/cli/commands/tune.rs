@@ -1,7 +1,9 @@
 //! `tilewright tune`.
 
+use super::tune_several::tune_several;
 use crate::cli::exit::Ended;
 use crate::cli::{TuneArguments, output};
+use crate::device_list::DeviceList;
 use crate::device_name::DeviceName;
 use crate::interrupt::Interrupt;
 use crate::measure::{Bench, CpuBench, TimeLimits, WorkerBench, WorkerCommand};
@@ -20,7 +22,12 @@ pub fn tune(arguments: &TuneArguments) -> anyhow::Result<Ended> {
     let begin = Instant::now();
     let interrupt = Interrupt::listen().context("cannot listen for signals")?;
     let progress = Progress::detect();
-    let mut bench = open(named_or_first(arguments.device), arguments.threads, progress)?;
+    let device = match devices(arguments.device.as_ref())?.as_slice() {
+        [] => None,
+        &[device] => Some(device),
+        several => return tune_several(arguments, several, progress, &interrupt),
+    };
+    let mut bench = open(named_or_first(device), arguments.threads, progress)?;
     match run_line(&arguments.options(), bench.as_mut(), progress, &interrupt)? {
         Tuned::Done(outputs) => {
             progress.note(&format!("done in {:.0} s", begin.elapsed().as_secs_f64()));
@@ -44,6 +51,17 @@ pub fn tune(arguments: &TuneArguments) -> anyhow::Result<Ended> {
             Ok(Ended::Interrupted)
         }
     }
+}
+
+/// The devices of a list; none if the user named none.
+fn devices(list: Option<&DeviceList>) -> anyhow::Result<Vec<DeviceName>> {
+    let gpus = match list {
+        None => return Ok(Vec::new()),
+        Some(DeviceList::These(devices)) => return Ok(devices.clone()),
+        Some(DeviceList::AllGpus) => CudaDevice::count(),
+    };
+    anyhow::ensure!(gpus > 0, "there is no NVIDIA GPU here; `tilewright doctor` says what is missing");
+    Ok((0..gpus).map(DeviceName::Cuda).collect())
 }
 
 /// The named device, or the first GPU if there is one.
