@@ -87,7 +87,10 @@ impl Cuda {
 
     /// Copies the plan if the stream does not have it, or its lengths if they have changed.
     fn upload(&self, state: &mut State, plan: &Plan, stream: &Arc<CudaStream>) -> Result<(), AttentionError> {
-        if state.uploaded.as_ref().is_some_and(|uploaded| uploaded.stream != *stream) {
+        if state.uploaded.as_ref().is_some_and(|uploaded| uploaded.stream != *stream)
+            // What is captured runs when its graph is launched, which the caller orders after the upload: on whichever stream that was.
+            && !is_captured(stream)?
+        {
             self.spare().extend(state.uploaded.take());
         }
         if let Some(uploaded) = &mut state.uploaded {
@@ -125,14 +128,15 @@ impl Cuda {
     }
 }
 
+fn is_captured(stream: &CudaStream) -> Result<bool, CudaError> {
+    let status = stream.capture_status();
+    let status = status.map_err(CudaError::driver("cannot ask whether the stream is captured"))?;
+    Ok(status != CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE)
+}
+
 /// A graph would repeat what belongs to one step: a copy from a buffer that has other plans by then, or an allocation.
 fn refuse_capture(stream: &CudaStream, what: &'static str) -> Result<(), AttentionError> {
-    let status =
-        stream.capture_status().map_err(CudaError::driver("cannot ask whether the stream is captured"))?;
-    match status {
-        CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE => Ok(()),
-        _ => Err(AttentionError::Captured { what }),
-    }
+    if is_captured(stream)? { Err(AttentionError::Captured { what }) } else { Ok(()) }
 }
 
 fn allocate(stream: &Arc<CudaStream>, bytes: usize) -> Result<CudaSlice<u8>, CudaError> {
@@ -312,7 +316,8 @@ impl Attention<Cuda> {
         Ok(call(&tuned, uploaded, workspace)?)
     }
 
-    /// Copies a plan to the device before it is run there: before a CUDA graph is captured, for example.
+    /// Copies a plan to the device before it is run there: before a CUDA graph is captured, for example, on the stream that it is launched on.
+    /// The graph names the plan's memory: the plan outlives it, and is run on no other stream meanwhile.
     ///
     /// # Errors
     /// The driver's.

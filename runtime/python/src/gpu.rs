@@ -2,27 +2,29 @@
 #![expect(unsafe_code)]
 
 use cudarc::driver::sys::{CUcontext, CUstream};
-use cudarc::driver::{CudaContext, CudaStream, result};
+use cudarc::driver::{CudaContext, CudaStream, DriverError, result};
 use std::mem::ManuallyDrop;
 use std::ops::Deref;
 use std::sync::Arc;
 use tilewright_runtime::cuda::{CudaDevice, CudaError};
 
-/// Makes the thread's context again what it was: torch asks for it when it asks for the current device.
-pub(crate) struct KeepContext(Option<CUcontext>);
+/// Makes the thread's context again what it was, none included: torch asks for it when it asks for the current device.
+pub(crate) struct KeepContext(Result<Option<CUcontext>, DriverError>);
 
 impl KeepContext {
-    /// Only where the driver is present.
+    /// Only where the driver is present, and started.
     pub(crate) fn new() -> Self {
-        Self(result::ctx::get_current().ok().flatten())
+        Self(result::ctx::get_current())
     }
 }
 
 impl Drop for KeepContext {
     fn drop(&mut self) {
-        if let Some(context) = self.0.filter(|context| result::ctx::get_current() != Ok(Some(*context))) {
+        if let Ok(before) = self.0
+            && result::ctx::get_current() != Ok(before)
+        {
             // SAFETY: it was this thread's current context a moment ago. If its owner has destroyed it, the driver refuses.
-            let _ = unsafe { result::ctx::set_current(context) };
+            let _ = unsafe { result::ctx::set_current(before.unwrap_or(std::ptr::null_mut())) };
         }
     }
 }

@@ -20,9 +20,11 @@ def attention(q, keys, values, rows, scale=None, window=None, softcap=None, sink
     scale = dim**-0.5 if scale is None else scale
     out, lse = np.zeros((batch, heads, dim)), np.full((batch, heads), -np.inf)
     for query, (pages, tokens) in enumerate(rows):
-        pages = np.asarray(pages, np.int64)[: -(-tokens // page_size)]
-        gather = lambda cache: cache[pages].astype(np.float64).reshape(-1, kv_heads, dim)[:tokens]
-        k, v = (np.repeat(gather(cache), group, axis=1) for cache in (keys, values))
+        used = np.asarray(pages, np.int64)[: -(-tokens // page_size)]
+        k, v = (
+            np.repeat(cache[used].astype(np.float64).reshape(-1, kv_heads, dim)[:tokens], group, axis=1)
+            for cache in (keys, values)
+        )
         logits = np.einsum("hd,thd->ht", q[query].astype(np.float64), k) * scale
         if softcap is not None:
             logits = softcap * np.tanh(logits / softcap)
@@ -103,6 +105,4 @@ def random_batch(seed, heads, page_size=16, dtype=np.float32, requests=9, most_p
 
 def close(out, expected, dtype="float32"):
     """Asserts that numbers agree as far as the dtype has digits; infinities are equal."""
-    np.testing.assert_allclose(
-        np.asarray(out, np.float64), expected, rtol=TOLERANCES[dtype], atol=TOLERANCES[dtype]
-    )
+    np.testing.assert_allclose(np.asarray(out, np.float64), expected, rtol=TOLERANCES[dtype], atol=TOLERANCES[dtype])

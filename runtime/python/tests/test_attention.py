@@ -4,7 +4,6 @@ import ml_dtypes
 import numpy as np
 import pytest
 from reference import attention, close, random_batch
-
 from tilewright import Attention, Heads
 
 HEADS = [Heads(8, 2, 64), Heads(3, 3, 64), Heads(14, 2, 128), Heads(5, 1, 80)]
@@ -75,9 +74,7 @@ def test_several_queries_a_request_see_the_tokens_up_to_their_own():
     tables, seq_lens = batch.block_tables
     query_lens = [min(3, int(tokens)) if request % 3 else 1 for request, tokens in enumerate(seq_lens)]
     query_lens = [count if tokens else 0 for count, tokens in zip(query_lens, seq_lens)]
-    plan = Attention(heads, 16, dtype="float32").plan(
-        block_tables=tables, seq_lens=seq_lens, query_lens=query_lens
-    )
+    plan = Attention(heads, 16, dtype="float32").plan(block_tables=tables, seq_lens=seq_lens, query_lens=query_lens)
     rows = [
         (pages, tokens - count + query + 1)
         for (pages, tokens), count in zip(batch.rows, query_lens)

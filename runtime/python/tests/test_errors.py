@@ -4,7 +4,6 @@ import re
 
 import numpy as np
 import pytest
-
 from tilewright import Attention, CudaError, Heads, merge_states
 
 HEADS = Heads(8, 2, 64)

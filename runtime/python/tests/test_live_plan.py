@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 from reference import attention, close
-
 from tilewright import Attention, Heads
 
 HEADS, PAGE_SIZE, PAGES = Heads(8, 2, 64), 16, 400

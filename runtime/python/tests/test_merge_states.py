@@ -4,7 +4,6 @@ import ml_dtypes
 import numpy as np
 import pytest
 from reference import attention, close, random_batch
-
 from tilewright import Attention, Heads, merge_states
 
 

@@ -10,7 +10,6 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 from reference import random_batch
-
 from tilewright import Attention, Heads
 
 HEADS = Heads(8, 2, 64)

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import torch
 from reference import attention, close, random_batch
-
 from tilewright import Attention, Heads, merge_states
 
 HEADS = Heads(8, 2, 64)

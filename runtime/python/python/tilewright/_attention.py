@@ -95,7 +95,7 @@ class Attention:
             if count is not None and not 0 <= count < 1 << 32:
                 raise ValueError(f"`{name}` is {count}: a whole number of 32 bits is needed")
         self._native = _native.Attention(
-            tuple(self._heads),
+            self._heads,
             page_size,
             fp8 + _DTYPES[self._dtype],
             scale,
@@ -196,8 +196,10 @@ class Attention:
             table: Any = tuple(part.array for part in held)
         elif all(tables) and not any(given):
             entries, lens = int32s("block_tables", block_tables, axes=2), int32s("seq_lens", seq_lens)
-            if entries.shape[0] != lens.count:
-                raise ValueError(f"`block_tables` has {entries.shape[0]} rows, `seq_lens` {lens.count} numbers: one a request each")
+            if entries.shape[0] != lens.length:
+                raise ValueError(
+                    f"`block_tables` has {entries.shape[0]} rows, `seq_lens` {lens.length} numbers: one a request each"
+                )
             held = [entries, lens]
             table = (entries.array, entries.shape[1], lens.array)
         else:

@@ -21,8 +21,6 @@ class LivePlan(Runs):
     pages; nothing has changed then.
     """
 
-    __slots__ = ("_batch", "_planned")
-
     def __init__(self, attention: Attention, planned: _native.LivePlan) -> None:
         super().__init__(attention)
         self._planned = planned
@@ -78,7 +76,7 @@ class LivePlan(Runs):
         self._planned.upload(stream_of(stream, self.attention._device, uses_torch=True))
 
     def _run(self, layer: tuple[Any, ...], batch: int) -> None:
-        self._planned.run(*layer, batch)
+        self._planned.run(*layer, batch)  # type: ignore[call-arg]
 
 
 def _count(name: str, number: int) -> int:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 from . import _native
 from ._run import _empty, stream_of
-from ._tensors import Tensor, check, check_dense, check_written, torch_of, view
+from ._tensors import Tensor, View, check, check_dense, check_written, torch_of, view
 
 _DTYPES = {"float16": "f16", "bfloat16": "bf16", "float32": "f32"}
 _MOST_OF_A_LAUNCH = 8
@@ -42,7 +43,7 @@ def merge_states(
     """
     if not states:
         raise ValueError("no state was given: a merge takes at least one")
-    views = []
+    views: list[tuple[View, View]] = []
     for number, (output, sums) in enumerate(states):
         output, sums = view(f"states[{number}][0]", output), view(f"states[{number}][1]", sums)
         first = views[0][0] if views else output
@@ -75,12 +76,9 @@ def merge_states(
     read = [part for state in views for part in state]
     check_written(output, read)
     check_written(sums, [*read, output])
-    rows = 1
-    for size in first.shape[:-1]:
-        rows *= size
     _native.merge_states(
         [(output.address, sums.address) for output, sums in views],
-        rows,
+        math.prod(first.shape[:-1]),
         first.shape[-1],
         _DTYPES[first.dtype],
         output.address,

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 class Plan(Runs):
     """The plan of a batch, made by :meth:`Attention.plan`. Several threads may run it at once."""
 
-    __slots__ = ("_planned",)
-
     def __init__(self, attention: Attention, planned: _native.Plan) -> None:
         super().__init__(attention)
         self._planned = planned

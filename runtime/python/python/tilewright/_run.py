@@ -42,9 +42,7 @@ def plan_of(handle: int) -> Runs:
 
 
 class Runs:
-    """What plans have in common."""
-
-    __slots__ = ("__weakref__", "_attention", "_handle")
+    """What plans have in common. No slots: earlier versions of `torch.compile` do not see what is in them."""
 
     def __init__(self, attention: Attention) -> None:
         self._attention = attention
@@ -52,7 +50,7 @@ class Runs:
         _plans[self._handle] = self
         if "torch" in sys.modules:
             from . import torch_op  # noqa: F401  registers the op, so that `torch.compile` finds it
-        
+
     @property
     def attention(self) -> Attention:
         """The attention that it was made by."""
@@ -166,7 +164,9 @@ class Runs:
             scales = _scales(k_scale, v_scale, attention)
             read.extend(scales)
         elif attention._kv_dtype != attention._dtype:
-            raise ValueError(f"K and V are {attention._kv_dtype}, which has scales: give `k_scale` and `v_scale`, 1.0 if they are 1")
+            raise ValueError(
+                f"K and V are {attention._kv_dtype}, which has scales: give `k_scale` and `v_scale`, 1.0 if they are 1"
+            )
 
         if out is None:
             out = _empty("out", q, shape, attention._dtype, torch)
@@ -238,11 +238,25 @@ def _cache(kv_cache: Tensor | tuple[Tensor, Tensor], attention: Attention) -> tu
         if len(kv_cache) != 2:
             raise ValueError(f"`kv_cache` has {len(kv_cache)} tensors: it is K and V, or one tensor with both")
         keys, values = view("kv_cache[0]", kv_cache[0]), view("kv_cache[1]", kv_cache[1])
-        check(keys, attention._kv_dtype, attention._device, (None, *page), f"[pages, {words}] of `kv_layout` {layout}", bits)
+        check(
+            keys,
+            attention._kv_dtype,
+            attention._device,
+            (None, *page),
+            f"[pages, {words}] of `kv_layout` {layout}",
+            bits,
+        )
         check(values, attention._kv_dtype, attention._device, keys.shape, "that of K", bits)
         return keys, values
     both = view("kv_cache", kv_cache)
-    check(both, attention._kv_dtype, attention._device, (None, 2, *page), f"[pages, K and V, {words}] of `kv_layout` {layout}", bits)
+    check(
+        both,
+        attention._kv_dtype,
+        attention._device,
+        (None, 2, *page),
+        f"[pages, K and V, {words}] of `kv_layout` {layout}",
+        bits,
+    )
     shape, strides = (both.shape[0], *both.shape[2:]), (both.strides[0], *both.strides[2:])
     keys = both._replace(shape=shape, strides=strides)
     item = 1 if bits else {"float32": 4}.get(attention._kv_dtype, 2)
@@ -253,14 +267,18 @@ def _kv_strides(keys: View, values: View, layout: str) -> tuple[int, int, int]:
     """From page to page, token to token, head to head; the same for K and V."""
     strides = normal_strides(keys)
     if strides != normal_strides(values):
-        raise ValueError(f"K has the strides {list(keys.strides)}, V {list(values.strides)}: both must be laid out alike")
+        raise ValueError(
+            f"K has the strides {list(keys.strides)}, V {list(values.strides)}: both must be laid out alike"
+        )
     page, second, third, _ = strides
     return (page, second, third) if layout == "NHD" else (page, third, second)
 
 
 def _scales(k_scale: Tensor | float, v_scale: Tensor | float, attention: Attention) -> tuple[View, View]:
     if attention._kv_dtype == attention._dtype:
-        raise ValueError(f"K and V are {attention._kv_dtype}, which has no scales: they are for `kv_dtype` float8_e4m3fn")
+        raise ValueError(
+            f"K and V are {attention._kv_dtype}, which has no scales: they are for `kv_dtype` float8_e4m3fn"
+        )
     keys, values = (_scale(name, scale, attention) for name, scale in (("k_scale", k_scale), ("v_scale", v_scale)))
     if keys.shape != values.shape:
         raise ValueError(f"`k_scale` has {keys.shape[0]} numbers, `v_scale` {values.shape[0]}: give both as many")
@@ -271,7 +289,9 @@ def _scale(name: str, scale: Tensor | float, attention: Attention) -> View:
     if isinstance(scale, (int, float)):
         if attention._device is not None:
             where = device_name(attention._device)
-            raise ValueError(f"`{name}` is a number: on a GPU, give a float32 tensor on {where} that is made once (`torch.tensor([{scale}])`)")
+            raise ValueError(
+                f"`{name}` is a number: on a GPU, give a float32 tensor on {where} that is made once (`torch.tensor([{scale}])`)"
+            )
         number = array("f", [scale])
         return View(name, number.buffer_info()[0], (1,), (1,), "float32", None, False, number)
     seen = view(name, scale)
@@ -304,5 +324,7 @@ def stream_of(stream: Any, device: int | None, uses_torch: bool) -> int:
         return address
     torch = sys.modules.get("torch") if uses_torch else None
     if torch is None:
-        raise ValueError("`stream` is missing: only of torch tensors the current stream is known (0 is the default stream)")
+        raise ValueError(
+            "`stream` is missing: only of torch tensors the current stream is known (0 is the default stream)"
+        )
     return int(torch.cuda.current_stream(device).cuda_stream)

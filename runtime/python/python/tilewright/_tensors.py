@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from array import array
 from collections.abc import Sequence
@@ -128,7 +129,9 @@ def _view_of_torch(name: str, tensor: Tensor, torch: Any) -> View:
     if tensor.layout is not torch.strided:
         raise ValueError(f"`{name}` has the layout {tensor.layout}: make it dense by `.to_dense()`")
     if tensor.requires_grad and torch.is_grad_enabled():
-        raise ValueError(f"`{name}` needs gradients, which decode attention does not compute: call it under `torch.no_grad()`")
+        raise ValueError(
+            f"`{name}` needs gradients, which decode attention does not compute: call it under `torch.no_grad()`"
+        )
     return View(name, tensor.data_ptr(), tuple(tensor.shape), tuple(tensor.stride()), known, number, True, tensor)
 
 
@@ -144,7 +147,9 @@ def _view_of_interface(name: str, tensor: Tensor, interface: dict[str, Any], dev
     if strides is None:
         return View(name, address, shape, dense(shape), dtype, device, not readonly, tensor)
     if any(stride % size for stride in strides):
-        raise ValueError(f"`{name}` has strides of {list(strides)} bytes, which are no whole elements of {size}: copy it")
+        raise ValueError(
+            f"`{name}` has strides of {list(strides)} bytes, which are no whole elements of {size}: copy it"
+        )
     return View(name, address, shape, tuple(stride // size for stride in strides), dtype, device, not readonly, tensor)
 
 
@@ -216,7 +221,9 @@ def check_dense(view: View) -> None:
     needed = dense(view.shape)
     gaps = any(size > 1 and has != need for size, has, need in zip(view.shape, view.strides, needed))
     if gaps and 0 not in view.shape:
-        raise ValueError(f"`{view.name}` has the strides {list(view.strides)}, {list(needed)} are needed: copy it, so that it has no gaps")
+        raise ValueError(
+            f"`{view.name}` has the strides {list(view.strides)}, {list(needed)} are needed: copy it, so that it has no gaps"
+        )
 
 
 def check_written(view: View, read: Sequence[View]) -> None:
@@ -237,13 +244,13 @@ class I32(NamedTuple):
     """An array of i32 on the CPU; ``owner`` has the memory."""
 
     address: int
-    count: int
+    length: int
     shape: tuple[int, ...]
     owner: Any
 
     @property
     def array(self) -> tuple[int, int]:
-        return self.address, self.count
+        return self.address, self.length
 
 
 def int32s(name: str, values: Integers, axes: int = 1) -> I32:
@@ -266,10 +273,7 @@ def int32s(name: str, values: Integers, axes: int = 1) -> I32:
     if len(seen.shape) != axes:
         raise ValueError(f"`{name}` has the shape {list(seen.shape)}, {axes} axes are needed")
     check_dense(seen)
-    count = 1
-    for size in seen.shape:
-        count *= size
-    return I32(seen.address, count, seen.shape, seen.owner)
+    return I32(seen.address, math.prod(seen.shape), seen.shape, seen.owner)
 
 
 def _int32s_of_sequence(name: str, values: Sequence[Any], axes: int) -> I32:
@@ -285,8 +289,8 @@ def _int32s_of_sequence(name: str, values: Sequence[Any], axes: int) -> I32:
         raise ValueError(f"`{name}` has numbers beyond 32 bits") from error
     except TypeError as error:
         raise TypeError(f"`{name}` has entries that are no whole numbers: {error}") from error
-    address, count = numbers.buffer_info()
-    return I32(address, count, shape, numbers)
+    address, length = numbers.buffer_info()
+    return I32(address, length, shape, numbers)
 
 
 def counts(name: str, values: Integers) -> list[int]:
@@ -312,6 +316,8 @@ def integers(name: str, values: Integers) -> list[int]:
     if not isinstance(values, (list, tuple, range)):
         seen = view(name, values)
         if seen.device is not None:
-            raise ValueError(f"`{name}` is on {device_name(seen.device)}: plans are made on the host, so give a list or a CPU tensor")
+            raise ValueError(
+                f"`{name}` is on {device_name(seen.device)}: plans are made on the host, so give a list or a CPU tensor"
+            )
         values = seen.owner.tolist()
     return list(_int32s_of_sequence(name, values, 1).owner)
