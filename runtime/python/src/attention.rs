@@ -1,10 +1,12 @@
 //! Attention of one kind of layer on one device.
 
+use crate::append::Append;
+use crate::check_process;
 use crate::errors::raised;
 use crate::gpu::{self, KeepContext, OnGpu};
 use crate::live_plan::LivePlan;
+use crate::memory::{RowsOf, copied};
 use crate::plan::Plan;
-use crate::{check_process, copied};
 use cudarc::driver::CudaContext;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -132,6 +134,30 @@ impl Attention {
             };
             Plan::new(&self.kind, &table, self.process)
         })
+    }
+
+    /// Writes K or V of tokens to pages in host memory. Slots are i64.
+    #[expect(clippy::too_many_arguments, unsafe_code)]
+    #[pyo3(signature = (tokens, slots, cache, pages, kv_strides, scale))]
+    fn append(
+        &self,
+        py: Python<'_>,
+        tokens: RowsOf,
+        slots: (usize, usize),
+        cache: usize,
+        pages: usize,
+        kv_strides: (usize, usize, usize),
+        scale: Option<(usize, usize)>,
+    ) -> PyResult<()> {
+        let Kind::Cpu(attention) = &self.kind else {
+            return Err(PyValueError::new_err("tokens are appended by this package in host memory alone"));
+        };
+        // SAFETY: the Python half gives an array of i64 with its length, and holds it.
+        let slots = unsafe { copied(slots) };
+        let append = Append { tokens, slots, cache, pages, kv_strides, scale };
+        let geometry = attention.geometry(self.page_size);
+        // SAFETY: the Python half has checked tensors against the attention's heads, and holds them.
+        py.detach(|| unsafe { append.run(&geometry) })
     }
 
     /// A plan that follows a batch.

@@ -3,6 +3,7 @@
 
 use crate::errors::raised;
 use crate::gpu::{self, KeepContext};
+use crate::memory::{RowsOf, gather, scatter, slice, slice_mut};
 use cudarc::driver::CudaContext;
 use half::{bf16, f16};
 use pyo3::exceptions::PyValueError;
@@ -13,9 +14,6 @@ use tilewright_runtime::cuda::{RawArgs, RawScales, RowStrides};
 use tilewright_runtime::{
     Attention, AttentionError, Cpu, Cuda, Dtype, E4m3, KvCache, KvLayout, KvStrides, PerRow, Planned,
 };
-
-/// Address, stride of a query, stride of a head, in elements: `[batch, query heads, dim]`.
-pub(crate) type RowsOf = (usize, usize, usize);
 
 /// What a call reads and writes. Addresses of the attention's device.
 pub(crate) struct Layer {
@@ -198,70 +196,4 @@ impl Layer {
             ..RawArgs::dense(plan.plan().geometry())
         }
     }
-}
-
-fn aligned<T>(name: &str, address: usize) -> PyResult<()> {
-    if address.is_multiple_of(align_of::<T>()) {
-        return Ok(());
-    }
-    Err(PyValueError::new_err(format!(
-        "`{name}` lies at {address:#x}, which is no multiple of its {} bytes an element: copy it",
-        align_of::<T>()
-    )))
-}
-
-/// # Safety
-/// `len` elements lie at the address, and stay as they are while the slice lives.
-unsafe fn slice<'a, T>(name: &str, address: usize, len: usize) -> PyResult<&'a [T]> {
-    if len == 0 {
-        return Ok(&[]);
-    }
-    aligned::<T>(name, address)?;
-    // SAFETY: the caller's promise; the alignment was checked.
-    Ok(unsafe { std::slice::from_raw_parts(address as *const T, len) })
-}
-
-/// # Safety
-/// `len` elements lie at the address, and only the slice reaches them while it lives.
-unsafe fn slice_mut<'a, T>(name: &str, address: usize, len: usize) -> PyResult<&'a mut [T]> {
-    if len == 0 {
-        return Ok(&mut []);
-    }
-    aligned::<T>(name, address)?;
-    // SAFETY: the caller's promise; the alignment was checked.
-    Ok(unsafe { std::slice::from_raw_parts_mut(address as *mut T, len) })
-}
-
-/// Rows without gaps, from rows with some.
-///
-/// # Safety
-/// The rows lie at these strides.
-unsafe fn gather<E: Element>(from: RowsOf, batch: usize, heads: usize, dim: usize) -> PyResult<Vec<E>> {
-    let (address, query_stride, head_stride) = from;
-    let mut rows = Vec::with_capacity(batch * heads * dim);
-    for row in 0..batch * heads {
-        let at = (row / heads) * query_stride + (row % heads) * head_stride;
-        // SAFETY: a row of the caller's tensor.
-        rows.extend_from_slice(unsafe { slice::<E>("q", address + at * size_of::<E>(), dim)? });
-    }
-    Ok(rows)
-}
-
-/// # Safety
-/// The rows lie at these strides, and overlap nothing.
-unsafe fn scatter<E: Element>(
-    rows: &[E],
-    to: RowsOf,
-    batch: usize,
-    heads: usize,
-    dim: usize,
-) -> PyResult<()> {
-    let (address, query_stride, head_stride) = to;
-    for row in 0..batch * heads {
-        let at = (row / heads) * query_stride + (row % heads) * head_stride;
-        // SAFETY: a row of the caller's tensor.
-        let place = unsafe { slice_mut::<E>("out", address + at * size_of::<E>(), dim)? };
-        place.copy_from_slice(&rows[row * dim..][..dim]);
-    }
-    Ok(())
 }

@@ -1,12 +1,14 @@
 //! The native half of the Python package `tilewright`: it takes addresses, shapes and strides that the Python half has checked, releases the
 //! GIL, and plans and computes. It links neither CUDA nor torch.
 
+mod append;
 mod attention;
 mod errors;
 mod gpu;
 mod layer;
 mod live_plan;
 mod logs;
+mod memory;
 mod merge;
 mod plan;
 
@@ -34,19 +36,6 @@ mod _native {
         logs::to_python();
         module.add("__version__", env!("CARGO_PKG_VERSION"))
     }
-}
-
-/// A copy of i32 that the caller owns, so that nobody changes them while they are read without the GIL.
-///
-/// # Safety
-/// `len` i32 lie at the address, if there are any.
-#[expect(unsafe_code)]
-unsafe fn copied<T: Copy>((address, len): (usize, usize)) -> Vec<T> {
-    if len == 0 {
-        return Vec::new();
-    }
-    // SAFETY: the caller's promise.
-    unsafe { std::slice::from_raw_parts(address as *const T, len) }.to_vec()
 }
 
 /// Refuses what a child inherits of its parent but cannot use: threads, and the driver's state.

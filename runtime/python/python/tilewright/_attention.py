@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, overload
 
 from . import _native
+from ._append import append
 from ._live_plan import LivePlan
 from ._plan import Plan
-from ._tensors import Integers, counts, device_name, dtype_name, int32s
+from ._tensors import Integers, Tensor, counts, device_name, dtype_name, int32s
 
 _DTYPES = {"float16": "f16", "bfloat16": "bf16", "float32": "f32"}
 _FP8 = "float8_e4m3fn"
@@ -208,6 +209,34 @@ class Attention:
         planned = Plan(self, self._native.plan(table, queries))
         del held  # the arrays had to live until they were read
         return planned
+
+    def append(
+        self,
+        k: Tensor,
+        v: Tensor,
+        kv_cache: Tensor | tuple[Tensor, Tensor],
+        slots: Integers,
+        *,
+        k_scale: Tensor | float | None = None,
+        v_scale: Tensor | float | None = None,
+    ) -> None:
+        """Writes K and V of new tokens to the pages of a cache, on the CPU. Engines on a GPU have a kernel for that.
+
+        Args:
+            k: ``[tokens, KV heads, dim]``, of the query's dtype; any strides but that of a head's elements.
+            v: the same of V.
+            kv_cache: as in :meth:`Plan.run`; is written.
+            slots: int64 ``[tokens]``: where each token goes: its page times ``page_size`` plus its place in the page, as vLLM's slot mappings
+                have it. A token with a negative slot is not written.
+            k_scale: what K is divided by where the cache is FP8, as in :meth:`Plan.run`; beyond 448 it becomes 448.
+            v_scale: the same of V.
+
+        Raises:
+            TypeError: an argument that is no tensor.
+            ValueError: a dtype, shape, stride or slot that does not fit, or an attention on a GPU. The cache is as it was, unless K fits and V
+                does not.
+        """
+        append(self, k, v, kv_cache, slots, k_scale, v_scale)
 
     def live_plan(self) -> LivePlan:
         """A plan that follows a batch by its changes: a step costs what has changed.

@@ -30,6 +30,15 @@ class Attention:
         table: tuple[_Array, _Array, _Array] | tuple[_Array, int, _Array],
         query_lens: Sequence[int] | None,
     ) -> Plan: ...
+    def append(
+        self,
+        tokens: _Rows,
+        slots: _Array,
+        cache: int,
+        pages: int,
+        kv_strides: tuple[int, int, int],
+        scale: tuple[int, int] | None,
+    ) -> None: ...
     def live_plan(self) -> LivePlan: ...
 
 class Plan:

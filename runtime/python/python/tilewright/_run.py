@@ -148,25 +148,18 @@ class Runs:
         shape = (batch, heads.query, heads.dim)
         check(query, attention._dtype, device, shape, "[queries of the plan, query heads, dim]")
         query_rows = rows(query)
-        keys, values = _cache(kv_cache, attention)
-        kv_strides = _kv_strides(keys, values, attention._kv_layout)
+        keys, values = cache_of(kv_cache, attention)
+        kv_strides = kv_strides_of(keys, values, attention._kv_layout)
 
         read = [query, keys, values]
-        seen_sinks = scales = None
+        seen_sinks = None
         if sinks is not None:
             seen_sinks = view("sinks", sinks)
             check(seen_sinks, "float32", device, (heads.query,), "[query heads]")
             check_dense(seen_sinks)
             read.append(seen_sinks)
-        if (k_scale is None) != (v_scale is None):
-            raise ValueError("one of `k_scale` and `v_scale` is missing: give both")
-        if k_scale is not None:
-            scales = _scales(k_scale, v_scale, attention)
-            read.extend(scales)
-        elif attention._kv_dtype != attention._dtype:
-            raise ValueError(
-                f"K and V are {attention._kv_dtype}, which has scales: give `k_scale` and `v_scale`, 1.0 if they are 1"
-            )
+        scales = scales_of(k_scale, v_scale, attention)
+        read.extend(scales or ())
 
         if out is None:
             out = _empty("out", q, shape, attention._dtype, torch)
@@ -228,7 +221,7 @@ class Runs:
         return (result, sums) if return_lse else result
 
 
-def _cache(kv_cache: Tensor | tuple[Tensor, Tensor], attention: Attention) -> tuple[View, View]:
+def cache_of(kv_cache: Tensor | tuple[Tensor, Tensor], attention: Attention) -> tuple[View, View]:
     """K and V, of the right dtype and shape."""
     heads, page_size, layout = attention._heads, attention._page_size, attention._kv_layout
     page = (page_size, heads.kv, heads.dim) if layout == "NHD" else (heads.kv, page_size, heads.dim)
@@ -263,7 +256,7 @@ def _cache(kv_cache: Tensor | tuple[Tensor, Tensor], attention: Attention) -> tu
     return keys, keys._replace(address=both.address + both.strides[1] * item)
 
 
-def _kv_strides(keys: View, values: View, layout: str) -> tuple[int, int, int]:
+def kv_strides_of(keys: View, values: View, layout: str) -> tuple[int, int, int]:
     """From page to page, token to token, head to head; the same for K and V."""
     strides = normal_strides(keys)
     if strides != normal_strides(values):
@@ -274,12 +267,24 @@ def _kv_strides(keys: View, values: View, layout: str) -> tuple[int, int, int]:
     return (page, second, third) if layout == "NHD" else (page, third, second)
 
 
-def _scales(k_scale: Tensor | float, v_scale: Tensor | float, attention: Attention) -> tuple[View, View]:
-    if attention._kv_dtype == attention._dtype:
+def scales_of(
+    k_scale: Tensor | float | None, v_scale: Tensor | float | None, attention: Attention
+) -> tuple[View, View] | None:
+    """Scales of K and V, where these are FP8."""
+    fp8 = attention._kv_dtype != attention._dtype
+    if k_scale is None and v_scale is None:
+        if fp8:
+            raise ValueError(
+                f"K and V are {attention._kv_dtype}, which has scales: give `k_scale` and `v_scale`, 1.0 if they are 1"
+            )
+        return None
+    if k_scale is None or v_scale is None:
+        raise ValueError("one of `k_scale` and `v_scale` is missing: give both")
+    if not fp8:
         raise ValueError(
             f"K and V are {attention._kv_dtype}, which has no scales: they are for `kv_dtype` float8_e4m3fn"
         )
-    keys, values = (_scale(name, scale, attention) for name, scale in (("k_scale", k_scale), ("v_scale", v_scale)))
+    keys, values = _scale("k_scale", k_scale, attention), _scale("v_scale", v_scale, attention)
     if keys.shape != values.shape:
         raise ValueError(f"`k_scale` has {keys.shape[0]} numbers, `v_scale` {values.shape[0]}: give both as many")
     return keys, values

@@ -39,13 +39,13 @@ def register() -> None:
         import transformers
 
         raise RuntimeError(f"Transformers {transformers.__version__} has another cache: install transformers>=5.24")
-    PagedAttentionCache.update = _update
+    PagedAttentionCache.update = _update  # type: ignore[method-assign]
     AttentionInterface.register("sdpa", _forward)
 
 
 def unregister() -> None:
     """Serves ``sdpa`` as it was again."""
-    PagedAttentionCache.update = _former_update
+    PagedAttentionCache.update = _former_update  # type: ignore[method-assign]
     AttentionInterface.register("sdpa", sdpa_attention_forward)
 
 
@@ -80,7 +80,7 @@ _attentions: dict[tuple[Any, ...], Attention] = {}
 _steps: dict[tuple[Any, ...], _Step] = {}
 
 
-@torch.compiler.disable
+@torch.compiler.disable  # type: ignore[untyped-decorator]
 def _update(
     cache: PagedAttentionCache,
     key_states: torch.Tensor,
@@ -89,7 +89,7 @@ def _update(
     kwargs: dict[str, Any],
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Writes new K and V ``[1, KV heads, tokens, dim]`` to the cache. Where attention reads pages, nothing is gathered."""
-    allocator = cache.layer_to_allocator[layer_idx]
+    allocator: Any = cache.layer_to_allocator[layer_idx]
     read_index = kwargs["read_index"][allocator.index]
     if (
         cache.config._attn_implementation != "sdpa"
@@ -97,11 +97,14 @@ def _update(
         or kwargs.get("block_table") is not None
         or read_index.numel() == 0  # prompts alone: their own K and V are all there is
     ):
-        return _former_update(cache, key_states, value_states, layer_idx, kwargs=kwargs)
+        gathered: tuple[torch.Tensor, torch.Tensor] = _former_update(
+            cache, key_states, value_states, layer_idx, kwargs=kwargs
+        )
+        return gathered
     kwargs["cu_seq_lens_k"] = kwargs["cu_seq_lens_k"][allocator.layer_type].to(torch.int32)
     kwargs["max_length_k"] = kwargs["max_length_k"][allocator.layer_type]
-    tokens = (states.squeeze(0).transpose(0, 1) for states in (key_states, value_states))
-    allocator.update(*tokens, layer_idx, read_index[:0], kwargs["write_index"][allocator.index])
+    keys, values = (states.squeeze(0).transpose(0, 1) for states in (key_states, value_states))
+    allocator.update(keys, values, layer_idx, read_index[:0], kwargs["write_index"][allocator.index])
     _thread.written = _Written(layer_idx, allocator, read_index)
     return key_states, value_states
 
@@ -132,10 +135,10 @@ def _forward(
         else:
             output[step.rows] = step.plan.run(tokens[step.rows], pages)
     for q, kv in step.prompts:
-        gathered = (cache.flatten(0, 1)[written.read_index[kv]].transpose(0, 1).unsqueeze(0) for cache in pages)
+        keys, values = (cache.flatten(0, 1)[written.read_index[kv]].transpose(0, 1).unsqueeze(0) for cache in pages)
         mask = None if attention_mask is None else attention_mask[..., q, kv]
         part, _ = sdpa_attention_forward(
-            module, query[:, :, q], *gathered, mask, dropout=dropout, scaling=scaling, **kwargs
+            module, query[:, :, q], keys, values, mask, dropout=dropout, scaling=scaling, **kwargs
         )
         output[q] = part[0]
     return output.unsqueeze(0), None
@@ -169,7 +172,11 @@ def _plan(
     read = read.cpu()
     q_ends, kv_ends = cu_seq_lens_q.tolist(), cu_seq_lens_k.tolist()
     page_size = attention.page_size
-    pages, seq_lens, query_lens, rows, prompts = [], [], [], [], []
+    pages: list[torch.Tensor] = []
+    seq_lens: list[int] = []
+    query_lens: list[int] = []
+    rows: list[int] = []
+    prompts: list[tuple[slice, slice]] = []
     for q_begin, q_end, kv_begin, kv_end in zip(q_ends, q_ends[1:], kv_ends, kv_ends[1:]):
         if q_end - q_begin > MOST_QUERY_TOKENS:
             prompts.append((slice(q_begin, q_end), slice(kv_begin, kv_end)))
