@@ -52,7 +52,17 @@ class Attention:
         CudaError: no GPU, driver or NVRTC, or a GPU that the kernels cannot run on.
     """
 
-    __slots__ = ("__weakref__", "_device", "_dtype", "_heads", "_kv_dtype", "_kv_layout", "_native", "_page_size")
+    __slots__ = (
+        "__weakref__",
+        "_device",
+        "_dtype",
+        "_heads",
+        "_kv_dtype",
+        "_kv_layout",
+        "_native",
+        "_page_shape",
+        "_page_size",
+    )
 
     def __init__(
         self,
@@ -86,6 +96,8 @@ class Attention:
                 f"`kv_layout` is {kv_layout!r}: it can be 'NHD' ([pages, page_size, KV heads, dim]) or 'HND' ([pages, KV heads, page_size, dim])"
             )
         self._kv_layout = kv_layout
+        tokens, dim = (page_size, self._heads.kv), self._heads.dim
+        self._page_shape = (*tokens, dim) if kv_layout == "NHD" else (*reversed(tokens), dim)
         self._device = _device_number(device)
         if self._device is None and self._heads.dim % 16:
             raise ValueError(f"`dim` is {self._heads.dim}: on the CPU it must be a multiple of 16")

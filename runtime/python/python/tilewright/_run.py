@@ -9,6 +9,7 @@ from array import array
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from ._tensors import (
+    ITEM_BYTES,
     Tensor,
     View,
     check,
@@ -223,37 +224,28 @@ class Runs:
 
 def cache_of(kv_cache: Tensor | tuple[Tensor, Tensor], attention: Attention) -> tuple[View, View]:
     """K and V, of the right dtype and shape."""
-    heads, page_size, layout = attention._heads, attention._page_size, attention._kv_layout
-    page = (page_size, heads.kv, heads.dim) if layout == "NHD" else (heads.kv, page_size, heads.dim)
-    words = "page_size, KV heads, dim" if layout == "NHD" else "KV heads, page_size, dim"
-    bits = ("uint8",) if attention._kv_dtype == "float8_e4m3fn" else ()
     if isinstance(kv_cache, (tuple, list)):
         if len(kv_cache) != 2:
             raise ValueError(f"`kv_cache` has {len(kv_cache)} tensors: it is K and V, or one tensor with both")
         keys, values = view("kv_cache[0]", kv_cache[0]), view("kv_cache[1]", kv_cache[1])
-        check(
-            keys,
-            attention._kv_dtype,
-            attention._device,
-            (None, *page),
-            f"[pages, {words}] of `kv_layout` {layout}",
-            bits,
-        )
-        check(values, attention._kv_dtype, attention._device, keys.shape, "that of K", bits)
+        _check_cache(keys, attention, ())
+        check(values, keys.dtype, attention._device, keys.shape, "that of K")
         return keys, values
     both = view("kv_cache", kv_cache)
-    check(
-        both,
-        attention._kv_dtype,
-        attention._device,
-        (None, 2, *page),
-        f"[pages, K and V, {words}] of `kv_layout` {layout}",
-        bits,
-    )
-    shape, strides = (both.shape[0], *both.shape[2:]), (both.strides[0], *both.strides[2:])
-    keys = both._replace(shape=shape, strides=strides)
-    item = 1 if bits else {"float32": 4}.get(attention._kv_dtype, 2)
-    return keys, keys._replace(address=both.address + both.strides[1] * item)
+    _check_cache(both, attention, (2,))
+    keys = both._replace(shape=both.shape[:1] + both.shape[2:], strides=both.strides[:1] + both.strides[2:])
+    return keys, keys._replace(address=both.address + both.strides[1] * ITEM_BYTES[both.dtype])
+
+
+def _check_cache(cache: View, attention: Attention, both: tuple[int, ...]) -> None:
+    """Refuses another dtype, device or shape than `[pages, (K and V,) ...]`; FP8 may be in `uint8` tensors."""
+    page = both + attention._page_shape
+    dtype = attention._kv_dtype
+    if cache.shape[1:] == page and cache.dtype == dtype and cache.device == attention._device:
+        return
+    words = "page_size, KV heads, dim" if attention._kv_layout == "NHD" else "KV heads, page_size, dim"
+    what = f"[pages, {'K and V, ' if both else ''}{words}] of `kv_layout` {attention._kv_layout}"
+    check(cache, dtype, attention._device, (None, *page), what, ("uint8",) if dtype == "float8_e4m3fn" else ())
 
 
 def kv_strides_of(keys: View, values: View, layout: str) -> tuple[int, int, int]:

@@ -6,6 +6,7 @@ import math
 import sys
 from array import array
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple, TypeAlias
 
 Tensor: TypeAlias = Any
@@ -32,10 +33,39 @@ class View(NamedTuple):
     @property
     def end(self) -> int:
         """One past its last byte; its address if it has no element."""
-        if 0 in self.shape:
-            return self.address
-        last = sum((size - 1) * stride for size, stride in zip(self.shape, self.strides))
-        return self.address + (last + 1) * ITEM_BYTES.get(self.dtype, 1)
+        return self.address + _extent(self.shape, self.strides) * ITEM_BYTES.get(self.dtype, 1)
+
+
+# What is asked of shapes and strides is asked again in every layer and every step: it is remembered.
+
+
+@lru_cache(maxsize=1024)
+def _extent(shape: tuple[int, ...], strides: tuple[int, ...]) -> int:
+    """Elements from the first to the last."""
+    if 0 in shape:
+        return 0
+    return 1 + sum((size - 1) * stride for size, stride in zip(shape, strides))
+
+
+@lru_cache(maxsize=1024)
+def dense(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Strides without gaps."""
+    strides, stride = [], 1
+    for size in reversed(shape):
+        strides.append(stride)
+        stride *= size
+    return tuple(reversed(strides))
+
+
+@lru_cache(maxsize=1024)
+def _normal(shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple[int, ...]:
+    """Strides, where those of dimensions of one entry, which may be anything, are as if there were no gaps."""
+    normal, below = list(strides), 1
+    for axis in range(len(shape) - 1, -1, -1):
+        if shape[axis] <= 1:
+            normal[axis] = below
+        below = max(below, normal[axis] * shape[axis])
+    return tuple(normal)
 
 
 ITEM_BYTES = {
@@ -119,20 +149,19 @@ def _view_of_torch(name: str, tensor: Tensor, torch: Any) -> View:
     known = _TORCH_DTYPES.get(dtype)
     if known is None:
         known = _TORCH_DTYPES.setdefault(dtype, dtype_name(dtype))
-    device = tensor.device
-    if device.type == "cpu":
+    if tensor.is_cpu:
         number = None
-    elif device.type == "cuda":
-        number = device.index or 0
+    elif tensor.is_cuda:
+        number = tensor.get_device()
     else:
-        raise ValueError(f"`{name}` is on the device {device}: only `cpu` and `cuda` tensors can be used")
+        raise ValueError(f"`{name}` is on the device {tensor.device}: only `cpu` and `cuda` tensors can be used")
     if tensor.layout is not torch.strided:
         raise ValueError(f"`{name}` has the layout {tensor.layout}: make it dense by `.to_dense()`")
     if tensor.requires_grad and torch.is_grad_enabled():
         raise ValueError(
             f"`{name}` needs gradients, which decode attention does not compute: call it under `torch.no_grad()`"
         )
-    return View(name, tensor.data_ptr(), tuple(tensor.shape), tuple(tensor.stride()), known, number, True, tensor)
+    return View(name, tensor.data_ptr(), tensor.shape, tensor.stride(), known, number, True, tensor)
 
 
 def _view_of_interface(name: str, tensor: Tensor, interface: dict[str, Any], device: int | None) -> View:
@@ -153,15 +182,6 @@ def _view_of_interface(name: str, tensor: Tensor, interface: dict[str, Any], dev
     return View(name, address, shape, tuple(stride // size for stride in strides), dtype, device, not readonly, tensor)
 
 
-def dense(shape: Sequence[int]) -> tuple[int, ...]:
-    """Strides without gaps."""
-    strides, stride = [], 1
-    for size in reversed(shape):
-        strides.append(stride)
-        stride *= size
-    return tuple(reversed(strides))
-
-
 def check(
     view: View, dtype: str, device: int | None, shape: Sequence[int | None], what: str, others: Sequence[str] = ()
 ) -> None:
@@ -170,6 +190,8 @@ def check(
     Raises:
         ValueError: what is wrong, and what is needed.
     """
+    if view.dtype == dtype and view.device == device and view.shape == shape:
+        return
     name = view.name
     if view.dtype != dtype and view.dtype not in others:
         raise ValueError(f"`{name}` is {view.dtype}, {dtype} is needed")
@@ -196,12 +218,7 @@ def normal_strides(view: View) -> tuple[int, ...]:
     Raises:
         ValueError: the last one is not 1, or one is negative.
     """
-    shape, strides = view.shape, list(view.strides)
-    below = 1
-    for axis in range(len(shape) - 1, -1, -1):
-        if shape[axis] <= 1:
-            strides[axis] = below
-        below = max(below, strides[axis] * shape[axis])
+    strides = _normal(view.shape, view.strides)
     if strides[-1] != 1:
         raise ValueError(
             f"`{view.name}` has the strides {list(view.strides)}: the elements of a head must be neighbours, with a last stride of 1; "
@@ -209,7 +226,7 @@ def normal_strides(view: View) -> tuple[int, ...]:
         )
     if min(strides) < 0:
         raise ValueError(f"`{view.name}` has the strides {list(view.strides)}: none may be negative; copy it")
-    return tuple(strides)
+    return strides
 
 
 def check_dense(view: View) -> None:
@@ -219,6 +236,8 @@ def check_dense(view: View) -> None:
         ValueError: there are some.
     """
     needed = dense(view.shape)
+    if view.strides == needed:
+        return
     gaps = any(size > 1 and has != need for size, has, need in zip(view.shape, view.strides, needed))
     if gaps and 0 not in view.shape:
         raise ValueError(
