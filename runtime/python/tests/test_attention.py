@@ -133,7 +133,9 @@ def test_fp8_caches_are_scaled(per_head, bits):
     batch = random_batch(8, heads, dtype=np.float16)
     keys, values = (cache.astype(ml_dtypes.float8_e4m3fn) for cache in (batch.keys, batch.values))
     plan = Attention(heads, 16, dtype="float16", kv_dtype=ml_dtypes.float8_e4m3fn).plan(*batch.csr)
-    k_scale, v_scale = (np.array([0.5, 0.25], np.float32), np.array([2, 3], np.float32)) if per_head else (0.5, 2.0)
+    k_scale, v_scale = (
+        (np.array([0.5, 0.25], np.float32), np.array([2, 3], np.float32)) if per_head else (np.float32(0.5), 2)
+    )
     cache = (keys.view(np.uint8), values.view(np.uint8)) if bits else (keys, values)
     out = plan.run(batch.q, cache, k_scale=k_scale, v_scale=v_scale)
     wide = lambda cache, scale: cache.astype(np.float64) * np.reshape(scale, (-1, 1))

@@ -104,6 +104,8 @@ READ_ONLY.flags.writeable = False
         (Q, BOTH[:0], {}, "the plan reads page 2, but `kv_cache` has 0 pages"),
         (Q, BOTH, {"out": zeros(2, 8, 32)}, r"`out` has the shape \[2, 8, 32\]"),
         (Q, BOTH, {"out": READ_ONLY}, "`out` is read-only"),
+        (Q, BOTH, {"out": np.lib.stride_tricks.as_strided(zeros(8, 64), (2, 8, 64), (0, 256, 4))}, r"`out` has the strides \[0, 64, 1\]: its rows overlap"),
+        (Q, BOTH, {"out": np.lib.stride_tricks.as_strided(zeros(9, 64), (2, 8, 64), (256, 256, 4))}, "its rows overlap"),
         (Q, BOTH, {"out": Q}, "`out` overlaps `q`: write to other memory"),
         (Q, BOTH, {"lse": zeros(2, 8, dtype=np.float16)}, "`lse` is float16, float32 is needed"),
         (Q, BOTH, {"lse": zeros(8, 2).T}, r"`lse` has the strides \[1, 2\], \[8, 1\] are needed"),
@@ -119,12 +121,20 @@ def test_tensors_that_do_not_fit(q, cache, options, words):
         plan.run(q, cache, **options)
 
 
+class Bytes:
+    """As images have it."""
+
+    __array_interface__ = {"shape": (2, 8, 64), "typestr": "<f4", "data": bytes(4096), "version": 3}
+
+
 def test_what_is_no_tensor_is_a_type_error():
     plan = made().plan([0, 2, 3], [0, 1, 2], [4, 5])
     with pytest.raises(TypeError, match="`q` is a list: give a torch tensor, a NumPy array"):
         plan.run(Q.tolist(), BOTH)
     with pytest.raises(TypeError, match="`kv_cache` is a NoneType"):
         plan.run(Q, None)
+    with pytest.raises(TypeError, match="`q` is a Bytes, which gives no address: make a NumPy array of it"):
+        plan.run(Bytes(), BOTH)
 
 
 def test_fp8_needs_its_scales():

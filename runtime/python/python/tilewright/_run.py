@@ -6,6 +6,7 @@ import itertools
 import sys
 import weakref
 from array import array
+from numbers import Real
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from ._tensors import (
@@ -13,6 +14,7 @@ from ._tensors import (
     Tensor,
     View,
     check,
+    check_apart,
     check_dense,
     check_written,
     device_name,
@@ -167,6 +169,7 @@ class Runs:
         output = view("out", out)
         check(output, attention._dtype, device, shape, "like `q`")
         output_rows = rows(output)
+        check_apart(output)
         check_written(output, read)
         if lse is None and return_lse:
             lse = _empty("lse", q, shape[:2], "float32", torch)
@@ -208,9 +211,9 @@ class Runs:
     ) -> Tensor | tuple[Tensor, Tensor]:
         """The same as one op of a graph that `torch.compile` makes."""
         keys, values = (kv_cache[:, 0], kv_cache[:, 1]) if isinstance(kv_cache, torch.Tensor) else kv_cache
-        if isinstance(k_scale, float):
+        if isinstance(k_scale, (int, float)):
             k_scale = torch.full((1,), k_scale, dtype=torch.float32, device=q.device)
-        if isinstance(v_scale, float):
+        if isinstance(v_scale, (int, float)):
             v_scale = torch.full((1,), v_scale, dtype=torch.float32, device=q.device)
         result, sums = torch.ops.tilewright.decode(
             q, keys, values, self._handle, sinks, k_scale, v_scale, return_lse or lse is not None
@@ -283,13 +286,13 @@ def scales_of(
 
 
 def _scale(name: str, scale: Tensor | float, attention: Attention) -> View:
-    if isinstance(scale, (int, float)):
+    if isinstance(scale, Real):
         if attention._device is not None:
             where = device_name(attention._device)
             raise ValueError(
                 f"`{name}` is a number: on a GPU, give a float32 tensor on {where} that is made once (`torch.tensor([{scale}])`)"
             )
-        number = array("f", [scale])
+        number = array("f", [float(scale)])
         return View(name, number.buffer_info()[0], (1,), (1,), "float32", None, False, number)
     seen = view(name, scale)
     if not seen.shape:

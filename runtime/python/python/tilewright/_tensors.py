@@ -170,7 +170,10 @@ def _view_of_interface(name: str, tensor: Tensor, interface: dict[str, Any], dev
         raise ValueError(f"`{name}` is big-endian: only the processor's own byte order can be used")
     dtype = _TYPESTR.get(typestr[1:]) or dtype_name(getattr(tensor, "dtype", typestr))
     size = int(typestr[2:])
-    address, readonly = interface["data"]
+    data = interface.get("data")
+    if not isinstance(data, tuple):
+        raise TypeError(f"`{name}` is a {type(tensor).__name__}, which gives no address: make a NumPy array of it")
+    address, readonly = data
     shape = tuple(interface["shape"])
     strides = interface.get("strides")
     if strides is None:
@@ -227,6 +230,29 @@ def normal_strides(view: View) -> tuple[int, ...]:
     if min(strides) < 0:
         raise ValueError(f"`{view.name}` has the strides {list(view.strides)}: none may be negative; copy it")
     return strides
+
+
+@lru_cache(maxsize=1024)
+def _is_apart(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
+    """Whether no two elements of `[batch, heads, dim]` lie in one place, by the strides alone: one dimension inside of the other."""
+    needed = 1
+    for stride, size in sorted((stride, size) for stride, size in zip(strides, shape) if size > 1):
+        if stride < needed:
+            return False
+        needed = stride * size
+    return True
+
+
+def check_apart(view: View) -> None:
+    """Refuses to write two rows to one place.
+
+    Raises:
+        ValueError: rows overlap.
+    """
+    if not _is_apart(view.shape, view.strides):
+        raise ValueError(
+            f"`{view.name}` has the strides {list(view.strides)}: its rows overlap; write to a tensor of its own"
+        )
 
 
 def check_dense(view: View) -> None:

@@ -4,7 +4,8 @@ After :func:`register`, ``attn_implementation="sdpa"`` computes by Tilewright th
 Transformers' own cache, without gathering them. Everything else stays as it was: prompts, sliding-window layers, ``generate``. Requests share
 the pages of common prefixes by themselves, as Transformers' cache has them.
 
-It serves Transformers from 5.24 on, whose cache has allocators.
+It serves Transformers from 5.24 on, whose cache has allocators. On a GPU, where it was not run yet, each step waits for its read indices, since
+plans are made on the host, and CUDA graphs cannot be captured.
 """
 
 from __future__ import annotations
@@ -58,10 +59,6 @@ class _Written:
     read_index: torch.Tensor
 
 
-class _Thread(threading.local):
-    written: _Written | None = None
-
-
 @dataclass
 class _Step:
     """A step of a group of layers: its plan, and the requests that are left to SDPA."""
@@ -75,9 +72,16 @@ class _Step:
     """Query tokens and KV tokens of each request that it does not."""
 
 
+class _Thread(threading.local):
+    """Every generation has a thread of its own."""
+
+    def __init__(self) -> None:
+        self.written: _Written | None = None
+        self.steps: dict[tuple[Any, ...], _Step] = {}
+
+
 _thread = _Thread()
 _attentions: dict[tuple[Any, ...], Attention] = {}
-_steps: dict[tuple[Any, ...], _Step] = {}
 
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]
@@ -150,7 +154,7 @@ def _step_of(allocator: Any, query: torch.Tensor, scaling: float | None, kwargs:
     heads = Heads(query_heads, allocator.num_key_value_heads, dim)
     made_for = (heads, allocator.tokens_per_page, query.dtype, query.device, scaling)
     indices = kwargs["read_index"]
-    step = _steps.get((*made_for, allocator.index))
+    step = _thread.steps.get((*made_for, allocator.index))
     if step is not None and step.indices is indices:
         return step
     attention = _attentions.get(made_for)
@@ -158,7 +162,7 @@ def _step_of(allocator: Any, query: torch.Tensor, scaling: float | None, kwargs:
         attention = Attention(heads, allocator.tokens_per_page, dtype=query.dtype, device=query.device, scale=scaling)
         _attentions[made_for] = attention
     step = _plan(attention, indices, indices[allocator.index], kwargs["cu_seq_lens_q"], kwargs["cu_seq_lens_k"])
-    _steps[(*made_for, allocator.index)] = step
+    _thread.steps[(*made_for, allocator.index)] = step
     return step
 
 
