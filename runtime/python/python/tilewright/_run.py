@@ -51,7 +51,9 @@ class Runs:
         self._attention = attention
         self._handle = next(_handles)
         _plans[self._handle] = self
-        if "torch" in sys.modules:
+        torch = sys.modules.get("torch")
+        # Earlier versions than 2.4 have no such ops; NumPy's arrays need none.
+        if torch is not None and hasattr(getattr(torch, "library", None), "register_fake"):
             from . import torch_op  # noqa: F401  registers the op, so that `torch.compile` finds it
 
     @property
