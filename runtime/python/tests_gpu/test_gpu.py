@@ -102,6 +102,7 @@ def test_a_run_is_ordered_by_the_current_stream():
     late = torch.zeros_like(q)
     torch.cuda.synchronize()
     stream = torch.cuda.Stream()
+    plan.upload(stream)  # which may allocate, and wait for that
     with torch.cuda.stream(stream):
         torch.cuda._sleep(100_000_000)
         late.copy_(q)

@@ -134,7 +134,7 @@ class Runs:
             k_scale: what the numbers of K in FP8 are multiplied by: f32 ``[1]`` or ``[KV heads]``, on the CPU also a number.
             v_scale: the same of V, of as many numbers.
             stream: on a GPU the stream to queue on: its address, or an object with ``cuda_stream`` (torch) or ``ptr`` (CuPy); torch's current
-                one if absent.
+                one if absent. It has to live as long as the attention; torch's do.
 
         Returns:
             ``out``, or ``out`` and ``lse``.
