@@ -8,16 +8,24 @@ use tilewright_runtime::cpu::Element;
 /// Address, stride of a row of heads, stride of a head, in elements: `[batch, heads, dim]`.
 pub(crate) type RowsOf = (usize, usize, usize);
 
-/// A copy of an array, so that nobody changes it while it is read without the GIL.
+/// A copy of an array, so that nobody changes it while it is read without the GIL. It may lie anywhere.
 ///
 /// # Safety
-/// `len` elements lie at the address, if there are any.
+/// `len` elements lie at the address, if there are any; any bits are one.
 pub(crate) unsafe fn copied<T: Copy>((address, len): (usize, usize)) -> Vec<T> {
-    if len == 0 {
-        return Vec::new();
+    let mut copy = Vec::<T>::with_capacity(len);
+    if len > 0 {
+        // SAFETY: the caller's promise; the vector has room for them, and other memory.
+        unsafe {
+            std::ptr::copy_nonoverlapping(
+                address as *const u8,
+                copy.as_mut_ptr().cast::<u8>(),
+                len * size_of::<T>(),
+            );
+            copy.set_len(len);
+        }
     }
-    // SAFETY: the caller's promise.
-    unsafe { std::slice::from_raw_parts(address as *const T, len) }.to_vec()
+    copy
 }
 
 fn aligned<T>(name: &str, address: usize) -> PyResult<()> {

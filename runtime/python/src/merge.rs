@@ -3,6 +3,7 @@
 
 use crate::errors::raised;
 use crate::gpu::{self, KeepContext, OnGpu};
+use crate::memory::{slice, slice_mut};
 use half::{bf16, f16};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -37,14 +38,15 @@ pub(crate) fn merge_states(
         // SAFETY: the Python half has checked the tensors, and holds them.
         unsafe {
             match (device, dtype) {
-                (Some(device), _) => on_gpu(&states, rows, head_dim, dtype, output, lse, device, stream),
+                (Some(device), _) => {
+                    on_gpu(&states, rows, head_dim, dtype, output, lse, device, stream).map_err(raised)
+                }
                 (None, Dtype::F32) => on_cpu::<f32>(&states, rows, head_dim, output, lse),
                 (None, Dtype::Bf16) => on_cpu::<bf16>(&states, rows, head_dim, output, lse),
                 (None, _) => on_cpu::<f16>(&states, rows, head_dim, output, lse),
             }
         }
     })
-    .map_err(raised)
 }
 
 /// # Safety
@@ -55,25 +57,22 @@ unsafe fn on_cpu<E: Element>(
     head_dim: u32,
     output: usize,
     lse: Option<usize>,
-) -> Result<(), AttentionError> {
+) -> PyResult<()> {
     let len = rows * head_dim as usize;
-    if len == 0 {
-        return Ok(());
-    }
     // SAFETY: the caller's promises.
-    unsafe {
-        let states: Vec<State<'_, E>> = states
-            .iter()
-            .map(|&(output, lse)| State {
-                output: std::slice::from_raw_parts(output as *const E, len),
-                lse: std::slice::from_raw_parts(lse as *const f32, rows),
+    let result = unsafe {
+        let state = |&(output, lse): &(usize, usize)| -> PyResult<State<'_, E>> {
+            Ok(State {
+                output: slice("a state's output", output, len)?,
+                lse: slice("a state's LSE", lse, rows)?,
             })
-            .collect();
-        let output = std::slice::from_raw_parts_mut(output as *mut E, len);
-        let lse = lse.map(|lse| std::slice::from_raw_parts_mut(lse as *mut f32, rows));
-        cpu::merge_states(&states, head_dim, output, lse).map_err(CudaError::States)?;
-    }
-    Ok(())
+        };
+        let states = states.iter().map(state).collect::<PyResult<Vec<_>>>()?;
+        let output = slice_mut("out", output, len)?;
+        let lse = lse.map(|lse| slice_mut("lse", lse, rows)).transpose()?;
+        cpu::merge_states(&states, head_dim, output, lse)
+    };
+    result.map_err(|error| raised(CudaError::States(error)))
 }
 
 /// # Safety

@@ -68,6 +68,19 @@ def test_arrays_of_a_plan_may_change_once_it_is_made():
     close(plan.run(batch.q, batch.cache("NHD")), attention(batch.q, batch.keys, batch.values, batch.rows)[0])
 
 
+def test_page_tables_may_lie_anywhere():
+    heads = Heads(8, 2, 64)
+    batch = random_batch(2, heads)
+    odd = []
+    for part in batch.csr:
+        memory = np.zeros(4 * len(part) + 1, np.uint8)
+        odd.append(memory[1:].view(np.int32))
+        odd[-1][:] = part
+    made = Attention(heads, 16, dtype="float32")
+    expected = made.plan(*batch.csr).run(batch.q, batch.cache("NHD"))
+    assert made.plan(*odd).run(batch.q, batch.cache("NHD")).tobytes() == expected.tobytes()
+
+
 def test_several_queries_a_request_see_the_tokens_up_to_their_own():
     heads = Heads(8, 2, 64)
     batch = random_batch(3, heads)

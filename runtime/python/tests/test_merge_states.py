@@ -41,3 +41,12 @@ def test_the_result_goes_where_it_is_told():
     assert merged[0] is out and merged[1] is lse
     close(out, np.full((2, 16), 2.0))
     close(lse, np.full(2, np.log(2)))
+
+
+def test_states_may_have_no_rows_and_have_to_be_aligned():
+    nothing = (np.zeros((0, 16), np.float32), np.zeros(0, np.float32))
+    out, lse = merge_states([nothing, nothing])
+    assert out.shape == (0, 16) and lse.shape == (0,)
+    odd = np.zeros(4 * 16 + 1, np.uint8)[1:].view(np.float32).reshape(1, 16)
+    with pytest.raises(ValueError, match="`a state's output` lies at 0x[0-9a-f]+, which is no multiple of its 4 bytes"):
+        merge_states([(odd, np.zeros(1, np.float32))])
