@@ -23,6 +23,14 @@ pub enum AttentionError {
     /// A change does not fit the batch of a [`LivePlan`](crate::LivePlan).
     #[error(transparent)]
     Live(#[from] LiveError),
+    /// What a graph must not repeat.
+    #[error(
+        "the stream is being captured and {what}: run once before the capture, and call `Attention::upload` with each plan that is captured"
+    )]
+    Captured {
+        /// What is still to be done.
+        what: &'static str,
+    },
     /// The arguments do not fit the plan (CPU).
     #[error(transparent)]
     Cpu(#[from] ExecError),

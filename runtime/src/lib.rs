@@ -16,7 +16,7 @@ pub use on_cpu::{Cpu, HostCache, HostScales};
 pub use on_cuda::{Cuda, DeviceCache, DeviceScales};
 pub use options::{AttentionOptions, Heads, PerRow};
 pub use tilewright_heuristics::data::SelectorError;
-pub use tilewright_heuristics::{Dtype, Mask, Selector};
+pub use tilewright_heuristics::{Dtype, Geometry, Mask, Selector};
 pub use tilewright_plan::{E4m3, KvStrides, PageTable, Queries};
 
 /// The explicit forms of the CPU backend.

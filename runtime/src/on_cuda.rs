@@ -1,17 +1,20 @@
 //! Attention on a GPU.
+#![allow(unsafe_code)]
 
 use crate::attention::{Attention, Backend, Planned};
 use crate::{AttentionError, AttentionOptions, Heads, KvCache, PerRow};
-use cudarc::driver::{CudaContext, CudaSlice, CudaStream};
+use cudarc::driver::sys::CUstreamCaptureStatus;
+use cudarc::driver::{CudaContext, CudaSlice, CudaStream, DevicePtrMut};
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use tilewright_cuda::{
-    CudaDevice, CudaElement, CudaError, DecodeArgs, DevicePlan, Fp8KvCache, KvPages, TunedBackend, kv_load,
+    CudaDevice, CudaElement, CudaError, DecodeArgs, DevicePlan, Fp8KvCache, KvPages, RawArgs, TunedBackend,
+    kv_load_up_to,
 };
 use tilewright_heuristics::{Geometry, Selection};
 use tilewright_kernel_templates::Class;
 use tilewright_kernel_templates::cuda::{KernelOptions, KvLoad};
-use tilewright_plan::{Plan, PlanOptions};
+use tilewright_plan::{KvStrides, Plan, PlanOptions};
 
 /// The CUDA backend of [`Attention`].
 #[derive(Debug)]
@@ -66,9 +69,16 @@ impl Cuda {
         self.spare.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn prepare_options(&self, class: Class, options: KernelOptions) -> Result<(), CudaError> {
+    /// `stream` is what is launched on next, if anything is.
+    fn prepare_options(
+        &self,
+        class: Class,
+        options: KernelOptions,
+        stream: Option<&CudaStream>,
+    ) -> Result<(), AttentionError> {
         let mut prepared = self.prepared.lock().unwrap_or_else(PoisonError::into_inner);
         if !prepared.contains(&(class, options)) {
+            stream.map_or(Ok(()), |stream| refuse_capture(stream, "a kernel is to be compiled"))?;
             self.tuned.write().unwrap_or_else(PoisonError::into_inner).prepare(&class, options)?;
             prepared.insert((class, options));
         }
@@ -76,17 +86,22 @@ impl Cuda {
     }
 
     /// Copies the plan if the stream does not have it, or its lengths if they have changed.
-    fn upload(&self, state: &mut State, plan: &Plan, stream: &Arc<CudaStream>) -> Result<(), CudaError> {
-        if state.uploaded.as_ref().is_some_and(|uploaded| uploaded.stream != *stream) {
+    fn upload(&self, state: &mut State, plan: &Plan, stream: &Arc<CudaStream>) -> Result<(), AttentionError> {
+        if state.uploaded.as_ref().is_some_and(|uploaded| uploaded.stream != *stream)
+            // What is captured runs when its graph is launched, which the caller orders after the upload: on whichever stream that was.
+            && !is_captured(stream)?
+        {
             self.spare().extend(state.uploaded.take());
         }
         if let Some(uploaded) = &mut state.uploaded {
             if state.lengths_changed {
+                refuse_capture(stream, "lengths are to be copied")?;
                 uploaded.plan.set_lengths(plan.seq_lens(), stream)?;
                 state.lengths_changed = false;
             }
             return Ok(());
         }
+        refuse_capture(stream, "a plan is to be copied")?;
         let tuned = self.tuned.read().unwrap_or_else(PoisonError::into_inner);
         let known = {
             let mut spare = self.spare();
@@ -113,6 +128,17 @@ impl Cuda {
     }
 }
 
+fn is_captured(stream: &CudaStream) -> Result<bool, CudaError> {
+    let status = stream.capture_status();
+    let status = status.map_err(CudaError::driver("cannot ask whether the stream is captured"))?;
+    Ok(status != CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE)
+}
+
+/// A graph would repeat what belongs to one step: a copy from a buffer that has other plans by then, or an allocation.
+fn refuse_capture(stream: &CudaStream, what: &'static str) -> Result<(), AttentionError> {
+    if is_captured(stream)? { Err(AttentionError::Captured { what }) } else { Ok(()) }
+}
+
 fn allocate(stream: &Arc<CudaStream>, bytes: usize) -> Result<CudaSlice<u8>, CudaError> {
     stream.alloc_zeros(bytes).map_err(CudaError::driver("cannot allocate the workspace"))
 }
@@ -137,7 +163,7 @@ impl Backend for Cuda {
 
     fn prepare(&self, geometry: &Geometry, options: &AttentionOptions) -> Result<(), AttentionError> {
         geometry.validate()?;
-        Ok(self.prepare_options(Class::of(geometry), options.compiled(geometry.page_size))?)
+        self.prepare_options(Class::of(geometry), options.compiled(geometry.page_size), None)
     }
 
     fn with_selection<T>(&self, call: impl FnOnce(&Selection, PlanOptions) -> T) -> T {
@@ -152,7 +178,7 @@ pub trait DeviceCache<E: CudaElement> {
     fn pages(&self, geometry: &Geometry) -> impl KvPages<E>;
 
     #[doc(hidden)]
-    fn kv_load(&self, geometry: &Geometry) -> KvLoad;
+    fn kv_strides(&self, geometry: &Geometry) -> KvStrides;
 }
 
 impl<E: CudaElement> DeviceCache<E> for KvCache<'_, CudaSlice<E>> {
@@ -164,8 +190,8 @@ impl<E: CudaElement> DeviceCache<E> for KvCache<'_, CudaSlice<E>> {
         }
     }
 
-    fn kv_load(&self, geometry: &Geometry) -> KvLoad {
-        kv_load(&self.layout.strides(geometry), geometry)
+    fn kv_strides(&self, geometry: &Geometry) -> KvStrides {
+        self.layout.strides(geometry)
     }
 }
 
@@ -183,8 +209,8 @@ impl<E: CudaElement> DeviceCache<E> for KvCache<'_, CudaSlice<u8>, DeviceScales<
         }
     }
 
-    fn kv_load(&self, geometry: &Geometry) -> KvLoad {
-        kv_load(&self.layout.strides(geometry), geometry)
+    fn kv_strides(&self, geometry: &Geometry) -> KvStrides {
+        self.layout.strides(geometry)
     }
 }
 
@@ -231,38 +257,73 @@ impl Attention<Cuda> {
         output: &mut CudaSlice<E>,
         per_row: PerRow<'_, CudaSlice<f32>>,
     ) -> Result<(), AttentionError> {
+        let PerRow { lse, sinks } = per_row;
+        let AttentionOptions { scale, mask, .. } = self.options;
+        let strides = cache.kv_strides(plan.plan().geometry());
+        self.launch(plan, stream, &strides, sinks.is_some(), |tuned, uploaded, workspace| {
+            let pages = cache.pages(uploaded.geometry());
+            let args =
+                DecodeArgs { lse, scale, mask, sinks, ..DecodeArgs::new(query, pages, output, workspace) };
+            tuned.execute(stream, uploaded, args)
+        })
+    }
+
+    /// As [`Attention::run_with`], from addresses: tensors of other libraries, in any strides. The workspace and the mask are the
+    /// attention's, and its scale if it has one; what `args` says of these is not read. A stream of another library is
+    /// [`CudaContext::wrap_borrowed_stream`].
+    ///
+    /// # Errors
+    /// Addresses or strides that are not aligned, missing scales, or the driver's.
+    ///
+    /// # Safety
+    /// All addresses point to device memory as large as the plan's geometry, its batch and its page ids say, which stays until the stream
+    /// has passed this point. A borrowed stream outlives the attention and its plans.
+    pub unsafe fn run_raw(
+        &self,
+        plan: &impl Planned<Cuda>,
+        stream: &Arc<CudaStream>,
+        args: &RawArgs,
+    ) -> Result<(), AttentionError> {
+        self.launch(plan, stream, &args.kv_strides, args.sinks.is_some(), |tuned, uploaded, workspace| {
+            let (workspace, _guard) = workspace.device_ptr_mut(stream);
+            let AttentionOptions { scale, mask, .. } = self.options;
+            let args = RawArgs { workspace, mask, scale: scale.unwrap_or(args.scale), ..*args };
+            // SAFETY: the workspace is as large as the plan needs, and the guard orders its next use after this one; the caller's promises.
+            unsafe { tuned.backend().decode_raw(stream.cu_stream(), uploaded, &args) }
+        })
+    }
+
+    /// Prepares kernels and plan, and calls with them.
+    fn launch(
+        &self,
+        plan: &impl Planned<Cuda>,
+        stream: &Arc<CudaStream>,
+        kv_strides: &KvStrides,
+        sinks: bool,
+        call: impl FnOnce(&TunedBackend, &DevicePlan, &mut CudaSlice<u8>) -> Result<(), CudaError>,
+    ) -> Result<(), AttentionError> {
         let (on_device, plan) = (plan.on_device(), plan.plan());
-        let geometry = plan.geometry();
-        let sinks = per_row.sinks.is_some();
-        let kv_load = cache.kv_load(geometry);
-        if sinks || kv_load == KvLoad::CpAsync {
-            let compiled = self.options.compiled(geometry.page_size);
-            self.backend
-                .prepare_options(Class::of(geometry), KernelOptions { sinks, kv_load, ..compiled })?;
-        }
         let mut state = on_device.state.lock().unwrap_or_else(PoisonError::into_inner);
         self.backend.upload(&mut state, plan, stream)?;
         let Some(Uploaded { plan: uploaded, workspace, .. }) = &mut state.uploaded else { return Ok(()) };
-        let AttentionOptions { scale, mask, .. } = self.options;
-        let PerRow { lse, sinks } = per_row;
-        let args = DecodeArgs {
-            lse,
-            scale,
-            mask,
-            sinks,
-            ..DecodeArgs::new(query, cache.pages(geometry), output, workspace)
-        };
+        let geometry = plan.geometry();
+        let kv_load = kv_load_up_to(kv_strides, geometry, uploaded.largest_page());
+        if sinks || kv_load == KvLoad::CpAsync {
+            let options = KernelOptions { sinks, kv_load, ..self.options.compiled(geometry.page_size) };
+            self.backend.prepare_options(Class::of(geometry), options, Some(stream))?;
+        }
         let tuned = self.backend.tuned.read().unwrap_or_else(PoisonError::into_inner);
-        Ok(tuned.execute(stream, uploaded, args)?)
+        Ok(call(&tuned, uploaded, workspace)?)
     }
 
-    /// Copies a plan to the device before it is run there: before a CUDA graph is captured, for example.
+    /// Copies a plan to the device before it is run there: before a CUDA graph is captured, for example, on the stream that it is launched on.
+    /// The graph names the plan's memory: the plan outlives it, and is run on no other stream meanwhile.
     ///
     /// # Errors
     /// The driver's.
     pub fn upload(&self, plan: &impl Planned<Cuda>, stream: &Arc<CudaStream>) -> Result<(), AttentionError> {
         let mut state = plan.on_device().state.lock().unwrap_or_else(PoisonError::into_inner);
-        Ok(self.backend.upload(&mut state, plan.plan(), stream)?)
+        self.backend.upload(&mut state, plan.plan(), stream)
     }
 
     /// Calls with the compiled kernels: for [`tilewright_cuda::CudaBackend::decode_raw`], buckets and graphs.

@@ -5,7 +5,7 @@ mod forward;
 mod parts;
 mod timeline;
 
-use cudarc::driver::{CudaSlice, CudaStream};
+use cudarc::driver::{CudaSlice, CudaStream, DevicePtr};
 use half::{bf16, f16};
 use parts::{Parts, Shape};
 use std::collections::BTreeSet;
@@ -16,7 +16,7 @@ use tilewright_cuda::profiling::Timer;
 use tilewright_cuda::profiling::probe::{self, FlushBy};
 use tilewright_cuda::{
     CudaBackend, CudaDevice, CudaElement, CudaError, DecodeArgs, DeviceMemory, DevicePlan, Graph,
-    MergeStatesArgs, RawMergeStates, RawState, State,
+    MergeStatesArgs, RawArgs, RawMergeStates, RawState, RowStrides, State,
 };
 use tilewright_heuristics::{Backend, Dtype, Geometry, MaskOptions, Tile};
 use tilewright_kernel_templates::cuda::{KernelOptions, has_tma_producers};
@@ -275,6 +275,56 @@ fn no_call_takes_a_current_device_for_granted() {
     })
     .join()
     .unwrap();
+}
+
+/// Tensors of other libraries are addresses, on a stream of theirs.
+#[test]
+#[allow(unsafe_code)]
+fn addresses_in_any_strides_are_run_and_captured() {
+    let device = device();
+    let small = Small::new(&device, AttentionOptions::default());
+    let (plan, stream) = (small.plan(), &small.stream);
+    // Nine heads a query, of which eight are written.
+    let nothing = vec![f16::NAN; 2 * 9 * 128];
+    let mut wide = stream.clone_htod(&nothing).unwrap();
+    let address = |slice: &CudaSlice<f16>| slice.device_ptr(stream).0;
+    let args = RawArgs {
+        query: address(&small.query),
+        keys: address(&small.keys),
+        values: address(&small.values),
+        output: address(&wide),
+        output_strides: RowStrides { request: 9 * 128, head: 128 },
+        ..RawArgs::dense(&small.attention.geometry(PAGE_SIZE))
+    };
+    let check = |wide: &CudaSlice<f16>, what: &str| {
+        for (i, x) in stream.clone_dtoh(wide).unwrap().iter().enumerate() {
+            let right = if i / 128 % 9 < 8 { (x.to_f32() - 0.25).abs() < 1e-3 } else { x.to_f32().is_nan() };
+            assert!(right, "{what}, element {i}: {x}");
+        }
+    };
+    // SAFETY: the stream is the context's, and lives as long as this.
+    let borrowed = unsafe { device.context().wrap_borrowed_stream(stream.cu_stream()) };
+    // SAFETY: the slices are as large as the plan, its pages and the strides say, and live until the stream is waited for.
+    unsafe { small.attention.run_raw(&plan, &borrowed, &args) }.unwrap();
+    check(&wide, "run");
+
+    // What was uploaded on one stream is captured on another; a plan that was not is refused, and the capture goes on.
+    let (other, fresh) = (device.context().new_stream().unwrap(), small.plan());
+    // SAFETY: as above.
+    let run = |plan| unsafe { small.attention.run_raw(plan, &other, &args) };
+    // SAFETY: what is captured names the slices and the plan, which outlive the graph.
+    let graph = unsafe {
+        Graph::capture(&other, || {
+            let refused = run(&fresh).unwrap_err();
+            assert!(matches!(refused, AttentionError::Captured { .. }), "{refused}");
+            run(&plan).unwrap();
+            Ok(())
+        })
+    }
+    .unwrap();
+    stream.memcpy_htod(&nothing, &mut wide).unwrap();
+    graph.launch(stream).unwrap();
+    check(&wide, "graph");
 }
 
 #[test]

@@ -36,6 +36,18 @@ pub enum ExecError {
         /// What is wrong with it.
         message: &'static str,
     },
+    /// A token's place lies outside of the cache.
+    #[error(
+        "token {token} goes to slot {slot}, which lies behind the cache's {found} elements: a slot is page x page_size + token of the page"
+    )]
+    Slot {
+        /// The token.
+        token: usize,
+        /// Its slot.
+        slot: i64,
+        /// Elements of the cache.
+        found: usize,
+    },
     /// A page lies outside of the cache.
     #[error("page {page} reaches element {end} of `{name}`, which has {found}")]
     PageOutside {

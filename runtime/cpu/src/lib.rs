@@ -1,5 +1,6 @@
 //! The CPU backend: the same plan as on any device, executed by threads over (m, n) tiles with f32 accumulation.
 
+mod append;
 mod args;
 mod backend;
 mod cache;
@@ -15,6 +16,7 @@ mod shared;
 mod simd;
 mod timeline;
 
+pub use append::append;
 pub use args::DecodeArgs;
 pub use backend::CpuBackend;
 pub use cache::{Fp8KvCache, KvCache, KvPages};

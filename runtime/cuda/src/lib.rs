@@ -43,6 +43,7 @@ pub use launch_mode::{Launch, LaunchMode, MergeBy, Mix, ParseLaunchModeError};
 pub use memory::DeviceMemory;
 pub use merge_states::{MergeStatesArgs, RawMergeStates, RawState, State};
 pub use packed_plan::PackedPlan;
-pub use tensor_maps::kv_load;
+pub use tensor_maps::{kv_load, kv_load_up_to};
+pub use tilewright_kernel_templates::Class;
 pub use tilewright_kernel_templates::cuda::MAX_STATES;
 pub use tuned_backend::TunedBackend;

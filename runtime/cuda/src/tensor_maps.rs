@@ -60,12 +60,8 @@ pub(super) const fn last_tma_page(strides: &KvStrides, geometry: &Geometry) -> i
     }
 }
 
-/// The same for pages up to this one.
-pub(super) const fn kv_load_up_to(
-    strides: &KvStrides,
-    geometry: &Geometry,
-    largest_page: Option<i32>,
-) -> KvLoad {
+/// As [`kv_load`], of pages up to this one: TMA counts in 31 bits.
+pub const fn kv_load_up_to(strides: &KvStrides, geometry: &Geometry, largest_page: Option<i32>) -> KvLoad {
     match largest_page {
         Some(page) if page > last_tma_page(strides, geometry) => KvLoad::CpAsync,
         _ => kv_load(strides, geometry),

@@ -1,0 +1,272 @@
+"""Attention of one kind of layer on one device."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any, NamedTuple, overload
+
+from . import _native
+from ._append import append
+from ._live_plan import LivePlan
+from ._plan import Plan
+from ._tensors import Integers, Tensor, counts, device_name, dtype_name, int32s
+
+_DTYPES = {"float16": "f16", "bfloat16": "bf16", "float32": "f32"}
+_FP8 = "float8_e4m3fn"
+
+
+class Heads(NamedTuple):
+    """The heads of an attention layer on this rank."""
+
+    query: int
+    """Query heads."""
+    kv: int
+    """KV heads; divides ``query``."""
+    dim: int
+    """Elements of one head's vector."""
+
+
+class Attention:
+    """Decode attention of one kind of layer on one device, for pages of one size. Several threads may use it at once.
+
+    :meth:`plan` finds shared prefixes, chooses tiles and packs a batch: once a step, for all layers. ``run`` of the plan computes one layer.
+
+    Args:
+        heads: query heads, KV heads, and elements of a head.
+        page_size: tokens of a page.
+        dtype: of Q and the output, and of K and V: ``float16``, ``bfloat16``, or on the CPU ``float32``. A torch or NumPy dtype, or its name.
+        kv_dtype: of K and V, if another: ``float8_e4m3fn``, whose bits may be in ``uint8`` tensors.
+        kv_layout: ``NHD`` for caches ``[pages, page_size, KV heads, dim]``, ``HND`` for ``[pages, KV heads, page_size, dim]``. Any strides.
+        device: ``cpu``, ``cuda``, ``cuda:1``, or a torch device. A GPU is used in its primary context, which torch uses too.
+        scale: factor of the logits; ``1 / sqrt(dim)`` if absent.
+        window: sliding window: a query sees this many tokens, its own among them.
+        softcap: logits are ``softcap * tanh(logit / softcap)``.
+        threads: of the CPU backend; all that the process may run on if absent.
+        selector: file with the tile selector to use, as ``tilewright tune`` writes it.
+        fetch_nvrtc: fetch NVRTC, with which kernels are compiled, where the machine has none.
+
+    Raises:
+        ValueError: options that make no sense.
+        CudaError: no GPU, driver or NVRTC, or a GPU that the kernels cannot run on.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_device",
+        "_dtype",
+        "_heads",
+        "_kv_dtype",
+        "_kv_layout",
+        "_native",
+        "_page_shape",
+        "_page_size",
+    )
+
+    def __init__(
+        self,
+        heads: Heads | tuple[int, int, int],
+        page_size: int,
+        *,
+        dtype: Any = "float16",
+        kv_dtype: Any = None,
+        kv_layout: str = "NHD",
+        device: Any = "cpu",
+        scale: float | None = None,
+        window: int | None = None,
+        softcap: float | None = None,
+        threads: int | None = None,
+        selector: str | os.PathLike[str] | None = None,
+        fetch_nvrtc: bool = False,
+    ) -> None:
+        self._heads = Heads(*heads)
+        self._page_size = page_size
+        for name, number in (*zip(("query", "kv", "dim"), self._heads), ("page_size", page_size)):
+            if not isinstance(number, int) or not 1 <= number < 1 << 31:
+                raise ValueError(f"`{name}` is {number!r}: a whole number from 1 on is needed")
+        self._dtype = dtype_name(dtype)
+        if self._dtype not in _DTYPES:
+            raise ValueError(f"`dtype` is {self._dtype}: it can be float16, bfloat16 or float32")
+        self._kv_dtype = self._dtype if kv_dtype is None else dtype_name(kv_dtype)
+        if self._kv_dtype not in (self._dtype, _FP8):
+            raise ValueError(f"`kv_dtype` is {self._kv_dtype}: it can be {self._dtype}, as the query, or {_FP8}")
+        if kv_layout not in ("NHD", "HND"):
+            raise ValueError(
+                f"`kv_layout` is {kv_layout!r}: it can be 'NHD' ([pages, page_size, KV heads, dim]) or 'HND' ([pages, KV heads, page_size, dim])"
+            )
+        self._kv_layout = kv_layout
+        tokens, dim = (page_size, self._heads.kv), self._heads.dim
+        self._page_shape = (*tokens, dim) if kv_layout == "NHD" else (*reversed(tokens), dim)
+        self._device = _device_number(device)
+        if self._device is None and self._heads.dim % 16:
+            raise ValueError(f"`dim` is {self._heads.dim}: on the CPU it must be a multiple of 16")
+        if self._device is not None and self._dtype == "float32":
+            raise ValueError("`dtype` is float32, which only the CPU computes: use float16 or bfloat16 on a GPU")
+        fp8 = "fp8-" if self._kv_dtype == _FP8 else ""
+        for name, count in (("window", window), ("threads", threads)):
+            if count is not None and not 0 <= count < 1 << 32:
+                raise ValueError(f"`{name}` is {count}: a whole number of 32 bits is needed")
+        self._native = _native.Attention(
+            self._heads,
+            page_size,
+            fp8 + _DTYPES[self._dtype],
+            scale,
+            window,
+            softcap,
+            threads,
+            None if selector is None else os.fspath(selector),
+            fetch_nvrtc,
+            self._device,
+        )
+
+    @property
+    def heads(self) -> Heads:
+        """Query heads, KV heads, and elements of a head."""
+        return self._heads
+
+    @property
+    def page_size(self) -> int:
+        """Tokens of a page."""
+        return self._page_size
+
+    @property
+    def dtype(self) -> str:
+        """The name of the dtype of Q and the output."""
+        return self._dtype
+
+    @property
+    def kv_dtype(self) -> str:
+        """The name of the dtype of K and V."""
+        return self._kv_dtype
+
+    @property
+    def kv_layout(self) -> str:
+        """``NHD`` or ``HND``."""
+        return self._kv_layout
+
+    @property
+    def device(self) -> str:
+        """``cpu``, or ``cuda:`` and the GPU's number."""
+        return "cpu" if self._device is None else device_name(self._device)
+
+    def __repr__(self) -> str:
+        kv = "" if self._kv_dtype == self._dtype else f", kv_dtype={self._kv_dtype!r}"
+        return (
+            f"Attention({self._heads}, page_size={self._page_size}, dtype={self._dtype!r}{kv}, kv_layout={self._kv_layout!r}, "
+            f"device={self.device!r})"
+        )
+
+    def prepare(self) -> None:
+        """Compiles the kernels, which the first plan does otherwise. Compiled kernels are cached on disk.
+
+        Raises:
+            CudaError: a kernel that cannot be compiled or loaded.
+        """
+        self._native.prepare()
+
+    @overload
+    def plan(
+        self, indptr: Integers, indices: Integers, last_page_len: Integers, *, query_lens: Integers | None = None
+    ) -> Plan: ...
+
+    @overload
+    def plan(self, *, block_tables: Integers, seq_lens: Integers, query_lens: Integers | None = None) -> Plan: ...
+
+    def plan(
+        self,
+        indptr: Integers | None = None,
+        indices: Integers | None = None,
+        last_page_len: Integers | None = None,
+        *,
+        block_tables: Integers | None = None,
+        seq_lens: Integers | None = None,
+        query_lens: Integers | None = None,
+    ) -> Plan:
+        """Plans a batch, from compressed rows as FlashInfer takes them or from block tables as vLLM has them.
+
+        The plan serves all layers of the step, and later steps as long as no request needs another page (:meth:`Plan.set_lengths`).
+        All arguments are lists or int32 tensors on the CPU, and are read before the call returns.
+
+        Args:
+            indptr: ``[batch + 1]``: the pages of request i are ``indices[indptr[i]:indptr[i + 1]]``.
+            indices: pages of all requests.
+            last_page_len: ``[batch]``: tokens in the last page of each request.
+            block_tables: ``[batch, max_pages]``: the pages of each request. Entries behind its tokens are not read.
+            seq_lens: ``[batch]``: tokens of each request, with block tables.
+            query_lens: ``[batch]``: query tokens that each request brings (speculative decoding), the last ones of its tokens; one if absent.
+                Query and output are then ``[queries, query heads, dim]``, one request behind the other.
+
+        Raises:
+            ValueError: a page table that makes no sense.
+            CudaError: a kernel that cannot be compiled.
+        """
+        rows = (indptr, indices, last_page_len)
+        given = [part is not None for part in rows]
+        tables = [part is not None for part in (block_tables, seq_lens)]
+        if all(given) and not any(tables):
+            held = [int32s(name, part) for name, part in zip(("indptr", "indices", "last_page_len"), rows)]
+            table: Any = tuple(part.array for part in held)
+        elif all(tables) and not any(given):
+            entries, lens = int32s("block_tables", block_tables, axes=2), int32s("seq_lens", seq_lens)
+            if entries.shape[0] != lens.length:
+                raise ValueError(
+                    f"`block_tables` has {entries.shape[0]} rows, `seq_lens` {lens.length} numbers: one a request each"
+                )
+            held = [entries, lens]
+            table = (entries.array, entries.shape[1], lens.array)
+        else:
+            raise TypeError("plan() takes `indptr`, `indices` and `last_page_len`, or `block_tables` and `seq_lens`")
+        queries: Sequence[int] | None = None if query_lens is None else counts("query_lens", query_lens)
+        planned = Plan(self, self._native.plan(table, queries))
+        del held  # the arrays had to live until they were read
+        return planned
+
+    def append(
+        self,
+        k: Tensor,
+        v: Tensor,
+        kv_cache: Tensor | tuple[Tensor, Tensor],
+        slots: Integers,
+        *,
+        k_scale: Tensor | float | None = None,
+        v_scale: Tensor | float | None = None,
+    ) -> None:
+        """Writes K and V of new tokens to the pages of a cache, on the CPU. Engines on a GPU have a kernel for that.
+
+        Args:
+            k: ``[tokens, KV heads, dim]``, of the query's dtype; any strides but that of a head's elements.
+            v: the same of V.
+            kv_cache: as in :meth:`Plan.run`; is written.
+            slots: int64 ``[tokens]``: where each token goes: its page times ``page_size`` plus its place in the page, as vLLM's slot mappings
+                have it. A token with a negative slot is not written.
+            k_scale: what K is divided by where the cache is FP8, as in :meth:`Plan.run`; beyond 448 it becomes 448.
+            v_scale: the same of V.
+
+        Raises:
+            TypeError: an argument that is no tensor.
+            ValueError: a dtype, shape, stride or slot that does not fit, or an attention on a GPU. The cache is as it was, unless K fits and V
+                does not.
+        """
+        append(self, k, v, kv_cache, slots, k_scale, v_scale)
+
+    def live_plan(self) -> LivePlan:
+        """A plan that follows a batch by its changes: a step costs what has changed.
+
+        Raises:
+            CudaError: a kernel that cannot be compiled.
+        """
+        return LivePlan(self, self._native.live_plan())
+
+
+def _device_number(device: Any) -> int | None:
+    """The GPU's number; None for the CPU."""
+    kind, _, number = str(device).partition(":")
+    if kind == "cpu":
+        return None
+    if kind != "cuda" or (number and not number.isdecimal()):
+        raise ValueError(f"`device` is {device!s}: it can be cpu, cuda, or cuda:1")
+    if number:
+        return int(number)
+    torch = sys.modules.get("torch")
+    return int(torch.cuda.current_device()) if torch is not None and torch.cuda.is_available() else 0

@@ -1,0 +1,97 @@
+"""The extension module: addresses and strides that the package has checked."""
+
+from collections.abc import Sequence
+
+__version__: str
+
+class CudaError(RuntimeError):
+    """A GPU, its driver or the compiler of its kernels is missing or refused something."""
+
+_Array = tuple[int, int]
+_Rows = tuple[int, int, int]
+
+class Attention:
+    def __new__(
+        cls,
+        heads: tuple[int, int, int],
+        page_size: int,
+        dtype: str,
+        scale: float | None,
+        window: int | None,
+        softcap: float | None,
+        threads: int | None,
+        selector: str | None,
+        fetch_nvrtc: bool,
+        device: int | None,
+    ) -> Attention: ...
+    def prepare(self) -> None: ...
+    def plan(
+        self,
+        table: tuple[_Array, _Array, _Array] | tuple[_Array, int, _Array],
+        query_lens: Sequence[int] | None,
+    ) -> Plan: ...
+    def append(
+        self,
+        tokens: _Rows,
+        slots: _Array,
+        cache: int,
+        pages: int,
+        kv_strides: tuple[int, int, int],
+        scale: tuple[int, int] | None,
+    ) -> None: ...
+    def live_plan(self) -> LivePlan: ...
+
+class Plan:
+    @property
+    def batch(self) -> int: ...
+    def run(
+        self,
+        query: _Rows,
+        output: _Rows,
+        keys: int,
+        values: int,
+        pages: int,
+        kv_strides: tuple[int, int, int],
+        lse: int | None,
+        sinks: int | None,
+        scales: tuple[int, int, int] | None,
+        stream: int,
+    ) -> None: ...
+    def set_lengths(self, seq_lens: Sequence[int]) -> None: ...
+    def upload(self, stream: int) -> None: ...
+
+class LivePlan:
+    def add(self, request: int, pages: Sequence[int], tokens: int) -> None: ...
+    def remove(self, request: int) -> None: ...
+    def append(self, request: int, new_pages: Sequence[int], tokens: int) -> None: ...
+    def truncate(self, request: int, pages_kept: int, tokens: int) -> None: ...
+    def rename(self, old: int, new: int) -> None: ...
+    def grow(self, request: int, tokens: int) -> None: ...
+    def grow_all(self, tokens: Sequence[int]) -> None: ...
+    def update(self) -> int: ...
+    def run(
+        self,
+        query: _Rows,
+        output: _Rows,
+        keys: int,
+        values: int,
+        pages: int,
+        kv_strides: tuple[int, int, int],
+        lse: int | None,
+        sinks: int | None,
+        scales: tuple[int, int, int] | None,
+        stream: int,
+        batch: int,
+    ) -> None: ...
+    def upload(self, stream: int) -> None: ...
+
+def merge_states(
+    states: Sequence[tuple[int, int]],
+    rows: int,
+    head_dim: int,
+    dtype: str,
+    output: int,
+    lse: int | None,
+    device: int | None,
+    stream: int,
+) -> None: ...
