@@ -10,6 +10,9 @@ use super::problem::{Lanes, Problem, least};
 use super::ranking::Ranker;
 use super::search::Node;
 
+/// Candidates that a step of work adds up: those of a small portfolio, and half of those of a large one.
+pub(super) const WORK_LANES: usize = MAX_PORTFOLIO / 2;
+
 /// Memory that solving reuses.
 #[derive(Debug, Default)]
 pub(super) struct Scratch {
@@ -22,7 +25,7 @@ pub(super) struct Scratch {
     present: Vec<Present>,
     seen: Vec<u16>,
     pub(super) ranker: Ranker,
-    /// Work done: cells and rows that were added, comparable with [`Ranker::work`].
+    /// Work done: [`WORK_LANES`] of each cell and row that were added, comparable with [`Ranker::work`].
     work: u64,
 }
 
@@ -132,13 +135,8 @@ struct AllQuestions<'a> {
 impl AllQuestions<'_> {
     #[inline(always)]
     fn answer<V: Vectors>(self, vectors: V) -> Vec<Question> {
-        if self.problem.lanes() <= MAX_PORTFOLIO / 2 {
-            self.scratch.all_questions::<V, { MAX_PORTFOLIO / 2 }>(
-                vectors,
-                self.problem,
-                self.rows,
-                self.depth,
-            )
+        if self.problem.lanes() <= WORK_LANES {
+            self.scratch.all_questions::<V, WORK_LANES>(vectors, self.problem, self.rows, self.depth)
         } else {
             self.scratch.all_questions::<V, MAX_PORTFOLIO>(vectors, self.problem, self.rows, self.depth)
         }
@@ -205,7 +203,7 @@ impl Scratch {
         let mut sides: Vec<Vec<[Side; 2]>> =
             features.iter().map(|&feature| vec![[WORST; 2]; self.present[feature].bins.len() - 1]).collect();
         for (index, &feature) in features.iter().enumerate() {
-            self.one_feature(feature, depth, &mut sides[index]);
+            self.one_feature::<L>(feature, depth, &mut sides[index]);
         }
         if depth == 2 {
             for first in 0..features.len() {
@@ -252,7 +250,7 @@ impl Scratch {
 
     /// Sides that are leaves, and, with two questions left, sides that ask the same feature again.
     #[inline(always)]
-    fn one_feature(&mut self, feature: usize, depth: usize, sides: &mut [[Side; 2]]) {
+    fn one_feature<const L: usize>(&mut self, feature: usize, depth: usize, sides: &mut [[Side; 2]]) {
         let present = &self.present[feature];
         let (cells, bins) = (&present.up_to, present.bins.len());
         let total = &cells[bins - 1];
@@ -271,7 +269,8 @@ impl Scratch {
                 high.improve(cost, Some((feature, present.bins[j])));
             }
         }
-        self.work += (self.costs.len() + if depth < 2 { bins } else { bins * bins }) as u64;
+        self.work +=
+            (L / WORK_LANES * (self.costs.len() + if depth < 2 { bins } else { bins * bins })) as u64;
     }
 
     /// Sides that ask the other feature of a pair. The table of the pair is made one row of cells at a time.
@@ -328,7 +327,7 @@ impl Scratch {
                 second.improve(costs[side], Some((first, a.bins[rows[side] as usize])));
             }
         }
-        self.work += (self.costs.len() + height * width) as u64;
+        self.work += (L / WORK_LANES * (self.costs.len() + height * width)) as u64;
     }
 }
 

@@ -6,6 +6,7 @@
 //! the thresholds where all of them are seen.
 
 use super::CostTable;
+use super::depth_two::WORK_LANES;
 use super::grid::Grid;
 use super::problem::grid;
 use super::search::SEARCHED_DEPTH;
@@ -14,20 +15,21 @@ use std::sync::Arc;
 /// Thresholds a feature that are tried, the most first. Fewer than the last are too coarse to be worth a proof.
 const STEPS: [usize; 8] = [64, 48, 32, 24, 20, 16, 12, 10];
 
-/// The grid with most thresholds a feature, `most` at the most, over which trees of `depth` can be searched within `work`; if there is
-/// none, that with `most`: then the search goes as far as it can.
-pub(super) fn affordable(table: &CostTable, most: usize, depth: usize, work: u64) -> Arc<Grid> {
+/// The grid with most thresholds a feature, `most` at the most, over which trees of `depth` that choose from `lanes` candidates can be searched
+/// within `work`; if there is none, that with `most`: then the search goes as far as it can.
+pub(super) fn affordable(table: &CostTable, most: usize, depth: usize, lanes: usize, work: u64) -> Arc<Grid> {
     let whole = grid(table, most);
     let rows = table.rows().len();
-    if needed(&whole, rows, depth) <= work as f64 {
+    let needed = |grid: &Grid| needed(grid, rows, depth) * lanes.div_ceil(WORK_LANES) as f64;
+    if needed(&whole) <= work as f64 {
         return whole;
     }
     let fewer = STEPS.iter().filter(|&&thresholds| thresholds < most);
     let mut grids = fewer.map(|&thresholds| grid(table, thresholds));
-    grids.find(|grid| needed(grid, rows, depth) <= work as f64).unwrap_or(whole)
+    grids.find(|grid| needed(grid) <= work as f64).unwrap_or(whole)
 }
 
-/// The work of a search for trees of `depth`, in steps of [`super::depth_two`], if no bound ever helps: each pair of questions leaves four
+/// The work of a search for trees of `depth`, in steps of `depth_two` for few lanes, if no bound ever helps: each pair of questions leaves four
 /// sets of rows, for which trees of two levels are solved.
 fn needed(grid: &Grid, rows: usize, depth: usize) -> f64 {
     let thresholds: Vec<f64> =
@@ -61,13 +63,13 @@ mod tests {
     #[test]
     fn a_search_asks_as_finely_as_its_work_allows() {
         let table = distinct(512, 8);
-        let bins = |work| affordable(&table, 64, 4, work).bin_count(0);
+        let bins = |work| affordable(&table, 64, 4, 2, work).bin_count(0);
         assert_eq!(bins(u64::MAX), 65);
         let coarse = bins(1_000_000_000);
         assert!((11..65).contains(&coarse), "{coarse}");
         assert!(needed(&grid(&table, coarse - 1), 512, 4) <= 1e9);
         // Two levels take little, whatever is asked.
-        assert_eq!(affordable(&table, 64, 2, 1_000_000_000).bin_count(0), 65);
+        assert_eq!(affordable(&table, 64, 2, 2, 1_000_000_000).bin_count(0), 65);
         // What cannot be afforded at all is begun with every threshold.
         assert_eq!(bins(1000), 65);
     }

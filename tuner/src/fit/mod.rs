@@ -93,7 +93,13 @@ fn fit_within(
     let portfolio = portfolio::choose(&regrets, options);
     let safe_default = portfolio::safe_default(table, &regrets);
     let asked = Asked {
-        grid: effort::affordable(table, options.thresholds_per_feature, options.max_depth, work),
+        grid: effort::affordable(
+            table,
+            options.thresholds_per_feature,
+            options.max_depth,
+            portfolio.len(),
+            work,
+        ),
         regrets: &regrets,
         portfolio: &portfolio,
         safe_default,
