@@ -9,6 +9,7 @@ use super::options::MAX_PORTFOLIO;
 use super::problem::{Lanes, Problem, least};
 use super::ranking::Ranker;
 use super::search::Node;
+use super::sides::{Any, Vectors, lesser};
 
 /// Candidates that a step of work adds up: those of a small portfolio, and half of those of a large one.
 pub(super) const WORK_LANES: usize = MAX_PORTFOLIO / 2;
@@ -331,93 +332,6 @@ impl Scratch {
     }
 }
 
-/// The instructions of a processor.
-trait Vectors: Copy {
-    /// What the four sides of two questions cost at least, of `L` candidates: low in both, low in the first feature and high in the second,
-    /// high and low, high in both. `sums` is the first of these, `row_total` all that is low in the first feature, `last` all that is low
-    /// in the second, `beyond` all that is high in the first.
-    fn quadrants<const L: usize>(
-        self,
-        sums: &Lanes,
-        row_total: &Lanes,
-        last: &Lanes,
-        beyond: &Lanes,
-    ) -> [f64; 4];
-}
-
-/// Any processor.
-#[derive(Clone, Copy)]
-struct Any;
-
-impl Vectors for Any {
-    #[inline(always)]
-    fn quadrants<const L: usize>(
-        self,
-        sums: &Lanes,
-        row_total: &Lanes,
-        last: &Lanes,
-        beyond: &Lanes,
-    ) -> [f64; 4] {
-        let mut least = [f64::INFINITY; 4];
-        for lane in 0..L {
-            let high = last[lane] - sums[lane];
-            let sides = [sums[lane], row_total[lane] - sums[lane], high, beyond[lane] - high];
-            for (least, side) in least.iter_mut().zip(sides) {
-                *least = lesser(side, *least);
-            }
-        }
-        least
-    }
-}
-
-/// Four sides at once, until four candidates of each are left; then these side by side.
-#[cfg(target_arch = "x86_64")]
-impl Vectors for pulp::x86::V3 {
-    #[inline(always)]
-    fn quadrants<const L: usize>(
-        self,
-        sums: &Lanes,
-        row_total: &Lanes,
-        last: &Lanes,
-        beyond: &Lanes,
-    ) -> [f64; 4] {
-        let avx = self.avx;
-        let four = |lanes: &Lanes, at: usize| {
-            pulp::cast::<[f64; 4], core::arch::x86_64::__m256d>([
-                lanes[at],
-                lanes[at + 1],
-                lanes[at + 2],
-                lanes[at + 3],
-            ])
-        };
-        let mut least = None;
-        for at in (0..L).step_by(4) {
-            let low = four(sums, at);
-            let high = avx._mm256_sub_pd(four(last, at), low);
-            let sides = [
-                low,
-                avx._mm256_sub_pd(four(row_total, at), low),
-                high,
-                avx._mm256_sub_pd(four(beyond, at), high),
-            ];
-            least = Some(match least {
-                None => sides,
-                Some(least) => {
-                    let least: [_; 4] = least;
-                    std::array::from_fn(|side| avx._mm256_min_pd(sides[side], least[side]))
-                }
-            });
-        }
-        let Some([ll, lh, hl, hh]) = least else { return [f64::INFINITY; 4] };
-        let halves = |a, b| avx._mm256_min_pd(avx._mm256_unpacklo_pd(a, b), avx._mm256_unpackhi_pd(a, b));
-        let (low, high) = (halves(ll, lh), halves(hl, hh));
-        pulp::cast(avx._mm256_min_pd(
-            avx._mm256_permute2f128_pd::<0x20>(low, high),
-            avx._mm256_permute2f128_pd::<0x31>(low, high),
-        ))
-    }
-}
-
 #[inline(always)]
 fn reset<T: Copy>(places: &mut Vec<T>, len: usize, value: T) {
     places.clear();
@@ -429,12 +343,6 @@ fn add<const L: usize>(sum: &mut Lanes, more: &Lanes) {
     for lane in 0..L {
         sum[lane] += more[lane];
     }
-}
-
-/// One instruction, as costs are no NaN.
-#[inline(always)]
-fn lesser(a: f64, b: f64) -> f64 {
-    if a < b { a } else { b }
 }
 
 #[inline(always)]

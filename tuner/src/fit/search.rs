@@ -10,12 +10,12 @@
 //! it, so the bound is raised step by step ([`STEPS`]): whenever the search ends, what was proved until then holds.
 
 use super::depth_two::Scratch;
+use super::intervals::{Interval, Line, Open};
 use super::limits::{Event, Limits};
 use super::problem::Problem;
 use super::quadrants::{Half, Quadrants};
 use super::shallow::{self, Ask};
-use std::cmp::Ordering;
-use std::collections::{BinaryHeap, HashMap};
+use std::collections::HashMap;
 use std::sync::Mutex;
 
 /// Questions that the search looks for the best tree of; deeper ones are refined from there.
@@ -167,56 +167,6 @@ struct Known {
 /// What the sides of first questions cost at least, by feature and place.
 type Memo = HashMap<(usize, usize), (f64, f64)>;
 
-/// First questions of one feature between two that are solved.
-#[derive(Clone, Copy, Debug, PartialEq)]
-struct Interval {
-    bound: f64,
-    feature: usize,
-    /// Places of the line that are still open: `begin..end`.
-    begin: usize,
-    end: usize,
-    /// What the rows below the left neighbour cost at least, and those above the right neighbour.
-    below: f64,
-    above: f64,
-}
-
-impl Eq for Interval {}
-
-impl Ord for Interval {
-    /// The greatest has the least bound; equals in a fixed order.
-    fn cmp(&self, other: &Self) -> Ordering {
-        let bound = other.bound.total_cmp(&self.bound);
-        bound.then(other.feature.cmp(&self.feature)).then(other.begin.cmp(&self.begin))
-    }
-}
-
-impl PartialOrd for Interval {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Interval {
-    const fn middle(&self) -> usize {
-        self.begin + (self.end - self.begin) / 2
-    }
-}
-
-/// The line of first questions of a feature.
-struct Line {
-    /// Bins after which the rows can be divided.
-    bins: Vec<u16>,
-    /// What the rows up to each place cost at least, each row at its best; one more entry for all rows.
-    least_up_to: Vec<f64>,
-}
-
-impl Line {
-    /// What the rows after place `begin - 1` up to place `end` cost at least.
-    fn least_between(&self, begin: usize, end: usize) -> f64 {
-        self.least_up_to[end] - if begin == 0 { 0.0 } else { self.least_up_to[begin - 1] }
-    }
-}
-
 struct Search<'a> {
     problem: &'a Problem,
     cache: &'a Cache,
@@ -278,48 +228,6 @@ impl Task<'_> {
     }
 }
 
-/// Intervals that are still open, and what was settled.
-struct Open {
-    lines: Vec<Line>,
-    heap: BinaryHeap<Interval>,
-    /// The least that a first question already taken out of `heap` may still cost.
-    settled: f64,
-}
-
-impl Open {
-    fn of(search: &Search<'_>, rows: &[u32], floor: f64) -> Self {
-        let lines: Vec<Line> =
-            (0..search.problem.features()).map(|feature| search.line(rows, feature)).collect();
-        let whole =
-            lines.iter().enumerate().filter(|(_, line)| !line.bins.is_empty()).map(|(feature, line)| {
-                Interval { bound: floor, feature, begin: 0, end: line.bins.len(), below: 0.0, above: 0.0 }
-            });
-        let heap = whole.collect();
-        Self { lines, heap, settled: f64::INFINITY }
-    }
-
-    /// No tree costs less.
-    fn lower(&self) -> f64 {
-        self.heap.peek().map_or(f64::INFINITY, |next| next.bound).min(self.settled)
-    }
-
-    /// Puts back what is left of an interval on both sides of its solved middle.
-    fn halve(&mut self, interval: &Interval, below: f64, above: f64) {
-        self.settled = self.settled.min(below + above);
-        let middle = interval.middle();
-        let line = &self.lines[interval.feature];
-        for (begin, end, below, above) in [
-            (interval.begin, middle, interval.below, above),
-            (middle + 1, interval.end, below, interval.above),
-        ] {
-            if begin < end {
-                let bound = (below + above + line.least_between(begin, end)).max(interval.bound);
-                self.heap.push(Interval { bound, feature: interval.feature, begin, end, below, above });
-            }
-        }
-    }
-}
-
 impl Search<'_> {
     /// Raises the bound on the trees over all rows to `bound`, or as far as the limits allow, improves `best` on the way, and returns the
     /// bound that was reached.
@@ -333,7 +241,7 @@ impl Search<'_> {
         best: &mut Found,
     ) -> f64 {
         let threads = std::thread::available_parallelism().map_or(1, usize::from).min(BATCH);
-        let mut open = Open::of(self, rows, best.lower);
+        let mut open = Open::of(self.problem, rows, best.lower);
         loop {
             let useful = best.cost.min(bound);
             let mut batch: Vec<Interval> = Vec::with_capacity(BATCH);
@@ -425,7 +333,7 @@ impl Search<'_> {
         if depth <= 2 || best.cost <= floor {
             return best;
         }
-        let mut open = Open::of(self, rows, floor);
+        let mut open = Open::of(self.problem, rows, floor);
         let half = path.quadrants(depth);
         while let Some(mut first) = open.heap.peek().copied() {
             let useful = best.cost.min(bound);
@@ -554,25 +462,5 @@ impl Search<'_> {
         }
         let [low, high] = [low, high].map(|rows| self.shallow(rows, 2, f64::INFINITY, task).cost + 1.0);
         low / (low + high)
-    }
-
-    fn line(&self, rows: &[u32], feature: usize) -> Line {
-        let problem = self.problem;
-        let mut least = vec![None; problem.bin_count(feature)];
-        for &row in rows {
-            *least[usize::from(problem.bin(feature, row))].get_or_insert(0.0) += problem.least_of(&[row]);
-        }
-        let mut line = Line { bins: Vec::new(), least_up_to: Vec::new() };
-        let mut sum = 0.0;
-        for (bin, least) in least.into_iter().enumerate() {
-            if let Some(least) = least {
-                sum += least;
-                line.bins.push(bin as u16);
-                line.least_up_to.push(sum);
-            }
-        }
-        // After the last bin there is nothing to divide; its sum stays, as that of all rows.
-        line.bins.pop();
-        line
     }
 }
