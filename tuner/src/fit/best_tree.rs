@@ -60,7 +60,7 @@ impl Asked<'_> {
     /// Mean regret of the best of a few single rankings: a tree of no questions.
     fn simplest(&self) -> f64 {
         let any = self.problem(f64::MAX / 2.0);
-        let rows: Vec<u32> = any.all_rows();
+        let rows = any.all_rows();
         let valid = |candidate: usize| {
             (0..rows.len()).filter(|&row| self.regrets.get(row, candidate).is_some()).count()
         };
@@ -81,7 +81,7 @@ pub(super) fn best_tree(asked: &Asked<'_>, limits: Limits<'_>) -> (Problem, Foun
     let mut known = asked.simplest();
     let (problem, quick) = loop {
         let problem = asked.problem(known);
-        let rows: Vec<u32> = problem.all_rows();
+        let rows = problem.all_rows();
         let ask = Ask { bound: f64::INFINITY, exact: false };
         let quick = shallow::solve(&problem, &rows, asked.depth.min(2), ask, &limits, &mut scratch);
         let reached = asked.exact(&problem, &quick.tree, &rows, &mut ranker);
@@ -90,7 +90,7 @@ pub(super) fn best_tree(asked: &Asked<'_>, limits: Limits<'_>) -> (Problem, Foun
         }
         known = reached;
     };
-    let rows: Vec<u32> = problem.all_rows();
+    let rows = problem.all_rows();
     let found = search(&problem, asked.depth, quick.tree, limits, &mut scratch);
     let reached = asked.exact(&problem, &found.tree, &rows, &mut ranker);
     if reached >= known * COARSE || known <= LEAST_CAP || limits.by_clock() {
@@ -103,7 +103,7 @@ pub(super) fn best_tree(asked: &Asked<'_>, limits: Limits<'_>) -> (Problem, Foun
 }
 
 fn search(problem: &Problem, depth: usize, start: Node, limits: Limits<'_>, scratch: &mut Scratch) -> Found {
-    let rows: Vec<u32> = problem.all_rows();
+    let rows = problem.all_rows();
     let searched = depth.min(SEARCHED_DEPTH);
     let deeper = depth - searched;
     let known = |tree: Node, scratch: &mut Scratch| {

@@ -6,7 +6,7 @@ use serde::Serialize;
 /// What is proved about a fitted tree, as it is: after splits that gain nothing beyond noise were taken out.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Proof {
-    /// No tree of `depth` questions over the portfolio has less mean regret.
+    /// No tree of `depth` questions over the portfolio and the searched thresholds has less mean regret.
     pub lower_bound: f64,
     /// Whether the fitted tree has no more than that.
     pub optimal: bool,

@@ -67,7 +67,7 @@ impl Found {
 
 /// The best tree of at most `depth` questions over all rows, or the best found until the limits. `known` is a tree to begin with.
 pub(super) fn solve(problem: &Problem, depth: usize, known: Found, limits: Limits<'_>) -> Found {
-    let rows: Vec<u32> = problem.all_rows();
+    let rows = problem.all_rows();
     let floor = problem.floor();
     let mut best = Found { lower: floor, ..known };
     if depth <= 2 {
@@ -134,7 +134,7 @@ pub(super) fn refine(
             }
         }
     }
-    let rows: Vec<u32> = problem.all_rows();
+    let rows = problem.all_rows();
     grow(problem, tree, &rows, (levels, depth), limits, &mut Scratch::default())
 }
 
