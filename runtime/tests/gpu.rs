@@ -3,6 +3,7 @@
 
 mod forward;
 mod parts;
+mod racecheck;
 mod timeline;
 
 use cudarc::driver::{CudaSlice, CudaStream, DevicePtr};

@@ -59,7 +59,7 @@ impl Scale {
 /// What a sample takes beside its limit, about: waking the threads, twice where partials are merged.
 const CPU_SAMPLE_NS: u64 = 20_000;
 /// Reading more than L2 holds, so that it is cold, a graph's launch, and waiting for its end.
-const CUDA_SAMPLE_NS: u64 = 50_000;
+const CUDA_SAMPLE_NS: u64 = 150_000;
 
 /// A batch to be measured: light until it is built.
 #[derive(Clone, Debug)]
@@ -67,6 +67,7 @@ pub struct Workload {
     spec: BatchSpec,
     scenario: String,
     held_out: bool,
+    sample_ns: u64,
 }
 
 impl Workload {
@@ -91,6 +92,11 @@ impl Workload {
     /// The scenario that it is of.
     pub fn scenario(&self) -> &str {
         &self.scenario
+    }
+
+    /// About how long a sample takes, in ns, by the bytes that it reads: batches share a run's time by it.
+    pub const fn sample_ns(&self) -> u64 {
+        self.sample_ns
     }
 
     /// Whether it is only judged, never fitted.
@@ -160,6 +166,7 @@ impl Workloads {
                     scale.fit(spec)?
                 };
                 workloads.batches.push(Workload {
+                    sample_ns: sample_ns(spec.unique_bytes(), 0.0, backend),
                     spec,
                     scenario: scenario_name,
                     held_out: scenario.held_out(),
@@ -244,14 +251,19 @@ impl Scale {
             let (scaled, flops) = self.fit_within(self.nominal_bytes, spec)?;
             (scaled.unique_bytes(), flops)
         };
-        let (prices, in_any_case_ns) = match backend {
-            Backend::Cpu => (Prices::CPU, CPU_SAMPLE_NS),
-            Backend::Cuda => (Prices::H200, CUDA_SAMPLE_NS),
-        };
-        const ATTOSECONDS_PER_NS: f64 = 1e9;
-        let limit = (bytes as f64 * prices.hbm_byte as f64).max(flops * prices.flop as f64);
-        Ok((limit / ATTOSECONDS_PER_NS) as u64 + in_any_case_ns)
+        Ok(sample_ns(bytes, flops, backend))
     }
+}
+
+/// What a sample takes that reads these bytes and computes these FLOPs, on a usual device of a backend.
+fn sample_ns(bytes: u64, flops: f64, backend: Backend) -> u64 {
+    let (prices, in_any_case_ns) = match backend {
+        Backend::Cpu => (Prices::CPU, CPU_SAMPLE_NS),
+        Backend::Cuda => (Prices::H200, CUDA_SAMPLE_NS),
+    };
+    const ATTOSECONDS_PER_NS: f64 = 1e9;
+    let limit = (bytes as f64 * prices.hbm_byte as f64).max(flops * prices.flop as f64);
+    (limit / ATTOSECONDS_PER_NS) as u64 + in_any_case_ns
 }
 
 #[cfg(test)]

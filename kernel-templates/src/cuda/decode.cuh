@@ -92,7 +92,6 @@ struct Decode {
       mainloop.softmax_step.mma.begin_query(query_at);
     }
     barrier();
-    if (cta.item.segment_count == 1) kv_range.find_seen_of_one();
     const Steps steps = cta.item.segment_count > 0 ? kv_range.find_steps() : Steps{};
     if (produces) {
       if constexpr (S::SETMAXNREG) setmaxnreg_dec<Split::PRODUCER>();
@@ -145,11 +144,9 @@ struct Decode {
     parts.kv_range.describe();
     parts.kv_range.find_lengths([] {});
     barrier();
-    if (cta.item.segment_count > 1) {
+    if (any) {
       parts.kv_range.find_seen();
       barrier();
-    } else if (any) {
-      parts.kv_range.find_seen_of_one();
     }
     const Steps steps = any ? parts.kv_range.find_steps() : Steps{};
     const u32 first = steps.first;

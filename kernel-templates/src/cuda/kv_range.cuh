@@ -73,9 +73,12 @@ template <class S> struct KvRange {
     for (u32 row = first + S::DESCRIBERS; row < cta.row_count(); row += S::DESCRIBERS) see(row, cta.args.lengths[cta.rows()[row].request]);
   }
 
-  // What some row sees of each segment, where there are several. Rows of a request see the same, and its queries are requests here.
+  // What some row sees of each segment. Rows of a request see the same, and its queries are requests here.
   TILEWRIGHT_DEVICE void find_seen() const {
-    if (cta.item.segment_count == 1) return;
+    if (cta.item.segment_count == 1) {
+      if (cta.describer() < 32) find_seen_of_one();
+      return;
+    }
     for (u32 begin = cta.describer() / 32 * 32; begin < cta.item.segment_count; begin += S::DESCRIBERS) {
       const u32 index = begin + cta.lane;
       const bool exists = index < cta.item.segment_count;
@@ -107,7 +110,7 @@ template <class S> struct KvRange {
     }
   }
 
-  // The same for the only segment, by every warp for itself: that needs no barrier.
+  // The same for the only segment, by one warp.
   TILEWRIGHT_DEVICE void find_seen_of_one() const {
     SegmentInShared &segment = cta.segments()[0];
     i32 seen = 0x7fffffff, end = 0;
@@ -117,7 +120,7 @@ template <class S> struct KvRange {
     }
     if constexpr (S::HIDES_FIRST) seen = smallest_in_warp(seen);
     end = largest_in_warp(end);
-    limit_segment(segment, seen, end);
+    if (cta.lane == 0) limit_segment(segment, seen, end);
   }
 
   TILEWRIGHT_DEVICE void limit_segment(SegmentInShared &segment, i32 seen, i32 end) const {

@@ -40,11 +40,13 @@ template <class S> struct Pipeline {
   // For consumer warps.
   TILEWRIGHT_DEVICE void wait_keys_full(const PipelineState<S> &at) const { wait_mbarrier(barrier_of(at, KEYS_FULL), at.round); }
   TILEWRIGHT_DEVICE void wait_values_full(const PipelineState<S> &at) const { wait_mbarrier(barrier_of(at, VALUES_FULL), at.round); }
-  // The warp has read them.
+  // The warp has read them: one lane arrives for all, which their reads have to come before.
   TILEWRIGHT_DEVICE void release_keys(const PipelineState<S> &at) const {
+    sync_warp();
     if (cta.lane == 0) arrive(barrier_of(at, KEYS_EMPTY));
   }
   TILEWRIGHT_DEVICE void release_values(const PipelineState<S> &at) const {
+    sync_warp();
     if (cta.lane == 0) arrive(barrier_of(at, VALUES_EMPTY));
   }
 

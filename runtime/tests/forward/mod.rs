@@ -27,9 +27,10 @@ const fn tile(m: u16, n: u16, warps: u16, stages: u16) -> Tile {
 }
 
 /// Four consumer warps each: with TMA tiles go together only so.
-const TILES: [Tile; 4] = [tile(16, 64, 4, 2), tile(16, 128, 4, 1), tile(32, 64, 4, 2), tile(64, 64, 4, 2)];
+pub(super) const TILES: [Tile; 4] =
+    [tile(16, 64, 4, 2), tile(16, 128, 4, 1), tile(32, 64, 4, 2), tile(64, 64, 4, 2)];
 /// The same with eight.
-const WIDE_TILES: [Tile; 4] =
+pub(super) const WIDE_TILES: [Tile; 4] =
     [tile(16, 128, 8, 2), tile(32, 64, 8, 3), tile(64, 64, 8, 3), tile(128, 64, 8, 2)];
 
 fn select(shape: &PackShape) -> Tile {
@@ -45,9 +46,9 @@ fn select_of(tiles: &[Tile; 4], shape: &PackShape) -> Tile {
     }]
 }
 
-fn plan_for(device: &CudaDevice, forward: LaunchMode) -> DevicePlan {
+pub(super) fn plan_for(device: &CudaDevice, forward: LaunchMode, tiles: &[Tile; 4]) -> DevicePlan {
     match forward.launch {
-        Launch::Single => DevicePlan::with_mix(device, &Mix::of(&TILES), forward.merge),
+        Launch::Single => DevicePlan::with_mix(device, &Mix::of(tiles), forward.merge),
         Launch::Serial | Launch::Streams => DevicePlan::with_launch_mode(device, forward),
     }
 }
@@ -56,7 +57,12 @@ fn prepare(backend: &mut CudaBackend, class: &Class, options: KernelOptions) {
     prepare_tiles(backend, &TILES, class, options);
 }
 
-fn prepare_tiles(backend: &mut CudaBackend, tiles: &[Tile], class: &Class, options: KernelOptions) {
+pub(super) fn prepare_tiles(
+    backend: &mut CudaBackend,
+    tiles: &[Tile],
+    class: &Class,
+    options: KernelOptions,
+) {
     let alone: Vec<u32> = backend
         .prepare(tiles, class, options, || ())
         .unwrap()
@@ -86,7 +92,7 @@ fn every_way_of_launching_is_right_on_every_case() {
         let mut cases = conformance::cases(&class, 11);
         cases.extend(conformance::tile_cases(&class, &TILES[3], 12));
         // One plan for each way serves all cases: what one leaves behind must not be seen by the next.
-        let mut plans = LaunchMode::ALL.map(|forward| (forward, plan_for(&device, forward)));
+        let mut plans = LaunchMode::ALL.map(|forward| (forward, plan_for(&device, forward, &TILES)));
         for case in cases {
             let case = upload(case, &device);
             prepare(&mut backend, &class, case.options());

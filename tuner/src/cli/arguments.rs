@@ -104,8 +104,8 @@ pub struct TuneArguments {
     /// Throw away the run that was stopped in `--out`
     #[arg(long)]
     pub discard: bool,
-    /// Seconds that measuring may take, verification included; workloads share them. Without it, 240, and on a GPU 60 more for each element type
-    /// beyond the first
+    /// Seconds that measuring may take, verification included; workloads share them. Without it, 240 on a processor; on a GPU 120, and 10 more for
+    /// each element type beyond the first; 40 with `--quick`
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..))]
     pub budget: Option<u32>,
     /// Batches with more distinct KV are scaled down to this, in MB; without it, 16 MB for a processor and 24 GB for a GPU
@@ -121,6 +121,10 @@ pub struct TuneArguments {
     /// Threads to measure with; without it, all of the processor's
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub threads: Option<u32>,
+    /// Take under a minute on a GPU: race only the tiles of the most alike device whose selector is known, on every third batch. The selector is
+    /// written as JSON below `--out`, and the workspace stays as it is
+    #[arg(long)]
+    pub quick: bool,
     /// Measure in a budget that is too small, and emit a selector that loses on the run's own held-out batches, rests on too little, or was
     /// measured on a busy machine
     #[arg(long)]
@@ -148,6 +152,7 @@ impl TuneArguments {
             budget: self.budget.map(|seconds| Duration::from_secs(seconds.into())),
             max_batch_mb: self.max_batch_mb,
             shard: self.shard,
+            quick: self.quick,
             force: self.force,
             fit: self.fit.settings(),
         }

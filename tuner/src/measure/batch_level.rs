@@ -13,6 +13,7 @@ use crate::interrupt::Interrupt;
 use crate::store::{Level, Measurement, Status};
 use crate::workloads::Workload;
 use std::collections::BTreeSet;
+use std::fmt;
 use std::time::{Duration, Instant};
 use tilewright_cuda::{Launch, LaunchMode, MergeBy, Mix};
 use tilewright_heuristics::{BatchShape, Tile, TileSetBuf};
@@ -275,6 +276,36 @@ type PlanAll<'a> = &'a dyn Fn(
     &[LaunchMode],
 ) -> Result<Vec<(Choice, PlanId)>, BenchError>;
 
+/// Where the time of a pass goes.
+#[derive(Debug, Default)]
+struct Spent {
+    loading: Duration,
+    planning: Duration,
+    sampling: Duration,
+}
+
+impl Spent {
+    fn add(&mut self, other: &Self) {
+        self.loading += other.loading;
+        self.planning += other.planning;
+        self.sampling += other.sampling;
+    }
+}
+
+impl fmt::Display for Spent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [loading, planning, sampling] =
+            [self.loading, self.planning, self.sampling].map(|spent| spent.as_secs_f64());
+        write!(f, "{loading:.1} s to load them, {planning:.1} s to plan, {sampling:.1} s to sample")
+    }
+}
+
+/// Time since `begin`, which becomes now.
+fn lap(begin: &mut Instant) -> Duration {
+    let now = Instant::now();
+    now - std::mem::replace(begin, now)
+}
+
 /// A pass over whole batches.
 struct Stage<'a> {
     name: &'static str,
@@ -307,13 +338,18 @@ impl Stage<'_> {
         let left: Vec<&Workload> =
             workloads.iter().filter(|workload| !known.contains(workload.name())).collect();
         let mut phase = progress.phase(self.name, left.len());
+        let mut spent = Spent::default();
+        let mut work_left: u64 = left.iter().map(|workload| workload.sample_ns()).sum();
         for (done, workload) in left.iter().enumerate() {
             if interrupt.requested() {
                 return Ok(false);
             }
-            let share = deadline.saturating_duration_since(Instant::now()) / (left.len() - done) as u32;
+            let part = workload.sample_ns() as f64 / work_left.max(1) as f64;
+            let share = deadline.saturating_duration_since(Instant::now()).mul_f64(part);
+            work_left -= workload.sample_ns();
             phase.at(workload.name());
-            let (rows, ended) = self.one(bench, workload, verified, share, done as u64, interrupt)?;
+            let (rows, ended, its) = self.one(bench, workload, verified, share, done as u64, interrupt)?;
+            spent.add(&its);
             run.append(rows)?;
             if let Some(defect) = bench.defect() {
                 return Err(defect.into());
@@ -323,7 +359,7 @@ impl Stage<'_> {
                 return Ok(false);
             }
         }
-        phase.finish(&format!("{} whole batches measured", left.len()));
+        phase.finish(&format!("{} whole batches measured: {spent}", left.len()));
         Ok(true)
     }
 
@@ -335,17 +371,21 @@ impl Stage<'_> {
         time_limit: Duration,
         seed: u64,
         interrupt: &Interrupt,
-    ) -> anyhow::Result<(Vec<Measurement>, Ended)> {
+    ) -> anyhow::Result<(Vec<Measurement>, Ended, Spent)> {
+        let (mut begin, mut spent) = (Instant::now(), Spent::default());
         let batch = workload.build()?;
         let (class, shape) = (Class::of(&batch.geometry), batch_shape(&batch)?);
         let launch_modes = bench.launch_modes().to_vec();
         let mut loaded = bench.load(&batch)?;
+        spent.loading = lap(&mut begin);
         let plans = (self.plan)(loaded.as_mut(), &shape, verified.tiles(&class), &launch_modes)?;
         let limit_us = loaded.limit_us();
+        spent.planning = lap(&mut begin);
         let (eliminate, [min_rounds, max_rounds]) = (self.eliminate, self.rounds);
         let options =
             RaceOptions { time_limit, seed, eliminate, min_rounds, max_rounds, ..RaceOptions::default() };
         let result = race(plans.len(), &options, || interrupt.requested(), |i| loaded.sample(plans[i].1));
+        spent.sampling = lap(&mut begin);
         drop(loaded);
         // What was measured before the device was lost is kept; a run that goes on measures the workload again.
         let lost = bench.defect().is_some();
@@ -373,7 +413,7 @@ impl Stage<'_> {
             Status::Correct => !row.samples_us.is_empty(),
             _ => !lost,
         };
-        Ok((rows.filter(said).collect(), ended))
+        Ok((rows.filter(said).collect(), ended, spent))
     }
 }
 

@@ -3,6 +3,7 @@
 mod fitting;
 mod outputs;
 mod provenance;
+mod quick;
 
 pub use outputs::{Outputs, write_outputs};
 pub use provenance::command_to_go_on;
@@ -46,6 +47,8 @@ pub struct TuneOptions {
     pub max_batch_mb: Option<u32>,
     /// The workloads that are measured; `None` for all, and a fit.
     pub shard: Option<Shard>,
+    /// Races the tiles of the most alike device that is known, on every third batch, and leaves the workspace as it is.
+    pub quick: bool,
     /// Measures in a budget that is too small, and emits a selector that is doubted.
     pub force: bool,
     /// How the tree is fitted.
@@ -67,10 +70,10 @@ pub enum Tuned {
 const SCREENED_UNTIL: f64 = 0.4;
 /// Part of the budget that screening and verification may take.
 const VERIFIED_UNTIL: f64 = 0.8;
-/// Parts of the time left after verification until which whole batches are measured under all sets of tiles, and then those that are held out
-/// under the selector; a few timelines take the rest, which on a GPU is spent with compiling kernels that note what they do.
-const CANDIDATES_UNTIL: f64 = 0.75;
-const BATCHES_UNTIL: f64 = 0.9;
+/// Parts of the time left after verification in which whole batches are measured under all sets of tiles, and then, after the fit, those that are
+/// held out under the selector; a few timelines take the rest, which on a GPU is spent with compiling kernels that note what they do.
+const CANDIDATES: f64 = 0.75;
+const HELD_OUT: f64 = 0.15;
 /// What the timelines get in any case: to compile eight kernels, and launch each twice.
 const TIMELINES: Duration = Duration::from_secs(12);
 
@@ -92,12 +95,22 @@ pub fn tune(
 
     let backend = bench.limits().backend();
     let scale = Scale::on(bench.limits(), options.max_batch_mb);
-    let workloads = Workloads::load(&options.scenarios, backend, &scale, options.shard)?;
+    let mut workloads = Workloads::load(&options.scenarios, backend, &scale, options.shard)?;
+    let known = if options.quick { quick::known_sets(&device, bench.limits()) } else { Vec::new() };
+    let fit = if options.quick { quick::settings(&options.fit) } else { options.fit.clone() };
+    if options.quick {
+        anyhow::ensure!(
+            !known.is_empty(),
+            "no selector of a device like {device} is known, whose tiles a quick run would race: leave out `--quick`"
+        );
+        quick::thin(&mut workloads);
+    }
     anyhow::ensure!(
         options.shard.is_some() || workloads.batches.iter().any(|workload| !workload.held_out()),
         "the scenarios have no batches to fit a selector to: add one that is not `use: held-out`"
     );
-    let mut budget = options.budget.unwrap_or_else(|| default_budget(backend, workloads.dtypes.len()));
+    let default = if options.quick { quick::BUDGET } else { default_budget(backend, workloads.dtypes.len()) };
+    let mut budget = options.budget.unwrap_or(default);
     let by_cp_async = workloads.batches.iter().filter(|workload| needs_cp_async(workload, bench.limits()));
     let timed = Timed {
         classes: workloads.classes(),
@@ -111,6 +124,8 @@ pub fn tune(
     let space = Space::of(backend);
     let folder = options.out.join(&module);
     let around = std::env::current_dir().ok().and_then(|current| Heuristics::around(&current));
+    // A quick run's selector is loaded as data: it replaces none that rests on more.
+    let around = around.filter(|_| !options.quick);
     let heuristics = options.heuristics.clone().map(Heuristics::at).or(around);
     let target = (heuristics.as_ref(), options.force);
     let finished = if options.start == Start::Resume { Finished::in_folder(&folder)? } else { None };
@@ -127,7 +142,7 @@ pub fn tune(
         return Ok(Tuned::Shard(path));
     }
     if let Some(finished) = finished {
-        let outputs = finish_again(finished, &workloads, options, target, &folder)?;
+        let outputs = finish_again(finished, &workloads, &fit, target, &folder)?;
         progress.note("the run is over: its module and report were written again");
         return Ok(Tuned::Done(Box::new(outputs)));
     }
@@ -136,7 +151,7 @@ pub fn tune(
         Start::Resume if options.shard.is_some() && !RunFolder::is_stopped(&folder)? => Start::Fresh,
         start => start,
     };
-    if start != Start::Resume {
+    if start != Start::Resume && !options.quick {
         let needed = time_to_verify(bench, &space, &screened, &timed);
         budget = budget_for(needed, budget, options.budget.is_some(), options.force)?;
         progress.note(&format!(
@@ -146,8 +161,8 @@ pub fn tune(
             workloads.batches.len()
         ));
     }
-    let provenance =
-        provenance::provenance(bench, &space, (&workloads, which(&scale, options.shard)), &options.fit);
+    let which = which(&scale, options.shard, options.quick);
+    let provenance = provenance::provenance(bench, &space, (&workloads, which), &fit);
     let mut run = RunFolder::open(&folder, provenance, start)?;
     for damaged in run.damaged() {
         progress.note(&format!("what it held is measured again: {damaged}"));
@@ -155,23 +170,28 @@ pub fn tune(
     let stopped = |folder: &PathBuf| Ok(Tuned::Interrupted(folder.clone()));
 
     let session = &mut Session { bench, run: &mut run, progress, interrupt };
-    if !screen(session, &space, &screenings, begin + budget.mul_f64(SCREENED_UNTIL))? {
-        return stopped(&folder);
-    }
     let kept = || format!("{}: the measurements are kept", folder.display());
-    let mut tiles =
-        Analysis::screened(&session.run.united_rows(), &screened, &options.fit).with_context(kept)?;
-    // The tiles that were best of all batches before are raced on all of them again.
-    tiles.extend(incumbents(&device, &space));
-    tiles.sort_unstable();
-    tiles.dedup();
+    let tiles = if options.quick {
+        let tiles: BTreeSet<Tile> = known.iter().flat_map(|set| set.tiles()).copied().collect();
+        tiles.into_iter().filter(|tile| space.tiles().contains(tile)).collect()
+    } else {
+        if !screen(session, &space, &screenings, begin + budget.mul_f64(SCREENED_UNTIL))? {
+            return stopped(&folder);
+        }
+        let mut tiles = Analysis::screened(&session.run.united_rows(), &screened, &fit).with_context(kept)?;
+        // The tiles that were best of all batches before are raced on all of them again.
+        tiles.extend(incumbents(&device, &space));
+        tiles.sort_unstable();
+        tiles.dedup();
+        tiles
+    };
     let verified = verify_space(session, &space, &tiles, &timed, begin + budget.mul_f64(VERIFIED_UNTIL))?;
     let Some(verified) = verified else { return stopped(&folder) };
     let measuring = Instant::now();
     // Where verification takes longer than estimated, the run does rather than measure nothing.
     let left =
         (begin + budget).saturating_duration_since(measuring).max(budget.mul_f64(1.0 - VERIFIED_UNTIL));
-    let sets = candidate_sets(&tiles);
+    let sets = if options.quick { known } else { candidate_sets(&tiles) };
     for class in timed.classes.keys() {
         let runs = |set: &&TileSetBuf| {
             set.single().is_none() && set.tiles().iter().all(|tile| verified.tiles(class).contains(tile))
@@ -187,7 +207,7 @@ pub fn tune(
         fitted.len(),
         held_out.len()
     ));
-    let deadline = measuring + left.mul_f64(CANDIDATES_UNTIL);
+    let deadline = measuring + left.mul_f64(CANDIDATES);
     let batches = &workloads.batches;
     if !measure_candidates(session, batches, &sets, &verified, deadline)? {
         return stopped(&folder);
@@ -199,18 +219,20 @@ pub fn tune(
         run.retire(&path)?;
         return Ok(Tuned::Shard(path));
     }
-    let fitted = fitting::fit_verified(session, &timed, &options.fit);
+    let fitted = fitting::fit_verified(session, &timed, &fit);
     let Some(analysis) = fitted.with_context(kept)? else { return stopped(&folder) };
     // Without the tiles that failed since.
     let verified = Verified::of(session.run.rows());
     let policies = BatchPolicies::of(&analysis);
-    let deadline = measuring + left.mul_f64(BATCHES_UNTIL);
+    // The fit has its own time.
+    let judging = Instant::now();
+    let deadline = judging + left.mul_f64(HELD_OUT);
     let judged = if held_out.is_empty() { batches } else { &held_out };
     if !measure_batches(session, judged, &policies, &verified, deadline)? {
         return stopped(&folder);
     }
-    let deadline = (measuring + left).max(Instant::now() + TIMELINES);
-    if !record_timelines(session, batches, &policies, &verified, deadline)? {
+    let deadline = (judging + left.mul_f64(1.0 - CANDIDATES)).max(Instant::now() + TIMELINES);
+    if !options.quick && !record_timelines(session, batches, &policies, &verified, deadline)? {
         return stopped(&folder);
     }
 
@@ -220,15 +242,8 @@ pub fn tune(
     };
     let recording = run.write(&measurements)?;
     let timelines = run.timelines().clone();
-    let outputs = write_outputs(
-        &recording,
-        &timelines,
-        &analysis,
-        &options.fit,
-        target,
-        &folder,
-        measurements.clone(),
-    )?;
+    let outputs =
+        write_outputs(&recording, &timelines, &analysis, &fit, target, &folder, measurements.clone())?;
     // Not before all that is made of them is there.
     run.retire(&measurements)?;
     Ok(Tuned::Done(Box::new(outputs)))
@@ -266,17 +281,17 @@ fn require_same_scenarios(finished: &Finished, workloads: &Workloads, folder: &P
 fn finish_again(
     finished: Finished,
     workloads: &Workloads,
-    options: &TuneOptions,
+    fit: &FitSettings,
     target: (Option<&Heuristics>, bool),
     folder: &Path,
 ) -> anyhow::Result<Outputs> {
     require_same_scenarios(&finished, workloads, folder)?;
     let mut recording = read(&finished.measurements)?;
-    recording.provenance.fit = options.fit.clone();
+    recording.provenance.fit = fit.clone();
     let timelines = read_timelines(&timelines_path(&finished.measurements))?;
     let timelines = timelines.unwrap_or_else(|| Timelines::none_of(recording.provenance.device.clone()));
-    let analysis = Analysis::of(&recording.provenance, &recording.rows, &options.fit)?;
-    write_outputs(&recording, &timelines, &analysis, &options.fit, target, folder, finished.measurements)
+    let analysis = Analysis::of(&recording.provenance, &recording.rows, fit)?;
+    write_outputs(&recording, &timelines, &analysis, fit, target, folder, finished.measurements)
 }
 
 /// The tiles of the selector that was emitted for this device before.
@@ -287,8 +302,9 @@ fn incumbents(device: &DeviceRecord, space: &Space) -> Vec<Tile> {
 }
 
 /// What beside the scenarios decides which workloads a run has.
-fn which(scale: &Scale, shard: Option<Shard>) -> String {
-    let scale = format!("batches of at most {} MB", scale.max_bytes >> 20);
+fn which(scale: &Scale, shard: Option<Shard>, quick: bool) -> String {
+    let part = if quick { "every third batch, of" } else { "batches of" };
+    let scale = format!("{part} at most {} MB", scale.max_bytes >> 20);
     match shard {
         Some(Shard { index, count }) => format!("{scale}, shard {} of {count}", index + 1),
         None => scale,
@@ -299,7 +315,7 @@ fn which(scale: &Scale, shard: Option<Shard>) -> String {
 /// otherwise be taken from the time of all others. A processor has none to compile, and verifies most types in any case.
 fn default_budget(backend: Backend, dtypes: usize) -> Duration {
     const CPU: u64 = 240;
-    const CUDA: u64 = 140;
+    const CUDA: u64 = 120;
     const FURTHER: u64 = 10;
     Duration::from_secs(match backend {
         Backend::Cpu => CPU,
@@ -339,7 +355,7 @@ mod tests {
     fn a_gpu_gets_more_time_for_further_element_types() {
         assert_eq!(
             [0, 1, 2, 4].map(|dtypes| default_budget(Backend::Cuda, dtypes).as_secs()),
-            [140, 140, 150, 170]
+            [120, 120, 130, 150]
         );
         assert_eq!([1, 6].map(|dtypes| default_budget(Backend::Cpu, dtypes).as_secs()), [240; 2]);
     }

@@ -51,6 +51,12 @@ fn pages(author: Author) -> Vec<ConformanceCase> {
     let mut cases: Vec<ConformanceCase> = SIZES.into_iter().map(size).collect();
     cases.extend([
         ConformanceCase { options: PER_NODE, ..author.case("many pages of 1 token", (2, 1), cut(1)) },
+        author.case("tenants on pages of 48 tokens", (8, 2), {
+            let first = BatchBuilder::new(48).own([300]).behind(0, 5, [241, 330, 288, 500, 259]);
+            let second = first.own([700]);
+            let prompt = second.last();
+            second.behind(prompt, 14, [690, 700, 713, 672, 1010, 801, 677, 733, 760]).own([17, 95, 432])
+        }),
         author.case("pages shared at different places", (4, 2), {
             let rows = BatchBuilder::new(16).row(&[0, 1, 2, 3], 64).row(&[9, 0, 1, 2], 60).row(&[1, 0], 32);
             rows.row(&[3, 2, 1, 0], 64).row(&[0, 1, 4], 40).row(&[4, 1, 0], 37)

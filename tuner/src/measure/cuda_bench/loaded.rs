@@ -1,6 +1,7 @@
 //! A batch on a GPU: its plans are captured, compared with each other, and replayed for each sample.
 
 use super::pool::{Pool, filled_memory};
+use super::spares::Spare;
 use super::{CudaBench, failure_of, timeline};
 use crate::measure::bench::rows_of;
 use crate::measure::numbers::Stream;
@@ -9,9 +10,7 @@ use crate::measure::{
 };
 use crate::store::{Status, Timeline};
 use tilewright_conformance::tolerance;
-use tilewright_cuda::{
-    CudaError, DeviceMemory, DevicePlan, Graph, Launch, LaunchMode, Mix, RawArgs, RawScales,
-};
+use tilewright_cuda::{CudaError, DeviceMemory, Graph, Launch, LaunchMode, Mix, RawArgs, RawScales};
 use tilewright_heuristics::{Dtype, Geometry, Tile};
 use tilewright_kernel_templates::Class;
 use tilewright_kernel_templates::cuda::KernelOptions;
@@ -20,6 +19,9 @@ use tilewright_scenarios::Batch;
 
 /// Part of the free memory that a batch may take.
 const USABLE_MEMORY: f64 = 0.8;
+
+/// Two bytes that no output has: NaN in every format.
+const NEVER_WRITTEN: u16 = 0xffff;
 
 /// A batch whose pages are the pool's.
 pub(super) struct LoadedBatch<'a> {
@@ -40,8 +42,7 @@ struct Planned {
 /// A plan on the device, captured. Fields are dropped in this order: the graph before the memory that it names.
 struct Captured {
     graph: Graph,
-    uploaded: DevicePlan,
-    workspace: DeviceMemory,
+    memory: Spare,
 }
 
 impl<'a> LoadedBatch<'a> {
@@ -105,19 +106,22 @@ impl<'a> LoadedBatch<'a> {
         Ok(captured)
     }
 
-    fn capture_compiled(&self, plan: &Plan, execution: &Execution) -> Result<Captured, CudaError> {
+    fn capture_compiled(&mut self, plan: &Plan, execution: &Execution) -> Result<Captured, CudaError> {
+        let single = execution.launch_mode.launch == Launch::Single;
+        let mix = execution.mix.as_ref().filter(|_| single);
+        let mut memory = self.bench.plan_memory(execution.launch_mode, mix)?;
         let CudaBench { device, backend, stream, .. } = &*self.bench;
-        let mut uploaded = match (execution.launch_mode.launch, &execution.mix) {
-            (Launch::Single, Some(mix)) => DevicePlan::with_mix(device, mix, execution.launch_mode.merge),
-            _ => DevicePlan::with_launch_mode(device, execution.launch_mode),
-        };
-        uploaded.upload(plan, stream)?;
-        let workspace = DeviceMemory::new(device.context(), uploaded.workspace_bytes())?;
-        let args = self.args(&workspace);
+        memory.uploaded.upload(plan, stream)?;
+        let needed = memory.uploaded.workspace_bytes();
+        if memory.workspace.bytes() < needed {
+            memory.workspace = DeviceMemory::new(device.context(), needed)?;
+        }
+        let args = self.args(&memory.workspace);
         // SAFETY: all memory is as large as the batch and the plan say, and lives as long as the graph.
-        let graph =
-            unsafe { Graph::capture(stream, || backend.decode_raw(stream.cu_stream(), &uploaded, &args))? };
-        Ok(Captured { graph, uploaded, workspace })
+        let graph = unsafe {
+            Graph::capture(stream, || backend.decode_raw(stream.cu_stream(), &memory.uploaded, &args))?
+        };
+        Ok(Captured { graph, memory })
     }
 
     fn args(&self, workspace: &DeviceMemory) -> RawArgs {
@@ -135,10 +139,18 @@ impl<'a> LoadedBatch<'a> {
 
     /// That a launch mode computes what the default does. Tiles were verified one by one under the default; another way is verified
     /// by this, before it is timed.
-    fn check(&self, plan: &Plan, captured: &Captured, launch_mode: &LaunchMode) -> Result<(), Failure> {
+    fn check(&mut self, plan: &Plan, captured: &Captured, launch_mode: &LaunchMode) -> Result<(), Failure> {
         let reference = self.capture_compiled(plan, &Execution::default()).map_err(failure_of)?;
-        let expected = self.computed(&reference).map_err(failure_of)?;
-        let found = self.computed(captured).map_err(failure_of)?;
+        let expected = self.bits(&reference).map_err(failure_of)?;
+        let Captured { graph, memory } = reference;
+        drop(graph);
+        self.bench.keep(memory);
+        let found = self.bits(captured).map_err(failure_of)?;
+        // Mostly they are equal, each bit; what is never written is, too.
+        if found == expected && !found.contains(&NEVER_WRITTEN) {
+            return Ok(());
+        }
+        let (found, expected) = (self.numbers(&found), self.numbers(&expected));
         let Geometry { head_dim, dtype, .. } = self.batch.geometry;
         let (error, allowed) = (worst_row(&found, &expected, head_dim as usize), tolerance(dtype));
         if error < allowed {
@@ -150,19 +162,33 @@ impl<'a> LoadedBatch<'a> {
         Err(Failure { status: Status::Correctness, message })
     }
 
-    /// What a plan computes.
-    fn computed(&self, captured: &Captured) -> Result<Vec<f32>, CudaError> {
+    /// What a plan computes, as it lies in the output.
+    fn bits(&self, captured: &Captured) -> Result<Vec<u16>, CudaError> {
         let stream = &self.bench.stream;
-        // NaN in every format: what is never written is found.
-        self.output.fill(0xff, stream)?;
+        self.output.fill(NEVER_WRITTEN.to_le_bytes()[0], stream)?;
         captured.graph.launch(stream)?;
         let mut bits = vec![0u16; self.output.bytes() / size_of::<u16>()];
         self.output.read(0, &mut bits, stream)?;
+        Ok(bits)
+    }
+
+    fn numbers(&self, bits: &[u16]) -> Vec<f32> {
         let number = match self.batch.geometry.dtype.query() {
             Dtype::Bf16 => |bits| half::bf16::from_bits(bits).to_f32(),
             _ => |bits| half::f16::from_bits(bits).to_f32(),
         };
-        Ok(bits.into_iter().map(number).collect())
+        bits.iter().map(|&bits| number(bits)).collect()
+    }
+}
+
+impl Drop for LoadedBatch<'_> {
+    fn drop(&mut self) {
+        for planned in std::mem::take(&mut self.plans) {
+            if let Ok(Captured { graph, memory }) = planned.captured {
+                drop(graph);
+                self.bench.keep(memory);
+            }
+        }
     }
 }
 
@@ -206,14 +232,14 @@ impl Loaded for LoadedBatch<'_> {
 
     fn outputs(&mut self, plan: PlanId, requests: &[usize]) -> Result<Vec<f32>, Failure> {
         let captured = self.plans[plan.0].captured.as_ref().map_err(Clone::clone)?;
-        let output = self.computed(captured).map_err(failure_of)?;
+        let output = self.numbers(&self.bits(captured).map_err(failure_of)?);
         let Geometry { q_heads, head_dim, .. } = self.batch.geometry;
         rows_of(&output, (q_heads * head_dim) as usize, requests)
     }
 
     fn timeline(&mut self, plan: PlanId) -> Result<Timeline, Failure> {
         let Planned { plan, execution, captured } = &self.plans[plan.0];
-        let Captured { uploaded, workspace, .. } = captured.as_ref().map_err(Clone::clone)?;
+        let Spare { uploaded, workspace, .. } = &captured.as_ref().map_err(Clone::clone)?.memory;
         if execution.launch_mode != LaunchMode::DEFAULT {
             let message = format!(
                 "timelines are recorded as {}, not as {}",

@@ -4,6 +4,7 @@
 mod cases;
 mod loaded;
 mod pool;
+mod spares;
 mod timeline;
 
 use super::sensors::Sensors;
@@ -13,6 +14,7 @@ use cases::{Cases, option_sets};
 use cudarc::driver::CudaStream;
 use loaded::LoadedBatch;
 use pool::Pool;
+use spares::Spare;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use tilewright_cuda::profiling::Timer;
@@ -49,6 +51,7 @@ pub struct CudaBench {
     prices: Prices,
     cases: Cases,
     pool: Option<Pool>,
+    spares: Vec<Spare>,
 }
 
 impl CudaBench {
@@ -85,6 +88,7 @@ impl CudaBench {
                 .collect(),
             cases: Cases::default(),
             pool: None,
+            spares: Vec::new(),
         })
     }
 
