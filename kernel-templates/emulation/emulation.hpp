@@ -218,8 +218,6 @@ struct Machine {
   Arrivals arrivals[MAX_ARRIVALS];
   u32 arrivals_count;
   // The barrier of some threads: which fibers wait at it, and what they have seen.
-  u32 at_some, waiting_at_some[MAX_WARPS];
-  Clock seen_at_some;
   u32 epoch; // barriers so far, counted from 1
   u8 *stacks;
   void *host;
@@ -355,25 +353,6 @@ struct Machine {
       clocks[warp].of[warp]++;
     }
     release();
-  }
-
-  // A barrier of whole warps, always the same.
-  void named_barrier(u32 count) {
-    if (count % 32 || count > threads) fail("a barrier of %u threads", count);
-    const u32 own = warp_of(current), fiber = 1u << (current - fibers) % 32;
-    seen_at_some.join(clocks[own]);
-    waiting_at_some[own] |= fiber;
-    if (++at_some < count) return block_current();
-    for (u32 warp = 0; warp < warp_count(); warp++) {
-      if (waiting_at_some[warp] && ~waiting_at_some[warp]) fail("warp %u diverges at a barrier of some", warp);
-      if (!waiting_at_some[warp]) continue;
-      clocks[warp].join(seen_at_some);
-      clocks[warp].of[warp]++;
-      warps[warp].ready |= warp == own ? ~fiber : ~0u;
-      waiting_at_some[warp] = 0;
-    }
-    at_some = 0;
-    seen_at_some = Clock{};
   }
 
   void release() {
@@ -750,9 +729,6 @@ struct Machine {
       for (Numbers &reading : warps[warp].reading) reading.count = 0;
     }
     arrivals_count = 0;
-    at_some = 0;
-    memset(waiting_at_some, 0, sizeof waiting_at_some);
-    seen_at_some = Clock{};
     epoch = 1;
     at_barrier = ended = 0;
     for (u32 warp = 0; warp < warp_count(); warp++) warps[warp].ended = 0;
@@ -868,7 +844,6 @@ TILEWRIGHT_DEVICE u32 thread_index_again() { return thread_index(); }
 TILEWRIGHT_DEVICE u32 block_index() { return emulation::machine->block; }
 TILEWRIGHT_DEVICE u32 block_count() { return emulation::machine->grid; }
 TILEWRIGHT_DEVICE void barrier() { emulation::machine->barrier(); }
-template <u32 THREADS> TILEWRIGHT_DEVICE void named_barrier() { emulation::machine->named_barrier(THREADS); }
 // Barriers so far stand for time.
 TILEWRIGHT_DEVICE u64 nanoseconds() { return emulation::machine->epoch; }
 TILEWRIGHT_DEVICE u32 multiprocessor() { return 0; }

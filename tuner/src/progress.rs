@@ -79,6 +79,7 @@ impl Phase {
 
     /// The phase is over.
     pub fn finish(mut self, summary: &str) {
+        let summary = &format!("{summary} ({:.1} s)", self.begin.elapsed().as_secs_f64());
         self.bar.finish_and_clear();
         if self.plain {
             self.line(summary);

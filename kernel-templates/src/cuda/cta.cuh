@@ -61,7 +61,7 @@ template <class S> struct PipelineState {
 };
 
 template <class S> struct Cta {
-  static_assert(sizeof(PrivatePhase<S>) <= S::WARPS * 16 * 8, "it lies where the warps leave their softmaxes when all steps are over");
+  static_assert(sizeof(PrivatePhase<S>) == S::ROWS_AT - S::PRIVATE_PHASE_AT, "it has a place of this size");
 
   const Arguments &args;
   const WorkItem &item;
@@ -94,7 +94,7 @@ template <class S> struct Cta {
   TILEWRIGHT_DEVICE u32 row_count() const { return item.row_end - item.row_begin; }
   TILEWRIGHT_DEVICE Row *rows() const { return reinterpret_cast<Row *>(shared + S::ROWS_AT); }
   TILEWRIGHT_DEVICE SegmentInShared *segments() const { return reinterpret_cast<SegmentInShared *>(shared + S::SEGMENTS_AT); }
-  TILEWRIGHT_DEVICE PrivatePhase<S> &private_phase() const { return *reinterpret_cast<PrivatePhase<S> *>(shared + S::SOFTMAX_AT); }
+  TILEWRIGHT_DEVICE PrivatePhase<S> &private_phase() const { return *reinterpret_cast<PrivatePhase<S> *>(shared + S::PRIVATE_PHASE_AT); }
   TILEWRIGHT_DEVICE i64 *offsets(const PipelineState<S> &at) const { return reinterpret_cast<i64 *>(shared + S::OFFSETS_AT) + at.note * S::N; }
   TILEWRIGHT_DEVICE Granule *granules(const PipelineState<S> &at) const { return reinterpret_cast<Granule *>(shared + S::GRANULES_AT) + at.note * S::GRANULES; }
   TILEWRIGHT_DEVICE u32 query_head(u32 row) const { return kv_head * args.gqa_ratio + (item.row_begin + row) % args.gqa_ratio; }

@@ -85,12 +85,13 @@ struct Decode {
           if (copies_values) early = producer.template copy_early<false, true>(first);
         }
       });
-      if constexpr (PRODUCERS == 1) sync_warp();
-      else named_barrier<S::DESCRIBERS>();
-      kv_range.find_seen();
     } else {
       mainloop.softmax_step.mma.begin_query(query_at);
     }
+    // Lengths of rows are there for the other producers. Consumers have nothing to do until all is found, so the whole CTA meets.
+    if constexpr (PRODUCERS > 1) barrier();
+    else if (produces) sync_warp();
+    if (produces) kv_range.find_seen();
     barrier();
     const Steps steps = cta.item.segment_count > 0 ? kv_range.find_steps() : Steps{};
     if (produces) {

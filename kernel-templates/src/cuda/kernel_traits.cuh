@@ -81,7 +81,9 @@ struct KernelTraits : Options {
   static constexpr u32 GRANULES_AT = OFFSETS_AT + (TMA ? 0 : NOTES * N * 8);
   static constexpr u32 ARRIVALS_AT = GRANULES_AT + NOTES * GRANULES * 8;
   static constexpr u32 SOFTMAX_AT = ARRIVALS_AT + (TMA ? (STAGES * 4 + 2) * 8 : 0);
-  static constexpr u32 ROWS_AT = SOFTMAX_AT + WARPS * 16 * 8;
+  // A place of its own: the producers read what it says while the first warps leave their softmaxes.
+  static constexpr u32 PRIVATE_PHASE_AT = SOFTMAX_AT + WARPS * 16 * 8;
+  static constexpr u32 ROWS_AT = PRIVATE_PHASE_AT + (1 + 3 * WARPS_Q) * 4;
   static constexpr u32 SEGMENTS_AT = ROWS_AT + M * 20;
   static constexpr u32 SHARED_BYTES = round_up(SEGMENTS_AT + MAX_SEGMENTS * 28, 16);
 };

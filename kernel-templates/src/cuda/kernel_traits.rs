@@ -9,7 +9,7 @@ use crate::{Arch, Class};
 use tilewright_heuristics::Tile;
 
 /// Dynamic shared memory of a tile in bytes: the buffers of K and V (or, at the end, the outputs of warps that share rows), the query, and
-/// what is known of rows and tokens. `cuda/kernel_traits.cuh` computes the same, and asserts it.
+/// what is known of rows, of each warp's private KV, and of tokens. `cuda/kernel_traits.cuh` computes the same, and asserts it.
 pub const fn shared_bytes(tile: &Tile, class: &Class, producers: u32) -> u32 {
     let Tile { m, n, warps, stages } = *tile;
     let (m, n, warps, stages) = (m as u32, n as u32, warps as u32, stages as u32);
@@ -30,6 +30,7 @@ pub const fn shared_bytes(tile: &Tile, class: &Class, producers: u32) -> u32 {
         + query
         + notes
         + warps * 16 * 8
+        + (1 + 3 * (m / 16)) * 4
         + m * 20
         + max_segments(m) * 28)
         .next_multiple_of(16)

@@ -17,7 +17,7 @@ template <class S> struct Pipeline {
   // By one thread of the warp that fills K's buffers, before any of the rest,
   TILEWRIGHT_DEVICE void init_keys() const {
     for (u32 s = 0; s < S::STAGES; s++) {
-      init_mbarrier(barrier_of(PipelineState<S>{s}, KEYS_FULL), 1);
+      init_mbarrier(barrier_of(PipelineState<S>{s}, KEYS_FULL), S::GRANULES);
       init_mbarrier(barrier_of(PipelineState<S>{s}, KEYS_EMPTY), S::WARPS);
     }
     init_mbarrier(query_full(), S::COPIERS);

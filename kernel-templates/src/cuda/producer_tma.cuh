@@ -126,11 +126,12 @@ template <class S> struct ProducerTma {
           const bool copied = begin + i < early.keys;
           if (!S::QUERY_IN_VALUES && behind_query) pipeline.wait_query_empty();
           pipeline.wait_keys_empty(at);
-          if (looks) cta.granules(at)[cta.lane % S::GRANULES] = piece.granule;
-          sync_warp();
-          if (cta.lane == 0) {
-            if (copied) arrive(pipeline.barrier_of(at, Pipeline<S>::KEYS_FULL));
-            else arrive_expect_tx(pipeline.barrier_of(at, Pipeline<S>::KEYS_FULL), S::STAGE_BYTES);
+          if (looks) {
+            // Who has written arrives: by lane, nothing but the barrier orders a granule before those who read it.
+            const u32 full = pipeline.barrier_of(at, Pipeline<S>::KEYS_FULL);
+            cta.granules(at)[cta.lane % S::GRANULES] = piece.granule;
+            if (!copied && cta.lane % S::GRANULES == 0) expect(full, S::STAGE_BYTES);
+            arrive(full);
           }
           if (looks && !copied) copy_keys(at, piece);
         }
@@ -152,7 +153,7 @@ template <class S> struct ProducerTma {
   TILEWRIGHT_DEVICE void await_unneeded(const Steps &steps, const Early &early) const {
     for (u32 step = steps.last; step < larger(early.keys, early.values); step++) {
       const u32 barrier = pipeline.barrier_of(PipelineState<S>{step}, early.keys > 0 ? Pipeline<S>::KEYS_FULL : Pipeline<S>::VALUES_FULL);
-      if (early.keys > 0 && cta.lane == 0) arrive(barrier);
+      if (early.keys > 0 && cta.lane < S::GRANULES) arrive(barrier);
       wait_mbarrier(barrier, 0);
     }
   }

@@ -23,8 +23,6 @@ TILEWRIGHT_DEVICE u32 thread_index_again() {
 TILEWRIGHT_DEVICE u32 block_index() { return blockIdx.x; }
 TILEWRIGHT_DEVICE u32 block_count() { return gridDim.x; }
 TILEWRIGHT_DEVICE void barrier() { __syncthreads(); }
-// A barrier of THREADS threads of the CTA, whole warps: the same ones each time.
-template <u32 THREADS> TILEWRIGHT_DEVICE void named_barrier() { asm volatile("bar.sync 1, %0;" ::"n"(THREADS) : "memory"); }
 TILEWRIGHT_DEVICE u64 nanoseconds() {
   u64 now;
   asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now)::"memory");

@@ -95,7 +95,9 @@ template <class S> struct SoftmaxStep {
                                       bool plain, const Buffers &buffers) const {
     constexpr u32 ALL_GRANULES = Mask<S>::all_granules(GRANULES_HERE);
     bool masked = false;
-    const u32 active = plain ? ALL_GRANULES : masking.template active_granules<GRANULES_HERE, WITH_GROUP>(at, first, mask_state, masked);
+    u32 active = plain ? ALL_GRANULES : masking.template active_granules<GRANULES_HERE, WITH_GROUP>(at, first, mask_state, masked);
+    // All lanes have the same. Said so, the branch does not diverge, and lanes meet before the buffer is released.
+    if constexpr (!WITH_GROUP) active = static_cast<u32>(largest_in_warp(static_cast<i32>(active)));
     if (active == 0) {
       buffers.meanwhile();
       buffers.keys_are_read();

@@ -46,4 +46,5 @@ pub use packed_plan::PackedPlan;
 pub use tensor_maps::{kv_load, kv_load_up_to};
 pub use tilewright_kernel_templates::Class;
 pub use tilewright_kernel_templates::cuda::MAX_STATES;
+pub use trial::TrialMemory;
 pub use tuned_backend::TunedBackend;

@@ -8,7 +8,6 @@
 use super::side_streams::Stream;
 use super::{CudaBackend, CudaError, DeviceMemory, DevicePlan, MergeBy, Mix, RawArgs, RawScales};
 use half::{bf16, f16};
-use std::sync::Arc;
 use tilewright_heuristics::{Dtype, Geometry, Mask, Tile};
 use tilewright_kernel_templates::Class;
 use tilewright_kernel_templates::cuda::{KernelOptions, KvLoad};
@@ -26,6 +25,7 @@ const SINK: f32 = 0.5;
 const TOLERANCE: f32 = 0.02;
 
 /// The batch, and what has to come out of it.
+#[derive(Debug)]
 struct Trial {
     geometry: Geometry,
     options: KernelOptions,
@@ -141,11 +141,68 @@ impl Trial {
     }
 }
 
+/// The batch on the device, for tiles of one class of kernels under the same options, one after another: several hundred KB, and a stream.
+#[derive(Debug)]
+pub struct TrialMemory {
+    class: Class,
+    trial: Trial,
+    stream: Stream,
+    on_device: DevicePlan,
+    query: DeviceMemory,
+    cache: DeviceMemory,
+    output: DeviceMemory,
+    lse: DeviceMemory,
+    workspace: DeviceMemory,
+    ones: DeviceMemory,
+    sinks: DeviceMemory,
+}
+
+impl TrialMemory {
+    /// Of a class of kernels and its options. Timelines are not recorded: the options are taken without.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn new(backend: &CudaBackend, class: &Class, options: KernelOptions) -> Result<Self, CudaError> {
+        let options = KernelOptions { timeline: false, ..options.on(class, backend.compiler().arch()) };
+        let trial = Trial::new(class, options);
+        let device = backend.device();
+        let context = device.context();
+        let (query, cache) = (trial.query(), trial.cache());
+        let of_query = class.dtype.query();
+        let memory = |bytes: &[u8]| {
+            let memory = DeviceMemory::new(context, bytes.len())?;
+            memory.write(0, bytes).map(|()| memory)
+        };
+        let of_kv = if class.dtype.has_fp8_kv() { bytes_of_e4m3(&cache) } else { bytes_of(&cache, of_query) };
+        let ones = DeviceMemory::new(context, 4)?;
+        ones.write(0, &[1f32])?;
+        let sinks = DeviceMemory::new(context, 4 * trial.geometry.q_heads as usize)?;
+        sinks.repeat(&[SINK])?;
+        Ok(Self {
+            class: *class,
+            stream: Stream::new(context)?,
+            on_device: DevicePlan::new(device),
+            query: memory(&bytes_of(&query, of_query))?,
+            cache: memory(&of_kv)?,
+            output: DeviceMemory::new(context, 2 * query.len())?,
+            lse: DeviceMemory::new(context, 4 * REQUESTS * trial.geometry.q_heads as usize)?,
+            workspace: DeviceMemory::new(context, 0)?,
+            ones,
+            sinks,
+            trial,
+        })
+    }
+
+    /// Whether it is for these kernels.
+    pub fn serves(&self, backend: &CudaBackend, class: &Class, options: KernelOptions) -> bool {
+        let options = KernelOptions { timeline: false, ..options.on(class, backend.compiler().arch()) };
+        (self.class, self.trial.options) == (*class, options)
+    }
+}
+
 impl CudaBackend {
     /// Launches a prepared tile, by itself or in a prepared mix that has it, on a small batch whose answer is known, and waits for it. A tile
     /// that the driver refuses, or whose answer is wrong, must not be trusted with a user's.
-    ///
-    /// Takes memory of a few hundred KB and a stream of its own. Timelines are not recorded: the options are taken without.
     ///
     /// # Errors
     /// [`CudaError::Untrusted`] if the answer is wrong; the driver's refusal. A kernel that faults takes the context with it, as the driver
@@ -157,59 +214,71 @@ impl CudaBackend {
         class: &Class,
         options: KernelOptions,
     ) -> Result<(), CudaError> {
-        let options = KernelOptions { timeline: false, ..options.on(class, self.compiler().arch()) };
-        let trial = Trial::new(class, options);
+        self.try_tile_in(&mut TrialMemory::new(self, class, options)?, tile, mix)
+    }
+
+    /// As [`CudaBackend::try_tile`], in memory that serves many tiles: allocating it takes longer than the trial.
+    ///
+    /// # Errors
+    /// As [`CudaBackend::try_tile`].
+    pub fn try_tile_in(
+        &self,
+        memory: &mut TrialMemory,
+        tile: &Tile,
+        mix: Option<&Mix>,
+    ) -> Result<(), CudaError> {
+        let TrialMemory { class, trial, stream, on_device, output, lse, workspace, .. } = memory;
         let device = self.device();
-        let context = Arc::clone(device.context());
-        let stream = Stream::new(&context)?;
+        let stream = stream.cu_stream();
         let packing = PlanOptions { packing: Packing::PerNode, ..device.plan_options() };
         let mut planner = Planner::new(packing);
         let plan = planner.plan(&trial.geometry, &trial.table()?, |_: &_| *tile)?;
-        let mut on_device = match mix {
-            Some(mix) => DevicePlan::with_mix(device, mix, MergeBy::Launch),
-            None => DevicePlan::new(device),
+        let mut of_mix;
+        let on_device = match mix {
+            Some(mix) => {
+                of_mix = DevicePlan::with_mix(device, mix, MergeBy::Launch);
+                &mut of_mix
+            }
+            None => on_device,
         };
         // SAFETY: the stream was made in this context.
-        unsafe { on_device.upload_raw(plan, stream.cu_stream())? };
-        let (query, cache) = (trial.query(), trial.cache());
-        let of_query = class.dtype.query();
-        let memory = |bytes: &[u8]| {
-            let memory = DeviceMemory::new(&context, bytes.len())?;
-            memory.write(0, bytes).map(|()| memory)
-        };
-        let of_kv = if class.dtype.has_fp8_kv() { bytes_of_e4m3(&cache) } else { bytes_of(&cache, of_query) };
-        let (query_memory, cache_memory) = (memory(&bytes_of(&query, of_query))?, memory(&of_kv)?);
-        let output = DeviceMemory::new(&context, 2 * query.len())?;
-        let rows = REQUESTS * trial.geometry.q_heads as usize;
-        let lse = DeviceMemory::new(&context, 4 * rows)?;
-        let workspace = DeviceMemory::new(&context, on_device.workspace_bytes())?;
-        let ones = DeviceMemory::new(&context, 4)?;
-        ones.write(0, &[1f32])?;
-        let sinks = DeviceMemory::new(&context, 4 * trial.geometry.q_heads as usize)?;
-        sinks.repeat(&[SINK])?;
-        let scales = RawScales { keys: ones.address(), values: ones.address(), per_head: false };
+        unsafe { on_device.upload_raw(plan, stream)? };
+        let needed = on_device.workspace_bytes();
+        if workspace.bytes() < needed {
+            *workspace = DeviceMemory::new(device.context(), needed)?;
+        }
+        // What the tile before has left is no answer of this one: NaN is, in every format, what is never written.
+        // SAFETY: the stream is the context's.
+        unsafe {
+            output.fill_raw(0xff, stream)?;
+            lse.fill_raw(0xff, stream)?;
+            workspace.fill_raw(0xff, stream)?;
+        }
+        let scales =
+            RawScales { keys: memory.ones.address(), values: memory.ones.address(), per_head: false };
         let args = RawArgs {
-            query: query_memory.address(),
-            keys: cache_memory.address(),
-            values: cache_memory.address(),
+            query: memory.query.address(),
+            keys: memory.cache.address(),
+            values: memory.cache.address(),
             output: output.address(),
             lse: Some(lse.address()),
             workspace: workspace.address(),
             mask: trial.mask(),
-            sinks: options.sinks.then_some(sinks.address()),
+            sinks: trial.options.sinks.then_some(memory.sinks.address()),
             scales: class.dtype.has_fp8_kv().then_some(scales),
             ..RawArgs::dense(&trial.geometry)
         };
         // SAFETY: the stream is the context's; the memory is as large as the geometry, the pages and the plan say, and stays until it is read
         // below, which waits for the stream.
-        unsafe { self.decode_raw(stream.cu_stream(), &on_device, &args)? };
-        let mut found = vec![0u16; query.len()];
-        let mut found_lse = vec![0f32; rows];
+        unsafe { self.decode_raw(stream, on_device, &args)? };
+        let mut found = vec![0u16; output.bytes() / 2];
+        let mut found_lse = vec![0f32; lse.bytes() / 4];
         // SAFETY: the stream is the context's.
         unsafe {
-            output.read_raw(0, &mut found, stream.cu_stream())?;
-            lse.read_raw(0, &mut found_lse, stream.cu_stream())?;
+            output.read_raw(0, &mut found, stream)?;
+            lse.read_raw(0, &mut found_lse, stream)?;
         }
+        let of_query = class.dtype.query();
         let widened: Vec<f32> = found.into_iter().map(|bits| widen(bits, of_query)).collect();
         let untrusted = |reason| CudaError::Untrusted { tile: *tile, class: *class, reason };
         trial.check(&widened, &found_lse).map_err(untrusted)

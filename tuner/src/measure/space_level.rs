@@ -175,6 +175,9 @@ pub(super) fn try_tiles(
 /// Sets of options that [`Coverage::options`] has beside the plain one, each kernels of its own.
 const OPTION_SETS: f64 = 2.0;
 
+/// Tiles of the sample that are checked against f64, beside the first.
+const CHECKED: usize = 5;
+
 /// How long it would take to try all tiles of these classes, and to verify the few that are left ([`verify_space`]), within a factor of two or so,
 /// by what some tiles of the most timed class do.
 pub fn time_to_verify(bench: &mut dyn Bench, space: &Space, tried: &[Class], timed: &Timed) -> Duration {
@@ -182,15 +185,16 @@ pub fn time_to_verify(bench: &mut dyn Bench, space: &Space, tried: &[Class], tim
     let classes = timed.to_verify(backend);
     let Some(usual) = timed.first(backend).first().copied() else { return Duration::ZERO };
     let of_usual = space.feasible(&usual, bench.limits());
-    // Several for each thread that compiles a GPU's, so that none waits for the largest of them; none is compiled a second time.
+    // One for each thread that compiles a GPU's; none is compiled a second time.
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let most = match backend {
         Backend::Cpu => 8,
-        Backend::Cuda => (3 * threads).max(8),
+        Backend::Cuda => threads.max(8),
     };
     let stride = of_usual.len().div_ceil(most).max(1);
     let sample: Vec<Tile> = of_usual.iter().copied().step_by(stride).collect();
     let Some((first, others)) = sample.split_first() else { return Duration::ZERO };
+    let others = &others[..others.len().min(CHECKED)];
     // What fails is told when the space is verified.
     let mut took = |tiles: &[Tile], step: fn(&mut dyn Bench, &[Tile], &Class)| {
         let begin = Instant::now();

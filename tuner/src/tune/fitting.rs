@@ -3,6 +3,7 @@
 use crate::analysis::Analysis;
 use crate::fit_settings::FitSettings;
 use crate::measure::{Session, Timed, verify_cp_async};
+use std::time::Instant;
 use tilewright_heuristics::Tile;
 
 /// Fits the selector, and verifies the tiles that it may return with `cp.async`, too; as long as one of them fails, another
@@ -15,9 +16,11 @@ pub(super) fn fit_verified(
     timed: &Timed,
     settings: &FitSettings,
 ) -> anyhow::Result<Option<Analysis>> {
-    session.progress.note("fitting the selector");
     loop {
+        let begin = Instant::now();
+        session.progress.note("fitting the selector");
         let analysis = Analysis::of(session.run.provenance(), &session.run.united_rows(), settings)?;
+        session.progress.note(&format!("the selector is fitted ({:.1} s)", begin.elapsed().as_secs_f64()));
         let tiles: Vec<Tile> = analysis.model.tiles().into_iter().collect();
         match verify_cp_async(session, &tiles, &|_| true, timed)? {
             None => return Ok(None),

@@ -1,11 +1,12 @@
 //! The whole line for one device: scenarios in; measurements, module and report out.
 
 mod fitting;
+mod incumbent;
 mod outputs;
 mod provenance;
 mod quick;
 
-pub use outputs::{Outputs, write_outputs};
+pub use outputs::{Kept, Outputs, write_outputs};
 pub use provenance::command_to_go_on;
 
 use crate::analysis::Analysis;
@@ -19,7 +20,7 @@ use crate::measure::{
 use crate::progress::Progress;
 use crate::shard::Shard;
 use crate::store::{
-    DeviceRecord, Finished, RunFolder, Start, Timelines, read, read_timelines, timelines_path,
+    DeviceRecord, Finished, Provenance, RunFolder, Start, Timelines, read, read_timelines, timelines_path,
 };
 use crate::workloads::{Scale, Workload, Workloads};
 use anyhow::Context as _;
@@ -70,10 +71,10 @@ pub enum Tuned {
 const SCREENED_UNTIL: f64 = 0.4;
 /// Part of the budget that screening and verification may take.
 const VERIFIED_UNTIL: f64 = 0.8;
-/// Parts of the time left after verification in which whole batches are measured under all sets of tiles, and then, after the fit, those that are
-/// held out under the selector; a few timelines take the rest, which on a GPU is spent with compiling kernels that note what they do.
-const CANDIDATES: f64 = 0.75;
-const HELD_OUT: f64 = 0.15;
+/// Parts of the time left after verification in which whole batches are measured under all sets of tiles, and, after the fit, those that are
+/// held out under the selector; a few timelines have a time of their own, which on a GPU is spent with compiling kernels that note what they do.
+const CANDIDATES: f64 = 0.9;
+const HELD_OUT: f64 = 0.2;
 /// What the timelines get in any case: to compile eight kernels, and launch each twice.
 const TIMELINES: Duration = Duration::from_secs(12);
 
@@ -127,7 +128,7 @@ pub fn tune(
     // A quick run's selector is loaded as data: it replaces none that rests on more.
     let around = around.filter(|_| !options.quick);
     let heuristics = options.heuristics.clone().map(Heuristics::at).or(around);
-    let target = (heuristics.as_ref(), options.force);
+    let target = Target { heuristics: heuristics.as_ref(), force: options.force };
     let finished = if options.start == Start::Resume { Finished::in_folder(&folder)? } else { None };
     if let (Some(finished), Some(shard)) = (&finished, options.shard) {
         require_same_scenarios(finished, &workloads, &folder)?;
@@ -231,22 +232,48 @@ pub fn tune(
     if !measure_batches(session, judged, &policies, &verified, deadline)? {
         return stopped(&folder);
     }
-    let deadline = (judging + left.mul_f64(1.0 - CANDIDATES)).max(Instant::now() + TIMELINES);
+    let deadline = Instant::now() + TIMELINES;
     if !options.quick && !record_timelines(session, batches, &policies, &verified, deadline)? {
         return stopped(&folder);
     }
 
-    let measurements = match &heuristics {
+    let (into, kept) = target.of(run.provenance(), &analysis);
+    let measurements = match into {
         Some(heuristics) => heuristics.measurements_path(&module),
         None => folder.join("measurements.parquet"),
     };
     let recording = run.write(&measurements)?;
     let timelines = run.timelines().clone();
+    let into = (into, options.force);
     let outputs =
-        write_outputs(&recording, &timelines, &analysis, &fit, target, &folder, measurements.clone())?;
+        write_outputs(&recording, &timelines, &analysis, &fit, into, &folder, measurements.clone())?;
+    let outputs = Outputs { kept, ..outputs };
     // Not before all that is made of them is there.
     run.retire(&measurements)?;
     Ok(Tuned::Done(Box::new(outputs)))
+}
+
+/// Where a run's results go.
+#[derive(Clone, Copy, Debug)]
+struct Target<'a> {
+    heuristics: Option<&'a Heuristics>,
+    force: bool,
+}
+
+impl<'a> Target<'a> {
+    /// The workspace whose module is replaced; or the module that stays in it, as the new selector is not clearly better.
+    fn of(&self, provenance: &Provenance, analysis: &Analysis) -> (Option<&'a Heuristics>, Option<Kept>) {
+        let Some(heuristics) = self.heuristics.filter(|_| !self.force) else {
+            return (self.heuristics, None);
+        };
+        match incumbent::stays(heuristics, provenance, analysis) {
+            None => (Some(heuristics), None),
+            Some(over_new) => {
+                let module = heuristics.module_path(&module_name(&provenance.device));
+                (None, Some(Kept { module, over_new }))
+            }
+        }
+    }
 }
 
 /// The time of a run. A budget that was asked for is refused before it is spent if verification alone would spend it, even if the estimate is twice as
@@ -282,7 +309,7 @@ fn finish_again(
     finished: Finished,
     workloads: &Workloads,
     fit: &FitSettings,
-    target: (Option<&Heuristics>, bool),
+    target: Target<'_>,
     folder: &Path,
 ) -> anyhow::Result<Outputs> {
     require_same_scenarios(&finished, workloads, folder)?;
@@ -291,7 +318,15 @@ fn finish_again(
     let timelines = read_timelines(&timelines_path(&finished.measurements))?;
     let timelines = timelines.unwrap_or_else(|| Timelines::none_of(recording.provenance.device.clone()));
     let analysis = Analysis::of(&recording.provenance, &recording.rows, fit)?;
-    write_outputs(&recording, &timelines, &analysis, fit, target, folder, finished.measurements)
+    // What was written to a workspace is its module's recording.
+    let own = target.heuristics.is_some_and(|heuristics| {
+        heuristics.measurements_path(&module_name(&recording.provenance.device)) == finished.measurements
+    });
+    let (into, kept) =
+        if own { (target.heuristics, None) } else { target.of(&recording.provenance, &analysis) };
+    let into = (into, target.force);
+    let outputs = write_outputs(&recording, &timelines, &analysis, fit, into, folder, finished.measurements)?;
+    Ok(Outputs { kept, ..outputs })
 }
 
 /// The tiles of the selector that was emitted for this device before.
@@ -315,7 +350,7 @@ fn which(scale: &Scale, shard: Option<Shard>, quick: bool) -> String {
 /// otherwise be taken from the time of all others. A processor has none to compile, and verifies most types in any case.
 fn default_budget(backend: Backend, dtypes: usize) -> Duration {
     const CPU: u64 = 240;
-    const CUDA: u64 = 120;
+    const CUDA: u64 = 135;
     const FURTHER: u64 = 10;
     Duration::from_secs(match backend {
         Backend::Cpu => CPU,
@@ -355,7 +390,7 @@ mod tests {
     fn a_gpu_gets_more_time_for_further_element_types() {
         assert_eq!(
             [0, 1, 2, 4].map(|dtypes| default_budget(Backend::Cuda, dtypes).as_secs()),
-            [120, 120, 130, 150]
+            [135, 135, 145, 165]
         );
         assert_eq!([1, 6].map(|dtypes| default_budget(Backend::Cpu, dtypes).as_secs()), [240; 2]);
     }

@@ -26,6 +26,8 @@ pub struct Outputs {
     /// The emitted module; none if the selector is doubted, without `--force`.
     #[serde(serialize_with = "crate::serde_text::optional_path")]
     pub module: Option<PathBuf>,
+    /// The module that stays in the workspace, where the new one is not clearly better and lies in the run's folder.
+    pub kept: Option<Kept>,
     /// Why the selector should not be used.
     pub doubts: Vec<String>,
     /// The report.
@@ -37,6 +39,16 @@ pub struct Outputs {
     pub held_out: Vec<Regret>,
     /// That of the selector and of PAT, on batches that were executed under each.
     pub batches: Vec<Regret>,
+}
+
+/// A module that stays.
+#[derive(Debug, Serialize)]
+pub struct Kept {
+    /// Where it lies.
+    #[serde(serialize_with = "crate::serde_text::path")]
+    pub module: PathBuf,
+    /// Its time over the new selector's on the batches that were fitted, by geometric mean.
+    pub over_new: f64,
 }
 
 /// Regret of one policy (time / oracle - 1).
@@ -95,6 +107,7 @@ pub fn write_outputs(
         timelines: (!timelines.is_empty()).then(|| timelines_path(&measurements)),
         measurements,
         module,
+        kept: None,
         doubts,
         report,
         headline: analysis.over_best_tile().map(|over| over.to_string()),

@@ -92,6 +92,13 @@ pub(super) fn say(outputs: &Outputs, json: bool, progress: Progress) -> anyhow::
     for doubt in &outputs.doubts {
         progress.note(&format!("the selector is doubted: {doubt}"));
     }
+    if let Some(kept) = &outputs.kept {
+        progress.note(&format!(
+            "the workspace's selector stays: on the batches that were fitted it takes {:.2} % more than the new one, which is too little to tell; \
+             `--force` replaces it",
+            (kept.over_new - 1.0) * 100.0
+        ));
+    }
     let ended = if outputs.module.is_some() { Ended::Done } else { Ended::Differs };
     if ended == Ended::Differs {
         progress.note("no module was written; measure again with more time on a quiet machine, or insist with `--force`");

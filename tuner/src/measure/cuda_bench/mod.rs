@@ -19,7 +19,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use tilewright_cuda::profiling::Timer;
 use tilewright_cuda::profiling::probe::{self, Figures, Flush};
-use tilewright_cuda::{Compiled, CudaBackend, CudaDevice, CudaError, LaunchMode, Mix};
+use tilewright_cuda::{Compiled, CudaBackend, CudaDevice, CudaError, LaunchMode, Mix, TrialMemory};
 use tilewright_heuristics::{Prices, Tile, TileSetBuf};
 use tilewright_kernel_templates::cuda::{GRANULE, KernelOptions, KvLoad, source_hash};
 use tilewright_kernel_templates::toolchain::CompileError;
@@ -50,6 +50,7 @@ pub struct CudaBench {
     /// Those that batches are planned by.
     prices: Prices,
     cases: Cases,
+    trials: Option<TrialMemory>,
     pool: Option<Pool>,
     spares: Vec<Spare>,
 }
@@ -87,6 +88,7 @@ impl CudaBench {
                 .filter(|&launch_mode| launch_mode != LaunchMode::DEFAULT)
                 .collect(),
             cases: Cases::default(),
+            trials: None,
             pool: None,
             spares: Vec::new(),
         })
@@ -320,6 +322,7 @@ impl Bench for CudaBench {
     fn load<'a>(&'a mut self, batch: &'a Batch) -> Result<Box<dyn Loaded + 'a>, BenchError> {
         // The references of the cases are no longer needed, and their memory is.
         self.cases = Cases::default();
+        self.trials = None;
         Ok(Box::new(LoadedBatch::new(self, batch)?))
     }
 }
