@@ -12,7 +12,7 @@ use std::time::Duration;
 const LONG: Duration = Duration::from_secs(60);
 
 /// A browser with one tab.
-pub struct Chromium {
+pub(crate) struct Chromium {
     process: Child,
     commands: ChildStdin,
     messages: Receiver<Value>,
@@ -23,7 +23,7 @@ pub struct Chromium {
 
 /// What the tab told by itself.
 #[derive(Clone, Debug)]
-pub struct Event {
+pub(crate) struct Event {
     /// E.g. `Network.requestWillBeSent`.
     pub method: String,
     pub params: Value,
@@ -41,7 +41,7 @@ fn program() -> PathBuf {
 
 impl Chromium {
     /// Starts one that keeps its files in a folder.
-    pub fn start(folder: &Path) -> Self {
+    pub(crate) fn start(folder: &Path) -> Self {
         // Chromium reads commands from descriptor 3 and answers on 4.
         let mut process = Command::new("sh")
             .args(["-c", r#"exec "$0" "$@" 3<&0 4>&1 </dev/null >/dev/null"#])
@@ -85,7 +85,7 @@ impl Chromium {
     }
 
     /// Gives a command and returns its result.
-    pub fn command(&mut self, method: &str, params: Value) -> Value {
+    pub(crate) fn command(&mut self, method: &str, params: Value) -> Value {
         self.commanded += 1;
         let mut command = json!({"id": self.commanded, "method": method, "params": params});
         if let Some(session) = &self.session {
@@ -102,21 +102,21 @@ impl Chromium {
     }
 
     /// Waits for an event that is yet to come or has come since the start.
-    pub fn wait_for(&mut self, method: &str) {
+    pub(crate) fn wait_for(&mut self, method: &str) {
         while !self.events.iter().any(|event| event.method == method) {
             self.next();
         }
     }
 
     /// The value of a script.
-    pub fn evaluate(&mut self, script: &str) -> Value {
+    pub(crate) fn evaluate(&mut self, script: &str) -> Value {
         let result = self.command("Runtime.evaluate", json!({"expression": script, "returnByValue": true}));
         assert!(result["exceptionDetails"].is_null(), "{script}: {}", result["exceptionDetails"]);
         result["result"]["value"].clone()
     }
 
     /// All events until now.
-    pub fn events(&self) -> &[Event] {
+    pub(crate) fn events(&self) -> &[Event] {
         &self.events
     }
 }
