@@ -127,7 +127,7 @@ template <class S> struct ProducerTma {
           if (!S::QUERY_IN_VALUES && behind_query) pipeline.wait_query_empty();
           pipeline.wait_keys_empty(at);
           if (looks) {
-            // Who has written arrives: by lane, nothing but the barrier orders a granule before those who read it.
+            // Each lane that writes a granule arrives itself, which releases what it wrote.
             const u32 full = pipeline.barrier_of(at, Pipeline<S>::KEYS_FULL);
             cta.granules(at)[cta.lane % S::GRANULES] = piece.granule;
             if (!copied && cta.lane % S::GRANULES == 0) expect(full, S::STAGE_BYTES);

@@ -201,9 +201,12 @@ pub struct EmitArguments {
     /// The `heuristics` crate; without it, that of the workspace around the current folder
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub heuristics: Option<PathBuf>,
-    /// Write nothing; exit with 3 if a module is not what its measurements give
+    /// Write no module; exit with 3 if one is not what its measurements give
     #[arg(long)]
     pub check: bool,
+    /// Write the report of each module's measurements into a folder, too, with its picture (SVG)
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub reports: Option<PathBuf>,
 }
 
 /// Arguments of `report`.

@@ -1,11 +1,13 @@
 //! `tilewright emit`.
 
+use super::report::{data, write_page, write_picture};
 use super::{heuristics, read_all};
 use crate::analysis::Analysis;
 use crate::cli::exit::Ended;
 use crate::cli::{EmitArguments, output};
 use crate::store::{Recording, write};
 use anyhow::Context as _;
+use std::path::PathBuf;
 
 /// Writes the modules of recorded measurements, or checks that they are up to date.
 ///
@@ -13,25 +15,28 @@ use anyhow::Context as _;
 /// Files that are no measurements, or the file system.
 pub fn emit(arguments: &EmitArguments) -> anyhow::Result<Ended> {
     let heuristics = heuristics(arguments.heuristics.as_ref())?;
-    let recordings: Vec<Recording> = if arguments.measurements.is_empty() {
-        heuristics
-            .recordings()?
-            .iter()
-            .map(|path| read_all(std::slice::from_ref(path)))
-            .collect::<Result<_, _>>()?
+    let files: Vec<Vec<PathBuf>> = if arguments.measurements.is_empty() {
+        heuristics.recordings()?.into_iter().map(|path| vec![path]).collect()
     } else {
-        vec![read_all(&arguments.measurements)?]
+        vec![arguments.measurements.clone()]
     };
-    anyhow::ensure!(
-        !recordings.is_empty(),
-        "there are no measurements to emit from; run `tilewright tune` first"
-    );
+    anyhow::ensure!(!files.is_empty(), "there are no measurements to emit from; run `tilewright tune` first");
+    let recordings: Vec<Recording> = files.iter().map(|paths| read_all(paths)).collect::<Result<_, _>>()?;
     let mut modules = Vec::with_capacity(recordings.len());
-    for recording in &recordings {
+    for (recording, paths) in recordings.iter().zip(&files) {
         let settings = &recording.provenance.fit;
         let analysis = Analysis::of(&recording.provenance, &recording.rows, settings)
             .with_context(|| recording.provenance.device.to_string())?;
-        modules.push(analysis.emitted(recording, settings));
+        let emitted = analysis.emitted(recording, settings);
+        if let Some(folder) = &arguments.reports {
+            let data = data(recording, &analysis, paths)?;
+            let page = folder.join(&emitted.module).with_extension("html");
+            write_page(&data, &page)?;
+            if let Some(svg) = tilewright_reports::picture(&data) {
+                write_picture(&svg, &page.with_extension("svg"))?;
+            }
+        }
+        modules.push(emitted);
     }
     if arguments.check {
         let differences = heuristics.differences(&modules)?;

@@ -3,7 +3,7 @@
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use std::time::Instant;
-use tilewright_tuner::fit::{CostRow, CostTable, FitOptions, fit};
+use tilewright_fit::{CostRow, CostTable, FitOptions, fit};
 
 const ROWS: usize = 3000;
 const CANDIDATES: usize = 16;

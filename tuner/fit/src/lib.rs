@@ -30,6 +30,7 @@ mod search;
 mod shallow;
 mod shaping;
 mod sides;
+pub mod statistics;
 mod thresholds;
 mod tree;
 mod validation;

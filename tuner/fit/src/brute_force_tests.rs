@@ -118,7 +118,7 @@ fn holes(rows: usize, decades: u32) -> impl Strategy<Value = CostTable> {
 }
 
 fn cases(default: u32) -> ProptestConfig {
-    // Anyone can run long: `PROPTEST_CASES=100000 cargo test -p tilewright-tuner --lib brute_force`.
+    // Anyone can run long: `PROPTEST_CASES=100000 cargo test -p tilewright-fit brute_force`.
     match std::env::var_os("PROPTEST_CASES") {
         Some(_) => ProptestConfig::default(),
         None => ProptestConfig { cases: default, ..ProptestConfig::default() },
