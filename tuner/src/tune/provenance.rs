@@ -26,7 +26,7 @@ pub(super) fn provenance(
         hashes: Hashes { kernel: bench.kernel_hash(), space: short_hash(tiles.join(" ").as_bytes()) },
         scenarios: workloads.records.clone(),
         workloads: which,
-        command: command(std::env::args()),
+        command: recorded(std::env::args()),
         started: humantime::format_rfc3339_seconds(SystemTime::now()).to_string(),
         cold_caches: bench.cold_caches(),
         limit_method: bench.limit_method(),
@@ -43,6 +43,22 @@ pub fn command_to_go_on() -> String {
 fn go_on(arguments: impl Iterator<Item = String>) -> String {
     let known = |argument: &String| argument != "--discard" && argument != "--resume";
     command(arguments.filter(known).chain(["--resume".to_owned()]))
+}
+
+/// The command without where files go: folders of a machine say nothing about the measurement.
+fn recorded(arguments: impl Iterator<Item = String>) -> String {
+    const PLACES: [&str; 2] = ["--out", "--heuristics"];
+    let mut kept = Vec::new();
+    let mut arguments = arguments;
+    while let Some(argument) = arguments.next() {
+        let is_place = |place: &str| argument.strip_prefix(place).is_some_and(|rest| rest.starts_with('='));
+        if PLACES.contains(&argument.as_str()) {
+            arguments.next();
+        } else if !PLACES.into_iter().any(is_place) {
+            kept.push(argument);
+        }
+    }
+    command(kept.into_iter())
 }
 
 /// The command as a shell would take it, the program by its name alone: its folder says nothing about the measurement.
@@ -66,6 +82,8 @@ mod tests {
             command(arguments.map(str::to_owned).into_iter()),
             "tilewright tune 'my file.yaml' --budget 5"
         );
+        let arguments = ["tilewright", "tune", "a.yaml", "--out", "o", "--heuristics=h", "--budget", "5"];
+        assert_eq!(recorded(arguments.map(str::to_owned).into_iter()), "tilewright tune a.yaml --budget 5");
         let arguments = ["tilewright", "tune", "my file.yaml", "--discard", "--out", "o"];
         assert_eq!(
             go_on(arguments.map(str::to_owned).into_iter()),
