@@ -2,6 +2,7 @@
 
 mod attention;
 mod error;
+mod graph_plan;
 mod kv_cache;
 mod live_plan;
 mod on_cpu;
@@ -10,6 +11,7 @@ mod options;
 
 pub use attention::{Attention, AttentionPlan, Backend, Planned};
 pub use error::AttentionError;
+pub use graph_plan::GraphPlan;
 pub use kv_cache::{KvCache, KvLayout};
 pub use live_plan::LivePlan;
 pub use on_cpu::{Cpu, HostCache, HostScales};

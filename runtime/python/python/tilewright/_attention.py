@@ -9,9 +9,12 @@ from typing import Any, NamedTuple, overload
 
 from . import _native
 from ._append import append
+from ._graph_plan import GraphPlan
 from ._live_plan import LivePlan
+from ._page_table import page_table
 from ._plan import Plan
-from ._tensors import Integers, Tensor, counts, device_name, dtype_name, int32s
+from ._run import stream_of
+from ._tensors import Integers, Tensor, counts, device_name, dtype_name
 
 _DTYPES = {"float16": "f16", "bfloat16": "bf16", "float32": "f32"}
 _FP8 = "float8_e4m3fn"
@@ -201,24 +204,60 @@ class Attention:
             ValueError: a page table that makes no sense.
             CudaError: a kernel that cannot be compiled.
         """
-        rows = (indptr, indices, last_page_len)
-        given = [part is not None for part in rows]
-        tables = [part is not None for part in (block_tables, seq_lens)]
-        if all(given) and not any(tables):
-            held = [int32s(name, part) for name, part in zip(("indptr", "indices", "last_page_len"), rows)]
-            table: Any = tuple(part.array for part in held)
-        elif all(tables) and not any(given):
-            entries, lens = int32s("block_tables", block_tables, axes=2), int32s("seq_lens", seq_lens)
-            if entries.shape[0] != lens.length:
-                raise ValueError(
-                    f"`block_tables` has {entries.shape[0]} rows, `seq_lens` {lens.length} numbers: one a request each"
-                )
-            held = [entries, lens]
-            table = (entries.array, entries.shape[1], lens.array)
-        else:
-            raise TypeError("plan() takes `indptr`, `indices` and `last_page_len`, or `block_tables` and `seq_lens`")
+        table, held = page_table(indptr, indices, last_page_len, block_tables, seq_lens)
         queries: Sequence[int] | None = None if query_lens is None else counts("query_lens", query_lens)
         planned = Plan(self, self._native.plan(table, queries))
+        del held  # the arrays had to live until they were read
+        return planned
+
+    @overload
+    def graph_plan(
+        self,
+        indptr: Integers,
+        indices: Integers,
+        last_page_len: Integers,
+        *,
+        rows: int,
+        pages: int,
+        stream: Any = None,
+    ) -> GraphPlan: ...
+
+    @overload
+    def graph_plan(
+        self, *, block_tables: Integers, seq_lens: Integers, rows: int, pages: int, stream: Any = None
+    ) -> GraphPlan: ...
+
+    def graph_plan(
+        self,
+        indptr: Integers | None = None,
+        indices: Integers | None = None,
+        last_page_len: Integers | None = None,
+        *,
+        block_tables: Integers | None = None,
+        seq_lens: Integers | None = None,
+        rows: int,
+        pages: int,
+        stream: Any = None,
+    ) -> GraphPlan:
+        """A plan of fixed size: a CUDA graph that has captured its ``run`` serves every batch that :meth:`GraphPlan.update` takes.
+
+        The page table is of the batch that it begins with, as in :meth:`plan`.
+
+        Args:
+            rows: requests that it has room for. Query and output have as many rows; those behind the batch are zero.
+            pages: entries of the page tables of such batches.
+            stream: on a GPU the stream of all calls, as in :meth:`GraphPlan.run`; torch's current one if absent.
+
+        Raises:
+            ValueError: a page table that makes no sense, or more requests than rows.
+            CudaError: a kernel that cannot be compiled, or the driver's.
+        """
+        for name, number in (("rows", rows), ("pages", pages)):
+            if not isinstance(number, int) or not 1 <= number < 1 << 31:
+                raise ValueError(f"`{name}` is {number!r}: a whole number from 1 on is needed")
+        table, held = page_table(indptr, indices, last_page_len, block_tables, seq_lens)
+        queue = stream_of(stream, self._device, uses_torch=True)
+        planned = GraphPlan(self, self._native.graph_plan(table, rows, pages, queue), rows)
         del held  # the arrays had to live until they were read
         return planned
 

@@ -30,6 +30,13 @@ class Attention:
         table: tuple[_Array, _Array, _Array] | tuple[_Array, int, _Array],
         query_lens: Sequence[int] | None,
     ) -> Plan: ...
+    def graph_plan(
+        self,
+        table: tuple[_Array, _Array, _Array] | tuple[_Array, int, _Array],
+        rows: int,
+        pages: int,
+        stream: int,
+    ) -> GraphPlan: ...
     def append(
         self,
         tokens: _Rows,
@@ -59,6 +66,23 @@ class Plan:
     ) -> None: ...
     def set_lengths(self, seq_lens: Sequence[int]) -> None: ...
     def upload(self, stream: int) -> None: ...
+
+class GraphPlan:
+    def update(self, table: tuple[_Array, _Array, _Array] | tuple[_Array, int, _Array], stream: int) -> bool: ...
+    def set_lengths(self, seq_lens: Sequence[int], stream: int) -> None: ...
+    def run(
+        self,
+        query: _Rows,
+        output: _Rows,
+        keys: int,
+        values: int,
+        pages: int,
+        kv_strides: tuple[int, int, int],
+        lse: int | None,
+        sinks: int | None,
+        scales: tuple[int, int, int] | None,
+        stream: int,
+    ) -> None: ...
 
 class LivePlan:
     def add(self, request: int, pages: Sequence[int], tokens: int) -> None: ...
