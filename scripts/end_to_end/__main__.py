@@ -19,7 +19,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-import flash_attn_3  # noqa: E402  before Transformers, which looks for packages once
+import flash_attn_3
 
 
 def arguments() -> argparse.Namespace:
@@ -31,17 +31,31 @@ def arguments() -> argparse.Namespace:
     say("--seconds", type=float, default=0, help="measure no longer than this; 0 for as long as it takes")
     say("--device", default="", help="cuda or cpu (default: cuda if there is one)")
     say("--models", default="llama-3-8b,qwen2.5-7b", help="(default: %(default)s)")
-    say("--small", action="store_true", help="two layers of the models, narrow, and short prompts: to try it without a GPU")
+    say(
+        "--small",
+        action="store_true",
+        help="two layers of the models, narrow, and short prompts: to try it without a GPU",
+    )
     say("--backends", default="tilewright,flash_attention_3,sdpa", help="(default: %(default)s)")
     say("--workloads", default="shared,trees,trace", help="(default: %(default)s)")
     say("--parts", default="host,greedy,serve", help="what is done (default: %(default)s)")
     say("--requests", type=int, default=64, help="requests with the shared system prompt (default: %(default)s)")
     say("--prefix", type=int, default=8192, help="tokens of that prompt (default: %(default)s)")
-    say("--trees", type=int, default=2, help="how many of the catalogue's trees of PAT, figure 9 (default: %(default)s)")
-    say("--trace", type=Path, help="JSON lines as published with Mooncake, .gz too; generated as the catalogue's scenario if absent")
+    say(
+        "--trees", type=int, default=2, help="how many of the catalogue's trees of PAT, figure 9 (default: %(default)s)"
+    )
+    say(
+        "--trace",
+        type=Path,
+        help="JSON lines as published with Mooncake, .gz too; generated as the catalogue's scenario if absent",
+    )
     say("--cache-gib", type=float, default=40, help="most of K and V that a workload may have (default: %(default)s)")
     say("--steps", type=int, default=32, help="decode steps that are timed (default: %(default)s)")
-    say("--flash-attn-3", type=Path, help="_vllm_fa3_C.abi3.so of a vLLM wheel, .xz or .zip too, if flash_attn_interface is not installed")
+    say(
+        "--flash-attn-3",
+        type=Path,
+        help="_vllm_fa3_C.abi3.so of a vLLM wheel, .xz or .zip too, if flash_attn_interface is not installed",
+    )
     return parser.parse_args()
 
 
@@ -67,7 +81,9 @@ def main() -> int:
     if "host" in parts:
         guarded(results, "host cost", lambda: __import__("host_cost").measure(results, device))
     if "greedy" in parts:
-        guarded(results, "greedy tokens", lambda: __import__("greedy").measure(results, device, chosen, clock, args.small))
+        guarded(
+            results, "greedy tokens", lambda: __import__("greedy").measure(results, device, chosen, clock, args.small)
+        )
     if "serve" in parts:
         guarded(results, "serving", lambda: __import__("serve").measure(results, device, chosen, clock, args))
     results.table()

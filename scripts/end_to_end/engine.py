@@ -86,7 +86,9 @@ class Steps:
 class Session:
     """A manager of the engine for one workload, which times decode steps of a full batch. No other step is computed: K and V of prompts are random."""
 
-    def __init__(self, model, backend: Backend, *, block_size: int, num_blocks: int, batch: int, longest: int, steps: Steps):
+    def __init__(
+        self, model, backend: Backend, *, block_size: int, num_blocks: int, batch: int, longest: int, steps: Steps
+    ):
         self._model, self._backend, self._batch, self._steps = model, backend, batch, steps
         model.set_attn_implementation(backend.implementation)
         generation = GenerationConfig(do_sample=False, max_new_tokens=2, eos_token_id=-1, pad_token_id=0)

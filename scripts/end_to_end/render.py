@@ -1,6 +1,6 @@
 """The table and the picture of what `scripts/end_to_end` has measured.
 
-    python3 scripts/end_to_end/render.py end-to-end.json --picture docs/end-to-end.svg > table.md
+python3 scripts/end_to_end/render.py end-to-end.json --picture docs/end-to-end.svg > table.md
 """
 
 from __future__ import annotations
@@ -70,11 +70,15 @@ def picture(data: dict) -> str:
         cut = run["step_ms"] > longest
         bar = width * min(run["step_ms"], longest) / longest
         out.append(f'<text x="{left - 8}" y="{y + 13}" text-anchor="end">{escape(run["backend"])}</text>')
-        out.append(f'<rect x="{left}" y="{y + 2}" width="{bar:.1f}" height="{height - 4}" fill="{color}" opacity="0.45"/>')
+        out.append(
+            f'<rect x="{left}" y="{y + 2}" width="{bar:.1f}" height="{height - 4}" fill="{color}" opacity="0.45"/>'
+        )
         if run.get("attention_ms"):
             part = min(bar, width * run["attention_ms"] / longest)
             out.append(f'<rect x="{left}" y="{y + 2}" width="{part:.1f}" height="{height - 4}" fill="{color}"/>')
-        out.append(f'<text x="{left + bar + 6:.1f}" y="{y + 13}">{run["step_ms"]:.1f} ms{" (cut)" if cut else ""}</text>')
+        out.append(
+            f'<text x="{left + bar + 6:.1f}" y="{y + 13}">{run["step_ms"]:.1f} ms{" (cut)" if cut else ""}</text>'
+        )
         y += height
     head = f"{data['device']}: a decode step through Transformers' continuous batching; dark: attention"
     style = (
@@ -91,7 +95,9 @@ def picture(data: dict) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser("render", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        "render", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("measured", type=Path, help="what scripts/end_to_end wrote")
     parser.add_argument("--picture", type=Path, help="an SVG file to write")
     args = parser.parse_args()

@@ -79,7 +79,7 @@ def _workloads(args, vocabulary: int, most_tokens: int):
                 vocabulary, max(2, args.requests // scale), args.prefix // scale, 256 // scale, 256 // scale
             )
         elif kind == "trees":
-            yield from workloads.trees(vocabulary, args.trees, scale)
+            yield from workloads.trees(vocabulary, args.trees, most_tokens, scale)
         elif kind == "trace":
             yield workloads.conversations(vocabulary, args.trace, most_tokens, scale=scale)
         else:
@@ -98,9 +98,7 @@ def _one(model, workload: workloads.Workload, backend: Backend, clock: Clock, ti
     if blocks * size > 2.2 * most_tokens:
         raise MemoryError(f"{blocks * size} tokens of K and V are more than --cache-gib allows")
     began = clock.spent()
-    session = Session(
-        model, backend, block_size=size, num_blocks=blocks, batch=batch, longest=longest, steps=steps
-    )
+    session = Session(model, backend, block_size=size, num_blocks=blocks, batch=batch, longest=longest, steps=steps)
     try:
         left = min(clock.left(), 240)
         for level in workload.levels:

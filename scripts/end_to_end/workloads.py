@@ -28,7 +28,12 @@ class Workload:
     @classmethod
     def of(cls, name: str, page_size: int, prompts: list[list[int]], shared: list[list[list[int]]]) -> Workload:
         whole = [prompt[: len(prompt) // page_size * page_size] for prompt in prompts]
-        return cls(name, page_size, [prompt + [1] for prompt in whole if prompt], [*shared, [prompt + [1] for prompt in whole if prompt]])
+        return cls(
+            name,
+            page_size,
+            [[*prompt, 1] for prompt in whole if prompt],
+            [*shared, [[*prompt, 1] for prompt in whole if prompt]],
+        )
 
     @property
     def unique_pages(self) -> int:
@@ -64,22 +69,26 @@ def shared(vocabulary: int, requests: int, prefix: int, own: int = 256, page_siz
     """Requests with one system prompt, and tokens of their own."""
     system = _tokens(vocabulary, 1, prefix)
     prompts = [system + _tokens(vocabulary, 1000 + i, own) for i in range(requests)]
-    return Workload.of(f"{requests} requests, {prefix} shared tokens", page_size, prompts, [[system + [1]]])
+    return Workload.of(f"{requests} requests, {prefix} shared tokens", page_size, prompts, [[[*system, 1]]])
 
 
-def trees(vocabulary: int, count: int, scale: int = 1) -> list[Workload]:
-    """Trees of the catalogue's scenario of PAT, figure 9: the tallest first that are no larger than an engine's usual batch, then the others."""
+FIRST_TREES = ("1,8,512_32,2048,256", "4,16,256,512_512,32,128,32", "1,10_4096,416", "1,4,256_32,256,32")
+"""Long shared nodes, several roots, few requests, short ones."""
+
+
+def trees(vocabulary: int, count: int, most_tokens: int, scale: int = 1) -> list[Workload]:
+    """Trees of the catalogue's scenario of PAT, figure 9, with as many tokens of K and V as there may be."""
     # Strings as they are: `256_1024` is a number in YAML 1.1.
     scenario = yaml.load((CATALOGUE / "pat-fig9.yaml").read_text(), yaml.BaseLoader)
     page_size = int(scenario["page_sizes"][0])
-    parsed = []
-    for text in scenario["trees"]:
+    texts = [*FIRST_TREES, *(text for text in scenario["trees"] if text not in FIRST_TREES)]
+    found = []
+    for text in texts:
         nodes, tokens = ([int(number) for number in part.split(",")] for part in text.split("_"))
-        parsed.append((text, [max(1, n // scale) for n in nodes], tokens))
-    parsed.sort(key=lambda tree: (tree[1][-1] > 512, -len(tree[1]), tree[1][-1]))
-    # Deep, flat and wide ones: not only neighbours.
-    order = sorted(range(len(parsed)), key=lambda i: (i % 4, i))
-    return [_tree(vocabulary, page_size, *parsed[i]) for i in order[:count]]
+        nodes = [max(1, number // scale) for number in nodes]
+        if len(found) < count and sum(n * t for n, t in zip(nodes, tokens)) <= most_tokens:
+            found.append(_tree(vocabulary, page_size, text, nodes, tokens))
+    return found
 
 
 def _tree(vocabulary: int, page_size: int, text: str, nodes: list[int], tokens: list[int]) -> Workload:
@@ -92,18 +101,22 @@ def _tree(vocabulary: int, page_size: int, text: str, nodes: list[int], tokens: 
             for node in range(count)
         ]
         if depth + 1 < len(nodes):
-            levels.append([prompt + [1] for prompt in above])
+            levels.append([[*prompt, 1] for prompt in above])
     return Workload.of(f"tree {text}", page_size, above, levels)
 
 
-def conversations(vocabulary: int, trace: Path | None, most_tokens: int, most_requests: int = 64, scale: int = 1) -> Workload:
+def conversations(
+    vocabulary: int, trace: Path | None, most_tokens: int, most_requests: int = 64, scale: int = 1
+) -> Workload:
     """Requests of a trace that decode at the same time, each at 25 tokens/s."""
     requests = _read(trace) if trace else _generate()
     at = 75_000
     decoding = [
         request
         for request in requests
-        if request["timestamp"] <= at < request["timestamp"] + 40 * request["output_length"] + request["input_length"] / 20
+        if request["timestamp"]
+        <= at
+        < request["timestamp"] + 40 * request["output_length"] + request["input_length"] / 20
     ]
     chosen: list[tuple[list[int], int]] = []
     seen: set[int] = set()
@@ -126,15 +139,15 @@ def conversations(vocabulary: int, trace: Path | None, most_tokens: int, most_re
         if others is not ids
     }
     lengths = sorted({len(ids) for ids in common} - {0})
-    levels = [[prompt(list(ids)) + [1] for ids in common if len(ids) == length] for length in lengths]
+    levels = [[[*prompt(list(ids)), 1] for ids in common if len(ids) == length] for length in lengths]
     name = f"{len(chosen)} conversations of {trace.name if trace else 'a generated trace'}"
     return Workload.of(name, 256 // scale, [prompt(ids)[:length] for ids, length in chosen], levels)
 
 
 def _read(path: Path) -> list[dict]:
-    opened = gzip.open(path, "rt") if path.suffix == ".gz" else path.open()
-    with opened as lines:
-        return [json.loads(line) for line in lines if line.strip()]
+    raw = path.read_bytes()
+    text = (gzip.decompress(raw) if path.suffix == ".gz" else raw).decode()
+    return [json.loads(line) for line in text.splitlines() if line.strip()]
 
 
 def _generate() -> list[dict]:

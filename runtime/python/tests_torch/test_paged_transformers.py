@@ -43,9 +43,7 @@ def prompts():
 
 
 def tokens_of(model, prompts, name, max_batch_tokens=700, **options):
-    generation = transformers.GenerationConfig(
-        do_sample=False, max_new_tokens=TOKENS, eos_token_id=-1, pad_token_id=0
-    )
+    generation = transformers.GenerationConfig(do_sample=False, max_new_tokens=TOKENS, eos_token_id=-1, pad_token_id=0)
     batching = transformers.ContinuousBatchingConfig(
         block_size=PAGE, num_blocks=100, max_batch_tokens=max_batch_tokens, **options
     )
@@ -91,9 +89,7 @@ def test_padded_steps_are_served_by_one_plan(model, prompts, expected, name, run
     updates, lengths = [], []
     for kind, seen in (("update", updates), ("set_lengths", lengths)):
         former = getattr(GraphPlan, kind)
-        monkeypatch.setattr(
-            GraphPlan, kind, lambda plan, *a, f=former, s=seen, **o: s.append(plan) or f(plan, *a, **o)
-        )
+        monkeypatch.setattr(GraphPlan, kind, lambda plan, *a, f=former, s=seen, **o: s.append(plan) or f(plan, *a, **o))
     compiled = CompileConfig(backend="eager", fullgraph=False, dynamic=True)
     assert tokens_of(model, prompts, name, decode_compile_config=compiled) == expected
     graphed = [plan for plan in runs if isinstance(plan, GraphPlan)]

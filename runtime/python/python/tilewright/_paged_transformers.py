@@ -22,6 +22,9 @@ from ._plan import Plan
 
 NAME = "paged|tilewright"
 
+_Cache = Any
+"""A `PagedAttentionCache` as it is before 5.24."""
+
 MOST_QUERY_TOKENS = 256
 """Requests that bring more tokens in a step than these are prompts, which want a kernel for prefill."""
 
@@ -41,16 +44,16 @@ def serves() -> bool:
 def register() -> None:
     """Adds the implementation."""
     AttentionInterface.register(NAME, _forward)
-    input_outputs.ContinuousBatchingIOs.prepare_batch_tensors = _prepare
-    model_runner.ModelRunner.compute_batch = _compute
+    input_outputs.ContinuousBatchingIOs.prepare_batch_tensors = _prepare  # type: ignore[method-assign]
+    model_runner.ModelRunner.compute_batch = _compute  # type: ignore[method-assign]
     initialization.ensure_decode_fast_path_is_available = _ensure
 
 
 def unregister() -> None:
     """Takes it away again."""
     AttentionInterface._global_mapping.pop(NAME, None)
-    input_outputs.ContinuousBatchingIOs.prepare_batch_tensors = _former_prepare
-    model_runner.ModelRunner.compute_batch = _former_compute
+    input_outputs.ContinuousBatchingIOs.prepare_batch_tensors = _former_prepare  # type: ignore[method-assign]
+    model_runner.ModelRunner.compute_batch = _former_compute  # type: ignore[method-assign]
     initialization.ensure_decode_fast_path_is_available = _former_ensure
 
 
@@ -112,7 +115,7 @@ class _Engine:
 _engines: weakref.WeakKeyDictionary[PagedAttentionCache, _Engine] = weakref.WeakKeyDictionary()
 
 
-def _engine(cache: PagedAttentionCache) -> _Engine:
+def _engine(cache: _Cache) -> _Engine:
     return _engines.setdefault(cache, _Engine())
 
 
@@ -170,11 +173,11 @@ def _lengths(tables: dict[str, list[int]], page_size: int) -> list[int]:
     return [(end - begin - 1) * page_size + last for begin, end, last in zip(ends, ends[1:], tables["last_page_len"])]
 
 
-def _tables(cache: PagedAttentionCache, group: int, requests: list[_Request]) -> dict[str, list[int]]:
+def _tables(cache: _Cache, group: int, requests: list[_Request]) -> dict[str, list[int]]:
     """The page table of these requests, from the host's lists: a row each."""
     lists = cache.group_cache_managers[group].block_table
     size = cache.block_size
-    indptr, indices, last_page_len = [0], [], []  # type: tuple[list[int], list[int], list[int]]
+    indptr, indices, last_page_len = [0], list[int](), list[int]()
     for request in requests:
         pages = lists[request.name]
         count = -(-request.tokens // size)
@@ -192,7 +195,7 @@ def _forward(
     value: torch.Tensor,
     attention_mask: torch.Tensor | None,
     scaling: float | None = None,
-    cache: PagedAttentionCache | None = None,
+    cache: _Cache | None = None,
     block_table: torch.Tensor | None = None,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
@@ -225,8 +228,7 @@ def _forward(
     pages = tuple(part.view(-1, cache.block_size, *part.shape[1:]) for part in (keys, values))
     attention = _attention(engine, query, keys, cache.block_size, scaling)
     if block_table is not None:
-        plan = _decode_plan(engine, step, cache, group, attention, tokens)
-        return plan.run(tokens, pages).unsqueeze(0), None
+        return _decode_plan(engine, step, cache, group, attention, tokens).run(tokens, pages).unsqueeze(0), None
     output = torch.zeros_like(tokens, memory_format=torch.contiguous_format)  # tokens of padding have no request
     found = step.plans.get((group, attention))
     if found is None:
@@ -255,7 +257,7 @@ def _spans(requests: list[_Request]) -> list[tuple[tuple[int, int], _Request]]:
     return spans
 
 
-def _slots(cache: PagedAttentionCache, block_table: torch.Tensor, cu_seq_lens_k: torch.Tensor) -> torch.Tensor:
+def _slots(cache: _Cache, block_table: torch.Tensor, cu_seq_lens_k: torch.Tensor) -> torch.Tensor:
     """Where each request's newest token goes ``[requests]``: on the device, so that a graph does it. Padding goes where nobody reads."""
     lens = (cu_seq_lens_k[1:] - cu_seq_lens_k[:-1]).long()
     last = (lens - 1).clamp_(min=0)
@@ -277,7 +279,7 @@ def _attention(
 
 
 def _decode_plan(
-    engine: _Engine, step: _Step, cache: PagedAttentionCache, group: int, attention: Attention, tokens: torch.Tensor
+    engine: _Engine, step: _Step, cache: _Cache, group: int, attention: Attention, tokens: torch.Tensor
 ) -> Plan | GraphPlan:
     """The plan of a step that only decodes, with a row for each token, padding included."""
     rows = len(tokens)
@@ -289,15 +291,15 @@ def _decode_plan(
             plan = attention.graph_plan(**tables, rows=rows, pages=2 * len(tables["indices"]) + rows)
             graphed = engine.graphed[group, rows, attention] = _Graphed(plan, tables)
         return graphed.plan
-    plan, _ = step.plans.get((group, attention), (None, None))
-    if plan is None:
-        plan = attention.plan(**_tables(cache, group, step.requests))
-        step.plans[group, attention] = (plan, None)
-    return plan
+    made, _ = step.plans.get((group, attention), (None, None))
+    if made is None:
+        made = attention.plan(**_tables(cache, group, step.requests))
+        step.plans[group, attention] = (made, None)
+    return made
 
 
 def _mixed_plan(
-    step: _Step, cache: PagedAttentionCache, group: int, attention: Attention, device: torch.device
+    step: _Step, cache: _Cache, group: int, attention: Attention, device: torch.device
 ) -> tuple[Plan | None, Any]:
     """The plan of a step's requests that bring few tokens, and which tokens these are."""
     few = [(span, request) for span, request in _spans(step.requests) if request.queries <= MOST_QUERY_TOKENS]
