@@ -1,4 +1,4 @@
-"""Transformers before 5.24: continuous batching with ``attn_implementation="paged|tilewright"``.
+"""Transformers before 5.18: continuous batching with ``attn_implementation="paged|tilewright"``.
 
 The engine's scheduler, cache and CUDA graphs stay as they are. Steps that only decode take its fast path, whose block tables the host knows:
 they are planned before the step is queued, and nothing waits for the device.
@@ -10,6 +10,7 @@ import weakref
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -23,7 +24,7 @@ from ._plan import Plan
 NAME = "paged|tilewright"
 
 _Cache = Any
-"""A `PagedAttentionCache` as it is before 5.24."""
+"""A `PagedAttentionCache` as it is before 5.18."""
 
 MOST_QUERY_TOKENS = 256
 """Requests that bring more tokens in a step than these are prompts, which want a kernel for prefill."""
@@ -36,9 +37,8 @@ _former_ensure = initialization.ensure_decode_fast_path_is_available
 
 
 def serves() -> bool:
-    """Whether this version's cache and step are as they are known."""
-    cache = PagedAttentionCache
-    return hasattr(cache, "extend_read_and_write_indices") and hasattr(cache, "get_block_table_key")
+    """Whether this version's cache and step are as they are known: before 5.18 the cache has groups of layers, later allocators."""
+    return find_spec("transformers.generation.continuous_batching.cache_manager") is not None
 
 
 def register() -> None:

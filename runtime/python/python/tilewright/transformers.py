@@ -1,6 +1,6 @@
 """Hugging Face Transformers: continuous batching (``generate_batch``) whose decode attention reads shared prefixes once.
 
-Call :func:`register`. With Transformers before 5.24 set ``attn_implementation="paged|tilewright"`` then (:mod:`tilewright._paged_transformers`):
+Call :func:`register`. With Transformers 5.17 set ``attn_implementation="paged|tilewright"`` then (:mod:`tilewright._paged_transformers`):
 on a GPU no step waits for the device, and CUDA graphs serve changing batches.
 
 With Transformers 5.24, whose cache has allocators, ``attn_implementation="sdpa"`` computes by Tilewright the requests of a step that bring few
@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass
-from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -68,8 +67,11 @@ def unregister() -> None:
 
 
 def _has_allocators() -> bool:
-    """Whether it is Transformers 5.24."""
-    return find_spec("transformers.generation.continuous_batching.cache_allocators") is not None
+    """Whether it is Transformers 5.24 or later. Those from 5.18 on have allocators as well, and give layers other arguments."""
+    import transformers
+
+    major, minor = transformers.__version__.split(".")[:2]
+    return (int(major), int(minor)) >= (5, 24)
 
 
 @dataclass
