@@ -6,11 +6,12 @@ use crate::{Attention, AttentionError, Cuda};
 use cudarc::driver::{CudaSlice, CudaStream, DevicePtr};
 use std::sync::{Arc, Mutex, PoisonError};
 use tilewright_cuda::{
-    Bucket, Capacities, CudaError, DevicePlan, FitError, Launch, Mix, RawArgs, TunedBackend, kv_load_up_to,
+    Bucket, Capacities, CudaError, DevicePlan, FitError, Launch, LaunchMode, Mix, RawArgs, TunedBackend,
+    kv_load_up_to,
 };
 use tilewright_heuristics::Tile;
 use tilewright_kernel_templates::cuda::KvLoad;
-use tilewright_plan::{BySelection, KvStrides, PageTable, Plan};
+use tilewright_plan::{BySelection, KvStrides, Packing, PageTable, Plan, PlanOptions, Split};
 
 /// A plan of fixed size at a fixed place: a graph that has captured [`GraphPlan::run_raw`] serves every batch that
 /// [`GraphPlan::update`] takes. Neither allocates or compiles anything once it has been run.
@@ -22,6 +23,8 @@ pub struct GraphPlan {
     plan: Plan,
     on_device: DevicePlan,
     workspace: CudaSlice<u8>,
+    /// What there is no room for is planned request by request.
+    any: bool,
     /// The caches that it was run with, and how their pages are loaded.
     run_with: Mutex<Vec<(KvStrides, KvLoad)>>,
 }
@@ -40,22 +43,62 @@ impl Attention<Cuda> {
         stream: &Arc<CudaStream>,
     ) -> Result<GraphPlan, AttentionError> {
         refuse_capture(stream, "a plan is to be made")?;
-        let plan = self.make(table)?;
+        let plan = self.make(table, None)?;
+        self.placed(plan, false, stream, |tuned, plan| bucket_for(tuned, plan, pages))
+    }
+
+    /// A plan for graphs that serves every batch of as many queries and entries of the page table, whatever tiles it gets: each tile has a
+    /// launch of its own. What there is too little room for is planned request by request. It begins with a batch without tokens.
+    ///
+    /// # Errors
+    /// A kernel that cannot be compiled, a size that no grid can count, or the driver's.
+    pub fn graph_plan_for_any(
+        &self,
+        page_size: u32,
+        queries: u32,
+        pages: u32,
+        stream: &Arc<CudaStream>,
+    ) -> Result<GraphPlan, AttentionError> {
+        refuse_capture(stream, "a plan is to be made")?;
+        let lens = vec![0; queries as usize];
+        let plan = self.make(&PageTable::new(&[], 0, &lens, page_size)?, None)?;
+        self.placed(plan, true, stream, |tuned, plan| {
+            let geometry = plan.geometry();
+            let tiles = tuned.selection().tiles_of(geometry.head_dim, geometry.dtype);
+            let mode = LaunchMode { launch: Launch::Serial, ..tuned.launch_mode() };
+            Bucket::for_batch(geometry, mode, &tiles, queries.max(1), pages.max(1))
+        })
+    }
+
+    /// The plan at its place.
+    fn placed(
+        &self,
+        plan: Plan,
+        any: bool,
+        stream: &Arc<CudaStream>,
+        bucket: impl FnOnce(&TunedBackend, &Plan) -> Result<Bucket, FitError>,
+    ) -> Result<GraphPlan, AttentionError> {
         let (on_device, workspace) = self.with_kernels(|tuned| {
-            let bucket = bucket_for(tuned, &plan, pages).map_err(CudaError::from)?;
+            let bucket = bucket(tuned, &plan).map_err(CudaError::from)?;
             let workspace = allocate(stream, bucket.workspace_bytes())?;
             let mut on_device = DevicePlan::with_bucket(tuned.backend().device(), bucket)?;
             on_device.upload(&plan, stream)?;
             Ok::<_, AttentionError>((on_device, workspace))
         })?;
-        Ok(GraphPlan { attention: self.clone(), plan, on_device, workspace, run_with: Mutex::default() })
+        let attention = self.clone();
+        Ok(GraphPlan { attention, plan, on_device, workspace, any, run_with: Mutex::default() })
     }
 
-    fn make(&self, table: &PageTable<'_>) -> Result<Plan, AttentionError> {
+    /// Plans as a decoder does, or with other packs and cuts.
+    fn make(&self, table: &PageTable<'_>, other: Option<(Packing, Split)>) -> Result<Plan, AttentionError> {
         self.prepare(table.page_size())?;
         let geometry = self.geometry(table.page_size());
         Ok(self.with_kernels(|tuned| {
-            Plan::build(&geometry, table, &tuned.plan_options(), BySelection::new(tuned.selection()))
+            let options = match other {
+                Some((packing, split)) => PlanOptions { packing, split, ..tuned.plan_options() },
+                None => tuned.plan_options(),
+            };
+            Plan::build(&geometry, table, &options, BySelection::new(tuned.selection()))
         })?)
     }
 }
@@ -94,7 +137,7 @@ impl GraphPlan {
     /// its pages: another graph plan is needed, and another capture. The plan is as it was then. The driver's.
     pub fn update(&mut self, table: &PageTable<'_>, stream: &Arc<CudaStream>) -> Result<(), AttentionError> {
         refuse_capture(stream, "a plan is to be copied")?;
-        let plan = self.attention.make(table)?;
+        let plan = self.attention.make(table, None)?;
         let run_with = self.run_with.get_mut().unwrap_or_else(PoisonError::into_inner);
         if run_with
             .iter()
@@ -102,7 +145,17 @@ impl GraphPlan {
         {
             return Err(CudaError::from(FitError::TooLarge("page ids")).into());
         }
-        self.on_device.upload(&plan, stream)?;
+        let plan = match self.on_device.upload(&plan, stream) {
+            Err(CudaError::Fit(_)) if self.any => {
+                let plan = self.attention.make(table, Some((Packing::PerRequest, Split::None)))?;
+                self.on_device.upload(&plan, stream)?;
+                plan
+            }
+            outcome => {
+                outcome?;
+                plan
+            }
+        };
         self.plan = plan;
         Ok(())
     }

@@ -188,22 +188,21 @@ impl Attention {
         })
     }
 
-    /// A plan with room for `rows` queries and `pages` entries of the page table, which begins with a batch.
+    /// A plan with room for `rows` queries and `pages` entries of the page table, which begins with a batch, or is for any.
     #[expect(unsafe_code)]
+    #[pyo3(signature = (table, rows, pages, stream))]
     fn graph_plan(
         &self,
         py: Python<'_>,
-        table: TableOf,
+        table: Option<TableOf>,
         rows: usize,
         pages: u32,
         stream: usize,
     ) -> PyResult<GraphPlan> {
         check_process(self.process)?;
         // SAFETY: the Python half gives arrays of i32 with their lengths, and holds them.
-        let mut table = unsafe { table.copied()? };
-        py.detach(|| {
-            GraphPlan::new(&self.kind, &mut table, self.page_size, (rows, pages), stream, self.process)
-        })
+        let table = table.map(|table| unsafe { table.copied() }).transpose()?;
+        py.detach(|| GraphPlan::new(&self.kind, table, self.page_size, (rows, pages), stream, self.process))
     }
 
     /// Writes K or V of tokens to pages in host memory. Slots are i64.

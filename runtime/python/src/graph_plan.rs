@@ -28,16 +28,19 @@ pub(crate) struct GraphPlan {
 }
 
 impl GraphPlan {
-    /// A plan with room for `rows` queries and `pages` entries of the page table, which begins with a batch.
+    /// A plan with room for `rows` queries and `pages` entries of the page table, which begins with a batch, or is for any.
     #[expect(unsafe_code)]
     pub(crate) fn new(
         kind: &Kind,
-        table: &mut Table,
+        table: Option<Table>,
         page_size: u32,
         (rows, pages): (usize, u32),
         stream: usize,
         process: u32,
     ) -> PyResult<Self> {
+        let any = table.is_none();
+        let mut table =
+            table.unwrap_or(Table::Dense { entries: Vec::new(), columns: 0, seq_lens: Vec::new() });
         table.pad_to(rows)?;
         let table = table.view(page_size)?;
         let of = match kind.share() {
@@ -50,8 +53,12 @@ impl GraphPlan {
                 let (attention, context) = (*on_gpu).clone();
                 // SAFETY: the caller's stream.
                 let stream = unsafe { gpu::stream(&context, stream) };
-                let plan = attention.graph_plan(&table, pages, &stream).map_err(raised)?;
-                Of::Cuda(Box::new(OnGpu::new((context, RwLock::new(plan)))))
+                let queries = u32::try_from(rows).unwrap_or(u32::MAX);
+                let plan = match any {
+                    true => attention.graph_plan_for_any(page_size, queries, pages, &stream),
+                    false => attention.graph_plan(&table, pages, &stream),
+                };
+                Of::Cuda(Box::new(OnGpu::new((context, RwLock::new(plan.map_err(raised)?)))))
             }
         };
         Ok(Self { of, page_size, rows, process })

@@ -59,3 +59,15 @@ def test_more_requests_than_rows_are_refused():
         plan.run(random_batch(2, HEADS).q, random_batch(2, HEADS).cache("NHD"))
     with pytest.raises(TypeError, match="a plan takes `indptr`"):
         plan.update([0, 1], [0])
+
+
+def test_a_plan_for_any_batch_begins_with_none():
+    attention_ = Attention(HEADS, 16, dtype="float32")
+    plan = attention_.graph_plan(rows=ROWS, pages=100)
+    batch = random_batch(4, HEADS)
+    query = np.ones((ROWS, HEADS.query, HEADS.dim), np.float32)
+    assert not plan.run(query, batch.cache("NHD")).any()
+    assert plan.update(*batch.csr)
+    query[: len(batch.rows)] = batch.q
+    out = plan.run(query, batch.cache("NHD"))
+    close(out[: len(batch.rows)], attention(batch.q, batch.keys, batch.values, batch.rows)[0])

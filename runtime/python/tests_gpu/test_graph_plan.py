@@ -10,8 +10,10 @@ DEVICE = torch.device("cuda", 0)
 
 
 def captured(seed, pages, requests=9):
-    batch = random_batch(seed, HEADS, requests=requests)
-    plan = Attention(HEADS, 16, dtype=torch.bfloat16, device=DEVICE).graph_plan(*batch.csr, rows=ROWS, pages=pages)
+    """A captured plan that begins with a batch; for any batch without a seed."""
+    begin = () if seed is None else random_batch(seed, HEADS, requests=requests).csr
+    made = Attention(HEADS, 16, dtype=torch.bfloat16, device=DEVICE)
+    plan = made.graph_plan(*begin, rows=ROWS, pages=pages)
     keys, values = (
         torch.from_numpy(cache).to(DEVICE, torch.bfloat16)
         for cache in random_batch(0, HEADS, requests=ROWS).cache("NHD")
@@ -89,3 +91,19 @@ def test_a_batch_without_room_is_refused_and_leaves_the_plan():
         graph.replay()
     stream.synchronize()
     check(before, before.rows, query, out, *cache)
+
+
+def test_a_plan_for_any_batch_serves_all():
+    plan, graph, stream, query, out, *cache = captured(None, pages=200)
+    with torch.cuda.stream(stream):
+        graph.replay()
+        stream.synchronize()
+        assert not out.any()
+        for seed in range(16):
+            batch = random_batch(seed, HEADS, requests=1 + seed)
+            assert plan.update(*batch.csr)
+            query.copy_(torch.randn_like(query))
+            out.fill_(torch.nan)
+            graph.replay()
+            stream.synchronize()
+            check(batch, batch.rows, query, out, *cache)

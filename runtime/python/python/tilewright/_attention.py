@@ -227,6 +227,9 @@ class Attention:
         self, *, block_tables: Integers, seq_lens: Integers, rows: int, pages: int, stream: Any = None
     ) -> GraphPlan: ...
 
+    @overload
+    def graph_plan(self, *, rows: int, pages: int, stream: Any = None) -> GraphPlan: ...
+
     def graph_plan(
         self,
         indptr: Integers | None = None,
@@ -241,7 +244,9 @@ class Attention:
     ) -> GraphPlan:
         """A plan of fixed size: a CUDA graph that has captured its ``run`` serves every batch that :meth:`GraphPlan.update` takes.
 
-        The page table is of the batch that it begins with, as in :meth:`plan`.
+        The page table is of the batch that it begins with, as in :meth:`plan`; the plan has the launches of that batch's tiles, and refuses
+        batches that want others or have more of something. Without a page table it serves all batches of its size, with a launch for each
+        tile, most of them empty; those with more of something are planned request by request.
 
         Args:
             rows: requests that it has room for. Query and output have as many rows; those behind the batch are zero.
@@ -255,7 +260,9 @@ class Attention:
         for name, number in (("rows", rows), ("pages", pages)):
             if not isinstance(number, int) or not 1 <= number < 1 << 31:
                 raise ValueError(f"`{name}` is {number!r}: a whole number from 1 on is needed")
-        table, held = page_table(indptr, indices, last_page_len, block_tables, seq_lens)
+        table, held = None, None
+        if any(part is not None for part in (indptr, indices, last_page_len, block_tables, seq_lens)):
+            table, held = page_table(indptr, indices, last_page_len, block_tables, seq_lens)
         queue = stream_of(stream, self._device, uses_torch=True)
         planned = GraphPlan(self, self._native.graph_plan(table, rows, pages, queue), rows)
         del held  # the arrays had to live until they were read

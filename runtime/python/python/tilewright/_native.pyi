@@ -32,7 +32,7 @@ class Attention:
     ) -> Plan: ...
     def graph_plan(
         self,
-        table: tuple[_Array, _Array, _Array] | tuple[_Array, int, _Array],
+        table: tuple[_Array, _Array, _Array] | tuple[_Array, int, _Array] | None,
         rows: int,
         pages: int,
         stream: int,
