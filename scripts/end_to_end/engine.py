@@ -145,19 +145,34 @@ class Session:
             self._times.append(time.perf_counter())
         profiled = seen - steps.settle - steps.timed
         if profiled == 0 and torch.cuda.is_available():
-            torch.cuda.synchronize()
-            self._profiler = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA])
-            self._profiler.__enter__()
+            self._guarded(self._start_profiler)
         if profiled == steps.profiled:
-            if self._profiler is not None:
-                torch.cuda.synchronize()
-                self._profiler.__exit__(None, None, None)
-                self.profile = [
-                    (event.name, event.device_time_total)
-                    for event in self._profiler.events()
-                    if event.device_type == torch.autograd.DeviceType.CUDA
-                ]
+            self._guarded(self._stop_profiler)
             self._done.set()
+
+    def _guarded(self, do) -> None:
+        """What was timed is worth something without a profile."""
+        try:
+            do()
+        except Exception as error:
+            self.profile, self._profiler = [], None
+            print(f"no profile: {type(error).__name__}: {error}", flush=True)
+
+    def _start_profiler(self) -> None:
+        torch.cuda.synchronize()
+        self._profiler = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA])
+        self._profiler.__enter__()
+
+    def _stop_profiler(self) -> None:
+        if self._profiler is None:
+            return
+        torch.cuda.synchronize()
+        self._profiler.__exit__(None, None, None)
+        self.profile = [
+            (event.name, event.time_range.elapsed_us())
+            for event in self._profiler.events()
+            if event.device_type == torch.autograd.DeviceType.CUDA
+        ]
 
     def prime(self, prompts: list[list[int]], timeout: float) -> None:
         """Puts prompts into the cache, one level of a tree after the other."""
