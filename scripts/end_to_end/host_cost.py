@@ -5,10 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+import numpy as np
 import torch
 from tilewright import Attention, Heads
 
 REQUESTS, PAGE, PREFIX, OWN = 256, 256, 8192, 600
+TABLE_COLUMNS = 512  # requests of up to 131072 tokens
 
 
 def _median_us(call: Callable[[int], object], times: int = 60) -> float:
@@ -46,6 +48,10 @@ def measure(results, device: torch.device) -> None:
             torch.cuda.synchronize()
 
     first = tables(tokens, pages)
+    arrays = {name: np.array(part, np.int32) for name, part in first.items()}
+    block_tables = torch.zeros(REQUESTS, TABLE_COLUMNS, dtype=torch.int32)
+    block_tables[:, : len(pages[0])] = torch.tensor(pages, dtype=torch.int32)
+    seq_lens = torch.tensor(tokens, dtype=torch.int32)
     graph_plan = attention.graph_plan(**first, rows=REQUESTS, pages=2 * len(first["indices"]))
     live = attention.live_plan()
     for i in range(REQUESTS):
@@ -72,9 +78,15 @@ def measure(results, device: torch.device) -> None:
             "requests": REQUESTS,
             "page_entries": len(first["indices"]),
             "prepare_s": prepared,
-            "tables_us": _median_us(lambda number: tables(tokens, pages)),
-            "plan_us": _median_us(lambda number: attention.plan(**first)),
-            "graph_plan_update_us": _median_us(lambda number: graph_plan.update(**first)),
+            # What Transformers has is lists of Python's; vLLM has block tables in tensors.
+            "lists_us": _median_us(lambda number: tables(tokens, pages)),
+            "plan_of_lists_us": _median_us(lambda number: attention.plan(**first)),
+            "plan_of_arrays_us": _median_us(lambda number: attention.plan(**arrays)),
+            "graph_plan_of_lists_us": _median_us(lambda number: graph_plan.update(**first)),
+            "graph_plan_of_arrays_us": _median_us(lambda number: graph_plan.update(**arrays)),
+            "graph_plan_of_block_tables_us": _median_us(
+                lambda number: graph_plan.update(block_tables=block_tables, seq_lens=seq_lens)
+            ),
             "graph_plan_lengths_us": _median_us(lambda number: graph_plan.set_lengths([n + number for n in tokens])),
             "live_plan_grow_us": _median_us(grow, 40),
             "live_plan_page_us": _median_us(cross, 40),

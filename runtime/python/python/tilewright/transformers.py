@@ -7,7 +7,7 @@ With Transformers 5.24, whose cache has allocators, ``attn_implementation="sdpa"
 tokens, over the pages of Transformers' own cache, without gathering them. Everything else stays as it was: prompts, sliding-window layers,
 ``generate``. On a GPU each step waits for its read indices there, since plans are made on the host, and CUDA graphs cannot be captured.
 
-Requests share the pages of common prefixes by themselves, as Transformers' cache has them.
+Requests share the pages of common prefixes by themselves, as Transformers' cache has them. Neither was run on a GPU yet.
 """
 
 from __future__ import annotations
