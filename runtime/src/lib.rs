@@ -1,5 +1,6 @@
 #![doc = include_str!("../README.md")]
 
+mod append;
 mod attention;
 mod error;
 mod kv_cache;
@@ -8,15 +9,17 @@ mod on_cpu;
 mod on_cuda;
 mod options;
 
+pub use append::{NewTokens, Positions, Rotary};
 pub use attention::{Attention, AttentionPlan, Backend, Planned};
 pub use error::AttentionError;
-pub use kv_cache::{KvCache, KvLayout};
+pub use kv_cache::{KvCache, KvCacheMut, KvLayout};
 pub use live_plan::LivePlan;
-pub use on_cpu::{Cpu, HostCache, HostScales};
-pub use on_cuda::{Cuda, DeviceCache, DeviceScales};
+pub use on_cpu::{Cpu, HostCache, HostCacheMut, HostScales};
+pub use on_cuda::{Cuda, DeviceCache, DeviceCacheMut, DeviceScales};
 pub use options::{AttentionOptions, Heads, PerRow};
 pub use tilewright_heuristics::data::SelectorError;
 pub use tilewright_heuristics::{Dtype, Geometry, Mask, Selector};
+pub use tilewright_kernel_templates::RotaryPairs;
 pub use tilewright_plan::{E4m3, KvStrides, PageTable, Queries};
 
 /// The explicit forms of the CPU backend.
