@@ -3,6 +3,7 @@
 mod append;
 mod attention;
 mod error;
+mod graph_plan;
 mod kv_cache;
 mod live_plan;
 mod on_cpu;
@@ -12,6 +13,7 @@ mod options;
 pub use append::{NewTokens, Positions, Rotary};
 pub use attention::{Attention, AttentionPlan, Backend, Planned};
 pub use error::AttentionError;
+pub use graph_plan::GraphPlan;
 pub use kv_cache::{KvCache, KvCacheMut, KvLayout};
 pub use live_plan::LivePlan;
 pub use on_cpu::{Cpu, HostCache, HostCacheMut, HostScales};

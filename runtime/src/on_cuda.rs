@@ -6,6 +6,7 @@ use crate::{AttentionError, AttentionOptions, Heads, KvCache, KvCacheMut, NewTok
 use cudarc::driver::sys::CUstreamCaptureStatus;
 use cudarc::driver::{CudaContext, CudaSlice, CudaStream, DevicePtrMut};
 use std::collections::HashSet;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use tilewright_cuda::{
     AppendArgs, CudaDevice, CudaElement, CudaError, DecodeArgs, DevicePlan, Fp8KvCache, Fp8KvCacheMut,
@@ -19,7 +20,7 @@ use tilewright_plan::{KvStrides, Plan, PlanOptions};
 /// The CUDA backend of [`Attention`].
 #[derive(Debug)]
 pub struct Cuda {
-    tuned: RwLock<TunedBackend>,
+    pub(crate) tuned: RwLock<TunedBackend>,
     prepared: Mutex<HashSet<(Class, KernelOptions)>>,
     /// Memory of plans that are gone, for those to come on the same stream.
     spare: Mutex<Vec<Uploaded>>,
@@ -38,6 +39,17 @@ struct Uploaded {
 pub struct OnDevice {
     backend: Arc<Cuda>,
     state: Mutex<State>,
+    number: u64,
+}
+
+/// Plans so far.
+static PLANS: AtomicU64 = AtomicU64::new(0);
+
+impl OnDevice {
+    /// Of this plan and no other: with it nothing but lengths ever changes.
+    pub(crate) const fn number(&self) -> u64 {
+        self.number
+    }
 }
 
 #[derive(Debug, Default)]
@@ -70,7 +82,7 @@ impl Cuda {
     }
 
     /// `stream` is what is launched on next, if anything is.
-    fn prepare_options(
+    pub(crate) fn prepare_options(
         &self,
         class: Class,
         options: KernelOptions,
@@ -135,7 +147,7 @@ fn is_captured(stream: &CudaStream) -> Result<bool, CudaError> {
 }
 
 /// A graph would repeat what belongs to one step: a copy from a buffer that has other plans by then, or an allocation.
-fn refuse_capture(stream: &CudaStream, what: &'static str) -> Result<(), AttentionError> {
+pub(crate) fn refuse_capture(stream: &CudaStream, what: &'static str) -> Result<(), AttentionError> {
     if is_captured(stream)? { Err(AttentionError::Captured { what }) } else { Ok(()) }
 }
 
@@ -145,7 +157,7 @@ fn allocate(stream: &Arc<CudaStream>, bytes: usize) -> Result<CudaSlice<u8>, Cud
 
 impl AttentionOptions {
     /// What the kernels for pages of this size have compiled in.
-    const fn compiled(&self, page_size: u32) -> KernelOptions {
+    pub(crate) const fn compiled(&self, page_size: u32) -> KernelOptions {
         KernelOptions { mask: self.mask.options(), ..KernelOptions::for_pages(page_size) }
     }
 }
@@ -155,7 +167,8 @@ impl Backend for Cuda {
     type Slice<T> = CudaSlice<T>;
 
     fn on_device(this: &Arc<Self>) -> OnDevice {
-        OnDevice { backend: Arc::clone(this), state: Mutex::default() }
+        let number = PLANS.fetch_add(1, Ordering::Relaxed);
+        OnDevice { backend: Arc::clone(this), state: Mutex::default(), number }
     }
 
     fn lengths_changed(on_device: &OnDevice) {

@@ -3,6 +3,7 @@
 
 mod append;
 mod forward;
+mod graph_plan;
 mod parts;
 mod timeline;
 

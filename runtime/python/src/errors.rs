@@ -24,6 +24,7 @@ pub(crate) fn raised(error: impl Into<AttentionError>) -> PyErr {
             | cuda::CudaError::Misaligned { .. }
             | cuda::CudaError::States(_)
             | cuda::CudaError::Append(_)
+            | cuda::CudaError::FarPage { .. }
             | cuda::CudaError::Plan(_)
             | cuda::CudaError::Option { .. },
         )
@@ -32,6 +33,9 @@ pub(crate) fn raised(error: impl Into<AttentionError>) -> PyErr {
         | AttentionError::Lengths(_)
         | AttentionError::Live(_)
         | AttentionError::Cpu(_) => PyValueError::new_err(text),
+        AttentionError::Cuda(cuda::CudaError::Fit(_)) => PyValueError::new_err(
+            text.replace("take a larger bucket (`Bucket::grow_to`) and", "make another by `Attention.graph_plan` and"),
+        ),
         AttentionError::Captured { what } => CudaError::new_err(format!(
             "the stream is being captured and {what}: run once before the capture, and call `upload()` of each plan that is captured"
         )),

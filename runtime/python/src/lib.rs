@@ -5,6 +5,7 @@ mod append;
 mod attention;
 mod errors;
 mod gpu;
+mod graph_plan;
 mod layer;
 mod live_plan;
 mod logs;
@@ -24,6 +25,8 @@ mod _native {
     #[pymodule_export]
     use super::errors::CudaError;
     #[pymodule_export]
+    use super::graph_plan::GraphPlan;
+    #[pymodule_export]
     use super::live_plan::LivePlan;
     #[pymodule_export]
     use super::merge::merge_states;
@@ -36,6 +39,11 @@ mod _native {
         logs::to_python();
         module.add("__version__", env!("CARGO_PKG_VERSION"))
     }
+}
+
+/// Only GPUs have graphs.
+fn no_graphs() -> PyErr {
+    pyo3::exceptions::PyValueError::new_err("the attention is on the CPU, which has no graphs: run its plans")
 }
 
 /// Refuses what a child inherits of its parent but cannot use: threads, and the driver's state.

@@ -1,12 +1,13 @@
 //! A plan that follows a batch by its changes.
 
 use crate::attention::Kind;
-use crate::check_process;
 use crate::errors::raised;
 use crate::gpu::{self, KeepContext, OnGpu};
+use crate::graph_plan::GraphPlan;
 use crate::layer::Layer;
 use crate::memory::RowsOf;
 use crate::plan::{Of, OfGpu};
+use crate::{check_process, no_graphs};
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -219,6 +220,38 @@ impl LivePlan {
                 let stream = unsafe { gpu::stream(&on_gpu.context, stream) };
                 on_gpu.attention.upload(&state.plan, &stream).map_err(raised)
             }
+        })
+    }
+
+    /// As that of a plan.
+    fn graph_plan(&self, py: Python<'_>, requests: Option<u32>, pages: Option<u32>) -> PyResult<GraphPlan> {
+        check_process(self.process)?;
+        let Of::Cuda(on_gpu) = &self.of else { return Err(no_graphs()) };
+        py.detach(|| {
+            let state = lock(&on_gpu.plan);
+            state.check_updated()?;
+            GraphPlan::new(&on_gpu.attention, &on_gpu.context, &state.plan, (requests, pages), self.process)
+        })
+    }
+
+    /// As that of a plan.
+    fn misfit(&self, py: Python<'_>, of: &GraphPlan) -> PyResult<Option<String>> {
+        let Of::Cuda(on_gpu) = &self.of else { return Ok(None) };
+        py.detach(|| {
+            let state = lock(&on_gpu.plan);
+            state.check_updated()?;
+            Ok(of.misfit(&state.plan))
+        })
+    }
+
+    /// As that of a plan.
+    fn upload_to(&self, py: Python<'_>, to: &GraphPlan, stream: usize) -> PyResult<()> {
+        check_process(self.process)?;
+        let Of::Cuda(on_gpu) = &self.of else { return Err(no_graphs()) };
+        py.detach(|| {
+            let state = lock(&on_gpu.plan);
+            state.check_updated()?;
+            to.upload(&state.plan, stream)
         })
     }
 }

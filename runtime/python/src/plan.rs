@@ -1,11 +1,12 @@
 //! The plan of a batch, and what it runs.
 
 use crate::attention::Kind;
-use crate::check_process;
 use crate::errors::raised;
 use crate::gpu::{self, KeepContext, OnGpu};
+use crate::graph_plan::GraphPlan;
 use crate::layer::Layer;
 use crate::memory::RowsOf;
+use crate::{check_process, no_graphs};
 use cudarc::driver::CudaContext;
 use pyo3::prelude::*;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -126,5 +127,28 @@ impl Plan {
             }
         })
         .map_err(raised)
+    }
+
+    /// What graphs capture for plans like this one.
+    fn graph_plan(&self, py: Python<'_>, requests: Option<u32>, pages: Option<u32>) -> PyResult<GraphPlan> {
+        check_process(self.process)?;
+        let Of::Cuda(on_gpu) = &self.of else { return Err(no_graphs()) };
+        py.detach(|| {
+            let plan = on_gpu.plan.read().unwrap_or_else(PoisonError::into_inner);
+            GraphPlan::new(&on_gpu.attention, &on_gpu.context, &*plan, (requests, pages), self.process)
+        })
+    }
+
+    /// Why it does not fit, if it does not.
+    fn misfit(&self, of: &GraphPlan) -> Option<String> {
+        let Of::Cuda(on_gpu) = &self.of else { return None };
+        of.misfit(&*on_gpu.plan.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Copies the plan to where graphs read it.
+    fn upload_to(&self, py: Python<'_>, to: &GraphPlan, stream: usize) -> PyResult<()> {
+        check_process(self.process)?;
+        let Of::Cuda(on_gpu) = &self.of else { return Err(no_graphs()) };
+        py.detach(|| to.upload(&*on_gpu.plan.read().unwrap_or_else(PoisonError::into_inner), stream))
     }
 }

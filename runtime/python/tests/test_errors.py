@@ -171,3 +171,16 @@ def test_a_gpu_that_is_not_there_is_said():
     with pytest.raises(CudaError, match="no NVIDIA driver|there is no CUDA device 99"):
         made(dtype="float16", device="cuda:99")
     assert issubclass(CudaError, RuntimeError)
+
+
+def test_the_cpu_has_no_graphs():
+    made = Attention(Heads(8, 2, 64), 16)
+    plan, live = made.plan([0, 1], [0], [4]), made.live_plan()
+    live.update()
+    for one in (plan, live):
+        with pytest.raises(ValueError, match="the attention is on the CPU, which has no graphs: run its plans"):
+            made.graph_plan(one)
+    with pytest.raises(ValueError, match="`requests` is -1: a whole number of 31 bits is needed"):
+        made.graph_plan(plan, requests=-1)
+    with pytest.raises(ValueError, match="the plan is of Attention.*, not of Attention"):
+        Attention(Heads(8, 2, 64), 32).graph_plan(plan)

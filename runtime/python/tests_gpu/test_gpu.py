@@ -141,6 +141,109 @@ def test_graphs_are_captured_and_replayed_with_new_lengths():
         close(out.double().cpu(), attention(*wide, rows)[0], "float16")
 
 
+def captured_step(made, like, q, caches, **room):
+    """A graph of two layers, the second of whose queries are the first one's output, and what it captured."""
+    step = made.graph_plan(like, **room)
+    queries = torch.zeros(step.batch, *q.shape[1:], dtype=q.dtype, device=DEVICE)
+    outs = torch.full((2, *queries.shape), torch.nan, dtype=q.dtype, device=DEVICE)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        step.run(queries, caches[0], outs[0])
+        step.run(outs[0], caches[1], outs[1])
+    return step, graph, queries, outs
+
+
+def test_a_step_is_captured_once_for_plans_that_change():
+    made = Attention(HEADS, 16, dtype=torch.float16, device=DEVICE)
+    batches = [random_batch(seed, HEADS) for seed in range(8)]
+    pages = max(batch.cache()[0].shape[0] for batch in batches)
+    caches = torch.randn(2, pages, 2, 16, 4, 128, device=DEVICE).half()
+    steps = []
+    for batch in batches + batches:
+        plan = made.plan(*batch.csr)
+        q = torch.from_numpy(batch.q).to(DEVICE, torch.float16)
+        first = plan.run(q, caches[0])
+        expected = plan.run(first, caches[1])
+        step, graph, queries, outs = next((one for one in steps if one[0].fits(plan)), (None,) * 4)
+        if step is None:
+            steps.append(captured_step(made, plan, q, caches, requests=32, pages=4096))
+            step, graph, queries, outs = steps[-1]
+        step.upload(plan)
+        queries[: len(q)] = q
+        outs.fill_(torch.nan)
+        graph.replay()
+        torch.testing.assert_close(outs[0, : len(q)], first, atol=2e-3, rtol=2e-3)
+        torch.testing.assert_close(outs[1, : len(q)], expected, atol=2e-3, rtol=2e-3)
+        assert outs[:, len(q) :].isnan().all()
+    assert len(steps) <= 4, "a step was captured for nearly every plan"
+
+
+def test_a_captured_step_follows_lengths_and_changes():
+    made = Attention(HEADS, 16, dtype=torch.bfloat16, device=DEVICE)
+    caches = torch.randn(2, 12, 2, 16, 4, 128, device=DEVICE).bfloat16()
+    q = torch.randn(4, 16, 128, device=DEVICE).bfloat16()
+    live = made.live_plan()
+    rows = {0: [0, 1, 2], 1: [0, 1, 3]}
+    for request, pages in rows.items():
+        live.add(request, pages, 33)
+    live.update()
+    step, graph, queries, outs = captured_step(made, live, q, caches, requests=4, pages=64)
+    queries.copy_(q)
+    tokens = 33
+    for change in range(24):
+        tokens += 1
+        if tokens == 49:  # the third pages are full
+            for request in rows:
+                rows[request].append(4 + request)
+                live.append(request, [4 + request], tokens)
+        else:
+            for request in rows:
+                live.grow(request, tokens)
+        if change == 5:
+            rows[2] = [0, 1, 6, 7, 8]
+            live.add(2, rows[2], 70)
+        live.update()
+        step.upload(live)
+        graph.replay()
+        lens = [tokens, tokens, 70][: len(rows)]
+        tables = [row + [-1] * (5 - len(row)) for row in rows.values()]
+        expected = made.plan(block_tables=tables, seq_lens=lens).run(q[: len(rows)], caches[0])
+        torch.testing.assert_close(outs[0, : len(rows)], expected, atol=1e-2, rtol=1e-2)
+
+
+def test_plans_that_no_captured_step_has_room_for_are_refused():
+    made = Attention(HEADS, 16, dtype=torch.float16, device=DEVICE)
+    caches = torch.randn(2, 12, 2, 16, 4, 128, device=DEVICE).half()
+    q = torch.randn(2, 16, 128, device=DEVICE).half()
+    plan = made.plan(block_tables=[[0, 1], [0, 2]], seq_lens=[20, 30])
+    step, graph, queries, outs = captured_step(made, plan, q, caches)
+    assert step.fits(plan) and step.batch == 2 and step.pages == 8
+    many = made.plan(block_tables=[[page] for page in range(12)], seq_lens=[16] * 12)
+    assert not step.fits(many)
+    with pytest.raises(ValueError, match="make another by `Attention.graph_plan` and capture again|uses tile"):
+        step.upload(many)
+    far = made.plan(block_tables=[[12]], seq_lens=[3])
+    with pytest.raises(ValueError, match="the plan reads page 12, but `kv_cache` of a captured layer has 12 pages"):
+        step.upload(far)
+    other = Attention(HEADS, 16, dtype=torch.float16, device=DEVICE).plan([0, 1], [0], [4])
+    assert not step.fits(other)
+    with pytest.raises(ValueError, match="plans of another attention do not fit"):
+        step.upload(other)
+    with (
+        pytest.raises(CudaError, match="captured and a plan is to be copied"),
+        torch.cuda.graph(torch.cuda.CUDAGraph()),
+    ):
+        step.upload(plan)
+    step.upload(plan)
+    queries.copy_(q)
+    graph.replay()
+    torch.testing.assert_close(outs[0], plan.run(q, caches[0]), atol=2e-3, rtol=2e-3)
+    plan.set_lengths([25, 32])  # the next upload copies lengths alone
+    step.upload(plan)
+    graph.replay()
+    torch.testing.assert_close(outs[0], plan.run(q, caches[0]), atol=2e-3, rtol=2e-3)
+
+
 def test_live_plans_follow_a_batch():
     batch = random_batch(9, HEADS)
     q, keys, values = on_gpu(batch, torch.bfloat16)

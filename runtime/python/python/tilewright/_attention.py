@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, overload
 
 from . import _native
 from ._append import append
+from ._graph_plan import GraphPlan
 from ._live_plan import LivePlan
 from ._plan import Plan
 from ._tensors import Integers, Tensor, counts, device_name, dtype_name, int32s
@@ -263,6 +264,27 @@ class Attention:
         append(
             self, k, v, kv_cache, slots, k_scale, v_scale, cos_sin, positions, seq_lens, interleaved, stream
         )
+
+    def graph_plan(
+        self, plan: Plan | LivePlan, *, requests: int | None = None, pages: int | None = None
+    ) -> GraphPlan:
+        """What a CUDA graph captures once for many plans: those with the tiles of this one, of batches up to a size.
+
+        Args:
+            plan: one that fits, whatever the sizes are.
+            requests: queries that there is room for, rounded up to a power of two; as many as the plan has if absent.
+            pages: entries of the page table that there is room for, rounded up alike; twice as many as the plan's batch has if absent.
+
+        Raises:
+            ValueError: an attention on the CPU, a plan of another attention, or more than a grid can count.
+            CudaError: the driver's.
+        """
+        if plan.attention is not self:
+            raise ValueError(f"the plan is of {plan.attention}, not of {self}")
+        for name, number in (("requests", requests), ("pages", pages)):
+            if number is not None and not 0 <= number < 1 << 31:
+                raise ValueError(f"`{name}` is {number}: a whole number of 31 bits is needed")
+        return GraphPlan(self, plan._planned.graph_plan(requests, pages))
 
     def live_plan(self) -> LivePlan:
         """A plan that follows a batch by its changes: a step costs what has changed.
