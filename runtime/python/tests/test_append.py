@@ -60,7 +60,11 @@ def test_keys_are_rotated(dim, interleaved):
     table, positions = angles(50, dim), np.array([0, 49, 7, 20], np.int64)
     slots = [31, 3, -1, 16]
     expected = rotated(k, table, positions, interleaved)
-    for given in ({"positions": positions}, {"positions": [0, 49, -1, 20]}, {"seq_lens": (positions + 1).astype(np.int32)}):
+    for given in (
+        {"positions": positions},
+        {"positions": [0, 49, -1, 20]},
+        {"seq_lens": (positions + 1).astype(np.int32)},
+    ):
         cache = np.zeros((2, 2, 16, 2, 64), np.float32)
         made.append(k, v, cache, slots, cos_sin=table, interleaved=interleaved, **given)
         flat = cache.transpose(1, 0, 2, 3, 4).reshape(2, 32, 2, 64)

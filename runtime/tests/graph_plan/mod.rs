@@ -111,7 +111,7 @@ fn a_graph_of_all_layers_serves_every_plan_that_fits() {
         }
     }
     println!("{} graphs serve 8 batches", steps.len());
-    assert!(steps.len() <= 4, "{} graphs for 8 batches", steps.len());
+    assert!(steps.len() <= 5, "{} graphs for 8 batches", steps.len());
 
     let (many, _) = plan(&attention, 17, 8);
     let error = steps[0].0.upload(&many, &stream).unwrap_err();

@@ -97,7 +97,9 @@ def _numbers(name: str, values: Integers, dtype: str, device: int | None, length
     """Whole numbers, one a token; on the CPU also as a sequence."""
     if isinstance(values, (list, tuple, range)):
         if device is not None:
-            raise ValueError(f"`{name}` is a {type(values).__name__}: on a GPU, give an {dtype} tensor on {device_name(device)}")
+            raise ValueError(
+                f"`{name}` is a {type(values).__name__}: on a GPU, give an {dtype} tensor on {device_name(device)}"
+            )
         try:
             numbers = array(_CODES[dtype], values)
         except (OverflowError, TypeError) as error:

@@ -261,13 +261,9 @@ class Attention:
             ValueError: a dtype, device, shape, stride, slot or position that does not fit. The cache is as it was, unless K fits and V does not.
             CudaError: the driver's, or a kernel that cannot be compiled.
         """
-        append(
-            self, k, v, kv_cache, slots, k_scale, v_scale, cos_sin, positions, seq_lens, interleaved, stream
-        )
+        append(self, k, v, kv_cache, slots, k_scale, v_scale, cos_sin, positions, seq_lens, interleaved, stream)
 
-    def graph_plan(
-        self, plan: Plan | LivePlan, *, requests: int | None = None, pages: int | None = None
-    ) -> GraphPlan:
+    def graph_plan(self, plan: Plan | LivePlan, *, requests: int | None = None, pages: int | None = None) -> GraphPlan:
         """What a CUDA graph captures once for many plans: those with the tiles of this one, of batches up to a size.
 
         Args:

@@ -67,7 +67,9 @@ class GraphPlan(Runs):
             CudaError: the driver's, or a stream that is being captured.
         """
         if not self._is_of(plan):
-            raise ValueError(f"the plan is of {plan.attention}, this of {self.attention}: plans of another attention do not fit")
+            raise ValueError(
+                f"the plan is of {plan.attention}, this of {self.attention}: plans of another attention do not fit"
+            )
         plan._planned.upload_to(self._planned, stream_of(stream, self.attention._device, uses_torch=True))
 
     def _is_of(self, plan: Plan | LivePlan) -> bool:
