@@ -81,12 +81,9 @@ template <u32 HEAD_DIM, class Element, class KvElement, class Rotary> struct App
     return to;
   }
 
-  TILEWRIGHT_DEVICE static void store_fp8(Stored *to, const float (&numbers)[CHUNK], float scale) {
-    const ScaleDivisor divisor(scale);
-    float quotients[CHUNK];
-#pragma unroll
-    for (u32 i = 0; i < CHUNK; i++) quotients[i] = divisor.quotient(numbers[i]);
-    store_words(to, narrow_fp8(quotients, 0), narrow_fp8(quotients, 4));
+  TILEWRIGHT_DEVICE static void store_fp8(Stored *to, float (&numbers)[CHUNK], float scale) {
+    divide_by_scale(numbers, scale);
+    store_words(to, narrow_fp8(numbers, 0), narrow_fp8(numbers, 4));
   }
 
   // Sums are rounded once, so that every backend gives the same bits.

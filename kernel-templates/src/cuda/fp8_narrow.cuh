@@ -20,6 +20,8 @@ TILEWRIGHT_DEVICE u32 narrow_fp8_pair(float low, float high) {
 }
 #endif
 
+TILEWRIGHT_DEVICE float magnitude_of(float value) { return bits_float(float_bits(value) & 0x7fffffff); }
+
 // The byte of a number, by integers.
 TILEWRIGHT_DEVICE u32 narrow_fp8(float value) {
   constexpr u32 NORMAL = (127 - 6) << 23, REBIAS = (127 - 7) << 23, MAX = 0x43e00000; // 2^-6, 2^-7, 448
@@ -43,22 +45,23 @@ TILEWRIGHT_DEVICE u32 narrow_fp8(const float (&from)[8], u32 first) {
   }
 }
 
-// Division by a scale, as exact as what FP8 keeps of a quotient: three operations instead of some ten.
-struct ScaleDivisor {
-  float by, reciprocal;
-  bool usual; // neither is near the ends of f32
-
-  TILEWRIGHT_DEVICE explicit ScaleDivisor(float scale) : by(scale), reciprocal(1.f / scale) {
-    const float magnitude = bits_float(float_bits(scale) & 0x7fffffff);
-    usual = magnitude > 0x1p-60f && magnitude < 0x1p60f;
+// Division by a scale, as exact as what FP8 keeps of a quotient. A product with the reciprocal and one correction take half of the instructions
+// that a division takes, and no branch.
+template <u32 COUNT> TILEWRIGHT_DEVICE void divide_by_scale(float (&numbers)[COUNT], float scale) {
+  const float reciprocal = 1.f / scale, size = magnitude_of(scale);
+  if (size > 0x1p-60f && size < 0x1p60f) {
+#pragma unroll
+    for (u32 i = 0; i < COUNT; i++) {
+      const float quotient = numbers[i] * reciprocal;
+      const float corrected = multiply_add(multiply_add(-quotient, scale, numbers[i]), reciprocal, quotient);
+      // Elsewhere FP8 has zero, 448 or NaN anyway, and the correction may be no number or of another sign.
+      const bool counts = magnitude_of(quotient) > 0x1p-20f && magnitude_of(quotient) < 0x1p20f;
+      numbers[i] = counts ? corrected : quotient;
+    }
+  } else {
+#pragma unroll
+    for (u32 i = 0; i < COUNT; i++) numbers[i] = numbers[i] / scale;
   }
-  TILEWRIGHT_DEVICE float quotient(float value) const {
-    if (!usual) return value / by;
-    const float first = value * reciprocal, magnitude = bits_float(float_bits(first) & 0x7fffffff);
-    // Outside, FP8 has zero, 448 or NaN anyway, and the remainder might not be a number.
-    if (!(magnitude > 0x1p-20f && magnitude < 0x1p20f)) return first;
-    return multiply_add(multiply_add(-first, by, value), reciprocal, first);
-  }
-};
+}
 
 } // namespace tilewright

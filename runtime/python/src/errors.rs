@@ -33,9 +33,10 @@ pub(crate) fn raised(error: impl Into<AttentionError>) -> PyErr {
         | AttentionError::Lengths(_)
         | AttentionError::Live(_)
         | AttentionError::Cpu(_) => PyValueError::new_err(text),
-        AttentionError::Cuda(cuda::CudaError::Fit(_)) => PyValueError::new_err(
-            text.replace("take a larger bucket (`Bucket::grow_to`) and", "make another by `Attention.graph_plan` and"),
-        ),
+        AttentionError::Cuda(cuda::CudaError::Fit(_)) => PyValueError::new_err(text.replace(
+            "take a larger bucket (`Bucket::grow_to`) and",
+            "make another by `Attention.graph_plan` and",
+        )),
         AttentionError::Captured { what } => CudaError::new_err(format!(
             "the stream is being captured and {what}: run once before the capture, and call `upload()` of each plan that is captured"
         )),

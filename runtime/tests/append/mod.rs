@@ -40,7 +40,11 @@ impl<E: Element> Step<E> {
             let number = |_| {
                 let power = 2f32.powi(rng.random_range(-14..11));
                 let tie = (2 * rng.random_range(8..16) + 1) as f32 / 16.0;
-                E::from_f32(if rng.random() { rng.random_range(-1.0f32..1.0) } else { 7.0 * tie } * power)
+                E::from_f32(match rng.random_range(0..8) {
+                    0 => -0.0,
+                    1..4 => rng.random_range(-1.0f32..1.0) * power,
+                    _ => 7.0 * tie * power,
+                })
             };
             (0..count).map(number).collect()
         };
