@@ -50,3 +50,18 @@ pub fn source_hash() -> String {
     }
     hasher.finalize().to_hex()[..16].to_owned()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_measured_includes_nothing_that_is_not() {
+        for name in NOT_MEASURED {
+            let include = format!("#include \"{name}\"");
+            let includes = |(_, text): &&(&str, &str)| text.contains(&include);
+            let by: Vec<&str> = sources().iter().filter(includes).map(|(name, _)| *name).collect();
+            assert!(by.iter().all(|by| NOT_MEASURED.contains(by)), "{by:?} include {name}");
+        }
+    }
+}
