@@ -1,6 +1,8 @@
 #![doc = include_str!("../README.md")]
 
 mod append;
+mod append_on_cpu;
+mod append_on_cuda;
 mod attention;
 mod error;
 mod graph_plan;
@@ -11,13 +13,15 @@ mod on_cuda;
 mod options;
 
 pub use append::{NewTokens, Positions, Rotary};
+pub use append_on_cpu::HostCacheMut;
+pub use append_on_cuda::DeviceCacheMut;
 pub use attention::{Attention, AttentionPlan, Backend, Planned};
 pub use error::AttentionError;
 pub use graph_plan::GraphPlan;
 pub use kv_cache::{KvCache, KvCacheMut, KvLayout};
 pub use live_plan::LivePlan;
-pub use on_cpu::{Cpu, HostCache, HostCacheMut, HostScales};
-pub use on_cuda::{Cuda, DeviceCache, DeviceCacheMut, DeviceScales};
+pub use on_cpu::{Cpu, HostCache, HostScales};
+pub use on_cuda::{Cuda, DeviceCache, DeviceScales};
 pub use options::{AttentionOptions, Heads, PerRow};
 pub use tilewright_heuristics::data::SelectorError;
 pub use tilewright_heuristics::{Dtype, Geometry, Mask, Selector};
