@@ -175,3 +175,71 @@ fn rotations_that_make_no_sense_are_refused() {
     }
     assert_eq!(error(good), None, "the position of a token without a slot does not matter");
 }
+
+/// Appends to pages of marks, and compares every element with what the slots and the scales say of it, in f64.
+fn check_against_the_definition<E: Element, S: Number>(
+    (heads, page_size, hnd): (u32, u32, bool),
+    slots: &[i64],
+    scales: &[f32],
+    seed: u64,
+) -> Result<(), TestCaseError> {
+    let geometry = Geometry { q_heads: heads, kv_heads: heads, page_size, ..GEOMETRY };
+    let mut rng = ChaCha8Rng::seed_from_u64(seed);
+    let tokens: Vec<E> = (0..slots.len() * heads as usize * 16)
+        .map(|_| E::from_f32(rng.random_range(-600.0..600.0)))
+        .collect();
+    let strides = if hnd { KvStrides::hnd(&geometry) } else { KvStrides::nhd(&geometry) };
+    let (mark, pages) = (S::from_f32(-1.5), 8);
+    let mut cache = vec![mark; pages * (page_size * heads * 16) as usize];
+    let one = [1.0; 4];
+    let scales = if S::from_f32(449.0).to_f32() == 448.0 { scales } else { &one };
+    append(&geometry, &tokens, slots, &mut cache, &strides, Scale::Heads(scales), None)
+        .map_err(|error| TestCaseError::fail(error.to_string()))?;
+    for (slot, head) in
+        (0..pages * page_size as usize).flat_map(|slot| (0..heads as usize).map(move |head| (slot, head)))
+    {
+        let (page, place) = (slot / page_size as usize, slot % page_size as usize);
+        let found = &cache[page * strides.page + place * strides.token + head * strides.head..][..16];
+        let token = slots.iter().rposition(|&own| own == slot as i64);
+        for (element, found) in found.iter().enumerate() {
+            let expected = match token {
+                None => mark,
+                Some(token) => {
+                    let number = tokens[(token * heads as usize + head) * 16 + element].to_f32();
+                    S::from_f32((f64::from(number) / f64::from(scales[head])) as f32)
+                }
+            };
+            prop_assert_eq!(
+                found.to_f32().to_bits(),
+                expected.to_f32().to_bits(),
+                "slot {}, head {}",
+                slot,
+                head
+            );
+        }
+    }
+    Ok(())
+}
+
+proptest! {
+    #[test]
+    fn every_element_is_what_the_slots_say(
+        heads in 1u32..=3,
+        page_size in 1u32..=9,
+        hnd: bool,
+        places in prop::collection::vec(-1i64..8, 0..20),
+        scales in prop::array::uniform4(0.01f32..40.0),
+        seed: u64,
+    ) {
+        // Of any place in its page; below 0 there is none.
+        let place_in = |place: i64| (seed >> (place & 31)) as i64 % i64::from(page_size);
+        let slot = |&place: &i64| if place < 0 { place } else { place * i64::from(page_size) + place_in(place).abs() };
+        let slots: Vec<i64> = places.iter().map(slot).collect();
+        let layout = (heads, page_size, hnd);
+        check_against_the_definition::<f32, f32>(layout, &slots, &scales, seed)?;
+        check_against_the_definition::<f16, f16>(layout, &slots, &scales, seed)?;
+        check_against_the_definition::<bf16, bf16>(layout, &slots, &scales, seed)?;
+        check_against_the_definition::<bf16, E4m3>(layout, &slots, &scales, seed)?;
+        check_against_the_definition::<f16, E4m3>(layout, &slots, &scales, seed)?;
+    }
+}
