@@ -191,8 +191,6 @@ fn check_against_the_definition<E: Element, S: Number>(
     let strides = if hnd { KvStrides::hnd(&geometry) } else { KvStrides::nhd(&geometry) };
     let (mark, pages) = (S::from_f32(-1.5), 8);
     let mut cache = vec![mark; pages * (page_size * heads * 16) as usize];
-    let one = [1.0; 4];
-    let scales = if S::from_f32(449.0).to_f32() == 448.0 { scales } else { &one };
     append(&geometry, &tokens, slots, &mut cache, &strides, Scale::Heads(scales), None)
         .map_err(|error| TestCaseError::fail(error.to_string()))?;
     for (slot, head) in
