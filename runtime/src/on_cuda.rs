@@ -19,7 +19,7 @@ use tilewright_plan::{KvStrides, Plan, PlanOptions};
 /// The CUDA backend of [`Attention`].
 #[derive(Debug)]
 pub struct Cuda {
-    tuned: RwLock<TunedBackend>,
+    pub(crate) tuned: RwLock<TunedBackend>,
     prepared: Mutex<HashSet<(Class, KernelOptions)>>,
     /// Memory of plans that are gone, for those to come on the same stream.
     spare: Mutex<Vec<Uploaded>>,
@@ -152,6 +152,7 @@ impl AttentionOptions {
 
 impl Backend for Cuda {
     type OnDevice = OnDevice;
+    type Slice<T> = CudaSlice<T>;
 
     fn on_device(this: &Arc<Self>) -> OnDevice {
         OnDevice { backend: Arc::clone(this), state: Mutex::default() }

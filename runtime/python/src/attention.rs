@@ -1,6 +1,6 @@
 //! Attention of one kind of layer on one device.
 
-use crate::append::Append;
+use crate::append::{Append, RotaryOf};
 use crate::check_process;
 use crate::errors::raised;
 use crate::gpu::{self, KeepContext, OnGpu};
@@ -205,28 +205,36 @@ impl Attention {
         py.detach(|| GraphPlan::new(&self.kind, table, self.page_size, (rows, pages), stream, self.process))
     }
 
-    /// Writes K or V of tokens to pages in host memory. Slots are i64.
+    /// Writes K and V of tokens to pages, or queues that. Slots are i64, positions i64, lengths i32.
     #[expect(clippy::too_many_arguments, unsafe_code)]
-    #[pyo3(signature = (tokens, slots, cache, pages, kv_strides, scale))]
+    #[pyo3(signature = (keys, values, tokens, slots, caches, pages, kv_strides, scales, rotary, stream))]
     fn append(
         &self,
         py: Python<'_>,
-        tokens: RowsOf,
-        slots: (usize, usize),
-        cache: usize,
+        keys: RowsOf,
+        values: RowsOf,
+        tokens: usize,
+        slots: usize,
+        caches: (usize, usize),
         pages: usize,
         kv_strides: (usize, usize, usize),
-        scale: Option<(usize, usize)>,
+        scales: Option<(usize, usize, usize)>,
+        rotary: Option<RotaryOf>,
+        stream: usize,
     ) -> PyResult<()> {
-        let Kind::Cpu(attention) = &self.kind else {
-            return Err(PyValueError::new_err("tokens are appended by this package in host memory alone"));
-        };
-        // SAFETY: the Python half gives an array of i64 with its length, and holds it.
-        let slots = unsafe { copied(slots) };
-        let append = Append { tokens, slots, cache, pages, kv_strides, scale };
-        let geometry = attention.geometry(self.page_size);
-        // SAFETY: the Python half has checked tensors against the attention's heads, and holds them.
-        py.detach(|| unsafe { append.run(&geometry) })
+        check_process(self.process)?;
+        let append =
+            Append { keys, values, tokens, slots, caches, pages, kv_strides, scales, rotary, stream };
+        py.detach(|| match &self.kind {
+            Kind::Cpu(attention) => {
+                // SAFETY: the Python half has checked tensors against the attention's heads, and holds them.
+                unsafe { append.run_on_cpu(&attention.geometry(self.page_size)) }
+            }
+            Kind::Cuda(on_gpu) => {
+                // SAFETY: as above; the caller keeps tensors until the stream has passed, as torch's allocator does for its own streams.
+                unsafe { append.run_on_gpu(&on_gpu.0, &on_gpu.1, self.page_size) }
+            }
+        })
     }
 
     /// A plan that follows a batch.

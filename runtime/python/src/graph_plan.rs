@@ -9,9 +9,12 @@ use crate::memory::RowsOf;
 use cudarc::driver::CudaContext;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use tilewright_runtime::cuda::CudaError;
-use tilewright_runtime::{self as runtime, Attention, AttentionError, AttentionPlan, Cpu, Planned};
+use tilewright_runtime::{
+    self as runtime, Attention, AttentionError, AttentionPlan, Cpu, PageTable, Planned,
+};
 
 enum Of {
     Cpu(Box<(Attention<Cpu>, RwLock<AttentionPlan<Cpu>>)>),
@@ -24,6 +27,8 @@ pub(crate) struct GraphPlan {
     of: Of,
     page_size: u32,
     rows: usize,
+    /// Pages of the smallest cache that it was run with on a GPU: what was captured reads no page behind them.
+    cache_pages: AtomicUsize,
     process: u32,
 }
 
@@ -61,7 +66,19 @@ impl GraphPlan {
                 Of::Cuda(Box::new(OnGpu::new((context, RwLock::new(plan.map_err(raised)?)))))
             }
         };
-        Ok(Self { of, page_size, rows, process })
+        Ok(Self { of, page_size, rows, cache_pages: AtomicUsize::new(usize::MAX), process })
+    }
+
+    /// Refuses a batch that reads beyond a cache that graphs have captured: a replay is not checked.
+    fn check_pages(&self, table: &PageTable<'_>) -> PyResult<()> {
+        let pages = self.cache_pages.load(Ordering::Relaxed);
+        let largest = (0..table.batch()).flat_map(|query| table.pages(query)).max();
+        match largest.and_then(|&page| usize::try_from(page).ok()) {
+            Some(page) if page >= pages => Err(PyValueError::new_err(format!(
+                "the batch reads page {page}, but `kv_cache` of a layer that was run has {pages} pages: the page table names a page that is not there",
+            ))),
+            _ => Ok(()),
+        }
     }
 }
 
@@ -84,6 +101,7 @@ impl GraphPlan {
                     Ok(true)
                 }
                 Of::Cuda(on_gpu) => {
+                    self.check_pages(&table)?;
                     let _keep = KeepContext::new();
                     let (context, plan) = &***on_gpu;
                     // SAFETY: the caller's stream.
@@ -156,6 +174,7 @@ impl GraphPlan {
                 let (context, plan) = &***on_gpu;
                 let plan = plan.read().unwrap_or_else(PoisonError::into_inner);
                 layer.check_pages(plan.plan().largest_page())?;
+                self.cache_pages.fetch_min(pages, Ordering::Relaxed);
                 // SAFETY: as above; the caller keeps tensors until the stream, or the graph that captures this, has passed.
                 let result = unsafe {
                     let stream = gpu::stream(context, stream);

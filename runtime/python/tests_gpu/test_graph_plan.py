@@ -1,6 +1,7 @@
 """One CUDA graph serves changing batches."""
 
 import numpy as np
+import pytest
 import torch
 from reference import attention, close, random_batch
 from tilewright import Attention, Heads
@@ -107,3 +108,19 @@ def test_a_plan_for_any_batch_serves_all():
             graph.replay()
             stream.synchronize()
             check(batch, batch.rows, query, out, *cache)
+
+
+def test_pages_beyond_a_captured_cache_are_refused():
+    plan, graph, stream, query, out, *cache = captured(1, pages=400)
+    before = random_batch(1, HEADS, requests=9)
+    query.copy_(torch.randn_like(query))
+    torch.cuda.synchronize()
+    pages = len(cache[0])
+    with torch.cuda.stream(stream):
+        with pytest.raises(
+            ValueError, match=f"the batch reads page {pages}, but `kv_cache` of a layer that was run has {pages}"
+        ):
+            plan.update([0, 1], [pages], [3])
+        graph.replay()
+    stream.synchronize()
+    check(before, before.rows, query, out, *cache)

@@ -277,24 +277,36 @@ class Attention:
         *,
         k_scale: Tensor | float | None = None,
         v_scale: Tensor | float | None = None,
+        cos_sin: Tensor | None = None,
+        positions: Integers | None = None,
+        seq_lens: Integers | None = None,
+        interleaved: bool = False,
+        stream: Any = None,
     ) -> None:
-        """Writes K and V of new tokens to the pages of a cache, on the CPU. Engines on a GPU have a kernel for that.
+        """Writes K and V of new tokens to the pages of a cache, K rotated if ``cos_sin`` is given. On a GPU it is queued on the stream: one launch,
+        which a CUDA graph may capture once the same has run before.
 
         Args:
             k: ``[tokens, KV heads, dim]``, of the query's dtype; any strides but that of a head's elements.
             v: the same of V.
             kv_cache: as in :meth:`Plan.run`; is written.
             slots: int64 ``[tokens]``: where each token goes: its page times ``page_size`` plus its place in the page, as vLLM's slot mappings
-                have it. A token with a negative slot is not written.
+                have it. A token with a negative slot is not written; nor is on a GPU, which cannot refuse it, one with a slot in no page.
             k_scale: what K is divided by where the cache is FP8, as in :meth:`Plan.run`; beyond 448 it becomes 448.
             v_scale: the same of V.
+            cos_sin: float32 ``[positions, rotated]``: of each position the cosines of ``rotated / 2`` angles, then their sines (RoPE).
+                The first ``rotated`` elements of each head of K are rotated, a multiple of 16.
+            positions: int64 ``[tokens]``: where each token stands. On a GPU one that stands beyond the table is not written.
+            seq_lens: int32 ``[tokens]``, instead of positions: each token is the last of so many.
+            interleaved: rotate elements 2 i and 2 i + 1 together (GPT-J), not i and i + ``rotated / 2`` (GPT-NeoX).
+            stream: as in :meth:`Plan.run`.
 
         Raises:
             TypeError: an argument that is no tensor.
-            ValueError: a dtype, shape, stride or slot that does not fit, or an attention on a GPU. The cache is as it was, unless K fits and V
-                does not.
+            ValueError: a dtype, device, shape, stride, slot or position that does not fit. The cache is as it was, unless K fits and V does not.
+            CudaError: the driver's, or a kernel that cannot be compiled.
         """
-        append(self, k, v, kv_cache, slots, k_scale, v_scale)
+        append(self, k, v, kv_cache, slots, k_scale, v_scale, cos_sin, positions, seq_lens, interleaved, stream)
 
     def live_plan(self) -> LivePlan:
         """A plan that follows a batch by its changes: a step costs what has changed.

@@ -57,7 +57,8 @@ class GraphPlan(Runs):
             Whether there was room. If not, the plan is as it was: make another one, and capture again.
 
         Raises:
-            ValueError: a page table that makes no sense, or more requests than rows.
+            ValueError: a page table that makes no sense, more requests than rows, or on a GPU a page beyond a cache that it was run with. The
+                plan is as it was.
             CudaError: the driver's, or a stream that is being captured.
         """
         table, held = page_table(indptr, indices, last_page_len, block_tables, seq_lens)

@@ -39,12 +39,16 @@ class Attention:
     ) -> GraphPlan: ...
     def append(
         self,
-        tokens: _Rows,
-        slots: _Array,
-        cache: int,
+        keys: _Rows,
+        values: _Rows,
+        tokens: int,
+        slots: int,
+        caches: tuple[int, int],
         pages: int,
         kv_strides: tuple[int, int, int],
-        scale: tuple[int, int] | None,
+        scales: tuple[int, int, int] | None,
+        rotary: tuple[int, int, int, bool, int, bool] | None,
+        stream: int,
     ) -> None: ...
     def live_plan(self) -> LivePlan: ...
 
