@@ -900,6 +900,12 @@ TILEWRIGHT_DEVICE void store_words(void *to, u32 first, u32 second) {
   memcpy(to, words, sizeof words);
 }
 TILEWRIGHT_DEVICE void store_four(float *to, const float (&from)[4]) { memcpy(to, from, sizeof from); }
+TILEWRIGHT_DEVICE u32 float_bits(float value) { return emulation::bits_as<u32>(value); }
+TILEWRIGHT_DEVICE float bits_float(u32 bits) { return emulation::bits_as<float>(bits); }
+TILEWRIGHT_DEVICE float multiply_add(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
+// The device has no instruction that makes FP8 of f32.
+constexpr bool has_fp8_narrowing() { return false; }
+TILEWRIGHT_DEVICE u32 narrow_fp8_pair(float, float) { return 0; }
 TILEWRIGHT_DEVICE u32 multiply_high(u32 a, u32 b) { return u64(a) * b >> 32; }
 TILEWRIGHT_DEVICE u32 count_arrival(u32 *counter) { return (*counter)++; }
 

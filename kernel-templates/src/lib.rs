@@ -5,11 +5,13 @@ mod arch;
 mod class;
 pub mod cpu;
 pub mod cuda;
+mod rotary;
 mod space;
 pub mod toolchain;
 
 pub use arch::{Arch, ParseArchError};
 pub use class::Class;
+pub use rotary::RotaryPairs;
 pub use space::{
     CpuLimits, CudaLimits, Grid, Infeasible, Limiter, Limits, Occupancy, ReportedLimits, Space,
     UnknownDevice, Verdict, WARP_THREADS, bytes_in_flight, bytes_in_flight_needed, check, check_compiled,

@@ -9,7 +9,8 @@ use tilewright_kernel_templates::cuda::{
 };
 use tilewright_kernel_templates::toolchain::{Compiler, fetch_disassemblers};
 use tilewright_kernel_templates::{
-    Arch, Class, CudaLimits, Limits, Space, check_compiled, check_compiled_mix, check_mix, occupancy,
+    Arch, Class, CudaLimits, Limits, RotaryPairs, Space, check_compiled, check_compiled_mix, check_mix,
+    occupancy,
 };
 
 /// A device of each architecture.
@@ -374,6 +375,48 @@ fn merges_of_states_stay_in_registers_on_every_architecture() {
             for (instruction, count) in [("LDG.E.128", MAX_STATES), ("STG.E.128", 1)] {
                 assert_eq!(code.matches(instruction).count(), count, "{what}: {instruction}");
             }
+        }
+    }
+}
+
+#[test]
+fn appends_read_and_write_whole_words_on_every_architecture() {
+    let folder = tempfile::tempdir().unwrap();
+    let rotaries = [None, Some(RotaryPairs::Halves), Some(RotaryPairs::Interleaved)];
+    for device in DEVICES {
+        let limits = limits(device);
+        let compiler = compiler(&limits.arch);
+        let variants: Vec<(Class, Option<RotaryPairs>)> =
+            Class::all(Backend::Cuda).flat_map(|class| rotaries.map(|pairs| (class, pairs))).collect();
+        let kernels: Vec<Kernel> =
+            variants.iter().map(|(class, pairs)| Kernel::append(class, *pairs)).collect();
+        for (((class, pairs), kernel), cubin) in
+            variants.iter().zip(&kernels).zip(compiler.compile_all(&kernels, || ()))
+        {
+            let cubin = cubin.unwrap_or_else(|error| panic!("{device}: {error}"));
+            let what = format!("{device} {}: {:?}", kernel.name, cubin.usage);
+            assert_eq!(cubin.usage.parameter_bytes, 176, "{what}: one `AppendArguments`");
+            assert_eq!((cubin.usage.local_bytes, cubin.report.spill_store_bytes), (0, 0), "{what}");
+            // 1 024 tokens of 8 heads of 128 elements are on the device at once.
+            let held = occupancy(&limits, kernel.threads, cubin.usage.registers, 0);
+            assert!(held.ctas_per_sm >= 8, "{what}: {} CTAs an SM", held.ctas_per_sm);
+            if class.head_dim != 128 {
+                continue;
+            }
+            let path = folder.path().join("kernel.cubin");
+            std::fs::write(&path, &cubin.code).unwrap();
+            let code = run(&tools().nvdisasm, &["-c".as_ref(), path.as_os_str()]);
+            let (fp8, narrows) = (class.dtype.has_fp8_kv(), limits.arch != "sm_80");
+            let store = if fp8 { "STG.E.64" } else { "STG.E.128" };
+            assert_eq!(code.matches(store).count(), 2, "{what}: {store}");
+            // K and V; of halves the other one of K, and cosines and sines of four angles at a time.
+            let loads = match pairs {
+                None => 2,
+                Some(RotaryPairs::Interleaved) => 4,
+                Some(RotaryPairs::Halves) => 7,
+            };
+            assert_eq!(code.matches("LDG.E.128").count(), loads, "{what}");
+            assert_eq!(code.contains("F2FP.SATFINITE.E4M3"), fp8 && narrows, "{what}");
         }
     }
 }

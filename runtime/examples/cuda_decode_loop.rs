@@ -11,7 +11,9 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use tilewright_runtime::cuda::CudaDevice;
 use tilewright_runtime::pages::{Appended, Created, Csr, PageManager, PagePool, RequestId};
-use tilewright_runtime::{Attention, AttentionOptions, AttentionPlan, Cuda, KvCache, KvStrides, PageTable};
+use tilewright_runtime::{
+    Attention, AttentionOptions, AttentionPlan, Cuda, KvCache, KvCacheMut, KvStrides, NewTokens, PageTable,
+};
 
 use cudarc::driver::{CudaSlice, CudaStream};
 
@@ -63,24 +65,35 @@ impl Engine {
         Ok(request)
     }
 
-    /// Writes K and V of appended tokens, in every layer. An engine has a kernel that scatters them; here they come from the host.
+    /// Writes K and V of appended tokens, in every layer.
     fn write(&mut self, request: &Request, appended: &Appended) -> Outcome<()> {
         let KvStrides { page, token, .. } = KvStrides::nhd(&geometry::<f16>());
+        let slots = self.pages.slots(request.id, appended.tokens.clone())?;
+        let slots: Vec<i64> =
+            slots.map(|slot| i64::from(slot.page) * i64::from(PAGE_SIZE) + i64::from(slot.slot)).collect();
         for (layer, (keys, values)) in self.layers.iter_mut().enumerate() {
-            for (cache, what) in [(keys, Projection::Key), (values, Projection::Value)] {
-                if let Some(copy) = appended.copy {
-                    let (from, to) = (copy.from as usize * page, copy.to as usize * page);
-                    let elements = copy.tokens as usize * token;
+            if let Some(copy) = appended.copy {
+                let (from, to) = (copy.from as usize * page, copy.to as usize * page);
+                let elements = copy.tokens as usize * token;
+                for cache in [&mut *keys, &mut *values] {
                     let shared = self.stream.clone_dtod(&cache.slice(from..from + elements))?;
                     self.stream.memcpy_dtod(&shared, &mut cache.slice_mut(to..to + elements))?;
                 }
-                let slots = self.pages.slots(request.id, appended.tokens.clone())?;
-                for (slot, position) in slots.zip(appended.tokens.clone()) {
-                    let vectors = project::<f16>(what, layer, request.tokens[position as usize], position);
-                    let at = slot.page as usize * page + slot.slot as usize * token;
-                    self.stream.memcpy_htod(&vectors, &mut cache.slice_mut(at..at + token))?;
-                }
             }
+            if slots.is_empty() {
+                continue;
+            }
+            // A model has them on the device.
+            let vectors = |what| -> Vec<f16> {
+                let vector =
+                    |position: u32| project(what, layer, request.tokens[position as usize], position);
+                appended.tokens.clone().flat_map(vector).collect()
+            };
+            let (k, v) = (vectors(Projection::Key), vectors(Projection::Value));
+            let (k, v) = (self.stream.clone_htod(&k)?, self.stream.clone_htod(&v)?);
+            let slots = self.stream.clone_htod(&slots)?;
+            let tokens = NewTokens::new(&k, &v, &slots);
+            self.attention.append(PAGE_SIZE, &self.stream, &tokens, &mut KvCacheMut::nhd(keys, values))?;
         }
         Ok(())
     }

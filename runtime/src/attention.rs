@@ -11,6 +11,9 @@ pub trait Backend: fmt::Debug + Sized {
     /// What a plan keeps on the device.
     type OnDevice: fmt::Debug;
 
+    /// Elements in the backend's memory.
+    type Slice<T>: ?Sized;
+
     /// The room for a plan on the device.
     #[doc(hidden)]
     fn on_device(this: &Arc<Self>) -> Self::OnDevice;

@@ -54,3 +54,34 @@ impl<'a, T: ?Sized> KvCache<'a, T> {
         KvCache { keys: self.keys, values: self.values, layout: self.layout, scales: (keys, values) }
     }
 }
+
+/// The paged KV cache of one layer, to be appended to: as [`KvCache`], of slices that are written.
+#[derive(Debug)]
+pub struct KvCacheMut<'a, T: ?Sized, S = ()> {
+    pub(crate) keys: &'a mut T,
+    pub(crate) values: &'a mut T,
+    pub(crate) layout: KvLayout,
+    pub(crate) scales: S,
+}
+
+impl<'a, T: ?Sized> KvCacheMut<'a, T> {
+    /// K and V `[page, token, head, element]`.
+    pub const fn nhd(keys: &'a mut T, values: &'a mut T) -> Self {
+        Self::new(keys, values, KvLayout::Nhd)
+    }
+
+    /// K and V `[page, head, token, element]`.
+    pub const fn hnd(keys: &'a mut T, values: &'a mut T) -> Self {
+        Self::new(keys, values, KvLayout::Hnd)
+    }
+
+    /// K and V in any layout, both in the same.
+    pub const fn new(keys: &'a mut T, values: &'a mut T, layout: KvLayout) -> Self {
+        Self { keys, values, layout, scales: () }
+    }
+
+    /// An FP8 cache: a number becomes the byte nearest to it divided by its scale, one for all heads or `[kv heads]`.
+    pub fn with_scales<F: ?Sized>(self, keys: &'a F, values: &'a F) -> KvCacheMut<'a, T, (&'a F, &'a F)> {
+        KvCacheMut { keys: self.keys, values: self.values, layout: self.layout, scales: (keys, values) }
+    }
+}

@@ -1,22 +1,31 @@
 #![doc = include_str!("../README.md")]
 
+mod append;
+mod append_on_cpu;
+mod append_on_cuda;
 mod attention;
 mod error;
+mod graph_plan;
 mod kv_cache;
 mod live_plan;
 mod on_cpu;
 mod on_cuda;
 mod options;
 
+pub use append::{NewTokens, Positions, Rotary};
+pub use append_on_cpu::HostCacheMut;
+pub use append_on_cuda::DeviceCacheMut;
 pub use attention::{Attention, AttentionPlan, Backend, Planned};
 pub use error::AttentionError;
-pub use kv_cache::{KvCache, KvLayout};
+pub use graph_plan::GraphPlan;
+pub use kv_cache::{KvCache, KvCacheMut, KvLayout};
 pub use live_plan::LivePlan;
 pub use on_cpu::{Cpu, HostCache, HostScales};
 pub use on_cuda::{Cuda, DeviceCache, DeviceScales};
 pub use options::{AttentionOptions, Heads, PerRow};
 pub use tilewright_heuristics::data::SelectorError;
 pub use tilewright_heuristics::{Dtype, Geometry, Mask, Selector};
+pub use tilewright_kernel_templates::RotaryPairs;
 pub use tilewright_plan::{E4m3, KvStrides, PageTable, Queries};
 
 /// The explicit forms of the CPU backend.

@@ -32,6 +32,7 @@ impl Cpu {
 
 impl Backend for Cpu {
     type OnDevice = ();
+    type Slice<T> = [T];
 
     fn on_device(_: &Arc<Self>) {}
 

@@ -19,7 +19,7 @@ use tilewright_plan::{KvStrides, Plan, PlanOptions};
 /// The CUDA backend of [`Attention`].
 #[derive(Debug)]
 pub struct Cuda {
-    tuned: RwLock<TunedBackend>,
+    pub(crate) tuned: RwLock<TunedBackend>,
     prepared: Mutex<HashSet<(Class, KernelOptions)>>,
     /// Memory of plans that are gone, for those to come on the same stream.
     spare: Mutex<Vec<Uploaded>>,
@@ -135,11 +135,11 @@ fn is_captured(stream: &CudaStream) -> Result<bool, CudaError> {
 }
 
 /// A graph would repeat what belongs to one step: a copy from a buffer that has other plans by then, or an allocation.
-fn refuse_capture(stream: &CudaStream, what: &'static str) -> Result<(), AttentionError> {
+pub(crate) fn refuse_capture(stream: &CudaStream, what: &'static str) -> Result<(), AttentionError> {
     if is_captured(stream)? { Err(AttentionError::Captured { what }) } else { Ok(()) }
 }
 
-fn allocate(stream: &Arc<CudaStream>, bytes: usize) -> Result<CudaSlice<u8>, CudaError> {
+pub(crate) fn allocate(stream: &Arc<CudaStream>, bytes: usize) -> Result<CudaSlice<u8>, CudaError> {
     stream.alloc_zeros(bytes).map_err(CudaError::driver("cannot allocate the workspace"))
 }
 
@@ -152,6 +152,7 @@ impl AttentionOptions {
 
 impl Backend for Cuda {
     type OnDevice = OnDevice;
+    type Slice<T> = CudaSlice<T>;
 
     fn on_device(this: &Arc<Self>) -> OnDevice {
         OnDevice { backend: Arc::clone(this), state: Mutex::default() }
@@ -286,8 +287,7 @@ impl Attention<Cuda> {
     ) -> Result<(), AttentionError> {
         self.launch(plan, stream, &args.kv_strides, args.sinks.is_some(), |tuned, uploaded, workspace| {
             let (workspace, _guard) = workspace.device_ptr_mut(stream);
-            let AttentionOptions { scale, mask, .. } = self.options;
-            let args = RawArgs { workspace, mask, scale: scale.unwrap_or(args.scale), ..*args };
+            let args = self.with_own_options(args, workspace);
             // SAFETY: the workspace is as large as the plan needs, and the guard orders its next use after this one; the caller's promises.
             unsafe { tuned.backend().decode_raw(stream.cu_stream(), uploaded, &args) }
         })
@@ -308,12 +308,30 @@ impl Attention<Cuda> {
         let Some(Uploaded { plan: uploaded, workspace, .. }) = &mut state.uploaded else { return Ok(()) };
         let geometry = plan.geometry();
         let kv_load = kv_load_up_to(kv_strides, geometry, uploaded.largest_page());
+        self.prepare_launch(geometry, kv_load, sinks, stream)?;
+        let tuned = self.backend.tuned.read().unwrap_or_else(PoisonError::into_inner);
+        Ok(call(&tuned, uploaded, workspace)?)
+    }
+
+    /// Compiles the kernels of a launch that are not those of every plan.
+    pub(crate) fn prepare_launch(
+        &self,
+        geometry: &Geometry,
+        kv_load: KvLoad,
+        sinks: bool,
+        stream: &CudaStream,
+    ) -> Result<(), AttentionError> {
         if sinks || kv_load == KvLoad::CpAsync {
             let options = KernelOptions { sinks, kv_load, ..self.options.compiled(geometry.page_size) };
             self.backend.prepare_options(Class::of(geometry), options, Some(stream))?;
         }
-        let tuned = self.backend.tuned.read().unwrap_or_else(PoisonError::into_inner);
-        Ok(call(&tuned, uploaded, workspace)?)
+        Ok(())
+    }
+
+    /// A call's arguments with what the attention decides.
+    pub(crate) fn with_own_options(&self, args: &RawArgs, workspace: u64) -> RawArgs {
+        let AttentionOptions { scale, mask, .. } = self.options;
+        RawArgs { workspace, mask, scale: scale.unwrap_or(args.scale), ..*args }
     }
 
     /// Copies a plan to the device before it is run there: before a CUDA graph is captured, for example, on the stream that it is launched on.

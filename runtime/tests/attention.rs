@@ -7,8 +7,8 @@ use rand_chacha::ChaCha8Rng;
 use tilewright_conformance::reference::{self, Attention as Reference};
 use tilewright_runtime::cpu::Element;
 use tilewright_runtime::{
-    Attention, AttentionError, AttentionOptions, Cpu, Dtype, E4m3, Heads, KvCache, KvLayout, KvStrides, Mask,
-    PageTable, PerRow, Planned,
+    Attention, AttentionError, AttentionOptions, Cpu, Dtype, E4m3, Heads, KvCache, KvCacheMut, KvLayout,
+    KvStrides, Mask, NewTokens, PageTable, PerRow, Planned, Positions, Rotary, RotaryPairs,
 };
 
 const HEADS: Heads = Heads { query: 8, kv: 2, dim: 64 };
@@ -145,6 +145,74 @@ fn fp8_with_scales_is_the_widened_cache() {
         let wide = |x: &[f32]| x.iter().map(|&x| f64::from(x)).collect::<Vec<_>>();
         assert!(reference::relative_error(&wide(&output), &wide(&expected)) < 1e-5);
     }
+}
+
+/// Steps that append what they attend: the cache becomes that of a batch that had it all along.
+#[test]
+fn what_is_appended_is_attended() {
+    let tokens = [70u32, 33, 20];
+    let options = AttentionOptions { dtype: Dtype::F32, ..AttentionOptions::default() };
+    let (attention, batch) = (attention(options), Batch::<f32>::new(&tokens, 9));
+    let strides = KvStrides::hnd(&attention.geometry(PAGE_SIZE));
+    let mut caches = [vec![f32::NAN; batch.keys.len()], vec![f32::NAN; batch.values.len()]];
+    let columns = 5;
+    let entries: Vec<i32> =
+        batch.rows.iter().flat_map(|(pages, _)| (0..columns).map(|i| *pages.get(i).unwrap_or(&-1))).collect();
+    for step in 0..70u32 {
+        // Requests that have ended are padding: no token, no slot.
+        let lens = tokens.map(|tokens| if step < tokens { step + 1 } else { 0 });
+        let table = PageTable::new(&entries, columns, &lens, PAGE_SIZE).unwrap();
+        let slots: Vec<i64> = table.slots().collect();
+        let new = |cache: &[f32]| -> Vec<f32> {
+            let token = |&slot: &i64| cache[slot.max(0) as usize * 128..][..128].to_vec();
+            slots.iter().flat_map(token).collect()
+        };
+        let (keys, values) = (new(&batch.keys), new(&batch.values));
+        let [key_pages, value_pages] = &mut caches;
+        let mut cache = KvCacheMut::new(key_pages, value_pages, KvLayout::Strides(strides));
+        attention
+            .append(PAGE_SIZE, &(), &NewTokens::new(&keys[..], &values[..], &slots[..]), &mut cache)
+            .unwrap();
+    }
+    let table = PageTable::new(&entries, columns, &tokens, PAGE_SIZE).unwrap();
+    let plan = attention.plan(&table).unwrap();
+    let mut output = vec![f32::NAN; batch.query.len()];
+    let cache = KvCache::hnd(&caches[0], &caches[1]);
+    attention.run(&plan, &(), &batch.query, &cache, &mut output).unwrap();
+    assert_eq!(output, run(&attention, &plan, &batch, None).0);
+}
+
+#[test]
+fn appends_that_do_not_fit_are_refused() {
+    let attention = attention(AttentionOptions { dtype: Dtype::Fp8F16, ..AttentionOptions::default() });
+    let (tokens, one) = (vec![f16::ONE; 2 * 128], [1.0f32]);
+    let mut pages = [(); 2].map(|()| vec![E4m3::default(); 2 * 16 * 128]);
+    let mut append = |slots: &[i64], rotary: Option<Rotary<'_, Cpu>>, page_size: u32| {
+        let [keys, values] = &mut pages;
+        let tokens = NewTokens { rotary, ..NewTokens::new(&tokens[..], &tokens[..], slots) };
+        let mut cache = KvCacheMut::nhd(keys, values).with_scales(&one, &one);
+        attention.append(page_size, &(), &tokens, &mut cache).map_err(|error| error.to_string())
+    };
+    let table = vec![0.5f32; 10 * 64];
+    let rotary = |positions: &'static [i64]| Rotary {
+        table: &table[..],
+        dim: 64,
+        pairs: RotaryPairs::Halves,
+        positions: Positions::Given(positions),
+    };
+    assert_eq!(append(&[0, 31], Some(rotary(&[0, 9])), 16), Ok(()));
+    let error = append(&[0, 32], None, 16).unwrap_err();
+    assert!(error.contains("token 1 goes to slot 32"), "{error}");
+    let error = append(&[0], None, 16).unwrap_err();
+    assert!(error.contains("`tokens` has 256 elements, the append needs 128"), "{error}");
+    let error = append(&[0, 1], Some(rotary(&[0, 10])), 16).unwrap_err();
+    assert!(error.contains("token 1 has position 10, the rotary table has 10 positions"), "{error}");
+    assert!(append(&[0, 1], None, 0).is_err());
+    let mut halves = [(); 2].map(|()| vec![f16::ZERO; 2 * 16 * 128]);
+    let [keys, values] = &mut halves;
+    let tokens = NewTokens::new(&tokens[..], &tokens[..], &[0, 1][..]);
+    let error = attention.append(PAGE_SIZE, &(), &tokens, &mut KvCacheMut::nhd(keys, values)).unwrap_err();
+    assert!(error.to_string().contains("the plan is for fp8-f16"), "{error}");
 }
 
 #[test]

@@ -1,7 +1,9 @@
 //! The suite for machines with a GPU: `cargo test -p tilewright-runtime --features gpu --test gpu`. Without the feature it is not compiled,
 //! so it never passes by doing nothing.
 
+mod append;
 mod forward;
+mod graph_plan;
 mod parts;
 mod racecheck;
 mod timeline;

@@ -3,6 +3,7 @@
 //! [`Kernel`] instantiates a template; `crate::toolchain` compiles it. `abi` declares what a launch reads, `kernel_traits` what a CTA takes.
 
 mod abi;
+mod append;
 mod decode;
 mod kernel;
 mod kernel_traits;
@@ -16,6 +17,7 @@ pub use abi::{
     Arguments, BOX_TOKENS, DIRECT, EVICT_FIRST, GRANULE, KvSegment, MAX_STATES, MergeItem, OutputTarget,
     StatesArguments, TensorMap, TimelineEntry, UNTOUCHED, WARP_ROWS, WorkItem, max_segments,
 };
+pub use append::AppendArguments;
 pub use kernel::Kernel;
 pub use kernel_traits::{
     has_tma_producers, mix_producer_warps, mix_shared_bytes, mix_threads, producer_warps, shared_bytes,

@@ -2,14 +2,89 @@
 
 use super::{Element, ExecError, Number};
 use tilewright_heuristics::Geometry;
-use tilewright_plan::{KvStrides, Scale};
+use tilewright_kernel_templates::RotaryPairs;
+use tilewright_plan::{AppendError, KvStrides, Scale};
+
+/// Rotary position embedding of keys: pair i of an element's first `dim` ones is rotated by the angle that the table has of its position.
+#[derive(Clone, Copy, Debug)]
+pub struct Rotary<'a> {
+    /// `[positions, dim]`: cosines of `dim / 2` angles, then their sines.
+    pub table: &'a [f32],
+    /// Elements that are rotated, from the first on: a multiple of 16, up to the head dimension.
+    pub dim: u32,
+    /// Which of them together.
+    pub pairs: RotaryPairs,
+    /// Where the tokens stand.
+    pub positions: Positions<'a>,
+}
+
+/// Where tokens stand in their requests. That of a token without a slot does not matter.
+#[derive(Clone, Copy, Debug)]
+pub enum Positions<'a> {
+    /// `[tokens]`.
+    Given(&'a [i64]),
+    /// `[tokens]`: each token is the last of so many.
+    OfLengths(&'a [i32]),
+}
+
+impl Positions<'_> {
+    const fn len(&self) -> usize {
+        match self {
+            Self::Given(positions) => positions.len(),
+            Self::OfLengths(lengths) => lengths.len(),
+        }
+    }
+
+    const fn of(&self, token: usize) -> i64 {
+        match self {
+            Self::Given(positions) => positions[token],
+            Self::OfLengths(lengths) => lengths[token] as i64 - 1,
+        }
+    }
+}
+
+impl Rotary<'_> {
+    /// Checks the table, and the position of each token that has a slot.
+    fn check(&self, slots: &[i64], head_dim: u32) -> Result<(), AppendError> {
+        let Self { table, dim, positions, .. } = *self;
+        if !RotaryPairs::serves(dim, head_dim) {
+            return Err(AppendError::RotaryDim { dim, head_dim });
+        }
+        if !table.len().is_multiple_of(dim as usize) {
+            return Err(AppendError::Table { found: table.len(), dim });
+        }
+        check_length("positions", positions.len(), slots.len())?;
+        let rows = table.len() / dim as usize;
+        let inside = |token| usize::try_from(positions.of(token)).is_ok_and(|position| position < rows);
+        match (0..slots.len()).find(|&token| slots[token] >= 0 && !inside(token)) {
+            Some(token) => Err(AppendError::Position { token, position: positions.of(token), rows }),
+            None => Ok(()),
+        }
+    }
+
+    /// Rotates a head of a token. Each sum is rounded once, as on every backend.
+    fn rotate(&self, token: usize, head: &mut [f32]) {
+        let dim = self.dim as usize;
+        let (cosines, sines) = self.table[self.positions.of(token) as usize * dim..][..dim].split_at(dim / 2);
+        for (angle, (cosine, sine)) in cosines.iter().zip(sines).enumerate() {
+            let (first, second) = self.pairs.elements(angle, dim);
+            let (a, b) = (head[first], head[second]);
+            head[first] = a.mul_add(*cosine, -(b * sine));
+            head[second] = b.mul_add(*cosine, a * sine);
+        }
+    }
+}
+
+fn check_length(name: &'static str, found: usize, needed: usize) -> Result<(), AppendError> {
+    if found == needed { Ok(()) } else { Err(AppendError::Length { name, found, needed }) }
+}
 
 /// Writes K or V of tokens, `[tokens, kv_heads, head_dim]`, to the pages of a cache: token i to `slots[i]`, which is its page times
 /// `page_size` plus its place in the page, as vLLM's slot mappings have it. A negative slot is no place, as padding has it. Of tokens with
-/// one slot the last one stays.
+/// one slot the last one stays. K is rotated on its way if `rotary` says how.
 ///
 /// Pages of another type than the tokens' are FP8: numbers are divided by their head's scale and rounded to the nearest, those beyond 448
-/// to 448. Without FP8 the scale is 1.
+/// to 448; of rotated ones nothing is rounded before. Without FP8 the scale is 1.
 ///
 /// ```
 /// use tilewright_cpu::append;
@@ -18,13 +93,14 @@ use tilewright_plan::{KvStrides, Scale};
 ///
 /// let geometry = Geometry { q_heads: 1, kv_heads: 1, head_dim: 2, page_size: 4, dtype: Dtype::F32 };
 /// let mut pages = [0.0f32; 2 * 4 * 2]; // two pages
-/// append(&geometry, &[1.0f32, 2.0], &[5], &mut pages, &KvStrides::nhd(&geometry), Scale::Tensor(1.0))?;
+/// append(&geometry, &[1.0f32, 2.0], &[5], &mut pages, &KvStrides::nhd(&geometry), Scale::Tensor(1.0), None)?;
 /// assert_eq!(pages[5 * 2..6 * 2], [1.0, 2.0]);
 /// # Ok::<(), tilewright_cpu::ExecError>(())
 /// ```
 ///
 /// # Errors
-/// Another number of elements or scales than the tokens need, or a slot beyond the pages; nothing is written then.
+/// Another number of elements, scales or positions than the tokens need, a slot beyond the pages, or a position beyond the table; nothing is
+/// written then.
 pub fn append<E: Element, S: Number>(
     geometry: &Geometry,
     tokens: &[E],
@@ -32,16 +108,15 @@ pub fn append<E: Element, S: Number>(
     pages: &mut [S],
     strides: &KvStrides,
     scale: Scale<'_>,
+    rotary: Option<&Rotary<'_>>,
 ) -> Result<(), ExecError> {
     let (heads, dim, page_size) =
         (geometry.kv_heads as usize, geometry.head_dim as usize, i64::from(geometry.page_size));
-    let needed = slots.len().saturating_mul(heads * dim);
-    if tokens.len() != needed {
-        return Err(ExecError::Length { name: "tokens", found: tokens.len(), needed });
-    }
+    check_length("tokens", tokens.len(), slots.len().saturating_mul(heads * dim))?;
     if scale.heads() < heads {
-        return Err(ExecError::Length { name: "scales", found: scale.heads(), needed: heads });
+        return Err(AppendError::Length { name: "scales", found: scale.heads(), needed: heads }.into());
     }
+    rotary.map_or(Ok(()), |rotary| rotary.check(slots, geometry.head_dim))?;
     let within = |slot: i64| {
         let page = i32::try_from(slot / page_size).ok()?;
         strides.end_of_page(geometry, page).filter(|end| *end <= pages.len())
@@ -51,15 +126,18 @@ pub fn append<E: Element, S: Number>(
     {
         return Err(ExecError::Slot { token, slot, found: pages.len() });
     }
-    for (token, &slot) in tokens.chunks_exact(heads * dim).zip(slots) {
+    let mut wide = vec![0.0; dim];
+    for (token, (elements, &slot)) in tokens.chunks_exact(heads * dim).zip(slots).enumerate() {
         let Ok(slot) = usize::try_from(slot) else { continue };
         let page_size = geometry.page_size as usize;
         let first = slot / page_size * strides.page + slot % page_size * strides.token;
-        for (head, vector) in token.chunks_exact(dim).enumerate() {
+        for (head, vector) in elements.chunks_exact(dim).enumerate() {
             let place = &mut pages[first + head * strides.head..][..dim];
             let scale = scale.of_head(head);
-            for (place, element) in place.iter_mut().zip(vector) {
-                *place = S::from_f32(element.to_f32() / scale);
+            E::widen(vector, &mut wide);
+            rotary.inspect(|rotary| rotary.rotate(token, &mut wide));
+            for (place, number) in place.iter_mut().zip(&wide) {
+                *place = S::from_f32(number / scale);
             }
         }
     }
@@ -67,79 +145,5 @@ pub fn append<E: Element, S: Number>(
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use half::{bf16, f16};
-    use tilewright_heuristics::Dtype;
-    use tilewright_plan::E4m3;
-
-    const GEOMETRY: Geometry =
-        Geometry { q_heads: 2, kv_heads: 2, head_dim: 16, page_size: 4, dtype: Dtype::F32 };
-
-    /// Three tokens of two heads: numbers from 1 on.
-    fn tokens<E: Element>() -> Vec<E> {
-        (1..=3 * 2 * 16).map(|number| E::from_f32(number as f32)).collect()
-    }
-
-    /// Every element that was written, as (page, token of the page, head, first number).
-    fn found<S: Number>(pages: &[S], strides: &KvStrides) -> Vec<(usize, usize, usize, f32)> {
-        let mut found = Vec::new();
-        for (page, token, head) in
-            (0..3).flat_map(|page| (0..4).flat_map(move |token| (0..2).map(move |head| (page, token, head))))
-        {
-            let at = page * strides.page + token * strides.token + head * strides.head;
-            let vector = &pages[at..at + 16];
-            if vector.iter().any(|number| number.to_f32() != 0.0) {
-                found.push((page, token, head, vector[0].to_f32()));
-            }
-        }
-        found
-    }
-
-    fn written<E: Element>() {
-        for strides in [KvStrides::nhd(&GEOMETRY), KvStrides::hnd(&GEOMETRY)] {
-            let mut pages = vec![E::from_f32(0.0); 3 * 4 * 2 * 16];
-            append(&GEOMETRY, &tokens::<E>(), &[9, -1, 2], &mut pages, &strides, Scale::Tensor(1.0)).unwrap();
-            let expected = [(0, 2, 0, 65.0), (0, 2, 1, 81.0), (2, 1, 0, 1.0), (2, 1, 1, 17.0)];
-            assert_eq!(found(&pages, &strides), expected);
-        }
-    }
-
-    #[test]
-    fn tokens_go_to_their_slots_in_every_layout_and_type() {
-        written::<f32>();
-        written::<f16>();
-        written::<bf16>();
-    }
-
-    #[test]
-    fn fp8_pages_hold_what_the_scales_make_of_it() {
-        let strides = KvStrides::nhd(&GEOMETRY);
-        let mut pages = vec![E4m3::from_f32(0.0); 3 * 4 * 2 * 16];
-        let scales = [0.125, 0.5];
-        append(&GEOMETRY, &tokens::<f32>(), &[0, 1, 2], &mut pages, &strides, Scale::Heads(&scales)).unwrap();
-        // 65 / 0.125 is beyond 448; 49 / 0.5 = 98 lies between 96 and 104.
-        let first = [(1.0 / 0.125, 17.0 / 0.5), (264.0, 49.0 / 0.5), (448.0, 162.0)];
-        for (token, (one, other)) in first.into_iter().enumerate() {
-            let at = token * strides.token;
-            assert_eq!(pages[at].to_f32(), E4m3::from_f32(one).to_f32());
-            assert_eq!(pages[at + 16].to_f32(), E4m3::from_f32(other).to_f32());
-        }
-    }
-
-    #[test]
-    fn what_does_not_fit_is_refused_before_anything_is_written() {
-        let strides = KvStrides::nhd(&GEOMETRY);
-        let mut pages = vec![0.0f32; 3 * 4 * 2 * 16];
-        let mut refused = |slots: &[i64], scale: Scale<'_>| {
-            append(&GEOMETRY, &tokens::<f32>(), slots, &mut pages, &strides, scale).unwrap_err()
-        };
-        let one = Scale::Tensor(1.0);
-        assert_eq!(refused(&[0, 1], one), ExecError::Length { name: "tokens", found: 96, needed: 64 });
-        assert_eq!(refused(&[0, 1, 12], one), ExecError::Slot { token: 2, slot: 12, found: 384 });
-        assert_eq!(refused(&[0, 1, i64::MAX], one), ExecError::Slot { token: 2, slot: i64::MAX, found: 384 });
-        let short = ExecError::Length { name: "scales", found: 1, needed: 2 };
-        assert_eq!(refused(&[0, 1, 2], Scale::Heads(&[1.0])), short);
-        assert!(pages.iter().all(|number| *number == 0.0));
-    }
-}
+#[path = "append_tests.rs"]
+mod tests;

@@ -1,6 +1,7 @@
 //! Errors of executing a plan on the CPU.
 
 use tilewright_heuristics::{Dtype, MaskError};
+use tilewright_plan::AppendError;
 
 /// Why a plan cannot be executed with these arguments.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -48,6 +49,9 @@ pub enum ExecError {
         /// Elements of the cache.
         found: usize,
     },
+    /// Tokens that cannot be appended.
+    #[error(transparent)]
+    Append(#[from] AppendError),
     /// A page lies outside of the cache.
     #[error("page {page} reaches element {end} of `{name}`, which has {found}")]
     PageOutside {

@@ -16,7 +16,7 @@ mod shared;
 mod simd;
 mod timeline;
 
-pub use append::append;
+pub use append::{Positions, Rotary, append};
 pub use args::DecodeArgs;
 pub use backend::CpuBackend;
 pub use cache::{Fp8KvCache, KvCache, KvPages};
@@ -24,6 +24,7 @@ pub use element::{Element, Number};
 pub use error::ExecError;
 pub use host::HostDevice;
 pub use merge_states::{State, merge_states};
+pub use tilewright_kernel_templates::RotaryPairs;
 pub use timeline::UnitTimes;
 
 /// Hash of the kernel's sources (FNV-1a, 64 bits, hexadecimal): measurements of another kernel say nothing about this one.

@@ -46,12 +46,78 @@ pub struct Fp8KvCache<'a> {
     pub value_scales: &'a CudaSlice<f32>,
 }
 
+/// The paged KV cache of one layer, to be appended to.
+#[derive(Debug)]
+pub struct KvCacheMut<'a, E> {
+    /// K.
+    pub keys: &'a mut CudaSlice<E>,
+    /// V, laid out like K.
+    pub values: &'a mut CudaSlice<E>,
+    /// Where a page, token and head lies.
+    pub strides: KvStrides,
+}
+
+/// The paged KV cache of one layer in FP8, as [`Fp8KvCache`], to be appended to.
+#[derive(Debug)]
+pub struct Fp8KvCacheMut<'a> {
+    /// K and V.
+    pub pages: KvCacheMut<'a, u8>,
+    /// What the numbers of K are divided by: one number for all heads, or `[kv_heads]`.
+    pub key_scales: &'a CudaSlice<f32>,
+    /// The same of V; of as many numbers.
+    pub value_scales: &'a CudaSlice<f32>,
+}
+
 mod sealed {
-    use super::{Fp8KvCache, KvCache};
+    use super::{Fp8KvCache, Fp8KvCacheMut, KvCache, KvCacheMut};
 
     pub trait Pages {}
     impl<E> Pages for KvCache<'_, E> {}
     impl Pages for Fp8KvCache<'_> {}
+    impl<E> Pages for KvCacheMut<'_, E> {}
+    impl Pages for Fp8KvCacheMut<'_> {}
+}
+
+/// A cache that tokens of the type `E` can be appended to: [`KvCacheMut`] of the same type, or [`Fp8KvCacheMut`].
+pub trait KvPagesMut<E>: sealed::Pages {
+    /// Of K and V.
+    type Stored: DeviceRepr;
+    /// What a geometry of the cache says.
+    const DTYPE: Dtype;
+
+    /// Pages as they are stored, and what numbers are divided by, if by anything.
+    fn parts(&mut self) -> (KvCacheMut<'_, Self::Stored>, Option<ScaleSlices<'_>>);
+
+    /// What numbers are divided by, if by anything.
+    fn scales(&self) -> Option<ScaleSlices<'_>>;
+}
+
+impl<E: CudaElement> KvPagesMut<E> for KvCacheMut<'_, E> {
+    type Stored = E;
+    const DTYPE: Dtype = E::DTYPE;
+
+    fn parts(&mut self) -> (KvCacheMut<'_, E>, Option<ScaleSlices<'_>>) {
+        (KvCacheMut { keys: self.keys, values: self.values, strides: self.strides }, None)
+    }
+
+    fn scales(&self) -> Option<ScaleSlices<'_>> {
+        None
+    }
+}
+
+impl<E: CudaElement> KvPagesMut<E> for Fp8KvCacheMut<'_> {
+    type Stored = u8;
+    const DTYPE: Dtype = E::DTYPE.with_fp8_kv();
+
+    fn parts(&mut self) -> (KvCacheMut<'_, u8>, Option<ScaleSlices<'_>>) {
+        let KvCacheMut { keys, values, strides } = &mut self.pages;
+        let scales = ScaleSlices { keys: self.key_scales, values: self.value_scales };
+        (KvCacheMut { keys, values, strides: *strides }, Some(scales))
+    }
+
+    fn scales(&self) -> Option<ScaleSlices<'_>> {
+        Some(ScaleSlices { keys: self.key_scales, values: self.value_scales })
+    }
 }
 
 /// Slices of K or V's scales.

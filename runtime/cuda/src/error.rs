@@ -5,7 +5,7 @@ use cudarc::driver::DriverError;
 use tilewright_heuristics::{Dtype, MaskError, Tile};
 use tilewright_kernel_templates::Class;
 use tilewright_kernel_templates::toolchain::{CacheError, CompileError, NvrtcError};
-use tilewright_plan::{PlanError, StatesError};
+use tilewright_plan::{AppendError, PlanError, StatesError};
 
 /// Why the CUDA backend cannot do what it was asked.
 #[derive(Debug, thiserror::Error)]
@@ -130,6 +130,17 @@ pub enum CudaError {
     /// States that cannot be merged.
     #[error(transparent)]
     States(#[from] StatesError),
+    /// The kernel that appends tokens was not compiled.
+    #[error(
+        "no kernel for appending to caches of {class} is loaded; call `prepare_append` with that class, and how K is rotated, first"
+    )]
+    AppendNotPrepared {
+        /// The class of kernels.
+        class: Class,
+    },
+    /// Tokens that cannot be appended.
+    #[error(transparent)]
+    Append(#[from] AppendError),
     /// A plan that cannot be laid out as it should be.
     #[error(transparent)]
     Fit(#[from] FitError),

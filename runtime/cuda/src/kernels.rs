@@ -16,7 +16,7 @@ use tilewright_kernel_templates::toolchain::{
     CompileError, Compiler, Cubin, CubinCache, KernelUsage, Nvrtc, PtxasReport,
 };
 use tilewright_kernel_templates::{
-    Class, CudaLimits, Infeasible, check_compiled, check_compiled_mix, check_mix, occupancy,
+    Class, CudaLimits, Infeasible, RotaryPairs, check_compiled, check_compiled_mix, check_mix, occupancy,
 };
 
 /// A kernel in a context.
@@ -196,6 +196,7 @@ pub(super) struct Kernels {
     mixes: HashMap<MixKey, (Arc<LoadedKernel>, Compiled)>,
     merge: HashMap<MergeKey, [Arc<LoadedKernel>; MERGE_WARPS.len()]>,
     states: HashMap<Class, LoadedKernel>,
+    append: HashMap<(Class, Option<RotaryPairs>), LoadedKernel>,
 }
 
 impl Kernels {
@@ -213,6 +214,7 @@ impl Kernels {
             mixes: HashMap::new(),
             merge: HashMap::new(),
             states: HashMap::new(),
+            append: HashMap::new(),
         })
     }
 
@@ -409,7 +411,7 @@ impl Kernels {
     }
 }
 
-/// The merge of states, which no plan needs: it is compiled for who asks for it.
+/// What no plan needs, the merge of states and the append: each is compiled for who asks for it.
 impl Kernels {
     pub(super) fn prepare_states(&mut self, class: &Class) -> Result<(), CudaError> {
         let class = &class.outputs();
@@ -423,6 +425,28 @@ impl Kernels {
 
     pub(super) fn states(&self, class: &Class) -> Result<&LoadedKernel, CudaError> {
         self.states.get(&class.outputs()).ok_or(CudaError::StatesNotPrepared { class: *class })
+    }
+
+    pub(super) fn prepare_append(
+        &mut self,
+        class: &Class,
+        rotary: Option<RotaryPairs>,
+    ) -> Result<(), CudaError> {
+        if !self.append.contains_key(&(*class, rotary)) {
+            let kernel = Kernel::append(class, rotary);
+            let cubin = self.compiler.compile(&kernel)?;
+            let loaded = LoadedKernel::load(self.device.context(), &kernel, &cubin)?;
+            self.append.insert((*class, rotary), loaded);
+        }
+        Ok(())
+    }
+
+    pub(super) fn append(
+        &self,
+        class: &Class,
+        rotary: Option<RotaryPairs>,
+    ) -> Result<&LoadedKernel, CudaError> {
+        self.append.get(&(*class, rotary)).ok_or(CudaError::AppendNotPrepared { class: *class })
     }
 }
 

@@ -4,6 +4,7 @@
 //! may choose, [`DevicePlan::upload`] copies a plan, and [`CudaBackend::decode`] (from raw pointers [`CudaBackend::decode_raw`]) only launches, so
 //! that it can be captured in a graph ([`GraphStep`]).
 
+mod append;
 mod args;
 mod backend;
 mod bucket;
@@ -28,10 +29,13 @@ mod tensor_maps;
 mod trial;
 mod tuned_backend;
 
+pub use append::{AppendArgs, Positions, RawAppend, RawPositions, RawRotary, Rotary};
 pub use args::{DecodeArgs, RawArgs, RawScales, RowStrides};
 pub use backend::CudaBackend;
 pub use bucket::{Bucket, Capacities};
-pub use cache::{CudaElement, Fp8KvCache, KvCache, KvPages, ScaleSlices};
+pub use cache::{
+    CudaElement, Fp8KvCache, Fp8KvCacheMut, KvCache, KvCacheMut, KvPages, KvPagesMut, ScaleSlices,
+};
 pub use device::CudaDevice;
 pub use device_plan::DevicePlan;
 pub use error::CudaError;
@@ -44,7 +48,7 @@ pub use memory::DeviceMemory;
 pub use merge_states::{MergeStatesArgs, RawMergeStates, RawState, State};
 pub use packed_plan::PackedPlan;
 pub use tensor_maps::{kv_load, kv_load_up_to};
-pub use tilewright_kernel_templates::Class;
 pub use tilewright_kernel_templates::cuda::MAX_STATES;
+pub use tilewright_kernel_templates::{Class, RotaryPairs};
 pub use trial::TrialMemory;
 pub use tuned_backend::TunedBackend;

@@ -8,7 +8,7 @@ use super::{
 use cudarc::driver::CudaStream;
 use tilewright_heuristics::{Geometry, Selection, Selector, Tile};
 use tilewright_kernel_templates::cuda::KernelOptions;
-use tilewright_kernel_templates::{Class, Limits, selection};
+use tilewright_kernel_templates::{Class, Limits, RotaryPairs, selection};
 use tilewright_plan::{BySelection, DeviceProfile, Plan, PlanOptions};
 
 /// A [`CudaBackend`] that has the kernels of the device's selector, and knows how the plans that it chooses tiles for are launched.
@@ -161,6 +161,14 @@ impl TunedBackend {
     /// As there.
     pub fn prepare_merge_states(&mut self, class: &Class) -> Result<(), CudaError> {
         self.backend.prepare_merge_states(class)
+    }
+
+    /// As [`CudaBackend::prepare_append`], for callers who append by [`TunedBackend::backend`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn prepare_append(&mut self, class: &Class, rotary: Option<RotaryPairs>) -> Result<(), CudaError> {
+        self.backend.prepare_append(class, rotary)
     }
 
     /// What chooses the tiles of plans: for a [`LivePlanner`], or one plan by hand.

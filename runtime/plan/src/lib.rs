@@ -3,6 +3,7 @@
 //!
 //! [`PageTable`] -> [`Forest`] -> [`Packs`] -> [`Plan`]. [`Planner`] reuses its memory from step to step; [`LivePlanner`] plans only what changed.
 
+mod append_error;
 mod choose;
 mod device_profile;
 mod error;
@@ -17,6 +18,7 @@ mod queries;
 mod states_error;
 mod tree;
 
+pub use append_error::AppendError;
 pub use choose::{BySelection, ChooseTiles, batch_shape};
 pub use device_profile::{DeviceProfile, Occupancy};
 pub use error::PlanError;

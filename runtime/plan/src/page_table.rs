@@ -154,6 +154,25 @@ impl<'a> PageTable<'a> {
         (0..self.batch()).map(|query| self.seq_len(query))
     }
 
+    /// The slot of each query's own token: its page times the page size plus its place in the page, or -1 where a request has no token. K and V
+    /// of new tokens are appended there.
+    ///
+    /// ```
+    /// let (entries, seq_lens) = ([7, 8, 9, -1, 5, -1], [17, 0, 1]);
+    /// let table = tilewright_plan::PageTable::new(&entries, 2, &seq_lens, 16)?;
+    /// assert!(table.slots().eq([8 * 16, -1, 5 * 16]));
+    /// # Ok::<(), tilewright_plan::PlanError>(())
+    /// ```
+    pub fn slots(&self) -> impl ExactSizeIterator<Item = i64> + '_ {
+        (0..self.batch()).map(|query| match self.seq_len(query).checked_sub(1) {
+            Some(last) => {
+                let page = self.pages(query)[(last / self.page_size) as usize];
+                i64::from(page) * i64::from(self.page_size) + i64::from(last % self.page_size)
+            }
+            None => -1,
+        })
+    }
+
     fn request_lens(&self) -> impl ExactSizeIterator<Item = u32> + Clone + '_ {
         (0..self.requests()).map(|request| self.request_len(request))
     }
@@ -294,6 +313,8 @@ mod tests {
             let (first, last) = ((0, &[7, 8][..]), (2, &[4, 5, 6][..]));
             assert_eq!(rows, [first, first, first, first, last, last]);
             assert!(std::ptr::eq(rows[0].1, rows[3].1));
+            let slots = [7 * 16 + 15, 8 * 16, 8 * 16 + 1, 8 * 16 + 2, 5 * 16 + 15, 6 * 16];
+            assert!(table.slots().eq(slots));
         }
     }
 

@@ -1,9 +1,10 @@
 //! Attention of one kind of layer on one device.
 
-use crate::append::Append;
+use crate::append::{Append, RotaryOf};
 use crate::check_process;
 use crate::errors::raised;
 use crate::gpu::{self, KeepContext, OnGpu};
+use crate::graph_plan::GraphPlan;
 use crate::live_plan::LivePlan;
 use crate::memory::{RowsOf, copied};
 use crate::plan::Plan;
@@ -43,11 +44,79 @@ pub(crate) struct Attention {
 
 /// The page table of a batch: addresses and lengths of i32.
 #[derive(FromPyObject)]
-enum Table {
+pub(crate) enum TableOf {
     /// `indptr`, `indices`, `last_page_len`.
     Csr((usize, usize), (usize, usize), (usize, usize)),
     /// `block_tables` `[batch, max_pages]`, its columns, and `seq_lens`.
     Dense((usize, usize), usize, (usize, usize)),
+}
+
+/// The page table of a batch.
+pub(crate) enum Table {
+    Csr { indptr: Vec<i32>, indices: Vec<i32>, last_page_len: Vec<i32> },
+    Dense { entries: Vec<i32>, columns: usize, seq_lens: Vec<u32> },
+}
+
+impl TableOf {
+    /// # Safety
+    /// The addresses are of arrays of i32 with these lengths.
+    #[expect(unsafe_code)]
+    pub(crate) unsafe fn copied(self) -> PyResult<Table> {
+        // SAFETY: the caller's promise.
+        unsafe {
+            Ok(match self {
+                Self::Csr(indptr, indices, last_page_len) => Table::Csr {
+                    indptr: copied(indptr),
+                    indices: copied(indices),
+                    last_page_len: copied(last_page_len),
+                },
+                Self::Dense(entries, columns, seq_lens) => Table::Dense {
+                    entries: copied(entries),
+                    columns,
+                    seq_lens: lengths_of(&copied(seq_lens))?,
+                },
+            })
+        }
+    }
+}
+
+impl Table {
+    pub(crate) fn view(&self, page_size: u32) -> PyResult<PageTable<'_>> {
+        match self {
+            Self::Csr { indptr, indices, last_page_len } => {
+                PageTable::from_csr(indptr, indices, last_page_len, page_size)
+            }
+            Self::Dense { entries, columns, seq_lens } => {
+                PageTable::new(entries, *columns, seq_lens, page_size)
+            }
+        }
+        .map_err(raised)
+    }
+
+    /// Adds requests without tokens.
+    pub(crate) fn pad_to(&mut self, rows: usize) -> PyResult<()> {
+        let batch = match self {
+            Self::Csr { last_page_len, .. } => last_page_len.len(),
+            Self::Dense { seq_lens, .. } => seq_lens.len(),
+        };
+        if batch > rows {
+            return Err(PyValueError::new_err(format!(
+                "the batch has {batch} requests, the plan {rows} rows"
+            )));
+        }
+        match self {
+            Self::Csr { indptr, last_page_len, .. } => {
+                let end = indptr.last().copied().unwrap_or(0);
+                indptr.resize(indptr.len() + rows - batch, end);
+                last_page_len.resize(rows, 0);
+            }
+            Self::Dense { entries, columns, seq_lens } => {
+                entries.resize(entries.len() + (rows - batch) * *columns, -1);
+                seq_lens.resize(rows, 0);
+            }
+        }
+        Ok(())
+    }
 }
 
 #[pymethods]
@@ -104,29 +173,12 @@ impl Attention {
 
     /// Plans a batch. The addresses are read before the GIL is released.
     #[expect(unsafe_code)]
-    fn plan(&self, py: Python<'_>, table: Table, query_lens: Option<Vec<u32>>) -> PyResult<Plan> {
+    fn plan(&self, py: Python<'_>, table: TableOf, query_lens: Option<Vec<u32>>) -> PyResult<Plan> {
         check_process(self.process)?;
         // SAFETY: the Python half gives arrays of i32 with their lengths, and holds them.
-        let (entries, columns, lengths, indptr) = unsafe {
-            match table {
-                Table::Csr(indptr, indices, last_page_len) => {
-                    (copied::<i32>(indices), 0, copied::<i32>(last_page_len), Some(copied::<i32>(indptr)))
-                }
-                Table::Dense(entries, columns, seq_lens) => {
-                    (copied::<i32>(entries), columns, copied::<i32>(seq_lens), None)
-                }
-            }
-        };
-        let seq_lens = match &indptr {
-            Some(_) => Vec::new(),
-            None => lengths_of(&lengths)?,
-        };
+        let table = unsafe { table.copied()? };
         py.detach(|| {
-            let table = match &indptr {
-                Some(indptr) => PageTable::from_csr(indptr, &entries, &lengths, self.page_size),
-                None => PageTable::new(&entries, columns, &seq_lens, self.page_size),
-            };
-            let table = table.map_err(raised)?;
+            let table = table.view(self.page_size)?;
             let mut memory = Queries::default();
             let table = match &query_lens {
                 Some(query_lens) => table.with_queries(query_lens, &mut memory).map_err(raised)?,
@@ -136,28 +188,53 @@ impl Attention {
         })
     }
 
-    /// Writes K or V of tokens to pages in host memory. Slots are i64.
+    /// A plan with room for `rows` queries and `pages` entries of the page table, which begins with a batch, or is for any.
+    #[expect(unsafe_code)]
+    #[pyo3(signature = (table, rows, pages, stream))]
+    fn graph_plan(
+        &self,
+        py: Python<'_>,
+        table: Option<TableOf>,
+        rows: usize,
+        pages: u32,
+        stream: usize,
+    ) -> PyResult<GraphPlan> {
+        check_process(self.process)?;
+        // SAFETY: the Python half gives arrays of i32 with their lengths, and holds them.
+        let table = table.map(|table| unsafe { table.copied() }).transpose()?;
+        py.detach(|| GraphPlan::new(&self.kind, table, self.page_size, (rows, pages), stream, self.process))
+    }
+
+    /// Writes K and V of tokens to pages, or queues that. Slots are i64, positions i64, lengths i32.
     #[expect(clippy::too_many_arguments, unsafe_code)]
-    #[pyo3(signature = (tokens, slots, cache, pages, kv_strides, scale))]
+    #[pyo3(signature = (keys, values, tokens, slots, caches, pages, kv_strides, scales, rotary, stream))]
     fn append(
         &self,
         py: Python<'_>,
-        tokens: RowsOf,
-        slots: (usize, usize),
-        cache: usize,
+        keys: RowsOf,
+        values: RowsOf,
+        tokens: usize,
+        slots: usize,
+        caches: (usize, usize),
         pages: usize,
         kv_strides: (usize, usize, usize),
-        scale: Option<(usize, usize)>,
+        scales: Option<(usize, usize, usize)>,
+        rotary: Option<RotaryOf>,
+        stream: usize,
     ) -> PyResult<()> {
-        let Kind::Cpu(attention) = &self.kind else {
-            return Err(PyValueError::new_err("tokens are appended by this package in host memory alone"));
-        };
-        // SAFETY: the Python half gives an array of i64 with its length, and holds it.
-        let slots = unsafe { copied(slots) };
-        let append = Append { tokens, slots, cache, pages, kv_strides, scale };
-        let geometry = attention.geometry(self.page_size);
-        // SAFETY: the Python half has checked tensors against the attention's heads, and holds them.
-        py.detach(|| unsafe { append.run(&geometry) })
+        check_process(self.process)?;
+        let append =
+            Append { keys, values, tokens, slots, caches, pages, kv_strides, scales, rotary, stream };
+        py.detach(|| match &self.kind {
+            Kind::Cpu(attention) => {
+                // SAFETY: the Python half has checked tensors against the attention's heads, and holds them.
+                unsafe { append.run_on_cpu(&attention.geometry(self.page_size)) }
+            }
+            Kind::Cuda(on_gpu) => {
+                // SAFETY: as above; the caller keeps tensors until the stream has passed, as torch's allocator does for its own streams.
+                unsafe { append.run_on_gpu(&on_gpu.0, &on_gpu.1, self.page_size) }
+            }
+        })
     }
 
     /// A plan that follows a batch.

@@ -23,6 +23,7 @@ pub(crate) fn raised(error: impl Into<AttentionError>) -> PyErr {
             | cuda::CudaError::Length { .. }
             | cuda::CudaError::Misaligned { .. }
             | cuda::CudaError::States(_)
+            | cuda::CudaError::Append(_)
             | cuda::CudaError::Plan(_)
             | cuda::CudaError::Option { .. },
         )

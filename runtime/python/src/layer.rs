@@ -12,7 +12,8 @@ use std::sync::Arc;
 use tilewright_runtime::cpu::Element;
 use tilewright_runtime::cuda::{RawArgs, RawScales, RowStrides};
 use tilewright_runtime::{
-    Attention, AttentionError, Cpu, Cuda, Dtype, E4m3, KvCache, KvLayout, KvStrides, PerRow, Planned,
+    Attention, AttentionError, Cpu, Cuda, Dtype, E4m3, Geometry, KvCache, KvLayout, KvStrides, PerRow,
+    Planned,
 };
 
 /// What a call reads and writes. Addresses of the attention's device.
@@ -42,7 +43,7 @@ impl Layer {
     }
 
     /// Refuses a plan that reads beyond the cache.
-    fn check_pages(&self, largest: Option<i32>) -> PyResult<()> {
+    pub(crate) fn check_pages(&self, largest: Option<i32>) -> PyResult<()> {
         match largest.and_then(|page| usize::try_from(page).ok()) {
             Some(page) if page >= self.pages => Err(PyValueError::new_err(format!(
                 "the plan reads page {page}, but `kv_cache` has {} pages: the page table names a page that is not there",
@@ -167,7 +168,7 @@ impl Layer {
     ) -> PyResult<()> {
         self.check_pages(largest_page)?;
         let _keep = KeepContext::new();
-        let args = self.raw(plan);
+        let args = self.raw(plan.plan().geometry());
         // SAFETY: the caller's promises.
         let result: Result<(), AttentionError> = unsafe {
             let stream = gpu::stream(context, self.stream);
@@ -176,7 +177,8 @@ impl Layer {
         result.map_err(raised)
     }
 
-    fn raw(&self, plan: &impl Planned<Cuda>) -> RawArgs {
+    /// The arguments of a launch.
+    pub(crate) fn raw(&self, geometry: &Geometry) -> RawArgs {
         let rows = |(_, request, head): RowsOf| RowStrides { request, head };
         RawArgs {
             query: self.query.0 as u64,
@@ -193,7 +195,7 @@ impl Layer {
                 values: values as u64,
                 per_head: count != 1,
             }),
-            ..RawArgs::dense(plan.plan().geometry())
+            ..RawArgs::dense(geometry)
         }
     }
 }

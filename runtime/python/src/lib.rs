@@ -5,6 +5,7 @@ mod append;
 mod attention;
 mod errors;
 mod gpu;
+mod graph_plan;
 mod layer;
 mod live_plan;
 mod logs;
@@ -23,6 +24,8 @@ mod _native {
     use super::attention::Attention;
     #[pymodule_export]
     use super::errors::CudaError;
+    #[pymodule_export]
+    use super::graph_plan::GraphPlan;
     #[pymodule_export]
     use super::live_plan::LivePlan;
     #[pymodule_export]

@@ -106,3 +106,19 @@ def random_batch(seed, heads, page_size=16, dtype=np.float32, requests=9, most_p
 def close(out, expected, dtype="float32"):
     """Asserts that numbers agree as far as the dtype has digits; infinities are equal."""
     np.testing.assert_allclose(np.asarray(out, np.float64), expected, rtol=TOLERANCES[dtype], atol=TOLERANCES[dtype])
+
+
+def angles(positions, dim):
+    """Of each position the cosines of `dim / 2` angles, then their sines."""
+    at = np.arange(positions)[:, None] / 10_000.0 ** (np.arange(0, dim, 2) / dim)
+    return np.concatenate([np.cos(at), np.sin(at)], axis=1).astype(np.float32)
+
+
+def rotated(keys, table, positions, interleaved):
+    """`[tokens, heads, dim]` with the first elements rotated, in f64."""
+    out, dim = keys.astype(np.float64), table.shape[1]
+    cosines, sines = np.split(table[positions].astype(np.float64)[:, None], 2, axis=2)
+    pairs = (slice(0, dim, 2), slice(1, dim, 2)) if interleaved else (slice(0, dim // 2), slice(dim // 2, dim))
+    first, second = (out[..., pair].copy() for pair in pairs)
+    out[..., pairs[0]], out[..., pairs[1]] = first * cosines - second * sines, second * cosines + first * sines
+    return out

@@ -3,6 +3,7 @@
 import ml_dtypes
 import numpy as np
 import pytest
+from reference import angles, rotated
 from tilewright import Attention, Heads
 
 HEADS = Heads(8, 2, 64)
@@ -51,6 +52,28 @@ def test_fp8_caches_get_what_the_scales_make_of_it():
         assert (cache[0, :4] == expected).all()
 
 
+@pytest.mark.parametrize("interleaved", [False, True])
+@pytest.mark.parametrize("dim", [16, 48, 64])
+def test_keys_are_rotated(dim, interleaved):
+    made = Attention(HEADS, 16, dtype="float32")
+    k, v = tokens_of(4, np.float32)
+    table, positions = angles(50, dim), np.array([0, 49, 7, 20], np.int64)
+    slots = [31, 3, -1, 16]
+    expected = rotated(k, table, positions, interleaved)
+    for given in (
+        {"positions": positions},
+        {"positions": [0, 49, -1, 20]},
+        {"seq_lens": (positions + 1).astype(np.int32)},
+    ):
+        cache = np.zeros((2, 2, 16, 2, 64), np.float32)
+        made.append(k, v, cache, slots, cos_sin=table, interleaved=interleaved, **given)
+        flat = cache.transpose(1, 0, 2, 3, 4).reshape(2, 32, 2, 64)
+        for token in (0, 1, 3):
+            np.testing.assert_allclose(flat[0, slots[token]], expected[token], atol=1e-6)
+            assert (flat[1, slots[token]] == v[token]).all()
+        assert np.count_nonzero(flat.any(axis=(2, 3))) == 6
+
+
 def test_a_decode_loop_attends_what_it_appended():
     made = Attention(HEADS, 4, dtype="float32")
     cache = np.full((8, 2, 4, 2, 64), np.nan, np.float32)
@@ -77,6 +100,22 @@ def test_what_does_not_fit_is_said():
     ]:
         with pytest.raises(ValueError, match=words):
             made.append(*arguments)
+    table = angles(9, 64)
+    for options, words in [
+        ({"positions": [0, 1]}, "give `cos_sin` too"),
+        ({"cos_sin": table}, "`cos_sin` needs one of `positions` and `seq_lens`"),
+        ({"cos_sin": table, "positions": [0, 1], "seq_lens": [0, 1]}, "`cos_sin` needs one of"),
+        ({"cos_sin": table, "positions": [0, 9]}, "token 1 has position 9, the rotary table has 9 positions"),
+        ({"cos_sin": table, "seq_lens": [0, 9]}, "token 0 has position -1"),
+        ({"cos_sin": table, "positions": [0]}, r"`positions` has the shape \[1\], \[2\] is needed: one a token"),
+        ({"cos_sin": table.astype(np.float64), "positions": [0, 1]}, "`cos_sin` is float64, float32 is needed"),
+        ({"cos_sin": table[:, ::2], "positions": [0, 1]}, "`cos_sin` has the strides"),
+        ({"cos_sin": angles(9, 24), "positions": [0, 1]}, "24 elements of 64 cannot be rotated: a multiple of 16 can"),
+    ]:
+        with pytest.raises(ValueError, match=words):
+            made.append(k, v, cache, [0, 1], **options)
     assert not cache.any()
+    with pytest.raises(TypeError, match="`seq_lens` has entries that are no whole numbers of 32 bits"):
+        made.append(k, v, cache, [0, 1], cos_sin=table, seq_lens=[0, 1 << 31])
     with pytest.raises(TypeError, match="`slots` has entries that are no whole numbers"):
         made.append(k, v, cache, [0.5, 1])

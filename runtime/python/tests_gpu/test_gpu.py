@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from reference import attention, close, random_batch
+from reference import angles, attention, close, random_batch
 from tilewright import Attention, CudaError, Heads, merge_states
 
 HEADS = Heads(16, 4, 128)
@@ -167,6 +167,75 @@ def test_states_are_merged():
     assert (out == 2).all() and torch.allclose(lse, torch.tensor(2.0, device=DEVICE).log())
     with pytest.raises(ValueError, match="a launch merges 8 at most"):
         merge_states(states * 3)
+
+
+def appended(made, device, k, v, layout, fp8, slots, **options):
+    """A cache of marks, and what is appended to it."""
+    shape = (6, 2, 16, HEADS.kv, 128) if layout == "NHD" else (6, 2, HEADS.kv, 16, 128)
+    cache = torch.full(shape, 5, dtype=torch.float32).to(device, torch.float8_e4m3fn if fp8 else k.dtype)
+    if fp8:
+        options |= {"k_scale": torch.tensor([0.5], device=device), "v_scale": torch.tensor([0.3], device=device)}
+    on_device = {name: value.to(device) if torch.is_tensor(value) else value for name, value in options.items()}
+    made.append(k.to(device), v.to(device), cache, slots.to(device), **on_device)
+    return cache.cpu().view(torch.uint8)
+
+
+@pytest.mark.parametrize("fp8", [False, True], ids=["plain", "fp8"])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("layout", ["NHD", "HND"])
+def test_appends_are_those_of_the_cpu(layout, dtype, fp8):
+    kv_dtype = torch.float8_e4m3fn if fp8 else None
+    made = [Attention(HEADS, 16, dtype=dtype, kv_dtype=kv_dtype, kv_layout=layout, device=d) for d in ("cpu", DEVICE)]
+    qkv = torch.randn(40, 24, 128, generator=torch.Generator().manual_seed(3)).to(dtype)
+    k, v = qkv[:, 16:20], qkv[:, 20:]
+    slots = torch.randperm(96, generator=torch.Generator().manual_seed(4))[:40]
+    slots[::7] = -1
+    positions, table = torch.arange(40) * 2, torch.from_numpy(angles(100, 128))
+    for options in (
+        {},
+        {"cos_sin": table, "positions": positions},
+        {"cos_sin": table, "seq_lens": positions.int() + 1, "interleaved": True},
+        {"cos_sin": table[:, :32].contiguous(), "positions": positions},
+    ):
+        on_cpu, on_gpu = (
+            appended(attention, device, k, v, layout, fp8, slots, **options)
+            for attention, device in zip(made, ("cpu", DEVICE))
+        )
+        assert torch.equal(on_cpu, on_gpu), options
+    with pytest.raises(ValueError, match="`slots` is a list: on a GPU, give an int64 tensor on cuda:0"):
+        made[1].append(k.to(DEVICE), v.to(DEVICE), torch.zeros(0), [0] * 40)
+
+
+def test_appends_are_captured_with_what_they_feed():
+    made = Attention(HEADS, 16, dtype=torch.float16, device=DEVICE)
+    cache = torch.full((4, 2, 16, 4, 128), torch.nan, dtype=torch.float16, device=DEVICE)
+    k, v = torch.zeros(2, 2, 4, 128, dtype=torch.float16, device=DEVICE)
+    q, out = torch.zeros(2, 2, 16, 128, dtype=torch.float16, device=DEVICE)
+    slots, seq_lens = torch.full((2,), -1, device=DEVICE), torch.zeros(2, dtype=torch.int32, device=DEVICE)
+    table = torch.from_numpy(angles(32, 128)).to(DEVICE)
+    graph = torch.cuda.CUDAGraph()
+    with (
+        pytest.raises(CudaError, match="captured and a kernel is to be compiled"),
+        torch.cuda.graph(torch.cuda.CUDAGraph()),
+    ):
+        made.append(k, v, cache, slots, cos_sin=table, seq_lens=seq_lens)
+    made.append(k, v, cache, slots, cos_sin=table, seq_lens=seq_lens)  # compiles; nothing has a slot yet
+    plan = made.plan(block_tables=[[3], [1]], seq_lens=[1, 1])
+    plan.upload()
+    with torch.cuda.graph(graph):
+        made.append(k, v, cache, slots, cos_sin=table, seq_lens=seq_lens)
+        plan.run(q, cache, out)
+    values = torch.randn(10, 2, 4, 128, device=DEVICE).half()
+    for step in range(10):
+        plan.set_lengths([step + 1] * 2)
+        plan.upload()
+        slots.copy_(torch.tensor([3 * 16 + step, 16 + step]))
+        seq_lens.fill_(step + 1)
+        v.copy_(values[step])
+        k.normal_()
+        graph.replay()
+        expected = values[: step + 1].float().mean(0).repeat_interleave(4, dim=1)  # the query is 0
+        torch.testing.assert_close(out.float(), expected, atol=2e-3, rtol=2e-3)
 
 
 @torch.no_grad()

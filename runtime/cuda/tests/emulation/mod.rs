@@ -10,7 +10,7 @@ use std::sync::Mutex;
 use tempfile::TempDir;
 use tilewright_heuristics::Geometry;
 use tilewright_kernel_templates::cuda::{
-    Arguments, BOX_TOKENS, GRANULE, Kernel, StatesArguments, TensorMap, sources,
+    AppendArguments, Arguments, BOX_TOKENS, GRANULE, Kernel, StatesArguments, TensorMap, sources,
 };
 use tilewright_plan::KvStrides;
 
@@ -159,6 +159,18 @@ impl Emulator {
         self.run(kernel, args, args.rows, seed)
     }
 
+    /// Launches a kernel made by [`Kernel::append`] for `chunks` chunks of 8 elements.
+    #[allow(dead_code, reason = "the suites of the plans' kernels have no use for it")]
+    pub(crate) fn run_append(
+        &self,
+        kernel: &Kernel,
+        args: &AppendArguments,
+        chunks: u32,
+        seed: u64,
+    ) -> Result<(), String> {
+        self.run(kernel, args, chunks, seed)
+    }
+
     fn run<T>(&self, kernel: &Kernel, args: &T, count: u32, seed: u64) -> Result<(), String> {
         // SAFETY: `source_text` gives every entry point this type.
         let entry: Symbol<'_, Entry> = unsafe { self.library.get(kernel.name.as_bytes()) }
@@ -182,11 +194,16 @@ impl Emulator {
 
 /// One entry point a kernel, under its name.
 fn source_text(kernels: &[Kernel]) -> String {
-    let mut text =
-        String::from("#include \"mix.cuh\"\n#include \"merge_states.cuh\"\nusing namespace tilewright;\n");
+    let mut text = String::from(
+        "#include \"mix.cuh\"\n#include \"merge_states.cuh\"\n#include \"append.cuh\"\nusing namespace tilewright;\n",
+    );
     for Kernel { name, template, threads, shared_bytes, .. } in kernels {
-        let args = if template.starts_with("MergeStates<") { "StatesArguments" } else { "Arguments" };
-        let grid = if template.starts_with("Merge") { "divide_up(count, Variant::ROWS)" } else { "count" };
+        let (args, grid) = match template.split('<').next() {
+            Some("MergeStates") => ("StatesArguments", "divide_up(count, Variant::ROWS)"),
+            Some("Merge") => ("Arguments", "divide_up(count, Variant::ROWS)"),
+            Some("Append") => ("AppendArguments", "divide_up(count, Variant::THREADS)"),
+            _ => ("Arguments", "count"),
+        };
         writeln!(
             text,
             "extern \"C\" __attribute__((visibility(\"default\"))) Emulated {name}(const {args} *args, u32 count, u64 seed) {{\n  \

@@ -12,9 +12,10 @@ Importing it starts nothing: the driver, the compiler of kernels and torch are l
 """
 
 from ._attention import Attention, Heads
+from ._graph_plan import GraphPlan
 from ._live_plan import LivePlan
 from ._merge import merge_states
 from ._native import CudaError, __version__
 from ._plan import Plan
 
-__all__ = ["Attention", "CudaError", "Heads", "LivePlan", "Plan", "__version__", "merge_states"]
+__all__ = ["Attention", "CudaError", "GraphPlan", "Heads", "LivePlan", "Plan", "__version__", "merge_states"]

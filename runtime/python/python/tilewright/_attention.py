@@ -9,9 +9,12 @@ from typing import Any, NamedTuple, overload
 
 from . import _native
 from ._append import append
+from ._graph_plan import GraphPlan
 from ._live_plan import LivePlan
+from ._page_table import page_table
 from ._plan import Plan
-from ._tensors import Integers, Tensor, counts, device_name, dtype_name, int32s
+from ._run import stream_of
+from ._tensors import Integers, Tensor, counts, device_name, dtype_name
 
 _DTYPES = {"float16": "f16", "bfloat16": "bf16", "float32": "f32"}
 _FP8 = "float8_e4m3fn"
@@ -201,24 +204,67 @@ class Attention:
             ValueError: a page table that makes no sense.
             CudaError: a kernel that cannot be compiled.
         """
-        rows = (indptr, indices, last_page_len)
-        given = [part is not None for part in rows]
-        tables = [part is not None for part in (block_tables, seq_lens)]
-        if all(given) and not any(tables):
-            held = [int32s(name, part) for name, part in zip(("indptr", "indices", "last_page_len"), rows)]
-            table: Any = tuple(part.array for part in held)
-        elif all(tables) and not any(given):
-            entries, lens = int32s("block_tables", block_tables, axes=2), int32s("seq_lens", seq_lens)
-            if entries.shape[0] != lens.length:
-                raise ValueError(
-                    f"`block_tables` has {entries.shape[0]} rows, `seq_lens` {lens.length} numbers: one a request each"
-                )
-            held = [entries, lens]
-            table = (entries.array, entries.shape[1], lens.array)
-        else:
-            raise TypeError("plan() takes `indptr`, `indices` and `last_page_len`, or `block_tables` and `seq_lens`")
+        table, held = page_table(indptr, indices, last_page_len, block_tables, seq_lens)
         queries: Sequence[int] | None = None if query_lens is None else counts("query_lens", query_lens)
         planned = Plan(self, self._native.plan(table, queries))
+        del held  # the arrays had to live until they were read
+        return planned
+
+    @overload
+    def graph_plan(
+        self,
+        indptr: Integers,
+        indices: Integers,
+        last_page_len: Integers,
+        *,
+        rows: int,
+        pages: int,
+        stream: Any = None,
+    ) -> GraphPlan: ...
+
+    @overload
+    def graph_plan(
+        self, *, block_tables: Integers, seq_lens: Integers, rows: int, pages: int, stream: Any = None
+    ) -> GraphPlan: ...
+
+    @overload
+    def graph_plan(self, *, rows: int, pages: int, stream: Any = None) -> GraphPlan: ...
+
+    def graph_plan(
+        self,
+        indptr: Integers | None = None,
+        indices: Integers | None = None,
+        last_page_len: Integers | None = None,
+        *,
+        block_tables: Integers | None = None,
+        seq_lens: Integers | None = None,
+        rows: int,
+        pages: int,
+        stream: Any = None,
+    ) -> GraphPlan:
+        """A plan of fixed size: a CUDA graph that has captured its ``run`` serves every batch that :meth:`GraphPlan.update` takes.
+
+        The page table is of the batch that it begins with, as in :meth:`plan`; the plan has the launches of that batch's tiles, and refuses
+        batches that want others or have more of something. Without a page table it serves all batches of its size, with a launch for each
+        tile, most of them empty; those with more of something are planned request by request.
+
+        Args:
+            rows: requests that it has room for. Query and output have as many rows; those behind the batch are zero.
+            pages: entries of the page tables of such batches.
+            stream: on a GPU the stream of all calls, as in :meth:`GraphPlan.run`; torch's current one if absent.
+
+        Raises:
+            ValueError: a page table that makes no sense, or more requests than rows.
+            CudaError: a kernel that cannot be compiled, or the driver's.
+        """
+        for name, number in (("rows", rows), ("pages", pages)):
+            if not isinstance(number, int) or not 1 <= number < 1 << 31:
+                raise ValueError(f"`{name}` is {number!r}: a whole number from 1 on is needed")
+        table, held = None, None
+        if any(part is not None for part in (indptr, indices, last_page_len, block_tables, seq_lens)):
+            table, held = page_table(indptr, indices, last_page_len, block_tables, seq_lens)
+        queue = stream_of(stream, self._device, uses_torch=True)
+        planned = GraphPlan(self, self._native.graph_plan(table, rows, pages, queue), rows)
         del held  # the arrays had to live until they were read
         return planned
 
@@ -231,24 +277,36 @@ class Attention:
         *,
         k_scale: Tensor | float | None = None,
         v_scale: Tensor | float | None = None,
+        cos_sin: Tensor | None = None,
+        positions: Integers | None = None,
+        seq_lens: Integers | None = None,
+        interleaved: bool = False,
+        stream: Any = None,
     ) -> None:
-        """Writes K and V of new tokens to the pages of a cache, on the CPU. Engines on a GPU have a kernel for that.
+        """Writes K and V of new tokens to the pages of a cache, K rotated if ``cos_sin`` is given. On a GPU it is queued on the stream: one launch,
+        which a CUDA graph may capture once the same has run before.
 
         Args:
             k: ``[tokens, KV heads, dim]``, of the query's dtype; any strides but that of a head's elements.
             v: the same of V.
             kv_cache: as in :meth:`Plan.run`; is written.
             slots: int64 ``[tokens]``: where each token goes: its page times ``page_size`` plus its place in the page, as vLLM's slot mappings
-                have it. A token with a negative slot is not written.
+                have it. A token with a negative slot is not written; nor is on a GPU, which cannot refuse it, one with a slot in no page.
             k_scale: what K is divided by where the cache is FP8, as in :meth:`Plan.run`; beyond 448 it becomes 448.
             v_scale: the same of V.
+            cos_sin: float32 ``[positions, rotated]``: of each position the cosines of ``rotated / 2`` angles, then their sines (RoPE).
+                The first ``rotated`` elements of each head of K are rotated, a multiple of 16.
+            positions: int64 ``[tokens]``: where each token stands. On a GPU one that stands beyond the table is not written.
+            seq_lens: int32 ``[tokens]``, instead of positions: each token is the last of so many.
+            interleaved: rotate elements 2 i and 2 i + 1 together (GPT-J), not i and i + ``rotated / 2`` (GPT-NeoX).
+            stream: as in :meth:`Plan.run`.
 
         Raises:
             TypeError: an argument that is no tensor.
-            ValueError: a dtype, shape, stride or slot that does not fit, or an attention on a GPU. The cache is as it was, unless K fits and V
-                does not.
+            ValueError: a dtype, device, shape, stride, slot or position that does not fit. The cache is as it was, unless K fits and V does not.
+            CudaError: the driver's, or a kernel that cannot be compiled.
         """
-        append(self, k, v, kv_cache, slots, k_scale, v_scale)
+        append(self, k, v, kv_cache, slots, k_scale, v_scale, cos_sin, positions, seq_lens, interleaved, stream)
 
     def live_plan(self) -> LivePlan:
         """A plan that follows a batch by its changes: a step costs what has changed.

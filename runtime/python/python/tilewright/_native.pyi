@@ -30,14 +30,25 @@ class Attention:
         table: tuple[_Array, _Array, _Array] | tuple[_Array, int, _Array],
         query_lens: Sequence[int] | None,
     ) -> Plan: ...
+    def graph_plan(
+        self,
+        table: tuple[_Array, _Array, _Array] | tuple[_Array, int, _Array] | None,
+        rows: int,
+        pages: int,
+        stream: int,
+    ) -> GraphPlan: ...
     def append(
         self,
-        tokens: _Rows,
-        slots: _Array,
-        cache: int,
+        keys: _Rows,
+        values: _Rows,
+        tokens: int,
+        slots: int,
+        caches: tuple[int, int],
         pages: int,
         kv_strides: tuple[int, int, int],
-        scale: tuple[int, int] | None,
+        scales: tuple[int, int, int] | None,
+        rotary: tuple[int, int, int, bool, int, bool] | None,
+        stream: int,
     ) -> None: ...
     def live_plan(self) -> LivePlan: ...
 
@@ -59,6 +70,23 @@ class Plan:
     ) -> None: ...
     def set_lengths(self, seq_lens: Sequence[int]) -> None: ...
     def upload(self, stream: int) -> None: ...
+
+class GraphPlan:
+    def update(self, table: tuple[_Array, _Array, _Array] | tuple[_Array, int, _Array], stream: int) -> bool: ...
+    def set_lengths(self, seq_lens: Sequence[int], stream: int) -> None: ...
+    def run(
+        self,
+        query: _Rows,
+        output: _Rows,
+        keys: int,
+        values: int,
+        pages: int,
+        kv_strides: tuple[int, int, int],
+        lse: int | None,
+        sinks: int | None,
+        scales: tuple[int, int, int] | None,
+        stream: int,
+    ) -> None: ...
 
 class LivePlan:
     def add(self, request: int, pages: Sequence[int], tokens: int) -> None: ...

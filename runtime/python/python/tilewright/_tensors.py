@@ -75,6 +75,7 @@ ITEM_BYTES = {
     "float8_e4m3fn": 1,
     "uint8": 1,
     "int32": 4,
+    "int64": 8,
 }
 
 _TYPESTR = {

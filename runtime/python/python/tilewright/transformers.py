@@ -1,11 +1,13 @@
 """Hugging Face Transformers: continuous batching (``generate_batch``) whose decode attention reads shared prefixes once.
 
-After :func:`register`, ``attn_implementation="sdpa"`` computes by Tilewright the requests of a step that bring few tokens, over the pages of
-Transformers' own cache, without gathering them. Everything else stays as it was: prompts, sliding-window layers, ``generate``. Requests share
-the pages of common prefixes by themselves, as Transformers' cache has them.
+Call :func:`register`. With Transformers 5.17 set ``attn_implementation="paged|tilewright"`` then (:mod:`tilewright._paged_transformers`):
+on a GPU no step waits for the device, and CUDA graphs serve changing batches.
 
-It serves Transformers from 5.24 on, whose cache has allocators. On a GPU, where it was not run yet, each step waits for its read indices, since
-plans are made on the host, and CUDA graphs cannot be captured.
+With Transformers 5.24, whose cache has allocators, ``attn_implementation="sdpa"`` computes by Tilewright the requests of a step that bring few
+tokens, over the pages of Transformers' own cache, without gathering them. Everything else stays as it was: prompts, sliding-window layers,
+``generate``. On a GPU each step waits for its read indices there, since plans are made on the host, and CUDA graphs cannot be captured.
+
+Requests share the pages of common prefixes by themselves, as Transformers' cache has them. Neither was run on a GPU yet.
 """
 
 from __future__ import annotations
@@ -28,26 +30,48 @@ MOST_QUERY_TOKENS = 16
 _former_update = PagedAttentionCache.update
 
 
-def register() -> None:
-    """Serves ``sdpa`` in continuous batching from now on.
+def register() -> str:
+    """Serves continuous batching from now on.
+
+    Returns:
+        The ``attn_implementation`` that does it: ``sdpa`` or ``paged|tilewright``.
 
     Raises:
         RuntimeError: Transformers is of another version, and its cache is not as it is known.
     """
-    from transformers.generation.continuous_batching import cache
-
-    if not hasattr(cache, "FullAttentionCacheAllocator"):
+    if _has_allocators():
+        PagedAttentionCache.update = _update  # type: ignore[method-assign]
+        AttentionInterface.register("sdpa", _forward)
+        return "sdpa"
+    try:
+        from . import _paged_transformers as paged
+    except ImportError:
+        paged = None  # type: ignore[assignment]
+    if paged is None or not paged.serves():
         import transformers
 
-        raise RuntimeError(f"Transformers {transformers.__version__} has another cache: install transformers>=5.24")
-    PagedAttentionCache.update = _update  # type: ignore[method-assign]
-    AttentionInterface.register("sdpa", _forward)
+        raise RuntimeError(f"Transformers {transformers.__version__} has another cache: 5.17 and 5.24 are known")
+    paged.register()
+    return paged.NAME
 
 
 def unregister() -> None:
-    """Serves ``sdpa`` as it was again."""
-    PagedAttentionCache.update = _former_update  # type: ignore[method-assign]
-    AttentionInterface.register("sdpa", sdpa_attention_forward)
+    """Leaves continuous batching as it was again."""
+    if _has_allocators():
+        PagedAttentionCache.update = _former_update  # type: ignore[method-assign]
+        AttentionInterface.register("sdpa", sdpa_attention_forward)
+    else:
+        from . import _paged_transformers as paged
+
+        paged.unregister()
+
+
+def _has_allocators() -> bool:
+    """Whether it is Transformers 5.24 or later. Those from 5.18 on have allocators as well, and give layers other arguments."""
+    import transformers
+
+    major, minor = transformers.__version__.split(".")[:2]
+    return (int(major), int(minor)) >= (5, 24)
 
 
 @dataclass

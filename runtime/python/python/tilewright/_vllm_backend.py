@@ -1,0 +1,273 @@
+"""The classes of vLLM's attention backend: FlashAttention's, with decode batches computed by Tilewright."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+from vllm.config import get_layers_from_vllm_config
+from vllm.model_executor.layers.attention import Attention as AttentionLayer
+from vllm.v1.attention.backend import AttentionCGSupport, AttentionType
+from vllm.v1.attention.backends.flash_attn import (
+    FlashAttentionBackend,
+    FlashAttentionImpl,
+    FlashAttentionMetadata,
+    FlashAttentionMetadataBuilder,
+)
+
+from ._attention import Attention, Heads
+from ._graph_plan import GraphPlan
+from ._native import CudaError
+from ._plan import Plan
+from ._vllm_tables import HostTables
+
+_LOGGER = logging.getLogger("tilewright")
+_FP8 = ("fp8", "fp8_e4m3")
+_PLANS = "tilewright_plans"
+
+
+class Kind(NamedTuple):
+    """What layers have in common that one plan serves."""
+
+    heads: Heads
+    scale: float
+    window: int | None
+    softcap: float | None
+    fp8: bool
+
+
+class TilewrightBackend(FlashAttentionBackend):
+    """FlashAttention's backend with another implementation of layers, and another builder of metadata."""
+
+    @staticmethod
+    def get_name() -> str:
+        """The name that it is registered by."""
+        return "CUSTOM"
+
+    @staticmethod
+    def get_impl_cls() -> type[TilewrightImpl]:
+        """Of layers."""
+        return TilewrightImpl
+
+    @staticmethod
+    def get_builder_cls() -> type[TilewrightMetadataBuilder]:
+        """Of a step's metadata."""
+        return TilewrightMetadataBuilder
+
+    @classmethod
+    def supports_batch_invariance(cls) -> bool:
+        """A batch decides what is computed together."""
+        return False
+
+
+class TilewrightMetadataBuilder(FlashAttentionMetadataBuilder):
+    """Plans decode batches."""
+
+    # A captured decode step serves all batches of its size; mixed batches are captured piecewise, around attention.
+    _cudagraph_support: ClassVar[AttentionCGSupport] = AttentionCGSupport.UNIFORM_SINGLE_TOKEN_DECODE
+    # Another group's block tables need another plan.
+    supports_update_block_table: bool = False
+
+    @classmethod
+    def get_cudagraph_support(cls, *args: Any, **kwargs: Any) -> AttentionCGSupport:
+        """Graphs of steps that only decode, a token of each request."""
+        del args, kwargs
+        return cls._cudagraph_support
+
+    def __init__(self, kv_cache_spec: Any, layer_names: list[str], vllm_config: Any, device: torch.device) -> None:
+        super().__init__(kv_cache_spec, layer_names, vllm_config, device)
+        self._names = layer_names
+        self._tables = HostTables()
+        self._dtype = vllm_config.model_config.dtype
+        self._most_pages = -(-vllm_config.model_config.max_model_len // kv_cache_spec.block_size)
+        self._attentions: dict[Kind, Attention] | None = None
+        self._captured: dict[tuple[int, Kind], GraphPlan] = {}
+
+    def build(
+        self, common_prefix_len: int, common_attn_metadata: Any, fast_build: bool = False
+    ) -> FlashAttentionMetadata:
+        """FlashAttention's metadata, with a plan for each kind of layer if the batch only decodes."""
+        metadata = super().build(0, common_attn_metadata, fast_build)
+        if not fast_build and self._decodes(common_attn_metadata):
+            setattr(metadata, _PLANS, self._plans(common_attn_metadata))
+        return metadata
+
+    def build_for_cudagraph_capture(self, common_attn_metadata: Any) -> FlashAttentionMetadata:
+        """Metadata with plans that a graph captures, for batches of as many requests. Their requests have no tokens yet."""
+        metadata = super().build(0, common_attn_metadata)
+        if self._decodes(common_attn_metadata):
+            rows = common_attn_metadata.num_reqs
+            for kind, attention in self._kinds().items():
+                # No batch has more entries: requests of the greatest length that share nothing.
+                if (rows, kind) not in self._captured:
+                    self._captured[rows, kind] = attention.graph_plan(rows=rows, pages=rows * self._most_pages)
+            plans = {kind: self._captured[rows, kind] for kind in self._kinds()}
+            setattr(metadata, _PLANS, plans)
+        return metadata
+
+    def use_cascade_attention(self, *args: Any, **kwargs: Any) -> bool:
+        """Plans have all shared prefixes, not only one of all requests."""
+        del args, kwargs
+        return False
+
+    def _decodes(self, common: Any) -> bool:
+        return (
+            common.max_query_len == 1
+            and common.num_actual_tokens == common.num_reqs
+            and common.causal is True
+            and getattr(common, "rswa_prefix_lens", None) is None
+            and self.vllm_config.speculative_config is None  # lengths on the host are bounds then
+            and bool(self._kinds())
+        )
+
+    def _kinds(self) -> dict[Kind, Attention]:
+        """The kinds of layers that are served, once layers are made."""
+        if self._attentions is None:
+            layers = get_layers_from_vllm_config(self.vllm_config, AttentionLayer, self._names)
+            found = (layer.impl.kind for layer in layers.values() if isinstance(layer.impl, TilewrightImpl))
+            kinds = {kind for kind in found if kind is not None}
+            self._attentions = {}
+            for kind in kinds:
+                try:
+                    self._attentions[kind] = self._attention(kind)
+                except (ValueError, CudaError) as error:
+                    _LOGGER.warning("%s is left to FlashAttention: %s", kind.heads, error)
+        return self._attentions
+
+    def _attention(self, kind: Kind) -> Attention:
+        attention = Attention(
+            kind.heads,
+            self.kv_cache_spec.block_size,
+            dtype=self._dtype,
+            kv_dtype="float8_e4m3fn" if kind.fp8 else None,
+            device=self.device,
+            scale=kind.scale,
+            window=kind.window,
+            softcap=kind.softcap,
+        )
+        attention.prepare()
+        return attention
+
+    def _plans(self, common: Any) -> dict[Kind, Plan | GraphPlan]:
+        rows = common.num_reqs
+        tables, lens = self._tables.of(common)
+        plans: dict[Kind, Plan | GraphPlan] = {}
+        for kind, attention in self._kinds().items():
+            captured = self._captured.get((rows, kind))
+            if captured is None:
+                plans[kind] = attention.plan(block_tables=tables, seq_lens=lens)
+            elif captured.update(block_tables=tables, seq_lens=lens):
+                plans[kind] = captured
+            else:
+                raise RuntimeError(
+                    f"a batch of {rows} requests has no room in the plan that was captured for as many: its pages lie beyond "
+                    "those that the captured kernels count to; start vLLM with fewer blocks (`--num-gpu-blocks-override`)"
+                )
+        return plans
+
+
+class TilewrightImpl(FlashAttentionImpl):
+    """A layer."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        # Ours takes queries as they are. FlashAttention wants those for FP8 caches in FP8, and gets them where it is asked.
+        self._flash_quantizes = bool(self.supports_quant_query_input)
+        self.supports_quant_query_input: bool = False
+        self.kind = self._kind()
+        self._sinks: torch.Tensor | None = None
+
+    def _kind(self) -> Kind | None:
+        """None where FlashAttention is to compute everything."""
+        left, right = self.sliding_window
+        if (
+            self.attn_type != AttentionType.DECODER
+            or self.alibi_slopes is not None
+            or self.dcp_world_size > 1
+            or getattr(self, "batch_invariant_enabled", False)
+            or (left >= 0 and right != 0)
+            or not (self.kv_cache_dtype in ("auto", "float16", "bfloat16") or self.kv_cache_dtype in _FP8)
+        ):
+            return None
+        return Kind(
+            Heads(self.num_heads, self.num_kv_heads, self.head_size),
+            self.scale,
+            left + 1 if left >= 0 else None,
+            float(self.logits_soft_cap) or None,
+            self.kv_cache_dtype in _FP8,
+        )
+
+    def forward(
+        self,
+        layer: torch.nn.Module,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        kv_cache: torch.Tensor,
+        attn_metadata: FlashAttentionMetadata,
+        output: torch.Tensor,
+        output_scale: torch.Tensor | None = None,
+        output_block_scale: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Query and output ``[tokens, heads, dim]``, K and V of which the cache has by now."""
+        plans = getattr(attn_metadata, _PLANS, None)
+        plan = None if plans is None or output_scale is not None else plans.get(self.kind)
+        if plan is None:
+            with self._flash(layer, query) as asked:
+                computed: torch.Tensor = super().forward(
+                    layer, asked, key, value, kv_cache, attn_metadata, output, output_scale, output_block_scale
+                )
+                return computed
+        rows = plan.batch
+        plan.run(
+            query[:rows].view(rows, self.num_heads, self.head_size),
+            pages_of(kv_cache, self.head_size, self.kind is not None and self.kind.fp8),
+            output[:rows].view(rows, self.num_heads, self.head_size),
+            sinks=self._sinks_of_f32(),
+            **(
+                {"k_scale": layer._k_scale, "v_scale": layer._v_scale}
+                if self.kind is not None and self.kind.fp8
+                else {}
+            ),
+        )
+        return output
+
+    def _sinks_of_f32(self) -> torch.Tensor | None:
+        if self.sinks is not None and self._sinks is None:
+            self._sinks = self.sinks.float().contiguous()
+        return self._sinks
+
+    @contextmanager
+    def _flash(self, layer: Any, query: torch.Tensor) -> Iterator[torch.Tensor]:
+        """Queries as FlashAttention wants them."""
+        if not (self.kv_cache_dtype in _FP8 and self._flash_quantizes) or query.dtype.itemsize == 1:
+            yield query
+            return
+        from vllm import _custom_ops as ops
+
+        narrow, _ = ops.scaled_fp8_quant(query.reshape(len(query), -1), layer._q_scale)
+        self.supports_quant_query_input = True
+        try:
+            yield narrow.view(query.shape)
+        finally:
+            self.supports_quant_query_input = False
+
+
+def pages_of(kv_cache: torch.Tensor, head_size: int, fp8: bool) -> tuple[torch.Tensor, torch.Tensor]:
+    """K and V ``[blocks, block_size, KV heads, dim]`` of a layer's cache.
+
+    vLLM 0.24 has ``[blocks, 2, block_size, KV heads, dim]``, later ones ``[blocks, KV heads, block_size, 2 dim]``.
+    """
+    if kv_cache.dim() == 5:
+        keys, values = kv_cache.unbind(1)
+    elif kv_cache.dim() == 4 and kv_cache.shape[-1] == 2 * head_size:
+        tokens_first = kv_cache.transpose(1, 2)
+        keys, values = tokens_first[..., :head_size], tokens_first[..., head_size:]
+    else:
+        raise ValueError(f"the cache has the shape {list(kv_cache.shape)}, which no known version of vLLM has")
+    if fp8:
+        keys, values = keys.view(torch.float8_e4m3fn), values.view(torch.float8_e4m3fn)
+    return keys, values

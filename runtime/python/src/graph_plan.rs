@@ -1,0 +1,187 @@
+//! A plan that CUDA graphs capture once.
+
+use crate::attention::{Kind, Table, TableOf};
+use crate::check_process;
+use crate::errors::raised;
+use crate::gpu::{self, KeepContext, OnGpu};
+use crate::layer::Layer;
+use crate::memory::RowsOf;
+use cudarc::driver::CudaContext;
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+use tilewright_runtime::cuda::CudaError;
+use tilewright_runtime::{
+    self as runtime, Attention, AttentionError, AttentionPlan, Cpu, PageTable, Planned,
+};
+
+enum Of {
+    Cpu(Box<(Attention<Cpu>, RwLock<AttentionPlan<Cpu>>)>),
+    Cuda(Box<OnGpu<(Arc<CudaContext>, RwLock<runtime::GraphPlan>)>>),
+}
+
+/// See the Python half.
+#[pyclass(frozen, module = "tilewright._native")]
+pub(crate) struct GraphPlan {
+    of: Of,
+    page_size: u32,
+    rows: usize,
+    /// Pages of the smallest cache that it was run with on a GPU: what was captured reads no page behind them.
+    cache_pages: AtomicUsize,
+    process: u32,
+}
+
+impl GraphPlan {
+    /// A plan with room for `rows` queries and `pages` entries of the page table, which begins with a batch, or is for any.
+    #[expect(unsafe_code)]
+    pub(crate) fn new(
+        kind: &Kind,
+        table: Option<Table>,
+        page_size: u32,
+        (rows, pages): (usize, u32),
+        stream: usize,
+        process: u32,
+    ) -> PyResult<Self> {
+        let any = table.is_none();
+        let mut table =
+            table.unwrap_or(Table::Dense { entries: Vec::new(), columns: 0, seq_lens: Vec::new() });
+        table.pad_to(rows)?;
+        let table = table.view(page_size)?;
+        let of = match kind.share() {
+            Kind::Cpu(attention) => {
+                let plan = RwLock::new(attention.plan(&table).map_err(raised)?);
+                Of::Cpu(Box::new((attention, plan)))
+            }
+            Kind::Cuda(on_gpu) => {
+                let _keep = KeepContext::new();
+                let (attention, context) = (*on_gpu).clone();
+                // SAFETY: the caller's stream.
+                let stream = unsafe { gpu::stream(&context, stream) };
+                let queries = u32::try_from(rows).unwrap_or(u32::MAX);
+                let plan = match any {
+                    true => attention.graph_plan_for_any(page_size, queries, pages, &stream),
+                    false => attention.graph_plan(&table, pages, &stream),
+                };
+                Of::Cuda(Box::new(OnGpu::new((context, RwLock::new(plan.map_err(raised)?)))))
+            }
+        };
+        Ok(Self { of, page_size, rows, cache_pages: AtomicUsize::new(usize::MAX), process })
+    }
+
+    /// Refuses a batch that reads beyond a cache that graphs have captured: a replay is not checked.
+    fn check_pages(&self, table: &PageTable<'_>) -> PyResult<()> {
+        let pages = self.cache_pages.load(Ordering::Relaxed);
+        let largest = (0..table.batch()).flat_map(|query| table.pages(query)).max();
+        match largest.and_then(|&page| usize::try_from(page).ok()) {
+            Some(page) if page >= pages => Err(PyValueError::new_err(format!(
+                "the batch reads page {page}, but `kv_cache` of a layer that was run has {pages} pages: the page table names a page that is not there",
+            ))),
+            _ => Ok(()),
+        }
+    }
+}
+
+#[pymethods]
+impl GraphPlan {
+    /// Plans another batch; false if there is too little room for it.
+    #[expect(unsafe_code)]
+    fn update(&self, py: Python<'_>, table: TableOf, stream: usize) -> PyResult<bool> {
+        check_process(self.process)?;
+        // SAFETY: the Python half gives arrays of i32 with their lengths, and holds them.
+        let mut table = unsafe { table.copied()? };
+        py.detach(|| {
+            table.pad_to(self.rows)?;
+            let table = table.view(self.page_size)?;
+            match &self.of {
+                Of::Cpu(on_cpu) => {
+                    let (attention, plan) = &**on_cpu;
+                    let planned = attention.plan(&table).map_err(raised)?;
+                    *plan.write().unwrap_or_else(PoisonError::into_inner) = planned;
+                    Ok(true)
+                }
+                Of::Cuda(on_gpu) => {
+                    self.check_pages(&table)?;
+                    let _keep = KeepContext::new();
+                    let (context, plan) = &***on_gpu;
+                    // SAFETY: the caller's stream.
+                    let stream = unsafe { gpu::stream(context, stream) };
+                    match plan.write().unwrap_or_else(PoisonError::into_inner).update(&table, &stream) {
+                        Ok(()) => Ok(true),
+                        Err(AttentionError::Cuda(CudaError::Fit(_))) => Ok(false),
+                        Err(error) => Err(raised(error)),
+                    }
+                }
+            }
+        })
+    }
+
+    /// Requests have grown inside their last pages.
+    #[expect(unsafe_code)]
+    fn set_lengths(&self, py: Python<'_>, mut seq_lens: Vec<u32>, stream: usize) -> PyResult<()> {
+        check_process(self.process)?;
+        if seq_lens.len() > self.rows {
+            let (found, rows) = (seq_lens.len(), self.rows);
+            return Err(PyValueError::new_err(format!(
+                "`seq_lens` has {found} numbers, the plan {rows} rows"
+            )));
+        }
+        seq_lens.resize(self.rows, 0);
+        py.detach(|| match &self.of {
+            Of::Cpu(on_cpu) => {
+                on_cpu.1.write().unwrap_or_else(PoisonError::into_inner).set_lengths(&seq_lens)
+            }
+            Of::Cuda(on_gpu) => {
+                let _keep = KeepContext::new();
+                let (context, plan) = &***on_gpu;
+                // SAFETY: the caller's stream.
+                let stream = unsafe { gpu::stream(context, stream) };
+                plan.write().unwrap_or_else(PoisonError::into_inner).set_lengths(&seq_lens, &stream)
+            }
+        })
+        .map_err(raised)
+    }
+
+    /// Computes or queues one layer.
+    #[expect(clippy::too_many_arguments, unsafe_code)]
+    #[pyo3(signature = (query, output, keys, values, pages, kv_strides, lse, sinks, scales, stream))]
+    fn run(
+        &self,
+        py: Python<'_>,
+        query: RowsOf,
+        output: RowsOf,
+        keys: usize,
+        values: usize,
+        pages: usize,
+        kv_strides: (usize, usize, usize),
+        lse: Option<usize>,
+        sinks: Option<usize>,
+        scales: Option<(usize, usize, usize)>,
+        stream: usize,
+    ) -> PyResult<()> {
+        check_process(self.process)?;
+        let layer = Layer { query, output, keys, values, pages, kv_strides, lse, sinks, scales, stream };
+        py.detach(|| match &self.of {
+            Of::Cpu(on_cpu) => {
+                let (attention, plan) = &**on_cpu;
+                let plan = plan.read().unwrap_or_else(PoisonError::into_inner);
+                let largest = plan.plan().largest_page();
+                // SAFETY: the Python half has checked tensors against the plan's geometry and rows, and holds them.
+                unsafe { layer.run_on_cpu(attention, &*plan, largest) }
+            }
+            Of::Cuda(on_gpu) => {
+                let _keep = KeepContext::new();
+                let (context, plan) = &***on_gpu;
+                let plan = plan.read().unwrap_or_else(PoisonError::into_inner);
+                layer.check_pages(plan.plan().largest_page())?;
+                self.cache_pages.fetch_min(pages, Ordering::Relaxed);
+                // SAFETY: as above; the caller keeps tensors until the stream, or the graph that captures this, has passed.
+                let result = unsafe {
+                    let stream = gpu::stream(context, stream);
+                    plan.run_raw(&stream, &layer.raw(plan.plan().geometry()))
+                };
+                result.map_err(raised)
+            }
+        })
+    }
+}

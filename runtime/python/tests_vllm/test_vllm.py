@@ -1,0 +1,293 @@
+"""The classes that vLLM uses, over vLLM's own ones, without a GPU: attention is computed by Tilewright's CPU backend.
+
+FlashAttention's kernels need a GPU: what is delegated to it is noted instead of computed.
+"""
+
+import json
+from importlib.metadata import entry_points
+
+import numpy as np
+import pytest
+import tilewright.vllm
+import torch
+from reference import attention, close, random_batch
+from tilewright import Heads, Plan
+from tilewright._vllm_backend import TilewrightBackend, TilewrightImpl, TilewrightMetadataBuilder, pages_of
+from tilewright._vllm_tables import HostTables
+from vllm.config import CacheConfig, DeviceConfig, ModelConfig, VllmConfig, set_current_vllm_config
+from vllm.model_executor.layers.attention import Attention as AttentionLayer
+from vllm.v1.attention.backend import AttentionCGSupport, CommonAttentionMetadata
+from vllm.v1.attention.backends.flash_attn import FlashAttentionImpl
+from vllm.v1.attention.backends.registry import AttentionBackendEnum
+from vllm.v1.kv_cache_interface import FullAttentionSpec
+
+HEADS, PAGE = Heads(8, 2, 64), 16
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory):
+    """vLLM's own configuration of a small model."""
+    folder = tmp_path_factory.mktemp("model")
+    model = {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "hidden_size": HEADS.query * HEADS.dim,
+        "intermediate_size": 512,
+        "num_hidden_layers": 2,
+        "num_attention_heads": HEADS.query,
+        "num_key_value_heads": HEADS.kv,
+        "head_dim": HEADS.dim,
+        "vocab_size": 512,
+        "max_position_embeddings": 1024,
+        "torch_dtype": "bfloat16",
+    }
+    (folder / "config.json").write_text(json.dumps(model))
+    options = {"tokenizer": str(folder), "skip_tokenizer_init": True, "dtype": "bfloat16", "max_model_len": 1024}
+    return VllmConfig(
+        model_config=ModelConfig(model=str(folder), **options),
+        cache_config=CacheConfig(block_size=PAGE),
+        device_config=DeviceConfig(device="cpu"),
+    )
+
+
+@pytest.fixture
+def layers(config):
+    """Two of vLLM's layers with our implementation."""
+    with set_current_vllm_config(config):
+        made = [
+            AttentionLayer(
+                HEADS.query,
+                HEADS.dim,
+                HEADS.dim**-0.5,
+                HEADS.kv,
+                cache_config=config.cache_config,
+                prefix=f"model.layers.{number}.attn",
+                attn_backend=TilewrightBackend,
+            )
+            for number in range(2)
+        ]
+        yield made
+    for layer in made:
+        del config.compilation_config.static_forward_context[layer.layer_name]
+
+
+@pytest.fixture
+def delegated(monkeypatch):
+    """Calls of FlashAttention's forward."""
+    calls = []
+
+    def forward(impl, layer, query, key, value, kv_cache, metadata, output, *scales):
+        calls.append((impl, query, impl.supports_quant_query_input))
+        return output.fill_(7)
+
+    monkeypatch.setattr(FlashAttentionImpl, "forward", forward)
+    return calls
+
+
+def builder_of(config, layers):
+    spec = FullAttentionSpec(block_size=PAGE, num_kv_heads=HEADS.kv, head_size=HEADS.dim, dtype=torch.bfloat16)
+    with set_current_vllm_config(config):
+        return TilewrightMetadataBuilder(spec, [layer.layer_name for layer in layers], config, torch.device("cpu"))
+
+
+def common_of(batch, query_lens=None, rows=None):
+    """vLLM's metadata of a batch, padded to some rows as full graphs are."""
+    tables, lens = batch.block_tables
+    count = len(lens)
+    rows = rows or count
+    query_lens = [1] * count if query_lens is None else query_lens
+    tables = np.concatenate([tables, np.full((rows - count, tables.shape[1]), 99, np.int32)])
+    lens = np.concatenate([lens, np.zeros(rows - count, np.int32)])
+    starts = np.cumsum([0, *query_lens, *[0] * (rows - count)], dtype=np.int32)
+    tokens = sum(query_lens) + rows - count
+    return CommonAttentionMetadata(
+        query_start_loc=torch.from_numpy(starts),
+        query_start_loc_cpu=torch.from_numpy(starts),
+        seq_lens=torch.from_numpy(lens),
+        num_reqs=rows,
+        num_actual_tokens=tokens,
+        max_query_len=max(query_lens),
+        max_seq_len=int(lens.max()),
+        block_table_tensor=torch.from_numpy(tables),
+        slot_mapping=torch.zeros(tokens, dtype=torch.int64),
+        seq_lens_cpu_upper_bound=torch.from_numpy(lens),
+    )
+
+
+def cache_of(batch, dtype=torch.bfloat16):
+    """The batch's K and V as this version of vLLM has them."""
+    keys, values = (torch.from_numpy(cache).to(dtype) for cache in batch.cache("NHD"))
+    if hasattr(TilewrightBackend, "get_kv_cache_shape") and len(_shape(batch)) == 5:
+        return torch.stack([keys, values], dim=1)
+    return torch.cat([keys, values], dim=-1).transpose(1, 2).contiguous()
+
+
+def _shape(batch):
+    """Of a layer's cache, as this version says it."""
+    blocks, size = batch.keys.shape[:2]
+    try:
+        return TilewrightBackend.get_kv_cache_shape(blocks, size, HEADS.kv, HEADS.dim)
+    except (NotImplementedError, TypeError):
+        return (blocks, HEADS.kv, size, 2 * HEADS.dim)
+
+
+def run(layer, batch, metadata, rows, cache=None):
+    query = torch.zeros(rows, HEADS.query, HEADS.dim, dtype=torch.bfloat16)
+    query[: len(batch.q)] = torch.from_numpy(batch.q)
+    out = torch.full_like(query, torch.nan)
+    key = torch.zeros(rows, HEADS.kv, HEADS.dim, dtype=torch.bfloat16)
+    cache = cache_of(batch) if cache is None else cache
+    found = layer.impl.forward(layer, query, key, key, cache, metadata, out)
+    return query.double().numpy()[: len(batch.q)], found
+
+
+def test_vllm_finds_the_plugin():
+    (found,) = [entry for entry in entry_points(group="vllm.general_plugins") if entry.name == "tilewright"]
+    assert found.load() is tilewright.vllm.register
+    from vllm.plugins import load_general_plugins
+
+    load_general_plugins()
+    assert AttentionBackendEnum.CUSTOM.get_class() is TilewrightBackend
+    assert AttentionBackendEnum[TilewrightBackend.get_name()] is AttentionBackendEnum.CUSTOM
+    assert TilewrightBackend.get_impl_cls() is TilewrightImpl
+    assert not TilewrightBackend.supports_batch_invariance()
+    support = TilewrightBackend.get_builder_cls().get_cudagraph_support(None, None)
+    assert support is AttentionCGSupport.UNIFORM_SINGLE_TOKEN_DECODE
+
+
+def test_decode_batches_are_planned_once_and_computed(config, layers, delegated):
+    builder = builder_of(config, layers)
+    for seed in range(3):
+        batch = random_batch(seed, HEADS, PAGE)
+        metadata = builder.build(0, common_of(batch))
+        cache = cache_of(batch)
+        keys, values = (part.double().numpy() for part in pages_of(cache, HEADS.dim, False))
+        for layer in layers:
+            query, out = run(layer, batch, metadata, len(batch.q), cache)
+            close(out.double(), attention(query, keys, values, batch.rows)[0], "bfloat16")
+    assert not delegated
+    assert not builder.use_cascade_attention()
+
+
+def test_what_is_captured_serves_padded_batches(config, layers, delegated):
+    builder = builder_of(config, layers)
+    rows = 12
+    capture = builder.build_for_cudagraph_capture(common_of(random_batch(0, HEADS, PAGE), rows=rows))
+    (captured,) = capture.tilewright_plans.values()
+    for seed in range(3):
+        batch = random_batch(seed, HEADS, PAGE, requests=5 + seed)
+        metadata = builder.build(0, common_of(batch, rows=rows))
+        assert list(metadata.tilewright_plans.values()) == [captured], "the plan that the graph has"
+        cache = cache_of(batch)
+        keys, values = (part.double().numpy() for part in pages_of(cache, HEADS.dim, False))
+        query, out = run(layers[0], batch, metadata, rows, cache)
+        close(out[: len(batch.q)].double(), attention(query, keys, values, batch.rows)[0], "bfloat16")
+        assert not out[len(batch.q) :].any()
+        # Eager steps of other sizes have plans of their own.
+        (other,) = builder.build(0, common_of(batch)).tilewright_plans.values()
+        assert isinstance(other, Plan)
+    assert not delegated
+
+
+def test_prompts_mixed_batches_and_drafts_are_delegated(config, layers, delegated):
+    builder = builder_of(config, layers)
+    batch = random_batch(1, HEADS, PAGE)
+    mixed = [1] * 8 + [3]
+    for metadata in (
+        builder.build(0, common_of(batch, mixed)),
+        builder.build(0, common_of(batch), fast_build=True),
+        builder.build(0, common_of(batch).replace(causal=False)),
+        builder.build_for_cudagraph_capture(common_of(batch, mixed)),
+    ):
+        _, out = run(layers[0], batch, metadata, metadata.num_actual_tokens)
+        assert (out == 7).all()
+    assert len(delegated) == 4
+    batch_of_none = layers[0].impl.forward(layers[0], *[torch.zeros(2, 8, 64)] * 3, None, None, torch.ones(2, 8, 64))
+    assert (batch_of_none == 7).all(), "profiling runs are delegated"
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"alibi_slopes": [0.5] * HEADS.query},
+        {"attn_type": "encoder_only"},
+    ],
+    ids=str,
+)
+def test_layers_that_are_not_served_are_flash_attentions(config, options):
+    given = {"alibi_slopes": None, "sliding_window": None, "kv_cache_dtype": "auto"} | options
+    with set_current_vllm_config(config):
+        assert TilewrightImpl(HEADS.query, HEADS.dim, 0.125, HEADS.kv, **given).kind is None
+
+
+def test_heads_that_no_kernel_has_are_left_to_flash_attention(config, layers, delegated, caplog):
+    for layer in layers:
+        layer.impl.head_size = 72
+        layer.impl.kind = layer.impl._kind()
+    batch = random_batch(5, HEADS, PAGE)
+    with caplog.at_level("WARNING", "tilewright"):
+        metadata = builder_of(config, layers).build(0, common_of(batch))
+    assert "is left to FlashAttention: `dim` is 72" in caplog.text
+    run(layers[0], batch, metadata, len(batch.q))
+    assert len(delegated) == 1
+
+
+@pytest.mark.parametrize("window", [20, 200])
+def test_windows_softcaps_and_sinks_reach_the_plan(config, layers, delegated, window):
+    sinks = torch.linspace(-2, 2, HEADS.query)
+    for layer in layers:
+        layer.impl.sliding_window, layer.impl.logits_soft_cap = (window - 1, 0), 2.0
+        layer.impl.sinks, layer.impl.kind = sinks.bfloat16(), layer.impl._kind()
+    batch = random_batch(5, HEADS, PAGE)
+    metadata = builder_of(config, layers).build(0, common_of(batch))
+    cache = cache_of(batch)
+    keys, values = (part.double().numpy() for part in pages_of(cache, HEADS.dim, False))
+    query, out = run(layers[0], batch, metadata, len(batch.q), cache)
+    rounded = sinks.bfloat16().double().numpy()
+    expected, _ = attention(query, keys, values, batch.rows, window=window, softcap=2.0, sinks=rounded)
+    close(out.double(), expected, "bfloat16")
+
+
+def test_fp8_caches_are_read_with_their_scales(config, layers, delegated, monkeypatch):
+    for layer in layers:
+        layer.impl.kv_cache_dtype = "fp8"
+        layer.impl.kind = layer.impl._kind()
+        layer._k_scale, layer._v_scale, layer._q_scale = torch.tensor(0.5), torch.tensor(2.0), torch.tensor(1.5)
+    batch = random_batch(6, HEADS, PAGE)
+    metadata = builder_of(config, layers).build(0, common_of(batch))
+    cache = cache_of(batch, torch.float8_e4m3fn).view(torch.uint8)
+    keys, values = (part.float().double().numpy() for part in pages_of(cache, HEADS.dim, True))
+    query, out = run(layers[0], batch, metadata, len(batch.q), cache)
+    close(out.double(), attention(query, 0.5 * keys, 2 * values, batch.rows)[0], "bfloat16")
+    # FlashAttention 3 gets queries in FP8.
+    asked = []
+    monkeypatch.setattr(
+        "vllm._custom_ops.scaled_fp8_quant",
+        lambda query, scale: asked.append(scale) or ((query / scale).to(torch.float8_e4m3fn), scale),
+    )
+    layers[0].impl._flash_quantizes = True
+    metadata = builder_of(config, layers).build(0, common_of(batch, [1] * 8 + [2]))
+    run(layers[0], batch, metadata, 10, cache)
+    ((impl, given, said),) = delegated
+    assert given.dtype == torch.float8_e4m3fn and given.shape == (10, *HEADS[::2]) and said
+    assert asked == [layers[0]._q_scale] and not impl.supports_quant_query_input
+
+
+def test_the_hosts_block_tables_are_found():
+    from vllm.v1.worker.block_table import BlockTable
+
+    tables = HostTables()
+    made = BlockTable(PAGE, 8, 16, 64, False, torch.device("cpu"), PAGE, 1)
+    made.add_row([3, 1, 4], 0)
+    made.add_row([3, 1, 5, 9], 1)
+    batch = random_batch(2, HEADS, PAGE, requests=2)
+    common = common_of(batch)
+    device = made.get_device_tensor(2)
+    assert HostTables._known[device.data_ptr()] is made
+    found, lens = tables.of(common.replace(block_table_tensor=device))
+    assert found.data_ptr() == made.get_cpu_tensor().data_ptr(), "nothing is copied"
+    assert found[:, :4].tolist() == [[3, 1, 4, 0], [3, 1, 5, 9]]
+    assert lens.tolist() == batch.block_tables[1].tolist()
+    unknown = torch.arange(6, dtype=torch.int32).view(2, 3)
+    found, _ = tables.of(common.replace(block_table_tensor=unknown))
+    assert torch.equal(found, unknown), "tables of the device alone are copied"

@@ -1,0 +1,196 @@
+//! A plan at one place in device memory, for engines that capture their steps in CUDA graphs of their own.
+#![allow(unsafe_code)]
+
+use crate::on_cuda::{allocate, refuse_capture};
+use crate::{Attention, AttentionError, Cuda};
+use cudarc::driver::{CudaSlice, CudaStream, DevicePtr};
+use std::sync::{Arc, Mutex, PoisonError};
+use tilewright_cuda::{
+    Bucket, Capacities, CudaError, DevicePlan, FitError, Launch, LaunchMode, Mix, RawArgs, TunedBackend,
+    kv_load_up_to,
+};
+use tilewright_heuristics::Tile;
+use tilewright_kernel_templates::cuda::KvLoad;
+use tilewright_plan::{BySelection, KvStrides, Packing, PageTable, Plan, PlanOptions, Split};
+
+/// A plan of fixed size at a fixed place: a graph that has captured [`GraphPlan::run_raw`] serves every batch that
+/// [`GraphPlan::update`] takes. Neither allocates or compiles anything once it has been run.
+///
+/// All calls are ordered by the stream: an update is read by what is launched after it, and by nothing before.
+#[derive(Debug)]
+pub struct GraphPlan {
+    attention: Attention<Cuda>,
+    plan: Plan,
+    on_device: DevicePlan,
+    workspace: CudaSlice<u8>,
+    /// What there is no room for is planned request by request.
+    any: bool,
+    /// The caches that it was run with, and how their pages are loaded.
+    run_with: Mutex<Vec<(KvStrides, KvLoad)>>,
+}
+
+impl Attention<Cuda> {
+    /// A plan for graphs, which begins with this batch. It has room for batches of as many queries, with `pages` entries of the page table
+    /// between them, and for about as many work items as such batches have; a batch with more of something is refused by
+    /// [`GraphPlan::update`].
+    ///
+    /// # Errors
+    /// A page table that makes no sense, a kernel that cannot be compiled, or the driver's.
+    pub fn graph_plan(
+        &self,
+        table: &PageTable<'_>,
+        pages: u32,
+        stream: &Arc<CudaStream>,
+    ) -> Result<GraphPlan, AttentionError> {
+        refuse_capture(stream, "a plan is to be made")?;
+        let plan = self.make(table, None)?;
+        self.placed(plan, false, stream, |tuned, plan| bucket_for(tuned, plan, pages))
+    }
+
+    /// A plan for graphs that serves every batch of as many queries and entries of the page table, whatever tiles it gets: each tile has a
+    /// launch of its own. What there is too little room for is planned request by request. It begins with a batch without tokens.
+    ///
+    /// # Errors
+    /// A kernel that cannot be compiled, a size that no grid can count, or the driver's.
+    pub fn graph_plan_for_any(
+        &self,
+        page_size: u32,
+        queries: u32,
+        pages: u32,
+        stream: &Arc<CudaStream>,
+    ) -> Result<GraphPlan, AttentionError> {
+        refuse_capture(stream, "a plan is to be made")?;
+        let lens = vec![0; queries as usize];
+        let plan = self.make(&PageTable::new(&[], 0, &lens, page_size)?, None)?;
+        self.placed(plan, true, stream, |tuned, plan| {
+            let geometry = plan.geometry();
+            let tiles = tuned.selection().tiles_of(geometry.head_dim, geometry.dtype);
+            let mode = LaunchMode { launch: Launch::Serial, ..tuned.launch_mode() };
+            Bucket::for_batch(geometry, mode, &tiles, queries.max(1), pages.max(1))
+        })
+    }
+
+    /// The plan at its place.
+    fn placed(
+        &self,
+        plan: Plan,
+        any: bool,
+        stream: &Arc<CudaStream>,
+        bucket: impl FnOnce(&TunedBackend, &Plan) -> Result<Bucket, FitError>,
+    ) -> Result<GraphPlan, AttentionError> {
+        let (on_device, workspace) = self.with_kernels(|tuned| {
+            let bucket = bucket(tuned, &plan).map_err(CudaError::from)?;
+            let workspace = allocate(stream, bucket.workspace_bytes())?;
+            let mut on_device = DevicePlan::with_bucket(tuned.backend().device(), bucket)?;
+            on_device.upload(&plan, stream)?;
+            Ok::<_, AttentionError>((on_device, workspace))
+        })?;
+        let attention = self.clone();
+        Ok(GraphPlan { attention, plan, on_device, workspace, any, run_with: Mutex::default() })
+    }
+
+    /// Plans as a decoder does, or with other packs and cuts.
+    fn make(&self, table: &PageTable<'_>, other: Option<(Packing, Split)>) -> Result<Plan, AttentionError> {
+        self.prepare(table.page_size())?;
+        let geometry = self.geometry(table.page_size());
+        Ok(self.with_kernels(|tuned| {
+            let options = match other {
+                Some((packing, split)) => PlanOptions { packing, split, ..tuned.plan_options() },
+                None => tuned.plan_options(),
+            };
+            Plan::build(&geometry, table, &options, BySelection::new(tuned.selection()))
+        })?)
+    }
+}
+
+/// Room for a plan's batch and those like it, in the tiles that it is launched with.
+fn bucket_for(tuned: &TunedBackend, plan: &Plan, pages: u32) -> Result<Bucket, FitError> {
+    let (mode, mix) = tuned.launch_of(plan);
+    let tiles: Vec<Tile> = match mix {
+        Some(mix) => mix.tiles().to_vec(),
+        None => plan.tile_groups().iter().map(|group| group.tile).collect(),
+    };
+    let requests = u32::try_from(plan.batch()).map_err(|_| FitError::TooLarge("requests"))?;
+    let mut bucket = if tiles.is_empty() {
+        // A batch without tokens has no work item, of no tile.
+        let tiles = tuned.selection().tiles();
+        let launches = if mode.launch == Launch::Single { 1 } else { Mix::of(&tiles).tiles().len() };
+        let capacities = Capacities { items: vec![0; launches], ..Capacities::default() };
+        Bucket::new(plan.geometry(), mode, &tiles, capacities)?
+    } else {
+        Bucket::for_batch(plan.geometry(), mode, &tiles, requests.max(1), pages.max(1))?
+    };
+    bucket.grow_to(plan)?;
+    Ok(bucket)
+}
+
+impl GraphPlan {
+    /// The batch as of the last update.
+    pub const fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    /// Plans another batch, and queues the copy of its plan.
+    ///
+    /// # Errors
+    /// A page table that makes no sense. [`CudaError::Fit`] if there is too little room for its plan, or what was captured cannot count to
+    /// its pages: another graph plan is needed, and another capture. The plan is as it was then. The driver's.
+    pub fn update(&mut self, table: &PageTable<'_>, stream: &Arc<CudaStream>) -> Result<(), AttentionError> {
+        refuse_capture(stream, "a plan is to be copied")?;
+        let plan = self.attention.make(table, None)?;
+        let run_with = self.run_with.get_mut().unwrap_or_else(PoisonError::into_inner);
+        if run_with
+            .iter()
+            .any(|(strides, load)| kv_load_up_to(strides, plan.geometry(), plan.largest_page()) != *load)
+        {
+            return Err(CudaError::from(FitError::TooLarge("page ids")).into());
+        }
+        let plan = match self.on_device.upload(&plan, stream) {
+            Err(CudaError::Fit(_)) if self.any => {
+                let plan = self.attention.make(table, Some((Packing::PerRequest, Split::None)))?;
+                self.on_device.upload(&plan, stream)?;
+                plan
+            }
+            outcome => {
+                outcome?;
+                plan
+            }
+        };
+        self.plan = plan;
+        Ok(())
+    }
+
+    /// Gives the plan new lengths, and queues their copy: requests have grown inside their last pages.
+    ///
+    /// # Errors
+    /// Another number of lengths than queries, or a length that needs another number of pages. The driver's.
+    pub fn set_lengths(&mut self, seq_lens: &[u32], stream: &Arc<CudaStream>) -> Result<(), AttentionError> {
+        refuse_capture(stream, "lengths are to be copied")?;
+        self.plan.set_lengths(seq_lens)?;
+        Ok(self.on_device.set_lengths(self.plan.seq_lens(), stream)?)
+    }
+
+    /// As [`Attention::run_raw`]; may be captured once it has been run with a cache of these strides, and with sinks if there are some.
+    ///
+    /// # Errors
+    /// As there.
+    ///
+    /// # Safety
+    /// As there, for the batch of the plan, and of every update before the graph that captured it is last launched. The plan outlives such
+    /// graphs.
+    pub unsafe fn run_raw(&self, stream: &Arc<CudaStream>, args: &RawArgs) -> Result<(), AttentionError> {
+        let load = kv_load_up_to(&args.kv_strides, self.plan.geometry(), self.on_device.largest_page());
+        self.attention.prepare_launch(self.plan.geometry(), load, args.sinks.is_some(), stream)?;
+        let mut run_with = self.run_with.lock().unwrap_or_else(PoisonError::into_inner);
+        if !run_with.contains(&(args.kv_strides, load)) {
+            run_with.push((args.kv_strides, load));
+        }
+        let (workspace, _guard) = self.workspace.device_ptr(stream);
+        let args = self.attention.with_own_options(args, workspace);
+        self.attention.with_kernels(|tuned| {
+            // SAFETY: the workspace is as large as the bucket needs, and all launches with it are on the caller's stream; the caller's promises.
+            unsafe { tuned.backend().decode_raw(stream.cu_stream(), &self.on_device, &args) }
+        })?;
+        Ok(())
+    }
+}

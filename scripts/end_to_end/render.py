@@ -1,0 +1,113 @@
+"""The table and the picture of what `scripts/end_to_end` has measured.
+
+python3 scripts/end_to_end/render.py end-to-end.json --picture docs/end-to-end.svg > table.md
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from html import escape
+from pathlib import Path
+
+COLORS = {"tilewright": "#1f77b4", "flash_attention_3": "#ff7f0e", "sdpa": "#7f7f7f"}
+
+
+def table(data: dict) -> str:
+    """All results as Markdown."""
+    out = [f"{data['device']}; " + ", ".join(f"{name} {version}" for name, version in data["versions"].items()), ""]
+    if data["serve"]:
+        out += [
+            "| model | batch | attention | ms a step | tokens/s | GPU ms a step | attention ms | share |",
+            "|---|---|---|--:|--:|--:|--:|--:|",
+        ]
+        for run in data["serve"]:
+            gpu = run.get("gpu_ms")
+            of_gpu = "| | | |"
+            if gpu:
+                of_gpu = f"| {gpu:.2f} | {run['attention_ms']:.2f} | {100 * run['attention_ms'] / gpu:.0f} % |"
+            out.append(
+                f"| {run['model']} | {run['workload']} | {run['backend']} | {run['step_ms']:.2f} | {run['tokens_per_s']:.0f} {of_gpu}"
+            )
+        out.append("")
+    if data["greedy"]:
+        out += [
+            "| attention | prompts x tokens | equal answers | parted by rounding | wrong | largest gap of logits |",
+            "|---|---|--:|--:|--:|--:|",
+        ]
+        for run in data["greedy"]:
+            out.append(
+                f"| {run['backend']} beside {run['against']} | {run['prompts']} x {run['tokens_each']} | {run['equal_answers']} "
+                f"| {run['parted_by_rounding']} | {run['wrong']} | {run['largest_gap']:.4f} |"
+            )
+        out.append("")
+    for run in data["host"]:
+        out += [f"| host, {run['requests']} requests, {run['page_entries']} page entries | us |", "|---|--:|"]
+        out += [f"| {name.removesuffix('_us')} | {run[name]:.0f} |" for name in run if name.endswith("_us")]
+        out.append("")
+    if data["left_out"]:
+        out += ["Left out:", ""] + [f"- {item['what']}: {item['why']}" for item in data["left_out"]]
+    return "\n".join(out).rstrip() + "\n"
+
+
+def picture(data: dict) -> str:
+    """Milliseconds of a step: a bar a run, attention's part of it dark."""
+    runs = data["serve"]
+    height, left, width, top = 18, 380, 380, 46
+    longest = max((run["step_ms"] for run in runs), default=1.0)
+    shown = [run for run in runs if run["step_ms"] <= 4 * sorted(r["step_ms"] for r in runs)[len(runs) // 2]] or runs
+    longest = max((run["step_ms"] for run in shown), default=1.0)
+    out, y, before = [], top, None
+    for run in runs:
+        group = (run["model"], run["workload"])
+        if group != before:
+            y += 10
+            label = f"{run['model']}: {run['workload']}"
+            out.append(f'<text x="8" y="{y + 13}">{escape(label)}</text>')
+            before = group
+            y += 20
+        color = COLORS.get(run["backend"], "#2ca02c")
+        cut = run["step_ms"] > longest
+        bar = width * min(run["step_ms"], longest) / longest
+        out.append(f'<text x="{left - 8}" y="{y + 13}" text-anchor="end">{escape(run["backend"])}</text>')
+        out.append(
+            f'<rect x="{left}" y="{y + 2}" width="{bar:.1f}" height="{height - 4}" fill="{color}" opacity="0.45"/>'
+        )
+        if run.get("attention_ms"):
+            part = min(bar, width * run["attention_ms"] / longest)
+            out.append(f'<rect x="{left}" y="{y + 2}" width="{part:.1f}" height="{height - 4}" fill="{color}"/>')
+        out.append(
+            f'<text x="{left + bar + 6:.1f}" y="{y + 13}">{run["step_ms"]:.1f} ms{" (cut)" if cut else ""}</text>'
+        )
+        y += height
+    head = f"{data['device']}: a decode step through Transformers' continuous batching; dark: attention"
+    style = (
+        "<style>text{font:12px sans-serif;fill:#222}rect.page{fill:#fff}"
+        "@media (prefers-color-scheme:dark){text{fill:#ddd}rect.page{fill:#111}}</style>"
+    )
+    total = left + width + 110
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {total} {y + 16}" width="{total}">{style}'
+        f'<rect class="page" width="100%" height="100%"/><text x="8" y="24" font-weight="bold">{escape(head)}</text>'
+        + "".join(out)
+        + "</svg>\n"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        "render", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("measured", type=Path, help="what scripts/end_to_end wrote")
+    parser.add_argument("--picture", type=Path, help="an SVG file to write")
+    args = parser.parse_args()
+    data = json.loads(args.measured.read_text())
+    if args.picture:
+        if not data["serve"]:
+            raise SystemExit("error: nothing was served, there is nothing to draw")
+        args.picture.write_text(picture(data))
+    print(table(data), end="")
+
+
+if __name__ == "__main__":
+    main()
