@@ -39,3 +39,52 @@ fn over_new(selector: &Selector, analysis: &Analysis) -> Option<f64> {
     let ratios: Vec<f64> = table.rows().iter().filter_map(over).collect();
     (ratios.len() as f64 >= RACED * table.rows().len() as f64).then(|| geometric_mean(&ratios)).flatten()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::emit::TreeModel;
+    use std::path::Path;
+
+    #[test]
+    fn a_selector_stays_for_the_same_kernels_and_batches() {
+        let heuristics = Heuristics::at(Path::new(env!("CARGO_MANIFEST_DIR")).join("../heuristics"));
+        let of_cpu = |path: &std::path::PathBuf| path.to_string_lossy().contains("cpu_");
+        let path = heuristics.recordings().unwrap().into_iter().find(of_cpu).unwrap();
+        let recording = read(&path).unwrap();
+        let provenance = &recording.provenance;
+        let analysis = Analysis::of(provenance, &recording.rows, &provenance.fit).unwrap();
+        let over_new = stays(&heuristics, provenance, &analysis).expect("it is the same selector");
+        assert!((over_new - 1.0).abs() < 1e-12, "{over_new}");
+
+        // The new selector may be a worse one: the former then takes less.
+        let mut constant = analysis;
+        let leaf = TreeModel::Leaf { ranked: vec![0], support: 0, regret: 0.0 };
+        let tree = std::mem::replace(&mut constant.model.tree, leaf);
+        let over_constant = stays(&heuristics, provenance, &constant).expect("it is better");
+        assert!(over_constant < 0.99, "the tree is worth its questions: {over_constant}");
+
+        // A workspace with that worse one gets the better one.
+        let folder = tempfile::tempdir().unwrap();
+        let other = Heuristics::at(folder.path());
+        let module = module_name(&provenance.device);
+        let put = |path: &Path, bytes: &[u8]| {
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, bytes).unwrap();
+        };
+        put(&other.measurements_path(&module), &std::fs::read(&path).unwrap());
+        let emitted = constant.emitted(&recording, &provenance.fit);
+        put(&other.selector_path(&module), emitted.json.as_bytes());
+        assert!(stays(&other, provenance, &constant).is_some());
+        constant.model.tree = tree;
+        assert_eq!(stays(&other, provenance, &constant), None);
+
+        // Other kernels, or other batches, are other questions.
+        let mut other = provenance.clone();
+        other.hashes.kernel = "0".repeat(16);
+        assert_eq!(stays(&heuristics, &other, &constant), None);
+        let mut other = provenance.clone();
+        other.scenarios.pop();
+        assert_eq!(stays(&heuristics, &other, &constant), None);
+    }
+}

@@ -28,8 +28,8 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use tilewright_heuristics::generated::SELECTORS;
-use tilewright_heuristics::{Backend, Prices, Tile, TileSetBuf};
-use tilewright_kernel_templates::{Class, Space};
+use tilewright_heuristics::{Backend, BatchShape, Prices, Tile, TileSetBuf};
+use tilewright_kernel_templates::{Class, Limits, Space, selection};
 
 /// What is tuned, how long, and where results go.
 #[derive(Clone, Debug)]
@@ -182,6 +182,9 @@ pub fn tune(
         let mut tiles = Analysis::screened(&session.run.united_rows(), &screened, &fit).with_context(kept)?;
         // The tiles that were best of all batches before are raced on all of them again.
         tiles.extend(incumbents(&device, &space));
+        if options.shard.is_some() {
+            tiles.extend(in_common(&device, session.bench.limits()));
+        }
         tiles.sort_unstable();
         tiles.dedup();
         tiles
@@ -336,6 +339,26 @@ fn incumbents(device: &DeviceRecord, space: &Space) -> Vec<Tile> {
     tiles.into_iter().filter(|tile| space.tiles().contains(tile)).collect()
 }
 
+/// Tiles that every shard of a run verifies and races, whatever its own screening has kept: those of the selector that the device would use
+/// now, or what rules choose. Shards that kept different ones would have none in common, and what they unite to no safe default.
+fn in_common(device: &DeviceRecord, limits: &Limits) -> Vec<Tile> {
+    let selection = device.as_device().and_then(|device| selection(&device, limits, None));
+    let Some(selection) = selection else { return Vec::new() };
+    if let Some(selector) = selection.matched.selector() {
+        return selector.tiles();
+    }
+    let batch = |rows| BatchShape {
+        requests: rows,
+        all_rows: rows,
+        mean_rows: rows,
+        shared_rows: rows,
+        longest: 1024,
+        ..BatchShape::from_values([1; BatchShape::COUNT])
+    };
+    let chosen = [1, 16, 128].map(|rows| selection.select(&batch(rows)).tiles().to_vec());
+    chosen.concat()
+}
+
 /// What beside the scenarios decides which workloads a run has.
 fn which(scale: &Scale, shard: Option<Shard>, quick: bool) -> String {
     let part = if quick { "every third batch, of" } else { "batches of" };
@@ -366,6 +389,7 @@ fn said(prices: &Prices) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tilewright_kernel_templates::{CpuLimits, CudaLimits};
 
     #[test]
     fn a_budget_that_verification_would_spend_is_refused_before() {
@@ -377,6 +401,24 @@ mod tests {
             "{error}"
         );
         assert_eq!(budget_for(seconds(46), seconds(1), true, true).unwrap(), seconds(1));
+    }
+
+    #[test]
+    fn shards_have_tiles_in_common_that_run_everywhere() {
+        let device = |backend: &str, capability: &str| DeviceRecord {
+            backend: backend.to_owned(),
+            name: "nobody's".to_owned(),
+            capability: capability.to_owned(),
+            units: 64,
+        };
+        let cuda = Limits::Cuda(CudaLimits::named("a100-80gb").unwrap());
+        let cpu = Limits::Cpu(CpuLimits { threads: 64, ..CpuLimits::BASELINE });
+        for (device, limits) in [(device("cuda", "sm_80"), cuda), (device("cpu", "none"), cpu)] {
+            let everywhere = Space::of(limits.backend()).universally_feasible(&limits);
+            let common = in_common(&device, &limits);
+            assert!(common.iter().any(|tile| everywhere.contains(tile)), "{device}: {common:?}");
+            assert_eq!(common, in_common(&device, &limits));
+        }
     }
 
     #[test]
