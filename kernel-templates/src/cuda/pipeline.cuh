@@ -18,7 +18,7 @@ template <class S> struct Pipeline {
   TILEWRIGHT_DEVICE void init_keys() const {
     for (u32 s = 0; s < S::STAGES; s++) {
       init_mbarrier(barrier_of(PipelineState<S>{s}, KEYS_FULL), S::GRANULES);
-      init_mbarrier(barrier_of(PipelineState<S>{s}, KEYS_EMPTY), S::WARPS);
+      init_mbarrier(barrier_of(PipelineState<S>{s}, KEYS_EMPTY), S::WARPS * 32);
     }
     init_mbarrier(query_full(), S::COPIERS);
     init_mbarrier(query_empty(), S::WARPS);
@@ -40,11 +40,9 @@ template <class S> struct Pipeline {
   // For consumer warps.
   TILEWRIGHT_DEVICE void wait_keys_full(const PipelineState<S> &at) const { wait_mbarrier(barrier_of(at, KEYS_FULL), at.round); }
   TILEWRIGHT_DEVICE void wait_values_full(const PipelineState<S> &at) const { wait_mbarrier(barrier_of(at, VALUES_FULL), at.round); }
-  // The warp has read them: one lane arrives for all, which their reads have to come before.
-  TILEWRIGHT_DEVICE void release_keys(const PipelineState<S> &at) const {
-    sync_warp();
-    if (cta.lane == 0) arrive(barrier_of(at, KEYS_EMPTY));
-  }
+  // The warp has read them. Each lane says so of keys, as it has also read of the step's granules what the producer writes next;
+  TILEWRIGHT_DEVICE void release_keys(const PipelineState<S> &at) const { arrive(barrier_of(at, KEYS_EMPTY)); }
+  // of values one lane arrives for all, which their reads have to come before.
   TILEWRIGHT_DEVICE void release_values(const PipelineState<S> &at) const {
     sync_warp();
     if (cta.lane == 0) arrive(barrier_of(at, VALUES_EMPTY));

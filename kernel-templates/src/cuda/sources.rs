@@ -42,11 +42,24 @@ pub const fn sources() -> &'static [(&'static str, &'static str)] {
     &SOURCES
 }
 
-/// Hash of the sources that measurements depend on.
+/// Hash of the sources that measurements depend on: of their code, without comments and how it is set in lines.
 pub fn source_hash() -> String {
+    let measured = sources().iter().filter(|(name, _)| !NOT_MEASURED.contains(name));
+    hash_of_code(measured.map(|(name, text)| (*name, *text)))
+}
+
+fn hash_of_code<'a>(sources: impl Iterator<Item = (&'a str, &'a str)>) -> String {
     let mut hasher = blake3::Hasher::new();
-    for (name, text) in sources().iter().filter(|(name, _)| !NOT_MEASURED.contains(name)) {
-        hasher.update(name.as_bytes()).update(&(text.len() as u64).to_le_bytes()).update(text.as_bytes());
+    for (name, text) in sources {
+        hasher.update(name.as_bytes());
+        for line in text.lines() {
+            // No string of the sources holds one.
+            let code = line.split("//").next().unwrap_or_default();
+            for token in code.split_whitespace() {
+                hasher.update(b" ").update(token.as_bytes());
+            }
+        }
+        hasher.update(b"\0");
     }
     hasher.finalize().to_hex()[..16].to_owned()
 }
@@ -54,6 +67,19 @@ pub fn source_hash() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn comments_and_lines_do_not_change_the_hash_and_code_does() {
+        let hash = |text: &str| hash_of_code([("a.cuh", text)].into_iter());
+        let code = hash("// One.\nint f() { return 1; } // and so on\n");
+        assert_eq!(code, hash("int f() {\n  return 1;\n}\n"));
+        assert_ne!(code, hash("int f() { return 2; }"));
+        assert_ne!(code, hash("intf() { return 1; }"));
+        for (name, text) in sources() {
+            let in_a_string = |line: &str| line.split("//").next().unwrap().matches('"').count() % 2 == 1;
+            assert!(!text.lines().any(|line| line.contains("//") && in_a_string(line)), "{name}");
+        }
+    }
 
     #[test]
     fn what_is_measured_includes_nothing_that_is_not() {

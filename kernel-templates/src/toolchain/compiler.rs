@@ -135,6 +135,9 @@ impl Compiler {
     }
 
     /// Compiles many kernels on all cores; the results are in the order of the kernels. `each` is told after every one.
+    ///
+    /// Processes that compile the same kernels at the same time, as for each GPU of a machine, begin at different ones: each finds in the cache what
+    /// others have compiled.
     pub fn compile_all(
         &self,
         kernels: &[Kernel],
@@ -142,12 +145,16 @@ impl Compiler {
     ) -> Vec<Result<Cubin, CompileError>> {
         let threads = std::thread::available_parallelism().map_or(1, usize::from).min(kernels.len().max(1));
         let next = AtomicUsize::new(0);
+        let begin = begin_of(std::process::id(), kernels.len());
         let work = || {
             let mut done = Vec::new();
             loop {
-                let index = next.fetch_add(1, Ordering::Relaxed);
-                let Some(kernel) = kernels.get(index) else { return done };
-                done.push((index, self.compile(kernel)));
+                let count = next.fetch_add(1, Ordering::Relaxed);
+                if count >= kernels.len() {
+                    return done;
+                }
+                let index = (begin + count) % kernels.len();
+                done.push((index, self.compile(&kernels[index])));
                 each();
             }
         };
@@ -174,5 +181,25 @@ impl Compiler {
             // Registers and spills belong to what is known of a variant.
             "--ptxas-options=-v".to_owned(),
         ]
+    }
+}
+
+/// Where a process begins with its kernels: processes with neighbouring numbers far apart (multiples of the golden ratio).
+fn begin_of(process: u32, kernels: usize) -> usize {
+    ((u64::from(process.wrapping_mul(0x9e37_79b9)) * kernels as u64) >> 32) as usize
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn processes_begin_far_apart() {
+        for process in [1, 4095, u32::MAX - 1] {
+            let begins = [process, process + 1].map(|process| begin_of(process, 100));
+            assert!(begins.iter().all(|&begin| begin < 100));
+            assert!((30..=70).contains(&begins[0].abs_diff(begins[1])), "{begins:?}");
+        }
+        assert_eq!(begin_of(7, 0), 0);
     }
 }

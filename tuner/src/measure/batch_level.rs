@@ -24,8 +24,8 @@ use tilewright_kernel_templates::Class;
 const PATS_LAUNCH_MODE: LaunchMode = LaunchMode { launch: Launch::Streams, merge: MergeBy::Launch };
 
 /// Pairs of tiles that are measured beside the single ones, at most: each is a kernel of its own to compile, and a plan of each batch. None has
-/// taken less than 0.97 of the time of the best single tile (`docs/tried.md`).
-const PAIRS: usize = 6;
+/// taken less than 0.97 of the time of the best single tile (`docs/tried.md`), and none was chosen in five runs.
+const PAIRS: usize = 3;
 
 /// The sets that are measured on whole batches: each of these tiles for all packs, and pairs of a tall tile with a low one, which share a kernel
 /// where they have the same warps.
@@ -245,8 +245,8 @@ pub fn measure_candidates(
 /// Samples that a decision rests on: a selector's set on a batch that it was fitted to.
 const DECISION_SAMPLES: usize = ROUNDS[0];
 
-/// Races a selector's set again where it left a batch's race before it had the samples of a decision, beside the set that was fastest there. Says on how many
-/// of the batches; none where every decision has its samples. `None` if the user asked to stop.
+/// Races all sets of a selector again where that of a batch left its race before it had the samples of a decision, beside the set that was fastest there: the
+/// next selector may choose any of them. Says on how many of the batches; none where every decision has its samples. `None` if the user asked to stop.
 ///
 /// # Errors
 /// As [`measure_candidates`].
@@ -284,7 +284,7 @@ pub fn measure_decisions(
     Ok(went_on.then_some(workloads.len()))
 }
 
-/// The batches that were fitted where a selector's set has too few samples, by name: with that set, and the fastest one where it is another.
+/// The batches that were fitted where a selector's set has too few samples, by name: with all of its sets that were raced there, and the fastest one.
 fn thin_decisions(
     rows: &[Measurement],
     model: &SelectorModel,
@@ -306,9 +306,9 @@ fn thin_decisions(
         let samples = sets.get(&chosen)?;
         let time = |set: &TileSetBuf| median(&sets[set]).unwrap_or(f64::INFINITY);
         let fastest = sets.keys().copied().min_by(|a, b| time(a).total_cmp(&time(b)))?;
-        let others = (fastest != chosen).then_some(fastest);
-        (samples.len() < DECISION_SAMPLES)
-            .then(|| (name.to_owned(), (batch, std::iter::once(chosen).chain(others).collect())))
+        let own = model.sets.iter().copied().filter(|set| sets.contains_key(set));
+        let again: BTreeSet<TileSetBuf> = own.chain([fastest]).collect();
+        (samples.len() < DECISION_SAMPLES).then(|| (name.to_owned(), (batch, again.into_iter().collect())))
     };
     raced.into_iter().filter_map(thin).collect()
 }

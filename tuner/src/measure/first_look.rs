@@ -12,8 +12,14 @@ pub(super) struct Look {
 
 impl Look {
     /// At the class with the most batches, and at each other one. Of an H200's 162 tiles of 43 shapes, the 20 best shapes of ten batches hold a tile within
-    /// 0.15 % of the best of 40 batches (geometric mean), the 12 best within 0.5 %.
-    pub(super) const AT: [Self; 2] = [Self { shapes: 20 }, Self { shapes: 12 }];
+    /// 0.15 % of the best of 40 batches (geometric mean), the 12 best within 0.5 %; of other head dimensions the six best hold the best tile of all their
+    /// batches.
+    pub(super) const AT: [Self; 2] = [Self { shapes: 20 }, Self { shapes: 6 }];
+
+    /// The tiles that are tried first.
+    pub(super) fn first(&self, tiles: &[Tile]) -> Vec<Tile> {
+        self.ones(tiles).unwrap_or_else(|| tiles.to_vec())
+    }
 
     /// One tile of each shape: that with two stages, or nearest to two. `None` where a look leaves all of them.
     pub(super) fn ones(&self, tiles: &[Tile]) -> Option<Vec<Tile>> {
@@ -29,21 +35,15 @@ impl Look {
         (!useless).then(|| shapes.into_values().collect())
     }
 
-    /// Of `best`, from the best tile on, those of the best shapes that passed; and the other tiles of these shapes and of those whose tile did not pass, which
-    /// says nothing of the others.
-    pub(super) fn left(
-        &self,
-        tiles: &[Tile],
-        ones: &[Tile],
-        passed: &[Tile],
-        best: &[Tile],
-    ) -> (Vec<Tile>, Vec<Tile>) {
+    /// What is left by the tiles from `best` on: those of the best shapes that passed; and the other tiles of these shapes and of those whose tile did not
+    /// pass, which says nothing of the others.
+    pub(super) fn left(&self, tiles: &[Tile], ones: &[Tile], passed: &[Tile], best: &[Tile]) -> Looked {
         let kept: Vec<Tile> =
             best.iter().copied().filter(|tile| passed.contains(tile)).take(self.shapes).collect();
         let failed = ones.iter().filter(|tile| !passed.contains(tile));
         let shapes: BTreeSet<Tile> = kept.iter().chain(failed).map(shape).collect();
         let others = tiles.iter().filter(|tile| shapes.contains(&shape(tile)) && !ones.contains(tile));
-        (kept.clone(), others.copied().collect())
+        Looked { left: others.copied().collect(), passed: kept }
     }
 
     /// About how many of these tiles are tried.
@@ -51,6 +51,32 @@ impl Look {
         let Some(ones) = self.ones(tiles) else { return tiles.len() };
         ones.len() + (tiles.len() - ones.len()) * self.shapes / ones.len()
     }
+}
+
+/// What a first look leaves.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Looked {
+    /// Tiles that passed their trial.
+    pub passed: Vec<Tile>,
+    /// Tiles that are to be tried.
+    pub left: Vec<Tile>,
+}
+
+impl Looked {
+    /// Without a look.
+    pub(super) fn all(tiles: &[Tile]) -> Self {
+        Self { passed: Vec::new(), left: tiles.to_vec() }
+    }
+
+    /// Whether it leaves a tile of that shape.
+    pub(super) fn has_shape_of(&self, tile: &Tile) -> bool {
+        self.passed.iter().chain(&self.left).any(|left| same_shape(left, tile))
+    }
+}
+
+/// Whether two tiles differ by their stages at most.
+pub(super) fn same_shape(one: &Tile, other: &Tile) -> bool {
+    shape(one) == shape(other)
 }
 
 /// A tile without what those of a shape differ by.
@@ -66,17 +92,25 @@ mod tests {
     fn a_first_look_has_one_tile_of_each_shape_and_leaves_the_others_of_the_best() {
         let (tile, look) = (Tile::of, Look { shapes: 2 });
         let tiles = [
-            "m16n64w4s1", "m16n64w4s2", "m16n64w4s3", "m32n64w4s3", "m32n64w4s4", "m64n64w4s1", "m64n64w4s2",
-            "m64n96w4s1", "m64n96w4s3",
+            "m16n64w4s1",
+            "m16n64w4s2",
+            "m16n64w4s3",
+            "m32n64w4s3",
+            "m32n64w4s4",
+            "m64n64w4s1",
+            "m64n64w4s2",
+            "m64n96w4s1",
+            "m64n96w4s3",
         ]
         .map(tile);
         let ones = look.ones(&tiles).unwrap();
         assert_eq!(ones, ["m16n64w4s2", "m32n64w4s3", "m64n64w4s2", "m64n96w4s1"].map(tile));
         // One of 64 rows was best, one of 16 second; that of 32 failed, and the other one of 64 lost.
         let best = ["m64n64w4s2", "m16n64w4s2", "m64n96w4s1"].map(tile);
-        let (kept, others) = look.left(&tiles, &ones, &best, &best);
-        assert_eq!(kept, ["m64n64w4s2", "m16n64w4s2"].map(tile));
-        assert_eq!(others, ["m16n64w4s1", "m16n64w4s3", "m32n64w4s4", "m64n64w4s1"].map(tile));
+        let looked = look.left(&tiles, &ones, &best, &best);
+        assert_eq!(looked.passed, ["m64n64w4s2", "m16n64w4s2"].map(tile));
+        assert_eq!(looked.left, ["m16n64w4s1", "m16n64w4s3", "m32n64w4s4", "m64n64w4s1"].map(tile));
+        assert!(looked.has_shape_of(&tile("m32n64w4s1")) && !looked.has_shape_of(&tile("m64n96w4s3")));
     }
 
     #[test]

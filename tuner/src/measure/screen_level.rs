@@ -5,7 +5,7 @@
 //! are compiled where that one does well.
 
 use super::batch_level::measure_screening;
-use super::first_look::Look;
+use super::first_look::{Look, Looked, same_shape};
 use super::space_level::try_tiles;
 use super::{Coverage, Preparation, Session, Verified, needs_cp_async};
 use crate::costs::from_screening;
@@ -74,35 +74,47 @@ pub fn screen(
     deadline: Instant,
 ) -> anyhow::Result<bool> {
     let known = session.run.measured(Level::Screen);
-    let left = |screening: &&Screening| {
-        !screening.workloads.iter().all(|workload| known.contains(workload.name()))
-    };
-    // The first class has most of the batches.
-    let looks = screenings.iter().enumerate().map(|(index, screening)| (screening, Look::AT[index.min(1)]));
-    let looks: Vec<(&Screening, Look, Vec<Tile>)> = looks
-        .filter(|(screening, _)| left(screening))
-        .map(|(screening, look)| {
-            (screening, look, space.feasible(&screening.class, session.bench.limits()))
-        })
-        .collect();
-    let ones = |(screening, look, tiles): &(&Screening, Look, Vec<Tile>)| {
-        Some((screening.class, look.ones(tiles)?))
-    };
-    compile(session, looks.iter().filter_map(ones));
-    let mut batches: usize = looks.iter().map(|(screening, ..)| screening.workloads.len()).sum();
-    let mut screened = Vec::new();
-    for (screening, look, tiles) in looks {
-        let share = screening.workloads.len() as f64 / batches.max(1) as f64;
-        let until = until(deadline, share * LOOKS);
-        let Some(looked) = first_look(session, screening, &tiles, look, until)? else { return Ok(false) };
+    let left =
+        |screening: &&Screening| !screening.workloads.iter().all(|workload| known.contains(workload.name()));
+    let limits = session.bench.limits();
+    let looks = screenings.iter().enumerate().filter(|(_, screening)| left(screening));
+    let looks = looks.map(|(index, screening)| {
+        // The first class has most of the batches.
+        (screening, Look::AT[index.min(1)], space.feasible(&screening.class, limits))
+    });
+    let mut others: Vec<(&Screening, Look, Vec<Tile>)> = looks.collect();
+    if others.is_empty() {
+        return Ok(true);
+    }
+    let first = others.remove(0);
+    let batches =
+        first.0.workloads.len() + others.iter().map(|(other, ..)| other.workloads.len()).sum::<usize>();
+    let share = |screening: &Screening| screening.workloads.len() as f64 / batches.max(1) as f64;
+    let ones =
+        |(screening, look, tiles): &(&Screening, Look, Vec<Tile>)| (screening.class, look.first(tiles));
+
+    compile(session, [ones(&first)]);
+    let (screening, look, tiles) = first;
+    let time = until(deadline, share(screening) * LOOKS);
+    let Some(looked) = first_look(session, screening, &tiles, look, time)? else { return Ok(false) };
+    // Shapes that lost there are tried nowhere; of what that class cannot run nothing is known.
+    for (_, _, others) in &mut others {
+        others.retain(|tile| looked.has_shape_of(tile) || !tiles.iter().any(|known| same_shape(known, tile)));
+    }
+    compile(session, others.iter().map(ones).chain([(screening.class, looked.left.clone())]));
+    let mut screened = vec![(screening, looked)];
+    for (screening, look, tiles) in others {
+        let time = until(deadline, share(screening) * LOOKS);
+        let Some(looked) = first_look(session, screening, &tiles, look, time)? else { return Ok(false) };
         screened.push((screening, looked));
     }
-    compile(session, screened.iter().map(|(screening, (_, left))| (screening.class, left.clone())));
-    for (screening, (mut passed, left)) in screened {
+    compile(session, screened.iter().map(|(screening, looked)| (screening.class, looked.left.clone())));
+    let mut left = batches;
+    for (screening, Looked { mut passed, left: others }) in screened {
         let Screening { class, workloads } = screening;
-        let share = workloads.len() as f64 / batches.max(1) as f64;
-        batches -= workloads.len();
-        let Some(others) = try_and_tell(session, &left, (class, workloads))? else { return Ok(false) };
+        let share = workloads.len() as f64 / left.max(1) as f64;
+        left -= workloads.len();
+        let Some(others) = try_and_tell(session, &others, (class, workloads))? else { return Ok(false) };
         passed.extend(others);
         let tried = Verified::tried(class, passed);
         if !measure_screening(session, Level::Screen, workloads, &tried, until(deadline, share))? {
@@ -119,9 +131,9 @@ fn until(deadline: Instant, part: f64) -> Instant {
 }
 
 /// Makes tiles of several classes ready at once: a few kernels of a class alone would leave cores idle.
-fn compile(session: &mut Session<'_>, tiles: impl Iterator<Item = (Class, Vec<Tile>)>) {
+fn compile(session: &mut Session<'_>, tiles: impl IntoIterator<Item = (Class, Vec<Tile>)>) {
     let preparation = |(class, tiles)| Preparation { tiles, class, coverage: Coverage::TRIAL };
-    session.bench.prepare(&tiles.map(preparation).collect::<Vec<_>>());
+    session.bench.prepare(&tiles.into_iter().map(preparation).collect::<Vec<_>>());
 }
 
 /// Tries tiles, and says how many passed.
@@ -150,16 +162,15 @@ fn try_and_tell(
     Ok(passed)
 }
 
-/// Tries one tile of each shape, and races those that pass on a few of the batches. Those of the best shapes that passed, and the tiles that are left to be
-/// tried. `None` if the user asked to stop.
+/// Tries one tile of each shape, and races those that pass on a few of the batches. `None` if the user asked to stop.
 fn first_look(
     session: &mut Session<'_>,
     Screening { class, workloads }: &Screening,
     tiles: &[Tile],
     look: Look,
     until: Instant,
-) -> anyhow::Result<Option<(Vec<Tile>, Vec<Tile>)>> {
-    let Some(ones) = look.ones(tiles) else { return Ok(Some((Vec::new(), tiles.to_vec()))) };
+) -> anyhow::Result<Option<Looked>> {
+    let Some(ones) = look.ones(tiles) else { return Ok(Some(Looked::all(tiles))) };
     let stride = workloads.len().div_ceil(LOOKED_AT).max(1);
     let looked_at: Vec<Workload> = workloads.iter().step_by(stride).cloned().collect();
     let Some(passed) = try_and_tell(session, &ones, (class, &looked_at))? else { return Ok(None) };

@@ -187,7 +187,7 @@ pub fn time_to_verify(bench: &mut dyn Bench, space: &Space, tried: &[Class], tim
     let Some(usual) = timed.first(backend).first().copied() else { return Duration::ZERO };
     // Of those that are tried first, two for each thread that compiles a GPU's; none is compiled a second time.
     let of_usual = space.feasible(&usual, bench.limits());
-    let of_usual = Look::AT[0].ones(&of_usual).unwrap_or(of_usual);
+    let of_usual = Look::AT[0].first(&of_usual);
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let most = match backend {
         Backend::Cpu => 8,

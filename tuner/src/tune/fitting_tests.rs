@@ -59,7 +59,12 @@ fn measured(folder: &Path) -> RunFolder {
 
 fn fitted(bench: &mut ScriptedBench, run: &mut RunFolder) -> anyhow::Result<Option<Analysis>> {
     let settings = FitSettings::default();
-    fit_verified(&mut Session::new(bench, run, Progress::Silent, &Interrupt::default()), &[], &timed(), &settings)
+    fit_verified(
+        &mut Session::new(bench, run, Progress::Silent, &Interrupt::default()),
+        &[],
+        &timed(),
+        &settings,
+    )
 }
 
 /// A batch in which tokens are seen by `rows` rows.
