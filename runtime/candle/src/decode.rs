@@ -28,7 +28,7 @@ pub struct PagedDecode {
 enum On {
     Cpu(Attention<Cpu>, AttentionPlan<Cpu>),
     #[cfg(feature = "cuda")]
-    Cuda(OnCuda, AttentionPlan<Cuda>),
+    Cuda(OnCuda, Box<AttentionPlan<Cuda>>),
 }
 
 impl PagedDecode {
@@ -38,7 +38,7 @@ impl PagedDecode {
 
     #[cfg(feature = "cuda")]
     pub(crate) fn on_cuda(attention: OnCuda, plan: AttentionPlan<Cuda>) -> Self {
-        Self { largest_page: plan.plan().largest_page(), on: On::Cuda(attention, plan) }
+        Self { largest_page: plan.plan().largest_page(), on: On::Cuda(attention, Box::new(plan)) }
     }
 
     /// Computes a layer: `query.apply_op3_no_bwd(keys, values, self)`.
