@@ -61,6 +61,9 @@ fn write(file: PathBuf, only: &str, archs: Vec<String>) -> Result<(), Box<dyn Er
         let mut known = HashSet::new();
         for class in &SHIPPED_CLASSES {
             let group = group(&compiler, class, only, &mut known)?;
+            if group.kernels.is_empty() {
+                continue;
+            }
             let bytes: usize = group.kernels.iter().map(|(_, kernel)| kernel.cubin.len()).sum();
             let seconds = begun.elapsed().as_secs();
             eprintln!("{arch}, {class}: {} kernels, {bytes} bytes ({seconds} s)", group.kernels.len());
@@ -91,13 +94,9 @@ fn group(
     kernels.retain(|kernel| kernel.name.starts_with(only) && known.insert(kernel.name.clone()));
     let mut group = ArchiveGroup { arch: compiler.arch(), kernels: Vec::new() };
     for (kernel, cubin) in kernels.iter().zip(compiler.compile_all(&kernels, || ())) {
-        match cubin {
-            Ok(cubin) => {
-                let entry = CachedCubin { cubin: cubin.code, log: cubin.log };
-                group.kernels.push((kernel.clone(), entry));
-            }
-            Err(error) => eprintln!("left out: {error}"),
-        }
+        let cubin = cubin?;
+        let entry = CachedCubin { cubin: cubin.code, log: cubin.log };
+        group.kernels.push((kernel.clone(), entry));
     }
     Ok(group)
 }

@@ -9,9 +9,9 @@ use crate::Arch;
 use crate::cuda::{Kernel, sources};
 use lzma_rust2::{Lzma2Options, Lzma2Reader, Lzma2Writer};
 use std::collections::HashMap;
-use std::fs::File;
+use std::fs::{File, Permissions};
 use std::io::{self, Read as _, Write as _};
-use std::os::unix::fs::FileExt as _;
+use std::os::unix::fs::{FileExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use thiserror::Error;
@@ -306,7 +306,7 @@ impl CubinArchive {
         let io = |source| ArchiveError::Io { action: "write", path: path.to_owned(), source };
         let mut index = format!("sources {}\nnvrtc {} {}\n", own_sources(), nvrtc.0, nvrtc.1);
         let mut all = Vec::new();
-        for ArchiveGroup { arch, kernels } in groups {
+        for ArchiveGroup { arch, kernels } in groups.iter().filter(|group| !group.kernels.is_empty()) {
             let (mut bytes, mut lines) = (Vec::new(), String::new());
             for (kernel, CachedCubin { cubin, log }) in kernels {
                 let key = key(nvrtc, kernel, *arch);
@@ -320,7 +320,10 @@ impl CubinArchive {
             all.extend(packed);
         }
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        let mut file = tempfile::NamedTempFile::new_in(folder).map_err(io)?;
+        // Temporary files are their owner's alone by default; this one is for all whom the user's mask lets read.
+        let mut builder = tempfile::Builder::new();
+        let file = builder.permissions(Permissions::from_mode(0o666)).tempfile_in(folder);
+        let mut file = file.map_err(io)?;
         let length = (index.len() as u64).to_le_bytes();
         let hash = blake3::hash(index.as_bytes());
         for part in [&MAGIC[..], &length, hash.as_bytes(), index.as_bytes(), &all] {

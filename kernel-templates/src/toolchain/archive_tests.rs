@@ -61,6 +61,16 @@ fn what_is_written_comes_back() {
 }
 
 #[test]
+fn others_may_read_what_was_written() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let (folder, path) = written();
+    let plain = folder.path().join("plain");
+    fs::write(&plain, "").unwrap();
+    let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode();
+    assert_eq!(mode(&path), mode(&plain));
+}
+
+#[test]
 fn alike_kernels_take_little_room() {
     let (_folder, path) = written();
     assert!(fs::metadata(&path).unwrap().len() < 3000);
@@ -83,8 +93,10 @@ fn another_kernel_or_architecture_is_not_there() {
 fn an_archive_of_nothing_is_one() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("none");
-    CubinArchive::write(&path, NVRTC, &[]).unwrap();
-    assert!(CubinArchive::open(&path).unwrap().is_empty());
+    let empty = ArchiveGroup { arch: arch("sm_90a"), kernels: Vec::new() };
+    CubinArchive::write(&path, NVRTC, &[empty]).unwrap();
+    let archive = CubinArchive::open(&path).unwrap();
+    assert!(archive.is_empty() && !archive.serves(arch("sm_90a")));
 }
 
 #[test]
