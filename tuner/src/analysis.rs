@@ -104,7 +104,7 @@ impl Analysis {
         let (mut tiles, mut nothing) = (BTreeSet::new(), None);
         for (index, class) in classes.iter().enumerate() {
             // Where no tile of a class passed its trial, the others' are verified for it.
-            let table = match from_screening(rows, class) {
+            let table = match from_screening(rows, Level::Screen, class) {
                 Ok(table) => table,
                 Err(error) => {
                     nothing = Some(error);

@@ -115,14 +115,12 @@ impl CudaBackend {
         Ok((mix, compiled))
     }
 
-    /// As [`CudaBackend::prepare_mix`] for several mixes, compiled on all cores. The answers are in their order.
+    /// As [`CudaBackend::prepare_mix`] for several mixes, classes and options, compiled on all cores. The answers are in their order.
     pub fn prepare_mixes(
         &mut self,
-        mixes: &[Mix],
-        class: &Class,
-        options: KernelOptions,
+        wanted: &[(Mix, Class, KernelOptions)],
     ) -> Vec<Result<Compiled, CudaError>> {
-        self.kernels.prepare_mixes(mixes, class, options)
+        self.kernels.prepare_mixes(wanted)
     }
 
     /// What the driver says of a loaded tile: registers, bytes of local memory, CTAs an SM. Static analysis has to say the same.

@@ -375,50 +375,56 @@ impl Kernels {
         class: &Class,
         options: KernelOptions,
     ) -> Result<Compiled, CudaError> {
-        self.prepare_mixes(std::slice::from_ref(mix), class, options).remove(0)
+        self.prepare_mixes(&[(mix.clone(), *class, options)]).remove(0)
     }
 
     pub(super) fn prepare_mixes(
         &mut self,
-        mixes: &[Mix],
-        class: &Class,
-        options: KernelOptions,
+        wanted: &[(Mix, Class, KernelOptions)],
     ) -> Vec<Result<Compiled, CudaError>> {
-        let options = self.here(class, options);
-        let infeasible =
-            |mix: &Mix, reason: String| CudaError::InfeasibleMix { mix: mix.clone(), class: *class, reason };
-        let key = |mix: &Mix| (mix.clone(), *class, options);
+        let arch = self.compiler.arch();
+        let keys: Vec<(Mix, Class, KernelOptions)> = wanted
+            .iter()
+            .map(|(mix, class, options)| (mix.clone(), *class, self.here(class, *options)))
+            .collect();
+        let infeasible = |(mix, class, _): &(Mix, Class, KernelOptions), reason: String| {
+            CudaError::InfeasibleMix { mix: mix.clone(), class: *class, reason }
+        };
         let mut failures = HashMap::new();
-        let mut missing: Vec<&Mix> = Vec::new();
-        for mix in mixes.iter().filter(|mix| !self.mixes.contains_key(&key(mix))) {
+        let mut missing: Vec<&(Mix, Class, KernelOptions)> = Vec::new();
+        for key in keys.iter().filter(|key| !self.mixes.contains_key(key)) {
+            let (mix, class, options) = key;
             // Known before it is compiled, which takes as long as for all of its tiles.
-            match check_mix(mix.tiles(), class, options, self.device.limits()) {
-                Ok(()) => missing.push(mix),
-                Err(error) => drop(failures.insert(mix.clone(), infeasible(mix, error.to_string()))),
+            match check_mix(mix.tiles(), class, *options, self.device.limits()) {
+                Ok(()) if missing.contains(&key) => {}
+                Ok(()) => missing.push(key),
+                Err(error) => drop(failures.insert(key.clone(), infeasible(key, error.to_string()))),
             }
         }
-        let arch = self.compiler.arch();
-        let kernels: Vec<Kernel> =
-            missing.iter().map(|mix| Kernel::decode_mix(mix.tiles(), class, options, arch)).collect();
-        for ((mix, kernel), cubin) in
+        let kernel = |(mix, class, options): &&(Mix, Class, KernelOptions)| {
+            Kernel::decode_mix(mix.tiles(), class, *options, arch)
+        };
+        let kernels: Vec<Kernel> = missing.iter().map(kernel).collect();
+        for ((key, kernel), cubin) in
             missing.into_iter().zip(&kernels).zip(self.compiler.compile_all(&kernels, || ()))
         {
+            let (_, class, options) = key;
             let loaded = cubin
                 .map_err(CudaError::from)
-                .and_then(|cubin| self.load(kernel, &cubin, options, |reason| infeasible(mix, reason)))
+                .and_then(|cubin| self.load(kernel, &cubin, *options, |reason| infeasible(key, reason)))
                 .and_then(|loaded| self.prepare_merge(class, options.sinks).map(|()| loaded));
             match loaded {
-                Ok(loaded) => drop(self.mixes.insert(key(mix), loaded)),
-                Err(error) => drop(failures.insert(mix.clone(), error)),
+                Ok(loaded) => drop(self.mixes.insert(key.clone(), loaded)),
+                Err(error) => drop(failures.insert(key.clone(), error)),
             }
         }
-        let outcome = |mix: &Mix| match self.mixes.get(&key(mix)) {
+        let outcome = |key: &(Mix, Class, KernelOptions)| match self.mixes.get(key) {
             Some((_, compiled)) => Ok(compiled.clone()),
             None => Err(failures
-                .remove(mix)
-                .unwrap_or_else(|| CudaError::MixNotPrepared { mix: mix.clone(), class: *class })),
+                .remove(key)
+                .unwrap_or_else(|| CudaError::MixNotPrepared { mix: key.0.clone(), class: key.1 })),
         };
-        mixes.iter().map(outcome).collect()
+        keys.iter().map(outcome).collect()
     }
 
     pub(super) fn mix(

@@ -29,18 +29,19 @@ pub fn from_batches(rows: &[Measurement], part: Part) -> Result<CostTable, FitEr
     from_level(rows, Level::Batch, part)
 }
 
-/// The same of the batches of a class that the space was raced on: it says which tiles are worth verifying.
+/// The same of the batches of a class that the space was raced on ([`Level::Screen`]: which tiles are worth verifying; [`Level::FirstLook`]: which
+/// are worth racing).
 ///
 /// # Errors
 /// As [`from_batches`].
-pub fn from_screening(rows: &[Measurement], class: &Class) -> Result<CostTable, FitError> {
+pub fn from_screening(rows: &[Measurement], level: Level, class: &Class) -> Result<CostTable, FitError> {
     let of_class = |row: &&Measurement| {
         let dtype = |batch: &BatchShape| Dtype::from_code(batch.dtype);
         row.batch.is_some_and(|batch| (batch.head_dim, dtype(&batch)) == (class.head_dim, Some(class.dtype)))
     };
     let rows: Vec<Measurement> =
-        rows.iter().filter(|row| row.level == Level::Screen).filter(of_class).cloned().collect();
-    from_level(&rows, Level::Screen, Part::Fit)
+        rows.iter().filter(|row| row.level == level).filter(of_class).cloned().collect();
+    from_level(&rows, level, Part::Fit)
 }
 
 fn from_level(rows: &[Measurement], level: Level, part: Part) -> Result<CostTable, FitError> {

@@ -10,9 +10,10 @@ use crate::analysis::Analysis;
 use crate::choice::Choice;
 use crate::emit::SelectorModel;
 use crate::interrupt::Interrupt;
+use crate::statistics::median;
 use crate::store::{Level, Measurement, Status};
 use crate::workloads::Workload;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::time::{Duration, Instant};
 use tilewright_cuda::{Launch, LaunchMode, MergeBy, Mix};
@@ -177,7 +178,7 @@ const ROUNDS: [usize; 2] = [7, 9];
 /// Rounds of a race of the whole space: it finds what is worth racing again.
 const SCREENING_ROUNDS: [usize; 2] = [2, 3];
 
-/// Races tiles that passed their trial on batches of their class that the run does not have yet. Losers leave the race early.
+/// Races tiles that passed their trial on batches of their class that the run does not have yet at `level`. Losers leave the race early.
 ///
 /// The batches share the time until `deadline`. Returns `false` if the user asked to stop.
 ///
@@ -185,6 +186,7 @@ const SCREENING_ROUNDS: [usize; 2] = [2, 3];
 /// As [`measure_candidates`].
 pub(super) fn measure_screening(
     session: &mut Session<'_>,
+    level: Level,
     workloads: &[Workload],
     tried: &Verified,
     deadline: Instant,
@@ -197,11 +199,12 @@ pub(super) fn measure_screening(
         feasible.iter().map(plan).collect()
     };
     let stage = Stage {
-        name: "screening",
-        level: Level::Screen,
+        name: if level == Level::FirstLook { "first look" } else { "screening" },
+        level,
         rounds: SCREENING_ROUNDS,
         selector_hash: "",
         eliminate: true,
+        again: false,
         plan: &plan,
     };
     stage.measure(session, workloads, tried, deadline)
@@ -233,9 +236,81 @@ pub fn measure_candidates(
         rounds: ROUNDS,
         selector_hash: "",
         eliminate: true,
+        again: false,
         plan: &plan,
     };
     stage.measure(session, workloads, verified, deadline)
+}
+
+/// Samples that a decision rests on: a selector's set on a batch that it was fitted to.
+const DECISION_SAMPLES: usize = ROUNDS[0];
+
+/// Races a selector's set again where it left a batch's race before it had the samples of a decision, beside the set that was fastest there. Says on how many
+/// of the batches; none where every decision has its samples. `None` if the user asked to stop.
+///
+/// # Errors
+/// As [`measure_candidates`].
+pub fn measure_decisions(
+    session: &mut Session<'_>,
+    workloads: &[Workload],
+    model: &SelectorModel,
+    verified: &Verified,
+    deadline: Instant,
+) -> anyhow::Result<Option<usize>> {
+    let thin = thin_decisions(session.run.rows(), model);
+    let workloads: Vec<Workload> =
+        workloads.iter().filter(|workload| thin.contains_key(workload.name())).cloned().collect();
+    if workloads.is_empty() {
+        return Ok(Some(0));
+    }
+    let again: BTreeMap<BatchShape, &Vec<TileSetBuf>> =
+        thin.values().map(|(shape, sets)| (*shape, sets)).collect();
+    let plan = |loaded: &mut dyn Loaded, shape: &BatchShape, _: &[Tile], launch_modes: &[LaunchMode]| {
+        let plan = |set: &TileSetBuf| -> Result<(Choice, PlanId), BenchError> {
+            Ok((Choice::Set(*set), loaded.plan(&execution_of_set(set, launch_modes), &PlanTiles::Set(*set))?))
+        };
+        again.get(shape).copied().into_iter().flatten().map(plan).collect()
+    };
+    let stage = Stage {
+        name: "decisions",
+        level: Level::Batch,
+        rounds: [DECISION_SAMPLES; 2],
+        selector_hash: "",
+        eliminate: false,
+        again: true,
+        plan: &plan,
+    };
+    let went_on = stage.measure(session, &workloads, verified, deadline)?;
+    Ok(went_on.then_some(workloads.len()))
+}
+
+/// The batches that were fitted where a selector's set has too few samples, by name: with that set, and the fastest one where it is another.
+fn thin_decisions(
+    rows: &[Measurement],
+    model: &SelectorModel,
+) -> BTreeMap<String, (BatchShape, Vec<TileSetBuf>)> {
+    let mut raced: BTreeMap<&str, (BatchShape, BTreeMap<TileSetBuf, Vec<f64>>)> = BTreeMap::new();
+    let fitted = |row: &&Measurement| {
+        row.level == Level::Batch
+            && !row.held_out
+            && row.selector_hash.is_empty()
+            && row.status == Status::Correct
+    };
+    for row in rows.iter().filter(fitted) {
+        let (Some(batch), Ok(set)) = (row.batch, row.choice.parse::<TileSetBuf>()) else { continue };
+        let (_, sets) = raced.entry(&row.workload).or_insert_with(|| (batch, BTreeMap::new()));
+        sets.entry(set).or_default().extend(&row.samples_us);
+    }
+    let thin = |(name, (batch, sets)): (&str, (BatchShape, BTreeMap<TileSetBuf, Vec<f64>>))| {
+        let chosen = model.choose(&batch);
+        let samples = sets.get(&chosen)?;
+        let time = |set: &TileSetBuf| median(&sets[set]).unwrap_or(f64::INFINITY);
+        let fastest = sets.keys().copied().min_by(|a, b| time(a).total_cmp(&time(b)))?;
+        let others = (fastest != chosen).then_some(fastest);
+        (samples.len() < DECISION_SAMPLES)
+            .then(|| (name.to_owned(), (batch, std::iter::once(chosen).chain(others).collect())))
+    };
+    raced.into_iter().filter_map(thin).collect()
 }
 
 /// Measures every batch that the run does not have yet for this selector, all choices in turn, none of them eliminated.
@@ -262,6 +337,7 @@ pub fn measure_batches(
         rounds: ROUNDS,
         selector_hash,
         eliminate: false,
+        again: false,
         plan: &plan,
     };
     stage.measure(session, workloads, verified, deadline)
@@ -317,6 +393,8 @@ struct Stage<'a> {
     /// are measured again.
     selector_hash: &'a str,
     eliminate: bool,
+    /// Whether batches are measured that the run has.
+    again: bool,
     plan: PlanAll<'a>,
 }
 
@@ -336,7 +414,7 @@ impl Stage<'_> {
         let known: BTreeSet<&str> =
             run.rows().iter().filter(is_known).map(|row| row.workload.as_str()).collect();
         let left: Vec<&Workload> =
-            workloads.iter().filter(|workload| !known.contains(workload.name())).collect();
+            workloads.iter().filter(|workload| self.again || !known.contains(workload.name())).collect();
         let mut phase = progress.phase(self.name, left.len());
         let mut spent = Spent::default();
         let mut work_left: u64 = left.iter().map(|workload| workload.sample_ns()).sum();

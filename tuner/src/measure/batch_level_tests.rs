@@ -345,3 +345,42 @@ fn where_there_is_one_way_of_launching_pat_is_launched_in_it() {
     let (execution, _) = &bench.planned.borrow()[2];
     assert_eq!((execution.planning, execution.launch_mode), (Planning::AsPat, LaunchMode::DEFAULT));
 }
+
+#[test]
+fn a_decision_with_few_samples_is_raced_again_beside_the_fastest() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("trees.yaml");
+    std::fs::write(&file, "name: t\nheads: [[4, 1]]\ntrees: ['1,4_64,33']\n").unwrap();
+    let workloads = Workloads::load(&[file], Backend::Cpu, &Scale::of(Backend::Cpu), None).unwrap();
+    let workload = &workloads.batches[0];
+    let batch = workload.build().unwrap();
+    let (class, shape, model) = (Class::of(&batch.geometry), batch_shape(&batch).unwrap(), model());
+    let chosen = model.choose(&shape);
+    let fastest = TileSetBuf::one(SAFE);
+    assert_ne!(chosen, fastest);
+    let mut run = RunFolder::open(&folder.path().join("run"), test_data::provenance(), Start::Fresh).unwrap();
+    let row = |set: &TileSetBuf, samples: &[f64], held_out: bool| Measurement {
+        level: Level::Batch,
+        batch: Some(shape),
+        held_out,
+        ..test_data::measurement(workload.name(), &set.to_string(), samples)
+    };
+    run.append(vec![row(&chosen, &[12.0; 3], false), row(&fastest, &[8.0; 9], false)]).unwrap();
+    run.append(vec![row(&chosen, &[1.0; 2], true)]).unwrap();
+    let passed = |tile: Tile| Measurement {
+        level: Level::Space,
+        ..test_data::measurement(&class.to_string(), &tile.to_string(), &[])
+    };
+    let verified = Verified::of(&[SMALL, LARGE, SAFE].map(passed));
+    let mut bench = ScriptedBench::new(Vec::new(), None);
+    let (interrupt, later) = (Interrupt::default(), Instant::now() + Duration::from_secs(60));
+    let mut decide = |run: &mut RunFolder| {
+        let session = &mut Session::new(&mut bench, run, Progress::Silent, &interrupt);
+        measure_decisions(session, &workloads.batches, &model, &verified, later).unwrap()
+    };
+    assert_eq!(decide(&mut run), Some(1));
+    let again: Vec<(String, usize)> =
+        run.rows()[3..].iter().map(|row| (row.choice.clone(), row.samples_us.len())).collect();
+    assert_eq!(again, [(chosen.to_string(), 7), (fastest.to_string(), 7)]);
+    assert_eq!(decide(&mut run), Some(0), "ten samples are enough");
+}

@@ -157,7 +157,7 @@ pub trait Bench {
     /// Makes all of these ready at once, where that is faster than one by one. What fails shows when they are verified.
     fn prepare(&mut self, _wanted: &[Preparation]) {}
     /// Makes sets of several tiles ready at once that share a kernel, for batches with pages that TMA can load. What fails shows when they are sampled.
-    fn prepare_sets(&mut self, _sets: &[TileSetBuf], _class: &Class) {}
+    fn prepare_sets(&mut self, _wanted: &[(TileSetBuf, Class)]) {}
     /// The device's state now.
     fn conditions(&mut self) -> Conditions {
         Conditions::default()

@@ -7,6 +7,7 @@ mod cpu_timeline;
 mod cuda_bench;
 mod error;
 mod execution;
+mod first_look;
 pub mod numbers;
 mod plan_tiles;
 mod race;
@@ -21,7 +22,9 @@ pub mod worker;
 
 #[cfg(test)]
 pub(crate) use batch_level::tests::ScriptedBench;
-pub use batch_level::{BatchPolicies, candidate_sets, execution_of_set, measure_batches, measure_candidates};
+pub use batch_level::{
+    BatchPolicies, candidate_sets, execution_of_set, measure_batches, measure_candidates, measure_decisions,
+};
 pub use bench::{Bench, BenchError, Coverage, Failure, Loaded, PlanId, Preparation};
 pub use cpu_bench::CpuBench;
 pub use cuda_bench::CudaBench;

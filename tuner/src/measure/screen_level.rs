@@ -1,9 +1,13 @@
-//! The first level: every tile of the space, tried on one small batch and raced on a few whole ones. It says which tiles are worth verifying
-//! in full and racing on all batches, and nothing else: what it measures is neither fitted nor judged.
+//! The first level: the space, tried on one small batch and raced on a few whole ones. It says which tiles are worth verifying in full and racing
+//! on all batches, and nothing else: what it measures is neither fitted nor judged.
+//!
+//! Compiling takes most of its time. Tiles that differ by their stages alone differ least, so a first look has one of each shape, and the others
+//! are compiled where that one does well.
 
 use super::batch_level::measure_screening;
+use super::first_look::Look;
 use super::space_level::try_tiles;
-use super::{Session, Verified, needs_cp_async};
+use super::{Coverage, Preparation, Session, Verified, needs_cp_async};
 use crate::costs::from_screening;
 use crate::fit::CostRow;
 use crate::store::{Level, Measurement};
@@ -15,9 +19,10 @@ use tilewright_kernel_templates::{Class, Limits, Space};
 
 /// Batches that the space is raced on: of the class with the most of them, and of each other one.
 const BATCHES: [usize; 2] = [40, 14];
-/// Tiles of the first class that the others try: the best of it, as tiles differ much more than head dimensions do.
-const BEST: usize = 48;
-
+/// Batches of a class that its first look is at, evenly from those that it is raced on.
+const LOOKED_AT: usize = 10;
+/// Part of a class's time that its first look may take.
+const LOOKS: f64 = 0.25;
 /// A class of kernels whose tiles are raced, and the batches.
 #[derive(Clone, Debug)]
 pub struct Screening {
@@ -68,48 +73,107 @@ pub fn screen(
     screenings: &[Screening],
     deadline: Instant,
 ) -> anyhow::Result<bool> {
-    let mut first: Option<(Class, Vec<Tile>)> = None;
-    let mut left: usize = screenings.iter().map(|screening| screening.workloads.len()).sum();
-    for Screening { class, workloads } in screenings {
-        let share = workloads.len() as f64 / left.max(1) as f64;
-        left -= workloads.len();
-        let limits = session.bench.limits();
-        let mut tiles = space.feasible(class, limits);
-        if let Some((first, best)) = &first {
-            // What the first class cannot run is tried: nothing is known of it.
-            let tried = space.feasible(first, limits);
-            tiles.retain(|tile| best.contains(tile) || !tried.contains(tile));
+    let known = session.run.measured(Level::Screen);
+    let left = |screening: &&Screening| {
+        !screening.workloads.iter().all(|workload| known.contains(workload.name()))
+    };
+    // The first class has most of the batches.
+    let looks = screenings.iter().enumerate().map(|(index, screening)| (screening, Look::AT[index.min(1)]));
+    let looks: Vec<(&Screening, Look, Vec<Tile>)> = looks
+        .filter(|(screening, _)| left(screening))
+        .map(|(screening, look)| {
+            (screening, look, space.feasible(&screening.class, session.bench.limits()))
+        })
+        .collect();
+    let ones = |(screening, look, tiles): &(&Screening, Look, Vec<Tile>)| {
+        Some((screening.class, look.ones(tiles)?))
+    };
+    compile(session, looks.iter().filter_map(ones));
+    let mut batches: usize = looks.iter().map(|(screening, ..)| screening.workloads.len()).sum();
+    let mut screened = Vec::new();
+    for (screening, look, tiles) in looks {
+        let share = screening.workloads.len() as f64 / batches.max(1) as f64;
+        let until = until(deadline, share * LOOKS);
+        let Some(looked) = first_look(session, screening, &tiles, look, until)? else { return Ok(false) };
+        screened.push((screening, looked));
+    }
+    compile(session, screened.iter().map(|(screening, (_, left))| (screening.class, left.clone())));
+    for (screening, (mut passed, left)) in screened {
+        let Screening { class, workloads } = screening;
+        let share = workloads.len() as f64 / batches.max(1) as f64;
+        batches -= workloads.len();
+        let Some(others) = try_and_tell(session, &left, (class, workloads))? else { return Ok(false) };
+        passed.extend(others);
+        let tried = Verified::tried(class, passed);
+        if !measure_screening(session, Level::Screen, workloads, &tried, until(deadline, share))? {
+            return Ok(false);
         }
-        let known = session.run.measured(Level::Screen);
-        if workloads.iter().all(|workload| known.contains(workload.name())) {
-            first.get_or_insert_with(|| (*class, best_of(session.run.rows(), class)));
-            continue;
-        }
-        session.progress.note(&format!(
-            "{class}: {} tiles are tried, and raced on {} whole batches",
-            tiles.len(),
-            workloads.len()
-        ));
-        let begin = Instant::now();
-        let Some(passed) = try_tiles(session, &tiles, class)? else { return Ok(false) };
+    }
+    Ok(true)
+}
+
+/// When this part of what is left until `deadline` is over.
+fn until(deadline: Instant, part: f64) -> Instant {
+    let time = deadline.saturating_duration_since(Instant::now()).mul_f64(part);
+    Instant::now() + time.max(Duration::from_millis(100))
+}
+
+/// Makes tiles of several classes ready at once: a few kernels of a class alone would leave cores idle.
+fn compile(session: &mut Session<'_>, tiles: impl Iterator<Item = (Class, Vec<Tile>)>) {
+    let preparation = |(class, tiles)| Preparation { tiles, class, coverage: Coverage::TRIAL };
+    session.bench.prepare(&tiles.map(preparation).collect::<Vec<_>>());
+}
+
+/// Tries tiles, and says how many passed.
+fn try_and_tell(
+    session: &mut Session<'_>,
+    tiles: &[Tile],
+    (class, workloads): (&Class, &[Workload]),
+) -> anyhow::Result<Option<Vec<Tile>>> {
+    if tiles.is_empty() {
+        return Ok(Some(Vec::new()));
+    }
+    let begin = Instant::now();
+    session.progress.note(&format!(
+        "{class}: {} tiles are tried, and raced on {} whole batches",
+        tiles.len(),
+        workloads.len()
+    ));
+    let passed = try_tiles(session, tiles, class)?;
+    if let Some(passed) = &passed {
         session.progress.note(&format!(
             "{class}: {} of them passed their trial in {:.1} s",
             passed.len(),
             begin.elapsed().as_secs_f64()
         ));
-        let time = deadline.saturating_duration_since(Instant::now()).mul_f64(share);
-        let until = Instant::now() + time.max(Duration::from_millis(100));
-        if !measure_screening(session, workloads, &Verified::tried(class, passed), until)? {
-            return Ok(false);
-        }
-        first.get_or_insert_with(|| (*class, best_of(session.run.rows(), class)));
     }
-    Ok(true)
+    Ok(passed)
 }
 
-/// The tiles of a screening that are nearest to the best of a batch, on the quarter of its batches that each does best on.
-fn best_of(rows: &[Measurement], class: &Class) -> Vec<Tile> {
-    let Ok(table) = from_screening(rows, class) else { return Vec::new() };
+/// Tries one tile of each shape, and races those that pass on a few of the batches. Those of the best shapes that passed, and the tiles that are left to be
+/// tried. `None` if the user asked to stop.
+fn first_look(
+    session: &mut Session<'_>,
+    Screening { class, workloads }: &Screening,
+    tiles: &[Tile],
+    look: Look,
+    until: Instant,
+) -> anyhow::Result<Option<(Vec<Tile>, Vec<Tile>)>> {
+    let Some(ones) = look.ones(tiles) else { return Ok(Some((Vec::new(), tiles.to_vec()))) };
+    let stride = workloads.len().div_ceil(LOOKED_AT).max(1);
+    let looked_at: Vec<Workload> = workloads.iter().step_by(stride).cloned().collect();
+    let Some(passed) = try_and_tell(session, &ones, (class, &looked_at))? else { return Ok(None) };
+    let raced = Verified::tried(class, passed.clone());
+    if !measure_screening(session, Level::FirstLook, &looked_at, &raced, until)? {
+        return Ok(None);
+    }
+    let best = best_of(session.run.rows(), Level::FirstLook, class);
+    Ok(Some(look.left(tiles, &ones, &passed, &best)))
+}
+
+/// The tiles that were raced at `level`, from those on that are nearest to the best of a batch, on the quarter of the batches that each does best on.
+fn best_of(rows: &[Measurement], level: Level, class: &Class) -> Vec<Tile> {
+    let Ok(table) = from_screening(rows, level, class) else { return Vec::new() };
     let over = |candidate: usize| {
         let over = |row: &CostRow| {
             let best = row.costs.iter().flatten().copied().fold(f64::INFINITY, f64::min);
@@ -125,7 +189,7 @@ fn best_of(rows: &[Measurement], class: &Class) -> Vec<Tile> {
     };
     let mut tiles: Vec<(f64, Tile)> = table.candidates().iter().enumerate().filter_map(tile).collect();
     tiles.sort_by(|a, b| a.0.total_cmp(&b.0).then_with(|| a.1.cmp(&b.1)));
-    tiles.into_iter().take(BEST).map(|(_, tile)| tile).collect()
+    tiles.into_iter().map(|(_, tile)| tile).collect()
 }
 
 #[cfg(test)]
@@ -182,9 +246,9 @@ mod tests {
                     .map(|(tile, us)| row(requests, tile, us))
             })
             .collect();
-        let best: Vec<String> = best_of(&rows, &class).iter().map(Tile::to_string).collect();
+        let best: Vec<String> = best_of(&rows, Level::Screen, &class).iter().map(Tile::to_string).collect();
         assert_eq!(best, ["m16n64w4s2", "m32n64w4s2", "m64n64w4s2"]);
-        assert!(best_of(&rows, &Class { head_dim: 64, ..class }).is_empty());
+        assert!(best_of(&rows, Level::Screen, &Class { head_dim: 64, ..class }).is_empty());
     }
 
     #[test]

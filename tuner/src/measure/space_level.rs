@@ -1,5 +1,6 @@
 //! The space of a device: what the rules reject, and what the rest computes on conformance shapes, before anything is timed.
 
+use super::first_look::Look;
 use super::{Bench, Coverage, Failure, Preparation, Session};
 use crate::shard::Shard;
 use crate::store::{Conditions, Level, Measurement, Resources, Status, failed_cp_async};
@@ -184,12 +185,13 @@ pub fn time_to_verify(bench: &mut dyn Bench, space: &Space, tried: &[Class], tim
     let backend = bench.limits().backend();
     let classes = timed.to_verify(backend);
     let Some(usual) = timed.first(backend).first().copied() else { return Duration::ZERO };
+    // Of those that are tried first, two for each thread that compiles a GPU's; none is compiled a second time.
     let of_usual = space.feasible(&usual, bench.limits());
-    // One for each thread that compiles a GPU's; none is compiled a second time.
+    let of_usual = Look::AT[0].ones(&of_usual).unwrap_or(of_usual);
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let most = match backend {
         Backend::Cpu => 8,
-        Backend::Cuda => threads.max(8),
+        Backend::Cuda => (2 * threads).max(8),
     };
     let stride = of_usual.len().div_ceil(most).max(1);
     let sample: Vec<Tile> = of_usual.iter().copied().step_by(stride).collect();
@@ -211,9 +213,12 @@ pub fn time_to_verify(bench: &mut dyn Bench, space: &Space, tried: &[Class], tim
     let drawn = took(std::slice::from_ref(first), verify);
     let checked = took(others, verify) / others.len().max(1) as f64;
     let each = compiled + checked;
-    let tried: usize = tried.iter().map(|class| space.feasible(class, bench.limits()).len()).sum();
+    let feasible = |class: &Class| space.feasible(class, bench.limits());
+    let look = |(index, class): (usize, &Class)| Look::AT[index.min(1)].tried(&feasible(class));
+    let tried: usize = tried.iter().enumerate().map(look).sum();
     let trial = if backend == Backend::Cpu { each } else { compiled };
-    let verified = (classes.len() as f64 + OPTION_SETS) * (drawn + each * MOST_VERIFIED as f64);
+    let of_class = |class: &Class| drawn + each * feasible(class).len().min(MOST_VERIFIED) as f64;
+    let verified = classes.iter().map(of_class).sum::<f64>() + OPTION_SETS * each * MOST_VERIFIED as f64;
     Duration::from_secs_f64(trial * tried as f64 + verified)
 }
 

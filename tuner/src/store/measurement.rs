@@ -15,6 +15,9 @@ pub enum Level {
     CpAsync,
     /// Packs of one shape, all with one tile: of older recordings. Nothing is made of them any more.
     Pack,
+    /// A whole batch under one tile of a shape (rows, tokens, warps) that passed its trial: says which shapes' other tiles are worth trying. Never
+    /// fitted or judged.
+    FirstLook,
     /// A whole batch under a tile that passed its trial: says whether the tile is worth verifying. Never fitted or judged.
     Screen,
     /// A whole batch of a scenario, under one policy.
@@ -56,7 +59,7 @@ macro_rules! names {
     };
 }
 
-names!(Level { Space = "space", CpAsync = "cp-async" or "gathers", Pack = "pack", Screen = "screen", Batch = "batch" });
+names!(Level { Space = "space", CpAsync = "cp-async" or "gathers", Pack = "pack", FirstLook = "first-look", Screen = "screen", Batch = "batch" });
 names!(Status {
     Correct = "correct",
     Constraints = "constraints",
@@ -104,7 +107,7 @@ pub struct Measurement {
     pub workload: String,
     /// Name of the scenario that the workload was made from.
     pub scenario: String,
-    /// What a selector is told of the batch ([`Level::Batch`] and [`Level::Screen`]).
+    /// What a selector is told of the batch ([`Level::Batch`], [`Level::Screen`] and [`Level::FirstLook`]).
     pub batch: Option<BatchShape>,
     /// Whether the workload is only judged, never fitted.
     pub held_out: bool,

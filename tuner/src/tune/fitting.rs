@@ -1,21 +1,30 @@
-//! The selector of what was measured, and of nothing that fails.
+//! The selector of what was measured, of nothing that fails, and of decisions that rest on enough samples.
 
 use crate::analysis::Analysis;
 use crate::fit_settings::FitSettings;
-use crate::measure::{Session, Timed, verify_cp_async};
-use std::time::Instant;
+use crate::measure::{Session, Timed, Verified, measure_decisions, verify_cp_async};
+use crate::workloads::Workload;
+use std::time::{Duration, Instant};
 use tilewright_heuristics::Tile;
 
+/// How often a selector is fitted again because decisions had too few samples, at most: each time most of its decisions stay.
+const AGAIN: usize = 2;
+/// Time in which the samples of such decisions are taken.
+const DECISIONS: Duration = Duration::from_secs(6);
+
 /// Fits the selector, and verifies the tiles that it may return with `cp.async`, too; as long as one of them fails, another
-/// selector is fitted without it. Each time there are fewer tiles, so this ends. `None` if the user asked to stop.
+/// selector is fitted without it. Each time there are fewer tiles, so this ends. Where a batch's set left the race before it had the samples of a
+/// decision, it is raced again, and the selector is fitted to these times too. `None` if the user asked to stop.
 ///
 /// # Errors
 /// Nothing to fit, a bench that cannot go on, or the run's folder.
 pub(super) fn fit_verified(
     session: &mut Session<'_>,
+    batches: &[Workload],
     timed: &Timed,
     settings: &FitSettings,
 ) -> anyhow::Result<Option<Analysis>> {
+    let mut again = 0;
     loop {
         let begin = Instant::now();
         session.progress.note("fitting the selector");
@@ -24,7 +33,17 @@ pub(super) fn fit_verified(
         let tiles: Vec<Tile> = analysis.model.tiles().into_iter().collect();
         match verify_cp_async(session, &tiles, &|_| true, timed)? {
             None => return Ok(None),
-            Some(0) => return Ok(Some(analysis)),
+            Some(0) if again == AGAIN => return Ok(Some(analysis)),
+            Some(0) => {
+                again += 1;
+                let verified = Verified::of(session.run.rows());
+                let deadline = Instant::now() + DECISIONS;
+                match measure_decisions(session, batches, &analysis.model, &verified, deadline)? {
+                    None => return Ok(None),
+                    Some(0) => return Ok(Some(analysis)),
+                    Some(_) => {}
+                }
+            }
             Some(failed) => {
                 session
                     .progress

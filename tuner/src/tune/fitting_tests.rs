@@ -59,7 +59,7 @@ fn measured(folder: &Path) -> RunFolder {
 
 fn fitted(bench: &mut ScriptedBench, run: &mut RunFolder) -> anyhow::Result<Option<Analysis>> {
     let settings = FitSettings::default();
-    fit_verified(&mut Session::new(bench, run, Progress::Silent, &Interrupt::default()), &timed(), &settings)
+    fit_verified(&mut Session::new(bench, run, Progress::Silent, &Interrupt::default()), &[], &timed(), &settings)
 }
 
 /// A batch in which tokens are seen by `rows` rows.
@@ -162,6 +162,7 @@ fn a_tile_that_fails_in_one_class_is_still_chosen_in_another() {
     let (mut bench, interrupt) = (bench(&[FEW]), Interrupt::default());
     let fitted = fit_verified(
         &mut Session::new(&mut bench, &mut run, Progress::Silent, &interrupt),
+        &[],
         &timed(),
         &settings,
     );
@@ -207,6 +208,7 @@ fn a_user_who_asks_to_stop_gets_no_selector() {
     let settings = FitSettings::default();
     let fitted = fit_verified(
         &mut Session::new(&mut bench(&[]), &mut run, Progress::Silent, &interrupt),
+        &[],
         &timed(),
         &settings,
     );

@@ -153,13 +153,15 @@ pub fn tune(
         start => start,
     };
     if start != Start::Resume && !options.quick {
+        let estimating = Instant::now();
         let needed = time_to_verify(bench, &space, &screened, &timed);
         budget = budget_for(needed, budget, options.budget.is_some(), options.force)?;
         progress.note(&format!(
-            "trying and verifying tiles takes about {:.0} s of the budget's {}; {} batches share the rest",
+            "trying and verifying tiles takes about {:.0} s of the budget's {}; {} batches share the rest (estimated in {:.1} s)",
             needed.as_secs_f64(),
             budget.as_secs(),
-            workloads.batches.len()
+            workloads.batches.len(),
+            estimating.elapsed().as_secs_f64()
         ));
     }
     let which = which(&scale, options.shard, options.quick);
@@ -196,20 +198,22 @@ pub fn tune(
     let left =
         (begin + budget).saturating_duration_since(measuring).max(budget.mul_f64(1.0 - VERIFIED_UNTIL));
     let sets = if options.quick { known } else { candidate_sets(&tiles) };
-    for class in timed.classes.keys() {
-        let runs = |set: &&TileSetBuf| {
-            set.single().is_none() && set.tiles().iter().all(|tile| verified.tiles(class).contains(tile))
+    let several = |class: &Class| {
+        let (class, tiles) = (*class, verified.tiles(class));
+        let runs = move |set: &&TileSetBuf| {
+            set.single().is_none() && set.tiles().iter().all(|tile| tiles.contains(tile))
         };
-        let several: Vec<TileSetBuf> = sets.iter().filter(runs).copied().collect();
-        session.bench.prepare_sets(&several, class);
-    }
+        sets.iter().filter(runs).map(move |set| (*set, class)).collect::<Vec<_>>()
+    };
+    session.bench.prepare_sets(&timed.classes.keys().flat_map(several).collect::<Vec<_>>());
     let (fitted, held_out): (Vec<Workload>, Vec<Workload>) =
         workloads.batches.iter().cloned().partition(|workload| !workload.held_out());
     progress.note(&format!(
-        "{} sets of tiles, on {} batches that are fitted and {} that are only judged",
+        "{} sets of tiles, on {} batches that are fitted and {} that are only judged; those of several tiles were compiled in {:.1} s",
         sets.len(),
         fitted.len(),
-        held_out.len()
+        held_out.len(),
+        measuring.elapsed().as_secs_f64()
     ));
     let deadline = measuring + left.mul_f64(CANDIDATES);
     let batches = &workloads.batches;
@@ -223,7 +227,7 @@ pub fn tune(
         run.retire(&path)?;
         return Ok(Tuned::Shard(path));
     }
-    let fitted = fitting::fit_verified(session, &timed, &fit);
+    let fitted = fitting::fit_verified(session, batches, &timed, &fit);
     let Some(analysis) = fitted.with_context(kept)? else { return stopped(&folder) };
     // Without the tiles that failed since.
     let verified = Verified::of(session.run.rows());
@@ -240,6 +244,7 @@ pub fn tune(
         return stopped(&folder);
     }
 
+    let writing = Instant::now();
     let (into, kept) = target.of(run.provenance(), &analysis);
     let measurements = match into {
         Some(heuristics) => heuristics.measurements_path(&module),
@@ -253,6 +258,7 @@ pub fn tune(
     let outputs = Outputs { kept, ..outputs };
     // Not before all that is made of them is there.
     run.retire(&measurements)?;
+    progress.note(&format!("module and report are written ({:.1} s)", writing.elapsed().as_secs_f64()));
     Ok(Tuned::Done(Box::new(outputs)))
 }
 
@@ -373,7 +379,7 @@ fn which(scale: &Scale, shard: Option<Shard>, quick: bool) -> String {
 /// otherwise be taken from the time of all others. A processor has none to compile, and verifies most types in any case.
 fn default_budget(backend: Backend, dtypes: usize) -> Duration {
     const CPU: u64 = 240;
-    const CUDA: u64 = 135;
+    const CUDA: u64 = 125;
     const FURTHER: u64 = 10;
     Duration::from_secs(match backend {
         Backend::Cpu => CPU,
@@ -432,7 +438,7 @@ mod tests {
     fn a_gpu_gets_more_time_for_further_element_types() {
         assert_eq!(
             [0, 1, 2, 4].map(|dtypes| default_budget(Backend::Cuda, dtypes).as_secs()),
-            [135, 135, 145, 165]
+            [125, 125, 135, 155]
         );
         assert_eq!([1, 6].map(|dtypes| default_budget(Backend::Cpu, dtypes).as_secs()), [240; 2]);
     }

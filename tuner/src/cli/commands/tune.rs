@@ -28,6 +28,7 @@ pub fn tune(arguments: &TuneArguments) -> anyhow::Result<Ended> {
         several => return tune_several(arguments, several, progress, &interrupt),
     };
     let mut bench = open(named_or_first(device), arguments.threads, progress)?;
+    progress.note(&format!("the device is open ({:.1} s)", begin.elapsed().as_secs_f64()));
     match run_line(&arguments.options(), bench.as_mut(), progress, &interrupt)? {
         Tuned::Done(outputs) => {
             progress.note(&format!("done in {:.0} s", begin.elapsed().as_secs_f64()));

@@ -292,16 +292,18 @@ impl Bench for CudaBench {
         self.compile_all(&kernels.collect::<Vec<_>>());
     }
 
-    fn prepare_sets(&mut self, sets: &[TileSetBuf], class: &Class) {
-        let options = KernelOptions::for_pages(GRANULE).on(class, self.backend.compiler().arch());
-        let mixes: Vec<Mix> = sets
+    fn prepare_sets(&mut self, wanted: &[(TileSetBuf, Class)]) {
+        let arch = self.backend.compiler().arch();
+        let missing: Vec<(Mix, Class, KernelOptions)> = wanted
             .iter()
-            .map(|set| Mix::of(set.tiles()))
-            .filter(|mix| !self.mixes.contains_key(&(*class, options, mix.clone())))
+            .map(|(set, class)| {
+                (Mix::of(set.tiles()), *class, KernelOptions::for_pages(GRANULE).on(class, arch))
+            })
+            .filter(|(mix, class, options)| !self.mixes.contains_key(&(*class, *options, mix.clone())))
             .collect();
-        let prepared = self.backend.prepare_mixes(&mixes, class, options);
-        for (mix, prepared) in mixes.into_iter().zip(prepared) {
-            self.mixes.insert((*class, options, mix), prepared.map(drop).map_err(failure_of));
+        let prepared = self.backend.prepare_mixes(&missing);
+        for ((mix, class, options), prepared) in missing.into_iter().zip(prepared) {
+            self.mixes.insert((class, options, mix), prepared.map(drop).map_err(failure_of));
         }
     }
 

@@ -4,7 +4,7 @@ use super::connection::{Connection, Started};
 use super::frames;
 use super::loaded::LoadedWorker;
 use super::process::WorkerCommand;
-use super::protocol::{Answer, Description, PreparationRecord, Request};
+use super::protocol::{Answer, Description, PreparationRecord, Request, SetRecord};
 use super::wire::{BatchHead, TileText};
 use crate::measure::{Bench, BenchError, Coverage, Failure, Loaded, Preparation};
 use crate::store::{Conditions, DeviceRecord, PricesRecord, Resources, Status};
@@ -161,14 +161,14 @@ impl Bench for WorkerBench {
         }
     }
 
-    fn prepare_sets(&mut self, sets: &[TileSetBuf], class: &Class) {
+    fn prepare_sets(&mut self, wanted: &[(TileSetBuf, Class)]) {
         let worker = self.worker.get_mut();
         let limit = worker.limits.prepare;
-        let sets = sets.iter().map(|set| set.tiles().iter().copied().map(TileText).collect()).collect();
-        match worker.exchange(Request::PrepareSets { sets, class: *class }, limit) {
+        let wanted = wanted.iter().map(SetRecord::of).collect();
+        match worker.exchange(Request::PrepareSets(wanted), limit) {
             Ok(Answer::Prepared) => {}
             Ok(other) => drop(worker.unexpected(&other)),
-            Err(failure) => tracing::warn!("{class}: sets not made ready at once: {}", failure.message),
+            Err(failure) => tracing::warn!("sets of tiles not made ready at once: {}", failure.message),
         }
     }
 

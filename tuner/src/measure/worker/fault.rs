@@ -153,8 +153,8 @@ impl Bench for FaultyBench {
         self.bench.prepare(wanted);
     }
 
-    fn prepare_sets(&mut self, sets: &[TileSetBuf], class: &Class) {
-        self.bench.prepare_sets(sets, class);
+    fn prepare_sets(&mut self, wanted: &[(TileSetBuf, Class)]) {
+        self.bench.prepare_sets(wanted);
     }
 
     fn conditions(&mut self) -> Conditions {

@@ -7,7 +7,7 @@ use crate::measure::plan_tiles::PlanTilesRecord;
 use crate::measure::{Bench, Coverage, Failure, PlanFacts, Preparation};
 use crate::store::{Conditions, DeviceRecord, PricesRecord, Resources, Timeline};
 use serde::{Deserialize, Serialize};
-use tilewright_heuristics::Tile;
+use tilewright_heuristics::{Tile, TileSetBuf};
 use tilewright_kernel_templates::{Class, Limits};
 
 /// [`Preparation`] as it is sent.
@@ -22,6 +22,26 @@ pub(super) struct PreparationRecord {
 impl From<PreparationRecord> for Preparation {
     fn from(PreparationRecord { tiles, class, coverage }: PreparationRecord) -> Self {
         Self { tiles: tiles.into_iter().map(|tile| tile.0).collect(), class, coverage }
+    }
+}
+
+/// A set of tiles of a class, as it is sent.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct SetRecord {
+    tiles: Vec<TileText>,
+    #[serde(with = "ClassDef")]
+    class: Class,
+}
+
+impl SetRecord {
+    pub(super) fn of((set, class): &(TileSetBuf, Class)) -> Self {
+        Self { tiles: set.tiles().iter().copied().map(TileText).collect(), class: *class }
+    }
+
+    /// `None` of tiles that make no set.
+    pub(super) fn set(self) -> Option<(TileSetBuf, Class)> {
+        let tiles: Vec<Tile> = self.tiles.into_iter().map(|tile| tile.0).collect();
+        Some((TileSetBuf::of(&tiles)?, self.class))
     }
 }
 
@@ -42,11 +62,7 @@ pub(super) enum Request {
     /// Makes tiles ready at once.
     Prepare(Vec<PreparationRecord>),
     /// Makes sets of tiles that share a kernel ready at once.
-    PrepareSets {
-        sets: Vec<Vec<TileText>>,
-        #[serde(with = "ClassDef")]
-        class: Class,
-    },
+    PrepareSets(Vec<SetRecord>),
     /// The device's state.
     Conditions,
     /// Runs a variant against the reference.

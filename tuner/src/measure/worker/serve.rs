@@ -2,10 +2,11 @@
 
 use super::frames::{read_numbers, receive, send};
 use super::protocol::{Answer, Description, Request};
-use super::wire::{BatchHead, TileText};
+use super::wire::BatchHead;
 use crate::measure::{Bench, BenchError, Execution, PlanId, Preparation};
 use std::io::{self, Read, Write};
 use tilewright_heuristics::TileSetBuf;
+use tilewright_kernel_templates::Class;
 
 /// Answers requests until `input` ends. Whatever else the process has to say must go elsewhere than to `output`.
 ///
@@ -30,11 +31,10 @@ pub fn serve(bench: &mut dyn Bench, input: &mut dyn Read, output: &mut dyn Write
                 bench.prepare(&wanted);
                 Answer::Prepared
             }
-            Request::PrepareSets { sets, class } => {
-                let tiles = |set: Vec<TileText>| set.into_iter().map(|tile| tile.0).collect::<Vec<_>>();
-                let sets: Vec<TileSetBuf> =
-                    sets.into_iter().filter_map(|set| TileSetBuf::of(&tiles(set))).collect();
-                bench.prepare_sets(&sets, &class);
+            Request::PrepareSets(wanted) => {
+                let wanted: Vec<(TileSetBuf, Class)> =
+                    wanted.into_iter().filter_map(|record| record.set()).collect();
+                bench.prepare_sets(&wanted);
                 Answer::Prepared
             }
             Request::Conditions => Answer::Conditions(bench.conditions()),
