@@ -23,6 +23,7 @@ pub use live_plan::LivePlan;
 pub use on_cpu::{Cpu, HostCache, HostScales};
 pub use on_cuda::{Cuda, DeviceCache, DeviceScales};
 pub use options::{AttentionOptions, Heads, PerRow};
+pub use tilewright_cuda::{ArchiveError, CubinArchive};
 pub use tilewright_heuristics::data::SelectorError;
 pub use tilewright_heuristics::{Dtype, Geometry, Mask, Selector};
 pub use tilewright_kernel_templates::RotaryPairs;

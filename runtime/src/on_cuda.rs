@@ -8,8 +8,8 @@ use cudarc::driver::{CudaContext, CudaSlice, CudaStream, DevicePtrMut};
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use tilewright_cuda::{
-    CudaDevice, CudaElement, CudaError, DecodeArgs, DevicePlan, Fp8KvCache, KvPages, RawArgs, TunedBackend,
-    kv_load_up_to,
+    CubinArchive, CudaDevice, CudaElement, CudaError, DecodeArgs, DevicePlan, Fp8KvCache, KvPages, RawArgs,
+    TunedBackend, kv_load_up_to,
 };
 use tilewright_heuristics::{Geometry, Selection};
 use tilewright_kernel_templates::Class;
@@ -56,8 +56,12 @@ impl Drop for OnDevice {
 impl Cuda {
     fn new(context: Arc<CudaContext>, options: &AttentionOptions) -> Result<Self, CudaError> {
         let device = CudaDevice::of(context)?;
-        let tuned =
-            if options.fetch_nvrtc { TunedBackend::or_fetch(&device)? } else { TunedBackend::new(&device)? };
+        let fetch = options.fetch_nvrtc;
+        let tuned = match options.cubins.or_else(CubinArchive::of_environment) {
+            Some(archive) => TunedBackend::of_archive(&device, fetch, archive)?,
+            None if fetch => TunedBackend::or_fetch(&device)?,
+            None => TunedBackend::new(&device)?,
+        };
         let tuned = match options.selector {
             Some(selector) => tuned.with_selector(selector)?,
             None => tuned,

@@ -1,5 +1,6 @@
 //! What an attention layer is, and how it is computed.
 
+use tilewright_cuda::CubinArchive;
 use tilewright_heuristics::{Dtype, Geometry, Mask, Selector};
 
 /// The heads of an attention layer on this rank.
@@ -33,6 +34,9 @@ pub struct AttentionOptions {
     /// The tile selector, from a file ([`Selector::load`]). If absent, the device's among the files of the folder that `TILEWRIGHT_SELECTORS`
     /// names and those compiled in, else the most alike device's.
     pub selector: Option<&'static Selector>,
+    /// Kernels that were compiled elsewhere, for GPUs ([`CubinArchive::load`]): where they are enough, NVRTC is not looked for. If absent, those
+    /// of the file that `TILEWRIGHT_CUBINS` names.
+    pub cubins: Option<&'static CubinArchive>,
     /// Fetch NVRTC where the machine has none. By default that is an error.
     pub fetch_nvrtc: bool,
 }
@@ -45,6 +49,7 @@ impl Default for AttentionOptions {
             mask: Mask::NONE,
             threads: None,
             selector: None,
+            cubins: None,
             fetch_nvrtc: false,
         }
     }

@@ -2,6 +2,7 @@
 //! so it never passes by doing nothing.
 
 mod append;
+mod cubins;
 mod forward;
 mod graph_plan;
 mod parts;

@@ -11,6 +11,7 @@ mod in_flight;
 mod limits;
 mod occupancy;
 mod selection;
+mod shipped;
 
 pub use cuda_limits::{CudaLimits, ReportedLimits, UnknownDevice};
 pub use feasibility::{Infeasible, check, check_compiled, check_compiled_mix, check_mix};
@@ -19,3 +20,4 @@ pub use in_flight::{bytes_in_flight, bytes_in_flight_needed};
 pub use limits::{CpuLimits, Limits};
 pub use occupancy::{Limiter, Occupancy, WARP_THREADS, occupancy};
 pub use selection::{selection, selectors};
+pub use shipped::{SHIPPED_ARCHS, SHIPPED_CLASSES, selected_kernels, shipped_kernels};

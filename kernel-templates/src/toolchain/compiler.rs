@@ -1,12 +1,13 @@
 //! Compiles kernels for one architecture, many at once, and remembers them by content.
 
 use super::{
-    CachedCubin, CubinCache, CubinError, KernelUsage, Nvrtc, NvrtcError, PtxasReport, Source, kernel_usage,
-    parse_ptxas_log,
+    CachedCubin, CubinArchive, CubinCache, CubinError, KernelUsage, Nvrtc, NvrtcError, PtxasReport, Source,
+    kernel_usage, parse_ptxas_log,
 };
 use crate::Arch;
 use crate::cuda::{Kernel, sources};
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Most bytes of cubins that are kept: some thousands of variants.
@@ -23,7 +24,7 @@ pub struct Cubin {
     pub report: PtxasReport,
     /// Everything that the compiler said.
     pub log: String,
-    /// Whether it was compiled earlier.
+    /// Whether it was compiled earlier: it is of the cache, or of an archive.
     pub cached: bool,
 }
 
@@ -38,6 +39,18 @@ pub enum CompileError {
         /// What the compiler says.
         source: NvrtcError,
     },
+    /// The driver is too old for what the compiler makes.
+    #[error(
+        "{kernel}: the driver supports CUDA {}.{}, and cannot load what NVRTC {}.{} makes", driver.0, driver.1, nvrtc.0, nvrtc.1
+    )]
+    NewerThanDriver {
+        /// The kernel.
+        kernel: String,
+        /// The CUDA version of the driver.
+        driver: (u32, u32),
+        /// That of the compiler.
+        nvrtc: (u32, u32),
+    },
     /// What it made cannot be read.
     #[error("{kernel}: {source}")]
     Cubin {
@@ -48,11 +61,17 @@ pub enum CompileError {
     },
 }
 
-/// NVRTC for one architecture, with a cache of what it made.
+/// NVRTC for one architecture, with a cache of what it made, and perhaps an archive of what was made elsewhere.
 #[derive(Debug)]
 pub struct Compiler {
-    nvrtc: &'static Nvrtc,
     arch: Arch,
+    folder: PathBuf,
+    /// Found when it is first needed.
+    nvrtc: OnceLock<&'static Nvrtc>,
+    fetch: bool,
+    archive: Option<&'static CubinArchive>,
+    /// The CUDA version of the driver that is to load the kernels.
+    driver: Option<(u32, u32)>,
     cache: Option<CubinCache>,
     compiled: AtomicUsize,
 }
@@ -63,7 +82,8 @@ impl Compiler {
     /// # Errors
     /// There is no NVRTC, or it is broken.
     pub fn new(arch: Arch, folder: &Path) -> Result<Self, NvrtcError> {
-        Ok(Self::with(Nvrtc::load(folder)?, arch, folder))
+        let compiler = Self::lazy(arch, folder, false);
+        compiler.nvrtc().map(|_| compiler)
     }
 
     /// As [`Compiler::new`], but fetches NVRTC into `folder` if this machine has none.
@@ -71,12 +91,26 @@ impl Compiler {
     /// # Errors
     /// There is no NVRTC, and none could be fetched.
     pub fn or_fetch(arch: Arch, folder: &Path) -> Result<Self, NvrtcError> {
-        Ok(Self::with(Nvrtc::load_or_fetch(folder)?, arch, folder))
+        let compiler = Self::lazy(arch, folder, true);
+        compiler.nvrtc().map(|_| compiler)
     }
 
-    fn with(nvrtc: &'static Nvrtc, arch: Arch, folder: &Path) -> Self {
+    /// Kernels of an archive. Where it lacks one, this machine's compiler is looked for, and fetched into `folder` if `fetch` says so; `driver`
+    /// is the CUDA version of the driver that is to load what it makes.
+    pub fn with_archive(
+        arch: Arch,
+        folder: &Path,
+        fetch: bool,
+        archive: &'static CubinArchive,
+        driver: (u32, u32),
+    ) -> Self {
+        Self { archive: Some(archive), driver: Some(driver), ..Self::lazy(arch, folder, fetch) }
+    }
+
+    fn lazy(arch: Arch, folder: &Path, fetch: bool) -> Self {
         let cache = CubinCache::open(folder.join("cubins"), CACHE_BYTES).ok();
-        Self { nvrtc, arch, cache, compiled: AtomicUsize::new(0) }
+        let (nvrtc, compiled) = (OnceLock::new(), AtomicUsize::new(0));
+        Self { arch, folder: folder.to_owned(), nvrtc, fetch, archive: None, driver: None, cache, compiled }
     }
 
     /// The architecture.
@@ -84,46 +118,37 @@ impl Compiler {
         self.arch
     }
 
-    /// The compiler itself.
-    pub const fn nvrtc(&self) -> &'static Nvrtc {
-        self.nvrtc
+    /// The compiler itself, which is looked for if it was not needed yet.
+    ///
+    /// # Errors
+    /// There is no NVRTC, or it is broken.
+    pub fn nvrtc(&self) -> Result<&'static Nvrtc, NvrtcError> {
+        if let Some(nvrtc) = self.nvrtc.get() {
+            return Ok(nvrtc);
+        }
+        let found = if self.fetch { Nvrtc::load_or_fetch(&self.folder)? } else { Nvrtc::load(&self.folder)? };
+        Ok(self.nvrtc.get_or_init(|| found))
     }
 
-    /// Kernels that were compiled, not taken from the cache.
+    /// Kernels that were compiled, not taken from the cache or an archive.
     pub fn compiled(&self) -> usize {
         self.compiled.load(Ordering::Relaxed)
     }
 
     /// Whether the compiler knows the architecture.
     pub fn supports_arch(&self) -> bool {
-        self.nvrtc.architectures().contains(&self.arch.number())
+        self.nvrtc().is_ok_and(|nvrtc| nvrtc.architectures().contains(&self.arch.number()))
     }
 
-    /// Compiles a kernel, or takes it from the cache.
+    /// Compiles a kernel, or takes it from the archive or the cache.
     ///
     /// # Errors
     /// The compiler refused it; the error holds the whole log.
     pub fn compile(&self, kernel: &Kernel) -> Result<Cubin, CompileError> {
-        let options = self.options();
-        let file = format!("{}.cu", kernel.name);
-        let source = Source { name: &file, text: &kernel.text, headers: sources() };
-        let key = CubinCache::key(self.nvrtc.version(), &options, &source);
-        let cached = self.cache.as_ref().and_then(|cache| cache.get(&key));
-        let (code, log, from_cache) = match cached {
-            Some(entry) => (entry.cubin, entry.log, true),
-            None => {
-                let compiled = self
-                    .nvrtc
-                    .compile(&source, &options)
-                    .map_err(|source| CompileError::Nvrtc { kernel: kernel.name.clone(), source })?;
-                self.compiled.fetch_add(1, Ordering::Relaxed);
-                let entry = CachedCubin { cubin: compiled.cubin, log: compiled.log };
-                if let Some(cache) = &self.cache {
-                    // A full or read-only disk costs the next run its time, nothing else.
-                    let _ = cache.put(&key, &entry, &source);
-                }
-                (entry.cubin, entry.log, false)
-            }
+        let shipped = self.archive.and_then(|archive| archive.get(kernel, self.arch));
+        let (CachedCubin { cubin: code, log }, from_cache) = match shipped {
+            Some(entry) => (entry, true),
+            None => self.compile_here(kernel)?,
         };
         let unreadable = |source| CompileError::Cubin { kernel: kernel.name.clone(), source };
         let mut usages = kernel_usage(&code).map_err(unreadable)?;
@@ -132,6 +157,32 @@ impl Compiler {
             .ok_or_else(|| unreadable(CubinError::NoRegisters { kernel: kernel.name.clone() }))?;
         let report = parse_ptxas_log(&log).remove(&kernel.name).unwrap_or_default();
         Ok(Cubin { code, usage, report, log, cached: from_cache })
+    }
+
+    /// By NVRTC, or from the cache of what it made here; and whether it is from there.
+    fn compile_here(&self, kernel: &Kernel) -> Result<(CachedCubin, bool), CompileError> {
+        let failed = |source| CompileError::Nvrtc { kernel: kernel.name.clone(), source };
+        let nvrtc = self.nvrtc().map_err(failed)?;
+        let version = nvrtc.version();
+        if let Some(driver) = self.driver.filter(|driver| driver.0 < version.0) {
+            let kernel = kernel.name.clone();
+            return Err(CompileError::NewerThanDriver { kernel, driver, nvrtc: version });
+        }
+        with_source(kernel, |source| {
+            let options = options(self.arch);
+            let key = CubinCache::key(version, &options, source);
+            if let Some(entry) = self.cache.as_ref().and_then(|cache| cache.get(&key)) {
+                return Ok((entry, true));
+            }
+            let compiled = nvrtc.compile(source, &options).map_err(failed)?;
+            self.compiled.fetch_add(1, Ordering::Relaxed);
+            let entry = CachedCubin { cubin: compiled.cubin, log: compiled.log };
+            if let Some(cache) = &self.cache {
+                // A full or read-only disk costs the next run its time, nothing else.
+                let _ = cache.put(&key, &entry, source);
+            }
+            Ok((entry, false))
+        })
     }
 
     /// Compiles many kernels on all cores; the results are in the order of the kernels. `each` is told after every one.
@@ -171,17 +222,27 @@ impl Compiler {
         results.sort_by_key(|(index, _)| *index);
         results.into_iter().map(|(_, result)| result).collect()
     }
+}
 
-    fn options(&self) -> Vec<String> {
-        vec![
-            self.arch.option(),
-            "--std=c++17".to_owned(),
-            // `constexpr` helpers serve both sides of a static_assert and of a launch.
-            "--device-as-default-execution-space".to_owned(),
-            // Registers and spills belong to what is known of a variant.
-            "--ptxas-options=-v".to_owned(),
-        ]
-    }
+/// What a kernel is compiled with.
+fn options(arch: Arch) -> Vec<String> {
+    vec![
+        arch.option(),
+        "--std=c++17".to_owned(),
+        // `constexpr` helpers serve both sides of a static_assert and of a launch.
+        "--device-as-default-execution-space".to_owned(),
+        // Registers and spills belong to what is known of a variant.
+        "--ptxas-options=-v".to_owned(),
+    ]
+}
+
+fn with_source<T>(kernel: &Kernel, call: impl FnOnce(&Source<'_>) -> T) -> T {
+    call(&Source { name: &format!("{}.cu", kernel.name), text: &kernel.text, headers: sources() })
+}
+
+/// The key of what this version of NVRTC makes of a kernel, in caches and archives.
+pub(super) fn key(nvrtc: (u32, u32), kernel: &Kernel, arch: Arch) -> String {
+    with_source(kernel, |source| CubinCache::key(nvrtc, &options(arch), source))
 }
 
 /// Where a process begins with its kernels: processes with neighbouring numbers far apart (multiples of the golden ratio).

@@ -10,7 +10,7 @@ use cudarc::driver::sys::CUstream;
 use tilewright_heuristics::Tile;
 use tilewright_kernel_templates::Class;
 use tilewright_kernel_templates::cuda::KernelOptions;
-use tilewright_kernel_templates::toolchain::Compiler;
+use tilewright_kernel_templates::toolchain::{Compiler, CubinArchive};
 
 /// Kernels of one device.
 #[derive(Debug)]
@@ -35,6 +35,19 @@ impl CudaBackend {
     /// NVRTC is missing and cannot be fetched, or is newer than the driver.
     pub fn or_fetch(device: &CudaDevice) -> Result<Self, CudaError> {
         Ok(Self::with(device, Kernels::new(device, true)?))
+    }
+
+    /// A backend with the kernels of an archive; NVRTC is looked for, and fetched if `fetch` says so, when another is needed. An archive
+    /// without kernels for the device, or newer than its driver, is passed over.
+    ///
+    /// # Errors
+    /// The archive is passed over, and NVRTC is missing or newer than the driver.
+    pub fn of_archive(
+        device: &CudaDevice,
+        fetch: bool,
+        archive: &'static CubinArchive,
+    ) -> Result<Self, CudaError> {
+        Ok(Self::with(device, Kernels::of_archive(device, fetch, archive)?))
     }
 
     fn with(device: &CudaDevice, kernels: Kernels) -> Self {

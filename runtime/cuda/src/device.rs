@@ -138,25 +138,26 @@ impl CudaDevice {
 
 /// A cubin of the same major version loads in any driver of it (minor version compatibility).
 fn check_versions(driver: (u32, u32), nvrtc: (u32, u32)) -> Result<(), CudaError> {
-    if driver.0 >= nvrtc.0 {
-        return Ok(());
-    }
+    if driver.0 >= nvrtc.0 { Ok(()) } else { Err(driver_too_old(driver, nvrtc)) }
+}
+
+pub(super) fn driver_too_old(driver: (u32, u32), nvrtc: (u32, u32)) -> CudaError {
     let needed = match nvrtc.0 {
         ..=11 => "450.80",
         12 => "525.60",
         _ => "580.65",
     };
-    Err(CudaError::DriverTooOld {
+    CudaError::DriverTooOld {
         driver: format!("{}.{}", driver.0, driver.1),
         nvrtc: format!("{}.{}", nvrtc.0, nvrtc.1),
         needed,
-    })
+    }
 }
 
-/// cudarc panics when it is used without a driver.
+/// cudarc panics when it is used without a driver. Its own `is_culib_present` is not there in programs that link CUDA, as those with candle's.
 fn driver_present() -> bool {
     // SAFETY: it opens the library and closes it again; its initialisers are the driver's own.
-    unsafe { sys::is_culib_present() }
+    ["libcuda.so", "libcuda.so.1"].into_iter().any(|name| unsafe { libloading::Library::new(name) }.is_ok())
 }
 
 fn driver_version() -> (u32, u32) {

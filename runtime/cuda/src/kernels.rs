@@ -1,6 +1,7 @@
 //! Compiled kernels, loaded into a context.
 #![allow(unsafe_code)]
 
+use super::device::driver_too_old;
 use super::{CudaDevice, CudaError, Mix};
 use cudarc::driver::sys::{
     CUfunction, CUfunction_attribute, CUlaunchAttribute, CUlaunchAttributeID, CUlaunchAttributeValue,
@@ -13,7 +14,7 @@ use std::sync::Arc;
 use tilewright_heuristics::Tile;
 use tilewright_kernel_templates::cuda::{Kernel, KernelOptions, MERGE_WARPS};
 use tilewright_kernel_templates::toolchain::{
-    CompileError, Compiler, Cubin, CubinCache, KernelUsage, Nvrtc, PtxasReport,
+    CompileError, Compiler, Cubin, CubinArchive, CubinCache, KernelUsage, Nvrtc, PtxasReport,
 };
 use tilewright_kernel_templates::{
     Class, CudaLimits, Infeasible, RotaryPairs, check_compiled, check_compiled_mix, check_mix, occupancy,
@@ -205,17 +206,38 @@ impl Kernels {
         let folder = CubinCache::default_folder()?;
         let nvrtc = if fetch { Nvrtc::load_or_fetch(&folder)? } else { Nvrtc::load(&folder)? };
         device.check_compiler(nvrtc.version())?;
-        let compiler = Compiler::new(device.arch(), &folder)?;
-        let device = device.clone();
-        Ok(Self {
-            device,
+        Ok(Self::with(device, Compiler::new(device.arch(), &folder)?))
+    }
+
+    /// Those of an archive, others by NVRTC when they are needed. An archive that has none for the device is passed over.
+    pub(super) fn of_archive(
+        device: &CudaDevice,
+        fetch: bool,
+        archive: &'static CubinArchive,
+    ) -> Result<Self, CudaError> {
+        let (arch, path) = (device.arch(), archive.path().display());
+        if !archive.serves(arch) {
+            tracing::info!("{path} has no kernels for {arch}: they are compiled");
+        } else if let Err(error) = device.check_compiler(archive.nvrtc()) {
+            tracing::warn!("{path} is not used: {error}");
+        } else {
+            let folder = CubinCache::default_folder()?;
+            let compiler = Compiler::with_archive(arch, &folder, fetch, archive, device.driver());
+            return Ok(Self::with(device, compiler));
+        }
+        Self::new(device, fetch)
+    }
+
+    fn with(device: &CudaDevice, compiler: Compiler) -> Self {
+        Self {
+            device: device.clone(),
             compiler,
             decode: HashMap::new(),
             mixes: HashMap::new(),
             merge: HashMap::new(),
             states: HashMap::new(),
             append: HashMap::new(),
-        })
+        }
     }
 
     pub(super) const fn compiler(&self) -> &Compiler {
@@ -458,6 +480,9 @@ impl Kernels {
 
 impl From<CompileError> for CudaError {
     fn from(error: CompileError) -> Self {
-        Self::Compile(error)
+        match error {
+            CompileError::NewerThanDriver { driver, nvrtc, .. } => driver_too_old(driver, nvrtc),
+            error => Self::Compile(error),
+        }
     }
 }

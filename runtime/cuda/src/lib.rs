@@ -49,6 +49,7 @@ pub use merge_states::{MergeStatesArgs, RawMergeStates, RawState, State};
 pub use packed_plan::PackedPlan;
 pub use tensor_maps::{kv_load, kv_load_up_to};
 pub use tilewright_kernel_templates::cuda::MAX_STATES;
+pub use tilewright_kernel_templates::toolchain::{ArchiveError, CubinArchive};
 pub use tilewright_kernel_templates::{Class, RotaryPairs};
 pub use trial::TrialMemory;
 pub use tuned_backend::TunedBackend;

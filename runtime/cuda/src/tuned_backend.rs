@@ -8,6 +8,7 @@ use super::{
 use cudarc::driver::CudaStream;
 use tilewright_heuristics::{Geometry, Selection, Selector, Tile};
 use tilewright_kernel_templates::cuda::KernelOptions;
+use tilewright_kernel_templates::toolchain::CubinArchive;
 use tilewright_kernel_templates::{Class, Limits, RotaryPairs, selection};
 use tilewright_plan::{BySelection, DeviceProfile, Plan, PlanOptions};
 
@@ -39,6 +40,19 @@ impl TunedBackend {
     /// NVRTC is missing and cannot be fetched, or is newer than the driver.
     pub fn or_fetch(device: &CudaDevice) -> Result<Self, CudaError> {
         Self::with(CudaBackend::or_fetch(device)?, None)
+    }
+
+    /// As [`TunedBackend::new`], with the kernels of an archive ([`CudaBackend::of_archive`]): where it has all that the selector may choose,
+    /// no NVRTC is needed.
+    ///
+    /// # Errors
+    /// The archive has none for the device, and NVRTC is missing or newer than the driver.
+    pub fn of_archive(
+        device: &CudaDevice,
+        fetch: bool,
+        archive: &'static CubinArchive,
+    ) -> Result<Self, CudaError> {
+        Self::with(CudaBackend::of_archive(device, fetch, archive)?, None)
     }
 
     /// The same by another selector ([`Selector::load`]), whatever device it was measured on. Has no kernels prepared.

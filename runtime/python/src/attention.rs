@@ -15,8 +15,8 @@ use std::fmt::Display;
 use std::path::PathBuf;
 use std::sync::Arc;
 use tilewright_runtime::{
-    self as runtime, AttentionError, AttentionOptions, Cpu, Cuda, Dtype, Heads, Mask, PageTable, Queries,
-    Selector,
+    self as runtime, AttentionError, AttentionOptions, Cpu, CubinArchive, Cuda, Dtype, Heads, Mask,
+    PageTable, Queries, Selector,
 };
 
 /// On which device; cheap to clone.
@@ -124,7 +124,7 @@ impl Attention {
     /// Heads are (query, kv, dim). `device` is None for the CPU.
     #[new]
     #[expect(clippy::too_many_arguments)]
-    #[pyo3(signature = (heads, page_size, dtype, scale, window, softcap, threads, selector, fetch_nvrtc, device))]
+    #[pyo3(signature = (heads, page_size, dtype, scale, window, softcap, threads, selector, cubins, fetch_nvrtc, device))]
     fn new(
         py: Python<'_>,
         heads: (u32, u32, u32),
@@ -135,6 +135,7 @@ impl Attention {
         softcap: Option<f32>,
         threads: Option<u32>,
         selector: Option<PathBuf>,
+        cubins: Option<PathBuf>,
         fetch_nvrtc: bool,
         device: Option<usize>,
     ) -> PyResult<Self> {
@@ -144,7 +145,8 @@ impl Attention {
         let mask = Mask { window, softcap };
         mask.check().map_err(invalid)?;
         let selector = selector.map(|path| Selector::load(&path).map_err(invalid)).transpose()?;
-        let options = AttentionOptions { dtype, scale, mask, threads, selector, fetch_nvrtc };
+        let cubins = cubins.map(|path| CubinArchive::load(&path).map_err(invalid)).transpose()?;
+        let options = AttentionOptions { dtype, scale, mask, threads, selector, cubins, fetch_nvrtc };
         let kind = py.detach(|| match device {
             None => Ok(Kind::Cpu(runtime::Attention::cpu(heads, options)?)),
             Some(ordinal) => {
@@ -242,6 +244,17 @@ impl Attention {
         check_process(self.process)?;
         py.detach(|| LivePlan::new(&self.kind, self.page_size, self.process))
     }
+}
+
+/// An architecture, and how many kernels there are for it.
+type KernelsOf = (String, usize);
+
+/// What an archive of compiled kernels has: the version of the compiler, and the kernels of each architecture.
+#[pyfunction]
+pub(crate) fn compiled_kernels(path: PathBuf) -> PyResult<((u32, u32), Vec<KernelsOf>)> {
+    let archive = CubinArchive::load(&path).map_err(invalid)?;
+    let archs = archive.archs().into_iter().map(|(arch, kernels)| (arch.to_string(), kernels));
+    Ok((archive.nvrtc(), archs.collect()))
 }
 
 fn invalid(error: impl Display) -> PyErr {

@@ -23,6 +23,8 @@ mod _native {
     #[pymodule_export]
     use super::attention::Attention;
     #[pymodule_export]
+    use super::attention::compiled_kernels;
+    #[pymodule_export]
     use super::errors::CudaError;
     #[pymodule_export]
     use super::graph_plan::GraphPlan;

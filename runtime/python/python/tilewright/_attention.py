@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, overload
 
 from . import _native
 from ._append import append
+from ._cubins import archive_of
 from ._graph_plan import GraphPlan
 from ._live_plan import LivePlan
 from ._page_table import page_table
@@ -48,6 +49,7 @@ class Attention:
         softcap: logits are ``softcap * tanh(logit / softcap)``.
         threads: of the CPU backend; all that the process may run on if absent.
         selector: file with the tile selector to use, as ``tilewright tune`` writes it.
+        cubins: file with compiled kernels, as ``cubin_archive`` writes it; else the one that ``TILEWRIGHT_CUBINS`` names, else the package's own.
         fetch_nvrtc: fetch NVRTC, with which kernels are compiled, where the machine has none.
 
     Raises:
@@ -81,6 +83,7 @@ class Attention:
         softcap: float | None = None,
         threads: int | None = None,
         selector: str | os.PathLike[str] | None = None,
+        cubins: str | os.PathLike[str] | None = None,
         fetch_nvrtc: bool = False,
     ) -> None:
         self._heads = Heads(*heads)
@@ -119,6 +122,7 @@ class Attention:
             softcap,
             threads,
             None if selector is None else os.fspath(selector),
+            archive_of(cubins, on_gpu=self._device is not None),
             fetch_nvrtc,
             self._device,
         )

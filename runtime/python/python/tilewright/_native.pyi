@@ -10,6 +10,8 @@ class CudaError(RuntimeError):
 _Array = tuple[int, int]
 _Rows = tuple[int, int, int]
 
+def compiled_kernels(path: str) -> tuple[tuple[int, int], list[tuple[str, int]]]: ...
+
 class Attention:
     def __new__(
         cls,
@@ -21,6 +23,7 @@ class Attention:
         softcap: float | None,
         threads: int | None,
         selector: str | None,
+        cubins: str | None,
         fetch_nvrtc: bool,
         device: int | None,
     ) -> Attention: ...

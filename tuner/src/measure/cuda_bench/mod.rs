@@ -234,8 +234,10 @@ impl Bench for CudaBench {
         let (major, minor) = self.device.driver();
         let driver = self.sensors.driver().unwrap_or_else(|| "unknown".to_owned());
         versions.push(("driver".to_owned(), format!("{driver} (CUDA {major}.{minor})")));
-        let (major, minor) = self.backend.compiler().nvrtc().version();
-        versions.push(("nvrtc".to_owned(), format!("{major}.{minor}")));
+        if let Ok(nvrtc) = self.backend.compiler().nvrtc() {
+            let (major, minor) = nvrtc.version();
+            versions.push(("nvrtc".to_owned(), format!("{major}.{minor}")));
+        }
         versions
     }
 
