@@ -186,7 +186,7 @@ impl Nvrtc {
         &self.architectures
     }
 
-    /// Compiles a source to a cubin; one of the options is [`Arch::option`](super::Arch::option).
+    /// Compiles a source to a cubin; one of the options is `Arch::option`.
     ///
     /// # Errors
     /// [`NvrtcError::Compile`] with the log if the source or an option is wrong; others if NVRTC cannot be called with these

@@ -156,7 +156,7 @@ pub(super) type Guards<'a> = [Option<SyncOnDrop<'a>>; 9];
 pub struct DecodeArgs<'a, E, C = KvCache<'a, E>> {
     /// `[batch, q_heads, head_dim]`.
     pub query: &'a CudaSlice<E>,
-    /// The paged KV cache: a [`KvCache`], or an [`Fp8KvCache`].
+    /// The paged KV cache: a [`KvCache`], or an [`super::Fp8KvCache`].
     pub cache: C,
     /// `[batch, q_heads, head_dim]`; every element is written.
     pub output: &'a mut CudaSlice<E>,

@@ -185,7 +185,7 @@ impl TunedBackend {
         self.backend.prepare_append(class, rotary)
     }
 
-    /// What chooses the tiles of plans: for a [`LivePlanner`], or one plan by hand.
+    /// What chooses the tiles of plans: for a [`tilewright_plan::LivePlanner`], or one plan by hand.
     pub fn choose(&self) -> BySelection<'_> {
         BySelection::new(&self.selection)
     }

@@ -14,7 +14,7 @@ pub struct Csr {
 }
 
 impl PageManager {
-    /// Writes a page table `[batch, max_pages]` and the tokens of each request, as [`PageTable`](crate::PageTable) takes them.
+    /// Writes a page table `[batch, max_pages]` and the tokens of each request, as `PageTable` takes them.
     /// Entries past a request's pages are left as they are: they are never read. Takes no memory.
     ///
     /// # Errors

@@ -17,7 +17,7 @@ pub struct FitOptions {
     pub max_depth: usize,
     /// Leaves, at least 1.
     pub max_leaves: usize,
-    /// Time for the search. Its work is limited too, to what a machine of the day does in this time ([`FitOptions::work`]), so that the
+    /// Time for the search. Its work is limited too, to what a machine of the day does in this time (`work`), so that the
     /// same table gives the same tree wherever that many seconds are enough for it.
     pub time_limit: Duration,
     /// Whether time ends the search too, and not its work alone: then a slow machine may find another tree than a fast one.
