@@ -1,4 +1,4 @@
-//! Runs the CUDA kernels without a GPU: their sources, compiled as C++ for the host with `cuda/emulation.hpp`.
+//! Runs the CUDA kernels without a GPU: their sources, compiled as C++ for the host with `kernel-templates/emulation`.
 #![allow(unsafe_code)]
 
 mod compile;
