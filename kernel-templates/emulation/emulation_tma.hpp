@@ -14,20 +14,12 @@ constexpr bool HAS_TMA = true;
 constexpr bool HAS_TMA = false;
 #endif
 
-TILEWRIGHT_DEVICE void init_mbarrier(u32 barrier, u32 threads) { emulation::machine->init_mbarrier(barrier, threads); }
 TILEWRIGHT_DEVICE void fence_mbarriers() {}
-TILEWRIGHT_DEVICE void arrive(u32 barrier) { emulation::machine->arrive(barrier, 0); }
-TILEWRIGHT_DEVICE void arrive_expect_tx(u32 barrier, u32 bytes) { emulation::machine->arrive(barrier, bytes); }
-TILEWRIGHT_DEVICE void expect(u32 barrier, u32 bytes) { emulation::machine->expect(barrier, bytes); }
-TILEWRIGHT_DEVICE void arrive_after_cp_async(u32 barrier) { emulation::machine->arrive_after_cp_async(barrier); }
-TILEWRIGHT_DEVICE void wait_mbarrier(u32 barrier, u32 parity) { emulation::machine->await(barrier, parity); }
+TILEWRIGHT_DEVICE void arrive(u32 barrier) { arrive_expect_tx(barrier, 0); }
 
 TILEWRIGHT_DEVICE u32 cache_policy(bool) { return 0; }
 TILEWRIGHT_DEVICE void tma_load(u32 target, const TensorMap &map, u32 token, u32 panel, u32 eighth, i32 page_and_head, u32, u32 barrier) {
-  u32 bytes = map.words[15];
-  for (u32 d = 10; d < 15; d++) bytes *= map.words[d];
-  const emulation::Box box{&map, {0, static_cast<i32>(token), static_cast<i32>(panel), static_cast<i32>(eighth), page_and_head}, target, bytes};
-  emulation::machine->begin_box(box, barrier);
+  emulation::begin_box(map, {0, static_cast<i32>(token), static_cast<i32>(panel), static_cast<i32>(eighth), page_and_head}, target, barrier);
 }
 
 } // namespace tilewright

@@ -428,19 +428,15 @@ fn a_safe_default_exists_on_every_architecture() {
         let limits = limits(device);
         let universal = Space::of(Backend::Cuda).universally_feasible(&Limits::Cuda(limits.clone()));
         let class = Class { head_dim: 256, dtype: Dtype::Bf16 };
-        let kernels: Vec<Kernel> = universal
-            .iter()
-            .take(8)
-            .map(|tile| Kernel::decode(tile, &class, KernelOptions::default(), limits.arch.parse().unwrap()))
-            .collect();
-        let cubins = compiler(&limits.arch).compile_all(&kernels, || ());
-        let fine = universal.iter().zip(cubins).filter(|(tile, cubin)| {
-            cubin.as_ref().is_ok_and(|cubin| {
-                check_compiled(tile, &class, KernelOptions::default(), &limits, &cubin.usage, &cubin.report)
-                    .is_ok()
+        let (compiler, options) = (compiler(&limits.arch), KernelOptions::default());
+        // One is enough: those behind it are not compiled.
+        let fits = universal.iter().take(8).any(|tile| {
+            let compiled = compiler.compile(&Kernel::decode(tile, &class, options, compiler.arch()));
+            compiled.is_ok_and(|cubin| {
+                check_compiled(tile, &class, options, &limits, &cubin.usage, &cubin.report).is_ok()
             })
         });
-        assert!(fine.count() > 0, "{device}");
+        assert!(fits, "{device}");
     }
 }
 

@@ -1,24 +1,15 @@
-//! Runs the CUDA kernels without a GPU: their sources, compiled as C++ for the host with `cuda/emulation.hpp`.
+//! Runs the CUDA kernels without a GPU: their sources, compiled as C++ for the host with `kernel-templates/emulation`.
 #![allow(unsafe_code)]
+
+mod compile;
 
 use libloading::{Library, Symbol};
 use std::ffi::{CStr, c_char, c_void};
-use std::fmt::Write as _;
-use std::path::Path;
-use std::process::{Command, Output};
-use std::sync::Mutex;
-use tempfile::TempDir;
 use tilewright_heuristics::Geometry;
 use tilewright_kernel_templates::cuda::{
-    AppendArguments, Arguments, BOX_TOKENS, GRANULE, Kernel, StatesArguments, TensorMap, sources,
+    AppendArguments, Arguments, BOX_TOKENS, GRANULE, Kernel, StatesArguments, TensorMap,
 };
 use tilewright_plan::KvStrides;
-
-const EMULATION: [(&str, &str); 3] = [
-    ("emulation.hpp", include_str!("../../../../kernel-templates/emulation/emulation.hpp")),
-    ("emulation_tma.hpp", include_str!("../../../../kernel-templates/emulation/emulation_tma.hpp")),
-    ("emulation_wgmma.hpp", include_str!("../../../../kernel-templates/emulation/emulation_wgmma.hpp")),
-];
 
 /// Makes every wait of the pipeline wait for one group fewer than it asks for.
 #[allow(dead_code, reason = "one suite proves that it is caught")]
@@ -28,7 +19,7 @@ pub(crate) const EARLY_READ: &str = "-DTILEWRIGHT_EMULATE_EARLY_READ";
 #[allow(dead_code, reason = "states are never FP8")]
 pub(crate) const FP8_CONVERSION: &str = "-DTILEWRIGHT_EMULATE_FP8_CONVERSION";
 
-/// Says where K and V lie as the emulated machine's tensors, as `emulation.hpp` has them; the driver does it for a device.
+/// Says where K and V lie as the emulated machine's tensors, as `machine_calls.hpp` has them; the driver does it for a device.
 #[allow(dead_code, reason = "states have no K and V")]
 pub(crate) fn describe_tensors(args: &mut Arguments, geometry: &Geometry, strides: &KvStrides) {
     let bytes = geometry.dtype.kv_bytes() as u64;
@@ -54,10 +45,7 @@ pub(crate) fn describe_tensors(args: &mut Arguments, geometry: &Geometry, stride
     args.value_maps = BOX_TOKENS.map(|tokens| boxes(args.values, tokens));
 }
 
-/// Most kernels of one source file: compilers work on several files at once, and each file costs the headers once more.
-const KERNELS_A_FILE: usize = 12;
-
-/// `Emulated` of `emulation.hpp`.
+/// `Emulated` of `machine_calls.hpp`.
 #[repr(C)]
 struct Emulated {
     error: *const c_char,
@@ -86,38 +74,7 @@ impl Emulator {
         flags: &[&str],
         change: impl Fn(&str, &str) -> String,
     ) -> Self {
-        let folder = TempDir::new().expect("a temporary folder for the compiled kernels");
-        for &(name, text) in sources().iter().chain(&EMULATION) {
-            std::fs::write(folder.path().join(name), change(name, text))
-                .expect("writing to the temporary folder");
-        }
-        let threads = std::thread::available_parallelism().map_or(1, usize::from);
-        let of_file = kernels.len().div_ceil(threads).clamp(1, KERNELS_A_FILE);
-        let files: Vec<&[Kernel]> = kernels.chunks(of_file).collect();
-        let objects: Vec<_> = (0..files.len()).map(|file| folder.path().join(format!("{file}.o"))).collect();
-        let next = Mutex::new(files.iter().zip(&objects));
-        let compile_files = || {
-            loop {
-                let Some((kernels, object)) = next.lock().unwrap().next() else { break };
-                let source = object.with_extension("cpp");
-                std::fs::write(&source, source_text(kernels)).expect("writing to the temporary folder");
-                compiler(folder.path(), &["-c", "-o"], |command| {
-                    command.arg(object).arg(&source).args(flags);
-                });
-            }
-        };
-        std::thread::scope(|scope| {
-            let workers: Vec<_> = (0..threads.min(files.len())).map(|_| scope.spawn(compile_files)).collect();
-            for worker in workers {
-                if let Err(panic) = worker.join() {
-                    std::panic::resume_unwind(panic);
-                }
-            }
-        });
-        let path = folder.path().join("kernels.so");
-        compiler(folder.path(), &["-shared", "-o"], |command| {
-            command.arg(&path).args(&objects);
-        });
+        let (_folder, path) = compile::library(kernels, flags, change);
         // SAFETY: the library was built just now, from our sources. When it is loaded it takes over the signals of bad addresses,
         // and hands on those that are not of its kernels; for that it has to stay, and does.
         let library =
@@ -172,7 +129,7 @@ impl Emulator {
     }
 
     fn run<T>(&self, kernel: &Kernel, args: &T, count: u32, seed: u64) -> Result<(), String> {
-        // SAFETY: `source_text` gives every entry point this type.
+        // SAFETY: `compile::library` gives every entry point this type.
         let entry: Symbol<'_, Entry> = unsafe { self.library.get(kernel.name.as_bytes()) }
             .unwrap_or_else(|_| panic!("{} is not among the kernels that were compiled", kernel.name));
         // SAFETY: each kind of kernel has a function above with its type of arguments, which hold addresses of memory that is as large as the plan that they come from says.
@@ -190,53 +147,4 @@ impl Emulator {
         }
         Ok(())
     }
-}
-
-/// One entry point a kernel, under its name.
-fn source_text(kernels: &[Kernel]) -> String {
-    let mut text = String::from(
-        "#include \"mix.cuh\"\n#include \"merge_states.cuh\"\n#include \"append.cuh\"\nusing namespace tilewright;\n",
-    );
-    for Kernel { name, template, threads, shared_bytes, .. } in kernels {
-        let (args, grid) = match template.split('<').next() {
-            Some("MergeStates") => ("StatesArguments", "divide_up(count, Variant::ROWS)"),
-            Some("Merge") => ("Arguments", "divide_up(count, Variant::ROWS)"),
-            Some("Append") => ("AppendArguments", "divide_up(count, Variant::THREADS)"),
-            _ => ("Arguments", "count"),
-        };
-        writeln!(
-            text,
-            "extern \"C\" __attribute__((visibility(\"default\"))) Emulated {name}(const {args} *args, u32 count, u64 seed) {{\n  \
-             using Variant = {template};\n  \
-             static_assert(Variant::THREADS == {threads} && Variant::SHARED_BYTES == {shared_bytes}, \"as the host has it\");\n  \
-             return emulate({grid}, {threads}, {shared_bytes}, [=] {{ Variant::run(*args); }}, seed);\n}}"
-        )
-        .expect("writing to a string");
-    }
-    text
-}
-
-/// Runs the compiler in a folder.
-fn compiler(folder: &Path, mode: &[&str], arguments: impl FnOnce(&mut Command)) {
-    let name = std::env::var("CXX").ok().filter(|name| !name.is_empty()).unwrap_or_else(|| "c++".to_owned());
-    // It may be a launcher and what it launches.
-    let mut words = name.split_whitespace();
-    let mut command = Command::new(words.next().unwrap_or("c++"));
-    command.args(words);
-    command.current_dir(folder).args([
-        "-std=c++17",
-        "-O1",
-        "-fPIC",
-        "-fno-strict-aliasing",
-        "-fvisibility=hidden",
-    ]);
-    command.args(mode);
-    arguments(&mut command);
-    let Output { status, stderr, .. } = command.output().unwrap_or_else(|error| {
-        panic!(
-            "the kernels' tests compile them for the host, but `{name}` does not start ({error}): install a C++17 compiler \
-             (Debian and Ubuntu: apt-get install g++), or name one in CXX"
-        )
-    });
-    assert!(status.success(), "{command:?} failed:\n{}", String::from_utf8_lossy(&stderr));
 }
