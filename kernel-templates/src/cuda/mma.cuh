@@ -15,13 +15,20 @@ namespace tilewright {
 template <class S> struct Accumulators {
   float output[S::HEAD_DIM / 8][4];
   Softmax softmax[2];
+  Softmax total[S::INVARIANT ? 2 : 1]; // of the chunks before, if they are summed apart
 
   TILEWRIGHT_DEVICE static Accumulators empty() {
     Accumulators none = {};
     none.softmax[0].max = none.softmax[1].max = negative_infinity();
+    for (Softmax &total : none.total) total.max = negative_infinity();
     return none;
   }
 };
+
+// What sums of V in FP8 are multiplied by.
+template <class S> TILEWRIGHT_DEVICE float value_scale(const Cta<S> &cta) {
+  return S::FP8 ? cta.args.value_scales[cta.kv_head * cta.args.scale_head] : 1.f;
+}
 
 template <class S> struct Mma {
   const Cta<S> &cta;

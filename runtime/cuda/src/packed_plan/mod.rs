@@ -295,7 +295,7 @@ impl PackedPlan {
         put(
             words,
             layout.segments,
-            plan.segments().iter().map(|segment| words_of_segment(segment, l2_policy)),
+            plan.segments().iter().map(|segment| words_of_segment(segment, plan.segment_alignment(), l2_policy)),
         );
         put(words, layout.page_ids, plan.pages().iter().map(|&page| [page as u32]));
         let last_item =

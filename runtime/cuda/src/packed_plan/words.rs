@@ -24,8 +24,13 @@ pub(super) fn words_of_target(target: &plan::OutputTarget) -> [u32; 2] {
     [target.partial, target.merge]
 }
 
-pub(super) fn words_of_segment(segment: &plan::KvSegment, l2_policy: &L2Policy) -> [u32; 4] {
-    let KvSegment { begin, pages, position, members } = device_segment(segment, l2_policy);
+/// `alignment`: [`Plan::segment_alignment`].
+pub(super) fn words_of_segment(
+    segment: &plan::KvSegment,
+    alignment: u32,
+    l2_policy: &L2Policy,
+) -> [u32; 4] {
+    let KvSegment { begin, pages, position, members } = device_segment(segment, alignment, l2_policy);
     [begin, pages, position, members]
 }
 
@@ -74,7 +79,9 @@ fn device_item(plan: &Plan, l2_policy: &L2Policy, item: &plan::WorkItem, tile: u
         first: plan
             .segments()
             .get(item.segments.start as usize)
-            .map_or(KvSegment::default(), |segment| device_segment(segment, l2_policy)),
+            .map_or(KvSegment::default(), |segment| {
+                device_segment(segment, plan.segment_alignment(), l2_policy)
+            }),
     }
 }
 
@@ -89,8 +96,9 @@ fn certain_end(plan: &Plan, item: &plan::WorkItem) -> u32 {
     segment.kv_range.start.saturating_add(seen).min(segment.kv_range.end).min(item.kv_range.end)
 }
 
-fn device_segment(segment: &plan::KvSegment, l2_policy: &L2Policy) -> KvSegment {
-    let padding = segment.kv_range.end.next_multiple_of(GRANULE) - segment.kv_range.end;
+/// `alignment`: [`Plan::segment_alignment`].
+fn device_segment(segment: &plan::KvSegment, alignment: u32, l2_policy: &L2Policy) -> KvSegment {
+    let padding = segment.kv_range.end.next_multiple_of(alignment) - segment.kv_range.end;
     KvSegment {
         begin: segment.kv_range.start,
         pages: if l2_policy.evicts_first(segment) { segment.pages | EVICT_FIRST } else { segment.pages },
