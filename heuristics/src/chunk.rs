@@ -3,7 +3,7 @@
 //! A request's tokens are cut at positions that only the position decides. Each chunk is summed from nothing, in steps of the tile's n tokens
 //! that begin at multiples of n, and the chunks are added up in their order. `docs/invariance.md` says why no bit depends on more.
 
-use crate::{Backend, Dtype, Tile, TileSet};
+use crate::{Backend, Tile, TileSet};
 
 /// Tokens of the first chunks, and of the shortest. `cuda/chunk.cuh` has the same numbers.
 pub const SHORTEST: u32 = 512;
@@ -30,7 +30,7 @@ pub const fn next_behind(position: u32) -> u32 {
 
 /// Tiles that give a row the same bits, best first: one number of tokens a step, and one kind of product. Which of them a device gets, it gets
 /// for every batch. All have warps of their own for each row.
-pub const fn tiles(backend: Backend, dtype: Dtype, head_dim: u32) -> &'static [TileSet<'static>] {
+pub const fn tiles(backend: Backend, head_dim: u32) -> &'static [TileSet<'static>] {
     const fn of(tiles: &'static [Tile]) -> TileSet<'static> {
         TileSet::new(tiles)
     }
@@ -38,12 +38,12 @@ pub const fn tiles(backend: Backend, dtype: Dtype, head_dim: u32) -> &'static [T
         &[of(&[Tile::new(16, 64, 1, 1)]), of(&[Tile::new(4, 64, 1, 1)]), of(&[Tile::new(1, 64, 1, 1)])];
     const CUDA: &[TileSet<'static>] =
         &[of(&[Tile::new(64, 64, 4, 2)]), of(&[Tile::new(64, 64, 4, 1)]), of(&[Tile::new(16, 64, 1, 1)])];
-    // Shorter steps where vectors are long, or where the products are of single warps.
+    // Shorter steps of fewer rows where vectors are long: two CTAs share an SM then.
     const WIDE: &[TileSet<'static>] =
-        &[of(&[Tile::new(64, 32, 4, 2)]), of(&[Tile::new(32, 32, 2, 2)]), of(&[Tile::new(16, 32, 1, 1)])];
+        &[of(&[Tile::new(32, 32, 2, 2)]), of(&[Tile::new(16, 32, 1, 2)]), of(&[Tile::new(16, 32, 1, 1)])];
     match backend {
         Backend::Cpu => CPU,
-        Backend::Cuda if head_dim > 128 || dtype.has_fp8_kv() => WIDE,
+        Backend::Cuda if head_dim > 128 => WIDE,
         Backend::Cuda => CUDA,
     }
 }

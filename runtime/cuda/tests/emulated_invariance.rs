@@ -49,7 +49,7 @@ impl Kind {
     }
 
     fn tile(&self) -> Tile {
-        chunk::tiles(Backend::Cuda, self.dtype, self.head_dim)[0].tiles()[0]
+        chunk::tiles(Backend::Cuda, self.head_dim)[0].tiles()[0]
     }
 
     /// Forward by each load, and the merge.

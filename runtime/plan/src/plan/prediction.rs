@@ -1,5 +1,6 @@
 //! How long a plan takes, predicted before it runs: list scheduling of its work items, by the prices that planned it.
 
+use super::invariant::add_chunks;
 use super::waves::{BUSY, pace, running};
 use super::{Plan, PlanOptions, TileGroup, UNTOUCHED, WorkItem};
 use std::cmp::Reverse;
@@ -82,7 +83,13 @@ impl Plan {
             let new = self.pages[pages.start as usize..pages.end as usize]
                 .iter()
                 .filter(|&&page| !std::mem::replace(&mut seen[page as usize], true));
-            let tokens = u64::from(end - from);
+            // Steps of an invariant plan are not shared by segments, and each chunk is added to those before it.
+            let mut tokens = u64::from(end - from);
+            if let Some(step) = self.step_alignment {
+                let begin = segment.position + (from - segment.kv_range.start);
+                time = time.saturating_add(add_chunks(begin, end - from, tile, head_dim, prices));
+                tokens = tokens.next_multiple_of(u64::from(step));
+            }
             let first = (new.count() as u64 * u64::from(page_size)).min(tokens);
             let read = first * prices.hbm_byte + (tokens - first) * prices.l2_byte;
             time = time.saturating_add(read.saturating_mul(token_bytes).max(flops.saturating_mul(tokens)));

@@ -10,6 +10,7 @@ use super::split::Chunk;
 use super::{KvSegment, Plan, PlanOptions, PlannedPack, QTile, Scratch, count, max_segments};
 use crate::{Packing, PlanError, PrefixTree, QTileNodes, QTiles};
 pub(crate) use sketch::Sketches;
+pub(super) use sketch::add_chunks;
 use sketch::{Candidate, Cut};
 use std::ops::Range;
 use tilewright_heuristics::{PackShape, PackSums, Tile, chunk};

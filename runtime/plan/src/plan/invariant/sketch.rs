@@ -4,7 +4,7 @@ use super::{InvariantScratch, Span, Steps, spans_of, windows};
 use crate::plan::waves::{self, Waves};
 use crate::plan::{Plan, PlanOptions};
 use crate::PrefixTree;
-use tilewright_heuristics::{PackShape, Tile, chunk};
+use tilewright_heuristics::{PackShape, Prices, Tile, chunk};
 
 /// Q tiles hold as many requests as the tile has room for, or half, a quarter, or only one.
 const LEVELS: [u32; 4] = [0, 1, 2, u32::MAX];
@@ -86,11 +86,29 @@ impl StepPrices {
         Self {
             first: bytes.saturating_mul(prices.hbm_byte).max(compute),
             again: bytes.saturating_mul(prices.l2_byte).max(compute),
-            add: (m * head_dim * 8).saturating_mul(prices.l2_byte) / SHARED_MEMORY_OVER_L2,
+            add: add_price(tile, head_dim, prices),
             cta: prices.cta,
             row: ((head_dim + 2) * 4).saturating_mul(prices.partial_byte),
         }
     }
+}
+
+/// What adding a chunk to those before it costs a CTA: its rows' totals are read from shared memory, and written.
+fn add_price(tile: &Tile, head_dim: u64, prices: &Prices) -> u64 {
+    (u64::from(tile.m) * head_dim * 8).saturating_mul(prices.l2_byte) / SHARED_MEMORY_OVER_L2
+}
+
+/// What adding up the chunks that begin in `tokens` tokens behind `begin` costs.
+pub(in crate::plan) fn add_chunks(
+    begin: u32,
+    tokens: u32,
+    tile: &Tile,
+    head_dim: u64,
+    prices: &Prices,
+) -> u64 {
+    let end = begin.saturating_add(tokens);
+    let begins = std::iter::successors(Some(chunk::next_behind(begin)), |&next| Some(chunk::next_behind(next)));
+    begins.take_while(|&next| next < end).count() as u64 * add_price(tile, head_dim, prices)
 }
 
 /// What the first item of a Q tile takes, cut so.
