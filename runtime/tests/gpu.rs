@@ -4,6 +4,7 @@
 mod append;
 mod forward;
 mod graph_plan;
+mod invariance;
 mod parts;
 mod racecheck;
 mod timeline;

@@ -20,17 +20,31 @@ template <class S> struct Totals {
 
   // Before a step: rows that share it and begin a chunk there leave the one before. `value_scale` is a factor of all elements of V.
   TILEWRIGHT_DEVICE void before_step(Accumulators<S> &acc, const PipelineState<S> &at, float value_scale) const {
-    if (!begins_chunk(at)) return;
-    const Granule granule = cta.granules(at)[0];
+#pragma unroll 1
+    for (u32 begin = first_begin(at); begin < S::GRANULES; begin++) {
+      const Granule granule = cta.granules(at)[begin];
+      if (!begins_at(granule)) continue;
 #pragma unroll
-    for (u32 half = 0; half < 2; half++) {
-      const u32 row = cta.warp_q * 16 + cta.fragment_row + half * 8;
-      add(acc, half, row >= granule.first_row() && row < granule.last_row(), true, value_scale);
+      for (u32 half = 0; half < 2; half++) {
+        const u32 row = cta.warp_q * 16 + cta.fragment_row + half * 8;
+        add(acc, half, row >= granule.first_row() && row < granule.last_row(), true, value_scale);
+      }
     }
   }
 
-  // Whether a chunk of the rows that share a step begins with it. All warps of a CTA find the same.
-  TILEWRIGHT_DEVICE bool begins_chunk(const PipelineState<S> &at) const { return tilewright::begins_chunk(static_cast<u32>(cta.granules(at)[0].position)); }
+  // Whether some rows begin a chunk with a step: with its first granule, or where a segment is shorter than a step, with a later one. All warps
+  // of a CTA find the same.
+  TILEWRIGHT_DEVICE bool begins_chunk(const PipelineState<S> &at) const { return first_begin(at) < S::GRANULES; }
+  TILEWRIGHT_DEVICE u32 first_begin(const PipelineState<S> &at) const {
+    u32 first = S::GRANULES;
+#pragma unroll
+    for (u32 n = S::GRANULES; n > 0; n--) first = begins_at(cta.granules(at)[n - 1]) ? n - 1 : first;
+    return first;
+  }
+  // What no row sees begins nothing.
+  TILEWRIGHT_DEVICE static bool begins_at(const Granule &granule) {
+    return granule.rows > 0 && tilewright::begins_chunk(static_cast<u32>(granule.position));
+  }
 
   // At the end: the accumulators are all chunks, with the sums of whole rows.
   TILEWRIGHT_DEVICE void finish(Accumulators<S> &acc, float value_scale) const {

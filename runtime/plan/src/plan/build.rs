@@ -106,7 +106,7 @@ impl Plan {
         self.seq_lens.clear();
         self.seq_lens.extend(table.seq_lens());
         self.several_queries = table.has_several_queries();
-        self.step_alignment = None;
+        self.invariant = false;
         self.packs.clear();
         self.q_tiles.clear();
         self.segments.clear();

@@ -112,8 +112,7 @@ pub struct Plan {
     targets: Vec<OutputTarget>,
     merges: Vec<MergeItem>,
     partials: u32,
-    /// Where segments begin in KV ranges that are cut at absolute positions: multiples of a step.
-    step_alignment: Option<u32>,
+    invariant: bool,
 }
 
 impl Default for Plan {
@@ -133,7 +132,7 @@ impl Default for Plan {
             targets: Vec::new(),
             merges: Vec::new(),
             partials: 0,
-            step_alignment: None,
+            invariant: false,
         }
     }
 }
@@ -243,15 +242,7 @@ impl Plan {
 
     /// Whether a request's bits depend on nothing else of the batch ([`Split::Invariant`]): its kernels are others, too.
     pub const fn is_invariant(&self) -> bool {
-        self.step_alignment.is_some()
-    }
-
-    /// KV segments begin at multiples of this many tokens along their KV range.
-    pub const fn segment_alignment(&self) -> u32 {
-        match self.step_alignment {
-            Some(step) => step,
-            None => GRANULE,
-        }
+        self.invariant
     }
 
     /// Partials; each holds (O, m, l) of all query heads of one request over one part of its tokens.

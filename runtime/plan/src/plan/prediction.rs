@@ -83,12 +83,11 @@ impl Plan {
             let new = self.pages[pages.start as usize..pages.end as usize]
                 .iter()
                 .filter(|&&page| !std::mem::replace(&mut seen[page as usize], true));
-            // Steps of an invariant plan are not shared by segments, and each chunk is added to those before it.
-            let mut tokens = u64::from(end - from);
-            if let Some(step) = self.step_alignment {
+            let tokens = u64::from(end - from);
+            if self.invariant {
+                // Each chunk is added to those before it.
                 let begin = segment.position + (from - segment.kv_range.start);
                 time = time.saturating_add(add_chunks(begin, end - from, tile, head_dim, prices));
-                tokens = tokens.next_multiple_of(u64::from(step));
             }
             let first = (new.count() as u64 * u64::from(page_size)).min(tokens);
             let read = first * prices.hbm_byte + (tokens - first) * prices.l2_byte;

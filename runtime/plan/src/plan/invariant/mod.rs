@@ -7,7 +7,7 @@
 mod sketch;
 
 use super::split::Chunk;
-use super::{KvSegment, Plan, PlanOptions, PlannedPack, QTile, Scratch, count, max_segments};
+use super::{GRANULE, KvSegment, Plan, PlanOptions, PlannedPack, QTile, Scratch, count, max_segments};
 use crate::{Packing, PlanError, PrefixTree, QTileNodes, QTiles};
 pub(crate) use sketch::Sketches;
 pub(super) use sketch::add_chunks;
@@ -64,6 +64,13 @@ impl Steps {
 
     const fn down(self, position: u32) -> u32 {
         position / self.unit * self.unit
+    }
+
+    /// Where a segment of so many tokens begins behind others. Tokens from one multiple of a step's length to the next are of one step: a row
+    /// has them all at once. Where they are fewer, they need not begin with it.
+    const fn begin_behind(self, kv_len: u32, tokens: u32) -> u32 {
+        let begin = kv_len.next_multiple_of(GRANULE);
+        if begin % self.n + tokens <= self.n { begin } else { kv_len.next_multiple_of(self.n) }
     }
 
     /// Whether several segments of a Q tile can be cut: chunks begin where pages do.
@@ -132,8 +139,7 @@ impl Plan {
             let shape = self.shape_of(&self.sums_of(tree, root, &mut scratch.path), total)?;
             packs.push((root, shape, select(&shape)));
         }
-        let step = packs.iter().map(|(_, _, tile)| u32::from(tile.n)).max().unwrap_or(1).max(1);
-        self.step_alignment = Some(step);
+        self.invariant = true;
         let candidate = if options.packing == Packing::PerRequest {
             Candidate::PER_REQUEST
         } else {
@@ -157,7 +163,14 @@ impl Plan {
                 let mut place = |plan: &mut Self, span: &Span| {
                     plan.place_pages(tree, &pages, span, steps, &mut placed[span.node as usize], path)
                 };
-                self.push_spans(requests, spans, cut, steps, &mut place, chunks)?;
+                let time = |plan: &Self, members, window: &Range<u32>| {
+                    sketch::time_of_window(plan, &tile, options, spans, (members, window.clone()), steps)
+                };
+                let size = |plan: &Self, window: &Range<u32>| {
+                    let requests = requests.len() as u32;
+                    candidate.requests_an_item(requests, window.start, |members| time(plan, members, window))
+                };
+                self.push_spans(requests, spans, (cut, steps), size, &mut place, chunks)?;
             }
             let q_tiles = first_q_tile..count(self.q_tiles.len(), "Q tiles")?;
             self.packs.push(PlannedPack { q_tiles, shape, tile });
@@ -235,61 +248,72 @@ impl Plan {
         Ok(placed.pages + (column - placed.column))
     }
 
-    /// Appends a Q tile, and its chunks.
+    /// Appends a Q tile for each window of its KV range, or several: `size` says of how many requests.
     fn push_spans(
         &mut self,
         requests: &[u32],
         spans: &[Span],
-        cut: Cut,
-        steps: Steps,
+        (cut, steps): (Cut, Steps),
+        size: impl Fn(&Self, &Range<u32>) -> u32,
         place: &mut impl FnMut(&mut Self, &Span) -> Result<u32, PlanError>,
         chunks: &mut Vec<Chunk>,
     ) -> Result<(), PlanError> {
-        let index = count(self.q_tiles.len(), "Q tiles")?;
         let begin = count(self.requests.len(), "requests of all packs")?;
         self.requests.extend_from_slice(requests);
-        let requests = begin..count(self.requests.len(), "requests of all packs")?;
-        let first_segment = count(self.segments.len(), "KV segments")?;
+        count(self.requests.len(), "requests of all packs")?;
+        let requests = requests.len() as u32;
         let end = spans.iter().map(|span| span.positions.end).max().unwrap_or(0);
-        let mut kv_len = 0u32;
         if let [span] = spans {
             // One segment may be cut anywhere.
-            kv_len = span.positions.end;
+            let index = count(self.q_tiles.len(), "Q tiles")?;
+            let segments = count(self.segments.len(), "KV segments")?;
             let (pages, members) = (place(self, span)?, span.members.clone());
-            self.segments.push(KvSegment { kv_range: 0..kv_len, pages, position: 0, members });
-            let segments = first_segment..first_segment + 1;
-            chunks.extend(windows(cut, end).map(|kv_range| Chunk {
-                q_tile: index,
-                kv_range,
-                segments: segments.clone(),
-                item: 0,
-            }));
-        } else {
-            for window in windows(cut, end) {
-                let (first, mut kv_begin) = (count(self.segments.len(), "KV segments")?, None);
+            self.segments.push(KvSegment { kv_range: 0..end, pages, position: 0, members });
+            let segments = segments..segments + 1;
+            self.push_window(begin..begin + requests, segments.clone(), end)?;
+            let chunk = |kv_range| Chunk { q_tile: index, kv_range, segments: segments.clone(), item: 0 };
+            chunks.extend(windows(cut, end).map(chunk));
+            return Ok(());
+        }
+        for window in windows(cut, end) {
+            let size = size(self, &window);
+            for at in (0..requests).step_by(size as usize) {
+                let members = at..requests.min(at + size);
+                let first = count(self.segments.len(), "KV segments")?;
+                let mut kv_len = 0u32;
                 for span in spans {
                     let positions =
                         span.positions.start.max(window.start)..span.positions.end.min(window.end);
-                    if positions.is_empty() {
+                    let of = span.members.start.max(at) - at..span.members.end.min(members.end).saturating_sub(at);
+                    if positions.is_empty() || of.is_empty() {
                         continue;
                     }
-                    let begin = kv_len.next_multiple_of(steps.n);
+                    let begin = steps.begin_behind(kv_len, positions.end - positions.start);
                     let end = begin.checked_add(positions.end - positions.start);
                     kv_len = end.filter(|&end| i32::try_from(end).is_ok()).ok_or(TOO_LONG)?;
-                    kv_begin.get_or_insert(begin);
                     let pages =
                         place(self, span)? + (positions.start - span.positions.start) / steps.page_size;
-                    let (position, members) = (positions.start, span.members.clone());
-                    self.segments.push(KvSegment { kv_range: begin..kv_len, pages, position, members });
+                    let (kv_range, position) = (begin..kv_len, positions.start);
+                    self.segments.push(KvSegment { kv_range, pages, position, members: of });
                 }
-                if let Some(kv_begin) = kv_begin {
+                if kv_len > 0 {
+                    let q_tile = count(self.q_tiles.len(), "Q tiles")?;
                     let segments = first..count(self.segments.len(), "KV segments")?;
-                    chunks.push(Chunk { q_tile: index, kv_range: kv_begin..kv_len, segments, item: 0 });
+                    self.push_window(begin + members.start..begin + members.end, segments.clone(), kv_len)?;
+                    chunks.push(Chunk { q_tile, kv_range: 0..kv_len, segments, item: 0 });
                 }
             }
         }
+        Ok(())
+    }
+
+    fn push_window(
+        &mut self,
+        requests: Range<u32>,
+        segments: Range<u32>,
+        kv_len: u32,
+    ) -> Result<(), PlanError> {
         i32::try_from(kv_len).map_err(|_| TOO_LONG)?;
-        let segments = first_segment..count(self.segments.len(), "KV segments")?;
         self.q_tiles.push(QTile { pack: self.packs.len() as u32, requests, segments, kv_len });
         Ok(())
     }

@@ -2,8 +2,9 @@
 
 use super::{InvariantScratch, Span, Steps, spans_of, windows};
 use crate::plan::waves::{self, Waves};
-use crate::plan::{Plan, PlanOptions};
+use crate::plan::{GRANULE, Plan, PlanOptions};
 use crate::PrefixTree;
+use std::ops::Range;
 use tilewright_heuristics::{PackShape, Prices, Tile, chunk};
 
 /// Q tiles hold as many requests as the tile has room for, or half, a quarter, or only one.
@@ -51,6 +52,24 @@ impl Candidate {
             if time(Cut::After(middle)) <= self.most { low = middle } else { high = middle }
         }
         Cut::After(low)
+    }
+
+    /// How many requests of a window share an item: all, or half, a quarter ... so that none takes longer than it may. All in the first one,
+    /// and where a part of them takes about as long, as what they share is most of it.
+    pub(super) fn requests_an_item(
+        self,
+        requests: u32,
+        begin: u32,
+        time: impl Fn(Range<u32>) -> u64,
+    ) -> u32 {
+        let all = if begin == 0 || requests == 1 { 0 } else { time(0..requests) };
+        let (mut size, mut longest) = (requests, all);
+        while size > 1 && longest > self.most {
+            size = size.div_ceil(2);
+            let items = (0..requests).step_by(size as usize);
+            longest = items.map(|at| time(at..requests.min(at + size))).max().unwrap_or(0);
+        }
+        if longest > all / 8 * 7 { requests } else { size }
     }
 }
 
@@ -125,26 +144,43 @@ pub(super) fn time_of_first(
         Cut::Whole => u32::MAX,
         Cut::After(position) => position,
     };
-    prices.cta + tokens_time(&prices, spans, 0..end, steps, |_| true)
+    prices.cta + tokens_time(&prices, spans, 0..u32::MAX, 0..end, steps, |_| true)
 }
 
-/// What the tokens of spans in a window take.
+/// What an item of these requests takes in a window.
+pub(super) fn time_of_window(
+    plan: &Plan,
+    tile: &Tile,
+    options: &PlanOptions,
+    spans: &[Span],
+    (members, window): (Range<u32>, Range<u32>),
+    steps: Steps,
+) -> u64 {
+    let prices = StepPrices::of(plan, tile, options);
+    let rows = u64::from(members.end - members.start) * u64::from(plan.geometry.gqa_ratio());
+    prices.cta + tokens_time(&prices, spans, members, window, steps, |_| true) + rows * prices.row
+}
+
+/// What the tokens of some requests' spans in a window take.
 fn tokens_time(
     prices: &StepPrices,
     spans: &[Span],
-    window: std::ops::Range<u32>,
+    members: Range<u32>,
+    window: Range<u32>,
     steps: Steps,
-    first: impl Fn(u32) -> bool,
+    first: impl Fn(&Span) -> bool,
 ) -> u64 {
     let of_span = |span: &Span| {
         let begin = span.positions.start.max(window.start);
         let end = span.positions.end.min(window.end);
-        if begin >= end {
+        let others = span.members.start >= members.end || span.members.end <= members.start;
+        if begin >= end || others {
             return 0;
         }
-        let step = if first(span.node) { prices.first } else { prices.again };
+        let step = if first(span) { prices.first } else { prices.again };
         let adds = u64::from((end - 1) / chunk::length_at(end) - begin / chunk::length_at(end));
-        u64::from((end - begin).div_ceil(steps.n)) * step + adds * prices.add
+        // What is left of a step, others fill.
+        u64::from((end - begin).next_multiple_of(GRANULE)) * step / u64::from(steps.n) + adds * prices.add
     };
     spans.iter().map(of_span).sum()
 }
@@ -213,13 +249,25 @@ impl Plan {
                     time_of_first(self, &tile, options, spans, cut, steps)
                 });
                 let end = spans.iter().map(|span| span.positions.end).max().unwrap_or(0);
-                let requests = q_tile.requests.len() as u64;
+                let requests = q_tile.requests.len() as u32;
                 for window in windows(cut, end) {
-                    let partial = if cut == Cut::Whole { 0 } else { requests * ratio * prices.row };
-                    let tokens = tokens_time(&prices, spans, window, steps, |node| !read[node as usize]);
-                    let slices = (requests * ratio).div_ceil(u64::from(tile.m.max(1)));
-                    let time = prices.cta + tokens + partial;
-                    times.extend(std::iter::repeat_n(time, slices as usize));
+                    let size = candidate.requests_an_item(requests, window.start, |members| {
+                        time_of_window(self, &tile, options, spans, (members, window.clone()), steps)
+                    });
+                    for at in (0..requests).step_by(size as usize) {
+                        let members = at..requests.min(at + size);
+                        let rows = u64::from(members.end - at) * ratio;
+                        // What another item has read is in L2.
+                        let first = |span: &Span| span.members.start >= at && !read[span.node as usize];
+                        let tokens = tokens_time(&prices, spans, members, window.clone(), steps, first);
+                        if tokens == 0 {
+                            continue;
+                        }
+                        let partial = if cut == Cut::Whole { 0 } else { rows * prices.row };
+                        let slices = rows.div_ceil(u64::from(tile.m.max(1)));
+                        let time = prices.cta + tokens + partial;
+                        times.extend(std::iter::repeat_n(time, slices as usize));
+                    }
                     merges |= cut != Cut::Whole;
                 }
                 q_tiles.segments_of(q_tile).iter().for_each(|segment| read[segment.node as usize] = true);

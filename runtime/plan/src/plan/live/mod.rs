@@ -167,7 +167,7 @@ impl LivePlan {
         select: &mut impl FnMut(&PackShape) -> Tile,
     ) -> Result<(), PlanError> {
         self.plan.geometry = *geometry;
-        self.plan.step_alignment = None;
+        self.plan.invariant = false;
         if options.split == Split::Invariant {
             return self.rebuild_invariant(changes, options, select);
         }
