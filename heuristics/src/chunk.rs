@@ -60,7 +60,9 @@ mod tests {
             let end = next_behind(begin);
             assert_eq!((begin_of(begin), begin_of(end - 1), begin_of(end)), (begin, begin, end));
             assert!((end - begin).is_power_of_two() && begin.is_multiple_of(end - begin));
-            assert!(end - begin >= SHORTEST && (end - begin == SHORTEST || (end - begin) * AN_OCTAVE <= begin));
+            assert!(
+                end - begin >= SHORTEST && (end - begin == SHORTEST || (end - begin) * AN_OCTAVE <= begin)
+            );
             (begin, count) = (end, count + 1);
         }
         assert_eq!(count, 16 + 8 * 7, "sixteen up to 8192, then eight an octave");

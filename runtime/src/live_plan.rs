@@ -1,7 +1,7 @@
 //! A plan that follows a batch step by step.
 
-use crate::{AttentionError, AttentionOptions};
 use crate::attention::{Attention, Backend, Planned};
+use crate::{AttentionError, AttentionOptions};
 use std::sync::Arc;
 use tilewright_heuristics::Geometry;
 use tilewright_plan::{LivePlanner, Plan};
@@ -25,11 +25,17 @@ impl<B: Backend> LivePlan<B> {
         let Attention { backend, options, .. } = attention;
         let geometry = attention.geometry(page_size);
         backend.prepare(&geometry, options)?;
-        let planner = backend.with_choice(&geometry, options, |_, plan_options| {
-            LivePlanner::new(&geometry, plan_options)
-        })?;
+        let planner = backend
+            .with_choice(&geometry, options, |_, plan_options| LivePlanner::new(&geometry, plan_options))?;
         let options = *options;
-        Ok(Self { planner, geometry, options, backend: Arc::clone(backend), on_device: B::on_device(backend), moved: true })
+        Ok(Self {
+            planner,
+            geometry,
+            options,
+            backend: Arc::clone(backend),
+            on_device: B::on_device(backend),
+            moved: true,
+        })
     }
 
     /// Plans the batch as it is now.
@@ -37,9 +43,8 @@ impl<B: Backend> LivePlan<B> {
     /// # Errors
     /// A batch beyond 32-bit counts.
     pub fn update(&mut self) -> Result<&Plan, AttentionError> {
-        let plan = self
-            .backend
-            .with_choice(&self.geometry, &self.options, |choose, _| self.planner.plan(choose))?;
+        let plan =
+            self.backend.with_choice(&self.geometry, &self.options, |choose, _| self.planner.plan(choose))?;
         if std::mem::take(&mut self.moved) {
             self.on_device = B::on_device(&self.backend);
         } else {

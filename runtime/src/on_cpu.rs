@@ -22,8 +22,7 @@ impl Cpu {
         let host = options.threads.map_or_else(HostDevice::detect, HostDevice::with_threads);
         let device = host.as_device();
         let limits = Limits::Cpu(host.limits.clone());
-        let selection = selection(&device, &limits, options.selector)
-            .ok_or(AttentionError::NoTile)?;
+        let selection = selection(&device, &limits, options.selector).ok_or(AttentionError::NoTile)?;
         if let Some(warning) = selection.warning(&device) {
             tracing::warn!("{warning}");
         }
@@ -34,7 +33,8 @@ impl Cpu {
     /// The tiles of batch-invariant plans.
     fn invariant_set(&self, geometry: &Geometry) -> Option<TileSet<'static>> {
         let class = Class::of(geometry);
-        let runs = |set: &&TileSet<'_>| set.tiles().iter().all(|tile| check(tile, &class, &self.limits).is_ok());
+        let runs =
+            |set: &&TileSet<'_>| set.tiles().iter().all(|tile| check(tile, &class, &self.limits).is_ok());
         chunk::tiles(tilewright_heuristics::Backend::Cpu, geometry.head_dim).iter().find(runs).copied()
     }
 }

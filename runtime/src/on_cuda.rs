@@ -151,9 +151,7 @@ pub(crate) fn choice<'a>(
 ) -> (Choose<'a>, PlanOptions) {
     let invariant = tuned.invariant_set(&Class::of(geometry)).filter(|_| options.invariant);
     match invariant {
-        Some(set) => {
-            (Choose::Set(set), PlanOptions { split: Split::Invariant, ..tuned.plan_options() })
-        }
+        Some(set) => (Choose::Set(set), PlanOptions { split: Split::Invariant, ..tuned.plan_options() }),
         None => (Choose::Selection(tuned.choose()), tuned.plan_options()),
     }
 }

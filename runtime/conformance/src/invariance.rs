@@ -75,7 +75,8 @@ impl Family {
         for vector in 0..VECTORS {
             // Some are large, so that rows' maxima are raised again and again.
             let amplitude = [0.5, 1.0, 2.0, 5.0][vector % 4];
-            vectors.extend((0..head_dim).map(|_| amplitude * (random.below(1 << 16) as f32 / 32_768.0 - 1.0)));
+            vectors
+                .extend((0..head_dim).map(|_| amplitude * (random.below(1 << 16) as f32 / 32_768.0 - 1.0)));
         }
         Self { texts, vectors, head_dim }
     }
@@ -178,8 +179,7 @@ impl Pool {
                     let begin = column * page_size;
                     let key = (before, stretches(&family.texts[text], begin, page_size));
                     let fresh = contents.len() as i32;
-                    let page =
-                        if column < shares { *shared.entry(key).or_insert(fresh) } else { fresh };
+                    let page = if column < shares { *shared.entry(key).or_insert(fresh) } else { fresh };
                     if page == fresh {
                         contents.push((text, begin));
                     }
@@ -247,7 +247,8 @@ impl Pool {
 
 /// What a page holds: its streams, and where each begins.
 fn stretches(text: &Text, begin: u32, tokens: u32) -> Vec<u32> {
-    let ends = text.streams.iter().map(|(end, _)| *end).filter(|end| (begin + 1..begin + tokens).contains(end));
+    let ends =
+        text.streams.iter().map(|(end, _)| *end).filter(|end| (begin + 1..begin + tokens).contains(end));
     let begins = std::iter::once(begin).chain(ends);
     begins.flat_map(|begin| [begin, text.stream_at(begin)]).collect()
 }
@@ -306,7 +307,11 @@ mod tests {
             let shortest = one.tokens.min(two.tokens);
             let common = one.common(two).min(shortest);
             for position in (0..shortest).step_by(13) {
-                assert_eq!(key(row, position) == key(other, position), position < common, "{position} {common}");
+                assert_eq!(
+                    key(row, position) == key(other, position),
+                    position < common,
+                    "{position} {common}"
+                );
             }
         }
     }

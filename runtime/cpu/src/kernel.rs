@@ -128,7 +128,11 @@ fn pass_segment<S: Simd, K: Number>(
     let start =
         tokens.start.max(segment.kv_range.start.saturating_add(first.saturating_sub(segment.position)));
     // Steps at multiples of their length, whatever is hidden.
-    let start = if plan.is_invariant() { start - (start - segment.kv_range.start) % u32::from(tile.n) } else { start };
+    let start = if plan.is_invariant() {
+        start - (start - segment.kv_range.start) % u32::from(tile.n)
+    } else {
+        start
+    };
     let ahead = (u32::from(tile.stages) - 1) * u32::from(tile.n);
     let mut begin = start;
     while begin < end {

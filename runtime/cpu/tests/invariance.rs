@@ -69,8 +69,7 @@ impl Comparison {
             let strides = KvStrides::nhd(&geometry);
             if self.dtype.has_fp8_kv() {
                 let (keys, values) = pool.cache::<E4m3>(&family);
-                let scales =
-                    KvScales { keys: Scale::Tensor(0.5), values: Scale::Heads(&[0.3, 1.7]) };
+                let scales = KvScales { keys: Scale::Tensor(0.5), values: Scale::Heads(&[0.3, 1.7]) };
                 let cache = || Fp8KvCache { keys: &keys[..], values: &values[..], strides, scales };
                 self.batches(&mut backend, &family, &pool, (pool_seed, &geometry), cache, &bits, &mut seen);
             } else {

@@ -5,7 +5,7 @@ mod emulation;
 
 use emulation::{Emulator, describe_tensors};
 use half::{bf16, f16};
-use tilewright_conformance::invariance::{Family, Pool, SeenBits};
+use tilewright_conformance::invariance::{Family, Pool, PoolBatch, SeenBits};
 use tilewright_conformance::reference::{self, Attention};
 use tilewright_cpu::{Element, KvCache, Number};
 use tilewright_cuda::{LaunchMode, MergeBy, PackedPlan};
@@ -122,13 +122,7 @@ impl Kind {
         seen
     }
 
-    fn plan(
-        &self,
-        geometry: &Geometry,
-        batch: &tilewright_conformance::invariance::PoolBatch,
-        split: Split,
-        seed: u64,
-    ) -> Plan {
+    fn plan(&self, geometry: &Geometry, batch: &PoolBatch, split: Split, seed: u64) -> Plan {
         let prices = Prices { cta: 0, merge: 0, partial_byte: 0, ..Prices::default() };
         let options = PlanOptions { split, ..PlanOptions::default() }
             .with_max_concurrent_ctas([1, 8, 300][seed as usize % 3])
@@ -156,13 +150,8 @@ impl Kind {
         let mut words = packed.words().to_vec();
         // CTAs of an item lie side by side, or those of a KV head.
         (0..packed.launches().count()).for_each(|launch| words[2 + 2 * launch] = (seed / 2 % 2) as u32);
-        words.resize(words.len().max(packed.span()) + 4, u32::MAX);
-        let memory: Vec<[u32; 4]> = words.chunks(4).map(|four| {
-            let mut quad = [u32::MAX; 4];
-            quad[..four.len()].copy_from_slice(four);
-            quad
-        }).collect();
-        let memory: Vec<Quad> = memory.into_iter().map(Quad).collect();
+        words.resize(words.len().max(packed.span()).next_multiple_of(4), u32::MAX);
+        let memory: Vec<Quad> = words.as_chunks::<4>().0.iter().copied().map(Quad).collect();
         let mut workspace = vec![f32::NAN; packed.workspace_bytes(geometry) / 4 + 1];
         let modes = [LaunchMode::ALL[0], LaunchMode::ALL[1]];
         let fused = modes[seed as usize % 2].merge == MergeBy::LastCta;
@@ -216,7 +205,7 @@ impl Kind {
     fn check<E: Element>(
         &self,
         geometry: &Geometry,
-        batch: &tilewright_conformance::invariance::PoolBatch,
+        batch: &PoolBatch,
         query: &[E],
         caches: &Caches<E>,
         output: &[E],
@@ -225,8 +214,7 @@ impl Kind {
         let cache = KvCache { keys, values, strides: KvStrides::nhd(geometry) };
         let sinks = self.options.sinks.then_some(&SINKS[..]);
         let attention = Attention { mask: self.mask(), sinks, ..Attention::plain(SCALE) };
-        let (expected, _) =
-            reference::decode(geometry, &batch.table().unwrap(), query, &cache, &attention);
+        let (expected, _) = reference::decode(geometry, &batch.table().unwrap(), query, &cache, &attention);
         let (mut difference, mut norm) = (0.0, 0.0);
         for (found, expected) in output.iter().zip(&expected) {
             difference += (f64::from(found.to_f32()) - expected).powi(2);
@@ -263,8 +251,49 @@ fn unchanged(_: &str, text: &str) -> String {
     text.to_owned()
 }
 
+fn bits_of_bf16(row: &[bf16]) -> Vec<u32> {
+    row.iter().map(|value| value.to_bits().into()).collect()
+}
+
+/// The emulation takes some milliseconds a batch, so these are hundreds of pairs of batches; the CPU's and the GPU's suites have thousands.
+fn assert_equal_bits<E: Element>(kind: Kind, pairs: u64, bits: impl Fn(&[E]) -> Vec<u32>) {
+    let seen = kind.run::<E>(&kind.emulator(unchanged), Split::Invariant, pairs, bits);
+    assert_eq!(seen.differ, 0, "of {} pairs", seen.pairs);
+}
+
 #[test]
 fn a_request_has_the_same_bits_in_every_batch_and_launch() {
-    let seen = HOPPER.run::<f16>(&HOPPER.emulator(unchanged), Split::Invariant, 300, bits_of_f16);
-    assert_eq!(seen.differ, 0, "of {} pairs", seen.pairs);
+    assert_equal_bits(HOPPER, 400, bits_of_f16);
+}
+
+#[test]
+fn so_it_has_with_all_options_and_without_warpgroups() {
+    let all = KernelOptions { mask: MaskOptions::ALL, sinks: true, ..PLAIN };
+    assert_equal_bits(Kind { dtype: Dtype::Bf16, options: all, ..HOPPER }, 200, bits_of_bf16);
+    assert_equal_bits(Kind { arch: "sm_80", ..HOPPER }, 200, bits_of_f16);
+}
+
+#[test]
+fn so_it_has_with_fp8_and_with_long_vectors() {
+    assert_equal_bits(Kind { dtype: Dtype::Fp8F16, head_dim: 128, ..HOPPER }, 100, bits_of_f16);
+    assert_equal_bits(Kind { head_dim: 256, ..HOPPER }, 60, bits_of_f16);
+}
+
+/// Each part of the argument is needed, and its absence is seen: kernels whose chunks do not begin anew or begin elsewhere than plans are cut, or
+/// whose rows are brought under larger logits when another row of their warp is.
+#[test]
+fn what_would_make_bits_depend_on_the_batch_is_seen() {
+    let mutations = [
+        ("chunk.cuh", "return position % length == 0;", "return false && position % length == 0;"),
+        ("softmax_step.cuh", "const bool raises = !S::INVARIANT ||", "const bool raises = true ||"),
+        ("chunk.cuh", "SHORTEST_CHUNK = 512", "SHORTEST_CHUNK = 256"),
+    ];
+    for (file, from, to) in mutations {
+        let emulator = HOPPER.emulator(|name, text| {
+            assert!(name != file || text.contains(from), "{file} has another text: {from}");
+            if name == file { text.replace(from, to) } else { text.to_owned() }
+        });
+        let seen = HOPPER.run::<f16>(&emulator, Split::Invariant, 100, bits_of_f16);
+        assert!(seen.differ > 0, "{file}: of {} pairs all are equal", seen.pairs);
+    }
 }

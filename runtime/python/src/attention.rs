@@ -124,7 +124,7 @@ impl Attention {
     /// Heads are (query, kv, dim). `device` is None for the CPU.
     #[new]
     #[expect(clippy::too_many_arguments)]
-    #[pyo3(signature = (heads, page_size, dtype, scale, window, softcap, threads, selector, fetch_nvrtc, device))]
+    #[pyo3(signature = (heads, page_size, dtype, scale, window, softcap, threads, selector, invariant, fetch_nvrtc, device))]
     fn new(
         py: Python<'_>,
         heads: (u32, u32, u32),
@@ -135,6 +135,7 @@ impl Attention {
         softcap: Option<f32>,
         threads: Option<u32>,
         selector: Option<PathBuf>,
+        invariant: bool,
         fetch_nvrtc: bool,
         device: Option<usize>,
     ) -> PyResult<Self> {
@@ -144,7 +145,7 @@ impl Attention {
         let mask = Mask { window, softcap };
         mask.check().map_err(invalid)?;
         let selector = selector.map(|path| Selector::load(&path).map_err(invalid)).transpose()?;
-        let options = AttentionOptions { dtype, scale, mask, threads, selector, fetch_nvrtc };
+        let options = AttentionOptions { dtype, scale, mask, threads, selector, invariant, fetch_nvrtc };
         let kind = py.detach(|| match device {
             None => Ok(Kind::Cpu(runtime::Attention::cpu(heads, options)?)),
             Some(ordinal) => {

@@ -106,7 +106,9 @@ impl<E: CudaElement + Element> Comparison<E> {
             let of_request = (HEADS.query * HEADS.dim) as usize;
             let requests = output.chunks_exact(of_request).zip(lse.chunks_exact(HEADS.query as usize));
             let bits: Vec<u32> = requests
-                .flat_map(|(row, lse)| row.iter().map(|x| x.to_f32().to_bits()).chain(lse.iter().map(|x| x.to_bits())))
+                .flat_map(|(row, lse)| {
+                    row.iter().map(|x| x.to_f32().to_bits()).chain(lse.iter().map(|x| x.to_bits()))
+                })
                 .collect();
             assert!(output.iter().all(|x| x.to_f32().is_finite()), "all is written");
             self.seen.compare(&batch.texts, &bits);

@@ -164,7 +164,8 @@ pub fn measure(
         }
     };
     let alone = portfolio.iter().enumerate();
-    let alone = alone.map(|(i, tile)| Contender { name: tile.to_string(), outcome: outcome(first_alone + i) });
+    let alone =
+        alone.map(|(i, tile)| Contender { name: tile.to_string(), outcome: outcome(first_alone + i) });
     let tiles = alone.collect();
     let invariant = match invariant {
         Some(_) => outcome(1),

@@ -48,8 +48,18 @@ fn heading(batch: &BatchResult) -> String {
 
 fn group_lines(group: &[&BatchResult]) -> Vec<String> {
     let peers = timed_peers(group);
-    let mut header =
-        vec!["batch", "limit", "ours", "x limit", "error", "invariant", "x ours", "best tile", "x limit", "which"];
+    let mut header = vec![
+        "batch",
+        "limit",
+        "ours",
+        "x limit",
+        "error",
+        "invariant",
+        "x ours",
+        "best tile",
+        "x limit",
+        "which",
+    ];
     header.extend(peers.iter().copied());
     let row = |batch: &&BatchResult| {
         let over_limit =

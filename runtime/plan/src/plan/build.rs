@@ -152,7 +152,10 @@ impl Plan {
     }
 
     /// Requests without tokens: rows of zeros, which the first pack's tile writes as well as any.
-    pub(super) fn push_empty(&mut self, select: &mut impl FnMut(&PackShape) -> Tile) -> Result<(), PlanError> {
+    pub(super) fn push_empty(
+        &mut self,
+        select: &mut impl FnMut(&PackShape) -> Tile,
+    ) -> Result<(), PlanError> {
         let requests = self.requests.len();
         let empty = self.seq_lens.iter().enumerate().filter(|(_, tokens)| **tokens == 0);
         self.requests.extend(empty.map(|(request, _)| request as u32));

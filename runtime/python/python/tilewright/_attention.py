@@ -48,6 +48,8 @@ class Attention:
         softcap: logits are ``softcap * tanh(logit / softcap)``.
         threads: of the CPU backend; all that the process may run on if absent.
         selector: file with the tile selector to use, as ``tilewright tune`` writes it.
+        invariant: a request's output and LSE have the same bits whatever else is in the batch, however requests share pages and whichever pages they have, on
+            one device and for the same options. Pages have a multiple of 16 tokens then.
         fetch_nvrtc: fetch NVRTC, with which kernels are compiled, where the machine has none.
 
     Raises:
@@ -81,6 +83,7 @@ class Attention:
         softcap: float | None = None,
         threads: int | None = None,
         selector: str | os.PathLike[str] | None = None,
+        invariant: bool = False,
         fetch_nvrtc: bool = False,
     ) -> None:
         self._heads = Heads(*heads)
@@ -98,6 +101,8 @@ class Attention:
             raise ValueError(
                 f"`kv_layout` is {kv_layout!r}: it can be 'NHD' ([pages, page_size, KV heads, dim]) or 'HND' ([pages, KV heads, page_size, dim])"
             )
+        if invariant and page_size % 16:
+            raise ValueError(f"`page_size` is {page_size}: with `invariant` it must be a multiple of 16")
         self._kv_layout = kv_layout
         tokens, dim = (page_size, self._heads.kv), self._heads.dim
         self._page_shape = (*tokens, dim) if kv_layout == "NHD" else (*reversed(tokens), dim)
@@ -119,6 +124,7 @@ class Attention:
             softcap,
             threads,
             None if selector is None else os.fspath(selector),
+            invariant,
             fetch_nvrtc,
             self._device,
         )

@@ -21,6 +21,7 @@ class Attention:
         softcap: float | None,
         threads: int | None,
         selector: str | None,
+        invariant: bool,
         fetch_nvrtc: bool,
         device: int | None,
     ) -> Attention: ...

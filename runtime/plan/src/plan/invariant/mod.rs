@@ -284,7 +284,8 @@ impl Plan {
                 for span in spans {
                     let positions =
                         span.positions.start.max(window.start)..span.positions.end.min(window.end);
-                    let of = span.members.start.max(at) - at..span.members.end.min(members.end).saturating_sub(at);
+                    let of =
+                        span.members.start.max(at) - at..span.members.end.min(members.end).saturating_sub(at);
                     if positions.is_empty() || of.is_empty() {
                         continue;
                     }

@@ -1,16 +1,16 @@
 //! Which of a few ways to cut trees into Q tiles, and these into items, ends first: by the prices that packs are weighed with.
 
 use super::{InvariantScratch, Span, Steps, spans_of, windows};
+use crate::PrefixTree;
 use crate::plan::waves::{self, Waves};
 use crate::plan::{GRANULE, Plan, PlanOptions};
-use crate::PrefixTree;
 use std::ops::Range;
 use tilewright_heuristics::{PackShape, Prices, Tile, chunk};
 
-/// Q tiles hold as many requests as the tile has room for, or half, a quarter, or only one.
-const LEVELS: [u32; 4] = [0, 1, 2, u32::MAX];
+/// Q tiles hold as many requests as the tile has room for, or half, or only one.
+const LEVELS: [u32; 3] = [0, 1, u32::MAX];
 /// Items take this share of a CTA slot's time at most, where they are cut.
-const SHARES: [u64; 3] = [1, 2, 4];
+const SHARES: [u64; 2] = [1, 2];
 
 /// Shared memory is about this many times as fast as L2.
 const SHARED_MEMORY_OVER_L2: u64 = 3;
@@ -38,7 +38,13 @@ impl Candidate {
     pub(super) const PER_REQUEST: Self = Self { level: u32::MAX, most: u64::MAX };
 
     /// Where a Q tile is cut so that its first item, of which `time` knows how long it takes, is no longer than it may be.
-    pub(super) fn cut_of(self, requests: usize, spans: &[Span], steps: Steps, time: impl Fn(Cut) -> u64) -> Cut {
+    pub(super) fn cut_of(
+        self,
+        requests: usize,
+        spans: &[Span],
+        steps: Steps,
+        time: impl Fn(Cut) -> u64,
+    ) -> Cut {
         let end = spans.iter().map(|span| span.positions.end).max().unwrap_or(0);
         // Those of one request are a segment that may be cut anywhere.
         let cuts = requests == 1 || spans.len() <= 1 || steps.cuts_several();
@@ -56,12 +62,7 @@ impl Candidate {
 
     /// How many requests of a window share an item: all, or half, a quarter ... so that none takes longer than it may. All in the first one,
     /// and where a part of them takes about as long, as what they share is most of it.
-    pub(super) fn requests_an_item(
-        self,
-        requests: u32,
-        begin: u32,
-        time: impl Fn(Range<u32>) -> u64,
-    ) -> u32 {
+    pub(super) fn requests_an_item(self, requests: u32, begin: u32, time: impl Fn(Range<u32>) -> u64) -> u32 {
         let all = if begin == 0 || requests == 1 { 0 } else { time(0..requests) };
         let (mut size, mut longest) = (requests, all);
         while size > 1 && longest > self.most {
@@ -126,7 +127,8 @@ pub(in crate::plan) fn add_chunks(
     prices: &Prices,
 ) -> u64 {
     let end = begin.saturating_add(tokens);
-    let begins = std::iter::successors(Some(chunk::next_behind(begin)), |&next| Some(chunk::next_behind(next)));
+    let begins =
+        std::iter::successors(Some(chunk::next_behind(begin)), |&next| Some(chunk::next_behind(next)));
     begins.take_while(|&next| next < end).count() as u64 * add_price(tile, head_dim, prices)
 }
 
