@@ -10,7 +10,7 @@ pub const SHORTEST: u32 = 512;
 
 /// Chunks from a position to twice it, once they are longer than [`SHORTEST`]: few enough for long requests, and short enough that one alone
 /// fills a GPU.
-pub const AN_OCTAVE: u32 = 8;
+pub const AN_OCTAVE: u32 = 16;
 
 /// Tokens of the chunk that a position is in: a power of two, of which the chunk begins at a multiple.
 pub const fn length_at(position: u32) -> u32 {
@@ -65,8 +65,8 @@ mod tests {
             );
             (begin, count) = (end, count + 1);
         }
-        assert_eq!(count, 16 + 8 * 7, "sixteen up to 8192, then eight an octave");
-        assert_eq!(begin_of(u32::MAX), u32::MAX / (1 << 28) * (1 << 28));
+        assert_eq!(count, 32 + 16 * 6, "32 up to 16384, then sixteen an octave");
+        assert_eq!(begin_of(u32::MAX), u32::MAX / (1 << 27) * (1 << 27));
         assert_eq!(next_behind(u32::MAX), u32::MAX);
     }
 }

@@ -10,7 +10,7 @@ namespace tilewright {
 
 // The host has the same numbers: `heuristics/src/chunk.rs`.
 constexpr u32 SHORTEST_CHUNK = 512; // tokens
-constexpr u32 CHUNKS_AN_OCTAVE = 8; // from there on: as many from a position to twice it
+constexpr u32 CHUNKS_AN_OCTAVE = 16; // from there on: as many from a position to twice it
 
 // Whether a chunk begins at a position.
 TILEWRIGHT_DEVICE bool begins_chunk(u32 position) {

@@ -5,6 +5,8 @@
 //! Q tile is cut: one item takes its first chunks, and each of the others takes one.
 
 mod sketch;
+#[cfg(test)]
+mod tests;
 
 use super::split::Chunk;
 use super::{GRANULE, KvSegment, Plan, PlanOptions, PlannedPack, QTile, Scratch, count, max_segments};
