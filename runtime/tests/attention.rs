@@ -346,7 +346,8 @@ fn a_request_has_the_same_bits_in_every_batch_if_asked_for() {
             query: rows.iter().flat_map(|&row| &all.query[row * ROW..][..ROW]).copied().collect(),
         };
         let (indptr, indices, last) = batch.csr();
-        let plan = attention.plan(&PageTable::from_csr(&indptr, &indices, &last, PAGE_SIZE).unwrap()).unwrap();
+        let plan =
+            attention.plan(&PageTable::from_csr(&indptr, &indices, &last, PAGE_SIZE).unwrap()).unwrap();
         let fresh = run(&attention, &plan, &batch, None);
         let mut live = attention.live_plan(PAGE_SIZE).unwrap();
         for (request, (pages, tokens)) in (0..).zip(&batch.rows) {

@@ -45,7 +45,7 @@ impl<E: CudaElement + Element> Comparison<E> {
         Self {
             attention: Attention::cuda(context, HEADS, options).unwrap(),
             seen: SeenBits::new(&family),
-            output: stream.alloc_zeros(rows * HEADS.dim as usize).unwrap(),
+            output: stream.clone_htod(&vec![E::from_f32(0.0); rows * HEADS.dim as usize]).unwrap(),
             lse: stream.alloc_zeros(rows).unwrap(),
             sinks: sinks.then(|| stream.clone_htod(&[0.5, -1.0, 3.0, 0.0, -9.0, 1.0, 2.0, 0.1]).unwrap()),
             stream,
