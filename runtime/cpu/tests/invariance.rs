@@ -39,7 +39,7 @@ impl Comparison {
         let options = PlanOptions { split: self.split, ..PlanOptions::default() }
             .with_max_concurrent_ctas(ctas)
             .with_prices(prices);
-        if seed % 3 > 0 {
+        if !seed.is_multiple_of(3) {
             return Plan::build(geometry, &batch.table().unwrap(), &options, tile).unwrap();
         }
         let mut planner = LivePlanner::new(geometry, options).unwrap();

@@ -100,7 +100,7 @@ impl Kind {
                 shared += plan.q_tiles().iter().filter(|q_tile| q_tile.requests.len() > 1).count();
                 let query: Vec<E> = family.queries(&batch.texts, geometry.q_heads);
                 let (output, lse) = self.launch(emulator, &plan, &query, &caches, seed);
-                if seed % 8 == 0 && !self.dtype.has_fp8_kv() {
+                if seed.is_multiple_of(8) && !self.dtype.has_fp8_kv() {
                     self.check(&geometry, &batch, &query, &caches, &output);
                 }
                 let row = (geometry.q_heads * geometry.head_dim) as usize;
@@ -127,7 +127,7 @@ impl Kind {
         let options = PlanOptions { split, ..PlanOptions::default() }
             .with_max_concurrent_ctas([1, 8, 300][seed as usize % 3])
             .with_prices(prices);
-        if seed % 4 > 0 {
+        if !seed.is_multiple_of(4) {
             return Plan::build(geometry, &batch.table().unwrap(), &options, self.tile()).unwrap();
         }
         let mut planner = LivePlanner::new(geometry, options).unwrap();
@@ -185,7 +185,7 @@ impl Kind {
         };
         describe_tensors(&mut arguments, geometry, &strides);
         let [tma, cp_async, merge] = self.kernels();
-        let forward = if seed / 4 % 2 == 0 { tma } else { cp_async };
+        let forward = if (seed / 4).is_multiple_of(2) { tma } else { cp_async };
         for (index, (_, items)) in packed.launches().enumerate() {
             let arguments = Arguments {
                 items: arguments.items + u64::from(items.start) * size_of::<WorkItem>() as u64,

@@ -10,7 +10,7 @@ use kernel_cases::{Batch, CASE, Case, Outcome, SOFTCAP, WINDOW, check_all, for_a
 use tilewright_conformance::{self as conformance, CaseCache, ConformanceCase};
 use tilewright_cpu::Element;
 use tilewright_heuristics::{Backend, Dtype, Mask, MaskOptions, Tile};
-use tilewright_kernel_templates::cuda::{KernelOptions, KvLoad, sources};
+use tilewright_kernel_templates::cuda::{KernelOptions, sources};
 use tilewright_kernel_templates::{Class, CudaLimits, Limits, Space, check};
 use tilewright_plan::{E4m3, KvStrides, Packing, Split};
 

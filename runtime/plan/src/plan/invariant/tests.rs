@@ -38,9 +38,9 @@ fn parts(plan: &Plan, request: u32) -> Vec<(u32, Vec<std::ops::Range<u32>>)> {
                 let place = |token| segment.position + (token - segment.kv_range.start);
                 positions.push(place(begin)..place(end));
                 // Tokens from one multiple of a step to the next are of one step.
-                assert_eq!(place(begin) % N, 0);
+                assert!(place(begin).is_multiple_of(N));
                 let (at, tokens) = (begin - item.kv_range.start, end - begin);
-                assert!(at % N == 0 || at % N + tokens <= N, "{tokens} tokens at {at}");
+                assert!(at.is_multiple_of(N) || at % N + tokens <= N, "{tokens} tokens at {at}");
             }
         }
         assert_eq!(positions.is_empty(), partial == UNTOUCHED);
