@@ -7,6 +7,7 @@
 
 pub mod analytic;
 mod batch;
+pub mod chunk;
 #[cfg(feature = "data")]
 pub mod data;
 pub mod decision_tree;

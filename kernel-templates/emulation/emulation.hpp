@@ -78,6 +78,9 @@ constexpr bool has_fp8_conversion(Bf16) { return false; }
 TILEWRIGHT_DEVICE float larger(float a, float b) { return __builtin_fmaxf(a, b); }
 
 // Like the device's, they have no subnormal numbers.
+TILEWRIGHT_DEVICE float rounded_product(float a, float b) { return a * b; }
+TILEWRIGHT_DEVICE float fused_multiply_add(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
+
 TILEWRIGHT_DEVICE float exp2_fast(float x) {
   const float y = __builtin_exp2f(x);
   return y < 0x1p-126f ? 0.f : y;

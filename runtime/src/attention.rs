@@ -3,8 +3,8 @@
 use crate::{AttentionError, AttentionOptions, Heads, LivePlan};
 use std::fmt;
 use std::sync::Arc;
-use tilewright_heuristics::{Geometry, Selection};
-use tilewright_plan::{BySelection, PageTable, Plan, PlanOptions};
+use tilewright_heuristics::Geometry;
+use tilewright_plan::{Choose, PageTable, Plan, PlanOptions};
 
 /// Where attention is computed: [`Cpu`](crate::Cpu) or [`Cuda`](crate::Cuda).
 pub trait Backend: fmt::Debug + Sized {
@@ -26,9 +26,14 @@ pub trait Backend: fmt::Debug + Sized {
     #[doc(hidden)]
     fn prepare(&self, geometry: &Geometry, options: &AttentionOptions) -> Result<(), AttentionError>;
 
-    /// Calls with the device's selection of tiles, and how plans are made for it.
+    /// Calls with what chooses the tiles of plans, and how plans are made for the device. What they are for is prepared.
     #[doc(hidden)]
-    fn with_selection<T>(&self, call: impl FnOnce(&Selection, PlanOptions) -> T) -> T;
+    fn with_choice<T>(
+        &self,
+        geometry: &Geometry,
+        options: &AttentionOptions,
+        call: impl FnOnce(Choose<'_>, PlanOptions) -> T,
+    ) -> T;
 }
 
 /// Decode attention of one kind of layer on one device. Cheap to clone; all methods take `&self`.
@@ -74,8 +79,8 @@ impl<B: Backend> Attention<B> {
     pub fn plan(&self, table: &PageTable<'_>) -> Result<AttentionPlan<B>, AttentionError> {
         let geometry = self.geometry(table.page_size());
         self.backend.prepare(&geometry, &self.options)?;
-        let plan = self.backend.with_selection(|selection, options| {
-            Plan::build(&geometry, table, &options, BySelection::new(selection))
+        let plan = self.backend.with_choice(&geometry, &self.options, |choose, options| {
+            Plan::build(&geometry, table, &options, choose)
         })?;
         Ok(AttentionPlan { plan, on_device: B::on_device(&self.backend) })
     }

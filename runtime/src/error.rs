@@ -14,6 +14,14 @@ pub enum AttentionError {
     /// The processor can run no tile.
     #[error("this processor can run no tile of the space; `tilewright space --device cpu` says why")]
     NoTile,
+    /// Pages that batch-invariant attention does not serve.
+    #[error(
+        "batch-invariant attention needs pages of a multiple of 16 tokens, not of {page_size}: use such pages, or options that are not `invariant`"
+    )]
+    InvariantPages {
+        /// Tokens of a page.
+        page_size: u32,
+    },
     /// The batch cannot be planned.
     #[error(transparent)]
     Plan(#[from] PlanError),

@@ -1,7 +1,7 @@
 //! A plan at one place in device memory, for engines that capture their steps in CUDA graphs of their own.
 #![allow(unsafe_code)]
 
-use crate::on_cuda::{allocate, refuse_capture};
+use crate::on_cuda::{allocate, choice, refuse_capture};
 use crate::{Attention, AttentionError, Cuda};
 use cudarc::driver::{CudaSlice, CudaStream, DevicePtr};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,8 +10,9 @@ use tilewright_cuda::{
     kv_load_up_to,
 };
 use tilewright_heuristics::Tile;
+use tilewright_kernel_templates::Class;
 use tilewright_kernel_templates::cuda::KvLoad;
-use tilewright_plan::{BySelection, KvStrides, Packing, PageTable, Plan, PlanOptions, Split};
+use tilewright_plan::{KvStrides, Packing, PageTable, Plan, Split};
 
 /// A plan of fixed size at a fixed place: a graph that has captured [`GraphPlan::run_raw`] serves every batch that
 /// [`GraphPlan::update`] takes. Neither allocates or compiles anything once it has been run.
@@ -64,7 +65,11 @@ impl Attention<Cuda> {
         let plan = self.make(&PageTable::new(&[], 0, &lens, page_size)?, None)?;
         self.placed(plan, true, stream, |tuned, plan| {
             let geometry = plan.geometry();
-            let tiles = tuned.selection().tiles_of(geometry.head_dim, geometry.dtype);
+            let set = tuned.invariant_set(&Class::of(geometry)).filter(|_| plan.is_invariant());
+            let tiles = set.map_or_else(
+                || tuned.selection().tiles_of(geometry.head_dim, geometry.dtype),
+                |set| set.tiles().to_vec(),
+            );
             let mode = LaunchMode { launch: Launch::Serial, ..tuned.launch_mode() };
             Bucket::for_batch(geometry, mode, &tiles, queries.max(1), pages.max(1))
         })
@@ -89,16 +94,20 @@ impl Attention<Cuda> {
         Ok(GraphPlan { attention, plan, on_device, workspace, any, run_with: Mutex::default() })
     }
 
-    /// Plans as a decoder does, or with other packs and cuts.
-    fn make(&self, table: &PageTable<'_>, other: Option<(Packing, Split)>) -> Result<Plan, AttentionError> {
+    /// Plans as a decoder does, or with other packs and no cuts for their length.
+    fn make(&self, table: &PageTable<'_>, packing: Option<Packing>) -> Result<Plan, AttentionError> {
         self.prepare(table.page_size())?;
         let geometry = self.geometry(table.page_size());
         Ok(self.with_kernels(|tuned| {
-            let options = match other {
-                Some((packing, split)) => PlanOptions { packing, split, ..tuned.plan_options() },
-                None => tuned.plan_options(),
-            };
-            Plan::build(&geometry, table, &options, BySelection::new(tuned.selection()))
+            let (choose, mut options) = choice(tuned, &geometry, &self.options);
+            if let Some(packing) = packing {
+                options.packing = packing;
+                // Those of batch-invariant plans are where they always are.
+                if options.split != Split::Invariant {
+                    options.split = Split::None;
+                }
+            }
+            Plan::build(&geometry, table, &options, choose)
         })?)
     }
 }
@@ -113,7 +122,8 @@ fn bucket_for(tuned: &TunedBackend, plan: &Plan, pages: u32) -> Result<Bucket, F
     let requests = u32::try_from(plan.batch()).map_err(|_| FitError::TooLarge("requests"))?;
     let mut bucket = if tiles.is_empty() {
         // A batch without tokens has no work item, of no tile.
-        let tiles = tuned.selection().tiles();
+        let set = tuned.invariant_set(&Class::of(plan.geometry())).filter(|_| plan.is_invariant());
+        let tiles = set.map_or_else(|| tuned.selection().tiles(), |set| set.tiles().to_vec());
         let launches = if mode.launch == Launch::Single { 1 } else { Mix::of(&tiles).tiles().len() };
         let capacities = Capacities { items: vec![0; launches], ..Capacities::default() };
         Bucket::new(plan.geometry(), mode, &tiles, capacities)?
@@ -147,7 +157,7 @@ impl GraphPlan {
         }
         let plan = match self.on_device.upload(&plan, stream) {
             Err(CudaError::Fit(_)) if self.any => {
-                let plan = self.attention.make(table, Some((Packing::PerRequest, Split::None)))?;
+                let plan = self.attention.make(table, Some(Packing::PerRequest))?;
                 self.on_device.upload(&plan, stream)?;
                 plan
             }

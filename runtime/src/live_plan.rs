@@ -1,9 +1,10 @@
 //! A plan that follows a batch step by step.
 
-use crate::AttentionError;
 use crate::attention::{Attention, Backend, Planned};
+use crate::{AttentionError, AttentionOptions};
 use std::sync::Arc;
-use tilewright_plan::{BySelection, LivePlanner, Plan};
+use tilewright_heuristics::Geometry;
+use tilewright_plan::{LivePlanner, Plan};
 
 /// A plan that follows a batch by its changes: a step costs what has changed. Requests are rows of the batch, numbered from 0.
 ///
@@ -11,6 +12,8 @@ use tilewright_plan::{BySelection, LivePlanner, Plan};
 #[derive(Debug)]
 pub struct LivePlan<B: Backend> {
     planner: LivePlanner,
+    geometry: Geometry,
+    options: AttentionOptions,
     backend: Arc<B>,
     on_device: B::OnDevice,
     /// Some request has other pages than the plan on the device.
@@ -22,8 +25,17 @@ impl<B: Backend> LivePlan<B> {
         let Attention { backend, options, .. } = attention;
         let geometry = attention.geometry(page_size);
         backend.prepare(&geometry, options)?;
-        let planner = backend.with_selection(|_, plan_options| LivePlanner::new(&geometry, plan_options))?;
-        Ok(Self { planner, backend: Arc::clone(backend), on_device: B::on_device(backend), moved: true })
+        let planner = backend
+            .with_choice(&geometry, options, |_, plan_options| LivePlanner::new(&geometry, plan_options))?;
+        let options = *options;
+        Ok(Self {
+            planner,
+            geometry,
+            options,
+            backend: Arc::clone(backend),
+            on_device: B::on_device(backend),
+            moved: true,
+        })
     }
 
     /// Plans the batch as it is now.
@@ -31,8 +43,8 @@ impl<B: Backend> LivePlan<B> {
     /// # Errors
     /// A batch beyond 32-bit counts.
     pub fn update(&mut self) -> Result<&Plan, AttentionError> {
-        let planner = &mut self.planner;
-        let plan = self.backend.with_selection(|selection, _| planner.plan(BySelection::new(selection)))?;
+        let plan =
+            self.backend.with_choice(&self.geometry, &self.options, |choose, _| self.planner.plan(choose))?;
         if std::mem::take(&mut self.moved) {
             self.on_device = B::on_device(&self.backend);
         } else {

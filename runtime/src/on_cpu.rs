@@ -4,9 +4,9 @@ use crate::attention::{Attention, Backend, Planned};
 use crate::{AttentionError, AttentionOptions, Heads, KvCache, PerRow};
 use std::sync::{Arc, Mutex, PoisonError};
 use tilewright_cpu::{CpuBackend, DecodeArgs, Element, Fp8KvCache, HostDevice, KvPages};
-use tilewright_heuristics::{Geometry, Selection};
-use tilewright_kernel_templates::{Limits, selection};
-use tilewright_plan::{DeviceProfile, E4m3, KvScales, PlanOptions, Scale};
+use tilewright_heuristics::{Geometry, Selection, TileSet, chunk};
+use tilewright_kernel_templates::{Class, Limits, check, selection};
+use tilewright_plan::{BySelection, Choose, DeviceProfile, E4m3, KvScales, PlanOptions, Scale, Split};
 
 /// The CPU backend of [`Attention`].
 #[derive(Debug)]
@@ -14,19 +14,28 @@ pub struct Cpu {
     backend: Mutex<CpuBackend>,
     selection: Selection,
     options: PlanOptions,
+    limits: Limits,
 }
 
 impl Cpu {
     fn new(options: &AttentionOptions) -> Result<Self, AttentionError> {
         let host = options.threads.map_or_else(HostDevice::detect, HostDevice::with_threads);
         let device = host.as_device();
-        let selection = selection(&device, &Limits::Cpu(host.limits.clone()), options.selector)
-            .ok_or(AttentionError::NoTile)?;
+        let limits = Limits::Cpu(host.limits.clone());
+        let selection = selection(&device, &limits, options.selector).ok_or(AttentionError::NoTile)?;
         if let Some(warning) = selection.warning(&device) {
             tracing::warn!("{warning}");
         }
         let options = PlanOptions::on(DeviceProfile::of(&device, &selection));
-        Ok(Self { backend: Mutex::new(CpuBackend::new(host.limits.threads)), selection, options })
+        Ok(Self { backend: Mutex::new(CpuBackend::new(host.limits.threads)), selection, options, limits })
+    }
+
+    /// The tiles of batch-invariant plans.
+    fn invariant_set(&self, geometry: &Geometry) -> Option<TileSet<'static>> {
+        let class = Class::of(geometry);
+        let runs =
+            |set: &&TileSet<'_>| set.tiles().iter().all(|tile| check(tile, &class, &self.limits).is_ok());
+        chunk::tiles(tilewright_heuristics::Backend::Cpu, geometry.head_dim).iter().find(runs).copied()
     }
 }
 
@@ -38,12 +47,25 @@ impl Backend for Cpu {
 
     fn lengths_changed((): &()) {}
 
-    fn prepare(&self, geometry: &Geometry, _: &AttentionOptions) -> Result<(), AttentionError> {
-        Ok(geometry.validate()?)
+    fn prepare(&self, geometry: &Geometry, options: &AttentionOptions) -> Result<(), AttentionError> {
+        geometry.validate()?;
+        options.check_invariant(geometry)?;
+        if options.invariant && self.invariant_set(geometry).is_none() {
+            return Err(AttentionError::NoTile);
+        }
+        Ok(())
     }
 
-    fn with_selection<T>(&self, call: impl FnOnce(&Selection, PlanOptions) -> T) -> T {
-        call(&self.selection, self.options)
+    fn with_choice<T>(
+        &self,
+        geometry: &Geometry,
+        options: &AttentionOptions,
+        call: impl FnOnce(Choose<'_>, PlanOptions) -> T,
+    ) -> T {
+        match self.invariant_set(geometry).filter(|_| options.invariant) {
+            Some(set) => call(Choose::Set(set), PlanOptions { split: Split::Invariant, ..self.options }),
+            None => call(Choose::Selection(BySelection::new(&self.selection)), self.options),
+        }
     }
 }
 

@@ -11,10 +11,10 @@ use tilewright_cuda::{
     CubinArchive, CudaDevice, CudaElement, CudaError, DecodeArgs, DevicePlan, Fp8KvCache, KvPages, RawArgs,
     TunedBackend, kv_load_up_to,
 };
-use tilewright_heuristics::{Geometry, Selection};
+use tilewright_heuristics::Geometry;
 use tilewright_kernel_templates::Class;
 use tilewright_kernel_templates::cuda::{KernelOptions, KvLoad};
-use tilewright_plan::{KvStrides, Plan, PlanOptions};
+use tilewright_plan::{Choose, KvStrides, Plan, PlanOptions, Split};
 
 /// The CUDA backend of [`Attention`].
 #[derive(Debug)]
@@ -147,10 +147,27 @@ pub(crate) fn allocate(stream: &Arc<CudaStream>, bytes: usize) -> Result<CudaSli
     stream.alloc_zeros(bytes).map_err(CudaError::driver("cannot allocate the workspace"))
 }
 
+/// What chooses the tiles of plans, and how plans are made.
+pub(crate) fn choice<'a>(
+    tuned: &'a TunedBackend,
+    geometry: &Geometry,
+    options: &AttentionOptions,
+) -> (Choose<'a>, PlanOptions) {
+    let invariant = tuned.invariant_set(&Class::of(geometry)).filter(|_| options.invariant);
+    match invariant {
+        Some(set) => (Choose::Set(set), PlanOptions { split: Split::Invariant, ..tuned.plan_options() }),
+        None => (Choose::Selection(tuned.choose()), tuned.plan_options()),
+    }
+}
+
 impl AttentionOptions {
     /// What the kernels for pages of this size have compiled in.
     const fn compiled(&self, page_size: u32) -> KernelOptions {
-        KernelOptions { mask: self.mask.options(), ..KernelOptions::for_pages(page_size) }
+        KernelOptions {
+            mask: self.mask.options(),
+            invariant: self.invariant,
+            ..KernelOptions::for_pages(page_size)
+        }
     }
 }
 
@@ -168,12 +185,19 @@ impl Backend for Cuda {
 
     fn prepare(&self, geometry: &Geometry, options: &AttentionOptions) -> Result<(), AttentionError> {
         geometry.validate()?;
+        options.check_invariant(geometry)?;
         self.prepare_options(Class::of(geometry), options.compiled(geometry.page_size), None)
     }
 
-    fn with_selection<T>(&self, call: impl FnOnce(&Selection, PlanOptions) -> T) -> T {
+    fn with_choice<T>(
+        &self,
+        geometry: &Geometry,
+        options: &AttentionOptions,
+        call: impl FnOnce(Choose<'_>, PlanOptions) -> T,
+    ) -> T {
         let tuned = self.tuned.read().unwrap_or_else(PoisonError::into_inner);
-        call(tuned.selection(), tuned.plan_options())
+        let (choose, options) = choice(&tuned, geometry, options);
+        call(choose, options)
     }
 }
 

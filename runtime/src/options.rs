@@ -1,5 +1,6 @@
 //! What an attention layer is, and how it is computed.
 
+use crate::AttentionError;
 use tilewright_cuda::CubinArchive;
 use tilewright_heuristics::{Dtype, Geometry, Mask, Selector};
 
@@ -37,8 +38,36 @@ pub struct AttentionOptions {
     /// Kernels that were compiled elsewhere, for GPUs ([`CubinArchive::load`]): where they are enough, NVRTC is not looked for. If absent, those
     /// of the file that `TILEWRIGHT_CUBINS` names.
     pub cubins: Option<&'static CubinArchive>,
+    /// See [`AttentionOptions::invariant`].
+    pub invariant: bool,
     /// Fetch NVRTC where the machine has none. By default that is an error.
     pub fetch_nvrtc: bool,
+}
+
+impl AttentionOptions {
+    /// Batch-invariant attention: for given Q, K and V of a request, output and LSE have the same bits whatever else is in the batch, however
+    /// requests share pages, whichever pages they have and in which order they come, planned from nothing or followed live, launched in any
+    /// mode or captured. It holds for one device, one set of options, and finite K and V; several query tokens of a request get what they
+    /// would get one at a time.
+    ///
+    /// One tile serves all batches, and KV ranges are cut at fixed positions. Pages have a multiple of 16 tokens.
+    ///
+    /// ```
+    /// # use tilewright_runtime::AttentionOptions;
+    /// assert!(AttentionOptions::default().invariant().invariant);
+    /// ```
+    #[must_use]
+    pub const fn invariant(self) -> Self {
+        Self { invariant: true, ..self }
+    }
+
+    /// Whether pages are such that they can be.
+    pub(crate) const fn check_invariant(&self, geometry: &Geometry) -> Result<(), AttentionError> {
+        if self.invariant && !geometry.page_size.is_multiple_of(16) {
+            return Err(AttentionError::InvariantPages { page_size: geometry.page_size });
+        }
+        Ok(())
+    }
 }
 
 impl Default for AttentionOptions {
@@ -50,6 +79,7 @@ impl Default for AttentionOptions {
             threads: None,
             selector: None,
             cubins: None,
+            invariant: false,
             fetch_nvrtc: false,
         }
     }

@@ -330,3 +330,46 @@ fn the_cpu_backend_opens_nothing_of_cuda() {
         assert!(!mapped.contains(library), "{library} is open");
     }
 }
+
+#[test]
+fn a_request_has_the_same_bits_in_every_batch_if_asked_for() {
+    let options = AttentionOptions { dtype: Dtype::F32, ..AttentionOptions::default() }.invariant();
+    let attention = attention(options);
+    // More than one chunk of 512 tokens, of pages that others have, too.
+    let tokens = [1_300, 700, 33, 0, 1_290];
+    let all = Batch::<f32>::new(&tokens, 3);
+    let run_rows = |rows: &[usize]| {
+        let batch = Batch {
+            keys: all.keys.clone(),
+            values: all.values.clone(),
+            rows: rows.iter().map(|&row| all.rows[row].clone()).collect(),
+            query: rows.iter().flat_map(|&row| &all.query[row * ROW..][..ROW]).copied().collect(),
+        };
+        let (indptr, indices, last) = batch.csr();
+        let plan =
+            attention.plan(&PageTable::from_csr(&indptr, &indices, &last, PAGE_SIZE).unwrap()).unwrap();
+        let fresh = run(&attention, &plan, &batch, None);
+        let mut live = attention.live_plan(PAGE_SIZE).unwrap();
+        for (request, (pages, tokens)) in (0..).zip(&batch.rows) {
+            if *tokens > 0 {
+                live.add(request, pages, *tokens).unwrap();
+            }
+        }
+        live.update().unwrap();
+        if live.plan().batch() == rows.len() {
+            assert_eq!(run(&attention, &live, &batch, None), fresh);
+        }
+        fresh
+    };
+    let (together, lse) = run_rows(&[0, 1, 2, 3, 4]);
+    assert!(all.error(&together, &lse, &options, None) < 1e-5);
+    for rows in [&[0][..], &[4, 0], &[2, 1], &[1]] {
+        let (found, found_lse) = run_rows(rows);
+        for (place, &row) in rows.iter().enumerate() {
+            assert_eq!(found[place * ROW..][..ROW], together[row * ROW..][..ROW]);
+            assert_eq!(found_lse[place * 8..][..8], lse[row * 8..][..8]);
+        }
+    }
+    let error = attention.plan(&PageTable::new(&[0], 1, &[3], 8).unwrap()).unwrap_err();
+    assert!(matches!(error, AttentionError::InvariantPages { page_size: 8 }), "{error}");
+}

@@ -5,6 +5,7 @@ mod append;
 mod cubins;
 mod forward;
 mod graph_plan;
+mod invariance;
 mod parts;
 mod racecheck;
 mod timeline;

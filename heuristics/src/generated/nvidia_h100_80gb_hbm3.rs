@@ -2,7 +2,7 @@
 //!
 //! - limits: multiprocessors 132, shared memory of a CTA 227 KB, L2 50 MB, memory 85 GB, launch floor 3.30 us, latency of memory 684 cycles, latency of L2 282 cycles, reading 1 MB 4.2 us, 252 GB/s, reading 4 MB 5.3 us, 785 GB/s, reading 16 MB 9.3 us, 1802 GB/s, reading 64 MB 25.6 us, 2625 GB/s, reading 256 MB 90.0 us, 2983 GB/s, reading 1024 MB 348.0 us, 3085 GB/s, reading 4096 MB 1387.9 us, 3095 GB/s, 16-bit matrix peak 989 TFLOP/s by the data sheet, price of an HBM byte 3094.6 GB/s, price of an L2 byte 7776.4 GB/s, price of a partial's byte 3494.5 GB/s, price of a FLOP 581395.3 GFLOP/s, price of a CTA 25.1 ns, price of a merge 4.4 us
 //! - versions: tilewright 0.1.0, system Linux (Ubuntu 24.04), kernel 6.18.44-fc-v657-gpu, driver 580.159.04 (CUDA 13.0), nvrtc 13.0
-//! - kernel 466b044e69a3c013, space a7d745f403238396, selector 1e4400f441fbe5ca
+//! - kernel 0a32d1a2b56d229c, space a7d745f403238396, selector 1e4400f441fbe5ca
 //! - scenarios: pat-fig9 1ba6876e7c4febed, mix-roots 75b6c576d07c3924, mix-deep 97f29801e829959f, mix-lengths 8076eb100f635204, batch-of-one aef7197c3a141d74, conversation d7bf907c0ff5444c, tenants-fit f38c2614f647edad, tenants-many-fit f63167dd1c96439a, trees-fit 7c21c0b42486d039, tenants-dims-fit 68847de884f535bc, conversation-fit 79c4f1854c1776a7, tenants-held-out bdfcf37304555131, tenants-dims-held-out 44301cb530defb38, conversation-held-out edc9fdb475ea4ce8
 //! - measured: 2026-11-25T04:26:25Z by `tilewright tune`
 //! - counts: 450 batches fitted, 232 only judged, 31 sets of tiles, 23554 measurements, 34288 samples

@@ -2,7 +2,7 @@
 //!
 //! - limits: multiprocessors 132, shared memory of a CTA 227 KB, L2 60 MB, memory 150 GB, launch floor 2.94 us, latency of memory 667 cycles, latency of L2 288 cycles, reading 1 MB 4.0 us, 262 GB/s, reading 4 MB 4.8 us, 868 GB/s, reading 16 MB 7.9 us, 2123 GB/s, reading 64 MB 19.2 us, 3495 GB/s, reading 256 MB 63.9 us, 4203 GB/s, reading 1024 MB 239.4 us, 4485 GB/s, reading 4096 MB 946.6 us, 4537 GB/s, 16-bit matrix peak 989 TFLOP/s by the data sheet, price of an HBM byte 4537.3 GB/s, price of an L2 byte 9528.3 GB/s, price of a partial's byte 4088.0 GB/s, price of a FLOP 584453.5 GFLOP/s, price of a CTA 20.8 ns, price of a merge 3.9 us
 //! - versions: tilewright 0.1.0, system Linux (Ubuntu 24.04), kernel 6.18.44-fc-v657-gpu, driver 580.159.04 (CUDA 13.0), nvrtc 13.0
-//! - kernel 466b044e69a3c013, space a7d745f403238396, selector 4870970cc369824f
+//! - kernel 0a32d1a2b56d229c, space a7d745f403238396, selector 4870970cc369824f
 //! - scenarios: pat-fig9 1ba6876e7c4febed, mix-roots 75b6c576d07c3924, mix-deep 97f29801e829959f, mix-lengths 8076eb100f635204, batch-of-one aef7197c3a141d74, conversation d7bf907c0ff5444c, tenants-fit f38c2614f647edad, tenants-many-fit f63167dd1c96439a, trees-fit 7c21c0b42486d039, tenants-dims-fit 68847de884f535bc, conversation-fit 79c4f1854c1776a7, tenants-held-out bdfcf37304555131, tenants-dims-held-out 44301cb530defb38, conversation-held-out edc9fdb475ea4ce8
 //! - measured: 2026-11-25T04:13:36Z by `tilewright tune`
 //! - counts: 450 batches fitted, 232 only judged, 30 sets of tiles, 22194 measurements, 90189 samples

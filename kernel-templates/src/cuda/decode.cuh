@@ -187,6 +187,7 @@ struct Decode {
     for (u32 step = first; step < steps.last; step++) {
       parts.producer.next_step(ahead, steps, step, column, at);
       timeline.ready(step == first);
+      if constexpr (S::INVARIANT) Totals<S>{cta}.before_step(acc, at, value_scale(cta));
       const auto meanwhile = [&] {
         if constexpr (STAGES > 1) parts.producer.copy_ahead(ahead, steps, step, column, at);
       };

@@ -3,6 +3,7 @@
 // Warps that own the same rows are merged by their maxima and sums.
 #pragma once
 #include "merge.cuh"
+#include "totals.cuh"
 #include "mma.cuh"
 #include "softmax.cuh"
 
@@ -18,7 +19,7 @@ template <class S> struct Epilogue {
     return reinterpret_cast<float *>(cta.shared) + (of_warp * 16 + row) * S::OUTPUT_STRIDE;
   }
 
-  // What sums of V in FP8 are multiplied by.
+  // As `value_scale(cta)`, of which the compiler makes other code here.
   TILEWRIGHT_DEVICE float value_scale() const { return S::FP8 ? cta.args.value_scales[cta.kv_head * cta.args.scale_head] : 1.f; }
 
   // Leaves each warp's rows in shared memory, all warps that share rows under one maximum.
@@ -136,7 +137,7 @@ template <class S> struct Epilogue {
   // Rows that one warp has alone, from its registers. Of 16 columns a lane writes four: neighbours of even and odd lanes change places, so
   // that four lanes write 32 bytes of a row at once.
   TILEWRIGHT_DEVICE void write_own(const Accumulators<S> &acc) const {
-    const float scale = value_scale();
+    const float scale = S::INVARIANT ? 1.f : value_scale(); // chunks were summed with it
     const u32 thread = thread_index_again(), lane = thread % 32, odd = lane % 2;
 #pragma unroll
     for (u32 half = 0; half < 2; half++) {
@@ -176,11 +177,15 @@ template <class S> struct Epilogue {
 
   // All of it, by the warps that have accumulated.
   TILEWRIGHT_DEVICE void write(Accumulators<S> &acc) const {
+    if constexpr (S::INVARIANT) {
+      Totals<S>{cta}.finish(acc, value_scale());
+    } else {
 #pragma unroll
-    for (u32 half = 0; half < 2; half++) {
-      Softmax &softmax = acc.softmax[half];
-      softmax.sum += from_lane_xor(softmax.sum, 1);
-      softmax.sum += from_lane_xor(softmax.sum, 2);
+      for (u32 half = 0; half < 2; half++) {
+        Softmax &softmax = acc.softmax[half];
+        softmax.sum += from_lane_xor(softmax.sum, 1);
+        softmax.sum += from_lane_xor(softmax.sum, 2);
+      }
     }
     if constexpr (S::WARPS_KV == 1) {
       write_own(acc);
@@ -214,8 +219,9 @@ template <class S> struct Epilogue {
       if (merge == DIRECT) continue;
       const MergeItem merged = cta.args.merges[merge];
       const u32 head = cta.kv_head * cta.args.gqa_ratio + index % cta.args.gqa_ratio;
-      MergedRow<S::HEAD_DIM / 32> row =
-          sum_partials<S::HEAD_DIM>(cta.args, merged, head, merged.partial_end - merged.partial_begin, 0, 1);
+      const u32 partials = merged.partial_end - merged.partial_begin;
+      MergedRow<S::HEAD_DIM / 32> row = S::INVARIANT ? add_partials<S::HEAD_DIM>(cta.args, merged, head, partials)
+                                                     : sum_partials<S::HEAD_DIM>(cta.args, merged, head, partials, 0, 1);
       write_merged<S::HEAD_DIM, typename S::Element, S::SINKS>(cta.args, merged.request, head, row);
     }
   }

@@ -58,7 +58,7 @@ struct KernelTraits : Options {
   static constexpr u32 STEPS_AT_ONCE = TMA ? 32 / GRANULES : 1;
   // Whether there is a private KV phase, and how many tokens a step of it has for each Q warp, and for each of its warps. A thread looks at the
   // tokens of one warp only, so that it goes along the segments forwards.
-  static constexpr bool PRIVATE_PHASE = !Options::HIDES_FIRST && WARPS_Q > 1 && WARP_GRANULES % WARPS_Q == 0 && (TMA || N <= COPIERS);
+  static constexpr bool PRIVATE_PHASE = !Options::INVARIANT && !Options::HIDES_FIRST && WARPS_Q > 1 && WARP_GRANULES % WARPS_Q == 0 && (TMA || N <= COPIERS);
   static constexpr u32 PRIVATE_STEP = N / WARPS_Q;
   static constexpr u32 WARP_PRIVATE_STEP = larger(WARP_N / WARPS_Q, GRANULE);
 
@@ -85,7 +85,9 @@ struct KernelTraits : Options {
   static constexpr u32 PRIVATE_PHASE_AT = SOFTMAX_AT + WARPS * 16 * 8;
   static constexpr u32 ROWS_AT = PRIVATE_PHASE_AT + (1 + 3 * WARPS_Q) * 4;
   static constexpr u32 SEGMENTS_AT = ROWS_AT + M * 20;
-  static constexpr u32 SHARED_BYTES = round_up(SEGMENTS_AT + MAX_SEGMENTS * 28, 16);
+  static constexpr u32 TOTALS_AT = round_up(SEGMENTS_AT + MAX_SEGMENTS * 28, 16);
+  static constexpr u32 SHARED_BYTES = TOTALS_AT + (Options::INVARIANT ? M * HEAD_DIM * 4 : 0);
+  static_assert(!Options::INVARIANT || WARPS_KV == 1, "warps that share rows would each have a sum of their own");
 };
 
 } // namespace tilewright

@@ -79,6 +79,17 @@ pub fn mix_shared_bytes(tiles: &[Tile], class: &Class, producers: u32) -> u32 {
     tiles.iter().map(|tile| shared_bytes(tile, class, producers)).max().unwrap_or(0)
 }
 
+/// The same with what options add: batch-invariant kernels keep the totals of their rows' chunks, in f32.
+pub(super) fn mix_shared_bytes_with(
+    tiles: &[Tile],
+    class: &Class,
+    producers: u32,
+    options: KernelOptions,
+) -> u32 {
+    let totals = |tile: &Tile| if options.invariant { u32::from(tile.m) * class.head_dim * 4 } else { 0 };
+    tiles.iter().map(|tile| shared_bytes(tile, class, producers) + totals(tile)).max().unwrap_or(0)
+}
+
 fn most_warps(tiles: &[Tile]) -> u32 {
     tiles.iter().map(|tile| u32::from(tile.warps)).max().unwrap_or(1)
 }

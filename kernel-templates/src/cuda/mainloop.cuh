@@ -4,6 +4,7 @@
 #pragma once
 #include "softmax_step.cuh"
 #include "pipeline.cuh"
+#include "totals.cuh"
 
 namespace tilewright {
 
@@ -11,6 +12,7 @@ template <class S> struct Mainloop {
   const Cta<S> &cta;
   const SoftmaxStep<S> softmax_step{cta};
   const Pipeline<S> pipeline{cta};
+  const Totals<S> totals{cta};
 
   // Whether a thread has registers for the weights of a step beside the logits of the next one.
   static constexpr bool OVERLAPS = S::TOGETHER && (S::WARPS > 4 || S::WARP_N <= 96);
@@ -44,6 +46,7 @@ template <class S> struct Mainloop {
     const u32 first = softmax_step.first_granule();
     while (step < end) {
       pipeline.wait_keys_full(at);
+      if constexpr (S::INVARIANT) totals.before_step(acc, at, value_scale(cta));
       Extent here = extent(steps, step, at, seen);
       if (!here.any) {
         pipeline.release_keys(at);
@@ -65,6 +68,7 @@ template <class S> struct Mainloop {
 #pragma unroll 1
       for (step++; step < end; step++) {
         pipeline.wait_keys_full(at);
+        if (S::INVARIANT && totals.begins_chunk(at)) break; // all warps do
         here = extent(steps, step, at, seen);
         if (!here.any) break;
         pipeline.wait_values_full(before);
@@ -109,6 +113,7 @@ template <class S> struct Mainloop {
 #pragma unroll 1
           for (; step < end; step++) {
             pipeline.wait_keys_full(at);
+            if constexpr (S::INVARIANT) totals.before_step(acc, at, value_scale(cta));
             const bool plain = softmax_step.is_plain(steps, step, seen);
             softmax_step.template compute_step<S::WARP_GRANULES, S::TOGETHER>(acc, query, at, softmax_step.first_granule(), seen, plain, Buffers{pipeline, at});
             at = at.template ahead<1>();

@@ -1,6 +1,7 @@
 // Merge: online softmax over the partials of each row (PAT, section 7), in the plan's order, so the same plan gives the same bits.
 #pragma once
 #include "abi.cuh"
+#include "chunk.cuh"
 #include "softmax.cuh"
 
 namespace tilewright {
@@ -61,6 +62,39 @@ template <u32 HEAD_DIM> TILEWRIGHT_DEVICE MergedRow<HEAD_DIM / 32> sum_partials(
   return row;
 }
 
+// Adds up the partials of a row in their order, as a CTA adds up chunks (`totals.cuh`). By one warp.
+template <u32 HEAD_DIM> TILEWRIGHT_DEVICE MergedRow<HEAD_DIM / 32> add_partials(const Arguments &args, const MergeItem &item, u32 head, u32 count) {
+  constexpr u32 ELEMENTS = HEAD_DIM / 32;
+  constexpr u32 BATCH = 32 / ELEMENTS; // partials that are read before they are waited for
+  const u32 lane = thread_index() % 32;
+  const u64 first = u64(item.partial_begin) * args.q_heads + head;
+  MergedRow<ELEMENTS> row = {};
+  row.softmax.max = negative_infinity();
+  for (u32 begin = 0; begin < count; begin += 32) {
+    float mine[2] = {negative_infinity(), 0.f};
+    if (begin + lane < count) load_coherent(mine, args.partial_softmax + (first + u64(begin + lane) * args.q_heads) * 2);
+    const u32 here = smaller(count - begin, 32u);
+    for (u32 i = 0; i < here; i += BATCH) {
+      float parts[BATCH][ELEMENTS];
+#pragma unroll
+      for (u32 j = 0; j < BATCH; j++) {
+#pragma unroll
+        for (u32 e = 0; e < ELEMENTS; e++) parts[j][e] = 0.f;
+        if (i + j < here) load_coherent(parts[j], args.partial_output + (first + u64(begin + i + j) * args.q_heads) * HEAD_DIM + lane * ELEMENTS);
+      }
+#pragma unroll
+      for (u32 j = 0; j < BATCH; j++) {
+        const Softmax partial{from_lane(mine[0], (i + j) % 32), from_lane(mine[1], (i + j) % 32)};
+        if (partial.max == negative_infinity()) continue; // it has no tokens, or does not exist
+        const ChunkFactors factors = add_chunk(row.softmax, partial);
+#pragma unroll
+        for (u32 e = 0; e < ELEMENTS; e++) row.sum[e] = add_chunk_element(row.sum[e], parts[j][e], factors);
+      }
+    }
+  }
+  return row;
+}
+
 // Normalises a row and writes it, its LSE too if another thread wants it. By one warp.
 template <u32 HEAD_DIM, class Element, bool SINKS>
 TILEWRIGHT_DEVICE void write_merged(const Arguments &args, u32 request, u32 head, MergedRow<HEAD_DIM / 32> &row) {
@@ -79,7 +113,8 @@ TILEWRIGHT_DEVICE void write_merged(const Arguments &args, u32 request, u32 head
 
 // One row (request, query head) a group of WARPS_A_ROW warps. One warp serves the usual few partials; with more, a long row is read
 // by several at once.
-template <u32 WARPS_A_ROW, u32 HEAD_DIM, class Element, bool SINKS> struct Merge {
+template <u32 WARPS_A_ROW, u32 HEAD_DIM, class Element, bool SINKS, bool INVARIANT = false> struct Merge {
+  static_assert(!INVARIANT || WARPS_A_ROW == 1, "partials are added one after the other");
   static constexpr u32 WARPS = 4;
   static constexpr u32 THREADS = WARPS * 32;
   static constexpr u32 ROWS = WARPS / WARPS_A_ROW; // of one CTA
@@ -97,7 +132,8 @@ template <u32 WARPS_A_ROW, u32 HEAD_DIM, class Element, bool SINKS> struct Merge
     wait_for_launch_before(); // up to here only what the plan says was read
     const u32 head = index % args.q_heads;
     const u32 count = valid ? item.partial_end - item.partial_begin : 0;
-    MergedRow<ELEMENTS> row = sum_partials<HEAD_DIM>(args, item, head, count, part, WARPS_A_ROW);
+    MergedRow<ELEMENTS> row =
+        INVARIANT ? add_partials<HEAD_DIM>(args, item, head, count) : sum_partials<HEAD_DIM>(args, item, head, count, part, WARPS_A_ROW);
     if constexpr (WARPS_A_ROW > 1) {
       float *parts = reinterpret_cast<float *>(shared_memory());
 #pragma unroll

@@ -11,17 +11,29 @@
 
 namespace tilewright {
 
+// The softmaxes of the chunks before, where they are summed apart.
+template <bool INVARIANT> struct ChunksBefore {};
+template <> struct ChunksBefore<true> {
+  Softmax total[2];
+};
+
 // What a warp accumulates.
-template <class S> struct Accumulators {
+template <class S> struct Accumulators : ChunksBefore<S::INVARIANT> {
   float output[S::HEAD_DIM / 8][4];
   Softmax softmax[2];
 
   TILEWRIGHT_DEVICE static Accumulators empty() {
     Accumulators none = {};
     none.softmax[0].max = none.softmax[1].max = negative_infinity();
+    if constexpr (S::INVARIANT) none.total[0].max = none.total[1].max = negative_infinity();
     return none;
   }
 };
+
+// What sums of V in FP8 are multiplied by.
+template <class S> TILEWRIGHT_DEVICE float value_scale(const Cta<S> &cta) {
+  return S::FP8 ? cta.args.value_scales[cta.kv_head * cta.args.scale_head] : 1.f;
+}
 
 template <class S> struct Mma {
   const Cta<S> &cta;

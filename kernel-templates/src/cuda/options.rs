@@ -57,6 +57,9 @@ pub struct KernelOptions {
     pub timeline: bool,
     /// How K and V get into shared memory. The results are the same.
     pub kv_load: KvLoad,
+    /// A row's bits depend on its own tokens alone: for plans of [`Split::Invariant`](tilewright_heuristics::chunk), whose tiles have warps
+    /// of their own for each row.
+    pub invariant: bool,
 }
 
 impl KernelOptions {
@@ -64,7 +67,7 @@ impl KernelOptions {
     /// `KernelOptions { mask: Mask::window(512).options(), ..KernelOptions::for_pages(page_size) }`.
     pub const fn for_pages(page_size: u32) -> Self {
         let kv_load = if page_size.is_multiple_of(GRANULE) { KvLoad::Tma } else { KvLoad::CpAsync };
-        Self { mask: MaskOptions::NONE, sinks: false, timeline: false, kv_load }
+        Self { mask: MaskOptions::NONE, sinks: false, timeline: false, kv_load, invariant: false }
     }
 
     /// The options that change the kernels of a class on an architecture: without TMA producers, both loads are the same kernel.
@@ -82,9 +85,10 @@ impl KernelOptions {
 
     /// The type in `options.cuh`. How K and V are loaded follows from the producer warps.
     pub(super) fn template(self) -> String {
-        let Self { mask, sinks, timeline, kv_load: _ } = self;
+        let Self { mask, sinks, timeline, kv_load: _, invariant } = self;
         let mask: String = mask.values().iter().map(|option| format!("{option}, ")).collect();
-        format!("KernelOptions<{mask}{sinks}, {timeline}>")
+        let invariant = if invariant { ", true" } else { "" };
+        format!("KernelOptions<{mask}{sinks}, {timeline}{invariant}>")
     }
 
     /// A suffix for names; empty without options.
@@ -92,6 +96,7 @@ impl KernelOptions {
         let others = [
             ("sinks", self.sinks),
             ("timeline", self.timeline),
+            ("invariant", self.invariant),
             ("cp_async", self.kv_load == KvLoad::CpAsync),
         ];
         let all = MaskOptions::NAMES.into_iter().zip(self.mask.values()).chain(others);

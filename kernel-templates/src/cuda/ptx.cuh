@@ -195,6 +195,10 @@ TILEWRIGHT_DEVICE void widen(Bf16, u32 pair, float &low, float &high) {
 // One instruction, unlike the comparison that `types.cuh` has for other types.
 TILEWRIGHT_DEVICE float larger(float a, float b) { return fmaxf(a, b); }
 
+// Operations that the compiler joins with no others, so that all kernels round them alike.
+TILEWRIGHT_DEVICE float rounded_product(float a, float b) { return __fmul_rn(a, b); }
+TILEWRIGHT_DEVICE float fused_multiply_add(float a, float b, float c) { return __fmaf_rn(a, b, c); }
+
 TILEWRIGHT_DEVICE float exp2_fast(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));

@@ -18,7 +18,7 @@ TILEWRIGHT_DEVICE float add_sink(Softmax &softmax, float sink) {
   const float logit = sink * LOG2_E;
   const float max = larger(softmax.max, logit);
   const float factor = exp2_fast(softmax.max - finite_or_zero(max));
-  softmax.sum = softmax.sum * factor + exp2_fast(logit - finite_or_zero(max));
+  softmax.sum = fused_multiply_add(softmax.sum, factor, exp2_fast(logit - finite_or_zero(max)));
   softmax.max = max;
   return factor;
 }

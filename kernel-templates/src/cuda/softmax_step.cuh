@@ -15,6 +15,10 @@ template <class S> struct SoftmaxStep {
   // type with the same precision, so the accumulators stay as they are.
   static constexpr float SLACK = 8.f;
 
+  // Rounded the same way in all kernels where a row's bits matter; elsewhere the compiler may join operations.
+  TILEWRIGHT_DEVICE static float product(float a, float b) { return S::INVARIANT ? rounded_product(a, b) : a * b; }
+  TILEWRIGHT_DEVICE static float multiply_subtract(float a, float b, float c) { return S::INVARIANT ? fused_multiply_add(a, b, -c) : a * b - c; }
+
   // How the accumulators have to be brought under larger logits.
   struct Raise {
     bool far; // in some row of the warp
@@ -35,10 +39,12 @@ template <class S> struct SoftmaxStep {
     if (raise.far) {
 #pragma unroll
       for (u32 half = 0; half < 2; half++) {
-        const float next = larger(softmax[half].max, max[half]);
-        raise.factor[half] = exp2_fast(softmax[half].max - finite_or_zero(next));
+        // Rows that depend on themselves alone are not brought under what others of the warp need.
+        const bool raises = !S::INVARIANT || max[half] > softmax[half].max + SLACK;
+        const float next = raises ? larger(softmax[half].max, max[half]) : softmax[half].max;
+        raise.factor[half] = raises ? exp2_fast(softmax[half].max - finite_or_zero(next)) : 1.f;
         softmax[half].max = next;
-        softmax[half].sum *= raise.factor[half];
+        softmax[half].sum = product(softmax[half].sum, raise.factor[half]);
       }
     }
     max[0] = finite_or_zero(softmax[0].max);
@@ -74,14 +80,14 @@ template <class S> struct SoftmaxStep {
 #pragma unroll
       for (u32 e = 0; e < 4; e++) max[e / 2] = larger(max[e / 2], scores[j][e]);
     }
-    max[0] *= factor;
-    max[1] *= factor;
+    max[0] = product(max[0], factor);
+    max[1] = product(max[1], factor);
     const Raise raise = raise_maxima(softmax, max);
 #pragma unroll
     for (u32 j = 0; j < GRANULES_HERE * 2; j++) {
 #pragma unroll
       for (u32 e = 0; e < 4; e++) {
-        scores[j][e] = exp2_fast(scores[j][e] * factor - max[e / 2]);
+        scores[j][e] = exp2_fast(multiply_subtract(scores[j][e], factor, max[e / 2]));
         softmax[e / 2].sum += scores[j][e];
       }
     }

@@ -1,6 +1,6 @@
 //! The CUDA sources, as text.
 
-const SOURCES: [(&str, &str); 31] = [
+const SOURCES: [(&str, &str); 33] = [
     ("options.cuh", include_str!("options.cuh")),
     ("types.cuh", include_str!("types.cuh")),
     ("prelude.cuh", include_str!("prelude.cuh")),
@@ -10,6 +10,8 @@ const SOURCES: [(&str, &str); 31] = [
     ("fastdiv.cuh", include_str!("fastdiv.cuh")),
     ("fp8.cuh", include_str!("fp8.cuh")),
     ("softmax.cuh", include_str!("softmax.cuh")),
+    ("chunk.cuh", include_str!("chunk.cuh")),
+    ("totals.cuh", include_str!("totals.cuh")),
     ("abi.cuh", include_str!("abi.cuh")),
     ("tile_scheduler.cuh", include_str!("tile_scheduler.cuh")),
     ("timeline.cuh", include_str!("timeline.cuh")),

@@ -23,6 +23,7 @@ mod batch_builder;
 mod case;
 mod catalogue;
 mod check;
+pub mod invariance;
 mod on_cpu;
 mod on_cuda;
 mod random;

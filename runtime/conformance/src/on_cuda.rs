@@ -11,7 +11,7 @@ use tilewright_cuda::{
 };
 use tilewright_heuristics::{Dtype, Geometry, PackShape, Tile};
 use tilewright_kernel_templates::cuda::KernelOptions;
-use tilewright_plan::{E4m3, PageTable, Plan, PlanError, PlanOptions, Queries};
+use tilewright_plan::{E4m3, PageTable, Plan, PlanError, PlanOptions, Queries, Split};
 
 /// Elements that do not fit 32 bits.
 const FAR_ELEMENTS: usize = 1 << 31;
@@ -339,5 +339,6 @@ pub fn options_of(case: &ConformanceCase) -> KernelOptions {
         sinks: case.sinks,
         timeline: false,
         kv_load: kv_load(&case.strides(), &case.geometry),
+        invariant: case.options.split == Split::Invariant,
     }
 }

@@ -6,6 +6,7 @@ use super::mask::Masking;
 use super::queue::{Queue, Unit};
 use super::shared::SharedSlice;
 use super::timeline::{Clock, Recorder, UnitTimes};
+use super::totals::add_chunk;
 use super::{DecodeArgs, Element, KvCache, KvPages, Number, simd};
 use crate::ExecError;
 use pulp::{Arch, Simd, WithSimd};
@@ -230,6 +231,10 @@ impl<E: Element, K: Number> Step<'_, E, K> {
         let (Self { plan, query, cache, .. }, kv_head) = (self, unit.kv_head);
         let scale = self.scale * self.scales.map_or(1.0, |scales| scales.keys.of_head(kv_head as usize));
         let masking = self.masking;
+        let value_scale = match self.scales {
+            Some(scales) if plan.is_invariant() => scales.values.of_head(kv_head as usize),
+            _ => 1.0,
+        };
         self.arch.dispatch(Pass {
             plan,
             item,
@@ -239,6 +244,7 @@ impl<E: Element, K: Number> Step<'_, E, K> {
             query,
             cache,
             scale,
+            value_scale,
             masking,
             scratch,
         });
@@ -294,7 +300,8 @@ impl<E: Element, K: Number> Step<'_, E, K> {
             let row_of_output = row_of_output(self.plan, item, kv_head, row);
             let output = &mut scratch.accumulators[row * head_dim..][..head_dim];
             let softmax = scratch.softmax[row];
-            if let Some(scales) = self.scales {
+            // Where a chunk was added to others, it was scaled before.
+            if let Some(scales) = self.scales.filter(|_| !self.plan.is_invariant()) {
                 simd::scale(output, scales.values.of_head(kv_head as usize));
             }
             match partial {
@@ -329,7 +336,15 @@ impl<E: Element, K: Number> Step<'_, E, K> {
                 }
             });
             let output = &mut scratch.accumulators[..head_dim];
-            let softmax = self.merge_into(partials, output);
+            let softmax = if self.plan.is_invariant() {
+                output.fill(0.0);
+                partials.fold([f32::NEG_INFINITY, 0.0], |mut total, (partial, softmax)| {
+                    add_chunk(output, &mut total, partial, softmax, 1.0);
+                    total
+                })
+            } else {
+                self.merge_into(partials, output)
+            };
             self.write_final(merge.request as usize * q_heads + head, output, softmax);
         }
     }

@@ -2,10 +2,11 @@
 
 use super::mask::Masking;
 use super::simd;
+use super::totals::Totals;
 use super::{Element, KvCache, Number};
 use pulp::{Simd, WithSimd};
 use std::ops::Range;
-use tilewright_heuristics::Tile;
+use tilewright_heuristics::{Tile, chunk};
 use tilewright_kernel_templates::Class;
 use tilewright_kernel_templates::cpu::{self, KV_BLOCK};
 use tilewright_plan::{KvSegment, Plan, WorkItem};
@@ -20,6 +21,8 @@ pub(super) struct Scratch {
     pub(super) accumulators: Vec<f32>,
     /// Maximum (base 2) and sum of each row.
     pub(super) softmax: Vec<[f32; 2]>,
+    /// Of plans that are cut at absolute positions: the same of the chunks before, grown when first needed.
+    totals: Totals,
     offsets: Vec<usize>,
     /// 0, head_dim, 2 head_dim, …: where widened vectors lie.
     contiguous: Vec<usize>,
@@ -55,6 +58,8 @@ pub(super) struct Pass<'a, E, K> {
     pub(super) cache: &'a KvCache<'a, K>,
     /// Of the logits, with the scale of K.
     pub(super) scale: f32,
+    /// Of V; 1 where the rows are scaled when they are written.
+    pub(super) value_scale: f32,
     pub(super) masking: Masking,
     pub(super) scratch: &'a mut Scratch,
 }
@@ -64,7 +69,8 @@ impl<E: Element, K: Number> WithSimd for Pass<'_, E, K> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
-        let Self { plan, item, kv_head, tile, kv_range, query, cache, scale, masking, scratch } = self;
+        let Self { plan, item, kv_head, tile, kv_range, query, cache, scale, value_scale, masking, scratch } =
+            self;
         let head_dim = plan.geometry().head_dim as usize;
         let rows = item.rows.len();
         for (row, wide) in scratch.queries[..rows * head_dim].chunks_exact_mut(head_dim).enumerate() {
@@ -74,15 +80,23 @@ impl<E: Element, K: Number> WithSimd for Pass<'_, E, K> {
         }
         scratch.accumulators[..rows * head_dim].fill(0.0);
         scratch.softmax[..rows].fill([f32::NEG_INFINITY, 0.0]);
+        if plan.is_invariant() {
+            scratch.totals.start(rows, head_dim);
+        }
         for segment in &plan.segments()[item.segments.start as usize..item.segments.end as usize] {
             let ratio = plan.geometry().gqa_ratio();
             let first = (segment.members.start * ratio).max(item.rows.start) - item.rows.start;
             let last = (segment.members.end * ratio).min(item.rows.end).saturating_sub(item.rows.start);
             let tokens = segment.kv_range.start.max(kv_range.start)..segment.kv_range.end.min(kv_range.end);
             if first < last && !tokens.is_empty() {
-                let reader = Reader { plan, segment, cache, kv_head, head_dim, masking };
+                let reader = Reader { plan, segment, cache, kv_head, head_dim, masking, value_scale };
                 pass_segment(simd, &reader, item, tile, tokens, first as usize..last as usize, scratch);
             }
+        }
+        if plan.is_invariant() {
+            let Scratch { accumulators, softmax, totals, .. } = scratch;
+            totals.add(0..rows, head_dim, value_scale, accumulators, softmax);
+            totals.finish(rows, head_dim, accumulators, softmax);
         }
     }
 }
@@ -98,9 +112,9 @@ fn pass_segment<S: Simd, K: Number>(
     rows: Range<usize>,
     scratch: &mut Scratch,
 ) {
-    let Reader { plan, segment, cache, head_dim, masking, .. } = *reader;
+    let Reader { plan, segment, cache, head_dim, masking, value_scale, .. } = *reader;
     let n = usize::from(tile.n);
-    let Scratch { queries, scores, kv: wide, accumulators, softmax, offsets, contiguous } = scratch;
+    let Scratch { queries, scores, kv: wide, accumulators, softmax, totals, offsets, contiguous } = scratch;
     let elements = rows.start * head_dim..rows.end * head_dim;
     let (queries, accumulators) = (&queries[elements.clone()], &mut accumulators[elements]);
     let softmax = &mut softmax[rows.clone()];
@@ -113,9 +127,18 @@ fn pass_segment<S: Simd, K: Number>(
     let first = rows.clone().map(|row| masking.first_seen(own_end(row))).min().unwrap_or(0);
     let start =
         tokens.start.max(segment.kv_range.start.saturating_add(first.saturating_sub(segment.position)));
+    // Steps at multiples of their length, whatever is hidden.
+    let start = if plan.is_invariant() {
+        start - (start - segment.kv_range.start) % u32::from(tile.n)
+    } else {
+        start
+    };
     let ahead = (u32::from(tile.stages) - 1) * u32::from(tile.n);
     let mut begin = start;
     while begin < end {
+        if plan.is_invariant() && chunk::begin_of(position(begin)) == position(begin) {
+            totals.add(rows.clone(), head_dim, value_scale, accumulators, softmax);
+        }
         let step_end = end.min(begin.saturating_add(u32::from(tile.n)));
         let tokens = (step_end - begin) as usize;
         let offsets = &mut offsets[..tokens];
@@ -181,6 +204,7 @@ struct Reader<'a, K> {
     kv_head: u32,
     head_dim: usize,
     masking: Masking,
+    value_scale: f32,
 }
 
 impl<K: Number> Reader<'_, K> {

@@ -15,6 +15,7 @@ mod queue;
 mod shared;
 mod simd;
 mod timeline;
+mod totals;
 
 pub use append::{Positions, Rotary, append};
 pub use args::DecodeArgs;

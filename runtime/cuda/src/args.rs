@@ -99,6 +99,7 @@ impl RawArgs {
             sinks: self.sinks.is_some(),
             timeline: self.timeline.is_some(),
             kv_load: kv_load_up_to(&self.kv_strides, plan.geometry(), plan.largest_page()),
+            invariant: plan.is_invariant(),
         }
     }
 

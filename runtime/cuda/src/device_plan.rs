@@ -27,6 +27,7 @@ pub struct DevicePlan {
     packed: PackedPlan,
     l2_bytes: u64,
     geometry: Geometry,
+    invariant: bool,
     launch_mode: LaunchMode,
     /// What single launches are compiled of; the tiles of each plan, if absent.
     mix: Option<Mix>,
@@ -73,6 +74,7 @@ impl DevicePlan {
             packed: PackedPlan::default().with_l2(device.limits().l2_bytes),
             l2_bytes: device.limits().l2_bytes,
             geometry: Geometry { q_heads: 1, kv_heads: 1, head_dim: 64, page_size: 1, dtype: Dtype::F16 },
+            invariant: false,
             launch_mode,
             mix: None,
             bucket: None,
@@ -156,7 +158,7 @@ impl DevicePlan {
             }
             (None, Launch::Serial | Launch::Streams) => self.packed.fill(plan),
         }
-        self.geometry = *plan.geometry();
+        (self.geometry, self.invariant) = (*plan.geometry(), plan.is_invariant());
         Ok(())
     }
 
@@ -331,6 +333,11 @@ impl DevicePlan {
     /// The layout that the plan was made for.
     pub const fn geometry(&self) -> &Geometry {
         &self.geometry
+    }
+
+    /// Whether its kernels are batch-invariant ([`Plan::is_invariant`]).
+    pub const fn is_invariant(&self) -> bool {
+        self.invariant
     }
 
     /// Queries of the batch: as many as requests, unless the page table had several for one.

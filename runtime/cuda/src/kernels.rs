@@ -186,7 +186,8 @@ impl Compiled {
 
 type DecodeKey = (Tile, Class, KernelOptions);
 type MixKey = (Mix, Class, KernelOptions);
-type MergeKey = (Class, bool);
+/// Of a class, with sinks or without, batch-invariant or not.
+type MergeKey = (Class, bool, bool);
 
 /// The kernels of a backend.
 #[derive(Debug)]
@@ -264,7 +265,7 @@ impl Kernels {
         let here = |&(tile, class, options): &_| (tile, class, self.here(&class, options));
         let wanted: Vec<(Tile, Class, KernelOptions)> = wanted.iter().map(here).collect();
         for (_, class, options) in &wanted {
-            self.prepare_merge(class, options.sinks)?;
+            self.prepare_merge(class, *options)?;
         }
         let mut missing = wanted.clone();
         missing.retain(|key| !self.decode.contains_key(key));
@@ -322,19 +323,22 @@ impl Kernels {
         Ok((Arc::new(LoadedKernel::load(self.device.context(), kernel, cubin)?), compiled))
     }
 
-    fn prepare_merge(&mut self, class: &Class, sinks: bool) -> Result<(), CudaError> {
-        let class = &class.outputs();
-        if self.merge.contains_key(&(*class, sinks)) {
+    fn prepare_merge(&mut self, class: &Class, options: KernelOptions) -> Result<(), CudaError> {
+        let (class, KernelOptions { sinks, invariant, .. }) = (&class.outputs(), options);
+        let key = (*class, sinks, invariant);
+        if self.merge.contains_key(&key) {
             return Ok(());
         }
-        let options = KernelOptions { sinks, ..KernelOptions::default() };
+        let options = KernelOptions { sinks, invariant, ..KernelOptions::default() };
         let load = |warps: u32| {
             let kernel = Kernel::merge(warps, class, options);
             let cubin = self.compiler.compile(&kernel)?;
             LoadedKernel::load(self.device.context(), &kernel, &cubin).map(Arc::new)
         };
-        let [narrow, wide] = MERGE_WARPS.map(load);
-        self.merge.insert((*class, sinks), [narrow?, wide?]);
+        let narrow = load(MERGE_WARPS[0])?;
+        // Batch-invariant merges have one warp a row, however many partials it has.
+        let wide = if invariant { Arc::clone(&narrow) } else { load(MERGE_WARPS[1])? };
+        self.merge.insert(key, [narrow, wide]);
         Ok(())
     }
 
@@ -355,14 +359,15 @@ impl Kernels {
     pub(super) fn merge(
         &self,
         class: &Class,
-        sinks: bool,
+        options: KernelOptions,
         wide: bool,
     ) -> Result<(&Arc<LoadedKernel>, u32), CudaError> {
-        let kernels = self.merge.get(&(class.outputs(), sinks)).ok_or_else(|| {
-            let options = KernelOptions { sinks, ..KernelOptions::default() };
+        let KernelOptions { sinks, invariant, .. } = options;
+        let kernels = self.merge.get(&(class.outputs(), sinks, invariant)).ok_or_else(|| {
+            let options = KernelOptions { sinks, invariant, ..KernelOptions::default() };
             CudaError::NotPrepared { kernel: Kernel::merge(MERGE_WARPS[0], class, options).name }
         })?;
-        let wide = usize::from(wide);
+        let wide = usize::from(wide && !invariant);
         Ok((&kernels[wide], 4 / MERGE_WARPS[wide]))
     }
 }
@@ -412,7 +417,7 @@ impl Kernels {
             let loaded = cubin
                 .map_err(CudaError::from)
                 .and_then(|cubin| self.load(kernel, &cubin, *options, |reason| infeasible(key, reason)))
-                .and_then(|loaded| self.prepare_merge(class, options.sinks).map(|()| loaded));
+                .and_then(|loaded| self.prepare_merge(class, *options).map(|()| loaded));
             match loaded {
                 Ok(loaded) => drop(self.mixes.insert(key.clone(), loaded)),
                 Err(error) => drop(failures.insert(key.clone(), error)),

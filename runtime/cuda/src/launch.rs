@@ -145,7 +145,7 @@ impl CudaBackend {
         plan: &DevicePlan,
         args: &RawArgs,
     ) -> Result<(&Arc<LoadedKernel>, u32), CudaError> {
-        self.kernels.merge(&Class::of(plan.geometry()), args.sinks.is_some(), plan.packed().wide_merges)
+        self.kernels.merge(&Class::of(plan.geometry()), args.options(plan), plan.packed().wide_merges)
     }
 }
 

@@ -11,7 +11,7 @@ use half::{bf16, f16};
 use tilewright_heuristics::{Dtype, Geometry, Mask, Tile};
 use tilewright_kernel_templates::Class;
 use tilewright_kernel_templates::cuda::{KernelOptions, KvLoad};
-use tilewright_plan::{E4m3, Packing, PageTable, PlanOptions, Planner};
+use tilewright_plan::{E4m3, Packing, PageTable, PlanOptions, Planner, Split};
 
 const REQUESTS: usize = 3;
 /// Tokens of each request; the last page is not full.
@@ -230,8 +230,11 @@ impl CudaBackend {
         let TrialMemory { class, trial, stream, on_device, output, lse, workspace, .. } = memory;
         let device = self.device();
         let stream = stream.cu_stream();
-        let packing = PlanOptions { packing: Packing::PerNode, ..device.plan_options() };
-        let mut planner = Planner::new(packing);
+        let mut options = PlanOptions { packing: Packing::PerNode, ..device.plan_options() };
+        if trial.options.invariant {
+            options.split = Split::Invariant;
+        }
+        let mut planner = Planner::new(options);
         let plan = planner.plan(&trial.geometry, &trial.table()?, |_: &_| *tile)?;
         let mut of_mix;
         let on_device = match mix {

@@ -6,7 +6,7 @@ use super::{
     LaunchMode, Mix,
 };
 use cudarc::driver::CudaStream;
-use tilewright_heuristics::{Geometry, Selection, Selector, Tile};
+use tilewright_heuristics::{Backend, Geometry, Selection, Selector, Tile, TileSet, chunk};
 use tilewright_kernel_templates::cuda::KernelOptions;
 use tilewright_kernel_templates::toolchain::CubinArchive;
 use tilewright_kernel_templates::{Class, Limits, RotaryPairs, selection};
@@ -23,6 +23,8 @@ pub struct TunedBackend {
     mix: Option<Mix>,
     /// The selector's sets of several tiles that have a kernel of their own, for some class that was prepared.
     sets: Vec<(Class, Mix)>,
+    /// The tiles of batch-invariant plans, for classes that were prepared for them.
+    invariant: Vec<(Class, TileSet<'static>)>,
 }
 
 impl TunedBackend {
@@ -79,6 +81,7 @@ impl TunedBackend {
             launch_mode: LaunchMode::default(),
             mix: None,
             sets: Vec::new(),
+            invariant: Vec::new(),
         })
     }
 
@@ -112,6 +115,9 @@ impl TunedBackend {
     /// No tile can be compiled, loaded and launched, or NVRTC is gone. A tile that cannot, or that computes what is wrong, is left out,
     /// which is said once.
     pub fn prepare(&mut self, class: &Class, options: KernelOptions) -> Result<(), CudaError> {
+        if options.invariant {
+            return self.prepare_invariant(class, options);
+        }
         let Self { backend, selection, launch_mode, mix, sets, .. } = self;
         let mut tiles = selection.tiles_of(class.head_dim, class.dtype);
         let mut failed = Vec::new();
@@ -167,6 +173,37 @@ impl TunedBackend {
             Err(error) => return Err(error),
         }
         Ok(())
+    }
+
+    /// Batch-invariant kernels are of one set: the first of [`chunk::tiles`] that the device runs, for whichever options the class was first
+    /// prepared.
+    fn prepare_invariant(&mut self, class: &Class, options: KernelOptions) -> Result<(), CudaError> {
+        let Self { backend, invariant, .. } = self;
+        let known = invariant.iter().find(|(of, _)| of == class).map(|(_, set)| *set);
+        let sets = match &known {
+            Some(set) => std::slice::from_ref(set),
+            None => chunk::tiles(Backend::Cuda, class.head_dim),
+        };
+        let mut failed = Ok(());
+        for set in sets {
+            let compiled = backend.prepare(set.tiles(), class, options, || ())?;
+            let tried = set.tiles().iter().zip(compiled).try_for_each(|(tile, outcome)| {
+                outcome.and_then(|_| backend.try_tile(tile, None, class, options))
+            });
+            if tried.is_ok() {
+                if known.is_none() {
+                    invariant.push((*class, *set));
+                }
+                return Ok(());
+            }
+            failed = failed.and(tried);
+        }
+        failed
+    }
+
+    /// The tiles of batch-invariant plans of a class; `None` before it was prepared with [`KernelOptions::invariant`].
+    pub fn invariant_set(&self, class: &Class) -> Option<TileSet<'static>> {
+        self.invariant.iter().find(|(of, _)| of == class).map(|(_, set)| *set)
     }
 
     /// As [`CudaBackend::prepare_merge_states`], for callers who merge by [`TunedBackend::backend`].

@@ -10,7 +10,7 @@ use kernel_cases::{Batch, CASE, Case, Outcome, SOFTCAP, WINDOW, check_all, for_a
 use tilewright_conformance::{self as conformance, CaseCache, ConformanceCase};
 use tilewright_cpu::Element;
 use tilewright_heuristics::{Backend, Dtype, Mask, MaskOptions, Tile};
-use tilewright_kernel_templates::cuda::{KernelOptions, KvLoad, sources};
+use tilewright_kernel_templates::cuda::{KernelOptions, sources};
 use tilewright_kernel_templates::{Class, CudaLimits, Limits, Space, check};
 use tilewright_plan::{E4m3, KvStrides, Packing, Split};
 
@@ -161,7 +161,7 @@ fn pages_beyond_32_bits_are_read_where_they_are() {
 
 /// Tiles of FP8: one warp, warps that share rows, many rows; every head dimension; with and without options.
 fn fp8_cases() -> Vec<Case> {
-    let all = KernelOptions { mask: MaskOptions::ALL, sinks: true, timeline: false, kv_load: KvLoad::Tma };
+    let all = KernelOptions { mask: MaskOptions::ALL, sinks: true, ..KernelOptions::default() };
     let variants = [
         ((16, 32, 1, 1), 64, CASE.options),
         ((16, 64, 4, 3), 64, all),
@@ -544,6 +544,7 @@ fn conformance_batches_agree_with_the_reference() {
                 sinks: batch.sinks,
                 timeline: false,
                 kv_load: tilewright_cuda::kv_load(&batch.strides(), &batch.geometry),
+                invariant: false,
             };
             (Case { tile, mixed, options, warpgroups, page_size: batch.geometry.page_size, ..CASE }, batch)
         };
@@ -625,7 +626,7 @@ fn the_order_of_warps_changes_no_bit() {
     let tile = Tile::of("m32n64w8s3");
     let case = Case {
         tile,
-        options: KernelOptions { mask: MaskOptions::ALL, sinks: true, timeline: false, kv_load: KvLoad::Tma },
+        options: KernelOptions { mask: MaskOptions::ALL, sinks: true, ..KernelOptions::default() },
         ..CASE
     };
     let emulator = Emulator::build(&kernels_of(&[case]), &[]);

@@ -62,6 +62,35 @@ impl ChooseTiles for BySelection<'_> {
     }
 }
 
+/// Chooses as a device does.
+#[derive(Clone, Copy, Debug)]
+pub enum Choose<'a> {
+    /// By its selection.
+    Selection(BySelection<'a>),
+    /// The set of its batch-invariant plans.
+    Set(TileSet<'a>),
+}
+
+impl ChooseTiles for Choose<'_> {
+    fn batch(&mut self, batch: &BatchShape) -> Option<[Tile; TileSet::MOST]> {
+        match self {
+            Self::Selection(selection) => selection.batch(batch),
+            Self::Set(set) => set.batch(batch),
+        }
+    }
+
+    fn pack(&mut self, pack: &PackShape) -> Tile {
+        match self {
+            Self::Selection(selection) => selection.pack(pack),
+            Self::Set(set) => set.tile(pack),
+        }
+    }
+
+    fn decides_batches(&self) -> bool {
+        matches!(self, Self::Selection(_))
+    }
+}
+
 /// The same set for every batch.
 impl ChooseTiles for TileSet<'_> {
     fn batch(&mut self, _: &BatchShape) -> Option<[Tile; TileSet::MOST]> {

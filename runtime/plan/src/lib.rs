@@ -19,7 +19,7 @@ mod states_error;
 mod tree;
 
 pub use append_error::AppendError;
-pub use choose::{BySelection, ChooseTiles, batch_shape};
+pub use choose::{BySelection, Choose, ChooseTiles, batch_shape};
 pub use device_profile::{DeviceProfile, Occupancy};
 pub use error::PlanError;
 pub use forest::{Forest, ForestError, LiveForest, Node, Touched};

@@ -2,7 +2,7 @@
 
 use crate::plan::Scratch;
 use crate::{
-    ChooseTiles, Forest, PackLayout, Packing, Packs, PageTable, Plan, PlanError, PlanOptions, Priced,
+    ChooseTiles, Forest, PackLayout, Packing, Packs, PageTable, Plan, PlanError, PlanOptions, Priced, Split,
     batch_shape,
 };
 use tilewright_heuristics::{BatchShape, Geometry};
@@ -44,6 +44,10 @@ impl Planner {
             if choose.decides_batches() { batch_shape(geometry, forest) } else { BatchShape::UNKNOWN };
         let tiles = choose.batch(&batch);
         let select = |pack: &_| choose.pack(pack);
+        if options.split == Split::Invariant {
+            plan.rebuild_invariant(geometry, table, forest, options, select, scratch)?;
+            return Ok(plan);
+        }
         let mut of_one_segment = packs.rebuild(forest, table, options.packing, &mut scratch.stack);
         if options.packing == Packing::PerTree {
             priced.join_all(forest);
@@ -76,7 +80,6 @@ impl Planner {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Split;
     use proptest::prelude::*;
     use tilewright_heuristics::{Dtype, PackShape, Tile};
 

@@ -124,7 +124,7 @@ impl Attention {
     /// Heads are (query, kv, dim). `device` is None for the CPU.
     #[new]
     #[expect(clippy::too_many_arguments)]
-    #[pyo3(signature = (heads, page_size, dtype, scale, window, softcap, threads, selector, cubins, fetch_nvrtc, device))]
+    #[pyo3(signature = (heads, page_size, dtype, scale, window, softcap, threads, selector, cubins, invariant, fetch_nvrtc, device))]
     fn new(
         py: Python<'_>,
         heads: (u32, u32, u32),
@@ -136,6 +136,7 @@ impl Attention {
         threads: Option<u32>,
         selector: Option<PathBuf>,
         cubins: Option<PathBuf>,
+        invariant: bool,
         fetch_nvrtc: bool,
         device: Option<usize>,
     ) -> PyResult<Self> {
@@ -146,7 +147,8 @@ impl Attention {
         mask.check().map_err(invalid)?;
         let selector = selector.map(|path| Selector::load(&path).map_err(invalid)).transpose()?;
         let cubins = cubins.map(|path| CubinArchive::load(&path).map_err(invalid)).transpose()?;
-        let options = AttentionOptions { dtype, scale, mask, threads, selector, cubins, fetch_nvrtc };
+        let options =
+            AttentionOptions { dtype, scale, mask, threads, selector, cubins, invariant, fetch_nvrtc };
         let kind = py.detach(|| match device {
             None => Ok(Kind::Cpu(runtime::Attention::cpu(heads, options)?)),
             Some(ordinal) => {

@@ -28,6 +28,7 @@ pub(crate) fn raised(error: impl Into<AttentionError>) -> PyErr {
             | cuda::CudaError::Option { .. },
         )
         | AttentionError::Heads(_)
+        | AttentionError::InvariantPages { .. }
         | AttentionError::Plan(_)
         | AttentionError::Lengths(_)
         | AttentionError::Live(_)

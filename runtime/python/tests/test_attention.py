@@ -218,3 +218,27 @@ def test_attentions_say_what_they_are():
     assert (made.dtype, made.kv_dtype, made.kv_layout) == ("float16", "float8_e4m3fn", "HND")
     made.prepare()
     assert "kv_layout='HND'" in repr(made) and "batch=1" in repr(made.plan([0, 1], [3], [16]))
+
+
+def test_a_request_has_the_same_bits_alone_and_in_a_batch():
+    heads = Heads(8, 2, 64)
+    rng = np.random.default_rng(3)
+    keys, values = (rng.standard_normal((400, 16, 2, 64), dtype=np.float32) for _ in range(2))
+    # Six requests share 60 pages, which are more than one chunk, and have some of their own.
+    rows = [[*range(60), *range(60 + 40 * i, 60 + 40 * i + 7 * i + 1)] for i in range(6)]
+    lens = [16 * len(row) - i for i, row in enumerate(rows)]
+    q = rng.standard_normal((6, 8, 64), dtype=np.float32)
+    made = Attention(heads, 16, dtype="float32", invariant=True, threads=2)
+
+    def run(chosen):
+        indptr = np.cumsum([0, *(len(rows[i]) for i in chosen)], dtype=np.int32)
+        indices = np.concatenate([rows[i] for i in chosen]).astype(np.int32)
+        last = np.array([lens[i] - 16 * (len(rows[i]) - 1) for i in chosen], dtype=np.int32)
+        return made.plan(indptr, indices, last).run(q[chosen], (keys, values), return_lse=True)
+
+    together = run([*range(6)])
+    for chosen in ([0], [3], [5, 2], [4, 1, 0]):
+        for found, expected in zip(run(chosen), together):
+            assert found.tobytes() == expected[chosen].tobytes()
+    with pytest.raises(ValueError, match="multiple of 16"):
+        Attention(heads, 8, invariant=True)

@@ -73,7 +73,7 @@ pub fn compare(
         selector: said(&selection),
         method: vec![
             format!(
-                "Ours: medians of up to 15 samples, the selector and its tiles in turn. {}",
+                "Ours: medians of up to 15 samples, the selector, batch-invariant plans and the selector's tiles in turn. {}",
                 bench.cold_caches()
             ),
             format!("Limit: {}", limit_method(bench)),
@@ -151,6 +151,7 @@ fn one(
         unshared_bytes: batch.unshared_bytes(),
         limit_us: ours.limit_us,
         ours: ours.selector,
+        invariant: ours.invariant,
         tiles: ours.tiles,
         peers: asked.peers,
         references_apart: asked.reference.map(|theirs| reference::apart(&expected, &theirs)),

@@ -2,14 +2,14 @@
 
 use super::results::{Contender, Outcome};
 use crate::measure::{
-    Bench, BenchError, Coverage, Ended, Failure, Loaded, PlanId, PlanTiles, Preparation, RaceOptions,
-    execution_of_set, race, worst_row,
+    Bench, BenchError, Coverage, Ended, Execution, Failure, Loaded, PlanId, PlanTiles, Planning, Preparation,
+    RaceOptions, execution_of_set, race, worst_row,
 };
 use crate::statistics::median;
 use std::collections::BTreeSet;
 use std::time::Duration;
 use tilewright_conformance as conformance;
-use tilewright_heuristics::{BatchShape, Selection, Selector, Tile, TileSetBuf};
+use tilewright_heuristics::{BatchShape, Selection, Selector, Tile, TileSet, TileSetBuf, chunk};
 use tilewright_kernel_templates::{self as kernel_templates, Class, Space};
 use tilewright_scenarios::Batch;
 
@@ -87,6 +87,8 @@ pub struct Ours {
     pub limit_us: f64,
     /// With the selector's tiles.
     pub selector: Outcome,
+    /// Batch-invariant, with the tile of such plans.
+    pub invariant: Outcome,
     /// With each of its tiles for all packs.
     pub tiles: Vec<Contender>,
 }
@@ -108,6 +110,7 @@ pub fn measure(
     let products_us = products_us(&bench.device().name, batch, bench.launch_us());
     let set = TileSetBuf::from(selection.select(shape));
     let portfolio = portfolio(bench, selection, &set, also, &class);
+    let invariant = invariant_set(bench, &class);
     let tiles: BTreeSet<Tile> = portfolio.iter().flat_map(|set| set.tiles()).copied().collect();
     let coverage = Coverage::for_pages(batch.geometry.page_size);
     bench.prepare(&[Preparation { tiles: tiles.into_iter().collect(), class, coverage }]);
@@ -116,6 +119,11 @@ pub fn measure(
     let limit_us = loaded.limit_us().max(products_us);
 
     let mut plans = vec![loaded.plan(&execution_of_set(&set, &launch_modes), &PlanTiles::Set(set))?];
+    if let Some(set) = &invariant {
+        let execution = Execution { planning: Planning::Invariant, ..Execution::default() };
+        plans.push(loaded.plan(&execution, &PlanTiles::Set(*set))?);
+    }
+    let first_alone = plans.len();
     for set in &portfolio {
         plans.push(loaded.plan(&execution_of_set(set, &launch_modes), &PlanTiles::Set(*set))?);
     }
@@ -143,7 +151,11 @@ pub fn measure(
             let contestant = &raced.contestants[at];
             match (median(&contestant.samples_us), &contestant.error) {
                 (Some(us), None) => {
-                    let how = if i == 0 { format!("{set}") } else { String::new() };
+                    let how = match (i, &invariant) {
+                        (0, _) => set.to_string(),
+                        (1, Some(set)) => set.to_string(),
+                        _ => String::new(),
+                    };
                     Outcome::Timed { us, error: *error, how }
                 }
                 (_, Some(failure)) => left_out(failure),
@@ -152,8 +164,23 @@ pub fn measure(
         }
     };
     let alone = portfolio.iter().enumerate();
-    let alone = alone.map(|(i, tile)| Contender { name: tile.to_string(), outcome: outcome(i + 1) });
-    Ok(Some(Ours { limit_us, selector: outcome(0), tiles: alone.collect() }))
+    let alone =
+        alone.map(|(i, tile)| Contender { name: tile.to_string(), outcome: outcome(first_alone + i) });
+    let tiles = alone.collect();
+    let invariant = match invariant {
+        Some(_) => outcome(1),
+        None => Outcome::LeftOut { reason: "failed: the device runs no tile of such plans".to_owned() },
+    };
+    Ok(Some(Ours { limit_us, selector: outcome(0), invariant, tiles }))
+}
+
+/// The tiles of batch-invariant plans: the first set that the device runs, as decoders take it.
+fn invariant_set(bench: &dyn Bench, class: &Class) -> Option<TileSetBuf> {
+    let limits = bench.limits();
+    let runs = |set: &&TileSet<'_>| {
+        set.tiles().iter().all(|tile| kernel_templates::check(tile, class, limits).is_ok())
+    };
+    chunk::tiles(limits.backend(), class.head_dim).iter().find(runs).map(|set| TileSetBuf::from(*set))
 }
 
 /// What is measured beside the selector, as far as it can run a class of kernels: each tile alone that the selector may choose (where nothing alike
@@ -217,7 +244,8 @@ mod tests {
                 .unwrap()
                 .unwrap();
             assert!(ours.limit_us > 0.0 && !ours.tiles.is_empty());
-            for outcome in ours.tiles.iter().map(|tile| &tile.outcome).chain([&ours.selector]) {
+            let alone = ours.tiles.iter().map(|tile| &tile.outcome);
+            for outcome in alone.chain([&ours.selector, &ours.invariant]) {
                 let Outcome::Timed { us, error, .. } = outcome else { panic!("{dtype}: {outcome:?}") };
                 assert!(*us > 0.0 && *error > 0.0 && *error < tolerance(&batch), "{dtype}: {outcome:?}");
             }

@@ -49,6 +49,8 @@ pub struct BatchResult {
     pub limit_us: f64,
     /// Ours, with the selector's tiles.
     pub ours: Outcome,
+    /// Ours, batch-invariant: the same bits for a request whatever else is in the batch.
+    pub invariant: Outcome,
     /// Ours, with one tile for all packs, each that the selector may choose, and with the sets that were asked for.
     pub tiles: Vec<Contender>,
     /// The peers.
@@ -115,6 +117,11 @@ impl Outcome {
 const REFERENCES_AGREE: f64 = 1e-9;
 
 impl BatchResult {
+    /// The time of batch-invariant plans over ours.
+    pub fn invariant_over_ours(&self) -> Option<f64> {
+        Some(self.invariant.us()? / self.ours.us()?)
+    }
+
     /// The fastest of some contenders, and its time.
     fn fastest<'a>(contenders: impl Iterator<Item = &'a Contender>) -> Option<(&'a Contender, f64)> {
         let timed = contenders.filter_map(|contender| Some((contender, contender.outcome.us()?)));

@@ -48,7 +48,18 @@ fn heading(batch: &BatchResult) -> String {
 
 fn group_lines(group: &[&BatchResult]) -> Vec<String> {
     let peers = timed_peers(group);
-    let mut header = vec!["batch", "limit", "ours", "x limit", "error", "best tile", "x limit", "which"];
+    let mut header = vec![
+        "batch",
+        "limit",
+        "ours",
+        "x limit",
+        "error",
+        "invariant",
+        "x ours",
+        "best tile",
+        "x limit",
+        "which",
+    ];
     header.extend(peers.iter().copied());
     let row = |batch: &&BatchResult| {
         let over_limit =
@@ -60,6 +71,8 @@ fn group_lines(group: &[&BatchResult]) -> Vec<String> {
             ours.map_or("-".to_owned(), |us| format!("{us:.1}")),
             over_limit(ours),
             batch.ours.error().map_or("-".to_owned(), |error| format!("{error:.0e}")),
+            batch.invariant.us().map_or("-".to_owned(), |us| format!("{us:.1}")),
+            batch.invariant_over_ours().map_or("-".to_owned(), |ratio| format!("{ratio:.3}")),
             best.map_or("-".to_owned(), |(_, us)| format!("{us:.1}")),
             over_limit(best.map(|(_, us)| us)),
             best.map_or("-".to_owned(), |(tile, _)| tile.name.clone()),
@@ -123,6 +136,7 @@ fn summary(batches: &[&BatchResult], named: bool) -> String {
     let ratios: Vec<(&BatchResult, f64)> =
         batches.iter().filter_map(|batch| Some((*batch, faster(&batch)?))).collect();
     let mut text = format!("Geometric means: {}.", parts.join(", "));
+    text += &invariant_cost(batches);
     if let Some(mean) = geometric_mean(ratios.iter().map(|(_, ratio)| *ratio)) {
         text += &format!(" Ours is {mean:.2} times as fast as the best peer");
         let lost: Vec<String> = ratios
@@ -138,6 +152,21 @@ fn summary(batches: &[&BatchResult], named: bool) -> String {
         text += &format!("{who}.");
     }
     text
+}
+
+/// What batch-invariant plans cost over the selector's: on average, and at worst.
+fn invariant_cost(batches: &[&BatchResult]) -> String {
+    let ratios: Vec<(f64, &str)> = batches
+        .iter()
+        .filter_map(|batch| Some((batch.invariant_over_ours()?, batch.variant.as_str())))
+        .collect();
+    let worst = ratios.iter().copied().max_by(|a, b| a.0.total_cmp(&b.0));
+    match (geometric_mean(ratios.iter().map(|(ratio, _)| *ratio)), worst) {
+        (Some(mean), Some((most, variant))) => {
+            format!(" Batch-invariant plans take {mean:.3} of ours, {most:.2} at worst ({variant}).")
+        }
+        _ => String::new(),
+    }
 }
 
 /// A table with a line for each peer.

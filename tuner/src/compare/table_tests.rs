@@ -21,6 +21,10 @@ fn contenders(outcomes: &[(&str, Outcome)]) -> Vec<Contender> {
 fn batch(variant: &str, kv_heads: u32, ours: Outcome, peers: &[(&str, Outcome)]) -> BatchResult {
     let tiles =
         [("m16n64w4s3", timed(31.0, 1e-3)), ("m32n64w4s2", timed(26.5, 1e-3)), ("m64n64w4s3", left("wrong"))];
+    let invariant = match &ours {
+        Outcome::Timed { us, .. } => timed(us * 1.04, 1e-3),
+        Outcome::LeftOut { .. } => ours.clone(),
+    };
     BatchResult {
         name: format!("t/{variant}/32x{kv_heads}"),
         variant: variant.to_owned(),
@@ -35,6 +39,7 @@ fn batch(variant: &str, kv_heads: u32, ours: Outcome, peers: &[(&str, Outcome)])
         unshared_bytes: 1 << 22,
         limit_us: 20.0,
         ours,
+        invariant,
         tiles: contenders(&tiles),
         peers: contenders(peers),
         references_apart: Some(0.0),

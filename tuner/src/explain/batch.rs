@@ -4,9 +4,9 @@ use super::NamedDevice;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use tilewright_heuristics::{
-    BatchShape, Geometry, PackShape, Selection, Selector, TileSet, TileSetBuf, TreePath,
+    BatchShape, Geometry, PackShape, Selection, Selector, TileSet, TileSetBuf, TreePath, chunk,
 };
-use tilewright_plan::{Forest, PageTable, Plan, PlanError, PlanOptions, Prediction, batch_shape};
+use tilewright_plan::{Forest, PageTable, Plan, PlanError, PlanOptions, Prediction, Split, batch_shape};
 use tilewright_scenarios::Batch;
 
 /// Why a batch gets its tiles.
@@ -34,6 +34,8 @@ pub struct BatchExplanation {
     pub partials: u32,
     /// What the plan is predicted to take.
     pub predicted: Predicted,
+    /// The same of a batch-invariant plan, and its set; nothing where the device runs none of its tiles.
+    pub invariant: Option<Predicted>,
     /// Microseconds to read all distinct K and V once at the measured rate.
     pub read_once_us: f64,
     /// What the selector's sets, and those that were asked for, are predicted to take: the fastest first.
@@ -124,6 +126,14 @@ impl BatchExplanation {
         let (plan, predicted) = predict(set)?;
         let feasible = device.feasible(&tilewright_kernel_templates::Class::of(geometry));
         let runs = |set: &TileSet<'_>| set.tiles().iter().all(|tile| feasible.contains(tile));
+        let backend = device.as_device().backend;
+        let invariant = chunk::tiles(backend, geometry.head_dim).iter().copied().find(runs);
+        let invariant = invariant.map(|set| -> Result<Predicted, PlanError> {
+            let options = PlanOptions { split: Split::Invariant, ..*options };
+            let plan = Plan::build(geometry, &table, &options, set)?;
+            Ok(Predicted::new(set.to_string(), plan.predicted(&options, backend, true)))
+        });
+        let invariant = invariant.transpose()?;
         let known = selection.sets().iter().copied().filter(runs);
         let mut sets: Vec<Predicted> = Vec::new();
         for set in known.chain(others.iter().map(TileSetBuf::as_set)).chain([set]) {
@@ -149,6 +159,7 @@ impl BatchExplanation {
             ctas: plan.work_items().len() as u64 * kv_heads,
             partials: plan.partials(),
             predicted,
+            invariant,
             read_once_us: read_once_us(geometry, &shape, options),
             sets,
         })

@@ -73,6 +73,10 @@ fn write_batch(batch: &BatchExplanation, lines: &mut Vec<String>) {
         batch.read_once_us
     );
     line("predicted", text);
+    if let Some(invariant) = &batch.invariant {
+        let (set, us) = (&invariant.set, invariant.us());
+        line("invariant", format!("{us:.1} us with {set}, {:.2} of that", us / predicted.us()));
+    }
     let others: Vec<String> = batch
         .sets
         .iter()
@@ -132,6 +136,7 @@ mod tests {
             ctas: 264,
             partials: 12,
             predicted: predicted("m64n64w4s2", 20.0),
+            invariant: Some(predicted("m64n64w4s2", 21.2)),
             read_once_us: 17.25,
             sets: vec![predicted("m64n64w4s2", 20.0), predicted("m16n64w4s2", 25.5)],
         };

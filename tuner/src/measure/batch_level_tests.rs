@@ -130,6 +130,7 @@ impl Loaded for ScriptedBatch<'_> {
         let rows: &[u32] = match execution.planning {
             Planning::AsDecoders => &[4, 16],
             Planning::AsPat => &[4, 8, 16],
+            Planning::Invariant => &[4],
         };
         let pack = |&rows: &u32| PackShape::from_values([rows, 64, 0, 1, 1, 1, rows, 4, 128, 32, 0]);
         let tiles = rows.iter().map(|rows| tiles.pack(&pack(rows))).collect();

@@ -12,17 +12,20 @@ pub enum Planning {
     AsDecoders,
     /// As PAT plans: its TreeHeuristic makes packs (PAT, Algorithm 1), and those longer than the mean are cut (section 6).
     AsPat,
+    /// As a decoder plans whose requests' bits depend on nothing else: packs are trees, and KV ranges are cut at absolute positions.
+    Invariant,
 }
 
 impl Planning {
     /// Each of them.
-    pub const ALL: [Self; 2] = [Self::AsDecoders, Self::AsPat];
+    pub const ALL: [Self; 3] = [Self::AsDecoders, Self::AsPat, Self::Invariant];
 
     /// The options of a plan on a device whose decoders plan with `device`.
     pub fn options(self, device: PlanOptions) -> PlanOptions {
         match self {
             Self::AsDecoders => device,
             Self::AsPat => PlanOptions { packing: Packing::Pat, split: Split::Mean, ..device },
+            Self::Invariant => PlanOptions { split: Split::Invariant, ..device },
         }
     }
 }

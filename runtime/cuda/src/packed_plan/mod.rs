@@ -295,7 +295,7 @@ impl PackedPlan {
         put(
             words,
             layout.segments,
-            plan.segments().iter().map(|segment| words_of_segment(segment, l2_policy)),
+            (0..plan.segments().len()).map(|segment| words_of_segment(plan, l2_policy, segment)),
         );
         put(words, layout.page_ids, plan.pages().iter().map(|&page| [page as u32]));
         let last_item =

@@ -24,8 +24,9 @@ pub(super) fn words_of_target(target: &plan::OutputTarget) -> [u32; 2] {
     [target.partial, target.merge]
 }
 
-pub(super) fn words_of_segment(segment: &plan::KvSegment, l2_policy: &L2Policy) -> [u32; 4] {
-    let KvSegment { begin, pages, position, members } = device_segment(segment, l2_policy);
+/// A segment of a plan, by its place among them.
+pub(super) fn words_of_segment(plan: &Plan, l2_policy: &L2Policy, segment: usize) -> [u32; 4] {
+    let KvSegment { begin, pages, position, members } = device_segment(plan, l2_policy, segment);
     [begin, pages, position, members]
 }
 
@@ -71,10 +72,11 @@ fn device_item(plan: &Plan, l2_policy: &L2Policy, item: &plan::WorkItem, tile: u
         kv_end: item.kv_range.end,
         output_targets: item.targets,
         certain_end: certain_end(plan, item),
-        first: plan
-            .segments()
-            .get(item.segments.start as usize)
-            .map_or(KvSegment::default(), |segment| device_segment(segment, l2_policy)),
+        first: if plan.segments().len() > item.segments.start as usize {
+            device_segment(plan, l2_policy, item.segments.start as usize)
+        } else {
+            KvSegment::default()
+        },
     }
 }
 
@@ -89,8 +91,14 @@ fn certain_end(plan: &Plan, item: &plan::WorkItem) -> u32 {
     segment.kv_range.start.saturating_add(seen).min(segment.kv_range.end).min(item.kv_range.end)
 }
 
-fn device_segment(segment: &plan::KvSegment, l2_policy: &L2Policy) -> KvSegment {
-    let padding = segment.kv_range.end.next_multiple_of(GRANULE) - segment.kv_range.end;
+fn device_segment(plan: &Plan, l2_policy: &L2Policy, segment: usize) -> KvSegment {
+    // The one behind it, if it is of the same Q tile: of a Q tile's last one, nobody asks for what is behind.
+    let next = plan.segments().get(segment + 1).map_or(0, |next| next.kv_range.start);
+    let segment = &plan.segments()[segment];
+    let padding = match next.checked_sub(segment.kv_range.end) {
+        Some(padding) if padding < 256 => padding,
+        _ => segment.kv_range.end.next_multiple_of(GRANULE) - segment.kv_range.end,
+    };
     KvSegment {
         begin: segment.kv_range.start,
         pages: if l2_policy.evicts_first(segment) { segment.pages | EVICT_FIRST } else { segment.pages },

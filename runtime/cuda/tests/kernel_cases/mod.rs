@@ -633,7 +633,13 @@ pub(crate) fn for_all<T: Sync>(all: &[T], check: impl Fn(&T) -> Result<(), Strin
 pub(crate) const CASE: Case = Case {
     tile: Tile::of("m16n32w2s2"),
     class: Class { head_dim: 64, dtype: Dtype::F16 },
-    options: KernelOptions { mask: MaskOptions::NONE, sinks: false, timeline: false, kv_load: KvLoad::Tma },
+    options: KernelOptions {
+        mask: MaskOptions::NONE,
+        sinks: false,
+        timeline: false,
+        kv_load: KvLoad::Tma,
+        invariant: false,
+    },
     gqa_ratio: 4,
     kv_heads: 2,
     page_size: 16,

@@ -1,5 +1,6 @@
 //! From packs to Q tiles: which rows a tile holds at once, and along which segments of pages it reads.
 
+use super::invariant::InvariantScratch;
 use super::items::{OrderedChunk, Touched};
 use super::joined::NodeState;
 use super::split::Chunk;
@@ -22,6 +23,7 @@ pub(crate) struct Scratch {
     pub(super) waves: WavesScratch,
     pub(super) touched: Vec<Touched>,
     pub(super) order: Vec<OrderedChunk>,
+    pub(super) invariant: InvariantScratch,
 }
 
 impl Plan {
@@ -77,6 +79,24 @@ impl Plan {
         self.finish(options, scratch)
     }
 
+    /// Becomes the plan of a forest whose requests are cut at absolute positions, in the same memory.
+    pub(crate) fn rebuild_invariant(
+        &mut self,
+        geometry: &Geometry,
+        table: &PageTable<'_>,
+        forest: &Forest,
+        options: &PlanOptions,
+        mut select: impl FnMut(&PackShape) -> Tile,
+        scratch: &mut Scratch,
+    ) -> Result<(), PlanError> {
+        self.start(geometry, table)?;
+        let pages = |node: u32| {
+            let node = &forest.nodes()[node as usize];
+            table.columns(forest.order()[node.requests.start as usize] as usize, node.columns.clone())
+        };
+        self.push_invariant(forest, pages, options, &mut select, scratch)
+    }
+
     fn start(&mut self, geometry: &Geometry, table: &PageTable<'_>) -> Result<(), PlanError> {
         // The kernels count rows in 16 bits.
         if geometry.gqa_ratio() > u32::from(u16::MAX) {
@@ -86,6 +106,7 @@ impl Plan {
         self.seq_lens.clear();
         self.seq_lens.extend(table.seq_lens());
         self.several_queries = table.has_several_queries();
+        self.invariant = false;
         self.packs.clear();
         self.q_tiles.clear();
         self.segments.clear();
@@ -131,7 +152,10 @@ impl Plan {
     }
 
     /// Requests without tokens: rows of zeros, which the first pack's tile writes as well as any.
-    fn push_empty(&mut self, select: &mut impl FnMut(&PackShape) -> Tile) -> Result<(), PlanError> {
+    pub(super) fn push_empty(
+        &mut self,
+        select: &mut impl FnMut(&PackShape) -> Tile,
+    ) -> Result<(), PlanError> {
         let requests = self.requests.len();
         let empty = self.seq_lens.iter().enumerate().filter(|(_, tokens)| **tokens == 0);
         self.requests.extend(empty.map(|(request, _)| request as u32));

@@ -6,6 +6,7 @@
 mod build;
 mod granularity;
 mod idle;
+mod invariant;
 mod items;
 mod joined;
 mod lengths;
@@ -111,6 +112,7 @@ pub struct Plan {
     targets: Vec<OutputTarget>,
     merges: Vec<MergeItem>,
     partials: u32,
+    invariant: bool,
 }
 
 impl Default for Plan {
@@ -130,6 +132,7 @@ impl Default for Plan {
             targets: Vec::new(),
             merges: Vec::new(),
             partials: 0,
+            invariant: false,
         }
     }
 }
@@ -235,6 +238,11 @@ impl Plan {
     /// What has to be merged.
     pub fn merges(&self) -> &[MergeItem] {
         &self.merges
+    }
+
+    /// Whether a request's bits depend on nothing else of the batch ([`Split::Invariant`]): its kernels are others, too.
+    pub const fn is_invariant(&self) -> bool {
+        self.invariant
     }
 
     /// Partials; each holds (O, m, l) of all query heads of one request over one part of its tokens.

@@ -16,6 +16,10 @@ pub enum Split {
     /// counted; where cutting does not pay, nothing is cut. [`Plan::predicted_idle`](crate::Plan::predicted_idle) says what is left idle.
     #[default]
     Waves,
+    /// At positions that nothing but the position decides ([`chunk`](tilewright_heuristics::chunk)), so that a request's output has the same bits
+    /// whatever else is in the batch and however requests share pages. For one tile of [`chunk::tiles`](tilewright_heuristics::chunk::tiles), on pages of a multiple of
+    /// 16 tokens. Packs are whole trees, or with [`Packing::PerRequest`] requests that are not cut; other packings make no difference.
+    Invariant,
 }
 
 /// Tokens that are worth a CTA of their own: shorter chunks take less time than finding their pages and merging what they leave.

@@ -1,5 +1,6 @@
 //! How long a plan takes, predicted before it runs: list scheduling of its work items, by the prices that planned it.
 
+use super::invariant::add_chunks;
 use super::waves::{BUSY, pace, running};
 use super::{Plan, PlanOptions, TileGroup, UNTOUCHED, WorkItem};
 use std::cmp::Reverse;
@@ -83,6 +84,11 @@ impl Plan {
                 .iter()
                 .filter(|&&page| !std::mem::replace(&mut seen[page as usize], true));
             let tokens = u64::from(end - from);
+            if self.invariant {
+                // Each chunk is added to those before it.
+                let begin = segment.position + (from - segment.kv_range.start);
+                time = time.saturating_add(add_chunks(begin, end - from, tile, head_dim, prices));
+            }
             let first = (new.count() as u64 * u64::from(page_size)).min(tokens);
             let read = first * prices.hbm_byte + (tokens - first) * prices.l2_byte;
             time = time.saturating_add(read.saturating_mul(token_bytes).max(flops.saturating_mul(tokens)));

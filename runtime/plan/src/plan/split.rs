@@ -120,7 +120,8 @@ impl Plan {
     pub(super) fn chunk_limit(&self, options: &PlanOptions, waves: &mut WavesScratch) -> u64 {
         let length = |q_tile: &QTile| u64::from(q_tile.kv_len);
         let limit = match options.split {
-            Split::None => u64::MAX,
+            // Those of `Split::Invariant` are not cut by a limit.
+            Split::None | Split::Invariant => u64::MAX,
             Split::Mean => {
                 let longest = |pack| self.q_tiles_of(pack).iter().map(length).max();
                 let packs = self.packs.iter().filter_map(longest).filter(|&longest| longest > 0);

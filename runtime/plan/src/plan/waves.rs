@@ -74,7 +74,7 @@ pub(super) const BUSY: u64 = 16;
 
 impl Waves {
     /// CTAs that run at once if an SM runs `ctas_per_sm`.
-    fn running(&self, ctas_per_sm: u32) -> u64 {
+    pub(super) fn running(&self, ctas_per_sm: u32) -> u64 {
         running(self.max_concurrent_ctas, &self.occupancy, ctas_per_sm)
     }
 
@@ -147,8 +147,11 @@ impl Waves {
 
     /// When CTA slots are free: (work, how many), in ascending order.
     fn elapsed(&self, running: u64, cta_slots: &[(u64, u64)]) -> u64 {
-        // A CTA starts no faster for having the GPU to itself.
-        let beginning = u64::from(self.cta);
+        self.elapsed_from(u64::from(self.cta), running, cta_slots)
+    }
+
+    /// The same of CTAs that begin for so long. A CTA starts no faster for having the GPU to itself.
+    pub(super) fn elapsed_from(&self, beginning: u64, running: u64, cta_slots: &[(u64, u64)]) -> u64 {
         let (mut done, mut busy, mut elapsed) = (0, running, 0u64);
         for &(free, ctas) in cta_slots {
             let begins = free.min(beginning).saturating_sub(done);
@@ -193,7 +196,7 @@ fn filling(classes: &[Class], total: u64, most: u64, shortest: u32) -> Option<u3
 }
 
 /// Places chunks, (time, how many), on CTA slots, each where a CTA slot gets free first; leaves (when free, how many) in ascending order.
-fn schedule(chunks: &[(u64, u64)], count: u64, cta_slots: &mut Vec<(u64, u64)>) {
+pub(super) fn schedule(chunks: &[(u64, u64)], count: u64, cta_slots: &mut Vec<(u64, u64)>) {
     cta_slots.clear();
     cta_slots.push((0, count));
     for &(time, chunks) in chunks {

@@ -50,6 +50,8 @@ class Attention:
         threads: of the CPU backend; all that the process may run on if absent.
         selector: file with the tile selector to use, as ``tilewright tune`` writes it.
         cubins: file with compiled kernels, as ``cubin_archive`` writes it; else the one that ``TILEWRIGHT_CUBINS`` names, else the package's own.
+        invariant: a request's output and LSE have the same bits whatever else is in the batch, however requests share pages and whichever pages they have, on
+            one device and for the same options. Pages have a multiple of 16 tokens then.
         fetch_nvrtc: fetch NVRTC, with which kernels are compiled, where the machine has none.
 
     Raises:
@@ -84,6 +86,7 @@ class Attention:
         threads: int | None = None,
         selector: str | os.PathLike[str] | None = None,
         cubins: str | os.PathLike[str] | None = None,
+        invariant: bool = False,
         fetch_nvrtc: bool = False,
     ) -> None:
         self._heads = Heads(*heads)
@@ -101,6 +104,8 @@ class Attention:
             raise ValueError(
                 f"`kv_layout` is {kv_layout!r}: it can be 'NHD' ([pages, page_size, KV heads, dim]) or 'HND' ([pages, KV heads, page_size, dim])"
             )
+        if invariant and page_size % 16:
+            raise ValueError(f"`page_size` is {page_size}: with `invariant` it must be a multiple of 16")
         self._kv_layout = kv_layout
         tokens, dim = (page_size, self._heads.kv), self._heads.dim
         self._page_shape = (*tokens, dim) if kv_layout == "NHD" else (*reversed(tokens), dim)
@@ -123,6 +128,7 @@ class Attention:
             threads,
             None if selector is None else os.fspath(selector),
             archive_of(cubins, on_gpu=self._device is not None),
+            invariant,
             fetch_nvrtc,
             self._device,
         )

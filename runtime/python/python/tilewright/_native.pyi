@@ -24,6 +24,7 @@ class Attention:
         threads: int | None,
         selector: str | None,
         cubins: str | None,
+        invariant: bool,
         fetch_nvrtc: bool,
         device: int | None,
     ) -> Attention: ...

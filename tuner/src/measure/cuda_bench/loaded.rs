@@ -87,7 +87,9 @@ impl<'a> LoadedBatch<'a> {
         let geometry = &self.batch.geometry;
         let class = Class::of(geometry);
         let arch = self.bench.backend.compiler().arch();
-        let options = KernelOptions::for_pages(geometry.page_size).on(&class, arch);
+        let options =
+            KernelOptions { invariant: plan.is_invariant(), ..KernelOptions::for_pages(geometry.page_size) };
+        let options = options.on(&class, arch);
         self.bench.compile(&tiles, &class, options);
         for tile in &tiles {
             if let Some(Err(failure)) = self.bench.compiled.get(&(class, options, *tile)) {

@@ -170,6 +170,7 @@ fn packs_of(planning: Planning) -> Vec<PackShape> {
     let rows: &[u32] = match planning {
         Planning::AsDecoders => &[4, 8, 4],
         Planning::AsPat => &[4, 4, 16, 32],
+        Planning::Invariant => &[4],
     };
     rows.iter().map(|&rows| PackShape::from_values([rows, 64, 0, 3, 3, 3, 3 * rows, 4, 128, 32, 0])).collect()
 }

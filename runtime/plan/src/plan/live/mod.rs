@@ -9,10 +9,11 @@ mod emit;
 mod finish;
 mod garbage;
 mod grow;
+mod invariant;
 mod order;
 mod pat;
 
-use super::{Plan, PlanOptions, Scratch};
+use super::{Plan, PlanOptions, Scratch, Split};
 use crate::{LiveForest, Packs, PlanError, PrefixTree, Priced};
 use garbage::Arenas;
 use std::ops::Range;
@@ -166,6 +167,10 @@ impl LivePlan {
         select: &mut impl FnMut(&PackShape) -> Tile,
     ) -> Result<(), PlanError> {
         self.plan.geometry = *geometry;
+        self.plan.invariant = false;
+        if options.split == Split::Invariant {
+            return self.rebuild_invariant(changes, options, select);
+        }
         if changes.priced.prefers_pat() {
             return self.rebuild_pats(changes, options, select);
         }
@@ -184,6 +189,9 @@ impl LivePlan {
         select: &mut impl FnMut(&PackShape) -> Tile,
     ) -> Result<(), PlanError> {
         let Changes { forest, priced, .. } = *changes;
+        if options.split == Split::Invariant {
+            return self.update_invariant(changes, options, select);
+        }
         if self.has_pats || priced.prefers_pat() {
             return self.update_pats(changes, options, select);
         }

@@ -1,0 +1,72 @@
+//! Batch-invariant attention: where the chunks of a request begin, and which tiles sum them alike.
+//!
+//! A request's tokens are cut at positions that only the position decides. Each chunk is summed from nothing, in steps of the tile's n tokens
+//! that begin at multiples of n, and the chunks are added up in their order. `docs/invariance.md` says why no bit depends on more.
+
+use crate::{Backend, Tile, TileSet};
+
+/// Tokens of the first chunks, and of the shortest. `cuda/chunk.cuh` has the same numbers.
+pub const SHORTEST: u32 = 512;
+
+/// Chunks from a position to twice it, once they are longer than [`SHORTEST`]: few enough for long requests, and short enough that one alone
+/// fills a GPU.
+pub const AN_OCTAVE: u32 = 16;
+
+/// Tokens of the chunk that a position is in: a power of two, of which the chunk begins at a multiple.
+pub const fn length_at(position: u32) -> u32 {
+    let share = position / AN_OCTAVE;
+    if share < 2 * SHORTEST { SHORTEST } else { 1 << (share.ilog2()) }
+}
+
+/// Where the chunk of a position begins.
+pub const fn begin_of(position: u32) -> u32 {
+    position / length_at(position) * length_at(position)
+}
+
+/// Where the next chunk begins behind a position.
+pub const fn next_behind(position: u32) -> u32 {
+    begin_of(position).saturating_add(length_at(position))
+}
+
+/// Tiles that give a row the same bits, best first: one number of tokens a step, and one kind of product. Which of them a device gets, it gets
+/// for every batch. All have warps of their own for each row.
+pub const fn tiles(backend: Backend, head_dim: u32) -> &'static [TileSet<'static>] {
+    const fn of(tiles: &'static [Tile]) -> TileSet<'static> {
+        TileSet::new(tiles)
+    }
+    const CPU: &[TileSet<'static>] =
+        &[of(&[Tile::new(16, 64, 1, 1)]), of(&[Tile::new(4, 64, 1, 1)]), of(&[Tile::new(1, 64, 1, 1)])];
+    const CUDA: &[TileSet<'static>] =
+        &[of(&[Tile::new(64, 64, 4, 2)]), of(&[Tile::new(64, 64, 4, 1)]), of(&[Tile::new(16, 64, 1, 1)])];
+    // Shorter steps of fewer rows where vectors are long: two CTAs share an SM then.
+    const WIDE: &[TileSet<'static>] =
+        &[of(&[Tile::new(32, 32, 2, 2)]), of(&[Tile::new(16, 32, 1, 2)]), of(&[Tile::new(16, 32, 1, 1)])];
+    match backend {
+        Backend::Cpu => CPU,
+        Backend::Cuda if head_dim > 128 => WIDE,
+        Backend::Cuda => CUDA,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chunks_follow_each_other_and_grow_with_the_position() {
+        let mut begin = 0;
+        let mut count = 0;
+        while begin < 1 << 20 {
+            let end = next_behind(begin);
+            assert_eq!((begin_of(begin), begin_of(end - 1), begin_of(end)), (begin, begin, end));
+            assert!((end - begin).is_power_of_two() && begin.is_multiple_of(end - begin));
+            assert!(
+                end - begin >= SHORTEST && (end - begin == SHORTEST || (end - begin) * AN_OCTAVE <= begin)
+            );
+            (begin, count) = (end, count + 1);
+        }
+        assert_eq!(count, 32 + 16 * 6, "32 up to 16384, then sixteen an octave");
+        assert_eq!(begin_of(u32::MAX), u32::MAX / (1 << 27) * (1 << 27));
+        assert_eq!(next_behind(u32::MAX), u32::MAX);
+    }
+}

@@ -1,0 +1,42 @@
+// Chunks of batch-invariant attention: where they begin, and how one is added to those before it.
+//
+// The tokens of a request are cut at positions that nothing but the position decides. Each chunk is summed from nothing, in steps that begin
+// at multiples of their length, and the chunks are added up in their order: by the CTA that computed them (`totals.cuh`), or from
+// partials (`merge.cuh`). Both call `add_chunk`, so where one ends and the other begins changes no bit.
+#pragma once
+#include "softmax.cuh"
+
+namespace tilewright {
+
+// The host has the same numbers: `heuristics/src/chunk.rs`.
+constexpr u32 SHORTEST_CHUNK = 512; // tokens
+constexpr u32 CHUNKS_AN_OCTAVE = 16; // from there on: as many from a position to twice it
+
+// Whether a chunk begins at a position.
+TILEWRIGHT_DEVICE bool begins_chunk(u32 position) {
+  if (position % SHORTEST_CHUNK != 0) return false;
+  u32 length = SHORTEST_CHUNK;
+  while (length <= position / (2 * CHUNKS_AN_OCTAVE)) length *= 2;
+  return position % length == 0;
+}
+
+// The factors of what was summed before a chunk, and of the chunk.
+struct ChunkFactors {
+  float before, chunk;
+};
+
+// Adds the softmax of a chunk that has tokens. Each operation is rounded as it is written: in no kernel does the compiler join others.
+TILEWRIGHT_DEVICE ChunkFactors add_chunk(Softmax &total, const Softmax &chunk) {
+  const float max = larger(total.max, chunk.max);
+  const ChunkFactors factors{exp2_fast(total.max - max), exp2_fast(chunk.max - max)};
+  total.sum = fused_multiply_add(total.sum, factors.before, rounded_product(chunk.sum, factors.chunk));
+  total.max = max;
+  return factors;
+}
+
+// The same of an element of the output.
+TILEWRIGHT_DEVICE float add_chunk_element(float total, float chunk, const ChunkFactors &factors) {
+  return fused_multiply_add(total, factors.before, rounded_product(chunk, factors.chunk));
+}
+
+} // namespace tilewright

@@ -1,0 +1,84 @@
+// Totals of batch-invariant attention: what a CTA has of its rows' chunks before the one that it sums.
+//
+// They lie in shared memory, each thread's where only it looks: the accumulators in registers begin anew with each chunk.
+#pragma once
+#include "chunk.cuh"
+#include "mma.cuh"
+
+namespace tilewright {
+
+template <class S> struct Totals {
+  const Cta<S> &cta;
+
+  // Two neighbouring elements of one of the thread's rows.
+  struct alignas(8) Pair {
+    float element[2];
+  };
+  TILEWRIGHT_DEVICE Pair &pair(u32 half, u32 d) const {
+    return reinterpret_cast<Pair *>(cta.shared + S::TOTALS_AT)[(half * (S::HEAD_DIM / 8) + d) * S::COPIERS + cta.thread];
+  }
+
+  // Before a step: rows that share it and begin a chunk there leave the one before. `value_scale` is a factor of all elements of V.
+  TILEWRIGHT_DEVICE void before_step(Accumulators<S> &acc, const PipelineState<S> &at, float value_scale) const {
+#pragma unroll 1
+    for (u32 begin = first_begin(at); begin < S::GRANULES; begin++) {
+      const Granule granule = cta.granules(at)[begin];
+      if (!begins_at(granule)) continue;
+#pragma unroll
+      for (u32 half = 0; half < 2; half++) {
+        const u32 row = cta.warp_q * 16 + cta.fragment_row + half * 8;
+        add(acc, half, row >= granule.first_row() && row < granule.last_row(), true, value_scale);
+      }
+    }
+  }
+
+  // Whether some rows begin a chunk with a step: with its first granule, or where a segment is shorter than a step, with a later one. All warps
+  // of a CTA find the same.
+  TILEWRIGHT_DEVICE bool begins_chunk(const PipelineState<S> &at) const { return first_begin(at) < S::GRANULES; }
+  TILEWRIGHT_DEVICE u32 first_begin(const PipelineState<S> &at) const {
+    u32 first = S::GRANULES;
+#pragma unroll
+    for (u32 n = S::GRANULES; n > 0; n--) first = begins_at(cta.granules(at)[n - 1]) ? n - 1 : first;
+    return first;
+  }
+  // What no row sees begins nothing.
+  TILEWRIGHT_DEVICE static bool begins_at(const Granule &granule) {
+    return granule.rows > 0 && tilewright::begins_chunk(static_cast<u32>(granule.position));
+  }
+
+  // At the end: the accumulators are all chunks, with the sums of whole rows.
+  TILEWRIGHT_DEVICE void finish(Accumulators<S> &acc, float value_scale) const {
+#pragma unroll
+    for (u32 half = 0; half < 2; half++) {
+      add(acc, half, true, false, value_scale);
+      acc.softmax[half] = acc.total[half];
+    }
+  }
+
+  // Adds the chunk of a row to its total, if `wanted` and if the row has seen some of it: in shared memory, where the next chunk begins from
+  // nothing, or else in the accumulators.
+  TILEWRIGHT_DEVICE void add(Accumulators<S> &acc, u32 half, bool wanted, bool keep, float value_scale) const {
+    Softmax chunk = acc.softmax[half];
+    chunk.sum += from_lane_xor(chunk.sum, 1);
+    chunk.sum += from_lane_xor(chunk.sum, 2);
+    const bool has_tokens = chunk.max != negative_infinity(), has_total = acc.total[half].max != negative_infinity();
+    if (!wanted || (!has_tokens && keep)) return;
+    // What has no tokens adds nothing, not even a zero of another sign.
+    const ChunkFactors factors = has_tokens ? add_chunk(acc.total[half], chunk) : ChunkFactors{1.f, 0.f};
+#pragma unroll
+    for (u32 d = 0; d < S::HEAD_DIM / 8; d++) {
+      Pair sum{{0.f, 0.f}};
+      if (has_total) sum = pair(half, d);
+#pragma unroll
+      for (u32 e = 0; e < 2; e++) {
+        float &element = acc.output[d][2 * half + e];
+        if (has_tokens) sum.element[e] = add_chunk_element(sum.element[e], rounded_product(element, value_scale), factors);
+        element = keep ? 0.f : sum.element[e];
+      }
+      if (keep) pair(half, d) = sum;
+    }
+    if (keep) acc.softmax[half] = Softmax{negative_infinity(), 0.f};
+  }
+};
+
+} // namespace tilewright

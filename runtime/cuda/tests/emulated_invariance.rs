@@ -1,0 +1,303 @@
+//! Batch-invariant kernels on the host: a request's bits depend on nothing else in the batch, nor on how it is launched; and what would make
+//! them depend on it is seen.
+
+mod emulation;
+
+use emulation::{Emulator, describe_tensors};
+use half::{bf16, f16};
+use tilewright_conformance::invariance::{Family, Pool, PoolBatch, SeenBits};
+use tilewright_conformance::reference::{self, Attention};
+use tilewright_cpu::{Element, KvCache, Number};
+use tilewright_cuda::{LaunchMode, MergeBy, PackedPlan};
+use tilewright_heuristics::{Backend, Dtype, Geometry, Mask, MaskOptions, Tile, chunk};
+use tilewright_kernel_templates::Class;
+use tilewright_kernel_templates::cuda::{
+    Arguments, Kernel, KernelOptions, KvLoad, MERGE_WARPS, MaskArguments, WorkItem,
+};
+use tilewright_plan::{E4m3, KvStrides, LivePlanner, Plan, PlanOptions, Prices, Split};
+
+const WARPGROUPS: &[&str] = &["-DTILEWRIGHT_EMULATE_WARPGROUPS"];
+const LONGEST: u32 = 1300;
+const SCALE: f32 = 0.125;
+const SINKS: [f32; 2] = [0.5, -1.0];
+
+/// A kind of kernels.
+#[derive(Clone, Copy)]
+struct Kind {
+    arch: &'static str,
+    dtype: Dtype,
+    head_dim: u32,
+    options: KernelOptions,
+}
+
+const PLAIN: KernelOptions = KernelOptions {
+    mask: MaskOptions::NONE,
+    sinks: false,
+    timeline: false,
+    kv_load: KvLoad::Tma,
+    invariant: true,
+};
+const HOPPER: Kind = Kind { arch: "sm_90a", dtype: Dtype::F16, head_dim: 64, options: PLAIN };
+
+impl Kind {
+    fn geometry(&self, page_size: u32) -> Geometry {
+        Geometry { q_heads: 2, kv_heads: 1, head_dim: self.head_dim, page_size, dtype: self.dtype }
+    }
+
+    fn class(&self) -> Class {
+        Class::of(&self.geometry(16))
+    }
+
+    fn tile(&self) -> Tile {
+        chunk::tiles(Backend::Cuda, self.head_dim)[0].tiles()[0]
+    }
+
+    /// Forward by each load, and the merge.
+    fn kernels(&self) -> [Kernel; 3] {
+        let arch = self.arch.parse().unwrap();
+        let [tma, cp_async] = [KvLoad::Tma, KvLoad::CpAsync].map(|kv_load| {
+            Kernel::decode(&self.tile(), &self.class(), KernelOptions { kv_load, ..self.options }, arch)
+        });
+        [tma, cp_async, Kernel::merge(MERGE_WARPS[0], &self.class(), self.options)]
+    }
+
+    fn emulator(&self, change: impl Fn(&str, &str) -> String) -> Emulator {
+        let mut kernels = self.kernels().to_vec();
+        kernels.dedup();
+        let flags = if self.arch == "sm_90a" { WARPGROUPS } else { &[] };
+        Emulator::build_changed(&kernels, flags, change)
+    }
+
+    fn mask(&self) -> Mask {
+        Mask::NONE.with(self.options.mask)
+    }
+
+    /// Compares the rows of random batches until there were `pairs`, each executed in some launch mode by some kernel.
+    fn run<E: Element>(
+        &self,
+        emulator: &Emulator,
+        split: Split,
+        pairs: u64,
+        bits: impl Fn(&[E]) -> Vec<u32>,
+    ) -> SeenBits {
+        let family = Family::new(12, LONGEST, self.head_dim, 3);
+        let mut seen = SeenBits::new(&family);
+        let (mut merges, mut shared) = (0, 0);
+        for pool_seed in 0.. {
+            let geometry = self.geometry([16, 64, 48, 128][pool_seed as usize % 4]);
+            let pool = Pool::new(&family, &geometry, 2, pool_seed);
+            let caches = if self.dtype.has_fp8_kv() {
+                let (keys, values) = pool.cache::<E4m3>(&family);
+                Caches::Fp8(keys, values)
+            } else {
+                let (keys, values) = pool.cache::<E>(&family);
+                Caches::Plain(keys, values)
+            };
+            for seed in pool_seed * 100..pool_seed * 100 + 8 {
+                let batch = pool.batch(20, seed);
+                let plan = self.plan(&geometry, &batch, split, seed);
+                merges += plan.merges().len();
+                shared += plan.q_tiles().iter().filter(|q_tile| q_tile.requests.len() > 1).count();
+                let query: Vec<E> = family.queries(&batch.texts, geometry.q_heads);
+                let (output, lse) = self.launch(emulator, &plan, &query, &caches, seed);
+                if seed.is_multiple_of(8) && !self.dtype.has_fp8_kv() {
+                    self.check(&geometry, &batch, &query, &caches, &output);
+                }
+                let row = (geometry.q_heads * geometry.head_dim) as usize;
+                let rows = output.chunks_exact(row).zip(lse.chunks_exact(geometry.q_heads as usize));
+                let found: Vec<u32> = rows
+                    .flat_map(|(row, lse)| {
+                        let mut found = bits(row);
+                        found.extend(lse.iter().map(|lse| lse.to_bits()));
+                        found
+                    })
+                    .collect();
+                seen.compare(&batch.texts, &found);
+            }
+            if seen.pairs >= pairs {
+                break;
+            }
+        }
+        assert!(merges > 10 && shared > 10, "{merges} requests are merged, {shared} Q tiles are shared");
+        seen
+    }
+
+    fn plan(&self, geometry: &Geometry, batch: &PoolBatch, split: Split, seed: u64) -> Plan {
+        let prices = Prices { cta: 0, merge: 0, partial_byte: 0, ..Prices::default() };
+        let options = PlanOptions { split, ..PlanOptions::default() }
+            .with_max_concurrent_ctas([1, 8, 300][seed as usize % 3])
+            .with_prices(prices);
+        if !seed.is_multiple_of(4) {
+            return Plan::build(geometry, &batch.table().unwrap(), &options, self.tile()).unwrap();
+        }
+        let mut planner = LivePlanner::new(geometry, options).unwrap();
+        for (row, &tokens) in (0..).zip(&batch.seq_lens) {
+            planner.add(row, batch.pages(row as usize), tokens).unwrap();
+        }
+        planner.plan(self.tile()).unwrap().clone()
+    }
+
+    fn launch<E: Element>(
+        &self,
+        emulator: &Emulator,
+        plan: &Plan,
+        query: &[E],
+        caches: &Caches<E>,
+        seed: u64,
+    ) -> (Vec<E>, Vec<f32>) {
+        let geometry = plan.geometry();
+        let packed = PackedPlan::of(plan);
+        let mut words = packed.words().to_vec();
+        // CTAs of an item lie side by side, or those of a KV head.
+        (0..packed.launches().count()).for_each(|launch| words[2 + 2 * launch] = (seed / 2 % 2) as u32);
+        words.resize(words.len().max(packed.span()).next_multiple_of(4), u32::MAX);
+        let memory: Vec<Quad> = words.as_chunks::<4>().0.iter().copied().map(Quad).collect();
+        let mut workspace = vec![f32::NAN; packed.workspace_bytes(geometry) / 4 + 1];
+        let modes = [LaunchMode::ALL[0], LaunchMode::ALL[1]];
+        let fused = modes[seed as usize % 2].merge == MergeBy::LastCta;
+        let mut arrivals = vec![0u32; plan.merges().len() * geometry.kv_heads as usize + 1];
+        let mut output = vec![E::from_f32(f32::NAN); query.len()];
+        let mut lse = vec![f32::NAN; query.len() / geometry.head_dim as usize];
+        let strides = KvStrides::nhd(geometry);
+        let vector = i64::from(geometry.head_dim);
+        let row = i64::from(geometry.q_heads) * vector;
+        let (keys, values) = caches.addresses();
+        let scales = [0.5f32, 1.7];
+        let mut arguments = Arguments {
+            query: query.as_ptr() as u64,
+            keys,
+            values,
+            output: output.as_mut_ptr() as u64,
+            lse: lse.as_mut_ptr() as u64,
+            sinks: if self.options.sinks { SINKS.as_ptr() as u64 } else { 0 },
+            key_scales: scales.as_ptr() as u64,
+            value_scales: scales[1..].as_ptr() as u64,
+            arrivals: if fused { arrivals.as_mut_ptr() as u64 } else { 0 },
+            query_request: row,
+            query_head: vector,
+            output_request: row,
+            output_head: vector,
+            page: strides.page as i64,
+            token: strides.token as i64,
+            head: strides.head as i64,
+            mask: MaskArguments::of(&self.mask(), SCALE),
+            ..packed.arguments(geometry, memory.as_ptr() as u64, workspace.as_mut_ptr() as u64)
+        };
+        describe_tensors(&mut arguments, geometry, &strides);
+        let [tma, cp_async, merge] = self.kernels();
+        let forward = if (seed / 4).is_multiple_of(2) { tma } else { cp_async };
+        for (index, (_, items)) in packed.launches().enumerate() {
+            let arguments = Arguments {
+                items: arguments.items + u64::from(items.start) * size_of::<WorkItem>() as u64,
+                group: index as u32,
+                ..arguments
+            };
+            let ctas = items.len() as u32 * geometry.kv_heads;
+            emulator.run_decode(&forward, &arguments, ctas, seed).unwrap();
+        }
+        if !fused {
+            let rows = packed.merge_grid() * geometry.q_heads;
+            emulator.run_merge(&merge, &arguments, rows, seed).unwrap();
+        }
+        (output, lse)
+    }
+
+    fn check<E: Element>(
+        &self,
+        geometry: &Geometry,
+        batch: &PoolBatch,
+        query: &[E],
+        caches: &Caches<E>,
+        output: &[E],
+    ) {
+        let Caches::Plain(keys, values) = caches else { return };
+        let cache = KvCache { keys, values, strides: KvStrides::nhd(geometry) };
+        let sinks = self.options.sinks.then_some(&SINKS[..]);
+        let attention = Attention { mask: self.mask(), sinks, ..Attention::plain(SCALE) };
+        let (expected, _) = reference::decode(geometry, &batch.table().unwrap(), query, &cache, &attention);
+        let (mut difference, mut norm) = (0.0, 0.0);
+        for (found, expected) in output.iter().zip(&expected) {
+            difference += (f64::from(found.to_f32()) - expected).powi(2);
+            norm += expected.powi(2);
+        }
+        let error = (difference / norm).sqrt();
+        assert!(error < 1.5e-2, "the output's error is {error:.1e}");
+    }
+}
+
+/// 16 bytes that may be loaded at once.
+#[repr(align(16))]
+struct Quad(#[allow(dead_code, reason = "kernels read it")] [u32; 4]);
+
+enum Caches<E> {
+    Plain(Vec<E>, Vec<E>),
+    Fp8(Vec<E4m3>, Vec<E4m3>),
+}
+
+impl<E: Number> Caches<E> {
+    fn addresses(&self) -> (u64, u64) {
+        match self {
+            Self::Plain(keys, values) => (keys.as_ptr() as u64, values.as_ptr() as u64),
+            Self::Fp8(keys, values) => (keys.as_ptr() as u64, values.as_ptr() as u64),
+        }
+    }
+}
+
+fn bits_of_f16(row: &[f16]) -> Vec<u32> {
+    row.iter().map(|value| value.to_bits().into()).collect()
+}
+
+fn unchanged(_: &str, text: &str) -> String {
+    text.to_owned()
+}
+
+fn bits_of_bf16(row: &[bf16]) -> Vec<u32> {
+    row.iter().map(|value| value.to_bits().into()).collect()
+}
+
+/// The emulation takes some milliseconds a batch, so these are hundreds of pairs of batches; the CPU's and the GPU's suites have thousands.
+fn assert_equal_bits<E: Element>(kind: Kind, pairs: u64, bits: impl Fn(&[E]) -> Vec<u32>) {
+    let seen = kind.run::<E>(&kind.emulator(unchanged), Split::Invariant, pairs, bits);
+    assert_eq!(seen.differ, 0, "of {} pairs", seen.pairs);
+}
+
+#[test]
+fn a_request_has_the_same_bits_in_every_batch_and_launch() {
+    assert_equal_bits(HOPPER, 400, bits_of_f16);
+}
+
+#[test]
+fn so_it_has_with_all_options_and_without_warpgroups() {
+    let all = KernelOptions { mask: MaskOptions::ALL, sinks: true, ..PLAIN };
+    assert_equal_bits(Kind { dtype: Dtype::Bf16, options: all, ..HOPPER }, 200, bits_of_bf16);
+    assert_equal_bits(Kind { arch: "sm_80", ..HOPPER }, 200, bits_of_f16);
+}
+
+#[test]
+fn so_it_has_with_fp8_and_with_long_vectors() {
+    assert_equal_bits(Kind { dtype: Dtype::Fp8F16, head_dim: 128, ..HOPPER }, 100, bits_of_f16);
+    assert_equal_bits(Kind { head_dim: 256, ..HOPPER }, 60, bits_of_f16);
+}
+
+/// Each part of the argument is needed, and its absence is seen: kernels whose chunks do not begin anew or begin elsewhere than plans are cut, or
+/// whose rows are brought under larger logits when another row of their warp is.
+#[test]
+fn what_would_make_bits_depend_on_the_batch_is_seen() {
+    let mutations = [
+        ("chunk.cuh", "return position % length == 0;", "return false && position % length == 0;"),
+        ("softmax_step.cuh", "const bool raises = !S::INVARIANT ||", "const bool raises = true ||"),
+        (
+            "chunk.cuh",
+            "if (position % SHORTEST_CHUNK != 0) return false;",
+            "if (position % SHORTEST_CHUNK != 64) return false; position -= 64;",
+        ),
+    ];
+    for (file, from, to) in mutations {
+        let emulator = HOPPER.emulator(|name, text| {
+            assert!(name != file || text.contains(from), "{file} has another text: {from}");
+            if name == file { text.replace(from, to) } else { text.to_owned() }
+        });
+        let seen = HOPPER.run::<f16>(&emulator, Split::Invariant, 100, bits_of_f16);
+        assert!(seen.differ > 0, "{file}: of {} pairs all are equal", seen.pairs);
+    }
+}

@@ -1,0 +1,304 @@
+//! Which of a few ways to cut trees into Q tiles, and these into items, ends first: by the prices that packs are weighed with.
+
+use super::{InvariantScratch, Span, Steps, spans_of, windows};
+use crate::PrefixTree;
+use crate::plan::waves::{self, Waves};
+use crate::plan::{GRANULE, Plan, PlanOptions};
+use std::ops::Range;
+use tilewright_heuristics::{PackShape, Prices, Tile, chunk};
+
+/// Q tiles hold as many requests as the tile has room for, or half, or only one.
+const LEVELS: [u32; 3] = [0, 1, u32::MAX];
+/// Items take this share of a CTA slot's time at most, where they are cut.
+const SHARES: [u64; 2] = [1, 2];
+
+/// Shared memory is about this many times as fast as L2.
+const SHARED_MEMORY_OVER_L2: u64 = 3;
+
+/// Where a Q tile is cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Cut {
+    /// Nowhere.
+    Whole,
+    /// Where a chunk begins, and at each that begins later.
+    After(u32),
+}
+
+/// A way to plan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Candidate {
+    /// See [`LEVELS`].
+    pub(super) level: u32,
+    /// Time of the longest item, in attoseconds of the whole device.
+    most: u64,
+}
+
+impl Candidate {
+    /// Every request alone, and not cut.
+    pub(super) const PER_REQUEST: Self = Self { level: u32::MAX, most: u64::MAX };
+
+    /// Where a Q tile is cut so that its first item, of which `time` knows how long it takes, is no longer than it may be.
+    pub(super) fn cut_of(
+        self,
+        requests: usize,
+        spans: &[Span],
+        steps: Steps,
+        time: impl Fn(Cut) -> u64,
+    ) -> Cut {
+        let end = spans.iter().map(|span| span.positions.end).max().unwrap_or(0);
+        // Those of one request are a segment that may be cut anywhere.
+        let cuts = requests == 1 || spans.len() <= 1 || steps.cuts_several();
+        if !cuts || end <= chunk::SHORTEST || self.most == u64::MAX || time(Cut::Whole) <= self.most {
+            return Cut::Whole;
+        }
+        // The last chunk that begins early enough. Times grow with the position.
+        let (mut low, mut high) = (chunk::SHORTEST, end);
+        while chunk::next_behind(low) < high {
+            let middle = chunk::begin_of(low + (high - low) / 2).max(chunk::next_behind(low));
+            if time(Cut::After(middle)) <= self.most { low = middle } else { high = middle }
+        }
+        Cut::After(low)
+    }
+
+    /// How many requests of a window share an item: all, or half, a quarter ... so that none takes longer than it may. All in the first one,
+    /// and where a part of them takes about as long, as what they share is most of it.
+    pub(super) fn requests_an_item(self, requests: u32, begin: u32, time: impl Fn(Range<u32>) -> u64) -> u32 {
+        let all = if begin == 0 || requests == 1 { 0 } else { time(0..requests) };
+        let (mut size, mut longest) = (requests, all);
+        while size > 1 && longest > self.most {
+            size = size.div_ceil(2);
+            let items = (0..requests).step_by(size as usize);
+            longest = items.map(|at| time(at..requests.min(at + size))).max().unwrap_or(0);
+        }
+        if longest > all / 8 * 7 { requests } else { size }
+    }
+}
+
+/// Memory that the choice needs.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Sketches {
+    /// By node: whether some Q tile has read it.
+    read: Vec<bool>,
+    times: Vec<u64>,
+    classes: Vec<(u64, u64)>,
+    cta_slots: Vec<(u64, u64)>,
+}
+
+/// What a step of tokens costs, in attoseconds of the whole device.
+#[derive(Clone, Copy, Debug)]
+struct StepPrices {
+    first: u64,
+    again: u64,
+    /// Adding a chunk to those before it.
+    add: u64,
+    cta: u64,
+    /// A row of a partial.
+    row: u64,
+}
+
+impl StepPrices {
+    fn of(plan: &Plan, tile: &Tile, options: &PlanOptions) -> Self {
+        let (prices, geometry) = (&options.device.prices, &plan.geometry);
+        let (n, m, head_dim) = (u64::from(tile.n), u64::from(tile.m), u64::from(geometry.head_dim));
+        let bytes = n * 2 * head_dim * geometry.dtype.kv_bytes() as u64;
+        let flops = n * m * 4 * head_dim;
+        let compute = flops.saturating_mul(prices.flop);
+        Self {
+            first: bytes.saturating_mul(prices.hbm_byte).max(compute),
+            again: bytes.saturating_mul(prices.l2_byte).max(compute),
+            add: add_price(tile, head_dim, prices),
+            cta: prices.cta,
+            row: ((head_dim + 2) * 4).saturating_mul(prices.partial_byte),
+        }
+    }
+}
+
+/// What adding a chunk to those before it costs a CTA: its rows' totals are read from shared memory, and written.
+fn add_price(tile: &Tile, head_dim: u64, prices: &Prices) -> u64 {
+    (u64::from(tile.m) * head_dim * 8).saturating_mul(prices.l2_byte) / SHARED_MEMORY_OVER_L2
+}
+
+/// What adding up the chunks that begin in `tokens` tokens behind `begin` costs.
+pub(in crate::plan) fn add_chunks(
+    begin: u32,
+    tokens: u32,
+    tile: &Tile,
+    head_dim: u64,
+    prices: &Prices,
+) -> u64 {
+    let end = begin.saturating_add(tokens);
+    let begins =
+        std::iter::successors(Some(chunk::next_behind(begin)), |&next| Some(chunk::next_behind(next)));
+    begins.take_while(|&next| next < end).count() as u64 * add_price(tile, head_dim, prices)
+}
+
+/// What the first item of a Q tile takes, cut so.
+pub(super) fn time_of_first(
+    plan: &Plan,
+    tile: &Tile,
+    options: &PlanOptions,
+    spans: &[Span],
+    cut: Cut,
+    steps: Steps,
+) -> u64 {
+    let prices = StepPrices::of(plan, tile, options);
+    let end = match cut {
+        Cut::Whole => u32::MAX,
+        Cut::After(position) => position,
+    };
+    prices.cta + tokens_time(&prices, spans, 0..u32::MAX, 0..end, steps, |_| true)
+}
+
+/// What an item of these requests takes in a window.
+pub(super) fn time_of_window(
+    plan: &Plan,
+    tile: &Tile,
+    options: &PlanOptions,
+    spans: &[Span],
+    (members, window): (Range<u32>, Range<u32>),
+    steps: Steps,
+) -> u64 {
+    let prices = StepPrices::of(plan, tile, options);
+    let rows = u64::from(members.end - members.start) * u64::from(plan.geometry.gqa_ratio());
+    prices.cta + tokens_time(&prices, spans, members, window, steps, |_| true) + rows * prices.row
+}
+
+/// What the tokens of some requests' spans in a window take.
+fn tokens_time(
+    prices: &StepPrices,
+    spans: &[Span],
+    members: Range<u32>,
+    window: Range<u32>,
+    steps: Steps,
+    first: impl Fn(&Span) -> bool,
+) -> u64 {
+    let of_span = |span: &Span| {
+        let begin = span.positions.start.max(window.start);
+        let end = span.positions.end.min(window.end);
+        let others = span.members.start >= members.end || span.members.end <= members.start;
+        if begin >= end || others {
+            return 0;
+        }
+        let step = if first(span) { prices.first } else { prices.again };
+        let adds = u64::from((end - 1) / chunk::length_at(end) - begin / chunk::length_at(end));
+        // What is left of a step, others fill.
+        u64::from((end - begin).next_multiple_of(GRANULE)) * step / u64::from(steps.n) + adds * prices.add
+    };
+    spans.iter().map(of_span).sum()
+}
+
+impl Plan {
+    /// The candidate whose items end first.
+    pub(super) fn choose_candidate(
+        &self,
+        tree: &impl PrefixTree,
+        packs: &[(u32, PackShape, Tile)],
+        options: &PlanOptions,
+        scratch: &mut InvariantScratch,
+    ) -> Candidate {
+        let largest = packs.iter().map(|&(root, _, tile)| self.capacity(&tile).min(tree.size(root))).max();
+        let largest = largest.unwrap_or(1);
+        let levels = LEVELS.iter().enumerate().filter(|(index, level)| {
+            *index == 0 || (largest > 1 && (**level == u32::MAX || largest >> **level > 1))
+        });
+        let mut best = (u64::MAX, Candidate { level: 0, most: u64::MAX });
+        for (_, &level) in levels {
+            let whole = Candidate { level, most: u64::MAX };
+            let (end, total) = self.sketch(tree, packs, options, whole, scratch);
+            if end < best.0 {
+                best = (end, whole);
+            }
+            let slots = u64::from(options.device.max_concurrent_ctas.max(1));
+            for share in SHARES {
+                // A slot's share of all work; shorter than a chunk's beginning no item is worth it.
+                let most = (total / slots / share).max(2 * options.device.prices.cta);
+                let candidate = Candidate { level, most };
+                let (end, _) = self.sketch(tree, packs, options, candidate, scratch);
+                if end < best.0 {
+                    best = (end, candidate);
+                }
+            }
+        }
+        best.1
+    }
+
+    /// When the last item of a candidate ends, in attoseconds, and the time of all items, in attoseconds of the whole device.
+    fn sketch(
+        &self,
+        tree: &impl PrefixTree,
+        packs: &[(u32, PackShape, Tile)],
+        options: &PlanOptions,
+        candidate: Candidate,
+        scratch: &mut InvariantScratch,
+    ) -> (u64, u64) {
+        let InvariantScratch { q_tiles, spans, sketches, .. } = scratch;
+        let Sketches { read, times, classes, cta_slots } = sketches;
+        read.clear();
+        read.resize(tree.capacity(), false);
+        times.clear();
+        let (mut merges, mut ctas_per_sm) = (false, 1);
+        let ratio = u64::from(self.geometry.gqa_ratio());
+        for &(root, _, tile) in packs {
+            let (steps, prices) =
+                (Steps::of(self.geometry.page_size, &tile), StepPrices::of(self, &tile, options));
+            ctas_per_sm = ctas_per_sm.max(options.device.occupancy.of(&tile));
+            let capacity = self.fitting(tree, root, &tile, candidate.level, q_tiles, spans);
+            q_tiles.clear();
+            q_tiles.push_pack(tree, root, |_| true, capacity);
+            for q_tile in q_tiles.q_tiles() {
+                spans_of(tree, q_tiles, q_tile, steps, spans);
+                let cut = candidate.cut_of(q_tile.requests.len(), spans, steps, |cut| {
+                    time_of_first(self, &tile, options, spans, cut, steps)
+                });
+                let end = spans.iter().map(|span| span.positions.end).max().unwrap_or(0);
+                let requests = q_tile.requests.len() as u32;
+                for window in windows(cut, end) {
+                    let size = candidate.requests_an_item(requests, window.start, |members| {
+                        time_of_window(self, &tile, options, spans, (members, window.clone()), steps)
+                    });
+                    for at in (0..requests).step_by(size as usize) {
+                        let members = at..requests.min(at + size);
+                        let rows = u64::from(members.end - at) * ratio;
+                        // What another item has read is in L2.
+                        let first = |span: &Span| span.members.start >= at && !read[span.node as usize];
+                        let tokens = tokens_time(&prices, spans, members, window.clone(), steps, first);
+                        if tokens == 0 {
+                            continue;
+                        }
+                        let partial = if cut == Cut::Whole { 0 } else { rows * prices.row };
+                        let slices = rows.div_ceil(u64::from(tile.m.max(1)));
+                        let time = prices.cta + tokens + partial;
+                        times.extend(std::iter::repeat_n(time, slices as usize));
+                    }
+                    merges |= cut != Cut::Whole;
+                }
+                q_tiles.segments_of(q_tile).iter().for_each(|segment| read[segment.node as usize] = true);
+            }
+        }
+        // Items of about the same time are scheduled together.
+        times.sort_unstable_by(|a, b| b.cmp(a));
+        classes.clear();
+        let heads = u64::from(self.geometry.kv_heads);
+        for &time in times.iter() {
+            match classes.last_mut() {
+                Some((longest, count)) if *longest - time <= *longest / 32 => *count += heads,
+                _ => classes.push((time, heads)),
+            }
+        }
+        let total = times.iter().sum::<u64>().saturating_mul(heads);
+        let waves = Waves {
+            max_concurrent_ctas: options.device.max_concurrent_ctas,
+            occupancy: options.device.occupancy,
+            shortest: 1,
+            cta: 0,
+            row: 0,
+            merge: 0,
+        };
+        let slots = u64::from(options.device.max_concurrent_ctas.max(1));
+        waves::schedule(classes, waves.running(ctas_per_sm), cta_slots);
+        let start = options.device.prices.cta;
+        let end = waves.elapsed_from(start, waves.running(ctas_per_sm), cta_slots).saturating_mul(slots);
+        let merge = if merges { options.device.prices.merge } else { 0 };
+        (end.saturating_add(merge), total)
+    }
+}

@@ -1,0 +1,111 @@
+use crate::plan::{Plan, PlanOptions, Split, UNTOUCHED, max_segments};
+use crate::{LivePlanner, PageTable, Prices};
+use proptest::prelude::*;
+use tilewright_heuristics::{Dtype, Geometry, Tile, chunk};
+
+const TILE: Tile = Tile::of("m16n64w1s1");
+const N: u32 = TILE.n as u32;
+
+/// Requests of up to three streams of pages, each from some column on.
+fn rows() -> impl Strategy<Value = Vec<Vec<i32>>> {
+    let row = (0i32..2, 0usize..30, 0i32..3, 0usize..60, 0usize..50);
+    let row = row.prop_map(|(root, shared, branch, more, own)| {
+        let mut pages: Vec<i32> = (0..shared as i32).map(|column| root * 1000 + column).collect();
+        pages.extend((0..more as i32).map(|column| 10_000 + root * 1000 + branch * 100 + column));
+        (pages, own)
+    });
+    prop::collection::vec(row, 1..20).prop_map(|rows| {
+        let with_own = |(request, (mut pages, own)): (usize, (Vec<i32>, usize))| {
+            pages.extend((0..own).map(|column| (20_000 + request * 100 + column) as i32));
+            pages
+        };
+        rows.into_iter().enumerate().map(with_own).collect()
+    })
+}
+
+/// One part of a request's tokens: which partial it goes to, and its positions.
+fn parts(plan: &Plan, request: u32) -> Vec<(u32, Vec<std::ops::Range<u32>>)> {
+    let mut parts = Vec::new();
+    for item in plan.work_items() {
+        let requests = plan.requests_of(item.q_tile);
+        let Some(member) = requests.iter().position(|&other| other == request) else { continue };
+        let partial = plan.targets()[item.targets as usize + member].partial;
+        let mut positions = Vec::new();
+        for segment in &plan.segments()[item.segments.start as usize..item.segments.end as usize] {
+            let begin = segment.kv_range.start.max(item.kv_range.start);
+            let end = segment.kv_range.end.min(item.kv_range.end);
+            if begin < end && segment.members.contains(&(member as u32)) {
+                let place = |token| segment.position + (token - segment.kv_range.start);
+                positions.push(place(begin)..place(end));
+                // Tokens from one multiple of a step to the next are of one step.
+                assert!(place(begin).is_multiple_of(N));
+                let (at, tokens) = (begin - item.kv_range.start, end - begin);
+                assert!(at.is_multiple_of(N) || at % N + tokens <= N, "{tokens} tokens at {at}");
+            }
+        }
+        assert_eq!(positions.is_empty(), partial == UNTOUCHED);
+        if partial != UNTOUCHED {
+            parts.push((partial, positions));
+        }
+    }
+    parts.sort_by_key(|(partial, _)| *partial);
+    parts
+}
+
+fn check(plan: &Plan, rows: &[Vec<i32>], page_size: u32) {
+    assert!(plan.is_invariant());
+    let room = max_segments(TILE.m.into());
+    assert!(plan.work_items().iter().all(|item| item.segments.len() <= room as usize));
+    for segment in plan.segments() {
+        let request = plan.q_tiles().iter().find_map(|q_tile| {
+            let of = &plan.segments()[q_tile.segments.start as usize..q_tile.segments.end as usize];
+            let has = of.iter().any(|other| std::ptr::eq(other, segment));
+            has.then(|| plan.requests()[(q_tile.requests.start + segment.members.start) as usize])
+        });
+        let row = &rows[request.unwrap() as usize];
+        let (first, count) = (segment.position / page_size, segment.kv_range.len() as u32 / page_size);
+        let pages = &plan.pages()[segment.pages as usize..][..count as usize];
+        assert_eq!(pages, &row[first as usize..][..count as usize]);
+    }
+    for (request, row) in rows.iter().enumerate().filter(|(_, row)| !row.is_empty()) {
+        let parts = parts(plan, request as u32);
+        let mut next = 0;
+        for (index, (_, positions)) in parts.iter().enumerate() {
+            // Each part but the first is a chunk, and each begins with one.
+            let first = positions[0].start;
+            assert_eq!(first, chunk::begin_of(first));
+            for positions in positions {
+                assert_eq!(positions.start, next, "tokens come in order, each once");
+                next = positions.end;
+            }
+            assert!(index == 0 || next <= chunk::next_behind(first), "{first}..{next} are several chunks");
+        }
+        assert_eq!(next, row.len() as u32 * page_size);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(128))]
+    #[test]
+    fn every_request_has_its_tokens_once_in_steps_and_chunks_of_their_own(
+        rows in rows(), page_size in prop::sample::select(vec![16u32, 48, 64, 128]),
+        ctas in prop::sample::select(vec![1u32, 4, 40, 400]), q_heads in prop::sample::select(vec![2u32, 8]),
+    ) {
+        let geometry = Geometry { q_heads, kv_heads: 2, head_dim: 64, page_size, dtype: Dtype::F16 };
+        let prices = Prices { cta: 0, merge: 0, partial_byte: 0, ..Prices::default() };
+        let options = PlanOptions { split: Split::Invariant, ..PlanOptions::default() }
+            .with_max_concurrent_ctas(ctas)
+            .with_prices(prices);
+        let max_pages = rows.iter().map(Vec::len).max().unwrap_or(0);
+        let padded = |row: &Vec<i32>| {
+            row.iter().copied().chain(std::iter::repeat_n(-1, max_pages - row.len())).collect::<Vec<_>>()
+        };
+        let entries: Vec<i32> = rows.iter().flat_map(padded).collect();
+        let lens: Vec<u32> = rows.iter().map(|row| (row.len() as u32 * page_size).saturating_sub(5)).collect();
+        let table = PageTable::new(&entries, max_pages, &lens, page_size).unwrap();
+        let plan = Plan::build(&geometry, &table, &options, TILE).unwrap();
+        check(&plan, &rows, page_size);
+        let mut live = LivePlanner::from_table(&geometry, options, &table).unwrap();
+        check(live.plan(TILE).unwrap(), &rows, page_size);
+    }
+}

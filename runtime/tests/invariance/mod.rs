@@ -1,0 +1,216 @@
+//! Batch-invariant attention on a GPU: a request has the same bits in every batch, in pages of any size, planned from nothing or live, launched
+//! or captured, and merged by either launch mode.
+#![allow(unsafe_code)]
+
+use crate::{device, into_cuda};
+use cudarc::driver::{CudaSlice, CudaStream};
+use half::{bf16, f16};
+use std::sync::Arc;
+use tilewright_conformance::invariance::{Family, Pool, PoolBatch, SeenBits};
+use tilewright_cpu::Element;
+use tilewright_cuda::{CudaDevice, CudaElement, DecodeArgs, DevicePlan, Graph, LaunchMode, MergeBy};
+use tilewright_heuristics::{Dtype, Mask};
+use tilewright_plan::E4m3;
+use tilewright_runtime::{
+    Attention, AttentionOptions, Cuda, DeviceCache, Heads, KvCache, LivePlan, PerRow, Planned,
+};
+
+const HEADS: Heads = Heads { query: 8, kv: 2, dim: 128 };
+const LONGEST: u32 = 2_600;
+const PAGE_SIZES: [u32; 6] = [16, 32, 64, 48, 128, 256];
+/// Requests of a family, and how often each lies in a pool.
+const TEXTS: usize = 24;
+const COPIES: usize = 4;
+const BATCHES_A_POOL: u64 = 24;
+
+/// Batches of one kind of attention.
+struct Comparison<E: CudaElement> {
+    attention: Attention<Cuda>,
+    stream: Arc<CudaStream>,
+    family: Family,
+    seen: SeenBits,
+    output: CudaSlice<E>,
+    lse: CudaSlice<f32>,
+    sinks: Option<CudaSlice<f32>>,
+    mask: Mask,
+}
+
+impl<E: CudaElement + Element> Comparison<E> {
+    fn new(device: &CudaDevice, options: AttentionOptions, sinks: bool) -> Self {
+        let context = Arc::clone(device.context());
+        let stream = context.new_stream().unwrap();
+        let options = AttentionOptions { fetch_nvrtc: true, ..options };
+        let family = Family::new(TEXTS, LONGEST, HEADS.dim, 5);
+        let rows = TEXTS * COPIES * HEADS.query as usize;
+        Self {
+            attention: Attention::cuda(context, HEADS, options).unwrap(),
+            seen: SeenBits::new(&family),
+            output: stream.clone_htod(&vec![E::from_f32(0.0); rows * HEADS.dim as usize]).unwrap(),
+            lse: stream.alloc_zeros(rows).unwrap(),
+            sinks: sinks.then(|| stream.clone_htod(&[0.5, -1.0, 3.0, 0.0, -9.0, 1.0, 2.0, 0.1]).unwrap()),
+            stream,
+            family,
+            mask: options.mask,
+        }
+    }
+
+    /// Compares until there were so many pairs.
+    fn run(mut self, pairs: u64) -> SeenBits {
+        let fp8 = self.attention.geometry(16).dtype.has_fp8_kv();
+        let stream = Arc::clone(&self.stream);
+        let scales = [0.5f32, 1.7].map(|scale| stream.clone_htod(&[scale]).unwrap());
+        for pool_seed in 0.. {
+            let page_size = PAGE_SIZES[pool_seed as usize % PAGE_SIZES.len()];
+            let pool = Pool::new(&self.family, &self.attention.geometry(page_size), COPIES, pool_seed);
+            if fp8 {
+                let (keys, values) = pool.cache::<E4m3>(&self.family);
+                let bytes = |elements: Vec<E4m3>| {
+                    stream.clone_htod(&elements.into_iter().map(E4m3::to_bits).collect::<Vec<u8>>()).unwrap()
+                };
+                let (keys, values) = (bytes(keys), bytes(values));
+                let cache = KvCache::nhd(&keys, &values).with_scales(&scales[0], &scales[1]);
+                self.batches(&pool, pool_seed, page_size, &cache);
+            } else {
+                let (keys, values) = pool.cache::<E>(&self.family);
+                let (keys, values) = (stream.clone_htod(&keys).unwrap(), stream.clone_htod(&values).unwrap());
+                self.batches(&pool, pool_seed, page_size, &KvCache::nhd(&keys, &values));
+            }
+            if self.seen.pairs >= pairs {
+                break;
+            }
+        }
+        self.seen
+    }
+
+    fn batches(&mut self, pool: &Pool, pool_seed: u64, page_size: u32, cache: &impl DeviceCache<E>) {
+        for seed in pool_seed * BATCHES_A_POOL..(pool_seed + 1) * BATCHES_A_POOL {
+            let most = [3, 24, TEXTS * COPIES][seed as usize % 3];
+            let batch = pool.batch(most, seed);
+            let query = self.family.queries::<E>(&batch.texts, HEADS.query);
+            let query = self.stream.clone_htod(&query).unwrap();
+            match seed % 4 {
+                0 => {
+                    let mut plan = self.attention.live_plan(page_size).unwrap();
+                    follow(&mut plan, &batch, page_size);
+                    self.execute(&plan, &query, cache, false);
+                }
+                1 => self.execute_with_last_cta(&batch, page_size, &query, cache),
+                way => {
+                    let plan = self.attention.plan(&batch.table().unwrap()).unwrap();
+                    self.execute(&plan, &query, cache, way == 2);
+                }
+            }
+            let rows = batch.texts.len() * HEADS.query as usize;
+            let output = self.stream.clone_dtoh(&self.output.slice(..rows * HEADS.dim as usize)).unwrap();
+            let lse = self.stream.clone_dtoh(&self.lse.slice(..rows)).unwrap();
+            let of_request = (HEADS.query * HEADS.dim) as usize;
+            let requests = output.chunks_exact(of_request).zip(lse.chunks_exact(HEADS.query as usize));
+            let bits: Vec<u32> = requests
+                .flat_map(|(row, lse)| {
+                    row.iter().map(|x| x.to_f32().to_bits()).chain(lse.iter().map(|x| x.to_bits()))
+                })
+                .collect();
+            assert!(output.iter().all(|x| x.to_f32().is_finite()), "all is written");
+            self.seen.compare(&batch.texts, &bits);
+        }
+    }
+
+    /// Runs a plan; captured, and replayed after its output was forgotten.
+    fn execute(
+        &mut self,
+        plan: &impl Planned<Cuda>,
+        query: &CudaSlice<E>,
+        cache: &impl DeviceCache<E>,
+        captured: bool,
+    ) {
+        let Self { attention, stream, output, lse, sinks, .. } = self;
+        let (stream, sinks) = (Arc::clone(stream), sinks.as_ref());
+        let mut run = || {
+            let per_row = PerRow { lse: Some(&mut *lse), sinks };
+            attention.run_with(plan, &stream, query, cache, &mut *output, per_row)
+        };
+        run().unwrap();
+        if captured {
+            // SAFETY: what is captured outlives the graph, whose replay is waited for.
+            let graph = unsafe { Graph::capture(&stream, || run().map_err(into_cuda)).unwrap() };
+            forget(&stream, output);
+            graph.launch(&stream).unwrap();
+            stream.synchronize().unwrap();
+        }
+    }
+
+    /// Runs a plan whose rows are merged by their last CTA.
+    fn execute_with_last_cta(
+        &mut self,
+        batch: &PoolBatch,
+        page_size: u32,
+        query: &CudaSlice<E>,
+        cache: &impl DeviceCache<E>,
+    ) {
+        let plan = self.attention.plan(&batch.table().unwrap()).unwrap();
+        // Sinks have kernels of their own, which the first run compiles.
+        self.execute(&plan, query, cache, false);
+        forget(&self.stream, &mut self.output);
+        let geometry = self.attention.geometry(page_size);
+        let Self { attention, stream, output, lse, sinks, mask, .. } = self;
+        let mode = LaunchMode { merge: MergeBy::LastCta, ..LaunchMode::DEFAULT };
+        attention.with_kernels(|tuned| {
+            let mut on_device = DevicePlan::with_launch_mode(tuned.backend().device(), mode);
+            on_device.upload(plan.plan(), stream).unwrap();
+            let mut workspace = stream.alloc_zeros::<u8>(on_device.workspace_bytes()).unwrap();
+            let args = DecodeArgs {
+                lse: Some(lse),
+                mask: *mask,
+                sinks: sinks.as_ref(),
+                ..DecodeArgs::new(query, cache.pages(&geometry), output, &mut workspace)
+            };
+            tuned.execute(stream, &on_device, args).unwrap();
+            stream.synchronize().unwrap();
+        });
+    }
+}
+
+fn forget<E: CudaElement + Element>(stream: &Arc<CudaStream>, output: &mut CudaSlice<E>) {
+    let nothing = vec![E::from_f32(f32::NAN); output.len()];
+    stream.memcpy_htod(&nothing, output).unwrap();
+}
+
+/// A plan that follows the rows of a batch as they come and grow.
+fn follow(plan: &mut LivePlan<Cuda>, batch: &PoolBatch, page_size: u32) {
+    for (row, &tokens) in (0..).zip(&batch.seq_lens) {
+        let (pages, first) = (batch.pages(row as usize), page_size.min(tokens));
+        plan.add(row, &pages[..1], first).unwrap();
+        if row == 2 {
+            plan.update().unwrap();
+        }
+        if tokens > first {
+            plan.append(row, &pages[1..], tokens).unwrap();
+        }
+    }
+    plan.update().unwrap();
+}
+
+fn compare<E: CudaElement + Element>(options: AttentionOptions, sinks: bool, pairs: u64) {
+    let device = device();
+    let seen = Comparison::<E>::new(&device, options.invariant(), sinks).run(pairs);
+    println!("{}: {} pairs, {} differ", options.dtype, seen.pairs, seen.differ);
+    assert_eq!(seen.differ, 0, "of {} pairs", seen.pairs);
+}
+
+#[test]
+fn a_request_has_the_same_bits_in_a_hundred_thousand_pairs_of_batches() {
+    compare::<f16>(AttentionOptions::default(), false, 60_000);
+    let mask = Mask { softcap: Some(20.0), ..Mask::window(1_500) };
+    let bent = AttentionOptions { dtype: Dtype::Bf16, mask, ..AttentionOptions::default() };
+    compare::<bf16>(bent, true, 20_000);
+    let bytes = AttentionOptions { dtype: Dtype::Fp8F16, ..AttentionOptions::default() };
+    compare::<f16>(bytes, false, 20_000);
+}
+
+/// What the comparison sees: without the option, many requests have other bits.
+#[test]
+fn requests_have_other_bits_where_the_batch_decides() {
+    let device = device();
+    let seen = Comparison::<f16>::new(&device, AttentionOptions::default(), false).run(2_000);
+    assert!(seen.differ * 10 > seen.pairs, "{} of {}", seen.differ, seen.pairs);
+}
