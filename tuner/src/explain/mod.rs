@@ -127,7 +127,10 @@ mod tests {
     #[test]
     fn a_gpu_of_another_architecture_gets_tiles_that_it_runs() {
         let found = explained("rtx-4090", "mix-roots", &[]).unwrap();
-        assert_eq!((found.selector, found.measured_on), ("other architecture", Some("NVIDIA H200")));
+        assert_eq!(
+            (found.selector, found.measured_on),
+            ("other architecture", Some("NVIDIA H100 80GB HBM3"))
+        );
         let class = Class { head_dim: 128, dtype: tilewright_heuristics::Dtype::F16 };
         let feasible = NamedDevice::find(Some("rtx-4090")).unwrap().feasible(&class);
         for batch in &found.batches {
