@@ -4,8 +4,8 @@ use crate::attention::{Attention, Backend, Planned};
 use crate::{AttentionError, AttentionOptions, Heads, KvCache, PerRow};
 use std::sync::{Arc, Mutex, PoisonError};
 use tilewright_cpu::{CpuBackend, DecodeArgs, Element, Fp8KvCache, HostDevice, KvPages};
-use tilewright_heuristics::{Geometry, Selection, TileSet, chunk};
-use tilewright_kernel_templates::{Class, Limits, check, selection};
+use tilewright_heuristics::{Geometry, Selection, TileSet};
+use tilewright_kernel_templates::{Class, Limits, invariant_set, selection};
 use tilewright_plan::{BySelection, Choose, DeviceProfile, E4m3, KvScales, PlanOptions, Scale, Split};
 
 /// The CPU backend of [`Attention`].
@@ -32,10 +32,7 @@ impl Cpu {
 
     /// The tiles of batch-invariant plans.
     fn invariant_set(&self, geometry: &Geometry) -> Option<TileSet<'static>> {
-        let class = Class::of(geometry);
-        let runs =
-            |set: &&TileSet<'_>| set.tiles().iter().all(|tile| check(tile, &class, &self.limits).is_ok());
-        chunk::tiles(tilewright_heuristics::Backend::Cpu, geometry.head_dim).iter().find(runs).copied()
+        invariant_set(&Class::of(geometry), &self.limits)
     }
 }
 

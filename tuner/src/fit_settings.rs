@@ -22,7 +22,7 @@ pub struct FitSettings {
     /// Rows that a leaf must have at least
     #[serde(default = "default_least_rows")]
     pub least_rows: u16,
-    /// Seconds that fitting may take in all, the cross-validation included; half of them are for the tree
+    /// Seconds that a fit may take, the cross-validation included; half of them are for the tree. `tune` fits up to three times
     pub fit_seconds: u16,
     /// Folds of the cross-validation
     pub folds: u8,

@@ -1,7 +1,7 @@
 //! Host side of `decode.cuh` and `mix.cuh`.
 
 use super::kernel::{element, identifier, kv_element};
-use super::kernel_traits::{launch_bounds, mix_producer_warps, mix_shared_bytes_with, mix_threads};
+use super::kernel_traits::{launch_bounds, mix_producer_warps, mix_shared_bytes, mix_threads};
 use super::{Kernel, KernelOptions};
 use crate::{Arch, Class};
 use tilewright_heuristics::Tile;
@@ -38,7 +38,7 @@ impl Kernel {
                 options.suffix()
             ),
             threads: mix_threads(tiles, producers),
-            shared_bytes: mix_shared_bytes_with(tiles, class, producers, options),
+            shared_bytes: mix_shared_bytes(tiles, class, producers, options),
             template,
             ..Self::default()
         }

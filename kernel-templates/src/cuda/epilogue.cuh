@@ -19,7 +19,7 @@ template <class S> struct Epilogue {
     return reinterpret_cast<float *>(cta.shared) + (of_warp * 16 + row) * S::OUTPUT_STRIDE;
   }
 
-  // As `value_scale(cta)`, of which the compiler makes other code here.
+  // `value_scale(cta)` written out: a call of it changes the machine code of all kernels with the `cp.async` producer.
   TILEWRIGHT_DEVICE float value_scale() const { return S::FP8 ? cta.args.value_scales[cta.kv_head * cta.args.scale_head] : 1.f; }
 
   // Leaves each warp's rows in shared memory, all warps that share rows under one maximum.

@@ -74,18 +74,8 @@ pub fn mix_threads(tiles: &[Tile], producers: u32) -> u32 {
     (most_warps(tiles) + producers) * WARP_THREADS
 }
 
-/// Its dynamic shared memory in bytes.
-pub fn mix_shared_bytes(tiles: &[Tile], class: &Class, producers: u32) -> u32 {
-    tiles.iter().map(|tile| shared_bytes(tile, class, producers)).max().unwrap_or(0)
-}
-
-/// The same with what options add: batch-invariant kernels keep the totals of their rows' chunks, in f32.
-pub(super) fn mix_shared_bytes_with(
-    tiles: &[Tile],
-    class: &Class,
-    producers: u32,
-    options: KernelOptions,
-) -> u32 {
+/// Its dynamic shared memory in bytes: [`shared_bytes`] of the greediest tile, and in batch-invariant kernels the totals of its rows' chunks, in f32.
+pub fn mix_shared_bytes(tiles: &[Tile], class: &Class, producers: u32, options: KernelOptions) -> u32 {
     let totals = |tile: &Tile| if options.invariant { u32::from(tile.m) * class.head_dim * 4 } else { 0 };
     tiles.iter().map(|tile| shared_bytes(tile, class, producers) + totals(tile)).max().unwrap_or(0)
 }
@@ -172,7 +162,10 @@ mod tests {
         assert_eq!(warps(&[few, TILE], &fp8, TMA), 4);
         assert_eq!((mix_threads(&[few, TILE], 4), mix_threads(&[few, some], 1)), (256, 160));
         let long = Tile { n: 128, ..few };
-        assert_eq!(mix_shared_bytes(&[few, long], &CLASS, 4), shared_bytes(&long, &CLASS, 4));
+        let bytes = |options| mix_shared_bytes(&[few, long], &CLASS, 4, options);
+        assert_eq!(bytes(TMA), shared_bytes(&long, &CLASS, 4));
+        let totals = u32::from(few.m) * CLASS.head_dim * 4;
+        assert_eq!(bytes(KernelOptions { invariant: true, ..TMA }), bytes(TMA) + totals);
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //! specifications. SMs, clocks, memory and peak bandwidth are those of each device's data sheet or architecture white paper.
 
 use crate::Class;
-use crate::cuda::{KernelOptions, has_tma_producers, mix_producer_warps, mix_threads, shared_bytes};
+use crate::cuda::{KernelOptions, has_tma_producers, mix_producer_warps, mix_shared_bytes, mix_threads};
 use std::borrow::Cow;
 use tilewright_heuristics::Tile;
 
@@ -360,7 +360,7 @@ impl CudaLimits {
 
     /// Dynamic shared memory of a CTA of a tile's kernel, in bytes.
     pub fn shared_bytes(&self, tile: &Tile, class: &Class, options: KernelOptions) -> u32 {
-        shared_bytes(tile, class, self.producer_warps(&[*tile], class, options))
+        mix_shared_bytes(&[*tile], class, self.producer_warps(&[*tile], class, options), options)
     }
 
     /// TMA producer warps of a CTA that computes any of several tiles.
@@ -372,6 +372,7 @@ impl CudaLimits {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cuda::shared_bytes;
     use std::collections::BTreeSet;
     use tilewright_heuristics::Dtype;
 
@@ -438,6 +439,8 @@ mod tests {
             (limits.threads(&tile, &class, options), limits.shared_bytes(&tile, &class, options))
         };
         let plain = (128, shared_bytes(&tile, &class, 0));
+        let invariant = KernelOptions { invariant: true, ..tma };
+        assert_eq!(figures(invariant, "sm_80"), (128, plain.1 + 64 * 128 * 4), "totals of 64 rows");
         assert_eq!(figures(tma, "sm_90a"), (256, shared_bytes(&tile, &class, 4)));
         assert_eq!(figures(cp_async, "sm_90a"), plain);
         assert_eq!(figures(tma, "sm_80"), plain);

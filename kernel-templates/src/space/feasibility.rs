@@ -113,8 +113,8 @@ pub fn check_compiled_mix(
     report: &PtxasReport,
 ) -> Result<(), Infeasible> {
     let producers = limits.producer_warps(tiles, class, options);
-    let (threads, shared) =
-        (cuda::mix_threads(tiles, producers), cuda::mix_shared_bytes(tiles, class, producers));
+    let threads = cuda::mix_threads(tiles, producers);
+    let shared = cuda::mix_shared_bytes(tiles, class, producers, options);
     check_resources(threads, shared, limits, usage, report).map(drop)
 }
 

@@ -56,11 +56,22 @@ pub fn selection(device: &Device<'_>, limits: &Limits, own: Option<&'static Sele
     Some(selection)
 }
 
+/// Batches of a class, of all sizes.
+#[cfg(test)]
+pub(super) fn batches(class: &Class) -> impl Iterator<Item = tilewright_heuristics::BatchShape> {
+    use tilewright_heuristics::BatchShape;
+    let (head_dim, dtype) = (class.head_dim, class.dtype.code());
+    (1..200).map(move |seed: u32| {
+        let values = std::array::from_fn(|i| 1 << ((seed * (i as u32 + 3)) % 17));
+        BatchShape { head_dim, dtype, ..BatchShape::from_values(values) }
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::CudaLimits;
-    use tilewright_heuristics::{Backend, BatchShape};
+    use tilewright_heuristics::Backend;
 
     #[test]
     fn every_known_gpu_gets_tiles_that_it_can_run() {
@@ -71,13 +82,7 @@ mod tests {
             let limits = Limits::Cuda(limits.clone());
             let selection = selection(&device, &limits, None).unwrap();
             for class in Class::all(Backend::Cuda) {
-                for seed in 1..200 {
-                    let values = std::array::from_fn(|i| 1 << ((seed * (i as u32 + 3)) % 17));
-                    let batch = BatchShape {
-                        head_dim: class.head_dim,
-                        dtype: class.dtype.code(),
-                        ..BatchShape::from_values(values)
-                    };
+                for batch in batches(&class) {
                     let set = selection.select(&batch);
                     let wrong = set.tiles().iter().find_map(|tile| check(tile, &class, &limits).err());
                     assert!(wrong.is_none(), "{name} {class} gets {set}: {wrong:?}");

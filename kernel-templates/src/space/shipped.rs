@@ -68,8 +68,8 @@ pub fn shipped_kernels(arch: Arch, class: &Class) -> Vec<Kernel> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::space::selection::batches;
     use std::collections::HashSet;
-    use tilewright_heuristics::BatchShape;
 
     fn archs() -> impl Iterator<Item = Arch> {
         SHIPPED_ARCHS.into_iter().map(|arch| arch.parse().unwrap())
@@ -88,13 +88,7 @@ mod tests {
             let selection = selection(&device, &Limits::Cuda(limits), None).unwrap();
             for class in SHIPPED_CLASSES {
                 let shipped: HashSet<Kernel> = shipped_kernels(arch, &class).into_iter().collect();
-                for seed in 1..200 {
-                    let values = std::array::from_fn(|i| 1 << ((seed * (i as u32 + 3)) % 17));
-                    let batch = BatchShape {
-                        head_dim: class.head_dim,
-                        dtype: class.dtype.code(),
-                        ..BatchShape::from_values(values)
-                    };
+                for batch in batches(&class) {
                     for tile in selection.select(&batch).tiles() {
                         for options in [16, 1].map(KernelOptions::for_pages) {
                             let kernel = Kernel::decode(tile, &class, options, arch);

@@ -1,8 +1,10 @@
 //! The launch modes a plan, on the host: several tiles compiled into one launch, and plan after plan at the addresses and with the grids
 //! of one bucket. Both must give the bits that a launch for each tile gives.
 
+mod aligned;
 mod emulation;
 
+use aligned::Aligned;
 use emulation::{Emulator, describe_tensors};
 use half::f16;
 use std::collections::BTreeSet;
@@ -262,31 +264,6 @@ impl World {
         }
         let error = (difference / norm).sqrt();
         assert!(error < 2e-3, "the output's error is {error:.1e}");
-    }
-}
-
-/// Words where 16 bytes may be loaded at once, with room behind them.
-#[repr(align(16))]
-#[derive(Clone, Copy)]
-struct Quad([u32; 4]);
-
-struct Aligned(Vec<Quad>);
-
-impl Aligned {
-    fn of(words: &[u32], span: usize) -> Self {
-        let mut memory = Self(vec![Quad([u32::MAX; 4]); span.div_ceil(4)]);
-        memory.write(words);
-        memory
-    }
-
-    fn write(&mut self, words: &[u32]) {
-        for (index, &word) in words.iter().enumerate() {
-            self.0[index / 4].0[index % 4] = word;
-        }
-    }
-
-    fn address(&self) -> u64 {
-        self.0.as_ptr() as u64
     }
 }
 

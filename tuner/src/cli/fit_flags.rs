@@ -24,7 +24,7 @@ pub struct FitFlags {
     /// Rows that a leaf must have at least
     #[arg(long, default_value_t = FitSettings::default().least_rows, value_name = "N", value_parser = value_parser!(u16).range(1..))]
     pub least_rows: u16,
-    /// Seconds that fitting may take in all, the cross-validation included; half of them are for the tree
+    /// Seconds that a fit may take, the cross-validation included; half of them are for the tree. `tune` fits up to three times
     #[arg(long, default_value_t = FitSettings::default().fit_seconds, value_name = "SECONDS", value_parser = value_parser!(u16).range(1..=3600))]
     pub fit_seconds: u16,
     /// Folds of the cross-validation

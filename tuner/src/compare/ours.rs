@@ -9,7 +9,7 @@ use crate::statistics::median;
 use std::collections::BTreeSet;
 use std::time::Duration;
 use tilewright_conformance as conformance;
-use tilewright_heuristics::{BatchShape, Selection, Selector, Tile, TileSet, TileSetBuf, chunk};
+use tilewright_heuristics::{BatchShape, Selection, Selector, Tile, TileSetBuf};
 use tilewright_kernel_templates::{self as kernel_templates, Class, Space};
 use tilewright_scenarios::Batch;
 
@@ -110,7 +110,7 @@ pub fn measure(
     let products_us = products_us(&bench.device().name, batch, bench.launch_us());
     let set = TileSetBuf::from(selection.select(shape));
     let portfolio = portfolio(bench, selection, &set, also, &class);
-    let invariant = invariant_set(bench, &class);
+    let invariant = kernel_templates::invariant_set(&class, bench.limits()).map(TileSetBuf::from);
     let tiles: BTreeSet<Tile> = portfolio.iter().flat_map(|set| set.tiles()).copied().collect();
     let coverage = Coverage::for_pages(batch.geometry.page_size);
     bench.prepare(&[Preparation { tiles: tiles.into_iter().collect(), class, coverage }]);
@@ -172,15 +172,6 @@ pub fn measure(
         None => Outcome::LeftOut { reason: "failed: the device runs no tile of such plans".to_owned() },
     };
     Ok(Some(Ours { limit_us, selector: outcome(0), invariant, tiles }))
-}
-
-/// The tiles of batch-invariant plans: the first set that the device runs, as decoders take it.
-fn invariant_set(bench: &dyn Bench, class: &Class) -> Option<TileSetBuf> {
-    let limits = bench.limits();
-    let runs = |set: &&TileSet<'_>| {
-        set.tiles().iter().all(|tile| kernel_templates::check(tile, class, limits).is_ok())
-    };
-    chunk::tiles(limits.backend(), class.head_dim).iter().find(runs).map(|set| TileSetBuf::from(*set))
 }
 
 /// What is measured beside the selector, as far as it can run a class of kernels: each tile alone that the selector may choose (where nothing alike

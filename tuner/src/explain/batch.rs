@@ -4,7 +4,7 @@ use super::NamedDevice;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use tilewright_heuristics::{
-    BatchShape, Geometry, PackShape, Selection, Selector, TileSet, TileSetBuf, TreePath, chunk,
+    BatchShape, Geometry, PackShape, Selection, Selector, TileSet, TileSetBuf, TreePath,
 };
 use tilewright_plan::{Forest, PageTable, Plan, PlanError, PlanOptions, Prediction, Split, batch_shape};
 use tilewright_scenarios::Batch;
@@ -124,11 +124,11 @@ impl BatchExplanation {
             Ok((plan, Predicted::new(set.to_string(), prediction)))
         };
         let (plan, predicted) = predict(set)?;
-        let feasible = device.feasible(&tilewright_kernel_templates::Class::of(geometry));
+        let class = tilewright_kernel_templates::Class::of(geometry);
+        let feasible = device.feasible(&class);
         let runs = |set: &TileSet<'_>| set.tiles().iter().all(|tile| feasible.contains(tile));
         let backend = device.as_device().backend;
-        let invariant = chunk::tiles(backend, geometry.head_dim).iter().copied().find(runs);
-        let invariant = invariant.map(|set| -> Result<Predicted, PlanError> {
+        let invariant = device.invariant_set(&class).map(|set| -> Result<Predicted, PlanError> {
             let options = PlanOptions { split: Split::Invariant, ..*options };
             let plan = Plan::build(geometry, &table, &options, set)?;
             Ok(Predicted::new(set.to_string(), plan.predicted(&options, backend, true)))

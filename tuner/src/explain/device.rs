@@ -4,7 +4,7 @@ use crate::device_name::DeviceName;
 use anyhow::Context as _;
 use tilewright_cpu::HostDevice;
 use tilewright_cuda::CudaDevice;
-use tilewright_heuristics::{Backend, Device, Selection, Selector, Tile};
+use tilewright_heuristics::{Backend, Device, Selection, Selector, Tile, TileSet};
 use tilewright_kernel_templates::{
     self as kernel_templates, Class, CpuLimits, CudaLimits, Limits, Space, selectors,
 };
@@ -111,6 +111,11 @@ impl NamedDevice {
     /// The tiles that can run a class of kernels on the device, by its declared limits.
     pub fn feasible(&self, class: &Class) -> Vec<Tile> {
         Space::of(self.backend).feasible(class, &self.limits)
+    }
+
+    /// The tiles of batch-invariant plans of a class.
+    pub fn invariant_set(&self, class: &Class) -> Option<TileSet<'static>> {
+        kernel_templates::invariant_set(class, &self.limits)
     }
 
     /// What a decoder on the device decides by: a selector that was loaded, or the best that is known.

@@ -132,8 +132,12 @@ fn until(deadline: Instant, part: f64) -> Instant {
 
 /// Makes tiles of several classes ready at once: a few kernels of a class alone would leave cores idle.
 fn compile(session: &mut Session<'_>, tiles: impl IntoIterator<Item = (Class, Vec<Tile>)>) {
+    let begin = Instant::now();
     let preparation = |(class, tiles)| Preparation { tiles, class, coverage: Coverage::TRIAL };
-    session.bench.prepare(&tiles.into_iter().map(preparation).collect::<Vec<_>>());
+    let wanted: Vec<Preparation> = tiles.into_iter().map(preparation).collect();
+    session.bench.prepare(&wanted);
+    let count: usize = wanted.iter().map(|wanted| wanted.tiles.len()).sum();
+    session.progress.note(&format!("{count} tiles are ready ({:.1} s)", begin.elapsed().as_secs_f64()));
 }
 
 /// Tries tiles, and says how many passed.
@@ -145,18 +149,13 @@ fn try_and_tell(
     if tiles.is_empty() {
         return Ok(Some(Vec::new()));
     }
-    let begin = Instant::now();
-    session.progress.note(&format!(
-        "{class}: {} tiles are tried, and raced on {} whole batches",
-        tiles.len(),
-        workloads.len()
-    ));
     let passed = try_tiles(session, tiles, class)?;
     if let Some(passed) = &passed {
         session.progress.note(&format!(
-            "{class}: {} of them passed their trial in {:.1} s",
+            "{class}: {} of {} tiles passed their trial; they are raced on {} whole batches",
             passed.len(),
-            begin.elapsed().as_secs_f64()
+            tiles.len(),
+            workloads.len()
         ));
     }
     Ok(passed)

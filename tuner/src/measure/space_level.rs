@@ -1,17 +1,13 @@
 //! The space of a device: what the rules reject, and what the rest computes on conformance shapes, before anything is timed.
 
-use super::first_look::Look;
-use super::{Bench, Coverage, Failure, Preparation, Session};
+use super::{Coverage, Failure, Preparation, Session};
 use crate::shard::Shard;
 use crate::store::{Conditions, Level, Measurement, Resources, Status, failed_cp_async};
 use crate::workloads::Workload;
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use tilewright_heuristics::{Backend, Dtype, Tile};
 use tilewright_kernel_templates::{Class, Limits, Space, Verdict};
-
-/// Tiles that [`verify_space`] is given, about: those that a screening leaves.
-const MOST_VERIFIED: usize = 24;
 
 /// The tiles that may be timed, for each class of kernels.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -173,55 +169,6 @@ pub(super) fn try_tiles(
     Ok(Some(passed))
 }
 
-/// Sets of options that [`Coverage::options`] has beside the plain one, each kernels of its own.
-const OPTION_SETS: f64 = 2.0;
-
-/// Tiles of the sample that are checked against f64, beside the first.
-const CHECKED: usize = 5;
-
-/// How long it would take to try all tiles of these classes, and to verify the few that are left ([`verify_space`]), within a factor of two or so,
-/// by what some tiles of the most timed class do.
-pub fn time_to_verify(bench: &mut dyn Bench, space: &Space, tried: &[Class], timed: &Timed) -> Duration {
-    let backend = bench.limits().backend();
-    let classes = timed.to_verify(backend);
-    let Some(usual) = timed.first(backend).first().copied() else { return Duration::ZERO };
-    // Of those that are tried first, two for each thread that compiles a GPU's; none is compiled a second time.
-    let of_usual = space.feasible(&usual, bench.limits());
-    let of_usual = Look::AT[0].first(&of_usual);
-    let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    let most = match backend {
-        Backend::Cpu => 8,
-        Backend::Cuda => (2 * threads).max(8),
-    };
-    let stride = of_usual.len().div_ceil(most).max(1);
-    let sample: Vec<Tile> = of_usual.iter().copied().step_by(stride).collect();
-    let Some((first, others)) = sample.split_first() else { return Duration::ZERO };
-    let others = &others[..others.len().min(CHECKED)];
-    // What fails is told when the space is verified.
-    let mut took = |tiles: &[Tile], step: fn(&mut dyn Bench, &[Tile], &Class)| {
-        let begin = Instant::now();
-        step(bench, tiles, &usual);
-        begin.elapsed().as_secs_f64()
-    };
-    let verify = |bench: &mut dyn Bench, tiles: &[Tile], class: &Class| {
-        tiles.iter().for_each(|tile| drop(bench.verify(tile, class, Coverage::PLAIN)));
-    };
-    let compiled = took(&sample, |bench, tiles, class| {
-        bench.prepare(&[Preparation { tiles: tiles.to_vec(), class: *class, coverage: Coverage::PLAIN }]);
-    }) / sample.len() as f64;
-    // The first one also draws the class's batches and computes their reference.
-    let drawn = took(std::slice::from_ref(first), verify);
-    let checked = took(others, verify) / others.len().max(1) as f64;
-    let each = compiled + checked;
-    let feasible = |class: &Class| space.feasible(class, bench.limits());
-    let look = |(index, class): (usize, &Class)| Look::AT[index.min(1)].tried(&feasible(class));
-    let tried: usize = tried.iter().enumerate().map(look).sum();
-    let trial = if backend == Backend::Cpu { each } else { compiled };
-    let of_class = |class: &Class| drawn + each * feasible(class).len().min(MOST_VERIFIED) as f64;
-    let verified = classes.iter().map(of_class).sum::<f64>() + OPTION_SETS * each * MOST_VERIFIED as f64;
-    Duration::from_secs_f64(trial * tried as f64 + verified)
-}
-
 /// Verifies tiles once more, with the `cp.async` producer although their classes of kernels have TMA: for caches that TMA cannot load. The few that a selector may return are cheap, all of the space would take as long again as its verification. What the run
 /// already has is not repeated, and what failed with TMA is left out, as are classes that are not `wanted`.
 ///
@@ -336,7 +283,7 @@ impl Timed {
 
     /// The classes of which all tiles are verified: those that are timed, the most timed ones first. Shards are fitted together where there may
     /// be no device: each takes a part of the other classes, too.
-    fn first(&self, backend: Backend) -> Vec<Class> {
+    pub(super) fn first(&self, backend: Backend) -> Vec<Class> {
         let timed = |class: &Class| self.classes.get(class).copied().unwrap_or(0);
         let wanted = |class: &Class| self.shard.is_some() || timed(class) > 0;
         let mut classes: Vec<Class> = self.to_verify(backend).into_iter().filter(wanted).collect();
@@ -353,7 +300,7 @@ impl Timed {
     /// The classes that a selector must know tiles for, with every head dimension: a safe default has to serve them all. A GPU's are
     /// compiled first, so only the element types that are timed are verified; a processor's those and all without FP8, for which a
     /// selector answers where no FP8 was timed. Of those that it does not time, a shard takes every `count`-th: together they have all.
-    fn to_verify(&self, backend: Backend) -> Vec<Class> {
+    pub(super) fn to_verify(&self, backend: Backend) -> Vec<Class> {
         let always = |dtype: Dtype| backend == Backend::Cpu && !dtype.has_fp8_kv();
         let needed = |class: &Class| always(class.dtype) || self.dtypes.contains(&class.dtype);
         let mine = |(index, class): &(usize, Class)| {
@@ -398,9 +345,10 @@ fn row(level: Level, tile: &Tile, class: &Class, outcome: Result<f64, Failure>) 
 mod tests {
     use super::*;
     use crate::interrupt::Interrupt;
-    use crate::measure::ScriptedBench;
+    use crate::measure::{ScriptedBench, time_to_verify};
     use crate::progress::Progress;
     use crate::store::{RunFolder, Start, test_data};
+    use std::time::Duration;
     use tilewright_kernel_templates::CudaLimits;
 
     #[test]

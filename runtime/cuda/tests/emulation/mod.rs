@@ -64,7 +64,6 @@ impl Emulator {
     ///
     /// # Panics
     /// If there is no compiler, or the sources do not compile.
-    #[allow(dead_code, reason = "one suite changes all of its sources or says that it does not")]
     pub(crate) fn build(kernels: &[Kernel], flags: &[&str]) -> Self {
         Self::build_changed(kernels, flags, |_, text| text.to_owned())
     }

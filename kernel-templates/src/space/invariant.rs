@@ -1,0 +1,55 @@
+//! The tiles of batch-invariant plans.
+
+use super::{Limits, check};
+use crate::Class;
+use crate::cuda::KernelOptions;
+use tilewright_heuristics::{TileSet, chunk};
+
+/// The tiles of batch-invariant plans of a class on a device: the first set of [`chunk::tiles`] that the rules allow and for whose totals a CTA has
+/// room. A GPU's backend compiles and tries them, and takes the next set where that fails.
+pub fn invariant_set(class: &Class, limits: &Limits) -> Option<TileSet<'static>> {
+    let options = KernelOptions { invariant: true, ..KernelOptions::default() };
+    let has_room = |set: &TileSet<'_>| match limits {
+        Limits::Cpu(_) => true,
+        Limits::Cuda(limits) => set
+            .tiles()
+            .iter()
+            .all(|tile| limits.shared_bytes(tile, class, options) <= limits.shared_bytes_per_cta),
+    };
+    let runs = |set: &&TileSet<'_>| {
+        has_room(set) && set.tiles().iter().all(|tile| check(tile, class, limits).is_ok())
+    };
+    chunk::tiles(limits.backend(), class.head_dim).iter().find(runs).copied()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::CudaLimits;
+    use tilewright_heuristics::{Backend, Dtype};
+
+    #[test]
+    fn every_known_gpu_has_a_set_for_every_class() {
+        for limits in CudaLimits::NAMED {
+            for class in Class::all(Backend::Cuda) {
+                assert!(
+                    invariant_set(&class, &Limits::Cuda(limits.clone())).is_some(),
+                    "{class} on {limits:?}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn a_cta_has_room_for_its_totals() {
+        let class = Class { head_dim: 128, dtype: Dtype::F16 };
+        let on = |bytes| {
+            let limits = CudaLimits { shared_bytes_per_cta: bytes, ..CudaLimits::named("rtx-4090").unwrap() };
+            invariant_set(&class, &Limits::Cuda(limits)).unwrap().to_string()
+        };
+        // Buffers of two stages take 64 KB, the totals of 64 rows 32 KB.
+        assert_eq!(on(163 << 10), "m64n64w4s2");
+        assert_eq!(on(90 << 10), "m64n64w4s1");
+        assert_eq!(on(60 << 10), "m16n64w1s1");
+    }
+}

@@ -1,0 +1,60 @@
+//! How long a run's trials and verification take: known before they begin, as a budget that they would spend alone is refused.
+
+use super::first_look::Look;
+use super::space_level::Timed;
+use super::{Bench, Coverage, Preparation};
+use std::time::{Duration, Instant};
+use tilewright_heuristics::{Backend, Tile};
+use tilewright_kernel_templates::{Class, Space};
+
+/// Tiles that [`super::verify_space`] is given, about: those that a screening leaves.
+const MOST_VERIFIED: usize = 24;
+
+/// Sets of options that [`Coverage::options`] has beside the plain one, each kernels of its own.
+const OPTION_SETS: f64 = 2.0;
+
+/// Tiles of the sample that are checked against f64, beside the first.
+const CHECKED: usize = 5;
+
+/// How long it would take to try all tiles of these classes, and to verify the few that are left ([`super::verify_space`]), within a factor of two or so,
+/// by what some tiles of the most timed class do.
+pub fn time_to_verify(bench: &mut dyn Bench, space: &Space, tried: &[Class], timed: &Timed) -> Duration {
+    let backend = bench.limits().backend();
+    let classes = timed.to_verify(backend);
+    let Some(usual) = timed.first(backend).first().copied() else { return Duration::ZERO };
+    // Of those that are tried first, two for each thread that compiles a GPU's; none is compiled a second time.
+    let of_usual = space.feasible(&usual, bench.limits());
+    let of_usual = Look::AT[0].first(&of_usual);
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let most = match backend {
+        Backend::Cpu => 8,
+        Backend::Cuda => (2 * threads).max(8),
+    };
+    let stride = of_usual.len().div_ceil(most).max(1);
+    let sample: Vec<Tile> = of_usual.iter().copied().step_by(stride).collect();
+    let Some((first, others)) = sample.split_first() else { return Duration::ZERO };
+    let others = &others[..others.len().min(CHECKED)];
+    // What fails is told when the space is verified.
+    let mut took = |tiles: &[Tile], step: fn(&mut dyn Bench, &[Tile], &Class)| {
+        let begin = Instant::now();
+        step(bench, tiles, &usual);
+        begin.elapsed().as_secs_f64()
+    };
+    let verify = |bench: &mut dyn Bench, tiles: &[Tile], class: &Class| {
+        tiles.iter().for_each(|tile| drop(bench.verify(tile, class, Coverage::PLAIN)));
+    };
+    let compiled = took(&sample, |bench, tiles, class| {
+        bench.prepare(&[Preparation { tiles: tiles.to_vec(), class: *class, coverage: Coverage::PLAIN }]);
+    }) / sample.len() as f64;
+    // The first one also draws the class's batches and computes their reference.
+    let drawn = took(std::slice::from_ref(first), verify);
+    let checked = took(others, verify) / others.len().max(1) as f64;
+    let each = compiled + checked;
+    let feasible = |class: &Class| space.feasible(class, bench.limits());
+    let look = |(index, class): (usize, &Class)| Look::AT[index.min(1)].tried(&feasible(class));
+    let tried: usize = tried.iter().enumerate().map(look).sum();
+    let trial = if backend == Backend::Cpu { each } else { compiled };
+    let of_class = |class: &Class| drawn + each * feasible(class).len().min(MOST_VERIFIED) as f64;
+    let verified = classes.iter().map(of_class).sum::<f64>() + OPTION_SETS * each * MOST_VERIFIED as f64;
+    Duration::from_secs_f64(trial * tried as f64 + verified)
+}
