@@ -5,7 +5,8 @@
 
 use crate::decision_tree::{DecisionTree, Node};
 use crate::{
-    Backend, BatchShape, Choices, Device, Domain, Dtype, Prices, Selector, Tile, TileSet, TileSetBuf,
+    Backend, BatchShape, Choices, Device, Domain, Dtype, Prices, Question, Selector, Tile, TileSet,
+    TileSetBuf, TreePath,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -270,6 +271,35 @@ fn add_node(nodes: &mut Vec<Flat>, entry: &TreeEntry, sets: usize) -> Result<usi
 }
 
 impl TreeEntry {
+    /// The tree of any selector, emitted or loaded, without what its leaves say of fitted batches: found by following one batch to each leaf.
+    /// `None` for a tree that asks what its own questions have answered before, as no fit does.
+    pub fn of(selector: &Selector) -> Option<Self> {
+        Self::above(selector, [0; BatchShape::COUNT], 0)
+    }
+
+    /// The subtree behind the first `depth` questions on the path of the batch with these values, the least that lead there.
+    fn above(selector: &Selector, least: [u32; BatchShape::COUNT], depth: usize) -> Option<Self> {
+        let (_, path) = selector.explain(&BatchShape::from_values(least));
+        let Some(question) = path.questions.get(depth) else {
+            return Some(Self::Leaf { ranked: path.ranked.to_vec(), batches: 0, regret_percent: None });
+        };
+        let feature = BatchShape::NAMES.iter().position(|name| *name == question.feature)?;
+        let mut more = least;
+        more[feature] = question.threshold.checked_add(1)?;
+        let (_, beyond) = selector.explain(&BatchShape::from_values(more));
+        let answers =
+            |path: &TreePath| path.questions.iter().take(depth).map(Question::at_most).collect::<Vec<_>>();
+        // These are the least values: if they go high, or greater ones lead elsewhere before, no batch gets to one of the sides.
+        let both_sides = question.at_most() && answers(&path) == answers(&beyond);
+        both_sides.then_some(())?;
+        Some(Self::Split {
+            feature: question.feature.to_owned(),
+            at_most: question.threshold,
+            low: Box::new(Self::above(selector, least, depth + 1)?),
+            high: Box::new(Self::above(selector, more, depth + 1)?),
+        })
+    }
+
     fn feature(&self) -> &str {
         match self {
             Self::Split { feature, .. } => feature,

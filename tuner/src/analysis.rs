@@ -4,7 +4,9 @@ use crate::batch_regrets::batch_policies;
 use crate::choice::SELECTOR;
 use crate::costs::{Part, from_batches, from_screening};
 use crate::emit::{Emitted, Header, ModelError, SelectorModel, module_name, render, selector_file};
-use crate::fit::{CostRow, CostTable, Fit, FitError, FitOptions, Validation, fit, fit_and_validate, judge};
+use crate::fit::{
+    CostRow, CostTable, Fit, FitError, FitOptions, Stayed, Validation, fit, fit_and_validate, judge,
+};
 use crate::fit_settings::FitSettings;
 use crate::statistics::geometric_mean;
 use crate::store::{Level, Measurement, Provenance, Recording};
@@ -55,8 +57,10 @@ pub struct Analysis {
     pub table: CostTable,
     /// The same on the batches that are only judged; absent where none were measured.
     pub held_out: Option<CostTable>,
-    /// The fitted tree.
+    /// The fitted tree, or the prior one if that is not clearly worse.
     pub fit: Fit,
+    /// What is said of a prior tree that stays.
+    stayed: Option<String>,
     /// Regret on batches that were not fitted: the held-out ones, or those of other folds where there are none.
     pub validation: Validation,
     /// The selector.
@@ -77,18 +81,24 @@ impl Analysis {
         let held_out = from_batches(rows, Part::HeldOut).ok();
         // By work alone: a module must be the same wherever it is emitted from its recording.
         let options = FitOptions { clock: false, ..settings.options() };
-        let (fit, validation) = match &held_out {
+        let (fit, stayed, validation) = match &held_out {
             Some(held_out) => {
                 // The other half of the time is for a cross-validation, which held-out batches make unnecessary.
                 let of_tree = FitOptions { time_limit: options.time_limit / 2, ..options.clone() };
-                let fit = fit(&table, &of_tree)?;
+                let (fit, stayed) = or_prior(fit(&table, &of_tree)?, provenance, &table, &options);
                 let validation = judge(&table, &fit, held_out, &options)?;
-                (fit, validation)
+                (fit, stayed, validation)
             }
-            None => fit_and_validate(&table, &options, usize::from(settings.folds), &|_| ())?,
+            None => {
+                // What is validated is the fit: folds know no prior.
+                let (fit, validation) =
+                    fit_and_validate(&table, &options, usize::from(settings.folds), &|_| ())?;
+                let (fit, stayed) = or_prior(fit, provenance, &table, &options);
+                (fit, stayed, validation)
+            }
         };
         let model = SelectorModel::new(&provenance.device, provenance.prices(), rows, &table, &fit)?;
-        Ok(Self { table, held_out, fit, validation, model })
+        Ok(Self { table, held_out, fit, stayed, validation, model })
     }
 
     /// The tiles that are worth verifying and racing on all batches, by the few batches of these classes that all were raced on; the first class is
@@ -184,10 +194,29 @@ impl Analysis {
         hashes.into_iter().find(|hash| !hash.is_empty() && *hash != now)
     }
 
-    /// What the fit proves about the tree, in a sentence.
+    /// What the fit proves about the tree, and which tree it is if it is the prior one, in a sentence.
     pub fn proof(&self) -> String {
-        self.fit.proved()
+        self.stayed.clone().unwrap_or_else(|| self.fit.proved())
     }
+}
+
+/// The fit with the prior's tree if that is not clearly worse, and what is said of it then.
+fn or_prior(
+    fit: Fit,
+    provenance: &Provenance,
+    table: &CostTable,
+    options: &FitOptions,
+) -> (Fit, Option<String>) {
+    let stayed =
+        provenance.prior.as_ref().and_then(|prior| Some((prior, prior.stays(&fit, table, options)?)));
+    let Some((prior, Stayed { fit: stayed, over_fitted })) = stayed else { return (fit, None) };
+    let said = format!(
+        "the tree of the selector of {}, which stays: on the fitted batches it takes {over_fitted:.4} of the time of the best tree found; of \
+         that: {}",
+        prior.device,
+        fit.proved()
+    );
+    (stayed, Some(said))
 }
 
 /// The first 16 hexadecimal digits of a content hash: enough to tell versions apart.

@@ -19,6 +19,7 @@ pub mod fleet;
 pub mod gate;
 pub mod interrupt;
 pub mod measure;
+pub mod prior;
 pub mod progress;
 pub mod report_data;
 mod serde_text;

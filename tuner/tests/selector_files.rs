@@ -64,6 +64,47 @@ fn loaded_selectors_answer_as_the_emitted_ones() {
     }
 }
 
+/// Without what leaves say of fitted batches.
+fn bare(tree: &TreeEntry) -> TreeEntry {
+    match tree {
+        TreeEntry::Split { feature, at_most, low, high } => TreeEntry::Split {
+            feature: feature.clone(),
+            at_most: *at_most,
+            low: Box::new(bare(low)),
+            high: Box::new(bare(high)),
+        },
+        TreeEntry::Leaf { ranked, .. } => {
+            TreeEntry::Leaf { ranked: ranked.clone(), batches: 0, regret_percent: None }
+        }
+    }
+}
+
+#[test]
+fn a_tree_is_read_off_a_selector_of_either_form() {
+    for emitted in SELECTORS {
+        let tree = Some(bare(&file(emitted).tree));
+        for selector in [emitted, Selector::load(&path(emitted)).unwrap()] {
+            assert_eq!(TreeEntry::of(selector), tree, "{}", emitted.device.name);
+        }
+    }
+}
+
+#[test]
+fn a_tree_that_no_fit_makes_is_not_read_off() {
+    let folder = tempfile::tempdir().unwrap();
+    for (at_most, inner) in [(100, 100), (100, 7), (u32::MAX, 0)] {
+        let mut file = file(SELECTORS[0]);
+        let leaf = || Box::new(TreeEntry::Leaf { ranked: vec![0], batches: 1, regret_percent: None });
+        let split =
+            |at_most, high| TreeEntry::Split { feature: "trees".to_owned(), at_most, low: leaf(), high };
+        // Nothing of more than 100 trees has at most 100, or at most 7.
+        file.tree = split(at_most, Box::new(split(inner, leaf())));
+        let path = folder.path().join("contradiction.json");
+        std::fs::write(&path, file.to_text()).unwrap();
+        assert_eq!(TreeEntry::of(Selector::load(&path).unwrap()), None, "{at_most}, {inner}");
+    }
+}
+
 #[test]
 fn what_makes_no_sense_is_refused_with_the_reason() {
     type Spoil = fn(&mut SelectorFile);

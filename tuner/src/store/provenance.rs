@@ -1,6 +1,7 @@
 //! How a file of measurements came about.
 
 use crate::fit_settings::FitSettings;
+use crate::prior::Prior;
 use serde::{Deserialize, Serialize};
 use tilewright_heuristics::{Backend, Prices};
 
@@ -133,6 +134,9 @@ pub struct Provenance {
     pub warnings: Vec<String>,
     /// What a fit of these measurements uses, so that anyone who repeats it gets the same module.
     pub fit: FitSettings,
+    /// The selector that the device would have used; its tree stays where the fitted one is not clearly better. Older files have none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prior: Option<Prior>,
 }
 
 impl Provenance {

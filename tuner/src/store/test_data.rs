@@ -26,6 +26,7 @@ pub(crate) fn provenance() -> Provenance {
         limit_method: "bytes over bandwidth".to_owned(),
         warnings: Vec::new(),
         fit: crate::fit_settings::FitSettings::default(),
+        prior: None,
     }
 }
 

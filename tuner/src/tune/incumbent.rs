@@ -4,12 +4,11 @@
 use crate::analysis::Analysis;
 use crate::emit::{Heuristics, module_name};
 use crate::fit::CostRow;
+use crate::prior::CLEARLY;
 use crate::statistics::geometric_mean;
 use crate::store::{Provenance, read};
 use tilewright_heuristics::{BatchShape, Selector, TileSetBuf};
 
-/// What a new selector has to save on the fitted batches, by geometric mean.
-const CLEARLY: f64 = 0.005;
 /// Part of the fitted batches of which the former selector's choice was raced; with fewer, the two cannot be compared.
 const RACED: f64 = 0.98;
 

@@ -2,6 +2,7 @@
 
 mod fitting;
 mod incumbent;
+mod known;
 mod outputs;
 mod provenance;
 mod quick;
@@ -19,17 +20,15 @@ use crate::measure::{
 };
 use crate::progress::Progress;
 use crate::shard::Shard;
-use crate::store::{
-    DeviceRecord, Finished, Provenance, RunFolder, Start, Timelines, read, read_timelines, timelines_path,
-};
+use crate::store::{Finished, Provenance, RunFolder, Start, Timelines, read, read_timelines, timelines_path};
 use crate::workloads::{Scale, Workload, Workloads};
 use anyhow::Context as _;
+use known::Known;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
-use tilewright_heuristics::generated::SELECTORS;
-use tilewright_heuristics::{Backend, BatchShape, Prices, Tile, TileSetBuf};
-use tilewright_kernel_templates::{Class, Limits, Space, selection};
+use tilewright_heuristics::{Backend, Prices, Tile, TileSetBuf};
+use tilewright_kernel_templates::{Class, Space};
 
 /// What is tuned, how long, and where results go.
 #[derive(Clone, Debug)]
@@ -50,7 +49,7 @@ pub struct TuneOptions {
     pub shard: Option<Shard>,
     /// Races the tiles of the most alike device that is known, on every third batch, and leaves the workspace as it is.
     pub quick: bool,
-    /// Measures in a budget that is too small, and emits a selector that is doubted.
+    /// Measures in a budget that is too small, and emits what was fitted: also a selector that is doubted, or not clearly better than a former one.
     pub force: bool,
     /// How the tree is fitted.
     pub fit: FitSettings,
@@ -97,11 +96,12 @@ pub fn tune(
     let backend = bench.limits().backend();
     let scale = Scale::on(bench.limits(), options.max_batch_mb);
     let mut workloads = Workloads::load(&options.scenarios, backend, &scale, options.shard)?;
-    let known = if options.quick { quick::known_sets(&device, bench.limits()) } else { Vec::new() };
+    let known = Known::of(&device, bench.limits());
+    let known_sets = if options.quick { known.sets() } else { Vec::new() };
     let fit = if options.quick { quick::settings(&options.fit) } else { options.fit.clone() };
     if options.quick {
         anyhow::ensure!(
-            !known.is_empty(),
+            !known_sets.is_empty(),
             "no selector of a device like {device} is known, whose tiles a quick run would race: leave out `--quick`"
         );
         quick::thin(&mut workloads);
@@ -165,7 +165,8 @@ pub fn tune(
         ));
     }
     let which = which(&scale, options.shard, options.quick);
-    let provenance = provenance::provenance(bench, &space, (&workloads, which), &fit);
+    let prior = if options.force { None } else { known.prior() };
+    let provenance = provenance::provenance(bench, &space, (&workloads, which), (&fit, prior));
     let mut run = RunFolder::open(&folder, provenance, start)?;
     for damaged in run.damaged() {
         progress.note(&format!("what it held is measured again: {damaged}"));
@@ -175,18 +176,15 @@ pub fn tune(
     let session = &mut Session { bench, run: &mut run, progress, interrupt };
     let kept = || format!("{}: the measurements are kept", folder.display());
     let tiles = if options.quick {
-        let tiles: BTreeSet<Tile> = known.iter().flat_map(|set| set.tiles()).copied().collect();
+        let tiles: BTreeSet<Tile> = known_sets.iter().flat_map(|set| set.tiles()).copied().collect();
         tiles.into_iter().filter(|tile| space.tiles().contains(tile)).collect()
     } else {
         if !screen(session, &space, &screenings, begin + budget.mul_f64(SCREENED_UNTIL))? {
             return stopped(&folder);
         }
         let mut tiles = Analysis::screened(&session.run.united_rows(), &screened, &fit).with_context(kept)?;
-        // The tiles that were best of all batches before are raced on all of them again.
-        tiles.extend(incumbents(&device, &space));
-        if options.shard.is_some() {
-            tiles.extend(in_common(&device, session.bench.limits()));
-        }
+        let known = if options.shard.is_some() { known.tiles_or_rules(&space) } else { known.tiles(&space) };
+        tiles.extend(known);
         tiles.sort_unstable();
         tiles.dedup();
         tiles
@@ -197,7 +195,7 @@ pub fn tune(
     // Where verification takes longer than estimated, the run does rather than measure nothing.
     let left =
         (begin + budget).saturating_duration_since(measuring).max(budget.mul_f64(1.0 - VERIFIED_UNTIL));
-    let sets = if options.quick { known } else { candidate_sets(&tiles) };
+    let sets = if options.quick { known_sets } else { candidate_sets(&tiles) };
     let several = |class: &Class| {
         let (class, tiles) = (*class, verified.tiles(class));
         let runs = move |set: &&TileSetBuf| {
@@ -338,33 +336,6 @@ fn finish_again(
     Ok(Outputs { kept, ..outputs })
 }
 
-/// The tiles of the selector that was emitted for this device before.
-fn incumbents(device: &DeviceRecord, space: &Space) -> Vec<Tile> {
-    let emitted = SELECTORS.iter().filter(|selector| Some(selector.device) == device.as_device());
-    let tiles: BTreeSet<Tile> = emitted.flat_map(|selector| selector.tiles()).collect();
-    tiles.into_iter().filter(|tile| space.tiles().contains(tile)).collect()
-}
-
-/// Tiles that every shard of a run verifies and races, whatever its own screening has kept: those of the selector that the device would use
-/// now, or what rules choose. Shards that kept different ones would have none in common, and what they unite to no safe default.
-fn in_common(device: &DeviceRecord, limits: &Limits) -> Vec<Tile> {
-    let selection = device.as_device().and_then(|device| selection(&device, limits, None));
-    let Some(selection) = selection else { return Vec::new() };
-    if let Some(selector) = selection.matched.selector() {
-        return selector.tiles();
-    }
-    let batch = |rows| BatchShape {
-        requests: rows,
-        all_rows: rows,
-        mean_rows: rows,
-        shared_rows: rows,
-        longest: 1024,
-        ..BatchShape::from_values([1; BatchShape::COUNT])
-    };
-    let chosen = [1, 16, 128].map(|rows| selection.select(&batch(rows)).tiles().to_vec());
-    chosen.concat()
-}
-
 /// What beside the scenarios decides which workloads a run has.
 fn which(scale: &Scale, shard: Option<Shard>, quick: bool) -> String {
     let part = if quick { "every third batch, of" } else { "batches of" };
@@ -379,7 +350,7 @@ fn which(scale: &Scale, shard: Option<Shard>, quick: bool) -> String {
 /// otherwise be taken from the time of all others. A processor has none to compile, and verifies most types in any case.
 fn default_budget(backend: Backend, dtypes: usize) -> Duration {
     const CPU: u64 = 240;
-    const CUDA: u64 = 125;
+    const CUDA: u64 = 120;
     const FURTHER: u64 = 10;
     Duration::from_secs(match backend {
         Backend::Cpu => CPU,
@@ -395,7 +366,6 @@ fn said(prices: &Prices) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tilewright_kernel_templates::{CpuLimits, CudaLimits};
 
     #[test]
     fn a_budget_that_verification_would_spend_is_refused_before() {
@@ -410,24 +380,6 @@ mod tests {
     }
 
     #[test]
-    fn shards_have_tiles_in_common_that_run_everywhere() {
-        let device = |backend: &str, capability: &str| DeviceRecord {
-            backend: backend.to_owned(),
-            name: "nobody's".to_owned(),
-            capability: capability.to_owned(),
-            units: 64,
-        };
-        let cuda = Limits::Cuda(CudaLimits::named("a100-80gb").unwrap());
-        let cpu = Limits::Cpu(CpuLimits { threads: 64, ..CpuLimits::BASELINE });
-        for (device, limits) in [(device("cuda", "sm_80"), cuda), (device("cpu", "none"), cpu)] {
-            let everywhere = Space::of(limits.backend()).universally_feasible(&limits);
-            let common = in_common(&device, &limits);
-            assert!(common.iter().any(|tile| everywhere.contains(tile)), "{device}: {common:?}");
-            assert_eq!(common, in_common(&device, &limits));
-        }
-    }
-
-    #[test]
     fn the_default_budget_is_never_refused() {
         let seconds = Duration::from_secs;
         assert_eq!(budget_for(seconds(200), seconds(240), false, false).unwrap(), seconds(240));
@@ -438,7 +390,7 @@ mod tests {
     fn a_gpu_gets_more_time_for_further_element_types() {
         assert_eq!(
             [0, 1, 2, 4].map(|dtypes| default_budget(Backend::Cuda, dtypes).as_secs()),
-            [125, 125, 135, 155]
+            [120, 120, 130, 150]
         );
         assert_eq!([1, 6].map(|dtypes| default_budget(Backend::Cpu, dtypes).as_secs()), [240; 2]);
     }

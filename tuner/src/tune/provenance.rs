@@ -3,6 +3,7 @@
 use crate::analysis::short_hash;
 use crate::fit_settings::FitSettings;
 use crate::measure::Bench;
+use crate::prior::Prior;
 use crate::store::{Hashes, Provenance};
 use crate::workloads::Workloads;
 use std::borrow::Cow;
@@ -13,7 +14,7 @@ pub(super) fn provenance(
     bench: &dyn Bench,
     space: &Space,
     (workloads, which): (&Workloads, String),
-    fit: &FitSettings,
+    (fit, prior): (&FitSettings, Option<Prior>),
 ) -> Provenance {
     let tiles: Vec<String> = space.tiles().iter().map(ToString::to_string).collect();
     let mut versions = vec![("tilewright".to_owned(), env!("CARGO_PKG_VERSION").to_owned())];
@@ -32,6 +33,7 @@ pub(super) fn provenance(
         limit_method: bench.limit_method(),
         warnings: bench.warnings(),
         fit: fit.clone(),
+        prior,
     }
 }
 

@@ -2,12 +2,9 @@
 //! nothing alike was measured to want, and takes a third of the time of a whole run.
 
 use crate::fit_settings::FitSettings;
-use crate::store::DeviceRecord;
 use crate::workloads::Workloads;
 use std::collections::BTreeMap;
 use std::time::Duration;
-use tilewright_heuristics::TileSetBuf;
-use tilewright_kernel_templates::{Limits, selection};
 
 /// One of so many batches is measured.
 const EVERY: usize = 3;
@@ -31,27 +28,12 @@ pub(super) fn thin(workloads: &mut Workloads) {
     });
 }
 
-/// The sets that are raced: those of the selector that the device would use now. None where rules would decide.
-pub(super) fn known_sets(device: &DeviceRecord, limits: &Limits) -> Vec<TileSetBuf> {
-    let selection = device.as_device().and_then(|device| selection(&device, limits, None));
-    let sets = selection.iter().flat_map(|selection| selection.sets());
-    let mut known: Vec<TileSetBuf> = sets.filter_map(|set| TileSetBuf::of(set.tiles())).collect();
-    // Each tile alone, too: the fallback of a class of kernels is one of them.
-    let single: Vec<TileSetBuf> =
-        known.iter().flat_map(|set| set.tiles().iter().copied().map(TileSetBuf::one)).collect();
-    known.extend(single);
-    known.sort_unstable();
-    known.dedup();
-    known
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::workloads::Scale;
     use std::collections::BTreeSet;
     use tilewright_heuristics::Backend;
-    use tilewright_kernel_templates::CudaLimits;
 
     #[test]
     fn a_third_of_each_scenario_is_left() {
@@ -66,19 +48,5 @@ mod tests {
         assert!((third..third + 20).contains(&thinned.batches.len()), "{}", thinned.batches.len());
         assert_eq!(thinned.classes().len(), whole.classes().len());
         assert!(thinned.batches.iter().any(|workload| workload.held_out()));
-    }
-
-    #[test]
-    fn a_gpu_without_a_module_races_the_tiles_of_the_most_alike() {
-        let device = DeviceRecord {
-            backend: "cuda".to_owned(),
-            name: "NVIDIA H100 NVL".to_owned(),
-            capability: "sm_90a".to_owned(),
-            units: 132,
-        };
-        let limits = Limits::Cuda(CudaLimits::named("h100-sxm").unwrap());
-        let sets = known_sets(&device, &limits);
-        assert!((4..=24).contains(&sets.len()), "{sets:?}");
-        assert!(sets.iter().any(|set| set.single().is_some()));
     }
 }
