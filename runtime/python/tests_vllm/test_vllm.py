@@ -323,12 +323,14 @@ def test_the_hosts_block_tables_are_found():
     common = common_of(batch)
     device = made.get_device_tensor(2)
     assert HostTables._known[device.data_ptr()] is made
-    found, lens = tables.of(common.replace(block_table_tensor=device))
+    found, lens = tables.of(common.replace(block_table_tensor=device), 1)
     assert found.data_ptr() == made.get_cpu_tensor().data_ptr(), "nothing is copied"
     assert found[:, :4].tolist() == [[3, 1, 4, 0], [3, 1, 5, 9]]
+    few, _ = tables.of(common.replace(block_table_tensor=device, seq_lens_cpu_upper_bound=torch.tensor([33, 20])), PAGE)
+    assert few.tolist() == [[3, 1, 4], [3, 1, 5]], "the columns that the batch has"
     assert lens.tolist() == batch.block_tables[1].tolist()
     unknown = torch.arange(6, dtype=torch.int32).view(2, 3)
-    found, _ = tables.of(common.replace(block_table_tensor=unknown))
+    found, _ = tables.of(common.replace(block_table_tensor=unknown), 1)
     assert torch.equal(found, unknown), "tables of the device alone are copied"
 
 
@@ -353,11 +355,14 @@ def test_block_tables_of_the_second_runner_are_mirrored():
     batch.num_reqs_after_padding, batch.num_tokens_after_padding = 3, 3
     ((device,), _) = runner.prepare_attn(SimpleNamespace(block_tables=tables), batch)
     common = common_of(random_batch(2, HEADS, PAGE, requests=2), rows=3)
-    found, _ = found_of(common.replace(block_table_tensor=device))
-    assert found.tolist() == [[14, 15, 0, 0, 0, 0], [2, 3, 4, 5, 8, 9], [0] * 6]
+    found, _ = found_of(common.replace(block_table_tensor=device), 1)
+    assert found[:, :7].tolist() == [[14, 15, 0, 0, 0, 0, 0], [2, 3, 4, 5, 8, 9, 0], [0] * 7]
+    lens = torch.tensor([20, 70, 0])
+    found, _ = found_of(common.replace(block_table_tensor=device, seq_lens_cpu_upper_bound=lens), PAGE)
+    assert found.tolist() == [[14, 15, 0, 0, 0], [2, 3, 4, 5, 8], [0] * 5]
     tables.append_block_ids(3, ([6],), True)
-    found, _ = found_of(common.replace(block_table_tensor=device))
+    found, _ = found_of(common.replace(block_table_tensor=device, seq_lens_cpu_upper_bound=lens), PAGE)
     assert found[0].tolist()[:2] == [12, 13], "another request has the row"
     dummy = tables.get_dummy_block_tables(3)[0]
-    found, _ = found_of(common.replace(block_table_tensor=dummy))
+    found, _ = found_of(common.replace(block_table_tensor=dummy), 1)
     assert (found == -1).all(), "a step without requests has the device's"

@@ -176,7 +176,7 @@ class TilewrightMetadataBuilder(FlashAttentionMetadataBuilder):
 
     def _plans(self, common: Any) -> dict[Kind, Plan | GraphPlan]:
         rows = common.num_reqs
-        tables, lens = self._tables.of(common)
+        tables, lens = self._tables.of(common, self.kv_cache_spec.block_size)
         plans: dict[Kind, Plan | GraphPlan] = {}
         for kind, attention in self._kinds().items():
             captured = self._captured.get((rows, kind))

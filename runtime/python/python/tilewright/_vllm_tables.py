@@ -25,7 +25,7 @@ class HostTables:
         note_tables()
         mirror_tables()
 
-    def of(self, common: Any) -> tuple[Any, Any]:
+    def of(self, common: Any, page_size: int) -> tuple[Any, Any]:
         """Block tables int32 ``[requests, columns]`` and lengths int32 ``[requests]``. Waits for the device if the host has none."""
         rows = common.num_reqs
         lens = common.seq_lens_cpu_upper_bound
@@ -33,13 +33,15 @@ class HostTables:
             lens = getattr(common, "_seq_lens_cpu", None)
         lens = common.seq_lens[:rows].cpu() if lens is None else lens[:rows]
         lens = lens.to(torch.int32)
+        # Tables have columns for the longest request that there may be, which a plan would read all of.
+        columns = max(1, -(-int(lens.max()) // page_size))
         tensor = common.block_table_tensor
         table = self._known.get(tensor.data_ptr())
         if table is not None:
-            return table.block_table.cpu[:rows, : tensor.shape[1]], lens
+            return table.block_table.cpu[:rows, : tensor.shape[1]][:, :columns].contiguous(), lens
         mirror = self._mirrors.get(tensor.data_ptr())
-        mirrored = mirror.rows(rows) if mirror is not None else None
-        return tensor[:rows].cpu() if mirrored is None else mirrored, lens
+        mirrored = mirror.rows(rows, columns) if mirror is not None else None
+        return tensor[:rows, :columns].cpu().contiguous() if mirrored is None else mirrored, lens
 
 
 class Mirror:
@@ -57,14 +59,13 @@ class Mirror:
         self._entries[request, begin:end] = blocks
         self._counts[request] = end
 
-    def rows(self, rows: int) -> torch.Tensor | None:
+    def rows(self, rows: int, columns: int) -> torch.Tensor | None:
         """Tables of the batch; None if this is not its step."""
         if self.order is None or self.order[1] != rows:
             return None
         order, _ = self.order
-        columns = max(1, int(self._counts[order].max(initial=0)))
-        tables = np.zeros((rows, columns), np.int32)
-        np.take(self._entries[:, :columns], order, axis=0, out=tables[: len(order)])
+        tables = np.zeros((rows, min(columns, self._entries.shape[1])), np.int32)
+        tables[: len(order)] = self._entries[order, : tables.shape[1]]
         return torch.from_numpy(tables)
 
 
