@@ -62,6 +62,7 @@ class Worker:
         }
         # Without FlashInfer its sampler is not there either.
         environment.setdefault("VLLM_USE_FLASHINFER_SAMPLER", "0")
+        environment.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
         if runner:
             environment["VLLM_USE_V2_MODEL_RUNNER"] = {"1": "0", "2": "1"}[runner]
         self._process = subprocess.Popen(
@@ -177,7 +178,7 @@ def _serve(
         }
         for kind, what in workers.run(job, clock):
             if kind == "started":
-                print(f"{name}, {backend.name}: started in {what:.1f} s", flush=True)
+                print(f"{name}, {backend.name}: {what}", flush=True)
             elif kind == "serve":
                 about = {"engine": "vllm", "model": name + (" (small)" if args.small else ""), "backend": backend.name}
                 results.add("serve", about | what)

@@ -5,7 +5,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
+import os
+import signal
 import statistics
 import sys
 import time
@@ -19,9 +22,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from kernels import Profiler, profiled
 from vllm import LLM, SamplingParams
 from vllm.sampling_params import RequestOutputKind
+from vllm.v1.attention.backends.fa_utils import get_flash_attn_version
 from vllm.v1.attention.backends.registry import AttentionBackendEnum
 from workloads import Workload, chosen
 
+PR_SET_PDEATHSIG = 1
 SETTLE, PROFILED = 8, 4
 """Decode steps of the full batch before those that are timed, and after them under the profiler."""
 SPARE = 64
@@ -68,7 +73,14 @@ class Engine:
         )
         self._engine = self._llm.llm_engine
         self._ids = 0
-        self.start_s = time.perf_counter() - began
+        config = self._engine.vllm_config
+        self.about = {
+            "start_s": time.perf_counter() - began,
+            "runner": 2 if config.use_v2_model_runner else 1,
+            "async_scheduling": bool(config.scheduler_config.async_scheduling),
+            "flash_attention": get_flash_attn_version(),
+            "block_size": config.cache_config.block_size,
+        }
 
     def _time_metadata(self, attention: str) -> None:
         """Notes what each step's metadata costs on the host: vLLM plans there what a backend plans."""
@@ -167,10 +179,10 @@ def serve(job: SimpleNamespace) -> None:
         cache_bytes=max(tokens) * job.token_bytes + 2**28,
         load_format="dummy",
     )
-    say("started", engine.start_s)
+    say("started", engine.about)
     for workload in workloads:
         try:
-            say("serve", one(engine, workload, job.steps))
+            say("serve", one(engine, workload, job.steps) | engine.about)
         except Exception as error:
             traceback.print_exc()
             say("left_out", [workload.name, f"{type(error).__name__}: {error}"])
@@ -201,15 +213,18 @@ def greedy(job: SimpleNamespace) -> None:
     longest = max(map(len, job.prompts)) + job.tokens + 1
     cache = sum(len(prompt) + job.tokens + 2 * job.block_size for prompt in job.prompts) * job.token_bytes + 2**28
     engine = Engine(job, batches=[len(job.prompts)], longest=longest, cache_bytes=cache, load_format="auto")
-    say("started", engine.start_s)
+    say("started", engine.about)
     say("answers", engine.tokens(job.prompts, job.tokens))
 
 
 def main() -> None:
+    # Nobody waits for what it has to say once its parent is gone, and others want the GPU.
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     # Imports take longest, and are done while the process before has the GPU.
     job = SimpleNamespace(**json.loads(sys.stdin.readline()))
     {"serve": serve, "greedy": greedy}[job.kind](job)
     say("done", None)
+    os._exit(0)  # the driver takes the engine apart sooner than Python does
 
 
 if __name__ == "__main__":
