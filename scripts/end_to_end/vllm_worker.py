@@ -44,8 +44,6 @@ class Engine:
         self, job: SimpleNamespace, *, batches: list[int], longest: int, cache_bytes: int, load_format: str
     ) -> None:
         began = time.perf_counter()
-        self.build_us: list[float] = []
-        self._time_metadata(job.attention)
         self._llm = LLM(
             job.folder,
             tokenizer=job.folder,
@@ -71,6 +69,9 @@ class Engine:
             },
             **job.options,
         )
+        # Plug-ins are loaded by now.
+        self.build_us: list[float] = []
+        self._time_metadata(job.attention)
         self._engine = self._llm.llm_engine
         self._ids = 0
         config = self._engine.vllm_config

@@ -15,6 +15,8 @@ import json
 import os
 from types import SimpleNamespace
 
+loaded = False
+
 class SamplingParams:
     def __init__(self, **options):
         self.__dict__.update(options)
@@ -57,6 +59,8 @@ class Engine:
 
 class LLM:
     def __init__(self, model, **options):
+        global loaded
+        loaded = True
         config = json.load(open(model + "/config.json"))
         if options["load_format"] == "auto":
             assert os.path.exists(model + "/model.safetensors")
@@ -81,6 +85,8 @@ class AttentionBackendEnum(enum.Enum):
     CUSTOM, FLASH_ATTN, TRITON_ATTN = range(3)
 
     def get_class(self):
+        import vllm
+        assert vllm.loaded, "plug-ins are loaded with the first engine"
         return SimpleNamespace(get_builder_cls=lambda: Builder)
 """,
     "vllm-0.24.0.dist-info/METADATA": "Metadata-Version: 2.1\nName: vllm\nVersion: 0.24.0\n",
