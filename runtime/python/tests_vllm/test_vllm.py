@@ -3,6 +3,7 @@
 FlashAttention's kernels need a GPU: what is delegated to it is noted instead of computed.
 """
 
+import inspect
 import json
 from importlib.metadata import entry_points
 from types import SimpleNamespace
@@ -335,34 +336,44 @@ def test_the_hosts_block_tables_are_found():
 
 
 def test_block_tables_of_the_second_runner_are_mirrored():
-    block_table = pytest.importorskip("vllm.v1.worker.gpu.block_table")
+    block_table = pytest.importorskip("vllm.v1.worker.gpu.block_table").BlockTables
     runner = pytest.importorskip("vllm.v1.worker.gpu.model_runner").GPUModelRunner
     found_of = HostTables().of
+    # Version 0.24 splits blocks for kernels that want smaller ones.
+    factor = 2 if "kernel_block_sizes" in inspect.signature(block_table.__init__).parameters else 1
+    blocks = lambda *given: (list(given) if factor == 2 else [2 * block + part for block in given for part in (0, 1)],)
     # What needs a GPU is left out: the tables themselves, and the kernels that gather them.
-    tables = object.__new__(block_table.BlockTables)
-    tables.num_kv_cache_groups, tables.blocks_per_kv_block = 1, [2]
+    tables = object.__new__(block_table)
+    tables.num_kv_cache_groups, tables.blocks_per_kv_block, tables._num_dirty_rows = 1, [factor], 0
+    if factor == 1:
+        del tables.blocks_per_kv_block
     tables.num_blocks = SimpleNamespace(np=np.zeros((1, 8), np.int32))
-    tables.block_tables = [SimpleNamespace(stage_write=lambda *given: None)]
     tables.input_block_tables = [torch.full((8, 16), -1, dtype=torch.int32)]
-    tables.gather_block_tables = lambda order, num_reqs_padded: (tables.input_block_tables[0][:num_reqs_padded],)
-    tables.compute_slot_mappings = lambda *given, num_tokens_padded: None
-    tables.append_block_ids(5, ([1, 2],), True)
-    tables.append_block_ids(3, ([7],), True)
-    tables.append_block_ids(5, ([4],), False)
-    batch = SimpleNamespace(
-        idx_mapping=None, idx_mapping_np=np.array([3, 5], np.int32), query_start_loc=None, positions=None
-    )
+    tables.block_tables = [SimpleNamespace(stage_write=lambda *given: None, gpu=tables.input_block_tables[0])]
+    tables.gather_block_tables = lambda order, num_reqs_padded, **given: [
+        tables.input_block_tables[0][:num_reqs_padded]
+    ]
+    tables.compute_slot_mappings = lambda *given, **named: None
+    tables.append_block_ids(5, blocks(1, 2), True)
+    tables.append_block_ids(3, blocks(7), True)
+    tables.append_block_ids(5, blocks(4), False)
+    batch = SimpleNamespace(idx_mapping=None, idx_mapping_np=np.array([3, 5]), query_start_loc=None, positions=None)
     batch.num_reqs_after_padding, batch.num_tokens_after_padding = 3, 3
-    ((device,), _) = runner.prepare_attn(SimpleNamespace(block_tables=tables), batch)
+    states = SimpleNamespace(num_computed_tokens=SimpleNamespace(gpu=None))
+    of_runner = SimpleNamespace(block_tables=tables, pcp_manager=None, req_states=states)
+    ((device,), _) = runner.prepare_attn(of_runner, batch)
     common = common_of(random_batch(2, HEADS, PAGE, requests=2), rows=3)
-    found, _ = found_of(common.replace(block_table_tensor=device), 1)
-    assert found[:, :7].tolist() == [[14, 15, 0, 0, 0, 0, 0], [2, 3, 4, 5, 8, 9, 0], [0] * 7]
     lens = torch.tensor([20, 70, 0])
     found, _ = found_of(common.replace(block_table_tensor=device, seq_lens_cpu_upper_bound=lens), PAGE)
     assert found.tolist() == [[14, 15, 0, 0, 0], [2, 3, 4, 5, 8], [0] * 5]
-    tables.append_block_ids(3, ([6],), True)
+    tables.append_block_ids(3, blocks(6), True)
     found, _ = found_of(common.replace(block_table_tensor=device, seq_lens_cpu_upper_bound=lens), PAGE)
     assert found[0].tolist()[:2] == [12, 13], "another request has the row"
-    dummy = tables.get_dummy_block_tables(3)[0]
+    of_runner.pcp_manager = SimpleNamespace(prepare_attn=lambda batch: ([device], None))  # 0.24 has none
+    runner.prepare_attn(of_runner, batch)
+    found, _ = found_of(common.replace(block_table_tensor=device), 1)
+    assert torch.equal(found, device), "another batch than the mirror's"
+    runner.prepare_attn(SimpleNamespace(block_tables=tables, pcp_manager=None, req_states=states), batch)
+    (dummy,) = tables.get_dummy_block_tables(3)
     found, _ = found_of(common.replace(block_table_tensor=dummy), 1)
-    assert (found == -1).all(), "a step without requests has the device's"
+    assert torch.equal(found, dummy), "a step without requests has the device's"

@@ -108,8 +108,12 @@ def mirror_tables() -> None:
     @wraps(append)
     def append_block_ids(self: Any, req_index: int, new_block_ids: Any, overwrite: bool) -> None:
         append(self, req_index, new_block_ids, overwrite)
-        for mirror, factor, blocks in zip(_mirrors_of(self), self.blocks_per_kv_block, new_block_ids):
-            if factor > 1:
+        mirrors = _mirrors_of(self)
+        factors = getattr(self, "blocks_per_kv_block", None) or [1] * len(mirrors)
+        for mirror, factor, blocks in zip(mirrors, factors, new_block_ids):
+            if getattr(self, "redirect_writes_to_null_block", False):
+                blocks = [0] * len(blocks)
+            elif factor > 1:
                 blocks = [block * factor + part for block in blocks for part in range(factor)]
             mirror.append(req_index, blocks, overwrite)
 
@@ -121,8 +125,10 @@ def mirror_tables() -> None:
 
     @wraps(prepare)
     def prepare_attn(self: Any, input_batch: Any, *args: Any, **kwargs: Any) -> Any:
+        # Ranks that share a prompt have batches of their own.
+        known = getattr(self, "pcp_manager", None) is None
         for mirror in _mirrors_of(self.block_tables):
-            mirror.order = (input_batch.idx_mapping_np, input_batch.num_reqs_after_padding)
+            mirror.order = (input_batch.idx_mapping_np, input_batch.num_reqs_after_padding) if known else None
         return prepare(self, input_batch, *args, **kwargs)
 
     append_block_ids._tilewright = True  # type: ignore[attr-defined]
@@ -137,6 +143,9 @@ def _mirrors_of(tables: Any) -> list[Mirror]:
     if mirrors is None:
         mirrors = [Mirror(tuple(tensor.shape)) for tensor in tables.input_block_tables]
         tables._tilewright_mirrors = mirrors
-        for tensor, mirror in zip(tables.input_block_tables, mirrors):
-            HostTables._mirrors[tensor.data_ptr()] = mirror
+        # Blocks behind a window may be another request's by now: tables that leave them out are copied from the device.
+        windows = getattr(tables, "_sliding_window_reach", None) or [0] * len(mirrors)
+        for tensor, mirror, window in zip(tables.input_block_tables, mirrors, windows):
+            if not window:
+                HostTables._mirrors[tensor.data_ptr()] = mirror
     return mirrors
