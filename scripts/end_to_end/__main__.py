@@ -1,9 +1,10 @@
-"""Serves models through Hugging Face Transformers' continuous batching, with Tilewright and with the engine's own attention, and compares.
+"""Serves models through Hugging Face Transformers' continuous batching or vLLM, with Tilewright and with the engine's own attention, and compares.
 
     python3 scripts/end_to_end --output end-to-end.json
+    python3 scripts/end_to_end --engine vllm --output end-to-end-vllm.json
 
-Needs torch, Transformers before 5.24 and the package `tilewright` (runtime/python), and a GPU for anything that counts. Weights are random and made
-from the models' configurations: nothing is downloaded. The file is written again after every measurement, so a run that is cut off has what it did.
+Needs torch, the package `tilewright` (runtime/python), Transformers before 5.24 or vLLM 0.24, and a GPU for anything that counts. Weights are random and
+made from the models' configurations: nothing is downloaded. The file is written again after every measurement, so a run that is cut off has what it did.
 `python3 scripts/end_to_end/render.py` makes the table and the picture of it.
 """
 
@@ -27,6 +28,7 @@ def arguments() -> argparse.Namespace:
         "end_to_end", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     say = parser.add_argument
+    say("--engine", choices=("transformers", "vllm"), default="transformers", help="(default: %(default)s)")
     say("--output", type=Path, default=Path("end-to-end.json"), help="what was measured (default: %(default)s)")
     say("--seconds", type=float, default=0, help="measure no longer than this; 0 for as long as it takes")
     say("--device", default="", help="cuda or cpu (default: cuda if there is one)")
@@ -36,9 +38,25 @@ def arguments() -> argparse.Namespace:
         action="store_true",
         help="two layers of the models, narrow, and short prompts: to try it without a GPU",
     )
-    say("--backends", default="tilewright,flash_attention_3,sdpa", help="(default: %(default)s)")
-    say("--workloads", default="shared,trees,trace", help="(default: %(default)s)")
-    say("--parts", default="host,greedy,serve", help="what is done (default: %(default)s)")
+    say(
+        "--backends",
+        default="",
+        help="tilewright, flash_attention_3, and sdpa of Transformers or triton and flash_attention_3-cascade of vLLM; -eager behind the first two: "
+        "without graphs (default: tilewright,flash_attention_3, through Transformers sdpa too)",
+    )
+    say("--workloads", default="shared,trees,trace", help="(default: %(default)s); wide: 256 requests")
+    say(
+        "--parts",
+        default="host,greedy,serve",
+        help="what is done; through vLLM `host` is a batch more that is served, `wide` (default: %(default)s)",
+    )
+    say("--block-size", type=int, default=16, help="tokens of vLLM's pages (default: %(default)s)")
+    say(
+        "--runner",
+        choices=("", "1", "2"),
+        default="",
+        help="vLLM's model runner (default: the one that it takes for the model)",
+    )
     say("--requests", type=int, default=64, help="requests with the shared system prompt (default: %(default)s)")
     say("--prefix", type=int, default=8192, help="tokens of that prompt (default: %(default)s)")
     say(
@@ -62,21 +80,35 @@ def arguments() -> argparse.Namespace:
 def main() -> int:
     args = arguments()
     began = time.perf_counter()
-    problem = flash_attn_3.provide(args.flash_attn_3)
+    problem = flash_attn_3.provide(args.flash_attn_3) if args.engine == "transformers" else ""
+    args.backends = args.backends or "tilewright,flash_attention_3" + (",sdpa" if args.engine == "transformers" else "")
 
     import torch
-    from engine import Clock, backends
+    from clock import Clock
     from results import Results
 
     device = torch.device(args.device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    results = Results(args.output, device)
+    results = Results(args.output, device, args.engine)
     clock = Clock(began, args.seconds)
     if args.seconds:
         # A step that hangs, or is far slower than thought: what there is has been written.
         watchdog = threading.Timer(args.seconds + 20 - clock.spent(), lambda: (results.table(), os._exit(4)))
         watchdog.daemon = True
         watchdog.start()
-    chosen = backends(args.backends.split(","), device, problem, results)
+    if args.engine == "vllm":
+        guarded(results, "vLLM", lambda: __import__("vllm_engine").measure(results, args, device, clock))
+    else:
+        through_transformers(args, device, problem, results, clock)
+    results.table()
+    # Threads of an engine that failed may still wait.
+    sys.stdout.flush()
+    os._exit(0 if results.complete() else 3)
+
+
+def through_transformers(args, device, no_flash: str, results, clock) -> None:
+    from engine import backends
+
+    chosen = backends(args.backends.split(","), device, no_flash, results)
     parts = args.parts.split(",")
     if "host" in parts:
         guarded(results, "host cost", lambda: __import__("host_cost").measure(results, device))
@@ -86,10 +118,6 @@ def main() -> int:
         )
     if "serve" in parts:
         guarded(results, "serving", lambda: __import__("serve").measure(results, device, chosen, clock, args))
-    results.table()
-    # Threads of an engine that failed may still wait.
-    sys.stdout.flush()
-    os._exit(0 if results.complete() else 3)
 
 
 def guarded(results, what: str, do) -> None:

@@ -8,6 +8,7 @@ import time
 from dataclasses import dataclass, field
 
 import torch
+from kernels import Profiler
 from transformers import ContinuousBatchingConfig, GenerationConfig
 from transformers.generation.continuous_batching import model_runner
 
@@ -21,19 +22,6 @@ class Backend:
     options: dict = field(default_factory=dict)
     slow: bool = False
     """A step may take a second."""
-
-
-class Clock:
-    """The time that there is."""
-
-    def __init__(self, began: float, seconds: float) -> None:
-        self._began, self._seconds = began, seconds
-
-    def spent(self) -> float:
-        return time.perf_counter() - self._began
-
-    def left(self) -> float:
-        return self._seconds - self.spent() if self._seconds else float("inf")
 
 
 def backends(names: list[str], device: torch.device, no_flash: str, results) -> list[Backend]:
@@ -105,7 +93,7 @@ class Session:
         self._filled = self._decoding = False
         self._seen = 0
         self._times: list[float] = []
-        self._profiler = None
+        self._profiler = Profiler()
         self.profile: list[tuple[str, float]] = []
         """Kernels of the profiled steps, and microseconds."""
         self.error: str | None = None
@@ -145,9 +133,9 @@ class Session:
             self._times.append(time.perf_counter())
         profiled = seen - steps.settle - steps.timed
         if profiled == 0 and torch.cuda.is_available():
-            self._guarded(self._start_profiler)
+            self._guarded(self._profiler.start)
         if profiled == steps.profiled:
-            self._guarded(self._stop_profiler)
+            self._guarded(lambda: self.profile.extend(self._profiler.stop()))
             self._done.set()
 
     def _guarded(self, do) -> None:
@@ -155,24 +143,8 @@ class Session:
         try:
             do()
         except Exception as error:
-            self.profile, self._profiler = [], None
+            self.profile, self._profiler = [], Profiler()
             print(f"no profile: {type(error).__name__}: {error}", flush=True)
-
-    def _start_profiler(self) -> None:
-        torch.cuda.synchronize()
-        self._profiler = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA])
-        self._profiler.__enter__()
-
-    def _stop_profiler(self) -> None:
-        if self._profiler is None:
-            return
-        torch.cuda.synchronize()
-        self._profiler.__exit__(None, None, None)
-        self.profile = [
-            (event.name, event.time_range.elapsed_us())
-            for event in self._profiler.events()
-            if event.device_type == torch.autograd.DeviceType.CUDA
-        ]
 
     def prime(self, prompts: list[list[int]], timeout: float) -> None:
         """Puts prompts into the cache, one level of a tree after the other."""

@@ -2,44 +2,11 @@
 
 from __future__ import annotations
 
+import small_model
 import torch
 import transformers
-from engine import Backend, Clock
-
-PROMPTS, TOKENS = 64, 128
-ROUNDING = 2**-5
-"""Of the largest logit: candidates that lie closer may change places by rounding to bf16 (8 bits) in a few layers."""
-
-
-def _model(device: torch.device, small: bool):
-    config = transformers.LlamaConfig(
-        vocab_size=1024,
-        hidden_size=256 if small else 1024,
-        intermediate_size=512 if small else 2048,
-        num_hidden_layers=2 if small else 8,
-        num_attention_heads=8,
-        num_key_value_heads=2,
-        head_dim=64 if small else 128,
-        max_position_embeddings=4096,
-        eos_token_id=None,
-    )
-    torch.manual_seed(0)
-    with torch.device(device):
-        model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
-    for parameter in model.parameters():  # logits of random models are nearly equal
-        if parameter.dim() > 1:
-            torch.nn.init.normal_(parameter, std=0.05 if not small else 0.1)
-    return model.eval().requires_grad_(False)
-
-
-def _prompts(small: bool) -> list[list[int]]:
-    """Four groups of prompts with a common beginning, and prompts that share nothing."""
-    random = torch.Generator().manual_seed(1)
-    take = lambda count: torch.randint(1, 1024, (count,), generator=random).tolist()
-    length = 100 if small else 700
-    groups = [take(length) for _ in range(4)]
-    count = 8 if small else PROMPTS
-    return [(groups[i % 5] if i % 5 < 4 else []) + take(5 + 7 * (i % 11)) for i in range(count)]
+from clock import Clock
+from engine import Backend
 
 
 def _tokens(model, prompts: list[list[int]], backend: Backend, tokens: int, page_size: int) -> list[list[int]]:
@@ -64,8 +31,8 @@ def measure(results, device: torch.device, backends: list[Backend], clock: Clock
     if clock.left() < 30:
         results.left_out("greedy tokens", "the time is over")
         return
-    model, prompts = _model(device, small), _prompts(small)
-    tokens, page_size = (24, 32) if small else (TOKENS, 256)
+    model, prompts = small_model.build(device, small), small_model.prompts(small)
+    tokens, page_size = (24, 32) if small else (small_model.TOKENS, 256)
     own = Backend("sdpa", "paged|sdpa", {"use_cuda_graph": (False, False), "use_async_batching": False})
     expected = _tokens(model, prompts, own, tokens, page_size)
     found = {
@@ -76,34 +43,5 @@ def measure(results, device: torch.device, backends: list[Backend], clock: Clock
     model.set_attn_implementation("sdpa")
     exact = model.float()
     for name, answers in found.items():
-        results.add("greedy", {"backend": name, "against": own.name, **_compare(exact, prompts, expected, answers)})
-
-
-def _compare(exact, prompts: list[list[int]], expected: list[list[int]], found: list[list[int]]) -> dict:
-    """Where answers part, the f32 model says how close the two tokens were. What comes after that has another past, and is not compared."""
-    same_tokens, equal, rounding, wrong, gaps = 0, 0, 0, 0, []
-    for prompt, one, other in zip(prompts, expected, found):
-        parted = next((i for i, (a, b) in enumerate(zip(one, other)) if a != b), None)
-        if parted is None:
-            equal += 1
-            same_tokens += len(one)
-            continue
-        same_tokens += parted
-        ids = torch.tensor([prompt + one[:parted]], device=exact.device)
-        with torch.no_grad():
-            logits = exact(ids).logits[0, -1]
-        most = logits.abs().max().item()
-        # Of the two tokens the worse one has to be nearly as good as the best of all.
-        gap = (logits.max() - torch.minimum(logits[one[parted]], logits[other[parted]])).item() / most
-        gaps.append(gap)
-        rounding += gap <= ROUNDING
-        wrong += gap > ROUNDING
-    return {
-        "prompts": len(prompts),
-        "tokens_each": len(expected[0]),
-        "equal_answers": equal,
-        "equal_tokens_before_parting": same_tokens,
-        "parted_by_rounding": rounding,
-        "wrong": wrong,
-        "largest_gap": max(gaps, default=0.0),
-    }
+        compared = small_model.compare(exact, prompts, expected, answers)
+        results.add("greedy", {"backend": name, "against": own.name, **compared})

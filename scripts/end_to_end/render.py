@@ -30,6 +30,17 @@ def table(data: dict) -> str:
                 f"| {run['model']} | {run['workload']} | {run['backend']} | {run['step_ms']:.2f} | {run['tokens_per_s']:.0f} {of_gpu}"
             )
         out.append("")
+    planned = [run for run in data["serve"] if run.get("metadata_us")]
+    if planned:
+        out += [
+            "| model | batch | requests | attention | metadata of a step on the host, us |",
+            "|---|---|--:|---|--:|",
+        ]
+        out += [
+            f"| {run['model']} | {run['workload']} | {run['requests']} | {run['backend']} | {run['metadata_us']:.0f} |"
+            for run in planned
+        ]
+        out.append("")
     if data["greedy"]:
         out += [
             "| attention | prompts x tokens | equal answers | parted by rounding | wrong | largest gap of logits |",
@@ -80,7 +91,8 @@ def picture(data: dict) -> str:
             f'<text x="{left + bar + 6:.1f}" y="{y + 13}">{run["step_ms"]:.1f} ms{" (cut)" if cut else ""}</text>'
         )
         y += height
-    head = f"{data['device']}: a decode step through Transformers' continuous batching; dark: attention"
+    engine = "vLLM" if data.get("engine") == "vllm" else "Transformers' continuous batching"
+    head = f"{data['device']}: a decode step through {engine}; dark: attention"
     style = (
         "<style>text{font:12px sans-serif;fill:#222}rect.page{fill:#fff}"
         "@media (prefers-color-scheme:dark){text{fill:#ddd}rect.page{fill:#111}}</style>"

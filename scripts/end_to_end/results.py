@@ -14,14 +14,15 @@ from render import table
 class Results:
     """Measurements as they come."""
 
-    def __init__(self, path: Path, device) -> None:
+    def __init__(self, path: Path, device, engine: str) -> None:
         import torch
 
         self._path = path
         gpu = torch.cuda.get_device_properties(device) if device.type == "cuda" else None
         self._data = {
             "device": gpu.name if gpu else f"cpu ({platform.machine()}, {torch.get_num_threads()} threads)",
-            "versions": {name: version(name) for name in ("torch", "transformers", "tilewright")},
+            "engine": engine,
+            "versions": {name: version(name) for name in ("torch", engine, "tilewright")},
             "host": [],
             "greedy": [],
             "serve": [],
@@ -34,6 +35,10 @@ class Results:
         self._data[part].append(record)
         self._write()
         print(part, json.dumps(record), flush=True)
+
+    def of(self, part: str) -> list[dict]:
+        """What there is of a part."""
+        return self._data[part]
 
     def left_out(self, what: str, why: str) -> None:
         """Notes what could not be measured."""

@@ -2,44 +2,14 @@
 
 from __future__ import annotations
 
-import re
 import traceback
 
+import models
 import torch
-import transformers
 import workloads
-from engine import Backend, Clock, Session, Steps
-
-CONFIGS = {
-    "llama-3-8b": (
-        transformers.LlamaConfig,
-        {"vocab_size": 128256, "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32}
-        | {"num_attention_heads": 32, "num_key_value_heads": 8, "rope_theta": 500000.0, "rms_norm_eps": 1e-5},
-    ),
-    "qwen2.5-7b": (
-        transformers.Qwen2Config,
-        {"vocab_size": 152064, "hidden_size": 3584, "intermediate_size": 18944, "num_hidden_layers": 28}
-        | {"num_attention_heads": 28, "num_key_value_heads": 4, "rope_theta": 1000000.0, "rms_norm_eps": 1e-6},
-    ),
-}
-SMALL = {"vocab_size": 512, "hidden_size": 512, "intermediate_size": 512, "num_hidden_layers": 2, "head_dim": 64}
-
-# Kernels of attention by name: ours, FlashAttention's, and those behind PyTorch's SDPA.
-ATTENTION = re.compile(r"^(decode_|merge_w)|flash|fmha|attention|sdpa|softmax", re.IGNORECASE)
-# What gathers K and V for SDPA and writes new ones.
-INDEXING = re.compile(r"index|gather|scatter|CatArray", re.IGNORECASE)
-
-
-def build(name: str, device: torch.device, small: bool):
-    """A model with random weights, in bf16."""
-    if name not in CONFIGS:
-        raise SystemExit(f"error: there is no model {name}: {', '.join(CONFIGS)}")
-    kind, of = CONFIGS[name]
-    of = {**of, **(SMALL | {"num_attention_heads": 8, "num_key_value_heads": 2} if small else {})}
-    config = kind(**of, max_position_embeddings=1 << 17, tie_word_embeddings=False, eos_token_id=None)
-    with torch.device(device):
-        model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
-    return model.eval().requires_grad_(False)
+from clock import Clock
+from engine import Backend, Session, Steps
+from kernels import profiled
 
 
 def measure(results, device: torch.device, backends: list[Backend], clock: Clock, args) -> None:
@@ -47,12 +17,10 @@ def measure(results, device: torch.device, backends: list[Backend], clock: Clock
         if clock.left() < 15:
             results.left_out(name, "the time is over")
             continue
-        model = build(name, device, args.small)
+        model = models.build(name, device, args.small)
         config = model.config
-        dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-        token_bytes = 2 * 2 * config.num_hidden_layers * config.num_key_value_heads * dim
-        most_tokens = int(args.cache_gib * 2**30) // token_bytes
-        for workload in _workloads(args, config.vocab_size, most_tokens):
+        most_tokens = int(args.cache_gib * 2**30) // models.token_bytes(config)
+        for workload in workloads.chosen(args, config.vocab_size, most_tokens):
             for backend in backends:
                 if backend.slow and not workload.name.endswith("shared tokens"):
                     continue  # minutes for what the first workload has shown
@@ -69,21 +37,6 @@ def measure(results, device: torch.device, backends: list[Backend], clock: Clock
         del model
         if device.type == "cuda":
             torch.cuda.empty_cache()
-
-
-def _workloads(args, vocabulary: int, most_tokens: int):
-    scale = 16 if args.small else 1
-    for kind in args.workloads.split(","):
-        if kind == "shared":
-            yield workloads.shared(
-                vocabulary, max(2, args.requests // scale), args.prefix // scale, 256 // scale, 256 // scale
-            )
-        elif kind == "trees":
-            yield from workloads.trees(vocabulary, args.trees, most_tokens, scale)
-        elif kind == "trace":
-            yield workloads.conversations(vocabulary, args.trace, most_tokens, scale=scale)
-        else:
-            raise SystemExit(f"error: there is no workload {kind}: shared, trees, trace")
 
 
 def _one(model, workload: workloads.Workload, backend: Backend, clock: Clock, timed: int, most_tokens: int) -> dict:
@@ -117,16 +70,5 @@ def _one(model, workload: workloads.Workload, backend: Backend, clock: Clock, ti
         "wall_s": clock.spent() - began,
     }
     if session.profile:
-        total = sum(us for _, us in session.profile)
-        attention = sum(us for kernel, us in session.profile if ATTENTION.search(kernel))
-        indexing = sum(us for kernel, us in session.profile if INDEXING.search(kernel))
-        kernels: dict[str, float] = {}
-        for kernel, us in session.profile:
-            kernels[kernel[:80]] = kernels.get(kernel[:80], 0.0) + us / steps.profiled / 1e3
-        record |= {
-            "gpu_ms": total / steps.profiled / 1e3,
-            "attention_ms": attention / steps.profiled / 1e3,
-            "indexing_ms": indexing / steps.profiled / 1e3,
-            "kernels_ms": dict(sorted(kernels.items(), key=lambda item: -item[1])[:12]),
-        }
+        record |= profiled(session.profile, steps.profiled)
     return record

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,6 +12,8 @@ import numpy as np
 import yaml
 
 CATALOGUE = Path(__file__).resolve().parents[2] / "scenarios" / "catalogue"
+WIDE = 256
+"""Requests of the batch that shows what a step costs on the host."""
 TRACE_BLOCK = 512
 """Tokens that a hash id of a trace stands for."""
 
@@ -142,6 +145,22 @@ def conversations(
     levels = [[[*prompt(list(ids)), 1] for ids in common if len(ids) == length] for length in lengths]
     name = f"{len(chosen)} conversations of {trace.name if trace else 'a generated trace'}"
     return Workload.of(name, 256 // scale, [prompt(ids)[:length] for ids, length in chosen], levels)
+
+
+def chosen(args, vocabulary: int, most_tokens: int) -> Iterator[Workload]:
+    """Those of the command line."""
+    scale = 16 if args.small else 1
+    for kind in args.workloads.split(","):
+        if kind == "shared":
+            yield shared(vocabulary, max(2, args.requests // scale), args.prefix // scale, 256 // scale, 256 // scale)
+        elif kind == "wide":
+            yield shared(vocabulary, WIDE // scale, args.prefix // scale, 256 // scale, 256 // scale)
+        elif kind == "trees":
+            yield from trees(vocabulary, args.trees, most_tokens, scale)
+        elif kind == "trace":
+            yield conversations(vocabulary, args.trace, most_tokens, scale=scale)
+        else:
+            raise SystemExit(f"error: there is no workload {kind}: shared, wide, trees, trace")
 
 
 def _read(path: Path) -> list[dict]:

@@ -3,8 +3,10 @@
 FlashAttention's kernels need a GPU: what is delegated to it is noted instead of computed.
 """
 
+import inspect
 import json
 from importlib.metadata import entry_points
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,7 +19,7 @@ from tilewright._vllm_tables import HostTables
 from vllm.config import CacheConfig, DeviceConfig, ModelConfig, VllmConfig, set_current_vllm_config
 from vllm.model_executor.layers.attention import Attention as AttentionLayer
 from vllm.v1.attention.backend import AttentionCGSupport, CommonAttentionMetadata
-from vllm.v1.attention.backends.flash_attn import FlashAttentionImpl
+from vllm.v1.attention.backends.flash_attn import FlashAttentionImpl, FlashAttentionMetadataBuilder
 from vllm.v1.attention.backends.registry import AttentionBackendEnum
 from vllm.v1.kv_cache_interface import FullAttentionSpec
 
@@ -189,6 +191,44 @@ def test_what_is_captured_serves_padded_batches(config, layers, delegated):
     assert not delegated
 
 
+def test_every_layer_has_run_with_what_a_graph_captures(config, layers, delegated, monkeypatch):
+    batch = random_batch(0, HEADS, PAGE)
+    ran = []
+    former = TilewrightImpl.run
+    monkeypatch.setattr(
+        TilewrightImpl, "run", lambda impl, plan, *given: ran.append((impl, plan)) or former(impl, plan, *given)
+    )
+    for layer in layers:
+        layer.kv_cache = cache_of(batch)
+    builder = builder_of(config, layers)
+    (captured,) = builder.build_for_cudagraph_capture(common_of(batch, rows=12)).tilewright_plans.values()
+    assert [plan for _, plan in ran] == [captured] * 2 and [impl for impl, _ in ran] == [layer.impl for layer in layers]
+    builder.build_for_cudagraph_capture(common_of(batch, rows=12))
+    assert len(ran) == 2, "once a size"
+
+
+def test_flash_attention_schedules_what_it_computes(config, layers, delegated, monkeypatch):
+    asked = []
+    former = FlashAttentionMetadataBuilder.build
+
+    def build(self, prefix, common, fast_build=False):
+        asked.append(fast_build)
+        return former(self, prefix, common, fast_build)
+
+    monkeypatch.setattr(FlashAttentionMetadataBuilder, "build", build)
+    batch = random_batch(1, HEADS, PAGE)
+    builder = builder_of(config, layers)
+    for _ in range(2):
+        builder.build(0, common_of(batch))
+    builder.build(0, common_of(batch, [1] * 8 + [3]))
+    assert asked == [False, True, False], "its first schedule looks at the layers' windows"
+    layers[0].impl.kind = None
+    builder = builder_of(config, layers)
+    for _ in range(2):
+        builder.build(0, common_of(batch))
+    assert asked[3:] == [False, False], "it computes a layer of each step"
+
+
 def test_prompts_mixed_batches_and_drafts_are_delegated(config, layers, delegated):
     builder = builder_of(config, layers)
     batch = random_batch(1, HEADS, PAGE)
@@ -284,10 +324,56 @@ def test_the_hosts_block_tables_are_found():
     common = common_of(batch)
     device = made.get_device_tensor(2)
     assert HostTables._known[device.data_ptr()] is made
-    found, lens = tables.of(common.replace(block_table_tensor=device))
+    found, lens = tables.of(common.replace(block_table_tensor=device), 1)
     assert found.data_ptr() == made.get_cpu_tensor().data_ptr(), "nothing is copied"
     assert found[:, :4].tolist() == [[3, 1, 4, 0], [3, 1, 5, 9]]
+    few, _ = tables.of(common.replace(block_table_tensor=device, seq_lens_cpu_upper_bound=torch.tensor([33, 20])), PAGE)
+    assert few.tolist() == [[3, 1, 4], [3, 1, 5]], "the columns that the batch has"
     assert lens.tolist() == batch.block_tables[1].tolist()
     unknown = torch.arange(6, dtype=torch.int32).view(2, 3)
-    found, _ = tables.of(common.replace(block_table_tensor=unknown))
+    found, _ = tables.of(common.replace(block_table_tensor=unknown), 1)
     assert torch.equal(found, unknown), "tables of the device alone are copied"
+
+
+def test_block_tables_of_the_second_runner_are_mirrored():
+    block_table = pytest.importorskip("vllm.v1.worker.gpu.block_table").BlockTables
+    runner = pytest.importorskip("vllm.v1.worker.gpu.model_runner").GPUModelRunner
+    found_of = HostTables().of
+    # Version 0.24 splits blocks for kernels that want smaller ones.
+    factor = 2 if "kernel_block_sizes" in inspect.signature(block_table.__init__).parameters else 1
+    blocks = lambda *given: (list(given) if factor == 2 else [2 * block + part for block in given for part in (0, 1)],)
+    # What needs a GPU is left out: the tables themselves, and the kernels that gather them.
+    tables = object.__new__(block_table)
+    tables.num_kv_cache_groups, tables.blocks_per_kv_block, tables._num_dirty_rows = 1, [factor], 0
+    if factor == 1:
+        del tables.blocks_per_kv_block
+    tables.num_blocks = SimpleNamespace(np=np.zeros((1, 8), np.int32))
+    tables.input_block_tables = [torch.full((8, 16), -1, dtype=torch.int32)]
+    tables.block_tables = [SimpleNamespace(stage_write=lambda *given: None, gpu=tables.input_block_tables[0])]
+    tables.gather_block_tables = lambda order, num_reqs_padded, **given: [
+        tables.input_block_tables[0][:num_reqs_padded]
+    ]
+    tables.compute_slot_mappings = lambda *given, **named: None
+    tables.append_block_ids(5, blocks(1, 2), True)
+    tables.append_block_ids(3, blocks(7), True)
+    tables.append_block_ids(5, blocks(4), False)
+    batch = SimpleNamespace(idx_mapping=None, idx_mapping_np=np.array([3, 5]), query_start_loc=None, positions=None)
+    batch.num_reqs_after_padding, batch.num_tokens_after_padding = 3, 3
+    states = SimpleNamespace(num_computed_tokens=SimpleNamespace(gpu=None))
+    of_runner = SimpleNamespace(block_tables=tables, pcp_manager=None, req_states=states)
+    ((device,), _) = runner.prepare_attn(of_runner, batch)
+    common = common_of(random_batch(2, HEADS, PAGE, requests=2), rows=3)
+    lens = torch.tensor([20, 70, 0])
+    found, _ = found_of(common.replace(block_table_tensor=device, seq_lens_cpu_upper_bound=lens), PAGE)
+    assert found.tolist() == [[14, 15, 0, 0, 0], [2, 3, 4, 5, 8], [0] * 5]
+    tables.append_block_ids(3, blocks(6), True)
+    found, _ = found_of(common.replace(block_table_tensor=device, seq_lens_cpu_upper_bound=lens), PAGE)
+    assert found[0].tolist()[:2] == [12, 13], "another request has the row"
+    of_runner.pcp_manager = SimpleNamespace(prepare_attn=lambda batch: ([device], None))  # 0.24 has none
+    runner.prepare_attn(of_runner, batch)
+    found, _ = found_of(common.replace(block_table_tensor=device), 1)
+    assert torch.equal(found, device), "another batch than the mirror's"
+    runner.prepare_attn(SimpleNamespace(block_tables=tables, pcp_manager=None, req_states=states), batch)
+    (dummy,) = tables.get_dummy_block_tables(3)
+    found, _ = found_of(common.replace(block_table_tensor=dummy), 1)
+    assert torch.equal(found, dummy), "a step without requests has the device's"

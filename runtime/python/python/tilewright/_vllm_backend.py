@@ -84,14 +84,18 @@ class TilewrightMetadataBuilder(FlashAttentionMetadataBuilder):
         self._dtype = vllm_config.model_config.dtype
         self._most_pages = -(-vllm_config.model_config.max_model_len // kv_cache_spec.block_size)
         self._attentions: dict[Kind, Attention] | None = None
+        self._all_served = False
         self._captured: dict[tuple[int, Kind], GraphPlan] = {}
 
     def build(
         self, common_prefix_len: int, common_attn_metadata: Any, fast_build: bool = False
     ) -> FlashAttentionMetadata:
         """FlashAttention's metadata, with a plan for each kind of layer if the batch only decodes."""
-        metadata = super().build(0, common_attn_metadata, fast_build)
-        if not fast_build and self._decodes(common_attn_metadata):
+        decodes = not fast_build and self._decodes(common_attn_metadata)
+        # FlashAttention's own schedule is a launch and a copy that nothing reads where every layer has a plan. Its first one looks at layers.
+        unread = decodes and self._all_served and getattr(self, "aot_sliding_window", None) is not None
+        metadata = super().build(0, common_attn_metadata, fast_build or unread)
+        if decodes:
             setattr(metadata, _PLANS, self._plans(common_attn_metadata))
         return metadata
 
@@ -103,7 +107,9 @@ class TilewrightMetadataBuilder(FlashAttentionMetadataBuilder):
             for kind, attention in self._kinds().items():
                 # No batch has more entries: requests of the greatest length that share nothing.
                 if (rows, kind) not in self._captured:
-                    self._captured[rows, kind] = attention.graph_plan(rows=rows, pages=rows * self._most_pages)
+                    made = attention.graph_plan(rows=rows, pages=rows * self._most_pages)
+                    self._run_once(made, kind)
+                    self._captured[rows, kind] = made
             plans = {kind: self._captured[rows, kind] for kind in self._kinds()}
             setattr(metadata, _PLANS, plans)
         return metadata
@@ -123,18 +129,35 @@ class TilewrightMetadataBuilder(FlashAttentionMetadataBuilder):
             and bool(self._kinds())
         )
 
+    def _run_once(self, plan: GraphPlan, kind: Kind) -> None:
+        """Runs the plan, whose requests have no tokens, with every layer that a graph captures it with.
+
+        The first model runner warms up with a plan of another sort. What a first run does (kernels for the cache's strides and for sinks are
+        compiled, functions loaded, tensor maps encoded) cannot be captured.
+        """
+        shape = (plan.batch, kind.heads.query, kind.heads.dim)
+        query = torch.zeros(shape, dtype=self._dtype, device=self.device)
+        output = torch.empty_like(query)
+        for layer in self._layers():
+            if layer.impl.kind == kind and layer.kv_cache.numel() > 0:
+                layer.impl.run(plan, layer, query, layer.kv_cache, output)
+
+    def _layers(self) -> list[Any]:
+        """Layers with our implementation."""
+        layers = get_layers_from_vllm_config(self.vllm_config, AttentionLayer, self._names)
+        return [layer for layer in layers.values() if isinstance(layer.impl, TilewrightImpl)]
+
     def _kinds(self) -> dict[Kind, Attention]:
         """The kinds of layers that are served, once layers are made."""
         if self._attentions is None:
-            layers = get_layers_from_vllm_config(self.vllm_config, AttentionLayer, self._names)
-            found = (layer.impl.kind for layer in layers.values() if isinstance(layer.impl, TilewrightImpl))
-            kinds = {kind for kind in found if kind is not None}
+            found = [layer.impl.kind for layer in self._layers()]
             self._attentions = {}
-            for kind in kinds:
+            for kind in set(found) - {None}:
                 try:
                     self._attentions[kind] = self._attention(kind)
                 except (ValueError, CudaError) as error:
                     _LOGGER.warning("%s is left to FlashAttention: %s", kind.heads, error)
+            self._all_served = len(found) == len(self._names) and all(kind in self._attentions for kind in found)
         return self._attentions
 
     def _attention(self, kind: Kind) -> Attention:
@@ -153,7 +176,7 @@ class TilewrightMetadataBuilder(FlashAttentionMetadataBuilder):
 
     def _plans(self, common: Any) -> dict[Kind, Plan | GraphPlan]:
         rows = common.num_reqs
-        tables, lens = self._tables.of(common)
+        tables, lens = self._tables.of(common, self.kv_cache_spec.block_size)
         plans: dict[Kind, Plan | GraphPlan] = {}
         for kind, attention in self._kinds().items():
             captured = self._captured.get((rows, kind))
@@ -221,19 +244,22 @@ class TilewrightImpl(FlashAttentionImpl):
                     layer, asked, key, value, kv_cache, attn_metadata, output, output_scale, output_block_scale
                 )
                 return computed
+        self.run(plan, layer, query, kv_cache, output)
+        return output
+
+    def run(
+        self, plan: Plan | GraphPlan, layer: Any, query: torch.Tensor, kv_cache: torch.Tensor, output: torch.Tensor
+    ) -> None:
+        """The plan's rows; those behind them are padding."""
         rows = plan.batch
+        fp8 = self.kind is not None and self.kind.fp8
         plan.run(
             query[:rows].view(rows, self.num_heads, self.head_size),
-            pages_of(kv_cache, self.head_size, self.kind is not None and self.kind.fp8),
+            pages_of(kv_cache, self.head_size, fp8),
             output[:rows].view(rows, self.num_heads, self.head_size),
             sinks=self._sinks_of_f32(),
-            **(
-                {"k_scale": layer._k_scale, "v_scale": layer._v_scale}
-                if self.kind is not None and self.kind.fp8
-                else {}
-            ),
+            **({"k_scale": layer._k_scale, "v_scale": layer._v_scale} if fp8 else {}),
         )
-        return output
 
     def _sinks_of_f32(self) -> torch.Tensor | None:
         if self.sinks is not None and self._sinks is None:
