@@ -125,6 +125,22 @@ impl Selection {
         }
     }
 
+    /// The same choices among these tiles alone, for batches of one class of kernels, which can run them: where each further tile costs a
+    /// launch, as in graphs that serve any batch. Other classes are not to be asked about then.
+    pub fn only(mut self, head_dim: u32, dtype: Dtype, tiles: &[Tile]) -> Self {
+        // Where no set of a ranking is left, rules choose among what the device can run.
+        self.feasible.extend_from_slice(tiles);
+        self.feasible.sort_unstable();
+        self.feasible.dedup();
+        let mut others = self.tiles();
+        others.extend_from_slice(&self.feasible);
+        others.retain(|tile| !tiles.contains(tile));
+        others.sort_unstable();
+        others.dedup();
+        self.leave_out(head_dim, dtype, &others);
+        self
+    }
+
     /// Every tile that packs of a class of kernels may get.
     pub fn tiles_of(&self, head_dim: u32, dtype: Dtype) -> Vec<Tile> {
         let mut tiles = self.tiles();

@@ -4,15 +4,24 @@
 use crate::on_cuda::{allocate, choice, refuse_capture};
 use crate::{Attention, AttentionError, Cuda};
 use cudarc::driver::{CudaSlice, CudaStream, DevicePtr};
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use tilewright_cuda::{
     Bucket, Capacities, CudaError, DevicePlan, FitError, Launch, LaunchMode, Mix, RawArgs, TunedBackend,
     kv_load_up_to,
 };
-use tilewright_heuristics::Tile;
+use tilewright_heuristics::{Geometry, Selection, Tile};
 use tilewright_kernel_templates::Class;
 use tilewright_kernel_templates::cuda::KvLoad;
-use tilewright_plan::{KvStrides, Packing, PageTable, Plan, Split};
+use tilewright_plan::{BySelection, Choose, Forest, KvStrides, Packing, PageTable, Plan, Split, batch_shape};
+
+/// Tiles of a graph plan for any batch: a launch each in every step, the CTAs of which have mostly nothing to do.
+const LAUNCHES: usize = 2;
+/// Tokens of the prefixes of the batches by which these are chosen, of what each query has behind one, and the queries of a group that shares one.
+const PREFIXES: [u32; 3] = [512, 2048, 8192];
+const OWN: u32 = 256;
+const GROUP: u32 = 8;
 
 /// A plan of fixed size at a fixed place: a graph that has captured [`GraphPlan::run_raw`] serves every batch that
 /// [`GraphPlan::update`] takes. Neither allocates or compiles anything once it has been run.
@@ -24,8 +33,10 @@ pub struct GraphPlan {
     plan: Plan,
     on_device: DevicePlan,
     workspace: CudaSlice<u8>,
-    /// What there is no room for is planned request by request.
+    /// For any batch: what there is no room for is planned request by request.
     any: bool,
+    /// The choices among the tiles that it has launches of, where these are fewer than the device's.
+    selection: Option<Selection>,
     /// The caches that it was run with, and how their pages are loaded.
     run_with: Mutex<Vec<(KvStrides, KvLoad)>>,
 }
@@ -44,12 +55,14 @@ impl Attention<Cuda> {
         stream: &Arc<CudaStream>,
     ) -> Result<GraphPlan, AttentionError> {
         refuse_capture(stream, "a plan is to be made")?;
-        let plan = self.make(table, None)?;
-        self.placed(plan, false, stream, |tuned, plan| bucket_for(tuned, plan, pages))
+        let plan = self.make(table, None, None)?;
+        self.placed(plan, (false, None), stream, |tuned, plan| bucket_for(tuned, plan, pages))
     }
 
-    /// A plan for graphs that serves every batch of as many queries and entries of the page table, whatever tiles it gets: each tile has a
-    /// launch of its own. What there is too little room for is planned request by request. It begins with a batch without tokens.
+    /// A plan for graphs that serves every batch of as many queries and entries of the page table. A graph launches each of its tiles in every
+    /// step, with grids for the largest batch, so it has two: those that the selector chooses most often for as many queries, whether they share
+    /// nothing, or a prefix in groups or all together. Other batches get one of these. What there is too little room for is planned request by request. It begins
+    /// with a batch without tokens.
     ///
     /// # Errors
     /// A kernel that cannot be compiled, a size that no grid can count, or the driver's.
@@ -61,15 +74,19 @@ impl Attention<Cuda> {
         stream: &Arc<CudaStream>,
     ) -> Result<GraphPlan, AttentionError> {
         refuse_capture(stream, "a plan is to be made")?;
+        self.prepare(page_size)?;
+        let geometry = self.geometry(page_size);
+        let class = Class::of(&geometry);
+        let selection = self.with_kernels(|tuned| tuned.selection().clone());
+        let tiles = match self.with_kernels(|tuned| tuned.invariant_set(&class)) {
+            Some(set) if self.options.invariant => set.tiles().to_vec(),
+            _ => few_tiles(&selection, &geometry, queries, pages)?,
+        };
+        let selection = selection.only(class.head_dim, class.dtype, &tiles);
         let lens = vec![0; queries as usize];
-        let plan = self.make(&PageTable::new(&[], 0, &lens, page_size)?, None)?;
-        self.placed(plan, true, stream, |tuned, plan| {
+        let plan = self.make(&PageTable::new(&[], 0, &lens, page_size)?, Some(&selection), None)?;
+        self.placed(plan, (true, Some(selection)), stream, |tuned, plan| {
             let geometry = plan.geometry();
-            let set = tuned.invariant_set(&Class::of(geometry)).filter(|_| plan.is_invariant());
-            let tiles = set.map_or_else(
-                || tuned.selection().tiles_of(geometry.head_dim, geometry.dtype),
-                |set| set.tiles().to_vec(),
-            );
             let mode = LaunchMode { launch: Launch::Serial, ..tuned.launch_mode() };
             Bucket::for_batch(geometry, mode, &tiles, queries.max(1), pages.max(1))
         })
@@ -79,7 +96,7 @@ impl Attention<Cuda> {
     fn placed(
         &self,
         plan: Plan,
-        any: bool,
+        (any, selection): (bool, Option<Selection>),
         stream: &Arc<CudaStream>,
         bucket: impl FnOnce(&TunedBackend, &Plan) -> Result<Bucket, FitError>,
     ) -> Result<GraphPlan, AttentionError> {
@@ -91,15 +108,24 @@ impl Attention<Cuda> {
             Ok::<_, AttentionError>((on_device, workspace))
         })?;
         let attention = self.clone();
-        Ok(GraphPlan { attention, plan, on_device, workspace, any, run_with: Mutex::default() })
+        Ok(GraphPlan { attention, plan, on_device, workspace, any, selection, run_with: Mutex::default() })
     }
 
-    /// Plans as a decoder does, or with other packs and no cuts for their length.
-    fn make(&self, table: &PageTable<'_>, packing: Option<Packing>) -> Result<Plan, AttentionError> {
+    /// Plans as a decoder does, or by another selection, or with other packs and no cuts for their length.
+    fn make(
+        &self,
+        table: &PageTable<'_>,
+        selection: Option<&Selection>,
+        packing: Option<Packing>,
+    ) -> Result<Plan, AttentionError> {
         self.prepare(table.page_size())?;
         let geometry = self.geometry(table.page_size());
         Ok(self.with_kernels(|tuned| {
             let (choose, mut options) = choice(tuned, &geometry, &self.options);
+            let choose = match (choose, selection) {
+                (Choose::Selection(_), Some(selection)) => Choose::Selection(BySelection::new(selection)),
+                (choose, _) => choose,
+            };
             if let Some(packing) = packing {
                 options.packing = packing;
                 // Those of batch-invariant plans are where they always are.
@@ -110,6 +136,42 @@ impl Attention<Cuda> {
             Plan::build(&geometry, table, &options, choose)
         })?)
     }
+}
+
+/// The tiles that are chosen most often for as many queries, with as many entries of the page table, that share nothing, a prefix of
+/// [`GROUP`] queries, or one of all.
+fn few_tiles(
+    selection: &Selection,
+    geometry: &Geometry,
+    queries: u32,
+    pages: u32,
+) -> Result<Vec<Tile>, AttentionError> {
+    let longest = (pages / queries.max(1)).max(1);
+    let own = (OWN / geometry.page_size).clamp(1, longest);
+    let mut chosen: BTreeMap<Tile, usize> = BTreeMap::new();
+    for prefix in PREFIXES {
+        let prefix = (prefix / geometry.page_size).min(longest - own);
+        let columns = prefix + own;
+        let lens = vec![columns * geometry.page_size; queries as usize];
+        for group in [1, GROUP, queries.max(1)] {
+            // A group's pages are those of its first query, but for what each has behind the prefix.
+            let page = |query: u32, column: u32| match column {
+                column if column < prefix => query / group * group * columns + column,
+                column => query * columns + column,
+            };
+            let entries = (0..queries).flat_map(|query| (0..columns).map(move |column| page(query, column)));
+            let entries: Vec<i32> = entries.map(u32::cast_signed).collect();
+            let table = PageTable::new(&entries, columns as usize, &lens, geometry.page_size)?;
+            let set = selection.select(&batch_shape(geometry, &Forest::build(&table)));
+            for tile in set.tiles() {
+                *chosen.entry(*tile).or_default() += 1;
+            }
+        }
+    }
+    let mut tiles: Vec<(Tile, usize)> = chosen.into_iter().collect();
+    tiles.sort_by_key(|&(_, times)| Reverse(times));
+    tiles.truncate(LAUNCHES);
+    Ok(tiles.into_iter().map(|(tile, _)| tile).collect())
 }
 
 /// Room for a plan's batch and those like it, in the tiles that it is launched with.
@@ -147,7 +209,8 @@ impl GraphPlan {
     /// its pages: another graph plan is needed, and another capture. The plan is as it was then. The driver's.
     pub fn update(&mut self, table: &PageTable<'_>, stream: &Arc<CudaStream>) -> Result<(), AttentionError> {
         refuse_capture(stream, "a plan is to be copied")?;
-        let plan = self.attention.make(table, None)?;
+        let selection = self.selection.as_ref();
+        let plan = self.attention.make(table, selection, None)?;
         let run_with = self.run_with.get_mut().unwrap_or_else(PoisonError::into_inner);
         if run_with
             .iter()
@@ -157,7 +220,7 @@ impl GraphPlan {
         }
         let plan = match self.on_device.upload(&plan, stream) {
             Err(CudaError::Fit(_)) if self.any => {
-                let plan = self.attention.make(table, Some(Packing::PerRequest))?;
+                let plan = self.attention.make(table, selection, Some(Packing::PerRequest))?;
                 self.on_device.upload(&plan, stream)?;
                 plan
             }
@@ -202,5 +265,55 @@ impl GraphPlan {
             unsafe { tuned.backend().decode_raw(stream.cu_stream(), &self.on_device, &args) }
         })?;
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tilewright_heuristics::{Backend, BatchShape, Device, Dtype};
+    use tilewright_kernel_templates::{CudaLimits, Limits, selection};
+
+    fn geometry(q_heads: u32, kv_heads: u32) -> Geometry {
+        Geometry { q_heads, kv_heads, head_dim: 128, page_size: 16, dtype: Dtype::Bf16 }
+    }
+
+    fn of_h200() -> Selection {
+        let limits = Limits::Cuda(CudaLimits::named("h200").unwrap());
+        let device = Device { backend: Backend::Cuda, name: "NVIDIA H200", capability: "sm_90a", units: 132 };
+        selection(&device, &limits, None).unwrap()
+    }
+
+    #[test]
+    fn a_plan_for_any_batch_has_the_tiles_that_most_batches_get() {
+        for (q_heads, kv_heads) in [(32, 8), (28, 4), (64, 8), (8, 1)] {
+            for queries in [1, 8, 64, 512] {
+                let tiles =
+                    few_tiles(&of_h200(), &geometry(q_heads, kv_heads), queries, queries * 1024).unwrap();
+                assert!((1..=LAUNCHES).contains(&tiles.len()), "{q_heads}/{kv_heads}, {queries}: {tiles:?}");
+            }
+        }
+        let usual = few_tiles(&of_h200(), &geometry(32, 8), 64, 64 * 1024).unwrap();
+        assert!(usual.len() > 1, "{usual:?}");
+    }
+
+    #[test]
+    fn all_batches_get_the_few_tiles() {
+        let geometry = geometry(32, 8);
+        let tiles = few_tiles(&of_h200(), &geometry, 64, 64 * 1024).unwrap();
+        let few = of_h200().only(128, Dtype::Bf16, &tiles);
+        let mut others = 0;
+        for seed in 1..2000u32 {
+            let values = std::array::from_fn(|i| 1 << ((seed * (i as u32 + 3)) % 17));
+            let batch =
+                BatchShape { head_dim: 128, dtype: Dtype::Bf16.code(), ..BatchShape::from_values(values) };
+            let set = few.select(&batch);
+            assert!(set.tiles().iter().all(|tile| tiles.contains(tile)), "{batch:?} gets {set}");
+            others += u32::from(set != of_h200().select(&batch));
+        }
+        let none =
+            few.select(&BatchShape { head_dim: 128, dtype: Dtype::Bf16.code(), ..BatchShape::UNKNOWN });
+        assert!(none.tiles().iter().all(|tile| tiles.contains(tile)), "{none}");
+        assert!(others > 0, "some would have got another");
     }
 }

@@ -36,8 +36,8 @@ pub struct Capacities {
 
 /// A size of plans: layout, tiles, how they are launched, and capacities.
 ///
-/// Every grid is as large as its capacity, and CTAs without an item end at once: ten thousand of them take some microseconds, so a bucket
-/// twice as large as its batches costs little, and one a hundred times as large a lot.
+/// Every grid is as large as its capacity, and CTAs without an item end at once: ten thousand of them take 26 us on an H200, two thousand 8, so
+/// a bucket twice as large as its batches costs little, and one ten times as large a lot.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Bucket {
     geometry: Geometry,
@@ -71,7 +71,7 @@ impl Bucket {
 
     /// A bucket for batches of up to `requests` requests with up to `pages` entries of the page table between them (a page that two
     /// requests share counts twice). Both are rounded up to powers of two; with R requests and S = 512 / KV heads, the chunks that a
-    /// batch too small for a device is cut into, the others are, rounded up alike:
+    /// batch too small for a device is cut into, the others are, rounded up alike, but for work items: grids are as large.
     ///
     /// | capacity | default |
     /// |---|---|
@@ -104,7 +104,7 @@ impl Bucket {
         let launches = if launch_mode.launch == Launch::Single { 1 } else { Mix::of(tiles).tiles().len() };
         let capacities = Capacities {
             requests,
-            items: vec![sum(entries / 2, chunks)?; launches],
+            items: vec![(entries / 2).checked_add(chunks).ok_or_else(too_large)?; launches],
             merges: requests,
             segments: entries,
             request_entries: entries,

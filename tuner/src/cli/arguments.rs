@@ -104,7 +104,7 @@ pub struct TuneArguments {
     /// Throw away the run that was stopped in `--out`
     #[arg(long)]
     pub discard: bool,
-    /// Seconds that measuring may take, verification included; workloads share them. Without it, 240 on a processor; on a GPU 120, and 10 more for
+    /// Seconds that measuring may take, verification included; workloads share them. Without it, 240 on a processor; on a GPU 110, and 10 more for
     /// each element type beyond the first; 40 with `--quick`
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..))]
     pub budget: Option<u32>,
