@@ -13,9 +13,26 @@ pub const fn scratch_bytes(tile: &Tile, class: &Class) -> usize {
         + kv_elements(class))
 }
 
-/// f32 elements of the scaled queries: `[m, head_dim]`.
+/// f32 elements of the queries of KV heads that a thread computes together, and as many of their output: 32 KB, so that both stay in L2 beside
+/// the K and V that are fetched ahead.
+const HEAD_GROUP_ELEMENTS: usize = 8192;
+
+/// KV heads that a thread computes together, a step of tokens after another, for an item of `rows` rows. Where pages hold the heads of a token
+/// side by side, memory is then read in order, and each of its pages is found once instead of once a head.
+pub const fn heads_at_once(rows: usize, head_dim: usize) -> usize {
+    let heads = HEAD_GROUP_ELEMENTS / (rows * head_dim);
+    if heads == 0 { 1 } else { heads }
+}
+
+/// Rows of a thread's scratch: those of a tile, or of several heads with fewer.
+pub const fn rows_at_once(tile: &Tile, class: &Class) -> usize {
+    let (m, rows) = (tile.m as usize, HEAD_GROUP_ELEMENTS / class.head_dim as usize);
+    if rows > m { rows } else { m }
+}
+
+/// f32 elements of the scaled queries: `[rows, head_dim]`.
 pub const fn query_elements(tile: &Tile, class: &Class) -> usize {
-    tile.m as usize * class.head_dim as usize
+    rows_at_once(tile, class) * class.head_dim as usize
 }
 
 /// f32 elements of the scores: `[m, n]`.
@@ -23,9 +40,9 @@ pub const fn score_elements(tile: &Tile) -> usize {
     tile.m as usize * tile.n as usize
 }
 
-/// f32 elements of the accumulated output with its maximum and sum: `[m, head_dim + 2]`.
+/// f32 elements of the accumulated output with its maximum and sum: `[rows, head_dim + 2]`.
 pub const fn accumulator_elements(tile: &Tile, class: &Class) -> usize {
-    tile.m as usize * (class.head_dim as usize + 2)
+    rows_at_once(tile, class) * (class.head_dim as usize + 2)
 }
 
 /// Tokens of K or V that are taken up at once: few enough to stay in the L1 cache while all rows use them, enough to
@@ -40,7 +57,7 @@ pub const fn kv_elements(class: &Class) -> usize {
     }
 }
 
-/// Bytes of K and V that are on their way from memory while one tile is computed.
+/// Bytes of K and V that are on their way from memory while one tile is computed: one tile a stage.
 pub const fn prefetched_bytes(tile: &Tile, class: &Class) -> usize {
-    2 * (tile.stages as usize - 1) * tile.n as usize * class.head_dim as usize * class.dtype.kv_bytes()
+    2 * tile.stages as usize * tile.n as usize * class.head_dim as usize * class.dtype.kv_bytes()
 }

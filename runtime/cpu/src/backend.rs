@@ -2,25 +2,24 @@
 #![allow(unsafe_code)]
 
 use super::kernel::{LOG2_E, Pass, Scratch, row_of_output};
+use super::level::{Isa, Kernel, Level};
 use super::mask::Masking;
-use super::queue::{Queue, Unit};
+use super::queue::{Queue, Unit, lanes};
 use super::shared::SharedSlice;
 use super::timeline::{Clock, Recorder, UnitTimes};
 use super::totals::add_chunk;
 use super::{DecodeArgs, Element, KvCache, KvPages, Number, simd};
 use crate::ExecError;
-use pulp::{Arch, Simd, WithSimd};
 use std::ops::Range;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use tilewright_kernel_templates::Class;
-use tilewright_plan::KvScales;
-use tilewright_plan::{DIRECT, Plan, UNTOUCHED, WorkItem};
+use tilewright_plan::{DIRECT, KvScales, Plan, Scale, UNTOUCHED, WorkItem};
 
 /// Threads that execute plans. They are started once; a step allocates only when it needs more memory than any before it.
 pub struct CpuBackend {
     pool: rayon::ThreadPool,
-    arch: Arch,
+    isa: Isa,
     scratch: Vec<Mutex<Scratch>>,
     queue: Queue,
     /// Partials of the plan: output `[partials, q_heads, head_dim]`, and maximum (base 2) and sum `[partials, q_heads]`.
@@ -46,13 +45,10 @@ struct LaneSpace {
 
 impl LaneSpace {
     fn of(plan: &Plan) -> Self {
-        plan.tile_groups().iter().filter(|group| group.tile.warps > 1).fold(
-            Self::default(),
-            |space, group| Self {
-                lanes: space.lanes.max(usize::from(group.tile.warps)),
-                rows: space.rows.max(usize::from(group.tile.m)),
-            },
-        )
+        plan.tile_groups().iter().fold(Self::default(), |space, group| match lanes(plan, group) as usize {
+            1 => space,
+            lanes => Self { lanes: space.lanes.max(lanes), rows: space.rows.max(usize::from(group.tile.m)) },
+        })
     }
 
     /// The first row of a share.
@@ -75,7 +71,7 @@ impl CpuBackend {
             .expect("the system starts threads");
         Self {
             pool,
-            arch: Arch::new(),
+            isa: Isa::detect(),
             scratch: (0..threads).map(|_| Mutex::default()).collect(),
             queue: Queue::new(threads),
             partial_output: Vec::new(),
@@ -143,7 +139,7 @@ impl CpuBackend {
             lane_output: SharedSlice::new(&mut self.lane_output),
             lane_softmax: SharedSlice::new(&mut self.lane_softmax),
             lane_space: LaneSpace::of(plan),
-            arch: self.arch,
+            isa: self.isa,
         };
         let (queue, scratch) = (&self.queue, &self.scratch);
         self.pool.broadcast(|thread| {
@@ -215,7 +211,7 @@ struct Step<'a, E, K> {
     lane_output: SharedSlice<'a, f32>,
     lane_softmax: SharedSlice<'a, [f32; 2]>,
     lane_space: LaneSpace,
-    arch: Arch,
+    isa: Isa,
 }
 
 impl<E: Element, K: Number> Step<'_, E, K> {
@@ -228,26 +224,35 @@ impl<E: Element, K: Number> Step<'_, E, K> {
         let tile = &self.plan.tile_groups()[unit.group].tile;
         let item = &self.plan.work_items()[unit.item];
         let kv_range = share(item, unit.lane, unit.lanes, u32::from(tile.n));
-        let (Self { plan, query, cache, .. }, kv_head) = (self, unit.kv_head);
-        let scale = self.scale * self.scales.map_or(1.0, |scales| scales.keys.of_head(kv_head as usize));
-        let masking = self.masking;
+        let (&Self { plan, ref cache, masking, .. }, head_dim) = (self, self.head_dim());
+        let kv_heads = unit.kv_head..unit.kv_head + unit.heads;
+        let rows = item.rows.len();
+        let mut queries = scratch.queries.chunks_exact_mut(head_dim);
+        for kv_head in kv_heads.clone() {
+            let scale = self.scale * self.scales.map_or(1.0, |scales| scales.keys.of_head(kv_head as usize));
+            for (row, wide) in queries.by_ref().take(rows).enumerate() {
+                let row = row_of_output(plan, item, kv_head, row);
+                E::widen_scaled(self.isa, &self.query[row * head_dim..][..head_dim], scale * LOG2_E, wide);
+            }
+        }
         let value_scale = match self.scales {
-            Some(scales) if plan.is_invariant() => scales.values.of_head(kv_head as usize),
-            _ => 1.0,
+            Some(scales) if plan.is_invariant() => scales.values,
+            _ => Scale::Tensor(1.0),
         };
-        self.arch.dispatch(Pass {
-            plan,
-            item,
-            kv_head,
-            tile,
-            kv_range,
-            query,
-            cache,
-            scale,
-            value_scale,
-            masking,
-            scratch,
-        });
+        K::pass(
+            self.isa,
+            Pass {
+                plan,
+                item,
+                kv_heads: kv_heads.clone(),
+                tile,
+                kv_range,
+                cache,
+                value_scale,
+                masking,
+                scratch,
+            },
+        );
         if let Some(clock) = clock {
             clock.computed();
         }
@@ -259,7 +264,9 @@ impl<E: Element, K: Number> Step<'_, E, K> {
             self.combine_shares(unit, item, scratch);
             queue.release(unit);
         }
-        self.write_rows(item, unit.kv_head, scratch);
+        for (head, kv_head) in kv_heads.enumerate() {
+            self.write_rows(item, kv_head, head * rows, scratch);
+        }
     }
 
     fn keep_share(&self, unit: &Unit, item: &WorkItem, scratch: &Scratch) {
@@ -290,16 +297,16 @@ impl<E: Element, K: Number> Step<'_, E, K> {
         }
     }
 
-    /// Writes the rows of an item: normalised where they are final, as partials where they are not.
-    fn write_rows(&self, item: &WorkItem, kv_head: u32, scratch: &mut Scratch) {
+    /// Writes the rows of an item, from row `first` of the scratch on: normalised where they are final, as partials where they are not.
+    fn write_rows(&self, item: &WorkItem, kv_head: u32, first: usize, scratch: &mut Scratch) {
         let (rows, head_dim) = (item.rows.len(), self.head_dim());
         let geometry = self.plan.geometry();
         for row in 0..rows {
             let member = (item.rows.start as usize + row) / geometry.gqa_ratio() as usize;
             let partial = self.plan.targets()[item.targets as usize + member].partial;
             let row_of_output = row_of_output(self.plan, item, kv_head, row);
-            let output = &mut scratch.accumulators[row * head_dim..][..head_dim];
-            let softmax = scratch.softmax[row];
+            let output = &mut scratch.accumulators[(first + row) * head_dim..][..head_dim];
+            let softmax = scratch.softmax[first + row];
             // Where a chunk was added to others, it was scaled before.
             if let Some(scales) = self.scales.filter(|_| !self.plan.is_invariant()) {
                 simd::scale(output, scales.values.of_head(kv_head as usize));
@@ -365,7 +372,7 @@ impl<E: Element, K: Number> Step<'_, E, K> {
             // An empty range has the maximum -inf and weighs nothing.
             let weight = (own - max).exp2();
             total += sum * weight;
-            self.arch.dispatch(AddWeighted { partial, weight, output });
+            self.isa.run(AddWeighted { partial, weight, output });
         }
         [max, total]
     }
@@ -376,12 +383,10 @@ impl<E: Element, K: Number> Step<'_, E, K> {
             Some(sinks) => add_sink(output, softmax, sinks[row % sinks.len()]),
             None => softmax,
         };
-        simd::scale(output, if sum > 0.0 { 1.0 / sum } else { 0.0 });
+        let factor = if sum > 0.0 { 1.0 / sum } else { 0.0 };
         // SAFETY: a row of the output is written once: by its only partial's item, or by its request's merge.
         let target = unsafe { self.output.range(row * head_dim, head_dim) };
-        for (target, value) in target.iter_mut().zip(output) {
-            *target = E::from_f32(*value);
-        }
+        E::narrow_scaled(self.isa, output, factor, target);
         if let Some(lse) = self.lse {
             let value =
                 if sum > 0.0 { (max + sum.log2()) * std::f32::consts::LN_2 } else { f32::NEG_INFINITY };
@@ -421,11 +426,11 @@ struct AddWeighted<'a> {
     output: &'a mut [f32],
 }
 
-impl WithSimd for AddWeighted<'_> {
+impl Kernel for AddWeighted<'_> {
     type Output = ();
 
     #[inline(always)]
-    fn with_simd<S: Simd>(self, _: S) {
+    fn run<L: Level>(self, _: L) {
         for (output, partial) in self.output.iter_mut().zip(self.partial) {
             *output += self.weight * partial;
         }

@@ -1,19 +1,12 @@
 //! Element types of Q, K, V and the output.
 
+use super::load::Load;
 use half::{bf16, f16};
 use tilewright_heuristics::Dtype;
 use tilewright_plan::E4m3;
 
-mod sealed {
-    pub trait Sealed {}
-    impl Sealed for half::f16 {}
-    impl Sealed for half::bf16 {}
-    impl Sealed for f32 {}
-    impl Sealed for tilewright_plan::E4m3 {}
-}
-
 /// What memory holds: f16, bf16, f32 or FP8. Arithmetic is always f32.
-pub trait Number: sealed::Sealed + Copy + Send + Sync + std::fmt::Debug + 'static {
+pub trait Number: Load + Copy + Send + Sync + std::fmt::Debug + 'static {
     /// As f32, exactly.
     fn to_f32(self) -> f32;
 

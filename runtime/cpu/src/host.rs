@@ -1,5 +1,6 @@
 //! The processor this runs on: its name, what code it runs, its threads and caches.
 
+use super::level::Isa;
 use std::path::Path;
 use tilewright_heuristics::{Backend, Device};
 use tilewright_kernel_templates::CpuLimits;
@@ -64,24 +65,7 @@ fn model_in(info: &str) -> Option<String> {
 
 /// The SIMD level that the kernels are dispatched to.
 fn simd_level() -> &'static str {
-    #[cfg(target_arch = "x86_64")]
-    {
-        if pulp::x86::V4::is_available() {
-            "avx512"
-        } else if pulp::x86::V3::is_available() {
-            "avx2"
-        } else {
-            "scalar"
-        }
-    }
-    #[cfg(target_arch = "aarch64")]
-    {
-        "neon"
-    }
-    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
-    {
-        "scalar"
-    }
+    Isa::detect().name()
 }
 
 /// The caches of the first core; what the system does not tell is taken from the smallest processor that tiles are meant for.

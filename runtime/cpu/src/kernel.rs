@@ -1,29 +1,34 @@
 //! One work item: a pass of at most m rows over a KV range, n tokens a step, with the online softmax in between.
 
+use super::level::{Kernel, Level};
 use super::mask::Masking;
-use super::simd;
+use super::simd::{self, WIDENED_BY_EACH};
 use super::totals::Totals;
-use super::{Element, KvCache, Number};
-use pulp::{Simd, WithSimd};
+use super::vectors::{Ahead, Vectors};
+use super::{KvCache, Number};
 use std::ops::Range;
 use tilewright_heuristics::{Tile, chunk};
 use tilewright_kernel_templates::Class;
 use tilewright_kernel_templates::cpu::{self, KV_BLOCK};
-use tilewright_plan::{KvSegment, Plan, WorkItem};
+use tilewright_plan::{KvSegment, Plan, Scale, WorkItem};
 
 /// f32 memory that one thread works in; sized by `kernel_templates::cpu`, so that feasibility rules speak of what is used.
 #[derive(Debug, Default)]
 pub(super) struct Scratch {
-    queries: Vec<f32>,
+    /// Scaled queries of the heads that are computed together `[heads, rows, head_dim]`.
+    pub(super) queries: Vec<f32>,
     scores: Vec<f32>,
     kv: Vec<f32>,
-    /// Accumulated output `[rows, head_dim]`, valid until the next item.
+    /// Accumulated output `[heads, rows, head_dim]`, valid until the next item.
     pub(super) accumulators: Vec<f32>,
-    /// Maximum (base 2) and sum of each row.
+    /// Maximum (base 2) and sum of each row `[heads, rows]`.
     pub(super) softmax: Vec<[f32; 2]>,
     /// Of plans that are cut at absolute positions: the same of the chunks before, grown when first needed.
     totals: Totals,
+    /// Where the tokens of a step, and of those that are fetched ahead, begin: `[stages + 1, n]`.
     offsets: Vec<usize>,
+    /// Where each row's request ends.
+    ends: Vec<u32>,
     /// 0, head_dim, 2 head_dim, …: where widened vectors lie.
     contiguous: Vec<usize>,
 }
@@ -35,9 +40,12 @@ impl Scratch {
         grow(&mut self.queries, cpu::query_elements(tile, class));
         grow(&mut self.scores, cpu::score_elements(tile));
         grow(&mut self.kv, cpu::kv_elements(class));
-        grow(&mut self.accumulators, usize::from(tile.m) * class.head_dim as usize);
-        self.softmax.resize(self.softmax.len().max(usize::from(tile.m)), [0.0; 2]);
-        self.offsets.resize(self.offsets.len().max(usize::from(tile.n)), 0);
+        let rows = cpu::rows_at_once(tile, class);
+        grow(&mut self.accumulators, rows * class.head_dim as usize);
+        self.softmax.resize(self.softmax.len().max(rows), [0.0; 2]);
+        self.ends.resize(self.ends.len().max(usize::from(tile.m)), 0);
+        let offsets = (usize::from(tile.stages) + 1) * usize::from(tile.n);
+        self.offsets.resize(self.offsets.len().max(offsets), 0);
         self.contiguous.clear();
         self.contiguous.extend((0..KV_BLOCK).map(|i| i * class.head_dim as usize));
     }
@@ -46,42 +54,38 @@ impl Scratch {
 /// Scores are computed to base 2: the scale takes log2(e) along, and an exponential is a power of two.
 pub(super) const LOG2_E: f32 = std::f32::consts::LOG2_E;
 
-/// One pass over some of a work item's tokens; leaves unnormalised output, maximum and sum of each row in the scratch.
-pub(super) struct Pass<'a, E, K> {
+/// One pass over some of a work item's tokens for some KV heads, whose queries are in the scratch; leaves unnormalised output, maximum and sum
+/// of each row there. Heads are computed a step of tokens after another; which of them together changes no bit.
+pub struct Pass<'a, K> {
     pub(super) plan: &'a Plan,
     pub(super) item: &'a WorkItem,
-    pub(super) kv_head: u32,
+    pub(super) kv_heads: Range<u32>,
     pub(super) tile: &'a Tile,
     /// Tokens of this pass, counted along the Q tile's KV range: the item's, or one thread's share of them.
     pub(super) kv_range: Range<u32>,
-    pub(super) query: &'a [E],
     pub(super) cache: &'a KvCache<'a, K>,
-    /// Of the logits, with the scale of K.
-    pub(super) scale: f32,
     /// Of V; 1 where the rows are scaled when they are written.
-    pub(super) value_scale: f32,
+    pub(super) value_scale: Scale<'a>,
     pub(super) masking: Masking,
     pub(super) scratch: &'a mut Scratch,
 }
 
-impl<E: Element, K: Number> WithSimd for Pass<'_, E, K> {
+impl<K: Number> Kernel for Pass<'_, K> {
     type Output = ();
 
     #[inline(always)]
-    fn with_simd<S: Simd>(self, simd: S) {
-        let Self { plan, item, kv_head, tile, kv_range, query, cache, scale, value_scale, masking, scratch } =
-            self;
+    fn run<L: Level>(self, level: L) {
+        let Self { plan, item, kv_heads, tile, kv_range, cache, value_scale, masking, scratch } = self;
         let head_dim = plan.geometry().head_dim as usize;
         let rows = item.rows.len();
-        for (row, wide) in scratch.queries[..rows * head_dim].chunks_exact_mut(head_dim).enumerate() {
-            let row = row_of_output(plan, item, kv_head, row);
-            E::widen(&query[row * head_dim..][..head_dim], wide);
-            simd::scale(wide, scale * LOG2_E);
+        let all_rows = kv_heads.len() * rows;
+        scratch.accumulators[..all_rows * head_dim].fill(0.0);
+        scratch.softmax[..all_rows].fill([f32::NEG_INFINITY, 0.0]);
+        for (row, end) in scratch.ends[..rows].iter_mut().enumerate() {
+            *end = plan.seq_lens()[request_of(plan, item, row)];
         }
-        scratch.accumulators[..rows * head_dim].fill(0.0);
-        scratch.softmax[..rows].fill([f32::NEG_INFINITY, 0.0]);
         if plan.is_invariant() {
-            scratch.totals.start(rows, head_dim);
+            scratch.totals.start(all_rows, head_dim);
         }
         for segment in &plan.segments()[item.segments.start as usize..item.segments.end as usize] {
             let ratio = plan.geometry().gqa_ratio();
@@ -89,42 +93,44 @@ impl<E: Element, K: Number> WithSimd for Pass<'_, E, K> {
             let last = (segment.members.end * ratio).min(item.rows.end).saturating_sub(item.rows.start);
             let tokens = segment.kv_range.start.max(kv_range.start)..segment.kv_range.end.min(kv_range.end);
             if first < last && !tokens.is_empty() {
-                let reader = Reader { plan, segment, cache, kv_head, head_dim, masking, value_scale };
-                pass_segment(simd, &reader, item, tile, tokens, first as usize..last as usize, scratch);
+                let kv_heads = kv_heads.clone();
+                let reader = Reader { plan, segment, cache, kv_heads, rows, head_dim, masking, value_scale };
+                pass_segment(level, &reader, tile, tokens, first as usize..last as usize, scratch);
             }
         }
         if plan.is_invariant() {
             let Scratch { accumulators, softmax, totals, .. } = scratch;
-            totals.add(0..rows, head_dim, value_scale, accumulators, softmax);
-            totals.finish(rows, head_dim, accumulators, softmax);
+            for head in 0..kv_heads.len() {
+                let scale = value_scale.of_head(kv_heads.start as usize + head);
+                let rows = head * rows..(head + 1) * rows;
+                let accumulators = &mut accumulators[rows.start * head_dim..];
+                let softmax = &mut softmax[rows.clone()];
+                totals.add(rows, head_dim, scale, accumulators, softmax);
+            }
+            totals.finish(all_rows, head_dim, accumulators, softmax);
         }
     }
 }
 
 /// Goes along tokens of one segment with the rows that share it, n tokens a step.
 #[inline(always)]
-fn pass_segment<S: Simd, K: Number>(
-    simd: S,
+fn pass_segment<L: Level, K: Number>(
+    level: L,
     reader: &Reader<'_, K>,
-    item: &WorkItem,
     tile: &Tile,
     tokens: Range<u32>,
     rows: Range<usize>,
     scratch: &mut Scratch,
 ) {
-    let Reader { plan, segment, cache, head_dim, masking, value_scale, .. } = *reader;
-    let n = usize::from(tile.n);
-    let Scratch { queries, scores, kv: wide, accumulators, softmax, totals, offsets, contiguous } = scratch;
-    let elements = rows.start * head_dim..rows.end * head_dim;
-    let (queries, accumulators) = (&queries[elements.clone()], &mut accumulators[elements]);
-    let softmax = &mut softmax[rows.clone()];
+    let Reader { plan, segment, cache, ref kv_heads, masking, .. } = *reader;
+    let n = tile.n as usize;
+    let Scratch { offsets, ends, .. } = scratch;
+    let ends = &ends[rows.clone()];
     // Tokens that no row has are not even looked at: a page may be larger than what is in it.
-    let position = |token: u32| segment.position + (token - segment.kv_range.start);
-    let own_end = |row: usize| plan.seq_lens()[request_of(plan, item, row)];
-    let longest = rows.clone().map(own_end).max().unwrap_or(0);
+    let longest = ends.iter().copied().max().unwrap_or(0);
     let end = tokens.end.min(segment.kv_range.start.saturating_add(longest.saturating_sub(segment.position)));
     // Nor are those before every row's window.
-    let first = rows.clone().map(|row| masking.first_seen(own_end(row))).min().unwrap_or(0);
+    let first = ends.iter().map(|&end| masking.first_seen(end)).min().unwrap_or(0);
     let start =
         tokens.start.max(segment.kv_range.start.saturating_add(first.saturating_sub(segment.position)));
     // Steps at multiples of their length, whatever is hidden.
@@ -133,32 +139,101 @@ fn pass_segment<S: Simd, K: Number>(
     } else {
         start
     };
-    let ahead = (u32::from(tile.stages) - 1) * u32::from(tile.n);
+    // So many steps are on their way while one is computed.
+    let ahead = usize::from(tile.stages);
+    let slots = ahead + 1;
+    let mut steps = Steps { next: start, end, n, slot: 0 };
+    for _ in 0..ahead {
+        steps.locate(reader, &mut offsets[..slots * n]);
+    }
+    // Steps of the heads follow each other; what is fetched is so many of them ahead. `slot` is that of the first one's tokens.
+    let at = |begin: u32, slot: usize, ahead: usize| {
+        let (later, head) = (ahead / kv_heads.len(), ahead % kv_heads.len());
+        let begin = begin.saturating_add((later * n) as u32);
+        let first = (slot + later) % slots * n;
+        (first..first + (end.saturating_sub(begin) as usize).min(n), head)
+    };
+    for pair in 0..ahead {
+        let (tokens, head) = at(start, 0, pair);
+        let head = reader.head_offset(head);
+        for elements in [cache.keys, cache.values] {
+            Ahead::new(elements, &offsets[tokens.clone()], head, reader.head_dim).fetch(n);
+        }
+    }
+    let mut slot = 0;
     let mut begin = start;
     while begin < end {
-        if plan.is_invariant() && chunk::begin_of(position(begin)) == position(begin) {
-            totals.add(rows.clone(), head_dim, value_scale, accumulators, softmax);
-        }
         let step_end = end.min(begin.saturating_add(u32::from(tile.n)));
-        let tokens = (step_end - begin) as usize;
-        let offsets = &mut offsets[..tokens];
-        reader.locate(begin, offsets);
-        // One stage is this step alone: nothing is fetched ahead.
-        let ahead_begin = begin.saturating_add(ahead);
-        let ahead_end = if ahead == 0 { ahead_begin } else { end };
+        steps.locate(reader, &mut scratch.offsets[..slots * n]);
+        for head in 0..kv_heads.len() {
+            let now = slot * n..slot * n + (step_end - begin) as usize;
+            let (next, next_head) = at(begin, slot, head + ahead);
+            let step = Step { begin, now, next, next_head, head, rows: rows.clone(), n };
+            step.compute(level, reader, scratch);
+        }
+        slot = (slot + 1) % slots;
+        begin = step_end;
+    }
+}
+
+/// A step of tokens for the rows of one KV head.
+struct Step {
+    /// The first token, counted along the Q tile's KV range.
+    begin: u32,
+    /// Where the step's tokens stand in the ring of offsets.
+    now: Range<usize>,
+    /// The same of a later step, which is fetched meanwhile.
+    next: Range<usize>,
+    /// Its head.
+    next_head: usize,
+    /// Counted from the first one that is computed.
+    head: usize,
+    /// Rows of the item.
+    rows: Range<usize>,
+    n: usize,
+}
+
+impl Step {
+    #[inline(always)]
+    fn compute<L: Level, K: Number>(&self, level: L, reader: &Reader<'_, K>, scratch: &mut Scratch) {
+        let Reader { plan, segment, cache, ref kv_heads, head_dim, masking, value_scale, .. } = *reader;
+        let Scratch { queries, scores, kv: wide, accumulators, softmax, totals, offsets, ends, contiguous } =
+            scratch;
+        let n = self.n;
+        let first_row = self.head * reader.rows;
+        let rows = first_row + self.rows.start..first_row + self.rows.end;
+        let elements = rows.start * head_dim..rows.end * head_dim;
+        let (queries, accumulators) = (&queries[elements.clone()], &mut accumulators[elements]);
+        let (softmax, ends) = (&mut softmax[rows.clone()], &ends[self.rows.clone()]);
+        let position = segment.position + (self.begin - segment.kv_range.start);
+        if plan.is_invariant() && chunk::begin_of(position) == position {
+            let scale = value_scale.of_head(kv_heads.start as usize + self.head);
+            totals.add(rows.clone(), head_dim, scale, accumulators, softmax);
+        }
+        let (now, next) = (&offsets[self.now.clone()], &offsets[self.next.clone()]);
+        let tokens = now.len();
         let padded = tokens.next_multiple_of(16).min(n);
-        for (block, offsets) in offsets.chunks(KV_BLOCK).enumerate() {
+        let (head, next_head) = (reader.head_offset(self.head), reader.head_offset(self.next_head));
+        // Several blocks of rows read what is widened once.
+        let in_place = K::IS_F32 || L::WIDENS && rows.len() <= WIDENED_BY_EACH;
+        for (block, offsets) in now.chunks(KV_BLOCK).enumerate() {
             let first = block * KV_BLOCK;
-            reader.prefetch(cache.keys, ahead_begin, ahead_end, first);
-            let (keys, at) = reader.rows(cache.keys, offsets, wide, contiguous);
-            simd::scores(simd, queries, keys, at, head_dim, &mut scores[first..], n);
+            let ahead = &mut Ahead::new(cache.keys, block_of(next, first), next_head, head_dim);
+            let keys = Vectors::new(cache.keys, offsets, head, head_dim);
+            if in_place {
+                simd::scores(level, queries, &keys, &mut scores[first..], n, ahead);
+            } else {
+                keys.widen(level, wide);
+                let keys = Vectors::new(&wide[..], &contiguous[..offsets.len()], 0, head_dim);
+                simd::scores(level, queries, &keys, &mut scores[first..], n, ahead);
+            }
         }
         for (index, [max, sum]) in softmax.iter_mut().enumerate() {
             let scores = &mut scores[index * n..][..padded];
             scores[tokens..].fill(f32::NEG_INFINITY);
             // This request may end before others that share the segment do, and its window may begin after theirs.
-            masking.apply(&mut scores[..tokens], position(begin), own_end(rows.start + index));
-            let new_max = max.max(simd::max(simd, scores));
+            masking.apply(&mut scores[..tokens], position, ends[index]);
+            let new_max = max.max(simd::max(scores));
             if new_max == f32::NEG_INFINITY {
                 scores.fill(0.0);
                 continue;
@@ -171,14 +246,48 @@ fn pass_segment<S: Simd, K: Number>(
             }
             *sum += simd::exp2_and_sum(scores, new_max);
         }
-        for (block, offsets) in offsets.chunks(KV_BLOCK).enumerate() {
+        for (block, offsets) in now.chunks(KV_BLOCK).enumerate() {
             let first = block * KV_BLOCK;
-            reader.prefetch(cache.values, ahead_begin, ahead_end, first);
-            let (values, at) = reader.rows(cache.values, offsets, wide, contiguous);
-            simd::accumulate(simd, &scores[first..], n, values, at, head_dim, accumulators);
+            let ahead = &mut Ahead::new(cache.values, block_of(next, first), next_head, head_dim);
+            let values = Vectors::new(cache.values, offsets, head, head_dim);
+            if in_place {
+                simd::accumulate(level, &scores[first..], n, &values, accumulators, ahead);
+            } else {
+                values.widen(level, wide);
+                let values = Vectors::new(&wide[..], &contiguous[..offsets.len()], 0, head_dim);
+                simd::accumulate(level, &scores[first..], n, &values, accumulators, ahead);
+            }
         }
-        begin = step_end;
     }
+}
+
+/// Finds the tokens of steps, one step after another, in a ring of their offsets.
+struct Steps {
+    next: u32,
+    end: u32,
+    n: usize,
+    slot: usize,
+}
+
+impl Steps {
+    /// Finds the next step's tokens, as many as there are: none behind the end.
+    #[inline(always)]
+    fn locate<K: Number>(&mut self, reader: &Reader<'_, K>, ring: &mut [usize]) {
+        let first = self.slot * self.n;
+        let tokens = (self.end.saturating_sub(self.next) as usize).min(self.n);
+        if tokens > 0 {
+            reader.locate(self.next, &mut ring[first..first + tokens]);
+            self.next += tokens as u32;
+            self.slot = if first + self.n == ring.len() { 0 } else { self.slot + 1 };
+        }
+    }
+}
+
+/// The block of tokens from the `first` on, as far as there are any.
+#[inline(always)]
+fn block_of(offsets: &[usize], first: usize) -> &[usize] {
+    let first = first.min(offsets.len());
+    &offsets[first..offsets.len().min(first + KV_BLOCK)]
 }
 
 /// The request of a row of a work item.
@@ -201,22 +310,28 @@ struct Reader<'a, K> {
     plan: &'a Plan,
     segment: &'a KvSegment,
     cache: &'a KvCache<'a, K>,
-    kv_head: u32,
+    kv_heads: Range<u32>,
+    /// Rows of the item.
+    rows: usize,
     head_dim: usize,
     masking: Masking,
-    value_scale: f32,
+    value_scale: Scale<'a>,
 }
 
 impl<K: Number> Reader<'_, K> {
+    /// Where a KV head, counted from the first one that is computed, lies behind the token's first one.
+    #[inline(always)]
+    const fn head_offset(&self, head: usize) -> usize {
+        (self.kv_heads.start as usize + head) * self.cache.strides.head
+    }
+
     #[inline(always)]
     fn offset(&self, token: u32) -> usize {
         let page_size = self.plan.geometry().page_size;
         let within = token - self.segment.kv_range.start;
         let page = self.plan.pages()[(self.segment.pages + within / page_size) as usize];
         let strides = &self.cache.strides;
-        page as usize * strides.page
-            + (within % page_size) as usize * strides.token
-            + self.kv_head as usize * strides.head
+        page as usize * strides.page + (within % page_size) as usize * strides.token
     }
 
     /// Where the tokens from `begin` on lie, a page at a time.
@@ -235,50 +350,4 @@ impl<K: Number> Reader<'_, K> {
             done += count;
         }
     }
-
-    /// The vectors at `offsets` as f32, and where each of them begins: f32 pages in place, others widened into `wide`.
-    #[inline(always)]
-    fn rows<'b>(
-        &self,
-        elements: &'b [K],
-        offsets: &'b [usize],
-        wide: &'b mut [f32],
-        contiguous: &'b [usize],
-    ) -> (&'b [f32], &'b [usize]) {
-        if let Some(in_place) = K::as_f32(elements) {
-            return (in_place, offsets);
-        }
-        for (wide, &offset) in wide.chunks_exact_mut(self.head_dim).zip(offsets) {
-            K::widen(&elements[offset..offset + self.head_dim], wide);
-        }
-        (wide, &contiguous[..offsets.len()])
-    }
-
-    /// Asks for a block of vectors, from the `first`-th token after `begin` on, as far as they lie before `end`.
-    #[inline(always)]
-    fn prefetch(&self, elements: &[K], begin: u32, end: u32, first: usize) {
-        let begin = begin.saturating_add(first as u32);
-        for token in begin..begin.saturating_add(KV_BLOCK as u32).min(end) {
-            let offset = self.offset(token);
-            prefetch(&elements[offset..offset + self.head_dim]);
-        }
-    }
-}
-
-/// Asks the processor for the cache lines of these elements. Where it has no such instruction, nothing is fetched ahead.
-#[inline(always)]
-#[allow(unsafe_code)]
-fn prefetch<E>(elements: &[E]) {
-    #[cfg(target_arch = "x86_64")]
-    {
-        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        const LINE: usize = 64;
-        let start = elements.as_ptr().cast::<i8>();
-        for byte in (0..size_of_val(elements)).step_by(LINE) {
-            // SAFETY: the address lies inside of the slice; a prefetch reads nothing and never faults. SSE is part of x86_64.
-            unsafe { _mm_prefetch::<_MM_HINT_T0>(start.add(byte)) };
-        }
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = elements;
 }

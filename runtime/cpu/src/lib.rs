@@ -8,6 +8,8 @@ mod element;
 mod error;
 mod host;
 mod kernel;
+mod level;
+mod load;
 mod mask;
 mod merge_states;
 pub mod probe;
@@ -16,6 +18,7 @@ mod shared;
 mod simd;
 mod timeline;
 mod totals;
+mod vectors;
 
 pub use append::{Positions, Rotary, append};
 pub use args::DecodeArgs;
@@ -30,15 +33,19 @@ pub use timeline::UnitTimes;
 
 /// Hash of the kernel's sources (FNV-1a, 64 bits, hexadecimal): measurements of another kernel say nothing about this one.
 pub fn kernel_hash() -> String {
-    const SOURCES: [&str; 8] = [
+    const SOURCES: [&str; 12] = [
         include_str!("../../../heuristics/src/mask.rs"),
         include_str!("../../plan/src/kv/e4m3.rs"),
         include_str!("backend.rs"),
         include_str!("element.rs"),
         include_str!("kernel.rs"),
+        include_str!("level.rs"),
+        include_str!("level/x86.rs"),
+        include_str!("load.rs"),
         include_str!("mask.rs"),
         include_str!("queue.rs"),
         include_str!("simd.rs"),
+        include_str!("vectors.rs"),
     ];
     let step = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
     let hash = SOURCES.iter().flat_map(|source| source.bytes()).fold(0xcbf2_9ce4_8422_2325, step);

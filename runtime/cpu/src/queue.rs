@@ -2,7 +2,8 @@
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
-use tilewright_plan::Plan;
+use tilewright_kernel_templates::cpu::heads_at_once;
+use tilewright_plan::{Plan, TileGroup};
 
 /// What one thread takes: a work item, or one thread's share of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -11,8 +12,10 @@ pub(super) struct Unit {
     pub(super) group: usize,
     /// Index into the plan's work items.
     pub(super) item: usize,
-    /// The KV head.
+    /// The first KV head.
     pub(super) kv_head: u32,
+    /// KV heads that are computed together; one where several threads share the item.
+    pub(super) heads: u32,
     /// Which share, from 0.
     pub(super) lane: u32,
     /// How many shares the item has.
@@ -21,15 +24,27 @@ pub(super) struct Unit {
     pub(super) team: usize,
 }
 
+/// Units for each thread, at least, before a thread computes several KV heads of an item together.
+const UNITS_A_THREAD: usize = 4;
+/// Items of KV heads for each thread that would share one: with as many, all threads are busy without sharing.
+const ITEMS_A_LANE: usize = 8;
+
+/// Threads that share an item of a tile group. Decided by the plan alone, as are the bits.
+pub(super) fn lanes(plan: &Plan, group: &TileGroup) -> u32 {
+    let warps = usize::from(group.tile.warps);
+    let items = plan.work_items().len() * plan.geometry().kv_heads as usize;
+    if items >= ITEMS_A_LANE * warps { 1 } else { warps as u32 }
+}
+
 /// Hands out the units of a plan. Items that several threads share come first, share behind share, so that at most as many of
 /// them are open as there are threads; the others fill the end of the step.
 #[derive(Debug)]
 pub(super) struct Queue {
     /// Tile group, work items x KV heads, lanes.
     shared: Vec<(usize, std::ops::Range<usize>, u32)>,
-    single: Vec<(usize, std::ops::Range<usize>)>,
+    single: Vec<Unit>,
     kv_heads: usize,
-    singles: usize,
+    threads: usize,
     next_shared: Mutex<Shared>,
     next_single: AtomicUsize,
     arrived: Vec<AtomicU32>,
@@ -51,7 +66,7 @@ impl Queue {
             shared: Vec::new(),
             single: Vec::new(),
             kv_heads: 1,
-            singles: 0,
+            threads,
             next_shared: Mutex::default(),
             next_single: AtomicUsize::new(0),
             arrived: (0..Self::teams(threads)).map(|_| AtomicU32::new(0)).collect(),
@@ -67,15 +82,28 @@ impl Queue {
     pub(super) fn fill(&mut self, plan: &Plan) {
         self.shared.clear();
         self.single.clear();
-        self.singles = 0;
-        self.kv_heads = plan.geometry().kv_heads as usize;
-        for (index, group) in plan.tile_groups().iter().enumerate() {
-            let items = group.items.start as usize * self.kv_heads..group.items.end as usize * self.kv_heads;
-            if group.tile.warps > 1 {
-                self.shared.push((index, items, u32::from(group.tile.warps)));
-            } else {
-                self.singles += items.len();
-                self.single.push((index, items));
+        let geometry = plan.geometry();
+        self.kv_heads = geometry.kv_heads as usize;
+        // So many units at least, where there are as many: threads that are done take what others would be busy with.
+        let fair = plan.work_items().len() * self.kv_heads / (UNITS_A_THREAD * self.threads);
+        for (group, tile_group) in plan.tile_groups().iter().enumerate() {
+            let lanes = lanes(plan, tile_group);
+            let items = tile_group.items.start as usize..tile_group.items.end as usize;
+            if lanes > 1 {
+                let heads = items.start * self.kv_heads..items.end * self.kv_heads;
+                self.shared.push((group, heads, lanes));
+                continue;
+            }
+            for item in items {
+                let rows = plan.work_items()[item].rows.len();
+                let most = heads_at_once(rows.max(1), geometry.head_dim as usize);
+                let most = most.min(fair.max(1)).min(self.kv_heads) as u32;
+                let mut kv_head = 0;
+                while kv_head < geometry.kv_heads {
+                    let heads = most.min(geometry.kv_heads - kv_head);
+                    self.single.push(Unit { group, item, kv_head, heads, lane: 0, lanes: 1, team: 0 });
+                    kv_head += heads;
+                }
             }
         }
         *self.next_single.get_mut() = 0;
@@ -117,22 +145,12 @@ impl Queue {
     }
 
     fn take_single(&self) -> Option<Unit> {
-        let mut index = self.next_single.fetch_add(1, Ordering::Relaxed);
-        if index >= self.singles {
-            return None;
-        }
-        for (group, items) in &self.single {
-            if index < items.len() {
-                return Some(self.unit(*group, items.start + index, 0, 1, 0));
-            }
-            index -= items.len();
-        }
-        None
+        self.single.get(self.next_single.fetch_add(1, Ordering::Relaxed)).copied()
     }
 
     const fn unit(&self, group: usize, index: usize, lane: u32, lanes: u32, team: usize) -> Unit {
         let (item, kv_head) = (index / self.kv_heads, (index % self.kv_heads) as u32);
-        Unit { group, item, kv_head, lane, lanes, team }
+        Unit { group, item, kv_head, heads: 1, lane, lanes, team }
     }
 
     /// Says that a share is done. The thread that is told `true` was the last of its team: it sees what the others wrote, and
@@ -145,5 +163,62 @@ impl Queue {
     pub(super) fn release(&self, unit: &Unit) {
         self.arrived[unit.team].store(0, Ordering::Release);
         self.next_shared.lock().unwrap_or_else(std::sync::PoisonError::into_inner).free.push(unit.team);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tilewright_heuristics::{Dtype, Geometry, Tile};
+    use tilewright_plan::{PageTable, PlanOptions};
+
+    /// A plan of requests that share nothing, each of them a work item.
+    fn plan(requests: u32, kv_heads: u32, warps: u16) -> Plan {
+        let geometry =
+            Geometry { q_heads: 4 * kv_heads, kv_heads, head_dim: 128, page_size: 16, dtype: Dtype::F16 };
+        let pages: Vec<i32> = (0..requests as i32).collect();
+        let seq_lens = vec![16; requests as usize];
+        let table = PageTable::new(&pages, 1, &seq_lens, 16).unwrap();
+        Plan::build(&geometry, &table, &PlanOptions::default(), Tile::new(4, 16, warps, 1)).unwrap()
+    }
+
+    /// All units, as threads would take them one after another.
+    fn units(plan: &Plan, threads: usize) -> Vec<Unit> {
+        let mut queue = Queue::new(threads);
+        queue.fill(plan);
+        let take = || {
+            queue.take().inspect(|unit| {
+                if unit.lanes > 1 && queue.arrive(unit) {
+                    queue.release(unit)
+                }
+            })
+        };
+        std::iter::from_fn(take).collect()
+    }
+
+    #[test]
+    fn every_head_of_every_item_is_taken_once() {
+        for (requests, kv_heads, threads, heads) in
+            [(40, 8, 2, 8), (40, 6, 2, 6), (40, 32, 2, 16), (3, 8, 2, 3), (1, 8, 8, 1)]
+        {
+            let plan = plan(requests, kv_heads, 1);
+            let units = units(&plan, threads);
+            assert_eq!(units.iter().map(|unit| unit.heads).max(), Some(heads), "{requests} x {kv_heads}");
+            let mut taken: Vec<(usize, u32)> = units
+                .iter()
+                .flat_map(|unit| (unit.kv_head..unit.kv_head + unit.heads).map(|head| (unit.item, head)))
+                .collect();
+            taken.sort_unstable();
+            let items = 0..plan.work_items().len();
+            let expected: Vec<_> =
+                items.flat_map(|item| (0..kv_heads).map(move |head| (item, head))).collect();
+            assert_eq!(taken, expected);
+        }
+    }
+
+    #[test]
+    fn threads_share_items_only_where_there_are_few() {
+        let lanes = |requests, warps| units(&plan(requests, 2, warps), 4)[0].lanes;
+        assert_eq!([lanes(7, 2), lanes(8, 2), lanes(15, 4), lanes(16, 4), lanes(1, 1)], [2, 1, 4, 1, 1]);
     }
 }

@@ -1,202 +1,259 @@
-//! The inner loops: dot products, weighted sums and exponentials over f32, for any SIMD level.
+//! The inner loops: dot products, weighted sums and exponentials in f32, for any SIMD level.
 //!
-//! `pulp` dispatches once a work item; everything here is inlined into the dispatched function. Rows are taken in blocks
-//! whose sums stay in registers, so that a load of K or V serves several rows.
+//! A level is chosen once a work item; everything here is inlined into the function that is compiled for it. Rows are taken in blocks
+//! whose sums stay in registers, so that K or V is read, and widened, once for several rows.
+#![allow(unsafe_code)]
 
-use pulp::Simd;
+use super::level::Level;
+use super::load::Load;
+use super::vectors::{Ahead, Vectors};
 
-/// Rows of a block: with four, each pair of K loads feeds eight multiply-adds.
-pub(super) const ROW_BLOCK: usize = 4;
+/// Rows up to which each block of rows widens K and V itself. More read what was widened once.
+pub(super) const WIDENED_BY_EACH: usize = 12;
 
-/// `scores[row][token] = q[row] . k[token]` for all rows and the tokens at `offsets` into `keys`.
+/// Rows of the next block, of so many that are left: with six, each pair of vectors of K feeds twelve multiply-adds, which hides their latency.
+/// No block is left with a single row, which would wait for K alone.
+const fn rows_of_block(left: usize) -> usize {
+    match left {
+        0..=4 => left,
+        5 => 3,
+        7 | 8 => 4,
+        _ => 6,
+    }
+}
+
+/// `scores[row][token] = q[row] . k[token]` for all rows and tokens.
 ///
-/// `queries` is `[rows, head_dim]`, `scores` is `[rows, stride]`; `head_dim` is a multiple of 16.
+/// `queries` is `[rows, head_dim]`, `scores` is `[rows, stride]`. Which rows and tokens are computed together changes no bit.
 #[inline(always)]
-pub(super) fn scores<S: Simd>(
-    simd: S,
+pub(super) fn scores<L: Level, K: Load, A>(
+    level: L,
     queries: &[f32],
-    keys: &[f32],
-    offsets: &[usize],
-    head_dim: usize,
+    keys: &Vectors<'_, K>,
     scores: &mut [f32],
     stride: usize,
+    ahead: &mut Ahead<'_, A>,
 ) {
+    let head_dim = keys.head_dim();
     let rows = queries.len() / head_dim;
     let mut row = 0;
     while row < rows {
         let (q, s) = (&queries[row * head_dim..], &mut scores[row * stride..]);
-        match rows - row {
-            1 => score_rows::<S, 1, 4>(simd, q, keys, offsets, head_dim, s, stride),
-            2 => score_rows::<S, 2, 4>(simd, q, keys, offsets, head_dim, s, stride),
-            3 => score_rows::<S, 3, 2>(simd, q, keys, offsets, head_dim, s, stride),
-            _ => score_rows::<S, ROW_BLOCK, 2>(simd, q, keys, offsets, head_dim, s, stride),
+        let block = rows_of_block(rows - row);
+        match block {
+            1 => score_rows::<L, K, A, 1, 8>(level, q, keys, s, stride, ahead),
+            2 => score_rows::<L, K, A, 2, 4>(level, q, keys, s, stride, ahead),
+            3 => score_rows::<L, K, A, 3, 4>(level, q, keys, s, stride, ahead),
+            4 => score_rows::<L, K, A, 4, 2>(level, q, keys, s, stride, ahead),
+            _ => score_rows::<L, K, A, 6, 2>(level, q, keys, s, stride, ahead),
         }
-        row += ROW_BLOCK;
+        row += block;
     }
 }
 
 #[inline(always)]
-fn score_rows<S: Simd, const R: usize, const T: usize>(
-    simd: S,
+fn score_rows<L: Level, K: Load, A, const R: usize, const T: usize>(
+    level: L,
     queries: &[f32],
-    keys: &[f32],
-    offsets: &[usize],
-    head_dim: usize,
+    keys: &Vectors<'_, K>,
+    scores: &mut [f32],
+    stride: usize,
+    ahead: &mut Ahead<'_, A>,
+) {
+    let tokens = keys.len();
+    assert!(queries.len() >= R * keys.head_dim() && scores.len() >= (R - 1) * stride + tokens);
+    let mut token = 0;
+    while token + T <= tokens {
+        ahead.fetch(T);
+        // SAFETY: there are so many rows of queries and of scores, and so many tokens.
+        unsafe { dot_block::<L, K, R, T>(level, queries, keys, token, scores, stride) };
+        token += T;
+    }
+    ahead.fetch(tokens - token);
+    while token < tokens {
+        // SAFETY: as above.
+        unsafe { dot_block::<L, K, R, 1>(level, queries, keys, token, scores, stride) };
+        token += 1;
+    }
+}
+
+/// # Safety
+/// There are `R` rows of queries and of scores, and `T` tokens from `token` on.
+#[inline(always)]
+unsafe fn dot_block<L: Level, K: Load, const R: usize, const T: usize>(
+    level: L,
+    queries: &[f32],
+    keys: &Vectors<'_, K>,
+    token: usize,
     scores: &mut [f32],
     stride: usize,
 ) {
-    let mut q: [&[S::f32s]; R] = [&[]; R];
-    for (r, q) in q.iter_mut().enumerate() {
-        *q = S::as_simd_f32s(&queries[r * head_dim..][..head_dim]).0;
-    }
-    let blocks = offsets.chunks_exact(T);
-    let rest = blocks.remainder();
-    for (b, block) in blocks.enumerate() {
-        let dots = dot_block::<S, R, T>(simd, &q, keys, block, head_dim);
-        for r in 0..R {
+    const { assert!(R * T <= 8 || R * T == 12) };
+    let head_dim = keys.head_dim();
+    let mut sums = [[level.splat(0.0); T]; R];
+    let mut column = 0;
+    while column < head_dim {
+        // SAFETY: the head dimension is a multiple of the lanes, and the caller has `R` rows and these tokens.
+        let query = |r: usize| unsafe { level.load(queries.as_ptr().add(r * head_dim + column)) };
+        // SAFETY: as above.
+        let key = |t: usize| unsafe { keys.load(level, token + t, column) };
+        // The fewer stay in registers, the others come one by one: sums and both would not fit.
+        if R > T {
+            let mut k = [level.splat(0.0); T];
+            for (t, k) in k.iter_mut().enumerate() {
+                *k = key(t);
+            }
+            for (r, sums) in sums.iter_mut().enumerate() {
+                let q = query(r);
+                for (sum, k) in sums.iter_mut().zip(k) {
+                    *sum = level.mul_add(q, k, *sum);
+                }
+            }
+        } else {
+            let mut q = [level.splat(0.0); R];
+            for (r, q) in q.iter_mut().enumerate() {
+                *q = query(r);
+            }
             for t in 0..T {
-                scores[r * stride + b * T + t] = dots[r][t];
+                let k = key(t);
+                for (sums, q) in sums.iter_mut().zip(q) {
+                    sums[t] = level.mul_add(q, k, sums[t]);
+                }
             }
         }
+        column += L::LANES;
     }
-    for (i, offset) in rest.iter().enumerate() {
-        let dots = dot_block::<S, R, 1>(simd, &q, keys, std::slice::from_ref(offset), head_dim);
-        for r in 0..R {
-            scores[r * stride + offsets.len() - rest.len() + i] = dots[r][0];
-        }
-    }
-}
-
-#[inline(always)]
-fn dot_block<S: Simd, const R: usize, const T: usize>(
-    simd: S,
-    q: &[&[S::f32s]; R],
-    keys: &[f32],
-    offsets: &[usize],
-    head_dim: usize,
-) -> [[f32; T]; R] {
-    let mut k: [&[S::f32s]; T] = [&[]; T];
-    for (k, &offset) in k.iter_mut().zip(offsets) {
-        *k = S::as_simd_f32s(&keys[offset..offset + head_dim]).0;
-    }
-    let lanes = k[0].len();
-    // Equal lengths, said in a way that removes the bounds checks from the loop.
-    assert!(k.iter().all(|k| k.len() == lanes) && q.iter().all(|q| q.len() == lanes));
-    let mut sums = [[simd.splat_f32s(0.0); T]; R];
-    for i in 0..lanes {
-        for t in 0..T {
-            let key = k[t][i];
-            for r in 0..R {
-                sums[r][t] = simd.mul_add_f32s(q[r][i], key, sums[r][t]);
-            }
-        }
-    }
-    let mut dots = [[0.0; T]; R];
+    let mut all = [level.splat(0.0); 12];
     for r in 0..R {
-        for t in 0..T {
-            dots[r][t] = simd.reduce_sum_f32s(sums[r][t]);
-        }
+        all[r * T..(r + 1) * T].copy_from_slice(&sums[r]);
     }
-    dots
+    let [a, b, c, d, e, f, g, h, rest @ ..] = all;
+    let mut dots = [0.0; 12];
+    dots[..8].copy_from_slice(&level.sums([a, b, c, d, e, f, g, h]));
+    if R * T > 8 {
+        dots[8..].copy_from_slice(&level.sums_of_four(rest));
+    }
+    for r in 0..R {
+        let row = r * stride + token;
+        // SAFETY: the caller has `R` rows of scores for these tokens.
+        unsafe { scores.get_unchecked_mut(row..row + T) }.copy_from_slice(&dots[r * T..(r + 1) * T]);
+    }
 }
 
 /// `accumulators[row] += sum over tokens of weights[row][token] * v[token]`.
 ///
-/// `accumulators` is `[rows, head_dim]`, `weights` is `[rows, stride]`.
+/// `accumulators` is `[rows, head_dim]`, `weights` is `[rows, stride]`. Which rows and columns are computed together changes no bit.
 #[inline(always)]
-pub(super) fn accumulate<S: Simd>(
-    simd: S,
+pub(super) fn accumulate<L: Level, K: Load, A>(
+    level: L,
     weights: &[f32],
     stride: usize,
-    values: &[f32],
-    offsets: &[usize],
-    head_dim: usize,
+    values: &Vectors<'_, K>,
     accumulators: &mut [f32],
+    ahead: &mut Ahead<'_, A>,
 ) {
+    let head_dim = values.head_dim();
     let rows = accumulators.len() / head_dim;
     let mut row = 0;
     while row < rows {
         let (w, a) = (&weights[row * stride..], &mut accumulators[row * head_dim..]);
-        match rows - row {
-            1 => accumulate_rows::<S, 1, 8>(simd, w, stride, values, offsets, head_dim, a),
-            2 => accumulate_rows::<S, 2, 4>(simd, w, stride, values, offsets, head_dim, a),
-            3 => accumulate_rows::<S, 3, 2>(simd, w, stride, values, offsets, head_dim, a),
-            _ => accumulate_rows::<S, ROW_BLOCK, 2>(simd, w, stride, values, offsets, head_dim, a),
+        let block = rows_of_block(rows - row);
+        match block {
+            1 => accumulate_rows::<L, K, A, 1, 8>(level, w, stride, values, a, ahead),
+            2 => accumulate_rows::<L, K, A, 2, 4>(level, w, stride, values, a, ahead),
+            3 => accumulate_rows::<L, K, A, 3, 2>(level, w, stride, values, a, ahead),
+            4 => accumulate_rows::<L, K, A, 4, 2>(level, w, stride, values, a, ahead),
+            _ => accumulate_rows::<L, K, A, 6, 2>(level, w, stride, values, a, ahead),
         }
-        row += ROW_BLOCK;
+        row += block;
     }
 }
 
 /// `R` rows, `C` vectors of the head dimension at a time; what is left goes one vector at a time.
 #[inline(always)]
-fn accumulate_rows<S: Simd, const R: usize, const C: usize>(
-    simd: S,
+fn accumulate_rows<L: Level, K: Load, A, const R: usize, const C: usize>(
+    level: L,
     weights: &[f32],
     stride: usize,
-    values: &[f32],
-    offsets: &[usize],
-    head_dim: usize,
+    values: &Vectors<'_, K>,
     accumulators: &mut [f32],
+    ahead: &mut Ahead<'_, A>,
 ) {
-    let lanes = size_of::<S::f32s>() / size_of::<f32>();
+    let head_dim = values.head_dim();
+    assert!(weights.len() >= (R - 1) * stride + values.len() && accumulators.len() >= R * head_dim);
+    // Fetched over all passes.
+    let fetched = (values.len() * C * L::LANES).div_ceil(head_dim);
     let mut column = 0;
-    while column + C * lanes <= head_dim {
-        accumulate_block::<S, R, C>(simd, weights, stride, values, offsets, head_dim, column, accumulators);
-        column += C * lanes;
+    while column + C * L::LANES <= head_dim {
+        ahead.fetch(fetched);
+        // SAFETY: there are so many rows of weights and accumulators, and so many columns.
+        unsafe { accumulate_block::<L, K, R, C>(level, weights, stride, values, column, accumulators) };
+        column += C * L::LANES;
     }
+    ahead.fetch(values.len());
     while column < head_dim {
-        accumulate_block::<S, R, 1>(simd, weights, stride, values, offsets, head_dim, column, accumulators);
-        column += lanes;
+        // SAFETY: as above; the head dimension is a multiple of the lanes.
+        unsafe { accumulate_block::<L, K, R, 1>(level, weights, stride, values, column, accumulators) };
+        column += L::LANES;
     }
 }
 
+/// # Safety
+/// There are `R` rows of weights and of accumulators, and `C` vectors from `column` on.
 #[inline(always)]
-#[expect(clippy::too_many_arguments, reason = "an inner loop: its arguments are registers")]
-fn accumulate_block<S: Simd, const R: usize, const C: usize>(
-    simd: S,
+unsafe fn accumulate_block<L: Level, K: Load, const R: usize, const C: usize>(
+    level: L,
     weights: &[f32],
     stride: usize,
-    values: &[f32],
-    offsets: &[usize],
-    head_dim: usize,
+    values: &Vectors<'_, K>,
     column: usize,
     accumulators: &mut [f32],
 ) {
-    let width = C * size_of::<S::f32s>() / size_of::<f32>();
-    let mut sums = [[simd.splat_f32s(0.0); C]; R];
+    let head_dim = values.head_dim();
+    let mut sums = [[level.splat(0.0); C]; R];
     for (r, sums) in sums.iter_mut().enumerate() {
-        let row = S::as_simd_f32s(&accumulators[r * head_dim + column..][..width]).0;
-        sums.copy_from_slice(&row[..C]);
+        for (c, sum) in sums.iter_mut().enumerate() {
+            let at = r * head_dim + column + c * L::LANES;
+            // SAFETY: the caller has these rows and columns.
+            *sum = unsafe { level.load(accumulators.as_ptr().add(at)) };
+        }
     }
-    let mut rows: [&[f32]; R] = [&[]; R];
-    for (r, row) in rows.iter_mut().enumerate() {
-        *row = &weights[r * stride..][..offsets.len()];
-    }
-    for (t, &offset) in offsets.iter().enumerate() {
-        let v = S::as_simd_f32s(&values[offset + column..offset + column + width]).0;
-        let v: &[S::f32s; C] = v[..C].try_into().expect("the slice has C vectors");
-        for r in 0..R {
-            let weight = simd.splat_f32s(rows[r][t]);
-            for c in 0..C {
-                sums[r][c] = simd.mul_add_f32s(weight, v[c], sums[r][c]);
+    for token in 0..values.len() {
+        let mut v = [level.splat(0.0); C];
+        for (c, v) in v.iter_mut().enumerate() {
+            // SAFETY: the caller has these columns.
+            *v = unsafe { values.load(level, token, column + c * L::LANES) };
+        }
+        for (r, sums) in sums.iter_mut().enumerate() {
+            // SAFETY: the caller has `R` rows of weights.
+            let weight = level.splat(unsafe { *weights.get_unchecked(r * stride + token) });
+            for (sum, v) in sums.iter_mut().zip(v) {
+                *sum = level.mul_add(weight, v, *sum);
             }
         }
     }
     for (r, sums) in sums.iter().enumerate() {
-        let row = S::as_mut_simd_f32s(&mut accumulators[r * head_dim + column..][..width]).0;
-        row[..C].copy_from_slice(sums);
+        for (c, sum) in sums.iter().enumerate() {
+            let at = r * head_dim + column + c * L::LANES;
+            // SAFETY: the caller has these rows and columns.
+            unsafe { level.store(accumulators.as_mut_ptr().add(at), *sum) };
+        }
     }
 }
 
 /// The largest element; -inf for none.
 #[inline(always)]
-pub(super) fn max<S: Simd>(simd: S, elements: &[f32]) -> f32 {
-    let (head, tail) = S::as_simd_f32s(elements);
-    let mut largest = simd.splat_f32s(f32::NEG_INFINITY);
-    for &vector in head {
-        largest = simd.max_f32s(largest, vector);
+pub(super) fn max(elements: &[f32]) -> f32 {
+    const LANES: usize = 16;
+    let larger = |a: f32, b: f32| if a > b { a } else { b };
+    let mut largest = [f32::NEG_INFINITY; LANES];
+    let (chunks, rest) = elements.as_chunks::<LANES>();
+    for chunk in chunks {
+        for (largest, element) in largest.iter_mut().zip(chunk) {
+            *largest = larger(*element, *largest);
+        }
     }
-    tail.iter().copied().fold(simd.reduce_max_f32s(largest), f32::max)
+    largest.iter().chain(rest).copied().fold(f32::NEG_INFINITY, larger)
 }
 
 /// Multiplies all elements.
@@ -253,105 +310,5 @@ pub(super) fn exp2_and_sum(elements: &mut [f32], shift: f32) -> f32 {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-    use pulp::{Arch, WithSimd};
-
-    struct Dispatch<F>(F);
-
-    trait Body {
-        fn run<S: Simd>(self, simd: S);
-    }
-
-    impl<F: Body> WithSimd for Dispatch<F> {
-        type Output = ();
-        #[inline(always)]
-        fn with_simd<S: Simd>(self, simd: S) {
-            self.0.run(simd);
-        }
-    }
-
-    struct Product<'a> {
-        left: &'a [f32],
-        right: &'a [f32],
-        offsets: &'a [usize],
-        head_dim: usize,
-        out: &'a mut [f32],
-        stride: usize,
-        scores: bool,
-    }
-
-    impl Body for Product<'_> {
-        #[inline(always)]
-        fn run<S: Simd>(self, simd: S) {
-            let Self { left, right, offsets, head_dim, out, stride, scores: qk } = self;
-            if qk {
-                scores(simd, left, right, offsets, head_dim, out, stride);
-            } else {
-                accumulate(simd, left, stride, right, offsets, head_dim, out);
-            }
-        }
-    }
-
-    fn numbers(count: usize, seed: u32) -> Vec<f32> {
-        (0..count as u32)
-            .map(|i| ((i.wrapping_mul(2_654_435_761) ^ seed) % 2001) as f32 / 1000.0 - 1.0)
-            .collect()
-    }
-
-    #[test]
-    fn exponentials_are_accurate_over_the_whole_range() {
-        for i in 0..=12_600 {
-            let x = -(i as f32) / 100.0;
-            let mut one = [x];
-            let sum = exp2_and_sum(&mut one, 0.0);
-            let exact = f64::from(x).exp2();
-            assert!(
-                (f64::from(one[0]) - exact).abs() <= 3e-7 * exact + 2e-38,
-                "2^{x} = {} for {exact}",
-                one[0]
-            );
-            assert_eq!(sum, one[0]);
-        }
-        let mut edges = [0.0, f32::NEG_INFINITY, -1e30, -127.0];
-        assert_eq!(exp2_and_sum(&mut edges, 0.0), 1.0);
-        assert_eq!(edges, [1.0, 0.0, 0.0, 0.0]);
-    }
-
-    proptest! {
-        #[test]
-        fn blocks_compute_what_plain_loops_do(rows in 1usize..10, tokens in 1usize..40, dim in 1usize..5, seed: u32) {
-            let (head_dim, stride) = (dim * 16, tokens + 3);
-            let pool = numbers(head_dim * (tokens + 5), seed);
-            // Tokens lie anywhere, also on top of each other.
-            let offsets: Vec<usize> = (0..tokens).map(|t| (t * 7 % (tokens + 5)) * head_dim).collect();
-            let queries = numbers(rows * head_dim, !seed);
-            let mut found = vec![f32::NAN; rows * stride];
-            Arch::new().dispatch(Dispatch(Product {
-                left: &queries, right: &pool, offsets: &offsets, head_dim, out: &mut found, stride, scores: true,
-            }));
-            let mut sums = numbers(rows * head_dim, seed ^ 1);
-            let before = sums.clone();
-            let weights = numbers(rows * stride, seed ^ 2);
-            Arch::new().dispatch(Dispatch(Product {
-                left: &weights, right: &pool, offsets: &offsets, head_dim, out: &mut sums, stride, scores: false,
-            }));
-            for r in 0..rows {
-                for t in 0..tokens {
-                    let q = &queries[r * head_dim..][..head_dim];
-                    let k = &pool[offsets[t]..][..head_dim];
-                    let exact: f64 = q.iter().zip(k).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum();
-                    prop_assert!((f64::from(found[r * stride + t]) - exact).abs() < 1e-4);
-                }
-                for d in 0..head_dim {
-                    let add: f64 = (0..tokens)
-                        .map(|t| f64::from(weights[r * stride + t]) * f64::from(pool[offsets[t] + d]))
-                        .sum();
-                    let exact = f64::from(before[r * head_dim + d]) + add;
-                    prop_assert!((f64::from(sums[r * head_dim + d]) - exact).abs() < 1e-4);
-                }
-            }
-        }
-    }
-}
+#[path = "simd_tests.rs"]
+mod tests;

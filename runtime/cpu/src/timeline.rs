@@ -4,7 +4,8 @@ use super::queue::Unit;
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
-/// When a thread computed a work item of a KV head, or its share of one. Times are nanoseconds since the first of them began.
+/// When a thread computed a work item of a KV head, or its share of one. Times are nanoseconds since the first of them began. Of KV heads that
+/// are computed together each gets an equal part of their time, one behind the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UnitTimes {
     /// Index into [`tilewright_plan::Plan::work_items`].
@@ -33,6 +34,7 @@ pub(super) struct Recorder {
 pub(super) struct Clock<'a> {
     recorder: &'a Recorder,
     times: UnitTimes,
+    heads: u32,
 }
 
 impl Recorder {
@@ -51,7 +53,7 @@ impl Recorder {
             computed: 0,
             end: 0,
         };
-        Clock { recorder: self, times }
+        Clock { recorder: self, times, heads: unit.heads }
     }
 
     fn now(&self) -> u64 {
@@ -84,7 +86,16 @@ impl Clock<'_> {
     pub(super) fn end(mut self) {
         self.times.end = self.recorder.now();
         let thread = &self.recorder.threads[self.times.thread as usize];
-        thread.lock().unwrap_or_else(PoisonError::into_inner).push(self.times);
+        let UnitTimes { kv_head, begin, computed, end, .. } = self.times;
+        let part = |time: u64, head: u32| (time - begin) * u64::from(head) / u64::from(self.heads);
+        let of_head = |head: u32| UnitTimes {
+            kv_head: kv_head + head,
+            begin: begin + part(end, head),
+            computed: begin + part(end, head) + part(computed, 1),
+            end: begin + part(end, head + 1),
+            ..self.times
+        };
+        thread.lock().unwrap_or_else(PoisonError::into_inner).extend((0..self.heads).map(of_head));
     }
 }
 

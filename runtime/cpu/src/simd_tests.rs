@@ -1,0 +1,166 @@
+use super::super::level::{Isa, Kernel};
+use super::super::{Element, Number};
+use super::*;
+use half::{bf16, f16};
+use proptest::prelude::*;
+use tilewright_plan::E4m3;
+
+/// Dot products, and weighted sums.
+struct Products<'a, K> {
+    queries: &'a [f32],
+    vectors: Vectors<'a, K>,
+    scores: &'a mut [f32],
+    weights: &'a [f32],
+    accumulators: &'a mut [f32],
+    stride: usize,
+}
+
+impl<K: Load> Kernel for Products<'_, K> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<L: Level>(self, level: L) {
+        let Self { queries, vectors, scores: out, weights, accumulators, stride } = self;
+        // More than there is to compute, so that some are left.
+        let offsets = vec![0; 50];
+        let fetch = || Ahead::new(queries, &offsets, 0, vectors.head_dim());
+        scores(level, queries, &vectors, out, stride, &mut fetch());
+        accumulate(level, weights, stride, &vectors, accumulators, &mut fetch());
+    }
+}
+
+struct Widen<'a, K>(Vectors<'a, K>, &'a mut [f32]);
+
+impl<K: Load> Kernel for Widen<'_, K> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<L: Level>(self, level: L) {
+        self.0.widen(level, self.1);
+    }
+}
+
+fn numbers(count: usize, seed: u32) -> Vec<f32> {
+    (0..count as u32).map(|i| ((i.wrapping_mul(2_654_435_761) ^ seed) % 2001) as f32 / 1000.0 - 1.0).collect()
+}
+
+#[test]
+fn exponentials_are_accurate_over_the_whole_range() {
+    for i in 0..=12_600 {
+        let x = -(i as f32) / 100.0;
+        let mut one = [x];
+        let sum = exp2_and_sum(&mut one, 0.0);
+        let exact = f64::from(x).exp2();
+        assert!((f64::from(one[0]) - exact).abs() <= 3e-7 * exact + 2e-38, "2^{x} = {} for {exact}", one[0]);
+        assert_eq!(sum, one[0]);
+    }
+    let mut edges = [0.0, f32::NEG_INFINITY, -1e30, -127.0];
+    assert_eq!(exp2_and_sum(&mut edges, 0.0), 1.0);
+    assert_eq!(edges, [1.0, 0.0, 0.0, 0.0]);
+}
+
+#[test]
+fn the_largest_element_may_be_anywhere() {
+    for len in [0, 1, 15, 16, 17, 48, 50] {
+        for at in 0..len {
+            let mut elements = vec![-1e9; len];
+            elements[at] = -3.0;
+            assert_eq!(max(&elements), -3.0, "{at} of {len}");
+        }
+    }
+    assert_eq!(max(&[]), f32::NEG_INFINITY);
+}
+
+/// All numbers of a type, widened at every level.
+fn every_number_widens<K: Number>(all: &[K]) {
+    let head_dim = 16;
+    let offsets: Vec<usize> = (0..all.len()).step_by(head_dim).collect();
+    for isa in Isa::available() {
+        let mut wide = vec![0.0; all.len()];
+        isa.run(Widen(Vectors::new(all, &offsets, 0, head_dim), &mut wide));
+        for (number, wide) in all.iter().zip(wide) {
+            let expected = number.to_f32();
+            let same = expected.to_bits() == wide.to_bits() || expected.is_nan() && wide.is_nan();
+            assert!(same, "{isa:?}: {number:?} is {wide}");
+        }
+    }
+}
+
+#[test]
+fn every_number_of_every_type_widens_to_itself() {
+    every_number_widens(&(0..=u16::MAX).map(f16::from_bits).collect::<Vec<_>>());
+    every_number_widens(&(0..=u16::MAX).map(bf16::from_bits).collect::<Vec<_>>());
+    every_number_widens(&(0..=u8::MAX).map(E4m3::from_bits).collect::<Vec<_>>());
+    every_number_widens(&numbers(1024, 5));
+}
+
+/// Numbers of every magnitude, and what lies between two neighbours, are rounded as one at a time.
+fn narrows<E: Element>(bits: impl Fn(E) -> u32) {
+    let wide: Vec<f32> = (0..1u32 << 16)
+        .map(|i| f32::from_bits(i << 16 | i.wrapping_mul(0x9e37_79b9) >> 16))
+        .chain((0..1u32 << 16).map(|i| f32::from_bits(i << 16 | 0x8000)))
+        .chain((0..1u32 << 16).map(|i| f32::from_bits(0x3800_0000 + (i << 12))))
+        .collect();
+    for isa in Isa::available() {
+        let mut narrow = vec![E::from_f32(0.0); wide.len()];
+        E::narrow_scaled(isa, &mut wide.clone(), 1.0, &mut narrow);
+        for (wide, narrow) in wide.iter().zip(narrow) {
+            let expected = E::from_f32(*wide);
+            let both_nan = wide.is_nan() && narrow.to_f32().is_nan();
+            assert!(bits(narrow) == bits(expected) || both_nan, "{isa:?}: {wide:e} is {narrow:?}");
+        }
+    }
+}
+
+#[test]
+fn numbers_are_rounded_to_the_nearest() {
+    narrows::<f16>(|x| x.to_bits().into());
+    narrows::<bf16>(|x| x.to_bits().into());
+    narrows::<f32>(f32::to_bits);
+}
+
+/// Products at every level, beside f64; and each row alone has the same bits as among others.
+fn products<K: Number>(rows: usize, tokens: usize, head_dim: usize, seed: u32) -> Result<(), TestCaseError> {
+    let stride = tokens + 3;
+    let pool: Vec<K> = numbers(head_dim * (tokens + 5), seed).into_iter().map(K::from_f32).collect();
+    // Tokens lie anywhere, also on top of each other.
+    let offsets: Vec<usize> = (0..tokens).map(|t| (t * 7 % (tokens + 5)) * head_dim).collect();
+    let vectors = Vectors::new(&pool, &offsets, 0, head_dim);
+    let (queries, weights) = (numbers(rows * head_dim, !seed), numbers(rows * stride, seed ^ 2));
+    let before = numbers(rows * head_dim, seed ^ 1);
+    for isa in Isa::available() {
+        let (mut scores, mut sums) = (vec![f32::NAN; rows * stride], before.clone());
+        let (queries, weights) = (&queries[..], &weights[..]);
+        isa.run(Products { queries, vectors, scores: &mut scores, weights, accumulators: &mut sums, stride });
+        for r in 0..rows {
+            let (mut alone, mut sum) = (vec![f32::NAN; stride], before[r * head_dim..][..head_dim].to_vec());
+            let (queries, weights) = (&queries[r * head_dim..][..head_dim], &weights[r * stride..][..stride]);
+            let accumulators = &mut sum[..];
+            isa.run(Products { queries, vectors, scores: &mut alone, weights, accumulators, stride });
+            prop_assert_eq!(&alone[..tokens], &scores[r * stride..][..tokens]);
+            prop_assert_eq!(&sum[..], &sums[r * head_dim..][..head_dim]);
+            for t in 0..tokens {
+                let k = pool[offsets[t]..][..head_dim].iter().map(|k| f64::from(k.to_f32()));
+                let exact: f64 = queries.iter().zip(k).map(|(q, k)| f64::from(*q) * k).sum();
+                prop_assert!((f64::from(alone[t]) - exact).abs() < 1e-4);
+            }
+            for d in 0..head_dim {
+                let v = |t: usize| f64::from(pool[offsets[t] + d].to_f32());
+                let add: f64 = (0..tokens).map(|t| f64::from(weights[t]) * v(t)).sum();
+                let exact = f64::from(before[r * head_dim + d]) + add;
+                prop_assert!((f64::from(sum[d]) - exact).abs() < 1e-4);
+            }
+        }
+    }
+    Ok(())
+}
+
+proptest! {
+    #[test]
+    fn blocks_compute_what_plain_loops_do(rows in 1usize..10, tokens in 1usize..40, dim in 1usize..10, seed: u32) {
+        products::<f32>(rows, tokens, dim * 16, seed)?;
+        products::<f16>(rows, tokens, dim * 16, seed)?;
+        products::<bf16>(rows, tokens, dim * 16, seed)?;
+        products::<E4m3>(rows, tokens, dim * 16, seed)?;
+    }
+}
