@@ -1,6 +1,7 @@
 //! Awkward cases on the CPU backend.
 
-use super::values::kv_scales;
+use super::reference::to_f64;
+use super::values::{kv_scales, poison};
 use super::{CaseCache, ConformanceCase};
 use tilewright_cpu::{CpuBackend, DecodeArgs, Element, Fp8KvCache, KvCache, KvPages};
 use tilewright_heuristics::Tile;
@@ -48,8 +49,9 @@ impl<E: Element> CpuCase<E> {
         let plan = self.case.plan(*tile).map_err(|error| error.to_string())?;
         let heads = self.case.queries() * self.case.geometry.q_heads as usize;
         // Poison shows what was never written.
-        let mut output = vec![E::from_f32(f32::NAN); self.query.len()];
-        let mut lse = vec![f32::NAN; heads];
+        let mut wide = poison(self.query.len());
+        let mut output = E::narrowed(&wide);
+        let mut lse = poison(heads);
         let sinks = self.case.sinks();
         let args = DecodeArgs {
             lse: Some(&mut lse),
@@ -59,7 +61,7 @@ impl<E: Element> CpuCase<E> {
             ..DecodeArgs::new(&self.query, cache, &mut output)
         };
         backend.decode(&plan, args).map_err(|error| error.to_string())?;
-        let output = output.iter().map(|x| f64::from(x.to_f32())).collect();
-        Ok((output, lse.into_iter().map(f64::from).collect()))
+        E::copy_wide(&output, &mut wide);
+        Ok((to_f64(&wide), to_f64(&lse)))
     }
 }

@@ -1,9 +1,9 @@
 //! Attention in f64, straight from the page table: what every variant is compared with. No forest, no plan, no tiles.
 
 use rayon::prelude::*;
-use tilewright_cpu::{Element, KvCache, KvPages, Number};
+use tilewright_cpu::{Element, KvPages, Number};
 use tilewright_heuristics::{Geometry, Mask};
-use tilewright_plan::PageTable;
+use tilewright_plan::{KvScales, KvStrides, PageTable};
 
 /// Tokens that are converted to f64 at a time: a long request needs no second copy of all of its K and V.
 const BLOCK: usize = 256;
@@ -51,7 +51,47 @@ pub fn decode<E: Element, C: KvPages<E>>(
     cache: &C,
     attention: &Attention<'_>,
 ) -> (Vec<f64>, Vec<f64>) {
-    let (scales, cache) = (cache.scales(), &cache.stored());
+    let stored = cache.stored();
+    let pages = Pages {
+        keys: &|at, wide| copy_wide(stored.keys, at, wide),
+        values: &|at, wide| copy_wide(stored.values, at, wide),
+        strides: stored.strides,
+        scales: cache.scales(),
+    };
+    let mut wide = vec![0.0; query.len()];
+    E::copy_wide(query, &mut wide);
+    let query = to_f64(&wide);
+    decode_pages(geometry, table, &query, &pages, attention)
+}
+
+fn copy_wide<K: Number>(elements: &[K], at: usize, wide: &mut [f32]) {
+    K::copy_wide(&elements[at..][..wide.len()], wide);
+}
+
+/// As f64, exactly.
+pub(super) fn to_f64(numbers: &[f32]) -> Vec<f64> {
+    numbers.iter().copied().map(f64::from).collect()
+}
+
+/// K and V of any type of elements: what computes with them is compiled once.
+struct Pages<'a> {
+    keys: Vectors<'a>,
+    values: Vectors<'a>,
+    strides: KvStrides,
+    scales: Option<KvScales<'a>>,
+}
+
+/// Writes as many elements as the slice takes, from an element on, as f32.
+type Vectors<'a> = &'a (dyn Fn(usize, &mut [f32]) + Sync);
+
+fn decode_pages(
+    geometry: &Geometry,
+    table: &PageTable<'_>,
+    query: &[f64],
+    pages: &Pages<'_>,
+    attention: &Attention<'_>,
+) -> (Vec<f64>, Vec<f64>) {
+    let scales = pages.scales;
     let head_dim = geometry.head_dim as usize;
     let q_heads = geometry.q_heads as usize;
     let row = q_heads * head_dim;
@@ -59,8 +99,8 @@ pub fn decode<E: Element, C: KvPages<E>>(
     let mut lse = vec![f64::NEG_INFINITY; table.batch() * q_heads];
     let queries = output.par_chunks_mut(row.max(1)).zip(lse.par_chunks_mut(q_heads.max(1)));
     queries.enumerate().for_each_init(Scratch::default, |scratch, (index, (output, lse))| {
-        let tokens = tokens(table, cache, index);
-        let mut query: Vec<f64> = query[index * row..][..row].iter().map(wide).collect();
+        let tokens = tokens(table, &pages.strides, index);
+        let mut query = query[index * row..][..row].to_vec();
         query.iter_mut().for_each(|q| *q *= f64::from(attention.scale));
         let ratio = geometry.gqa_ratio() as usize;
         for kv_head in 0..geometry.kv_heads as usize {
@@ -68,25 +108,25 @@ pub fn decode<E: Element, C: KvPages<E>>(
             let elements = heads.start * head_dim..heads.end * head_dim;
             let group = Group {
                 query: &query[elements.clone()],
-                offset: kv_head * cache.strides.head,
+                offset: kv_head * pages.strides.head,
                 sinks: attention.sinks.map(|sinks| &sinks[heads.clone()]),
                 mask: attention.mask,
                 head_dim,
                 key_scale: scales.map_or(1.0, |scales| f64::from(scales.keys.of_head(kv_head))),
                 value_scale: scales.map_or(1.0, |scales| f64::from(scales.values.of_head(kv_head))),
             };
-            group.decode(&tokens, cache, scratch, &mut output[elements], &mut lse[heads]);
+            group.decode(&tokens, pages, scratch, &mut output[elements], &mut lse[heads]);
         }
     });
     (output, lse)
 }
 
 /// Where the tokens up to a query's own begin, without the offset of the head.
-fn tokens<E>(table: &PageTable<'_>, cache: &KvCache<'_, E>, query: usize) -> Vec<usize> {
+fn tokens(table: &PageTable<'_>, strides: &KvStrides, query: usize) -> Vec<usize> {
     let pages = table.pages(query);
     let place = |token: u32| {
         let page = pages[(token / table.page_size()) as usize] as usize;
-        page * cache.strides.page + (token % table.page_size()) as usize * cache.strides.token
+        page * strides.page + (token % table.page_size()) as usize * strides.token
     };
     (0..table.seq_len(query)).map(place).collect()
 }
@@ -115,10 +155,10 @@ struct Scratch {
 }
 
 impl Group<'_> {
-    fn decode<K: Number>(
+    fn decode(
         &self,
         tokens: &[usize],
-        cache: &KvCache<'_, K>,
+        pages: &Pages<'_>,
         scratch: &mut Scratch,
         output: &mut [f64],
         lse: &mut [f64],
@@ -128,7 +168,7 @@ impl Group<'_> {
         scores.clear();
         scores.resize(lse.len() * tokens.len(), 0.0);
         for (block, tokens_of_block) in tokens.chunks(BLOCK).enumerate() {
-            self.convert(cache.keys, self.key_scale, tokens_of_block, narrow, wide);
+            self.convert(pages.keys, self.key_scale, tokens_of_block, narrow, wide);
             for (head, q) in self.query.chunks(head_dim).enumerate() {
                 let scores = &mut scores[head * tokens.len() + block * BLOCK..];
                 for (score, k) in scores.iter_mut().zip(wide.chunks(head_dim)) {
@@ -143,7 +183,7 @@ impl Group<'_> {
             *lse = softmax(scores, sink);
         }
         for (block, tokens_of_block) in tokens.chunks(BLOCK).enumerate() {
-            self.convert(cache.values, self.value_scale, tokens_of_block, narrow, wide);
+            self.convert(pages.values, self.value_scale, tokens_of_block, narrow, wide);
             for (head, output) in output.chunks_mut(head_dim).enumerate() {
                 let weights = &scores[head * tokens.len() + block * BLOCK..];
                 for (weight, v) in weights.iter().zip(wide.chunks(head_dim)) {
@@ -154,9 +194,9 @@ impl Group<'_> {
     }
 
     /// The vectors of these tokens, once for all heads of the group.
-    fn convert<K: Number>(
+    fn convert(
         &self,
-        elements: &[K],
+        vectors: Vectors<'_>,
         scale: f64,
         tokens: &[usize],
         narrow: &mut Vec<f32>,
@@ -165,7 +205,7 @@ impl Group<'_> {
         narrow.resize(self.head_dim, 0.0);
         wide.clear();
         for &token in tokens {
-            K::widen(&elements[token + self.offset..][..self.head_dim], narrow);
+            vectors(token + self.offset, narrow);
             wide.extend(narrow.iter().map(|&x| f64::from(x) * scale));
         }
     }
@@ -198,8 +238,4 @@ fn dot(a: &[f64], b: &[f64]) -> f64 {
         }
     }
     sums.iter().sum::<f64>() + a_rest.iter().zip(b_rest).map(|(a, b)| a * b).sum::<f64>()
-}
-
-fn wide<E: Element>(element: &E) -> f64 {
-    f64::from(element.to_f32())
 }

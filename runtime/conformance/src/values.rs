@@ -106,6 +106,10 @@ impl ConformanceCase {
     /// K, with [`ConformanceCase::strides`]: NaN wherever no request has a token. In FP8 these are the stored
     /// numbers, before [`ConformanceCase::scales`].
     pub fn keys<E: Number>(&self) -> Vec<E> {
+        E::narrowed(&self.wide_keys())
+    }
+
+    fn wide_keys(&self) -> Vec<f32> {
         let finite = self.finite_slots();
         let page_size = self.geometry.page_size as usize;
         let largest = (1e4 / (EXTREME_QUERY * (self.geometry.head_dim as f32).sqrt())).floor();
@@ -115,36 +119,40 @@ impl ConformanceCase {
                 (0..self.geometry.head_dim).map(|_| random.uniform()).collect()
             })
             .collect();
-        self.fill(|page, token, head, key: &mut [E]| {
+        self.fill(|page, token, head, key| {
             let mut random = self.random(Purpose::Key, &[page, token, head]);
             match self.values {
                 Values::Equal => {
-                    key.iter_mut().zip(&patterns[head]).for_each(|(k, p)| *k = E::from_f32(*p));
+                    key.iter_mut().zip(&patterns[head]).for_each(|(k, p)| *k = *p);
                 }
-                Values::Deep => key.fill_with(|| E::from_f32(-DEEP)),
+                Values::Deep => key.fill(-DEEP),
                 Values::Extreme => {
                     let level = random.below(2 * largest as usize + 1) as f32 - largest;
                     let pattern = &patterns[head];
-                    key.iter_mut().zip(pattern).for_each(|(k, p)| *k = E::from_f32(level * sign(*p)));
+                    key.iter_mut().zip(pattern).for_each(|(k, p)| *k = level * sign(*p));
                 }
-                _ => key.iter_mut().for_each(|k| *k = E::from_f32(random.uniform())),
+                _ => key.iter_mut().for_each(|k| *k = random.uniform()),
             }
             if finite.as_ref().is_some_and(|finite| !finite[page * page_size + token]) {
-                key[0] = E::from_f32(f32::NEG_INFINITY);
+                key[0] = f32::NEG_INFINITY;
             }
         })
     }
 
     /// V, laid out like K.
     pub fn values<E: Number>(&self) -> Vec<E> {
-        self.fill(|page, token, head, value: &mut [E]| {
+        E::narrowed(&self.fill(|page, token, head, value| {
             let mut random = self.random(Purpose::Value, &[page, token, head]);
-            value.iter_mut().for_each(|v| *v = E::from_f32(random.uniform()));
-        })
+            value.iter_mut().for_each(|v| *v = random.uniform());
+        }))
     }
 
     /// Q, `[queries, q_heads, head_dim]`.
     pub fn query<E: Element>(&self) -> Vec<E> {
+        E::narrowed(&self.wide_query())
+    }
+
+    fn wide_query(&self) -> Vec<f32> {
         let (q_heads, head_dim) = (self.geometry.q_heads as usize, self.geometry.head_dim as usize);
         let mut query = Vec::with_capacity(self.queries() * q_heads * head_dim);
         for row in 0..self.queries() * q_heads {
@@ -154,15 +162,15 @@ impl ConformanceCase {
                 let kv_head = row % q_heads / self.geometry.gqa_ratio() as usize;
                 let mut pattern = self.random(Purpose::Pattern, &[kv_head]);
                 let amplitude = EXTREME_QUERY * random.sign();
-                query.extend((0..head_dim).map(|_| E::from_f32(amplitude * sign(pattern.uniform()))));
+                query.extend((0..head_dim).map(|_| amplitude * sign(pattern.uniform())));
             } else if self.values == Values::Deep {
-                query.extend((0..head_dim).map(|_| E::from_f32(DEEP)));
+                query.extend((0..head_dim).map(|_| DEEP));
             } else {
-                query.extend((0..head_dim).map(|_| E::from_f32(random.uniform())));
+                query.extend((0..head_dim).map(|_| random.uniform()));
             }
             if self.finite_slots_matter() {
                 // Times -inf, it has to be -inf.
-                query[first] = E::from_f32(0.5 + random.uniform().abs());
+                query[first] = 0.5 + random.uniform().abs();
             }
         }
         query
@@ -213,9 +221,9 @@ impl ConformanceCase {
     }
 
     /// Elements of the cache: `vector` writes those of each (page, token, head) that a request has; all others are NaN.
-    fn fill<E: Number>(&self, mut vector: impl FnMut(usize, usize, usize, &mut [E])) -> Vec<E> {
+    fn fill(&self, mut vector: impl FnMut(usize, usize, usize, &mut [f32])) -> Vec<f32> {
         let strides = self.strides();
-        let mut elements = vec![E::from_f32(f32::NAN); self.pages * strides.page];
+        let mut elements = poison(self.pages * strides.page);
         for (page, tokens) in self.tokens_of_pages().into_iter().enumerate() {
             for token in 0..tokens as usize {
                 for head in 0..self.geometry.kv_heads as usize {
@@ -241,6 +249,11 @@ impl ConformanceCase {
         }
         tokens
     }
+}
+
+/// NaN: what nobody writes to stays it, and shows.
+pub(super) fn poison(count: usize) -> Vec<f32> {
+    vec![f32::NAN; count]
 }
 
 fn sign(x: f32) -> f32 {

@@ -95,7 +95,7 @@ impl CpuBackend {
         plan: &Plan,
         args: DecodeArgs<'_, E, C>,
     ) -> Result<(), ExecError> {
-        self.execute(plan, args, None)
+        C::execute(self, plan, args, None)
     }
 
     /// As [`CpuBackend::decode`]; when each unit of forward was computed, and by which thread.
@@ -108,11 +108,11 @@ impl CpuBackend {
         args: DecodeArgs<'_, E, C>,
     ) -> Result<Vec<UnitTimes>, ExecError> {
         let recorder = Recorder::new(self.scratch.len());
-        self.execute(plan, args, Some(&recorder))?;
+        C::execute(self, plan, args, Some(&recorder))?;
         Ok(recorder.into_times())
     }
 
-    fn execute<E: Element, C: KvPages<E>>(
+    pub(super) fn execute<E: Element, C: KvPages<E>>(
         &mut self,
         plan: &Plan,
         args: DecodeArgs<'_, E, C>,

@@ -1,8 +1,9 @@
 //! K and V in host memory.
 
-use super::{Element, Number};
+use super::timeline::Recorder;
+use super::{CpuBackend, DecodeArgs, Element, ExecError, Number};
 use tilewright_heuristics::Dtype;
-use tilewright_plan::{E4m3, KvScales, KvStrides};
+use tilewright_plan::{E4m3, KvScales, KvStrides, Plan};
 
 /// The paged KV cache of one layer.
 #[derive(Clone, Copy, Debug)]
@@ -41,6 +42,15 @@ pub trait KvPages<E>: Copy {
 
     /// What they are multiplied by, if by anything.
     fn scales(&self) -> Option<KvScales<'_>>;
+
+    /// Executes a plan over it, by the code that this crate has for its type.
+    #[doc(hidden)]
+    fn execute(
+        backend: &mut CpuBackend,
+        plan: &Plan,
+        args: DecodeArgs<'_, E, Self>,
+        recorder: Option<&Recorder>,
+    ) -> Result<(), ExecError>;
 }
 
 impl<E: Element> KvPages<E> for KvCache<'_, E> {
@@ -54,6 +64,15 @@ impl<E: Element> KvPages<E> for KvCache<'_, E> {
     fn scales(&self) -> Option<KvScales<'_>> {
         None
     }
+
+    fn execute(
+        backend: &mut CpuBackend,
+        plan: &Plan,
+        args: DecodeArgs<'_, E, Self>,
+        recorder: Option<&Recorder>,
+    ) -> Result<(), ExecError> {
+        E::decode(backend, plan, args, recorder)
+    }
 }
 
 impl<E: Element> KvPages<E> for Fp8KvCache<'_> {
@@ -66,5 +85,14 @@ impl<E: Element> KvPages<E> for Fp8KvCache<'_> {
 
     fn scales(&self) -> Option<KvScales<'_>> {
         Some(self.scales)
+    }
+
+    fn execute(
+        backend: &mut CpuBackend,
+        plan: &Plan,
+        args: DecodeArgs<'_, E, Self>,
+        recorder: Option<&Recorder>,
+    ) -> Result<(), ExecError> {
+        E::decode_fp8(backend, plan, args, recorder)
     }
 }

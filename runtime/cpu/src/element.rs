@@ -1,12 +1,13 @@
 //! Element types of Q, K, V and the output.
 
+use super::instances::{Conversions, Instances};
 use super::load::Load;
 use half::{bf16, f16};
 use tilewright_heuristics::Dtype;
 use tilewright_plan::E4m3;
 
 /// What memory holds: f16, bf16, f32 or FP8. Arithmetic is always f32.
-pub trait Number: Load + Copy + Send + Sync + std::fmt::Debug + 'static {
+pub trait Number: Load + Conversions + Copy + Send + Sync + std::fmt::Debug + 'static {
     /// As f32, exactly.
     fn to_f32(self) -> f32;
 
@@ -21,7 +22,7 @@ pub trait Number: Load + Copy + Send + Sync + std::fmt::Debug + 'static {
 }
 
 /// f16, bf16 or f32: what Q and the output are.
-pub trait Element: Number {
+pub trait Element: Number + Instances {
     /// Its name at run time, where K and V are the same.
     const DTYPE: Dtype;
 }

@@ -7,6 +7,7 @@ mod cache;
 mod element;
 mod error;
 mod host;
+mod instances;
 mod kernel;
 mod level;
 mod load;

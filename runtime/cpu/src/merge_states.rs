@@ -43,6 +43,16 @@ pub fn merge_states<E: Element>(
     output: &mut [E],
     lse: Option<&mut [f32]>,
 ) -> Result<(), StatesError> {
+    E::merge_states(states, head_dim, output, lse)
+}
+
+/// What [`merge_states`] is instantiated from.
+pub(super) fn merge<E: Element>(
+    states: &[State<'_, E>],
+    head_dim: u32,
+    output: &mut [E],
+    lse: Option<&mut [f32]>,
+) -> Result<(), StatesError> {
     let dim = usize::try_from(head_dim).unwrap_or(usize::MAX);
     if dim == 0 {
         return Err(StatesError::HeadDim { head_dim, supported: "at least 1" });

@@ -25,7 +25,8 @@ pub struct UnitTimes {
 }
 
 /// What threads note while they take units.
-pub(super) struct Recorder {
+#[derive(Debug)]
+pub struct Recorder {
     origin: Instant,
     threads: Vec<Mutex<Vec<UnitTimes>>>,
 }
