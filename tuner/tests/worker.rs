@@ -90,6 +90,7 @@ fn race_with(fault: &str, sample: Duration) -> Vec<Measurement> {
         limit_method: bench.limit_method(),
         warnings: bench.warnings(),
         fit: FitSettings::default(),
+        prior: None,
     };
     let mut run = RunFolder::open(&folder.path().join("run"), provenance, Start::Fresh).unwrap();
     let deadline = Instant::now() + Duration::from_secs(60);
