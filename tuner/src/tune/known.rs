@@ -84,11 +84,11 @@ mod tests {
         assert!((4..=24).contains(&sets.len()), "{sets:?}");
         assert!(sets.iter().any(|set| set.single().is_some()));
         let space = Space::of(Backend::Cuda);
-        let tiles = known.tiles(space);
+        let tiles = known.tiles(&space);
         assert!(tiles.len() >= 4 && tiles.iter().all(|tile| space.tiles().contains(tile)), "{tiles:?}");
         let prior = known.prior().unwrap();
         assert!(prior.device.starts_with("NVIDIA H"), "{}", prior.device);
-        assert_eq!(known.tiles_or_rules(space), tiles);
+        assert_eq!(known.tiles_or_rules(&space), tiles);
     }
 
     #[test]
