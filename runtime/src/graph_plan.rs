@@ -33,9 +33,7 @@ pub struct GraphPlan {
     plan: Plan,
     on_device: DevicePlan,
     workspace: CudaSlice<u8>,
-    /// For any batch: what there is no room for is planned request by request.
-    any: bool,
-    /// The choices among the tiles that it has launches of, where these are fewer than the device's.
+    /// Of a plan for any batch: the choices among the tiles that it has launches of. What there is no room for is planned request by request.
     selection: Option<Selection>,
     /// The caches that it was run with, and how their pages are loaded.
     run_with: Mutex<Vec<(KvStrides, KvLoad)>>,
@@ -56,13 +54,13 @@ impl Attention<Cuda> {
     ) -> Result<GraphPlan, AttentionError> {
         refuse_capture(stream, "a plan is to be made")?;
         let plan = self.make(table, None, None)?;
-        self.placed(plan, (false, None), stream, |tuned, plan| bucket_for(tuned, plan, pages))
+        self.placed(plan, None, stream, |tuned, plan| bucket_for(tuned, plan, pages))
     }
 
     /// A plan for graphs that serves every batch of as many queries and entries of the page table. A graph launches each of its tiles in every
     /// step, with grids for the largest batch, so it has two: those that the selector chooses most often for as many queries, whether they share
-    /// nothing, or a prefix in groups or all together. Other batches get one of these. What there is too little room for is planned request by request. It begins
-    /// with a batch without tokens.
+    /// nothing, or a prefix in groups or all together. Other batches get one of these. What there is too little room for is planned request by
+    /// request. It begins with a batch without tokens.
     ///
     /// # Errors
     /// A kernel that cannot be compiled, a size that no grid can count, or the driver's.
@@ -85,7 +83,7 @@ impl Attention<Cuda> {
         let selection = selection.only(class.head_dim, class.dtype, &tiles);
         let lens = vec![0; queries as usize];
         let plan = self.make(&PageTable::new(&[], 0, &lens, page_size)?, Some(&selection), None)?;
-        self.placed(plan, (true, Some(selection)), stream, |tuned, plan| {
+        self.placed(plan, Some(selection), stream, |tuned, plan| {
             let geometry = plan.geometry();
             let mode = LaunchMode { launch: Launch::Serial, ..tuned.launch_mode() };
             Bucket::for_batch(geometry, mode, &tiles, queries.max(1), pages.max(1))
@@ -96,7 +94,7 @@ impl Attention<Cuda> {
     fn placed(
         &self,
         plan: Plan,
-        (any, selection): (bool, Option<Selection>),
+        selection: Option<Selection>,
         stream: &Arc<CudaStream>,
         bucket: impl FnOnce(&TunedBackend, &Plan) -> Result<Bucket, FitError>,
     ) -> Result<GraphPlan, AttentionError> {
@@ -108,7 +106,7 @@ impl Attention<Cuda> {
             Ok::<_, AttentionError>((on_device, workspace))
         })?;
         let attention = self.clone();
-        Ok(GraphPlan { attention, plan, on_device, workspace, any, selection, run_with: Mutex::default() })
+        Ok(GraphPlan { attention, plan, on_device, workspace, selection, run_with: Mutex::default() })
     }
 
     /// Plans as a decoder does, or by another selection, or with other packs and no cuts for their length.
@@ -219,7 +217,7 @@ impl GraphPlan {
             return Err(CudaError::from(FitError::TooLarge("page ids")).into());
         }
         let plan = match self.on_device.upload(&plan, stream) {
-            Err(CudaError::Fit(_)) if self.any => {
+            Err(CudaError::Fit(_)) if selection.is_some() => {
                 let plan = self.attention.make(table, selection, Some(Packing::PerRequest))?;
                 self.on_device.upload(&plan, stream)?;
                 plan
