@@ -1,5 +1,5 @@
-//! The suite for machines with a GPU: `cargo test -p tilewright-runtime --features gpu --test gpu`. Without the feature it is not compiled,
-//! so it never passes by doing nothing.
+//! The suite for machines with a GPU: `cargo test -p tilewright-runtime --test gpu`. It runs when it is named only, so it never passes by
+//! doing nothing.
 
 mod append;
 mod cubins;

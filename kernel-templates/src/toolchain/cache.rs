@@ -8,6 +8,8 @@ use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 use tempfile::TempDir;
 use thiserror::Error;
@@ -59,7 +61,12 @@ pub struct CachedCubin {
 pub struct CubinCache {
     folder: PathBuf,
     max_bytes: u64,
+    /// Bytes that may be put in before the folder is looked through again.
+    unseen: Arc<AtomicU64>,
 }
+
+/// Part of the room that is left after which the folder is looked through again: other processes put kernels in, too.
+const ROOM_TO_USE: u64 = 4;
 
 impl CubinCache {
     /// Opens the cache in a folder, which is created if need be. What is put in later may take `max_bytes` in all.
@@ -69,7 +76,7 @@ impl CubinCache {
     pub fn open(folder: impl Into<PathBuf>, max_bytes: u64) -> Result<Self, CacheError> {
         let folder = folder.into();
         fs::create_dir_all(&folder).map_err(|source| io_error("create", &folder, source))?;
-        Ok(CubinCache { folder, max_bytes })
+        Ok(CubinCache { folder, max_bytes, unseen: Arc::default() })
     }
 
     /// The user's folder for what can be made again: `TILEWRIGHT_CACHE`, else `tilewright` in `XDG_CACHE_HOME` or in
@@ -120,8 +127,8 @@ impl CubinCache {
         Some(entry)
     }
 
-    /// Puts a compiled kernel in, unless it is there whole, then removes those unused for longest until the size limit is
-    /// kept.
+    /// Puts a compiled kernel in, unless it is there whole. Every time that kernels may have taken a quarter of the room that was left, those unused
+    /// for longest are removed until the size limit is kept; to look through all entries after each one would take longer than small kernels do.
     ///
     /// # Errors
     /// [`CacheError::Key`] for a key that is none, [`CacheError::Io`] if the folder cannot be written. The kernel can be used
@@ -131,7 +138,13 @@ impl CubinCache {
             return Err(CacheError::Key(key.to_owned()));
         }
         self.insert(key, entry, source)?;
-        self.evict(key);
+        let bytes = (entry.cubin.len() + entry.log.len() + source.text.len()) as u64;
+        let enough =
+            self.unseen.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(bytes));
+        if enough.is_err() {
+            let room = self.evict(key);
+            self.unseen.store(room / ROOM_TO_USE, Ordering::Relaxed);
+        }
         Ok(())
     }
 
@@ -170,8 +183,8 @@ impl CubinCache {
     }
 
     /// Removes entries, those unused for longest first, until the size limit is kept. What cannot be removed now will be next
-    /// time: the cache serves as well with it.
-    fn evict(&self, newest: &str) {
+    /// time: the cache serves as well with it. Returns what of the limit is left.
+    fn evict(&self, newest: &str) -> u64 {
         let mut entries = Vec::new();
         for entry in fs::read_dir(&self.folder).into_iter().flatten().flatten() {
             let (path, name) = (entry.path(), entry.file_name());
@@ -186,10 +199,10 @@ impl CubinCache {
         }
         let mut total: u64 = entries.iter().map(|(_, _, bytes, _)| bytes).sum();
         if total <= self.max_bytes {
-            return;
+            return self.max_bytes - total;
         }
         entries.sort();
-        let Ok(aside) = self.aside() else { return };
+        let Ok(aside) = self.aside() else { return 0 };
         for (_, _, bytes, path) in entries {
             if total <= self.max_bytes {
                 break;
@@ -204,6 +217,7 @@ impl CubinCache {
                 total = total.saturating_sub(bytes);
             }
         }
+        self.max_bytes.saturating_sub(total)
     }
 
     fn aside(&self) -> Result<TempDir, CacheError> {

@@ -158,7 +158,7 @@ fn two_questions_that_gain_nothing_alone_are_found_together() {
 
 #[test]
 fn trees_deeper_than_the_proof_are_refined_by_looking_ahead() {
-    let table = realistic(400, 12, 4, 16, 0.0, 1);
+    let table = realistic(200, 12, 4, 12, 0.0, 1);
     let regret = |max_depth| fit(&table, &FitOptions { max_depth, ..exact() }).unwrap().regret;
     let (shallow, deep) = (regret(3), regret(6));
     assert!(deep < 0.7 * shallow, "{deep} after {shallow}");

@@ -465,7 +465,7 @@ impl<E: Element> Batch<E> {
         Ok(outcomes)
     }
 
-    /// The same where the last CTA of a row merges it; twice over, for a graph is launched again and again.
+    /// The same where the last CTA of a row merges it; twice over where there is such a row, for a graph is launched again and again.
     pub(crate) fn launch_fused(
         &self,
         case: &Case,
@@ -478,7 +478,8 @@ impl<E: Element> Batch<E> {
         let mut arrivals = vec![0u32; plan.merges().len() * self.geometry.kv_heads as usize + 1];
         let first_item = args.items;
         let mut outcome = None;
-        for _ in 0..2 {
+        let launches = if plan.merges().is_empty() { 1 } else { 2 };
+        for _ in 0..launches {
             let (output, lse) = self.outputs();
             let mut args = Arguments {
                 arrivals: arrivals.as_mut_ptr() as u64,

@@ -1,4 +1,4 @@
-//! The op on a GPU: `cargo test -p tilewright-candle --features gpu --test gpu`.
+//! The op on a GPU: `cargo test -p tilewright-candle --features gpu --test on_gpu`.
 
 mod common;
 
