@@ -30,6 +30,7 @@ def arguments() -> argparse.Namespace:
     say = parser.add_argument
     say("--engine", choices=("transformers", "vllm"), default="transformers", help="(default: %(default)s)")
     say("--output", type=Path, default=Path("end-to-end.json"), help="what was measured (default: %(default)s)")
+    say("--append", action="store_true", help="keep what the file has: of the same device, engine and versions")
     say("--seconds", type=float, default=0, help="measure no longer than this; 0 for as long as it takes")
     say("--device", default="", help="cuda or cpu (default: cuda if there is one)")
     say("--models", default="llama-3-8b,qwen2.5-7b", help="(default: %(default)s)")
@@ -44,7 +45,11 @@ def arguments() -> argparse.Namespace:
         help="tilewright, flash_attention_3, and sdpa of Transformers or triton and flash_attention_3-cascade of vLLM; -eager behind the first two: "
         "without graphs (default: tilewright,flash_attention_3, through Transformers sdpa too)",
     )
-    say("--workloads", default="shared,trees,trace", help="(default: %(default)s); wide: 256 requests")
+    say(
+        "--workloads",
+        default="shared,trees,trace",
+        help="(default: %(default)s); wide: 256 requests; apart: nothing shared",
+    )
     say(
         "--parts",
         default="host,greedy,serve",
@@ -70,6 +75,12 @@ def arguments() -> argparse.Namespace:
     say("--cache-gib", type=float, default=40, help="most of K and V that a workload may have (default: %(default)s)")
     say("--steps", type=int, default=32, help="decode steps that are timed (default: %(default)s)")
     say(
+        "--rounds",
+        type=int,
+        default=1,
+        help="through vLLM: how often a batch's steps are timed; of more than one, engines take turns where the GPU holds them all (default: %(default)s)",
+    )
+    say(
         "--flash-attn-3",
         type=Path,
         help="_vllm_fa3_C.abi3.so of a vLLM wheel, .xz or .zip too, if flash_attn_interface is not installed",
@@ -88,7 +99,7 @@ def main() -> int:
     from results import Results
 
     device = torch.device(args.device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    results = Results(args.output, device, args.engine)
+    results = Results(args.output, device, args.engine, args.append)
     clock = Clock(began, args.seconds)
     if args.seconds:
         # A step that hangs, or is far slower than thought: what there is has been written.

@@ -9,7 +9,7 @@ from clock import Clock
 from engine import Backend
 
 
-def _tokens(model, prompts: list[list[int]], backend: Backend, tokens: int, page_size: int) -> list[list[int]]:
+def _tokens(model, prompts: list[list[int]], backend: Backend, tokens: int, page_size: int) -> small_model.Answers:
     generation = transformers.GenerationConfig(do_sample=False, max_new_tokens=tokens, eos_token_id=-1, pad_token_id=0)
     config = transformers.ContinuousBatchingConfig(
         block_size=page_size,
@@ -23,7 +23,7 @@ def _tokens(model, prompts: list[list[int]], backend: Backend, tokens: int, page
     if len(answers) != len(prompts) or any(len(answer) != tokens for answer in answers):
         errors = {answer.error for answer in done.values() if answer.error}
         raise RuntimeError(f"{backend.name}: {len(answers)} of {len(prompts)} requests ended, {errors}")
-    return answers
+    return small_model.Answers(answers, [])
 
 
 def measure(results, device: torch.device, backends: list[Backend], clock: Clock, small: bool) -> None:

@@ -37,6 +37,12 @@ def build(name: str, device: torch.device, small: bool):
     return model.eval().requires_grad_(False)
 
 
+def weight_bytes(config) -> int:
+    """Of all weights, in bf16."""
+    with torch.device("meta"):
+        return 2 * sum(part.numel() for part in transformers.AutoModelForCausalLM.from_config(config).parameters())
+
+
 def token_bytes(config) -> int:
     """Of K and V of all layers, in bf16."""
     dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads

@@ -9,6 +9,7 @@ import argparse
 import json
 from html import escape
 from pathlib import Path
+from statistics import median
 
 COLORS = {"tilewright": "#1f77b4", "flash_attention_3": "#ff7f0e", "sdpa": "#7f7f7f"}
 
@@ -30,6 +31,14 @@ def table(data: dict) -> str:
                 f"| {run['model']} | {run['workload']} | {run['backend']} | {run['step_ms']:.2f} | {run['tokens_per_s']:.0f} {of_gpu}"
             )
         out.append("")
+    beside = _beside(data["serve"])
+    if beside:
+        out += [
+            "| model | batch | step of tilewright beside | median | least | most | rounds | spread of rounds |",
+            "|---|---|---|--:|--:|--:|--:|--:|",
+            *beside,
+            "",
+        ]
     planned = [run for run in data["serve"] if run.get("metadata_us")]
     if planned:
         out += [
@@ -52,6 +61,19 @@ def table(data: dict) -> str:
                 f"| {run['parted_by_rounding']} | {run['wrong']} | {run['largest_gap']:.4f} |"
             )
         out.append("")
+    counted = [run for run in data["greedy"] if run.get("gap_units")]
+    if counted:
+        out += [
+            "| attention | the two best logits where answers part first: of answers | at most 1 bf16 unit apart | 2 units | most |",
+            "|---|---|--:|--:|--:|",
+        ]
+        for run in counted:
+            pairs = ((run["backend"], "gap_units"), (run["against"], "against_gap_units"))
+            for name, units in ((name, run[key]) for name, key in pairs):
+                out.append(
+                    f"| {run['backend']} beside {run['against']} | {name}, {len(units)} | {_within(units, 1)} | {_within(units, 2)} | {max(units):.1f} |"
+                )
+        out.append("")
     for run in data["host"]:
         out += [f"| host, {run['requests']} requests, {run['page_entries']} page entries | us |", "|---|--:|"]
         out += [f"| {name.removesuffix('_us')} | {run[name]:.0f} |" for name in run if name.endswith("_us")]
@@ -59,6 +81,33 @@ def table(data: dict) -> str:
     if data["left_out"]:
         out += ["Left out:", ""] + [f"- {item['what']}: {item['why']}" for item in data["left_out"]]
     return "\n".join(out).rstrip() + "\n"
+
+
+def _beside(runs: list[dict]) -> list[str]:
+    """How long our step takes beside that of each other backend, in rounds that took turns."""
+    of_rounds = [run for run in runs if run.get("took_turns") and len(run["round_ms"]) > 1]
+    ours = {(run["model"], run["workload"]): run for run in of_rounds if run["backend"] == "tilewright"}
+    lines = []
+    for run in of_rounds:
+        mine = ours.get((run["model"], run["workload"]))
+        if mine is None or run["backend"] == "tilewright":
+            continue
+        ratios = [a / b for a, b in zip(mine["round_ms"], run["round_ms"])]
+        spread = " and ".join(f"{_spread(one['round_ms']):.1f} %" for one in (mine, run))
+        lines.append(
+            f"| {run['model']} | {run['workload']} | {run['backend']} | {median(ratios):.3f} | {min(ratios):.3f} | {max(ratios):.3f} | {len(ratios)} | {spread} |"
+        )
+    return lines
+
+
+def _spread(times: list[float]) -> float:
+    """Percent of the median between the least and the most."""
+    return 100 * (max(times) - min(times)) / median(times)
+
+
+def _within(units: list[float], most: int) -> int:
+    # Logarithms of probabilities are f32: a unit is not met to the last digit.
+    return sum(gap <= most + 0.05 for gap in units)
 
 
 def picture(data: dict) -> str:

@@ -14,7 +14,7 @@ from render import table
 class Results:
     """Measurements as they come."""
 
-    def __init__(self, path: Path, device, engine: str) -> None:
+    def __init__(self, path: Path, device, engine: str, append: bool = False) -> None:
         import torch
 
         self._path = path
@@ -28,7 +28,17 @@ class Results:
             "serve": [],
             "left_out": [],
         }
+        if append and path.exists():
+            self._append_to(json.loads(path.read_text()))
         self._write()
+
+    def _append_to(self, before: dict) -> None:
+        for key in ("device", "engine", "versions"):
+            if before[key] != self._data[key]:
+                raise SystemExit(
+                    f"error: {self._path} was measured with {key} {before[key]}, and this is {self._data[key]}: name another file"
+                )
+        self._data = before
 
     def add(self, part: str, record: dict) -> None:
         """Keeps a record of `host`, `greedy` or `serve`, and says it."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
+
 import torch
 import transformers
 
@@ -42,10 +45,26 @@ def prompts(small: bool) -> list[list[int]]:
     return [(groups[i % 5] if i % 5 < 4 else []) + take(5 + 7 * (i % 11)) for i in range(count)]
 
 
-def compare(exact, prompts: list[list[int]], expected: list[list[int]], found: list[list[int]]) -> dict:
-    """Where answers part, the f32 model says how close the two tokens were. What comes after that has another past, and is not compared."""
-    same_tokens, equal, rounding, wrong, gaps = 0, 0, 0, 0, []
-    for prompt, one, other in zip(prompts, expected, found):
+@dataclass
+class Answers:
+    """Greedy tokens of each prompt, and by how much each token's logit was above the next best one's, as the engine saw it."""
+
+    tokens: list[list[int]]
+    gaps: list[list[float]]
+
+
+def bf16_unit(logit: float) -> float:
+    """The last place of a bf16 number of that size: 8 significant bits."""
+    return 2.0 ** (math.frexp(logit)[1] - 8)
+
+
+def compare(exact, prompts: list[list[int]], expected: Answers, found: Answers) -> dict:
+    """Where answers part, the f32 model says how close the two tokens were. What comes after that has another past, and is not compared.
+
+    The engine's own gap there is counted in units in the last place of the best logit: what rounding parts is a few units at most, and an error of attention is not.
+    """
+    same_tokens, equal, rounding, wrong, gaps, units, against_units = 0, 0, 0, 0, [], [], []
+    for number, (prompt, one, other) in enumerate(zip(prompts, expected.tokens, found.tokens)):
         parted = next((i for i, (a, b) in enumerate(zip(one, other)) if a != b), None)
         if parted is None:
             equal += 1
@@ -61,12 +80,19 @@ def compare(exact, prompts: list[list[int]], expected: list[list[int]], found: l
         gaps.append(gap)
         rounding += gap <= ROUNDING
         wrong += gap > ROUNDING
+        # Engines give logarithms of probabilities, whose differences are those of logits; how large these are, the f32 model says.
+        unit = bf16_unit(logits.max().item())
+        if found.gaps and expected.gaps:
+            units.append(round(found.gaps[number][parted] / unit, 3))
+            against_units.append(round(expected.gaps[number][parted] / unit, 3))
+    in_units = {"gap_units": sorted(units), "against_gap_units": sorted(against_units)} if found.gaps else {}
     return {
         "prompts": len(prompts),
-        "tokens_each": len(expected[0]),
+        "tokens_each": len(expected.tokens[0]),
         "equal_answers": equal,
         "equal_tokens_before_parting": same_tokens,
         "parted_by_rounding": rounding,
         "wrong": wrong,
         "largest_gap": max(gaps, default=0.0),
+        **in_units,
     }

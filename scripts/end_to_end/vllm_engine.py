@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import queue
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -12,14 +14,23 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 
 import models
 import small_model
+import torch
+import workloads
 from clock import Clock
 
 WORKER = Path(__file__).with_name("vllm_worker.py")
 STARTS_S = 25
 """Of an engine, about: what is begun with less left is not ended."""
+SETTLE, PROFILED = 8, 4
+"""Decode steps of the full batch before those that are timed, and after them under the profiler."""
+SPARE = 64
+"""Tokens more that a request may have: those that began first decode while others are added."""
+CONTEXT_BYTES = 6 << 30
+"""Of an engine beside weights and cache: CUDA's context, graphs, and what a prefill needs, about."""
 
 
 @dataclass
@@ -76,78 +87,86 @@ class Worker:
             self._lines.put(line)
         self._lines.put(None)
 
-    def run(self, job: dict, clock: Clock) -> Iterator[tuple[str, object]]:
-        """What the job has to say, as it says it. Its log goes to ours."""
-        self._process.stdin.write(json.dumps(job) + "\n")
-        self._process.stdin.close()
+    def give(self, line: dict) -> None:
+        """Its job, or what is next of it. A process that has ended says so by its answer."""
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.write(json.dumps(line) + "\n")
+            self._process.stdin.flush()
+
+    def answer(self, clock: Clock) -> tuple[str, object]:
+        """The next thing that it has to say. Its log goes to ours."""
         while True:
             try:
                 line = self._lines.get(timeout=max(1.0, min(clock.left(), 600)))
             except queue.Empty:
-                yield "failed", "it said nothing until the time was over"
-                return
+                return "failed", "it said nothing until the time was over"
             if line is None:
-                yield "failed", f"the process ended with {self._process.wait()}"
-                return
-            if not line.startswith("@"):
-                print("  " + line, end="", flush=True)
-                continue
-            kind, what = json.loads(line[1:])
-            if kind == "done":
-                return
-            yield kind, what
-            if kind == "failed":
-                return
+                return "failed", f"the process ended with {self._process.wait()}"
+            if line.startswith("@"):
+                kind, what = json.loads(line[1:])
+                return kind, what
+            print("  " + line, end="", flush=True)
+
+    def ask(self, line: dict, clock: Clock) -> tuple[str, object]:
+        self.give(line)
+        return self.answer(clock)
 
     def close(self) -> None:
         """Waits for its end, as the GPU has room for the next one then."""
-        try:
-            if self._process.stdin and not self._process.stdin.closed:
-                self._process.kill()
-            self._process.wait(timeout=20)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        self._process.kill()
+        self._process.wait()
 
 
 class Workers:
-    """The next process imports while one has the GPU."""
+    """Processes that import vLLM while others have the GPU: as many as are taken at once."""
 
-    def __init__(self, runner: str) -> None:
-        self._runner = runner
-        self._next = Worker(runner)
+    def __init__(self, runner: str, count: int, at_once: int) -> None:
+        self._runner, self._to_come = runner, count
+        self._waiting: list[Worker] = []
+        self._prepare(at_once)
 
-    def run(self, job: dict, clock: Clock, last: bool = False) -> Iterator[tuple[str, object]]:
-        worker, self._next = self._next or Worker(self._runner), None
-        if not last:
-            self._next = Worker(self._runner)
+    def _prepare(self, wanted: int) -> None:
+        """As many as are wanted wait, or as are still to come."""
+        while self._to_come and len(self._waiting) < wanted:
+            self._to_come -= 1
+            self._waiting.append(Worker(self._runner))
+
+    @contextlib.contextmanager
+    def taken(self, count: int) -> Iterator[list[Worker]]:
+        """So many, which end with the block."""
+        self._prepare(count)
+        taken, self._waiting = self._waiting[:count], self._waiting[count:]
+        # Their imports are done long before anything is timed.
+        self._prepare(count)
         try:
-            yield from worker.run(job, clock)
+            yield taken
         finally:
-            worker.close()
+            for worker in taken:
+                worker.close()
 
     def close(self) -> None:
-        if self._next is not None:
-            self._next.close()
+        for worker in self._waiting:
+            worker.close()
 
 
 def measure(results, args, device, clock: Clock) -> None:
     """The parts that were asked for, in the order of what they are worth."""
-    chosen, parts = backends(args.backends.split(",")), args.parts.split(",")
-    workers = Workers(args.runner)
+    chosen, parts, names = backends(args.backends.split(",")), args.parts.split(","), args.models.split(",")
+    engines = len(chosen) * (len(names) * ("serve" in parts) + ("greedy" in parts))
+    workers = Workers(args.runner, engines, len(chosen) if args.rounds > 1 and "serve" in parts else 1)
     try:
         with tempfile.TemporaryDirectory() as folder:
             if "serve" in parts:
-                for number, name in enumerate(args.models.split(",")):
+                for number, name in enumerate(names):
                     kinds = args.workloads + (",wide" if "host" in parts and number == 0 else "")
-                    _serve(results, args, workers, chosen, name, kinds, Path(folder) / str(number), clock)
+                    _serve(results, args, device, workers, chosen, name, kinds, Path(folder) / str(number), clock)
             if "greedy" in parts:
                 _greedy(results, args, device, workers, chosen, Path(folder) / "small", clock)
     finally:
         workers.close()
 
 
-def _job(args, backend: Backend, kind: str, folder: Path, config) -> dict:
+def _job(args, backend: Backend, kind: str, folder: Path) -> dict:
     return {
         "kind": kind,
         "folder": str(folder),
@@ -155,38 +174,118 @@ def _job(args, backend: Backend, kind: str, folder: Path, config) -> dict:
         "graphs": backend.graphs,
         "options": backend.options,
         "block_size": args.block_size,
-        "token_bytes": models.token_bytes(config),
     }
 
 
 def _serve(
-    results, args, workers: Workers, chosen: list[Backend], name: str, kinds: str, folder: Path, clock: Clock
+    results, args, device, workers: Workers, chosen: list[Backend], name: str, kinds: str, folder: Path, clock: Clock
 ) -> None:
+    """All batches of a model. Of several rounds engines take turns where the GPU holds all of them, so that all see the same clocks."""
     config = models.config_of(name, args.small)
     config.architectures = [models.ARCHITECTURES[name]]
     config.save_pretrained(folder)
-    of_workloads = {key: getattr(args, key) for key in ("small", "requests", "prefix", "trees")}
-    for backend in chosen:
+    token_bytes = models.token_bytes(config)
+    most_tokens = int(args.cache_gib * 2**30) // token_bytes
+    of_workloads = {key: getattr(args, key) for key in ("small", "requests", "prefix", "trees", "trace")}
+    of_workloads |= {"workloads": kinds}
+    batches = list(workloads.chosen(SimpleNamespace(**of_workloads), config.vocab_size, most_tokens))
+    steps = SETTLE + args.steps + PROFILED + SPARE
+    cache = max(batch.cache_tokens(args.block_size, steps) for batch in batches) * token_bytes + 2**28
+    together = args.rounds > 1 and _fit(device, len(chosen), models.weight_bytes(config) + cache + CONTEXT_BYTES)
+    for group in [chosen] if together else [[backend] for backend in chosen]:
         if clock.left() < STARTS_S + 10:
-            results.left_out(f"{name}, {backend.name}", "the time is over")
+            for backend in group:
+                results.left_out(f"{name}, {backend.name}", "the time is over")
             continue
-        job = _job(args, backend, "serve", folder, config) | {
-            "args": of_workloads | {"workloads": kinds, "trace": str(args.trace) if args.trace else None},
+        job = {
+            "args": of_workloads | {"trace": str(args.trace) if args.trace else None},
             "vocabulary": config.vocab_size,
-            "most_tokens": int(args.cache_gib * 2**30) // models.token_bytes(config),
-            "steps": args.steps,
+            "most_tokens": most_tokens,
+            "batches": sorted({len(batch.prompts) for batch in batches}),
+            "longest": max(batch.longest for batch in batches) + steps,
+            "cache_bytes": cache,
+            "steps": {"settle": SETTLE, "timed": args.steps, "profiled": PROFILED, "spare": SPARE},
+            "memory_share": 0.5 / len(group),
         }
-        for kind, what in workers.run(job, clock):
-            if kind == "started":
-                print(f"{name}, {backend.name}: {what}", flush=True)
-            elif kind == "serve":
-                about = {"engine": "vllm", "model": name + (" (small)" if args.small else ""), "backend": backend.name}
-                results.add("serve", about | what)
-            elif kind == "left_out":
-                results.left_out(f"{name}, {what[0]}, {backend.name}", what[1])
-            else:
-                results.left_out(f"{name}, {backend.name}", what)
+        with workers.taken(len(group)) as taken:
+            for backend, worker in zip(group, taken):
+                worker.give(_job(args, backend, "serve", folder) | job)
+            _Served(results, name + (" (small)" if args.small else ""), group, taken, clock).run(
+                [batch.name for batch in batches], args.rounds
+            )
     _explain(results, name)
+
+
+def _fit(device, engines: int, each: int) -> bool:
+    """Whether the GPU holds so many engines."""
+    return device.type != "cuda" or engines * each <= torch.cuda.get_device_properties(device).total_memory
+
+
+class _Served:
+    """Engines of one model that are there at the same time, and what they are asked."""
+
+    def __init__(self, results, model: str, group: list[Backend], taken: list[Worker], clock: Clock) -> None:
+        self._results, self._model, self._clock = results, model, clock
+        self._workers = {backend.name: worker for backend, worker in zip(group, taken)}
+        self._about: dict[str, dict] = {}
+
+    def run(self, batches: list[str], rounds: int) -> None:
+        for name in list(self._workers):
+            kind, what = self._workers[name].answer(self._clock)
+            if kind == "started":
+                print(f"{self._model}, {name}: {what}", flush=True)
+                self._about[name] = what
+            else:
+                self._fail(name, what)
+        for number, batch in enumerate(batches):
+            self._batch(number, batch, rounds)
+
+    def _batch(self, number: int, batch: str, rounds: int) -> None:
+        primed = {name: self._ask(name, batch, {"prime": number}) for name in list(self._workers)}
+        names = [name for name, found in primed.items() if found is not None]
+        timed: dict[str, list[dict]] = {name: [] for name in names}
+        for turn in range(rounds):
+            # There and back again: a GPU that grows warm is no engine's advantage.
+            for name in names if turn % 2 == 0 else names[::-1]:
+                if name in timed:
+                    found = self._ask(name, batch, {"decode": number, "profile": turn + 1 == rounds})
+                    if found is None:
+                        del timed[name]
+                    else:
+                        timed[name].append(found)
+        for name, found in timed.items():
+            record = {"engine": "vllm", "model": self._model, "backend": name}
+            record |= primed[name] | _of_rounds(found) | self._about[name] | {"took_turns": len(self._workers) > 1}
+            record["tokens_per_s"] = 1e3 * record["requests"] / record["step_ms"]
+            self._results.add("serve", record)
+
+    def _ask(self, name: str, batch: str, command: dict) -> dict | None:
+        """Nothing where it failed, which is noted."""
+        if self._clock.left() < 5:
+            self._results.left_out(f"{self._model}, {batch}, {name}", "the time is over")
+            return None
+        kind, what = self._workers[name].ask(command, self._clock)
+        if kind == "done":
+            return what
+        if kind == "left_out":
+            self._results.left_out(f"{self._model}, {batch}, {name}", what)
+        else:
+            self._fail(name, what)
+        return None
+
+    def _fail(self, name: str, why) -> None:
+        """An engine that has ended is asked nothing more."""
+        self._workers.pop(name).close()
+        self._results.left_out(f"{self._model}, {name}", why)
+
+
+def _of_rounds(rounds: list[dict]) -> dict:
+    """One record of a batch: medians of its rounds, and the time of each."""
+    record = dict(rounds[-1])  # the one with a profile
+    for key in ("step_ms", "median_step_ms", "metadata_us"):
+        record[key] = statistics.median(found[key] for found in rounds)
+    record["round_ms"] = [found["step_ms"] for found in rounds]
+    return record
 
 
 def _explain(results, name: str, enough: float = 1.25) -> None:
@@ -218,15 +317,18 @@ def _greedy(results, args, device, workers: Workers, chosen: list[Backend], fold
         return
     model, prompts = small_model.build(device, args.small), small_model.prompts(args.small)
     model.save_pretrained(folder)
-    answers: dict[str, list[list[int]]] = {}
-    for number, backend in enumerate(chosen):
-        job = _job(args, backend, "greedy", folder, model.config)
-        job |= {"prompts": prompts, "tokens": 24 if args.small else small_model.TOKENS}
-        for kind, what in workers.run(job, clock, last=number + 1 == len(chosen)):
-            if kind == "answers":
-                answers[backend.name] = what
-            elif kind == "failed":
-                results.left_out(f"greedy tokens, {backend.name}", what)
+    tokens = 24 if args.small else small_model.TOKENS
+    cache = sum(len(prompt) + tokens + 2 * args.block_size for prompt in prompts) * models.token_bytes(model.config)
+    answers: dict[str, small_model.Answers] = {}
+    for backend in chosen:
+        job = _job(args, backend, "greedy", folder)
+        job |= {"prompts": prompts, "tokens": tokens, "cache_bytes": cache + 2**28, "memory_share": 0.5}
+        with workers.taken(1) as (worker,):
+            kind, what = worker.ask(job, clock)
+        if kind == "answers":
+            answers[backend.name] = small_model.Answers(**what)
+        else:
+            results.left_out(f"greedy tokens, {backend.name}", what)
     against = next((name for name in answers if not name.startswith("tilewright")), None)
     if against is None:
         results.left_out("greedy tokens", "no backend of the engine's own answered")

@@ -1,6 +1,7 @@
 """One engine of vLLM in a process of its own: what the GPU has of it is gone when the process is.
 
-`vllm_engine.py` starts it, and gives it one job as a line of JSON. Results are lines that begin with `@`; everything else is vLLM's log.
+`vllm_engine.py` starts it, and gives it one job as a line of JSON. An engine that serves then does what each further line says, until there are none. Answers are lines that begin
+with `@`; everything else is vLLM's log.
 """
 
 from __future__ import annotations
@@ -27,10 +28,6 @@ from vllm.v1.attention.backends.registry import AttentionBackendEnum
 from workloads import Workload, chosen
 
 PR_SET_PDEATHSIG = 1
-SETTLE, PROFILED = 8, 4
-"""Decode steps of the full batch before those that are timed, and after them under the profiler."""
-SPARE = 64
-"""Tokens more that a request may have: those that began first decode while others are added."""
 
 
 def say(kind: str, what) -> None:
@@ -40,9 +37,7 @@ def say(kind: str, what) -> None:
 class Engine:
     """An engine with one attention backend."""
 
-    def __init__(
-        self, job: SimpleNamespace, *, batches: list[int], longest: int, cache_bytes: int, load_format: str
-    ) -> None:
+    def __init__(self, job: SimpleNamespace, *, batches: list[int], longest: int, load_format: str) -> None:
         began = time.perf_counter()
         self._llm = LLM(
             job.folder,
@@ -57,8 +52,9 @@ class Engine:
             max_num_batched_tokens=8192,
             block_size=job.block_size,
             enable_prefix_caching=True,
-            kv_cache_memory_bytes=cache_bytes,
-            gpu_memory_utilization=0.5,
+            kv_cache_memory_bytes=job.cache_bytes,
+            # So much has to be free; the cache has what the line above says.
+            gpu_memory_utilization=job.memory_share,
             disable_log_stats=True,
             attention_config={"backend": job.attention},
             # Nothing is compiled, so that it starts within seconds; what is captured has the sizes that come.
@@ -96,9 +92,10 @@ class Engine:
 
         builder.build = build
 
-    def _add(self, prompt: list[int], tokens: int) -> None:
+    def _add(self, prompt: list[int], tokens: int, logprobs: int | None = None) -> None:
         params = SamplingParams(
             temperature=0.0,
+            logprobs=logprobs,
             max_tokens=tokens,
             ignore_eos=True,
             detokenize=False,
@@ -109,35 +106,51 @@ class Engine:
 
     def tokens(self, prompts: list[list[int]], count: int) -> list[list[int]]:
         """So many tokens of each, all decoded together."""
+        return self._answers(prompts, count, None)[0]
+
+    def tokens_and_gaps(self, prompts: list[list[int]], count: int) -> tuple[list[list[int]], list[list[float]]]:
+        """Tokens, and by how much the logit of each was above that of the next best token."""
+        return self._answers(prompts, count, 2)
+
+    def _answers(
+        self, prompts: list[list[int]], count: int, logprobs: int | None
+    ) -> tuple[list[list[int]], list[list[float]]]:
         first = self._ids + 1
         for prompt in prompts:
-            self._add(prompt, count)
+            self._add(prompt, count, logprobs)
         answers: list[list[int]] = [[] for _ in prompts]
+        gaps: list[list[float]] = [[] for _ in prompts]
         while self._engine.has_unfinished_requests():
             for output in self._engine.step():
-                answers[int(output.request_id) - first] += output.outputs[0].token_ids
-        return answers
+                number, new = int(output.request_id) - first, output.outputs[0]
+                answers[number] += new.token_ids
+                for candidates in new.logprobs or ():
+                    # The sampled token, and the two best: the sampled one may be among them.
+                    best, second = sorted((one.logprob for one in candidates.values()), reverse=True)[:2]
+                    gaps[number].append(best - second)
+        return answers, gaps
 
     def forget(self) -> None:
         """Empties the prefix cache."""
         self._engine.reset_prefix_cache()
 
-    def decode(self, prompts: list[list[int]], timed: int) -> dict:
-        """Decode steps of all requests together: seconds of a step, host's part of it, and what the GPU does."""
-        steps = SETTLE + timed + PROFILED
+    def decode(self, prompts: list[list[int]], settle: int, timed: int, profiled_steps: int, spare: int) -> dict:
+        """Decode steps of all requests together: seconds of a step, host's part of it, and what the GPU does in those that are profiled."""
+        steps = settle + timed + profiled_steps
         for prompt in prompts:
-            self._add(prompt, steps + SPARE)
+            self._add(prompt, steps + spare)
         seen, times, profiler, built, kernels = 0, [], Profiler(), 0, []
         while seen <= steps and self._engine.has_unfinished_requests():
             if len(self._engine.step()) < len(prompts):
                 continue
-            if SETTLE <= seen <= SETTLE + timed:
+            if settle <= seen <= settle + timed:
                 times.append(time.perf_counter())
-            if seen == SETTLE:
+            if seen == settle:
                 built = len(self.build_us)
-            if seen == SETTLE + timed:
+            if seen == settle + timed:
                 builds = self.build_us[built:]
-                self._guarded(profiler.start)
+                if profiled_steps:
+                    self._guarded(profiler.start)
             if seen == steps:
                 self._guarded(lambda: kernels.extend(profiler.stop()))
             seen += 1
@@ -150,7 +163,7 @@ class Engine:
             "step_ms": 1e3 * (times[-1] - times[0]) / timed,
             "median_step_ms": 1e3 * statistics.median(gaps),
             "metadata_us": statistics.median(builds) if builds else None,
-            **(profiled(kernels, PROFILED) if kernels else {}),
+            **(profiled(kernels, profiled_steps) if kernels else {}),
         }
 
     def _guarded(self, do) -> None:
@@ -167,55 +180,49 @@ class Engine:
 
 
 def serve(job: SimpleNamespace) -> None:
-    """All workloads, one after the other."""
+    """Batches as they are asked for: `prime` puts prompts into the cache, `decode` times steps."""
     args = SimpleNamespace(**job.args | {"trace": Path(job.args["trace"]) if job.args["trace"] else None})
     workloads = list(chosen(args, job.vocabulary, job.most_tokens))
-    steps = SETTLE + job.steps + PROFILED + SPARE
-    # Pages of all prompts, those that requests grow into, and one that they begin with.
-    tokens = [w.unique_pages * w.page_size + len(w.prompts) * (steps + 2 * job.block_size) for w in workloads]
-    engine = Engine(
-        job,
-        batches=[len(workload.prompts) for workload in workloads],
-        longest=max(workload.longest for workload in workloads) + steps,
-        cache_bytes=max(tokens) * job.token_bytes + 2**28,
-        load_format="dummy",
-    )
+    engine = Engine(job, batches=job.batches, longest=job.longest, load_format="dummy")
     say("started", engine.about)
-    for workload in workloads:
+    for line in sys.stdin:
+        asked = json.loads(line)
         try:
-            say("serve", one(engine, workload, job.steps) | engine.about)
+            if "prime" in asked:
+                say("done", prime(engine, workloads[asked["prime"]]))
+            else:
+                say("done", decode(engine, workloads[asked["decode"]], job.steps, asked["profile"]))
         except Exception as error:
             traceback.print_exc()
-            say("left_out", [workload.name, f"{type(error).__name__}: {error}"])
+            say("left_out", f"{type(error).__name__}: {error}")
 
 
-def one(engine: Engine, workload: Workload, steps: int) -> dict:
+def prime(engine: Engine, workload: Workload) -> dict:
     began = time.perf_counter()
     engine.forget()
     for level in workload.levels:
         engine.tokens(level, 1)
-    primed = time.perf_counter() - began
-    found = engine.decode(workload.prompts, steps)
-    batch = len(workload.prompts)
     return {
         "workload": workload.name,
-        "requests": batch,
+        "requests": len(workload.prompts),
         "prompt_tokens": workload.tokens,
         "unique_tokens": workload.unique_pages * workload.page_size,
-        **found,
-        "tokens_per_s": 1e3 * batch / found["step_ms"],
-        "prefill_s": primed,
-        "wall_s": time.perf_counter() - began,
+        "prefill_s": time.perf_counter() - began,
     }
+
+
+def decode(engine: Engine, workload: Workload, steps: dict[str, int], profile: bool) -> dict:
+    return engine.decode(
+        workload.prompts, steps["settle"], steps["timed"], steps["profiled"] if profile else 0, steps["spare"]
+    )
 
 
 def greedy(job: SimpleNamespace) -> None:
     """Tokens of a small model, whose weights were saved."""
     longest = max(map(len, job.prompts)) + job.tokens + 1
-    cache = sum(len(prompt) + job.tokens + 2 * job.block_size for prompt in job.prompts) * job.token_bytes + 2**28
-    engine = Engine(job, batches=[len(job.prompts)], longest=longest, cache_bytes=cache, load_format="auto")
-    say("started", engine.about)
-    say("answers", engine.tokens(job.prompts, job.tokens))
+    engine = Engine(job, batches=[len(job.prompts)], longest=longest, load_format="auto")
+    tokens, gaps = engine.tokens_and_gaps(job.prompts, job.tokens)
+    say("answers", {"tokens": tokens, "gaps": gaps})
 
 
 def main() -> None:
@@ -224,7 +231,6 @@ def main() -> None:
     # Imports take longest, and are done while the process before has the GPU.
     job = SimpleNamespace(**json.loads(sys.stdin.readline()))
     {"serve": serve, "greedy": greedy}[job.kind](job)
-    say("done", None)
     os._exit(0)  # the driver takes the engine apart sooner than Python does
 
 

@@ -1,4 +1,4 @@
-"""Prompts that share prefixes: a system prompt, PAT's trees, a trace of conversations."""
+"""Prompts that share prefixes, a system prompt, PAT's trees, a trace of conversations, and prompts that share nothing."""
 
 from __future__ import annotations
 
@@ -63,6 +63,10 @@ class Workload:
     def longest(self) -> int:
         return max(map(len, self.prompts))
 
+    def cache_tokens(self, block_size: int, growth: int) -> int:
+        """Pages of all prompts, those that requests grow into, and one that they begin with."""
+        return self.unique_pages * self.page_size + len(self.prompts) * (growth + 2 * block_size)
+
 
 def _tokens(vocabulary: int, seed: int, count: int) -> list[int]:
     return np.random.default_rng(seed).integers(1, vocabulary, count).tolist()
@@ -73,6 +77,18 @@ def shared(vocabulary: int, requests: int, prefix: int, own: int = 256, page_siz
     system = _tokens(vocabulary, 1, prefix)
     prompts = [system + _tokens(vocabulary, 1000 + i, own) for i in range(requests)]
     return Workload.of(f"{requests} requests, {prefix} shared tokens", page_size, prompts, [[[*system, 1]]])
+
+
+APART = ((64, 2048), (8, 1024))
+"""Requests, and tokens of each, of batches with nothing in common: nothing is gained there, and nothing may be lost."""
+
+
+def apart(vocabulary: int, requests: int, length: int, page_size: int = 256) -> Workload:
+    """Requests of about one length that have nothing in common."""
+    # Lengths a little apart, as those of real requests are, in whole pages.
+    pages = [length // page_size + (i % 3 - 1 if length > page_size else 0) for i in range(requests)]
+    prompts = [_tokens(vocabulary, 5_000_003 + i, count * page_size) for i, count in enumerate(pages)]
+    return Workload.of(f"{requests} requests of {length} tokens, nothing shared", page_size, prompts, [])
 
 
 FIRST_TREES = ("1,8,512_32,2048,256", "4,16,256,512_512,32,128,32", "1,10_4096,416", "1,4,256_32,256,32")
@@ -155,12 +171,15 @@ def chosen(args, vocabulary: int, most_tokens: int) -> Iterator[Workload]:
             yield shared(vocabulary, max(2, args.requests // scale), args.prefix // scale, 256 // scale, 256 // scale)
         elif kind == "wide":
             yield shared(vocabulary, WIDE // scale, args.prefix // scale, 256 // scale, 256 // scale)
+        elif kind == "apart":
+            for requests, length in APART:
+                yield apart(vocabulary, max(2, requests // scale), length // scale, 256 // scale)
         elif kind == "trees":
             yield from trees(vocabulary, args.trees, most_tokens, scale)
         elif kind == "trace":
             yield conversations(vocabulary, args.trace, most_tokens, scale=scale)
         else:
-            raise SystemExit(f"error: there is no workload {kind}: shared, wide, trees, trace")
+            raise SystemExit(f"error: there is no workload {kind}: shared, apart, wide, trees, trace")
 
 
 def _read(path: Path) -> list[dict]:
