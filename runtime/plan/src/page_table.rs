@@ -219,7 +219,11 @@ impl<'a> PageTable<'a> {
 /// A page table whose shape was checked, and whose pages were not looked at yet: what a [`FollowingPlanner`](crate::FollowingPlanner) takes, which
 /// looks at those that are others than before.
 #[derive(Clone, Copy, Debug)]
-pub struct PageRows<'a>(PageTable<'a>);
+pub struct PageRows<'a> {
+    table: PageTable<'a>,
+    /// Which row of the entries, and how far apart they begin, each request has; its own number if absent.
+    order: Option<(&'a [i32], usize)>,
+}
 
 impl<'a> PageRows<'a> {
     /// Rows of `max_pages` columns, each of which begins `stride` entries behind the one before, as in a slice of a wider table.
@@ -242,6 +246,42 @@ impl<'a> PageRows<'a> {
         if max_pages > stride && batch > 1 || needed.is_none_or(|needed| needed > entries.len()) {
             return Err(PlanError::TableSize { found: entries.len(), batch, max_pages });
         }
+        Self::check_lengths(max_pages, seq_lens, page_size)?;
+        let rows = Rows::Dense { stride, seq_lens };
+        Ok(Self { table: PageTable { entries, rows, page_size, queries: None }, order: None })
+    }
+
+    /// As [`PageRows::dense`], of a table with a row for each request that there may be: those of the batch are the rows `order`.
+    ///
+    /// # Errors
+    /// As there, another number of rows than lengths, or a row that is not there.
+    pub fn ordered(
+        entries: &'a [i32],
+        max_pages: usize,
+        stride: usize,
+        order: &'a [i32],
+        seq_lens: &'a [u32],
+        page_size: u32,
+    ) -> Result<Self, PlanError> {
+        if order.len() != seq_lens.len() {
+            return Err(PlanError::Order { found: order.len(), needed: seq_lens.len() });
+        }
+        let rows = match entries.len().checked_sub(max_pages) {
+            Some(behind) => behind / stride.max(1) + 1,
+            None => 0,
+        };
+        let is_there = |row: i32| usize::try_from(row).is_ok_and(|row| row < rows);
+        if let Some((request, &row)) = order.iter().enumerate().find(|(_, row)| !is_there(**row)) {
+            return Err(PlanError::OrderRow { request, row, rows });
+        }
+        // As a table of one row for all: the others were looked at.
+        let all = Self::dense(entries, max_pages, 0, &[], page_size)?;
+        Self::check_lengths(max_pages, seq_lens, page_size)?;
+        let table = PageTable { rows: Rows::Dense { stride, seq_lens }, ..all.table };
+        Ok(Self { table, order: Some((order, stride)) })
+    }
+
+    fn check_lengths(max_pages: usize, seq_lens: &[u32], page_size: u32) -> Result<(), PlanError> {
         let longest = seq_lens.iter().fold(0, |longest, &seq_len| seq_len.max(longest));
         if longest.div_ceil(page_size) as usize > max_pages {
             let needed = |seq_len: u32| seq_len.div_ceil(page_size) as usize;
@@ -250,8 +290,7 @@ impl<'a> PageRows<'a> {
                 return Err(PlanError::TooLong { request, seq_len, needed: needed(seq_len), max_pages });
             }
         }
-        let rows = Rows::Dense { stride, seq_lens };
-        Ok(Self(PageTable { entries, rows, page_size, queries: None }))
+        Ok(())
     }
 
     /// Compressed rows, as in [`PageTable::from_csr`].
@@ -283,44 +322,49 @@ impl<'a> PageRows<'a> {
             u32::try_from(tokens).map_err(|_| PlanError::TooLarge("tokens of a request"))?;
         }
         let rows = Rows::Csr { indptr, last_page_len };
-        Ok(Self(PageTable { entries: indices, rows, page_size, queries: None }))
+        Ok(Self { table: PageTable { entries: indices, rows, page_size, queries: None }, order: None })
     }
 
-    /// Looks at all pages.
-    ///
-    /// # Errors
-    /// A negative page within a length.
-    pub fn check(self) -> Result<PageTable<'a>, PlanError> {
-        (0..self.0.requests()).try_for_each(|request| check_pages(request, 0, self.0.pages_of(request)))?;
-        Ok(self.0)
+    /// Looks at all pages of rows in their own order.
+    fn check(self) -> Result<PageTable<'a>, PlanError> {
+        let table = self.table;
+        (0..table.requests()).try_for_each(|request| check_pages(request, 0, table.pages_of(request)))?;
+        Ok(table)
     }
 
     /// Queries: as many as requests, unless it is of a table with several.
     pub fn batch(&self) -> usize {
-        self.0.batch()
+        self.table.batch()
     }
 
     /// Tokens of a page.
     pub const fn page_size(&self) -> u32 {
-        self.0.page_size
+        self.table.page_size
     }
 
     /// Tokens that a query sees.
     #[inline]
     pub(crate) fn seq_len(&self, query: usize) -> u32 {
-        self.0.seq_len(query)
+        self.table.seq_len(query)
     }
 
     /// The pages of a query's request, of any number.
     #[inline]
     pub(crate) fn pages(&self, query: usize) -> &'a [i32] {
-        self.0.pages(query)
+        match self.order {
+            None => self.table.pages(query),
+            // Checked: all of them are there.
+            Some((order, stride)) => {
+                let used = self.table.seq_len(query).div_ceil(self.table.page_size) as usize;
+                &self.table.entries[order[query] as usize * stride..][..used]
+            }
+        }
     }
 }
 
 impl<'a> From<PageTable<'a>> for PageRows<'a> {
     fn from(table: PageTable<'a>) -> Self {
-        Self(table)
+        Self { table, order: None }
     }
 }
 
@@ -376,6 +420,32 @@ mod tests {
         for request in 0..3 {
             assert_eq!(table.pages(request), dense.pages(request));
         }
+    }
+
+    #[test]
+    fn rows_of_a_wider_table_in_any_order_are_the_same_table() {
+        let entries = [7, 8, -1, 99, 9, -1, -1, 99, 4, 5, 6];
+        let rows = PageRows::dense(&entries, 3, 4, &[19, 0, 33], 16).unwrap();
+        let found =
+            |rows: PageRows<'_>| (0..rows.batch()).map(|i| rows.pages(i).to_vec()).collect::<Vec<_>>();
+        assert_eq!(found(rows), [vec![7, 8], vec![], vec![4, 5, 6]]);
+        let ordered =
+            |order: &[i32], lens: &[u32]| PageRows::ordered(&entries, 3, 4, order, lens, 16).map(found);
+        assert_eq!(
+            ordered(&[2, 1, 2, 0], &[48, 3, 16, 17]),
+            Ok(vec![vec![4, 5, 6], vec![9], vec![4], vec![7, 8]])
+        );
+        assert_eq!(ordered(&[], &[]), Ok(vec![]));
+        assert_eq!(ordered(&[0], &[1, 2]), Err(PlanError::Order { found: 1, needed: 2 }));
+        for row in [-1, 3] {
+            assert_eq!(ordered(&[1, row], &[1, 2]), Err(PlanError::OrderRow { request: 1, row, rows: 3 }));
+        }
+        assert!(matches!(ordered(&[0], &[49]), Err(PlanError::TooLong { needed: 4, .. })));
+        let dense =
+            |columns, stride, lens: &[u32]| PageRows::dense(&entries, columns, stride, lens, 16).map(drop);
+        assert!(matches!(dense(4, 4, &[1, 1, 1]), Err(PlanError::TableSize { found: 11, .. })));
+        assert!(matches!(dense(4, 3, &[1, 1]), Err(PlanError::TableSize { .. })), "rows overlap");
+        assert_eq!(dense(11, 0, &[176]), Ok(()));
     }
 
     #[test]

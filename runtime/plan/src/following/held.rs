@@ -101,6 +101,14 @@ impl Changes {
         })
     }
 
+    /// Becomes those of a batch that stays what it is.
+    pub(super) fn clear(&mut self, held: &Held) {
+        self.moved.clear();
+        self.new_pages.clear();
+        self.seq_lens.clone_from(&held.seq_lens);
+        self.resized = false;
+    }
+
     pub(super) fn new_pages(&self) -> &[i32] {
         &self.new_pages
     }

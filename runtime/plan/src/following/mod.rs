@@ -28,8 +28,8 @@ pub enum Step {
 /// them; its hysteresis and its order of items are this one's. Else the plan is made from nothing. Pages are compared one by one, all of
 /// them: a plan never rests on what an engine may have changed unseen. Memory that has not changed is read once.
 ///
-/// Each plan is offered to `take` of [`FollowingPlanner::update`], which may have no room for it. A plan that was followed has more entries than
-/// it needs, so it is made from nothing then; and then with other packs, if there are some for that case
+/// Each plan is offered to `take` of [`FollowingPlanner::update`], which may have no room for it. A plan that is followed has more entries than
+/// it needs: then that of [`Plan::build`] is offered, and at last one with other packs, if there are some for that case
 /// ([`FollowingPlanner::with_last_resort`]). What is not taken changes nothing: plan and batch are as they were.
 ///
 /// In a steady step, where requests grow and none comes or goes, nothing is allocated.
@@ -65,6 +65,8 @@ pub struct FollowingPlanner {
     batch: Held,
     spare: Held,
     changes: Changes,
+    /// The changes are those of a batch that is to be planned.
+    compared: bool,
     /// The plan of the batch was taken, and whoever takes plans has it.
     taken: bool,
 }
@@ -84,6 +86,7 @@ impl FollowingPlanner {
             batch: Held::default(),
             spare: Held::default(),
             changes: Changes::default(),
+            compared: false,
             taken: false,
         })
     }
@@ -99,13 +102,16 @@ impl FollowingPlanner {
     /// without tokens.
     ///
     /// # Errors
-    /// Other pages than the layout's, or a negative page. Nothing is planned next then.
+    /// Other pages than the layout's, or a negative page.
     pub fn compare(&mut self, rows: &PageRows<'_>, batch: usize) -> Result<(), PlanError> {
         if rows.page_size() != self.geometry.page_size {
             let (table, geometry) = (rows.page_size(), self.geometry.page_size);
             return Err(PlanError::PageSize { table, geometry });
         }
-        self.changes.find(&self.batch, rows, batch)
+        self.compared = false;
+        self.changes.find(&self.batch, rows, batch)?;
+        self.compared = true;
+        Ok(())
     }
 
     /// The largest page among those that the compared batch has and the one before had not.
@@ -113,7 +119,8 @@ impl FollowingPlanner {
         self.changes.new_pages().iter().copied().max()
     }
 
-    /// Plans the batch that was compared last, and offers its plans until one is taken; false if none was.
+    /// Plans the batch that was compared last, and offers its plans until one is taken; false if none was. Without one since the last plan, the
+    /// batch stays what it is.
     ///
     /// # Errors
     /// A batch beyond 32-bit counts, or what `take` gives: the next plan is then offered as one from nothing.
@@ -122,6 +129,9 @@ impl FollowingPlanner {
         choose: impl ChooseTiles + Clone,
         mut take: impl FnMut(&Plan, Step) -> Result<bool, E>,
     ) -> Result<bool, E> {
+        if !std::mem::take(&mut self.compared) {
+            self.changes.clear(&self.batch);
+        }
         if self.taken && self.changes.moved.is_empty() && !self.changes.resized {
             self.taken = self.take_lengths(choose.clone());
             if self.taken {
@@ -167,6 +177,7 @@ impl FollowingPlanner {
                 return Err(LengthsError::Pages { request, tokens, pages, page_size });
             }
         }
+        self.compared = false;
         self.changes.seq_lens.clear();
         self.changes.seq_lens.extend_from_slice(seq_lens);
         self.taken &= self.take_lengths(choose);
@@ -212,18 +223,25 @@ impl FollowingPlanner {
         if take(self.live.plan(choose.clone())?, Step::Anew)? {
             self.other = None;
         } else {
-            let Some(packing) = self.last_resort else { return Ok(false) };
-            let split = match self.options.split {
-                Split::Invariant => Split::Invariant,
-                _ => Split::None,
-            };
-            let options = PlanOptions { packing, split, ..self.options };
+            // Even so it has room for pages to come, where a plan that is not followed has none.
+            let last_resort = self.last_resort.map(|packing| PlanOptions {
+                packing,
+                split: if self.options.split == Split::Invariant { Split::Invariant } else { Split::None },
+                ..self.options
+            });
             let table = self.spare.table(self.geometry.page_size);
-            let plan = Plan::build(&self.geometry, &table, &options, choose)?;
-            if !take(&plan, Step::Anew)? {
+            let mut taken = None;
+            for options in [Some(self.options), last_resort].into_iter().flatten() {
+                let plan = Plan::build(&self.geometry, &table, &options, choose.clone())?;
+                if take(&plan, Step::Anew)? {
+                    taken = Some(plan);
+                    break;
+                }
+            }
+            if taken.is_none() {
                 return Ok(false);
             }
-            self.other = Some(plan);
+            self.other = taken;
         }
         std::mem::swap(&mut self.batch, &mut self.spare);
         self.taken = true;

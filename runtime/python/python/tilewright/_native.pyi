@@ -8,6 +8,8 @@ class CudaError(RuntimeError):
     """A GPU, its driver or the compiler of its kernels is missing or refused something."""
 
 _Array = tuple[int, int]
+# Compressed rows; or address and stride of rows, their columns, and lengths; or also which rows are those of the batch.
+_Table = tuple[_Array, _Array, _Array] | tuple[_Array, int, _Array] | tuple[_Array, int, _Array, _Array]
 _Rows = tuple[int, int, int]
 
 def compiled_kernels(path: str) -> tuple[tuple[int, int], list[tuple[str, int]]]: ...
@@ -31,12 +33,12 @@ class Attention:
     def prepare(self) -> None: ...
     def plan(
         self,
-        table: tuple[_Array, _Array, _Array] | tuple[_Array, int, _Array],
+        table: _Table,
         query_lens: Sequence[int] | None,
     ) -> Plan: ...
     def graph_plan(
         self,
-        table: tuple[_Array, _Array, _Array] | tuple[_Array, int, _Array] | None,
+        table: _Table | None,
         rows: int,
         pages: int,
         stream: int,
@@ -76,7 +78,7 @@ class Plan:
     def upload(self, stream: int) -> None: ...
 
 class GraphPlan:
-    def update(self, table: tuple[_Array, _Array, _Array] | tuple[_Array, int, _Array], stream: int) -> bool: ...
+    def update(self, table: _Table, stream: int) -> bool: ...
     def set_lengths(self, seq_lens: Sequence[int], stream: int) -> None: ...
     def run(
         self,
