@@ -4,8 +4,7 @@ use crate::attention::{Kind, Table, TableOf};
 use crate::check_process;
 use crate::errors::raised;
 use crate::gpu::{self, KeepContext, OnGpu};
-use crate::layer::Layer;
-use crate::memory::RowsOf;
+use crate::layer::{Layer, LayerOf};
 use cudarc::driver::CudaContext;
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
@@ -208,24 +207,10 @@ impl GraphPlan {
     }
 
     /// Computes or queues one layer.
-    #[expect(clippy::too_many_arguments, unsafe_code)]
-    #[pyo3(signature = (query, output, keys, values, pages, kv_strides, lse, sinks, scales, stream))]
-    fn run(
-        &self,
-        py: Python<'_>,
-        query: RowsOf,
-        output: RowsOf,
-        keys: usize,
-        values: usize,
-        pages: usize,
-        kv_strides: (usize, usize, usize),
-        lse: Option<usize>,
-        sinks: Option<usize>,
-        scales: Option<(usize, usize, usize)>,
-        stream: usize,
-    ) -> PyResult<()> {
+    #[expect(unsafe_code)]
+    fn run(&self, py: Python<'_>, layer: LayerOf) -> PyResult<()> {
         check_process(self.process)?;
-        let layer = Layer { query, output, keys, values, pages, kv_strides, lse, sinks, scales, stream };
+        let layer = Layer::from(layer);
         py.detach(|| match &self.of {
             Of::Cpu(on_cpu) => {
                 let (attention, state) = &**on_cpu;
@@ -239,10 +224,10 @@ impl GraphPlan {
                 let (context, state) = &***on_gpu;
                 let plan = &state.read().unwrap_or_else(PoisonError::into_inner).plan;
                 layer.check_pages(plan.largest_page())?;
-                self.cache_pages.fetch_min(pages, Ordering::Relaxed);
+                self.cache_pages.fetch_min(layer.pages, Ordering::Relaxed);
                 // SAFETY: as above; the caller keeps tensors until the stream, or the graph that captures this, has passed.
                 let result = unsafe {
-                    let stream = gpu::stream(context, stream);
+                    let stream = gpu::stream(context, layer.stream);
                     plan.run_raw(&stream, &layer.raw(plan.geometry()))
                 };
                 result.map_err(raised)

@@ -90,4 +90,4 @@ class GraphPlan(Runs):
 
     def _run(self, layer: tuple[Any, ...], batch: int) -> None:
         del batch  # it never changes
-        self._planned.run(*layer)
+        self._planned.run(layer)
