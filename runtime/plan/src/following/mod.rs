@@ -3,13 +3,23 @@
 mod held;
 
 use crate::{
-    ChooseTiles, LengthsError, LiveError, LivePlanner, Packing, PageRows, Plan, PlanError, PlanOptions, Split,
+    ChooseTiles, LengthsError, LiveError, LivePlanner, Packing, PageRows, Plan, PlanError, PlanOptions,
+    Planner, Split,
 };
 use held::{Changes, Held};
 use tilewright_heuristics::Geometry;
 
 /// One request in this many may lose pages, and one in this many may have others, in a batch that is followed by its changes.
 const LOSING: usize = 4;
+
+/// Whose plan was taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Source {
+    /// The live planner's, which knows the batch.
+    Live,
+    Nothing,
+    LastResort,
+}
 
 /// How a plan differs from the one that was taken before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,12 +34,17 @@ pub enum Step {
 
 /// Keeps the plan of a batch up to date by the batch's page table, which it compares with that of the batch before.
 ///
-/// Where requests only grew inside their last pages, the plan stays but for its lengths. Where few others changed, a [`LivePlanner`] follows
-/// them; its hysteresis and its order of items are this one's. Else the plan is made from nothing. Pages are compared one by one, all of
-/// them: a plan never rests on what an engine may have changed unseen. Memory that has not changed is read once.
+/// | what changed | plan |
+/// |---|---|
+/// | lengths, inside last pages | stays but for these |
+/// | pages of few requests | that of a [`LivePlanner`], with its hysteresis and its order of items |
+/// | more, or pages for the first time or the second after that | from nothing, as that of a [`Planner`] |
+///
+/// A live planner costs about two plans from nothing to make, so it is made where a batch changes a little a second time. Pages are compared one by
+/// one, all of them: a plan never rests on what an engine may have changed unseen.
 ///
 /// Each plan is offered to `take` of [`FollowingPlanner::update`], which may have no room for it. A plan that is followed has more entries than
-/// it needs: then that of [`Plan::build`] is offered, and at last one with other packs, if there are some for that case
+/// it needs: then one from nothing is offered, and at last one with other packs, if there are some for that case
 /// ([`FollowingPlanner::with_last_resort`]). What is not taken changes nothing: plan and batch are as they were.
 ///
 /// In a steady step, where requests grow and none comes or goes, nothing is allocated.
@@ -42,14 +57,15 @@ pub enum Step {
 /// let geometry = Geometry { q_heads: 8, kv_heads: 2, head_dim: 64, page_size: 16, dtype: Dtype::F16 };
 /// let mut planner = FollowingPlanner::new(&geometry, PlanOptions::default())?;
 /// let mut steps = Vec::new();
-/// for seq_lens in [[32, 30], [32, 31], [33, 32]] {
-///     planner.compare(&PageRows::dense(&[7, 8, 3, 7, 9, -1], 3, 3, &seq_lens, 16)?, 0)?;
+/// for seq_lens in [[32, 30], [32, 31], [33, 32], [49, 33], [65, 34], [66, 35]] {
+///     planner.compare(&PageRows::dense(&[7, 8, 3, 4, 5, 7, 9, 6, -1, -1], 5, 5, &seq_lens, 16)?, 0)?;
 ///     planner.update(Tile::of("m16n32w1s2"), |plan, step| {
-///         steps.push((step, plan.seq_lens().to_vec()));
+///         assert_eq!(plan.seq_lens(), seq_lens);
+///         steps.push(step);
 ///         Ok::<bool, PlanError>(true)
 ///     })?;
 /// }
-/// assert_eq!(steps[1..], [(Step::Lengths, vec![32, 31]), (Step::Changes, vec![33, 32])]);
+/// assert_eq!(steps, [Step::Anew, Step::Lengths, Step::Anew, Step::Anew, Step::Changes, Step::Lengths]);
 /// # Ok(())
 /// # }
 /// ```
@@ -59,8 +75,12 @@ pub struct FollowingPlanner {
     options: PlanOptions,
     last_resort: Option<Packing>,
     live: LivePlanner,
-    /// The plan that was taken, if it is not the live planner's.
-    other: Option<Plan>,
+    planner: Planner,
+    taken_of: Source,
+    /// The plan of last resort, if it was taken.
+    other: Plan,
+    /// Few pages changed in the last step in which some did.
+    is_calm: bool,
     /// The batch whose plan was taken, memory for one from nothing, and what the next one changes.
     batch: Held,
     spare: Held,
@@ -82,7 +102,10 @@ impl FollowingPlanner {
             options,
             last_resort: None,
             live: LivePlanner::new(geometry, options)?,
-            other: None,
+            planner: Planner::new(options),
+            taken_of: Source::Nothing,
+            other: Plan::default(),
+            is_calm: false,
             batch: Held::default(),
             spare: Held::default(),
             changes: Changes::default(),
@@ -154,7 +177,11 @@ impl FollowingPlanner {
 
     /// The plan that was taken last; of an empty batch before the first.
     pub fn plan(&self) -> &Plan {
-        self.other.as_ref().unwrap_or(self.live.last())
+        match self.taken_of {
+            Source::Live => self.live.last(),
+            Source::Nothing => self.planner.last(),
+            Source::LastResort => &self.other,
+        }
     }
 
     /// Gives the plan new lengths: requests have grown inside their last pages. [`FollowingPlanner::plan`] has them.
@@ -189,16 +216,24 @@ impl FollowingPlanner {
     fn take_lengths(&mut self, choose: impl ChooseTiles) -> bool {
         std::mem::swap(&mut self.batch.seq_lens, &mut self.changes.seq_lens);
         let seq_lens = &self.batch.seq_lens;
-        if let Some(plan) = &mut self.other {
-            plan.take_lengths(seq_lens);
+        match self.taken_of {
+            Source::Live => {
+                return self.live.grow_all(seq_lens).is_ok() && self.live.plan(choose).is_ok();
+            }
+            Source::Nothing => self.planner.take_lengths(seq_lens),
+            Source::LastResort => self.other.take_lengths(seq_lens),
         }
-        self.live.grow_all(seq_lens).is_ok() && self.live.plan(choose).is_ok()
+        true
     }
 
-    /// Plans the batch that was taken.
+    /// Plans the batch that was taken, unless its plan is still there.
     fn restore(&mut self, choose: impl ChooseTiles) -> Result<(), PlanError> {
-        self.live = self.live_planner_of(&self.batch)?;
-        self.live.plan(choose).map(drop)
+        if self.taken_of == Source::LastResort {
+            return Ok(());
+        }
+        self.taken_of = Source::Nothing;
+        let table = self.batch.table(self.geometry.page_size);
+        self.planner.plan(&self.geometry, &table, choose).map(drop)
     }
 
     /// Offers a plan that followed the changes, one from nothing, one of last resort.
@@ -207,49 +242,56 @@ impl FollowingPlanner {
         choose: impl ChooseTiles + Clone,
         take: &mut impl FnMut(&Plan, Step) -> Result<bool, E>,
     ) -> Result<bool, E> {
-        if self.is_followed() && self.follow().is_ok() {
+        let is_small = self.is_small();
+        let was_calm = std::mem::replace(&mut self.is_calm, is_small);
+        if is_small && self.taken_of == Source::Live && self.follow().is_ok() {
             // Too large a batch is refused again from nothing.
             if let Ok(plan) = self.live.plan(choose.clone())
                 && take(plan, Step::Changes)?
             {
                 self.batch.apply(&self.changes);
-                (self.other, self.taken) = (None, true);
                 return Ok(true);
             }
         }
         self.spare.clone_from(&self.batch);
         self.spare.apply(&self.changes);
-        self.live = self.live_planner_of(&self.spare)?;
-        if take(self.live.plan(choose.clone())?, Step::Anew)? {
-            self.other = None;
-        } else {
-            // Even so it has room for pages to come, where a plan that is not followed has none.
-            let last_resort = self.last_resort.map(|packing| PlanOptions {
-                packing,
-                split: if self.options.split == Split::Invariant { Split::Invariant } else { Split::None },
-                ..self.options
-            });
-            let table = self.spare.table(self.geometry.page_size);
-            let mut taken = None;
-            for options in [Some(self.options), last_resort].into_iter().flatten() {
-                let plan = Plan::build(&self.geometry, &table, &options, choose.clone())?;
-                if take(&plan, Step::Anew)? {
-                    taken = Some(plan);
-                    break;
-                }
-            }
-            if taken.is_none() {
-                return Ok(false);
-            }
-            self.other = taken;
-        }
+        let Some(source) = self.offer_anew(is_small && was_calm, choose, take)? else { return Ok(false) };
         std::mem::swap(&mut self.batch, &mut self.spare);
-        self.taken = true;
+        (self.taken_of, self.taken) = (source, true);
         Ok(true)
     }
 
+    /// Offers plans of the next batch, one by a planner that can follow it, if it is worth that; whose was taken.
+    fn offer_anew<E: From<PlanError>>(
+        &mut self,
+        is_worth_following: bool,
+        choose: impl ChooseTiles + Clone,
+        take: &mut impl FnMut(&Plan, Step) -> Result<bool, E>,
+    ) -> Result<Option<Source>, E> {
+        let table = self.spare.table(self.geometry.page_size);
+        if is_worth_following && let Ok(live) = LivePlanner::from_table(&self.geometry, self.options, &table)
+        {
+            self.live = live;
+            if take(self.live.plan(choose.clone())?, Step::Anew)? {
+                return Ok(Some(Source::Live));
+            }
+        }
+        if take(self.planner.plan(&self.geometry, &table, choose.clone())?, Step::Anew)? {
+            return Ok(Some(Source::Nothing));
+        }
+        let Some(packing) = self.last_resort else { return Ok(None) };
+        let split = if self.options.split == Split::Invariant { Split::Invariant } else { Split::None };
+        let options = PlanOptions { packing, split, ..self.options };
+        let plan = Plan::build(&self.geometry, &table, &options, choose)?;
+        if !take(&plan, Step::Anew)? {
+            return Ok(None);
+        }
+        self.other = plan;
+        Ok(Some(Source::LastResort))
+    }
+
     /// Whether so little has changed that following it takes less time than a plan from nothing.
-    fn is_followed(&self) -> bool {
+    fn is_small(&self) -> bool {
         let losing = self.changes.moved.iter().filter(|moved| moved.gone > 0).count();
         self.taken && !self.changes.resized && losing * LOSING <= self.changes.seq_lens.len()
     }
@@ -267,14 +309,5 @@ impl FollowingPlanner {
             }
         }
         live.grow_all(&changes.seq_lens)
-    }
-
-    fn live_planner_of(&self, batch: &Held) -> Result<LivePlanner, PlanError> {
-        let table = batch.table(self.geometry.page_size);
-        LivePlanner::from_table(&self.geometry, self.options, &table).map_err(|error| match error {
-            LiveError::Plan(error) => error,
-            // `new` has refused other packings, and a table has nothing else that could be refused.
-            _ => PlanError::TooLarge("requests"),
-        })
     }
 }
