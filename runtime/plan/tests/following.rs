@@ -360,7 +360,11 @@ fn what_makes_no_sense_is_refused_and_changes_nothing() {
     // Without a batch that was compared, and nothing else since, it stays.
     let update = |planner: &mut FollowingPlanner| {
         let mut steps = Vec::new();
-        planner.update(tile, |_, step| Ok::<_, PlanError>(steps.push(step) == ())).unwrap();
+        let taken = planner.update(tile, |_, step| {
+            steps.push(step);
+            Ok::<_, PlanError>(true)
+        });
+        assert!(taken.unwrap());
         (steps, canonical(planner.plan()) == before)
     };
     assert_eq!(update(&mut planner), (vec![Step::Lengths], true));
