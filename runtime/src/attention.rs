@@ -113,7 +113,7 @@ impl<B: Backend> AttentionPlan<B> {
     }
 }
 
-/// What `run` takes: an [`AttentionPlan`] or a [`LivePlan`].
+/// What `run` takes: an [`AttentionPlan`], a [`LivePlan`] or a [`FollowingPlan`](crate::FollowingPlan).
 pub trait Planned<B: Backend> {
     /// The work items, packs and merges.
     fn plan(&self) -> &Plan;

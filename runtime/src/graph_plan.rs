@@ -14,7 +14,10 @@ use tilewright_cuda::{
 use tilewright_heuristics::{Geometry, Selection, Tile};
 use tilewright_kernel_templates::Class;
 use tilewright_kernel_templates::cuda::KvLoad;
-use tilewright_plan::{BySelection, Choose, Forest, KvStrides, Packing, PageTable, Plan, Split, batch_shape};
+use tilewright_plan::{
+    BySelection, Choose, FollowingPlanner, Forest, KvStrides, Packing, PageRows, PageTable, Plan, Step,
+    batch_shape,
+};
 
 /// Tiles of a graph plan for any batch: a launch each in every step, the CTAs of which have mostly nothing to do.
 const LAUNCHES: usize = 2;
@@ -24,13 +27,16 @@ const OWN: u32 = 256;
 const GROUP: u32 = 8;
 
 /// A plan of fixed size at a fixed place: a graph that has captured [`GraphPlan::run_raw`] serves every batch that
-/// [`GraphPlan::update`] takes. Neither allocates or compiles anything once it has been run.
+/// [`GraphPlan::update`] takes. Neither allocates or compiles anything once it has been run, where the batch changes a little at each step.
+///
+/// An update compares the page table with the one before, and costs that and what has changed ([`FollowingPlanner`]).
 ///
 /// All calls are ordered by the stream: an update is read by what is launched after it, and by nothing before.
 #[derive(Debug)]
 pub struct GraphPlan {
     attention: Attention<Cuda>,
-    plan: Plan,
+    geometry: Geometry,
+    planner: FollowingPlanner,
     on_device: DevicePlan,
     workspace: CudaSlice<u8>,
     /// Of a plan for any batch: the choices among the tiles that it has launches of. What there is no room for is planned request by request.
@@ -53,8 +59,7 @@ impl Attention<Cuda> {
         stream: &Arc<CudaStream>,
     ) -> Result<GraphPlan, AttentionError> {
         refuse_capture(stream, "a plan is to be made")?;
-        let plan = self.make(table, None, None)?;
-        self.placed(plan, None, stream, |tuned, plan| bucket_for(tuned, plan, pages))
+        self.placed(table, None, stream, |tuned, plan| bucket_for(tuned, plan, pages))
     }
 
     /// A plan for graphs that serves every batch of as many queries and entries of the page table. A graph launches each of its tiles in every
@@ -82,8 +87,8 @@ impl Attention<Cuda> {
         };
         let selection = selection.only(class.head_dim, class.dtype, &tiles);
         let lens = vec![0; queries as usize];
-        let plan = self.make(&PageTable::new(&[], 0, &lens, page_size)?, Some(&selection), None)?;
-        self.placed(plan, Some(selection), stream, |tuned, plan| {
+        let table = PageTable::new(&[], 0, &lens, page_size)?;
+        self.placed(&table, Some(selection), stream, |tuned, plan| {
             let geometry = plan.geometry();
             let mode = LaunchMode { launch: Launch::Serial, ..tuned.launch_mode() };
             Bucket::for_batch(geometry, mode, &tiles, queries.max(1), pages.max(1))
@@ -93,46 +98,53 @@ impl Attention<Cuda> {
     /// The plan at its place.
     fn placed(
         &self,
-        plan: Plan,
+        table: &PageTable<'_>,
         selection: Option<Selection>,
         stream: &Arc<CudaStream>,
-        bucket: impl FnOnce(&TunedBackend, &Plan) -> Result<Bucket, FitError>,
+        bucket: impl Fn(&TunedBackend, &Plan) -> Result<Bucket, FitError>,
     ) -> Result<GraphPlan, AttentionError> {
-        let (on_device, workspace) = self.with_kernels(|tuned| {
-            let bucket = bucket(tuned, &plan).map_err(CudaError::from)?;
-            let workspace = allocate(stream, bucket.workspace_bytes())?;
-            let mut on_device = DevicePlan::with_bucket(tuned.backend().device(), bucket)?;
-            on_device.upload(&plan, stream)?;
-            Ok::<_, AttentionError>((on_device, workspace))
+        let geometry = self.geometry(table.page_size());
+        let mut planner = self.following_planner(&geometry)?;
+        if selection.is_some() {
+            planner = planner.with_last_resort(Packing::PerRequest);
+        }
+        planner.compare(&PageRows::from(*table), 0)?;
+        let mut placed = None;
+        self.with_kernels(|tuned| {
+            planner.update(self.choice_of(tuned, &geometry, selection.as_ref()), |plan, _| {
+                let bucket = bucket(tuned, plan).map_err(CudaError::from)?;
+                let workspace = allocate(stream, bucket.workspace_bytes())?;
+                let mut on_device = DevicePlan::with_bucket(tuned.backend().device(), bucket)?;
+                on_device.upload(plan, stream)?;
+                placed = Some((on_device, workspace));
+                Ok::<_, AttentionError>(true)
+            })
         })?;
+        // The first plan that is offered is taken, or fails.
+        let (on_device, workspace) = placed.ok_or(CudaError::NotUploaded)?;
         let attention = self.clone();
-        Ok(GraphPlan { attention, plan, on_device, workspace, selection, run_with: Mutex::default() })
+        Ok(GraphPlan {
+            attention,
+            geometry,
+            planner,
+            on_device,
+            workspace,
+            selection,
+            run_with: Mutex::default(),
+        })
     }
 
-    /// Plans as a decoder does, or by another selection, or with other packs and no cuts for their length.
-    fn make(
+    /// Chooses tiles as a decoder does, or by another selection.
+    fn choice_of<'a>(
         &self,
-        table: &PageTable<'_>,
-        selection: Option<&Selection>,
-        packing: Option<Packing>,
-    ) -> Result<Plan, AttentionError> {
-        self.prepare(table.page_size())?;
-        let geometry = self.geometry(table.page_size());
-        Ok(self.with_kernels(|tuned| {
-            let (choose, mut options) = choice(tuned, &geometry, &self.options);
-            let choose = match (choose, selection) {
-                (Choose::Selection(_), Some(selection)) => Choose::Selection(BySelection::new(selection)),
-                (choose, _) => choose,
-            };
-            if let Some(packing) = packing {
-                options.packing = packing;
-                // Those of batch-invariant plans are where they always are.
-                if options.split != Split::Invariant {
-                    options.split = Split::None;
-                }
-            }
-            Plan::build(&geometry, table, &options, choose)
-        })?)
+        tuned: &'a TunedBackend,
+        geometry: &Geometry,
+        selection: Option<&'a Selection>,
+    ) -> Choose<'a> {
+        match (choice(tuned, geometry, &self.options).0, selection) {
+            (Choose::Selection(_), Some(selection)) => Choose::Selection(BySelection::new(selection)),
+            (choose, _) => choose,
+        }
     }
 }
 
@@ -196,39 +208,79 @@ fn bucket_for(tuned: &TunedBackend, plan: &Plan, pages: u32) -> Result<Bucket, F
 
 impl GraphPlan {
     /// The batch as of the last update.
-    pub const fn plan(&self) -> &Plan {
-        &self.plan
+    pub fn plan(&self) -> &Plan {
+        self.planner.plan()
     }
 
-    /// Plans another batch, and queues the copy of its plan.
+    /// The layout of a layer.
+    pub const fn geometry(&self) -> &Geometry {
+        &self.geometry
+    }
+
+    /// The largest page that the plan reads; `None` without pages.
+    pub const fn largest_page(&self) -> Option<i32> {
+        self.on_device.largest_page()
+    }
+
+    /// Plans another batch, and queues the copy of its plan, or of its lengths where nothing else has changed.
     ///
     /// # Errors
     /// A page table that makes no sense. [`CudaError::Fit`] if there is too little room for its plan, or what was captured cannot count to
     /// its pages: another graph plan is needed, and another capture. The plan is as it was then. The driver's.
     pub fn update(&mut self, table: &PageTable<'_>, stream: &Arc<CudaStream>) -> Result<(), AttentionError> {
+        self.compare(&PageRows::from(*table), 0)?;
+        self.update_compared(stream)
+    }
+
+    /// The first half of [`GraphPlan::update`]: compares a batch with the one before. Rows up to `batch` that it does not have are of requests
+    /// without tokens.
+    ///
+    /// # Errors
+    /// Pages of another size, or a negative page.
+    pub fn compare(&mut self, rows: &PageRows<'_>, batch: usize) -> Result<(), AttentionError> {
+        Ok(self.planner.compare(rows, batch)?)
+    }
+
+    /// The largest page among those that the compared batch has and the one before had not.
+    pub fn largest_new_page(&self) -> Option<i32> {
+        self.planner.largest_new_page()
+    }
+
+    /// The second half of [`GraphPlan::update`]: plans the batch that was compared last.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn update_compared(&mut self, stream: &Arc<CudaStream>) -> Result<(), AttentionError> {
         refuse_capture(stream, "a plan is to be copied")?;
-        let selection = self.selection.as_ref();
-        let plan = self.attention.make(table, selection, None)?;
-        let run_with = self.run_with.get_mut().unwrap_or_else(PoisonError::into_inner);
-        if run_with
-            .iter()
-            .any(|(strides, load)| kv_load_up_to(strides, plan.geometry(), plan.largest_page()) != *load)
-        {
-            return Err(CudaError::from(FitError::TooLarge("page ids")).into());
-        }
-        let plan = match self.on_device.upload(&plan, stream) {
-            Err(CudaError::Fit(_)) if selection.is_some() => {
-                let plan = self.attention.make(table, selection, Some(Packing::PerRequest))?;
-                self.on_device.upload(&plan, stream)?;
-                plan
-            }
-            outcome => {
-                outcome?;
-                plan
-            }
-        };
-        self.plan = plan;
-        Ok(())
+        let Self { attention, geometry, planner, on_device, selection, run_with, .. } = self;
+        let run_with = run_with.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let mut refused = FitError::TooLarge("page ids");
+        let taken = attention.with_kernels(|tuned| {
+            let choose = attention.choice_of(tuned, geometry, selection.as_ref());
+            planner.update(choose, |plan, step| {
+                if step == Step::Lengths {
+                    on_device.set_lengths(plan.seq_lens(), stream)?;
+                    return Ok(true);
+                }
+                let largest = plan.largest_page();
+                if run_with
+                    .iter()
+                    .any(|(strides, load)| kv_load_up_to(strides, plan.geometry(), largest) != *load)
+                {
+                    refused = FitError::TooLarge("page ids");
+                    return Ok(false);
+                }
+                match on_device.upload(plan, stream) {
+                    Ok(()) => Ok(true),
+                    Err(CudaError::Fit(error)) => {
+                        refused = error;
+                        Ok(false)
+                    }
+                    Err(error) => Err(AttentionError::from(error)),
+                }
+            })
+        })?;
+        if taken { Ok(()) } else { Err(CudaError::from(refused).into()) }
     }
 
     /// Gives the plan new lengths, and queues their copy: requests have grown inside their last pages.
@@ -237,8 +289,11 @@ impl GraphPlan {
     /// Another number of lengths than queries, or a length that needs another number of pages. The driver's.
     pub fn set_lengths(&mut self, seq_lens: &[u32], stream: &Arc<CudaStream>) -> Result<(), AttentionError> {
         refuse_capture(stream, "lengths are to be copied")?;
-        self.plan.set_lengths(seq_lens)?;
-        Ok(self.on_device.set_lengths(self.plan.seq_lens(), stream)?)
+        let Self { attention, geometry, planner, selection, .. } = self;
+        attention.with_kernels(|tuned| {
+            planner.set_lengths(seq_lens, attention.choice_of(tuned, geometry, selection.as_ref()))
+        })?;
+        Ok(self.on_device.set_lengths(seq_lens, stream)?)
     }
 
     /// As [`Attention::run_raw`]; may be captured once it has been run with a cache of these strides, and with sinks if there are some.
@@ -250,8 +305,8 @@ impl GraphPlan {
     /// As there, for the batch of the plan, and of every update before the graph that captured it is last launched. The plan outlives such
     /// graphs.
     pub unsafe fn run_raw(&self, stream: &Arc<CudaStream>, args: &RawArgs) -> Result<(), AttentionError> {
-        let load = kv_load_up_to(&args.kv_strides, self.plan.geometry(), self.on_device.largest_page());
-        self.attention.prepare_launch(self.plan.geometry(), load, args.sinks.is_some(), stream)?;
+        let load = kv_load_up_to(&args.kv_strides, &self.geometry, self.on_device.largest_page());
+        self.attention.prepare_launch(&self.geometry, load, args.sinks.is_some(), stream)?;
         let mut run_with = self.run_with.lock().unwrap_or_else(PoisonError::into_inner);
         if !run_with.contains(&(args.kv_strides, load)) {
             run_with.push((args.kv_strides, load));

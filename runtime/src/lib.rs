@@ -5,6 +5,7 @@ mod append_on_cpu;
 mod append_on_cuda;
 mod attention;
 mod error;
+mod following_plan;
 mod graph_plan;
 mod kv_cache;
 mod live_plan;
@@ -17,6 +18,7 @@ pub use append_on_cpu::HostCacheMut;
 pub use append_on_cuda::DeviceCacheMut;
 pub use attention::{Attention, AttentionPlan, Backend, Planned};
 pub use error::AttentionError;
+pub use following_plan::FollowingPlan;
 pub use graph_plan::GraphPlan;
 pub use kv_cache::{KvCache, KvCacheMut, KvLayout};
 pub use live_plan::LivePlan;
@@ -27,7 +29,7 @@ pub use tilewright_cuda::{ArchiveError, CubinArchive};
 pub use tilewright_heuristics::data::SelectorError;
 pub use tilewright_heuristics::{Dtype, Geometry, Mask, Selector};
 pub use tilewright_kernel_templates::RotaryPairs;
-pub use tilewright_plan::{E4m3, KvStrides, PageTable, Queries};
+pub use tilewright_plan::{E4m3, KvStrides, PageRows, PageTable, Queries};
 
 /// The explicit forms of the CPU backend.
 pub use tilewright_cpu as cpu;

@@ -7,7 +7,8 @@ use std::cell::Cell;
 use tilewright_cuda::PackedPlan;
 use tilewright_heuristics::{Dtype, Geometry, PackShape, Tile};
 use tilewright_plan::{
-    Forest, LivePlanner, PackLayout, PageTable, Plan, PlanOptions, Planner, Priced, Prices, Queries,
+    FollowingPlanner, Forest, LivePlanner, PackLayout, PageRows, PageTable, Plan, PlanError, PlanOptions,
+    Planner, Priced, Prices, Queries, Step,
 };
 
 /// Counts what the current thread allocates.
@@ -172,6 +173,52 @@ fn planning_and_following_pats_packs_allocates_nothing() {
         assert!(round > 0 || made > 0, "the counter counts");
     }
     assert_eq!(plans_like_pats, 8 * 2);
+}
+
+/// The same by page tables: in a quarter of the steps a quarter of the requests gains a page, in the others all grow inside theirs. Then a quarter
+/// after the other is what it was.
+#[test]
+fn following_page_tables_of_requests_that_grow_allocates_nothing_either() {
+    const REQUESTS: usize = 256;
+    const COLUMNS: usize = MAX_PAGES + 20;
+    const STEPS: u32 = 80;
+    let select = |shape: &PackShape| Tile::new(if shape.rows > 16 { 32 } else { 16 }, 64, 2, 2);
+    let own = rows(REQUESTS);
+    let mut entries = vec![-1; REQUESTS * COLUMNS];
+    for (row, own) in entries.chunks_exact_mut(COLUMNS).zip(own.chunks_exact(MAX_PAGES)) {
+        row[..MAX_PAGES].copy_from_slice(own);
+        (MAX_PAGES..COLUMNS).for_each(|column| row[column] = row[MAX_PAGES - 1] + (10_000 * column) as i32);
+    }
+    let begin: [u32; REQUESTS] =
+        std::array::from_fn(|request| MAX_PAGES as u32 * 16 - 4 * (request as u32 % 4));
+    let mut planner = FollowingPlanner::new(&GEOMETRY, PlanOptions::default()).unwrap();
+    let mut packed = PackedPlan::default();
+    for round in 0..4 {
+        let (before, mut lens, mut steps) = (ALLOCATIONS.with(Cell::get), begin, [0; 3]);
+        for step in 0..STEPS + 4 {
+            let table = PageRows::dense(&entries, COLUMNS, COLUMNS, &lens, 16).unwrap();
+            planner.compare(&table, REQUESTS).unwrap();
+            let taken = planner.update(select, |plan, step| {
+                steps[step as usize] += 1;
+                if step != Step::Lengths {
+                    packed.fill(plan);
+                }
+                Ok::<_, PlanError>(true)
+            });
+            assert!(taken.unwrap());
+            assert_eq!(planner.plan().seq_lens(), lens);
+            match step.checked_sub(STEPS) {
+                None => lens.iter_mut().for_each(|len| *len += 1),
+                Some(quarter) => (quarter as usize..REQUESTS).step_by(4).for_each(|i| lens[i] = begin[i]),
+            }
+        }
+        let made = ALLOCATIONS.with(Cell::get) - before;
+        let anew = if round == 0 { 3 } else { 0 };
+        assert_eq!(steps[Step::Anew as usize], anew);
+        assert!(steps[Step::Changes as usize] >= 20 && steps[Step::Lengths as usize] >= 50, "{steps:?}");
+        assert!(round < 2 || made == 0, "round {round} allocated {made} times");
+        assert!(round > 0 || made > 0, "the counter counts");
+    }
 }
 
 /// Requests grow by many pages and are cut to what they were, several times.

@@ -18,6 +18,24 @@ pub enum PlanError {
         /// Columns.
         max_pages: usize,
     },
+    /// Rows are named for another number of requests than there are lengths.
+    #[error("`order` names {found} rows for {needed} requests")]
+    Order {
+        /// Rows named.
+        found: usize,
+        /// Requests.
+        needed: usize,
+    },
+    /// A named row is not in the page table.
+    #[error("request {request}: its row is {row}, and the page table has {rows} rows")]
+    OrderRow {
+        /// The request.
+        request: usize,
+        /// The row named.
+        row: i32,
+        /// Rows of the table.
+        rows: usize,
+    },
     /// Compressed rows have another number of beginnings than requests.
     #[error("`indptr` has {found} entries, one a request and one more are {needed}")]
     Rows {

@@ -7,6 +7,7 @@ mod append_error;
 mod choose;
 mod device_profile;
 mod error;
+mod following;
 mod forest;
 pub mod kv;
 mod live_planner;
@@ -22,13 +23,14 @@ pub use append_error::AppendError;
 pub use choose::{BySelection, Choose, ChooseTiles, batch_shape};
 pub use device_profile::{DeviceProfile, Occupancy};
 pub use error::PlanError;
+pub use following::{FollowingPlanner, Step};
 pub use forest::{Forest, ForestError, LiveForest, Node, Touched};
 pub use kv::{E4m3, KvScales, KvStrides, Scale};
 pub use live_planner::{LiveError, LivePlanner};
 pub use packing::{
     CostModel, NodeSegment, Pack, PackLayout, Packing, Packs, Priced, Prices, QTileNodes, QTiles,
 };
-pub use page_table::PageTable;
+pub use page_table::{PageRows, PageTable};
 pub use plan::{
     DIRECT, GRANULE, KvSegment, LengthsError, MergeItem, OutputTarget, Plan, PlanOptions, PlannedPack,
     Prediction, QTile, SHORTEST_CHUNK, Split, TileGroup, UNTOUCHED, WARP_ROWS, WorkItem, max_segments,

@@ -19,10 +19,12 @@ pub struct PageTable<'a> {
 /// Where the rows begin, and how many tokens they have.
 #[derive(Clone, Copy, Debug)]
 enum Rows<'a> {
-    /// Rows of this many columns.
-    Dense { columns: usize, seq_lens: &'a [u32] },
+    /// A row begins this many entries behind the one before.
+    Dense { stride: usize, seq_lens: &'a [u32] },
     /// Compressed sparse rows, all pages full but the last.
     Csr { indptr: &'a [i32], last_page_len: &'a [i32] },
+    /// As dense ones, with as many pages as is said: queries have all pages of their request, whatever they see of them.
+    Counted { stride: usize, pages: &'a [u32], seq_lens: &'a [u32] },
 }
 
 impl<'a> PageTable<'a> {
@@ -36,21 +38,12 @@ impl<'a> PageTable<'a> {
         seq_lens: &'a [u32],
         page_size: u32,
     ) -> Result<Self, PlanError> {
-        check_page_size(page_size)?;
         let batch = seq_lens.len();
         if batch.checked_mul(max_pages) != Some(entries.len()) {
+            check_page_size(page_size)?;
             return Err(PlanError::TableSize { found: entries.len(), batch, max_pages });
         }
-        let rows = Rows::Dense { columns: max_pages, seq_lens };
-        let table = Self { entries, rows, page_size, queries: None };
-        for (request, &seq_len) in seq_lens.iter().enumerate() {
-            let needed = seq_len.div_ceil(page_size) as usize;
-            if needed > max_pages {
-                return Err(PlanError::TooLong { request, seq_len, needed, max_pages });
-            }
-            table.check_pages(request)?;
-        }
-        Ok(table)
+        PageRows::dense(entries, max_pages, max_pages, seq_lens, page_size)?.check()
     }
 
     /// The same from compressed rows, as FlashInfer takes them: the pages of request i are `indices[indptr[i]..indptr[i + 1]]`, all full but
@@ -64,28 +57,7 @@ impl<'a> PageTable<'a> {
         last_page_len: &'a [i32],
         page_size: u32,
     ) -> Result<Self, PlanError> {
-        check_page_size(page_size)?;
-        let batch = last_page_len.len();
-        if indptr.len() != batch + 1 {
-            return Err(PlanError::Rows { found: indptr.len(), needed: batch + 1 });
-        }
-        for (request, (row, &last)) in indptr.windows(2).zip(last_page_len).enumerate() {
-            let bad = || PlanError::Row { request, begin: row[0], end: row[1], entries: indices.len() };
-            let begin = usize::try_from(row[0]).map_err(|_| bad())?;
-            let end = usize::try_from(row[1]).map_err(|_| bad())?;
-            let pages = end.checked_sub(begin).filter(|_| end <= indices.len()).ok_or_else(bad)?;
-            let last = match u32::try_from(last) {
-                Ok(_) if pages == 0 => 0,
-                Ok(last) if (1..=page_size).contains(&last) => last,
-                _ => return Err(PlanError::LastPage { request, tokens: last, page_size }),
-            };
-            let tokens = (pages as u64).saturating_sub(1) * u64::from(page_size) + u64::from(last);
-            u32::try_from(tokens).map_err(|_| PlanError::TooLarge("tokens of a request"))?;
-        }
-        let table =
-            Self { entries: indices, rows: Rows::Csr { indptr, last_page_len }, page_size, queries: None };
-        (0..batch).try_for_each(|request| table.check_pages(request))?;
-        Ok(table)
+        PageRows::csr(indptr, indices, last_page_len, page_size)?.check()
     }
 
     /// The same table where each request brings several query tokens instead of one, as speculative decoding does. The cache holds K and V
@@ -123,11 +95,15 @@ impl<'a> PageTable<'a> {
         Self { queries: Some(queries), ..self }
     }
 
-    fn check_pages(&self, request: usize) -> Result<(), PlanError> {
-        match self.pages_of(request).iter().enumerate().find(|(_, page)| **page < 0) {
-            Some((column, &page)) => Err(PlanError::NegativePage { request, column, page }),
-            None => Ok(()),
-        }
+    /// Rows that were checked before, with as many pages as is said.
+    pub(crate) const fn of_checked(
+        entries: &'a [i32],
+        stride: usize,
+        pages: &'a [u32],
+        seq_lens: &'a [u32],
+        page_size: u32,
+    ) -> Self {
+        Self { entries, rows: Rows::Counted { stride, pages, seq_lens }, page_size, queries: None }
     }
 
     /// Queries: as many as requests, without [`PageTable::with_queries`].
@@ -138,7 +114,7 @@ impl<'a> PageTable<'a> {
     /// Requests, those without queries among them.
     pub const fn requests(&self) -> usize {
         match self.rows {
-            Rows::Dense { seq_lens, .. } => seq_lens.len(),
+            Rows::Dense { seq_lens, .. } | Rows::Counted { seq_lens, .. } => seq_lens.len(),
             Rows::Csr { last_page_len, .. } => last_page_len.len(),
         }
     }
@@ -181,7 +157,7 @@ impl<'a> PageTable<'a> {
     #[inline]
     fn request_len(&self, request: usize) -> u32 {
         match self.rows {
-            Rows::Dense { seq_lens, .. } => seq_lens[request],
+            Rows::Dense { seq_lens, .. } | Rows::Counted { seq_lens, .. } => seq_lens[request],
             Rows::Csr { last_page_len, .. } => match self.pages_of(request).len() as u32 {
                 0 => 0,
                 pages => (pages - 1) * self.page_size + last_page_len[request] as u32,
@@ -216,12 +192,15 @@ impl<'a> PageTable<'a> {
     #[inline(always)]
     fn pages_of(&self, request: usize) -> &'a [i32] {
         match self.rows {
-            Rows::Dense { columns, seq_lens } => {
+            Rows::Dense { stride, seq_lens } => {
                 let used = seq_lens[request].div_ceil(self.page_size) as usize;
-                &self.entries[request * columns..][..used]
+                &self.entries[request * stride..][..used]
             }
             // Checked: bounds are not negative, and rows lie in `indices`.
             Rows::Csr { indptr, .. } => &self.entries[indptr[request] as usize..indptr[request + 1] as usize],
+            Rows::Counted { stride, pages, .. } => {
+                &self.entries[request * stride..][..pages[request] as usize]
+            }
         }
     }
 
@@ -230,10 +209,174 @@ impl<'a> PageTable<'a> {
     pub(crate) fn columns(&self, query: usize, columns: Range<u32>) -> &'a [i32] {
         let request = self.request_of(query);
         let begin = match self.rows {
-            Rows::Dense { columns, .. } => request * columns,
+            Rows::Dense { stride, .. } | Rows::Counted { stride, .. } => request * stride,
             Rows::Csr { indptr, .. } => indptr[request] as usize,
         };
         &self.entries[begin..][columns.start as usize..columns.end as usize]
+    }
+}
+
+/// A page table whose shape was checked, and whose pages were not looked at yet: what a [`FollowingPlanner`](crate::FollowingPlanner) takes, which
+/// looks at those that are others than before.
+#[derive(Clone, Copy, Debug)]
+pub struct PageRows<'a> {
+    table: PageTable<'a>,
+    /// Which row of the entries, and how far apart they begin, each request has; its own number if absent.
+    order: Option<(&'a [i32], usize)>,
+}
+
+impl<'a> PageRows<'a> {
+    /// Rows of `max_pages` columns, each of which begins `stride` entries behind the one before, as in a slice of a wider table.
+    ///
+    /// # Errors
+    /// A table that ends before its last row, rows that overlap, a page size of 0, or a length beyond the row.
+    pub fn dense(
+        entries: &'a [i32],
+        max_pages: usize,
+        stride: usize,
+        seq_lens: &'a [u32],
+        page_size: u32,
+    ) -> Result<Self, PlanError> {
+        check_page_size(page_size)?;
+        let batch = seq_lens.len();
+        let needed = match batch {
+            0 => Some(0),
+            _ => (batch - 1).checked_mul(stride).and_then(|begin| begin.checked_add(max_pages)),
+        };
+        if max_pages > stride && batch > 1 || needed.is_none_or(|needed| needed > entries.len()) {
+            return Err(PlanError::TableSize { found: entries.len(), batch, max_pages });
+        }
+        Self::check_lengths(max_pages, seq_lens, page_size)?;
+        let rows = Rows::Dense { stride, seq_lens };
+        Ok(Self { table: PageTable { entries, rows, page_size, queries: None }, order: None })
+    }
+
+    /// As [`PageRows::dense`], of a table with a row for each request that there may be: those of the batch are the rows `order`.
+    ///
+    /// # Errors
+    /// As there, another number of rows than lengths, or a row that is not there.
+    pub fn ordered(
+        entries: &'a [i32],
+        max_pages: usize,
+        stride: usize,
+        order: &'a [i32],
+        seq_lens: &'a [u32],
+        page_size: u32,
+    ) -> Result<Self, PlanError> {
+        if order.len() != seq_lens.len() {
+            return Err(PlanError::Order { found: order.len(), needed: seq_lens.len() });
+        }
+        let rows = match entries.len().checked_sub(max_pages) {
+            Some(behind) => behind / stride.max(1) + 1,
+            None => 0,
+        };
+        let is_there = |row: i32| usize::try_from(row).is_ok_and(|row| row < rows);
+        if let Some((request, &row)) = order.iter().enumerate().find(|(_, row)| !is_there(**row)) {
+            return Err(PlanError::OrderRow { request, row, rows });
+        }
+        // As a table of one row for all: the others were looked at.
+        let all = Self::dense(entries, max_pages, 0, &[], page_size)?;
+        Self::check_lengths(max_pages, seq_lens, page_size)?;
+        let table = PageTable { rows: Rows::Dense { stride, seq_lens }, ..all.table };
+        Ok(Self { table, order: Some((order, stride)) })
+    }
+
+    fn check_lengths(max_pages: usize, seq_lens: &[u32], page_size: u32) -> Result<(), PlanError> {
+        let longest = seq_lens.iter().fold(0, |longest, &seq_len| seq_len.max(longest));
+        if longest.div_ceil(page_size) as usize > max_pages {
+            let needed = |seq_len: u32| seq_len.div_ceil(page_size) as usize;
+            let mut lens = seq_lens.iter().copied().enumerate();
+            if let Some((request, seq_len)) = lens.find(|&(_, seq_len)| needed(seq_len) > max_pages) {
+                return Err(PlanError::TooLong { request, seq_len, needed: needed(seq_len), max_pages });
+            }
+        }
+        Ok(())
+    }
+
+    /// Compressed rows, as in [`PageTable::from_csr`].
+    ///
+    /// # Errors
+    /// As there, but for negative pages.
+    pub fn csr(
+        indptr: &'a [i32],
+        indices: &'a [i32],
+        last_page_len: &'a [i32],
+        page_size: u32,
+    ) -> Result<Self, PlanError> {
+        check_page_size(page_size)?;
+        let batch = last_page_len.len();
+        if indptr.len() != batch + 1 {
+            return Err(PlanError::Rows { found: indptr.len(), needed: batch + 1 });
+        }
+        for (request, (row, &last)) in indptr.windows(2).zip(last_page_len).enumerate() {
+            let bad = || PlanError::Row { request, begin: row[0], end: row[1], entries: indices.len() };
+            let begin = usize::try_from(row[0]).map_err(|_| bad())?;
+            let end = usize::try_from(row[1]).map_err(|_| bad())?;
+            let pages = end.checked_sub(begin).filter(|_| end <= indices.len()).ok_or_else(bad)?;
+            let last = match u32::try_from(last) {
+                Ok(_) if pages == 0 => 0,
+                Ok(last) if (1..=page_size).contains(&last) => last,
+                _ => return Err(PlanError::LastPage { request, tokens: last, page_size }),
+            };
+            let tokens = (pages as u64).saturating_sub(1) * u64::from(page_size) + u64::from(last);
+            u32::try_from(tokens).map_err(|_| PlanError::TooLarge("tokens of a request"))?;
+        }
+        let rows = Rows::Csr { indptr, last_page_len };
+        Ok(Self { table: PageTable { entries: indices, rows, page_size, queries: None }, order: None })
+    }
+
+    /// Looks at all pages of rows in their own order.
+    fn check(self) -> Result<PageTable<'a>, PlanError> {
+        let table = self.table;
+        (0..table.requests()).try_for_each(|request| check_pages(request, 0, table.pages_of(request)))?;
+        Ok(table)
+    }
+
+    /// Queries: as many as requests, unless it is of a table with several.
+    pub fn batch(&self) -> usize {
+        self.table.batch()
+    }
+
+    /// Tokens of a page.
+    pub const fn page_size(&self) -> u32 {
+        self.table.page_size
+    }
+
+    /// Tokens that a query sees.
+    #[inline]
+    pub(crate) fn seq_len(&self, query: usize) -> u32 {
+        self.table.seq_len(query)
+    }
+
+    /// The pages of a query's request, of any number.
+    #[inline]
+    pub(crate) fn pages(&self, query: usize) -> &'a [i32] {
+        match self.order {
+            None => self.table.pages(query),
+            // Checked: all of them are there.
+            Some((order, stride)) => {
+                let used = self.table.seq_len(query).div_ceil(self.table.page_size) as usize;
+                &self.table.entries[order[query] as usize * stride..][..used]
+            }
+        }
+    }
+}
+
+impl<'a> From<PageTable<'a>> for PageRows<'a> {
+    fn from(table: PageTable<'a>) -> Self {
+        Self { table, order: None }
+    }
+}
+
+/// Refuses negative pages among those of a request from a column on.
+pub(crate) fn check_pages(request: usize, column: usize, pages: &[i32]) -> Result<(), PlanError> {
+    // All bits at once, which the compiler does for several pages together; which page it is, is asked of those that are refused.
+    if pages.iter().fold(0, |bits, &page| bits | page) >= 0 {
+        return Ok(());
+    }
+    match pages.iter().zip(column..).find(|(page, _)| **page < 0) {
+        Some((&page, column)) => Err(PlanError::NegativePage { request, column, page }),
+        None => Ok(()),
     }
 }
 
@@ -277,6 +420,32 @@ mod tests {
         for request in 0..3 {
             assert_eq!(table.pages(request), dense.pages(request));
         }
+    }
+
+    #[test]
+    fn rows_of_a_wider_table_in_any_order_are_the_same_table() {
+        let entries = [7, 8, -1, 99, 9, -1, -1, 99, 4, 5, 6];
+        let rows = PageRows::dense(&entries, 3, 4, &[19, 0, 33], 16).unwrap();
+        let found =
+            |rows: PageRows<'_>| (0..rows.batch()).map(|i| rows.pages(i).to_vec()).collect::<Vec<_>>();
+        assert_eq!(found(rows), [vec![7, 8], vec![], vec![4, 5, 6]]);
+        let ordered =
+            |order: &[i32], lens: &[u32]| PageRows::ordered(&entries, 3, 4, order, lens, 16).map(found);
+        assert_eq!(
+            ordered(&[2, 1, 2, 0], &[48, 3, 16, 17]),
+            Ok(vec![vec![4, 5, 6], vec![9], vec![4], vec![7, 8]])
+        );
+        assert_eq!(ordered(&[], &[]), Ok(vec![]));
+        assert_eq!(ordered(&[0], &[1, 2]), Err(PlanError::Order { found: 1, needed: 2 }));
+        for row in [-1, 3] {
+            assert_eq!(ordered(&[1, row], &[1, 2]), Err(PlanError::OrderRow { request: 1, row, rows: 3 }));
+        }
+        assert!(matches!(ordered(&[0], &[49]), Err(PlanError::TooLong { needed: 4, .. })));
+        let dense =
+            |columns, stride, lens: &[u32]| PageRows::dense(&entries, columns, stride, lens, 16).map(drop);
+        assert!(matches!(dense(4, 4, &[1, 1, 1]), Err(PlanError::TableSize { found: 11, .. })));
+        assert!(matches!(dense(4, 3, &[1, 1]), Err(PlanError::TableSize { .. })), "rows overlap");
+        assert_eq!(dense(11, 0, &[176]), Ok(()));
     }
 
     #[test]

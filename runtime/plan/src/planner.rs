@@ -71,6 +71,11 @@ impl Planner {
         &self.plan
     }
 
+    /// Gives the last plan lengths that are known to end in the last pages of those before.
+    pub(crate) fn take_lengths(&mut self, seq_lens: &[u32]) {
+        self.plan.take_lengths(seq_lens);
+    }
+
     /// The last plan, to keep.
     pub(crate) fn into_plan(self) -> Plan {
         self.plan

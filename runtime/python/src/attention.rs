@@ -6,7 +6,7 @@ use crate::errors::raised;
 use crate::gpu::{self, KeepContext, OnGpu};
 use crate::graph_plan::GraphPlan;
 use crate::live_plan::LivePlan;
-use crate::memory::{RowsOf, copied};
+use crate::memory::{RowsOf, copied, slice};
 use crate::plan::Plan;
 use cudarc::driver::CudaContext;
 use pyo3::exceptions::PyValueError;
@@ -15,7 +15,7 @@ use std::fmt::Display;
 use std::path::PathBuf;
 use std::sync::Arc;
 use tilewright_runtime::{
-    self as runtime, AttentionError, AttentionOptions, Cpu, CubinArchive, Cuda, Dtype, Heads, Mask,
+    self as runtime, AttentionError, AttentionOptions, Cpu, CubinArchive, Cuda, Dtype, Heads, Mask, PageRows,
     PageTable, Queries, Selector,
 };
 
@@ -47,8 +47,10 @@ pub(crate) struct Attention {
 pub(crate) enum TableOf {
     /// `indptr`, `indices`, `last_page_len`.
     Csr((usize, usize), (usize, usize), (usize, usize)),
-    /// `block_tables` `[batch, max_pages]`, its columns, and `seq_lens`.
+    /// `block_tables` `[batch, max_pages]`: address and entries from row to row; columns; and `seq_lens`.
     Dense((usize, usize), usize, (usize, usize)),
+    /// The same, and which rows are those of the batch.
+    Ordered((usize, usize), usize, (usize, usize), (usize, usize)),
 }
 
 /// The page table of a batch.
@@ -61,7 +63,7 @@ impl TableOf {
     /// # Safety
     /// The addresses are of arrays of i32 with these lengths.
     #[expect(unsafe_code)]
-    pub(crate) unsafe fn copied(self) -> PyResult<Table> {
+    pub(crate) unsafe fn copied(self, page_size: u32) -> PyResult<Table> {
         // SAFETY: the caller's promise.
         unsafe {
             Ok(match self {
@@ -70,17 +72,88 @@ impl TableOf {
                     indices: copied(indices),
                     last_page_len: copied(last_page_len),
                 },
-                Self::Dense(entries, columns, seq_lens) => Table::Dense {
-                    entries: copied(entries),
-                    columns,
-                    seq_lens: lengths_of(&copied(seq_lens))?,
-                },
+                Self::Dense((address, stride), columns, seq_lens) => {
+                    let rows = 0..seq_lens.1;
+                    Table::gathered((address, stride), columns, &copied(seq_lens), rows, page_size)?
+                }
+                Self::Ordered((address, stride), columns, seq_lens, order) => {
+                    let order: Vec<i32> = copied(order);
+                    let rows = order.into_iter().map(|row| usize::try_from(row).unwrap_or(0));
+                    Table::gathered((address, stride), columns, &copied(seq_lens), rows, page_size)?
+                }
             })
         }
+    }
+
+    /// The rows where they lie: nothing is copied.
+    ///
+    /// # Safety
+    /// The addresses are of arrays of i32 with these lengths, which nobody writes to meanwhile.
+    #[expect(unsafe_code)]
+    pub(crate) unsafe fn rows<'a>(&self, page_size: u32) -> PyResult<PageRows<'a>> {
+        // SAFETY: the caller's promise.
+        unsafe {
+            match *self {
+                Self::Csr(indptr, indices, last_page_len) => PageRows::csr(
+                    slice("indptr", indptr.0, indptr.1)?,
+                    slice("indices", indices.0, indices.1)?,
+                    slice("last_page_len", last_page_len.0, last_page_len.1)?,
+                    page_size,
+                ),
+                Self::Dense((address, stride), columns, seq_lens) => {
+                    let rows = seq_lens.1;
+                    let entries = if rows == 0 { 0 } else { (rows - 1) * stride + columns };
+                    PageRows::dense(
+                        slice("block_tables", address, entries)?,
+                        columns,
+                        stride,
+                        as_lengths(slice("seq_lens", seq_lens.0, rows)?)?,
+                        page_size,
+                    )
+                }
+                Self::Ordered((address, stride), columns, seq_lens, order) => {
+                    let order: &[i32] = slice("order", order.0, order.1)?;
+                    let last = order.iter().copied().max().and_then(|row| usize::try_from(row).ok());
+                    let entries = last.map_or(0, |last| last * stride + columns);
+                    PageRows::ordered(
+                        slice("block_tables", address, entries)?,
+                        columns,
+                        stride,
+                        order,
+                        as_lengths(slice("seq_lens", seq_lens.0, seq_lens.1)?)?,
+                        page_size,
+                    )
+                }
+            }
+        }
+        .map_err(raised)
     }
 }
 
 impl Table {
+    /// A copy of these rows, of the columns that the longest needs.
+    ///
+    /// # Safety
+    /// The rows lie at these strides.
+    #[expect(unsafe_code)]
+    unsafe fn gathered(
+        (address, stride): (usize, usize),
+        columns: usize,
+        seq_lens: &[i32],
+        rows: impl Iterator<Item = usize>,
+        page_size: u32,
+    ) -> PyResult<Self> {
+        let seq_lens = as_lengths(seq_lens)?.to_vec();
+        let needed = seq_lens.iter().max().map_or(0, |&longest| longest.div_ceil(page_size.max(1)) as usize);
+        let columns = columns.min(needed);
+        let mut entries = Vec::with_capacity(seq_lens.len() * columns);
+        for row in rows.take(seq_lens.len()) {
+            // SAFETY: the caller's promise.
+            entries.extend(unsafe { copied::<i32>((address + 4 * row * stride, columns)) });
+        }
+        Ok(Self::Dense { entries, columns, seq_lens })
+    }
+
     pub(crate) fn view(&self, page_size: u32) -> PyResult<PageTable<'_>> {
         match self {
             Self::Csr { indptr, indices, last_page_len } => {
@@ -180,7 +253,7 @@ impl Attention {
     fn plan(&self, py: Python<'_>, table: TableOf, query_lens: Option<Vec<u32>>) -> PyResult<Plan> {
         check_process(self.process)?;
         // SAFETY: the Python half gives arrays of i32 with their lengths, and holds them.
-        let table = unsafe { table.copied()? };
+        let table = unsafe { table.copied(self.page_size)? };
         py.detach(|| {
             let table = table.view(self.page_size)?;
             let mut memory = Queries::default();
@@ -205,7 +278,7 @@ impl Attention {
     ) -> PyResult<GraphPlan> {
         check_process(self.process)?;
         // SAFETY: the Python half gives arrays of i32 with their lengths, and holds them.
-        let table = table.map(|table| unsafe { table.copied() }).transpose()?;
+        let table = table.map(|table| unsafe { table.copied(self.page_size) }).transpose()?;
         py.detach(|| GraphPlan::new(&self.kind, table, self.page_size, (rows, pages), stream, self.process))
     }
 
@@ -264,13 +337,15 @@ fn invalid(error: impl Display) -> PyErr {
 }
 
 /// Tokens of requests, which i32 arrays have.
-fn lengths_of(lengths: &[i32]) -> PyResult<Vec<u32>> {
-    let length = |(request, &tokens): (usize, &i32)| {
-        u32::try_from(tokens).map_err(|_| {
-            PyValueError::new_err(format!(
-                "request {request}: `seq_lens` is {tokens}, and no request has fewer than 0 tokens"
-            ))
-        })
-    };
-    lengths.iter().enumerate().map(length).collect()
+#[expect(unsafe_code)]
+fn as_lengths(lengths: &[i32]) -> PyResult<&[u32]> {
+    if lengths.iter().fold(0, |bits, &tokens| bits | tokens) < 0
+        && let Some((request, tokens)) = lengths.iter().enumerate().find(|(_, tokens)| **tokens < 0)
+    {
+        return Err(PyValueError::new_err(format!(
+            "request {request}: `seq_lens` is {tokens}, and no request has fewer than 0 tokens"
+        )));
+    }
+    // SAFETY: a u32 has the size and the alignment of an i32, and numbers that are not negative are the same.
+    Ok(unsafe { std::slice::from_raw_parts(lengths.as_ptr().cast(), lengths.len()) })
 }

@@ -4,21 +4,75 @@ use crate::attention::{Kind, Table, TableOf};
 use crate::check_process;
 use crate::errors::raised;
 use crate::gpu::{self, KeepContext, OnGpu};
-use crate::layer::Layer;
-use crate::memory::RowsOf;
+use crate::layer::{Layer, LayerOf};
 use cudarc::driver::CudaContext;
-use pyo3::exceptions::PyValueError;
+use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock, RwLockWriteGuard, TryLockError};
 use tilewright_runtime::cuda::CudaError;
 use tilewright_runtime::{
-    self as runtime, Attention, AttentionError, AttentionPlan, Cpu, PageTable, Planned,
+    self as runtime, Attention, AttentionError, Cpu, FollowingPlan, PageRows, PageTable, Planned,
 };
 
 enum Of {
-    Cpu(Box<(Attention<Cpu>, RwLock<AttentionPlan<Cpu>>)>),
-    Cuda(Box<OnGpu<(Arc<CudaContext>, RwLock<runtime::GraphPlan>)>>),
+    Cpu(Box<(Attention<Cpu>, Locked<FollowingPlan<Cpu>>)>),
+    Cuda(Box<OnGpu<(Arc<CudaContext>, Locked<runtime::GraphPlan>)>>),
+}
+
+type Locked<P> = RwLock<State<P>>;
+
+/// A plan, and how often its batch was compared with another or got other lengths.
+struct State<P> {
+    plan: P,
+    changes: u64,
+}
+
+impl<P> State<P> {
+    const fn new(plan: P) -> Locked<P> {
+        RwLock::new(Self { plan, changes: 0 })
+    }
+
+    /// Compares a batch while the GIL keeps others from changing it; its number.
+    fn compare(
+        py: Python<'_>,
+        state: &RwLock<Self>,
+        mut compare: impl FnMut(&mut P) -> PyResult<()>,
+    ) -> PyResult<u64>
+    where
+        P: Send + Sync,
+    {
+        loop {
+            let mut found = match state.try_write() {
+                Ok(found) => found,
+                Err(TryLockError::Poisoned(found)) => found.into_inner(),
+                Err(TryLockError::WouldBlock) => {
+                    // Who has it may wait for the GIL, to log something.
+                    py.detach(|| drop(state.write()));
+                    continue;
+                }
+            };
+            compare(&mut found.plan)?;
+            found.changes += 1;
+            return Ok(found.changes);
+        }
+    }
+
+    /// The plan, to get other lengths.
+    fn changed(state: &RwLock<Self>) -> RwLockWriteGuard<'_, Self> {
+        let mut found = state.write().unwrap_or_else(PoisonError::into_inner);
+        found.changes += 1;
+        found
+    }
+
+    /// The plan, to be updated by the batch of this number.
+    fn of_batch(state: &RwLock<Self>, number: u64) -> PyResult<RwLockWriteGuard<'_, Self>> {
+        let found = state.write().unwrap_or_else(PoisonError::into_inner);
+        if found.changes != number {
+            return Err(PyRuntimeError::new_err("another thread updated the plan at the same time"));
+        }
+        Ok(found)
+    }
 }
 
 /// See the Python half.
@@ -47,11 +101,13 @@ impl GraphPlan {
         let mut table =
             table.unwrap_or(Table::Dense { entries: Vec::new(), columns: 0, seq_lens: Vec::new() });
         table.pad_to(rows)?;
-        let table = table.view(page_size)?;
+        let table: PageTable<'_> = table.view(page_size)?;
         let of = match kind.share() {
             Kind::Cpu(attention) => {
-                let plan = RwLock::new(attention.plan(&table).map_err(raised)?);
-                Of::Cpu(Box::new((attention, plan)))
+                let mut plan = attention.following_plan(page_size).map_err(raised)?;
+                plan.compare(&PageRows::from(table), rows).map_err(raised)?;
+                plan.update().map_err(raised)?;
+                Of::Cpu(Box::new((attention, State::new(plan))))
             }
             Kind::Cuda(on_gpu) => {
                 let _keep = KeepContext::new();
@@ -63,17 +119,16 @@ impl GraphPlan {
                     true => attention.graph_plan_for_any(page_size, queries, pages, &stream),
                     false => attention.graph_plan(&table, pages, &stream),
                 };
-                Of::Cuda(Box::new(OnGpu::new((context, RwLock::new(plan.map_err(raised)?)))))
+                Of::Cuda(Box::new(OnGpu::new((context, State::new(plan.map_err(raised)?)))))
             }
         };
         Ok(Self { of, page_size, rows, cache_pages: AtomicUsize::new(usize::MAX), process })
     }
 
-    /// Refuses a batch that reads beyond a cache that graphs have captured: a replay is not checked.
-    fn check_pages(&self, table: &PageTable<'_>) -> PyResult<()> {
+    /// Refuses a batch that reads beyond a cache that graphs have captured: a replay is not checked. Pages of the batch before were.
+    fn check_pages(&self, largest: Option<i32>) -> PyResult<()> {
         let pages = self.cache_pages.load(Ordering::Relaxed);
-        let largest = (0..table.batch()).flat_map(|query| table.pages(query)).max();
-        match largest.and_then(|&page| usize::try_from(page).ok()) {
+        match largest.and_then(|page| usize::try_from(page).ok()) {
             Some(page) if page >= pages => Err(PyValueError::new_err(format!(
                 "the batch reads page {page}, but `kv_cache` of a layer that was run has {pages} pages: the page table names a page that is not there",
             ))),
@@ -88,32 +143,43 @@ impl GraphPlan {
     #[expect(unsafe_code)]
     fn update(&self, py: Python<'_>, table: TableOf, stream: usize) -> PyResult<bool> {
         check_process(self.process)?;
-        // SAFETY: the Python half gives arrays of i32 with their lengths, and holds them.
-        let mut table = unsafe { table.copied()? };
-        py.detach(|| {
-            table.pad_to(self.rows)?;
-            let table = table.view(self.page_size)?;
-            match &self.of {
-                Of::Cpu(on_cpu) => {
-                    let (attention, plan) = &**on_cpu;
-                    let planned = attention.plan(&table).map_err(raised)?;
-                    *plan.write().unwrap_or_else(PoisonError::into_inner) = planned;
+        // SAFETY: the Python half gives arrays of i32 with their lengths, and holds them. They are read before the GIL is released.
+        let rows = unsafe { table.rows(self.page_size)? };
+        let batch = rows.batch();
+        if batch > self.rows {
+            return Err(PyValueError::new_err(format!(
+                "the batch has {batch} requests, the plan {} rows",
+                self.rows
+            )));
+        }
+        match &self.of {
+            Of::Cpu(on_cpu) => {
+                let state = &on_cpu.1;
+                let number =
+                    State::compare(py, state, |plan| plan.compare(&rows, self.rows).map_err(raised))?;
+                py.detach(|| {
+                    State::of_batch(state, number)?.plan.update().map_err(raised)?;
                     Ok(true)
-                }
-                Of::Cuda(on_gpu) => {
-                    self.check_pages(&table)?;
+                })
+            }
+            Of::Cuda(on_gpu) => {
+                let (context, state) = &***on_gpu;
+                let number = State::compare(py, state, |plan| {
+                    plan.compare(&rows, self.rows).map_err(raised)?;
+                    self.check_pages(plan.largest_new_page())
+                })?;
+                py.detach(|| {
                     let _keep = KeepContext::new();
-                    let (context, plan) = &***on_gpu;
                     // SAFETY: the caller's stream.
                     let stream = unsafe { gpu::stream(context, stream) };
-                    match plan.write().unwrap_or_else(PoisonError::into_inner).update(&table, &stream) {
+                    match State::of_batch(state, number)?.plan.update_compared(&stream) {
                         Ok(()) => Ok(true),
                         Err(AttentionError::Cuda(CudaError::Fit(_))) => Ok(false),
                         Err(error) => Err(raised(error)),
                     }
-                }
+                })
             }
-        })
+        }
     }
 
     /// Requests have grown inside their last pages.
@@ -128,57 +194,41 @@ impl GraphPlan {
         }
         seq_lens.resize(self.rows, 0);
         py.detach(|| match &self.of {
-            Of::Cpu(on_cpu) => {
-                on_cpu.1.write().unwrap_or_else(PoisonError::into_inner).set_lengths(&seq_lens)
-            }
+            Of::Cpu(on_cpu) => State::changed(&on_cpu.1).plan.set_lengths(&seq_lens),
             Of::Cuda(on_gpu) => {
                 let _keep = KeepContext::new();
-                let (context, plan) = &***on_gpu;
+                let (context, state) = &***on_gpu;
                 // SAFETY: the caller's stream.
                 let stream = unsafe { gpu::stream(context, stream) };
-                plan.write().unwrap_or_else(PoisonError::into_inner).set_lengths(&seq_lens, &stream)
+                State::changed(state).plan.set_lengths(&seq_lens, &stream)
             }
         })
         .map_err(raised)
     }
 
     /// Computes or queues one layer.
-    #[expect(clippy::too_many_arguments, unsafe_code)]
-    #[pyo3(signature = (query, output, keys, values, pages, kv_strides, lse, sinks, scales, stream))]
-    fn run(
-        &self,
-        py: Python<'_>,
-        query: RowsOf,
-        output: RowsOf,
-        keys: usize,
-        values: usize,
-        pages: usize,
-        kv_strides: (usize, usize, usize),
-        lse: Option<usize>,
-        sinks: Option<usize>,
-        scales: Option<(usize, usize, usize)>,
-        stream: usize,
-    ) -> PyResult<()> {
+    #[expect(unsafe_code)]
+    fn run(&self, py: Python<'_>, layer: LayerOf) -> PyResult<()> {
         check_process(self.process)?;
-        let layer = Layer { query, output, keys, values, pages, kv_strides, lse, sinks, scales, stream };
+        let layer = Layer::from(layer);
         py.detach(|| match &self.of {
             Of::Cpu(on_cpu) => {
-                let (attention, plan) = &**on_cpu;
-                let plan = plan.read().unwrap_or_else(PoisonError::into_inner);
+                let (attention, state) = &**on_cpu;
+                let plan = &state.read().unwrap_or_else(PoisonError::into_inner).plan;
                 let largest = plan.plan().largest_page();
                 // SAFETY: the Python half has checked tensors against the plan's geometry and rows, and holds them.
-                unsafe { layer.run_on_cpu(attention, &*plan, largest) }
+                unsafe { layer.run_on_cpu(attention, plan, largest) }
             }
             Of::Cuda(on_gpu) => {
                 let _keep = KeepContext::new();
-                let (context, plan) = &***on_gpu;
-                let plan = plan.read().unwrap_or_else(PoisonError::into_inner);
-                layer.check_pages(plan.plan().largest_page())?;
-                self.cache_pages.fetch_min(pages, Ordering::Relaxed);
+                let (context, state) = &***on_gpu;
+                let plan = &state.read().unwrap_or_else(PoisonError::into_inner).plan;
+                layer.check_pages(plan.largest_page())?;
+                self.cache_pages.fetch_min(layer.pages, Ordering::Relaxed);
                 // SAFETY: as above; the caller keeps tensors until the stream, or the graph that captures this, has passed.
                 let result = unsafe {
-                    let stream = gpu::stream(context, stream);
-                    plan.run_raw(&stream, &layer.raw(plan.plan().geometry()))
+                    let stream = gpu::stream(context, layer.stream);
+                    plan.run_raw(&stream, &layer.raw(plan.geometry()))
                 };
                 result.map_err(raised)
             }

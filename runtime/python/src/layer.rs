@@ -36,6 +36,27 @@ pub(crate) struct Layer {
     pub(crate) stream: usize,
 }
 
+/// The fields of [`Layer`], as the Python half gives them.
+pub(crate) type LayerOf = (
+    RowsOf,
+    RowsOf,
+    usize,
+    usize,
+    usize,
+    (usize, usize, usize),
+    Option<usize>,
+    Option<usize>,
+    Option<(usize, usize, usize)>,
+    usize,
+);
+
+impl From<LayerOf> for Layer {
+    fn from(given: LayerOf) -> Self {
+        let (query, output, keys, values, pages, kv_strides, lse, sinks, scales, stream) = given;
+        Self { query, output, keys, values, pages, kv_strides, lse, sinks, scales, stream }
+    }
+}
+
 impl Layer {
     fn kv_strides(&self) -> KvStrides {
         let (page, token, head) = self.kv_strides;

@@ -4,8 +4,7 @@ use crate::attention::Kind;
 use crate::check_process;
 use crate::errors::raised;
 use crate::gpu::{self, KeepContext, OnGpu};
-use crate::layer::Layer;
-use crate::memory::RowsOf;
+use crate::layer::{Layer, LayerOf};
 use crate::plan::{Of, OfGpu};
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
@@ -168,25 +167,10 @@ impl LivePlan {
     }
 
     /// Computes or queues one layer.
-    #[expect(clippy::too_many_arguments, unsafe_code)]
-    #[pyo3(signature = (query, output, keys, values, pages, kv_strides, lse, sinks, scales, stream, batch))]
-    fn run(
-        &self,
-        py: Python<'_>,
-        query: RowsOf,
-        output: RowsOf,
-        keys: usize,
-        values: usize,
-        pages: usize,
-        kv_strides: (usize, usize, usize),
-        lse: Option<usize>,
-        sinks: Option<usize>,
-        scales: Option<(usize, usize, usize)>,
-        stream: usize,
-        batch: usize,
-    ) -> PyResult<()> {
+    #[expect(unsafe_code)]
+    fn run(&self, py: Python<'_>, layer: LayerOf, batch: usize) -> PyResult<()> {
         check_process(self.process)?;
-        let layer = Layer { query, output, keys, values, pages, kv_strides, lse, sinks, scales, stream };
+        let layer = Layer::from(layer);
         py.detach(|| match &self.of {
             Of::Cpu { attention, plan } => {
                 let state = lock(plan);

@@ -4,8 +4,7 @@ use crate::attention::Kind;
 use crate::check_process;
 use crate::errors::raised;
 use crate::gpu::{self, KeepContext, OnGpu};
-use crate::layer::Layer;
-use crate::memory::RowsOf;
+use crate::layer::{Layer, LayerOf};
 use cudarc::driver::CudaContext;
 use pyo3::prelude::*;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -65,24 +64,10 @@ impl Plan {
     }
 
     /// Computes or queues one layer.
-    #[expect(clippy::too_many_arguments, unsafe_code)]
-    #[pyo3(signature = (query, output, keys, values, pages, kv_strides, lse, sinks, scales, stream))]
-    fn run(
-        &self,
-        py: Python<'_>,
-        query: RowsOf,
-        output: RowsOf,
-        keys: usize,
-        values: usize,
-        pages: usize,
-        kv_strides: (usize, usize, usize),
-        lse: Option<usize>,
-        sinks: Option<usize>,
-        scales: Option<(usize, usize, usize)>,
-        stream: usize,
-    ) -> PyResult<()> {
+    #[expect(unsafe_code)]
+    fn run(&self, py: Python<'_>, layer: LayerOf) -> PyResult<()> {
         check_process(self.process)?;
-        let layer = Layer { query, output, keys, values, pages, kv_strides, lse, sinks, scales, stream };
+        let layer = Layer::from(layer);
         py.detach(|| match &self.of {
             Of::Cpu { attention, plan } => {
                 let plan = plan.read().unwrap_or_else(PoisonError::into_inner);

@@ -110,6 +110,39 @@ def test_a_plan_for_any_batch_serves_all():
             check(batch, batch.rows, query, out, *cache)
 
 
+@pytest.mark.parametrize("ordered", [False, True], ids=["in place", "rows of a wider table"])
+def test_a_graph_follows_its_batch(ordered):
+    """Requests grow, gain pages, come and go; tables are read where they lie."""
+    plan, graph, stream, query, out, *cache = captured(None, pages=200)
+    random, columns, count = np.random.default_rng(5), 10, len(cache[0])
+    tables = random.integers(3, count, (ROWS + 4, columns + 6), dtype=np.int32)
+    tables[:, :3] = range(3)
+    lens = random.integers(40, 60, ROWS, dtype=np.int32)
+    order = random.permutation(ROWS + 4)[:ROWS].astype(np.int32) if ordered else np.arange(ROWS, dtype=np.int32)
+    kinds = set()
+    with torch.cuda.stream(stream):
+        for step in range(80):
+            before = lens.copy()
+            lens += (lens > 0) & (lens < 16 * columns)
+            for row in random.choice(ROWS, int(step % 8 == 7) * 2, replace=False):
+                tables[order[row], 3:] = random.integers(3, count, columns + 3)
+                lens[row] = random.choice([0, 50, 100])
+            kinds.add("lengths" if ((before + 15) // 16 == (lens + 15) // 16).all() else "pages")
+            held = torch.from_numpy(lens), torch.from_numpy(tables)
+            if ordered:
+                table = (tables.ctypes.data, tables.shape[1]), columns, (lens.ctypes.data, ROWS), (order.ctypes.data, ROWS)
+                assert plan._update(table, stream.cuda_stream)
+            else:
+                assert plan.update(block_tables=held[1][:ROWS, :columns], seq_lens=held[0])
+            query.copy_(torch.randn_like(query))
+            out.fill_(torch.nan)
+            graph.replay()
+            stream.synchronize()
+            rows = [(tables[order[row], : -(-n // 16)].tolist(), int(n)) for row, n in enumerate(lens.tolist())]
+            check(None, rows, query, out, *cache)
+    assert kinds == {"lengths", "pages"}
+
+
 def test_pages_beyond_a_captured_cache_are_refused():
     plan, graph, stream, query, out, *cache = captured(1, pages=400)
     before = random_batch(1, HEADS, requests=9)

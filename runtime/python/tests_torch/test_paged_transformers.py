@@ -1,5 +1,8 @@
 """Transformers before 5.18: `paged|tilewright` gives the same tokens as `paged|sdpa`."""
 
+from types import SimpleNamespace
+
+import numpy as np
 import pytest
 import tilewright.transformers
 import torch
@@ -83,16 +86,40 @@ def test_tokens_are_the_same_however_prompts_are_cut(model, prompts, expected, n
 
 def test_padded_steps_are_served_by_one_plan(model, prompts, expected, name, runs, monkeypatch):
     """As with CUDA graphs, whose steps are padded alike."""
-    updates, lengths = [], []
-    for kind, seen in (("update", updates), ("set_lengths", lengths)):
-        former = getattr(GraphPlan, kind)
-        monkeypatch.setattr(GraphPlan, kind, lambda plan, *a, f=former, s=seen, **o: s.append(plan) or f(plan, *a, **o))
+    updates = []
+    former = GraphPlan.update
+    monkeypatch.setattr(GraphPlan, "update", lambda plan, *a, **o: updates.append(plan) or former(plan, *a, **o))
     compiled = CompileConfig(backend="eager", fullgraph=False, dynamic=True)
     assert tokens_of(model, prompts, name, decode_compile_config=compiled) == expected
     graphed = [plan for plan in runs if isinstance(plan, GraphPlan)]
     assert {plan.batch for plan in graphed} <= {1, 2, 4, 6} and len(set(map(id, graphed))) <= 4
     assert len(graphed) >= LAYERS * (TOKENS - 10)
-    assert updates and len(lengths) > len(updates), "most steps only grow"
+    assert len(updates) >= TOKENS - 15, "plans follow the steps"
+
+
+def test_block_tables_follow_the_engines_lists():
+    from tilewright._paged_transformers import _BlockTables, _Request
+
+    lists = {"a": [7, 8], "b": [9]}
+    cache = SimpleNamespace(group_cache_managers=[SimpleNamespace(block_table=lists)])
+    tables = _BlockTables()
+
+    def found(*names):
+        entries, lens = tables.of(cache, 0, [_Request(name, 30 + len(lists[name]), 1) for name in names])
+        assert entries.dtype == lens.dtype == np.int32 and lens.tolist() == [31 + len(lists[name]) for name in names]
+        assert all(entries[row, : len(lists[name])].tolist() == lists[name] for row, name in enumerate(names))
+        return entries
+
+    found("a", "b")
+    lists["a"].append(10)
+    lists["b"][0] = 11  # a page that was copied before it is written
+    found("a", "b")
+    found("b", "a")
+    lists["c"] = list(range(100))
+    found("c", "b", "a")
+    lists["c"] = [5]
+    assert found("c").shape[0] == 1
+    assert tables.of(cache, 0, [])[0].shape[0] == 0
 
 
 def test_a_plan_that_has_no_room_is_made_again(model, prompts, expected, name, runs, monkeypatch):

@@ -3,17 +3,19 @@
 FlashAttention's kernels need a GPU: what is delegated to it is noted instead of computed.
 """
 
+import dataclasses
 import inspect
 import json
 from importlib.metadata import entry_points
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 import tilewright.vllm
 import torch
 from reference import attention, close, random_batch
-from tilewright import Heads, Plan
+from tilewright import Attention, Heads, Plan
 from tilewright._vllm_backend import TilewrightBackend, TilewrightImpl, TilewrightMetadataBuilder, pages_of
 from tilewright._vllm_tables import HostTables
 from vllm.config import CacheConfig, DeviceConfig, ModelConfig, VllmConfig, set_current_vllm_config
@@ -213,20 +215,93 @@ def test_flash_attention_schedules_what_it_computes(config, layers, delegated, m
 
     def build(self, prefix, common, fast_build=False):
         asked.append(fast_build)
-        return former(self, prefix, common, fast_build)
+        # Ranges would be copied to a GPU.
+        return former(self, prefix, common.replace(mm_req_doc_ranges=None), fast_build)
 
     monkeypatch.setattr(FlashAttentionMetadataBuilder, "build", build)
     batch = random_batch(1, HEADS, PAGE)
     builder = builder_of(config, layers)
-    for _ in range(2):
+    for _ in range(4):
         builder.build(0, common_of(batch))
+    assert asked == [False, True], "its first schedule looks at the layers' windows; what it makes without one is copied"
     builder.build(0, common_of(batch, [1] * 8 + [3]))
-    assert asked == [False, True, False], "its first schedule looks at the layers' windows"
+    builder.build(0, common_of(batch).replace(mm_req_doc_ranges={0: [(0, 1)]}))
+    assert asked[2:] == [False, True], "it computes prompts, and tokens that see what is behind them"
+    del asked[:]
     layers[0].impl.kind = None
     builder = builder_of(config, layers)
-    for _ in range(2):
+    for _ in range(3):
         builder.build(0, common_of(batch))
-    assert asked[3:] == [False, False], "it computes a layer of each step"
+    assert asked == [False] * 3, "it computes a layer of each step"
+
+
+def test_metadata_of_later_steps_is_what_flash_attention_makes(config, layers, delegated):
+    builder, own = builder_of(config, layers), builder_of(config, layers)
+    for seed in range(5):
+        common = common_of(random_batch(seed, HEADS, PAGE, requests=3 + seed))
+        metadata = builder.build(0, common)
+        expected = FlashAttentionMetadataBuilder.build(own, 0, common, True)
+        assert type(metadata) is type(expected)
+        for field in dataclasses.fields(expected):
+            assert getattr(metadata, field.name) is getattr(expected, field.name), field.name
+        assert metadata.tilewright_plans
+    assert builder._like is not None
+
+
+@pytest.mark.parametrize("added", [{"of_another_version": 0}, {"num_decode_tokens": 7}, {"scheduler_metadata": torch.ones(1)}], ids=str)
+def test_metadata_with_more_to_it_is_made_anew_each_time(config, layers, delegated, monkeypatch, added):
+    former = FlashAttentionMetadataBuilder.build
+    calls = []
+
+    def build(self, prefix, common, fast_build=False):
+        made = former(self, prefix, common, fast_build)
+        calls.append(made)
+        kept = [(field.name, Any, field) for field in dataclasses.fields(made) if field.name not in added]
+        more = [(name, Any, dataclasses.field(default=value)) for name, value in added.items()]
+        given = {field.name: getattr(made, field.name) for field in dataclasses.fields(made)} | added
+        return dataclasses.make_dataclass("Metadata", [(name, Any) for name, *_ in kept + more])(**given)
+
+    monkeypatch.setattr(FlashAttentionMetadataBuilder, "build", build)
+    builder = builder_of(config, layers)
+    for _ in range(3):
+        builder.build(0, common_of(random_batch(1, HEADS, PAGE)))
+    assert len(calls) == 3 and builder._like is None
+
+
+def test_a_captured_plan_follows_its_batch(config, layers, delegated):
+    builder = builder_of(config, layers)
+    rows, columns = 12, 40
+    random = np.random.default_rng(7)
+    builder.build_for_cudagraph_capture(common_of(random_batch(0, HEADS, PAGE), rows=rows))
+    pages = [[0, 1, 2, *range(10 + 30 * row, 12 + 30 * row)] for row in range(rows)]
+    spare = [list(range(12 + 30 * row, 40 + 30 * row)) for row in range(rows)]
+    lens = np.array([5 * PAGE - row for row in range(rows)], np.int32)
+    keys, values = random.standard_normal((2, 400, PAGE, HEADS.kv, HEADS.dim))
+    wide = SimpleNamespace(keys=keys, cache=lambda layout: (keys, values))
+    cache = cache_of(wide)
+    keys, values = (part.double().numpy() for part in pages_of(cache, HEADS.dim, False))
+    tables = np.full((rows, columns), 399, np.int32)
+    for step in range(60):
+        tables[:] = 399
+        for row in range(rows):
+            if step == 20 and row == 3:
+                lens[row] = 0  # it is done
+            elif step == 30 and row == 3:
+                pages[row], lens[row] = [0, 1, 390, 391], 50  # another one
+            elif step == 40 and row in (5, 6):
+                pages[row], lens[row] = pages[11 - row], lens[11 - row]
+            elif lens[row]:
+                lens[row] += 1
+                if lens[row] > PAGE * len(pages[row]):
+                    pages[row] = [*pages[row], spare[row].pop()]
+            used = -(-int(lens[row]) // PAGE)
+            tables[row, :used] = pages[row][:used]
+        batch = SimpleNamespace(block_tables=(tables.copy(), lens.copy()), q=random.standard_normal((rows, HEADS.query, HEADS.dim)))
+        metadata = builder.build(0, common_of(batch))
+        query, out = run(layers[0], batch, metadata, rows, cache)
+        of_rows = [(tables[row, : -(-int(lens[row]) // PAGE)].tolist(), int(lens[row])) for row in range(rows)]
+        close(out.double(), attention(query, keys, values, of_rows)[0], "bfloat16")
+    assert not delegated
 
 
 def test_prompts_mixed_batches_and_drafts_are_delegated(config, layers, delegated):
@@ -324,15 +399,20 @@ def test_the_hosts_block_tables_are_found():
     common = common_of(batch)
     device = made.get_device_tensor(2)
     assert HostTables._known[device.data_ptr()] is made
-    found, lens = tables.of(common.replace(block_table_tensor=device), 1)
-    assert found.data_ptr() == made.get_cpu_tensor().data_ptr(), "nothing is copied"
-    assert found[:, :4].tolist() == [[3, 1, 4, 0], [3, 1, 5, 9]]
-    few, _ = tables.of(common.replace(block_table_tensor=device, seq_lens_cpu_upper_bound=torch.tensor([33, 20])), PAGE)
-    assert few.tolist() == [[3, 1, 4], [3, 1, 5]], "the columns that the batch has"
-    assert lens.tolist() == batch.block_tables[1].tolist()
+    found = tables.of(common.replace(block_table_tensor=device))
+    assert found.entries.data_ptr() == made.get_cpu_tensor().data_ptr(), "nothing is copied"
+    assert rows_of(found)[0][:4] == [3, 1, 4, 0] and rows_of(found)[1][:4] == [3, 1, 5, 9]
+    assert found.seq_lens.tolist() == batch.block_tables[1].tolist()
+    wide = tables.of(common.replace(seq_lens_cpu_upper_bound=torch.tensor([33, 0, 20])[::2]))
+    assert wide.seq_lens.dtype == torch.int32 and wide.seq_lens.tolist() == [33, 20] and wide.seq_lens.is_contiguous()
     unknown = torch.arange(6, dtype=torch.int32).view(2, 3)
-    found, _ = tables.of(common.replace(block_table_tensor=unknown), 1)
-    assert torch.equal(found, unknown), "tables of the device alone are copied"
+    found = tables.of(common.replace(block_table_tensor=unknown))
+    assert torch.equal(found.entries, unknown), "tables of the device alone are copied"
+
+
+def rows_of(found):
+    """What the native half reads: the rows of the batch."""
+    return found.entries[: len(found.seq_lens)].tolist() if found.order is None else found.entries[found.order].tolist()
 
 
 def test_block_tables_of_the_second_runner_are_mirrored():
@@ -364,16 +444,26 @@ def test_block_tables_of_the_second_runner_are_mirrored():
     ((device,), _) = runner.prepare_attn(of_runner, batch)
     common = common_of(random_batch(2, HEADS, PAGE, requests=2), rows=3)
     lens = torch.tensor([20, 70, 0])
-    found, _ = found_of(common.replace(block_table_tensor=device, seq_lens_cpu_upper_bound=lens), PAGE)
-    assert found.tolist() == [[14, 15, 0, 0, 0], [2, 3, 4, 5, 8], [0] * 5]
+    common = common.replace(block_table_tensor=device, seq_lens_cpu_upper_bound=lens)
+    found = found_of(common)
+    assert [row[:5] for row in rows_of(found)] == [[14, 15, 0, 0, 0], [2, 3, 4, 5, 8]]
+    assert found.seq_lens.tolist() == [20, 70], "without padding"
+    attention_ = Attention(HEADS, PAGE, dtype="float32")
+    plan = attention_.graph_plan(rows=3, pages=99)
+    assert plan._update(found.addresses(), 0)
+    keys, values = np.random.default_rng(3).standard_normal((2, 20, PAGE, HEADS.kv, HEADS.dim)).astype(np.float32)
+    query = np.ones((3, HEADS.query, HEADS.dim), np.float32)
+    for planned, count in ((plan, 3), (attention_._plan(found.addresses()), 2)):
+        out = planned.run(query[:count], (keys, values))
+        expected = attention(query[:2], keys, values, [([14, 15], 20), ([2, 3, 4, 5, 8], 70)])[0]
+        close(out[:2], expected)
+        assert not out[2:].any()
     tables.append_block_ids(3, blocks(6), True)
-    found, _ = found_of(common.replace(block_table_tensor=device, seq_lens_cpu_upper_bound=lens), PAGE)
-    assert found[0].tolist()[:2] == [12, 13], "another request has the row"
+    assert rows_of(found_of(common))[0][:2] == [12, 13], "another request has the row"
     of_runner.pcp_manager = SimpleNamespace(prepare_attn=lambda batch: ([device], None))  # 0.24 has none
     runner.prepare_attn(of_runner, batch)
-    found, _ = found_of(common.replace(block_table_tensor=device), 1)
-    assert torch.equal(found, device), "another batch than the mirror's"
+    assert torch.equal(found_of(common).entries, device[:3]), "another batch than the mirror's"
     runner.prepare_attn(SimpleNamespace(block_tables=tables, pcp_manager=None, req_states=states), batch)
     (dummy,) = tables.get_dummy_block_tables(3)
-    found, _ = found_of(common.replace(block_table_tensor=dummy), 1)
-    assert torch.equal(found, dummy), "a step without requests has the device's"
+    found = found_of(common.replace(block_table_tensor=dummy))
+    assert torch.equal(found.entries, dummy[:3]), "a step without requests has the device's"

@@ -45,6 +45,10 @@ impl Batch {
     }
 }
 
+fn options() -> AttentionOptions {
+    AttentionOptions { fetch_nvrtc: true, ..AttentionOptions::default() }
+}
+
 /// Two layers, the second of whose queries are the first one's output.
 struct Step {
     attention: Attention<Cuda>,
@@ -56,9 +60,12 @@ struct Step {
 
 impl Step {
     fn new() -> Self {
+        Self::with(options())
+    }
+
+    fn with(options: AttentionOptions) -> Self {
         let context = Arc::clone(device().context());
         let stream = context.new_stream().unwrap();
-        let options = AttentionOptions { fetch_nvrtc: true, ..AttentionOptions::default() };
         let attention = Attention::cuda(context, HEADS, options).unwrap();
         let mut rng = ChaCha8Rng::seed_from_u64(1);
         let mut random = |count: usize| {
@@ -107,9 +114,14 @@ impl Step {
 
     /// Compares the outputs with those of a plan of the batch's own.
     fn check(&self, batch: &Batch, what: &str) {
+        let requests = batch.lens.iter().filter(|&&len| len > 0).count();
+        self.check_rows(batch, requests, what);
+    }
+
+    /// The same where some of the first `requests` may have no tokens.
+    fn check_rows(&self, batch: &Batch, requests: usize, what: &str) {
         let read = |slice: &CudaSlice<f16>| -> Vec<f16> { self.stream.clone_dtoh(slice).unwrap() };
         let plan = self.attention.plan(&batch.table()).unwrap();
-        let requests = batch.lens.iter().filter(|&&len| len > 0).count();
         let mut input = self.query.clone();
         for (layer, [keys, values]) in self.caches.iter().enumerate() {
             let mut expected = self.stream.clone_htod(&vec![f16::NAN; ROWS * ROW]).unwrap();
@@ -186,5 +198,42 @@ fn one_graph_for_any_batch_serves_all() {
         step.forget_outputs();
         graph.launch(&step.stream).unwrap();
         step.check(&batch, &format!("{requests} requests, seed {seed}"));
+    }
+}
+
+/// Requests grow, gain pages, come and go: each step is compared with the one before, and its plan copied as far as it changed.
+#[test]
+fn a_graph_follows_its_batch() {
+    for invariant in [false, true] {
+        let mut step = Step::with(AttentionOptions { invariant, ..options() });
+        let pages = (ROWS * COLUMNS) as u32;
+        let mut plan = step.attention.graph_plan_for_any(16, ROWS as u32, pages, &step.stream).unwrap();
+        let graph = step.capture(&mut plan, &Batch::random(2, 9));
+        let mut rng = ChaCha8Rng::seed_from_u64(3);
+        let mut batch = Batch::random(12, 1);
+        for number in 0..60 {
+            let what = format!("step {number}, invariant: {invariant}");
+            for request in 0..12 {
+                let len = batch.lens[request];
+                batch.lens[request] = match rng.random_range(0..40) {
+                    0 => 0,
+                    1 => {
+                        let row = &mut batch.entries[request * COLUMNS..][..COLUMNS];
+                        row.fill_with(|| rng.random_range(4..PAGES as i32));
+                        rng.random_range(1..=16 * COLUMNS as u32)
+                    }
+                    2..10 => len.next_multiple_of(16).max(1),
+                    _ if len > 0 => (len + 1).min(16 * COLUMNS as u32),
+                    _ => len,
+                };
+            }
+            plan.update(&batch.table(), &step.stream).unwrap();
+            step.forget_outputs();
+            graph.launch(&step.stream).unwrap();
+            step.check_rows(&batch, 12, &what);
+            // A batch that is refused leaves the plan.
+            let error = plan.update(&Batch::random(ROWS + 1, 8).table(), &step.stream).unwrap_err();
+            assert!(matches!(error, AttentionError::Cuda(CudaError::Fit(_))), "{error}");
+        }
     }
 }

@@ -182,6 +182,7 @@ impl LivePlanner {
         self.check_tokens(request, tokens, u64::from(pages) + new_pages.len() as u64)?;
         self.forest.append(request, new_pages)?;
         self.drift.pages += new_pages.len() as u64;
+        self.drift.requests += u64::from(pages == 0 && !new_pages.is_empty());
         self.move_pages(request, pages);
         self.set_tokens(request, tokens);
         Ok(())
@@ -239,6 +240,7 @@ impl LivePlanner {
         self.check_tokens(request, tokens, pages_kept.into())?;
         self.forest.truncate(request, pages_kept)?;
         self.drift.pages += u64::from(pages.saturating_sub(pages_kept));
+        self.drift.requests += u64::from(pages > 0 && pages_kept == 0);
         self.move_pages(request, pages_kept);
         self.set_tokens(request, tokens);
         Ok(())

@@ -49,6 +49,12 @@ impl Plan {
         self.seq_lens.copy_from_slice(seq_lens);
         Ok(())
     }
+
+    /// Takes lengths that are known to end in the last pages of those before.
+    pub(crate) fn take_lengths(&mut self, seq_lens: &[u32]) {
+        self.seq_lens.clear();
+        self.seq_lens.extend_from_slice(seq_lens);
+    }
 }
 
 #[cfg(test)]

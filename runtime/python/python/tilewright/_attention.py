@@ -220,6 +220,10 @@ class Attention:
         del held  # the arrays had to live until they were read
         return planned
 
+    def _plan(self, table: Any) -> Plan:
+        """As :meth:`plan`, of a table's addresses."""
+        return Plan(self, self._native.plan(table, None))
+
     @overload
     def graph_plan(
         self,

@@ -45,6 +45,9 @@ class GraphPlan(Runs):
     ) -> bool:
         """Plans another batch, and queues the copy of its plan.
 
+        The page table is compared with the one before, where it lies. Requests that grew inside their last pages cost a copy of lengths; few
+        that gained a page, came or went cost what they change; else the batch is planned from nothing.
+
         Args:
             indptr: the page table, as in :meth:`Attention.plan`.
             indices: as there.
@@ -60,11 +63,16 @@ class GraphPlan(Runs):
             ValueError: a page table that makes no sense, more requests than rows, or on a GPU a page beyond a cache that it was run with. The
                 plan is as it was.
             CudaError: the driver's, or a stream that is being captured.
+            RuntimeError: another thread updated the plan at the same time.
         """
         table, held = page_table(indptr, indices, last_page_len, block_tables, seq_lens)
-        fits = self._planned.update(table, stream_of(stream, self.attention._device, uses_torch=True))
+        fits = self._update(table, stream_of(stream, self._attention._device, uses_torch=True))
         del held  # the arrays had to live until they were read
         return fits
+
+    def _update(self, table: Any, stream: int) -> bool:
+        """As :meth:`update`, of a table's addresses."""
+        return self._planned.update(table, stream)
 
     def set_lengths(self, seq_lens: Integers, stream: Any = None) -> None:
         """Gives the plan new lengths, and queues their copy: requests have grown inside their last pages.
@@ -82,4 +90,4 @@ class GraphPlan(Runs):
 
     def _run(self, layer: tuple[Any, ...], batch: int) -> None:
         del batch  # it never changes
-        self._planned.run(*layer)
+        self._planned.run(layer)

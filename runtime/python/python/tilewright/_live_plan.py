@@ -76,7 +76,7 @@ class LivePlan(Runs):
         self._planned.upload(stream_of(stream, self.attention._device, uses_torch=True))
 
     def _run(self, layer: tuple[Any, ...], batch: int) -> None:
-        self._planned.run(*layer, batch)  # type: ignore[call-arg]
+        self._planned.run(layer, batch)
 
 
 def _count(name: str, number: int) -> int:

@@ -8,7 +8,23 @@ class CudaError(RuntimeError):
     """A GPU, its driver or the compiler of its kernels is missing or refused something."""
 
 _Array = tuple[int, int]
+# Compressed rows; or address and stride of rows, their columns, and lengths; or also which rows are those of the batch.
+_Table = tuple[_Array, _Array, _Array] | tuple[_Array, int, _Array] | tuple[_Array, int, _Array, _Array]
 _Rows = tuple[int, int, int]
+
+# Query, output, addresses of K and V, pages, their strides, LSE, sinks, scales, stream.
+_Layer = tuple[
+    _Rows,
+    _Rows,
+    int,
+    int,
+    int,
+    tuple[int, int, int],
+    int | None,
+    int | None,
+    tuple[int, int, int] | None,
+    int,
+]
 
 def compiled_kernels(path: str) -> tuple[tuple[int, int], list[tuple[str, int]]]: ...
 
@@ -31,12 +47,12 @@ class Attention:
     def prepare(self) -> None: ...
     def plan(
         self,
-        table: tuple[_Array, _Array, _Array] | tuple[_Array, int, _Array],
+        table: _Table,
         query_lens: Sequence[int] | None,
     ) -> Plan: ...
     def graph_plan(
         self,
-        table: tuple[_Array, _Array, _Array] | tuple[_Array, int, _Array] | None,
+        table: _Table | None,
         rows: int,
         pages: int,
         stream: int,
@@ -59,38 +75,14 @@ class Attention:
 class Plan:
     @property
     def batch(self) -> int: ...
-    def run(
-        self,
-        query: _Rows,
-        output: _Rows,
-        keys: int,
-        values: int,
-        pages: int,
-        kv_strides: tuple[int, int, int],
-        lse: int | None,
-        sinks: int | None,
-        scales: tuple[int, int, int] | None,
-        stream: int,
-    ) -> None: ...
+    def run(self, layer: _Layer) -> None: ...
     def set_lengths(self, seq_lens: Sequence[int]) -> None: ...
     def upload(self, stream: int) -> None: ...
 
 class GraphPlan:
-    def update(self, table: tuple[_Array, _Array, _Array] | tuple[_Array, int, _Array], stream: int) -> bool: ...
+    def update(self, table: _Table, stream: int) -> bool: ...
     def set_lengths(self, seq_lens: Sequence[int], stream: int) -> None: ...
-    def run(
-        self,
-        query: _Rows,
-        output: _Rows,
-        keys: int,
-        values: int,
-        pages: int,
-        kv_strides: tuple[int, int, int],
-        lse: int | None,
-        sinks: int | None,
-        scales: tuple[int, int, int] | None,
-        stream: int,
-    ) -> None: ...
+    def run(self, layer: _Layer) -> None: ...
 
 class LivePlan:
     def add(self, request: int, pages: Sequence[int], tokens: int) -> None: ...
@@ -101,20 +93,7 @@ class LivePlan:
     def grow(self, request: int, tokens: int) -> None: ...
     def grow_all(self, tokens: Sequence[int]) -> None: ...
     def update(self) -> int: ...
-    def run(
-        self,
-        query: _Rows,
-        output: _Rows,
-        keys: int,
-        values: int,
-        pages: int,
-        kv_strides: tuple[int, int, int],
-        lse: int | None,
-        sinks: int | None,
-        scales: tuple[int, int, int] | None,
-        stream: int,
-        batch: int,
-    ) -> None: ...
+    def run(self, layer: _Layer, batch: int) -> None: ...
     def upload(self, stream: int) -> None: ...
 
 def merge_states(

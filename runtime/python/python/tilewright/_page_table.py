@@ -33,7 +33,7 @@ def page_table(
                 f"`block_tables` has {entries.shape[0]} rows, `seq_lens` {lens.length} numbers: one a request each"
             )
         held = [entries, lens]
-        table = (entries.array, entries.shape[1], lens.array)
+        table = ((entries.address, entries.stride), entries.shape[1], lens.array)
     else:
         raise TypeError("a plan takes `indptr`, `indices` and `last_page_len`, or `block_tables` and `seq_lens`")
     return table, held

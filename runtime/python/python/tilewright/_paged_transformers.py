@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import Any
 
+import numpy as np
 import torch
 from transformers import AttentionInterface
 from transformers.generation.continuous_batching import PagedAttentionCache, initialization, input_outputs, model_runner
@@ -83,21 +84,47 @@ class _Step:
     """Where K and V of the new tokens go, in steps that only decode."""
 
 
+class _BlockTables:
+    """Block tables of the steps of a plan, in one place: what an engine's lists keep from step to step is not copied again."""
+
+    def __init__(self) -> None:
+        self._lists: list[list[int]] = []
+        self._entries = np.zeros((0, 1), np.int32)
+
+    def of(self, cache: _Cache, group: int, requests: list[_Request]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+        """The pages of these requests int32 ``[requests, columns]``, with others behind their tokens, and their tokens int32 ``[requests]``."""
+        lists = cache.group_cache_managers[group].block_table
+        for row, request in enumerate(requests):
+            pages = lists[request.name]
+            if row == len(self._lists):
+                self._lists.append([])
+            # Numbers are mostly the same objects, which is seen without looking at them.
+            if self._lists[row] != pages:
+                self._make_room(row + 1, len(pages))
+                self._entries[row, : len(pages)] = pages
+                self._lists[row] = pages.copy()
+        self._make_room(len(requests), 1)
+        return self._entries[: len(requests)], np.array([request.tokens for request in requests], np.int32)
+
+    def _make_room(self, rows: int, columns: int) -> None:
+        before = self._entries
+        if rows > before.shape[0] or columns > before.shape[1]:
+            grown = [size if needed <= size else 2 * needed for size, needed in zip(before.shape, (rows, columns))]
+            self._entries = np.zeros(grown, np.int32)
+            self._entries[: before.shape[0], : before.shape[1]] = before
+
+
 @dataclass
 class _Graphed:
     """A plan for steps of one number of rows, whose graphs have captured it."""
 
     plan: GraphPlan
-    tables: dict[str, list[int]]
-    """The page table that it has."""
+    tables: _BlockTables = field(default_factory=_BlockTables)
 
-    def update(self, tables: dict[str, list[int]]) -> bool:
+    def update(self, cache: _Cache, group: int, requests: list[_Request]) -> bool:
         """Whether the plan has room for the step."""
-        before, self.tables = self.tables, tables
-        if all(before[part] == tables[part] for part in ("indptr", "indices")):
-            self.plan.set_lengths(_lengths(tables, self.plan.attention.page_size))
-            return True
-        return self.plan.update(**tables)
+        entries, lens = self.tables.of(cache, group, requests)
+        return self.plan.update(block_tables=entries, seq_lens=lens)
 
 
 @dataclass
@@ -150,7 +177,7 @@ def _update_graphed(runner: Any, engine: _Engine, rows: int) -> None:
     assert engine.step is not None
     for key, graphed in list(engine.graphed.items()):
         group, planned_rows, _ = key
-        if planned_rows == rows and not graphed.update(_tables(runner.cache, group, engine.step.requests)):
+        if planned_rows == rows and not graphed.update(runner.cache, group, engine.step.requests):
             # What was captured is too small for this step: it is captured again.
             del engine.graphed[key]
             _forget_graphs(runner.inputs_and_outputs, rows)
@@ -165,12 +192,6 @@ def _forget_graphs(ios: Any, rows: int) -> None:
         graph = io.graphs._storage.pop((rows,), None)
         if graph is not None:
             graph.reset()
-
-
-def _lengths(tables: dict[str, list[int]], page_size: int) -> list[int]:
-    """The tokens of each request of a page table."""
-    ends = tables["indptr"]
-    return [(end - begin - 1) * page_size + last for begin, end, last in zip(ends, ends[1:], tables["last_page_len"])]
 
 
 def _tables(cache: _Cache, group: int, requests: list[_Request]) -> dict[str, list[int]]:
@@ -289,7 +310,7 @@ def _decode_plan(
             tables = _tables(cache, group, step.requests)
             # Room for batches with twice as many pages: one that grows is planned for long without another capture.
             plan = attention.graph_plan(**tables, rows=rows, pages=2 * len(tables["indices"]) + rows)
-            graphed = engine.graphed[group, rows, attention] = _Graphed(plan, tables)
+            graphed = engine.graphed[group, rows, attention] = _Graphed(plan)
         return graphed.plan
     made, _ = step.plans.get((group, attention), (None, None))
     if made is None:

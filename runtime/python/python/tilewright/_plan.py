@@ -53,4 +53,4 @@ class Plan(Runs):
 
     def _run(self, layer: tuple[Any, ...], batch: int) -> None:
         del batch  # it never changes
-        self._planned.run(*layer)
+        self._planned.run(layer)

@@ -293,6 +293,8 @@ class I32(NamedTuple):
     length: int
     shape: tuple[int, ...]
     owner: Any
+    stride: int
+    """Elements from row to row, of two axes."""
 
     @property
     def array(self) -> tuple[int, int]:
@@ -300,7 +302,7 @@ class I32(NamedTuple):
 
 
 def int32s(name: str, values: Integers, axes: int = 1) -> I32:
-    """Whole numbers as an array of i32, without a copy if they are one.
+    """Whole numbers as an array of i32, without a copy if they are one. Of two axes, there may be gaps between rows.
 
     Raises:
         TypeError: no whole numbers.
@@ -318,8 +320,12 @@ def int32s(name: str, values: Integers, axes: int = 1) -> I32:
         raise ValueError(f"`{name}` is {seen.dtype}, int32 is needed")
     if len(seen.shape) != axes:
         raise ValueError(f"`{name}` has the shape {list(seen.shape)}, {axes} axes are needed")
-    check_dense(seen)
-    return I32(seen.address, math.prod(seen.shape), seen.shape, seen.owner)
+    if axes == 2 and (seen.strides[1] == 1 or seen.shape[1] <= 1) and seen.strides[0] >= seen.shape[1]:
+        stride = seen.strides[0]
+    else:
+        check_dense(seen)
+        stride = seen.shape[-1]
+    return I32(seen.address, math.prod(seen.shape), seen.shape, seen.owner, stride)
 
 
 def _int32s_of_sequence(name: str, values: Sequence[Any], axes: int) -> I32:
@@ -336,7 +342,7 @@ def _int32s_of_sequence(name: str, values: Sequence[Any], axes: int) -> I32:
     except TypeError as error:
         raise TypeError(f"`{name}` has entries that are no whole numbers: {error}") from error
     address, length = numbers.buffer_info()
-    return I32(address, length, shape, numbers)
+    return I32(address, length, shape, numbers, shape[-1])
 
 
 def counts(name: str, values: Integers) -> list[int]:

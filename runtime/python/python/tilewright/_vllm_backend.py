@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from copy import copy
+from dataclasses import fields
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -85,18 +87,17 @@ class TilewrightMetadataBuilder(FlashAttentionMetadataBuilder):
         self._most_pages = -(-vllm_config.model_config.max_model_len // kv_cache_spec.block_size)
         self._attentions: dict[Kind, Attention] | None = None
         self._all_served = False
-        self._captured: dict[tuple[int, Kind], GraphPlan] = {}
+        self._captured: dict[int, dict[Kind, GraphPlan]] = {}
+        self._like: FlashAttentionMetadata | None = None
 
     def build(
         self, common_prefix_len: int, common_attn_metadata: Any, fast_build: bool = False
     ) -> FlashAttentionMetadata:
         """FlashAttention's metadata, with a plan for each kind of layer if the batch only decodes."""
-        decodes = not fast_build and self._decodes(common_attn_metadata)
-        # FlashAttention's own schedule is a launch and a copy that nothing reads where every layer has a plan. Its first one looks at layers.
-        unread = decodes and self._all_served and getattr(self, "aot_sliding_window", None) is not None
-        metadata = super().build(0, common_attn_metadata, fast_build or unread)
-        if decodes:
-            setattr(metadata, _PLANS, self._plans(common_attn_metadata))
+        if fast_build or not self._decodes(common_attn_metadata):
+            return super().build(0, common_attn_metadata, fast_build)
+        metadata = self._decode_metadata(common_attn_metadata)
+        setattr(metadata, _PLANS, self._plans(common_attn_metadata))
         return metadata
 
     def build_for_cudagraph_capture(self, common_attn_metadata: Any) -> FlashAttentionMetadata:
@@ -104,13 +105,13 @@ class TilewrightMetadataBuilder(FlashAttentionMetadataBuilder):
         metadata = super().build(0, common_attn_metadata)
         if self._decodes(common_attn_metadata):
             rows = common_attn_metadata.num_reqs
+            plans = self._captured.setdefault(rows, {})
             for kind, attention in self._kinds().items():
                 # No batch has more entries: requests of the greatest length that share nothing.
-                if (rows, kind) not in self._captured:
+                if kind not in plans:
                     made = attention.graph_plan(rows=rows, pages=rows * self._most_pages)
                     self._run_once(made, kind)
-                    self._captured[rows, kind] = made
-            plans = {kind: self._captured[rows, kind] for kind in self._kinds()}
+                    plans[kind] = made
             setattr(metadata, _PLANS, plans)
         return metadata
 
@@ -118,6 +119,24 @@ class TilewrightMetadataBuilder(FlashAttentionMetadataBuilder):
         """Plans have all shared prefixes, not only one of all requests."""
         del args, kwargs
         return False
+
+    def _decode_metadata(self, common: Any) -> FlashAttentionMetadata:
+        """FlashAttention's metadata of a batch that only decodes.
+
+        Its schedule of its own kernels is a launch and a copy that nothing reads where every layer has a plan; what else it makes is the same
+        in each step. It is made once, then copied with what a step has. Versions with other fields make it anew.
+        """
+        if self._like is not None and getattr(common, "mm_req_doc_ranges", None) is None:
+            metadata = copy(self._like)
+            for field, name in _OF_STEP.items():
+                setattr(metadata, field, getattr(common, name))
+            return metadata
+        # Its first one looks at layers.
+        unread = self._all_served and getattr(self, "aot_sliding_window", None) is not None
+        metadata = super().build(0, common, unread)
+        if unread and _is_known(metadata):
+            self._like = copy(metadata)
+        return metadata
 
     def _decodes(self, common: Any) -> bool:
         return (
@@ -174,22 +193,67 @@ class TilewrightMetadataBuilder(FlashAttentionMetadataBuilder):
         attention.prepare()
         return attention
 
-    def _plans(self, common: Any) -> dict[Kind, Plan | GraphPlan]:
+    def _plans(self, common: Any) -> Mapping[Kind, Plan | GraphPlan]:
         rows = common.num_reqs
-        tables, lens = self._tables.of(common, self.kv_cache_spec.block_size)
-        plans: dict[Kind, Plan | GraphPlan] = {}
-        for kind, attention in self._kinds().items():
-            captured = self._captured.get((rows, kind))
-            if captured is None:
-                plans[kind] = attention.plan(block_tables=tables, seq_lens=lens)
-            elif captured.update(block_tables=tables, seq_lens=lens):
-                plans[kind] = captured
-            else:
+        host = self._tables.of(common)
+        table = host.addresses()
+        captured = self._captured.get(rows)
+        if captured is None:
+            return {kind: attention._plan(table) for kind, attention in self._kinds().items()}
+        stream = 0 if self.device.type == "cpu" else torch.cuda.current_stream(self.device).cuda_stream
+        for plan in captured.values():
+            if not plan._update(table, stream):
                 raise RuntimeError(
                     f"a batch of {rows} requests has no room in the plan that was captured for as many: its pages lie beyond "
                     "those that the captured kernels count to; start vLLM with fewer blocks (`--num-gpu-blocks-override`)"
                 )
-        return plans
+        return captured
+
+
+# Fields of FlashAttention's metadata that a step has, and where they come from.
+_OF_STEP = {
+    "num_actual_tokens": "num_actual_tokens",
+    "max_query_len": "max_query_len",
+    "query_start_loc": "query_start_loc",
+    "max_seq_len": "max_seq_len",
+    "seq_lens": "seq_lens",
+    "block_table": "block_table_tensor",
+    "slot_mapping": "slot_mapping",
+}
+# Others that versions have had. In steps that only decode, without context parallelism or a schedule, they are empty.
+_OF_OTHER_STEPS = {
+    "use_cascade",
+    "common_prefix_len",
+    "cu_prefix_query_lens",
+    "prefix_kv_lens",
+    "suffix_kv_lens",
+    "max_dcp_context_kv_len",
+    "dcp_context_kv_lens",
+    "num_decode_reqs",
+    "num_prefill_reqs",
+    "num_decode_tokens",
+    "num_prefill_tokens",
+    "scheduler_metadata",
+    "prefix_scheduler_metadata",
+    "mm_prefix_range_tensor",
+    "mm_prefix_query_range_tensor",
+    "rswa_prefix_lens",
+    "rswa_window",
+    "rswa_window_tensor",
+}
+# What is always the same, or read by FlashAttention's kernels alone.
+_OF_ALL_STEPS = {"causal", "max_num_splits"}
+
+
+def _is_known(metadata: Any) -> bool:
+    """Whether all that this version's metadata has is known, and what other steps have is empty."""
+    names = {field.name for field in fields(metadata)}
+    others = names - _OF_STEP.keys() - _OF_ALL_STEPS
+    return (
+        names >= _OF_STEP.keys()
+        and others <= _OF_OTHER_STEPS
+        and all(isinstance(value := getattr(metadata, name), int | None) and not value for name in others)
+    )
 
 
 class TilewrightImpl(FlashAttentionImpl):

@@ -4,10 +4,29 @@ from __future__ import annotations
 
 import weakref
 from functools import wraps
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+
+
+class HostTable(NamedTuple):
+    """A batch's page table on the host, where it lies."""
+
+    entries: torch.Tensor
+    """int32: a row for each request, or for each that there may be; only columns that lengths need are read."""
+    order: Any
+    """int32 ``[requests]``: the rows of the batch; their first ones if absent."""
+    seq_lens: torch.Tensor
+    """int32 ``[requests]``"""
+
+    def addresses(self) -> Any:
+        """As the native half takes it: they are read while this lives."""
+        entries, order, lens = self
+        rows, lengths = (entries.data_ptr(), entries.stride(0)), (lens.data_ptr(), len(lens))
+        if order is None:
+            return rows, entries.shape[1], lengths
+        return rows, entries.shape[1], lengths, (order.__array_interface__["data"][0], len(order))
 
 
 class HostTables:
@@ -15,7 +34,7 @@ class HostTables:
 
     The first model runner's `BlockTable` has both halves, and copies the host's to the device before metadata is built. Such tables are noted when they
     are made, and recognised by the address of their device half. Those of the second model runner have no half on the host: what it appends is
-    written to a mirror too, whose rows are taken in the order of the step's batch.
+    written to a mirror too, whose rows are named in the order of the step's batch.
     """
 
     _known: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
@@ -25,50 +44,41 @@ class HostTables:
         note_tables()
         mirror_tables()
 
-    def of(self, common: Any, page_size: int) -> tuple[Any, Any]:
-        """Block tables int32 ``[requests, columns]`` and lengths int32 ``[requests]``. Waits for the device if the host has none."""
+    def of(self, common: Any) -> HostTable:
+        """The batch's table, without rows of padding if it is a mirror's. Waits for the device if the host has none."""
         rows = common.num_reqs
         lens = common.seq_lens_cpu_upper_bound
         if lens is None:
             lens = getattr(common, "_seq_lens_cpu", None)
-        lens = common.seq_lens[:rows].cpu() if lens is None else lens[:rows]
-        lens = lens.to(torch.int32)
-        # Tables have columns for the longest request that there may be, which a plan would read all of.
-        columns = max(1, -(-int(lens.max()) // page_size))
+        lens = common.seq_lens[:rows].cpu() if lens is None else lens
+        if lens.dtype is not torch.int32 or not lens.is_contiguous():
+            lens = lens.to(torch.int32).contiguous()
         tensor = common.block_table_tensor
         table = self._known.get(tensor.data_ptr())
         if table is not None:
-            entries = table.block_table.cpu.numpy()[:rows, : min(columns, tensor.shape[1])]
-            # By NumPy: torch wakes all its threads for a copy of more than 32768 elements, which took 5 ms of a step.
-            return torch.from_numpy(np.ascontiguousarray(entries)), lens
+            return HostTable(table.block_table.cpu, None, lens[:rows])
         mirror = self._mirrors.get(tensor.data_ptr())
-        mirrored = mirror.rows(rows, columns) if mirror is not None else None
-        return tensor[:rows, :columns].cpu().contiguous() if mirrored is None else mirrored, lens
+        if mirror is not None and mirror.order is not None and mirror.order[1] == rows:
+            order, _ = mirror.order
+            return HostTable(mirror.entries, order, lens[: len(order)])
+        return HostTable(tensor[:rows].cpu().contiguous(), None, lens[:rows])
 
 
 class Mirror:
     """The host's copy of one group's block tables of the second model runner."""
 
     def __init__(self, shape: tuple[int, int]) -> None:
-        self._entries = np.zeros(shape, np.int32)
-        self._counts = np.zeros(shape[0], np.int64)
+        self.entries = torch.zeros(shape, dtype=torch.int32)
+        self._rows = self.entries.numpy()
+        self._counts = [0] * shape[0]
         self.order: tuple[Any, int] | None = None
-        """Requests of the step's batch, by their rows here, and rows with padding; None in a step that has no requests."""
+        """int32 ``[requests]``: requests of the step's batch, by their rows here, and rows with padding; None in a step that has no requests."""
 
     def append(self, request: int, blocks: list[int], overwrite: bool) -> None:
         begin = 0 if overwrite else self._counts[request]
         end = begin + len(blocks)
-        self._entries[request, begin:end] = blocks
+        self._rows[request, begin:end] = blocks
         self._counts[request] = end
-
-    def rows(self, rows: int, columns: int) -> torch.Tensor | None:
-        """Tables of the batch; None if this is not its step."""
-        if self.order is None or self.order[1] != rows:
-            return None
-        order, _ = self.order
-        tables = np.zeros((rows, min(columns, self._entries.shape[1])), np.int32)
-        tables[: len(order)] = self._entries[order, : tables.shape[1]]
-        return torch.from_numpy(tables)
 
 
 def note_tables() -> None:
@@ -130,7 +140,8 @@ def mirror_tables() -> None:
         # Ranks that share a prompt have batches of their own.
         known = getattr(self, "pcp_manager", None) is None
         for mirror in _mirrors_of(self.block_tables):
-            mirror.order = (input_batch.idx_mapping_np, input_batch.num_reqs_after_padding) if known else None
+            order = np.ascontiguousarray(input_batch.idx_mapping_np, np.int32) if known else None
+            mirror.order = (order, input_batch.num_reqs_after_padding) if known else None
         return prepare(self, input_batch, *args, **kwargs)
 
     append_block_ids._tilewright = True  # type: ignore[attr-defined]
