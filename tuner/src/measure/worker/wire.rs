@@ -223,6 +223,8 @@ fn kept<'de, D: Deserializer<'de>>(from: D) -> Result<Name, D::Error> {
 enum PlanErrorDef {
     Geometry(#[serde(with = "GeometryErrorDef")] GeometryError),
     TableSize { found: usize, batch: usize, max_pages: usize },
+    Order { found: usize, needed: usize },
+    OrderRow { request: usize, row: i32, rows: usize },
     Rows { found: usize, needed: usize },
     Row { request: usize, begin: i32, end: i32, entries: usize },
     LastPage { request: usize, tokens: i32, page_size: u32 },
