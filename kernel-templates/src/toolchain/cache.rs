@@ -128,7 +128,7 @@ impl CubinCache {
     }
 
     /// Puts a compiled kernel in, unless it is there whole. Every time that kernels may have taken a quarter of the room that was left, those unused
-    /// for longest are removed until the size limit is kept; to look through all entries after each one would take longer than small kernels do.
+    /// for longest are removed until the size limit is kept: work for each put does not grow with the entries.
     ///
     /// # Errors
     /// [`CacheError::Key`] for a key that is none, [`CacheError::Io`] if the folder cannot be written. The kernel can be used
