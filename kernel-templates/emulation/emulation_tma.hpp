@@ -16,6 +16,9 @@ constexpr bool HAS_TMA = false;
 
 TILEWRIGHT_DEVICE void fence_mbarriers() {}
 TILEWRIGHT_DEVICE void arrive(u32 barrier) { arrive_expect_tx(barrier, 0); }
+template <u32 COUNT> TILEWRIGHT_DEVICE void arrive_for(u32 barrier) {
+  for (u32 i = 0; i < COUNT; i++) arrive(barrier);
+}
 
 TILEWRIGHT_DEVICE u32 cache_policy(bool) { return 0; }
 TILEWRIGHT_DEVICE void tma_load(u32 target, const TensorMap &map, u32 token, u32 panel, u32 eighth, i32 page_and_head, u32, u32 barrier) {

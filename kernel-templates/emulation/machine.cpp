@@ -200,6 +200,8 @@ void barrier() { machine->barrier(); }
 u8 *shared_memory() { return machine->shared; }
 u32 shared_address(const void *pointer) { return static_cast<u32>(static_cast<const u8 *>(pointer) - machine->shared); }
 void load_words(u32 &first, u32 &second, u32 address) { machine->load_words(first, second, address); }
+void load_four_words(u32 (&to)[4], u32 address) { machine->load_four_words(to, address); }
+void store_four_words(u32 address, const u32 (&from)[4]) { machine->store_four_words(address, from); }
 
 void mma_sync(F16, float (&sum)[4], const u32 (&a)[4], u32 b0, u32 b1) { emulation::multiply_add<F16>(sum, a, b0, b1); }
 void mma_sync(Bf16, float (&sum)[4], const u32 (&a)[4], u32 b0, u32 b1) { emulation::multiply_add<Bf16>(sum, a, b0, b1); }

@@ -324,6 +324,21 @@ struct Machine {
     poison_reads += first == 0xffffffffu && second == 0xffffffffu;
   }
 
+  // Sixteen bytes, likewise.
+  void load_four_words(u32 (&to)[4], u32 address) {
+    memcpy(to, read_cell(address, "load_four_words"), 16);
+    poison_reads += to[0] == 0xffffffffu && to[1] == 0xffffffffu;
+  }
+
+  // What a lane writes is like a copy that has arrived: other warps read it once this one has told of it, and warpgroups once it is fenced.
+  void store_four_words(u32 address, const u32 (&from)[4]) {
+    memcpy(overwrite(address, "store_four_words"), from, 16);
+    const u32 own = warp_of(current), cell = address / 16;
+    deliverer[cell] = own;
+    delivered[cell] = clocks[own].of[own];
+    deliveries[cell] = Delivery{static_cast<u32>(current - fibers), ++current->delivered};
+  }
+
   void lane_xor(const Warp &warp) {
     for (u32 lane = 0; lane < 32; lane++) {
       const u32 mask = warp.operands[lane][1];

@@ -41,6 +41,8 @@ void barrier();
 u8 *shared_memory();
 u32 shared_address(const void *pointer);
 void load_words(u32 &first, u32 &second, u32 address);
+void load_four_words(u32 (&to)[4], u32 address);
+void store_four_words(u32 address, const u32 (&from)[4]);
 void mma_sync(F16, float (&sum)[4], const u32 (&a)[4], u32 b0, u32 b1);
 void mma_sync(Bf16, float (&sum)[4], const u32 (&a)[4], u32 b0, u32 b1);
 u32 narrow(F16, float low, float high);

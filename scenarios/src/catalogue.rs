@@ -16,9 +16,13 @@ const CUDA_BATCHES: &[(&str, &str)] = &[
     ("cuda/trees-fit.yaml", include_str!("../catalogue/cuda/trees-fit.yaml")),
     ("cuda/tenants-dims-fit.yaml", include_str!("../catalogue/cuda/tenants-dims-fit.yaml")),
     ("cuda/conversation-fit.yaml", include_str!("../catalogue/cuda/conversation-fit.yaml")),
+    ("cuda/fp8-fit.yaml", include_str!("../catalogue/cuda/fp8-fit.yaml")),
+    ("cuda/fp8-trees-fit.yaml", include_str!("../catalogue/cuda/fp8-trees-fit.yaml")),
     ("cuda/tenants-held-out.yaml", include_str!("../catalogue/cuda/tenants-held-out.yaml")),
     ("cuda/tenants-dims-held-out.yaml", include_str!("../catalogue/cuda/tenants-dims-held-out.yaml")),
     ("cuda/conversation-held-out.yaml", include_str!("../catalogue/cuda/conversation-held-out.yaml")),
+    ("cuda/fp8-held-out.yaml", include_str!("../catalogue/cuda/fp8-held-out.yaml")),
+    ("cuda/fp8-trees-held-out.yaml", include_str!("../catalogue/cuda/fp8-trees-held-out.yaml")),
 ];
 
 /// Whole batches of both backends; a run scales them to its device.

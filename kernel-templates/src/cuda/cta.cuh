@@ -46,12 +46,23 @@ struct Granule {
 template <class S> struct PipelineState {
   u32 buffer = 0, note = 0;
   u32 round = 0; // how often all buffers were used before, modulo 2
+  u32 wide = 0, wide_round = 0; // the same of buffers of widened K and V, which steps of a warpgroup have alone
 
-  // The state STEPS steps ahead.
+  // The state STEPS steps ahead, of which none is a warpgroup's.
   template <u32 STEPS> TILEWRIGHT_DEVICE PipelineState ahead() const {
     const u32 next = further<STEPS % S::STAGES, S::STAGES>(buffer);
     const u32 wrapped = next < buffer ? 1 : 0;
-    return PipelineState{next, further<STEPS % S::NOTES, S::NOTES>(note), (round + STEPS / S::STAGES + wrapped) % 2};
+    return PipelineState{next, further<STEPS % S::NOTES, S::NOTES>(note), (round + STEPS / S::STAGES + wrapped) % 2, wide, wide_round};
+  }
+
+  // Behind a step of a warpgroup.
+  TILEWRIGHT_DEVICE PipelineState behind_together() const {
+    PipelineState next = ahead<1>();
+    if constexpr (S::WIDENED) {
+      next.wide = wide + 1 == S::WIDE_BUFFERS ? 0 : wide + 1;
+      next.wide_round = next.wide == 0 ? wide_round ^ 1 : wide_round;
+    }
+    return next;
   }
 
   template <u32 STEPS, u32 SIZE> TILEWRIGHT_DEVICE static u32 further(u32 at) {
@@ -109,6 +120,12 @@ template <class S> struct Cta {
   }
   TILEWRIGHT_DEVICE u32 keys_at(const PipelineState<S> &at) const { return shared_address(shared) + at.buffer * 2 * S::STAGE_BYTES; }
   TILEWRIGHT_DEVICE u32 values_at(const PipelineState<S> &at) const { return keys_at(at) + S::STAGE_BYTES; }
+  // Where products of a warpgroup find them.
+  TILEWRIGHT_DEVICE u32 wide_keys_at(const PipelineState<S> &at) const {
+    if constexpr (!S::WIDENED) return keys_at(at);
+    return shared_address(shared) + S::WIDE_AT + at.wide * 2 * S::WIDE_STAGE_BYTES;
+  }
+  TILEWRIGHT_DEVICE u32 wide_values_at(const PipelineState<S> &at) const { return wide_keys_at(at) + (S::WIDENED ? S::WIDE_STAGE_BYTES : S::STAGE_BYTES); }
   // The same of the query, in a buffer or in a place of its own. For FP8 four rows of the same two chunks are what is read at once.
   TILEWRIGHT_DEVICE u32 query_address(const PipelineState<S> &at, u32 row, u32 chunk) const {
     const u32 base = S::QUERY_IN_VALUES ? values_at(at) : S::QUERY_IN_BUFFER ? keys_at(at) : shared_address(shared + S::BUFFER_BYTES);

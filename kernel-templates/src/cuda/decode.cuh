@@ -15,6 +15,7 @@
 #include "epilogue.cuh"
 #include "kernel_traits.cuh"
 #include "timeline.cuh"
+#include "widener.cuh"
 #include "kv_range.cuh"
 
 namespace tilewright {
@@ -103,6 +104,10 @@ struct Decode {
         } else {
           if (here.warp == WARPS) producer.template run<true, false>(steps, early);
           if (here.warp == WARPS + 1) producer.template run<false, true>(steps, early);
+          if constexpr (S::WIDENED) {
+            if (here.warp == WARPS + 2) Widener<S>{here}.template run<false>(steps);
+            if (here.warp == WARPS + 3) Widener<S>{here}.template run<true>(steps);
+          }
         }
       });
     }
@@ -117,7 +122,8 @@ struct Decode {
       consumer.pipeline.release_query();
       Accumulators<S> acc = Accumulators<S>::empty();
       if (S::TIMELINE && steps.first < steps.last) {
-        consumer.pipeline.wait_keys_full(PipelineState<S>{});
+        if (S::PRIVATE_PHASE && steps.in_private_phase(steps.first)) consumer.pipeline.template wait_keys_full<false>(PipelineState<S>{});
+        else consumer.pipeline.template wait_keys_full<true>(PipelineState<S>{});
         timeline.ready(true);
       }
       consumer.accumulate(acc, query, steps, seen);

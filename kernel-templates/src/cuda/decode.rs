@@ -116,7 +116,7 @@ mod tests {
         let kernel = Kernel::decode(&tile, &fp8, options, arch());
         assert_eq!(kernel.name, "decode_m16n64w4s4_d128_fp8_f16");
         assert!(kernel.template.contains("128, F16, E4m3,"), "{}", kernel.template);
-        assert_eq!(kernel.shared_bytes + 4 * 2 * 64 * 128, shared_bytes(&tile, &CLASS, 0));
+        assert_eq!(kernel.shared_bytes + 4 * 2 * 64 * 128, shared_bytes(&tile, &CLASS, 0, options));
         assert_eq!(Kernel::merge(4, &fp8, options), Kernel::merge(4, &CLASS, options));
         assert_eq!(Kernel::merge_states(&fp8), Kernel::merge_states(&CLASS));
     }

@@ -14,6 +14,8 @@ struct KernelTraits : Options {
   static constexpr bool MIXED = MIXED_;
   using Element = Element_;
   using KvElement = KvElement_;
+  // What tensor cores multiply. FP8 is exact in f16, and made of it by one instruction; a query in bf16 is, too, within f16's range.
+  using MmaElement = typename Multiplied<Element, KvElement>::Type;
 
   static_assert(M % 16 == 0 && M > 0, "tensor cores take 16 rows at once");
   static_assert(HEAD_DIM == 64 || HEAD_DIM == 128 || HEAD_DIM == 256, "rows of a power of two of chunks of 16 bytes, at least 4");
@@ -52,7 +54,6 @@ struct KernelTraits : Options {
   static constexpr u32 GRANULES = N / GRANULE;
   static constexpr u32 WARP_GRANULES = WARP_N / GRANULE;
   // Steps of which it is noted what they are: what is computed, and up to STAGES (+ 1) later ones.
-  static constexpr u32 NOTES = STAGES + (TMA ? 1 : 2);
   static constexpr u32 MAX_SEGMENTS = M + 32;         // the host cuts KV ranges of more
   // Steps whose granules the lanes of a producer look up at once.
   static constexpr u32 STEPS_AT_ONCE = TMA ? 32 / GRANULES : 1;
@@ -62,25 +63,33 @@ struct KernelTraits : Options {
   static constexpr u32 PRIVATE_STEP = N / WARPS_Q;
   static constexpr u32 WARP_PRIVATE_STEP = larger(WARP_N / WARPS_Q, GRANULE);
 
-  // Whether the four warps of a warpgroup multiply their 64 rows together, but for the private KV phase. K in FP8 has to be widened in registers.
-  static constexpr bool TOGETHER = HAS_WGMMA && !FP8 && WARPS_Q % 4 == 0 && QUERY_IN_REGISTERS;
+  // A producer warpgroup leaves registers to the consumers; two of its warps load, one K and one V. Of FP8 the other two widen what is loaded for
+  // products of a warpgroup, which take 16-bit elements from shared memory. In the private KV phase each warp widens its own in registers.
+  static constexpr bool SETMAXNREG = PRODUCERS == 4;
+  static constexpr bool WIDENED = HAS_WGMMA && FP8 && SETMAXNREG && WARPS_Q % 4 == 0 && QUERY_IN_REGISTERS && !Options::INVARIANT;
+  static constexpr u32 WIDE_BUFFERS = !WIDENED ? 0 : N <= 64 ? 2 : 1;
+  static constexpr u32 WIDE_ROW_BYTES = HEAD_DIM * 2, WIDE_STAGE_BYTES = N * WIDE_ROW_BYTES, WIDE_PANEL_BYTES = 8 * smaller(WIDE_ROW_BYTES, 128u);
+  // Whether the four warps of a warpgroup multiply their 64 rows together, but for the private KV phase.
+  static constexpr bool TOGETHER = HAS_WGMMA && (!FP8 || WIDENED) && WARPS_Q % 4 == 0 && QUERY_IN_REGISTERS;
   // Rows that are multiplied by the same steps: the warp's, or the warpgroup's.
   static constexpr u32 ROWS_TOGETHER = TOGETHER ? 64 : 16;
+  // Steps of which it is noted what they are: what is computed, and up to STAGES later ones, or one more. Where K and V are widened, their
+  // buffers are free again before the step is computed: the first steps behind a private KV phase as early as STAGES steps ahead.
+  static constexpr u32 NOTES = (WIDENED ? larger(2 * STAGES, STAGES + WIDE_BUFFERS) : STAGES) + (TMA ? 1 : 2);
 
-  // A producer warpgroup leaves registers to the consumers; two of its warps load, one K and one V.
-  static constexpr bool SETMAXNREG = PRODUCERS == 4;
   static_assert(PRODUCERS <= 1 || (SETMAXNREG && WARPS % 4 == 0), "one producer warp, or a warpgroup");
   static_assert(!TMA || (HAS_TMA && ROW_BYTES >= 128 && QUERY_IN_REGISTERS && GRANULES <= 32), "what tensor copies are written for");
 
   // Shared memory, in this order. At the end the buffers are used again for the outputs of warps that share rows.
-  static constexpr u32 BUFFER_BYTES = larger(STAGES * 2 * STAGE_BYTES, WARPS_KV > 1 ? WARPS * 16 * OUTPUT_STRIDE * 4 : 0);
+  static constexpr u32 WIDE_AT = STAGES * 2 * STAGE_BYTES;
+  static constexpr u32 BUFFER_BYTES = larger(WIDE_AT + WIDE_BUFFERS * 2 * WIDE_STAGE_BYTES, WARPS_KV > 1 ? WARPS * 16 * OUTPUT_STRIDE * 4 : 0);
   // The query is copied to its registers through the buffer that is filled last, where it fits there.
   static constexpr bool QUERY_IN_BUFFER = QUERY_IN_REGISTERS && M * QUERY_ROW_BYTES <= 2 * STAGE_BYTES;
   static constexpr bool QUERY_IN_VALUES = QUERY_IN_BUFFER && M * QUERY_ROW_BYTES <= STAGE_BYTES; // so that the first keys need not wait for it
   static constexpr u32 OFFSETS_AT = BUFFER_BYTES + (QUERY_IN_BUFFER ? 0 : M * QUERY_ROW_BYTES);
   static constexpr u32 GRANULES_AT = OFFSETS_AT + (TMA ? 0 : NOTES * N * 8);
   static constexpr u32 ARRIVALS_AT = GRANULES_AT + NOTES * GRANULES * 8;
-  static constexpr u32 SOFTMAX_AT = ARRIVALS_AT + (TMA ? (STAGES * 4 + 2) * 8 : 0);
+  static constexpr u32 SOFTMAX_AT = ARRIVALS_AT + (TMA ? ((STAGES + WIDE_BUFFERS) * 4 + 2) * 8 : 0);
   // A place of its own: the producers read what it says while the first warps leave their softmaxes.
   static constexpr u32 PRIVATE_PHASE_AT = SOFTMAX_AT + WARPS * 16 * 8;
   static constexpr u32 ROWS_AT = PRIVATE_PHASE_AT + (1 + 3 * WARPS_Q) * 4;

@@ -9,20 +9,27 @@ use crate::{Arch, Class};
 use tilewright_heuristics::Tile;
 
 /// Dynamic shared memory of a tile in bytes: the buffers of K and V (or, at the end, the outputs of warps that share rows), the query, and
-/// what is known of rows, of each warp's private KV, and of tokens. `cuda/kernel_traits.cuh` computes the same, and asserts it.
-pub const fn shared_bytes(tile: &Tile, class: &Class, producers: u32) -> u32 {
+/// what is known of rows, of each warp's private KV, and of tokens; in batch-invariant kernels also the totals of the rows' chunks, in f32.
+/// `cuda/kernel_traits.cuh` computes the same, and asserts it.
+pub const fn shared_bytes(tile: &Tile, class: &Class, producers: u32, options: KernelOptions) -> u32 {
     let Tile { m, n, warps, stages } = *tile;
     let (m, n, warps, stages) = (m as u32, n as u32, warps as u32, stages as u32);
     // Two bytes an element of Q: no tile is feasible for f32.
     let (query_row_bytes, kv_bytes) = (class.head_dim * 2, if class.dtype.has_fp8_kv() { 1 } else { 2 });
-    let buffers = stages * 2 * n * class.head_dim * kv_bytes;
+    let wide = wide_buffers(tile, class, producers, options);
+    let buffers = stages * 2 * n * class.head_dim * kv_bytes + wide * 2 * n * class.head_dim * 2;
     let outputs = if warps * 16 > m { warps * 16 * (class.head_dim + 8) * 4 } else { 0 };
     // It passes through a buffer on its way to registers, where it fits.
     let fits = class.head_dim <= 128 && m * query_row_bytes <= 2 * n * class.head_dim * kv_bytes;
     let query = if fits { 0 } else { m * query_row_bytes };
     // What is noted of later steps: offsets of tokens, or only granules, and what has arrived of each buffer and of the query.
     let notes = if producers > 0 {
-        (stages + 1) * n / GRANULE * 8 + (stages * 4 + 2) * 8
+        let ahead = match wide {
+            0 => stages,
+            _ if wide > stages => stages + wide,
+            _ => 2 * stages,
+        };
+        (ahead + 1) * n / GRANULE * 8 + ((stages + wide) * 4 + 2) * 8
     } else {
         (stages + 2) * (n + n / GRANULE) * 8
     };
@@ -34,6 +41,19 @@ pub const fn shared_bytes(tile: &Tile, class: &Class, producers: u32) -> u32 {
         + m * 20
         + max_segments(m) * 28)
         .next_multiple_of(16)
+        + if options.invariant { m * class.head_dim * 4 } else { 0 }
+}
+
+/// Buffers of K and V in FP8 that are widened for `wgmma`: two warps of a producer warpgroup widen a step once for all rows. Batch-invariant kernels widen
+/// in registers, whichever way K and V are loaded.
+const fn wide_buffers(tile: &Tile, class: &Class, producers: u32, options: KernelOptions) -> u32 {
+    let widened =
+        class.dtype.has_fp8_kv() && producers == 4 && tile.m.is_multiple_of(64) && !options.invariant;
+    match widened {
+        false => 0,
+        true if tile.n <= 64 => 2,
+        true => 1,
+    }
 }
 
 /// Whether a class has kernels with TMA producer warps: on architectures with TMA, where the
@@ -44,12 +64,13 @@ pub const fn has_tma_producers(class: &Class, arch: Arch) -> bool {
 }
 
 /// TMA producer warps of a CTA beside a tile's consumer warps: a warpgroup beside warpgroups, so that it can leave them its registers, two of
-/// whose warps copy; else one warp; none with the `cp.async` producer. Converting 128 tokens of FP8 takes more registers than even those.
+/// whose warps copy, and two widen FP8; else one warp; none with the `cp.async` producer. Converting 128 tokens of FP8 in registers, as
+/// batch-invariant kernels do, takes more registers than even those.
 pub fn producer_warps(tile: &Tile, class: &Class, options: KernelOptions, arch: Arch) -> u32 {
     let warpgroups = tile.m.is_multiple_of(64);
     if !has_tma_producers(class, arch)
         || options.kv_load == KvLoad::CpAsync
-        || (warpgroups && tile.n >= 128 && class.dtype.has_fp8_kv())
+        || (warpgroups && tile.n >= 128 && class.dtype.has_fp8_kv() && options.invariant)
     {
         return 0;
     }
@@ -74,10 +95,9 @@ pub fn mix_threads(tiles: &[Tile], producers: u32) -> u32 {
     (most_warps(tiles) + producers) * WARP_THREADS
 }
 
-/// Its dynamic shared memory in bytes: [`shared_bytes`] of the greediest tile, and in batch-invariant kernels the totals of its rows' chunks, in f32.
+/// Its dynamic shared memory in bytes: [`shared_bytes`] of the greediest tile.
 pub fn mix_shared_bytes(tiles: &[Tile], class: &Class, producers: u32, options: KernelOptions) -> u32 {
-    let totals = |tile: &Tile| if options.invariant { u32::from(tile.m) * class.head_dim * 4 } else { 0 };
-    tiles.iter().map(|tile| shared_bytes(tile, class, producers) + totals(tile)).max().unwrap_or(0)
+    tiles.iter().map(|tile| shared_bytes(tile, class, producers, options)).max().unwrap_or(0)
 }
 
 fn most_warps(tiles: &[Tile]) -> u32 {
@@ -132,7 +152,10 @@ mod tests {
         }
         assert_eq!(threads(TILE, Class { head_dim: 256, ..CLASS }, hopper), 128);
         assert_eq!(threads(TILE, Class { dtype: Dtype::Fp8F16, ..CLASS }, hopper), 256);
-        assert_eq!(threads(Tile { n: 128, ..TILE }, Class { dtype: Dtype::Fp8F16, ..CLASS }, hopper), 128);
+        let long = Tile { n: 128, ..TILE };
+        let fp8 = Class { dtype: Dtype::Fp8F16, ..CLASS };
+        assert_eq!(threads(long, fp8, hopper), 256);
+        assert_eq!(producer_warps(&long, &fp8, KernelOptions { invariant: true, ..TMA }, hopper), 0);
         assert_eq!(threads(TILE, Class { head_dim: 64, dtype: Dtype::Fp8F16 }, hopper), 128);
         assert_eq!(threads(TILE, CLASS, "sm_90".parse().unwrap()), 128);
         assert_eq!(launch_bounds(&[TILE], 4), "__launch_bounds__(256, 2)");
@@ -158,14 +181,31 @@ mod tests {
         assert_eq!(mix_producer_warps(&[few, TILE], &CLASS, TMA, "sm_80".parse().unwrap()), 0);
         // One that converts too many tokens of FP8 for the registers of a consumer warp has all of them copy.
         let fp8 = Class { dtype: Dtype::Fp8F16, ..CLASS };
-        assert_eq!(warps(&[few, Tile { n: 128, ..TILE }], &fp8, TMA), 0);
+        let invariant = KernelOptions { invariant: true, ..TMA };
+        assert_eq!(warps(&[few, Tile { n: 128, ..TILE }], &fp8, invariant), 0);
+        assert_eq!(warps(&[few, Tile { n: 128, ..TILE }], &fp8, TMA), 4);
         assert_eq!(warps(&[few, TILE], &fp8, TMA), 4);
         assert_eq!((mix_threads(&[few, TILE], 4), mix_threads(&[few, some], 1)), (256, 160));
         let long = Tile { n: 128, ..few };
         let bytes = |options| mix_shared_bytes(&[few, long], &CLASS, 4, options);
-        assert_eq!(bytes(TMA), shared_bytes(&long, &CLASS, 4));
+        assert_eq!(bytes(TMA), shared_bytes(&long, &CLASS, 4, TMA));
         let totals = u32::from(few.m) * CLASS.head_dim * 4;
         assert_eq!(bytes(KernelOptions { invariant: true, ..TMA }), bytes(TMA) + totals);
+    }
+
+    #[test]
+    fn fp8_is_widened_once_beside_warpgroups() {
+        let fp8 = Class { dtype: Dtype::Fp8F16, ..CLASS };
+        let bytes = |tile: Tile, producers| shared_bytes(&tile, &fp8, producers, TMA);
+        // Two buffers of K and of V in 16 bits beside two in FP8, more notes and barriers, against offsets of tokens.
+        assert_eq!(bytes(TILE, 4) - bytes(TILE, 0), 2 * 2 * 64 * 256 + 5 * 4 * 8 + 18 * 8 - 4 * (64 + 4) * 8);
+        let long = Tile { n: 96, ..TILE };
+        assert_eq!(bytes(long, 4) - bytes(long, 0), 2 * 96 * 256 + 5 * 6 * 8 + 14 * 8 - 4 * (96 + 6) * 8);
+        // Fewer rows are multiplied by each warp for itself.
+        let few = Tile { m: 32, ..TILE };
+        assert!(bytes(few, 4) < bytes(few, 0));
+        let invariant = shared_bytes(&TILE, &fp8, 4, KernelOptions { invariant: true, ..TMA });
+        assert!(invariant - 64 * 128 * 4 < bytes(TILE, 0));
     }
 
     #[test]
@@ -179,14 +219,13 @@ mod tests {
     }
 
     #[test]
-    fn cp_async_needs_the_most_shared_memory() {
+    fn cp_async_needs_the_most_shared_memory_where_nothing_is_widened() {
         for tile in Space::of(Backend::Cuda).tiles() {
             for class in Class::all(Backend::Cuda) {
                 let producers = producer_warps(tile, &class, TMA, hopper());
-                assert!(
-                    shared_bytes(tile, &class, producers) <= shared_bytes(tile, &class, 0),
-                    "{class} {tile}"
-                );
+                let bytes = |producers| shared_bytes(tile, &class, producers, TMA);
+                let widened = wide_buffers(tile, &class, producers, TMA) > 0;
+                assert!(widened || bytes(producers) <= bytes(0), "{class} {tile}");
             }
         }
     }

@@ -17,14 +17,14 @@ template <class S> struct Mainloop {
   // Whether a thread has registers for the weights of a step beside the logits of the next one.
   static constexpr bool OVERLAPS = S::TOGETHER && (S::WARPS > 4 || S::WARP_N <= 96);
 
-  // A buffer during one step.
-  struct Buffers {
+  // A buffer during one step, of a warpgroup or of each warp.
+  template <bool TOGETHER> struct Buffers {
     const Pipeline<S> &pipeline;
     const PipelineState<S> &at;
     TILEWRIGHT_DEVICE void meanwhile() const {}
-    TILEWRIGHT_DEVICE void keys_are_read() const { pipeline.release_keys(at); }
-    TILEWRIGHT_DEVICE void wait_values_full() const { pipeline.wait_values_full(at); }
-    TILEWRIGHT_DEVICE void values_are_read() const { pipeline.release_values(at); }
+    TILEWRIGHT_DEVICE void keys_are_read() const { pipeline.template release_keys<TOGETHER>(at); }
+    TILEWRIGHT_DEVICE void wait_values_full() const { pipeline.template wait_values_full<TOGETHER>(at); }
+    TILEWRIGHT_DEVICE void values_are_read() const { pipeline.template release_values<TOGETHER>(at); }
   };
 
   // Which of a step some rows of the warpgroup share, and whether some row of the warp does not see all of it.
@@ -45,14 +45,14 @@ template <class S> struct Mainloop {
     const auto &mma = softmax_step.mma;
     const u32 first = softmax_step.first_granule();
     while (step < end) {
-      pipeline.wait_keys_full(at);
+      pipeline.template wait_keys_full<true>(at);
       if constexpr (S::INVARIANT) totals.before_step(acc, at, value_scale(cta));
       Extent here = extent(steps, step, at, seen);
       if (!here.any) {
-        pipeline.release_keys(at);
-        pipeline.wait_values_full(at);
-        pipeline.release_values(at);
-        at = at.template ahead<1>();
+        pipeline.template release_keys<true>(at);
+        pipeline.template wait_values_full<true>(at);
+        pipeline.template release_values<true>(at);
+        at = at.behind_together();
         step++;
         continue;
       }
@@ -60,34 +60,34 @@ template <class S> struct Mainloop {
       u32 weights[S::WARP_GRANULES][4];
       mma.template begin_keys_together<S::WARP_GRANULES>(scores, query, at, first);
       wait_wgmma(scores);
-      pipeline.release_keys(at);
+      pipeline.template release_keys<true>(at);
       softmax_step.raise_output(acc, softmax_step.template weigh<S::WARP_GRANULES>(acc.softmax, scores, at, first, seen, here.masked));
       mma.narrow_all(weights, scores);
       PipelineState<S> before = at;
-      at = at.template ahead<1>();
+      at = at.behind_together();
 #pragma unroll 1
       for (step++; step < end; step++) {
-        pipeline.wait_keys_full(at);
+        pipeline.template wait_keys_full<true>(at);
         if (S::INVARIANT && totals.begins_chunk(at)) break; // all warps do
         here = extent(steps, step, at, seen);
         if (!here.any) break;
-        pipeline.wait_values_full(before);
+        pipeline.template wait_values_full<true>(before);
         mma.template begin_keys_together<S::WARP_GRANULES>(scores, query, at, first);
         mma.template begin_values_together<S::WARP_GRANULES>(acc, weights, before, first);
         wait_first_wgmma(scores);
-        pipeline.release_keys(at);
+        pipeline.template release_keys<true>(at);
         const typename SoftmaxStep<S>::Raise raise = softmax_step.template weigh<S::WARP_GRANULES>(acc.softmax, scores, at, first, seen, here.masked);
         wait_wgmma(acc.output);
-        pipeline.release_values(before);
+        pipeline.template release_values<true>(before);
         softmax_step.raise_output(acc, raise);
         mma.narrow_all(weights, scores);
         before = at;
-        at = at.template ahead<1>();
+        at = at.behind_together();
       }
-      pipeline.wait_values_full(before);
+      pipeline.template wait_values_full<true>(before);
       mma.template begin_values_together<S::WARP_GRANULES>(acc, weights, before, first);
       wait_wgmma(acc.output);
-      pipeline.release_values(before);
+      pipeline.template release_values<true>(before);
     }
   }
 
@@ -100,8 +100,8 @@ template <class S> struct Mainloop {
         if constexpr (S::PRIVATE_PHASE) {
 #pragma unroll 1
           for (; step < steps.private_phase + steps.private_steps; step++) {
-            pipeline.wait_keys_full(at);
-            softmax_step.compute_private(acc, query, at, seen, Buffers{pipeline, at});
+            pipeline.template wait_keys_full<false>(at);
+            softmax_step.compute_private(acc, query, at, seen, Buffers<false>{pipeline, at});
             at = at.template ahead<1>();
           }
         }
@@ -112,11 +112,11 @@ template <class S> struct Mainloop {
         } else {
 #pragma unroll 1
           for (; step < end; step++) {
-            pipeline.wait_keys_full(at);
+            pipeline.template wait_keys_full<true>(at);
             if constexpr (S::INVARIANT) totals.before_step(acc, at, value_scale(cta));
             const bool plain = softmax_step.is_plain(steps, step, seen);
-            softmax_step.template compute_step<S::WARP_GRANULES, S::TOGETHER>(acc, query, at, softmax_step.first_granule(), seen, plain, Buffers{pipeline, at});
-            at = at.template ahead<1>();
+            softmax_step.template compute_step<S::WARP_GRANULES, S::TOGETHER>(acc, query, at, softmax_step.first_granule(), seen, plain, Buffers<true>{pipeline, at});
+            at = at.behind_together();
           }
         }
       }

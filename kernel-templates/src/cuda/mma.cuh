@@ -1,6 +1,6 @@
 // MMA of a step: S = QK^T and O += PV, by each warp (mma) or by a warpgroup (wgmma).
 //
-// K and V in FP8 stay bytes up to the registers. Their scales cost nothing a token: K's is part of the factor of the logits, V's is
+// K and V in FP8 stay bytes up to the registers, but for products of a warpgroup (`widener.cuh`). Their scales cost nothing a token: K's is part of the factor of the logits, V's is
 // multiplied into the sums at the end. Bytes reach lanes four at a time, where the tensor cores want pairs of 16 bits: a product does not
 // care in which order its elements are summed, so both of its sides take K's and Q's in another order; and of V a lane gets two
 // neighbouring elements of each token, so even and odd elements are products of their own.
@@ -38,12 +38,22 @@ template <class S> TILEWRIGHT_DEVICE float value_scale(const Cta<S> &cta) {
 template <class S> struct Mma {
   const Cta<S> &cta;
 
+  // A pair of the query as it is multiplied.
+  TILEWRIGHT_DEVICE static u32 multiplied(F16, u32 pair) { return pair; }
+  TILEWRIGHT_DEVICE static u32 multiplied(Bf16, u32 pair) {
+    float low, high;
+    widen(Bf16{}, pair, low, high);
+    return narrow(F16{}, larger(smaller(low, F16_MAX), -F16_MAX), larger(smaller(high, F16_MAX), -F16_MAX));
+  }
+
   // Sixteen elements of the warp's rows. Beside K in FP8 a lane takes four neighbours, as it does there.
   TILEWRIGHT_DEVICE void query_fragment(u32 (&fragment)[4], u32 k, const PipelineState<S> &at) const {
     if constexpr (S::FP8) {
       const u32 row = cta.warp_q * 16 + cta.fragment_row, chunk = k * 2 + cta.lane % 4 / 2, within = cta.lane % 2 * 8;
       load_words(fragment[0], fragment[2], cta.query_address(at, row, chunk) + within);
       load_words(fragment[1], fragment[3], cta.query_address(at, row + 8, chunk) + within);
+#pragma unroll
+      for (u32 i = 0; i < 4; i++) fragment[i] = multiplied(typename S::Element{}, fragment[i]);
     } else {
       ldmatrix(fragment, cta.query_address(at, cta.warp_q * 16 + cta.lane % 16, k * 2 + cta.lane / 16));
     }
@@ -118,12 +128,12 @@ template <class S> struct Mma {
 #pragma unroll
           for (u32 i = 0; i < 4; i++) { // tokens 0 to 7 with both parts, then 8 to 15
             u32 low, high;
-            widen_neighbours(typename S::Element{}, b[i], low, high);
-            mma_sync(typename S::Element{}, scores[2 * n + i / 2], a[i % 2], low, high);
+            widen_neighbours(typename S::MmaElement{}, b[i], low, high);
+            mma_sync(typename S::MmaElement{}, scores[2 * n + i / 2], a[i % 2], low, high);
           }
         } else {
-          mma_sync(typename S::Element{}, scores[2 * n], a[0], b[0], b[1]);
-          mma_sync(typename S::Element{}, scores[2 * n + 1], a[0], b[2], b[3]);
+          mma_sync(typename S::MmaElement{}, scores[2 * n], a[0], b[0], b[1]);
+          mma_sync(typename S::MmaElement{}, scores[2 * n + 1], a[0], b[2], b[3]);
         }
       }
     }
@@ -132,7 +142,7 @@ template <class S> struct Mma {
   // The weights of a granule: accumulators of two products lie as the left side of the next one wants them.
   template <u32 TILES> TILEWRIGHT_DEVICE static void narrow_weights(u32 (&a)[4], const float (&scores)[TILES][4], u32 n) {
 #pragma unroll
-    for (u32 i = 0; i < 4; i++) a[i] = narrow(typename S::Element{}, scores[2 * n + i / 2][i % 2 * 2], scores[2 * n + i / 2][i % 2 * 2 + 1]);
+    for (u32 i = 0; i < 4; i++) a[i] = narrow(typename S::MmaElement{}, scores[2 * n + i / 2][i % 2 * 2], scores[2 * n + i / 2][i % 2 * 2 + 1]);
   }
 
   // Adds the values of these granules under their weights.
@@ -153,14 +163,14 @@ template <class S> struct Mma {
 #pragma unroll
           for (u32 i = 0; i < 2; i++) { // a part: its even elements, and its odd ones
             u32 even[2], odd[2];
-            widen_alternate(typename S::Element{}, b[2 * i], even[0], odd[0]);
-            widen_alternate(typename S::Element{}, b[2 * i + 1], even[1], odd[1]);
-            mma_sync(typename S::Element{}, acc.output[4 * d + 2 * i], a, even[0], even[1]);
-            mma_sync(typename S::Element{}, acc.output[4 * d + 2 * i + 1], a, odd[0], odd[1]);
+            widen_alternate(typename S::MmaElement{}, b[2 * i], even[0], odd[0]);
+            widen_alternate(typename S::MmaElement{}, b[2 * i + 1], even[1], odd[1]);
+            mma_sync(typename S::MmaElement{}, acc.output[4 * d + 2 * i], a, even[0], even[1]);
+            mma_sync(typename S::MmaElement{}, acc.output[4 * d + 2 * i + 1], a, odd[0], odd[1]);
           }
         } else {
-          mma_sync(typename S::Element{}, acc.output[2 * d], a, b[0], b[1]);
-          mma_sync(typename S::Element{}, acc.output[2 * d + 1], a, b[2], b[3]);
+          mma_sync(typename S::MmaElement{}, acc.output[2 * d], a, b[0], b[1]);
+          mma_sync(typename S::MmaElement{}, acc.output[2 * d + 1], a, b[2], b[3]);
         }
       }
     }
@@ -175,21 +185,21 @@ template <class S> struct Mma {
   TILEWRIGHT_DEVICE static void multiply_columns(float (&sum)[TILES][4], const u32 (&a)[4], SharedMatrix matrix, bool add) {
     if constexpr (COLUMN < TILES * 8) {
       constexpr u32 COLUMNS = widest_product(TILES * 8 - COLUMN);
-      const u32 at = VALUES ? COLUMN / 64 * S::PANEL_BYTES : COLUMN * S::ROW_BYTES;
-      wgmma_async<COLUMNS, VALUES, COLUMN / 8>(typename S::Element{}, sum, a, matrix.further(at), add);
+      const u32 at = VALUES ? COLUMN / 64 * S::WIDE_PANEL_BYTES : COLUMN * S::WIDE_ROW_BYTES;
+      wgmma_async<COLUMNS, VALUES, COLUMN / 8>(typename S::MmaElement{}, sum, a, matrix.further(at), add);
       multiply_columns<VALUES, COLUMN + COLUMNS>(sum, a, matrix, add);
     }
   }
-  TILEWRIGHT_DEVICE static SharedMatrix matrix_at(u32 address) { return SharedMatrix::at(address, S::PANEL_BYTES, 8 * S::ROW_BYTES); }
+  TILEWRIGHT_DEVICE static SharedMatrix matrix_at(u32 address) { return SharedMatrix::at(address, S::WIDE_PANEL_BYTES, 8 * S::WIDE_ROW_BYTES); }
 
   // Begins the same as `multiply_keys` does, by a warpgroup.
   template <u32 GRANULES_HERE>
   TILEWRIGHT_DEVICE void begin_keys_together(float (&scores)[GRANULES_HERE * 2][4], const u32 (&query)[S::QUERY_FRAGMENTS][4], const PipelineState<S> &at,
                                                 u32 first) const {
-    const SharedMatrix keys = matrix_at(cta.keys_at(at) + first * S::GRANULE * S::ROW_BYTES);
+    const SharedMatrix keys = matrix_at(cta.wide_keys_at(at) + first * S::GRANULE * S::WIDE_ROW_BYTES);
     begin_wgmma(scores);
 #pragma unroll
-    for (u32 k = 0; k < S::HEAD_DIM / 16; k++) multiply_columns<false, 0>(scores, query[k], keys.further(k / 4 * S::PANEL_BYTES + k % 4 * 32), k > 0);
+    for (u32 k = 0; k < S::HEAD_DIM / 16; k++) multiply_columns<false, 0>(scores, query[k], keys.further(k / 4 * S::WIDE_PANEL_BYTES + k % 4 * 32), k > 0);
     commit_wgmma();
   }
 
@@ -201,10 +211,10 @@ template <class S> struct Mma {
   // Begins the same as `multiply_values` does, by a warpgroup.
   template <u32 GRANULES_HERE>
   TILEWRIGHT_DEVICE void begin_values_together(Accumulators<S> &acc, const u32 (&weights)[GRANULES_HERE][4], const PipelineState<S> &at, u32 first) const {
-    const SharedMatrix values = matrix_at(cta.values_at(at) + first * S::GRANULE * S::ROW_BYTES);
+    const SharedMatrix values = matrix_at(cta.wide_values_at(at) + first * S::GRANULE * S::WIDE_ROW_BYTES);
     begin_wgmma(acc.output);
 #pragma unroll
-    for (u32 n = 0; n < GRANULES_HERE; n++) multiply_columns<true, 0>(acc.output, weights[n], values.further(n * S::GRANULE * S::ROW_BYTES), true);
+    for (u32 n = 0; n < GRANULES_HERE; n++) multiply_columns<true, 0>(acc.output, weights[n], values.further(n * S::GRANULE * S::WIDE_ROW_BYTES), true);
     commit_wgmma();
   }
 };

@@ -14,11 +14,31 @@ template <class S> struct Pipeline {
     return shared_address(cta.shared + S::ARRIVALS_AT) + (which * S::STAGES + at.buffer) * 8;
   }
 
+  // Those of a buffer of widened K and V.
+  TILEWRIGHT_DEVICE u32 wide_barrier_of(const PipelineState<S> &at, Barrier which) const {
+    return query_full() + (2 + which * S::WIDE_BUFFERS + at.wide) * 8;
+  }
+  // Those that hand a step over to the warps that multiply.
+  template <bool TOGETHER> TILEWRIGHT_DEVICE u32 multiplied_barrier_of(const PipelineState<S> &at, Barrier which) const {
+    if constexpr (S::WIDENED && TOGETHER) return wide_barrier_of(at, which);
+    return barrier_of(at, which);
+  }
+
+  // Warps that say when a buffer of K, or of V, is free: those that multiply, and the one that widens.
+  static constexpr u32 READERS = S::WARPS + (S::WIDENED ? 1 : 0);
+
   // By one thread of the warp that fills K's buffers, before any of the rest,
   TILEWRIGHT_DEVICE void init_keys() const {
     for (u32 s = 0; s < S::STAGES; s++) {
       init_mbarrier(barrier_of(PipelineState<S>{s}, KEYS_FULL), S::GRANULES);
-      init_mbarrier(barrier_of(PipelineState<S>{s}, KEYS_EMPTY), S::WARPS * 32);
+      init_mbarrier(barrier_of(PipelineState<S>{s}, KEYS_EMPTY), READERS * 32);
+    }
+    for (u32 b = 0; b < S::WIDE_BUFFERS; b++) {
+      const PipelineState<S> at{0, 0, 0, b};
+      init_mbarrier(wide_barrier_of(at, KEYS_FULL), 32);
+      init_mbarrier(wide_barrier_of(at, KEYS_EMPTY), S::WARPS * 32);
+      init_mbarrier(wide_barrier_of(at, VALUES_FULL), 32);
+      init_mbarrier(wide_barrier_of(at, VALUES_EMPTY), S::WARPS);
     }
     init_mbarrier(query_full(), S::COPIERS);
     init_mbarrier(query_empty(), S::WARPS);
@@ -28,7 +48,7 @@ template <class S> struct Pipeline {
   TILEWRIGHT_DEVICE void init_values() const {
     for (u32 s = 0; s < S::STAGES; s++) {
       init_mbarrier(barrier_of(PipelineState<S>{s}, VALUES_FULL), 1);
-      init_mbarrier(barrier_of(PipelineState<S>{s}, VALUES_EMPTY), S::WARPS);
+      init_mbarrier(barrier_of(PipelineState<S>{s}, VALUES_EMPTY), READERS);
     }
     fence_mbarriers();
   }
@@ -37,15 +57,19 @@ template <class S> struct Pipeline {
   TILEWRIGHT_DEVICE u32 query_full() const { return shared_address(cta.shared + S::ARRIVALS_AT) + 4 * S::STAGES * 8; }
   TILEWRIGHT_DEVICE u32 query_empty() const { return query_full() + 8; }
 
-  // For consumer warps.
-  TILEWRIGHT_DEVICE void wait_keys_full(const PipelineState<S> &at) const { wait_mbarrier(barrier_of(at, KEYS_FULL), at.round); }
-  TILEWRIGHT_DEVICE void wait_values_full(const PipelineState<S> &at) const { wait_mbarrier(barrier_of(at, VALUES_FULL), at.round); }
+  // For consumer warps, of a step of a warpgroup or of each warp.
+  template <bool TOGETHER> TILEWRIGHT_DEVICE void wait_keys_full(const PipelineState<S> &at) const {
+    wait_mbarrier(multiplied_barrier_of<TOGETHER>(at, KEYS_FULL), round_of<TOGETHER>(at));
+  }
+  template <bool TOGETHER> TILEWRIGHT_DEVICE void wait_values_full(const PipelineState<S> &at) const {
+    wait_mbarrier(multiplied_barrier_of<TOGETHER>(at, VALUES_FULL), round_of<TOGETHER>(at));
+  }
   // The warp has read them. Each lane says so of keys, as it has also read of the step's granules what the producer writes next;
-  TILEWRIGHT_DEVICE void release_keys(const PipelineState<S> &at) const { arrive(barrier_of(at, KEYS_EMPTY)); }
+  template <bool TOGETHER> TILEWRIGHT_DEVICE void release_keys(const PipelineState<S> &at) const { arrive(multiplied_barrier_of<TOGETHER>(at, KEYS_EMPTY)); }
   // of values one lane arrives for all, which their reads have to come before.
-  TILEWRIGHT_DEVICE void release_values(const PipelineState<S> &at) const {
+  template <bool TOGETHER> TILEWRIGHT_DEVICE void release_values(const PipelineState<S> &at) const {
     sync_warp();
-    if (cta.lane == 0) arrive(barrier_of(at, VALUES_EMPTY));
+    if (cta.lane == 0) arrive(multiplied_barrier_of<TOGETHER>(at, VALUES_EMPTY));
   }
 
   TILEWRIGHT_DEVICE void wait_query_full() const { wait_mbarrier(query_full(), 0); }
@@ -60,6 +84,30 @@ template <class S> struct Pipeline {
   TILEWRIGHT_DEVICE void wait_keys_empty(const PipelineState<S> &at) const { wait_mbarrier(barrier_of(at, KEYS_EMPTY), at.round ^ 1); }
   TILEWRIGHT_DEVICE void wait_values_empty(const PipelineState<S> &at) const { wait_mbarrier(barrier_of(at, VALUES_EMPTY), at.round ^ 1); }
   TILEWRIGHT_DEVICE void wait_query_empty() const { wait_mbarrier(query_empty(), 0); }
+
+  // For the warps that widen. A step of a warpgroup has arrived, and there is room for it;
+  template <bool VALUES> TILEWRIGHT_DEVICE void wait_to_widen(const PipelineState<S> &at) const {
+    wait_mbarrier(wide_barrier_of(at, VALUES ? VALUES_EMPTY : KEYS_EMPTY), at.wide_round ^ 1);
+    wait_mbarrier(barrier_of(at, VALUES ? VALUES_FULL : KEYS_FULL), at.round);
+  }
+  // it is widened, and its buffer is free: this warp says so for all readers.
+  template <bool VALUES> TILEWRIGHT_DEVICE void release_widened(const PipelineState<S> &at) const {
+    fence_for_warpgroups();
+    arrive(wide_barrier_of(at, VALUES ? VALUES_FULL : KEYS_FULL));
+    release_for<VALUES, READERS>(at);
+  }
+  // A step of each warp: this one has nothing to do but to know that it has come, as phases are told apart by their parity alone.
+  template <bool VALUES> TILEWRIGHT_DEVICE void wait_and_release(const PipelineState<S> &at) const {
+    wait_mbarrier(barrier_of(at, VALUES ? VALUES_FULL : KEYS_FULL), at.round);
+    release_for<VALUES, 1>(at);
+  }
+
+private:
+  template <bool VALUES, u32 WARPS> TILEWRIGHT_DEVICE void release_for(const PipelineState<S> &at) const {
+    if constexpr (VALUES) sync_warp();
+    if (!VALUES || cta.lane == 0) arrive_for<WARPS>(barrier_of(at, VALUES ? VALUES_EMPTY : KEYS_EMPTY));
+  }
+  template <bool TOGETHER> TILEWRIGHT_DEVICE static u32 round_of(const PipelineState<S> &at) { return S::WIDENED && TOGETHER ? at.wide_round : at.round; }
 };
 
 } // namespace tilewright

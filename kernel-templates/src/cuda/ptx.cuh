@@ -75,6 +75,14 @@ TILEWRIGHT_DEVICE void load_words(u32 &first, u32 &second, u32 address) {
   asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];" : "=r"(first), "=r"(second) : "r"(address) : "memory");
 }
 
+// Sixteen bytes of shared memory, and to it.
+TILEWRIGHT_DEVICE void load_four_words(u32 (&to)[4], u32 address) {
+  asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];" : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3]) : "r"(address) : "memory");
+}
+TILEWRIGHT_DEVICE void store_four_words(u32 address, const u32 (&from)[4]) {
+  asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(from[0]), "r"(from[1]), "r"(from[2]), "r"(from[3]) : "memory");
+}
+
 // sum[16, 8] += a[16, 16] * b[16, 8], spread over the warp.
 TILEWRIGHT_DEVICE void mma_sync(F16, float (&sum)[4], const u32 (&a)[4], u32 b0, u32 b1) {
   asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"

@@ -1,6 +1,6 @@
 //! The CUDA sources, as text.
 
-const SOURCES: [(&str, &str); 33] = [
+const SOURCES: [(&str, &str); 34] = [
     ("options.cuh", include_str!("options.cuh")),
     ("types.cuh", include_str!("types.cuh")),
     ("prelude.cuh", include_str!("prelude.cuh")),
@@ -23,6 +23,7 @@ const SOURCES: [(&str, &str); 33] = [
     ("producer_cp_async.cuh", include_str!("producer_cp_async.cuh")),
     ("pipeline.cuh", include_str!("pipeline.cuh")),
     ("producer_tma.cuh", include_str!("producer_tma.cuh")),
+    ("widener.cuh", include_str!("widener.cuh")),
     ("mask.cuh", include_str!("mask.cuh")),
     ("mma.cuh", include_str!("mma.cuh")),
     ("softmax_step.cuh", include_str!("softmax_step.cuh")),

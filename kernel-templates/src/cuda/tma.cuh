@@ -22,6 +22,10 @@ TILEWRIGHT_DEVICE void init_mbarrier(u32 barrier, u32 threads) {
 // Once, by the thread that has initialised them; a barrier of the CTA has to follow before others use them.
 TILEWRIGHT_DEVICE void fence_mbarriers() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
 TILEWRIGHT_DEVICE void arrive(u32 barrier) { asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory"); }
+// For COUNT threads.
+template <u32 COUNT> TILEWRIGHT_DEVICE void arrive_for(u32 barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "n"(COUNT) : "memory");
+}
 TILEWRIGHT_DEVICE void arrive_expect_tx(u32 barrier, u32 bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
 }

@@ -24,7 +24,16 @@ template <> struct Bits<E4m3> {
   using Type = u8;
 };
 
+// What both sides of a product have, of the types of Q and of K and V.
+template <class Element, class KvElement> struct Multiplied {
+  using Type = Element;
+};
+template <class Element> struct Multiplied<Element, E4m3> {
+  using Type = F16;
+};
+
 constexpr float LOG2_E = 1.4426950408889634f;
+constexpr float F16_MAX = 65504.f;
 constexpr float LN_2 = 0.6931471805599453f;
 
 constexpr u32 divide_up(u32 value, u32 by) { return (value + by - 1) / by; }

@@ -438,10 +438,10 @@ mod tests {
             let limits = CudaLimits { arch: arch.into(), ..CudaLimits::named("h200").unwrap() };
             (limits.threads(&tile, &class, options), limits.shared_bytes(&tile, &class, options))
         };
-        let plain = (128, shared_bytes(&tile, &class, 0));
+        let plain = (128, shared_bytes(&tile, &class, 0, tma));
         let invariant = KernelOptions { invariant: true, ..tma };
         assert_eq!(figures(invariant, "sm_80"), (128, plain.1 + 64 * 128 * 4), "totals of 64 rows");
-        assert_eq!(figures(tma, "sm_90a"), (256, shared_bytes(&tile, &class, 4)));
+        assert_eq!(figures(tma, "sm_90a"), (256, shared_bytes(&tile, &class, 4, tma)));
         assert_eq!(figures(cp_async, "sm_90a"), plain);
         assert_eq!(figures(tma, "sm_80"), plain);
         assert_eq!(figures(tma, "of tomorrow"), plain);

@@ -1,7 +1,7 @@
 //! The rules that a tile must pass before it is measured. Each gives its reason in words.
 
 use super::{CpuLimits, CudaLimits, Limits, bytes_in_flight, bytes_in_flight_needed, occupancy};
-use crate::cuda::{self, KernelOptions};
+use crate::cuda::{self, KernelOptions, KvLoad};
 use crate::toolchain::{KernelUsage, PtxasReport};
 use crate::{Class, cpu};
 use core::fmt;
@@ -207,11 +207,15 @@ const CUDA_RULES: &[Rule<CudaLimits>] = &[
                 .then(|| format!("{threads} threads, a CTA has at most {}", limits.threads_per_cta))
         },
     },
-    // All buffers of a CTA lie in the memory of one SM. Kernels with the `cp.async` producer note the most, and pages of any size may come.
+    // All buffers of a CTA lie in the memory of one SM. Kernels with the `cp.async` producer note the most, and pages of any size may come; those that
+    // widen FP8 have more buffers.
     Rule {
         name: "shared memory",
         violated: |tile, class, limits| {
-            let needed = cuda::shared_bytes(tile, class, 0);
+            let of = |kv_load| {
+                limits.shared_bytes(tile, class, KernelOptions { kv_load, ..KernelOptions::default() })
+            };
+            let needed = of(KvLoad::CpAsync).max(of(KvLoad::Tma));
             (needed > limits.shared_bytes_per_cta).then(|| {
                 format!(
                     "{} KB a CTA, the device has {} KB",

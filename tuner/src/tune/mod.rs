@@ -350,8 +350,8 @@ fn which(scale: &Scale, shard: Option<Shard>, quick: bool) -> String {
 /// otherwise be taken from the time of all others. A processor has none to compile, and verifies most types in any case.
 fn default_budget(backend: Backend, dtypes: usize) -> Duration {
     const CPU: u64 = 240;
-    const CUDA: u64 = 110;
-    const FURTHER: u64 = 10;
+    const CUDA: u64 = 100;
+    const FURTHER: u64 = 5;
     Duration::from_secs(match backend {
         Backend::Cpu => CPU,
         Backend::Cuda => CUDA + FURTHER * dtypes.saturating_sub(1) as u64,
@@ -390,7 +390,7 @@ mod tests {
     fn a_gpu_gets_more_time_for_further_element_types() {
         assert_eq!(
             [0, 1, 2, 4].map(|dtypes| default_budget(Backend::Cuda, dtypes).as_secs()),
-            [110, 110, 120, 140]
+            [100, 100, 105, 115]
         );
         assert_eq!([1, 6].map(|dtypes| default_budget(Backend::Cpu, dtypes).as_secs()), [240; 2]);
     }
