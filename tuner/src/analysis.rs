@@ -5,13 +5,13 @@ use crate::choice::SELECTOR;
 use crate::costs::{Part, from_batches, from_screening};
 use crate::emit::{Emitted, Header, ModelError, SelectorModel, module_name, render, selector_file};
 use crate::fit::{
-    CostRow, CostTable, Fit, FitError, FitOptions, Stayed, Validation, fit, fit_and_validate, judge,
+    Apart, CostRow, CostTable, Fit, FitError, FitOptions, Stayed, Validation, fit, fit_and_validate, judge,
 };
 use crate::fit_settings::FitSettings;
 use crate::statistics::geometric_mean;
 use crate::store::{Level, Measurement, Provenance, Recording};
 use std::collections::BTreeSet;
-use tilewright_heuristics::{Tile, TileSetBuf};
+use tilewright_heuristics::{Dtype, Tile, TileSetBuf};
 use tilewright_kernel_templates::Class;
 
 /// Tiles that a screening leaves: of the class with the most batches, and of each other one.
@@ -80,7 +80,7 @@ impl Analysis {
         let table = from_batches(rows, Part::Fit)?;
         let held_out = from_batches(rows, Part::HeldOut).ok();
         // By work alone: a module must be the same wherever it is emitted from its recording.
-        let options = FitOptions { clock: false, ..settings.options() };
+        let options = FitOptions { clock: false, apart: classes_apart(&table), ..settings.options() };
         let (fit, stayed, validation) = match &held_out {
             Some(held_out) => {
                 // The other half of the time is for a cross-validation, which held-out batches make unnecessary.
@@ -200,6 +200,26 @@ impl Analysis {
     }
 }
 
+/// Head dimensions, and K and V in FP8 beside those of 16 bits, have kernels that have nothing in common but their source: each of them is fitted alone. So what few
+/// batches say of theirs does not have to outweigh what many say of others.
+fn classes_apart(table: &CostTable) -> Vec<Apart> {
+    let place = |name: &str| table.features().iter().position(|feature| feature == name);
+    let mut questions = Vec::new();
+    if let Some(feature) = place("head_dim") {
+        let mut dims: Vec<u64> = table.rows().iter().map(|row| row.features[feature]).collect();
+        dims.sort_unstable();
+        dims.dedup();
+        dims.pop();
+        questions.extend(dims.into_iter().map(|threshold| Apart { feature, threshold }));
+    }
+    // Codes of types with FP8 are behind those of all others.
+    let widest = Dtype::ALL.iter().filter(|dtype| !dtype.has_fp8_kv()).map(|dtype| dtype.code()).max();
+    if let (Some(feature), Some(threshold)) = (place("dtype"), widest) {
+        questions.push(Apart { feature, threshold: threshold.into() });
+    }
+    questions
+}
+
 /// The fit with the prior's tree if that is not clearly worse, and what is said of it then.
 fn or_prior(
     fit: Fit,
@@ -209,9 +229,10 @@ fn or_prior(
 ) -> (Fit, Option<String>) {
     let stayed =
         provenance.prior.as_ref().and_then(|prior| Some((prior, prior.stays(&fit, table, options)?)));
-    let Some((prior, Stayed { fit: stayed, over_fitted })) = stayed else { return (fit, None) };
+    let Some((prior, Stayed { fit: stayed, over_fitted, parts, of })) = stayed else { return (fit, None) };
+    let part = if of == 1 { String::new() } else { format!(" for {parts} of {of} parts") };
     let said = format!(
-        "the tree of the selector of {}, which stays: on the fitted batches it takes {over_fitted:.4} of the time of the best tree found; of \
+        "the tree of the selector of {}, which stays{part}: on the fitted batches it takes {over_fitted:.4} of the time of the best tree found; of \
          that: {}",
         prior.device,
         fit.proved()

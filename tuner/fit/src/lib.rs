@@ -5,9 +5,12 @@
 //! exactly, by dynamic programming over row sets with bounds, and with a proof of how good the found tree is. Label accuracy
 //! plays no part: a wrong label that costs nothing is no error, and a right one says nothing about what the others cost.
 //!
+//! Parts of a table that [`FitOptions::apart`] tells apart are fitted alone, and joined by these questions.
+//!
 //! A leaf is a ranking: a row takes the first candidate of it that is valid there. That is what is emitted, so it is also what
 //! the search, its bounds and every printed regret count.
 
+mod apart;
 mod baselines;
 mod best_tree;
 mod cost_table;
@@ -36,6 +39,7 @@ mod thresholds;
 mod tree;
 mod validation;
 
+pub use apart::Apart;
 pub use cost_table::{CostRow, CostTable, FitError};
 pub use limits::{Event, Watch};
 pub use options::FitOptions;
@@ -92,6 +96,9 @@ fn fit_within(
     watch: Watch<'_>,
 ) -> Result<Fit, FitError> {
     options.check()?;
+    if let Some(fit) = apart::fit_apart(table, options, work, deadline, watch)? {
+        return Ok(fit);
+    }
     let clock = AtomicBool::new(false);
     let limits = Limits { work, deadline, clock: &clock, watch };
     let regrets = Regrets::of(table, options.noise);
@@ -130,6 +137,7 @@ fn fit_within(
         depth: options.max_depth,
         thresholds: asked.grid.is_cut(table).then(|| asked.grid.most_thresholds()),
         ended,
+        parts: 1,
     };
     Ok(Fit {
         portfolio_regret: problem.mean_regret(problem.floor()).min(regret),

@@ -1,6 +1,6 @@
 //! What a fit is asked for.
 
-use super::FitError;
+use super::{Apart, FitError};
 use std::time::Duration;
 
 /// Most candidates of a portfolio: the width of the search's inner loop.
@@ -32,6 +32,8 @@ pub struct FitOptions {
     /// Most thresholds that are searched for a feature, 1 to 256: fewer where a search over these would not come to an end. Features with more
     /// distinct values are cut where rows are most even.
     pub thresholds_per_feature: usize,
+    /// Questions that are asked first, in this order, where they divide rows: each part has its own portfolio, depth and leaves.
+    pub apart: Vec<Apart>,
 }
 
 impl Default for FitOptions {
@@ -46,6 +48,7 @@ impl Default for FitOptions {
             leaf_price: 0.2,
             min_leaf_rows: 3,
             thresholds_per_feature: 64,
+            apart: Vec::new(),
         }
     }
 }

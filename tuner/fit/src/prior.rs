@@ -3,21 +3,30 @@
 //! Many trees are nearly as good as the best one, and noise decides which of them a search finds. With a tree to stay with, two runs over the
 //! same workloads end with the same tree.
 
+use super::apart::{Bounds, of_parts};
 use super::regrets::Regrets;
 use super::{CostTable, Fit, FitOptions, Tree};
 
-/// A fit whose tree is the prior one.
+/// A fit whose tree is the prior one, in some of its parts or in all.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Stayed {
     /// The fit, with that tree; its proof is about the tree that was fitted.
     pub fit: Fit,
-    /// What the prior tree takes over the fitted one, by geometric mean over the rows: below 1 where it is the better one.
+    /// What the prior tree takes over the fitted one where it stays, by geometric mean over the rows: below 1 where it is the better one.
     pub over_fitted: f64,
+    /// Parts of the table in which it stays,
+    pub parts: usize,
+    /// and all parts.
+    pub of: usize,
 }
 
+/// How many times as much a fitted tree has to save in a small part of a table, at most.
+const SMALL_PART: f64 = 2.0;
+
 impl Fit {
-    /// This fit with the tree `prior`, whose leaves rank candidates of `table`, if it takes at most `clearly` more than the fitted tree by
-    /// geometric mean (0.005: 0.5 %), and answers on every row on which the fitted one does.
+    /// This fit with the tree `prior`, whose leaves rank candidates of `table`, in those parts of the table in which it takes at most `clearly` more than the
+    /// fitted tree by geometric mean (0.005: 0.5 %), and answers on every row on which the fitted one does. Of few rows a fitted tree saves more by
+    /// chance: there it has to save up to twice as much.
     pub fn stay_with(
         &self,
         prior: &Tree,
@@ -30,25 +39,43 @@ impl Fit {
             let ranked = tree.choose(&row.features).iter().chain([&self.safe_default]);
             ranked.copied().find_map(|candidate| row.costs[candidate])
         };
-        let (mut sum, mut weights) = (0.0, 0.0);
-        for (at, row) in table.rows().iter().enumerate() {
-            let Some(fitted) = cost(&self.tree, at) else { continue };
-            sum += row.weight * (cost(prior, at)? / fitted).ln();
-            weights += row.weight;
-        }
-        let over_fitted = if weights > 0.0 { (sum / weights).exp() } else { return None };
-        if over_fitted > 1.0 + clearly {
+        // Sums of logarithms over the fitted tree, and weights.
+        let over = |rows: &[usize]| {
+            let (mut sum, mut weights) = (0.0, 0.0);
+            for &at in rows {
+                let Some(fitted) = cost(&self.tree, at) else { continue };
+                let weight = table.rows()[at].weight;
+                sum += weight * (cost(prior, at)? / fitted).ln();
+                weights += weight;
+            }
+            (weights > 0.0).then_some((sum, weights))
+        };
+        let (mut stays, mut parts, mut of) = ((0.0, 0.0), 0, 0);
+        let all: Vec<usize> = (0..table.rows().len()).collect();
+        let tree = of_parts(table, &all, &options.apart, &Bounds::default(), &mut |rows, bounds| {
+            of += 1;
+            let enough = clearly * (all.len() as f64 / rows.len() as f64).sqrt().min(SMALL_PART);
+            match over(rows).filter(|(sum, weights)| (sum / weights).exp() <= 1.0 + enough) {
+                Some((sum, weights)) => {
+                    parts += 1;
+                    stays = (stays.0 + sum, stays.1 + weights);
+                    bounds.without_known(prior)
+                }
+                None => bounds.without_known(&self.tree),
+            }
+        });
+        if parts == 0 {
             return None;
         }
         let regrets = Regrets::of(table, options.noise);
-        let rows: Vec<usize> = (0..table.rows().len()).collect();
-        let tree = counted(prior, table, &regrets, &rows, self.safe_default);
+        let tree = counted(&tree, table, &regrets, &all, self.safe_default);
         let regret = regrets.mean_of(|row| tree.choose(&table.rows()[row].features), self.safe_default);
         let mut portfolio = Vec::new();
         named(&tree, &mut portfolio);
         portfolio.sort_unstable();
         portfolio.dedup();
-        Some(Stayed { fit: Fit { regret, tree, portfolio, ..self.clone() }, over_fitted })
+        let fit = Fit { regret, tree, portfolio, ..self.clone() };
+        Some(Stayed { fit, over_fitted: (stays.0 / stays.1).exp(), parts, of })
     }
 }
 

@@ -19,6 +19,8 @@ pub struct Proof {
     pub thresholds: Option<usize>,
     /// What ended the search.
     pub ended: Ended,
+    /// Parts of the table that were fitted alone; what is proved are means over them.
+    pub parts: usize,
 }
 
 /// What ended a search.
@@ -36,9 +38,11 @@ pub enum Ended {
 impl Fit {
     /// What is proved about the tree, in a sentence.
     pub fn proved(&self) -> String {
-        let Proof { lower_bound, optimal, unshaped, depth, thresholds, ended } = self.proof;
+        let Proof { lower_bound, optimal, unshaped, depth, thresholds, ended, parts } = self.proof;
         let asked = thresholds.map_or(String::new(), |most| format!(" and {most} thresholds a feature"));
-        let trees = format!("no tree of depth {depth} over this portfolio{asked} has less mean regret");
+        let apart = if parts > 1 { format!("in each of {parts} parts, ") } else { String::new() };
+        let trees =
+            format!("{apart}no tree of depth {depth} over this portfolio{asked} has less mean regret");
         if optimal {
             return format!("{trees} (proven)");
         }
