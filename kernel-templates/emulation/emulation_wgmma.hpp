@@ -40,4 +40,11 @@ TILEWRIGHT_DEVICE void wgmma_async(Element, float (&sum)[TILES][4], const u32 (&
   emulation::wgmma_async(&sum[0][0], FIRST * 4, a, b, add, COLUMNS, TRANSPOSED, IS_BF16<Element>);
 }
 
+template <u32 COLUMNS, bool TRANSPOSED, u32 FIRST, class Element, u32 TILES>
+TILEWRIGHT_DEVICE void wgmma_async(Element element, float (&sum)[TILES][4], const SharedMatrix &a, const SharedMatrix &b, bool add) {
+  u32 left[4];
+  emulation::read_left(left, a);
+  wgmma_async<COLUMNS, TRANSPOSED, FIRST>(element, sum, left, b, add);
+}
+
 } // namespace tilewright

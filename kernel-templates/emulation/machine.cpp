@@ -119,6 +119,15 @@ template <class Element, bool TRANSPOSED> static Together together(u32 columns) 
   machine->fail("multiply_add_together: no product has %u columns", columns);
 }
 
+// What this lane has of the left side of a product of its warpgroup. No kernel writes there while such products go on.
+void read_left(u32 (&a)[4], const SharedMatrix &matrix) {
+  const u32 lane = current_lane(), row = machine->warp_of(machine->current) % 4 * 16 + lane / 4;
+  for (u32 i = 0; i < 4; i++) {
+    const u32 address = matrix.element(row + i % 2 * 8, lane % 4 * 2 + i / 2 * 8);
+    memcpy(&a[i], machine->read_fenced(address / 16 * 16) + address % 16, 4);
+  }
+}
+
 void wgmma_async(const float *sum, u32 first, const u32 (&a)[4], const SharedMatrix &b, bool add, u32 columns, bool transposed, bool bf16) {
   Fiber &fiber = *machine->current;
   Begun *const begun = fiber.begun_of(sum);

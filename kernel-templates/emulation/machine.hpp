@@ -265,6 +265,15 @@ struct Machine {
   // What this thread's copies have brought so far may be read by warpgroups.
   void fence_copies() { current->fenced = current->delivered; }
 
+  // Sixteen bytes, read by products of a warpgroup.
+  const u8 *read_fenced(u32 address) {
+    const u8 *const bytes = read_cell(address, "multiply_add_together");
+    const Delivery delivery = deliveries[address / 16];
+    if (delivery.number > fibers[delivery.fiber].fenced)
+      fail("multiply_add_together reads address %u, which a copy filled without a fence", address);
+    return bytes;
+  }
+
   // Sixteen bytes, read by a warpgroup until its products end.
   const u8 *read_together(u32 first_warp, u32 products, u32 address) {
     const u8 *const bytes = at(address, "multiply_add_together");

@@ -81,6 +81,7 @@ void begin_box(const TensorMap &map, const i32 (&from)[5], u32 target, u32 barri
 // Products of a warpgroup, with `count` sums a thread.
 void begin_wgmma(float *sum, u32 count);
 // sum[64, columns] += a[64, 16] * b, by the sums from the given one on. Elements are of bfloat16, or of f16.
+void read_left(u32 (&a)[4], const SharedMatrix &matrix);
 void wgmma_async(const float *sum, u32 first, const u32 (&a)[4], const SharedMatrix &b, bool add, u32 columns, bool transposed, bool bf16);
 void wait_wgmma(float *sum, u32 count);
 void wait_first_wgmma(float *sum, u32 count);

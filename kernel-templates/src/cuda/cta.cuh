@@ -129,6 +129,7 @@ template <class S> struct Cta {
   // The same of the query, in a buffer or in a place of its own. For FP8 four rows of the same two chunks are what is read at once.
   TILEWRIGHT_DEVICE u32 query_address(const PipelineState<S> &at, u32 row, u32 chunk) const {
     const u32 base = S::QUERY_IN_VALUES ? values_at(at) : S::QUERY_IN_BUFFER ? keys_at(at) : shared_address(shared + S::BUFFER_BYTES);
+    if constexpr (S::QUERY_SHARED) return base + chunk / 8 * S::QUERY_PANEL_BYTES + row * 128 + (chunk % 8 ^ row % 8) * 16;
     return base + row * S::QUERY_ROW_BYTES + (chunk ^ (S::FP8 ? row % 4 * 2 : row % 8)) * 16;
   }
 };

@@ -22,6 +22,7 @@ namespace tilewright {
 
 // Registers of a thread of the producer warpgroup and of a consumer warp: a CTA reallocates its registers (setmaxnreg) when producers and consumers part.
 // With few tokens of a step to each warp, consumer warps need fewer, and the producers use them.
+// Long rows of sums take as many as long steps.
 template <u32 WARPS, bool LONG_STEPS_> struct RegisterSplit {
   static constexpr bool LONG_STEPS = LONG_STEPS_;
   static constexpr u32 PRODUCER = WARPS > 4 ? 56 : LONG_STEPS ? 48 : 64;
@@ -35,7 +36,7 @@ struct Decode {
   static constexpr u32 THREADS = S::THREADS;
   static constexpr u32 SHARED_BYTES = S::SHARED_BYTES;
 
-  using Registers = RegisterSplit<WARPS, (S::WARP_N > 64)>;
+  using Registers = RegisterSplit<WARPS, (S::WARP_N > 64 || HEAD_DIM > 128)>;
 
   // Not members of `Decode`: references to itself would keep an object out of the registers.
   struct Parts {
@@ -111,7 +112,12 @@ struct Decode {
         }
       });
     }
-    arrive_after_cp_async(producer.pipeline.query_full());
+    if constexpr (S::QUERY_SHARED) {
+      mainloop.softmax_step.mma.end_query();
+      arrive(producer.pipeline.query_full());
+    } else {
+      arrive_after_cp_async(producer.pipeline.query_full());
+    }
     if constexpr (S::SETMAXNREG) setmaxnreg_inc<Split::CONSUMER>();
     anew<false>(cta, [&](const Cta<S> &here) {
       const Mainloop<S> consumer{here};

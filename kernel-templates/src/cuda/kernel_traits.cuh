@@ -69,8 +69,11 @@ struct KernelTraits : Options {
   static constexpr bool WIDENED = HAS_WGMMA && FP8 && SETMAXNREG && WARPS_Q % 4 == 0 && QUERY_IN_REGISTERS && !Options::INVARIANT;
   static constexpr u32 WIDE_BUFFERS = !WIDENED ? 0 : N <= 64 ? 2 : 1;
   static constexpr u32 WIDE_ROW_BYTES = HEAD_DIM * 2, WIDE_STAGE_BYTES = N * WIDE_ROW_BYTES, WIDE_PANEL_BYTES = 8 * smaller(WIDE_ROW_BYTES, 128u);
+  // Whether a warpgroup multiplies its query from shared memory: where it does not fit the registers.
+  static constexpr bool QUERY_SHARED = HAS_WGMMA && !FP8 && SETMAXNREG && WARPS_Q % 4 == 0 && !QUERY_IN_REGISTERS;
+  static constexpr u32 QUERY_PANEL_BYTES = M * 128; // of 64 elements of all rows
   // Whether the four warps of a warpgroup multiply their 64 rows together, but for the private KV phase.
-  static constexpr bool TOGETHER = HAS_WGMMA && (!FP8 || WIDENED) && WARPS_Q % 4 == 0 && QUERY_IN_REGISTERS;
+  static constexpr bool TOGETHER = HAS_WGMMA && (!FP8 || WIDENED) && WARPS_Q % 4 == 0 && (QUERY_IN_REGISTERS || QUERY_SHARED);
   // Rows that are multiplied by the same steps: the warp's, or the warpgroup's.
   static constexpr u32 ROWS_TOGETHER = TOGETHER ? 64 : 16;
   // Steps of which it is noted what they are: what is computed, and up to STAGES later ones, or one more. Where K and V are widened, their
@@ -78,7 +81,7 @@ struct KernelTraits : Options {
   static constexpr u32 NOTES = (WIDENED ? larger(2 * STAGES, STAGES + WIDE_BUFFERS) : STAGES) + (TMA ? 1 : 2);
 
   static_assert(PRODUCERS <= 1 || (SETMAXNREG && WARPS % 4 == 0), "one producer warp, or a warpgroup");
-  static_assert(!TMA || (HAS_TMA && ROW_BYTES >= 128 && QUERY_IN_REGISTERS && GRANULES <= 32), "what tensor copies are written for");
+  static_assert(!TMA || (HAS_TMA && ROW_BYTES >= 128 && (QUERY_IN_REGISTERS || !FP8) && GRANULES <= 32), "what tensor copies are written for");
 
   // Shared memory, in this order. At the end the buffers are used again for the outputs of warps that share rows.
   static constexpr u32 WIDE_AT = STAGES * 2 * STAGE_BYTES;

@@ -56,11 +56,10 @@ const fn wide_buffers(tile: &Tile, class: &Class, producers: u32, options: Kerne
     }
 }
 
-/// Whether a class has kernels with TMA producer warps: on architectures with TMA, where the
-/// fragments of Q fit the registers, and a row of K or V has at least 128 bytes: of FP8 with a head dimension of 128 only.
+/// Whether a class has kernels with TMA producer warps: on architectures with TMA, of FP8 with a head dimension of 128 only.
 /// [`KvLoad::CpAsync`] chooses the `cp.async` producer even there.
 pub const fn has_tma_producers(class: &Class, arch: Arch) -> bool {
-    arch.has_warpgroups() && class.head_dim <= 128 && (class.head_dim == 128 || !class.dtype.has_fp8_kv())
+    arch.has_warpgroups() && (class.head_dim == 128 || !class.dtype.has_fp8_kv())
 }
 
 /// TMA producer warps of a CTA beside a tile's consumer warps: a warpgroup beside warpgroups, so that it can leave them its registers, two of
@@ -150,7 +149,8 @@ mod tests {
             assert_eq!(threads(Tile { m, ..TILE }, CLASS, hopper), 160);
             assert_eq!(threads(Tile { m, ..TILE }, CLASS, ampere), 128);
         }
-        assert_eq!(threads(TILE, Class { head_dim: 256, ..CLASS }, hopper), 128);
+        assert_eq!(threads(TILE, Class { head_dim: 256, ..CLASS }, hopper), 256);
+        assert_eq!(threads(TILE, Class { head_dim: 256, dtype: Dtype::Fp8F16 }, hopper), 128);
         assert_eq!(threads(TILE, Class { dtype: Dtype::Fp8F16, ..CLASS }, hopper), 256);
         let long = Tile { n: 128, ..TILE };
         let fp8 = Class { dtype: Dtype::Fp8F16, ..CLASS };

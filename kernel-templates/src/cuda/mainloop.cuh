@@ -15,7 +15,7 @@ template <class S> struct Mainloop {
   const Totals<S> totals{cta};
 
   // Whether a thread has registers for the weights of a step beside the logits of the next one.
-  static constexpr bool OVERLAPS = S::TOGETHER && (S::WARPS > 4 || S::WARP_N <= 96);
+  static constexpr bool OVERLAPS = S::TOGETHER && (S::HEAD_DIM > 128 ? S::WARP_N <= 64 : S::WARPS > 4 || S::WARP_N <= 96);
 
   // A buffer during one step, of a warpgroup or of each warp.
   template <bool TOGETHER> struct Buffers {

@@ -38,6 +38,8 @@ template <class S> TILEWRIGHT_DEVICE float value_scale(const Cta<S> &cta) {
 template <class S> struct Mma {
   const Cta<S> &cta;
 
+  static constexpr u32 SIGNS = 0x80008000; // both of a pair
+
   // A pair of the query as it is multiplied.
   TILEWRIGHT_DEVICE static u32 multiplied(F16, u32 pair) { return pair; }
   TILEWRIGHT_DEVICE static u32 multiplied(Bf16, u32 pair) {
@@ -57,9 +59,9 @@ template <class S> struct Mma {
     } else {
       ldmatrix(fragment, cta.query_address(at, cta.warp_q * 16 + cta.lane % 16, k * 2 + cta.lane / 16));
     }
-    if (cta.signed_scale < 0.f) {
+    if (!S::QUERY_SHARED && cta.signed_scale < 0.f) {
 #pragma unroll
-      for (u32 i = 0; i < 4; i++) fragment[i] ^= 0x80008000; // both signs of a pair
+      for (u32 i = 0; i < 4; i++) fragment[i] ^= SIGNS;
     }
   }
 
@@ -82,8 +84,23 @@ template <class S> struct Mma {
       const u32 of_block = cta.item.row_begin + row, head = cta.kv_head * ratio.by + of_block - ratio.quotient(of_block) * ratio.by;
       const u16 *source = cta.args.query + chunk * 8;
       if (exists) source += request[i] * cta.args.query_request + head * cta.args.query_head;
+      if (S::QUERY_SHARED && exists && cta.signed_scale < 0.f) {
+        // No instruction between here and the product would change its sign.
+        u32 words[4];
+#pragma unroll
+        for (u32 word = 0; word < 4; word++) words[word] = reinterpret_cast<const u32 *>(source)[word] ^ SIGNS;
+        store_four_words(cta.query_address(at, row, chunk), words);
+        continue;
+      }
       cp_async_16(cta.query_address(at, row, chunk), source, exists ? 0 : -1);
     }
+  }
+
+  // What this thread has begun to copy is there, and may be multiplied by warpgroups once they are told.
+  TILEWRIGHT_DEVICE void end_query() const {
+    cp_async_commit();
+    cp_async_wait<0>();
+    fence_for_warpgroups();
   }
 
   // Copies the warp's rows of the query to registers, where they have their place there.
@@ -181,8 +198,8 @@ template <class S> struct Mma {
 
   // The product of a warpgroup's rows with the columns of a matrix, from COLUMN on; added to `sum`, or in its place. The columns are tokens'
   // keys, or elements of values.
-  template <bool VALUES, u32 COLUMN, u32 TILES>
-  TILEWRIGHT_DEVICE static void multiply_columns(float (&sum)[TILES][4], const u32 (&a)[4], SharedMatrix matrix, bool add) {
+  template <bool VALUES, u32 COLUMN, u32 TILES, class Left>
+  TILEWRIGHT_DEVICE static void multiply_columns(float (&sum)[TILES][4], const Left &a, SharedMatrix matrix, bool add) {
     if constexpr (COLUMN < TILES * 8) {
       constexpr u32 COLUMNS = widest_product(TILES * 8 - COLUMN);
       const u32 at = VALUES ? COLUMN / 64 * S::WIDE_PANEL_BYTES : COLUMN * S::WIDE_ROW_BYTES;
@@ -197,9 +214,15 @@ template <class S> struct Mma {
   TILEWRIGHT_DEVICE void begin_keys_together(float (&scores)[GRANULES_HERE * 2][4], const u32 (&query)[S::QUERY_FRAGMENTS][4], const PipelineState<S> &at,
                                                 u32 first) const {
     const SharedMatrix keys = matrix_at(cta.wide_keys_at(at) + first * S::GRANULE * S::WIDE_ROW_BYTES);
+    SharedMatrix rows = keys; // the query's, where it is in shared memory
+    if constexpr (S::QUERY_SHARED) rows = SharedMatrix::at(cta.query_address({}, cta.warp_q / 4 * 64, 0), S::QUERY_PANEL_BYTES, 8 * 128);
     begin_wgmma(scores);
 #pragma unroll
-    for (u32 k = 0; k < S::HEAD_DIM / 16; k++) multiply_columns<false, 0>(scores, query[k], keys.further(k / 4 * S::WIDE_PANEL_BYTES + k % 4 * 32), k > 0);
+    for (u32 k = 0; k < S::HEAD_DIM / 16; k++) {
+      const SharedMatrix of_k = keys.further(k / 4 * S::WIDE_PANEL_BYTES + k % 4 * 32);
+      if constexpr (S::QUERY_SHARED) multiply_columns<false, 0>(scores, rows.further(k / 4 * S::QUERY_PANEL_BYTES + k % 4 * 32), of_k, k > 0);
+      else multiply_columns<false, 0>(scores, query[k], of_k, k > 0);
+    }
     commit_wgmma();
   }
 

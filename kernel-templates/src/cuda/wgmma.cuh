@@ -1,7 +1,8 @@
 // wgmma: four warps multiply 64 rows at once by a matrix in shared memory, which is read once for all of them (compute capability 9.0a).
 // `emulation_wgmma.hpp` has the same names.
 //
-// Operand A and the accumulators lie in registers as those of `mma_sync` do, warp by warp: warp w of the group has rows 16 w and on.
+// Operand A and the accumulators lie in registers as those of `mma_sync` do, warp by warp: warp w of the group has rows 16 w and on. Operand A may
+// lie in shared memory, too.
 #pragma once
 #include "types.cuh"
 
@@ -83,6 +84,13 @@ template <u32 TILES> TILEWRIGHT_DEVICE void wait_first_wgmma(float (&sum)[TILES]
                : sums                                                                                                                        \
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b.bits()), "n"(TRANSPOSED ? 1 : 0), "r"(static_cast<u32>(add)))
 
+// The same with the left side in shared memory.
+#define TILEWRIGHT_WGMMA_SHARED(columns, type, registers, left, right, transposed, adding, sums)                                             \
+  asm volatile("{\n\t.reg .pred add;\n\tsetp.ne.u32 add, " adding ", 0;\n\twgmma.mma_async.sync.aligned.m64n" columns "k16.f32." type "."    \
+               type " {" registers "}, " left ", " right ", add, 1, 1, 0, " transposed ";\n\t}"                                               \
+               : sums                                                                                                                        \
+               : "l"(a.bits()), "l"(b.bits()), "n"(TRANSPOSED ? 1 : 0), "r"(static_cast<u32>(add)))
+
 // sum[64, COLUMNS] += a[64, 16] * b, or = without `add`, from tile FIRST of `sum` on, of 8 columns each. Column j and step k of b are a row
 // and a column of the matrix that lies there; TRANSPOSED, they are a column and a row.
 #define TILEWRIGHT_MULTIPLY_TOGETHER(Element, type)                                                                                          \
@@ -98,6 +106,19 @@ template <u32 TILES> TILEWRIGHT_DEVICE void wait_first_wgmma(float (&sum)[TILES]
       TILEWRIGHT_WGMMA("64", type, TILEWRIGHT_32, "%32, %33, %34, %35", "%36", "%37", "%38", TILEWRIGHT_SUM_8(sum, FIRST));                   \
     else                                                                                                                                     \
       TILEWRIGHT_WGMMA("128", type, TILEWRIGHT_64, "%64, %65, %66, %67", "%68", "%69", "%70", TILEWRIGHT_SUM_16(sum, FIRST));                 \
+  }                                                                                                                                          \
+  template <u32 COLUMNS, bool TRANSPOSED, u32 FIRST, u32 TILES>                                                                              \
+  TILEWRIGHT_DEVICE void wgmma_async(Element, float (&sum)[TILES][4], SharedMatrix a, SharedMatrix b, bool add) {                            \
+    static_assert(COLUMNS == 16 || COLUMNS == 32 || COLUMNS == 64 || COLUMNS == 128, "the widths that are written down here");               \
+    static_assert(FIRST + COLUMNS / 8 <= TILES, "columns that there are");                                                                   \
+    if constexpr (COLUMNS == 16)                                                                                                             \
+      TILEWRIGHT_WGMMA_SHARED("16", type, TILEWRIGHT_0_7, "%8", "%9", "%10", "%11", TILEWRIGHT_SUM_2(sum, FIRST));                            \
+    else if constexpr (COLUMNS == 32)                                                                                                        \
+      TILEWRIGHT_WGMMA_SHARED("32", type, TILEWRIGHT_16, "%16", "%17", "%18", "%19", TILEWRIGHT_SUM_4(sum, FIRST));                           \
+    else if constexpr (COLUMNS == 64)                                                                                                        \
+      TILEWRIGHT_WGMMA_SHARED("64", type, TILEWRIGHT_32, "%32", "%33", "%34", "%35", TILEWRIGHT_SUM_8(sum, FIRST));                           \
+    else                                                                                                                                     \
+      TILEWRIGHT_WGMMA_SHARED("128", type, TILEWRIGHT_64, "%64", "%65", "%66", "%67", TILEWRIGHT_SUM_16(sum, FIRST));                         \
   }
 TILEWRIGHT_MULTIPLY_TOGETHER(F16, "f16")
 TILEWRIGHT_MULTIPLY_TOGETHER(Bf16, "bf16")

@@ -374,7 +374,7 @@ fn private_phase_cases() -> Vec<Case> {
 /// Every second tile whose warps can multiply together: with a private KV phase and without, whole granules and windows, each width of a product.
 #[test]
 fn warps_that_multiply_together_agree_with_the_reference() {
-    let together = |case: &Case| case.tile.m.is_multiple_of(64) && case.class.head_dim <= 128;
+    let together = |case: &Case| case.tile.m.is_multiple_of(64);
     let mut cases: Vec<Case> = cases()
         .into_iter()
         .filter(together)
@@ -392,7 +392,7 @@ fn warps_that_multiply_together_agree_with_the_reference() {
 /// granules that are seen in part, and windows that begin within one.
 #[test]
 fn tiles_of_few_rows_beside_a_producer_agree_with_the_reference() {
-    let few_rows = |case: &Case| case.tile.m < 64 && case.class.head_dim <= 128;
+    let few_rows = |case: &Case| case.tile.m < 64;
     let all: Vec<Case> = cases().into_iter().filter(few_rows).collect();
     let mut cases: Vec<Case> =
         all.iter().step_by(4).copied().chain(private_phase_cases().into_iter().filter(few_rows)).collect();
@@ -525,21 +525,25 @@ fn ctas_note_when_they_did_what() {
 /// The kernels give a negative scale's sign to the query, and take none for a very small one.
 #[test]
 fn every_sign_of_the_scale_agrees_with_the_reference() {
-    let classes = [(64, Dtype::F16), (64, Dtype::Fp8F16), (256, Dtype::F16)];
     let options = [CASE.options, KernelOptions { mask: SOFTCAP, ..CASE.options }];
-    let cases: Vec<Case> = classes
-        .iter()
-        .flat_map(|&(head_dim, dtype)| {
-            options.map(|options| Case { class: Class { head_dim, dtype }, options, ..CASE })
-        })
-        .collect();
-    let emulator = Emulator::build(&kernels_of(&cases), &[]);
-    for case in &cases {
-        for scale in [-0.125, 0.0] {
-            let mut batch = Batch::<f16>::new(case);
-            batch.scale = scale;
-            if let Err(error) = batch.check(case, &emulator) {
-                panic!("scale {scale}: {error}: {case:?}");
+    let of = |classes: &[(u32, Dtype)], tile: Tile, warpgroups: bool| -> Vec<Case> {
+        let case = |class| options.map(|options| Case { tile, class, options, warpgroups, ..CASE });
+        classes.iter().flat_map(|&(head_dim, dtype)| case(Class { head_dim, dtype })).collect()
+    };
+    let alone = of(&[(64, Dtype::F16), (64, Dtype::Fp8F16), (256, Dtype::F16)], CASE.tile, false);
+    // The query in registers, or in shared memory; K and V widened.
+    let together =
+        of(&[(128, Dtype::F16), (256, Dtype::F16), (128, Dtype::Fp8F16)], Tile::of("m64n32w4s2"), true);
+    let devices: [(&[Case], &[&str]); 2] = [(&alone, &[]), (&together, &[WARPGROUPS, FP8_CONVERSION])];
+    for (cases, flags) in devices {
+        let emulator = Emulator::build(&kernels_of(cases), flags);
+        for case in cases {
+            for scale in [-0.125, 0.0] {
+                let mut batch = Batch::<f16>::new(case);
+                batch.scale = scale;
+                if let Err(error) = batch.check(case, &emulator) {
+                    panic!("scale {scale}: {error}: {case:?}");
+                }
             }
         }
     }
