@@ -197,8 +197,8 @@ mod tests {
         let hopper: Arch = "sm_90a".parse().unwrap();
         let [tma, cp_async] = [16, 1].map(KernelOptions::for_pages);
         let fp8 = Class { dtype: Dtype::Fp8Bf16, head_dim: 64 };
-        let wide = Class { head_dim: 256, ..CLASS };
-        for (class, arch) in [(CLASS, arch()), (fp8, arch()), (fp8, hopper), (wide, hopper)] {
+        let long = Class { head_dim: 256, ..fp8 };
+        for (class, arch) in [(CLASS, arch()), (fp8, arch()), (fp8, hopper), (long, hopper)] {
             assert_eq!(cp_async.on(&class, arch), tma, "{class} {arch}");
             let [one, other] = [tma, cp_async].map(|options| Kernel::decode(&TILE, &class, options, arch));
             assert_eq!(one, other, "{class} {arch}");
