@@ -2,7 +2,7 @@
 
 mod live;
 
-use live::{Engine, Random, canonical, geometry, tile};
+use live::{Canonical, Engine, Random, canonical, geometry, tile};
 use proptest::prelude::*;
 use tilewright_heuristics::{BatchShape, Geometry, PackShape, Tile, TileSet};
 use tilewright_plan::{
@@ -130,6 +130,16 @@ impl Scheduler {
     }
 }
 
+/// The plan, and the rows, by the numbers that the planner knows requests by.
+fn of_numbers(planner: &FollowingPlanner, rows: &Rows) -> (Canonical, Rows) {
+    let mut of_numbers: Vec<Option<(Vec<i32>, u32)>> = vec![None; rows.len()];
+    for (row, &number) in rows.iter().zip(planner.numbers()) {
+        assert_eq!(of_numbers[number as usize].replace(row.clone()), None, "two rows have one number");
+    }
+    let rows = of_numbers.into_iter().map(|row| row.expect("each row has a number")).collect();
+    (canonical(planner.plan()).renamed(planner.numbers()), rows)
+}
+
 fn options() -> impl Strategy<Value = PlanOptions> {
     let splits =
         prop::sample::select(vec![Split::None, Split::Mean, Split::Fill, Split::Waves, Split::Invariant]);
@@ -164,7 +174,8 @@ proptest! {
             prop_assert!(planner.update(tile, |_, _| Ok::<_, PlanError>(true)).unwrap());
             rows.resize(rows.len().max(padded), (Vec::new(), 0));
             check_covers(planner.plan(), &rows);
-            prop_assert_eq!(canonical(planner.plan()), canonical(&built(&geometry, &rows, &options, tile)));
+            let (found, expected) = of_numbers(&planner, &rows);
+            prop_assert_eq!(found, canonical(&built(&geometry, &expected, &options, tile)));
         }
     }
 
@@ -318,11 +329,89 @@ fn small_changes_are_followed_and_large_ones_planned_anew() {
     rows[7].0[2] = 702;
     assert_eq!(step_of(&mut planner, &rows), Step::Changes);
     rows.reverse();
-    assert_eq!(step_of(&mut planner, &rows), Step::Anew);
+    assert_eq!(step_of(&mut planner, &rows), Step::Changes, "the same requests in other rows");
+    rows.iter_mut().step_by(3).for_each(|(pages, _)| pages.iter_mut().for_each(|page| *page += 9000));
+    assert_eq!(step_of(&mut planner, &rows), Step::Anew, "one in three is another");
     rows[0].0[5] += 5000;
     assert_eq!(step_of(&mut planner, &rows), Step::Anew, "after a large change");
     rows.pop();
     assert_eq!(step_of(&mut planner, &rows), Step::Anew, "another size");
+}
+
+/// As vLLM's second model runner has them: rows move up, and requests that come are the last.
+#[test]
+fn requests_are_followed_to_other_rows() {
+    let mut planner = FollowingPlanner::new(&geometry(4, 16), PlanOptions::default()).unwrap();
+    let (mut rows, mut next) = (many(), 1000);
+    step_of(&mut planner, &rows);
+    let mut random = Random::new(7);
+    let mut steps = Vec::new();
+    for step in 0..40 {
+        let mut fresh = || {
+            next += 1;
+            next
+        };
+        for _ in 0..1 + step % 3 {
+            rows.remove(random.index(rows.len()));
+            rows.push((vec![0, 1, 2, 3, fresh()], 70));
+        }
+        for (pages, tokens) in &mut rows {
+            *tokens += 1;
+            if tokens.div_ceil(16) as usize > pages.len() {
+                pages.push(fresh());
+            }
+        }
+        steps.push(step_of(&mut planner, &rows));
+        let (found, expected) = of_numbers(&planner, &rows);
+        let options = PlanOptions::default();
+        assert_eq!(found, canonical(&built(&geometry(4, 16), &expected, &options, tile)));
+        // Lengths alone, in other rows.
+        rows.iter_mut().for_each(|(pages, tokens)| *tokens = 16 * pages.len() as u32);
+        assert_eq!(step_of(&mut planner, &rows), Step::Lengths);
+    }
+    let anew = steps.iter().filter(|step| **step == Step::Anew).count();
+    assert!(anew <= 2, "all but the first two are followed: {steps:?}");
+}
+
+#[test]
+fn rows_are_read_where_writes_came_and_where_nobody_counts_them() {
+    let mut planner = FollowingPlanner::new(&geometry(4, 16), PlanOptions::default()).unwrap();
+    let mut rows = many();
+    let mut writes: Vec<u64> = (1..=64).collect();
+    let step = |planner: &mut FollowingPlanner, rows: &Rows, writes: &[u64]| {
+        let table = Table::of(rows, &mut Random::new(3));
+        planner.compare(&table.rows(16).with_writes(writes), 0).unwrap();
+        let mut steps = Vec::new();
+        let taken = planner.update(tile, |_, step| {
+            steps.push(step);
+            Ok::<_, PlanError>(true)
+        });
+        assert!(taken.unwrap());
+        steps[0]
+    };
+    step(&mut planner, &rows, &writes);
+    rows[5].0[2] = 700;
+    // Said to be the same, it is not looked at: who counts writes counts all.
+    assert_eq!(step(&mut planner, &rows, &writes), Step::Lengths);
+    writes[5] = 65;
+    assert_ne!(step(&mut planner, &rows, &writes), Step::Lengths);
+    check_covers(planner.plan(), &rows);
+    rows[5].0[2] = 800;
+    writes[5] = 0;
+    assert_ne!(step(&mut planner, &rows, &writes), Step::Lengths, "nobody knows");
+    check_covers(planner.plan(), &rows);
+    rows[63].0[2] = 900;
+    assert_ne!(step(&mut planner, &rows, &writes[..63]), Step::Lengths, "behind the numbers");
+    check_covers(planner.plan(), &rows);
+    // A row that needs another page of what was written before.
+    let last = rows[9].0.pop();
+    rows[9].1 = 80;
+    writes[9] = 66;
+    step(&mut planner, &rows, &writes);
+    rows[9].0.extend(last);
+    rows[9].1 = 81;
+    assert_ne!(step(&mut planner, &rows, &writes), Step::Lengths);
+    check_covers(planner.plan(), &rows);
 }
 
 #[test]
