@@ -442,6 +442,8 @@ def test_block_tables_of_the_second_runner_are_mirrored():
     states = SimpleNamespace(num_computed_tokens=SimpleNamespace(gpu=None))
     of_runner = SimpleNamespace(block_tables=tables, pcp_manager=None, req_states=states)
     ((device,), _) = runner.prepare_attn(of_runner, batch)
+    (mirror,) = tables._tilewright_mirrors
+    assert len(set(mirror.writes[mirror.writes > 0])) == 2, "no two writes have the same number"
     common = common_of(random_batch(2, HEADS, PAGE, requests=2), rows=3)
     lens = torch.tensor([20, 70, 0])
     common = common.replace(block_table_tensor=device, seq_lens_cpu_upper_bound=lens)
