@@ -324,7 +324,11 @@ impl<'a> PageRows<'a> {
             u32::try_from(tokens).map_err(|_| PlanError::TooLarge("tokens of a request"))?;
         }
         let rows = Rows::Csr { indptr, last_page_len };
-        Ok(Self { table: PageTable { entries: indices, rows, page_size, queries: None }, order: None, writes: &[] })
+        Ok(Self {
+            table: PageTable { entries: indices, rows, page_size, queries: None },
+            order: None,
+            writes: &[],
+        })
     }
 
     /// Says which write each row of the entries is of, for tables whose every write is counted: a row with the number that it had before is the same

@@ -149,8 +149,7 @@ impl GraphPlan {
         match &self.of {
             Of::Cpu(on_cpu) => {
                 let state = &on_cpu.1;
-                let number =
-                    State::compare(py, state, |plan| plan.compare(rows, self.rows).map_err(raised))?;
+                let number = State::compare(py, state, |plan| plan.compare(rows, self.rows).map_err(raised))?;
                 py.detach(|| {
                     State::of_batch(state, number)?.plan.update().map_err(raised)?;
                     Ok(true)
@@ -207,7 +206,8 @@ impl GraphPlan {
         stream: usize,
     ) -> PyResult<bool> {
         check_process(self.process)?;
-        let table = BlockTables { entries, stride, columns, rows: table_rows, seq_lens, batch, order, writes };
+        let table =
+            BlockTables { entries, stride, columns, rows: table_rows, seq_lens, batch, order, writes };
         // SAFETY: the Python half gives the addresses of arrays of these lengths, and holds them. They are read before the GIL is released.
         let rows = unsafe { table.rows(self.page_size)? };
         self.follow(py, &rows, stream)

@@ -66,12 +66,14 @@ pub(super) struct Changes {
 /// Memory of what is found on the way.
 #[derive(Clone, Debug, Default)]
 struct Memory {
-    /// Last pages of slots that are looked for.
+    /// Rows that may have others' requests, and their slots before.
+    rows: Vec<u32>,
+    before: Vec<u32>,
+    /// The last page and the last write of slots that are looked for.
     ends: Vec<(i32, u32)>,
+    written: Vec<(u64, u32)>,
     /// Of each slot, whether it is to be had.
     free: Vec<bool>,
-    moved: Vec<Moved>,
-    new_pages: Vec<i32>,
     /// Of each slot, the pages that stay.
     cut: Vec<u32>,
     /// Of each slot that was cut, one that began with the same pages, and how many.
@@ -144,6 +146,15 @@ impl Held {
         let Some(&twin) = self.twins.get(slot as usize) else { return pages.is_empty() };
         let (first, rest) = pages.split_at(twin.pages as usize);
         first == &self.slot(twin.slot)[..first.len()] && rest == &before[first.len()..]
+    }
+
+    /// Pages that a slot and a row begin with.
+    fn common(&self, slot: u32, pages: &[i32]) -> usize {
+        let before = self.slot(slot);
+        let Some(&twin) = self.twins.get(slot as usize) else { return 0 };
+        let (first, rest) = pages.split_at(pages.len().min(twin.pages as usize));
+        let alike = &self.slot(twin.slot)[..first.len()];
+        if first == alike { first.len() + common(&before[first.len()..], rest) } else { common(first, alike) }
     }
 
     /// Becomes the next batch of the same size, in the slots that the changes name.
@@ -321,31 +332,69 @@ impl Changes {
         // Slots that nobody had.
         self.slots.extend(held.batch() as u32..batch as u32);
         (self.resized, self.renamed) = (batch != held.batch(), false);
-        for request in 0..batch {
+        let mut written = std::mem::take(&mut self.memory.rows);
+        written.clear();
+        let may_move = !self.resized && !rows.has_queries();
+        let result = (0..batch).try_for_each(|request| {
             let slot = self.slots[request];
-            let seq_len = held.seq_lens.get(slot as usize).copied().unwrap_or(0);
-            // Of several queries of a request, some may see another number of pages, although the pages are the same.
-            let ends_alike = ends_alike(seq_len, self.seq_lens[request], rows.page_size());
-            let writes = held.writes.get(slot as usize).copied().unwrap_or(0);
-            if ends_alike && writes != 0 && writes == self.writes[request] {
-                continue;
+            if self.is_as_written(held, request, slot, rows.page_size()) {
+                return Ok(());
             }
-            let now = pages_of(rows, request);
-            if ends_alike && held.has(slot, now) {
-                continue;
+            let is_counted = self.writes[request] != 0 || request >= rows.batch();
+            if may_move && is_counted && held.writes[slot as usize] != 0 {
+                written.push(request as u32);
+                return Ok(());
             }
-            self.push(held, request, slot, now)?;
-        }
-        if !self.resized && !rows.has_queries() && !self.are_small() {
+            self.compare(held, rows, request, slot)
+        });
+        // Where many rows are others by their writes, most may be found by these, unread.
+        let moves = written.len() * LOSING > batch && self.find_slots(held, rows, &written);
+        self.renamed = moves;
+        let result = result.and_then(|()| {
+            let mut rest = written.iter().map(|&row| row as usize);
+            rest.try_for_each(|row| match self.slots[row] {
+                slot if moves && self.is_as_written(held, row, slot, rows.page_size()) => Ok(()),
+                slot => self.compare(held, rows, row, slot),
+            })
+        });
+        self.memory.rows = written;
+        result?;
+        if may_move && !self.renamed && !self.are_small() {
             self.find_moves(held, rows)?;
         }
         Ok(())
     }
 
+    /// Whether nothing was written to a row since a slot was made of it, which it still fills as far.
+    fn is_as_written(&self, held: &Held, request: usize, slot: u32, page_size: u32) -> bool {
+        let writes = held.writes.get(slot as usize).copied().unwrap_or(0);
+        writes != 0 && writes == self.writes[request] && self.ends_alike(held, request, slot, page_size)
+    }
+
+    fn ends_alike(&self, held: &Held, request: usize, slot: u32, page_size: u32) -> bool {
+        ends_alike(held.seq_lens.get(slot as usize).copied().unwrap_or(0), self.seq_lens[request], page_size)
+    }
+
+    /// Notes how a row differs from a slot, if it does.
+    fn compare(
+        &mut self,
+        held: &Held,
+        rows: &PageRows<'_>,
+        request: usize,
+        slot: u32,
+    ) -> Result<(), PlanError> {
+        let now = pages_of(rows, request);
+        // Of several queries of a request, some may see another number of pages, although the pages are the same.
+        if self.ends_alike(held, request, slot, rows.page_size()) && held.has(slot, now) {
+            return Ok(());
+        }
+        self.push(held, request, slot, now)
+    }
+
     /// Notes that a row has other pages than a slot.
     fn push(&mut self, held: &Held, request: usize, slot: u32, now: &[i32]) -> Result<(), PlanError> {
         let before = held.slot(slot);
-        let kept = common(before, now);
+        let kept = held.common(slot, now);
         let new = &now[kept..];
         check_pages(request, kept, new)?;
         let too_large = |_| PlanError::TooLarge("pages of a request");
@@ -359,77 +408,83 @@ impl Changes {
         Ok(())
     }
 
-    /// Finds the requests that rows with other pages have now among those that such rows had, as where rows move up when a request is gone: such a
-    /// row gets the slot of its request. Does nothing where the batch is planned from nothing all the same.
+    /// Finds the requests that rows with other pages have now among those that such rows had.
     ///
     /// # Errors
     /// As [`Self::find`].
     fn find_moves(&mut self, held: &Held, rows: &PageRows<'_>) -> Result<(), PlanError> {
-        let Memory { ends, free, moved, new_pages, .. } = &mut self.memory;
+        let mut others = std::mem::take(&mut self.memory.rows);
+        others.clear();
+        others.extend(self.moved.iter().filter(|moved| moved.is_another()).map(|moved| moved.request));
+        self.renamed = self.find_slots(held, rows, &others);
+        let mut result = Ok(());
+        if self.renamed {
+            let (moved, new_pages) = (std::mem::take(&mut self.moved), std::mem::take(&mut self.new_pages));
+            result = moved_of(&moved, &new_pages).try_for_each(|(moved, new)| {
+                if moved.is_another() {
+                    let row = moved.request as usize;
+                    return self.compare(held, rows, row, self.slots[row]);
+                }
+                self.moved.push(*moved);
+                self.new_pages.extend_from_slice(new);
+                Ok(())
+            });
+        }
+        self.memory.rows = others;
+        result
+    }
+
+    /// Gives rows that are others the slots of their requests, as where rows move up when a request is gone. Does nothing, and returns false, where
+    /// so many requests are new that the batch is planned from nothing all the same.
+    fn find_slots(&mut self, held: &Held, rows: &PageRows<'_>, others: &[u32]) -> bool {
+        let Self { slots, writes, seq_lens, memory: Memory { before, ends, written, free, .. }, .. } = self;
+        before.clone_from(slots);
         ends.clear();
+        written.clear();
         free.clear();
         free.resize(held.batch(), false);
-        std::mem::swap(moved, &mut self.moved);
-        std::mem::swap(new_pages, &mut self.new_pages);
-        for moved in moved.iter().filter(|moved| moved.is_another()) {
-            let slot = self.slots[moved.request as usize];
+        for &row in others {
+            let slot = slots[row as usize];
             free[slot as usize] = true;
+            written.push((held.writes[slot as usize], slot));
             ends.extend(held.slot(slot).last().map(|&page| (page, slot)));
         }
         ends.sort_unstable();
+        written.sort_unstable();
         let mut lost = 0;
-        // Of rows whose request was not found, `u32::MAX`, until there is nothing to find any more.
-        let before = std::mem::take(&mut self.slots);
-        self.slots.extend_from_slice(&before);
-        for moved in moved.iter().filter(|moved| moved.is_another()) {
-            let row = moved.request as usize;
-            let found = slot_that_was(held, ends, free, pages_of(rows, row));
-            self.slots[row] = found.unwrap_or(u32::MAX);
+        for &row in others {
+            let of = writes[row as usize];
+            let as_written = written
+                .get(written.partition_point(|&(writes, _)| writes < of))
+                .filter(|&&(writes, slot)| of != 0 && writes == of && free[slot as usize])
+                .filter(|(_, slot)| {
+                    ends_alike(held.seq_lens[*slot as usize], seq_lens[row as usize], rows.page_size())
+                });
+            let found = as_written
+                .map(|&(_, slot)| slot)
+                .or_else(|| slot_that_was(held, ends, free, pages_of(rows, row as usize)));
+            slots[row as usize] = found.unwrap_or(u32::MAX);
             match found {
                 Some(slot) => free[slot as usize] = false,
                 None => lost += 1,
             }
         }
-        if lost * LOSING > self.seq_lens.len() {
-            self.slots = before;
-            std::mem::swap(moved, &mut self.moved);
-            std::mem::swap(new_pages, &mut self.new_pages);
-            return Ok(());
+        if lost * LOSING > seq_lens.len() {
+            slots.clone_from(before);
+            return false;
         }
-        self.renamed = true;
-        // The others keep their slots, or get those of requests that are gone.
-        for moved in moved.iter() {
-            let slot = &mut self.slots[moved.request as usize];
-            if *slot == u32::MAX && std::mem::take(&mut free[before[moved.request as usize] as usize]) {
-                *slot = before[moved.request as usize];
+        // The others keep their slots, or get those of requests that are gone: there are as many.
+        for &row in others {
+            let (slot, before) = (&mut slots[row as usize], before[row as usize]);
+            if *slot == u32::MAX && std::mem::take(&mut free[before as usize]) {
+                *slot = before;
             }
         }
         let mut left = (0..).zip(free.iter()).filter(|(_, free)| **free).map(|(slot, _)| slot);
-        for slot in self.slots.iter_mut().filter(|slot| **slot == u32::MAX) {
+        for slot in slots.iter_mut().filter(|slot| **slot == u32::MAX) {
             *slot = left.next().unwrap_or(u32::MAX);
         }
-        let (moved, new_pages) = (std::mem::take(moved), std::mem::take(new_pages));
-        let result = moved_of(&moved, &new_pages).try_for_each(|(moved, new)| {
-            let row = moved.request as usize;
-            if !moved.is_another() {
-                self.moved.push(*moved);
-                self.new_pages.extend_from_slice(new);
-                return Ok(());
-            }
-            let (slot, now) = (self.slots[row], pages_of(rows, row));
-            let seq_len = held.seq_lens[slot as usize];
-            if held.slot(slot).len() == now.len()
-                && ends_alike(seq_len, self.seq_lens[row], rows.page_size())
-                && held.has(slot, now)
-            {
-                return Ok(());
-            }
-            self.push(held, row, slot, now)
-        });
-        (self.memory.moved, self.memory.new_pages) = (moved, new_pages);
-        self.memory.moved.clear();
-        self.memory.new_pages.clear();
-        result
+        true
     }
 }
 

@@ -268,7 +268,10 @@ impl FollowingPlanner {
         if is_small && self.taken_of == Source::Live && self.follow().is_ok() {
             // Too large a batch is refused again from nothing.
             if let Ok(plan) = self.live.plan(choose.clone())
-                && take(named_by_rows(plan, &self.changes, &mut self.row_of, &mut self.renamed), Step::Changes)?
+                && take(
+                    named_by_rows(plan, &self.changes, &mut self.row_of, &mut self.renamed),
+                    Step::Changes,
+                )?
             {
                 self.batch.apply(&mut self.changes);
                 return Ok(true);
