@@ -161,7 +161,7 @@ class TilewrightMetadataBuilder(FlashAttentionMetadataBuilder):
             and common.num_actual_tokens == common.num_reqs
             and common.causal is True
             and getattr(common, "rswa_prefix_lens", None) is None
-            and (self._serves or self._serves is None and self._find_layers())
+            and (self._serves or (self._serves is None and self._find_layers()))
         )
 
     def _find_layers(self) -> bool:

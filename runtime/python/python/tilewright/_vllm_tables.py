@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-
 _INT32 = torch.int32
 
 
@@ -149,6 +148,8 @@ class Mirror(Rows):
         """Rows of the step's batch with padding; None in a step that has no requests."""
 
     def append(self, request: int, blocks: list[int], overwrite: bool) -> None:
+        if not blocks and not overwrite:
+            return  # as for other groups than the one that grew
         begin = 0 if overwrite else self._counts[request]
         end = begin + len(blocks)
         self._rows[request, begin:end] = blocks
