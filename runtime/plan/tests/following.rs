@@ -149,7 +149,7 @@ impl Written {
         let number = |(pages, _): &(Vec<i32>, u32)| {
             let next = self.0.len() as u64 + 1;
             let number = *self.0.entry(pages.clone()).or_insert(next);
-            if number % 7 == 0 { 0 } else { number }
+            if number.is_multiple_of(7) { 0 } else { number }
         };
         rows.iter().map(number).collect()
     }
