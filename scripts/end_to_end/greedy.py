@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import small_model
 import torch
 import transformers
@@ -41,7 +43,7 @@ def measure(results, device: torch.device, backends: list[Backend], clock: Clock
         if backend.implementation != own.implementation
     }
     model.set_attn_implementation("sdpa")
-    exact = model.float()
+    exact = copy.deepcopy(model).float()
     for name, answers in found.items():
-        compared = small_model.compare(exact, prompts, expected, answers)
+        compared = small_model.compare(exact, model, prompts, expected, answers)
         results.add("greedy", {"backend": name, "against": own.name, **compared})

@@ -36,7 +36,7 @@ class Engine:
     """A batch as vLLM's first or second model runner has it."""
 
     def __init__(self, requests: int, runner: int, folder: Path) -> None:
-        self.requests, self.fresh = requests, itertools.count(PREFIX // PAGE)
+        self.requests, self.fresh, self.steps = requests, itertools.count(PREFIX // PAGE), itertools.count()
         self.lens = np.array([PREFIX + OWN + i % PAGE for i in range(requests)], np.int32)
         self.rows = [list(range(PREFIX // PAGE)) for _ in range(requests)]
         self.columns = LONGEST // PAGE
@@ -57,7 +57,7 @@ class Engine:
         tables = SimpleNamespace(input_block_tables=[device])
         (mirror,) = _vllm_tables._mirrors_of(tables)
         order = np.arange(self.requests, dtype=np.int32)[::-1].copy()
-        mirror.order = (order, self.requests)
+        mirror.note(order, self.requests)
         return SimpleNamespace(tables=tables, device=device, mirror=mirror, order=order)
 
     def _builder(self, folder: Path) -> TilewrightMetadataBuilder:
@@ -124,6 +124,14 @@ class Engine:
         self.lens[row] = PREFIX + OWN
         self.fill(row)
 
+    def leave(self, row: int) -> None:
+        """A request is gone, those behind it move up, and another one comes to the last row."""
+        self.rows.append(self.rows.pop(row))
+        for array in (self.lens, self.mirrored.order):
+            array[row:] = np.roll(array[row:], -1)
+        self.mirrored.mirror.note(self.mirrored.order, self.requests)
+        self.replace(self.requests - 1)
+
     def common(self, lens: np.ndarray) -> CommonAttentionMetadata:
         starts = torch.arange(self.requests + 1, dtype=torch.int32)
         return CommonAttentionMetadata(
@@ -139,10 +147,13 @@ class Engine:
             seq_lens_cpu_upper_bound=torch.from_numpy(lens.copy()),
         )
 
-    def step(self, replaced: int) -> float:
+    def some(self, count: int) -> list[int]:
+        """Some rows, the last one first."""
+        chosen = np.random.default_rng(next(self.steps)).choice(self.requests, count, replace=False)
+        return sorted(map(int, chosen), reverse=True)
+
+    def step(self) -> float:
         """The time of a step's metadata, in us."""
-        for row in np.random.default_rng(int(self.lens.sum())).choice(self.requests, replaced, replace=False):
-            self.replace(int(row))
         common = self.common(self.lens)
         began = time.perf_counter()
         self.builder.build(0, common)
@@ -151,18 +162,26 @@ class Engine:
     def lengths(self) -> float:
         """Steps in which requests grow inside their pages: all but those that are full."""
         self.lens += (self.lens % PAGE != 0).astype(np.int32)
-        return self.step(0)
+        return self.step()
 
     def pages(self) -> float:
         """A step like most of this batch: all grow, and one in 16 gains a page."""
         self.lens += 1
         for row in range(self.requests):
             self.fill(row)
-        return self.step(0)
+        return self.step()
 
     def replaced(self) -> float:
-        """Without growth, 16 requests are replaced by others."""
-        return self.step(16)
+        """Without growth, 16 requests are replaced by others in their rows."""
+        for row in self.some(16):
+            self.replace(row)
+        return self.step()
+
+    def moved(self) -> float:
+        """16 requests are gone, and 16 come: in vLLM's second model runner all rows behind the first of them have other requests."""
+        for row in self.some(16):
+            self.leave(row)
+        return self.step()
 
 
 def main() -> None:
@@ -175,7 +194,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             engine = Engine(requests, runner, Path(folder))
         record = {"runner": runner, "requests": requests}
-        for kind in (engine.pages, engine.lengths, engine.replaced):
+        for kind in (engine.pages, engine.lengths, engine.replaced, *([engine.moved] if runner == 2 else [])):
             [kind() for _ in range(10)]
             record[f"{kind.__name__}_us"] = round(sorted(kind() for _ in range(args.steps))[args.steps // 2], 1)
         print(json.dumps(record), flush=True)

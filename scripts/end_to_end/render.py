@@ -39,39 +39,41 @@ def table(data: dict) -> str:
             *beside,
             "",
         ]
-    planned = [run for run in data["serve"] if run.get("metadata_us")]
+    planned = [run for run in data["serve"] if run.get("build_us")]
     if planned:
         out += [
-            "| model | batch | requests | attention | metadata of a step on the host, us |",
-            "|---|---|--:|---|--:|",
+            "| model | batch | requests | attention | metadata of a step on the host, us: the backend's `build` | native half | all that vLLM does |",
+            "|---|---|--:|---|--:|--:|--:|",
         ]
-        out += [
-            f"| {run['model']} | {run['workload']} | {run['requests']} | {run['backend']} | {run['metadata_us']:.0f} |"
-            for run in planned
-        ]
+        for run in planned:
+            host = (run.get(name) for name in ("build_us", "native_us", "metadata_us"))
+            of_host = " | ".join("" if took is None else f"{took:.0f}" for took in host)
+            out.append(f"| {run['model']} | {run['workload']} | {run['requests']} | {run['backend']} | {of_host} |")
         out.append("")
     if data["greedy"]:
         out += [
-            "| attention | prompts x tokens | equal answers | parted by rounding | wrong | largest gap of logits |",
-            "|---|---|--:|--:|--:|--:|",
+            "| attention | prompts x tokens | equal answers | parted by rounding | wrong | largest gap of logits | beyond twice bf16's error | that error, most |",
+            "|---|---|--:|--:|--:|--:|--:|--:|",
         ]
         for run in data["greedy"]:
             out.append(
                 f"| {run['backend']} beside {run['against']} | {run['prompts']} x {run['tokens_each']} | {run['equal_answers']} "
-                f"| {run['parted_by_rounding']} | {run['wrong']} | {run['largest_gap']:.4f} |"
+                f"| {run['parted_by_rounding']} | {run['wrong']} | {run['largest_gap']:.4f} | {run['beyond_bf16']} | {run['largest_bf16_error']:.4f} |"
             )
         out.append("")
     counted = [run for run in data["greedy"] if run.get("gap_units")]
     if counted:
         out += [
-            "| attention | the two best logits where answers part first: of answers | at most 1 bf16 unit apart | 2 units | most |",
-            "|---|---|--:|--:|--:|",
+            "| attention | the two best logits where answers part first: of answers | none apart | at most 1 bf16 unit | 2 units | 3 units | most |",
+            "|---|---|--:|--:|--:|--:|--:|",
         ]
         for run in counted:
             pairs = ((run["backend"], "gap_units"), (run["against"], "against_gap_units"))
             for name, units in ((name, run[key]) for name, key in pairs):
                 out.append(
-                    f"| {run['backend']} beside {run['against']} | {name}, {len(units)} | {_within(units, 1)} | {_within(units, 2)} | {max(units):.1f} |"
+                    f"| {run['backend']} beside {run['against']} | {name}, {len(units)} | "
+                    + " | ".join(str(_within(units, most)) for most in range(4))
+                    + f" | {max(units):.1f} |"
                 )
         out.append("")
     for run in data["host"]:

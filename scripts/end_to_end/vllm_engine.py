@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import json
 import os
 import queue
@@ -282,8 +283,9 @@ class _Served:
 def _of_rounds(rounds: list[dict]) -> dict:
     """One record of a batch: medians of its rounds, and the time of each."""
     record = dict(rounds[-1])  # the one with a profile
-    for key in ("step_ms", "median_step_ms", "metadata_us"):
-        record[key] = statistics.median(found[key] for found in rounds)
+    for key in ("step_ms", "median_step_ms", "build_us", "metadata_us", "native_us"):
+        known = [found[key] for found in rounds if found[key] is not None]
+        record[key] = statistics.median(known) if known else None
     record["round_ms"] = [found["step_ms"] for found in rounds]
     return record
 
@@ -304,7 +306,8 @@ def _explain(results, name: str, enough: float = 1.25) -> None:
             gpu = one.get("gpu_ms", 0.0)
             print(
                 f"  {one['backend']}: {one['step_ms']:.2f} ms a step, the GPU busy for {gpu:.2f} ms, attention {one.get('attention_ms', 0.0):.2f} ms, "
-                f"gaps {one['step_ms'] - gpu:.2f} ms, metadata on the host {(one.get('metadata_us') or 0.0) / 1e3:.2f} ms"
+                f"gaps {one['step_ms'] - gpu:.2f} ms, metadata on the host {(one.get('metadata_us') or 0.0) / 1e3:.2f} ms, "
+                f"the backend's part of it {(one.get('build_us') or 0.0) / 1e3:.2f} ms"
             )
             for kernel, ms in one.get("kernels_ms", {}).items():
                 print(f"    {ms:8.3f} ms {kernel}")
@@ -333,8 +336,8 @@ def _greedy(results, args, device, workers: Workers, chosen: list[Backend], fold
     if against is None:
         results.left_out("greedy tokens", "no backend of the engine's own answered")
         return
-    exact = model.float()
+    rounded, exact = model, copy.deepcopy(model).float()
     for name, found in answers.items():
         if name != against:
-            record = small_model.compare(exact, prompts, answers[against], found)
+            record = small_model.compare(exact, rounded, prompts, answers[against], found)
             results.add("greedy", {"engine": "vllm", "backend": name, "against": against, **record})

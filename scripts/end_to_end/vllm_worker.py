@@ -28,6 +28,18 @@ from vllm.v1.attention.backends.registry import AttentionBackendEnum
 from workloads import Workload, chosen
 
 PR_SET_PDEATHSIG = 1
+HOST = {
+    # The backend's builder alone, which the goal is about.
+    "build_us": (),
+    # All that vLLM does for a step's metadata, in its first or second model runner, the builder included.
+    "metadata_us": (
+        ("vllm.v1.worker.gpu_model_runner", "GPUModelRunner", "_build_attention_metadata"),
+        ("vllm.v1.worker.gpu.model_states.default", "DefaultModelState", "prepare_attn"),
+    ),
+    # Of our builder, what the native half takes: it compares, plans, and queues the copy.
+    "native_us": (("tilewright._graph_plan", "GraphPlan", "_update_rows"),),
+}
+"""What is timed on the host: modules, classes and methods."""
 
 
 def say(kind: str, what) -> None:
@@ -66,7 +78,7 @@ class Engine:
             **job.options,
         )
         # Plug-ins are loaded by now.
-        self.build_us: list[float] = []
+        self._took_us: dict[str, list[float]] = {name: [] for name in HOST}
         self._time_metadata(job.attention)
         self._engine = self._llm.llm_engine
         self._ids = 0
@@ -80,17 +92,25 @@ class Engine:
         }
 
     def _time_metadata(self, attention: str) -> None:
-        """Notes what each step's metadata costs on the host: vLLM plans there what a backend plans."""
+        """Notes what each step's metadata costs on the host, by the names of `HOST`."""
         builder = AttentionBackendEnum[attention].get_class().get_builder_cls()
-        former = builder.build
+        self._time("build_us", builder, "build")
+        for name, (module, owner, method) in ((name, place) for name, places in HOST.items() for place in places):
+            # The other model runner, and what another backend has, is not imported.
+            found = getattr(sys.modules.get(module), owner, None)
+            if found is not None:
+                self._time(name, found, method)
 
-        def build(*args, **kwargs):
+    def _time(self, name: str, owner: type, method: str) -> None:
+        former, took = getattr(owner, method), self._took_us[name]
+
+        def timed(*args, **kwargs):
             before = time.perf_counter()
-            metadata = former(*args, **kwargs)
-            self.build_us.append(1e6 * (time.perf_counter() - before))
-            return metadata
+            done = former(*args, **kwargs)
+            took.append(1e6 * (time.perf_counter() - before))
+            return done
 
-        builder.build = build
+        setattr(owner, method, timed)
 
     def _add(self, prompt: list[int], tokens: int, logprobs: int | None = None) -> None:
         params = SamplingParams(
@@ -139,16 +159,18 @@ class Engine:
         steps = settle + timed + profiled_steps
         for prompt in prompts:
             self._add(prompt, steps + spare)
-        seen, times, profiler, built, kernels = 0, [], Profiler(), 0, []
+        seen, times, profiler, kernels = 0, [], Profiler(), []
+        begun: dict[str, int] = {}
+        host: dict[str, list[float]] = {}
         while seen <= steps and self._engine.has_unfinished_requests():
             if len(self._engine.step()) < len(prompts):
                 continue
             if settle <= seen <= settle + timed:
                 times.append(time.perf_counter())
             if seen == settle:
-                built = len(self.build_us)
+                begun = {name: len(took) for name, took in self._took_us.items()}
             if seen == settle + timed:
-                builds = self.build_us[built:]
+                host = {name: took[begun[name] :] for name, took in self._took_us.items()}
                 if profiled_steps:
                     self._guarded(profiler.start)
             if seen == steps:
@@ -162,7 +184,8 @@ class Engine:
             "steps": timed,
             "step_ms": 1e3 * (times[-1] - times[0]) / timed,
             "median_step_ms": 1e3 * statistics.median(gaps),
-            "metadata_us": statistics.median(builds) if builds else None,
+            **{name: statistics.median(took) if took else None for name, took in host.items()},
+            "most_build_us": max(host["build_us"], default=None),
             **(profiled(kernels, profiled_steps) if kernels else {}),
         }
 

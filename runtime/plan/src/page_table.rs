@@ -223,6 +223,8 @@ pub struct PageRows<'a> {
     table: PageTable<'a>,
     /// Which row of the entries, and how far apart they begin, each request has; its own number if absent.
     order: Option<(&'a [i32], usize)>,
+    /// For each row of the entries, what its last write was.
+    writes: &'a [u64],
 }
 
 impl<'a> PageRows<'a> {
@@ -248,7 +250,7 @@ impl<'a> PageRows<'a> {
         }
         Self::check_lengths(max_pages, seq_lens, page_size)?;
         let rows = Rows::Dense { stride, seq_lens };
-        Ok(Self { table: PageTable { entries, rows, page_size, queries: None }, order: None })
+        Ok(Self { table: PageTable { entries, rows, page_size, queries: None }, order: None, writes: &[] })
     }
 
     /// As [`PageRows::dense`], of a table with a row for each request that there may be: those of the batch are the rows `order`.
@@ -278,7 +280,7 @@ impl<'a> PageRows<'a> {
         let all = Self::dense(entries, max_pages, 0, &[], page_size)?;
         Self::check_lengths(max_pages, seq_lens, page_size)?;
         let table = PageTable { rows: Rows::Dense { stride, seq_lens }, ..all.table };
-        Ok(Self { table, order: Some((order, stride)) })
+        Ok(Self { table, order: Some((order, stride)), writes: &[] })
     }
 
     fn check_lengths(max_pages: usize, seq_lens: &[u32], page_size: u32) -> Result<(), PlanError> {
@@ -322,7 +324,35 @@ impl<'a> PageRows<'a> {
             u32::try_from(tokens).map_err(|_| PlanError::TooLarge("tokens of a request"))?;
         }
         let rows = Rows::Csr { indptr, last_page_len };
-        Ok(Self { table: PageTable { entries: indices, rows, page_size, queries: None }, order: None })
+        Ok(Self {
+            table: PageTable { entries: indices, rows, page_size, queries: None },
+            order: None,
+            writes: &[],
+        })
+    }
+
+    /// Says which write each row of the entries is of, for tables whose every write is counted: a row with the number that it had before is the same
+    /// as it was, and is not read. No two writes have the same number, whatever table they are to; 0 says nothing, as does a row behind the numbers.
+    #[must_use]
+    pub const fn with_writes(self, writes: &'a [u64]) -> Self {
+        Self { writes, ..self }
+    }
+
+    /// Whether rows are those of queries.
+    pub(crate) const fn has_queries(&self) -> bool {
+        self.table.queries.is_some()
+    }
+
+    /// Which write the row of a query's request is of; 0 if nobody knows.
+    #[inline]
+    pub(crate) fn writes(&self, query: usize) -> u64 {
+        let row = match self.order {
+            None if self.has_queries() => return 0,
+            None => query,
+            // Checked: it is not negative.
+            Some((order, _)) => order[query] as usize,
+        };
+        self.writes.get(row).copied().unwrap_or(0)
     }
 
     /// Looks at all pages of rows in their own order.
@@ -364,7 +394,7 @@ impl<'a> PageRows<'a> {
 
 impl<'a> From<PageTable<'a>> for PageRows<'a> {
     fn from(table: PageTable<'a>) -> Self {
-        Self { table, order: None }
+        Self { table, order: None, writes: &[] }
     }
 }
 

@@ -2,7 +2,7 @@
 
 mod live;
 
-use live::{Engine, Random, canonical, geometry, tile};
+use live::{Canonical, Engine, Random, canonical, geometry, tile};
 use proptest::prelude::*;
 use tilewright_heuristics::{BatchShape, Geometry, PackShape, Tile, TileSet};
 use tilewright_plan::{
@@ -130,6 +130,31 @@ impl Scheduler {
     }
 }
 
+/// The plan, and the rows, by the numbers that the planner knows requests by.
+fn of_numbers(planner: &FollowingPlanner, rows: &Rows) -> (Canonical, Rows) {
+    let mut of_numbers: Vec<Option<(Vec<i32>, u32)>> = vec![None; rows.len()];
+    for (row, &number) in rows.iter().zip(planner.numbers()) {
+        assert_eq!(of_numbers[number as usize].replace(row.clone()), None, "two rows have one number");
+    }
+    let rows = of_numbers.into_iter().map(|row| row.expect("each row has a number")).collect();
+    (canonical(planner.plan()).renamed(planner.numbers()), rows)
+}
+
+/// Numbers rows by what was written to them; every seventh write is not counted.
+#[derive(Default)]
+struct Written(std::collections::HashMap<Vec<i32>, u64>);
+
+impl Written {
+    fn numbers(&mut self, rows: &Rows) -> Vec<u64> {
+        let number = |(pages, _): &(Vec<i32>, u32)| {
+            let next = self.0.len() as u64 + 1;
+            let number = *self.0.entry(pages.clone()).or_insert(next);
+            if number.is_multiple_of(7) { 0 } else { number }
+        };
+        rows.iter().map(number).collect()
+    }
+}
+
 fn options() -> impl Strategy<Value = PlanOptions> {
     let splits =
         prop::sample::select(vec![Split::None, Split::Mean, Split::Fill, Split::Waves, Split::Invariant]);
@@ -148,23 +173,29 @@ proptest! {
         options in options(),
         most in prop::sample::select(vec![3, 12, 60]),
         padded in prop::sample::select(vec![0, 64]),
+        counted: bool,
     ) {
         let geometry = geometry(gqa_ratio, page_size);
         let mut engine = Engine::new(&geometry, options, most, seed);
         let mut scheduler = Scheduler::default();
         let mut planner = FollowingPlanner::new(&geometry, options).unwrap();
         let tile = |shape: &PackShape| if options.split == Split::Invariant { Tile::of("m16n64w1s2") } else { tile(shape) };
+        let mut written = Written::default();
         for _ in 0..60 {
             for _ in 0..engine.random.below(5) {
                 engine.step();
             }
             let mut rows = scheduler.rows(&mut engine);
             let table = Table::of(&rows, &mut engine.random);
-            planner.compare(&table.rows(page_size), padded).unwrap();
+            let writes = written.numbers(&rows);
+            let table = table.rows(page_size);
+            let table = if counted { table.with_writes(&writes) } else { table };
+            planner.compare(&table, padded).unwrap();
             prop_assert!(planner.update(tile, |_, _| Ok::<_, PlanError>(true)).unwrap());
             rows.resize(rows.len().max(padded), (Vec::new(), 0));
             check_covers(planner.plan(), &rows);
-            prop_assert_eq!(canonical(planner.plan()), canonical(&built(&geometry, &rows, &options, tile)));
+            let (found, expected) = of_numbers(&planner, &rows);
+            prop_assert_eq!(found, canonical(&built(&geometry, &expected, &options, tile)));
         }
     }
 
@@ -277,8 +308,12 @@ impl ChooseTiles for Hysteresis {
 }
 
 fn step_of(planner: &mut FollowingPlanner, rows: &Rows) -> Step {
+    step_with(planner, rows, &[])
+}
+
+fn step_with(planner: &mut FollowingPlanner, rows: &Rows, writes: &[u64]) -> Step {
     let table = Table::of(rows, &mut Random::new(3));
-    planner.compare(&table.rows(16), 0).unwrap();
+    planner.compare(&table.rows(16).with_writes(writes), 0).unwrap();
     let mut steps = Vec::new();
     let taken = planner.update(tile, |_, step| {
         steps.push(step);
@@ -318,11 +353,91 @@ fn small_changes_are_followed_and_large_ones_planned_anew() {
     rows[7].0[2] = 702;
     assert_eq!(step_of(&mut planner, &rows), Step::Changes);
     rows.reverse();
-    assert_eq!(step_of(&mut planner, &rows), Step::Anew);
+    assert_eq!(step_of(&mut planner, &rows), Step::Changes, "the same requests in other rows");
+    rows.iter_mut().step_by(3).for_each(|(pages, _)| pages.iter_mut().for_each(|page| *page += 9000));
+    assert_eq!(step_of(&mut planner, &rows), Step::Anew, "one in three is another");
     rows[0].0[5] += 5000;
     assert_eq!(step_of(&mut planner, &rows), Step::Anew, "after a large change");
     rows.pop();
     assert_eq!(step_of(&mut planner, &rows), Step::Anew, "another size");
+}
+
+/// As vLLM's second model runner has them: rows move up, and requests that come are the last.
+#[test]
+fn requests_are_followed_to_other_rows() {
+    let mut planner = FollowingPlanner::new(&geometry(4, 16), PlanOptions::default()).unwrap();
+    let (mut rows, mut next) = (many(), 1000);
+    step_of(&mut planner, &rows);
+    let mut random = Random::new(7);
+    let (mut steps, mut written) = (Vec::new(), Written::default());
+    for step in 0..40 {
+        let mut fresh = || {
+            next += 1;
+            next
+        };
+        for _ in 0..1 + step % 3 {
+            rows.remove(random.index(rows.len()));
+            rows.push((vec![0, 1, 2, 3, fresh()], 70));
+        }
+        for (pages, tokens) in &mut rows {
+            *tokens += 1;
+            if tokens.div_ceil(16) as usize > pages.len() {
+                pages.push(fresh());
+            }
+        }
+        let numbers = written.numbers(&rows);
+        let counted = if step % 2 == 0 { &numbers[..] } else { &[] };
+        steps.push(step_with(&mut planner, &rows, counted));
+        let (found, expected) = of_numbers(&planner, &rows);
+        let options = PlanOptions::default();
+        assert_eq!(found, canonical(&built(&geometry(4, 16), &expected, &options, tile)));
+        // Lengths alone, in other rows.
+        rows.iter_mut().for_each(|(pages, tokens)| *tokens = 16 * pages.len() as u32);
+        assert_eq!(step_of(&mut planner, &rows), Step::Lengths);
+    }
+    let anew = steps.iter().filter(|step| **step == Step::Anew).count();
+    assert!(anew <= 2, "all but the first two are followed: {steps:?}");
+}
+
+#[test]
+fn rows_are_read_where_writes_came_and_where_nobody_counts_them() {
+    let mut planner = FollowingPlanner::new(&geometry(4, 16), PlanOptions::default()).unwrap();
+    let mut rows = many();
+    let mut writes: Vec<u64> = (1..=64).collect();
+    let step = |planner: &mut FollowingPlanner, rows: &Rows, writes: &[u64]| {
+        let table = Table::of(rows, &mut Random::new(3));
+        planner.compare(&table.rows(16).with_writes(writes), 0).unwrap();
+        let mut steps = Vec::new();
+        let taken = planner.update(tile, |_, step| {
+            steps.push(step);
+            Ok::<_, PlanError>(true)
+        });
+        assert!(taken.unwrap());
+        steps[0]
+    };
+    step(&mut planner, &rows, &writes);
+    rows[5].0[2] = 700;
+    // Said to be the same, it is not looked at: who counts writes counts all.
+    assert_eq!(step(&mut planner, &rows, &writes), Step::Lengths);
+    writes[5] = 65;
+    assert_ne!(step(&mut planner, &rows, &writes), Step::Lengths);
+    check_covers(planner.plan(), &rows);
+    rows[5].0[2] = 800;
+    writes[5] = 0;
+    assert_ne!(step(&mut planner, &rows, &writes), Step::Lengths, "nobody knows");
+    check_covers(planner.plan(), &rows);
+    rows[63].0[2] = 900;
+    assert_ne!(step(&mut planner, &rows, &writes[..63]), Step::Lengths, "behind the numbers");
+    check_covers(planner.plan(), &rows);
+    // A row that needs another page of what was written before.
+    let last = rows[9].0.pop();
+    rows[9].1 = 80;
+    writes[9] = 66;
+    step(&mut planner, &rows, &writes);
+    rows[9].0.extend(last);
+    rows[9].1 = 81;
+    assert_ne!(step(&mut planner, &rows, &writes), Step::Lengths);
+    check_covers(planner.plan(), &rows);
 }
 
 #[test]

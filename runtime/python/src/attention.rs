@@ -53,6 +53,45 @@ pub(crate) enum TableOf {
     Ordered((usize, usize), usize, (usize, usize), (usize, usize)),
 }
 
+/// Block tables with a row for each request that there may be, by addresses: entries and numbers of rows are i32, lengths i32, writes u64.
+pub(crate) struct BlockTables {
+    pub(crate) entries: usize,
+    pub(crate) stride: usize,
+    pub(crate) columns: usize,
+    pub(crate) rows: usize,
+    pub(crate) seq_lens: usize,
+    /// Requests, and numbers of rows, if there are some.
+    pub(crate) batch: usize,
+    pub(crate) order: usize,
+    pub(crate) writes: usize,
+}
+
+impl BlockTables {
+    /// The batch's rows where they lie.
+    ///
+    /// # Safety
+    /// The addresses are of arrays with these lengths, which nobody writes to meanwhile.
+    #[expect(unsafe_code)]
+    pub(crate) unsafe fn rows<'a>(&self, page_size: u32) -> PyResult<PageRows<'a>> {
+        let Self { stride, columns, rows, batch, .. } = *self;
+        let entries = if rows == 0 { 0 } else { (rows - 1) * stride + columns };
+        // SAFETY: the caller's promise.
+        let (entries, seq_lens, order, writes) = unsafe {
+            (
+                slice("block_tables", self.entries, entries)?,
+                as_lengths(slice("seq_lens", self.seq_lens, batch)?)?,
+                (self.order != 0).then(|| slice("order", self.order, batch)).transpose()?,
+                slice("writes", self.writes, if self.writes == 0 { 0 } else { rows })?,
+            )
+        };
+        let rows = match order {
+            Some(order) => PageRows::ordered(entries, columns, stride, order, seq_lens, page_size),
+            None => PageRows::dense(entries, columns, stride, seq_lens, page_size),
+        };
+        Ok(rows.map_err(raised)?.with_writes(writes))
+    }
+}
+
 /// The page table of a batch.
 pub(crate) enum Table {
     Csr { indptr: Vec<i32>, indices: Vec<i32>, last_page_len: Vec<i32> },

@@ -1,6 +1,6 @@
 //! A plan that CUDA graphs capture once.
 
-use crate::attention::{Kind, Table, TableOf};
+use crate::attention::{BlockTables, Kind, Table, TableOf};
 use crate::check_process;
 use crate::errors::raised;
 use crate::gpu::{self, KeepContext, OnGpu};
@@ -135,16 +135,10 @@ impl GraphPlan {
             _ => Ok(()),
         }
     }
-}
 
-#[pymethods]
-impl GraphPlan {
-    /// Plans another batch; false if there is too little room for it.
+    /// Follows the batch; false if there is too little room for it.
     #[expect(unsafe_code)]
-    fn update(&self, py: Python<'_>, table: TableOf, stream: usize) -> PyResult<bool> {
-        check_process(self.process)?;
-        // SAFETY: the Python half gives arrays of i32 with their lengths, and holds them. They are read before the GIL is released.
-        let rows = unsafe { table.rows(self.page_size)? };
+    fn follow(&self, py: Python<'_>, rows: &PageRows<'_>, stream: usize) -> PyResult<bool> {
         let batch = rows.batch();
         if batch > self.rows {
             return Err(PyValueError::new_err(format!(
@@ -155,8 +149,7 @@ impl GraphPlan {
         match &self.of {
             Of::Cpu(on_cpu) => {
                 let state = &on_cpu.1;
-                let number =
-                    State::compare(py, state, |plan| plan.compare(&rows, self.rows).map_err(raised))?;
+                let number = State::compare(py, state, |plan| plan.compare(rows, self.rows).map_err(raised))?;
                 py.detach(|| {
                     State::of_batch(state, number)?.plan.update().map_err(raised)?;
                     Ok(true)
@@ -165,7 +158,7 @@ impl GraphPlan {
             Of::Cuda(on_gpu) => {
                 let (context, state) = &***on_gpu;
                 let number = State::compare(py, state, |plan| {
-                    plan.compare(&rows, self.rows).map_err(raised)?;
+                    plan.compare(rows, self.rows).map_err(raised)?;
                     self.check_pages(plan.largest_new_page())
                 })?;
                 py.detach(|| {
@@ -180,6 +173,44 @@ impl GraphPlan {
                 })
             }
         }
+    }
+}
+
+#[pymethods]
+impl GraphPlan {
+    /// Plans another batch; false if there is too little room for it.
+    #[expect(unsafe_code)]
+    fn update(&self, py: Python<'_>, table: TableOf, stream: usize) -> PyResult<bool> {
+        check_process(self.process)?;
+        // SAFETY: the Python half gives arrays of i32 with their lengths, and holds them. They are read before the GIL is released.
+        let rows = unsafe { table.rows(self.page_size)? };
+        self.follow(py, &rows, stream)
+    }
+
+    /// As `update`, of block tables: their address, the entries from row to row, columns and rows; `seq_lens` and how many; the address of the
+    /// rows' numbers, 0 if they are in order; the address of the number of each row's last write, 0 if nobody counts them. Numbers alone are
+    /// converted sooner than a table is told apart from others.
+    #[expect(clippy::too_many_arguments, unsafe_code)]
+    #[pyo3(signature = (entries, stride, columns, table_rows, seq_lens, batch, order, writes, stream, /))]
+    fn update_rows(
+        &self,
+        py: Python<'_>,
+        entries: usize,
+        stride: usize,
+        columns: usize,
+        table_rows: usize,
+        seq_lens: usize,
+        batch: usize,
+        order: usize,
+        writes: usize,
+        stream: usize,
+    ) -> PyResult<bool> {
+        check_process(self.process)?;
+        let table =
+            BlockTables { entries, stride, columns, rows: table_rows, seq_lens, batch, order, writes };
+        // SAFETY: the Python half gives the addresses of arrays of these lengths, and holds them. They are read before the GIL is released.
+        let rows = unsafe { table.rows(self.page_size)? };
+        self.follow(py, &rows, stream)
     }
 
     /// Requests have grown inside their last pages.

@@ -23,13 +23,29 @@ def test_each_record_has_its_line_and_its_bar(tmp_path):
         "device": "a GPU",
         "versions": {"torch": "2.11"},
         "serve": [
-            {**run, "backend": "tilewright", "step_ms": 2.0, **timed},
+            {
+                **run,
+                "backend": "tilewright",
+                "step_ms": 2.0,
+                **timed,
+                "build_us": 41.2,
+                "native_us": 30.0,
+                "metadata_us": 170.3,
+            },
             {**run, "backend": "sdpa", "step_ms": 90.0},
-            {**run, "backend": "flash_attention_3", "step_ms": 3.0, **timed},
+            {
+                **run,
+                "backend": "flash_attention_3",
+                "step_ms": 3.0,
+                **timed,
+                "build_us": 90.0,
+                "native_us": None,
+                "metadata_us": None,
+            },
         ],
         "greedy": [
             {"backend": "tilewright", "against": "sdpa", "prompts": 64, "tokens_each": 128, "equal_answers": 60}
-            | {"parted_by_rounding": 4, "wrong": 0, "largest_gap": 0.01}
+            | {"parted_by_rounding": 4, "wrong": 0, "largest_gap": 0.01, "beyond_bf16": 1, "largest_bf16_error": 0.002}
             | {"gap_units": [0.0, 1.0, 1.999, 3.0], "against_gap_units": [0.0, 0.5, 1.0, 1.0]}
         ],
         "host": [{"requests": 256, "page_entries": 9, "plan_us": 41.6}],
@@ -40,9 +56,14 @@ def test_each_record_has_its_line_and_its_bar(tmp_path):
     lines = done.stdout.splitlines()
     assert "| m <8b> | tree 1,8_2,3 | tilewright | 2.00 | 4000 | 1.60 | 0.40 | 25 % |" in lines
     assert "| m <8b> | tree 1,8_2,3 | sdpa | 90.00 | 4000 | | | |" in lines
-    assert "| tilewright beside sdpa | 64 x 128 | 60 | 4 | 0 | 0.0100 |" in lines
+    assert "| tilewright beside sdpa | 64 x 128 | 60 | 4 | 0 | 0.0100 | 1 | 0.0020 |" in lines
     two_best = "| tilewright beside sdpa |"
-    assert f"{two_best} tilewright, 4 | 2 | 3 | 3.0 |" in lines and f"{two_best} sdpa, 4 | 4 | 4 | 1.0 |" in lines
+    assert (
+        f"{two_best} tilewright, 4 | 1 | 2 | 3 | 4 | 3.0 |" in lines
+        and f"{two_best} sdpa, 4 | 1 | 4 | 4 | 4 | 1.0 |" in lines
+    )
+    assert "| m <8b> | tree 1,8_2,3 | 8 | tilewright | 41 | 30 | 170 |" in lines
+    assert "| m <8b> | tree 1,8_2,3 | 8 | flash_attention_3 | 90 |  |  |" in lines
     assert "| plan | 42 |" in lines and "- qwen: the time is over" in lines
     root = ElementTree.parse(picture).getroot()
     texts = [text.text for text in root.iter("{http://www.w3.org/2000/svg}text")]

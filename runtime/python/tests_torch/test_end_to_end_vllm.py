@@ -48,8 +48,8 @@ class Engine:
         return True
 
     def step(self):
-        from vllm.v1.attention.backends.registry import Builder
-        Builder().build()
+        from vllm.v1.worker.gpu_model_runner import GPUModelRunner
+        GPUModelRunner()._build_attention_metadata()
         outputs = []
         for name, request in list(self.requests.items()):
             request[0] -= 1
@@ -69,6 +69,7 @@ class LLM:
     def __init__(self, model, **options):
         global loaded
         loaded = True
+        import vllm.v1.worker.gpu_model_runner
         config = json.load(open(model + "/config.json"))
         if options["load_format"] == "auto":
             assert os.path.exists(model + "/model.safetensors")
@@ -81,6 +82,16 @@ class LLM:
 """,
     "vllm/sampling_params.py": "import enum\nRequestOutputKind = enum.Enum('RequestOutputKind', 'DELTA')\n",
     "vllm/v1/__init__.py": "",
+    "vllm/v1/worker/__init__.py": "",
+    "vllm/v1/worker/gpu_model_runner.py": """
+import time
+
+class GPUModelRunner:
+    def _build_attention_metadata(self):
+        from vllm.v1.attention.backends.registry import Builder
+        time.sleep(0.001)
+        Builder().build()
+""",
     "vllm/v1/attention/__init__.py": "",
     "vllm/v1/attention/backends/__init__.py": "",
     "vllm/v1/attention/backends/fa_utils.py": "get_flash_attn_version = lambda: 3\n",
@@ -139,7 +150,8 @@ def test_each_engine_answers_for_every_batch(tmp_path):
     assert served == [(backend, batch) for backend in ("tilewright", "flash_attention_3") for batch in batches]
     assert {run["requests"] for run in found["serve"]} == {4, 32, 16}
     for run in found["serve"]:
-        assert run["steps"] == 8 and run["step_ms"] > 0 and run["metadata_us"] > 0
+        assert run["steps"] == 8 and run["step_ms"] > 0 and 0 < run["build_us"] < 900 < run["metadata_us"]
+        assert run["native_us"] is None, "none of the stand-in's backends is ours"
         assert (run["runner"], run["flash_attention"], run["block_size"]) == (2, 3, 16)
     (greedy,) = found["greedy"]
     assert greedy["backend"] == "tilewright" and greedy["against"] == "flash_attention_3"
@@ -189,4 +201,5 @@ def test_where_answers_part_the_gap_of_the_two_best_is_counted(tmp_path):
     assert len(greedy["gap_units"]) == len(greedy["against_gap_units"]) == greedy["prompts"] == 8
     # 2**-9 is one unit of a logit in [0.25, 0.5), and less of a larger one.
     assert all(0 < units <= 1 for units in greedy["gap_units"])
-    assert "8 | 8 | 8 |" in done.stdout
+    assert "8 | 0 | 8 | 8 | 8 |" in done.stdout
+    assert greedy["largest_bf16_error"] > 0 and 0 <= greedy["beyond_bf16"] <= 8

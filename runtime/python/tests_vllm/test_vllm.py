@@ -223,7 +223,9 @@ def test_flash_attention_schedules_what_it_computes(config, layers, delegated, m
     builder = builder_of(config, layers)
     for _ in range(4):
         builder.build(0, common_of(batch))
-    assert asked == [False, True], "its first schedule looks at the layers' windows; what it makes without one is copied"
+    assert asked == [False, True], (
+        "its first schedule looks at the layers' windows; what it makes without one is copied"
+    )
     builder.build(0, common_of(batch, [1] * 8 + [3]))
     builder.build(0, common_of(batch).replace(mm_req_doc_ranges={0: [(0, 1)]}))
     assert asked[2:] == [False, True], "it computes prompts, and tokens that see what is behind them"
@@ -248,7 +250,9 @@ def test_metadata_of_later_steps_is_what_flash_attention_makes(config, layers, d
     assert builder._like is not None
 
 
-@pytest.mark.parametrize("added", [{"of_another_version": 0}, {"num_decode_tokens": 7}, {"scheduler_metadata": torch.ones(1)}], ids=str)
+@pytest.mark.parametrize(
+    "added", [{"of_another_version": 0}, {"num_decode_tokens": 7}, {"scheduler_metadata": torch.ones(1)}], ids=str
+)
 def test_metadata_with_more_to_it_is_made_anew_each_time(config, layers, delegated, monkeypatch, added):
     former = FlashAttentionMetadataBuilder.build
     calls = []
@@ -283,6 +287,10 @@ def test_a_captured_plan_follows_its_batch(config, layers, delegated):
     tables = np.full((rows, columns), 399, np.int32)
     for step in range(60):
         tables[:] = 399
+        if step in (25, 35, 50):
+            # Rows move up, and the first ones are the last.
+            up = step // 10
+            pages, spare, lens = pages[up:] + pages[:up], spare[up:] + spare[:up], np.roll(lens, -up)
         for row in range(rows):
             if step == 20 and row == 3:
                 lens[row] = 0  # it is done
@@ -296,7 +304,9 @@ def test_a_captured_plan_follows_its_batch(config, layers, delegated):
                     pages[row] = [*pages[row], spare[row].pop()]
             used = -(-int(lens[row]) // PAGE)
             tables[row, :used] = pages[row][:used]
-        batch = SimpleNamespace(block_tables=(tables.copy(), lens.copy()), q=random.standard_normal((rows, HEADS.query, HEADS.dim)))
+        batch = SimpleNamespace(
+            block_tables=(tables.copy(), lens.copy()), q=random.standard_normal((rows, HEADS.query, HEADS.dim))
+        )
         metadata = builder.build(0, common_of(batch))
         query, out = run(layers[0], batch, metadata, rows, cache)
         of_rows = [(tables[row, : -(-int(lens[row]) // PAGE)].tolist(), int(lens[row])) for row in range(rows)]
@@ -442,6 +452,11 @@ def test_block_tables_of_the_second_runner_are_mirrored():
     states = SimpleNamespace(num_computed_tokens=SimpleNamespace(gpu=None))
     of_runner = SimpleNamespace(block_tables=tables, pcp_manager=None, req_states=states)
     ((device,), _) = runner.prepare_attn(of_runner, batch)
+    (mirror,) = tables._tilewright_mirrors
+    before = mirror.writes.tolist()
+    assert before[3] and before[5] and before[3] != before[5], "no two writes have the same number"
+    tables.append_block_ids(5, ([],), False)
+    assert mirror.writes.tolist() == before, "nothing was written"
     common = common_of(random_batch(2, HEADS, PAGE, requests=2), rows=3)
     lens = torch.tensor([20, 70, 0])
     common = common.replace(block_table_tensor=device, seq_lens_cpu_upper_bound=lens)

@@ -9,9 +9,6 @@ use crate::{
 use held::{Changes, Held};
 use tilewright_heuristics::Geometry;
 
-/// One request in this many may lose pages, and one in this many may have others, in a batch that is followed by its changes.
-const LOSING: usize = 4;
-
 /// Whose plan was taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Source {
@@ -37,11 +34,15 @@ pub enum Step {
 /// | what changed | plan |
 /// |---|---|
 /// | lengths, inside last pages | stays but for these |
-/// | pages of few requests | that of a [`LivePlanner`], with its hysteresis and its order of items |
+/// | pages of few requests, and which row each has | that of a [`LivePlanner`], with its hysteresis and its order of items |
 /// | more, or pages for the first time or the second after that | from nothing, as that of a [`Planner`] |
 ///
 /// A live planner costs about two plans from nothing to make, so it is made where a batch changes a little a second time. Pages are compared one by
-/// one, all of them: a plan never rests on what an engine may have changed unseen.
+/// one, all of them: a plan never rests on what an engine may have changed unseen. Only rows whose writes are counted
+/// ([`PageRows::with_writes`]) are not read where none came.
+///
+/// Where many rows have requests that other rows had, as when all move up because one is gone, requests keep the numbers that the live planner knows
+/// them by: the plan is then that of the batch in the order of these numbers, and names rows.
 ///
 /// Each plan is offered to `take` of [`FollowingPlanner::update`], which may have no room for it. A plan that is followed has more entries than
 /// it needs: then one from nothing is offered, and at last one with other packs, if there are some for that case
@@ -79,6 +80,12 @@ pub struct FollowingPlanner {
     taken_of: Source,
     /// The plan of last resort, if it was taken.
     other: Plan,
+    /// The live planner's plan, with the rows of its requests, where these are others than it knows them by.
+    renamed: Plan,
+    /// The row of each number that it knows.
+    row_of: Vec<u32>,
+    /// The tokens of each.
+    slot_lens: Vec<u32>,
     /// Few pages changed in the last step in which some did.
     is_calm: bool,
     /// The batch whose plan was taken, memory for one from nothing, and what the next one changes.
@@ -105,6 +112,9 @@ impl FollowingPlanner {
             planner: Planner::new(options),
             taken_of: Source::Nothing,
             other: Plan::default(),
+            renamed: Plan::default(),
+            row_of: Vec::new(),
+            slot_lens: Vec::new(),
             is_calm: false,
             batch: Held::default(),
             spare: Held::default(),
@@ -155,7 +165,7 @@ impl FollowingPlanner {
         if !std::mem::take(&mut self.compared) {
             self.changes.clear(&self.batch);
         }
-        if self.taken && self.changes.moved.is_empty() && !self.changes.resized {
+        if self.taken && self.changes.is_empty() {
             self.taken = self.take_lengths(choose.clone());
             if self.taken {
                 let result = take(self.plan(), Step::Lengths);
@@ -178,10 +188,16 @@ impl FollowingPlanner {
     /// The plan that was taken last; of an empty batch before the first.
     pub fn plan(&self) -> &Plan {
         match self.taken_of {
-            Source::Live => self.live.last(),
+            Source::Live if self.batch.is_in_order() => self.live.last(),
+            Source::Live => &self.renamed,
             Source::Nothing => self.planner.last(),
             Source::LastResort => &self.other,
         }
+    }
+
+    /// The number of the request of each row in the batch that the plan was made of: the row's own, unless the plan followed requests to other rows.
+    pub fn numbers(&self) -> &[u32] {
+        self.batch.slots()
     }
 
     /// Gives the plan new lengths: requests have grown inside their last pages. [`FollowingPlanner::plan`] has them.
@@ -193,20 +209,20 @@ impl FollowingPlanner {
         seq_lens: &[u32],
         choose: impl ChooseTiles + Clone,
     ) -> Result<(), LengthsError> {
-        let before = &self.batch.seq_lens;
+        let before = self.batch.row_lens();
         if seq_lens.len() != before.len() {
             return Err(LengthsError::Count { found: seq_lens.len(), needed: before.len() });
         }
         let page_size = self.geometry.page_size;
-        for (request, (&tokens, &planned)) in seq_lens.iter().zip(before).enumerate() {
+        for (request, (&tokens, planned)) in seq_lens.iter().zip(before).enumerate() {
             let pages = planned.div_ceil(page_size);
             if tokens.div_ceil(page_size) != pages {
                 return Err(LengthsError::Pages { request, tokens, pages, page_size });
             }
         }
         self.compared = false;
-        self.changes.seq_lens.clear();
-        self.changes.seq_lens.extend_from_slice(seq_lens);
+        self.changes.clear(&self.batch);
+        self.changes.seq_lens.copy_from_slice(seq_lens);
         self.taken &= self.take_lengths(choose);
         Ok(())
     }
@@ -214,16 +230,16 @@ impl FollowingPlanner {
     /// Exchanges the lengths of batch and changes, all of which end in the same pages, and gives them to the plan; false if the live planner has
     /// lost the batch.
     fn take_lengths(&mut self, choose: impl ChooseTiles) -> bool {
-        std::mem::swap(&mut self.batch.seq_lens, &mut self.changes.seq_lens);
-        let seq_lens = &self.batch.seq_lens;
+        let seq_lens = &self.changes.seq_lens;
         match self.taken_of {
-            Source::Live => {
-                return self.live.grow_all(seq_lens).is_ok() && self.live.plan(choose).is_ok();
-            }
+            Source::Live if self.batch.is_in_order() => {}
+            Source::Live => self.renamed.take_lengths(seq_lens),
             Source::Nothing => self.planner.take_lengths(seq_lens),
             Source::LastResort => self.other.take_lengths(seq_lens),
         }
-        true
+        self.batch.exchange_lengths(&mut self.changes);
+        self.taken_of != Source::Live
+            || self.live.grow_all(self.batch.slot_lens()).is_ok() && self.live.plan(choose).is_ok()
     }
 
     /// Plans the batch that was taken, unless its plan is still there.
@@ -232,6 +248,11 @@ impl FollowingPlanner {
             return Ok(());
         }
         self.taken_of = Source::Nothing;
+        if !self.batch.is_in_order() {
+            self.changes.clear(&self.batch);
+            self.spare.become_next(&self.batch, &mut self.changes);
+            std::mem::swap(&mut self.batch, &mut self.spare);
+        }
         let table = self.batch.table(self.geometry.page_size);
         self.planner.plan(&self.geometry, &table, choose).map(drop)
     }
@@ -242,19 +263,21 @@ impl FollowingPlanner {
         choose: impl ChooseTiles + Clone,
         take: &mut impl FnMut(&Plan, Step) -> Result<bool, E>,
     ) -> Result<bool, E> {
-        let is_small = self.is_small();
+        let is_small = self.taken && self.changes.are_small();
         let was_calm = std::mem::replace(&mut self.is_calm, is_small);
         if is_small && self.taken_of == Source::Live && self.follow().is_ok() {
             // Too large a batch is refused again from nothing.
             if let Ok(plan) = self.live.plan(choose.clone())
-                && take(plan, Step::Changes)?
+                && take(
+                    named_by_rows(plan, &self.changes, &mut self.row_of, &mut self.renamed),
+                    Step::Changes,
+                )?
             {
-                self.batch.apply(&self.changes);
+                self.batch.apply(&mut self.changes);
                 return Ok(true);
             }
         }
-        self.spare.clone_from(&self.batch);
-        self.spare.apply(&self.changes);
+        self.spare.become_next(&self.batch, &mut self.changes);
         let Some(source) = self.offer_anew(is_small && was_calm, choose, take)? else { return Ok(false) };
         std::mem::swap(&mut self.batch, &mut self.spare);
         (self.taken_of, self.taken) = (source, true);
@@ -290,24 +313,40 @@ impl FollowingPlanner {
         Ok(Some(Source::LastResort))
     }
 
-    /// Whether so little has changed that following it takes less time than a plan from nothing.
-    fn is_small(&self) -> bool {
-        let losing = self.changes.moved.iter().filter(|moved| moved.gone > 0).count();
-        self.taken && !self.changes.resized && losing * LOSING <= self.changes.seq_lens.len()
-    }
-
     /// Tells the live planner of the changes.
     fn follow(&mut self) -> Result<(), LiveError> {
-        let Self { live, changes, geometry, .. } = self;
-        for (moved, new) in changes.moved() {
-            let tokens = changes.seq_lens[moved.request as usize];
+        let Self { live, changes, geometry, slot_lens, .. } = self;
+        slot_lens.resize(changes.seq_lens.len(), 0);
+        for (&slot, &tokens) in changes.slots().iter().zip(&changes.seq_lens) {
+            slot_lens[slot as usize] = tokens;
+        }
+        for (slot, moved, new) in changes.moved() {
             if moved.gone > 0 {
-                live.truncate(moved.request, moved.kept, moved.kept * geometry.page_size)?;
+                live.truncate(slot, moved.kept, moved.kept * geometry.page_size)?;
             }
             if !new.is_empty() {
-                live.append(moved.request, new, tokens)?;
+                live.append(slot, new, slot_lens[slot as usize])?;
             }
         }
-        live.grow_all(&changes.seq_lens)
+        live.grow_all(slot_lens)
     }
+}
+
+/// The live planner's plan as it is, or a copy that names the rows of the changed batch.
+fn named_by_rows<'a>(
+    plan: &'a Plan,
+    changes: &Changes,
+    row_of: &mut Vec<u32>,
+    renamed: &'a mut Plan,
+) -> &'a Plan {
+    let mut rows = (0..).zip(changes.slots());
+    if rows.all(|(row, &slot)| row == slot) {
+        return plan;
+    }
+    row_of.resize(changes.slots().len(), 0);
+    for (row, &slot) in (0..).zip(changes.slots()) {
+        row_of[slot as usize] = row;
+    }
+    renamed.clone_renamed(plan, row_of, &changes.seq_lens);
+    renamed
 }

@@ -153,6 +153,30 @@ impl Plan {
         Ok(planner.into_plan())
     }
 
+    /// Becomes another plan whose requests have other numbers, and as many tokens as is said of these, in the same memory.
+    pub(crate) fn clone_renamed(&mut self, from: &Self, number_of: &[u32], seq_lens: &[u32]) {
+        let Self { geometry, several_queries, partials, invariant, .. } = *from;
+        (self.geometry, self.several_queries) = (geometry, several_queries);
+        (self.partials, self.invariant) = (partials, invariant);
+        self.seq_lens.clear();
+        self.seq_lens.extend_from_slice(seq_lens);
+        self.packs.clone_from(&from.packs);
+        self.q_tiles.clone_from(&from.q_tiles);
+        self.segments.clone_from(&from.segments);
+        self.pages.clone_from(&from.pages);
+        self.items.clone_from(&from.items);
+        self.groups.clone_from(&from.groups);
+        self.targets.clone_from(&from.targets);
+        self.requests.clear();
+        // What a plan no longer needs may name requests that are gone with the rows behind them.
+        let number_of = |request: u32| number_of.get(request as usize).copied().unwrap_or(request);
+        self.requests.extend(from.requests.iter().map(|&request| number_of(request)));
+        self.merges.clear();
+        self.merges.extend(
+            from.merges.iter().map(|merge| MergeItem { request: number_of(merge.request), ..*merge }),
+        );
+    }
+
     /// The layout that it was made for.
     pub const fn geometry(&self) -> &Geometry {
         &self.geometry

@@ -425,6 +425,25 @@ pub(crate) fn canonical(plan: &Plan) -> Canonical {
     }
 }
 
+impl Canonical {
+    /// The same of requests with other numbers.
+    pub(crate) fn renamed(mut self, number_of: &[u32]) -> Self {
+        let number = |request: u32| number_of[request as usize];
+        let mut seq_lens = vec![0; self.seq_lens.len()];
+        for (&number, &tokens) in number_of.iter().zip(&self.seq_lens) {
+            seq_lens[number as usize] = tokens;
+        }
+        self.seq_lens = seq_lens;
+        for item in &mut self.items {
+            item.requests.iter_mut().for_each(|request| *request = number(*request));
+        }
+        self.items.sort_unstable();
+        self.merges.iter_mut().for_each(|merge| merge.0 = number(merge.0));
+        self.merges.sort_unstable();
+        self
+    }
+}
+
 /// At most half of each list is garbage.
 pub(crate) fn check_garbage(plan: &Plan) {
     let live = |list: &mut dyn Iterator<Item = usize>| list.sum::<usize>();

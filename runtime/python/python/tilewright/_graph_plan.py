@@ -74,6 +74,21 @@ class GraphPlan(Runs):
         """As :meth:`update`, of a table's addresses."""
         return self._planned.update(table, stream)
 
+    def _update_rows(
+        self, place: tuple[int, int, int, int], lens: int, requests: int, order: int, writes: int, stream: int
+    ) -> bool:
+        """As :meth:`update`, of block tables by addresses.
+
+        Args:
+            place: of the tables, the entries from row to row, columns, rows.
+            lens: of int32 ``[requests]``.
+            requests: of the batch.
+            order: of int32 ``[requests]``: the rows of the batch; 0 for the first ones.
+            writes: of uint64 ``[rows]``: the last write to each row; 0 if they are not counted.
+            stream: as in ``run``.
+        """
+        return self._planned.update_rows(*place, lens, requests, order, writes, stream)
+
     def set_lengths(self, seq_lens: Integers, stream: Any = None) -> None:
         """Gives the plan new lengths, and queues their copy: requests have grown inside their last pages.
 

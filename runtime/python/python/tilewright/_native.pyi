@@ -81,6 +81,19 @@ class Plan:
 
 class GraphPlan:
     def update(self, table: _Table, stream: int) -> bool: ...
+    def update_rows(
+        self,
+        entries: int,
+        stride: int,
+        columns: int,
+        table_rows: int,
+        seq_lens: int,
+        batch: int,
+        order: int,
+        writes: int,
+        stream: int,
+        /,
+    ) -> bool: ...
     def set_lengths(self, seq_lens: Sequence[int], stream: int) -> None: ...
     def run(self, layer: _Layer) -> None: ...
 

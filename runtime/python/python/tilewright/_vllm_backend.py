@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from copy import copy
 from dataclasses import fields
+from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -88,16 +88,37 @@ class TilewrightMetadataBuilder(FlashAttentionMetadataBuilder):
         self._attentions: dict[Kind, Attention] | None = None
         self._all_served = False
         self._captured: dict[int, dict[Kind, GraphPlan]] = {}
-        self._like: FlashAttentionMetadata | None = None
+        self._serves: bool | None = None
+        self._stream = _current_stream(device)
+        self._metadata: type[FlashAttentionMetadata] = FlashAttentionMetadata
+        self._like: dict[str, Any] | None = None
+        """What all steps have, and the class that has it."""
 
     def build(
         self, common_prefix_len: int, common_attn_metadata: Any, fast_build: bool = False
     ) -> FlashAttentionMetadata:
         """FlashAttention's metadata, with a plan for each kind of layer if the batch only decodes."""
-        if fast_build or not self._decodes(common_attn_metadata):
-            return super().build(0, common_attn_metadata, fast_build)
-        metadata = self._decode_metadata(common_attn_metadata)
-        setattr(metadata, _PLANS, self._plans(common_attn_metadata))
+        common = common_attn_metadata
+        if fast_build or not self._decodes(common):
+            return super().build(0, common, fast_build)
+        like = self._like
+        if like is None or getattr(common, "mm_req_doc_ranges", None) is not None:
+            first = self._first_metadata(common)
+            setattr(first, _PLANS, self._plans(common))
+            return first
+        # Written out, and without the class's `__init__`: this is done in every step, between two of the GPU's. `_OF_STEP` says the same.
+        metadata = object.__new__(self._metadata)
+        metadata.__dict__ = {
+            **like,
+            "num_actual_tokens": common.num_actual_tokens,
+            "max_query_len": 1,
+            "query_start_loc": common.query_start_loc,
+            "max_seq_len": common.max_seq_len,
+            "seq_lens": common.seq_lens,
+            "block_table": common.block_table_tensor,
+            "slot_mapping": common.slot_mapping,
+            _PLANS: self._plans(common),
+        }
         return metadata
 
     def build_for_cudagraph_capture(self, common_attn_metadata: Any) -> FlashAttentionMetadata:
@@ -120,22 +141,18 @@ class TilewrightMetadataBuilder(FlashAttentionMetadataBuilder):
         del args, kwargs
         return False
 
-    def _decode_metadata(self, common: Any) -> FlashAttentionMetadata:
+    def _first_metadata(self, common: Any) -> FlashAttentionMetadata:
         """FlashAttention's metadata of a batch that only decodes.
 
         Its schedule of its own kernels is a launch and a copy that nothing reads where every layer has a plan; what else it makes is the same
         in each step. It is made once, then copied with what a step has. Versions with other fields make it anew.
         """
-        if self._like is not None and getattr(common, "mm_req_doc_ranges", None) is None:
-            metadata = copy(self._like)
-            for field, name in _OF_STEP.items():
-                setattr(metadata, field, getattr(common, name))
-            return metadata
         # Its first one looks at layers.
         unread = self._all_served and getattr(self, "aot_sliding_window", None) is not None
         metadata = super().build(0, common, unread)
         if unread and _is_known(metadata):
-            self._like = copy(metadata)
+            self._metadata = type(metadata)
+            self._like = {name: value for name, value in vars(metadata).items() if name not in _OF_STEP}
         return metadata
 
     def _decodes(self, common: Any) -> bool:
@@ -144,9 +161,14 @@ class TilewrightMetadataBuilder(FlashAttentionMetadataBuilder):
             and common.num_actual_tokens == common.num_reqs
             and common.causal is True
             and getattr(common, "rswa_prefix_lens", None) is None
-            and self.vllm_config.speculative_config is None  # lengths on the host are bounds then
-            and bool(self._kinds())
+            and (self._serves or (self._serves is None and self._find_layers()))
         )
+
+    def _find_layers(self) -> bool:
+        """Whether some layer is served, once layers are made."""
+        # With drafts, lengths on the host are bounds.
+        self._serves = self.vllm_config.speculative_config is None and bool(self._kinds())
+        return self._serves
 
     def _run_once(self, plan: GraphPlan, kind: Kind) -> None:
         """Runs the plan, whose requests have no tokens, with every layer that a graph captures it with.
@@ -194,20 +216,32 @@ class TilewrightMetadataBuilder(FlashAttentionMetadataBuilder):
         return attention
 
     def _plans(self, common: Any) -> Mapping[Kind, Plan | GraphPlan]:
-        rows = common.num_reqs
         host = self._tables.of(common)
-        table = host.addresses()
-        captured = self._captured.get(rows)
+        captured = self._captured.get(common.num_reqs)
         if captured is None:
+            table = host.addresses()
             return {kind: attention._plan(table) for kind, attention in self._kinds().items()}
-        stream = 0 if self.device.type == "cpu" else torch.cuda.current_stream(self.device).cuda_stream
+        source, lens, requests = host
         for plan in captured.values():
-            if not plan._update(table, stream):
+            if not plan._update_rows(
+                source.place, lens.data_ptr(), requests, source.order_address, source.writes_address, self._stream()
+            ):
                 raise RuntimeError(
-                    f"a batch of {rows} requests has no room in the plan that was captured for as many: its pages lie beyond "
-                    "those that the captured kernels count to; start vLLM with fewer blocks (`--num-gpu-blocks-override`)"
+                    f"a batch of {requests} requests has no room in the plan that was captured for {common.num_reqs}: its pages lie "
+                    "beyond those that the captured kernels count to; start vLLM with fewer blocks (`--num-gpu-blocks-override`)"
                 )
         return captured
+
+
+def _current_stream(device: torch.device) -> Callable[[], int]:
+    """Tells the address of torch's current stream."""
+    if device.type == "cpu":
+        return lambda: 0
+    # What torch's own compiled code asks, without an object for each answer.
+    raw = getattr(torch._C, "_cuda_getCurrentRawStream", None)
+    if raw is None or device.index is None:
+        return lambda: torch.cuda.current_stream(device).cuda_stream
+    return partial(raw, device.index)
 
 
 # Fields of FlashAttention's metadata that a step has, and where they come from.
@@ -250,7 +284,7 @@ def _is_known(metadata: Any) -> bool:
     names = {field.name for field in fields(metadata)}
     others = names - _OF_STEP.keys() - _OF_ALL_STEPS
     return (
-        names >= _OF_STEP.keys()
+        vars(metadata).keys() == names >= _OF_STEP.keys()
         and others <= _OF_OTHER_STEPS
         and all(isinstance(value := getattr(metadata, name), int | None) and not value for name in others)
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import weakref
 from functools import wraps
 from typing import Any, NamedTuple
@@ -9,32 +10,63 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+_INT32 = torch.int32
+
 
 class HostTable(NamedTuple):
     """A batch's page table on the host, where it lies."""
 
-    entries: torch.Tensor
-    """int32: a row for each request, or for each that there may be; only columns that lengths need are read."""
-    order: Any
-    """int32 ``[requests]``: the rows of the batch; their first ones if absent."""
-    seq_lens: torch.Tensor
-    """int32 ``[requests]``"""
+    source: Rows
+    """Rows of which the batch's are some."""
+    lens: torch.Tensor
+    """int32 ``[requests]`` or longer."""
+    requests: int
+    """Of the batch, without padding."""
+
+    @property
+    def entries(self) -> torch.Tensor:
+        """int32: a row for each request, or for each that there may be; only columns that lengths need are read."""
+        return self.source.entries
+
+    @property
+    def order(self) -> Any:
+        """int32 ``[requests]``: the rows of the batch; their first ones if absent."""
+        return self.source.order[: self.requests] if self.source.order_address else None
+
+    @property
+    def seq_lens(self) -> torch.Tensor:
+        """int32 ``[requests]``"""
+        return self.lens[: self.requests]
 
     def addresses(self) -> Any:
-        """As the native half takes it: they are read while this lives."""
-        entries, order, lens = self
-        rows, lengths = (entries.data_ptr(), entries.stride(0)), (lens.data_ptr(), len(lens))
-        if order is None:
-            return rows, entries.shape[1], lengths
-        return rows, entries.shape[1], lengths, (order.__array_interface__["data"][0], len(order))
+        """As the native half takes any page table: they are read while this lives."""
+        source, lengths = self.source, (self.lens.data_ptr(), self.requests)
+        entries, stride, columns, _ = source.place
+        if not source.order_address:
+            return (entries, stride), columns, lengths
+        return (entries, stride), columns, lengths, (source.order_address, self.requests)
+
+
+class Rows:
+    """Rows of block tables on the host."""
+
+    __slots__ = ("__weakref__", "entries", "order", "order_address", "place", "writes_address")
+
+    def __init__(self, entries: torch.Tensor) -> None:
+        self.entries = entries
+        self.place: tuple[int, int, int, int] = (entries.data_ptr(), entries.stride(0), entries.shape[1], len(entries))
+        """Address, entries from row to row, columns, rows."""
+        self.order: Any = None
+        self.order_address = self.writes_address = 0
 
 
 class HostTables:
     """Finds the host's copy of block tables that a step has on the device.
 
     The first model runner's `BlockTable` has both halves, and copies the host's to the device before metadata is built. Such tables are noted when they
-    are made, and recognised by the address of their device half. Those of the second model runner have no half on the host: what it appends is
-    written to a mirror too, whose rows are named in the order of the step's batch.
+    are made, and recognised by the address of their device half. Anybody may write to them, so all that a batch needs of them is read in each step.
+    Those of the second model runner have no half on the host: what it appends is written to a mirror too, whose rows are named in the order of the
+    step's batch. Nobody else writes to a mirror, and rows that nothing was written to since the step before are not read.
     """
 
     _known: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
@@ -43,42 +75,96 @@ class HostTables:
     def __init__(self) -> None:
         note_tables()
         mirror_tables()
+        # What was found last. It keeps the device's half, so that nothing else comes to its address.
+        self._address = 0
+        self._table: Any = None
+        self._rows: Rows | None = None
+        self._mirror: Mirror | None = None
 
     def of(self, common: Any) -> HostTable:
         """The batch's table, without rows of padding if it is a mirror's. Waits for the device if the host has none."""
         rows = common.num_reqs
         lens = common.seq_lens_cpu_upper_bound
-        if lens is None:
-            lens = getattr(common, "_seq_lens_cpu", None)
-        lens = common.seq_lens[:rows].cpu() if lens is None else lens
-        if lens.dtype is not torch.int32 or not lens.is_contiguous():
-            lens = lens.to(torch.int32).contiguous()
+        if lens is None or lens.dtype is not _INT32 or not lens.is_contiguous() or lens.numel() < rows:
+            lens = _lengths(common, rows)
         tensor = common.block_table_tensor
-        table = self._known.get(tensor.data_ptr())
-        if table is not None:
-            return HostTable(table.block_table.cpu, None, lens[:rows])
-        mirror = self._mirrors.get(tensor.data_ptr())
-        if mirror is not None and mirror.order is not None and mirror.order[1] == rows:
-            order, _ = mirror.order
-            return HostTable(mirror.entries, order, lens[: len(order)])
-        return HostTable(tensor[:rows].cpu().contiguous(), None, lens[:rows])
+        address = tensor.data_ptr()
+        if address != self._address:
+            self._find(address)
+        mirror = self._mirror
+        if mirror is not None:
+            if mirror.padded == rows:
+                return HostTable(mirror, lens, mirror.requests)
+        elif self._table is not None:
+            source = self._rows
+            entries = self._table.block_table.cpu
+            if source is None or source.entries is not entries:
+                source = self._rows = Rows(entries)
+            return HostTable(source, lens, rows)
+        return HostTable(Rows(tensor[:rows].cpu().contiguous()), lens, rows)
+
+    def _find(self, address: int) -> None:
+        self._table, self._rows, self._mirror = self._known.get(address), None, None
+        if self._table is None:
+            self._mirror = self._mirrors.get(address)
+        # One that is not known yet may be by the next step.
+        self._address = 0 if self._table is None and self._mirror is None else address
 
 
-class Mirror:
+def _lengths(common: Any, rows: int) -> torch.Tensor:
+    """int32 ``[requests]`` on the host, from wherever they are."""
+    lens: torch.Tensor | None = common.seq_lens_cpu_upper_bound
+    if lens is None:
+        lens = getattr(common, "_seq_lens_cpu", None)
+    if lens is None:
+        lens = common.seq_lens[:rows].cpu()
+    if lens.numel() < rows:
+        raise ValueError(f"{lens.numel()} lengths for a batch of {rows} requests")
+    return lens.to(_INT32).contiguous()
+
+
+class Mirror(Rows):
     """The host's copy of one group's block tables of the second model runner."""
 
-    def __init__(self, shape: tuple[int, int]) -> None:
-        self.entries = torch.zeros(shape, dtype=torch.int32)
+    __slots__ = ("_counts", "_device", "_rows", "padded", "requests", "writes")
+
+    # No two writes have the same number, to whatever mirror.
+    _numbers = itertools.count(1)
+
+    def __init__(self, device: torch.Tensor) -> None:
+        super().__init__(torch.zeros(tuple(device.shape), dtype=_INT32))
+        self._device = device
         self._rows = self.entries.numpy()
-        self._counts = [0] * shape[0]
-        self.order: tuple[Any, int] | None = None
-        """int32 ``[requests]``: requests of the step's batch, by their rows here, and rows with padding; None in a step that has no requests."""
+        rows = len(self.entries)
+        self._counts = [0] * rows
+        self.writes = np.zeros(rows, np.uint64)
+        """The last write to each row."""
+        self.writes_address = _address(self.writes)
+        self.order = np.zeros(rows, np.int32)
+        """The first ones are the requests of the step's batch, by their rows here."""
+        self.order_address = _address(self.order)
+        self.requests = 0
+        self.padded: int | None = None
+        """Rows of the step's batch with padding; None in a step that has no requests."""
 
     def append(self, request: int, blocks: list[int], overwrite: bool) -> None:
+        if not blocks and not overwrite:
+            return  # as for other groups than the one that grew
         begin = 0 if overwrite else self._counts[request]
         end = begin + len(blocks)
         self._rows[request, begin:end] = blocks
         self._counts[request] = end
+        self.writes[request] = next(self._numbers)
+
+    def note(self, order: Any, padded: int) -> None:
+        """The step's batch: ``[requests]``, and with padding."""
+        self.requests = len(order)
+        self.order[: self.requests] = order
+        self.padded = padded
+
+
+def _address(array: Any) -> int:
+    return int(array.__array_interface__["data"][0])
 
 
 def note_tables() -> None:
@@ -132,7 +218,7 @@ def mirror_tables() -> None:
     @wraps(dummy)
     def get_dummy_block_tables(self: Any, *args: Any, **kwargs: Any) -> Any:
         for mirror in _mirrors_of(self):
-            mirror.order = None
+            mirror.padded = None
         return dummy(self, *args, **kwargs)
 
     @wraps(prepare)
@@ -140,8 +226,10 @@ def mirror_tables() -> None:
         # Ranks that share a prompt have batches of their own.
         known = getattr(self, "pcp_manager", None) is None
         for mirror in _mirrors_of(self.block_tables):
-            order = np.ascontiguousarray(input_batch.idx_mapping_np, np.int32) if known else None
-            mirror.order = (order, input_batch.num_reqs_after_padding) if known else None
+            if known:
+                mirror.note(input_batch.idx_mapping_np, input_batch.num_reqs_after_padding)
+            else:
+                mirror.padded = None
         return prepare(self, input_batch, *args, **kwargs)
 
     append_block_ids._tilewright = True  # type: ignore[attr-defined]
@@ -154,7 +242,7 @@ def _mirrors_of(tables: Any) -> list[Mirror]:
     """One a group, made with the first blocks, or a step without any."""
     mirrors: list[Mirror] | None = getattr(tables, "_tilewright_mirrors", None)
     if mirrors is None:
-        mirrors = [Mirror(tuple(tensor.shape)) for tensor in tables.input_block_tables]
+        mirrors = [Mirror(tensor) for tensor in tables.input_block_tables]
         tables._tilewright_mirrors = mirrors
         # Blocks behind a window may be another request's by now: tables that leave them out are copied from the device.
         windows = getattr(tables, "_sliding_window_reach", None) or [0] * len(mirrors)
