@@ -11,6 +11,18 @@ pub enum DeviceList {
     AllGpus,
 }
 
+impl std::fmt::Display for DeviceList {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::AllGpus => f.write_str("cuda:all"),
+            Self::These(devices) => {
+                let names: Vec<String> = devices.iter().map(ToString::to_string).collect();
+                f.write_str(&names.join(","))
+            }
+        }
+    }
+}
+
 impl std::str::FromStr for DeviceList {
     type Err = String;
 
@@ -32,6 +44,9 @@ mod tests {
         assert_eq!("cuda:all".parse(), Ok(DeviceList::AllGpus));
         assert_eq!("cpu".parse(), these(&[DeviceName::Cpu]));
         assert_eq!("cuda,cuda:3".parse(), these(&[DeviceName::Cuda(0), DeviceName::Cuda(3)]));
+        for text in ["cuda:all", "cpu", "cuda:0,cuda:3"] {
+            assert_eq!(text.parse::<DeviceList>().unwrap().to_string(), text);
+        }
         for text in ["", "cuda:all,cpu", "cpu,", "gpu"] {
             assert!(text.parse::<DeviceList>().is_err(), "{text}");
         }

@@ -105,14 +105,14 @@ pub struct TuneArguments {
     #[arg(long)]
     pub discard: bool,
     /// Seconds that measuring may take, verification included; workloads share them. Without it, 240 on a processor; on a GPU 110, and 10 more for
-    /// each element type beyond the first; 40 with `--quick`
+    /// each element type beyond the first; 40 with `--quick`. Alike devices divide the time without it
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..))]
     pub budget: Option<u32>,
     /// Batches with more distinct KV are scaled down to this, in MB; without it, 16 MB for a processor and 24 GB for a GPU
     #[arg(long, value_name = "MB", value_parser = clap::value_parser!(u32).range(1..))]
     pub max_batch_mb: Option<u32>,
-    /// What to tune: `cpu`, `cuda` or `cuda:N`; `cuda:all` for all GPUs, or several like `cuda:0,cuda:2`: alike ones share the work, each other model
-    /// gets a module of its own. Without it, the first GPU if there is one
+    /// What to tune: `cpu`, `cuda` or `cuda:N`; `cuda:all` for all GPUs, or several like `cuda:0,cuda:2`: alike ones share one run, each other model
+    /// has a run and a module of its own. Without it, the first GPU if there is one
     #[arg(long, value_name = "DEVICES")]
     pub device: Option<DeviceList>,
     /// Measure only the K-th of N parts of about equal work, and stop before the fit: `replay` unites the shards

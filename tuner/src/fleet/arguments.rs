@@ -1,4 +1,4 @@
-//! The command of a worker: that of the run, for one device.
+//! The command of a worker: that of the run, for the devices of one model.
 
 use super::Worker;
 use std::ffi::OsString;
@@ -7,7 +7,7 @@ use std::ffi::OsString;
 const OWN: [(&str, bool); 5] =
     [("--device", true), ("--out", true), ("--resume", false), ("--discard", false), ("--json", false)];
 
-/// The arguments of a worker, from those of the run without the program: the same but for device, part and folder.
+/// The arguments of a worker, from those of the run without the program: the same but for devices and folder.
 pub fn worker_arguments(
     run: impl IntoIterator<Item = OsString>,
     worker: &Worker,
@@ -36,14 +36,11 @@ pub fn worker_arguments(
     let behind = arguments.iter().position(|argument| argument == "tune").map_or(0, |at| at + 1);
     let mut of_worker: Vec<OsString> = vec![
         "--device".into(),
-        worker.device.to_string().into(),
+        worker.device_list().to_string().into(),
         "--out".into(),
         worker.out.clone().into(),
         "--json".into(),
     ];
-    if let Some(shard) = worker.shard {
-        of_worker.extend(["--shard".into(), shard.to_string().into()]);
-    }
     of_worker.extend(start.map(OsString::from));
     arguments.splice(behind..behind, of_worker);
     arguments
@@ -53,12 +50,11 @@ pub fn worker_arguments(
 mod tests {
     use super::*;
     use crate::device_name::DeviceName;
-    use crate::shard::Shard;
 
     #[test]
-    fn a_worker_gets_the_runs_command_for_its_device() {
-        let shard = Some(Shard { index: 1, count: 2 });
-        let worker = Worker { device: DeviceName::Cuda(1), shard, out: "o/w".into() };
+    fn a_worker_gets_the_runs_command_for_its_devices() {
+        let devices = vec![DeviceName::Cuda(1), DeviceName::Cuda(3)];
+        let worker = Worker { devices, out: "o/w".into() };
         let of = |run: &str, start| {
             let run = run.split(' ').map(OsString::from);
             let arguments = worker_arguments(run, &worker, start);
@@ -69,11 +65,11 @@ mod tests {
                 "-v tune a.yaml --device=cuda:all --budget 9 --out o --json --resume -- --out",
                 Some("--resume")
             ),
-            "-v tune --device cuda:1 --out o/w --json --shard 2/2 --resume a.yaml --budget 9 -- --out"
+            "-v tune --device cuda:1,cuda:3 --out o/w --json --resume a.yaml --budget 9 -- --out"
         );
         assert_eq!(
             of("tune --out=o --device cuda:all --discard", None),
-            "tune --device cuda:1 --out o/w --json --shard 2/2"
+            "tune --device cuda:1,cuda:3 --out o/w --json"
         );
     }
 }

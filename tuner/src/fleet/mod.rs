@@ -1,5 +1,5 @@
-//! Several devices of one machine, a process each. Alike ones share the work by its amount; unlike ones have a run of their own. What a process has
-//! measured stays where it is, whatever becomes of the others.
+//! Several models of device of one machine, a process each: each has a run of its own. Alike devices share the run of their model
+//! ([`Benches`](crate::measure::Benches)). What a process has measured stays where it is, whatever becomes of the others.
 
 mod arguments;
 mod process;
@@ -7,23 +7,26 @@ mod process;
 pub use arguments::worker_arguments;
 pub use process::{Ended, run};
 
+use crate::device_list::DeviceList;
 use crate::device_name::DeviceName;
-use crate::shard::Shard;
 use crate::store::{DeviceRecord, Finished, RunFolder, StoreError};
 use std::path::{Path, PathBuf};
 
 /// A process of the run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Worker {
-    /// What it measures.
-    pub device: DeviceName,
-    /// Its part of the work, where others measure the rest.
-    pub shard: Option<Shard>,
+    /// What it measures: alike devices.
+    pub devices: Vec<DeviceName>,
     /// Its folder.
     pub out: PathBuf,
 }
 
 impl Worker {
+    /// Its devices as a user names them.
+    pub fn device_list(&self) -> DeviceList {
+        DeviceList::These(self.devices.clone())
+    }
+
     /// Whether a run lies in its folder that it can go on with.
     ///
     /// # Errors
@@ -40,27 +43,20 @@ impl Worker {
     }
 }
 
-/// The workers of each model of device, in the order in which models come first. Their folders lie in `out`.
-pub fn workers(devices: &[(DeviceName, DeviceRecord)], out: &Path) -> Vec<Vec<Worker>> {
-    let mut models: Vec<(&DeviceRecord, Vec<usize>)> = Vec::new();
-    for (place, (_, record)) in devices.iter().enumerate() {
+/// The worker of each model of device, in the order in which models come first. Their folders lie in `out`.
+pub fn workers(devices: &[(DeviceName, DeviceRecord)], out: &Path) -> Vec<Worker> {
+    let mut models: Vec<(&DeviceRecord, Worker)> = Vec::new();
+    for (device, record) in devices {
         match models.iter_mut().find(|(model, _)| *model == record) {
-            Some((_, places)) => places.push(place),
-            None => models.push((record, vec![place])),
+            Some((_, worker)) => worker.devices.push(*device),
+            None => {
+                let folder = device.to_string().replace(':', "-");
+                models
+                    .push((record, Worker { devices: vec![*device], out: out.join("workers").join(folder) }));
+            }
         }
     }
-    let of_model = |(_, places): (&DeviceRecord, Vec<usize>)| {
-        let count = places.len();
-        let worker = |(index, place): (usize, usize)| {
-            let device = devices[place].0;
-            // By its place: a processor may be there twice.
-            let folder = format!("{place}-{}", device.to_string().replace(':', "-"));
-            let shard = (count > 1).then_some(Shard { index, count });
-            Worker { device, shard, out: out.join("workers").join(folder) }
-        };
-        places.into_iter().enumerate().map(worker).collect()
-    };
-    models.into_iter().map(of_model).collect()
+    models.into_iter().map(|(_, worker)| worker).collect()
 }
 
 #[cfg(test)]
@@ -68,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn alike_devices_share_and_others_have_a_run_of_their_own() {
+    fn alike_devices_share_a_run_and_others_have_their_own() {
         let record = |name: &str| DeviceRecord {
             backend: "cuda".to_owned(),
             name: name.to_owned(),
@@ -78,15 +74,10 @@ mod tests {
         let devices = ["H100", "H200", "H100", "H100"].map(record);
         let devices: Vec<_> =
             devices.into_iter().enumerate().map(|(i, record)| (DeviceName::Cuda(i), record)).collect();
-        let groups = workers(&devices, Path::new("out"));
-        let told: Vec<Vec<(DeviceName, Option<String>)>> = groups
-            .iter()
-            .map(|group| group.iter().map(|w| (w.device, w.shard.map(|shard| shard.to_string()))).collect())
-            .collect();
-        let shard = |text: &str| Some(text.to_owned());
-        let shared = [(0, "1/3"), (2, "2/3"), (3, "3/3")].map(|(i, text)| (DeviceName::Cuda(i), shard(text)));
-        assert_eq!(told, [shared.to_vec(), vec![(DeviceName::Cuda(1), None)]]);
-        assert_eq!(groups[0][1].out, Path::new("out/workers/2-cuda-2"));
-        assert!(!groups[0][1].has_begun().unwrap());
+        let workers = workers(&devices, Path::new("out"));
+        let lists: Vec<String> = workers.iter().map(|worker| worker.device_list().to_string()).collect();
+        assert_eq!(lists, ["cuda:0,cuda:2,cuda:3", "cuda:1"]);
+        assert_eq!(workers[1].out, Path::new("out/workers/cuda-1"));
+        assert!(!workers[0].has_begun().unwrap());
     }
 }

@@ -6,6 +6,7 @@ use anyhow::Context as _;
 use std::ffi::OsString;
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::os::unix::process::CommandExt as _;
+use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -28,16 +29,19 @@ struct Running {
 
 const POLL: Duration = Duration::from_millis(100);
 
-/// Runs this program once for each worker, with these arguments, and waits for all of them. What they say on stderr comes with their device's name.
+/// Runs a program once for each worker, with these arguments, and waits for all of them. What they say on stderr comes with their devices' names.
 /// If the user asks to stop, all are told to end in good order.
 ///
 /// # Errors
 /// A process that cannot be started; those that were are told to end.
-pub fn run(workers: &[(&Worker, Vec<OsString>)], interrupt: &Interrupt) -> anyhow::Result<Vec<Ended>> {
-    let program = std::env::current_exe().context("cannot find this program")?;
+pub fn run(
+    program: &Path,
+    workers: &[(&Worker, Vec<OsString>)],
+    interrupt: &Interrupt,
+) -> anyhow::Result<Vec<Ended>> {
     let mut running = Vec::new();
     for (worker, arguments) in workers {
-        match start(&program, worker, arguments) {
+        match start(program, worker, arguments) {
             Ok(started) => running.push(started),
             Err(error) => {
                 running.iter_mut().for_each(tell_to_end);
@@ -64,13 +68,14 @@ pub fn run(workers: &[(&Worker, Vec<OsString>)], interrupt: &Interrupt) -> anyho
     }
 }
 
-fn start(program: &std::path::Path, worker: &Worker, arguments: &[OsString]) -> anyhow::Result<Running> {
+fn start(program: &Path, worker: &Worker, arguments: &[OsString]) -> anyhow::Result<Running> {
     let mut command = Command::new(program);
     command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     // A terminal's Ctrl-C would reach them beside this process's word.
     command.process_group(0);
-    let mut child = command.spawn().with_context(|| format!("{}: cannot start its worker", worker.device))?;
-    let name = worker.device.to_string();
+    let mut child =
+        command.spawn().with_context(|| format!("{}: cannot start its worker", worker.device_list()))?;
+    let name = worker.device_list().to_string();
     let stdout = child.stdout.take().map(|mut pipe| {
         std::thread::spawn(move || {
             let mut text = String::new();

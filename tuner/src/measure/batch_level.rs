@@ -3,8 +3,8 @@
 
 use super::row::{batch_shape, measurement};
 use super::{
-    Bench, BenchError, Contestant, Coverage, Ended, Execution, Loaded, PlanId, PlanTiles, Planning,
-    Preparation, RaceOptions, Session, Verified, race,
+    Bench, BenchError, Contestant, Coverage, Ended, Execution, Loaded, Order, PlanId, PlanTiles, Planning,
+    Preparation, RaceOptions, Session, Told, Verified, race,
 };
 use crate::analysis::Analysis;
 use crate::choice::Choice;
@@ -13,8 +13,10 @@ use crate::interrupt::Interrupt;
 use crate::statistics::median;
 use crate::store::{Level, Measurement, Status};
 use crate::workloads::Workload;
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 use tilewright_cuda::{Launch, LaunchMode, MergeBy, Mix};
 use tilewright_heuristics::{BatchShape, Tile, TileSetBuf};
@@ -185,7 +187,7 @@ const SCREENING_ROUNDS: [usize; 2] = [2, 3];
 /// # Errors
 /// As [`measure_candidates`].
 pub(super) fn measure_screening(
-    session: &mut Session<'_>,
+    session: &mut Session<'_, '_>,
     level: Level,
     workloads: &[Workload],
     tried: &Verified,
@@ -217,7 +219,7 @@ pub(super) fn measure_screening(
 /// # Errors
 /// The bench, a scenario that makes no batch, or the run's folder.
 pub fn measure_candidates(
-    session: &mut Session<'_>,
+    session: &mut Session<'_, '_>,
     workloads: &[Workload],
     sets: &[TileSetBuf],
     verified: &Verified,
@@ -251,7 +253,7 @@ const DECISION_SAMPLES: usize = ROUNDS[0];
 /// # Errors
 /// As [`measure_candidates`].
 pub fn measure_decisions(
-    session: &mut Session<'_>,
+    session: &mut Session<'_, '_>,
     workloads: &[Workload],
     model: &SelectorModel,
     verified: &Verified,
@@ -320,7 +322,7 @@ fn thin_decisions(
 /// # Errors
 /// The bench, a scenario that makes no batch, or the run's folder.
 pub fn measure_batches(
-    session: &mut Session<'_>,
+    session: &mut Session<'_, '_>,
     workloads: &[Workload],
     policies: &BatchPolicies<'_>,
     verified: &Verified,
@@ -345,12 +347,15 @@ pub fn measure_batches(
 
 /// Plans a loaded batch under all that it is measured under, with the tiles that its class of kernels can run, on a bench with these launch
 /// modes.
-type PlanAll<'a> = &'a dyn Fn(
+type PlanAll<'a> = &'a (
+        dyn Fn(
     &mut dyn Loaded,
     &BatchShape,
     &[Tile],
     &[LaunchMode],
-) -> Result<Vec<(Choice, PlanId)>, BenchError>;
+) -> Result<Vec<(Choice, PlanId)>, BenchError>
+            + Sync
+    );
 
 /// Where the time of a pass goes.
 #[derive(Debug, Default)]
@@ -382,6 +387,18 @@ fn lap(begin: &mut Instant) -> Duration {
     now - std::mem::replace(begin, now)
 }
 
+/// A batch that is raced on one of the devices.
+struct Piece<'a> {
+    workload: &'a Workload,
+    /// Of its race: by its place in the run, whichever device has it.
+    seed: u64,
+}
+
+/// What is said of a piece whose device is lost.
+pub(super) fn left_to_others(piece: &str, defect: &BenchError) -> String {
+    format!("{piece}: left to the other devices, as one is lost: {defect}")
+}
+
 /// A pass over whole batches.
 struct Stage<'a> {
     name: &'static str,
@@ -401,41 +418,54 @@ struct Stage<'a> {
 impl Stage<'_> {
     fn measure(
         &self,
-        session: &mut Session<'_>,
+        session: &mut Session<'_, '_>,
         workloads: &[Workload],
         verified: &Verified,
         deadline: Instant,
     ) -> anyhow::Result<bool> {
-        let Session { bench, run, progress, interrupt } = session;
-        let (bench, progress, interrupt) = (&mut **bench, *progress, *interrupt);
+        let Session { benches, run, progress, interrupt } = session;
+        let (progress, interrupt) = (*progress, *interrupt);
         let is_known = |row: &&Measurement| {
             row.level == self.level && row.complete && row.selector_hash == self.selector_hash
         };
         let known: BTreeSet<&str> =
             run.rows().iter().filter(is_known).map(|row| row.workload.as_str()).collect();
-        let left: Vec<&Workload> =
-            workloads.iter().filter(|workload| self.again || !known.contains(workload.name())).collect();
+        let left = workloads.iter().filter(|workload| self.again || !known.contains(workload.name()));
+        let mut left: Vec<Piece<'_>> =
+            left.zip(0..).map(|(workload, seed)| Piece { workload, seed }).collect();
+        if benches.living() > 1 {
+            // So that none is at a long one when the others have nothing left.
+            left.sort_by_key(|piece| Reverse(piece.workload.sample_ns()));
+        }
         let mut phase = progress.phase(self.name, left.len());
         let mut spent = Spent::default();
-        let mut work_left: u64 = left.iter().map(|workload| workload.sample_ns()).sum();
-        for (done, workload) in left.iter().enumerate() {
-            if interrupt.requested() {
-                return Ok(false);
+        let work_left = AtomicU64::new(left.iter().map(|piece| piece.workload.sample_ns()).sum());
+        let work = |bench: &mut dyn Bench, &Piece { workload, seed }: &Piece<'_>, devices: usize| {
+            let own = workload.sample_ns();
+            let taken = |left: u64| Some(left.saturating_sub(own));
+            let before = work_left.fetch_update(Relaxed, Relaxed, taken).unwrap_or(own);
+            // The batches share the time of all devices.
+            let part = devices as f64 * own as f64 / before.max(own).max(1) as f64;
+            let share = deadline.saturating_duration_since(Instant::now()).mul_f64(part.min(1.0));
+            self.one(bench, workload, verified, share, seed, interrupt)
+        };
+        let mut went_on = true;
+        let given = benches.give_out(&left, Order::AsGiven, interrupt, &work, |told| {
+            match told {
+                Told::Begun(piece) => phase.at(piece.workload.name()),
+                Told::Done(_, (rows, ended, its)) => {
+                    spent.add(&its);
+                    run.append(rows)?;
+                    phase.step();
+                    went_on &= ended != Ended::Interrupted;
+                }
+                // Its times are not kept: all times of a batch are of one device.
+                Told::Lost(piece, defect) => progress.note(&left_to_others(piece.workload.name(), &defect)),
             }
-            let part = workload.sample_ns() as f64 / work_left.max(1) as f64;
-            let share = deadline.saturating_duration_since(Instant::now()).mul_f64(part);
-            work_left -= workload.sample_ns();
-            phase.at(workload.name());
-            let (rows, ended, its) = self.one(bench, workload, verified, share, done as u64, interrupt)?;
-            spent.add(&its);
-            run.append(rows)?;
-            if let Some(defect) = bench.defect() {
-                return Err(defect.into());
-            }
-            phase.step();
-            if ended == Ended::Interrupted {
-                return Ok(false);
-            }
+            Ok(())
+        })?;
+        if !given.went_on()? || !went_on {
+            return Ok(false);
         }
         phase.finish(&format!("{} whole batches measured: {spent}", left.len()));
         Ok(true)

@@ -28,6 +28,12 @@ pub(crate) struct ScriptedBench {
     /// What becomes of the timelines that are asked for, one after the other; those behind them are recorded.
     pub(in crate::measure) timelines: RefCell<VecDeque<Outcome>>,
     lost: Cell<bool>,
+    /// How long a sample or a verification takes.
+    pub(in crate::measure) takes: Duration,
+    /// The samples and verifications that it does, until it is lost.
+    pub(in crate::measure) lives: Cell<usize>,
+    /// Added to its times, by which they are known.
+    pub(in crate::measure) slower_us: f64,
     /// The variants that are wrong: with `cp.async`, or with TMA.
     pub(crate) wrong: Vec<(Tile, Class, bool)>,
     /// What was verified, in order.
@@ -47,7 +53,33 @@ impl ScriptedBench {
     pub(crate) fn new(launch_modes: Vec<LaunchMode>, facts: Option<PlanFacts>) -> Self {
         let limits = Limits::Cpu(CpuLimits { threads: 1, l1d_bytes: 1, l2_bytes: 1, llc_bytes: 1 });
         let (planned, timelines, lost, wrong, verified) = Default::default();
-        Self { limits, launch_modes, facts, planned, timelines, lost, wrong, verified }
+        let (takes, lives, slower_us) = (Duration::ZERO, Cell::new(usize::MAX), 0.0);
+        Self {
+            limits,
+            launch_modes,
+            facts,
+            planned,
+            timelines,
+            lost,
+            takes,
+            lives,
+            slower_us,
+            wrong,
+            verified,
+        }
+    }
+
+    /// Takes its time; fails if the device is lost.
+    fn work(&self) -> Result<(), Failure> {
+        std::thread::sleep(self.takes);
+        match self.lives.get().checked_sub(1) {
+            Some(lives) => self.lives.set(lives),
+            None => {
+                self.lost.set(true);
+                return Err(Failure { status: Status::Runtime, message: "it died".to_owned() });
+            }
+        }
+        Ok(())
     }
 }
 
@@ -103,6 +135,7 @@ impl Bench for ScriptedBench {
     }
 
     fn verify(&mut self, tile: &Tile, class: &Class, coverage: Coverage) -> Result<f64, Failure> {
+        self.work()?;
         self.verified.push((*tile, *class, coverage));
         match self.wrong.contains(&(*tile, *class, coverage.cp_async)) {
             true => Err(Failure { status: Status::Correctness, message: "relative error 1".to_owned() }),
@@ -144,9 +177,10 @@ impl Loaded for ScriptedBatch<'_> {
     }
 
     fn sample(&mut self, plan: PlanId) -> Result<f64, Failure> {
+        self.0.work()?;
         match self.0.planned.borrow()[plan.0].0.launch_mode.launch {
             Launch::Single => Err(Failure { status: Status::Constraints, message: "no room".to_owned() }),
-            Launch::Serial | Launch::Streams => Ok(10.0 + plan.0 as f64),
+            Launch::Serial | Launch::Streams => Ok(10.0 + plan.0 as f64 + self.0.slower_us),
         }
     }
 

@@ -124,8 +124,8 @@ pub(super) fn rows_of<T: Copy>(output: &[T], row: usize, requests: &[usize]) -> 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PlanId(pub usize);
 
-/// A device under measurement.
-pub trait Bench {
+/// A device under measurement. Several are driven by a thread each.
+pub trait Bench: Send {
     /// The device.
     fn device(&self) -> DeviceRecord;
     /// Its limits, as the feasibility rules see them.

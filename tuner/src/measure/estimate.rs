@@ -2,7 +2,8 @@
 
 use super::first_look::Look;
 use super::space_level::Timed;
-use super::{Bench, Coverage, Preparation};
+use super::{Bench, Benches, Coverage, Preparation};
+use crate::interrupt::Interrupt;
 use std::time::{Duration, Instant};
 use tilewright_heuristics::{Backend, Tile};
 use tilewright_kernel_templates::{Class, Space};
@@ -17,13 +18,20 @@ const OPTION_SETS: f64 = 2.0;
 const CHECKED: usize = 5;
 
 /// How long it would take to try all tiles of these classes, and to verify the few that are left ([`super::verify_space`]), within a factor of two or so,
-/// by what some tiles of the most timed class do.
-pub fn time_to_verify(bench: &mut dyn Bench, space: &Space, tried: &[Class], timed: &Timed) -> Duration {
-    let backend = bench.limits().backend();
+/// by what some tiles of the most timed class do. It is the time of one device.
+pub fn time_to_verify(
+    benches: &mut Benches<'_>,
+    space: &Space,
+    tried: &[Class],
+    timed: &Timed,
+    interrupt: &Interrupt,
+) -> Duration {
+    let limits = benches.limits().clone();
+    let backend = limits.backend();
     let classes = timed.to_verify(backend);
     let Some(usual) = timed.first(backend).first().copied() else { return Duration::ZERO };
     // Of those that are tried first, two for each thread that compiles a GPU's; none is compiled a second time.
-    let of_usual = space.feasible(&usual, bench.limits());
+    let of_usual = space.feasible(&usual, &limits);
     let of_usual = Look::AT[0].first(&of_usual);
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let most = match backend {
@@ -35,22 +43,21 @@ pub fn time_to_verify(bench: &mut dyn Bench, space: &Space, tried: &[Class], tim
     let Some((first, others)) = sample.split_first() else { return Duration::ZERO };
     let others = &others[..others.len().min(CHECKED)];
     // What fails is told when the space is verified.
-    let mut took = |tiles: &[Tile], step: fn(&mut dyn Bench, &[Tile], &Class)| {
+    let begin = Instant::now();
+    let wanted = Preparation { tiles: sample.clone(), class: usual, coverage: Coverage::PLAIN };
+    benches.prepare(&[wanted], &[], interrupt);
+    let compiled = begin.elapsed().as_secs_f64() / sample.len() as f64;
+    let bench = benches.first_mut();
+    let took = |bench: &mut dyn Bench, tiles: &[Tile]| {
         let begin = Instant::now();
-        step(bench, tiles, &usual);
+        tiles.iter().for_each(|tile| drop(bench.verify(tile, &usual, Coverage::PLAIN)));
         begin.elapsed().as_secs_f64()
     };
-    let verify = |bench: &mut dyn Bench, tiles: &[Tile], class: &Class| {
-        tiles.iter().for_each(|tile| drop(bench.verify(tile, class, Coverage::PLAIN)));
-    };
-    let compiled = took(&sample, |bench, tiles, class| {
-        bench.prepare(&[Preparation { tiles: tiles.to_vec(), class: *class, coverage: Coverage::PLAIN }]);
-    }) / sample.len() as f64;
     // The first one also draws the class's batches and computes their reference.
-    let drawn = took(std::slice::from_ref(first), verify);
-    let checked = took(others, verify) / others.len().max(1) as f64;
+    let drawn = took(bench, std::slice::from_ref(first));
+    let checked = took(bench, others) / others.len().max(1) as f64;
     let each = compiled + checked;
-    let feasible = |class: &Class| space.feasible(class, bench.limits());
+    let feasible = |class: &Class| space.feasible(class, &limits);
     let look = |(index, class): (usize, &Class)| Look::AT[index.min(1)].tried(&feasible(class));
     let tried: usize = tried.iter().enumerate().map(look).sum();
     let trial = if backend == Backend::Cpu { each } else { compiled };

@@ -2,6 +2,7 @@
 
 mod batch_level;
 mod bench;
+mod benches;
 mod cpu_bench;
 mod cpu_timeline;
 mod cuda_bench;
@@ -27,6 +28,7 @@ pub use batch_level::{
     BatchPolicies, candidate_sets, execution_of_set, measure_batches, measure_candidates, measure_decisions,
 };
 pub use bench::{Bench, BenchError, Coverage, Failure, Loaded, PlanId, Preparation};
+pub use benches::{Benches, Given, Order, Told, Work};
 pub use cpu_bench::CpuBench;
 pub use cuda_bench::CudaBench;
 pub use error::worst_row;
@@ -36,6 +38,6 @@ pub use plan_tiles::PlanTiles;
 pub use race::{Contestant, Ended, RaceOptions, RaceResult, race};
 pub use screen_level::{Screening, screen, screenings};
 pub use session::Session;
-pub use space_level::{Timed, Verified, needs_cp_async, verify_cp_async, verify_space};
+pub use space_level::{Timed, Verified, needs_cp_async, verify_cp_async, verify_space, verify_space_with};
 pub use timeline_level::{chosen_batches, record_timelines};
 pub use worker::{TimeLimits, WorkerBench, WorkerCommand};

@@ -68,7 +68,7 @@ pub fn screenings(batches: &[Workload], limits: &Limits) -> Vec<Screening> {
 /// # Errors
 /// The bench, a scenario that makes no batch, or the run's folder.
 pub fn screen(
-    session: &mut Session<'_>,
+    session: &mut Session<'_, '_>,
     space: &Space,
     screenings: &[Screening],
     deadline: Instant,
@@ -76,7 +76,7 @@ pub fn screen(
     let known = session.run.measured(Level::Screen);
     let left =
         |screening: &&Screening| !screening.workloads.iter().all(|workload| known.contains(workload.name()));
-    let limits = session.bench.limits();
+    let limits = session.benches.limits();
     let looks = screenings.iter().enumerate().filter(|(_, screening)| left(screening));
     let looks = looks.map(|(index, screening)| {
         // The first class has most of the batches.
@@ -93,9 +93,10 @@ pub fn screen(
     let ones =
         |(screening, look, tiles): &(&Screening, Look, Vec<Tile>)| (screening.class, look.first(tiles));
 
+    let before = session.benches.compiled();
     compile(session, [ones(&first)]);
     let (screening, look, tiles) = first;
-    let time = until(deadline, share(screening) * LOOKS);
+    let time = until(session.benches.moved(deadline, before), share(screening) * LOOKS);
     let Some(looked) = first_look(session, screening, &tiles, look, time)? else { return Ok(false) };
     // Shapes that lost there are tried nowhere; of what that class cannot run nothing is known.
     for (_, _, others) in &mut others {
@@ -104,7 +105,7 @@ pub fn screen(
     compile(session, others.iter().map(ones).chain([(screening.class, looked.left.clone())]));
     let mut screened = vec![(screening, looked)];
     for (screening, look, tiles) in others {
-        let time = until(deadline, share(screening) * LOOKS);
+        let time = until(session.benches.moved(deadline, before), share(screening) * LOOKS);
         let Some(looked) = first_look(session, screening, &tiles, look, time)? else { return Ok(false) };
         screened.push((screening, looked));
     }
@@ -117,7 +118,8 @@ pub fn screen(
         let Some(others) = try_and_tell(session, &others, (class, workloads))? else { return Ok(false) };
         passed.extend(others);
         let tried = Verified::tried(class, passed);
-        if !measure_screening(session, Level::Screen, workloads, &tried, until(deadline, share))? {
+        let time = until(session.benches.moved(deadline, before), share);
+        if !measure_screening(session, Level::Screen, workloads, &tried, time)? {
             return Ok(false);
         }
     }
@@ -131,18 +133,18 @@ fn until(deadline: Instant, part: f64) -> Instant {
 }
 
 /// Makes tiles of several classes ready at once: a few kernels of a class alone would leave cores idle.
-fn compile(session: &mut Session<'_>, tiles: impl IntoIterator<Item = (Class, Vec<Tile>)>) {
+fn compile(session: &mut Session<'_, '_>, tiles: impl IntoIterator<Item = (Class, Vec<Tile>)>) {
     let begin = Instant::now();
     let preparation = |(class, tiles)| Preparation { tiles, class, coverage: Coverage::TRIAL };
     let wanted: Vec<Preparation> = tiles.into_iter().map(preparation).collect();
-    session.bench.prepare(&wanted);
+    session.benches.prepare(&wanted, &[], session.interrupt);
     let count: usize = wanted.iter().map(|wanted| wanted.tiles.len()).sum();
     session.progress.note(&format!("{count} tiles are ready ({:.1} s)", begin.elapsed().as_secs_f64()));
 }
 
 /// Tries tiles, and says how many passed.
 fn try_and_tell(
-    session: &mut Session<'_>,
+    session: &mut Session<'_, '_>,
     tiles: &[Tile],
     (class, workloads): (&Class, &[Workload]),
 ) -> anyhow::Result<Option<Vec<Tile>>> {
@@ -163,7 +165,7 @@ fn try_and_tell(
 
 /// Tries one tile of each shape, and races those that pass on a few of the batches. `None` if the user asked to stop.
 fn first_look(
-    session: &mut Session<'_>,
+    session: &mut Session<'_, '_>,
     Screening { class, workloads }: &Screening,
     tiles: &[Tile],
     look: Look,

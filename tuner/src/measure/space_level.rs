@@ -1,12 +1,14 @@
 //! The space of a device: what the rules reject, and what the rest computes on conformance shapes, before anything is timed.
 
-use super::{Coverage, Failure, Preparation, Session};
+use super::batch_level::left_to_others;
+use super::{Bench, Coverage, Failure, Order, Preparation, Session, Told};
 use crate::shard::Shard;
 use crate::store::{Conditions, Level, Measurement, Resources, Status, failed_cp_async};
 use crate::workloads::Workload;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::OnceLock;
 use std::time::Instant;
-use tilewright_heuristics::{Backend, Dtype, Tile};
+use tilewright_heuristics::{Backend, Dtype, Tile, TileSetBuf};
 use tilewright_kernel_templates::{Class, Limits, Space, Verdict};
 
 /// The tiles that may be timed, for each class of kernels.
@@ -49,15 +51,29 @@ impl Verified {
 /// # Errors
 /// The run's folder, or a bench that cannot go on.
 pub fn verify_space(
-    session: &mut Session<'_>,
+    session: &mut Session<'_, '_>,
     space: &Space,
     tiles: &[Tile],
     timed: &Timed,
     deadline: Instant,
 ) -> anyhow::Result<Option<Verified>> {
-    let Session { bench, run, progress, interrupt } = session;
-    let (bench, progress, interrupt) = (&mut **bench, *progress, *interrupt);
-    let backend = bench.limits().backend();
+    verify_space_with(session, space, (tiles, &[]), timed, deadline)
+}
+
+/// The same, which makes these sets of tiles ready at once with the tiles: kernels of several tiles take longest.
+///
+/// # Errors
+/// As [`verify_space`].
+pub fn verify_space_with(
+    session: &mut Session<'_, '_>,
+    space: &Space,
+    (tiles, sets): (&[Tile], &[(TileSetBuf, Class)]),
+    timed: &Timed,
+    deadline: Instant,
+) -> anyhow::Result<Option<Verified>> {
+    let Session { benches, run, progress, interrupt } = session;
+    let (progress, interrupt) = (*progress, *interrupt);
+    let backend = benches.limits().backend();
     let mut known: BTreeMap<String, BTreeSet<Tile>> = BTreeMap::new();
     for row in run.rows().iter().filter(|row| row.level == Level::Space) {
         known.entry(row.workload.clone()).or_default().extend(row.tile);
@@ -65,60 +81,99 @@ pub fn verify_space(
     let of_time = timed.first(backend);
     let classes: Vec<Class> = of_time.iter().copied().chain(timed.others(backend)).collect();
     let mut phase = progress.phase("verify", classes.len());
-    let verdicts = |class: &Class| {
-        let known = known.remove(&class.to_string()).unwrap_or_default();
-        let mut left = space.survey(class, bench.limits());
-        left.retain(|verdict| !known.contains(&verdict.tile));
-        left
-    };
-    let left: Vec<Vec<Verdict>> = classes.iter().map(verdicts).collect();
-    let feasible = |left: &[Verdict]| -> Vec<Tile> {
-        let wanted = |verdict: &&Verdict| verdict.infeasible.is_none() && tiles.contains(&verdict.tile);
-        left.iter().filter(wanted).map(|verdict| verdict.tile).collect()
-    };
     let coverage = |class: &Class| Coverage { options: timed.with_options(class), ..Coverage::PLAIN };
-    let wanted: Vec<Preparation> = classes
-        .iter()
-        .zip(&left)
-        .map(|(class, left)| Preparation { tiles: feasible(left), class: *class, coverage: coverage(class) })
-        .filter(|wanted| !wanted.tiles.is_empty())
-        .collect();
-    if !wanted.is_empty() {
+    let of_class = |class: &Class| {
+        let known = known.remove(&class.to_string()).unwrap_or_default();
+        let mut verdicts = space.survey(class, benches.limits());
+        verdicts.retain(|verdict| !known.contains(&verdict.tile));
+        let wanted = |verdict: &&Verdict| verdict.infeasible.is_none() && tiles.contains(&verdict.tile);
+        let tiles = verdicts.iter().filter(wanted).map(|verdict| verdict.tile).collect();
+        (Preparation { tiles, class: *class, coverage: coverage(class) }, verdicts)
+    };
+    let (wanted, verdicts): (Vec<Preparation>, Vec<Vec<Verdict>>) = classes.iter().map(of_class).unzip();
+    let some: Vec<Preparation> = wanted.iter().filter(|wanted| !wanted.tiles.is_empty()).cloned().collect();
+    let before = benches.compiled();
+    if !some.is_empty() || !sets.is_empty() {
         phase.at(&format!("making {} tiles ready", tiles.len()));
-        bench.prepare(&wanted);
+        benches.prepare(&some, sets, interrupt);
     }
-    for (index, (class, left)) in classes.into_iter().zip(left).enumerate() {
-        // Without the most timed class there is nothing to measure.
-        if index > 0 && of_time.contains(&class) && !left.is_empty() && Instant::now() >= deadline {
-            progress.note(&format!("{class}: no time to verify its kernels, so its workloads are not measured; a larger `--budget` has it"));
-            continue;
+    let deadline = benches.moved(deadline, before);
+    // Without the most timed class there is nothing to measure.
+    let may_wait =
+        |index: usize| index > 0 && of_time.contains(&classes[index]) && !verdicts[index].is_empty();
+    let has_time: Vec<OnceLock<bool>> = classes.iter().map(|_| OnceLock::new()).collect();
+    let has_time =
+        |class: usize| *has_time[class].get_or_init(|| !may_wait(class) || Instant::now() < deadline);
+    let work = |bench: &mut dyn Bench, piece: &Piece, _: usize| {
+        let Piece { class, tile } = *piece;
+        if !has_time(class) {
+            return Ok(None);
         }
-        let feasible = feasible(&left);
-        if !feasible.is_empty() {
-            phase.at(&format!("{class} against the f64 reference"));
-        }
-        let mut rows = Vec::with_capacity(left.len());
-        for verdict in left {
-            if interrupt.requested() {
-                return Ok(None);
-            }
-            let tile = verdict.tile;
-            let outcome = match verdict.infeasible {
-                Some(reason) => Err(Failure { status: Status::Constraints, message: reason.to_string() }),
-                None if feasible.contains(&tile) => bench.verify(&tile, &class, coverage(&class)),
-                None => Err(Failure {
-                    status: Status::Unverified,
-                    message: "slower than others wherever all tiles were raced".to_owned(),
-                }),
+        let Some(tile) = tile else { return Ok(Some(None)) };
+        let outcome = bench.verify(&tile, &classes[class], wanted[class].coverage);
+        Ok(Some(Some((outcome, bench.resources(&tile, &classes[class])))))
+    };
+    let mut done: Vec<Outcomes> = vec![Outcomes::default(); classes.len()];
+    let pieces = Piece::of(&wanted);
+    let mut open: Vec<usize> = vec![0; classes.len()];
+    pieces.iter().for_each(|piece| open[piece.class] += 1);
+    let not_verified: Vec<Outcomes> = {
+        let outcomes = |(verdicts, wanted): (&Vec<Verdict>, &Preparation)| {
+            let others = verdicts.iter().filter(|verdict| !wanted.tiles.contains(&verdict.tile));
+            let outcome = |verdict: &Verdict| {
+                let failure = match verdict.infeasible.clone() {
+                    Some(reason) => Failure { status: Status::Constraints, message: reason.to_string() },
+                    None => Failure {
+                        status: Status::Unverified,
+                        message: "slower than others wherever all tiles were raced".to_owned(),
+                    },
+                };
+                let resources = benches.resources(&verdict.tile, &wanted.class);
+                (verdict.tile, (Err(failure), resources))
             };
-            if let Some(defect) = bench.defect() {
-                return Err(defect.into());
+            others.map(outcome).collect()
+        };
+        verdicts.iter().zip(&wanted).map(outcomes).collect()
+    };
+    let by_class = |piece: &Piece| piece.class;
+    let given = benches.give_out(&pieces, Order::ByGroup(&by_class), interrupt, &work, |told| {
+        let (piece, outcome) = match told {
+            Told::Begun(piece) => {
+                if piece.tile.is_some() {
+                    phase.at(&format!("{} against the f64 reference", classes[piece.class]));
+                }
+                return Ok(());
             }
-            let resources = bench.resources(&tile, &class);
-            rows.push(Measurement { resources, ..row(Level::Space, &tile, &class, outcome) });
+            Told::Lost(piece, defect) => {
+                progress.note(&left_to_others(&classes[piece.class].to_string(), &defect));
+                return Ok(());
+            }
+            Told::Done(piece, outcome) => (piece, outcome),
+        };
+        let class = piece.class;
+        open[class] -= 1;
+        if let (Some(tile), Some(Some(outcome))) = (piece.tile, outcome.clone()) {
+            done[class].insert(tile, outcome);
         }
-        run.append(rows)?;
+        if open[class] > 0 {
+            return Ok(());
+        }
+        if outcome.is_none() {
+            progress.note(&format!("{}: no time to verify its kernels, so its workloads are not measured; a larger `--budget` has it", classes[class]));
+            return Ok(());
+        }
+        // A class is kept as a whole, in the order of the space.
+        done[class].extend(not_verified[class].clone());
+        let of_tile = |verdict: &Verdict| {
+            let (outcome, resources) = done[class].remove(&verdict.tile)?;
+            Some(Measurement { resources, ..row(Level::Space, &verdict.tile, &classes[class], outcome) })
+        };
+        run.append(verdicts[class].iter().filter_map(of_tile).collect())?;
         phase.step();
+        Ok(())
+    })?;
+    if !given.went_on()? {
+        return Ok(None);
     }
     let (mut correct, mut rejected, mut slower, mut failed) = (0, 0, 0, 0);
     for row in run.rows().iter().filter(|row| row.level == Level::Space) {
@@ -143,24 +198,33 @@ pub fn verify_space(
 /// # Errors
 /// As [`verify_space`].
 pub(super) fn try_tiles(
-    session: &mut Session<'_>,
+    session: &mut Session<'_, '_>,
     tiles: &[Tile],
     class: &Class,
 ) -> anyhow::Result<Option<Vec<Tile>>> {
-    let Session { bench, run, interrupt, .. } = session;
-    bench.prepare(&[Preparation { tiles: tiles.to_vec(), class: *class, coverage: Coverage::TRIAL }]);
+    let Session { benches, run, progress, interrupt } = session;
+    let (progress, interrupt) = (*progress, *interrupt);
+    let wanted = Preparation { tiles: tiles.to_vec(), class: *class, coverage: Coverage::TRIAL };
+    benches.prepare(&[wanted], &[], interrupt);
+    let mut outcomes = BTreeMap::new();
+    let work = |bench: &mut dyn Bench, tile: &Tile, _: usize| Ok(bench.verify(tile, class, Coverage::TRIAL));
+    let given = benches.give_out(tiles, Order::AsGiven, interrupt, &work, |told| {
+        match told {
+            Told::Begun(_) => {}
+            Told::Done(tile, outcome) => drop(outcomes.insert(*tile, outcome)),
+            Told::Lost(tile, defect) => progress.note(&left_to_others(&tile.to_string(), &defect)),
+        }
+        Ok(())
+    })?;
+    if !given.went_on()? {
+        return Ok(None);
+    }
     let (mut passed, mut failed) = (Vec::new(), Vec::new());
     for tile in tiles {
-        if interrupt.requested() {
-            return Ok(None);
-        }
-        let outcome = bench.verify(tile, class, Coverage::TRIAL);
-        if let Some(defect) = bench.defect() {
-            return Err(defect.into());
-        }
-        match outcome {
-            Ok(_) => passed.push(*tile),
-            Err(failure) => failed.push(row(Level::Space, tile, class, Err(failure))),
+        match outcomes.remove(tile) {
+            Some(Ok(_)) => passed.push(*tile),
+            Some(Err(failure)) => failed.push(row(Level::Space, tile, class, Err(failure))),
+            None => {}
         }
     }
     if !failed.is_empty() {
@@ -177,13 +241,13 @@ pub(super) fn try_tiles(
 /// # Errors
 /// As [`verify_space`].
 pub fn verify_cp_async(
-    session: &mut Session<'_>,
+    session: &mut Session<'_, '_>,
     tiles: &[Tile],
     wanted: &dyn Fn(&Class) -> bool,
     timed: &Timed,
 ) -> anyhow::Result<Option<usize>> {
-    let Session { bench, run, progress, interrupt } = session;
-    let (bench, progress, interrupt) = (&mut **bench, *progress, *interrupt);
+    let Session { benches, run, progress, interrupt } = session;
+    let (progress, interrupt) = (*progress, *interrupt);
     let verified = Verified::of(run.rows());
     let known: BTreeSet<(&str, Option<Tile>)> = run
         .rows()
@@ -200,9 +264,9 @@ pub fn verify_cp_async(
         Preparation { tiles, class, coverage: coverage(&class) }
     };
     let wanted: Vec<Preparation> = timed
-        .to_verify(bench.limits().backend())
+        .to_verify(benches.limits().backend())
         .into_iter()
-        .filter(|class| wanted(class) && has_tma(class, bench.limits()))
+        .filter(|class| wanted(class) && has_tma(class, benches.limits()))
         .map(missing)
         .filter(|wanted| !wanted.tiles.is_empty())
         .collect();
@@ -211,27 +275,50 @@ pub fn verify_cp_async(
     }
     let mut phase = progress.phase("verifying cp.async", wanted.len());
     phase.at("making tiles ready");
-    bench.prepare(&wanted);
+    benches.prepare(&wanted, &[], interrupt);
+    let work = |bench: &mut dyn Bench, piece: &Piece, _: usize| {
+        let Preparation { class, coverage, .. } = &wanted[piece.class];
+        Ok(piece.tile.map(|tile| bench.verify(&tile, class, *coverage)))
+    };
+    let mut done: Vec<BTreeMap<Tile, Result<f64, Failure>>> = vec![BTreeMap::new(); wanted.len()];
     let (mut correct, mut failed) = (0, Vec::new());
-    for Preparation { tiles, class, coverage } in wanted {
-        phase.at(&format!("{class}: {} tiles", tiles.len()));
-        let mut rows = Vec::with_capacity(tiles.len());
-        for tile in tiles {
-            if interrupt.requested() {
-                return Ok(None);
+    let by_class = |piece: &Piece| piece.class;
+    let given =
+        benches.give_out(&Piece::of(&wanted), Order::ByGroup(&by_class), interrupt, &work, |told| {
+            let Preparation { tiles, class, .. } = match &told {
+                Told::Begun(piece) | Told::Done(piece, _) | Told::Lost(piece, _) => &wanted[piece.class],
+            };
+            let (piece, outcome) = match told {
+                Told::Begun(_) => {
+                    phase.at(&format!("{class}: {} tiles", tiles.len()));
+                    return Ok(());
+                }
+                Told::Lost(_, defect) => {
+                    progress.note(&left_to_others(&class.to_string(), &defect));
+                    return Ok(());
+                }
+                Told::Done(piece, outcome) => (piece, outcome),
+            };
+            let done = &mut done[piece.class];
+            done.extend(piece.tile.zip(outcome));
+            if done.len() < tiles.len() {
+                return Ok(());
             }
-            let outcome = bench.verify(&tile, &class, coverage);
-            if let Some(defect) = bench.defect() {
-                return Err(defect.into());
+            let mut rows = Vec::with_capacity(tiles.len());
+            for tile in tiles {
+                let Some(outcome) = done.remove(tile) else { continue };
+                match &outcome {
+                    Ok(_) => correct += 1,
+                    Err(failure) => failed.push(format!("{tile}, {class}: {}", failure.message)),
+                }
+                rows.push(row(Level::CpAsync, tile, class, outcome));
             }
-            match &outcome {
-                Ok(_) => correct += 1,
-                Err(failure) => failed.push(format!("{tile}, {class}: {}", failure.message)),
-            }
-            rows.push(row(Level::CpAsync, &tile, &class, outcome));
-        }
-        run.append(rows)?;
-        phase.step();
+            run.append(rows)?;
+            phase.step();
+            Ok(())
+        })?;
+    if !given.went_on()? {
+        return Ok(None);
     }
     phase.finish(&format!("{correct} `cp.async` variants correct, {} failed", failed.len()));
     for failed in &failed {
@@ -253,6 +340,30 @@ pub fn needs_cp_async(workload: &Workload, limits: &Limits) -> bool {
     let geometry = workload.geometry();
     Coverage::for_pages(geometry.page_size).cp_async && has_tma(&Class::of(geometry), limits)
 }
+
+/// A tile that is verified for a class of kernels.
+#[derive(Clone, Copy, Debug)]
+struct Piece {
+    /// The place of its class.
+    class: usize,
+    /// `None` where nothing of a class is to be verified.
+    tile: Option<Tile>,
+}
+
+impl Piece {
+    /// All tiles of these classes, one class after the other; each class has a piece.
+    fn of(wanted: &[Preparation]) -> Vec<Self> {
+        let of_class = |(class, wanted): (usize, &Preparation)| {
+            let tiles = wanted.tiles.iter().copied().map(Some);
+            let tiles = if wanted.tiles.is_empty() { vec![None] } else { tiles.collect() };
+            tiles.into_iter().map(move |tile| Self { class, tile })
+        };
+        wanted.iter().enumerate().flat_map(of_class).collect()
+    }
+}
+
+/// What became of a class's tiles, and what they need.
+type Outcomes = BTreeMap<Tile, (Result<f64, Failure>, Resources)>;
 
 /// What decides which classes are verified.
 #[derive(Clone, Debug, Default)]
@@ -345,7 +456,7 @@ fn row(level: Level, tile: &Tile, class: &Class, outcome: Result<f64, Failure>) 
 mod tests {
     use super::*;
     use crate::interrupt::Interrupt;
-    use crate::measure::{ScriptedBench, time_to_verify};
+    use crate::measure::{Benches, ScriptedBench, time_to_verify};
     use crate::progress::Progress;
     use crate::store::{RunFolder, Start, test_data};
     use std::time::Duration;
@@ -520,7 +631,9 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let mut run = RunFolder::open(folder.path(), test_data::provenance(), Start::Fresh).unwrap();
         let (space, interrupt) = (Space::of(Backend::Cuda), Interrupt::default());
-        assert!(time_to_verify(&mut bench, &space, &[USUAL], &timed) < Duration::from_secs(60));
+        let benches = &mut Benches::one(&mut bench);
+        let needed = time_to_verify(benches, &space, &[USUAL], &timed, &interrupt);
+        assert!(needed < Duration::from_secs(60));
         bench.verified.clear();
         let now = Instant::now();
         for _ in ["fresh", "resumed"] {

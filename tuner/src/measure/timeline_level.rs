@@ -3,12 +3,14 @@
 //! Which batches follows from the measurements alone ([`chosen_batches`]). None of them can end a run: one that cannot be recorded is told
 //! with its reason.
 
+use super::batch_level::left_to_others;
 use super::row::batch_shape;
-use super::{BatchPolicies, Bench, Preparation, Session, Verified};
+use super::{BatchPolicies, Bench, Given, Order, Preparation, Session, Told, Verified};
 use crate::choice::Choice;
 use crate::store::{BatchTimeline, Level, Measurement, RunFolder, SkippedTimeline, Status, Timeline};
 use crate::workloads::Workload;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Instant;
 use tilewright_kernel_templates::Class;
 
@@ -59,21 +61,21 @@ pub fn chosen_batches<'a>(rows: &'a [Measurement], selector_hash: &str) -> Vec<&
 /// # Errors
 /// The run's folder. What fails on the bench is told, and kept as the reason why a batch has no timeline.
 pub fn record_timelines(
-    session: &mut Session<'_>,
+    session: &mut Session<'_, '_>,
     workloads: &[Workload],
     policies: &BatchPolicies<'_>,
     verified: &Verified,
     deadline: Instant,
 ) -> anyhow::Result<bool> {
-    let Session { bench, run, progress, interrupt } = session;
-    let (bench, progress, interrupt) = (&mut **bench, *progress, *interrupt);
-    let selector_hash = policies.selector_hash().to_owned();
+    let Session { benches, run, progress, interrupt } = session;
+    let (progress, interrupt) = (*progress, *interrupt);
+    let selector_hash = policies.selector_hash();
     let known = |run: &RunFolder, name: &str| {
         let mut all = run.timelines().batches.iter();
         all.any(|known| known.batch == name && known.selector_hash == selector_hash)
     };
     let rows = run.united_rows();
-    let chosen = chosen_batches(&rows, &selector_hash);
+    let chosen = chosen_batches(&rows, selector_hash);
     let left: Vec<&Workload> = chosen
         .into_iter()
         .filter(|name| !known(run, name))
@@ -83,37 +85,54 @@ pub fn record_timelines(
     // Each may be of another class and other tiles, and its kernels are used for nothing else: they are made on all cores before the first.
     let wanted: Vec<Preparation> =
         left.iter().filter_map(|workload| policies.timeline_kernels(workload)).collect();
-    if !wanted.is_empty() && bench.defect().is_none() {
+    if !wanted.is_empty() && benches.first().defect().is_none() {
         phase.at("making kernels ready");
-        bench.prepare(&wanted);
+        benches.prepare(&wanted, &[], interrupt);
     }
+    // The first one is recorded in any case.
+    let begun = AtomicBool::new(false);
+    let work = |bench: &mut dyn Bench, workload: &&Workload, _: usize| {
+        let spent = begun.swap(true, Relaxed) && Instant::now() >= deadline;
+        Ok(if spent { Err(SPENT.to_owned()) } else { record(bench, workload, policies, verified) })
+    };
     let mut recorded = 0;
-    for (index, workload) in left.iter().enumerate() {
-        if interrupt.requested() {
-            return Ok(false);
-        }
-        phase.at(workload.name());
-        let spent = index > 0 && Instant::now() >= deadline;
-        let outcome = match bench.defect() {
-            Some(defect) => Err(defect.to_string()),
-            None if spent => Err(SPENT.to_owned()),
-            None => record(bench, workload, policies, verified),
-        };
-        let (batch, selector_hash) = (workload.name().to_owned(), selector_hash.clone());
+    let mut keep = |run: &mut RunFolder, workload: &Workload, outcome: Result<Timeline, String>| {
+        let (batch, selector_hash) = (workload.name().to_owned(), selector_hash.to_owned());
         match outcome {
             Ok(timeline) => {
                 recorded += 1;
                 let choice = Choice::SELECTOR.to_string();
-                run.keep_timeline(BatchTimeline { batch, choice, selector_hash, timeline })?;
+                run.keep_timeline(BatchTimeline { batch, choice, selector_hash, timeline })
             }
             Err(reason) => {
-                if !spent {
+                if reason != SPENT {
                     tracing::warn!("{batch}: no timeline: {reason}");
                 }
-                run.skip_timeline(SkippedTimeline { batch, selector_hash, reason })?;
+                run.skip_timeline(SkippedTimeline { batch, selector_hash, reason })
             }
         }
-        phase.step();
+    };
+    let mut done: BTreeSet<&str> = BTreeSet::new();
+    let given = benches.give_out(&left, Order::AsGiven, interrupt, &work, |told| {
+        match told {
+            Told::Begun(workload) => phase.at(workload.name()),
+            Told::Done(workload, outcome) => {
+                keep(run, workload, outcome)?;
+                done.insert(workload.name());
+                phase.step();
+            }
+            Told::Lost(workload, defect) => progress.note(&left_to_others(workload.name(), &defect)),
+        }
+        Ok(())
+    })?;
+    match given {
+        Given::All => {}
+        Given::Interrupted => return Ok(false),
+        Given::Lost(defect) => {
+            for workload in left.iter().filter(|workload| !done.contains(workload.name())) {
+                keep(run, workload, Err(defect.to_string()))?;
+            }
+        }
     }
     phase.finish(&format!("{recorded} of {} timelines recorded", left.len()));
     Ok(true)

@@ -64,6 +64,8 @@ fn fitted(bench: &mut ScriptedBench, run: &mut RunFolder) -> anyhow::Result<Opti
         &[],
         &timed(),
         &settings,
+        &|time| time,
+        None,
     )
 }
 
@@ -170,6 +172,8 @@ fn a_tile_that_fails_in_one_class_is_still_chosen_in_another() {
         &[],
         &timed(),
         &settings,
+        &|time| time,
+        None,
     );
     let analysis = fitted.unwrap().unwrap();
     let chosen = |class: Class| tile_of(&analysis, &of_rows(4, class));
@@ -216,6 +220,8 @@ fn a_user_who_asks_to_stop_gets_no_selector() {
         &[],
         &timed(),
         &settings,
+        &|time| time,
+        None,
     );
     assert!(fitted.unwrap().is_none());
 }

@@ -1,5 +1,6 @@
 //! The whole line for one device: scenarios in; measurements, module and report out.
 
+mod budget;
 mod fitting;
 mod incumbent;
 mod known;
@@ -15,16 +16,17 @@ use crate::emit::{Heuristics, module_name};
 use crate::fit_settings::FitSettings;
 use crate::interrupt::Interrupt;
 use crate::measure::{
-    BatchPolicies, Bench, Session, Timed, Verified, candidate_sets, measure_batches, measure_candidates,
-    needs_cp_async, record_timelines, screen, screenings, time_to_verify, verify_space,
+    BatchPolicies, Benches, Session, Timed, Verified, candidate_sets, measure_batches, measure_candidates,
+    needs_cp_async, record_timelines, screen, screenings, time_to_verify, verify_space_with,
 };
 use crate::progress::Progress;
 use crate::shard::Shard;
 use crate::store::{Finished, Provenance, RunFolder, Start, Timelines, read, read_timelines, timelines_path};
 use crate::workloads::{Scale, Workload, Workloads};
 use anyhow::Context as _;
+use budget::{Budget, Phases};
 use known::Known;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use tilewright_heuristics::{Backend, Prices, Tile, TileSetBuf};
@@ -74,29 +76,37 @@ const VERIFIED_UNTIL: f64 = 0.8;
 /// held out under the selector; a few timelines have a time of their own, which on a GPU is spent with compiling kernels that note what they do.
 const CANDIDATES: f64 = 0.9;
 const HELD_OUT: f64 = 0.2;
+/// Cores from which on a GPU is measured while a selector is fitted, which takes eight.
+const CORES_TO_FIT_BESIDE: usize = 16;
 /// What the timelines get in any case: to compile eight kernels, and launch each twice.
 const TIMELINES: Duration = Duration::from_secs(12);
 
-/// Tunes the device on `bench`.
+/// Tunes a device: one, or several alike ones, which share the work. `differing` says in what these differ.
 ///
 /// # Errors
 /// Scenarios that make no batches, a bench that cannot run them, or the file system. What was measured until then is kept.
 pub fn tune(
     options: &TuneOptions,
-    bench: &mut dyn Bench,
+    (mut benches, differing): (Benches<'_>, Vec<String>),
     progress: Progress,
     interrupt: &Interrupt,
 ) -> anyhow::Result<Tuned> {
     let begin = Instant::now();
-    let device = bench.device();
+    let mut phases = Phases::begin(begin);
+    let device = benches.first().device();
+    let limits = benches.limits().clone();
     let module = module_name(&device);
-    progress.note(&format!("tuning {device}"));
-    progress.note(&said(&bench.prices()));
+    match benches.living() {
+        1 => progress.note(&format!("tuning {device}")),
+        several => progress.note(&format!("tuning {device} on {several} of them")),
+    }
+    progress.note(&said(&benches.first().prices()));
+    differing.iter().for_each(|differing| progress.note(differing));
 
-    let backend = bench.limits().backend();
-    let scale = Scale::on(bench.limits(), options.max_batch_mb);
+    let backend = limits.backend();
+    let scale = Scale::on(&limits, options.max_batch_mb);
     let mut workloads = Workloads::load(&options.scenarios, backend, &scale, options.shard)?;
-    let known = Known::of(&device, bench.limits());
+    let known = Known::of(&device, &limits);
     let known_sets = if options.quick { known.sets() } else { Vec::new() };
     let fit = if options.quick { quick::settings(&options.fit) } else { options.fit.clone() };
     if options.quick {
@@ -112,7 +122,7 @@ pub fn tune(
     );
     let default = if options.quick { quick::BUDGET } else { default_budget(backend, workloads.dtypes.len()) };
     let mut budget = options.budget.unwrap_or(default);
-    let by_cp_async = workloads.batches.iter().filter(|workload| needs_cp_async(workload, bench.limits()));
+    let by_cp_async = workloads.batches.iter().filter(|workload| needs_cp_async(workload, &limits));
     let timed = Timed {
         classes: workloads.classes(),
         dtypes: workloads.dtypes.clone(),
@@ -120,7 +130,7 @@ pub fn tune(
         cp_async: by_cp_async.map(|workload| Class::of(workload.geometry())).collect(),
         shard: options.shard,
     };
-    let screenings = screenings(&workloads.batches, bench.limits());
+    let screenings = screenings(&workloads.batches, &limits);
     let screened: Vec<Class> = screenings.iter().map(|screening| screening.class).collect();
     let space = Space::of(backend);
     let folder = options.out.join(&module);
@@ -154,7 +164,7 @@ pub fn tune(
     };
     if start != Start::Resume && !options.quick {
         let estimating = Instant::now();
-        let needed = time_to_verify(bench, &space, &screened, &timed);
+        let needed = time_to_verify(&mut benches, &space, &screened, &timed, interrupt);
         budget = budget_for(needed, budget, options.budget.is_some(), options.force)?;
         progress.note(&format!(
             "trying and verifying tiles takes about {:.0} s of the budget's {}; {} batches share the rest (estimated in {:.1} s)",
@@ -166,20 +176,24 @@ pub fn tune(
     }
     let which = which(&scale, options.shard, options.quick);
     let prior = if options.force { None } else { known.prior() };
-    let provenance = provenance::provenance(bench, &space, (&workloads, which), (&fit, prior));
+    let provenance =
+        provenance::provenance((&benches, differing), &space, (&workloads, which), (&fit, prior));
     let mut run = RunFolder::open(&folder, provenance, start)?;
     for damaged in run.damaged() {
         progress.note(&format!("what it held is measured again: {damaged}"));
     }
     let stopped = |folder: &PathBuf| Ok(Tuned::Interrupted(folder.clone()));
 
-    let session = &mut Session { bench, run: &mut run, progress, interrupt };
+    let budget = Budget::begin(begin, budget, options.budget.is_some(), &mut benches);
+    let session = &mut Session { benches, run: &mut run, progress, interrupt };
+    phases.end("estimate", session.benches.compiled());
     let kept = || format!("{}: the measurements are kept", folder.display());
     let tiles = if options.quick {
         let tiles: BTreeSet<Tile> = known_sets.iter().flat_map(|set| set.tiles()).copied().collect();
         tiles.into_iter().filter(|tile| space.tiles().contains(tile)).collect()
     } else {
-        if !screen(session, &space, &screenings, begin + budget.mul_f64(SCREENED_UNTIL))? {
+        let deadline = budget.deadline(SCREENED_UNTIL, session.benches.compiled());
+        if !screen(session, &space, &screenings, deadline)? {
             return stopped(&folder);
         }
         let mut tiles = Analysis::screened(&session.run.united_rows(), &screened, &fit).with_context(kept)?;
@@ -189,21 +203,37 @@ pub fn tune(
         tiles.dedup();
         tiles
     };
-    let verified = verify_space(session, &space, &tiles, &timed, begin + budget.mul_f64(VERIFIED_UNTIL))?;
+    phases.end("screen", session.benches.compiled());
+    let sets = if options.quick { known_sets } else { candidate_sets(&tiles) };
+    // With several devices, one compiles the sets of several tiles while the others compile tiles alone. One device compiles those whose tiles passed.
+    let several = |may_run: &dyn Fn(&Class, &Tile) -> bool| -> Vec<(TileSetBuf, Class)> {
+        let of_class = |class: &Class| {
+            let runs = |set: &&TileSetBuf| {
+                set.single().is_none() && set.tiles().iter().all(|tile| may_run(class, tile))
+            };
+            sets.iter().filter(runs).map(|set| (*set, *class)).collect::<Vec<_>>()
+        };
+        timed.classes.keys().flat_map(of_class).collect()
+    };
+    let ahead = if session.benches.living() > 1 {
+        let feasible: BTreeMap<Class, Vec<Tile>> =
+            timed.classes.keys().map(|class| (*class, space.feasible(class, &limits))).collect();
+        several(&|class, tile| feasible[class].contains(tile))
+    } else {
+        Vec::new()
+    };
+    let deadline = budget.deadline(VERIFIED_UNTIL, session.benches.compiled());
+    let verified = verify_space_with(session, &space, (&tiles, &ahead), &timed, deadline)?;
     let Some(verified) = verified else { return stopped(&folder) };
+    let compiling = Instant::now();
+    if ahead.is_empty() {
+        let sets = several(&|class, tile| verified.tiles(class).contains(tile));
+        session.benches.prepare(&[], &sets, interrupt);
+    }
+    phases.end("verify", session.benches.compiled());
     let measuring = Instant::now();
     // Where verification takes longer than estimated, the run does rather than measure nothing.
-    let left =
-        (begin + budget).saturating_duration_since(measuring).max(budget.mul_f64(1.0 - VERIFIED_UNTIL));
-    let sets = if options.quick { known_sets } else { candidate_sets(&tiles) };
-    let several = |class: &Class| {
-        let (class, tiles) = (*class, verified.tiles(class));
-        let runs = move |set: &&TileSetBuf| {
-            set.single().is_none() && set.tiles().iter().all(|tile| tiles.contains(tile))
-        };
-        sets.iter().filter(runs).map(move |set| (*set, class)).collect::<Vec<_>>()
-    };
-    session.bench.prepare_sets(&timed.classes.keys().flat_map(several).collect::<Vec<_>>());
+    let left = budget.left(measuring, session.benches.compiled(), 1.0 - VERIFIED_UNTIL);
     let (fitted, held_out): (Vec<Workload>, Vec<Workload>) =
         workloads.batches.iter().cloned().partition(|workload| !workload.held_out());
     progress.note(&format!(
@@ -211,22 +241,50 @@ pub fn tune(
         sets.len(),
         fitted.len(),
         held_out.len(),
-        measuring.elapsed().as_secs_f64()
+        (measuring - compiling).as_secs_f64()
     ));
     let deadline = measuring + left.mul_f64(CANDIDATES);
     let batches = &workloads.batches;
-    if !measure_candidates(session, batches, &sets, &verified, deadline)? {
+    // One of those that are judged goes first: a fit is judged by them.
+    let (judged_first, judged_later) = held_out.split_at(held_out.len().min(1));
+    let while_fitting = backend == Backend::Cuda
+        && options.shard.is_none()
+        && !fitted.is_empty()
+        && !judged_later.is_empty()
+        && std::thread::available_parallelism().is_ok_and(|cores| cores.get() >= CORES_TO_FIT_BESIDE);
+    let mut first_fit = None;
+    if while_fitting {
+        let before: Vec<Workload> = fitted.iter().chain(judged_first).cloned().collect();
+        let work = |batches: &[Workload]| batches.iter().map(Workload::sample_ns).sum::<u64>() as f64;
+        let part = work(&before) / (work(&before) + work(judged_later));
+        let until = measuring + left.mul_f64(CANDIDATES * part);
+        if !measure_candidates(session, &before, &sets, &verified, until)? {
+            return stopped(&folder);
+        }
+        let (fitted, went_on) = fitting::fit_first_while(session, &fit, |session| {
+            measure_candidates(session, judged_later, &sets, &verified, deadline)
+        })
+        .with_context(kept)?;
+        if !went_on {
+            return stopped(&folder);
+        }
+        first_fit = Some(fitted);
+    } else if !measure_candidates(session, batches, &sets, &verified, deadline)? {
         return stopped(&folder);
     }
+    phases.end("candidates", session.benches.compiled());
     // A shard has raced the tiles of its own screening: where other shards raced others, a batch has no time of a tile.
     if let Some(shard) = options.shard {
         let path = folder.join(shard.file_name());
+        tracing::info!("phases: {phases}");
         run.write(&path)?;
         run.retire(&path)?;
         return Ok(Tuned::Shard(path));
     }
-    let fitted = fitting::fit_verified(session, batches, &timed, &fit);
+    let on_the_clock = |time| budget.divided(time);
+    let fitted = fitting::fit_verified(session, batches, &timed, &fit, &on_the_clock, first_fit);
     let Some(analysis) = fitted.with_context(kept)? else { return stopped(&folder) };
+    phases.end("fit and decisions", session.benches.compiled());
     // Without the tiles that failed since.
     let verified = Verified::of(session.run.rows());
     let policies = BatchPolicies::of(&analysis);
@@ -237,11 +295,14 @@ pub fn tune(
     if !measure_batches(session, judged, &policies, &verified, deadline)? {
         return stopped(&folder);
     }
+    phases.end("held-out", session.benches.compiled());
     let deadline = Instant::now() + TIMELINES;
     if !options.quick && !record_timelines(session, batches, &policies, &verified, deadline)? {
         return stopped(&folder);
     }
 
+    phases.end("timelines", session.benches.compiled());
+    tracing::info!("phases: {phases}");
     let writing = Instant::now();
     let (into, kept) = target.of(run.provenance(), &analysis);
     let measurements = match into {

@@ -2,7 +2,7 @@
 
 use crate::analysis::short_hash;
 use crate::fit_settings::FitSettings;
-use crate::measure::Bench;
+use crate::measure::Benches;
 use crate::prior::Prior;
 use crate::store::{Hashes, Provenance};
 use crate::workloads::Workloads;
@@ -11,11 +11,18 @@ use std::time::SystemTime;
 use tilewright_kernel_templates::Space;
 
 pub(super) fn provenance(
-    bench: &dyn Bench,
+    (benches, differing): (&Benches<'_>, Vec<String>),
     space: &Space,
     (workloads, which): (&Workloads, String),
     (fit, prior): (&FitSettings, Option<Prior>),
 ) -> Provenance {
+    let bench = benches.first();
+    let mut warnings = differing;
+    for warning in benches.all().flat_map(|bench| bench.warnings()) {
+        if !warnings.contains(&warning) {
+            warnings.push(warning);
+        }
+    }
     let tiles: Vec<String> = space.tiles().iter().map(ToString::to_string).collect();
     let mut versions = vec![("tilewright".to_owned(), env!("CARGO_PKG_VERSION").to_owned())];
     versions.extend(bench.versions());
@@ -31,7 +38,7 @@ pub(super) fn provenance(
         started: humantime::format_rfc3339_seconds(SystemTime::now()).to_string(),
         cold_caches: bench.cold_caches(),
         limit_method: bench.limit_method(),
-        warnings: bench.warnings(),
+        warnings,
         fit: fit.clone(),
         prior,
     }

@@ -5,8 +5,9 @@ use crate::cli::exit::Ended;
 use crate::cli::{TuneArguments, output};
 use crate::device_list::DeviceList;
 use crate::device_name::DeviceName;
+use crate::fleet::workers;
 use crate::interrupt::Interrupt;
-use crate::measure::{Bench, CpuBench, TimeLimits, WorkerBench, WorkerCommand};
+use crate::measure::{Bench, Benches, CpuBench, TimeLimits, WorkerBench, WorkerCommand};
 use crate::progress::Progress;
 use crate::tune::{Outputs, Tuned, command_to_go_on, tune as run_line};
 use anyhow::Context as _;
@@ -22,14 +23,25 @@ pub fn tune(arguments: &TuneArguments) -> anyhow::Result<Ended> {
     let begin = Instant::now();
     let interrupt = Interrupt::listen().context("cannot listen for signals")?;
     let progress = Progress::detect();
-    let device = match devices(arguments.device.as_ref())?.as_slice() {
-        [] => None,
-        &[device] => Some(device),
-        several => return tune_several(arguments, several, progress, &interrupt),
+    let mut devices = devices(arguments.device.as_ref())?;
+    if devices.is_empty() {
+        devices.push(named_or_first(None));
+    }
+    let mut opened = match devices.as_slice() {
+        &[device] => vec![open(device, arguments.threads, progress)?],
+        several => open_several(several, arguments.threads, progress)?,
     };
-    let mut bench = open(named_or_first(device), arguments.threads, progress)?;
-    progress.note(&format!("the device is open ({:.1} s)", begin.elapsed().as_secs_f64()));
-    match run_line(&arguments.options(), bench.as_mut(), progress, &interrupt)? {
+    let records = devices.iter().copied().zip(opened.iter().map(|bench| bench.device())).collect::<Vec<_>>();
+    let models = workers(&records, &arguments.out);
+    if models.len() > 1 {
+        drop(opened);
+        return tune_several(arguments, &models, progress, &interrupt);
+    }
+    let count =
+        if opened.len() == 1 { "device is".to_owned() } else { format!("{} devices are", opened.len()) };
+    progress.note(&format!("the {count} open ({:.1} s)", begin.elapsed().as_secs_f64()));
+    let benches = Benches::of(opened.iter_mut().map(|bench| &mut **bench as &mut dyn Bench).collect());
+    match run_line(&arguments.options(), benches, progress, &interrupt)? {
         Tuned::Done(outputs) => {
             progress.note(&format!("done in {:.0} s", begin.elapsed().as_secs_f64()));
             say(&outputs, arguments.json, progress)
@@ -86,6 +98,41 @@ pub(super) fn open(
             Ok(Box::new(WorkerBench::spawn(command, TimeLimits::default())?))
         }
     }
+}
+
+/// The benches of several devices, each in a process of its own: one that is lost is not all of them.
+fn open_several(
+    devices: &[DeviceName],
+    threads: Option<u32>,
+    progress: Progress,
+) -> anyhow::Result<Vec<Box<dyn Bench>>> {
+    if devices.iter().any(|device| matches!(device, DeviceName::Cuda(_))) {
+        // Here, so that they do not fetch it all at once.
+        let nvrtc = Nvrtc::load_or_fetch(&CubinCache::default_folder()?)?;
+        progress.note(&format!("compiling with {}", nvrtc.path().display()));
+    }
+    let spawn = |device: &DeviceName| -> anyhow::Result<Box<dyn Bench>> {
+        let mut arguments = vec!["worker".to_owned(), "--device".to_owned(), device.to_string()];
+        if let Some(threads) = threads.filter(|_| *device == DeviceName::Cpu) {
+            arguments.extend(["--threads".to_owned(), threads.to_string()]);
+        }
+        let command = WorkerCommand::this_program(arguments)?;
+        let bench = WorkerBench::spawn(command, TimeLimits::default());
+        Ok(Box::new(bench.with_context(|| format!("{device}: cannot be opened"))?))
+    };
+    // GPUs measure what they give side by side; processors would be in each other's way.
+    std::thread::scope(|scope| {
+        let open = |device| match device {
+            DeviceName::Cpu => Ok(spawn(&device)),
+            DeviceName::Cuda(_) => Err(scope.spawn(move || spawn(&device))),
+        };
+        let opened: Vec<_> = devices.iter().copied().map(open).collect();
+        let bench = |opened: Result<_, std::thread::ScopedJoinHandle<'_, _>>| match opened {
+            Ok(opened) => opened,
+            Err(thread) => thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
+        };
+        opened.into_iter().map(bench).collect()
+    })
 }
 
 /// Says what a selector is worth and which files were written. A selector that is doubted is a check that found a problem.

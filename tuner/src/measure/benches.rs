@@ -1,0 +1,549 @@
+//! The alike devices of a run: pieces of its work are given out to them, one after the other, so that none waits for another longer than a piece takes.
+//!
+//! Each device is driven by a thread of its own; what it measured is told on the caller's thread, which alone writes. A device that is lost leaves its
+//! piece to the others. One device is driven by the caller itself, in the order in which the pieces are given.
+
+use super::{Bench, BenchError, Preparation};
+use crate::interrupt::Interrupt;
+use crate::store::Resources;
+use std::collections::BTreeMap;
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+use tilewright_heuristics::{Prices, Tile, TileSetBuf};
+use tilewright_kernel_templates::{Class, Limits};
+
+/// How often a device that has nothing to do asks whether the user wants to stop.
+const POLL: Duration = Duration::from_millis(50);
+/// Parts by which the bandwidth, and the cost of a launch, of alike devices differ at most; short times are measured less exactly.
+const APART: [f64; 2] = [0.03, 0.10];
+/// Pieces that each device gets of what is compiled: the last ones even the shares out.
+const SHARES: usize = 2;
+
+/// The alike devices of a run, at least one.
+pub struct Benches<'a> {
+    benches: Vec<&'a mut dyn Bench>,
+    lost: Vec<bool>,
+    compiled: Duration,
+    undivided: f64,
+}
+
+/// What the caller hears of its pieces.
+#[derive(Debug)]
+pub enum Told<'p, P, R> {
+    /// A device begins it.
+    Begun(&'p P),
+    /// What it has come to.
+    Done(&'p P, R),
+    /// Its device is lost, and another one does it.
+    Lost(&'p P, BenchError),
+}
+
+/// How giving out ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Given {
+    /// Every piece is done.
+    All,
+    /// The user asked to stop.
+    Interrupted,
+    /// No device is left.
+    Lost(BenchError),
+}
+
+impl Given {
+    /// Whether every piece is done; `false` if the user asked to stop.
+    ///
+    /// # Errors
+    /// No device is left.
+    pub fn went_on(self) -> Result<bool, BenchError> {
+        match self {
+            Self::All => Ok(true),
+            Self::Interrupted => Ok(false),
+            Self::Lost(defect) => Err(defect),
+        }
+    }
+}
+
+/// In which order several devices take pieces.
+pub enum Order<'a, P> {
+    /// As they are given.
+    AsGiven,
+    /// Each stays with the pieces of a group, for which it has made something ready; then it takes up a group that no other is at.
+    ByGroup(&'a (dyn Fn(&P) -> usize + Sync)),
+}
+
+/// What a device does with a piece; it is told how many devices there are.
+pub type Work<'a, P, R> = &'a (dyn Fn(&mut dyn Bench, &P, usize) -> anyhow::Result<R> + Sync);
+
+impl<'a> Benches<'a> {
+    /// One device.
+    pub fn one(bench: &'a mut dyn Bench) -> Self {
+        Self { benches: vec![bench], lost: vec![false], compiled: Duration::ZERO, undivided: 0.0 }
+    }
+
+    /// Alike devices, and in what they differ, in sentences. All plan by the prices of one of them: those of the median bandwidth.
+    ///
+    /// # Panics
+    /// There is none.
+    pub fn of(benches: Vec<&'a mut dyn Bench>) -> (Self, Vec<String>) {
+        assert!(!benches.is_empty(), "a run has a device");
+        let mut benches =
+            Self { lost: vec![false; benches.len()], benches, compiled: Duration::ZERO, undivided: 0.0 };
+        let differing = benches.agree();
+        (benches, differing)
+    }
+
+    /// Hands the same prices to all, and says which devices differ from the one that measured them.
+    fn agree(&mut self) -> Vec<String> {
+        if self.benches.len() == 1 {
+            return Vec::new();
+        }
+        let measured: Vec<(Prices, f64)> =
+            self.benches.iter().map(|bench| (bench.prices(), bench.launch_us())).collect();
+        let mut by_bandwidth: Vec<usize> = (0..measured.len()).collect();
+        by_bandwidth.sort_by_key(|&i| measured[i].0.hbm_byte);
+        let model = by_bandwidth[(measured.len() - 1) / 2];
+        let (prices, launch_us) = measured[model];
+        self.benches.iter_mut().for_each(|bench| bench.adopt_prices(prices));
+        let mut said = Vec::new();
+        for (i, (own, own_launch_us)) in measured.iter().enumerate() {
+            let both = [
+                ("reading a byte", own.hbm_byte as f64, prices.hbm_byte as f64),
+                ("a launch", *own_launch_us, launch_us),
+            ];
+            for ((what, own, usual), most) in both.into_iter().zip(APART) {
+                let apart = own / usual.max(f64::MIN_POSITIVE) - 1.0;
+                if apart.abs() > most {
+                    said.push(format!(
+                        "Of the run's {} devices, the one with number {} takes {:+.1} % for {what}, compared with number {}: times of batches \
+                         that it measured are as far off. Tune on the others, or when it is idle and cool.",
+                        measured.len(),
+                        i + 1,
+                        apart * 100.0,
+                        model + 1
+                    ));
+                }
+            }
+        }
+        said
+    }
+
+    /// A device that is there: all of them have the same limits, prices and launch modes.
+    pub fn first(&self) -> &dyn Bench {
+        let first = self.lost.iter().position(|lost| !lost).unwrap_or(0);
+        &*self.benches[first]
+    }
+
+    /// The same, to be measured on.
+    pub fn first_mut(&mut self) -> &mut dyn Bench {
+        let first = self.lost.iter().position(|lost| !lost).unwrap_or(0);
+        &mut *self.benches[first]
+    }
+
+    /// What the feasibility rules see of the devices.
+    pub fn limits(&self) -> &Limits {
+        self.first().limits()
+    }
+
+    /// What a variant needs, as far as one of them has compiled it.
+    pub fn resources(&self, tile: &Tile, class: &Class) -> Resources {
+        let living = self.benches.iter().zip(&self.lost).filter(|(_, lost)| !**lost);
+        let mut known = living.map(|(bench, _)| bench.resources(tile, class));
+        known.find(|resources| *resources != Resources::default()).unwrap_or_default()
+    }
+
+    /// All devices that were there when the run began.
+    pub fn all(&self) -> impl Iterator<Item = &dyn Bench> {
+        self.benches.iter().map(|bench| &**bench as &dyn Bench)
+    }
+
+    /// How many devices are left.
+    pub fn living(&self) -> usize {
+        self.lost.iter().filter(|lost| !**lost).count()
+    }
+
+    /// Time spent with compiling so far.
+    pub fn compiled(&self) -> Duration {
+        self.compiled
+    }
+
+    /// Has deadlines move by the part of compiling that several devices do no faster than one ([`Benches::moved`]).
+    pub fn divide_time(&mut self) {
+        self.undivided = 1.0 - 1.0 / self.living().max(1) as f64;
+    }
+
+    /// A deadline after the compiling since `compiled`. Where the run's time is that of one device, divided by the devices, time to measure is
+    /// divided, and time to compile is not: all cores compile in any case.
+    pub fn moved(&self, deadline: Instant, compiled: Duration) -> Instant {
+        deadline + self.compiled.saturating_sub(compiled).mul_f64(self.undivided)
+    }
+
+    /// Makes tiles, and sets of several tiles that share a kernel, ready on all devices, where that is faster than one by one. What fails shows when
+    /// they are verified or sampled.
+    ///
+    /// Several devices compile a part each, and then read what the others compiled from the cache.
+    pub fn prepare(&mut self, wanted: &[Preparation], sets: &[(TileSetBuf, Class)], interrupt: &Interrupt) {
+        let begin = Instant::now();
+        if self.living() <= 1 {
+            let bench = self.first_mut();
+            if !wanted.is_empty() {
+                bench.prepare(wanted);
+            }
+            if !sets.is_empty() {
+                bench.prepare_sets(sets);
+            }
+        } else if !wanted.is_empty() || !sets.is_empty() {
+            let parts = parts(wanted, sets, SHARES * self.living());
+            let prepare = |bench: &mut dyn Bench, part: &Part, _: usize| {
+                part.prepare(bench);
+                Ok(())
+            };
+            let nothing = |_: Told<'_, Part, ()>| Ok(());
+            // Whoever is lost here is found again where it has something to say.
+            let given = self.give_out(&parts, Order::AsGiven, interrupt, &prepare, nothing);
+            if matches!(given, Ok(Given::All)) {
+                let all = Part { wanted: wanted.to_vec(), sets: sets.to_vec() };
+                std::thread::scope(|scope| {
+                    let living = self.benches.iter_mut().zip(&self.lost).filter(|(_, lost)| !**lost);
+                    for (bench, _) in living {
+                        let all = &all;
+                        scope.spawn(move || all.prepare(&mut **bench));
+                    }
+                });
+            }
+        }
+        self.compiled += begin.elapsed();
+    }
+
+    /// Has the devices do all pieces, each of which is done once: those of a device that is lost are done by others. `tell` is called on this thread,
+    /// as pieces begin and end.
+    ///
+    /// # Errors
+    /// What `work` or `tell` says. No other piece is begun then.
+    pub fn give_out<P: Sync, R: Send>(
+        &mut self,
+        pieces: &[P],
+        order: Order<'_, P>,
+        interrupt: &Interrupt,
+        work: Work<'_, P, R>,
+        tell: impl FnMut(Told<'_, P, R>) -> anyhow::Result<()>,
+    ) -> anyhow::Result<Given> {
+        let defect = self.first().defect();
+        if self.living() <= 1 || pieces.len() <= 1 && defect.is_none() {
+            self.give_one(pieces, interrupt, work, tell)
+        } else {
+            self.give_several(pieces, order, interrupt, work, tell)
+        }
+    }
+
+    /// To the device that is left, on this thread.
+    fn give_one<P, R>(
+        &mut self,
+        pieces: &[P],
+        interrupt: &Interrupt,
+        work: Work<'_, P, R>,
+        mut tell: impl FnMut(Told<'_, P, R>) -> anyhow::Result<()>,
+    ) -> anyhow::Result<Given> {
+        let mut next = 0;
+        while let Some(piece) = pieces.get(next) {
+            if interrupt.requested() {
+                return Ok(Given::Interrupted);
+            }
+            let (living, first) = (self.living(), self.lost.iter().position(|lost| !lost).unwrap_or(0));
+            let bench = &mut *self.benches[first];
+            // One that cannot be used any more is asked for nothing.
+            if let Some(defect) = bench.defect() {
+                if living <= 1 {
+                    return Ok(Given::Lost(defect));
+                }
+                self.lost[first] = true;
+                continue;
+            }
+            tell(Told::Begun(piece))?;
+            let outcome = work(bench, piece, 1);
+            match bench.defect() {
+                Some(defect) if living > 1 => {
+                    self.lost[first] = true;
+                    tell(Told::Lost(piece, defect))?;
+                }
+                Some(defect) => {
+                    // What was measured before it was lost is kept.
+                    if let Ok(outcome) = outcome {
+                        tell(Told::Done(piece, outcome))?;
+                    }
+                    return Ok(Given::Lost(defect));
+                }
+                None => {
+                    tell(Told::Done(piece, outcome?))?;
+                    next += 1;
+                }
+            }
+        }
+        Ok(Given::All)
+    }
+
+    /// To all devices that are left, each by a thread.
+    fn give_several<P: Sync, R: Send>(
+        &mut self,
+        pieces: &[P],
+        order: Order<'_, P>,
+        interrupt: &Interrupt,
+        work: Work<'_, P, R>,
+        mut tell: impl FnMut(Told<'_, P, R>) -> anyhow::Result<()>,
+    ) -> anyhow::Result<Given> {
+        let group = |piece: &P| match order {
+            Order::AsGiven => 0,
+            Order::ByGroup(group) => group(piece),
+        };
+        let queue = Queue::new(pieces.iter().map(group).collect(), self.living());
+        let (mut failed, mut ended) = (None, Given::All);
+        std::thread::scope(|scope| {
+            let (sender, events) = channel();
+            for (index, (bench, lost)) in self.benches.iter_mut().zip(&self.lost).enumerate() {
+                if !lost {
+                    let (queue, sender) = (&queue, sender.clone());
+                    scope.spawn(move || {
+                        drive(&mut **bench, index, queue, pieces, interrupt, work, &sender);
+                    });
+                }
+            }
+            drop(sender);
+            // Ends when every thread has.
+            for event in events {
+                let told = match event {
+                    Event::Begun(piece) => tell(Told::Begun(&pieces[piece])),
+                    Event::Done(piece, Ok(outcome)) => tell(Told::Done(&pieces[piece], outcome)),
+                    Event::Done(_, Err(error)) => Err(error),
+                    Event::Lost { device, piece, defect, last } => {
+                        self.lost[device] = true;
+                        match last {
+                            None => tell(Told::Lost(&pieces[piece], defect)),
+                            Some(outcome) => {
+                                ended = Given::Lost(defect);
+                                outcome.map_or(Ok(()), |outcome| tell(Told::Done(&pieces[piece], outcome)))
+                            }
+                        }
+                    }
+                };
+                if let Err(error) = told {
+                    queue.stop();
+                    failed.get_or_insert(error);
+                }
+            }
+        });
+        if let Some(error) = failed {
+            return Err(error);
+        }
+        if ended == Given::All && queue.has_left() {
+            ended = Given::Interrupted;
+        }
+        Ok(ended)
+    }
+}
+
+/// What a device's thread says.
+enum Event<R> {
+    Begun(usize),
+    Done(usize, anyhow::Result<R>),
+    Lost {
+        device: usize,
+        piece: usize,
+        defect: BenchError,
+        /// What it had come to, where no device is left to do it.
+        last: Option<anyhow::Result<R>>,
+    },
+}
+
+/// Has a device do pieces as long as there are any, and it is there.
+fn drive<P, R>(
+    bench: &mut dyn Bench,
+    device: usize,
+    queue: &Queue,
+    pieces: &[P],
+    interrupt: &Interrupt,
+    work: Work<'_, P, R>,
+    events: &Sender<Event<R>>,
+) {
+    let _stop = StopOnPanic(queue);
+    let mut group = None;
+    while let Some(piece) = queue.take(group, interrupt) {
+        group = Some(queue.groups[piece]);
+        // The receiver is there until every thread has ended.
+        let _ = events.send(Event::Begun(piece));
+        let outcome = match bench.defect() {
+            Some(defect) => Err(defect.into()),
+            None => work(bench, &pieces[piece], queue.living()),
+        };
+        if let Some(defect) = bench.defect() {
+            let last = queue.leave(piece).then_some(outcome);
+            let _ = events.send(Event::Lost { device, piece, defect, last });
+            return;
+        }
+        let failed = outcome.is_err();
+        let _ = events.send(Event::Done(piece, outcome));
+        queue.done(piece, failed);
+    }
+}
+
+/// The pieces that are left.
+struct Queue {
+    /// The group of each piece.
+    groups: Vec<usize>,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+struct State {
+    /// In the order in which they are taken.
+    left: Vec<usize>,
+    /// Those that devices are at.
+    open: Vec<usize>,
+    living: usize,
+    stopped: bool,
+}
+
+impl Queue {
+    fn new(groups: Vec<usize>, living: usize) -> Self {
+        let left = (0..groups.len()).collect();
+        let state = State { left, open: Vec::new(), living, stopped: false };
+        Self { groups, state: Mutex::new(state), changed: Condvar::new() }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A piece for a device that was at this group; `None` when all are done, or no other is to be begun. As long as another device may leave
+    /// its piece, it is waited for.
+    fn take(&self, group: Option<usize>, interrupt: &Interrupt) -> Option<usize> {
+        let mut state = self.state();
+        loop {
+            if state.stopped || interrupt.requested() {
+                return None;
+            }
+            if let Some(at) = self.next(&state, group) {
+                let piece = state.left.remove(at);
+                state.open.push(piece);
+                return Some(piece);
+            }
+            if state.open.is_empty() {
+                return None;
+            }
+            let waited = self.changed.wait_timeout(state, POLL);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// Where the next piece of a device lies among those that are left.
+    fn next(&self, state: &State, group: Option<usize>) -> Option<usize> {
+        let of = |group: usize| state.left.iter().position(|&piece| self.groups[piece] == group);
+        if let Some(at) = group.and_then(of) {
+            return Some(at);
+        }
+        let mut counts: BTreeMap<usize, usize> = BTreeMap::new();
+        for &piece in &state.left {
+            *counts.entry(self.groups[piece]).or_default() += 1;
+        }
+        let taken = |group: usize| state.open.iter().any(|&piece| self.groups[piece] == group);
+        // Of groups that no device is at, the first; else that with most left.
+        let free = counts.keys().copied().find(|&group| !taken(group));
+        let most = counts.iter().max_by_key(|(_, count)| **count).map(|(group, _)| *group);
+        free.or(most).and_then(of)
+    }
+
+    fn done(&self, piece: usize, failed: bool) {
+        let mut state = self.state();
+        state.open.retain(|&open| open != piece);
+        state.stopped |= failed;
+        drop(state);
+        self.changed.notify_all();
+    }
+
+    /// A device is lost, and its piece is for another; whether there is none.
+    fn leave(&self, piece: usize) -> bool {
+        let mut state = self.state();
+        state.open.retain(|&open| open != piece);
+        state.living -= 1;
+        let none = state.living == 0;
+        state.left.insert(0, piece);
+        state.stopped |= none;
+        drop(state);
+        self.changed.notify_all();
+        none
+    }
+
+    fn living(&self) -> usize {
+        self.state().living
+    }
+
+    fn stop(&self) {
+        self.state().stopped = true;
+        self.changed.notify_all();
+    }
+
+    fn has_left(&self) -> bool {
+        !self.state().left.is_empty()
+    }
+}
+
+/// Lets the other devices end when a thread panics, so that its panic is heard.
+struct StopOnPanic<'a>(&'a Queue);
+
+impl Drop for StopOnPanic<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.stop();
+        }
+    }
+}
+
+/// A part of what is made ready.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Part {
+    wanted: Vec<Preparation>,
+    sets: Vec<(TileSetBuf, Class)>,
+}
+
+impl Part {
+    fn prepare(&self, bench: &mut dyn Bench) {
+        if !self.sets.is_empty() {
+            bench.prepare_sets(&self.sets);
+        }
+        if !self.wanted.is_empty() {
+            bench.prepare(&self.wanted);
+        }
+    }
+}
+
+/// Divides what is made ready into about `count` parts of as many tiles. The sets come first: a kernel of several tiles takes as long to compile as all of
+/// them, on one core, while the tiles alone keep the others at work.
+fn parts(wanted: &[Preparation], sets: &[(TileSetBuf, Class)], count: usize) -> Vec<Part> {
+    let mut parts = Vec::new();
+    if !sets.is_empty() {
+        parts.push(Part { wanted: Vec::new(), sets: sets.to_vec() });
+    }
+    let tiles: usize = wanted.iter().map(|wanted| wanted.tiles.len()).sum();
+    let each = tiles.div_ceil(count.max(1)).max(1);
+    let (mut part, mut room) = (Vec::new(), each);
+    for Preparation { tiles, class, coverage } in wanted {
+        let mut tiles = tiles.as_slice();
+        while !tiles.is_empty() {
+            let (of_part, rest) = tiles.split_at(room.min(tiles.len()));
+            part.push(Preparation { tiles: of_part.to_vec(), class: *class, coverage: *coverage });
+            room -= of_part.len();
+            tiles = rest;
+            if room == 0 {
+                parts.push(Part { wanted: std::mem::take(&mut part), sets: Vec::new() });
+                room = each;
+            }
+        }
+    }
+    if !part.is_empty() {
+        parts.push(Part { wanted: part, sets: Vec::new() });
+    }
+    parts
+}
+
+#[cfg(test)]
+#[path = "benches_tests.rs"]
+mod tests;
