@@ -28,19 +28,31 @@ pub const fn next_behind(position: u32) -> u32 {
     begin_of(position).saturating_add(length_at(position))
 }
 
-/// Tiles that give a row the same bits, best first: one number of tokens a step, and one kind of product. Which of them a device gets, it gets
-/// for every batch. All have warps of their own for each row.
-pub const fn tiles(backend: Backend, head_dim: u32) -> &'static [TileSet<'static>] {
+/// Families of tiles, best first: a device gets the first whose tiles all run there. A plan takes one of its family, whichever ends first by the
+/// planner's prices: all of them give a row the same bits.
+///
+/// They have the same number of tokens a step, and each warp has 16 rows for itself with all tokens of their steps, so that a row's products are
+/// summed in the same order. That `mma.sync` and `wgmma` then give the same bits, no document says: `docs/invariance.md` says what shows it.
+pub const fn families(backend: Backend, head_dim: u32) -> &'static [TileSet<'static>] {
     const fn of(tiles: &'static [Tile]) -> TileSet<'static> {
         TileSet::new(tiles)
     }
     const CPU: &[TileSet<'static>] =
         &[of(&[Tile::new(16, 64, 1, 1)]), of(&[Tile::new(4, 64, 1, 1)]), of(&[Tile::new(1, 64, 1, 1)])];
-    const CUDA: &[TileSet<'static>] =
-        &[of(&[Tile::new(64, 64, 4, 2)]), of(&[Tile::new(64, 64, 4, 1)]), of(&[Tile::new(16, 64, 1, 1)])];
+    const CUDA: &[TileSet<'static>] = &[
+        of(&[Tile::new(16, 64, 1, 3), Tile::new(32, 64, 2, 2), Tile::new(64, 64, 4, 2)]),
+        of(&[Tile::new(64, 64, 4, 2)]),
+        of(&[Tile::new(16, 64, 1, 2), Tile::new(64, 64, 4, 1)]),
+        of(&[Tile::new(64, 64, 4, 1)]),
+        of(&[Tile::new(16, 64, 1, 1)]),
+    ];
     // Shorter steps of fewer rows where vectors are long: two CTAs share an SM then.
-    const WIDE: &[TileSet<'static>] =
-        &[of(&[Tile::new(32, 32, 2, 2)]), of(&[Tile::new(16, 32, 1, 2)]), of(&[Tile::new(16, 32, 1, 1)])];
+    const WIDE: &[TileSet<'static>] = &[
+        of(&[Tile::new(16, 32, 1, 2), Tile::new(32, 32, 2, 2)]),
+        of(&[Tile::new(32, 32, 2, 2)]),
+        of(&[Tile::new(16, 32, 1, 2)]),
+        of(&[Tile::new(16, 32, 1, 1)]),
+    ];
     match backend {
         Backend::Cpu => CPU,
         Backend::Cuda if head_dim > 128 => WIDE,
@@ -68,5 +80,17 @@ mod tests {
         assert_eq!(count, 32 + 16 * 6, "32 up to 16384, then sixteen an octave");
         assert_eq!(begin_of(u32::MAX), u32::MAX / (1 << 27) * (1 << 27));
         assert_eq!(next_behind(u32::MAX), u32::MAX);
+    }
+
+    #[test]
+    fn tiles_of_a_family_multiply_alike() {
+        for head_dim in [64, 128, 256] {
+            let all = families(Backend::Cuda, head_dim);
+            let steps = all[0].tiles()[0].n;
+            for tile in all.iter().flat_map(|family| family.tiles()) {
+                assert_eq!((tile.n, tile.warps), (steps, tile.m / 16), "{tile}: a warp for 16 rows");
+                assert!(u32::from(tile.n) <= SHORTEST && SHORTEST.is_multiple_of(tile.n.into()));
+            }
+        }
     }
 }

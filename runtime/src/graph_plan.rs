@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 
 use crate::on_cuda::{allocate, choice, refuse_capture};
-use crate::{Attention, AttentionError, Cuda};
+use crate::{Attention, AttentionError, AttentionOptions, Cuda};
 use cudarc::driver::{CudaSlice, CudaStream, DevicePtr};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -11,7 +11,7 @@ use tilewright_cuda::{
     Bucket, Capacities, CudaError, DevicePlan, FitError, Launch, LaunchMode, Mix, RawArgs, TunedBackend,
     kv_load_up_to,
 };
-use tilewright_heuristics::{Geometry, Selection, Tile};
+use tilewright_heuristics::{Geometry, Selection, Tile, TileSet, TileSetBuf};
 use tilewright_kernel_templates::Class;
 use tilewright_kernel_templates::cuda::KvLoad;
 use tilewright_plan::{
@@ -39,10 +39,37 @@ pub struct GraphPlan {
     planner: FollowingPlanner,
     on_device: DevicePlan,
     workspace: CudaSlice<u8>,
-    /// Of a plan for any batch: the choices among the tiles that it has launches of. What there is no room for is planned request by request.
-    selection: Option<Selection>,
+    /// What is chosen among where not all tiles are: what there is no room for is planned request by request, where this is of any batch.
+    among: Among,
     /// The caches that it was run with, and how their pages are loaded.
     run_with: Mutex<Vec<(KvStrides, KvLoad)>>,
+}
+
+/// The tiles that a graph plan has launches of, where choices are made among these alone.
+#[derive(Clone, Debug, Default)]
+struct Among {
+    /// Of a plan for any batch.
+    selection: Option<Selection>,
+    /// Of batch-invariant plans: any tile of a family gives the same bits.
+    family: Option<TileSetBuf>,
+}
+
+impl Among {
+    /// Chooses tiles as a decoder does, but among these.
+    fn choice<'a>(
+        &'a self,
+        tuned: &'a TunedBackend,
+        geometry: &Geometry,
+        options: &AttentionOptions,
+    ) -> Choose<'a> {
+        match (choice(tuned, geometry, options).0, self) {
+            (Choose::Selection(_), Self { selection: Some(selection), .. }) => {
+                Choose::Selection(BySelection::new(selection))
+            }
+            (Choose::Set(_), Self { family: Some(family), .. }) => Choose::Set(family.as_set()),
+            (choose, _) => choose,
+        }
+    }
 }
 
 impl Attention<Cuda> {
@@ -59,7 +86,8 @@ impl Attention<Cuda> {
         stream: &Arc<CudaStream>,
     ) -> Result<GraphPlan, AttentionError> {
         refuse_capture(stream, "a plan is to be made")?;
-        self.placed(table, None, stream, |tuned, plan| bucket_for(tuned, plan, pages))
+        let among = Among::default();
+        self.placed(table, among, false, stream, |tuned, plan| bucket_for(tuned, plan, pages))
     }
 
     /// A plan for graphs that serves every batch of as many queries and entries of the page table. A graph launches each of its tiles in every
@@ -82,13 +110,16 @@ impl Attention<Cuda> {
         let class = Class::of(&geometry);
         let selection = self.with_kernels(|tuned| tuned.selection().clone());
         let tiles = match self.with_kernels(|tuned| tuned.invariant_set(&class)) {
-            Some(set) if self.options.invariant => set.tiles().to_vec(),
+            Some(set) if self.options.invariant => ends_of(set),
             _ => few_tiles(&selection, &geometry, queries, pages)?,
         };
-        let selection = selection.only(class.head_dim, class.dtype, &tiles);
+        let among = Among {
+            selection: Some(selection.only(class.head_dim, class.dtype, &tiles)),
+            family: TileSetBuf::of(&tiles).filter(|_| self.options.invariant),
+        };
         let lens = vec![0; queries as usize];
         let table = PageTable::new(&[], 0, &lens, page_size)?;
-        self.placed(&table, Some(selection), stream, |tuned, plan| {
+        self.placed(&table, among, true, stream, |tuned, plan| {
             let geometry = plan.geometry();
             let mode = LaunchMode { launch: Launch::Serial, ..tuned.launch_mode() };
             Bucket::for_batch(geometry, mode, &tiles, queries.max(1), pages.max(1))
@@ -99,19 +130,20 @@ impl Attention<Cuda> {
     fn placed(
         &self,
         table: &PageTable<'_>,
-        selection: Option<Selection>,
+        mut among: Among,
+        for_any: bool,
         stream: &Arc<CudaStream>,
         bucket: impl Fn(&TunedBackend, &Plan) -> Result<Bucket, FitError>,
     ) -> Result<GraphPlan, AttentionError> {
         let geometry = self.geometry(table.page_size());
         let mut planner = self.following_planner(&geometry)?;
-        if selection.is_some() {
+        if for_any {
             planner = planner.with_last_resort(Packing::PerRequest);
         }
         planner.compare(&PageRows::from(*table), 0)?;
         let mut placed = None;
         self.with_kernels(|tuned| {
-            planner.update(self.choice_of(tuned, &geometry, selection.as_ref()), |plan, _| {
+            planner.update(among.choice(tuned, &geometry, &self.options), |plan, _| {
                 let bucket = bucket(tuned, plan).map_err(CudaError::from)?;
                 let workspace = allocate(stream, bucket.workspace_bytes())?;
                 let mut on_device = DevicePlan::with_bucket(tuned.backend().device(), bucket)?;
@@ -122,6 +154,10 @@ impl Attention<Cuda> {
         })?;
         // The first plan that is offered is taken, or fails.
         let (on_device, workspace) = placed.ok_or(CudaError::NotUploaded)?;
+        if self.options.invariant && !for_any {
+            // Its launches are of the tile that this batch got.
+            among.family = planner.plan().tile_groups().first().map(|group| TileSetBuf::one(group.tile));
+        }
         let attention = self.clone();
         Ok(GraphPlan {
             attention,
@@ -129,22 +165,17 @@ impl Attention<Cuda> {
             planner,
             on_device,
             workspace,
-            selection,
+            among,
             run_with: Mutex::default(),
         })
     }
+}
 
-    /// Chooses tiles as a decoder does, or by another selection.
-    fn choice_of<'a>(
-        &self,
-        tuned: &'a TunedBackend,
-        geometry: &Geometry,
-        selection: Option<&'a Selection>,
-    ) -> Choose<'a> {
-        match (choice(tuned, geometry, &self.options).0, selection) {
-            (Choose::Selection(_), Some(selection)) => Choose::Selection(BySelection::new(selection)),
-            (choose, _) => choose,
-        }
+/// The lowest and the tallest tile of a family, as a plan for any batch has few launches.
+fn ends_of(family: TileSet<'_>) -> Vec<Tile> {
+    match family.tiles() {
+        [lowest, .., tallest] => vec![*lowest, *tallest],
+        tiles => tiles.to_vec(),
     }
 }
 
@@ -252,11 +283,11 @@ impl GraphPlan {
     /// As there.
     pub fn update_compared(&mut self, stream: &Arc<CudaStream>) -> Result<(), AttentionError> {
         refuse_capture(stream, "a plan is to be copied")?;
-        let Self { attention, geometry, planner, on_device, selection, run_with, .. } = self;
+        let Self { attention, geometry, planner, on_device, among, run_with, .. } = self;
         let run_with = run_with.get_mut().unwrap_or_else(PoisonError::into_inner);
         let mut refused = FitError::TooLarge("page ids");
         let taken = attention.with_kernels(|tuned| {
-            let choose = attention.choice_of(tuned, geometry, selection.as_ref());
+            let choose = among.choice(tuned, geometry, &attention.options);
             planner.update(choose, |plan, step| {
                 if step == Step::Lengths {
                     on_device.set_lengths(plan.seq_lens(), stream)?;
@@ -289,9 +320,9 @@ impl GraphPlan {
     /// Another number of lengths than queries, or a length that needs another number of pages. The driver's.
     pub fn set_lengths(&mut self, seq_lens: &[u32], stream: &Arc<CudaStream>) -> Result<(), AttentionError> {
         refuse_capture(stream, "lengths are to be copied")?;
-        let Self { attention, geometry, planner, selection, .. } = self;
+        let Self { attention, geometry, planner, among, .. } = self;
         attention.with_kernels(|tuned| {
-            planner.set_lengths(seq_lens, attention.choice_of(tuned, geometry, selection.as_ref()))
+            planner.set_lengths(seq_lens, among.choice(tuned, geometry, &attention.options))
         })?;
         Ok(self.on_device.set_lengths(seq_lens, stream)?)
     }

@@ -27,6 +27,13 @@ template <class S> struct Mainloop {
     TILEWRIGHT_DEVICE void values_are_read() const { pipeline.template release_values<TOGETHER>(at); }
   };
 
+  // Releases a step whose keys have arrived, and of which the warp computes nothing.
+  template <bool TOGETHER> TILEWRIGHT_DEVICE void skip(const PipelineState<S> &at) const {
+    pipeline.template release_keys<TOGETHER>(at);
+    pipeline.template wait_values_full<TOGETHER>(at);
+    pipeline.template release_values<TOGETHER>(at);
+  }
+
   // Which of a step some rows of the warpgroup share, and whether some row of the warp does not see all of it.
   struct Extent {
     bool any, masked;
@@ -49,9 +56,7 @@ template <class S> struct Mainloop {
       if constexpr (S::INVARIANT) totals.before_step(acc, at, value_scale(cta));
       Extent here = extent(steps, step, at, seen);
       if (!here.any) {
-        pipeline.template release_keys<true>(at);
-        pipeline.template wait_values_full<true>(at);
-        pipeline.template release_values<true>(at);
+        skip<true>(at);
         at = at.behind_together();
         step++;
         continue;
@@ -101,7 +106,12 @@ template <class S> struct Mainloop {
 #pragma unroll 1
           for (; step < steps.private_phase + steps.private_steps; step++) {
             pipeline.template wait_keys_full<false>(at);
-            softmax_step.compute_private(acc, query, at, seen, Buffers<false>{pipeline, at});
+            if (S::INVARIANT && steps.owner(step) != cta.warp_q) {
+              skip<false>(at);
+            } else {
+              if constexpr (S::INVARIANT) totals.before_step(acc, at, value_scale(cta));
+              softmax_step.compute_private(acc, query, at, seen, Buffers<false>{pipeline, at});
+            }
             at = at.template ahead<1>();
           }
         }

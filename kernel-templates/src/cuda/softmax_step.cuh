@@ -104,6 +104,8 @@ template <class S> struct SoftmaxStep {
     u32 active = plain ? ALL_GRANULES : masking.template active_granules<GRANULES_HERE, WITH_GROUP>(at, first, mask_state, masked);
     // All lanes have the same. Said so, the branch does not diverge, and lanes meet before the buffer is released.
     if constexpr (!WITH_GROUP) active = static_cast<u32>(largest_in_warp(static_cast<i32>(active)));
+    // Where bits matter, a warp multiplies what a warpgroup does: the whole step.
+    if (S::INVARIANT && active != 0) active = ALL_GRANULES;
     if (active == 0) {
       buffers.meanwhile();
       buffers.keys_are_read();
@@ -136,12 +138,12 @@ template <class S> struct SoftmaxStep {
     buffers.values_are_read();
   }
 
-  // A step of the private KV phase: each warp multiplies the private KV of its rows.
+  // A step of the private KV phase: each warp multiplies the private KV of its rows. Where the warps have them in turn, it is this warp's.
   template <class Buffers>
   TILEWRIGHT_DEVICE void compute_private(Accumulators<S> &acc, const u32 (&query)[S::QUERY_FRAGMENTS][4], const PipelineState<S> &at, const MaskState &seen,
                                       const Buffers &buffers) const {
     constexpr u32 OWN_GRANULES = S::WARP_PRIVATE_STEP / S::GRANULE;
-    const u32 first = cta.warp_kv * S::WARP_GRANULES + cta.warp_q * OWN_GRANULES;
+    const u32 first = S::INVARIANT ? 0 : cta.warp_kv * S::WARP_GRANULES + cta.warp_q * OWN_GRANULES;
     compute_step<OWN_GRANULES, false>(acc, query, at, first, seen, false, buffers);
   }
 

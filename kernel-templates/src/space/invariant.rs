@@ -5,8 +5,8 @@ use crate::Class;
 use crate::cuda::KernelOptions;
 use tilewright_heuristics::{TileSet, chunk};
 
-/// The tiles of batch-invariant plans of a class on a device: the first set of [`chunk::tiles`] that the rules allow and for whose totals a CTA has
-/// room. A GPU's backend compiles and tries them, and takes the next set where that fails.
+/// The family of tiles of batch-invariant plans of a class on a device: the first of [`chunk::families`] that the rules allow and for whose totals a
+/// CTA has room. A GPU's backend compiles and tries them, and takes the next family where that fails.
 pub fn invariant_set(class: &Class, limits: &Limits) -> Option<TileSet<'static>> {
     let options = KernelOptions { invariant: true, ..KernelOptions::default() };
     let has_room = |set: &TileSet<'_>| match limits {
@@ -19,7 +19,7 @@ pub fn invariant_set(class: &Class, limits: &Limits) -> Option<TileSet<'static>>
     let runs = |set: &&TileSet<'_>| {
         has_room(set) && set.tiles().iter().all(|tile| check(tile, class, limits).is_ok())
     };
-    chunk::tiles(limits.backend(), class.head_dim).iter().find(runs).copied()
+    chunk::families(limits.backend(), class.head_dim).iter().find(runs).copied()
 }
 
 #[cfg(test)]
@@ -48,8 +48,10 @@ mod tests {
             invariant_set(&class, &Limits::Cuda(limits)).unwrap().to_string()
         };
         // Buffers of two stages take 64 KB, the totals of 64 rows 32 KB.
-        assert_eq!(on(163 << 10), "m64n64w4s2");
-        assert_eq!(on(90 << 10), "m64n64w4s1");
+        assert_eq!(on(163 << 10), "m16n64w1s3+m32n64w2s2+m64n64w4s2");
+        assert_eq!(on(107 << 10), "m64n64w4s2");
+        assert_eq!(on(90 << 10), "m16n64w1s2+m64n64w4s1");
+        assert_eq!(on(72 << 10), "m64n64w4s1");
         assert_eq!(on(60 << 10), "m16n64w1s1");
     }
 }

@@ -175,14 +175,14 @@ impl TunedBackend {
         Ok(())
     }
 
-    /// Batch-invariant kernels are of one set: the first of [`chunk::tiles`] that the device runs, for whichever options the class was first
-    /// prepared.
+    /// Batch-invariant kernels are of one family: the first of [`chunk::families`] whose tiles the device all runs, for whichever options the class
+    /// was first prepared.
     fn prepare_invariant(&mut self, class: &Class, options: KernelOptions) -> Result<(), CudaError> {
         let Self { backend, invariant, .. } = self;
         let known = invariant.iter().find(|(of, _)| of == class).map(|(_, set)| *set);
         let sets = match &known {
             Some(set) => std::slice::from_ref(set),
-            None => chunk::tiles(Backend::Cuda, class.head_dim),
+            None => chunk::families(Backend::Cuda, class.head_dim),
         };
         let mut failed = Ok(());
         for set in sets {
@@ -201,7 +201,7 @@ impl TunedBackend {
         failed
     }
 
-    /// The tiles of batch-invariant plans of a class; `None` before it was prepared with [`KernelOptions::invariant`].
+    /// The family of tiles of batch-invariant plans of a class, of which each plan has one; `None` before it was prepared with [`KernelOptions::invariant`].
     pub fn invariant_set(&self, class: &Class) -> Option<TileSet<'static>> {
         self.invariant.iter().find(|(of, _)| of == class).map(|(_, set)| *set)
     }

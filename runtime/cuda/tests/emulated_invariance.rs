@@ -7,11 +7,12 @@ mod emulation;
 use aligned::Aligned;
 use emulation::{Emulator, describe_tensors};
 use half::{bf16, f16};
+use std::collections::BTreeSet;
 use tilewright_conformance::invariance::{Family, Pool, PoolBatch, SeenBits};
 use tilewright_conformance::reference::{self, Attention};
 use tilewright_cpu::{Element, KvCache, Number};
 use tilewright_cuda::{LaunchMode, MergeBy, PackedPlan};
-use tilewright_heuristics::{Backend, Dtype, Geometry, Mask, MaskOptions, Tile, chunk};
+use tilewright_heuristics::{Backend, Dtype, Geometry, Mask, MaskOptions, Tile, TileSet, chunk};
 use tilewright_kernel_templates::Class;
 use tilewright_kernel_templates::cuda::{
     Arguments, Kernel, KernelOptions, KvLoad, MERGE_WARPS, MaskArguments, WorkItem,
@@ -21,7 +22,7 @@ use tilewright_plan::{E4m3, KvStrides, LivePlanner, Plan, PlanOptions, Prices, S
 const WARPGROUPS: &[&str] = &["-DTILEWRIGHT_EMULATE_WARPGROUPS"];
 const LONGEST: u32 = 1300;
 const SCALE: f32 = 0.125;
-const SINKS: [f32; 2] = [0.5, -1.0];
+const SINKS: [f32; 4] = [0.5, -1.0, 3.0, 0.0];
 
 /// A kind of kernels.
 #[derive(Clone, Copy)]
@@ -43,24 +44,25 @@ const HOPPER: Kind = Kind { arch: "sm_90a", dtype: Dtype::F16, head_dim: 64, opt
 
 impl Kind {
     fn geometry(&self, page_size: u32) -> Geometry {
-        Geometry { q_heads: 2, kv_heads: 1, head_dim: self.head_dim, page_size, dtype: self.dtype }
+        Geometry { q_heads: 4, kv_heads: 1, head_dim: self.head_dim, page_size, dtype: self.dtype }
     }
 
     fn class(&self) -> Class {
         Class::of(&self.geometry(16))
     }
 
-    fn tile(&self) -> Tile {
-        chunk::tiles(Backend::Cuda, self.head_dim)[0].tiles()[0]
+    fn family(&self) -> TileSet<'static> {
+        chunk::families(Backend::Cuda, self.head_dim)[0]
     }
 
-    /// Forward by each load, and the merge.
-    fn kernels(&self) -> [Kernel; 3] {
-        let arch = self.arch.parse().unwrap();
-        let [tma, cp_async] = [KvLoad::Tma, KvLoad::CpAsync].map(|kv_load| {
-            Kernel::decode(&self.tile(), &self.class(), KernelOptions { kv_load, ..self.options }, arch)
-        });
-        [tma, cp_async, Kernel::merge(MERGE_WARPS[0], &self.class(), self.options)]
+    /// Forward of a tile by a load.
+    fn forward(&self, tile: &Tile, kv_load: KvLoad) -> Kernel {
+        let options = KernelOptions { kv_load, ..self.options };
+        Kernel::decode(tile, &self.class(), options, self.arch.parse().unwrap())
+    }
+
+    fn merge(&self) -> Kernel {
+        Kernel::merge(MERGE_WARPS[0], &self.class(), self.options)
     }
 
     fn emulator(&self) -> Emulator {
@@ -74,7 +76,9 @@ impl Kind {
     }
 
     fn kernels_and_flags(&self) -> (Vec<Kernel>, &'static [&'static str]) {
-        let mut kernels = self.kernels().to_vec();
+        let of_tile = |tile| [KvLoad::Tma, KvLoad::CpAsync].map(|kv_load| self.forward(tile, kv_load));
+        let mut kernels: Vec<Kernel> = self.family().tiles().iter().flat_map(of_tile).collect();
+        kernels.push(self.merge());
         kernels.dedup();
         (kernels, if self.arch == "sm_90a" { WARPGROUPS } else { &[] })
     }
@@ -83,7 +87,7 @@ impl Kind {
         Mask::NONE.with(self.options.mask)
     }
 
-    /// Compares the rows of random batches until there were `pairs`, each executed in some launch mode by some kernel.
+    /// Compares the rows of random batches until there were `pairs`, each executed in some launch mode by some kernel of some tile of the family.
     fn run<E: Element>(
         &self,
         emulator: &Emulator,
@@ -93,7 +97,7 @@ impl Kind {
     ) -> SeenBits {
         let family = Family::new(12, LONGEST, self.head_dim, 3);
         let mut seen = SeenBits::new(&family);
-        let (mut merges, mut shared) = (0, 0);
+        let (mut merges, mut shared, mut tiles) = (0, 0, BTreeSet::new());
         for pool_seed in 0.. {
             let geometry = self.geometry([16, 64, 48, 128][pool_seed as usize % 4]);
             let pool = Pool::new(&family, &geometry, 2, pool_seed);
@@ -108,6 +112,7 @@ impl Kind {
                 let batch = pool.batch(20, seed);
                 let plan = self.plan(&geometry, &batch, split, seed);
                 merges += plan.merges().len();
+                tiles.extend(plan.tile_groups().iter().map(|group| group.tile));
                 shared += plan.q_tiles().iter().filter(|q_tile| q_tile.requests.len() > 1).count();
                 let query: Vec<E> = family.queries(&batch.texts, geometry.q_heads);
                 let (output, lse) = self.launch(emulator, &plan, &query, &caches, seed);
@@ -130,6 +135,7 @@ impl Kind {
             }
         }
         assert!(merges > 10 && shared > 10, "{merges} requests are merged, {shared} Q tiles are shared");
+        assert!(tiles.iter().eq(self.family().tiles()), "{tiles:?} of {}", self.family());
         seen
     }
 
@@ -138,14 +144,20 @@ impl Kind {
         let options = PlanOptions { split, ..PlanOptions::default() }
             .with_max_concurrent_ctas([1, 8, 300][seed as usize % 3])
             .with_prices(prices);
-        if !seed.is_multiple_of(4) {
-            return Plan::build(geometry, &batch.table().unwrap(), &options, self.tile()).unwrap();
+        // The one that ends first, or any.
+        let family = self.family();
+        let set = match family.tiles().get(seed as usize % (family.tiles().len() + 1)) {
+            Some(tile) => TileSet::new(std::slice::from_ref(tile)),
+            None => family,
+        };
+        if !(seed / 8).is_multiple_of(4) {
+            return Plan::build(geometry, &batch.table().unwrap(), &options, set).unwrap();
         }
         let mut planner = LivePlanner::new(geometry, options).unwrap();
         for (row, &tokens) in (0..).zip(&batch.seq_lens) {
             planner.add(row, batch.pages(row as usize), tokens).unwrap();
         }
-        planner.plan(self.tile()).unwrap().clone()
+        planner.plan(set).unwrap().clone()
     }
 
     fn launch<E: Element>(
@@ -195,9 +207,9 @@ impl Kind {
             ..packed.arguments(geometry, memory.address(), workspace.as_mut_ptr() as u64)
         };
         describe_tensors(&mut arguments, geometry, &strides);
-        let [tma, cp_async, merge] = self.kernels();
-        let forward = if (seed / 4).is_multiple_of(2) { tma } else { cp_async };
-        for (index, (_, items)) in packed.launches().enumerate() {
+        let kv_load = if (seed / 4).is_multiple_of(2) { KvLoad::Tma } else { KvLoad::CpAsync };
+        for (index, (tile, items)) in packed.launches().enumerate() {
+            let forward = self.forward(&tile.unwrap(), kv_load);
             let arguments = Arguments {
                 items: arguments.items + u64::from(items.start) * size_of::<WorkItem>() as u64,
                 group: index as u32,
@@ -208,7 +220,7 @@ impl Kind {
         }
         if !fused {
             let rows = packed.merge_grid() * geometry.q_heads;
-            emulator.run_merge(&merge, &arguments, rows, seed).unwrap();
+            emulator.run_merge(&self.merge(), &arguments, rows, seed).unwrap();
         }
         (output, lse)
     }
@@ -283,24 +295,52 @@ fn so_it_has_with_fp8_and_with_long_vectors() {
 }
 
 /// Each part of the argument is needed, and its absence is seen: kernels whose chunks do not begin anew or begin elsewhere than plans are cut, or
-/// whose rows are brought under larger logits when another row of their warp is.
+/// whose rows are brought under larger logits when another row of their warp is; warps that take a step of their own in two halves, do not begin
+/// chunks anew in one, or add up products in another order than a warpgroup does. Few requests begin a chunk in such a step.
 #[test]
 fn what_would_make_bits_depend_on_the_batch_is_seen() {
     let mutations = [
-        ("chunk.cuh", "return position % length == 0;", "return false && position % length == 0;"),
-        ("softmax_step.cuh", "const bool raises = !S::INVARIANT ||", "const bool raises = true ||"),
+        (100, "chunk.cuh", "return position % length == 0;", "return false && position % length == 0;"),
+        (100, "softmax_step.cuh", "const bool raises = !S::INVARIANT ||", "const bool raises = true ||"),
         (
+            100,
             "chunk.cuh",
             "if (position % SHORTEST_CHUNK != 0) return false;",
             "if (position % SHORTEST_CHUNK != 64) return false; position -= 64;",
         ),
+        (
+            400,
+            "softmax_step.cuh",
+            "compute_step<OWN_GRANULES, false>(acc, query, at, first, seen, false, buffers);",
+            "struct Held {
+               TILEWRIGHT_DEVICE void meanwhile() const {}
+               TILEWRIGHT_DEVICE void keys_are_read() const {}
+               TILEWRIGHT_DEVICE void wait_values_full() const {}
+               TILEWRIGHT_DEVICE void values_are_read() const {}
+             };
+             buffers.wait_values_full();
+             compute_step<OWN_GRANULES / 2, false>(acc, query, at, first, seen, false, Held{});
+             compute_step<OWN_GRANULES / 2, false>(acc, query, at, first + OWN_GRANULES / 2, seen, false, buffers);",
+        ),
+        (
+            400,
+            "mainloop.cuh",
+            "if constexpr (S::INVARIANT) totals.before_step(acc, at, value_scale(cta));\n              softmax_step.compute_private",
+            "softmax_step.compute_private",
+        ),
+        (
+            100,
+            "mma.cuh",
+            "for (u32 k = 0; k < S::CHUNKS / 2; k++) {",
+            "for (u32 k = S::CHUNKS / 2; k-- > 0;) {",
+        ),
     ];
-    for (file, from, to) in mutations {
+    for (pairs, file, from, to) in mutations {
         let emulator = HOPPER.mutant(|name, text| {
             assert!(name != file || text.contains(from), "{file} has another text: {from}");
             if name == file { text.replace(from, to) } else { text.to_owned() }
         });
-        let seen = HOPPER.run::<f16>(&emulator, Split::Invariant, 100, bits_of_f16);
-        assert!(seen.differ > 0, "{file}: of {} pairs all are equal", seen.pairs);
+        let seen = HOPPER.run::<f16>(&emulator, Split::Invariant, pairs, bits_of_f16);
+        assert!(seen.differ > 0, "{from}: of {} pairs all are equal", seen.pairs);
     }
 }

@@ -67,7 +67,7 @@ impl ChooseTiles for BySelection<'_> {
 pub enum Choose<'a> {
     /// By its selection.
     Selection(BySelection<'a>),
-    /// The set of its batch-invariant plans.
+    /// The family of its batch-invariant plans.
     Set(TileSet<'a>),
 }
 

@@ -14,6 +14,11 @@ pub struct DeviceProfile {
     /// Time of reading the KV of a single request in tiles of [`DeviceProfile::TALL`] rows or more, in 64ths of the time in lower tiles: one of the
     /// warps along Q computes it while the others wait.
     pub private_kv_in_tall_tiles: u64,
+    /// Time from the start of a CTA to its first step in tiles of fewer rows than [`DeviceProfile::TALL`], in 64ths of [`Prices::cta`]: they have no
+    /// producer warpgroup to set up.
+    pub start_in_low_tiles: u64,
+    /// Parts of an SM, each with its own tensor cores, that a warp computes on one of.
+    pub sm_parts: u32,
 }
 
 /// How many CTAs an SM runs at once, and how fast.
@@ -44,12 +49,15 @@ impl DeviceProfile {
     /// Rows from which on a tile is tall: it has several warps along Q.
     pub const TALL: u32 = 64;
 
-    /// An NVIDIA H200. Tiles of 64 rows took 1.06 to 1.09 times as long as those of 16 on batches that share hardly anything.
+    /// An NVIDIA H200. Tiles of 64 rows took 1.06 to 1.09 times as long as those of 16 on batches that share hardly anything; their first
+    /// steps begin 4.5 to 5.6 us after a CTA's start, those of 16 rows after 3.0 us.
     pub const H200: Self = Self {
         prices: Prices::H200,
         max_concurrent_ctas: 132 * Occupancy::H200.ctas_per_sm,
         occupancy: Occupancy::H200,
         private_kv_in_tall_tiles: 70,
+        start_in_low_tiles: 38,
+        sm_parts: 4,
     };
 
     /// The profile of a device: its own prices if its selector has them, else those of its backend.

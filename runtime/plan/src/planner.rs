@@ -45,7 +45,7 @@ impl Planner {
         let tiles = choose.batch(&batch);
         let select = |pack: &_| choose.pack(pack);
         if options.split == Split::Invariant {
-            plan.rebuild_invariant(geometry, table, forest, options, select, scratch)?;
+            plan.rebuild_invariant(geometry, table, forest, options, (tiles, select), scratch)?;
             return Ok(plan);
         }
         let mut of_one_segment = packs.rebuild(forest, table, options.packing, &mut scratch.stack);

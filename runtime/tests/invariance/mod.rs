@@ -1,16 +1,18 @@
 //! Batch-invariant attention on a GPU: a request has the same bits in every batch, in pages of any size, planned from nothing or live, launched
-//! or captured, and merged by either launch mode.
+//! or captured, merged by either launch mode, and computed by any tile of the family, by `mma.sync` or by `wgmma`.
 #![allow(unsafe_code)]
 
 use crate::{device, into_cuda};
 use cudarc::driver::{CudaSlice, CudaStream};
 use half::{bf16, f16};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use tilewright_conformance::invariance::{Family, Pool, PoolBatch, SeenBits};
 use tilewright_cpu::Element;
 use tilewright_cuda::{CudaDevice, CudaElement, DecodeArgs, DevicePlan, Graph, LaunchMode, MergeBy};
-use tilewright_heuristics::{Dtype, Mask};
-use tilewright_plan::E4m3;
+use tilewright_heuristics::{Dtype, Mask, Tile};
+use tilewright_kernel_templates::Class;
+use tilewright_plan::{E4m3, Plan, PlanOptions, Split};
 use tilewright_runtime::{
     Attention, AttentionOptions, Cuda, DeviceCache, Heads, KvCache, LivePlan, PerRow, Planned,
 };
@@ -33,6 +35,8 @@ struct Comparison<E: CudaElement> {
     lse: CudaSlice<f32>,
     sinks: Option<CudaSlice<f32>>,
     mask: Mask,
+    /// How often each tile was launched.
+    tiles: BTreeMap<Tile, u32>,
 }
 
 impl<E: CudaElement + Element> Comparison<E> {
@@ -51,7 +55,15 @@ impl<E: CudaElement + Element> Comparison<E> {
             stream,
             family,
             mask: options.mask,
+            tiles: BTreeMap::new(),
         }
+    }
+
+    /// The tiles of batch-invariant plans for pages of this size, once it has planned for them; none of other options.
+    fn family_of_tiles(&self, page_size: u32) -> &'static [Tile] {
+        let class = Class::of(&self.attention.geometry(page_size));
+        let set = self.attention.with_kernels(|tuned| tuned.invariant_set(&class));
+        set.map_or(&[], |set| set.tiles())
     }
 
     /// Compares until there were so many pairs.
@@ -79,6 +91,10 @@ impl<E: CudaElement + Element> Comparison<E> {
                 break;
             }
         }
+        let used: Vec<Tile> = self.tiles.keys().copied().collect();
+        println!("launches by tile: {:?}", self.tiles);
+        let family = self.family_of_tiles(PAGE_SIZES[0]);
+        assert!(family.iter().all(|tile| used.contains(tile)), "{used:?} of {family:?}");
         self.seen
     }
 
@@ -94,25 +110,56 @@ impl<E: CudaElement + Element> Comparison<E> {
                     follow(&mut plan, &batch, page_size);
                     self.execute(&plan, &query, cache, false);
                 }
-                1 => self.execute_with_last_cta(&batch, page_size, &query, cache),
+                1 => {
+                    let family = self.family_of_tiles(page_size);
+                    let tile = family.get(seed as usize / 4 % family.len().max(1)).copied();
+                    self.execute_with_last_cta(&batch, page_size, &query, cache, tile);
+                }
                 way => {
                     let plan = self.attention.plan(&batch.table().unwrap()).unwrap();
                     self.execute(&plan, &query, cache, way == 2);
                 }
             }
-            let rows = batch.texts.len() * HEADS.query as usize;
-            let output = self.stream.clone_dtoh(&self.output.slice(..rows * HEADS.dim as usize)).unwrap();
-            let lse = self.stream.clone_dtoh(&self.lse.slice(..rows)).unwrap();
-            let of_request = (HEADS.query * HEADS.dim) as usize;
-            let requests = output.chunks_exact(of_request).zip(lse.chunks_exact(HEADS.query as usize));
-            let bits: Vec<u32> = requests
-                .flat_map(|(row, lse)| {
-                    row.iter().map(|x| x.to_f32().to_bits()).chain(lse.iter().map(|x| x.to_bits()))
-                })
-                .collect();
-            assert!(output.iter().all(|x| x.to_f32().is_finite()), "all is written");
+            let bits = self.bits(&batch);
             self.seen.compare(&batch.texts, &bits);
         }
+    }
+
+    /// The bits of output and LSE of each request.
+    fn bits(&self, batch: &PoolBatch) -> Vec<u32> {
+        let rows = batch.texts.len() * HEADS.query as usize;
+        let output = self.stream.clone_dtoh(&self.output.slice(..rows * HEADS.dim as usize)).unwrap();
+        let lse = self.stream.clone_dtoh(&self.lse.slice(..rows)).unwrap();
+        assert!(output.iter().all(|x| x.to_f32().is_finite()), "all is written");
+        let of_request = (HEADS.query * HEADS.dim) as usize;
+        let requests = output.chunks_exact(of_request).zip(lse.chunks_exact(HEADS.query as usize));
+        let bits = requests.flat_map(|(row, lse)| {
+            row.iter().map(|x| x.to_f32().to_bits()).chain(lse.iter().map(|x| x.to_bits()))
+        });
+        bits.collect()
+    }
+
+    /// Runs each of these batches with each tile of the family; how many requests have other bits than with the first.
+    fn compare_tiles(&mut self, page_size: u32, cache: &impl DeviceCache<E>, batches: &[PoolBatch]) -> usize {
+        let mut differ = 0;
+        for batch in batches {
+            let query = self.family.queries::<E>(&batch.texts, HEADS.query);
+            let query = self.stream.clone_htod(&query).unwrap();
+            self.attention.plan(&batch.table().unwrap()).unwrap(); // prepares the family
+            let family = self.family_of_tiles(page_size);
+            let by_tile = family.iter().map(|tile| {
+                self.execute_with_last_cta(batch, page_size, &query, cache, Some(*tile));
+                self.bits(batch)
+            });
+            let by_tile: Vec<Vec<u32>> = by_tile.collect();
+            assert!(by_tile.len() > 1, "{family:?} is one tile");
+            let of_request = by_tile[0].len() / batch.texts.len();
+            for other in &by_tile[1..] {
+                let both = by_tile[0].chunks_exact(of_request).zip(other.chunks_exact(of_request));
+                differ += both.filter(|(first, other)| first != other).count();
+            }
+        }
+        differ
     }
 
     /// Runs a plan; captured, and replayed after its output was forgotten.
@@ -123,7 +170,10 @@ impl<E: CudaElement + Element> Comparison<E> {
         cache: &impl DeviceCache<E>,
         captured: bool,
     ) {
-        let Self { attention, stream, output, lse, sinks, .. } = self;
+        let Self { attention, stream, output, lse, sinks, tiles, .. } = self;
+        for group in plan.plan().tile_groups() {
+            *tiles.entry(group.tile).or_default() += 1;
+        }
         let (stream, sinks) = (Arc::clone(stream), sinks.as_ref());
         let mut run = || {
             let per_row = PerRow { lse: Some(&mut *lse), sinks };
@@ -139,24 +189,30 @@ impl<E: CudaElement + Element> Comparison<E> {
         }
     }
 
-    /// Runs a plan whose rows are merged by their last CTA.
+    /// Runs a plan whose rows are merged by their last CTA; of a tile of the family, or that the planner chooses.
     fn execute_with_last_cta(
         &mut self,
         batch: &PoolBatch,
         page_size: u32,
         query: &CudaSlice<E>,
         cache: &impl DeviceCache<E>,
+        tile: Option<Tile>,
     ) {
         let plan = self.attention.plan(&batch.table().unwrap()).unwrap();
         // Sinks have kernels of their own, which the first run compiles.
         self.execute(&plan, query, cache, false);
         forget(&self.stream, &mut self.output);
         let geometry = self.attention.geometry(page_size);
-        let Self { attention, stream, output, lse, sinks, mask, .. } = self;
+        let Self { attention, stream, output, lse, sinks, mask, tiles, .. } = self;
         let mode = LaunchMode { merge: MergeBy::LastCta, ..LaunchMode::DEFAULT };
         attention.with_kernels(|tuned| {
             let mut on_device = DevicePlan::with_launch_mode(tuned.backend().device(), mode);
-            on_device.upload(plan.plan(), stream).unwrap();
+            let of_tile = tile.map(|tile| {
+                *tiles.entry(tile).or_default() += 1;
+                let options = PlanOptions { split: Split::Invariant, ..tuned.plan_options() };
+                Plan::build(&geometry, &batch.table().unwrap(), &options, tile).unwrap()
+            });
+            on_device.upload(of_tile.as_ref().unwrap_or(plan.plan()), stream).unwrap();
             let mut workspace = stream.alloc_zeros::<u8>(on_device.workspace_bytes()).unwrap();
             let args = DecodeArgs {
                 lse: Some(lse),
@@ -205,6 +261,34 @@ fn a_request_has_the_same_bits_in_a_hundred_thousand_pairs_of_batches() {
     compare::<bf16>(bent, true, 20_000);
     let bytes = AttentionOptions { dtype: Dtype::Fp8F16, ..AttentionOptions::default() };
     compare::<f16>(bytes, false, 20_000);
+}
+
+/// `mma.sync` and `wgmma` have to sum products alike, which no document promises.
+#[test]
+fn every_tile_of_the_family_gives_the_same_bits() {
+    fn differ<E: CudaElement + Element>(device: &CudaDevice, options: AttentionOptions) -> usize {
+        let mut comparison = Comparison::<E>::new(device, options.invariant(), false);
+        let mut differ = 0;
+        for (pool_seed, page_size) in (500..).zip(PAGE_SIZES) {
+            let geometry = comparison.attention.geometry(page_size);
+            let pool = Pool::new(&comparison.family, &geometry, COPIES, pool_seed);
+            let (keys, values) = pool.cache::<E>(&comparison.family);
+            let [keys, values] = [keys, values].map(|side| comparison.stream.clone_htod(&side).unwrap());
+            let batches = [3, 24, TEXTS * COPIES].map(|most| pool.batch(most, pool_seed));
+            differ += comparison.compare_tiles(page_size, &KvCache::nhd(&keys, &values), &batches);
+        }
+        println!("launches by tile: {:?}", comparison.tiles);
+        differ
+    }
+    let device = device();
+    let f16 = differ::<f16>(&device, AttentionOptions::default());
+    let bf16 =
+        differ::<bf16>(&device, AttentionOptions { dtype: Dtype::Bf16, ..AttentionOptions::default() });
+    assert_eq!(
+        (f16, bf16),
+        (0, 0),
+        "requests whose bits depend on the tile: mma.sync and wgmma sum otherwise"
+    );
 }
 
 /// What the comparison sees: without the option, many requests have other bits.

@@ -87,7 +87,7 @@ pub struct Ours {
     pub limit_us: f64,
     /// With the selector's tiles.
     pub selector: Outcome,
-    /// Batch-invariant, with the tile of such plans.
+    /// Batch-invariant, with a tile of such plans' family.
     pub invariant: Outcome,
     /// With each of its tiles for all packs.
     pub tiles: Vec<Contender>,

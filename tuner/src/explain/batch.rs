@@ -131,7 +131,9 @@ impl BatchExplanation {
         let invariant = device.invariant_set(&class).map(|set| -> Result<Predicted, PlanError> {
             let options = PlanOptions { split: Split::Invariant, ..*options };
             let plan = Plan::build(geometry, &table, &options, set)?;
-            Ok(Predicted::new(set.to_string(), plan.predicted(&options, backend, true)))
+            // One tile of the family, or none where there are no tokens.
+            let tile = plan.tile_groups().first().map_or(set.to_string(), |group| group.tile.to_string());
+            Ok(Predicted::new(tile, plan.predicted(&options, backend, true)))
         });
         let invariant = invariant.transpose()?;
         let known = selection.sets().iter().copied().filter(runs);

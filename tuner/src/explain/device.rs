@@ -113,7 +113,7 @@ impl NamedDevice {
         Space::of(self.backend).feasible(class, &self.limits)
     }
 
-    /// The tiles of batch-invariant plans of a class.
+    /// The family of tiles of batch-invariant plans of a class.
     pub fn invariant_set(&self, class: &Class) -> Option<TileSet<'static>> {
         kernel_templates::invariant_set(class, &self.limits)
     }

@@ -309,6 +309,7 @@ impl LivePlanner {
             seq_lens: &self.seq_lens,
             columns: &self.columns,
             others_have_tokens: self.others_have_tokens,
+            tiles,
         };
         let result = if self.anew {
             self.plan.rebuild(&self.geometry, &changes, &self.options, &mut select)

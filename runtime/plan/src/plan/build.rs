@@ -1,6 +1,6 @@
 //! From packs to Q tiles: which rows a tile holds at once, and along which segments of pages it reads.
 
-use super::invariant::InvariantScratch;
+use super::invariant::{InvariantScratch, Tiles};
 use super::items::{OrderedChunk, Touched};
 use super::joined::NodeState;
 use super::split::Chunk;
@@ -86,7 +86,7 @@ impl Plan {
         table: &PageTable<'_>,
         forest: &Forest,
         options: &PlanOptions,
-        mut select: impl FnMut(&PackShape) -> Tile,
+        (tiles, mut select): (Tiles, impl FnMut(&PackShape) -> Tile),
         scratch: &mut Scratch,
     ) -> Result<(), PlanError> {
         self.start(geometry, table)?;
@@ -94,7 +94,7 @@ impl Plan {
             let node = &forest.nodes()[node as usize];
             table.columns(forest.order()[node.requests.start as usize] as usize, node.columns.clone())
         };
-        self.push_invariant(forest, pages, options, &mut select, scratch)
+        self.push_invariant(forest, pages, options, (tiles, &mut select), scratch)
     }
 
     fn start(&mut self, geometry: &Geometry, table: &PageTable<'_>) -> Result<(), PlanError> {

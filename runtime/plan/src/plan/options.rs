@@ -17,8 +17,8 @@ pub enum Split {
     #[default]
     Waves,
     /// At positions that nothing but the position decides ([`chunk`](tilewright_heuristics::chunk)), so that a request's output has the same bits
-    /// whatever else is in the batch and however requests share pages. For one tile of [`chunk::tiles`](tilewright_heuristics::chunk::tiles), on pages of a multiple of
-    /// 16 tokens. Packs are whole trees, or with [`Packing::PerRequest`] requests that are not cut; other packings make no difference.
+    /// whatever else is in the batch and however requests share pages. For a family of [`chunk::families`](tilewright_heuristics::chunk::families), one of
+    /// whose tiles the plan takes, on pages of a multiple of 16 tokens. Packs are whole trees, or with [`Packing::PerRequest`] requests that are not cut; other packings make no difference.
     Invariant,
 }
 

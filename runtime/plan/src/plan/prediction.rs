@@ -1,6 +1,6 @@
 //! How long a plan takes, predicted before it runs: list scheduling of its work items, by the prices that planned it.
 
-use super::invariant::add_chunks;
+use super::invariant::{add_chunks, compute_segment};
 use super::waves::{BUSY, pace, running};
 use super::{Plan, PlanOptions, TileGroup, UNTOUCHED, WorkItem};
 use std::cmp::Reverse;
@@ -84,14 +84,17 @@ impl Plan {
                 .iter()
                 .filter(|&&page| !std::mem::replace(&mut seen[page as usize], true));
             let tokens = u64::from(end - from);
+            let mut compute = flops.saturating_mul(tokens);
             if self.invariant {
-                // Each chunk is added to those before it.
+                // Each chunk is added to those before it, and steps are whole.
                 let begin = segment.position + (from - segment.kv_range.start);
                 time = time.saturating_add(add_chunks(begin, end - from, tile, head_dim, prices));
+                let of = (&self.geometry, options);
+                compute = compute_segment(tile, of, (end - from, rows as u32), &segment.members);
             }
             let first = (new.count() as u64 * u64::from(page_size)).min(tokens);
             let read = first * prices.hbm_byte + (tokens - first) * prices.l2_byte;
-            time = time.saturating_add(read.saturating_mul(token_bytes).max(flops.saturating_mul(tokens)));
+            time = time.saturating_add(read.saturating_mul(token_bytes).max(compute));
         }
         let targets = &self.targets[item.targets as usize..][..self.requests_of(item.q_tile).len()];
         let partials = targets.iter().filter(|target| target.partial < UNTOUCHED).count() as u64;

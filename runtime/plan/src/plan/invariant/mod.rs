@@ -1,6 +1,6 @@
 //! Plans whose chunks begin at absolute positions, so that no bit of a request depends on the batch ([`Split::Invariant`]).
 //!
-//! A pack is a tree. Its requests are cut into Q tiles, and each Q tile reads the segments of all nodes that they have, from their first token
+//! All packs get one tile, of a family whose tiles give the same bits: the one whose items end first. A pack is a tree. Its requests are cut into Q tiles, and each Q tile reads the segments of all nodes that they have, from their first token
 //! on. Nodes are shared up to a multiple of the tile's step; what is left of one belongs to those below it. Where too few CTAs would be busy, a
 //! Q tile is cut: one item takes its first chunks, and each of the others takes one.
 
@@ -9,13 +9,18 @@ mod sketch;
 mod tests;
 
 use super::split::Chunk;
-use super::{GRANULE, KvSegment, Plan, PlanOptions, PlannedPack, QTile, Scratch, count, max_segments};
+use super::{
+    GRANULE, KvSegment, Plan, PlanOptions, PlannedPack, QTile, Scratch, WARP_ROWS, count, max_segments,
+};
 use crate::{Packing, PlanError, PrefixTree, QTileNodes, QTiles};
 pub(crate) use sketch::Sketches;
-pub(super) use sketch::add_chunks;
 use sketch::{Candidate, Cut};
+pub(super) use sketch::{add_chunks, compute_segment};
 use std::ops::Range;
-use tilewright_heuristics::{PackShape, PackSums, Tile, chunk};
+use tilewright_heuristics::{PackShape, PackSums, Tile, TileSet, chunk};
+
+/// The family that a plan's tile is of, ascending by rows, the last repeated; `None` where packs are asked about instead.
+pub(crate) type Tiles = Option<[Tile; TileSet::MOST]>;
 
 const TOO_LONG: PlanError = PlanError::TooLarge("tokens that a Q tile reads");
 
@@ -55,13 +60,15 @@ struct Steps {
     n: u32,
     /// Sharing ends at multiples of this: of a step, and of a page.
     unit: u32,
+    /// Warps along the rows.
+    warps: u32,
 }
 
 impl Steps {
     fn of(page_size: u32, tile: &Tile) -> Self {
         let (page_size, n) = (page_size.max(1), u32::from(tile.n).max(1));
         let unit = page_size.saturating_mul(n / gcd(page_size, n));
-        Self { page_size, n, unit }
+        Self { page_size, n, unit, warps: (u32::from(tile.m) / WARP_ROWS).max(1) }
     }
 
     const fn down(self, position: u32) -> u32 {
@@ -106,12 +113,13 @@ impl Plan {
         tree: &impl PrefixTree,
         pages: impl Fn(u32) -> &'p [i32],
         options: &PlanOptions,
-        select: &mut impl FnMut(&PackShape) -> Tile,
+        (tiles, select): (Tiles, &mut impl FnMut(&PackShape) -> Tile),
         scratch: &mut Scratch,
     ) -> Result<(), PlanError> {
         scratch.chunks.clear();
         let mut invariant = std::mem::take(&mut scratch.invariant);
-        let result = self.push_trees(tree, pages, options, select, &mut invariant, &mut scratch.chunks);
+        let choice = (tiles, &mut *select);
+        let result = self.push_trees(tree, pages, options, choice, &mut invariant, &mut scratch.chunks);
         scratch.invariant = invariant;
         result?;
         let with_tokens = self.q_tiles.len() as u32;
@@ -131,7 +139,7 @@ impl Plan {
         tree: &impl PrefixTree,
         pages: impl Fn(u32) -> &'p [i32],
         options: &PlanOptions,
-        select: &mut impl FnMut(&PackShape) -> Tile,
+        (tiles, select): (Tiles, &mut impl FnMut(&PackShape) -> Tile),
         scratch: &mut InvariantScratch,
         chunks: &mut Vec<Chunk>,
     ) -> Result<(), PlanError> {
@@ -142,11 +150,13 @@ impl Plan {
             packs.push((root, shape, select(&shape)));
         }
         self.invariant = true;
-        let candidate = if options.packing == Packing::PerRequest {
-            Candidate::PER_REQUEST
-        } else {
-            self.choose_candidate(tree, &packs, options, scratch)
-        };
+        let mut candidate = Candidate::PER_REQUEST;
+        if options.packing != Packing::PerRequest {
+            candidate = self.choose_candidate(tree, &mut packs, tiles, options, scratch);
+        } else if let Some(tiles) = tiles {
+            let tile = self.tile_of_one(&tiles);
+            packs.iter_mut().for_each(|pack| pack.2 = tile);
+        }
         let InvariantScratch { q_tiles, spans, placed, path, .. } = scratch;
         placed.clear();
         placed.resize(tree.capacity(), Placed { pages: ABSENT, column: 0 });
@@ -178,6 +188,12 @@ impl Plan {
             self.packs.push(PlannedPack { q_tiles, shape, tile });
         }
         Ok(())
+    }
+
+    /// The tile of requests that share nothing: the lowest that holds the rows of one.
+    fn tile_of_one(&self, tiles: &[Tile; TileSet::MOST]) -> Tile {
+        let holds = |tile: &&Tile| u32::from(tile.m) >= self.geometry.gqa_ratio();
+        *tiles.iter().find(holds).unwrap_or(&tiles[TileSet::MOST - 1])
     }
 
     /// The most requests of a Q tile, of those at a level and below, with which no Q tile has more segments than kernels take.
@@ -283,21 +299,32 @@ impl Plan {
                 let members = at..requests.min(at + size);
                 let first = count(self.segments.len(), "KV segments")?;
                 let mut kv_len = 0u32;
-                for span in spans {
-                    let positions =
-                        span.positions.start.max(window.start)..span.positions.end.min(window.end);
-                    let of =
-                        span.members.start.max(at) - at..span.members.end.min(members.end).saturating_sub(at);
-                    if positions.is_empty() || of.is_empty() {
-                        continue;
+                // Segments private to one warp come last, those of each warp from a step's beginning on: the kernels' private KV phase.
+                let mut last_owner = (steps.warps == 1).then_some(0);
+                for alone in [false, true] {
+                    for span in spans {
+                        let positions =
+                            span.positions.start.max(window.start)..span.positions.end.min(window.end);
+                        let of = span.members.start.max(at) - at
+                            ..span.members.end.min(members.end).saturating_sub(at);
+                        if positions.is_empty() || of.is_empty() {
+                            continue;
+                        }
+                        let owner = owner(&of, self.geometry.gqa_ratio());
+                        if owner.is_some() != alone {
+                            continue;
+                        }
+                        if alone && std::mem::replace(&mut last_owner, owner) != owner {
+                            kv_len = kv_len.checked_next_multiple_of(steps.n).ok_or(TOO_LONG)?;
+                        }
+                        let begin = steps.begin_behind(kv_len, positions.end - positions.start);
+                        let end = begin.checked_add(positions.end - positions.start);
+                        kv_len = end.filter(|&end| i32::try_from(end).is_ok()).ok_or(TOO_LONG)?;
+                        let pages =
+                            place(self, span)? + (positions.start - span.positions.start) / steps.page_size;
+                        let (kv_range, position) = (begin..kv_len, positions.start);
+                        self.segments.push(KvSegment { kv_range, pages, position, members: of });
                     }
-                    let begin = steps.begin_behind(kv_len, positions.end - positions.start);
-                    let end = begin.checked_add(positions.end - positions.start);
-                    kv_len = end.filter(|&end| i32::try_from(end).is_ok()).ok_or(TOO_LONG)?;
-                    let pages =
-                        place(self, span)? + (positions.start - span.positions.start) / steps.page_size;
-                    let (kv_range, position) = (begin..kv_len, positions.start);
-                    self.segments.push(KvSegment { kv_range, pages, position, members: of });
                 }
                 if kv_len > 0 {
                     let q_tile = count(self.q_tiles.len(), "Q tiles")?;
@@ -320,6 +347,12 @@ impl Plan {
         self.q_tiles.push(QTile { pack: self.packs.len() as u32, requests, segments, kv_len });
         Ok(())
     }
+}
+
+/// The warp whose rows alone are of these requests of an item.
+const fn owner(members: &Range<u32>, ratio: u32) -> Option<u32> {
+    let (first, last) = (members.start * ratio / WARP_ROWS, (members.end * ratio - 1) / WARP_ROWS);
+    if first == last { Some(first) } else { None }
 }
 
 /// Makes the spans of one request one: its last node's, with the pages of all above.

@@ -1,11 +1,11 @@
 //! Which of a few ways to cut trees into Q tiles, and these into items, ends first: by the prices that packs are weighed with.
 
-use super::{InvariantScratch, Span, Steps, spans_of, windows};
-use crate::PrefixTree;
+use super::{InvariantScratch, Span, Steps, Tiles, owner, spans_of, windows};
 use crate::plan::waves::{self, Waves};
-use crate::plan::{GRANULE, Plan, PlanOptions};
+use crate::plan::{GRANULE, Plan, PlanOptions, WARP_ROWS};
+use crate::{DeviceProfile, PrefixTree};
 use std::ops::Range;
-use tilewright_heuristics::{PackShape, Prices, Tile, chunk};
+use tilewright_heuristics::{Geometry, PackShape, Prices, Tile, chunk};
 
 /// Q tiles hold as many requests as the tile has room for, or half, or only one.
 const LEVELS: [u32; 3] = [0, 1, u32::MAX];
@@ -84,11 +84,15 @@ pub(crate) struct Sketches {
     cta_slots: Vec<(u64, u64)>,
 }
 
-/// What a step of tokens costs, in attoseconds of the whole device.
+/// What tokens cost, in attoseconds of the whole device.
 #[derive(Clone, Copy, Debug)]
 struct StepPrices {
+    /// Reading a token that no item has read before, and one that is in L2.
     first: u64,
     again: u64,
+    /// Computing a step of all rows, and one of a warp's alone: whole, however few of its tokens there are.
+    compute: u64,
+    compute_alone: u64,
     /// Adding a chunk to those before it.
     add: u64,
     cta: u64,
@@ -98,19 +102,52 @@ struct StepPrices {
 
 impl StepPrices {
     fn of(plan: &Plan, tile: &Tile, options: &PlanOptions) -> Self {
-        let (prices, geometry) = (&options.device.prices, &plan.geometry);
-        let (n, m, head_dim) = (u64::from(tile.n), u64::from(tile.m), u64::from(geometry.head_dim));
-        let bytes = n * 2 * head_dim * geometry.dtype.kv_bytes() as u64;
-        let flops = n * m * 4 * head_dim;
-        let compute = flops.saturating_mul(prices.flop);
+        let (device, geometry) = (&options.device, &plan.geometry);
+        let (prices, head_dim) = (&device.prices, u64::from(geometry.head_dim));
+        let bytes = 2 * head_dim * geometry.dtype.kv_bytes() as u64;
+        let low = u32::from(tile.m) < DeviceProfile::TALL;
         Self {
-            first: bytes.saturating_mul(prices.hbm_byte).max(compute),
-            again: bytes.saturating_mul(prices.l2_byte).max(compute),
+            first: bytes.saturating_mul(prices.hbm_byte),
+            again: bytes.saturating_mul(prices.l2_byte),
+            compute: compute_price(tile, head_dim, options, u32::from(tile.m)),
+            compute_alone: compute_price(tile, head_dim, options, WARP_ROWS.min(tile.m.into())),
             add: add_price(tile, head_dim, prices),
-            cta: prices.cta,
+            cta: if low { prices.cta.saturating_mul(device.start_in_low_tiles) / 64 } else { prices.cta },
             row: ((head_dim + 2) * 4).saturating_mul(prices.partial_byte),
         }
     }
+}
+
+/// What computing `rows` rows of a step costs. A warp has the tensor cores of one part of an SM: where an SM's CTAs of the tile have fewer warps than it
+/// has parts, as many as there are.
+fn compute_price(tile: &Tile, head_dim: u64, options: &PlanOptions, rows: u32) -> u64 {
+    let device = &options.device;
+    let flops = u64::from(rows) * u64::from(tile.n) * 4 * head_dim;
+    let warps = device.occupancy.of(tile) * u32::from(tile.warps.max(1));
+    let idle_parts = u64::from(device.sm_parts.max(warps)) * flops / u64::from(warps.max(1));
+    idle_parts.saturating_mul(device.prices.flop)
+}
+
+/// Tokens of a segment that are computed: steps are whole. What is left of one, others fill if they have no more.
+fn computed_tokens(tokens: u32, step: u32) -> u64 {
+    let step = step.max(1);
+    let rest = tokens % step;
+    let of_rest = step.checked_div(rest).map_or(0, |alike| step / alike);
+    u64::from(tokens - rest + of_rest)
+}
+
+/// What computing a segment of an item costs, of which some requests' rows see something.
+pub(in crate::plan) fn compute_segment(
+    tile: &Tile,
+    (geometry, options): (&Geometry, &PlanOptions),
+    (tokens, rows): (u32, u32),
+    members: &Range<u32>,
+) -> u64 {
+    let alone = u32::from(tile.m) > WARP_ROWS && owner(members, geometry.gqa_ratio()).is_some();
+    let rows = if alone { rows.min(WARP_ROWS) } else { rows };
+    let n = u32::from(tile.n).max(1);
+    let step = compute_price(tile, geometry.head_dim.into(), options, rows);
+    (computed_tokens(tokens.next_multiple_of(GRANULE), n) * step) / u64::from(n)
 }
 
 /// What adding a chunk to those before it costs a CTA: its rows' totals are read from shared memory, and written.
@@ -146,6 +183,7 @@ pub(super) fn time_of_first(
         Cut::Whole => u32::MAX,
         Cut::After(position) => position,
     };
+    let steps = (steps, plan.geometry.gqa_ratio());
     prices.cta + tokens_time(&prices, spans, 0..u32::MAX, 0..end, steps, |_| true)
 }
 
@@ -159,7 +197,9 @@ pub(super) fn time_of_window(
     steps: Steps,
 ) -> u64 {
     let prices = StepPrices::of(plan, tile, options);
-    let rows = u64::from(members.end - members.start) * u64::from(plan.geometry.gqa_ratio());
+    let ratio = plan.geometry.gqa_ratio();
+    let rows = u64::from(members.end - members.start) * u64::from(ratio);
+    let steps = (steps, ratio);
     prices.cta + tokens_time(&prices, spans, members, window, steps, |_| true) + rows * prices.row
 }
 
@@ -169,7 +209,7 @@ fn tokens_time(
     spans: &[Span],
     members: Range<u32>,
     window: Range<u32>,
-    steps: Steps,
+    (steps, ratio): (Steps, u32),
     first: impl Fn(&Span) -> bool,
 ) -> u64 {
     let of_span = |span: &Span| {
@@ -179,45 +219,72 @@ fn tokens_time(
         if begin >= end || others {
             return 0;
         }
-        let step = if first(span) { prices.first } else { prices.again };
+        let tokens = (end - begin).next_multiple_of(GRANULE);
+        let read = u64::from(tokens) * if first(span) { prices.first } else { prices.again };
         let adds = u64::from((end - 1) / chunk::length_at(end) - begin / chunk::length_at(end));
-        // What is left of a step, others fill.
-        u64::from((end - begin).next_multiple_of(GRANULE)) * step / u64::from(steps.n) + adds * prices.add
+        let computed = computed_tokens(tokens, steps.n);
+        // Warps compute what is their own at once.
+        let own = steps.warps > 1 && owner(&span.members, ratio).is_some();
+        let compute = if own { prices.compute_alone } else { prices.compute };
+        read.max(computed * compute / u64::from(steps.n.max(1))) + adds * prices.add
     };
     spans.iter().map(of_span).sum()
 }
 
 impl Plan {
-    /// The candidate whose items end first.
+    /// The candidate whose items end first. Leaves the packs with its tile, where it is one of a family.
     pub(super) fn choose_candidate(
         &self,
         tree: &impl PrefixTree,
-        packs: &[(u32, PackShape, Tile)],
+        packs: &mut [(u32, PackShape, Tile)],
+        tiles: Tiles,
         options: &PlanOptions,
         scratch: &mut InvariantScratch,
     ) -> Candidate {
-        let largest = packs.iter().map(|&(root, _, tile)| self.capacity(&tile).min(tree.size(root))).max();
-        let largest = largest.unwrap_or(1);
-        let levels = LEVELS.iter().enumerate().filter(|(index, level)| {
-            *index == 0 || (largest > 1 && (**level == u32::MAX || largest >> **level > 1))
-        });
-        let mut best = (u64::MAX, Candidate { level: 0, most: u64::MAX });
-        for (_, &level) in levels {
-            let whole = Candidate { level, most: u64::MAX };
-            let (end, total) = self.sketch(tree, packs, options, whole, scratch);
-            if end < best.0 {
-                best = (end, whole);
+        let mut best = (u64::MAX, Candidate { level: 0, most: u64::MAX }, None);
+        let mut lower: Option<Tile> = None;
+        let family = tiles.iter().flatten().map(|tile| Some(*tile));
+        for tile in family.chain(tiles.is_none().then_some(None)) {
+            if tile.is_some() && tile == lower {
+                break; // the last is repeated
             }
-            let slots = u64::from(options.device.max_concurrent_ctas.max(1));
-            for share in SHARES {
-                // A slot's share of all work; shorter than a chunk's beginning no item is worth it.
-                let most = (total / slots / share).max(2 * options.device.prices.cta);
-                let candidate = Candidate { level, most };
-                let (end, _) = self.sketch(tree, packs, options, candidate, scratch);
+            if let Some(tile) = tile {
+                packs.iter_mut().for_each(|pack| pack.2 = tile);
+            }
+            // Requests of a Q tile that a lower tile has room for as well.
+            let fewer = lower.map_or(0, |lower| self.capacity(&lower));
+            let fewer =
+                lower.filter(|lower| u32::from(lower.m) >= self.geometry.gqa_ratio()).map_or(0, |_| fewer);
+            lower = tile;
+            let largest =
+                packs.iter().map(|&(root, _, tile)| self.capacity(&tile).min(tree.size(root))).max();
+            let largest = largest.unwrap_or(1);
+            let requests = |level: u32| largest.checked_shr(level).unwrap_or(0).max(1);
+            let mut before = u32::MAX;
+            for level in LEVELS {
+                if requests(level) >= before || requests(level) <= fewer {
+                    continue;
+                }
+                before = requests(level);
+                let whole = Candidate { level, most: u64::MAX };
+                let (end, total) = self.sketch(tree, packs, options, whole, scratch);
                 if end < best.0 {
-                    best = (end, candidate);
+                    best = (end, whole, tile);
+                }
+                let slots = u64::from(options.device.max_concurrent_ctas.max(1));
+                for share in SHARES {
+                    // A slot's share of all work; shorter than a chunk's beginning no item is worth it.
+                    let most = (total / slots / share).max(2 * options.device.prices.cta);
+                    let candidate = Candidate { level, most };
+                    let (end, _) = self.sketch(tree, packs, options, candidate, scratch);
+                    if end < best.0 {
+                        best = (end, candidate, tile);
+                    }
                 }
             }
+        }
+        if let Some(tile) = best.2 {
+            packs.iter_mut().for_each(|pack| pack.2 = tile);
         }
         best.1
     }
@@ -237,7 +304,7 @@ impl Plan {
         read.resize(tree.capacity(), false);
         times.clear();
         let (mut merges, mut ctas_per_sm) = (false, 1);
-        let ratio = u64::from(self.geometry.gqa_ratio());
+        let ratio = self.geometry.gqa_ratio();
         for &(root, _, tile) in packs {
             let (steps, prices) =
                 (Steps::of(self.geometry.page_size, &tile), StepPrices::of(self, &tile, options));
@@ -258,10 +325,11 @@ impl Plan {
                     });
                     for at in (0..requests).step_by(size as usize) {
                         let members = at..requests.min(at + size);
-                        let rows = u64::from(members.end - at) * ratio;
+                        let rows = u64::from(members.end - at) * u64::from(ratio);
+                        let of_tile = (steps, ratio);
                         // What another item has read is in L2.
                         let first = |span: &Span| span.members.start >= at && !read[span.node as usize];
-                        let tokens = tokens_time(&prices, spans, members, window.clone(), steps, first);
+                        let tokens = tokens_time(&prices, spans, members, window.clone(), of_tile, first);
                         if tokens == 0 {
                             continue;
                         }

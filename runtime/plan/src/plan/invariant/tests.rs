@@ -1,10 +1,10 @@
 use crate::plan::{Plan, PlanOptions, Split, UNTOUCHED, max_segments};
-use crate::{LivePlanner, PageTable, Prices};
+use crate::{LivePlanner, Packing, PageTable, Prices};
 use proptest::prelude::*;
-use tilewright_heuristics::{Dtype, Geometry, Tile, chunk};
+use tilewright_heuristics::{Backend, Dtype, Geometry, Tile, TileSet, chunk};
 
-const TILE: Tile = Tile::of("m16n64w1s1");
-const N: u32 = TILE.n as u32;
+const FAMILY: TileSet<'static> = chunk::families(Backend::Cuda, 128)[0];
+const N: u32 = FAMILY.tiles()[0].n as u32;
 
 /// Requests of up to three streams of pages, each from some column on.
 fn rows() -> impl Strategy<Value = Vec<Vec<i32>>> {
@@ -54,7 +54,8 @@ fn parts(plan: &Plan, request: u32) -> Vec<(u32, Vec<std::ops::Range<u32>>)> {
 
 fn check(plan: &Plan, rows: &[Vec<i32>], page_size: u32) {
     assert!(plan.is_invariant());
-    let room = max_segments(TILE.m.into());
+    let [group] = plan.tile_groups() else { panic!("{:?} are several tiles", plan.tile_groups()) };
+    let room = max_segments(group.tile.m.into());
     assert!(plan.work_items().iter().all(|item| item.segments.len() <= room as usize));
     for segment in plan.segments() {
         let request = plan.q_tiles().iter().find_map(|q_tile| {
@@ -103,9 +104,37 @@ proptest! {
         let entries: Vec<i32> = rows.iter().flat_map(padded).collect();
         let lens: Vec<u32> = rows.iter().map(|row| (row.len() as u32 * page_size).saturating_sub(5)).collect();
         let table = PageTable::new(&entries, max_pages, &lens, page_size).unwrap();
-        let plan = Plan::build(&geometry, &table, &options, TILE).unwrap();
+        let plan = Plan::build(&geometry, &table, &options, FAMILY).unwrap();
         check(&plan, &rows, page_size);
         let mut live = LivePlanner::from_table(&geometry, options, &table).unwrap();
-        check(live.plan(TILE).unwrap(), &rows, page_size);
+        let live = live.plan(FAMILY).unwrap();
+        check(live, &rows, page_size);
+        prop_assert_eq!(live.tile_groups()[0].tile, plan.tile_groups()[0].tile);
+        for tile in FAMILY.tiles() {
+            check(&Plan::build(&geometry, &table, &options, *tile).unwrap(), &rows, page_size);
+        }
     }
+}
+
+/// The tile of `requests` that share `shared` pages and have `own` for themselves.
+fn tile_of(requests: i32, (shared, own): (i32, i32), packing: Packing) -> Tile {
+    let geometry = Geometry { q_heads: 32, kv_heads: 8, head_dim: 128, page_size: 16, dtype: Dtype::F16 };
+    let of_request =
+        |request: i32| (0..shared).chain((0..own).map(move |page| 10_000 + request * 1000 + page));
+    let entries: Vec<i32> = (0..requests).flat_map(of_request).collect();
+    let lens = vec![(shared + own) as u32 * 16; requests as usize];
+    let table = PageTable::new(&entries, (shared + own) as usize, &lens, 16).unwrap();
+    let options = PlanOptions { split: Split::Invariant, packing, ..PlanOptions::default() };
+    let plan = Plan::build(&geometry, &table, &options, FAMILY).unwrap();
+    let [group] = plan.tile_groups() else { panic!("{:?}", plan.tile_groups()) };
+    group.tile
+}
+
+#[test]
+fn a_batch_gets_the_tile_that_ends_first() {
+    let [lowest, .., tallest] = *FAMILY.tiles() else { panic!("{FAMILY} is one tile") };
+    assert_eq!(tile_of(64, (0, 100), Packing::Priced), lowest, "nothing is shared");
+    assert_eq!(tile_of(1, (0, 400), Packing::Priced), lowest, "one request");
+    assert_eq!(tile_of(256, (400, 2), Packing::Priced), tallest, "nearly all is shared by all");
+    assert_eq!(tile_of(256, (400, 2), Packing::PerRequest), lowest, "planned request by request");
 }

@@ -15,7 +15,8 @@ impl LivePlan {
         self.start();
         self.take_lengths(changes);
         let forest = changes.forest;
-        self.plan.push_invariant(forest, |node| forest.pages(node), options, select, &mut self.scratch)
+        let choice = (changes.tiles, select);
+        self.plan.push_invariant(forest, |node| forest.pages(node), options, choice, &mut self.scratch)
     }
 
     /// [`Self::update`] with it.

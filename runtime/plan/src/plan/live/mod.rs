@@ -13,6 +13,7 @@ mod invariant;
 mod order;
 mod pat;
 
+use super::invariant::Tiles;
 use super::{Plan, PlanOptions, Scratch, Split};
 use crate::{LiveForest, Packs, PlanError, PrefixTree, Priced};
 use garbage::Arenas;
@@ -88,6 +89,8 @@ pub(crate) struct Changes<'a> {
     pub(crate) columns: &'a [u32],
     /// Whether others have tokens than before, or the batch has another size.
     pub(crate) others_have_tokens: bool,
+    /// Which tiles the packs may get.
+    pub(crate) tiles: Tiles,
 }
 
 /// A plan, and what it takes to patch it.
