@@ -10,7 +10,7 @@ use crate::fit::{
 use crate::fit_settings::FitSettings;
 use crate::statistics::geometric_mean;
 use crate::store::{Level, Measurement, Provenance, Recording};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use tilewright_heuristics::{Dtype, Tile, TileSetBuf};
 use tilewright_kernel_templates::Class;
 
@@ -101,8 +101,8 @@ impl Analysis {
         Ok(Self { table, held_out, fit, stayed, validation, model })
     }
 
-    /// The tiles that are worth verifying and racing on all batches, by the few batches of these classes that all were raced on; the first class is
-    /// that of most batches.
+    /// The tiles that are worth verifying and racing on all batches of each head dimension, by the few batches of these classes that all were raced on; the first
+    /// class is that of most batches. Where no tile of a class passed its trial, there are none.
     ///
     /// # Errors
     /// Nothing was measured.
@@ -110,10 +110,9 @@ impl Analysis {
         rows: &[Measurement],
         classes: &[Class],
         settings: &FitSettings,
-    ) -> Result<Vec<Tile>, AnalysisError> {
-        let (mut tiles, mut nothing) = (BTreeSet::new(), None);
+    ) -> Result<BTreeMap<u32, BTreeSet<Tile>>, AnalysisError> {
+        let (mut tiles, mut nothing) = (BTreeMap::new(), None);
         for (index, class) in classes.iter().enumerate() {
-            // Where no tile of a class passed its trial, the others' are verified for it.
             let table = match from_screening(rows, Level::Screen, class) {
                 Ok(table) => table,
                 Err(error) => {
@@ -126,11 +125,11 @@ impl Analysis {
             let fit = fit(&table, &options)?;
             let wanted = fit.portfolio.iter().chain([&fit.safe_default]);
             let sets = wanted.filter_map(|&i| table.candidates()[i].parse::<TileSetBuf>().ok());
-            tiles.extend(sets.filter_map(|set| set.single()));
+            tiles.insert(class.head_dim, sets.filter_map(|set| set.single()).collect());
         }
         match nothing {
             Some(error) if tiles.is_empty() => Err(error.into()),
-            _ => Ok(tiles.into_iter().collect()),
+            _ => Ok(tiles),
         }
     }
 

@@ -19,7 +19,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 use tilewright_cuda::{Launch, LaunchMode, MergeBy, Mix};
-use tilewright_heuristics::{BatchShape, Tile, TileSetBuf};
+use tilewright_heuristics::{BatchShape, Dtype, Tile, TileSetBuf};
 use tilewright_kernel_templates::Class;
 
 /// How PAT launches: a stream for each tile, then the merge (PAT, section 6).
@@ -28,6 +28,23 @@ const PATS_LAUNCH_MODE: LaunchMode = LaunchMode { launch: Launch::Streams, merge
 /// Pairs of tiles that are measured beside the single ones, at most: each is a kernel of its own to compile, and a plan of each batch. None has
 /// taken less than 0.97 of the time of the best single tile (`docs/tried.md`), and none is in the selectors of the last four runs.
 const PAIRS: usize = 3;
+
+/// Sets of tiles that batches are raced under.
+#[derive(Clone, Debug, Default)]
+pub struct Candidates {
+    /// The sets.
+    pub sets: Vec<TileSetBuf>,
+    /// The class of kernels whose batches are raced under sets of several tiles, too; all of them without one. These kernels take longest to compile, and are chosen
+    /// least.
+    pub several_for: Option<Class>,
+}
+
+impl Candidates {
+    /// Whether batches of a class are raced under a set whose tiles can run there.
+    pub fn has(&self, set: &TileSetBuf, class: &Class) -> bool {
+        set.single().is_some() || self.several_for.is_none_or(|several| several == *class)
+    }
+}
 
 /// The sets that are measured on whole batches: each of these tiles for all packs, and pairs of a tall tile with a low one, which share a kernel
 /// where they have the same warps.
@@ -221,16 +238,23 @@ pub(super) fn measure_screening(
 pub fn measure_candidates(
     session: &mut Session<'_, '_>,
     workloads: &[Workload],
-    sets: &[TileSetBuf],
+    candidates: &Candidates,
     verified: &Verified,
     deadline: Instant,
 ) -> anyhow::Result<bool> {
-    let plan = |loaded: &mut dyn Loaded, _: &BatchShape, feasible: &[Tile], launch_modes: &[LaunchMode]| {
-        let can_run = |set: &&TileSetBuf| set.tiles().iter().all(|tile| feasible.contains(tile));
+    let plan = |loaded: &mut dyn Loaded,
+                shape: &BatchShape,
+                feasible: &[Tile],
+                launch_modes: &[LaunchMode]| {
+        let class = Dtype::from_code(shape.dtype).map(|dtype| Class { head_dim: shape.head_dim, dtype });
+        let can_run = |set: &&TileSetBuf| {
+            set.tiles().iter().all(|tile| feasible.contains(tile))
+                && class.is_none_or(|class| candidates.has(set, &class))
+        };
         let plan = |set: &TileSetBuf| -> Result<(Choice, PlanId), BenchError> {
             Ok((Choice::Set(*set), loaded.plan(&execution_of_set(set, launch_modes), &PlanTiles::Set(*set))?))
         };
-        sets.iter().filter(can_run).map(plan).collect()
+        candidates.sets.iter().filter(can_run).map(plan).collect()
     };
     let stage = Stage {
         name: "candidates",

@@ -361,7 +361,7 @@ fn candidates_are_measured_once_and_know_what_they_are_for() {
             measure_candidates(
                 &mut Session::new(&mut bench, &mut run, silent, &interrupt),
                 batches,
-                &sets,
+                &Candidates { sets: sets.clone(), several_for: None },
                 &verified,
                 deadline
             )

@@ -4,7 +4,9 @@ use super::*;
 use crate::interrupt::Interrupt;
 use crate::measure::batch_level::tests::{LARGE, SAFE, SMALL, ScriptedBench};
 use crate::measure::space_level::try_tiles;
-use crate::measure::{Coverage, Session, Timed, Verified, candidate_sets, measure_candidates, verify_space};
+use crate::measure::{
+    Candidates, Coverage, Session, Timed, Verified, candidate_sets, measure_candidates, verify_space,
+};
 use crate::progress::Progress;
 use crate::store::{Level, Measurement, RunFolder, Start, Status, test_data};
 use crate::workloads::{Scale, Workload, Workloads};
@@ -220,7 +222,7 @@ impl Fixture {
         measure_candidates(
             session,
             &self.batches,
-            &candidate_sets(&[SMALL, LARGE, SAFE]),
+            &Candidates { sets: candidate_sets(&[SMALL, LARGE, SAFE]), several_for: None },
             &self.verified,
             later,
         )

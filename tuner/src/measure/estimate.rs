@@ -8,8 +8,9 @@ use std::time::{Duration, Instant};
 use tilewright_heuristics::{Backend, Tile};
 use tilewright_kernel_templates::{Class, Space};
 
-/// Tiles that [`super::verify_space`] is given, about: those that a screening leaves.
-const MOST_VERIFIED: usize = 24;
+/// Tiles that [`super::verify_space`] has of a class, about: those that a screening leaves, and those that are known; and of a class that is not timed.
+const MOST_VERIFIED: usize = 18;
+const KNOWN: usize = 8;
 
 /// Sets of options that [`Coverage::options`] has beside the plain one, each kernels of its own.
 const OPTION_SETS: f64 = 2.0;
@@ -61,7 +62,10 @@ pub fn time_to_verify(
     let look = |(index, class): (usize, &Class)| Look::AT[index.min(1)].tried(&feasible(class));
     let tried: usize = tried.iter().enumerate().map(look).sum();
     let trial = if backend == Backend::Cpu { each } else { compiled };
-    let of_class = |class: &Class| drawn + each * feasible(class).len().min(MOST_VERIFIED) as f64;
+    let of_class = |class: &Class| {
+        let most = if timed.classes.contains_key(class) { MOST_VERIFIED } else { KNOWN };
+        drawn + each * feasible(class).len().min(most) as f64
+    };
     let verified = classes.iter().map(of_class).sum::<f64>() + OPTION_SETS * each * MOST_VERIFIED as f64;
     Duration::from_secs_f64(trial * tried as f64 + verified)
 }

@@ -25,7 +25,8 @@ pub mod worker;
 #[cfg(test)]
 pub(crate) use batch_level::tests::ScriptedBench;
 pub use batch_level::{
-    BatchPolicies, candidate_sets, execution_of_set, measure_batches, measure_candidates, measure_decisions,
+    BatchPolicies, Candidates, candidate_sets, execution_of_set, measure_batches, measure_candidates,
+    measure_decisions,
 };
 pub use bench::{Bench, BenchError, Coverage, Failure, Loaded, PlanId, Preparation};
 pub use benches::{Benches, Given, Order, Told, Work};

@@ -86,7 +86,11 @@ pub fn verify_space_with(
         let known = known.remove(&class.to_string()).unwrap_or_default();
         let mut verdicts = space.survey(class, benches.limits());
         verdicts.retain(|verdict| !known.contains(&verdict.tile));
-        let wanted = |verdict: &&Verdict| verdict.infeasible.is_none() && tiles.contains(&verdict.tile);
+        let wanted = |verdict: &&Verdict| {
+            verdict.infeasible.is_none()
+                && tiles.contains(&verdict.tile)
+                && timed.only.get(class).is_none_or(|only| only.contains(&verdict.tile))
+        };
         let tiles = verdicts.iter().filter(wanted).map(|verdict| verdict.tile).collect();
         (Preparation { tiles, class: *class, coverage: coverage(class) }, verdicts)
     };
@@ -376,14 +380,33 @@ pub struct Timed {
     pub cp_async: BTreeSet<Class>,
     /// Which shard this is.
     pub shard: Option<Shard>,
+    /// Tiles that are worth verifying for a class; all for those that it does not name.
+    pub only: BTreeMap<Class, BTreeSet<Tile>>,
 }
 
 impl Timed {
+    /// The class with the most workloads.
+    pub fn usual(&self) -> Option<Class> {
+        self.classes.iter().max_by_key(|(_, workloads)| **workloads).map(|(class, _)| *class)
+    }
+
+    /// Leaves of the classes that a selector must know tiles for those that do well at their head dimension (`screened`), and those that are `known`: a selector's
+    /// tree is of one head dimension, and a safe default is one for all. Classes that are not timed have the latter alone.
+    pub fn leave(&mut self, backend: Backend, screened: &BTreeMap<u32, BTreeSet<Tile>>, known: &[Tile]) {
+        if known.is_empty() {
+            return;
+        }
+        for class in self.to_verify(backend) {
+            let of_dim = screened.get(&class.head_dim).filter(|_| self.classes.contains_key(&class));
+            let none = BTreeSet::new();
+            self.only.insert(class, of_dim.unwrap_or(&none).iter().chain(known).copied().collect());
+        }
+    }
+
     /// Whether a class's variants with options are verified. They are kernels of their own, which are not timed: they are verified where most
     /// is timed.
     fn with_options(&self, class: &Class) -> bool {
-        let usual = self.classes.iter().max_by_key(|(_, workloads)| **workloads);
-        usual.is_some_and(|(usual, _)| usual == class)
+        self.usual().is_some_and(|usual| usual == *class)
     }
 
     /// Whether all tiles of a class are verified with `cp.async` before any is timed. The shards of a run are fitted together
@@ -576,6 +599,38 @@ mod tests {
             feasible,
             "no shard can verify more when shards are fitted together"
         );
+    }
+
+    #[test]
+    fn classes_have_what_does_well_at_their_head_dimension_and_what_is_known() {
+        let [known, small, usual] = ["m16n64w4s2", "m16n128w4s2", "m64n96w4s2"].map(Tile::of);
+        let screened = [(64, [small].into()), (128, [usual].into())].into();
+        let mut timed = Timed {
+            classes: [(USUAL, 2), (OTHER, 1)].into(),
+            dtypes: [USUAL.dtype].into(),
+            ..Timed::default()
+        };
+        assert_eq!(timed.usual(), Some(USUAL));
+        timed.leave(Backend::Cuda, &screened, &[]);
+        assert!(timed.only.is_empty(), "with nothing known, no class has a tile in common with others");
+        timed.leave(Backend::Cuda, &screened, &[known]);
+        let of_dim = |dim: u32| match dim {
+            64 => vec![small, known],
+            128 => vec![known, usual],
+            _ => vec![known],
+        };
+        for class in [USUAL, OTHER, Class { head_dim: 256, ..USUAL }] {
+            let mut wanted = of_dim(class.head_dim);
+            wanted.sort_unstable();
+            assert_eq!(timed.only[&class].iter().copied().collect::<Vec<_>>(), wanted, "{class}");
+        }
+        let (bench, verified, _) = verified_of(&[known, small, usual], timed, &[]);
+        for class in [USUAL, OTHER] {
+            let mut wanted = of_dim(class.head_dim);
+            wanted.sort_unstable();
+            assert_eq!(verified.tiles(&class), wanted, "{class}");
+        }
+        assert!(bench.verified.iter().all(|(tile, class, _)| of_dim(class.head_dim).contains(tile)));
     }
 
     #[test]

@@ -16,8 +16,9 @@ use crate::emit::{Heuristics, module_name};
 use crate::fit_settings::FitSettings;
 use crate::interrupt::Interrupt;
 use crate::measure::{
-    BatchPolicies, Benches, Session, Timed, Verified, candidate_sets, measure_batches, measure_candidates,
-    needs_cp_async, record_timelines, screen, screenings, time_to_verify, verify_space_with,
+    BatchPolicies, Benches, Candidates, Session, Timed, Verified, candidate_sets, measure_batches,
+    measure_candidates, needs_cp_async, record_timelines, screen, screenings, time_to_verify,
+    verify_space_with,
 };
 use crate::progress::Progress;
 use crate::shard::Shard;
@@ -123,12 +124,13 @@ pub fn tune(
     let default = if options.quick { quick::BUDGET } else { default_budget(backend, workloads.dtypes.len()) };
     let mut budget = options.budget.unwrap_or(default);
     let by_cp_async = workloads.batches.iter().filter(|workload| needs_cp_async(workload, &limits));
-    let timed = Timed {
+    let mut timed = Timed {
         classes: workloads.classes(),
         dtypes: workloads.dtypes.clone(),
         // Batches whose pages TMA cannot load are measured with tiles that are verified with `cp.async`.
         cp_async: by_cp_async.map(|workload| Class::of(workload.geometry())).collect(),
         shard: options.shard,
+        only: BTreeMap::new(),
     };
     let screenings = screenings(&workloads.batches, &limits);
     let screened: Vec<Class> = screenings.iter().map(|screening| screening.class).collect();
@@ -188,7 +190,7 @@ pub fn tune(
     let session = &mut Session { benches, run: &mut run, progress, interrupt };
     phases.end("estimate", session.benches.compiled());
     let kept = || format!("{}: the measurements are kept", folder.display());
-    let tiles = if options.quick {
+    let tiles: Vec<Tile> = if options.quick {
         let tiles: BTreeSet<Tile> = known_sets.iter().flat_map(|set| set.tiles()).copied().collect();
         tiles.into_iter().filter(|tile| space.tiles().contains(tile)).collect()
     } else {
@@ -196,22 +198,30 @@ pub fn tune(
         if !screen(session, &space, &screenings, deadline)? {
             return stopped(&folder);
         }
-        let mut tiles = Analysis::screened(&session.run.united_rows(), &screened, &fit).with_context(kept)?;
-        let known = if options.shard.is_some() { known.tiles_or_rules(&space) } else { known.tiles(&space) };
-        tiles.extend(known);
-        tiles.sort_unstable();
-        tiles.dedup();
-        tiles
+        let screened = Analysis::screened(&session.run.united_rows(), &screened, &fit).with_context(kept)?;
+        let shard = options.shard.is_some();
+        let known = if shard { known.tiles_or_rules(&space) } else { known.tiles(&space) };
+        // What other shards of the run keep is not known here.
+        if !shard && backend == Backend::Cuda {
+            timed.leave(backend, &screened, &known);
+        }
+        let tiles: BTreeSet<Tile> = screened.into_values().flatten().chain(known).collect();
+        tiles.into_iter().collect()
     };
     phases.end("screen", session.benches.compiled());
-    let sets = if options.quick { known_sets } else { candidate_sets(&tiles) };
+    let candidates = Candidates {
+        sets: if options.quick { known_sets } else { candidate_sets(&tiles) },
+        several_for: timed.usual().filter(|_| backend == Backend::Cuda && !options.quick),
+    };
     // With several devices, one compiles the sets of several tiles while the others compile tiles alone. One device compiles those whose tiles passed.
     let several = |may_run: &dyn Fn(&Class, &Tile) -> bool| -> Vec<(TileSetBuf, Class)> {
         let of_class = |class: &Class| {
             let runs = |set: &&TileSetBuf| {
-                set.single().is_none() && set.tiles().iter().all(|tile| may_run(class, tile))
+                set.single().is_none()
+                    && candidates.has(set, class)
+                    && set.tiles().iter().all(|tile| may_run(class, tile))
             };
-            sets.iter().filter(runs).map(|set| (*set, *class)).collect::<Vec<_>>()
+            candidates.sets.iter().filter(runs).map(|set| (*set, *class)).collect::<Vec<_>>()
         };
         timed.classes.keys().flat_map(of_class).collect()
     };
@@ -238,7 +248,7 @@ pub fn tune(
         workloads.batches.iter().cloned().partition(|workload| !workload.held_out());
     progress.note(&format!(
         "{} sets of tiles, on {} batches that are fitted and {} that are only judged; those of several tiles were compiled in {:.1} s",
-        sets.len(),
+        candidates.sets.len(),
         fitted.len(),
         held_out.len(),
         (measuring - compiling).as_secs_f64()
@@ -258,18 +268,18 @@ pub fn tune(
         let work = |batches: &[Workload]| batches.iter().map(Workload::sample_ns).sum::<u64>() as f64;
         let part = work(&before) / (work(&before) + work(judged_later));
         let until = measuring + left.mul_f64(CANDIDATES * part);
-        if !measure_candidates(session, &before, &sets, &verified, until)? {
+        if !measure_candidates(session, &before, &candidates, &verified, until)? {
             return stopped(&folder);
         }
         let (fitted, went_on) = fitting::fit_first_while(session, &fit, |session| {
-            measure_candidates(session, judged_later, &sets, &verified, deadline)
+            measure_candidates(session, judged_later, &candidates, &verified, deadline)
         })
         .with_context(kept)?;
         if !went_on {
             return stopped(&folder);
         }
         first_fit = Some(fitted);
-    } else if !measure_candidates(session, batches, &sets, &verified, deadline)? {
+    } else if !measure_candidates(session, batches, &candidates, &verified, deadline)? {
         return stopped(&folder);
     }
     phases.end("candidates", session.benches.compiled());
