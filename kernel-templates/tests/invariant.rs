@@ -11,7 +11,8 @@ fn cache() -> PathBuf {
         .map_or_else(|| PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("cache"), PathBuf::from)
 }
 
-/// Each class has a family on a device whose compiled tiles pass the rules; of the usual one, the fewest CTAs that an SM holds; whether it is the first for all.
+/// Each class has a family on a device whose compiled tiles pass the rules. Returns the fewest CTAs of the usual class that an SM holds, and whether
+/// all classes have their first family.
 fn check(device: &str, classes: &[(u32, Dtype)]) -> (u32, bool) {
     let limits = CudaLimits::named(device).unwrap();
     let compiler = Compiler::or_fetch(limits.arch.parse::<Arch>().unwrap(), &cache()).unwrap();

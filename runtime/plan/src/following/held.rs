@@ -588,6 +588,7 @@ mod tests {
                     .collect();
                 let seq_lens: Vec<u32> = rows.iter().map(|row| (row.len() as u32 * page_size).saturating_sub(page_size / 3)).collect();
                 let table = PageRows::dense(&entries, columns, columns + 3, &seq_lens, page_size).unwrap();
+                let batch = batch.max(rows.len());
                 changes.find(&held, &table, batch).unwrap();
                 let in_slots = !changes.resized;
                 let next = next(&held, &mut changes.clone());

@@ -1,8 +1,9 @@
 //! Plans whose chunks begin at absolute positions, so that no bit of a request depends on the batch ([`Split::Invariant`]).
 //!
-//! All packs get one tile, of a family whose tiles give the same bits: the one whose items end first. A pack is a tree. Its requests are cut into Q tiles, and each Q tile reads the segments of all nodes that they have, from their first token
-//! on. Nodes are shared up to a multiple of the tile's step; what is left of one belongs to those below it. Where too few CTAs would be busy, a
-//! Q tile is cut: one item takes its first chunks, and each of the others takes one.
+//! All packs get one tile, of a family whose tiles give the same bits: the one whose items end first. A pack is a tree. Its requests are cut into
+//! Q tiles, and each Q tile reads the segments of all nodes that they have, from their first token on. Nodes are shared up to a multiple of the
+//! tile's step; what is left of one belongs to those below it. Where too few CTAs would be busy, a Q tile is cut: one item takes its first
+//! chunks, and each of the others takes one.
 
 mod sketch;
 #[cfg(test)]
