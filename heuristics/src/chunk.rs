@@ -41,7 +41,7 @@ pub const fn families(backend: Backend, head_dim: u32) -> &'static [TileSet<'sta
         &[of(&[Tile::new(16, 64, 1, 1)]), of(&[Tile::new(4, 64, 1, 1)]), of(&[Tile::new(1, 64, 1, 1)])];
     const CUDA: &[TileSet<'static>] = &[
         // Two stages of the lowest: an SM holds three CTAs on an H200 then, two on an A100.
-        of(&[Tile::new(16, 64, 1, 2), Tile::new(32, 64, 2, 2), Tile::new(64, 64, 4, 2)]),
+        of(&[Tile::new(16, 64, 1, 2), Tile::new(64, 64, 4, 2)]),
         of(&[Tile::new(64, 64, 4, 2)]),
         of(&[Tile::new(16, 64, 1, 2), Tile::new(64, 64, 4, 1)]),
         of(&[Tile::new(64, 64, 4, 1)]),

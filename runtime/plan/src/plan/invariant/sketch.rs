@@ -303,12 +303,13 @@ impl Plan {
         read.clear();
         read.resize(tree.capacity(), false);
         times.clear();
-        let (mut merges, mut ctas_per_sm) = (false, 1);
+        let (mut merges, mut ctas_per_sm, mut tall) = (false, 1, false);
         let ratio = self.geometry.gqa_ratio();
         for &(root, _, tile) in packs {
             let (steps, prices) =
                 (Steps::of(self.geometry.page_size, &tile), StepPrices::of(self, &tile, options));
             ctas_per_sm = ctas_per_sm.max(options.device.occupancy.of(&tile));
+            tall |= u32::from(tile.m) >= DeviceProfile::TALL;
             let capacity = self.fitting(tree, root, &tile, candidate.level, q_tiles, spans);
             q_tiles.clear();
             q_tiles.push_pack(tree, root, |_| true, capacity);
@@ -367,6 +368,7 @@ impl Plan {
         let start = options.device.prices.cta;
         let end = waves.elapsed_from(start, waves.running(ctas_per_sm), cta_slots).saturating_mul(slots);
         let merge = if merges { options.device.prices.merge } else { 0 };
-        (end.saturating_add(merge), total)
+        let paced = if tall { end.saturating_mul(options.device.invariant_in_tall_tiles) / 64 } else { end };
+        (paced.saturating_add(merge), total)
     }
 }
