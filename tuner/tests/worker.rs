@@ -12,8 +12,8 @@ use tilewright_tuner::fit_settings::FitSettings;
 use tilewright_tuner::interrupt::Interrupt;
 use tilewright_tuner::measure::worker::FAULT_VARIABLE;
 use tilewright_tuner::measure::{
-    Bench, Coverage, CpuBench, Execution, Session, TimeLimits, Verified, WorkerBench, WorkerCommand,
-    measure_candidates,
+    Bench, Candidates, Coverage, CpuBench, Execution, Session, TimeLimits, Verified, WorkerBench,
+    WorkerCommand, measure_candidates,
 };
 use tilewright_tuner::progress::Progress;
 use tilewright_tuner::store::{Hashes, Level, Measurement, Provenance, RunFolder, Start, Status, Timeline};
@@ -98,7 +98,7 @@ fn race_with(fault: &str, sample: Duration) -> Vec<Measurement> {
     let done = measure_candidates(
         &mut Session::new(&mut bench, &mut run, silent, &Interrupt::default()),
         &[workload],
-        &TILES.map(|choice| TileSetBuf::one(tile(choice))),
+        &Candidates { sets: TILES.map(|choice| TileSetBuf::one(tile(choice))).to_vec(), several_for: None },
         &verified,
         deadline,
     );
