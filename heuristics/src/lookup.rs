@@ -74,7 +74,8 @@ impl Selection {
     }
 
     /// The tiles for a batch: the selector's first choice that runs here. Where none does, or no selector matched, one tile for all packs: the
-    /// one that PAT's rules choose, among the device's feasible tiles, for the pack that the batch would be if its requests shared evenly.
+    /// one that PAT's rules choose, among the selector's tiles that run here, or without any among the device's feasible tiles, for the pack that the
+    /// batch would be if its requests shared evenly.
     #[inline]
     pub fn select(&self, batch: &BatchShape) -> TileSet<'_> {
         let Some(selector) = self.matched.selector() else { return self.by_rules(batch) };
@@ -94,10 +95,8 @@ impl Selection {
         let of_class =
             |&&(class, _): &&(Class, u64)| Some(class) == dtype.map(|dtype| (batch.head_dim, dtype));
         let Some(&(_, runnable)) = self.runnable.iter().find(of_class) else { return selector.select(batch) };
-        match selector.select_among(batch, runnable) {
-            Some(set) => set,
-            None => self.by_rules(batch),
-        }
+        let ranked = selector.select_among(batch, runnable);
+        ranked.or_else(|| among_single(selector, runnable, batch)).unwrap_or_else(|| self.by_rules(batch))
     }
 
     fn by_rules(&self, batch: &BatchShape) -> TileSet<'_> {
@@ -143,8 +142,13 @@ impl Selection {
 
     /// Every tile that packs of a class of kernels may get.
     pub fn tiles_of(&self, head_dim: u32, dtype: Dtype) -> Vec<Tile> {
+        let runs = |tile: &Tile| !self.left_out.contains(&((head_dim, dtype), *tile));
         let mut tiles = self.tiles();
-        tiles.retain(|tile| !self.left_out.contains(&((head_dim, dtype), *tile)));
+        tiles.retain(runs);
+        if tiles.is_empty() {
+            // Rules decide.
+            tiles.extend(self.feasible.iter().copied().filter(runs));
+        }
         tiles
     }
 
@@ -170,6 +174,14 @@ impl Selection {
     pub const fn is_exact(&self) -> bool {
         matches!(self.matched, Match::Exact(_))
     }
+}
+
+/// The set of one tile, of those that are `runnable`, that PAT's rules choose for a batch.
+fn among_single(selector: &'static Selector, runnable: u64, batch: &BatchShape) -> Option<TileSet<'static>> {
+    let sets = selector.sets.iter().enumerate().filter(|(bit, _)| runnable >> bit & 1 == 1);
+    let single = sets.filter_map(|(_, set)| <[Tile; 1]>::try_from(set.tiles()).ok()).map(|[tile]| tile);
+    let tile = analytic::pat(single, &batch.as_pack())?;
+    selector.sets.iter().copied().find(|set| set.tiles() == [tile])
 }
 
 /// The choices for `device` among the selectors emitted into this crate.

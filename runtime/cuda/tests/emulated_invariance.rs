@@ -309,7 +309,7 @@ fn what_would_make_bits_depend_on_the_batch_is_seen() {
             "if (position % SHORTEST_CHUNK != 64) return false; position -= 64;",
         ),
         (
-            400,
+            1500,
             "softmax_step.cuh",
             "compute_step<OWN_GRANULES, false>(acc, query, at, first, seen, false, buffers);",
             "struct Held {
@@ -323,7 +323,7 @@ fn what_would_make_bits_depend_on_the_batch_is_seen() {
              compute_step<OWN_GRANULES / 2, false>(acc, query, at, first + OWN_GRANULES / 2, seen, false, buffers);",
         ),
         (
-            400,
+            1500,
             "mainloop.cuh",
             "if constexpr (S::INVARIANT) totals.before_step(acc, at, value_scale(cta));\n              softmax_step.compute_private",
             "softmax_step.compute_private",
