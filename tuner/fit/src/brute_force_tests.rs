@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use std::time::Duration;
 use tests::{exact, table};
 
-/// The cost of the best ranking of some of `portfolio` for rows, each of which takes its first valid candidate, else the safe default.
+/// The cost of the best ranking of at least one of `portfolio` for rows, each of which takes its first valid candidate, else the safe default.
 fn best_ranking(table: &CostTable, rows: &[usize], portfolio: &[usize], default: usize) -> f64 {
     fn grow(
         table: &CostTable,
@@ -33,15 +33,7 @@ fn best_ranking(table: &CostTable, rows: &[usize], portfolio: &[usize], default:
             }
         }
     }
-    // The safe default alone, for rows of which each lacks something of the portfolio.
-    let lacks = |&row: &usize| {
-        let costs = &table.rows()[row].costs;
-        costs[default].is_some() && portfolio.iter().any(|&candidate| costs[candidate].is_none())
-    };
     let mut best = f64::INFINITY;
-    if rows.iter().all(lacks) {
-        best = rows.iter().map(|&row| row_cost(&table.rows()[row], &[], default)).sum();
-    }
     grow(table, rows, portfolio, default, &mut Vec::new(), &mut best);
     best
 }
@@ -249,4 +241,32 @@ fn one_bad_cost_among_many_rows_hides_nothing() {
         CostTable::new(vec!["x".into(), "y".into()], vec!["a".into(), "b".into()], rows.collect()).unwrap();
     let fit = fit(&table, &FitOptions { max_depth: 2, ..exact() }).unwrap();
     assert!(fit.regret < 0.001 && fit.proof.optimal, "{} {:?}", fit.regret, fit.proof);
+}
+
+#[test]
+fn a_leaf_of_the_safe_default_alone_breaks_no_bound() {
+    // The default, A, is not in the portfolio of two. Alone it serves the rows of 3 and 4 best, but each lane of the portfolio is valid on one.
+    let costs: [&[Option<f64>]; 9] = [
+        &[Some(1.0), Some(1.0), None, None],
+        &[Some(1.0), Some(20.0), None, None],
+        &[Some(31.0), Some(70.0), Some(38.0), Some(38.0)],
+        &[Some(150.0), Some(36.0), Some(100.0), Some(20.0)],
+        &[Some(11.0), None, Some(7.0), Some(250.0)],
+        &[Some(4.0), None, Some(140.0), Some(12.0)],
+        &[None, None, Some(38.0), Some(310.0)],
+        &[None, Some(200.0), Some(190.0), None],
+        &[None, Some(4.0), None, Some(230.0)],
+    ];
+    let even = table(&[&[4], &[3], &[0], &[2], &[3], &[0], &[0], &[0], &[0]], &costs);
+    let weights = [1.0, 3.0, 3.0, 3.0, 1.0, 3.0, 3.0, 3.0, 3.0];
+    let rows = even.rows().iter().cloned().zip(weights).map(|(row, weight)| CostRow { weight, ..row });
+    let (features, candidates) = (even.features().to_vec(), even.candidates().to_vec());
+    let table = CostTable::new(features, candidates, rows.collect()).unwrap();
+    for depth in 0..4 {
+        let fit = fit(&table, &FitOptions { max_depth: depth, portfolio: 2, ..exact() }).unwrap();
+        assert_eq!((&fit.portfolio[..], fit.safe_default), (&[1, 3][..], 0));
+        let expected = optimum(&table, &fit, depth);
+        assert!(close(fit.regret, expected), "{depth}: {} for {expected}", fit.regret);
+        assert!(close(fit.regret, emitted(&table, &fit)) && fit.proof.optimal, "{depth}: {:?}", fit.proof);
+    }
 }

@@ -36,6 +36,9 @@ pub(super) struct Ranker {
     best_cost: f64,
     looked_at: usize,
     limit: usize,
+    /// Whether the ranking may be the safe default alone: only behind a lane that serves none of the rows. Anything else would cost less than
+    /// each lane's bound ([`Problem`]'s costs of rows that lack it).
+    default_alone: bool,
     /// Work done: steps of both searches, and rows.
     pub(super) work: u64,
 }
@@ -74,6 +77,7 @@ impl Ranker {
         (self.best_cost, self.looked_at) = (f64::INFINITY, 0);
         self.best.clear();
         let used = self.groups.iter().fold(0, |all, group| all | group.valid) & problem.full();
+        self.default_alone = first.is_some() || used != problem.full();
         let count = used.count_ones() as usize;
         self.limit = (((count * count) << count) / SEARCHED).max(256);
         self.descend(problem, &open, cost, &mut path);
@@ -88,7 +92,10 @@ impl Ranker {
         self.group_of.resize(problem.patterns(), 0);
         self.groups.clear();
         let lanes = problem.lanes();
-        for &row in rows {
+        // Rows that no lane serves say nothing, unless there are no others.
+        let all_settled = rows.iter().all(|&row| problem.is_settled(row));
+        let asked = || rows.iter().copied().filter(|&row| all_settled || !problem.is_settled(row));
+        for row in asked() {
             let group = &mut self.group_of[problem.pattern(row)];
             if *group == 0 {
                 let valid = problem.valid(row);
@@ -105,7 +112,7 @@ impl Ranker {
                 group.sums[lanes] += if cost.is_finite() { cost } else { 0.0 };
             }
         }
-        for &row in rows {
+        for row in asked() {
             self.group_of[problem.pattern(row)] = 0;
         }
         for group in &mut self.groups {
@@ -140,7 +147,8 @@ impl Ranker {
             }
             return;
         }
-        if let Some(default) = self.ends_with_default(problem, open)
+        if (self.default_alone || !path.is_empty())
+            && let Some(default) = self.ends_with_default(problem, open)
             && cost + default < self.best_cost
         {
             self.best_cost = cost + default;
@@ -235,7 +243,8 @@ impl Ranker {
                 continue;
             }
             let mut best = (f64::INFINITY, END);
-            if by_default && sums[(count + 2) * sets + rest] == 0.0 {
+            let may_end = by_default && (front != 0 || self.default_alone);
+            if may_end && sums[(count + 2) * sets + rest] == 0.0 {
                 best.0 = sums[count * sets + rest];
             }
             for lane in (0..count).filter(|lane| front >> lane & 1 == 0) {

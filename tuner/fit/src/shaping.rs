@@ -191,7 +191,9 @@ impl Shaping<'_> {
         let best = self.ranker.best(self.problem, rows, None);
         let enough = best.cost * (1.0 + ROUNDING) + self.problem.cost_of(TIE * self.problem.noise * weight);
         let at_least = self.problem.sum(rows);
-        let some_valid = rows.iter().fold(0, |all, &row| all | self.problem.valid(row));
+        let all_settled = rows.iter().all(|&row| self.problem.is_settled(row));
+        let asked = rows.iter().filter(|&&row| all_settled || !self.problem.is_settled(row));
+        let some_valid = asked.fold(0, |all, &row| all | self.problem.valid(row));
         let mut tied: Vec<bool> = (0..lanes)
             .map(|lane| {
                 some_valid & (1 << lane) != 0
@@ -269,7 +271,10 @@ impl Shaping<'_> {
     /// that. A row that ends here later may lack what all of the leaf's own rows have.
     fn completed(&mut self, mut lanes: Vec<usize>, own: &[u32], above: &[Vec<u32>]) -> Vec<usize> {
         for rows in above.iter().rev().map(Vec::as_slice).chain([own]) {
-            let served = |row: u32| lanes.iter().any(|lane| self.problem.valid(row) & (1 << lane) != 0);
+            let served = |row: u32| {
+                let valid = self.problem.valid(row);
+                self.problem.is_settled(row) || lanes.iter().any(|lane| valid & (1 << lane) != 0)
+            };
             let left: Vec<u32> = rows.iter().copied().filter(|&row| !served(row)).collect();
             if !left.is_empty() {
                 let behind = self.ranker.best(self.problem, &left, None).lanes;
