@@ -41,6 +41,8 @@ pub struct GraphPlan {
     workspace: CudaSlice<u8>,
     /// What is chosen among where not all tiles are: what there is no room for is planned request by request, where this is of any batch.
     among: Among,
+    /// Where the engine keeps the lengths of queries, if kernels read them there.
+    lengths: Option<u64>,
     /// The caches that it was run with, and how their pages are loaded.
     run_with: Mutex<Vec<(KvStrides, KvLoad)>>,
 }
@@ -166,6 +168,7 @@ impl Attention<Cuda> {
             on_device,
             workspace,
             among,
+            lengths: None,
             run_with: Mutex::default(),
         })
     }
@@ -238,6 +241,17 @@ fn bucket_for(tuned: &TunedBackend, plan: &Plan, pages: u32) -> Result<Bucket, F
 }
 
 impl GraphPlan {
+    /// Kernels read the lengths of queries where the engine keeps them on the device: i32 `[queries]` at an address that is a multiple of 4.
+    /// Updates then copy no lengths, and one by which requests only grow inside their pages makes no call of the driver.
+    ///
+    /// # Safety
+    /// It was not run yet. Whenever a launch of it runs, the lengths of the last update before the launch are there, zeros for rows without
+    /// tokens; the memory stays as long as the plan, and graphs that captured it.
+    #[must_use]
+    pub unsafe fn with_lengths_at(self, address: u64) -> Self {
+        Self { lengths: Some(address), ..self }
+    }
+
     /// The batch as of the last update.
     pub fn plan(&self) -> &Plan {
         self.planner.plan()
@@ -260,7 +274,7 @@ impl GraphPlan {
     /// its pages: another graph plan is needed, and another capture. The plan is as it was then. The driver's.
     pub fn update(&mut self, table: &PageTable<'_>, stream: &Arc<CudaStream>) -> Result<(), AttentionError> {
         self.compare(&PageRows::from(*table), 0)?;
-        self.update_compared(stream)
+        self.update_compared(|| Arc::clone(stream))
     }
 
     /// The first half of [`GraphPlan::update`]: compares a batch with the one before. Rows up to `batch` that it does not have are of requests
@@ -277,18 +291,28 @@ impl GraphPlan {
         self.planner.largest_new_page()
     }
 
-    /// The second half of [`GraphPlan::update`]: plans the batch that was compared last.
+    /// Whether updating to the compared batch makes no call of the driver: only lengths differ, and kernels read the engine's
+    /// ([`GraphPlan::with_lengths_at`]). It may make one nevertheless.
+    pub const fn copies_nothing(&self) -> bool {
+        self.lengths.is_some() && self.planner.stays_but_for_lengths()
+    }
+
+    /// The second half of [`GraphPlan::update`]: plans the batch that was compared last. The stream is asked for when something is to be copied.
     ///
     /// # Errors
     /// As there.
-    pub fn update_compared(&mut self, stream: &Arc<CudaStream>) -> Result<(), AttentionError> {
-        refuse_capture(stream, "a plan is to be copied")?;
-        let Self { attention, geometry, planner, on_device, among, run_with, .. } = self;
+    pub fn update_compared(&mut self, stream: impl Fn() -> Arc<CudaStream>) -> Result<(), AttentionError> {
+        let Self { attention, geometry, planner, on_device, among, run_with, lengths, .. } = self;
         let run_with = run_with.get_mut().unwrap_or_else(PoisonError::into_inner);
         let mut refused = FitError::TooLarge("page ids");
         let taken = attention.with_kernels(|tuned| {
             let choose = among.choice(tuned, geometry, &attention.options);
             planner.update(choose, |plan, step| {
+                if step == Step::Lengths && lengths.is_some() {
+                    return Ok(true);
+                }
+                let stream = &stream();
+                refuse_capture(stream, "a plan is to be copied")?;
                 if step == Step::Lengths {
                     on_device.set_lengths(plan.seq_lens(), stream)?;
                     return Ok(true);
@@ -319,12 +343,17 @@ impl GraphPlan {
     /// # Errors
     /// Another number of lengths than queries, or a length that needs another number of pages. The driver's.
     pub fn set_lengths(&mut self, seq_lens: &[u32], stream: &Arc<CudaStream>) -> Result<(), AttentionError> {
-        refuse_capture(stream, "lengths are to be copied")?;
+        if self.lengths.is_none() {
+            refuse_capture(stream, "lengths are to be copied")?;
+        }
         let Self { attention, geometry, planner, among, .. } = self;
         attention.with_kernels(|tuned| {
             planner.set_lengths(seq_lens, among.choice(tuned, geometry, &attention.options))
         })?;
-        Ok(self.on_device.set_lengths(seq_lens, stream)?)
+        if self.lengths.is_none() {
+            self.on_device.set_lengths(seq_lens, stream)?;
+        }
+        Ok(())
     }
 
     /// As [`Attention::run_raw`]; may be captured once it has been run with a cache of these strides, and with sinks if there are some.
@@ -343,7 +372,8 @@ impl GraphPlan {
             run_with.push((args.kv_strides, load));
         }
         let (workspace, _guard) = self.workspace.device_ptr(stream);
-        let args = self.attention.with_own_options(args, workspace);
+        let args = RawArgs { lengths: self.lengths.or(args.lengths), ..*args };
+        let args = self.attention.with_own_options(&args, workspace);
         self.attention.with_kernels(|tuned| {
             // SAFETY: the workspace is as large as the bucket needs, and all launches with it are on the caller's stream; the caller's promises.
             unsafe { tuned.backend().decode_raw(stream.cu_stream(), &self.on_device, &args) }

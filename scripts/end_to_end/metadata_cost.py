@@ -21,6 +21,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import numpy as np
 import torch
+from tilewright import _vllm_tables
 from tilewright._vllm_backend import TilewrightBackend, TilewrightMetadataBuilder
 from vllm.config import CacheConfig, DeviceConfig, ModelConfig, SchedulerConfig, VllmConfig, set_current_vllm_config
 from vllm.model_executor.layers.attention import Attention
@@ -40,6 +41,10 @@ class Engine:
         self.lens = np.array([PREFIX + OWN + i % PAGE for i in range(requests)], np.int32)
         self.rows = [list(range(PREFIX // PAGE)) for _ in range(requests)]
         self.columns = LONGEST // PAGE
+        # In one place, as model runners have them.
+        self.device_lens = torch.zeros(requests, dtype=torch.int32)
+        # In vLLM, too, builders are there before any request.
+        _vllm_tables.HostTables()
         self.mirrored = self._mirrored() if runner == 2 else None
         self.table = BlockTable(PAGE, requests, self.columns, requests, False, torch.device("cpu"), PAGE, 1)
         for row in range(requests):
@@ -50,9 +55,6 @@ class Engine:
         self.builder.build_for_cudagraph_capture(self.common(np.zeros(requests, np.int32)))
 
     def _mirrored(self) -> SimpleNamespace:
-        from tilewright import _vllm_tables
-
-        _vllm_tables.HostTables()
         device = torch.zeros(self.requests, self.columns, dtype=torch.int32)
         tables = SimpleNamespace(input_block_tables=[device])
         (mirror,) = _vllm_tables._mirrors_of(tables)
@@ -134,10 +136,11 @@ class Engine:
 
     def common(self, lens: np.ndarray) -> CommonAttentionMetadata:
         starts = torch.arange(self.requests + 1, dtype=torch.int32)
+        self.device_lens.copy_(torch.from_numpy(lens))
         return CommonAttentionMetadata(
             query_start_loc=starts,
             query_start_loc_cpu=starts,
-            seq_lens=torch.from_numpy(lens.copy()),
+            seq_lens=self.device_lens,
             num_reqs=self.requests,
             num_actual_tokens=self.requests,
             max_query_len=1,

@@ -291,6 +291,7 @@ impl CudaCase {
                 values: scales.values.address(),
                 per_head: scales.per_head,
             }),
+            lengths: None,
             timeline: None,
         };
         // SAFETY: all memory is as large as the case says, and outlives the work: the reads below wait for it.

@@ -65,6 +65,8 @@ pub struct RawArgs {
     pub sinks: Option<u64>,
     /// Of K and V; needed if they are FP8, and only read then.
     pub scales: Option<RawScales>,
+    /// i32 `[batch]`: the tokens that each query sees, read here and not where the plan has them. Each ends in the page that the plan's ends in.
+    pub lengths: Option<u64>,
     /// Where the CTAs of forward note when they did what: [`super::DevicePlan::timeline_entries`] of
     /// [`tilewright_kernel_templates::cuda::TimelineEntry`].
     pub timeline: Option<u64>,
@@ -88,6 +90,7 @@ impl RawArgs {
             mask: Mask::NONE,
             sinks: None,
             scales: None,
+            lengths: None,
             timeline: None,
         }
     }
@@ -130,6 +133,10 @@ impl RawArgs {
         {
             let (value, multiple) = (value as i64, multiple as i64);
             return Err(CudaError::Misaligned { name, value, multiple, unit: "elements" });
+        }
+        if let Some(value) = self.lengths.filter(|address| !address.is_multiple_of(4)) {
+            let value = value as i64;
+            return Err(CudaError::Misaligned { name: "lengths", value, multiple: 4, unit: "bytes" });
         }
         match self.scales {
             Some(RawScales { keys, values, .. }) => {
@@ -244,6 +251,7 @@ impl<'a, E: CudaElement, C: KvPages<E>> DecodeArgs<'a, E, C> {
             mask: self.mask,
             sinks,
             scales: key_scales.zip(value_scales).map(|(keys, values)| RawScales { keys, values, per_head }),
+            lengths: None,
             timeline: None,
         };
         let guards = [
@@ -279,6 +287,7 @@ mod tests {
         mask: Mask::NONE,
         sinks: None,
         scales: None,
+        lengths: None,
         timeline: None,
     };
 
@@ -295,5 +304,7 @@ mod tests {
         assert!(RawArgs { scales: Some(scales), ..whole }.check(Dtype::Fp8F16).is_ok());
         let bytes = error(RawArgs { scales: Some(RawScales { values: 6, ..scales }), ..whole });
         assert!(bytes.contains("scales.values") && bytes.contains("multiple of 4 bytes"), "{bytes}");
+        let lengths = RawArgs { lengths: Some(2), ..RAW }.check(Dtype::F16).unwrap_err().to_string();
+        assert!(lengths.contains("lengths") && lengths.contains("multiple of 4 bytes"), "{lengths}");
     }
 }

@@ -156,7 +156,9 @@ fn first_cta(group: &ItemGroup, arguments: &Arguments) -> u64 {
 
 fn arguments(plan: &DevicePlan, args: &RawArgs, (key_maps, value_maps): TensorMaps) -> Arguments {
     let stride = |elements: usize| i64::try_from(elements).unwrap_or(i64::MAX);
+    let of_plan = plan.arguments(args.workspace);
     Arguments {
+        lengths: args.lengths.unwrap_or(of_plan.lengths),
         query: args.query,
         keys: args.keys,
         values: args.values,
@@ -178,6 +180,6 @@ fn arguments(plan: &DevicePlan, args: &RawArgs, (key_maps, value_maps): TensorMa
         heads_a_page: heads_a_page(&args.kv_strides) as u32,
         key_maps,
         value_maps,
-        ..plan.arguments(args.workspace)
+        ..of_plan
     }
 }

@@ -332,7 +332,7 @@ impl<'a> PageRows<'a> {
     }
 
     /// Says which write each row of the entries is of, for tables whose every write is counted: a row with the number that it had before is the same
-    /// as it was, and is not read. No two writes have the same number, whatever table they are to; 0 says nothing, as does a row behind the numbers.
+    /// as it was, and but for its last page is not read. No two writes have the same number, whatever table they are to; 0 says nothing, as does a row behind the numbers.
     #[must_use]
     pub const fn with_writes(self, writes: &'a [u64]) -> Self {
         Self { writes, ..self }

@@ -417,8 +417,17 @@ fn rows_are_read_where_writes_came_and_where_nobody_counts_them() {
     };
     step(&mut planner, &rows, &writes);
     rows[5].0[2] = 700;
-    // Said to be the same, it is not looked at: who counts writes counts all.
+    // Said to be the same, it is not looked at, but for its last page: who counts writes counts all.
     assert_eq!(step(&mut planner, &rows, &writes), Step::Lengths);
+    rows[5].0[2] = 2;
+    rows[5].0[5] = 701;
+    assert_ne!(
+        step(&mut planner, &rows, &writes),
+        Step::Lengths,
+        "another request has its row, and nobody says so"
+    );
+    check_covers(planner.plan(), &rows);
+    rows[5].0[2] = 700;
     writes[5] = 65;
     assert_ne!(step(&mut planner, &rows, &writes), Step::Lengths);
     check_covers(planner.plan(), &rows);

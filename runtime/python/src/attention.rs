@@ -304,21 +304,24 @@ impl Attention {
         })
     }
 
-    /// A plan with room for `rows` queries and `pages` entries of the page table, which begins with a batch, or is for any.
+    /// A plan with room for `rows` queries and `pages` entries of the page table, which begins with a batch, or is for any. Kernels read lengths
+    /// at an address, or copies of them.
     #[expect(unsafe_code)]
-    #[pyo3(signature = (table, rows, pages, stream))]
+    #[pyo3(signature = (table, rows, pages, lengths, stream))]
     fn graph_plan(
         &self,
         py: Python<'_>,
         table: Option<TableOf>,
         rows: usize,
         pages: u32,
+        lengths: Option<u64>,
         stream: usize,
     ) -> PyResult<GraphPlan> {
         check_process(self.process)?;
         // SAFETY: the Python half gives arrays of i32 with their lengths, and holds them.
         let table = table.map(|table| unsafe { table.copied(self.page_size) }).transpose()?;
-        py.detach(|| GraphPlan::new(&self.kind, table, self.page_size, (rows, pages), stream, self.process))
+        let (room, at) = ((rows, pages), (lengths, stream));
+        py.detach(|| GraphPlan::new(&self.kind, table, self.page_size, room, at, self.process))
     }
 
     /// Writes K and V of tokens to pages, or queues that. Slots are i64, positions i64, lengths i32.

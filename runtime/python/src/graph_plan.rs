@@ -8,6 +8,7 @@ use crate::layer::{Layer, LayerOf};
 use cudarc::driver::CudaContext;
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
+use std::cell::OnceCell;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockWriteGuard, TryLockError};
 use tilewright_runtime::cuda::CudaError;
@@ -94,7 +95,7 @@ impl GraphPlan {
         table: Option<Table>,
         page_size: u32,
         (rows, pages): (usize, u32),
-        stream: usize,
+        (lengths, stream): (Option<u64>, usize),
         process: u32,
     ) -> PyResult<Self> {
         let any = table.is_none();
@@ -119,7 +120,12 @@ impl GraphPlan {
                     true => attention.graph_plan_for_any(page_size, queries, pages, &stream),
                     false => attention.graph_plan(&table, pages, &stream),
                 };
-                Of::Cuda(Box::new(OnGpu::new((context, State::new(plan.map_err(raised)?)))))
+                let mut plan = plan.map_err(raised)?;
+                if let Some(address) = lengths {
+                    // SAFETY: the Python half holds i32 of as many rows; it was not run yet; the caller keeps lengths there.
+                    plan = unsafe { plan.with_lengths_at(address) };
+                }
+                Of::Cuda(Box::new(OnGpu::new((context, State::new(plan)))))
             }
         };
         Ok(Self { of, page_size, rows, cache_pages: AtomicUsize::new(usize::MAX), process })
@@ -137,7 +143,6 @@ impl GraphPlan {
     }
 
     /// Follows the batch; false if there is too little room for it.
-    #[expect(unsafe_code)]
     fn follow(&self, py: Python<'_>, rows: &PageRows<'_>, stream: usize) -> PyResult<bool> {
         let batch = rows.batch();
         if batch > self.rows {
@@ -157,22 +162,38 @@ impl GraphPlan {
             }
             Of::Cuda(on_gpu) => {
                 let (context, state) = &***on_gpu;
+                let mut copies_nothing = false;
                 let number = State::compare(py, state, |plan| {
                     plan.compare(rows, self.rows).map_err(raised)?;
+                    copies_nothing = plan.copies_nothing();
                     self.check_pages(plan.largest_new_page())
                 })?;
-                py.detach(|| {
-                    let _keep = KeepContext::new();
-                    // SAFETY: the caller's stream.
-                    let stream = unsafe { gpu::stream(context, stream) };
-                    match State::of_batch(state, number)?.plan.update_compared(&stream) {
-                        Ok(()) => Ok(true),
-                        Err(AttentionError::Cuda(CudaError::Fit(_))) => Ok(false),
-                        Err(error) => Err(raised(error)),
-                    }
-                })
+                let update = || update(&mut *State::of_batch(state, number)?, context, stream);
+                // Letting others have the GIL takes longer than this.
+                if copies_nothing { update() } else { py.detach(update) }
             }
         }
+    }
+}
+
+/// Updates a plan to the batch that was compared; false if there is too little room for it. The driver is asked for the thread's context only
+/// where something is copied.
+#[expect(unsafe_code)]
+fn update(
+    state: &mut State<runtime::GraphPlan>,
+    context: &Arc<CudaContext>,
+    stream: usize,
+) -> PyResult<bool> {
+    let keep = OnceCell::new();
+    let stream = || {
+        keep.get_or_init(KeepContext::new);
+        // SAFETY: the caller's stream.
+        unsafe { gpu::stream(context, stream) }
+    };
+    match state.plan.update_compared(stream) {
+        Ok(()) => Ok(true),
+        Err(AttentionError::Cuda(CudaError::Fit(_))) => Ok(false),
+        Err(error) => Err(raised(error)),
     }
 }
 

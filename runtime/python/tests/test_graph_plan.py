@@ -55,15 +55,23 @@ def test_more_requests_than_rows_are_refused():
     for wrong in ({"rows": 0, "pages": 1}, {"rows": 1, "pages": 0}):
         with pytest.raises(ValueError, match="a whole number from 1 on is needed"):
             plan.attention.graph_plan(*random_batch(2, HEADS).csr, **wrong)
+    for wrong, why in (
+        (np.zeros(11, np.int32), r"`device_lens` has the shape \[11\], \[12\] is needed"),
+        (np.zeros(12, np.int64), "`device_lens` is int64, int32 is needed"),
+        (np.zeros(24, np.int32)[::2], r"`device_lens` has the strides \[2\], \[1\] are needed"),
+    ):
+        with pytest.raises(ValueError, match=why):
+            made(random_batch(2, HEADS), device_lens=wrong)
     with pytest.raises(ValueError, match="`q` has the shape"):
         plan.run(random_batch(2, HEADS).q, random_batch(2, HEADS).cache("NHD"))
     with pytest.raises(TypeError, match="a plan takes `indptr`"):
         plan.update([0, 1], [0])
 
 
-def test_a_plan_for_any_batch_begins_with_none():
+@pytest.mark.parametrize("lens", [None, np.full(ROWS, 1, np.int32)], ids=["", "with lengths on the device"])
+def test_a_plan_for_any_batch_begins_with_none(lens):
     attention_ = Attention(HEADS, 16, dtype="float32")
-    plan = attention_.graph_plan(rows=ROWS, pages=100)
+    plan = attention_.graph_plan(rows=ROWS, pages=100, device_lens=lens)
     batch = random_batch(4, HEADS)
     query = np.ones((ROWS, HEADS.query, HEADS.dim), np.float32)
     assert not plan.run(query, batch.cache("NHD")).any()

@@ -10,11 +10,11 @@ HEADS, ROWS, LAYERS = Heads(32, 8, 128), 16, 3
 DEVICE = torch.device("cuda", 0)
 
 
-def captured(seed, pages, requests=9):
+def captured(seed, pages, requests=9, **options):
     """A captured plan that begins with a batch; for any batch without a seed."""
     begin = () if seed is None else random_batch(seed, HEADS, requests=requests).csr
     made = Attention(HEADS, 16, dtype=torch.bfloat16, device=DEVICE)
-    plan = made.graph_plan(*begin, rows=ROWS, pages=pages)
+    plan = made.graph_plan(*begin, rows=ROWS, pages=pages, **options)
     keys, values = (
         torch.from_numpy(cache).to(DEVICE, torch.bfloat16)
         for cache in random_batch(0, HEADS, requests=ROWS).cache("NHD")
@@ -110,10 +110,13 @@ def test_a_plan_for_any_batch_serves_all():
             check(batch, batch.rows, query, out, *cache)
 
 
+@pytest.mark.parametrize("device_lens", [False, True], ids=["lengths copied", "the engine's lengths"])
 @pytest.mark.parametrize("ordered", [False, True], ids=["in place", "rows of a wider table"])
-def test_a_graph_follows_its_batch(ordered):
+def test_a_graph_follows_its_batch(ordered, device_lens):
     """Requests grow, gain pages, come and go; tables are read where they lie."""
-    plan, graph, stream, query, out, *cache = captured(None, pages=200)
+    on_device = torch.zeros(ROWS, dtype=torch.int32, device=DEVICE)
+    options = {"device_lens": on_device} if device_lens else {}
+    plan, graph, stream, query, out, *cache = captured(None, pages=200, **options)
     random, columns, count = np.random.default_rng(5), 10, len(cache[0])
     tables = random.integers(3, count, (ROWS + 4, columns + 6), dtype=np.int32)
     tables[:, :3] = range(3)
@@ -129,6 +132,7 @@ def test_a_graph_follows_its_batch(ordered):
                 lens[row] = random.choice([0, 50, 100])
             kinds.add("lengths" if ((before + 15) // 16 == (lens + 15) // 16).all() else "pages")
             held = torch.from_numpy(lens), torch.from_numpy(tables)
+            on_device.copy_(held[0])
             if ordered:
                 table = (tables.ctypes.data, tables.shape[1]), columns, (lens.ctypes.data, ROWS), (order.ctypes.data, ROWS)
                 assert plan._update(table, stream.cuda_stream)

@@ -17,7 +17,7 @@ import torch
 from reference import attention, close, random_batch
 from tilewright import Attention, Heads, Plan
 from tilewright._vllm_backend import TilewrightBackend, TilewrightImpl, TilewrightMetadataBuilder, pages_of
-from tilewright._vllm_tables import HostTables
+from tilewright._vllm_tables import HostTables, _address, _count_writes
 from vllm.config import CacheConfig, DeviceConfig, ModelConfig, VllmConfig, set_current_vllm_config
 from vllm.model_executor.layers.attention import Attention as AttentionLayer
 from vllm.v1.attention.backend import AttentionCGSupport, CommonAttentionMetadata
@@ -94,6 +94,10 @@ def builder_of(config, layers):
         return TilewrightMetadataBuilder(spec, [layer.layer_name for layer in layers], config, torch.device("cpu"))
 
 
+# As model runners have them: in one place, whatever the batch.
+DEVICE_LENS = torch.zeros(1024, dtype=torch.int32)
+
+
 def common_of(batch, query_lens=None, rows=None):
     """vLLM's metadata of a batch, padded to some rows as full graphs are."""
     tables, lens = batch.block_tables
@@ -104,10 +108,11 @@ def common_of(batch, query_lens=None, rows=None):
     lens = np.concatenate([lens, np.zeros(rows - count, np.int32)])
     starts = np.cumsum([0, *query_lens, *[0] * (rows - count)], dtype=np.int32)
     tokens = sum(query_lens) + rows - count
+    DEVICE_LENS[:rows] = torch.from_numpy(lens)
     return CommonAttentionMetadata(
         query_start_loc=torch.from_numpy(starts),
         query_start_loc_cpu=torch.from_numpy(starts),
-        seq_lens=torch.from_numpy(lens),
+        seq_lens=DEVICE_LENS[:rows],
         num_reqs=rows,
         num_actual_tokens=tokens,
         max_query_len=max(query_lens),
@@ -190,6 +195,10 @@ def test_what_is_captured_serves_padded_batches(config, layers, delegated):
         # Eager steps of other sizes have plans of their own.
         (other,) = builder.build(0, common_of(batch)).tilewright_plans.values()
         assert isinstance(other, Plan)
+    # Nor are those of a graph whose lengths lie elsewhere: its kernels read them where they were when it was captured.
+    common = common_of(batch, rows=rows)
+    (other,) = builder.build(0, common.replace(seq_lens=common.seq_lens.clone())).tilewright_plans.values()
+    assert isinstance(other, Plan)
     assert not delegated
 
 
@@ -410,7 +419,7 @@ def test_the_hosts_block_tables_are_found():
     device = made.get_device_tensor(2)
     assert HostTables._known[device.data_ptr()] is made
     found = tables.of(common.replace(block_table_tensor=device))
-    assert found.entries.data_ptr() == made.get_cpu_tensor().data_ptr(), "nothing is copied"
+    assert found.entries.data_ptr() == made.block_table.cpu.data_ptr(), "nothing is copied"
     assert rows_of(found)[0][:4] == [3, 1, 4, 0] and rows_of(found)[1][:4] == [3, 1, 5, 9]
     assert found.seq_lens.tolist() == batch.block_tables[1].tolist()
     wide = tables.of(common.replace(seq_lens_cpu_upper_bound=torch.tensor([33, 0, 20])[::2]))
@@ -418,6 +427,59 @@ def test_the_hosts_block_tables_are_found():
     unknown = torch.arange(6, dtype=torch.int32).view(2, 3)
     found = tables.of(common.replace(block_table_tensor=unknown))
     assert torch.equal(found.entries, unknown), "tables of the device alone are copied"
+
+
+def test_the_hosts_block_tables_count_their_writes():
+    from vllm.v1.worker.block_table import BlockTable
+
+    tables = HostTables()
+    made = BlockTable(PAGE, 8, 16, 64, False, torch.device("cpu"), PAGE, 1)
+    common = common_of(random_batch(2, HEADS, PAGE, requests=3)).replace(block_table_tensor=made.get_device_tensor(3))
+    writes_of = lambda: tables.of(common).source.writes
+    made.add_row([3, 1, 4], 0)
+    made.add_row([3, 1, 5, 9], 1)
+    before = writes_of().tolist()
+    assert before[0] and before[1] and before[0] != before[1] and not any(before[2:])
+    assert _address(writes_of()) == tables.of(common).source.writes_address
+    made.append_row([7], 0)
+    assert writes_of()[0] > max(before) and writes_of()[1] == before[1]
+    first, second = writes_of()[:2].tolist()
+    made.swap_row(0, 1)
+    assert writes_of()[:2].tolist() == [second, first], "requests are known by their numbers"
+    made.move_row(1, 2)
+    assert writes_of()[:3].tolist() == [second, 0, first], "what is left behind may be anything"
+    made.clear_row(2)
+    assert writes_of()[2] not in (0, first)
+    made.clear()
+    assert not writes_of().any(), "and what was there may come back"
+    made.add_row([2], 1)
+    numbers = writes_of()
+    made.get_numpy_array()
+    assert not numbers.any() and tables.of(common).source.writes_address == 0, "lent memory may be written to"
+    made.add_row([2], 1)
+    assert writes_of() is None
+
+    class Other(BlockTable):
+        def append_row(self, block_ids, row_idx):
+            self.block_table.np[row_idx, 0] = 1
+
+    other = Other(PAGE, 8, 16, 64, False, torch.device("cpu"), PAGE, 1)
+    other.append_row([3], 0)
+    found = tables.of(common.replace(block_table_tensor=other.get_device_tensor(3)))
+    assert found.source.writes_address == 0, "who overrides methods may not count"
+
+
+def test_tables_of_versions_with_unknown_methods_are_read_as_a_whole():
+    class Newer:
+        append_row = add_row = clear_row = move_row = swap_row = clear = fill_row = lambda *given: None
+        get_cpu_tensor = get_numpy_array = lambda self: None
+
+    methods = dict(vars(Newer))
+    _count_writes(Newer)
+    assert dict(vars(Newer)) == methods
+    del Newer.fill_row
+    _count_writes(Newer)
+    assert Newer.append_row is not methods["append_row"]
 
 
 def rows_of(found):

@@ -6,6 +6,7 @@ use cudarc::driver::{CudaSlice, CudaStream, DevicePtr};
 use half::f16;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
+use std::cell::Cell;
 use std::sync::Arc;
 use tilewright_cuda::{CudaError, Graph, RawArgs};
 use tilewright_runtime::{
@@ -201,21 +202,30 @@ fn one_graph_for_any_batch_serves_all() {
     }
 }
 
-/// Requests grow, gain pages, come and go: each step is compared with the one before, and its plan copied as far as it changed.
+/// Requests grow, gain pages, come and go: each step is compared with the one before, and its plan copied as far as it changed. Kernels read
+/// lengths that updates copy, or those of the engine.
 #[test]
 fn a_graph_follows_its_batch() {
-    for invariant in [false, true] {
+    for (invariant, of_engine) in [(false, false), (true, false), (false, true), (true, true)] {
         let mut step = Step::with(AttentionOptions { invariant, ..options() });
         let pages = (ROWS * COLUMNS) as u32;
         let mut plan = step.attention.graph_plan_for_any(16, ROWS as u32, pages, &step.stream).unwrap();
+        let mut lens = step.stream.alloc_zeros::<u32>(ROWS).unwrap();
+        if of_engine {
+            // SAFETY: as many as the plan has rows, written before each launch, and dropped after the graph.
+            plan = unsafe { plan.with_lengths_at(lens.device_ptr(&step.stream).0) };
+        }
+        let mut copied = [0, 0];
         let graph = step.capture(&mut plan, &Batch::random(2, 9));
         let mut rng = ChaCha8Rng::seed_from_u64(3);
         let mut batch = Batch::random(12, 1);
         for number in 0..60 {
-            let what = format!("step {number}, invariant: {invariant}");
+            let what = format!("step {number}, invariant: {invariant}, the engine's lengths: {of_engine}");
+            let may_stay = number % 3 == 1;
             for request in 0..12 {
                 let len = batch.lens[request];
-                batch.lens[request] = match rng.random_range(0..40) {
+                let change = if may_stay { 40 } else { rng.random_range(0..40) };
+                batch.lens[request] = match change {
                     0 => 0,
                     1 => {
                         let row = &mut batch.entries[request * COLUMNS..][..COLUMNS];
@@ -223,11 +233,24 @@ fn a_graph_follows_its_batch() {
                         rng.random_range(1..=16 * COLUMNS as u32)
                     }
                     2..10 => len.next_multiple_of(16).max(1),
+                    // Inside its last page.
+                    40 => (len + 1).min(len.next_multiple_of(16)),
                     _ if len > 0 => (len + 1).min(16 * COLUMNS as u32),
                     _ => len,
                 };
             }
-            plan.update(&batch.table(), &step.stream).unwrap();
+            if of_engine {
+                step.stream.memcpy_htod(&batch.lens, &mut lens).unwrap();
+            }
+            plan.compare(&batch.table().into(), 0).unwrap();
+            assert!(!may_stay || plan.copies_nothing() == of_engine, "{what}");
+            let asked = Cell::new(false);
+            let stream = || {
+                asked.set(true);
+                Arc::clone(&step.stream)
+            };
+            plan.update_compared(stream).unwrap();
+            copied[usize::from(asked.get())] += 1;
             step.forget_outputs();
             graph.launch(&step.stream).unwrap();
             step.check_rows(&batch, 12, &what);
@@ -235,5 +258,10 @@ fn a_graph_follows_its_batch() {
             let error = plan.update(&Batch::random(ROWS + 1, 8).table(), &step.stream).unwrap_err();
             assert!(matches!(error, AttentionError::Cuda(CudaError::Fit(_))), "{error}");
         }
+        println!(
+            "the engine's lengths: {of_engine}: nothing copied in {} steps, something in {}",
+            copied[0], copied[1]
+        );
+        assert_eq!(copied[0] >= 20, of_engine, "a third of the steps changes lengths alone");
     }
 }

@@ -337,7 +337,7 @@ impl Changes {
         let may_move = !self.resized && !rows.has_queries();
         let result = (0..batch).try_for_each(|request| {
             let slot = self.slots[request];
-            if self.is_as_written(held, request, slot, rows.page_size()) {
+            if self.is_as_written(held, rows, request, slot) {
                 return Ok(());
             }
             let is_counted = self.writes[request] != 0 || request >= rows.batch();
@@ -353,7 +353,7 @@ impl Changes {
         let result = result.and_then(|()| {
             let mut rest = written.iter().map(|&row| row as usize);
             rest.try_for_each(|row| match self.slots[row] {
-                slot if moves && self.is_as_written(held, row, slot, rows.page_size()) => Ok(()),
+                slot if moves && self.is_as_written(held, rows, row, slot) => Ok(()),
                 slot => self.compare(held, rows, row, slot),
             })
         });
@@ -365,10 +365,14 @@ impl Changes {
         Ok(())
     }
 
-    /// Whether nothing was written to a row since a slot was made of it, which it still fills as far.
-    fn is_as_written(&self, held: &Held, request: usize, slot: u32, page_size: u32) -> bool {
+    /// Whether nothing was written to a row since a slot was made of it, which it still fills as far. Its last page is looked at all the same:
+    /// another request's is another, if somebody wrote it without counting.
+    fn is_as_written(&self, held: &Held, rows: &PageRows<'_>, request: usize, slot: u32) -> bool {
         let writes = held.writes.get(slot as usize).copied().unwrap_or(0);
-        writes != 0 && writes == self.writes[request] && self.ends_alike(held, request, slot, page_size)
+        writes != 0
+            && writes == self.writes[request]
+            && self.ends_alike(held, request, slot, rows.page_size())
+            && pages_of(rows, request).last() == held.slot(slot).last()
     }
 
     fn ends_alike(&self, held: &Held, request: usize, slot: u32, page_size: u32) -> bool {

@@ -147,6 +147,11 @@ impl FollowingPlanner {
         Ok(())
     }
 
+    /// Whether the batch that was compared last has the pages of the one before, and at most other lengths.
+    pub const fn stays_but_for_lengths(&self) -> bool {
+        self.compared && self.taken && self.changes.is_empty()
+    }
+
     /// The largest page among those that the compared batch has and the one before had not.
     pub fn largest_new_page(&self) -> Option<i32> {
         self.changes.new_pages().iter().copied().max()

@@ -15,7 +15,7 @@ from ._live_plan import LivePlan
 from ._page_table import page_table
 from ._plan import Plan
 from ._run import stream_of
-from ._tensors import Integers, Tensor, counts, device_name, dtype_name
+from ._tensors import Integers, Tensor, check, check_dense, counts, device_name, dtype_name, view
 
 _DTYPES = {"float16": "f16", "bfloat16": "bf16", "float32": "f32"}
 _FP8 = "float8_e4m3fn"
@@ -233,16 +233,26 @@ class Attention:
         *,
         rows: int,
         pages: int,
+        device_lens: Tensor | None = None,
         stream: Any = None,
     ) -> GraphPlan: ...
 
     @overload
     def graph_plan(
-        self, *, block_tables: Integers, seq_lens: Integers, rows: int, pages: int, stream: Any = None
+        self,
+        *,
+        block_tables: Integers,
+        seq_lens: Integers,
+        rows: int,
+        pages: int,
+        device_lens: Tensor | None = None,
+        stream: Any = None,
     ) -> GraphPlan: ...
 
     @overload
-    def graph_plan(self, *, rows: int, pages: int, stream: Any = None) -> GraphPlan: ...
+    def graph_plan(
+        self, *, rows: int, pages: int, device_lens: Tensor | None = None, stream: Any = None
+    ) -> GraphPlan: ...
 
     def graph_plan(
         self,
@@ -254,6 +264,7 @@ class Attention:
         seq_lens: Integers | None = None,
         rows: int,
         pages: int,
+        device_lens: Tensor | None = None,
         stream: Any = None,
     ) -> GraphPlan:
         """A plan of fixed size: a CUDA graph that has captured its ``run`` serves every batch that :meth:`GraphPlan.update` takes.
@@ -265,10 +276,13 @@ class Attention:
         Args:
             rows: requests that it has room for. Query and output have as many rows; those behind the batch are zero.
             pages: entries of the page tables of such batches.
+            device_lens: int32 ``[rows]`` on the attention's GPU, which the engine keeps current: tokens of each request as in the last
+                update, zeros behind the batch. Kernels read them there; updates copy none, and make no call of the driver while requests grow
+                inside their pages. On the CPU lengths are those of updates.
             stream: on a GPU the stream of all calls, as in :meth:`GraphPlan.run`; torch's current one if absent.
 
         Raises:
-            ValueError: a page table that makes no sense, or more requests than rows.
+            ValueError: a page table that makes no sense, more requests than rows, or another dtype, device or shape of `device_lens`.
             CudaError: a kernel that cannot be compiled, or the driver's.
         """
         for name, number in (("rows", rows), ("pages", pages)):
@@ -277,8 +291,14 @@ class Attention:
         table, held = None, None
         if any(part is not None for part in (indptr, indices, last_page_len, block_tables, seq_lens)):
             table, held = page_table(indptr, indices, last_page_len, block_tables, seq_lens)
+        lens = None
+        if device_lens is not None:
+            lens = view("device_lens", device_lens)
+            check(lens, "int32", self._device, (rows,), "a length for each row")
+            check_dense(lens)
         queue = stream_of(stream, self._device, uses_torch=True)
-        planned = GraphPlan(self, self._native.graph_plan(table, rows, pages, queue), rows)
+        native = self._native.graph_plan(table, rows, pages, None if lens is None else lens.address, queue)
+        planned = GraphPlan(self, native, rows, device_lens)
         del held  # the arrays had to live until they were read
         return planned
 

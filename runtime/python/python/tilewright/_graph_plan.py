@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from . import _native
 from ._page_table import page_table
 from ._run import Runs, stream_of
-from ._tensors import Integers, counts
+from ._tensors import Integers, Tensor, counts
 
 if TYPE_CHECKING:
     from ._attention import Attention
@@ -20,10 +20,14 @@ class GraphPlan(Runs):
     queued after it. Run it once before it is captured, and keep it as long as the graph. On the CPU it is a plan like others.
     """
 
-    def __init__(self, attention: Attention, planned: _native.GraphPlan, rows: int) -> None:
+    def __init__(
+        self, attention: Attention, planned: _native.GraphPlan, rows: int, device_lens: Tensor | None = None
+    ) -> None:
         super().__init__(attention)
         self._planned = planned
         self._rows = rows
+        # Kernels read them as long as this lives.
+        self._device_lens = device_lens
 
     @property
     def batch(self) -> int:
@@ -45,8 +49,8 @@ class GraphPlan(Runs):
     ) -> bool:
         """Plans another batch, and queues the copy of its plan.
 
-        The page table is compared with the one before, where it lies. Requests that grew inside their last pages cost a copy of lengths; few
-        that gained a page, came or went cost what they change; else the batch is planned from nothing.
+        The page table is compared with the one before, where it lies. Requests that grew inside their last pages cost a copy of lengths, if
+        these are not read from ``device_lens``; few that gained a page, came or went cost what they change; else the batch is planned from nothing.
 
         Args:
             indptr: the page table, as in :meth:`Attention.plan`.

@@ -55,6 +55,7 @@ class Attention:
         table: _Table | None,
         rows: int,
         pages: int,
+        lengths: int | None,
         stream: int,
     ) -> GraphPlan: ...
     def append(

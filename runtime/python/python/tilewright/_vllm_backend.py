@@ -87,7 +87,8 @@ class TilewrightMetadataBuilder(FlashAttentionMetadataBuilder):
         self._most_pages = -(-vllm_config.model_config.max_model_len // kv_cache_spec.block_size)
         self._attentions: dict[Kind, Attention] | None = None
         self._all_served = False
-        self._captured: dict[int, dict[Kind, GraphPlan]] = {}
+        self._captured: dict[tuple[int, int], dict[Kind, GraphPlan]] = {}
+        """Plans that graphs have captured, by requests and the address of their lengths."""
         self._serves: bool | None = None
         self._stream = _current_stream(device)
         self._metadata: type[FlashAttentionMetadata] = FlashAttentionMetadata
@@ -126,15 +127,22 @@ class TilewrightMetadataBuilder(FlashAttentionMetadataBuilder):
         metadata = super().build(0, common_attn_metadata)
         if self._decodes(common_attn_metadata):
             rows = common_attn_metadata.num_reqs
-            plans = self._captured.setdefault(rows, {})
+            plans = self._captured.setdefault(_captured_by(common_attn_metadata), {})
+            lens = self._device_lens(common_attn_metadata)
             for kind, attention in self._kinds().items():
                 # No batch has more entries: requests of the greatest length that share nothing.
                 if kind not in plans:
-                    made = attention.graph_plan(rows=rows, pages=rows * self._most_pages)
+                    made = attention.graph_plan(rows=rows, pages=rows * self._most_pages, device_lens=lens)
                     self._run_once(made, kind)
                     plans[kind] = made
             setattr(metadata, _PLANS, plans)
         return metadata
+
+    def _device_lens(self, common: Any) -> torch.Tensor | None:
+        """The batch's lengths on the device, where each step has them: what FlashAttention's kernels read in graphs."""
+        lens: torch.Tensor = common.seq_lens
+        fits = lens.dtype is torch.int32 and lens.is_contiguous() and lens.device.type == self.device.type
+        return lens[: common.num_reqs] if fits and len(lens) >= common.num_reqs else None
 
     def use_cascade_attention(self, *args: Any, **kwargs: Any) -> bool:
         """Plans have all shared prefixes, not only one of all requests."""
@@ -217,7 +225,8 @@ class TilewrightMetadataBuilder(FlashAttentionMetadataBuilder):
 
     def _plans(self, common: Any) -> Mapping[Kind, Plan | GraphPlan]:
         host = self._tables.of(common)
-        captured = self._captured.get(common.num_reqs)
+        # A batch whose lengths lie elsewhere is no graph's.
+        captured = self._captured.get(_captured_by(common))
         if captured is None:
             table = host.addresses()
             return {kind: attention._plan(table) for kind, attention in self._kinds().items()}
@@ -231,6 +240,11 @@ class TilewrightMetadataBuilder(FlashAttentionMetadataBuilder):
                     "beyond those that the captured kernels count to; start vLLM with fewer blocks (`--num-gpu-blocks-override`)"
                 )
         return captured
+
+
+def _captured_by(common: Any) -> tuple[int, int]:
+    """What a graph that serves a batch was captured with."""
+    return common.num_reqs, common.seq_lens.data_ptr()
 
 
 def _current_stream(device: torch.device) -> Callable[[], int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import weakref
+from collections.abc import Callable
 from functools import wraps
 from typing import Any, NamedTuple
 
@@ -11,6 +12,8 @@ import numpy as np
 import torch
 
 _INT32 = torch.int32
+# No two writes have the same number, to whatever table.
+_numbers = itertools.count(1)
 
 
 class HostTable(NamedTuple):
@@ -50,23 +53,25 @@ class HostTable(NamedTuple):
 class Rows:
     """Rows of block tables on the host."""
 
-    __slots__ = ("__weakref__", "entries", "order", "order_address", "place", "writes_address")
+    __slots__ = ("__weakref__", "entries", "order", "order_address", "place", "writes", "writes_address")
 
-    def __init__(self, entries: torch.Tensor) -> None:
+    def __init__(self, entries: torch.Tensor, writes: Any = None) -> None:
         self.entries = entries
+        self.writes = writes
+        """uint64 ``[rows]``: the last write to each row, 0 where nobody knows; absent where nobody counts."""
         self.place: tuple[int, int, int, int] = (entries.data_ptr(), entries.stride(0), entries.shape[1], len(entries))
         """Address, entries from row to row, columns, rows."""
         self.order: Any = None
-        self.order_address = self.writes_address = 0
+        self.order_address = 0
+        self.writes_address = 0 if writes is None else _address(writes)
 
 
 class HostTables:
     """Finds the host's copy of block tables that a step has on the device.
 
     The first model runner's `BlockTable` has both halves, and copies the host's to the device before metadata is built. Such tables are noted when they
-    are made, and recognised by the address of their device half. Anybody may write to them, so all that a batch needs of them is read in each step.
-    Those of the second model runner have no half on the host: what it appends is written to a mirror too, whose rows are named in the order of the
-    step's batch. Nobody else writes to a mirror, and rows that nothing was written to since the step before are not read.
+    are made, and recognised by the address of their device half. Their methods count what they write (`_count_writes`). Those of the second model runner have no half on the host: what it appends is written to a mirror too, whose rows are named in the order of the
+    step's batch. Rows that nothing was written to since the step before are not read, but for their last block.
     """
 
     _known: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
@@ -98,8 +103,8 @@ class HostTables:
         elif self._table is not None:
             source = self._rows
             entries = self._table.block_table.cpu
-            if source is None or source.entries is not entries:
-                source = self._rows = Rows(entries)
+            if source is None or source.entries is not entries or source.writes is not _writes_of(self._table):
+                source = self._rows = Rows(entries, _writes_of(self._table))
             return HostTable(source, lens, rows)
         return HostTable(Rows(tensor[:rows].cpu().contiguous()), lens, rows)
 
@@ -126,20 +131,14 @@ def _lengths(common: Any, rows: int) -> torch.Tensor:
 class Mirror(Rows):
     """The host's copy of one group's block tables of the second model runner."""
 
-    __slots__ = ("_counts", "_device", "_rows", "padded", "requests", "writes")
-
-    # No two writes have the same number, to whatever mirror.
-    _numbers = itertools.count(1)
+    __slots__ = ("_counts", "_device", "_rows", "padded", "requests")
 
     def __init__(self, device: torch.Tensor) -> None:
-        super().__init__(torch.zeros(tuple(device.shape), dtype=_INT32))
+        super().__init__(torch.zeros(tuple(device.shape), dtype=_INT32), np.zeros(len(device), np.uint64))
         self._device = device
         self._rows = self.entries.numpy()
         rows = len(self.entries)
         self._counts = [0] * rows
-        self.writes = np.zeros(rows, np.uint64)
-        """The last write to each row."""
-        self.writes_address = _address(self.writes)
         self.order = np.zeros(rows, np.int32)
         """The first ones are the requests of the step's batch, by their rows here."""
         self.order_address = _address(self.order)
@@ -154,7 +153,7 @@ class Mirror(Rows):
         end = begin + len(blocks)
         self._rows[request, begin:end] = blocks
         self._counts[request] = end
-        self.writes[request] = next(self._numbers)
+        self.writes[request] = next(_numbers)
 
     def note(self, order: Any, padded: int) -> None:
         """The step's batch: ``[requests]``, and with padding."""
@@ -184,7 +183,81 @@ def note_tables() -> None:
         return tensor
 
     get_device_tensor._tilewright = True  # type: ignore[attr-defined]
+    _count_writes(BlockTable)
     BlockTable.get_device_tensor = get_device_tensor
+
+
+# The methods of the first model runner's `BlockTable`: those that write to rows, those that lend them to others, and the rest.
+_WRITING = {"append_row", "add_row", "clear_row", "move_row", "swap_row", "clear"}
+_LENDING = {"get_cpu_tensor", "get_numpy_array"}
+_OTHERS = {
+    "__init__",
+    "_make_buffer",
+    "commit_block_table",
+    "compute_slot_mapping",
+    "get_device_tensor",
+    "map_to_kernel_blocks",
+}
+
+
+def _count_writes(tables: type) -> None:
+    """Has the methods of tables count their writes, where all methods are known."""
+    methods = {name for name, value in vars(tables).items() if callable(value) or isinstance(value, staticmethod)}
+    if not _WRITING | _LENDING <= methods <= _WRITING | _LENDING | _OTHERS:
+        return  # another version: who writes to rows is not known
+
+    def append_row(table: Any, writes: Any, block_ids: Any, row_idx: int) -> None:
+        writes[row_idx] = next(_numbers)  # `add_row` comes here too
+
+    def clear_row(table: Any, writes: Any, row_idx: int) -> None:
+        writes[row_idx] = next(_numbers)
+
+    def move_row(table: Any, writes: Any, src: int, tgt: int) -> None:
+        # A row that moves is known by its number. What it leaves behind is anybody's.
+        writes[tgt] = writes[src]
+        writes[src] = 0
+
+    def swap_row(table: Any, writes: Any, src: int, tgt: int) -> None:
+        writes[[src, tgt]] = writes[[tgt, src]]
+
+    def clear(table: Any, writes: Any) -> None:
+        # What was there before may be put back without a word, as after a warm-up with empty rows.
+        writes[:] = 0
+
+    def lent(table: Any, writes: Any) -> None:
+        # Whoever has the memory may write to it from now on.
+        writes[:] = 0
+        table._tilewright_writes = None
+
+    counted = {count.__name__: count for count in (append_row, clear_row, move_row, swap_row, clear)}
+    for name, count in {**counted, **dict.fromkeys(_LENDING, lent)}.items():
+        setattr(tables, name, _counting(getattr(tables, name), count))
+    tables._tilewright_counts = True  # type: ignore[attr-defined]
+
+
+def _counting(former: Callable[..., Any], count: Callable[..., None]) -> Callable[..., Any]:
+    """A method that counts, too."""
+
+    @wraps(former)
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        result = former(self, *args, **kwargs)
+        writes = _writes_of(self)
+        if writes is not None:
+            count(self, writes, *args, **kwargs)
+        return result
+
+    return method
+
+
+def _writes_of(table: Any) -> Any:
+    """The last write to each row, as :attr:`Rows.writes`. Methods of a class that inherits from a counted one may be others."""
+    try:
+        return table._tilewright_writes
+    except AttributeError:
+        counts = "_tilewright_counts" in vars(type(table))
+        writes = np.zeros(len(table.block_table.cpu), np.uint64) if counts else None
+        table._tilewright_writes = writes
+        return writes
 
 
 def mirror_tables() -> None:
