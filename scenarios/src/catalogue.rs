@@ -3,17 +3,23 @@
 use crate::Scenario;
 use tilewright_heuristics::Backend;
 
+/// Regular prefix trees.
+const TREES_FIT: (&str, &str) = ("trees-fit.yaml", include_str!("../catalogue/trees-fit.yaml"));
+
 /// Whole batches for a processor, small enough to be many.
 const CPU_BATCHES: &[(&str, &str)] = &[
     ("cpu/tenants-fit.yaml", include_str!("../catalogue/cpu/tenants-fit.yaml")),
+    TREES_FIT,
+    ("cpu/conversation-fit.yaml", include_str!("../catalogue/cpu/conversation-fit.yaml")),
     ("cpu/tenants-held-out.yaml", include_str!("../catalogue/cpu/tenants-held-out.yaml")),
+    ("cpu/conversation-held-out.yaml", include_str!("../catalogue/cpu/conversation-held-out.yaml")),
 ];
 
 /// Whole batches for a GPU.
 const CUDA_BATCHES: &[(&str, &str)] = &[
     ("cuda/tenants-fit.yaml", include_str!("../catalogue/cuda/tenants-fit.yaml")),
     ("cuda/tenants-many-fit.yaml", include_str!("../catalogue/cuda/tenants-many-fit.yaml")),
-    ("cuda/trees-fit.yaml", include_str!("../catalogue/cuda/trees-fit.yaml")),
+    TREES_FIT,
     ("cuda/tenants-dims-fit.yaml", include_str!("../catalogue/cuda/tenants-dims-fit.yaml")),
     ("cuda/conversation-fit.yaml", include_str!("../catalogue/cuda/conversation-fit.yaml")),
     ("cuda/fp8-fit.yaml", include_str!("../catalogue/cuda/fp8-fit.yaml")),

@@ -81,11 +81,12 @@ fn the_catalogue_has_batches_to_fit_and_to_judge_by() {
     };
     let unseen: Vec<_> = heads(&held_out).difference(&heads(&fit)).copied().collect();
     assert_eq!(unseen, [(32, 2), (96, 8)]);
-    for (held_out, batches) in [(false, 40), (true, 20)] {
+    for (held_out, batches) in [(false, [120, 47]), (true, [40, 23])] {
         let cpu = whole(Backend::Cpu, held_out);
-        let small = cpu.iter().filter(|spec| spec.name().starts_with("tenants-"));
-        let sizes: Vec<u64> = small.map(BatchSpec::unique_bytes).collect();
-        assert_eq!(sizes.len(), batches);
+        let of = |scenario: &'static str| cpu.iter().filter(move |spec| spec.name().starts_with(scenario));
+        assert_eq!(["tenants-", "conversation-"].map(|scenario| of(scenario).count()), batches);
+        let sizes: Vec<u64> =
+            of("tenants-").chain(of("conversation-")).map(BatchSpec::unique_bytes).collect();
         assert!(sizes.iter().all(|&bytes| bytes <= 16 << 20), "they are measured as they are: {sizes:?}");
     }
 }

@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 use tilewright_cuda::{Launch, LaunchMode, MergeBy, Mix};
 use tilewright_heuristics::{BatchShape, Dtype, Tile, TileSetBuf};
-use tilewright_kernel_templates::Class;
+use tilewright_kernel_templates::{Class, Limits};
 
 /// How PAT launches: a stream for each tile, then the merge (PAT, section 6).
 const PATS_LAUNCH_MODE: LaunchMode = LaunchMode { launch: Launch::Streams, merge: MergeBy::Launch };
@@ -196,6 +196,14 @@ impl<'a> BatchPolicies<'a> {
 const ROUNDS: [usize; 2] = [7, 9];
 /// Rounds of a race of the whole space: it finds what is worth racing again.
 const SCREENING_ROUNDS: [usize; 2] = [2, 3];
+
+/// Rounds on a device: a processor's samples are disturbed by more, and it has the time for half as many again.
+fn rounds_on(limits: &Limits, rounds: [usize; 2]) -> [usize; 2] {
+    match limits {
+        Limits::Cpu(_) => rounds.map(|rounds| rounds + rounds.div_ceil(2)),
+        Limits::Cuda(_) => rounds,
+    }
+}
 
 /// Races tiles that passed their trial on batches of their class that the run does not have yet at `level`. Losers leave the race early.
 ///
@@ -508,12 +516,13 @@ impl Stage<'_> {
         let batch = workload.build()?;
         let (class, shape) = (Class::of(&batch.geometry), batch_shape(&batch)?);
         let launch_modes = bench.launch_modes().to_vec();
+        let [min_rounds, max_rounds] = rounds_on(bench.limits(), self.rounds);
         let mut loaded = bench.load(&batch)?;
         spent.loading = lap(&mut begin);
         let plans = (self.plan)(loaded.as_mut(), &shape, verified.tiles(&class), &launch_modes)?;
         let limit_us = loaded.limit_us();
         spent.planning = lap(&mut begin);
-        let (eliminate, [min_rounds, max_rounds]) = (self.eliminate, self.rounds);
+        let eliminate = self.eliminate;
         let options =
             RaceOptions { time_limit, seed, eliminate, min_rounds, max_rounds, ..RaceOptions::default() };
         let result = race(plans.len(), &options, || interrupt.requested(), |i| loaded.sample(plans[i].1));

@@ -78,8 +78,9 @@ pub struct RaceResult {
     pub ended: Ended,
 }
 
-/// A sample slower than this many times the round's best leaves after one, after two rounds: far beyond any noise.
-const HOPELESS: [f64; 2] = [2.0, 1.5];
+/// Who is slower than this many times the best leaves after one, after two rounds. What takes away one of two threads for a moment doubles a sample: one alone
+/// must say more than that, and of two the faster one counts.
+const HOPELESS: [f64; 2] = [3.0, 1.5];
 
 /// Races `count` candidates. `sample` runs one of them once and says its time in µs, or why it could not run.
 /// `interrupted` is asked before each sample.
@@ -151,7 +152,7 @@ fn eliminate(contestants: &mut [Contestant], round: usize, tie: f64) {
         }
         let Some(own) = median(&contestant.samples_us) else { continue };
         contestant.survived = match HOPELESS.get(round - 1) {
-            Some(factor) => own <= best * factor,
+            Some(factor) => contestant.samples_us.iter().any(|&us| us <= best * factor),
             // From the third round on the samples' own spread decides: even the low end is beyond a tie.
             None => own - doubt(contestant) <= leader_high * (1.0 + tie),
         };
