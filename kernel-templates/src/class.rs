@@ -14,7 +14,7 @@ pub struct Class {
 
 impl Class {
     /// The head dimensions that kernels exist for.
-    pub const HEAD_DIMS: [u32; 3] = [64, 128, 256];
+    pub const HEAD_DIMS: [u32; 5] = [64, 96, 128, 192, 256];
 
     /// The class that serves a geometry.
     pub const fn of(geometry: &Geometry) -> Self {
