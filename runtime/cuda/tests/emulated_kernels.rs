@@ -396,15 +396,18 @@ fn warps_that_multiply_together_agree_with_the_reference() {
 /// warps and in warpgroups, with windows that begin within a granule, private KV phases, and warps that share rows.
 #[test]
 fn heads_of_three_panels_agree_with_the_reference() {
-    let tiles = [(16, 32, 1, 3), (16, 64, 4, 2), (32, 64, 2, 2), (64, 64, 4, 2), (64, 32, 8, 3), (128, 96, 8, 1)];
+    let tiles =
+        [(16, 32, 1, 3), (16, 64, 4, 2), (32, 64, 2, 2), (64, 64, 4, 2), (64, 32, 8, 3), (128, 96, 8, 1)];
     let windows = KernelOptions { mask: MaskOptions::ALL, sinks: true, ..CASE.options };
     let of_device = |warpgroups: bool| -> Vec<Case> {
         let mut cases = Vec::new();
         for (m, n, warps, stages) in tiles {
             for (head_dim, dtype) in [(96, Dtype::F16), (192, Dtype::Bf16)] {
-                for (options, packing, own) in
-                    [(CASE.options, Packing::PerTree, 70), (windows, Packing::Pat, 0), (windows, Packing::PerRequest, 300)]
-                {
+                for (options, packing, own) in [
+                    (CASE.options, Packing::PerTree, 70),
+                    (windows, Packing::Pat, 0),
+                    (windows, Packing::PerRequest, 300),
+                ] {
                     let seed = cases.len() as u64;
                     let page_sizes = if warpgroups { [16, 1, 48] } else { [1, 16, 64] };
                     cases.push(Case {
