@@ -85,7 +85,7 @@ mod tests {
 
     #[test]
     fn tiles_of_a_family_multiply_alike() {
-        for head_dim in [64, 128, 256] {
+        for head_dim in [64, 96, 128, 192, 256] {
             let all = families(Backend::Cuda, head_dim);
             let steps = all[0].tiles()[0].n;
             for tile in all.iter().flat_map(|family| family.tiles()) {

@@ -52,8 +52,10 @@ pub struct Selection {
     prices: Option<Prices>,
     /// Tiles that were found not to run here.
     left_out: Vec<(Class, Tile)>,
-    /// For each class with such tiles, the selector's sets without any, one bit each.
+    /// For each class with such tiles, and for each that rules choose for, the selector's sets without any, one bit each.
     runnable: Vec<(Class, u64)>,
+    /// Classes that the selector does not know.
+    unknown: Vec<Class>,
 }
 
 impl Selection {
@@ -73,8 +75,8 @@ impl Selection {
         ))
     }
 
-    /// The tiles for a batch: the selector's first choice that runs here. Where none does, or no selector matched, one tile for all packs: the
-    /// one that PAT's rules choose, among the selector's tiles that run here, or without any among the device's feasible tiles, for the pack that the
+    /// The tiles for a batch: the selector's first choice that runs here. Where none does, or no selector matched or knows the class, one tile for all
+    /// packs: the one that PAT's rules choose, among the selector's tiles that run here, or without any among the device's feasible tiles, for the pack that the
     /// batch would be if its requests shared evenly.
     #[inline]
     pub fn select(&self, batch: &BatchShape) -> TileSet<'_> {
@@ -107,6 +109,16 @@ impl Selection {
         TileSet::new(&self.feasible[at..=at])
     }
 
+    /// Has PAT's rules choose among the selector's tiles for a class of kernels that it does not know ([`Selector::knows`]), rather than its safe
+    /// default, whatever the batch is. Nothing changes for a class that it knows.
+    pub fn choose_by_rules(&mut self, head_dim: u32, dtype: Dtype) {
+        let known = self.matched.selector().is_none_or(|selector| selector.knows(head_dim, dtype));
+        if !known && !self.unknown.contains(&(head_dim, dtype)) {
+            self.unknown.push((head_dim, dtype));
+            self.leave_out(head_dim, dtype, &[]);
+        }
+    }
+
     /// Never chooses these tiles for a class of kernels again: they were found not to run here.
     pub fn leave_out(&mut self, head_dim: u32, dtype: Dtype, tiles: &[Tile]) {
         let class = (head_dim, dtype);
@@ -119,7 +131,7 @@ impl Selection {
         let bits = selector.sets.iter().enumerate().filter(|(_, set)| runs(set));
         let mask = bits.fold(0u64, |mask, (bit, _)| mask | 1 << bit);
         self.runnable.retain(|(known, _)| *known != class);
-        if mask.count_ones() as usize != selector.sets.len() {
+        if mask.count_ones() as usize != selector.sets.len() || self.unknown.contains(&class) {
             self.runnable.push((class, mask));
         }
     }
@@ -231,7 +243,8 @@ pub fn lookup_among(
         Match::Exact(_) => selector.prices,
         _ => selector.prices.scaled((selector.device.units, device.units), read_bandwidth),
     });
-    Selection { matched, feasible: feasible.to_vec(), prices, left_out: Vec::new(), runnable: Vec::new() }
+    let feasible = feasible.to_vec();
+    Selection { matched, feasible, prices, left_out: Vec::new(), runnable: Vec::new(), unknown: Vec::new() }
 }
 
 /// Whether what a selector of another device chooses runs on this one.

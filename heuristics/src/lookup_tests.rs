@@ -168,6 +168,33 @@ fn a_tile_that_does_not_run_here_leaves_its_class_only() {
 }
 
 #[test]
+fn rules_choose_for_a_class_that_the_selector_does_not_know() {
+    let mut selection = gpu_selection("NVIDIA B200", "sm_100a", 148, 8_000);
+    let before = selection.tiles_of(64, Dtype::F16);
+    selection.choose_by_rules(64, Dtype::F16);
+    assert!(selection.unknown.is_empty(), "it knows the class");
+    assert_eq!(selection.tiles_of(64, Dtype::F16), before);
+
+    static KNOWS_ONE: Selector = Selector {
+        choices: Choices::Code {
+            choose: |_| SETS[0],
+            follow: |_, _| SETS[0],
+            ranked: |batch| (&[0], if batch.head_dim == 64 { 1 } else { 0 }),
+        },
+        ..selector("small", 2)
+    };
+    let device = Device { backend: Backend::Cpu, name: "small", capability: "avx2", units: 2 };
+    let mut selection = lookup_among(&[&KNOWS_ONE], &device, None, &[TILE]);
+    for head_dim in [64, 96] {
+        selection.choose_by_rules(head_dim, Dtype::F16);
+    }
+    assert_eq!(selection.unknown, [(96, Dtype::F16)]);
+    // A tile that is left out later does not end that, nor does none.
+    selection.leave_out(96, Dtype::F16, &[]);
+    assert_eq!(selection.runnable, [((96, Dtype::F16), 1)]);
+}
+
+#[test]
 fn prices_of_a_relative_are_scaled() {
     let [same, half] = [(132, 4_842), (66, 2_421)].map(|(units, bandwidth)| {
         gpu_selection("NVIDIA H200 NVL", "sm_90a", units, bandwidth).prices().unwrap()

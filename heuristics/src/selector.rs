@@ -78,6 +78,17 @@ impl Selector {
         }
     }
 
+    /// Whether it was verified that some set runs kernels of a class; of others it chooses the safe default.
+    pub fn knows(&self, head_dim: u32, dtype: Dtype) -> bool {
+        let batch = BatchShape { head_dim, dtype: dtype.code(), ..self.domain.min };
+        let asked = self.domain.asked(&batch);
+        let feasible = match &self.choices {
+            Choices::Code { ranked, .. } => ranked(&asked).1,
+            Choices::Data(tree) => tree.feasible(&asked),
+        };
+        feasible != 0
+    }
+
     /// As [`Selector::select`] on another device, where only the sets whose bits are set in `runnable` can run: the ranking's first of them.
     #[inline]
     pub fn select_among(&self, batch: &BatchShape, runnable: u64) -> Option<TileSet<'static>> {

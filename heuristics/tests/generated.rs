@@ -35,7 +35,7 @@ fn where_all_sets_run_ranking_and_choice_agree() {
                 let range = u64::from(max - min) + 1;
                 min + ((state >> 33) % range) as u32
             });
-            let head_dim = [64, 128, 256, 7][round as usize % 4];
+            let head_dim = [64, 128, 256, 96, 192, 7][round as usize % 6];
             let batch = BatchShape { head_dim, dtype: round / 4 % 3, ..BatchShape::from_values(values) };
             match selector.select_among(&batch, u64::MAX) {
                 Some(set) => {

@@ -73,7 +73,6 @@ constexpr bool has_fp8_conversion(F16) {
   return false;
 #endif
 }
-constexpr bool has_fp8_conversion(Bf16) { return false; }
 
 TILEWRIGHT_DEVICE float larger(float a, float b) { return __builtin_fmaxf(a, b); }
 

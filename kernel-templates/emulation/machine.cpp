@@ -235,17 +235,15 @@ u32 permute_bytes(u32 bytes, u32 selector) {
   return result;
 }
 
-template <class Element> static u32 multiply_pairs_of(Element type, u32 a, u32 b) {
+u32 multiply_pairs(F16 type, u32 a, u32 b) {
   float left[2], right[2];
   widen(type, a, left[0], left[1]);
   widen(type, b, right[0], right[1]);
   return narrow(type, left[0] * right[0], left[1] * right[1]);
 }
-u32 multiply_pairs(F16, u32 a, u32 b) { return multiply_pairs_of(F16{}, a, b); }
-u32 multiply_pairs(Bf16, u32 a, u32 b) { return multiply_pairs_of(Bf16{}, a, b); }
 
 // Every byte of FP8 as a number of two bytes, which has them all.
-template <class Element> struct Converted {
+struct Converted {
   u16 of[256];
 
   Converted() {
@@ -253,16 +251,14 @@ template <class Element> struct Converted {
       const u32 exponent = byte >> 3 & 15, mantissa = byte & 7;
       const float magnitude = exponent ? __builtin_ldexpf(8 + mantissa, i32(exponent) - 10) : __builtin_ldexpf(mantissa, -9);
       const float wide = (byte & 0x7f) == 0x7f ? __builtin_nanf("") : byte & 0x80 ? -magnitude : magnitude;
-      of[byte] = static_cast<u16>(emulation::rounded(Element{}, wide));
+      of[byte] = static_cast<u16>(emulation::rounded(F16{}, wide));
     }
   }
 
   u32 pair(u32 bytes) const { return of[bytes & 0xff] | u32(of[bytes >> 8 & 0xff]) << 16; }
 };
-static const Converted<F16> converted_f16;
-static const Converted<Bf16> converted_bf16;
+static const Converted converted_f16;
 u32 convert_fp8(F16, u32 bytes) { return converted_f16.pair(bytes); }
-u32 convert_fp8(Bf16, u32 bytes) { return converted_bf16.pair(bytes); }
 
 void sync_warp() {
   machine->meet(emulation::Meeting::Warp, [](const emulation::Warp &) {});

@@ -473,11 +473,11 @@ struct Machine {
     wake(barrier);
   }
 
-  // Brings a box in rows of 128 bytes, whose chunks of 16 bytes are exchanged by their addresses. What lies outside of the tensor is zeros.
+  // Brings a box in rows of 128 or 64 bytes, whose chunks of 16 bytes are exchanged by their addresses. What lies outside of the tensor is zeros.
   void deliver_box(const Box &box, u32 party, u32 phase) {
     const u64 *const words = box.map->words;
     const u32 row_bytes = words[10] * words[15];
-    if (row_bytes != 128) fail("copy_box: rows of %u bytes, not of 128", row_bytes);
+    if (row_bytes != 128 && row_bytes != 64) fail("copy_box: rows of %u bytes, not of 128 or 64", row_bytes);
     u32 target = box.target;
     for (u32 d4 = 0; d4 < words[14]; d4++)
       for (u32 d3 = 0; d3 < words[13]; d3++)
@@ -489,7 +489,7 @@ struct Machine {
             for (u32 d = 0; d < 5; d++) inside = inside && place[d] >= 0 && u64(place[d]) < words[5 + d];
             for (u32 d = 1; d < 5; d++) from += place[d] * words[d];
             for (u32 byte = 0; byte < row_bytes; byte += 16, target += 16) {
-              const u32 to = target ^ (target / 128 % 8) * 16;
+              const u32 to = exchanged(target, row_bytes);
               if (inside) memcpy(shared + to, reinterpret_cast<const u8 *>(from) + byte, 16);
               else memset(shared + to, 0, 16);
               deliverer[to / 16] = party;

@@ -13,17 +13,23 @@ struct alignas(64) TensorMap {
   u64 words[16];
 };
 
-// A matrix in shared memory, whose rows of 128 bytes exchange their chunks by their addresses.
-struct SharedMatrix {
-  u32 address, columns_64, rows_8;
+// Where a byte of shared memory lies whose chunk of 16 is exchanged by its address, with rows of 128 or 64 bytes (swizzle modes).
+constexpr u32 exchanged(u32 address, u32 row_bytes) { return address ^ address / 128 % (row_bytes / 16) * 16; }
 
-  TILEWRIGHT_DEVICE static SharedMatrix at(u32 address, u32 columns_64, u32 rows_8) { return SharedMatrix{address, columns_64, rows_8}; }
-  TILEWRIGHT_DEVICE SharedMatrix further(u32 bytes) const { return SharedMatrix{address + bytes, columns_64, rows_8}; }
+// A matrix in shared memory, in panels of rows of 128 or 64 bytes that exchange their chunks by their addresses.
+struct SharedMatrix {
+  u32 address, panel, rows_8, row_bytes;
+
+  template <u32 ROW_BYTES> TILEWRIGHT_DEVICE static SharedMatrix at(u32 address, u32 panel, u32 rows_8) {
+    static_assert(ROW_BYTES == 128 || ROW_BYTES == 64, "the swizzle modes that a device has as well");
+    return SharedMatrix{address, panel, rows_8, ROW_BYTES};
+  }
+  TILEWRIGHT_DEVICE SharedMatrix further(u32 bytes) const { return SharedMatrix{address + bytes, panel, rows_8, row_bytes}; }
 
   // Where the element of a row and a column lies.
   u32 element(u32 row, u32 column) const {
-    const u32 plain = address + row / 8 * rows_8 + row % 8 * 128 + column / 64 * columns_64 + column % 64 * 2;
-    return plain ^ (plain / 128 % 8) * 16;
+    const u32 columns = row_bytes / 2;
+    return exchanged(address + row / 8 * rows_8 + row % 8 * row_bytes + column / columns * panel + column % columns * 2, row_bytes);
   }
 };
 
@@ -50,10 +56,8 @@ u32 narrow(Bf16, float low, float high);
 void widen(F16, u32 pair, float &low, float &high);
 void widen(Bf16, u32 pair, float &low, float &high);
 u32 multiply_pairs(F16, u32 a, u32 b);
-u32 multiply_pairs(Bf16, u32 a, u32 b);
 u32 permute_bytes(u32 bytes, u32 selector);
 u32 convert_fp8(F16, u32 bytes);
-u32 convert_fp8(Bf16, u32 bytes);
 void sync_warp();
 u32 from_lane(u32 value, u32 lane);
 bool any_in_warp(bool value);

@@ -56,7 +56,7 @@ template <class Element, u32 COLUMNS, bool TRANSPOSED> void multiply_together(Ma
   const SharedMatrix matrix = *group[0].matrices[0];
   for (u32 i = 0; i < 128; i++)
     if (memcmp(group[i / 32].matrices[i % 32], &matrix, sizeof matrix) != 0) machine.fail("a product of a warpgroup has several matrices");
-  if (matrix.address / 128 % 8) machine.fail("a product of a warpgroup has a matrix at %u, between the exchanged rows", matrix.address);
+  if (matrix.address / 128 % (matrix.row_bytes / 16)) machine.fail("a product of a warpgroup has a matrix at %u, between the exchanged rows", matrix.address);
   float b[16][COLUMNS];
   // Chunks of eight elements.
   for (u32 row = 0; row < (TRANSPOSED ? 16 : COLUMNS); row++) {

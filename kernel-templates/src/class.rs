@@ -13,8 +13,11 @@ pub struct Class {
 }
 
 impl Class {
-    /// The head dimensions that kernels exist for.
-    pub const HEAD_DIMS: [u32; 3] = [64, 128, 256];
+    /// The head dimensions that GPUs have kernels for, and that scenarios may have. The CPU backend takes any multiple of 16.
+    pub const HEAD_DIMS: [u32; 5] = [64, 96, 128, 192, 256];
+
+    /// [`Class::HEAD_DIMS`] in words, for messages.
+    pub const HEAD_DIMS_IN_WORDS: &'static str = "64, 96, 128, 192 or 256";
 
     /// The class that serves a geometry.
     pub const fn of(geometry: &Geometry) -> Self {
@@ -43,5 +46,17 @@ impl Class {
 impl fmt::Display for Class {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "head_dim {} {}", self.head_dim, self.dtype)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_name_the_head_dimensions_that_there_are() {
+        let words = Class::HEAD_DIMS_IN_WORDS.replace(" or", ",");
+        let named: Vec<u32> = words.split(", ").map(|dim| dim.parse().unwrap()).collect();
+        assert_eq!(named, Class::HEAD_DIMS);
     }
 }

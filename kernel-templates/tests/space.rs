@@ -127,12 +127,27 @@ fn fp8_stays_in_registers_and_converts_in_hardware() {
 /// A kernel, and what it is of: a merge of no tile.
 type Sampled = (Class, Option<(Tile, KernelOptions)>, Kernel);
 
+/// Head dimensions whose rows have three panels. The element types of queries differ in nothing there that they do not elsewhere: one of them
+/// stands for both.
+fn has_three_panels(class: &Class) -> bool {
+    !class.head_dim.is_power_of_two()
+}
+
 /// Kernels of the other classes, of all options, also of pages that TMA cannot load, and the merges.
 fn sample(limits: &CudaLimits) -> Vec<Sampled> {
     let mut kernels = Vec::new();
     let arch = limits.arch.parse().unwrap();
     for class in Class::all(Backend::Cuda) {
-        let tiles = Space::of(Backend::Cuda).feasible(&class, &Limits::Cuda(limits.clone()));
+        let mut tiles = Space::of(Backend::Cuda).feasible(&class, &Limits::Cuda(limits.clone()));
+        if has_three_panels(&class) {
+            if class.dtype.query() != Dtype::F16 {
+                continue;
+            }
+            // One that a warpgroup multiplies, where there are warpgroups.
+            tiles.retain(|tile| tile.m >= 64);
+            let half = tiles.len() / 2;
+            tiles = tiles[half..=half].to_vec();
+        }
         for &tile in tiles.iter().step_by(tiles.len().div_ceil(2)) {
             for kv_load in [KvLoad::Tma, KvLoad::CpAsync] {
                 let options = KernelOptions { kv_load, ..ALL_OPTIONS };
@@ -390,8 +405,14 @@ fn appends_read_and_write_whole_words_on_every_architecture() {
     for device in DEVICES {
         let limits = limits(device);
         let compiler = compiler(&limits.arch);
-        let variants: Vec<(Class, Option<RotaryPairs>)> =
-            Class::all(Backend::Cuda).flat_map(|class| rotaries.map(|pairs| (class, pairs))).collect();
+        let represented = |class: &Class, pairs: &Option<RotaryPairs>| {
+            !has_three_panels(class)
+                || (class.dtype.query() == Dtype::F16 && *pairs == Some(RotaryPairs::Halves))
+        };
+        let variants: Vec<(Class, Option<RotaryPairs>)> = Class::all(Backend::Cuda)
+            .flat_map(|class| rotaries.map(|pairs| (class, pairs)))
+            .filter(|(class, pairs)| represented(class, pairs))
+            .collect();
         let kernels: Vec<Kernel> =
             variants.iter().map(|(class, pairs)| Kernel::append(class, *pairs)).collect();
         for (((class, pairs), kernel), cubin) in
@@ -480,8 +501,11 @@ fn figures_and_instructions_are_those_of_cuobjdump() {
             let Some((tile, options)) = tile else { continue };
             let code = run(&tools().nvdisasm, &["-c".as_ref(), path.as_os_str()]);
             let producers = producer_warps(&tile, &class, options, compiler.arch());
-            let together =
-                has_tma_producers(&class, compiler.arch()) && tile.m % 64 == 0 && !class.dtype.has_fp8_kv();
+            // A query that does not fit the registers is where warpgroups find it only beside producers.
+            let together = has_tma_producers(&class, compiler.arch())
+                && tile.m % 64 == 0
+                && !class.dtype.has_fp8_kv()
+                && (class.head_dim <= 128 || producers > 0);
             let products = match together {
                 true => ("HGMMA.64x", "warpgroup's products"),
                 false => ("HMMA.16816.F32", "tensor cores"),

@@ -63,7 +63,7 @@ proptest! {
         outsider in prop::option::of(0usize..8),
         (ratio, kv_heads) in prop_oneof![Just((1, 2)), Just((4, 2)), Just((3, 1))],
         page_size in prop_oneof![Just(1u32), Just(16), Just(48)],
-        head_dim in prop_oneof![Just(64u32), Just(128)],
+        head_dim in prop_oneof![Just(64u32), Just(96), Just(128), Just(192)],
         dtype in 0u32..3,
         seed: u64,
     ) {

@@ -192,7 +192,7 @@ mod counts {
         /// Elements of one head's vector.
         #[derive(Copy, Eq)]
         HeadDim: u32 as u32, |value| {
-            if [64, 128, 256].contains(&value) { Ok(value) } else { Err(format!("{value} must be 64, 128 or 256")) }
+            if [64, 96, 128, 192, 256].contains(&value) { Ok(value) } else { Err(format!("{value} must be 64, 96, 128, 192 or 256")) }
         }
     );
     checked!(

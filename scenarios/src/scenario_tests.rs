@@ -195,7 +195,7 @@ fn errors_name_file_line_key_and_the_nearest_key() {
             "dtypes: [fp16]",
             vec!["test.yaml:2:", "`fp16` is not an element type", "did you mean `f16`?"],
         ),
-        ("seed: 1", "head_dims: [96]", vec!["test.yaml:2:", "64, 128 or 256"]),
+        ("seed: 1", "head_dims: [80]", vec!["test.yaml:2:", "64, 96, 128, 192 or 256"]),
         ("seed: 1", "page_sizes: [0]", vec!["test.yaml:2:", "from 1 to 4096"]),
         ("seed: 1", "page_sizes: []", vec!["test.yaml:2:", "must not be empty"]),
         ("seed: 1", "seed: 1\nseed: 2", vec!["test.yaml:3:", "duplicate", "seed"]),

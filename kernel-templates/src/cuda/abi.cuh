@@ -94,7 +94,8 @@ struct Arguments {
   MaskArguments mask;
   u32 heads_a_page; // page stride over head stride; read, as what follows, by TMA producers only
   u32 unused;
-  // K and V as tensors of elements of a panel, tokens modulo 8, panels, tokens divided by 8, pages and KV heads.
+  // K and V as tensors of elements of a panel, tokens modulo 8, panels, tokens divided by 8, pages and KV heads. Where panels have rows of 64 bytes,
+  // the map of 1 token has it alone in a dimension of its own, and the token of the page instead of tokens divided by 8: boxes of it have 2.
   alignas(64) TensorMap key_maps; // of 16 tokens and all panels
   TensorMap value_maps[5];        // of 1, 2 and 4 tokens of a panel, of 8 and 16 of all
 };

@@ -110,9 +110,9 @@ template <class S> struct Cta {
   TILEWRIGHT_DEVICE Granule *granules(const PipelineState<S> &at) const { return reinterpret_cast<Granule *>(shared + S::GRANULES_AT) + at.note * S::GRANULES; }
   TILEWRIGHT_DEVICE u32 query_head(u32 row) const { return kv_head * args.gqa_ratio + (item.row_begin + row) % args.gqa_ratio; }
 
-  // Chunks of a row are exchanged by its number: eight rows of the same column then lie in different banks. Where a row has but half of
-  // them, so do four pairs of rows.
-  TILEWRIGHT_DEVICE static constexpr u32 exchange(u32 row) { return S::CHUNKS < 8 ? row / 2 % 4 : row % 8; }
+  // Chunks of a panel's row are exchanged by its number: eight rows of the same column then lie in different banks. Where it has but half or a
+  // quarter of them, two or four rows share the banks of one.
+  TILEWRIGHT_DEVICE static constexpr u32 exchange(u32 row) { return row / (8 / S::PANEL_CHUNKS) % S::PANEL_CHUNKS; }
   // Where a row's first panel begins. Of rows without a bit in common it is the sum.
   TILEWRIGHT_DEVICE static constexpr u32 row_at(u32 row) { return row / 8 * 8 * S::ROW_BYTES + row % 8 * S::PANEL_ROW_BYTES; }
   TILEWRIGHT_DEVICE static u32 chunk_address(u32 base, u32 row, u32 chunk) {
@@ -126,11 +126,16 @@ template <class S> struct Cta {
     return shared_address(shared) + S::WIDE_AT + at.wide * 2 * S::WIDE_STAGE_BYTES;
   }
   TILEWRIGHT_DEVICE u32 wide_values_at(const PipelineState<S> &at) const { return wide_keys_at(at) + (S::WIDENED ? S::WIDE_STAGE_BYTES : S::STAGE_BYTES); }
-  // The same of the query, in a buffer or in a place of its own. For FP8 four rows of the same two chunks are what is read at once.
+  // The same of the query. For FP8 four rows of the same two chunks are what is read at once. Of 12 chunks a row, two rows share the banks of one.
+  TILEWRIGHT_DEVICE static u32 query_exchange(u32 row) {
+    if constexpr (S::QUERY_CHUNKS % 8 != 0) return S::FP8 ? row / 2 % 2 * 2 : row / 2 % 4;
+    return S::FP8 ? row % 4 * 2 : row % 8;
+  }
+  // Where a chunk of it lies, in a buffer or in a place of its own.
   TILEWRIGHT_DEVICE u32 query_address(const PipelineState<S> &at, u32 row, u32 chunk) const {
     const u32 base = S::QUERY_IN_VALUES ? values_at(at) : S::QUERY_IN_BUFFER ? keys_at(at) : shared_address(shared + S::BUFFER_BYTES);
     if constexpr (S::QUERY_SHARED) return base + chunk / 8 * S::QUERY_PANEL_BYTES + row * 128 + (chunk % 8 ^ row % 8) * 16;
-    return base + row * S::QUERY_ROW_BYTES + (chunk ^ (S::FP8 ? row % 4 * 2 : row % 8)) * 16;
+    return base + row * S::QUERY_ROW_BYTES + (chunk ^ query_exchange(row)) * 16;
   }
 };
 

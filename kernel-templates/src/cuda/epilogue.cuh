@@ -108,7 +108,7 @@ template <class S> struct Epilogue {
 
   // Rows that warps share, from where they were gathered. Each lane finds out where one of its warp's rows goes, before they are written.
   TILEWRIGHT_DEVICE void write_gathered() const {
-    constexpr u32 QUADS = S::HEAD_DIM / 4;                   // of a row, four elements each
+    constexpr u32 QUADS = power_of_two_from(S::HEAD_DIM / 4); // threads of a row, four elements each; of 96 and 192 elements the last ones have none
     constexpr u32 ROWS_AT_ONCE = S::WARPS * 32 / QUADS;      // of the CTA,
     constexpr u32 WARP_ROWS = QUADS < 32 ? 32 / QUADS : 1;   // and of a warp
     constexpr u32 ROUNDS = S::M / ROWS_AT_ONCE;
@@ -122,7 +122,7 @@ template <class S> struct Epilogue {
     for (u32 round = 0; round < ROUNDS; round++) {
       const u32 row = cta.thread / QUADS + round * ROWS_AT_ONCE;
       const Destination to = its.of_lane(round * WARP_ROWS + cta.lane / QUADS % WARP_ROWS);
-      if (to.partial == UNTOUCHED) continue;
+      if (to.partial == UNTOUCHED || (S::HEAD_DIM / 4 < QUADS && element >= S::HEAD_DIM)) continue;
       float sum[4] = {};
 #pragma unroll
       for (u32 w = 0; w < S::WARPS_KV; w++) {
@@ -220,7 +220,7 @@ template <class S> struct Epilogue {
       const MergeItem merged = cta.args.merges[merge];
       const u32 head = cta.kv_head * cta.args.gqa_ratio + index % cta.args.gqa_ratio;
       const u32 partials = merged.partial_end - merged.partial_begin;
-      MergedRow<S::HEAD_DIM / 32> row = S::INVARIANT ? add_partials<S::HEAD_DIM>(cta.args, merged, head, partials)
+      MergedRow<lane_elements(S::HEAD_DIM)> row = S::INVARIANT ? add_partials<S::HEAD_DIM>(cta.args, merged, head, partials)
                                                      : sum_partials<S::HEAD_DIM>(cta.args, merged, head, partials, 0, 1);
       write_merged<S::HEAD_DIM, typename S::Element, S::SINKS>(cta.args, merged.request, head, row);
     }

@@ -1,7 +1,7 @@
-// Four FP8 numbers (e4m3) of a register as two pairs of the 16-bit type that tensor cores take. All of them are exact there.
+// Four FP8 numbers (e4m3) of a register as two pairs of f16, which tensor cores take, beside queries in bf16 too. All of them are exact there.
 //
 // Where the device has an instruction for it, that is used. Elsewhere each byte goes to the upper half of 16 bits, sign by sign; its
-// exponent and mantissa then move down to where the wider type has them. What comes out differs from the number by the bias of the
+// exponent and mantissa then move down to where f16 has them. What comes out differs from the number by the bias of the
 // exponent alone, small (subnormal) numbers too, and one multiplication puts that right. There is no infinity to care for; NaN becomes
 // some number or NaN.
 #pragma once
@@ -12,9 +12,6 @@ namespace tilewright {
 // 2^8 in both halves: the biases 15 of f16 and 7 of e4m3 differ by 8.
 constexpr u32 fp8_rebias(F16) { return 0x5c005c00; }
 constexpr u32 fp8_exponent(F16, u32 pair) { return pair >> 1 & 0x3f803f80; }
-// 2^120: 127 and 7.
-constexpr u32 fp8_rebias(Bf16) { return 0x7b807b80; }
-constexpr u32 fp8_exponent(Bf16, u32 pair) { return pair >> 4 & 0x07f007f0; }
 
 // Of two bytes in the upper halves of 16 bits each; what the lower halves hold does not matter.
 template <class Element> TILEWRIGHT_DEVICE u32 widen_upper_bytes(Element type, u32 pair) {

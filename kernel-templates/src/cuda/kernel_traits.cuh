@@ -18,7 +18,8 @@ struct KernelTraits : Options {
   using MmaElement = typename Multiplied<Element, KvElement>::Type;
 
   static_assert(M % 16 == 0 && M > 0, "tensor cores take 16 rows at once");
-  static_assert(HEAD_DIM == 64 || HEAD_DIM == 128 || HEAD_DIM == 256, "rows of a power of two of chunks of 16 bytes, at least 4");
+  static_assert(HEAD_DIM == 64 || HEAD_DIM == 96 || HEAD_DIM == 128 || HEAD_DIM == 192 || HEAD_DIM == 256,
+                "rows of a power of two of chunks of 16 bytes, or of three times as many");
   static constexpr u32 THREADS = (WARPS + PRODUCERS) * 32;
   // Whether producer warps load whole granules by TMA; else all threads copy tokens by cp.async.
   static constexpr bool TMA = PRODUCERS > 0;
@@ -38,14 +39,17 @@ struct KernelTraits : Options {
   static constexpr u32 ROW_BYTES = HEAD_DIM * sizeof(KvBits); // of K or V
   static constexpr u32 CHUNKS = ROW_BYTES / 16;
   static constexpr u32 CHUNK_ELEMENTS = 16 / sizeof(KvBits);
-  static constexpr u32 ROWS_AT_ONCE = COPIERS / CHUNKS; // rows that the threads copy with a chunk each
   static constexpr u32 TOKENS_A_THREAD = divide_up(N, COPIERS);
   static constexpr u32 STAGE_BYTES = N * ROW_BYTES; // of K or of V
-  // Eight rows of a step lie together, in panels of up to 128 bytes a row, as products of warpgroups and TMA loads want them.
-  static constexpr u32 PANEL_CHUNKS = smaller(CHUNKS, 8u);
+  // Eight rows of a step lie together, in panels of up to 128 bytes a row, as products of warpgroups and TMA loads want them. Chunks are exchanged
+  // inside of a panel, so that it has a power of two of them: rows of 192 bytes have three panels of 64.
+  static constexpr u32 PANEL_CHUNKS = smaller(power_of_two_in(CHUNKS), 8u);
   static constexpr u32 PANELS = CHUNKS / PANEL_CHUNKS;
   static constexpr u32 PANEL_ROW_BYTES = PANEL_CHUNKS * 16;
   static constexpr u32 PANEL_BYTES = 8 * PANEL_ROW_BYTES;
+  // Threads that copy a row by cp.async: a power of two, each with a chunk of the row, or of each panel of it.
+  static constexpr u32 ROW_COPIERS = power_of_two_in(CHUNKS) == CHUNKS ? CHUNKS : PANEL_CHUNKS, ROW_PARTS = CHUNKS / ROW_COPIERS;
+  static constexpr u32 ROWS_AT_ONCE = COPIERS / ROW_COPIERS; // rows that the threads copy at once
   // Beyond 128 elements the fragments of Q do not fit the registers beside the accumulators: they are loaded when needed.
   static constexpr bool QUERY_IN_REGISTERS = HEAD_DIM <= 128;
   static constexpr u32 QUERY_FRAGMENTS = QUERY_IN_REGISTERS ? HEAD_DIM / 16 : 1;
@@ -72,7 +76,10 @@ struct KernelTraits : Options {
   static constexpr bool SETMAXNREG = PRODUCERS == 4;
   static constexpr bool WIDENED = HAS_WGMMA && FP8 && SETMAXNREG && WARPS_Q % 4 == 0 && QUERY_IN_REGISTERS && !Options::INVARIANT;
   static constexpr u32 WIDE_BUFFERS = !WIDENED ? 0 : N <= 64 ? 2 : 1;
-  static constexpr u32 WIDE_ROW_BYTES = HEAD_DIM * 2, WIDE_STAGE_BYTES = N * WIDE_ROW_BYTES, WIDE_PANEL_BYTES = 8 * smaller(WIDE_ROW_BYTES, 128u);
+  static constexpr u32 WIDE_ROW_BYTES = HEAD_DIM * 2, WIDE_STAGE_BYTES = N * WIDE_ROW_BYTES;
+  // Panels of what a warpgroup multiplies.
+  static constexpr u32 WIDE_PANEL_ROW_BYTES = smaller(power_of_two_in(WIDE_ROW_BYTES), 128u), WIDE_PANEL_BYTES = 8 * WIDE_PANEL_ROW_BYTES;
+  static constexpr u32 WIDE_PANEL_COLUMNS = WIDE_PANEL_ROW_BYTES / 2;
   // Whether a warpgroup multiplies its query from shared memory: where it does not fit the registers.
   static constexpr bool QUERY_SHARED = HAS_WGMMA && !FP8 && SETMAXNREG && WARPS_Q % 4 == 0 && !QUERY_IN_REGISTERS;
   static constexpr u32 QUERY_PANEL_BYTES = M * 128; // of 64 elements of all rows
@@ -85,7 +92,7 @@ struct KernelTraits : Options {
   static constexpr u32 NOTES = (WIDENED ? larger(2 * STAGES, STAGES + WIDE_BUFFERS) : STAGES) + (TMA ? 1 : 2);
 
   static_assert(PRODUCERS <= 1 || (SETMAXNREG && WARPS % 4 == 0), "one producer warp, or a warpgroup");
-  static_assert(!TMA || (HAS_TMA && ROW_BYTES >= 128 && (QUERY_IN_REGISTERS || !FP8) && GRANULES <= 32), "what tensor copies are written for");
+  static_assert(!TMA || (HAS_TMA && PANEL_ROW_BYTES >= 64 && (QUERY_IN_REGISTERS || !FP8) && GRANULES <= 32), "what tensor copies are written for");
 
   // Shared memory, in this order. At the end the buffers are used again for the outputs of warps that share rows.
   static constexpr u32 WIDE_AT = STAGES * 2 * STAGE_BYTES;

@@ -56,6 +56,14 @@ const fn wide_buffers(tile: &Tile, class: &Class, producers: u32, options: Kerne
     }
 }
 
+/// Bytes of a row of a panel, in which K and V lie in shared memory: the largest power of two that rows of a head are multiples of, and at most
+/// the 128 that `wgmma` and TMA exchange chunks in.
+pub const fn panel_row_bytes(class: &Class) -> u32 {
+    let row = class.head_dim * class.dtype.kv_bytes() as u32;
+    let whole = 1 << row.trailing_zeros();
+    if whole > 128 { 128 } else { whole }
+}
+
 /// Whether a class has kernels with TMA producer warps: on architectures with TMA, of FP8 with a head dimension of 128 only.
 /// [`KvLoad::CpAsync`] chooses the `cp.async` producer even there.
 pub const fn has_tma_producers(class: &Class, arch: Arch) -> bool {

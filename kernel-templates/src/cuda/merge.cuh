@@ -6,6 +6,12 @@
 
 namespace tilewright {
 
+// Elements of a row that a lane has: a power of two, so that they are read at once. Of 96 and 192 the last eight lanes have none.
+TILEWRIGHT_DEVICE constexpr u32 lane_elements(u32 head_dim) { return power_of_two_from(head_dim) / 32; }
+template <u32 HEAD_DIM> TILEWRIGHT_DEVICE constexpr bool lane_has_elements(u32 lane) {
+  return lane_elements(HEAD_DIM) * 32 == HEAD_DIM || lane * lane_elements(HEAD_DIM) < HEAD_DIM;
+}
+
 // What a lane has of a row: some neighbouring elements, and the softmax that all lanes have.
 template <u32 ELEMENTS> struct MergedRow {
   Softmax softmax;
@@ -14,9 +20,9 @@ template <u32 ELEMENTS> struct MergedRow {
 
 // Sums every `stride`-th partial of a row (request, query head), from `from` on, under the maximum of all of them. By one warp, whose lanes
 // look at the softmaxes of 32 partials at once.
-template <u32 HEAD_DIM> TILEWRIGHT_DEVICE MergedRow<HEAD_DIM / 32> sum_partials(const Arguments &args, const MergeItem &item, u32 head, u32 count,
+template <u32 HEAD_DIM> TILEWRIGHT_DEVICE MergedRow<lane_elements(HEAD_DIM)> sum_partials(const Arguments &args, const MergeItem &item, u32 head, u32 count,
                                                                                 u32 from, u32 stride) {
-  constexpr u32 ELEMENTS = HEAD_DIM / 32;
+  constexpr u32 ELEMENTS = lane_elements(HEAD_DIM);
   constexpr u32 BATCH = 32 / ELEMENTS; // partials that are read before they are waited for
   const u32 lane = thread_index() % 32;
   const u64 first = u64(item.partial_begin) * args.q_heads + head;
@@ -31,7 +37,7 @@ template <u32 HEAD_DIM> TILEWRIGHT_DEVICE MergedRow<HEAD_DIM / 32> sum_partials(
         const u32 partial = i + j * stride;
 #pragma unroll
         for (u32 e = 0; e < ELEMENTS; e++) parts[j][e] = 0.f;
-        if (partial < here) load_coherent(parts[j], args.partial_output + (first + u64(begin + partial) * args.q_heads) * HEAD_DIM + lane * ELEMENTS);
+        if (partial < here && lane_has_elements<HEAD_DIM>(lane)) load_coherent(parts[j], args.partial_output + (first + u64(begin + partial) * args.q_heads) * HEAD_DIM + lane * ELEMENTS);
       }
     };
     // An empty range has the maximum -inf and weighs nothing.
@@ -63,8 +69,8 @@ template <u32 HEAD_DIM> TILEWRIGHT_DEVICE MergedRow<HEAD_DIM / 32> sum_partials(
 }
 
 // Adds up the partials of a row in their order, as a CTA adds up chunks (`totals.cuh`). By one warp.
-template <u32 HEAD_DIM> TILEWRIGHT_DEVICE MergedRow<HEAD_DIM / 32> add_partials(const Arguments &args, const MergeItem &item, u32 head, u32 count) {
-  constexpr u32 ELEMENTS = HEAD_DIM / 32;
+template <u32 HEAD_DIM> TILEWRIGHT_DEVICE MergedRow<lane_elements(HEAD_DIM)> add_partials(const Arguments &args, const MergeItem &item, u32 head, u32 count) {
+  constexpr u32 ELEMENTS = lane_elements(HEAD_DIM);
   constexpr u32 BATCH = 32 / ELEMENTS; // partials that are read before they are waited for
   const u32 lane = thread_index() % 32;
   const u64 first = u64(item.partial_begin) * args.q_heads + head;
@@ -80,7 +86,7 @@ template <u32 HEAD_DIM> TILEWRIGHT_DEVICE MergedRow<HEAD_DIM / 32> add_partials(
       for (u32 j = 0; j < BATCH; j++) {
 #pragma unroll
         for (u32 e = 0; e < ELEMENTS; e++) parts[j][e] = 0.f;
-        if (i + j < here) load_coherent(parts[j], args.partial_output + (first + u64(begin + i + j) * args.q_heads) * HEAD_DIM + lane * ELEMENTS);
+        if (i + j < here && lane_has_elements<HEAD_DIM>(lane)) load_coherent(parts[j], args.partial_output + (first + u64(begin + i + j) * args.q_heads) * HEAD_DIM + lane * ELEMENTS);
       }
 #pragma unroll
       for (u32 j = 0; j < BATCH; j++) {
@@ -97,8 +103,8 @@ template <u32 HEAD_DIM> TILEWRIGHT_DEVICE MergedRow<HEAD_DIM / 32> add_partials(
 
 // Normalises a row and writes it, its LSE too if another thread wants it. By one warp.
 template <u32 HEAD_DIM, class Element, bool SINKS>
-TILEWRIGHT_DEVICE void write_merged(const Arguments &args, u32 request, u32 head, MergedRow<HEAD_DIM / 32> &row) {
-  constexpr u32 ELEMENTS = HEAD_DIM / 32;
+TILEWRIGHT_DEVICE void write_merged(const Arguments &args, u32 request, u32 head, MergedRow<lane_elements(HEAD_DIM)> &row) {
+  constexpr u32 ELEMENTS = lane_elements(HEAD_DIM);
   static_assert(ELEMENTS % 2 == 0, "elements are written in pairs");
   const u32 lane = thread_index() % 32;
   float factor = 1.f;
@@ -107,7 +113,7 @@ TILEWRIGHT_DEVICE void write_merged(const Arguments &args, u32 request, u32 head
   u16 *target = args.output + request * args.output_request + head * args.output_head + lane * ELEMENTS;
 #pragma unroll
   for (u32 e = 0; e < ELEMENTS; e += 2)
-    *reinterpret_cast<u32 *>(target + e) = narrow(Element{}, row.sum[e] * factor, row.sum[e + 1] * factor);
+    if (lane_has_elements<HEAD_DIM>(lane)) *reinterpret_cast<u32 *>(target + e) = narrow(Element{}, row.sum[e] * factor, row.sum[e + 1] * factor);
   if (lane == 0 && args.lse) args.lse[u64(request) * args.q_heads + head] = log_sum_exp(row.softmax);
 }
 
@@ -118,8 +124,9 @@ template <u32 WARPS_A_ROW, u32 HEAD_DIM, class Element, bool SINKS, bool INVARIA
   static constexpr u32 WARPS = 4;
   static constexpr u32 THREADS = WARPS * 32;
   static constexpr u32 ROWS = WARPS / WARPS_A_ROW; // of one CTA
-  static constexpr u32 ELEMENTS = HEAD_DIM / 32;   // of one lane
-  static constexpr u32 SHARED_BYTES = WARPS * HEAD_DIM * 4;
+  static constexpr u32 ELEMENTS = lane_elements(HEAD_DIM);   // of one lane
+  static constexpr u32 ROW = ELEMENTS * 32;        // of all lanes
+  static constexpr u32 SHARED_BYTES = WARPS * ROW * 4;
   static_assert(WARPS % WARPS_A_ROW == 0, "warps of a CTA are shared among whole rows");
 
   TILEWRIGHT_DEVICE static void run(const Arguments &args) {
@@ -137,13 +144,13 @@ template <u32 WARPS_A_ROW, u32 HEAD_DIM, class Element, bool SINKS, bool INVARIA
     if constexpr (WARPS_A_ROW > 1) {
       float *parts = reinterpret_cast<float *>(shared_memory());
 #pragma unroll
-      for (u32 e = 0; e < ELEMENTS; e++) parts[warp * HEAD_DIM + lane * ELEMENTS + e] = row.sum[e];
+      for (u32 e = 0; e < ELEMENTS; e++) parts[warp * ROW + lane * ELEMENTS + e] = row.sum[e];
       barrier();
 #pragma unroll
       for (u32 e = 0; e < ELEMENTS; e++) {
         row.sum[e] = 0.f;
 #pragma unroll
-        for (u32 w = 0; w < WARPS_A_ROW; w++) row.sum[e] += parts[(warp - part + w) * HEAD_DIM + lane * ELEMENTS + e];
+        for (u32 w = 0; w < WARPS_A_ROW; w++) row.sum[e] += parts[(warp - part + w) * ROW + lane * ELEMENTS + e];
       }
     }
     if (valid && part == 0) write_merged<HEAD_DIM, Element, SINKS>(args, item.request, head, row);

@@ -18,7 +18,13 @@ impl Kernel {
         let template = format!("Merge<{warps_a_row}, {head_dim}, {element}, {sinks}{invariant}>");
         let dtype = identifier(class.dtype.query());
         let name = format!("merge_w{warps_a_row}_d{head_dim}_{dtype}{suffix}");
-        Self { name, template, threads: 128, shared_bytes: 4 * class.head_dim * 4, ..Self::default() }
-            .of_plan("merge.cuh", "__launch_bounds__(128)")
+        Self {
+            name,
+            template,
+            threads: 128,
+            shared_bytes: 4 * class.head_dim.next_power_of_two() * 4,
+            ..Self::default()
+        }
+        .of_plan("merge.cuh", "__launch_bounds__(128)")
     }
 }

@@ -19,10 +19,10 @@ struct StatesArguments {
 };
 static_assert(sizeof(StatesArguments) == 2 * MAX_STATES * 8 + 2 * 8 + 2 * 4, "the host lays out the same struct");
 
-// One row (request, query head) a group of lanes, 16 bytes a lane.
+// One row (request, query head) a group of lanes, 16 bytes a lane; of 96 and 192 elements the last lanes have none.
 template <u32 HEAD_DIM, class Element> struct MergeStates {
   static constexpr u32 THREADS = 128;
-  static constexpr u32 LANES = HEAD_DIM / 8; // of one row
+  static constexpr u32 LANES = power_of_two_from(HEAD_DIM / 8); // of one row
   static constexpr u32 ROWS = THREADS / LANES; // of one CTA
   static constexpr u32 SHARED_BYTES = 0;
   static_assert(HEAD_DIM % 8 == 0 && 32 % LANES == 0, "a warp is shared among whole rows");
@@ -36,6 +36,7 @@ template <u32 HEAD_DIM, class Element> struct MergeStates {
     const u32 lane = thread_index() % LANES, first_lane = thread_index() % 32 - lane;
     const u32 row = block_index() * ROWS + thread_index() / LANES;
     const bool valid = row < args.rows;
+    const bool has_elements = valid && (LANES * 8 == HEAD_DIM || lane * 8 < HEAD_DIM);
     const u64 at = u64(row) * HEAD_DIM + lane * 8;
 
     // All loads of a row are on their way at once, so that their latency is paid once; those of empty states are thrown away. A lane
@@ -44,7 +45,7 @@ template <u32 HEAD_DIM, class Element> struct MergeStates {
     Elements loaded[MAX_STATES];
 #pragma unroll
     for (u32 s = 0; s < MAX_STATES; s++)
-      if (valid && s < args.count) loaded[s] = *reinterpret_cast<const Elements *>(args.outputs[s] + at);
+      if (has_elements && s < args.count) loaded[s] = *reinterpret_cast<const Elements *>(args.outputs[s] + at);
 
     float max = own;
 #pragma unroll
@@ -58,7 +59,7 @@ template <u32 HEAD_DIM, class Element> struct MergeStates {
       const float weight = from_lane(own_weight, first_lane + s);
       total += weight;
       // What weighs nothing is not even multiplied: it may be NaN.
-      if (weight != 0.f) {
+      if (weight != 0.f && (LANES * 8 == HEAD_DIM || has_elements)) {
 #pragma unroll
         for (u32 e = 0; e < 4; e++) {
           float low, high;
@@ -68,7 +69,7 @@ template <u32 HEAD_DIM, class Element> struct MergeStates {
         }
       }
     }
-    if (!valid) return;
+    if (!has_elements) return;
     // The largest state weighs 1: the total is 0 only where all are empty.
     const bool empty = total == 0.f;
     const float factor = empty ? 0.f : 1.f / total;

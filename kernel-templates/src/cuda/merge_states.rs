@@ -22,10 +22,10 @@ impl Kernel {
         Self { name, text, threads: 128, shared_bytes: 0, template }
     }
 
-    /// Rows that a CTA of [`Kernel::merge_states`] serves: 16 bytes of a row are one thread's.
+    /// Rows that a CTA of [`Kernel::merge_states`] serves: 16 bytes of a row are one thread's, and a row has a power of two of threads.
     pub const fn rows_of_states(class: &Class) -> u32 {
-        match (128 * 8u32).checked_div(class.head_dim) {
-            Some(rows) => rows,
+        match class.head_dim.checked_next_power_of_two() {
+            Some(elements) => 128 * 8 / elements,
             None => 0,
         }
     }

@@ -202,12 +202,12 @@ template <class S> struct Mma {
   TILEWRIGHT_DEVICE static void multiply_columns(float (&sum)[TILES][4], const Left &a, SharedMatrix matrix, bool add) {
     if constexpr (COLUMN < TILES * 8) {
       constexpr u32 COLUMNS = widest_product(TILES * 8 - COLUMN);
-      const u32 at = VALUES ? COLUMN / 64 * S::WIDE_PANEL_BYTES : COLUMN * S::WIDE_ROW_BYTES;
+      const u32 at = VALUES ? COLUMN / S::WIDE_PANEL_COLUMNS * S::WIDE_PANEL_BYTES : COLUMN * S::WIDE_ROW_BYTES;
       wgmma_async<COLUMNS, VALUES, COLUMN / 8>(typename S::MmaElement{}, sum, a, matrix.further(at), add);
       multiply_columns<VALUES, COLUMN + COLUMNS>(sum, a, matrix, add);
     }
   }
-  TILEWRIGHT_DEVICE static SharedMatrix matrix_at(u32 address) { return SharedMatrix::at(address, S::WIDE_PANEL_BYTES, 8 * S::WIDE_ROW_BYTES); }
+  TILEWRIGHT_DEVICE static SharedMatrix matrix_at(u32 address) { return SharedMatrix::at<S::WIDE_PANEL_ROW_BYTES>(address, S::WIDE_PANEL_BYTES, 8 * S::WIDE_ROW_BYTES); }
 
   // Begins the same as `multiply_keys` does, by a warpgroup.
   template <u32 GRANULES_HERE>
@@ -215,11 +215,12 @@ template <class S> struct Mma {
                                                 u32 first) const {
     const SharedMatrix keys = matrix_at(cta.wide_keys_at(at) + first * S::GRANULE * S::WIDE_ROW_BYTES);
     SharedMatrix rows = keys; // the query's, where it is in shared memory
-    if constexpr (S::QUERY_SHARED) rows = SharedMatrix::at(cta.query_address({}, cta.warp_q / 4 * 64, 0), S::QUERY_PANEL_BYTES, 8 * 128);
+    if constexpr (S::QUERY_SHARED) rows = SharedMatrix::at<128>(cta.query_address({}, cta.warp_q / 4 * 64, 0), S::QUERY_PANEL_BYTES, 8 * 128);
+    constexpr u32 A_PANEL = S::WIDE_PANEL_COLUMNS / 16; // products
     begin_wgmma(scores);
 #pragma unroll
     for (u32 k = 0; k < S::HEAD_DIM / 16; k++) {
-      const SharedMatrix of_k = keys.further(k / 4 * S::WIDE_PANEL_BYTES + k % 4 * 32);
+      const SharedMatrix of_k = keys.further(k / A_PANEL * S::WIDE_PANEL_BYTES + k % A_PANEL * 32);
       if constexpr (S::QUERY_SHARED) multiply_columns<false, 0>(scores, rows.further(k / 4 * S::QUERY_PANEL_BYTES + k % 4 * 32), of_k, k > 0);
       else multiply_columns<false, 0>(scores, query[k], of_k, k > 0);
     }

@@ -77,18 +77,18 @@ template <class S> struct ProducerCpAsync {
     }
   }
 
-  // What this thread copies of each token: a chunk of the KV head's K and V.
+  // What this thread copies of each token: a chunk of the KV head's K and V, or of each panel of them.
   struct Column {
     const u8 *keys, *values;
   };
   TILEWRIGHT_DEVICE Column column() const {
-    const i64 offset = (cta.kv_head * cta.args.head + cta.thread % S::CHUNKS * S::CHUNK_ELEMENTS) * static_cast<i64>(sizeof(typename S::KvBits));
+    const i64 offset = (cta.kv_head * cta.args.head + cta.thread % S::ROW_COPIERS * S::CHUNK_ELEMENTS) * static_cast<i64>(sizeof(typename S::KvBits));
     return Column{computed_once(static_cast<const u8 *>(cta.args.keys) + offset), computed_once(static_cast<const u8 *>(cta.args.values) + offset)};
   }
 
   // Starts the copies of one step. Tokens that no row sees become zeros.
   TILEWRIGHT_DEVICE void load_step(const Column &from, const PipelineState<S> &at) const {
-    const u32 first_row = cta.thread / S::CHUNKS, chunk = cta.thread % S::CHUNKS;
+    const u32 first_row = cta.thread / S::ROW_COPIERS, chunk = cta.thread % S::ROW_COPIERS;
     const u32 target = cta.keys_at(at) + chunk / S::PANEL_CHUNKS * S::PANEL_BYTES + cta.row_at(first_row);
     const u32 exchanged = chunk % S::PANEL_CHUNKS ^ cta.exchange(first_row);
     constexpr u32 BATCH = 4; // offsets that are read before they are waited for
@@ -109,6 +109,11 @@ template <class S> struct ProducerCpAsync {
         const i32 sign = static_cast<i32>(offset[j] >> 32);
         cp_async_16(to, from.keys + offset[j], sign);
         cp_async_16(to + S::STAGE_BYTES, from.values + offset[j], sign);
+#pragma unroll
+        for (u32 part = 1; part < S::ROW_PARTS; part++) {
+          cp_async_16(to + part * S::PANEL_BYTES, from.keys + offset[j] + part * S::PANEL_ROW_BYTES, sign);
+          cp_async_16(to + S::STAGE_BYTES + part * S::PANEL_BYTES, from.values + offset[j] + part * S::PANEL_ROW_BYTES, sign);
+        }
       }
     }
   }

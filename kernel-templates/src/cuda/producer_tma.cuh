@@ -43,6 +43,15 @@ template <class S> struct ProducerTma {
     copy(cta.args.key_maps, cta.keys_at(at), piece, 0, 0, piece.granule.tokens() > 0, policy(piece), barrier);
   }
 
+  // Two tokens of a panel whose rows share 128 bytes, of which rows see one or none: a box must begin where such a pair does. In its tensor
+  // each token stands alone, with zeros before and behind.
+  TILEWRIGHT_DEVICE void copy_pair(u32 base, const GranuleLoad &piece, u32 token, u32 panel, bool first, bool second, u32 barrier) const {
+    const u32 target = base + cta.row_at(cta.looks_at + token) + panel * S::PANEL_BYTES;
+    const i32 page = first || second ? static_cast<i32>(piece.page % EVICT_FIRST * cta.args.heads_a_page + cta.kv_head) : -1;
+    const u32 one = second ? 1 : 0;
+    tma_load(target, cta.args.value_maps[0], 0 - one, panel, piece.within + token + one, page, cache_policy(false), barrier);
+  }
+
   // By the largest boxes whose tokens are seen, all or none.
   TILEWRIGHT_DEVICE void copy_values(const PipelineState<S> &at, const GranuleLoad &piece) const {
     const u32 base = cta.values_at(at), barrier = pipeline.barrier_of(at, Pipeline<S>::VALUES_FULL);
@@ -57,6 +66,14 @@ template <class S> struct ProducerTma {
       const bool seen = token >= from && token < to;
       u32 box = 3;
       while (token % (1u << box) != 0 || token + (1u << box) > next) box--;
+      if constexpr (S::PANEL_ROW_BYTES < 128) {
+        if (box == 0) {
+#pragma unroll 1
+          for (u32 panel = 0; panel < S::PANELS; panel++) copy_pair(base, piece, token, panel, seen, token + 1 >= from && token + 1 < to, barrier);
+          token += 2;
+          continue;
+        }
+      }
       // Of eight tokens all panels are one box.
 #pragma unroll 1
       for (u32 panel = 0; panel < (box == 3 ? 1 : S::PANELS); panel++) {

@@ -116,15 +116,9 @@ TILEWRIGHT_DEVICE u32 multiply_pairs(F16, u32 a, u32 b) {
   asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(product) : "r"(a), "r"(b));
   return product;
 }
-TILEWRIGHT_DEVICE u32 multiply_pairs(Bf16, u32 a, u32 b) {
-  u32 product; // adding -0 changes no product; a bare one needs compute capability 9.0
-  asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(product) : "r"(a), "r"(b), "r"(0x80008000u));
-  return product;
-}
 
 // Whether there is an instruction that makes a pair of these of two FP8 numbers.
 TILEWRIGHT_DEVICE constexpr bool has_fp8_conversion(F16) { return __CUDA_ARCH__ >= 890; }
-TILEWRIGHT_DEVICE constexpr bool has_fp8_conversion(Bf16) { return false; }
 TILEWRIGHT_DEVICE u32 convert_fp8(F16, u32 low_bytes) {
   u32 pair = 0;
 #if __CUDA_ARCH__ >= 890
@@ -132,7 +126,6 @@ TILEWRIGHT_DEVICE u32 convert_fp8(F16, u32 low_bytes) {
 #endif
   return pair;
 }
-TILEWRIGHT_DEVICE u32 convert_fp8(Bf16, u32) { return 0; }
 
 // What other CTAs of the same launch may have written: past the L1 cache, which knows nothing of it.
 TILEWRIGHT_DEVICE void load_coherent(float (&to)[2], const float *source) {

@@ -38,6 +38,9 @@ constexpr float LN_2 = 0.6931471805599453f;
 
 constexpr u32 divide_up(u32 value, u32 by) { return (value + by - 1) / by; }
 constexpr u32 round_up(u32 value, u32 to) { return divide_up(value, to) * to; }
+// The largest power of two that divides a number, and the smallest one that is not below it.
+constexpr u32 power_of_two_in(u32 value) { return value & (~value + 1); }
+constexpr u32 power_of_two_from(u32 value) { return value <= 1 ? 1 : 2 * power_of_two_from(divide_up(value, 2)); }
 template <class T> constexpr T larger(T a, T b) { return a > b ? a : b; }
 template <class T> constexpr T smaller(T a, T b) { return a < b ? a : b; }
 

@@ -21,7 +21,7 @@ TILEWRIGHT_DEVICE void fence_for_warpgroups() { asm volatile("fence.proxy.async.
 template <u32 REGISTERS> TILEWRIGHT_DEVICE void setmaxnreg_inc() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(REGISTERS)); }
 template <u32 REGISTERS> TILEWRIGHT_DEVICE void setmaxnreg_dec() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(REGISTERS)); }
 
-// A matrix of 16-bit elements in rows of 128 bytes, whose chunks of 16 bytes are exchanged by the row's number modulo 8.
+// A matrix of 16-bit elements in panels of rows of 128 or 64 bytes, whose chunks of 16 bytes are exchanged by their addresses (swizzle modes).
 struct SharedMatrix {
   u32 low, high; // as the instruction takes them: what differs is all in `low`
 
@@ -31,9 +31,10 @@ struct SharedMatrix {
     return both;
   }
 
-  // At a multiple of 1024; the bytes from one 64 columns to the next, and from 8 rows to the next.
-  TILEWRIGHT_DEVICE static SharedMatrix at(u32 address, u32 columns_64, u32 rows_8) {
-    return SharedMatrix{same_in_warp(address / 16 | columns_64 / 16 << 16), rows_8 / 16 | 1u << 30};
+  // At a multiple of 8 rows of a panel; the bytes from one panel to the next, and from 8 rows to the next.
+  template <u32 ROW_BYTES> TILEWRIGHT_DEVICE static SharedMatrix at(u32 address, u32 panel, u32 rows_8) {
+    static_assert(ROW_BYTES == 128 || ROW_BYTES == 64, "the swizzle modes that are written down here");
+    return SharedMatrix{same_in_warp(address / 16 | panel / 16 << 16), rows_8 / 16 | (ROW_BYTES == 128 ? 1u : 2u) << 30};
   }
   // The same matrix `bytes` bytes further on: with a multiple of 8 rows, or in its first row.
   TILEWRIGHT_DEVICE SharedMatrix further(u32 bytes) const { return SharedMatrix{low + bytes / 16, high}; }

@@ -164,6 +164,19 @@ fn first_violated<L>(rules: &[Rule<L>], tile: &Tile, class: &Class, limits: &L) 
 }
 
 const CUDA_RULES: &[Rule<CudaLimits>] = &[
+    // Kernels know at compile time how a row lies in shared memory. A warp has its rows' sums in registers: of 512 elements they take all of them.
+    Rule {
+        name: "head dimension",
+        violated: |_, class, _| {
+            (!Class::HEAD_DIMS.contains(&class.head_dim)).then(|| {
+                format!(
+                    "no kernel has heads of {} elements, there are those of {}; the CPU backend takes any multiple of 16",
+                    class.head_dim,
+                    Class::HEAD_DIMS_IN_WORDS
+                )
+            })
+        },
+    },
     // `mma.sync` multiplies 16-bit elements at full rate; f32 inputs would be rounded to tf32.
     Rule {
         name: "element type",
@@ -305,6 +318,7 @@ mod tests {
         let rejected_by =
             |tile: Tile, class: &Class| check(&tile, class, &limits).err().map(|infeasible| infeasible.rule);
         assert_eq!(rejected_by(good, &CLASS), None);
+        assert_eq!(rejected_by(good, &Class { head_dim: 512, ..CLASS }), Some("head dimension"));
         assert_eq!(rejected_by(good, &Class { dtype: Dtype::F32, ..CLASS }), Some("element type"));
         assert_eq!(rejected_by(good, &Class { dtype: Dtype::Fp8F32, ..CLASS }), Some("element type"));
         assert_eq!(rejected_by(Tile { m: 24, ..good }, &CLASS), Some("rows a warp"));

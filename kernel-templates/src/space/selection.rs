@@ -29,8 +29,8 @@ fn loaded(folder: &Path) -> Vec<&'static Selector> {
 }
 
 /// How a device with these limits chooses tiles ([`tilewright_heuristics::lookup`]): by `own` if there is one, else by the best of
-/// [`selectors`]. Tiles of another device's selector are left out for the classes of kernels that they cannot run here. `None` if the device
-/// can run no tile.
+/// [`selectors`]. Tiles of another device's selector are left out for the classes of kernels that they cannot run here, and for classes that the
+/// selector does not know PAT's rules choose among its tiles that they can run. `None` if the device can run no tile.
 pub fn selection(device: &Device<'_>, limits: &Limits, own: Option<&'static Selector>) -> Option<Selection> {
     let feasible = Space::of(device.backend).universally_feasible(limits);
     if feasible.is_empty() {
@@ -45,13 +45,18 @@ pub fn selection(device: &Device<'_>, limits: &Limits, own: Option<&'static Sele
         None => selectors(),
     };
     let mut selection = lookup_among(known, device, read_bandwidth, &feasible);
-    if !selection.is_exact() {
-        let tiles = selection.tiles();
-        for class in Class::all(device.backend) {
-            let unfit: Vec<Tile> =
-                tiles.iter().copied().filter(|tile| check(tile, &class, limits).is_err()).collect();
-            selection.leave_out(class.head_dim, class.dtype, &unfit);
+    let tiles = selection.tiles();
+    for class in Class::all(device.backend) {
+        let selector = selection.matched.selector();
+        let known = selector.is_none_or(|selector| selector.knows(class.head_dim, class.dtype));
+        // What a selector was verified with on this very device needs no rule.
+        if selection.is_exact() && known {
+            continue;
         }
+        let unfit: Vec<Tile> =
+            tiles.iter().copied().filter(|tile| check(tile, &class, limits).is_err()).collect();
+        selection.leave_out(class.head_dim, class.dtype, &unfit);
+        selection.choose_by_rules(class.head_dim, class.dtype);
     }
     Some(selection)
 }
@@ -72,6 +77,37 @@ mod tests {
     use super::*;
     use crate::CudaLimits;
     use tilewright_heuristics::Backend;
+
+    /// No selector was measured with heads of 96 and 192 elements: rules choose by the batch, and not one tile for all.
+    #[test]
+    fn a_class_that_no_selector_knows_gets_tiles_by_rules() {
+        let h200 = Limits::Cuda(CudaLimits::named("h200").unwrap());
+        for name in ["NVIDIA H200", "NVIDIA H100 PCIe"] {
+            let device = Device { backend: Backend::Cuda, name, capability: "sm_90a", units: 132 };
+            let selection = selection(&device, &h200, None).unwrap();
+            let selector = selection.matched.selector().unwrap();
+            assert_eq!(selection.is_exact(), name == "NVIDIA H200");
+            for class in Class::all(Backend::Cuda).filter(|class| !class.head_dim.is_power_of_two()) {
+                assert!(
+                    !selector.knows(class.head_dim, class.dtype),
+                    "it is time for another head dimension"
+                );
+                let mut chosen = std::collections::BTreeSet::new();
+                for batch in batches(&class) {
+                    let set = selection.select(&batch);
+                    assert!(selector.tiles().contains(&set.tiles()[0]) && set.tiles().len() == 1, "{set}");
+                    assert_eq!(check(&set.tiles()[0], &class, &h200), Ok(()));
+                    chosen.insert(set.tiles()[0].m);
+                }
+                assert!(chosen.len() > 1, "{name} {class}: {chosen:?}");
+            }
+            for class in Class::all(Backend::Cuda).filter(|class| class.head_dim.is_power_of_two()) {
+                for batch in batches(&class) {
+                    assert_eq!(selection.select(&batch), selector.select(&batch), "{name} {class}");
+                }
+            }
+        }
+    }
 
     #[test]
     fn every_known_gpu_gets_tiles_that_it_can_run() {

@@ -88,7 +88,7 @@ fn lses() -> impl Strategy<Value = Vec<Vec<f32>>> {
 proptest! {
     #[test]
     fn states_of_any_lse_merge_as_the_definition_says(
-        head_dim in prop_oneof![Just(1usize), Just(64), Just(80), Just(128), Just(256), Just(257), Just(600)],
+        head_dim in prop_oneof![Just(1usize), Just(64), Just(80), Just(96), Just(128), Just(192), Just(256), Just(257), Just(600)],
         lses in lses(),
     ) {
         Parts::<f32>::new(head_dim, lses.clone()).check(1e-6);

@@ -166,7 +166,7 @@ proptest! {
         requests in prop::collection::vec((0usize..8, 0u32..150), 1..9),
         (ratio, kv_heads) in prop_oneof![Just((1, 2)), Just((3, 1)), Just((4, 2)), Just((5, 1)), Just((8, 1))],
         page_size in prop_oneof![Just(1u32), Just(16), Just(32), Just(48)],
-        head_dim in prop_oneof![4 => Just(64u32), 2 => Just(128), 1 => Just(256)],
+        head_dim in prop_oneof![4 => Just(64u32), 2 => Just(96), 2 => Just(128), 1 => Just(192), 1 => Just(256), 1 => Just(512)],
         m in prop_oneof![Just(1u16), Just(2), Just(4), Just(8), Just(16), Just(64)],
         n in prop_oneof![Just(16u16), Just(32), Just(64), Just(256)],
         warps in 1u16..5,

@@ -226,7 +226,7 @@ fn check_head_dim(head_dim: u32) -> Result<(), AppendError> {
     if Class::HEAD_DIMS.contains(&head_dim) {
         return Ok(());
     }
-    Err(AppendError::HeadDim { head_dim, supported: "64, 128 or 256" })
+    Err(AppendError::HeadDim { head_dim, supported: Class::HEAD_DIMS_IN_WORDS })
 }
 
 /// Pages that lie in a slice.

@@ -142,7 +142,7 @@ fn check_head_dim(head_dim: u32) -> Result<(), StatesError> {
     if Class::HEAD_DIMS.contains(&head_dim) {
         return Ok(());
     }
-    Err(StatesError::HeadDim { head_dim, supported: "64, 128 or 256" })
+    Err(StatesError::HeadDim { head_dim, supported: Class::HEAD_DIMS_IN_WORDS })
 }
 
 fn check_count(states: usize) -> Result<(), StatesError> {
@@ -262,8 +262,9 @@ mod tests {
         let of = |states| RawMergeStates { states, ..ARGS };
         assert_eq!(error(&CLASS, of(&[])), StatesError::NoState);
         assert_eq!(error(&CLASS, of(&[STATES[0]; 9])), StatesError::TooMany { found: 9, most: 8 });
-        let class = Class { head_dim: 192, ..CLASS };
-        assert_eq!(error(&class, ARGS), StatesError::HeadDim { head_dim: 192, supported: "64, 128 or 256" });
+        let class = Class { head_dim: 512, ..CLASS };
+        let supported = "64, 96, 128, 192 or 256";
+        assert_eq!(error(&class, ARGS), StatesError::HeadDim { head_dim: 512, supported });
         let rows = u32::MAX as usize + 1;
         assert_eq!(error(&CLASS, RawMergeStates { rows, ..ARGS }), StatesError::TooManyRows(rows));
         let misaligned =

@@ -12,7 +12,10 @@ use std::ffi::c_void;
 use std::mem::MaybeUninit;
 use std::sync::{Mutex, PoisonError};
 use tilewright_heuristics::{Dtype, Geometry};
-use tilewright_kernel_templates::cuda::{BOX_TOKENS, GRANULE, KernelOptions, KvLoad, TensorMap};
+use tilewright_kernel_templates::Class;
+use tilewright_kernel_templates::cuda::{
+    BOX_TOKENS, GRANULE, KernelOptions, KvLoad, TensorMap, panel_row_bytes,
+};
 use tilewright_plan::KvStrides;
 
 /// Strides of a tensor map are less than this, in bytes.
@@ -130,7 +133,8 @@ impl Tensors {
     /// The tensor map with boxes of `tokens` tokens of one page and KV head, as wide as a row of shared memory.
     fn tensor_map(&self, address: u64, tokens: u32) -> Result<TensorMap, CudaError> {
         let bytes = self.dtype.kv_bytes() as u64;
-        let elements = self.head_dim.min(128 / bytes as u32);
+        let row_bytes = panel_row_bytes(&Class { head_dim: self.head_dim, dtype: self.dtype });
+        let elements = row_bytes / bytes as u32;
         let element = match self.dtype {
             Dtype::Bf16 => CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
             Dtype::F32 => CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_FLOAT32,
@@ -140,13 +144,19 @@ impl Tensors {
             }
         };
         let panels = self.head_dim / elements;
+        // Two rows of 64 bytes are what a box can begin with: one token is a box of two, the other of which lies outside of the tensor.
+        let (inner, outer, of_box) = match tokens {
+            1 if row_bytes < 128 => (1, self.page_size, [elements, 2, 1, 1, 1]),
+            0..8 => (8, self.page_size / 8, [elements, tokens, 1, 1, 1]),
+            _ => (8, self.page_size / 8, [elements, 8, panels, tokens / 8, 1]),
+        };
         // Elements of a panel, tokens modulo 8, panels, tokens divided by 8, pages and KV heads: which there are is the caller's promise.
-        let sizes = [elements, 8, panels, self.page_size / 8, i32::MAX as u32].map(u64::from);
-        let strides = [self.token, elements as usize, 8 * self.token, self.head]
+        let sizes = [elements, inner, panels, outer, i32::MAX as u32].map(u64::from);
+        let strides = [self.token, elements as usize, inner as usize * self.token, self.head]
             .map(|elements| elements as u64 * bytes);
-        let of_box = match tokens {
-            0..8 => [elements, tokens, 1, 1, 1],
-            _ => [elements, 8, panels, tokens / 8, 1],
+        let swizzle = match row_bytes {
+            128.. => CUtensorMapSwizzle::CU_TENSOR_MAP_SWIZZLE_128B,
+            _ => CUtensorMapSwizzle::CU_TENSOR_MAP_SWIZZLE_64B,
         };
         let mut map = MaybeUninit::<CUtensorMap>::uninit();
         // SAFETY: all lists have five numbers, or one less of the strides.
@@ -161,7 +171,7 @@ impl Tensors {
                 of_box.as_ptr(),
                 [1u32; 5].as_ptr(),
                 CUtensorMapInterleave::CU_TENSOR_MAP_INTERLEAVE_NONE,
-                CUtensorMapSwizzle::CU_TENSOR_MAP_SWIZZLE_128B,
+                swizzle,
                 CUtensorMapL2promotion::CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
                 CUtensorMapFloatOOBfill::CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
             )

@@ -28,8 +28,8 @@ fn cases() -> Vec<Case> {
     for &tile in Space::of(Backend::Cuda).tiles() {
         let i = cases.len();
         let dtype = [Dtype::F16, Dtype::Bf16][(i / 3) % 2];
-        let class = (0..3)
-            .map(|more| Class { head_dim: [256, 128, 64][(i + more) % 3], dtype })
+        let class = (0..5)
+            .map(|more| Class { head_dim: [256, 96, 128, 192, 64][(i + more) % 5], dtype })
             .find(|class| check(&tile, class, &largest).is_ok());
         let Some(class) = class else { continue };
         cases.push(Case {
@@ -171,6 +171,10 @@ fn fp8_cases() -> Vec<Case> {
         ((16, 96, 2, 2), 256, all),
         ((64, 64, 8, 3), 256, CASE.options),
         ((128, 32, 8, 2), 64, KernelOptions { mask: WINDOW, ..CASE.options }),
+        ((16, 64, 4, 2), 96, all),
+        ((64, 32, 4, 3), 96, CASE.options),
+        ((32, 32, 4, 1), 192, CASE.options),
+        ((64, 64, 4, 2), 192, all),
     ];
     let mut cases = Vec::new();
     for ((m, n, warps, stages), head_dim, options) in variants {
@@ -386,6 +390,50 @@ fn warps_that_multiply_together_agree_with_the_reference() {
     let per_tree = |case: &Case| Case { packing: Packing::PerTree, own: 3, ..*case };
     cases.extend(cases.iter().step_by(3).map(per_tree).collect::<Vec<_>>());
     check_all(&Emulator::build(&kernels_of(&cases), &[WARPGROUPS]), &cases);
+}
+
+/// Heads of 96 and 192 elements, which have three panels: of 64 bytes a row, of which TMA brings no token alone, and of 128. By both producers, in
+/// warps and in warpgroups, with windows that begin within a granule, private KV phases, and warps that share rows.
+#[test]
+fn heads_of_three_panels_agree_with_the_reference() {
+    let tiles =
+        [(16, 32, 1, 3), (16, 64, 4, 2), (32, 64, 2, 2), (64, 64, 4, 2), (64, 32, 8, 3), (128, 96, 8, 1)];
+    let windows = KernelOptions { mask: MaskOptions::ALL, sinks: true, ..CASE.options };
+    let of_device = |warpgroups: bool| -> Vec<Case> {
+        let mut cases = Vec::new();
+        for (m, n, warps, stages) in tiles {
+            for (head_dim, dtype) in [(96, Dtype::F16), (192, Dtype::Bf16)] {
+                for (options, packing, own) in [
+                    (CASE.options, Packing::PerTree, 70),
+                    (windows, Packing::Pat, 0),
+                    (windows, Packing::PerRequest, 300),
+                ] {
+                    let seed = cases.len() as u64;
+                    let page_sizes = if warpgroups { [16, 1, 48] } else { [1, 16, 64] };
+                    cases.push(Case {
+                        tile: Tile::new(m, n, warps, stages),
+                        class: Class { head_dim, dtype },
+                        options,
+                        packing,
+                        own,
+                        page_size: page_sizes[cases.len() / 2 % 3],
+                        gqa_ratio: [4, 8, 1, 5][cases.len() % 4],
+                        hnd: cases.len().is_multiple_of(3),
+                        queries: (seed % 3) as u32,
+                        grown: cases.len() % 4 == 1,
+                        seed,
+                        warpgroups,
+                        ..CASE
+                    });
+                }
+            }
+        }
+        cases
+    };
+    for (warpgroups, flags) in [(true, &[WARPGROUPS][..]), (false, &[])] {
+        let cases = of_device(warpgroups);
+        check_all(&Emulator::build(&kernels_of(&cases), flags), &cases);
+    }
 }
 
 /// Tiles of few rows on a device with TMA: one producer warp, and consumers that multiply warp by warp release its buffers. With

@@ -23,7 +23,11 @@ def in_f64(batch, q, keys, values, layout="NHD", **options):
 
 
 @pytest.mark.parametrize("page_size", [1, 5, 16, 64])
-@pytest.mark.parametrize("heads", [HEADS, Heads(6, 6, 64), Heads(14, 2, 128), Heads(4, 1, 256)], ids=str)
+@pytest.mark.parametrize(
+    "heads",
+    [HEADS, Heads(6, 6, 64), Heads(6, 2, 96), Heads(14, 2, 128), Heads(4, 1, 192), Heads(4, 1, 256)],
+    ids=str,
+)
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 def test_random_batches_are_right_in_both_layouts(dtype, heads, page_size):
     for layout in ("NHD", "HND"):

@@ -221,9 +221,9 @@ fn appends_write_the_bits_of_the_cpu_backend_when_launched_and_when_replayed() {
         [None, Some((halves, dim, false)), Some((interleaved, dim, true)), Some((halves, dim / 4, true))]
     };
     let mut checked = 0;
-    for (index, heads) in [(8, 2, 128), (3, 3, 64), (4, 1, 256)].into_iter().enumerate() {
+    for (index, heads) in [(8, 2, 128), (3, 3, 64), (4, 1, 256), (4, 2, 192)].into_iter().enumerate() {
         let heads = Heads { query: heads.0, kv: heads.1, dim: heads.2 };
-        let page_size = [16, 5, 64][index];
+        let page_size = [16, 5, 64, 16][index];
         for (dtype, layout) in [Dtype::F16, Dtype::Bf16, Dtype::Fp8F16, Dtype::Fp8Bf16]
             .into_iter()
             .flat_map(|dtype| [(dtype, KvLayout::Nhd), (dtype, KvLayout::Hnd)])

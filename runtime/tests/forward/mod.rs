@@ -473,6 +473,8 @@ fn several_tiles_in_one_launch_equal_a_launch_each_bit_for_bit() {
         // TMA cannot load it.
         if tiles == &TILES {
             assert_equals_serial::<f16>(256, tiles, seed);
+        } else {
+            assert_equals_serial::<bf16>(96, tiles, seed);
         }
     }
 }

@@ -6,8 +6,9 @@ mod compile;
 use libloading::{Library, Symbol};
 use std::ffi::{CStr, c_char, c_void};
 use tilewright_heuristics::Geometry;
+use tilewright_kernel_templates::Class;
 use tilewright_kernel_templates::cuda::{
-    AppendArguments, Arguments, BOX_TOKENS, GRANULE, Kernel, StatesArguments, TensorMap,
+    AppendArguments, Arguments, BOX_TOKENS, GRANULE, Kernel, StatesArguments, TensorMap, panel_row_bytes,
 };
 use tilewright_plan::KvStrides;
 
@@ -23,20 +24,24 @@ pub(crate) const FP8_CONVERSION: &str = "-DTILEWRIGHT_EMULATE_FP8_CONVERSION";
 #[allow(dead_code, reason = "states have no K and V")]
 pub(crate) fn describe_tensors(args: &mut Arguments, geometry: &Geometry, strides: &KvStrides) {
     let bytes = geometry.dtype.kv_bytes() as u64;
-    let elements = u64::from(geometry.head_dim).min(128 / bytes);
+    let row_bytes = u64::from(panel_row_bytes(&Class::of(geometry)));
+    let elements = row_bytes / bytes;
     let panels = u64::from(geometry.head_dim) / elements;
     // As `CudaBackend::decode_raw` takes them: with one KV head a page is all of its head.
     let head = if geometry.kv_heads == 1 { strides.page } else { strides.head };
     args.heads_a_page = (strides.page / head) as u32;
     let [token, head] = [strides.token, head].map(|elements| elements as u64 * bytes);
     let boxes = |address: u64, tokens: u32| {
-        let of_box = match tokens {
-            0..8 => [u64::from(tokens), 1, 1],
-            _ => [8, panels, u64::from(tokens) / 8],
+        let page_size = u64::from(geometry.page_size);
+        // Tokens in one dimension and in another, and what a box has of them and of panels.
+        let (inner, outer, of_box) = match tokens {
+            1 if row_bytes < 128 => (1, page_size, [2, 1, 1]),
+            0..8 => (8, page_size / 8, [u64::from(tokens), 1, 1]),
+            _ => (8, page_size / 8, [8, panels, u64::from(tokens) / 8]),
         };
-        let sizes = [elements, 8, panels, u64::from(geometry.page_size) / 8, i32::MAX as u64];
+        let sizes = [elements, inner, panels, outer, i32::MAX as u64];
         let mut words = [0; 16];
-        words[..5].copy_from_slice(&[address, token, elements * bytes, 8 * token, head]);
+        words[..5].copy_from_slice(&[address, token, elements * bytes, inner * token, head]);
         words[5..10].copy_from_slice(&sizes);
         words[10..].copy_from_slice(&[elements, of_box[0], of_box[1], of_box[2], 1, bytes]);
         TensorMap { words }
