@@ -296,10 +296,11 @@ impl<'a> Benches<'a> {
     ) -> Ready {
         match self.queue() {
             Some(queue) => {
+                // Kernels of several tiles take longest: begun last, they would be waited for alone.
+                queue.ask(&kernels(&[], sets, self.limits()), Need::Stage);
                 for wanted in wanted {
                     queue.ask(&kernels(std::slice::from_ref(wanted), &[], self.limits()), Need::Stage);
                 }
-                queue.ask(&kernels(&[], sets, self.limits()), Need::Stage);
             }
             None => self.prepare(wanted, sets, interrupt),
         }
