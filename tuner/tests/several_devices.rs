@@ -101,7 +101,15 @@ fn a_process_that_is_killed_costs_nothing_of_the_run() {
     signal("-KILL", workers[1]);
     let (_, said) = finished(folder, run);
     assert!(said.contains("the 2 devices are open") && said.contains("on 2 of them"), "{said}");
-    for phase in ["phases: compile", "screen", "verify", "candidates", "held-out", "timelines"] {
+    for phase in [
+        "phases: all",
+        "screen",
+        "verify",
+        "candidates",
+        "held-out",
+        "timelines",
+        "waiting for kernels, benches",
+    ] {
         assert!(said.contains(phase), "{phase}: {said}");
     }
 }

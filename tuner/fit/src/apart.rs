@@ -58,7 +58,12 @@ pub(super) fn fit_apart(
         let of_part = FitOptions { max_leaves, ..of_parts.clone() };
         fit_within(&table.subset(rows.iter().copied()), &of_part, share, deadline, watch)
     };
-    let [low, high] = [part(&rows[0])?, part(&rows[1])?];
+    // Side by side: a search has work for a few threads. Each part has its own share of the work, so that the result does not depend on the other.
+    let [low, high] = std::thread::scope(|scope| {
+        let high = scope.spawn(|| part(&rows[1]));
+        [part(&rows[0]), high.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))]
+    });
+    let (low, high) = (low?, high?);
     let regrets = Regrets::of(table, options.noise);
     let weight = |rows: &[usize]| rows.iter().map(|&row| regrets.weight(row)).sum::<f64>();
     let (of_low, of_high) = (weight(&rows[0]), weight(&rows[1]));

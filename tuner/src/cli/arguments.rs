@@ -265,8 +265,11 @@ pub struct CompletionsArguments {
 #[derive(Args, Debug)]
 pub struct WorkerArguments {
     /// What to measure
-    #[arg(long)]
-    pub device: DeviceName,
+    #[arg(long, required_unless_present = "compile")]
+    pub device: Option<DeviceName>,
+    /// Measure nothing, but compile kernels for this architecture
+    #[arg(long, value_name = "ARCH", conflicts_with = "device")]
+    pub compile: Option<Arch>,
     /// Threads to measure with; without it, all of the processor's
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub threads: Option<u32>,

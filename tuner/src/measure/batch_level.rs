@@ -133,13 +133,22 @@ impl<'a> BatchPolicies<'a> {
         }
     }
 
-    /// What the timeline of the selector's plan of a batch needs. `None` of a scenario that makes no batch.
-    pub(super) fn timeline_kernels(&self, workload: &Workload) -> Option<Preparation> {
-        let shape = batch_shape(&workload.build().ok()?).ok()?;
+    /// What the timeline of the selector's plan of a batch of this shape needs.
+    pub(super) fn timeline_kernels(&self, workload: &Workload, shape: &BatchShape) -> Preparation {
         let geometry = workload.geometry();
         let coverage = Coverage { timeline: true, ..Coverage::for_pages(geometry.page_size) };
-        let tiles = self.model.select(&shape).tiles().to_vec();
-        Some(Preparation { tiles, class: Class::of(geometry), coverage })
+        let tiles = self.model.select(shape).tiles().to_vec();
+        Preparation { tiles, class: Class::of(geometry), coverage }
+    }
+
+    /// What timelines of these workloads would need, as far as they were raced: which of them are recorded is known once all are measured under the selector.
+    pub fn to_prepare_timelines(&self, rows: &[Measurement], workloads: &[Workload]) -> Vec<Preparation> {
+        let shape = |row: &Measurement| Some((row.workload.clone(), row.batch?));
+        let raced = rows.iter().filter(|row| row.level == Level::Batch);
+        let shapes: BTreeMap<String, BatchShape> = raced.filter_map(shape).collect();
+        let kernels =
+            |workload: &Workload| Some(self.timeline_kernels(workload, shapes.get(workload.name())?));
+        workloads.iter().filter_map(kernels).collect()
     }
 
     /// Content hash of the selector.

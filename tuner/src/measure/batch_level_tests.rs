@@ -9,6 +9,8 @@ use crate::store::{DeviceRecord, Resources, Start, Timeline, test_data};
 use crate::workloads::{Scale, Workloads};
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 use tilewright_heuristics::{Backend, Domain, PackShape, Prices};
 use tilewright_kernel_templates::{CpuLimits, Limits};
@@ -38,6 +40,8 @@ pub(crate) struct ScriptedBench {
     pub(crate) wrong: Vec<(Tile, Class, bool)>,
     /// What was verified, in order.
     pub(crate) verified: Vec<(Tile, Class, Coverage)>,
+    /// How often it verified, for others to see meanwhile.
+    pub(in crate::measure) verifications: Arc<AtomicUsize>,
 }
 
 /// What becomes of a timeline.
@@ -52,7 +56,7 @@ pub(in crate::measure) enum Outcome {
 impl ScriptedBench {
     pub(crate) fn new(launch_modes: Vec<LaunchMode>, facts: Option<PlanFacts>) -> Self {
         let limits = Limits::Cpu(CpuLimits { threads: 1, l1d_bytes: 1, l2_bytes: 1, llc_bytes: 1 });
-        let (planned, timelines, lost, wrong, verified) = Default::default();
+        let (planned, timelines, lost, wrong, verified, verifications) = Default::default();
         let (takes, lives, slower_us) = (Duration::ZERO, Cell::new(usize::MAX), 0.0);
         Self {
             limits,
@@ -66,6 +70,7 @@ impl ScriptedBench {
             slower_us,
             wrong,
             verified,
+            verifications,
         }
     }
 
@@ -137,6 +142,7 @@ impl Bench for ScriptedBench {
     fn verify(&mut self, tile: &Tile, class: &Class, coverage: Coverage) -> Result<f64, Failure> {
         self.work()?;
         self.verified.push((*tile, *class, coverage));
+        self.verifications.fetch_add(1, Relaxed);
         match self.wrong.contains(&(*tile, *class, coverage.cp_async)) {
             true => Err(Failure { status: Status::Correctness, message: "relative error 1".to_owned() }),
             false => Ok(0.0),

@@ -74,6 +74,13 @@ pub struct Preparation {
     pub coverage: Coverage,
 }
 
+impl Preparation {
+    /// The same of one of its tiles.
+    pub fn only(&self, tile: Tile) -> Self {
+        Self { tiles: vec![tile], ..*self }
+    }
+}
+
 /// Which variants of a tile are made ready or verified.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Coverage {

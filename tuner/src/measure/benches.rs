@@ -3,12 +3,15 @@
 //! Each device is driven by a thread of its own; what it measured is told on the caller's thread, which alone writes. A device that is lost leaves its
 //! piece to the others. One device is driven by the caller itself, in the order in which the pieces are given.
 
+use super::compile_ahead::{CompileAhead, CompileQueue, Need, Wanted};
+use super::cuda_bench::kernels_of;
 use super::{Bench, BenchError, Preparation};
 use crate::interrupt::Interrupt;
 use crate::store::Resources;
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{Sender, channel};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tilewright_heuristics::{Prices, Tile, TileSetBuf};
 use tilewright_kernel_templates::{Class, Limits};
@@ -24,8 +27,62 @@ const SHARES: usize = 2;
 pub struct Benches<'a> {
     benches: Vec<&'a mut dyn Bench>,
     lost: Vec<bool>,
+    /// Time on the clock in which all waited for kernels.
     compiled: Duration,
     undivided: f64,
+    ahead: Option<CompileAhead>,
+    spent: Arc<Spent>,
+}
+
+/// What benches spent with pieces, in ns of one of them.
+#[derive(Debug, Default)]
+struct Spent {
+    /// In all.
+    worked: AtomicU64,
+    /// Of it, waiting for kernels.
+    waited: AtomicU64,
+}
+
+impl Spent {
+    fn add(to: &AtomicU64, time: Duration) {
+        to.fetch_add(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX), Relaxed);
+    }
+}
+
+/// What a piece of work waits for: its kernels, where they are compiled beside the measuring.
+#[derive(Clone, Debug)]
+pub struct Ready {
+    queue: Option<CompileQueue>,
+    limits: Limits,
+    spent: Arc<Spent>,
+    /// What benches had waited when the stage began, and which part of a bench's wait moves deadlines.
+    before: u64,
+    moving: f64,
+    interrupt: Interrupt,
+}
+
+impl Ready {
+    /// A deadline of the stage after what was waited for in it ([`Benches::moved`]).
+    pub fn moved(&self, deadline: Instant) -> Instant {
+        let waited = self.spent.waited.load(Relaxed).saturating_sub(self.before);
+        deadline + Duration::from_nanos(waited).mul_f64(self.moving)
+    }
+
+    /// Waits until these kernels are compiled, or have failed, which their bench is told when it asks for them.
+    pub fn wait(&self, wanted: &Preparation) {
+        if let Some(queue) = &self.queue {
+            let kernels = kernels(std::slice::from_ref(wanted), &[], &self.limits);
+            Spent::add(&self.spent.waited, queue.wait(&kernels, Need::Waiting, &self.interrupt));
+        }
+    }
+}
+
+/// The kernels of what is wanted; a processor has none.
+fn kernels(wanted: &[Preparation], sets: &[(TileSetBuf, Class)], limits: &Limits) -> Vec<Wanted> {
+    match limits {
+        Limits::Cuda(limits) => kernels_of(wanted, sets, limits),
+        Limits::Cpu(_) => Vec::new(),
+    }
 }
 
 /// What the caller hears of its pieces.
@@ -78,7 +135,18 @@ pub type Work<'a, P, R> = &'a (dyn Fn(&mut dyn Bench, &P, usize) -> anyhow::Resu
 impl<'a> Benches<'a> {
     /// One device.
     pub fn one(bench: &'a mut dyn Bench) -> Self {
-        Self { benches: vec![bench], lost: vec![false], compiled: Duration::ZERO, undivided: 0.0 }
+        Self::new(vec![bench])
+    }
+
+    fn new(benches: Vec<&'a mut dyn Bench>) -> Self {
+        Self {
+            lost: vec![false; benches.len()],
+            benches,
+            compiled: Duration::ZERO,
+            undivided: 0.0,
+            ahead: None,
+            spent: Arc::default(),
+        }
     }
 
     /// Alike devices, and in what they differ, in sentences. All plan by the prices of one of them: those of the median bandwidth.
@@ -87,8 +155,7 @@ impl<'a> Benches<'a> {
     /// There is none.
     pub fn of(benches: Vec<&'a mut dyn Bench>) -> (Self, Vec<String>) {
         assert!(!benches.is_empty(), "a run has a device");
-        let mut benches =
-            Self { lost: vec![false; benches.len()], benches, compiled: Duration::ZERO, undivided: 0.0 };
+        let mut benches = Self::new(benches);
         let differing = benches.agree();
         (benches, differing)
     }
@@ -162,9 +229,36 @@ impl<'a> Benches<'a> {
         self.lost.iter().filter(|lost| !**lost).count()
     }
 
-    /// Time spent with compiling so far.
+    /// Has kernels compiled beside the measuring from now on.
+    pub fn compile_ahead(&mut self, ahead: CompileAhead) {
+        self.ahead = Some(ahead);
+    }
+
+    /// Whether kernels are compiled beside the measuring.
+    pub fn compiles_ahead(&self) -> bool {
+        self.queue().is_some()
+    }
+
+    /// What became of the kernels that were compiled beside the measuring, in a sentence.
+    pub fn compiled_ahead(&self) -> Option<String> {
+        self.ahead.as_ref().map(CompileAhead::to_string)
+    }
+
+    /// The queue, if it compiles.
+    fn queue(&self) -> Option<&CompileQueue> {
+        self.ahead.as_ref().map(CompileAhead::queue).filter(|queue| queue.works())
+    }
+
+    /// Time on the clock that was spent with waiting for kernels so far, in the mean of the benches.
     pub fn compiled(&self) -> Duration {
-        self.compiled
+        let waited = Duration::from_nanos(self.spent.waited.load(Relaxed));
+        self.compiled + waited / self.living().max(1) as u32
+    }
+
+    /// Time that the benches worked so far, in the mean of them.
+    pub fn worked(&self) -> Duration {
+        let [worked, waited] = [&self.spent.worked, &self.spent.waited].map(|spent| spent.load(Relaxed));
+        Duration::from_nanos(worked.saturating_sub(waited)) / self.living().max(1) as u32
     }
 
     /// Has deadlines move by the part of compiling that several devices do no faster than one ([`Benches::moved`]).
@@ -175,16 +269,60 @@ impl<'a> Benches<'a> {
     /// A deadline after the compiling since `compiled`. Where the run's time is that of one device, divided by the devices, time to measure is
     /// divided, and time to compile is not: all cores compile in any case.
     pub fn moved(&self, deadline: Instant, compiled: Duration) -> Instant {
-        deadline + self.compiled.saturating_sub(compiled).mul_f64(self.undivided)
+        deadline + self.compiled().saturating_sub(compiled).mul_f64(self.undivided)
+    }
+
+    /// Has kernels that later stages need compiled when nothing else is, in the order in which they are asked for.
+    pub fn ask(&self, wanted: &[Preparation], sets: &[(TileSetBuf, Class)]) {
+        if let Some(queue) = self.queue() {
+            queue.ask(&kernels(wanted, sets, self.limits()), Need::Later);
+        }
+    }
+
+    /// Drops what was asked for of later stages, and is not compiled.
+    pub fn forget_asked(&self) {
+        if let Some(queue) = self.queue() {
+            queue.forget_later();
+        }
+    }
+
+    /// Has the kernels of a stage compiled, each of these in its turn; pieces of the stage wait for their own. Without compilers beside the measuring all are
+    /// made ready here.
+    pub fn getting_ready(
+        &mut self,
+        wanted: &[Preparation],
+        sets: &[(TileSetBuf, Class)],
+        interrupt: &Interrupt,
+    ) -> Ready {
+        match self.queue() {
+            Some(queue) => {
+                // Kernels of several tiles take longest: begun last, they would be waited for alone.
+                queue.ask(&kernels(&[], sets, self.limits()), Need::Stage);
+                for wanted in wanted {
+                    queue.ask(&kernels(std::slice::from_ref(wanted), &[], self.limits()), Need::Stage);
+                }
+            }
+            None => self.prepare(wanted, sets, interrupt),
+        }
+        Ready {
+            queue: self.queue().cloned(),
+            limits: self.limits().clone(),
+            spent: Arc::clone(&self.spent),
+            before: self.spent.waited.load(Relaxed),
+            moving: self.undivided / self.living().max(1) as f64,
+            interrupt: interrupt.clone(),
+        }
     }
 
     /// Makes tiles, and sets of several tiles that share a kernel, ready on all devices, where that is faster than one by one. What fails shows when
     /// they are verified or sampled.
     ///
-    /// Several devices compile a part each, and then read what the others compiled from the cache.
+    /// Several devices compile a part each, and then read what the others compiled from the cache. With compilers beside the measuring these are waited for.
     pub fn prepare(&mut self, wanted: &[Preparation], sets: &[(TileSetBuf, Class)], interrupt: &Interrupt) {
         let begin = Instant::now();
-        if self.living() <= 1 {
+        if let Some(queue) = self.queue() {
+            queue.wait(&kernels(wanted, sets, self.limits()), Need::Waiting, interrupt);
+        } else if self.living() <= 1 {
             let bench = self.first_mut();
             if !wanted.is_empty() {
                 bench.prepare(wanted);
@@ -260,7 +398,9 @@ impl<'a> Benches<'a> {
                 continue;
             }
             tell(Told::Begun(piece))?;
+            let begin = Instant::now();
             let outcome = work(bench, piece, 1);
+            Spent::add(&self.spent.worked, begin.elapsed());
             match bench.defect() {
                 Some(defect) if living > 1 => {
                     self.lost[first] = true;
@@ -301,9 +441,15 @@ impl<'a> Benches<'a> {
             let (sender, events) = channel();
             for (index, (bench, lost)) in self.benches.iter_mut().zip(&self.lost).enumerate() {
                 if !lost {
-                    let (queue, sender) = (&queue, sender.clone());
+                    let (queue, sender, spent) = (&queue, sender.clone(), &*self.spent);
+                    let work = move |bench: &mut dyn Bench, piece: &P, devices: usize| {
+                        let begin = Instant::now();
+                        let outcome = work(bench, piece, devices);
+                        Spent::add(&spent.worked, begin.elapsed());
+                        outcome
+                    };
                     scope.spawn(move || {
-                        drive(&mut **bench, index, queue, pieces, interrupt, work, &sender);
+                        drive(&mut **bench, index, queue, pieces, interrupt, &work, &sender);
                     });
                 }
             }

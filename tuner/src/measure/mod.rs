@@ -3,6 +3,7 @@
 mod batch_level;
 mod bench;
 mod benches;
+mod compile_ahead;
 mod cpu_bench;
 mod cpu_timeline;
 mod cuda_bench;
@@ -29,7 +30,8 @@ pub use batch_level::{
     measure_decisions,
 };
 pub use bench::{Bench, BenchError, Coverage, Failure, Loaded, PlanId, Preparation};
-pub use benches::{Benches, Given, Order, Told, Work};
+pub use benches::{Benches, Given, Order, Ready, Told, Work};
+pub use compile_ahead::{Compile, CompileAhead, CompileQueue, Compiled, Need, Wanted};
 pub use cpu_bench::CpuBench;
 pub use cuda_bench::CudaBench;
 pub use error::worst_row;
@@ -37,7 +39,7 @@ pub use estimate::time_to_verify;
 pub use execution::{Execution, PlanFacts, Planning};
 pub use plan_tiles::PlanTiles;
 pub use race::{Contestant, Ended, RaceOptions, RaceResult, race};
-pub use screen_level::{Screening, screen, screenings};
+pub use screen_level::{Screening, screen, screenings, to_prepare_first};
 pub use session::Session;
 pub use space_level::{Timed, Verified, needs_cp_async, verify_cp_async, verify_space, verify_space_with};
 pub use timeline_level::{chosen_batches, record_timelines};

@@ -94,22 +94,25 @@ pub fn screen(
         |(screening, look, tiles): &(&Screening, Look, Vec<Tile>)| (screening.class, look.first(tiles));
 
     let before = session.benches.compiled();
-    compile(session, [ones(&first)]);
+    let time = |session: &Session<'_, '_>, share| until(session.benches.moved(deadline, before), share);
     let (screening, look, tiles) = first;
-    let time = until(session.benches.moved(deadline, before), share(screening) * LOOKS);
-    let Some(looked) = first_look(session, screening, &tiles, look, time)? else { return Ok(false) };
+    let of_look = |screening| share(screening) * LOOKS;
+    let looked = first_look(session, screening, &tiles, look, &|session| time(session, of_look(screening)))?;
+    let Some(looked) = looked else { return Ok(false) };
     // Shapes that lost there are tried nowhere; of what that class cannot run nothing is known.
     for (_, _, others) in &mut others {
         others.retain(|tile| looked.has_shape_of(tile) || !tiles.iter().any(|known| same_shape(known, tile)));
     }
-    compile(session, others.iter().map(ones).chain([(screening.class, looked.left.clone())]));
+    // All at once: a few kernels of a class alone would leave cores idle.
+    get_ready(session, others.iter().map(ones).chain([(screening.class, looked.left.clone())]));
     let mut screened = vec![(screening, looked)];
     for (screening, look, tiles) in others {
-        let time = until(session.benches.moved(deadline, before), share(screening) * LOOKS);
-        let Some(looked) = first_look(session, screening, &tiles, look, time)? else { return Ok(false) };
+        let looked =
+            first_look(session, screening, &tiles, look, &|session| time(session, of_look(screening)))?;
+        let Some(looked) = looked else { return Ok(false) };
+        get_ready(session, [(screening.class, looked.left.clone())]);
         screened.push((screening, looked));
     }
-    compile(session, screened.iter().map(|(screening, looked)| (screening.class, looked.left.clone())));
     let mut left = batches;
     for (screening, Looked { mut passed, left: others }) in screened {
         let Screening { class, workloads } = screening;
@@ -118,12 +121,23 @@ pub fn screen(
         let Some(others) = try_and_tell(session, &others, (class, workloads))? else { return Ok(false) };
         passed.extend(others);
         let tried = Verified::tried(class, passed);
-        let time = until(session.benches.moved(deadline, before), share);
+        let time = time(session, share);
         if !measure_screening(session, Level::Screen, workloads, &tried, time)? {
             return Ok(false);
         }
     }
     Ok(true)
+}
+
+/// The tiles that the first look at the most frequent class has: what a run compiles first.
+pub fn to_prepare_first(space: &Space, screenings: &[Screening], limits: &Limits) -> Vec<Preparation> {
+    let first = screenings.first().map(|screening| screening.class);
+    let trial = |class| trial(class, Look::AT[0].first(&space.feasible(&class, limits)));
+    first.map(trial).into_iter().collect()
+}
+
+fn trial(class: Class, tiles: Vec<Tile>) -> Preparation {
+    Preparation { tiles, class, coverage: Coverage::TRIAL }
 }
 
 /// When this part of what is left until `deadline` is over.
@@ -132,14 +146,10 @@ fn until(deadline: Instant, part: f64) -> Instant {
     Instant::now() + time.max(Duration::from_millis(100))
 }
 
-/// Makes tiles of several classes ready at once: a few kernels of a class alone would leave cores idle.
-fn compile(session: &mut Session<'_, '_>, tiles: impl IntoIterator<Item = (Class, Vec<Tile>)>) {
-    let begin = Instant::now();
-    let preparation = |(class, tiles)| Preparation { tiles, class, coverage: Coverage::TRIAL };
-    let wanted: Vec<Preparation> = tiles.into_iter().map(preparation).collect();
-    session.benches.prepare(&wanted, &[], session.interrupt);
-    let count: usize = wanted.iter().map(|wanted| wanted.tiles.len()).sum();
-    session.progress.note(&format!("{count} tiles are ready ({:.1} s)", begin.elapsed().as_secs_f64()));
+/// Has tiles of several classes compiled: those who try them wait for their own.
+fn get_ready(session: &mut Session<'_, '_>, tiles: impl IntoIterator<Item = (Class, Vec<Tile>)>) {
+    let wanted: Vec<Preparation> = tiles.into_iter().map(|(class, tiles)| trial(class, tiles)).collect();
+    session.benches.getting_ready(&wanted, &[], session.interrupt);
 }
 
 /// Tries tiles, and says how many passed.
@@ -151,17 +161,22 @@ fn try_and_tell(
     if tiles.is_empty() {
         return Ok(Some(Vec::new()));
     }
+    let begin = Instant::now();
     let passed = try_tiles(session, tiles, class)?;
     if let Some(passed) = &passed {
         session.progress.note(&format!(
-            "{class}: {} of {} tiles passed their trial; they are raced on {} whole batches",
+            "{class}: {} of {} tiles were compiled and passed their trial ({:.1} s); they are raced on {} whole batches",
             passed.len(),
             tiles.len(),
+            begin.elapsed().as_secs_f64(),
             workloads.len()
         ));
     }
     Ok(passed)
 }
+
+/// When a race ends that begins now.
+type Until<'a> = &'a dyn Fn(&Session<'_, '_>) -> Instant;
 
 /// Tries one tile of each shape, and races those that pass on a few of the batches. `None` if the user asked to stop.
 fn first_look(
@@ -169,13 +184,14 @@ fn first_look(
     Screening { class, workloads }: &Screening,
     tiles: &[Tile],
     look: Look,
-    until: Instant,
+    until: Until<'_>,
 ) -> anyhow::Result<Option<Looked>> {
     let Some(ones) = look.ones(tiles) else { return Ok(Some(Looked::all(tiles))) };
     let stride = workloads.len().div_ceil(LOOKED_AT).max(1);
     let looked_at: Vec<Workload> = workloads.iter().step_by(stride).cloned().collect();
     let Some(passed) = try_and_tell(session, &ones, (class, &looked_at))? else { return Ok(None) };
     let raced = Verified::tried(class, passed.clone());
+    let until = until(session);
     if !measure_screening(session, Level::FirstLook, &looked_at, &raced, until)? {
         return Ok(None);
     }

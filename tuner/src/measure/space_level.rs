@@ -81,39 +81,34 @@ pub fn verify_space_with(
     let of_time = timed.first(backend);
     let classes: Vec<Class> = of_time.iter().copied().chain(timed.others(backend)).collect();
     let mut phase = progress.phase("verify", classes.len());
-    let coverage = |class: &Class| Coverage { options: timed.with_options(class), ..Coverage::PLAIN };
     let of_class = |class: &Class| {
         let known = known.remove(&class.to_string()).unwrap_or_default();
         let mut verdicts = space.survey(class, benches.limits());
         verdicts.retain(|verdict| !known.contains(&verdict.tile));
-        let wanted = |verdict: &&Verdict| {
-            verdict.infeasible.is_none()
-                && tiles.contains(&verdict.tile)
-                && timed.only.get(class).is_none_or(|only| only.contains(&verdict.tile))
-        };
-        let tiles = verdicts.iter().filter(wanted).map(|verdict| verdict.tile).collect();
-        (Preparation { tiles, class: *class, coverage: coverage(class) }, verdicts)
+        (timed.to_prepare(class, &verdicts, tiles), verdicts)
     };
     let (wanted, verdicts): (Vec<Preparation>, Vec<Vec<Verdict>>) = classes.iter().map(of_class).unzip();
     let some: Vec<Preparation> = wanted.iter().filter(|wanted| !wanted.tiles.is_empty()).cloned().collect();
     let before = benches.compiled();
     if !some.is_empty() || !sets.is_empty() {
         phase.at(&format!("making {} tiles ready", tiles.len()));
-        benches.prepare(&some, sets, interrupt);
     }
+    let ready = benches.getting_ready(&some, sets, interrupt);
     let deadline = benches.moved(deadline, before);
     // Without the most timed class there is nothing to measure.
     let may_wait =
         |index: usize| index > 0 && of_time.contains(&classes[index]) && !verdicts[index].is_empty();
     let has_time: Vec<OnceLock<bool>> = classes.iter().map(|_| OnceLock::new()).collect();
-    let has_time =
-        |class: usize| *has_time[class].get_or_init(|| !may_wait(class) || Instant::now() < deadline);
+    let has_time = |class: usize| {
+        *has_time[class].get_or_init(|| !may_wait(class) || Instant::now() < ready.moved(deadline))
+    };
     let work = |bench: &mut dyn Bench, piece: &Piece, _: usize| {
         let Piece { class, tile } = *piece;
         if !has_time(class) {
             return Ok(None);
         }
         let Some(tile) = tile else { return Ok(Some(None)) };
+        ready.wait(&wanted[class].only(tile));
         let outcome = bench.verify(&tile, &classes[class], wanted[class].coverage);
         Ok(Some(Some((outcome, bench.resources(&tile, &classes[class])))))
     };
@@ -132,7 +127,11 @@ pub fn verify_space_with(
                         message: "slower than others wherever all tiles were raced".to_owned(),
                     },
                 };
-                let resources = benches.resources(&verdict.tile, &wanted.class);
+                // What the rules reject was never compiled.
+                let resources = match verdict.infeasible {
+                    Some(_) => Resources::default(),
+                    None => benches.resources(&verdict.tile, &wanted.class),
+                };
                 (verdict.tile, (Err(failure), resources))
             };
             others.map(outcome).collect()
@@ -209,9 +208,12 @@ pub(super) fn try_tiles(
     let Session { benches, run, progress, interrupt } = session;
     let (progress, interrupt) = (*progress, *interrupt);
     let wanted = Preparation { tiles: tiles.to_vec(), class: *class, coverage: Coverage::TRIAL };
-    benches.prepare(&[wanted], &[], interrupt);
+    let ready = benches.getting_ready(std::slice::from_ref(&wanted), &[], interrupt);
     let mut outcomes = BTreeMap::new();
-    let work = |bench: &mut dyn Bench, tile: &Tile, _: usize| Ok(bench.verify(tile, class, Coverage::TRIAL));
+    let work = |bench: &mut dyn Bench, tile: &Tile, _: usize| {
+        ready.wait(&wanted.only(*tile));
+        Ok(bench.verify(tile, class, Coverage::TRIAL))
+    };
     let given = benches.give_out(tiles, Order::AsGiven, interrupt, &work, |told| {
         match told {
             Told::Begun(_) => {}
@@ -259,13 +261,11 @@ pub fn verify_cp_async(
         .filter(|row| row.level == Level::CpAsync)
         .map(|row| (row.workload.as_str(), row.tile))
         .collect();
-    let coverage =
-        |class: &Class| Coverage { options: timed.with_options(class), cp_async: true, ..Coverage::PLAIN };
     let missing = |class: Class| {
         let name = class.to_string();
         let missing = |tile: &&Tile| tiles.contains(tile) && !known.contains(&(name.as_str(), Some(**tile)));
         let tiles = verified.tiles(&class).iter().filter(missing).copied().collect();
-        Preparation { tiles, class, coverage: coverage(&class) }
+        timed.with_cp_async(tiles, class)
     };
     let wanted: Vec<Preparation> = timed
         .to_verify(benches.limits().backend())
@@ -279,10 +279,14 @@ pub fn verify_cp_async(
     }
     let mut phase = progress.phase("verifying cp.async", wanted.len());
     phase.at("making tiles ready");
-    benches.prepare(&wanted, &[], interrupt);
+    let ready = benches.getting_ready(&wanted, &[], interrupt);
     let work = |bench: &mut dyn Bench, piece: &Piece, _: usize| {
-        let Preparation { class, coverage, .. } = &wanted[piece.class];
-        Ok(piece.tile.map(|tile| bench.verify(&tile, class, *coverage)))
+        let wanted = &wanted[piece.class];
+        let verify = |tile| {
+            ready.wait(&wanted.only(tile));
+            bench.verify(&tile, &wanted.class, wanted.coverage)
+        };
+        Ok(piece.tile.map(verify))
     };
     let mut done: Vec<BTreeMap<Tile, Result<f64, Failure>>> = vec![BTreeMap::new(); wanted.len()];
     let (mut correct, mut failed) = (0, Vec::new());
@@ -401,6 +405,43 @@ impl Timed {
             let none = BTreeSet::new();
             self.only.insert(class, of_dim.unwrap_or(&none).iter().chain(known).copied().collect());
         }
+    }
+
+    /// What verification needs first of a run whose selectors may return these tiles, whatever its screening finds: in the order in which it needs them, then the
+    /// same tiles with `cp.async`.
+    pub fn to_prepare_first(&self, space: &Space, tiles: &[Tile], limits: &Limits) -> Vec<Preparation> {
+        let backend = limits.backend();
+        let of_class = |class: &Class| self.to_prepare(class, &space.survey(class, limits), tiles);
+        let classes = self.first(backend).into_iter().chain(self.others(backend));
+        let first: Vec<Preparation> = classes.map(|class| of_class(&class)).collect();
+        let with_tma = first.iter().filter(|wanted| has_tma(&wanted.class, limits));
+        let cp_async: Vec<Preparation> =
+            with_tma.map(|wanted| self.with_cp_async(wanted.tiles.clone(), wanted.class)).collect();
+        first.into_iter().chain(cp_async).collect()
+    }
+
+    /// What verification needs of a class with these verdicts, if a run has these tiles.
+    fn to_prepare(&self, class: &Class, verdicts: &[Verdict], tiles: &[Tile]) -> Preparation {
+        let wanted = |verdict: &&Verdict| {
+            verdict.infeasible.is_none()
+                && tiles.contains(&verdict.tile)
+                && self.only.get(class).is_none_or(|only| only.contains(&verdict.tile))
+        };
+        let tiles = verdicts.iter().filter(wanted).map(|verdict| verdict.tile).collect();
+        let coverage = Coverage { options: self.with_options(class), ..Coverage::PLAIN };
+        Preparation { tiles, class: *class, coverage }
+    }
+
+    /// Tiles of a class with the `cp.async` producer.
+    fn with_cp_async(&self, tiles: Vec<Tile>, class: Class) -> Preparation {
+        let coverage = Coverage { options: self.with_options(&class), cp_async: true, ..Coverage::PLAIN };
+        Preparation { tiles, class, coverage }
+    }
+
+    /// What a selector may need with `cp.async` of the tiles that passed.
+    pub fn to_prepare_cp_async(&self, verified: &Verified, limits: &Limits) -> Vec<Preparation> {
+        let classes = self.to_verify(limits.backend()).into_iter().filter(|class| has_tma(class, limits));
+        classes.map(|class| self.with_cp_async(verified.tiles(&class).to_vec(), class)).collect()
     }
 
     /// Whether a class's variants with options are verified. They are kernels of their own, which are not timed: they are verified where most

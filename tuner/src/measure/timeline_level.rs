@@ -83,15 +83,25 @@ pub fn record_timelines(
         .collect();
     let mut phase = progress.phase("timelines", left.len());
     // Each may be of another class and other tiles, and its kernels are used for nothing else: they are made on all cores before the first.
-    let wanted: Vec<Preparation> =
-        left.iter().filter_map(|workload| policies.timeline_kernels(workload)).collect();
-    if !wanted.is_empty() && benches.first().defect().is_none() {
+    let kernels = |workload: &Workload| {
+        let shape = batch_shape(&workload.build().ok()?).ok()?;
+        Some((workload.name().to_owned(), policies.timeline_kernels(workload, &shape)))
+    };
+    let wanted: BTreeMap<String, Preparation> =
+        left.iter().filter_map(|workload| kernels(workload)).collect();
+    let ready = if !wanted.is_empty() && benches.first().defect().is_none() {
         phase.at("making kernels ready");
-        benches.prepare(&wanted, &[], interrupt);
-    }
+        let wanted: Vec<Preparation> = wanted.values().cloned().collect();
+        Some(benches.getting_ready(&wanted, &[], interrupt))
+    } else {
+        None
+    };
     // The first one is recorded in any case.
     let begun = AtomicBool::new(false);
     let work = |bench: &mut dyn Bench, workload: &&Workload, _: usize| {
+        if let (Some(ready), Some(wanted)) = (&ready, wanted.get(workload.name())) {
+            ready.wait(wanted);
+        }
         let spent = begun.swap(true, Relaxed) && Instant::now() >= deadline;
         Ok(if spent { Err(SPENT.to_owned()) } else { record(bench, workload, policies, verified) })
     };

@@ -40,6 +40,8 @@ pub(super) fn fit_verified(
             None => fit(session.run.provenance(), &session.run.united_rows(), settings, session.progress)?,
         };
         let tiles: Vec<Tile> = analysis.model.tiles().into_iter().collect();
+        // What was asked for ahead of knowing the selector's tiles is of no more use, and further fits want the cores.
+        session.benches.forget_asked();
         match verify_cp_async(session, &tiles, &|_| true, timed)? {
             None => return Ok(None),
             Some(0) if again == AGAIN => return Ok(Some(analysis)),

@@ -18,7 +18,7 @@ use crate::interrupt::Interrupt;
 use crate::measure::{
     BatchPolicies, Benches, Candidates, Session, Timed, Verified, candidate_sets, measure_batches,
     measure_candidates, needs_cp_async, record_timelines, screen, screenings, time_to_verify,
-    verify_space_with,
+    to_prepare_first, verify_space_with,
 };
 use crate::progress::Progress;
 use crate::shard::Shard;
@@ -93,7 +93,7 @@ pub fn tune(
     interrupt: &Interrupt,
 ) -> anyhow::Result<Tuned> {
     let begin = Instant::now();
-    let mut phases = Phases::begin(begin);
+    let mut phases = Phases::begin();
     let device = benches.first().device();
     let limits = benches.limits().clone();
     let module = module_name(&device);
@@ -109,6 +109,16 @@ pub fn tune(
     let mut workloads = Workloads::load(&options.scenarios, backend, &scale, options.shard)?;
     let known = Known::of(&device, &limits);
     let known_sets = if options.quick { known.sets() } else { Vec::new() };
+    let space = Space::of(backend);
+    // Those that are verified whatever the screening finds.
+    let known_tiles: Vec<Tile> = if options.quick {
+        let tiles: BTreeSet<Tile> = known_sets.iter().flat_map(|set| set.tiles()).copied().collect();
+        tiles.into_iter().filter(|tile| space.tiles().contains(tile)).collect()
+    } else if options.shard.is_some() {
+        known.tiles_or_rules(&space)
+    } else {
+        known.tiles(&space)
+    };
     let fit = if options.quick { quick::settings(&options.fit) } else { options.fit.clone() };
     if options.quick {
         anyhow::ensure!(
@@ -134,7 +144,6 @@ pub fn tune(
     };
     let screenings = screenings(&workloads.batches, &limits);
     let screened: Vec<Class> = screenings.iter().map(|screening| screening.class).collect();
-    let space = Space::of(backend);
     let folder = options.out.join(&module);
     let around = std::env::current_dir().ok().and_then(|current| Heuristics::around(&current));
     // A quick run's selector is loaded as data: it replaces none that rests on more.
@@ -164,6 +173,13 @@ pub fn tune(
         Start::Resume if options.shard.is_some() && !RunFolder::is_stopped(&folder)? => Start::Fresh,
         start => start,
     };
+    // What is compiled first, and what is needed in any case, in the order in which it is.
+    if benches.compiles_ahead() {
+        let first = if options.quick { Vec::new() } else { to_prepare_first(&space, &screenings, &limits) };
+        for wanted in first.into_iter().chain(timed.to_prepare_first(&space, &known_tiles, &limits)) {
+            benches.ask(&[wanted], &[]);
+        }
+    }
     if start != Start::Resume && !options.quick {
         let estimating = Instant::now();
         let needed = time_to_verify(&mut benches, &space, &screened, &timed, interrupt);
@@ -188,32 +204,29 @@ pub fn tune(
 
     let budget = Budget::begin(begin, budget, options.budget.is_some(), &mut benches);
     let session = &mut Session { benches, run: &mut run, progress, interrupt };
-    phases.end("estimate", session.benches.compiled());
+    phases.end("estimate", begin, &session.benches);
     let kept = || format!("{}: the measurements are kept", folder.display());
     let tiles: Vec<Tile> = if options.quick {
-        let tiles: BTreeSet<Tile> = known_sets.iter().flat_map(|set| set.tiles()).copied().collect();
-        tiles.into_iter().filter(|tile| space.tiles().contains(tile)).collect()
+        known_tiles
     } else {
         let deadline = budget.deadline(SCREENED_UNTIL, session.benches.compiled());
         if !screen(session, &space, &screenings, deadline)? {
             return stopped(&folder);
         }
         let screened = Analysis::screened(&session.run.united_rows(), &screened, &fit).with_context(kept)?;
-        let shard = options.shard.is_some();
-        let known = if shard { known.tiles_or_rules(&space) } else { known.tiles(&space) };
         // What other shards of the run keep is not known here.
-        if !shard && backend == Backend::Cuda {
-            timed.leave(backend, &screened, &known);
+        if options.shard.is_none() && backend == Backend::Cuda {
+            timed.leave(backend, &screened, &known_tiles);
         }
-        let tiles: BTreeSet<Tile> = screened.into_values().flatten().chain(known).collect();
+        let tiles: BTreeSet<Tile> = screened.into_values().flatten().chain(known_tiles).collect();
         tiles.into_iter().collect()
     };
-    phases.end("screen", session.benches.compiled());
+    phases.end("screen", begin, &session.benches);
     let candidates = Candidates {
         sets: if options.quick { known_sets } else { candidate_sets(&tiles) },
         several_for: timed.usual().filter(|_| backend == Backend::Cuda && !options.quick),
     };
-    // With several devices, one compiles the sets of several tiles while the others compile tiles alone. One device compiles those whose tiles passed.
+    // They are compiled beside the tiles alone, where something compiles beside; else those whose tiles passed, once it is known.
     let several = |may_run: &dyn Fn(&Class, &Tile) -> bool| -> Vec<(TileSetBuf, Class)> {
         let of_class = |class: &Class| {
             let runs = |set: &&TileSetBuf| {
@@ -225,7 +238,7 @@ pub fn tune(
         };
         timed.classes.keys().flat_map(of_class).collect()
     };
-    let ahead = if session.benches.living() > 1 {
+    let ahead = if session.benches.compiles_ahead() || session.benches.living() > 1 {
         let feasible: BTreeMap<Class, Vec<Tile>> =
             timed.classes.keys().map(|class| (*class, space.feasible(class, &limits))).collect();
         several(&|class, tile| feasible[class].contains(tile))
@@ -236,18 +249,21 @@ pub fn tune(
     let verified = verify_space_with(session, &space, (&tiles, &ahead), &timed, deadline)?;
     let Some(verified) = verified else { return stopped(&folder) };
     let compiling = Instant::now();
-    if ahead.is_empty() {
-        let sets = several(&|class, tile| verified.tiles(class).contains(tile));
-        session.benches.prepare(&[], &sets, interrupt);
+    // What has not failed since is there already if it was asked for ahead.
+    let sets = several(&|class, tile| verified.tiles(class).contains(tile));
+    session.benches.prepare(&[], &sets, interrupt);
+    // Which tiles the selector returns, which are few of these, is known when the processor has nothing else to compile any more.
+    for wanted in timed.to_prepare_cp_async(&verified, &limits) {
+        session.benches.ask(&[wanted], &[]);
     }
-    phases.end("verify", session.benches.compiled());
+    phases.end("verify", begin, &session.benches);
     let measuring = Instant::now();
     // Where verification takes longer than estimated, the run does rather than measure nothing.
     let left = budget.left(measuring, session.benches.compiled(), 1.0 - VERIFIED_UNTIL);
     let (fitted, held_out): (Vec<Workload>, Vec<Workload>) =
         workloads.batches.iter().cloned().partition(|workload| !workload.held_out());
     progress.note(&format!(
-        "{} sets of tiles, on {} batches that are fitted and {} that are only judged; those of several tiles were compiled in {:.1} s",
+        "{} sets of tiles, on {} batches that are fitted and {} that are only judged; kernels of several tiles were waited for for {:.1} s",
         candidates.sets.len(),
         fitted.len(),
         held_out.len(),
@@ -282,11 +298,11 @@ pub fn tune(
     } else if !measure_candidates(session, batches, &candidates, &verified, deadline)? {
         return stopped(&folder);
     }
-    phases.end("candidates", session.benches.compiled());
+    phases.end("candidates", begin, &session.benches);
     // A shard has raced the tiles of its own screening: where other shards raced others, a batch has no time of a tile.
     if let Some(shard) = options.shard {
         let path = folder.join(shard.file_name());
-        tracing::info!("phases: {phases}");
+        say_phases(&phases, &session.benches);
         run.write(&path)?;
         run.retire(&path)?;
         return Ok(Tuned::Shard(path));
@@ -294,25 +310,29 @@ pub fn tune(
     let on_the_clock = |time| budget.divided(time);
     let fitted = fitting::fit_verified(session, batches, &timed, &fit, &on_the_clock, first_fit);
     let Some(analysis) = fitted.with_context(kept)? else { return stopped(&folder) };
-    phases.end("fit and decisions", session.benches.compiled());
+    phases.end("fit and decisions", begin, &session.benches);
     // Without the tiles that failed since.
     let verified = Verified::of(session.run.rows());
     let policies = BatchPolicies::of(&analysis);
+    let judged = if held_out.is_empty() { batches } else { &held_out };
+    session.benches.forget_asked();
+    for wanted in policies.to_prepare_timelines(session.run.rows(), judged) {
+        session.benches.ask(&[wanted], &[]);
+    }
     // The fit has its own time.
     let judging = Instant::now();
     let deadline = judging + left.mul_f64(HELD_OUT);
-    let judged = if held_out.is_empty() { batches } else { &held_out };
     if !measure_batches(session, judged, &policies, &verified, deadline)? {
         return stopped(&folder);
     }
-    phases.end("held-out", session.benches.compiled());
+    phases.end("held-out", begin, &session.benches);
     let deadline = Instant::now() + TIMELINES;
     if !options.quick && !record_timelines(session, batches, &policies, &verified, deadline)? {
         return stopped(&folder);
     }
 
-    phases.end("timelines", session.benches.compiled());
-    tracing::info!("phases: {phases}");
+    phases.end("timelines", begin, &session.benches);
+    say_phases(&phases, &session.benches);
     let writing = Instant::now();
     let (into, kept) = target.of(run.provenance(), &analysis);
     let measurements = match into {
@@ -329,6 +349,14 @@ pub fn tune(
     run.retire(&measurements)?;
     progress.note(&format!("module and report are written ({:.1} s)", writing.elapsed().as_secs_f64()));
     Ok(Tuned::Done(Box::new(outputs)))
+}
+
+/// Says where the time of a run went.
+fn say_phases(phases: &Phases, benches: &Benches<'_>) {
+    tracing::info!("phases: {phases}");
+    if let Some(said) = benches.compiled_ahead() {
+        tracing::info!("{said}");
+    }
 }
 
 /// Where a run's results go.

@@ -7,12 +7,16 @@ use crate::device_list::DeviceList;
 use crate::device_name::DeviceName;
 use crate::fleet::workers;
 use crate::interrupt::Interrupt;
-use crate::measure::{Bench, Benches, CpuBench, TimeLimits, WorkerBench, WorkerCommand};
+use crate::measure::worker::CompileProcess;
+use crate::measure::{
+    Bench, Benches, Compile, CompileAhead, CpuBench, TimeLimits, WorkerBench, WorkerCommand,
+};
 use crate::progress::Progress;
 use crate::tune::{Outputs, Tuned, command_to_go_on, tune as run_line};
 use anyhow::Context as _;
 use std::time::Instant;
 use tilewright_cuda::CudaDevice;
+use tilewright_kernel_templates::Limits;
 use tilewright_kernel_templates::toolchain::{CubinCache, Nvrtc};
 
 /// Measures, fits, emits and reports for this machine.
@@ -40,7 +44,12 @@ pub fn tune(arguments: &TuneArguments) -> anyhow::Result<Ended> {
     let count =
         if opened.len() == 1 { "device is".to_owned() } else { format!("{} devices are", opened.len()) };
     progress.note(&format!("the {count} open ({:.1} s)", begin.elapsed().as_secs_f64()));
-    let benches = Benches::of(opened.iter_mut().map(|bench| &mut **bench as &mut dyn Bench).collect());
+    let (mut benches, differing) =
+        Benches::of(opened.iter_mut().map(|bench| &mut **bench as &mut dyn Bench).collect());
+    if let Some(ahead) = compile_ahead(&benches)? {
+        benches.compile_ahead(ahead);
+    }
+    let benches = (benches, differing);
     match run_line(&arguments.options(), benches, progress, &interrupt)? {
         Tuned::Done(outputs) => {
             progress.note(&format!("done in {:.0} s", begin.elapsed().as_secs_f64()));
@@ -133,6 +142,16 @@ fn open_several(
         };
         opened.into_iter().map(bench).collect()
     })
+}
+
+/// Processes that compile a GPU's kernels beside the measuring: one for each core but those that measure.
+fn compile_ahead(benches: &Benches<'_>) -> anyhow::Result<Option<CompileAhead>> {
+    let Limits::Cuda(limits) = benches.limits() else { return Ok(None) };
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let command = WorkerCommand::this_program(["worker", "--compile", &*limits.arch])?;
+    let process = |_| Box::new(CompileProcess::new(command.clone())) as Box<dyn Compile>;
+    let count = cores.saturating_sub(benches.living()).max(1);
+    Ok(Some(CompileAhead::start((0..count).map(process).collect())))
 }
 
 /// Says what a selector is worth and which files were written. A selector that is doubted is a check that found a problem.

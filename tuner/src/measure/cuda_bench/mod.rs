@@ -2,6 +2,7 @@
 #![allow(unsafe_code)]
 
 mod cases;
+mod kernels;
 mod loaded;
 mod pool;
 mod spares;
@@ -12,6 +13,7 @@ use super::{Bench, BenchError, Coverage, Failure, Loaded, Preparation};
 use crate::store::{Conditions, DeviceRecord, Resources, Status};
 use cases::{Cases, option_sets};
 use cudarc::driver::CudaStream;
+pub(super) use kernels::kernels_of;
 use loaded::LoadedBatch;
 use pool::Pool;
 use spares::Spare;

@@ -5,6 +5,7 @@
 //! such, and the run goes on.
 
 mod client;
+mod compiler;
 mod connection;
 mod fault;
 mod frames;
@@ -17,6 +18,7 @@ mod tests;
 mod wire;
 
 pub use client::{TimeLimits, WorkerBench};
+pub use compiler::{CompileProcess, serve_compiler};
 pub(crate) use connection::{Process, Started};
 pub use fault::{FAULT_VARIABLE, Fault, FaultyBench};
 pub use process::WorkerCommand;

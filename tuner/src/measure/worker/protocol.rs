@@ -63,6 +63,8 @@ pub(super) enum Request {
     Prepare(Vec<PreparationRecord>),
     /// Makes sets of tiles that share a kernel ready at once.
     PrepareSets(Vec<SetRecord>),
+    /// Compiles a kernel into the cache: asked of a process that measures nothing.
+    Compile { name: String, text: String },
     /// The device's state.
     Conditions,
     /// Runs a variant against the reference.

@@ -37,6 +37,7 @@ pub fn serve(bench: &mut dyn Bench, input: &mut dyn Read, output: &mut dyn Write
                 bench.prepare_sets(&wanted);
                 Answer::Prepared
             }
+            Request::Compile { .. } => refused("this process measures"),
             Request::Conditions => Answer::Conditions(bench.conditions()),
             Request::Verify { tile, class, coverage } => match bench.verify(&tile, &class, coverage) {
                 Ok(error) => Answer::Verified(error),

@@ -1,13 +1,14 @@
 //! A scripted bench on a thread in place of a process: what survives the trip, and what becomes of faults.
 
 use super::client::{Launch, TimeLimits, WorkerBench};
+use super::compiler::{CompileProcess, serve_compiler};
 use super::connection::{Process, Started};
 use super::serve::serve;
 use super::wire::{BenchErrorRecord, ExecutionRecord};
 use crate::interrupt::Interrupt;
 use crate::measure::{
-    Bench, BenchError, Coverage, Execution, Failure, Loaded, PlanFacts, PlanId, PlanTiles, Planning, Session,
-    Timed, verify_space,
+    Bench, BenchError, Compile as _, Compiled, Coverage, Execution, Failure, Loaded, PlanFacts, PlanId,
+    PlanTiles, Planning, Session, Timed, verify_space,
 };
 use crate::progress::Progress;
 use crate::store::{DeviceRecord, Resources, RunFolder, Start, Status, Timeline, test_data};
@@ -18,6 +19,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use tilewright_cuda::{self as cuda, LaunchMode, MergeBy, Mix};
 use tilewright_heuristics::{Backend, Dtype, GeometryError, PackShape, Prices, Tile, TileSetBuf};
+use tilewright_kernel_templates::cuda::Kernel;
 use tilewright_kernel_templates::{Class, CpuLimits, Limits, Space};
 use tilewright_plan::{ChooseTiles as _, PlanError};
 use tilewright_scenarios::{Batch, Scenario};
@@ -598,4 +600,56 @@ fn what_is_no_message_is_an_error_on_both_sides() {
     });
     let error = WorkerBench::launch(garbage, LIMITS).unwrap_err();
     assert!(error.to_string().contains("wrote what is no answer"), "{error}");
+}
+
+/// Starts compilers on threads, at most `most` of them: they behave by the kernel's name.
+fn launch_compiler(most: usize, log: &Log) -> Launch {
+    let (log, mut generation) = (Arc::clone(log), 0);
+    Box::new(move || {
+        generation += 1;
+        if generation > most {
+            return Err("no such program".to_owned());
+        }
+        let (mut requests, input) = io::pipe().unwrap();
+        let (output, mut answers) = io::pipe().unwrap();
+        let stopped = Arc::new(AtomicBool::new(false));
+        let (own_log, own_stopped) = (Arc::clone(&log), Arc::clone(&stopped));
+        let thread = std::thread::spawn(move || {
+            let compile = |kernel: &Kernel| {
+                own_log.lock().unwrap().push(format!("{generation}: {} {}", kernel.name, kernel.text));
+                assert_ne!(kernel.name, "dies");
+                while kernel.name == "hangs" && !own_stopped.load(Ordering::Relaxed) {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                if kernel.name == "fails" { Err("line 1: no such type".to_owned()) } else { Ok(()) }
+            };
+            let _ = serve_compiler(&compile, &mut requests, &mut answers);
+        });
+        let process = Box::new(FakeProcess { thread, stopped });
+        Ok(Started { input: Box::new(input), output: Box::new(output), process })
+    })
+}
+
+#[test]
+fn a_kernel_that_ends_its_compiler_costs_itself() {
+    let log = Log::default();
+    let mut compiler = CompileProcess::launched_by(launch_compiler(3, &log), Duration::from_millis(500));
+    let mut compile = |name: &str| {
+        let kernel = Kernel { name: name.to_owned(), text: format!("text of {name}"), ..Kernel::default() };
+        compiler.compile(&kernel)
+    };
+    assert_eq!(compile("good"), Compiled::Ready);
+    assert_eq!(compile("fails"), Compiled::Failed("line 1: no such type".to_owned()));
+    for (name, why) in [("dies", "died: signal 11"), ("hangs", "did not end in 0.5 s")] {
+        match compile(name) {
+            Compiled::Lost(message) => assert!(message.contains(why), "{message}"),
+            other => panic!("{name}: {other:?}"),
+        }
+        assert_eq!(compile("good"), Compiled::Ready, "after {name}");
+    }
+    let expected = ["1: good", "1: fails", "1: dies", "2: good", "2: hangs", "3: good"];
+    let expected = expected.map(|line| format!("{line} text of {}", &line[3..]));
+    assert_eq!(*log.lock().unwrap(), expected);
+    let mut none = CompileProcess::launched_by(launch_compiler(0, &log), Duration::from_secs(1));
+    assert_eq!(none.compile(&Kernel::default()), Compiled::Lost("no such program".to_owned()));
 }
