@@ -9,8 +9,8 @@ use tilewright_kernel_templates::cuda::{
 };
 use tilewright_kernel_templates::toolchain::{Compiler, fetch_disassemblers};
 use tilewright_kernel_templates::{
-    Arch, Class, CudaLimits, Limits, RotaryPairs, Space, check_compiled, check_compiled_mix, check_mix,
-    occupancy,
+    Arch, Class, CudaLimits, Limits, RotaryPairs, Space, check, check_compiled, check_compiled_mix,
+    check_mix, occupancy,
 };
 
 /// A device of each architecture.
@@ -78,6 +78,21 @@ fn step() -> usize {
 fn the_space_compiles_for_sm_90a() {
     let feasible = compile_space("h200", step());
     assert!(feasible >= 150 / step(), "{feasible}");
+}
+
+#[test]
+fn tiles_without_registers_for_their_accumulators_spill() {
+    let limits = limits("h200");
+    let compiler = compiler(&limits.arch);
+    let wide = Class { head_dim: 256, ..USUAL };
+    for (tile, class) in [("m16n256w1s1", USUAL), ("m64n256w4s1", USUAL), ("m16n128w1s1", wide)] {
+        let (tile, options) = (Tile::of(tile), KernelOptions::default());
+        let rejected = check(&tile, &class, &Limits::Cuda(limits.clone())).unwrap_err();
+        assert_eq!(rejected.rule, "accumulators", "{tile}");
+        let cubin = compiler.compile(&Kernel::decode(&tile, &class, options, compiler.arch())).unwrap();
+        let compiled = check_compiled(&tile, &class, options, &limits, &cubin.usage, &cubin.report);
+        assert_eq!(compiled.unwrap_err().rule, "spills", "{tile}");
+    }
 }
 
 #[test]

@@ -211,6 +211,20 @@ const CUDA_RULES: &[Rule<CudaLimits>] = &[
             })
         },
     },
+    // A thread has 255 registers. A warp's sums, of its 16 rows' logits and outputs in f32, take half as many as it has tokens of a step and elements of a head;
+    // 192 and more leave too few for the query, operands and addresses: NVRTC 13.0 spills 48 bytes and more of all such tiles, which is rejected once they are
+    // compiled, and takes longest with them. With head dimension 256 the query of a warpgroup lies in shared memory, and some fit.
+    Rule {
+        name: "accumulators",
+        violated: |tile, class, _| {
+            let row_warps = (tile.m / 16).max(1);
+            let kv_warps = (tile.warps / row_warps).max(1);
+            let sums = (u32::from(tile.n / kv_warps) + class.head_dim) / 2;
+            (sums >= 192 && (tile.m < 64 || class.head_dim < 256)).then(|| {
+                format!("{sums} registers a thread for sums of logits and outputs leave too few of 255 for all else")
+            })
+        },
+    },
     // More than this many threads are no CTA. Kernels with producer warps have the most.
     Rule {
         name: "threads",
@@ -324,6 +338,12 @@ mod tests {
         assert_eq!(rejected_by(Tile { m: 24, ..good }, &CLASS), Some("rows a warp"));
         assert_eq!(rejected_by(Tile { warps: 1, ..good }, &CLASS), Some("rows a warp"));
         assert_eq!(rejected_by(Tile { n: 16, ..good }, &CLASS), Some("tokens a warp"));
+        assert_eq!(rejected_by(Tile::of("m16n256w1s1"), &CLASS), Some("accumulators"));
+        assert_eq!(rejected_by(Tile::of("m16n256w2s1"), &CLASS), None);
+        let wide = Class { head_dim: 256, ..CLASS };
+        assert_eq!(rejected_by(Tile::of("m32n128w2s1"), &wide), Some("accumulators"));
+        let h200 = Limits::Cuda(CudaLimits::named("h200").unwrap());
+        assert_eq!(check(&Tile::of("m64n128w4s1"), &wide, &h200), Ok(()));
         assert_eq!(rejected_by(Tile { warps: 64, n: 1024, ..good }, &CLASS), Some("threads"));
         assert_eq!(rejected_by(Tile { stages: 6, ..good }, &CLASS), Some("shared memory"));
         assert_eq!(rejected_by(Tile { stages: 6, ..good }, &Class { dtype: Dtype::Fp8F16, ..CLASS }), None);

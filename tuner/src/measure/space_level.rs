@@ -57,10 +57,10 @@ pub fn verify_space(
     timed: &Timed,
     deadline: Instant,
 ) -> anyhow::Result<Option<Verified>> {
-    verify_space_with(session, space, (tiles, &[]), timed, deadline)
+    verify_space_with(session, space, (tiles, &[]), (timed, &|_| true), deadline)
 }
 
-/// The same, which makes these sets of tiles ready at once with the tiles: kernels of several tiles take longest.
+/// The same for the classes that are `wanted` now, which makes these sets of tiles ready at once with the tiles: kernels of several tiles take longest.
 ///
 /// # Errors
 /// As [`verify_space`].
@@ -68,7 +68,7 @@ pub fn verify_space_with(
     session: &mut Session<'_, '_>,
     space: &Space,
     (tiles, sets): (&[Tile], &[(TileSetBuf, Class)]),
-    timed: &Timed,
+    (timed, is_wanted): (&Timed, &dyn Fn(&Class) -> bool),
     deadline: Instant,
 ) -> anyhow::Result<Option<Verified>> {
     let Session { benches, run, progress, interrupt } = session;
@@ -79,7 +79,8 @@ pub fn verify_space_with(
         known.entry(row.workload.clone()).or_default().extend(row.tile);
     }
     let of_time = timed.first(backend);
-    let classes: Vec<Class> = of_time.iter().copied().chain(timed.others(backend)).collect();
+    let mut classes: Vec<Class> = of_time.iter().copied().chain(timed.others(backend)).collect();
+    classes.retain(is_wanted);
     let mut phase = progress.phase("verify", classes.len());
     let of_class = |class: &Class| {
         let known = known.remove(&class.to_string()).unwrap_or_default();
@@ -96,8 +97,11 @@ pub fn verify_space_with(
     let ready = benches.getting_ready(&some, sets, interrupt);
     let deadline = benches.moved(deadline, before);
     // Without the most timed class there is nothing to measure.
-    let may_wait =
-        |index: usize| index > 0 && of_time.contains(&classes[index]) && !verdicts[index].is_empty();
+    let may_wait = |index: usize| {
+        Some(&classes[index]) != of_time.first()
+            && of_time.contains(&classes[index])
+            && !verdicts[index].is_empty()
+    };
     let has_time: Vec<OnceLock<bool>> = classes.iter().map(|_| OnceLock::new()).collect();
     let has_time = |class: usize| {
         *has_time[class].get_or_init(|| !may_wait(class) || Instant::now() < ready.moved(deadline))
@@ -190,7 +194,7 @@ pub fn verify_space_with(
     phase.finish(&format!(
         "{correct} variants correct, {failed} failed; {rejected} infeasible, {slower} too slow to be verified"
     ));
-    let first = |class: &Class| timed.cp_async_first(class);
+    let first = |class: &Class| is_wanted(class) && timed.cp_async_first(class);
     let failed = verify_cp_async(session, tiles, &first, timed)?;
     Ok(failed.map(|_| Verified::of(session.run.rows())))
 }
@@ -436,12 +440,6 @@ impl Timed {
     fn with_cp_async(&self, tiles: Vec<Tile>, class: Class) -> Preparation {
         let coverage = Coverage { options: self.with_options(&class), cp_async: true, ..Coverage::PLAIN };
         Preparation { tiles, class, coverage }
-    }
-
-    /// What a selector may need with `cp.async` of the tiles that passed.
-    pub fn to_prepare_cp_async(&self, verified: &Verified, limits: &Limits) -> Vec<Preparation> {
-        let classes = self.to_verify(limits.backend()).into_iter().filter(|class| has_tma(class, limits));
-        classes.map(|class| self.with_cp_async(verified.tiles(&class).to_vec(), class)).collect()
     }
 
     /// Whether a class's variants with options are verified. They are kernels of their own, which are not timed: they are verified where most

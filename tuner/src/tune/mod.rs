@@ -77,6 +77,8 @@ const VERIFIED_UNTIL: f64 = 0.8;
 /// held out under the selector; a few timelines have a time of their own, which on a GPU is spent with compiling kernels that note what they do.
 const CANDIDATES: f64 = 0.9;
 const HELD_OUT: f64 = 0.2;
+/// Part of its time to race that the class which is verified first may take before the others are verified, whose verification is in that time, too.
+const BEFORE_OTHERS: f64 = 0.85;
 /// Cores from which on a GPU is measured while a selector is fitted, which takes eight.
 const CORES_TO_FIT_BESIDE: usize = 16;
 /// What the timelines get in any case: to compile eight kernels, and launch each twice.
@@ -245,23 +247,51 @@ pub fn tune(
     } else {
         Vec::new()
     };
+    let batches = &workloads.batches;
+    let work = |batches: &[Workload]| batches.iter().map(Workload::sample_ns).sum::<u64>() as f64;
     let deadline = budget.deadline(VERIFIED_UNTIL, session.benches.compiled());
-    let verified = verify_space_with(session, &space, (&tiles, &ahead), &timed, deadline)?;
+    // The class with most batches is raced as soon as it is verified, while kernels of the others are compiled.
+    let first_class = timed.usual().filter(|_| session.benches.compiles_ahead());
+    let (mut of_first, mut raced) = (Vec::new(), Duration::ZERO);
+    if let Some(first) = first_class {
+        for wanted in timed.to_prepare_first(&space, &tiles, &limits) {
+            session.benches.ask(&[wanted], &[]);
+        }
+        let is_first = |class: &Class| *class == first;
+        let verified = verify_space_with(session, &space, (&tiles, &ahead), (&timed, &is_first), deadline)?;
+        let Some(verified) = verified else { return stopped(&folder) };
+        session.benches.prepare(
+            &[],
+            &several(&|class, tile| verified.tiles(class).contains(tile)),
+            interrupt,
+        );
+        phases.end("verify first class", begin, &session.benches);
+        let is_first =
+            |workload: &&Workload| !workload.held_out() && is_first(&Class::of(workload.geometry()));
+        of_first = batches.iter().filter(is_first).cloned().collect();
+        let racing = Instant::now();
+        let left = budget.left(racing, session.benches.compiled(), 1.0 - VERIFIED_UNTIL);
+        let part = CANDIDATES * BEFORE_OTHERS * work(&of_first) / work(batches).max(1.0);
+        if !measure_candidates(session, &of_first, &candidates, &verified, racing + left.mul_f64(part))? {
+            return stopped(&folder);
+        }
+        raced = racing.elapsed();
+        phases.end("candidates of first class", begin, &session.benches);
+    }
+    let verified =
+        verify_space_with(session, &space, (&tiles, &ahead), (&timed, &|_| true), deadline + raced)?;
     let Some(verified) = verified else { return stopped(&folder) };
     let compiling = Instant::now();
     // What has not failed since is there already if it was asked for ahead.
     let sets = several(&|class, tile| verified.tiles(class).contains(tile));
     session.benches.prepare(&[], &sets, interrupt);
-    // Which tiles the selector returns, which are few of these, is known when the processor has nothing else to compile any more.
-    for wanted in timed.to_prepare_cp_async(&verified, &limits) {
-        session.benches.ask(&[wanted], &[]);
-    }
     phases.end("verify", begin, &session.benches);
     let measuring = Instant::now();
-    // Where verification takes longer than estimated, the run does rather than measure nothing.
-    let left = budget.left(measuring, session.benches.compiled(), 1.0 - VERIFIED_UNTIL);
+    // What there was to race in, of which some is spent. Where verification takes longer than estimated, the run does rather than measure nothing.
+    let left = raced + budget.left(measuring, session.benches.compiled(), 1.0 - VERIFIED_UNTIL);
+    let to_race = left.mul_f64(CANDIDATES).saturating_sub(raced);
     let (fitted, held_out): (Vec<Workload>, Vec<Workload>) =
-        workloads.batches.iter().cloned().partition(|workload| !workload.held_out());
+        batches.iter().cloned().partition(|workload| !workload.held_out());
     progress.note(&format!(
         "{} sets of tiles, on {} batches that are fitted and {} that are only judged; kernels of several tiles were waited for for {:.1} s",
         candidates.sets.len(),
@@ -269,8 +299,7 @@ pub fn tune(
         held_out.len(),
         (measuring - compiling).as_secs_f64()
     ));
-    let deadline = measuring + left.mul_f64(CANDIDATES);
-    let batches = &workloads.batches;
+    let deadline = measuring + to_race;
     // One of those that are judged goes first: a fit is judged by them.
     let (judged_first, judged_later) = held_out.split_at(held_out.len().min(1));
     let while_fitting = backend == Backend::Cuda
@@ -281,9 +310,9 @@ pub fn tune(
     let mut first_fit = None;
     if while_fitting {
         let before: Vec<Workload> = fitted.iter().chain(judged_first).cloned().collect();
-        let work = |batches: &[Workload]| batches.iter().map(Workload::sample_ns).sum::<u64>() as f64;
-        let part = work(&before) / (work(&before) + work(judged_later));
-        let until = measuring + left.mul_f64(CANDIDATES * part);
+        let open = (work(&before) - work(&of_first)).max(0.0);
+        let part = open / (open + work(judged_later)).max(1.0);
+        let until = measuring + to_race.mul_f64(part);
         if !measure_candidates(session, &before, &candidates, &verified, until)? {
             return stopped(&folder);
         }
