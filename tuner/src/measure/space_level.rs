@@ -474,8 +474,11 @@ impl Timed {
     /// compiled first, so only the element types that are timed are verified; a processor's those and all without FP8, for which a
     /// selector answers where no FP8 was timed. Of those that it does not time, a shard takes every `count`-th: together they have all.
     pub(super) fn to_verify(&self, backend: Backend) -> Vec<Class> {
-        let always = |dtype: Dtype| backend == Backend::Cpu && !dtype.has_fp8_kv();
-        let needed = |class: &Class| always(class.dtype) || self.dtypes.contains(&class.dtype);
+        let always = |class: &Class| backend == Backend::Cpu && !class.dtype.has_fp8_kv();
+        // What a selector knows of them would be the tile for all; of others rules choose by the batch.
+        let seldom = |class: &Class| !class.head_dim.is_power_of_two() && !self.classes.contains_key(class);
+        let needed = |class: &Class| always(class) || self.dtypes.contains(&class.dtype);
+        let needed = |class: &Class| needed(class) && !seldom(class);
         let mine = |(index, class): &(usize, Class)| {
             self.classes.contains_key(class)
                 || self.shard.is_none_or(|shard| index % shard.count == shard.index)
