@@ -12,10 +12,10 @@
 //! - regret on batches not fitted, best single tile: mean 25.79 %, p95 54.67 %, worst 245.57 %
 //! - regret on batches not fitted, portfolio's oracle: mean 6.81 %, p95 21.34 %, worst 27.15 %
 //! - regret on batches not fitted, winner-label CART: mean 21.53 %, p95 52.77 %, worst 245.57 %
-//! - regret on batches measured under the selector, selector 11c65823f01aa83d: mean 40.77 %, p95 105.98 %, worst 316.58 % of 100
-//! - regret on batches measured under the selector, best single tile (m64n128w1s2): mean 21.24 %, p95 64.86 %, worst 91.71 % of 100
-//! - regret on batches measured under the selector, PAT's rules: mean 32.07 %, p95 97.39 %, worst 288.85 % of 100
-//! - regret on batches measured under the selector, PAT's planner on our kernels: mean 60.17 %, p95 121.82 %, worst 673.50 % of 100
+//! - regret on batches measured under the selector, selector 11c65823f01aa83d: mean 40.99 %, p95 105.98 %, worst 316.58 % of 100
+//! - regret on batches measured under the selector, best single tile (m64n128w1s1): mean 32.15 %, p95 90.01 %, worst 277.21 % of 100
+//! - regret on batches measured under the selector, PAT's rules: mean 32.29 %, p95 97.39 %, worst 288.85 % of 100
+//! - regret on batches measured under the selector, PAT's planner on our kernels: mean 60.40 %, p95 121.82 %, worst 673.50 % of 100
 
 // Regrets are measured: one may be near pi by chance.
 #![allow(clippy::approx_constant)]

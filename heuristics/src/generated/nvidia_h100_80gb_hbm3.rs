@@ -12,10 +12,10 @@
 //! - regret on batches not fitted, best single tile: mean 11.14 %, p95 42.40 %, worst 74.86 %
 //! - regret on batches not fitted, portfolio's oracle: mean 0.50 %, p95 2.48 %, worst 5.36 %
 //! - regret on batches not fitted, winner-label CART: mean 3.90 %, p95 13.39 %, worst 80.87 %
-//! - regret on batches measured under the selector, selector f22a256a117336e0: mean 2.70 %, p95 9.63 %, worst 40.55 % of 282
-//! - regret on batches measured under the selector, best single tile (m64n64w4s2): mean 8.56 %, p95 25.83 %, worst 51.71 % of 282
-//! - regret on batches measured under the selector, PAT's rules: mean 68.42 %, p95 232.05 %, worst 378.69 % of 282
-//! - regret on batches measured under the selector, PAT's planner on our kernels: mean 130.06 %, p95 541.28 %, worst 1396.63 % of 282
+//! - regret on batches measured under the selector, selector f22a256a117336e0: mean 2.88 %, p95 10.52 %, worst 42.45 % of 282
+//! - regret on batches measured under the selector, best single tile (m64n64w4s2): mean 8.66 %, p95 27.30 %, worst 52.51 % of 282
+//! - regret on batches measured under the selector, PAT's rules: mean 68.77 %, p95 232.92 %, worst 378.69 % of 282
+//! - regret on batches measured under the selector, PAT's planner on our kernels: mean 130.44 %, p95 541.38 %, worst 1398.54 % of 282
 
 // Regrets are measured: one may be near pi by chance.
 #![allow(clippy::approx_constant)]

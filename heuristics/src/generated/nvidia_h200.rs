@@ -12,10 +12,10 @@
 //! - regret on batches not fitted, best single tile: mean 10.81 %, p95 42.67 %, worst 72.57 %
 //! - regret on batches not fitted, portfolio's oracle: mean 1.01 %, p95 4.94 %, worst 12.01 %
 //! - regret on batches not fitted, winner-label CART: mean 4.58 %, p95 18.41 %, worst 52.14 %
-//! - regret on batches measured under the selector, selector: mean 2.25 %, p95 9.61 %, worst 23.13 % of 282
-//! - regret on batches measured under the selector, best single tile (m64n64w4s2): mean 11.02 %, p95 43.89 %, worst 72.94 % of 282
-//! - regret on batches measured under the selector, PAT's rules: mean 81.72 %, p95 273.12 %, worst 380.45 % of 282
-//! - regret on batches measured under the selector, PAT's planner on our kernels: mean 164.84 %, p95 613.40 %, worst 1612.00 % of 282
+//! - regret on batches measured under the selector, selector: mean 2.32 %, p95 9.61 %, worst 22.82 % of 282
+//! - regret on batches measured under the selector, best single tile (m64n64w4s2): mean 11.19 %, p95 42.37 %, worst 72.94 % of 282
+//! - regret on batches measured under the selector, PAT's rules: mean 81.87 %, p95 275.26 %, worst 382.03 % of 282
+//! - regret on batches measured under the selector, PAT's planner on our kernels: mean 164.95 %, p95 611.14 %, worst 1612.00 % of 282
 
 // Regrets are measured: one may be near pi by chance.
 #![allow(clippy::approx_constant)]

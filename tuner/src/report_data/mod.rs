@@ -4,7 +4,7 @@ mod launching;
 mod timelines;
 
 use crate::analysis::Analysis;
-use crate::batch_regrets::{batch_policies, batch_times, best_single, best_single_name};
+use crate::batch_regrets::{batch_policies, batch_times, best_single, best_single_name, samples_by_choice};
 use crate::choice::{PAT_RULES, PATS_PLANNER, SELECTOR};
 use crate::emit::TreeModel;
 use crate::fit::PolicyRegret;
@@ -86,7 +86,7 @@ fn scenarios(rows: &[Measurement]) -> Vec<ScenarioResult> {
     let batches = batch_times(rows);
     let mut judged = batches.clone();
     judged.retain(|_, times| times.contains_key(SELECTOR));
-    let single = best_single(if judged.is_empty() { &batches } else { &judged });
+    let single = best_single(if judged.is_empty() { &batches } else { &judged }, rows);
     let mut measured: BTreeMap<&str, Vec<&Measurement>> = BTreeMap::new();
     let mut names: Vec<&str> = Vec::new();
     for row in rows.iter().filter(|row| row.level == Level::Batch) {
@@ -101,14 +101,13 @@ fn scenarios(rows: &[Measurement]) -> Vec<ScenarioResult> {
         .filter_map(|name| {
             let measured = measured.get(name)?;
             let first = measured.first()?;
+            let samples = samples_by_choice(measured.iter().copied());
             let timing = |label: String, choice: &str| {
-                // A tile was raced before there was a selector, and is measured again beside it.
-                let all = measured.iter().filter(|row| row.choice == choice && row.status == Status::Correct);
-                let samples: Vec<f64> = all.flat_map(|row| &row.samples_us).copied().collect();
+                let samples = samples.get(choice)?;
                 Some(PolicyTiming {
                     policy: label,
-                    median_us: median(&samples)?,
-                    spread_us: spread(&samples),
+                    median_us: median(samples)?,
+                    spread_us: spread(samples),
                     count: samples.len() as u64,
                 })
             };
@@ -274,6 +273,28 @@ mod tests {
                 |timing| timing.policy == "oracle (PAT's rules)" || timing.policy == "oracle (m4n16w1s1)"
             )
         );
+    }
+
+    #[test]
+    fn times_beside_the_selector_stand_for_those_of_the_race_before() {
+        // The device was twice as fast in the race.
+        let beside = |choice, us| Measurement { selector_hash: "s".to_owned(), ..batch("a", choice, us) };
+        let rows = [
+            batch("a", "m1n16w1s1", 5.0),
+            batch("a", "m4n16w1s1", 7.0),
+            batch("a", "m8n16w1s1", 9.0),
+            beside(SELECTOR, 10.0),
+            beside("m1n16w1s1", 10.0),
+            beside("m4n16w1s1", 14.0),
+        ];
+        let times = &batch_times(&rows)["a"];
+        assert_eq!(times["m1n16w1s1"], 10.0);
+        assert_eq!(times["m8n16w1s1"], 9.0, "what was not measured again has the time that it has");
+        let policies = batch_policies(&rows[3..]);
+        assert_eq!((policies[0].mean, policies[1].name.as_str()), (0.0, "best single tile (m1n16w1s1)"));
+        let single =
+            scenarios(&rows)[0].timings.iter().find(|timing| timing.policy.contains("best single")).cloned();
+        assert!(single.is_some_and(|single| single.count == 1));
     }
 
     #[test]

@@ -10,7 +10,14 @@ const LOCK: &str = ".lock";
 /// Holds a folder until it is dropped, or its process ends in whatever way.
 #[derive(Debug)]
 pub(super) struct FolderLock {
-    _file: File,
+    file: File,
+}
+
+impl Drop for FolderLock {
+    fn drop(&mut self) {
+        // Closing it is not enough: a process that is just being started has it open, too, until its program begins.
+        let _ = self.file.unlock();
+    }
 }
 
 impl FolderLock {
@@ -37,7 +44,7 @@ impl FolderLock {
         // A full disk must not keep a run from finishing: without a name the lock holds all the same.
         let noted = file.set_len(0).and_then(|()| file.rewind());
         let _ = noted.and_then(|()| writeln!(file, "process {}", std::process::id()));
-        Ok(Self { _file: file })
+        Ok(Self { file })
     }
 }
 
@@ -55,7 +62,10 @@ mod tests {
             error.contains(&format!("process {}", std::process::id())) && error.contains("--out"),
             "{error}"
         );
+        // As one that is just being started has it.
+        let inherited = held.file.try_clone().unwrap();
         drop(held);
         FolderLock::take(&path).unwrap();
+        drop(inherited);
     }
 }
