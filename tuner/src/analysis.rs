@@ -59,8 +59,8 @@ pub struct Analysis {
     pub held_out: Option<CostTable>,
     /// The fitted tree, or the prior one if that is not clearly worse.
     pub fit: Fit,
-    /// What is said of a prior tree that stays.
-    stayed: Option<String>,
+    /// The prior tree, if some of it stays.
+    stayed: Option<Prior>,
     /// Regret on batches that were not fitted: the held-out ones, or those of other folds where there are none.
     pub validation: Validation,
     /// The selector.
@@ -186,16 +186,21 @@ impl Analysis {
         short_hash(self.model.choices().as_bytes())
     }
 
-    /// The hash of the selector that whole batches were measured with, if it is another than this one: a later version fits otherwise.
+    /// The hash of the selector that whole batches were last measured with, if it is another than this one: a later version fits otherwise.
     pub fn other_selector<'a>(&self, rows: &'a [Measurement]) -> Option<&'a str> {
         let now = self.selector_hash();
-        let hashes = rows.iter().map(|row| row.selector_hash.as_str());
-        hashes.into_iter().find(|hash| !hash.is_empty() && *hash != now)
+        let mut hashes = rows.iter().rev().map(|row| row.selector_hash.as_str());
+        hashes.find(|hash| !hash.is_empty()).filter(|hash| *hash != now)
     }
 
     /// What the fit proves about the tree, and which tree it is if it is the prior one, in a sentence.
     pub fn proof(&self) -> String {
-        self.stayed.clone().unwrap_or_else(|| self.fit.proved())
+        self.stayed.as_ref().map_or_else(|| self.fit.proved(), |prior| prior.said.clone())
+    }
+
+    /// Whether the whole tree is that of the selector that the device had.
+    pub fn keeps_prior(&self) -> bool {
+        self.stayed.as_ref().is_some_and(|prior| prior.whole)
     }
 }
 
@@ -219,13 +224,22 @@ fn classes_apart(table: &CostTable) -> Vec<Apart> {
     questions
 }
 
+/// A prior tree that stays.
+#[derive(Clone, Debug)]
+struct Prior {
+    /// What is said of it.
+    said: String,
+    /// Whether it stays for all parts.
+    whole: bool,
+}
+
 /// The fit with the prior's tree if that is not clearly worse, and what is said of it then.
 fn or_prior(
     fit: Fit,
     provenance: &Provenance,
     table: &CostTable,
     options: &FitOptions,
-) -> (Fit, Option<String>) {
+) -> (Fit, Option<Prior>) {
     let stayed =
         provenance.prior.as_ref().and_then(|prior| Some((prior, prior.stays(&fit, table, options)?)));
     let Some((prior, Stayed { fit: stayed, over_fitted, parts, of })) = stayed else { return (fit, None) };
@@ -236,7 +250,7 @@ fn or_prior(
         prior.device,
         fit.proved()
     );
-    (stayed, Some(said))
+    (stayed, Some(Prior { said, whole: parts == of }))
 }
 
 /// The first 16 hexadecimal digits of a content hash: enough to tell versions apart.

@@ -44,6 +44,32 @@ impl Candidates {
     pub fn has(&self, set: &TileSetBuf, class: &Class) -> bool {
         set.single().is_some() || self.several_for.is_none_or(|several| several == *class)
     }
+
+    /// The sets of several tiles, each with the classes of these that are raced under it, if all of its tiles may run there.
+    pub fn several<'a>(
+        &self,
+        classes: impl Iterator<Item = &'a Class>,
+        may_run: &dyn Fn(&Class, &Tile) -> bool,
+    ) -> Vec<(TileSetBuf, Class)> {
+        let of_class = |class: &Class| {
+            let runs = |set: &&TileSetBuf| {
+                set.single().is_none()
+                    && self.has(set, class)
+                    && set.tiles().iter().all(|tile| may_run(class, tile))
+            };
+            self.sets.iter().filter(runs).map(|set| (*set, *class)).collect::<Vec<_>>()
+        };
+        classes.flat_map(of_class).collect()
+    }
+
+    /// Adds tiles, each alone, that are not among the sets yet.
+    pub fn add_singles(&mut self, tiles: &[Tile]) {
+        for set in tiles.iter().copied().map(TileSetBuf::one) {
+            if !self.sets.contains(&set) {
+                self.sets.push(set);
+            }
+        }
+    }
 }
 
 /// The sets that are measured on whole batches: each of these tiles for all packs, and pairs of a tall tile with a low one, which share a kernel

@@ -13,6 +13,7 @@ use crate::fit::CostRow;
 use crate::store::{Level, Measurement};
 use crate::workloads::Workload;
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::time::{Duration, Instant};
 use tilewright_heuristics::{Tile, TileSetBuf};
 use tilewright_kernel_templates::{Class, Limits, Space};
@@ -60,8 +61,11 @@ pub fn screenings(batches: &[Workload], limits: &Limits) -> Vec<Screening> {
     classes.into_iter().enumerate().map(screening).collect()
 }
 
-/// Tries the space of each class, and races what passes on its batches; what the run already has is not repeated. The classes share the time until
-/// `deadline`, each by its batches.
+/// Tries the space of each of these classes (`which`, of all `screenings`), and races what passes on its batches; what the run already has is not repeated. They
+/// share the time until `deadline`, each by its batches.
+///
+/// The first class may be screened before the others: kernels of their first looks are asked for then, and what is known of its shapes is taken from the
+/// run when these are screened.
 ///
 /// Returns `false` if the user asked to stop.
 ///
@@ -71,50 +75,53 @@ pub fn screen(
     session: &mut Session<'_, '_>,
     space: &Space,
     screenings: &[Screening],
+    which: Range<usize>,
     deadline: Instant,
 ) -> anyhow::Result<bool> {
     let known = session.run.measured(Level::Screen);
-    let left =
-        |screening: &&Screening| !screening.workloads.iter().all(|workload| known.contains(workload.name()));
-    let limits = session.benches.limits();
-    let looks = screenings.iter().enumerate().filter(|(_, screening)| left(screening));
-    let looks = looks.map(|(index, screening)| {
-        // The first class has most of the batches.
-        (screening, Look::AT[index.min(1)], space.feasible(&screening.class, limits))
-    });
-    let mut others: Vec<(&Screening, Look, Vec<Tile>)> = looks.collect();
-    if others.is_empty() {
-        return Ok(true);
-    }
-    let first = others.remove(0);
-    let batches =
-        first.0.workloads.len() + others.iter().map(|(other, ..)| other.workloads.len()).sum::<usize>();
-    let share = |screening: &Screening| screening.workloads.len() as f64 / batches.max(1) as f64;
-    let ones =
-        |(screening, look, tiles): &(&Screening, Look, Vec<Tile>)| (screening.class, look.first(tiles));
-
+    let is_left =
+        |screening: &Screening| !screening.workloads.iter().all(|workload| known.contains(workload.name()));
+    let limits = session.benches.limits().clone();
+    let wanted = || screenings.iter().enumerate().filter(|(index, _)| which.contains(index));
+    let left: Vec<(usize, &Screening)> = wanted().filter(|(_, screening)| is_left(screening)).collect();
+    let batches: usize = left.iter().map(|(_, screening)| screening.workloads.len()).sum();
     let before = session.benches.compiled();
     let time = |session: &Session<'_, '_>, share| until(session.benches.moved(deadline, before), share);
-    let (screening, look, tiles) = first;
-    let of_look = |screening| share(screening) * LOOKS;
-    let looked = first_look(session, screening, &tiles, look, &|session| time(session, of_look(screening)))?;
-    let Some(looked) = looked else { return Ok(false) };
-    // Shapes that lost there are tried nowhere; of what that class cannot run nothing is known.
-    for (_, _, others) in &mut others {
-        others.retain(|tile| looked.has_shape_of(tile) || !tiles.iter().any(|known| same_shape(known, tile)));
-    }
-    // All at once: a few kernels of a class alone would leave cores idle.
-    get_ready(session, others.iter().map(ones).chain([(screening.class, looked.left.clone())]));
-    let mut screened = vec![(screening, looked)];
-    for (screening, look, tiles) in others {
-        let looked =
-            first_look(session, screening, &tiles, look, &|session| time(session, of_look(screening)))?;
-        let Some(looked) = looked else { return Ok(false) };
-        get_ready(session, [(screening.class, looked.left.clone())]);
-        screened.push((screening, looked));
+    let of_first = |session: &Session<'_, '_>| -> Option<(Vec<Tile>, Looked)> {
+        let class = screenings.first()?.class;
+        let tiles = space.feasible(&class, &limits);
+        let looked = looked_before(session.run.rows(), &class, &tiles)?;
+        Some((tiles, looked))
+    };
+    let mut first = if which.start > 0 { of_first(session) } else { None };
+    let mut looked: Vec<(&Screening, Looked)> = Vec::new();
+    for (index, screening) in left {
+        let (class, look) = (screening.class, look_at(index));
+        let tiles = tiles_of(space.feasible(&class, &limits), first.as_ref());
+        if looked.is_empty() && index > 0 {
+            // All at once: a few kernels of a class alone would leave cores idle.
+            let ones = wanted().filter(|(other, _)| *other > 0).map(|(index, other)| {
+                let tiles = tiles_of(space.feasible(&other.class, &limits), first.as_ref());
+                (other.class, look_at(index).first(&tiles))
+            });
+            get_ready(session, ones);
+        }
+        let share = screening.workloads.len() as f64 / batches.max(1) as f64 * LOOKS;
+        let of_class = first_look(session, screening, &tiles, look, &|session| time(session, share))?;
+        let Some(of_class) = of_class else { return Ok(false) };
+        get_ready(session, [(class, of_class.left.clone())]);
+        if index == 0 {
+            let known = first.insert((tiles, of_class.clone()));
+            let ones = screenings.iter().enumerate().skip(1).map(|(index, other)| {
+                let tiles = tiles_of(space.feasible(&other.class, &limits), Some(known));
+                trial(other.class, look_at(index).first(&tiles))
+            });
+            ones.for_each(|wanted| session.benches.ask(&[wanted], &[]));
+        }
+        looked.push((screening, of_class));
     }
     let mut left = batches;
-    for (screening, Looked { mut passed, left: others }) in screened {
+    for (screening, Looked { mut passed, left: others }) in looked {
         let Screening { class, workloads } = screening;
         let share = workloads.len() as f64 / left.max(1) as f64;
         left -= workloads.len();
@@ -129,11 +136,43 @@ pub fn screen(
     Ok(true)
 }
 
-/// The tiles that the first look at the most frequent class has: what a run compiles first.
-pub fn to_prepare_first(space: &Space, screenings: &[Screening], limits: &Limits) -> Vec<Preparation> {
-    let first = screenings.first().map(|screening| screening.class);
-    let trial = |class| trial(class, Look::AT[0].first(&space.feasible(&class, limits)));
-    first.map(trial).into_iter().collect()
+/// The look at a class: the first one has most of the batches.
+const fn look_at(index: usize) -> Look {
+    Look::AT[if index == 0 { 0 } else { 1 }]
+}
+
+/// These tiles without the shapes that lost at the first class, with its tiles: they are tried nowhere. Of what that class cannot run nothing is known.
+fn tiles_of(mut tiles: Vec<Tile>, first: Option<&(Vec<Tile>, Looked)>) -> Vec<Tile> {
+    if let Some((of_first, looked)) = first {
+        tiles.retain(|tile| {
+            looked.has_shape_of(tile) || !of_first.iter().any(|known| same_shape(known, tile))
+        });
+    }
+    tiles
+}
+
+/// What a first look at the class with most batches has left, by what the run has of it. `None` where there was none.
+fn looked_before(rows: &[Measurement], class: &Class, tiles: &[Tile]) -> Option<Looked> {
+    let look = look_at(0);
+    let ones = look.ones(tiles)?;
+    let raced = best_of(rows, Level::FirstLook, class);
+    (!raced.is_empty()).then(|| look.left(tiles, &ones, &raced, &raced))
+}
+
+/// What a run compiles first: the tiles that the first look at the class with most batches has, then the others of the shapes that these `known` tiles have, which
+/// are likely to do well.
+pub fn to_prepare_first(
+    space: &Space,
+    screenings: &[Screening],
+    known: &[Tile],
+    limits: &Limits,
+) -> Vec<Preparation> {
+    let Some(class) = screenings.first().map(|screening| screening.class) else { return Vec::new() };
+    let tiles = space.feasible(&class, limits);
+    let ones = look_at(0).first(&tiles);
+    let is_likely = |tile: &&Tile| !ones.contains(tile) && known.iter().any(|known| same_shape(known, tile));
+    let likely = tiles.iter().filter(is_likely).copied().collect();
+    vec![trial(class, ones), trial(class, likely)]
 }
 
 fn trial(class: Class, tiles: Vec<Tile>) -> Preparation {
