@@ -64,8 +64,7 @@ pub fn screenings(batches: &[Workload], limits: &Limits) -> Vec<Screening> {
 /// Tries the space of each of these classes (`which`, of all `screenings`), and races what passes on its batches; what the run already has is not repeated. They
 /// share the time until `deadline`, each by its batches.
 ///
-/// The first class may be screened before the others: kernels of their first looks are asked for then, and what is known of its shapes is taken from the
-/// run when these are screened.
+/// The first class may be screened before the others: what is known of its shapes is taken from the run when these are.
 ///
 /// Returns `false` if the user asked to stop.
 ///
@@ -78,49 +77,9 @@ pub fn screen(
     which: Range<usize>,
     deadline: Instant,
 ) -> anyhow::Result<bool> {
-    let known = session.run.measured(Level::Screen);
-    let is_left =
-        |screening: &Screening| !screening.workloads.iter().all(|workload| known.contains(workload.name()));
-    let limits = session.benches.limits().clone();
-    let wanted = || screenings.iter().enumerate().filter(|(index, _)| which.contains(index));
-    let left: Vec<(usize, &Screening)> = wanted().filter(|(_, screening)| is_left(screening)).collect();
-    let batches: usize = left.iter().map(|(_, screening)| screening.workloads.len()).sum();
+    let Some(looked) = looks(session, space, screenings, which, deadline)? else { return Ok(false) };
     let before = session.benches.compiled();
-    let time = |session: &Session<'_, '_>, share| until(session.benches.moved(deadline, before), share);
-    let of_first = |session: &Session<'_, '_>| -> Option<(Vec<Tile>, Looked)> {
-        let class = screenings.first()?.class;
-        let tiles = space.feasible(&class, &limits);
-        let looked = looked_before(session.run.rows(), &class, &tiles)?;
-        Some((tiles, looked))
-    };
-    let mut first = if which.start > 0 { of_first(session) } else { None };
-    let mut looked: Vec<(&Screening, Looked)> = Vec::new();
-    for (index, screening) in left {
-        let (class, look) = (screening.class, look_at(index));
-        let tiles = tiles_of(space.feasible(&class, &limits), first.as_ref());
-        if looked.is_empty() && index > 0 {
-            // All at once: a few kernels of a class alone would leave cores idle.
-            let ones = wanted().filter(|(other, _)| *other > 0).map(|(index, other)| {
-                let tiles = tiles_of(space.feasible(&other.class, &limits), first.as_ref());
-                (other.class, look_at(index).first(&tiles))
-            });
-            get_ready(session, ones);
-        }
-        let share = screening.workloads.len() as f64 / batches.max(1) as f64 * LOOKS;
-        let of_class = first_look(session, screening, &tiles, look, &|session| time(session, share))?;
-        let Some(of_class) = of_class else { return Ok(false) };
-        get_ready(session, [(class, of_class.left.clone())]);
-        if index == 0 {
-            let known = first.insert((tiles, of_class.clone()));
-            let ones = screenings.iter().enumerate().skip(1).map(|(index, other)| {
-                let tiles = tiles_of(space.feasible(&other.class, &limits), Some(known));
-                trial(other.class, look_at(index).first(&tiles))
-            });
-            ones.for_each(|wanted| session.benches.ask(&[wanted], &[]));
-        }
-        looked.push((screening, of_class));
-    }
-    let mut left = batches;
+    let mut left: usize = looked.iter().map(|(screening, _)| screening.workloads.len()).sum();
     for (screening, Looked { mut passed, left: others }) in looked {
         let Screening { class, workloads } = screening;
         let share = workloads.len() as f64 / left.max(1) as f64;
@@ -128,7 +87,7 @@ pub fn screen(
         let Some(others) = try_and_tell(session, &others, (class, workloads))? else { return Ok(false) };
         passed.extend(others);
         let tried = Verified::tried(class, passed);
-        let time = time(session, share);
+        let time = until(session.benches.moved(deadline, before), share);
         if !measure_screening(session, Level::Screen, workloads, &tried, time)? {
             return Ok(false);
         }
@@ -136,24 +95,106 @@ pub fn screen(
     Ok(true)
 }
 
+/// The first looks at these classes (`which`, of all `screenings`), and no more. Returns `false` if the user asked to stop.
+///
+/// # Errors
+/// As [`screen`].
+pub fn look_at_classes(
+    session: &mut Session<'_, '_>,
+    space: &Space,
+    screenings: &[Screening],
+    which: Range<usize>,
+    deadline: Instant,
+) -> anyhow::Result<bool> {
+    Ok(looks(session, space, screenings, which, deadline)?.is_some())
+}
+
+/// The first looks at classes that are not screened yet, and what they leave, which is compiled from then on; a look that the run has is not repeated. `None` if the
+/// user asked to stop.
+fn looks<'a>(
+    session: &mut Session<'_, '_>,
+    space: &Space,
+    screenings: &'a [Screening],
+    which: Range<usize>,
+    deadline: Instant,
+) -> anyhow::Result<Option<Vec<(&'a Screening, Looked)>>> {
+    let (known, looked_before_now) =
+        (session.run.measured(Level::Screen), session.run.measured(Level::FirstLook));
+    let is_left =
+        |screening: &Screening| !screening.workloads.iter().all(|workload| known.contains(workload.name()));
+    let limits = session.benches.limits().clone();
+    let left: Vec<(usize, &Screening)> =
+        screenings.iter().enumerate().filter(|(index, one)| which.contains(index) && is_left(one)).collect();
+    let batches: usize = left.iter().map(|(_, screening)| screening.workloads.len()).sum();
+    let before = session.benches.compiled();
+    let mut asked = false;
+    let mut looked: Vec<(&Screening, Looked)> = Vec::new();
+    for (index, screening) in left {
+        if index > 0 && !std::mem::replace(&mut asked, true) {
+            // All at once: a few kernels of a class alone would leave cores idle.
+            let ones = looks_at_others(session.run.rows(), space, screenings, &limits);
+            session.benches.getting_ready(&ones, &[], session.interrupt);
+        }
+        let tiles = tiles_of(session.run.rows(), space, screenings, index, &limits);
+        let (class, at) = (screening.class, look_at(index));
+        let is_known = looked_at(screening).all(|workload| looked_before_now.contains(workload.name()));
+        let before_now = if is_known { looked_before(session.run.rows(), &class, &tiles, at) } else { None };
+        let of_class = match before_now {
+            Some(of_class) => Some(of_class),
+            None => {
+                let share = screening.workloads.len() as f64 / batches.max(1) as f64 * LOOKS;
+                let time = |session: &Session<'_, '_>| until(session.benches.moved(deadline, before), share);
+                first_look(session, screening, &tiles, at, &time)?
+            }
+        };
+        let Some(of_class) = of_class else { return Ok(None) };
+        session.benches.getting_ready(&[trial(class, of_class.left.clone())], &[], session.interrupt);
+        looked.push((screening, of_class));
+    }
+    Ok(Some(looked))
+}
+
+/// What the first looks at all classes but the first need once that one was looked at.
+pub fn looks_at_others(
+    rows: &[Measurement],
+    space: &Space,
+    screenings: &[Screening],
+    limits: &Limits,
+) -> Vec<Preparation> {
+    let one = |(index, screening): (usize, &Screening)| {
+        trial(screening.class, look_at(index).first(&tiles_of(rows, space, screenings, index, limits)))
+    };
+    screenings.iter().enumerate().skip(1).map(one).collect()
+}
+
 /// The look at a class: the first one has most of the batches.
 const fn look_at(index: usize) -> Look {
     Look::AT[if index == 0 { 0 } else { 1 }]
 }
 
-/// These tiles without the shapes that lost at the first class, with its tiles: they are tried nowhere. Of what that class cannot run nothing is known.
-fn tiles_of(mut tiles: Vec<Tile>, first: Option<&(Vec<Tile>, Looked)>) -> Vec<Tile> {
-    if let Some((of_first, looked)) = first {
-        tiles.retain(|tile| {
-            looked.has_shape_of(tile) || !of_first.iter().any(|known| same_shape(known, tile))
-        });
+/// The tiles of a class, without the shapes that lost at the first class, by what the run has of it: they are tried nowhere. Of what that class cannot run
+/// nothing is known.
+fn tiles_of(
+    rows: &[Measurement],
+    space: &Space,
+    screenings: &[Screening],
+    index: usize,
+    limits: &Limits,
+) -> Vec<Tile> {
+    let mut tiles = space.feasible(&screenings[index].class, limits);
+    if let Some(first) = screenings.first().filter(|_| index > 0) {
+        let of_first = space.feasible(&first.class, limits);
+        if let Some(looked) = looked_before(rows, &first.class, &of_first, look_at(0)) {
+            tiles.retain(|tile| {
+                looked.has_shape_of(tile) || !of_first.iter().any(|known| same_shape(known, tile))
+            });
+        }
     }
     tiles
 }
 
-/// What a first look at the class with most batches has left, by what the run has of it. `None` where there was none.
-fn looked_before(rows: &[Measurement], class: &Class, tiles: &[Tile]) -> Option<Looked> {
-    let look = look_at(0);
+/// What a first look at a class has left, by what the run has of it. `None` where there was none.
+fn looked_before(rows: &[Measurement], class: &Class, tiles: &[Tile], look: Look) -> Option<Looked> {
     let ones = look.ones(tiles)?;
     let raced = best_of(rows, Level::FirstLook, class);
     (!raced.is_empty()).then(|| look.left(tiles, &ones, &raced, &raced))
@@ -185,12 +226,6 @@ fn until(deadline: Instant, part: f64) -> Instant {
     Instant::now() + time.max(Duration::from_millis(100))
 }
 
-/// Has tiles of several classes compiled: those who try them wait for their own.
-fn get_ready(session: &mut Session<'_, '_>, tiles: impl IntoIterator<Item = (Class, Vec<Tile>)>) {
-    let wanted: Vec<Preparation> = tiles.into_iter().map(|(class, tiles)| trial(class, tiles)).collect();
-    session.benches.getting_ready(&wanted, &[], session.interrupt);
-}
-
 /// Tries tiles, and says how many passed.
 fn try_and_tell(
     session: &mut Session<'_, '_>,
@@ -217,17 +252,23 @@ fn try_and_tell(
 /// When a race ends that begins now.
 type Until<'a> = &'a dyn Fn(&Session<'_, '_>) -> Instant;
 
+/// The batches that a first look is at.
+fn looked_at(screening: &Screening) -> impl Iterator<Item = &Workload> {
+    let stride = screening.workloads.len().div_ceil(LOOKED_AT).max(1);
+    screening.workloads.iter().step_by(stride)
+}
+
 /// Tries one tile of each shape, and races those that pass on a few of the batches. `None` if the user asked to stop.
 fn first_look(
     session: &mut Session<'_, '_>,
-    Screening { class, workloads }: &Screening,
+    screening: &Screening,
     tiles: &[Tile],
     look: Look,
     until: Until<'_>,
 ) -> anyhow::Result<Option<Looked>> {
+    let class = &screening.class;
     let Some(ones) = look.ones(tiles) else { return Ok(Some(Looked::all(tiles))) };
-    let stride = workloads.len().div_ceil(LOOKED_AT).max(1);
-    let looked_at: Vec<Workload> = workloads.iter().step_by(stride).cloned().collect();
+    let looked_at: Vec<Workload> = looked_at(screening).cloned().collect();
     let Some(passed) = try_and_tell(session, &ones, (class, &looked_at))? else { return Ok(None) };
     let raced = Verified::tried(class, passed.clone());
     let until = until(session);

@@ -17,8 +17,8 @@ use crate::fit_settings::FitSettings;
 use crate::interrupt::Interrupt;
 use crate::measure::{
     BatchPolicies, Benches, Candidates, Preparation, Session, Timed, Verified, candidate_sets,
-    measure_batches, measure_candidates, needs_cp_async, record_timelines, screen, screenings,
-    time_to_verify, to_prepare_first, verify_space_with,
+    look_at_classes, looks_at_others, measure_batches, measure_candidates, needs_cp_async, record_timelines,
+    screen, screenings, time_to_verify, to_prepare_first, verify_space_with,
 };
 use crate::progress::Progress;
 use crate::shard::Shard;
@@ -280,11 +280,26 @@ pub fn tune(
         of_first = batches.iter().filter(is_first).cloned().collect();
         let racing = Instant::now();
         let left = budget.left(racing, session.benches.compiled(), 1.0 - VERIFIED_UNTIL);
-        let part = CANDIDATES * BEFORE_OTHERS * work(&of_first) / work(batches).max(1.0);
-        if !measure_candidates(session, &of_first, &candidates, &verified, racing + left.mul_f64(part))? {
+        let until =
+            racing + left.mul_f64(CANDIDATES * BEFORE_OTHERS * work(&of_first) / work(batches).max(1.0));
+        // The others are looked at between its batches: the kernels of either look are compiled beside these.
+        let looks = looks_at_others(session.run.rows(), &space, &screenings, &limits);
+        session.benches.getting_ready(&looks, &[], interrupt);
+        let (before, after) = of_first.split_at(of_first.len() / 2);
+        let half = racing + (until - racing).mul_f64(work(before) / work(&of_first).max(1.0));
+        if !measure_candidates(session, before, &candidates, &verified, half)? {
             return stopped(&folder);
         }
-        raced = racing.elapsed();
+        let looking = Instant::now();
+        let looks_until = screening_until + screened_at.elapsed();
+        if !look_at_classes(session, &space, &screenings, at_once..screenings.len(), looks_until)? {
+            return stopped(&folder);
+        }
+        let looked = looking.elapsed();
+        if !measure_candidates(session, after, &candidates, &verified, until + looked)? {
+            return stopped(&folder);
+        }
+        raced = racing.elapsed() - looked;
         phases.end("candidates of first class", begin, &session.benches);
     }
     if at_once < screenings.len() {
