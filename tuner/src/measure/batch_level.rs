@@ -25,9 +25,9 @@ use tilewright_kernel_templates::{Class, Limits};
 /// How PAT launches: a stream for each tile, then the merge (PAT, section 6).
 const PATS_LAUNCH_MODE: LaunchMode = LaunchMode { launch: Launch::Streams, merge: MergeBy::Launch };
 
-/// Pairs of tiles that are measured beside the single ones, at most: each is a kernel of its own to compile, and a plan of each batch. None has
-/// taken less than 0.97 of the time of the best single tile (`docs/tried.md`), and none is in the selectors of the last four runs.
-const PAIRS: usize = 3;
+/// Pairs of tiles that are measured beside the single ones, at most: each is a kernel of its own to compile, and a plan of each batch that takes ten times as long
+/// as that of one tile. None has taken less than 0.97 of the time of the best single tile (`docs/tried.md`), and none is in the selectors of the last runs.
+const PAIRS: usize = 1;
 
 /// Sets of tiles that batches are raced under.
 #[derive(Clone, Debug, Default)]
@@ -73,7 +73,7 @@ impl Candidates {
 }
 
 /// The sets that are measured on whole batches: each of these tiles for all packs, and pairs of a tall tile with a low one, which share a kernel
-/// where they have the same warps.
+/// where they have the same warps, of the first of these tiles.
 pub fn candidate_sets(tiles: &[Tile]) -> Vec<TileSetBuf> {
     let single = tiles.iter().copied().map(TileSetBuf::one);
     let tall = |tile: &&Tile| tile.m >= 64;

@@ -242,8 +242,13 @@ pub fn tune(
         if options.shard.is_none() && backend == Backend::Cuda {
             timed.leave(backend, &left, &known_tiles);
         }
-        let tiles: BTreeSet<Tile> = left.into_values().flatten().chain(known_tiles.iter().copied()).collect();
-        Ok(tiles.into_iter().collect::<Vec<Tile>>())
+        let mut tiles: Vec<Tile> = Vec::new();
+        for tile in left.into_values().flatten().chain(known_tiles.iter().copied()) {
+            if !tiles.contains(&tile) {
+                tiles.push(tile);
+            }
+        }
+        Ok(tiles)
     };
     let mut tiles =
         if options.quick { known_tiles.clone() } else { left_by(session, &screened[..at_once], &mut timed)? };
@@ -285,7 +290,7 @@ pub fn tune(
         // The others are looked at between its batches: the kernels of either look are compiled beside these.
         let looks = looks_at_others(session.run.rows(), &space, &screenings, &limits);
         session.benches.getting_ready(&looks, &[], interrupt);
-        let (before, after) = of_first.split_at(of_first.len() / 2);
+        let (before, after) = of_first.split_at(of_first.len() * 2 / 3);
         let half = racing + (until - racing).mul_f64(work(before) / work(&of_first).max(1.0));
         if !measure_candidates(session, before, &candidates, &verified, half)? {
             return stopped(&folder);
