@@ -57,6 +57,12 @@ def arguments() -> argparse.Namespace:
     )
     say("--block-size", type=int, default=16, help="tokens of vLLM's pages (default: %(default)s)")
     say(
+        "--kv-cache-dtype",
+        choices=("auto", "fp8"),
+        default="auto",
+        help="element type of vLLM's K and V; auto: as the model's (default: %(default)s)",
+    )
+    say(
         "--runner",
         choices=("", "1", "2"),
         default="",

@@ -175,6 +175,7 @@ def _job(args, backend: Backend, kind: str, folder: Path) -> dict:
         "graphs": backend.graphs,
         "options": backend.options,
         "block_size": args.block_size,
+        "kv_cache_dtype": args.kv_cache_dtype,
     }
 
 
@@ -211,7 +212,9 @@ def _serve(
         with workers.taken(len(group)) as taken:
             for backend, worker in zip(group, taken):
                 worker.give(_job(args, backend, "serve", folder) | job)
-            _Served(results, name + (" (small)" if args.small else ""), group, taken, clock).run(
+            said = name + (" (small)" if args.small else "")
+            said += f", K and V in {args.kv_cache_dtype}" if args.kv_cache_dtype != "auto" else ""
+            _Served(results, said, group, taken, clock).run(
                 [batch.name for batch in batches], args.rounds
             )
     _explain(results, name)

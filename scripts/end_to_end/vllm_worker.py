@@ -63,6 +63,7 @@ class Engine:
             max_num_seqs=max(batches),
             max_num_batched_tokens=8192,
             block_size=job.block_size,
+            kv_cache_dtype=job.kv_cache_dtype,
             enable_prefix_caching=True,
             kv_cache_memory_bytes=job.cache_bytes,
             # So much has to be free; the cache has what the line above says.

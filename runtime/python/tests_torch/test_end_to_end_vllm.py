@@ -75,6 +75,7 @@ class LLM:
             assert os.path.exists(model + "/model.safetensors")
         if options["attention_config"]["backend"] == "TRITON_ATTN":
             raise RuntimeError("no such kernel")
+        assert options["kv_cache_dtype"] == os.environ.get("KV", "auto")
         custom = options["attention_config"]["backend"] == "CUSTOM"
         if custom and os.environ.get("FAILS_TO_START"):
             raise RuntimeError("no such GPU")
@@ -183,11 +184,11 @@ def test_engines_take_turns(tmp_path):
 
 
 def test_an_engine_that_fails_leaves_the_others(tmp_path):
-    options = "--models llama-3-8b --workloads apart --parts serve --steps 4 --rounds 2"
-    done, found = measured(tmp_path, options, "tilewright,flash_attention_3", FAILS_TO_START="1")
+    options = "--models llama-3-8b --workloads apart --parts serve --steps 4 --rounds 2 --kv-cache-dtype fp8"
+    done, found = measured(tmp_path, options, "tilewright,flash_attention_3", FAILS_TO_START="1", KV="fp8")
     assert done.returncode == 3
     assert [(item["what"], item["why"]) for item in found["left_out"]] == [
-        ("llama-3-8b (small), tilewright", "RuntimeError: no such GPU")
+        ("llama-3-8b (small), K and V in fp8, tilewright", "RuntimeError: no such GPU")
     ]
     assert [(run["backend"], len(run["round_ms"])) for run in found["serve"]] == [("flash_attention_3", 2)] * 2
     assert not any(run["took_turns"] for run in found["serve"])
