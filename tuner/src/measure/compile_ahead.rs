@@ -139,25 +139,32 @@ pub struct CompileAhead {
 impl CompileAhead {
     /// A thread for each of these compilers.
     pub fn start(compilers: Vec<Box<dyn Compile>>) -> Self {
-        let threads = compilers.len();
         let state = State {
             jobs: BTreeMap::new(),
             asked: 0,
-            compilers: threads,
+            compilers: 0,
             stopped: false,
             compiled: 0,
             failed: 0,
             busy: Duration::ZERO,
         };
         let shared = Arc::new(Shared { state: Mutex::new(state), changed: Condvar::new() });
+        let mut ahead = Self { queue: CompileQueue(shared), threads: 0, begin: Instant::now() };
+        ahead.add(compilers);
+        ahead
+    }
+
+    /// A thread more for each of these compilers.
+    pub fn add(&mut self, compilers: Vec<Box<dyn Compile>>) {
+        self.threads += compilers.len();
+        self.queue.0.state().compilers += compilers.len();
         for mut compiler in compilers {
-            let shared = Arc::clone(&shared);
+            let shared = Arc::clone(&self.queue.0);
             std::thread::spawn(move || {
                 let mut at = At { shared: &shared, kernel: None };
                 drive(compiler.as_mut(), &mut at);
             });
         }
-        Self { queue: CompileQueue(shared), threads, begin: Instant::now() }
     }
 
     /// What a kernel takes on the clock while all compile, by those that are compiled; `None` without any.

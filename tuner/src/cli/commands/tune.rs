@@ -48,7 +48,8 @@ pub fn tune(arguments: &TuneArguments) -> anyhow::Result<Ended> {
     progress.note(&format!("the {count} open ({:.1} s)", begin.elapsed().as_secs_f64()));
     let (mut benches, differing) =
         Benches::of(opened.iter_mut().map(|bench| &mut **bench as &mut dyn Bench).collect());
-    if let Some(ahead) = ahead {
+    if let Some((mut ahead, others)) = ahead {
+        ahead.add(others);
         benches.compile_ahead(ahead);
     }
     let benches = (benches, differing);
@@ -146,9 +147,15 @@ fn open_several(
     })
 }
 
-/// Processes that compile kernels of these GPUs beside the measuring, if they are alike: one for each core but those that measure. They begin with what the run
-/// compiles first. Without a driver there are none; whoever opens the devices says why.
-fn compile_ahead(devices: &[DeviceName], options: &TuneOptions) -> anyhow::Result<Option<CompileAhead>> {
+/// Processes that compile.
+type Compilers = Vec<Box<dyn Compile>>;
+
+/// Processes that compile kernels of these GPUs beside the measuring, if they are alike: one for each core but those that measure. Half of them begin with what the
+/// run compiles first; the others are for when the devices are open, which takes cores, too. Without a driver there are none; whoever opens the devices says why.
+fn compile_ahead(
+    devices: &[DeviceName],
+    options: &TuneOptions,
+) -> anyhow::Result<Option<(CompileAhead, Compilers)>> {
     let limits = |device: &DeviceName| match device {
         DeviceName::Cuda(ordinal) => CudaDevice::limits_of(*ordinal).ok(),
         DeviceName::Cpu => None,
@@ -166,10 +173,12 @@ fn compile_ahead(devices: &[DeviceName], options: &TuneOptions) -> anyhow::Resul
     let command = WorkerCommand::this_program(["worker", "--compile", &*first.arch])?;
     let process = |_| Box::new(CompileProcess::new(command.clone())) as Box<dyn Compile>;
     let count = cores.saturating_sub(devices.len()).max(1);
-    let ahead = CompileAhead::start((0..count).map(process).collect());
+    let mut compilers: Compilers = (0..count).map(process).collect();
+    let others = compilers.split_off(count.div_ceil(2));
+    let ahead = CompileAhead::start(compilers);
     let limits = Limits::Cuda(first.clone());
     ahead.ask(&to_compile_first(options, &limits), &limits);
-    Ok(Some(ahead))
+    Ok(Some((ahead, others)))
 }
 
 /// Says what a selector is worth and which files were written. A selector that is doubted is a check that found a problem.
