@@ -64,11 +64,11 @@ fn the_catalogue_has_batches_to_fit_and_to_judge_by() {
     };
     for (specs, scenario, batches) in [
         (&fit, "tenants-fit", 240),
-        (&fit, "tenants-dims-fit", 120),
+        (&fit, "tenants-dims-fit", 240),
         (&fit, "conversation-fit", 48),
-        (&fit, "fp8-fit", 48),
-        (&fit, "fp8-trees-fit", 20),
-        (&held_out, "fp8-held-out", 30),
+        (&fit, "fp8-fit", 96),
+        (&fit, "fp8-trees-fit", 30),
+        (&held_out, "fp8-held-out", 48),
         (&held_out, "fp8-trees-held-out", 20),
         (&held_out, "pat-fig9", 80),
         (&held_out, "tenants-held-out", 80),
