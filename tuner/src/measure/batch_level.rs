@@ -3,8 +3,8 @@
 
 use super::row::{batch_shape, measurement};
 use super::{
-    Bench, BenchError, Contestant, Coverage, Ended, Execution, Loaded, Order, PlanId, PlanTiles, Planning,
-    Preparation, RaceOptions, Session, Told, Verified, race,
+    Bench, BenchError, Contestant, Coverage, Ended, Execution, Failure, InvariantFamilies, Loaded, Order,
+    PlanId, PlanTiles, Planning, Preparation, RaceOptions, Session, Told, Verified, race,
 };
 use crate::analysis::Analysis;
 use crate::choice::Choice;
@@ -74,6 +74,7 @@ pub struct BatchPolicies<'a> {
     model: &'a SelectorModel,
     selector_hash: String,
     sets: Vec<TileSetBuf>,
+    invariant: InvariantFamilies,
 }
 
 impl<'a> BatchPolicies<'a> {
@@ -89,7 +90,14 @@ impl<'a> BatchPolicies<'a> {
         best_single: Option<TileSetBuf>,
     ) -> Self {
         let sets: BTreeSet<TileSetBuf> = model.sets.iter().copied().chain(best_single).collect();
-        Self { model, selector_hash, sets: sets.into_iter().collect() }
+        let invariant = InvariantFamilies::default();
+        Self { model, selector_hash, sets: sets.into_iter().collect(), invariant }
+    }
+
+    /// The same, and batch-invariant plans of these families on batches whose scenario wants them.
+    #[must_use]
+    pub fn with_invariant(self, invariant: InvariantFamilies) -> Self {
+        Self { invariant, ..self }
     }
 
     /// What any batch of a class of kernels is measured under, the selector first.
@@ -120,17 +128,19 @@ impl<'a> BatchPolicies<'a> {
                 }
             }
             Choice::PatRules => Execution::default(),
+            Choice::Invariant => Execution { planning: Planning::Invariant, ..Execution::default() },
             Choice::Set(set) => execution_of_set(&set, launch_modes),
         }
     }
 
-    /// The tiles of a batch.
-    fn tiles(&self, choice: Choice, batch: &BatchShape, feasible: &[Tile]) -> PlanTiles {
-        match choice {
+    /// The tiles of a batch; none where its class has no family of batch-invariant plans.
+    fn tiles(&self, choice: Choice, batch: &BatchShape, feasible: &[Tile]) -> Option<PlanTiles> {
+        Some(match choice {
             Choice::Selector(_) => PlanTiles::Set(self.model.select(batch)),
             Choice::PatRules | Choice::Pat => PlanTiles::PatRules(feasible.to_vec()),
+            Choice::Invariant => PlanTiles::Set(self.invariant.of_batch(batch)?),
             Choice::Set(set) => PlanTiles::Set(set),
-        }
+        })
     }
 
     /// What the timeline of the selector's plan of a batch of this shape needs.
@@ -156,16 +166,15 @@ impl<'a> BatchPolicies<'a> {
         &self.selector_hash
     }
 
-    /// Plans a batch under one choice.
-    pub(super) fn plan_one(
+    /// Plans a batch under the selector.
+    pub(super) fn plan_selected(
         &self,
         loaded: &mut dyn Loaded,
-        choice: Choice,
         batch: &BatchShape,
-        feasible: &[Tile],
         launch_modes: &[LaunchMode],
     ) -> Result<PlanId, BenchError> {
-        loaded.plan(&self.execution(choice, batch, launch_modes), &self.tiles(choice, batch, feasible))
+        let tiles = PlanTiles::Set(self.model.select(batch));
+        loaded.plan(&self.execution(Choice::SELECTOR, batch, launch_modes), &tiles)
     }
 
     /// Plans a batch under all choices. The selector's other launch modes are among them where its plan is launched otherwise by them:
@@ -173,32 +182,56 @@ impl<'a> BatchPolicies<'a> {
     fn plan(
         &self,
         loaded: &mut dyn Loaded,
+        workload: &Workload,
         batch: &BatchShape,
         feasible: &[Tile],
         launch_modes: &[LaunchMode],
-    ) -> Result<Vec<(Choice, PlanId)>, BenchError> {
-        let plan = |loaded: &mut dyn Loaded, choice: Choice| -> Result<(Choice, PlanId), BenchError> {
-            Ok((choice, self.plan_one(loaded, choice, batch, feasible, launch_modes)?))
-        };
+    ) -> Result<Vec<(Choice, Planned)>, BenchError> {
         let mut plans = Vec::new();
-        for choice in self.choices(feasible) {
-            plans.push(plan(loaded, choice)?);
+        let plan =
+            |loaded: &mut dyn Loaded, choice: Choice| -> Result<Option<(Choice, Planned)>, BenchError> {
+                let Some(tiles) = self.tiles(choice, batch, feasible) else { return Ok(None) };
+                let planned = loaded.plan(&self.execution(choice, batch, launch_modes), &tiles);
+                let planned = if choice == Choice::Invariant { on_its_own(planned)? } else { Ok(planned?) };
+                Ok(Some((choice, planned)))
+            };
+        let invariant = workload.invariant().then_some(Choice::Invariant);
+        for choice in self.choices(feasible).into_iter().chain(invariant) {
+            plans.extend(plan(loaded, choice)?);
         }
         let selector = plans.iter().find(|(choice, _)| *choice == Choice::SELECTOR);
+        let selector = selector.and_then(|(_, planned)| planned.as_ref().ok().copied());
         // A selector's plan that could not be made cannot be launched in any execution.
-        if let Some(facts) = selector.and_then(|&(_, plan)| loaded.plan_facts(plan)) {
+        if let Some(facts) = selector.and_then(|plan| loaded.plan_facts(plan)) {
             let default = self.execution(Choice::SELECTOR, batch, launch_modes).launch_mode;
             for launch_mode in launch_modes.iter().copied().filter(|&launch_mode| launch_mode != default) {
                 let choice = Choice::Selector(launch_mode);
                 if choice != Choice::SELECTOR
                     && facts.tell_apart(&self.execution(choice, batch, launch_modes))
                 {
-                    plans.push(plan(loaded, choice)?);
+                    plans.extend(plan(loaded, choice)?);
                 }
             }
         }
         Ok(plans)
     }
+}
+
+/// A plan, or why there is none: its choice has a row that says so, and the others are measured.
+type Planned = Result<PlanId, Failure>;
+
+/// A plan that only its own choice misses where the batch cannot be planned so.
+fn on_its_own(planned: Result<PlanId, BenchError>) -> Result<Planned, BenchError> {
+    match planned {
+        Ok(plan) => Ok(Ok(plan)),
+        Err(error @ BenchError::Worker { .. }) => Err(error),
+        Err(error) => Ok(Err(Failure { status: Status::Runtime, message: error.to_string() })),
+    }
+}
+
+/// The class of a batch, as a selector is told of it.
+pub(super) fn class_of(batch: &BatchShape) -> Option<Class> {
+    Dtype::from_code(batch.dtype).map(|dtype| Class { head_dim: batch.head_dim, dtype })
 }
 
 /// Rounds of a batch's race of sets, and of what a selector is compared with: before a tie is believed, and at most.
@@ -227,13 +260,14 @@ pub(super) fn measure_screening(
     tried: &Verified,
     deadline: Instant,
 ) -> anyhow::Result<bool> {
-    let plan = |loaded: &mut dyn Loaded, _: &BatchShape, feasible: &[Tile], _: &[LaunchMode]| {
-        let plan = |&tile: &Tile| -> Result<(Choice, PlanId), BenchError> {
-            let set = TileSetBuf::one(tile);
-            Ok((Choice::Set(set), loaded.plan(&Execution::default(), &PlanTiles::Set(set))?))
+    let plan =
+        |loaded: &mut dyn Loaded, _: &Workload, _: &BatchShape, feasible: &[Tile], _: &[LaunchMode]| {
+            let plan = |&tile: &Tile| -> Result<(Choice, Planned), BenchError> {
+                let set = TileSetBuf::one(tile);
+                Ok((Choice::Set(set), Ok(loaded.plan(&Execution::default(), &PlanTiles::Set(set))?)))
+            };
+            feasible.iter().map(plan).collect()
         };
-        feasible.iter().map(plan).collect()
-    };
     let stage = Stage {
         name: if level == Level::FirstLook { "first look" } else { "screening" },
         level,
@@ -260,17 +294,16 @@ pub fn measure_candidates(
     deadline: Instant,
 ) -> anyhow::Result<bool> {
     let plan = |loaded: &mut dyn Loaded,
+                _: &Workload,
                 shape: &BatchShape,
                 feasible: &[Tile],
                 launch_modes: &[LaunchMode]| {
-        let class = Dtype::from_code(shape.dtype).map(|dtype| Class { head_dim: shape.head_dim, dtype });
+        let class = class_of(shape);
         let can_run = |set: &&TileSetBuf| {
             set.tiles().iter().all(|tile| feasible.contains(tile))
                 && class.is_none_or(|class| candidates.has(set, &class))
         };
-        let plan = |set: &TileSetBuf| -> Result<(Choice, PlanId), BenchError> {
-            Ok((Choice::Set(*set), loaded.plan(&execution_of_set(set, launch_modes), &PlanTiles::Set(*set))?))
-        };
+        let plan = |set: &TileSetBuf| plan_set(loaded, set, launch_modes);
         candidates.sets.iter().filter(can_run).map(plan).collect()
     };
     let stage = Stage {
@@ -308,10 +341,12 @@ pub fn measure_decisions(
     }
     let again: BTreeMap<BatchShape, &Vec<TileSetBuf>> =
         thin.values().map(|(shape, sets)| (*shape, sets)).collect();
-    let plan = |loaded: &mut dyn Loaded, shape: &BatchShape, _: &[Tile], launch_modes: &[LaunchMode]| {
-        let plan = |set: &TileSetBuf| -> Result<(Choice, PlanId), BenchError> {
-            Ok((Choice::Set(*set), loaded.plan(&execution_of_set(set, launch_modes), &PlanTiles::Set(*set))?))
-        };
+    let plan = |loaded: &mut dyn Loaded,
+                _: &Workload,
+                shape: &BatchShape,
+                _: &[Tile],
+                launch_modes: &[LaunchMode]| {
+        let plan = |set: &TileSetBuf| plan_set(loaded, set, launch_modes);
         again.get(shape).copied().into_iter().flatten().map(plan).collect()
     };
     let stage = Stage {
@@ -369,10 +404,13 @@ pub fn measure_batches(
     verified: &Verified,
     deadline: Instant,
 ) -> anyhow::Result<bool> {
-    let plan =
-        |loaded: &mut dyn Loaded, batch: &BatchShape, feasible: &[Tile], launch_modes: &[LaunchMode]| {
-            policies.plan(loaded, batch, feasible, launch_modes)
-        };
+    let plan = |loaded: &mut dyn Loaded,
+                workload: &Workload,
+                batch: &BatchShape,
+                feasible: &[Tile],
+                launch_modes: &[LaunchMode]| {
+        policies.plan(loaded, workload, batch, feasible, launch_modes)
+    };
     let selector_hash = policies.selector_hash.as_str();
     let stage = Stage {
         name: "batches",
@@ -391,12 +429,23 @@ pub fn measure_batches(
 type PlanAll<'a> = &'a (
         dyn Fn(
     &mut dyn Loaded,
+    &Workload,
     &BatchShape,
     &[Tile],
     &[LaunchMode],
-) -> Result<Vec<(Choice, PlanId)>, BenchError>
+) -> Result<Vec<(Choice, Planned)>, BenchError>
             + Sync
     );
+
+/// Plans a loaded batch under a set, as decoders do.
+fn plan_set(
+    loaded: &mut dyn Loaded,
+    set: &TileSetBuf,
+    launch_modes: &[LaunchMode],
+) -> Result<(Choice, Planned), BenchError> {
+    let plan = loaded.plan(&execution_of_set(set, launch_modes), &PlanTiles::Set(*set))?;
+    Ok((Choice::Set(*set), Ok(plan)))
+}
 
 /// Where the time of a pass goes.
 #[derive(Debug, Default)]
@@ -528,13 +577,14 @@ impl Stage<'_> {
         let [min_rounds, max_rounds] = rounds_on(bench.limits(), self.rounds);
         let mut loaded = bench.load(&batch)?;
         spent.loading = lap(&mut begin);
-        let plans = (self.plan)(loaded.as_mut(), &shape, verified.tiles(&class), &launch_modes)?;
+        let plans = (self.plan)(loaded.as_mut(), workload, &shape, verified.tiles(&class), &launch_modes)?;
         let limit_us = loaded.limit_us();
         spent.planning = lap(&mut begin);
         let eliminate = self.eliminate;
         let options =
             RaceOptions { time_limit, seed, eliminate, min_rounds, max_rounds, ..RaceOptions::default() };
-        let result = race(plans.len(), &options, || interrupt.requested(), |i| loaded.sample(plans[i].1));
+        let sample = |i: usize| loaded.sample(plans[i].1.clone()?);
+        let result = race(plans.len(), &options, || interrupt.requested(), sample);
         spent.sampling = lap(&mut begin);
         drop(loaded);
         // What was measured before the device was lost is kept; a run that goes on measures the workload again.
@@ -546,7 +596,7 @@ impl Stage<'_> {
                 choice: choice.to_string(),
                 tile: match choice {
                     Choice::Set(set) => set.single(),
-                    Choice::Selector(_) | Choice::PatRules | Choice::Pat => None,
+                    Choice::Selector(_) | Choice::PatRules | Choice::Pat | Choice::Invariant => None,
                 },
                 batch: Some(shape),
                 limit_us: Some(limit_us),

@@ -18,7 +18,7 @@ use crate::interrupt::Interrupt;
 use crate::measure::{
     BatchPolicies, Benches, Candidates, Session, Timed, Verified, candidate_sets, measure_batches,
     measure_candidates, needs_cp_async, record_timelines, screen, screenings, time_to_verify,
-    to_prepare_first, verify_space_with,
+    to_prepare_first, to_prepare_invariant, verify_invariant, verify_space_with,
 };
 use crate::progress::Progress;
 use crate::shard::Shard;
@@ -299,6 +299,12 @@ pub fn tune(
         held_out.len(),
         (measuring - compiling).as_secs_f64()
     ));
+    let judged = if held_out.is_empty() { batches } else { &held_out };
+    if !options.quick && options.shard.is_none() {
+        for wanted in to_prepare_invariant(judged, &limits) {
+            session.benches.ask(&[wanted], &[]);
+        }
+    }
     let deadline = measuring + to_race;
     // One of those that are judged goes first: a fit is judged by them.
     let (judged_first, judged_later) = held_out.split_at(held_out.len().min(1));
@@ -342,11 +348,15 @@ pub fn tune(
     phases.end("fit and decisions", begin, &session.benches);
     // Without the tiles that failed since.
     let verified = Verified::of(session.run.rows());
-    let policies = BatchPolicies::of(&analysis);
-    let judged = if held_out.is_empty() { batches } else { &held_out };
+    let mut policies = BatchPolicies::of(&analysis);
     session.benches.forget_asked();
     for wanted in policies.to_prepare_timelines(session.run.rows(), judged) {
         session.benches.ask(&[wanted], &[]);
+    }
+    if !options.quick {
+        let Some(families) = verify_invariant(session, judged)? else { return stopped(&folder) };
+        policies = policies.with_invariant(families);
+        phases.end("verify batch-invariant", begin, &session.benches);
     }
     // The fit has its own time.
     let judging = Instant::now();
@@ -356,7 +366,7 @@ pub fn tune(
     }
     phases.end("held-out", begin, &session.benches);
     let deadline = Instant::now() + TIMELINES;
-    if !options.quick && !record_timelines(session, batches, &policies, &verified, deadline)? {
+    if !options.quick && !record_timelines(session, batches, &policies, deadline)? {
         return stopped(&folder);
     }
 

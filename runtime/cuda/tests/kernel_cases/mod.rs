@@ -112,7 +112,10 @@ impl Case {
         let batch = Batch::<f16>::of(case);
         let as_engines = PlanOptions::default().with_max_concurrent_ctas(264);
         let mut plans = Vec::new();
-        for options in [&case.options, &as_engines] {
+        for options in [case.options, as_engines] {
+            let invariant = self.options.invariant;
+            let options =
+                &PlanOptions { split: if invariant { Split::Invariant } else { options.split }, ..options };
             // Small batches are often planned alike; a launch of an equal plan, in the same order of warps, is the same one.
             let plan = batch.plan(self, options);
             if plans.contains(&plan) {
