@@ -67,7 +67,7 @@ fn the_catalogue_has_batches_to_fit_and_to_judge_by() {
     };
     for (specs, scenario, batches) in [
         (&fit, "tenants-fit", 240),
-        (&fit, "tenants-dims-fit", 72),
+        (&fit, "tenants-dims-fit", 120),
         (&fit, "conversation-fit", 48),
         (&fit, "fp8-fit", 48),
         (&fit, "fp8-trees-fit", 20),

@@ -8,9 +8,9 @@ use crate::fit::{
     Apart, CostRow, CostTable, Fit, FitError, FitOptions, Stayed, Validation, fit, fit_and_validate, judge,
 };
 use crate::fit_settings::FitSettings;
-use crate::statistics::geometric_mean;
+use crate::statistics::{geometric_mean, mean};
 use crate::store::{Level, Measurement, Provenance, Recording};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use tilewright_heuristics::{Dtype, Tile, TileSetBuf};
 use tilewright_kernel_templates::Class;
 
@@ -59,8 +59,8 @@ pub struct Analysis {
     pub held_out: Option<CostTable>,
     /// The fitted tree, or the prior one if that is not clearly worse.
     pub fit: Fit,
-    /// What is said of a prior tree that stays.
-    stayed: Option<String>,
+    /// The prior tree, if some of it stays.
+    stayed: Option<Prior>,
     /// Regret on batches that were not fitted: the held-out ones, or those of other folds where there are none.
     pub validation: Validation,
     /// The selector.
@@ -101,7 +101,7 @@ impl Analysis {
         Ok(Self { table, held_out, fit, stayed, validation, model })
     }
 
-    /// The tiles that are worth verifying and racing on all batches of each head dimension, by the few batches of these classes that all were raced on; the first
+    /// The tiles that are worth verifying and racing on all batches of each head dimension, those that are nearest to the best on average first, by the few batches of these classes that all were raced on; the first
     /// class is that of most batches. Where no tile of a class passed its trial, there are none.
     ///
     /// # Errors
@@ -110,7 +110,7 @@ impl Analysis {
         rows: &[Measurement],
         classes: &[Class],
         settings: &FitSettings,
-    ) -> Result<BTreeMap<u32, BTreeSet<Tile>>, AnalysisError> {
+    ) -> Result<BTreeMap<u32, Vec<Tile>>, AnalysisError> {
         let (mut tiles, mut nothing) = (BTreeMap::new(), None);
         for (index, class) in classes.iter().enumerate() {
             let table = match from_screening(rows, Level::Screen, class) {
@@ -123,9 +123,12 @@ impl Analysis {
             let portfolio = SCREENED[index.min(1)];
             let options = FitOptions { portfolio, max_depth: 0, clock: false, ..settings.options() };
             let fit = fit(&table, &options)?;
-            let wanted = fit.portfolio.iter().chain([&fit.safe_default]);
-            let sets = wanted.filter_map(|&i| table.candidates()[i].parse::<TileSetBuf>().ok());
-            tiles.insert(class.head_dim, sets.filter_map(|set| set.single()).collect());
+            let mut wanted: Vec<usize> = fit.portfolio.iter().copied().chain([fit.safe_default]).collect();
+            wanted.sort_by(|a, b| over_best(&table, *a).total_cmp(&over_best(&table, *b)).then(a.cmp(b)));
+            wanted.dedup();
+            let sets = wanted.into_iter().filter_map(|i| table.candidates()[i].parse::<TileSetBuf>().ok());
+            let of_dim = sets.filter_map(|set| set.single()).collect();
+            tiles.insert(class.head_dim, of_dim);
         }
         match nothing {
             Some(error) if tiles.is_empty() => Err(error.into()),
@@ -186,17 +189,31 @@ impl Analysis {
         short_hash(self.model.choices().as_bytes())
     }
 
-    /// The hash of the selector that whole batches were measured with, if it is another than this one: a later version fits otherwise.
+    /// The hash of the selector that whole batches were last measured with, if it is another than this one: a later version fits otherwise.
     pub fn other_selector<'a>(&self, rows: &'a [Measurement]) -> Option<&'a str> {
         let now = self.selector_hash();
-        let hashes = rows.iter().map(|row| row.selector_hash.as_str());
-        hashes.into_iter().find(|hash| !hash.is_empty() && *hash != now)
+        let mut hashes = rows.iter().rev().map(|row| row.selector_hash.as_str());
+        hashes.find(|hash| !hash.is_empty()).filter(|hash| *hash != now)
     }
 
     /// What the fit proves about the tree, and which tree it is if it is the prior one, in a sentence.
     pub fn proof(&self) -> String {
-        self.stayed.clone().unwrap_or_else(|| self.fit.proved())
+        self.stayed.as_ref().map_or_else(|| self.fit.proved(), |prior| prior.said.clone())
     }
+
+    /// Whether the whole tree is that of the selector that the device had.
+    pub fn keeps_prior(&self) -> bool {
+        self.stayed.as_ref().is_some_and(|prior| prior.whole)
+    }
+}
+
+/// The mean of a candidate's time over the best of each batch, where it counts as twice as slow if it has none.
+fn over_best(table: &CostTable, candidate: usize) -> f64 {
+    let over = |row: &CostRow| {
+        let best = row.costs.iter().flatten().copied().fold(f64::INFINITY, f64::min);
+        row.costs[candidate].map_or(2.0, |cost| (cost / best).min(2.0))
+    };
+    mean(&table.rows().iter().map(over).collect::<Vec<f64>>()).unwrap_or(f64::INFINITY)
 }
 
 /// Head dimensions, and K and V in FP8 beside those of 16 bits, have kernels that have nothing in common but their source: each of them is fitted alone. So what few
@@ -219,13 +236,22 @@ fn classes_apart(table: &CostTable) -> Vec<Apart> {
     questions
 }
 
+/// A prior tree that stays.
+#[derive(Clone, Debug)]
+struct Prior {
+    /// What is said of it.
+    said: String,
+    /// Whether it stays for all parts.
+    whole: bool,
+}
+
 /// The fit with the prior's tree if that is not clearly worse, and what is said of it then.
 fn or_prior(
     fit: Fit,
     provenance: &Provenance,
     table: &CostTable,
     options: &FitOptions,
-) -> (Fit, Option<String>) {
+) -> (Fit, Option<Prior>) {
     let stayed =
         provenance.prior.as_ref().and_then(|prior| Some((prior, prior.stays(&fit, table, options)?)));
     let Some((prior, Stayed { fit: stayed, over_fitted, parts, of })) = stayed else { return (fit, None) };
@@ -236,7 +262,7 @@ fn or_prior(
         prior.device,
         fit.proved()
     );
-    (stayed, Some(said))
+    (stayed, Some(Prior { said, whole: parts == of }))
 }
 
 /// The first 16 hexadecimal digits of a content hash: enough to tell versions apart.

@@ -3,7 +3,7 @@
 
 use super::CudaError;
 use cudarc::driver::sys::CUdevice_attribute as Attribute;
-use cudarc::driver::{CudaContext, sys};
+use cudarc::driver::{CudaContext, result, sys};
 use std::sync::Arc;
 use tilewright_heuristics::{Backend, Device};
 use tilewright_kernel_templates::{Arch, CudaLimits, ReportedLimits};
@@ -24,7 +24,7 @@ pub struct CudaDevice {
 impl CudaDevice {
     /// GPUs that the driver counts; 0 without a driver.
     pub fn count() -> usize {
-        if !driver_present() || cudarc::driver::result::init().is_err() {
+        if !driver_present() || result::init().is_err() {
             return 0;
         }
         CudaContext::device_count().map_or(0, |count| usize::try_from(count).unwrap_or(0))
@@ -39,7 +39,7 @@ impl CudaDevice {
             return Err(CudaError::NoDriver);
         }
         let fail = |what: &str| CudaError::driver(what.to_owned());
-        cudarc::driver::result::init().map_err(fail("cannot start the driver"))?;
+        result::init().map_err(fail("cannot start the driver"))?;
         let count = Self::count();
         if ordinal >= count {
             return Err(CudaError::NoDevice { ordinal, count });
@@ -55,17 +55,22 @@ impl CudaDevice {
     pub fn of(context: Arc<CudaContext>) -> Result<Self, CudaError> {
         let fail = |what: &str| CudaError::driver(what.to_owned());
         let name = context.name().map_err(fail("cannot read the device's name"))?;
-        let (major, minor) =
-            context.compute_capability().map_err(fail("cannot read the device's capability"))?;
-        let (major, minor) = (major.unsigned_abs(), minor.unsigned_abs());
-        if major < 8 {
-            return Err(CudaError::TooOld { name, major, minor });
-        }
-        let arch = Arch::from_capability(major, minor);
-        let known = CudaLimits::recognised(&name).filter(|known| *known.arch == *arch.to_string());
-        let limits = known.unwrap_or_else(|| CudaLimits::of_capability(major, minor));
-        let limits = limits.overridden_by(&reported(&context, &name, &arch));
+        let (arch, limits) = reported(context.cu_device(), &name)?;
         Ok(Self { arch_name: arch.to_string(), context, name, arch, limits, driver: driver_version() })
+    }
+
+    /// What a GPU offers a kernel, by its own report, without opening it: no context is made, which takes longer.
+    ///
+    /// # Errors
+    /// As [`CudaDevice::open`].
+    pub fn limits_of(ordinal: usize) -> Result<CudaLimits, CudaError> {
+        let count = Self::count();
+        let number = i32::try_from(ordinal).ok().filter(|_| ordinal < count);
+        let Some(number) = number else { return Err(CudaError::NoDevice { ordinal, count }) };
+        let fail = |what: &str| CudaError::driver(what.to_owned());
+        let device = result::device::get(number).map_err(fail("cannot find the device"))?;
+        let name = result::device::get_name(device).map_err(fail("cannot read the device's name"))?;
+        Ok(reported(device, &name)?.1)
     }
 
     /// The context that everything runs in.
@@ -168,11 +173,28 @@ fn driver_version() -> (u32, u32) {
     (version / 1000, version % 1000 / 10)
 }
 
-fn reported(context: &CudaContext, name: &str, arch: &Arch) -> ReportedLimits {
-    let number = |attribute| context.attribute(attribute).ok().and_then(|value| u32::try_from(value).ok());
+/// A device's architecture, and its limits by its own report. The driver is started.
+fn reported(device: sys::CUdevice, name: &str) -> Result<(Arch, CudaLimits), CudaError> {
+    let attribute = |attribute| {
+        // SAFETY: the device is one that the driver named.
+        unsafe { result::device::get_attribute(device, attribute) }
+    };
+    let capability = |part| {
+        let value = attribute(part).map_err(CudaError::driver("cannot read the device's capability"))?;
+        Ok::<u32, CudaError>(value.unsigned_abs())
+    };
+    let major = capability(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;
+    let minor = capability(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
+    if major < 8 {
+        return Err(CudaError::TooOld { name: name.to_owned(), major, minor });
+    }
+    let arch = Arch::from_capability(major, minor);
+    let number = |part| attribute(part).ok().and_then(|value| u32::try_from(value).ok());
     let threads = number(Attribute::CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR);
     let warp = number(Attribute::CU_DEVICE_ATTRIBUTE_WARP_SIZE).filter(|&warp| warp > 0);
-    ReportedLimits {
+    // SAFETY: as above.
+    let memory = unsafe { result::device::total_mem(device) };
+    let reported = ReportedLimits {
         name: Some(name.to_owned()),
         arch: Some(arch.to_string()),
         sms: number(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT),
@@ -184,10 +206,13 @@ fn reported(context: &CudaContext, name: &str, arch: &Arch) -> ReportedLimits {
         shared_bytes_per_cta: number(Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN),
         shared_reserved_per_cta: number(Attribute::CU_DEVICE_ATTRIBUTE_RESERVED_SHARED_MEMORY_PER_BLOCK),
         l2_bytes: number(Attribute::CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE).map(u64::from),
-        memory_bytes: context.total_mem().ok().map(|bytes| bytes as u64),
+        memory_bytes: memory.ok().map(|bytes| bytes as u64),
         clock_hz: number(Attribute::CU_DEVICE_ATTRIBUTE_CLOCK_RATE).map(|khz| u64::from(khz) * 1000),
         ..ReportedLimits::default()
-    }
+    };
+    let known = CudaLimits::recognised(name).filter(|known| *known.arch == *arch.to_string());
+    let limits = known.unwrap_or_else(|| CudaLimits::of_capability(major, minor));
+    Ok((arch, limits.overridden_by(&reported)))
 }
 
 #[cfg(test)]
@@ -215,5 +240,6 @@ mod tests {
         } else {
             assert!(matches!(CudaDevice::open(usize::MAX), Err(CudaError::NoDevice { .. })));
         }
+        assert!(matches!(CudaDevice::limits_of(usize::MAX), Err(CudaError::NoDevice { .. })));
     }
 }

@@ -25,9 +25,9 @@ use tilewright_kernel_templates::{Class, Limits};
 /// How PAT launches: a stream for each tile, then the merge (PAT, section 6).
 const PATS_LAUNCH_MODE: LaunchMode = LaunchMode { launch: Launch::Streams, merge: MergeBy::Launch };
 
-/// Pairs of tiles that are measured beside the single ones, at most: each is a kernel of its own to compile, and a plan of each batch. None has
-/// taken less than 0.97 of the time of the best single tile (`docs/tried.md`), and none is in the selectors of the last four runs.
-const PAIRS: usize = 3;
+/// Pairs of tiles that are measured beside the single ones, at most: each is a kernel of its own to compile, and a plan of each batch that takes ten times as long
+/// as that of one tile. None has taken less than 0.97 of the time of the best single tile (`docs/tried.md`), and none is in the selectors of the last runs.
+const PAIRS: usize = 1;
 
 /// Sets of tiles that batches are raced under.
 #[derive(Clone, Debug, Default)]
@@ -44,10 +44,36 @@ impl Candidates {
     pub fn has(&self, set: &TileSetBuf, class: &Class) -> bool {
         set.single().is_some() || self.several_for.is_none_or(|several| several == *class)
     }
+
+    /// The sets of several tiles, each with the classes of these that are raced under it, if all of its tiles may run there.
+    pub fn several<'a>(
+        &self,
+        classes: impl Iterator<Item = &'a Class>,
+        may_run: &dyn Fn(&Class, &Tile) -> bool,
+    ) -> Vec<(TileSetBuf, Class)> {
+        let of_class = |class: &Class| {
+            let runs = |set: &&TileSetBuf| {
+                set.single().is_none()
+                    && self.has(set, class)
+                    && set.tiles().iter().all(|tile| may_run(class, tile))
+            };
+            self.sets.iter().filter(runs).map(|set| (*set, *class)).collect::<Vec<_>>()
+        };
+        classes.flat_map(of_class).collect()
+    }
+
+    /// Adds tiles, each alone, that are not among the sets yet.
+    pub fn add_singles(&mut self, tiles: &[Tile]) {
+        for set in tiles.iter().copied().map(TileSetBuf::one) {
+            if !self.sets.contains(&set) {
+                self.sets.push(set);
+            }
+        }
+    }
 }
 
 /// The sets that are measured on whole batches: each of these tiles for all packs, and pairs of a tall tile with a low one, which share a kernel
-/// where they have the same warps.
+/// where they have the same warps, of the first of these tiles.
 pub fn candidate_sets(tiles: &[Tile]) -> Vec<TileSetBuf> {
     let single = tiles.iter().copied().map(TileSetBuf::one);
     let tall = |tile: &&Tile| tile.m >= 64;

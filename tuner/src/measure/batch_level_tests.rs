@@ -416,7 +416,9 @@ fn candidates_are_tiles_alone_and_pairs_that_share_a_kernel() {
     let tile = |m, warps| Tile::new(m, 64, warps, 2);
     let tiles = [tile(16, 4), tile(16, 8), tile(32, 4), tile(64, 4), tile(128, 8)];
     let sets: Vec<String> = candidate_sets(&tiles)[5..].iter().map(TileSetBuf::to_string).collect();
-    assert_eq!(sets, ["m16n64w4s2+m64n64w4s2", "m32n64w4s2+m64n64w4s2", "m16n64w8s2+m128n64w8s2"]);
+    assert_eq!(sets, ["m16n64w4s2+m64n64w4s2"]);
+    let ranked = [tile(128, 8), tile(32, 4), tile(16, 8), tile(64, 4)];
+    assert_eq!(candidate_sets(&ranked)[4..], [TileSetBuf::of(&[tile(16, 8), tile(128, 8)]).unwrap()]);
     assert!(candidate_sets(&tiles)[..5].iter().all(|set| set.single().is_some()));
 }
 

@@ -3,8 +3,7 @@
 //! Each device is driven by a thread of its own; what it measured is told on the caller's thread, which alone writes. A device that is lost leaves its
 //! piece to the others. One device is driven by the caller itself, in the order in which the pieces are given.
 
-use super::compile_ahead::{CompileAhead, CompileQueue, Need, Wanted};
-use super::cuda_bench::kernels_of;
+use super::compile_ahead::{CompileAhead, CompileQueue, Need, kernels};
 use super::{Bench, BenchError, Preparation};
 use crate::interrupt::Interrupt;
 use crate::store::Resources;
@@ -74,14 +73,6 @@ impl Ready {
             let kernels = kernels(std::slice::from_ref(wanted), &[], &self.limits);
             Spent::add(&self.spent.waited, queue.wait(&kernels, Need::Waiting, &self.interrupt));
         }
-    }
-}
-
-/// The kernels of what is wanted; a processor has none.
-fn kernels(wanted: &[Preparation], sets: &[(TileSetBuf, Class)], limits: &Limits) -> Vec<Wanted> {
-    match limits {
-        Limits::Cuda(limits) => kernels_of(wanted, sets, limits),
-        Limits::Cpu(_) => Vec::new(),
     }
 }
 
@@ -242,6 +233,11 @@ impl<'a> Benches<'a> {
     /// What became of the kernels that were compiled beside the measuring, in a sentence.
     pub fn compiled_ahead(&self) -> Option<String> {
         self.ahead.as_ref().map(CompileAhead::to_string)
+    }
+
+    /// What a kernel takes on the clock while compilers beside the measuring are busy; `None` without any.
+    pub fn compile_time(&self) -> Option<Duration> {
+        self.ahead.as_ref().and_then(CompileAhead::time_of_one)
     }
 
     /// The queue, if it compiles.

@@ -4,13 +4,17 @@
 //! Cubins go to the cache, where the benches find them; a bench compiles what is not there. So a kernel that does not compile, or that ends its compiler, is
 //! met again by the bench that asks for it, which records what became of it.
 
+use super::Preparation;
+use super::cuda_bench::kernels_of;
 use crate::interrupt::Interrupt;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+use tilewright_heuristics::TileSetBuf;
 use tilewright_kernel_templates::cuda::Kernel;
+use tilewright_kernel_templates::{Class, Limits};
 
 /// How often one who waits asks whether the user wants to stop.
 const POLL: Duration = Duration::from_millis(50);
@@ -116,6 +120,14 @@ impl State {
     }
 }
 
+/// The kernels of what is wanted; a processor has none.
+pub(super) fn kernels(wanted: &[Preparation], sets: &[(TileSetBuf, Class)], limits: &Limits) -> Vec<Wanted> {
+    match limits {
+        Limits::Cuda(limits) => kernels_of(wanted, sets, limits),
+        Limits::Cpu(_) => Vec::new(),
+    }
+}
+
 /// The queue, and the threads that compile. These end with it, after the kernels that they are at.
 #[derive(Debug)]
 pub struct CompileAhead {
@@ -146,6 +158,19 @@ impl CompileAhead {
             });
         }
         Self { queue: CompileQueue(shared), threads, begin: Instant::now() }
+    }
+
+    /// What a kernel takes on the clock while all compile, by those that are compiled; `None` without any.
+    pub fn time_of_one(&self) -> Option<Duration> {
+        let State { compiled, busy, .. } = *self.queue.0.state();
+        (compiled > 0).then(|| busy.div_f64((compiled * self.threads.max(1)) as f64))
+    }
+
+    /// Asks for what is needed first on devices with these limits, before they are open.
+    pub fn ask(&self, wanted: &[Preparation], limits: &Limits) {
+        wanted.iter().for_each(|wanted| {
+            self.queue.ask(&kernels(std::slice::from_ref(wanted), &[], limits), Need::Later)
+        });
     }
 
     /// The queue, for those who ask and wait.

@@ -41,7 +41,7 @@ pub use execution::{Execution, PlanFacts, Planning};
 pub use invariant_level::{InvariantFamilies, to_prepare_invariant, verify_invariant};
 pub use plan_tiles::PlanTiles;
 pub use race::{Contestant, Ended, RaceOptions, RaceResult, race};
-pub use screen_level::{Screening, screen, screenings, to_prepare_first};
+pub use screen_level::{Screening, look_at_classes, looks_at_others, screen, screenings, to_prepare_first};
 pub use session::Session;
 pub use space_level::{Timed, Verified, needs_cp_async, verify_cp_async, verify_space, verify_space_with};
 pub use timeline_level::{chosen_batches, record_timelines};

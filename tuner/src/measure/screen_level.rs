@@ -13,6 +13,7 @@ use crate::fit::CostRow;
 use crate::store::{Level, Measurement};
 use crate::workloads::Workload;
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::time::{Duration, Instant};
 use tilewright_heuristics::{Tile, TileSetBuf};
 use tilewright_kernel_templates::{Class, Limits, Space};
@@ -60,8 +61,10 @@ pub fn screenings(batches: &[Workload], limits: &Limits) -> Vec<Screening> {
     classes.into_iter().enumerate().map(screening).collect()
 }
 
-/// Tries the space of each class, and races what passes on its batches; what the run already has is not repeated. The classes share the time until
-/// `deadline`, each by its batches.
+/// Tries the space of each of these classes (`which`, of all `screenings`), and races what passes on its batches; what the run already has is not repeated. They
+/// share the time until `deadline`, each by its batches.
+///
+/// The first class may be screened before the others: what is known of its shapes is taken from the run when these are.
 ///
 /// Returns `false` if the user asked to stop.
 ///
@@ -71,57 +74,20 @@ pub fn screen(
     session: &mut Session<'_, '_>,
     space: &Space,
     screenings: &[Screening],
+    which: Range<usize>,
     deadline: Instant,
 ) -> anyhow::Result<bool> {
-    let known = session.run.measured(Level::Screen);
-    let left =
-        |screening: &&Screening| !screening.workloads.iter().all(|workload| known.contains(workload.name()));
-    let limits = session.benches.limits();
-    let looks = screenings.iter().enumerate().filter(|(_, screening)| left(screening));
-    let looks = looks.map(|(index, screening)| {
-        // The first class has most of the batches.
-        (screening, Look::AT[index.min(1)], space.feasible(&screening.class, limits))
-    });
-    let mut others: Vec<(&Screening, Look, Vec<Tile>)> = looks.collect();
-    if others.is_empty() {
-        return Ok(true);
-    }
-    let first = others.remove(0);
-    let batches =
-        first.0.workloads.len() + others.iter().map(|(other, ..)| other.workloads.len()).sum::<usize>();
-    let share = |screening: &Screening| screening.workloads.len() as f64 / batches.max(1) as f64;
-    let ones =
-        |(screening, look, tiles): &(&Screening, Look, Vec<Tile>)| (screening.class, look.first(tiles));
-
+    let Some(looked) = looks(session, space, screenings, which, deadline)? else { return Ok(false) };
     let before = session.benches.compiled();
-    let time = |session: &Session<'_, '_>, share| until(session.benches.moved(deadline, before), share);
-    let (screening, look, tiles) = first;
-    let of_look = |screening| share(screening) * LOOKS;
-    let looked = first_look(session, screening, &tiles, look, &|session| time(session, of_look(screening)))?;
-    let Some(looked) = looked else { return Ok(false) };
-    // Shapes that lost there are tried nowhere; of what that class cannot run nothing is known.
-    for (_, _, others) in &mut others {
-        others.retain(|tile| looked.has_shape_of(tile) || !tiles.iter().any(|known| same_shape(known, tile)));
-    }
-    // All at once: a few kernels of a class alone would leave cores idle.
-    get_ready(session, others.iter().map(ones).chain([(screening.class, looked.left.clone())]));
-    let mut screened = vec![(screening, looked)];
-    for (screening, look, tiles) in others {
-        let looked =
-            first_look(session, screening, &tiles, look, &|session| time(session, of_look(screening)))?;
-        let Some(looked) = looked else { return Ok(false) };
-        get_ready(session, [(screening.class, looked.left.clone())]);
-        screened.push((screening, looked));
-    }
-    let mut left = batches;
-    for (screening, Looked { mut passed, left: others }) in screened {
+    let mut left: usize = looked.iter().map(|(screening, _)| screening.workloads.len()).sum();
+    for (screening, Looked { mut passed, left: others }) in looked {
         let Screening { class, workloads } = screening;
         let share = workloads.len() as f64 / left.max(1) as f64;
         left -= workloads.len();
         let Some(others) = try_and_tell(session, &others, (class, workloads))? else { return Ok(false) };
         passed.extend(others);
         let tried = Verified::tried(class, passed);
-        let time = time(session, share);
+        let time = until(session.benches.moved(deadline, before), share);
         if !measure_screening(session, Level::Screen, workloads, &tried, time)? {
             return Ok(false);
         }
@@ -129,11 +95,125 @@ pub fn screen(
     Ok(true)
 }
 
-/// The tiles that the first look at the most frequent class has: what a run compiles first.
-pub fn to_prepare_first(space: &Space, screenings: &[Screening], limits: &Limits) -> Vec<Preparation> {
-    let first = screenings.first().map(|screening| screening.class);
-    let trial = |class| trial(class, Look::AT[0].first(&space.feasible(&class, limits)));
-    first.map(trial).into_iter().collect()
+/// The first looks at these classes (`which`, of all `screenings`), and no more. Returns `false` if the user asked to stop.
+///
+/// # Errors
+/// As [`screen`].
+pub fn look_at_classes(
+    session: &mut Session<'_, '_>,
+    space: &Space,
+    screenings: &[Screening],
+    which: Range<usize>,
+    deadline: Instant,
+) -> anyhow::Result<bool> {
+    Ok(looks(session, space, screenings, which, deadline)?.is_some())
+}
+
+/// The first looks at classes that are not screened yet, and what they leave, which is compiled from then on; a look that the run has is not repeated. `None` if the
+/// user asked to stop.
+fn looks<'a>(
+    session: &mut Session<'_, '_>,
+    space: &Space,
+    screenings: &'a [Screening],
+    which: Range<usize>,
+    deadline: Instant,
+) -> anyhow::Result<Option<Vec<(&'a Screening, Looked)>>> {
+    let (known, looked_before_now) =
+        (session.run.measured(Level::Screen), session.run.measured(Level::FirstLook));
+    let is_left =
+        |screening: &Screening| !screening.workloads.iter().all(|workload| known.contains(workload.name()));
+    let limits = session.benches.limits().clone();
+    let left: Vec<(usize, &Screening)> =
+        screenings.iter().enumerate().filter(|(index, one)| which.contains(index) && is_left(one)).collect();
+    let batches: usize = left.iter().map(|(_, screening)| screening.workloads.len()).sum();
+    let before = session.benches.compiled();
+    let mut asked = false;
+    let mut looked: Vec<(&Screening, Looked)> = Vec::new();
+    for (index, screening) in left {
+        if index > 0 && !std::mem::replace(&mut asked, true) {
+            // All at once: a few kernels of a class alone would leave cores idle.
+            let ones = looks_at_others(session.run.rows(), space, screenings, &limits);
+            session.benches.getting_ready(&ones, &[], session.interrupt);
+        }
+        let tiles = tiles_of(session.run.rows(), space, screenings, index, &limits);
+        let (class, at) = (screening.class, look_at(index));
+        let is_known = looked_at(screening).all(|workload| looked_before_now.contains(workload.name()));
+        let before_now = if is_known { looked_before(session.run.rows(), &class, &tiles, at) } else { None };
+        let of_class = match before_now {
+            Some(of_class) => Some(of_class),
+            None => {
+                let share = screening.workloads.len() as f64 / batches.max(1) as f64 * LOOKS;
+                let time = |session: &Session<'_, '_>| until(session.benches.moved(deadline, before), share);
+                first_look(session, screening, &tiles, at, &time)?
+            }
+        };
+        let Some(of_class) = of_class else { return Ok(None) };
+        session.benches.getting_ready(&[trial(class, of_class.left.clone())], &[], session.interrupt);
+        looked.push((screening, of_class));
+    }
+    Ok(Some(looked))
+}
+
+/// What the first looks at all classes but the first need once that one was looked at.
+pub fn looks_at_others(
+    rows: &[Measurement],
+    space: &Space,
+    screenings: &[Screening],
+    limits: &Limits,
+) -> Vec<Preparation> {
+    let one = |(index, screening): (usize, &Screening)| {
+        trial(screening.class, look_at(index).first(&tiles_of(rows, space, screenings, index, limits)))
+    };
+    screenings.iter().enumerate().skip(1).map(one).collect()
+}
+
+/// The look at a class: the first one has most of the batches.
+const fn look_at(index: usize) -> Look {
+    Look::AT[if index == 0 { 0 } else { 1 }]
+}
+
+/// The tiles of a class, without the shapes that lost at the first class, by what the run has of it: they are tried nowhere. Of what that class cannot run
+/// nothing is known.
+fn tiles_of(
+    rows: &[Measurement],
+    space: &Space,
+    screenings: &[Screening],
+    index: usize,
+    limits: &Limits,
+) -> Vec<Tile> {
+    let mut tiles = space.feasible(&screenings[index].class, limits);
+    if let Some(first) = screenings.first().filter(|_| index > 0) {
+        let of_first = space.feasible(&first.class, limits);
+        if let Some(looked) = looked_before(rows, &first.class, &of_first, look_at(0)) {
+            tiles.retain(|tile| {
+                looked.has_shape_of(tile) || !of_first.iter().any(|known| same_shape(known, tile))
+            });
+        }
+    }
+    tiles
+}
+
+/// What a first look at a class has left, by what the run has of it. `None` where there was none.
+fn looked_before(rows: &[Measurement], class: &Class, tiles: &[Tile], look: Look) -> Option<Looked> {
+    let ones = look.ones(tiles)?;
+    let raced = best_of(rows, Level::FirstLook, class);
+    (!raced.is_empty()).then(|| look.left(tiles, &ones, &raced, &raced))
+}
+
+/// What a run compiles first: the tiles that the first look at the class with most batches has, then the others of the shapes that these `known` tiles have, which
+/// are likely to do well.
+pub fn to_prepare_first(
+    space: &Space,
+    screenings: &[Screening],
+    known: &[Tile],
+    limits: &Limits,
+) -> Vec<Preparation> {
+    let Some(class) = screenings.first().map(|screening| screening.class) else { return Vec::new() };
+    let tiles = space.feasible(&class, limits);
+    let ones = look_at(0).first(&tiles);
+    let is_likely = |tile: &&Tile| !ones.contains(tile) && known.iter().any(|known| same_shape(known, tile));
+    let likely = tiles.iter().filter(is_likely).copied().collect();
+    vec![trial(class, ones), trial(class, likely)]
 }
 
 fn trial(class: Class, tiles: Vec<Tile>) -> Preparation {
@@ -144,12 +224,6 @@ fn trial(class: Class, tiles: Vec<Tile>) -> Preparation {
 fn until(deadline: Instant, part: f64) -> Instant {
     let time = deadline.saturating_duration_since(Instant::now()).mul_f64(part);
     Instant::now() + time.max(Duration::from_millis(100))
-}
-
-/// Has tiles of several classes compiled: those who try them wait for their own.
-fn get_ready(session: &mut Session<'_, '_>, tiles: impl IntoIterator<Item = (Class, Vec<Tile>)>) {
-    let wanted: Vec<Preparation> = tiles.into_iter().map(|(class, tiles)| trial(class, tiles)).collect();
-    session.benches.getting_ready(&wanted, &[], session.interrupt);
 }
 
 /// Tries tiles, and says how many passed.
@@ -178,17 +252,23 @@ fn try_and_tell(
 /// When a race ends that begins now.
 type Until<'a> = &'a dyn Fn(&Session<'_, '_>) -> Instant;
 
+/// The batches that a first look is at.
+fn looked_at(screening: &Screening) -> impl Iterator<Item = &Workload> {
+    let stride = screening.workloads.len().div_ceil(LOOKED_AT).max(1);
+    screening.workloads.iter().step_by(stride)
+}
+
 /// Tries one tile of each shape, and races those that pass on a few of the batches. `None` if the user asked to stop.
 fn first_look(
     session: &mut Session<'_, '_>,
-    Screening { class, workloads }: &Screening,
+    screening: &Screening,
     tiles: &[Tile],
     look: Look,
     until: Until<'_>,
 ) -> anyhow::Result<Option<Looked>> {
+    let class = &screening.class;
     let Some(ones) = look.ones(tiles) else { return Ok(Some(Looked::all(tiles))) };
-    let stride = workloads.len().div_ceil(LOOKED_AT).max(1);
-    let looked_at: Vec<Workload> = workloads.iter().step_by(stride).cloned().collect();
+    let looked_at: Vec<Workload> = looked_at(screening).cloned().collect();
     let Some(passed) = try_and_tell(session, &ones, (class, &looked_at))? else { return Ok(None) };
     let raced = Verified::tried(class, passed.clone());
     let until = until(session);

@@ -418,13 +418,13 @@ impl Timed {
 
     /// Leaves of the classes that a selector must know tiles for those that do well at their head dimension (`screened`), and those that are `known`: a selector's
     /// tree is of one head dimension, and a safe default is one for all. Classes that are not timed have the latter alone.
-    pub fn leave(&mut self, backend: Backend, screened: &BTreeMap<u32, BTreeSet<Tile>>, known: &[Tile]) {
+    pub fn leave(&mut self, backend: Backend, screened: &BTreeMap<u32, Vec<Tile>>, known: &[Tile]) {
         if known.is_empty() {
             return;
         }
         for class in self.to_verify(backend) {
             let of_dim = screened.get(&class.head_dim).filter(|_| self.classes.contains_key(&class));
-            let none = BTreeSet::new();
+            let none = Vec::new();
             self.only.insert(class, of_dim.unwrap_or(&none).iter().chain(known).copied().collect());
         }
     }

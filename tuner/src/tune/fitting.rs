@@ -16,9 +16,20 @@ const FIRST: u16 = 4;
 /// Time in which the samples of such decisions are taken.
 const DECISIONS: Duration = Duration::from_secs(10);
 
+/// What goes on beside a fit.
+pub(super) struct Beside<'a> {
+    /// How much of the clock's time devices that share it need.
+    pub on_the_clock: &'a dyn Fn(Duration) -> Duration,
+    /// What is measured while the selector is fitted again, given the one before; it ends when that says so. `false` if the user asked to stop.
+    pub meanwhile: Meanwhile<'a>,
+}
+
+/// Measures by a fitted selector as long as the last argument says that another one is being fitted.
+type Meanwhile<'a> = &'a dyn Fn(&mut Session<'_, '_>, &Analysis, &dyn Fn() -> bool) -> anyhow::Result<bool>;
+
 /// Fits the selector, and verifies the tiles that it may return with `cp.async`, too; as long as one of them fails, another
 /// selector is fitted without it. Each time there are fewer tiles, so this ends. Where a batch's set left the race before it had the samples of a
-/// decision, it is raced again, and the selector is fitted to these times too; `on_the_clock` says how much of the clock's time devices that share it need.
+/// decision, it is raced again, and the selector is fitted to these times too.
 /// The first fit may have been made already ([`fit_first_while`]). `None` if the user asked to stop.
 ///
 /// # Errors
@@ -28,16 +39,27 @@ pub(super) fn fit_verified(
     batches: &[Workload],
     timed: &Timed,
     settings: &FitSettings,
-    on_the_clock: &dyn Fn(Duration) -> Duration,
+    beside: &Beside<'_>,
     mut fitted: Option<Analysis>,
 ) -> anyhow::Result<Option<Analysis>> {
     let first = first_settings(settings);
-    let mut again = 0;
+    let (mut again, mut before) = (0, None::<Analysis>);
     loop {
         let settings = if again == 0 { &first } else { settings };
-        let analysis = match fitted.take() {
-            Some(analysis) => analysis,
-            None => fit(session.run.provenance(), &session.run.united_rows(), settings, session.progress)?,
+        let analysis = match (fitted.take(), before.take()) {
+            (Some(analysis), _) => analysis,
+            (None, Some(before)) => {
+                let (analysis, went_on) = fit_while(session, settings, |session, fitting| {
+                    (beside.meanwhile)(session, &before, fitting)
+                })?;
+                if !went_on {
+                    return Ok(None);
+                }
+                analysis
+            }
+            (None, None) => {
+                fit(session.run.provenance(), &session.run.united_rows(), settings, session.progress)?
+            }
         };
         let tiles: Vec<Tile> = analysis.model.tiles().into_iter().collect();
         // What was asked for ahead of knowing the selector's tiles is of no more use, and further fits want the cores.
@@ -49,11 +71,11 @@ pub(super) fn fit_verified(
                 let whole = again > 0;
                 again += 1;
                 let verified = Verified::of(session.run.rows());
-                let deadline = Instant::now() + on_the_clock(DECISIONS);
+                let deadline = Instant::now() + (beside.on_the_clock)(DECISIONS);
                 match measure_decisions(session, batches, &analysis.model, &verified, deadline)? {
                     None => return Ok(None),
                     Some(0) if whole => return Ok(Some(analysis)),
-                    Some(_) => {}
+                    Some(_) => before = Some(analysis),
                 }
             }
             Some(failed) => {
@@ -92,12 +114,20 @@ pub(super) fn fit_first_while<'a, 'b, T>(
     settings: &FitSettings,
     meanwhile: impl FnOnce(&mut Session<'a, 'b>) -> anyhow::Result<T>,
 ) -> anyhow::Result<(Analysis, T)> {
+    fit_while(session, &first_settings(settings), |session, _| meanwhile(session))
+}
+
+/// Fits a selector while `meanwhile` measures, which may ask whether it is still being fitted.
+fn fit_while<'a, 'b, T>(
+    session: &mut Session<'a, 'b>,
+    settings: &FitSettings,
+    meanwhile: impl FnOnce(&mut Session<'a, 'b>, &dyn Fn() -> bool) -> anyhow::Result<T>,
+) -> anyhow::Result<(Analysis, T)> {
     let (provenance, rows, progress) =
         (session.run.provenance().clone(), session.run.united_rows(), session.progress);
-    let first = first_settings(settings);
     std::thread::scope(|scope| {
-        let fitting = scope.spawn(|| fit(&provenance, &rows, &first, progress));
-        let measured = meanwhile(session)?;
+        let fitting = scope.spawn(|| fit(&provenance, &rows, settings, progress));
+        let measured = meanwhile(session, &|| !fitting.is_finished())?;
         let fitted = fitting.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
         Ok((fitted, measured))
     })

@@ -6,6 +6,7 @@ use crate::measure::{Coverage, ScriptedBench, Verified};
 use crate::progress::Progress;
 use crate::store::RunFolder;
 use crate::store::{Level, Measurement, Start, Status, test_data};
+use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::path::Path;
 use tilewright_heuristics::{BatchShape, Dtype, Tile};
@@ -57,6 +58,9 @@ fn measured(folder: &Path) -> RunFolder {
     run
 }
 
+/// Nothing beside a fit.
+const ALONE: Beside<'static> = Beside { on_the_clock: &|time| time, meanwhile: &|_, _, _| Ok(true) };
+
 fn fitted(bench: &mut ScriptedBench, run: &mut RunFolder) -> anyhow::Result<Option<Analysis>> {
     let settings = FitSettings::default();
     fit_verified(
@@ -64,7 +68,7 @@ fn fitted(bench: &mut ScriptedBench, run: &mut RunFolder) -> anyhow::Result<Opti
         &[],
         &timed(),
         &settings,
-        &|time| time,
+        &ALONE,
         None,
     )
 }
@@ -172,7 +176,7 @@ fn a_tile_that_fails_in_one_class_is_still_chosen_in_another() {
         &[],
         &timed(),
         &settings,
-        &|time| time,
+        &ALONE,
         None,
     );
     let analysis = fitted.unwrap().unwrap();
@@ -220,8 +224,34 @@ fn a_user_who_asks_to_stop_gets_no_selector() {
         &[],
         &timed(),
         &settings,
-        &|time| time,
+        &ALONE,
         None,
     );
     assert!(fitted.unwrap().is_none());
+}
+
+#[test]
+fn what_is_measured_beside_a_fit_is_of_the_selector_before() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut run = measured(folder.path());
+    let (seen, settings) = (Cell::new(0), FitSettings::default());
+    let mut fit_beside = |goes_on: bool| {
+        let meanwhile = |session: &mut Session<'_, '_>, analysis: &Analysis, fitting: &dyn Fn() -> bool| {
+            seen.set(seen.get() + 1);
+            assert_eq!(chosen(analysis), [FEW, MANY]);
+            // It may measure until the fit is over.
+            while fitting() {
+                std::thread::yield_now();
+            }
+            session.run.append(Vec::new())?;
+            Ok(goes_on)
+        };
+        let beside = Beside { meanwhile: &meanwhile, ..ALONE };
+        let (mut bench, interrupt) = (bench(&[]), Interrupt::default());
+        let mut session = Session::new(&mut bench, &mut run, Progress::Silent, &interrupt);
+        fit_verified(&mut session, &[], &timed(), &settings, &beside, None).unwrap()
+    };
+    let analysis = fit_beside(true).unwrap();
+    assert_eq!((chosen(&analysis), seen.get()), ([FEW, MANY], 1), "beside the second fit, not the first");
+    assert!(fit_beside(false).is_none(), "the user asked to stop");
 }

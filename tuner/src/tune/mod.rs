@@ -16,9 +16,10 @@ use crate::emit::{Heuristics, module_name};
 use crate::fit_settings::FitSettings;
 use crate::interrupt::Interrupt;
 use crate::measure::{
-    BatchPolicies, Benches, Candidates, Session, Timed, Verified, candidate_sets, measure_batches,
-    measure_candidates, needs_cp_async, record_timelines, screen, screenings, time_to_verify,
-    to_prepare_first, to_prepare_invariant, verify_invariant, verify_space_with,
+    BatchPolicies, Benches, Candidates, Preparation, Session, Timed, Verified, candidate_sets,
+    look_at_classes, looks_at_others, measure_batches, measure_candidates, needs_cp_async, record_timelines,
+    screen, screenings, time_to_verify, to_prepare_first, to_prepare_invariant, verify_invariant,
+    verify_space_with,
 };
 use crate::progress::Progress;
 use crate::shard::Shard;
@@ -30,8 +31,8 @@ use known::Known;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
-use tilewright_heuristics::{Backend, Prices, Tile, TileSetBuf};
-use tilewright_kernel_templates::{Class, Space};
+use tilewright_heuristics::{Backend, Prices, Tile};
+use tilewright_kernel_templates::{Class, Limits, Space};
 
 /// What is tuned, how long, and where results go.
 #[derive(Clone, Debug)]
@@ -81,8 +82,22 @@ const HELD_OUT: f64 = 0.2;
 const BEFORE_OTHERS: f64 = 0.85;
 /// Cores from which on a GPU is measured while a selector is fitted, which takes eight.
 const CORES_TO_FIT_BESIDE: usize = 16;
+/// Batches that are measured under a selector at once while it is fitted again.
+const JUDGED_AT_ONCE: usize = 32;
 /// What the timelines get in any case: to compile eight kernels, and launch each twice.
 const TIMELINES: Duration = Duration::from_secs(12);
+
+/// What a run with these options compiles first on a GPU with these limits, known before it is opened. Nothing where it goes on with another, races known tiles
+/// only, or its scenarios make no batches, which it says itself.
+pub fn to_compile_first(options: &TuneOptions, limits: &Limits) -> Vec<Preparation> {
+    if options.start == Start::Resume || options.quick {
+        return Vec::new();
+    }
+    let scale = Scale::on(limits, options.max_batch_mb);
+    let workloads = Workloads::load(&options.scenarios, limits.backend(), &scale, options.shard);
+    let screenings = workloads.map(|workloads| screenings(&workloads.batches, limits)).unwrap_or_default();
+    to_prepare_first(&Space::of(limits.backend()), &screenings, &[], limits)
+}
 
 /// Tunes a device: one, or several alike ones, which share the work. `differing` says in what these differ.
 ///
@@ -144,7 +159,7 @@ pub fn tune(
         shard: options.shard,
         only: BTreeMap::new(),
     };
-    let screenings = screenings(&workloads.batches, &limits);
+    let screenings = if options.quick { Vec::new() } else { screenings(&workloads.batches, &limits) };
     let screened: Vec<Class> = screenings.iter().map(|screening| screening.class).collect();
     let folder = options.out.join(&module);
     let around = std::env::current_dir().ok().and_then(|current| Heuristics::around(&current));
@@ -177,7 +192,7 @@ pub fn tune(
     };
     // What is compiled first, and what is needed in any case, in the order in which it is.
     if benches.compiles_ahead() {
-        let first = if options.quick { Vec::new() } else { to_prepare_first(&space, &screenings, &limits) };
+        let first = to_prepare_first(&space, &screenings, &known_tiles, &limits);
         for wanted in first.into_iter().chain(timed.to_prepare_first(&space, &known_tiles, &limits)) {
             benches.ask(&[wanted], &[]);
         }
@@ -208,82 +223,106 @@ pub fn tune(
     let session = &mut Session { benches, run: &mut run, progress, interrupt };
     phases.end("estimate", begin, &session.benches);
     let kept = || format!("{}: the measurements are kept", folder.display());
-    let tiles: Vec<Tile> = if options.quick {
-        known_tiles
-    } else {
-        let deadline = budget.deadline(SCREENED_UNTIL, session.benches.compiled());
-        if !screen(session, &space, &screenings, deadline)? {
-            return stopped(&folder);
-        }
-        let screened = Analysis::screened(&session.run.united_rows(), &screened, &fit).with_context(kept)?;
+    // The class with most batches is raced as soon as it is screened and verified, while kernels of the others are compiled.
+    let usual = timed.usual().filter(|_| session.benches.compiles_ahead());
+    let first_class = usual.filter(|usual| screened.first().is_none_or(|screened| screened == usual));
+    let at_once = if first_class.is_some() { screenings.len().min(1) } else { screenings.len() };
+    let screening_until = budget.deadline(SCREENED_UNTIL, session.benches.compiled());
+    if !screen(session, &space, &screenings, 0..at_once, screening_until)? {
+        return stopped(&folder);
+    }
+    let screened_at = Instant::now();
+    let left_by = |session: &Session<'_, '_>, classes: &[Class], timed: &mut Timed| {
+        let left = match Analysis::screened(&session.run.united_rows(), classes, &fit) {
+            Ok(left) => left,
+            // The others may have some.
+            Err(_) if classes.len() < screened.len() => BTreeMap::new(),
+            Err(error) => return Err(error).with_context(kept),
+        };
         // What other shards of the run keep is not known here.
         if options.shard.is_none() && backend == Backend::Cuda {
-            timed.leave(backend, &screened, &known_tiles);
+            timed.leave(backend, &left, &known_tiles);
         }
-        let tiles: BTreeSet<Tile> = screened.into_values().flatten().chain(known_tiles).collect();
-        tiles.into_iter().collect()
+        let mut tiles: Vec<Tile> = Vec::new();
+        for tile in left.into_values().flatten().chain(known_tiles.iter().copied()) {
+            if !tiles.contains(&tile) {
+                tiles.push(tile);
+            }
+        }
+        Ok(tiles)
     };
+    let mut tiles =
+        if options.quick { known_tiles.clone() } else { left_by(session, &screened[..at_once], &mut timed)? };
     phases.end("screen", begin, &session.benches);
-    let candidates = Candidates {
+    let mut candidates = Candidates {
         sets: if options.quick { known_sets } else { candidate_sets(&tiles) },
         several_for: timed.usual().filter(|_| backend == Backend::Cuda && !options.quick),
     };
     // They are compiled beside the tiles alone, where something compiles beside; else those whose tiles passed, once it is known.
-    let several = |may_run: &dyn Fn(&Class, &Tile) -> bool| -> Vec<(TileSetBuf, Class)> {
-        let of_class = |class: &Class| {
-            let runs = |set: &&TileSetBuf| {
-                set.single().is_none()
-                    && candidates.has(set, class)
-                    && set.tiles().iter().all(|tile| may_run(class, tile))
-            };
-            candidates.sets.iter().filter(runs).map(|set| (*set, *class)).collect::<Vec<_>>()
-        };
-        timed.classes.keys().flat_map(of_class).collect()
-    };
     let ahead = if session.benches.compiles_ahead() || session.benches.living() > 1 {
         let feasible: BTreeMap<Class, Vec<Tile>> =
             timed.classes.keys().map(|class| (*class, space.feasible(class, &limits))).collect();
-        several(&|class, tile| feasible[class].contains(tile))
+        candidates.several(timed.classes.keys(), &|class, tile| feasible[class].contains(tile))
     } else {
         Vec::new()
     };
     let batches = &workloads.batches;
     let work = |batches: &[Workload]| batches.iter().map(Workload::sample_ns).sum::<u64>() as f64;
     let deadline = budget.deadline(VERIFIED_UNTIL, session.benches.compiled());
-    // The class with most batches is raced as soon as it is verified, while kernels of the others are compiled.
-    let first_class = timed.usual().filter(|_| session.benches.compiles_ahead());
     let (mut of_first, mut raced) = (Vec::new(), Duration::ZERO);
-    if let Some(first) = first_class {
+    if let Some(first) = first_class.filter(|_| !tiles.is_empty()) {
         for wanted in timed.to_prepare_first(&space, &tiles, &limits) {
             session.benches.ask(&[wanted], &[]);
         }
         let is_first = |class: &Class| *class == first;
         let verified = verify_space_with(session, &space, (&tiles, &ahead), (&timed, &is_first), deadline)?;
         let Some(verified) = verified else { return stopped(&folder) };
-        session.benches.prepare(
-            &[],
-            &several(&|class, tile| verified.tiles(class).contains(tile)),
-            interrupt,
-        );
+        let sets =
+            candidates.several(timed.classes.keys(), &|class, tile| verified.tiles(class).contains(tile));
+        session.benches.prepare(&[], &sets, interrupt);
         phases.end("verify first class", begin, &session.benches);
         let is_first =
             |workload: &&Workload| !workload.held_out() && is_first(&Class::of(workload.geometry()));
         of_first = batches.iter().filter(is_first).cloned().collect();
         let racing = Instant::now();
         let left = budget.left(racing, session.benches.compiled(), 1.0 - VERIFIED_UNTIL);
-        let part = CANDIDATES * BEFORE_OTHERS * work(&of_first) / work(batches).max(1.0);
-        if !measure_candidates(session, &of_first, &candidates, &verified, racing + left.mul_f64(part))? {
+        let until =
+            racing + left.mul_f64(CANDIDATES * BEFORE_OTHERS * work(&of_first) / work(batches).max(1.0));
+        // The others are looked at between its batches: the kernels of either look are compiled beside these.
+        let looks = looks_at_others(session.run.rows(), &space, &screenings, &limits);
+        session.benches.getting_ready(&looks, &[], interrupt);
+        let (before, after) = of_first.split_at(of_first.len() * 2 / 3);
+        let half = racing + (until - racing).mul_f64(work(before) / work(&of_first).max(1.0));
+        if !measure_candidates(session, before, &candidates, &verified, half)? {
             return stopped(&folder);
         }
-        raced = racing.elapsed();
+        let looking = Instant::now();
+        let looks_until = screening_until + screened_at.elapsed();
+        if !look_at_classes(session, &space, &screenings, at_once..screenings.len(), looks_until)? {
+            return stopped(&folder);
+        }
+        let looked = looking.elapsed();
+        if !measure_candidates(session, after, &candidates, &verified, until + looked)? {
+            return stopped(&folder);
+        }
+        raced = racing.elapsed() - looked;
         phases.end("candidates of first class", begin, &session.benches);
+    }
+    if at_once < screenings.len() {
+        let until = screening_until + screened_at.elapsed();
+        if !screen(session, &space, &screenings, at_once..screenings.len(), until)? {
+            return stopped(&folder);
+        }
+        tiles = left_by(session, &screened, &mut timed)?;
+        candidates.add_singles(&tiles);
+        phases.end("screen others", begin, &session.benches);
     }
     let verified =
         verify_space_with(session, &space, (&tiles, &ahead), (&timed, &|_| true), deadline + raced)?;
     let Some(verified) = verified else { return stopped(&folder) };
     let compiling = Instant::now();
     // What has not failed since is there already if it was asked for ahead.
-    let sets = several(&|class, tile| verified.tiles(class).contains(tile));
+    let sets = candidates.several(timed.classes.keys(), &|class, tile| verified.tiles(class).contains(tile));
     session.benches.prepare(&[], &sets, interrupt);
     phases.end("verify", begin, &session.benches);
     let measuring = Instant::now();
@@ -343,7 +382,27 @@ pub fn tune(
         return Ok(Tuned::Shard(path));
     }
     let on_the_clock = |time| budget.divided(time);
-    let fitted = fitting::fit_verified(session, batches, &timed, &fit, &on_the_clock, first_fit);
+    // A selector that stayed in the first fit stays in the last one, as good as always: what it takes is measured while that is made.
+    let judge_ahead = |session: &mut Session<'_, '_>, analysis: &Analysis, fitting: &dyn Fn() -> bool| {
+        let mut policies = BatchPolicies::of(analysis);
+        if while_fitting && !options.quick {
+            let Some(families) = verify_invariant(session, judged)? else { return Ok(false) };
+            policies = policies.with_invariant(families);
+        }
+        let verified = Verified::of(session.run.rows());
+        for some in judged.chunks(JUDGED_AT_ONCE).take_while(|_| while_fitting && analysis.keeps_prior()) {
+            if !fitting() {
+                break;
+            }
+            let part = HELD_OUT * work(some) / work(judged).max(1.0);
+            if !measure_batches(session, some, &policies, &verified, Instant::now() + left.mul_f64(part))? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    };
+    let clock = fitting::Beside { on_the_clock: &on_the_clock, meanwhile: &judge_ahead };
+    let fitted = fitting::fit_verified(session, batches, &timed, &fit, &clock, first_fit);
     let Some(analysis) = fitted.with_context(kept)? else { return stopped(&folder) };
     phases.end("fit and decisions", begin, &session.benches);
     // Without the tiles that failed since.

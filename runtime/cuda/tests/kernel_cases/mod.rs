@@ -73,8 +73,10 @@ impl Case {
         }
     }
 
-    pub(crate) fn merges(&self) -> [Kernel; 2] {
-        MERGE_WARPS.map(|warps| Kernel::merge(warps, &self.class, self.options))
+    /// Those of batch-invariant kernels have one warp a row.
+    pub(crate) fn merges(&self) -> Vec<Kernel> {
+        let warps = if self.options.invariant { &MERGE_WARPS[..1] } else { &MERGE_WARPS[..] };
+        warps.iter().map(|&warps| Kernel::merge(warps, &self.class, self.options)).collect()
     }
 
     pub(crate) fn geometry(&self) -> Geometry {

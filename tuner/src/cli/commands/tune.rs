@@ -12,12 +12,12 @@ use crate::measure::{
     Bench, Benches, Compile, CompileAhead, CpuBench, TimeLimits, WorkerBench, WorkerCommand,
 };
 use crate::progress::Progress;
-use crate::tune::{Outputs, Tuned, command_to_go_on, tune as run_line};
+use crate::tune::{Outputs, TuneOptions, Tuned, command_to_go_on, to_compile_first, tune as run_line};
 use anyhow::Context as _;
 use std::time::Instant;
 use tilewright_cuda::CudaDevice;
-use tilewright_kernel_templates::Limits;
 use tilewright_kernel_templates::toolchain::{CubinCache, Nvrtc};
+use tilewright_kernel_templates::{CudaLimits, Limits};
 use tilewright_reports::InvariantCost;
 
 /// Measures, fits, emits and reports for this machine.
@@ -32,6 +32,8 @@ pub fn tune(arguments: &TuneArguments) -> anyhow::Result<Ended> {
     if devices.is_empty() {
         devices.push(named_or_first(None));
     }
+    // Before the devices are open: processes start, and first kernels are compiled, meanwhile.
+    let ahead = compile_ahead(&devices, &arguments.options())?;
     let mut opened = match devices.as_slice() {
         &[device] => vec![open(device, arguments.threads, progress)?],
         several => open_several(several, arguments.threads, progress)?,
@@ -39,7 +41,7 @@ pub fn tune(arguments: &TuneArguments) -> anyhow::Result<Ended> {
     let records = devices.iter().copied().zip(opened.iter().map(|bench| bench.device())).collect::<Vec<_>>();
     let models = workers(&records, &arguments.out);
     if models.len() > 1 {
-        drop(opened);
+        drop((opened, ahead));
         return tune_several(arguments, &models, progress, &interrupt);
     }
     let count =
@@ -47,7 +49,7 @@ pub fn tune(arguments: &TuneArguments) -> anyhow::Result<Ended> {
     progress.note(&format!("the {count} open ({:.1} s)", begin.elapsed().as_secs_f64()));
     let (mut benches, differing) =
         Benches::of(opened.iter_mut().map(|bench| &mut **bench as &mut dyn Bench).collect());
-    if let Some(ahead) = compile_ahead(&benches)? {
+    if let Some(ahead) = ahead {
         benches.compile_ahead(ahead);
     }
     let benches = (benches, differing);
@@ -145,14 +147,30 @@ fn open_several(
     })
 }
 
-/// Processes that compile a GPU's kernels beside the measuring: one for each core but those that measure.
-fn compile_ahead(benches: &Benches<'_>) -> anyhow::Result<Option<CompileAhead>> {
-    let Limits::Cuda(limits) = benches.limits() else { return Ok(None) };
+/// Processes that compile kernels of these GPUs beside the measuring, if they are alike: one for each core but those that measure. They begin with what the run
+/// compiles first. Without a driver there are none; whoever opens the devices says why.
+fn compile_ahead(devices: &[DeviceName], options: &TuneOptions) -> anyhow::Result<Option<CompileAhead>> {
+    let limits = |device: &DeviceName| match device {
+        DeviceName::Cuda(ordinal) => CudaDevice::limits_of(*ordinal).ok(),
+        DeviceName::Cpu => None,
+    };
+    let limits: Option<Vec<CudaLimits>> = devices.iter().map(limits).collect();
+    let Some((first, others)) = limits.as_deref().and_then(<[CudaLimits]>::split_first) else {
+        return Ok(None);
+    };
+    if others.iter().any(|other| other.arch != first.arch) {
+        return Ok(None);
+    }
+    // Here, so that they do not fetch it all at once.
+    Nvrtc::load_or_fetch(&CubinCache::default_folder()?)?;
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let command = WorkerCommand::this_program(["worker", "--compile", &*limits.arch])?;
+    let command = WorkerCommand::this_program(["worker", "--compile", &*first.arch])?;
     let process = |_| Box::new(CompileProcess::new(command.clone())) as Box<dyn Compile>;
-    let count = cores.saturating_sub(benches.living()).max(1);
-    Ok(Some(CompileAhead::start((0..count).map(process).collect())))
+    let count = cores.saturating_sub(devices.len()).max(1);
+    let ahead = CompileAhead::start((0..count).map(process).collect());
+    let limits = Limits::Cuda(first.clone());
+    ahead.ask(&to_compile_first(options, &limits), &limits);
+    Ok(Some(ahead))
 }
 
 /// Says what a selector is worth and which files were written. A selector that is doubted is a check that found a problem.
