@@ -1,12 +1,12 @@
 //! The second level: whole batches of scenarios. First under every set of tiles that a selector may come to choose, which is what is fitted and
 //! judged; then, on what is only judged, under the fitted selector and what it is compared with.
 
-use super::row::{batch_shape, measurement};
+use super::batch_policies::{BatchPolicies, Planned};
+use super::row::{batch_shape, class_of, measurement};
 use super::{
-    Bench, BenchError, Contestant, Coverage, Ended, Execution, Failure, InvariantFamilies, Loaded, Order,
-    PlanId, PlanTiles, Planning, Preparation, RaceOptions, Session, Told, Verified, race,
+    Bench, BenchError, Contestant, Ended, Execution, Loaded, Order, PlanTiles, RaceOptions, Session, Told,
+    Verified, execution_of_set, race,
 };
-use crate::analysis::Analysis;
 use crate::choice::Choice;
 use crate::emit::SelectorModel;
 use crate::interrupt::Interrupt;
@@ -18,12 +18,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
-use tilewright_cuda::{Launch, LaunchMode, MergeBy, Mix};
-use tilewright_heuristics::{BatchShape, Dtype, Tile, TileSetBuf};
+use tilewright_cuda::LaunchMode;
+use tilewright_heuristics::{BatchShape, Tile, TileSetBuf};
 use tilewright_kernel_templates::{Class, Limits};
-
-/// How PAT launches: a stream for each tile, then the merge (PAT, section 6).
-const PATS_LAUNCH_MODE: LaunchMode = LaunchMode { launch: Launch::Streams, merge: MergeBy::Launch };
 
 /// Pairs of tiles that are measured beside the single ones, at most: each is a kernel of its own to compile, and a plan of each batch that takes ten times as long
 /// as that of one tile. None has taken less than 0.97 of the time of the best single tile (`docs/tried.md`), and none is in the selectors of the last runs.
@@ -82,182 +79,6 @@ pub fn candidate_sets(tiles: &[Tile]) -> Vec<TileSetBuf> {
         tiles.iter().filter(beside).filter_map(|low| TileSetBuf::of(&[*low, *tall]))
     });
     single.chain(pairs.take(PAIRS)).collect()
-}
-
-/// How a batch is planned and launched as decoders do: where its set has several tiles, in one launch of their kernel if the bench has such.
-pub fn execution_of_set(set: &TileSetBuf, launch_modes: &[LaunchMode]) -> Execution {
-    let single = LaunchMode { launch: Launch::Single, merge: MergeBy::Launch };
-    if set.single().is_none() && launch_modes.contains(&single) {
-        Execution { planning: Planning::AsDecoders, launch_mode: single, mix: Some(Mix::of(set.tiles())) }
-    } else {
-        Execution::default()
-    }
-}
-
-/// What batches are measured under once a selector is fitted.
-#[derive(Debug)]
-pub struct BatchPolicies<'a> {
-    model: &'a SelectorModel,
-    selector_hash: String,
-    sets: Vec<TileSetBuf>,
-    invariant: InvariantFamilies,
-}
-
-impl<'a> BatchPolicies<'a> {
-    /// The selector of an analysis in every launch mode, PAT's rules, PAT's planner, and each of the selector's sets for all batches, the
-    /// best single one among them.
-    pub fn of(analysis: &'a Analysis) -> Self {
-        Self::new(&analysis.model, analysis.selector_hash(), analysis.best_single_set())
-    }
-
-    pub(super) fn new(
-        model: &'a SelectorModel,
-        selector_hash: String,
-        best_single: Option<TileSetBuf>,
-    ) -> Self {
-        let sets: BTreeSet<TileSetBuf> = model.sets.iter().copied().chain(best_single).collect();
-        let invariant = InvariantFamilies::default();
-        Self { model, selector_hash, sets: sets.into_iter().collect(), invariant }
-    }
-
-    /// The same, and batch-invariant plans of these families on batches whose scenario wants them.
-    #[must_use]
-    pub fn with_invariant(self, invariant: InvariantFamilies) -> Self {
-        Self { invariant, ..self }
-    }
-
-    /// What any batch of a class of kernels is measured under, the selector first.
-    fn choices(&self, feasible: &[Tile]) -> Vec<Choice> {
-        let can_run = |set: &&TileSetBuf| set.tiles().iter().all(|tile| feasible.contains(tile));
-        let alone = self.sets.iter().filter(can_run).copied().map(Choice::Set);
-        [Choice::SELECTOR, Choice::PatRules, Choice::Pat].into_iter().chain(alone).collect()
-    }
-
-    /// How a choice plans and launches, on a bench that has these launch modes beside the default.
-    fn execution(&self, choice: Choice, batch: &BatchShape, launch_modes: &[LaunchMode]) -> Execution {
-        match choice {
-            Choice::Selector(launch_mode) => {
-                let set = self.model.select(batch);
-                if launch_mode == LaunchMode::DEFAULT {
-                    return execution_of_set(&set, launch_modes);
-                }
-                let mix = (launch_mode.launch == Launch::Single).then(|| Mix::of(set.tiles()));
-                Execution { planning: Planning::AsDecoders, launch_mode, mix }
-            }
-            Choice::Pat => {
-                let launch_mode =
-                    launch_modes.iter().copied().find(|&launch_mode| launch_mode == PATS_LAUNCH_MODE);
-                Execution {
-                    planning: Planning::AsPat,
-                    launch_mode: launch_mode.unwrap_or_default(),
-                    mix: None,
-                }
-            }
-            Choice::PatRules => Execution::default(),
-            Choice::Invariant => Execution { planning: Planning::Invariant, ..Execution::default() },
-            Choice::Set(set) => execution_of_set(&set, launch_modes),
-        }
-    }
-
-    /// The tiles of a batch; none where its class has no family of batch-invariant plans.
-    fn tiles(&self, choice: Choice, batch: &BatchShape, feasible: &[Tile]) -> Option<PlanTiles> {
-        Some(match choice {
-            Choice::Selector(_) => PlanTiles::Set(self.model.select(batch)),
-            Choice::PatRules | Choice::Pat => PlanTiles::PatRules(feasible.to_vec()),
-            Choice::Invariant => PlanTiles::Set(self.invariant.of_batch(batch)?),
-            Choice::Set(set) => PlanTiles::Set(set),
-        })
-    }
-
-    /// What the timeline of the selector's plan of a batch of this shape needs.
-    pub(super) fn timeline_kernels(&self, workload: &Workload, shape: &BatchShape) -> Preparation {
-        let geometry = workload.geometry();
-        let coverage = Coverage { timeline: true, ..Coverage::for_pages(geometry.page_size) };
-        let tiles = self.model.select(shape).tiles().to_vec();
-        Preparation { tiles, class: Class::of(geometry), coverage }
-    }
-
-    /// What timelines of these workloads would need, as far as they were raced: which of them are recorded is known once all are measured under the selector.
-    pub fn to_prepare_timelines(&self, rows: &[Measurement], workloads: &[Workload]) -> Vec<Preparation> {
-        let shape = |row: &Measurement| Some((row.workload.clone(), row.batch?));
-        let raced = rows.iter().filter(|row| row.level == Level::Batch);
-        let shapes: BTreeMap<String, BatchShape> = raced.filter_map(shape).collect();
-        let kernels =
-            |workload: &Workload| Some(self.timeline_kernels(workload, shapes.get(workload.name())?));
-        workloads.iter().filter_map(kernels).collect()
-    }
-
-    /// Content hash of the selector.
-    pub(super) fn selector_hash(&self) -> &str {
-        &self.selector_hash
-    }
-
-    /// Plans a batch under the selector.
-    pub(super) fn plan_selected(
-        &self,
-        loaded: &mut dyn Loaded,
-        batch: &BatchShape,
-        launch_modes: &[LaunchMode],
-    ) -> Result<PlanId, BenchError> {
-        let tiles = PlanTiles::Set(self.model.select(batch));
-        loaded.plan(&self.execution(Choice::SELECTOR, batch, launch_modes), &tiles)
-    }
-
-    /// Plans a batch under all choices. The selector's other launch modes are among them where its plan is launched otherwise by them:
-    /// a batch of one tile has nothing to launch side by side, and one without partials nothing to merge.
-    fn plan(
-        &self,
-        loaded: &mut dyn Loaded,
-        workload: &Workload,
-        batch: &BatchShape,
-        feasible: &[Tile],
-        launch_modes: &[LaunchMode],
-    ) -> Result<Vec<(Choice, Planned)>, BenchError> {
-        let mut plans = Vec::new();
-        let plan =
-            |loaded: &mut dyn Loaded, choice: Choice| -> Result<Option<(Choice, Planned)>, BenchError> {
-                let Some(tiles) = self.tiles(choice, batch, feasible) else { return Ok(None) };
-                let planned = loaded.plan(&self.execution(choice, batch, launch_modes), &tiles);
-                let planned = if choice == Choice::Invariant { on_its_own(planned)? } else { Ok(planned?) };
-                Ok(Some((choice, planned)))
-            };
-        let invariant = workload.invariant().then_some(Choice::Invariant);
-        for choice in self.choices(feasible).into_iter().chain(invariant) {
-            plans.extend(plan(loaded, choice)?);
-        }
-        let selector = plans.iter().find(|(choice, _)| *choice == Choice::SELECTOR);
-        let selector = selector.and_then(|(_, planned)| planned.as_ref().ok().copied());
-        // A selector's plan that could not be made cannot be launched in any execution.
-        if let Some(facts) = selector.and_then(|plan| loaded.plan_facts(plan)) {
-            let default = self.execution(Choice::SELECTOR, batch, launch_modes).launch_mode;
-            for launch_mode in launch_modes.iter().copied().filter(|&launch_mode| launch_mode != default) {
-                let choice = Choice::Selector(launch_mode);
-                if choice != Choice::SELECTOR
-                    && facts.tell_apart(&self.execution(choice, batch, launch_modes))
-                {
-                    plans.extend(plan(loaded, choice)?);
-                }
-            }
-        }
-        Ok(plans)
-    }
-}
-
-/// A plan, or why there is none: its choice has a row that says so, and the others are measured.
-type Planned = Result<PlanId, Failure>;
-
-/// A plan that only its own choice misses where the batch cannot be planned so.
-fn on_its_own(planned: Result<PlanId, BenchError>) -> Result<Planned, BenchError> {
-    match planned {
-        Ok(plan) => Ok(Ok(plan)),
-        Err(error @ BenchError::Worker { .. }) => Err(error),
-        Err(error) => Ok(Err(Failure { status: Status::Runtime, message: error.to_string() })),
-    }
-}
-
-/// The class of a batch, as a selector is told of it.
-pub(super) fn class_of(batch: &BatchShape) -> Option<Class> {
-    Dtype::from_code(batch.dtype).map(|dtype| Class { head_dim: batch.head_dim, dtype })
 }
 
 /// Rounds of a batch's race of sets, and of what a selector is compared with: before a tie is believed, and at most.
@@ -437,7 +258,7 @@ pub fn measure_batches(
                 launch_modes: &[LaunchMode]| {
         policies.plan(loaded, workload, batch, feasible, launch_modes)
     };
-    let selector_hash = policies.selector_hash.as_str();
+    let selector_hash = policies.selector_hash();
     let stage = Stage {
         name: "batches",
         level: Level::Batch,

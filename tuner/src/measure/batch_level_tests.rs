@@ -1,8 +1,9 @@
 //! What whole batches are measured under, on a bench that only writes down what it is asked.
 
+use super::super::batch_policies::PATS_LAUNCH_MODE;
 use super::*;
 use crate::emit::TreeModel;
-use crate::measure::{Coverage, Failure, PlanFacts, verify_invariant};
+use crate::measure::{Coverage, Failure, PlanFacts, PlanId, Planning, verify_invariant};
 use crate::progress::Progress;
 use crate::store::RunFolder;
 use crate::store::{DeviceRecord, Resources, Start, Timeline, test_data};
@@ -12,6 +13,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
+use tilewright_cuda::{Launch, MergeBy, Mix};
 use tilewright_heuristics::{Backend, Domain, PackShape, Prices};
 use tilewright_kernel_templates::{CpuLimits, Limits};
 use tilewright_plan::ChooseTiles as _;

@@ -1,7 +1,7 @@
 //! The tiles of batch-invariant plans: their kernels are others than those that selectors choose among, so they are verified on their own, before whole
 //! batches are executed with them.
 
-use super::batch_level::class_of;
+use super::row::class_of;
 use super::space_level::verify_variants;
 use super::{Coverage, Preparation, Session};
 use crate::store::{Level, Measurement, Status};
