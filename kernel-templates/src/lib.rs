@@ -15,6 +15,6 @@ pub use rotary::RotaryPairs;
 pub use space::{
     CpuLimits, CudaLimits, Grid, Infeasible, Limiter, Limits, Occupancy, ReportedLimits, SHIPPED_ARCHS,
     SHIPPED_CLASSES, Space, UnknownDevice, Verdict, WARP_THREADS, bytes_in_flight, bytes_in_flight_needed,
-    check, check_compiled, check_compiled_mix, check_mix, invariant_set, occupancy, selected_kernels,
-    selection, selectors, shipped_kernels,
+    check, check_compiled, check_compiled_mix, check_mix, invariant_set, invariant_sets, occupancy,
+    selected_kernels, selection, selectors, shipped_kernels,
 };

@@ -1,6 +1,7 @@
 //! What a report shows. The tuner fills this in; nothing here knows where the figures come from.
 
 use serde::{Deserialize, Serialize};
+use std::fmt;
 
 /// Everything that one report shows, for one device.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -26,6 +27,9 @@ pub struct ReportData {
     pub held_out: Vec<Policy>,
     /// The selector and PAT compared on batches that were executed under each of them.
     pub batches: Vec<Policy>,
+    /// What batch-invariant plans take over the selector; absent where no batch was executed with them.
+    #[serde(default)]
+    pub invariant: Option<InvariantCost>,
     /// Launch modes the selector's plans, compared on whole batches; absent where only the default was measured.
     #[serde(default)]
     pub launching: Option<Launching>,
@@ -65,6 +69,48 @@ pub struct Policy {
     pub worst: f64,
     /// How many workloads or batches it was judged on.
     pub count: u64,
+}
+
+/// What batch-invariant plans take over the selector's plans of the same batches, which took turns with them. Ratios are absent where none was timed.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct InvariantCost {
+    /// Their time over the selector's, geometric mean.
+    pub over_selector: Option<f64>,
+    /// The same, 95th percentile.
+    pub p95: Option<f64>,
+    /// The same, the largest.
+    pub worst: Option<f64>,
+    /// The batch that it is of; empty if there is none.
+    pub worst_batch: String,
+    /// On how many batches they were timed.
+    pub batches: u64,
+    /// On how many batches they failed.
+    pub failed: u64,
+    /// Why, on one of them; empty if there is none.
+    pub failure: String,
+}
+
+impl InvariantCost {
+    /// What its row is called in tables of regrets, which are over the best set of each batch otherwise, and arithmetic means.
+    pub const ROW: &str = "batch-invariant, over the selector (geometric mean)";
+}
+
+impl fmt::Display for InvariantCost {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { batches, worst_batch, failed, failure, .. } = self;
+        match (self.over_selector, self.worst) {
+            (Some(over), Some(worst)) => write!(
+                f,
+                "Batch-invariant plans take {over:.3} of the selector's time on {batches} batches that were executed under both (geometric mean; {worst:.3} at \
+                 worst, {worst_batch})."
+            )?,
+            _ => f.write_str("No batch-invariant plan was timed.")?,
+        }
+        if *failed > 0 {
+            write!(f, " They failed on {failed} batches; on one of them: {failure}.")?;
+        }
+        Ok(())
+    }
 }
 
 /// Launch modes the same plans, compared with one of them, the default. A batch on which a mode was not timed, for its launches would be

@@ -2,7 +2,7 @@
 
 use crate::data::{ReportData, ScenarioResult};
 use crate::palette::{FAINT, INK, SERIES, themed};
-use crate::policy_names::{BEST_SINGLE_TILE, ORACLE, PAT_RULES, PATS_PLANNER, SELECTOR};
+use crate::policy_names::{BATCH_INVARIANT, BEST_SINGLE_TILE, ORACLE, PAT_RULES, PATS_PLANNER, SELECTOR};
 use plotters::prelude::*;
 
 const ROW_HEIGHT: u32 = 15;
@@ -10,7 +10,7 @@ const WIDTH: u32 = 980;
 const NAMES_WIDTH: u32 = 400;
 
 /// The policies that are shown, by their names without what stands in brackets.
-const SHOWN: [&str; 5] = [SELECTOR, ORACLE, BEST_SINGLE_TILE, PAT_RULES, PATS_PLANNER];
+const SHOWN: [&str; 6] = [SELECTOR, ORACLE, BEST_SINGLE_TILE, PAT_RULES, PATS_PLANNER, BATCH_INVARIANT];
 
 /// The drawing; none if no scenario was timed.
 pub(crate) fn latency_plot(data: &ReportData) -> Option<String> {
@@ -88,6 +88,10 @@ fn draw(
                 1 => chart.draw_series([TriangleMarker::new(at, 5, colour.filled())]).map(drop)?,
                 2 => chart.draw_series([Cross::new(at, 4, colour.stroke_width(2))]).map(drop)?,
                 3 => chart.draw_series([Circle::new(at, 4, colour.stroke_width(2))]).map(drop)?,
+                5 => {
+                    let square = Rectangle::new([(-4, -4), (4, 4)], colour.stroke_width(2));
+                    chart.draw_series([EmptyElement::at(at) + square]).map(drop)?;
+                }
                 _ => chart.draw_series([TriangleMarker::new(at, 5, colour.stroke_width(2))]).map(drop)?,
             }
         }
@@ -124,6 +128,7 @@ const LEGEND: [(&str, &str); SHOWN.len()] = [
     ("✕", "best single tile"),
     ("○", "PAT's rules for tiles, all else as for the selector"),
     ("△", "PAT's planner on our kernels: its packs, its split and its rules for tiles"),
+    ("□", "batch-invariant plans, whose bits depend on nothing else of a batch"),
 ];
 
 /// Number, mark and name of each way that is drawn.
@@ -162,5 +167,6 @@ mod tests {
         assert_eq!(ratios(&rules), [(0, 2.0), (3, 3.0)]);
         let whole = scenario(vec![timing("oracle (PAT's rules)", 3.0), timing(PATS_PLANNER, 4.0)]);
         assert_eq!(ratios(&whole), [(1, 3.0), (4, 4.0)]);
+        assert_eq!(ratios(&scenario(vec![timing(BATCH_INVARIANT, 5.0)])), [(5, 5.0)]);
     }
 }

@@ -20,8 +20,9 @@ mod tree_picture;
 mod verdict;
 
 pub use data::{
-    BatchTimeline, LaunchBatch, LaunchFamily, LaunchModeResult, Launching, Policy, PolicyTiming, ReportData,
-    ScenarioResult, SpaceRow, TileResult, TimelineBar, Timelines, TreeNode, WorkloadResult,
+    BatchTimeline, InvariantCost, LaunchBatch, LaunchFamily, LaunchModeResult, Launching, Policy,
+    PolicyTiming, ReportData, ScenarioResult, SpaceRow, TileResult, TimelineBar, Timelines, TreeNode,
+    WorkloadResult,
 };
 pub use page::{ReportError, render, write};
 pub use summary::picture;

@@ -1,6 +1,6 @@
 //! The page: everything put into the template, and written whole or not at all.
 
-use crate::data::{ReportData, ScenarioResult, SpaceRow, WorkloadResult};
+use crate::data::{InvariantCost, ReportData, ScenarioResult, SpaceRow, WorkloadResult};
 use crate::format::{NOTHING, megabytes, micros, percent, ratio};
 use crate::heat_map::{HeatMap, heat_maps};
 use crate::latency_plot::{latency_plot, legend};
@@ -118,9 +118,9 @@ fn policies(data: &ReportData) -> Table {
     let header =
         ["judged on", "tiles chosen by", "mean", "p95", "worst", "count"].map(str::to_owned).to_vec();
     let judged = [("batches not fitted", &data.held_out), ("executed under the selector", &data.batches)];
+    let regret = |value: f64| Cell::number(value, percent(value));
     let rows = judged.into_iter().flat_map(|(on, policies)| {
         policies.iter().map(move |policy| {
-            let regret = |value: f64| Cell::number(value, percent(value));
             vec![
                 Cell::text(on),
                 Cell::text(&policy.name),
@@ -131,10 +131,21 @@ fn policies(data: &ReportData) -> Table {
             ]
         })
     });
+    let over_selector = |cost: &InvariantCost| {
+        let over = |ratio: Option<f64>| regret(ratio.map_or(f64::NAN, |ratio| ratio - 1.0));
+        vec![
+            Cell::text("executed under the selector"),
+            Cell::text(InvariantCost::ROW),
+            over(cost.over_selector),
+            over(cost.p95),
+            over(cost.worst),
+            Cell::number(cost.batches as f64, cost.batches.to_string()),
+        ]
+    };
     Table {
         caption: "Regret: time over that of the best set of tiles, less one".to_owned(),
         header,
-        rows: rows.collect(),
+        rows: rows.chain(data.invariant.as_ref().map(over_selector)).collect(),
     }
 }
 

@@ -9,9 +9,9 @@ use plotters::style::RGBColor;
 pub(crate) const INK: RGBColor = RGBColor(1, 2, 3);
 /// Grid lines.
 pub(crate) const FAINT: RGBColor = RGBColor(1, 2, 4);
-/// Series, told apart without colour too: each has its own mark.
-pub(crate) const SERIES: [RGBColor; 5] =
-    [RGBColor(1, 3, 1), RGBColor(1, 3, 2), RGBColor(1, 3, 3), RGBColor(1, 3, 4), RGBColor(1, 3, 5)];
+/// Series, told apart without colour too: each has its own mark. The last has the text's colour.
+pub(crate) const SERIES: [RGBColor; 6] =
+    [RGBColor(1, 3, 1), RGBColor(1, 3, 2), RGBColor(1, 3, 3), RGBColor(1, 3, 4), RGBColor(1, 3, 5), INK];
 
 /// Puts the styles' variables in place of the placeholders, and names the picture for those who do not see it.
 /// The title stands in an attribute as it is: without `"`, `<` and `&`.

@@ -2,27 +2,31 @@
 
 use crate::data::{PolicyTiming, ReportData, ScenarioResult};
 use crate::format::{NOTHING, ratio};
-use crate::policy_names::{BEST_SINGLE_TILE, ORACLE, PAT_RULES, PATS_PLANNER, SELECTOR};
+use crate::policy_names::{BATCH_INVARIANT, BEST_SINGLE_TILE, ORACLE, PAT_RULES, PATS_PLANNER, SELECTOR};
 use crate::table::{Cell, Table};
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 use std::collections::BTreeMap;
 
 /// The ways that are summed up, and what the picture calls them.
-const WAYS: [(&str, &str, RGBColor); 5] = [
+const WAYS: [(&str, &str, RGBColor); 6] = [
     (SELECTOR, "selector", RGBColor(0x1f, 0x6f, 0xb4)),
     (ORACLE, "best of each batch, in hindsight", RGBColor(0x9f, 0xc5, 0xe3)),
     (BEST_SINGLE_TILE, "one tile for all", RGBColor(0x8a, 0x8a, 0x8a)),
     (PAT_RULES, "PAT's rules for tiles", RGBColor(0xe0, 0x9f, 0x3e)),
     (PATS_PLANNER, "PAT's planner on our kernels", RGBColor(0xb5, 0x5d, 0x1f)),
+    (BATCH_INVARIANT, "batch-invariant plans", RGBColor(0x5b, 0x8c, 0x5a)),
 ];
 
 const WIDTH: u32 = 880;
 const NAMES_WIDTH: i32 = 190;
 const BAR: i32 = 13;
 const GAP: i32 = 12;
-/// Pixels above the bars: the title and the names of the ways.
-const HEAD: i32 = 44 + WAYS.len() as i32 * 18;
+/// Pixels above the bars, beside the names of the ways.
+const TITLE: i32 = 44;
+const NAME: i32 = 18;
+/// Ways whose names have room in any case.
+const NAMES: usize = 5;
 const FOOT: i32 = 34;
 const DARK: RGBColor = RGBColor(0x22, 0x22, 0x22);
 
@@ -125,7 +129,8 @@ fn draw(
     largest: f64,
 ) -> Result<(), Box<dyn std::error::Error>> {
     let block = drawn.len() as i32 * BAR + GAP;
-    let height = HEAD + kinds.len() as i32 * block + FOOT;
+    let head = TITLE + drawn.len().max(NAMES) as i32 * NAME;
+    let height = head + kinds.len() as i32 * block + FOOT;
     let root = SVGBackend::with_string(svg, (WIDTH, height as u32)).into_drawing_area();
     root.fill(&WHITE)?;
     let text = |size: i32| ("sans-serif", size).into_font().color(&DARK);
@@ -134,7 +139,7 @@ fn draw(
         format!("{}: decode batches that no selector was fitted to, time over the hardware's limit", device);
     root.draw(&Text::new(title, (12, 16), aligned(HPos::Left, 16)))?;
     for (line, &way) in (0..).zip(drawn) {
-        let y = 42 + line * 18;
+        let y = 42 + line * NAME;
         root.draw(&Rectangle::new([(NAMES_WIDTH, y - 5), (NAMES_WIDTH + 18, y + 5)], WAYS[way].2.filled()))?;
         root.draw(&Text::new(label(scenarios, way), (NAMES_WIDTH + 26, y), aligned(HPos::Left, 13)))?;
     }
@@ -142,7 +147,7 @@ fn draw(
     let scale = f64::from(WIDTH as i32 - NAMES_WIDTH - 60) / largest;
     let x = |ratio: f64| NAMES_WIDTH + (ratio * scale).round() as i32;
     for (index, kind) in (0..).zip(kinds) {
-        let top = HEAD + index * block;
+        let top = head + index * block;
         let name = format!("{} ({})", kind.name, kind.batches);
         let middle = top + (block - GAP) / 2;
         root.draw(&Text::new(name, (NAMES_WIDTH - 10, middle), aligned(HPos::Right, 13)))?;
@@ -156,7 +161,7 @@ fn draw(
             root.draw(&Text::new(ratio(value), (x(value) + 5, y + BAR / 2), aligned(HPos::Left, 11)))?;
         }
     }
-    let limit = [(x(1.0), HEAD - 6), (x(1.0), height - FOOT + 2)];
+    let limit = [(x(1.0), head - 6), (x(1.0), height - FOOT + 2)];
     root.draw(&PathElement::new(limit, DARK.stroke_width(1)))?;
     let foot = "1 = the hardware's limit; geometric mean, number of batches in brackets; shorter is better";
     root.draw(&Text::new(foot, (NAMES_WIDTH, height - 14), aligned(HPos::Left, 12)))?;
@@ -206,6 +211,27 @@ mod tests {
         assert!((tenants[0].unwrap() - 4.0).abs() < 1e-9 && (tenants[2].unwrap() - 3.0).abs() < 1e-9);
         assert_eq!((tenants[1], tenants[3]), (None, None), "not of part of the batches");
         assert!((kinds[1].ratios[3].unwrap() - 3.3).abs() < 1e-9);
+    }
+
+    #[test]
+    fn batch_invariant_plans_have_a_bar_where_all_batches_have_them() {
+        let mut batches = scenarios();
+        let height = |batches: &[ScenarioResult]| {
+            let picture = bars("NVIDIA H200", batches).unwrap();
+            (picture.contains("batch-invariant plans"), picture)
+        };
+        let time = |us| PolicyTiming {
+            policy: BATCH_INVARIANT.to_owned(),
+            median_us: us,
+            spread_us: None,
+            count: 1,
+        };
+        batches[0].timings.push(time(25.0));
+        assert!(!height(&batches).0, "not of part of the batches");
+        batches[1].timings.push(time(90.0));
+        let (drawn, picture) = height(&batches);
+        assert!(drawn && picture.contains("4.74"), "the root of 2.5 times 9");
+        assert_eq!(table(&batches).header.last().unwrap(), "batch-invariant plans");
     }
 
     #[test]

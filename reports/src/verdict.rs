@@ -1,10 +1,10 @@
 //! The verdict: what a reader wants to know first, in sentences.
 
-use crate::data::{Policy, ReportData};
+use crate::data::{InvariantCost, Policy, ReportData};
 use crate::format::percent;
 
-/// The headline, one sentence for batches that were not fitted, and one for those that were executed under the selector as well; what was not
-/// measured is left out.
+/// The headline, one sentence for batches that were not fitted, and one for those that were executed under the selector as well, and what
+/// batch-invariant plans took of them; what was not measured is left out.
 pub(crate) fn sentences(data: &ReportData) -> Vec<String> {
     let about = [
         (&data.held_out, "batches that were not fitted", "batches"),
@@ -12,6 +12,7 @@ pub(crate) fn sentences(data: &ReportData) -> Vec<String> {
     ];
     let mut sentences: Vec<String> = data.headline.iter().cloned().collect();
     sentences.extend(about.into_iter().filter_map(|(policies, on, noun)| sentence(policies, on, noun)));
+    sentences.extend(data.invariant.as_ref().map(InvariantCost::to_string));
     if sentences.is_empty() {
         sentences.push("Nothing was judged yet: there are no measured batches.".to_owned());
     }

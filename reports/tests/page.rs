@@ -2,8 +2,8 @@
 
 mod common;
 
-use tilewright_reports::policy_names::PATS_PLANNER;
-use tilewright_reports::{PolicyTiming, ReportData, TreeNode, render, write};
+use tilewright_reports::policy_names::{BATCH_INVARIANT, PATS_PLANNER};
+use tilewright_reports::{InvariantCost, PolicyTiming, ReportData, TreeNode, render, write};
 
 #[test]
 fn figures_are_exactly_those_of_the_data() {
@@ -91,6 +91,41 @@ fn the_legend_names_what_is_drawn() {
             .unwrap()
             .contains("<span class=\"mark mark-5\">△</span> PAT&#39;s planner on our kernels")
     );
+}
+
+#[test]
+fn batch_invariant_plans_are_shown_where_they_were_executed() {
+    let mut data = common::sample();
+    assert!(!render(&data).unwrap().contains("batch-invariant"));
+    let time = PolicyTiming { policy: BATCH_INVARIANT.to_owned(), ..data.scenarios[7].timings[0].clone() };
+    data.scenarios[7].timings.push(time);
+    let cost = InvariantCost {
+        over_selector: Some(1.1875),
+        p95: Some(1.5),
+        worst: Some(1.75),
+        worst_batch: "tenants/<t>".to_owned(),
+        batches: 24,
+        failed: 1,
+        failure: "no <registers>".to_owned(),
+    };
+    data.invariant = Some(cost.clone());
+    let html = render(&data).unwrap();
+    for text in [
+        "<span class=\"mark mark-6\">□</span> batch-invariant plans",
+        "<td>batch-invariant, over the selector (geometric mean)</td>",
+        "data-key=\"0.1875\">18.8 %<",
+        "data-key=\"0.75\">75.0 %<",
+        "data-key=\"24\">24<",
+        "Batch-invariant plans take 1.188 of the selector&#39;s time on 24 batches",
+        "1.750 at worst, tenants/&#60;t&#62;",
+        "They failed on 1 batches; on one of them: no &#60;registers&#62;.",
+    ] {
+        assert!(html.contains(text), "{text}");
+    }
+    let untimed = InvariantCost { over_selector: None, p95: None, worst: None, batches: 0, ..cost };
+    data.invariant = Some(untimed);
+    let html = render(&data).unwrap();
+    assert!(html.contains("No batch-invariant plan was timed. They failed on 1 batches"));
 }
 
 #[test]

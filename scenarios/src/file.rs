@@ -21,6 +21,9 @@ pub(crate) struct File {
     /// Not part of the content's hash: the batches are the same whatever they are for.
     #[serde(default, rename = "use", skip_serializing)]
     pub(crate) purpose: Use,
+    /// Not part of the content's hash either: the batches are the same whatever they are measured under.
+    #[serde(default, skip_serializing)]
+    pub(crate) invariant: bool,
     #[serde(default = "default_heads")]
     pub(crate) heads: Vec<Heads>,
     #[serde(default = "default_head_dims")]

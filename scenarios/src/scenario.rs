@@ -133,7 +133,12 @@ impl Scenario {
         matches!(self.file.purpose, Use::HeldOut)
     }
 
-    /// Hash of its content, the trace included; comments, order of keys and what the batches are for do not count.
+    /// Whether its batches are also measured with batch-invariant plans, which no selector is fitted to.
+    pub const fn invariant(&self) -> bool {
+        self.file.invariant
+    }
+
+    /// Hash of its content, the trace included; comments, order of keys, what the batches are for and what they are measured under do not count.
     pub fn hash(&self) -> &str {
         &self.hash
     }
@@ -311,6 +316,15 @@ impl Scenario {
                 return Err(invalid(&["page_sizes"], &message));
             }
         }
+        if self.file.invariant
+            && let Some(size) = page_sizes.iter().find(|size| !size.0.is_multiple_of(INVARIANT_PAGES))
+        {
+            let message = format!(
+                "batch-invariant plans need pages of a multiple of {INVARIANT_PAGES} tokens, not of {}; use such `page_sizes`, or leave it out",
+                size.0
+            );
+            return Err(invalid(&["invariant"], &message));
+        }
         let product = |lens: &[usize]| lens.iter().fold(1u64, |all, &len| all.saturating_mul(len as u64));
         let few_enough = |key: &str, shapes: u64| {
             let layouts = [heads.len(), head_dims.len(), dtypes.len(), page_sizes.len()];
@@ -363,6 +377,9 @@ impl Scenario {
 
 /// Most combinations of a sweep, counted before any is made: 2^20 take some hundred MB.
 const MAX_COMBINATIONS: u64 = 1 << 20;
+
+/// Tokens of which the pages of batch-invariant plans have a multiple (`AttentionOptions::invariant` in the runtime).
+const INVARIANT_PAGES: u32 = 16;
 
 /// Most nodes and requests of a mix, and its deepest level.
 const MAX_MIX: u64 = 1 << 18;

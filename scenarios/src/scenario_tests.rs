@@ -53,6 +53,9 @@ fn the_catalogue_has_batches_to_fit_and_to_judge_by() {
         let chosen = scenarios.filter(|scenario| scenario.held_out() == held_out);
         chosen.flat_map(|scenario| scenario.batches().unwrap()).collect()
     };
+    for scenario in [Backend::Cpu, Backend::Cuda].into_iter().flat_map(catalogue) {
+        assert_eq!(scenario.invariant(), scenario.held_out(), "{}", scenario.name());
+    }
     let (fit, held_out) = (whole(Backend::Cuda, false), whole(Backend::Cuda, true));
     assert!(fit.len() >= 300 && held_out.len() >= 200, "{} and {}", fit.len(), held_out.len());
     assert!(

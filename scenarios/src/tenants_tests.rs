@@ -152,6 +152,24 @@ fn what_a_file_is_for_is_no_part_of_its_content() {
     assert!(found.contains("test.yaml:1:") && found.contains("did you mean `held-out`?"), "{found}");
 }
 
+#[test]
+fn batches_are_measured_with_invariant_plans_where_a_file_says_so() {
+    let parse = |text: &str| Scenario::parse(text, "test.yaml").unwrap();
+    let without = parse(MINIMAL);
+    let [no, yes] = [false, true].map(|invariant| parse(&format!("invariant: {invariant}\n{MINIMAL}")));
+    assert_eq!([&without, &no, &yes].map(Scenario::invariant), [false, false, true]);
+    assert!(without.hash() == no.hash() && no.hash() == yes.hash(), "the batches are the same");
+    let found = error(&format!("{MINIMAL}\npage_sizes: [8, 16]\ninvariant: true\n"));
+    assert!(found.contains("multiple of 16 tokens, not of 8") && found.contains("`page_sizes`"), "{found}");
+    let line = format!("{MINIMAL}\npage_sizes: [8, 16]\n").lines().count() + 1;
+    assert!(found.contains(&format!("test.yaml:{line}: invariant")), "{found}");
+    assert!(
+        Scenario::parse(&format!("{MINIMAL}\npage_sizes: [8, 16]\ninvariant: false\n"), "t.yaml").is_ok()
+    );
+    let found = error(&format!("invariant: yes please\n{MINIMAL}"));
+    assert!(found.contains("test.yaml:1:") && found.contains("invariant"), "{found}");
+}
+
 /// Two numbers as a range, in the right order.
 fn range(least: u32, most: u32) -> impl Strategy<Value = (u32, u32, bool)> {
     (least..=most, least..=most, any::<bool>())

@@ -39,6 +39,8 @@ const BROKEN: &[&str] = &[
     "name: t\nseed: -1\ntrees: [\"1_32\"]\n",
     "name: t\nseed: 99999999999999999999999\ntrees: [\"1_32\"]\n",
     "name: t\nuse: fitt\ntrees: [\"1_32\"]\n",
+    "name: t\ninvariant: 1\ntrees: [\"1_32\"]\n",
+    "name: t\ninvariant: true\npage_sizes: [8]\ntrees: [\"1_32\"]\n",
     "name: t\nheads: [32, 8]\ntrees: [\"1_32\"]\n",
     "name: t\nheads: [[32, 8, 1]]\ntrees: [\"1_32\"]\n",
     "name: t\nheads: [[32, 5]]\ntrees: [\"1_32\"]\n",

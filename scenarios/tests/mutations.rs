@@ -8,7 +8,7 @@ use tilewright_scenarios::{Scenario, Trace};
 
 const GOOD: [&str; 6] = [
     "name: t\nseed: 3\nheads: [[32, 8], [8, 8]]\nhead_dims: [64, 128]\ndtypes: [f16, bf16]\npage_sizes: [16, 32]\ntrees:\n  - 1,4_32,32\n  - \"8_64\"\n",
-    "name: m # of roots\nuse: held-out\nmix:\n  - tokens: 64\n    repeat: 2\n    ends_inside: [10, 33]\n    children:\n      - {tokens: 5, requests: 3}\n      - tokens: 40\n",
+    "name: m # of roots\nuse: held-out\ninvariant: true\nmix:\n  - tokens: 64\n    repeat: 2\n    ends_inside: [10, 33]\n    children:\n      - {tokens: 5, requests: 3}\n      - tokens: 40\n",
     "name: n\ntenants:\n  batches: 3\n  prompts: {min: 1, max: 3}\n  prompt_tokens: {min: 64, max: 512, log: true}\n  requests: 4\n  lone_requests: 2\n  just_crossed: 0.25\n",
     "name: r\ntrace:\n  generate: {requests: 20, requests_per_second: 2, turn_tokens: 600, output_tokens: 100, follow_ups: 0.5}\n  max_batch: 8\n  tokens_per_second: 20\n  prefill_tokens_per_second: 5000\n  at: {from: 1, to: 20, every: 1}\n",
     "name: p\npacks:\n  rows: [4, 16]\n  kv_len: [32, 100]\n  packs: [1, 7]\n  own: [0, 5]\n  max_tokens: 4096\n",

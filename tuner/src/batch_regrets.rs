@@ -1,6 +1,6 @@
 //! Policies, compared on whole batches that were executed under each.
 
-use crate::choice::{Choice, PAT_RULES, PATS_PLANNER, SELECTOR};
+use crate::choice::{BATCH_INVARIANT, Choice, PAT_RULES, PATS_PLANNER, SELECTOR};
 use crate::fit::PolicyRegret;
 use crate::statistics::{mean, median, quantile};
 use crate::store::{Level, Measurement, Status};
@@ -10,6 +10,11 @@ use tilewright_heuristics::TileSetBuf;
 /// Whether a choice differs from the selector's by its launches alone. Such are compared with each other, and are no policies.
 fn launched_otherwise(choice: &str) -> bool {
     choice.parse().is_ok_and(|choice: Choice| choice.other_launch_mode().is_some())
+}
+
+/// Whether a choice is compared with the best of a batch.
+fn is_policy(choice: &str) -> bool {
+    choice != BATCH_INVARIANT && !launched_otherwise(choice)
 }
 
 /// Samples of a batch by choice. What was measured beside a selector took turns with it: those samples stand for a choice that has some, and not the ones of
@@ -32,7 +37,8 @@ pub fn samples_by_choice<'a>(
     samples
 }
 
-/// The measured times of each batch: workload -> choice -> median, for policies that ran.
+/// The measured times of each batch: workload -> choice -> median, for policies that ran. Batch-invariant plans compute what no other does, and are
+/// compared with the selector alone ([`crate::invariant_cost`]).
 pub fn batch_times(rows: &[Measurement]) -> BTreeMap<&str, BTreeMap<&str, f64>> {
     let mut batches: BTreeMap<&str, Vec<&Measurement>> = BTreeMap::new();
     for row in rows.iter().filter(|row| row.level == Level::Batch && row.status == Status::Correct) {
@@ -42,7 +48,7 @@ pub fn batch_times(rows: &[Measurement]) -> BTreeMap<&str, BTreeMap<&str, f64>> 
         .into_iter()
         .map(|(workload, rows)| {
             let samples = samples_by_choice(rows.into_iter());
-            let policies = samples.into_iter().filter(|(choice, _)| !launched_otherwise(choice));
+            let policies = samples.into_iter().filter(|(choice, _)| is_policy(choice));
             (workload, policies.filter_map(|(choice, samples)| Some((choice, median(&samples)?))).collect())
         })
         .collect()

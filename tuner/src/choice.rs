@@ -5,7 +5,7 @@ use std::str::FromStr;
 use tilewright_cuda::LaunchMode;
 use tilewright_heuristics::TileSetBuf;
 
-pub use tilewright_reports::policy_names::{PAT_RULES, PATS_PLANNER, SELECTOR};
+pub use tilewright_reports::policy_names::{BATCH_INVARIANT, PAT_RULES, PATS_PLANNER, SELECTOR};
 
 /// One way to plan a batch, to choose its tiles and to launch it. Its name parses back, and is what measurements are kept under.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -17,6 +17,8 @@ pub enum Choice {
     /// The whole of PAT on our kernels: its TreeHeuristic packs (PAT, Algorithm 1), packs longer than the mean are cut (section 6), its
     /// analytic rules choose tiles (section 5.2), and each tile has a stream of its own where the device has streams.
     Pat,
+    /// Batch-invariant plans, each of one tile of its class's family. Never fitted, and no part of a selector.
+    Invariant,
     /// The packs get the tiles of this set, by their rows: of one tile, the same for all packs.
     Set(TileSetBuf),
 }
@@ -41,6 +43,7 @@ impl fmt::Display for Choice {
             Self::Selector(launch_mode) => write!(f, "{SELECTOR}, {launch_mode}"),
             Self::PatRules => f.write_str(PAT_RULES),
             Self::Pat => f.write_str(PATS_PLANNER),
+            Self::Invariant => f.write_str(BATCH_INVARIANT),
             Self::Set(set) => set.fmt(f),
         }
     }
@@ -49,7 +52,7 @@ impl fmt::Display for Choice {
 /// No choice has this name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "`{0}` names nothing that batches are measured under: neither a selector nor PAT, and no set of tiles"
+    "`{0}` names nothing that batches are measured under: neither a selector, nor PAT, nor batch-invariant plans, and no set of tiles"
 )]
 pub struct ParseChoiceError(String);
 
@@ -63,6 +66,7 @@ impl FromStr for Choice {
             (SELECTOR, _) => Self::SELECTOR,
             (PAT_RULES, _) => Self::PatRules,
             (PATS_PLANNER, _) => Self::Pat,
+            (BATCH_INVARIANT, _) => Self::Invariant,
             (_, Some(launch_mode)) => Self::Selector(launch_mode.parse().map_err(|_| error())?),
             _ => Self::Set(text.parse().map_err(|_| error())?),
         };
@@ -83,6 +87,7 @@ mod tests {
             (0..LaunchMode::ALL.len()).prop_map(|i| Choice::Selector(LaunchMode::ALL[i])),
             Just(Choice::PatRules),
             Just(Choice::Pat),
+            Just(Choice::Invariant),
             prop::collection::vec(any::<[u16; Tile::COUNT]>(), 1..4).prop_filter_map("no set", |tiles| {
                 let tiles: Vec<Tile> = tiles.into_iter().map(Tile::from_values).collect();
                 TileSetBuf::of(&tiles).map(Choice::Set)
@@ -107,17 +112,40 @@ mod tests {
         let single = LaunchMode { launch: Launch::Single, merge: MergeBy::LastCta };
         let tile = Tile::of("m16n64w4s3");
         let tile = Choice::Set(TileSetBuf::one(tile));
-        let choices = [Choice::SELECTOR, Choice::Selector(single), Choice::PatRules, Choice::Pat, tile];
-        let names = ["selector", "selector, single+last-cta", "PAT's rules", PATS_PLANNER, "m16n64w4s3"];
+        let choices = [
+            Choice::SELECTOR,
+            Choice::Selector(single),
+            Choice::PatRules,
+            Choice::Pat,
+            Choice::Invariant,
+            tile,
+        ];
+        let names = [
+            "selector",
+            "selector, single+last-cta",
+            "PAT's rules",
+            PATS_PLANNER,
+            "batch-invariant",
+            "m16n64w4s3",
+        ];
         assert_eq!(choices.map(|choice| choice.to_string()), names);
-        assert_eq!(choices.map(Choice::other_launch_mode), [None, Some(single), None, None, None]);
+        assert_eq!(choices.map(Choice::other_launch_mode), [None, Some(single), None, None, None, None]);
     }
 
     #[test]
     fn what_is_no_choice_is_refused() {
-        for text in
-            ["", "selector,", "selector, ", "selector, serial+launch", "pat", "PAT ", "m16n64", "m016n64w4s3"]
-        {
+        for text in [
+            "",
+            "selector,",
+            "selector, ",
+            "selector, serial+launch",
+            "pat",
+            "PAT ",
+            "batch-invariant ",
+            "invariant",
+            "m16n64",
+            "m016n64w4s3",
+        ] {
             assert_eq!(text.parse::<Choice>(), Err(ParseChoiceError(text.to_owned())));
         }
     }

@@ -18,6 +18,7 @@ pub mod fit_settings;
 pub mod fleet;
 pub mod gate;
 pub mod interrupt;
+pub mod invariant_cost;
 pub mod measure;
 pub mod prior;
 pub mod progress;

@@ -67,6 +67,7 @@ pub struct Workload {
     spec: BatchSpec,
     scenario: String,
     held_out: bool,
+    invariant: bool,
     sample_ns: u64,
 }
 
@@ -102,6 +103,11 @@ impl Workload {
     /// Whether it is only judged, never fitted.
     pub const fn held_out(&self) -> bool {
         self.held_out
+    }
+
+    /// Whether a run that executes it under its selector executes it with batch-invariant plans, too.
+    pub const fn invariant(&self) -> bool {
+        self.invariant
     }
 }
 
@@ -170,6 +176,7 @@ impl Workloads {
                     spec,
                     scenario: scenario_name,
                     held_out: scenario.held_out(),
+                    invariant: scenario.invariant(),
                 });
             }
         }

@@ -220,7 +220,7 @@ fn a_worker_ends_with_the_run_even_if_a_variant_hangs() {
         .spawn()
         .unwrap();
     let class = r#"{"head_dim":64,"dtype":"f32"}"#;
-    let coverage = r#"{"options":false,"cp_async":false,"trial":false,"timeline":false}"#;
+    let coverage = r#"{"options":false,"cp_async":false,"trial":false,"timeline":false,"invariant":false}"#;
     let request = format!(r#"{{"Verify":{{"tile":"{FAULTY}","class":{class},"coverage":{coverage}}}}}"#);
     let mut input = child.stdin.take().unwrap();
     input.write_all(&(request.len() as u32).to_le_bytes()).unwrap();

@@ -5,21 +5,26 @@ use crate::Class;
 use crate::cuda::KernelOptions;
 use tilewright_heuristics::{TileSet, chunk};
 
-/// The family of tiles of batch-invariant plans of a class on a device: the first of [`chunk::families`] that the rules allow and for whose totals a
-/// CTA has room. A GPU's backend compiles and tries them, and takes the next family where that fails.
+/// The family of tiles of batch-invariant plans of a class on a device: the first of [`invariant_sets`]. A GPU's backend compiles and tries them, and takes the
+/// next family where that fails.
 pub fn invariant_set(class: &Class, limits: &Limits) -> Option<TileSet<'static>> {
+    invariant_sets(class, limits).next()
+}
+
+/// The families that a device can have for a class, best first: those of [`chunk::families`] that the rules allow and for whose totals a CTA has room.
+pub fn invariant_sets(class: &Class, limits: &Limits) -> impl Iterator<Item = TileSet<'static>> {
     let options = KernelOptions { invariant: true, ..KernelOptions::default() };
-    let has_room = |set: &TileSet<'_>| match limits {
+    let has_room = move |set: &TileSet<'_>| match limits {
         Limits::Cpu(_) => true,
         Limits::Cuda(limits) => set
             .tiles()
             .iter()
             .all(|tile| limits.shared_bytes(tile, class, options) <= limits.shared_bytes_per_cta),
     };
-    let runs = |set: &&TileSet<'_>| {
+    let runs = move |set: &&TileSet<'_>| {
         has_room(set) && set.tiles().iter().all(|tile| check(tile, class, limits).is_ok())
     };
-    chunk::families(limits.backend(), class.head_dim).iter().find(runs).copied()
+    chunk::families(limits.backend(), class.head_dim).iter().filter(runs).copied()
 }
 
 #[cfg(test)]

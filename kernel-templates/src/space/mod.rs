@@ -18,7 +18,7 @@ pub use cuda_limits::{CudaLimits, ReportedLimits, UnknownDevice};
 pub use feasibility::{Infeasible, check, check_compiled, check_compiled_mix, check_mix};
 pub use grid::{Grid, Space, Verdict};
 pub use in_flight::{bytes_in_flight, bytes_in_flight_needed};
-pub use invariant::invariant_set;
+pub use invariant::{invariant_set, invariant_sets};
 pub use limits::{CpuLimits, Limits};
 pub use occupancy::{Limiter, Occupancy, WARP_THREADS, occupancy};
 pub use selection::{selection, selectors};

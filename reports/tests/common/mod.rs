@@ -118,6 +118,7 @@ pub(crate) fn sample() -> ReportData {
             policy("best single tile (m4n64w1s2)", 0.1),
             policy("PAT's rules", 0.2),
         ],
+        invariant: None,
         launching: Some(launching()),
         timelines: Some(timelines()),
         scenarios: (0..30)

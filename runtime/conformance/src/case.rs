@@ -61,6 +61,11 @@ impl ConformanceCase {
         self.mask == Mask::NONE && !self.sinks
     }
 
+    /// Whether batch-invariant plans can be made of it ([`tilewright_plan::Split::Invariant`]): by engines too, so for pages of whole granules of 16 tokens.
+    pub const fn serves_invariant_plans(&self) -> bool {
+        self.geometry.page_size.is_multiple_of(16)
+    }
+
     /// Factor of the logits.
     pub fn scale(&self) -> f32 {
         1.0 / (self.geometry.head_dim as f32).sqrt()
@@ -122,7 +127,15 @@ impl ConformanceCase {
     /// # Errors
     /// As [`Plan::build`].
     pub fn plan(&self, choose: impl ChooseTiles) -> Result<Plan, PlanError> {
-        Plan::build(&self.geometry, &self.table(), &self.options, choose)
+        self.plan_with(&self.options, choose)
+    }
+
+    /// Its plan by other options.
+    ///
+    /// # Errors
+    /// As [`Plan::build`].
+    pub fn plan_with(&self, options: &PlanOptions, choose: impl ChooseTiles) -> Result<Plan, PlanError> {
+        Plan::build(&self.geometry, &self.table(), options, choose)
     }
 
     /// What the f64 reference says: output `[queries, q_heads, head_dim]` and natural-log LSE `[queries, q_heads]`.

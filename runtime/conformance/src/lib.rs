@@ -1,6 +1,7 @@
 //! Awkward batches that every variant computes against the f64 reference before it is timed.
 //!
-//! [`cases`] serve every tile of a class; [`tile_cases`] look for the edges of one tile. Each is small and about one thing.
+//! [`cases`] serve every tile of a class; [`tile_cases`] look for the edges of one tile, [`invariant_cases`] for those of batch-invariant plans' chunks. Each is
+//! small and about one thing.
 //! The tuner's verification, the tests of the CPU backend and those of GPU kernels all use them:
 //!
 //! ```
@@ -31,7 +32,7 @@ pub mod reference;
 mod values;
 
 pub use case::{ConformanceCase, Layout};
-pub use catalogue::{cases, tile_cases};
+pub use catalogue::{cases, invariant_cases, tile_cases};
 pub use check::{compare, tolerance};
 pub use on_cpu::CpuCase;
 pub use on_cuda::{CudaCase, RunError, options_of};

@@ -5,6 +5,7 @@ use super::values::{kv_scales, poison};
 use super::{CaseCache, ConformanceCase};
 use tilewright_cpu::{CpuBackend, DecodeArgs, Element, Fp8KvCache, KvCache, KvPages};
 use tilewright_heuristics::Tile;
+use tilewright_plan::{Plan, PlanOptions};
 
 /// A case with its K, V and Q, to be computed under many tiles.
 #[derive(Clone, Debug)]
@@ -28,14 +29,28 @@ impl<E: Element> CpuCase<E> {
     /// # Errors
     /// Why it cannot be planned or executed.
     pub fn run(&self, backend: &mut CpuBackend, tile: &Tile) -> Result<(Vec<f64>, Vec<f64>), String> {
+        self.run_on(backend, tile, self.case.options)
+    }
+
+    /// As [`CpuCase::run`], planned in another way.
+    ///
+    /// # Errors
+    /// As [`CpuCase::run`].
+    pub fn run_on(
+        &self,
+        backend: &mut CpuBackend,
+        tile: &Tile,
+        planned: PlanOptions,
+    ) -> Result<(Vec<f64>, Vec<f64>), String> {
+        let plan = self.case.plan_with(&planned, *tile).map_err(|error| error.to_string())?;
         let strides = self.case.strides();
         match &self.cache {
             CaseCache::Plain { keys, values } => {
-                self.run_over(KvCache { keys, values, strides }, backend, tile)
+                self.run_over(KvCache { keys, values, strides }, backend, &plan)
             }
             CaseCache::Fp8 { keys, values, key_scales, value_scales } => {
                 let scales = kv_scales(key_scales, value_scales);
-                self.run_over(Fp8KvCache { keys, values, strides, scales }, backend, tile)
+                self.run_over(Fp8KvCache { keys, values, strides, scales }, backend, &plan)
             }
         }
     }
@@ -44,9 +59,8 @@ impl<E: Element> CpuCase<E> {
         &self,
         cache: C,
         backend: &mut CpuBackend,
-        tile: &Tile,
+        plan: &Plan,
     ) -> Result<(Vec<f64>, Vec<f64>), String> {
-        let plan = self.case.plan(*tile).map_err(|error| error.to_string())?;
         let heads = self.case.queries() * self.case.geometry.q_heads as usize;
         // Poison shows what was never written.
         let mut wide = poison(self.query.len());
@@ -60,7 +74,7 @@ impl<E: Element> CpuCase<E> {
             sinks: sinks.as_deref(),
             ..DecodeArgs::new(&self.query, cache, &mut output)
         };
-        backend.decode(&plan, args).map_err(|error| error.to_string())?;
+        backend.decode(plan, args).map_err(|error| error.to_string())?;
         E::copy_wide(&output, &mut wide);
         Ok((to_f64(&wide), to_f64(&lse)))
     }

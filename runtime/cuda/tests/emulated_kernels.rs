@@ -601,29 +601,32 @@ fn every_sign_of_the_scale_agrees_with_the_reference() {
 const MUCH_WORK: u64 = 1 << 15;
 
 /// What a variant is verified by on a device, where one that hangs has a process to be killed in: warps that share
-/// out a step along its tokens, one warpgroup, and two.
+/// out a step along its tokens, one warpgroup, and two; and both tiles of batch-invariant plans.
 #[test]
 fn conformance_batches_agree_with_the_reference() {
     let work = |batch: &ConformanceCase| -> u64 {
         batch.table().seq_lens().map(|len| u64::from(len * batch.geometry.q_heads)).sum()
     };
-    let alone = |m, n, warps, warpgroups| (tile(m, n, warps, 2), warpgroups, &[][..]);
-    let together = |mixed: &'static [Tile]| (*mixed.last().unwrap(), true, mixed);
+    let alone = |m, n, warps, warpgroups| (tile(m, n, warps, 2), warpgroups, &[][..], false);
+    let together = |mixed: &'static [Tile]| (*mixed.last().unwrap(), true, mixed, false);
+    let invariant = |m, warps, warpgroups| (tile(m, 64, warps, 2), warpgroups, &[][..], true);
     let kernels = [
         alone(16, 64, 4, false),
         alone(64, 32, 4, true),
         alone(128, 16, 8, true),
         together(MIXES[2]),
         together(MIXES[3]),
+        invariant(16, 1, false),
+        invariant(64, 4, true),
     ];
-    for (tile, warpgroups, mixed) in kernels {
+    for (tile, warpgroups, mixed, invariant) in kernels {
         let case_of = |batch: ConformanceCase| {
             let options = KernelOptions {
                 mask: batch.mask.options(),
                 sinks: batch.sinks,
                 timeline: false,
                 kv_load: tilewright_cuda::kv_load(&batch.strides(), &batch.geometry),
-                invariant: false,
+                invariant,
             };
             (Case { tile, mixed, options, warpgroups, page_size: batch.geometry.page_size, ..CASE }, batch)
         };
@@ -631,9 +634,11 @@ fn conformance_batches_agree_with_the_reference() {
             .into_iter()
             .chain(conformance::tile_cases(&CASE.class, &tile, 3))
             .filter(|batch| work(batch) <= MUCH_WORK)
+            .chain(conformance::invariant_cases(&CASE.class, 3).into_iter().filter(|_| invariant))
+            .filter(|batch| !invariant || batch.serves_invariant_plans())
             .map(case_of)
             .unzip();
-        assert!(cases.len() >= 70, "{}", cases.len());
+        assert!(cases.len() >= 60, "{}", cases.len());
         let emulator = Emulator::build(&kernels_of(&cases), if warpgroups { &[WARPGROUPS] } else { &[] });
         let pairs: Vec<(&Case, &ConformanceCase)> = cases.iter().zip(&batches).collect();
         for_all(&pairs, |(case, batch)| {

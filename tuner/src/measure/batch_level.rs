@@ -1,12 +1,12 @@
 //! The second level: whole batches of scenarios. First under every set of tiles that a selector may come to choose, which is what is fitted and
 //! judged; then, on what is only judged, under the fitted selector and what it is compared with.
 
-use super::row::{batch_shape, measurement};
+use super::batch_policies::{BatchPolicies, Planned};
+use super::row::{batch_shape, class_of, measurement};
 use super::{
-    Bench, BenchError, Contestant, Coverage, Ended, Execution, Loaded, Order, PlanId, PlanTiles, Planning,
-    Preparation, RaceOptions, Session, Told, Verified, race,
+    Bench, BenchError, Contestant, Ended, Execution, Loaded, Order, PlanTiles, RaceOptions, Session, Told,
+    Verified, execution_of_set, race,
 };
-use crate::analysis::Analysis;
 use crate::choice::Choice;
 use crate::emit::SelectorModel;
 use crate::interrupt::Interrupt;
@@ -18,12 +18,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
-use tilewright_cuda::{Launch, LaunchMode, MergeBy, Mix};
-use tilewright_heuristics::{BatchShape, Dtype, Tile, TileSetBuf};
+use tilewright_cuda::LaunchMode;
+use tilewright_heuristics::{BatchShape, Tile, TileSetBuf};
 use tilewright_kernel_templates::{Class, Limits};
-
-/// How PAT launches: a stream for each tile, then the merge (PAT, section 6).
-const PATS_LAUNCH_MODE: LaunchMode = LaunchMode { launch: Launch::Streams, merge: MergeBy::Launch };
 
 /// Pairs of tiles that are measured beside the single ones, at most: each is a kernel of its own to compile, and a plan of each batch that takes ten times as long
 /// as that of one tile. None has taken less than 0.97 of the time of the best single tile (`docs/tried.md`), and none is in the selectors of the last runs.
@@ -84,149 +81,6 @@ pub fn candidate_sets(tiles: &[Tile]) -> Vec<TileSetBuf> {
     single.chain(pairs.take(PAIRS)).collect()
 }
 
-/// How a batch is planned and launched as decoders do: where its set has several tiles, in one launch of their kernel if the bench has such.
-pub fn execution_of_set(set: &TileSetBuf, launch_modes: &[LaunchMode]) -> Execution {
-    let single = LaunchMode { launch: Launch::Single, merge: MergeBy::Launch };
-    if set.single().is_none() && launch_modes.contains(&single) {
-        Execution { planning: Planning::AsDecoders, launch_mode: single, mix: Some(Mix::of(set.tiles())) }
-    } else {
-        Execution::default()
-    }
-}
-
-/// What batches are measured under once a selector is fitted.
-#[derive(Debug)]
-pub struct BatchPolicies<'a> {
-    model: &'a SelectorModel,
-    selector_hash: String,
-    sets: Vec<TileSetBuf>,
-}
-
-impl<'a> BatchPolicies<'a> {
-    /// The selector of an analysis in every launch mode, PAT's rules, PAT's planner, and each of the selector's sets for all batches, the
-    /// best single one among them.
-    pub fn of(analysis: &'a Analysis) -> Self {
-        Self::new(&analysis.model, analysis.selector_hash(), analysis.best_single_set())
-    }
-
-    pub(super) fn new(
-        model: &'a SelectorModel,
-        selector_hash: String,
-        best_single: Option<TileSetBuf>,
-    ) -> Self {
-        let sets: BTreeSet<TileSetBuf> = model.sets.iter().copied().chain(best_single).collect();
-        Self { model, selector_hash, sets: sets.into_iter().collect() }
-    }
-
-    /// What any batch of a class of kernels is measured under, the selector first.
-    fn choices(&self, feasible: &[Tile]) -> Vec<Choice> {
-        let can_run = |set: &&TileSetBuf| set.tiles().iter().all(|tile| feasible.contains(tile));
-        let alone = self.sets.iter().filter(can_run).copied().map(Choice::Set);
-        [Choice::SELECTOR, Choice::PatRules, Choice::Pat].into_iter().chain(alone).collect()
-    }
-
-    /// How a choice plans and launches, on a bench that has these launch modes beside the default.
-    fn execution(&self, choice: Choice, batch: &BatchShape, launch_modes: &[LaunchMode]) -> Execution {
-        match choice {
-            Choice::Selector(launch_mode) => {
-                let set = self.model.select(batch);
-                if launch_mode == LaunchMode::DEFAULT {
-                    return execution_of_set(&set, launch_modes);
-                }
-                let mix = (launch_mode.launch == Launch::Single).then(|| Mix::of(set.tiles()));
-                Execution { planning: Planning::AsDecoders, launch_mode, mix }
-            }
-            Choice::Pat => {
-                let launch_mode =
-                    launch_modes.iter().copied().find(|&launch_mode| launch_mode == PATS_LAUNCH_MODE);
-                Execution {
-                    planning: Planning::AsPat,
-                    launch_mode: launch_mode.unwrap_or_default(),
-                    mix: None,
-                }
-            }
-            Choice::PatRules => Execution::default(),
-            Choice::Set(set) => execution_of_set(&set, launch_modes),
-        }
-    }
-
-    /// The tiles of a batch.
-    fn tiles(&self, choice: Choice, batch: &BatchShape, feasible: &[Tile]) -> PlanTiles {
-        match choice {
-            Choice::Selector(_) => PlanTiles::Set(self.model.select(batch)),
-            Choice::PatRules | Choice::Pat => PlanTiles::PatRules(feasible.to_vec()),
-            Choice::Set(set) => PlanTiles::Set(set),
-        }
-    }
-
-    /// What the timeline of the selector's plan of a batch of this shape needs.
-    pub(super) fn timeline_kernels(&self, workload: &Workload, shape: &BatchShape) -> Preparation {
-        let geometry = workload.geometry();
-        let coverage = Coverage { timeline: true, ..Coverage::for_pages(geometry.page_size) };
-        let tiles = self.model.select(shape).tiles().to_vec();
-        Preparation { tiles, class: Class::of(geometry), coverage }
-    }
-
-    /// What timelines of these workloads would need, as far as they were raced: which of them are recorded is known once all are measured under the selector.
-    pub fn to_prepare_timelines(&self, rows: &[Measurement], workloads: &[Workload]) -> Vec<Preparation> {
-        let shape = |row: &Measurement| Some((row.workload.clone(), row.batch?));
-        let raced = rows.iter().filter(|row| row.level == Level::Batch);
-        let shapes: BTreeMap<String, BatchShape> = raced.filter_map(shape).collect();
-        let kernels =
-            |workload: &Workload| Some(self.timeline_kernels(workload, shapes.get(workload.name())?));
-        workloads.iter().filter_map(kernels).collect()
-    }
-
-    /// Content hash of the selector.
-    pub(super) fn selector_hash(&self) -> &str {
-        &self.selector_hash
-    }
-
-    /// Plans a batch under one choice.
-    pub(super) fn plan_one(
-        &self,
-        loaded: &mut dyn Loaded,
-        choice: Choice,
-        batch: &BatchShape,
-        feasible: &[Tile],
-        launch_modes: &[LaunchMode],
-    ) -> Result<PlanId, BenchError> {
-        loaded.plan(&self.execution(choice, batch, launch_modes), &self.tiles(choice, batch, feasible))
-    }
-
-    /// Plans a batch under all choices. The selector's other launch modes are among them where its plan is launched otherwise by them:
-    /// a batch of one tile has nothing to launch side by side, and one without partials nothing to merge.
-    fn plan(
-        &self,
-        loaded: &mut dyn Loaded,
-        batch: &BatchShape,
-        feasible: &[Tile],
-        launch_modes: &[LaunchMode],
-    ) -> Result<Vec<(Choice, PlanId)>, BenchError> {
-        let plan = |loaded: &mut dyn Loaded, choice: Choice| -> Result<(Choice, PlanId), BenchError> {
-            Ok((choice, self.plan_one(loaded, choice, batch, feasible, launch_modes)?))
-        };
-        let mut plans = Vec::new();
-        for choice in self.choices(feasible) {
-            plans.push(plan(loaded, choice)?);
-        }
-        let selector = plans.iter().find(|(choice, _)| *choice == Choice::SELECTOR);
-        // A selector's plan that could not be made cannot be launched in any execution.
-        if let Some(facts) = selector.and_then(|&(_, plan)| loaded.plan_facts(plan)) {
-            let default = self.execution(Choice::SELECTOR, batch, launch_modes).launch_mode;
-            for launch_mode in launch_modes.iter().copied().filter(|&launch_mode| launch_mode != default) {
-                let choice = Choice::Selector(launch_mode);
-                if choice != Choice::SELECTOR
-                    && facts.tell_apart(&self.execution(choice, batch, launch_modes))
-                {
-                    plans.push(plan(loaded, choice)?);
-                }
-            }
-        }
-        Ok(plans)
-    }
-}
-
 /// Rounds of a batch's race of sets, and of what a selector is compared with: before a tie is believed, and at most.
 const ROUNDS: [usize; 2] = [7, 9];
 /// Rounds of a race of the whole space: it finds what is worth racing again.
@@ -253,13 +107,14 @@ pub(super) fn measure_screening(
     tried: &Verified,
     deadline: Instant,
 ) -> anyhow::Result<bool> {
-    let plan = |loaded: &mut dyn Loaded, _: &BatchShape, feasible: &[Tile], _: &[LaunchMode]| {
-        let plan = |&tile: &Tile| -> Result<(Choice, PlanId), BenchError> {
-            let set = TileSetBuf::one(tile);
-            Ok((Choice::Set(set), loaded.plan(&Execution::default(), &PlanTiles::Set(set))?))
+    let plan =
+        |loaded: &mut dyn Loaded, _: &Workload, _: &BatchShape, feasible: &[Tile], _: &[LaunchMode]| {
+            let plan = |&tile: &Tile| -> Result<(Choice, Planned), BenchError> {
+                let set = TileSetBuf::one(tile);
+                Ok((Choice::Set(set), Ok(loaded.plan(&Execution::default(), &PlanTiles::Set(set))?)))
+            };
+            feasible.iter().map(plan).collect()
         };
-        feasible.iter().map(plan).collect()
-    };
     let stage = Stage {
         name: if level == Level::FirstLook { "first look" } else { "screening" },
         level,
@@ -286,17 +141,16 @@ pub fn measure_candidates(
     deadline: Instant,
 ) -> anyhow::Result<bool> {
     let plan = |loaded: &mut dyn Loaded,
+                _: &Workload,
                 shape: &BatchShape,
                 feasible: &[Tile],
                 launch_modes: &[LaunchMode]| {
-        let class = Dtype::from_code(shape.dtype).map(|dtype| Class { head_dim: shape.head_dim, dtype });
+        let class = class_of(shape);
         let can_run = |set: &&TileSetBuf| {
             set.tiles().iter().all(|tile| feasible.contains(tile))
                 && class.is_none_or(|class| candidates.has(set, &class))
         };
-        let plan = |set: &TileSetBuf| -> Result<(Choice, PlanId), BenchError> {
-            Ok((Choice::Set(*set), loaded.plan(&execution_of_set(set, launch_modes), &PlanTiles::Set(*set))?))
-        };
+        let plan = |set: &TileSetBuf| plan_set(loaded, set, launch_modes);
         candidates.sets.iter().filter(can_run).map(plan).collect()
     };
     let stage = Stage {
@@ -334,10 +188,12 @@ pub fn measure_decisions(
     }
     let again: BTreeMap<BatchShape, &Vec<TileSetBuf>> =
         thin.values().map(|(shape, sets)| (*shape, sets)).collect();
-    let plan = |loaded: &mut dyn Loaded, shape: &BatchShape, _: &[Tile], launch_modes: &[LaunchMode]| {
-        let plan = |set: &TileSetBuf| -> Result<(Choice, PlanId), BenchError> {
-            Ok((Choice::Set(*set), loaded.plan(&execution_of_set(set, launch_modes), &PlanTiles::Set(*set))?))
-        };
+    let plan = |loaded: &mut dyn Loaded,
+                _: &Workload,
+                shape: &BatchShape,
+                _: &[Tile],
+                launch_modes: &[LaunchMode]| {
+        let plan = |set: &TileSetBuf| plan_set(loaded, set, launch_modes);
         again.get(shape).copied().into_iter().flatten().map(plan).collect()
     };
     let stage = Stage {
@@ -395,11 +251,14 @@ pub fn measure_batches(
     verified: &Verified,
     deadline: Instant,
 ) -> anyhow::Result<bool> {
-    let plan =
-        |loaded: &mut dyn Loaded, batch: &BatchShape, feasible: &[Tile], launch_modes: &[LaunchMode]| {
-            policies.plan(loaded, batch, feasible, launch_modes)
-        };
-    let selector_hash = policies.selector_hash.as_str();
+    let plan = |loaded: &mut dyn Loaded,
+                workload: &Workload,
+                batch: &BatchShape,
+                feasible: &[Tile],
+                launch_modes: &[LaunchMode]| {
+        policies.plan(loaded, workload, batch, feasible, launch_modes)
+    };
+    let selector_hash = policies.selector_hash();
     let stage = Stage {
         name: "batches",
         level: Level::Batch,
@@ -417,12 +276,23 @@ pub fn measure_batches(
 type PlanAll<'a> = &'a (
         dyn Fn(
     &mut dyn Loaded,
+    &Workload,
     &BatchShape,
     &[Tile],
     &[LaunchMode],
-) -> Result<Vec<(Choice, PlanId)>, BenchError>
+) -> Result<Vec<(Choice, Planned)>, BenchError>
             + Sync
     );
+
+/// Plans a loaded batch under a set, as decoders do.
+fn plan_set(
+    loaded: &mut dyn Loaded,
+    set: &TileSetBuf,
+    launch_modes: &[LaunchMode],
+) -> Result<(Choice, Planned), BenchError> {
+    let plan = loaded.plan(&execution_of_set(set, launch_modes), &PlanTiles::Set(*set))?;
+    Ok((Choice::Set(*set), Ok(plan)))
+}
 
 /// Where the time of a pass goes.
 #[derive(Debug, Default)]
@@ -554,13 +424,14 @@ impl Stage<'_> {
         let [min_rounds, max_rounds] = rounds_on(bench.limits(), self.rounds);
         let mut loaded = bench.load(&batch)?;
         spent.loading = lap(&mut begin);
-        let plans = (self.plan)(loaded.as_mut(), &shape, verified.tiles(&class), &launch_modes)?;
+        let plans = (self.plan)(loaded.as_mut(), workload, &shape, verified.tiles(&class), &launch_modes)?;
         let limit_us = loaded.limit_us();
         spent.planning = lap(&mut begin);
         let eliminate = self.eliminate;
         let options =
             RaceOptions { time_limit, seed, eliminate, min_rounds, max_rounds, ..RaceOptions::default() };
-        let result = race(plans.len(), &options, || interrupt.requested(), |i| loaded.sample(plans[i].1));
+        let sample = |i: usize| loaded.sample(plans[i].1.clone()?);
+        let result = race(plans.len(), &options, || interrupt.requested(), sample);
         spent.sampling = lap(&mut begin);
         drop(loaded);
         // What was measured before the device was lost is kept; a run that goes on measures the workload again.
@@ -572,7 +443,7 @@ impl Stage<'_> {
                 choice: choice.to_string(),
                 tile: match choice {
                     Choice::Set(set) => set.single(),
-                    Choice::Selector(_) | Choice::PatRules | Choice::Pat => None,
+                    Choice::Selector(_) | Choice::PatRules | Choice::Pat | Choice::Invariant => None,
                 },
                 batch: Some(shape),
                 limit_us: Some(limit_us),

@@ -1,8 +1,9 @@
 //! What whole batches are measured under, on a bench that only writes down what it is asked.
 
+use super::super::batch_policies::PATS_LAUNCH_MODE;
 use super::*;
 use crate::emit::TreeModel;
-use crate::measure::{Coverage, Failure, PlanFacts};
+use crate::measure::{Coverage, Failure, PlanFacts, PlanId, Planning, verify_invariant};
 use crate::progress::Progress;
 use crate::store::RunFolder;
 use crate::store::{DeviceRecord, Resources, Start, Timeline, test_data};
@@ -12,6 +13,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
+use tilewright_cuda::{Launch, MergeBy, Mix};
 use tilewright_heuristics::{Backend, Domain, PackShape, Prices};
 use tilewright_kernel_templates::{CpuLimits, Limits};
 use tilewright_plan::ChooseTiles as _;
@@ -38,6 +40,10 @@ pub(crate) struct ScriptedBench {
     pub(in crate::measure) slower_us: f64,
     /// The variants that are wrong: with `cp.async`, or with TMA.
     pub(crate) wrong: Vec<(Tile, Class, bool)>,
+    /// The variants of batch-invariant plans that do not compile.
+    pub(in crate::measure) uncompiled: Vec<Tile>,
+    /// Whether batches cannot be planned batch-invariant.
+    pub(in crate::measure) refuses_invariant: bool,
     /// What was verified, in order.
     pub(crate) verified: Vec<(Tile, Class, Coverage)>,
     /// How often it verified, for others to see meanwhile.
@@ -56,7 +62,7 @@ pub(in crate::measure) enum Outcome {
 impl ScriptedBench {
     pub(crate) fn new(launch_modes: Vec<LaunchMode>, facts: Option<PlanFacts>) -> Self {
         let limits = Limits::Cpu(CpuLimits { threads: 1, l1d_bytes: 1, l2_bytes: 1, llc_bytes: 1 });
-        let (planned, timelines, lost, wrong, verified, verifications) = Default::default();
+        let (planned, timelines, lost, wrong, uncompiled, verified, verifications) = Default::default();
         let (takes, lives, slower_us) = (Duration::ZERO, Cell::new(usize::MAX), 0.0);
         Self {
             limits,
@@ -69,6 +75,8 @@ impl ScriptedBench {
             lives,
             slower_us,
             wrong,
+            uncompiled,
+            refuses_invariant: false,
             verified,
             verifications,
         }
@@ -143,6 +151,9 @@ impl Bench for ScriptedBench {
         self.work()?;
         self.verified.push((*tile, *class, coverage));
         self.verifications.fetch_add(1, Relaxed);
+        if coverage.invariant && self.uncompiled.contains(tile) {
+            return Err(Failure { status: Status::Compile, message: "too many registers".to_owned() });
+        }
         match self.wrong.contains(&(*tile, *class, coverage.cp_async)) {
             true => Err(Failure { status: Status::Correctness, message: "relative error 1".to_owned() }),
             false => Ok(0.0),
@@ -166,6 +177,10 @@ impl Loaded for ScriptedBatch<'_> {
     }
 
     fn plan(&mut self, execution: &Execution, mut tiles: &PlanTiles) -> Result<PlanId, BenchError> {
+        if execution.planning == Planning::Invariant && self.0.refuses_invariant {
+            let source = tilewright_plan::PlanError::TooLarge("segments");
+            return Err(BenchError::Plan { batch: "t".to_owned(), source });
+        }
         let rows: &[u32] = match execution.planning {
             Planning::AsDecoders => &[4, 16],
             Planning::AsPat => &[4, 8, 16],
@@ -228,9 +243,14 @@ fn both() -> TileSetBuf {
 
 /// The rows of a run over one batch.
 fn measured(bench: &mut ScriptedBench) -> Vec<Measurement> {
+    measured_of(bench, "name: t\nheads: [[4, 1]]\ntrees: ['1,4_64,33']\n")
+}
+
+/// The rows of a run over the first batch of a scenario, whose batch-invariant plans are verified.
+fn measured_of(bench: &mut ScriptedBench, scenario: &str) -> Vec<Measurement> {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("trees.yaml");
-    std::fs::write(&file, "name: t\nheads: [[4, 1]]\ntrees: ['1,4_64,33']\n").unwrap();
+    std::fs::write(&file, scenario).unwrap();
     let workloads = Workloads::load(&[file], Backend::Cpu, &Scale::of(Backend::Cpu), None).unwrap();
     let class = Class::of(&workloads.batches[0].build().unwrap().geometry);
     let passed = |tile: Tile| Measurement {
@@ -240,10 +260,13 @@ fn measured(bench: &mut ScriptedBench) -> Vec<Measurement> {
     let verified = Verified::of(&[SMALL, LARGE, SAFE].map(passed));
     let mut run = RunFolder::open(&folder.path().join("run"), test_data::provenance(), Start::Fresh).unwrap();
     let model = model();
-    let policies = BatchPolicies::new(&model, "hash".to_owned(), Some(TileSetBuf::one(SAFE)));
     let deadline = Instant::now() + Duration::from_secs(60);
     let (silent, interrupt) = (Progress::Silent, Interrupt::default());
     let batches = &workloads.batches[..1];
+    let families =
+        verify_invariant(&mut Session::new(bench, &mut run, silent, &interrupt), batches).unwrap().unwrap();
+    let policies = BatchPolicies::new(&model, "hash".to_owned(), Some(TileSetBuf::one(SAFE)));
+    let policies = policies.with_invariant(families);
     assert!(
         measure_batches(
             &mut Session::new(bench, &mut run, silent, &interrupt),
@@ -331,6 +354,63 @@ fn ways_of_launching_that_come_to_the_same_are_not_measured() {
     assert_eq!(others(facts(2, false)), ["selector, streams+launch"]);
     assert_eq!(others(facts(1, true)), ["selector, serial+last-cta"]);
     assert!(others(None).is_empty(), "what is not known of a plan that failed is not tried");
+}
+
+/// A scenario of one batch that wants batch-invariant plans.
+const INVARIANT: &str = "name: t\nheads: [[4, 1]]\ninvariant: true\ntrees: ['1,4_64,33']\n";
+
+/// A bench whose device has a family of tiles, and plans of one tile.
+fn with_family() -> ScriptedBench {
+    let mut bench = ScriptedBench::new(Vec::new(), Some(PlanFacts { tiles: 1, merges: false }));
+    let limits = CpuLimits { threads: 1, l1d_bytes: 32 << 10, l2_bytes: 1 << 20, llc_bytes: 16 << 20 };
+    bench.limits = Limits::Cpu(limits);
+    bench
+}
+
+#[test]
+fn batches_whose_scenario_says_so_are_executed_with_batch_invariant_plans_too() {
+    let mut bench = with_family();
+    let rows = measured_of(&mut bench, INVARIANT);
+    let (verified, executed): (Vec<_>, Vec<_>) =
+        rows.into_iter().partition(|row| row.level == Level::Invariant);
+    let family = Tile::of("m16n64w1s1");
+    assert_eq!(
+        bench.verified.iter().map(|&(tile, _, of)| (tile, of)).collect::<Vec<_>>(),
+        [(family, Coverage::INVARIANT)]
+    );
+    let kept = |row: &Measurement| (row.choice.clone(), row.tile, row.status, row.samples_us.is_empty());
+    assert_eq!(
+        verified.iter().map(kept).collect::<Vec<_>>(),
+        [(family.to_string(), Some(family), Status::Correct, true)]
+    );
+    assert_eq!(choices(&executed), [&COMMON[..], &["batch-invariant"]].concat());
+    let row = executed.last().unwrap();
+    assert_eq!((row.status, row.samples_us.len(), row.tile), (Status::Correct, 14, None));
+    // A fit takes rows of no selector alone.
+    assert_eq!((row.selector_hash.as_str(), row.level), ("hash", Level::Batch));
+    let planned = Execution { planning: Planning::Invariant, ..Execution::default() };
+    assert_eq!(bench.planned.borrow().last(), Some(&(planned, vec![family])));
+}
+
+#[test]
+fn a_batch_that_has_no_invariant_plan_misses_its_row_alone() {
+    let mut bench = ScriptedBench { refuses_invariant: true, ..with_family() };
+    let rows = measured_of(&mut bench, INVARIANT);
+    let (failed, others) = rows[1..].split_last().unwrap();
+    assert_eq!(choices(others), COMMON);
+    assert!(others.iter().all(|row| row.status == Status::Correct));
+    assert_eq!((failed.choice.as_str(), failed.status), ("batch-invariant", Status::Runtime));
+    assert!(failed.message.contains("segments") && failed.samples_us.is_empty(), "{}", failed.message);
+
+    // Nor do tiles that do not compile cost more: they are recorded, and no plan is made of them.
+    let families = tilewright_heuristics::chunk::families(Backend::Cpu, 128);
+    let uncompiled = families.iter().flat_map(|family| family.tiles()).copied().collect();
+    let mut bench = ScriptedBench { uncompiled, ..with_family() };
+    let rows = measured_of(&mut bench, INVARIANT);
+    let (failed, others) = rows.split_first().unwrap();
+    assert_eq!((failed.level, failed.status), (Level::Invariant, Status::Compile));
+    assert_eq!(failed.message, "too many registers");
+    assert_eq!(choices(others), COMMON);
 }
 
 #[test]

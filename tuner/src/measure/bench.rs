@@ -1,7 +1,7 @@
 //! What the tuner asks of a device: the seam where a backend plugs in.
 
 use super::PlanTiles;
-use super::{Execution, PlanFacts};
+use super::{Execution, PlanFacts, Planning};
 use crate::store::{Conditions, DeviceRecord, Resources, Status, Timeline};
 use kernel_templates::{Class, Limits};
 use scenarios::Batch;
@@ -92,19 +92,30 @@ pub struct Coverage {
     pub trial: bool,
     /// The kernels that note what their CTAs do, in place of the plain ones. They are made ready, and not verified: they compute the same.
     pub timeline: bool,
+    /// Those of batch-invariant plans, which are kernels of their own, in place of the others.
+    pub invariant: bool,
 }
 
 impl Coverage {
     /// The variant that most workloads are timed with.
-    pub const PLAIN: Self = Self { options: false, cp_async: false, trial: false, timeline: false };
+    pub const PLAIN: Self =
+        Self { options: false, cp_async: false, trial: false, timeline: false, invariant: false };
 
     /// The same, on trial.
     pub const TRIAL: Self = Self { trial: true, ..Self::PLAIN };
+
+    /// The variant of batch-invariant plans, whose pages TMA can load.
+    pub const INVARIANT: Self = Self { invariant: true, ..Self::PLAIN };
 
     /// The variant that a batch with pages of this size is timed with.
     pub const fn for_pages(page_size: u32) -> Self {
         let cp_async = matches!(KernelOptions::for_pages(page_size).kv_load, KvLoad::CpAsync);
         Self { cp_async, ..Self::PLAIN }
+    }
+
+    /// How the batches are planned that its variants are verified on.
+    pub const fn planning(self) -> Planning {
+        if self.invariant { Planning::Invariant } else { Planning::AsDecoders }
     }
 
     /// How its variants load K and V.

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use tilewright_cuda::{Launch, LaunchMode, MergeBy, Mix};
+use tilewright_heuristics::TileSetBuf;
 use tilewright_plan::{Packing, Plan, PlanOptions, Split};
 
 /// How a batch is planned.
@@ -39,6 +40,16 @@ pub struct Execution {
     pub launch_mode: LaunchMode,
     /// What a single launch is compiled of; `None` for the tiles of each plan and no others.
     pub mix: Option<Mix>,
+}
+
+/// How a batch is planned and launched as decoders do: where its set has several tiles, in one launch of their kernel if the bench has such.
+pub fn execution_of_set(set: &TileSetBuf, launch_modes: &[LaunchMode]) -> Execution {
+    let single = LaunchMode { launch: Launch::Single, merge: MergeBy::Launch };
+    if set.single().is_none() && launch_modes.contains(&single) {
+        Execution { planning: Planning::AsDecoders, launch_mode: single, mix: Some(Mix::of(set.tiles())) }
+    } else {
+        Execution::default()
+    }
 }
 
 /// What of a plan decides whether launch modes it differ.

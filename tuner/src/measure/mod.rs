@@ -1,6 +1,7 @@
 //! How tiles are measured: on a bench, verified first, raced against each other, kept as they come.
 
 mod batch_level;
+mod batch_policies;
 mod bench;
 mod benches;
 mod compile_ahead;
@@ -11,6 +12,7 @@ mod error;
 mod estimate;
 mod execution;
 mod first_look;
+mod invariant_level;
 pub mod numbers;
 mod plan_tiles;
 mod race;
@@ -25,10 +27,8 @@ pub mod worker;
 
 #[cfg(test)]
 pub(crate) use batch_level::tests::ScriptedBench;
-pub use batch_level::{
-    BatchPolicies, Candidates, candidate_sets, execution_of_set, measure_batches, measure_candidates,
-    measure_decisions,
-};
+pub use batch_level::{Candidates, candidate_sets, measure_batches, measure_candidates, measure_decisions};
+pub use batch_policies::BatchPolicies;
 pub use bench::{Bench, BenchError, Coverage, Failure, Loaded, PlanId, Preparation};
 pub use benches::{Benches, Given, Order, Ready, Told, Work};
 pub use compile_ahead::{Compile, CompileAhead, CompileQueue, Compiled, Need, Wanted};
@@ -36,7 +36,8 @@ pub use cpu_bench::CpuBench;
 pub use cuda_bench::CudaBench;
 pub use error::worst_row;
 pub use estimate::time_to_verify;
-pub use execution::{Execution, PlanFacts, Planning};
+pub use execution::{Execution, PlanFacts, Planning, execution_of_set};
+pub use invariant_level::{InvariantFamilies, to_prepare_invariant, verify_invariant};
 pub use plan_tiles::PlanTiles;
 pub use race::{Contestant, Ended, RaceOptions, RaceResult, race};
 pub use screen_level::{Screening, look_at_classes, looks_at_others, screen, screenings, to_prepare_first};

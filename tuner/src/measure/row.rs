@@ -3,7 +3,8 @@
 use super::{BenchError, Contestant};
 use crate::store::{Conditions, Level, Measurement, Resources, Status};
 use crate::workloads::{Workload, batch_shape_of};
-use tilewright_heuristics::BatchShape;
+use tilewright_heuristics::{BatchShape, Dtype};
+use tilewright_kernel_templates::Class;
 use tilewright_scenarios::Batch;
 
 /// A measurement of one contestant on a workload; what only its level knows is still open.
@@ -46,4 +47,9 @@ pub(super) fn measurement(
 /// What a selector is told of a batch.
 pub(super) fn batch_shape(batch: &Batch) -> Result<BatchShape, BenchError> {
     batch_shape_of(batch).map_err(|source| BenchError::Plan { batch: batch.name.clone(), source })
+}
+
+/// The class of a batch, as a selector is told of it.
+pub(super) fn class_of(batch: &BatchShape) -> Option<Class> {
+    Dtype::from_code(batch.dtype).map(|dtype| Class { head_dim: batch.head_dim, dtype })
 }

@@ -256,8 +256,8 @@ pub fn verify_cp_async(
     wanted: &dyn Fn(&Class) -> bool,
     timed: &Timed,
 ) -> anyhow::Result<Option<usize>> {
-    let Session { benches, run, progress, interrupt } = session;
-    let (progress, interrupt) = (*progress, *interrupt);
+    let Session { benches, run, progress, .. } = session;
+    let progress = *progress;
     let verified = Verified::of(run.rows());
     let known: BTreeSet<(&str, Option<Tile>)> = run
         .rows()
@@ -278,12 +278,33 @@ pub fn verify_cp_async(
         .map(missing)
         .filter(|wanted| !wanted.tiles.is_empty())
         .collect();
-    if wanted.is_empty() {
-        return Ok(Some(0));
+    let failed = verify_variants(session, &wanted, Level::CpAsync, ("verifying cp.async", "cp.async"))?;
+    let Some(failed) = failed else { return Ok(None) };
+    for failed in &failed {
+        progress.note(&format!("no selector may return a tile that fails with `cp.async`: {failed}"));
     }
-    let mut phase = progress.phase("verifying cp.async", wanted.len());
+    Ok(Some(failed.len()))
+}
+
+/// Makes variants of kernels ready, verifies them class by class, and records at `level` what became of each; those that failed, each in a line. `None` if
+/// the user asked to stop.
+///
+/// # Errors
+/// As [`verify_space`].
+pub(super) fn verify_variants(
+    session: &mut Session<'_, '_>,
+    wanted: &[Preparation],
+    level: Level,
+    (phase, variants): (&'static str, &str),
+) -> anyhow::Result<Option<Vec<String>>> {
+    let Session { benches, run, progress, interrupt } = session;
+    let (progress, interrupt) = (*progress, *interrupt);
+    if wanted.is_empty() {
+        return Ok(Some(Vec::new()));
+    }
+    let mut phase = progress.phase(phase, wanted.len());
     phase.at("making tiles ready");
-    let ready = benches.getting_ready(&wanted, &[], interrupt);
+    let ready = benches.getting_ready(wanted, &[], interrupt);
     let work = |bench: &mut dyn Bench, piece: &Piece, _: usize| {
         let wanted = &wanted[piece.class];
         let verify = |tile| {
@@ -296,7 +317,7 @@ pub fn verify_cp_async(
     let (mut correct, mut failed) = (0, Vec::new());
     let by_class = |piece: &Piece| piece.class;
     let given =
-        benches.give_out(&Piece::of(&wanted), Order::ByGroup(&by_class), interrupt, &work, |told| {
+        benches.give_out(&Piece::of(wanted), Order::ByGroup(&by_class), interrupt, &work, |told| {
             let Preparation { tiles, class, .. } = match &told {
                 Told::Begun(piece) | Told::Done(piece, _) | Told::Lost(piece, _) => &wanted[piece.class],
             };
@@ -323,7 +344,7 @@ pub fn verify_cp_async(
                     Ok(_) => correct += 1,
                     Err(failure) => failed.push(format!("{tile}, {class}: {}", failure.message)),
                 }
-                rows.push(row(Level::CpAsync, tile, class, outcome));
+                rows.push(row(level, tile, class, outcome));
             }
             run.append(rows)?;
             phase.step();
@@ -332,11 +353,8 @@ pub fn verify_cp_async(
     if !given.went_on()? {
         return Ok(None);
     }
-    phase.finish(&format!("{correct} `cp.async` variants correct, {} failed", failed.len()));
-    for failed in &failed {
-        progress.note(&format!("no selector may return a tile that fails with `cp.async`: {failed}"));
-    }
-    Ok(Some(failed.len()))
+    phase.finish(&format!("{correct} `{variants}` variants correct, {} failed", failed.len()));
+    Ok(Some(failed))
 }
 
 /// Whether kernels of a class load K and V by TMA on a device.

@@ -5,14 +5,13 @@
 
 use super::batch_level::left_to_others;
 use super::row::batch_shape;
-use super::{BatchPolicies, Bench, Given, Order, Preparation, Session, Told, Verified};
+use super::{BatchPolicies, Bench, Given, Order, Preparation, Session, Told};
 use crate::choice::Choice;
 use crate::store::{BatchTimeline, Level, Measurement, RunFolder, SkippedTimeline, Status, Timeline};
 use crate::workloads::Workload;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Instant;
-use tilewright_kernel_templates::Class;
 
 /// Batches far from their limit that are chosen, and how many of them may be of one scenario: its batches tend to be alike.
 const FARTHEST: usize = 6;
@@ -64,7 +63,6 @@ pub fn record_timelines(
     session: &mut Session<'_, '_>,
     workloads: &[Workload],
     policies: &BatchPolicies<'_>,
-    verified: &Verified,
     deadline: Instant,
 ) -> anyhow::Result<bool> {
     let Session { benches, run, progress, interrupt } = session;
@@ -103,7 +101,7 @@ pub fn record_timelines(
             ready.wait(wanted);
         }
         let spent = begun.swap(true, Relaxed) && Instant::now() >= deadline;
-        Ok(if spent { Err(SPENT.to_owned()) } else { record(bench, workload, policies, verified) })
+        Ok(if spent { Err(SPENT.to_owned()) } else { record(bench, workload, policies) })
     };
     let mut recorded = 0;
     let mut keep = |run: &mut RunFolder, workload: &Workload, outcome: Result<Timeline, String>| {
@@ -153,16 +151,13 @@ fn record(
     bench: &mut dyn Bench,
     workload: &Workload,
     policies: &BatchPolicies<'_>,
-    verified: &Verified,
 ) -> Result<Timeline, String> {
     let batch = workload.build().map_err(|error| error.to_string())?;
     let launch_modes = bench.launch_modes().to_vec();
     let mut loaded = bench.load(&batch).map_err(|error| error.to_string())?;
-    let feasible = verified.tiles(&Class::of(&batch.geometry));
     let shape = batch_shape(&batch).map_err(|error| error.to_string())?;
-    let plan = policies
-        .plan_one(loaded.as_mut(), Choice::SELECTOR, &shape, feasible, &launch_modes)
-        .map_err(|error| error.to_string())?;
+    let plan =
+        policies.plan_selected(loaded.as_mut(), &shape, &launch_modes).map_err(|error| error.to_string())?;
     loaded.timeline(plan).map_err(|failure| failure.message)
 }
 

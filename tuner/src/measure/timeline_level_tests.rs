@@ -4,12 +4,13 @@ use super::*;
 use crate::choice::PATS_PLANNER;
 use crate::interrupt::Interrupt;
 use crate::measure::batch_level::tests::{LARGE, Outcome, SAFE, SMALL, ScriptedBench, model};
-use crate::measure::{Execution, PlanFacts, measure_batches};
+use crate::measure::{Execution, PlanFacts, Verified, measure_batches};
 use crate::progress::Progress;
 use crate::store::{Start, test_data};
 use crate::workloads::{Scale, Workloads};
 use std::time::Duration;
 use tilewright_heuristics::{Backend, Tile};
+use tilewright_kernel_templates::Class;
 
 fn row(scenario: &str, workload: &str, us: f64, limit_us: f64) -> Measurement {
     Measurement {
@@ -104,7 +105,6 @@ impl Fixture {
             &mut Session::new(&mut bench, &mut run, silent, &interrupt),
             batches,
             &policies,
-            verified,
             deadline,
         );
         assert!(done.unwrap());

@@ -5,9 +5,10 @@ mod timelines;
 
 use crate::analysis::Analysis;
 use crate::batch_regrets::{batch_policies, batch_times, best_single, best_single_name, samples_by_choice};
-use crate::choice::{PAT_RULES, PATS_PLANNER, SELECTOR};
+use crate::choice::{BATCH_INVARIANT, PAT_RULES, PATS_PLANNER, SELECTOR};
 use crate::emit::TreeModel;
 use crate::fit::PolicyRegret;
+use crate::invariant_cost::invariant_cost;
 use crate::statistics::{median, spread};
 use crate::store::{Level, Measurement, Recording, Status, failed_cp_async};
 use reports::{
@@ -50,6 +51,7 @@ pub fn report_data(
         headline: analysis.over_best_tile().map(|over| over.to_string()),
         held_out: analysis.validation.policies.iter().map(policy).collect(),
         batches: batch_policies(rows).iter().map(policy).collect(),
+        invariant: invariant_cost(rows),
         launching: launching::launching(rows),
         timelines: timelines::timelines(recorded, &selector_hash),
         scenarios: scenarios(rows),
@@ -119,6 +121,7 @@ fn scenarios(rows: &[Measurement]) -> Vec<ScenarioResult> {
                 single.and_then(|tile| timing(best_single_name(tile), tile)),
                 timing(PAT_RULES.to_owned(), PAT_RULES),
                 timing(PATS_PLANNER.to_owned(), PATS_PLANNER),
+                timing(BATCH_INVARIANT.to_owned(), BATCH_INVARIANT),
             ];
             Some(ScenarioResult {
                 name: name.to_owned(),
@@ -181,12 +184,17 @@ fn tile_values(tile: &Tile) -> Vec<u64> {
 
 fn space(rows: &[Measurement]) -> Vec<SpaceRow> {
     let failed = failed_cp_async(rows);
+    let failed_invariant =
+        |row: &&Measurement| row.level == Level::Invariant && row.status != Status::Correct;
     rows.iter()
-        .filter(|row| row.level == Level::Space)
+        .filter(|row| row.level == Level::Space || failed_invariant(row))
         .filter_map(|row| {
             let tile = row.tile?;
             let by_cp_async = failed.get(&(row.workload.as_str(), tile));
             let (rule, reason) = match (row.status, by_cp_async) {
+                (status, _) if row.level == Level::Invariant => {
+                    (status.name(), format!("in batch-invariant plans: {}", row.message))
+                }
                 (Status::Correct, None) => ("", String::new()),
                 (Status::Correct, Some(row)) => {
                     (row.status.name(), format!("with `cp.async`: {}", row.message))
@@ -312,10 +320,30 @@ mod tests {
         let timings = &scenarios(&rows)[0].timings;
         let names: Vec<&str> = timings.iter().map(|timing| timing.policy.as_str()).collect();
         assert_eq!(names, [SELECTOR, "oracle (selector)", PAT_RULES, PATS_PLANNER]);
+        rows.push(batch("a", BATCH_INVARIANT, 5.0));
+        let timings = &scenarios(&rows)[0].timings;
+        let names: Vec<&str> = timings.iter().map(|timing| timing.policy.as_str()).collect();
+        assert_eq!(names, [SELECTOR, "oracle (selector)", PAT_RULES, PATS_PLANNER, BATCH_INVARIANT]);
         // A run of before, one batch of which was measured again.
         rows.push(batch("b", SELECTOR, 1.0));
         rows.push(batch("b", PAT_RULES, 1.0));
         assert!(batch_policies(&rows).iter().all(|policy| policy.name != PATS_PLANNER));
+    }
+
+    #[test]
+    fn tiles_that_fail_in_batch_invariant_plans_are_said() {
+        let row = |status| Measurement {
+            level: Level::Invariant,
+            status,
+            message: "wrong".to_owned(),
+            ..measurement("head_dim 128 f16", "m16n64w1s2", &[])
+        };
+        let shown = space(&[row(Status::Correct), row(Status::Correctness)]);
+        assert_eq!(shown.len(), 1);
+        assert_eq!(
+            (shown[0].rule.as_str(), shown[0].reason.as_str()),
+            ("correctness", "in batch-invariant plans: wrong")
+        );
     }
 
     #[test]

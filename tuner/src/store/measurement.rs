@@ -13,6 +13,9 @@ pub enum Level {
     /// Nothing was timed either: a tile that a selector may return, with the `cp.async` producer, in a class of kernels that has TMA producers.
     /// Not every tile of the space has such a row.
     CpAsync,
+    /// Nothing was timed either: a tile of a family of batch-invariant plans, of whose kernels no selector is. Only classes whose batches are executed
+    /// with such plans have such rows.
+    Invariant,
     /// Packs of one shape, all with one tile: of older recordings. Nothing is made of them any more.
     Pack,
     /// A whole batch under one tile of a shape (rows, tokens, warps) that passed its trial: says which shapes' other tiles are worth trying. Never
@@ -59,7 +62,7 @@ macro_rules! names {
     };
 }
 
-names!(Level { Space = "space", CpAsync = "cp-async" or "gathers", Pack = "pack", FirstLook = "first-look", Screen = "screen", Batch = "batch" });
+names!(Level { Space = "space", CpAsync = "cp-async" or "gathers", Invariant = "invariant", Pack = "pack", FirstLook = "first-look", Screen = "screen", Batch = "batch" });
 names!(Status {
     Correct = "correct",
     Constraints = "constraints",
@@ -103,7 +106,7 @@ pub struct Conditions {
 pub struct Measurement {
     /// Kind of workload.
     pub level: Level,
-    /// Name of the workload: unique in its level. For [`Level::Space`] and [`Level::CpAsync`], the class of kernels.
+    /// Name of the workload: unique in its level. For [`Level::Space`], [`Level::CpAsync`] and [`Level::Invariant`], the class of kernels.
     pub workload: String,
     /// Name of the scenario that the workload was made from.
     pub scenario: String,

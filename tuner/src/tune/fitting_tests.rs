@@ -103,8 +103,8 @@ fn cp_async_is_verified_for_what_the_selector_may_return() {
     let verified: Vec<_> = bench
         .verified
         .iter()
-        .map(|&(tile, class, Coverage { options, cp_async, trial, timeline })| {
-            assert!(cp_async && !trial && !timeline);
+        .map(|&(tile, class, Coverage { options, cp_async, trial, timeline, invariant })| {
+            assert!(cp_async && !trial && !timeline && !invariant);
             (class, tile, options)
         })
         .collect();

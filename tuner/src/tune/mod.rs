@@ -18,7 +18,8 @@ use crate::interrupt::Interrupt;
 use crate::measure::{
     BatchPolicies, Benches, Candidates, Preparation, Session, Timed, Verified, candidate_sets,
     look_at_classes, looks_at_others, measure_batches, measure_candidates, needs_cp_async, record_timelines,
-    screen, screenings, time_to_verify, to_prepare_first, verify_space_with,
+    screen, screenings, time_to_verify, to_prepare_first, to_prepare_invariant, verify_invariant,
+    verify_space_with,
 };
 use crate::progress::Progress;
 use crate::shard::Shard;
@@ -337,6 +338,12 @@ pub fn tune(
         held_out.len(),
         (measuring - compiling).as_secs_f64()
     ));
+    let judged = if held_out.is_empty() { batches } else { &held_out };
+    if !options.quick && options.shard.is_none() {
+        for wanted in to_prepare_invariant(judged, &limits) {
+            session.benches.ask(&[wanted], &[]);
+        }
+    }
     let deadline = measuring + to_race;
     // One of those that are judged goes first: a fit is judged by them.
     let (judged_first, judged_later) = held_out.split_at(held_out.len().min(1));
@@ -375,10 +382,13 @@ pub fn tune(
         return Ok(Tuned::Shard(path));
     }
     let on_the_clock = |time| budget.divided(time);
-    let judged = if held_out.is_empty() { batches } else { &held_out };
     // A selector that stayed in the first fit stays in the last one, as good as always: what it takes is measured while that is made.
     let judge_ahead = |session: &mut Session<'_, '_>, analysis: &Analysis, fitting: &dyn Fn() -> bool| {
-        let policies = BatchPolicies::of(analysis);
+        let mut policies = BatchPolicies::of(analysis);
+        if while_fitting && !options.quick {
+            let Some(families) = verify_invariant(session, judged)? else { return Ok(false) };
+            policies = policies.with_invariant(families);
+        }
         let verified = Verified::of(session.run.rows());
         for some in judged.chunks(JUDGED_AT_ONCE).take_while(|_| while_fitting && analysis.keeps_prior()) {
             if !fitting() {
@@ -397,10 +407,15 @@ pub fn tune(
     phases.end("fit and decisions", begin, &session.benches);
     // Without the tiles that failed since.
     let verified = Verified::of(session.run.rows());
-    let policies = BatchPolicies::of(&analysis);
+    let mut policies = BatchPolicies::of(&analysis);
     session.benches.forget_asked();
     for wanted in policies.to_prepare_timelines(session.run.rows(), judged) {
         session.benches.ask(&[wanted], &[]);
+    }
+    if !options.quick {
+        let Some(families) = verify_invariant(session, judged)? else { return stopped(&folder) };
+        policies = policies.with_invariant(families);
+        phases.end("verify batch-invariant", begin, &session.benches);
     }
     // The fit has its own time.
     let judging = Instant::now();
@@ -410,7 +425,7 @@ pub fn tune(
     }
     phases.end("held-out", begin, &session.benches);
     let deadline = Instant::now() + TIMELINES;
-    if !options.quick && !record_timelines(session, batches, &policies, &verified, deadline)? {
+    if !options.quick && !record_timelines(session, batches, &policies, deadline)? {
         return stopped(&folder);
     }
 

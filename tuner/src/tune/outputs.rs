@@ -6,11 +6,13 @@ use crate::emit::Heuristics;
 use crate::fit::PolicyRegret;
 use crate::fit_settings::FitSettings;
 use crate::gate::doubts;
+use crate::invariant_cost::invariant_cost;
 use crate::report_data::report_data;
 use crate::store::{Recording, Timelines, timelines_path, write_whole};
 use anyhow::Context as _;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
+use tilewright_reports::InvariantCost;
 
 /// What was written, and what the selector is worth.
 #[derive(Debug, Serialize)]
@@ -39,6 +41,9 @@ pub struct Outputs {
     pub held_out: Vec<Regret>,
     /// That of the selector and of PAT, on batches that were executed under each.
     pub batches: Vec<Regret>,
+    /// What batch-invariant plans take over the selector; absent where none was executed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub invariant: Option<InvariantCost>,
 }
 
 /// A module that stays.
@@ -113,5 +118,6 @@ pub fn write_outputs(
         headline: analysis.over_best_tile().map(|over| over.to_string()),
         held_out: analysis.validation.policies.iter().map(Regret::of).collect(),
         batches: batch_policies(&recording.rows).iter().map(Regret::of).collect(),
+        invariant: invariant_cost(&recording.rows),
     })
 }

@@ -50,6 +50,28 @@ pub fn tile_cases(class: &Class, tile: &Tile, seed: u64) -> Vec<ConformanceCase>
     ]
 }
 
+/// Further cases for batch-invariant plans, whose first chunks have 512 tokens: several chunks, each a CTA's, and all of them one CTA's.
+pub fn invariant_cases(class: &Class, seed: u64) -> Vec<ConformanceCase> {
+    let author = Author { class: *class, seed };
+    let batch = || {
+        let prefix = BatchBuilder::new(16).own([1100]);
+        prefix.behind(0, 64, [1030, 1537, 2100, 1100, 513]).own([511, 512, 513, 0])
+    };
+    let planned = |ctas| {
+        PlanOptions { split: Split::Invariant, ..PlanOptions::default() }.with_max_concurrent_ctas(ctas)
+    };
+    vec![
+        ConformanceCase {
+            options: planned(MANY_CTAS),
+            ..author.case("chunks at fixed positions", (4, 2), batch())
+        },
+        ConformanceCase { options: planned(1), ..author.case("chunks of one CTA", (4, 2), batch()) },
+    ]
+}
+
+/// So many CTAs that KV ranges are cut at every place where they can be.
+const MANY_CTAS: u32 = 1 << 12;
+
 /// Makes the cases of one class.
 #[derive(Clone, Copy)]
 struct Author {

@@ -3,13 +3,14 @@
 use super::*;
 use std::collections::BTreeSet;
 use tilewright_heuristics::Dtype;
-use tilewright_plan::Forest;
+use tilewright_plan::{Forest, Plan};
 
 const CLASS: Class = Class { head_dim: 64, dtype: Dtype::F32 };
 const TILE: Tile = Tile::of("m16n48w1s1");
 
 fn all(seed: u64) -> Vec<ConformanceCase> {
-    cases(&CLASS, seed).into_iter().chain(tile_cases(&CLASS, &TILE, seed)).collect()
+    let of_tile = tile_cases(&CLASS, &TILE, seed).into_iter().chain(invariant_cases(&CLASS, seed));
+    cases(&CLASS, seed).into_iter().chain(of_tile).collect()
 }
 
 fn case(name: &str) -> ConformanceCase {
@@ -59,6 +60,19 @@ fn chunks_and_levels_come_about() {
     let tree = case("a tree of five levels");
     let forest = Forest::build(&tree.table());
     assert!(forest.requests(&forest.nodes()[0]).len() == 16 && forest.nodes().len() == 31);
+}
+
+#[test]
+fn invariant_plans_are_cut_at_every_chunk_or_not_at_all() {
+    let plan = |name: &str| case(name).plan(Tile::of("m16n64w1s1")).unwrap();
+    let (cut, whole) = (plan("chunks at fixed positions"), plan("chunks of one CTA"));
+    assert!(cut.is_invariant() && whole.is_invariant());
+    let partials = |plan: &Plan| {
+        plan.merges().iter().map(|merge| merge.partial_end - merge.partial_begin).max().unwrap_or(0)
+    };
+    // 2100 tokens are in five chunks of 512.
+    assert_eq!((partials(&cut), partials(&whole)), (5, 0));
+    assert!(whole.work_items().iter().any(|item| item.kv_range.len() > 4 * 512));
 }
 
 #[test]

@@ -73,8 +73,10 @@ impl Case {
         }
     }
 
-    pub(crate) fn merges(&self) -> [Kernel; 2] {
-        MERGE_WARPS.map(|warps| Kernel::merge(warps, &self.class, self.options))
+    /// Those of batch-invariant kernels have one warp a row.
+    pub(crate) fn merges(&self) -> Vec<Kernel> {
+        let warps = if self.options.invariant { &MERGE_WARPS[..1] } else { &MERGE_WARPS[..] };
+        warps.iter().map(|&warps| Kernel::merge(warps, &self.class, self.options)).collect()
     }
 
     pub(crate) fn geometry(&self) -> Geometry {
@@ -112,7 +114,10 @@ impl Case {
         let batch = Batch::<f16>::of(case);
         let as_engines = PlanOptions::default().with_max_concurrent_ctas(264);
         let mut plans = Vec::new();
-        for options in [&case.options, &as_engines] {
+        for options in [case.options, as_engines] {
+            let invariant = self.options.invariant;
+            let options =
+                &PlanOptions { split: if invariant { Split::Invariant } else { options.split }, ..options };
             // Small batches are often planned alike; a launch of an equal plan, in the same order of warps, is the same one.
             let plan = batch.plan(self, options);
             if plans.contains(&plan) {

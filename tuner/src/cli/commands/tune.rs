@@ -18,6 +18,7 @@ use std::time::Instant;
 use tilewright_cuda::CudaDevice;
 use tilewright_kernel_templates::toolchain::{CubinCache, Nvrtc};
 use tilewright_kernel_templates::{CudaLimits, Limits};
+use tilewright_reports::InvariantCost;
 
 /// Measures, fits, emits and reports for this machine.
 ///
@@ -215,11 +216,24 @@ pub(super) fn say(outputs: &Outputs, json: bool, progress: Progress) -> anyhow::
             ]);
         }
     }
+    if let Some(cost) = &outputs.invariant {
+        let over = |ratio: Option<f64>| ratio.map_or("none".to_owned(), |ratio| output::percent(ratio - 1.0));
+        rows.push(vec![
+            "executed under the selector".to_owned(),
+            InvariantCost::ROW.to_owned(),
+            over(cost.over_selector),
+            over(cost.p95),
+            over(cost.worst),
+        ]);
+    }
     if let Some(headline) = &outputs.headline {
         output::lines([headline.clone(), String::new()])?;
     }
     output::lines([format!("Regret (time over that of the best set, less one) on {}:", outputs.device)])?;
     output::table(&["on", "tiles chosen by", "mean", "p95", "worst"], &rows)?;
+    if let Some(cost) = &outputs.invariant {
+        output::lines([String::new(), cost.to_string()])?;
+    }
     output::lines([
         String::new(),
         format!("measurements  {}", outputs.measurements.display()),

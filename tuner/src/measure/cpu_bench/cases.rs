@@ -1,6 +1,6 @@
 //! What tiles are verified by: conformance cases, with the numbers that they read and what they expect.
 
-use super::super::Failure;
+use super::super::{Coverage, Failure, Planning};
 use crate::store::Status;
 use half::{bf16, f16};
 use tilewright_conformance::{self as conformance, ConformanceCase, CpuCase};
@@ -51,12 +51,13 @@ impl QueryElement for f32 {
 }
 
 impl References {
-    /// The largest relative error of a tile on the cases of a class, and on those of the tile.
+    /// The largest relative error of a tile on the cases of a class, on those of the tile, and on those of batch-invariant plans if it is theirs.
     pub(super) fn verify<E: QueryElement>(
         &mut self,
         backend: &mut CpuBackend,
         tile: &Tile,
         class: &Class,
+        coverage: Coverage,
     ) -> Result<f64, Failure> {
         let plain = |cases: Vec<ConformanceCase>| {
             cases.into_iter().filter(ConformanceCase::is_plain).map(CpuCase::new).collect::<Vec<CpuCase<E>>>()
@@ -68,18 +69,29 @@ impl References {
                 cases: plain(conformance::cases(class, VERIFICATION_SEED)),
             };
         }
-        let of_tile = plain(conformance::tile_cases(class, tile, VERIFICATION_SEED));
+        let mut of_tile = plain(conformance::tile_cases(class, tile, VERIFICATION_SEED));
+        if coverage.invariant {
+            of_tile.extend(plain(conformance::invariant_cases(class, VERIFICATION_SEED)));
+        }
         let mut worst: f64 = 0.0;
-        for case in kept.cases.iter().chain(&of_tile) {
-            worst = worst.max(error(case, backend, tile)?);
+        let planned_so = |case: &&CpuCase<E>| !coverage.invariant || case.case.serves_invariant_plans();
+        for case in kept.cases.iter().chain(&of_tile).filter(planned_so) {
+            worst = worst.max(error(case, backend, tile, coverage.planning())?);
         }
         Ok(worst)
     }
 }
 
 /// The relative error of a case under one tile.
-fn error<E: Element>(case: &CpuCase<E>, backend: &mut CpuBackend, tile: &Tile) -> Result<f64, Failure> {
-    let (output, lse) =
-        case.run(backend, tile).map_err(|message| Failure { status: Status::Runtime, message })?;
+fn error<E: Element>(
+    case: &CpuCase<E>,
+    backend: &mut CpuBackend,
+    tile: &Tile,
+    planning: Planning,
+) -> Result<f64, Failure> {
+    let options = planning.options(case.case.options);
+    let (output, lse) = case
+        .run_on(backend, tile, options)
+        .map_err(|message| Failure { status: Status::Runtime, message })?;
     case.case.check(&output, &lse).map_err(|message| Failure { status: Status::Correctness, message })
 }

@@ -214,11 +214,12 @@ impl Bench for CpuBench {
         Resources { scratch_bytes: scratch, ..Resources::default() }
     }
 
-    fn verify(&mut self, tile: &Tile, class: &Class, _: Coverage) -> Result<f64, Failure> {
+    fn verify(&mut self, tile: &Tile, class: &Class, coverage: Coverage) -> Result<f64, Failure> {
+        let Self { references, backend, .. } = self;
         match class.dtype {
-            Dtype::F16 | Dtype::Fp8F16 => self.references.verify::<f16>(&mut self.backend, tile, class),
-            Dtype::Bf16 | Dtype::Fp8Bf16 => self.references.verify::<bf16>(&mut self.backend, tile, class),
-            Dtype::F32 | Dtype::Fp8F32 => self.references.verify::<f32>(&mut self.backend, tile, class),
+            Dtype::F16 | Dtype::Fp8F16 => references.verify::<f16>(backend, tile, class, coverage),
+            Dtype::Bf16 | Dtype::Fp8Bf16 => references.verify::<bf16>(backend, tile, class, coverage),
+            Dtype::F32 | Dtype::Fp8F32 => references.verify::<f32>(backend, tile, class, coverage),
         }
     }
 
@@ -255,5 +256,19 @@ mod tests {
         let failure = bench.verify(&tile, &class, Coverage::PLAIN).unwrap_err();
         assert_eq!(failure.status, Status::Correctness);
         assert!(failure.message.contains("relative error"), "{}", failure.message);
+    }
+
+    #[test]
+    fn batch_invariant_plans_are_verified_in_every_type() {
+        let mut bench = CpuBench::new(Some(2));
+        let limits = bench.limits().clone();
+        for dtype in [Dtype::F16, Dtype::Bf16, Dtype::F32, Dtype::Fp8F16] {
+            let class = Class { head_dim: 64, dtype };
+            let set = tilewright_kernel_templates::invariant_set(&class, &limits).unwrap();
+            for tile in set.tiles() {
+                let error = bench.verify(tile, &class, Coverage::INVARIANT).unwrap();
+                assert!(error > 0.0 && error < conformance::tolerance(dtype), "{class} {tile}: {error}");
+            }
+        }
     }
 }

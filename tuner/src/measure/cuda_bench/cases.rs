@@ -16,22 +16,30 @@ const FAR_CACHE_BYTES: u64 = 10 << 30;
 /// Conformance cases on the device, with their references, for one [`KvLoad`]; those of a tile by its n, on which they depend.
 #[derive(Debug, Default)]
 pub(super) struct Cases {
-    /// The class, and how its kernels load K and V.
-    made_for: Option<(Class, KvLoad)>,
+    /// The class, how its kernels load K and V, and whether those with options are among them.
+    made_for: Option<(Class, KvLoad, bool)>,
     common: Vec<CudaCase>,
     by_n: BTreeMap<u16, Vec<CudaCase>>,
+    /// Those that only batch-invariant kernels are verified on.
+    invariant: Vec<CudaCase>,
 }
 
 impl CudaBench {
-    /// Makes the cases of a class and of a tile's n that these variants serve.
-    fn make_cases(&mut self, tile: &Tile, class: &Class, sets: &[KernelOptions]) -> Result<(), Failure> {
+    /// Makes the cases of a class and of a tile's n that these variants of a coverage serve.
+    fn make_cases(
+        &mut self,
+        tile: &Tile,
+        class: &Class,
+        (coverage, sets): (Coverage, &[KernelOptions]),
+    ) -> Result<(), Failure> {
         let (seed, arch) = (seed(), self.backend.compiler().arch());
         let kv_load = sets.iter().map(|options| options.kv_load).max().unwrap_or_default();
         let served = |cases: Vec<ConformanceCase>| -> Vec<ConformanceCase> {
             let served = |case: &ConformanceCase| variant_for(options_of(case), class, arch, sets).is_some();
             cases.into_iter().filter(served).collect()
         };
-        if self.cases.made_for != Some((*class, kv_load)) {
+        let made_for = Some((*class, kv_load, coverage.options));
+        if self.cases.made_for != made_for {
             // First the memory of those before.
             self.cases = Cases::default();
             let mut common = upload(served(conformance::cases(class, seed)), &self.device)?;
@@ -43,7 +51,10 @@ impl CudaBench {
             if let Some(far) = far.filter(|_| room) {
                 common.push(upload_far(far, &self.device)?);
             }
-            self.cases = Cases { made_for: Some((*class, kv_load)), common, by_n: BTreeMap::new() };
+            self.cases = Cases { made_for, common, ..Cases::default() };
+        }
+        if coverage.invariant && self.cases.invariant.is_empty() {
+            self.cases.invariant = upload(served(conformance::invariant_cases(class, seed)), &self.device)?;
         }
         if !self.cases.by_n.contains_key(&tile.n) {
             let cases = upload(served(conformance::tile_cases(class, tile, seed)), &self.device)?;
@@ -82,12 +93,15 @@ impl CudaBench {
         if coverage.trial {
             return self.try_one(tile, class, sets[0]).map(|()| 0.0).map_err(failure_of);
         }
-        self.make_cases(tile, class, &sets)?;
+        self.make_cases(tile, class, (coverage, &sets))?;
         let as_engines = self.plan_options();
         let mut worst: f64 = 0.0;
-        let Cases { common, by_n, .. } = &mut self.cases;
+        let Cases { common, by_n, invariant, .. } = &mut self.cases;
         let of_tile = by_n.get_mut(&tile.n).into_iter().flatten().map(|case| (true, case));
-        for (of_tile, case) in common.iter_mut().map(|case| (false, case)).chain(of_tile) {
+        let of_plans = invariant.iter_mut().filter(|_| coverage.invariant).map(|case| (true, case));
+        let all = common.iter_mut().map(|case| (false, case)).chain(of_tile).chain(of_plans);
+        let planned_so = |case: &CudaCase| !coverage.invariant || case.case.serves_invariant_plans();
+        for (of_tile, case) in all.filter(|(_, case)| planned_so(case)) {
             let name = case.case.name;
             let fail = |status, message: String| Failure {
                 status,
@@ -102,7 +116,7 @@ impl CudaBench {
             }
             // As the case wants to be planned; cases of the tile also as engines plan.
             let planned = [Some(case.case.options), of_tile.then_some(as_engines)];
-            for planned in planned.into_iter().flatten() {
+            for planned in planned.into_iter().flatten().map(|planned| coverage.planning().options(planned)) {
                 let (output, lse) = case
                     .run_on(&self.backend, &self.stream, tile, options, planned)
                     .map_err(|error| fail(Status::Runtime, error.to_string()))?;
@@ -128,8 +142,13 @@ pub(super) fn option_sets(coverage: Coverage, class: &Class, arch: Arch) -> Vec<
     const IDLE: KernelOptions = KernelOptions { mask: MaskOptions::CAN_BE_IDLE, sinks: true, ..PLAIN };
     const ALL: KernelOptions = KernelOptions { mask: MaskOptions::ALL, ..IDLE };
     let sets: &[KernelOptions] = if coverage.options { &[PLAIN, IDLE, ALL] } else { &[PLAIN] };
-    let Coverage { timeline, .. } = coverage;
-    let of = |options: &KernelOptions| KernelOptions { kv_load: coverage.kv_load(), timeline, ..*options };
+    let Coverage { timeline, invariant, .. } = coverage;
+    let of = |options: &KernelOptions| KernelOptions {
+        kv_load: coverage.kv_load(),
+        timeline,
+        invariant,
+        ..*options
+    };
     sets.iter().map(|options| of(options).on(class, arch)).collect()
 }
 
@@ -208,6 +227,22 @@ mod tests {
                 assert!(sets.iter().all(|options| options.kv_load == plain.kv_load));
             }
         }
+    }
+
+    #[test]
+    fn batch_invariant_kernels_are_variants_of_their_own_for_the_same_cases() {
+        let invariant = Coverage { options: true, ..Coverage::INVARIANT };
+        let [sets, others] = [invariant, Coverage { options: true, ..Coverage::PLAIN }]
+            .map(|coverage| option_sets(coverage, &CLASS, arch("sm_90a")));
+        for (options, other) in sets.iter().zip(&others) {
+            assert_eq!(*options, KernelOptions { invariant: true, ..*other });
+        }
+        let cases = conformance::cases(&CLASS, 1).into_iter().chain(conformance::invariant_cases(&CLASS, 1));
+        let served = |case: &ConformanceCase| {
+            case.serves_invariant_plans()
+                && variant_for(options_of(case), &CLASS, arch("sm_90a"), &sets[..1]).is_some()
+        };
+        assert!(cases.filter(served).count() > 20);
     }
 
     #[test]

@@ -22,7 +22,9 @@ pub(in crate::measure) fn kernels_of(
         kernels.entry(kernel.name.clone()).or_insert(Wanted { kernel, length });
         // Every tile of a class needs its merge: those are short, and come first.
         let KernelOptions { sinks, invariant, .. } = options;
-        for warps in MERGE_WARPS {
+        // Batch-invariant merges have one warp a row.
+        let warps_of_merges = if invariant { &MERGE_WARPS[..1] } else { &MERGE_WARPS[..] };
+        for &warps in warps_of_merges {
             let options = KernelOptions { sinks, invariant, ..KernelOptions::default() };
             let kernel = Kernel::merge(warps, &class.outputs(), options);
             kernels.entry(kernel.name.clone()).or_insert(Wanted { kernel, length: u32::MAX });
@@ -79,6 +81,9 @@ mod tests {
         assert!(cp_async[2..].iter().all(|name| name.ends_with("_cp_async")), "{cp_async:?}");
         let timeline = of(Coverage { timeline: true, ..Coverage::PLAIN });
         assert!(timeline[2..].iter().all(|name| name.ends_with("_timeline")), "{timeline:?}");
+        let invariant = of(Coverage::INVARIANT);
+        assert_eq!(invariant.len(), 1 + 2, "{invariant:?}");
+        assert!(invariant.iter().all(|name| name.contains("invariant")), "its merge, too: {invariant:?}");
     }
 
     #[test]
