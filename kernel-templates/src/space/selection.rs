@@ -78,7 +78,7 @@ mod tests {
     use crate::CudaLimits;
     use tilewright_heuristics::Backend;
 
-    /// No selector was measured with heads of 96 and 192 elements: rules choose by the batch, and not one tile for all.
+    /// No selector was measured with FP8 and heads of 96 and 192 elements: rules choose by the batch, and not one tile for all.
     #[test]
     fn a_class_that_no_selector_knows_gets_tiles_by_rules() {
         let h200 = Limits::Cuda(CudaLimits::named("h200").unwrap());
@@ -87,11 +87,11 @@ mod tests {
             let selection = selection(&device, &h200, None).unwrap();
             let selector = selection.matched.selector().unwrap();
             assert_eq!(selection.is_exact(), name == "NVIDIA H200");
-            for class in Class::all(Backend::Cuda).filter(|class| !class.head_dim.is_power_of_two()) {
-                assert!(
-                    !selector.knows(class.head_dim, class.dtype),
-                    "it is time for another head dimension"
-                );
+            let (known, unknown): (Vec<Class>, Vec<Class>) =
+                Class::all(Backend::Cuda).partition(|class| selector.knows(class.head_dim, class.dtype));
+            let is_seldom = |class: &Class| !class.head_dim.is_power_of_two() && class.dtype.has_fp8_kv();
+            assert!(unknown.len() == 4 && unknown.iter().all(is_seldom), "{unknown:?}");
+            for class in unknown {
                 let mut chosen = std::collections::BTreeSet::new();
                 for batch in batches(&class) {
                     let set = selection.select(&batch);
@@ -101,7 +101,7 @@ mod tests {
                 }
                 assert!(chosen.len() > 1, "{name} {class}: {chosen:?}");
             }
-            for class in Class::all(Backend::Cuda).filter(|class| class.head_dim.is_power_of_two()) {
+            for class in known {
                 for batch in batches(&class) {
                     assert_eq!(selection.select(&batch), selector.select(&batch), "{name} {class}");
                 }

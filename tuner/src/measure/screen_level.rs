@@ -303,7 +303,11 @@ fn best_of(rows: &[Measurement], level: Level, class: &Class) -> Vec<Tile> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::test_data::measurement;
+    use crate::interrupt::Interrupt;
+    use crate::measure::ScriptedBench;
+    use crate::progress::Progress;
+    use crate::store::test_data::{measurement, provenance};
+    use crate::store::{RunFolder, Start};
     use crate::workloads::{Scale, Workloads};
     use tilewright_heuristics::{Backend, BatchShape, Dtype};
     use tilewright_kernel_templates::CudaLimits;
@@ -357,6 +361,54 @@ mod tests {
         let best: Vec<String> = best_of(&rows, Level::Screen, &class).iter().map(Tile::to_string).collect();
         assert_eq!(best, ["m16n64w4s2", "m32n64w4s2", "m64n64w4s2"]);
         assert!(best_of(&rows, Level::Screen, &Class { head_dim: 64, ..class }).is_empty());
+    }
+
+    /// What is tried, and what of it is raced, if the classes of a catalogue are screened in these parts; those before the last are looked at, too.
+    fn screened_in(parts: &[Range<usize>]) -> (Vec<(Tile, Class)>, Vec<(String, String)>) {
+        let batches = Workloads::load(&[], Backend::Cuda, &Scale::of(Backend::Cuda), None).unwrap().batches;
+        let mut screenings = screenings(&batches, &limits());
+        screenings.truncate(3);
+        screenings.iter_mut().for_each(|screening| screening.workloads.truncate(2));
+        let folder = tempfile::tempdir().unwrap();
+        let mut run = RunFolder::open(folder.path(), provenance(), Start::Fresh).unwrap();
+        let mut bench = ScriptedBench::new(Vec::new(), None);
+        bench.limits = limits();
+        let interrupt = Interrupt::default();
+        let mut session = Session::new(&mut bench, &mut run, Progress::Silent, &interrupt);
+        let (space, deadline) = (Space::of(Backend::Cuda), Instant::now() + Duration::from_secs(600));
+        for part in parts {
+            let looked = part.start;
+            let others = looked.max(1)..screenings.len();
+            assert!(screen(&mut session, &space, &screenings, part.clone(), deadline).unwrap());
+            if part.end < screenings.len() {
+                assert!(look_at_classes(&mut session, &space, &screenings, others, deadline).unwrap());
+            }
+        }
+        drop(session);
+        let tried = bench.verified.iter().map(|(tile, class, _)| (*tile, *class)).collect();
+        let raced = run.rows().iter().filter(|row| row.level == Level::Screen);
+        let mut raced: Vec<_> = raced.map(|row| (row.workload.clone(), row.choice.clone())).collect();
+        raced.sort();
+        (tried, raced)
+    }
+
+    #[test]
+    fn classes_that_are_screened_one_after_the_other_are_as_those_that_are_at_once() {
+        let (at_once, raced_at_once) = screened_in(&[0..3]);
+        let (apart, raced_apart) = screened_in(&[0..1, 1..3]);
+        assert_eq!(raced_at_once, raced_apart);
+        let first =
+            |tried: &[(Tile, Class)]| tried.iter().take_while(|(_, class)| class.head_dim == 128).count();
+        assert!(first(&apart) > first(&at_once), "the first class is whole before another is begun");
+        let sorted = |tried: &[(Tile, Class)]| {
+            let mut tried: Vec<String> =
+                tried.iter().map(|(tile, class)| format!("{tile} {class}")).collect();
+            tried.sort();
+            tried
+        };
+        let (at_once, apart) = (sorted(&at_once), sorted(&apart));
+        assert_eq!(at_once, apart);
+        assert!(apart.windows(2).all(|two| two[0] != two[1]), "no look is repeated");
     }
 
     #[test]
