@@ -363,8 +363,30 @@ mod tests {
         assert!(best_of(&rows, Level::Screen, &Class { head_dim: 64, ..class }).is_empty());
     }
 
-    /// What is tried, and what of it is raced, if the classes of a catalogue are screened in these parts; those before the last are looked at, too.
-    fn screened_in(parts: &[Range<usize>]) -> (Vec<(Tile, Class)>, Vec<(String, String)>) {
+    /// What a screening does.
+    struct Done {
+        /// In order.
+        tried: Vec<(Tile, Class)>,
+        /// Batches and tiles, sorted.
+        raced: Vec<(String, String)>,
+    }
+
+    impl Done {
+        /// Tiles that are tried for the first class before any other.
+        fn of_first(&self) -> usize {
+            self.tried.iter().take_while(|(_, class)| class.head_dim == 128).count()
+        }
+
+        fn sorted(&self) -> Vec<String> {
+            let mut tried: Vec<String> =
+                self.tried.iter().map(|(tile, class)| format!("{tile} {class}")).collect();
+            tried.sort();
+            tried
+        }
+    }
+
+    /// The classes of the catalogue, screened in parts that end there; the others are looked at between.
+    fn screened_until(ends: &[usize]) -> Done {
         let batches = Workloads::load(&[], Backend::Cuda, &Scale::of(Backend::Cuda), None).unwrap().batches;
         let mut screenings = screenings(&batches, &limits());
         screenings.truncate(3);
@@ -376,39 +398,29 @@ mod tests {
         let interrupt = Interrupt::default();
         let mut session = Session::new(&mut bench, &mut run, Progress::Silent, &interrupt);
         let (space, deadline) = (Space::of(Backend::Cuda), Instant::now() + Duration::from_secs(600));
-        for part in parts {
-            let looked = part.start;
-            let others = looked.max(1)..screenings.len();
-            assert!(screen(&mut session, &space, &screenings, part.clone(), deadline).unwrap());
-            if part.end < screenings.len() {
-                assert!(look_at_classes(&mut session, &space, &screenings, others, deadline).unwrap());
-            }
+        let mut begin = 0;
+        for &end in ends {
+            assert!(screen(&mut session, &space, &screenings, begin..end, deadline).unwrap());
+            let others = end..screenings.len();
+            assert!(look_at_classes(&mut session, &space, &screenings, others, deadline).unwrap());
+            begin = end;
         }
         drop(session);
         let tried = bench.verified.iter().map(|(tile, class, _)| (*tile, *class)).collect();
         let raced = run.rows().iter().filter(|row| row.level == Level::Screen);
         let mut raced: Vec<_> = raced.map(|row| (row.workload.clone(), row.choice.clone())).collect();
         raced.sort();
-        (tried, raced)
+        Done { tried, raced }
     }
 
     #[test]
     fn classes_that_are_screened_one_after_the_other_are_as_those_that_are_at_once() {
-        let (at_once, raced_at_once) = screened_in(&[0..3]);
-        let (apart, raced_apart) = screened_in(&[0..1, 1..3]);
-        assert_eq!(raced_at_once, raced_apart);
-        let first =
-            |tried: &[(Tile, Class)]| tried.iter().take_while(|(_, class)| class.head_dim == 128).count();
-        assert!(first(&apart) > first(&at_once), "the first class is whole before another is begun");
-        let sorted = |tried: &[(Tile, Class)]| {
-            let mut tried: Vec<String> =
-                tried.iter().map(|(tile, class)| format!("{tile} {class}")).collect();
-            tried.sort();
-            tried
-        };
-        let (at_once, apart) = (sorted(&at_once), sorted(&apart));
-        assert_eq!(at_once, apart);
-        assert!(apart.windows(2).all(|two| two[0] != two[1]), "no look is repeated");
+        let (at_once, apart) = (screened_until(&[3]), screened_until(&[1, 3]));
+        assert!(apart.of_first() > at_once.of_first(), "the first class is whole before another is begun");
+        assert_eq!(at_once.raced, apart.raced);
+        let tried = apart.sorted();
+        assert_eq!(at_once.sorted(), tried);
+        assert!(tried.windows(2).all(|two| two[0] != two[1]), "no look is repeated");
     }
 
     #[test]
