@@ -487,6 +487,11 @@ fn flushes_by_writing_and_by_reading_give_near_limits() {
 #[test]
 fn static_figures_agree_with_what_the_driver_says() {
     let device = device();
+    assert_eq!(
+        &CudaDevice::limits_of(0).unwrap(),
+        device.limits(),
+        "a device says the same before it is open"
+    );
     let mut backend = backend(&device);
     let class = Class { head_dim: 128, dtype: Dtype::F16 };
     let tiles: Vec<Tile> = tiles(&class, &device).into_iter().step_by(7).collect();

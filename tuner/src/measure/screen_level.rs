@@ -130,7 +130,8 @@ fn looks<'a>(
     let mut asked = false;
     let mut looked: Vec<(&Screening, Looked)> = Vec::new();
     for (index, screening) in left {
-        if index > 0 && !std::mem::replace(&mut asked, true) {
+        if index > 0 && !asked {
+            asked = true;
             // All at once: a few kernels of a class alone would leave cores idle.
             let ones = looks_at_others(session.run.rows(), space, screenings, &limits);
             session.benches.getting_ready(&ones, &[], session.interrupt);
