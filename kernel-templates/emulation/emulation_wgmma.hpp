@@ -33,6 +33,10 @@ template <u32 TILES> TILEWRIGHT_DEVICE void wait_wgmma(float (&sum)[TILES][4]) {
   emulation::no_more_wgmma();
 }
 
+template <u32 TILES> TILEWRIGHT_DEVICE void wait_wgmma_if_any(float (&sum)[TILES][4]) {
+  if (emulation::has_begun_wgmma(&sum[0][0])) wait_wgmma(sum);
+}
+
 template <u32 COLUMNS, bool TRANSPOSED, u32 FIRST, class Element, u32 TILES>
 TILEWRIGHT_DEVICE void wgmma_async(Element, float (&sum)[TILES][4], const u32 (&a)[4], const SharedMatrix &b, bool add) {
   static_assert(COLUMNS == 16 || COLUMNS == 32 || COLUMNS == 64 || COLUMNS == 128, "the widths that a device has as well");

@@ -97,6 +97,8 @@ void wait_wgmma(float *sum, u32 count) {
   fiber.first = fiber.begun[0].products ? fiber.begun[0].products : fiber.begun[1].products;
 }
 
+bool has_begun_wgmma(const float *sum) { return machine->current->begun_of(sum) != nullptr; }
+
 void wait_first_wgmma(float *sum, u32 count) {
   if (machine->current->first != sum) machine->fail("end_first_products: others began before these");
   wait_wgmma(sum, count);
@@ -296,6 +298,7 @@ void arrive_expect_tx(u32 barrier, u32 bytes) { machine->arrive(barrier, bytes);
 void expect(u32 barrier, u32 bytes) { machine->expect(barrier, bytes); }
 void arrive_after_cp_async(u32 barrier) { machine->arrive_after_cp_async(barrier); }
 void wait_mbarrier(u32 barrier, u32 parity) { machine->await(barrier, parity); }
+bool test_mbarrier(u32 barrier, u32 parity) { return machine->test(barrier, parity); }
 
 void fence_for_warpgroups() { machine->fence_copies(); }
 void commit_wgmma() {

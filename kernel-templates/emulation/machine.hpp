@@ -457,6 +457,14 @@ struct Machine {
     clocks[warp_of(current)].join(barrier.over);
   }
 
+  // Boxes arrive as late as may be: only where another thread has waited for them.
+  bool test(u32 address, u32 parity) {
+    Arrivals &barrier = arrivals_at(address, "test_arrivals");
+    if (barrier.phases % 2 == parity) return false;
+    clocks[warp_of(current)].join(barrier.over);
+    return true;
+  }
+
   void begin_box(const Box &box, u32 address) {
     Arrivals &barrier = arrivals_at(address, "copy_box");
     if (box.target % 128) fail("copy_box: address %u of shared memory is no multiple of 128", box.target);

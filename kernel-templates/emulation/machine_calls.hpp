@@ -67,6 +67,7 @@ void arrive_expect_tx(u32 barrier, u32 bytes);
 void expect(u32 barrier, u32 bytes);
 void arrive_after_cp_async(u32 barrier);
 void wait_mbarrier(u32 barrier, u32 parity);
+bool test_mbarrier(u32 barrier, u32 parity);
 void fence_for_warpgroups();
 void commit_wgmma();
 
@@ -88,6 +89,7 @@ void begin_wgmma(float *sum, u32 count);
 void read_left(u32 (&a)[4], const SharedMatrix &matrix);
 void wgmma_async(const float *sum, u32 first, const u32 (&a)[4], const SharedMatrix &b, bool add, u32 columns, bool transposed, bool bf16);
 void wait_wgmma(float *sum, u32 count);
+bool has_begun_wgmma(const float *sum);
 void wait_first_wgmma(float *sum, u32 count);
 // Ends the launch with an error if products have begun that have not ended.
 void no_more_wgmma();

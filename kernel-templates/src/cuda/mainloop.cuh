@@ -17,6 +17,9 @@ template <class S> struct Mainloop {
   // Whether a thread has registers for the weights of a step beside the logits of the next one.
   static constexpr bool OVERLAPS = S::TOGETHER && (S::HEAD_DIM > 128 ? S::WARP_N <= 64 : S::WARPS > 4 || S::WARP_N <= 96);
 
+  // Whether a warpgroup's steps have one buffer in turn. What comes next is always late then, and the buffer is wanted back at once.
+  static constexpr bool ONE_BUFFER = S::WIDE_BUFFERS == 1;
+
   // A buffer during one step, of a warpgroup or of each warp.
   template <bool TOGETHER> struct Buffers {
     const Pipeline<S> &pipeline;
@@ -63,34 +66,61 @@ template <class S> struct Mainloop {
       }
       float scores[S::WARP_GRANULES * 2][4];
       u32 weights[S::WARP_GRANULES][4];
-      mma.template begin_keys_together<S::WARP_GRANULES>(scores, query, at, first);
+      SharedMatrix keys = mma.keys_together(at, first);
+      mma.template begin_keys_together<S::WARP_GRANULES>(scores, query, keys);
       wait_wgmma(scores);
       pipeline.template release_keys<true>(at);
-      softmax_step.raise_output(acc, softmax_step.template weigh<S::WARP_GRANULES>(acc.softmax, scores, at, first, seen, here.masked));
+      typename SoftmaxStep<S>::Raise raise = softmax_step.template begin_weighing<S::WARP_GRANULES>(acc.softmax, scores, at, first, seen, here.masked);
+      if (raise.far) softmax_step.raise_accumulators(acc, raise);
+      softmax_step.template end_weighing<S::WARP_GRANULES>(acc.softmax, scores);
       mma.narrow_all(weights, scores);
+      SharedMatrix values = mma.values_of(keys);
       PipelineState<S> before = at;
       at = at.behind_together();
+      keys = mma.keys_together(at, first);
+      bool late = true, plain = softmax_step.is_plain_in_warp(steps, step + 1, seen);
 #pragma unroll 1
       for (step++; step < end; step++) {
-        pipeline.template wait_keys_full<true>(at);
+        if (late) {
+          pipeline.template wait_keys_full<true>(at);
+          pipeline.template wait_values_full<true>(before);
+        }
         if (S::INVARIANT && totals.begins_chunk(at)) break; // all warps do
-        here = extent(steps, step, at, seen);
-        if (!here.any) break;
-        pipeline.template wait_values_full<true>(before);
-        mma.template begin_keys_together<S::WARP_GRANULES>(scores, query, at, first);
-        mma.template begin_values_together<S::WARP_GRANULES>(acc, weights, before, first);
+        bool masked = false;
+        if (!plain) {
+          here = extent(steps, step, at, seen);
+          if (!here.any) break;
+          masked = any_in_warp(here.masked);
+        }
+        mma.template begin_keys_together<S::WARP_GRANULES>(scores, query, keys);
+        mma.template begin_values_together<S::WARP_GRANULES>(acc, weights, values);
         wait_first_wgmma(scores);
         pipeline.template release_keys<true>(at);
-        const typename SoftmaxStep<S>::Raise raise = softmax_step.template weigh<S::WARP_GRANULES>(acc.softmax, scores, at, first, seen, here.masked);
-        wait_wgmma(acc.output);
-        pipeline.template release_values<true>(before);
-        softmax_step.raise_output(acc, raise);
-        mma.narrow_all(weights, scores);
+        if constexpr (ONE_BUFFER) {
+          wait_wgmma(acc.output);
+          pipeline.template release_values<true>(before);
+        }
+        raise = softmax_step.template begin_weighing<S::WARP_GRANULES>(acc.softmax, scores, at, first, seen, masked);
+        if (raise.far) {
+          if constexpr (!ONE_BUFFER) wait_wgmma(acc.output);
+          softmax_step.raise_accumulators(acc, raise);
+        }
+        if constexpr (!ONE_BUFFER) {
+          wait_wgmma_if_any(acc.output);
+          pipeline.template release_values<true>(before);
+        }
         before = at;
         at = at.behind_together();
+        // What the next step needs to know, beside the weights.
+        late = ONE_BUFFER || pipeline.template are_late<true>(at, before);
+        values = mma.values_of(keys);
+        keys = mma.keys_together(at, first);
+        plain = softmax_step.is_plain_in_warp(steps, step + 1, seen);
+        softmax_step.template end_weighing<S::WARP_GRANULES>(acc.softmax, scores);
+        mma.narrow_all(weights, scores);
       }
       pipeline.template wait_values_full<true>(before);
-      mma.template begin_values_together<S::WARP_GRANULES>(acc, weights, before, first);
+      mma.template begin_values_together<S::WARP_GRANULES>(acc, weights, values);
       wait_wgmma(acc.output);
       pipeline.template release_values<true>(before);
     }

@@ -209,11 +209,15 @@ template <class S> struct Mma {
   }
   TILEWRIGHT_DEVICE static SharedMatrix matrix_at(u32 address) { return SharedMatrix::at<S::WIDE_PANEL_ROW_BYTES>(address, S::WIDE_PANEL_BYTES, 8 * S::WIDE_ROW_BYTES); }
 
+  // Keys of a step from its granule `first` on, as a warpgroup multiplies them, and the values of the same tokens.
+  TILEWRIGHT_DEVICE SharedMatrix keys_together(const PipelineState<S> &at, u32 first) const {
+    return matrix_at(cta.wide_keys_at(at) + first * S::GRANULE * S::WIDE_ROW_BYTES);
+  }
+  TILEWRIGHT_DEVICE static SharedMatrix values_of(SharedMatrix keys) { return keys.further(S::WIDENED ? S::WIDE_STAGE_BYTES : S::STAGE_BYTES); }
+
   // Begins the same as `multiply_keys` does, by a warpgroup.
   template <u32 GRANULES_HERE>
-  TILEWRIGHT_DEVICE void begin_keys_together(float (&scores)[GRANULES_HERE * 2][4], const u32 (&query)[S::QUERY_FRAGMENTS][4], const PipelineState<S> &at,
-                                                u32 first) const {
-    const SharedMatrix keys = matrix_at(cta.wide_keys_at(at) + first * S::GRANULE * S::WIDE_ROW_BYTES);
+  TILEWRIGHT_DEVICE void begin_keys_together(float (&scores)[GRANULES_HERE * 2][4], const u32 (&query)[S::QUERY_FRAGMENTS][4], SharedMatrix keys) const {
     SharedMatrix rows = keys; // the query's, where it is in shared memory
     if constexpr (S::QUERY_SHARED) rows = SharedMatrix::at<128>(cta.query_address({}, cta.warp_q / 4 * 64, 0), S::QUERY_PANEL_BYTES, 8 * 128);
     constexpr u32 A_PANEL = S::WIDE_PANEL_COLUMNS / 16; // products
@@ -234,8 +238,7 @@ template <class S> struct Mma {
 
   // Begins the same as `multiply_values` does, by a warpgroup.
   template <u32 GRANULES_HERE>
-  TILEWRIGHT_DEVICE void begin_values_together(Accumulators<S> &acc, const u32 (&weights)[GRANULES_HERE][4], const PipelineState<S> &at, u32 first) const {
-    const SharedMatrix values = matrix_at(cta.wide_values_at(at) + first * S::GRANULE * S::WIDE_ROW_BYTES);
+  TILEWRIGHT_DEVICE void begin_values_together(Accumulators<S> &acc, const u32 (&weights)[GRANULES_HERE][4], SharedMatrix values) const {
     begin_wgmma(acc.output);
 #pragma unroll
     for (u32 n = 0; n < GRANULES_HERE; n++) multiply_columns<true, 0>(acc.output, weights[n], values.further(n * S::GRANULE * S::WIDE_ROW_BYTES), true);

@@ -64,6 +64,13 @@ template <class S> struct Pipeline {
   template <bool TOGETHER> TILEWRIGHT_DEVICE void wait_values_full(const PipelineState<S> &at) const {
     wait_mbarrier(multiplied_barrier_of<TOGETHER>(at, VALUES_FULL), round_of<TOGETHER>(at));
   }
+  // Whether keys of a step or values of the one before have not arrived yet. All lanes of a warp get the same answer, and where it is no they
+  // need not wait. Asked for early, it is there when it is needed.
+  template <bool TOGETHER> TILEWRIGHT_DEVICE bool are_late(const PipelineState<S> &at, const PipelineState<S> &before) const {
+    const bool keys = test_mbarrier(multiplied_barrier_of<TOGETHER>(at, KEYS_FULL), round_of<TOGETHER>(at));
+    const bool values = test_mbarrier(multiplied_barrier_of<TOGETHER>(before, VALUES_FULL), round_of<TOGETHER>(before));
+    return any_in_warp(!keys || !values);
+  }
   // The warp has read them. Each lane says so of keys, as it has also read of the step's granules what the producer writes next;
   template <bool TOGETHER> TILEWRIGHT_DEVICE void release_keys(const PipelineState<S> &at) const { arrive(multiplied_barrier_of<TOGETHER>(at, KEYS_EMPTY)); }
   // of values one lane arrives for all, which their reads have to come before.

@@ -19,52 +19,37 @@ template <class S> struct SoftmaxStep {
   TILEWRIGHT_DEVICE static float product(float a, float b) { return S::INVARIANT ? rounded_product(a, b) : a * b; }
   TILEWRIGHT_DEVICE static float multiply_subtract(float a, float b, float c) { return S::INVARIANT ? fused_multiply_add(a, b, -c) : a * b - c; }
 
-  // How the accumulators have to be brought under larger logits.
+  // Whether the accumulators of some row of the warp have to be brought under larger logits, and the maxima that they are under.
   struct Raise {
-    bool far; // in some row of the warp
-    float factor[2];
+    bool far;
+    float before[2];
   };
 
-  // Brings the softmaxes under the largest logits of a step, where they are too far below. In `max` lie those of a lane, then what is to
-  // be subtracted.
-  TILEWRIGHT_DEVICE Raise raise_maxima(Softmax (&softmax)[2], float (&max)[2]) const {
-    Raise raise{false, {1.f, 1.f}};
+  // A maximum that may be subtracted: where a row has seen no token all its logits are -inf, and so are their differences.
+  TILEWRIGHT_DEVICE static float subtracted(float max) { return larger(max, -3e38f); }
+
+  // Brings the accumulators under the maxima of their softmaxes. Those that are under them stay as they are, to the bit.
+  TILEWRIGHT_DEVICE static void raise_accumulators(Accumulators<S> &acc, const Raise &raise) {
+    float factor[2];
 #pragma unroll
     for (u32 half = 0; half < 2; half++) {
-      max[half] = larger(max[half], from_lane_xor(max[half], 1));
-      max[half] = larger(max[half], from_lane_xor(max[half], 2));
-      raise.far = raise.far || max[half] > softmax[half].max + SLACK;
+      factor[half] = exp2_fast(raise.before[half] - subtracted(acc.softmax[half].max));
+      acc.softmax[half].sum = product(acc.softmax[half].sum, factor[half]);
     }
-    raise.far = any_in_warp(raise.far);
-    if (raise.far) {
-#pragma unroll
-      for (u32 half = 0; half < 2; half++) {
-        // Rows that depend on themselves alone are not brought under what others of the warp need.
-        const bool raises = !S::INVARIANT || max[half] > softmax[half].max + SLACK;
-        const float next = raises ? larger(softmax[half].max, max[half]) : softmax[half].max;
-        raise.factor[half] = raises ? exp2_fast(softmax[half].max - finite_or_zero(next)) : 1.f;
-        softmax[half].max = next;
-        softmax[half].sum = product(softmax[half].sum, raise.factor[half]);
-      }
-    }
-    max[0] = finite_or_zero(softmax[0].max);
-    max[1] = finite_or_zero(softmax[1].max);
-    return raise;
-  }
-
-  TILEWRIGHT_DEVICE static void raise_output(Accumulators<S> &acc, const Raise &raise) {
-    if (!raise.far) return;
 #pragma unroll
     for (u32 d = 0; d < S::HEAD_DIM / 8; d++) {
 #pragma unroll
-      for (u32 e = 0; e < 4; e++) acc.output[d][e] *= raise.factor[e / 2];
+      for (u32 e = 0; e < 4; e++) acc.output[d][e] *= factor[e / 2];
     }
   }
 
-  // Makes weights of a step's products, and sums them.
+  // Weights are made in two parts. Between them lies the branch that raises accumulators, if they have to be: the answer of the other lanes comes
+  // while those of the first granule are made, and the compiler moves no wait for earlier products before it.
+  //
+  // Makes the first weights of a step's products, and brings the softmaxes under its largest logits where they are too far below.
   template <u32 GRANULES_HERE>
-  TILEWRIGHT_DEVICE Raise weigh(Softmax (&softmax)[2], float (&scores)[GRANULES_HERE * 2][4], const PipelineState<S> &at, u32 first, const MaskState &mask_state,
-                                bool masked) const {
+  TILEWRIGHT_DEVICE Raise begin_weighing(Softmax (&softmax)[2], float (&scores)[GRANULES_HERE * 2][4], const PipelineState<S> &at, u32 first,
+                                         const MaskState &mask_state, bool masked) const {
     if constexpr (S::BENDS) {
 #pragma unroll
       for (u32 j = 0; j < GRANULES_HERE * 2; j++) {
@@ -74,24 +59,50 @@ template <class S> struct SoftmaxStep {
     }
     const float factor = S::BENDS ? 1.f : cta.scale; // what makes logits of the scores from here on
     if (masked) masking.template mask_scores<GRANULES_HERE>(scores, at, first, mask_state);
-    float max[2] = {negative_infinity(), negative_infinity()};
+    float max[2] = {scores[0][0], scores[0][2]};
 #pragma unroll
     for (u32 j = 0; j < GRANULES_HERE * 2; j++) {
 #pragma unroll
       for (u32 e = 0; e < 4; e++) max[e / 2] = larger(max[e / 2], scores[j][e]);
     }
-    max[0] = product(max[0], factor);
-    max[1] = product(max[1], factor);
-    const Raise raise = raise_maxima(softmax, max);
+    Raise raise{false, {softmax[0].max, softmax[1].max}};
+#pragma unroll
+    for (u32 half = 0; half < 2; half++) {
+      max[half] = product(max[half], factor);
+      max[half] = larger(max[half], from_lane_xor(max[half], 1));
+      max[half] = larger(max[half], from_lane_xor(max[half], 2));
+      // A row is brought under what it needs itself, not under what others of the warp need.
+      const bool raises = max[half] > softmax[half].max + SLACK;
+      softmax[half].max = raises ? max[half] : softmax[half].max;
+      raise.far = raise.far || raises;
+    }
+    raise.far = any_in_warp(raise.far);
+    make_weights<GRANULES_HERE, 0, first_tiles(GRANULES_HERE)>(scores, softmax);
+    return raise;
+  }
+
+  // Tiles of 8 tokens whose weights are made first. The more tokens a step has, the sooner its buffer of values has to be filled again.
+  static constexpr u32 first_tiles(u32 granules) { return granules <= 4 ? 2 : 1; }
+
+  // Makes the other weights, and sums all.
+  template <u32 GRANULES_HERE> TILEWRIGHT_DEVICE void end_weighing(Softmax (&softmax)[2], float (&scores)[GRANULES_HERE * 2][4]) const {
+    make_weights<GRANULES_HERE, first_tiles(GRANULES_HERE), GRANULES_HERE * 2>(scores, softmax);
 #pragma unroll
     for (u32 j = 0; j < GRANULES_HERE * 2; j++) {
 #pragma unroll
-      for (u32 e = 0; e < 4; e++) {
-        scores[j][e] = exp2_fast(multiply_subtract(scores[j][e], factor, max[e / 2]));
-        softmax[e / 2].sum += scores[j][e];
-      }
+      for (u32 e = 0; e < 4; e++) softmax[e / 2].sum += scores[j][e];
     }
-    return raise;
+  }
+
+  template <u32 GRANULES_HERE, u32 BEGIN, u32 END>
+  TILEWRIGHT_DEVICE void make_weights(float (&scores)[GRANULES_HERE * 2][4], const Softmax (&softmax)[2]) const {
+    const float factor = S::BENDS ? 1.f : cta.scale; // what makes logits of the scores from here on
+    const float max[2] = {subtracted(softmax[0].max), subtracted(softmax[1].max)};
+#pragma unroll
+    for (u32 j = BEGIN; j < END; j++) {
+#pragma unroll
+      for (u32 e = 0; e < 4; e++) scores[j][e] = exp2_fast(multiply_subtract(scores[j][e], factor, max[e / 2]));
+    }
   }
 
   // One step of online softmax over GRANULES_HERE granules, `first` and the next ones of a step. WITH_GROUP, the warpgroup does it together.
@@ -113,7 +124,7 @@ template <class S> struct SoftmaxStep {
       return buffers.values_are_read();
     }
     float scores[GRANULES_HERE * 2][4];
-    if constexpr (WITH_GROUP) mma.template begin_keys_together<GRANULES_HERE>(scores, query, at, first);
+    if constexpr (WITH_GROUP) mma.template begin_keys_together<GRANULES_HERE>(scores, query, mma.keys_together(at, first));
     buffers.meanwhile();
     if constexpr (WITH_GROUP) {
       wait_wgmma(scores);
@@ -123,12 +134,14 @@ template <class S> struct SoftmaxStep {
       mma.template multiply_keys<false, GRANULES_HERE>(scores, query, at, first, active);
     }
     buffers.keys_are_read();
-    raise_output(acc, weigh<GRANULES_HERE>(acc.softmax, scores, at, first, mask_state, masked));
+    const Raise raise = begin_weighing<GRANULES_HERE>(acc.softmax, scores, at, first, mask_state, masked);
+    if (raise.far) raise_accumulators(acc, raise);
+    end_weighing<GRANULES_HERE>(acc.softmax, scores);
     buffers.wait_values_full();
     if constexpr (WITH_GROUP) {
       u32 weights[GRANULES_HERE][4];
       mma.narrow_all(weights, scores);
-      mma.template begin_values_together<GRANULES_HERE>(acc, weights, at, first);
+      mma.template begin_values_together<GRANULES_HERE>(acc, weights, mma.values_of(mma.keys_together(at, first)));
       wait_wgmma(acc.output);
     } else if (active == ALL_GRANULES) {
       mma.template multiply_values<true, GRANULES_HERE>(acc, scores, at, first, active);
@@ -154,6 +167,9 @@ template <class S> struct SoftmaxStep {
     const i32 token = static_cast<i32>(cta.item.kv_begin + (step - steps.shared) * S::N + first_granule() * S::GRANULE);
     return token + static_cast<i32>(S::WARP_N) <= seen.plain_end && (!S::HIDES_FIRST || token >= seen.plain_begin);
   }
+
+  // The same, said in a way that the compiler can tell: code that depends on it does not diverge.
+  TILEWRIGHT_DEVICE bool is_plain_in_warp(const Steps &steps, u32 step, const MaskState &seen) const { return !any_in_warp(!is_plain(steps, step, seen)); }
 
   // A step of either kind.
   template <class Buffers>

@@ -44,6 +44,16 @@ TILEWRIGHT_DEVICE void wait_mbarrier(u32 barrier, u32 parity) {
                : "memory");
 }
 
+// Whether that phase is over, at once.
+TILEWRIGHT_DEVICE bool test_mbarrier(u32 barrier, u32 parity) {
+  u32 done;
+  asm volatile("{\n\t.reg .pred done;\n\tmbarrier.test_wait.parity.shared::cta.b64 done, [%1], %2;\n\tselp.u32 %0, 1, 0, done;\n\t}"
+               : "=r"(done)
+               : "r"(barrier), "r"(parity)
+               : "memory");
+  return done != 0;
+}
+
 // L2 eviction policy of a load: evict first, or normal. The upper half of a policy, as
 // `createpolicy` makes them.
 TILEWRIGHT_DEVICE u32 cache_policy(bool evict_first) { return evict_first ? 0x12f00000u : 0x10000000u; }

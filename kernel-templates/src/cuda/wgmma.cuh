@@ -59,6 +59,9 @@ template <u32 TILES> TILEWRIGHT_DEVICE void wait_wgmma(float (&sum)[TILES][4]) {
   hold(sum);
 }
 
+// The same where some other branch may have waited.
+template <u32 TILES> TILEWRIGHT_DEVICE void wait_wgmma_if_any(float (&sum)[TILES][4]) { wait_wgmma(sum); }
+
 // The same while products that have begun later go on.
 template <u32 TILES> TILEWRIGHT_DEVICE void wait_first_wgmma(float (&sum)[TILES][4]) {
   asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory");
