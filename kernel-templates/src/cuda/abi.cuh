@@ -60,6 +60,9 @@ struct TimelineEntry {
 };
 static_assert(sizeof(TimelineEntry) == 40, "the host reads 40 bytes an entry");
 
+// Of `Arguments::value_maps`, those whose boxes have all panels.
+constexpr u32 EIGHT_VALUES = 3, WHOLE_VALUES = 4, CLIPPED_VALUES = 5;
+
 // Strides are in elements, 64 bits wide. The elements of one head's vector are neighbours.
 struct Arguments {
   const u16 *query;   // [batch, q_heads, head_dim]
@@ -96,9 +99,10 @@ struct Arguments {
   u32 unused;
   // K and V as tensors of elements of a panel, tokens modulo 8, panels, tokens divided by 8, pages and KV heads. Where panels have rows of 64 bytes,
   // the map of 1 token has it alone in a dimension of its own, and the token of the page instead of tokens divided by 8: boxes of it have 2.
+  // The last map has eight tokens in a dimension of their own, and where they begin instead of tokens divided by 8, from eight before the page on.
   alignas(64) TensorMap key_maps; // of 16 tokens and all panels
-  TensorMap value_maps[5];        // of 1, 2 and 4 tokens of a panel, of 8 and 16 of all
+  TensorMap value_maps[6];        // of 1, 2 and 4 tokens of a panel, of 8 and 16 of all, and of 8 of all that lie partly outside of their tensor
 };
-static_assert(sizeof(Arguments) == round_up(20 * 8 + 8 * 8 + 7 * 4 + sizeof(MaskArguments), 64) + 6 * 128, "the host lays out the same struct");
+static_assert(sizeof(Arguments) == round_up(20 * 8 + 8 * 8 + 7 * 4 + sizeof(MaskArguments), 64) + 7 * 128, "the host lays out the same struct");
 
 } // namespace tilewright

@@ -125,8 +125,14 @@ pub struct TensorMap {
     pub words: [u64; 16],
 }
 
-/// Tokens of the TMA boxes of V. Boxes of K have the most.
+/// Tokens of the TMA boxes of V whose tokens rows see all or none. Boxes of K have the most.
 pub const BOX_TOKENS: [u32; 5] = [1, 2, 4, 8, GRANULE];
+
+/// Tokens of the TMA boxes of V that lie partly outside of their tensor ([`Arguments::value_maps`]).
+pub const CLIPPED_TOKENS: u32 = 8;
+
+/// Tensor maps of V: boxes of [`BOX_TOKENS`] tokens, and clipped ones.
+pub const VALUE_MAPS: usize = BOX_TOKENS.len() + 1;
 
 /// The argument of every launch.
 #[repr(C)]
@@ -207,8 +213,9 @@ pub struct Arguments {
     pub unused: u32,
     /// Tensor map of K, boxes of [`GRANULE`] tokens.
     pub key_maps: TensorMap,
-    /// Boxes of V, of [`BOX_TOKENS`] tokens.
-    pub value_maps: [TensorMap; BOX_TOKENS.len()],
+    /// Boxes of V, of [`BOX_TOKENS`] tokens; the last of [`CLIPPED_TOKENS`], whose tensor has as many tokens that begin anywhere in a page as a
+    /// dimension of their own: a box that begins further on in it has zeros behind its last token.
+    pub value_maps: [TensorMap; VALUE_MAPS],
 }
 
 /// States that one launch of [`super::Kernel::merge_states`] merges at most.
@@ -239,7 +246,7 @@ const _: () = assert!(size_of::<MergeItem>() == 16, "as in cuda/abi.cuh");
 const _: () = assert!(size_of::<TimelineEntry>() == 40, "as in cuda/abi.cuh");
 const _: () = assert!(
     size_of::<Arguments>()
-        == (20 * 8 + 8 * 8 + 7 * 4 + size_of::<MaskArguments>()).next_multiple_of(64) + 6 * 128,
+        == (20 * 8 + 8 * 8 + 7 * 4 + size_of::<MaskArguments>()).next_multiple_of(64) + 7 * 128,
     "as in cuda/abi.cuh"
 );
 const _: () = assert!(

@@ -52,19 +52,41 @@ template <class S> struct ProducerTma {
     tma_load(target, cta.args.value_maps[0], 0 - one, panel, piece.within + token + one, page, cache_policy(false), barrier);
   }
 
-  // By the largest boxes whose tokens are seen, all or none.
+  // Eight tokens of all panels, of which rows see those before `to`: some, not all. In the map's tensor eight tokens that begin anywhere in the page, or
+  // up to eight before it, are a dimension of their own: the box begins so near to its end that the others lie outside. A box without any of the tensor
+  // would have its first address read all the same, which may be no memory; one that begins before the dimension does reads such memory, too.
+  TILEWRIGHT_DEVICE void copy_clipped(u32 base, const GranuleLoad &piece, u32 token, u32 to, u32 barrier) const {
+    const u32 from = 8 - to, target = base + cta.row_at(cta.looks_at + token);
+    const i32 page = static_cast<i32>(piece.page % EVICT_FIRST * cta.args.heads_a_page + cta.kv_head);
+    tma_load(target, cta.args.value_maps[CLIPPED_VALUES], from, 0, piece.within + token + to, page, cache_policy(false), barrier);
+  }
+
+  // A granule of which rows see some tokens, or all or none: those that none sees become zeros.
   TILEWRIGHT_DEVICE void copy_values(const PipelineState<S> &at, const GranuleLoad &piece) const {
     const u32 base = cta.values_at(at), barrier = pipeline.barrier_of(at, Pipeline<S>::VALUES_FULL);
-    const bool some = piece.granule.tokens() > 0;
-    const u32 to = some ? piece.granule.tokens() : S::GRANULE, from = !some ? S::GRANULE : S::HIDES_FIRST ? piece.before : 0;
+    const u32 tokens = piece.granule.tokens();
+    const u32 to = tokens > 0 ? tokens : S::GRANULE, from = tokens == 0 ? S::GRANULE : S::HIDES_FIRST ? piece.before : 0;
     if (to == S::GRANULE && (from == 0 || from == S::GRANULE)) {
-      return copy(cta.args.value_maps[4], base, piece, 0, 0, from == 0, policy(piece), barrier);
+      return copy(cta.args.value_maps[WHOLE_VALUES], base, piece, 0, 0, from == 0, policy(piece), barrier);
     }
 #pragma unroll 1
-    for (u32 token = 0; token < S::GRANULE;) {
-      const u32 next = token < from ? from : token < to ? to : S::GRANULE;
+    for (u32 token = 0; token < S::GRANULE; token += 8) {
+      const u32 first = S::HIDES_FIRST && from > token ? smaller(from - token, 8u) : 0, last = to > token ? smaller(to - token, 8u) : 0;
+      const bool some = first < last;
+      if (!some || last - first == 8) copy(cta.args.value_maps[EIGHT_VALUES], base, piece, token, 0, some, cache_policy(false), barrier);
+      else if (S::HIDES_FIRST && first > 0) copy_by_boxes(base, piece, token, token + first, token + last, barrier);
+      else copy_clipped(base, piece, token, last, barrier);
+    }
+  }
+
+  // Eight tokens of which rows do not see the first, by the largest boxes whose tokens are seen, all or none.
+  TILEWRIGHT_DEVICE void copy_by_boxes(u32 base, const GranuleLoad &piece, u32 begin, u32 from, u32 to, u32 barrier) const {
+    const u32 end = begin + 8;
+#pragma unroll 1
+    for (u32 token = begin; token < end;) {
+      const u32 next = token < from ? from : token < to ? to : end;
       const bool seen = token >= from && token < to;
-      u32 box = 3;
+      u32 box = 2;
       while (token % (1u << box) != 0 || token + (1u << box) > next) box--;
       if constexpr (S::PANEL_ROW_BYTES < 128) {
         if (box == 0) {
@@ -74,9 +96,8 @@ template <class S> struct ProducerTma {
           continue;
         }
       }
-      // Of eight tokens all panels are one box.
 #pragma unroll 1
-      for (u32 panel = 0; panel < (box == 3 ? 1 : S::PANELS); panel++) {
+      for (u32 panel = 0; panel < S::PANELS; panel++) {
         copy(cta.args.value_maps[box], base, piece, token, panel, seen, cache_policy(false), barrier);
       }
       token += 1u << box;

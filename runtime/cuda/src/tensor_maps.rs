@@ -14,7 +14,7 @@ use std::sync::{Mutex, PoisonError};
 use tilewright_heuristics::{Dtype, Geometry};
 use tilewright_kernel_templates::Class;
 use tilewright_kernel_templates::cuda::{
-    BOX_TOKENS, GRANULE, KernelOptions, KvLoad, TensorMap, panel_row_bytes,
+    BOX_TOKENS, CLIPPED_TOKENS, GRANULE, KernelOptions, KvLoad, TensorMap, VALUE_MAPS, panel_row_bytes,
 };
 use tilewright_plan::KvStrides;
 
@@ -71,8 +71,8 @@ pub const fn kv_load_up_to(strides: &KvStrides, geometry: &Geometry, largest_pag
     }
 }
 
-/// Boxes of K, and of V by their tokens ([`BOX_TOKENS`]).
-pub(super) type TensorMaps = (TensorMap, [TensorMap; BOX_TOKENS.len()]);
+/// Boxes of K, and of V by their tokens ([`BOX_TOKENS`]), the clipped ones last.
+pub(super) type TensorMaps = (TensorMap, [TensorMap; VALUE_MAPS]);
 
 /// All that they are made of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -123,18 +123,57 @@ impl KnownTensors {
 
 impl Tensors {
     fn encode(&self) -> Result<TensorMaps, CudaError> {
-        let mut values = [TensorMap::default(); BOX_TOKENS.len()];
+        let mut values = [TensorMap::default(); VALUE_MAPS];
         for (map, &tokens) in values.iter_mut().zip(&BOX_TOKENS) {
-            *map = self.tensor_map(self.values, tokens)?;
+            *map = self.boxes(self.values, tokens)?;
         }
-        Ok((self.tensor_map(self.keys, GRANULE)?, values))
+        values[BOX_TOKENS.len()] = self.clipped_boxes(self.values)?;
+        Ok((self.boxes(self.keys, GRANULE)?, values))
     }
 
     /// The tensor map with boxes of `tokens` tokens of one page and KV head, as wide as a row of shared memory.
-    fn tensor_map(&self, address: u64, tokens: u32) -> Result<TensorMap, CudaError> {
-        let bytes = self.dtype.kv_bytes() as u64;
+    fn boxes(&self, address: u64, tokens: u32) -> Result<TensorMap, CudaError> {
+        let (elements, panels, row_bytes) = self.panels();
+        // Two rows of 64 bytes are what a box can begin with: one token is a box of two, the other of which lies outside of the tensor.
+        let (inner, outer, of_box) = match tokens {
+            1 if row_bytes < 128 => (1, self.page_size, [elements, 2, 1, 1, 1]),
+            0..8 => (8, self.page_size / 8, [elements, tokens, 1, 1, 1]),
+            _ => (8, self.page_size / 8, [elements, 8, panels, tokens / 8, 1]),
+        };
+        self.tensor_map(address, (inner, inner as usize * self.token), outer, of_box)
+    }
+
+    /// The tensor map with boxes of [`CLIPPED_TOKENS`] tokens of all panels, of which the last lie outside of the tensor: its second dimension are the
+    /// tokens behind the one of the fourth, which begins as many before the page. Kernels read nothing there.
+    fn clipped_boxes(&self, address: u64) -> Result<TensorMap, CudaError> {
+        let (elements, panels, _) = self.panels();
+        let before = CLIPPED_TOKENS as usize * self.token * self.dtype.kv_bytes();
+        let of_box = [elements, CLIPPED_TOKENS, panels, 1, 1];
+        self.tensor_map(
+            address.wrapping_sub(before as u64),
+            (CLIPPED_TOKENS, self.token),
+            self.page_size,
+            of_box,
+        )
+    }
+
+    /// Elements of a panel, panels of a row, and a panel's bytes.
+    fn panels(&self) -> (u32, u32, u32) {
         let row_bytes = panel_row_bytes(&Class { head_dim: self.head_dim, dtype: self.dtype });
-        let elements = row_bytes / bytes as u32;
+        let elements = row_bytes / self.dtype.kv_bytes() as u32;
+        (elements, self.head_dim / elements, row_bytes)
+    }
+
+    /// A tensor map of elements of a panel, `inner` tokens, panels, `outer` tokens with a stride in elements, pages and KV heads.
+    fn tensor_map(
+        &self,
+        address: u64,
+        (inner, outer_stride): (u32, usize),
+        outer: u32,
+        of_box: [u32; 5],
+    ) -> Result<TensorMap, CudaError> {
+        let bytes = self.dtype.kv_bytes() as u64;
+        let (elements, panels, row_bytes) = self.panels();
         let element = match self.dtype {
             Dtype::Bf16 => CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
             Dtype::F32 => CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_FLOAT32,
@@ -143,17 +182,10 @@ impl Tensors {
                 CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_UINT8
             }
         };
-        let panels = self.head_dim / elements;
-        // Two rows of 64 bytes are what a box can begin with: one token is a box of two, the other of which lies outside of the tensor.
-        let (inner, outer, of_box) = match tokens {
-            1 if row_bytes < 128 => (1, self.page_size, [elements, 2, 1, 1, 1]),
-            0..8 => (8, self.page_size / 8, [elements, tokens, 1, 1, 1]),
-            _ => (8, self.page_size / 8, [elements, 8, panels, tokens / 8, 1]),
-        };
-        // Elements of a panel, tokens modulo 8, panels, tokens divided by 8, pages and KV heads: which there are is the caller's promise.
+        // Which pages there are is the caller's promise.
         let sizes = [elements, inner, panels, outer, i32::MAX as u32].map(u64::from);
-        let strides = [self.token, elements as usize, inner as usize * self.token, self.head]
-            .map(|elements| elements as u64 * bytes);
+        let strides =
+            [self.token, elements as usize, outer_stride, self.head].map(|elements| elements as u64 * bytes);
         let swizzle = match row_bytes {
             128.. => CUtensorMapSwizzle::CU_TENSOR_MAP_SWIZZLE_128B,
             _ => CUtensorMapSwizzle::CU_TENSOR_MAP_SWIZZLE_64B,

@@ -8,7 +8,8 @@ use std::ffi::{CStr, c_char, c_void};
 use tilewright_heuristics::Geometry;
 use tilewright_kernel_templates::Class;
 use tilewright_kernel_templates::cuda::{
-    AppendArguments, Arguments, BOX_TOKENS, GRANULE, Kernel, StatesArguments, TensorMap, panel_row_bytes,
+    AppendArguments, Arguments, BOX_TOKENS, CLIPPED_TOKENS, GRANULE, Kernel, StatesArguments, TensorMap,
+    panel_row_bytes,
 };
 use tilewright_plan::KvStrides;
 
@@ -31,23 +32,31 @@ pub(crate) fn describe_tensors(args: &mut Arguments, geometry: &Geometry, stride
     let head = if geometry.kv_heads == 1 { strides.page } else { strides.head };
     args.heads_a_page = (strides.page / head) as u32;
     let [token, head] = [strides.token, head].map(|elements| elements as u64 * bytes);
+    let page_size = u64::from(geometry.page_size);
+    let map = |address: u64, (inner, outer_stride): (u64, u64), outer: u64, of_box: [u64; 3]| {
+        let sizes = [elements, inner, panels, outer, i32::MAX as u64];
+        let mut words = [0; 16];
+        words[..5].copy_from_slice(&[address, token, elements * bytes, outer_stride, head]);
+        words[5..10].copy_from_slice(&sizes);
+        words[10..].copy_from_slice(&[elements, of_box[0], of_box[1], of_box[2], 1, bytes]);
+        TensorMap { words }
+    };
     let boxes = |address: u64, tokens: u32| {
-        let page_size = u64::from(geometry.page_size);
         // Tokens in one dimension and in another, and what a box has of them and of panels.
         let (inner, outer, of_box) = match tokens {
             1 if row_bytes < 128 => (1, page_size, [2, 1, 1]),
             0..8 => (8, page_size / 8, [u64::from(tokens), 1, 1]),
             _ => (8, page_size / 8, [8, panels, u64::from(tokens) / 8]),
         };
-        let sizes = [elements, inner, panels, outer, i32::MAX as u64];
-        let mut words = [0; 16];
-        words[..5].copy_from_slice(&[address, token, elements * bytes, inner * token, head]);
-        words[5..10].copy_from_slice(&sizes);
-        words[10..].copy_from_slice(&[elements, of_box[0], of_box[1], of_box[2], 1, bytes]);
-        TensorMap { words }
+        map(address, (inner, inner * token), outer, of_box)
     };
     args.key_maps = boxes(args.keys, GRANULE);
-    args.value_maps = BOX_TOKENS.map(|tokens| boxes(args.values, tokens));
+    let clipped = u64::from(CLIPPED_TOKENS);
+    let values = args.values - clipped * token;
+    args.value_maps[BOX_TOKENS.len()] = map(values, (clipped, token), page_size, [clipped, panels, 1]);
+    for (map, tokens) in args.value_maps.iter_mut().zip(BOX_TOKENS) {
+        *map = boxes(args.values, tokens);
+    }
 }
 
 /// `Emulated` of `machine_calls.hpp`.
