@@ -190,7 +190,9 @@ impl Priced {
         let columns = tree.columns(node);
         let (pages, size) = (columns.end.saturating_sub(columns.start), tree.size(node));
         let parent = tree.parent(node);
-        if size == 1
+        // A chain of nodes can lead to one request: a node of one request is a leaf only if nothing is below it.
+        let is_lone_leaf = size == 1 && tree.children(node).next().is_none();
+        if is_lone_leaf
             && let Some((_, leaf, given)) = self.leaf.as_ref().filter(|(leaf_pages, leaf, _)| {
                 *leaf_pages == pages && (leaf.given_to == NONE) == parent.is_none()
             })
@@ -221,7 +223,7 @@ impl Priced {
             (summary.top_lane, _) = cheapest_top(ctas, &inside[..LANES]);
             summary.top_rows = model.lanes[usize::from(summary.top_lane)].m;
             summary.given_to = NONE;
-            if size == 1 {
+            if is_lone_leaf {
                 self.leaf = Some((pages, *summary, [0; STATES]));
             }
             return;
@@ -240,7 +242,7 @@ impl Priced {
         }
         summary.joins = joins;
         summary.given_to = parent;
-        if size == 1 {
+        if is_lone_leaf {
             self.leaf = Some((pages, *summary, given));
         }
         self.give(node, given);

@@ -254,6 +254,48 @@ fn check_update(
     assert_eq!(flipped, expected);
 }
 
+/// Follows a random tree through some steps of random changes.
+fn follow_random_changes(seed: u64, steps: usize) {
+    let mut rng = ChaCha8Rng::seed_from_u64(seed);
+    let mut tree = SketchTree::random(&mut rng, 30, 256, 64);
+    let mut layout = layout(&mut rng);
+    let mut followed = Priced::new();
+    followed.decide(&tree, &layout, &Prices::default());
+    for _ in 0..steps {
+        (tree.changed, tree.freed) = (Vec::new(), Vec::new());
+        let before = decisions(&followed, &tree);
+        (0..log_uniform(&mut rng, 4)).for_each(|_| tree.change(&mut rng));
+        if rng.random_bool(0.05) {
+            layout = self::layout(&mut rng);
+        }
+        check_update(&mut followed, before, &tree, &layout);
+    }
+}
+
+#[test]
+fn a_node_above_the_only_leaf_of_its_request_is_no_leaf() {
+    let layout = PackLayout { m_cap: 128, gqa_ratio: 1, ..layout(&mut ChaCha8Rng::seed_from_u64(0)) };
+    let mut tree = SketchTree::default();
+    let root = tree.add(None, 200, 127);
+    // All are of one request and of the same length, and one of them goes on.
+    let [before, inner, after] = [0; 3].map(|_| tree.add(Some(root), 6, 0));
+    let below = tree.add(Some(inner), 200, 1);
+    [before, after].into_iter().for_each(|leaf| tree.end(leaf, 1));
+    while tree.node_count() <= SMALL {
+        tree.add(None, 1, 1);
+    }
+    let mut priced = Priced::new();
+    priced.decide(&tree, &layout, &Prices::default());
+    let decided = [before, inner, after, below].map(|node| priced.joined(node));
+    // Where a request has a pack of its own anyway, none of its own pages are in the tall tile.
+    assert_eq!(decided, [true, false, true, true]);
+}
+
+#[test]
+fn a_leaf_as_long_as_a_node_above_another_leaf_is_followed() {
+    follow_random_changes(12_173_085_773_084_724_008, 14);
+}
+
 #[test]
 fn updates_across_small_decide_as_from_nothing() {
     const BEYOND: usize = 6;
@@ -362,19 +404,6 @@ proptest! {
 
     #[test]
     fn an_update_decides_as_from_nothing_and_names_what_flipped(seed: u64, steps in 1usize..30) {
-        let mut rng = ChaCha8Rng::seed_from_u64(seed);
-        let mut tree = SketchTree::random(&mut rng, 30, 256, 64);
-        let mut layout = layout(&mut rng);
-        let mut followed = Priced::new();
-        followed.decide(&tree, &layout, &Prices::default());
-        for _ in 0..steps {
-            (tree.changed, tree.freed) = (Vec::new(), Vec::new());
-            let before = decisions(&followed, &tree);
-            (0..log_uniform(&mut rng, 4)).for_each(|_| tree.change(&mut rng));
-            if rng.random_bool(0.05) {
-                layout = self::layout(&mut rng);
-            }
-            check_update(&mut followed, before, &tree, &layout);
-        }
+        follow_random_changes(seed, steps);
     }
 }
