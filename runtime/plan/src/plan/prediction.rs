@@ -1,7 +1,7 @@
 //! How long a plan takes, predicted before it runs: list scheduling of its work items, by the prices that planned it.
 
 use super::invariant::{add_chunks, compute_segment};
-use super::waves::{BUSY, pace, running};
+use super::waves::{BUSY, Pace, running};
 use super::{Plan, PlanOptions, TileGroup, UNTOUCHED, WorkItem};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -124,12 +124,11 @@ fn elapsed(times: &mut [u64], options: &PlanOptions, ctas_per_sm: u32, backend: 
         return ends.max().unwrap_or(0);
     }
     let start = options.device.prices.cta.saturating_mul(cta_slots.into());
+    let pace = Pace::of(cta_slots, &options.device.occupancy, (times.len() as u64).min(places));
     let (mut done, mut busy, mut elapsed) = (0u64, places, 0u128);
     for end in ends {
         let starts = end.min(start).saturating_sub(done);
-        let computes = u128::from(end - done - starts)
-            * u128::from(pace(cta_slots, &options.device.occupancy, busy))
-            / u128::from(BUSY);
+        let computes = u128::from(end - done - starts) * u128::from(pace.of_busy(busy)) / u128::from(BUSY);
         elapsed += u128::from(starts) + computes;
         (done, busy) = (end, busy - 1);
     }
