@@ -24,8 +24,11 @@ fn main() {
         "{:<44} {:>8} {:>8} {:>8} {:>8} {:>8}",
         "tree, 32/8, page 32", "forest", "packs", "plan", "image", "items"
     );
-    for tree in TREES {
-        let batch = batch(tree);
+    let trees = TREES.into_iter().map(|tree| (tree.to_owned(), batch(tree)));
+    // KV ranges of tenants are of many lengths, and each length is a class to `Split::Waves`.
+    let tenants = batches("seed: 21\ntenants:\n  batches: 4").into_iter();
+    let tenants = tenants.map(|batch| (format!("tenants, {} requests", batch.requests()), batch));
+    for (name, batch) in trees.chain(tenants) {
         let geometry = Geometry { dtype: Dtype::F16, ..batch.geometry };
         let table = PageTable::new(&batch.page_table, batch.max_pages, &batch.seq_lens, geometry.page_size)
             .expect("the batch is well formed");
@@ -36,7 +39,7 @@ fn main() {
         let mut image = PackedPlan::default();
         let mut planner = Planner::new(options);
         println!(
-            "{tree:<44} {:>5.0} us {:>5.0} us {:>5.0} us {:>5.0} us {:>8}",
+            "{name:<44} {:>5.0} us {:>5.0} us {:>5.0} us {:>5.0} us {:>8}",
             median_us(|| Forest::build(&table).nodes().len()),
             median_us(|| Packs::build(&forest, &table, Packing::Pat).map_or(0, |packs| packs.packs().len())),
             median_us(|| planner.plan(&geometry, &table, select).map_or(0, |plan| plan.packs().len())),
@@ -46,7 +49,7 @@ fn main() {
             }),
             plan.work_items().len()
         );
-        if tree == TREES[0] {
+        if name == TREES[0] {
             priced_packing(&mut criterion, &geometry, &forest, table.batch());
         }
     }
@@ -58,10 +61,14 @@ fn main() {
 }
 
 fn batch(tree: &str) -> Batch {
-    let text = format!("name: t\nheads: [[32, 8]]\npage_sizes: [32]\ntrees: ['{tree}']\n");
+    batches(&format!("trees: ['{tree}']")).remove(0)
+}
+
+fn batches(lines: &str) -> Vec<Batch> {
+    let text = format!("name: t\nheads: [[32, 8]]\npage_sizes: [32]\n{lines}\n");
     let scenario = Scenario::parse(&text, "bench.yaml").expect("the scenario is well formed");
-    let spec = scenario.batches().expect("it makes a batch").remove(0);
-    spec.build().expect("it can be built")
+    let specs = scenario.batches().expect("it makes batches");
+    specs.into_iter().map(|spec| spec.build().expect("it can be built")).collect()
 }
 
 /// The first tree with more queries a request.

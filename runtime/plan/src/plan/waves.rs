@@ -1,9 +1,10 @@
 //! How long the KV chunks of a step may be, so that all CTA slots of a GPU finish together.
 //!
 //! CTAs start in the order of the plan, longest first, each where a CTA slot gets free first: list scheduling (Graham 1969, "Bounds on
-//! multiprocessing timing anomalies"). KV ranges are put into classes by their length. Of the limits that may matter a few are scheduled, those
-//! by whose longest chunk and mean load no schedule can be ruled out soonest, and the one whose schedule ends first wins. Times are in tokens: what a CTA takes for one while all CTA slots are busy. Where fewer are, each has more of the GPU for itself,
-//! and the most if it has an SM for itself.
+//! multiprocessing timing anomalies"). KV ranges are put into classes by their length. All limits that make up to eight waves are looked at; those
+//! that seem to end first by their longest chunk, their load and their waves are scheduled, and the one whose schedule ends first wins. Times are in
+//! tokens: what a CTA takes for one while all CTA slots are busy. Where fewer are, each has more of the GPU for itself, and the most if it has an SM for
+//! itself.
 
 use crate::Occupancy;
 use std::cmp::Reverse;
@@ -92,11 +93,14 @@ impl Waves {
         scratch: &mut WavesScratch,
     ) -> u32 {
         let WavesScratch { histogram, classes, chunks, cta_slots } = scratch;
-        histogram.clear();
+        // Empty but for the classes of this call.
         histogram.resize(CLASSES, Class::default());
+        let (mut first, mut end) = (CLASSES, 0);
         let (mut longest, mut total, mut ctas_per_sm) = (0, 0u64, 1);
         for kv_range in kv_ranges.filter(|kv_range| kv_range.tokens > 0) {
-            let class = &mut histogram[class_of(kv_range.tokens)];
+            let index = class_of(kv_range.tokens);
+            (first, end) = (first.min(index), end.max(index + 1));
+            let class = &mut histogram[index];
             let ctas = u64::from(kv_range.ctas);
             class.ctas += ctas;
             class.tokens += ctas * u64::from(kv_range.tokens);
@@ -107,11 +111,13 @@ impl Waves {
             ctas_per_sm = ctas_per_sm.max(kv_range.ctas_per_sm);
         }
         classes.clear();
-        classes.extend(histogram.iter().filter(|class| class.ctas > 0).map(|class| Class {
+        let touched = &mut histogram[first.min(end)..end];
+        classes.extend(touched.iter().filter(|class| class.ctas > 0).map(|class| Class {
             mean_tokens: class.tokens.div_ceil(class.ctas),
             mean_rows: class.rows.div_ceil(class.ctas),
             ..*class
         }));
+        touched.fill(Class::default());
         let running = self.running(ctas_per_sm);
         let whole = round_up(longest.max(self.shortest));
         let uncut = self.makespan(classes, whole, running, chunks, cta_slots);
