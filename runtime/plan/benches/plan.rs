@@ -1,7 +1,7 @@
 //! What planning costs the host: page table -> forest -> packs -> tiles -> work items, from nothing, and the image that goes up; then
 //! what it costs a live forest, and a live planner, to follow a step of the first tree.
 //!
-//! `cargo bench -p tilewright-runtime --bench plan`
+//! `cargo bench -p tilewright-plan --bench plan`
 
 use criterion::Criterion;
 use std::time::Instant;

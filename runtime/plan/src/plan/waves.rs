@@ -122,7 +122,7 @@ impl Waves {
         let whole = round_up(longest.max(self.shortest));
         let uncut = self.makespan(classes, whole, running, chunks, cta_slots);
         let mut best = (uncut, whole);
-        for (_, limit) in self.promising(classes, total, whole, running) {
+        for limit in self.promising(classes, total, whole, running) {
             let makespan = self.makespan(classes, limit, running, chunks, cta_slots);
             if makespan < best.0 {
                 best = (makespan, limit);
@@ -134,15 +134,15 @@ impl Waves {
         if pay(self.merge) || (pay(0) && merges_uncut()) { limit } else { whole }
     }
 
-    /// The limits below `whole` whose schedules may end first, with when these end about: with the longest chunk if each has a CTA slot, else when all
-    /// chunks are through on all CTA slots, or when as many waves are as the longer half of the chunks takes.
+    /// The limits below `whole` whose schedules seem to end first: with the longest chunk if each has a CTA slot, else when all chunks are through on all
+    /// CTA slots, or when as many waves are as the longer half of the chunks takes.
     fn promising(
         &self,
         classes: &[Class],
         total: u64,
         whole: u32,
         running: u64,
-    ) -> impl Iterator<Item = (u64, u32)> + use<> {
+    ) -> impl Iterator<Item = u32> + use<> {
         let fills = |waves: u32| u32::try_from(total / self.running(waves).max(1)).unwrap_or(u32::MAX);
         let mut found = [(u64::MAX, whole); SCHEDULED];
         let mut limit = round_up(fills(MOST_WAVES).max(self.shortest));
@@ -176,7 +176,7 @@ impl Waves {
             count_before = count;
             limit = round_up(limit.saturating_add(1));
         }
-        found.into_iter().filter(|&(ends, _)| ends < u64::MAX)
+        found.into_iter().filter(|&(ends, _)| ends < u64::MAX).map(|(_, limit)| limit)
     }
 
     /// What a chunk of a class takes if KV ranges longer than the limit are cut, and how many there are.
