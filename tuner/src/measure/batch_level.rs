@@ -314,7 +314,11 @@ impl fmt::Display for Spent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let [loading, planning, sampling] =
             [self.loading, self.planning, self.sampling].map(|spent| spent.as_secs_f64());
-        write!(f, "{loading:.1} s to load them, {planning:.1} s to plan, {sampling:.1} s to sample")
+        let digits = f.precision().unwrap_or(1);
+        write!(
+            f,
+            "{loading:.digits$} s to load them, {planning:.digits$} s to plan, {sampling:.digits$} s to sample"
+        )
     }
 }
 
@@ -329,6 +333,12 @@ struct Piece<'a> {
     workload: &'a Workload,
     /// Of its race: by its place in the run, whichever device has it.
     seed: u64,
+}
+
+impl fmt::Display for Piece<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.workload.name())
+    }
 }
 
 /// What is said of a piece whose device is lost.
@@ -374,6 +384,7 @@ impl Stage<'_> {
             // So that none is at a long one when the others have nothing left.
             left.sort_by_key(|piece| Reverse(piece.workload.sample_ns()));
         }
+        tracing::debug!("{}: {} batches", self.name, left.len());
         let mut phase = progress.phase(self.name, left.len());
         let mut spent = Spent::default();
         let work_left = AtomicU64::new(left.iter().map(|piece| piece.workload.sample_ns()).sum());
@@ -433,6 +444,7 @@ impl Stage<'_> {
         let sample = |i: usize| loaded.sample(plans[i].1.clone()?);
         let result = race(plans.len(), &options, || interrupt.requested(), sample);
         spent.sampling = lap(&mut begin);
+        tracing::debug!("{}: {} plans, {spent:.3}", workload.name(), plans.len());
         drop(loaded);
         // What was measured before the device was lost is kept; a run that goes on measures the workload again.
         let lost = bench.defect().is_some();

@@ -160,10 +160,12 @@ impl CompileAhead {
         self.queue.0.state().compilers += compilers.len();
         for mut compiler in compilers {
             let shared = Arc::clone(&self.queue.0);
-            std::thread::spawn(move || {
+            let compile = move || {
                 let mut at = At { shared: &shared, kernel: None };
                 drive(compiler.as_mut(), &mut at);
-            });
+            };
+            let thread = std::thread::Builder::new().name("compiler".to_owned());
+            drop(thread.spawn(compile).expect("a compiler has a thread"));
         }
     }
 
@@ -270,6 +272,7 @@ fn drive(compiler: &mut dyn Compile, at: &mut At<'_>) {
         let begin = Instant::now();
         let outcome = compiler.compile(&kernel);
         lost = if matches!(outcome, Compiled::Lost(_)) { lost + 1 } else { 0 };
+        tracing::debug!("{}: compiled in {:.3} s", kernel.name, begin.elapsed().as_secs_f64());
         let mut state = shared.state();
         state.busy += begin.elapsed();
         state.compiled += 1;

@@ -6,6 +6,7 @@ use crate::shard::Shard;
 use crate::store::{Conditions, Level, Measurement, Resources, Status, failed_cp_async};
 use crate::workloads::Workload;
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::sync::OnceLock;
 use std::time::Instant;
 use tilewright_heuristics::{Backend, Dtype, Tile, TileSetBuf};
@@ -107,7 +108,7 @@ pub fn verify_space_with(
         *has_time[class].get_or_init(|| !may_wait(class) || Instant::now() < ready.moved(deadline))
     };
     let work = |bench: &mut dyn Bench, piece: &Piece, _: usize| {
-        let Piece { class, tile } = *piece;
+        let Piece { class, tile, .. } = *piece;
         if !has_time(class) {
             return Ok(None);
         }
@@ -376,8 +377,18 @@ pub fn needs_cp_async(workload: &Workload, limits: &Limits) -> bool {
 struct Piece {
     /// The place of its class.
     class: usize,
+    /// The class, and which variants.
+    of: (Class, Coverage),
     /// `None` where nothing of a class is to be verified.
     tile: Option<Tile>,
+}
+
+impl fmt::Display for Piece {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (class, coverage) = self.of;
+        let wanted = Preparation { tiles: self.tile.into_iter().collect(), class, coverage };
+        write!(f, "verify {wanted}")
+    }
 }
 
 impl Piece {
@@ -386,7 +397,8 @@ impl Piece {
         let of_class = |(class, wanted): (usize, &Preparation)| {
             let tiles = wanted.tiles.iter().copied().map(Some);
             let tiles = if wanted.tiles.is_empty() { vec![None] } else { tiles.collect() };
-            tiles.into_iter().map(move |tile| Self { class, tile })
+            let of = (wanted.class, wanted.coverage);
+            tiles.into_iter().map(move |tile| Self { class, of, tile })
         };
         wanted.iter().enumerate().flat_map(of_class).collect()
     }

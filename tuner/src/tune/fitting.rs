@@ -100,7 +100,9 @@ fn fit(
 ) -> Result<Analysis, AnalysisError> {
     let begin = Instant::now();
     progress.note("fitting the selector");
+    tracing::debug!("fitting the selector");
     let analysis = Analysis::of(provenance, rows, settings)?;
+    tracing::debug!("the selector is fitted");
     progress.note(&format!("the selector is fitted ({:.1} s)", begin.elapsed().as_secs_f64()));
     Ok(analysis)
 }
@@ -126,7 +128,8 @@ fn fit_while<'a, 'b, T>(
     let (provenance, rows, progress) =
         (session.run.provenance().clone(), session.run.united_rows(), session.progress);
     std::thread::scope(|scope| {
-        let fitting = scope.spawn(|| fit(&provenance, &rows, settings, progress));
+        let thread = std::thread::Builder::new().name("fit".to_owned());
+        let fitting = thread.spawn_scoped(scope, || fit(&provenance, &rows, settings, progress))?;
         let measured = meanwhile(session, &|| !fitting.is_finished())?;
         let fitted = fitting.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
         Ok((fitted, measured))

@@ -124,6 +124,7 @@ pub fn tune(
     let backend = limits.backend();
     let scale = Scale::on(&limits, options.max_batch_mb);
     let mut workloads = Workloads::load(&options.scenarios, backend, &scale, options.shard)?;
+    tracing::debug!("{} batches are known", workloads.batches.len());
     let known = Known::of(&device, &limits);
     let known_sets = if options.quick { known.sets() } else { Vec::new() };
     let space = Space::of(backend);
@@ -214,6 +215,7 @@ pub fn tune(
     let provenance =
         provenance::provenance((&benches, differing), &space, (&workloads, which), (&fit, prior));
     let mut run = RunFolder::open(&folder, provenance, start)?;
+    tracing::debug!("the run's folder is open");
     for damaged in run.damaged() {
         progress.note(&format!("what it held is measured again: {damaged}"));
     }
@@ -438,10 +440,12 @@ pub fn tune(
         None => folder.join("measurements.parquet"),
     };
     let recording = run.write(&measurements)?;
+    tracing::debug!("measurements are written");
     let timelines = run.timelines().clone();
     let into = (into, options.force);
     let outputs =
         write_outputs(&recording, &timelines, &analysis, &fit, into, &folder, measurements.clone())?;
+    tracing::debug!("module and report are written");
     let outputs = Outputs { kept, ..outputs };
     // Not before all that is made of them is there.
     run.retire(&measurements)?;
