@@ -492,7 +492,11 @@ impl<'a> Benches<'a> {
                 }
             }
         });
-        tracing::debug!("{} pieces are done; keeping their rows took {:.3} s", pieces.len(), telling.as_secs_f64());
+        tracing::debug!(
+            "{} pieces are done; keeping their rows took {:.3} s",
+            pieces.len(),
+            telling.as_secs_f64()
+        );
         if let Some(error) = failed {
             return Err(error);
         }
