@@ -3,7 +3,7 @@
 //! Each device is driven by a thread of its own; what it measured is told on the caller's thread, which alone writes. A device that is lost leaves its
 //! piece to the others. One device is driven by the caller itself, in the order in which the pieces are given.
 
-use super::compile_ahead::{CompileAhead, CompileQueue, Need, kernels};
+use super::compile_ahead::{CompileAhead, CompileQueue, Need, Wanted, kernels};
 use super::{Bench, BenchError, Preparation};
 use crate::interrupt::Interrupt;
 use crate::store::Resources;
@@ -87,6 +87,17 @@ impl Ready {
                 tracing::debug!("waited {:.3} s for kernels of {wanted}", waited.as_secs_f64());
             }
         }
+    }
+}
+
+/// Kernels that are compiled beside the measuring.
+#[derive(Clone, Debug)]
+pub struct Awaited(Option<(CompileQueue, Vec<Wanted>)>);
+
+impl Awaited {
+    /// Whether all of them are compiled, or have failed.
+    pub fn are_there(&self) -> bool {
+        self.0.as_ref().is_none_or(|(queue, kernels)| !queue.works() || queue.has(kernels))
     }
 }
 
@@ -287,6 +298,12 @@ impl<'a> Benches<'a> {
         if let Some(queue) = self.queue() {
             queue.ask(&kernels(wanted, sets, self.limits()), Need::Later);
         }
+    }
+
+    /// The kernels of all of these, of which can be asked while devices measure whether nobody would wait for them.
+    pub fn awaited(&self, wanted: &[Preparation]) -> Awaited {
+        let queue = self.queue().cloned();
+        Awaited(queue.map(|queue| (queue, kernels(wanted, &[], self.limits()))))
     }
 
     /// Drops what was asked for of later stages, and is not compiled.

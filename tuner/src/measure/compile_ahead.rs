@@ -233,6 +233,12 @@ impl CompileQueue {
         self.0.state().jobs.retain(|_, job| !later(job));
     }
 
+    /// Whether all of these kernels are compiled, or have failed.
+    pub fn has(&self, wanted: &[Wanted]) -> bool {
+        let state = self.0.state();
+        wanted.iter().all(|wanted| matches!(state.jobs.get(&wanted.kernel.name), Some(Job::Done)))
+    }
+
     /// Waits until these kernels are compiled, or have failed; how long.
     pub fn wait(&self, wanted: &[Wanted], need: Need, interrupt: &Interrupt) -> Duration {
         let begin = Instant::now();
