@@ -14,6 +14,8 @@ pub enum Progress {
     Bar,
     /// Lines.
     Plain,
+    /// Lines that stay, and nothing of phases.
+    Notes,
     /// Nowhere.
     Silent,
 }
@@ -22,6 +24,14 @@ impl Progress {
     /// A bar if stderr is a terminal, else lines.
     pub fn detect() -> Self {
         if std::io::stderr().is_terminal() { Self::Bar } else { Self::Plain }
+    }
+
+    /// The same for a part of the work that is too short to be told.
+    pub const fn without_phases(self) -> Self {
+        match self {
+            Self::Bar | Self::Plain | Self::Notes => Self::Notes,
+            Self::Silent => Self::Silent,
+        }
     }
 
     /// Begins a phase of `total` steps.
@@ -34,7 +44,7 @@ impl Progress {
                 .expect("the template is well formed");
                 ProgressBar::new(total as u64).with_style(style.progress_chars("=> ")).with_prefix(name)
             }
-            Self::Plain | Self::Silent => ProgressBar::hidden(),
+            Self::Plain | Self::Notes | Self::Silent => ProgressBar::hidden(),
         };
         let now = Instant::now();
         Phase { name, total, done: 0, begin: now, last_line: None, plain: self == Self::Plain, bar }

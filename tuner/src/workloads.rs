@@ -4,6 +4,7 @@ use crate::shard::{Shard, assign};
 use crate::store::ScenarioRecord;
 use anyhow::Context as _;
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::path::PathBuf;
 use tilewright_heuristics::{Backend, BatchShape, Dtype, Geometry, Prices};
 use tilewright_kernel_templates::{Class, Limits};
@@ -69,6 +70,12 @@ pub struct Workload {
     held_out: bool,
     invariant: bool,
     sample_ns: u64,
+}
+
+impl fmt::Display for Workload {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
 }
 
 impl Workload {

@@ -19,9 +19,9 @@ pub struct Arguments {
     /// What to do.
     #[command(subcommand)]
     pub command: Command,
-    /// Say what is done on the way
-    #[arg(short, long, global = true)]
-    pub verbose: bool,
+    /// Say what is done on the way; twice: when each part of it began, and what it took
+    #[arg(short, long, global = true, action = clap::ArgAction::Count)]
+    pub verbose: u8,
 }
 
 /// The commands.

@@ -2,7 +2,7 @@
 
 use crate::fit::{CostRow, CostTable, FitError};
 use crate::statistics::median;
-use crate::store::{Level, Measurement, Status, failed_cp_async};
+use crate::store::{Level, Measurement, Status, failed_since};
 use std::collections::{BTreeMap, BTreeSet};
 use tilewright_heuristics::{BatchShape, Dtype, TileSetBuf};
 use tilewright_kernel_templates::Class;
@@ -45,12 +45,11 @@ pub fn from_screening(rows: &[Measurement], level: Level, class: &Class) -> Resu
 }
 
 fn from_level(rows: &[Measurement], level: Level, part: Part) -> Result<CostTable, FitError> {
-    let failed = failed_cp_async(rows);
-    let runs_by_cp_async = |batch: &BatchShape, set: &TileSetBuf| {
+    let failed = failed_since(rows);
+    let may_be_returned = |batch: &BatchShape, set: &TileSetBuf| {
         let class = Dtype::from_code(batch.dtype).map(|dtype| Class { head_dim: batch.head_dim, dtype });
         let class = class.map(|class| class.to_string());
-        class
-            .is_none_or(|class| set.tiles().iter().all(|tile| !failed.contains_key(&(class.as_str(), *tile))))
+        class.is_none_or(|class| set.tiles().iter().all(|tile| !failed.contains(&(class.as_str(), *tile))))
     };
     type Sets<'a> = BTreeMap<TileSetBuf, Vec<&'a Measurement>>;
     let mut batches: BTreeMap<(&str, BatchShape), Sets<'_>> = BTreeMap::new();
@@ -58,7 +57,7 @@ fn from_level(rows: &[Measurement], level: Level, part: Part) -> Result<CostTabl
     let raced = |row: &&Measurement| row.level == level && row.selector_hash.is_empty();
     for row in rows.iter().filter(raced).filter(|row| row.status == Status::Correct) {
         let (Some(batch), Ok(set)) = (row.batch, row.choice.parse::<TileSetBuf>()) else { continue };
-        if row.samples_us.is_empty() || !runs_by_cp_async(&batch, &set) {
+        if row.samples_us.is_empty() || !may_be_returned(&batch, &set) {
             continue;
         }
         candidates.insert(set);
@@ -135,14 +134,19 @@ mod tests {
     }
 
     #[test]
-    fn a_set_with_a_tile_that_failed_with_cp_async_is_invalid() {
-        let by_cp_async = Measurement {
-            level: Level::CpAsync,
-            status: Status::Correctness,
-            ..measurement("head_dim 128 f16", LARGE, &[])
+    fn a_set_with_a_tile_that_failed_after_its_race_is_invalid() {
+        let raced = [on("a", 4, false, SMALL, &[3.0]), on("a", 4, false, BOTH, &[2.0])];
+        let candidates = |level, status| {
+            let row = Measurement { level, status, ..measurement("head_dim 128 f16", LARGE, &[]) };
+            let table = from_batches(&[raced.as_slice(), &[row]].concat(), Part::Fit).unwrap();
+            table.candidates().to_vec()
         };
-        let rows = [on("a", 4, false, SMALL, &[3.0]), on("a", 4, false, BOTH, &[2.0]), by_cp_async];
-        assert_eq!(from_batches(&rows, Part::Fit).unwrap().candidates(), [SMALL]);
+        // With `cp.async`, or with options; what was not verified has not failed.
+        assert_eq!(candidates(Level::CpAsync, Status::Correctness), [SMALL]);
+        assert_eq!(candidates(Level::Space, Status::Timeout), [SMALL]);
+        for status in [Status::Correct, Status::Constraints, Status::Unverified] {
+            assert_eq!(candidates(Level::Space, status), [SMALL, BOTH]);
+        }
     }
 
     #[test]

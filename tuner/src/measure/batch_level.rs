@@ -69,16 +69,24 @@ impl Candidates {
     }
 }
 
-/// The sets that are measured on whole batches: each of these tiles for all packs, and pairs of a tall tile with a low one, which share a kernel
-/// where they have the same warps, of the first of these tiles.
-pub fn candidate_sets(tiles: &[Tile]) -> Vec<TileSetBuf> {
+/// The sets that are measured on whole batches: each of these tiles for all packs, and pairs of a tall tile with a low one, which share a kernel where they have the
+/// same warps: of the `known` tiles, whose kernel can be compiled before the others are known, else of the first of these tiles.
+pub fn candidate_sets(tiles: &[Tile], known: &[Tile]) -> Vec<TileSetBuf> {
     let single = tiles.iter().copied().map(TileSetBuf::one);
+    let are_raced = |pairs: &Vec<TileSetBuf>| {
+        !pairs.is_empty() && pairs.iter().all(|pair| pair.tiles().iter().all(|tile| tiles.contains(tile)))
+    };
+    single.chain(Some(pairs(known)).filter(are_raced).unwrap_or_else(|| pairs(tiles))).collect()
+}
+
+/// The first pairs of these tiles.
+fn pairs(tiles: &[Tile]) -> Vec<TileSetBuf> {
     let tall = |tile: &&Tile| tile.m >= 64;
     let pairs = tiles.iter().filter(tall).flat_map(|tall| {
         let beside = |low: &&Tile| low.m < tall.m && low.m <= 32 && low.warps == tall.warps;
         tiles.iter().filter(beside).filter_map(|low| TileSetBuf::of(&[*low, *tall]))
     });
-    single.chain(pairs.take(PAIRS)).collect()
+    pairs.take(PAIRS).collect()
 }
 
 /// Rounds of a batch's race of sets, and of what a selector is compared with: before a tie is believed, and at most.
@@ -119,6 +127,7 @@ pub(super) fn measure_screening(
         name: if level == Level::FirstLook { "first look" } else { "screening" },
         level,
         rounds: SCREENING_ROUNDS,
+        least_rounds: 1,
         selector_hash: "",
         eliminate: true,
         again: false,
@@ -140,6 +149,21 @@ pub fn measure_candidates(
     verified: &Verified,
     deadline: Instant,
 ) -> anyhow::Result<bool> {
+    measure_candidates_while(session, workloads, candidates, verified, deadline, &|| true)
+}
+
+/// The same as long as `goes_on` says so, which is asked before each batch: those that are left are not measured.
+///
+/// # Errors
+/// As [`measure_candidates`].
+pub fn measure_candidates_while(
+    session: &mut Session<'_, '_>,
+    workloads: &[Workload],
+    candidates: &Candidates,
+    verified: &Verified,
+    deadline: Instant,
+    goes_on: &(dyn Fn() -> bool + Sync),
+) -> anyhow::Result<bool> {
     let plan = |loaded: &mut dyn Loaded,
                 _: &Workload,
                 shape: &BatchShape,
@@ -157,16 +181,17 @@ pub fn measure_candidates(
         name: "candidates",
         level: Level::Batch,
         rounds: ROUNDS,
+        least_rounds: 1,
         selector_hash: "",
         eliminate: true,
         again: false,
         plan: &plan,
     };
-    stage.measure(session, workloads, verified, deadline)
+    stage.measure_while(session, workloads, verified, deadline, goes_on)
 }
 
 /// Samples that a decision rests on: a selector's set on a batch that it was fitted to.
-const DECISION_SAMPLES: usize = ROUNDS[0];
+pub(super) const DECISION_SAMPLES: usize = ROUNDS[0];
 
 /// Races all sets of a selector again where that of a batch left its race before it had the samples of a decision, beside the set that was fastest there: the
 /// next selector may choose any of them. Says on how many of the batches; none where every decision has its samples. `None` if the user asked to stop.
@@ -200,6 +225,7 @@ pub fn measure_decisions(
         name: "decisions",
         level: Level::Batch,
         rounds: [DECISION_SAMPLES; 2],
+        least_rounds: 1,
         selector_hash: "",
         eliminate: false,
         again: true,
@@ -263,6 +289,7 @@ pub fn measure_batches(
         name: "batches",
         level: Level::Batch,
         rounds: ROUNDS,
+        least_rounds: policies.least_rounds(),
         selector_hash,
         eliminate: false,
         again: false,
@@ -314,7 +341,11 @@ impl fmt::Display for Spent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let [loading, planning, sampling] =
             [self.loading, self.planning, self.sampling].map(|spent| spent.as_secs_f64());
-        write!(f, "{loading:.1} s to load them, {planning:.1} s to plan, {sampling:.1} s to sample")
+        let digits = f.precision().unwrap_or(1);
+        write!(
+            f,
+            "{loading:.digits$} s to load them, {planning:.digits$} s to plan, {sampling:.digits$} s to sample"
+        )
     }
 }
 
@@ -327,8 +358,21 @@ fn lap(begin: &mut Instant) -> Duration {
 /// A batch that is raced on one of the devices.
 struct Piece<'a> {
     workload: &'a Workload,
-    /// Of its race: by its place in the run, whichever device has it.
+    /// Of its race: by its name, whichever device has it, and whenever.
     seed: u64,
+}
+
+/// A number that a name has.
+fn seed_of(name: &str) -> u64 {
+    // FNV-1a.
+    name.bytes()
+        .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
+}
+
+impl fmt::Display for Piece<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.workload.name())
+    }
 }
 
 /// What is said of a piece whose device is lost.
@@ -343,6 +387,8 @@ struct Stage<'a> {
     level: Level,
     /// Rounds of a race: before a tie is believed, and at most.
     rounds: [usize; 2],
+    /// Rounds that are completed whatever the time.
+    least_rounds: usize,
     /// Of the selector that is measured; empty where there is none yet. A run that was resumed may have fitted another one since: those batches
     /// are measured again.
     selector_hash: &'a str,
@@ -360,6 +406,17 @@ impl Stage<'_> {
         verified: &Verified,
         deadline: Instant,
     ) -> anyhow::Result<bool> {
+        self.measure_while(session, workloads, verified, deadline, &|| true)
+    }
+
+    fn measure_while(
+        &self,
+        session: &mut Session<'_, '_>,
+        workloads: &[Workload],
+        verified: &Verified,
+        deadline: Instant,
+        goes_on: &(dyn Fn() -> bool + Sync),
+    ) -> anyhow::Result<bool> {
         let Session { benches, run, progress, interrupt } = session;
         let (progress, interrupt) = (*progress, *interrupt);
         let is_known = |row: &&Measurement| {
@@ -369,28 +426,34 @@ impl Stage<'_> {
             run.rows().iter().filter(is_known).map(|row| row.workload.as_str()).collect();
         let left = workloads.iter().filter(|workload| self.again || !known.contains(workload.name()));
         let mut left: Vec<Piece<'_>> =
-            left.zip(0..).map(|(workload, seed)| Piece { workload, seed }).collect();
+            left.map(|workload| Piece { workload, seed: seed_of(workload.name()) }).collect();
         if benches.living() > 1 {
             // So that none is at a long one when the others have nothing left.
             left.sort_by_key(|piece| Reverse(piece.workload.sample_ns()));
         }
+        tracing::debug!("{}: {} batches", self.name, left.len());
         let mut phase = progress.phase(self.name, left.len());
         let mut spent = Spent::default();
         let work_left = AtomicU64::new(left.iter().map(|piece| piece.workload.sample_ns()).sum());
         let work = |bench: &mut dyn Bench, &Piece { workload, seed }: &Piece<'_>, devices: usize| {
+            if !goes_on() {
+                return Ok(None);
+            }
             let own = workload.sample_ns();
             let taken = |left: u64| Some(left.saturating_sub(own));
             let before = work_left.fetch_update(Relaxed, Relaxed, taken).unwrap_or(own);
             // The batches share the time of all devices.
             let part = devices as f64 * own as f64 / before.max(own).max(1) as f64;
             let share = deadline.saturating_duration_since(Instant::now()).mul_f64(part.min(1.0));
-            self.one(bench, workload, verified, share, seed, interrupt)
+            self.one(bench, workload, verified, share, seed, interrupt).map(Some)
         };
-        let mut went_on = true;
+        let (mut went_on, mut measured) = (true, 0);
         let given = benches.give_out(&left, Order::AsGiven, interrupt, &work, |told| {
             match told {
                 Told::Begun(piece) => phase.at(piece.workload.name()),
-                Told::Done(_, (rows, ended, its)) => {
+                Told::Done(_, None) => {}
+                Told::Done(_, Some((rows, ended, its))) => {
+                    measured += 1;
                     spent.add(&its);
                     run.append(rows)?;
                     phase.step();
@@ -404,7 +467,7 @@ impl Stage<'_> {
         if !given.went_on()? || !went_on {
             return Ok(false);
         }
-        phase.finish(&format!("{} whole batches measured: {spent}", left.len()));
+        phase.finish(&format!("{measured} whole batches measured: {spent}"));
         Ok(true)
     }
 
@@ -427,12 +490,20 @@ impl Stage<'_> {
         let plans = (self.plan)(loaded.as_mut(), workload, &shape, verified.tiles(&class), &launch_modes)?;
         let limit_us = loaded.limit_us();
         spent.planning = lap(&mut begin);
-        let eliminate = self.eliminate;
-        let options =
-            RaceOptions { time_limit, seed, eliminate, min_rounds, max_rounds, ..RaceOptions::default() };
+        let &Self { eliminate, least_rounds, .. } = self;
+        let options = RaceOptions {
+            time_limit,
+            least_rounds,
+            seed,
+            eliminate,
+            min_rounds,
+            max_rounds,
+            ..RaceOptions::default()
+        };
         let sample = |i: usize| loaded.sample(plans[i].1.clone()?);
         let result = race(plans.len(), &options, || interrupt.requested(), sample);
         spent.sampling = lap(&mut begin);
+        tracing::debug!("{}: {} plans, {spent:.3}", workload.name(), plans.len());
         drop(loaded);
         // What was measured before the device was lost is kept; a run that goes on measures the workload again.
         let lost = bench.defect().is_some();

@@ -246,6 +246,29 @@ fn measured(bench: &mut ScriptedBench) -> Vec<Measurement> {
     measured_of(bench, "name: t\nheads: [[4, 1]]\ntrees: ['1,4_64,33']\n")
 }
 
+#[test]
+fn what_is_executed_under_a_selector_gets_enough_samples_whatever_the_time() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut bench = ScriptedBench::new(Vec::new(), None);
+    let file = folder.path().join("trees.yaml");
+    std::fs::write(&file, "name: t\nheads: [[4, 1]]\ntrees: ['1,4_64,33']\n").unwrap();
+    let batches = Workloads::load(&[file], Backend::Cpu, &Scale::of(Backend::Cpu), None).unwrap().batches;
+    let class = Class::of(batches[0].geometry());
+    let (model, interrupt) = (model(), Interrupt::default());
+    let mut run = RunFolder::open(&folder.path().join("run"), test_data::provenance(), Start::Fresh).unwrap();
+    let mut samples = |name: &str, enough: bool| {
+        let policies = BatchPolicies::new(&model, name.to_owned(), None);
+        let policies = if enough { policies.with_enough_samples() } else { policies };
+        let verified = Verified::tried(&class, vec![SMALL, LARGE]);
+        let session = &mut Session::new(&mut bench, &mut run, Progress::Silent, &interrupt);
+        measure_batches(session, &batches, &policies, &verified, Instant::now()).unwrap();
+        let own = run.rows().iter().filter(|row| row.selector_hash == name);
+        own.map(|row| row.samples_us.len()).collect::<BTreeSet<_>>()
+    };
+    assert_eq!(samples("few", false), [1].into());
+    assert_eq!(samples("enough", true), [DECISION_SAMPLES].into());
+}
+
 /// The rows of a run over the first batch of a scenario, whose batch-invariant plans are verified.
 fn measured_of(bench: &mut ScriptedBench, scenario: &str) -> Vec<Measurement> {
     let folder = tempfile::tempdir().unwrap();
@@ -417,11 +440,15 @@ fn a_batch_that_has_no_invariant_plan_misses_its_row_alone() {
 fn candidates_are_tiles_alone_and_pairs_that_share_a_kernel() {
     let tile = |m, warps| Tile::new(m, 64, warps, 2);
     let tiles = [tile(16, 4), tile(16, 8), tile(32, 4), tile(64, 4), tile(128, 8)];
-    let sets: Vec<String> = candidate_sets(&tiles)[5..].iter().map(TileSetBuf::to_string).collect();
+    let sets: Vec<String> = candidate_sets(&tiles, &[])[5..].iter().map(TileSetBuf::to_string).collect();
     assert_eq!(sets, ["m16n64w4s2+m64n64w4s2"]);
     let ranked = [tile(128, 8), tile(32, 4), tile(16, 8), tile(64, 4)];
-    assert_eq!(candidate_sets(&ranked)[4..], [TileSetBuf::of(&[tile(16, 8), tile(128, 8)]).unwrap()]);
-    assert!(candidate_sets(&tiles)[..5].iter().all(|set| set.single().is_some()));
+    assert_eq!(candidate_sets(&ranked, &[])[4..], [TileSetBuf::of(&[tile(16, 8), tile(128, 8)]).unwrap()]);
+    // Those that are known go first, if both are raced.
+    let (low, tall) = (tile(16, 8), tile(128, 8));
+    assert_eq!(candidate_sets(&tiles, &[low, tall])[5..], [TileSetBuf::of(&[low, tall]).unwrap()]);
+    assert_eq!(candidate_sets(&tiles, &[low, tile(256, 8)])[5..], candidate_sets(&tiles, &[])[5..]);
+    assert!(candidate_sets(&tiles, &[])[..5].iter().all(|set| set.single().is_some()));
 }
 
 #[test]
@@ -439,7 +466,7 @@ fn candidates_are_measured_once_and_know_what_they_are_for() {
     };
     let verified = Verified::of(&[passed]);
     let mut run = RunFolder::open(&folder.path().join("run"), test_data::provenance(), Start::Fresh).unwrap();
-    let sets = candidate_sets(&[SMALL, LARGE]);
+    let sets = candidate_sets(&[SMALL, LARGE], &[]);
     let deadline = Instant::now() + Duration::from_secs(60);
     let mut bench = ScriptedBench::new(Vec::new(), None);
     for rows in [2, 2] {

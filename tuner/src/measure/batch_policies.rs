@@ -1,5 +1,6 @@
 //! What a batch is executed under once a selector is fitted, and how it is planned so.
 
+use super::batch_level::DECISION_SAMPLES;
 use super::{
     BenchError, Coverage, Execution, Failure, InvariantFamilies, Loaded, PlanId, PlanTiles, Planning,
     Preparation, execution_of_set,
@@ -25,6 +26,7 @@ pub struct BatchPolicies<'a> {
     selector_hash: String,
     sets: Vec<TileSetBuf>,
     invariant: InvariantFamilies,
+    least_rounds: usize,
 }
 
 impl<'a> BatchPolicies<'a> {
@@ -41,13 +43,24 @@ impl<'a> BatchPolicies<'a> {
     ) -> Self {
         let sets: BTreeSet<TileSetBuf> = model.sets.iter().copied().chain(best_single).collect();
         let invariant = InvariantFamilies::default();
-        Self { model, selector_hash, sets: sets.into_iter().collect(), invariant }
+        Self { model, selector_hash, sets: sets.into_iter().collect(), invariant, least_rounds: 1 }
     }
 
     /// The same, and batch-invariant plans of these families on batches whose scenario wants them.
     #[must_use]
     pub fn with_invariant(self, invariant: InvariantFamilies) -> Self {
         Self { invariant, ..self }
+    }
+
+    /// The same, with as many samples of each batch as a decision rests on, whatever time is left: a batch with one or two says nothing.
+    #[must_use]
+    pub fn with_enough_samples(self) -> Self {
+        Self { least_rounds: DECISION_SAMPLES, ..self }
+    }
+
+    /// Rounds that each batch gets, whatever time is left.
+    pub(super) const fn least_rounds(&self) -> usize {
+        self.least_rounds
     }
 
     /// What any batch of a class of kernels is measured under, the selector first.

@@ -6,6 +6,7 @@ use crate::store::{Conditions, DeviceRecord, Resources, Status, Timeline};
 use kernel_templates::{Class, Limits};
 use scenarios::Batch;
 use serde::{Deserialize, Serialize};
+use std::fmt;
 use tilewright_cuda::LaunchMode;
 use tilewright_heuristics::{Prices, Tile, TileSetBuf};
 use tilewright_kernel_templates as kernel_templates;
@@ -78,6 +79,27 @@ impl Preparation {
     /// The same of one of its tiles.
     pub fn only(&self, tile: Tile) -> Self {
         Self { tiles: vec![tile], ..*self }
+    }
+}
+
+impl fmt::Display for Preparation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { tiles, class, coverage } = self;
+        match tiles.as_slice() {
+            [tile] => write!(f, "{tile}")?,
+            several => write!(f, "{} tiles", several.len())?,
+        }
+        write!(f, ", {class}")?;
+        let Coverage { options, cp_async, trial, timeline, invariant } = *coverage;
+        let variants = [
+            (options, "with options"),
+            (cp_async, "cp.async"),
+            (trial, "on trial"),
+            (timeline, "of a timeline"),
+            (invariant, "batch-invariant"),
+        ];
+        let named = variants.iter().filter(|(has, _)| *has);
+        named.into_iter().try_for_each(|(_, variant)| write!(f, ", {variant}"))
     }
 }
 

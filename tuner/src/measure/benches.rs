@@ -3,11 +3,12 @@
 //! Each device is driven by a thread of its own; what it measured is told on the caller's thread, which alone writes. A device that is lost leaves its
 //! piece to the others. One device is driven by the caller itself, in the order in which the pieces are given.
 
-use super::compile_ahead::{CompileAhead, CompileQueue, Need, kernels};
+use super::compile_ahead::{CompileAhead, CompileQueue, Need, Wanted, kernels};
 use super::{Bench, BenchError, Preparation};
 use crate::interrupt::Interrupt;
 use crate::store::Resources;
 use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -19,6 +20,8 @@ use tilewright_kernel_templates::{Class, Limits};
 const POLL: Duration = Duration::from_millis(50);
 /// Parts by which the bandwidth, and the cost of a launch, of alike devices differ at most; short times are measured less exactly.
 const APART: [f64; 2] = [0.03, 0.10];
+/// Waits that are told ([`tracing::debug`]), at least.
+const TOLD: Duration = Duration::from_millis(2);
 /// Pieces that each device gets of what is compiled: the last ones even the shares out.
 const SHARES: usize = 2;
 
@@ -46,6 +49,13 @@ impl Spent {
     fn add(to: &AtomicU64, time: Duration) {
         to.fetch_add(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX), Relaxed);
     }
+
+    /// Adds a piece that began then and is over.
+    fn work(&self, piece: &dyn fmt::Display, begin: Instant) {
+        let took = begin.elapsed();
+        Self::add(&self.worked, took);
+        tracing::debug!("{piece}: took {:.3} s", took.as_secs_f64());
+    }
 }
 
 /// What a piece of work waits for: its kernels, where they are compiled beside the measuring.
@@ -71,8 +81,23 @@ impl Ready {
     pub fn wait(&self, wanted: &Preparation) {
         if let Some(queue) = &self.queue {
             let kernels = kernels(std::slice::from_ref(wanted), &[], &self.limits);
-            Spent::add(&self.spent.waited, queue.wait(&kernels, Need::Waiting, &self.interrupt));
+            let waited = queue.wait(&kernels, Need::Waiting, &self.interrupt);
+            Spent::add(&self.spent.waited, waited);
+            if waited >= TOLD {
+                tracing::debug!("waited {:.3} s for kernels of {wanted}", waited.as_secs_f64());
+            }
         }
+    }
+}
+
+/// Kernels that are compiled beside the measuring.
+#[derive(Clone, Debug)]
+pub struct Awaited(Option<(CompileQueue, Vec<Wanted>)>);
+
+impl Awaited {
+    /// Whether all of them are compiled, or have failed.
+    pub fn are_there(&self) -> bool {
+        self.0.as_ref().is_none_or(|(queue, kernels)| !queue.works() || queue.has(kernels))
     }
 }
 
@@ -275,6 +300,12 @@ impl<'a> Benches<'a> {
         }
     }
 
+    /// The kernels of all of these, of which can be asked while devices measure whether nobody would wait for them.
+    pub fn awaited(&self, wanted: &[Preparation]) -> Awaited {
+        let queue = self.queue().cloned();
+        Awaited(queue.map(|queue| (queue, kernels(wanted, &[], self.limits()))))
+    }
+
     /// Drops what was asked for of later stages, and is not compiled.
     pub fn forget_asked(&self) {
         if let Some(queue) = self.queue() {
@@ -354,7 +385,7 @@ impl<'a> Benches<'a> {
     ///
     /// # Errors
     /// What `work` or `tell` says. No other piece is begun then.
-    pub fn give_out<P: Sync, R: Send>(
+    pub fn give_out<P: Sync + fmt::Display, R: Send>(
         &mut self,
         pieces: &[P],
         order: Order<'_, P>,
@@ -371,7 +402,7 @@ impl<'a> Benches<'a> {
     }
 
     /// To the device that is left, on this thread.
-    fn give_one<P, R>(
+    fn give_one<P: fmt::Display, R>(
         &mut self,
         pieces: &[P],
         interrupt: &Interrupt,
@@ -396,7 +427,7 @@ impl<'a> Benches<'a> {
             tell(Told::Begun(piece))?;
             let begin = Instant::now();
             let outcome = work(bench, piece, 1);
-            Spent::add(&self.spent.worked, begin.elapsed());
+            self.spent.work(piece, begin);
             match bench.defect() {
                 Some(defect) if living > 1 => {
                     self.lost[first] = true;
@@ -419,7 +450,7 @@ impl<'a> Benches<'a> {
     }
 
     /// To all devices that are left, each by a thread.
-    fn give_several<P: Sync, R: Send>(
+    fn give_several<P: Sync + fmt::Display, R: Send>(
         &mut self,
         pieces: &[P],
         order: Order<'_, P>,
@@ -432,7 +463,7 @@ impl<'a> Benches<'a> {
             Order::ByGroup(group) => group(piece),
         };
         let queue = Queue::new(pieces.iter().map(group).collect(), self.living());
-        let (mut failed, mut ended) = (None, Given::All);
+        let (mut failed, mut ended, mut telling) = (None, Given::All, Duration::ZERO);
         std::thread::scope(|scope| {
             let (sender, events) = channel();
             for (index, (bench, lost)) in self.benches.iter_mut().zip(&self.lost).enumerate() {
@@ -441,17 +472,21 @@ impl<'a> Benches<'a> {
                     let work = move |bench: &mut dyn Bench, piece: &P, devices: usize| {
                         let begin = Instant::now();
                         let outcome = work(bench, piece, devices);
-                        Spent::add(&spent.worked, begin.elapsed());
+                        spent.work(piece, begin);
                         outcome
                     };
-                    scope.spawn(move || {
+                    let drive = move || {
                         drive(&mut **bench, index, queue, pieces, interrupt, &work, &sender);
-                    });
+                        tracing::debug!("nothing left to take");
+                    };
+                    let thread = std::thread::Builder::new().name(format!("bench {index}"));
+                    thread.spawn_scoped(scope, drive).expect("a device has a thread");
                 }
             }
             drop(sender);
             // Ends when every thread has.
             for event in events {
+                let begin = Instant::now();
                 let told = match event {
                     Event::Begun(piece) => tell(Told::Begun(&pieces[piece])),
                     Event::Done(piece, Ok(outcome)) => tell(Told::Done(&pieces[piece], outcome)),
@@ -467,12 +502,18 @@ impl<'a> Benches<'a> {
                         }
                     }
                 };
+                telling += begin.elapsed();
                 if let Err(error) = told {
                     queue.stop();
                     failed.get_or_insert(error);
                 }
             }
         });
+        tracing::debug!(
+            "{} pieces are done; keeping their rows took {:.3} s",
+            pieces.len(),
+            telling.as_secs_f64()
+        );
         if let Some(error) = failed {
             return Err(error);
         }
@@ -654,6 +695,13 @@ impl Part {
         if !self.wanted.is_empty() {
             bench.prepare(&self.wanted);
         }
+    }
+}
+
+impl fmt::Display for Part {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} sets of tiles", self.sets.len())?;
+        self.wanted.iter().try_for_each(|wanted| write!(f, ", {wanted}"))
     }
 }
 

@@ -222,7 +222,7 @@ impl Fixture {
         measure_candidates(
             session,
             &self.batches,
-            &Candidates { sets: candidate_sets(&[SMALL, LARGE, SAFE]), several_for: None },
+            &Candidates { sets: candidate_sets(&[SMALL, LARGE, SAFE], &[]), several_for: None },
             &self.verified,
             later,
         )

@@ -160,10 +160,12 @@ impl CompileAhead {
         self.queue.0.state().compilers += compilers.len();
         for mut compiler in compilers {
             let shared = Arc::clone(&self.queue.0);
-            std::thread::spawn(move || {
+            let compile = move || {
                 let mut at = At { shared: &shared, kernel: None };
                 drive(compiler.as_mut(), &mut at);
-            });
+            };
+            let thread = std::thread::Builder::new().name("compiler".to_owned());
+            drop(thread.spawn(compile).expect("a compiler has a thread"));
         }
     }
 
@@ -231,6 +233,12 @@ impl CompileQueue {
         self.0.state().jobs.retain(|_, job| !later(job));
     }
 
+    /// Whether all of these kernels are compiled, or have failed.
+    pub fn has(&self, wanted: &[Wanted]) -> bool {
+        let state = self.0.state();
+        wanted.iter().all(|wanted| matches!(state.jobs.get(&wanted.kernel.name), Some(Job::Done)))
+    }
+
     /// Waits until these kernels are compiled, or have failed; how long.
     pub fn wait(&self, wanted: &[Wanted], need: Need, interrupt: &Interrupt) -> Duration {
         let begin = Instant::now();
@@ -270,6 +278,7 @@ fn drive(compiler: &mut dyn Compile, at: &mut At<'_>) {
         let begin = Instant::now();
         let outcome = compiler.compile(&kernel);
         lost = if matches!(outcome, Compiled::Lost(_)) { lost + 1 } else { 0 };
+        tracing::debug!("{}: compiled in {:.3} s", kernel.name, begin.elapsed().as_secs_f64());
         let mut state = shared.state();
         state.busy += begin.elapsed();
         state.compiled += 1;

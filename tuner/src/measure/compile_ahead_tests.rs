@@ -129,6 +129,23 @@ fn an_interrupt_ends_the_wait_and_what_is_forgotten_is_not_compiled() {
     assert!(log.len() <= 3 && log.contains(&"of the stage".to_owned()), "{log:?}");
 }
 
+#[test]
+fn one_can_ask_whether_kernels_are_there() {
+    let (ahead, _, go_on) = gated();
+    let mut bench = gpu();
+    let mut benches = Benches::one(&mut bench);
+    let wanted = [Preparation { tiles: vec![TILES[0]], class: CLASS, coverage: Coverage::PLAIN }];
+    assert!(benches.awaited(&wanted).are_there(), "where nothing compiles beside, nothing is waited for");
+    benches.compile_ahead(ahead);
+    let awaited = benches.awaited(&wanted);
+    benches.ask(&wanted, &[]);
+    assert!(!awaited.are_there());
+    // The tile's, and its merges.
+    (0..3).for_each(|_| go_on.send(()).unwrap());
+    benches.prepare(&wanted, &[], &Interrupt::default());
+    assert!(awaited.are_there());
+}
+
 const CLASS: Class = Class { head_dim: 128, dtype: Dtype::F16 };
 const TILES: [Tile; 3] = [Tile::of("m64n64w4s2"), Tile::of("m32n64w4s2"), Tile::of("m16n64w4s2")];
 
@@ -258,7 +275,7 @@ fn a_processor_has_nothing_to_compile_and_races_without_waiting() {
     let mut scripted = [ScriptedBench::new(Vec::new(), None)];
     let benches = benches(&mut scripted, ahead);
     let session = &mut Session { benches, run: &mut run, progress: Progress::Silent, interrupt: &interrupt };
-    let candidates = Candidates { sets: candidate_sets(&[SMALL, LARGE, SAFE]), several_for: None };
+    let candidates = Candidates { sets: candidate_sets(&[SMALL, LARGE, SAFE], &[]), several_for: None };
     let hour = Instant::now() + Duration::from_secs(3600);
     assert!(measure_candidates(session, &workloads, &candidates, &verified, hour).unwrap());
     assert!(log.lock().unwrap().is_empty());

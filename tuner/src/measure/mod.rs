@@ -27,10 +27,13 @@ pub mod worker;
 
 #[cfg(test)]
 pub(crate) use batch_level::tests::ScriptedBench;
-pub use batch_level::{Candidates, candidate_sets, measure_batches, measure_candidates, measure_decisions};
+pub use batch_level::{
+    Candidates, candidate_sets, measure_batches, measure_candidates, measure_candidates_while,
+    measure_decisions,
+};
 pub use batch_policies::BatchPolicies;
 pub use bench::{Bench, BenchError, Coverage, Failure, Loaded, PlanId, Preparation};
-pub use benches::{Benches, Given, Order, Ready, Told, Work};
+pub use benches::{Awaited, Benches, Given, Order, Ready, Told, Work};
 pub use compile_ahead::{Compile, CompileAhead, CompileQueue, Compiled, Need, Wanted};
 pub use cpu_bench::CpuBench;
 pub use cuda_bench::CudaBench;
@@ -40,8 +43,13 @@ pub use execution::{Execution, PlanFacts, Planning, execution_of_set};
 pub use invariant_level::{InvariantFamilies, to_prepare_invariant, verify_invariant};
 pub use plan_tiles::PlanTiles;
 pub use race::{Contestant, Ended, RaceOptions, RaceResult, race};
-pub use screen_level::{Screening, look_at_classes, looks_at_others, screen, screenings, to_prepare_first};
+pub use screen_level::{
+    Screening, left_by_looks, look_at_classes, looks_at_others, screen, screenings, to_prepare_first,
+};
 pub use session::Session;
-pub use space_level::{Timed, Verified, needs_cp_async, verify_cp_async, verify_space, verify_space_with};
+pub use space_level::{
+    Timed, Verified, ask_for_cp_async, needs_cp_async, verify_cp_async, verify_space, verify_space_with,
+    verify_without_options,
+};
 pub use timeline_level::{chosen_batches, record_timelines};
 pub use worker::{TimeLimits, WorkerBench, WorkerCommand};

@@ -22,8 +22,10 @@ pub struct RaceOptions {
     pub max_rounds: usize,
     /// Relative difference below which candidates tie.
     pub tie: f64,
-    /// Time after which no further round begins. The warm-up and the first round are always completed.
+    /// Time after which no further round begins, but for the first ones.
     pub time_limit: Duration,
+    /// Rounds that are completed in any case, after the warm-up.
+    pub least_rounds: usize,
     /// Whether slow candidates leave.
     pub eliminate: bool,
     /// Decides the order within each round.
@@ -37,6 +39,7 @@ impl Default for RaceOptions {
             max_rounds: 15,
             tie: 0.02,
             time_limit: Duration::from_secs(5),
+            least_rounds: 1,
             eliminate: true,
             seed: 0,
         }
@@ -96,7 +99,7 @@ pub fn race(
     let mut order: Vec<usize> = (0..count).collect();
     let mut ended = Ended::Rounds;
     'rounds: for round in 0..=options.max_rounds {
-        if round > 1 && begin.elapsed() >= options.time_limit {
+        if round > options.least_rounds && begin.elapsed() >= options.time_limit {
             ended = Ended::Time;
             break;
         }
@@ -189,6 +192,17 @@ mod tests {
         assert_eq!(counts, [5, 1, 2, 3], "10x leaves after one sample, 1.6x after two, 1.05x after three");
         assert_eq!(result.ended, Ended::Decided);
         assert!(result.contestants[0].survived && !result.contestants[3].survived);
+    }
+
+    #[test]
+    fn the_first_rounds_are_completed_whatever_the_time() {
+        let options = RaceOptions { eliminate: false, time_limit: Duration::ZERO, ..RaceOptions::default() };
+        let samples = |least_rounds| {
+            let result = run(&[100.0, 200.0], &RaceOptions { least_rounds, ..options });
+            assert_eq!(result.ended, Ended::Time);
+            result.contestants.iter().map(|c| c.samples_us.len()).collect::<Vec<_>>()
+        };
+        assert_eq!([1, 7].map(samples), [[1, 1], [7, 7]]);
     }
 
     #[test]

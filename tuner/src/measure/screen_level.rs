@@ -12,7 +12,7 @@ use crate::costs::from_screening;
 use crate::fit::CostRow;
 use crate::store::{Level, Measurement};
 use crate::workloads::Workload;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::time::{Duration, Instant};
 use tilewright_heuristics::{Tile, TileSetBuf};
@@ -165,7 +165,35 @@ pub fn looks_at_others(
     let one = |(index, screening): (usize, &Screening)| {
         trial(screening.class, look_at(index).first(&tiles_of(rows, space, screenings, index, limits)))
     };
-    screenings.iter().enumerate().skip(1).map(one).collect()
+    left(rows, screenings).map(one).collect()
+}
+
+/// All classes but the first that a run has not screened, with their places.
+fn left<'a>(
+    rows: &[Measurement],
+    screenings: &'a [Screening],
+) -> impl Iterator<Item = (usize, &'a Screening)> {
+    let screened = rows.iter().filter(|row| row.level == Level::Screen);
+    let screened: BTreeSet<String> = screened.map(|row| row.workload.clone()).collect();
+    let is_left = move |(_, screening): &(usize, &Screening)| {
+        !screening.workloads.iter().all(|workload| screened.contains(workload.name()))
+    };
+    screenings.iter().enumerate().skip(1).filter(is_left)
+}
+
+/// What the screening of all classes but the first needs once they were looked at.
+pub fn left_by_looks(
+    rows: &[Measurement],
+    space: &Space,
+    screenings: &[Screening],
+    limits: &Limits,
+) -> Vec<Preparation> {
+    let of_class = |(index, screening): (usize, &Screening)| {
+        let tiles = tiles_of(rows, space, screenings, index, limits);
+        let looked = looked_before(rows, &screening.class, &tiles, look_at(index));
+        trial(screening.class, looked.map_or(tiles, |looked| looked.left))
+    };
+    left(rows, screenings).map(of_class).collect()
 }
 
 /// The look at a class: the first one has most of the batches.
@@ -404,6 +432,11 @@ mod tests {
             assert!(screen(&mut session, &space, &screenings, begin..end, deadline).unwrap());
             let others = end..screenings.len();
             assert!(look_at_classes(&mut session, &space, &screenings, others, deadline).unwrap());
+            // What is screened needs nothing more.
+            let rows = session.run.rows();
+            let [looks, left] = [looks_at_others, left_by_looks]
+                .map(|wanted| wanted(rows, &space, &screenings, &limits()).len());
+            assert_eq!((looks, left), (screenings.len() - end, screenings.len() - end));
             begin = end;
         }
         drop(session);

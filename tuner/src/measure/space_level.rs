@@ -1,11 +1,12 @@
 //! The space of a device: what the rules reject, and what the rest computes on conformance shapes, before anything is timed.
 
 use super::batch_level::left_to_others;
-use super::{Bench, Coverage, Failure, Order, Preparation, Session, Told};
+use super::{Awaited, Bench, Coverage, Failure, Order, Preparation, Session, Told};
 use crate::shard::Shard;
 use crate::store::{Conditions, Level, Measurement, Resources, Status, failed_cp_async};
 use crate::workloads::Workload;
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::sync::OnceLock;
 use std::time::Instant;
 use tilewright_heuristics::{Backend, Dtype, Tile, TileSetBuf};
@@ -29,9 +30,18 @@ impl Verified {
         Self { passed }
     }
 
-    /// Tiles of a class that were tried only: to be raced, and returned by no selector.
-    pub(super) fn tried(class: &Class, tiles: Vec<Tile>) -> Self {
+    /// Tiles of a class that were tried or verified without options only: to be raced, and returned by no selector before the run has them.
+    pub fn tried(class: &Class, tiles: Vec<Tile>) -> Self {
         Self { passed: [(class.to_string(), tiles)].into() }
+    }
+
+    /// The same, with what these say of the classes that it does not know.
+    #[must_use]
+    pub fn or(mut self, others: &Self) -> Self {
+        for (class, tiles) in &others.passed {
+            self.passed.entry(class.clone()).or_insert_with(|| tiles.clone());
+        }
+        self
     }
 
     /// The tiles that passed for a class.
@@ -107,7 +117,7 @@ pub fn verify_space_with(
         *has_time[class].get_or_init(|| !may_wait(class) || Instant::now() < ready.moved(deadline))
     };
     let work = |bench: &mut dyn Bench, piece: &Piece, _: usize| {
-        let Piece { class, tile } = *piece;
+        let Piece { class, tile, .. } = *piece;
         if !has_time(class) {
             return Ok(None);
         }
@@ -209,14 +219,47 @@ pub(super) fn try_tiles(
     tiles: &[Tile],
     class: &Class,
 ) -> anyhow::Result<Option<Vec<Tile>>> {
+    pass(session, tiles, class, Coverage::TRIAL)
+}
+
+/// Verifies tiles of a class without options, which is enough to be raced: those that pass, which [`verify_space`] verifies with options later. What fails is recorded, and
+/// never timed. `None` if the user asked to stop.
+///
+/// # Errors
+/// As [`verify_space`].
+pub fn verify_without_options(
+    session: &mut Session<'_, '_>,
+    tiles: &[Tile],
+    class: &Class,
+) -> anyhow::Result<Option<Vec<Tile>>> {
+    let begin = Instant::now();
+    let passed = pass(session, tiles, class, Coverage::PLAIN)?;
+    if let Some(passed) = &passed {
+        session.progress.note(&format!(
+            "{class}: {} of {} tiles pass the f64 reference without options, and are raced ({:.1} s)",
+            passed.len(),
+            tiles.len(),
+            begin.elapsed().as_secs_f64()
+        ));
+    }
+    Ok(passed)
+}
+
+/// Makes tiles of a class ready, and verifies each as far as a coverage says; those that pass.
+fn pass(
+    session: &mut Session<'_, '_>,
+    tiles: &[Tile],
+    class: &Class,
+    coverage: Coverage,
+) -> anyhow::Result<Option<Vec<Tile>>> {
     let Session { benches, run, progress, interrupt } = session;
     let (progress, interrupt) = (*progress, *interrupt);
-    let wanted = Preparation { tiles: tiles.to_vec(), class: *class, coverage: Coverage::TRIAL };
+    let wanted = Preparation { tiles: tiles.to_vec(), class: *class, coverage };
     let ready = benches.getting_ready(std::slice::from_ref(&wanted), &[], interrupt);
     let mut outcomes = BTreeMap::new();
     let work = |bench: &mut dyn Bench, tile: &Tile, _: usize| {
         ready.wait(&wanted.only(*tile));
-        Ok(bench.verify(tile, class, Coverage::TRIAL))
+        Ok(bench.verify(tile, class, coverage))
     };
     let given = benches.give_out(tiles, Order::AsGiven, interrupt, &work, |told| {
         match told {
@@ -256,8 +299,33 @@ pub fn verify_cp_async(
     wanted: &dyn Fn(&Class) -> bool,
     timed: &Timed,
 ) -> anyhow::Result<Option<usize>> {
-    let Session { benches, run, progress, .. } = session;
-    let progress = *progress;
+    let progress = session.progress;
+    let wanted = left_by_cp_async(session, tiles, wanted, timed);
+    let failed = verify_variants(session, &wanted, Level::CpAsync, ("verifying cp.async", "cp.async"))?;
+    let Some(failed) = failed else { return Ok(None) };
+    for failed in &failed {
+        progress.note(&format!("no selector may return a tile that fails with `cp.async`: {failed}"));
+    }
+    Ok(Some(failed.len()))
+}
+
+/// Has the kernels compiled that [`verify_cp_async`] needs for these tiles of all classes, before it is called; they can be waited for.
+pub fn ask_for_cp_async(session: &mut Session<'_, '_>, tiles: &[Tile], timed: &Timed) -> Awaited {
+    let wanted = left_by_cp_async(session, tiles, &|_| true, timed);
+    if session.benches.compiles_ahead() {
+        session.benches.getting_ready(&wanted, &[], session.interrupt);
+    }
+    session.benches.awaited(&wanted)
+}
+
+/// What of these tiles the run has not verified with `cp.async`.
+fn left_by_cp_async(
+    session: &Session<'_, '_>,
+    tiles: &[Tile],
+    wanted: &dyn Fn(&Class) -> bool,
+    timed: &Timed,
+) -> Vec<Preparation> {
+    let Session { benches, run, .. } = session;
     let verified = Verified::of(run.rows());
     let known: BTreeSet<(&str, Option<Tile>)> = run
         .rows()
@@ -271,19 +339,13 @@ pub fn verify_cp_async(
         let tiles = verified.tiles(&class).iter().filter(missing).copied().collect();
         timed.with_cp_async(tiles, class)
     };
-    let wanted: Vec<Preparation> = timed
+    timed
         .to_verify(benches.limits().backend())
         .into_iter()
         .filter(|class| wanted(class) && has_tma(class, benches.limits()))
         .map(missing)
         .filter(|wanted| !wanted.tiles.is_empty())
-        .collect();
-    let failed = verify_variants(session, &wanted, Level::CpAsync, ("verifying cp.async", "cp.async"))?;
-    let Some(failed) = failed else { return Ok(None) };
-    for failed in &failed {
-        progress.note(&format!("no selector may return a tile that fails with `cp.async`: {failed}"));
-    }
-    Ok(Some(failed.len()))
+        .collect()
 }
 
 /// Makes variants of kernels ready, verifies them class by class, and records at `level` what became of each; those that failed, each in a line. `None` if
@@ -376,8 +438,18 @@ pub fn needs_cp_async(workload: &Workload, limits: &Limits) -> bool {
 struct Piece {
     /// The place of its class.
     class: usize,
+    /// The class, and which variants.
+    of: (Class, Coverage),
     /// `None` where nothing of a class is to be verified.
     tile: Option<Tile>,
+}
+
+impl fmt::Display for Piece {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (class, coverage) = self.of;
+        let wanted = Preparation { tiles: self.tile.into_iter().collect(), class, coverage };
+        write!(f, "verify {wanted}")
+    }
 }
 
 impl Piece {
@@ -386,7 +458,8 @@ impl Piece {
         let of_class = |(class, wanted): (usize, &Preparation)| {
             let tiles = wanted.tiles.iter().copied().map(Some);
             let tiles = if wanted.tiles.is_empty() { vec![None] } else { tiles.collect() };
-            tiles.into_iter().map(move |tile| Self { class, tile })
+            let of = (wanted.class, wanted.coverage);
+            tiles.into_iter().map(move |tile| Self { class, of, tile })
         };
         wanted.iter().enumerate().flat_map(of_class).collect()
     }
@@ -429,17 +502,38 @@ impl Timed {
         }
     }
 
-    /// What verification needs first of a run whose selectors may return these tiles, whatever its screening finds: in the order in which it needs them, then the
-    /// same tiles with `cp.async`.
-    pub fn to_prepare_first(&self, space: &Space, tiles: &[Tile], limits: &Limits) -> Vec<Preparation> {
+    /// What the verification of a run's classes needs, if it has these tiles. The most timed class comes last where it is raced before: its variants with options
+    /// are needed by nothing else.
+    pub fn to_prepare_space(&self, space: &Space, tiles: &[Tile], limits: &Limits) -> Vec<Preparation> {
         let backend = limits.backend();
         let of_class = |class: &Class| self.to_prepare(class, &space.survey(class, limits), tiles);
         let classes = self.first(backend).into_iter().chain(self.others(backend));
-        let first: Vec<Preparation> = classes.map(|class| of_class(&class)).collect();
-        let with_tma = first.iter().filter(|wanted| has_tma(&wanted.class, limits));
-        let cp_async: Vec<Preparation> =
-            with_tma.map(|wanted| self.with_cp_async(wanted.tiles.clone(), wanted.class)).collect();
-        first.into_iter().chain(cp_async).collect()
+        let mut wanted: Vec<Preparation> = classes.map(|class| of_class(&class)).collect();
+        wanted.sort_by_key(|wanted| wanted.coverage.options && self.is_raced_before_options(&wanted.class));
+        wanted
+    }
+
+    /// Whether tiles of a class may be raced before their variants with options are verified.
+    pub fn is_raced_before_options(&self, class: &Class) -> bool {
+        !self.cp_async_first(class)
+    }
+
+    /// The kernels with `cp.async` that verification needs once a selector is fitted, if that returns tiles of these. Where none are `known` that a run's selector is likely
+    /// to return, it may be any.
+    pub fn to_prepare_cp_async(
+        &self,
+        space: &Space,
+        tiles: &[Tile],
+        known: &[Tile],
+        limits: &Limits,
+    ) -> Vec<Preparation> {
+        let mut wanted = self.to_prepare_space(space, tiles, limits);
+        wanted.retain(|wanted| has_tma(&wanted.class, limits));
+        for wanted in &mut wanted {
+            let is_likely = |tile: &Tile| known.is_empty() || known.contains(tile);
+            wanted.tiles.retain(|tile| self.cp_async_first(&wanted.class) || is_likely(tile));
+        }
+        wanted.into_iter().map(|wanted| self.with_cp_async(wanted.tiles, wanted.class)).collect()
     }
 
     /// What verification needs of a class with these verdicts, if a run has these tiles.
@@ -461,7 +555,7 @@ impl Timed {
     }
 
     /// Whether a class's variants with options are verified. They are kernels of their own, which are not timed: they are verified where most
-    /// is timed.
+    /// is timed, and while other kernels are waited for, if need be after their plain ones were raced.
     fn with_options(&self, class: &Class) -> bool {
         self.usual().is_some_and(|usual| usual == *class)
     }

@@ -202,6 +202,51 @@ fn what_fails_its_trial_is_recorded_and_not_verified() {
 }
 
 #[test]
+fn tiles_are_raced_once_they_pass_without_options_and_fail_with_them_later() {
+    let mut bench = bench();
+    let tiles = ["m64n64w4s2", "m64n128w8s3"].map(|tile| tile.parse::<Tile>().unwrap());
+    bench.wrong = vec![(tiles[0], USUAL, false)];
+    let folder = tempfile::tempdir().unwrap();
+    let mut run = RunFolder::open(folder.path(), test_data::provenance(), Start::Fresh).unwrap();
+    let interrupt = Interrupt::default();
+    let session = &mut Session::new(&mut bench, &mut run, Progress::Silent, &interrupt);
+    assert_eq!(verify_without_options(session, &tiles, &USUAL).unwrap().unwrap(), [tiles[1]]);
+    let rows: Vec<_> = session.run.rows().iter().map(|row| (row.tile, row.status)).collect();
+    assert_eq!(rows, [(Some(tiles[0]), Status::Correctness)], "what passes is recorded with options");
+    assert!(bench.verified.iter().all(|(_, _, coverage)| *coverage == Coverage::PLAIN));
+
+    // What is known of other classes stays.
+    let verified = Verified::tried(&USUAL, vec![tiles[1]]).or(&Verified::tried(&OTHER, tiles.to_vec()));
+    let both = verified.clone().or(&Verified::tried(&USUAL, tiles.to_vec()));
+    assert_eq!((both.tiles(&USUAL), both.tiles(&OTHER)), (&tiles[1..], &tiles[..]));
+}
+
+#[test]
+fn what_is_asked_for_with_cp_async_is_what_a_selector_is_likely_to_return() {
+    let (space, limits) = (Space::of(Backend::Cuda), bench().limits);
+    let tiles = ["m64n64w4s2", "m64n128w8s3"].map(|tile| tile.parse::<Tile>().unwrap());
+    let timed =
+        Timed { classes: [(USUAL, 2), (OTHER, 1)].into(), dtypes: [Dtype::F16].into(), ..Timed::default() };
+    let of_usual = |timed: &Timed, known: &[Tile]| {
+        let mut wanted = timed.to_prepare_cp_async(&space, &tiles, known, &limits);
+        wanted.retain(|wanted| wanted.class == USUAL);
+        assert!(wanted.iter().all(|wanted| wanted.coverage.cp_async));
+        wanted.into_iter().flat_map(|wanted| wanted.tiles).collect::<BTreeSet<_>>()
+    };
+    assert_eq!(of_usual(&timed, &tiles[..1]), tiles[..1].iter().copied().collect());
+    assert_eq!(of_usual(&timed, &[]), tiles.into());
+    // Batches whose pages TMA cannot load are raced under all.
+    let timed = Timed { cp_async: [USUAL].into(), ..timed };
+    assert_eq!(of_usual(&timed, &tiles[..1]), tiles.into());
+    // The most timed class, whose tiles are raced before, is verified last.
+    let order =
+        |timed: &Timed| timed.to_prepare_space(&space, &tiles, &limits).iter().position(|w| w.class == USUAL);
+    assert_eq!(order(&timed), Some(0));
+    let timed = Timed { cp_async: BTreeSet::new(), ..timed };
+    assert_eq!(order(&timed), Some(timed.to_prepare_space(&space, &tiles, &limits).len() - 1));
+}
+
+#[test]
 fn without_time_only_the_most_timed_class_is_timed() {
     let mut bench = bench();
     let timed =

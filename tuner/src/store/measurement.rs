@@ -167,6 +167,17 @@ pub(crate) fn failed_cp_async(rows: &[Measurement]) -> BTreeMap<(&str, Tile), &M
     rows.iter().filter(failed).filter_map(|row| Some(((row.workload.as_str(), row.tile?), row))).collect()
 }
 
+/// The variants that no selector may return although batches were raced under them, by the class of kernels: those that failed with `cp.async`, and those that passed
+/// alone before their race and failed with options after it.
+pub(crate) fn failed_since(rows: &[Measurement]) -> BTreeSet<(&str, Tile)> {
+    let failed = |row: &&Measurement| {
+        let has_passed = matches!(row.status, Status::Correct | Status::Constraints | Status::Unverified);
+        row.level == Level::Space && !has_passed
+    };
+    let of_space = rows.iter().filter(failed).filter_map(|row| Some((row.workload.as_str(), row.tile?)));
+    of_space.chain(failed_cp_async(rows).into_keys()).collect()
+}
+
 /// Of the classes of kernels that were verified with `cp.async`, those in which some of these tiles were not: a fit with other
 /// settings may choose tiles that the run's did not.
 pub(crate) fn unverified_cp_async(

@@ -84,6 +84,7 @@ impl Phases {
     }
 
     fn add(&mut self, name: &'static str, now: Spent) {
+        tracing::debug!("{name}: over");
         self.took.push((name, now.since(self.last)));
         self.last = now;
     }

@@ -7,6 +7,7 @@ mod known;
 mod outputs;
 mod provenance;
 mod quick;
+mod reserve;
 
 pub use outputs::{Kept, Outputs, write_outputs};
 pub use provenance::command_to_go_on;
@@ -16,18 +17,21 @@ use crate::emit::{Heuristics, module_name};
 use crate::fit_settings::FitSettings;
 use crate::interrupt::Interrupt;
 use crate::measure::{
-    BatchPolicies, Benches, Candidates, Preparation, Session, Timed, Verified, candidate_sets,
+    BatchPolicies, Benches, Candidates, Preparation, Session, Timed, Verified, candidate_sets, left_by_looks,
     look_at_classes, looks_at_others, measure_batches, measure_candidates, needs_cp_async, record_timelines,
     screen, screenings, time_to_verify, to_prepare_first, to_prepare_invariant, verify_invariant,
-    verify_space_with,
+    verify_space_with, verify_without_options,
 };
 use crate::progress::Progress;
 use crate::shard::Shard;
-use crate::store::{Finished, Provenance, RunFolder, Start, Timelines, read, read_timelines, timelines_path};
+use crate::store::{
+    Finished, Level, Provenance, RunFolder, Start, Timelines, read, read_timelines, timelines_path,
+};
 use crate::workloads::{Scale, Workload, Workloads};
 use anyhow::Context as _;
 use budget::{Budget, Phases};
 use known::Known;
+use reserve::{Reserve, work};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -124,6 +128,7 @@ pub fn tune(
     let backend = limits.backend();
     let scale = Scale::on(&limits, options.max_batch_mb);
     let mut workloads = Workloads::load(&options.scenarios, backend, &scale, options.shard)?;
+    tracing::debug!("{} batches are known", workloads.batches.len());
     let known = Known::of(&device, &limits);
     let known_sets = if options.quick { known.sets() } else { Vec::new() };
     let space = Space::of(backend);
@@ -190,11 +195,16 @@ pub fn tune(
         Start::Resume if options.shard.is_some() && !RunFolder::is_stopped(&folder)? => Start::Fresh,
         start => start,
     };
-    // What is compiled first, and what is needed in any case, in the order in which it is.
+    // What is compiled first, in the order in which it is needed.
     if benches.compiles_ahead() {
-        let first = to_prepare_first(&space, &screenings, &known_tiles, &limits);
-        for wanted in first.into_iter().chain(timed.to_prepare_first(&space, &known_tiles, &limits)) {
+        for wanted in to_prepare_first(&space, &screenings, &known_tiles, &limits) {
             benches.ask(&[wanted], &[]);
+        }
+        // A pair of known tiles, whose kernel takes longest, and without which no batch is raced.
+        if let Some(usual) = timed.usual().filter(|_| !options.quick) {
+            let sets = candidate_sets(&known_tiles, &known_tiles).into_iter();
+            let pairs = sets.filter(|set| set.single().is_none()).map(|pair| (pair, usual));
+            benches.ask(&[], &pairs.collect::<Vec<_>>());
         }
     }
     if start != Start::Resume && !options.quick {
@@ -214,6 +224,7 @@ pub fn tune(
     let provenance =
         provenance::provenance((&benches, differing), &space, (&workloads, which), (&fit, prior));
     let mut run = RunFolder::open(&folder, provenance, start)?;
+    tracing::debug!("the run's folder is open");
     for damaged in run.damaged() {
         progress.note(&format!("what it held is measured again: {damaged}"));
     }
@@ -227,7 +238,28 @@ pub fn tune(
     let usual = timed.usual().filter(|_| session.benches.compiles_ahead());
     let first_class = usual.filter(|usual| screened.first().is_none_or(|screened| screened == usual));
     let at_once = if first_class.is_some() { screenings.len().min(1) } else { screenings.len() };
+    let batches = &workloads.batches;
+    let (fitted, held_out): (Vec<Workload>, Vec<Workload>) =
+        batches.iter().cloned().partition(|workload| !workload.held_out());
+    let judged = if held_out.is_empty() { batches } else { &held_out };
     let screening_until = budget.deadline(SCREENED_UNTIL, session.benches.compiled());
+    if session.benches.compiles_ahead() {
+        if !look_at_classes(session, &space, &screenings, 0..at_once, screening_until)? {
+            return stopped(&folder);
+        }
+        // What is needed in any case, behind what the look has left: its kernels are waited for. Each of the others waits for the one before.
+        let looks = looks_at_others(session.run.rows(), &space, &screenings, &limits);
+        let of_space = timed.to_prepare_space(&space, &known_tiles, &limits);
+        let invariant = if options.quick || options.shard.is_some() {
+            Vec::new()
+        } else {
+            to_prepare_invariant(judged, &limits)
+        };
+        let cp_async = timed.to_prepare_cp_async(&space, &known_tiles, &known_tiles, &limits);
+        for wanted in looks.into_iter().chain(of_space).chain(invariant).chain(cp_async) {
+            session.benches.ask(&[wanted], &[]);
+        }
+    }
     if !screen(session, &space, &screenings, 0..at_once, screening_until)? {
         return stopped(&folder);
     }
@@ -255,7 +287,7 @@ pub fn tune(
         if options.quick { known_tiles.clone() } else { left_by(session, &screened[..at_once], &mut timed)? };
     phases.end("screen", begin, &session.benches);
     let mut candidates = Candidates {
-        sets: if options.quick { known_sets } else { candidate_sets(&tiles) },
+        sets: if options.quick { known_sets } else { candidate_sets(&tiles, &known_tiles) },
         several_for: timed.usual().filter(|_| backend == Backend::Cuda && !options.quick),
     };
     // They are compiled beside the tiles alone, where something compiles beside; else those whose tiles passed, once it is known.
@@ -266,71 +298,111 @@ pub fn tune(
     } else {
         Vec::new()
     };
-    let batches = &workloads.batches;
-    let work = |batches: &[Workload]| batches.iter().map(Workload::sample_ns).sum::<u64>() as f64;
     let deadline = budget.deadline(VERIFIED_UNTIL, session.benches.compiled());
-    let (mut of_first, mut raced) = (Vec::new(), Duration::ZERO);
+    let racing = budget.left(Instant::now(), session.benches.compiled(), 1.0 - VERIFIED_UNTIL);
+    let mut reserve = Reserve::new(work(batches), racing.mul_f64(CANDIDATES * BEFORE_OTHERS));
+    let mut verified = Verified::default();
     if let Some(first) = first_class.filter(|_| !tiles.is_empty()) {
-        for wanted in timed.to_prepare_first(&space, &tiles, &limits) {
+        let of_space = timed.to_prepare_space(&space, &tiles, &limits);
+        let cp_async = timed.to_prepare_cp_async(&space, &tiles, &known_tiles, &limits);
+        for wanted in of_space.into_iter().chain(cp_async) {
             session.benches.ask(&[wanted], &[]);
         }
-        let is_first = |class: &Class| *class == first;
-        let verified = verify_space_with(session, &space, (&tiles, &ahead), (&timed, &is_first), deadline)?;
-        let Some(verified) = verified else { return stopped(&folder) };
+        verified = if timed.is_raced_before_options(&first) {
+            let Some(passed) = verify_without_options(session, &tiles, &first)? else {
+                return stopped(&folder);
+            };
+            Verified::tried(&first, passed)
+        } else {
+            let is_first = |class: &Class| *class == first;
+            let of_first =
+                verify_space_with(session, &space, (&tiles, &ahead), (&timed, &is_first), deadline)?;
+            let Some(of_first) = of_first else { return stopped(&folder) };
+            of_first
+        };
         let sets =
             candidates.several(timed.classes.keys(), &|class, tile| verified.tiles(class).contains(tile));
         session.benches.prepare(&[], &sets, interrupt);
         phases.end("verify first class", begin, &session.benches);
-        let is_first =
-            |workload: &&Workload| !workload.held_out() && is_first(&Class::of(workload.geometry()));
-        of_first = batches.iter().filter(is_first).cloned().collect();
-        let racing = Instant::now();
-        let left = budget.left(racing, session.benches.compiled(), 1.0 - VERIFIED_UNTIL);
-        let until =
-            racing + left.mul_f64(CANDIDATES * BEFORE_OTHERS * work(&of_first) / work(batches).max(1.0));
-        // The others are looked at between its batches: the kernels of either look are compiled beside these.
-        let looks = looks_at_others(session.run.rows(), &space, &screenings, &limits);
-        session.benches.getting_ready(&looks, &[], interrupt);
-        let (before, after) = of_first.split_at(of_first.len() * 2 / 3);
-        let half = racing + (until - racing).mul_f64(work(before) / work(&of_first).max(1.0));
-        if !measure_candidates(session, before, &candidates, &verified, half)? {
-            return stopped(&folder);
-        }
-        let looking = Instant::now();
-        let looks_until = screening_until + screened_at.elapsed();
-        if !look_at_classes(session, &space, &screenings, at_once..screenings.len(), looks_until)? {
-            return stopped(&folder);
-        }
-        let looked = looking.elapsed();
-        if !measure_candidates(session, after, &candidates, &verified, until + looked)? {
-            return stopped(&folder);
-        }
-        raced = racing.elapsed() - looked;
-        phases.end("candidates of first class", begin, &session.benches);
+        reserve.add(batches, &|class| *class == first);
     }
     if at_once < screenings.len() {
+        // The others are looked at and screened as soon as their kernels are there, between batches of the first.
+        let looks = looks_at_others(session.run.rows(), &space, &screenings, &limits);
+        if session.benches.compiles_ahead() {
+            session.benches.getting_ready(&looks, &[], interrupt);
+        }
+        let awaited = session.benches.awaited(&looks);
+        if !reserve.race_until(session, &candidates, &verified, &|| awaited.are_there())? {
+            return stopped(&folder);
+        }
+        let until = screening_until + screened_at.elapsed();
+        if !look_at_classes(session, &space, &screenings, at_once..screenings.len(), until)? {
+            return stopped(&folder);
+        }
+        let left = left_by_looks(session.run.rows(), &space, &screenings, &limits);
+        let awaited = session.benches.awaited(&left);
+        if !reserve.race_until(session, &candidates, &verified, &|| awaited.are_there())? {
+            return stopped(&folder);
+        }
         let until = screening_until + screened_at.elapsed();
         if !screen(session, &space, &screenings, at_once..screenings.len(), until)? {
             return stopped(&folder);
         }
         tiles = left_by(session, &screened, &mut timed)?;
         candidates.add_singles(&tiles);
-        phases.end("screen others", begin, &session.benches);
+        phases.end("screen others, and first candidates", begin, &session.benches);
     }
-    let verified =
-        verify_space_with(session, &space, (&tiles, &ahead), (&timed, &|_| true), deadline + raced)?;
-    let Some(verified) = verified else { return stopped(&folder) };
+    // Classes are verified when the kernels of all are there; until then batches of those that are verified are raced, as long as there are any.
+    let mut open = timed.to_prepare_space(&space, &tiles, &limits);
+    let of_space = session.run.rows().iter().filter(|row| row.level == Level::Space);
+    let known: BTreeSet<(String, Tile)> =
+        of_space.filter_map(|row| Some((row.workload.clone(), row.tile?))).collect();
+    for Preparation { tiles, class, .. } in &mut open {
+        tiles.retain(|tile| !known.contains(&(class.to_string(), *tile)));
+    }
+    if session.benches.compiles_ahead() {
+        session.benches.getting_ready(&open, &[], interrupt);
+    }
+    while !open.is_empty() {
+        let all = session.benches.awaited(&open);
+        if !reserve.race_until(session, &candidates, &verified, &|| all.are_there())? {
+            return stopped(&folder);
+        }
+        let is_ready =
+            |wanted: &Preparation| session.benches.awaited(std::slice::from_ref(wanted)).are_there();
+        let (ready, waiting): (Vec<Preparation>, Vec<Preparation>) = open.iter().cloned().partition(is_ready);
+        let (now, later) = if ready.is_empty() { (waiting, Vec::new()) } else { (ready, waiting) };
+        let now: BTreeSet<Class> = now.iter().map(|wanted| wanted.class).collect();
+        let wanted = |class: &Class| now.contains(class);
+        let until = deadline + reserve.spent();
+        let passed = verify_space_with(session, &space, (&tiles, &ahead), (&timed, &wanted), until)?;
+        let Some(passed) = passed else { return stopped(&folder) };
+        verified = passed.or(&verified);
+        open = later;
+        if first_class.is_some() {
+            let has_some = |class: &Class| !verified.tiles(class).is_empty();
+            reserve.add(batches, &|class| wanted(class) && Some(*class) != first_class && has_some(class));
+        }
+    }
+    let verified = Verified::of(session.run.rows());
+    let raced = reserve.spent();
+    if reserve.raced() > 0 {
+        progress.note(&format!(
+            "{} batches were raced while kernels of other work were compiled ({:.1} s)",
+            reserve.raced(),
+            raced.as_secs_f64()
+        ));
+    }
     let compiling = Instant::now();
     // What has not failed since is there already if it was asked for ahead.
     let sets = candidates.several(timed.classes.keys(), &|class, tile| verified.tiles(class).contains(tile));
     session.benches.prepare(&[], &sets, interrupt);
-    phases.end("verify", begin, &session.benches);
+    phases.end("verify, and further candidates", begin, &session.benches);
     let measuring = Instant::now();
     // What there was to race in, of which some is spent. Where verification takes longer than estimated, the run does rather than measure nothing.
     let left = raced + budget.left(measuring, session.benches.compiled(), 1.0 - VERIFIED_UNTIL);
     let to_race = left.mul_f64(CANDIDATES).saturating_sub(raced);
-    let (fitted, held_out): (Vec<Workload>, Vec<Workload>) =
-        batches.iter().cloned().partition(|workload| !workload.held_out());
     progress.note(&format!(
         "{} sets of tiles, on {} batches that are fitted and {} that are only judged; kernels of several tiles were waited for for {:.1} s",
         candidates.sets.len(),
@@ -338,11 +410,9 @@ pub fn tune(
         held_out.len(),
         (measuring - compiling).as_secs_f64()
     ));
-    let judged = if held_out.is_empty() { batches } else { &held_out };
-    if !options.quick && options.shard.is_none() {
-        for wanted in to_prepare_invariant(judged, &limits) {
-            session.benches.ask(&[wanted], &[]);
-        }
+    if !options.quick && options.shard.is_none() && session.benches.compiles_ahead() {
+        // The fit forgets what was asked for ahead of knowing its tiles; these are needed whatever they are.
+        session.benches.getting_ready(&to_prepare_invariant(judged, &limits), &[], interrupt);
     }
     let deadline = measuring + to_race;
     // One of those that are judged goes first: a fit is judged by them.
@@ -355,8 +425,8 @@ pub fn tune(
     let mut first_fit = None;
     if while_fitting {
         let before: Vec<Workload> = fitted.iter().chain(judged_first).cloned().collect();
-        let open = (work(&before) - work(&of_first)).max(0.0);
-        let part = open / (open + work(judged_later)).max(1.0);
+        let open = reserve.open(&before);
+        let part = open / (open + reserve.open(judged_later)).max(1.0);
         let until = measuring + to_race.mul_f64(part);
         if !measure_candidates(session, &before, &candidates, &verified, until)? {
             return stopped(&folder);
@@ -382,9 +452,11 @@ pub fn tune(
         return Ok(Tuned::Shard(path));
     }
     let on_the_clock = |time| budget.divided(time);
+    // The default time is for as many samples as a decision rests on; another one is the user's.
+    let enough = options.budget.is_none() && !options.quick;
     // A selector that stayed in the first fit stays in the last one, as good as always: what it takes is measured while that is made.
     let judge_ahead = |session: &mut Session<'_, '_>, analysis: &Analysis, fitting: &dyn Fn() -> bool| {
-        let mut policies = BatchPolicies::of(analysis);
+        let mut policies = executed(analysis, enough);
         if while_fitting && !options.quick {
             let Some(families) = verify_invariant(session, judged)? else { return Ok(false) };
             policies = policies.with_invariant(families);
@@ -407,7 +479,7 @@ pub fn tune(
     phases.end("fit and decisions", begin, &session.benches);
     // Without the tiles that failed since.
     let verified = Verified::of(session.run.rows());
-    let mut policies = BatchPolicies::of(&analysis);
+    let mut policies = executed(&analysis, enough);
     session.benches.forget_asked();
     for wanted in policies.to_prepare_timelines(session.run.rows(), judged) {
         session.benches.ask(&[wanted], &[]);
@@ -438,15 +510,23 @@ pub fn tune(
         None => folder.join("measurements.parquet"),
     };
     let recording = run.write(&measurements)?;
+    tracing::debug!("measurements are written");
     let timelines = run.timelines().clone();
     let into = (into, options.force);
     let outputs =
         write_outputs(&recording, &timelines, &analysis, &fit, into, &folder, measurements.clone())?;
+    tracing::debug!("module and report are written");
     let outputs = Outputs { kept, ..outputs };
     // Not before all that is made of them is there.
     run.retire(&measurements)?;
     progress.note(&format!("module and report are written ({:.1} s)", writing.elapsed().as_secs_f64()));
     Ok(Tuned::Done(Box::new(outputs)))
+}
+
+/// What batches are executed under once a selector is fitted, each with as many samples as a decision rests on, or with those that there is time for.
+fn executed(analysis: &Analysis, enough: bool) -> BatchPolicies<'_> {
+    let policies = BatchPolicies::of(analysis);
+    if enough { policies.with_enough_samples() } else { policies }
 }
 
 /// Says where the time of a run went.
@@ -559,6 +639,10 @@ fn default_budget(backend: Backend, dtypes: usize) -> Duration {
 fn said(prices: &Prices) -> String {
     prices.facts().map(|(name, value)| format!("{name}: {value}")).join("; ")
 }
+
+#[cfg(test)]
+#[path = "whole_tests.rs"]
+mod whole_tests;
 
 #[cfg(test)]
 mod tests {

@@ -1,10 +1,9 @@
 //! A batch on a GPU: its plans are captured, compared with each other, and replayed for each sample.
 
-use super::pool::{Pool, filled_memory};
+use super::pool::{Pool, Rows};
 use super::spares::Spare;
 use super::{CudaBench, failure_of, timeline};
 use crate::measure::bench::rows_of;
-use crate::measure::numbers::Stream;
 use crate::measure::{
     BenchError, Execution, Failure, Loaded, PlanFacts, PlanId, PlanTiles, Planning, worst_row,
 };
@@ -17,8 +16,9 @@ use tilewright_kernel_templates::cuda::KernelOptions;
 use tilewright_plan::{ChooseTiles, PageTable, Plan};
 use tilewright_scenarios::Batch;
 
-/// Part of the free memory that a batch may take.
+/// Part of the free memory that a batch may take, and that it may take beside pages of other element types, which are given up for it otherwise.
 const USABLE_MEMORY: f64 = 0.8;
+const USABLE_BESIDE_OTHERS: f64 = 0.4;
 
 /// Two bytes that no output has: NaN in every format.
 const NEVER_WRITTEN: u16 = 0xffff;
@@ -27,8 +27,9 @@ const NEVER_WRITTEN: u16 = 0xffff;
 pub(super) struct LoadedBatch<'a> {
     batch: &'a Batch,
     bench: &'a mut CudaBench,
-    query: DeviceMemory,
-    output: DeviceMemory,
+    /// Queries and outputs, of which it has the first `row_bytes`; `None` once it is dropped.
+    rows: Option<Rows>,
+    row_bytes: usize,
     plans: Vec<Planned>,
 }
 
@@ -54,23 +55,33 @@ impl<'a> LoadedBatch<'a> {
         let bytes = batch.pages as usize * geometry.page_size as usize * token;
         let queries =
             batch.requests() * (geometry.q_heads * geometry.head_dim) as usize * geometry.dtype.query_bytes();
-        if !bench.pool.as_ref().is_some_and(|pool| pool.serves(geometry.dtype, bytes)) {
-            bench.pool = None;
-            let free = bench.device.free_memory().map_err(device)?;
+        let (dtype, query) = (geometry.dtype, geometry.dtype.query());
+        if !bench.pools.iter().any(|pool| pool.serves(dtype, bytes)) {
+            bench.pools.retain(|pool| !pool.is_of(dtype));
             let needed = 2 * bytes as u64;
-            if needed as f64 > free as f64 * USABLE_MEMORY {
+            let has_room = |bench: &CudaBench, part: f64| -> Result<bool, CudaError> {
+                Ok(needed as f64 <= bench.device.free_memory()? as f64 * part)
+            };
+            if !has_room(bench, USABLE_BESIDE_OTHERS).map_err(device)? {
+                bench.pools.clear();
+            }
+            if !has_room(bench, USABLE_MEMORY).map_err(device)? {
                 return Err(BenchError::TooLarge {
                     batch: batch.name.clone(),
                     needed_mb: needed >> 20,
-                    available_mb: free >> 20,
+                    available_mb: bench.device.free_memory().map_err(device)? >> 20,
                 });
             }
-            bench.pool = Some(Pool::new(&bench.device, geometry.dtype, bytes).map_err(device)?);
+            bench.pools.push(Pool::new(&bench.device, dtype, bytes).map_err(device)?);
         }
-        let query =
-            filled_memory(&bench.device, Stream::Query, geometry.dtype.query(), queries).map_err(device)?;
-        let output = DeviceMemory::new(bench.device.context(), queries).map_err(device)?;
-        Ok(Self { batch, bench, query, output, plans: Vec::new() })
+        let rows = match bench.rows.iter().position(|rows| rows.serves(query, queries)) {
+            Some(found) => bench.rows.swap_remove(found),
+            None => {
+                bench.rows.retain(|rows| !rows.is_of(query));
+                Rows::new(&bench.device, query, queries).map_err(device)?
+            }
+        };
+        Ok(Self { batch, bench, rows: Some(rows), row_bytes: queries, plans: Vec::new() })
     }
 
     fn build(&self, planning: Planning, choose: impl ChooseTiles) -> Result<Plan, BenchError> {
@@ -127,12 +138,16 @@ impl<'a> LoadedBatch<'a> {
     }
 
     fn args(&self, workspace: &DeviceMemory) -> RawArgs {
-        let pool = self.bench.pool.as_ref().map(Pool::addresses).unwrap_or_default();
+        let dtype = self.batch.geometry.dtype;
+        let pool = self.bench.pools.iter().find(|pool| pool.is_of(dtype));
+        let pool = pool.map(Pool::addresses).unwrap_or_default();
+        let [query, output] =
+            self.rows.as_ref().map_or([0; 2], |rows| [rows.query.address(), rows.output.address()]);
         RawArgs {
-            query: self.query.address(),
+            query,
             keys: pool.keys,
             values: pool.values,
-            output: self.output.address(),
+            output,
             workspace: workspace.address(),
             scales: Some(RawScales { keys: pool.scale, values: pool.scale, per_head: false }),
             ..RawArgs::dense(&self.batch.geometry)
@@ -167,10 +182,12 @@ impl<'a> LoadedBatch<'a> {
     /// What a plan computes, as it lies in the output.
     fn bits(&self, captured: &Captured) -> Result<Vec<u16>, CudaError> {
         let stream = &self.bench.stream;
-        self.output.fill(NEVER_WRITTEN.to_le_bytes()[0], stream)?;
-        captured.graph.launch(stream)?;
-        let mut bits = vec![0u16; self.output.bytes() / size_of::<u16>()];
-        self.output.read(0, &mut bits, stream)?;
+        let mut bits = vec![0u16; self.row_bytes / size_of::<u16>()];
+        if let Some(Rows { output, .. }) = &self.rows {
+            output.fill(NEVER_WRITTEN.to_le_bytes()[0], stream)?;
+            captured.graph.launch(stream)?;
+            output.read(0, &mut bits, stream)?;
+        }
         Ok(bits)
     }
 
@@ -191,6 +208,8 @@ impl Drop for LoadedBatch<'_> {
                 self.bench.keep(memory);
             }
         }
+        // Nothing that was launched on them is still running.
+        self.bench.rows.extend(self.rows.take());
     }
 }
 
@@ -200,7 +219,7 @@ impl Loaded for LoadedBatch<'_> {
             0 => f64::INFINITY,
             flops => flops as f64,
         };
-        let bytes = self.batch.unique_bytes() + 2 * self.query.bytes() as u64;
+        let bytes = self.batch.unique_bytes() + 2 * self.row_bytes as u64;
         let figures = &self.bench.figures;
         figures.read_us(bytes).max(self.batch.flops() / peak * 1e6 + figures.launch_us)
     }

@@ -15,7 +15,7 @@ use cases::{Cases, option_sets};
 use cudarc::driver::CudaStream;
 pub(super) use kernels::kernels_of;
 use loaded::LoadedBatch;
-use pool::Pool;
+use pool::{Pool, Rows};
 use spares::Spare;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -53,7 +53,10 @@ pub struct CudaBench {
     prices: Prices,
     cases: Cases,
     trials: Option<TrialMemory>,
-    pool: Option<Pool>,
+    /// One for each way in which K and V are stored, while there is room.
+    pools: Vec<Pool>,
+    /// Of each type of queries, while no batch has them.
+    rows: Vec<Rows>,
     spares: Vec<Spare>,
 }
 
@@ -91,7 +94,8 @@ impl CudaBench {
                 .collect(),
             cases: Cases::default(),
             trials: None,
-            pool: None,
+            pools: Vec::new(),
+            rows: Vec::new(),
             spares: Vec::new(),
         })
     }

@@ -1,4 +1,5 @@
-//! What batches read: pages of K and V, and queries, full of numbers.
+//! What batches read and write: pages of K and V, queries full of numbers, and outputs. They stay for the next batch: drawing numbers for them takes longer than
+//! all else of loading one, and batches of several element types take turns.
 
 use crate::measure::numbers::{Stream, block};
 use tilewright_cuda::{CudaDevice, CudaError, DeviceMemory};
@@ -29,7 +30,7 @@ impl Pool {
         let scale = DeviceMemory::new(device.context(), 4)?;
         scale.write(0, &[1.0f32])?;
         Ok(Self {
-            dtype,
+            dtype: stored(dtype),
             keys: filled_memory(device, Stream::Keys, dtype, bytes)?,
             values: filled_memory(device, Stream::Values, dtype, bytes)?,
             scale,
@@ -38,7 +39,12 @@ impl Pool {
 
     /// Whether a batch of this type with `bytes` of K fits.
     pub(super) fn serves(&self, dtype: Dtype, bytes: usize) -> bool {
-        self.dtype == dtype && self.keys.bytes() >= bytes
+        self.is_of(dtype) && self.keys.bytes() >= bytes
+    }
+
+    /// Whether K and V of this type have the numbers that it holds.
+    pub(super) fn is_of(&self, dtype: Dtype) -> bool {
+        self.dtype == stored(dtype)
     }
 
     pub(super) fn addresses(&self) -> PoolAddresses {
@@ -50,8 +56,46 @@ impl Pool {
     }
 }
 
+/// One of the types whose K and V are stored alike.
+const fn stored(dtype: Dtype) -> Dtype {
+    match dtype {
+        Dtype::F16 | Dtype::F32 => Dtype::F16,
+        Dtype::Bf16 => Dtype::Bf16,
+        Dtype::Fp8F16 | Dtype::Fp8Bf16 | Dtype::Fp8F32 => Dtype::Fp8F16,
+    }
+}
+
+/// Queries and outputs of a batch, and of each smaller one.
+#[derive(Debug)]
+pub(super) struct Rows {
+    dtype: Dtype,
+    pub(super) query: DeviceMemory,
+    pub(super) output: DeviceMemory,
+}
+
+impl Rows {
+    /// So many bytes of queries of this type, and as many of outputs.
+    pub(super) fn new(device: &CudaDevice, dtype: Dtype, bytes: usize) -> Result<Self, CudaError> {
+        Ok(Self {
+            dtype,
+            query: filled_memory(device, Stream::Query, dtype, bytes)?,
+            output: DeviceMemory::new(device.context(), bytes)?,
+        })
+    }
+
+    /// Whether a batch with this many bytes of queries of this type fits.
+    pub(super) fn serves(&self, dtype: Dtype, bytes: usize) -> bool {
+        self.is_of(dtype) && self.query.bytes() >= bytes
+    }
+
+    /// Whether its queries have this type.
+    pub(super) fn is_of(&self, dtype: Dtype) -> bool {
+        self.dtype == dtype
+    }
+}
+
 /// Copies of a stream's block. Elements are those that K and V have.
-pub(super) fn filled_memory(
+fn filled_memory(
     device: &CudaDevice,
     stream: Stream,
     dtype: Dtype,
@@ -70,4 +114,19 @@ pub(super) fn filled_memory(
         }
     }
     Ok(memory)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn types_that_are_stored_alike_share_their_pages() {
+        assert_eq!([Dtype::Fp8Bf16, Dtype::Fp8F32].map(stored), [stored(Dtype::Fp8F16); 2]);
+        assert_eq!(stored(Dtype::F32), stored(Dtype::F16));
+        assert_ne!(stored(Dtype::Bf16), stored(Dtype::F16));
+        for dtype in [Dtype::F16, Dtype::Bf16, Dtype::Fp8F16, Dtype::Fp8Bf16, Dtype::Fp8F32] {
+            assert_eq!(stored(dtype).kv_bytes(), dtype.kv_bytes(), "{dtype}");
+        }
+    }
 }

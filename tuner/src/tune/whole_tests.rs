@@ -1,0 +1,84 @@
+//! A whole run of scripted GPUs beside compilers that only sleep: it comes to its end, and what it says rests on what it should.
+
+use super::*;
+use crate::measure::{Bench, Compile, CompileAhead, Compiled, ScriptedBench};
+use crate::store::{Level, Measurement, Status};
+use tilewright_kernel_templates::CudaLimits;
+use tilewright_kernel_templates::cuda::Kernel;
+
+/// Takes longer than a race of a batch does.
+struct SlowCompiler;
+
+impl Compile for SlowCompiler {
+    fn compile(&mut self, _: &Kernel) -> Compiled {
+        std::thread::sleep(Duration::from_millis(2));
+        Compiled::Ready
+    }
+}
+
+/// A GPU with TMA, on which these variants are wrong.
+fn gpu(wrong: &[(Tile, Class, bool)]) -> ScriptedBench {
+    let mut bench = ScriptedBench::new(Vec::new(), None);
+    bench.limits = Limits::Cuda(CudaLimits::named("h200").unwrap());
+    bench.wrong = wrong.to_vec();
+    bench
+}
+
+/// The rows of a run of these GPUs, with so many compilers.
+fn run(mut gpus: Vec<ScriptedBench>, compilers: usize) -> Vec<Measurement> {
+    let folder = tempfile::tempdir().unwrap();
+    let scenario = |name: &str, purpose: &str, heads: &str| {
+        let path = folder.path().join(format!("{name}.yaml"));
+        let text = format!(
+            "name: {name}\nuse: {purpose}\nheads: {heads}\nhead_dims: [64, 128]\npage_sizes: [16]\n\
+             trees: ['1,4_64,33', '1,8_256,32', '4_512', '16_96', '1,2,8_64,64,64', '32_160', '1,16_128,16']\n"
+        );
+        std::fs::write(&path, text).unwrap();
+        path
+    };
+    let options = TuneOptions {
+        scenarios: vec![
+            scenario("fitted", "fit", "[[8, 2], [4, 1]]"),
+            scenario("judged", "held-out", "[[8, 1]]"),
+        ],
+        out: folder.path().join("out"),
+        heuristics: Some(folder.path().join("heuristics")),
+        start: Start::Fresh,
+        budget: None,
+        max_batch_mb: None,
+        shard: None,
+        quick: false,
+        force: false,
+        fit: FitSettings { fit_seconds: 4, ..FitSettings::default() },
+    };
+    let benches = gpus.iter_mut().map(|bench| bench as &mut dyn Bench).collect();
+    let (mut benches, differing) = Benches::of(benches);
+    let limits = benches.limits().clone();
+    let ahead =
+        CompileAhead::start((0..compilers).map(|_| Box::new(SlowCompiler) as Box<dyn Compile>).collect());
+    ahead.ask(&to_compile_first(&options, &limits), &limits);
+    benches.compile_ahead(ahead);
+    let tuned = tune(&options, (benches, differing), Progress::Silent, &Interrupt::default()).unwrap();
+    let Tuned::Done(outputs) = tuned else { panic!("it was not stopped: {tuned:?}") };
+    read(&outputs.measurements).unwrap().rows
+}
+
+#[test]
+fn batches_are_raced_while_kernels_are_compiled_and_every_row_is_there() {
+    for gpus in [1, 2] {
+        let rows = run((0..gpus).map(|_| gpu(&[])).collect(), 2);
+        let of = |held_out, selector: bool| {
+            let rows = rows.iter().filter(|row| row.level == Level::Batch && row.held_out == held_out);
+            let own = rows.filter(|row| row.selector_hash.is_empty() != selector);
+            own.map(|row| row.workload.as_str()).collect::<BTreeSet<_>>().len()
+        };
+        assert_eq!((of(false, false), of(true, false)), (2 * 2 * 7, 2 * 7), "{gpus}");
+        assert_eq!(of(true, true), 2 * 7, "executed under the selector");
+        // What the selector may return is verified with `cp.async`, whenever its kernels were there.
+        let by_cp_async = rows.iter().filter(|row| row.level == Level::CpAsync).map(|row| &row.workload);
+        assert!(by_cp_async.collect::<BTreeSet<_>>().len() >= 2, "{gpus}");
+        let executed =
+            rows.iter().filter(|row| !row.selector_hash.is_empty() && row.status == Status::Correct);
+        assert!(executed.map(|row| row.samples_us.len()).min() >= Some(7), "{gpus}");
+    }
+}
