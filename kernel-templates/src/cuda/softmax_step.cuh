@@ -81,9 +81,11 @@ template <class S> struct SoftmaxStep {
       float granule_max[2];
       largest_logits<2>(granule_max, granule);
       enter_granule(acc, begins, granule_max);
+      if (n + 1 == GRANULES_HERE) return;
       begins >>= 2;
+      // The largest logits may be of granules before: then others are multiplied one by one, too.
       const bool changes = begins != 0 || max[0] > acc.softmax[0].max + SLACK || max[1] > acc.softmax[1].max + SLACK;
-      if (GRANULES_HERE == 1 || !any_in_warp(changes)) return;
+      if (!any_in_warp(changes)) return;
       // Values of a granule that no row sees are not even copied.
       if (any_in_warp(granule_max[0] != negative_infinity() || granule_max[1] != negative_infinity())) {
         values.wait_values_full();

@@ -115,7 +115,7 @@ template <class S> struct Totals {
     if (!wanted || (!has_tokens && keep)) return;
     // What has no tokens adds nothing, not even a zero of another sign.
     const ChunkFactors factors = has_tokens ? add_chunk(acc.total[half], chunk) : ChunkFactors{1.f, 0.f};
-    constexpr u32 AT_ONCE = smaller(S::HEAD_DIM / 8, 8u); // pairs that are asked for before the first one is waited for
+    constexpr u32 AT_ONCE = smaller(power_of_two_in(S::HEAD_DIM / 8), 8u); // pairs that are asked for before the first one is waited for
 #pragma unroll
     for (u32 begin = 0; begin < S::HEAD_DIM / 8; begin += AT_ONCE) {
       Pair sums[AT_ONCE];
