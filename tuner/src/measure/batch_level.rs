@@ -447,7 +447,7 @@ impl Stage<'_> {
             let share = deadline.saturating_duration_since(Instant::now()).mul_f64(part.min(1.0));
             self.one(bench, workload, verified, share, seed, interrupt).map(Some)
         };
-        let (mut went_on, mut measured) = (true, 0);
+        let (mut went_on, mut measured, mut open) = (true, 0, Vec::new());
         let given = benches.give_out(&left, Order::AsGiven, interrupt, &work, |told| {
             match told {
                 Told::Begun(piece) => phase.at(piece.workload.name()),
@@ -455,12 +455,14 @@ impl Stage<'_> {
                 Told::Done(_, Some((rows, ended, its))) => {
                     measured += 1;
                     spent.add(&its);
-                    run.append(rows)?;
+                    open.extend(rows);
                     phase.step();
                     went_on &= ended != Ended::Interrupted;
                 }
                 // Its times are not kept: all times of a batch are of one device.
                 Told::Lost(piece, defect) => progress.note(&left_to_others(piece.workload.name(), &defect)),
+                Told::NothingElse if open.is_empty() => {}
+                Told::NothingElse => run.append(std::mem::take(&mut open))?,
             }
             Ok(())
         })?;

@@ -110,6 +110,8 @@ pub enum Told<'p, P, R> {
     Done(&'p P, R),
     /// Its device is lost, and another one does it.
     Lost(&'p P, BenchError),
+    /// Nothing else has come to an end yet: what was told is to be kept now. It comes after the last piece in any case.
+    NothingElse,
 }
 
 /// How giving out ended.
@@ -437,11 +439,13 @@ impl<'a> Benches<'a> {
                     // What was measured before it was lost is kept.
                     if let Ok(outcome) = outcome {
                         tell(Told::Done(piece, outcome))?;
+                        tell(Told::NothingElse)?;
                     }
                     return Ok(Given::Lost(defect));
                 }
                 None => {
                     tell(Told::Done(piece, outcome?))?;
+                    tell(Told::NothingElse)?;
                     next += 1;
                 }
             }
@@ -485,7 +489,8 @@ impl<'a> Benches<'a> {
             }
             drop(sender);
             // Ends when every thread has.
-            for event in events {
+            let mut next = events.recv().ok();
+            while let Some(event) = next {
                 let begin = Instant::now();
                 let told = match event {
                     Event::Begun(piece) => tell(Told::Begun(&pieces[piece])),
@@ -502,11 +507,15 @@ impl<'a> Benches<'a> {
                         }
                     }
                 };
+                next = events.try_recv().ok();
+                // Keeping takes some milliseconds, however much there is to keep: several devices are faster than that.
+                let kept = if next.is_none() { tell(Told::NothingElse) } else { Ok(()) };
                 telling += begin.elapsed();
-                if let Err(error) = told {
+                if let Err(error) = told.and(kept) {
                     queue.stop();
                     failed.get_or_insert(error);
                 }
+                next = next.or_else(|| events.recv().ok());
             }
         });
         tracing::debug!(

@@ -165,6 +165,7 @@ pub fn verify_space_with(
                 progress.note(&left_to_others(&classes[piece.class].to_string(), &defect));
                 return Ok(());
             }
+            Told::NothingElse => return Ok(()),
             Told::Done(piece, outcome) => (piece, outcome),
         };
         let class = piece.class;
@@ -263,7 +264,7 @@ fn pass(
     };
     let given = benches.give_out(tiles, Order::AsGiven, interrupt, &work, |told| {
         match told {
-            Told::Begun(_) => {}
+            Told::Begun(_) | Told::NothingElse => {}
             Told::Done(tile, outcome) => drop(outcomes.insert(*tile, outcome)),
             Told::Lost(tile, defect) => progress.note(&left_to_others(&tile.to_string(), &defect)),
         }
@@ -380,20 +381,20 @@ pub(super) fn verify_variants(
     let by_class = |piece: &Piece| piece.class;
     let given =
         benches.give_out(&Piece::of(wanted), Order::ByGroup(&by_class), interrupt, &work, |told| {
-            let Preparation { tiles, class, .. } = match &told {
-                Told::Begun(piece) | Told::Done(piece, _) | Told::Lost(piece, _) => &wanted[piece.class],
-            };
             let (piece, outcome) = match told {
-                Told::Begun(_) => {
+                Told::Begun(piece) => {
+                    let Preparation { tiles, class, .. } = &wanted[piece.class];
                     phase.at(&format!("{class}: {} tiles", tiles.len()));
                     return Ok(());
                 }
-                Told::Lost(_, defect) => {
-                    progress.note(&left_to_others(&class.to_string(), &defect));
+                Told::Lost(piece, defect) => {
+                    progress.note(&left_to_others(&wanted[piece.class].class.to_string(), &defect));
                     return Ok(());
                 }
+                Told::NothingElse => return Ok(()),
                 Told::Done(piece, outcome) => (piece, outcome),
             };
+            let Preparation { tiles, class, .. } = &wanted[piece.class];
             let done = &mut done[piece.class];
             done.extend(piece.tile.zip(outcome));
             if done.len() < tiles.len() {

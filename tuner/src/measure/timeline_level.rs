@@ -124,6 +124,7 @@ pub fn record_timelines(
     let given = benches.give_out(&left, Order::AsGiven, interrupt, &work, |told| {
         match told {
             Told::Begun(workload) => phase.at(workload.name()),
+            Told::NothingElse => {}
             Told::Done(workload, outcome) => {
                 keep(run, workload, outcome)?;
                 done.insert(workload.name());

@@ -432,7 +432,11 @@ pub fn tune(
             return stopped(&folder);
         }
         let (fitted, went_on) = fitting::fit_first_while(session, &fit, |session| {
-            measure_candidates(session, judged_later, &candidates, &verified, deadline)
+            if !measure_candidates(session, judged_later, &candidates, &verified, deadline)? {
+                return Ok(false);
+            }
+            // Two GPUs are faster than the fit; what is verified here is known to all that follows.
+            Ok(options.quick || verify_invariant(session, judged)?.is_some())
         })
         .with_context(kept)?;
         if !went_on {
