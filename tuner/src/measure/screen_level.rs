@@ -5,7 +5,7 @@
 //! are compiled where that one does well.
 
 use super::batch_level::measure_screening;
-use super::first_look::{Look, Looked, same_shape};
+use super::first_look::{Look, Looked, is_near, same_shape};
 use super::space_level::try_tiles;
 use super::{Coverage, Preparation, Session, Verified, needs_cp_async};
 use crate::costs::from_screening;
@@ -229,7 +229,7 @@ fn looked_before(rows: &[Measurement], class: &Class, tiles: &[Tile], look: Look
     (!raced.is_empty()).then(|| look.left(tiles, &ones, &raced, &raced))
 }
 
-/// What a run compiles first: the tiles that the first look at the class with most batches has, then the others of the shapes that these `known` tiles have, which
+/// What a run compiles first: the tiles that the first look at the class with most batches has, then what it leaves of the shapes that these `known` tiles have, which
 /// are likely to do well.
 pub fn to_prepare_first(
     space: &Space,
@@ -240,7 +240,9 @@ pub fn to_prepare_first(
     let Some(class) = screenings.first().map(|screening| screening.class) else { return Vec::new() };
     let tiles = space.feasible(&class, limits);
     let ones = look_at(0).first(&tiles);
-    let is_likely = |tile: &&Tile| !ones.contains(tile) && known.iter().any(|known| same_shape(known, tile));
+    let is_likely = |tile: &&Tile| {
+        !ones.contains(tile) && is_near(tile, &ones) && known.iter().any(|known| same_shape(known, tile))
+    };
     let likely = tiles.iter().filter(is_likely).copied().collect();
     vec![trial(class, ones), trial(class, likely)]
 }

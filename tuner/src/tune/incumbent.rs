@@ -1,10 +1,10 @@
-//! The selector that a workspace has for the device. It stays where a new one is not clearly better: two runs then choose alike, and a module
-//! changes only where measurements say more than noise.
+//! The selector that a workspace has for the device. It stays where a new one is not clearly better, in any part of its tree: two runs then choose alike, and a
+//! module changes only where measurements say more than noise.
 
 use crate::analysis::Analysis;
 use crate::emit::{Heuristics, module_name};
 use crate::fit::CostRow;
-use crate::prior::CLEARLY;
+use crate::prior::{CLEARLY, Prior};
 use crate::statistics::geometric_mean;
 use crate::store::{Provenance, read};
 use tilewright_heuristics::{BatchShape, Selector, TileSetBuf};
@@ -19,7 +19,11 @@ pub(super) fn stays(heuristics: &Heuristics, provenance: &Provenance, analysis: 
     // Other kernels or other batches are other questions.
     let same = former.hashes == provenance.hashes && former.scenarios == provenance.scenarios;
     let selector = same.then(|| Selector::load(&heuristics.selector_path(&module)).ok()).flatten()?;
-    over_new(selector, analysis).filter(|over| *over <= 1.0 + CLEARLY)
+    // A part of the tree that is clearly better is so whatever the others are worth.
+    let has_better_part =
+        provenance.prior.as_ref().is_some_and(|prior| Prior::of(selector).as_ref() == Some(prior))
+            && !analysis.keeps_prior();
+    over_new(selector, analysis).filter(|over| *over <= 1.0 + CLEARLY && !has_better_part)
 }
 
 /// The former selector's time over the new one's, on the batches that were fitted. `None` where too few can be compared.

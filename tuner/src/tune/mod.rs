@@ -327,27 +327,35 @@ pub fn tune(
         reserve.add(batches, &|class| *class == first);
     }
     if at_once < screenings.len() {
-        // The others are looked at and screened as soon as their kernels are there, between batches of the first.
+        // Each of the others is looked at and screened as soon as its kernels are there, between batches of the first: what one look leaves is compiled
+        // behind the kernels of the other looks, before anything else.
         let looks = looks_at_others(session.run.rows(), &space, &screenings, &limits);
         if session.benches.compiles_ahead() {
             session.benches.getting_ready(&looks, &[], interrupt);
         }
-        let awaited = session.benches.awaited(&looks);
-        if !reserve.race_until(session, &candidates, &verified, &|| awaited.are_there())? {
-            return stopped(&folder);
+        let of_class = |wanted: Vec<Preparation>, index: usize| -> Vec<Preparation> {
+            wanted.into_iter().filter(|wanted| wanted.class == screenings[index].class).collect()
+        };
+        for index in at_once..screenings.len() {
+            let awaited = session.benches.awaited(&of_class(looks.clone(), index));
+            if !reserve.race_until(session, &candidates, &verified, &|| awaited.are_there())? {
+                return stopped(&folder);
+            }
+            let until = screening_until + screened_at.elapsed();
+            if !look_at_classes(session, &space, &screenings, index..index + 1, until)? {
+                return stopped(&folder);
+            }
         }
-        let until = screening_until + screened_at.elapsed();
-        if !look_at_classes(session, &space, &screenings, at_once..screenings.len(), until)? {
-            return stopped(&folder);
-        }
-        let left = left_by_looks(session.run.rows(), &space, &screenings, &limits);
-        let awaited = session.benches.awaited(&left);
-        if !reserve.race_until(session, &candidates, &verified, &|| awaited.are_there())? {
-            return stopped(&folder);
-        }
-        let until = screening_until + screened_at.elapsed();
-        if !screen(session, &space, &screenings, at_once..screenings.len(), until)? {
-            return stopped(&folder);
+        for index in at_once..screenings.len() {
+            let left = left_by_looks(session.run.rows(), &space, &screenings, &limits);
+            let awaited = session.benches.awaited(&of_class(left, index));
+            if !reserve.race_until(session, &candidates, &verified, &|| awaited.are_there())? {
+                return stopped(&folder);
+            }
+            let until = screening_until + screened_at.elapsed();
+            if !screen(session, &space, &screenings, index..index + 1, until)? {
+                return stopped(&folder);
+            }
         }
         tiles = left_by(session, &screened, &mut timed)?;
         candidates.add_singles(&tiles);
