@@ -1,10 +1,9 @@
-use crate::plan::{Plan, PlanOptions, Split, UNTOUCHED, max_segments};
-use crate::{LivePlanner, Packing, PageTable, Prices};
+use crate::plan::{GRANULE, OutputTarget, Plan, PlanOptions, Split, UNTOUCHED, max_segments};
+use crate::{DeviceProfile, LivePlanner, Packing, PageTable, Prices};
 use proptest::prelude::*;
 use tilewright_heuristics::{Backend, Dtype, Geometry, Tile, TileSet, chunk};
 
 const FAMILY: TileSet<'static> = chunk::families(Backend::Cuda, 128)[0];
-const N: u32 = FAMILY.tiles()[0].n as u32;
 
 /// Requests of up to three streams of pages, each from some column on.
 fn rows() -> impl Strategy<Value = Vec<Vec<i32>>> {
@@ -23,13 +22,13 @@ fn rows() -> impl Strategy<Value = Vec<Vec<i32>>> {
     })
 }
 
-/// One part of a request's tokens: which partial it goes to, and its positions.
-fn parts(plan: &Plan, request: u32) -> Vec<(u32, Vec<std::ops::Range<u32>>)> {
+/// One part of a request's tokens: where it goes, and its positions.
+fn parts(plan: &Plan, request: u32, granule: u32) -> Vec<(OutputTarget, Vec<std::ops::Range<u32>>)> {
     let mut parts = Vec::new();
     for item in plan.work_items() {
         let requests = plan.requests_of(item.q_tile);
         let Some(member) = requests.iter().position(|&other| other == request) else { continue };
-        let partial = plan.targets()[item.targets as usize + member].partial;
+        let target = plan.targets()[item.targets as usize + member];
         let mut positions = Vec::new();
         for segment in &plan.segments()[item.segments.start as usize..item.segments.end as usize] {
             let begin = segment.kv_range.start.max(item.kv_range.start);
@@ -37,22 +36,25 @@ fn parts(plan: &Plan, request: u32) -> Vec<(u32, Vec<std::ops::Range<u32>>)> {
             if begin < end && segment.members.contains(&(member as u32)) {
                 let place = |token| segment.position + (token - segment.kv_range.start);
                 positions.push(place(begin)..place(end));
-                // Tokens from one multiple of a step to the next are of one step.
-                assert!(place(begin).is_multiple_of(N));
+                // Tokens from one multiple of a granule to the next are of one step.
+                assert!(place(begin).is_multiple_of(granule));
                 let (at, tokens) = (begin - item.kv_range.start, end - begin);
-                assert!(at.is_multiple_of(N) || at % N + tokens <= N, "{tokens} tokens at {at}");
+                assert!(
+                    at.is_multiple_of(granule) || at % granule + tokens <= granule,
+                    "{tokens} tokens at {at}"
+                );
             }
         }
-        assert_eq!(positions.is_empty(), partial == UNTOUCHED);
-        if partial != UNTOUCHED {
-            parts.push((partial, positions));
+        assert_eq!(positions.is_empty(), target.partial == UNTOUCHED);
+        if target.partial != UNTOUCHED {
+            parts.push((target, positions));
         }
     }
-    parts.sort_by_key(|(partial, _)| *partial);
+    parts.sort_by_key(|(target, _)| target.partial);
     parts
 }
 
-fn check(plan: &Plan, rows: &[Vec<i32>], page_size: u32) {
+fn check(plan: &Plan, rows: &[Vec<i32>], page_size: u32, granule: u32) {
     assert!(plan.is_invariant());
     let [group] = plan.tile_groups() else { panic!("{:?} are several tiles", plan.tile_groups()) };
     let room = max_segments(group.tile.m.into());
@@ -69,18 +71,28 @@ fn check(plan: &Plan, rows: &[Vec<i32>], page_size: u32) {
         assert_eq!(pages, &row[first as usize..][..count as usize]);
     }
     for (request, row) in rows.iter().enumerate().filter(|(_, row)| !row.is_empty()) {
-        let parts = parts(plan, request as u32);
+        let parts = parts(plan, request as u32, granule);
+        let merge = plan.merges().iter().find(|merge| merge.request == request as u32);
+        let mut partials = merge.map_or(0..0, |merge| merge.partial_begin..merge.partial_end);
+        assert_eq!(partials.is_empty(), parts.len() == 1);
         let mut next = 0;
-        for (index, (_, positions)) in parts.iter().enumerate() {
-            // Each part but the first is a chunk, and each begins with one.
+        for (target, positions) in &parts {
+            // Each part begins with a chunk, and has a partial for each of its chunks, but the first part, which adds them up.
             let first = positions[0].start;
             assert_eq!(first, chunk::begin_of(first));
+            let end = positions.last().unwrap().end;
+            let chunks = if first == 0 { 1 } else { chunk::beginnings(first..end) };
+            assert_eq!(u32::from(target.further) + 1, chunks, "{first}..{end}");
+            if parts.len() > 1 {
+                assert_eq!(partials.next(), Some(target.partial));
+                assert!((1..chunks).all(|_| partials.next().is_some()));
+            }
             for positions in positions {
                 assert_eq!(positions.start, next, "tokens come in order, each once");
                 next = positions.end;
             }
-            assert!(index == 0 || next <= chunk::next_behind(first), "{first}..{next} are several chunks");
         }
+        assert!(partials.is_empty());
         assert_eq!(next, row.len() as u32 * page_size);
     }
 }
@@ -91,12 +103,14 @@ proptest! {
     fn every_request_has_its_tokens_once_in_steps_and_chunks_of_their_own(
         rows in rows(), page_size in prop::sample::select(vec![16u32, 48, 64, 128]),
         ctas in prop::sample::select(vec![1u32, 4, 40, 400]), q_heads in prop::sample::select(vec![2u32, 8]),
+        granule in prop::sample::select(vec![GRANULE, DeviceProfile::CPU_GRANULE]),
     ) {
         let geometry = Geometry { q_heads, kv_heads: 2, head_dim: 64, page_size, dtype: Dtype::F16 };
         let prices = Prices { cta: 0, merge: 0, partial_byte: 0, ..Prices::default() };
-        let options = PlanOptions { split: Split::Invariant, ..PlanOptions::default() }
+        let mut options = PlanOptions { split: Split::Invariant, ..PlanOptions::default() }
             .with_max_concurrent_ctas(ctas)
             .with_prices(prices);
+        options.device.invariant_granule = granule;
         let max_pages = rows.iter().map(Vec::len).max().unwrap_or(0);
         let padded = |row: &Vec<i32>| {
             row.iter().copied().chain(std::iter::repeat_n(-1, max_pages - row.len())).collect::<Vec<_>>()
@@ -105,13 +119,13 @@ proptest! {
         let lens: Vec<u32> = rows.iter().map(|row| (row.len() as u32 * page_size).saturating_sub(5)).collect();
         let table = PageTable::new(&entries, max_pages, &lens, page_size).unwrap();
         let plan = Plan::build(&geometry, &table, &options, FAMILY).unwrap();
-        check(&plan, &rows, page_size);
+        check(&plan, &rows, page_size, granule);
         let mut live = LivePlanner::from_table(&geometry, options, &table).unwrap();
         let live = live.plan(FAMILY).unwrap();
-        check(live, &rows, page_size);
+        check(live, &rows, page_size, granule);
         prop_assert_eq!(live.tile_groups()[0].tile, plan.tile_groups()[0].tile);
         for tile in FAMILY.tiles() {
-            check(&Plan::build(&geometry, &table, &options, *tile).unwrap(), &rows, page_size);
+            check(&Plan::build(&geometry, &table, &options, *tile).unwrap(), &rows, page_size, granule);
         }
     }
 }
