@@ -1,7 +1,7 @@
 //! What the planner knows of a device. Everything that was measured on one GPU is here, and nowhere else in the planner.
 
 use crate::plan::GRANULE;
-use tilewright_heuristics::{Backend, Device, Prices, Selection, Tile};
+use tilewright_heuristics::{Backend, Device, Dtype, Prices, Selection, Tile};
 
 /// A device as the planner sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -18,7 +18,7 @@ pub struct DeviceProfile {
     /// Time from the start of a CTA to its first step in tiles of fewer rows than [`DeviceProfile::TALL`], in 64ths of [`Prices::cta`]: they have no
     /// producer warpgroup to set up.
     pub start_in_low_tiles: u64,
-    /// What batch-invariant plans take in low tiles, in 64ths of what prices say.
+    /// What batch-invariant plans take in low tiles, in 64ths of what prices say. It was measured with elements of 16 bits, and is not of FP8.
     pub invariant_in_low_tiles: u64,
     /// Tokens that a row's softmax takes at once in batch-invariant attention, from a multiple of as many on: sharing ends at multiples of it.
     pub invariant_granule: u32,
@@ -69,6 +69,11 @@ impl DeviceProfile {
         invariant_granule: GRANULE,
         sm_parts: 4,
     };
+
+    /// What batch-invariant plans take in a tile, in 64ths of what prices say.
+    pub(crate) const fn invariant_in(&self, tile: &Tile, dtype: Dtype) -> u64 {
+        if (tile.m as u32) < Self::TALL && !dtype.has_fp8_kv() { self.invariant_in_low_tiles } else { 64 }
+    }
 
     /// The profile of a device: its own prices if its selector has them, else those of its backend.
     pub fn of(device: &Device<'_>, selection: &Selection) -> Self {

@@ -154,14 +154,19 @@ impl Plan {
     ) -> Result<(), PlanError> {
         let total = count(tree.roots().count(), "packs")?;
         let mut packs = Vec::with_capacity(total as usize);
+        let (mut seen, mut tokens) = (0u64, 0u64);
         for root in tree.roots() {
-            let shape = self.shape_of(&self.sums_of(tree, root, &mut scratch.path), total)?;
+            let sums = self.sums_of(tree, root, &mut scratch.path);
+            seen = seen.saturating_add(sums.seen);
+            tokens = tokens.saturating_add(sums.tokens);
+            let shape = self.shape_of(&sums, total)?;
             packs.push((root, shape, select(&shape)));
         }
         self.invariant = true;
         let mut candidate = Candidate::PER_REQUEST;
         if options.packing != Packing::PerRequest {
-            candidate = self.choose_candidate(tree, &mut packs, tiles, options, scratch);
+            let per_request = Candidate::of_readers(seen, tokens);
+            candidate = self.choose_candidate(tree, &mut packs, (tiles, per_request), options, scratch);
         } else if let Some(tiles) = tiles {
             let tile = self.tile_of_one(&tiles);
             packs.iter_mut().for_each(|pack| pack.2 = tile);

@@ -9,12 +9,14 @@ use tilewright_heuristics::{Geometry, PackShape, Prices, Tile, chunk};
 
 /// Q tiles hold as many requests as the tile has room for, or half, or only one.
 const LEVELS: [u32; 3] = [0, 1, u32::MAX];
-/// Where Q tiles are cut, their first items take this many eighths of a CTA slot's time at most;
+/// Where Q tiles are cut, their first items take this many eighths of a CTA slot's time at most.
 const SHARE: u64 = 8;
-/// and of the best tile and level others are tried.
-const OTHER_SHARES: [u64; 3] = [12, 6, 4];
 /// Items behind the first one are so many times as short: they fill what CTA slots have left at the end.
 const SHORTER: u64 = 12;
+/// Where hardly anything is shared, all items of a Q tile may be as long: of fewer partials, merges are shorter. Times over the selector's on an H100,
+/// long windows and short ones against equal ones: conversations, whose tokens have 1.1 to 1.4 readers on average, 1.15 and 1.09; tenants, most of
+/// them with 2 to 5, 1.13 and 1.17. Prices take the two for alike, so readers decide: in halves, how many are hardly any.
+const FEW_READERS: u64 = 3;
 /// The most chunks that an item leaves apart: what an output target can count, whatever the length of later ones.
 const MOST_CHUNKS: u32 = 128;
 
@@ -29,14 +31,27 @@ pub(super) struct Candidate {
     pub(super) level: u32,
     /// Time of the longest item, in attoseconds of the whole device.
     most: u64,
+    /// How many times as short the items of a Q tile behind the first one are.
+    shorter: u64,
 }
 
 impl Candidate {
     /// Every request alone, and not cut.
-    pub(super) const PER_REQUEST: Self = Self { level: u32::MAX, most: u64::MAX };
+    pub(super) const PER_REQUEST: Self = Self { level: u32::MAX, most: u64::MAX, shorter: SHORTER };
 
-    /// The windows that a Q tile's positions are cut into, between chunks: the first one as long as an item may take, the others shorter. `time` knows
-    /// what the items of one take.
+    /// Every request alone, and how its items would be cut in a batch whose requests see `seen` tokens, of which `tokens` are different ones.
+    pub(super) const fn of_readers(seen: u64, tokens: u64) -> Self {
+        let few = seen.saturating_mul(2) < tokens.saturating_mul(FEW_READERS);
+        Self { shorter: if few { 1 } else { SHORTER }, ..Self::PER_REQUEST }
+    }
+
+    /// What first items take at most, in eighths of a CTA slot's time, besides [`SHARE`]: tried with the best tile and level.
+    const fn other_shares(self) -> &'static [u64] {
+        if self.shorter == 1 { &[12, 10, 6, 4, 3] } else { &[12, 6, 4] }
+    }
+
+    /// The windows that a Q tile's positions are cut into, between chunks: the first one as long as an item may take, the others shorter or as
+    /// long. `time` knows what the items of one take.
     pub(super) fn cut(
         self,
         requests: usize,
@@ -57,7 +72,7 @@ impl Candidate {
         }
         let mut begin = 0;
         while begin < end {
-            let most = if begin == 0 { self.most } else { self.most / SHORTER };
+            let most = if begin == 0 { self.most } else { self.most / self.shorter };
             // The last chunk that begins early enough. Times grow with the position.
             let (mut low, mut high) = (chunk::next_behind(begin).min(end), end);
             let furthest = chunk::length_at(begin).saturating_mul(MOST_CHUNKS);
@@ -214,11 +229,11 @@ impl Plan {
         &self,
         tree: &impl PrefixTree,
         packs: &mut [(u32, PackShape, Tile)],
-        tiles: Tiles,
+        (tiles, per_request): (Tiles, Candidate),
         options: &PlanOptions,
         scratch: &mut InvariantScratch,
     ) -> Candidate {
-        let mut best = (u64::MAX, Candidate { level: 0, ..Candidate::PER_REQUEST }, None);
+        let mut best = (u64::MAX, Candidate { level: 0, ..per_request }, None);
         // A slot's share of all work; shorter than a chunk's beginning no item is worth it.
         let slots = u64::from(options.device.max_concurrent_ctas.max(1));
         let most = |total: u64, share: u64| (total / slots * share / 8).max(2 * options.device.prices.cta);
@@ -246,7 +261,7 @@ impl Plan {
                     continue;
                 }
                 before = requests(level);
-                let whole = Candidate { level, most: u64::MAX };
+                let whole = Candidate { level, ..per_request };
                 let (end, total) = self.sketch(tree, packs, options, whole, scratch);
                 if end < best.0 {
                     best = (end, whole, tile);
@@ -264,7 +279,7 @@ impl Plan {
         if let Some(tile) = best.2 {
             packs.iter_mut().for_each(|pack| pack.2 = tile);
         }
-        for share in OTHER_SHARES {
+        for &share in per_request.other_shares() {
             let candidate = Candidate { most: most(of_best, share), ..best.1 };
             let (end, _) = self.sketch(tree, packs, options, candidate, scratch);
             if end < best.0 {
@@ -286,13 +301,13 @@ impl Plan {
         let InvariantScratch { q_tiles, spans, windows, sketches, .. } = scratch;
         let Sketches { times, classes, cta_slots } = sketches;
         times.clear();
-        let (mut merges, mut ctas_per_sm, mut low) = (false, 1, false);
+        let (mut merges, mut ctas_per_sm, mut pace) = (false, 1, 64);
         let ratio = self.geometry.gqa_ratio();
         for &(root, _, tile) in packs {
             let prices = StepPrices::of(self, &tile, options);
             let steps = Steps::of(self.geometry.page_size, &tile, &options.device);
             ctas_per_sm = ctas_per_sm.max(options.device.occupancy.of(&tile));
-            low |= u32::from(tile.m) < DeviceProfile::TALL;
+            pace = pace.max(options.device.invariant_in(&tile, self.geometry.dtype));
             let capacity = self.fitting(tree, root, (&tile, steps), candidate.level, q_tiles, spans);
             q_tiles.clear();
             q_tiles.push_pack(tree, root, |_| true, capacity);
@@ -350,7 +365,6 @@ impl Plan {
         let start = options.device.prices.cta;
         let end = waves.elapsed_from(start, waves.running(ctas_per_sm), cta_slots).saturating_mul(slots);
         let merge = if merges { options.device.prices.merge } else { 0 };
-        let paced = if low { end.saturating_mul(options.device.invariant_in_low_tiles) / 64 } else { end };
-        (paced.saturating_add(merge), total)
+        ((end.saturating_mul(pace) / 64).saturating_add(merge), total)
     }
 }

@@ -130,16 +130,19 @@ proptest! {
     }
 }
 
-/// The tile of `requests` that share `shared` pages and have `own` for themselves.
-fn tile_of(requests: i32, (shared, own): (i32, i32), packing: Packing) -> Tile {
-    let geometry = Geometry { q_heads: 32, kv_heads: 8, head_dim: 128, page_size: 16, dtype: Dtype::F16 };
+/// The plan of `requests` that share `shared` pages and have `own` for themselves.
+fn plan_of(requests: i32, (shared, own): (i32, i32), dtype: Dtype, options: PlanOptions) -> Plan {
+    let geometry = Geometry { q_heads: 32, kv_heads: 8, head_dim: 128, page_size: 16, dtype };
     let of_request =
         |request: i32| (0..shared).chain((0..own).map(move |page| 10_000 + request * 1000 + page));
     let entries: Vec<i32> = (0..requests).flat_map(of_request).collect();
     let lens = vec![(shared + own) as u32 * 16; requests as usize];
     let table = PageTable::new(&entries, (shared + own) as usize, &lens, 16).unwrap();
-    let options = PlanOptions { split: Split::Invariant, packing, ..PlanOptions::default() };
-    let plan = Plan::build(&geometry, &table, &options, FAMILY).unwrap();
+    let options = PlanOptions { split: Split::Invariant, ..options };
+    Plan::build(&geometry, &table, &options, FAMILY).unwrap()
+}
+
+fn tile_of(plan: &Plan) -> Tile {
     let [group] = plan.tile_groups() else { panic!("{:?}", plan.tile_groups()) };
     group.tile
 }
@@ -147,8 +150,47 @@ fn tile_of(requests: i32, (shared, own): (i32, i32), packing: Packing) -> Tile {
 #[test]
 fn a_batch_gets_the_tile_that_ends_first() {
     let [lowest, .., tallest] = *FAMILY.tiles() else { panic!("{FAMILY} is one tile") };
+    let tile_of = |requests, pages, packing| {
+        tile_of(&plan_of(requests, pages, Dtype::F16, PlanOptions { packing, ..PlanOptions::default() }))
+    };
     assert_eq!(tile_of(64, (0, 100), Packing::Priced), lowest, "nothing is shared");
     assert_eq!(tile_of(1, (0, 400), Packing::Priced), lowest, "one request");
     assert_eq!(tile_of(256, (400, 2), Packing::Priced), tallest, "nearly all is shared by all");
     assert_eq!(tile_of(256, (400, 2), Packing::PerRequest), lowest, "planned request by request");
+}
+
+#[test]
+fn low_tiles_have_another_price_unless_keys_and_values_are_fp8() {
+    let [lowest, .., tallest] = *FAMILY.tiles() else { panic!("{FAMILY} is one tile") };
+    let mut priced = PlanOptions::default();
+    priced.device.invariant_in_low_tiles = 6400;
+    let tile_of = |dtype, options| tile_of(&plan_of(64, (2, 100), dtype, options));
+    for dtype in [Dtype::F16, Dtype::Bf16] {
+        assert_eq!(priced.device.invariant_in(&lowest, dtype), 6400);
+        assert_eq!(tile_of(dtype, priced), tallest);
+    }
+    for dtype in [Dtype::Fp8F16, Dtype::Fp8Bf16] {
+        assert_eq!(priced.device.invariant_in(&lowest, dtype), 64);
+        assert_eq!(tile_of(dtype, priced), lowest);
+    }
+    assert_eq!(priced.device.invariant_in(&tallest, Dtype::F16), 64);
+}
+
+/// Tokens of the items of a request that begin behind others, ascending.
+fn behind_the_first(plan: &Plan, request: u32) -> Vec<u32> {
+    let of_request =
+        parts(plan, request, GRANULE).into_iter().filter(|(_, positions)| positions[0].start > 0);
+    let tokens = of_request.map(|(_, positions)| positions.iter().map(|range| range.end - range.start).sum());
+    let mut tokens: Vec<u32> = tokens.collect();
+    tokens.sort_unstable();
+    tokens
+}
+
+#[test]
+fn items_behind_the_first_one_are_short_where_tokens_are_shared() {
+    let shared = plan_of(24, (400, 100), Dtype::F16, PlanOptions::default());
+    let alone = plan_of(24, (0, 500), Dtype::F16, PlanOptions::default());
+    let longest = |plan| behind_the_first(plan, 0).last().copied();
+    assert_eq!(longest(&shared), Some(chunk::SHORTEST));
+    assert!(longest(&alone) > Some(2 * chunk::SHORTEST));
 }
