@@ -82,19 +82,17 @@ template <class S> struct Totals {
 
   // At the end: the accumulators are all chunks, with the sums of whole rows.
   TILEWRIGHT_DEVICE void finish(Accumulators<S> &acc, float value_scale) const {
-    // Mostly there is but one: what `add` would make of it.
+    // Mostly there is but one: what `add` would make of it, which has no negative zeros.
     if (!any_in_warp(acc.total[0].max != negative_infinity() || acc.total[1].max != negative_infinity())) {
 #pragma unroll
       for (u32 half = 0; half < 2; half++) {
         acc.softmax[half].sum += from_lane_xor(acc.softmax[half].sum, 1);
         acc.softmax[half].sum += from_lane_xor(acc.softmax[half].sum, 2);
       }
-      if constexpr (S::FP8) {
 #pragma unroll
-        for (u32 d = 0; d < S::HEAD_DIM / 8; d++) {
+      for (u32 d = 0; d < S::HEAD_DIM / 8; d++) {
 #pragma unroll
-          for (u32 e = 0; e < 4; e++) acc.output[d][e] = rounded_product(acc.output[d][e], value_scale);
-        }
+        for (u32 e = 0; e < 4; e++) acc.output[d][e] = rounded_product(acc.output[d][e], value_scale) + 0.f;
       }
       return;
     }
