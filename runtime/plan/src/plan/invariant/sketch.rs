@@ -301,7 +301,7 @@ impl Plan {
         let InvariantScratch { q_tiles, spans, windows, sketches, .. } = scratch;
         let Sketches { times, classes, cta_slots } = sketches;
         times.clear();
-        let (mut merges, mut ctas_per_sm, mut pace) = (false, 1, 64);
+        let (mut merges, mut ctas_per_sm, mut pace) = (false, 1, 0);
         let ratio = self.geometry.gqa_ratio();
         for &(root, _, tile) in packs {
             let prices = StepPrices::of(self, &tile, options);
