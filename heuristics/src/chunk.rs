@@ -4,7 +4,6 @@
 //! that begin at multiples of n, and the chunks are added up in their order. `docs/invariance.md` says why no bit depends on more.
 
 use crate::{Backend, Tile, TileSet};
-use std::ops::Range;
 
 /// Tokens of the first chunks, and of the shortest. `cuda/chunk.cuh` has the same numbers.
 pub const SHORTEST: u32 = 512;
@@ -22,17 +21,6 @@ pub const fn length_at(position: u32) -> u32 {
 /// Where the chunk of a position begins.
 pub const fn begin_of(position: u32) -> u32 {
     position / length_at(position) * length_at(position)
-}
-
-/// How many chunks begin from a position on and before another.
-pub fn beginnings(positions: Range<u32>) -> u32 {
-    let first = if begin_of(positions.start) == positions.start {
-        positions.start
-    } else {
-        next_behind(positions.start)
-    };
-    let all = std::iter::successors(Some(first), |&begin| Some(next_behind(begin)));
-    all.take_while(|&begin| begin < positions.end).count() as u32
 }
 
 /// Where the next chunk begins behind a position.
@@ -91,11 +79,6 @@ mod tests {
             (begin, count) = (end, count + 1);
         }
         assert_eq!(count, 32 + 16 * 6, "32 up to 16384, then sixteen an octave");
-        assert_eq!(beginnings(0..1 << 20), count);
-        assert_eq!(
-            [beginnings(0..512), beginnings(0..513), beginnings(512..1024), beginnings(1..512)],
-            [1, 2, 1, 0]
-        );
         assert_eq!(begin_of(u32::MAX), u32::MAX / (1 << 27) * (1 << 27));
         assert_eq!(next_behind(u32::MAX), u32::MAX);
     }

@@ -108,7 +108,6 @@ TILEWRIGHT_DEVICE u32 lanes_with(bool value) {
   for (u32 mask = 16; mask > 0; mask /= 2) lanes |= from_lane_xor(lanes, mask);
   return static_cast<u32>(lanes);
 }
-TILEWRIGHT_DEVICE u32 highest_bit(u32 value) { return 31 - static_cast<u32>(__builtin_clz(value)); }
 TILEWRIGHT_DEVICE u32 lowest_bit(u32 lanes) { return static_cast<u32>(__builtin_ctz(lanes)); }
 
 // Launches `body` as `grid` CTAs of `threads`.

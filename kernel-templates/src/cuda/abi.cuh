@@ -32,13 +32,11 @@ struct alignas(16) WorkItem {
 };
 static_assert(sizeof(WorkItem) == 48, "the host writes 48 bytes a work item");
 
-// Where a request of a work item goes: a partial, and the item of `merges` that it is merged by. Of a batch-invariant item, the latter's highest
-// bits count further partials behind the first one.
+// Where a request of a work item goes: a partial, and the item of `merges` that it is merged by.
 struct OutputTarget {
   u32 partial; // or one of the two below
   u32 merge;
 };
-constexpr u32 FURTHER_PARTIAL = 1u << 24; // one of these
 constexpr u32 DIRECT = 0xffffffffu;    // it has no other chunk: its row of the output
 constexpr u32 UNTOUCHED = 0xfffffffeu; // no segment of the item is its own: nowhere
 

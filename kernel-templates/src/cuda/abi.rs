@@ -75,13 +75,9 @@ pub const EVICT_FIRST: u32 = 1 << 31;
 pub struct OutputTarget {
     /// The partial, or [`DIRECT`], or [`UNTOUCHED`].
     pub partial: u32,
-    /// The [`MergeItem`] that the partial is merged by; and from [`FURTHER_SHIFT`] on, how many further partials a batch-invariant item leaves
-    /// behind it.
+    /// The [`MergeItem`] that the partial is merged by.
     pub merge: u32,
 }
-
-/// The first bit of [`OutputTarget::merge`] that counts further partials.
-pub const FURTHER_SHIFT: u32 = 24;
 
 /// The destination of a request that has no other part: its row of the output.
 pub const DIRECT: u32 = u32::MAX;

@@ -1,7 +1,7 @@
 // Chunks of batch-invariant attention: where they begin, and how one is added to those before it.
 //
-// The tokens of a request are cut at positions that nothing but the position decides. Each chunk is summed from nothing, granule by granule
-// (`softmax_step.cuh`), and the chunks are added up in their order: by the CTA that computed them (`totals.cuh`), or from
+// The tokens of a request are cut at positions that nothing but the position decides. Each chunk is summed from nothing, in steps that begin
+// at multiples of their length, and the chunks are added up in their order: by the CTA that computed them (`totals.cuh`), or from
 // partials (`merge.cuh`). Both call `add_chunk`, so where one ends and the other begins changes no bit.
 #pragma once
 #include "softmax.cuh"
@@ -12,9 +12,11 @@ namespace tilewright {
 constexpr u32 SHORTEST_CHUNK = 512; // tokens
 constexpr u32 CHUNKS_AN_OCTAVE = 16; // from there on: as many from a position to twice it
 
-// Whether a chunk begins at a position. Its length is a power of two.
+// Whether a chunk begins at a position.
 TILEWRIGHT_DEVICE bool begins_chunk(u32 position) {
-  const u32 length = larger(SHORTEST_CHUNK, 1u << highest_bit(position / CHUNKS_AN_OCTAVE | 1));
+  if (position % SHORTEST_CHUNK != 0) return false;
+  u32 length = SHORTEST_CHUNK;
+  while (length <= position / (2 * CHUNKS_AN_OCTAVE)) length *= 2;
   return position % length == 0;
 }
 

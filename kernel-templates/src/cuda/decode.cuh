@@ -22,7 +22,7 @@ namespace tilewright {
 
 // Registers of a thread of the producer warpgroup and of a consumer warp: a CTA reallocates its registers (setmaxnreg) when producers and consumers part.
 // With few tokens of a step to each warp, consumer warps need fewer, and the producers use them.
-// Long rows of sums take as many as long steps, and so do chunks that are summed apart.
+// Long rows of sums take as many as long steps.
 template <u32 WARPS, bool LONG_STEPS_> struct RegisterSplit {
   static constexpr bool LONG_STEPS = LONG_STEPS_;
   static constexpr u32 PRODUCER = WARPS > 4 ? 56 : LONG_STEPS ? 48 : 64;
@@ -36,7 +36,7 @@ struct Decode {
   static constexpr u32 THREADS = S::THREADS;
   static constexpr u32 SHARED_BYTES = S::SHARED_BYTES;
 
-  using Registers = RegisterSplit<WARPS, (S::WARP_N > 64 || HEAD_DIM > 128 || S::INVARIANT)>;
+  using Registers = RegisterSplit<WARPS, (S::WARP_N > 64 || HEAD_DIM > 128)>;
 
   // Not members of `Decode`: references to itself would keep an object out of the registers.
   struct Parts {
@@ -199,6 +199,7 @@ struct Decode {
     for (u32 step = first; step < steps.last; step++) {
       parts.producer.next_step(ahead, steps, step, column, at);
       timeline.ready(step == first);
+      if constexpr (S::INVARIANT) Totals<S>{cta}.before_step(acc, at, value_scale(cta));
       const auto meanwhile = [&] {
         if constexpr (STAGES > 1) parts.producer.copy_ahead(ahead, steps, step, column, at);
       };

@@ -96,14 +96,6 @@ template <class S> struct Epilogue {
     return Destination{found.output_target.partial, 1.f, partial * S::HEAD_DIM};
   }
 
-  // What is left of a row's partials where it ends earlier than its pages do: nothing.
-  TILEWRIGHT_DEVICE void leave_empty(u32 row) const {
-    const OutputTarget target = cta.rows()[row].output_target;
-    if (target.partial >= UNTOUCHED) return;
-    for (u32 further = 1; further <= target.merge / FURTHER_PARTIAL; further++)
-      cta.args.partial_softmax[(u64(target.partial + further) * cta.args.q_heads + cta.query_head(row)) * 2] = negative_infinity();
-  }
-
   // Four neighbouring elements: final where the row has one partial, else as a partial.
   TILEWRIGHT_DEVICE void write_four(const Destination &to, u32 element, const float (&sum)[4]) const {
     if (to.partial == DIRECT) {
@@ -153,7 +145,6 @@ template <class S> struct Epilogue {
       const bool exists = row < cta.row_count();
       Destination to{UNTOUCHED, 0.f, 0};
       if (exists) to = destination(row, acc.softmax[half], lane % 4 == 0);
-      if (S::INVARIANT && exists && lane % 4 == 0) leave_empty(row);
       float sums[S::HEAD_DIM / 16][4];
 #pragma unroll
       for (u32 d = 0; d < S::HEAD_DIM / 16; d++) {
@@ -214,13 +205,12 @@ template <class S> struct Epilogue {
     for (u32 member = cta.thread; member < count; member += S::WARPS * 32) {
       const Row &row = cta.rows()[member * cta.args.gqa_ratio];
       bool arrived_last = false;
-      const u32 merge = S::INVARIANT ? row.output_target.merge % FURTHER_PARTIAL : row.output_target.merge;
       if (row.output_target.partial < UNTOUCHED) {
-        u32 *const counter = cta.args.arrivals + merge * cta.args.kv_heads + cta.kv_head;
-        arrived_last = count_arrival(counter) + 1 == cta.args.merges[merge].arrivals;
+        u32 *const counter = cta.args.arrivals + row.output_target.merge * cta.args.kv_heads + cta.kv_head;
+        arrived_last = count_arrival(counter) + 1 == cta.args.merges[row.output_target.merge].arrivals;
         if (arrived_last) *counter = 0; // ready for the next launch
       }
-      last[member] = arrived_last ? merge : DIRECT;
+      last[member] = arrived_last ? row.output_target.merge : DIRECT;
     }
     memory_fence();
     barrier();

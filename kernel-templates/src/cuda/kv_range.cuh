@@ -1,7 +1,7 @@
 // The KV range of a work item: its rows, its KV segments, and the steps in which the tokens come.
 //
 // Where warps own different rows, segments private to the rows of one warp come last. In this private KV phase each step brings as many
-// tokens for every Q warp, so that none waits while another computes.
+// tokens for every Q warp, so that none waits while another computes; in batch-invariant kernels the steps are the warps' in turn.
 #pragma once
 #include "cta.cuh"
 
@@ -16,6 +16,10 @@ struct Steps {
   u32 begin, end, segment; // of the KV range: what this thread's Q warp has for itself, and in which segment it begins
 
   TILEWRIGHT_DEVICE bool in_private_phase(u32 step) const { return step - private_phase < private_steps; }
+  // Where the warps have its steps in turn: of how many warps, as a power of two; whose a step is, and how many it had before.
+  u32 turns_log2;
+  TILEWRIGHT_DEVICE u32 owner(u32 step) const { return (step - private_phase) & ((1u << turns_log2) - 1); }
+  TILEWRIGHT_DEVICE u32 steps_before(u32 step) const { return (step - private_phase) >> turns_log2; }
 };
 
 template <class S> struct KvRange {
@@ -159,7 +163,7 @@ template <class S> struct KvRange {
 
   // The steps of the KV range. There is no private KV phase where most of the tokens behind the shared ones are one warp's: its steps would be half empty.
   TILEWRIGHT_DEVICE Steps find_steps() const {
-    Steps steps{S::HIDES_FIRST ? first_step() : 0, last_step(), 0, cta.item.kv_end, 0, 0, 0, 0, 0};
+    Steps steps{S::HIDES_FIRST ? first_step() : 0, last_step(), 0, cta.item.kv_end, 0, 0, 0, 0, 0, 0};
     if constexpr (S::PRIVATE_PHASE) {
       if (cta.item.segment_count == 1) return steps;
       u32 most = 0, all = 0;
@@ -169,8 +173,15 @@ template <class S> struct KvRange {
         most = larger(most, tokens);
         all += tokens;
       }
-      const u32 in_private_phase = divide_up(most, S::PRIVATE_STEP);
+      // Warps whose rows all pad have no turn.
+      u32 turns_log2 = 0;
+      if constexpr (S::INVARIANT) {
+        while (16u << turns_log2 < cta.row_count()) turns_log2++;
+        if (turns_log2 == 0) return steps;
+      }
+      const u32 in_private_phase = divide_up(most, S::PRIVATE_STEP) << turns_log2;
       if (in_private_phase >= 2 * divide_up(all, S::N)) return steps;
+      steps.turns_log2 = turns_log2;
       steps.shared_end = cta.private_phase().shared_end;
       const u32 for_all = divide_up(steps.shared_end - cta.item.kv_begin, S::N);
       steps.private_steps = in_private_phase;
@@ -179,7 +190,8 @@ template <class S> struct KvRange {
       steps.private_phase = begins_with_private_phase ? 0 : for_all;
       steps.shared = begins_with_private_phase ? in_private_phase : 0;
       steps.last = for_all + in_private_phase;
-      const u32 own = cta.looks_at % S::WARP_N / S::WARP_PRIVATE_STEP;
+      // Of the steps in turn a lane looks up those of one warp: as many lie between two of its own as lanes look up at once.
+      const u32 own = S::INVARIANT ? steps.owner(cta.lane / S::GRANULES) : cta.looks_at % S::WARP_N / S::WARP_PRIVATE_STEP;
       steps.begin = cta.private_phase().begin[own] + cta.looks_at / S::WARP_N * S::WARP_PRIVATE_STEP + cta.looks_at % S::WARP_PRIVATE_STEP;
       steps.end = cta.private_phase().end[own];
       steps.segment = cta.private_phase().segment[own];

@@ -4,6 +4,7 @@
 #pragma once
 #include "softmax_step.cuh"
 #include "pipeline.cuh"
+#include "totals.cuh"
 
 namespace tilewright {
 
@@ -11,6 +12,7 @@ template <class S> struct Mainloop {
   const Cta<S> &cta;
   const SoftmaxStep<S> softmax_step{cta};
   const Pipeline<S> pipeline{cta};
+  const Totals<S> totals{cta};
 
   // Whether a thread has registers for the weights of a step beside the logits of the next one.
   static constexpr bool OVERLAPS = S::TOGETHER && (S::HEAD_DIM > 128 ? S::WARP_N <= 64 : S::WARPS > 4 || S::WARP_N <= 96);
@@ -26,13 +28,6 @@ template <class S> struct Mainloop {
     TILEWRIGHT_DEVICE void keys_are_read() const { pipeline.template release_keys<TOGETHER>(at); }
     TILEWRIGHT_DEVICE void wait_values_full() const { pipeline.template wait_values_full<TOGETHER>(at); }
     TILEWRIGHT_DEVICE void values_are_read() const { pipeline.template release_values<TOGETHER>(at); }
-  };
-
-  // A step's values, where they are waited for early.
-  struct Values {
-    const Pipeline<S> &pipeline;
-    const PipelineState<S> &at;
-    TILEWRIGHT_DEVICE void wait_values_full() const { pipeline.template wait_values_full<true>(at); }
   };
 
   // Releases a step whose keys have arrived, and of which the warp computes nothing.
@@ -61,6 +56,7 @@ template <class S> struct Mainloop {
     const u32 first = softmax_step.first_granule();
     while (step < end) {
       pipeline.template wait_keys_full<true>(at);
+      if constexpr (S::INVARIANT) totals.before_step(acc, at, value_scale(cta));
       Extent here = extent(steps, step, at, seen);
       if (!here.any) {
         skip<true>(at);
@@ -68,75 +64,61 @@ template <class S> struct Mainloop {
         step++;
         continue;
       }
-      u32 begins = softmax_step.beginnings(steps, step, at, softmax_step.is_plain(steps, step, seen));
       float scores[S::WARP_GRANULES * 2][4];
       u32 weights[S::WARP_GRANULES][4];
       SharedMatrix keys = mma.keys_together(at, first);
       mma.template begin_keys_together<S::WARP_GRANULES>(scores, query, keys);
       wait_wgmma(scores);
       pipeline.template release_keys<true>(at);
-      typename SoftmaxStep<S>::Raise raise = softmax_step.template begin_weighing<S::WARP_GRANULES>(acc.softmax, scores, at, first, seen, here.masked, begins);
-      SharedMatrix values;
-      PipelineState<S> before;
-      // Where bits must not depend on the batch, steps that change the accumulators come back to here: code for them stands once.
-      do {
-        if (raise.far) softmax_step.template end_raise<S::WARP_GRANULES>(acc, scores, raise, at, first, begins, Values{pipeline, at});
-        softmax_step.template end_weighing<S::WARP_GRANULES>(acc.softmax, scores);
-        mma.narrow_all(weights, scores);
-        values = mma.values_of(keys);
+      typename SoftmaxStep<S>::Raise raise = softmax_step.template begin_weighing<S::WARP_GRANULES>(acc.softmax, scores, at, first, seen, here.masked);
+      if (raise.far) softmax_step.raise_accumulators(acc, raise);
+      softmax_step.template end_weighing<S::WARP_GRANULES>(acc.softmax, scores);
+      mma.narrow_all(weights, scores);
+      SharedMatrix values = mma.values_of(keys);
+      PipelineState<S> before = at;
+      at = at.behind_together();
+      keys = mma.keys_together(at, first);
+      bool late = true, plain = softmax_step.is_plain_in_warp(steps, step + 1, seen);
+#pragma unroll 1
+      for (step++; step < end; step++) {
+        if (late) {
+          pipeline.template wait_keys_full<true>(at);
+          pipeline.template wait_values_full<true>(before);
+        }
+        if (S::INVARIANT && totals.begins_chunk(at)) break; // all warps do
+        bool masked = false;
+        if (!plain) {
+          here = extent(steps, step, at, seen);
+          if (!here.any) break;
+          masked = any_in_warp(here.masked);
+        }
+        mma.template begin_keys_together<S::WARP_GRANULES>(scores, query, keys);
+        mma.template begin_values_together<S::WARP_GRANULES>(acc, weights, values);
+        wait_first_wgmma(scores);
+        pipeline.template release_keys<true>(at);
+        if constexpr (ONE_BUFFER) {
+          wait_wgmma(acc.output);
+          pipeline.template release_values<true>(before);
+        }
+        raise = softmax_step.template begin_weighing<S::WARP_GRANULES>(acc.softmax, scores, at, first, seen, masked);
+        if (raise.far) {
+          if constexpr (!ONE_BUFFER) wait_wgmma(acc.output);
+          softmax_step.raise_accumulators(acc, raise);
+        }
+        if constexpr (!ONE_BUFFER) {
+          wait_wgmma_if_any(acc.output);
+          pipeline.template release_values<true>(before);
+        }
         before = at;
         at = at.behind_together();
+        // What the next step needs to know, beside the weights.
+        late = ONE_BUFFER || pipeline.template are_late<true>(at, before);
+        values = mma.values_of(keys);
         keys = mma.keys_together(at, first);
-        bool late = true, plain = softmax_step.is_plain_in_warp(steps, step + 1, seen);
-        begins = softmax_step.plain_beginnings(steps, step + 1);
-        raise.far = false;
-#pragma unroll 1
-        for (step++; step < end; step++) {
-          if (late) {
-            pipeline.template wait_keys_full<true>(at);
-            pipeline.template wait_values_full<true>(before);
-          }
-          bool masked = false;
-          if (!plain) {
-            here = extent(steps, step, at, seen);
-            if (!here.any) break;
-            masked = any_in_warp(here.masked);
-            begins = softmax_step.beginnings(steps, step, at, false);
-          }
-          mma.template begin_keys_together<S::WARP_GRANULES>(scores, query, keys);
-          mma.template begin_values_together<S::WARP_GRANULES>(acc, weights, values);
-          wait_first_wgmma(scores);
-          pipeline.template release_keys<true>(at);
-          if constexpr (ONE_BUFFER) {
-            wait_wgmma(acc.output);
-            pipeline.template release_values<true>(before);
-          }
-          raise = softmax_step.template begin_weighing<S::WARP_GRANULES>(acc.softmax, scores, at, first, seen, masked, begins);
-          if (raise.far) {
-            if constexpr (!ONE_BUFFER) wait_wgmma(acc.output);
-            if constexpr (S::INVARIANT) {
-              if constexpr (!ONE_BUFFER) pipeline.template release_values<true>(before);
-              break;
-            } else {
-              softmax_step.raise_accumulators(acc, raise);
-            }
-          }
-          if constexpr (!ONE_BUFFER) {
-            wait_wgmma_if_any(acc.output);
-            pipeline.template release_values<true>(before);
-          }
-          before = at;
-          at = at.behind_together();
-          // What the next step needs to know, beside the weights.
-          late = ONE_BUFFER || pipeline.template are_late<true>(at, before);
-          values = mma.values_of(keys);
-          keys = mma.keys_together(at, first);
-          plain = softmax_step.is_plain_in_warp(steps, step + 1, seen);
-          begins = softmax_step.plain_beginnings(steps, step + 1);
-          softmax_step.template end_weighing<S::WARP_GRANULES>(acc.softmax, scores);
-          mma.narrow_all(weights, scores);
-        }
-      } while (S::INVARIANT && raise.far && step < end);
+        plain = softmax_step.is_plain_in_warp(steps, step + 1, seen);
+        softmax_step.template end_weighing<S::WARP_GRANULES>(acc.softmax, scores);
+        mma.narrow_all(weights, scores);
+      }
       pipeline.template wait_values_full<true>(before);
       mma.template begin_values_together<S::WARP_GRANULES>(acc, weights, values);
       wait_wgmma(acc.output);
@@ -154,7 +136,12 @@ template <class S> struct Mainloop {
 #pragma unroll 1
           for (; step < steps.private_phase + steps.private_steps; step++) {
             pipeline.template wait_keys_full<false>(at);
-            softmax_step.compute_private(acc, query, at, seen, Buffers<false>{pipeline, at});
+            if (S::INVARIANT && steps.owner(step) != cta.warp_q) {
+              skip<false>(at);
+            } else {
+              if constexpr (S::INVARIANT) totals.before_step(acc, at, value_scale(cta));
+              softmax_step.compute_private(acc, query, at, seen, Buffers<false>{pipeline, at});
+            }
             at = at.template ahead<1>();
           }
         }
@@ -166,9 +153,9 @@ template <class S> struct Mainloop {
 #pragma unroll 1
           for (; step < end; step++) {
             pipeline.template wait_keys_full<true>(at);
+            if constexpr (S::INVARIANT) totals.before_step(acc, at, value_scale(cta));
             const bool plain = softmax_step.is_plain(steps, step, seen);
-            const u32 begins = softmax_step.beginnings(steps, step, at, plain);
-            softmax_step.template compute_step<S::WARP_GRANULES, S::TOGETHER>(acc, query, at, softmax_step.first_granule(), seen, plain, begins, Buffers<true>{pipeline, at});
+            softmax_step.template compute_step<S::WARP_GRANULES, S::TOGETHER>(acc, query, at, softmax_step.first_granule(), seen, plain, Buffers<true>{pipeline, at});
             at = at.behind_together();
           }
         }

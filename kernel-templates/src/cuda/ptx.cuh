@@ -221,8 +221,6 @@ TILEWRIGHT_DEVICE i32 largest_in_warp(i32 value) { return __reduce_max_sync(FULL
 TILEWRIGHT_DEVICE i32 smallest_in_warp(i32 value) { return __reduce_min_sync(FULL_WARP, value); }
 // Lanes of the warp of which something is true, a bit each; and the first one of such.
 TILEWRIGHT_DEVICE u32 lanes_with(bool value) { return __ballot_sync(FULL_WARP, value); }
-// The highest bit that is set, of a number above 0.
-TILEWRIGHT_DEVICE u32 highest_bit(u32 value) { return 31 - static_cast<u32>(__clz(static_cast<int>(value))); }
 TILEWRIGHT_DEVICE u32 lowest_bit(u32 lanes) { return static_cast<u32>(__ffs(static_cast<int>(lanes))) - 1; }
 TILEWRIGHT_DEVICE bool any_in_warp(bool value) { return __any_sync(FULL_WARP, value); }
 // What the lanes of the warp wrote before is there for all of them.

@@ -18,84 +18,36 @@ template <class S> struct Totals {
     return reinterpret_cast<Pair *>(cta.shared + S::TOTALS_AT)[(half * (S::HEAD_DIM / 8) + d) * S::COPIERS + cta.thread];
   }
 
-  // Which of the thread's rows begin a chunk with which of a step's granules: bit 2n + half of granule n. What no row sees begins nothing.
-  template <u32 GRANULES_HERE> TILEWRIGHT_DEVICE u32 beginnings(const PipelineState<S> &at, u32 first) const {
-    u32 begins = 0;
-#pragma unroll
-    for (u32 n = 0; n < GRANULES_HERE; n++) {
-      const Granule granule = cta.granules(at)[first + n];
-      const bool here = granule.rows > 0 && begins_chunk(static_cast<u32>(granule.position));
+  // Before a step: rows that share it and begin a chunk there leave the one before. `value_scale` is a factor of all elements of V.
+  TILEWRIGHT_DEVICE void before_step(Accumulators<S> &acc, const PipelineState<S> &at, float value_scale) const {
+#pragma unroll 1
+    for (u32 begin = first_begin(at); begin < S::GRANULES; begin++) {
+      const Granule granule = cta.granules(at)[begin];
+      if (!begins_at(granule)) continue;
 #pragma unroll
       for (u32 half = 0; half < 2; half++) {
         const u32 row = cta.warp_q * 16 + cta.fragment_row + half * 8;
-        begins |= static_cast<u32>(here && row >= granule.first_row() && row < granule.last_row()) << (2 * n + half);
+        add(acc, half, row >= granule.first_row() && row < granule.last_row(), true, value_scale);
       }
     }
-    return begins;
   }
 
-  // The same where all rows see all tokens from a position on.
-  template <u32 GRANULES_HERE> TILEWRIGHT_DEVICE static u32 beginnings_from(u32 position) {
-    const u32 candidate = divide_up(position, SHORTEST_CHUNK) * SHORTEST_CHUNK, tokens = candidate - position;
-    return tokens < GRANULES_HERE * S::GRANULE && begins_chunk(candidate) ? 3u << tokens / S::GRANULE * 2 : 0;
+  // Whether some rows begin a chunk with a step: with its first granule, or where a segment is shorter than a step, with a later one. All warps
+  // of a CTA find the same.
+  TILEWRIGHT_DEVICE bool begins_chunk(const PipelineState<S> &at) const { return first_begin(at) < S::GRANULES; }
+  TILEWRIGHT_DEVICE u32 first_begin(const PipelineState<S> &at) const {
+    u32 first = S::GRANULES;
+#pragma unroll
+    for (u32 n = S::GRANULES; n > 0; n--) first = begins_at(cta.granules(at)[n - 1]) ? n - 1 : first;
+    return first;
   }
-
-  // Whether the CTA's first token is not the first one of its requests. It leaves each chunk apart then, as only the first ones have a total to be
-  // added to; all its requests that have several chunks here begin one with that token.
-  TILEWRIGHT_DEVICE bool leaves_chunks() const { return cta.item.first.position + (cta.item.kv_begin - cta.item.first.begin) > 0; }
-
-  // Leaves the chunk of a row as a partial, if `wanted` and if the row has seen some of it. The next one goes to the partial behind it.
-  TILEWRIGHT_DEVICE void leave(Accumulators<S> &acc, u32 half, bool wanted, float value_scale) const {
-    Softmax &chunk = acc.softmax[half];
-    float sum = chunk.sum;
-    sum += from_lane_xor(sum, 1);
-    sum += from_lane_xor(sum, 2);
-    const u32 row = cta.warp_q * 16 + cta.fragment_row + half * 8;
-    wanted = wanted && row < cta.row_count() && chunk.max != negative_infinity();
-    if (wanted) {
-      const OutputTarget target = cta.rows()[row].output_target;
-      const u64 partial = u64(target.partial) * cta.args.q_heads + cta.query_head(row);
-      if (cta.lane % 4 == 0) {
-        cta.args.partial_softmax[partial * 2] = chunk.max;
-        cta.args.partial_softmax[partial * 2 + 1] = sum;
-      }
-      float *const to = cta.args.partial_output + partial * S::HEAD_DIM;
-#pragma unroll
-      for (u32 d = 0; d < S::HEAD_DIM / 8; d++) {
-#pragma unroll
-        for (u32 e = 0; e < 2; e++) {
-          // Of FP8, even elements are sums of one product, odd ones of the other.
-          const u32 element = S::FP8 ? d / 2 * 16 + 2 * cta.fragment_column + 2 * e + d % 2 : d * 8 + cta.fragment_column + e;
-          to[element] = rounded_product(acc.output[d][2 * half + e], value_scale);
-          acc.output[d][2 * half + e] = 0.f;
-        }
-      }
-      chunk = Softmax{negative_infinity(), 0.f};
-    }
-    sync_warp(); // all lanes of the row have read where it goes
-    if (wanted && cta.lane % 4 == 0) {
-      cta.rows()[row].output_target.partial += 1;
-      cta.rows()[row].output_target.merge -= FURTHER_PARTIAL;
-    }
-    sync_warp();
+  // What no row sees begins nothing.
+  TILEWRIGHT_DEVICE static bool begins_at(const Granule &granule) {
+    return granule.rows > 0 && tilewright::begins_chunk(static_cast<u32>(granule.position));
   }
 
   // At the end: the accumulators are all chunks, with the sums of whole rows.
   TILEWRIGHT_DEVICE void finish(Accumulators<S> &acc, float value_scale) const {
-    // Mostly there is but one: what `add` would make of it, which has no negative zeros.
-    if (!any_in_warp(acc.total[0].max != negative_infinity() || acc.total[1].max != negative_infinity())) {
-#pragma unroll
-      for (u32 half = 0; half < 2; half++) {
-        acc.softmax[half].sum += from_lane_xor(acc.softmax[half].sum, 1);
-        acc.softmax[half].sum += from_lane_xor(acc.softmax[half].sum, 2);
-      }
-#pragma unroll
-      for (u32 d = 0; d < S::HEAD_DIM / 8; d++) {
-#pragma unroll
-        for (u32 e = 0; e < 4; e++) acc.output[d][e] = rounded_product(acc.output[d][e], value_scale) + 0.f;
-      }
-      return;
-    }
 #pragma unroll
     for (u32 half = 0; half < 2; half++) {
       add(acc, half, true, false, value_scale);
@@ -113,26 +65,17 @@ template <class S> struct Totals {
     if (!wanted || (!has_tokens && keep)) return;
     // What has no tokens adds nothing, not even a zero of another sign.
     const ChunkFactors factors = has_tokens ? add_chunk(acc.total[half], chunk) : ChunkFactors{1.f, 0.f};
-    constexpr u32 AT_ONCE = smaller(power_of_two_in(S::HEAD_DIM / 8), 8u); // pairs that are asked for before the first one is waited for
 #pragma unroll
-    for (u32 begin = 0; begin < S::HEAD_DIM / 8; begin += AT_ONCE) {
-      Pair sums[AT_ONCE];
+    for (u32 d = 0; d < S::HEAD_DIM / 8; d++) {
+      Pair sum{{0.f, 0.f}};
+      if (has_total) sum = pair(half, d);
 #pragma unroll
-      for (u32 d = 0; d < AT_ONCE; d++) sums[d] = Pair{{0.f, 0.f}};
-      if (has_total) {
-#pragma unroll
-        for (u32 d = 0; d < AT_ONCE; d++) sums[d] = pair(half, begin + d);
+      for (u32 e = 0; e < 2; e++) {
+        float &element = acc.output[d][2 * half + e];
+        if (has_tokens) sum.element[e] = add_chunk_element(sum.element[e], rounded_product(element, value_scale), factors);
+        element = keep ? 0.f : sum.element[e];
       }
-#pragma unroll
-      for (u32 d = 0; d < AT_ONCE; d++) {
-#pragma unroll
-        for (u32 e = 0; e < 2; e++) {
-          float &element = acc.output[begin + d][2 * half + e];
-          if (has_tokens) sums[d].element[e] = add_chunk_element(sums[d].element[e], rounded_product(element, value_scale), factors);
-          element = keep ? 0.f : sums[d].element[e];
-        }
-        if (keep) pair(half, begin + d) = sums[d];
-      }
+      if (keep) pair(half, d) = sum;
     }
     if (keep) acc.softmax[half] = Softmax{negative_infinity(), 0.f};
   }

@@ -303,7 +303,7 @@ impl<E: Element, K: Number> Step<'_, E, K> {
         let geometry = self.plan.geometry();
         for row in 0..rows {
             let member = (item.rows.start as usize + row) / geometry.gqa_ratio() as usize;
-            let target = self.plan.targets()[item.targets as usize + member];
+            let partial = self.plan.targets()[item.targets as usize + member].partial;
             let row_of_output = row_of_output(self.plan, item, kv_head, row);
             let output = &mut scratch.accumulators[(first + row) * head_dim..][..head_dim];
             let softmax = scratch.softmax[first + row];
@@ -311,7 +311,7 @@ impl<E: Element, K: Number> Step<'_, E, K> {
             if let Some(scales) = self.scales.filter(|_| !self.plan.is_invariant()) {
                 simd::scale(output, scales.values.of_head(kv_head as usize));
             }
-            match target.partial {
+            match partial {
                 UNTOUCHED => continue,
                 DIRECT => {
                     self.write_final(row_of_output, output, softmax);
@@ -319,23 +319,12 @@ impl<E: Element, K: Number> Step<'_, E, K> {
                 }
                 _ => {}
             }
-            let last = std::iter::once((&*output, softmax));
-            let mut partials = target.partial..=target.partial + u32::from(target.further);
-            let write = |partial: u32, (output, softmax): (&[f32], [f32; 2])| {
-                let head = row_of_output % geometry.q_heads as usize;
-                let at = partial as usize * geometry.q_heads as usize + head;
-                // SAFETY: the plan gives each row of each chunk a partial of its own, and merging begins when all are written.
-                unsafe {
-                    self.partial_output.range(at * head_dim, head_dim).copy_from_slice(output);
-                    self.partial_softmax.range(at, 1)[0] = softmax;
-                }
-            };
-            let left = scratch.totals.left_of(first + row, head_dim);
-            for (partial, chunk) in partials.by_ref().zip(left.chain(last)) {
-                write(partial, chunk);
+            let at = partial as usize * geometry.q_heads as usize + row_of_output % geometry.q_heads as usize;
+            // SAFETY: the plan gives each row of each chunk a partial of its own, and merging begins when all are written.
+            unsafe {
+                self.partial_output.range(at * head_dim, head_dim).copy_from_slice(output);
+                self.partial_softmax.range(at, 1)[0] = softmax;
             }
-            // Where the row ends earlier than its pages do.
-            partials.for_each(|partial| write(partial, (output, [f32::NEG_INFINITY, 0.0])));
         }
     }
 

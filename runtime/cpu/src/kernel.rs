@@ -24,7 +24,7 @@ pub(super) struct Scratch {
     /// Maximum (base 2) and sum of each row `[heads, rows]`.
     pub(super) softmax: Vec<[f32; 2]>,
     /// Of plans that are cut at absolute positions: the same of the chunks before, grown when first needed.
-    pub(super) totals: Totals,
+    totals: Totals,
     /// Where the tokens of a step, and of those that are fetched ahead, begin: `[stages + 1, n]`.
     offsets: Vec<usize>,
     /// Where each row's request ends.
@@ -85,11 +85,7 @@ impl<K: Number> Kernel for Pass<'_, K> {
             *end = plan.seq_lens()[request_of(plan, item, row)];
         }
         if plan.is_invariant() {
-            let first = &plan.segments()[item.segments.start as usize..item.segments.end as usize];
-            let leaves = first
-                .first()
-                .is_some_and(|first| first.position + (item.kv_range.start - first.kv_range.start) > 0);
-            scratch.totals.start(all_rows, head_dim, leaves);
+            scratch.totals.start(all_rows, head_dim);
         }
         for segment in &plan.segments()[item.segments.start as usize..item.segments.end as usize] {
             let ratio = plan.geometry().gqa_ratio();

@@ -25,35 +25,20 @@ pub(super) fn add_chunk(
     }
 }
 
-/// The totals of an item's rows: output `[rows, head_dim]`, and maximum (base 2) and sum. An item whose first token is not its requests' first one
-/// leaves each chunk apart instead, as only the first ones have a total to be added to.
+/// The totals of an item's rows: output `[rows, head_dim]`, and maximum (base 2) and sum.
 #[derive(Debug, Default)]
 pub(super) struct Totals {
     output: Vec<f32>,
     softmax: Vec<[f32; 2]>,
-    leaves: bool,
-    /// Chunks that were left, in their order: the row, and its softmax. `output` has theirs.
-    left: Vec<(usize, [f32; 2])>,
 }
 
 impl Totals {
     /// Begins with nothing.
-    pub(super) fn start(&mut self, rows: usize, head_dim: usize, leaves: bool) {
+    pub(super) fn start(&mut self, rows: usize, head_dim: usize) {
         self.output.clear();
+        self.output.resize(rows * head_dim, 0.0);
         self.softmax.clear();
-        self.left.clear();
-        self.leaves = leaves;
-        if !leaves {
-            self.output.resize(rows * head_dim, 0.0);
-            self.softmax.resize(rows, [f32::NEG_INFINITY, 0.0]);
-        }
-    }
-
-    /// The chunks of a row that were left, in their order: output, and maximum and sum.
-    pub(super) fn left_of(&self, row: usize, head_dim: usize) -> impl Iterator<Item = (&[f32], [f32; 2])> {
-        let all = self.left.iter().zip(self.output.chunks_exact(head_dim));
-        all.filter(move |((of, _), _)| self.leaves && *of == row)
-            .map(|((_, softmax), output)| (output, *softmax))
+        self.softmax.resize(rows, [f32::NEG_INFINITY, 0.0]);
     }
 
     /// Adds what was accumulated of these rows, with its scale, and has them begin a chunk: from nothing. The accumulators are theirs.
@@ -65,17 +50,6 @@ impl Totals {
         accumulators: &mut [f32],
         softmax: &mut [[f32; 2]],
     ) {
-        if self.leaves {
-            let chunks = accumulators.chunks_exact_mut(head_dim).zip(softmax).zip(rows);
-            for ((chunk, chunk_softmax), row) in chunks.filter(|((_, [max, _]), _)| *max > f32::NEG_INFINITY)
-            {
-                self.output.extend(chunk.iter().map(|element| element * scale));
-                self.left.push((row, *chunk_softmax));
-                chunk.fill(0.0);
-                *chunk_softmax = [f32::NEG_INFINITY, 0.0];
-            }
-            return;
-        }
         let totals = self.output[rows.start * head_dim..].chunks_exact_mut(head_dim);
         let totals = totals.zip(&mut self.softmax[rows.clone()]);
         let chunks = accumulators.chunks_exact_mut(head_dim).zip(softmax);
@@ -86,25 +60,14 @@ impl Totals {
         }
     }
 
-    /// Makes the totals of all rows what was accumulated, or the last chunk that was left of each.
+    /// Makes the totals of all rows what was accumulated.
     pub(super) fn finish(
-        &mut self,
+        &self,
         rows: usize,
         head_dim: usize,
         accumulators: &mut [f32],
         softmax: &mut [[f32; 2]],
     ) {
-        if self.leaves {
-            for row in 0..rows {
-                let Some(last) = self.left.iter().rposition(|(of, _)| *of == row) else { continue };
-                accumulators[row * head_dim..][..head_dim]
-                    .copy_from_slice(&self.output[last * head_dim..][..head_dim]);
-                softmax[row] = self.left[last].1;
-                // A row that no item has.
-                self.left[last].0 = usize::MAX;
-            }
-            return;
-        }
         accumulators[..rows * head_dim].copy_from_slice(&self.output);
         softmax[..rows].copy_from_slice(&self.softmax);
     }

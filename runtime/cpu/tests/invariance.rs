@@ -4,9 +4,7 @@ use half::{bf16, f16};
 use tilewright_conformance::invariance::{Family, Pool, PoolBatch, SeenBits};
 use tilewright_cpu::{CpuBackend, DecodeArgs, Element, Fp8KvCache, KvCache, KvPages};
 use tilewright_heuristics::{Backend, Dtype, Geometry, Mask, chunk};
-use tilewright_plan::{
-    DeviceProfile, E4m3, KvScales, KvStrides, LivePlanner, Plan, PlanOptions, Prices, Scale, Split,
-};
+use tilewright_plan::{E4m3, KvScales, KvStrides, LivePlanner, Plan, PlanOptions, Prices, Scale, Split};
 
 const LONGEST: u32 = 1700;
 const HEADS: usize = 4;
@@ -38,8 +36,9 @@ impl Comparison {
         // Where a KV range is cut depends on how many threads it is planned for, and a cut costs nothing here.
         let ctas = [1, 3, 24, 400][seed as usize % 4];
         let prices = Prices { cta: 0, merge: 0, partial_byte: 0, ..Prices::default() };
-        let device = DeviceProfile { prices, ..DeviceProfile::of_units(Backend::Cpu, ctas) };
-        let options = PlanOptions { split: self.split, ..PlanOptions::on(device) };
+        let options = PlanOptions { split: self.split, ..PlanOptions::default() }
+            .with_max_concurrent_ctas(ctas)
+            .with_prices(prices);
         if !seed.is_multiple_of(3) {
             return Plan::build(geometry, &batch.table().unwrap(), &options, tile).unwrap();
         }

@@ -20,9 +20,8 @@ use tilewright_kernel_templates::cuda::{
 use tilewright_plan::{E4m3, KvStrides, LivePlanner, Plan, PlanOptions, Prices, Split};
 
 const WARPGROUPS: &[&str] = &["-DTILEWRIGHT_EMULATE_WARPGROUPS"];
+const LONGEST: u32 = 1300;
 const SCALE: f32 = 0.125;
-/// Numbers behind a workspace that no kernel may write.
-const BEHIND_WORKSPACE: usize = 1 << 16;
 const SINKS: [f32; 4] = [0.5, -1.0, 3.0, 0.0];
 
 /// A kind of kernels.
@@ -30,18 +29,8 @@ const SINKS: [f32; 4] = [0.5, -1.0, 3.0, 0.0];
 struct Kind {
     arch: &'static str,
     dtype: Dtype,
-    /// Of one KV head.
-    q_heads: u32,
     head_dim: u32,
     options: KernelOptions,
-    /// Tokens of a request at most.
-    longest: u32,
-    /// Requests of a batch at most.
-    requests: usize,
-    /// CTAs at once, in turn.
-    ctas: [u32; 3],
-    /// How often an item leaves several chunks of a request, at least.
-    further: usize,
 }
 
 const PLAIN: KernelOptions = KernelOptions {
@@ -51,25 +40,11 @@ const PLAIN: KernelOptions = KernelOptions {
     kv_load: KvLoad::Tma,
     invariant: true,
 };
-const HOPPER: Kind = Kind {
-    arch: "sm_90a",
-    dtype: Dtype::F16,
-    q_heads: 4,
-    head_dim: 64,
-    options: PLAIN,
-    longest: 1300,
-    requests: 20,
-    ctas: [1, 8, 300],
-    further: 0,
-};
-/// A warp has the rows of one request: what it has for itself is private to it.
-const PRIVATE: Kind = Kind { q_heads: 16, ..HOPPER };
-/// Few requests, which share little: items behind their first ones have several chunks.
-const LONG: Kind = Kind { longest: 4000, requests: 4, ctas: [4, 8, 12], further: 20, ..PRIVATE };
+const HOPPER: Kind = Kind { arch: "sm_90a", dtype: Dtype::F16, head_dim: 64, options: PLAIN };
 
 impl Kind {
     fn geometry(&self, page_size: u32) -> Geometry {
-        Geometry { q_heads: self.q_heads, kv_heads: 1, head_dim: self.head_dim, page_size, dtype: self.dtype }
+        Geometry { q_heads: 4, kv_heads: 1, head_dim: self.head_dim, page_size, dtype: self.dtype }
     }
 
     fn class(&self) -> Class {
@@ -120,9 +95,9 @@ impl Kind {
         pairs: u64,
         bits: impl Fn(&[E]) -> Vec<u32>,
     ) -> SeenBits {
-        let family = Family::new(12, self.longest, self.head_dim, 3);
+        let family = Family::new(12, LONGEST, self.head_dim, 3);
         let mut seen = SeenBits::new(&family);
-        let (mut merges, mut shared, mut further, mut tiles) = (0, 0, 0, BTreeSet::new());
+        let (mut merges, mut shared, mut tiles) = (0, 0, BTreeSet::new());
         for pool_seed in 0.. {
             let geometry = self.geometry([16, 64, 48, 128][pool_seed as usize % 4]);
             let pool = Pool::new(&family, &geometry, 2, pool_seed);
@@ -134,10 +109,9 @@ impl Kind {
                 Caches::Plain(keys, values)
             };
             for seed in pool_seed * 100..pool_seed * 100 + 8 {
-                let batch = pool.batch(self.requests, seed);
+                let batch = pool.batch(20, seed);
                 let plan = self.plan(&geometry, &batch, split, seed);
                 merges += plan.merges().len();
-                further += plan.targets().iter().filter(|target| target.further > 0).count();
                 tiles.extend(plan.tile_groups().iter().map(|group| group.tile));
                 shared += plan.q_tiles().iter().filter(|q_tile| q_tile.requests.len() > 1).count();
                 let query: Vec<E> = family.queries(&batch.texts, geometry.q_heads);
@@ -161,7 +135,6 @@ impl Kind {
             }
         }
         assert!(merges > 10 && shared > 10, "{merges} requests are merged, {shared} Q tiles are shared");
-        assert!(further >= self.further, "of {further} requests an item leaves several chunks");
         assert!(tiles.iter().eq(self.family().tiles()), "{tiles:?} of {}", self.family());
         seen
     }
@@ -169,7 +142,7 @@ impl Kind {
     fn plan(&self, geometry: &Geometry, batch: &PoolBatch, split: Split, seed: u64) -> Plan {
         let prices = Prices { cta: 0, merge: 0, partial_byte: 0, ..Prices::default() };
         let options = PlanOptions { split, ..PlanOptions::default() }
-            .with_max_concurrent_ctas(self.ctas[seed as usize % 3])
+            .with_max_concurrent_ctas([1, 8, 300][seed as usize % 3])
             .with_prices(prices);
         // The one that ends first, or any; each of them under each number of CTAs.
         let family = self.family();
@@ -202,8 +175,7 @@ impl Kind {
         (0..packed.launches().count()).for_each(|launch| words[2 + 2 * launch] = (seed / 2 % 2) as u32);
         let span = words.len().max(packed.span());
         let memory = Aligned::of(&words, span);
-        let workspace_len = packed.workspace_bytes(geometry) / 4;
-        let mut workspace = vec![f32::NAN; workspace_len + BEHIND_WORKSPACE];
+        let mut workspace = vec![f32::NAN; packed.workspace_bytes(geometry) / 4 + 1];
         let modes = [LaunchMode::ALL[0], LaunchMode::ALL[1]];
         let fused = modes[seed as usize % 2].merge == MergeBy::LastCta;
         let mut arrivals = vec![0u32; plan.merges().len() * geometry.kv_heads as usize + 1];
@@ -250,10 +222,6 @@ impl Kind {
             let rows = packed.merge_grid() * geometry.q_heads;
             emulator.run_merge(&self.merge(), &arguments, rows, seed).unwrap();
         }
-        assert!(
-            workspace[workspace_len..].iter().all(|value| value.is_nan()),
-            "written behind the workspace"
-        );
         (output, lse)
     }
 
@@ -311,8 +279,6 @@ fn assert_equal_bits<E: Element>(kind: Kind, pairs: u64, bits: impl Fn(&[E]) -> 
 #[test]
 fn a_request_has_the_same_bits_in_every_batch_and_launch() {
     assert_equal_bits(HOPPER, 400, bits_of_f16);
-    assert_equal_bits(PRIVATE, 400, bits_of_f16);
-    assert_equal_bits(LONG, 200, bits_of_f16);
 }
 
 #[test]
@@ -329,155 +295,59 @@ fn so_it_has_with_fp8_and_with_long_vectors() {
     assert_equal_bits(Kind { head_dim: 96, ..HOPPER }, 60, bits_of_f16);
 }
 
-/// What is taken from the argument: files, what is found in each, and what it becomes.
-struct Mutation {
-    what: &'static str,
-    kind: Kind,
-    /// How many pairs of batches show it.
-    pairs: u64,
-    changes: &'static [(&'static str, &'static str, &'static str)],
-}
-
-const MUTATIONS: &[Mutation] = &[
-    Mutation {
-        what: "chunks do not begin anew",
-        kind: HOPPER,
-        pairs: 100,
-        changes: &[(
-            "chunk.cuh",
-            "return position % length == 0;",
-            "return false && position % length == 0;",
-        )],
-    },
-    Mutation {
-        what: "chunks begin elsewhere than plans are cut",
-        kind: HOPPER,
-        pairs: 100,
-        changes: &[("chunk.cuh", "SHORTEST_CHUNK = 512;", "SHORTEST_CHUNK = 1024;")],
-    },
-    Mutation {
-        what: "chunks do not begin anew in private steps",
-        kind: PRIVATE,
-        pairs: 800,
-        changes: &[(
+/// Each part of the argument is needed, and its absence is seen: kernels whose chunks do not begin anew or begin elsewhere than plans are cut, or
+/// whose rows are brought under larger logits when another row of their warp is; warps that take a step of their own in two halves, do not begin
+/// chunks anew in one, or add up products in another order than a warpgroup does. Few requests begin a chunk in such a step.
+#[test]
+fn what_would_make_bits_depend_on_the_batch_is_seen() {
+    let mutations = [
+        (100, "chunk.cuh", "return position % length == 0;", "return false && position % length == 0;"),
+        (
+            100,
             "softmax_step.cuh",
-            "begins = totals.template beginnings<OWN_GRANULES>(at, first);",
-            "begins = 0;",
-        )],
-    },
-    Mutation {
-        what: "chunks do not begin anew where a warpgroup's loop goes on",
-        kind: HOPPER,
-        pairs: 400,
-        changes: &[(
-            "mainloop.cuh",
-            "begins = softmax_step.plain_beginnings(steps, step + 1);",
-            "begins = 0;",
-        )],
-    },
-    Mutation {
-        what: "chunks begin with steps only",
-        kind: HOPPER,
-        pairs: 800,
-        changes: &[(
-            "totals.cuh",
-            "const bool here = granule.rows > 0 &&",
-            "const bool here = n == 0 && granule.rows > 0 &&",
-        )],
-    },
-    Mutation {
-        what: "chunks of an item are merged in another order than that of their positions",
-        kind: LONG,
-        pairs: 200,
-        changes: &[
-            (
-                "totals.cuh",
-                "u64(target.partial) * cta.args.q_heads",
-                "u64(target.partial + target.merge / FURTHER_PARTIAL) * cta.args.q_heads",
-            ),
-            ("totals.cuh", "cta.rows()[row].output_target.partial += 1;", ""),
-        ],
-    },
-    Mutation {
-        what: "an item adds up chunks behind others'",
-        kind: LONG,
-        pairs: 200,
-        changes: &[(
-            "softmax_step.cuh",
-            "const bool leaves = totals.leaves_chunks();",
-            "const bool leaves = false;",
-        )],
-    },
-    Mutation {
-        what: "rows are raised together",
-        kind: HOPPER,
-        pairs: 100,
-        changes: &[(
-            "softmax_step.cuh",
-            "const bool raises = max[half] > acc.softmax[half].max + SLACK;",
+            "const bool raises = max[half] > softmax[half].max + SLACK;",
             "const bool raises =
-               any_in_warp(max[half] > acc.softmax[half].max + SLACK) && max[half] > acc.softmax[half].max;",
-        )],
-    },
-    Mutation {
-        what: "what accumulators are under is decided by steps, where no chunk begins in them",
-        kind: HOPPER,
-        pairs: 400,
-        changes: &[(
+               any_in_warp(max[half] > softmax[half].max + SLACK) && max[half] > softmax[half].max;",
+        ),
+        (
+            100,
+            "chunk.cuh",
+            "if (position % SHORTEST_CHUNK != 0) return false;",
+            "if (position % SHORTEST_CHUNK != 64) return false; position -= 64;",
+        ),
+        (
+            400,
             "softmax_step.cuh",
-            "enter_granule(acc, begins, granule_max);",
-            "const bool whole = begins >> 2 == 0;
-             const float step_max[2] = {whole ? max[0] : granule_max[0], whole ? max[1] : granule_max[1]};
-             enter_granule(acc, begins, step_max);",
-        )],
-    },
-    Mutation {
-        what: "later granules of a step raise rows only where logits are larger still",
-        kind: HOPPER,
-        pairs: 100,
-        changes: &[(
-            "softmax_step.cuh",
-            "const bool changes = begins != 0 || max[0] > acc.softmax[0].max + SLACK || max[1] > acc.softmax[1].max + SLACK;",
-            "const bool changes = begins != 0 || max[0] > acc.softmax[0].max + SLACK + 6 || max[1] > acc.softmax[1].max + SLACK + 6;",
-        )],
-    },
-    Mutation {
-        what: "mma.sync adds products in another order than wgmma",
-        kind: HOPPER,
-        pairs: 100,
-        changes: &[(
+            "compute_step<OWN_GRANULES, false>(acc, query, at, first, seen, false, buffers);",
+            "struct Held {
+               TILEWRIGHT_DEVICE void meanwhile() const {}
+               TILEWRIGHT_DEVICE void keys_are_read() const {}
+               TILEWRIGHT_DEVICE void wait_values_full() const {}
+               TILEWRIGHT_DEVICE void values_are_read() const {}
+             };
+             buffers.wait_values_full();
+             compute_step<OWN_GRANULES / 2, false>(acc, query, at, first, seen, false, Held{});
+             compute_step<OWN_GRANULES / 2, false>(acc, query, at, first + OWN_GRANULES / 2, seen, false, buffers);",
+        ),
+        (
+            400,
+            "mainloop.cuh",
+            "if constexpr (S::INVARIANT) totals.before_step(acc, at, value_scale(cta));\n              softmax_step.compute_private",
+            "softmax_step.compute_private",
+        ),
+        (
+            100,
             "mma.cuh",
             "for (u32 k = 0; k < S::CHUNKS / 2; k++) {",
             "for (u32 k = S::CHUNKS / 2; k-- > 0;) {",
-        )],
-    },
-];
-
-impl Mutation {
-    /// A file's text without what the mutation takes from it.
-    fn of(&self, name: &str, text: &str) -> String {
-        let changes = self.changes.iter().filter(|(file, ..)| *file == name);
-        changes.fold(text.to_owned(), |text, (_, from, to)| {
-            assert!(text.contains(from), "{}: {name} has another text: {from}", self.what);
-            text.replace(from, to)
-        })
-    }
-}
-
-/// Each part of the argument is needed, and its absence is seen: the mutants' output is still right, as far as it is compared with a reference,
-/// and its bits depend on the batch.
-#[test]
-fn what_would_make_bits_depend_on_the_batch_is_seen() {
-    for mutation in MUTATIONS {
-        let names = std::cell::RefCell::new(BTreeSet::new());
-        let emulator = mutation.kind.mutant(|name, text| {
-            names.borrow_mut().insert(name.to_owned());
-            mutation.of(name, text)
+        ),
+    ];
+    for (pairs, file, from, to) in mutations {
+        let emulator = HOPPER.mutant(|name, text| {
+            assert!(name != file || text.contains(from), "{file} has another text: {from}");
+            if name == file { text.replace(from, to) } else { text.to_owned() }
         });
-        for (file, ..) in mutation.changes {
-            assert!(names.borrow().contains(*file), "{}: there is no {file}", mutation.what);
-        }
-        let seen = mutation.kind.run::<f16>(&emulator, Split::Invariant, mutation.pairs, bits_of_f16);
-        assert!(seen.differ > 0, "{}: of {} pairs all are equal", mutation.what, seen.pairs);
+        let seen = HOPPER.run::<f16>(&emulator, Split::Invariant, pairs, bits_of_f16);
+        assert!(seen.differ > 0, "{from}: of {} pairs all are equal", seen.pairs);
     }
 }

@@ -1,7 +1,6 @@
 //! What the planner knows of a device. Everything that was measured on one GPU is here, and nowhere else in the planner.
 
-use crate::plan::GRANULE;
-use tilewright_heuristics::{Backend, Device, Dtype, Prices, Selection, Tile};
+use tilewright_heuristics::{Backend, Device, Prices, Selection, Tile};
 
 /// A device as the planner sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -18,10 +17,8 @@ pub struct DeviceProfile {
     /// Time from the start of a CTA to its first step in tiles of fewer rows than [`DeviceProfile::TALL`], in 64ths of [`Prices::cta`]: they have no
     /// producer warpgroup to set up.
     pub start_in_low_tiles: u64,
-    /// What batch-invariant plans take in low tiles, in 64ths of what prices say. It was measured with elements of 16 bits, and is not of FP8.
-    pub invariant_in_low_tiles: u64,
-    /// Tokens that a row's softmax takes at once in batch-invariant attention, from a multiple of as many on: sharing ends at multiples of it.
-    pub invariant_granule: u32,
+    /// What batch-invariant plans take in tall tiles, in 64ths of what prices say: steps of a warpgroup whose chunks are added up wait for each other.
+    pub invariant_in_tall_tiles: u64,
     /// Parts of an SM, each with its own tensor cores, that a warp computes on one of.
     pub sm_parts: u32,
 }
@@ -54,26 +51,18 @@ impl DeviceProfile {
     /// Rows from which on a tile is tall: it has several warps along Q.
     pub const TALL: u32 = 64;
 
-    /// [`DeviceProfile::invariant_granule`] of processors: a step of the tiles that batch-invariant plans have there.
-    pub const CPU_GRANULE: u32 = 64;
-
     /// An NVIDIA H200. Tiles of 64 rows took 1.06 to 1.09 times as long as those of 16 on batches that share hardly anything; their first
-    /// steps begin 4.5 to 5.6 us after a CTA's start, those of 16 rows after 3.0 us.
+    /// steps begin 4.5 to 5.6 us after a CTA's start, those of 16 rows after 3.0 us. Batch-invariant plans of 36 held-out batches take 1.05 and 1.3 of their
+    /// prediction in tiles of 16 and of 64 rows; with 70 to 80 here the lower tile is taken where it is faster.
     pub const H200: Self = Self {
         prices: Prices::H200,
         max_concurrent_ctas: 132 * Occupancy::H200.ctas_per_sm,
         occupancy: Occupancy::H200,
         private_kv_in_tall_tiles: 70,
         start_in_low_tiles: 38,
-        invariant_in_low_tiles: 80,
-        invariant_granule: GRANULE,
+        invariant_in_tall_tiles: 74,
         sm_parts: 4,
     };
-
-    /// What batch-invariant plans take in a tile, in 64ths of what prices say.
-    pub(crate) const fn invariant_in(&self, tile: &Tile, dtype: Dtype) -> u64 {
-        if (tile.m as u32) < Self::TALL && !dtype.has_fp8_kv() { self.invariant_in_low_tiles } else { 64 }
-    }
 
     /// The profile of a device: its own prices if its selector has them, else those of its backend.
     pub fn of(device: &Device<'_>, selection: &Selection) -> Self {
@@ -83,11 +72,11 @@ impl DeviceProfile {
 
     /// The profile of a device with this many SMs (CPU: threads), at default prices.
     pub const fn of_units(backend: Backend, units: u32) -> Self {
-        let (max_concurrent_ctas, invariant_granule) = match backend {
-            Backend::Cpu => (units, Self::CPU_GRANULE),
-            Backend::Cuda => (units.saturating_mul(Occupancy::H200.ctas_per_sm), GRANULE),
+        let max_concurrent_ctas = match backend {
+            Backend::Cpu => units,
+            Backend::Cuda => units.saturating_mul(Occupancy::H200.ctas_per_sm),
         };
-        Self { prices: Prices::default_for(backend), max_concurrent_ctas, invariant_granule, ..Self::H200 }
+        Self { prices: Prices::default_for(backend), max_concurrent_ctas, ..Self::H200 }
     }
 }
 

@@ -1,17 +1,12 @@
 //! Entries of a plan as words that the kernels read.
 
 use super::l2_policy::L2Policy;
-use tilewright_kernel_templates::cuda::{
-    EVICT_FIRST, FURTHER_SHIFT, GRANULE, KvSegment, WARP_ROWS, WorkItem, max_segments,
-};
+use tilewright_kernel_templates::cuda::{EVICT_FIRST, GRANULE, KvSegment, WARP_ROWS, WorkItem, max_segments};
 use tilewright_plan::{self as plan, Plan};
 
 /// The planner counts in what the kernels count in.
 const _: () = assert!(
-    GRANULE == plan::GRANULE
-        && WARP_ROWS == plan::WARP_ROWS
-        && max_segments(64) == plan::max_segments(64)
-        && plan::OutputTarget::MOST_MERGES == 1 << FURTHER_SHIFT
+    GRANULE == plan::GRANULE && WARP_ROWS == plan::WARP_ROWS && max_segments(64) == plan::max_segments(64)
 );
 
 /// Writes entries one behind the other.
@@ -26,7 +21,7 @@ pub(super) fn words_of_merge(merge: &plan::MergeItem) -> [u32; 4] {
 }
 
 pub(super) fn words_of_target(target: &plan::OutputTarget) -> [u32; 2] {
-    [target.partial, target.merge | u32::from(target.further) << FURTHER_SHIFT]
+    [target.partial, target.merge]
 }
 
 /// A segment of a plan, by its place among them.

@@ -1,13 +1,9 @@
 //! From chunks to work items: where each chunk's rows go, and in which order CTAs take them.
 
-use super::split::Chunk;
-use super::{
-    DIRECT, KvSegment, MergeItem, OutputTarget, Plan, QTile, Scratch, TileGroup, UNTOUCHED, WorkItem, count,
-};
+use super::{DIRECT, MergeItem, OutputTarget, Plan, QTile, Scratch, TileGroup, UNTOUCHED, WorkItem, count};
 use crate::PlanError;
 use std::cmp::Reverse;
 use tilewright_heuristics::Tile;
-use tilewright_heuristics::chunk::beginnings;
 
 /// A chunk in the order of its items: tile, work of an item, index among the chunks, where its destinations begin.
 pub(super) type OrderedChunk = (Tile, Reverse<u64>, u32, u32);
@@ -22,10 +18,10 @@ pub(super) struct Touched {
 }
 
 impl Touched {
-    /// Counts a chunk, and those that its items leave apart.
+    /// Counts a chunk.
     #[inline]
-    const fn add(&mut self, further: u8, ctas: u32) {
-        self.chunks += 1 + further as u32;
+    const fn add(&mut self, ctas: u32) {
+        self.chunks += 1;
         self.ctas += ctas;
     }
 }
@@ -56,9 +52,6 @@ impl Plan {
         }
         // A merge counts its rows in 32 bits.
         count(self.merges.len().saturating_mul(self.geometry.q_heads as usize), "rows to merge")?;
-        if self.invariant && self.merges.len() > OutputTarget::MOST_MERGES {
-            return Err(PlanError::TooLarge("merges"));
-        }
         self.partials = partials;
         if partials == 0 {
             return Ok(());
@@ -69,18 +62,12 @@ impl Plan {
             for (&request, target) in requests_of(q_tiles, requests, chunk.q_tile).iter().zip(&mut targets) {
                 let Touched { chunks: next, ctas: merge } = &mut touched[request as usize];
                 if target.partial == DIRECT && *next != DIRECT {
-                    *target = OutputTarget { partial: *next, merge: *merge, ..*target };
-                    *next += 1 + u32::from(target.further);
+                    *target = OutputTarget { partial: *next, merge: *merge };
+                    *next += 1;
                 }
             }
         }
         Ok(())
-    }
-
-    /// Whether a CTA's tokens are not the first of its requests: then it leaves their chunks apart.
-    fn begins_behind_others(&self, chunk: &Chunk) -> bool {
-        let first = self.segments[chunk.segments.start as usize..chunk.segments.end as usize].first();
-        first.is_some_and(|first| first.position + (chunk.kv_range.start - first.kv_range.start) > 0)
     }
 
     /// Makes a target for each request of each chunk, direct where the chunk has tokens of it, and counts these.
@@ -91,37 +78,26 @@ impl Plan {
         self.targets.clear();
         for chunk in chunks.iter() {
             let slices = self.slices(&self.q_tiles[chunk.q_tile as usize]);
-            let apart = self.invariant && self.begins_behind_others(chunk);
             let members = requests_of(&self.q_tiles, &self.requests, chunk.q_tile);
             if let &[request] = members {
                 // All segments of its Q tile are its own.
-                let mut target = OutputTarget { partial: DIRECT, ..OutputTarget::default() };
-                if apart {
-                    let segments = chunk.segments.start as usize..chunk.segments.end as usize;
-                    let chunks = self.segments[segments].iter().map(|segment| beginnings_in(chunk, segment));
-                    target.further = chunks.sum::<u32>().saturating_sub(1) as u8;
-                }
-                self.targets.push(target);
-                touched[request as usize].add(target.further, slices);
+                self.targets.push(OutputTarget { partial: DIRECT, merge: 0 });
+                touched[request as usize].add(slices);
                 continue;
             }
             let first = self.targets.len();
             // Requests without tokens are in a chunk without segments, and written there.
             let partial = if chunk.segments.is_empty() { DIRECT } else { UNTOUCHED };
-            self.targets.resize(first + members.len(), OutputTarget { partial, ..OutputTarget::default() });
+            self.targets.resize(first + members.len(), OutputTarget { partial, merge: 0 });
             let targets = &mut self.targets[first..];
             for segment in &self.segments[chunk.segments.start as usize..chunk.segments.end as usize] {
-                let chunks = if apart { beginnings_in(chunk, segment) } else { 0 };
                 for target in &mut targets[segment.members.start as usize..segment.members.end as usize] {
-                    // The first one is the partial itself.
-                    let first = u32::from(chunks > 0 && target.partial == UNTOUCHED);
-                    target.further += (chunks - first) as u8;
                     target.partial = DIRECT;
                 }
             }
             for (&request, target) in members.iter().zip(targets) {
                 if target.partial == DIRECT {
-                    touched[request as usize].add(target.further, slices);
+                    touched[request as usize].add(slices);
                 }
             }
         }
@@ -174,17 +150,6 @@ impl Plan {
         }
         Ok(())
     }
-}
-
-/// Where chunks of absolute positions begin in what a CTA has of a segment.
-fn beginnings_in(chunk: &Chunk, segment: &KvSegment) -> u32 {
-    let begin = segment.kv_range.start.max(chunk.kv_range.start);
-    let end = segment.kv_range.end.min(chunk.kv_range.end);
-    if begin >= end {
-        return 0;
-    }
-    let place = |token| segment.position + (token - segment.kv_range.start);
-    beginnings(place(begin)..place(end))
 }
 
 /// [`Plan::requests_of`] where the plan is being changed.

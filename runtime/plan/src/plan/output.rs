@@ -7,13 +7,6 @@ pub struct OutputTarget {
     pub partial: u32,
     /// Index into [`Plan::merges`](super::Plan::merges): the merge that reads the partial.
     pub merge: u32,
-    /// Further partials behind it: a batch-invariant item whose first token is not its requests' first one leaves each of their chunks apart.
-    pub further: u8,
-}
-
-impl OutputTarget {
-    /// The most merges of a plan with further partials: the kernels keep both in 32 bits.
-    pub const MOST_MERGES: usize = 1 << 24;
 }
 
 /// The target of a request that has no other KV chunk: its row of the output.

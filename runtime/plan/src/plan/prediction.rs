@@ -90,7 +90,7 @@ impl Plan {
                 let begin = segment.position + (from - segment.kv_range.start);
                 time = time.saturating_add(add_chunks(begin, end - from, tile, head_dim, prices));
                 let of = (&self.geometry, options);
-                compute = compute_segment(tile, of, (end - from, rows as u32));
+                compute = compute_segment(tile, of, (end - from, rows as u32), &segment.members);
             }
             let first = (new.count() as u64 * u64::from(page_size)).min(tokens);
             let read = first * prices.hbm_byte + (tokens - first) * prices.l2_byte;

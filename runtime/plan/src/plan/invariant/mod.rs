@@ -1,9 +1,9 @@
 //! Plans whose chunks begin at absolute positions, so that no bit of a request depends on the batch ([`Split::Invariant`]).
 //!
 //! All packs get one tile, of a family whose tiles give the same bits: the one whose items end first. A pack is a tree. Its requests are cut into
-//! Q tiles, and each Q tile reads the segments of all nodes that they have, from their first token on. Nodes are shared up to a multiple of what a
-//! row's softmax takes at once; what is left of one belongs to those below it. Where too few CTAs would be busy, a Q tile is cut between chunks: the
-//! first item adds its chunks up, and the others leave a partial for each of theirs.
+//! Q tiles, and each Q tile reads the segments of all nodes that they have, from their first token on. Nodes are shared up to a multiple of the
+//! tile's step; what is left of one belongs to those below it. Where too few CTAs would be busy, a Q tile is cut: one item takes its first
+//! chunks, and each of the others takes one.
 
 mod sketch;
 #[cfg(test)]
@@ -13,9 +13,9 @@ use super::split::Chunk;
 use super::{
     GRANULE, KvSegment, Plan, PlanOptions, PlannedPack, QTile, Scratch, WARP_ROWS, count, max_segments,
 };
-use crate::{DeviceProfile, Packing, PlanError, PrefixTree, QTileNodes, QTiles};
+use crate::{Packing, PlanError, PrefixTree, QTileNodes, QTiles};
 pub(crate) use sketch::Sketches;
-use sketch::{Candidate, StepPrices};
+use sketch::{Candidate, Cut};
 pub(super) use sketch::{add_chunks, compute_segment};
 use std::ops::Range;
 use tilewright_heuristics::{PackShape, PackSums, Tile, TileSet, chunk};
@@ -32,8 +32,6 @@ struct Span {
     positions: Range<u32>,
     /// Counted from the Q tile's first request.
     members: Range<u32>,
-    /// Q tiles that read them: about as many as its node's requests fill.
-    readers: u32,
 }
 
 /// By node: where its pages stand in the plan, and which column the first of them is of.
@@ -50,7 +48,6 @@ const ABSENT: u32 = u32::MAX;
 pub(crate) struct InvariantScratch {
     q_tiles: QTiles,
     spans: Vec<Span>,
-    windows: Vec<Range<u32>>,
     placed: Vec<Placed>,
     path: Vec<u32>,
     pub(super) sketches: Sketches,
@@ -62,44 +59,28 @@ struct Steps {
     page_size: u32,
     /// Tokens of a step.
     n: u32,
-    /// Tokens that a row's softmax takes at once.
-    granule: u32,
-    /// Sharing ends at multiples of this: of a granule, and of a page.
+    /// Sharing ends at multiples of this: of a step, and of a page.
     unit: u32,
     /// Warps along the rows.
     warps: u32,
 }
 
 impl Steps {
-    fn of(page_size: u32, tile: &Tile, device: &DeviceProfile) -> Self {
+    fn of(page_size: u32, tile: &Tile) -> Self {
         let (page_size, n) = (page_size.max(1), u32::from(tile.n).max(1));
-        let granule = device.invariant_granule.max(GRANULE);
-        let unit = page_size.saturating_mul(granule / gcd(page_size, granule));
-        Self { page_size, n, granule, unit, warps: (u32::from(tile.m) / WARP_ROWS).max(1) }
+        let unit = page_size.saturating_mul(n / gcd(page_size, n));
+        Self { page_size, n, unit, warps: (u32::from(tile.m) / WARP_ROWS).max(1) }
     }
 
     const fn down(self, position: u32) -> u32 {
         position / self.unit * self.unit
     }
 
-    /// Where a segment of these positions begins behind others. A granule is of one step: where it has fewer tokens, it need not begin with one.
-    const fn begin_behind(self, kv_len: u32, positions: &Range<u32>) -> u32 {
+    /// Where a segment of so many tokens begins behind others. Tokens from one multiple of a step's length to the next are of one step: a row
+    /// has them all at once. Where they are fewer, they need not begin with it.
+    const fn begin_behind(self, kv_len: u32, tokens: u32) -> u32 {
         let begin = kv_len.next_multiple_of(GRANULE);
-        if begin % self.granule + (positions.end - positions.start) <= self.granule {
-            begin
-        } else {
-            kv_len.next_multiple_of(self.granule)
-        }
-    }
-
-    /// The same of a segment whose chunks begin with steps, if some do: kernels multiply a step by granules where a chunk begins within it.
-    const fn begin_with_chunks(self, kv_len: u32, positions: &Range<u32>) -> u32 {
-        let begin = self.begin_behind(kv_len, positions);
-        if chunk::next_behind(positions.start) >= positions.end {
-            return begin;
-        }
-        let (at, wanted) = (begin % self.n, positions.start % self.n);
-        begin.saturating_add(if wanted >= at { wanted - at } else { self.n + wanted - at })
+        if begin % self.n + tokens <= self.n { begin } else { kv_len.next_multiple_of(self.n) }
     }
 
     /// Whether several segments of a Q tile can be cut: chunks begin where pages do.
@@ -113,6 +94,17 @@ const fn gcd(mut a: u32, mut b: u32) -> u32 {
         (a, b) = (b, a % b);
     }
     a
+}
+
+/// Ends of the windows of a KV range that is cut: where its first item ends, then where each chunk does.
+fn windows(cut: Cut, end: u32) -> impl Iterator<Item = Range<u32>> {
+    let first = match cut {
+        Cut::Whole => end,
+        Cut::After(position) => position.min(end),
+    };
+    std::iter::successors(Some(0..first), move |before| {
+        (before.end < end).then(|| before.end..chunk::next_behind(before.end).min(end))
+    })
 }
 
 impl Plan {
@@ -154,52 +146,44 @@ impl Plan {
     ) -> Result<(), PlanError> {
         let total = count(tree.roots().count(), "packs")?;
         let mut packs = Vec::with_capacity(total as usize);
-        let (mut seen, mut tokens) = (0u64, 0u64);
         for root in tree.roots() {
-            let sums = self.sums_of(tree, root, &mut scratch.path);
-            seen = seen.saturating_add(sums.seen);
-            tokens = tokens.saturating_add(sums.tokens);
-            let shape = self.shape_of(&sums, total)?;
+            let shape = self.shape_of(&self.sums_of(tree, root, &mut scratch.path), total)?;
             packs.push((root, shape, select(&shape)));
         }
         self.invariant = true;
         let mut candidate = Candidate::PER_REQUEST;
         if options.packing != Packing::PerRequest {
-            let per_request = Candidate::of_readers(seen, tokens);
-            candidate = self.choose_candidate(tree, &mut packs, (tiles, per_request), options, scratch);
+            candidate = self.choose_candidate(tree, &mut packs, tiles, options, scratch);
         } else if let Some(tiles) = tiles {
             let tile = self.tile_of_one(&tiles);
             packs.iter_mut().for_each(|pack| pack.2 = tile);
         }
-        let InvariantScratch { q_tiles, spans, windows, placed, path, .. } = scratch;
+        let InvariantScratch { q_tiles, spans, placed, path, .. } = scratch;
         placed.clear();
         placed.resize(tree.capacity(), Placed { pages: ABSENT, column: 0 });
         for (root, shape, tile) in packs {
-            let steps = Steps::of(self.geometry.page_size, &tile, &options.device);
+            let steps = Steps::of(self.geometry.page_size, &tile);
             let first_q_tile = count(self.q_tiles.len(), "Q tiles")?;
-            let capacity = self.fitting(tree, root, (&tile, steps), candidate.level, q_tiles, spans);
+            let capacity = self.fitting(tree, root, &tile, candidate.level, q_tiles, spans);
             q_tiles.clear();
             q_tiles.push_pack(tree, root, |_| true, capacity);
             for q_tile in q_tiles.q_tiles() {
-                spans_of(tree, (q_tiles, capacity), q_tile, steps, spans);
+                spans_of(tree, q_tiles, q_tile, steps, spans);
+                let time = |cut| sketch::time_of_first(self, &tile, options, spans, cut, steps);
                 let requests = q_tiles.requests_of(q_tile);
-                let all = 0..requests.len() as u32;
-                let prices = StepPrices::of(self, &tile, options);
-                candidate.cut(requests.len(), spans, steps, windows, |window| {
-                    sketch::time_of_window(self, &prices, spans, (all.clone(), window), steps)
-                });
+                let cut = candidate.cut_of(requests.len(), spans, steps, time);
                 join_span_of_one(requests.len(), spans);
                 let mut place = |plan: &mut Self, span: &Span| {
                     plan.place_pages(tree, &pages, span, steps, &mut placed[span.node as usize], path)
                 };
                 let time = |plan: &Self, members, window: &Range<u32>| {
-                    sketch::time_of_window(plan, &prices, spans, (members, window.clone()), steps)
+                    sketch::time_of_window(plan, &tile, options, spans, (members, window.clone()), steps)
                 };
                 let size = |plan: &Self, window: &Range<u32>| {
                     let requests = requests.len() as u32;
                     candidate.requests_an_item(requests, window.start, |members| time(plan, members, window))
                 };
-                self.push_spans(requests, spans, (windows, steps), size, &mut place, chunks)?;
+                self.push_spans(requests, spans, (cut, steps), size, &mut place, chunks)?;
             }
             let q_tiles = first_q_tile..count(self.q_tiles.len(), "Q tiles")?;
             self.packs.push(PlannedPack { q_tiles, shape, tile });
@@ -218,11 +202,12 @@ impl Plan {
         &self,
         tree: &impl PrefixTree,
         root: u32,
-        (tile, steps): (&Tile, Steps),
+        tile: &Tile,
         level: u32,
         q_tiles: &mut QTiles,
         spans: &mut Vec<Span>,
     ) -> u32 {
+        let steps = Steps::of(self.geometry.page_size, tile);
         let mut capacity = self.capacity(tile).checked_shr(level).unwrap_or(0).max(1).min(tree.size(root));
         let room = max_segments(u32::from(tile.m)) as usize;
         while capacity > 1 {
@@ -231,7 +216,7 @@ impl Plan {
             let fits = q_tiles.q_tiles().iter().all(|q_tile| {
                 // A node has two spans at most: most Q tiles need no closer look.
                 2 * q_tiles.segments_of(q_tile).len() <= room || {
-                    spans_of(tree, (q_tiles, capacity), q_tile, steps, spans);
+                    spans_of(tree, q_tiles, q_tile, steps, spans);
                     spans.len() <= room
                 }
             });
@@ -287,7 +272,7 @@ impl Plan {
         &mut self,
         requests: &[u32],
         spans: &[Span],
-        (windows, steps): (&[Range<u32>], Steps),
+        (cut, steps): (Cut, Steps),
         size: impl Fn(&Self, &Range<u32>) -> u32,
         place: &mut impl FnMut(&mut Self, &Span) -> Result<u32, PlanError>,
         chunks: &mut Vec<Chunk>,
@@ -306,16 +291,17 @@ impl Plan {
             let segments = segments..segments + 1;
             self.push_window(begin..begin + requests, segments.clone(), end)?;
             let chunk = |kv_range| Chunk { q_tile: index, kv_range, segments: segments.clone(), item: 0 };
-            chunks.extend(windows.iter().cloned().map(chunk));
+            chunks.extend(windows(cut, end).map(chunk));
             return Ok(());
         }
-        for window in windows {
-            let size = size(self, window);
+        for window in windows(cut, end) {
+            let size = size(self, &window);
             for at in (0..requests).step_by(size as usize) {
                 let members = at..requests.min(at + size);
                 let first = count(self.segments.len(), "KV segments")?;
                 let mut kv_len = 0u32;
-                // Segments private to one warp come last, where there are several: the kernels' private KV phase.
+                // Segments private to one warp come last, those of each warp from a step's beginning on: the kernels' private KV phase.
+                let mut last_owner = (steps.warps == 1).then_some(0);
                 for alone in [false, true] {
                     for span in spans {
                         let positions =
@@ -329,11 +315,10 @@ impl Plan {
                         if owner.is_some() != alone {
                             continue;
                         }
-                        let begin = if alone && steps.warps > 1 {
-                            steps.begin_behind(kv_len, &positions)
-                        } else {
-                            steps.begin_with_chunks(kv_len, &positions)
-                        };
+                        if alone && std::mem::replace(&mut last_owner, owner) != owner {
+                            kv_len = kv_len.checked_next_multiple_of(steps.n).ok_or(TOO_LONG)?;
+                        }
+                        let begin = steps.begin_behind(kv_len, positions.end - positions.start);
                         let end = begin.checked_add(positions.end - positions.start);
                         kv_len = end.filter(|&end| i32::try_from(end).is_ok()).ok_or(TOO_LONG)?;
                         let pages =
@@ -385,7 +370,7 @@ fn join_span_of_one(requests: usize, spans: &mut Vec<Span>) {
 /// The spans of a Q tile, parents before children.
 fn spans_of(
     tree: &impl PrefixTree,
-    (q_tiles, capacity): (&QTiles, u32),
+    q_tiles: &QTiles,
     q_tile: &QTileNodes,
     steps: Steps,
     spans: &mut Vec<Span>,
@@ -397,17 +382,15 @@ fn spans_of(
         let (node, columns) = (segment.node, tree.columns(segment.node));
         let (begin, end) = (steps.down(tokens(columns.start)), tokens(columns.end));
         let goes_on = tree.children(node).next().is_some();
-        let readers = tree.size(node).div_ceil(capacity.max(1));
         let shared = if goes_on { steps.down(end) } else { end };
         if begin < shared {
-            spans.push(Span { node, positions: begin..shared, members: segment.members.clone(), readers });
+            spans.push(Span { node, positions: begin..shared, members: segment.members.clone() });
         }
         // Requests that end with the node come first among its members: they have the rest for themselves.
         let child = segments.get(index + 1).filter(|next| tree.parent(next.node) == Some(node));
         let ending = segment.members.start..child.map_or(segment.members.end, |child| child.members.start);
         if goes_on && shared < end && !ending.is_empty() {
-            let readers = ending.len() as u32;
-            spans.push(Span { node, positions: shared.max(begin)..end, members: ending, readers });
+            spans.push(Span { node, positions: shared.max(begin)..end, members: ending });
         }
     }
 }

@@ -1,28 +1,28 @@
 //! Which of a few ways to cut trees into Q tiles, and these into items, ends first: by the prices that packs are weighed with.
 
-use super::{InvariantScratch, Span, Steps, Tiles, spans_of};
+use super::{InvariantScratch, Span, Steps, Tiles, owner, spans_of, windows};
 use crate::plan::waves::{self, Waves};
-use crate::plan::{GRANULE, Plan, PlanOptions};
+use crate::plan::{GRANULE, Plan, PlanOptions, WARP_ROWS};
 use crate::{DeviceProfile, PrefixTree};
 use std::ops::Range;
 use tilewright_heuristics::{Geometry, PackShape, Prices, Tile, chunk};
 
 /// Q tiles hold as many requests as the tile has room for, or half, or only one.
 const LEVELS: [u32; 3] = [0, 1, u32::MAX];
-/// Where Q tiles are cut, their first items take this many eighths of a CTA slot's time at most.
-const SHARE: u64 = 8;
-/// Items behind the first one are so many times as short: they fill what CTA slots have left at the end.
-const SHORTER: u64 = 12;
-/// Where hardly anything is shared, all items of a Q tile may be as long: of fewer partials, merges are shorter. Times over the selector's on an H100,
-/// long windows and short ones against equal ones: conversations, whose tokens have 1.1 to 1.4 readers on average, 1.15 and 1.09; tenants, most of
-/// them with 2 to 5, 1.13 and 1.17. Prices take the two for alike, so readers decide: in halves, how many are hardly any.
-const FEW_READERS: u64 = 3;
-/// The most chunks that an item leaves apart: what an output target can count, whatever the length of later ones.
-const MOST_CHUNKS: u32 = 128;
+/// Items take this share of a CTA slot's time at most, where they are cut.
+const SHARES: [u64; 2] = [1, 2];
 
-/// Adding a chunk to those before it takes this many thirds of reading as many bytes from L2: shared memory is about three times as fast, but a
-/// step whose accumulators begin anew is not computed beside others.
-const ADD_IN_THIRDS: u64 = 2;
+/// Shared memory is about this many times as fast as L2.
+const SHARED_MEMORY_OVER_L2: u64 = 3;
+
+/// Where a Q tile is cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Cut {
+    /// Nowhere.
+    Whole,
+    /// Where a chunk begins, and at each that begins later.
+    After(u32),
+}
 
 /// A way to plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,62 +31,33 @@ pub(super) struct Candidate {
     pub(super) level: u32,
     /// Time of the longest item, in attoseconds of the whole device.
     most: u64,
-    /// How many times as short the items of a Q tile behind the first one are.
-    shorter: u64,
 }
 
 impl Candidate {
     /// Every request alone, and not cut.
-    pub(super) const PER_REQUEST: Self = Self { level: u32::MAX, most: u64::MAX, shorter: SHORTER };
+    pub(super) const PER_REQUEST: Self = Self { level: u32::MAX, most: u64::MAX };
 
-    /// Every request alone, and how its items would be cut in a batch whose requests see `seen` tokens, of which `tokens` are different ones.
-    pub(super) const fn of_readers(seen: u64, tokens: u64) -> Self {
-        let few = seen.saturating_mul(2) < tokens.saturating_mul(FEW_READERS);
-        Self { shorter: if few { 1 } else { SHORTER }, ..Self::PER_REQUEST }
-    }
-
-    /// What first items take at most, in eighths of a CTA slot's time, besides [`SHARE`]: tried with the best tile and level.
-    const fn other_shares(self) -> &'static [u64] {
-        if self.shorter == 1 { &[12, 10, 6, 4, 3] } else { &[12, 6, 4] }
-    }
-
-    /// The windows that a Q tile's positions are cut into, between chunks: the first one as long as an item may take, the others shorter or as
-    /// long. `time` knows what the items of one take.
-    pub(super) fn cut(
+    /// Where a Q tile is cut so that its first item, of which `time` knows how long it takes, is no longer than it may be.
+    pub(super) fn cut_of(
         self,
         requests: usize,
         spans: &[Span],
         steps: Steps,
-        windows: &mut Vec<Range<u32>>,
-        time: impl Fn(Range<u32>) -> u64,
-    ) {
+        time: impl Fn(Cut) -> u64,
+    ) -> Cut {
         let end = spans.iter().map(|span| span.positions.end).max().unwrap_or(0);
-        windows.clear();
         // Those of one request are a segment that may be cut anywhere.
         let cuts = requests == 1 || spans.len() <= 1 || steps.cuts_several();
-        if !cuts || end <= chunk::SHORTEST || self.most == u64::MAX {
-            return windows.push(0..end);
+        if !cuts || end <= chunk::SHORTEST || self.most == u64::MAX || time(Cut::Whole) <= self.most {
+            return Cut::Whole;
         }
-        if time(0..end) <= self.most {
-            return windows.push(0..end);
+        // The last chunk that begins early enough. Times grow with the position.
+        let (mut low, mut high) = (chunk::SHORTEST, end);
+        while chunk::next_behind(low) < high {
+            let middle = chunk::begin_of(low + (high - low) / 2).max(chunk::next_behind(low));
+            if time(Cut::After(middle)) <= self.most { low = middle } else { high = middle }
         }
-        let mut begin = 0;
-        while begin < end {
-            let most = if begin == 0 { self.most } else { self.most / self.shorter };
-            // The last chunk that begins early enough. Times grow with the position.
-            let (mut low, mut high) = (chunk::next_behind(begin).min(end), end);
-            let furthest = chunk::length_at(begin).saturating_mul(MOST_CHUNKS);
-            if end - begin <= furthest && time(begin..end) <= most {
-                low = end;
-            }
-            high = high.min(begin.saturating_add(furthest));
-            while chunk::next_behind(low) < high {
-                let middle = chunk::begin_of(low + (high - low) / 2).max(chunk::next_behind(low));
-                if time(begin..middle) <= most { low = middle } else { high = middle }
-            }
-            windows.push(begin..low);
-            begin = low;
-        }
+        Cut::After(low)
     }
 
     /// How many requests of a window share an item: all, or half, a quarter ... so that none takes longer than it may. All in the first one,
@@ -106,6 +77,8 @@ impl Candidate {
 /// Memory that the choice needs.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Sketches {
+    /// By node: whether some Q tile has read it.
+    read: Vec<bool>,
     times: Vec<u64>,
     classes: Vec<(u64, u64)>,
     cta_slots: Vec<(u64, u64)>,
@@ -113,12 +86,13 @@ pub(crate) struct Sketches {
 
 /// What tokens cost, in attoseconds of the whole device.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct StepPrices {
-    /// Reading a token from memory, and from L2.
+struct StepPrices {
+    /// Reading a token that no item has read before, and one that is in L2.
     first: u64,
     again: u64,
-    /// Computing a step of all rows. In the private KV phase warps share it: each has tokens of its own.
+    /// Computing a step of all rows, and one of a warp's alone: whole, however few of its tokens there are.
     compute: u64,
+    compute_alone: u64,
     /// Adding a chunk to those before it.
     add: u64,
     cta: u64,
@@ -127,7 +101,7 @@ pub(super) struct StepPrices {
 }
 
 impl StepPrices {
-    pub(super) fn of(plan: &Plan, tile: &Tile, options: &PlanOptions) -> Self {
+    fn of(plan: &Plan, tile: &Tile, options: &PlanOptions) -> Self {
         let (device, geometry) = (&options.device, &plan.geometry);
         let (prices, head_dim) = (&device.prices, u64::from(geometry.head_dim));
         let bytes = 2 * head_dim * geometry.dtype.kv_bytes() as u64;
@@ -136,6 +110,7 @@ impl StepPrices {
             first: bytes.saturating_mul(prices.hbm_byte),
             again: bytes.saturating_mul(prices.l2_byte),
             compute: compute_price(tile, head_dim, options, u32::from(tile.m)),
+            compute_alone: compute_price(tile, head_dim, options, WARP_ROWS.min(tile.m.into())),
             add: add_price(tile, head_dim, prices),
             cta: if low { prices.cta.saturating_mul(device.start_in_low_tiles) / 64 } else { prices.cta },
             row: ((head_dim + 2) * 4).saturating_mul(prices.partial_byte),
@@ -153,20 +128,31 @@ fn compute_price(tile: &Tile, head_dim: u64, options: &PlanOptions, rows: u32) -
     idle_parts.saturating_mul(device.prices.flop)
 }
 
+/// Tokens of a segment that are computed: steps are whole. What is left of one, others fill if they have no more.
+fn computed_tokens(tokens: u32, step: u32) -> u64 {
+    let step = step.max(1);
+    let rest = tokens % step;
+    let of_rest = step.checked_div(rest).map_or(0, |alike| step / alike);
+    u64::from(tokens - rest + of_rest)
+}
+
 /// What computing a segment of an item costs, of which some requests' rows see something.
 pub(in crate::plan) fn compute_segment(
     tile: &Tile,
     (geometry, options): (&Geometry, &PlanOptions),
     (tokens, rows): (u32, u32),
+    members: &Range<u32>,
 ) -> u64 {
+    let alone = u32::from(tile.m) > WARP_ROWS && owner(members, geometry.gqa_ratio()).is_some();
+    let rows = if alone { rows.min(WARP_ROWS) } else { rows };
+    let n = u32::from(tile.n).max(1);
     let step = compute_price(tile, geometry.head_dim.into(), options, rows);
-    u64::from(tokens.next_multiple_of(options.device.invariant_granule.max(GRANULE))) * step
-        / u64::from(tile.n.max(1))
+    (computed_tokens(tokens.next_multiple_of(GRANULE), n) * step) / u64::from(n)
 }
 
 /// What adding a chunk to those before it costs a CTA: its rows' totals are read from shared memory, and written.
 fn add_price(tile: &Tile, head_dim: u64, prices: &Prices) -> u64 {
-    (u64::from(tile.m) * head_dim * 8).saturating_mul(prices.l2_byte) * ADD_IN_THIRDS / 3
+    (u64::from(tile.m) * head_dim * 8).saturating_mul(prices.l2_byte) / SHARED_MEMORY_OVER_L2
 }
 
 /// What adding up the chunks that begin in `tokens` tokens behind `begin` costs.
@@ -183,18 +169,38 @@ pub(in crate::plan) fn add_chunks(
     begins.take_while(|&next| next < end).count() as u64 * add_price(tile, head_dim, prices)
 }
 
+/// What the first item of a Q tile takes, cut so.
+pub(super) fn time_of_first(
+    plan: &Plan,
+    tile: &Tile,
+    options: &PlanOptions,
+    spans: &[Span],
+    cut: Cut,
+    steps: Steps,
+) -> u64 {
+    let prices = StepPrices::of(plan, tile, options);
+    let end = match cut {
+        Cut::Whole => u32::MAX,
+        Cut::After(position) => position,
+    };
+    let steps = (steps, plan.geometry.gqa_ratio());
+    prices.cta + tokens_time(&prices, spans, 0..u32::MAX, 0..end, steps, |_| true)
+}
+
 /// What an item of these requests takes in a window.
 pub(super) fn time_of_window(
     plan: &Plan,
-    prices: &StepPrices,
+    tile: &Tile,
+    options: &PlanOptions,
     spans: &[Span],
     (members, window): (Range<u32>, Range<u32>),
     steps: Steps,
 ) -> u64 {
+    let prices = StepPrices::of(plan, tile, options);
     let ratio = plan.geometry.gqa_ratio();
     let rows = u64::from(members.end - members.start) * u64::from(ratio);
-    let partials = u64::from(chunk::beginnings(window.clone()).max(1));
-    prices.cta + tokens_time(prices, spans, members, window, steps) + rows * partials * prices.row
+    let steps = (steps, ratio);
+    prices.cta + tokens_time(&prices, spans, members, window, steps, |_| true) + rows * prices.row
 }
 
 /// What the tokens of some requests' spans in a window take.
@@ -203,7 +209,8 @@ fn tokens_time(
     spans: &[Span],
     members: Range<u32>,
     window: Range<u32>,
-    steps: Steps,
+    (steps, ratio): (Steps, u32),
+    first: impl Fn(&Span) -> bool,
 ) -> u64 {
     let of_span = |span: &Span| {
         let begin = span.positions.start.max(window.start);
@@ -213,12 +220,13 @@ fn tokens_time(
             return 0;
         }
         let tokens = (end - begin).next_multiple_of(GRANULE);
-        // Q tiles read what they share at about the same time: once from memory, for all of them.
-        let further = prices.first.saturating_sub(prices.again) / u64::from(span.readers.max(1));
-        let read = u64::from(tokens) * (prices.again + further);
+        let read = u64::from(tokens) * if first(span) { prices.first } else { prices.again };
         let adds = u64::from((end - 1) / chunk::length_at(end) - begin / chunk::length_at(end));
-        let computed = u64::from(tokens.next_multiple_of(steps.granule));
-        read.max(computed * prices.compute / u64::from(steps.n)) + adds * prices.add
+        let computed = computed_tokens(tokens, steps.n);
+        // Warps compute what is their own at once.
+        let own = steps.warps > 1 && owner(&span.members, ratio).is_some();
+        let compute = if own { prices.compute_alone } else { prices.compute };
+        read.max(computed * compute / u64::from(steps.n.max(1))) + adds * prices.add
     };
     spans.iter().map(of_span).sum()
 }
@@ -229,15 +237,12 @@ impl Plan {
         &self,
         tree: &impl PrefixTree,
         packs: &mut [(u32, PackShape, Tile)],
-        (tiles, per_request): (Tiles, Candidate),
+        tiles: Tiles,
         options: &PlanOptions,
         scratch: &mut InvariantScratch,
     ) -> Candidate {
-        let mut best = (u64::MAX, Candidate { level: 0, ..per_request }, None);
-        // A slot's share of all work; shorter than a chunk's beginning no item is worth it.
-        let slots = u64::from(options.device.max_concurrent_ctas.max(1));
-        let most = |total: u64, share: u64| (total / slots * share / 8).max(2 * options.device.prices.cta);
-        let (mut lower, mut of_best): (Option<Tile>, u64) = (None, 0);
+        let mut best = (u64::MAX, Candidate { level: 0, most: u64::MAX }, None);
+        let mut lower: Option<Tile> = None;
         let family = tiles.iter().flatten().map(|tile| Some(*tile));
         for tile in family.chain(tiles.is_none().then_some(None)) {
             if tile.is_some() && tile == lower {
@@ -261,30 +266,25 @@ impl Plan {
                     continue;
                 }
                 before = requests(level);
-                let whole = Candidate { level, ..per_request };
+                let whole = Candidate { level, most: u64::MAX };
                 let (end, total) = self.sketch(tree, packs, options, whole, scratch);
                 if end < best.0 {
                     best = (end, whole, tile);
                 }
-                let candidate = Candidate { most: most(total, SHARE), ..whole };
-                let (end, _) = self.sketch(tree, packs, options, candidate, scratch);
-                if end < best.0 {
-                    best = (end, candidate, tile);
-                }
-                if best.1.level == level && best.2 == tile {
-                    of_best = total;
+                let slots = u64::from(options.device.max_concurrent_ctas.max(1));
+                for share in SHARES {
+                    // A slot's share of all work; shorter than a chunk's beginning no item is worth it.
+                    let most = (total / slots / share).max(2 * options.device.prices.cta);
+                    let candidate = Candidate { level, most };
+                    let (end, _) = self.sketch(tree, packs, options, candidate, scratch);
+                    if end < best.0 {
+                        best = (end, candidate, tile);
+                    }
                 }
             }
         }
         if let Some(tile) = best.2 {
             packs.iter_mut().for_each(|pack| pack.2 = tile);
-        }
-        for &share in per_request.other_shares() {
-            let candidate = Candidate { most: most(of_best, share), ..best.1 };
-            let (end, _) = self.sketch(tree, packs, options, candidate, scratch);
-            if end < best.0 {
-                best = (end, candidate, best.2);
-            }
         }
         best.1
     }
@@ -298,47 +298,50 @@ impl Plan {
         candidate: Candidate,
         scratch: &mut InvariantScratch,
     ) -> (u64, u64) {
-        let InvariantScratch { q_tiles, spans, windows, sketches, .. } = scratch;
-        let Sketches { times, classes, cta_slots } = sketches;
+        let InvariantScratch { q_tiles, spans, sketches, .. } = scratch;
+        let Sketches { read, times, classes, cta_slots } = sketches;
+        read.clear();
+        read.resize(tree.capacity(), false);
         times.clear();
-        let (mut merges, mut ctas_per_sm, mut pace) = (false, 1, 0);
+        let (mut merges, mut ctas_per_sm, mut tall) = (false, 1, false);
         let ratio = self.geometry.gqa_ratio();
         for &(root, _, tile) in packs {
-            let prices = StepPrices::of(self, &tile, options);
-            let steps = Steps::of(self.geometry.page_size, &tile, &options.device);
+            let (steps, prices) =
+                (Steps::of(self.geometry.page_size, &tile), StepPrices::of(self, &tile, options));
             ctas_per_sm = ctas_per_sm.max(options.device.occupancy.of(&tile));
-            pace = pace.max(options.device.invariant_in(&tile, self.geometry.dtype));
-            let capacity = self.fitting(tree, root, (&tile, steps), candidate.level, q_tiles, spans);
+            tall |= u32::from(tile.m) >= DeviceProfile::TALL;
+            let capacity = self.fitting(tree, root, &tile, candidate.level, q_tiles, spans);
             q_tiles.clear();
             q_tiles.push_pack(tree, root, |_| true, capacity);
             for q_tile in q_tiles.q_tiles() {
-                spans_of(tree, (q_tiles, capacity), q_tile, steps, spans);
-                let requests = q_tile.requests.len() as u32;
-                candidate.cut(q_tile.requests.len(), spans, steps, windows, |window| {
-                    time_of_window(self, &prices, spans, (0..requests, window), steps)
+                spans_of(tree, q_tiles, q_tile, steps, spans);
+                let cut = candidate.cut_of(q_tile.requests.len(), spans, steps, |cut| {
+                    time_of_first(self, &tile, options, spans, cut, steps)
                 });
-                for window in windows.iter() {
+                let end = spans.iter().map(|span| span.positions.end).max().unwrap_or(0);
+                let requests = q_tile.requests.len() as u32;
+                for window in windows(cut, end) {
                     let size = candidate.requests_an_item(requests, window.start, |members| {
-                        time_of_window(self, &prices, spans, (members, window.clone()), steps)
+                        time_of_window(self, &tile, options, spans, (members, window.clone()), steps)
                     });
                     for at in (0..requests).step_by(size as usize) {
                         let members = at..requests.min(at + size);
                         let rows = u64::from(members.end - at) * u64::from(ratio);
-                        let tokens = tokens_time(&prices, spans, members, window.clone(), steps);
+                        let of_tile = (steps, ratio);
+                        // What another item has read is in L2.
+                        let first = |span: &Span| span.members.start >= at && !read[span.node as usize];
+                        let tokens = tokens_time(&prices, spans, members, window.clone(), of_tile, first);
                         if tokens == 0 {
                             continue;
                         }
-                        let partials = match window.start {
-                            0 => u64::from(windows.len() > 1),
-                            _ => u64::from(chunk::beginnings(window.clone())),
-                        };
-                        let partial = rows * partials * prices.row;
+                        let partial = if cut == Cut::Whole { 0 } else { rows * prices.row };
                         let slices = rows.div_ceil(u64::from(tile.m.max(1)));
                         let time = prices.cta + tokens + partial;
                         times.extend(std::iter::repeat_n(time, slices as usize));
                     }
+                    merges |= cut != Cut::Whole;
                 }
-                merges |= windows.len() > 1;
+                q_tiles.segments_of(q_tile).iter().for_each(|segment| read[segment.node as usize] = true);
             }
         }
         // Items of about the same time are scheduled together.
@@ -365,6 +368,7 @@ impl Plan {
         let start = options.device.prices.cta;
         let end = waves.elapsed_from(start, waves.running(ctas_per_sm), cta_slots).saturating_mul(slots);
         let merge = if merges { options.device.prices.merge } else { 0 };
-        ((end.saturating_mul(pace) / 64).saturating_add(merge), total)
+        let paced = if tall { end.saturating_mul(options.device.invariant_in_tall_tiles) / 64 } else { end };
+        (paced.saturating_add(merge), total)
     }
 }

@@ -1,9 +1,10 @@
-use crate::plan::{GRANULE, OutputTarget, Plan, PlanOptions, Split, UNTOUCHED, max_segments};
-use crate::{DeviceProfile, LivePlanner, Packing, PageTable, Prices};
+use crate::plan::{Plan, PlanOptions, Split, UNTOUCHED, max_segments};
+use crate::{LivePlanner, Packing, PageTable, Prices};
 use proptest::prelude::*;
 use tilewright_heuristics::{Backend, Dtype, Geometry, Tile, TileSet, chunk};
 
 const FAMILY: TileSet<'static> = chunk::families(Backend::Cuda, 128)[0];
+const N: u32 = FAMILY.tiles()[0].n as u32;
 
 /// Requests of up to three streams of pages, each from some column on.
 fn rows() -> impl Strategy<Value = Vec<Vec<i32>>> {
@@ -22,13 +23,13 @@ fn rows() -> impl Strategy<Value = Vec<Vec<i32>>> {
     })
 }
 
-/// One part of a request's tokens: where it goes, and its positions.
-fn parts(plan: &Plan, request: u32, granule: u32) -> Vec<(OutputTarget, Vec<std::ops::Range<u32>>)> {
+/// One part of a request's tokens: which partial it goes to, and its positions.
+fn parts(plan: &Plan, request: u32) -> Vec<(u32, Vec<std::ops::Range<u32>>)> {
     let mut parts = Vec::new();
     for item in plan.work_items() {
         let requests = plan.requests_of(item.q_tile);
         let Some(member) = requests.iter().position(|&other| other == request) else { continue };
-        let target = plan.targets()[item.targets as usize + member];
+        let partial = plan.targets()[item.targets as usize + member].partial;
         let mut positions = Vec::new();
         for segment in &plan.segments()[item.segments.start as usize..item.segments.end as usize] {
             let begin = segment.kv_range.start.max(item.kv_range.start);
@@ -36,25 +37,22 @@ fn parts(plan: &Plan, request: u32, granule: u32) -> Vec<(OutputTarget, Vec<std:
             if begin < end && segment.members.contains(&(member as u32)) {
                 let place = |token| segment.position + (token - segment.kv_range.start);
                 positions.push(place(begin)..place(end));
-                // Tokens from one multiple of a granule to the next are of one step.
-                assert!(place(begin).is_multiple_of(granule));
+                // Tokens from one multiple of a step to the next are of one step.
+                assert!(place(begin).is_multiple_of(N));
                 let (at, tokens) = (begin - item.kv_range.start, end - begin);
-                assert!(
-                    at.is_multiple_of(granule) || at % granule + tokens <= granule,
-                    "{tokens} tokens at {at}"
-                );
+                assert!(at.is_multiple_of(N) || at % N + tokens <= N, "{tokens} tokens at {at}");
             }
         }
-        assert_eq!(positions.is_empty(), target.partial == UNTOUCHED);
-        if target.partial != UNTOUCHED {
-            parts.push((target, positions));
+        assert_eq!(positions.is_empty(), partial == UNTOUCHED);
+        if partial != UNTOUCHED {
+            parts.push((partial, positions));
         }
     }
-    parts.sort_by_key(|(target, _)| target.partial);
+    parts.sort_by_key(|(partial, _)| *partial);
     parts
 }
 
-fn check(plan: &Plan, rows: &[Vec<i32>], page_size: u32, granule: u32) {
+fn check(plan: &Plan, rows: &[Vec<i32>], page_size: u32) {
     assert!(plan.is_invariant());
     let [group] = plan.tile_groups() else { panic!("{:?} are several tiles", plan.tile_groups()) };
     let room = max_segments(group.tile.m.into());
@@ -71,28 +69,18 @@ fn check(plan: &Plan, rows: &[Vec<i32>], page_size: u32, granule: u32) {
         assert_eq!(pages, &row[first as usize..][..count as usize]);
     }
     for (request, row) in rows.iter().enumerate().filter(|(_, row)| !row.is_empty()) {
-        let parts = parts(plan, request as u32, granule);
-        let merge = plan.merges().iter().find(|merge| merge.request == request as u32);
-        let mut partials = merge.map_or(0..0, |merge| merge.partial_begin..merge.partial_end);
-        assert_eq!(partials.is_empty(), parts.len() == 1);
+        let parts = parts(plan, request as u32);
         let mut next = 0;
-        for (target, positions) in &parts {
-            // Each part begins with a chunk, and has a partial for each of its chunks, but the first part, which adds them up.
+        for (index, (_, positions)) in parts.iter().enumerate() {
+            // Each part but the first is a chunk, and each begins with one.
             let first = positions[0].start;
             assert_eq!(first, chunk::begin_of(first));
-            let end = positions.last().unwrap().end;
-            let chunks = if first == 0 { 1 } else { chunk::beginnings(first..end) };
-            assert_eq!(u32::from(target.further) + 1, chunks, "{first}..{end}");
-            if parts.len() > 1 {
-                assert_eq!(partials.next(), Some(target.partial));
-                assert!((1..chunks).all(|_| partials.next().is_some()));
-            }
             for positions in positions {
                 assert_eq!(positions.start, next, "tokens come in order, each once");
                 next = positions.end;
             }
+            assert!(index == 0 || next <= chunk::next_behind(first), "{first}..{next} are several chunks");
         }
-        assert!(partials.is_empty());
         assert_eq!(next, row.len() as u32 * page_size);
     }
 }
@@ -103,14 +91,12 @@ proptest! {
     fn every_request_has_its_tokens_once_in_steps_and_chunks_of_their_own(
         rows in rows(), page_size in prop::sample::select(vec![16u32, 48, 64, 128]),
         ctas in prop::sample::select(vec![1u32, 4, 40, 400]), q_heads in prop::sample::select(vec![2u32, 8]),
-        granule in prop::sample::select(vec![GRANULE, DeviceProfile::CPU_GRANULE]),
     ) {
         let geometry = Geometry { q_heads, kv_heads: 2, head_dim: 64, page_size, dtype: Dtype::F16 };
         let prices = Prices { cta: 0, merge: 0, partial_byte: 0, ..Prices::default() };
-        let mut options = PlanOptions { split: Split::Invariant, ..PlanOptions::default() }
+        let options = PlanOptions { split: Split::Invariant, ..PlanOptions::default() }
             .with_max_concurrent_ctas(ctas)
             .with_prices(prices);
-        options.device.invariant_granule = granule;
         let max_pages = rows.iter().map(Vec::len).max().unwrap_or(0);
         let padded = |row: &Vec<i32>| {
             row.iter().copied().chain(std::iter::repeat_n(-1, max_pages - row.len())).collect::<Vec<_>>()
@@ -119,30 +105,27 @@ proptest! {
         let lens: Vec<u32> = rows.iter().map(|row| (row.len() as u32 * page_size).saturating_sub(5)).collect();
         let table = PageTable::new(&entries, max_pages, &lens, page_size).unwrap();
         let plan = Plan::build(&geometry, &table, &options, FAMILY).unwrap();
-        check(&plan, &rows, page_size, granule);
+        check(&plan, &rows, page_size);
         let mut live = LivePlanner::from_table(&geometry, options, &table).unwrap();
         let live = live.plan(FAMILY).unwrap();
-        check(live, &rows, page_size, granule);
+        check(live, &rows, page_size);
         prop_assert_eq!(live.tile_groups()[0].tile, plan.tile_groups()[0].tile);
         for tile in FAMILY.tiles() {
-            check(&Plan::build(&geometry, &table, &options, *tile).unwrap(), &rows, page_size, granule);
+            check(&Plan::build(&geometry, &table, &options, *tile).unwrap(), &rows, page_size);
         }
     }
 }
 
-/// The plan of `requests` that share `shared` pages and have `own` for themselves.
-fn plan_of(requests: i32, (shared, own): (i32, i32), dtype: Dtype, options: PlanOptions) -> Plan {
-    let geometry = Geometry { q_heads: 32, kv_heads: 8, head_dim: 128, page_size: 16, dtype };
+/// The tile of `requests` that share `shared` pages and have `own` for themselves.
+fn tile_of(requests: i32, (shared, own): (i32, i32), packing: Packing) -> Tile {
+    let geometry = Geometry { q_heads: 32, kv_heads: 8, head_dim: 128, page_size: 16, dtype: Dtype::F16 };
     let of_request =
         |request: i32| (0..shared).chain((0..own).map(move |page| 10_000 + request * 1000 + page));
     let entries: Vec<i32> = (0..requests).flat_map(of_request).collect();
     let lens = vec![(shared + own) as u32 * 16; requests as usize];
     let table = PageTable::new(&entries, (shared + own) as usize, &lens, 16).unwrap();
-    let options = PlanOptions { split: Split::Invariant, ..options };
-    Plan::build(&geometry, &table, &options, FAMILY).unwrap()
-}
-
-fn tile_of(plan: &Plan) -> Tile {
+    let options = PlanOptions { split: Split::Invariant, packing, ..PlanOptions::default() };
+    let plan = Plan::build(&geometry, &table, &options, FAMILY).unwrap();
     let [group] = plan.tile_groups() else { panic!("{:?}", plan.tile_groups()) };
     group.tile
 }
@@ -150,47 +133,8 @@ fn tile_of(plan: &Plan) -> Tile {
 #[test]
 fn a_batch_gets_the_tile_that_ends_first() {
     let [lowest, .., tallest] = *FAMILY.tiles() else { panic!("{FAMILY} is one tile") };
-    let tile_of = |requests, pages, packing| {
-        tile_of(&plan_of(requests, pages, Dtype::F16, PlanOptions { packing, ..PlanOptions::default() }))
-    };
     assert_eq!(tile_of(64, (0, 100), Packing::Priced), lowest, "nothing is shared");
     assert_eq!(tile_of(1, (0, 400), Packing::Priced), lowest, "one request");
     assert_eq!(tile_of(256, (400, 2), Packing::Priced), tallest, "nearly all is shared by all");
     assert_eq!(tile_of(256, (400, 2), Packing::PerRequest), lowest, "planned request by request");
-}
-
-#[test]
-fn low_tiles_have_another_price_unless_keys_and_values_are_fp8() {
-    let [lowest, .., tallest] = *FAMILY.tiles() else { panic!("{FAMILY} is one tile") };
-    let mut priced = PlanOptions::default();
-    priced.device.invariant_in_low_tiles = 6400;
-    let tile_of = |dtype, options| tile_of(&plan_of(64, (2, 100), dtype, options));
-    for dtype in [Dtype::F16, Dtype::Bf16] {
-        assert_eq!(priced.device.invariant_in(&lowest, dtype), 6400);
-        assert_eq!(tile_of(dtype, priced), tallest);
-    }
-    for dtype in [Dtype::Fp8F16, Dtype::Fp8Bf16] {
-        assert_eq!(priced.device.invariant_in(&lowest, dtype), 64);
-        assert_eq!(tile_of(dtype, priced), lowest);
-    }
-    assert_eq!(priced.device.invariant_in(&tallest, Dtype::F16), 64);
-}
-
-/// Tokens of the items of a request that begin behind others, ascending.
-fn behind_the_first(plan: &Plan, request: u32) -> Vec<u32> {
-    let of_request =
-        parts(plan, request, GRANULE).into_iter().filter(|(_, positions)| positions[0].start > 0);
-    let tokens = of_request.map(|(_, positions)| positions.iter().map(|range| range.end - range.start).sum());
-    let mut tokens: Vec<u32> = tokens.collect();
-    tokens.sort_unstable();
-    tokens
-}
-
-#[test]
-fn items_behind_the_first_one_are_short_where_tokens_are_shared() {
-    let shared = plan_of(24, (400, 100), Dtype::F16, PlanOptions::default());
-    let alone = plan_of(24, (0, 500), Dtype::F16, PlanOptions::default());
-    let longest = |plan| behind_the_first(plan, 0).last().copied();
-    assert_eq!(longest(&shared), Some(chunk::SHORTEST));
-    assert!(longest(&alone) > Some(2 * chunk::SHORTEST));
 }
