@@ -3,6 +3,9 @@
 use super::*;
 use crate::measure::{Bench, Compile, CompileAhead, Compiled, ScriptedBench};
 use crate::store::{Level, Measurement, Status};
+use std::collections::BTreeSet;
+use tilewright_heuristics::Tile;
+use tilewright_kernel_templates::Class;
 use tilewright_kernel_templates::CudaLimits;
 use tilewright_kernel_templates::cuda::Kernel;
 

@@ -3,8 +3,9 @@
 use super::{CudaBench, failure_of};
 use crate::measure::{Coverage, Failure};
 use crate::store::Status;
+use rayon::ThreadPoolBuilder;
+use rayon::iter::{IntoParallelIterator, ParallelIterator};
 use std::collections::BTreeMap;
-use std::sync::{Mutex, PoisonError};
 use std::thread::available_parallelism;
 use tilewright_conformance::{self as conformance, ConformanceCase, CudaCase, options_of};
 use tilewright_cuda::{CudaDevice, CudaError, TrialMemory};
@@ -183,44 +184,16 @@ const DRAWING: usize = 8;
 /// Draws cases, computes what they expect, and uploads them. A class has a hundred, which take up to a second of one thread: as long as the verification of all
 /// of its tiles.
 fn upload(cases: Vec<ConformanceCase>, device: &CudaDevice) -> Result<Vec<CudaCase>, Failure> {
-    in_threads(cases, DRAWING, |case| {
+    let drawn = |case: ConformanceCase| {
         case.expected();
         upload_one(case, device)
-    })
-}
-
-/// Has several threads do all of these, in their order each one that is left, and gives what became of them in the same order. A thread that
-/// meets an error begins no other.
-fn in_threads<T: Send, R: Send, E: Send>(
-    all: Vec<T>,
-    threads: usize,
-    work: impl Fn(T) -> Result<R, E> + Sync,
-) -> Result<Vec<R>, E> {
-    let threads = threads.min(available_parallelism().map_or(1, usize::from)).min(all.len());
-    if threads <= 1 {
-        return all.into_iter().map(work).collect();
-    }
-    let left = Mutex::new(all.into_iter().enumerate());
-    let next = || left.lock().unwrap_or_else(PoisonError::into_inner).next();
-    let some = || {
-        let mut done = Vec::new();
-        while let Some((index, one)) = next() {
-            done.push((index, work(one)?));
-        }
-        Ok(done)
     };
-    let mut done = std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..threads).map(|_| scope.spawn(some)).collect();
-        let ended = threads
-            .into_iter()
-            .map(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
-        ended.collect::<Result<Vec<Vec<(usize, R)>>, E>>()
-    })?
-    .into_iter()
-    .flatten()
-    .collect::<Vec<_>>();
-    done.sort_unstable_by_key(|(index, _)| *index);
-    Ok(done.into_iter().map(|(_, done)| done).collect())
+    let threads = DRAWING.min(available_parallelism().map_or(1, usize::from));
+    match ThreadPoolBuilder::new().num_threads(threads).build() {
+        Ok(pool) => pool.install(|| cases.into_par_iter().map(drawn).collect()),
+        // A machine that has no more threads takes longer.
+        Err(_) => cases.into_iter().map(drawn).collect(),
+    }
 }
 
 fn upload_one(case: ConformanceCase, device: &CudaDevice) -> Result<CudaCase, Failure> {
@@ -242,22 +215,6 @@ fn upload_far(case: ConformanceCase, device: &CudaDevice) -> Result<CudaCase, Fa
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn threads_give_what_one_gives_in_the_same_order() {
-        let squares = |threads, most| {
-            in_threads(
-                (0..100).collect(),
-                threads,
-                |i: u32| if i < most { Ok(i * i) } else { Err("too large") },
-            )
-        };
-        for threads in [0, 1, 3, 8] {
-            assert_eq!(squares(threads, 100), Ok((0..100).map(|i| i * i).collect()));
-            assert_eq!(squares(threads, 50), Err("too large"));
-        }
-        assert_eq!(in_threads(Vec::new(), 8, |i: u32| Ok::<_, ()>(i)), Ok(Vec::new()));
-    }
 
     const CLASS: Class = Class { head_dim: 128, dtype: Dtype::F16 };
     const TILE: Tile = Tile::of("m16n64w4s2");
