@@ -140,6 +140,35 @@ fn an_interrupt_begins_no_other_piece_and_an_error_neither() {
 }
 
 #[test]
+fn what_ends_while_something_is_kept_is_kept_with_the_next() {
+    let interrupt = Interrupt::default();
+    let pieces: Vec<usize> = (0..24).collect();
+    for devices in [1, 3] {
+        let mut benches: Vec<_> = (0..devices).map(|_| scripted(Duration::from_millis(2))).collect();
+        let (mut open, mut kept) = (0, Vec::new());
+        let given = all(&mut benches).give_out(&pieces, Order::AsGiven, &interrupt, &verify, |told| {
+            match told {
+                Told::Done(..) => open += 1,
+                Told::NothingElse if open > 0 => {
+                    kept.push(std::mem::take(&mut open));
+                    // Longer than a piece takes.
+                    std::thread::sleep(PIECE);
+                }
+                Told::Begun(_) | Told::Lost(..) | Told::NothingElse => {}
+            }
+            Ok(())
+        });
+        assert_eq!((given.unwrap(), open), (Given::All, 0), "the last one is kept, too");
+        assert_eq!(kept.iter().sum::<usize>(), pieces.len());
+        if devices == 1 {
+            assert!(kept.iter().all(|count| *count == 1), "one device waits: {kept:?}");
+        } else {
+            assert!(kept.len() <= pieces.len() / 2, "{kept:?}");
+        }
+    }
+}
+
+#[test]
 #[should_panic(expected = "a scoped thread panicked")]
 fn a_panic_of_one_thread_is_heard() {
     let panics = |bench: &mut dyn Bench, piece: &usize, devices: usize| {

@@ -60,6 +60,17 @@ mod tests {
         let over_new = stays(&heuristics, provenance, &analysis).expect("it is the same selector");
         assert!((over_new - 1.0).abs() < 1e-12, "{over_new}");
 
+        // Of two alike ones that of a tree of which a part was clearly better replaces the former.
+        let former = Selector::load(&heuristics.selector_path(&module_name(&provenance.device))).unwrap();
+        let mut of_former = provenance.clone();
+        of_former.prior = Prior::of(former);
+        let mut unknown = provenance.clone();
+        unknown.prior = None;
+        let anew = Analysis::of(&unknown, &recording.rows, &provenance.fit).unwrap();
+        assert!(!anew.keeps_prior());
+        assert!(stays(&heuristics, &unknown, &anew).is_some(), "nothing is said of parts");
+        assert_eq!(stays(&heuristics, &of_former, &anew), None);
+
         // The new selector may be a worse one: the former then takes less.
         let mut constant = analysis;
         let leaf = TreeModel::Leaf { ranked: vec![0], support: 0, regret: 0.0 };
