@@ -508,7 +508,7 @@ impl<'a> Benches<'a> {
                     }
                 };
                 next = events.try_recv().ok();
-                // Keeping takes some milliseconds, however much there is to keep: several devices are faster than that.
+                // What has ended meanwhile is kept as one file: written batch by batch, files take longer than several devices do.
                 let kept = if next.is_none() { tell(Told::NothingElse) } else { Ok(()) };
                 telling += begin.elapsed();
                 if let Err(error) = told.and(kept) {

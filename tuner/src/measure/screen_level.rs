@@ -1,8 +1,8 @@
 //! The first level: the space, tried on one small batch and raced on a few whole ones. It says which tiles are worth verifying in full and racing
 //! on all batches, and nothing else: what it measures is neither fitted nor judged.
 //!
-//! Compiling takes most of its time. Tiles that differ by their stages alone differ least, so a first look has one of each shape, and the others
-//! are compiled where that one does well.
+//! Compiling takes most of its time. Tiles that differ by their stages alone differ least, so a first look has one of each shape, and its
+//! neighbours are compiled where that one does well.
 
 use super::batch_level::measure_screening;
 use super::first_look::{Look, Looked, is_near, same_shape};
