@@ -13,6 +13,13 @@ pub fn lower_priority() {
     unsafe { libc::nice(STEPS) };
 }
 
+/// Has the thread that calls it wait for the processor behind others, where a thread has a priority of its own.
+pub fn lower_priority_of_thread() {
+    if cfg!(target_os = "linux") {
+        lower_priority();
+    }
+}
+
 /// Bytes of memory that programs can still get.
 pub fn available_memory() -> Option<u64> {
     let mut system = System::new().ok()?;

@@ -5,7 +5,7 @@ use super::values::kv_scales;
 use super::{CaseCache, Values};
 use crate::reference::{self, Attention};
 use half::{bf16, f16};
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 use tilewright_cpu::{Element, Fp8KvCache, KvCache, KvPages};
 use tilewright_heuristics::{Dtype, Geometry, Mask};
 use tilewright_plan::{ChooseTiles, KvStrides, PageTable, Plan, PlanError, PlanOptions, Queries};
@@ -51,7 +51,8 @@ pub struct ConformanceCase {
     /// How it has to be packed and split to be about what its name says.
     pub options: PlanOptions,
     pub(super) seed: u64,
-    pub(super) expected: OnceLock<Expected>,
+    /// Shared by copies of the case that are made later.
+    pub(super) expected: OnceLock<Arc<Expected>>,
     pub(super) known_queries: OnceLock<Queries>,
 }
 
@@ -144,11 +145,18 @@ impl ConformanceCase {
         (output, lse)
     }
 
+    /// Whether what it expects was computed already.
+    pub fn is_computed(&self) -> bool {
+        self.expected.get().is_some()
+    }
+
     pub(super) fn reference(&self) -> &Expected {
-        self.expected.get_or_init(|| match self.geometry.dtype {
-            Dtype::F16 | Dtype::Fp8F16 => self.compute::<f16>(),
-            Dtype::Bf16 | Dtype::Fp8Bf16 => self.compute::<bf16>(),
-            Dtype::F32 | Dtype::Fp8F32 => self.compute::<f32>(),
+        self.expected.get_or_init(|| {
+            Arc::new(match self.geometry.dtype {
+                Dtype::F16 | Dtype::Fp8F16 => self.compute::<f16>(),
+                Dtype::Bf16 | Dtype::Fp8Bf16 => self.compute::<bf16>(),
+                Dtype::F32 | Dtype::Fp8F32 => self.compute::<f32>(),
+            })
         })
     }
 

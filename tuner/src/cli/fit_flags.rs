@@ -79,12 +79,15 @@ pub struct FitChanges {
     /// Rows that a leaf must have at least; without it, as recorded
     #[arg(long, value_name = "N", value_parser = value_parser!(u16).range(1..))]
     pub least_rows: Option<u16>,
+    /// Seconds that the fit may take, half of them for the tree; without it, as recorded
+    #[arg(long, value_name = "SECONDS", value_parser = value_parser!(u16).range(1..=3600))]
+    pub fit_seconds: Option<u16>,
 }
 
 impl FitChanges {
     /// The settings with these changes.
     pub fn of(&self, recorded: &FitSettings) -> FitSettings {
-        let Self { portfolio, max_depth, max_leaves, noise_permille, leaf_price, least_rows } = *self;
+        let Self { portfolio, max_depth, max_leaves, noise_permille, leaf_price, least_rows, fit_seconds } = *self;
         FitSettings {
             portfolio: portfolio.unwrap_or(recorded.portfolio),
             max_depth: max_depth.unwrap_or(recorded.max_depth),
@@ -92,6 +95,7 @@ impl FitChanges {
             noise_permille: noise_permille.unwrap_or(recorded.noise_permille),
             leaf_price: leaf_price.unwrap_or(recorded.leaf_price),
             least_rows: least_rows.unwrap_or(recorded.least_rows),
+            fit_seconds: fit_seconds.unwrap_or(recorded.fit_seconds),
             ..recorded.clone()
         }
     }
@@ -109,6 +113,11 @@ mod tests {
         let expected = FitSettings { max_depth: 2, noise_permille: 0, ..recorded.clone() };
         assert_eq!(changes.of(&recorded), expected);
         let changes = FitChanges { leaf_price: Some(0), least_rows: Some(1), ..FitChanges::default() };
-        assert_eq!(changes.of(&recorded), FitSettings { leaf_price: 0, least_rows: 1, ..recorded });
+        assert_eq!(
+            changes.of(&recorded),
+            FitSettings { leaf_price: 0, least_rows: 1, ..recorded.clone() }
+        );
+        let changes = FitChanges { fit_seconds: Some(3), ..FitChanges::default() };
+        assert_eq!(changes.of(&recorded), FitSettings { fit_seconds: 3, ..recorded });
     }
 }

@@ -1,7 +1,7 @@
 //! The selector as data: exactly what is emitted, and what emitted code is compared with.
 
 use crate::fit::{CostTable, Fit, Tree};
-use crate::store::{DeviceRecord, Level, Measurement, Status, failed_cp_async};
+use crate::store::{DeviceRecord, Level, Measurement, Status, failed_variants};
 use std::collections::{BTreeMap, BTreeSet};
 use tilewright_heuristics::{BatchShape, Domain, Dtype, Prices, Tile, TileSetBuf, first_feasible};
 
@@ -86,7 +86,7 @@ impl SelectorModel {
     /// Makes a selector of a fit over the features of batches.
     ///
     /// `rows` are the measurements that the table was made of: their [`Level::Space`] rows say what is feasible, their [`Level::CpAsync`]
-    /// rows what is not for all that.
+    /// and [`Level::Options`] rows what is not for all that.
     ///
     /// # Errors
     /// A candidate that is no set, features that are not a batch's, or no tile that is feasible everywhere.
@@ -176,7 +176,7 @@ struct Verdicts {
 impl Verdicts {
     fn of(rows: &[Measurement]) -> Self {
         let mut verdicts = Self { passed: BTreeMap::new(), classes: BTreeSet::new() };
-        let failed = failed_cp_async(rows);
+        let failed = failed_variants(rows);
         for row in rows.iter().filter(|row| row.level == Level::Space) {
             let (Some(tile), Some(class)) = (row.tile, class_of(&row.workload)) else { continue };
             verdicts.classes.insert(class);

@@ -40,6 +40,8 @@ pub(crate) struct ScriptedBench {
     pub(in crate::measure) slower_us: f64,
     /// The variants that are wrong: with `cp.async`, or with TMA.
     pub(crate) wrong: Vec<(Tile, Class, bool)>,
+    /// The variants that are wrong with options alone.
+    pub(crate) wrong_with_options: Vec<(Tile, Class)>,
     /// The variants of batch-invariant plans that do not compile.
     pub(in crate::measure) uncompiled: Vec<Tile>,
     /// Whether batches cannot be planned batch-invariant.
@@ -75,6 +77,7 @@ impl ScriptedBench {
             lives,
             slower_us,
             wrong,
+            wrong_with_options: Vec::new(),
             uncompiled,
             refuses_invariant: false,
             verified,
@@ -154,7 +157,9 @@ impl Bench for ScriptedBench {
         if coverage.invariant && self.uncompiled.contains(tile) {
             return Err(Failure { status: Status::Compile, message: "too many registers".to_owned() });
         }
-        match self.wrong.contains(&(*tile, *class, coverage.cp_async)) {
+        let with_options =
+            coverage.options && !coverage.cp_async && self.wrong_with_options.contains(&(*tile, *class));
+        match with_options || self.wrong.contains(&(*tile, *class, coverage.cp_async)) {
             true => Err(Failure { status: Status::Correctness, message: "relative error 1".to_owned() }),
             false => Ok(0.0),
         }

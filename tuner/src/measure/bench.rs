@@ -198,6 +198,8 @@ pub trait Bench: Send {
     fn prepare(&mut self, _wanted: &[Preparation]) {}
     /// Makes sets of several tiles ready at once that share a kernel, for batches with pages that TMA can load. What fails shows when they are sampled.
     fn prepare_sets(&mut self, _wanted: &[(TileSetBuf, Class)]) {}
+    /// These come to be verified, in about this order: what their verification needs beside kernels may be made ready while the bench does other things.
+    fn expect(&mut self, _wanted: &[Preparation]) {}
     /// The device's state now.
     fn conditions(&mut self) -> Conditions {
         Conditions::default()

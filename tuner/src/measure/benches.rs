@@ -302,6 +302,12 @@ impl<'a> Benches<'a> {
         }
     }
 
+    /// Says what comes to be verified ([`Bench::expect`]).
+    pub fn expect(&mut self, wanted: &[Preparation]) {
+        let living = self.benches.iter_mut().zip(&self.lost).filter(|(_, lost)| !**lost);
+        living.for_each(|(bench, _)| bench.expect(wanted));
+    }
+
     /// The kernels of all of these, of which can be asked while devices measure whether nobody would wait for them.
     pub fn awaited(&self, wanted: &[Preparation]) -> Awaited {
         let queue = self.queue().cloned();

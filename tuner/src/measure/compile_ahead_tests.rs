@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::measure::batch_level::tests::{LARGE, SAFE, SMALL, ScriptedBench};
-use crate::measure::space_level::try_tiles;
+use crate::measure::space_level::{try_tiles, verify_returned};
 use crate::measure::{
     Bench, Benches, Candidates, Coverage, Preparation, Session, Timed, candidate_sets, measure_candidates,
     verify_space,
@@ -181,7 +181,7 @@ fn measuring_begins_before_all_is_compiled_and_waits_for_its_own_kernels_alone()
             &mut Session { benches, run: &mut run, progress: Progress::Silent, interrupt: &interrupt };
         assert_eq!(try_tiles(session, &TILES, &CLASS).unwrap().unwrap(), TILES);
         assert!(session.benches.compiled() > Duration::ZERO);
-        // Verification needs the same kernels, and those of two sets of options.
+        // Verification needs the same kernels, and once more those of two sets of options.
         let timed = Timed {
             classes: [(CLASS, 1)].into(),
             dtypes: [Dtype::F16].into(),
@@ -190,6 +190,7 @@ fn measuring_begins_before_all_is_compiled_and_waits_for_its_own_kernels_alone()
         };
         let hour = Instant::now() + Duration::from_secs(3600);
         verify_space(session, &Space::of(Backend::Cuda), &TILES, &timed, hour).unwrap().unwrap();
+        assert_eq!(verify_returned(session, &TILES, &|class| *class == CLASS, &timed).unwrap(), Some(0));
         let names = log.lock().unwrap().clone();
         let ahead = names.iter().filter(|name| name.ends_with("_timeline")).count();
         assert!(ahead < later.len(), "all {ahead} kernels of later stages were waited for");

@@ -75,7 +75,7 @@ pub fn verify_invariant(
         tiles.retain(|tile| !known(session.run.rows(), class, tile));
     }
     wanted.retain(|wanted| !wanted.tiles.is_empty());
-    let names = ("verifying batch-invariant", "batch-invariant");
+    let names = ("verifying batch-invariant", "batch-invariant plans");
     let Some(failed) = verify_variants(session, &wanted, Level::Invariant, names)? else { return Ok(None) };
     for failed in failed {
         session.progress.note(&format!("no batch-invariant plan is timed with a tile that fails: {failed}"));

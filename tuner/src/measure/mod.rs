@@ -48,8 +48,7 @@ pub use screen_level::{
 };
 pub use session::Session;
 pub use space_level::{
-    Timed, Verified, ask_for_cp_async, needs_cp_async, verify_cp_async, verify_space, verify_space_with,
-    verify_without_options,
+    Timed, Verified, ask_for_returned, needs_cp_async, verify_returned, verify_space, verify_space_with,
 };
 pub use timeline_level::{chosen_batches, record_timelines};
 pub use worker::{TimeLimits, WorkerBench, WorkerCommand};

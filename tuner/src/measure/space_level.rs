@@ -3,7 +3,7 @@
 use super::batch_level::left_to_others;
 use super::{Awaited, Bench, Coverage, Failure, Order, Preparation, Session, Told};
 use crate::shard::Shard;
-use crate::store::{Conditions, Level, Measurement, Resources, Status, failed_cp_async};
+use crate::store::{Conditions, Level, Measurement, Resources, Status, failed_variants};
 use crate::workloads::Workload;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -12,6 +12,10 @@ use std::time::Instant;
 use tilewright_heuristics::{Backend, Dtype, Tile, TileSetBuf};
 use tilewright_kernel_templates::{Class, Limits, Space, Verdict};
 
+/// Levels at which tiles that a selector may return are verified once more, with what a phase of it is called.
+const ONCE_MORE: [(Level, &str); 2] =
+    [(Level::CpAsync, "verifying cp.async"), (Level::Options, "verifying options")];
+
 /// The tiles that may be timed, for each class of kernels.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Verified {
@@ -19,9 +23,9 @@ pub struct Verified {
 }
 
 impl Verified {
-    /// What the recorded space says, without what failed with `cp.async`.
+    /// What the recorded space says, without what failed with `cp.async` or with options.
     pub fn of(rows: &[Measurement]) -> Self {
-        let failed = failed_cp_async(rows);
+        let failed = failed_variants(rows);
         let mut passed: BTreeMap<String, Vec<Tile>> = BTreeMap::new();
         for row in rows.iter().filter(|row| row.level == Level::Space && row.status == Status::Correct) {
             let tile = row.tile.filter(|tile| !failed.contains_key(&(row.workload.as_str(), *tile)));
@@ -30,7 +34,7 @@ impl Verified {
         Self { passed }
     }
 
-    /// Tiles of a class that were tried or verified without options only: to be raced, and returned by no selector before the run has them.
+    /// Tiles of a class that were tried only: returned by no selector before the run has them.
     pub fn tried(class: &Class, tiles: Vec<Tile>) -> Self {
         Self { passed: [(class.to_string(), tiles)].into() }
     }
@@ -54,8 +58,8 @@ impl Verified {
 /// the run already has is not repeated.
 ///
 /// Classes that are timed come first, the most timed one before all; those of them that `deadline` leaves no time for are said, and not
-/// timed. A safe default has to serve the others too. `timed` decides for which class the variants with options are verified. Where a class
-/// has two ways of copying K and V, the second one is verified here only if all tiles are timed with it; [`verify_cp_async`] does it for the few
+/// timed. A safe default has to serve the others too. Where a class
+/// has two ways of copying K and V, the second one is verified here only if all tiles are timed with it; [`verify_returned`] does it for the few
 /// tiles that a selector may return. Returns what may be timed; `None` if the user asked to stop.
 ///
 /// # Errors
@@ -96,7 +100,7 @@ pub fn verify_space_with(
         let known = known.remove(&class.to_string()).unwrap_or_default();
         let mut verdicts = space.survey(class, benches.limits());
         verdicts.retain(|verdict| !known.contains(&verdict.tile));
-        (timed.to_prepare(class, &verdicts, tiles), verdicts)
+        (timed.to_prepare((class, backend), &verdicts, tiles), verdicts)
     };
     let (wanted, verdicts): (Vec<Preparation>, Vec<Vec<Verdict>>) = classes.iter().map(of_class).unzip();
     let some: Vec<Preparation> = wanted.iter().filter(|wanted| !wanted.tiles.is_empty()).cloned().collect();
@@ -206,7 +210,7 @@ pub fn verify_space_with(
         "{correct} variants correct, {failed} failed; {rejected} infeasible, {slower} too slow to be verified"
     ));
     let first = |class: &Class| is_wanted(class) && timed.cp_async_first(class);
-    let failed = verify_cp_async(session, tiles, &first, timed)?;
+    let failed = verify_returned(session, tiles, &first, timed)?;
     Ok(failed.map(|_| Verified::of(session.run.rows())))
 }
 
@@ -221,29 +225,6 @@ pub(super) fn try_tiles(
     class: &Class,
 ) -> anyhow::Result<Option<Vec<Tile>>> {
     pass(session, tiles, class, Coverage::TRIAL)
-}
-
-/// Verifies tiles of a class without options, which is enough to be raced: those that pass, which [`verify_space`] verifies with options later. What fails is recorded, and
-/// never timed. `None` if the user asked to stop.
-///
-/// # Errors
-/// As [`verify_space`].
-pub fn verify_without_options(
-    session: &mut Session<'_, '_>,
-    tiles: &[Tile],
-    class: &Class,
-) -> anyhow::Result<Option<Vec<Tile>>> {
-    let begin = Instant::now();
-    let passed = pass(session, tiles, class, Coverage::PLAIN)?;
-    if let Some(passed) = &passed {
-        session.progress.note(&format!(
-            "{class}: {} of {} tiles pass the f64 reference without options, and are raced ({:.1} s)",
-            passed.len(),
-            tiles.len(),
-            begin.elapsed().as_secs_f64()
-        ));
-    }
-    Ok(passed)
 }
 
 /// Makes tiles of a class ready, and verifies each as far as a coverage says; those that pass.
@@ -287,63 +268,79 @@ fn pass(
     Ok(Some(passed))
 }
 
-/// Verifies tiles once more, with the `cp.async` producer although their classes of kernels have TMA: for caches that TMA cannot load. The few that a selector may return are cheap, all of the space would take as long again as its verification. What the run
-/// already has is not repeated, and what failed with TMA is left out, as are classes that are not `wanted`.
+/// Verifies tiles once more: with the `cp.async` producer where their classes of kernels have TMA, for caches that TMA cannot load, and with mask options and sinks. The few that
+/// a selector may return are cheap, all of the space would take as long again as its verification. What the run already has is not repeated, and what failed is left
+/// out, as are classes that are not `wanted`.
 ///
 /// Returns how many variants failed now: no selector may return them, so another has to be fitted. `None` if the user asked to stop.
 ///
 /// # Errors
 /// As [`verify_space`].
-pub fn verify_cp_async(
+pub fn verify_returned(
     session: &mut Session<'_, '_>,
     tiles: &[Tile],
     wanted: &dyn Fn(&Class) -> bool,
     timed: &Timed,
 ) -> anyhow::Result<Option<usize>> {
     let progress = session.progress;
-    let wanted = left_by_cp_async(session, tiles, wanted, timed);
-    let failed = verify_variants(session, &wanted, Level::CpAsync, ("verifying cp.async", "cp.async"))?;
-    let Some(failed) = failed else { return Ok(None) };
-    for failed in &failed {
-        progress.note(&format!("no selector may return a tile that fails with `cp.async`: {failed}"));
+    let mut count = 0;
+    for (level, phase) in ONCE_MORE {
+        let wanted = left_of_returned(session, tiles, level, wanted, timed);
+        let with = level.verified_with().unwrap_or_default();
+        let Some(failed) = verify_variants(session, &wanted, level, (phase, with))? else {
+            return Ok(None);
+        };
+        for failed in &failed {
+            progress.note(&format!("no selector may return a tile that fails with {with}: {failed}"));
+        }
+        count += failed.len();
     }
-    Ok(Some(failed.len()))
+    Ok(Some(count))
 }
 
-/// Has the kernels compiled that [`verify_cp_async`] needs for these tiles of all classes, before it is called; they can be waited for.
-pub fn ask_for_cp_async(session: &mut Session<'_, '_>, tiles: &[Tile], timed: &Timed) -> Awaited {
-    let wanted = left_by_cp_async(session, tiles, &|_| true, timed);
+/// Has the kernels compiled that [`verify_returned`] needs for these tiles of all classes, before it is called; they can be waited for.
+pub fn ask_for_returned(session: &mut Session<'_, '_>, tiles: &[Tile], timed: &Timed) -> Awaited {
+    let left = ONCE_MORE.map(|(level, _)| left_of_returned(session, tiles, level, &|_| true, timed)).concat();
     if session.benches.compiles_ahead() {
-        session.benches.getting_ready(&wanted, &[], session.interrupt);
+        session.benches.getting_ready(&left, &[], session.interrupt);
     }
-    session.benches.awaited(&wanted)
+    session.benches.awaited(&left)
 }
 
-/// What of these tiles the run has not verified with `cp.async`.
-fn left_by_cp_async(
+/// What of these tiles the run has not verified at one of these levels.
+fn left_of_returned(
     session: &Session<'_, '_>,
     tiles: &[Tile],
+    level: Level,
     wanted: &dyn Fn(&Class) -> bool,
     timed: &Timed,
 ) -> Vec<Preparation> {
     let Session { benches, run, .. } = session;
+    let limits = benches.limits();
     let verified = Verified::of(run.rows());
     let known: BTreeSet<(&str, Option<Tile>)> = run
         .rows()
         .iter()
-        .filter(|row| row.level == Level::CpAsync)
+        .filter(|row| row.level == level)
         .map(|row| (row.workload.as_str(), row.tile))
         .collect();
     let missing = |class: Class| {
         let name = class.to_string();
         let missing = |tile: &&Tile| tiles.contains(tile) && !known.contains(&(name.as_str(), Some(**tile)));
         let tiles = verified.tiles(&class).iter().filter(missing).copied().collect();
-        timed.with_cp_async(tiles, class)
+        match level {
+            Level::Options => Timed::with_options(tiles, class),
+            _ => timed.with_cp_async(tiles, class),
+        }
+    };
+    let is_of_level = |class: &Class| match level {
+        Level::Options => timed.options_later(class, limits.backend()),
+        _ => has_tma(class, limits),
     };
     timed
-        .to_verify(benches.limits().backend())
+        .to_verify(limits.backend())
         .into_iter()
-        .filter(|class| wanted(class) && has_tma(class, benches.limits()))
+        .filter(|class| wanted(class) && is_of_level(class))
         .map(missing)
         .filter(|wanted| !wanted.tiles.is_empty())
         .collect()
@@ -416,7 +413,7 @@ pub(super) fn verify_variants(
     if !given.went_on()? {
         return Ok(None);
     }
-    phase.finish(&format!("{correct} `{variants}` variants correct, {} failed", failed.len()));
+    phase.finish(&format!("{correct} variants correct with {variants}, {} failed", failed.len()));
     Ok(Some(failed))
 }
 
@@ -503,25 +500,17 @@ impl Timed {
         }
     }
 
-    /// What the verification of a run's classes needs, if it has these tiles. The most timed class comes last where it is raced before: its variants with options
-    /// are needed by nothing else.
+    /// What the verification of a run's classes needs, if it has these tiles.
     pub fn to_prepare_space(&self, space: &Space, tiles: &[Tile], limits: &Limits) -> Vec<Preparation> {
         let backend = limits.backend();
-        let of_class = |class: &Class| self.to_prepare(class, &space.survey(class, limits), tiles);
+        let of_class = |class: &Class| self.to_prepare((class, backend), &space.survey(class, limits), tiles);
         let classes = self.first(backend).into_iter().chain(self.others(backend));
-        let mut wanted: Vec<Preparation> = classes.map(|class| of_class(&class)).collect();
-        wanted.sort_by_key(|wanted| wanted.coverage.options && self.is_raced_before_options(&wanted.class));
-        wanted
+        classes.map(|class| of_class(&class)).collect()
     }
 
-    /// Whether tiles of a class may be raced before their variants with options are verified.
-    pub fn is_raced_before_options(&self, class: &Class) -> bool {
-        !self.cp_async_first(class)
-    }
-
-    /// The kernels with `cp.async` that verification needs once a selector is fitted, if that returns tiles of these. Where none are `known` that a run's selector is likely
-    /// to return, it may be any.
-    pub fn to_prepare_cp_async(
+    /// The kernels with `cp.async` and with options that verification needs once a selector is fitted, if that returns tiles of these. Where none are `known` that a run's
+    /// selector is likely to return, it may be any.
+    pub fn to_prepare_returned(
         &self,
         space: &Space,
         tiles: &[Tile],
@@ -529,36 +518,54 @@ impl Timed {
         limits: &Limits,
     ) -> Vec<Preparation> {
         let mut wanted = self.to_prepare_space(space, tiles, limits);
-        wanted.retain(|wanted| has_tma(&wanted.class, limits));
         for wanted in &mut wanted {
             let is_likely = |tile: &Tile| known.is_empty() || known.contains(tile);
             wanted.tiles.retain(|tile| self.cp_async_first(&wanted.class) || is_likely(tile));
         }
-        wanted.into_iter().map(|wanted| self.with_cp_async(wanted.tiles, wanted.class)).collect()
+        let options = wanted.iter().filter(|wanted| self.options_later(&wanted.class, limits.backend()));
+        let options = options.map(|wanted| Self::with_options(wanted.tiles.clone(), wanted.class));
+        let by_cp_async = wanted.iter().filter(|wanted| has_tma(&wanted.class, limits));
+        let by_cp_async =
+            by_cp_async.map(|wanted| self.with_cp_async(wanted.tiles.clone(), wanted.class));
+        by_cp_async.chain(options).collect()
     }
 
     /// What verification needs of a class with these verdicts, if a run has these tiles.
-    fn to_prepare(&self, class: &Class, verdicts: &[Verdict], tiles: &[Tile]) -> Preparation {
+    fn to_prepare(
+        &self,
+        (class, backend): (&Class, Backend),
+        verdicts: &[Verdict],
+        tiles: &[Tile],
+    ) -> Preparation {
         let wanted = |verdict: &&Verdict| {
             verdict.infeasible.is_none()
                 && tiles.contains(&verdict.tile)
                 && self.only.get(class).is_none_or(|only| only.contains(&verdict.tile))
         };
         let tiles = verdicts.iter().filter(wanted).map(|verdict| verdict.tile).collect();
-        let coverage = Coverage { options: self.with_options(class), ..Coverage::PLAIN };
-        Preparation { tiles, class: *class, coverage }
+        let options = self.has_options(class) && !self.options_later(class, backend);
+        Preparation { tiles, class: *class, coverage: Coverage { options, ..Coverage::PLAIN } }
     }
 
     /// Tiles of a class with the `cp.async` producer.
     fn with_cp_async(&self, tiles: Vec<Tile>, class: Class) -> Preparation {
-        let coverage = Coverage { options: self.with_options(&class), cp_async: true, ..Coverage::PLAIN };
+        let coverage = Coverage { options: self.has_options(&class), cp_async: true, ..Coverage::PLAIN };
         Preparation { tiles, class, coverage }
     }
 
-    /// Whether a class's variants with options are verified. They are kernels of their own, which are not timed: they are verified where most
-    /// is timed, and while other kernels are waited for, if need be after their plain ones were raced.
-    fn with_options(&self, class: &Class) -> bool {
+    /// Tiles of a class with options.
+    const fn with_options(tiles: Vec<Tile>, class: Class) -> Preparation {
+        Preparation { tiles, class, coverage: Coverage { options: true, ..Coverage::PLAIN } }
+    }
+
+    /// Whether a class's variants with options are verified: where most is timed. On a GPU they are kernels of their own, which are not timed.
+    fn has_options(&self, class: &Class) -> bool {
         self.usual().is_some_and(|usual| usual == *class)
+    }
+
+    /// Whether they are verified of the tiles alone that a selector may return.
+    fn options_later(&self, class: &Class, backend: Backend) -> bool {
+        self.has_options(class) && backend == Backend::Cuda && !self.cp_async_first(class)
     }
 
     /// Whether all tiles of a class are verified with `cp.async` before any is timed. The shards of a run are fitted together

@@ -4,7 +4,7 @@ use super::*;
 use crate::interrupt::Interrupt;
 use crate::measure::{Benches, ScriptedBench, time_to_verify};
 use crate::progress::Progress;
-use crate::store::{RunFolder, Start, test_data};
+use crate::store::{RunFolder, Start, failed_since, test_data};
 use std::time::Duration;
 use tilewright_kernel_templates::CudaLimits;
 
@@ -108,7 +108,7 @@ fn cp_async_is_verified_first_only_if_it_is_timed() {
     const WIDE: Class = Class { head_dim: 256, ..USUAL };
     let (bench, all, _) = verified_of(&all_tiles(), Timed::default(), &[]);
     let feasible: BTreeMap<_, _> =
-        [USUAL, OTHER, WIDE].map(|class| ((class, class == USUAL), all.tiles(&class).len())).into();
+        [USUAL, OTHER, WIDE].map(|class| ((class, false), all.tiles(&class).len())).into();
     assert!(feasible.values().all(|tiles| *tiles > 50), "{feasible:?}");
     assert_eq!(coverages(&bench, false), feasible);
     assert!(coverages(&bench, true).is_empty());
@@ -127,7 +127,12 @@ fn cp_async_is_verified_first_only_if_it_is_timed() {
 
     let shard = Some(Shard { index: 0, count: 1 });
     let (bench, _, _) = verified_of(&all_tiles(), Timed { shard, ..Timed::default() }, &[]);
-    assert_eq!(coverages(&bench, true), feasible, "no shard can verify more when shards are fitted together");
+    let with_options: BTreeMap<_, _> =
+        feasible.iter().map(|(&(class, _), &count)| ((class, class == USUAL), count)).collect();
+    for cp_async in [false, true] {
+        let all = coverages(&bench, cp_async);
+        assert_eq!(all, with_options, "no shard can verify more when shards are fitted together");
+    }
 }
 
 #[test]
@@ -205,15 +210,33 @@ fn what_fails_its_trial_is_recorded_and_not_verified() {
 fn tiles_are_raced_once_they_pass_without_options_and_fail_with_them_later() {
     let mut bench = bench();
     let tiles = ["m64n64w4s2", "m64n128w8s3"].map(|tile| tile.parse::<Tile>().unwrap());
-    bench.wrong = vec![(tiles[0], USUAL, false)];
+    bench.wrong_with_options = vec![(tiles[0], USUAL)];
+    let timed = Timed { classes: [(USUAL, 1)].into(), dtypes: [Dtype::F16].into(), ..Timed::default() };
     let folder = tempfile::tempdir().unwrap();
     let mut run = RunFolder::open(folder.path(), test_data::provenance(), Start::Fresh).unwrap();
     let interrupt = Interrupt::default();
     let session = &mut Session::new(&mut bench, &mut run, Progress::Silent, &interrupt);
-    assert_eq!(verify_without_options(session, &tiles, &USUAL).unwrap().unwrap(), [tiles[1]]);
-    let rows: Vec<_> = session.run.rows().iter().map(|row| (row.tile, row.status)).collect();
-    assert_eq!(rows, [(Some(tiles[0]), Status::Correctness)], "what passes is recorded with options");
-    assert!(bench.verified.iter().all(|(_, _, coverage)| *coverage == Coverage::PLAIN));
+    let (space, later) = (Space::of(Backend::Cuda), Instant::now() + Duration::from_secs(600));
+    let verified = verify_space(session, &space, &tiles, &timed, later).unwrap().unwrap();
+    assert_eq!(verified.tiles(&USUAL), tiles);
+    assert!(failed_since(session.run.rows()).is_empty());
+
+    // What a selector does not return is not verified once more; nothing is twice.
+    assert_eq!(verify_returned(session, &tiles[1..], &|_| true, &timed).unwrap(), Some(0));
+    assert_eq!(verify_returned(session, &tiles, &|_| true, &timed).unwrap(), Some(1));
+    assert_eq!(verify_returned(session, &tiles, &|_| true, &timed).unwrap(), Some(0));
+    let at = |level| {
+        let rows = session.run.rows().iter().filter(move |row| row.level == level);
+        rows.map(|row| (row.tile.unwrap(), row.status)).collect::<BTreeSet<_>>()
+    };
+    let of_level = [(tiles[0], Status::Correctness), (tiles[1], Status::Correct)];
+    assert_eq!(at(Level::Options), of_level.into());
+    let usual = USUAL.to_string();
+    assert_eq!(failed_since(session.run.rows()), [(usual.as_str(), tiles[0])].into());
+    assert_eq!(Verified::of(session.run.rows()).tiles(&USUAL), &tiles[1..]);
+    let by_tma = bench.verified.iter().filter(|(_, class, coverage)| *class == USUAL && !coverage.cp_async);
+    assert_eq!(by_tma.clone().filter(|(.., coverage)| coverage.options).count(), 2);
+    assert_eq!(by_tma.count(), 4);
 
     // What is known of other classes stays.
     let verified = Verified::tried(&USUAL, vec![tiles[1]]).or(&Verified::tried(&OTHER, tiles.to_vec()));
@@ -222,15 +245,17 @@ fn tiles_are_raced_once_they_pass_without_options_and_fail_with_them_later() {
 }
 
 #[test]
-fn what_is_asked_for_with_cp_async_is_what_a_selector_is_likely_to_return() {
+fn what_is_asked_for_once_more_is_what_a_selector_is_likely_to_return() {
     let (space, limits) = (Space::of(Backend::Cuda), bench().limits);
     let tiles = ["m64n64w4s2", "m64n128w8s3"].map(|tile| tile.parse::<Tile>().unwrap());
     let timed =
         Timed { classes: [(USUAL, 2), (OTHER, 1)].into(), dtypes: [Dtype::F16].into(), ..Timed::default() };
     let of_usual = |timed: &Timed, known: &[Tile]| {
-        let mut wanted = timed.to_prepare_cp_async(&space, &tiles, known, &limits);
+        let mut wanted = timed.to_prepare_returned(&space, &tiles, known, &limits);
         wanted.retain(|wanted| wanted.class == USUAL);
-        assert!(wanted.iter().all(|wanted| wanted.coverage.cp_async));
+        let later: Vec<bool> = wanted.iter().map(|wanted| wanted.coverage.cp_async).collect();
+        assert_eq!(later, if timed.cp_async.is_empty() { vec![true, false] } else { vec![true] });
+        assert!(wanted.iter().all(|wanted| wanted.coverage.options));
         wanted.into_iter().flat_map(|wanted| wanted.tiles).collect::<BTreeSet<_>>()
     };
     assert_eq!(of_usual(&timed, &tiles[..1]), tiles[..1].iter().copied().collect());
@@ -238,12 +263,10 @@ fn what_is_asked_for_with_cp_async_is_what_a_selector_is_likely_to_return() {
     // Batches whose pages TMA cannot load are raced under all.
     let timed = Timed { cp_async: [USUAL].into(), ..timed };
     assert_eq!(of_usual(&timed, &tiles[..1]), tiles.into());
-    // The most timed class, whose tiles are raced before, is verified last.
-    let order =
-        |timed: &Timed| timed.to_prepare_space(&space, &tiles, &limits).iter().position(|w| w.class == USUAL);
-    assert_eq!(order(&timed), Some(0));
+    let of_space = |timed: &Timed| timed.to_prepare_space(&space, &tiles, &limits).swap_remove(0);
+    assert_eq!((of_space(&timed).class, of_space(&timed).coverage.options), (USUAL, true));
     let timed = Timed { cp_async: BTreeSet::new(), ..timed };
-    assert_eq!(order(&timed), Some(timed.to_prepare_space(&space, &tiles, &limits).len() - 1));
+    assert_eq!(of_space(&timed).coverage, Coverage::PLAIN);
 }
 
 #[test]

@@ -10,7 +10,7 @@ use crate::emit::TreeModel;
 use crate::fit::PolicyRegret;
 use crate::invariant_cost::invariant_cost;
 use crate::statistics::{median, spread};
-use crate::store::{Level, Measurement, Recording, Status, failed_cp_async};
+use crate::store::{Level, Measurement, Recording, Status, failed_variants};
 use reports::{
     Policy, PolicyTiming, ReportData, ScenarioResult, SpaceRow, TileResult, TreeNode, WorkloadResult,
 };
@@ -183,21 +183,22 @@ fn tile_values(tile: &Tile) -> Vec<u64> {
 }
 
 fn space(rows: &[Measurement]) -> Vec<SpaceRow> {
-    let failed = failed_cp_async(rows);
+    let failed = failed_variants(rows);
     let failed_invariant =
         |row: &&Measurement| row.level == Level::Invariant && row.status != Status::Correct;
     rows.iter()
         .filter(|row| row.level == Level::Space || failed_invariant(row))
         .filter_map(|row| {
             let tile = row.tile?;
-            let by_cp_async = failed.get(&(row.workload.as_str(), tile));
-            let (rule, reason) = match (row.status, by_cp_async) {
+            let variant = failed.get(&(row.workload.as_str(), tile));
+            let (rule, reason) = match (row.status, variant) {
                 (status, _) if row.level == Level::Invariant => {
                     (status.name(), format!("in batch-invariant plans: {}", row.message))
                 }
                 (Status::Correct, None) => ("", String::new()),
                 (Status::Correct, Some(row)) => {
-                    (row.status.name(), format!("with `cp.async`: {}", row.message))
+                    let with = row.level.verified_with().unwrap_or_default();
+                    (row.status.name(), format!("with {with}: {}", row.message))
                 }
                 (Status::Constraints, _) => {
                     let (rule, reason) =

@@ -13,6 +13,9 @@ pub enum Level {
     /// Nothing was timed either: a tile that a selector may return, with the `cp.async` producer, in a class of kernels that has TMA producers.
     /// Not every tile of the space has such a row.
     CpAsync,
+    /// Nothing was timed either: a tile that a selector may return, with mask options and sinks, in the class of kernels that most batches have. Older recordings have
+    /// such tiles' options among [`Level::Space`].
+    Options,
     /// Nothing was timed either: a tile of a family of batch-invariant plans, of whose kernels no selector is. Only classes whose batches are executed
     /// with such plans have such rows.
     Invariant,
@@ -25,6 +28,17 @@ pub enum Level {
     Screen,
     /// A whole batch of a scenario, under one policy.
     Batch,
+}
+
+impl Level {
+    /// What tiles that a selector may return are verified with at this level, if they are.
+    pub const fn verified_with(self) -> Option<&'static str> {
+        match self {
+            Self::CpAsync => Some("`cp.async`"),
+            Self::Options => Some("options"),
+            Self::Space | Self::Invariant | Self::Pack | Self::FirstLook | Self::Screen | Self::Batch => None,
+        }
+    }
 }
 
 /// What became of a variant on a workload.
@@ -62,7 +76,7 @@ macro_rules! names {
     };
 }
 
-names!(Level { Space = "space", CpAsync = "cp-async" or "gathers", Invariant = "invariant", Pack = "pack", FirstLook = "first-look", Screen = "screen", Batch = "batch" });
+names!(Level { Space = "space", CpAsync = "cp-async" or "gathers", Options = "options", Invariant = "invariant", Pack = "pack", FirstLook = "first-look", Screen = "screen", Batch = "batch" });
 names!(Status {
     Correct = "correct",
     Constraints = "constraints",
@@ -106,7 +120,7 @@ pub struct Conditions {
 pub struct Measurement {
     /// Kind of workload.
     pub level: Level,
-    /// Name of the workload: unique in its level. For [`Level::Space`], [`Level::CpAsync`] and [`Level::Invariant`], the class of kernels.
+    /// Name of the workload: unique in its level. For [`Level::Space`], [`Level::CpAsync`], [`Level::Options`] and [`Level::Invariant`], the class of kernels.
     pub workload: String,
     /// Name of the scenario that the workload was made from.
     pub scenario: String,
@@ -160,36 +174,40 @@ impl Measurement {
     }
 }
 
-/// The variants that failed with `cp.async`, by the class of kernels as its rows name it: no selector may return them,
+/// The variants that failed with `cp.async` or with options, by the class of kernels as its rows name it: no selector may return them,
 /// whatever the space says of them.
-pub(crate) fn failed_cp_async(rows: &[Measurement]) -> BTreeMap<(&str, Tile), &Measurement> {
-    let failed = |row: &&Measurement| row.level == Level::CpAsync && row.status != Status::Correct;
+pub(crate) fn failed_variants(rows: &[Measurement]) -> BTreeMap<(&str, Tile), &Measurement> {
+    let failed =
+        |row: &&Measurement| row.level.verified_with().is_some() && row.status != Status::Correct;
     rows.iter().filter(failed).filter_map(|row| Some(((row.workload.as_str(), row.tile?), row))).collect()
 }
 
-/// The variants that no selector may return although batches were raced under them, by the class of kernels: those that failed with `cp.async`, and those that passed
-/// alone before their race and failed with options after it.
+/// The variants that no selector may return although batches were raced under them, by the class of kernels: those that failed with `cp.async` or with options, and those that
+/// passed before their race and failed in it or after it.
 pub(crate) fn failed_since(rows: &[Measurement]) -> BTreeSet<(&str, Tile)> {
     let failed = |row: &&Measurement| {
         let has_passed = matches!(row.status, Status::Correct | Status::Constraints | Status::Unverified);
         row.level == Level::Space && !has_passed
     };
     let of_space = rows.iter().filter(failed).filter_map(|row| Some((row.workload.as_str(), row.tile?)));
-    of_space.chain(failed_cp_async(rows).into_keys()).collect()
+    of_space.chain(failed_variants(rows).into_keys()).collect()
 }
 
-/// Of the classes of kernels that were verified with `cp.async`, those in which some of these tiles were not: a fit with other
+/// Of the classes of kernels that were verified with `cp.async` or with options, those in which some of these tiles were not, and with what: a fit with other
 /// settings may choose tiles that the run's did not.
-pub(crate) fn unverified_cp_async(
+pub(crate) fn unverified_variants(
     rows: &[Measurement],
     tiles: &BTreeSet<Tile>,
-) -> BTreeMap<String, Vec<Tile>> {
-    let mut seen: BTreeMap<&str, BTreeSet<Tile>> = BTreeMap::new();
-    for row in rows.iter().filter(|row| row.level == Level::CpAsync) {
-        seen.entry(&row.workload).or_default().extend(row.tile);
+) -> BTreeMap<(String, &'static str), Vec<Tile>> {
+    let mut seen: BTreeMap<(&str, &str), BTreeSet<Tile>> = BTreeMap::new();
+    for row in rows {
+        if let Some(with) = row.level.verified_with() {
+            seen.entry((&row.workload, with)).or_default().extend(row.tile);
+        }
     }
-    let missing =
-        seen.into_iter().map(|(class, seen)| (class.to_owned(), tiles.difference(&seen).copied().collect()));
+    let missing = seen.into_iter().map(|((class, with), seen)| {
+        ((class.to_owned(), with), tiles.difference(&seen).copied().collect())
+    });
     missing.filter(|(_, tiles): &(_, Vec<Tile>)| !tiles.is_empty()).collect()
 }
 
@@ -233,17 +251,23 @@ mod tests {
     }
 
     #[test]
-    fn tiles_unverified_with_cp_async_are_named() {
-        let by_cp_async =
-            |class, choice| Measurement { level: Level::CpAsync, ..measurement(class, choice, &[]) };
-        let rows =
-            [by_cp_async("a", "m4n64w1s1"), by_cp_async("a", "m8n64w1s1"), by_cp_async("b", "m8n64w1s1")];
+    fn tiles_unverified_with_cp_async_or_options_are_named() {
+        let at = |level, class, choice| Measurement { level, ..measurement(class, choice, &[]) };
+        let rows = [
+            at(Level::CpAsync, "a", "m4n64w1s1"),
+            at(Level::CpAsync, "a", "m8n64w1s1"),
+            at(Level::CpAsync, "b", "m8n64w1s1"),
+            at(Level::Options, "a", "m8n64w1s1"),
+        ];
         let tiles = |names: &[&str]| names.iter().map(|name| name.parse().unwrap()).collect();
-        assert!(unverified_cp_async(&rows, &tiles(&["m8n64w1s1"])).is_empty());
-        let both = unverified_cp_async(&rows, &tiles(&["m4n64w1s1", "m8n64w1s1"]));
-        assert_eq!(both, BTreeMap::from([("b".to_owned(), vec!["m4n64w1s1".parse().unwrap()])]));
+        assert!(unverified_variants(&rows, &tiles(&["m8n64w1s1"])).is_empty());
+        let both = unverified_variants(&rows, &tiles(&["m4n64w1s1", "m8n64w1s1"]));
+        let missing = || vec!["m4n64w1s1".parse().unwrap()];
+        let expected =
+            [(("a".to_owned(), "options"), missing()), (("b".to_owned(), "`cp.async`"), missing())];
+        assert_eq!(both, BTreeMap::from(expected));
         assert!(
-            unverified_cp_async(&[measurement("c", "m4n64w1s1", &[1.0])], &tiles(&["m4n64w1s1"])).is_empty()
+            unverified_variants(&[measurement("c", "m4n64w1s1", &[1.0])], &tiles(&["m4n64w1s1"])).is_empty()
         );
     }
 

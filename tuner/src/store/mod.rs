@@ -14,7 +14,7 @@ mod timelines_file;
 
 pub use error::StoreError;
 pub use measurement::{Conditions, Level, Measurement, Resources, Status};
-pub(crate) use measurement::{failed_cp_async, failed_since, unverified_cp_async};
+pub(crate) use measurement::{failed_since, failed_variants, unverified_variants};
 pub(crate) use parquet::write_whole;
 pub use parquet::{Recording, SCHEMA_VERSION, read, union, write};
 pub use provenance::{DeviceRecord, Hashes, PricesRecord, Provenance, ScenarioRecord};

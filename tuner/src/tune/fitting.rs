@@ -2,7 +2,7 @@
 
 use crate::analysis::{Analysis, AnalysisError};
 use crate::fit_settings::FitSettings;
-use crate::measure::{Session, Timed, Verified, ask_for_cp_async, measure_decisions, verify_cp_async};
+use crate::measure::{Session, Timed, Verified, ask_for_returned, measure_decisions, verify_returned};
 use crate::progress::Progress;
 use crate::store::{Measurement, Provenance};
 use crate::workloads::Workload;
@@ -11,8 +11,6 @@ use tilewright_heuristics::Tile;
 
 /// How often a selector is fitted again because decisions had too few samples, at most: each time most of its decisions stay.
 const AGAIN: usize = 2;
-/// The first fit says which decisions need samples, and no more: it takes this part of the time of the others.
-const FIRST: u16 = 4;
 /// Time in which the samples of such decisions are taken.
 const DECISIONS: Duration = Duration::from_secs(10);
 
@@ -27,7 +25,7 @@ pub(super) struct Beside<'a> {
 /// Measures by a fitted selector as long as the last argument says that another one is being fitted.
 type Meanwhile<'a> = &'a dyn Fn(&mut Session<'_, '_>, &Analysis, &dyn Fn() -> bool) -> anyhow::Result<bool>;
 
-/// Fits the selector, and verifies the tiles that it may return with `cp.async`, too; as long as one of them fails, another
+/// Fits the selector, and verifies the tiles that it may return with `cp.async` and with options, too; as long as one of them fails, another
 /// selector is fitted without it. Each time there are fewer tiles, so this ends. Where a batch's set left the race before it had the samples of a
 /// decision, it is raced again, and the selector is fitted to these times too.
 /// The first fit may have been made already ([`fit_first_while`]). `None` if the user asked to stop.
@@ -42,10 +40,8 @@ pub(super) fn fit_verified(
     beside: &Beside<'_>,
     mut fitted: Option<Analysis>,
 ) -> anyhow::Result<Option<Analysis>> {
-    let first = first_settings(settings);
     let (mut again, mut before) = (0, None::<Analysis>);
     loop {
-        let settings = if again == 0 { &first } else { settings };
         let analysis = match (fitted.take(), before.take()) {
             (Some(analysis), _) => analysis,
             (None, Some(before)) => {
@@ -65,7 +61,7 @@ pub(super) fn fit_verified(
         // What was asked for ahead of knowing the selector's tiles is of no more use, and further fits want the cores.
         session.benches.forget_asked();
         // Their kernels are compiled while decisions are raced.
-        let cp_async = ask_for_cp_async(session, &tiles, timed);
+        let variants = ask_for_returned(session, &tiles, timed);
         let raced = if again == AGAIN {
             0
         } else {
@@ -77,14 +73,14 @@ pub(super) fn fit_verified(
             }
         };
         // The next fit mostly has the same tiles, and goes on meanwhile.
-        let failed = if again == 0 && !cp_async.are_there() {
+        let failed = if again == 0 && !variants.are_there() {
             Some(0)
         } else {
-            verify_cp_async(session, &tiles, &|_| true, timed)?
+            verify_returned(session, &tiles, &|_| true, timed)?
         };
         match failed {
             None => return Ok(None),
-            // The first fit took less time than the others.
+            // Beside the first fit the batches that it is judged by were still raced.
             Some(0) if raced == 0 && again > 0 => return Ok(Some(analysis)),
             Some(0) => {
                 again += 1;
@@ -97,11 +93,6 @@ pub(super) fn fit_verified(
             }
         }
     }
-}
-
-/// How a selector is fitted that only says which decisions need samples.
-fn first_settings(settings: &FitSettings) -> FitSettings {
-    FitSettings { fit_seconds: (settings.fit_seconds / FIRST).max(1), ..settings.clone() }
 }
 
 fn fit(
@@ -128,7 +119,7 @@ pub(super) fn fit_first_while<'a, 'b, T>(
     settings: &FitSettings,
     meanwhile: impl FnOnce(&mut Session<'a, 'b>) -> anyhow::Result<T>,
 ) -> anyhow::Result<(Analysis, T)> {
-    fit_while(session, &first_settings(settings), |session, _| meanwhile(session))
+    fit_while(session, settings, |session, _| meanwhile(session))
 }
 
 /// Fits a selector while `meanwhile` measures, which may ask whether it is still being fitted.

@@ -90,22 +90,22 @@ fn chosen(analysis: &Analysis) -> [Tile; 2] {
 }
 
 #[test]
-fn cp_async_is_verified_for_what_the_selector_may_return() {
+fn cp_async_and_options_are_verified_for_what_the_selector_may_return() {
     let folder = tempfile::tempdir().unwrap();
     let mut run = measured(folder.path());
     let mut bench = bench(&[]);
     let analysis = fitted(&mut bench, &mut run).unwrap().unwrap();
     assert_eq!(chosen(&analysis), [FEW, MANY]);
-    let expected: BTreeSet<_> = CLASSES
-        .iter()
-        .flat_map(|&class| analysis.model.tiles().into_iter().map(move |tile| (class, tile, class == USUAL)))
-        .collect();
+    let tiles = analysis.model.tiles();
+    let of_class = |class: Class| tiles.iter().map(move |&tile| (class, tile, class == USUAL, true));
+    let with_options = tiles.iter().map(|&tile| (USUAL, tile, true, false));
+    let expected: BTreeSet<_> = CLASSES.into_iter().flat_map(of_class).chain(with_options).collect();
     let verified: Vec<_> = bench
         .verified
         .iter()
         .map(|&(tile, class, Coverage { options, cp_async, trial, timeline, invariant })| {
-            assert!(cp_async && !trial && !timeline && !invariant);
-            (class, tile, options)
+            assert!(!trial && !timeline && !invariant);
+            (class, tile, options, cp_async)
         })
         .collect();
     assert_eq!(verified.len(), expected.len());
@@ -148,9 +148,19 @@ fn a_selector_is_fitted_again_until_none_of_its_tiles_fails() {
     let verified = Verified::of(run.rows());
     assert_eq!(verified.tiles(&USUAL), [FEW_ELSE, MANY_ELSE]);
     assert_eq!(verified.tiles(&SMALL), TILES, "another class is another kernel");
-    for (i, &(tile, class, _)) in bench.verified.iter().enumerate() {
-        assert!(!bench.verified[..i].iter().any(|&(a, b, _)| (a, b) == (tile, class)), "{tile} once");
+    for (i, verified) in bench.verified.iter().enumerate() {
+        assert!(!bench.verified[..i].contains(verified), "{verified:?} once");
     }
+}
+
+#[test]
+fn a_tile_that_fails_with_options_is_chosen_no_more() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut run = measured(folder.path());
+    let mut bench = bench(&[]);
+    bench.wrong_with_options = vec![(MANY, USUAL)];
+    let analysis = fitted(&mut bench, &mut run).unwrap().unwrap();
+    assert_eq!(chosen(&analysis), [FEW, MANY_ELSE]);
 }
 
 #[test]

@@ -10,7 +10,6 @@ use crate::analysis::Analysis;
 use crate::measure::{
     Candidates, Preparation, Session, Timed, Verified, candidate_sets, left_by_looks, look_at_classes,
     looks_at_others, measure_candidates, screen, to_prepare_invariant, verify_invariant, verify_space_with,
-    verify_without_options,
 };
 use crate::store::Level;
 use crate::workloads::Workload;
@@ -94,8 +93,18 @@ impl<'r, 'a, 'b> Stages<'r, 'a, 'b> {
             first_fit: None,
             session,
         };
+        this.expect();
         this.end("estimate");
         this
+    }
+
+    /// Says which classes come to be verified, that which is verified first before the others.
+    fn expect(&mut self) {
+        let Inputs { space, known_tiles, limits, .. } = self.inputs;
+        let mut wanted = self.timed.to_prepare_space(space, known_tiles, limits);
+        wanted.sort_by_key(|wanted| Some(wanted.class) != self.first_class);
+        wanted.extend(self.timed.to_prepare_returned(space, known_tiles, known_tiles, limits));
+        self.session.benches.expect(&wanted);
     }
 
     /// A phase is over.
@@ -142,8 +151,8 @@ impl<'r, 'a, 'b> Stages<'r, 'a, 'b> {
             } else {
                 to_prepare_invariant(self.inputs.judged(), limits)
             };
-            let cp_async = self.timed.to_prepare_cp_async(space, known_tiles, known_tiles, limits);
-            for wanted in looks.into_iter().chain(of_space).chain(invariant).chain(cp_async) {
+            let returned = self.timed.to_prepare_returned(space, known_tiles, known_tiles, limits);
+            for wanted in looks.into_iter().chain(of_space).chain(invariant).chain(returned) {
                 session.benches.ask(&[wanted], &[]);
             }
         }
@@ -210,22 +219,15 @@ impl<'r, 'a, 'b> Stages<'r, 'a, 'b> {
         let Inputs { space, known_tiles, limits, .. } = self.inputs;
         let session = &mut self.session;
         let of_space = self.timed.to_prepare_space(space, &self.tiles, limits);
-        let cp_async = self.timed.to_prepare_cp_async(space, &self.tiles, known_tiles, limits);
-        for wanted in of_space.into_iter().chain(cp_async) {
+        let returned = self.timed.to_prepare_returned(space, &self.tiles, known_tiles, limits);
+        for wanted in of_space.into_iter().chain(returned) {
             session.benches.ask(&[wanted], &[]);
         }
-        self.verified = if self.timed.is_raced_before_options(&first) {
-            let Some(passed) = verify_without_options(session, &self.tiles, &first)? else {
-                return Ok(false);
-            };
-            Verified::tried(&first, passed)
-        } else {
-            let is_first = |class: &Class| *class == first;
-            let (tiles, timed) = ((&self.tiles[..], &self.ahead[..]), (&self.timed, &is_first as _));
-            let of_first = verify_space_with(session, space, tiles, timed, self.deadline)?;
-            let Some(of_first) = of_first else { return Ok(false) };
-            of_first
-        };
+        let is_first = |class: &Class| *class == first;
+        let (tiles, timed) = ((&self.tiles[..], &self.ahead[..]), (&self.timed, &is_first as _));
+        let of_first = verify_space_with(session, space, tiles, timed, self.deadline)?;
+        let Some(of_first) = of_first else { return Ok(false) };
+        self.verified = of_first;
         self.prepare_several();
         self.end("verify first class");
         self.reserve.add(self.inputs.batches(), &|class| *class == first);
@@ -305,9 +307,12 @@ impl<'r, 'a, 'b> Stages<'r, 'a, 'b> {
             }
             let benches = &self.session.benches;
             let is_ready = |wanted: &Preparation| benches.awaited(std::slice::from_ref(wanted)).are_there();
-            let (ready, waiting): (Vec<Preparation>, Vec<Preparation>) =
+            let (mut now, mut later): (Vec<Preparation>, Vec<Preparation>) =
                 open.iter().cloned().partition(is_ready);
-            let (now, later) = if ready.is_empty() { (waiting, Vec::new()) } else { (ready, waiting) };
+            if now.is_empty() {
+                // Its kernels come before those of the others.
+                now.push(later.remove(0));
+            }
             let now: BTreeSet<Class> = now.iter().map(|wanted| wanted.class).collect();
             let wanted = |class: &Class| now.contains(class);
             let until = self.deadline + self.reserve.spent();

@@ -5,7 +5,7 @@ use crate::analysis::Analysis;
 use crate::cli::ReplayArguments;
 use crate::cli::exit::Ended;
 use crate::progress::Progress;
-use crate::store::{unverified_cp_async, write, write_timelines_beside};
+use crate::store::{unverified_variants, write, write_timelines_beside};
 use crate::tune::write_outputs;
 
 /// Runs fit, emit and report from recorded measurements.
@@ -18,11 +18,11 @@ pub fn replay(arguments: &ReplayArguments) -> anyhow::Result<Ended> {
     let settings = arguments.fit.of(&recording.provenance.fit);
     recording.provenance.fit = settings.clone();
     let analysis = Analysis::of(&recording.provenance, &recording.rows, &settings)?;
-    for (class, tiles) in unverified_cp_async(&recording.rows, &analysis.model.tiles()) {
+    for ((class, with), tiles) in unverified_variants(&recording.rows, &analysis.model.tiles()) {
         let tiles: Vec<String> = tiles.iter().map(ToString::to_string).collect();
         let tiles = tiles.join(", ");
         tracing::warn!(
-            "{class}: the selector may return {tiles}, never verified with `cp.async`; `tune` does that"
+            "{class}: the selector may return {tiles}, never verified with {with}; `tune` does that"
         );
     }
     let folder = arguments.out.join(analysis.module_name());

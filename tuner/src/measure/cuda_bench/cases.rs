@@ -1,5 +1,6 @@
 //! Verification: every tile on conformance cases, which stay on the device while tiles of their class are verified.
 
+use super::references::OfClass;
 use super::{CudaBench, failure_of};
 use crate::measure::{Coverage, Failure};
 use crate::store::Status;
@@ -37,18 +38,16 @@ impl CudaBench {
     ) -> Result<(), Failure> {
         let (seed, arch) = (seed(), self.backend.compiler().arch());
         let kv_load = sets.iter().map(|options| options.kv_load).max().unwrap_or_default();
-        let served = |cases: Vec<ConformanceCase>| -> Vec<ConformanceCase> {
-            let served = |case: &ConformanceCase| variant_for(options_of(case), class, arch, sets).is_some();
-            cases.into_iter().filter(served).collect()
-        };
+        let is_served = |case: &&ConformanceCase| variant_for(options_of(case), class, arch, sets).is_some();
+        let of_class = self.references.of(class);
+        let OfClass { common, invariant } = &*of_class;
+        let of_tile = conformance::tile_cases(class, tile, seed);
         let made_for = Some((*class, kv_load, coverage.options));
         if self.cases.made_for != made_for {
             // First the memory of those before.
             self.cases = Cases::default();
-            let mut common = upload(served(conformance::cases(class, seed)), &self.device)?;
-            let far = served(conformance::tile_cases(class, tile, seed))
-                .into_iter()
-                .find(ConformanceCase::is_plain);
+            let mut common = upload(common.iter().filter(is_served).collect(), &self.device)?;
+            let far = of_tile.iter().filter(is_served).find(|case| case.is_plain());
             // A device that has no room for such a cache cannot be asked for one either.
             let has_room = |device: &CudaDevice| device.free_memory().map(|free| free > FAR_CACHE_BYTES);
             if !has_room(&self.device).map_err(failure_of)? {
@@ -56,15 +55,15 @@ impl CudaBench {
             }
             let room = has_room(&self.device).map_err(failure_of)?;
             if let Some(far) = far.filter(|_| room) {
-                common.push(upload_far(far, &self.device)?);
+                common.push(upload_far(far.clone(), &self.device)?);
             }
             self.cases = Cases { made_for, common, ..Cases::default() };
         }
         if coverage.invariant && self.cases.invariant.is_empty() {
-            self.cases.invariant = upload(served(conformance::invariant_cases(class, seed)), &self.device)?;
+            self.cases.invariant = upload(invariant.iter().filter(is_served).collect(), &self.device)?;
         }
         if !self.cases.by_n.contains_key(&tile.n) {
-            let cases = upload(served(conformance::tile_cases(class, tile, seed)), &self.device)?;
+            let cases = upload(of_tile.iter().filter(is_served).collect(), &self.device)?;
             self.cases.by_n.insert(tile.n, cases);
         }
         Ok(())
@@ -174,19 +173,18 @@ fn variant_for(
 }
 
 /// Fresh numbers in every run; a failure names them.
-fn seed() -> u64 {
+pub(super) fn seed() -> u64 {
     u64::from(std::process::id())
 }
 
 /// Threads that draw cases and compute what they expect, at most. The compilers beside them are many, and of lower priority.
 const DRAWING: usize = 8;
 
-/// Draws cases, computes what they expect, and uploads them. A class has a hundred, which take up to a second of one thread: as long as the verification of all
-/// of its tiles.
-fn upload(cases: Vec<ConformanceCase>, device: &CudaDevice) -> Result<Vec<CudaCase>, Failure> {
-    let drawn = |case: ConformanceCase| {
+/// Draws cases, computes what they expect where it was not computed ahead, and uploads them.
+fn upload(cases: Vec<&ConformanceCase>, device: &CudaDevice) -> Result<Vec<CudaCase>, Failure> {
+    let drawn = |case: &ConformanceCase| {
         case.expected();
-        upload_one(case, device)
+        upload_one(case.clone(), device)
     };
     let threads = DRAWING.min(available_parallelism().map_or(1, usize::from));
     match ThreadPoolBuilder::new().num_threads(threads).build() {

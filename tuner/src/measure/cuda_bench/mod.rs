@@ -5,6 +5,7 @@ mod cases;
 mod kernels;
 mod loaded;
 mod pool;
+mod references;
 mod spares;
 mod timeline;
 
@@ -16,6 +17,7 @@ use cudarc::driver::CudaStream;
 pub(super) use kernels::kernels_of;
 use loaded::LoadedBatch;
 use pool::{Pool, Rows};
+use references::References;
 use spares::Spare;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -52,6 +54,7 @@ pub struct CudaBench {
     /// Those that batches are planned by.
     prices: Prices,
     cases: Cases,
+    references: References,
     trials: Option<TrialMemory>,
     /// One for each way in which K and V are stored, while there is room.
     pools: Vec<Pool>,
@@ -93,6 +96,7 @@ impl CudaBench {
                 .filter(|&launch_mode| launch_mode != LaunchMode::DEFAULT)
                 .collect(),
             cases: Cases::default(),
+            references: References::default(),
             trials: None,
             pools: Vec::new(),
             rows: Vec::new(),
@@ -325,12 +329,17 @@ impl Bench for CudaBench {
         }
     }
 
+    fn expect(&mut self, wanted: &[Preparation]) {
+        let classes = wanted.iter().map(|wanted| (wanted.class, wanted.coverage.options));
+        self.references.compute_ahead(classes.collect());
+    }
+
     fn verify(&mut self, tile: &Tile, class: &Class, coverage: Coverage) -> Result<f64, Failure> {
         self.verify_variants(tile, class, coverage)
     }
 
     fn load<'a>(&'a mut self, batch: &'a Batch) -> Result<Box<dyn Loaded + 'a>, BenchError> {
-        // The references of the cases are no longer needed, and their memory is.
+        // The memory of the cases is needed.
         self.cases = Cases::default();
         self.trials = None;
         Ok(Box::new(LoadedBatch::new(self, batch)?))

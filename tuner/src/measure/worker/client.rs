@@ -5,7 +5,7 @@ use super::frames;
 use super::loaded::LoadedWorker;
 use super::process::WorkerCommand;
 use super::protocol::{Answer, Description, PreparationRecord, Request, SetRecord};
-use super::wire::{BatchHead, TileText};
+use super::wire::BatchHead;
 use crate::measure::{Bench, BenchError, Coverage, Failure, Loaded, Preparation};
 use crate::store::{Conditions, DeviceRecord, PricesRecord, Resources, Status};
 use std::cell::RefCell;
@@ -149,11 +149,8 @@ impl Bench for WorkerBench {
     fn prepare(&mut self, wanted: &[Preparation]) {
         let worker = self.worker.get_mut();
         let limit = worker.limits.prepare;
-        let sent = |&Preparation { ref tiles, class, coverage }: &_| {
-            let tiles = tiles.iter().copied().map(TileText).collect();
-            PreparationRecord { tiles, class, coverage }
-        };
-        match worker.exchange(Request::Prepare(wanted.iter().map(sent).collect()), limit) {
+        let sent = wanted.iter().map(PreparationRecord::of).collect();
+        match worker.exchange(Request::Prepare(sent), limit) {
             Ok(Answer::Prepared) => {}
             Ok(other) => drop(worker.unexpected(&other)),
             // The tiles are then made ready one by one, and those at fault are found.
@@ -169,6 +166,18 @@ impl Bench for WorkerBench {
             Ok(Answer::Prepared) => {}
             Ok(other) => drop(worker.unexpected(&other)),
             Err(failure) => tracing::warn!("sets of tiles not made ready at once: {}", failure.message),
+        }
+    }
+
+    fn expect(&mut self, wanted: &[Preparation]) {
+        let worker = self.worker.get_mut();
+        let limit = worker.limits.load;
+        let sent = wanted.iter().map(PreparationRecord::of).collect();
+        match worker.exchange(Request::Expect(sent), limit) {
+            Ok(Answer::Expected) => {}
+            Ok(other) => drop(worker.unexpected(&other)),
+            // What is verified is then made ready when it is.
+            Err(failure) => tracing::warn!("nothing is made ready ahead: {}", failure.message),
         }
     }
 

@@ -157,6 +157,10 @@ impl Bench for FaultyBench {
         self.bench.prepare_sets(wanted);
     }
 
+    fn expect(&mut self, wanted: &[Preparation]) {
+        self.bench.expect(wanted);
+    }
+
     fn conditions(&mut self) -> Conditions {
         self.bench.conditions()
     }

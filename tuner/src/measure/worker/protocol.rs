@@ -19,6 +19,12 @@ pub(super) struct PreparationRecord {
     pub(super) coverage: Coverage,
 }
 
+impl PreparationRecord {
+    pub(super) fn of(&Preparation { ref tiles, class, coverage }: &Preparation) -> Self {
+        Self { tiles: tiles.iter().copied().map(TileText).collect(), class, coverage }
+    }
+}
+
 impl From<PreparationRecord> for Preparation {
     fn from(PreparationRecord { tiles, class, coverage }: PreparationRecord) -> Self {
         Self { tiles: tiles.into_iter().map(|tile| tile.0).collect(), class, coverage }
@@ -63,6 +69,8 @@ pub(super) enum Request {
     Prepare(Vec<PreparationRecord>),
     /// Makes sets of tiles that share a kernel ready at once.
     PrepareSets(Vec<SetRecord>),
+    /// These come to be verified.
+    Expect(Vec<PreparationRecord>),
     /// Compiles a kernel into the cache: asked of a process that measures nothing.
     Compile { name: String, text: String },
     /// The device's state.
@@ -96,6 +104,7 @@ pub(super) enum Answer {
     PricesAdopted,
     Resources(Resources),
     Prepared,
+    Expected,
     Conditions(Conditions),
     /// The largest relative error.
     Verified(#[serde(with = "bits")] f64),

@@ -31,6 +31,11 @@ pub fn serve(bench: &mut dyn Bench, input: &mut dyn Read, output: &mut dyn Write
                 bench.prepare(&wanted);
                 Answer::Prepared
             }
+            Request::Expect(sent) => {
+                let wanted: Vec<Preparation> = sent.into_iter().map(Preparation::from).collect();
+                bench.expect(&wanted);
+                Answer::Expected
+            }
             Request::PrepareSets(wanted) => {
                 let wanted: Vec<(TileSetBuf, Class)> =
                     wanted.into_iter().filter_map(|record| record.set()).collect();
