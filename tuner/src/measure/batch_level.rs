@@ -102,7 +102,8 @@ fn rounds_on(limits: &Limits, rounds: [usize; 2]) -> [usize; 2] {
     }
 }
 
-/// Races tiles that passed their trial on batches of their class that the run does not have yet at `level`. Losers leave the race early.
+/// Races tiles that passed their trial on batches of their class that the run does not have yet at `level`. Losers leave the race early. Where the level is not over, the
+/// run does not have these batches then: other tiles are raced on them.
 ///
 /// The batches share the time until `deadline`. Returns `false` if the user asked to stop.
 ///
@@ -110,7 +111,7 @@ fn rounds_on(limits: &Limits, rounds: [usize; 2]) -> [usize; 2] {
 /// As [`measure_candidates`].
 pub(super) fn measure_screening(
     session: &mut Session<'_, '_>,
-    level: Level,
+    (level, is_over): (Level, bool),
     workloads: &[Workload],
     tried: &Verified,
     deadline: Instant,
@@ -131,6 +132,7 @@ pub(super) fn measure_screening(
         selector_hash: "",
         eliminate: true,
         again: false,
+        is_over,
         plan: &plan,
     };
     stage.measure(session, workloads, tried, deadline)
@@ -185,6 +187,7 @@ pub fn measure_candidates_while(
         selector_hash: "",
         eliminate: true,
         again: false,
+        is_over: true,
         plan: &plan,
     };
     stage.measure_while(session, workloads, verified, deadline, goes_on)
@@ -229,6 +232,7 @@ pub fn measure_decisions(
         selector_hash: "",
         eliminate: false,
         again: true,
+        is_over: true,
         plan: &plan,
     };
     let went_on = stage.measure(session, &workloads, verified, deadline)?;
@@ -293,6 +297,7 @@ pub fn measure_batches(
         selector_hash,
         eliminate: false,
         again: false,
+        is_over: true,
         plan: &plan,
     };
     stage.measure(session, workloads, verified, deadline)
@@ -395,6 +400,8 @@ struct Stage<'a> {
     eliminate: bool,
     /// Whether batches are measured that the run has.
     again: bool,
+    /// Whether the run has these batches then.
+    is_over: bool,
     plan: PlanAll<'a>,
 }
 
@@ -522,7 +529,7 @@ impl Stage<'_> {
                 limit_us: Some(limit_us),
                 conditions: conditions.clone(),
                 selector_hash: self.selector_hash.to_owned(),
-                complete: result.ended != Ended::Interrupted && !lost,
+                complete: self.is_over && result.ended != Ended::Interrupted && !lost,
                 ..measurement(workload, self.level, &batch, contestant)
             }
         };

@@ -200,6 +200,8 @@ pub trait Bench: Send {
     fn prepare_sets(&mut self, _wanted: &[(TileSetBuf, Class)]) {}
     /// These come to be verified, in about this order: what their verification needs beside kernels may be made ready while the bench does other things.
     fn expect(&mut self, _wanted: &[Preparation]) {}
+    /// Nothing more is measured: what it holds of the device may be given back while the caller does other things.
+    fn end(&mut self) {}
     /// The device's state now.
     fn conditions(&mut self) -> Conditions {
         Conditions::default()

@@ -7,6 +7,7 @@ use super::compile_ahead::{CompileAhead, CompileQueue, Need, Wanted, kernels};
 use super::{Bench, BenchError, Preparation};
 use crate::interrupt::Interrupt;
 use crate::store::Resources;
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -302,10 +303,29 @@ impl<'a> Benches<'a> {
         }
     }
 
+    /// Of these tiles one of so many whose kernels are not compiled yet: those that take longest.
+    pub fn compiled_last(&self, wanted: &Preparation, one_of: usize) -> Vec<Tile> {
+        let Some(queue) = self.queue().filter(|queue| queue.works()) else { return Vec::new() };
+        let missing = |&tile: &Tile| {
+            let kernels = kernels(std::slice::from_ref(&wanted.only(tile)), &[], self.limits());
+            let longest = kernels.iter().map(|wanted| wanted.length).filter(|&length| length < u32::MAX).max();
+            (!queue.has(&kernels)).then_some((longest, tile))
+        };
+        let mut missing: Vec<(Option<u32>, Tile)> = wanted.tiles.iter().filter_map(missing).collect();
+        missing.sort_unstable_by_key(|&of_tile| Reverse(of_tile));
+        missing.truncate(missing.len() / one_of);
+        missing.into_iter().map(|(_, tile)| tile).collect()
+    }
+
     /// Says what comes to be verified ([`Bench::expect`]).
     pub fn expect(&mut self, wanted: &[Preparation]) {
         let living = self.benches.iter_mut().zip(&self.lost).filter(|(_, lost)| !**lost);
         living.for_each(|(bench, _)| bench.expect(wanted));
+    }
+
+    /// Nothing more is measured ([`Bench::end`]).
+    pub fn end(&mut self) {
+        self.benches.iter_mut().for_each(|bench| bench.end());
     }
 
     /// The kernels of all of these, of which can be asked while devices measure whether nobody would wait for them.

@@ -182,6 +182,12 @@ impl CompileAhead {
         });
     }
 
+    /// Asks for kernels that opening a device needs.
+    pub fn ask_to_open(&self, kernels: Vec<Kernel>) {
+        let wanted: Vec<Wanted> = kernels.into_iter().map(|kernel| Wanted { kernel, length: 0 }).collect();
+        self.queue.ask(&wanted, Need::Later);
+    }
+
     /// The queue, for those who ask and wait.
     pub fn queue(&self) -> &CompileQueue {
         &self.queue

@@ -234,6 +234,24 @@ fn a_tile_is_measured_while_the_next_of_its_stage_is_compiled() {
 }
 
 #[test]
+fn the_kernels_that_take_longest_are_known_until_they_are_there() {
+    let (mut scripted, (ahead, _, go_on)) = ([gpu()], gated());
+    let benches = benches(&mut scripted, ahead);
+    let tiles = ["m16n32w1s2", "m128n128w8s1", "m64n64w4s2", "m128n128w8s3"].map(Tile::of);
+    let wanted = Preparation { tiles: tiles.into(), class: CLASS, coverage: Coverage::TRIAL };
+    assert_eq!(benches.compiled_last(&wanted, 2), [tiles[3], tiles[1]]);
+    assert_eq!(benches.compiled_last(&wanted, 5), []);
+    let all = kernels(std::slice::from_ref(&wanted), &[], benches.limits());
+    benches.ask(std::slice::from_ref(&wanted), &[]);
+    all.iter().for_each(|_| go_on.send(()).unwrap());
+    let awaited = benches.awaited(std::slice::from_ref(&wanted));
+    while !awaited.are_there() {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert_eq!(benches.compiled_last(&wanted, 1), []);
+}
+
+#[test]
 fn a_kernel_that_fails_ahead_is_met_by_the_bench_which_records_it() {
     /// Compiles nothing of one tile.
     struct Refuses(Tile);

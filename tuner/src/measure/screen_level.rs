@@ -24,6 +24,8 @@ const BATCHES: [usize; 2] = [40, 14];
 const LOOKED_AT: usize = 10;
 /// Part of a class's time that its first look may take.
 const LOOKS: f64 = 0.25;
+/// One of so many tiles whose kernels are not there yet is raced apart, after the others: the kernels that take longest come a second after all others.
+const APART: usize = 6;
 /// A class of kernels whose tiles are raced, and the batches.
 #[derive(Clone, Debug)]
 pub struct Screening {
@@ -84,12 +86,22 @@ pub fn screen(
         let Screening { class, workloads } = screening;
         let share = workloads.len() as f64 / left.max(1) as f64;
         left -= workloads.len();
-        let Some(others) = try_and_tell(session, &others, (class, workloads))? else { return Ok(false) };
-        passed.extend(others);
-        let tried = Verified::tried(class, passed);
-        let time = until(session.benches.moved(deadline, before), share);
-        if !measure_screening(session, Level::Screen, workloads, &tried, time)? {
-            return Ok(false);
+        let last = session.benches.compiled_last(&trial(*class, others.clone()), APART);
+        let is_last = |tile: &Tile| last.contains(tile);
+        let (last, first): (Vec<Tile>, Vec<Tile>) = others.iter().partition(|tile| is_last(tile));
+        let all = passed.len() + first.len() + last.len();
+        for (tiles, is_over) in [(first, last.is_empty()), (last, true)] {
+            if tiles.is_empty() && passed.is_empty() {
+                continue;
+            }
+            let Some(tried) = try_and_tell(session, &tiles, (class, workloads))? else { return Ok(false) };
+            passed.extend(tried);
+            let part = if is_over { 1.0 } else { passed.len() as f64 / all.max(1) as f64 };
+            let tried = Verified::tried(class, std::mem::take(&mut passed));
+            let time = until(session.benches.moved(deadline, before), share * part);
+            if !measure_screening(session, (Level::Screen, is_over), workloads, &tried, time)? {
+                return Ok(false);
+            }
         }
     }
     Ok(true)
@@ -303,7 +315,7 @@ fn first_look(
     let Some(passed) = try_and_tell(session, &ones, (class, &looked_at))? else { return Ok(None) };
     let raced = Verified::tried(class, passed.clone());
     let until = until(session);
-    if !measure_screening(session, Level::FirstLook, &looked_at, &raced, until)? {
+    if !measure_screening(session, (Level::FirstLook, true), &looked_at, &raced, until)? {
         return Ok(None);
     }
     let best = best_of(session.run.rows(), Level::FirstLook, class);

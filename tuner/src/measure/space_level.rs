@@ -1,6 +1,7 @@
 //! The space of a device: what the rules reject, and what the rest computes on conformance shapes, before anything is timed.
 
 use super::batch_level::left_to_others;
+use super::row::class_of;
 use super::{Awaited, Bench, Coverage, Failure, Order, Preparation, Session, Told};
 use crate::shard::Shard;
 use crate::store::{Conditions, Level, Measurement, Resources, Status, failed_variants};
@@ -92,6 +93,8 @@ pub fn verify_space_with(
     for row in run.rows().iter().filter(|row| row.level == Level::Space) {
         known.entry(row.workload.clone()).or_default().extend(row.tile);
     }
+    let raced: BTreeSet<(Tile, Class)> =
+        run.rows().iter().filter_map(|row| Some((row.tile?, class_of(&row.batch?)?))).collect();
     let of_time = timed.first(backend);
     let mut classes: Vec<Class> = of_time.iter().copied().chain(timed.others(backend)).collect();
     classes.retain(is_wanted);
@@ -145,10 +148,12 @@ pub fn verify_space_with(
                         message: "slower than others wherever all tiles were raced".to_owned(),
                     },
                 };
-                // What the rules reject was never compiled.
-                let resources = match verdict.infeasible {
-                    Some(_) => Resources::default(),
-                    None => benches.resources(&verdict.tile, &wanted.class),
+                // What no race has had was never compiled; to ask of thousands keeps devices waiting.
+                let was_compiled = raced.contains(&(verdict.tile, wanted.class));
+                let resources = if was_compiled {
+                    benches.resources(&verdict.tile, &wanted.class)
+                } else {
+                    Resources::default()
                 };
                 (verdict.tile, (Err(failure), resources))
             };

@@ -171,6 +171,7 @@ pub fn tune(
         return stopped();
     }
     stages.say_phases();
+    stages.session.benches.end();
 
     let writing = Instant::now();
     let (into, kept) = target.of(run.provenance(), &analysis);

@@ -3,7 +3,7 @@
 use super::*;
 use crate::measure::{Bench, Compile, CompileAhead, Compiled, ScriptedBench};
 use crate::store::{Level, Measurement, Status};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use tilewright_heuristics::Tile;
 use tilewright_kernel_templates::Class;
 use tilewright_kernel_templates::CudaLimits;
@@ -77,6 +77,14 @@ fn batches_are_raced_while_kernels_are_compiled_and_every_row_is_there() {
         };
         assert_eq!((of(false, false), of(true, false)), (2 * 2 * 7, 2 * 7), "{gpus}");
         assert_eq!(of(true, true), 2 * 7, "executed under the selector");
+        // Tiles whose kernels take longest are raced after the others, on the same batches.
+        let mut screened: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+        let is_usual = |row: &&Measurement| row.batch.is_some_and(|batch| batch.head_dim == 128);
+        for row in rows.iter().filter(|row| row.level == Level::Screen).filter(is_usual) {
+            screened.entry(&row.workload).or_default().insert(&row.choice);
+        }
+        let most = screened.values().max_by_key(|tiles| tiles.len()).unwrap();
+        assert!(most.len() > 12 && screened.values().all(|tiles| tiles == most), "{gpus}: {screened:?}");
         // What the selector may return is verified with `cp.async`, whenever its kernels were there.
         let by_cp_async = rows.iter().filter(|row| row.level == Level::CpAsync).map(|row| &row.workload);
         assert!(by_cp_async.collect::<BTreeSet<_>>().len() >= 2, "{gpus}");

@@ -16,6 +16,7 @@ use crate::tune::{Outputs, TuneOptions, Tuned, command_to_go_on, to_compile_firs
 use anyhow::Context as _;
 use std::time::Instant;
 use tilewright_cuda::CudaDevice;
+use tilewright_cuda::profiling::probe;
 use tilewright_kernel_templates::toolchain::{CubinCache, Nvrtc};
 use tilewright_kernel_templates::{CudaLimits, Limits};
 use tilewright_reports::InvariantCost;
@@ -178,6 +179,7 @@ fn compile_ahead(
     let others = compilers.split_off(count.div_ceil(2));
     let ahead = CompileAhead::start(compilers);
     let limits = Limits::Cuda(first.clone());
+    ahead.ask_to_open(probe::kernels());
     ahead.ask(&to_compile_first(options, &limits), &limits);
     Ok(Some((ahead, others)))
 }

@@ -181,6 +181,13 @@ impl Bench for WorkerBench {
         }
     }
 
+    fn end(&mut self) {
+        let connection = self.worker.get_mut().connection.take();
+        // A device's memory takes half a second to be given back, for which its process is waited for.
+        let thread = std::thread::Builder::new().name("end of a worker".to_owned());
+        drop(thread.spawn(move || drop(connection)));
+    }
+
     fn conditions(&mut self) -> Conditions {
         let worker = self.worker.get_mut();
         let limit = worker.limits.sample;

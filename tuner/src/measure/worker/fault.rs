@@ -161,6 +161,10 @@ impl Bench for FaultyBench {
         self.bench.expect(wanted);
     }
 
+    fn end(&mut self) {
+        self.bench.end();
+    }
+
     fn conditions(&mut self) -> Conditions {
         self.bench.conditions()
     }

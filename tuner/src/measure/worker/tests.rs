@@ -416,6 +416,15 @@ fn a_replacement_process_plans_by_the_same_prices() {
 }
 
 #[test]
+fn a_worker_that_was_ended_is_started_again_if_it_is_needed() {
+    let (mut bench, log) = worker(9);
+    bench.end();
+    bench.end();
+    assert!(bench.load(&batch("good")).is_ok());
+    assert_eq!(*log.lock().unwrap(), ["2: load"], "by the second process");
+}
+
+#[test]
 fn errors_survive_the_trip() {
     let sources = [
         PlanError::Geometry(GeometryError::Zero("page_size")),

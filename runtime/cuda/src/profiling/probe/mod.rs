@@ -129,6 +129,19 @@ pub fn measure_flushed(
     Ok(figures)
 }
 
+/// Kernels of a measurement that are the same for all devices of an architecture: whoever has them compiled into the cache before a device is open
+/// spares [`measure`] a second.
+pub fn kernels() -> Vec<Kernel> {
+    vec![
+        Kernel::read_probe(true),
+        Kernel::read_probe(false),
+        Kernel::latency_probe(),
+        Kernel::again_probe(),
+        Kernel::write_probe(),
+        Kernel::flop_probe(),
+    ]
+}
+
 fn load(device: &CudaDevice, compiler: &Compiler, kernel: &Kernel) -> Result<LoadedKernel, CudaError> {
     LoadedKernel::load(device.context(), kernel, &compiler.compile(kernel)?)
 }
