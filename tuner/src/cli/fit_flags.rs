@@ -87,7 +87,8 @@ pub struct FitChanges {
 impl FitChanges {
     /// The settings with these changes.
     pub fn of(&self, recorded: &FitSettings) -> FitSettings {
-        let Self { portfolio, max_depth, max_leaves, noise_permille, leaf_price, least_rows, fit_seconds } = *self;
+        let Self { portfolio, max_depth, max_leaves, noise_permille, leaf_price, least_rows, fit_seconds } =
+            *self;
         FitSettings {
             portfolio: portfolio.unwrap_or(recorded.portfolio),
             max_depth: max_depth.unwrap_or(recorded.max_depth),
@@ -113,10 +114,7 @@ mod tests {
         let expected = FitSettings { max_depth: 2, noise_permille: 0, ..recorded.clone() };
         assert_eq!(changes.of(&recorded), expected);
         let changes = FitChanges { leaf_price: Some(0), least_rows: Some(1), ..FitChanges::default() };
-        assert_eq!(
-            changes.of(&recorded),
-            FitSettings { leaf_price: 0, least_rows: 1, ..recorded.clone() }
-        );
+        assert_eq!(changes.of(&recorded), FitSettings { leaf_price: 0, least_rows: 1, ..recorded.clone() });
         let changes = FitChanges { fit_seconds: Some(3), ..FitChanges::default() };
         assert_eq!(changes.of(&recorded), FitSettings { fit_seconds: 3, ..recorded });
     }

@@ -308,7 +308,8 @@ impl<'a> Benches<'a> {
         let Some(queue) = self.queue().filter(|queue| queue.works()) else { return Vec::new() };
         let missing = |&tile: &Tile| {
             let kernels = kernels(std::slice::from_ref(&wanted.only(tile)), &[], self.limits());
-            let longest = kernels.iter().map(|wanted| wanted.length).filter(|&length| length < u32::MAX).max();
+            let longest =
+                kernels.iter().map(|wanted| wanted.length).filter(|&length| length < u32::MAX).max();
             (!queue.has(&kernels)).then_some((longest, tile))
         };
         let mut missing: Vec<(Option<u32>, Tile)> = wanted.tiles.iter().filter_map(missing).collect();

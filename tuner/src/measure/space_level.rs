@@ -530,8 +530,7 @@ impl Timed {
         let options = wanted.iter().filter(|wanted| self.options_later(&wanted.class, limits.backend()));
         let options = options.map(|wanted| Self::with_options(wanted.tiles.clone(), wanted.class));
         let by_cp_async = wanted.iter().filter(|wanted| has_tma(&wanted.class, limits));
-        let by_cp_async =
-            by_cp_async.map(|wanted| self.with_cp_async(wanted.tiles.clone(), wanted.class));
+        let by_cp_async = by_cp_async.map(|wanted| self.with_cp_async(wanted.tiles.clone(), wanted.class));
         by_cp_async.chain(options).collect()
     }
 

@@ -177,8 +177,7 @@ impl Measurement {
 /// The variants that failed with `cp.async` or with options, by the class of kernels as its rows name it: no selector may return them,
 /// whatever the space says of them.
 pub(crate) fn failed_variants(rows: &[Measurement]) -> BTreeMap<(&str, Tile), &Measurement> {
-    let failed =
-        |row: &&Measurement| row.level.verified_with().is_some() && row.status != Status::Correct;
+    let failed = |row: &&Measurement| row.level.verified_with().is_some() && row.status != Status::Correct;
     rows.iter().filter(failed).filter_map(|row| Some(((row.workload.as_str(), row.tile?), row))).collect()
 }
 
@@ -205,9 +204,9 @@ pub(crate) fn unverified_variants(
             seen.entry((&row.workload, with)).or_default().extend(row.tile);
         }
     }
-    let missing = seen.into_iter().map(|((class, with), seen)| {
-        ((class.to_owned(), with), tiles.difference(&seen).copied().collect())
-    });
+    let missing = seen
+        .into_iter()
+        .map(|((class, with), seen)| ((class.to_owned(), with), tiles.difference(&seen).copied().collect()));
     missing.filter(|(_, tiles): &(_, Vec<Tile>)| !tiles.is_empty()).collect()
 }
 

@@ -41,7 +41,9 @@ impl References {
         // Without the thread each class's are computed when it is verified.
         let _ = std::thread::Builder::new().name("references".to_owned()).spawn(move || {
             let pool = ThreadPoolBuilder::new().num_threads(AHEAD);
-            let Ok(pool) = pool.start_handler(|_| crate::system::lower_priority_of_thread()).build() else { return };
+            let Ok(pool) = pool.start_handler(|_| crate::system::lower_priority_of_thread()).build() else {
+                return;
+            };
             pool.install(|| compute(&known, &wanted));
         });
     }
