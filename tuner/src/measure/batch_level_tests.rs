@@ -274,6 +274,30 @@ fn what_is_executed_under_a_selector_gets_enough_samples_whatever_the_time() {
     assert_eq!(samples("enough", true), [DECISION_SAMPLES].into());
 }
 
+#[test]
+fn batches_of_a_level_that_is_not_over_are_raced_again_with_other_tiles() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut bench = ScriptedBench::new(Vec::new(), None);
+    let file = folder.path().join("trees.yaml");
+    std::fs::write(&file, "name: t\nheads: [[4, 1]]\ntrees: ['1,4_64,33']\n").unwrap();
+    let batches = Workloads::load(&[file], Backend::Cpu, &Scale::of(Backend::Cpu), None).unwrap().batches;
+    let class = Class::of(batches[0].geometry());
+    let (interrupt, until) = (Interrupt::default(), Instant::now() + Duration::from_secs(60));
+    let mut run = RunFolder::open(&folder.path().join("run"), test_data::provenance(), Start::Fresh).unwrap();
+    let mut race = |tile: Tile, is_over: bool| {
+        let session = &mut Session::new(&mut bench, &mut run, Progress::Silent, &interrupt);
+        let tried = Verified::tried(&class, vec![tile]);
+        measure_screening(session, (Level::Screen, is_over), &batches, &tried, until).unwrap();
+        let choices: Vec<String> = run.rows().iter().map(|row| row.choice.clone()).collect();
+        (choices, run.measured(Level::Screen).len())
+    };
+    let [small, large] = [SMALL, LARGE].map(|tile| tile.to_string());
+    // A run that is stopped between both has none of the batches.
+    assert_eq!(race(SMALL, false), (vec![small.clone()], 0));
+    assert_eq!(race(LARGE, true), (vec![small.clone(), large.clone()], 1));
+    assert_eq!(race(SAFE, true), (vec![small, large], 1), "it has all of them now");
+}
+
 /// The rows of a run over the first batch of a scenario, whose batch-invariant plans are verified.
 fn measured_of(bench: &mut ScriptedBench, scenario: &str) -> Vec<Measurement> {
     let folder = tempfile::tempdir().unwrap();

@@ -229,24 +229,14 @@ pub(super) fn try_tiles(
     tiles: &[Tile],
     class: &Class,
 ) -> anyhow::Result<Option<Vec<Tile>>> {
-    pass(session, tiles, class, Coverage::TRIAL)
-}
-
-/// Makes tiles of a class ready, and verifies each as far as a coverage says; those that pass.
-fn pass(
-    session: &mut Session<'_, '_>,
-    tiles: &[Tile],
-    class: &Class,
-    coverage: Coverage,
-) -> anyhow::Result<Option<Vec<Tile>>> {
     let Session { benches, run, progress, interrupt } = session;
     let (progress, interrupt) = (*progress, *interrupt);
-    let wanted = Preparation { tiles: tiles.to_vec(), class: *class, coverage };
+    let wanted = Preparation { tiles: tiles.to_vec(), class: *class, coverage: Coverage::TRIAL };
     let ready = benches.getting_ready(std::slice::from_ref(&wanted), &[], interrupt);
     let mut outcomes = BTreeMap::new();
     let work = |bench: &mut dyn Bench, tile: &Tile, _: usize| {
         ready.wait(&wanted.only(*tile));
-        Ok(bench.verify(tile, class, coverage))
+        Ok(bench.verify(tile, class, Coverage::TRIAL))
     };
     let given = benches.give_out(tiles, Order::AsGiven, interrupt, &work, |told| {
         match told {

@@ -86,7 +86,7 @@ mod tests {
     const CLASSES: [Class; 2] =
         [Class { head_dim: 64, dtype: Dtype::Bf16 }, Class { head_dim: 64, dtype: Dtype::F16 }];
 
-    /// Names of the cases that are computed.
+    /// Which of its cases are computed.
     fn computed(references: &References, class: &Class) -> Vec<bool> {
         let of_class = references.of(class);
         of_class.common.iter().chain(&of_class.invariant).map(ConformanceCase::is_computed).collect()

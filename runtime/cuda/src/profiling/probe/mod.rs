@@ -130,7 +130,7 @@ pub fn measure_flushed(
 }
 
 /// Kernels of a measurement that are the same for all devices of an architecture: whoever has them compiled into the cache before a device is open
-/// spares [`measure`] a second.
+/// spares [`measure`] that.
 pub fn kernels() -> Vec<Kernel> {
     vec![
         Kernel::read_probe(true),
