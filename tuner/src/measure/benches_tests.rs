@@ -5,7 +5,8 @@ use crate::interrupt::Interrupt;
 use crate::measure::batch_level::tests::{LARGE, SAFE, SMALL, ScriptedBench};
 use crate::measure::space_level::try_tiles;
 use crate::measure::{
-    Candidates, Coverage, Session, Timed, Verified, candidate_sets, measure_candidates, verify_space,
+    BenchError, Candidates, Coverage, Session, Timed, Verified, candidate_sets, measure_candidates,
+    verify_space,
 };
 use crate::progress::Progress;
 use crate::store::{Level, Measurement, RunFolder, Start, Status, test_data};
@@ -178,20 +179,6 @@ fn a_panic_of_one_thread_is_heard() {
     let mut benches = [scripted(PIECE), scripted(PIECE)];
     let pieces: Vec<usize> = (0..12).collect();
     let _ = all(&mut benches).give_out(&pieces, Order::AsGiven, &Interrupt::default(), &panics, |_| Ok(()));
-}
-
-#[test]
-fn devices_stay_with_a_group_and_share_the_last() {
-    let queue = Queue::new(vec![0, 0, 0, 1, 1, 2], 2);
-    let go_on = Interrupt::default();
-    let take = |group| queue.take(group, &go_on).unwrap();
-    assert_eq!((take(None), take(None)), (0, 3), "each at a group of its own");
-    assert_eq!((take(Some(1)), take(Some(0))), (4, 1));
-    queue.done(3, false);
-    queue.done(4, false);
-    assert_eq!(take(Some(1)), 5, "one that nobody is at");
-    queue.done(5, false);
-    assert_eq!(take(Some(2)), 2, "then what is left of another's");
 }
 
 #[test]

@@ -2,7 +2,8 @@
 
 use super::*;
 use crate::measure::batch_level::tests::{LARGE, SAFE, SMALL, ScriptedBench};
-use crate::measure::space_level::{try_tiles, verify_returned};
+use crate::measure::returned_level::verify_returned;
+use crate::measure::space_level::try_tiles;
 use crate::measure::{
     Bench, Benches, Candidates, Coverage, Preparation, Session, Timed, candidate_sets, measure_candidates,
     verify_space,

@@ -1,7 +1,7 @@
 //! How long a run's trials and verification take: known before they begin, as a budget that they would spend alone is refused.
 
 use super::first_look::Look;
-use super::space_level::Timed;
+use super::timed::Timed;
 use super::{Bench, Benches, Coverage, Preparation};
 use crate::interrupt::Interrupt;
 use std::time::{Duration, Instant};

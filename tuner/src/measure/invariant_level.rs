@@ -2,7 +2,7 @@
 //! batches are executed with them.
 
 use super::row::class_of;
-use super::space_level::verify_variants;
+use super::variants::verify_variants;
 use super::{Coverage, Preparation, Session};
 use crate::store::{Level, Measurement, Status};
 use crate::workloads::Workload;

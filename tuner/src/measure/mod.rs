@@ -12,16 +12,21 @@ mod error;
 mod estimate;
 mod execution;
 mod first_look;
+mod give_out;
 mod invariant_level;
 pub mod numbers;
 mod plan_tiles;
 mod race;
+mod ready;
+mod returned_level;
 mod row;
 mod screen_level;
 mod sensors;
 mod session;
 mod space_level;
+mod timed;
 mod timeline_level;
+mod variants;
 
 pub mod worker;
 
@@ -33,22 +38,24 @@ pub use batch_level::{
 };
 pub use batch_policies::BatchPolicies;
 pub use bench::{Bench, BenchError, Coverage, Failure, Loaded, PlanId, Preparation};
-pub use benches::{Awaited, Benches, Given, Order, Ready, Told, Work};
+pub use benches::Benches;
 pub use compile_ahead::{Compile, CompileAhead, CompileQueue, Compiled, Need, Wanted};
 pub use cpu_bench::CpuBench;
 pub use cuda_bench::CudaBench;
 pub use error::worst_row;
 pub use estimate::time_to_verify;
 pub use execution::{Execution, PlanFacts, Planning, execution_of_set};
+pub use give_out::{Given, Order, Told, Work};
 pub use invariant_level::{InvariantFamilies, to_prepare_invariant, verify_invariant};
 pub use plan_tiles::PlanTiles;
 pub use race::{Contestant, Ended, RaceOptions, RaceResult, race};
+pub use ready::{Awaited, Ready};
+pub use returned_level::{ask_for_returned, verify_returned};
 pub use screen_level::{
     Screening, left_by_looks, look_at_classes, looks_at_others, screen, screenings, to_prepare_first,
 };
 pub use session::Session;
-pub use space_level::{
-    Timed, Verified, ask_for_returned, needs_cp_async, verify_returned, verify_space, verify_space_with,
-};
+pub use space_level::{Verified, verify_space, verify_space_with};
+pub use timed::{Timed, needs_cp_async};
 pub use timeline_level::{chosen_batches, record_timelines};
 pub use worker::{TimeLimits, WorkerBench, WorkerCommand};

@@ -4,9 +4,11 @@ use super::*;
 use crate::interrupt::Interrupt;
 use crate::measure::{Benches, ScriptedBench, time_to_verify};
 use crate::progress::Progress;
+use crate::shard::Shard;
 use crate::store::{RunFolder, Start, failed_since, test_data};
 use std::time::Duration;
-use tilewright_kernel_templates::CudaLimits;
+use tilewright_heuristics::{Backend, Dtype};
+use tilewright_kernel_templates::{CudaLimits, Limits};
 
 #[test]
 fn fp8_is_verified_where_it_is_timed() {
