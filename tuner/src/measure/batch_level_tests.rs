@@ -10,6 +10,7 @@ use crate::store::{DeviceRecord, Resources, Start, Timeline, test_data};
 use crate::workloads::{Scale, Workloads};
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
@@ -246,19 +247,27 @@ fn both() -> TileSetBuf {
     TileSetBuf::of(&[SMALL, LARGE]).unwrap()
 }
 
+const ONE_TREE: &str = "name: t\nheads: [[4, 1]]\ntrees: ['1,4_64,33']\n";
+
+/// The batches of a scenario, and the class of the first one.
+fn batches_of(folder: &Path, scenario: &str) -> (Vec<Workload>, Class) {
+    let file = folder.join("trees.yaml");
+    std::fs::write(&file, scenario).unwrap();
+    let batches = Workloads::load(&[file], Backend::Cpu, &Scale::of(Backend::Cpu), None).unwrap().batches;
+    let class = Class::of(batches[0].geometry());
+    (batches, class)
+}
+
 /// The rows of a run over one batch.
 fn measured(bench: &mut ScriptedBench) -> Vec<Measurement> {
-    measured_of(bench, "name: t\nheads: [[4, 1]]\ntrees: ['1,4_64,33']\n")
+    measured_of(bench, ONE_TREE)
 }
 
 #[test]
 fn what_is_executed_under_a_selector_gets_enough_samples_whatever_the_time() {
     let folder = tempfile::tempdir().unwrap();
     let mut bench = ScriptedBench::new(Vec::new(), None);
-    let file = folder.path().join("trees.yaml");
-    std::fs::write(&file, "name: t\nheads: [[4, 1]]\ntrees: ['1,4_64,33']\n").unwrap();
-    let batches = Workloads::load(&[file], Backend::Cpu, &Scale::of(Backend::Cpu), None).unwrap().batches;
-    let class = Class::of(batches[0].geometry());
+    let (batches, class) = batches_of(folder.path(), ONE_TREE);
     let (model, interrupt) = (model(), Interrupt::default());
     let mut run = RunFolder::open(&folder.path().join("run"), test_data::provenance(), Start::Fresh).unwrap();
     let mut samples = |name: &str, enough: bool| {
@@ -278,10 +287,7 @@ fn what_is_executed_under_a_selector_gets_enough_samples_whatever_the_time() {
 fn batches_of_a_level_that_is_not_over_are_raced_again_with_other_tiles() {
     let folder = tempfile::tempdir().unwrap();
     let mut bench = ScriptedBench::new(Vec::new(), None);
-    let file = folder.path().join("trees.yaml");
-    std::fs::write(&file, "name: t\nheads: [[4, 1]]\ntrees: ['1,4_64,33']\n").unwrap();
-    let batches = Workloads::load(&[file], Backend::Cpu, &Scale::of(Backend::Cpu), None).unwrap().batches;
-    let class = Class::of(batches[0].geometry());
+    let (batches, class) = batches_of(folder.path(), ONE_TREE);
     let (interrupt, until) = (Interrupt::default(), Instant::now() + Duration::from_secs(60));
     let mut run = RunFolder::open(&folder.path().join("run"), test_data::provenance(), Start::Fresh).unwrap();
     let mut race = |tile: Tile, is_over: bool| {
@@ -301,10 +307,7 @@ fn batches_of_a_level_that_is_not_over_are_raced_again_with_other_tiles() {
 /// The rows of a run over the first batch of a scenario, whose batch-invariant plans are verified.
 fn measured_of(bench: &mut ScriptedBench, scenario: &str) -> Vec<Measurement> {
     let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("trees.yaml");
-    std::fs::write(&file, scenario).unwrap();
-    let workloads = Workloads::load(&[file], Backend::Cpu, &Scale::of(Backend::Cpu), None).unwrap();
-    let class = Class::of(&workloads.batches[0].build().unwrap().geometry);
+    let (batches, class) = batches_of(folder.path(), scenario);
     let passed = |tile: Tile| Measurement {
         level: Level::Space,
         ..test_data::measurement(&class.to_string(), &tile.to_string(), &[])
@@ -314,7 +317,7 @@ fn measured_of(bench: &mut ScriptedBench, scenario: &str) -> Vec<Measurement> {
     let model = model();
     let deadline = Instant::now() + Duration::from_secs(60);
     let (silent, interrupt) = (Progress::Silent, Interrupt::default());
-    let batches = &workloads.batches[..1];
+    let batches = &batches[..1];
     let families =
         verify_invariant(&mut Session::new(bench, &mut run, silent, &interrupt), batches).unwrap().unwrap();
     let policies = BatchPolicies::new(&model, "hash".to_owned(), Some(TileSetBuf::one(SAFE)));
