@@ -68,6 +68,7 @@ pub fn time_to_verify(
         let most = if timed.classes.contains_key(class) { MOST_VERIFIED } else { KNOWN };
         drawn + each * feasible(class).len().min(most) as f64
     };
-    let verified = classes.iter().map(of_class).sum::<f64>() + OPTION_SETS * each * MOST_VERIFIED as f64;
+    let with_options = if timed.options_later(&usual, backend) { KNOWN } else { MOST_VERIFIED };
+    let verified = classes.iter().map(of_class).sum::<f64>() + OPTION_SETS * each * with_options as f64;
     Duration::from_secs_f64(trial * tried as f64 + verified)
 }

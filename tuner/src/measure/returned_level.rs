@@ -20,7 +20,7 @@ const ONCE_MORE: [(Level, &str); 2] =
 /// Returns how many variants failed now: no selector may return them, so another has to be fitted. `None` if the user asked to stop.
 ///
 /// # Errors
-/// As [`verify_space`].
+/// As [`verify_space`](super::verify_space).
 pub fn verify_returned(
     session: &mut Session<'_, '_>,
     tiles: &[Tile],

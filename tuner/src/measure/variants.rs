@@ -12,7 +12,7 @@ use tilewright_kernel_templates::Class;
 /// the user asked to stop.
 ///
 /// # Errors
-/// As [`verify_space`].
+/// As [`verify_space`](super::verify_space).
 pub(super) fn verify_variants(
     session: &mut Session<'_, '_>,
     wanted: &[Preparation],

@@ -1,6 +1,6 @@
 //! A bench in a process of its own: a variant that crashes or hangs ends that process, not the run.
 //!
-//! [`WorkerBench`] stands in for the bench and sends what is asked of it to a child, in which [`serve`] asks the real one. Every
+//! [`WorkerBench`] stands in for the bench and sends what is asked of it to a child, in which [`serve()`] asks the real one. Every
 //! exchange has a time limit. A child that does not keep it is stopped, one that dies is replaced; the variant is recorded as
 //! such, and the run goes on.
 
