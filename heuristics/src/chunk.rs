@@ -31,8 +31,8 @@ pub const fn next_behind(position: u32) -> u32 {
 /// Families of tiles, best first: a device gets the first whose tiles all run there. A plan takes one of its family, whichever ends first by the
 /// planner's prices: all of them give a row the same bits.
 ///
-/// They have the same number of tokens a step, and each warp has 16 rows for itself with all tokens of their steps, so that a row's products are
-/// summed in the same order. That `mma.sync` and `wgmma` then give the same bits, no document says: `docs/invariance.md` says what shows it.
+/// They have the same number of tokens a step, each warp has 16 rows with all tokens of their steps, and as many warps split a head, so that a row's
+/// products are summed in the same order. That `mma.sync` and `wgmma` then give the same bits, no document says: `docs/invariance.md` says what shows it.
 pub const fn families(backend: Backend, head_dim: u32) -> &'static [TileSet<'static>] {
     const fn of(tiles: &'static [Tile]) -> TileSet<'static> {
         TileSet::new(tiles)
@@ -54,8 +54,16 @@ pub const fn families(backend: Backend, head_dim: u32) -> &'static [TileSet<'sta
         of(&[Tile::new(16, 32, 1, 2)]),
         of(&[Tile::new(16, 32, 1, 1)]),
     ];
+    // Heads that four warps split among themselves: a row's logits are sums of four parts in all of them.
+    const SPLIT: &[TileSet<'static>] = &[
+        of(&[Tile::new(16, 32, 4, 2), Tile::new(32, 32, 8, 2)]),
+        of(&[Tile::new(16, 32, 4, 2)]),
+        of(&[Tile::new(16, 32, 4, 1)]),
+        of(&[Tile::new(16, 16, 4, 1)]),
+    ];
     match backend {
         Backend::Cpu => CPU,
+        Backend::Cuda if head_dim > 256 => SPLIT,
         Backend::Cuda if head_dim > 128 => WIDE,
         Backend::Cuda => CUDA,
     }
@@ -85,12 +93,17 @@ mod tests {
 
     #[test]
     fn tiles_of_a_family_multiply_alike() {
-        for head_dim in [64, 96, 128, 192, 256] {
-            let all = families(Backend::Cuda, head_dim);
-            let steps = all[0].tiles()[0].n;
-            for tile in all.iter().flat_map(|family| family.tiles()) {
-                assert_eq!((tile.n, tile.warps), (steps, tile.m / 16), "{tile}: a warp for 16 rows");
-                assert!(u32::from(tile.n) <= SHORTEST && SHORTEST.is_multiple_of(tile.n.into()));
+        for (head_dim, split) in [(64, 1), (96, 1), (128, 1), (192, 1), (256, 1), (512, 4)] {
+            for family in families(Backend::Cuda, head_dim) {
+                let steps = family.tiles()[0].n;
+                for tile in family.tiles() {
+                    assert_eq!(
+                        (tile.n, tile.warps),
+                        (steps, tile.m / 16 * split),
+                        "{tile}: warps for 16 rows"
+                    );
+                    assert!(u32::from(tile.n) <= SHORTEST && SHORTEST.is_multiple_of(tile.n.into()));
+                }
             }
         }
     }

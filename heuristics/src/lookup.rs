@@ -76,8 +76,8 @@ impl Selection {
     }
 
     /// The tiles for a batch: the selector's first choice that runs here. Where none does, or no selector matched or knows the class, one tile for all
-    /// packs: the one that PAT's rules choose, among the selector's tiles that run here, or without any among the device's feasible tiles, for the pack that the
-    /// batch would be if its requests shared evenly.
+    /// packs: the one that PAT's rules choose, among the selector's tiles that run here, or without any, or with less than half of them, among the device's
+    /// feasible tiles, for the pack that the batch would be if its requests shared evenly.
     #[inline]
     pub fn select(&self, batch: &BatchShape) -> TileSet<'_> {
         let Some(selector) = self.matched.selector() else { return self.by_rules(batch) };
@@ -96,9 +96,19 @@ impl Selection {
         let dtype = Dtype::from_code(batch.dtype);
         let of_class =
             |&&(class, _): &&(Class, u64)| Some(class) == dtype.map(|dtype| (batch.head_dim, dtype));
-        let Some(&(_, runnable)) = self.runnable.iter().find(of_class) else { return selector.select(batch) };
+        let Some(&(class, runnable)) = self.runnable.iter().find(of_class) else {
+            return selector.select(batch);
+        };
+        if self.is_foreign(class, runnable, selector) {
+            return self.by_rules(batch);
+        }
         let ranked = selector.select_among(batch, runnable);
         ranked.or_else(|| among_single(selector, runnable, batch)).unwrap_or_else(|| self.by_rules(batch))
+    }
+
+    /// Whether a selector's tiles are none for a class: it does not know it, and less than half of them run there.
+    fn is_foreign(&self, class: Class, runnable: u64, selector: &Selector) -> bool {
+        self.unknown.contains(&class) && 2 * (runnable.count_ones() as usize) < selector.sets.len()
     }
 
     fn by_rules(&self, batch: &BatchShape) -> TileSet<'_> {
@@ -154,9 +164,16 @@ impl Selection {
 
     /// Every tile that packs of a class of kernels may get.
     pub fn tiles_of(&self, head_dim: u32, dtype: Dtype) -> Vec<Tile> {
-        let runs = |tile: &Tile| !self.left_out.contains(&((head_dim, dtype), *tile));
+        let class = (head_dim, dtype);
+        let runs = |tile: &Tile| !self.left_out.contains(&(class, *tile));
         let mut tiles = self.tiles();
         tiles.retain(runs);
+        if let (Some(selector), Some(&(_, runnable))) =
+            (self.matched.selector(), self.runnable.iter().find(|(of, _)| *of == class))
+            && self.is_foreign(class, runnable, selector)
+        {
+            tiles.clear();
+        }
         if tiles.is_empty() {
             // Rules decide.
             tiles.extend(self.feasible.iter().copied().filter(runs));
@@ -199,7 +216,7 @@ fn among_single(selector: &'static Selector, runnable: u64, batch: &BatchShape) 
 /// The choices for `device` among the selectors emitted into this crate.
 ///
 /// `read_bandwidth` is what the device reads at most, in bytes a second, by its data sheet or driver; `None` if unknown. `feasible` are the
-/// tiles that can run every supported class of kernels on the device; [`Selection::leave_out`] takes away what runs some of them only.
+/// tiles that can run supported classes of kernels on the device; [`Selection::leave_out`] takes away what runs some of them only.
 ///
 /// # Panics
 /// If `feasible` is empty: a device that can run no tile has no backend.

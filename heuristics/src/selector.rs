@@ -41,7 +41,8 @@ pub struct Selector {
     pub domain: Domain,
     /// Every set that the tree may choose.
     pub sets: &'static [TileSet<'static>],
-    /// A tile that can run every supported class of kernels: the choice for classes that were not measured.
+    /// A tile that can run every supported class of kernels, but those of a GPU whose warps split heads (head dimension 512): the choice for classes that were
+    /// not measured.
     pub safe_default: Tile,
     /// It alone.
     pub safe_set: TileSet<'static>,

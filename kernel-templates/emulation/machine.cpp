@@ -208,6 +208,7 @@ u32 thread_index() { return machine->current->thread; }
 u32 block_index() { return machine->block; }
 u32 block_count() { return machine->grid; }
 void barrier() { machine->barrier(); }
+void barrier_of_warps(u32 number, u32 warps) { machine->barrier_of_warps(number, warps); }
 u8 *shared_memory() { return machine->shared; }
 u32 shared_address(const void *pointer) { return static_cast<u32>(static_cast<const u8 *>(pointer) - machine->shared); }
 void load_words(u32 &first, u32 &second, u32 address) { machine->load_words(first, second, address); }

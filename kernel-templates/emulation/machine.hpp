@@ -51,6 +51,7 @@ struct Machine {
   Clock clocks[MAX_WARPS];
   Arrivals arrivals[MAX_ARRIVALS];
   u32 arrivals_count;
+  NamedBarrier named[NAMED_BARRIERS];
   // The barrier of some threads: which fibers wait at it, and what they have seen.
   u32 epoch; // barriers so far, counted from 1
   u8 *stacks;
@@ -169,6 +170,31 @@ struct Machine {
     if (!barrier_complete()) return block_current();
     pass_barrier();
     go_to(take_any(0));
+  }
+
+  // The last thread wakes all that wait, and goes on itself.
+  void barrier_of_warps(u32 number, u32 warps_of_it) {
+    if (current->begun[0].products || current->begun[1].products) fail("a barrier between begin_products and end_products");
+    if (number == 0 || number >= NAMED_BARRIERS) fail("there is no barrier %u of some warps", number);
+    NamedBarrier &barrier = named[number];
+    if (barrier.arrived == 0) barrier.warps = warps_of_it;
+    if (barrier.warps != warps_of_it) fail("barrier %u is of %u warps to some threads, and of %u to others", number, barrier.warps, warps_of_it);
+    barrier.waiting[warp_of(current)] |= 1u << (current - fibers) % 32;
+    if (++barrier.arrived < warps_of_it * 32) return block_current();
+    Clock all = {};
+    for (u32 warp = 0; warp < warp_count(); warp++) {
+      if (!barrier.waiting[warp]) continue;
+      if (~barrier.waiting[warp]) fail("warp %u diverges: some of its lanes are at barrier %u, the others are not", warp, number);
+      all.join(clocks[warp]);
+    }
+    for (u32 warp = 0; warp < warp_count(); warp++) {
+      if (!barrier.waiting[warp]) continue;
+      clocks[warp] = all;
+      clocks[warp].of[warp]++;
+      warps[warp].ready = ~0u;
+    }
+    warps[warp_of(current)].ready &= ~(1u << (current - fibers) % 32);
+    barrier = NamedBarrier{};
   }
 
   // Threads that have ended are not waited for, as on a device (compute capability 7.0 and up).

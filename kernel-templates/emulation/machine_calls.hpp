@@ -44,6 +44,8 @@ u32 thread_index();
 u32 block_index();
 u32 block_count();
 void barrier();
+void barrier_of_warps(u32 number, u32 warps);
+template <u32 WARPS> TILEWRIGHT_DEVICE void barrier_of_warps(u32 number) { barrier_of_warps(number, WARPS); }
 u8 *shared_memory();
 u32 shared_address(const void *pointer);
 void load_words(u32 &first, u32 &second, u32 address);

@@ -82,6 +82,7 @@ struct Warp {
 };
 
 constexpr u32 MAX_WARPS = 32;
+constexpr u32 NAMED_BARRIERS = 16; // of a CTA, with that of all its threads
 constexpr u32 MAX_ARRIVALS = 32; // barriers in shared memory
 constexpr u32 PARTIES = MAX_WARPS + MAX_ARRIVALS;
 
@@ -92,6 +93,12 @@ struct Clock {
   void join(const Clock &other) {
     for (u32 i = 0; i < PARTIES; i++) of[i] = larger(of[i], other.of[i]);
   }
+};
+
+// A barrier of some warps of a CTA, by its number.
+struct NamedBarrier {
+  u32 warps, arrived;     // how many it is of, and threads that have arrived
+  u32 waiting[MAX_WARPS]; // fibers
 };
 
 // A box on its way. What it brings is a function of its bytes' places.

@@ -14,10 +14,10 @@ pub struct Class {
 
 impl Class {
     /// The head dimensions that GPUs have kernels for, and that scenarios may have. The CPU backend takes any multiple of 16.
-    pub const HEAD_DIMS: [u32; 5] = [64, 96, 128, 192, 256];
+    pub const HEAD_DIMS: [u32; 6] = [64, 96, 128, 192, 256, 512];
 
     /// [`Class::HEAD_DIMS`] in words, for messages.
-    pub const HEAD_DIMS_IN_WORDS: &'static str = "64, 96, 128, 192 or 256";
+    pub const HEAD_DIMS_IN_WORDS: &'static str = "64, 96, 128, 192, 256 or 512";
 
     /// The class that serves a geometry.
     pub const fn of(geometry: &Geometry) -> Self {

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use tilewright_heuristics::generated::SELECTORS;
 use tilewright_heuristics::{Backend, BatchShape, Domain, Dtype, Selector, TileSet};
+use tilewright_kernel_templates::cuda::WarpSplit;
 use tilewright_kernel_templates::{Class, CpuLimits, CudaLimits, Limits, check};
 
 const QUESTIONS: usize = 1_000_000;
@@ -82,6 +83,14 @@ fn what_a_selector_names_can_run_by_the_rules() {
             };
             if class.dtype.query() == Dtype::F32 && selector.device.backend == Backend::Cuda {
                 // Tensor cores have no f32 product: an executor refuses the class before anything is asked.
+                continue;
+            }
+            if WarpSplit::splits_heads(class.head_dim)
+                && selector.device.backend == Backend::Cuda
+                && !selector.knows(class.head_dim, class.dtype)
+            {
+                // The safe default is one for all other classes: a device's `Selection` has tiles for these.
+                assert_eq!(set.tiles(), [selector.safe_default], "{batch:?}");
                 continue;
             }
             let names = set.tiles().iter().map(ToString::to_string).collect();

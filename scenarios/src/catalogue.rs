@@ -21,13 +21,17 @@ const CUDA_BATCHES: &[(&str, &str)] = &[
     ("cuda/tenants-many-fit.yaml", include_str!("../catalogue/cuda/tenants-many-fit.yaml")),
     TREES_FIT,
     ("cuda/tenants-dims-fit.yaml", include_str!("../catalogue/cuda/tenants-dims-fit.yaml")),
+    ("cuda/tenants-512-fit.yaml", include_str!("../catalogue/cuda/tenants-512-fit.yaml")),
     ("cuda/conversation-fit.yaml", include_str!("../catalogue/cuda/conversation-fit.yaml")),
     ("cuda/fp8-fit.yaml", include_str!("../catalogue/cuda/fp8-fit.yaml")),
+    ("cuda/fp8-dims-fit.yaml", include_str!("../catalogue/cuda/fp8-dims-fit.yaml")),
     ("cuda/fp8-trees-fit.yaml", include_str!("../catalogue/cuda/fp8-trees-fit.yaml")),
     ("cuda/tenants-held-out.yaml", include_str!("../catalogue/cuda/tenants-held-out.yaml")),
     ("cuda/tenants-dims-held-out.yaml", include_str!("../catalogue/cuda/tenants-dims-held-out.yaml")),
+    ("cuda/tenants-512-held-out.yaml", include_str!("../catalogue/cuda/tenants-512-held-out.yaml")),
     ("cuda/conversation-held-out.yaml", include_str!("../catalogue/cuda/conversation-held-out.yaml")),
     ("cuda/fp8-held-out.yaml", include_str!("../catalogue/cuda/fp8-held-out.yaml")),
+    ("cuda/fp8-dims-held-out.yaml", include_str!("../catalogue/cuda/fp8-dims-held-out.yaml")),
     ("cuda/fp8-trees-held-out.yaml", include_str!("../catalogue/cuda/fp8-trees-held-out.yaml")),
 ];
 

@@ -195,7 +195,7 @@ mod counts {
         /// Elements of one head's vector.
         #[derive(Copy, Eq)]
         HeadDim: u32 as u32, |value| {
-            if [64, 96, 128, 192, 256].contains(&value) { Ok(value) } else { Err(format!("{value} must be 64, 96, 128, 192 or 256")) }
+            if [64, 96, 128, 192, 256, 512].contains(&value) { Ok(value) } else { Err(format!("{value} must be 64, 96, 128, 192, 256 or 512")) }
         }
     );
     checked!(

@@ -84,6 +84,7 @@ template <class S> struct Cta {
   const u32 warp = thread / 32;
   const u32 warp_q = warp % S::WARPS_Q;
   const u32 warp_kv = S::WARPS_KV == 1 ? 0 : warp / S::WARPS_Q;
+  const u32 warp_d = S::WARPS_D == 1 ? 0 : warp / S::WARPS_Q;
   const u32 fragment_row = lane / 4;        // rows of the accumulators that a lane holds: this one and 8 below
   const u32 fragment_column = lane % 4 * 2; // and this column and the next, of every 8
   u8 *const shared = shared_memory();

@@ -139,15 +139,16 @@ template <class S> struct Epilogue {
   TILEWRIGHT_DEVICE void write_own(const Accumulators<S> &acc) const {
     const float scale = S::INVARIANT ? 1.f : value_scale(); // chunks were summed with it
     const u32 thread = thread_index_again(), lane = thread % 32, odd = lane % 2;
+    const u32 its_d = S::WARPS_D == 1 ? 0 : thread / 32 / S::WARPS_Q;
 #pragma unroll
     for (u32 half = 0; half < 2; half++) {
       const u32 row = thread / 32 % S::WARPS_Q * 16 + lane / 4 + half * 8;
       const bool exists = row < cta.row_count();
       Destination to{UNTOUCHED, 0.f, 0};
-      if (exists) to = destination(row, acc.softmax[half], lane % 4 == 0);
-      float sums[S::HEAD_DIM / 16][4];
+      if (exists) to = destination(row, acc.softmax[half], lane % 4 == 0 && its_d == 0);
+      float sums[S::WARP_DIM / 16][4];
 #pragma unroll
-      for (u32 d = 0; d < S::HEAD_DIM / 16; d++) {
+      for (u32 d = 0; d < S::WARP_DIM / 16; d++) {
         const float(&one)[4] = acc.output[2 * d], (&two)[4] = acc.output[2 * d + 1];
         const float first = one[2 * half] * scale, second = one[2 * half + 1] * scale;
         const float third = two[2 * half] * scale, fourth = two[2 * half + 1] * scale;
@@ -160,17 +161,17 @@ template <class S> struct Epilogue {
           sums[d][2] = odd ? third : other_first, sums[d][3] = odd ? fourth : other_second;
         }
       }
-      const u32 column = S::FP8 ? 2 * cta.fragment_column : odd * 8 + lane % 4 / 2 * 4;
+      const u32 column = its_d * S::WARP_DIM + (S::FP8 ? 2 * cta.fragment_column : odd * 8 + lane % 4 / 2 * 4);
       if (to.partial == DIRECT) {
         u16 *const target = cta.args.output + to.first + column;
 #pragma unroll
-        for (u32 d = 0; d < S::HEAD_DIM / 16; d++)
+        for (u32 d = 0; d < S::WARP_DIM / 16; d++)
           store_words(target + d * 16, narrow(typename S::Element{}, sums[d][0] * to.factor, sums[d][1] * to.factor),
                       narrow(typename S::Element{}, sums[d][2] * to.factor, sums[d][3] * to.factor));
       } else if (to.partial != UNTOUCHED) {
         float *const target = cta.args.partial_output + to.first + column;
 #pragma unroll
-        for (u32 d = 0; d < S::HEAD_DIM / 16; d++) store_four(target + d * 16, sums[d]);
+        for (u32 d = 0; d < S::WARP_DIM / 16; d++) store_four(target + d * 16, sums[d]);
       }
     }
   }

@@ -5,8 +5,6 @@
 namespace tilewright {
 
 #ifdef __CUDACC__ // `emulation.hpp` has the same names
-TILEWRIGHT_DEVICE u32 float_bits(float value) { return __float_as_uint(value); }
-TILEWRIGHT_DEVICE float bits_float(u32 bits) { return __uint_as_float(bits); }
 // a * b + c, rounded once.
 TILEWRIGHT_DEVICE float multiply_add(float a, float b, float c) { return __fmaf_rn(a, b, c); }
 TILEWRIGHT_DEVICE constexpr bool has_fp8_narrowing() { return __CUDA_ARCH__ >= 890; }

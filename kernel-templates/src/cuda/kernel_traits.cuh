@@ -18,16 +18,23 @@ struct KernelTraits : Options {
   using MmaElement = typename Multiplied<Element, KvElement>::Type;
 
   static_assert(M % 16 == 0 && M > 0, "tensor cores take 16 rows at once");
-  static_assert(HEAD_DIM == 64 || HEAD_DIM == 96 || HEAD_DIM == 128 || HEAD_DIM == 192 || HEAD_DIM == 256,
+  static_assert(HEAD_DIM == 64 || HEAD_DIM == 96 || HEAD_DIM == 128 || HEAD_DIM == 192 || HEAD_DIM == 256 || HEAD_DIM == 512,
                 "rows of a power of two of chunks of 16 bytes, or of three times as many");
   static constexpr u32 THREADS = (WARPS + PRODUCERS) * 32;
   // Whether producer warps load whole granules by TMA; else all threads copy tokens by cp.async.
   static constexpr bool TMA = PRODUCERS > 0;
   static constexpr u32 COPIERS = WARPS * 32;
   static constexpr u32 DESCRIBERS = (TMA ? PRODUCERS : WARPS) * 32; // threads that read the item's description
-  static constexpr u32 WARPS_Q = M / 16;           // warps side by side along the rows
-  static constexpr u32 WARPS_KV = WARPS / WARPS_Q; // warps that share their rows, each with its tokens
-  static_assert(WARPS % WARPS_Q == 0 && WARPS_KV > 0, "each warp owns 16 rows: warps are a multiple of M / 16");
+  static constexpr u32 WARPS_Q = M / 16; // warps side by side along the rows
+  static_assert(WARPS % WARPS_Q == 0 && WARPS >= WARPS_Q, "each warp owns 16 rows: warps are a multiple of M / 16");
+  // Warps that share their rows have a part of the tokens each, or a part of the head's elements where one warp has no registers for its sums
+  // (split-D): it multiplies all tokens by its part of K, adds up the logits with the others (`split_dim.cuh`), and sums its part of V.
+  static constexpr bool SPLIT_DIM = HEAD_DIM > 256;
+  static constexpr u32 WARPS_D = SPLIT_DIM ? WARPS / WARPS_Q : 1;
+  static constexpr u32 WARPS_KV = SPLIT_DIM ? 1 : WARPS / WARPS_Q;
+  static constexpr u32 WARP_DIM = HEAD_DIM / WARPS_D; // elements of a head that a warp has
+  static_assert(WARP_DIM % 64 == 0 || !SPLIT_DIM, "a warp has whole panels of 64 elements");
+  static_assert(WARP_DIM <= 256, "the sums of 16 rows fit a warp's registers");
   static constexpr u32 WARP_N = N / WARPS_KV;
   static_assert(N % WARPS_KV == 0 && WARP_N % 16 == 0, "tensor cores take 16 tokens of a warp at once");
   static_assert(STAGES > 0, "at least one buffer");
@@ -50,9 +57,10 @@ struct KernelTraits : Options {
   // Threads that copy a row by cp.async: a power of two, each with a chunk of the row, or of each panel of it.
   static constexpr u32 ROW_COPIERS = power_of_two_in(CHUNKS) == CHUNKS ? CHUNKS : PANEL_CHUNKS, ROW_PARTS = CHUNKS / ROW_COPIERS;
   static constexpr u32 ROWS_AT_ONCE = COPIERS / ROW_COPIERS; // rows that the threads copy at once
+  static constexpr u32 WARP_CHUNKS = CHUNKS / WARPS_D;
   // Beyond 128 elements the fragments of Q do not fit the registers beside the accumulators: they are loaded when needed.
-  static constexpr bool QUERY_IN_REGISTERS = HEAD_DIM <= 128;
-  static constexpr u32 QUERY_FRAGMENTS = QUERY_IN_REGISTERS ? HEAD_DIM / 16 : 1;
+  static constexpr bool QUERY_IN_REGISTERS = WARP_DIM <= 128;
+  static constexpr u32 QUERY_FRAGMENTS = QUERY_IN_REGISTERS ? WARP_DIM / 16 : 1;
   static constexpr u32 OUTPUT_STRIDE = HEAD_DIM + 8; // f32; 8 more keep the rows of a store in different banks
   static constexpr u32 GRANULE = 16; // tokens by which segments are aligned and masked: what tensor cores take at once
   static constexpr u32 GRANULES = N / GRANULE;
@@ -84,7 +92,7 @@ struct KernelTraits : Options {
   static constexpr bool QUERY_SHARED = HAS_WGMMA && !FP8 && SETMAXNREG && WARPS_Q % 4 == 0 && !QUERY_IN_REGISTERS;
   static constexpr u32 QUERY_PANEL_BYTES = M * 128; // of 64 elements of all rows
   // Whether the four warps of a warpgroup multiply their 64 rows together, but for the private KV phase.
-  static constexpr bool TOGETHER = HAS_WGMMA && (!FP8 || WIDENED) && WARPS_Q % 4 == 0 && (QUERY_IN_REGISTERS || QUERY_SHARED);
+  static constexpr bool TOGETHER = HAS_WGMMA && (!FP8 || WIDENED) && WARPS_Q % 4 == 0 && (QUERY_IN_REGISTERS || QUERY_SHARED) && !SPLIT_DIM;
   // Rows that are multiplied by the same steps: the warp's, or the warpgroup's.
   static constexpr u32 ROWS_TOGETHER = TOGETHER ? 64 : 16;
   // Steps of which it is noted what they are: what is computed, and up to STAGES later ones, or one more. Where K and V are widened, their
@@ -109,7 +117,8 @@ struct KernelTraits : Options {
   static constexpr u32 ROWS_AT = PRIVATE_PHASE_AT + (1 + 3 * WARPS_Q) * 4;
   static constexpr u32 SEGMENTS_AT = ROWS_AT + M * 20;
   static constexpr u32 TOTALS_AT = round_up(SEGMENTS_AT + MAX_SEGMENTS * 28, 16);
-  static constexpr u32 SHARED_BYTES = TOTALS_AT + (Options::INVARIANT ? M * HEAD_DIM * 4 : 0);
+  static constexpr u32 LOGITS_AT = TOTALS_AT + (Options::INVARIANT ? M * HEAD_DIM * 4 : 0);
+  static constexpr u32 SHARED_BYTES = LOGITS_AT + (SPLIT_DIM ? WARPS * 16 * N * 4 : 0);
   static_assert(!Options::INVARIANT || WARPS_KV == 1, "warps that share rows would each have a sum of their own");
 };
 

@@ -8,8 +8,42 @@ use crate::space::WARP_THREADS;
 use crate::{Arch, Class};
 use tilewright_heuristics::Tile;
 
+/// Heads of more elements are split among the warps that share rows: one warp has no registers for sums of 16 rows of them.
+const MOST_WARP_DIM: u32 = 256;
+
+/// How the warps of a CTA share out a step: as many side by side along its rows, its tokens, and the elements of a head (split-D). Only the tokens or only the
+/// elements are shared out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WarpSplit {
+    /// Warps of 16 rows each.
+    pub warps_q: u32,
+    /// Warps that have the same rows, and tokens of their own.
+    pub warps_kv: u32,
+    /// Warps that have the same rows and tokens, and elements of K and V of their own.
+    pub warps_d: u32,
+}
+
+impl WarpSplit {
+    /// Whether the warps that share rows split the elements of a head of that dimension among themselves.
+    pub const fn splits_heads(head_dim: u32) -> bool {
+        head_dim > MOST_WARP_DIM
+    }
+
+    /// Of a tile whose warps are a multiple of `m / 16`.
+    pub const fn of(tile: &Tile, class: &Class) -> Self {
+        let warps_q = if tile.m < 16 { 1 } else { tile.m as u32 / 16 };
+        let beside = if (tile.warps as u32) < warps_q { 1 } else { tile.warps as u32 / warps_q };
+        if Self::splits_heads(class.head_dim) {
+            Self { warps_q, warps_kv: 1, warps_d: beside }
+        } else {
+            Self { warps_q, warps_kv: beside, warps_d: 1 }
+        }
+    }
+}
+
 /// Dynamic shared memory of a tile in bytes: the buffers of K and V (or, at the end, the outputs of warps that share rows), the query, and
-/// what is known of rows, of each warp's private KV, and of tokens; in batch-invariant kernels also the totals of the rows' chunks, in f32.
+/// what is known of rows, of each warp's private KV, and of tokens; in batch-invariant kernels also the totals of the rows' chunks, in f32; and the
+/// logits that warps add up which share out the elements of a head.
 /// `cuda/kernel_traits.cuh` computes the same, and asserts it.
 pub const fn shared_bytes(tile: &Tile, class: &Class, producers: u32, options: KernelOptions) -> u32 {
     let Tile { m, n, warps, stages } = *tile;
@@ -18,9 +52,10 @@ pub const fn shared_bytes(tile: &Tile, class: &Class, producers: u32, options: K
     let (query_row_bytes, kv_bytes) = (class.head_dim * 2, if class.dtype.has_fp8_kv() { 1 } else { 2 });
     let wide = wide_buffers(tile, class, producers, options);
     let buffers = stages * 2 * n * class.head_dim * kv_bytes + wide * 2 * n * class.head_dim * 2;
-    let outputs = if warps * 16 > m { warps * 16 * (class.head_dim + 8) * 4 } else { 0 };
+    let WarpSplit { warps_kv, warps_d, .. } = WarpSplit::of(tile, class);
+    let outputs = if warps_kv > 1 { warps * 16 * (class.head_dim + 8) * 4 } else { 0 };
     // It passes through a buffer on its way to registers, where it fits.
-    let fits = class.head_dim <= 128 && m * query_row_bytes <= 2 * n * class.head_dim * kv_bytes;
+    let fits = class.head_dim / warps_d <= 128 && m * query_row_bytes <= 2 * n * class.head_dim * kv_bytes;
     let query = if fits { 0 } else { m * query_row_bytes };
     // What is noted of later steps: offsets of tokens, or only granules, and what has arrived of each buffer and of the query.
     let notes = if producers > 0 {
@@ -42,6 +77,7 @@ pub const fn shared_bytes(tile: &Tile, class: &Class, producers: u32, options: K
         + max_segments(m) * 28)
         .next_multiple_of(16)
         + if options.invariant { m * class.head_dim * 4 } else { 0 }
+        + if WarpSplit::splits_heads(class.head_dim) { warps * 16 * n * 4 } else { 0 }
 }
 
 /// Buffers of K and V in FP8 that are widened for `wgmma`: two warps of a producer warpgroup widen a step once for all rows. Batch-invariant kernels widen
@@ -70,11 +106,11 @@ pub const fn has_tma_producers(class: &Class, arch: Arch) -> bool {
     arch.has_warpgroups() && (class.head_dim == 128 || !class.dtype.has_fp8_kv())
 }
 
-/// TMA producer warps of a CTA beside a tile's consumer warps: a warpgroup beside warpgroups, so that it can leave them its registers, two of
+/// TMA producer warps of a CTA beside a tile's consumer warps: a warpgroup beside warpgroups that multiply together, so that it can leave them its registers, two of
 /// whose warps copy, and two widen FP8; else one warp; none with the `cp.async` producer. Converting 128 tokens of FP8 in registers, as
 /// batch-invariant kernels do, takes more registers than even those.
 pub fn producer_warps(tile: &Tile, class: &Class, options: KernelOptions, arch: Arch) -> u32 {
-    let warpgroups = tile.m.is_multiple_of(64);
+    let warpgroups = tile.m.is_multiple_of(64) && !WarpSplit::splits_heads(class.head_dim);
     if !has_tma_producers(class, arch)
         || options.kv_load == KvLoad::CpAsync
         || (warpgroups && tile.n >= 128 && class.dtype.has_fp8_kv() && options.invariant)

@@ -19,10 +19,13 @@ struct StatesArguments {
 };
 static_assert(sizeof(StatesArguments) == 2 * MAX_STATES * 8 + 2 * 8 + 2 * 4, "the host lays out the same struct");
 
-// One row (request, query head) a group of lanes, 16 bytes a lane; of 96 and 192 elements the last lanes have none.
+// One row (request, query head) a group of lanes, 16 bytes a lane, or several times 16 where a warp has fewer lanes; of 96 and 192 elements the
+// last lanes have none.
 template <u32 HEAD_DIM, class Element> struct MergeStates {
   static constexpr u32 THREADS = 128;
-  static constexpr u32 LANES = power_of_two_from(HEAD_DIM / 8); // of one row
+  static constexpr u32 LANES = smaller(power_of_two_from(HEAD_DIM / 8), 32u); // of one row
+  static constexpr u32 VECTORS = divide_up(HEAD_DIM / 8, LANES); // of 16 bytes, of one lane
+  static constexpr bool ALL_LANES = LANES * VECTORS * 8 == HEAD_DIM; // have elements
   static constexpr u32 ROWS = THREADS / LANES; // of one CTA
   static constexpr u32 SHARED_BYTES = 0;
   static_assert(HEAD_DIM % 8 == 0 && 32 % LANES == 0, "a warp is shared among whole rows");
@@ -36,36 +39,42 @@ template <u32 HEAD_DIM, class Element> struct MergeStates {
     const u32 lane = thread_index() % LANES, first_lane = thread_index() % 32 - lane;
     const u32 row = block_index() * ROWS + thread_index() / LANES;
     const bool valid = row < args.rows;
-    const bool has_elements = valid && (LANES * 8 == HEAD_DIM || lane * 8 < HEAD_DIM);
-    const u64 at = u64(row) * HEAD_DIM + lane * 8;
+    const bool has_elements = valid && (ALL_LANES || lane * 8 < HEAD_DIM);
+    const u64 at = u64(row) * HEAD_DIM + lane * 8; // and the same of each LANES * 8 elements
 
     // All loads of a row are on their way at once, so that their latency is paid once; those of empty states are thrown away. A lane
     // reads what it will overwrite in place, and no thread else does: lane 0 has the LSE of state 0, each lane its elements.
     const float own = valid && lane < args.count ? args.lses[lane][row] : negative_infinity();
-    Elements loaded[MAX_STATES];
+    Elements loaded[MAX_STATES][VECTORS];
 #pragma unroll
-    for (u32 s = 0; s < MAX_STATES; s++)
-      if (has_elements && s < args.count) loaded[s] = *reinterpret_cast<const Elements *>(args.outputs[s] + at);
+    for (u32 s = 0; s < MAX_STATES; s++) {
+#pragma unroll
+      for (u32 v = 0; v < VECTORS; v++)
+        if (has_elements && s < args.count) loaded[s][v] = *reinterpret_cast<const Elements *>(args.outputs[s] + at + v * LANES * 8);
+    }
 
     float max = own;
 #pragma unroll
     for (u32 mask = LANES / 2; mask > 0; mask /= 2) max = larger(max, from_lane_xor(max, mask));
     const float own_weight = exp2_fast((own - finite_or_zero(max)) * LOG2_E);
 
-    float total = 0.f, sum[8] = {};
+    float total = 0.f, sum[VECTORS][8] = {};
 #pragma unroll
     for (u32 s = 0; s < MAX_STATES; s++) {
       if (s >= args.count) break;
       const float weight = from_lane(own_weight, first_lane + s);
       total += weight;
       // What weighs nothing is not even multiplied: it may be NaN.
-      if (weight != 0.f && (LANES * 8 == HEAD_DIM || has_elements)) {
+      if (weight != 0.f && (ALL_LANES || has_elements)) {
 #pragma unroll
-        for (u32 e = 0; e < 4; e++) {
-          float low, high;
-          widen(Element{}, loaded[s].pairs[e], low, high);
-          sum[2 * e] += weight * low;
-          sum[2 * e + 1] += weight * high;
+        for (u32 v = 0; v < VECTORS; v++) {
+#pragma unroll
+          for (u32 e = 0; e < 4; e++) {
+            float low, high;
+            widen(Element{}, loaded[s][v].pairs[e], low, high);
+            sum[v][2 * e] += weight * low;
+            sum[v][2 * e + 1] += weight * high;
+          }
         }
       }
     }
@@ -73,10 +82,13 @@ template <u32 HEAD_DIM, class Element> struct MergeStates {
     // The largest state weighs 1: the total is 0 only where all are empty.
     const bool empty = total == 0.f;
     const float factor = empty ? 0.f : 1.f / total;
-    Elements merged;
 #pragma unroll
-    for (u32 e = 0; e < 4; e++) merged.pairs[e] = narrow(Element{}, sum[2 * e] * factor, sum[2 * e + 1] * factor);
-    *reinterpret_cast<Elements *>(args.output + at) = merged;
+    for (u32 v = 0; v < VECTORS; v++) {
+      Elements merged;
+#pragma unroll
+      for (u32 e = 0; e < 4; e++) merged.pairs[e] = narrow(Element{}, sum[v][2 * e] * factor, sum[v][2 * e + 1] * factor);
+      *reinterpret_cast<Elements *>(args.output + at + v * LANES * 8) = merged;
+    }
     if (lane == 0 && args.lse) args.lse[row] = empty ? negative_infinity() : max + log2_fast(total) * LN_2;
   }
 };

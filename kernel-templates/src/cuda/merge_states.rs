@@ -22,10 +22,12 @@ impl Kernel {
         Self { name, text, threads: 128, shared_bytes: 0, template }
     }
 
-    /// Rows that a CTA of [`Kernel::merge_states`] serves: 16 bytes of a row are one thread's, and a row has a power of two of threads.
+    /// Rows that a CTA of [`Kernel::merge_states`] serves: 16 bytes of a row are one thread's, or several times 16 where a row has all threads of a
+    /// warp, and a row has a power of two of threads.
     pub const fn rows_of_states(class: &Class) -> u32 {
         match class.head_dim.checked_next_power_of_two() {
-            Some(elements) => 128 * 8 / elements,
+            Some(elements) if elements <= 32 * 8 => 128 * 8 / elements,
+            Some(_) => 128 / 32,
             None => 0,
         }
     }

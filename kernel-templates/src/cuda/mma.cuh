@@ -19,7 +19,7 @@ template <> struct ChunksBefore<true> {
 
 // What a warp accumulates.
 template <class S> struct Accumulators : ChunksBefore<S::INVARIANT> {
-  float output[S::HEAD_DIM / 8][4];
+  float output[S::WARP_DIM / 8][4];
   Softmax softmax[2];
 
   TILEWRIGHT_DEVICE static Accumulators empty() {
@@ -107,15 +107,20 @@ template <class S> struct Mma {
   TILEWRIGHT_DEVICE void copy_query(u32 (&query)[S::QUERY_FRAGMENTS][4], const PipelineState<S> &at) const {
     if constexpr (S::QUERY_IN_REGISTERS) {
 #pragma unroll
-      for (u32 k = 0; k < S::HEAD_DIM / 16; k++) query_fragment(query[k], k, at);
+      for (u32 k = 0; k < S::WARP_DIM / 16; k++) query_fragment(query[k], first_fragment() + k, at);
     }
   }
+
+  // Where the warp's elements of a head begin: in fragments of the query, and in chunks of K and V.
+  TILEWRIGHT_DEVICE u32 first_fragment() const { return cta.warp_d * (S::WARP_DIM / 16); }
+  TILEWRIGHT_DEVICE u32 first_chunk() const { return cta.warp_d * S::WARP_CHUNKS; }
 
   // The lane, as addresses of fragments are computed of it. Of several tiles in one kernel the compiler would keep all addresses in registers
   // for the whole KV range: it computes none of them anew in so long a code.
   TILEWRIGHT_DEVICE u32 fragment_lane() const { return S::MIXED ? computed_here(cta.lane) : cta.lane; }
 
-  // Logits of the warp's rows with GRANULES_HERE granules of a step, `first` and the next ones; those outside of `active` stay zero.
+  // Logits of the warp's rows with GRANULES_HERE granules of a step, `first` and the next ones; those outside of `active` stay zero. Of a head that
+  // warps share out, the warp's part of them.
   template <bool ALL, u32 GRANULES_HERE>
   TILEWRIGHT_DEVICE void multiply_keys(float (&scores)[GRANULES_HERE * 2][4], const u32 (&query)[S::QUERY_FRAGMENTS][4], const PipelineState<S> &at, u32 first,
                                        u32 active) const {
@@ -124,7 +129,7 @@ template <class S> struct Mma {
 #pragma unroll
     for (u32 j = 0; j < GRANULES_HERE * 2; j++) scores[j][0] = scores[j][1] = scores[j][2] = scores[j][3] = 0.f;
 #pragma unroll
-    for (u32 k = 0; k < S::CHUNKS / 2; k++) {
+    for (u32 k = 0; k < S::WARP_CHUNKS / 2; k++) {
       u32 a[PRODUCTS][4];
 #pragma unroll
       for (u32 p = 0; p < PRODUCTS; p++) {
@@ -132,7 +137,7 @@ template <class S> struct Mma {
 #pragma unroll
           for (u32 i = 0; i < 4; i++) a[p][i] = query[k * PRODUCTS + p][i];
         } else {
-          query_fragment(a[p], k * PRODUCTS + p, at); // in a place of its own
+          query_fragment(a[p], first_fragment() + k * PRODUCTS + p, at); // in a place of its own
         }
       }
 #pragma unroll
@@ -140,7 +145,7 @@ template <class S> struct Mma {
         if (!ALL && !(active >> n & 1)) continue;
         const u32 row = (first + n) * S::GRANULE + lane % 8 + lane / 16 * 8;
         u32 b[4];
-        ldmatrix(b, cta.chunk_address(cta.keys_at(at), row, k * 2 + lane / 8 % 2));
+        ldmatrix(b, cta.chunk_address(cta.keys_at(at), row, first_chunk() + k * 2 + lane / 8 % 2));
         if constexpr (S::FP8) {
 #pragma unroll
           for (u32 i = 0; i < 4; i++) { // tokens 0 to 7 with both parts, then 8 to 15
@@ -173,9 +178,9 @@ template <class S> struct Mma {
       narrow_weights(a, scores, n);
       const u32 row = (first + n) * S::GRANULE + lane % 16;
 #pragma unroll
-      for (u32 d = 0; d < S::CHUNKS / 2; d++) {
+      for (u32 d = 0; d < S::WARP_CHUNKS / 2; d++) {
         u32 b[4];
-        ldmatrix_transposed(b, cta.chunk_address(cta.values_at(at), row, d * 2 + lane / 16));
+        ldmatrix_transposed(b, cta.chunk_address(cta.values_at(at), row, first_chunk() + d * 2 + lane / 16));
         if constexpr (S::FP8) {
 #pragma unroll
           for (u32 i = 0; i < 2; i++) { // a part: its even elements, and its odd ones

@@ -21,8 +21,8 @@ pub use abi::{
 pub use append::AppendArguments;
 pub use kernel::Kernel;
 pub use kernel_traits::{
-    has_tma_producers, mix_producer_warps, mix_shared_bytes, mix_threads, panel_row_bytes, producer_warps,
-    shared_bytes, threads,
+    WarpSplit, has_tma_producers, mix_producer_warps, mix_shared_bytes, mix_threads, panel_row_bytes,
+    producer_warps, shared_bytes, threads,
 };
 pub use merge::MERGE_WARPS;
 pub use options::{KernelOptions, KvLoad, MaskArguments};

@@ -23,6 +23,10 @@ TILEWRIGHT_DEVICE u32 thread_index_again() {
 TILEWRIGHT_DEVICE u32 block_index() { return blockIdx.x; }
 TILEWRIGHT_DEVICE u32 block_count() { return gridDim.x; }
 TILEWRIGHT_DEVICE void barrier() { __syncthreads(); }
+// Of WARPS warps that name the same number from 1 to 15.
+template <u32 WARPS> TILEWRIGHT_DEVICE void barrier_of_warps(u32 number) { asm volatile("bar.sync %0, %1;" ::"r"(number), "n"(WARPS * 32) : "memory"); }
+TILEWRIGHT_DEVICE u32 float_bits(float value) { return __float_as_uint(value); }
+TILEWRIGHT_DEVICE float bits_float(u32 bits) { return __uint_as_float(bits); }
 TILEWRIGHT_DEVICE u64 nanoseconds() {
   u64 now;
   asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now)::"memory");

@@ -3,6 +3,7 @@
 #include "mma.cuh"
 #include "softmax.cuh"
 #include "mask.cuh"
+#include "split_dim.cuh"
 
 namespace tilewright {
 
@@ -37,7 +38,7 @@ template <class S> struct SoftmaxStep {
       acc.softmax[half].sum = product(acc.softmax[half].sum, factor[half]);
     }
 #pragma unroll
-    for (u32 d = 0; d < S::HEAD_DIM / 8; d++) {
+    for (u32 d = 0; d < S::WARP_DIM / 8; d++) {
 #pragma unroll
       for (u32 e = 0; e < 4; e++) acc.output[d][e] *= factor[e / 2];
     }
@@ -134,6 +135,7 @@ template <class S> struct SoftmaxStep {
       mma.template multiply_keys<false, GRANULES_HERE>(scores, query, at, first, active);
     }
     buffers.keys_are_read();
+    if constexpr (S::SPLIT_DIM) SplitDim<S>{cta}.add_logits(scores);
     const Raise raise = begin_weighing<GRANULES_HERE>(acc.softmax, scores, at, first, mask_state, masked);
     if (raise.far) raise_accumulators(acc, raise);
     end_weighing<GRANULES_HERE>(acc.softmax, scores);

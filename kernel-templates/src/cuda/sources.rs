@@ -1,6 +1,6 @@
 //! The CUDA sources, as text.
 
-const SOURCES: [(&str, &str); 34] = [
+const SOURCES: [(&str, &str); 35] = [
     ("options.cuh", include_str!("options.cuh")),
     ("types.cuh", include_str!("types.cuh")),
     ("prelude.cuh", include_str!("prelude.cuh")),
@@ -25,6 +25,7 @@ const SOURCES: [(&str, &str); 34] = [
     ("producer_tma.cuh", include_str!("producer_tma.cuh")),
     ("widener.cuh", include_str!("widener.cuh")),
     ("mask.cuh", include_str!("mask.cuh")),
+    ("split_dim.cuh", include_str!("split_dim.cuh")),
     ("mma.cuh", include_str!("mma.cuh")),
     ("softmax_step.cuh", include_str!("softmax_step.cuh")),
     ("mainloop.cuh", include_str!("mainloop.cuh")),

@@ -15,7 +15,7 @@ template <class S> struct Totals {
     float element[2];
   };
   TILEWRIGHT_DEVICE Pair &pair(u32 half, u32 d) const {
-    return reinterpret_cast<Pair *>(cta.shared + S::TOTALS_AT)[(half * (S::HEAD_DIM / 8) + d) * S::COPIERS + cta.thread];
+    return reinterpret_cast<Pair *>(cta.shared + S::TOTALS_AT)[(half * (S::WARP_DIM / 8) + d) * S::COPIERS + cta.thread];
   }
 
   // Before a step: rows that share it and begin a chunk there leave the one before. `value_scale` is a factor of all elements of V.
@@ -66,7 +66,7 @@ template <class S> struct Totals {
     // What has no tokens adds nothing, not even a zero of another sign.
     const ChunkFactors factors = has_tokens ? add_chunk(acc.total[half], chunk) : ChunkFactors{1.f, 0.f};
 #pragma unroll
-    for (u32 d = 0; d < S::HEAD_DIM / 8; d++) {
+    for (u32 d = 0; d < S::WARP_DIM / 8; d++) {
       Pair sum{{0.f, 0.f}};
       if (has_total) sum = pair(half, d);
 #pragma unroll

@@ -1,7 +1,7 @@
 //! The rules that a tile must pass before it is measured. Each gives its reason in words.
 
 use super::{CpuLimits, CudaLimits, Limits, bytes_in_flight, bytes_in_flight_needed, occupancy};
-use crate::cuda::{self, KernelOptions, KvLoad};
+use crate::cuda::{self, KernelOptions, KvLoad, WarpSplit};
 use crate::toolchain::{KernelUsage, PtxasReport};
 use crate::{Class, cpu};
 use core::fmt;
@@ -164,7 +164,7 @@ fn first_violated<L>(rules: &[Rule<L>], tile: &Tile, class: &Class, limits: &L) 
 }
 
 const CUDA_RULES: &[Rule<CudaLimits>] = &[
-    // Kernels know at compile time how a row lies in shared memory. A warp has its rows' sums in registers: of 512 elements they take all of them.
+    // Kernels know at compile time how a row lies in shared memory.
     Rule {
         name: "head dimension",
         violated: |_, class, _| {
@@ -201,11 +201,11 @@ const CUDA_RULES: &[Rule<CudaLimits>] = &[
     // The weights of 16 tokens are the depth of one matrix product.
     Rule {
         name: "tokens a warp",
-        violated: |tile, _, _| {
-            let kv_warps = (tile.warps / (tile.m / 16).max(1)).max(1);
-            (!tile.n.is_multiple_of(16 * kv_warps)).then(|| {
+        violated: |tile, class, _| {
+            let WarpSplit { warps_kv, .. } = WarpSplit::of(tile, class);
+            (!u32::from(tile.n).is_multiple_of(16 * warps_kv)).then(|| {
                 format!(
-                    "n = {} over {kv_warps} warps is no multiple of the 16 tokens of a matrix product",
+                    "n = {} over {warps_kv} warps is no multiple of the 16 tokens of a matrix product",
                     tile.n
                 )
             })
@@ -217,10 +217,9 @@ const CUDA_RULES: &[Rule<CudaLimits>] = &[
     Rule {
         name: "accumulators",
         violated: |tile, class, _| {
-            let row_warps = (tile.m / 16).max(1);
-            let kv_warps = (tile.warps / row_warps).max(1);
-            let sums = (u32::from(tile.n / kv_warps) + class.head_dim) / 2;
-            (sums >= 192 && (tile.m < 64 || class.head_dim < 256)).then(|| {
+            let WarpSplit { warps_kv, warps_d, .. } = WarpSplit::of(tile, class);
+            let sums = (u32::from(tile.n) / warps_kv + class.head_dim / warps_d) / 2;
+            (sums >= 192 && (tile.m < 64 || class.head_dim != 256)).then(|| {
                 format!("{sums} registers a thread for sums of logits and outputs leave too few of 255 for all else")
             })
         },
@@ -332,7 +331,7 @@ mod tests {
         let rejected_by =
             |tile: Tile, class: &Class| check(&tile, class, &limits).err().map(|infeasible| infeasible.rule);
         assert_eq!(rejected_by(good, &CLASS), None);
-        assert_eq!(rejected_by(good, &Class { head_dim: 512, ..CLASS }), Some("head dimension"));
+        assert_eq!(rejected_by(good, &Class { head_dim: 80, ..CLASS }), Some("head dimension"));
         assert_eq!(rejected_by(good, &Class { dtype: Dtype::F32, ..CLASS }), Some("element type"));
         assert_eq!(rejected_by(good, &Class { dtype: Dtype::Fp8F32, ..CLASS }), Some("element type"));
         assert_eq!(rejected_by(Tile { m: 24, ..good }, &CLASS), Some("rows a warp"));
@@ -344,6 +343,20 @@ mod tests {
         assert_eq!(rejected_by(Tile::of("m32n128w2s1"), &wide), Some("accumulators"));
         let h200 = Limits::Cuda(CudaLimits::named("h200").unwrap());
         assert_eq!(check(&Tile::of("m64n128w4s1"), &wide, &h200), Ok(()));
+        // Longer heads are split among warps that share rows.
+        let longest = Class { head_dim: 512, ..CLASS };
+        for (tile, rule) in [
+            ("m16n32w1s1", Some("accumulators")),
+            ("m16n32w2s2", None),
+            ("m16n64w2s1", None),
+            ("m32n32w2s1", Some("accumulators")),
+            ("m64n32w8s2", None),
+            ("m128n32w8s1", Some("accumulators")),
+            ("m16n64w4s2", Some("shared memory")),
+        ] {
+            let rejected = check(&Tile::of(tile), &longest, &h200).err();
+            assert_eq!(rejected.map(|infeasible| infeasible.rule), rule, "{tile}");
+        }
         assert_eq!(rejected_by(Tile { warps: 64, n: 1024, ..good }, &CLASS), Some("threads"));
         assert_eq!(rejected_by(Tile { stages: 6, ..good }, &CLASS), Some("shared memory"));
         assert_eq!(rejected_by(Tile { stages: 6, ..good }, &Class { dtype: Dtype::Fp8F16, ..CLASS }), None);

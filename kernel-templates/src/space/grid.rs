@@ -2,6 +2,7 @@
 
 use super::{Infeasible, Limits, check};
 use crate::Class;
+use crate::cuda::WarpSplit;
 use tilewright_heuristics::{Backend, Tile};
 
 /// The values that each parameter may take.
@@ -29,6 +30,9 @@ const CUDA: Grid = Grid {
     warps: &[1, 2, 4, 8],
     stages: &[1, 2, 3, 4, 6],
 };
+
+/// Rows, tokens and warps of tiles for heads that warps split among themselves, where nothing was measured: the most warps that share rows.
+const SPLIT_HEADS: [(u16, u16, u16); 3] = [(16, 32, 4), (32, 32, 8), (64, 32, 8)];
 
 impl Grid {
     /// The grid that is declared for a backend.
@@ -96,13 +100,36 @@ impl Space {
         self.tiles.iter().copied().filter(|tile| check(tile, class, limits).is_ok()).collect()
     }
 
-    /// The tiles that are feasible for every class: what a device of unknown workloads may rely on.
+    /// The tiles that are feasible for every class: what a device of unknown workloads may rely on. GPUs have other tiles for heads that warps split among
+    /// themselves ([`Space::feasible_for_split_heads`]).
     pub fn universally_feasible(&self, limits: &Limits) -> Vec<Tile> {
-        self.tiles
-            .iter()
-            .copied()
-            .filter(|tile| Class::all(limits.backend()).all(|class| check(tile, &class, limits).is_ok()))
-            .collect()
+        let backend = limits.backend();
+        self.feasible_for(|class| backend == Backend::Cpu || !WarpSplit::splits_heads(class.head_dim), limits)
+    }
+
+    /// Of a GPU's tiles that are feasible for every class with heads that warps split among themselves, one for each number of rows, with more stages where
+    /// there is room. None for the CPU.
+    pub fn feasible_for_split_heads(&self, limits: &Limits) -> Vec<Tile> {
+        if limits.backend() == Backend::Cpu {
+            return Vec::new();
+        }
+        let mut tiles = self.feasible_for(|class| WarpSplit::splits_heads(class.head_dim), limits);
+        tiles.retain(|tile| SPLIT_HEADS.contains(&(tile.m, tile.n, tile.warps)) && tile.stages <= 2);
+        // They come in order: of two that differ by their stages the second has more.
+        tiles.dedup_by(|next, kept| {
+            let same = next.m == kept.m;
+            if same {
+                *kept = *next;
+            }
+            same
+        });
+        tiles
+    }
+
+    fn feasible_for(&self, of: impl Fn(&Class) -> bool, limits: &Limits) -> Vec<Tile> {
+        let classes: Vec<Class> = Class::all(limits.backend()).filter(of).collect();
+        let everywhere = |tile: &Tile| classes.iter().all(|class| check(tile, class, limits).is_ok());
+        self.tiles.iter().copied().filter(everywhere).collect()
     }
 }
 

@@ -262,9 +262,9 @@ mod tests {
         let of = |states| RawMergeStates { states, ..ARGS };
         assert_eq!(error(&CLASS, of(&[])), StatesError::NoState);
         assert_eq!(error(&CLASS, of(&[STATES[0]; 9])), StatesError::TooMany { found: 9, most: 8 });
-        let class = Class { head_dim: 512, ..CLASS };
-        let supported = "64, 96, 128, 192 or 256";
-        assert_eq!(error(&class, ARGS), StatesError::HeadDim { head_dim: 512, supported });
+        let class = Class { head_dim: 80, ..CLASS };
+        let supported = "64, 96, 128, 192, 256 or 512";
+        assert_eq!(error(&class, ARGS), StatesError::HeadDim { head_dim: 80, supported });
         let rows = u32::MAX as usize + 1;
         assert_eq!(error(&CLASS, RawMergeStates { rows, ..ARGS }), StatesError::TooManyRows(rows));
         let misaligned =

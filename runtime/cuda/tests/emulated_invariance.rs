@@ -293,6 +293,7 @@ fn so_it_has_with_fp8_and_with_long_vectors() {
     assert_equal_bits(Kind { dtype: Dtype::Fp8F16, head_dim: 128, ..HOPPER }, 100, bits_of_f16);
     assert_equal_bits(Kind { head_dim: 256, ..HOPPER }, 60, bits_of_f16);
     assert_equal_bits(Kind { head_dim: 96, ..HOPPER }, 60, bits_of_f16);
+    assert_equal_bits(Kind { head_dim: 512, ..HOPPER }, 40, bits_of_f16);
 }
 
 /// Each part of the argument is needed, and its absence is seen: kernels whose chunks do not begin anew or begin elsewhere than plans are cut, or

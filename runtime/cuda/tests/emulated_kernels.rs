@@ -28,8 +28,8 @@ fn cases() -> Vec<Case> {
     for &tile in Space::of(Backend::Cuda).tiles() {
         let i = cases.len();
         let dtype = [Dtype::F16, Dtype::Bf16][(i / 3) % 2];
-        let class = (0..5)
-            .map(|more| Class { head_dim: [256, 96, 128, 192, 64][(i + i / 5 + more) % 5], dtype })
+        let class = (0..6)
+            .map(|more| Class { head_dim: [256, 96, 128, 192, 64, 512][(i + i / 5 + more) % 6], dtype })
             .find(|class| check(&tile, class, &largest).is_ok());
         let Some(class) = class else { continue };
         cases.push(Case {
@@ -175,6 +175,8 @@ fn fp8_cases() -> Vec<Case> {
         ((64, 32, 4, 3), 96, CASE.options),
         ((32, 32, 4, 1), 192, CASE.options),
         ((64, 64, 4, 2), 192, all),
+        ((16, 64, 4, 2), 512, CASE.options),
+        ((32, 32, 8, 3), 512, all),
     ];
     let mut cases = Vec::new();
     for ((m, n, warps, stages), head_dim, options) in variants {
@@ -426,6 +428,55 @@ fn heads_of_three_panels_agree_with_the_reference() {
                         ..CASE
                     });
                 }
+            }
+        }
+        cases
+    };
+    for (warpgroups, flags) in [(true, &[WARPGROUPS][..]), (false, &[])] {
+        let cases = of_device(warpgroups);
+        check_all(&Emulator::build(&kernels_of(&cases), flags), &cases);
+    }
+}
+
+/// Heads of 512 elements, which two, four and eight warps split among themselves. By both producers, with private KV phases and without, and windows.
+#[test]
+fn heads_that_warps_split_agree_with_the_reference() {
+    let tiles = [
+        (16, 32, 2, 2),
+        (16, 16, 4, 3),
+        (16, 32, 8, 2),
+        (32, 32, 4, 1),
+        (32, 32, 8, 3),
+        (64, 16, 8, 4),
+        (64, 32, 8, 2),
+    ];
+    let windows = KernelOptions { mask: MaskOptions::ALL, sinks: true, ..CASE.options };
+    let of_device = |warpgroups: bool| -> Vec<Case> {
+        let mut cases = Vec::new();
+        for (m, n, warps, stages) in tiles {
+            for (options, packing, own) in [
+                (CASE.options, Packing::PerTree, 70),
+                (windows, Packing::Pat, 0),
+                (windows, Packing::PerTree, 3),
+            ] {
+                let seed = cases.len() as u64;
+                let dtype = [Dtype::F16, Dtype::Bf16, Dtype::Fp8F16][cases.len() / 2 % 3];
+                let page_sizes = if warpgroups { [16, 1, 48] } else { [1, 16, 64] };
+                cases.push(Case {
+                    tile: Tile::new(m, n, warps, stages),
+                    class: Class { head_dim: 512, dtype },
+                    options,
+                    packing,
+                    own,
+                    page_size: page_sizes[cases.len() / 3 % 3],
+                    gqa_ratio: [4, 8, 1, 5][cases.len() % 4],
+                    kv_heads: [1, 2][cases.len() % 2],
+                    grown: cases.len() % 5 < 2,
+                    hnd: cases.len() % 3 == 0,
+                    seed,
+                    warpgroups,
+                    ..CASE
+                });
             }
         }
         cases
@@ -762,13 +813,22 @@ fn a_missing_barrier_is_caught() {
             (0..2).map(move |seed| Case { tile, seed, packing: packing(seed), warpgroups: true, ..CASE })
         })
         .collect();
-    let devices: [(&[Case], &[&str]); 2] = [(&cases, &[QUICK]), (&beside_producers, &[WARPGROUPS, QUICK])];
+    // Warps that split a head meet for each step.
+    let split: Vec<Case> = (0..4)
+        .map(|seed| {
+            let (tile, class) = (Tile::new(32, 16, 8, 2), Class { head_dim: 512, ..CASE.class });
+            Case { tile, class, packing: Packing::PerTree, own: 70, seed, warpgroups: true, ..CASE }
+        })
+        .collect();
+    let devices: [(&[Case], &[&str]); 3] =
+        [(&cases, &[QUICK]), (&beside_producers, &[WARPGROUPS, QUICK]), (&split, &[WARPGROUPS, QUICK])];
     for (cases, flags) in devices {
         check_all(&Emulator::build(&kernels_of(cases), flags), cases);
     }
     let mut changes = Vec::new();
     for &(file, text) in sources() {
-        for (place, found) in text.match_indices("barrier();") {
+        let barriers = text.match_indices("barrier();").chain(text.match_indices("meet();"));
+        for (place, found) in barriers {
             // The semicolon stays: it may be all that a condition is about.
             let changed = format!("{};{}", &text[..place], &text[place + found.len()..]);
             changes.push(Change {
@@ -781,5 +841,5 @@ fn a_missing_barrier_is_caught() {
     }
     assert_each_is_noticed(&changes, &devices);
     let barriers = changes.len();
-    assert!(barriers >= 12, "only {barriers} of the sources' barriers were found");
+    assert!(barriers >= 14, "only {barriers} of the sources' barriers were found");
 }

@@ -14,6 +14,9 @@ use tilewright_kernel_templates::cuda::{KernelOptions, KvLoad};
 const KINDS: [&str; 7] =
     ["m16n128w8s3", "m64n64w8s3", "m16n64w1s2", "m32n64w4s2", "m64n64w4s2", "m64n128w8s1", "m128n64w8s2"];
 
+/// The same for heads that warps split among themselves.
+const SPLIT_KINDS: [&str; 3] = ["m16n32w4s2", "m32n32w8s2", "m64n32w8s1"];
+
 /// Several prompts and requests of their own, on pages that steps do not divide.
 fn tenants(class: &Class) -> ConformanceCase {
     let name = "tenants on pages of 48 tokens";
@@ -26,13 +29,15 @@ fn every_kind_of_kernel_is_right_for_tenants() {
     let mut backend = backend(&device);
     let stream = device.context().new_stream().unwrap();
     let mut kernels = 0;
-    for class in [Dtype::F16, Dtype::Fp8F16].map(|dtype| Class { head_dim: 128, dtype }) {
+    for (head_dim, dtype) in [(128, Dtype::F16), (128, Dtype::Fp8F16), (512, Dtype::F16)] {
+        let class = Class { head_dim, dtype };
+        let kinds: &[&str] = if head_dim == 512 { &SPLIT_KINDS } else { &KINDS };
         let mut case = upload(tenants(&class), &device);
         let (usual, planned) = (options_of(&case.case), case.case.options);
         let most = |error: f64| assert!(error < conformance::tolerance(class.dtype), "{class}: {error:.1e}");
         // With TMA where the GPU has it, and with cp.async.
         for options in [usual, KernelOptions { kv_load: KvLoad::CpAsync, ..usual }] {
-            let tiles = KINDS.map(Tile::of);
+            let tiles: Vec<Tile> = kinds.iter().map(|kind| Tile::of(kind)).collect();
             let prepared = backend.prepare(&tiles, &class, options, || ()).unwrap();
             for (tile, prepared) in tiles.iter().zip(prepared) {
                 match prepared {
@@ -45,7 +50,8 @@ fn every_kind_of_kernel_is_right_for_tenants() {
                 kernels += 1;
             }
         }
-        for tiles in [TILES, WIDE_TILES] {
+        // Several tiles in one kernel.
+        for tiles in [TILES, WIDE_TILES].into_iter().filter(|_| head_dim == 128) {
             prepare_tiles(&mut backend, &tiles, &class, usual);
             let select =
                 |shape: &PackShape| tiles[usize::from(shape.rows > 16) + usize::from(shape.kv_len > 300)];

@@ -1,9 +1,10 @@
 //! The selector as data: exactly what is emitted, and what emitted code is compared with.
 
-use crate::fit::{CostTable, Fit, Tree};
+use crate::fit::{CostRow, CostTable, Fit, Tree};
 use crate::store::{DeviceRecord, Level, Measurement, Status, failed_variants};
 use std::collections::{BTreeMap, BTreeSet};
-use tilewright_heuristics::{BatchShape, Domain, Dtype, Prices, Tile, TileSetBuf, first_feasible};
+use tilewright_heuristics::{Backend, BatchShape, Domain, Dtype, Prices, Tile, TileSetBuf, first_feasible};
+use tilewright_kernel_templates::cuda::WarpSplit;
 
 /// Why no selector can be made of a fit.
 #[derive(Debug, thiserror::Error)]
@@ -105,7 +106,7 @@ impl SelectorModel {
             .iter()
             .map(|name| name.parse().map_err(|_| ModelError::NotASet(name.clone())))
             .collect::<Result<Vec<TileSetBuf>, _>>()?;
-        let verdicts = Verdicts::of(rows);
+        let verdicts = Verdicts::of(rows, device);
         let mut named = BTreeSet::new();
         collect_named(&fit.tree, &mut named);
         let named: Vec<usize> = named.into_iter().collect();
@@ -171,11 +172,14 @@ impl SelectorModel {
 struct Verdicts {
     passed: BTreeMap<Tile, BTreeSet<(u32, u32)>>,
     classes: BTreeSet<(u32, u32)>,
+    /// Whether the device's warps split long heads: those classes have tiles of their own, and none in common with the others.
+    splits_heads: bool,
 }
 
 impl Verdicts {
-    fn of(rows: &[Measurement]) -> Self {
-        let mut verdicts = Self { passed: BTreeMap::new(), classes: BTreeSet::new() };
+    fn of(rows: &[Measurement], device: &DeviceRecord) -> Self {
+        let splits_heads = device.backend == Backend::Cuda.name();
+        let mut verdicts = Self { passed: BTreeMap::new(), classes: BTreeSet::new(), splits_heads };
         let failed = failed_variants(rows);
         for row in rows.iter().filter(|row| row.level == Level::Space) {
             let (Some(tile), Some(class)) = (row.tile, class_of(&row.workload)) else { continue };
@@ -187,8 +191,15 @@ impl Verdicts {
         verdicts
     }
 
+    /// Whether the safe default has to serve heads of that many elements.
+    fn is_usual(&self, head_dim: u32) -> bool {
+        !(self.splits_heads && WarpSplit::splits_heads(head_dim))
+    }
+
     fn passes_everywhere(&self, tile: &Tile) -> bool {
-        !self.classes.is_empty() && self.passed.get(tile).is_some_and(|passed| *passed == self.classes)
+        let usual = || self.classes.iter().filter(|(head_dim, _)| self.is_usual(*head_dim));
+        let Some(passed) = self.passed.get(tile) else { return false };
+        usual().next().is_some() && usual().all(|class| passed.contains(class))
     }
 
     fn masks(&self, sets: &[TileSetBuf]) -> BTreeMap<(u32, u32), u64> {
@@ -220,7 +231,8 @@ fn domain(table: &CostTable) -> Domain {
     Domain { min: extreme(u32::min, u32::MAX), max: extreme(u32::max, 0) }
 }
 
-/// The fit's safe default if it is one tile and every class can run it, else the tile with the least regret among those that all can.
+/// The fit's safe default if it is one tile and every class can run it, else the tile with the least regret among those that all can: every class but those
+/// with heads that warps split.
 fn safe_default(
     table: &CostTable,
     candidates: &[TileSetBuf],
@@ -231,8 +243,13 @@ fn safe_default(
     if let Some(fitted) = passing(&candidates[fit.safe_default]) {
         return Ok(fitted);
     }
+    let head_dim = BatchShape::NAMES.iter().position(|name| *name == "head_dim");
+    let is_usual = |row: &&CostRow| {
+        head_dim.is_none_or(|at| u32::try_from(row.features[at]).is_ok_and(|dim| verdicts.is_usual(dim)))
+    };
     let regret = |i: usize| -> Option<f64> {
-        table.rows().iter().map(|row| Some(row.costs[i]? / row.oracle() * row.weight)).sum()
+        let usual = table.rows().iter().filter(is_usual);
+        usual.map(|row| Some(row.costs[i]? / row.oracle() * row.weight)).sum()
     };
     (0..candidates.len())
         .filter_map(|i| Some((regret(i)?, passing(&candidates[i])?)))

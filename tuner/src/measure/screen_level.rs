@@ -16,6 +16,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::time::{Duration, Instant};
 use tilewright_heuristics::{Tile, TileSetBuf};
+use tilewright_kernel_templates::cuda::WarpSplit;
 use tilewright_kernel_templates::{Class, Limits, Space};
 
 /// Batches that the space is raced on: of the class with the most of them, and of each other one.
@@ -214,7 +215,7 @@ const fn look_at(index: usize) -> Look {
 }
 
 /// The tiles of a class, without the shapes that lost at the first class, by what the run has of it: they are tried nowhere. Of what that class cannot run
-/// nothing is known.
+/// nothing is known, nor of tiles whose warps split a head instead of the tokens.
 fn tiles_of(
     rows: &[Measurement],
     space: &Space,
@@ -223,7 +224,11 @@ fn tiles_of(
     limits: &Limits,
 ) -> Vec<Tile> {
     let mut tiles = space.feasible(&screenings[index].class, limits);
-    if let Some(first) = screenings.first().filter(|_| index > 0) {
+    let alike = |first: &Screening| {
+        WarpSplit::splits_heads(first.class.head_dim)
+            == WarpSplit::splits_heads(screenings[index].class.head_dim)
+    };
+    if let Some(first) = screenings.first().filter(|first| index > 0 && alike(first)) {
         let of_first = space.feasible(&first.class, limits);
         if let Some(looked) = looked_before(rows, &first.class, &of_first, look_at(0)) {
             tiles.retain(|tile| {
