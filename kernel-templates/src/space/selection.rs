@@ -78,7 +78,8 @@ mod tests {
     use crate::CudaLimits;
     use tilewright_heuristics::Backend;
 
-    /// No selector was measured with FP8 and heads of 96 and 192 elements: rules choose by the batch, and not one tile for all.
+    /// No selector was measured with FP8 and heads of 96 and 192 elements: rules choose by the batch, and not one tile for all. Where e4m3 was
+    /// measured, e5m2 is known as that.
     #[test]
     fn a_class_that_no_selector_knows_gets_tiles_by_rules() {
         let h200 = Limits::Cuda(CudaLimits::named("h200").unwrap());
@@ -90,7 +91,7 @@ mod tests {
             let (known, unknown): (Vec<Class>, Vec<Class>) =
                 Class::all(Backend::Cuda).partition(|class| selector.knows(class.head_dim, class.dtype));
             let is_seldom = |class: &Class| !class.head_dim.is_power_of_two() && class.dtype.has_fp8_kv();
-            assert!(unknown.len() == 4 && unknown.iter().all(is_seldom), "{unknown:?}");
+            assert!(unknown.len() == 8 && unknown.iter().all(is_seldom), "{unknown:?}");
             for class in unknown {
                 let mut chosen = std::collections::BTreeSet::new();
                 for batch in batches(&class) {
