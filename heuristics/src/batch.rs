@@ -40,7 +40,7 @@ whole_number_record! {
         head_dim,
         #[doc = "tokens of one page"]
         page_size,
-        #[doc = "element types: 0 f16, 1 bf16, 2 f32; with FP8 K and V: 3 f16, 4 bf16, 5 f32"]
+        #[doc = "element types: 0 f16, 1 bf16, 2 f32; with K and V in e4m3: 3 f16, 4 bf16, 5 f32; in e5m2: 6 f16, 7 bf16, 8 f32"]
         dtype,
     }
 }

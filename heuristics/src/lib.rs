@@ -30,6 +30,6 @@ pub use mask::{Mask, MaskError, MaskOptions};
 pub use path::{Follow, Question, TreePath, Unfollowed};
 pub use prices::Prices;
 pub use selector::{Choices, Domain, Selector, first_feasible};
-pub use shape::{Dtype, Geometry, GeometryError, PackShape, PackSums, UnknownDtype};
+pub use shape::{Dtype, Fp8, Geometry, GeometryError, PackShape, PackSums, UnknownDtype};
 pub use tile::{ParseTileError, Tile};
 pub use tile_set::{ParseTileSetError, TileSet, TileSetBuf};

@@ -1,7 +1,7 @@
 //! A selector: the decision tree of one device, as emitted.
 
 use crate::decision_tree::DecisionTree;
-use crate::{BatchShape, Device, Dtype, Prices, Tile, TileSet, TreePath, Unfollowed};
+use crate::{BatchShape, Device, Dtype, Fp8, Prices, Tile, TileSet, TreePath, Unfollowed};
 
 /// The box of batch shapes that were measured. Beyond it, the tree answers as at its nearest face.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,11 +21,15 @@ impl Domain {
     }
 
     /// What a tree of this domain is asked about a batch. Where no FP8 was measured, K and V in FP8 are taken for elements of the query's type.
+    /// Where e4m3 was and e5m2 was not, e5m2 is taken for e4m3: as many bytes, and one instruction less to widen them.
     #[inline]
     pub fn asked(&self, shape: &BatchShape) -> BatchShape {
         match Dtype::from_code(shape.dtype) {
             Some(dtype) if shape.dtype > self.max.dtype => {
-                BatchShape { dtype: dtype.query().code(), ..*shape }
+                let e4m3 = dtype.with_kv(Fp8::E4m3).code();
+                let is_near = dtype.fp8() == Some(Fp8::E5m2) && e4m3 <= self.max.dtype;
+                let dtype = if is_near { e4m3 } else { dtype.query().code() };
+                BatchShape { dtype, ..*shape }
             }
             _ => *shape,
         }
@@ -178,6 +182,27 @@ mod tests {
         assert_eq!(asked(Dtype::Bf16, Dtype::Fp8Bf16), 1);
         assert_eq!(asked(Dtype::Bf16, Dtype::Bf16), 1);
         assert_eq!(asked(Dtype::Fp8Bf16, Dtype::Fp8F16), 1);
+    }
+
+    #[test]
+    fn unmeasured_e5m2_is_chosen_for_as_e4m3_where_that_was_measured() {
+        let asked = |largest: Dtype, dtype: Dtype| {
+            let shape = BatchShape { dtype: dtype.code(), ..BatchShape::from_values([1; BatchShape::COUNT]) };
+            selector(largest).domain.asked(&shape).dtype()
+        };
+        for (largest, dtype, as_if) in [
+            (Dtype::Bf16, Dtype::E5m2F16, Dtype::F16),
+            (Dtype::F32, Dtype::E5m2F32, Dtype::F32),
+            (Dtype::Fp8F16, Dtype::E5m2F16, Dtype::Fp8F16),
+            (Dtype::Fp8F16, Dtype::E5m2Bf16, Dtype::Bf16),
+            (Dtype::Fp8Bf16, Dtype::E5m2Bf16, Dtype::Fp8Bf16),
+            (Dtype::Fp8F32, Dtype::E5m2F16, Dtype::Fp8F16),
+            (Dtype::Fp8Bf16, Dtype::F32, Dtype::F32),
+            (Dtype::E5m2Bf16, Dtype::E5m2F16, Dtype::E5m2F16),
+            (Dtype::E5m2Bf16, Dtype::E5m2F32, Dtype::Fp8F32),
+        ] {
+            assert_eq!(asked(largest, dtype), Some(as_if), "{dtype}, measured up to {largest}");
+        }
     }
 
     #[test]

@@ -19,12 +19,36 @@ pub enum Dtype {
     Fp8Bf16,
     /// K and V in FP8 (e4m3, with scales), Q and the output in single precision.
     Fp8F32,
+    /// K and V in FP8 (e5m2, with scales), Q and the output in half precision.
+    E5m2F16,
+    /// K and V in FP8 (e5m2, with scales), Q and the output in bfloat16.
+    E5m2Bf16,
+    /// K and V in FP8 (e5m2, with scales), Q and the output in single precision.
+    E5m2F32,
+}
+
+/// A format of 8 bits that K and V may have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Fp8 {
+    /// Four bits of exponent, three of mantissa, no infinities (e4m3fn): what is meant by FP8 alone.
+    E4m3,
+    /// Five bits of exponent, two of mantissa: the upper byte of a half.
+    E5m2,
 }
 
 impl Dtype {
     /// Every one, in the order of [`Dtype::code`].
-    pub const ALL: [Dtype; 6] =
-        [Dtype::F16, Dtype::Bf16, Dtype::F32, Dtype::Fp8F16, Dtype::Fp8Bf16, Dtype::Fp8F32];
+    pub const ALL: [Dtype; 9] = [
+        Dtype::F16,
+        Dtype::Bf16,
+        Dtype::F32,
+        Dtype::Fp8F16,
+        Dtype::Fp8Bf16,
+        Dtype::Fp8F32,
+        Dtype::E5m2F16,
+        Dtype::E5m2Bf16,
+        Dtype::E5m2F32,
+    ];
 
     /// The whole number that stands for it in features and measurements.
     pub const fn code(self) -> u32 {
@@ -40,33 +64,48 @@ impl Dtype {
     #[must_use]
     pub const fn query(self) -> Self {
         match self {
-            Dtype::F16 | Dtype::Fp8F16 => Dtype::F16,
-            Dtype::Bf16 | Dtype::Fp8Bf16 => Dtype::Bf16,
-            Dtype::F32 | Dtype::Fp8F32 => Dtype::F32,
+            Dtype::F16 | Dtype::Fp8F16 | Dtype::E5m2F16 => Dtype::F16,
+            Dtype::Bf16 | Dtype::Fp8Bf16 | Dtype::E5m2Bf16 => Dtype::Bf16,
+            Dtype::F32 | Dtype::Fp8F32 | Dtype::E5m2F32 => Dtype::F32,
         }
     }
 
-    /// The same Q and output with K and V in FP8.
+    /// The same Q and output with K and V in a format of FP8.
+    #[must_use]
+    pub const fn with_kv(self, format: Fp8) -> Self {
+        match (format, self.query()) {
+            (Fp8::E4m3, Dtype::Bf16) => Dtype::Fp8Bf16,
+            (Fp8::E4m3, Dtype::F32) => Dtype::Fp8F32,
+            (Fp8::E4m3, _) => Dtype::Fp8F16,
+            (Fp8::E5m2, Dtype::Bf16) => Dtype::E5m2Bf16,
+            (Fp8::E5m2, Dtype::F32) => Dtype::E5m2F32,
+            (Fp8::E5m2, _) => Dtype::E5m2F16,
+        }
+    }
+
+    /// The same Q and output with K and V in FP8 (e4m3).
     #[must_use]
     pub const fn with_fp8_kv(self) -> Self {
+        self.with_kv(Fp8::E4m3)
+    }
+
+    /// The format of K and V if they are FP8.
+    pub const fn fp8(self) -> Option<Fp8> {
         match self {
-            Dtype::F16 | Dtype::Fp8F16 => Dtype::Fp8F16,
-            Dtype::Bf16 | Dtype::Fp8Bf16 => Dtype::Fp8Bf16,
-            Dtype::F32 | Dtype::Fp8F32 => Dtype::Fp8F32,
+            Dtype::F16 | Dtype::Bf16 | Dtype::F32 => None,
+            Dtype::Fp8F16 | Dtype::Fp8Bf16 | Dtype::Fp8F32 => Some(Fp8::E4m3),
+            Dtype::E5m2F16 | Dtype::E5m2Bf16 | Dtype::E5m2F32 => Some(Fp8::E5m2),
         }
     }
 
-    /// Whether K and V are FP8 (e4m3), which has scales.
+    /// Whether K and V are FP8 (e4m3 or e5m2), which has scales.
     pub const fn has_fp8_kv(self) -> bool {
-        matches!(self, Dtype::Fp8F16 | Dtype::Fp8Bf16 | Dtype::Fp8F32)
+        self.fp8().is_some()
     }
 
     /// Bytes of one element of Q or the output.
     pub const fn query_bytes(self) -> usize {
-        match self {
-            Dtype::F16 | Dtype::Bf16 | Dtype::Fp8F16 | Dtype::Fp8Bf16 => 2,
-            Dtype::F32 | Dtype::Fp8F32 => 4,
-        }
+        if matches!(self.query(), Dtype::F32) { 4 } else { 2 }
     }
 
     /// Bytes of one element of K or V.
@@ -83,6 +122,9 @@ impl Dtype {
             Dtype::Fp8F16 => "fp8-f16",
             Dtype::Fp8Bf16 => "fp8-bf16",
             Dtype::Fp8F32 => "fp8-f32",
+            Dtype::E5m2F16 => "e5m2-f16",
+            Dtype::E5m2Bf16 => "e5m2-bf16",
+            Dtype::E5m2F32 => "e5m2-f32",
         }
     }
 }
@@ -101,7 +143,8 @@ impl fmt::Display for UnknownDtype {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "`{}` is not an element type; use f16, bf16 or f32, or fp8-f16, fp8-bf16 or fp8-f32 for K and V in FP8",
+            "`{}` is not an element type; use f16, bf16 or f32, or for K and V in FP8 fp8-f16, fp8-bf16 or fp8-f32 (e4m3), or e5m2-f16, \
+             e5m2-bf16 or e5m2-f32",
             self.0
         )
     }
@@ -215,7 +258,7 @@ whole_number_record! {
         head_dim,
         #[doc = "tokens of one page"]
         page_size,
-        #[doc = "element types: 0 f16, 1 bf16, 2 f32; with FP8 K and V: 3 f16, 4 bf16, 5 f32"]
+        #[doc = "element types: 0 f16, 1 bf16, 2 f32; with K and V in e4m3: 3 f16, 4 bf16, 5 f32; in e5m2: 6 f16, 7 bf16, 8 f32"]
         dtype,
     }
 }
@@ -376,16 +419,19 @@ mod tests {
             assert_eq!(Dtype::from_code(dtype.code()), Some(dtype));
             assert_eq!(dtype.name().parse(), Ok(dtype));
         }
-        assert_eq!(Dtype::from_code(6), None);
+        assert_eq!(Dtype::from_code(9), None);
         // Measurements on disk have these.
         assert_eq!([Dtype::F16, Dtype::Bf16, Dtype::F32].map(Dtype::code), [0, 1, 2]);
+        assert_eq!([Dtype::Fp8F16, Dtype::Fp8Bf16, Dtype::Fp8F32].map(Dtype::code), [3, 4, 5]);
     }
 
     #[test]
     fn fp8_halves_the_bytes_of_k_and_v_alone() {
-        for dtype in Dtype::ALL {
-            let fp8 = dtype.with_fp8_kv();
-            assert!(fp8.has_fp8_kv() && !dtype.query().has_fp8_kv());
+        for (dtype, format) in
+            Dtype::ALL.into_iter().flat_map(|dtype| [(dtype, Fp8::E4m3), (dtype, Fp8::E5m2)])
+        {
+            let fp8 = dtype.with_kv(format);
+            assert_eq!((fp8.fp8(), dtype.query().fp8()), (Some(format), None));
             assert_eq!(
                 (fp8.query(), fp8.query_bytes(), fp8.kv_bytes()),
                 (dtype.query(), dtype.query_bytes(), 1)

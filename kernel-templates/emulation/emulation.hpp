@@ -61,7 +61,7 @@ TILEWRIGHT_DEVICE float bits_float(u32 bits) { return emulation::bits_as<float>(
 TILEWRIGHT_DEVICE float multiply_add(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
 // The device has no instruction that makes FP8 of f32.
 constexpr bool has_fp8_narrowing() { return false; }
-TILEWRIGHT_DEVICE u32 narrow_fp8_pair(float, float) { return 0; }
+template <class Format> TILEWRIGHT_DEVICE u32 narrow_fp8_pair(Format, float, float) { return 0; }
 TILEWRIGHT_DEVICE u32 multiply_high(u32 a, u32 b) { return u64(a) * b >> 32; }
 TILEWRIGHT_DEVICE u32 count_arrival(u32 *counter) { return (*counter)++; }
 

@@ -245,7 +245,7 @@ u32 multiply_pairs(F16 type, u32 a, u32 b) {
   return narrow(type, left[0] * right[0], left[1] * right[1]);
 }
 
-// Every byte of FP8 as a number of two bytes, which has them all.
+// Every byte of FP8 (e4m3) as a number of two bytes, which has them all.
 struct Converted {
   u16 of[256];
 

@@ -35,7 +35,9 @@ impl Class {
     pub fn all(backend: Backend) -> impl Iterator<Item = Self> {
         let dtypes: &'static [Dtype] = match backend {
             Backend::Cpu => &Dtype::ALL,
-            Backend::Cuda => &[Dtype::F16, Dtype::Bf16, Dtype::Fp8F16, Dtype::Fp8Bf16],
+            Backend::Cuda => {
+                &[Dtype::F16, Dtype::Bf16, Dtype::Fp8F16, Dtype::Fp8Bf16, Dtype::E5m2F16, Dtype::E5m2Bf16]
+            }
         };
         Self::HEAD_DIMS
             .into_iter()

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::OnceLock;
-use tilewright_heuristics::{Backend, Dtype, MaskOptions, Tile};
+use tilewright_heuristics::{Backend, Dtype, Fp8, MaskOptions, Tile};
 use tilewright_kernel_templates::cuda::{
     Arguments, Kernel, KernelOptions, KvLoad, MAX_STATES, MERGE_WARPS, has_tma_producers, producer_warps,
 };
@@ -117,24 +117,30 @@ fn the_space_compiles_for_sm_100a() {
 #[test]
 fn fp8_stays_in_registers_and_converts_in_hardware() {
     let folder = tempfile::tempdir().unwrap();
-    let tiles = [(16, 32, 2, 3), (64, 32, 4, 2)];
+    let tiles = [tile(16, 32, 2, 3), tile(64, 32, 4, 2)];
     for device in DEVICES {
         let limits = limits(device);
         let compiler = compiler(&limits.arch);
-        for dtype in [Dtype::Fp8F16, Dtype::Fp8Bf16] {
-            for (m, n, warps, stages) in tiles {
-                let (tile, class) = (Tile::new(m, n, warps, stages), Class { dtype, ..USUAL });
-                let kernel = Kernel::decode(&tile, &class, KernelOptions::default(), compiler.arch());
-                let cubin = compiler.compile(&kernel).unwrap();
-                let what = format!("{device} {class} {tile}: {:?}", cubin.usage);
-                assert_eq!((cubin.usage.local_bytes, cubin.report.spill_store_bytes), (0, 0), "{what}");
-                let path = folder.path().join("kernel.cubin");
-                std::fs::write(&path, &cubin.code).unwrap();
-                let code = run(&tools().nvdisasm, &["-c".as_ref(), path.as_os_str()]);
-                // Devices from 8.9 on make f16 of it, beside queries in bf16, too; on others its bits are moved, and multiplied.
-                let converts = limits.arch != "sm_80";
-                assert_eq!(code.contains("F2FP.F16.E4M3.UNPACK_B"), converts, "{what}");
-            }
+        for (dtype, tile) in [
+            (Dtype::Fp8F16, tiles[0]),
+            (Dtype::Fp8Bf16, tiles[1]),
+            (Dtype::E5m2F16, tiles[1]),
+            (Dtype::E5m2Bf16, tiles[0]),
+        ] {
+            let class = Class { dtype, ..USUAL };
+            let kernel = Kernel::decode(&tile, &class, KernelOptions::default(), compiler.arch());
+            let cubin = compiler.compile(&kernel).unwrap();
+            let what = format!("{device} {class} {tile}: {:?}", cubin.usage);
+            assert_eq!((cubin.usage.local_bytes, cubin.report.spill_store_bytes), (0, 0), "{what}");
+            let path = folder.path().join("kernel.cubin");
+            std::fs::write(&path, &cubin.code).unwrap();
+            let code = run(&tools().nvdisasm, &["-c".as_ref(), path.as_os_str()]);
+            // Devices from 8.9 on make f16 of e4m3, beside queries in bf16, too; on others its bits are moved, and multiplied. Bytes of
+            // e5m2 are moved.
+            let e5m2 = dtype.fp8() == Some(Fp8::E5m2);
+            let converts = limits.arch != "sm_80" && !e5m2;
+            assert_eq!(code.contains("F2FP.F16.E4M3.UNPACK_B"), converts, "{what}");
+            assert!(!e5m2 || !code.contains("HMUL2") && !code.contains("E5M2.UNPACK"), "{what}");
         }
     }
 }
@@ -148,11 +154,17 @@ fn has_three_panels(class: &Class) -> bool {
     !class.head_dim.is_power_of_two()
 }
 
+/// Whether the kernels of a class are compiled: those of e5m2, which differ from those of e4m3 in how they widen and narrow alone, beside one type
+/// of queries for heads of a power of two.
+fn stands(class: &Class) -> bool {
+    class.dtype.fp8() != Some(Fp8::E5m2) || (class.dtype.query() == Dtype::F16 && !has_three_panels(class))
+}
+
 /// Kernels of the other classes, of all options, also of pages that TMA cannot load, and the merges.
 fn sample(limits: &CudaLimits) -> Vec<Sampled> {
     let mut kernels = Vec::new();
     let arch = limits.arch.parse().unwrap();
-    for class in Class::all(Backend::Cuda) {
+    for class in Class::all(Backend::Cuda).filter(stands) {
         let mut tiles = Space::of(Backend::Cuda).feasible(&class, &Limits::Cuda(limits.clone()));
         if has_three_panels(&class) {
             if class.dtype.query() != Dtype::F16 {
@@ -163,7 +175,8 @@ fn sample(limits: &CudaLimits) -> Vec<Sampled> {
             let half = tiles.len() / 2;
             tiles = tiles[half..=half].to_vec();
         }
-        for &tile in tiles.iter().step_by(tiles.len().div_ceil(2)) {
+        let most = if class.dtype.fp8() == Some(Fp8::E5m2) { 1 } else { 2 };
+        for &tile in tiles.iter().step_by(tiles.len().div_ceil(most)) {
             for kv_load in [KvLoad::Tma, KvLoad::CpAsync] {
                 let options = KernelOptions { kv_load, ..ALL_OPTIONS };
                 if options.on(&class, arch) == options {
@@ -171,6 +184,9 @@ fn sample(limits: &CudaLimits) -> Vec<Sampled> {
                     kernels.push((class, Some((tile, options)), kernel));
                 }
             }
+        }
+        if class.dtype.fp8() == Some(Fp8::E5m2) {
+            continue; // their merges are those of the query's type
         }
         for warps in MERGE_WARPS {
             kernels.push((class, None, Kernel::merge(warps, &class, ALL_OPTIONS)));
@@ -394,7 +410,7 @@ fn merges_of_states_stay_in_registers_on_every_architecture() {
     for device in DEVICES {
         let limits = limits(device);
         let compiler = compiler(&limits.arch);
-        for class in Class::all(Backend::Cuda) {
+        for class in Class::all(Backend::Cuda).filter(|class| class.outputs() == *class) {
             let kernel = Kernel::merge_states(&class);
             let cubin = compiler.compile(&kernel).unwrap_or_else(|error| panic!("{device}: {error}"));
             let what = format!("{device} {}: {:?}", kernel.name, cubin.usage);
@@ -425,6 +441,7 @@ fn appends_read_and_write_whole_words_on_every_architecture() {
                 || (class.dtype.query() == Dtype::F16 && *pairs == Some(RotaryPairs::Halves))
         };
         let variants: Vec<(Class, Option<RotaryPairs>)> = Class::all(Backend::Cuda)
+            .filter(stands)
             .flat_map(|class| rotaries.map(|pairs| (class, pairs)))
             .filter(|(class, pairs)| represented(class, pairs))
             .collect();
@@ -456,7 +473,9 @@ fn appends_read_and_write_whole_words_on_every_architecture() {
                 Some(RotaryPairs::Halves) => 7,
             };
             assert_eq!(code.matches("LDG.E.128").count(), loads, "{what}");
-            assert_eq!(code.contains("F2FP.SATFINITE.E4M3"), fp8 && narrows, "{what}");
+            let format = if class.dtype.fp8() == Some(Fp8::E5m2) { "E5M2" } else { "E4M3" };
+            let instruction = format!("F2FP.SATFINITE.{format}");
+            assert_eq!(code.contains(&instruction), fp8 && narrows, "{what}: {instruction}");
         }
     }
 }

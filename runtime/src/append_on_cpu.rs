@@ -1,10 +1,10 @@
 //! Appends on the CPU.
 
 use crate::attention::Attention;
-use crate::{AttentionError, Cpu, HostScales, KvCacheMut, NewTokens, Positions};
-use tilewright_cpu::{Element, ExecError, Number, append};
+use crate::{AttentionError, Cpu, HostFp8, HostScales, KvCacheMut, NewTokens, Positions};
+use tilewright_cpu::{Element, ExecError, Fp8Number, Number, append};
 use tilewright_heuristics::{Dtype, Geometry};
-use tilewright_plan::{E4m3, KvScales, KvStrides};
+use tilewright_plan::{KvScales, KvStrides};
 
 /// A cache in host memory that tokens of `E` can be appended to: of the same type, or FP8 with scales.
 pub trait HostCacheMut<E: Element> {
@@ -26,13 +26,14 @@ impl<E: Element> HostCacheMut<E> for KvCacheMut<'_, Vec<E>> {
     }
 }
 
-impl<E: Element, F: AsRef<[f32]> + ?Sized, T: AsMut<[E4m3]> + ?Sized> HostCacheMut<E>
+impl<E: Element, F: AsRef<[f32]> + ?Sized, T: HostFp8 + ?Sized> HostCacheMut<E>
     for KvCacheMut<'_, T, (&F, &F)>
 {
     fn append(&mut self, geometry: &Geometry, tokens: &NewTokens<'_, Cpu, E>) -> Result<(), ExecError> {
         let (strides, scales) = (self.layout.strides(geometry), self.scales.scales());
-        let dtype = E::DTYPE.with_fp8_kv();
-        append_both(geometry, dtype, tokens, self.keys.as_mut(), self.values.as_mut(), strides, scales)
+        let dtype = E::DTYPE.with_kv(T::Number::FORMAT);
+        let (keys, values) = (self.keys.numbers_mut(), self.values.numbers_mut());
+        append_both(geometry, dtype, tokens, keys, values, strides, scales)
     }
 }
 
@@ -65,7 +66,7 @@ fn append_both<E: Element, S: Number>(
 impl Attention<Cpu> {
     /// Writes K and V of new tokens to the pages of a cache, before the step that attends them. `stream` is `&()`.
     ///
-    /// Where the cache is FP8, numbers are divided by their head's scale and rounded to the nearest, 448 at most. Of tokens with one slot the last
+    /// Where the cache is FP8, numbers are divided by their head's scale and rounded to the nearest, 448 at most (57344 in e5m2). Of tokens with one slot the last
     /// one stays.
     ///
     /// # Errors

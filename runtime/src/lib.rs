@@ -22,14 +22,14 @@ pub use following_plan::FollowingPlan;
 pub use graph_plan::GraphPlan;
 pub use kv_cache::{KvCache, KvCacheMut, KvLayout};
 pub use live_plan::LivePlan;
-pub use on_cpu::{Cpu, HostCache, HostScales};
+pub use on_cpu::{Cpu, HostCache, HostFp8, HostScales};
 pub use on_cuda::{Cuda, DeviceCache, DeviceScales};
 pub use options::{AttentionOptions, Heads, PerRow};
 pub use tilewright_cuda::{ArchiveError, CubinArchive};
 pub use tilewright_heuristics::data::SelectorError;
-pub use tilewright_heuristics::{Dtype, Geometry, Mask, Selector};
+pub use tilewright_heuristics::{Dtype, Fp8, Geometry, Mask, Selector};
 pub use tilewright_kernel_templates::RotaryPairs;
-pub use tilewright_plan::{E4m3, KvStrides, PageRows, PageTable, Queries};
+pub use tilewright_plan::{E4m3, E5m2, KvStrides, PageRows, PageTable, Queries};
 
 /// The explicit forms of the CPU backend.
 pub use tilewright_cpu as cpu;

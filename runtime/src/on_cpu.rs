@@ -3,10 +3,10 @@
 use crate::attention::{Attention, Backend, Planned};
 use crate::{AttentionError, AttentionOptions, Heads, KvCache, PerRow};
 use std::sync::{Arc, Mutex, PoisonError};
-use tilewright_cpu::{CpuBackend, DecodeArgs, Element, Fp8KvCache, HostDevice, KvPages};
+use tilewright_cpu::{CpuBackend, DecodeArgs, Element, Fp8KvCache, Fp8Number, HostDevice, KvPages};
 use tilewright_heuristics::{Geometry, Selection, TileSet};
 use tilewright_kernel_templates::{Class, Limits, invariant_set, selection};
-use tilewright_plan::{BySelection, Choose, DeviceProfile, E4m3, KvScales, PlanOptions, Scale, Split};
+use tilewright_plan::{BySelection, Choose, DeviceProfile, KvScales, PlanOptions, Scale, Split};
 
 /// The CPU backend of [`Attention`].
 #[derive(Debug)]
@@ -84,7 +84,7 @@ impl<F: AsRef<[f32]> + ?Sized> HostScales for (&F, &F) {
     }
 }
 
-/// A cache in host memory for queries of `E`: of the same type, or FP8 with scales.
+/// A cache in host memory for queries of `E`: of the same type, or FP8 ([`E4m3`](crate::E4m3) or [`E5m2`](crate::E5m2)) with scales.
 pub trait HostCache<E: Element> {
     #[doc(hidden)]
     fn pages(&self, geometry: &Geometry) -> impl KvPages<E>;
@@ -110,13 +110,59 @@ impl<E: Element> HostCache<E> for KvCache<'_, Vec<E>> {
     }
 }
 
-impl<E: Element, F: AsRef<[f32]> + ?Sized, T: AsRef<[E4m3]> + ?Sized> HostCache<E>
-    for KvCache<'_, T, (&F, &F)>
-{
+/// Numbers of FP8 in host memory: a slice, a vector or an array of them.
+pub trait HostFp8 {
+    /// Their format.
+    type Number: Fp8Number;
+
+    #[doc(hidden)]
+    fn numbers(&self) -> &[Self::Number];
+
+    #[doc(hidden)]
+    fn numbers_mut(&mut self) -> &mut [Self::Number];
+}
+
+impl<N: Fp8Number> HostFp8 for [N] {
+    type Number = N;
+
+    fn numbers(&self) -> &[N] {
+        self
+    }
+
+    fn numbers_mut(&mut self) -> &mut [N] {
+        self
+    }
+}
+
+impl<N: Fp8Number> HostFp8 for Vec<N> {
+    type Number = N;
+
+    fn numbers(&self) -> &[N] {
+        self
+    }
+
+    fn numbers_mut(&mut self) -> &mut [N] {
+        self
+    }
+}
+
+impl<N: Fp8Number, const COUNT: usize> HostFp8 for [N; COUNT] {
+    type Number = N;
+
+    fn numbers(&self) -> &[N] {
+        self
+    }
+
+    fn numbers_mut(&mut self) -> &mut [N] {
+        self
+    }
+}
+
+impl<E: Element, F: AsRef<[f32]> + ?Sized, T: HostFp8 + ?Sized> HostCache<E> for KvCache<'_, T, (&F, &F)> {
     fn pages(&self, geometry: &Geometry) -> impl KvPages<E> {
         Fp8KvCache {
-            keys: self.keys.as_ref(),
-            values: self.values.as_ref(),
+            keys: self.keys.numbers(),
+            values: self.values.numbers(),
             strides: self.layout.strides(geometry),
             scales: self.scales.scales(),
         }

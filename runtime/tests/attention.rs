@@ -5,10 +5,10 @@ use proptest::prelude::*;
 use rand::SeedableRng as _;
 use rand_chacha::ChaCha8Rng;
 use tilewright_conformance::reference::{self, Attention as Reference};
-use tilewright_runtime::cpu::Element;
+use tilewright_runtime::cpu::{Element, Fp8Number};
 use tilewright_runtime::{
-    Attention, AttentionError, AttentionOptions, Cpu, Dtype, E4m3, Heads, KvCache, KvCacheMut, KvLayout,
-    KvStrides, Mask, NewTokens, PageTable, PerRow, Planned, Positions, Rotary, RotaryPairs,
+    Attention, AttentionError, AttentionOptions, Cpu, Dtype, E4m3, E5m2, Heads, KvCache, KvCacheMut,
+    KvLayout, KvStrides, Mask, NewTokens, PageTable, PerRow, Planned, Positions, Rotary, RotaryPairs,
 };
 
 const HEADS: Heads = Heads { query: 8, kv: 2, dim: 64 };
@@ -122,12 +122,17 @@ fn every_type_and_option_agrees_with_f64() {
 
 #[test]
 fn fp8_with_scales_is_the_widened_cache() {
-    let narrow = |numbers: &[f32]| numbers.iter().map(|&x| E4m3::from_f32(x * 64.0)).collect::<Vec<_>>();
+    check_fp8::<E4m3>();
+    check_fp8::<E5m2>();
+}
+
+fn check_fp8<F: Fp8Number>() {
+    let narrow = |numbers: &[f32]| numbers.iter().map(|&x| F::from_f32(x * 64.0)).collect::<Vec<_>>();
     let mut batch = Batch::<f32>::new(&[200, 33, 70], 3);
     let (keys, values) = (narrow(&batch.keys), narrow(&batch.values));
     batch.keys = keys.iter().map(|x| x.to_f32() / 64.0).collect();
     batch.values = values.iter().map(|x| x.to_f32() / 64.0).collect();
-    let options = AttentionOptions { dtype: Dtype::Fp8F32, ..AttentionOptions::default() };
+    let options = AttentionOptions { dtype: Dtype::F32.with_kv(F::FORMAT), ..AttentionOptions::default() };
     let attention = attention(options);
     let (indptr, indices, last) = batch.csr();
     let plan = attention.plan(&PageTable::from_csr(&indptr, &indices, &last, PAGE_SIZE).unwrap()).unwrap();
@@ -212,6 +217,11 @@ fn appends_that_do_not_fit_are_refused() {
     let [keys, values] = &mut halves;
     let tokens = NewTokens::new(&tokens[..], &tokens[..], &[0, 1][..]);
     let error = attention.append(PAGE_SIZE, &(), &tokens, &mut KvCacheMut::nhd(keys, values)).unwrap_err();
+    assert!(error.to_string().contains("the plan is for fp8-f16"), "{error}");
+    let mut other = [(); 2].map(|()| vec![E5m2::default(); 2 * 16 * 128]);
+    let [keys, values] = &mut other;
+    let mut cache = KvCacheMut::nhd(keys, values).with_scales(&one, &one);
+    let error = attention.append(PAGE_SIZE, &(), &tokens, &mut cache).unwrap_err();
     assert!(error.to_string().contains("the plan is for fp8-f16"), "{error}");
 }
 

@@ -23,10 +23,10 @@ use tilewright_cuda::{
     CudaBackend, CudaDevice, CudaElement, CudaError, DecodeArgs, DeviceMemory, DevicePlan, Graph,
     MergeStatesArgs, RawArgs, RawMergeStates, RawState, RowStrides, State,
 };
-use tilewright_heuristics::{Backend, Dtype, Geometry, MaskOptions, Tile};
+use tilewright_heuristics::{Backend, Dtype, Fp8, Geometry, MaskOptions, Tile};
 use tilewright_kernel_templates::cuda::{KernelOptions, has_tma_producers};
 use tilewright_kernel_templates::{Class, Limits, Space};
-use tilewright_plan::{E4m3, KvStrides, PageTable, Plan, StatesError};
+use tilewright_plan::{E4m3, E5m2, KvStrides, PageTable, Plan, StatesError};
 use tilewright_runtime::{
     Attention, AttentionError, AttentionOptions, AttentionPlan, Cuda, Heads, KvCache, PerRow,
 };
@@ -47,9 +47,15 @@ fn backend(device: &CudaDevice) -> CudaBackend {
 
 fn upload(case: ConformanceCase, device: &CudaDevice) -> CudaCase {
     match case.geometry.dtype {
-        Dtype::Bf16 | Dtype::Fp8Bf16 => CudaCase::new::<bf16>(case, device).unwrap(),
+        Dtype::Bf16 | Dtype::Fp8Bf16 | Dtype::E5m2Bf16 => CudaCase::new::<bf16>(case, device).unwrap(),
         _ => CudaCase::new::<f16>(case, device).unwrap(),
     }
+}
+
+/// All classes; of e5m2, whose kernels differ from those of e4m3 in how they widen alone, one of each head dimension.
+fn classes() -> impl Iterator<Item = Class> {
+    let stands = |class: &Class| class.head_dim.is_multiple_of(128) == (class.dtype.query() == Dtype::F16);
+    Class::all(Backend::Cuda).filter(move |class| class.dtype.fp8() != Some(Fp8::E5m2) || stands(class))
 }
 
 /// Tiles of every m, n, warps and stages that the class can run.
@@ -115,7 +121,7 @@ fn every_tile_of_the_usual_class_is_right_on_every_plain_case() {
 fn every_class_is_right_on_every_case_with_every_option() {
     // A thread a class, for the same reason as above.
     std::thread::scope(|scope| {
-        for class in Class::all(Backend::Cuda) {
+        for class in classes() {
             scope.spawn(move || check_class(&class));
         }
     });
@@ -138,7 +144,7 @@ fn check_class(class: &Class) {
 fn every_tile_that_is_prepared_passes_its_trial() {
     let device = device();
     let mut backend = backend(&device);
-    for class in Class::all(Backend::Cuda) {
+    for class in classes() {
         let all = tiles(&class, &device);
         let few: Vec<Tile> = all.iter().copied().step_by(all.len() / 4).collect();
         for options in [
@@ -362,14 +368,19 @@ fn a_live_plan_follows_its_batch() {
 
 #[test]
 fn an_engine_decodes_a_cache_of_bytes_with_scales() {
+    decode_bytes(Dtype::Fp8F16, |number| E4m3::from_f32(number).to_bits());
+    decode_bytes(Dtype::E5m2F16, |number| E5m2::from_f32(number).to_bits());
+}
+
+fn decode_bytes(dtype: Dtype, byte: fn(f32) -> u8) {
     let device = device();
-    let options = AttentionOptions { dtype: Dtype::Fp8F16, ..AttentionOptions::default() };
+    let options = AttentionOptions { dtype, ..AttentionOptions::default() };
     let mut small = Small::new(&device, options);
     let plan = small.plan();
     let elements = 3 * 16 * 2 * 128;
     let Small { attention, stream, query, output, .. } = &mut small;
-    let keys = stream.clone_htod(&vec![E4m3::from_f32(1.25).to_bits(); elements]).unwrap();
-    let values = stream.clone_htod(&vec![E4m3::from_f32(3.0).to_bits(); elements]).unwrap();
+    let keys = stream.clone_htod(&vec![byte(1.25); elements]).unwrap();
+    let values = stream.clone_htod(&vec![byte(3.0); elements]).unwrap();
     let scale = |scales: &[f32]| stream.clone_htod(scales).unwrap();
     let (one, per_head, too_many) = (scale(&[0.5]), scale(&[0.5, 0.25]), scale(&[1.0; 3]));
 

@@ -83,7 +83,7 @@ template <u32 HEAD_DIM, class Element, class KvElement, class Rotary> struct App
 
   TILEWRIGHT_DEVICE static void store_fp8(Stored *to, float (&numbers)[CHUNK], float scale) {
     divide_by_scale(numbers, scale);
-    store_words(to, narrow_fp8(numbers, 0), narrow_fp8(numbers, 4));
+    store_words(to, narrow_fp8<KvElement>(numbers, 0), narrow_fp8<KvElement>(numbers, 4));
   }
 
   // Sums are rounded once, so that every backend gives the same bits.

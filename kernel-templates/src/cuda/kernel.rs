@@ -1,6 +1,6 @@
 //! A kernel: the few lines that instantiate a template, and what a launch of it takes.
 
-use tilewright_heuristics::Dtype;
+use tilewright_heuristics::{Dtype, Fp8};
 
 /// A kernel that can be compiled and launched.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -36,16 +36,20 @@ impl Kernel {
 /// The C++ name of the element type of Q and the output.
 pub(super) fn element(dtype: Dtype) -> &'static str {
     match dtype {
-        Dtype::F16 | Dtype::Fp8F16 => "F16",
-        Dtype::Bf16 | Dtype::Fp8Bf16 => "Bf16",
+        Dtype::F16 | Dtype::Fp8F16 | Dtype::E5m2F16 => "F16",
+        Dtype::Bf16 | Dtype::Fp8Bf16 | Dtype::E5m2Bf16 => "Bf16",
         // No tile of the space is feasible for it: tensor cores have no full-precision product.
-        Dtype::F32 | Dtype::Fp8F32 => "F32",
+        Dtype::F32 | Dtype::Fp8F32 | Dtype::E5m2F32 => "F32",
     }
 }
 
 /// The C++ name of the element type of K and V.
 pub(super) fn kv_element(dtype: Dtype) -> &'static str {
-    if dtype.has_fp8_kv() { "E4m3" } else { element(dtype) }
+    match dtype.fp8() {
+        None => element(dtype),
+        Some(Fp8::E4m3) => "E4m3",
+        Some(Fp8::E5m2) => "E5m2",
+    }
 }
 
 /// The name of element types as a part of other names.
@@ -54,6 +58,9 @@ pub(super) fn identifier(dtype: Dtype) -> &'static str {
         Dtype::Fp8F16 => "fp8_f16",
         Dtype::Fp8Bf16 => "fp8_bf16",
         Dtype::Fp8F32 => "fp8_f32",
+        Dtype::E5m2F16 => "e5m2_f16",
+        Dtype::E5m2Bf16 => "e5m2_bf16",
+        Dtype::E5m2F32 => "e5m2_f32",
         Dtype::F16 | Dtype::Bf16 | Dtype::F32 => dtype.name(),
     }
 }

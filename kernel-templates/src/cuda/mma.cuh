@@ -150,7 +150,7 @@ template <class S> struct Mma {
 #pragma unroll
           for (u32 i = 0; i < 4; i++) { // tokens 0 to 7 with both parts, then 8 to 15
             u32 low, high;
-            widen_neighbours(typename S::MmaElement{}, b[i], low, high);
+            widen_neighbours(typename S::KvElement{}, typename S::MmaElement{}, b[i], low, high);
             mma_sync(typename S::MmaElement{}, scores[2 * n + i / 2], a[i % 2], low, high);
           }
         } else {
@@ -185,8 +185,8 @@ template <class S> struct Mma {
 #pragma unroll
           for (u32 i = 0; i < 2; i++) { // a part: its even elements, and its odd ones
             u32 even[2], odd[2];
-            widen_alternate(typename S::MmaElement{}, b[2 * i], even[0], odd[0]);
-            widen_alternate(typename S::MmaElement{}, b[2 * i + 1], even[1], odd[1]);
+            widen_alternate(typename S::KvElement{}, typename S::MmaElement{}, b[2 * i], even[0], odd[0]);
+            widen_alternate(typename S::KvElement{}, typename S::MmaElement{}, b[2 * i + 1], even[1], odd[1]);
             mma_sync(typename S::MmaElement{}, acc.output[4 * d + 2 * i], a, even[0], even[1]);
             mma_sync(typename S::MmaElement{}, acc.output[4 * d + 2 * i + 1], a, odd[0], odd[1]);
           }

@@ -121,7 +121,7 @@ TILEWRIGHT_DEVICE u32 multiply_pairs(F16, u32 a, u32 b) {
   return product;
 }
 
-// Whether there is an instruction that makes a pair of these of two FP8 numbers.
+// Whether there is an instruction that makes a pair of these of two FP8 numbers (e4m3).
 TILEWRIGHT_DEVICE constexpr bool has_fp8_conversion(F16) { return __CUDA_ARCH__ >= 890; }
 TILEWRIGHT_DEVICE u32 convert_fp8(F16, u32 low_bytes) {
   u32 pair = 0;

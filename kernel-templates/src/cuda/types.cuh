@@ -15,6 +15,8 @@ struct F16 {};
 struct Bf16 {};
 // FP8 with four bits of exponent and three of mantissa, no infinities (e4m3fn): of K and V alone.
 struct E4m3 {};
+// FP8 with five bits of exponent and two of mantissa, the upper byte of f16 (e5m2): of K and V alone.
+struct E5m2 {};
 
 // The bits of an element in memory.
 template <class Element> struct Bits {
@@ -23,12 +25,18 @@ template <class Element> struct Bits {
 template <> struct Bits<E4m3> {
   using Type = u8;
 };
+template <> struct Bits<E5m2> {
+  using Type = u8;
+};
 
 // What both sides of a product have, of the types of Q and of K and V.
 template <class Element, class KvElement> struct Multiplied {
   using Type = Element;
 };
 template <class Element> struct Multiplied<Element, E4m3> {
+  using Type = F16;
+};
+template <class Element> struct Multiplied<Element, E5m2> {
   using Type = F16;
 };
 

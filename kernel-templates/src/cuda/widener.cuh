@@ -33,8 +33,8 @@ template <class S> struct Widener {
         u32 first[4], second[4];
 #pragma unroll
         for (u32 w = 0; w < 4; w++) {
-          if constexpr (VALUES) widen_alternate(typename S::MmaElement{}, bytes[i][w], first[w], second[w]);
-          else widen_neighbours(typename S::MmaElement{}, bytes[i][w], first[w], second[w]);
+          if constexpr (VALUES) widen_alternate(typename S::KvElement{}, typename S::MmaElement{}, bytes[i][w], first[w], second[w]);
+          else widen_neighbours(typename S::KvElement{}, typename S::MmaElement{}, bytes[i][w], first[w], second[w]);
         }
         const u32 target = to + (begin + i) / 2 * 8 * S::WIDE_ROW_BYTES + i % 2 * S::WIDE_PANEL_BYTES;
         store_four_words(target, first);

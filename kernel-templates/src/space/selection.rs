@@ -85,6 +85,7 @@ mod tests {
 
     /// No selector was measured with FP8 and heads of 96 and 192 elements, nor with heads of 512: rules choose by the batch, and not one tile for all.
     /// Few of the selector's tiles run heads of 512 elements; those are chosen among what the device runs.
+    /// Where e4m3 was measured, e5m2 is known as that.
     #[test]
     fn a_class_that_no_selector_knows_gets_tiles_by_rules() {
         let h200 = Limits::Cuda(CudaLimits::named("h200").unwrap());
@@ -98,7 +99,7 @@ mod tests {
             let is_seldom = |class: &Class| {
                 class.head_dim == 512 || !class.head_dim.is_power_of_two() && class.dtype.has_fp8_kv()
             };
-            assert!(unknown.len() == 8 && unknown.iter().all(is_seldom), "{unknown:?}");
+            assert!(unknown.len() == 14 && unknown.iter().all(is_seldom), "{unknown:?}");
             for class in unknown {
                 let mut chosen = std::collections::BTreeSet::new();
                 for batch in batches(&class) {

@@ -1,12 +1,11 @@
 //! One conformance batch: what it is about, its page table, and what has to come out.
 
 use super::check::Expected;
-use super::values::kv_scales;
 use super::{CaseCache, Values};
 use crate::reference::{self, Attention};
 use half::{bf16, f16};
 use std::sync::{Arc, OnceLock};
-use tilewright_cpu::{Element, Fp8KvCache, KvCache, KvPages};
+use tilewright_cpu::{Element, KvCache, KvPages};
 use tilewright_heuristics::{Dtype, Geometry, Mask};
 use tilewright_plan::{ChooseTiles, KvStrides, PageTable, Plan, PlanError, PlanOptions, Queries};
 
@@ -153,9 +152,9 @@ impl ConformanceCase {
     pub(super) fn reference(&self) -> &Expected {
         self.expected.get_or_init(|| {
             Arc::new(match self.geometry.dtype {
-                Dtype::F16 | Dtype::Fp8F16 => self.compute::<f16>(),
-                Dtype::Bf16 | Dtype::Fp8Bf16 => self.compute::<bf16>(),
-                Dtype::F32 | Dtype::Fp8F32 => self.compute::<f32>(),
+                Dtype::F16 | Dtype::Fp8F16 | Dtype::E5m2F16 => self.compute::<f16>(),
+                Dtype::Bf16 | Dtype::Fp8Bf16 | Dtype::E5m2Bf16 => self.compute::<bf16>(),
+                Dtype::F32 | Dtype::Fp8F32 | Dtype::E5m2F32 => self.compute::<f32>(),
             })
         })
     }
@@ -164,10 +163,8 @@ impl ConformanceCase {
         let strides = self.strides();
         match &self.cache::<E>() {
             CaseCache::Plain { keys, values } => self.attend::<E, _>(KvCache { keys, values, strides }),
-            CaseCache::Fp8 { keys, values, key_scales, value_scales } => {
-                let scales = kv_scales(key_scales, value_scales);
-                self.attend::<E, _>(Fp8KvCache { keys, values, strides, scales })
-            }
+            CaseCache::E4m3(pages) => self.attend::<E, _>(pages.on_cpu(strides)),
+            CaseCache::E5m2(pages) => self.attend::<E, _>(pages.on_cpu(strides)),
         }
     }
 

@@ -15,9 +15,9 @@ pub(super) struct Expected {
 /// nothing: the reference reads the same bytes.
 pub const fn tolerance(dtype: Dtype) -> f64 {
     match dtype {
-        Dtype::F16 | Dtype::Fp8F16 => 2e-3,
-        Dtype::Bf16 | Dtype::Fp8Bf16 => 1e-2,
-        Dtype::F32 | Dtype::Fp8F32 => 1e-5,
+        Dtype::F16 | Dtype::Fp8F16 | Dtype::E5m2F16 => 2e-3,
+        Dtype::Bf16 | Dtype::Fp8Bf16 | Dtype::E5m2Bf16 => 1e-2,
+        Dtype::F32 | Dtype::Fp8F32 | Dtype::E5m2F32 => 1e-5,
     }
 }
 

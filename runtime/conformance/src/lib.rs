@@ -36,4 +36,4 @@ pub use catalogue::{cases, invariant_cases, tile_cases};
 pub use check::{compare, tolerance};
 pub use on_cpu::CpuCase;
 pub use on_cuda::{CudaCase, RunError, options_of};
-pub use values::{CaseCache, Values};
+pub use values::{CaseCache, Fp8Pages, Values};

@@ -1,9 +1,9 @@
 //! Awkward cases on the CPU backend.
 
 use super::reference::to_f64;
-use super::values::{kv_scales, poison};
+use super::values::poison;
 use super::{CaseCache, ConformanceCase};
-use tilewright_cpu::{CpuBackend, DecodeArgs, Element, Fp8KvCache, KvCache, KvPages};
+use tilewright_cpu::{CpuBackend, DecodeArgs, Element, KvCache, KvPages};
 use tilewright_heuristics::Tile;
 use tilewright_plan::{Plan, PlanOptions};
 
@@ -48,10 +48,8 @@ impl<E: Element> CpuCase<E> {
             CaseCache::Plain { keys, values } => {
                 self.run_over(KvCache { keys, values, strides }, backend, &plan)
             }
-            CaseCache::Fp8 { keys, values, key_scales, value_scales } => {
-                let scales = kv_scales(key_scales, value_scales);
-                self.run_over(Fp8KvCache { keys, values, strides, scales }, backend, &plan)
-            }
+            CaseCache::E4m3(pages) => self.run_over(pages.on_cpu(strides), backend, &plan),
+            CaseCache::E5m2(pages) => self.run_over(pages.on_cpu(strides), backend, &plan),
         }
     }
 

@@ -1,6 +1,6 @@
 //! Awkward cases on the CUDA backend.
 
-use super::{CaseCache, ConformanceCase, Layout};
+use super::{CaseCache, ConformanceCase, Fp8Pages, Layout};
 use cudarc::driver::{CudaContext, CudaStream, DeviceRepr};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use tilewright_cuda::{
 };
 use tilewright_heuristics::{Dtype, Geometry, PackShape, Tile};
 use tilewright_kernel_templates::cuda::KernelOptions;
-use tilewright_plan::{E4m3, PageTable, Plan, PlanError, PlanOptions, Queries, Split};
+use tilewright_plan::{E4m3, E5m2, PageTable, Plan, PlanError, PlanOptions, Queries, Split};
 
 /// Elements that do not fit 32 bits.
 const FAR_ELEMENTS: usize = 1 << 31;
@@ -94,19 +94,8 @@ impl CudaCase {
             CaseCache::Plain { keys, values } => {
                 (upload(context, &keys, before)?, upload(context, &values, before)?, None)
             }
-            CaseCache::Fp8 { keys, values, key_scales, value_scales } => {
-                let per_head = key_scales.len() > 1;
-                let scales = Scales {
-                    keys: upload(context, &key_scales, 0)?,
-                    values: upload(context, &value_scales, 0)?,
-                    per_head,
-                };
-                let bits =
-                    |numbers: &[E4m3]| numbers.iter().map(|number| number.to_bits()).collect::<Vec<u8>>();
-                let (keys, values) =
-                    (upload(context, &bits(&keys), before)?, upload(context, &bits(&values), before)?);
-                (keys, values, Some(scales))
-            }
+            CaseCache::E4m3(pages) => upload_fp8(context, &pages, E4m3::to_bits, before)?,
+            CaseCache::E5m2(pages) => upload_fp8(context, &pages, E5m2::to_bits, before)?,
         };
         let mut this = Self {
             keys,
@@ -300,8 +289,10 @@ impl CudaCase {
             backend.decode_raw(stream.cu_stream(), uploaded, &args)?;
         }
         let output = match geometry.dtype {
-            Dtype::Bf16 | Dtype::Fp8Bf16 => self.read::<half::bf16>(stream)?,
-            Dtype::F16 | Dtype::Fp8F16 | Dtype::F32 | Dtype::Fp8F32 => self.read::<half::f16>(stream)?,
+            Dtype::Bf16 | Dtype::Fp8Bf16 | Dtype::E5m2Bf16 => self.read::<half::bf16>(stream)?,
+            Dtype::F16 | Dtype::Fp8F16 | Dtype::E5m2F16 | Dtype::F32 | Dtype::Fp8F32 | Dtype::E5m2F32 => {
+                self.read::<half::f16>(stream)?
+            }
         };
         let mut lse = vec![0.0f32; self.lse.bytes() / 4];
         self.lse.read(0, &mut lse, stream)?;
@@ -331,6 +322,23 @@ fn upload<T: DeviceRepr>(
     let memory = DeviceMemory::new(context, before + size_of_val(elements))?;
     memory.write(before, elements)?;
     Ok(memory)
+}
+
+/// K, V and their scales.
+fn upload_fp8<F: Copy>(
+    context: &Arc<CudaContext>,
+    pages: &Fp8Pages<F>,
+    to_bits: fn(F) -> u8,
+    before: usize,
+) -> Result<(DeviceMemory, DeviceMemory, Option<Scales>), CudaError> {
+    let bits = |numbers: &[F]| numbers.iter().map(|&number| to_bits(number)).collect::<Vec<u8>>();
+    let scales = Scales {
+        keys: upload(context, &pages.key_scales, 0)?,
+        values: upload(context, &pages.value_scales, 0)?,
+        per_head: pages.key_scales.len() > 1,
+    };
+    let (keys, values) = (bits(&pages.keys), bits(&pages.values));
+    Ok((upload(context, &keys, before)?, upload(context, &values, before)?, Some(scales)))
 }
 
 /// What the kernels of a case have compiled in.

@@ -2,8 +2,9 @@
 
 use super::ConformanceCase;
 use super::random::{Random, seed_of};
-use tilewright_cpu::{Element, Number};
-use tilewright_plan::{E4m3, KvScales, Scale};
+use tilewright_cpu::{Element, Fp8KvCache, Fp8Number, Number};
+use tilewright_heuristics::Fp8;
+use tilewright_plan::{E4m3, E5m2, KvScales, KvStrides, Scale};
 
 /// How K and Q are drawn. V is always uniform in [-2, 2).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -46,7 +47,7 @@ const EXTREME_QUERY: f32 = 16.0;
 const DEEP: f32 = 256.0;
 
 impl Values {
-    /// Whether FP8, which has no infinities, can hold them.
+    /// Whether FP8 can hold them: e4m3 has no infinities, and what is rounded to e5m2 becomes none.
     pub(super) const fn are_finite(self) -> bool {
         matches!(self, Self::Uniform | Self::Extreme | Self::Equal | Self::Deep)
     }
@@ -62,21 +63,35 @@ pub enum CaseCache<E> {
         /// V.
         values: Vec<E>,
     },
-    /// FP8.
-    Fp8 {
-        /// K.
-        keys: Vec<E4m3>,
-        /// V.
-        values: Vec<E4m3>,
-        /// What K is multiplied by: one number, or one a KV head.
-        key_scales: Vec<f32>,
-        /// The same of V.
-        value_scales: Vec<f32>,
-    },
+    /// FP8 (e4m3).
+    E4m3(Fp8Pages<E4m3>),
+    /// FP8 (e5m2).
+    E5m2(Fp8Pages<E5m2>),
+}
+
+/// K and V in a format of FP8.
+#[derive(Clone, Debug)]
+pub struct Fp8Pages<F> {
+    /// K.
+    pub keys: Vec<F>,
+    /// V.
+    pub values: Vec<F>,
+    /// What K is multiplied by: one number, or one a KV head.
+    pub key_scales: Vec<f32>,
+    /// The same of V.
+    pub value_scales: Vec<f32>,
+}
+
+impl<F> Fp8Pages<F> {
+    /// As the CPU backend takes them.
+    pub fn on_cpu(&self, strides: KvStrides) -> Fp8KvCache<'_, F> {
+        let Self { keys, values, key_scales, value_scales } = self;
+        Fp8KvCache { keys, values, strides, scales: kv_scales(key_scales, value_scales) }
+    }
 }
 
 /// The scales in lists as [`ConformanceCase::scales`] gives them.
-pub(super) fn kv_scales<'a>(keys: &'a [f32], values: &'a [f32]) -> KvScales<'a> {
+fn kv_scales<'a>(keys: &'a [f32], values: &'a [f32]) -> KvScales<'a> {
     let scale = |list: &'a [f32]| if let &[one] = list { Scale::Tensor(one) } else { Scale::Heads(list) };
     KvScales { keys: scale(keys), values: scale(values) }
 }
@@ -84,12 +99,16 @@ pub(super) fn kv_scales<'a>(keys: &'a [f32], values: &'a [f32]) -> KvScales<'a> 
 impl ConformanceCase {
     /// K and V.
     pub fn cache<E: Element>(&self) -> CaseCache<E> {
-        match self.scales() {
+        match self.geometry.dtype.fp8() {
             None => CaseCache::Plain { keys: self.keys(), values: self.values() },
-            Some([key_scales, value_scales]) => {
-                CaseCache::Fp8 { keys: self.keys(), values: self.values(), key_scales, value_scales }
-            }
+            Some(Fp8::E4m3) => CaseCache::E4m3(self.pages()),
+            Some(Fp8::E5m2) => CaseCache::E5m2(self.pages()),
         }
+    }
+
+    fn pages<F: Fp8Number>(&self) -> Fp8Pages<F> {
+        let [key_scales, value_scales] = self.scales().unwrap_or_default();
+        Fp8Pages { keys: self.keys(), values: self.values(), key_scales, value_scales }
     }
 
     /// What K and V are multiplied by where they are FP8, from 0.5 to 1: in some cases one number, in others one a KV head. No two are

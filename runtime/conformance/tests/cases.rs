@@ -78,6 +78,11 @@ fn fp8_beside_bf16_passes_every_case() {
     assert_eq!(failures_of::<bf16>(&Class { head_dim: 128, dtype: Dtype::Fp8Bf16 }, 6), [""; 0]);
 }
 
+#[test]
+fn e5m2_beside_f16_passes_every_case() {
+    assert_eq!(failures_of::<f16>(&Class { head_dim: 64, dtype: Dtype::E5m2F16 }, 9), [""; 0]);
+}
+
 /// The queries of a case by their definition: request, and how many of its tokens the query sees.
 fn queries(case: &ConformanceCase) -> Vec<(usize, usize)> {
     let mut queries = Vec::new();

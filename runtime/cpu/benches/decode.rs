@@ -6,10 +6,10 @@
 use half::{bf16, f16};
 use std::time::Instant;
 use tilewright_cpu::{
-    CpuBackend, DecodeArgs, Element, Fp8KvCache, HostDevice, KvCache, KvPages, Number, probe,
+    CpuBackend, DecodeArgs, Element, Fp8KvCache, Fp8Number, HostDevice, KvCache, KvPages, Number, probe,
 };
 use tilewright_heuristics::{Dtype, Geometry, Tile};
-use tilewright_plan::{E4m3, KvScales, KvStrides, PageTable, Plan, PlanOptions};
+use tilewright_plan::{E4m3, E5m2, KvScales, KvStrides, PageTable, Plan, PlanOptions};
 
 const REQUESTS: u32 = 64;
 const TOKENS: u32 = 1024;
@@ -46,7 +46,8 @@ fn main() {
         bench.plain::<f32>(heads);
         bench.plain::<f16>(heads);
         bench.plain::<bf16>(heads);
-        bench.fp8(heads);
+        bench.fp8::<E4m3>(heads);
+        bench.fp8::<E5m2>(heads);
     }
 }
 
@@ -87,9 +88,9 @@ impl Bench {
         self.run::<E, _>(&geometry, KvCache { keys: &keys, values: &values, strides });
     }
 
-    fn fp8(&mut self, heads: (u32, u32)) {
-        let geometry = geometry(heads, Dtype::Fp8F16);
-        let (keys, values) = (numbers::<E4m3>(elements(&geometry)), numbers::<E4m3>(elements(&geometry)));
+    fn fp8<F: Fp8Number>(&mut self, heads: (u32, u32)) {
+        let geometry = geometry(heads, Dtype::F16.with_kv(F::FORMAT));
+        let (keys, values) = (numbers::<F>(elements(&geometry)), numbers::<F>(elements(&geometry)));
         let (strides, scales) = (KvStrides::nhd(&geometry), KvScales::new(1.0, 1.0));
         self.run::<f16, _>(&geometry, Fp8KvCache { keys: &keys, values: &values, strides, scales });
     }

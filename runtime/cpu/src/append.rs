@@ -83,8 +83,8 @@ fn check_length(name: &'static str, found: usize, needed: usize) -> Result<(), A
 /// `page_size` plus its place in the page, as vLLM's slot mappings have it. A negative slot is no place, as padding has it. Of tokens with
 /// one slot the last one stays. K is rotated on its way if `rotary` says how.
 ///
-/// Pages of another type than the tokens' are FP8: numbers are divided by their head's scale and rounded to the nearest, those beyond 448
-/// to 448; of rotated ones nothing is rounded before. Without FP8 the scale is 1.
+/// Pages of another type than the tokens' are FP8: numbers are divided by their head's scale and rounded to the nearest, those beyond the
+/// format's largest (448 or 57344) to that; of rotated ones nothing is rounded before. Without FP8 the scale is 1.
 ///
 /// ```
 /// use tilewright_cpu::append;

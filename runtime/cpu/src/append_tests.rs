@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use tilewright_heuristics::Dtype;
-use tilewright_plan::E4m3;
+use tilewright_plan::{E4m3, E5m2};
 
 const GEOMETRY: Geometry =
     Geometry { q_heads: 2, kv_heads: 2, head_dim: 16, page_size: 4, dtype: Dtype::F32 };
@@ -61,6 +61,21 @@ fn fp8_pages_hold_what_the_scales_make_of_it() {
         let at = token * strides.token;
         assert_eq!(pages[at].to_f32(), E4m3::from_f32(one).to_f32());
         assert_eq!(pages[at + 16].to_f32(), E4m3::from_f32(other).to_f32());
+    }
+}
+
+#[test]
+fn e5m2_pages_round_more_and_reach_further() {
+    let strides = KvStrides::nhd(&GEOMETRY);
+    let mut pages = vec![E5m2::default(); 3 * 4 * 2 * 16];
+    let scales = [0.125, 2f32.powi(-10)];
+    append(&GEOMETRY, &tokens::<f32>(), &[0, 1, 2], &mut pages, &strides, Scale::Heads(&scales), None)
+        .unwrap();
+    // 33 / 0.125 = 264 lies between 256 and 320; 65 x 1024 and more are beyond 57344.
+    let first = [(8.0, 16_384.0), (256.0, 49_152.0), (512.0, 57_344.0)];
+    for (token, expected) in first.into_iter().enumerate() {
+        let at = token * strides.token;
+        assert_eq!((pages[at].to_f32(), pages[at + 16].to_f32()), expected);
     }
 }
 
@@ -239,5 +254,6 @@ proptest! {
         check_against_the_definition::<bf16, bf16>(layout, &slots, &scales, seed)?;
         check_against_the_definition::<bf16, E4m3>(layout, &slots, &scales, seed)?;
         check_against_the_definition::<f16, E4m3>(layout, &slots, &scales, seed)?;
+        check_against_the_definition::<f16, E5m2>(layout, &slots, &scales, seed)?;
     }
 }

@@ -1,7 +1,7 @@
 //! K and V in host memory.
 
 use super::timeline::Recorder;
-use super::{CpuBackend, DecodeArgs, Element, ExecError, Number};
+use super::{CpuBackend, DecodeArgs, Element, ExecError, Fp8Number, Number};
 use tilewright_heuristics::Dtype;
 use tilewright_plan::{E4m3, KvScales, KvStrides, Plan};
 
@@ -17,13 +17,13 @@ pub struct KvCache<'a, E> {
 }
 
 /// The paged KV cache of one layer in FP8: half the memory and half the bytes to read of a cache of 16 bits. A number is its byte's value
-/// times its head's scale. Plans for it are of a [`Dtype`] with FP8 K and V.
+/// times its head's scale. `F` is [`E4m3`] or [`E5m2`](tilewright_plan::E5m2); plans for it are of a [`Dtype`] with K and V in this format.
 #[derive(Clone, Copy, Debug)]
-pub struct Fp8KvCache<'a> {
+pub struct Fp8KvCache<'a, F = E4m3> {
     /// K.
-    pub keys: &'a [E4m3],
+    pub keys: &'a [F],
     /// V, laid out like K.
-    pub values: &'a [E4m3],
+    pub values: &'a [F],
     /// Where a page, token and head lies.
     pub strides: KvStrides,
     /// What the elements of each head are multiplied by.
@@ -75,11 +75,11 @@ impl<E: Element> KvPages<E> for KvCache<'_, E> {
     }
 }
 
-impl<E: Element> KvPages<E> for Fp8KvCache<'_> {
-    type Stored = E4m3;
-    const DTYPE: Dtype = E::DTYPE.with_fp8_kv();
+impl<E: Element, F: Fp8Number> KvPages<E> for Fp8KvCache<'_, F> {
+    type Stored = F;
+    const DTYPE: Dtype = E::DTYPE.with_kv(F::FORMAT);
 
-    fn stored(&self) -> KvCache<'_, E4m3> {
+    fn stored(&self) -> KvCache<'_, F> {
         KvCache { keys: self.keys, values: self.values, strides: self.strides }
     }
 
@@ -93,6 +93,6 @@ impl<E: Element> KvPages<E> for Fp8KvCache<'_> {
         args: DecodeArgs<'_, E, Self>,
         recorder: Option<&Recorder>,
     ) -> Result<(), ExecError> {
-        E::decode_fp8(backend, plan, args, recorder)
+        F::decode(backend, plan, args, recorder)
     }
 }

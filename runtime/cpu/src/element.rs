@@ -2,9 +2,11 @@
 
 use super::instances::{Conversions, Instances};
 use super::load::Load;
+use super::timeline::Recorder;
+use super::{CpuBackend, DecodeArgs, ExecError, Fp8KvCache};
 use half::{bf16, f16};
-use tilewright_heuristics::Dtype;
-use tilewright_plan::E4m3;
+use tilewright_heuristics::{Dtype, Fp8};
+use tilewright_plan::{E4m3, E5m2, Plan};
 
 /// What memory holds: f16, bf16, f32 or FP8. Arithmetic is always f32.
 pub trait Number: Load + Conversions + Copy + Send + Sync + std::fmt::Debug + 'static {
@@ -25,6 +27,21 @@ pub trait Number: Load + Conversions + Copy + Send + Sync + std::fmt::Debug + 's
 pub trait Element: Number + Instances {
     /// Its name at run time, where K and V are the same.
     const DTYPE: Dtype;
+}
+
+/// A format of FP8: what K and V may be beside any [`Element`].
+pub trait Fp8Number: Number {
+    /// Its name at run time.
+    const FORMAT: Fp8;
+
+    /// Executes a plan over pages of it, by the code that this crate has for both types.
+    #[doc(hidden)]
+    fn decode<E: Element>(
+        backend: &mut CpuBackend,
+        plan: &Plan,
+        args: DecodeArgs<'_, E, Fp8KvCache<'_, Self>>,
+        recorder: Option<&Recorder>,
+    ) -> Result<(), ExecError>;
 }
 
 impl Element for f32 {
@@ -53,29 +70,49 @@ impl Number for f32 {
     }
 }
 
-impl Number for E4m3 {
-    #[inline(always)]
-    fn to_f32(self) -> f32 {
-        E4m3::to_f32(self)
-    }
+/// The formats of FP8, each with the function of [`Instances`] that decodes over it.
+macro_rules! fp8_numbers {
+    ($($number:ident $decode:ident),+) => {$(
+        impl Number for $number {
+            #[inline(always)]
+            fn to_f32(self) -> f32 {
+                $number::to_f32(self)
+            }
 
-    #[inline(always)]
-    fn from_f32(value: f32) -> Self {
-        E4m3::from_f32(value)
-    }
+            #[inline(always)]
+            fn from_f32(value: f32) -> Self {
+                $number::from_f32(value)
+            }
 
-    #[inline(always)]
-    fn as_f32(_: &[Self]) -> Option<&[f32]> {
-        None
-    }
+            #[inline(always)]
+            fn as_f32(_: &[Self]) -> Option<&[f32]> {
+                None
+            }
 
-    #[inline(always)]
-    fn widen(elements: &[Self], wide: &mut [f32]) {
-        for (wide, element) in wide.iter_mut().zip(elements) {
-            *wide = E4m3::to_f32(*element);
+            #[inline(always)]
+            fn widen(elements: &[Self], wide: &mut [f32]) {
+                for (wide, element) in wide.iter_mut().zip(elements) {
+                    *wide = $number::to_f32(*element);
+                }
+            }
         }
-    }
+
+        impl Fp8Number for $number {
+            const FORMAT: Fp8 = Fp8::$number;
+
+            fn decode<E: Element>(
+                backend: &mut CpuBackend,
+                plan: &Plan,
+                args: DecodeArgs<'_, E, Fp8KvCache<'_, Self>>,
+                recorder: Option<&Recorder>,
+            ) -> Result<(), ExecError> {
+                E::$decode(backend, plan, args, recorder)
+            }
+        }
+    )+};
 }
+
+fp8_numbers!(E4m3 decode_e4m3, E5m2 decode_e5m2);
 
 impl Element for bf16 {
     const DTYPE: Dtype = Dtype::Bf16;
@@ -161,10 +198,14 @@ mod tests {
 
     #[test]
     fn every_fp8_number_widens_to_itself() {
-        let all: Vec<E4m3> = (0..=u8::MAX).map(E4m3::from_bits).collect();
-        let mut wide = vec![0.0; all.len()];
-        E4m3::widen(&all, &mut wide);
-        assert!(all.iter().zip(wide).all(|(number, wide)| E4m3::to_f32(*number).to_bits() == wide.to_bits()));
+        fn check<F: Fp8Number>(from_bits: fn(u8) -> F) {
+            let all: Vec<F> = (0..=u8::MAX).map(from_bits).collect();
+            let mut wide = vec![0.0; all.len()];
+            F::widen(&all, &mut wide);
+            assert!(all.iter().zip(wide).all(|(number, wide)| number.to_f32().to_bits() == wide.to_bits()));
+        }
+        check(E4m3::from_bits);
+        check(E5m2::from_bits);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use super::timeline::Recorder;
 use super::{CpuBackend, DecodeArgs, ExecError, Fp8KvCache, KvCache, Number, State, merge_states};
 use half::{bf16, f16};
-use tilewright_plan::{E4m3, Plan, StatesError};
+use tilewright_plan::{E4m3, E5m2, Plan, StatesError};
 
 /// Conversions of whole slices, for callers outside of a SIMD dispatch.
 pub trait Conversions: Sized {
@@ -30,7 +30,7 @@ macro_rules! conversions {
     )+};
 }
 
-conversions!(f16, bf16, f32, E4m3);
+conversions!(f16, bf16, f32, E4m3, E5m2);
 
 /// What is compiled for a type of Q and the output. No function has a type parameter, so that each is compiled in this crate.
 pub trait Instances: Sized {
@@ -42,11 +42,19 @@ pub trait Instances: Sized {
         recorder: Option<&Recorder>,
     ) -> Result<(), ExecError>;
 
-    /// Decodes over pages of FP8.
-    fn decode_fp8(
+    /// Decodes over pages of FP8 (e4m3).
+    fn decode_e4m3(
         backend: &mut CpuBackend,
         plan: &Plan,
-        args: DecodeArgs<'_, Self, Fp8KvCache<'_>>,
+        args: DecodeArgs<'_, Self, Fp8KvCache<'_, E4m3>>,
+        recorder: Option<&Recorder>,
+    ) -> Result<(), ExecError>;
+
+    /// Decodes over pages of FP8 (e5m2).
+    fn decode_e5m2(
+        backend: &mut CpuBackend,
+        plan: &Plan,
+        args: DecodeArgs<'_, Self, Fp8KvCache<'_, E5m2>>,
         recorder: Option<&Recorder>,
     ) -> Result<(), ExecError>;
 
@@ -73,10 +81,20 @@ macro_rules! instances {
             }
 
             #[inline(never)]
-            fn decode_fp8(
+            fn decode_e4m3(
                 backend: &mut CpuBackend,
                 plan: &Plan,
-                args: DecodeArgs<'_, Self, Fp8KvCache<'_>>,
+                args: DecodeArgs<'_, Self, Fp8KvCache<'_, E4m3>>,
+                recorder: Option<&Recorder>,
+            ) -> Result<(), ExecError> {
+                backend.execute(plan, args, recorder)
+            }
+
+            #[inline(never)]
+            fn decode_e5m2(
+                backend: &mut CpuBackend,
+                plan: &Plan,
+                args: DecodeArgs<'_, Self, Fp8KvCache<'_, E5m2>>,
                 recorder: Option<&Recorder>,
             ) -> Result<(), ExecError> {
                 backend.execute(plan, args, recorder)

@@ -9,7 +9,7 @@ mod x86;
 
 use half::{bf16, f16};
 use pulp::{Simd, WithSimd};
-use tilewright_plan::E4m3;
+use tilewright_plan::{E4m3, E5m2};
 
 /// The vector operations of one SIMD level. A value of it is the proof that the processor has the level.
 pub trait Level: Copy {
@@ -56,11 +56,17 @@ pub trait Level: Copy {
     /// As for [`Level::load`].
     unsafe fn load_bf16(self, from: *const bf16) -> Self::Vector;
 
-    /// Reads a vector of FP8.
+    /// Reads a vector of FP8 (e4m3).
     ///
     /// # Safety
     /// As for [`Level::load`].
     unsafe fn load_e4m3(self, from: *const E4m3) -> Self::Vector;
+
+    /// Reads a vector of FP8 (e5m2).
+    ///
+    /// # Safety
+    /// As for [`Level::load`].
+    unsafe fn load_e5m2(self, from: *const E5m2) -> Self::Vector;
 
     /// Writes a vector as f16, rounded to the nearest.
     ///
@@ -222,6 +228,12 @@ impl<S: Simd> Level for Portable<S> {
     unsafe fn load_e4m3(self, from: *const E4m3) -> S::f32s {
         // SAFETY: the caller's.
         unsafe { self.load_as(from, E4m3::to_f32) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_e5m2(self, from: *const E5m2) -> S::f32s {
+        // SAFETY: the caller's.
+        unsafe { self.load_as(from, E5m2::to_f32) }
     }
 
     #[inline(always)]

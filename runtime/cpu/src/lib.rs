@@ -25,7 +25,7 @@ pub use append::{Positions, Rotary, append};
 pub use args::DecodeArgs;
 pub use backend::CpuBackend;
 pub use cache::{Fp8KvCache, KvCache, KvPages};
-pub use element::{Element, Number};
+pub use element::{Element, Fp8Number, Number};
 pub use error::ExecError;
 pub use host::HostDevice;
 pub use merge_states::{State, merge_states};
@@ -34,9 +34,10 @@ pub use timeline::UnitTimes;
 
 /// Hash of the kernel's sources (FNV-1a, 64 bits, hexadecimal): measurements of another kernel say nothing about this one.
 pub fn kernel_hash() -> String {
-    const SOURCES: [&str; 12] = [
+    const SOURCES: [&str; 13] = [
         include_str!("../../../heuristics/src/mask.rs"),
         include_str!("../../plan/src/kv/e4m3.rs"),
+        include_str!("../../plan/src/kv/e5m2.rs"),
         include_str!("backend.rs"),
         include_str!("element.rs"),
         include_str!("kernel.rs"),

@@ -5,7 +5,7 @@ use super::kernel::Pass;
 use super::level::{Isa, Kernel, Level};
 use super::simd;
 use half::{bf16, f16};
-use tilewright_plan::E4m3;
+use tilewright_plan::{E4m3, E5m2};
 
 /// An element type as the kernels see it. What takes an [`Isa`] is no generic function of each type, so that it is compiled in this crate,
 /// once for all that use it.
@@ -148,6 +148,23 @@ impl Load for E4m3 {
     unsafe fn load<L: Level>(level: L, from: *const Self) -> L::Vector {
         // SAFETY: the caller's.
         unsafe { level.load_e4m3(from) }
+    }
+
+    #[inline(always)]
+    fn narrow<L: Level>(_: L, wide: &[f32], narrow: &mut [Self]) {
+        for (wide, narrow) in wide.iter().zip(narrow) {
+            *narrow = Self::from_f32(*wide);
+        }
+    }
+
+    entries!();
+}
+
+impl Load for E5m2 {
+    #[inline(always)]
+    unsafe fn load<L: Level>(level: L, from: *const Self) -> L::Vector {
+        // SAFETY: the caller's.
+        unsafe { level.load_e5m2(from) }
     }
 
     #[inline(always)]

@@ -3,7 +3,7 @@ use super::super::{Element, Number};
 use super::*;
 use half::{bf16, f16};
 use proptest::prelude::*;
-use tilewright_plan::E4m3;
+use tilewright_plan::{E4m3, E5m2};
 
 /// Dot products, and weighted sums.
 struct Products<'a, K> {
@@ -91,6 +91,7 @@ fn every_number_of_every_type_widens_to_itself() {
     every_number_widens(&(0..=u16::MAX).map(f16::from_bits).collect::<Vec<_>>());
     every_number_widens(&(0..=u16::MAX).map(bf16::from_bits).collect::<Vec<_>>());
     every_number_widens(&(0..=u8::MAX).map(E4m3::from_bits).collect::<Vec<_>>());
+    every_number_widens(&(0..=u8::MAX).map(E5m2::from_bits).collect::<Vec<_>>());
     every_number_widens(&numbers(1024, 5));
 }
 
@@ -162,5 +163,6 @@ proptest! {
         products::<f16>(rows, tokens, dim * 16, seed)?;
         products::<bf16>(rows, tokens, dim * 16, seed)?;
         products::<E4m3>(rows, tokens, dim * 16, seed)?;
+        products::<E5m2>(rows, tokens, dim * 16, seed)?;
     }
 }

@@ -3,8 +3,10 @@
 use half::{bf16, f16};
 use tilewright_conformance::invariance::{Family, Pool, PoolBatch, SeenBits};
 use tilewright_cpu::{CpuBackend, DecodeArgs, Element, Fp8KvCache, KvCache, KvPages};
-use tilewright_heuristics::{Backend, Dtype, Geometry, Mask, chunk};
-use tilewright_plan::{E4m3, KvScales, KvStrides, LivePlanner, Plan, PlanOptions, Prices, Scale, Split};
+use tilewright_heuristics::{Backend, Dtype, Fp8, Geometry, Mask, chunk};
+use tilewright_plan::{
+    E4m3, E5m2, KvScales, KvStrides, LivePlanner, Plan, PlanOptions, Prices, Scale, Split,
+};
 
 const LONGEST: u32 = 1700;
 const HEADS: usize = 4;
@@ -67,15 +69,24 @@ impl Comparison {
             let geometry = self.geometry(PAGE_SIZES[pool_seed as usize % PAGE_SIZES.len()]);
             let pool = Pool::new(&family, &geometry, 2, pool_seed);
             let strides = KvStrides::nhd(&geometry);
-            if self.dtype.has_fp8_kv() {
-                let (keys, values) = pool.cache::<E4m3>(&family);
-                let scales = KvScales { keys: Scale::Tensor(0.5), values: Scale::Heads(&[0.3, 1.7]) };
-                let cache = || Fp8KvCache { keys: &keys[..], values: &values[..], strides, scales };
-                self.batches(&mut backend, &family, &pool, (pool_seed, &geometry), cache, &bits, &mut seen);
-            } else {
-                let (keys, values) = pool.cache::<E>(&family);
-                let cache = || KvCache { keys: &keys[..], values: &values[..], strides };
-                self.batches(&mut backend, &family, &pool, (pool_seed, &geometry), cache, &bits, &mut seen);
+            let scales = KvScales { keys: Scale::Tensor(0.5), values: Scale::Heads(&[0.3, 1.7]) };
+            let of_pool = (pool_seed, &geometry);
+            match self.dtype.fp8() {
+                Some(Fp8::E4m3) => {
+                    let (keys, values) = pool.cache::<E4m3>(&family);
+                    let cache = || Fp8KvCache { keys: &keys[..], values: &values[..], strides, scales };
+                    self.batches(&mut backend, &family, &pool, of_pool, cache, &bits, &mut seen);
+                }
+                Some(Fp8::E5m2) => {
+                    let (keys, values) = pool.cache::<E5m2>(&family);
+                    let cache = || Fp8KvCache { keys: &keys[..], values: &values[..], strides, scales };
+                    self.batches(&mut backend, &family, &pool, of_pool, cache, &bits, &mut seen);
+                }
+                None => {
+                    let (keys, values) = pool.cache::<E>(&family);
+                    let cache = || KvCache { keys: &keys[..], values: &values[..], strides };
+                    self.batches(&mut backend, &family, &pool, of_pool, cache, &bits, &mut seen);
+                }
             }
             let plan = self.plan(&geometry, &pool.batch(28, pool_seed), 2);
             merges += plan.merges().len();
@@ -144,8 +155,9 @@ fn a_request_has_the_same_bits_in_every_batch() {
 fn so_it_has_in_other_element_types() {
     let half = Comparison { dtype: Dtype::F16, pairs: 1_000, ..PLAIN }.run::<f16>(|x| x.to_bits().into());
     let brain = Comparison { dtype: Dtype::Bf16, pairs: 1_000, ..PLAIN }.run::<bf16>(|x| x.to_bits().into());
-    let fp8 = Comparison { dtype: Dtype::Fp8F32, pairs: 1_000, ..PLAIN }.run::<f32>(f32::to_bits);
-    assert_eq!((half.differ, brain.differ, fp8.differ), (0, 0, 0));
+    let e4m3 = Comparison { dtype: Dtype::Fp8F32, pairs: 1_000, ..PLAIN }.run::<f32>(f32::to_bits);
+    let e5m2 = Comparison { dtype: Dtype::E5m2F32, pairs: 1_000, ..PLAIN }.run::<f32>(f32::to_bits);
+    assert_eq!([half.differ, brain.differ, e4m3.differ, e5m2.differ], [0; 4]);
 }
 
 /// What these comparisons would see: with chunks that end where all threads are equally busy, bits are others.

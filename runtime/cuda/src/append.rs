@@ -122,7 +122,7 @@ impl CudaBackend {
     /// beside the tokens stays as it is.
     ///
     /// Numbers are those of the CPU backend to the bit, but for NaN in FP8, whose sign is lost: rotations are in f32, each sum rounded once;
-    /// with FP8 a number is divided by its head's scale and rounded to the nearest, 448 at most, and nothing is rounded before.
+    /// with FP8 a number is divided by its head's scale and rounded to the nearest, 448 at most (57344 in e5m2), and nothing is rounded before.
     ///
     /// May be captured into a graph as [`CudaBackend::decode`] may; tokens, slots and positions are read when it is launched.
     ///
@@ -135,8 +135,9 @@ impl CudaBackend {
         geometry: &Geometry,
         mut args: AppendArgs<'_, E, C>,
     ) -> Result<(), CudaError> {
-        if geometry.dtype != C::DTYPE {
-            return Err(CudaError::Dtype { planned: geometry.dtype, given: C::DTYPE });
+        let given = C::dtype(geometry.dtype);
+        if geometry.dtype != given {
+            return Err(CudaError::Dtype { planned: geometry.dtype, given });
         }
         check_lengths(geometry, &args)?;
         let AppendArgs { keys, values, slots, rotary, .. } = args;

@@ -200,8 +200,9 @@ impl<'a, E: CudaElement, C: KvPages<E>> DecodeArgs<'a, E, C> {
         requests: usize,
     ) -> Result<(RawArgs, Guards<'s>), CudaError> {
         let geometry = plan.geometry();
-        if geometry.dtype != C::DTYPE {
-            return Err(CudaError::Dtype { planned: geometry.dtype, given: C::DTYPE });
+        let given = C::dtype(geometry.dtype);
+        if geometry.dtype != given {
+            return Err(CudaError::Dtype { planned: geometry.dtype, given });
         }
         let (cache, scales) = (self.cache.stored(), self.cache.scales());
         let per_head = scales.is_some_and(|scales| scales.keys.len() != 1 || scales.values.len() != 1);

@@ -2,7 +2,7 @@
 
 use cudarc::driver::{CudaSlice, DeviceRepr};
 use half::{bf16, f16};
-use tilewright_heuristics::Dtype;
+use tilewright_heuristics::{Dtype, Fp8};
 use tilewright_plan::KvStrides;
 
 /// An element type of the kernels.
@@ -31,7 +31,7 @@ pub struct KvCache<'a, E> {
 }
 
 /// The paged KV cache of one layer in FP8: a number is its byte's value times its head's scale. Plans for it are of a [`Dtype`] with FP8
-/// K and V. Elements are the bits of [`E4m3`](tilewright_plan::E4m3).
+/// K and V, which says whether the bytes are the bits of [`E4m3`](tilewright_plan::E4m3) or of [`E5m2`](tilewright_plan::E5m2).
 #[derive(Clone, Copy, Debug)]
 pub struct Fp8KvCache<'a> {
     /// K.
@@ -82,8 +82,8 @@ mod sealed {
 pub trait KvPagesMut<E>: sealed::Pages {
     /// Of K and V.
     type Stored: DeviceRepr;
-    /// What a geometry of the cache says.
-    const DTYPE: Dtype;
+    /// What a geometry of the cache has to say, where it says `planned`: bytes are of any format of FP8.
+    fn dtype(planned: Dtype) -> Dtype;
 
     /// Pages as they are stored, and what numbers are divided by, if by anything.
     fn parts(&mut self) -> (KvCacheMut<'_, Self::Stored>, Option<ScaleSlices<'_>>);
@@ -94,7 +94,10 @@ pub trait KvPagesMut<E>: sealed::Pages {
 
 impl<E: CudaElement> KvPagesMut<E> for KvCacheMut<'_, E> {
     type Stored = E;
-    const DTYPE: Dtype = E::DTYPE;
+
+    fn dtype(_: Dtype) -> Dtype {
+        E::DTYPE
+    }
 
     fn parts(&mut self) -> (KvCacheMut<'_, E>, Option<ScaleSlices<'_>>) {
         (KvCacheMut { keys: self.keys, values: self.values, strides: self.strides }, None)
@@ -107,7 +110,10 @@ impl<E: CudaElement> KvPagesMut<E> for KvCacheMut<'_, E> {
 
 impl<E: CudaElement> KvPagesMut<E> for Fp8KvCacheMut<'_> {
     type Stored = u8;
-    const DTYPE: Dtype = E::DTYPE.with_fp8_kv();
+
+    fn dtype(planned: Dtype) -> Dtype {
+        E::DTYPE.with_kv(planned.fp8().unwrap_or(Fp8::E4m3))
+    }
 
     fn parts(&mut self) -> (KvCacheMut<'_, u8>, Option<ScaleSlices<'_>>) {
         let KvCacheMut { keys, values, strides } = &mut self.pages;
@@ -133,8 +139,8 @@ pub struct ScaleSlices<'a> {
 pub trait KvPages<E>: Copy + sealed::Pages {
     /// Of K and V.
     type Stored: DeviceRepr;
-    /// What a plan has to be made for.
-    const DTYPE: Dtype;
+    /// What a plan has to be made for, where it is made for `planned`: bytes are of any format of FP8.
+    fn dtype(planned: Dtype) -> Dtype;
 
     /// Pages as they are stored.
     fn stored(&self) -> KvCache<'_, Self::Stored>;
@@ -145,7 +151,10 @@ pub trait KvPages<E>: Copy + sealed::Pages {
 
 impl<E: CudaElement> KvPages<E> for KvCache<'_, E> {
     type Stored = E;
-    const DTYPE: Dtype = E::DTYPE;
+
+    fn dtype(_: Dtype) -> Dtype {
+        E::DTYPE
+    }
 
     fn stored(&self) -> KvCache<'_, E> {
         *self
@@ -158,7 +167,10 @@ impl<E: CudaElement> KvPages<E> for KvCache<'_, E> {
 
 impl<E: CudaElement> KvPages<E> for Fp8KvCache<'_> {
     type Stored = u8;
-    const DTYPE: Dtype = E::DTYPE.with_fp8_kv();
+
+    fn dtype(planned: Dtype) -> Dtype {
+        E::DTYPE.with_kv(planned.fp8().unwrap_or(Fp8::E4m3))
+    }
 
     fn stored(&self) -> KvCache<'_, u8> {
         KvCache { keys: self.keys, values: self.values, strides: self.strides }

@@ -178,9 +178,12 @@ impl Tensors {
             Dtype::Bf16 => CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
             Dtype::F32 => CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_FLOAT32,
             Dtype::F16 => CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
-            Dtype::Fp8F16 | Dtype::Fp8Bf16 | Dtype::Fp8F32 => {
-                CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_UINT8
-            }
+            Dtype::Fp8F16
+            | Dtype::Fp8Bf16
+            | Dtype::Fp8F32
+            | Dtype::E5m2F16
+            | Dtype::E5m2Bf16
+            | Dtype::E5m2F32 => CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_UINT8,
         };
         // Which pages there are is the caller's promise.
         let sizes = [elements, inner, panels, outer, i32::MAX as u32].map(u64::from);

@@ -8,10 +8,10 @@
 use super::side_streams::Stream;
 use super::{CudaBackend, CudaError, DeviceMemory, DevicePlan, MergeBy, Mix, RawArgs, RawScales};
 use half::{bf16, f16};
-use tilewright_heuristics::{Dtype, Geometry, Mask, Tile};
+use tilewright_heuristics::{Dtype, Fp8, Geometry, Mask, Tile};
 use tilewright_kernel_templates::Class;
 use tilewright_kernel_templates::cuda::{KernelOptions, KvLoad};
-use tilewright_plan::{E4m3, Packing, PageTable, PlanOptions, Planner, Split};
+use tilewright_plan::{E4m3, E5m2, Packing, PageTable, PlanOptions, Planner, Split};
 
 const REQUESTS: usize = 3;
 /// Tokens of each request; the last page is not full.
@@ -61,7 +61,7 @@ impl Trial {
         Ok(PageTable::new(&self.pages, self.max_pages, &SEQ_LENS, self.geometry.page_size)?)
     }
 
-    /// An element of every K and V that is seen: FP8 has it exactly, and neighbours differ.
+    /// An element of every K and V that is seen: both formats of FP8 have it exactly, and neighbours differ.
     fn seen(dim: usize) -> f32 {
         ((dim * 5 % 7) as f32 - 3.0) / 4.0
     }
@@ -173,7 +173,11 @@ impl TrialMemory {
             let memory = DeviceMemory::new(context, bytes.len())?;
             memory.write(0, bytes).map(|()| memory)
         };
-        let of_kv = if class.dtype.has_fp8_kv() { bytes_of_e4m3(&cache) } else { bytes_of(&cache, of_query) };
+        let of_kv = match class.dtype.fp8() {
+            None => bytes_of(&cache, of_query),
+            Some(Fp8::E4m3) => cache.iter().map(|&value| E4m3::from_f32(value).to_bits()).collect(),
+            Some(Fp8::E5m2) => cache.iter().map(|&value| E5m2::from_f32(value).to_bits()).collect(),
+        };
         let ones = DeviceMemory::new(context, 4)?;
         ones.write(0, &[1f32])?;
         let sinks = DeviceMemory::new(context, 4 * trial.geometry.q_heads as usize)?;
@@ -294,10 +298,6 @@ fn bytes_of(values: &[f32], dtype: Dtype) -> Vec<u8> {
         _ => f16::from_f32(value).to_bits(),
     };
     values.iter().flat_map(|value| bits(value).to_le_bytes()).collect()
-}
-
-fn bytes_of_e4m3(values: &[f32]) -> Vec<u8> {
-    values.iter().map(|&value| E4m3::from_f32(value).to_bits()).collect()
 }
 
 fn widen(bits: u16, dtype: Dtype) -> f32 {

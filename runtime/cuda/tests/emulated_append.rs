@@ -14,7 +14,7 @@ use tilewright_cpu::{self as cpu, Element, Number, Positions, Rotary};
 use tilewright_heuristics::{Backend, Dtype, Geometry};
 use tilewright_kernel_templates::cuda::{AppendArguments, Kernel};
 use tilewright_kernel_templates::{Class, RotaryPairs};
-use tilewright_plan::{E4m3, KvStrides, Scale};
+use tilewright_plan::{E4m3, E5m2, KvStrides, Scale};
 
 /// Elements behind the last.
 const BEHIND: usize = 16 << 10;
@@ -206,6 +206,8 @@ impl Case {
             Dtype::Bf16 => self.check::<bf16, bf16>(emulator),
             Dtype::Fp8F16 => self.check::<f16, E4m3>(emulator),
             Dtype::Fp8Bf16 => self.check::<bf16, E4m3>(emulator),
+            Dtype::E5m2F16 => self.check::<f16, E5m2>(emulator),
+            Dtype::E5m2Bf16 => self.check::<bf16, E5m2>(emulator),
             _ => self.check::<f16, f16>(emulator),
         }
     }
@@ -262,7 +264,7 @@ fn a_kernel_that_forgets_a_case_is_caught() {
         ("the correction", None, "counts ? corrected : quotient", "quotient"),
         ("what cannot be corrected", None, "counts ? corrected : quotient", "corrected"),
         ("scales near the ends of f32", None, "size > 0x1p-60f && size < 0x1p60f", "true"),
-        ("ties to even", None, "0x7ffff + (magnitude >> 20 & 1)", "0x80000"),
+        ("ties to even", None, "HALF + (magnitude >> CUT & 1)", "HALF + 1"),
         ("small numbers", None, "magnitude < NORMAL", "false"),
         ("positions behind the last", Some(RotaryPairs::Halves), "u64(position) >= args.table_rows", "false"),
         (

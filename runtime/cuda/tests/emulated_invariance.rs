@@ -12,12 +12,12 @@ use tilewright_conformance::invariance::{Family, Pool, PoolBatch, SeenBits};
 use tilewright_conformance::reference::{self, Attention};
 use tilewright_cpu::{Element, KvCache, Number};
 use tilewright_cuda::{LaunchMode, MergeBy, PackedPlan};
-use tilewright_heuristics::{Backend, Dtype, Geometry, Mask, MaskOptions, Tile, TileSet, chunk};
+use tilewright_heuristics::{Backend, Dtype, Fp8, Geometry, Mask, MaskOptions, Tile, TileSet, chunk};
 use tilewright_kernel_templates::Class;
 use tilewright_kernel_templates::cuda::{
     Arguments, Kernel, KernelOptions, KvLoad, MERGE_WARPS, MaskArguments, WorkItem,
 };
-use tilewright_plan::{E4m3, KvStrides, LivePlanner, Plan, PlanOptions, Prices, Split};
+use tilewright_plan::{E4m3, E5m2, KvStrides, LivePlanner, Plan, PlanOptions, Prices, Split};
 
 const WARPGROUPS: &[&str] = &["-DTILEWRIGHT_EMULATE_WARPGROUPS"];
 const LONGEST: u32 = 1300;
@@ -101,12 +101,13 @@ impl Kind {
         for pool_seed in 0.. {
             let geometry = self.geometry([16, 64, 48, 128][pool_seed as usize % 4]);
             let pool = Pool::new(&family, &geometry, 2, pool_seed);
-            let caches = if self.dtype.has_fp8_kv() {
-                let (keys, values) = pool.cache::<E4m3>(&family);
-                Caches::Fp8(keys, values)
-            } else {
-                let (keys, values) = pool.cache::<E>(&family);
-                Caches::Plain(keys, values)
+            let caches = match self.dtype.fp8() {
+                Some(Fp8::E4m3) => Caches::of_bytes(pool.cache(&family), E4m3::to_bits),
+                Some(Fp8::E5m2) => Caches::of_bytes(pool.cache(&family), E5m2::to_bits),
+                None => {
+                    let (keys, values) = pool.cache::<E>(&family);
+                    Caches::Plain(keys, values)
+                }
             };
             for seed in pool_seed * 100..pool_seed * 100 + 8 {
                 let batch = pool.batch(20, seed);
@@ -250,10 +251,15 @@ impl Kind {
 
 enum Caches<E> {
     Plain(Vec<E>, Vec<E>),
-    Fp8(Vec<E4m3>, Vec<E4m3>),
+    Fp8(Vec<u8>, Vec<u8>),
 }
 
 impl<E: Number> Caches<E> {
+    fn of_bytes<F>((keys, values): (Vec<F>, Vec<F>), to_bits: fn(F) -> u8) -> Self {
+        let bytes = |numbers: Vec<F>| numbers.into_iter().map(to_bits).collect();
+        Self::Fp8(bytes(keys), bytes(values))
+    }
+
     fn addresses(&self) -> (u64, u64) {
         match self {
             Self::Plain(keys, values) => (keys.as_ptr() as u64, values.as_ptr() as u64),
@@ -290,7 +296,8 @@ fn so_it_has_with_all_options_and_without_warpgroups() {
 
 #[test]
 fn so_it_has_with_fp8_and_with_long_vectors() {
-    assert_equal_bits(Kind { dtype: Dtype::Fp8F16, head_dim: 128, ..HOPPER }, 100, bits_of_f16);
+    assert_equal_bits(Kind { dtype: Dtype::Fp8F16, head_dim: 128, ..HOPPER }, 60, bits_of_f16);
+    assert_equal_bits(Kind { dtype: Dtype::E5m2F16, head_dim: 128, ..HOPPER }, 60, bits_of_f16);
     assert_equal_bits(Kind { head_dim: 256, ..HOPPER }, 60, bits_of_f16);
     assert_equal_bits(Kind { head_dim: 96, ..HOPPER }, 60, bits_of_f16);
     assert_equal_bits(Kind { head_dim: 512, ..HOPPER }, 40, bits_of_f16);

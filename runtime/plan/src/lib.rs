@@ -25,7 +25,7 @@ pub use device_profile::{DeviceProfile, Occupancy};
 pub use error::PlanError;
 pub use following::{FollowingPlanner, Step};
 pub use forest::{Forest, ForestError, LiveForest, Node, Touched};
-pub use kv::{E4m3, KvScales, KvStrides, Scale};
+pub use kv::{E4m3, E5m2, KvScales, KvStrides, Scale};
 pub use live_planner::{LiveError, LivePlanner};
 pub use packing::{
     CostModel, NodeSegment, Pack, PackLayout, Packing, Packs, Priced, Prices, QTileNodes, QTiles,

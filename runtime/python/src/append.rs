@@ -11,7 +11,9 @@ use std::sync::Arc;
 use tilewright_runtime::cpu::{self, Element, Number};
 use tilewright_runtime::cuda::{RawAppend, RawPositions, RawRotary, RawScales, RowStrides};
 use tilewright_runtime::plan::Scale;
-use tilewright_runtime::{Attention, AttentionError, Cuda, Dtype, E4m3, Geometry, KvStrides, RotaryPairs};
+use tilewright_runtime::{
+    Attention, AttentionError, Cuda, Dtype, E4m3, E5m2, Geometry, KvStrides, RotaryPairs,
+};
 
 /// Rotary position embedding of K: address, rows and columns of the table, whether pairs are interleaved, and the address of positions (i64) or,
 /// if they are lengths, of i32.
@@ -53,13 +55,16 @@ impl Append {
     pub(crate) unsafe fn run_on_cpu(&self, geometry: &Geometry) -> PyResult<()> {
         // SAFETY: the caller's promises.
         unsafe {
-            match (geometry.dtype.query(), geometry.dtype.has_fp8_kv()) {
-                (Dtype::Bf16, false) => self.run_as::<bf16, bf16>(geometry),
-                (Dtype::Bf16, true) => self.run_as::<bf16, E4m3>(geometry),
-                (Dtype::F32, false) => self.run_as::<f32, f32>(geometry),
-                (Dtype::F32, true) => self.run_as::<f32, E4m3>(geometry),
-                (_, false) => self.run_as::<f16, f16>(geometry),
-                (_, true) => self.run_as::<f16, E4m3>(geometry),
+            match geometry.dtype {
+                Dtype::F16 => self.run_as::<f16, f16>(geometry),
+                Dtype::Bf16 => self.run_as::<bf16, bf16>(geometry),
+                Dtype::F32 => self.run_as::<f32, f32>(geometry),
+                Dtype::Fp8F16 => self.run_as::<f16, E4m3>(geometry),
+                Dtype::Fp8Bf16 => self.run_as::<bf16, E4m3>(geometry),
+                Dtype::Fp8F32 => self.run_as::<f32, E4m3>(geometry),
+                Dtype::E5m2F16 => self.run_as::<f16, E5m2>(geometry),
+                Dtype::E5m2Bf16 => self.run_as::<bf16, E5m2>(geometry),
+                Dtype::E5m2F32 => self.run_as::<f32, E5m2>(geometry),
             }
         }
     }

@@ -12,8 +12,8 @@ use std::sync::Arc;
 use tilewright_runtime::cpu::Element;
 use tilewright_runtime::cuda::{RawArgs, RawScales, RowStrides};
 use tilewright_runtime::{
-    Attention, AttentionError, Cpu, Cuda, Dtype, E4m3, Geometry, KvCache, KvLayout, KvStrides, PerRow,
-    Planned,
+    Attention, AttentionError, Cpu, Cuda, Dtype, E4m3, E5m2, Fp8, Geometry, KvCache, KvLayout, KvStrides,
+    PerRow, Planned,
 };
 
 /// What a call reads and writes. Addresses of the attention's device.
@@ -163,12 +163,21 @@ impl Layer {
                     attention.run_with(plan, &(), query, &KvCache::new(keys, values, layout), output, per_row)
                 }
                 Some((key_scales, value_scales, count)) => {
-                    let keys: &[E4m3] = slice("keys", self.keys, len)?;
-                    let values: &[E4m3] = slice("values", self.values, len)?;
                     let key_scales: &[f32] = slice("k_scale", key_scales, count)?;
                     let value_scales: &[f32] = slice("v_scale", value_scales, count)?;
-                    let cache = KvCache::new(keys, values, layout).with_scales(key_scales, value_scales);
-                    attention.run_with(plan, &(), query, &cache, output, per_row)
+                    if geometry.dtype.fp8() == Some(Fp8::E5m2) {
+                        let (keys, values) =
+                            (slice("keys", self.keys, len)?, slice("values", self.values, len)?);
+                        let cache: KvCache<'_, [E5m2]> = KvCache::new(keys, values, layout);
+                        let cache = cache.with_scales(key_scales, value_scales);
+                        attention.run_with(plan, &(), query, &cache, output, per_row)
+                    } else {
+                        let (keys, values) =
+                            (slice("keys", self.keys, len)?, slice("values", self.values, len)?);
+                        let cache: KvCache<'_, [E4m3]> = KvCache::new(keys, values, layout);
+                        let cache = cache.with_scales(key_scales, value_scales);
+                        attention.run_with(plan, &(), query, &cache, output, per_row)
+                    }
                 }
             }
         };

@@ -41,14 +41,15 @@ def test_strided_tokens_and_lists_of_slots():
     assert (flat[0, [1, 17, 2]] == qkv[:, 8:10]).all() and (flat[1, [1, 17, 2]] == qkv[:, 10:]).all()
 
 
-def test_fp8_caches_get_what_the_scales_make_of_it():
-    made = Attention(HEADS, 16, dtype="float16", kv_dtype="float8_e4m3fn")
+@pytest.mark.parametrize("kv_dtype", [ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2])
+def test_fp8_caches_get_what_the_scales_make_of_it(kv_dtype):
+    made = Attention(HEADS, 16, dtype="float16", kv_dtype=kv_dtype)
     k, v = tokens_of(4, np.float16)
-    keys, values = np.zeros((2, 1, 16, 2, 64), ml_dtypes.float8_e4m3fn)
+    keys, values = np.zeros((2, 1, 16, 2, 64), kv_dtype)
     k_scale, v_scale = np.array([0.5, 0.25], np.float32), np.array([2, 3], np.float32)
     made.append(k, v, (keys, values), range(4), k_scale=k_scale, v_scale=v_scale)
     for tokens, cache, scale in ((k, keys, k_scale), (v, values, v_scale)):
-        expected = (tokens.astype(np.float32) / scale[:, None]).astype(ml_dtypes.float8_e4m3fn)
+        expected = (tokens.astype(np.float32) / scale[:, None]).astype(kv_dtype)
         assert (cache[0, :4] == expected).all()
 
 

@@ -139,13 +139,14 @@ def test_strided_queries_outputs_and_caches_need_no_copy():
     assert hnd.plan(*batch.csr).run(batch.q, transposed).tobytes() == expected.tobytes()
 
 
-@pytest.mark.parametrize("bits", [False, True], ids=["float8_e4m3fn", "uint8"])
+@pytest.mark.parametrize("kv_dtype", [ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2])
+@pytest.mark.parametrize("bits", [False, True], ids=["float8", "uint8"])
 @pytest.mark.parametrize("per_head", [False, True], ids=["one", "per-head"])
-def test_fp8_caches_are_scaled(per_head, bits):
+def test_fp8_caches_are_scaled(per_head, bits, kv_dtype):
     heads = Heads(8, 2, 64)
     batch = random_batch(8, heads, dtype=np.float16)
-    keys, values = (cache.astype(ml_dtypes.float8_e4m3fn) for cache in (batch.keys, batch.values))
-    plan = Attention(heads, 16, dtype="float16", kv_dtype=ml_dtypes.float8_e4m3fn).plan(*batch.csr)
+    keys, values = (cache.astype(kv_dtype) for cache in (batch.keys, batch.values))
+    plan = Attention(heads, 16, dtype="float16", kv_dtype=kv_dtype).plan(*batch.csr)
     k_scale, v_scale = (
         (np.array([0.5, 0.25], np.float32), np.array([2, 3], np.float32)) if per_head else (np.float32(0.5), 2)
     )

@@ -2,6 +2,7 @@
 
 import re
 
+import ml_dtypes
 import numpy as np
 import pytest
 from tilewright import Attention, CudaError, Heads, merge_states
@@ -148,6 +149,10 @@ def test_fp8_needs_its_scales():
         plan.run(q, cache, k_scale=zeros(3), v_scale=zeros(3))
     with pytest.raises(ValueError, match="is float32, float8_e4m3fn is needed"):
         plan.run(q, cache.astype(np.float32), k_scale=1.0, v_scale=1.0)
+    with pytest.raises(ValueError, match="is float8_e5m2, float8_e4m3fn is needed"):
+        plan.run(q, cache.view(ml_dtypes.float8_e5m2), k_scale=1.0, v_scale=1.0)
+    with pytest.raises(ValueError, match="float8_e4m3: it can be float16, as the query, float8_e4m3fn or float8_e5m2"):
+        made(dtype="float16", kv_dtype="float8_e4m3")
 
 
 def test_states_that_cannot_be_merged():

@@ -53,14 +53,15 @@ def test_masks_and_sinks_are_right(options, sinks):
     close(out.double().cpu(), expected, "float16")
 
 
+@pytest.mark.parametrize("kv_dtype", [torch.float8_e4m3fn, torch.float8_e5m2], ids=str)
 @pytest.mark.parametrize("per_head", [False, True])
-def test_fp8_caches_are_scaled(per_head):
+def test_fp8_caches_are_scaled(per_head, kv_dtype):
     batch = random_batch(8, HEADS)
     q, keys, values = on_gpu(batch, torch.bfloat16)
-    fp8 = [cache.float().to(torch.float8_e4m3fn) for cache in (keys, values)]
+    fp8 = [cache.float().to(kv_dtype) for cache in (keys, values)]
     count = HEADS.kv if per_head else 1
     scales = [torch.linspace(0.5, 2, count, device=DEVICE) * factor for factor in (0.5, 2)]
-    plan = Attention(HEADS, 16, dtype=torch.bfloat16, kv_dtype=torch.float8_e4m3fn, device=DEVICE).plan(*batch.csr)
+    plan = Attention(HEADS, 16, dtype=torch.bfloat16, kv_dtype=kv_dtype, device=DEVICE).plan(*batch.csr)
     wide = [cache.double() * scale.double()[:, None] for cache, scale in zip(fp8, scales)]
     for cache in (fp8, [cache.view(torch.uint8) for cache in fp8]):
         out = plan.run(q, tuple(cache), k_scale=scales[0], v_scale=scales[1])
@@ -173,22 +174,21 @@ def test_states_are_merged():
         merge_states(states * 3)
 
 
-def appended(made, device, k, v, layout, fp8, slots, **options):
+def appended(made, device, k, v, layout, kv_dtype, slots, **options):
     """A cache of marks, and what is appended to it."""
     shape = (6, 2, 16, HEADS.kv, 128) if layout == "NHD" else (6, 2, HEADS.kv, 16, 128)
-    cache = torch.full(shape, 5, dtype=torch.float32).to(device, torch.float8_e4m3fn if fp8 else k.dtype)
-    if fp8:
+    cache = torch.full(shape, 5, dtype=torch.float32).to(device, kv_dtype or k.dtype)
+    if kv_dtype:
         options |= {"k_scale": torch.tensor([0.5], device=device), "v_scale": torch.tensor([0.3], device=device)}
     on_device = {name: value.to(device) if torch.is_tensor(value) else value for name, value in options.items()}
     made.append(k.to(device), v.to(device), cache, slots.to(device), **on_device)
     return cache.cpu().view(torch.uint8)
 
 
-@pytest.mark.parametrize("fp8", [False, True], ids=["plain", "fp8"])
+@pytest.mark.parametrize("kv_dtype", [None, torch.float8_e4m3fn, torch.float8_e5m2], ids=str)
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("layout", ["NHD", "HND"])
-def test_appends_are_those_of_the_cpu(layout, dtype, fp8):
-    kv_dtype = torch.float8_e4m3fn if fp8 else None
+def test_appends_are_those_of_the_cpu(layout, dtype, kv_dtype):
     made = [Attention(HEADS, 16, dtype=dtype, kv_dtype=kv_dtype, kv_layout=layout, device=d) for d in ("cpu", DEVICE)]
     qkv = torch.randn(40, 24, 128, generator=torch.Generator().manual_seed(3)).to(dtype)
     k, v = qkv[:, 16:20], qkv[:, 20:]
@@ -202,7 +202,7 @@ def test_appends_are_those_of_the_cpu(layout, dtype, fp8):
         {"cos_sin": table[:, :32].contiguous(), "positions": positions},
     ):
         on_cpu, on_gpu = (
-            appended(attention, device, k, v, layout, fp8, slots, **options)
+            appended(attention, device, k, v, layout, kv_dtype, slots, **options)
             for attention, device in zip(made, ("cpu", DEVICE))
         )
         assert torch.equal(on_cpu, on_gpu), options

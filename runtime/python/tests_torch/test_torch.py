@@ -32,11 +32,12 @@ def test_tensors_of_every_dtype_are_right(dtype):
     close(lse.double(), expected_lse, made.dtype)
 
 
-def test_fp8_caches_and_scales_of_torch():
+@pytest.mark.parametrize("kv_dtype", [torch.float8_e4m3fn, torch.float8_e5m2], ids=str)
+def test_fp8_caches_and_scales_of_torch(kv_dtype):
     batch = random_batch(1, HEADS)
     q, keys, values = tensors(batch, torch.bfloat16)
-    fp8 = [cache.float().to(torch.float8_e4m3fn) for cache in (keys, values)]
-    plan = Attention(HEADS, 16, dtype=torch.bfloat16, kv_dtype=torch.float8_e4m3fn).plan(*batch.csr)
+    fp8 = [cache.float().to(kv_dtype) for cache in (keys, values)]
+    plan = Attention(HEADS, 16, dtype=torch.bfloat16, kv_dtype=kv_dtype).plan(*batch.csr)
     scales = torch.tensor([0.5, 0.25]), torch.tensor([2.0, 3.0])
     out = plan.run(q, tuple(fp8), k_scale=scales[0], v_scale=scales[1])
     wide = [cache.double() * scale.double()[:, None] for cache, scale in zip(fp8, scales)]

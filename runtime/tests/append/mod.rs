@@ -14,8 +14,8 @@ use tilewright_cpu::Element;
 use tilewright_cuda::{
     CudaDevice, CudaElement, CudaError, Graph, RawAppend, RawPositions, RawRotary, RawScales, RowStrides,
 };
-use tilewright_heuristics::Dtype;
-use tilewright_plan::{AppendError, E4m3, KvStrides};
+use tilewright_heuristics::{Dtype, Fp8};
+use tilewright_plan::{AppendError, E4m3, E5m2, KvStrides};
 use tilewright_runtime::{
     Attention, AttentionError, AttentionOptions, Cpu, Cuda, Heads, KvCacheMut, KvLayout, NewTokens,
     Positions, Rotary, RotaryPairs,
@@ -111,7 +111,8 @@ impl Case {
         let attention: Attention<Cpu> = Attention::cpu(self.heads, self.options()).unwrap();
         let Given { table, scales: [key_scales, value_scales], elements } = &self.given();
         let mut wide = [vec![E::from_f32(f32::NAN); *elements], vec![E::from_f32(f32::NAN); *elements]];
-        let mut fp8 = [vec![E4m3::from_bits(0xff); *elements], vec![E4m3::from_bits(0xff); *elements]];
+        let mut e4m3 = [vec![E4m3::from_bits(0xff); *elements], vec![E4m3::from_bits(0xff); *elements]];
+        let mut e5m2 = [vec![E5m2::from_bits(0xff); *elements], vec![E5m2::from_bits(0xff); *elements]];
         for step in steps {
             let rotary = self.rotary.map(|(pairs, dim, of_lengths)| Rotary {
                 table: &table[..],
@@ -124,18 +125,31 @@ impl Case {
             });
             let tokens =
                 NewTokens { rotary, ..NewTokens::new(&step.keys[..], &step.values[..], &step.slots[..]) };
-            if self.dtype.has_fp8_kv() {
-                let [keys, values] = &mut fp8;
-                let mut cache =
-                    KvCacheMut::new(keys, values, self.layout).with_scales(key_scales, value_scales);
-                attention.append(self.page_size, &(), &tokens, &mut cache).unwrap();
-            } else {
-                let [keys, values] = &mut wide;
-                let mut cache = KvCacheMut::new(keys, values, self.layout);
-                attention.append(self.page_size, &(), &tokens, &mut cache).unwrap();
+            match self.dtype.fp8() {
+                Some(Fp8::E4m3) => {
+                    let [keys, values] = &mut e4m3;
+                    let mut cache =
+                        KvCacheMut::new(keys, values, self.layout).with_scales(key_scales, value_scales);
+                    attention.append(self.page_size, &(), &tokens, &mut cache).unwrap();
+                }
+                Some(Fp8::E5m2) => {
+                    let [keys, values] = &mut e5m2;
+                    let mut cache =
+                        KvCacheMut::new(keys, values, self.layout).with_scales(key_scales, value_scales);
+                    attention.append(self.page_size, &(), &tokens, &mut cache).unwrap();
+                }
+                None => {
+                    let [keys, values] = &mut wide;
+                    let mut cache = KvCacheMut::new(keys, values, self.layout);
+                    attention.append(self.page_size, &(), &tokens, &mut cache).unwrap();
+                }
             }
         }
-        if self.dtype.has_fp8_kv() { bits(&fp8) } else { bits(&wide) }
+        match self.dtype.fp8() {
+            Some(Fp8::E4m3) => bits(&e4m3),
+            Some(Fp8::E5m2) => bits(&e5m2),
+            None => bits(&wide),
+        }
     }
 
     /// The first step by a launch; the second by replaying a graph of that launch with other tokens, slots and positions.
@@ -187,14 +201,11 @@ impl Case {
         stream.memcpy_htod(&second.positions, &mut positions).unwrap();
         stream.memcpy_htod(&second.lengths, &mut lengths).unwrap();
         graph.launch(&stream).unwrap();
-        if self.dtype.has_fp8_kv() {
-            let read = |cache: &CudaSlice<u8>| {
-                let bytes = stream.clone_dtoh(cache).unwrap();
-                bytes.into_iter().map(E4m3::from_bits).collect::<Vec<_>>()
-            };
-            bits(&fp8.each_ref().map(read))
-        } else {
-            bits(&wide.each_ref().map(|cache| stream.clone_dtoh(cache).unwrap()))
+        let bytes = fp8.each_ref().map(|cache| stream.clone_dtoh(cache).unwrap());
+        match self.dtype.fp8() {
+            Some(Fp8::E4m3) => bits(&bytes.map(|bytes| bytes.into_iter().map(E4m3::from_bits).collect())),
+            Some(Fp8::E5m2) => bits(&bytes.map(|bytes| bytes.into_iter().map(E5m2::from_bits).collect())),
+            None => bits(&wide.each_ref().map(|cache| stream.clone_dtoh(cache).unwrap())),
         }
     }
 
@@ -224,7 +235,8 @@ fn appends_write_the_bits_of_the_cpu_backend_when_launched_and_when_replayed() {
     for (index, heads) in [(8, 2, 128), (3, 3, 64), (4, 1, 256), (4, 2, 192)].into_iter().enumerate() {
         let heads = Heads { query: heads.0, kv: heads.1, dim: heads.2 };
         let page_size = [16, 5, 64, 16][index];
-        for (dtype, layout) in [Dtype::F16, Dtype::Bf16, Dtype::Fp8F16, Dtype::Fp8Bf16]
+        let e5m2 = [Dtype::E5m2F16, Dtype::E5m2Bf16][index % 2];
+        for (dtype, layout) in [Dtype::F16, Dtype::Bf16, Dtype::Fp8F16, Dtype::Fp8Bf16, e5m2]
             .into_iter()
             .flat_map(|dtype| [(dtype, KvLayout::Nhd), (dtype, KvLayout::Hnd)])
         {
@@ -232,7 +244,7 @@ fn appends_write_the_bits_of_the_cpu_backend_when_launched_and_when_replayed() {
                 let per_head = layout == KvLayout::Hnd;
                 let case = Case { heads, dtype, page_size, layout, rotary, per_head };
                 match dtype {
-                    Dtype::Bf16 | Dtype::Fp8Bf16 => case.check::<bf16>(&device),
+                    Dtype::Bf16 | Dtype::Fp8Bf16 | Dtype::E5m2Bf16 => case.check::<bf16>(&device),
                     _ => case.check::<f16>(&device),
                 }
                 checked += 1;

@@ -10,9 +10,9 @@ use std::sync::Arc;
 use tilewright_conformance::invariance::{Family, Pool, PoolBatch, SeenBits};
 use tilewright_cpu::Element;
 use tilewright_cuda::{CudaDevice, CudaElement, DecodeArgs, DevicePlan, Graph, LaunchMode, MergeBy};
-use tilewright_heuristics::{Dtype, Mask, Tile};
+use tilewright_heuristics::{Dtype, Fp8, Mask, Tile};
 use tilewright_kernel_templates::Class;
-use tilewright_plan::{E4m3, Plan, PlanOptions, Split};
+use tilewright_plan::{E4m3, E5m2, Plan, PlanOptions, Split};
 use tilewright_runtime::{
     Attention, AttentionOptions, Cuda, DeviceCache, Heads, KvCache, LivePlan, PerRow, Planned,
 };
@@ -68,18 +68,18 @@ impl<E: CudaElement + Element> Comparison<E> {
 
     /// Compares until there were so many pairs.
     fn run(mut self, pairs: u64) -> SeenBits {
-        let fp8 = self.attention.geometry(16).dtype.has_fp8_kv();
+        let fp8 = self.attention.geometry(16).dtype.fp8();
         let stream = Arc::clone(&self.stream);
         let scales = [0.5f32, 1.7].map(|scale| stream.clone_htod(&[scale]).unwrap());
         for pool_seed in 0.. {
             let page_size = PAGE_SIZES[pool_seed as usize % PAGE_SIZES.len()];
             let pool = Pool::new(&self.family, &self.attention.geometry(page_size), COPIES, pool_seed);
-            if fp8 {
-                let (keys, values) = pool.cache::<E4m3>(&self.family);
-                let bytes = |elements: Vec<E4m3>| {
-                    stream.clone_htod(&elements.into_iter().map(E4m3::to_bits).collect::<Vec<u8>>()).unwrap()
+            if let Some(format) = fp8 {
+                let [keys, values] = match format {
+                    Fp8::E4m3 => bytes(pool.cache(&self.family), E4m3::to_bits),
+                    Fp8::E5m2 => bytes(pool.cache(&self.family), E5m2::to_bits),
                 };
-                let (keys, values) = (bytes(keys), bytes(values));
+                let [keys, values] = [keys, values].map(|bytes| stream.clone_htod(&bytes).unwrap());
                 let cache = KvCache::nhd(&keys, &values).with_scales(&scales[0], &scales[1]);
                 self.batches(&pool, pool_seed, page_size, &cache);
             } else {
@@ -246,6 +246,11 @@ fn follow(plan: &mut LivePlan<Cuda>, batch: &PoolBatch, page_size: u32) {
     plan.update().unwrap();
 }
 
+/// K and V as their bits.
+fn bytes<F>((keys, values): (Vec<F>, Vec<F>), to_bits: fn(F) -> u8) -> [Vec<u8>; 2] {
+    [keys, values].map(|numbers| numbers.into_iter().map(to_bits).collect())
+}
+
 fn compare<E: CudaElement + Element>(options: AttentionOptions, sinks: bool, pairs: u64) {
     let device = device();
     let seen = Comparison::<E>::new(&device, options.invariant(), sinks).run(pairs);
@@ -259,8 +264,9 @@ fn a_request_has_the_same_bits_in_a_hundred_thousand_pairs_of_batches() {
     let mask = Mask { softcap: Some(20.0), ..Mask::window(1_500) };
     let bent = AttentionOptions { dtype: Dtype::Bf16, mask, ..AttentionOptions::default() };
     compare::<bf16>(bent, true, 20_000);
-    let bytes = AttentionOptions { dtype: Dtype::Fp8F16, ..AttentionOptions::default() };
-    compare::<f16>(bytes, false, 20_000);
+    for dtype in [Dtype::Fp8F16, Dtype::E5m2F16] {
+        compare::<f16>(AttentionOptions { dtype, ..AttentionOptions::default() }, false, 10_000);
+    }
 }
 
 /// `mma.sync` and `wgmma` have to sum products alike, which no document promises.

@@ -3,7 +3,7 @@
 use tilewright_heuristics::Dtype;
 use tilewright_scenarios::BatchSpec;
 
-/// Element types that are compared, those of Q with 16 bits: others no peer has.
+/// Element types that are compared: Q of 16 bits, K and V of the same type or in e4m3.
 pub const COMPARED: [Dtype; 4] = [Dtype::F16, Dtype::Bf16, Dtype::Fp8F16, Dtype::Fp8Bf16];
 
 /// Refuses batches of other types.
@@ -14,7 +14,7 @@ pub fn require_compared(specs: &[BatchSpec]) -> anyhow::Result<()> {
     let other = specs.iter().find(|spec| !COMPARED.contains(&spec.geometry().dtype));
     other.map_or(Ok(()), |spec| {
         let (name, dtype) = (spec.name(), spec.geometry().dtype);
-        anyhow::bail!("{name}: peers do not compute {dtype}; {}", use_compared())
+        anyhow::bail!("{name}: {dtype} is not compared with peers; {}", use_compared())
     })
 }
 
@@ -40,7 +40,10 @@ mod tests {
             assert!(specs(dtype).iter().all(|spec| spec.geometry().dtype == dtype), "{dtype}");
             require_compared(&specs(dtype)).unwrap();
         }
-        let error = require_compared(&specs(Dtype::F32)).unwrap_err().to_string();
-        assert!(error.contains("--dtype f16, bf16, fp8-f16 or fp8-bf16"), "{error}");
+        for dtype in [Dtype::F32, Dtype::E5m2F16] {
+            let error = require_compared(&specs(dtype)).unwrap_err().to_string();
+            assert!(error.contains(&format!("{dtype} is not compared")), "{error}");
+            assert!(error.contains("--dtype f16, bf16, fp8-f16 or fp8-bf16"), "{error}");
+        }
     }
 }

@@ -30,10 +30,12 @@ pub fn reference(batch: &Batch, requests: &[usize]) -> Result<Vec<f64>, BenchErr
         Dtype::Bf16 => Sampled::<bf16, bf16>::new(batch, requests).decode(batch, plain),
         Dtype::Fp8F16 => Sampled::<f16, E4m3>::new(batch, requests).decode(batch, fp8),
         Dtype::Fp8Bf16 => Sampled::<bf16, E4m3>::new(batch, requests).decode(batch, fp8),
-        Dtype::F32 | Dtype::Fp8F32 => Err(BenchError::Device {
-            batch: batch.name.clone(),
-            message: format!("{} is not compared; {}", batch.geometry.dtype, use_compared()),
-        }),
+        Dtype::F32 | Dtype::Fp8F32 | Dtype::E5m2F16 | Dtype::E5m2Bf16 | Dtype::E5m2F32 => {
+            Err(BenchError::Device {
+                batch: batch.name.clone(),
+                message: format!("{} is not compared; {}", batch.geometry.dtype, use_compared()),
+            })
+        }
     }
 }
 

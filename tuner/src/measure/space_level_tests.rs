@@ -24,6 +24,8 @@ fn fp8_is_verified_where_it_is_timed() {
     assert_eq!(dtypes(Backend::Cpu, &[]), plain);
     assert_eq!(dtypes(Backend::Cpu, &[Dtype::Fp8F32]), [&plain[..], &[Dtype::Fp8F32]].concat());
     assert_eq!(dtypes(Backend::Cuda, &[Dtype::Bf16]), [Dtype::Bf16]);
+    assert_eq!(dtypes(Backend::Cuda, &[Dtype::Fp8F16]), [Dtype::Fp8F16]);
+    assert_eq!(dtypes(Backend::Cuda, &[Dtype::E5m2F16]), [Dtype::E5m2F16]);
     assert_eq!(dtypes(Backend::Cuda, &[]), []);
 }
 

@@ -3,7 +3,7 @@
 use super::{Kernel, Level};
 use half::{bf16, f16};
 use std::arch::x86_64::*;
-use tilewright_plan::E4m3;
+use tilewright_plan::{E4m3, E5m2};
 
 /// AVX2, FMA and F16C. Only [`Avx2::detect`] makes one.
 #[derive(Clone, Copy, Debug)]
@@ -196,6 +196,12 @@ impl Level for Avx2 {
     }
 
     #[inline(always)]
+    unsafe fn load_e5m2(self, from: *const E5m2) -> __m256 {
+        // SAFETY: the caller has eight elements of a byte there, which are the upper bytes of halves.
+        unsafe { _mm256_cvtph_ps(_mm_unpacklo_epi8(_mm_setzero_si128(), _mm_loadl_epi64(from.cast()))) }
+    }
+
+    #[inline(always)]
     unsafe fn store_f16(self, to: *mut f16, vector: __m256) {
         // SAFETY: the caller has room for eight elements of two bytes there.
         unsafe { _mm_storeu_si128(to.cast(), _mm256_cvtps_ph::<NEAREST>(vector)) };
@@ -275,6 +281,14 @@ impl Level for Avx512 {
         let halves = unsafe { halves(_mm_loadu_si128(from.cast())) };
         // SAFETY: as for `splat`.
         unsafe { _mm512_mul_ps(_mm512_cvtph_ps(halves), _mm512_set1_ps(OF_HALVES)) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_e5m2(self, from: *const E5m2) -> __m512 {
+        // SAFETY: the caller has 16 elements of a byte there, which are the upper bytes of halves.
+        let wide = unsafe { _mm256_cvtepu8_epi16(_mm_loadu_si128(from.cast())) };
+        // SAFETY: as for `splat`.
+        unsafe { _mm512_cvtph_ps(_mm256_slli_epi16::<8>(wide)) }
     }
 
     #[inline(always)]

@@ -12,15 +12,15 @@ use rand::seq::SliceRandom;
 use rand_chacha::ChaCha8Rng;
 use std::sync::Mutex;
 use tilewright_conformance::reference::{self, Attention, norm, relative_error};
-use tilewright_conformance::{CaseCache, ConformanceCase, tolerance};
-use tilewright_cpu::{Element, Fp8KvCache, KvCache, Number};
+use tilewright_conformance::{CaseCache, ConformanceCase, Fp8Pages, tolerance};
+use tilewright_cpu::{Element, Fp8Number, KvCache, Number};
 use tilewright_cuda::{Mix, PackedPlan};
-use tilewright_heuristics::{Dtype, Geometry, Mask, MaskOptions, PackShape, Tile};
+use tilewright_heuristics::{Dtype, Fp8, Geometry, Mask, MaskOptions, PackShape, Tile};
 use tilewright_kernel_templates::Class;
 use tilewright_kernel_templates::cuda::{
     Arguments, Kernel, KernelOptions, KvLoad, MERGE_WARPS, MaskArguments, TimelineEntry, WorkItem,
 };
-use tilewright_plan::{KvScales, KvStrides, Packing, PageTable, Plan, PlanOptions, Queries, Split};
+use tilewright_plan::{KvStrides, Packing, PageTable, Plan, PlanOptions, Queries, Split};
 
 pub(crate) const WINDOW: MaskOptions = Mask::window(1).options();
 pub(crate) const SOFTCAP: MaskOptions = Mask::softcap(1.0).options();
@@ -133,9 +133,9 @@ impl Case {
 
     pub(crate) fn check(&self, emulator: &Emulator) -> Result<(), String> {
         match self.class.dtype {
-            Dtype::F16 | Dtype::Fp8F16 => Batch::<f16>::new(self).check(self, emulator),
-            Dtype::Bf16 | Dtype::Fp8Bf16 => Batch::<bf16>::new(self).check(self, emulator),
-            Dtype::F32 | Dtype::Fp8F32 => Err("no kernel computes in f32".to_owned()),
+            Dtype::F16 | Dtype::Fp8F16 | Dtype::E5m2F16 => Batch::<f16>::new(self).check(self, emulator),
+            Dtype::Bf16 | Dtype::Fp8Bf16 | Dtype::E5m2Bf16 => Batch::<bf16>::new(self).check(self, emulator),
+            Dtype::F32 | Dtype::Fp8F32 | Dtype::E5m2F32 => Err("no kernel computes in f32".to_owned()),
         }
         .map_err(|error| format!("{error}: {self:?}"))
     }
@@ -205,22 +205,13 @@ impl<E: Element> Batch<E> {
         }
         let strides = if case.hnd { KvStrides::hnd(&geometry) } else { KvStrides::nhd(&geometry) };
         let mut random = random_numbers(case.seed);
-        let cache = if geometry.dtype.has_fp8_kv() {
-            // As large as those of the query's type, nearly: their scales are from 1/8 to 1/2.
-            let heads = if case.seed.is_multiple_of(2) { 1 } else { geometry.kv_heads };
-            let mut scales = || (0..heads).map(|_| 0.3125 + 0.1875 * random()).collect();
-            let (key_scales, value_scales) = (scales(), scales());
-            CaseCache::Fp8 {
-                keys: pages_of(&geometry, &strides, &filled, || 10.0 * random()),
-                values: pages_of(&geometry, &strides, &filled, || 4.0 * random()),
-                key_scales,
-                value_scales,
-            }
-        } else {
-            CaseCache::Plain {
+        let cache = match geometry.dtype.fp8() {
+            Some(Fp8::E4m3) => CaseCache::E4m3(fp8_pages_of(&geometry, &strides, &filled, case, &mut random)),
+            Some(Fp8::E5m2) => CaseCache::E5m2(fp8_pages_of(&geometry, &strides, &filled, case, &mut random)),
+            None => CaseCache::Plain {
                 keys: pages_of(&geometry, &strides, &filled, || 3.0 * random()),
                 values: pages_of(&geometry, &strides, &filled, &mut random),
-            }
+            },
         };
         let query_lens: Option<Vec<u32>> = (case.queries > 0).then(|| {
             let planned = planned_lens(&seq_lens, page_size, case.grown);
@@ -308,13 +299,11 @@ impl<E: Element> Batch<E> {
                 let cache = KvCache { keys: &keys[..], values: &values[..], strides };
                 reference::decode(&self.geometry, &table, &self.query, &cache, attention)
             }
-            CaseCache::Fp8 { keys, values, key_scales, value_scales } => {
-                let scales = match (&key_scales[..], &value_scales[..]) {
-                    (&[keys], &[values]) => KvScales::new(keys, values),
-                    (keys, values) => KvScales::new(keys, values),
-                };
-                let cache = Fp8KvCache { keys, values, strides, scales };
-                reference::decode(&self.geometry, &table, &self.query, &cache, attention)
+            CaseCache::E4m3(pages) => {
+                reference::decode(&self.geometry, &table, &self.query, &pages.on_cpu(strides), attention)
+            }
+            CaseCache::E5m2(pages) => {
+                reference::decode(&self.geometry, &table, &self.query, &pages.on_cpu(strides), attention)
             }
         }
     }
@@ -330,12 +319,8 @@ impl<E: Element> Batch<E> {
                     Guarded::read_only(none),
                 ]
             }
-            CaseCache::Fp8 { keys, values, key_scales, value_scales } => [
-                Guarded::read_only(keys),
-                Guarded::read_only(values),
-                Guarded::read_only(key_scales),
-                Guarded::read_only(value_scales),
-            ],
+            CaseCache::E4m3(pages) => fp8_inputs(pages),
+            CaseCache::E5m2(pages) => fp8_inputs(pages),
         };
         let [query, sinks] = [Guarded::read_only(&self.query), Guarded::read_only(&self.sinks)];
         let lengths = Guarded::read_only(lengths);
@@ -357,12 +342,12 @@ impl<E: Element> Batch<E> {
             sinks: if sinks { sink_array } else { 0 },
             ..Arguments::default()
         };
-        match &self.cache {
-            CaseCache::Plain { .. } => arguments,
-            CaseCache::Fp8 { key_scales: scales, .. } => {
-                Arguments { key_scales, value_scales, scale_head: i64::from(scales.len() > 1), ..arguments }
-            }
-        }
+        let scales = match &self.cache {
+            CaseCache::Plain { .. } => return arguments,
+            CaseCache::E4m3(pages) => pages.key_scales.len(),
+            CaseCache::E5m2(pages) => pages.key_scales.len(),
+        };
+        Arguments { key_scales, value_scales, scale_head: i64::from(scales > 1), ..arguments }
     }
 
     /// Rows (query, query head).
@@ -590,6 +575,35 @@ pub(crate) fn pages_of<K: Number>(
         }
     }
     elements
+}
+
+/// Pages of FP8, with numbers nearly as large as those of the query's type: their scales are from 1/8 to 1/2.
+fn fp8_pages_of<F: Fp8Number>(
+    geometry: &Geometry,
+    strides: &KvStrides,
+    filled: &[u32],
+    case: &Case,
+    mut random: impl FnMut() -> f32,
+) -> Fp8Pages<F> {
+    let heads = if case.seed.is_multiple_of(2) { 1 } else { geometry.kv_heads };
+    let mut scales = || (0..heads).map(|_| 0.3125 + 0.1875 * random()).collect();
+    let (key_scales, value_scales) = (scales(), scales());
+    Fp8Pages {
+        keys: pages_of(geometry, strides, filled, || 10.0 * random()),
+        values: pages_of(geometry, strides, filled, || 4.0 * random()),
+        key_scales,
+        value_scales,
+    }
+}
+
+fn fp8_inputs<F: Fp8Number>(pages: &Fp8Pages<F>) -> [Guarded; 4] {
+    let Fp8Pages { keys, values, key_scales, value_scales } = pages;
+    [
+        Guarded::read_only(keys),
+        Guarded::read_only(values),
+        Guarded::read_only(key_scales),
+        Guarded::read_only(value_scales),
+    ]
 }
 
 /// The lengths that a case plans for: those of requests that grow afterwards end with the first token of their last page.

@@ -1,4 +1,4 @@
-//! FP8 as K and V are kept in: e4m3fn of the OCP 8-bit floating point specification (revision 1.0, section 5), and its scales.
+//! FP8 with four bits of exponent: e4m3fn of the OCP 8-bit floating point specification (revision 1.0, section 5).
 
 /// An FP8 number with a sign, four bits of exponent (bias 7) and three of mantissa: from 2^-9 to 448 in both signs. There is no
 /// infinity; `0x7f` and `0xff` are NaN.
@@ -56,65 +56,6 @@ impl E4m3 {
 impl From<E4m3> for f32 {
     fn from(value: E4m3) -> Self {
         value.to_f32()
-    }
-}
-
-/// What the numbers of K or V are multiplied by to be the real ones.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Scale<'a> {
-    /// One factor for all KV heads.
-    Tensor(f32),
-    /// A factor for each KV head, `[kv_heads]`.
-    Heads(&'a [f32]),
-}
-
-impl Scale<'_> {
-    /// That of a KV head.
-    ///
-    /// # Panics
-    /// If there are fewer scales than heads; plans are executed only with enough of them.
-    #[inline]
-    pub const fn of_head(&self, kv_head: usize) -> f32 {
-        match self {
-            Self::Tensor(scale) => *scale,
-            Self::Heads(scales) => scales[kv_head],
-        }
-    }
-
-    /// How many heads it serves.
-    pub const fn heads(&self) -> usize {
-        match self {
-            Self::Tensor(_) => usize::MAX,
-            Self::Heads(scales) => scales.len(),
-        }
-    }
-}
-
-impl From<f32> for Scale<'_> {
-    fn from(scale: f32) -> Self {
-        Self::Tensor(scale)
-    }
-}
-
-impl<'a> From<&'a [f32]> for Scale<'a> {
-    fn from(scales: &'a [f32]) -> Self {
-        Self::Heads(scales)
-    }
-}
-
-/// The scales of a cache in FP8.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct KvScales<'a> {
-    /// Of K.
-    pub keys: Scale<'a>,
-    /// Of V.
-    pub values: Scale<'a>,
-}
-
-impl<'a> KvScales<'a> {
-    /// Of K and of V: each one number, or a slice with one a KV head.
-    pub fn new(keys: impl Into<Scale<'a>>, values: impl Into<Scale<'a>>) -> Self {
-        Self { keys: keys.into(), values: values.into() }
     }
 }
 

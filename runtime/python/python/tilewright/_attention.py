@@ -15,10 +15,9 @@ from ._live_plan import LivePlan
 from ._page_table import page_table
 from ._plan import Plan
 from ._run import stream_of
-from ._tensors import Integers, Tensor, check, check_dense, counts, device_name, dtype_name, view
+from ._tensors import FP8, Integers, Tensor, check, check_dense, counts, device_name, dtype_name, view
 
 _DTYPES = {"float16": "f16", "bfloat16": "bf16", "float32": "f32"}
-_FP8 = "float8_e4m3fn"
 
 
 class Heads(NamedTuple):
@@ -41,7 +40,7 @@ class Attention:
         heads: query heads, KV heads, and elements of a head.
         page_size: tokens of a page.
         dtype: of Q and the output, and of K and V: ``float16``, ``bfloat16``, or on the CPU ``float32``. A torch or NumPy dtype, or its name.
-        kv_dtype: of K and V, if another: ``float8_e4m3fn``, whose bits may be in ``uint8`` tensors.
+        kv_dtype: of K and V, if another: ``float8_e4m3fn`` or ``float8_e5m2``, whose bits may be in ``uint8`` tensors.
         kv_layout: ``NHD`` for caches ``[pages, page_size, KV heads, dim]``, ``HND`` for ``[pages, KV heads, page_size, dim]``. Any strides.
         device: ``cpu``, ``cuda``, ``cuda:1``, or a torch device. A GPU is used in its primary context, which torch uses too.
         scale: factor of the logits; ``1 / sqrt(dim)`` if absent.
@@ -98,8 +97,10 @@ class Attention:
         if self._dtype not in _DTYPES:
             raise ValueError(f"`dtype` is {self._dtype}: it can be float16, bfloat16 or float32")
         self._kv_dtype = self._dtype if kv_dtype is None else dtype_name(kv_dtype)
-        if self._kv_dtype not in (self._dtype, _FP8):
-            raise ValueError(f"`kv_dtype` is {self._kv_dtype}: it can be {self._dtype}, as the query, or {_FP8}")
+        if self._kv_dtype not in (self._dtype, *FP8):
+            raise ValueError(
+                f"`kv_dtype` is {self._kv_dtype}: it can be {self._dtype}, as the query, {' or '.join(FP8)}"
+            )
         if kv_layout not in ("NHD", "HND"):
             raise ValueError(
                 f"`kv_layout` is {kv_layout!r}: it can be 'NHD' ([pages, page_size, KV heads, dim]) or 'HND' ([pages, KV heads, page_size, dim])"
@@ -114,7 +115,7 @@ class Attention:
             raise ValueError(f"`dim` is {self._heads.dim}: on the CPU it must be a multiple of 16")
         if self._device is not None and self._dtype == "float32":
             raise ValueError("`dtype` is float32, which only the CPU computes: use float16 or bfloat16 on a GPU")
-        fp8 = "fp8-" if self._kv_dtype == _FP8 else ""
+        fp8 = f"{FP8[self._kv_dtype]}-" if self._kv_dtype in FP8 else ""
         for name, count in (("window", window), ("threads", threads)):
             if count is not None and not 0 <= count < 1 << 32:
                 raise ValueError(f"`{name}` is {count}: a whole number of 32 bits is needed")
@@ -326,7 +327,7 @@ class Attention:
             kv_cache: as in :meth:`Plan.run`; is written.
             slots: int64 ``[tokens]``: where each token goes: its page times ``page_size`` plus its place in the page, as vLLM's slot mappings
                 have it. A token with a negative slot is not written; nor is on a GPU, which cannot refuse it, one with a slot in no page.
-            k_scale: what K is divided by where the cache is FP8, as in :meth:`Plan.run`; beyond 448 it becomes 448.
+            k_scale: what K is divided by where the cache is FP8, as in :meth:`Plan.run`; beyond 448 it becomes 448, in e5m2 57344.
             v_scale: the same of V.
             cos_sin: float32 ``[positions, rotated]``: of each position the cosines of ``rotated / 2`` angles, then their sines (RoPE).
                 The first ``rotated`` elements of each head of K are rotated, a multiple of 16.

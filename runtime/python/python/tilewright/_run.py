@@ -10,6 +10,7 @@ from numbers import Real
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from ._tensors import (
+    FP8,
     ITEM_BYTES,
     Tensor,
     View,
@@ -250,7 +251,7 @@ def _check_cache(cache: View, attention: Attention, both: tuple[int, ...]) -> No
         return
     words = "page_size, KV heads, dim" if attention._kv_layout == "NHD" else "KV heads, page_size, dim"
     what = f"[pages, {'K and V, ' if both else ''}{words}] of `kv_layout` {attention._kv_layout}"
-    check(cache, dtype, attention._device, (None, *page), what, ("uint8",) if dtype == "float8_e4m3fn" else ())
+    check(cache, dtype, attention._device, (None, *page), what, ("uint8",) if dtype in FP8 else ())
 
 
 def kv_strides_of(keys: View, values: View, layout: str) -> tuple[int, int, int]:
@@ -279,7 +280,7 @@ def scales_of(
         raise ValueError("one of `k_scale` and `v_scale` is missing: give both")
     if not fp8:
         raise ValueError(
-            f"K and V are {attention._kv_dtype}, which has no scales: they are for `kv_dtype` float8_e4m3fn"
+            f"K and V are {attention._kv_dtype}, which has no scales: they are for `kv_dtype` {' or '.join(FP8)}"
         )
     keys, values = _scale("k_scale", k_scale, attention), _scale("v_scale", v_scale, attention)
     if keys.shape != values.shape:

@@ -73,10 +73,14 @@ ITEM_BYTES = {
     "float16": 2,
     "bfloat16": 2,
     "float8_e4m3fn": 1,
+    "float8_e5m2": 1,
     "uint8": 1,
     "int32": 4,
     "int64": 8,
 }
+
+FP8 = {"float8_e4m3fn": "fp8", "float8_e5m2": "e5m2"}
+"""Formats of FP8 that K and V may have, by their names in the native half."""
 
 _TYPESTR = {
     "f2": "float16",
@@ -104,7 +108,7 @@ def device_name(device: int | None) -> str:
 
 
 def dtype_name(dtype: Any) -> str:
-    """The name of a torch or NumPy dtype, or of a text: ``float16``, ``bfloat16``, ``float32``, ``float8_e4m3fn``."""
+    """The name of a torch or NumPy dtype, or of a text: ``float16``, ``bfloat16``, ``float32``, ``float8_e4m3fn``, ``float8_e5m2``."""
     if isinstance(dtype, str):
         name = dtype
     elif isinstance(dtype, type):  # numpy.float32, ml_dtypes.bfloat16

@@ -15,7 +15,7 @@ use std::time::Instant;
 use tilewright_cpu::{CpuBackend, DecodeArgs, Element, HostDevice, KvCache, KvPages, probe};
 use tilewright_heuristics::{Dtype, Geometry, Prices, Tile};
 use tilewright_kernel_templates::{Class, CpuLimits, Limits, cpu as scratch};
-use tilewright_plan::{E4m3, KvStrides, PageTable, Plan, PlanOptions};
+use tilewright_plan::{E4m3, E5m2, KvStrides, PageTable, Plan, PlanOptions};
 use tilewright_scenarios::Batch;
 
 /// Multiple of the last-level cache that is read between two reads of the same page, at least.
@@ -217,9 +217,15 @@ impl Bench for CpuBench {
     fn verify(&mut self, tile: &Tile, class: &Class, coverage: Coverage) -> Result<f64, Failure> {
         let Self { references, backend, .. } = self;
         match class.dtype {
-            Dtype::F16 | Dtype::Fp8F16 => references.verify::<f16>(backend, tile, class, coverage),
-            Dtype::Bf16 | Dtype::Fp8Bf16 => references.verify::<bf16>(backend, tile, class, coverage),
-            Dtype::F32 | Dtype::Fp8F32 => references.verify::<f32>(backend, tile, class, coverage),
+            Dtype::F16 | Dtype::Fp8F16 | Dtype::E5m2F16 => {
+                references.verify::<f16>(backend, tile, class, coverage)
+            }
+            Dtype::Bf16 | Dtype::Fp8Bf16 | Dtype::E5m2Bf16 => {
+                references.verify::<bf16>(backend, tile, class, coverage)
+            }
+            Dtype::F32 | Dtype::Fp8F32 | Dtype::E5m2F32 => {
+                references.verify::<f32>(backend, tile, class, coverage)
+            }
         }
     }
 
@@ -231,6 +237,9 @@ impl Bench for CpuBench {
             Dtype::Fp8F16 => self.load_typed::<f16, E4m3>(batch),
             Dtype::Fp8Bf16 => self.load_typed::<bf16, E4m3>(batch),
             Dtype::Fp8F32 => self.load_typed::<f32, E4m3>(batch),
+            Dtype::E5m2F16 => self.load_typed::<f16, E5m2>(batch),
+            Dtype::E5m2Bf16 => self.load_typed::<bf16, E5m2>(batch),
+            Dtype::E5m2F32 => self.load_typed::<f32, E5m2>(batch),
         }
     }
 }
@@ -262,7 +271,7 @@ mod tests {
     fn batch_invariant_plans_are_verified_in_every_type() {
         let mut bench = CpuBench::new(Some(2));
         let limits = bench.limits().clone();
-        for dtype in [Dtype::F16, Dtype::Bf16, Dtype::F32, Dtype::Fp8F16] {
+        for dtype in [Dtype::F16, Dtype::Bf16, Dtype::F32, Dtype::Fp8F16, Dtype::E5m2F16] {
             let class = Class { head_dim: 64, dtype };
             let set = tilewright_kernel_templates::invariant_set(&class, &limits).unwrap();
             for tile in set.tiles() {

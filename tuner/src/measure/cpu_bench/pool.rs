@@ -3,7 +3,7 @@
 use super::super::numbers::{self, Stream};
 use half::{bf16, f16};
 use tilewright_cpu::{Fp8KvCache, KvCache, Number};
-use tilewright_plan::{E4m3, KvScales, KvStrides};
+use tilewright_plan::{E4m3, E5m2, KvScales, KvStrides};
 
 /// A pool of each element type.
 #[derive(Debug, Default)]
@@ -11,7 +11,8 @@ pub(super) struct Pools {
     f16: Pool<f16>,
     bf16: Pool<bf16>,
     f32: Pool<f32>,
-    fp8: Pool<E4m3>,
+    e4m3: Pool<E4m3>,
+    e5m2: Pool<E5m2>,
 }
 
 /// K and V pages of one element type; samples go through it.
@@ -48,17 +49,23 @@ macro_rules! plain_elements {
 }
 plain_elements!(f16, bf16, f32);
 
-impl PoolElement for E4m3 {
-    type Cache<'c> = Fp8KvCache<'c>;
+/// Formats of FP8, whose scales are 1.
+macro_rules! fp8_elements {
+    ($($element:ident $pool:ident),*) => {$(
+        impl PoolElement for $element {
+            type Cache<'c> = Fp8KvCache<'c, Self>;
 
-    fn pool(pools: &mut Pools) -> &mut Pool<Self> {
-        &mut pools.fp8
-    }
+            fn pool(pools: &mut Pools) -> &mut Pool<Self> {
+                &mut pools.$pool
+            }
 
-    fn cache<'c>(keys: &'c [Self], values: &'c [Self], strides: KvStrides) -> Self::Cache<'c> {
-        Fp8KvCache { keys, values, strides, scales: KvScales::new(1.0, 1.0) }
-    }
+            fn cache<'c>(keys: &'c [Self], values: &'c [Self], strides: KvStrides) -> Self::Cache<'c> {
+                Fp8KvCache { keys, values, strides, scales: KvScales::new(1.0, 1.0) }
+            }
+        }
+    )*};
 }
+fp8_elements!(E4m3 e4m3, E5m2 e5m2);
 
 impl<K: Number> Pool<K> {
     /// Makes room for `elements` of K and of V: copies of one block, which is far cheaper to make than as many numbers.

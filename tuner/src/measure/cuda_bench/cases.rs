@@ -196,16 +196,20 @@ fn upload(cases: Vec<&ConformanceCase>, device: &CudaDevice) -> Result<Vec<CudaC
 
 fn upload_one(case: ConformanceCase, device: &CudaDevice) -> Result<CudaCase, Failure> {
     let uploaded = match case.geometry.dtype {
-        Dtype::Bf16 | Dtype::Fp8Bf16 => CudaCase::new::<half::bf16>(case, device),
-        Dtype::F16 | Dtype::Fp8F16 | Dtype::F32 | Dtype::Fp8F32 => CudaCase::new::<half::f16>(case, device),
+        Dtype::Bf16 | Dtype::Fp8Bf16 | Dtype::E5m2Bf16 => CudaCase::new::<half::bf16>(case, device),
+        Dtype::F16 | Dtype::Fp8F16 | Dtype::E5m2F16 | Dtype::F32 | Dtype::Fp8F32 | Dtype::E5m2F32 => {
+            CudaCase::new::<half::f16>(case, device)
+        }
     };
     uploaded.map_err(failure_of)
 }
 
 fn upload_far(case: ConformanceCase, device: &CudaDevice) -> Result<CudaCase, Failure> {
     let uploaded = match case.geometry.dtype {
-        Dtype::Bf16 | Dtype::Fp8Bf16 => CudaCase::far::<half::bf16>(case, device),
-        Dtype::F16 | Dtype::Fp8F16 | Dtype::F32 | Dtype::Fp8F32 => CudaCase::far::<half::f16>(case, device),
+        Dtype::Bf16 | Dtype::Fp8Bf16 | Dtype::E5m2Bf16 => CudaCase::far::<half::bf16>(case, device),
+        Dtype::F16 | Dtype::Fp8F16 | Dtype::E5m2F16 | Dtype::F32 | Dtype::Fp8F32 | Dtype::E5m2F32 => {
+            CudaCase::far::<half::f16>(case, device)
+        }
     };
     uploaded.map_err(failure_of)
 }

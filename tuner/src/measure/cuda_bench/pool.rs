@@ -4,7 +4,7 @@
 use crate::measure::numbers::{Stream, block};
 use tilewright_cuda::{CudaDevice, CudaError, DeviceMemory};
 use tilewright_heuristics::Dtype;
-use tilewright_plan::E4m3;
+use tilewright_plan::{E4m3, E5m2};
 
 /// Pages of K and V.
 #[derive(Debug)]
@@ -62,6 +62,7 @@ const fn stored(dtype: Dtype) -> Dtype {
         Dtype::F16 | Dtype::F32 => Dtype::F16,
         Dtype::Bf16 => Dtype::Bf16,
         Dtype::Fp8F16 | Dtype::Fp8Bf16 | Dtype::Fp8F32 => Dtype::Fp8F16,
+        Dtype::E5m2F16 | Dtype::E5m2Bf16 | Dtype::E5m2F32 => Dtype::E5m2F16,
     }
 }
 
@@ -112,6 +113,9 @@ fn filled_memory(
         Dtype::Fp8F16 | Dtype::Fp8Bf16 | Dtype::Fp8F32 => {
             memory.repeat(&block(stream, bytes, |x| E4m3::from_f32(x).to_bits()))?;
         }
+        Dtype::E5m2F16 | Dtype::E5m2Bf16 | Dtype::E5m2F32 => {
+            memory.repeat(&block(stream, bytes, |x| E5m2::from_f32(x).to_bits()))?;
+        }
     }
     Ok(memory)
 }
@@ -124,8 +128,10 @@ mod tests {
     fn types_that_are_stored_alike_share_their_pages() {
         assert_eq!([Dtype::Fp8Bf16, Dtype::Fp8F32].map(stored), [stored(Dtype::Fp8F16); 2]);
         assert_eq!(stored(Dtype::F32), stored(Dtype::F16));
+        assert_eq!(stored(Dtype::E5m2Bf16), stored(Dtype::E5m2F16));
+        assert_ne!(stored(Dtype::E5m2F16), stored(Dtype::Fp8F16));
         assert_ne!(stored(Dtype::Bf16), stored(Dtype::F16));
-        for dtype in [Dtype::F16, Dtype::Bf16, Dtype::Fp8F16, Dtype::Fp8Bf16, Dtype::Fp8F32] {
+        for dtype in Dtype::ALL.into_iter().filter(|&dtype| dtype != Dtype::F32) {
             assert_eq!(stored(dtype).kv_bytes(), dtype.kv_bytes(), "{dtype}");
         }
     }
