@@ -172,9 +172,8 @@ struct Machine {
     go_to(take_any(0));
   }
 
-  // The last thread wakes all that wait, and goes on itself.
+  // The last thread wakes all that wait, and goes on itself. Products of warpgroups may go on meanwhile.
   void barrier_of_warps(u32 number, u32 warps_of_it) {
-    if (current->begun[0].products || current->begun[1].products) fail("a barrier between begin_products and end_products");
     if (number == 0 || number >= NAMED_BARRIERS) fail("there is no barrier %u of some warps", number);
     NamedBarrier &barrier = named[number];
     if (barrier.arrived == 0) barrier.warps = warps_of_it;

@@ -92,7 +92,8 @@ struct KernelTraits : Options {
   static constexpr bool QUERY_SHARED = HAS_WGMMA && !FP8 && SETMAXNREG && WARPS_Q % 4 == 0 && !QUERY_IN_REGISTERS;
   static constexpr u32 QUERY_PANEL_BYTES = M * 128; // of 64 elements of all rows
   // Whether the four warps of a warpgroup multiply their 64 rows together, but for the private KV phase.
-  static constexpr bool TOGETHER = HAS_WGMMA && (!FP8 || WIDENED) && WARPS_Q % 4 == 0 && (QUERY_IN_REGISTERS || QUERY_SHARED) && !SPLIT_DIM;
+  static constexpr bool TOGETHER = HAS_WGMMA && (!FP8 || WIDENED) && WARPS_Q % 4 == 0 && (QUERY_IN_REGISTERS || QUERY_SHARED);
+  static_assert(!(TOGETHER && SPLIT_DIM) || WARPS_Q == 4, "a warpgroup has one part of a head");
   // Rows that are multiplied by the same steps: the warp's, or the warpgroup's.
   static constexpr u32 ROWS_TOGETHER = TOGETHER ? 64 : 16;
   // Steps of which it is noted what they are: what is computed, and up to STAGES later ones, or one more. Where K and V are widened, their

@@ -106,11 +106,11 @@ pub const fn has_tma_producers(class: &Class, arch: Arch) -> bool {
     arch.has_warpgroups() && (class.head_dim == 128 || !class.dtype.has_fp8_kv())
 }
 
-/// TMA producer warps of a CTA beside a tile's consumer warps: a warpgroup beside warpgroups that multiply together, so that it can leave them its registers, two of
+/// TMA producer warps of a CTA beside a tile's consumer warps: a warpgroup beside warpgroups, so that it can leave them its registers, two of
 /// whose warps copy, and two widen FP8; else one warp; none with the `cp.async` producer. Converting 128 tokens of FP8 in registers, as
 /// batch-invariant kernels do, takes more registers than even those.
 pub fn producer_warps(tile: &Tile, class: &Class, options: KernelOptions, arch: Arch) -> u32 {
-    let warpgroups = tile.m.is_multiple_of(64) && !WarpSplit::splits_heads(class.head_dim);
+    let warpgroups = tile.m.is_multiple_of(64);
     if !has_tma_producers(class, arch)
         || options.kv_load == KvLoad::CpAsync
         || (warpgroups && tile.n >= 128 && class.dtype.has_fp8_kv() && options.invariant)

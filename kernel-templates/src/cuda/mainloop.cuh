@@ -70,6 +70,7 @@ template <class S> struct Mainloop {
       mma.template begin_keys_together<S::WARP_GRANULES>(scores, query, keys);
       wait_wgmma(scores);
       pipeline.template release_keys<true>(at);
+      softmax_step.add_split(scores);
       typename SoftmaxStep<S>::Raise raise = softmax_step.template begin_weighing<S::WARP_GRANULES>(acc.softmax, scores, at, first, seen, here.masked);
       if (raise.far) softmax_step.raise_accumulators(acc, raise);
       softmax_step.template end_weighing<S::WARP_GRANULES>(acc.softmax, scores);
@@ -100,6 +101,7 @@ template <class S> struct Mainloop {
           wait_wgmma(acc.output);
           pipeline.template release_values<true>(before);
         }
+        softmax_step.add_split(scores);
         raise = softmax_step.template begin_weighing<S::WARP_GRANULES>(acc.softmax, scores, at, first, seen, masked);
         if (raise.far) {
           if constexpr (!ONE_BUFFER) wait_wgmma(acc.output);

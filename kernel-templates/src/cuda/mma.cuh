@@ -214,9 +214,10 @@ template <class S> struct Mma {
   }
   TILEWRIGHT_DEVICE static SharedMatrix matrix_at(u32 address) { return SharedMatrix::at<S::WIDE_PANEL_ROW_BYTES>(address, S::WIDE_PANEL_BYTES, 8 * S::WIDE_ROW_BYTES); }
 
-  // Keys of a step from its granule `first` on, as a warpgroup multiplies them, and the values of the same tokens.
+  // Keys of a step from its granule `first` on, as a warpgroup multiplies them, and the values of the same tokens. Of a head that warpgroups share out they begin
+  // with the warpgroup's panels.
   TILEWRIGHT_DEVICE SharedMatrix keys_together(const PipelineState<S> &at, u32 first) const {
-    return matrix_at(cta.wide_keys_at(at) + first * S::GRANULE * S::WIDE_ROW_BYTES);
+    return matrix_at(cta.wide_keys_at(at) + first * S::GRANULE * S::WIDE_ROW_BYTES + cta.warp_d * (S::WARP_DIM / S::WIDE_PANEL_COLUMNS * S::WIDE_PANEL_BYTES));
   }
   TILEWRIGHT_DEVICE static SharedMatrix values_of(SharedMatrix keys) { return keys.further(S::WIDENED ? S::WIDE_STAGE_BYTES : S::STAGE_BYTES); }
 
@@ -224,11 +225,11 @@ template <class S> struct Mma {
   template <u32 GRANULES_HERE>
   TILEWRIGHT_DEVICE void begin_keys_together(float (&scores)[GRANULES_HERE * 2][4], const u32 (&query)[S::QUERY_FRAGMENTS][4], SharedMatrix keys) const {
     SharedMatrix rows = keys; // the query's, where it is in shared memory
-    if constexpr (S::QUERY_SHARED) rows = SharedMatrix::at<128>(cta.query_address({}, cta.warp_q / 4 * 64, 0), S::QUERY_PANEL_BYTES, 8 * 128);
+    if constexpr (S::QUERY_SHARED) rows = SharedMatrix::at<128>(cta.query_address({}, cta.warp_q / 4 * 64, first_chunk()), S::QUERY_PANEL_BYTES, 8 * 128);
     constexpr u32 A_PANEL = S::WIDE_PANEL_COLUMNS / 16; // products
     begin_wgmma(scores);
 #pragma unroll
-    for (u32 k = 0; k < S::HEAD_DIM / 16; k++) {
+    for (u32 k = 0; k < S::WARP_DIM / 16; k++) {
       const SharedMatrix of_k = keys.further(k / A_PANEL * S::WIDE_PANEL_BYTES + k % A_PANEL * 32);
       if constexpr (S::QUERY_SHARED) multiply_columns<false, 0>(scores, rows.further(k / 4 * S::QUERY_PANEL_BYTES + k % 4 * 32), of_k, k > 0);
       else multiply_columns<false, 0>(scores, query[k], of_k, k > 0);

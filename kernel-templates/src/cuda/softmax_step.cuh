@@ -44,6 +44,11 @@ template <class S> struct SoftmaxStep {
     }
   }
 
+  // Logits of a head that warps share out: the sums of their parts.
+  template <u32 TILES> TILEWRIGHT_DEVICE void add_split(float (&scores)[TILES][4]) const {
+    if constexpr (S::SPLIT_DIM) SplitDim<S>{cta}.add_logits(scores);
+  }
+
   // Weights are made in two parts. Between them lies the branch that raises accumulators, if they have to be: the answer of the other lanes comes
   // while those of the first granule are made, and the compiler moves no wait for earlier products before it.
   //
@@ -135,7 +140,7 @@ template <class S> struct SoftmaxStep {
       mma.template multiply_keys<false, GRANULES_HERE>(scores, query, at, first, active);
     }
     buffers.keys_are_read();
-    if constexpr (S::SPLIT_DIM) SplitDim<S>{cta}.add_logits(scores);
+    add_split(scores);
     const Raise raise = begin_weighing<GRANULES_HERE>(acc.softmax, scores, at, first, mask_state, masked);
     if (raise.far) raise_accumulators(acc, raise);
     end_weighing<GRANULES_HERE>(acc.softmax, scores);
