@@ -196,9 +196,9 @@ mod tests {
     fn one_kernel_serves_both_where_none_copies_boxes() {
         let hopper: Arch = "sm_90a".parse().unwrap();
         let [tma, cp_async] = [16, 1].map(KernelOptions::for_pages);
-        let fp8 = Class { dtype: Dtype::Fp8Bf16, head_dim: 64 };
-        let long = Class { head_dim: 256, ..fp8 };
-        for (class, arch) in [(CLASS, arch()), (fp8, arch()), (fp8, hopper), (long, hopper)] {
+        let fp8 = Class { dtype: Dtype::Fp8Bf16, head_dim: 96 };
+        let e5m2 = Class { dtype: Dtype::E5m2F16, ..fp8 };
+        for (class, arch) in [(CLASS, arch()), (fp8, arch()), (fp8, hopper), (e5m2, hopper)] {
             assert_eq!(cp_async.on(&class, arch), tma, "{class} {arch}");
             let [one, other] = [tma, cp_async].map(|options| Kernel::decode(&TILE, &class, options, arch));
             assert_eq!(one, other, "{class} {arch}");

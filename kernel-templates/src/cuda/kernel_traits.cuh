@@ -82,7 +82,7 @@ struct KernelTraits : Options {
   // A producer warpgroup leaves registers to the consumers; two of its warps load, one K and one V. Of FP8 the other two widen what is loaded for
   // products of a warpgroup, which take 16-bit elements from shared memory. In the private KV phase each warp widens its own in registers.
   static constexpr bool SETMAXNREG = PRODUCERS == 4;
-  static constexpr bool WIDENED = HAS_WGMMA && FP8 && SETMAXNREG && WARPS_Q % 4 == 0 && QUERY_IN_REGISTERS && !Options::INVARIANT;
+  static constexpr bool WIDENED = HAS_WGMMA && FP8 && SETMAXNREG && WARPS_Q % 4 == 0 && HEAD_DIM <= 128 && !Options::INVARIANT;
   static constexpr u32 WIDE_BUFFERS = !WIDENED ? 0 : N <= 64 ? 2 : 1;
   static constexpr u32 WIDE_ROW_BYTES = HEAD_DIM * 2, WIDE_STAGE_BYTES = N * WIDE_ROW_BYTES;
   // Panels of what a warpgroup multiplies.
@@ -101,7 +101,7 @@ struct KernelTraits : Options {
   static constexpr u32 NOTES = (WIDENED ? larger(2 * STAGES, STAGES + WIDE_BUFFERS) : STAGES) + (TMA ? 1 : 2);
 
   static_assert(PRODUCERS <= 1 || (SETMAXNREG && WARPS % 4 == 0), "one producer warp, or a warpgroup");
-  static_assert(!TMA || (HAS_TMA && PANEL_ROW_BYTES >= 64 && (QUERY_IN_REGISTERS || !FP8) && GRANULES <= 32), "what tensor copies are written for");
+  static_assert(!TMA || (HAS_TMA && PANEL_ROW_BYTES >= 64 && GRANULES <= 32), "what tensor copies are written for");
 
   // Shared memory, in this order. At the end the buffers are used again for the outputs of warps that share rows.
   static constexpr u32 WIDE_AT = STAGES * 2 * STAGE_BYTES;

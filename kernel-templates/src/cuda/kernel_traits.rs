@@ -8,6 +8,9 @@ use crate::space::WARP_THREADS;
 use crate::{Arch, Class};
 use tilewright_heuristics::Tile;
 
+/// Elements of a head in FP8 that are widened for `wgmma`, at most: the query of more is not in registers, where its elements are put in the order of widened ones.
+const MOST_WIDENED_DIM: u32 = 128;
+
 /// Heads of more elements are split among the warps that share rows: one warp has no registers for sums of 16 rows of them.
 const MOST_WARP_DIM: u32 = 256;
 
@@ -83,8 +86,11 @@ pub const fn shared_bytes(tile: &Tile, class: &Class, producers: u32, options: K
 /// Buffers of K and V in FP8 that are widened for `wgmma`: two warps of a producer warpgroup widen a step once for all rows. Batch-invariant kernels widen
 /// in registers, whichever way K and V are loaded.
 const fn wide_buffers(tile: &Tile, class: &Class, producers: u32, options: KernelOptions) -> u32 {
-    let widened =
-        class.dtype.has_fp8_kv() && producers == 4 && tile.m.is_multiple_of(64) && !options.invariant;
+    let widened = class.dtype.has_fp8_kv()
+        && class.head_dim <= MOST_WIDENED_DIM
+        && producers == 4
+        && tile.m.is_multiple_of(64)
+        && !options.invariant;
     match widened {
         false => 0,
         true if tile.n <= 64 => 2,
@@ -100,20 +106,22 @@ pub const fn panel_row_bytes(class: &Class) -> u32 {
     if whole > 128 { 128 } else { whole }
 }
 
-/// Whether a class has kernels with TMA producer warps: on architectures with TMA, of FP8 with a head dimension of 128 only.
-/// [`KvLoad::CpAsync`] chooses the `cp.async` producer even there.
+/// Whether a class has kernels with TMA producer warps: on architectures with TMA, where rows have panels of 64 or 128 bytes, which those of 96 elements in FP8
+/// have not. [`KvLoad::CpAsync`] chooses the `cp.async` producer even there.
 pub const fn has_tma_producers(class: &Class, arch: Arch) -> bool {
-    arch.has_warpgroups() && (class.head_dim == 128 || !class.dtype.has_fp8_kv())
+    arch.has_warpgroups() && panel_row_bytes(class) >= 64
 }
 
 /// TMA producer warps of a CTA beside a tile's consumer warps: a warpgroup beside warpgroups, so that it can leave them its registers, two of
 /// whose warps copy, and two widen FP8; else one warp; none with the `cp.async` producer. Converting 128 tokens of FP8 in registers, as
-/// batch-invariant kernels do, takes more registers than even those.
+/// batch-invariant kernels do, takes more registers than even those; so do heads of FP8 that are too long to be widened by producer warps.
 pub fn producer_warps(tile: &Tile, class: &Class, options: KernelOptions, arch: Arch) -> u32 {
     let warpgroups = tile.m.is_multiple_of(64);
     if !has_tma_producers(class, arch)
         || options.kv_load == KvLoad::CpAsync
-        || (warpgroups && tile.n >= 128 && class.dtype.has_fp8_kv() && options.invariant)
+        || (warpgroups
+            && class.dtype.has_fp8_kv()
+            && (class.head_dim > MOST_WIDENED_DIM || tile.n >= 128 && options.invariant))
     {
         return 0;
     }
@@ -200,7 +208,10 @@ mod tests {
         let fp8 = Class { dtype: Dtype::Fp8F16, ..CLASS };
         assert_eq!(threads(long, fp8, hopper), 256);
         assert_eq!(producer_warps(&long, &fp8, KernelOptions { invariant: true, ..TMA }, hopper), 0);
-        assert_eq!(threads(TILE, Class { head_dim: 64, dtype: Dtype::Fp8F16 }, hopper), 128);
+        assert_eq!(threads(TILE, Class { head_dim: 64, dtype: Dtype::Fp8F16 }, hopper), 256);
+        assert_eq!(threads(TILE, Class { head_dim: 96, dtype: Dtype::Fp8F16 }, hopper), 128);
+        let few = Tile { m: 16, ..TILE };
+        assert_eq!(threads(few, Class { head_dim: 256, dtype: Dtype::Fp8F16 }, hopper), 160);
         assert_eq!(threads(TILE, CLASS, "sm_90".parse().unwrap()), 128);
         assert_eq!(launch_bounds(&[TILE], 4), "__launch_bounds__(256, 2)");
         assert_eq!(launch_bounds(&[TILE], 0), "__launch_bounds__(128)");

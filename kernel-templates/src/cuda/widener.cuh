@@ -14,20 +14,20 @@ template <class S> struct Widener {
   const Cta<S> &cta;
   const Pipeline<S> pipeline{cta};
 
-  // A warp takes half of eight rows at once: a lane 16 bytes. Rows whose numbers differ by 5 modulo 8 are neighbours, so that eight lanes
+  // A warp takes 64 bytes of eight rows at once: a lane 16. Rows whose numbers differ by 5 modulo 8 are neighbours, so that eight lanes
   // read, and write, in different banks.
-  static constexpr u32 TASKS = S::N / 8 * 2, AT_ONCE = 4;
-  static_assert(!S::WIDENED || (S::ROW_BYTES == 128 && TASKS % AT_ONCE == 0), "a row is one panel, and two when it is widened");
+  static constexpr u32 PARTS = S::ROW_BYTES / 64, TASKS = S::N / 8 * PARTS, AT_ONCE = smaller(TASKS, 4u);
+  static_assert(!S::WIDENED || (S::PANELS == 1 && PARTS <= 2 && TASKS % AT_ONCE == 0), "a row is one panel, and each part of it one when it is widened");
 
   template <bool VALUES> TILEWRIGHT_DEVICE void widen(const PipelineState<S> &at) const {
     const u32 row = cta.lane / 8 ^ cta.lane / 4 % 2 * 5, chunk = cta.lane % 4;
-    const u32 from = (VALUES ? cta.values_at(at) : cta.keys_at(at)) + row * 128 + (chunk ^ row) * 16;
+    const u32 from = (VALUES ? cta.values_at(at) : cta.keys_at(at)) + row * S::ROW_BYTES + (chunk ^ cta.exchange(row)) * 16;
     const u32 to = (VALUES ? cta.wide_values_at(at) : cta.wide_keys_at(at)) + row * 128 + (2 * chunk ^ row) * 16;
 #pragma unroll 1
     for (u32 begin = 0; begin < TASKS; begin += AT_ONCE) {
       u32 bytes[AT_ONCE][4];
 #pragma unroll
-      for (u32 i = 0; i < AT_ONCE; i++) load_four_words(bytes[i], (from + (begin + i) / 2 * 8 * S::ROW_BYTES) ^ i % 2 * 64);
+      for (u32 i = 0; i < AT_ONCE; i++) load_four_words(bytes[i], (from + (begin + i) / PARTS * 8 * S::ROW_BYTES) ^ i % PARTS * 64);
 #pragma unroll
       for (u32 i = 0; i < AT_ONCE; i++) {
         u32 first[4], second[4];
@@ -36,7 +36,7 @@ template <class S> struct Widener {
           if constexpr (VALUES) widen_alternate(typename S::KvElement{}, typename S::MmaElement{}, bytes[i][w], first[w], second[w]);
           else widen_neighbours(typename S::KvElement{}, typename S::MmaElement{}, bytes[i][w], first[w], second[w]);
         }
-        const u32 target = to + (begin + i) / 2 * 8 * S::WIDE_ROW_BYTES + i % 2 * S::WIDE_PANEL_BYTES;
+        const u32 target = to + (begin + i) / PARTS * 8 * S::WIDE_ROW_BYTES + i % PARTS * S::WIDE_PANEL_BYTES;
         store_four_words(target, first);
         store_four_words(target ^ 16, second);
       }

@@ -225,22 +225,32 @@ fn fp8_agrees_with_the_reference_where_the_device_converts() {
 #[test]
 fn fp8_beside_a_producer_agrees_with_the_reference() {
     let tiles = [
-        (16, 32, 2, 3),
-        (16, 64, 4, 1),
-        (32, 64, 4, 2),
-        (64, 64, 4, 2),
-        (64, 32, 8, 3),
-        (64, 128, 8, 1),
-        (128, 64, 8, 4),
+        (128, (16, 32, 2, 3)),
+        (128, (16, 64, 4, 1)),
+        (128, (32, 64, 4, 2)),
+        (128, (64, 64, 4, 2)),
+        (128, (64, 32, 8, 3)),
+        (128, (64, 128, 8, 1)),
+        (128, (128, 64, 8, 4)),
+        // Rows of one panel of 64 bytes, which are widened to one of 128.
+        (64, (16, 64, 4, 2)),
+        (64, (64, 64, 4, 2)),
+        (64, (64, 16, 4, 4)),
+        (64, (128, 96, 8, 3)),
+        // Three panels of 64 bytes, and two and four of 128: nothing is widened by producer warps.
+        (192, (32, 64, 4, 2)),
+        (256, (16, 32, 2, 3)),
+        (256, (64, 32, 4, 2)),
+        (512, (32, 32, 8, 2)),
     ];
     let window = KernelOptions { mask: MaskOptions::ALL, sinks: true, ..CASE.options };
     let mut cases = Vec::new();
-    for (m, n, warps, stages) in tiles {
+    for (head_dim, (m, n, warps, stages)) in tiles {
         for (query, options) in [(Dtype::F16, CASE.options), (Dtype::Bf16, window)] {
             for (packing, own) in [(Packing::PerTree, 70), (Packing::PerRequest, 300)] {
                 let seed = cases.len() as u64;
                 let format = if cases.len() % 3 == 1 { Fp8::E5m2 } else { Fp8::E4m3 };
-                let class = Class { head_dim: 128, dtype: query.with_kv(format) };
+                let class = Class { head_dim, dtype: query.with_kv(format) };
                 let tile = Tile::new(m, n, warps, stages);
                 let (page_size, hnd) = ([16, 32, 48, 64][cases.len() % 4], cases.len() % 3 == 0);
                 let (queries, grown) = ((seed % 3) as u32, cases.len() % 5 == 0);

@@ -232,9 +232,11 @@ fn appends_write_the_bits_of_the_cpu_backend_when_launched_and_when_replayed() {
         [None, Some((halves, dim, false)), Some((interleaved, dim, true)), Some((halves, dim / 4, true))]
     };
     let mut checked = 0;
-    for (index, heads) in [(8, 2, 128), (3, 3, 64), (4, 1, 256), (4, 2, 192)].into_iter().enumerate() {
+    for (index, heads) in
+        [(8, 2, 128), (3, 3, 64), (4, 1, 256), (4, 2, 192), (2, 1, 512)].into_iter().enumerate()
+    {
         let heads = Heads { query: heads.0, kv: heads.1, dim: heads.2 };
-        let page_size = [16, 5, 64, 16][index];
+        let page_size = [16, 5, 64, 16, 32][index];
         let e5m2 = [Dtype::E5m2F16, Dtype::E5m2Bf16][index % 2];
         for (dtype, layout) in [Dtype::F16, Dtype::Bf16, Dtype::Fp8F16, Dtype::Fp8Bf16, e5m2]
             .into_iter()

@@ -18,6 +18,8 @@ use tilewright_runtime::{
 };
 
 const HEADS: Heads = Heads { query: 8, kv: 2, dim: 128 };
+/// Heads that warps split among themselves.
+const LONG_HEADS: Heads = Heads { dim: 512, ..HEADS };
 const LONGEST: u32 = 2_600;
 const PAGE_SIZES: [u32; 6] = [16, 32, 64, 48, 128, 256];
 /// Requests of a family, and how often each lies in a pool.
@@ -28,6 +30,7 @@ const BATCHES_A_POOL: u64 = 24;
 /// Batches of one kind of attention.
 struct Comparison<E: CudaElement> {
     attention: Attention<Cuda>,
+    heads: Heads,
     stream: Arc<CudaStream>,
     family: Family,
     seen: SeenBits,
@@ -40,16 +43,17 @@ struct Comparison<E: CudaElement> {
 }
 
 impl<E: CudaElement + Element> Comparison<E> {
-    fn new(device: &CudaDevice, options: AttentionOptions, sinks: bool) -> Self {
+    fn new(device: &CudaDevice, heads: Heads, options: AttentionOptions, sinks: bool) -> Self {
         let context = Arc::clone(device.context());
         let stream = context.new_stream().unwrap();
         let options = AttentionOptions { fetch_nvrtc: true, ..options };
-        let family = Family::new(TEXTS, LONGEST, HEADS.dim, 5);
-        let rows = TEXTS * COPIES * HEADS.query as usize;
+        let family = Family::new(TEXTS, LONGEST, heads.dim, 5);
+        let rows = TEXTS * COPIES * heads.query as usize;
         Self {
-            attention: Attention::cuda(context, HEADS, options).unwrap(),
+            heads,
+            attention: Attention::cuda(context, heads, options).unwrap(),
             seen: SeenBits::new(&family),
-            output: stream.clone_htod(&vec![E::from_f32(0.0); rows * HEADS.dim as usize]).unwrap(),
+            output: stream.clone_htod(&vec![E::from_f32(0.0); rows * heads.dim as usize]).unwrap(),
             lse: stream.alloc_zeros(rows).unwrap(),
             sinks: sinks.then(|| stream.clone_htod(&[0.5, -1.0, 3.0, 0.0, -9.0, 1.0, 2.0, 0.1]).unwrap()),
             stream,
@@ -102,7 +106,7 @@ impl<E: CudaElement + Element> Comparison<E> {
         for seed in pool_seed * BATCHES_A_POOL..(pool_seed + 1) * BATCHES_A_POOL {
             let most = [3, 24, TEXTS * COPIES][seed as usize % 3];
             let batch = pool.batch(most, seed);
-            let query = self.family.queries::<E>(&batch.texts, HEADS.query);
+            let query = self.family.queries::<E>(&batch.texts, self.heads.query);
             let query = self.stream.clone_htod(&query).unwrap();
             match seed % 4 {
                 0 => {
@@ -127,12 +131,12 @@ impl<E: CudaElement + Element> Comparison<E> {
 
     /// The bits of output and LSE of each request.
     fn bits(&self, batch: &PoolBatch) -> Vec<u32> {
-        let rows = batch.texts.len() * HEADS.query as usize;
-        let output = self.stream.clone_dtoh(&self.output.slice(..rows * HEADS.dim as usize)).unwrap();
+        let rows = batch.texts.len() * self.heads.query as usize;
+        let output = self.stream.clone_dtoh(&self.output.slice(..rows * self.heads.dim as usize)).unwrap();
         let lse = self.stream.clone_dtoh(&self.lse.slice(..rows)).unwrap();
         assert!(output.iter().all(|x| x.to_f32().is_finite()), "all is written");
-        let of_request = (HEADS.query * HEADS.dim) as usize;
-        let requests = output.chunks_exact(of_request).zip(lse.chunks_exact(HEADS.query as usize));
+        let of_request = (self.heads.query * self.heads.dim) as usize;
+        let requests = output.chunks_exact(of_request).zip(lse.chunks_exact(self.heads.query as usize));
         let bits = requests.flat_map(|(row, lse)| {
             row.iter().map(|x| x.to_f32().to_bits()).chain(lse.iter().map(|x| x.to_bits()))
         });
@@ -143,7 +147,7 @@ impl<E: CudaElement + Element> Comparison<E> {
     fn compare_tiles(&mut self, page_size: u32, cache: &impl DeviceCache<E>, batches: &[PoolBatch]) -> usize {
         let mut differ = 0;
         for batch in batches {
-            let query = self.family.queries::<E>(&batch.texts, HEADS.query);
+            let query = self.family.queries::<E>(&batch.texts, self.heads.query);
             let query = self.stream.clone_htod(&query).unwrap();
             self.attention.plan(&batch.table().unwrap()).unwrap(); // prepares the family
             let family = self.family_of_tiles(page_size);
@@ -251,29 +255,30 @@ fn bytes<F>((keys, values): (Vec<F>, Vec<F>), to_bits: fn(F) -> u8) -> [Vec<u8>;
     [keys, values].map(|numbers| numbers.into_iter().map(to_bits).collect())
 }
 
-fn compare<E: CudaElement + Element>(options: AttentionOptions, sinks: bool, pairs: u64) {
+fn compare<E: CudaElement + Element>(heads: Heads, options: AttentionOptions, sinks: bool, pairs: u64) {
     let device = device();
-    let seen = Comparison::<E>::new(&device, options.invariant(), sinks).run(pairs);
-    println!("{}: {} pairs, {} differ", options.dtype, seen.pairs, seen.differ);
+    let seen = Comparison::<E>::new(&device, heads, options.invariant(), sinks).run(pairs);
+    println!("{}, head dimension {}: {} pairs, {} differ", options.dtype, heads.dim, seen.pairs, seen.differ);
     assert_eq!(seen.differ, 0, "of {} pairs", seen.pairs);
 }
 
 #[test]
 fn a_request_has_the_same_bits_in_a_hundred_thousand_pairs_of_batches() {
-    compare::<f16>(AttentionOptions::default(), false, 60_000);
+    compare::<f16>(HEADS, AttentionOptions::default(), false, 60_000);
     let mask = Mask { softcap: Some(20.0), ..Mask::window(1_500) };
     let bent = AttentionOptions { dtype: Dtype::Bf16, mask, ..AttentionOptions::default() };
-    compare::<bf16>(bent, true, 20_000);
+    compare::<bf16>(HEADS, bent, true, 20_000);
     for dtype in [Dtype::Fp8F16, Dtype::E5m2F16] {
-        compare::<f16>(AttentionOptions { dtype, ..AttentionOptions::default() }, false, 10_000);
+        compare::<f16>(HEADS, AttentionOptions { dtype, ..AttentionOptions::default() }, false, 10_000);
     }
+    compare::<f16>(LONG_HEADS, AttentionOptions::default(), false, 4_000);
 }
 
 /// `mma.sync` and `wgmma` have to sum products alike, which no document promises.
 #[test]
 fn every_tile_of_the_family_gives_the_same_bits() {
     fn differ<E: CudaElement + Element>(device: &CudaDevice, options: AttentionOptions) -> usize {
-        let mut comparison = Comparison::<E>::new(device, options.invariant(), false);
+        let mut comparison = Comparison::<E>::new(device, HEADS, options.invariant(), false);
         let mut differ = 0;
         for (pool_seed, page_size) in (500..).zip(PAGE_SIZES) {
             let geometry = comparison.attention.geometry(page_size);
@@ -301,6 +306,6 @@ fn every_tile_of_the_family_gives_the_same_bits() {
 #[test]
 fn requests_have_other_bits_where_the_batch_decides() {
     let device = device();
-    let seen = Comparison::<f16>::new(&device, AttentionOptions::default(), false).run(2_000);
+    let seen = Comparison::<f16>::new(&device, HEADS, AttentionOptions::default(), false).run(2_000);
     assert!(seen.differ * 10 > seen.pairs, "{} of {}", seen.differ, seen.pairs);
 }
