@@ -107,9 +107,11 @@ pub const fn panel_row_bytes(class: &Class) -> u32 {
 }
 
 /// Whether a class has kernels with TMA producer warps: on architectures with TMA, where rows have panels of 64 or 128 bytes, which those of 96 elements in FP8
-/// have not. [`KvLoad::CpAsync`] chooses the `cp.async` producer even there.
+/// have not. With 256 in FP8 consumer warps take 255 registers, and a producer warp beside four of them keeps another CTA off the SM.
+/// [`KvLoad::CpAsync`] chooses the `cp.async` producer even there.
 pub const fn has_tma_producers(class: &Class, arch: Arch) -> bool {
-    arch.has_warpgroups() && panel_row_bytes(class) >= 64
+    let crowded = class.dtype.has_fp8_kv() && class.head_dim == 256;
+    arch.has_warpgroups() && panel_row_bytes(class) >= 64 && !crowded
 }
 
 /// TMA producer warps of a CTA beside a tile's consumer warps: a warpgroup beside warpgroups, so that it can leave them its registers, two of
@@ -211,7 +213,8 @@ mod tests {
         assert_eq!(threads(TILE, Class { head_dim: 64, dtype: Dtype::Fp8F16 }, hopper), 256);
         assert_eq!(threads(TILE, Class { head_dim: 96, dtype: Dtype::Fp8F16 }, hopper), 128);
         let few = Tile { m: 16, ..TILE };
-        assert_eq!(threads(few, Class { head_dim: 256, dtype: Dtype::Fp8F16 }, hopper), 160);
+        let of_fp8 = |head_dim| threads(few, Class { head_dim, dtype: Dtype::Fp8F16 }, hopper);
+        assert_eq!([192, 256, 512].map(of_fp8), [160, 128, 160]);
         assert_eq!(threads(TILE, CLASS, "sm_90".parse().unwrap()), 128);
         assert_eq!(launch_bounds(&[TILE], 4), "__launch_bounds__(256, 2)");
         assert_eq!(launch_bounds(&[TILE], 0), "__launch_bounds__(128)");
