@@ -374,7 +374,7 @@ mod tests {
             .map(|screening| (screening.class.head_dim, screening.workloads.len()))
             .collect();
         assert_eq!(classes[0], (128, 40));
-        assert_eq!(classes.len(), 5, "head dimensions: {classes:?}");
+        assert_eq!(classes.len(), 6, "head dimensions: {classes:?}");
         assert!(classes[1..].iter().all(|(_, count)| (6..=14).contains(count)), "{classes:?}");
         for screening in &screenings {
             for workload in &screening.workloads {

@@ -31,14 +31,16 @@ fn fp8_is_verified_where_it_is_timed() {
 
 #[test]
 fn seldom_head_dimensions_are_verified_where_they_are_timed() {
-    let class = Class { head_dim: 96, dtype: Dtype::Bf16 };
-    for backend in [Backend::Cpu, Backend::Cuda] {
+    for (backend, head_dim) in
+        [Backend::Cpu, Backend::Cuda].into_iter().flat_map(|backend| [(backend, 96), (backend, 512)])
+    {
+        let class = Class { head_dim, dtype: Dtype::Bf16 };
         let dtypes = BTreeSet::from([Dtype::Bf16]);
         let timed = Timed { dtypes, ..Timed::default() };
         assert!(!timed.to_verify(backend).contains(&class));
         let verified = Timed { classes: [(class, 1)].into(), ..timed }.to_verify(backend);
         assert!(verified.contains(&class));
-        assert!(verified.iter().all(|other| other == &class || other.head_dim.is_power_of_two()));
+        assert!(verified.iter().all(|other| other == &class || [64, 128, 256].contains(&other.head_dim)));
     }
 }
 

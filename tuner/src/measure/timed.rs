@@ -136,7 +136,8 @@ impl Timed {
     pub(super) fn to_verify(&self, backend: Backend) -> Vec<Class> {
         let always = |class: &Class| backend == Backend::Cpu && !class.dtype.has_fp8_kv();
         // What a selector knows of them would be the tile for all; of others rules choose by the batch.
-        let seldom = |class: &Class| !class.head_dim.is_power_of_two() && !self.classes.contains_key(class);
+        let seldom =
+            |class: &Class| ![64, 128, 256].contains(&class.head_dim) && !self.classes.contains_key(class);
         let needed = |class: &Class| always(class) || self.dtypes.contains(&class.dtype);
         let needed = |class: &Class| needed(class) && !seldom(class);
         let mine = |(index, class): &(usize, Class)| {

@@ -2,9 +2,10 @@
 //! nothing alike was measured to want, and takes a third of the time of a whole run.
 
 use crate::fit_settings::FitSettings;
-use crate::workloads::Workloads;
-use std::collections::BTreeMap;
+use crate::workloads::{Workload, Workloads};
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
+use tilewright_kernel_templates::Class;
 
 /// One of so many batches is measured.
 const EVERY: usize = 3;
@@ -18,21 +19,29 @@ pub(super) fn settings(settings: &FitSettings) -> FitSettings {
     FitSettings { fit_seconds: settings.fit_seconds.min(FIT_SECONDS), ..settings.clone() }
 }
 
-/// Leaves every third batch of each scenario.
+/// Leaves every third batch of each scenario, and one of each class of kernels that would be left with none.
 pub(super) fn thin(workloads: &mut Workloads) {
     let mut seen: BTreeMap<String, usize> = BTreeMap::new();
-    workloads.batches.retain(|workload| {
-        let seen = seen.entry(workload.scenario().to_owned()).or_default();
-        *seen += 1;
-        (*seen - 1).is_multiple_of(EVERY)
-    });
+    let class = |workload: &Workload| Class::of(workload.geometry());
+    let is_third: Vec<bool> = workloads
+        .batches
+        .iter()
+        .map(|workload| {
+            let seen = seen.entry(workload.scenario().to_owned()).or_default();
+            *seen += 1;
+            (*seen - 1).is_multiple_of(EVERY)
+        })
+        .collect();
+    let thirds = workloads.batches.iter().zip(&is_third).filter(|(_, is_third)| **is_third);
+    let mut left: BTreeSet<Class> = thirds.map(|(workload, _)| class(workload)).collect();
+    let mut is_third = is_third.into_iter();
+    workloads.batches.retain(|workload| is_third.next() == Some(true) || left.insert(class(workload)));
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::workloads::Scale;
-    use std::collections::BTreeSet;
     use tilewright_heuristics::Backend;
 
     #[test]

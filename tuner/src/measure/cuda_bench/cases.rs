@@ -239,7 +239,7 @@ mod tests {
                 (CLASS, "sm_90a"),
                 (Class { head_dim: 256, ..CLASS }, "sm_90a"),
                 (Class { dtype: Dtype::Fp8F16, ..CLASS }, "sm_90a"),
-                (Class { dtype: Dtype::Fp8F16, head_dim: 64 }, "sm_90a"),
+                (Class { dtype: Dtype::Fp8F16, head_dim: 96 }, "sm_90a"),
             ] {
                 let sets = option_sets(coverage, &class, arch(name));
                 let two_ways = name == "sm_90a" && (class.head_dim == 128 || class.dtype == CLASS.dtype);
@@ -271,7 +271,7 @@ mod tests {
     #[test]
     fn every_case_is_served_by_the_producer_its_pages_need() {
         for name in ["sm_80", "sm_90a"] {
-            for class in [CLASS, Class { dtype: Dtype::Fp8F16, head_dim: 64 }] {
+            for class in [CLASS, Class { dtype: Dtype::Fp8F16, head_dim: 96 }] {
                 let two_ways = name == "sm_90a" && class == CLASS;
                 let [tma, cp_async] = [false, true].map(|cp_async| {
                     option_sets(Coverage { options: true, cp_async, ..Coverage::PLAIN }, &class, arch(name))
