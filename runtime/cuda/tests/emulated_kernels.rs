@@ -29,7 +29,7 @@ fn cases() -> Vec<Case> {
         let i = cases.len();
         let dtype = [Dtype::F16, Dtype::Bf16][(i / 3) % 2];
         let class = (0..6)
-            .map(|more| Class { head_dim: [256, 96, 128, 192, 64, 512][(i + i / 5 + more) % 6], dtype })
+            .map(|more| Class { head_dim: [256, 96, 128, 192, 64, 512][(i + i / 4 + more) % 6], dtype })
             .find(|class| check(&tile, class, &largest).is_ok());
         let Some(class) = class else { continue };
         cases.push(Case {
