@@ -5,7 +5,8 @@ use std::process::Command;
 use std::sync::OnceLock;
 use tilewright_heuristics::{Backend, Dtype, Fp8, MaskOptions, Tile};
 use tilewright_kernel_templates::cuda::{
-    Arguments, Kernel, KernelOptions, KvLoad, MAX_STATES, MERGE_WARPS, has_tma_producers, producer_warps,
+    Arguments, Kernel, KernelOptions, KvLoad, MAX_STATES, MERGE_WARPS, WarpSplit, has_tma_producers,
+    producer_warps,
 };
 use tilewright_kernel_templates::toolchain::{Compiler, fetch_disassemblers};
 use tilewright_kernel_templates::{
@@ -148,16 +149,16 @@ fn fp8_stays_in_registers_and_converts_in_hardware() {
 /// A kernel, and what it is of: a merge of no tile.
 type Sampled = (Class, Option<(Tile, KernelOptions)>, Kernel);
 
-/// Head dimensions whose rows have three panels. The element types of queries differ in nothing there that they do not elsewhere: one of them
-/// stands for both.
-fn has_three_panels(class: &Class) -> bool {
-    !class.head_dim.is_power_of_two()
+/// Head dimensions whose rows have three panels, and those that warps split among themselves. The element types of queries differ in nothing there that they
+/// do not elsewhere: one of them stands for both.
+fn is_seldom(class: &Class) -> bool {
+    !class.head_dim.is_power_of_two() || WarpSplit::splits_heads(class.head_dim)
 }
 
 /// Whether the kernels of a class are compiled: those of e5m2, which differ from those of e4m3 in how they widen and narrow alone, beside one type
 /// of queries for heads of a power of two.
 fn stands(class: &Class) -> bool {
-    class.dtype.fp8() != Some(Fp8::E5m2) || (class.dtype.query() == Dtype::F16 && !has_three_panels(class))
+    class.dtype.fp8() != Some(Fp8::E5m2) || (class.dtype.query() == Dtype::F16 && !is_seldom(class))
 }
 
 /// Kernels of the other classes, of all options, also of pages that TMA cannot load, and the merges.
@@ -166,12 +167,14 @@ fn sample(limits: &CudaLimits) -> Vec<Sampled> {
     let arch = limits.arch.parse().unwrap();
     for class in Class::all(Backend::Cuda).filter(stands) {
         let mut tiles = Space::of(Backend::Cuda).feasible(&class, &Limits::Cuda(limits.clone()));
-        if has_three_panels(&class) {
+        if is_seldom(&class) {
             if class.dtype.query() != Dtype::F16 {
                 continue;
             }
-            // One that a warpgroup multiplies, where there are warpgroups.
-            tiles.retain(|tile| tile.m >= 64);
+            // One that a warpgroup multiplies, where there are warpgroups and a CTA has room for it.
+            if tiles.iter().any(|tile| tile.m >= 64) {
+                tiles.retain(|tile| tile.m >= 64);
+            }
             let half = tiles.len() / 2;
             tiles = tiles[half..=half].to_vec();
         }
@@ -348,7 +351,7 @@ fn tiles_of_unequal_warps_go_together_only_where_all_warps_copy() {
     assert_eq!(rule("h200", &USUAL, tma), Some("warps of a mix"));
     assert_eq!(rule("h200", &USUAL, cp_async), None);
     assert_eq!(
-        rule("h200", &Class { head_dim: 64, dtype: Dtype::Fp8F16 }, tma),
+        rule("h200", &Class { head_dim: 96, dtype: Dtype::Fp8F16 }, tma),
         None,
         "no tile of it has producers"
     );
@@ -421,8 +424,9 @@ fn merges_of_states_stay_in_registers_on_every_architecture() {
             let path = folder.path().join("kernel.cubin");
             std::fs::write(&path, &cubin.code).unwrap();
             let code = run(&tools().nvdisasm, &["-c".as_ref(), path.as_os_str()]);
-            // One of 16 bytes for each state, and one to write: nothing was taken apart.
-            for (instruction, count) in [("LDG.E.128", MAX_STATES), ("STG.E.128", 1)] {
+            // 16 bytes of each state at once, and as many to write: nothing was taken apart. A lane has 32 bytes of a row of 512 elements.
+            let vectors = (class.head_dim as usize).div_ceil(32 * 8);
+            for (instruction, count) in [("LDG.E.128", MAX_STATES * vectors), ("STG.E.128", vectors)] {
                 assert_eq!(code.matches(instruction).count(), count, "{what}: {instruction}");
             }
         }
@@ -437,8 +441,7 @@ fn appends_read_and_write_whole_words_on_every_architecture() {
         let limits = limits(device);
         let compiler = compiler(&limits.arch);
         let represented = |class: &Class, pairs: &Option<RotaryPairs>| {
-            !has_three_panels(class)
-                || (class.dtype.query() == Dtype::F16 && *pairs == Some(RotaryPairs::Halves))
+            !is_seldom(class) || (class.dtype.query() == Dtype::F16 && *pairs == Some(RotaryPairs::Halves))
         };
         let variants: Vec<(Class, Option<RotaryPairs>)> = Class::all(Backend::Cuda)
             .filter(stands)
