@@ -346,8 +346,8 @@ fn what_would_make_bits_depend_on_the_batch_is_seen() {
         (
             100,
             "mma.cuh",
-            "for (u32 k = 0; k < S::CHUNKS / 2; k++) {",
-            "for (u32 k = S::CHUNKS / 2; k-- > 0;) {",
+            "for (u32 k = 0; k < S::WARP_CHUNKS / 2; k++) {",
+            "for (u32 k = S::WARP_CHUNKS / 2; k-- > 0;) {",
         ),
     ];
     for (pairs, file, from, to) in mutations {

@@ -245,9 +245,14 @@ fn fp8_beside_a_producer_agrees_with_the_reference() {
     ];
     let window = KernelOptions { mask: MaskOptions::ALL, sinks: true, ..CASE.options };
     let mut cases = Vec::new();
-    for (head_dim, (m, n, warps, stages)) in tiles {
+    for (index, (head_dim, (m, n, warps, stages))) in tiles.into_iter().enumerate() {
         for (query, options) in [(Dtype::F16, CASE.options), (Dtype::Bf16, window)] {
             for (packing, own) in [(Packing::PerTree, 70), (Packing::PerRequest, 300)] {
+                // All combinations at the usual head dimension, at others two in turn.
+                let is_plain = query == Dtype::F16;
+                if head_dim != 128 && (is_plain == (packing == Packing::PerTree)) == index.is_multiple_of(2) {
+                    continue;
+                }
                 let seed = cases.len() as u64;
                 let format = if cases.len() % 3 == 1 { Fp8::E5m2 } else { Fp8::E4m3 };
                 let class = Class { head_dim, dtype: query.with_kv(format) };
@@ -501,7 +506,7 @@ fn heads_that_warps_split_agree_with_the_reference() {
         cases
     };
     for (warpgroups, flags) in [(true, &[WARPGROUPS][..]), (false, &[])] {
-        let cases = of_device(warpgroups);
+        let cases: Vec<Case> = of_device(warpgroups).into_iter().skip(warpgroups.into()).step_by(2).collect();
         check_all(&Emulator::build(&kernels_of(&cases), flags), &cases);
     }
 }
