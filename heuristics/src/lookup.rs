@@ -50,7 +50,7 @@ pub struct Selection {
     pub matched: Match,
     feasible: Vec<Tile>,
     prices: Option<Prices>,
-    /// Tiles that were found not to run here.
+    /// Tiles that were found not to run here, in order: rules ask of each tile whether it is one.
     left_out: Vec<(Class, Tile)>,
     /// For each class with such tiles, and for each that rules choose for, the selector's sets without any, one bit each.
     runnable: Vec<(Class, u64)>,
@@ -106,6 +106,10 @@ impl Selection {
         ranked.or_else(|| among_single(selector, runnable, batch)).unwrap_or_else(|| self.by_rules(batch))
     }
 
+    fn is_left_out(&self, class: Class, tile: &Tile) -> bool {
+        self.left_out.binary_search(&(class, *tile)).is_ok()
+    }
+
     /// Whether a selector's tiles are none for a class: it does not know it, and less than half of them run there.
     fn is_foreign(&self, class: Class, runnable: u64, selector: &Selector) -> bool {
         self.unknown.contains(&class) && 2 * (runnable.count_ones() as usize) < selector.sets.len()
@@ -113,7 +117,7 @@ impl Selection {
 
     fn by_rules(&self, batch: &BatchShape) -> TileSet<'_> {
         let class = Dtype::from_code(batch.dtype).map(|dtype| (batch.head_dim, dtype));
-        let runs = |tile: &Tile| class.is_none_or(|class| !self.left_out.contains(&(class, *tile)));
+        let runs = |tile: &Tile| class.is_none_or(|class| !self.is_left_out(class, tile));
         let tile = analytic::pat(self.feasible.iter().copied().filter(runs), &batch.as_pack());
         let at = tile.and_then(|tile| self.feasible.iter().position(|&other| other == tile)).unwrap_or(0);
         TileSet::new(&self.feasible[at..=at])
@@ -132,12 +136,11 @@ impl Selection {
     /// Never chooses these tiles for a class of kernels again: they were found not to run here.
     pub fn leave_out(&mut self, head_dim: u32, dtype: Dtype, tiles: &[Tile]) {
         let class = (head_dim, dtype);
-        let new: Vec<(Class, Tile)> = tiles.iter().map(|&tile| (class, tile)).collect();
-        self.left_out
-            .extend(new.into_iter().filter(|known| !self.left_out.contains(known)).collect::<Vec<_>>());
+        self.left_out.extend(tiles.iter().map(|&tile| (class, tile)));
+        self.left_out.sort_unstable();
+        self.left_out.dedup();
         let Some(selector) = self.matched.selector() else { return };
-        let runs =
-            |set: &TileSet<'_>| set.tiles().iter().all(|tile| !self.left_out.contains(&(class, *tile)));
+        let runs = |set: &TileSet<'_>| set.tiles().iter().all(|tile| !self.is_left_out(class, tile));
         let bits = selector.sets.iter().enumerate().filter(|(_, set)| runs(set));
         let mask = bits.fold(0u64, |mask, (bit, _)| mask | 1 << bit);
         self.runnable.retain(|(known, _)| *known != class);
@@ -165,7 +168,7 @@ impl Selection {
     /// Every tile that packs of a class of kernels may get.
     pub fn tiles_of(&self, head_dim: u32, dtype: Dtype) -> Vec<Tile> {
         let class = (head_dim, dtype);
-        let runs = |tile: &Tile| !self.left_out.contains(&(class, *tile));
+        let runs = |tile: &Tile| !self.is_left_out(class, tile);
         let mut tiles = self.tiles();
         tiles.retain(runs);
         if let (Some(selector), Some(&(_, runnable))) =

@@ -31,8 +31,9 @@ const CUDA: Grid = Grid {
     stages: &[1, 2, 3, 4, 6],
 };
 
-/// Rows, tokens and warps of tiles for heads that warps split among themselves, where nothing was measured: the most warps that share rows.
-const SPLIT_HEADS: [(u16, u16, u16); 3] = [(16, 32, 4), (32, 32, 8), (64, 32, 8)];
+/// Tiles for heads that warps split among themselves, where nothing was measured. On an H200 two CTAs an SM of one stage are faster than one of two stages,
+/// but for 64 rows.
+const SPLIT_HEADS: [Tile; 3] = [Tile::new(16, 32, 4, 1), Tile::new(32, 32, 8, 1), Tile::new(64, 32, 8, 2)];
 
 impl Grid {
     /// The grid that is declared for a backend.
@@ -107,22 +108,14 @@ impl Space {
         self.feasible_for(|class| backend == Backend::Cpu || !WarpSplit::splits_heads(class.head_dim), limits)
     }
 
-    /// Of a GPU's tiles that are feasible for every class with heads that warps split among themselves, one for each number of rows, with more stages where
-    /// there is room. None for the CPU.
+    /// A GPU's tiles for heads that warps split among themselves, where nothing was measured: a few that are feasible for every class with such heads. None for
+    /// the CPU.
     pub fn feasible_for_split_heads(&self, limits: &Limits) -> Vec<Tile> {
         if limits.backend() == Backend::Cpu {
             return Vec::new();
         }
         let mut tiles = self.feasible_for(|class| WarpSplit::splits_heads(class.head_dim), limits);
-        tiles.retain(|tile| SPLIT_HEADS.contains(&(tile.m, tile.n, tile.warps)) && tile.stages <= 2);
-        // They come in order: of two that differ by their stages the second has more.
-        tiles.dedup_by(|next, kept| {
-            let same = next.m == kept.m;
-            if same {
-                *kept = *next;
-            }
-            same
-        });
+        tiles.retain(|tile| SPLIT_HEADS.contains(tile));
         tiles
     }
 
