@@ -1,0 +1,154 @@
+//! Kernels from which a word, a barrier or a wait is missing: each must fail.
+
+use super::*;
+
+/// A source from which something is missing.
+struct Change {
+    what: String,
+    file: &'static str,
+    line: usize,
+    changed: String,
+}
+
+/// Some case of some device must fail with each change. Kernels are compiled one by one until one does: most changes show in the first.
+fn assert_each_is_noticed(changes: &[Change], devices: &[(&[Case], &[&str])]) {
+    for_all(changes, |Change { what, file, line, changed }| {
+        let change = |name: &str, text: &str| if name == *file { changed } else { text }.to_owned();
+        let is_noticed = |(cases, flags): &(&[Case], &[&str])| {
+            cases.chunk_by(|a, b| a.kernel() == b.kernel()).any(|of_kernel| {
+                let emulator = Emulator::build_changed(&kernels_of(of_kernel), flags, change);
+                of_kernel.iter().any(|case| case.check(&emulator).is_err())
+            })
+        };
+        devices.iter().any(is_noticed).then_some(()).ok_or_else(|| {
+            format!("nothing shows that {what} in line {line} of {file} is missing: is it superfluous?")
+        })
+    });
+}
+
+/// What warps tell each other of the buffers: when they are full, and when they are free.
+#[test]
+fn a_missing_word_about_a_buffer_is_caught() {
+    let cases: Vec<Case> = [(16, 4), (64, 4), (128, 8)]
+        .into_iter()
+        .flat_map(|(m, warps)| {
+            let tile = Tile::new(m, 64, warps, 2);
+            (0..2).map(move |seed| Case {
+                tile,
+                packing: Packing::PerTree,
+                own: 70,
+                seed,
+                warpgroups: true,
+                ..CASE
+            })
+        })
+        .collect();
+    let flags = &[WARPGROUPS, QUICK];
+    check_all(&Emulator::build(&kernels_of(&cases), flags), &cases);
+    // Those of the warps that widen: private KV phases that come first and last, one buffer and two.
+    let fp8 = Class { head_dim: 128, dtype: Dtype::Fp8F16 };
+    let widened: Vec<Case> = [64, 96]
+        .into_iter()
+        .flat_map(|n| {
+            let tile = Tile::new(64, n, 4, 2);
+            (0..4).map(move |seed| Case {
+                tile,
+                class: fp8,
+                packing: Packing::PerTree,
+                own: 70 * (seed as u32 % 2),
+                seed,
+                warpgroups: true,
+                ..CASE
+            })
+        })
+        .collect();
+    let widening = &[WARPGROUPS, QUICK, FP8_CONVERSION];
+    check_all(&Emulator::build(&kernels_of(&widened), widening), &widened);
+    let words =
+        ["pipeline.wait_", "pipeline.release_", "pipeline.template wait_", "pipeline.template release_"];
+    let mut changes = Vec::new();
+    for &(file, text) in sources() {
+        // What a part of another says is for timelines alone.
+        let own = |place: usize| !text[..place].ends_with('.');
+        for (place, word) in
+            words.iter().flat_map(|word| text.match_indices(word)).filter(|(place, _)| own(*place))
+        {
+            // Nothing is said, and the statement stays one.
+            let end = place + text[place..].find(");").expect("a call ends") + 1;
+            let changed = format!("{}void(){}", &text[..place], &text[end..]);
+            changes.push(Change {
+                what: format!("`{word}...`"),
+                file,
+                line: text[..place].lines().count(),
+                changed,
+            });
+        }
+    }
+    assert_each_is_noticed(&changes, &[(&cases, flags), (&widened, widening)]);
+    let missing = changes.len();
+    assert!(missing >= 18, "only {missing} words about buffers were found");
+}
+
+#[test]
+fn a_pipeline_that_reads_too_early_is_caught() {
+    for stages in 1..=4 {
+        let case = Case { tile: Tile { stages, ..CASE.tile }, ..CASE };
+        let error = case.check(&Emulator::build(&kernels_of(&[case]), &[EARLY_READ])).unwrap_err();
+        let named = ["nothing had been copied to yet", "which a copy filled without a barrier since"];
+        assert!(named.iter().any(|part| error.contains(part)), "{stages} stages: {error}");
+    }
+}
+
+/// Barriers of every source, also beside producers, whose buffers have mbarriers.
+#[test]
+fn a_missing_barrier_is_caught() {
+    let cases: Vec<Case> = (1..=4)
+        .flat_map(|stages| {
+            let tile = Tile::new(32, 64, 8, stages);
+            let head_dim = if stages % 2 == 0 { 64 } else { 256 };
+            let class = Class { head_dim, ..CASE.class };
+            let options =
+                KernelOptions { mask: if stages == 3 { WINDOW } else { MaskOptions::NONE }, ..CASE.options };
+            // Packs of one segment, and of several.
+            let packing = |seed| if seed == 2 { Packing::Pat } else { Packing::Priced };
+            (0..3).map(move |seed| Case { tile, class, options, packing: packing(seed), seed, ..CASE })
+        })
+        .collect();
+    let beside_producers: Vec<Case> = (1..=3)
+        .flat_map(|stages| {
+            let tile = Tile::new(64, 64, 4, stages);
+            // Of several segments, lengths of rows are read by other warps than wrote them.
+            let packing = |seed| if seed == 1 { Packing::Priced } else { Packing::Pat };
+            (0..2).map(move |seed| Case { tile, seed, packing: packing(seed), warpgroups: true, ..CASE })
+        })
+        .collect();
+    // Warps that split a head meet for each step.
+    let split: Vec<Case> = (0..4)
+        .map(|seed| {
+            let (tile, class) = (Tile::new(32, 16, 8, 2), Class { head_dim: 512, ..CASE.class });
+            Case { tile, class, packing: Packing::PerTree, own: 70, seed, warpgroups: true, ..CASE }
+        })
+        .collect();
+    let devices: [(&[Case], &[&str]); 3] =
+        [(&cases, &[QUICK]), (&beside_producers, &[WARPGROUPS, QUICK]), (&split, &[WARPGROUPS, QUICK])];
+    for (cases, flags) in devices {
+        check_all(&Emulator::build(&kernels_of(cases), flags), cases);
+    }
+    let mut changes = Vec::new();
+    for &(file, text) in sources() {
+        let barriers = text.match_indices("barrier();").chain(text.match_indices("meet();"));
+        for (place, found) in barriers {
+            // The semicolon stays: it may be all that a condition is about.
+            let changed = format!("{};{}", &text[..place], &text[place + found.len()..]);
+            changes.push(Change {
+                what: "the barrier".to_owned(),
+                file,
+                line: text[..place].lines().count(),
+                changed,
+            });
+        }
+    }
+    assert_each_is_noticed(&changes, &devices);
+    let barriers = changes.len();
+    assert!(barriers >= 14, "only {barriers} of the sources' barriers were found");
+}
