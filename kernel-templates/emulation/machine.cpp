@@ -261,7 +261,10 @@ struct Converted {
   u32 pair(u32 bytes) const { return of[bytes & 0xff] | u32(of[bytes >> 8 & 0xff]) << 16; }
 };
 static const Converted converted_f16;
-u32 convert_fp8(F16, u32 bytes) { return converted_f16.pair(bytes); }
+void convert_fp8(F16, u32 bytes, u32 &low, u32 &high) {
+  low = converted_f16.pair(bytes & 0xffff);
+  high = converted_f16.pair(bytes >> 16);
+}
 
 void sync_warp() {
   machine->meet(emulation::Meeting::Warp, [](const emulation::Warp &) {});

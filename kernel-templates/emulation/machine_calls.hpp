@@ -59,7 +59,7 @@ void widen(F16, u32 pair, float &low, float &high);
 void widen(Bf16, u32 pair, float &low, float &high);
 u32 multiply_pairs(F16, u32 a, u32 b);
 u32 permute_bytes(u32 bytes, u32 selector);
-u32 convert_fp8(F16, u32 bytes);
+void convert_fp8(F16, u32 bytes, u32 &low, u32 &high);
 void sync_warp();
 u32 from_lane(u32 value, u32 lane);
 bool any_in_warp(bool value);

@@ -541,8 +541,7 @@ fn figures_and_instructions_are_those_of_cuobjdump() {
             // A query that does not fit the registers is where warpgroups find it only beside producers.
             let together = has_tma_producers(&class, compiler.arch())
                 && tile.m % 64 == 0
-                && !class.dtype.has_fp8_kv()
-                && (class.head_dim <= 128 || producers > 0);
+                && (class.head_dim <= 128 && !class.dtype.has_fp8_kv() || producers > 0);
             let products = match together {
                 true => ("HGMMA.64x", "warpgroup's products"),
                 false => ("HMMA.16816.F32", "tensor cores"),

@@ -113,7 +113,7 @@ struct Decode {
       });
     }
     if constexpr (S::QUERY_SHARED) {
-      mainloop.softmax_step.mma.end_query();
+      mainloop.softmax_step.mma.end_query(query_at);
       arrive(producer.pipeline.query_full());
     } else {
       arrive_after_cp_async(producer.pipeline.query_full());

@@ -23,8 +23,7 @@ template <class Element> TILEWRIGHT_DEVICE u32 widen_upper_bytes(Element type, u
 // Numbers 0 and 1, and 2 and 3.
 template <class Element> TILEWRIGHT_DEVICE void widen_neighbours(E4m3, Element type, u32 bytes, u32 &low, u32 &high) {
   if constexpr (has_fp8_conversion(Element{})) {
-    low = convert_fp8(type, bytes & 0xffff);
-    high = convert_fp8(type, bytes >> 16);
+    convert_fp8(type, bytes, low, high);
   } else {
     low = widen_upper_bytes(type, permute_bytes(bytes, 0x1404));
     high = widen_upper_bytes(type, permute_bytes(bytes, 0x3424));

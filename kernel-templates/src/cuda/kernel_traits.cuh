@@ -82,14 +82,15 @@ struct KernelTraits : Options {
   // A producer warpgroup leaves registers to the consumers; two of its warps load, one K and one V. Of FP8 the other two widen what is loaded for
   // products of a warpgroup, which take 16-bit elements from shared memory. In the private KV phase each warp widens its own in registers.
   static constexpr bool SETMAXNREG = PRODUCERS == 4;
-  static constexpr bool WIDENED = HAS_WGMMA && FP8 && SETMAXNREG && WARPS_Q % 4 == 0 && HEAD_DIM <= 128 && !Options::INVARIANT;
-  static constexpr u32 WIDE_BUFFERS = !WIDENED ? 0 : N <= 64 ? 2 : 1;
+  static constexpr bool WIDENED = HAS_WGMMA && FP8 && SETMAXNREG && WARPS_Q % 4 == 0 && !Options::INVARIANT;
+  // Two where an SM still has room for two CTAs: longer heads have their query in shared memory, too.
+  static constexpr u32 WIDE_BUFFERS = !WIDENED ? 0 : (HEAD_DIM > 128 ? N * HEAD_DIM <= 32 * 192 : N <= 64) ? 2 : 1;
   static constexpr u32 WIDE_ROW_BYTES = HEAD_DIM * 2, WIDE_STAGE_BYTES = N * WIDE_ROW_BYTES;
   // Panels of what a warpgroup multiplies.
   static constexpr u32 WIDE_PANEL_ROW_BYTES = smaller(power_of_two_in(WIDE_ROW_BYTES), 128u), WIDE_PANEL_BYTES = 8 * WIDE_PANEL_ROW_BYTES;
   static constexpr u32 WIDE_PANEL_COLUMNS = WIDE_PANEL_ROW_BYTES / 2;
   // Whether a warpgroup multiplies its query from shared memory: where it does not fit the registers.
-  static constexpr bool QUERY_SHARED = HAS_WGMMA && !FP8 && SETMAXNREG && WARPS_Q % 4 == 0 && !QUERY_IN_REGISTERS;
+  static constexpr bool QUERY_SHARED = HAS_WGMMA && (!FP8 || WIDENED) && SETMAXNREG && WARPS_Q % 4 == 0 && !QUERY_IN_REGISTERS;
   static constexpr u32 QUERY_PANEL_BYTES = M * 128; // of 64 elements of all rows
   // Whether the four warps of a warpgroup multiply their 64 rows together, but for the private KV phase.
   static constexpr bool TOGETHER = HAS_WGMMA && (!FP8 || WIDENED) && WARPS_Q % 4 == 0 && (QUERY_IN_REGISTERS || QUERY_SHARED);

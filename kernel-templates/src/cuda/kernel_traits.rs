@@ -8,8 +8,8 @@ use crate::space::WARP_THREADS;
 use crate::{Arch, Class};
 use tilewright_heuristics::Tile;
 
-/// Elements of a head in FP8 that are widened for `wgmma`, at most: the query of more is not in registers, where its elements are put in the order of widened ones.
-const MOST_WIDENED_DIM: u32 = 128;
+/// Elements of a query's row that a warp has registers for, beside its sums.
+const MOST_QUERY_DIM: u32 = 128;
 
 /// Heads of more elements are split among the warps that share rows: one warp has no registers for sums of 16 rows of them.
 const MOST_WARP_DIM: u32 = 256;
@@ -58,7 +58,8 @@ pub const fn shared_bytes(tile: &Tile, class: &Class, producers: u32, options: K
     let WarpSplit { warps_kv, warps_d, .. } = WarpSplit::of(tile, class);
     let outputs = if warps_kv > 1 { warps * 16 * (class.head_dim + 8) * 4 } else { 0 };
     // It passes through a buffer on its way to registers, where it fits.
-    let fits = class.head_dim / warps_d <= 128 && m * query_row_bytes <= 2 * n * class.head_dim * kv_bytes;
+    let fits = class.head_dim / warps_d <= MOST_QUERY_DIM
+        && m * query_row_bytes <= 2 * n * class.head_dim * kv_bytes;
     let query = if fits { 0 } else { m * query_row_bytes };
     // What is noted of later steps: offsets of tokens, or only granules, and what has arrived of each buffer and of the query.
     let notes = if producers > 0 {
@@ -86,14 +87,12 @@ pub const fn shared_bytes(tile: &Tile, class: &Class, producers: u32, options: K
 /// Buffers of K and V in FP8 that are widened for `wgmma`: two warps of a producer warpgroup widen a step once for all rows. Batch-invariant kernels widen
 /// in registers, whichever way K and V are loaded.
 const fn wide_buffers(tile: &Tile, class: &Class, producers: u32, options: KernelOptions) -> u32 {
-    let widened = class.dtype.has_fp8_kv()
-        && class.head_dim <= MOST_WIDENED_DIM
-        && producers == 4
-        && tile.m.is_multiple_of(64)
-        && !options.invariant;
+    let widened =
+        class.dtype.has_fp8_kv() && producers == 4 && tile.m.is_multiple_of(64) && !options.invariant;
     match widened {
         false => 0,
-        true if tile.n <= 64 => 2,
+        true if class.head_dim <= MOST_QUERY_DIM && tile.n <= 64 => 2,
+        true if class.head_dim > MOST_QUERY_DIM && tile.n as u32 * class.head_dim <= 32 * 192 => 2,
         true => 1,
     }
 }
@@ -107,24 +106,24 @@ pub const fn panel_row_bytes(class: &Class) -> u32 {
 }
 
 /// Whether a class has kernels with TMA producer warps: on architectures with TMA, where rows have panels of 64 or 128 bytes, which those of 96 elements in FP8
-/// have not. With 256 in FP8 consumer warps take 255 registers, and a producer warp beside four of them keeps another CTA off the SM.
-/// [`KvLoad::CpAsync`] chooses the `cp.async` producer even there.
+/// have not. [`KvLoad::CpAsync`] chooses the `cp.async` producer even there.
 pub const fn has_tma_producers(class: &Class, arch: Arch) -> bool {
-    let crowded = class.dtype.has_fp8_kv() && class.head_dim == 256;
-    arch.has_warpgroups() && panel_row_bytes(class) >= 64 && !crowded
+    arch.has_warpgroups() && panel_row_bytes(class) >= 64
 }
 
 /// TMA producer warps of a CTA beside a tile's consumer warps: a warpgroup beside warpgroups, so that it can leave them its registers, two of
-/// whose warps copy, and two widen FP8; else one warp; none with the `cp.async` producer. Converting 128 tokens of FP8 in registers, as
-/// batch-invariant kernels do, takes more registers than even those; so do heads of FP8 that are too long to be widened by producer warps.
+/// whose warps copy, and two widen FP8; else one warp; none with the `cp.async` producer. Batch-invariant kernels widen FP8 in registers, beside which
+/// a producer warpgroup cannot leave them enough for 128 tokens or for longer heads. With 256 elements in FP8 warps of few rows take 255 registers, and
+/// a producer warp beside four of them keeps another CTA off the SM.
 pub fn producer_warps(tile: &Tile, class: &Class, options: KernelOptions, arch: Arch) -> u32 {
     let warpgroups = tile.m.is_multiple_of(64);
-    if !has_tma_producers(class, arch)
-        || options.kv_load == KvLoad::CpAsync
-        || (warpgroups
-            && class.dtype.has_fp8_kv()
-            && (class.head_dim > MOST_WIDENED_DIM || tile.n >= 128 && options.invariant))
-    {
+    let crowded = class.dtype.has_fp8_kv()
+        && if warpgroups {
+            options.invariant && (class.head_dim > MOST_QUERY_DIM || tile.n >= 128)
+        } else {
+            class.head_dim == 256
+        };
+    if !has_tma_producers(class, arch) || options.kv_load == KvLoad::CpAsync || crowded {
         return 0;
     }
     if warpgroups { 4 } else { 1 }
@@ -204,17 +203,17 @@ mod tests {
             assert_eq!(threads(Tile { m, ..TILE }, CLASS, ampere), 128);
         }
         assert_eq!(threads(TILE, Class { head_dim: 256, ..CLASS }, hopper), 256);
-        assert_eq!(threads(TILE, Class { head_dim: 256, dtype: Dtype::Fp8F16 }, hopper), 128);
         assert_eq!(threads(TILE, Class { dtype: Dtype::Fp8F16, ..CLASS }, hopper), 256);
         let long = Tile { n: 128, ..TILE };
         let fp8 = Class { dtype: Dtype::Fp8F16, ..CLASS };
         assert_eq!(threads(long, fp8, hopper), 256);
         assert_eq!(producer_warps(&long, &fp8, KernelOptions { invariant: true, ..TMA }, hopper), 0);
-        assert_eq!(threads(TILE, Class { head_dim: 64, dtype: Dtype::Fp8F16 }, hopper), 256);
-        assert_eq!(threads(TILE, Class { head_dim: 96, dtype: Dtype::Fp8F16 }, hopper), 128);
-        let few = Tile { m: 16, ..TILE };
-        let of_fp8 = |head_dim| threads(few, Class { head_dim, dtype: Dtype::Fp8F16 }, hopper);
-        assert_eq!([192, 256, 512].map(of_fp8), [160, 128, 160]);
+        let of_fp8 =
+            |m| move |head_dim| threads(Tile { m, ..TILE }, Class { head_dim, dtype: Dtype::Fp8F16 }, hopper);
+        assert_eq!([64, 96, 192, 256, 512].map(of_fp8(64)), [256, 128, 256, 256, 256]);
+        assert_eq!([64, 96, 192, 256, 512].map(of_fp8(16)), [160, 128, 160, 128, 160]);
+        let long_heads = Class { head_dim: 256, ..fp8 };
+        assert_eq!(producer_warps(&TILE, &long_heads, KernelOptions { invariant: true, ..TMA }, hopper), 0);
         assert_eq!(threads(TILE, CLASS, "sm_90".parse().unwrap()), 128);
         assert_eq!(launch_bounds(&[TILE], 4), "__launch_bounds__(256, 2)");
         assert_eq!(launch_bounds(&[TILE], 0), "__launch_bounds__(128)");
@@ -259,6 +258,14 @@ mod tests {
         assert_eq!(bytes(TILE, 4) - bytes(TILE, 0), 2 * 2 * 64 * 256 + 5 * 4 * 8 + 18 * 8 - 4 * (64 + 4) * 8);
         let long = Tile { n: 96, ..TILE };
         assert_eq!(bytes(long, 4) - bytes(long, 0), 2 * 96 * 256 + 5 * 6 * 8 + 14 * 8 - 4 * (96 + 6) * 8);
+        // Beside the query of longer heads in shared memory there is room for two of 192 elements, one of 256.
+        for (head_dim, buffers) in [(192, 2), (256, 1)] {
+            let class = Class { head_dim, ..fp8 };
+            let bytes = |producers| shared_bytes(&Tile { n: 32, ..TILE }, &class, producers, TMA);
+            let barriers = (2 + buffers) * 4 + 2;
+            let wide = buffers * 2 * 32 * 2 * head_dim;
+            assert_eq!(bytes(4) - bytes(0), wide + 5 * 2 * 8 + barriers * 8 - 4 * (32 + 2) * 8);
+        }
         // Fewer rows are multiplied by each warp for itself.
         let few = Tile { m: 32, ..TILE };
         assert!(bytes(few, 4) < bytes(few, 0));

@@ -50,7 +50,7 @@ template <class S> struct Mma {
 
   // Sixteen elements of the warp's rows. Beside K in FP8 a lane takes four neighbours, as it does there.
   TILEWRIGHT_DEVICE void query_fragment(u32 (&fragment)[4], u32 k, const PipelineState<S> &at) const {
-    if constexpr (S::FP8) {
+    if constexpr (S::FP8 && !S::QUERY_SHARED) {
       const u32 row = cta.warp_q * 16 + cta.fragment_row, chunk = k * 2 + cta.lane % 4 / 2, within = cta.lane % 2 * 8;
       load_words(fragment[0], fragment[2], cta.query_address(at, row, chunk) + within);
       load_words(fragment[1], fragment[3], cta.query_address(at, row + 8, chunk) + within);
@@ -65,41 +65,67 @@ template <class S> struct Mma {
     }
   }
 
+  // Chunks of the query's rows that a thread copies, a few neighbours at once: two where the thread changes what it has copied, as K in FP8 has its elements
+  // in another order for a warpgroup, within sixteen.
+  struct QueryParts {
+    static constexpr u32 CHUNKS = S::QUERY_SHARED ? 2 : 1, OF_ROW = S::QUERY_CHUNKS / CHUNKS, ALL = S::M * OF_ROW, OF_THREAD = divide_up(ALL, S::COPIERS);
+
+    const u32 index;
+    TILEWRIGHT_DEVICE QueryParts(u32 thread, u32 i) : index(thread + i * S::COPIERS) {}
+    TILEWRIGHT_DEVICE u32 row() const { return index / OF_ROW; }
+    TILEWRIGHT_DEVICE u32 chunk() const { return index % OF_ROW * CHUNKS; }
+    TILEWRIGHT_DEVICE bool exists() const { return ALL % S::COPIERS == 0 || index < ALL; }
+  };
+
   // Begins to copy the query to its place in shared memory, beside producers: by all consumer threads, before rows are known. All
   // requests are asked for before any is waited for.
   TILEWRIGHT_DEVICE void begin_query(const PipelineState<S> &at) const {
-    constexpr u32 CHUNKS = S::M * S::QUERY_CHUNKS;
     const FastDiv ratio(cta.args.gqa_ratio);
-    u32 request[divide_up(CHUNKS, S::COPIERS)];
+    u32 request[QueryParts::OF_THREAD];
 #pragma unroll
-    for (u32 i = 0; i < divide_up(CHUNKS, S::COPIERS); i++) {
-      const u32 row = (cta.thread + i * S::COPIERS) / S::QUERY_CHUNKS;
+    for (u32 i = 0; i < QueryParts::OF_THREAD; i++) {
+      const u32 row = QueryParts(cta.thread, i).row();
       request[i] = row < cta.row_count() ? cta.args.requests[cta.item.requests + ratio.quotient(cta.item.row_begin + row)] : 0;
     }
 #pragma unroll
-    for (u32 i = 0; i < divide_up(CHUNKS, S::COPIERS); i++) {
-      const u32 index = cta.thread + i * S::COPIERS, row = index / S::QUERY_CHUNKS, chunk = index % S::QUERY_CHUNKS;
-      if (CHUNKS % S::COPIERS != 0 && index >= CHUNKS) break;
-      const bool exists = row < cta.row_count();
-      const u32 of_block = cta.item.row_begin + row, head = cta.kv_head * ratio.by + of_block - ratio.quotient(of_block) * ratio.by;
-      const u16 *source = cta.args.query + chunk * 8;
+    for (u32 i = 0; i < QueryParts::OF_THREAD; i++) {
+      const QueryParts part(cta.thread, i);
+      if (!part.exists()) break;
+      const bool exists = part.row() < cta.row_count();
+      const u32 of_block = cta.item.row_begin + part.row(), head = cta.kv_head * ratio.by + of_block - ratio.quotient(of_block) * ratio.by;
+      const u16 *source = cta.args.query + part.chunk() * 8;
       if (exists) source += request[i] * cta.args.query_request + head * cta.args.query_head;
-      if (S::QUERY_SHARED && exists && cta.signed_scale < 0.f) {
-        // No instruction between here and the product would change its sign.
-        u32 words[4];
 #pragma unroll
-        for (u32 word = 0; word < 4; word++) words[word] = reinterpret_cast<const u32 *>(source)[word] ^ SIGNS;
-        store_four_words(cta.query_address(at, row, chunk), words);
-        continue;
+      for (u32 chunk = 0; chunk < QueryParts::CHUNKS; chunk++) {
+        cp_async_16(cta.query_address(at, part.row(), part.chunk() + chunk), source + chunk * 8, exists ? 0 : -1);
       }
-      cp_async_16(cta.query_address(at, row, chunk), source, exists ? 0 : -1);
     }
   }
 
-  // What this thread has begun to copy is there, and may be multiplied by warpgroups once they are told.
-  TILEWRIGHT_DEVICE void end_query() const {
+  // What this thread has begun to copy is there, and may be multiplied by warpgroups once they are told. No instruction between here and the product
+  // would change its type, its sign, or the order of its elements.
+  TILEWRIGHT_DEVICE void end_query(const PipelineState<S> &at) const {
     cp_async_commit();
     cp_async_wait<0>();
+    if (S::FP8 || cta.signed_scale < 0.f) {
+      const u32 signs = cta.signed_scale < 0.f ? SIGNS : 0;
+#pragma unroll 1
+      for (u32 i = 0; i < QueryParts::OF_THREAD; i++) {
+        const QueryParts part(cta.thread, i);
+        if (!part.exists()) break;
+        const u32 places[2] = {cta.query_address(at, part.row(), part.chunk()), cta.query_address(at, part.row(), part.chunk() + 1)};
+        u32 words[2][4], changed[2][4];
+        load_four_words(words[0], places[0]);
+        load_four_words(words[1], places[1]);
+#pragma unroll
+        for (u32 word = 0; word < 8; word++) {
+          const u32 pair = S::FP8 ? multiplied(typename S::Element{}, words[word / 4][word % 4]) : words[word / 4][word % 4];
+          (S::FP8 ? changed[word % 2][word / 2] : changed[word / 4][word % 4]) = pair ^ signs;
+        }
+        store_four_words(places[0], changed[0]);
+        store_four_words(places[1], changed[1]);
+      }
+    }
     fence_for_warpgroups();
   }
 
@@ -225,7 +251,7 @@ template <class S> struct Mma {
   template <u32 GRANULES_HERE>
   TILEWRIGHT_DEVICE void begin_keys_together(float (&scores)[GRANULES_HERE * 2][4], const u32 (&query)[S::QUERY_FRAGMENTS][4], SharedMatrix keys) const {
     SharedMatrix rows = keys; // the query's, where it is in shared memory
-    if constexpr (S::QUERY_SHARED) rows = SharedMatrix::at<128>(cta.query_address({}, cta.warp_q / 4 * 64, first_chunk()), S::QUERY_PANEL_BYTES, 8 * 128);
+    if constexpr (S::QUERY_SHARED) rows = SharedMatrix::at<128>(cta.query_address({}, cta.warp_q / 4 * 64, first_fragment() * 2), S::QUERY_PANEL_BYTES, 8 * 128);
     constexpr u32 A_PANEL = S::WIDE_PANEL_COLUMNS / 16; // products
     begin_wgmma(scores);
 #pragma unroll

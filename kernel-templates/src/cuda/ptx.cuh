@@ -121,14 +121,14 @@ TILEWRIGHT_DEVICE u32 multiply_pairs(F16, u32 a, u32 b) {
   return product;
 }
 
-// Whether there is an instruction that makes a pair of these of two FP8 numbers (e4m3).
+// Whether there is an instruction that makes a pair of these of two FP8 numbers (e4m3). It takes either half of a register.
 TILEWRIGHT_DEVICE constexpr bool has_fp8_conversion(F16) { return __CUDA_ARCH__ >= 890; }
-TILEWRIGHT_DEVICE u32 convert_fp8(F16, u32 low_bytes) {
-  u32 pair = 0;
+TILEWRIGHT_DEVICE void convert_fp8(F16, u32 bytes, u32 &low, u32 &high) {
 #if __CUDA_ARCH__ >= 890
-  asm("{\n\t.reg .b16 bytes, other;\n\tmov.b32 {bytes, other}, %1;\n\tcvt.rn.f16x2.e4m3x2 %0, bytes;\n\t}" : "=r"(pair) : "r"(low_bytes));
+  asm("{\n\t.reg .b16 first, second;\n\tmov.b32 {first, second}, %2;\n\tcvt.rn.f16x2.e4m3x2 %0, first;\n\tcvt.rn.f16x2.e4m3x2 %1, second;\n\t}"
+      : "=r"(low), "=r"(high)
+      : "r"(bytes));
 #endif
-  return pair;
 }
 
 // What other CTAs of the same launch may have written: past the L1 cache, which knows nothing of it.

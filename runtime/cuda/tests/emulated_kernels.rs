@@ -387,8 +387,11 @@ fn every_sign_of_the_scale_agrees_with_the_reference() {
     };
     let alone = of(&[(64, Dtype::F16), (64, Dtype::E5m2F16), (256, Dtype::F16)], CASE.tile, false);
     // The query in registers, or in shared memory; K and V widened.
-    let together =
-        of(&[(128, Dtype::F16), (256, Dtype::F16), (128, Dtype::Fp8F16)], Tile::of("m64n32w4s2"), true);
+    let together = of(
+        &[(128, Dtype::F16), (256, Dtype::F16), (128, Dtype::Fp8F16), (256, Dtype::Fp8F16)],
+        Tile::of("m64n32w4s2"),
+        true,
+    );
     let devices: [(&[Case], &[&str]); 2] = [(&alone, &[]), (&together, &[WARPGROUPS, FP8_CONVERSION])];
     for (cases, flags) in devices {
         let emulator = Emulator::build(&kernels_of(cases), flags);

@@ -80,11 +80,16 @@ fn fp8_beside_a_producer_agrees_with_the_reference() {
         (64, (64, 64, 4, 2)),
         (64, (64, 16, 4, 4)),
         (64, (128, 96, 8, 3)),
-        // Three panels of 64 bytes, and four of 128: nothing is widened by producer warps.
+        // Three panels of 64 bytes, and two or four of 128, which are widened to three, four and eight of 128 beside a query in shared memory.
         (192, (32, 64, 4, 2)),
         (192, (64, 32, 4, 2)),
+        (192, (128, 64, 8, 1)),
+        (256, (64, 32, 4, 2)),
+        (256, (64, 64, 4, 1)),
+        (256, (128, 16, 8, 3)),
         (512, (16, 32, 2, 3)),
         (512, (32, 32, 8, 2)),
+        (512, (64, 32, 8, 2)),
     ];
     let window = KernelOptions { mask: MaskOptions::ALL, sinks: true, ..CASE.options };
     let mut cases = Vec::new();
