@@ -23,6 +23,7 @@ pub mod measure;
 pub mod prior;
 pub mod progress;
 pub mod report_data;
+pub mod returned;
 mod serde_text;
 pub mod shard;
 pub mod store;

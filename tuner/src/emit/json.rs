@@ -40,7 +40,8 @@ fn named<V: Copy>(names: &[&str], values: &[V]) -> BTreeMap<String, V> {
     names.iter().map(|name| (*name).to_owned()).zip(values.iter().copied()).collect()
 }
 
-fn tree_entry(tree: &TreeModel) -> TreeEntry {
+/// A tree as data.
+pub fn tree_entry(tree: &TreeModel) -> TreeEntry {
     match tree {
         TreeModel::Split { feature, threshold, low, high } => TreeEntry::Split {
             feature: BatchShape::NAMES[*feature].to_owned(),

@@ -5,7 +5,7 @@ mod model;
 mod modules;
 mod rust;
 
-pub use json::selector_file;
+pub use json::{selector_file, tree_entry};
 pub use model::{ModelError, SelectorModel, TreeModel};
 pub use modules::{EmitError, Emitted, Heuristics, module_name};
 pub use rust::{Header, render};

@@ -26,6 +26,7 @@ pub(in crate::measure) const SAFE: Tile = Tile::of("m8n64w1s1");
 
 /// Says of every plan and variant what the test wants, and has no mixes.
 pub(crate) struct ScriptedBench {
+    pub(crate) device: DeviceRecord,
     pub(crate) limits: Limits,
     launch_modes: Vec<LaunchMode>,
     facts: Option<PlanFacts>,
@@ -68,6 +69,7 @@ impl ScriptedBench {
         let (planned, timelines, lost, wrong, uncompiled, verified, verifications) = Default::default();
         let (takes, lives, slower_us) = (Duration::ZERO, Cell::new(usize::MAX), 0.0);
         Self {
+            device: test_data::provenance().device,
             limits,
             launch_modes,
             facts,
@@ -102,7 +104,7 @@ impl ScriptedBench {
 
 impl Bench for ScriptedBench {
     fn device(&self) -> DeviceRecord {
-        test_data::provenance().device
+        self.device.clone()
     }
 
     fn limits(&self) -> &Limits {

@@ -14,6 +14,7 @@ mod execution;
 mod first_look;
 mod give_out;
 mod invariant_level;
+mod known_tiles;
 pub mod numbers;
 mod plan_tiles;
 mod race;
@@ -47,10 +48,11 @@ pub use estimate::time_to_verify;
 pub use execution::{Execution, PlanFacts, Planning, execution_of_set};
 pub use give_out::{Given, Order, Told, Work};
 pub use invariant_level::{InvariantFamilies, to_prepare_invariant, verify_invariant};
+pub use known_tiles::KnownTiles;
 pub use plan_tiles::PlanTiles;
 pub use race::{Contestant, Ended, RaceOptions, RaceResult, race};
 pub use ready::{Awaited, Ready};
-pub use returned_level::{ask_for_returned, verify_returned};
+pub use returned_level::{Returned, ask_for_returned, verify_returned};
 pub use screen_level::{
     Screening, left_by_looks, look_at_classes, looks_at_others, screen, screenings, to_prepare_first,
 };

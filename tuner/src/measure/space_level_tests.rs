@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::interrupt::Interrupt;
-use crate::measure::{Benches, ScriptedBench, time_to_verify};
+use crate::measure::{Benches, KnownTiles, ScriptedBench, time_to_verify};
 use crate::progress::Progress;
 use crate::shard::Shard;
 use crate::store::{RunFolder, Start, failed_since, test_data};
@@ -148,9 +148,9 @@ fn classes_have_what_does_well_at_their_head_dimension_and_what_is_known() {
     let mut timed =
         Timed { classes: [(USUAL, 2), (OTHER, 1)].into(), dtypes: [USUAL.dtype].into(), ..Timed::default() };
     assert_eq!(timed.usual(), Some(USUAL));
-    timed.leave(Backend::Cuda, &screened, &[]);
+    timed.leave(Backend::Cuda, &screened, &KnownTiles::default());
     assert!(timed.only.is_empty(), "with nothing known, no class has a tile in common with others");
-    timed.leave(Backend::Cuda, &screened, &[known]);
+    timed.leave(Backend::Cuda, &screened, &KnownTiles::of_all_classes(vec![known]));
     let of_dim = |dim: u32| match dim {
         64 => vec![small, known],
         128 => vec![known, usual],
@@ -168,6 +168,47 @@ fn classes_have_what_does_well_at_their_head_dimension_and_what_is_known() {
         assert_eq!(verified.tiles(&class), wanted, "{class}");
     }
     assert!(bench.verified.iter().all(|(tile, class, _)| of_dim(class.head_dim).contains(tile)));
+}
+
+#[test]
+fn a_class_has_of_what_is_known_what_is_returned_there_and_what_serves_all() {
+    let [of_small, of_usual, safe, second, screened] =
+        ["m16n128w4s2", "m64n96w4s2", "m16n64w4s2", "m64n64w4s2", "m32n64w2s2"].map(Tile::of);
+    let known = [of_small, of_usual, safe, second];
+    let wide = Class { head_dim: 256, ..USUAL };
+    let returned = [(OTHER, [of_small].into()), (USUAL, [of_usual].into())].into();
+    let by_class = KnownTiles::of_all_classes(known.to_vec()).by_class(returned, vec![safe, second]);
+    let (space, limits) = (Space::of(Backend::Cuda), bench().limits);
+    let mut timed =
+        Timed { classes: [(USUAL, 2), (OTHER, 1)].into(), dtypes: [USUAL.dtype].into(), ..Timed::default() };
+    let of = |wanted: &[Preparation], class: Class, cp_async: bool| -> BTreeSet<Tile> {
+        let of_class =
+            wanted.iter().filter(|wanted| wanted.class == class && wanted.coverage.cp_async == cp_async);
+        of_class.flat_map(|wanted| wanted.tiles.clone()).collect()
+    };
+    for left in [None, Some(screened)] {
+        let of_dim = left.map(|tile| (USUAL.head_dim, vec![tile])).into_iter().collect();
+        timed.leave(Backend::Cuda, &of_dim, &by_class);
+        let tiles: Vec<Tile> = known.into_iter().chain(left).collect();
+        let of_space = timed.to_prepare_space(&space, &tiles, &limits);
+        assert_eq!(of(&of_space, OTHER, false), [of_small, safe, second].into());
+        assert_eq!(of(&of_space, USUAL, false), [of_usual, safe, second].into_iter().chain(left).collect());
+        // Of others all that is known runs there.
+        let of_wide: BTreeSet<Tile> = of(&of_space, wide, false);
+        let feasible = space.feasible(&wide, &limits);
+        assert_eq!(of_wide, known.into_iter().filter(|tile| feasible.contains(tile)).collect());
+        // What a fitted selector returns is likely to be the same, with the same safe default.
+        let later = timed.to_prepare_returned(&space, &tiles, &by_class, &limits);
+        assert_eq!(of(&later, OTHER, true), [of_small, safe].into());
+        assert_eq!(of(&later, USUAL, true), [of_usual, safe].into());
+        assert_eq!(of(&later, USUAL, false), [of_usual, safe].into());
+        assert_eq!(of(&later, wide, true), of_wide);
+    }
+    // Warps that split heads have tiles of their own.
+    let long = Class { head_dim: 512, ..USUAL };
+    let returned = [(long, [of_small].into())].into();
+    let by_class = KnownTiles::of_all_classes(known.to_vec()).by_class(returned, vec![safe, second]);
+    assert_eq!((by_class.of(&long), by_class.of(&USUAL)), (vec![of_small], known.to_vec()));
 }
 
 #[test]
@@ -228,9 +269,16 @@ fn tiles_are_raced_once_they_pass_without_options_and_fail_with_them_later() {
     assert!(failed_since(session.run.rows()).is_empty());
 
     // What a selector does not return is not verified once more; nothing is twice.
-    assert_eq!(verify_returned(session, &tiles[1..], &|_| true, &timed).unwrap(), Some(0));
-    assert_eq!(verify_returned(session, &tiles, &|_| true, &timed).unwrap(), Some(1));
-    assert_eq!(verify_returned(session, &tiles, &|_| true, &timed).unwrap(), Some(0));
+    let mut verify = |of_usual: &[Tile]| {
+        let returned = |class: &Class| {
+            let of_class = if *class == USUAL { of_usual } else { &tiles };
+            of_class.iter().copied().collect()
+        };
+        verify_returned(session, &returned, &timed).unwrap()
+    };
+    assert_eq!(verify(&tiles[1..]), Some(0));
+    assert_eq!(verify(&tiles), Some(1));
+    assert_eq!(verify(&tiles), Some(0));
     let at = |level| {
         let rows = session.run.rows().iter().filter(move |row| row.level == level);
         rows.map(|row| (row.tile.unwrap(), row.status)).collect::<BTreeSet<_>>()
@@ -257,7 +305,8 @@ fn what_is_asked_for_once_more_is_what_a_selector_is_likely_to_return() {
     let timed =
         Timed { classes: [(USUAL, 2), (OTHER, 1)].into(), dtypes: [Dtype::F16].into(), ..Timed::default() };
     let of_usual = |timed: &Timed, known: &[Tile]| {
-        let mut wanted = timed.to_prepare_returned(&space, &tiles, known, &limits);
+        let known = KnownTiles::of_all_classes(known.to_vec());
+        let mut wanted = timed.to_prepare_returned(&space, &tiles, &known, &limits);
         wanted.retain(|wanted| wanted.class == USUAL);
         let later: Vec<bool> = wanted.iter().map(|wanted| wanted.coverage.cp_async).collect();
         assert_eq!(later, if timed.cp_async.is_empty() { vec![true, false] } else { vec![true] });

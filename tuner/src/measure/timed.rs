@@ -1,6 +1,6 @@
 //! Which classes of kernels are verified, of which tiles, and how far.
 
-use super::{Coverage, Preparation};
+use super::{Coverage, KnownTiles, Preparation};
 use crate::shard::Shard;
 use crate::workloads::Workload;
 use std::collections::{BTreeMap, BTreeSet};
@@ -28,16 +28,17 @@ impl Timed {
         self.classes.iter().max_by_key(|(_, workloads)| **workloads).map(|(class, _)| *class)
     }
 
-    /// Leaves of the classes that a selector must know tiles for those that do well at their head dimension (`screened`), and those that are `known`: a selector's
-    /// tree is of one head dimension, and a safe default is one for all. Classes that are not timed have the latter alone.
-    pub fn leave(&mut self, backend: Backend, screened: &BTreeMap<u32, Vec<Tile>>, known: &[Tile]) {
-        if known.is_empty() {
+    /// Leaves of the classes that a selector must know tiles for those that do well at their head dimension (`screened`), and those that are `known` of the class.
+    /// Classes that are not timed have the latter alone.
+    pub fn leave(&mut self, backend: Backend, screened: &BTreeMap<u32, Vec<Tile>>, known: &KnownTiles) {
+        if known.all().is_empty() {
             return;
         }
         for class in self.to_verify(backend) {
             let of_dim = screened.get(&class.head_dim).filter(|_| self.classes.contains_key(&class));
             let none = Vec::new();
-            self.only.insert(class, of_dim.unwrap_or(&none).iter().chain(known).copied().collect());
+            let tiles = of_dim.unwrap_or(&none).iter().copied().chain(known.of(&class)).collect();
+            self.only.insert(class, tiles);
         }
     }
 
@@ -49,19 +50,21 @@ impl Timed {
         classes.map(|class| of_class(&class)).collect()
     }
 
-    /// The kernels with `cp.async` and with options that verification needs once a selector is fitted, if that returns tiles of these. Where none are `known` that a run's
-    /// selector is likely to return, it may be any.
+    /// The kernels with `cp.async` and with options that verification needs once a selector is fitted, if that returns for each class those of these tiles that the
+    /// `known` one returns. Where nothing is known, it may be any.
     pub fn to_prepare_returned(
         &self,
         space: &Space,
         tiles: &[Tile],
-        known: &[Tile],
+        known: &KnownTiles,
         limits: &Limits,
     ) -> Vec<Preparation> {
         let mut wanted = self.to_prepare_space(space, tiles, limits);
         for wanted in &mut wanted {
-            let is_likely = |tile: &Tile| known.is_empty() || known.contains(tile);
-            wanted.tiles.retain(|tile| self.cp_async_first(&wanted.class) || is_likely(tile));
+            if !self.cp_async_first(&wanted.class) && !known.all().is_empty() {
+                let likely = known.likely(&wanted.class);
+                wanted.tiles.retain(|tile| likely.contains(tile));
+            }
         }
         let options = wanted.iter().filter(|wanted| self.options_later(&wanted.class, limits.backend()));
         let options = options.map(|wanted| Self::with_options(wanted.tiles.clone(), wanted.class));

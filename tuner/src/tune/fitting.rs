@@ -4,10 +4,11 @@ use crate::analysis::{Analysis, AnalysisError};
 use crate::fit_settings::FitSettings;
 use crate::measure::{Session, Timed, Verified, ask_for_returned, measure_decisions, verify_returned};
 use crate::progress::Progress;
+use crate::returned::returned_by;
 use crate::store::{Measurement, Provenance};
 use crate::workloads::Workload;
 use std::time::{Duration, Instant};
-use tilewright_heuristics::Tile;
+use tilewright_kernel_templates::Class;
 
 /// How often a selector is fitted again because decisions had too few samples, at most: each time most of its decisions stay.
 const AGAIN: usize = 2;
@@ -25,7 +26,7 @@ pub(super) struct Beside<'a> {
 /// Measures by a fitted selector as long as the last argument says that another one is being fitted.
 type Meanwhile<'a> = &'a dyn Fn(&mut Session<'_, '_>, &Analysis, &dyn Fn() -> bool) -> anyhow::Result<bool>;
 
-/// Fits the selector, and verifies the tiles that it may return with `cp.async` and with options, too; as long as one of them fails, another
+/// Fits the selector, and verifies the tiles that it can return for each class with `cp.async` and with options, too; as long as one of them fails, another
 /// selector is fitted without it. Each time there are fewer tiles, so this ends. Where a batch's set left the race before it had the samples of a
 /// decision, it is raced again, and the selector is fitted to these times too.
 /// The first fit may have been made already ([`fit_first_while`]). `None` if the user asked to stop.
@@ -57,11 +58,11 @@ pub(super) fn fit_verified(
                 fit(session.run.provenance(), &session.run.united_rows(), settings, session.progress)?
             }
         };
-        let tiles: Vec<Tile> = analysis.model.tiles().into_iter().collect();
+        let returned = |class: &Class| returned_by(&analysis.model, class);
         // What was asked for ahead of knowing the selector's tiles is of no more use, and further fits want the cores.
         session.benches.forget_asked();
         // Their kernels are compiled while decisions are raced.
-        let variants = ask_for_returned(session, &tiles, timed);
+        let variants = ask_for_returned(session, &returned, timed);
         let raced = if again == AGAIN {
             0
         } else {
@@ -76,7 +77,7 @@ pub(super) fn fit_verified(
         let failed = if again == 0 && !variants.are_there() {
             Some(0)
         } else {
-            verify_returned(session, &tiles, &|_| true, timed)?
+            verify_returned(session, &returned, timed)?
         };
         match failed {
             None => return Ok(None),

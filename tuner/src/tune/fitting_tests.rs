@@ -112,6 +112,79 @@ fn cp_async_and_options_are_verified_for_what_the_selector_may_return() {
     assert_eq!(verified.into_iter().collect::<BTreeSet<_>>(), expected);
 }
 
+/// The same run with batches of the small class, too, on which the tiles are best that are second to the others in the usual one. Each part of the tree has enough
+/// batches for two leaves.
+fn measured_of_two(folder: &Path) -> RunFolder {
+    let mut run = measured(folder);
+    let of_usual: Vec<Measurement> =
+        run.rows().iter().filter(|row| row.level == Level::Batch).cloned().collect();
+    let again = |row: &Measurement, name: &str| Measurement {
+        workload: format!("{name} {}", row.workload),
+        ..row.clone()
+    };
+    let small = |row: &Measurement, name: &str| {
+        let place = TILES.iter().position(|tile| Some(*tile) == row.tile).unwrap();
+        let other = TILES[(place + 2) % TILES.len()];
+        Measurement {
+            batch: row.batch.map(|batch| BatchShape { head_dim: SMALL.head_dim, ..batch }),
+            choice: other.to_string(),
+            tile: Some(other),
+            ..again(row, name)
+        }
+    };
+    for name in ["second", "third"] {
+        run.append(of_usual.iter().map(|row| again(row, name)).collect()).unwrap();
+    }
+    for name in ["small", "second small", "third small"] {
+        run.append(of_usual.iter().map(|row| small(row, name)).collect()).unwrap();
+    }
+    run
+}
+
+/// The tiles that were verified of a class with `cp.async`, or with TMA and options.
+fn verified_of(bench: &ScriptedBench, class: Class, cp_async: bool) -> BTreeSet<Tile> {
+    let of_class = bench.verified.iter().filter(|(_, of, _)| *of == class);
+    of_class.filter(|(.., coverage)| coverage.cp_async == cp_async).map(|(tile, ..)| *tile).collect()
+}
+
+#[test]
+fn a_class_is_verified_once_more_for_what_its_part_of_the_tree_returns() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut run = measured_of_two(folder.path());
+    let mut bench = bench(&[]);
+    let analysis = fitted(&mut bench, &mut run).unwrap().unwrap();
+    let of_small = [4, 1024].map(|rows| tile_of(&analysis, &of_rows(rows, SMALL)));
+    assert_eq!((chosen(&analysis), of_small), ([FEW, MANY], [FEW_ELSE, MANY_ELSE]));
+    let safe_default = analysis.model.safe_default;
+    let mut count = 0;
+    for class in CLASSES {
+        // What was not measured gets what the nearest head dimension does.
+        let returned = if class == SMALL { of_small } else { [FEW, MANY] };
+        let expected: BTreeSet<Tile> = returned.into_iter().chain([safe_default]).collect();
+        assert_eq!(verified_of(&bench, class, true), expected, "{class}");
+        let with_options = if class == USUAL { expected } else { BTreeSet::new() };
+        assert_eq!(verified_of(&bench, class, false), with_options, "{class}");
+        count += verified_of(&bench, class, true).len() + with_options.len();
+    }
+    assert_eq!(bench.verified.len(), count, "once");
+}
+
+#[test]
+fn another_tile_is_returned_and_verified_for_a_class_in_which_one_fails() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut run = measured_of_two(folder.path());
+    let mut bench = bench(&[]);
+    bench.wrong = vec![(MANY_ELSE, SMALL, true)];
+    let analysis = fitted(&mut bench, &mut run).unwrap().unwrap();
+    let of_small = [4, 1024].map(|rows| tile_of(&analysis, &of_rows(rows, SMALL)));
+    assert_eq!((chosen(&analysis), of_small), ([FEW, MANY], [FEW_ELSE, MANY]));
+    for class in CLASSES {
+        let verified = verified_of(&bench, class, true);
+        assert!(returned_by(&analysis.model, &class).is_subset(&verified), "{class}: {verified:?}");
+    }
+    assert!(!verified_of(&bench, USUAL, true).contains(&MANY_ELSE), "no batch of the class gets it");
+}
+
 #[test]
 fn a_processor_has_one_way_of_copying_and_verifies_nothing_more() {
     let folder = tempfile::tempdir().unwrap();

@@ -5,7 +5,7 @@ use super::{TuneOptions, quick};
 use crate::emit::module_name;
 use crate::fit_settings::FitSettings;
 use crate::measure::{
-    Benches, Screening, Timed, candidate_sets, needs_cp_async, screenings, to_prepare_first,
+    Benches, KnownTiles, Screening, Timed, candidate_sets, needs_cp_async, screenings, to_prepare_first,
 };
 use crate::store::DeviceRecord;
 use crate::workloads::{Scale, Workload, Workloads};
@@ -32,7 +32,7 @@ pub(super) struct Inputs {
     /// Sets that a quick run races; none otherwise.
     pub known_sets: Vec<TileSetBuf>,
     /// Tiles that are verified whatever the screening finds.
-    pub known_tiles: Vec<Tile>,
+    pub known_tiles: KnownTiles,
     pub space: Space,
     pub fit: FitSettings,
     pub screenings: Vec<Screening>,
@@ -74,7 +74,13 @@ impl Inputs {
             "the scenarios have no batches to fit a selector to: add one that is not `use: held-out`"
         );
         let by_cp_async = workloads.batches.iter().filter(|workload| needs_cp_async(workload, limits));
-        let timed = Timed {
+        let known_tiles = if backend == Backend::Cuda && options.shard.is_none() {
+            known.by_class(known_tiles, &space, limits)
+        } else {
+            // Shards have these tiles in common; a processor compiles none.
+            KnownTiles::of_all_classes(known_tiles)
+        };
+        let mut timed = Timed {
             classes: workloads.classes(),
             dtypes: workloads.dtypes.clone(),
             // Batches whose pages TMA cannot load are measured with tiles that are verified with `cp.async`.
@@ -82,6 +88,10 @@ impl Inputs {
             shard: options.shard,
             only: BTreeMap::new(),
         };
+        if has_tiles_by_class(backend, options) {
+            // Before the screening these are all that is known to be needed.
+            timed.leave(backend, &BTreeMap::new(), &known_tiles);
+        }
         let screenings = if options.quick { Vec::new() } else { screenings(&workloads.batches, limits) };
         let module = module_name(device);
         Ok(Self {
@@ -104,6 +114,11 @@ impl Inputs {
         })
     }
 
+    /// The known tiles of the class that is raced under pairs of tiles, of which a pair is raced.
+    pub(super) fn known_to_pair(&self) -> Vec<Tile> {
+        self.timed.usual().map_or_else(Vec::new, |usual| self.known_tiles.of(&usual))
+    }
+
     /// All batches.
     pub(super) fn batches(&self) -> &[Workload] {
         &self.workloads.batches
@@ -124,14 +139,75 @@ impl Inputs {
         if !benches.compiles_ahead() {
             return;
         }
-        for wanted in to_prepare_first(&self.space, &self.screenings, &self.known_tiles, &self.limits) {
+        for wanted in to_prepare_first(&self.space, &self.screenings, self.known_tiles.all(), &self.limits) {
             benches.ask(&[wanted], &[]);
         }
         // A pair of known tiles, whose kernel takes longest, and without which no batch is raced.
         if let Some(usual) = self.timed.usual().filter(|_| !quick) {
-            let sets = candidate_sets(&self.known_tiles, &self.known_tiles).into_iter();
+            let known = self.known_to_pair();
+            let sets = candidate_sets(&known, &known).into_iter();
             let pairs = sets.filter(|set| set.single().is_none()).map(|pair| (pair, usual));
             benches.ask(&[], &pairs.collect::<Vec<_>>());
+        }
+    }
+}
+
+/// Whether classes of kernels have tiles of their own: on a GPU, which compiles each for each class. Shards verify what they have in common, and a quick run
+/// races all that is known.
+pub(super) fn has_tiles_by_class(backend: Backend, options: &TuneOptions) -> bool {
+    backend == Backend::Cuda && options.shard.is_none() && !options.quick
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::measure::Preparation;
+    use crate::shard::Shard;
+    use crate::store::Start;
+    use tilewright_kernel_templates::CudaLimits;
+
+    #[test]
+    fn what_is_asked_for_before_the_screening_is_what_each_class_has_in_any_case() {
+        let limits = Limits::Cuda(CudaLimits::named("h200").unwrap());
+        let device = DeviceRecord {
+            backend: Backend::Cuda.name().to_owned(),
+            name: "NVIDIA H200".to_owned(),
+            capability: "sm_90a".to_owned(),
+            units: 132,
+        };
+        let options = TuneOptions {
+            scenarios: Vec::new(),
+            out: PathBuf::from("unused"),
+            heuristics: None,
+            start: Start::Fresh,
+            budget: None,
+            max_batch_mb: None,
+            shard: None,
+            quick: false,
+            force: false,
+            fit: FitSettings::default(),
+        };
+        let inputs = |options: &TuneOptions| Inputs::of(options, &device, &limits).unwrap();
+        let of_space =
+            |inputs: &Inputs| inputs.timed.to_prepare_space(&inputs.space, inputs.known_tiles.all(), &limits);
+        let count = |wanted: &[Preparation]| wanted.iter().map(|wanted| wanted.tiles.len()).sum::<usize>();
+        let whole = inputs(&options);
+        let asked = of_space(&whole);
+        assert!(asked.len() >= 24, "{}", asked.len());
+        for Preparation { tiles, class, .. } in &asked {
+            let (tiles, known) = (BTreeSet::from_iter(tiles), whole.known_tiles.of(class));
+            assert_eq!(tiles, known.iter().collect(), "{class}");
+        }
+        let pair = candidate_sets(&whole.known_to_pair(), &whole.known_to_pair()).pop().unwrap();
+        assert!(pair.single().is_none());
+        let usual = whole.timed.usual().unwrap();
+        assert!(pair.tiles().iter().all(|tile| whole.known_tiles.of(&usual).contains(tile)), "{pair}");
+        // These race all that is known, and shards what they have in common.
+        let quick = inputs(&TuneOptions { quick: true, ..options.clone() });
+        let shard = inputs(&TuneOptions { shard: Some(Shard { index: 0, count: 1 }), ..options });
+        for others in [&quick, &shard] {
+            assert!(others.timed.only.is_empty());
+            assert!(count(&of_space(others)) > 3 * count(&asked) / 2);
         }
     }
 }

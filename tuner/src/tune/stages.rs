@@ -3,7 +3,7 @@
 
 use super::budget::{Budget, Phases};
 use super::fitting;
-use super::inputs::Inputs;
+use super::inputs::{Inputs, has_tiles_by_class};
 use super::reserve::{Reserve, work};
 use super::{TuneOptions, VERIFIED_UNTIL};
 use crate::analysis::Analysis;
@@ -101,9 +101,9 @@ impl<'r, 'a, 'b> Stages<'r, 'a, 'b> {
     /// Says which classes come to be verified, that which is verified first before the others.
     fn expect(&mut self) {
         let Inputs { space, known_tiles, limits, .. } = self.inputs;
-        let mut wanted = self.timed.to_prepare_space(space, known_tiles, limits);
+        let mut wanted = self.timed.to_prepare_space(space, known_tiles.all(), limits);
         wanted.sort_by_key(|wanted| Some(wanted.class) != self.first_class);
-        wanted.extend(self.timed.to_prepare_returned(space, known_tiles, known_tiles, limits));
+        wanted.extend(self.timed.to_prepare_returned(space, known_tiles.all(), known_tiles, limits));
         self.session.benches.expect(&wanted);
     }
 
@@ -145,13 +145,13 @@ impl<'r, 'a, 'b> Stages<'r, 'a, 'b> {
             }
             // What is needed in any case, behind what the look has left: its kernels are waited for. Each of the others waits for the one before.
             let looks = looks_at_others(session.run.rows(), space, screenings, limits);
-            let of_space = self.timed.to_prepare_space(space, known_tiles, limits);
+            let of_space = self.timed.to_prepare_space(space, known_tiles.all(), limits);
             let invariant = if self.options.quick || self.options.shard.is_some() {
                 Vec::new()
             } else {
                 to_prepare_invariant(self.inputs.judged(), limits)
             };
-            let returned = self.timed.to_prepare_returned(space, known_tiles, known_tiles, limits);
+            let returned = self.timed.to_prepare_returned(space, known_tiles.all(), known_tiles, limits);
             for wanted in looks.into_iter().chain(of_space).chain(invariant).chain(returned) {
                 session.benches.ask(&[wanted], &[]);
             }
@@ -161,7 +161,7 @@ impl<'r, 'a, 'b> Stages<'r, 'a, 'b> {
         }
         self.screened_at = Instant::now();
         self.tiles = if self.options.quick {
-            known_tiles.clone()
+            known_tiles.all().to_vec()
         } else {
             self.left_by(&self.inputs.screened[..at_once])?
         };
@@ -180,11 +180,11 @@ impl<'r, 'a, 'b> Stages<'r, 'a, 'b> {
             Err(error) => return Err(error).with_context(|| self.inputs.kept()),
         };
         // What other shards of the run keep is not known here.
-        if self.options.shard.is_none() && self.inputs.backend == Backend::Cuda {
+        if has_tiles_by_class(self.inputs.backend, self.options) {
             self.timed.leave(self.inputs.backend, &left, known_tiles);
         }
         let mut tiles: Vec<Tile> = Vec::new();
-        for tile in left.into_values().flatten().chain(known_tiles.iter().copied()) {
+        for tile in left.into_values().flatten().chain(known_tiles.all().iter().copied()) {
             if !tiles.contains(&tile) {
                 tiles.push(tile);
             }
@@ -194,10 +194,14 @@ impl<'r, 'a, 'b> Stages<'r, 'a, 'b> {
 
     /// The sets that batches are raced under, and the time that they have.
     fn choose_candidates(&mut self) {
-        let Inputs { known_tiles, known_sets, space, limits, backend, .. } = self.inputs;
+        let Inputs { known_sets, space, limits, backend, .. } = self.inputs;
         let (quick, benches) = (self.options.quick, &self.session.benches);
         self.candidates = Candidates {
-            sets: if quick { known_sets.clone() } else { candidate_sets(&self.tiles, known_tiles) },
+            sets: if quick {
+                known_sets.clone()
+            } else {
+                candidate_sets(&self.tiles, &self.inputs.known_to_pair())
+            },
             several_for: self.timed.usual().filter(|_| *backend == Backend::Cuda && !quick),
         };
         if benches.compiles_ahead() || benches.living() > 1 {

@@ -1,10 +1,13 @@
 //! A whole run of scripted GPUs beside compilers that only sleep: it comes to its end, and what it says rests on what it should.
 
+use super::known::Known;
 use super::*;
+use crate::emit::SelectorModel;
 use crate::measure::{Bench, Compile, CompileAhead, Compiled, ScriptedBench};
-use crate::store::{Level, Measurement, Status};
+use crate::returned::returned_by;
+use crate::store::{DeviceRecord, Level, Measurement, Recording, Status};
 use std::collections::{BTreeMap, BTreeSet};
-use tilewright_heuristics::Tile;
+use tilewright_heuristics::{Dtype, Tile};
 use tilewright_kernel_templates::Class;
 use tilewright_kernel_templates::CudaLimits;
 use tilewright_kernel_templates::cuda::Kernel;
@@ -27,8 +30,20 @@ fn gpu(wrong: &[(Tile, Class, bool)]) -> ScriptedBench {
     bench
 }
 
-/// The rows of a run of these GPUs, with so many compilers.
-fn run(mut gpus: Vec<ScriptedBench>, compilers: usize) -> Vec<Measurement> {
+/// The same, with a selector of its own.
+fn of_h200(wrong: &[(Tile, Class, bool)]) -> ScriptedBench {
+    let mut bench = gpu(wrong);
+    bench.device = DeviceRecord {
+        backend: Backend::Cuda.name().to_owned(),
+        name: "NVIDIA H200".to_owned(),
+        capability: "sm_90a".to_owned(),
+        units: 132,
+    };
+    bench
+}
+
+/// What a run of these GPUs recorded, with so many compilers.
+fn run(mut gpus: Vec<ScriptedBench>, compilers: usize) -> Recording {
     let folder = tempfile::tempdir().unwrap();
     let scenario = |name: &str, purpose: &str, heads: &str| {
         let path = folder.path().join(format!("{name}.yaml"));
@@ -63,13 +78,13 @@ fn run(mut gpus: Vec<ScriptedBench>, compilers: usize) -> Vec<Measurement> {
     benches.compile_ahead(ahead);
     let tuned = tune(&options, (benches, differing), Progress::Silent, &Interrupt::default()).unwrap();
     let Tuned::Done(outputs) = tuned else { panic!("it was not stopped: {tuned:?}") };
-    read(&outputs.measurements).unwrap().rows
+    read(&outputs.measurements).unwrap()
 }
 
 #[test]
 fn batches_are_raced_while_kernels_are_compiled_and_every_row_is_there() {
     for gpus in [1, 2] {
-        let rows = run((0..gpus).map(|_| gpu(&[])).collect(), 2);
+        let rows = run((0..gpus).map(|_| gpu(&[])).collect(), 2).rows;
         let of = |held_out, selector: bool| {
             let rows = rows.iter().filter(|row| row.level == Level::Batch && row.held_out == held_out);
             let own = rows.filter(|row| row.selector_hash.is_empty() != selector);
@@ -92,4 +107,49 @@ fn batches_are_raced_while_kernels_are_compiled_and_every_row_is_there() {
             rows.iter().filter(|row| !row.selector_hash.is_empty() && row.status == Status::Correct);
         assert!(executed.map(|row| row.samples_us.len()).min() >= Some(7), "{gpus}");
     }
+}
+
+/// The tiles that passed for a class.
+fn passed(rows: &[Measurement], level: Level, class: &Class) -> BTreeSet<Tile> {
+    let of_level = rows.iter().filter(|row| row.level == level && row.status == Status::Correct);
+    of_level.filter(|row| row.workload == class.to_string()).filter_map(|row| row.tile).collect()
+}
+
+/// The fitted selector of a run, of which all that it can return for a class was verified there, in all ways that it is used.
+fn verified_selector(Recording { provenance, rows }: &Recording) -> SelectorModel {
+    let model = Analysis::of(provenance, rows, &provenance.fit).unwrap().model;
+    let is_known = |class: &Class| model.feasible.contains_key(&(class.head_dim, class.dtype.code()));
+    for class in Class::all(Backend::Cuda).filter(is_known) {
+        // What does not run there is never returned.
+        let of_space = passed(rows, Level::Space, &class);
+        let returned: BTreeSet<Tile> = returned_by(&model, &class).intersection(&of_space).copied().collect();
+        assert!(returned.contains(&model.safe_default), "{class}: {returned:?}");
+        assert!(returned.is_subset(&passed(rows, Level::CpAsync, &class)), "{class}: {returned:?}");
+    }
+    let options: BTreeSet<&str> =
+        rows.iter().filter(|row| row.level == Level::Options).map(|row| row.workload.as_str()).collect();
+    let usual = Class::all(Backend::Cuda).filter(|class| options.contains(class.to_string().as_str()));
+    let [usual] = usual.collect::<Vec<_>>()[..] else { panic!("the most frequent class alone: {options:?}") };
+    assert!(returned_by(&model, &usual).is_subset(&passed(rows, Level::Options, &usual)));
+    model
+}
+
+#[test]
+fn whatever_the_selector_of_a_run_returns_for_a_class_was_verified_there_in_all_ways() {
+    verified_selector(&run(vec![gpu(&[])], 2));
+}
+
+#[test]
+fn a_known_gpu_verifies_few_tiles_of_a_class_and_has_a_safe_default_though_one_fails() {
+    let known = Known::of(&of_h200(&[]).device, &gpu(&[]).limits);
+    let selector = known.prior().unwrap();
+    let safe = Tile::of("m16n64w4s2");
+    // No batch of the run is of this class: it has what is known of it.
+    let wide = Class { head_dim: 256, dtype: Dtype::F16 };
+    let recording = run(vec![of_h200(&[(safe, wide, false)])], 2);
+    let model = verified_selector(&recording);
+    assert_ne!(model.safe_default, safe, "it fails in a class");
+    let of_wide = passed(&recording.rows, Level::Space, &wide);
+    assert!((2..=4).contains(&of_wide.len()) && of_wide.len() < selector.sets.len(), "{of_wide:?}");
+    assert!(!of_wide.contains(&safe));
 }
