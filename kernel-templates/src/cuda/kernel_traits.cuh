@@ -82,9 +82,9 @@ struct KernelTraits : Options {
   // A producer warpgroup leaves registers to the consumers; two of its warps load, one K and one V. Of FP8 the other two widen what is loaded for
   // products of a warpgroup, which take 16-bit elements from shared memory. In the private KV phase each warp widens its own in registers.
   static constexpr bool SETMAXNREG = PRODUCERS == 4;
-  static constexpr bool WIDENED = HAS_WGMMA && FP8 && SETMAXNREG && WARPS_Q % 4 == 0 && !Options::INVARIANT;
-  // Two where an SM still has room for two CTAs: longer heads have their query in shared memory, too.
-  static constexpr u32 WIDE_BUFFERS = !WIDENED ? 0 : (HEAD_DIM > 128 ? N * HEAD_DIM <= 32 * 192 : N <= 64) ? 2 : 1;
+  static constexpr bool WIDENED = HAS_WGMMA && FP8 && SETMAXNREG && WARPS_Q % 4 == 0;
+  // Two where an SM still has room for two CTAs: longer heads have their query in shared memory, too, batch-invariant kernels the totals of their rows.
+  static constexpr u32 WIDE_BUFFERS = !WIDENED ? 0 : Options::INVARIANT ? 1 : (HEAD_DIM > 128 ? N * HEAD_DIM <= 32 * 192 : N <= 64) ? 2 : 1;
   static constexpr u32 WIDE_ROW_BYTES = HEAD_DIM * 2, WIDE_STAGE_BYTES = N * WIDE_ROW_BYTES;
   // Panels of what a warpgroup multiplies.
   static constexpr u32 WIDE_PANEL_ROW_BYTES = smaller(power_of_two_in(WIDE_ROW_BYTES), 128u), WIDE_PANEL_BYTES = 8 * WIDE_PANEL_ROW_BYTES;

@@ -84,13 +84,12 @@ pub const fn shared_bytes(tile: &Tile, class: &Class, producers: u32, options: K
         + if WarpSplit::splits_heads(class.head_dim) { warps * 16 * n * 4 } else { 0 }
 }
 
-/// Buffers of K and V in FP8 that are widened for `wgmma`: two warps of a producer warpgroup widen a step once for all rows. Batch-invariant kernels widen
-/// in registers, whichever way K and V are loaded.
+/// Buffers of K and V in FP8 that are widened for `wgmma`: two warps of a producer warpgroup widen a step once for all rows.
 const fn wide_buffers(tile: &Tile, class: &Class, producers: u32, options: KernelOptions) -> u32 {
-    let widened =
-        class.dtype.has_fp8_kv() && producers == 4 && tile.m.is_multiple_of(64) && !options.invariant;
+    let widened = class.dtype.has_fp8_kv() && producers == 4 && tile.m.is_multiple_of(64);
     match widened {
         false => 0,
+        true if options.invariant => 1,
         true if class.head_dim <= MOST_QUERY_DIM && tile.n <= 64 => 2,
         true if class.head_dim > MOST_QUERY_DIM && tile.n as u32 * class.head_dim <= 32 * 192 => 2,
         true => 1,
@@ -270,7 +269,8 @@ mod tests {
         let few = Tile { m: 32, ..TILE };
         assert!(bytes(few, 4) < bytes(few, 0));
         let invariant = shared_bytes(&TILE, &fp8, 4, KernelOptions { invariant: true, ..TMA });
-        assert!(invariant - 64 * 128 * 4 < bytes(TILE, 0));
+        // One of each beside the totals of rows.
+        assert_eq!(bytes(TILE, 4) - (invariant - 64 * 128 * 4), 2 * 64 * 256 + 4 * 8);
     }
 
     #[test]

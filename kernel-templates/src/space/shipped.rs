@@ -4,7 +4,7 @@
 use super::{CudaLimits, Limits, check_mix, selection};
 use crate::cuda::{Kernel, KernelOptions, KvLoad, MERGE_WARPS};
 use crate::{Arch, Class, RotaryPairs};
-use tilewright_heuristics::{Backend, Device, Dtype, Selection};
+use tilewright_heuristics::{Backend, Device, Dtype, Selection, Tile};
 
 /// The architectures that archives are made for.
 pub const SHIPPED_ARCHS: [&str; 6] = ["sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a", "sm_120"];
@@ -29,11 +29,11 @@ pub fn selected_kernels(
     options: KernelOptions,
 ) -> Vec<Kernel> {
     let options = options.on(class, arch);
-    let tiles = selection.tiles_of(class.head_dim, class.dtype);
-    let mut kernels: Vec<Kernel> =
-        tiles.iter().map(|tile| Kernel::decode(tile, class, options, arch)).collect();
-    let mixes = selection.sets().iter().map(|set| set.tiles()).filter(|tiles| tiles.len() > 1);
-    let mixes = mixes.filter(|tiles| check_mix(tiles, class, options, limits).is_ok());
+    // A selector has tiles for other classes, too, that this one cannot run.
+    let runs = |tiles: &[Tile]| check_mix(tiles, class, options, limits).is_ok();
+    let tiles = selection.tiles_of(class.head_dim, class.dtype).into_iter().filter(|tile| runs(&[*tile]));
+    let mut kernels: Vec<Kernel> = tiles.map(|tile| Kernel::decode(&tile, class, options, arch)).collect();
+    let mixes = selection.sets().iter().map(|set| set.tiles()).filter(|tiles| tiles.len() > 1 && runs(tiles));
     kernels.extend(mixes.map(|tiles| Kernel::decode_mix(tiles, class, options, arch)));
     kernels.extend(MERGE_WARPS.map(|warps| Kernel::merge(warps, class, options)));
     kernels
@@ -68,6 +68,7 @@ pub fn shipped_kernels(arch: Arch, class: &Class) -> Vec<Kernel> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Space;
     use crate::space::selection::batches;
     use std::collections::HashSet;
 
@@ -95,6 +96,28 @@ mod tests {
                             assert!(shipped.contains(&kernel), "{arch}: {}", kernel.name);
                         }
                     }
+                }
+            }
+        }
+    }
+
+    /// An archive of which one kernel cannot be compiled is none.
+    #[test]
+    fn no_kernel_is_shipped_that_breaks_a_rule_of_its_class() {
+        for limits in CudaLimits::NAMED {
+            let arch = limits.arch.parse().unwrap();
+            for class in Class::all(Backend::Cuda) {
+                let fits =
+                    |tile: &Tile| check_mix(&[*tile], &class, KernelOptions::default(), limits).is_ok();
+                let broken: HashSet<String> = Space::of(Backend::Cuda)
+                    .tiles()
+                    .iter()
+                    .filter(|tile| !fits(tile))
+                    .map(|tile| format!("decode_{tile}_"))
+                    .collect();
+                for kernel in shipped_kernels(arch, &class) {
+                    let of_tile = kernel.name.split_inclusive('_').take(2).collect::<String>();
+                    assert!(!broken.contains(&of_tile), "{}: {}", limits.name, kernel.name);
                 }
             }
         }
