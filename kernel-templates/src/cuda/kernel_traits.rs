@@ -112,8 +112,8 @@ pub const fn has_tma_producers(class: &Class, arch: Arch) -> bool {
 
 /// TMA producer warps of a CTA beside a tile's consumer warps: a warpgroup beside warpgroups, so that it can leave them its registers, two of
 /// whose warps copy, and two widen FP8; else one warp; none with the `cp.async` producer. A warp of a batch-invariant kernel has
-/// whole steps for itself, too, whose FP8 it widens in registers: a producer warpgroup cannot leave it enough for 128 tokens or for longer heads. With 256 elements in FP8 warps of few rows take 255 registers, and
-/// a producer warp beside four of them keeps another CTA off the SM.
+/// whole steps for itself, too, whose FP8 it widens in registers: a producer warpgroup cannot leave it enough for 128 tokens or for longer
+/// heads. With 256 elements in FP8 warps of few rows take 255 registers, and a producer warp beside four of them keeps another CTA off the SM.
 pub fn producer_warps(tile: &Tile, class: &Class, options: KernelOptions, arch: Arch) -> u32 {
     let warpgroups = tile.m.is_multiple_of(64);
     let crowded = class.dtype.has_fp8_kv()

@@ -163,7 +163,7 @@ mod tests {
     use super::*;
     use crate::measure::Preparation;
     use crate::shard::Shard;
-    use crate::store::Start;
+    use std::path::Path;
     use tilewright_kernel_templates::CudaLimits;
 
     #[test]
@@ -175,18 +175,7 @@ mod tests {
             capability: "sm_90a".to_owned(),
             units: 132,
         };
-        let options = TuneOptions {
-            scenarios: Vec::new(),
-            out: PathBuf::from("unused"),
-            heuristics: None,
-            start: Start::Fresh,
-            budget: None,
-            max_batch_mb: None,
-            shard: None,
-            quick: false,
-            force: false,
-            fit: FitSettings::default(),
-        };
+        let options = TuneOptions::of_catalogue(Path::new("unused"));
         let inputs = |options: &TuneOptions| Inputs::of(options, &device, &limits).unwrap();
         let of_space =
             |inputs: &Inputs| inputs.timed.to_prepare_space(&inputs.space, inputs.known_tiles.all(), &limits);

@@ -61,6 +61,25 @@ pub struct TuneOptions {
     pub fit: FitSettings,
 }
 
+#[cfg(test)]
+impl TuneOptions {
+    /// A whole run of the catalogue in that folder, by defaults.
+    fn of_catalogue(out: &Path) -> Self {
+        Self {
+            scenarios: Vec::new(),
+            out: out.to_path_buf(),
+            heuristics: None,
+            start: Start::Fresh,
+            budget: None,
+            max_batch_mb: None,
+            shard: None,
+            quick: false,
+            force: false,
+            fit: FitSettings::default(),
+        }
+    }
+}
+
 /// How a tuning run ended.
 #[derive(Debug)]
 pub enum Tuned {

@@ -59,15 +59,9 @@ fn run(mut gpus: Vec<ScriptedBench>, compilers: usize) -> Recording {
             scenario("fitted", "fit", "[[8, 2], [4, 1]]"),
             scenario("judged", "held-out", "[[8, 1]]"),
         ],
-        out: folder.path().join("out"),
         heuristics: Some(folder.path().join("heuristics")),
-        start: Start::Fresh,
-        budget: None,
-        max_batch_mb: None,
-        shard: None,
-        quick: false,
-        force: false,
         fit: FitSettings { fit_seconds: 4, ..FitSettings::default() },
+        ..TuneOptions::of_catalogue(&folder.path().join("out"))
     };
     let benches = gpus.iter_mut().map(|bench| bench as &mut dyn Bench).collect();
     let (mut benches, differing) = Benches::of(benches);
