@@ -1,7 +1,7 @@
 //! The batch-invariant kernels are compiled for every architecture, with no GPU: each has a tile that fits its registers.
 
 use std::path::PathBuf;
-use tilewright_heuristics::{Backend, Dtype, MaskOptions, chunk};
+use tilewright_heuristics::{Backend, Dtype, Geometry, MaskOptions, chunk};
 use tilewright_kernel_templates::cuda::{Kernel, KernelOptions, MERGE_WARPS};
 use tilewright_kernel_templates::toolchain::Compiler;
 use tilewright_kernel_templates::{Arch, Class, CudaLimits, check_compiled, occupancy};
@@ -35,7 +35,18 @@ fn check(device: &str, classes: &[(u32, Dtype)]) -> (u32, bool) {
                         "{device} {class} {tile}: {held} CTAs an SM, {} registers, {passed:?}",
                         cubin.usage.registers
                     );
-                    if passed.is_ok() { held } else { 0 }
+                    if passed.is_err() {
+                        return 0;
+                    }
+                    // Plans are made for as many.
+                    let geometry = Geometry { q_heads: 32, kv_heads: 8, head_dim, page_size: 16, dtype };
+                    let planned =
+                        tilewright_plan::Occupancy::of_capability(&limits.arch).of(tile, &geometry, true);
+                    assert!(
+                        device != "h200" || held == planned,
+                        "{class} {tile}: {held}, planned for {planned}"
+                    );
+                    held
                 });
                 of_tile.min().filter(|&held| held > 0).map(|held| (set, held))
             });

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::OnceLock;
-use tilewright_heuristics::{Backend, Dtype, Fp8, MaskOptions, Tile};
+use tilewright_heuristics::{Backend, Dtype, Fp8, Geometry, MaskOptions, Tile};
 use tilewright_kernel_templates::cuda::{
     Arguments, Kernel, KernelOptions, KvLoad, MAX_STATES, MERGE_WARPS, WarpSplit, has_tma_producers,
     producer_warps,
@@ -45,6 +45,10 @@ fn compiler(arch: &str) -> Compiler {
     compiler
 }
 
+fn geometry_of(&Class { head_dim, dtype }: &Class) -> Geometry {
+    Geometry { q_heads: 32, kv_heads: 8, head_dim, page_size: 16, dtype }
+}
+
 /// Compiles every `step`-th tile of the space of the usual class for a device; how many are feasible afterwards.
 fn compile_space(device: &str, step: usize) -> usize {
     let limits = limits(device);
@@ -54,18 +58,29 @@ fn compile_space(device: &str, step: usize) -> usize {
     let kernel = |tile| Kernel::decode(tile, &USUAL, KernelOptions::default(), compiler.arch());
     let kernels: Vec<Kernel> = tiles.iter().map(kernel).collect();
     let cubins = compiler.compile_all(&kernels, || ());
-    let mut feasible = 0;
+    let (mut feasible, mut misjudged) = (0, Vec::new());
     for ((tile, kernel), cubin) in tiles.iter().zip(&kernels).zip(cubins) {
         let cubin = cubin.unwrap_or_else(|error| panic!("{device}: {error}"));
         // The cubin and the assembler's report are two witnesses.
         assert_eq!(cubin.usage.registers, cubin.report.registers, "{device} {tile}");
         assert_eq!(cubin.usage.max_threads, kernel.threads, "{device} {tile}");
         assert!(is_one_arguments(cubin.usage.parameter_bytes), "{device} {tile}: {:?}", cubin.usage);
-        feasible += usize::from(
-            check_compiled(tile, &USUAL, KernelOptions::default(), &limits, &cubin.usage, &cubin.report)
-                .is_ok(),
-        );
+        let options = KernelOptions::default();
+        if check_compiled(tile, &USUAL, options, &limits, &cubin.usage, &cubin.report).is_err() {
+            continue;
+        }
+        feasible += 1;
+        let bytes = kernel.shared_bytes + cubin.usage.static_shared_bytes;
+        let held = occupancy(&limits, kernel.threads, cubin.usage.registers, bytes).ctas_per_sm;
+        let planned =
+            tilewright_plan::Occupancy::of_capability(&limits.arch).of(tile, &geometry_of(&USUAL), false);
+        if held != planned {
+            misjudged.push(format!("{tile}: {held} CTAs an SM, planned for {planned}"));
+        }
     }
+    // Plans are made for as many CTAs as an SM holds. Where nobody has tuned, they may be made for others.
+    let known = if limits.arch == "sm_90a" { 10 } else { 4 };
+    assert!(misjudged.len() * known <= feasible, "{device}, of {feasible}: {misjudged:#?}");
     feasible
 }
 

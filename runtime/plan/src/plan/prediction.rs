@@ -37,7 +37,7 @@ impl Plan {
                 times.clear();
                 most_per_sm = 1;
             }
-            most_per_sm = most_per_sm.max(options.device.occupancy.of(tile));
+            most_per_sm = most_per_sm.max(options.device.occupancy.of(tile, &self.geometry, self.invariant));
             for item in &self.items[items.start as usize..items.end as usize] {
                 let time = self.item_time(options, tile, item, &mut seen);
                 let heads = self.geometry.kv_heads as usize;
@@ -143,7 +143,7 @@ mod tests {
 
     const GEOMETRY: Geometry =
         Geometry { q_heads: 2, kv_heads: 2, head_dim: 64, page_size: 16, dtype: Dtype::F16 };
-    const TILE: Tile = Tile::of("m16n16w1s1");
+    const TILE: Tile = Tile::of("m64n64w4s2");
     /// Bytes of a token of one KV head.
     const TOKEN: u64 = 2 * 64 * 2;
     /// A byte takes an attosecond, again half of that; all else nothing.

@@ -183,11 +183,13 @@ impl Plan {
     }
 
     fn kv_ranges(&self, occupancy: Occupancy) -> impl Iterator<Item = KvWork> {
-        self.packs.iter().flat_map(|pack| self.q_tiles_of(pack)).map(move |q_tile| {
-            let (slices, rows) = (self.slices(q_tile), self.rows(q_tile));
-            let rows = if slices == 1 { rows } else { rows / slices };
-            let ctas_per_sm = occupancy.of(&self.packs[q_tile.pack as usize].tile);
-            KvWork { ctas: slices * self.geometry.kv_heads, tokens: q_tile.kv_len, rows, ctas_per_sm }
+        self.packs.iter().flat_map(move |pack| {
+            let ctas_per_sm = occupancy.of(&pack.tile, &self.geometry, self.invariant);
+            self.q_tiles_of(pack).iter().map(move |q_tile| {
+                let (slices, rows) = (self.slices(q_tile), self.rows(q_tile));
+                let rows = if slices == 1 { rows } else { rows / slices };
+                KvWork { ctas: slices * self.geometry.kv_heads, tokens: q_tile.kv_len, rows, ctas_per_sm }
+            })
         })
     }
 

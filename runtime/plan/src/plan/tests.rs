@@ -1,5 +1,5 @@
 use super::*;
-use crate::{Packing, Prices};
+use crate::{Occupancy, Packing, Prices};
 use proptest::prelude::*;
 
 fn geometry(page_size: u32) -> Geometry {
@@ -105,7 +105,8 @@ fn merge_at(price: u64, options: PlanOptions) -> PlanOptions {
 #[test]
 fn a_cut_pays_for_the_merge_that_it_brings() {
     // 1024 pages are a gain in sixteen chunks for each of two KV heads; 16 save less than the merge takes.
-    let options = PlanOptions::default().with_max_concurrent_ctas(32);
+    let mut options = PlanOptions::default().with_max_concurrent_ctas(32);
+    options.device.occupancy = Occupancy::CPU; // as many of any tile
     let partials =
         |pages, options| plan(&[(0..pages).collect()], &[pages as u32 * 16], 16, options).partials();
     assert_eq!(partials(1024, &options), 16);

@@ -71,7 +71,7 @@ const CLASS_STEPS: u32 = 5;
 const CLASSES: usize = 32 << CLASS_STEPS;
 /// Limits too, so that a small change of the batch rarely moves them.
 const LIMIT_STEPS: u32 = 5;
-/// Limits are looked at that make as many chunks as fill this many waves, of CTAs that have an SM for themselves, or less.
+/// Limits are looked at that make as many chunks as fill this many waves, of CTAs that have an SM for themselves, or four of those that share one.
 const MOST_WAVES: u32 = 8;
 /// How many of them are scheduled.
 const SCHEDULED: usize = 10;
@@ -122,7 +122,7 @@ impl Waves {
         let whole = round_up(longest.max(self.shortest));
         let uncut = self.makespan(classes, whole, running, chunks, cta_slots);
         let mut best = (uncut, whole);
-        for limit in self.promising(classes, total, whole, running) {
+        for limit in self.promising(classes, total, (whole, ctas_per_sm)) {
             let makespan = self.makespan(classes, limit, running, chunks, cta_slots);
             if makespan < best.0 {
                 best = (makespan, limit);
@@ -140,12 +140,12 @@ impl Waves {
         &self,
         classes: &[Class],
         total: u64,
-        whole: u32,
-        running: u64,
+        (whole, ctas_per_sm): (u32, u32),
     ) -> impl Iterator<Item = u32> + use<> {
+        let running = self.running(ctas_per_sm);
         let fills = |waves: u32| u32::try_from(total / self.running(waves).max(1)).unwrap_or(u32::MAX);
         let mut found = [(u64::MAX, whole); SCHEDULED];
-        let mut limit = round_up(fills(MOST_WAVES).max(self.shortest));
+        let mut limit = round_up(fills(MOST_WAVES.max(ctas_per_sm.saturating_mul(4))).max(self.shortest));
         let mut count_before = 0;
         // Longer ones leave most SMs without a chunk.
         while limit < whole && limit / 2 <= fills(1).max(self.shortest) {

@@ -3,7 +3,7 @@
 use super::{InvariantScratch, Span, Steps, Tiles, owner, spans_of, windows};
 use crate::plan::waves::{self, Waves};
 use crate::plan::{GRANULE, Plan, PlanOptions, WARP_ROWS};
-use crate::{DeviceProfile, PrefixTree};
+use crate::{DeviceProfile, Occupancy, PrefixTree};
 use std::ops::Range;
 use tilewright_heuristics::{Geometry, PackShape, Prices, Tile, chunk};
 
@@ -109,8 +109,8 @@ impl StepPrices {
         Self {
             first: bytes.saturating_mul(prices.hbm_byte),
             again: bytes.saturating_mul(prices.l2_byte),
-            compute: compute_price(tile, head_dim, options, u32::from(tile.m)),
-            compute_alone: compute_price(tile, head_dim, options, WARP_ROWS.min(tile.m.into())),
+            compute: compute_price(tile, geometry, options, u32::from(tile.m)),
+            compute_alone: compute_price(tile, geometry, options, WARP_ROWS.min(tile.m.into())),
             add: add_price(tile, head_dim, prices),
             cta: if low { prices.cta.saturating_mul(device.start_in_low_tiles) / 64 } else { prices.cta },
             row: ((head_dim + 2) * 4).saturating_mul(prices.partial_byte),
@@ -120,11 +120,11 @@ impl StepPrices {
 
 /// What computing `rows` rows of a step costs. A warp has the tensor cores of one part of an SM: where an SM's CTAs of the tile have fewer warps than it
 /// has parts, as many as there are.
-fn compute_price(tile: &Tile, head_dim: u64, options: &PlanOptions, rows: u32) -> u64 {
+fn compute_price(tile: &Tile, geometry: &Geometry, options: &PlanOptions, rows: u32) -> u64 {
     let device = &options.device;
-    let flops = u64::from(rows) * u64::from(tile.n) * 4 * head_dim;
-    let warps = device.occupancy.of(tile) * u32::from(tile.warps.max(1));
-    let idle_parts = u64::from(device.sm_parts.max(warps)) * flops / u64::from(warps.max(1));
+    let flops = u64::from(rows) * u64::from(tile.n) * 4 * u64::from(geometry.head_dim);
+    let warps = device.occupancy.of(tile, geometry, true) * u32::from(tile.warps.max(1));
+    let idle_parts = u64::from(Occupancy::SM_PARTS.max(warps)) * flops / u64::from(warps.max(1));
     idle_parts.saturating_mul(device.prices.flop)
 }
 
@@ -146,7 +146,7 @@ pub(in crate::plan) fn compute_segment(
     let alone = u32::from(tile.m) > WARP_ROWS && owner(members, geometry.gqa_ratio()).is_some();
     let rows = if alone { rows.min(WARP_ROWS) } else { rows };
     let n = u32::from(tile.n).max(1);
-    let step = compute_price(tile, geometry.head_dim.into(), options, rows);
+    let step = compute_price(tile, geometry, options, rows);
     (computed_tokens(tokens.next_multiple_of(GRANULE), n) * step) / u64::from(n)
 }
 
@@ -308,7 +308,7 @@ impl Plan {
         for &(root, _, tile) in packs {
             let (steps, prices) =
                 (Steps::of(self.geometry.page_size, &tile), StepPrices::of(self, &tile, options));
-            ctas_per_sm = ctas_per_sm.max(options.device.occupancy.of(&tile));
+            ctas_per_sm = ctas_per_sm.max(options.device.occupancy.of(&tile, &self.geometry, true));
             tall |= u32::from(tile.m) >= DeviceProfile::TALL;
             let capacity = self.fitting(tree, root, &tile, candidate.level, q_tiles, spans);
             q_tiles.clear();
