@@ -13,6 +13,7 @@ use tilewright_kernel_templates::{
     Arch, Class, CudaLimits, Limits, RotaryPairs, Space, check, check_compiled, check_compiled_mix,
     check_mix, occupancy,
 };
+use tilewright_plan::Occupancy;
 
 /// A device of each architecture.
 const DEVICES: [&str; 4] = ["a100-80gb", "l40s", "h200", "b200"];
@@ -45,10 +46,6 @@ fn compiler(arch: &str) -> Compiler {
     compiler
 }
 
-fn geometry_of(&Class { head_dim, dtype }: &Class) -> Geometry {
-    Geometry { q_heads: 32, kv_heads: 8, head_dim, page_size: 16, dtype }
-}
-
 /// Compiles every `step`-th tile of the space of the usual class for a device; how many are feasible afterwards.
 fn compile_space(device: &str, step: usize) -> usize {
     let limits = limits(device);
@@ -58,6 +55,8 @@ fn compile_space(device: &str, step: usize) -> usize {
     let kernel = |tile| Kernel::decode(tile, &USUAL, KernelOptions::default(), compiler.arch());
     let kernels: Vec<Kernel> = tiles.iter().map(kernel).collect();
     let cubins = compiler.compile_all(&kernels, || ());
+    let Class { head_dim, dtype } = USUAL;
+    let geometry = Geometry { q_heads: 32, kv_heads: 8, head_dim, page_size: 16, dtype };
     let (mut feasible, mut misjudged) = (0, Vec::new());
     for ((tile, kernel), cubin) in tiles.iter().zip(&kernels).zip(cubins) {
         let cubin = cubin.unwrap_or_else(|error| panic!("{device}: {error}"));
@@ -72,8 +71,7 @@ fn compile_space(device: &str, step: usize) -> usize {
         feasible += 1;
         let bytes = kernel.shared_bytes + cubin.usage.static_shared_bytes;
         let held = occupancy(&limits, kernel.threads, cubin.usage.registers, bytes).ctas_per_sm;
-        let planned =
-            tilewright_plan::Occupancy::of_capability(&limits.arch).of(tile, &geometry_of(&USUAL), false);
+        let planned = Occupancy::of_capability(&limits.arch).of(tile, &geometry, false);
         if held != planned {
             misjudged.push(format!("{tile}: {held} CTAs an SM, planned for {planned}"));
         }

@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{Packing, PlanError, PrefixTree, QTileNodes, QTiles};
 pub(crate) use sketch::Sketches;
-use sketch::{Candidate, Cut};
+use sketch::{Candidate, Cut, StepPrices};
 pub(super) use sketch::{add_chunks, compute_segment};
 use std::ops::Range;
 use tilewright_heuristics::{PackShape, PackSums, Tile, TileSet, chunk};
@@ -163,13 +163,14 @@ impl Plan {
         placed.resize(tree.capacity(), Placed { pages: ABSENT, column: 0 });
         for (root, shape, tile) in packs {
             let steps = Steps::of(self.geometry.page_size, &tile);
+            let prices = StepPrices::of(self, &tile, options);
             let first_q_tile = count(self.q_tiles.len(), "Q tiles")?;
             let capacity = self.fitting(tree, root, &tile, candidate.level, q_tiles, spans);
             q_tiles.clear();
             q_tiles.push_pack(tree, root, |_| true, capacity);
             for q_tile in q_tiles.q_tiles() {
                 spans_of(tree, q_tiles, q_tile, steps, spans);
-                let time = |cut| sketch::time_of_first(self, &tile, options, spans, cut, steps);
+                let time = |cut| sketch::time_of_first(self, &prices, spans, cut, steps);
                 let requests = q_tiles.requests_of(q_tile);
                 let cut = candidate.cut_of(requests.len(), spans, steps, time);
                 join_span_of_one(requests.len(), spans);
@@ -177,7 +178,7 @@ impl Plan {
                     plan.place_pages(tree, &pages, span, steps, &mut placed[span.node as usize], path)
                 };
                 let time = |plan: &Self, members, window: &Range<u32>| {
-                    sketch::time_of_window(plan, &tile, options, spans, (members, window.clone()), steps)
+                    sketch::time_of_window(plan, &prices, spans, (members, window.clone()), steps)
                 };
                 let size = |plan: &Self, window: &Range<u32>| {
                     let requests = requests.len() as u32;

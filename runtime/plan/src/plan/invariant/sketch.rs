@@ -86,7 +86,7 @@ pub(crate) struct Sketches {
 
 /// What tokens cost, in attoseconds of the whole device.
 #[derive(Clone, Copy, Debug)]
-struct StepPrices {
+pub(super) struct StepPrices {
     /// Reading a token that no item has read before, and one that is in L2.
     first: u64,
     again: u64,
@@ -101,7 +101,7 @@ struct StepPrices {
 }
 
 impl StepPrices {
-    fn of(plan: &Plan, tile: &Tile, options: &PlanOptions) -> Self {
+    pub(super) fn of(plan: &Plan, tile: &Tile, options: &PlanOptions) -> Self {
         let (device, geometry) = (&options.device, &plan.geometry);
         let (prices, head_dim) = (&device.prices, u64::from(geometry.head_dim));
         let bytes = 2 * head_dim * geometry.dtype.kv_bytes() as u64;
@@ -170,37 +170,27 @@ pub(in crate::plan) fn add_chunks(
 }
 
 /// What the first item of a Q tile takes, cut so.
-pub(super) fn time_of_first(
-    plan: &Plan,
-    tile: &Tile,
-    options: &PlanOptions,
-    spans: &[Span],
-    cut: Cut,
-    steps: Steps,
-) -> u64 {
-    let prices = StepPrices::of(plan, tile, options);
+pub(super) fn time_of_first(plan: &Plan, prices: &StepPrices, spans: &[Span], cut: Cut, steps: Steps) -> u64 {
     let end = match cut {
         Cut::Whole => u32::MAX,
         Cut::After(position) => position,
     };
     let steps = (steps, plan.geometry.gqa_ratio());
-    prices.cta + tokens_time(&prices, spans, 0..u32::MAX, 0..end, steps, |_| true)
+    prices.cta + tokens_time(prices, spans, 0..u32::MAX, 0..end, steps, |_| true)
 }
 
 /// What an item of these requests takes in a window.
 pub(super) fn time_of_window(
     plan: &Plan,
-    tile: &Tile,
-    options: &PlanOptions,
+    prices: &StepPrices,
     spans: &[Span],
     (members, window): (Range<u32>, Range<u32>),
     steps: Steps,
 ) -> u64 {
-    let prices = StepPrices::of(plan, tile, options);
     let ratio = plan.geometry.gqa_ratio();
     let rows = u64::from(members.end - members.start) * u64::from(ratio);
     let steps = (steps, ratio);
-    prices.cta + tokens_time(&prices, spans, members, window, steps, |_| true) + rows * prices.row
+    prices.cta + tokens_time(prices, spans, members, window, steps, |_| true) + rows * prices.row
 }
 
 /// What the tokens of some requests' spans in a window take.
@@ -316,13 +306,13 @@ impl Plan {
             for q_tile in q_tiles.q_tiles() {
                 spans_of(tree, q_tiles, q_tile, steps, spans);
                 let cut = candidate.cut_of(q_tile.requests.len(), spans, steps, |cut| {
-                    time_of_first(self, &tile, options, spans, cut, steps)
+                    time_of_first(self, &prices, spans, cut, steps)
                 });
                 let end = spans.iter().map(|span| span.positions.end).max().unwrap_or(0);
                 let requests = q_tile.requests.len() as u32;
                 for window in windows(cut, end) {
                     let size = candidate.requests_an_item(requests, window.start, |members| {
-                        time_of_window(self, &tile, options, spans, (members, window.clone()), steps)
+                        time_of_window(self, &prices, spans, (members, window.clone()), steps)
                     });
                     for at in (0..requests).step_by(size as usize) {
                         let members = at..requests.min(at + size);
