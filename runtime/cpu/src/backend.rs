@@ -4,13 +4,12 @@
 use super::kernel::{LOG2_E, Pass, Scratch, row_of_output};
 use super::level::{Isa, Kernel, Level};
 use super::mask::Masking;
-use super::queue::{Queue, Unit, lanes};
+use super::queue::{Queue, Unit, Work, lanes};
 use super::shared::SharedSlice;
 use super::timeline::{Clock, Recorder, UnitTimes};
 use super::totals::add_chunk;
 use super::{DecodeArgs, Element, KvCache, KvPages, Number, simd};
 use crate::ExecError;
-use std::ops::Range;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use tilewright_kernel_templates::Class;
@@ -221,11 +220,8 @@ impl<E: Element, K: Number> Step<'_, E, K> {
 
     /// Computes a unit. The last share of an item combines all of them, in the order of the lanes.
     fn forward(&self, unit: &Unit, queue: &Queue, scratch: &mut Scratch, clock: Option<&mut Clock<'_>>) {
-        let tile = &self.plan.tile_groups()[unit.group].tile;
-        let item = &self.plan.work_items()[unit.item];
-        let kv_range = share(item, unit.lane, unit.lanes, u32::from(tile.n));
         let (&Self { plan, ref cache, masking, .. }, head_dim) = (self, self.head_dim());
-        let kv_heads = unit.kv_head..unit.kv_head + unit.heads;
+        let Work { item, kv_heads, .. } = Work::of(plan, unit);
         let rows = item.rows.len();
         let mut queries = scratch.queries.chunks_exact_mut(head_dim);
         for kv_head in kv_heads.clone() {
@@ -239,20 +235,7 @@ impl<E: Element, K: Number> Step<'_, E, K> {
             Some(scales) if plan.is_invariant() => scales.values,
             _ => Scale::Tensor(1.0),
         };
-        K::pass(
-            self.isa,
-            Pass {
-                plan,
-                item,
-                kv_heads: kv_heads.clone(),
-                tile,
-                kv_range,
-                cache,
-                value_scale,
-                masking,
-                scratch,
-            },
-        );
+        K::pass(self.isa, Pass { plan, unit, cache, value_scale, masking, scratch, next: &|| queue.peek() });
         if let Some(clock) = clock {
             clock.computed();
         }
@@ -409,17 +392,6 @@ fn add_sink(output: &mut [f32], [max, sum]: [f32; 2], sink: f32) -> [f32; 2] {
     [new_max, sum * weight + (sink - new_max).exp2()]
 }
 
-/// One thread's share of an item's tokens: whole steps of n tokens, as equal as can be. May be empty.
-fn share(item: &WorkItem, lane: u32, lanes: u32, n: u32) -> Range<u32> {
-    let Range { start, end } = item.kv_range;
-    let steps = u64::from((end - start).div_ceil(n));
-    let at = |lane: u32| {
-        let tokens = steps * u64::from(lane) / u64::from(lanes) * u64::from(n);
-        (u64::from(start) + tokens).min(u64::from(end)) as u32
-    };
-    at(lane)..if lane + 1 == lanes { end } else { at(lane + 1) }
-}
-
 struct AddWeighted<'a> {
     partial: &'a [f32],
     weight: f32,
@@ -433,27 +405,6 @@ impl Kernel for AddWeighted<'_> {
     fn run<L: Level>(self, _: L) {
         for (output, partial) in self.output.iter_mut().zip(self.partial) {
             *output += self.weight * partial;
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn shares_cover_an_item_without_gaps() {
-        for (begin, end) in [(0, 1), (0, 16), (7, 400), (32, 33), (0, u32::MAX)] {
-            let item = WorkItem { q_tile: 0, rows: 0..1, kv_range: begin..end, segments: 0..1, targets: 0 };
-            for lanes in 1..9 {
-                let mut next = begin;
-                for lane in 0..lanes {
-                    let share = share(&item, lane, lanes, 16);
-                    assert_eq!(share.start, next);
-                    next = share.end;
-                }
-                assert_eq!(next, end);
-            }
         }
     }
 }

@@ -1,5 +1,6 @@
 //! The CPU backend: the same plan as on any device, executed by threads over (m, n) tiles with f32 accumulation.
 
+mod ahead;
 mod append;
 mod args;
 mod backend;
@@ -17,6 +18,7 @@ pub mod probe;
 mod queue;
 mod shared;
 mod simd;
+mod steps;
 mod timeline;
 mod totals;
 mod vectors;
@@ -34,10 +36,11 @@ pub use timeline::UnitTimes;
 
 /// Hash of the kernel's sources (FNV-1a, 64 bits, hexadecimal): measurements of another kernel say nothing about this one.
 pub fn kernel_hash() -> String {
-    const SOURCES: [&str; 13] = [
+    const SOURCES: [&str; 15] = [
         include_str!("../../../heuristics/src/mask.rs"),
         include_str!("../../plan/src/kv/e4m3.rs"),
         include_str!("../../plan/src/kv/e5m2.rs"),
+        include_str!("ahead.rs"),
         include_str!("backend.rs"),
         include_str!("element.rs"),
         include_str!("kernel.rs"),
@@ -47,6 +50,7 @@ pub fn kernel_hash() -> String {
         include_str!("mask.rs"),
         include_str!("queue.rs"),
         include_str!("simd.rs"),
+        include_str!("steps.rs"),
         include_str!("vectors.rs"),
     ];
     let step = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);

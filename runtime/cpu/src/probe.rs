@@ -7,10 +7,14 @@ pub use prices::prices;
 use pulp::{Arch, Simd, WithSimd};
 use std::cell::RefCell;
 use std::hint::black_box;
-use std::time::Instant;
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
-/// Repetitions; the best one counts, since a limit is what nothing can be faster than.
+/// Repetitions at least; the best one counts, since a limit is what nothing can be faster than.
 const REPEATS: usize = 5;
+/// They go on for this long: threads that the system put on one core are apart after some tens of milliseconds, not at once.
+const AT_LEAST: Duration = Duration::from_millis(200);
 
 /// Bytes per second that `threads` threads read together from `bytes` of memory, each its own part.
 ///
@@ -70,26 +74,34 @@ pub fn fma_flops(threads: u32) -> f64 {
 
 /// Seconds until all of `threads` threads have done `work` on what each of them made before; the best of several times.
 fn together<T>(threads: usize, make: impl Fn() -> T + Sync, work: impl Fn(&T) -> f32 + Sync) -> f64 {
-    let barrier = std::sync::Barrier::new(threads);
+    let (barrier, over) = (Barrier::new(threads), AtomicBool::new(false));
     let seconds: Vec<Vec<(Instant, Instant)>> = std::thread::scope(|scope| {
         let measure = || {
             let made = make();
-            let mut times = Vec::with_capacity(REPEATS);
-            for _ in 0..=REPEATS {
+            let mut times: Vec<(Instant, Instant)> = Vec::new();
+            // All threads leave in the same round: one of them decides between two barriers.
+            loop {
+                if barrier.wait().is_leader() {
+                    let since = times.first().map_or(Duration::ZERO, |(begin, _)| begin.elapsed());
+                    over.store(times.len() > REPEATS && since >= AT_LEAST, Ordering::Relaxed);
+                }
                 barrier.wait();
+                if over.load(Ordering::Relaxed) {
+                    return times;
+                }
                 let begin = Instant::now();
                 black_box(work(black_box(&made)));
                 times.push((begin, Instant::now()));
             }
-            times
         };
         let handles: Vec<_> = (0..threads).map(|_| scope.spawn(measure)).collect();
         handles.into_iter().map(|handle| handle.join().expect("the probe does not panic")).collect()
     });
     // The first time warms up. Each time lasts from the first thread's begin to the last one's end.
-    let spans = (1..=REPEATS).map(|repeat| {
-        let begin = seconds.iter().map(|times| times[repeat].0).min();
-        let end = seconds.iter().map(|times| times[repeat].1).max();
+    let rounds = seconds.first().map_or(0, Vec::len);
+    let spans = (1..rounds).map(|round| {
+        let begin = seconds.iter().map(|times| times[round].0).min();
+        let end = seconds.iter().map(|times| times[round].1).max();
         end.zip(begin).map_or(f64::INFINITY, |(end, begin)| (end - begin).as_secs_f64())
     });
     spans.fold(f64::INFINITY, f64::min).max(f64::MIN_POSITIVE)

@@ -1,9 +1,11 @@
 //! Who computes what: threads take units from the plan until none is left.
 
+use std::ops::Range;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use tilewright_heuristics::Tile;
 use tilewright_kernel_templates::cpu::heads_at_once;
-use tilewright_plan::{Plan, TileGroup};
+use tilewright_plan::{Plan, TileGroup, WorkItem};
 
 /// What one thread takes: a work item, or one thread's share of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,6 +26,35 @@ pub(super) struct Unit {
     pub(super) team: usize,
 }
 
+/// What a unit computes.
+#[derive(Clone, Debug)]
+pub(super) struct Work<'a> {
+    pub(super) item: &'a WorkItem,
+    pub(super) tile: &'a Tile,
+    pub(super) kv_heads: Range<u32>,
+    /// Tokens, counted along the Q tile's KV range: the item's, or one thread's share of them.
+    pub(super) kv_range: Range<u32>,
+}
+
+impl<'a> Work<'a> {
+    pub(super) fn of(plan: &'a Plan, unit: &Unit) -> Self {
+        let (item, tile) = (&plan.work_items()[unit.item], &plan.tile_groups()[unit.group].tile);
+        let kv_range = share(item, unit.lane, unit.lanes, u32::from(tile.n));
+        Self { item, tile, kv_heads: unit.kv_head..unit.kv_head + unit.heads, kv_range }
+    }
+}
+
+/// One thread's share of an item's tokens: whole steps of n tokens, as equal as can be. May be empty.
+fn share(item: &WorkItem, lane: u32, lanes: u32, n: u32) -> Range<u32> {
+    let Range { start, end } = item.kv_range;
+    let steps = u64::from((end - start).div_ceil(n));
+    let at = |lane: u32| {
+        let tokens = steps * u64::from(lane) / u64::from(lanes) * u64::from(n);
+        (u64::from(start) + tokens).min(u64::from(end)) as u32
+    };
+    at(lane)..if lane + 1 == lanes { end } else { at(lane + 1) }
+}
+
 /// Units for each thread, at least, before a thread computes several KV heads of an item together.
 const UNITS_A_THREAD: usize = 4;
 /// Items of KV heads for each thread that would share one: with as many, all threads are busy without sharing.
@@ -41,7 +72,7 @@ pub(super) fn lanes(plan: &Plan, group: &TileGroup) -> u32 {
 #[derive(Debug)]
 pub(super) struct Queue {
     /// Tile group, work items x KV heads, lanes.
-    shared: Vec<(usize, std::ops::Range<usize>, u32)>,
+    shared: Vec<(usize, Range<usize>, u32)>,
     single: Vec<Unit>,
     kv_heads: usize,
     threads: usize,
@@ -122,6 +153,17 @@ impl Queue {
         self.take_shared().or_else(|| self.take_single())
     }
 
+    /// The unit that the next thread will take, if it is no share of one: another thread may be faster.
+    pub(super) fn peek(&self) -> Option<Unit> {
+        if !self.shared.is_empty() {
+            let next = self.next_shared.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+            if next.group < self.shared.len() {
+                return None;
+            }
+        }
+        self.single.get(self.next_single.load(Ordering::Relaxed)).copied()
+    }
+
     fn take_shared(&self) -> Option<Unit> {
         if self.shared.is_empty() {
             return None;
@@ -169,7 +211,7 @@ impl Queue {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tilewright_heuristics::{Dtype, Geometry, Tile};
+    use tilewright_heuristics::{Dtype, Geometry};
     use tilewright_plan::{PageTable, PlanOptions};
 
     /// A plan of requests that share nothing, each of them a work item.
@@ -220,5 +262,21 @@ mod tests {
     fn threads_share_items_only_where_there_are_few() {
         let lanes = |requests, warps| units(&plan(requests, 2, warps), 4)[0].lanes;
         assert_eq!([lanes(7, 2), lanes(8, 2), lanes(15, 4), lanes(16, 4), lanes(1, 1)], [2, 1, 4, 1, 1]);
+    }
+
+    #[test]
+    fn shares_cover_an_item_without_gaps() {
+        for (begin, end) in [(0, 1), (0, 16), (7, 400), (32, 33), (0, u32::MAX)] {
+            let item = WorkItem { q_tile: 0, rows: 0..1, kv_range: begin..end, segments: 0..1, targets: 0 };
+            for lanes in 1..9 {
+                let mut next = begin;
+                for lane in 0..lanes {
+                    let share = share(&item, lane, lanes, 16);
+                    assert_eq!(share.start, next);
+                    next = share.end;
+                }
+                assert_eq!(next, end);
+            }
+        }
     }
 }

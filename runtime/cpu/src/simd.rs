@@ -4,9 +4,10 @@
 //! whose sums stay in registers, so that K or V is read, and widened, once for several rows.
 #![allow(unsafe_code)]
 
+use super::ahead::Ahead;
 use super::level::Level;
 use super::load::Load;
-use super::vectors::{Ahead, Vectors};
+use super::vectors::Vectors;
 
 /// Rows up to which each block of rows widens K and V itself. More read what was widened once.
 pub(super) const WIDENED_BY_EACH: usize = 12;
@@ -26,13 +27,13 @@ const fn rows_of_block(left: usize) -> usize {
 ///
 /// `queries` is `[rows, head_dim]`, `scores` is `[rows, stride]`. Which rows and tokens are computed together changes no bit.
 #[inline(always)]
-pub(super) fn scores<L: Level, K: Load, A>(
+pub(super) fn scores<L: Level, K: Load>(
     level: L,
     queries: &[f32],
     keys: &Vectors<'_, K>,
     scores: &mut [f32],
     stride: usize,
-    ahead: &mut Ahead<'_, A>,
+    ahead: &mut Ahead<'_>,
 ) {
     let head_dim = keys.head_dim();
     let rows = queries.len() / head_dim;
@@ -41,36 +42,36 @@ pub(super) fn scores<L: Level, K: Load, A>(
         let (q, s) = (&queries[row * head_dim..], &mut scores[row * stride..]);
         let block = rows_of_block(rows - row);
         match block {
-            1 => score_rows::<L, K, A, 1, 8>(level, q, keys, s, stride, ahead),
-            2 => score_rows::<L, K, A, 2, 4>(level, q, keys, s, stride, ahead),
-            3 => score_rows::<L, K, A, 3, 4>(level, q, keys, s, stride, ahead),
-            4 => score_rows::<L, K, A, 4, 2>(level, q, keys, s, stride, ahead),
-            _ => score_rows::<L, K, A, 6, 2>(level, q, keys, s, stride, ahead),
+            1 => score_rows::<L, K, 1, 8>(level, q, keys, s, stride, ahead),
+            2 => score_rows::<L, K, 2, 4>(level, q, keys, s, stride, ahead),
+            3 => score_rows::<L, K, 3, 4>(level, q, keys, s, stride, ahead),
+            4 => score_rows::<L, K, 4, 2>(level, q, keys, s, stride, ahead),
+            _ => score_rows::<L, K, 6, 2>(level, q, keys, s, stride, ahead),
         }
         row += block;
     }
 }
 
 #[inline(always)]
-fn score_rows<L: Level, K: Load, A, const R: usize, const T: usize>(
+fn score_rows<L: Level, K: Load, const R: usize, const T: usize>(
     level: L,
     queries: &[f32],
     keys: &Vectors<'_, K>,
     scores: &mut [f32],
     stride: usize,
-    ahead: &mut Ahead<'_, A>,
+    ahead: &mut Ahead<'_>,
 ) {
-    let tokens = keys.len();
+    let (tokens, vectors) = (keys.len(), keys.head_dim() / L::LANES);
     assert!(queries.len() >= R * keys.head_dim() && scores.len() >= (R - 1) * stride + tokens);
     let mut token = 0;
     while token + T <= tokens {
-        ahead.fetch(T);
+        ahead.fetch(R * T * vectors);
         // SAFETY: there are so many rows of queries and of scores, and so many tokens.
         unsafe { dot_block::<L, K, R, T>(level, queries, keys, token, scores, stride) };
         token += T;
     }
-    ahead.fetch(tokens - token);
     while token < tokens {
+        ahead.fetch(R * vectors);
         // SAFETY: as above.
         unsafe { dot_block::<L, K, R, 1>(level, queries, keys, token, scores, stride) };
         token += 1;
@@ -144,13 +145,13 @@ unsafe fn dot_block<L: Level, K: Load, const R: usize, const T: usize>(
 ///
 /// `accumulators` is `[rows, head_dim]`, `weights` is `[rows, stride]`. Which rows and columns are computed together changes no bit.
 #[inline(always)]
-pub(super) fn accumulate<L: Level, K: Load, A>(
+pub(super) fn accumulate<L: Level, K: Load>(
     level: L,
     weights: &[f32],
     stride: usize,
     values: &Vectors<'_, K>,
     accumulators: &mut [f32],
-    ahead: &mut Ahead<'_, A>,
+    ahead: &mut Ahead<'_>,
 ) {
     let head_dim = values.head_dim();
     let rows = accumulators.len() / head_dim;
@@ -159,11 +160,11 @@ pub(super) fn accumulate<L: Level, K: Load, A>(
         let (w, a) = (&weights[row * stride..], &mut accumulators[row * head_dim..]);
         let block = rows_of_block(rows - row);
         match block {
-            1 => accumulate_rows::<L, K, A, 1, 8>(level, w, stride, values, a, ahead),
-            2 => accumulate_rows::<L, K, A, 2, 4>(level, w, stride, values, a, ahead),
-            3 => accumulate_rows::<L, K, A, 3, 2>(level, w, stride, values, a, ahead),
-            4 => accumulate_rows::<L, K, A, 4, 2>(level, w, stride, values, a, ahead),
-            _ => accumulate_rows::<L, K, A, 6, 2>(level, w, stride, values, a, ahead),
+            1 => accumulate_rows::<L, K, 1, 8>(level, w, stride, values, a, ahead),
+            2 => accumulate_rows::<L, K, 2, 4>(level, w, stride, values, a, ahead),
+            3 => accumulate_rows::<L, K, 3, 2>(level, w, stride, values, a, ahead),
+            4 => accumulate_rows::<L, K, 4, 2>(level, w, stride, values, a, ahead),
+            _ => accumulate_rows::<L, K, 6, 2>(level, w, stride, values, a, ahead),
         }
         row += block;
     }
@@ -171,27 +172,25 @@ pub(super) fn accumulate<L: Level, K: Load, A>(
 
 /// `R` rows, `C` vectors of the head dimension at a time; what is left goes one vector at a time.
 #[inline(always)]
-fn accumulate_rows<L: Level, K: Load, A, const R: usize, const C: usize>(
+fn accumulate_rows<L: Level, K: Load, const R: usize, const C: usize>(
     level: L,
     weights: &[f32],
     stride: usize,
     values: &Vectors<'_, K>,
     accumulators: &mut [f32],
-    ahead: &mut Ahead<'_, A>,
+    ahead: &mut Ahead<'_>,
 ) {
     let head_dim = values.head_dim();
     assert!(weights.len() >= (R - 1) * stride + values.len() && accumulators.len() >= R * head_dim);
-    // Fetched over all passes.
-    let fetched = (values.len() * C * L::LANES).div_ceil(head_dim);
     let mut column = 0;
     while column + C * L::LANES <= head_dim {
-        ahead.fetch(fetched);
+        ahead.fetch(R * C * values.len());
         // SAFETY: there are so many rows of weights and accumulators, and so many columns.
         unsafe { accumulate_block::<L, K, R, C>(level, weights, stride, values, column, accumulators) };
         column += C * L::LANES;
     }
-    ahead.fetch(values.len());
     while column < head_dim {
+        ahead.fetch(R * values.len());
         // SAFETY: as above; the head dimension is a multiple of the lanes.
         unsafe { accumulate_block::<L, K, R, 1>(level, weights, stride, values, column, accumulators) };
         column += L::LANES;

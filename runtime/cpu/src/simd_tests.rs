@@ -1,3 +1,4 @@
+use super::super::ahead::Heads;
 use super::super::level::{Isa, Kernel};
 use super::super::{Element, Number};
 use super::*;
@@ -23,7 +24,8 @@ impl<K: Load> Kernel for Products<'_, K> {
         let Self { queries, vectors, scores: out, weights, accumulators, stride } = self;
         // More than there is to compute, so that some are left.
         let offsets = vec![0; 50];
-        let fetch = || Ahead::new(queries, &offsets, 0, vectors.head_dim());
+        let heads = Heads { first: 0, count: 1, stride: 0, head_dim: vectors.head_dim() };
+        let fetch = || Ahead::new(queries, &offsets, &heads, (0, 1), 1);
         scores(level, queries, &vectors, out, stride, &mut fetch());
         accumulate(level, weights, stride, &vectors, accumulators, &mut fetch());
     }
