@@ -6,6 +6,7 @@ use super::level::{Isa, Kernel, Level};
 use super::mask::Masking;
 use super::queue::{Queue, Unit, Work, lanes};
 use super::shared::SharedSlice;
+use super::team::{Pending, Team};
 use super::timeline::{Clock, Recorder, UnitTimes};
 use super::totals::add_chunk;
 use super::{DecodeArgs, Element, KvCache, KvPages, Number, simd};
@@ -17,7 +18,7 @@ use tilewright_plan::{DIRECT, KvScales, Plan, Scale, UNTOUCHED, WorkItem};
 
 /// Threads that execute plans. They are started once; a step allocates only when it needs more memory than any before it.
 pub struct CpuBackend {
-    pool: rayon::ThreadPool,
+    team: Team,
     isa: Isa,
     scratch: Vec<Mutex<Scratch>>,
     queue: Queue,
@@ -57,19 +58,14 @@ impl LaneSpace {
 }
 
 impl CpuBackend {
-    /// Starts `threads` threads, at least one.
+    /// A backend of `threads` threads, at least one: that which decodes, and others that are started.
     ///
     /// # Panics
     /// If the system refuses to start threads.
     pub fn new(threads: u32) -> Self {
         let threads = threads.max(1) as usize;
-        let pool = rayon::ThreadPoolBuilder::new()
-            .num_threads(threads)
-            .thread_name(|index| format!("tilewright-{index}"))
-            .build()
-            .expect("the system starts threads");
         Self {
-            pool,
+            team: Team::new(threads),
             isa: Isa::detect(),
             scratch: (0..threads).map(|_| Mutex::default()).collect(),
             queue: Queue::new(threads),
@@ -141,28 +137,26 @@ impl CpuBackend {
             isa: self.isa,
         };
         let (queue, scratch) = (&self.queue, &self.scratch);
-        self.pool.broadcast(|thread| {
-            let mut scratch =
-                scratch[thread.index()].lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let (forward, merges, next_merge) = (Pending::new(queue.units()), plan.merges(), AtomicUsize::new(0));
+        self.team.run(|thread| {
+            let mut scratch = scratch[thread].lock().unwrap_or_else(std::sync::PoisonError::into_inner);
             while let Some(unit) = queue.take() {
-                let mut clock = recorder.map(|recorder| recorder.begin(&unit, thread.index()));
-                step.forward(&unit, queue, &mut scratch, clock.as_mut());
-                if let Some(clock) = clock {
-                    clock.end();
-                }
+                forward.piece(|| {
+                    let mut clock = recorder.map(|recorder| recorder.begin(&unit, thread));
+                    step.forward(&unit, queue, &mut scratch, clock.as_mut());
+                    if let Some(clock) = clock {
+                        clock.end();
+                    }
+                });
+            }
+            if merges.is_empty() {
+                return;
+            }
+            forward.wait();
+            while let Some(merge) = merges.get(next_merge.fetch_add(1, Ordering::Relaxed)) {
+                step.merge(merge, &mut scratch);
             }
         });
-        let merges = plan.merges();
-        if !merges.is_empty() {
-            let next = AtomicUsize::new(0);
-            self.pool.broadcast(|thread| {
-                let mut scratch =
-                    scratch[thread.index()].lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-                while let Some(merge) = merges.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    step.merge(merge, &mut scratch);
-                }
-            });
-        }
         Ok(())
     }
 

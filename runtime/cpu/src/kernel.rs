@@ -287,7 +287,7 @@ impl HeadStep<'_> {
                 *sum *= rescale;
                 *max = new_max;
             }
-            *sum += simd::exp2_and_sum(scores, new_max);
+            *sum += simd::exp2_and_sum(level, scores, new_max);
         }
         let mut fetch = ahead(cache.values);
         for (block, offsets) in now.chunks(KV_BLOCK).enumerate() {

@@ -19,6 +19,8 @@ pub trait Level: Copy {
     const LANES: usize;
     /// Whether narrow elements become vectors without a detour through memory.
     const WIDENS: bool;
+    /// Whether a multiply-add of single numbers, rounded once, is an instruction.
+    const FUSES: bool;
 
     /// The same number in all lanes.
     fn splat(self, value: f32) -> Self::Vector;
@@ -179,6 +181,7 @@ impl<S: Simd> Level for Portable<S> {
     type Vector = S::f32s;
     const LANES: usize = size_of::<S::f32s>() / size_of::<f32>();
     const WIDENS: bool = false;
+    const FUSES: bool = cfg!(target_arch = "aarch64");
 
     #[inline(always)]
     fn splat(self, value: f32) -> S::f32s {

@@ -19,6 +19,7 @@ mod queue;
 mod shared;
 mod simd;
 mod steps;
+mod team;
 mod timeline;
 mod totals;
 mod vectors;
@@ -36,7 +37,7 @@ pub use timeline::UnitTimes;
 
 /// Hash of the kernel's sources (FNV-1a, 64 bits, hexadecimal): measurements of another kernel say nothing about this one.
 pub fn kernel_hash() -> String {
-    const SOURCES: [&str; 15] = [
+    const SOURCES: [&str; 16] = [
         include_str!("../../../heuristics/src/mask.rs"),
         include_str!("../../plan/src/kv/e4m3.rs"),
         include_str!("../../plan/src/kv/e5m2.rs"),
@@ -51,6 +52,7 @@ pub fn kernel_hash() -> String {
         include_str!("queue.rs"),
         include_str!("simd.rs"),
         include_str!("steps.rs"),
+        include_str!("team.rs"),
         include_str!("vectors.rs"),
     ];
     let step = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);

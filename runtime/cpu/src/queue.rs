@@ -56,7 +56,7 @@ fn share(item: &WorkItem, lane: u32, lanes: u32, n: u32) -> Range<u32> {
 }
 
 /// Units for each thread, at least, before a thread computes several KV heads of an item together.
-const UNITS_A_THREAD: usize = 4;
+const UNITS_A_THREAD: usize = 2;
 /// Items of KV heads for each thread that would share one: with as many, all threads are busy without sharing.
 const ITEMS_A_LANE: usize = 8;
 
@@ -128,7 +128,9 @@ impl Queue {
             for item in items {
                 let rows = plan.work_items()[item].rows.len();
                 let most = heads_at_once(rows.max(1), geometry.head_dim as usize);
-                let most = most.min(fair.max(1)).min(self.kv_heads) as u32;
+                let most = most.min(fair.max(1)).min(self.kv_heads);
+                // As many units as that takes, of as many heads each as can be.
+                let most = self.kv_heads.div_ceil(self.kv_heads.div_ceil(most)) as u32;
                 let mut kv_head = 0;
                 while kv_head < geometry.kv_heads {
                     let heads = most.min(geometry.kv_heads - kv_head);
@@ -146,6 +148,12 @@ impl Queue {
         for arrived in &mut self.arrived {
             *arrived.get_mut() = 0;
         }
+    }
+
+    /// All units of the plan.
+    pub(super) fn units(&self) -> usize {
+        self.single.len()
+            + self.shared.iter().map(|(_, items, lanes)| items.len() * *lanes as usize).sum::<usize>()
     }
 
     /// The next unit; `None` when all are taken.
@@ -235,13 +243,22 @@ mod tests {
                 }
             })
         };
-        std::iter::from_fn(take).collect()
+        let mut units = Vec::new();
+        loop {
+            let next = queue.peek();
+            let Some(unit) = take() else { break };
+            // What is fetched ahead of its turn is the right one.
+            assert!(next.is_none_or(|next| next == unit) && (unit.lanes > 1 || next.is_some()));
+            units.push(unit);
+        }
+        assert_eq!(units.len(), queue.units());
+        units
     }
 
     #[test]
     fn every_head_of_every_item_is_taken_once() {
         for (requests, kv_heads, threads, heads) in
-            [(40, 8, 2, 8), (40, 6, 2, 6), (40, 32, 2, 16), (3, 8, 2, 3), (1, 8, 8, 1)]
+            [(40, 8, 2, 8), (40, 6, 2, 6), (40, 32, 2, 16), (3, 8, 2, 4), (1, 8, 8, 1)]
         {
             let plan = plan(requests, kv_heads, 1);
             let units = units(&plan, threads);

@@ -121,6 +121,7 @@ impl Level for Avx2 {
     type Vector = __m256;
     const LANES: usize = 8;
     const WIDENS: bool = true;
+    const FUSES: bool = true;
 
     #[inline(always)]
     fn splat(self, value: f32) -> __m256 {
@@ -212,6 +213,7 @@ impl Level for Avx512 {
     type Vector = __m512;
     const LANES: usize = 16;
     const WIDENS: bool = true;
+    const FUSES: bool = true;
 
     #[inline(always)]
     fn splat(self, value: f32) -> __m512 {
