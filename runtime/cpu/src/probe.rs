@@ -7,13 +7,12 @@ pub use prices::prices;
 use pulp::{Arch, Simd, WithSimd};
 use std::cell::RefCell;
 use std::hint::black_box;
-use std::sync::Barrier;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 /// Repetitions at least; the best one counts, since a limit is what nothing can be faster than.
 const REPEATS: usize = 5;
-/// They go on for this long: threads that the system put on one core are apart after some tens of milliseconds, not at once.
+/// They go on for this long: threads that the system put on one core come apart after a while, if they do.
 const AT_LEAST: Duration = Duration::from_millis(200);
 
 /// Bytes per second that `threads` threads read together from `bytes` of memory, each its own part.
@@ -74,32 +73,36 @@ pub fn fma_flops(threads: u32) -> f64 {
 
 /// Seconds until all of `threads` threads have done `work` on what each of them made before; the best of several times.
 fn together<T>(threads: usize, make: impl Fn() -> T + Sync, work: impl Fn(&T) -> f32 + Sync) -> f64 {
-    let (barrier, over) = (Barrier::new(threads), AtomicBool::new(false));
-    let seconds: Vec<Vec<(Instant, Instant)>> = std::thread::scope(|scope| {
-        let measure = || {
-            let made = make();
-            let mut times: Vec<(Instant, Instant)> = Vec::new();
-            // All threads leave in the same round: one of them decides between two barriers.
-            loop {
-                if barrier.wait().is_leader() {
-                    let since = times.first().map_or(Duration::ZERO, |(begin, _)| begin.elapsed());
-                    over.store(times.len() > REPEATS && since >= AT_LEAST, Ordering::Relaxed);
-                }
-                barrier.wait();
-                if over.load(Ordering::Relaxed) {
-                    return times;
-                }
-                let begin = Instant::now();
-                black_box(work(black_box(&made)));
-                times.push((begin, Instant::now()));
+    let (arrived, rounds) = (AtomicUsize::new(0), AtomicUsize::new(usize::MAX));
+    let measure = |thread| {
+        let made = make();
+        let mut times: Vec<(Instant, Instant)> = Vec::new();
+        for round in 0.. {
+            let since = times.first().map_or(Duration::ZERO, |(begin, _)| begin.elapsed());
+            if thread == 0 && round > REPEATS && since >= AT_LEAST {
+                rounds.store(round, Ordering::Relaxed);
             }
-        };
-        let handles: Vec<_> = (0..threads).map(|_| scope.spawn(measure)).collect();
+            // Of threads that sleep here and are woken by each other the system sees that one core is enough: they keep looking.
+            arrived.fetch_add(1, Ordering::AcqRel);
+            while arrived.load(Ordering::Acquire) < (round + 1) * threads {
+                std::thread::yield_now();
+            }
+            if round >= rounds.load(Ordering::Relaxed) {
+                break;
+            }
+            let begin = Instant::now();
+            black_box(work(black_box(&made)));
+            times.push((begin, Instant::now()));
+        }
+        times
+    };
+    let measure = &measure;
+    let seconds: Vec<Vec<(Instant, Instant)>> = std::thread::scope(|scope| {
+        let handles: Vec<_> = (0..threads).map(|thread| scope.spawn(move || measure(thread))).collect();
         handles.into_iter().map(|handle| handle.join().expect("the probe does not panic")).collect()
     });
     // The first time warms up. Each time lasts from the first thread's begin to the last one's end.
-    let rounds = seconds.first().map_or(0, Vec::len);
-    let spans = (1..rounds).map(|round| {
+    let spans = (1..seconds.first().map_or(0, Vec::len)).map(|round| {
         let begin = seconds.iter().map(|times| times[round].0).min();
         let end = seconds.iter().map(|times| times[round].1).max();
         end.zip(begin).map_or(f64::INFINITY, |(end, begin)| (end - begin).as_secs_f64())
