@@ -57,7 +57,8 @@ pub const fn kv_elements(class: &Class) -> usize {
     }
 }
 
-/// Bytes of K and V that are on their way from memory while one tile is computed: one tile a stage.
+/// Bytes of K and V of a KV head that are on their way from memory while a step is computed: one step a stage. A thread fetches as many of all
+/// heads that it computes together, which for most rows are one or two.
 pub const fn prefetched_bytes(tile: &Tile, class: &Class) -> usize {
     2 * tile.stages as usize * tile.n as usize * class.head_dim as usize * class.dtype.kv_bytes()
 }

@@ -89,10 +89,13 @@ mod tests {
             Just(Choice::Pat),
             Just(Choice::Invariant),
             // A tile of zeros has no name.
-            prop::collection::vec([const { 1..=u16::MAX }; Tile::COUNT], 1..4).prop_filter_map("no set", |tiles| {
-                let tiles: Vec<Tile> = tiles.into_iter().map(Tile::from_values).collect();
-                TileSetBuf::of(&tiles).map(Choice::Set)
-            }),
+            prop::collection::vec([const { 1..=u16::MAX }; Tile::COUNT], 1..4).prop_filter_map(
+                "no set",
+                |tiles| {
+                    let tiles: Vec<Tile> = tiles.into_iter().map(Tile::from_values).collect();
+                    TileSetBuf::of(&tiles).map(Choice::Set)
+                }
+            ),
         ]
     }
 

@@ -31,8 +31,9 @@ pub(super) struct Scratch {
     /// Where the tokens of a step of the next unit begin, `[most_tokens]`, then those of a step and of the steps that are fetched ahead:
     /// `[stages + 1, n]`.
     offsets: Vec<usize>,
-    /// The largest n.
+    /// The largest n, and the most tokens of all steps of a ring.
     most_tokens: usize,
+    most_in_ring: usize,
     /// The steps of these tokens: `[stages + 1]`.
     ring: Vec<Option<Step>>,
     /// Where each row's request ends; the same of the next unit.
@@ -63,8 +64,8 @@ impl Scratch {
         self.ring.reserve(usize::from(tile.stages) + 1);
         let n = usize::from(tile.n);
         self.most_tokens = self.most_tokens.max(n);
-        let offsets = self.most_tokens + (usize::from(tile.stages) + 1) * n;
-        self.offsets.resize(self.offsets.len().max(offsets), 0);
+        self.most_in_ring = self.most_in_ring.max((usize::from(tile.stages) + 1) * n);
+        self.offsets.resize(self.most_tokens + self.most_in_ring, 0);
         self.contiguous.clear();
         self.contiguous.extend((0..KV_BLOCK).map(|i| i * class.head_dim as usize));
     }
@@ -344,5 +345,25 @@ impl<K> Reader<'_, K> {
     #[inline(always)]
     const fn head_offset(&self, head: usize) -> usize {
         (self.kv_heads.start as usize + head) * self.cache.strides.head
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tilewright_heuristics::{Dtype, Geometry};
+
+    #[test]
+    fn there_is_room_for_the_steps_of_every_tile_whatever_came_after_it() {
+        let geometry = Geometry { q_heads: 8, kv_heads: 2, head_dim: 128, page_size: 16, dtype: Dtype::F16 };
+        let tiles = [Tile::new(64, 64, 1, 5), Tile::new(16, 128, 1, 1), Tile::new(4, 16, 1, 3)];
+        let mut scratch = Scratch::default();
+        for tile in &tiles {
+            scratch.reserve(tile, &Class::of(&geometry));
+        }
+        for Tile { n, stages, .. } in tiles {
+            let (n, slots) = (usize::from(n), usize::from(stages) + 1);
+            assert!(scratch.most_tokens >= n && scratch.offsets.len() >= scratch.most_tokens + slots * n);
+        }
     }
 }
