@@ -215,7 +215,8 @@ impl<E: Element, K: Number> Step<'_, E, K> {
     /// Computes a unit. The last share of an item combines all of them, in the order of the lanes.
     fn forward(&self, unit: &Unit, queue: &Queue, scratch: &mut Scratch, clock: Option<&mut Clock<'_>>) {
         let (&Self { plan, ref cache, masking, .. }, head_dim) = (self, self.head_dim());
-        let Work { item, kv_heads, .. } = Work::of(plan, unit);
+        let work = Work::of(plan, unit);
+        let (item, kv_heads) = (work.item, work.kv_heads.clone());
         let rows = item.rows.len();
         let mut queries = scratch.queries.chunks_exact_mut(head_dim);
         for kv_head in kv_heads.clone() {
@@ -229,7 +230,10 @@ impl<E: Element, K: Number> Step<'_, E, K> {
             Some(scales) if plan.is_invariant() => scales.values,
             _ => Scale::Tensor(1.0),
         };
-        K::pass(self.isa, Pass { plan, unit, cache, value_scale, masking, scratch, next: &|| queue.peek() });
+        K::pass(
+            self.isa,
+            Pass { plan, unit, work, cache, value_scale, masking, scratch, next: &|| queue.peek() },
+        );
         if let Some(clock) = clock {
             clock.computed();
         }

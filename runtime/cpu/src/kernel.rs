@@ -79,6 +79,8 @@ pub(super) const LOG2_E: f32 = std::f32::consts::LOG2_E;
 pub struct Pass<'a, K> {
     pub(super) plan: &'a Plan,
     pub(super) unit: &'a Unit,
+    /// What the unit computes.
+    pub(super) work: Work<'a>,
     pub(super) cache: &'a KvCache<'a, K>,
     /// Of V; 1 where the rows are scaled when they are written.
     pub(super) value_scale: Scale<'a>,
@@ -93,8 +95,8 @@ impl<K: Number> Kernel for Pass<'_, K> {
 
     #[inline(always)]
     fn run<L: Level>(self, level: L) {
-        let Self { plan, unit, cache, value_scale, masking, scratch, next } = self;
-        let Work { item, tile, kv_heads, kv_range } = Work::of(plan, unit);
+        let Self { plan, unit, work, cache, value_scale, masking, scratch, next } = self;
+        let Work { item, tile, kv_heads, kv_range } = work;
         let head_dim = plan.geometry().head_dim as usize;
         let (rows, heads, first_head) = (item.rows.len(), kv_heads.len(), kv_heads.start);
         let all_rows = heads * rows;
@@ -174,7 +176,7 @@ fn pass_steps<L: Level, K: Number>(
         };
         for head in 0..heads.count {
             let (now, later) = (place(slot, step.tokens), later.clone());
-            let step = HeadStep { step: &step, now, later, later_heads, head, heads: heads.count, n };
+            let step = HeadStep { step: &step, now, later, later_heads, head, n };
             step.compute(level, reader, scratch);
         }
         slot = (slot + 1) % slots;
@@ -218,9 +220,8 @@ struct HeadStep<'a> {
     /// The same of a later step, which is fetched meanwhile, and its heads.
     later: Range<usize>,
     later_heads: Heads,
-    /// Of so many heads that are computed, this one.
+    /// Counted from the first one that is computed.
     head: usize,
-    heads: usize,
     n: usize,
 }
 
@@ -256,7 +257,7 @@ impl HeadStep<'_> {
         let padded = tokens.next_multiple_of(16).min(n);
         let head = reader.head_offset(self.head);
         let work = rows.len() * tokens * (head_dim / L::LANES);
-        let part = (self.head, self.heads);
+        let part = (self.head, kv_heads.len());
         let ahead = |elements| Ahead::new(elements, later, &self.later_heads, part, work);
         // Several blocks of rows read what is widened once.
         let in_place = K::IS_F32 || L::WIDENS && rows.len() <= WIDENED_BY_EACH;

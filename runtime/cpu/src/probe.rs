@@ -7,13 +7,12 @@ pub use prices::prices;
 use pulp::{Arch, Simd, WithSimd};
 use std::cell::RefCell;
 use std::hint::black_box;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-/// Repetitions at least; the best one counts, since a limit is what nothing can be faster than.
+/// Repetitions of each team of threads; the best one counts, since a limit is what nothing can be faster than.
 const REPEATS: usize = 5;
-/// They go on for this long: threads that the system put on one core come apart after a while, if they do.
-const AT_LEAST: Duration = Duration::from_millis(200);
+/// Teams, one after another: the system puts some on fewer cores than they have threads, and leaves them there for as long as a probe may take.
+const TEAMS: usize = 4;
 
 /// Bytes per second that `threads` threads read together from `bytes` of memory, each its own part.
 ///
@@ -73,41 +72,39 @@ pub fn fma_flops(threads: u32) -> f64 {
 
 /// Seconds until all of `threads` threads have done `work` on what each of them made before; the best of several times.
 fn together<T>(threads: usize, make: impl Fn() -> T + Sync, work: impl Fn(&T) -> f32 + Sync) -> f64 {
-    let (arrived, rounds) = (AtomicUsize::new(0), AtomicUsize::new(usize::MAX));
-    let measure = |thread| {
-        let made = make();
-        let mut times: Vec<(Instant, Instant)> = Vec::new();
-        for round in 0.. {
-            let since = times.first().map_or(Duration::ZERO, |(begin, _)| begin.elapsed());
-            if thread == 0 && round > REPEATS && since >= AT_LEAST {
-                rounds.store(round, Ordering::Relaxed);
-            }
-            // Of threads that sleep here and are woken by each other the system sees that one core is enough: they keep looking.
-            arrived.fetch_add(1, Ordering::AcqRel);
-            while arrived.load(Ordering::Acquire) < (round + 1) * threads {
-                std::thread::yield_now();
-            }
-            if round >= rounds.load(Ordering::Relaxed) {
-                break;
-            }
-            let begin = Instant::now();
-            black_box(work(black_box(&made)));
-            times.push((begin, Instant::now()));
-        }
-        times
-    };
-    let measure = &measure;
+    let teams = (0..TEAMS).map(|_| best_of_team(threads, &make, &work));
+    teams.fold(f64::INFINITY, f64::min).max(f64::MIN_POSITIVE)
+}
+
+/// The same of threads that are started for it.
+fn best_of_team<T>(
+    threads: usize,
+    make: &(impl Fn() -> T + Sync),
+    work: &(impl Fn(&T) -> f32 + Sync),
+) -> f64 {
+    let barrier = std::sync::Barrier::new(threads);
     let seconds: Vec<Vec<(Instant, Instant)>> = std::thread::scope(|scope| {
-        let handles: Vec<_> = (0..threads).map(|thread| scope.spawn(move || measure(thread))).collect();
+        let measure = || {
+            let made = make();
+            let mut times = Vec::with_capacity(REPEATS);
+            for _ in 0..=REPEATS {
+                barrier.wait();
+                let begin = Instant::now();
+                black_box(work(black_box(&made)));
+                times.push((begin, Instant::now()));
+            }
+            times
+        };
+        let handles: Vec<_> = (0..threads).map(|_| scope.spawn(measure)).collect();
         handles.into_iter().map(|handle| handle.join().expect("the probe does not panic")).collect()
     });
     // The first time warms up. Each time lasts from the first thread's begin to the last one's end.
-    let spans = (1..seconds.first().map_or(0, Vec::len)).map(|round| {
-        let begin = seconds.iter().map(|times| times[round].0).min();
-        let end = seconds.iter().map(|times| times[round].1).max();
+    let spans = (1..=REPEATS).map(|repeat| {
+        let begin = seconds.iter().map(|times| times[repeat].0).min();
+        let end = seconds.iter().map(|times| times[repeat].1).max();
         end.zip(begin).map_or(f64::INFINITY, |(end, begin)| (end - begin).as_secs_f64())
     });
-    spans.fold(f64::INFINITY, f64::min).max(f64::MIN_POSITIVE)
+    spans.fold(f64::INFINITY, f64::min)
 }
 
 struct Sum<'a> {

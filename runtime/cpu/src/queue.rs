@@ -27,7 +27,7 @@ pub(super) struct Unit {
 }
 
 /// What a unit computes.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(super) struct Work<'a> {
     pub(super) item: &'a WorkItem,
     pub(super) tile: &'a Tile,

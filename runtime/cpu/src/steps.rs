@@ -6,7 +6,7 @@ use std::ops::Range;
 use tilewright_plan::{KvSegment, KvStrides, Plan, WorkItem};
 
 /// A step: up to n tokens of a segment, for the rows that share it.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Step {
     /// The first token's position in its request.
     pub(super) position: u32,
@@ -16,7 +16,7 @@ pub(super) struct Step {
 }
 
 /// Finds the steps of a pass, one after another: first those of the first segment.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(super) struct Steps<'a> {
     plan: &'a Plan,
     item: &'a WorkItem,
