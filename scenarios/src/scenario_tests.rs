@@ -67,12 +67,12 @@ fn the_catalogue_has_batches_to_fit_and_to_judge_by() {
     };
     for (specs, scenario, batches) in [
         (&fit, "tenants-fit", 240),
-        (&fit, "tenants-dims-fit", 240),
+        (&fit, "tenants-dims-fit", 300),
         (&fit, "conversation-fit", 48),
         (&fit, "fp8-fit", 96),
-        (&fit, "fp8-trees-fit", 30),
+        (&fit, "fp8-trees-fit", 72),
         (&fit, "tenants-512-fit", 48),
-        (&fit, "fp8-dims-fit", 80),
+        (&fit, "fp8-dims-fit", 120),
         (&held_out, "tenants-512-held-out", 24),
         (&held_out, "fp8-dims-held-out", 30),
         (&held_out, "fp8-held-out", 48),

@@ -8,8 +8,8 @@ use std::time::Instant;
 use tilewright_cpu::{
     CpuBackend, DecodeArgs, Element, Fp8KvCache, Fp8Number, HostDevice, KvCache, KvPages, Number, probe,
 };
-use tilewright_heuristics::{Dtype, Geometry, Tile};
-use tilewright_plan::{E4m3, E5m2, KvScales, KvStrides, PageTable, Plan, PlanOptions};
+use tilewright_heuristics::{Backend, Dtype, Geometry, Tile};
+use tilewright_plan::{DeviceProfile, E4m3, E5m2, KvScales, KvStrides, PageTable, Plan, PlanOptions};
 
 const REQUESTS: u32 = 64;
 const TOKENS: u32 = 1024;
@@ -107,7 +107,8 @@ impl Bench {
         let table = PageTable::new(&entries, pages, &seq_lens, geometry.page_size).expect("a good batch");
         let bytes = (2 * elements(geometry) * C::DTYPE.kv_bytes()) as f64;
         for tile in TILES {
-            let options = PlanOptions::default().with_max_concurrent_ctas(self.backend.threads());
+            let device = DeviceProfile::of_units(Backend::Cpu, self.backend.threads());
+            let options = PlanOptions::on(device);
             let plan = Plan::build(geometry, &table, &options, tile).expect("the batch can be planned");
             let mut own = f64::INFINITY;
             let mut samples: Vec<f64> = (0..=SAMPLES)

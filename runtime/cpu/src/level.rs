@@ -17,6 +17,8 @@ pub trait Level: Copy {
     type Vector: Copy;
     /// Numbers of a vector; divides 16.
     const LANES: usize;
+    /// Vectors that registers hold.
+    const REGISTERS: usize;
     /// Whether narrow elements become vectors without a detour through memory.
     const WIDENS: bool;
     /// Whether a multiply-add of single numbers, rounded once, is an instruction.
@@ -30,6 +32,15 @@ pub trait Level: Copy {
 
     /// The sum of each vector's lanes. A sum has the same bits in every place.
     fn sums(self, vectors: [Self::Vector; 8]) -> [f32; 8];
+
+    /// As [`Level::sums`], of 16 vectors: the same bits.
+    #[inline(always)]
+    fn sums_of_16(self, vectors: [Self::Vector; 16]) -> [f32; 16] {
+        let ([a, b, c, d, e, f, g, h, rest @ ..], mut sums) = (vectors, [0.0; 16]);
+        sums[..8].copy_from_slice(&self.sums([a, b, c, d, e, f, g, h]));
+        sums[8..].copy_from_slice(&self.sums(rest));
+        sums
+    }
 
     /// As [`Level::sums`], of four vectors: the same bits.
     fn sums_of_four(self, vectors: [Self::Vector; 4]) -> [f32; 4];
@@ -180,6 +191,7 @@ impl<S: Simd> Portable<S> {
 impl<S: Simd> Level for Portable<S> {
     type Vector = S::f32s;
     const LANES: usize = size_of::<S::f32s>() / size_of::<f32>();
+    const REGISTERS: usize = 16;
     const WIDENS: bool = false;
     const FUSES: bool = cfg!(target_arch = "aarch64");
 

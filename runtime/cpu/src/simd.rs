@@ -41,12 +41,15 @@ pub(super) fn scores<L: Level, K: Load>(
     while row < rows {
         let (q, s) = (&queries[row * head_dim..], &mut scores[row * stride..]);
         let block = rows_of_block(rows - row);
-        match block {
-            1 => score_rows::<L, K, 1, 8>(level, q, keys, s, stride, ahead),
-            2 => score_rows::<L, K, 2, 4>(level, q, keys, s, stride, ahead),
-            3 => score_rows::<L, K, 3, 4>(level, q, keys, s, stride, ahead),
-            4 => score_rows::<L, K, 4, 2>(level, q, keys, s, stride, ahead),
-            _ => score_rows::<L, K, 6, 2>(level, q, keys, s, stride, ahead),
+        match (block, L::REGISTERS >= 32) {
+            (1, _) => score_rows::<L, K, 1, 8>(level, q, keys, s, stride, ahead),
+            (2, false) => score_rows::<L, K, 2, 4>(level, q, keys, s, stride, ahead),
+            (2, true) => score_rows::<L, K, 2, 8>(level, q, keys, s, stride, ahead),
+            (3, _) => score_rows::<L, K, 3, 4>(level, q, keys, s, stride, ahead),
+            (4, false) => score_rows::<L, K, 4, 2>(level, q, keys, s, stride, ahead),
+            (4, true) => score_rows::<L, K, 4, 4>(level, q, keys, s, stride, ahead),
+            (_, false) => score_rows::<L, K, 6, 2>(level, q, keys, s, stride, ahead),
+            (_, true) => score_rows::<L, K, 6, 4>(level, q, keys, s, stride, ahead),
         }
         row += block;
     }
@@ -89,7 +92,7 @@ unsafe fn dot_block<L: Level, K: Load, const R: usize, const T: usize>(
     scores: &mut [f32],
     stride: usize,
 ) {
-    const { assert!(R * T <= 8 || R * T == 12) };
+    const { assert!(R * T <= 8 || R * T == 12 || R * T == 16 || R * T == 24) };
     let head_dim = keys.head_dim();
     let mut sums = [[level.splat(0.0); T]; R];
     let mut column = 0;
@@ -124,15 +127,20 @@ unsafe fn dot_block<L: Level, K: Load, const R: usize, const T: usize>(
         }
         column += L::LANES;
     }
-    let mut all = [level.splat(0.0); 12];
+    let mut all = [level.splat(0.0); 24];
     for r in 0..R {
         all[r * T..(r + 1) * T].copy_from_slice(&sums[r]);
     }
-    let [a, b, c, d, e, f, g, h, rest @ ..] = all;
-    let mut dots = [0.0; 12];
-    dots[..8].copy_from_slice(&level.sums([a, b, c, d, e, f, g, h]));
-    if R * T > 8 {
-        dots[8..].copy_from_slice(&level.sums_of_four(rest));
+    let mut dots = [0.0; 24];
+    let (first, last) = (all.first_chunk().expect("there are 24"), all.last_chunk().expect("there are 24"));
+    match R * T {
+        16 | 24 => dots[..16].copy_from_slice(&level.sums_of_16(*first)),
+        _ => dots[..8].copy_from_slice(&level.sums(*all.first_chunk().expect("there are 24"))),
+    }
+    match R * T {
+        12 => dots[8..12].copy_from_slice(&level.sums_of_four([all[8], all[9], all[10], all[11]])),
+        24 => dots[16..].copy_from_slice(&level.sums(*last)),
+        _ => {}
     }
     for r in 0..R {
         let row = r * stride + token;
@@ -159,12 +167,15 @@ pub(super) fn accumulate<L: Level, K: Load>(
     while row < rows {
         let (w, a) = (&weights[row * stride..], &mut accumulators[row * head_dim..]);
         let block = rows_of_block(rows - row);
-        match block {
-            1 => accumulate_rows::<L, K, 1, 8>(level, w, stride, values, a, ahead),
-            2 => accumulate_rows::<L, K, 2, 4>(level, w, stride, values, a, ahead),
-            3 => accumulate_rows::<L, K, 3, 2>(level, w, stride, values, a, ahead),
-            4 => accumulate_rows::<L, K, 4, 2>(level, w, stride, values, a, ahead),
-            _ => accumulate_rows::<L, K, 6, 2>(level, w, stride, values, a, ahead),
+        match (block, L::REGISTERS >= 32) {
+            (1, _) => accumulate_rows::<L, K, 1, 8>(level, w, stride, values, a, ahead),
+            (2, _) => accumulate_rows::<L, K, 2, 4>(level, w, stride, values, a, ahead),
+            (3, false) => accumulate_rows::<L, K, 3, 2>(level, w, stride, values, a, ahead),
+            (3, true) => accumulate_rows::<L, K, 3, 4>(level, w, stride, values, a, ahead),
+            (4, false) => accumulate_rows::<L, K, 4, 2>(level, w, stride, values, a, ahead),
+            (4, true) => accumulate_rows::<L, K, 4, 4>(level, w, stride, values, a, ahead),
+            (_, false) => accumulate_rows::<L, K, 6, 2>(level, w, stride, values, a, ahead),
+            (_, true) => accumulate_rows::<L, K, 6, 4>(level, w, stride, values, a, ahead),
         }
         row += block;
     }

@@ -158,9 +158,12 @@ impl Written {
 fn options() -> impl Strategy<Value = PlanOptions> {
     let splits =
         prop::sample::select(vec![Split::None, Split::Mean, Split::Fill, Split::Waves, Split::Invariant]);
-    (splits, prop::sample::select(vec![2, 7, 264])).prop_map(|(split, slots)| {
-        PlanOptions { packing: Packing::Priced, split, ..PlanOptions::default() }
-            .with_max_concurrent_ctas(slots)
+    let products = prop::sample::select(vec![0, 8192]);
+    (splits, prop::sample::select(vec![2, 7, 264]), products).prop_map(|(split, slots, products)| {
+        let mut options = PlanOptions { packing: Packing::Priced, split, ..PlanOptions::default() }
+            .with_max_concurrent_ctas(slots);
+        options.device.products_over_peak = products;
+        options
     })
 }
 

@@ -26,10 +26,14 @@ fn prices() -> impl Strategy<Value = Prices> {
 
 fn options() -> impl Strategy<Value = PlanOptions> {
     let splits = prop::sample::select(vec![Split::None, Split::Mean, Split::Fill, Split::Waves]);
-    (splits, prop::sample::select(vec![2, 7, 264]), prices()).prop_map(|(split, slots, prices)| {
-        PlanOptions { packing: Packing::Priced, split, ..PlanOptions::default() }
+    let products = prop::sample::select(vec![0, 128, 8192]);
+    let slots = prop::sample::select(vec![2, 7, 264]);
+    (splits, slots, prices(), products).prop_map(|(split, slots, prices, products)| {
+        let mut options = PlanOptions { packing: Packing::Priced, split, ..PlanOptions::default() }
             .with_max_concurrent_ctas(slots)
-            .with_prices(prices)
+            .with_prices(prices);
+        options.device.products_over_peak = products;
+        options
     })
 }
 

@@ -111,6 +111,28 @@ unsafe fn folded(vector: __m512) -> __m256 {
     unsafe { _mm256_add_ps(_mm512_castps512_ps256(vector), _mm512_extractf32x8_ps::<1>(vector)) }
 }
 
+/// The upper half of each vector added to the lower one, and of that [`sums_of_halves`]: for the first four vectors in the lower half, for the
+/// others in the upper one.
+///
+/// # Safety
+/// The processor has AVX-512.
+#[inline(always)]
+unsafe fn sums_of_quarters(v: [__m512; 8]) -> __m512 {
+    // SAFETY: the caller's.
+    unsafe {
+        let folded = |a, b| {
+            let (low, high) =
+                (_mm512_shuffle_f32x4::<0b01_00_01_00>(a, b), _mm512_shuffle_f32x4::<0b11_10_11_10>(a, b));
+            _mm512_add_ps(low, high)
+        };
+        let (a, b, c, d) = (folded(v[0], v[4]), folded(v[1], v[5]), folded(v[2], v[6]), folded(v[3], v[7]));
+        let ab = _mm512_castps_pd(_mm512_add_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b)));
+        let cd = _mm512_castps_pd(_mm512_add_ps(_mm512_unpacklo_ps(c, d), _mm512_unpackhi_ps(c, d)));
+        let (even, odd) = (_mm512_unpacklo_pd(ab, cd), _mm512_unpackhi_pd(ab, cd));
+        _mm512_add_ps(_mm512_castpd_ps(even), _mm512_castpd_ps(odd))
+    }
+}
+
 /// What [`halves`] are multiplied by.
 const OF_HALVES: f32 = 256.0;
 
@@ -120,6 +142,7 @@ const NEAREST: i32 = _MM_FROUND_TO_NEAREST_INT;
 impl Level for Avx2 {
     type Vector = __m256;
     const LANES: usize = 8;
+    const REGISTERS: usize = 16;
     const WIDENS: bool = true;
     const FUSES: bool = true;
 
@@ -212,6 +235,7 @@ impl Level for Avx2 {
 impl Level for Avx512 {
     type Vector = __m512;
     const LANES: usize = 16;
+    const REGISTERS: usize = 32;
     const WIDENS: bool = true;
     const FUSES: bool = true;
 
@@ -227,22 +251,33 @@ impl Level for Avx512 {
         unsafe { _mm512_fmadd_ps(a, b, c) }
     }
 
-    /// The upper half of each vector is added to the lower one, then as AVX2 does.
+    /// The upper half of each vector is added to the lower one, then as AVX2 does: 16 shuffles and 8 additions for all eight.
     #[inline(always)]
     fn sums(self, v: [__m512; 8]) -> [f32; 8] {
-        // SAFETY: as for `splat`.
-        self.0.sums(unsafe {
-            [
-                folded(v[0]),
-                folded(v[1]),
-                folded(v[2]),
-                folded(v[3]),
-                folded(v[4]),
-                folded(v[5]),
-                folded(v[6]),
-                folded(v[7]),
-            ]
-        })
+        // SAFETY: as for `splat`; the array has room for half a vector.
+        unsafe {
+            let quarters = sums_of_quarters(v);
+            let sums = _mm512_add_ps(quarters, _mm512_shuffle_f32x4::<0b10_11_00_01>(quarters, quarters));
+            let packed = _mm512_shuffle_f32x4::<0b10_00_10_00>(sums, sums);
+            let mut sums = [0.0; 8];
+            _mm256_storeu_ps(sums.as_mut_ptr(), _mm512_castps512_ps256(packed));
+            sums
+        }
+    }
+
+    /// 30 shuffles and 15 additions.
+    #[inline(always)]
+    fn sums_of_16(self, v: [__m512; 16]) -> [f32; 16] {
+        let [a, b, c, d, e, f, g, h, rest @ ..] = v;
+        // SAFETY: as for `splat`; the array has room for a vector.
+        unsafe {
+            let (first, second) = (sums_of_quarters([a, b, c, d, e, f, g, h]), sums_of_quarters(rest));
+            let low = _mm512_shuffle_f32x4::<0b10_00_10_00>(first, second);
+            let high = _mm512_shuffle_f32x4::<0b11_01_11_01>(first, second);
+            let mut sums = [0.0; 16];
+            _mm512_storeu_ps(sums.as_mut_ptr(), _mm512_add_ps(low, high));
+            sums
+        }
     }
 
     #[inline(always)]

@@ -20,7 +20,8 @@ const HEAD_DIM: u32 = 64;
 /// less than a second.
 ///
 /// A byte is read again, and a partial is written and read, in a set of half of the last-level cache. A work item costs what a decode step
-/// takes longer for each further request of one token. Merging at all costs a step of one such request: the threads are woken once more.
+/// takes longer for each further request of one token. Merging at all costs what a step whose items leave partials takes longer than one of as many
+/// items that do not: threads wait for each other.
 pub fn prices(backend: &mut CpuBackend, llc_bytes: usize) -> Prices {
     let (threads, cached) = (backend.threads(), (llc_bytes / 2).max(1 << 16));
     let price = |rate: f64| Prices::of_seconds(1.0 / rate);
@@ -30,14 +31,22 @@ pub fn prices(backend: &mut CpuBackend, llc_bytes: usize) -> Prices {
         partial_byte: price(exchange_bandwidth(threads, cached)),
         flop: price(fma_flops(threads)),
         cta: Prices::of_seconds(item_seconds(backend)),
-        merge: Prices::of_seconds(step_seconds(backend, [1])[0]),
+        merge: Prices::of_seconds(merge_seconds(backend)),
     }
 }
 
 /// Seconds that a work item with next to nothing to do adds to a step.
 fn item_seconds(backend: &mut CpuBackend) -> f64 {
-    let [few, many] = step_seconds(backend, [FEW, MANY]);
+    let [few, many] = step_seconds(backend, [apart(FEW), apart(MANY)]);
     of_an_item(few, many)
+}
+
+/// Seconds that a step with merges takes longer than one without, and with as many work items. Where a busy machine says that it takes less, a
+/// step of one item, in which no thread does more than wait for the others, bounds it from above.
+fn merge_seconds(backend: &mut CpuBackend) -> f64 {
+    let requests = backend.threads();
+    let [one, without, with] = step_seconds(backend, [apart(1), apart(2 * requests), merged(requests)]);
+    if without < with { (with - without).min(one) } else { one }
 }
 
 /// What an item adds, by the times of both plans. Where a busy machine held up every sample of the small plan, the large one bounds it from
@@ -50,20 +59,30 @@ const GEOMETRY: Geometry =
     Geometry { q_heads: 1, kv_heads: 1, head_dim: HEAD_DIM, page_size: PAGE, dtype: Dtype::F32 };
 
 /// A plan of requests of one token, all of the same page, each a work item.
-fn plan(requests: u32) -> Plan {
-    let (pages, seq_lens) = (vec![0; requests as usize], vec![1; requests as usize]);
-    let table = PageTable::new(&pages, 1, &seq_lens, PAGE).expect("every request has one page");
+fn apart(requests: u32) -> Plan {
+    plan(&vec![0; requests as usize], &vec![1; requests as usize], Packing::PerRequest)
+}
+
+/// A plan of requests that share a page and have one token more: two work items each, whose partials are merged.
+fn merged(requests: u32) -> Plan {
+    let pages: Vec<i32> = (1..=requests as i32).flat_map(|own| [0, own]).collect();
+    plan(&pages, &vec![PAGE + 1; requests as usize], Packing::PerNode)
+}
+
+fn plan(pages: &[i32], seq_lens: &[u32], packing: Packing) -> Plan {
+    let columns = pages.len() / seq_lens.len();
+    let table = PageTable::new(pages, columns, seq_lens, PAGE).expect("every request has its pages");
     let tile = Tile::of("m1n16w1s1");
-    let options = PlanOptions { packing: Packing::PerRequest, split: Split::None, ..PlanOptions::default() };
-    Plan::build(&GEOMETRY, &table, &options, tile).expect("single tokens can be planned")
+    let options = PlanOptions { packing, split: Split::None, ..PlanOptions::default() };
+    Plan::build(&GEOMETRY, &table, &options, tile).expect("a few tokens can be planned")
 }
 
 /// The times of steps over such plans, the best of several samples of each. They are taken in turn: a busy spell meets all plans alike.
-fn step_seconds<const PLANS: usize>(backend: &mut CpuBackend, requests: [u32; PLANS]) -> [f64; PLANS] {
-    let plans = requests.map(plan);
-    let most = requests.into_iter().max().unwrap_or(0);
-    let cache = vec![0.0f32; (PAGE * HEAD_DIM) as usize];
-    let query = vec![0.0f32; (most * HEAD_DIM) as usize];
+fn step_seconds<const PLANS: usize>(backend: &mut CpuBackend, plans: [Plan; PLANS]) -> [f64; PLANS] {
+    let most = plans.iter().map(Plan::batch).max().unwrap_or(0);
+    let pages = plans.iter().flat_map(Plan::pages).max().map_or(0, |&page| page as usize + 1);
+    let cache = vec![0.0f32; pages * (PAGE * HEAD_DIM) as usize];
+    let query = vec![0.0f32; most * HEAD_DIM as usize];
     let mut output = query.clone();
     let mut best = [f64::INFINITY; PLANS];
     for _ in 0..SAMPLES {
@@ -109,10 +128,12 @@ mod tests {
     }
 
     #[test]
-    fn every_request_of_the_probe_is_a_work_item_without_a_partial() {
+    fn every_request_of_the_probe_is_a_work_item_without_a_partial_or_two_with_one_each() {
         // Otherwise the price would be that of a row.
-        let plan = plan(FEW);
+        let plan = apart(FEW);
         assert_eq!(plan.packs().len(), FEW as usize);
         assert!(plan.merges().is_empty());
+        let plan = merged(5);
+        assert_eq!((plan.work_items().len(), plan.merges().len(), plan.partials()), (10, 5, 10));
     }
 }

@@ -119,7 +119,7 @@ impl Plan {
     pub(super) fn finish(&mut self, options: &PlanOptions, scratch: &mut Scratch) -> Result<(), PlanError> {
         self.split(options, &mut scratch.chunks, &mut scratch.waves);
         self.assign_targets(scratch)?;
-        self.emit_items(scratch)
+        self.emit_items(options, scratch)
     }
 
     /// A pack whose requests all share all of its pages.

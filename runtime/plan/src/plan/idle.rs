@@ -41,12 +41,12 @@ impl Plan {
 
     /// What a CTA of each of these items takes, as tokens of one CTA among all.
     fn item_times(&self, options: &PlanOptions, items: Range<u32>) -> impl Iterator<Item = u64> {
-        let waves = self.waves(options);
+        let (waves, row) = (self.waves(options), self.work_of_row(options));
         self.items[items.start as usize..items.end as usize].iter().map(move |item| {
             let targets = &self.targets[item.targets as usize..][..self.requests_of(item.q_tile).len()];
             let partials = targets.iter().filter(|target| target.partial < UNTOUCHED).count() as u64;
             let rows = partials * u64::from(self.geometry.gqa_ratio());
-            u64::from(item.kv_range.end - item.kv_range.start)
+            self.work_within(&self.q_tiles[item.q_tile as usize], row, &item.kv_range)
                 + u64::from(waves.cta)
                 + rows * u64::from(waves.row)
         })

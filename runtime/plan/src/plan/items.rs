@@ -1,6 +1,8 @@
 //! From chunks to work items: where each chunk's rows go, and in which order CTAs take them.
 
-use super::{DIRECT, MergeItem, OutputTarget, Plan, QTile, Scratch, TileGroup, UNTOUCHED, WorkItem, count};
+use super::{
+    DIRECT, MergeItem, OutputTarget, Plan, PlanOptions, QTile, Scratch, TileGroup, UNTOUCHED, WorkItem, count,
+};
 use crate::PlanError;
 use std::cmp::Reverse;
 use tilewright_heuristics::Tile;
@@ -105,7 +107,12 @@ impl Plan {
     }
 
     /// Lists the items of all chunks: those of one tile together, long chunks first, so that what is left for the end of the step is short.
-    pub(super) fn emit_items(&mut self, scratch: &mut Scratch) -> Result<(), PlanError> {
+    pub(super) fn emit_items(
+        &mut self,
+        options: &PlanOptions,
+        scratch: &mut Scratch,
+    ) -> Result<(), PlanError> {
+        let row = self.work_of_row(options);
         let Scratch { chunks, order, .. } = scratch;
         order.clear();
         let (mut targets, mut items) = (0, 0u64);
@@ -114,7 +121,10 @@ impl Plan {
             let tile = self.packs[q_tile.pack as usize].tile;
             items += u64::from(self.slices(q_tile)) * u64::from(self.geometry.kv_heads);
             let rows = u64::from(self.rows(q_tile)).min(u64::from(tile.m));
-            let work = rows * chunk.kv_range.len() as u64;
+            let work = match row {
+                0 => rows * chunk.kv_range.len() as u64,
+                _ => self.work_within(q_tile, row, &chunk.kv_range),
+            };
             // The index keeps the order of equal chunks fixed.
             order.push((tile, Reverse(work), index as u32, targets));
             targets += q_tile.requests.len() as u32;

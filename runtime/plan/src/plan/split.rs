@@ -2,8 +2,8 @@
 
 use super::waves::{KvWork, Waves, WavesScratch};
 use super::{GRANULE, max_segments};
-use super::{Plan, PlanOptions, QTile, SHORTEST_CHUNK, Split};
-use crate::Occupancy;
+use super::{KvSegment, Plan, PlanOptions, QTile, SHORTEST_CHUNK, Split};
+use crate::{DeviceProfile, Occupancy};
 use std::ops::Range;
 use tilewright_heuristics::Geometry;
 
@@ -46,6 +46,34 @@ impl Ends {
     }
 }
 
+/// What a token counts for by the rows that see it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Rows {
+    /// Of one row, in 64ths of what a token counts for at least; 0 where it counts as much for any of them.
+    each: u64,
+    /// Most rows of a CTA.
+    most: u64,
+}
+
+impl Rows {
+    /// A token at least, in the units of its weight.
+    const TOKEN: u64 = 64;
+
+    /// What a token of a segment counts for.
+    fn weight(self, rows: u32) -> u64 {
+        (u64::from(rows).min(self.most) * self.each).max(Self::TOKEN)
+    }
+}
+
+/// KV ranges of more work than this are cut.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Limit {
+    /// Tokens, or what they count for.
+    pub(super) work: u64,
+    /// [`Rows::each`].
+    pub(super) row: u64,
+}
+
 impl Plan {
     /// The chunks that each Q tile's KV range is cut into, in order.
     pub(super) fn split(&self, options: &PlanOptions, chunks: &mut Vec<Chunk>, waves: &mut WavesScratch) {
@@ -56,12 +84,12 @@ impl Plan {
         }
     }
 
-    /// Cuts a Q tile's KV range into equal chunks of at most `limit` tokens, if whole units allow it.
+    /// Cuts a Q tile's KV range into equal chunks of at most this limit, if whole units allow it.
     #[inline]
-    pub(super) fn cut_q_tile(&self, index: u32, limit: u64, chunks: &mut Vec<Chunk>) {
+    pub(super) fn cut_q_tile(&self, index: u32, limit: Limit, chunks: &mut Vec<Chunk>) {
         let q_tile = &self.q_tiles[index as usize];
-        let kv_len = u64::from(q_tile.kv_len);
-        if kv_len <= limit && q_tile.segments.len() == 1 {
+        let work = self.work_of(q_tile, limit.row);
+        if work <= limit.work && q_tile.segments.len() == 1 {
             // Most are so short and have one segment: there is nothing to look for.
             return chunks.push(Chunk {
                 q_tile: index,
@@ -79,21 +107,95 @@ impl Plan {
             GRANULE
         };
         let room = max_segments(u32::from(self.packs[q_tile.pack as usize].tile.m));
-        let count = if kv_len <= limit { 1 } else { kv_len.div_ceil(limit.max(1)) };
+        let count = if work <= limit.work { 1 } else { work.div_ceil(limit.work.max(1)) };
         // At most as many as tokens.
-        let ends = Ends { kv_range: q_tile.kv_len, chunks: count as u32, unit };
-        self.cut(index, q_tile, &ends, room, chunks);
+        let ends = Ends { kv_range: q_tile.kv_len, chunks: count.min(u64::from(q_tile.kv_len)) as u32, unit };
+        if limit.row == 0 || count == 1 {
+            self.cut(index, q_tile, |token| ends.behind(token), room, chunks);
+        } else {
+            self.cut(index, q_tile, |token| self.end_of_work(q_tile, &ends, limit.row, token), room, chunks);
+        }
+    }
+
+    /// What a Q tile's tokens count for.
+    pub(super) fn work_of(&self, q_tile: &QTile, row: u64) -> u64 {
+        if row == 0 { u64::from(q_tile.kv_len) } else { self.work_before(q_tile, row, q_tile.kv_len) }
+    }
+
+    /// What the tokens of a part of a Q tile's KV range count for.
+    pub(super) fn work_within(&self, q_tile: &QTile, row: u64, kv_range: &Range<u32>) -> u64 {
+        if row == 0 {
+            return kv_range.len() as u64;
+        }
+        self.work_before(q_tile, row, kv_range.end) - self.work_before(q_tile, row, kv_range.start)
+    }
+
+    /// What the tokens of a Q tile's KV range before this one count for.
+    fn work_before(&self, q_tile: &QTile, row: u64, token: u32) -> u64 {
+        let rows = self.weights(q_tile, row);
+        let segments = self.segments[q_tile.segments.start as usize..q_tile.segments.end as usize].iter();
+        let of = |segment: &KvSegment| {
+            let tokens = segment.kv_range.end.min(token).saturating_sub(segment.kv_range.start);
+            u64::from(tokens) * rows.weight(self.rows_of(segment))
+        };
+        segments.map(of).sum::<u64>() / Rows::TOKEN
+    }
+
+    /// The first end behind a token where chunks are of about equal work, at whole units.
+    fn end_of_work(&self, q_tile: &QTile, ends: &Ends, row: u64, token: u32) -> u32 {
+        let (all, chunks) = (self.work_before(q_tile, row, q_tile.kv_len), u64::from(ends.chunks));
+        let mut chunk = self.work_before(q_tile, row, token) * chunks / all.max(1);
+        while chunk + 1 < chunks {
+            chunk += 1;
+            let end = self.token_behind(q_tile, row, chunk * all / chunks);
+            let end = end.next_multiple_of(ends.unit).min(ends.kv_range);
+            if end > token {
+                return end;
+            }
+        }
+        ends.kv_range
+    }
+
+    /// The token before which those of a Q tile's KV range count for so much.
+    fn token_behind(&self, q_tile: &QTile, row: u64, work: u64) -> u32 {
+        let (rows, mut left) = (self.weights(q_tile, row), work * Rows::TOKEN);
+        for segment in &self.segments[q_tile.segments.start as usize..q_tile.segments.end as usize] {
+            let weight = rows.weight(self.rows_of(segment));
+            let tokens = left.div_ceil(weight);
+            if tokens <= segment.kv_range.len() as u64 {
+                return segment.kv_range.start + tokens as u32;
+            }
+            left -= weight * segment.kv_range.len() as u64;
+        }
+        q_tile.kv_len
+    }
+
+    fn weights(&self, q_tile: &QTile, row: u64) -> Rows {
+        Rows { each: row, most: self.packs[q_tile.pack as usize].tile.m.into() }
+    }
+
+    /// Rows of a KV head that see a segment.
+    fn rows_of(&self, segment: &KvSegment) -> u32 {
+        segment.members.len() as u32 * self.geometry.gqa_ratio()
     }
 
     /// Cuts a KV range into chunks with these ends and of at most `room` segments. One without tokens is a chunk too.
-    fn cut(&self, index: u32, q_tile: &QTile, ends: &Ends, room: u32, chunks: &mut Vec<Chunk>) {
+    #[inline]
+    fn cut(
+        &self,
+        index: u32,
+        q_tile: &QTile,
+        end_behind: impl Fn(u32) -> u32,
+        room: u32,
+        chunks: &mut Vec<Chunk>,
+    ) {
         if q_tile.segments.is_empty() {
             chunks.push(Chunk { q_tile: index, kv_range: 0..0, segments: q_tile.segments.clone(), item: 0 });
         }
         let (mut segment, mut begin) = (q_tile.segments.start, 0);
         while segment < q_tile.segments.end {
             let first = segment;
-            let mut end = ends.behind(begin);
+            let mut end = end_behind(begin);
             // To the segment that the chunk's last token lies in; gaps between segments belong to no chunk.
             while segment + 1 < q_tile.segments.end
                 && self.segments[segment as usize + 1].kv_range.start < end
@@ -117,7 +219,8 @@ impl Plan {
     }
 
     /// KV ranges longer than this are cut.
-    pub(super) fn chunk_limit(&self, options: &PlanOptions, waves: &mut WavesScratch) -> u64 {
+    pub(super) fn chunk_limit(&self, options: &PlanOptions, waves: &mut WavesScratch) -> Limit {
+        let row = self.work_of_row(options);
         let length = |q_tile: &QTile| u64::from(q_tile.kv_len);
         let limit = match options.split {
             // Those of `Split::Invariant` are not cut by a limit.
@@ -130,20 +233,32 @@ impl Plan {
                 total.div_ceil(u64::max(count, 1))
             }
             Split::Waves => u64::from(self.waves(options).chunk_limit(
-                self.kv_ranges(options.device.occupancy),
+                self.kv_ranges(options.device.occupancy, row),
                 || self.merges_uncut(),
                 waves,
             )),
             Split::Fill => {
                 let all: u64 = self
-                    .kv_ranges(options.device.occupancy)
+                    .kv_ranges(options.device.occupancy, 0)
                     .map(|kv_range| u64::from(kv_range.ctas) * u64::from(kv_range.tokens))
                     .sum();
                 all.div_ceil(u64::from(options.device.max_concurrent_ctas.max(1)))
                     .max(u64::from(SHORTEST_CHUNK))
             }
         };
-        limit.max(1)
+        Limit { work: limit.max(1), row }
+    }
+
+    /// What a row that sees a token counts for, beside the time in which the token is read, in 64ths.
+    pub(super) fn work_of_row(&self, options: &PlanOptions) -> u64 {
+        let DeviceProfile { prices, products_over_peak, .. } = &options.device;
+        if options.split != Split::Waves || *products_over_peak == 0 {
+            return 0;
+        }
+        let bytes = 2 * u64::from(self.geometry.head_dim) * self.geometry.dtype.kv_bytes() as u64;
+        let read = bytes.saturating_mul(prices.hbm_byte).max(1);
+        let products = (4 * u64::from(self.geometry.head_dim)).saturating_mul(prices.flop);
+        (products.saturating_mul(*products_over_peak) / read).clamp(1, 1 << 16)
     }
 
     /// What a limit is judged by: a CTA's time beyond its tokens, a partial's, and that of merging at all, as tokens of one CTA among all.
@@ -182,13 +297,14 @@ impl Plan {
         requests > self.batch()
     }
 
-    fn kv_ranges(&self, occupancy: Occupancy) -> impl Iterator<Item = KvWork> {
+    fn kv_ranges(&self, occupancy: Occupancy, row: u64) -> impl Iterator<Item = KvWork> {
         self.packs.iter().flat_map(move |pack| {
             let ctas_per_sm = occupancy.of(&pack.tile, &self.geometry, self.invariant);
             self.q_tiles_of(pack).iter().map(move |q_tile| {
                 let (slices, rows) = (self.slices(q_tile), self.rows(q_tile));
                 let rows = if slices == 1 { rows } else { rows / slices };
-                KvWork { ctas: slices * self.geometry.kv_heads, tokens: q_tile.kv_len, rows, ctas_per_sm }
+                let tokens = u32::try_from(self.work_of(q_tile, row)).unwrap_or(u32::MAX);
+                KvWork { ctas: slices * self.geometry.kv_heads, tokens, rows, ctas_per_sm }
             })
         })
     }

@@ -1,6 +1,7 @@
 use super::*;
-use crate::{Occupancy, Packing, Prices};
+use crate::{DeviceProfile, Occupancy, Packing, Prices};
 use proptest::prelude::*;
+use tilewright_heuristics::Backend;
 
 fn geometry(page_size: u32) -> Geometry {
     Geometry { q_heads: 4, kv_heads: 2, head_dim: 64, page_size, dtype: Dtype::F32 }
@@ -97,6 +98,38 @@ fn segments_that_one_warp_has_alone_stand_behind_the_others() {
     );
 }
 
+#[test]
+fn threads_get_chunks_of_equal_work_where_products_take_the_time() {
+    // 16 requests share 1024 tokens and have 256 each: 32 rows see the first ones, two the others.
+    let rows: Vec<Vec<i32>> =
+        (0..16).map(|request| (0..64).chain(64 + request * 16..80 + request * 16).collect()).collect();
+    let device = DeviceProfile::of_units(Backend::Cpu, 8);
+    let prices =
+        Prices { hbm_byte: 1000, l2_byte: 1000, partial_byte: 1000, flop: 1000, cta: 1000, merge: 0 };
+    let options = PlanOptions { packing: Packing::PerTree, ..PlanOptions::on(device) }.with_prices(prices);
+    let tile = Tile { m: 32, ..TILE };
+    let plan = plan_with(&rows, &[1280; 16], 16, &options, tile);
+    // A row's products of a token take half of the time in which it is read, and twice that over the peak: as long.
+    let (row, q_tile) = (plan.work_of_row(&options), &plan.q_tiles()[0]);
+    let works: Vec<u64> =
+        plan.work_items().iter().map(|item| plan.work_within(q_tile, row, &item.kv_range)).collect();
+    assert_eq!(works.iter().sum::<u64>(), 1024 * 32 + 16 * 256 * 2);
+    assert_eq!(works.len(), 4, "one for each of eight threads and two KV heads");
+    assert!(works.is_sorted_by(|a, b| a >= b), "the most work first: {works:?}");
+    // 64 tokens are a chunk's unit.
+    assert!(works[0] - works[3] <= 2 * 64 * 32, "{works:?}");
+    let tokens = |plan: &Plan| -> Vec<usize> {
+        let mut tokens: Vec<usize> = plan.work_items().iter().map(|item| item.kv_range.len()).collect();
+        tokens.sort_unstable();
+        tokens
+    };
+    assert_eq!(tokens(&plan), [320, 320, 320, 4160]);
+    // On a GPU a token takes as long for any rows of a tile.
+    let device = DeviceProfile { products_over_peak: 0, ..options.device };
+    let equal = plan_with(&rows, &[1280; 16], 16, &PlanOptions { device, ..options }, tile);
+    assert_eq!(tokens(&equal), [1280; 4]);
+}
+
 /// What merging at all costs.
 fn merge_at(price: u64, options: PlanOptions) -> PlanOptions {
     options.with_prices(Prices { merge: price, ..options.device.prices })
@@ -151,9 +184,11 @@ proptest! {
         let seq_lens: Vec<u32> =
             rows.iter().map(|row| (row.len() as u32 * page_size).saturating_sub(cut % page_size)).collect();
         for packing in [Packing::Priced, Packing::PerTree, Packing::Pat, Packing::PerNode, Packing::PerRequest] {
-            for split in [Split::None, Split::Mean, Split::Fill] {
+            for (split, products_over_peak) in [(Split::None, 0), (Split::Mean, 0), (Split::Fill, 0), (Split::Waves, 0), (Split::Waves, 1 << 16)] {
                 let tile = Tile { m, ..TILE };
-                let plan = plan_with(&rows, &seq_lens, page_size, &PlanOptions { packing, split, ..PlanOptions::default() }.with_max_concurrent_ctas(7), tile);
+                let mut options = PlanOptions { packing, split, ..PlanOptions::default() }.with_max_concurrent_ctas(7);
+                options.device.products_over_peak = products_over_peak;
+                let plan = plan_with(&rows, &seq_lens, page_size, &merge_at(0, options), tile);
                 if packing == Packing::PerTree {
                     let roots: std::collections::BTreeSet<_> = rows.iter().filter_map(|row| row.first()).collect();
                     let packs = plan.packs().iter().filter(|pack| plan.q_tiles_of(pack)[0].kv_len > 0);

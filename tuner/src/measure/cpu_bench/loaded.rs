@@ -11,8 +11,8 @@ use std::time::Instant;
 use tilewright_cpu::ExecError;
 use tilewright_cpu::{CpuBackend, DecodeArgs, Element, KvPages};
 use tilewright_cuda::LaunchMode;
-use tilewright_heuristics::Geometry;
-use tilewright_plan::{ChooseTiles, KvStrides, PageTable, Plan, PlanOptions};
+use tilewright_heuristics::{Backend, Geometry};
+use tilewright_plan::{ChooseTiles, DeviceProfile, KvStrides, PageTable, Plan, PlanOptions};
 use tilewright_scenarios::Batch;
 
 /// What is sampled: pages from the pool, and plans of the batch.
@@ -46,10 +46,8 @@ impl<E, K> LoadedBatch<'_, E, K> {
     }
 
     fn options(&self, planning: Planning) -> PlanOptions {
-        planning
-            .options(PlanOptions::default())
-            .with_max_concurrent_ctas(self.backend.threads())
-            .with_prices(self.figures.prices)
+        let device = DeviceProfile::of_units(Backend::Cpu, self.backend.threads());
+        planning.options(PlanOptions::on(device)).with_prices(self.figures.prices)
     }
 }
 

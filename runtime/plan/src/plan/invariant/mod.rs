@@ -132,7 +132,7 @@ impl Plan {
             item: 0,
         }));
         self.assign_targets(scratch)?;
-        self.emit_items(scratch)
+        self.emit_items(options, scratch)
     }
 
     fn push_trees<'p>(

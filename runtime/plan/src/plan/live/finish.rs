@@ -36,7 +36,7 @@ impl LivePlan {
             }
         }
         plan.assign_targets(scratch)?;
-        plan.emit_items(scratch)
+        plan.emit_items(options, scratch)
     }
 
     /// Gives the chunks and items of patched Q tiles their new tokens, and leaves all else as it is. That is not enough, and `false`, where
@@ -49,11 +49,11 @@ impl LivePlan {
         let limit = plan.chunk_limit(options, &mut scratch.waves);
         if limit != self.limit {
             let before = std::mem::replace(&mut self.limit, limit);
-            let (low, high) = (limit.min(before), limit.max(before));
+            let (low, high) = (limit.work.min(before.work), limit.work.max(before.work));
             // Longer KV ranges are cut into as many chunks as before, or all have to be cut again.
             let moves = |q_tile: u32| {
-                let kv_range = u64::from(plan.q_tiles[q_tile as usize].kv_len);
-                kv_range > low && kv_range.div_ceil(low) != kv_range.div_ceil(high)
+                let work = plan.work_of(&plan.q_tiles[q_tile as usize], limit.row);
+                work > low && work.div_ceil(low) != work.div_ceil(high)
             };
             if plan.packs.iter().flat_map(|pack| pack.q_tiles.clone()).any(moves) {
                 return false;

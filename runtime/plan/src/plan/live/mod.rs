@@ -14,6 +14,7 @@ mod order;
 mod pat;
 
 use super::invariant::Tiles;
+use super::split::Limit;
 use super::{Plan, PlanOptions, Scratch, Split};
 use crate::{LiveForest, Packs, PlanError, PrefixTree, Priced};
 use garbage::Arenas;
@@ -112,7 +113,7 @@ pub(crate) struct LivePlan {
     /// Tokens of all CTAs.
     work: u64,
     /// KV ranges longer than this are cut; as of the last full listing of the chunks.
-    limit: u64,
+    limit: Limit,
     /// Tokens that came to KV ranges or went since the items were sorted.
     unsorted: u64,
     /// By Q tile: its chunks, the first one and how many.
