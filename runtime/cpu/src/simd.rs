@@ -127,20 +127,20 @@ unsafe fn dot_block<L: Level, K: Load, const R: usize, const T: usize>(
         }
         column += L::LANES;
     }
-    let mut all = [level.splat(0.0); 24];
-    for r in 0..R {
-        all[r * T..(r + 1) * T].copy_from_slice(&sums[r]);
-    }
+    // Vectors that are not there are zeros.
+    let vector = |i: usize| if i < R * T { sums[i / T][i % T] } else { level.splat(0.0) };
     let mut dots = [0.0; 24];
-    let (first, last) = (all.first_chunk().expect("there are 24"), all.last_chunk().expect("there are 24"));
     match R * T {
-        16 | 24 => dots[..16].copy_from_slice(&level.sums_of_16(*first)),
-        _ => dots[..8].copy_from_slice(&level.sums(*all.first_chunk().expect("there are 24"))),
-    }
-    match R * T {
-        12 => dots[8..12].copy_from_slice(&level.sums_of_four([all[8], all[9], all[10], all[11]])),
-        24 => dots[16..].copy_from_slice(&level.sums(*last)),
-        _ => {}
+        12 => {
+            dots[..8].copy_from_slice(&level.sums(std::array::from_fn(vector)));
+            dots[8..12].copy_from_slice(&level.sums_of_four(std::array::from_fn(|i| vector(8 + i))));
+        }
+        16 => dots[..16].copy_from_slice(&level.sums_of_16(std::array::from_fn(vector))),
+        24 => {
+            dots[..16].copy_from_slice(&level.sums_of_16(std::array::from_fn(vector)));
+            dots[16..].copy_from_slice(&level.sums(std::array::from_fn(|i| vector(16 + i))));
+        }
+        _ => dots[..8].copy_from_slice(&level.sums(std::array::from_fn(vector))),
     }
     for r in 0..R {
         let row = r * stride + token;

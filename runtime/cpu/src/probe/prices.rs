@@ -15,23 +15,27 @@ const MANY: u32 = 4096;
 const SAMPLES: usize = 25;
 const PAGE: u32 = 16;
 const HEAD_DIM: u32 = 64;
+/// Of a row's partial: its output, maximum and sum.
+const PARTIAL_BYTES: f64 = 4.0 * (HEAD_DIM + 2) as f64;
 
 /// Measures the prices of the backend's threads, beside a last-level cache of `cache` bytes. Takes some four times its memory, and
 /// less than a second.
 ///
-/// A byte is read again, and a partial is written and read, in a set of half of the last-level cache. A work item costs what a decode step
-/// takes longer for each further request of one token. Merging at all costs what a step whose items leave partials takes longer than one of as many
-/// items that do not: threads wait for each other.
+/// A byte is read again in a set of half of the last-level cache. A work item costs what a decode step takes longer for each further request of one
+/// token. Merging at all costs what a step whose items leave partials takes longer than one of as many items that do not, as threads wait for each
+/// other; a partial's byte what that grows by with the partials, and at least what it is written and read for in such a set.
 pub fn prices(backend: &mut CpuBackend, llc_bytes: usize) -> Prices {
     let (threads, cached) = (backend.threads(), (llc_bytes / 2).max(1 << 16));
     let price = |rate: f64| Prices::of_seconds(1.0 / rate);
+    let Merging { at_all, partial } = merging(backend);
+    let partial_byte = Prices::of_seconds(partial / PARTIAL_BYTES);
     Prices {
         hbm_byte: price(read_bandwidth(threads, llc_bytes.saturating_mul(MEMORY_CACHES).max(1 << 20))),
         l2_byte: price(read_bandwidth(threads, cached)),
-        partial_byte: price(exchange_bandwidth(threads, cached)),
+        partial_byte: price(exchange_bandwidth(threads, cached)).max(partial_byte),
         flop: price(fma_flops(threads)),
         cta: Prices::of_seconds(item_seconds(backend)),
-        merge: Prices::of_seconds(merge_seconds(backend)),
+        merge: Prices::of_seconds(at_all),
     }
 }
 
@@ -41,12 +45,22 @@ fn item_seconds(backend: &mut CpuBackend) -> f64 {
     of_an_item(few, many)
 }
 
-/// Seconds that a step with merges takes longer than one without, and with as many work items. Where a busy machine says that it takes less, a
-/// step of one item, in which no thread does more than wait for the others, bounds it from above.
-fn merge_seconds(backend: &mut CpuBackend) -> f64 {
-    let requests = backend.threads();
-    let [one, without, with] = step_seconds(backend, [apart(1), apart(2 * requests), merged(requests)]);
-    if without < with { (with - without).min(one) } else { one }
+/// Seconds that merging takes: in any case, and for each partial of a row.
+struct Merging {
+    at_all: f64,
+    partial: f64,
+}
+
+/// What steps with merges take longer than those without, and with as many work items. Where a busy machine says that they take less, a step of
+/// one item, in which no thread does more than wait for the others, bounds it from above.
+fn merging(backend: &mut CpuBackend) -> Merging {
+    let (few, many) = (backend.threads(), MANY / 2);
+    let plans = [apart(1), apart(2 * few), merged(few), apart(2 * many), merged(many)];
+    let [one, few_apart, few_merged, many_apart, many_merged] = step_seconds(backend, plans);
+    let (few_take, many_take) = (few_merged - few_apart, many_merged - many_apart);
+    let partial = ((many_take - few_take) / f64::from(2 * (many - few))).max(0.0);
+    let at_all = few_take - partial * f64::from(2 * few);
+    Merging { at_all: if at_all > 0.0 { at_all.min(one) } else { one }, partial }
 }
 
 /// What an item adds, by the times of both plans. Where a busy machine held up every sample of the small plan, the large one bounds it from
