@@ -1,7 +1,6 @@
 //! Selectors emitted from measurements, one module a device. Written by `tilewright emit`; do not edit.
 
 mod cpu_amd_epyc_x_2_threads_x86_64_avx512;
-mod cpu_intel_xeon_x_16_threads_x86_64_avx512;
 mod nvidia_h100_80gb_hbm3;
 mod nvidia_h200;
 
@@ -11,7 +10,6 @@ use crate::Selector;
 #[rustfmt::skip]
 pub static SELECTORS: &[&Selector] = &[
     &cpu_amd_epyc_x_2_threads_x86_64_avx512::SELECTOR,
-    &cpu_intel_xeon_x_16_threads_x86_64_avx512::SELECTOR,
     &nvidia_h100_80gb_hbm3::SELECTOR,
     &nvidia_h200::SELECTOR,
 ];
