@@ -42,15 +42,15 @@ impl Prices {
         merge: SECOND / 250_000,
     };
 
-    /// A small server's processor, in round numbers: 30 GB/s read, 60 GB/s read again and written, 200 GFLOP/s, half a microsecond a
-    /// work item, ten for waking the threads once more to merge.
+    /// A small server's processor, in round numbers: 30 GB/s read, 60 GB/s read again, 200 GFLOP/s, half a microsecond a work item, two for
+    /// threads that wait for each other before they merge, and 3 GB/s of partials: it is the merging of each row that takes time, not its bytes.
     pub const CPU: Self = Self {
         hbm_byte: SECOND / 30_000_000_000,
         l2_byte: SECOND / 60_000_000_000,
-        partial_byte: 2 * (SECOND / 60_000_000_000),
+        partial_byte: SECOND / 3_000_000_000,
         flop: SECOND / 200_000_000_000,
         cta: SECOND / 2_000_000,
-        merge: SECOND / 100_000,
+        merge: SECOND / 500_000,
     };
 
     /// The prices of a device of a backend on which none were measured.
