@@ -20,6 +20,7 @@ const CUDA_BATCHES: &[(&str, &str)] = &[
     ("cuda/tenants-fit.yaml", include_str!("../catalogue/cuda/tenants-fit.yaml")),
     ("cuda/tenants-many-fit.yaml", include_str!("../catalogue/cuda/tenants-many-fit.yaml")),
     TREES_FIT,
+    ("cuda/trees-many-fit.yaml", include_str!("../catalogue/cuda/trees-many-fit.yaml")),
     ("cuda/tenants-dims-fit.yaml", include_str!("../catalogue/cuda/tenants-dims-fit.yaml")),
     ("cuda/tenants-512-fit.yaml", include_str!("../catalogue/cuda/tenants-512-fit.yaml")),
     ("cuda/conversation-fit.yaml", include_str!("../catalogue/cuda/conversation-fit.yaml")),

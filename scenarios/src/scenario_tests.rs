@@ -68,6 +68,7 @@ fn the_catalogue_has_batches_to_fit_and_to_judge_by() {
     for (specs, scenario, batches) in [
         (&fit, "tenants-fit", 240),
         (&fit, "tenants-dims-fit", 300),
+        (&fit, "trees-many-fit", 88),
         (&fit, "conversation-fit", 48),
         (&fit, "fp8-fit", 96),
         (&fit, "fp8-trees-fit", 72),

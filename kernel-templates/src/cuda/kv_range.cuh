@@ -161,7 +161,8 @@ template <class S> struct KvRange {
   // because an item's place in the plan must change no bit.
   TILEWRIGHT_DEVICE bool private_phase_first() const { return cta.rows()[0].request * 0x9e3779b9u >> 31; }
 
-  // The steps of the KV range. There is no private KV phase where most of the tokens behind the shared ones are one warp's: its steps would be half empty.
+  // The steps of the KV range. There is no private KV phase where warps have so different numbers of tokens behind the shared ones that it has a quarter
+  // more steps: each takes as long, with whatever tokens.
   TILEWRIGHT_DEVICE Steps find_steps() const {
     Steps steps{S::HIDES_FIRST ? first_step() : 0, last_step(), 0, cta.item.kv_end, 0, 0, 0, 0, 0, 0};
     if constexpr (S::PRIVATE_PHASE) {
@@ -180,7 +181,7 @@ template <class S> struct KvRange {
         if (turns_log2 == 0) return steps;
       }
       const u32 in_private_phase = divide_up(most, S::PRIVATE_STEP) << turns_log2;
-      if (in_private_phase >= 2 * divide_up(all, S::N)) return steps;
+      if (4 * in_private_phase >= 5 * divide_up(all, S::N)) return steps;
       steps.turns_log2 = turns_log2;
       steps.shared_end = cta.private_phase().shared_end;
       const u32 for_all = divide_up(steps.shared_end - cta.item.kv_begin, S::N);

@@ -128,6 +128,40 @@ proptest! {
 
 /// What the host computes by a plan with entries that are no longer needed, against f64.
 #[test]
+fn unequal_chunks_are_followed() {
+    // Requests of as many query heads as a tile has rows are a Q tile each, so that there are several to share few CTA slots.
+    let geometry = geometry(16, 16);
+    let default = Prices::default();
+    let (cta, partial_byte) = (default.cta / 16, default.partial_byte / 64);
+    let mut uneven = 0;
+    for (seed, slots) in (0..40).zip([5, 9, 14, 23].into_iter().cycle()) {
+        let options = PlanOptions::default().with_max_concurrent_ctas(slots).with_prices(Prices {
+            cta,
+            partial_byte,
+            merge: 0,
+            ..default
+        });
+        let mut engine = Engine::new(&geometry, options, 12, seed);
+        let mut planner = Planner::new(options);
+        for step in 0..60 {
+            engine.step();
+            let requests: Vec<u32> = engine.rows.keys().copied().collect();
+            for request in requests {
+                // Many tokens now and then, few in between: plans from nothing and patched ones.
+                let most = if step % 4 == 0 { 1_200 } else { 20 };
+                let more = 1 + engine.random.below(most) as u32;
+                engine.grow_by(request, more);
+            }
+            engine.planner.plan(tile).unwrap();
+            let live = engine.planner.last();
+            uneven += u32::from(live::is_cut_unevenly(live));
+            assert_eq!(canonical(live), canonical(engine.rebuild(&geometry, &mut planner)), "{seed}");
+        }
+    }
+    assert!(uneven > 50, "{uneven} plans of 2400 have unequal chunks");
+}
+
+#[test]
 fn a_plan_that_was_patched_can_be_executed() {
     let geometry = Geometry { dtype: Dtype::F32, ..geometry(4, 16) };
     let mut engine = Engine::new(&geometry, PlanOptions::default().with_max_concurrent_ctas(7), 24, 5);

@@ -81,11 +81,12 @@ impl L2Policy {
     }
 }
 
-/// Whether no item reads more than twice as many tokens as the mean. Where some do, those of all KV heads have to begin first, so that
-/// they do not end last.
+/// Whether all items with tokens read about as many. Where some read more, those of all KV heads have to begin first, so that they do not end last.
 fn are_even(plan: &Plan) -> bool {
-    let tokens = || plan.work_items().iter().map(|item| item.kv_range.len() as u64);
-    tokens().max().unwrap_or(0) * plan.work_items().len() as u64 <= 2 * tokens().sum::<u64>()
+    let tokens = plan.work_items().iter().map(|item| item.kv_range.len() as u64).filter(|&tokens| tokens > 0);
+    let (shortest, longest) =
+        tokens.fold((u64::MAX, 0), |(shortest, longest), tokens| (shortest.min(tokens), longest.max(tokens)));
+    longest * 10 <= shortest.saturating_mul(11)
 }
 
 #[cfg(test)]

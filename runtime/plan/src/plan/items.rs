@@ -120,11 +120,7 @@ impl Plan {
             let q_tile = &self.q_tiles[chunk.q_tile as usize];
             let tile = self.packs[q_tile.pack as usize].tile;
             items += u64::from(self.slices(q_tile)) * u64::from(self.geometry.kv_heads);
-            let rows = u64::from(self.rows(q_tile)).min(u64::from(tile.m));
-            let work = match row {
-                0 => rows * chunk.kv_range.len() as u64,
-                _ => self.work_within(q_tile, row, &chunk.kv_range),
-            };
+            let work = self.work_within(q_tile, row, &chunk.kv_range);
             // The index keeps the order of equal chunks fixed.
             order.push((tile, Reverse(work), index as u32, targets));
             targets += q_tile.requests.len() as u32;

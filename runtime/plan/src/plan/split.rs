@@ -1,6 +1,6 @@
 //! How long KV ranges are cut: few long ones leave most of a GPU idle.
 
-use super::waves::{KvWork, Waves, WavesScratch};
+use super::waves::{KvWork, UNIT, Waves, WavesScratch};
 use super::{GRANULE, max_segments};
 use super::{KvSegment, Plan, PlanOptions, QTile, SHORTEST_CHUNK, Split};
 use crate::{DeviceProfile, Occupancy};
@@ -17,32 +17,46 @@ pub(super) struct Chunk {
     pub(super) item: u32,
 }
 
-/// Chunks are whole multiples of this many tokens, or of a smaller page.
-const UNIT: u32 = 64;
-
-/// Where the equal chunks of a KV range end: at whole units, so each is less than a unit longer or shorter than its share.
+/// Where the chunks of a KV range end, in tokens or what these count for.
+#[derive(Clone, Copy, Debug)]
 struct Ends {
-    kv_range: u32,
-    chunks: u32,
-    unit: u32,
+    all: u64,
+    chunks: u64,
+    /// All chunks but the last ones take so much; 0 where all are equal.
+    full: u64,
 }
 
 impl Ends {
-    /// The first end behind a token.
+    /// Of a KV range of so much work.
     #[inline]
-    fn behind(&self, token: u32) -> u32 {
-        if self.chunks == 1 {
-            return self.kv_range;
+    fn of(all: u64, limit: Limit) -> Self {
+        let chunks = if all <= limit.work { 1 } else { all.div_ceil(limit.work.max(1)) };
+        Self { all, chunks, full: if limit.equal { 0 } else { limit.work } }
+    }
+
+    /// The end of a chunk, counted from 1.
+    #[inline]
+    fn end(self, chunk: u64) -> u64 {
+        let Self { all, chunks, full } = self;
+        if full == 0 || chunk >= chunks {
+            return chunk * all / chunks;
         }
-        let (kv_range, chunks, unit) =
-            (u64::from(self.kv_range), u64::from(self.chunks), u64::from(self.unit));
-        let end = |chunk: u64| (chunk * kv_range / chunks).next_multiple_of(unit).min(kv_range);
+        let rest = all - (chunks - 1) * full;
+        // What is left is no chunk if it is short: the chunk before shares with it.
+        let shares = chunk + 1 == chunks && rest < u64::from(SHORTEST_CHUNK);
+        if shares { all - (full + rest) / 2 } else { chunk * full }
+    }
+
+    /// The first end behind a token, at whole units: what the tokens before it count for is `work`, and `token_at` is the token before which those count for so
+    /// much. `None` in the last chunk.
+    #[inline]
+    fn behind(self, (token, work): (u32, u64), unit: u32, token_at: impl Fn(u64) -> u32) -> Option<u32> {
+        // No earlier chunk ends behind it.
+        let chunk = work.checked_div(self.full).unwrap_or(work * self.chunks / self.all.max(1));
         // Ends are rounded up: that of the chunk before may be behind the token still.
-        let mut chunk = (u64::from(token) * chunks / kv_range).max(1);
-        while chunk < chunks && end(chunk) <= u64::from(token) {
-            chunk += 1;
-        }
-        end(chunk) as u32
+        let mut ends =
+            (chunk.max(1)..self.chunks).map(|chunk| token_at(self.end(chunk)).next_multiple_of(unit));
+        ends.find(|&end| end > token)
     }
 }
 
@@ -72,6 +86,8 @@ pub(super) struct Limit {
     pub(super) work: u64,
     /// [`Rows::each`].
     pub(super) row: u64,
+    /// [`Cut::equal`].
+    pub(super) equal: bool,
 }
 
 impl Plan {
@@ -84,7 +100,7 @@ impl Plan {
         }
     }
 
-    /// Cuts a Q tile's KV range into equal chunks of at most this limit, if whole units allow it.
+    /// Cuts a Q tile's KV range into chunks of at most this limit, if whole units allow it.
     #[inline]
     pub(super) fn cut_q_tile(&self, index: u32, limit: Limit, chunks: &mut Vec<Chunk>) {
         let q_tile = &self.q_tiles[index as usize];
@@ -107,19 +123,24 @@ impl Plan {
             GRANULE
         };
         let room = max_segments(u32::from(self.packs[q_tile.pack as usize].tile.m));
-        let count = if work <= limit.work { 1 } else { work.div_ceil(limit.work.max(1)) };
-        // At most as many as tokens.
-        let ends = Ends { kv_range: q_tile.kv_len, chunks: count.min(u64::from(q_tile.kv_len)) as u32, unit };
-        if limit.row == 0 || count == 1 {
-            self.cut(index, q_tile, |token| ends.behind(token), room, chunks);
-        } else {
-            self.cut(index, q_tile, |token| self.end_of_work(q_tile, &ends, limit.row, token), room, chunks);
+        let ends = Ends::of(work, limit);
+        if ends.chunks == 1 {
+            return self.cut(index, q_tile, |_| q_tile.kv_len, room, chunks);
         }
+        let token_at = |work: u64| match limit.row {
+            0 => work as u32,
+            row => self.token_behind(q_tile, row, work),
+        };
+        let end_behind = |token: u32| {
+            let from = (token, self.work_up_to(q_tile, limit.row, token));
+            ends.behind(from, unit, token_at).map_or(q_tile.kv_len, |end| end.min(q_tile.kv_len))
+        };
+        self.cut(index, q_tile, end_behind, room, chunks);
     }
 
     /// What a Q tile's tokens count for.
     pub(super) fn work_of(&self, q_tile: &QTile, row: u64) -> u64 {
-        if row == 0 { u64::from(q_tile.kv_len) } else { self.work_before(q_tile, row, q_tile.kv_len) }
+        self.work_up_to(q_tile, row, q_tile.kv_len)
     }
 
     /// What the tokens of a part of a Q tile's KV range count for.
@@ -127,11 +148,15 @@ impl Plan {
         if row == 0 {
             return kv_range.len() as u64;
         }
-        self.work_before(q_tile, row, kv_range.end) - self.work_before(q_tile, row, kv_range.start)
+        self.work_up_to(q_tile, row, kv_range.end) - self.work_up_to(q_tile, row, kv_range.start)
     }
 
     /// What the tokens of a Q tile's KV range before this one count for.
-    fn work_before(&self, q_tile: &QTile, row: u64, token: u32) -> u64 {
+    #[inline]
+    fn work_up_to(&self, q_tile: &QTile, row: u64, token: u32) -> u64 {
+        if row == 0 {
+            return u64::from(token);
+        }
         let rows = self.weights(q_tile, row);
         let segments = self.segments[q_tile.segments.start as usize..q_tile.segments.end as usize].iter();
         let of = |segment: &KvSegment| {
@@ -139,21 +164,6 @@ impl Plan {
             u64::from(tokens) * rows.weight(self.rows_of(segment))
         };
         segments.map(of).sum::<u64>() / Rows::TOKEN
-    }
-
-    /// The first end behind a token where chunks are of about equal work, at whole units.
-    fn end_of_work(&self, q_tile: &QTile, ends: &Ends, row: u64, token: u32) -> u32 {
-        let (all, chunks) = (self.work_before(q_tile, row, q_tile.kv_len), u64::from(ends.chunks));
-        let mut chunk = self.work_before(q_tile, row, token) * chunks / all.max(1);
-        while chunk + 1 < chunks {
-            chunk += 1;
-            let end = self.token_behind(q_tile, row, chunk * all / chunks);
-            let end = end.next_multiple_of(ends.unit).min(ends.kv_range);
-            if end > token {
-                return end;
-            }
-        }
-        ends.kv_range
     }
 
     /// The token before which those of a Q tile's KV range count for so much.
@@ -232,11 +242,11 @@ impl Plan {
                     packs.fold((0, 0), |(total, count), longest| (total + longest, count + 1));
                 total.div_ceil(u64::max(count, 1))
             }
-            Split::Waves => u64::from(self.waves(options).chunk_limit(
-                self.kv_ranges(options.device.occupancy, row),
-                || self.merges_uncut(),
-                waves,
-            )),
+            Split::Waves => {
+                let kv_ranges = self.kv_ranges(options.device.occupancy, row);
+                let cut = self.waves(options).cut(kv_ranges, || self.merges_uncut(), waves);
+                return Limit { work: cut.limit.max(1).into(), row, equal: cut.equal };
+            }
             Split::Fill => {
                 let all: u64 = self
                     .kv_ranges(options.device.occupancy, 0)
@@ -246,7 +256,7 @@ impl Plan {
                     .max(u64::from(SHORTEST_CHUNK))
             }
         };
-        Limit { work: limit.max(1), row }
+        Limit { work: limit.max(1), row, equal: true }
     }
 
     /// What a row that sees a token counts for, beside the time in which the token is read, in 64ths.
@@ -278,6 +288,8 @@ impl Plan {
             merge: in_tokens(
                 options.device.prices.merge.div_ceil(u64::from(options.device.max_concurrent_ctas.max(1))),
             ),
+            // Threads of a processor take items as they get done, and gained nothing by it.
+            uneven: self.work_of_row(options) == 0,
         }
     }
 
@@ -332,22 +344,50 @@ mod tests {
 
     proptest! {
         #[test]
-        fn chunks_are_as_many_as_asked_for_and_equal_but_for_a_unit(share in 1u32..500, more in 0u32..2_000, chunks in 1u32..40, unit in prop::sample::select(vec![16u32, 32, 64])) {
+        fn equal_chunks_are_as_many_as_asked_for_and_equal_but_for_a_unit(share in 1u32..500, more in 0u32..2_000, chunks in 1u32..40, unit in prop::sample::select(vec![16u32, 32, 64])) {
             let kv_range = share * unit * chunks + more;
-            let ends = Ends { kv_range, chunks, unit };
-            let mut begins = vec![0];
-            while begins[begins.len() - 1] < kv_range {
-                begins.push(ends.behind(begins[begins.len() - 1]));
-            }
-            prop_assert_eq!(begins.len() as u32, chunks + 1);
-            for chunk in begins.windows(2) {
-                prop_assert!(chunk[1].is_multiple_of(unit) || chunk[1] == kv_range);
-                let (length, share) = (u64::from(chunk[1] - chunk[0]) * u64::from(chunks), u64::from(kv_range));
-                prop_assert!(length.abs_diff(share) < u64::from(unit * chunks), "{:?}", chunk);
-                // Wherever one looks from, the same ends are found.
-                let middle = chunk[0] + (chunk[1] - chunk[0]) / 2;
-                prop_assert_eq!(ends.behind(middle), chunk[1]);
+            let limit = Limit { work: u64::from(kv_range).div_ceil(chunks.into()), row: 0, equal: true };
+            let chunks = kv_range.div_ceil(limit.work as u32);
+            let cut = cut(kv_range, limit, unit)?;
+            prop_assert_eq!(cut.len() as u32, chunks);
+            for length in cut {
+                let (length, share) = (u64::from(length) * u64::from(chunks), u64::from(kv_range));
+                prop_assert!(length.abs_diff(share) < u64::from(unit * chunks), "{length}");
             }
         }
+
+        #[test]
+        fn unequal_chunks_are_as_long_as_the_limit_but_for_the_last_ones(kv_range in 1u32..100_000, limit in 2u32..200, unit in prop::sample::select(vec![16u32, 32, 64])) {
+            let limit = limit * UNIT;
+            let cut = cut(kv_range, Limit { work: limit.into(), row: 0, equal: false }, unit)?;
+            prop_assert_eq!(cut.len() as u32, kv_range.div_ceil(limit));
+            let (last, others) = cut.split_last().unwrap();
+            prop_assert!(*last <= limit);
+            if kv_range > limit && kv_range % limit != 0 && kv_range % limit < SHORTEST_CHUNK {
+                let (shares, others) = others.split_last().unwrap();
+                prop_assert!(shares.abs_diff(*last) <= 2 * unit && *shares >= SHORTEST_CHUNK / 2, "{cut:?}");
+                prop_assert!(others.iter().all(|&length| length == limit), "{cut:?}");
+            } else {
+                prop_assert!(others.iter().all(|&length| length == limit), "{cut:?}");
+            }
+        }
+    }
+
+    /// The lengths of a KV range's chunks. Wherever one looks from, the same ends are found.
+    fn cut(kv_range: u32, limit: Limit, unit: u32) -> Result<Vec<u32>, TestCaseError> {
+        let ends = Ends::of(kv_range.into(), limit);
+        let behind = |token: u32| {
+            let end = ends.behind((token, token.into()), unit, |work| work as u32);
+            end.map_or(kv_range, |end| end.min(kv_range))
+        };
+        let (mut lengths, mut begin) = (Vec::new(), 0);
+        while begin < kv_range {
+            let end = behind(begin);
+            prop_assert!(end > begin && (end.is_multiple_of(unit) || end == kv_range));
+            prop_assert_eq!(behind(begin + (end - begin) / 2), end);
+            lengths.push(end - begin);
+            begin = end;
+        }
+        Ok(lengths)
     }
 }

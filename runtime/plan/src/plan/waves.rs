@@ -25,6 +25,8 @@ pub(super) struct Waves {
     pub(super) row: u32,
     /// What merging at all takes, after the last CTA slot has finished.
     pub(super) merge: u32,
+    /// Whether chunks of a KV range may be unequal.
+    pub(super) uneven: bool,
 }
 
 /// A Q tile of a plan: CTAs that do the same to different KV heads.
@@ -59,12 +61,20 @@ struct Class {
     mean_rows: u64,
 }
 
-impl Class {
-    /// Into how many chunks each of them is cut.
-    fn chunks(&self, limit: u32) -> u64 {
-        self.longest.div_ceil(u64::from(limit.max(1))).max(1)
-    }
+/// How KV ranges are cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Cut {
+    /// Longer ones are, in tokens or what these count for. At least 1.
+    pub(super) limit: u32,
+    /// Whether into equal chunks, or into some as long as the limit and one of what is left.
+    pub(super) equal: bool,
 }
+
+/// Chunks of about the same length: (what each takes, how many).
+type Chunks = (u64, u64);
+
+/// Chunks are whole multiples of this many tokens, or of a smaller page.
+pub(super) const UNIT: u32 = 64;
 
 /// Steps of classes within a power of two, as a power of two.
 const CLASS_STEPS: u32 = 5;
@@ -74,7 +84,9 @@ const LIMIT_STEPS: u32 = 5;
 /// Limits are looked at that make as many chunks as fill this many waves, of CTAs that have an SM for themselves, or four of those that share one.
 const MOST_WAVES: u32 = 8;
 /// How many of them are scheduled.
-const SCHEDULED: usize = 10;
+const SCHEDULED: usize = 16;
+/// Unequal chunks are taken where they save one part in this many of the time.
+const UNEVEN_SAVES: u64 = 64;
 /// What a token takes while all CTA slots are busy, in 16ths.
 pub(super) const BUSY: u64 = 16;
 
@@ -84,14 +96,13 @@ impl Waves {
         running(self.max_concurrent_ctas, &self.occupancy, ctas_per_sm)
     }
 
-    /// KV ranges longer than this many tokens are to be cut into equal chunks. At least 1. `merges_uncut` says whether something is to be merged
-    /// even if none is cut; it is asked only where that matters.
-    pub(super) fn chunk_limit(
+    /// How these KV ranges are to be cut. `merges_uncut` says whether something is to be merged even if none is cut; it is asked only where that matters.
+    pub(super) fn cut(
         &self,
         kv_ranges: impl Iterator<Item = KvWork>,
         merges_uncut: impl FnOnce() -> bool,
         scratch: &mut WavesScratch,
-    ) -> u32 {
+    ) -> Cut {
         let WavesScratch { histogram, classes, chunks, cta_slots } = scratch;
         // Empty but for the classes of this call.
         histogram.resize(CLASSES, Class::default());
@@ -119,95 +130,117 @@ impl Waves {
         }));
         touched.fill(Class::default());
         let running = self.running(ctas_per_sm);
-        let whole = round_up(longest.max(self.shortest));
+        let whole = Cut { limit: round_up(longest.max(self.shortest)), equal: true };
         let uncut = self.makespan(classes, whole, running, chunks, cta_slots);
-        let mut best = (uncut, whole);
-        for limit in self.promising(classes, total, (whole, ctas_per_sm)) {
-            let makespan = self.makespan(classes, limit, running, chunks, cta_slots);
+        let (mut equal, mut uneven) = ((uncut, whole), (u64::MAX, whole));
+        for cut in self.promising(classes, total, (whole.limit, ctas_per_sm)) {
+            let makespan = self.makespan(classes, cut, running, chunks, cta_slots);
+            let best = if cut.equal { &mut equal } else { &mut uneven };
             if makespan < best.0 {
-                best = (makespan, limit);
+                *best = (makespan, cut);
             }
         }
-        let (cut, limit) = best;
+        // Chunks that begin when others end do so later than predicted where these took longer than their tokens do on average.
+        let (cut, best) = if uneven.0 < equal.0 - equal.0 / UNEVEN_SAVES { uneven } else { equal };
         // Cuts have to pay for the merge too, if there is none without them.
         let pay = |merge: u32| cut + cut / 64 + u64::from(merge) < uncut;
-        if pay(self.merge) || (pay(0) && merges_uncut()) { limit } else { whole }
+        if pay(self.merge) || (pay(0) && merges_uncut()) { best } else { whole }
     }
 
-    /// The limits below `whole` whose schedules seem to end first: with the longest chunk if each has a CTA slot, else when all chunks are through on all
-    /// CTA slots, or when as many waves are as the longer half of the chunks takes.
+    /// The cuts below the limit `whole` whose schedules seem to end first: with the longest chunk if each has a CTA slot, else when all chunks are through
+    /// on all CTA slots, or when as many waves are as the longer half of the chunks takes.
     fn promising(
         &self,
         classes: &[Class],
         total: u64,
         (whole, ctas_per_sm): (u32, u32),
-    ) -> impl Iterator<Item = u32> + use<> {
+    ) -> impl Iterator<Item = Cut> + use<> {
         let running = self.running(ctas_per_sm);
         let fills = |waves: u32| u32::try_from(total / self.running(waves).max(1)).unwrap_or(u32::MAX);
-        let mut found = [(u64::MAX, whole); SCHEDULED];
+        let mut found = [(u64::MAX, Cut { limit: whole, equal: true }); SCHEDULED];
         let mut limit = round_up(fills(MOST_WAVES.max(ctas_per_sm.saturating_mul(4))).max(self.shortest));
-        let mut count_before = 0;
+        let (mut count_before, mut limit_before) = (0, 0);
         // Longer ones leave most SMs without a chunk.
         while limit < whole && limit / 2 <= fills(1).max(self.shortest) {
-            let (mut longest, mut load, mut count) = (0, 0, 0);
-            let (mut load_of_long, mut long) = (0, 0);
-            let half = u64::from(limit) / 2 + u64::from(self.cta);
-            for class in classes {
-                let (time, chunks) = self.chunks_of(class, limit);
-                longest = longest.max(time);
-                load += time * chunks;
-                count += chunks;
-                if time > half {
-                    load_of_long += time * chunks;
-                    long += chunks;
+            for equal in [true, false] {
+                let limit = if equal { limit } else { limit.next_multiple_of(UNIT) };
+                if !equal && (!self.uneven || std::mem::replace(&mut limit_before, limit) == limit) {
+                    continue;
+                }
+                let cut = Cut { limit, equal };
+                let (mut longest, mut load, mut count) = (0, 0, 0);
+                let (mut load_of_long, mut long) = (0, 0);
+                let half = u64::from(limit) / 2 + u64::from(self.cta);
+                for (time, chunks) in
+                    classes.iter().flat_map(|class| self.chunks_of(class, cut, self.cta.into()))
+                {
+                    longest = longest.max(time);
+                    load += time * chunks;
+                    count += chunks;
+                    if time > half {
+                        load_of_long += time * chunks;
+                        long += chunks;
+                    }
+                }
+                let ends = if count <= running {
+                    longest
+                } else {
+                    longest.max(load / running).max(load_of_long / long.max(1) * long.div_ceil(running))
+                };
+                let place = found.partition_point(|&(other, _)| other <= ends);
+                // As many equal chunks are the same.
+                if (!equal || count != count_before) && place < SCHEDULED {
+                    found[place..].rotate_right(1);
+                    found[place] = (ends, cut);
+                }
+                if equal {
+                    count_before = count;
                 }
             }
-            let ends = if count <= running {
-                longest
-            } else {
-                longest.max(load / running).max(load_of_long / long.max(1) * long.div_ceil(running))
-            };
-            let place = found.partition_point(|&(other, _)| other <= ends);
-            // As many chunks are the same.
-            if count != count_before && place < SCHEDULED {
-                found[place..].rotate_right(1);
-                found[place] = (ends, limit);
-            }
-            count_before = count;
             limit = round_up(limit.saturating_add(1));
         }
-        found.into_iter().filter(|&(ends, _)| ends < u64::MAX).map(|(_, limit)| limit)
+        found.into_iter().filter(|&(ends, _)| ends < u64::MAX).map(|(_, cut)| cut)
     }
 
-    /// What a chunk of a class takes if KV ranges longer than the limit are cut, and how many there are.
-    fn chunks_of(&self, class: &Class, limit: u32) -> (u64, u64) {
-        let cuts = class.chunks(limit);
-        let partial = if cuts > 1 { u64::from(self.row) * class.mean_rows } else { 0 };
-        (class.mean_tokens.div_ceil(cuts) + u64::from(self.cta) + partial, class.ctas * cuts)
+    /// The chunks of a class, each of which takes `start` beyond its tokens and partials.
+    fn chunks_of(&self, class: &Class, cut: Cut, start: u64) -> [Chunks; 2] {
+        let limit = u64::from(cut.limit.max(1));
+        let chunks = class.longest.div_ceil(limit).max(1);
+        let partial = if chunks > 1 { u64::from(self.row) * class.mean_rows } else { 0 };
+        let beyond = start + partial;
+        if cut.equal || chunks == 1 || class.mean_tokens <= limit {
+            return [(class.mean_tokens.div_ceil(chunks) + beyond, class.ctas * chunks), (0, 0)];
+        }
+        let (full, rest) = ((class.mean_tokens - 1) / limit, (class.mean_tokens - 1) % limit + 1);
+        if rest < u64::from(self.shortest) {
+            let shared = (limit + rest).div_ceil(2);
+            return [(limit + beyond, class.ctas * (full - 1)), (shared + beyond, 2 * class.ctas)];
+        }
+        [(limit + beyond, class.ctas * full), (rest + beyond, class.ctas)]
     }
 
-    /// When the last CTA slot finishes, if KV ranges longer than the limit are cut.
+    /// When the last CTA slot finishes. A CTA starts no faster for having an SM to itself, whatever its tokens do.
     fn makespan(
         &self,
         classes: &[Class],
-        limit: u32,
+        cut: Cut,
         running: u64,
-        chunks: &mut Vec<(u64, u64)>,
+        chunks: &mut Vec<Chunks>,
         cta_slots: &mut Vec<(u64, u64)>,
     ) -> u64 {
+        let chunks_from = |start| classes.iter().flat_map(move |class| self.chunks_of(class, cut, start));
+        let count = chunks_from(0).map(|(_, count)| count).sum::<u64>().min(running);
+        let pace = Pace::of(self.max_concurrent_ctas, &self.occupancy, count).of_busy(count);
         chunks.clear();
-        chunks.extend(classes.iter().map(|class| self.chunks_of(class, limit)));
+        chunks
+            .extend(chunks_from((u64::from(self.cta) * BUSY).div_ceil(pace)).filter(|&(_, count)| count > 0));
         chunks.sort_unstable_by(|a, b| b.cmp(a));
         schedule(chunks, running, cta_slots);
-        self.elapsed(running, cta_slots)
+        self.elapsed_from(0, running, cta_slots)
     }
 
-    /// When CTA slots are free: (work, how many), in ascending order.
-    fn elapsed(&self, running: u64, cta_slots: &[(u64, u64)]) -> u64 {
-        self.elapsed_from(u64::from(self.cta), running, cta_slots)
-    }
-
-    /// The same of CTAs that begin for so long. A CTA starts no faster for having the GPU to itself.
+    /// When the last CTA slot is free, by the work that each has: (work, how many) in ascending order. The first CTA of each begins for so long, no
+    /// faster for having the GPU to itself.
     pub(super) fn elapsed_from(&self, beginning: u64, running: u64, cta_slots: &[(u64, u64)]) -> u64 {
         let pace = Pace::of(self.max_concurrent_ctas, &self.occupancy, used(cta_slots));
         let (mut done, mut busy, mut elapsed) = (0, running, 0u64);
@@ -353,36 +386,59 @@ mod tests {
         cta: 33,
         row: 2,
         merge: 0,
+        uneven: true,
     };
 
-    fn limit(waves: &Waves, kv_ranges: &[KvWork]) -> u32 {
-        waves.chunk_limit(kv_ranges.iter().copied(), || false, &mut WavesScratch::default())
+    fn cut(waves: &Waves, kv_ranges: &[KvWork]) -> Cut {
+        waves.cut(kv_ranges.iter().copied(), || false, &mut WavesScratch::default())
+    }
+
+    fn equal(limit: u32) -> Cut {
+        Cut { limit, equal: true }
+    }
+
+    /// Tokens of the chunks of a KV range.
+    fn chunks(tokens: u32, cut: Cut) -> Vec<u32> {
+        let chunks = tokens.div_ceil(cut.limit);
+        if cut.equal || chunks == 1 {
+            return vec![tokens.div_ceil(chunks); chunks as usize];
+        }
+        let mut each = vec![cut.limit; chunks as usize];
+        let last = each.len() - 1;
+        each[last] = tokens - cut.limit * (chunks - 1);
+        if each[last] < WAVES.shortest {
+            let shared = (each[last] + cut.limit).div_ceil(2);
+            each[last - 1..].fill(shared);
+        }
+        each
     }
 
     /// When the last CTA slot finishes, CTA by CTA.
-    fn end(waves: &Waves, kv_ranges: &[KvWork], limit: u32) -> u64 {
+    fn end(waves: &Waves, kv_ranges: &[KvWork], cut: Cut) -> u64 {
         let mut times = Vec::new();
         for kv_range in kv_ranges.iter().filter(|kv_range| kv_range.tokens > 0) {
-            let cuts = kv_range.tokens.div_ceil(limit);
-            let partial = if cuts > 1 { waves.row * kv_range.rows } else { 0 };
-            let time = u64::from(kv_range.tokens.div_ceil(cuts) + waves.cta + partial);
-            times.extend(std::iter::repeat_n(time, (kv_range.ctas * cuts) as usize));
+            let chunks = chunks(kv_range.tokens, cut);
+            let partial = if chunks.len() > 1 { waves.row * kv_range.rows } else { 0 };
+            let times_of = chunks.iter().map(|tokens| f64::from(tokens + partial));
+            times.extend(times_of.flat_map(|time| std::iter::repeat_n(time, kv_range.ctas as usize)));
         }
-        times.sort_unstable_by(|a, b| b.cmp(a));
+        times.sort_by(|a, b| b.total_cmp(a));
         let crowded = kv_ranges.iter().any(|kv_range| kv_range.ctas_per_sm == 2);
         let places = if crowded { waves.max_concurrent_ctas } else { waves.max_concurrent_ctas / 2 };
         let least = if times.len() as u32 > waves.max_concurrent_ctas / 2 { 13.0 } else { 9.0 } / 16.0;
-        let mut free: BinaryHeap<Reverse<u64>> = (0..places.max(1)).map(|_| Reverse(0)).collect();
+        let pace = |busy: usize| (busy as f64 / f64::from(waves.max_concurrent_ctas)).max(least);
+        // A start takes as long whatever the pace is.
+        let start = f64::from(waves.cta) / pace(times.len().min(places.max(1) as usize));
+        let mut free = vec![0.0f64; places.max(1) as usize];
         for time in times {
-            free.peek_mut().unwrap().0 += time;
+            let first = free.iter_mut().min_by(|a, b| a.total_cmp(b)).unwrap();
+            *first += time + start;
         }
         // All that are busy get on equally fast.
-        let free: Vec<u64> = free.into_sorted_vec().into_iter().rev().map(|cta_slot| cta_slot.0).collect();
-        let (mut done, mut elapsed) = (0u64, 0.0);
+        free.sort_by(f64::total_cmp);
+        let (mut done, mut elapsed) = (0.0, 0.0);
         for (index, &work) in free.iter().enumerate() {
-            let share = (free.len() - index) as f64 / f64::from(waves.max_concurrent_ctas);
-            let begins = work.min(u64::from(waves.cta)).saturating_sub(done);
-            elapsed += begins as f64 + (work - done - begins) as f64 * share.max(least);
+            elapsed += (work - done) * pace(free.len() - index);
             done = work;
         }
         elapsed as u64
@@ -391,17 +447,17 @@ mod tests {
     #[test]
     fn one_long_kv_range_is_cut_and_many_short_ones_are_not() {
         let alone = [KvWork { ctas: 8, tokens: 100_000, rows: 4, ctas_per_sm: 2 }];
-        let chunks = 100_000u32.div_ceil(limit(&WAVES, &alone)) * 8;
+        let chunks = chunks(100_000, cut(&WAVES, &alone)).len() * 8;
         assert!((240..=264).contains(&chunks), "{chunks} chunks");
         let many = vec![KvWork { ctas: 8, tokens: 1024, rows: 4, ctas_per_sm: 2 }; 1024];
-        assert_eq!(limit(&WAVES, &many), 1024);
+        assert_eq!(cut(&WAVES, &many), equal(1024));
     }
 
     #[test]
     fn a_second_wave_for_one_more_cta_is_avoided() {
         let kv_ranges = vec![KvWork { ctas: 1, tokens: 4096, rows: 4, ctas_per_sm: 2 }; 265];
         let (whole, cut) =
-            (end(&WAVES, &kv_ranges, 4096), end(&WAVES, &kv_ranges, limit(&WAVES, &kv_ranges)));
+            (end(&WAVES, &kv_ranges, equal(4096)), end(&WAVES, &kv_ranges, cut(&WAVES, &kv_ranges)));
         assert!(cut * 10 < whole * 8, "{cut} of {whole}");
     }
 
@@ -410,9 +466,13 @@ mod tests {
         // 256 tokens and a CTA, or two parts of 128 and a partial: 120 tokens' time less.
         let (kv_ranges, dear) =
             ([KvWork { ctas: 1, tokens: 256, rows: 4, ctas_per_sm: 2 }], Waves { merge: 134, ..WAVES });
-        assert_eq!((limit(&WAVES, &kv_ranges), limit(&dear, &kv_ranges)), (128, 256));
-        assert_eq!(dear.chunk_limit(kv_ranges.iter().copied(), || true, &mut WavesScratch::default()), 128);
-        assert_eq!(limit(&dear, &[KvWork { tokens: 512, ..kv_ranges[0] }]), 128, "what saves more is cut");
+        assert_eq!((cut(&WAVES, &kv_ranges), cut(&dear, &kv_ranges)), (equal(128), equal(256)));
+        assert_eq!(dear.cut(kv_ranges.iter().copied(), || true, &mut WavesScratch::default()), equal(128));
+        assert_eq!(
+            cut(&dear, &[KvWork { tokens: 512, ..kv_ranges[0] }]),
+            equal(128),
+            "what saves more is cut"
+        );
     }
 
     #[test]
@@ -424,26 +484,26 @@ mod tests {
     #[test]
     fn ctas_with_an_sm_for_themselves_are_half_as_many_at_once() {
         // 16 chunks for each of eight KV heads are 128 CTAs, 33 are 264.
-        let chunks = |ctas_per_sm, tokens: u32| {
+        let count = |ctas_per_sm, tokens: u32| {
             let kv_range = KvWork { ctas: 8, tokens, rows: 4, ctas_per_sm };
-            tokens.div_ceil(limit(&WAVES, &[kv_range]))
+            chunks(tokens, cut(&WAVES, &[kv_range])).len()
         };
-        assert_eq!((chunks(1, 8256), chunks(2, 100_000)), (16, 33));
+        assert_eq!((count(1, 8256), count(2, 100_000)), (16, 33));
         let mixed = [
             KvWork { ctas: 8, tokens: 100_000, rows: 4, ctas_per_sm: 1 },
             KvWork { ctas: 1, tokens: 128, rows: 4, ctas_per_sm: 2 },
         ];
-        assert!(100_000u32.div_ceil(limit(&WAVES, &mixed)) > 16, "others fit beside them");
+        assert!(chunks(100_000, cut(&WAVES, &mixed)).len() > 16, "others fit beside them");
     }
 
     #[test]
     fn few_ctas_are_faster_alone_than_in_pairs() {
         // 132 SMs: 128 CTAs do not gain from being twice as many, as all partials are written twice.
         let kv_range = |tokens, rows| [KvWork { ctas: 128, tokens, rows, ctas_per_sm: 2 }];
-        assert_eq!(limit(&WAVES, &kv_range(1024, 64)), 1024);
+        assert_eq!(cut(&WAVES, &kv_range(1024, 64)), equal(1024));
         // 140 on 128 SMs do: some of them share an SM, and all others wait for those.
         let shared = Waves { max_concurrent_ctas: 256, ..WAVES };
-        assert!(limit(&shared, &[KvWork { ctas: 140, ..kv_range(65_536, 4)[0] }]) < 65_536);
+        assert!(cut(&shared, &[KvWork { ctas: 140, ..kv_range(65_536, 4)[0] }]).limit < 65_536);
     }
 
     fn kv_ranges() -> impl Strategy<Value = Vec<KvWork>> {
@@ -454,31 +514,42 @@ mod tests {
         prop::collection::vec(kv_range, 1..60)
     }
 
-    /// Limits are coarse and lengths in classes, and one CTA more than CTA slots is a wave more: no limit is best every time. It takes 0.868 on average,
-    /// 1.001 and 1.032.
+    /// Limits are coarse and lengths in classes, and one CTA more than CTA slots is a wave more: no limit is best every time. It takes 0.865 on average,
+    /// 1.005 and 1.030; unequal chunks, on 1 610 of them, 0.988 of the best equal ones, 1.018 and 1.041.
     #[test]
-    fn the_limit_beats_simple_rules_on_average() {
+    fn the_cut_beats_simple_rules_on_average() {
         let mut runner = TestRunner::deterministic();
         let batches = (kv_ranges(), 1u32..300);
-        let mut ratios: Vec<f64> = (0..5_000)
-            .map(|_| {
-                let (kv_ranges, cta_slots) = batches.new_tree(&mut runner).unwrap().current();
-                let waves = Waves { max_concurrent_ctas: cta_slots, ..WAVES };
-                let ctas: u32 = kv_ranges.iter().map(|kv_range| kv_range.ctas).sum();
-                let total: u64 =
-                    kv_ranges.iter().map(|kv_range| u64::from(kv_range.ctas * kv_range.tokens)).sum();
-                let fill = total.div_ceil(u64::from(cta_slots)).max(128) as u32;
-                let mean = total.div_ceil(u64::from(ctas)).max(128) as u32;
-                let rules = [u32::MAX, fill, mean].map(|limit| end(&waves, &kv_ranges, limit));
-                let found = limit(&waves, &kv_ranges);
-                assert!(found >= waves.shortest);
-                end(&waves, &kv_ranges, found) as f64 / rules.into_iter().min().unwrap() as f64
-            })
-            .collect();
-        ratios.sort_by(f64::total_cmp);
-        let mean = ratios.iter().sum::<f64>() / ratios.len() as f64;
-        let (nearly_all, worst) = (ratios[ratios.len() * 99 / 100], ratios[ratios.len() - 1]);
-        assert!(mean < 0.89 && nearly_all < 1.02 && worst < 1.06, "{mean}, {nearly_all}, {worst}");
+        let (mut ratios, mut over_equal) = (Vec::new(), Vec::new());
+        for _ in 0..5_000 {
+            let (kv_ranges, cta_slots) = batches.new_tree(&mut runner).unwrap().current();
+            let waves = Waves { max_concurrent_ctas: cta_slots, ..WAVES };
+            let ctas: u32 = kv_ranges.iter().map(|kv_range| kv_range.ctas).sum();
+            let total: u64 =
+                kv_ranges.iter().map(|kv_range| u64::from(kv_range.ctas * kv_range.tokens)).sum();
+            let fill = total.div_ceil(u64::from(cta_slots)).max(128) as u32;
+            let mean = total.div_ceil(u64::from(ctas)).max(128) as u32;
+            let rules = [u32::MAX, fill, mean].map(|limit| end(&waves, &kv_ranges, equal(limit)));
+            let found = cut(&waves, &kv_ranges);
+            assert!(found.limit >= waves.shortest);
+            let end_of = |cut| end(&waves, &kv_ranges, cut) as f64;
+            ratios.push(end_of(found) / rules.into_iter().min().unwrap() as f64);
+            if !found.equal {
+                let best_equal = cut(&Waves { uneven: false, ..waves }, &kv_ranges);
+                assert!(best_equal.equal);
+                over_equal.push(end_of(found) / end_of(best_equal));
+            }
+        }
+        let spread = |ratios: &mut Vec<f64>| {
+            ratios.sort_by(f64::total_cmp);
+            let mean = ratios.iter().sum::<f64>() / ratios.len() as f64;
+            (mean, ratios[ratios.len() * 99 / 100], ratios[ratios.len() - 1])
+        };
+        let (mean, nearly_all, worst) = spread(&mut ratios);
+        assert!(mean < 0.88 && nearly_all < 1.02 && worst < 1.06, "{mean}, {nearly_all}, {worst}");
+        let (mean, nearly_all, worst) = spread(&mut over_equal);
+        let many = over_equal.len();
+        assert!(many > 1_000 && mean < 0.99 && nearly_all < 1.03, "{many}: {mean}, {nearly_all}, {worst}");
     }
 
     proptest! {
@@ -487,19 +558,19 @@ mod tests {
             kv_ranges in kv_ranges(), cta_slots in 1u32..300, merge in prop_oneof![Just(0u32), 1u32..5_000, Just(u32::MAX)],
         ) {
             let waves = Waves { max_concurrent_ctas: cta_slots, merge, ..WAVES };
-            let free = limit(&Waves { merge: 0, ..waves }, &kv_ranges);
+            let free = cut(&Waves { merge: 0, ..waves }, &kv_ranges);
             let WavesScratch { classes, mut chunks, cta_slots, .. } = {
                 let mut scratch = WavesScratch::default();
-                let anyway = waves.chunk_limit(kv_ranges.iter().copied(), || true, &mut scratch);
+                let anyway = waves.cut(kv_ranges.iter().copied(), || true, &mut scratch);
                 prop_assert_eq!(anyway, free, "what is paid anyway does not matter");
                 scratch
             };
-            let (found, mut cta_slots) = (limit(&waves, &kv_ranges), cta_slots);
-            let whole = round_up(kv_ranges.iter().map(|kv_range| kv_range.tokens).max().unwrap().max(waves.shortest));
+            let (found, mut cta_slots) = (cut(&waves, &kv_ranges), cta_slots);
+            let whole = equal(round_up(kv_ranges.iter().map(|kv_range| kv_range.tokens).max().unwrap().max(waves.shortest)));
             prop_assert!(found == free || found == whole);
             prop_assert!(merge != 0 || found == free);
             prop_assert!(merge != u32::MAX || found == whole);
-            let mut end = |limit| waves.makespan(&classes, limit, waves.running(2), &mut chunks, &mut cta_slots);
+            let mut end = |cut| waves.makespan(&classes, cut, waves.running(2), &mut chunks, &mut cta_slots);
             let price = if found == whole { 0 } else { u64::from(merge) };
             prop_assert!(end(found) + price <= end(whole), "no cut would be better");
             // What is left whole for the merge's sake would gain less than that, and what the model does not know.

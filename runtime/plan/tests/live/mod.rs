@@ -454,6 +454,17 @@ pub(crate) fn check_garbage(plan: &Plan) {
     assert!(plan.segments().len() <= 2 * live(&mut q_tiles().map(|index| q_tile(index).segments.len())));
 }
 
+/// Whether some KV range is cut into chunks of which one is much longer than another.
+pub(crate) fn is_cut_unevenly(plan: &Plan) -> bool {
+    let mut lengths: BTreeMap<u32, (usize, usize)> = BTreeMap::new();
+    for item in plan.work_items() {
+        let length = item.kv_range.len();
+        let (shortest, longest) = lengths.entry(item.q_tile).or_insert((length, length));
+        (*shortest, *longest) = (length.min(*shortest), length.max(*longest));
+    }
+    lengths.values().any(|(shortest, longest)| longest - shortest > 2 * 64)
+}
+
 /// What an engine could say that makes no sense.
 pub(crate) fn refused(result: Result<(), LiveError>) -> LiveError {
     result.expect_err("it makes no sense")

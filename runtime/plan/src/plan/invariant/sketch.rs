@@ -352,6 +352,7 @@ impl Plan {
             cta: 0,
             row: 0,
             merge: 0,
+            uneven: false,
         };
         let slots = u64::from(options.device.max_concurrent_ctas.max(1));
         waves::schedule(classes, waves.running(ctas_per_sm), cta_slots);

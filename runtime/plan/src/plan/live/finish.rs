@@ -53,7 +53,7 @@ impl LivePlan {
             // Longer KV ranges are cut into as many chunks as before, or all have to be cut again.
             let moves = |q_tile: u32| {
                 let work = plan.work_of(&plan.q_tiles[q_tile as usize], limit.row);
-                work > low && work.div_ceil(low) != work.div_ceil(high)
+                work > low && (!limit.equal || !before.equal || work.div_ceil(low) != work.div_ceil(high))
             };
             if plan.packs.iter().flat_map(|pack| pack.q_tiles.clone()).any(moves) {
                 return false;
