@@ -1,10 +1,10 @@
 //! How long the KV chunks of a step may be, so that all CTA slots of a GPU finish together.
 //!
 //! CTAs start in the order of the plan, longest first, each where a CTA slot gets free first: list scheduling (Graham 1969, "Bounds on
-//! multiprocessing timing anomalies"). KV ranges are put into classes by their length. All limits that make up to eight waves are looked at; those
-//! that seem to end first by their longest chunk, their load and their waves are scheduled, and the one whose schedule ends first wins. Times are in
-//! tokens: what a CTA takes for one while all CTA slots are busy. Where fewer are, each has more of the GPU for itself, and the most if it has an SM for
-//! itself.
+//! multiprocessing timing anomalies"). KV ranges are put into classes by their length. All limits that make up to eight waves are looked at,
+//! with equal chunks and with chunks as long as the limit; those that seem to end first by their longest chunk, their load and their waves are
+//! scheduled, and the one whose schedule ends first wins. Times are in tokens: what a CTA takes for one while all CTA slots are busy. Where
+//! fewer are, each has more of the GPU for itself, and the most if it has an SM for itself.
 
 use crate::Occupancy;
 use std::cmp::Reverse;
