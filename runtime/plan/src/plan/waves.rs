@@ -140,7 +140,7 @@ impl Waves {
                 *best = (makespan, cut);
             }
         }
-        // Chunks that begin when others end do so later than predicted where these took longer than their tokens do on average.
+        // Chunks that begin where others end depend on these, which may be slower than their tokens say.
         let (cut, best) = if uneven.0 < equal.0 - equal.0 / UNEVEN_SAVES { uneven } else { equal };
         // Cuts have to pay for the merge too, if there is none without them.
         let pay = |merge: u32| cut + cut / 64 + u64::from(merge) < uncut;
@@ -163,7 +163,9 @@ impl Waves {
         // Longer ones leave most SMs without a chunk.
         while limit < whole && limit / 2 <= fills(1).max(self.shortest) {
             for equal in [true, false] {
-                let limit = if equal { limit } else { limit.next_multiple_of(UNIT) };
+                // Ends of unequal chunks would be rounded up one after the other.
+                let limit =
+                    if equal { limit } else { limit.checked_next_multiple_of(UNIT).unwrap_or(u32::MAX) };
                 if !equal && (!self.uneven || std::mem::replace(&mut limit_before, limit) == limit) {
                     continue;
                 }
