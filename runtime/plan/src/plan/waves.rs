@@ -166,7 +166,9 @@ impl Waves {
                 // Ends of unequal chunks would be rounded up one after the other.
                 let limit =
                     if equal { limit } else { limit.checked_next_multiple_of(UNIT).unwrap_or(u32::MAX) };
-                if !equal && (!self.uneven || std::mem::replace(&mut limit_before, limit) == limit) {
+                // Where all equal chunks begin at once, the longest ends last, and none is longer than the limit.
+                let gains = self.uneven && count_before > running;
+                if !equal && (!gains || std::mem::replace(&mut limit_before, limit) == limit) {
                     continue;
                 }
                 let cut = Cut { limit, equal };
