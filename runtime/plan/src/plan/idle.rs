@@ -1,6 +1,6 @@
 //! How much of a device a plan leaves idle, predicted before it runs: list scheduling of its work items, by the prices that planned it.
 
-use super::waves::Placed;
+use super::list_schedule::Placed;
 use super::{Plan, PlanOptions, TileGroup, UNTOUCHED};
 use std::iter::repeat_n;
 use std::ops::Range;

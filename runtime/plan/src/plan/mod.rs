@@ -10,6 +10,7 @@ mod invariant;
 mod items;
 mod joined;
 mod lengths;
+mod list_schedule;
 mod live;
 mod options;
 mod output;

@@ -1,7 +1,7 @@
 //! How long a plan takes, predicted before it runs: list scheduling of its work items, by the prices that planned it.
 
 use super::invariant::{add_chunks, compute_segment};
-use super::waves::{BUSY, Pace, running};
+use super::list_schedule::{BUSY, Pace, running};
 use super::{Plan, PlanOptions, TileGroup, UNTOUCHED, WorkItem};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;

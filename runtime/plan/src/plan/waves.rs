@@ -6,9 +6,8 @@
 //! scheduled, and the one whose schedule ends first wins. Times are in tokens: what a CTA takes for one while all CTA slots are busy. Where
 //! fewer are, each has more of the GPU for itself, and the most if it has an SM for itself.
 
+use super::list_schedule::{BUSY, Chunks, Pace, elapsed_from, running, schedule};
 use crate::Occupancy;
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
 
 /// What a limit is judged by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,9 +69,6 @@ pub(super) struct Cut {
     pub(super) equal: bool,
 }
 
-/// Chunks of about the same length: (what each takes, how many).
-type Chunks = (u64, u64);
-
 /// Chunks are whole multiples of this many tokens, or of a smaller page.
 pub(super) const UNIT: u32 = 64;
 
@@ -87,9 +83,6 @@ const MOST_WAVES: u32 = 8;
 const SCHEDULED: usize = 16;
 /// Unequal chunks are taken where they save one part in this many of the time.
 const UNEVEN_SAVES: u64 = 64;
-/// What a token takes while all CTA slots are busy, in 16ths.
-pub(super) const BUSY: u64 = 16;
-
 impl Waves {
     /// CTAs that run at once if an SM runs `ctas_per_sm`.
     pub(super) fn running(&self, ctas_per_sm: u32) -> u64 {
@@ -159,51 +152,52 @@ impl Waves {
         let fills = |waves: u32| u32::try_from(total / self.running(waves).max(1)).unwrap_or(u32::MAX);
         let mut found = [(u64::MAX, Cut { limit: whole, equal: true }); SCHEDULED];
         let mut limit = round_up(fills(MOST_WAVES.max(ctas_per_sm.saturating_mul(4))).max(self.shortest));
-        let (mut count_before, mut limit_before) = (0, 0);
+        let mut note = |ends: u64, cut: Cut| {
+            let place = found.partition_point(|&(other, _)| other <= ends);
+            if place < SCHEDULED {
+                found[place..].rotate_right(1);
+                found[place] = (ends, cut);
+            }
+        };
+        let (mut count_before, mut rounded_before) = (0, 0);
         // Longer ones leave most SMs without a chunk.
         while limit < whole && limit / 2 <= fills(1).max(self.shortest) {
-            for equal in [true, false] {
-                // Ends of unequal chunks would be rounded up one after the other.
-                let limit =
-                    if equal { limit } else { limit.checked_next_multiple_of(UNIT).unwrap_or(u32::MAX) };
-                // Where all equal chunks begin at once, the longest ends last, and none is longer than the limit.
-                let gains = self.uneven && count_before > running;
-                if !equal && (!gains || std::mem::replace(&mut limit_before, limit) == limit) {
-                    continue;
-                }
-                let cut = Cut { limit, equal };
-                let (mut longest, mut load, mut count) = (0, 0, 0);
-                let (mut load_of_long, mut long) = (0, 0);
-                let half = u64::from(limit) / 2 + u64::from(self.cta);
-                for (time, chunks) in
-                    classes.iter().flat_map(|class| self.chunks_of(class, cut, self.cta.into()))
-                {
-                    longest = longest.max(time);
-                    load += time * chunks;
-                    count += chunks;
-                    if time > half {
-                        load_of_long += time * chunks;
-                        long += chunks;
-                    }
-                }
-                let ends = if count <= running {
-                    longest
-                } else {
-                    longest.max(load / running).max(load_of_long / long.max(1) * long.div_ceil(running))
-                };
-                let place = found.partition_point(|&(other, _)| other <= ends);
-                // As many equal chunks are the same.
-                if (!equal || count != count_before) && place < SCHEDULED {
-                    found[place..].rotate_right(1);
-                    found[place] = (ends, cut);
-                }
-                if equal {
-                    count_before = count;
-                }
+            let equal = Cut { limit, equal: true };
+            let (ends, count) = self.seems_to_end(classes, equal, running);
+            // As many equal chunks are the same.
+            if count != count_before {
+                note(ends, equal);
+            }
+            count_before = count;
+            // Ends of unequal chunks would be rounded up one after the other. Where all equal chunks begin at once, the longest one ends last, and none is
+            // longer than the limit.
+            let rounded = limit.checked_next_multiple_of(UNIT).unwrap_or(u32::MAX);
+            if self.uneven && count > running && rounded != rounded_before {
+                let uneven = Cut { limit: rounded, equal: false };
+                note(self.seems_to_end(classes, uneven, running).0, uneven);
+                rounded_before = rounded;
             }
             limit = round_up(limit.saturating_add(1));
         }
         found.into_iter().filter(|&(ends, _)| ends < u64::MAX).map(|(_, cut)| cut)
+    }
+
+    /// When the schedule of a cut seems to end, and how many chunks there are.
+    fn seems_to_end(&self, classes: &[Class], cut: Cut, running: u64) -> (u64, u64) {
+        let (mut longest, mut load, mut count) = (0, 0, 0);
+        let (mut load_of_long, mut long) = (0, 0);
+        let half = u64::from(cut.limit) / 2 + u64::from(self.cta);
+        for (time, chunks) in classes.iter().flat_map(|class| self.chunks_of(class, cut, self.cta.into())) {
+            longest = longest.max(time);
+            load += time * chunks;
+            count += chunks;
+            if time > half {
+                load_of_long += time * chunks;
+                long += chunks;
+            }
+        }
+        let waves = || (load / running).max(load_of_long / long.max(1) * long.div_ceil(running));
+        (if count <= running { longest } else { longest.max(waves()) }, count)
     }
 
     /// The chunks of a class, each of which takes `start` beyond its tokens and partials.
@@ -234,97 +228,14 @@ impl Waves {
     ) -> u64 {
         let chunks_from = |start| classes.iter().flat_map(move |class| self.chunks_of(class, cut, start));
         let count = chunks_from(0).map(|(_, count)| count).sum::<u64>().min(running);
-        let pace = Pace::of(self.max_concurrent_ctas, &self.occupancy, count).of_busy(count);
+        let of = (self.max_concurrent_ctas, &self.occupancy);
+        let pace = Pace::of(of.0, of.1, count).of_busy(count);
         chunks.clear();
         chunks
             .extend(chunks_from((u64::from(self.cta) * BUSY).div_ceil(pace)).filter(|&(_, count)| count > 0));
         chunks.sort_unstable_by(|a, b| b.cmp(a));
         schedule(chunks, running, cta_slots);
-        self.elapsed_from(0, running, cta_slots)
-    }
-
-    /// When the last CTA slot is free, by the work that each has: (work, how many) in ascending order. The first CTA of each begins for so long, no
-    /// faster for having the GPU to itself.
-    pub(super) fn elapsed_from(&self, beginning: u64, running: u64, cta_slots: &[(u64, u64)]) -> u64 {
-        let pace = Pace::of(self.max_concurrent_ctas, &self.occupancy, used(cta_slots));
-        let (mut done, mut busy, mut elapsed) = (0, running, 0u64);
-        for &(free, ctas) in cta_slots {
-            let begins = free.min(beginning).saturating_sub(done);
-            let computes = free - done - begins;
-            elapsed += begins * BUSY + computes * pace.of_busy(busy);
-            (done, busy) = (free, busy - ctas);
-        }
-        elapsed.div_ceil(BUSY)
-    }
-}
-
-/// CTAs that run at once on this many CTA slots if an SM runs `ctas_per_sm`.
-pub(super) fn running(cta_slots: u32, occupancy: &Occupancy, ctas_per_sm: u32) -> u64 {
-    (u64::from(cta_slots) * u64::from(ctas_per_sm) / u64::from(occupancy.ctas_per_sm.max(1))).max(1)
-}
-
-/// How long a token of a CTA takes while few or many CTAs run.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Pace {
-    cta_slots: u64,
-    least: u64,
-}
-
-impl Pace {
-    /// Of a launch of which `ctas` CTAs run at first. They have an SM each for themselves if they are no more than SMs: those that are left at the end
-    /// of a larger launch may still share one.
-    pub(super) fn of(cta_slots: u32, occupancy: &Occupancy, ctas: u64) -> Self {
-        let shared = ctas > running(cta_slots, occupancy, 1);
-        let least = if shared { occupancy.pace_shared } else { occupancy.pace_alone };
-        Self { cta_slots: u64::from(cta_slots.max(1)), least }
-    }
-
-    /// While `busy` CTAs run, in [`BUSY`] parts of the time while every SM is full.
-    pub(super) fn of_busy(self, busy: u64) -> u64 {
-        (BUSY * busy).div_ceil(self.cta_slots).max(self.least)
-    }
-}
-
-/// How many CTA slots, (when free, how many), had a CTA.
-fn used(cta_slots: &[(u64, u64)]) -> u64 {
-    cta_slots.iter().filter(|&&(free, _)| free > 0).map(|&(_, ctas)| ctas).sum()
-}
-
-/// Places chunks, (time, how many), on CTA slots, each where a CTA slot gets free first; leaves (when free, how many) in ascending order.
-pub(super) fn schedule(chunks: &[(u64, u64)], count: u64, cta_slots: &mut Vec<(u64, u64)>) {
-    cta_slots.clear();
-    cta_slots.push((0, count));
-    for &(time, chunks) in chunks {
-        let mut rest = chunks;
-        while rest > 0 {
-            let (first, here) = cta_slots[0];
-            let (last, _) = cta_slots[cta_slots.len() - 1];
-            if last - first <= time && rest >= count {
-                // No CTA slot gets a second chunk before all have one: whole rounds leave the order as it is.
-                cta_slots.iter_mut().for_each(|cta_slot| cta_slot.0 += rest / count * time);
-                rest %= count;
-                continue;
-            }
-            // The CTA slots that are free first take chunks until others are free before them, or some of them take the last ones.
-            let until = cta_slots.get(1).map_or(1, |&(next, _)| (next - first).div_ceil(time.max(1)).max(1));
-            let (taken, each) = if rest < here { (rest, 1) } else { (here, until.min(rest / here)) };
-            rest -= taken * each;
-            if taken == here {
-                cta_slots.remove(0);
-            } else {
-                cta_slots[0].1 -= taken;
-            }
-            free_again(cta_slots, first + each * time, taken);
-        }
-    }
-}
-
-/// Puts CTA slots back where they belong by when they are free.
-fn free_again(cta_slots: &mut Vec<(u64, u64)>, free: u64, count: u64) {
-    let place = cta_slots.partition_point(|cta_slot| cta_slot.0 < free);
-    match cta_slots.get_mut(place) {
-        Some(cta_slot) if cta_slot.0 == free => cta_slot.1 += count,
-        _ => cta_slots.insert(place, (free, count)),
+        elapsed_from(0, of, running, cta_slots)
     }
 }
 
@@ -339,40 +250,6 @@ fn class_of(tokens: u32) -> usize {
 pub(super) fn round_up(limit: u32) -> u32 {
     let grain = (1u32 << limit.max(1).ilog2() >> LIMIT_STEPS).max(16);
     limit.checked_next_multiple_of(grain).unwrap_or(u32::MAX)
-}
-
-/// What CTA slots do while CTAs run.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Placed {
-    /// The time of all CTAs.
-    pub(super) busy: u64,
-    /// When the last one ends.
-    pub(super) end: u64,
-}
-
-impl Placed {
-    /// CTAs of these times that start in this order, each where a CTA slot gets free first.
-    pub(super) fn on(cta_slots: u32, times: impl Iterator<Item = u64>) -> Self {
-        let mut free: BinaryHeap<Reverse<u64>> = (0..cta_slots.max(1)).map(|_| Reverse(0)).collect();
-        let mut placed = Self::default();
-        for time in times {
-            if let Some(mut first) = free.peek_mut() {
-                first.0 += time;
-                placed.end = placed.end.max(first.0);
-            }
-            placed.busy += time;
-        }
-        placed
-    }
-
-    /// The share of the CTA slots' time in which no CTA runs, 0 to 1.
-    pub(super) fn idle_share(self, cta_slots: u32) -> f64 {
-        if self.end == 0 {
-            0.0
-        } else {
-            1.0 - self.busy as f64 / (self.end as f64 * f64::from(cta_slots.max(1)))
-        }
-    }
 }
 
 #[cfg(test)]
@@ -480,12 +357,6 @@ mod tests {
     }
 
     #[test]
-    fn idle_time_is_what_the_last_wave_leaves() {
-        assert!((Placed::on(4, [10; 5].into_iter()).idle_share(4) - 3.0 / 8.0).abs() < 1e-12);
-        assert_eq!(Placed::on(4, std::iter::empty()).idle_share(4), 0.0);
-    }
-
-    #[test]
     fn ctas_with_an_sm_for_themselves_are_half_as_many_at_once() {
         // 16 chunks for each of eight KV heads are 128 CTAs, 33 are 264.
         let count = |ctas_per_sm, tokens: u32| {
@@ -581,22 +452,5 @@ mod tests {
             prop_assert!(found == free || end(free) + end(free) / 64 + u64::from(merge) >= end(whole));
         }
 
-        #[test]
-        fn classes_of_chunks_are_placed_as_one_by_one(times in prop::collection::vec((1u64..200, 1u64..60), 1..12), count in 1u64..24) {
-            let mut times = times;
-            times.sort_unstable_by(|a, b| b.cmp(a));
-            let mut cta_slots = Vec::new();
-            schedule(&times, count, &mut cta_slots);
-            let mut free: BinaryHeap<Reverse<u64>> = (0..count).map(|_| Reverse(0)).collect();
-            for &(time, chunks) in &times {
-                for _ in 0..chunks {
-                    free.peek_mut().unwrap().0 += time;
-                }
-            }
-            let exact = free.into_iter().map(|cta_slot| cta_slot.0).max().unwrap();
-            prop_assert_eq!(cta_slots.last().unwrap().0, exact);
-            prop_assert_eq!(cta_slots.iter().map(|cta_slot| cta_slot.1).sum::<u64>(), count);
-            prop_assert!(cta_slots.is_sorted());
-        }
     }
 }

@@ -1,7 +1,7 @@
 //! Which of a few ways to cut trees into Q tiles, and these into items, ends first: by the prices that packs are weighed with.
 
 use super::{InvariantScratch, Span, Steps, Tiles, owner, spans_of, windows};
-use crate::plan::waves::{self, Waves};
+use crate::plan::list_schedule::{elapsed_from, running, schedule};
 use crate::plan::{GRANULE, Plan, PlanOptions, WARP_ROWS};
 use crate::{DeviceProfile, Occupancy, PrefixTree};
 use std::ops::Range;
@@ -345,19 +345,12 @@ impl Plan {
             }
         }
         let total = times.iter().sum::<u64>().saturating_mul(heads);
-        let waves = Waves {
-            max_concurrent_ctas: options.device.max_concurrent_ctas,
-            occupancy: options.device.occupancy,
-            shortest: 1,
-            cta: 0,
-            row: 0,
-            merge: 0,
-            uneven: false,
-        };
         let slots = u64::from(options.device.max_concurrent_ctas.max(1));
-        waves::schedule(classes, waves.running(ctas_per_sm), cta_slots);
+        let of = (options.device.max_concurrent_ctas, &options.device.occupancy);
+        let running = running(of.0, of.1, ctas_per_sm);
+        schedule(classes, running, cta_slots);
         let start = options.device.prices.cta;
-        let end = waves.elapsed_from(start, waves.running(ctas_per_sm), cta_slots).saturating_mul(slots);
+        let end = elapsed_from(start, of, running, cta_slots).saturating_mul(slots);
         let merge = if merges { options.device.prices.merge } else { 0 };
         let paced = if tall { end.saturating_mul(options.device.invariant_in_tall_tiles) / 64 } else { end };
         (paced.saturating_add(merge), total)

@@ -50,7 +50,7 @@ impl LivePlan {
         if limit != self.limit {
             let before = std::mem::replace(&mut self.limit, limit);
             let (low, high) = (limit.work.min(before.work), limit.work.max(before.work));
-            // Longer KV ranges are cut into as many chunks as before, or all have to be cut again.
+            // Longer KV ranges are cut into as many equal chunks as before, or all have to be cut again.
             let moves = |q_tile: u32| {
                 let work = plan.work_of(&plan.q_tiles[q_tile as usize], limit.row);
                 work > low && (!limit.equal || !before.equal || work.div_ceil(low) != work.div_ceil(high))
