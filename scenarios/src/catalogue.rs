@@ -27,6 +27,7 @@ const CUDA_BATCHES: &[(&str, &str)] = &[
     ("cuda/fp8-fit.yaml", include_str!("../catalogue/cuda/fp8-fit.yaml")),
     ("cuda/fp8-dims-fit.yaml", include_str!("../catalogue/cuda/fp8-dims-fit.yaml")),
     ("cuda/fp8-trees-fit.yaml", include_str!("../catalogue/cuda/fp8-trees-fit.yaml")),
+    ("cuda/fp8-trees-many-fit.yaml", include_str!("../catalogue/cuda/fp8-trees-many-fit.yaml")),
     ("cuda/tenants-held-out.yaml", include_str!("../catalogue/cuda/tenants-held-out.yaml")),
     ("cuda/tenants-dims-held-out.yaml", include_str!("../catalogue/cuda/tenants-dims-held-out.yaml")),
     ("cuda/tenants-512-held-out.yaml", include_str!("../catalogue/cuda/tenants-512-held-out.yaml")),

@@ -38,6 +38,9 @@ const fn default_least_rows() -> u16 {
     3
 }
 
+/// Of a leaf of fewer batches the next one like them is often not: with three, one of an H200's took 1.77 times the best tile (`docs/tried.md`).
+const LEAST_ROWS: u16 = 6;
+
 impl Default for FitSettings {
     fn default() -> Self {
         Self {
@@ -46,7 +49,7 @@ impl Default for FitSettings {
             max_leaves: 16,
             noise_permille: 10,
             leaf_price: default_leaf_price(),
-            least_rows: default_least_rows(),
+            least_rows: LEAST_ROWS,
             fit_seconds: 15,
             folds: 5,
         }

@@ -279,17 +279,18 @@ impl HeadStep<'_> {
             // This request may end before others that share the segment do, and its window may begin after theirs.
             masking.apply(&mut scores[..tokens], position, ends[index]);
             let new_max = max.max(simd::max(scores));
-            if new_max == f32::NEG_INFINITY {
-                scores.fill(0.0);
-                continue;
-            }
             if new_max > *max {
                 let rescale = if *max == f32::NEG_INFINITY { 0.0 } else { (*max - new_max).exp2() };
                 simd::scale(&mut accumulators[index * head_dim..][..head_dim], rescale);
                 *sum *= rescale;
                 *max = new_max;
             }
-            *sum += simd::exp2_and_sum(level, scores, new_max);
+        }
+        // Rows beside each other do not wait for each other's sums.
+        for (index, [max, sum]) in softmax.iter_mut().enumerate() {
+            let scores = &mut scores[index * n..][..padded];
+            // Of a row that has seen nothing yet all scores are -inf.
+            *sum += simd::exp2_and_sum(level, scores, max.max(f32::MIN));
         }
         let mut fetch = ahead(cache.values);
         for (block, offsets) in now.chunks(KV_BLOCK).enumerate() {

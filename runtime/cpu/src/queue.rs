@@ -55,8 +55,11 @@ fn share(item: &WorkItem, lane: u32, lanes: u32, n: u32) -> Range<u32> {
     at(lane)..if lane + 1 == lanes { end } else { at(lane + 1) }
 }
 
-/// Units for each thread, at least, before a thread computes several KV heads of an item together.
-const UNITS_A_THREAD: usize = 2;
+/// Units for each thread, at least, before a thread computes several KV heads of an item together: threads that are done take what others would be
+/// busy with. One unit is enough where a request has few rows, as reading takes most of the time then, and heads side by side are read in order.
+const fn units_a_thread(gqa_ratio: u32) -> usize {
+    if gqa_ratio <= 2 { 1 } else { 2 }
+}
 /// Items of KV heads for each thread that would share one: with as many, all threads are busy without sharing.
 const ITEMS_A_LANE: usize = 8;
 
@@ -115,8 +118,9 @@ impl Queue {
         self.single.clear();
         let geometry = plan.geometry();
         self.kv_heads = geometry.kv_heads as usize;
-        // So many units at least, where there are as many: threads that are done take what others would be busy with.
-        let fair = plan.work_items().len() * self.kv_heads / (UNITS_A_THREAD * self.threads);
+        // So many units at least, where there are as many.
+        let fair =
+            plan.work_items().len() * self.kv_heads / (units_a_thread(geometry.gqa_ratio()) * self.threads);
         for (group, tile_group) in plan.tile_groups().iter().enumerate() {
             let lanes = lanes(plan, tile_group);
             let items = tile_group.items.start as usize..tile_group.items.end as usize;
@@ -224,8 +228,12 @@ mod tests {
 
     /// A plan of requests that share nothing, each of them a work item.
     fn plan(requests: u32, kv_heads: u32, warps: u16) -> Plan {
+        plan_with_ratio(4, requests, kv_heads, warps)
+    }
+
+    fn plan_with_ratio(ratio: u32, requests: u32, kv_heads: u32, warps: u16) -> Plan {
         let geometry =
-            Geometry { q_heads: 4 * kv_heads, kv_heads, head_dim: 128, page_size: 16, dtype: Dtype::F16 };
+            Geometry { q_heads: ratio * kv_heads, kv_heads, head_dim: 128, page_size: 16, dtype: Dtype::F16 };
         let pages: Vec<i32> = (0..requests as i32).collect();
         let seq_lens = vec![16; requests as usize];
         let table = PageTable::new(&pages, 1, &seq_lens, 16).unwrap();
@@ -273,6 +281,16 @@ mod tests {
                 items.flat_map(|item| (0..kv_heads).map(move |head| (item, head))).collect();
             assert_eq!(taken, expected);
         }
+    }
+
+    #[test]
+    fn heads_of_few_rows_are_taken_together_sooner() {
+        let most = |ratio, requests, kv_heads| {
+            let units = units(&plan_with_ratio(ratio, requests, kv_heads, 1), 2);
+            units.iter().map(|unit| unit.heads).max()
+        };
+        assert_eq!([most(1, 1, 4), most(2, 1, 4), most(4, 1, 4)], [Some(2), Some(2), Some(1)]);
+        assert_eq!([most(1, 1, 2), most(4, 2, 4)], [Some(1), Some(2)]);
     }
 
     #[test]

@@ -304,7 +304,15 @@ pub(super) fn exp2_and_sum<L: Level>(_: L, elements: &mut [f32], shift: f32) -> 
             *sum += *element;
         }
     }
-    let mut total: f32 = sums.iter().sum();
+    // Halves are added, and theirs: one after the other they would wait for each other.
+    let mut lanes = LANES / 2;
+    while lanes > 0 {
+        for lane in 0..lanes {
+            sums[lane] += sums[lane + lanes];
+        }
+        lanes /= 2;
+    }
+    let mut total = sums[0];
     for element in rest {
         *element = exp2(*element - shift);
         total += *element;
