@@ -81,7 +81,10 @@ mod tests {
         let old =
             r#"{"portfolio":4,"max_depth":5,"max_leaves":16,"noise_permille":10,"fit_seconds":60,"folds":5}"#;
         let read: FitSettings = serde_json::from_str(old).unwrap();
-        assert_eq!(read, FitSettings { portfolio: 4, fit_seconds: 60, ..FitSettings::default() });
+        assert_eq!(
+            read,
+            FitSettings { portfolio: 4, fit_seconds: 60, least_rows: 3, ..FitSettings::default() }
+        );
         let options = read.options();
         assert_eq!((options.leaf_price, options.min_leaf_rows), (0.2, 3));
         let back = serde_json::to_string(&FitSettings { least_rows: 9, ..read }).unwrap();
