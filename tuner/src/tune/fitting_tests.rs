@@ -61,8 +61,13 @@ fn measured(folder: &Path) -> RunFolder {
 /// Nothing beside a fit.
 const ALONE: Beside<'static> = Beside { on_the_clock: &|time| time, meanwhile: &|_, _, _| Ok(true) };
 
+/// The batches are few of each kind.
+fn settings() -> FitSettings {
+    FitSettings { least_rows: 3, ..FitSettings::default() }
+}
+
 fn fitted(bench: &mut ScriptedBench, run: &mut RunFolder) -> anyhow::Result<Option<Analysis>> {
-    let settings = FitSettings::default();
+    let settings = settings();
     fit_verified(
         &mut Session::new(bench, run, Progress::Silent, &Interrupt::default()),
         &[],
@@ -200,7 +205,7 @@ fn a_processor_has_one_way_of_copying_and_verifies_nothing_more() {
 fn a_selector_is_fitted_again_until_none_of_its_tiles_fails() {
     let folder = tempfile::tempdir().unwrap();
     let mut run = measured(folder.path());
-    let before = Analysis::of(run.provenance(), run.rows(), &FitSettings::default()).unwrap();
+    let before = Analysis::of(run.provenance(), run.rows(), &settings()).unwrap();
     // The second one may be known to the selector only when the first one is gone.
     let mut bench = bench(&[MANY, FEW]);
     let analysis = fitted(&mut bench, &mut run).unwrap().unwrap();
@@ -252,7 +257,7 @@ fn a_tile_that_fails_in_one_class_is_still_chosen_in_another() {
         .collect();
     run.append(of_small).unwrap();
     // One question, which is about rows: both classes come to the same leaf.
-    let settings = FitSettings { max_depth: 1, ..FitSettings::default() };
+    let settings = FitSettings { max_depth: 1, ..settings() };
     let (mut bench, interrupt) = (bench(&[FEW]), Interrupt::default());
     let fitted = fit_verified(
         &mut Session::new(&mut bench, &mut run, Progress::Silent, &interrupt),
@@ -283,7 +288,7 @@ fn a_run_that_goes_on_and_a_replay_know_what_failed() {
     let recording = run.write(&folder.path().join("all.parquet")).unwrap();
     let read = crate::store::read(&folder.path().join("all.parquet")).unwrap();
     assert_eq!(read, recording);
-    let replayed = Analysis::of(&read.provenance, &read.rows, &FitSettings::default()).unwrap();
+    let replayed = Analysis::of(&read.provenance, &read.rows, &settings()).unwrap();
     assert_eq!(replayed.selector_hash(), hash);
 }
 
@@ -301,7 +306,7 @@ fn a_user_who_asks_to_stop_gets_no_selector() {
     let mut run = measured(folder.path());
     let interrupt = Interrupt::default();
     interrupt.request();
-    let settings = FitSettings::default();
+    let settings = settings();
     let fitted = fit_verified(
         &mut Session::new(&mut bench(&[]), &mut run, Progress::Silent, &interrupt),
         &[],
@@ -317,7 +322,7 @@ fn a_user_who_asks_to_stop_gets_no_selector() {
 fn what_is_measured_beside_a_fit_is_of_the_selector_before() {
     let folder = tempfile::tempdir().unwrap();
     let mut run = measured(folder.path());
-    let (seen, settings) = (Cell::new(0), FitSettings::default());
+    let (seen, settings) = (Cell::new(0), settings());
     let mut fit_beside = |goes_on: bool| {
         let meanwhile = |session: &mut Session<'_, '_>, analysis: &Analysis, fitting: &dyn Fn() -> bool| {
             seen.set(seen.get() + 1);
