@@ -72,7 +72,7 @@ fn the_catalogue_has_batches_to_fit_and_to_judge_by() {
         (&fit, "conversation-fit", 48),
         (&fit, "fp8-fit", 96),
         (&fit, "fp8-trees-fit", 72),
-        (&fit, "fp8-trees-many-fit", 88),
+        (&fit, "fp8-trees-many-fit", 112),
         (&fit, "tenants-512-fit", 48),
         (&fit, "fp8-dims-fit", 120),
         (&held_out, "tenants-512-held-out", 24),

@@ -1,9 +1,11 @@
 //! Fetching cache lines ahead of their use.
 #![allow(unsafe_code)]
 
+use std::ops::Range;
+
 /// Bytes of a cache line.
 const LINE: usize = 64;
-/// The credit that a line costs.
+/// The credit that a piece costs.
 const ONE: usize = 1 << 16;
 
 /// The KV heads of a token that a thread computes together, in elements.
@@ -17,107 +19,123 @@ pub(super) struct Heads {
     pub(super) head_dim: usize,
 }
 
-/// K or V of a later step, fetched to the caches while another step is computed: a line each time that so much of the work is done, in the order of
+impl Heads {
+    /// Bytes of a head's vector.
+    const fn bytes<K>(&self) -> usize {
+        self.head_dim * size_of::<K>()
+    }
+
+    /// Finds the pieces that are fetched while the `part`th of `parts` heads is computed: K or V of a token and a head each, in bytes from the cache's
+    /// begin on, in the order of addresses. `offsets` are where the tokens begin.
+    ///
+    /// Where a token's heads lie side by side, a part is some of the tokens with all heads; else it is all tokens of one head.
+    #[inline(always)]
+    pub(super) fn pieces<K>(
+        &self,
+        offsets: &[usize],
+        (part, parts): (usize, usize),
+        pieces: &mut Vec<usize>,
+    ) {
+        pieces.clear();
+        let stride = self.stride * size_of::<K>();
+        let mut token = |offset: usize, heads: Range<usize>| {
+            let first = (offset + self.first) * size_of::<K>();
+            pieces.extend(heads.map(|head| first + head * stride));
+        };
+        if self.stride != self.head_dim {
+            // Units may have more heads than the one before, or fewer.
+            if part < self.count {
+                for offset in offsets {
+                    token(*offset, part..part + 1);
+                }
+            }
+            return;
+        }
+        let all = offsets.len() * self.count;
+        let (mut at, end) = (all * part / parts, all * (part + 1) / parts);
+        if self.count == 1 {
+            pieces.extend(offsets[at..end].iter().map(|offset| (offset + self.first) * size_of::<K>()));
+            return;
+        }
+        if at == end {
+            return;
+        }
+        let mut head = at % self.count;
+        for offset in &offsets[at / self.count..] {
+            let last = self.count.min(head + (end - at));
+            token(*offset, head..last);
+            at += last - head;
+            if at == end {
+                break;
+            }
+            head = 0;
+        }
+    }
+}
+
+/// K or V of a later step, fetched to the caches while another step is computed: a piece each time that so much of the work is done, in the order of
 /// addresses. A core has room for some twenty lines on their way and waits when more are asked for at once; and lines in order wake the
 /// processor's own prefetcher, which has room for more.
 #[derive(Debug)]
 pub(super) struct Ahead<'a> {
     start: *const u8,
-    /// Where tokens, counted from `start` in elements, begin: those after the present one.
-    offsets: std::slice::Iter<'a, usize>,
-    bytes_of_element: usize,
-    /// Lines of a token.
-    run: usize,
-    /// The next line, and how many the present token has from it on.
-    line: *const u8,
-    left_in_run: usize,
-    left: usize,
-    /// What a unit of work gives, and what was given and not spent.
+    pieces: &'a [usize],
+    lines: usize,
+    /// The next piece.
+    next: usize,
+    /// What a unit of work gives, and what was given.
     price: usize,
     credit: usize,
 }
 
 impl<'a> Ahead<'a> {
-    /// What the `part`th of `parts` heads fetches of a step's tokens while it does so much `work`.
-    ///
-    /// Where a token's heads lie side by side, each part is some of the tokens with all heads; else it is all tokens of one head.
+    /// Fetches pieces of `elements` while so much `work` is done.
     #[inline(always)]
-    pub(super) fn new<K>(
-        elements: &'a [K],
-        offsets: &'a [usize],
-        heads: &Heads,
-        (part, parts): (usize, usize),
-        work: usize,
-    ) -> Self {
-        let (first, width, lines) = if heads.stride == heads.head_dim {
-            let run = (heads.count * heads.head_dim * size_of::<K>()).div_ceil(LINE);
-            let lines = offsets.len() * run;
-            (heads.first, run, lines * part / parts..lines * (part + 1) / parts)
-        } else {
-            // Units may have more heads than the one before, or fewer.
-            let run = (heads.head_dim * size_of::<K>()).div_ceil(LINE);
-            let tokens = if part < heads.count { offsets.len() } else { 0 };
-            (heads.first + part * heads.stride, run, 0..tokens * run)
-        };
-        let start: *const u8 = elements.as_ptr().wrapping_add(first).cast();
-        let mut ahead = Self {
-            start,
-            offsets: offsets[lines.start / width..].iter(),
-            bytes_of_element: size_of::<K>(),
-            run: width,
-            line: start,
-            left_in_run: 0,
-            left: lines.len(),
-            price: (lines.len() * ONE).div_ceil(work.max(1)),
+    pub(super) fn new<K>(elements: &'a [K], pieces: &'a [usize], heads: &Heads, work: usize) -> Self {
+        Self {
+            start: elements.as_ptr().cast(),
+            pieces,
+            lines: heads.bytes::<K>().div_ceil(LINE),
+            next: 0,
+            price: (pieces.len() * ONE).div_ceil(work.max(1)),
             credit: 0,
-        };
-        ahead.begin_token(lines.start % width);
-        ahead
-    }
-
-    /// Goes on to the next token, if there is one, behind so many of its lines.
-    #[inline(always)]
-    fn begin_token(&mut self, lines: usize) {
-        if let Some(offset) = self.offsets.next() {
-            self.line = self.start.wrapping_add(offset * self.bytes_of_element + lines * LINE);
-            self.left_in_run = self.run - lines;
         }
     }
 
-    /// Asks for the lines that are due when so much more work is done.
+    /// Asks for the pieces that are due when so much more work is done.
     #[inline(always)]
     pub(super) fn fetch(&mut self, work: usize) {
         self.take(work, prefetch);
     }
 
-    /// Asks for all lines that are left.
+    /// Asks for all pieces that are left.
     #[inline(always)]
     pub(super) fn fetch_all(&mut self) {
-        self.take_lines(self.left, prefetch);
+        self.take_until(self.pieces.len(), prefetch);
     }
 
     #[inline(always)]
-    fn take(&mut self, work: usize, each: impl FnMut(*const u8)) {
+    fn take(&mut self, work: usize, mut each: impl FnMut(*const u8)) {
         self.credit += work * self.price;
-        let due = (self.credit / ONE).min(self.left);
-        self.credit %= ONE;
-        self.take_lines(due, each);
+        while self.credit >= ONE && self.next < self.pieces.len() {
+            self.credit -= ONE;
+            self.take_until(self.next + 1, &mut each);
+        }
     }
 
     #[inline(always)]
-    fn take_lines(&mut self, lines: usize, mut each: impl FnMut(*const u8)) {
-        self.left -= lines;
-        let mut due = lines;
-        while due > 0 {
-            let now = due.min(self.left_in_run);
-            for line in 0..now {
-                each(self.line.wrapping_add(line * LINE));
-            }
-            self.line = self.line.wrapping_add(now * LINE);
-            self.left_in_run -= now;
-            due -= now;
-            if self.left_in_run == 0 {
-                self.begin_token(0);
+    fn take_until(&mut self, due: usize, mut each: impl FnMut(*const u8)) {
+        while self.next < due {
+            let piece = self.start.wrapping_add(self.pieces[self.next]);
+            self.next += 1;
+            if self.lines == 4 {
+                for line in 0..4 {
+                    each(piece.wrapping_add(line * LINE));
+                }
+            } else {
+                for line in 0..self.lines {
+                    each(piece.wrapping_add(line * LINE));
+                }
             }
         }
     }
@@ -159,18 +177,18 @@ mod tests {
             let stride = if neighbours { head_dim } else { head_dim + 512 };
             let heads = Heads { first: first * stride, count, stride, head_dim };
             let mut taken = Vec::new();
+            let mut list = Vec::new();
             for part in 0..count {
                 // More pieces of work than announced take nothing more.
                 let work = pieces * 12;
-                let mut ahead = Ahead::new(&cache, &offsets, &heads, (part, count), work);
-                let before = taken.len();
+                heads.pieces::<f16>(&offsets, (part, count), &mut list);
+                let mut ahead = Ahead::new(&cache, &list, &heads, work);
                 for piece in 1..pieces + 3 {
                     ahead.take(12, |line| taken.push(line as usize - cache.as_ptr() as usize));
-                    let all = taken.len() - before + ahead.left;
-                    let due = (all * piece).div_ceil(pieces).min(all);
-                    prop_assert!((due.saturating_sub(1)..=due).contains(&(taken.len() - before)), "{piece} of {pieces}");
+                    let due = (list.len() * piece).div_ceil(pieces).min(list.len());
+                    prop_assert!((due.saturating_sub(1)..=due).contains(&ahead.next), "{piece} of {pieces}");
                 }
-                prop_assert_eq!(ahead.left, 0);
+                prop_assert_eq!(ahead.next, list.len());
             }
             let mut expected = Vec::new();
             for offset in &offsets {

@@ -4,7 +4,7 @@ use super::ahead::{Ahead, Heads};
 use super::level::{Kernel, Level};
 use super::mask::Masking;
 use super::queue::{Unit, Work};
-use super::simd::{self, WIDENED_BY_EACH};
+use super::simd;
 use super::steps::{Step, Steps};
 use super::totals::Totals;
 use super::vectors::Vectors;
@@ -43,6 +43,8 @@ pub(super) struct Scratch {
     fetched: Option<(Unit, usize)>,
     /// 0, head_dim, 2 head_dim, …: where widened vectors lie.
     contiguous: Vec<usize>,
+    /// What is fetched ahead while a head's step is computed.
+    pieces: Vec<usize>,
 }
 
 impl Scratch {
@@ -66,10 +68,16 @@ impl Scratch {
         self.most_tokens = self.most_tokens.max(n);
         self.most_in_ring = self.most_in_ring.max((usize::from(tile.stages) + 1) * n);
         self.offsets.resize(self.most_tokens + self.most_in_ring, 0);
+        // One head may be computed while many are fetched.
+        self.pieces.clear();
+        self.pieces.reserve(n * cpu::heads_at_once(1, class.head_dim as usize));
         self.contiguous.clear();
         self.contiguous.extend((0..KV_BLOCK).map(|i| i * class.head_dim as usize));
     }
 }
+
+/// Tokens of a block whose K and V are read in place: what a block of rows sums up is loaded and stored once for each.
+const BLOCK_IN_PLACE: usize = 64;
 
 /// Scores are computed to base 2: the scale takes log2(e) along, and an exponential is a power of two.
 pub(super) const LOG2_E: f32 = std::f32::consts::LOG2_E;
@@ -151,8 +159,9 @@ fn pass_steps<L: Level, K: Number>(
         let tokens = step.as_ref().map_or(0, |step| step.tokens);
         scratch.ring.push(step);
         for part in 0..if slot < fetched { 0 } else { heads.count } {
+            heads.pieces::<K>(&offsets[..tokens], (part, heads.count), &mut scratch.pieces);
             for elements in [cache.keys, cache.values] {
-                Ahead::new(elements, &offsets[..tokens], &heads, (part, heads.count), 1).fetch_all();
+                Ahead::new(elements, &scratch.pieces, &heads, 1).fetch_all();
             }
         }
     }
@@ -239,6 +248,7 @@ impl HeadStep<'_> {
             offsets,
             ends,
             contiguous,
+            pieces,
             ..
         } = scratch;
         let (n, Step { position, rows: shared, .. }) = (self.n, self.step);
@@ -257,13 +267,13 @@ impl HeadStep<'_> {
         let padded = tokens.next_multiple_of(16).min(n);
         let head = reader.head_offset(self.head);
         let work = rows.len() * tokens * (head_dim / L::LANES);
-        let part = (self.head, kv_heads.len());
-        let ahead = |elements| Ahead::new(elements, later, &self.later_heads, part, work);
-        // Several blocks of rows read what is widened once.
-        let in_place = K::IS_F32 || L::WIDENS && rows.len() <= WIDENED_BY_EACH;
+        self.later_heads.pieces::<K>(later, (self.head, kv_heads.len()), pieces);
+        let ahead = |elements| Ahead::new(elements, pieces, &self.later_heads, work);
+        let in_place = rows.len() <= simd::rows_in_place::<L, K>();
+        let block_len = if in_place { BLOCK_IN_PLACE } else { KV_BLOCK };
         let mut fetch = ahead(cache.keys);
-        for (block, offsets) in now.chunks(KV_BLOCK).enumerate() {
-            let first = block * KV_BLOCK;
+        for (block, offsets) in now.chunks(block_len).enumerate() {
+            let first = block * block_len;
             let keys = Vectors::new(cache.keys, offsets, head, head_dim);
             if in_place {
                 simd::scores(level, queries, &keys, &mut scores[first..], n, &mut fetch);
@@ -293,8 +303,8 @@ impl HeadStep<'_> {
             *sum += simd::exp2_and_sum(level, scores, max.max(f32::MIN));
         }
         let mut fetch = ahead(cache.values);
-        for (block, offsets) in now.chunks(KV_BLOCK).enumerate() {
-            let first = block * KV_BLOCK;
+        for (block, offsets) in now.chunks(block_len).enumerate() {
+            let first = block * block_len;
             let values = Vectors::new(cache.values, offsets, head, head_dim);
             if in_place {
                 simd::accumulate(level, &scores[first..], n, &values, accumulators, &mut fetch);

@@ -9,18 +9,27 @@ use super::level::Level;
 use super::load::Load;
 use super::vectors::Vectors;
 
-/// Rows up to which each block of rows widens K and V itself. More read what was widened once.
-pub(super) const WIDENED_BY_EACH: usize = 12;
-
-/// Rows of the next block, of so many that are left: with six, each pair of vectors of K feeds twelve multiply-adds, which hides their latency.
-/// No block is left with a single row, which would wait for K alone.
-const fn rows_of_block(left: usize) -> usize {
-    match left {
-        0..=4 => left,
-        5 => 3,
-        7 | 8 => 4,
-        _ => 6,
+/// Rows up to which each block of rows widens K and V itself; more read what was widened once. AVX2 widens 16 bits beside its multiply-adds, for
+/// nothing; vectors of AVX-512 are widened where they are multiplied, and FP8 takes several instructions a vector.
+pub(super) const fn rows_in_place<L: Level, K: Load>() -> usize {
+    match (K::IS_F32, L::WIDENS) {
+        (true, _) => usize::MAX,
+        (false, false) => 0,
+        (false, true) if size_of::<K>() == 2 && L::REGISTERS < 32 => usize::MAX,
+        (false, true) => 12,
     }
+}
+
+/// Turns of an inner loop before what is due is fetched ahead. Bursts wait for each other. With few rows memory is the limit, and each turn
+/// asks for some lines; with more, products are, and every few turns do.
+const fn turns<L: Level, const R: usize>() -> usize {
+    if R <= 2 { 1 } else { 64 / L::LANES }
+}
+
+/// Rows of the next block, of so many that are left: as few blocks as can be of six rows at most, as even as can be. With six, and with five, each pair
+/// of vectors of K feeds enough multiply-adds to hide their latency.
+const fn rows_of_block(left: usize) -> usize {
+    left.div_ceil(left.div_ceil(6))
 }
 
 /// `scores[row][token] = q[row] . k[token]` for all rows and tokens.
@@ -48,6 +57,8 @@ pub(super) fn scores<L: Level, K: Load>(
             (3, _) => score_rows::<L, K, 3, 4>(level, q, keys, s, stride, ahead),
             (4, false) => score_rows::<L, K, 4, 2>(level, q, keys, s, stride, ahead),
             (4, true) => score_rows::<L, K, 4, 4>(level, q, keys, s, stride, ahead),
+            (5, false) => score_rows::<L, K, 5, 2>(level, q, keys, s, stride, ahead),
+            (5, true) => score_rows::<L, K, 5, 4>(level, q, keys, s, stride, ahead),
             (_, false) => score_rows::<L, K, 6, 2>(level, q, keys, s, stride, ahead),
             (_, true) => score_rows::<L, K, 6, 4>(level, q, keys, s, stride, ahead),
         }
@@ -64,19 +75,17 @@ fn score_rows<L: Level, K: Load, const R: usize, const T: usize>(
     stride: usize,
     ahead: &mut Ahead<'_>,
 ) {
-    let (tokens, vectors) = (keys.len(), keys.head_dim() / L::LANES);
+    let tokens = keys.len();
     assert!(queries.len() >= R * keys.head_dim() && scores.len() >= (R - 1) * stride + tokens);
     let mut token = 0;
     while token + T <= tokens {
-        ahead.fetch(R * T * vectors);
         // SAFETY: there are so many rows of queries and of scores, and so many tokens.
-        unsafe { dot_block::<L, K, R, T>(level, queries, keys, token, scores, stride) };
+        unsafe { dot_block::<L, K, R, T>(level, queries, keys, token, scores, stride, ahead) };
         token += T;
     }
     while token < tokens {
-        ahead.fetch(R * vectors);
         // SAFETY: as above.
-        unsafe { dot_block::<L, K, R, 1>(level, queries, keys, token, scores, stride) };
+        unsafe { dot_block::<L, K, R, 1>(level, queries, keys, token, scores, stride, ahead) };
         token += 1;
     }
 }
@@ -91,51 +100,61 @@ unsafe fn dot_block<L: Level, K: Load, const R: usize, const T: usize>(
     token: usize,
     scores: &mut [f32],
     stride: usize,
+    ahead: &mut Ahead<'_>,
 ) {
-    const { assert!(R * T <= 8 || R * T == 12 || R * T == 16 || R * T == 24) };
+    const { assert!(R * T <= 8 || matches!(R * T, 10 | 12 | 16 | 20 | 24)) };
     let head_dim = keys.head_dim();
     let mut sums = [[level.splat(0.0); T]; R];
     let mut column = 0;
+    let turns = turns::<L, R>();
     while column < head_dim {
-        // SAFETY: the head dimension is a multiple of the lanes, and the caller has `R` rows and these tokens.
-        let query = |r: usize| unsafe { level.load(queries.as_ptr().add(r * head_dim + column)) };
-        // SAFETY: as above.
-        let key = |t: usize| unsafe { keys.load(level, token + t, column) };
-        // The fewer stay in registers, the others come one by one: sums and both would not fit.
-        if R > T {
-            let mut k = [level.splat(0.0); T];
-            for (t, k) in k.iter_mut().enumerate() {
-                *k = key(t);
-            }
-            for (r, sums) in sums.iter_mut().enumerate() {
-                let q = query(r);
-                for (sum, k) in sums.iter_mut().zip(k) {
-                    *sum = level.mul_add(q, k, *sum);
+        ahead.fetch(R * T * turns);
+        let end = head_dim.min(column + turns * L::LANES);
+        while column < end {
+            // SAFETY: the head dimension is a multiple of the lanes, and the caller has `R` rows and these tokens.
+            let query = |r: usize| unsafe { level.load(queries.as_ptr().add(r * head_dim + column)) };
+            // SAFETY: as above.
+            let key = |t: usize| unsafe { keys.load(level, token + t, column) };
+            // The fewer stay in registers, the others come one by one: sums and both would not fit.
+            if R > T {
+                let mut k = [level.splat(0.0); T];
+                for (t, k) in k.iter_mut().enumerate() {
+                    *k = key(t);
+                }
+                for (r, sums) in sums.iter_mut().enumerate() {
+                    let q = query(r);
+                    for (sum, k) in sums.iter_mut().zip(k) {
+                        *sum = level.mul_add(q, k, *sum);
+                    }
+                }
+            } else {
+                let mut q = [level.splat(0.0); R];
+                for (r, q) in q.iter_mut().enumerate() {
+                    *q = query(r);
+                }
+                for t in 0..T {
+                    let k = key(t);
+                    for (sums, q) in sums.iter_mut().zip(q) {
+                        sums[t] = level.mul_add(q, k, sums[t]);
+                    }
                 }
             }
-        } else {
-            let mut q = [level.splat(0.0); R];
-            for (r, q) in q.iter_mut().enumerate() {
-                *q = query(r);
-            }
-            for t in 0..T {
-                let k = key(t);
-                for (sums, q) in sums.iter_mut().zip(q) {
-                    sums[t] = level.mul_add(q, k, sums[t]);
-                }
-            }
+            column += L::LANES;
         }
-        column += L::LANES;
     }
     // Vectors that are not there are zeros.
     let vector = |i: usize| if i < R * T { sums[i / T][i % T] } else { level.splat(0.0) };
     let mut dots = [0.0; 24];
     match R * T {
-        12 => {
+        10 | 12 => {
             dots[..8].copy_from_slice(&level.sums(std::array::from_fn(vector)));
             dots[8..12].copy_from_slice(&level.sums_of_four(std::array::from_fn(|i| vector(8 + i))));
         }
         16 => dots[..16].copy_from_slice(&level.sums_of_16(std::array::from_fn(vector))),
+        20 => {
+            dots[..16].copy_from_slice(&level.sums_of_16(std::array::from_fn(vector)));
+            dots[16..20].copy_from_slice(&level.sums_of_four(std::array::from_fn(|i| vector(16 + i))));
+        }
         24 => {
             dots[..16].copy_from_slice(&level.sums_of_16(std::array::from_fn(vector)));
             dots[16..].copy_from_slice(&level.sums(std::array::from_fn(|i| vector(16 + i))));
@@ -170,10 +189,11 @@ pub(super) fn accumulate<L: Level, K: Load>(
         match (block, L::REGISTERS >= 32) {
             (1, _) => accumulate_rows::<L, K, 1, 8>(level, w, stride, values, a, ahead),
             (2, _) => accumulate_rows::<L, K, 2, 4>(level, w, stride, values, a, ahead),
-            (3, false) => accumulate_rows::<L, K, 3, 2>(level, w, stride, values, a, ahead),
-            (3, true) => accumulate_rows::<L, K, 3, 4>(level, w, stride, values, a, ahead),
+            (3, _) => accumulate_rows::<L, K, 3, 4>(level, w, stride, values, a, ahead),
             (4, false) => accumulate_rows::<L, K, 4, 2>(level, w, stride, values, a, ahead),
             (4, true) => accumulate_rows::<L, K, 4, 4>(level, w, stride, values, a, ahead),
+            (5, false) => accumulate_rows::<L, K, 5, 2>(level, w, stride, values, a, ahead),
+            (5, true) => accumulate_rows::<L, K, 5, 4>(level, w, stride, values, a, ahead),
             (_, false) => accumulate_rows::<L, K, 6, 2>(level, w, stride, values, a, ahead),
             (_, true) => accumulate_rows::<L, K, 6, 4>(level, w, stride, values, a, ahead),
         }
@@ -195,15 +215,17 @@ fn accumulate_rows<L: Level, K: Load, const R: usize, const C: usize>(
     assert!(weights.len() >= (R - 1) * stride + values.len() && accumulators.len() >= R * head_dim);
     let mut column = 0;
     while column + C * L::LANES <= head_dim {
-        ahead.fetch(R * C * values.len());
         // SAFETY: there are so many rows of weights and accumulators, and so many columns.
-        unsafe { accumulate_block::<L, K, R, C>(level, weights, stride, values, column, accumulators) };
+        unsafe {
+            accumulate_block::<L, K, R, C>(level, weights, stride, values, column, accumulators, ahead)
+        };
         column += C * L::LANES;
     }
     while column < head_dim {
-        ahead.fetch(R * values.len());
         // SAFETY: as above; the head dimension is a multiple of the lanes.
-        unsafe { accumulate_block::<L, K, R, 1>(level, weights, stride, values, column, accumulators) };
+        unsafe {
+            accumulate_block::<L, K, R, 1>(level, weights, stride, values, column, accumulators, ahead)
+        };
         column += L::LANES;
     }
 }
@@ -218,6 +240,7 @@ unsafe fn accumulate_block<L: Level, K: Load, const R: usize, const C: usize>(
     values: &Vectors<'_, K>,
     column: usize,
     accumulators: &mut [f32],
+    ahead: &mut Ahead<'_>,
 ) {
     let head_dim = values.head_dim();
     let mut sums = [[level.splat(0.0); C]; R];
@@ -228,18 +251,41 @@ unsafe fn accumulate_block<L: Level, K: Load, const R: usize, const C: usize>(
             *sum = unsafe { level.load(accumulators.as_ptr().add(at)) };
         }
     }
-    for token in 0..values.len() {
-        let mut v = [level.splat(0.0); C];
-        for (c, v) in v.iter_mut().enumerate() {
+    let turns = turns::<L, R>();
+    let mut token = 0;
+    while token < values.len() {
+        ahead.fetch(R * C * turns);
+        let end = values.len().min(token + turns);
+        while token < end {
             // SAFETY: the caller has these columns.
-            *v = unsafe { values.load(level, token, column + c * L::LANES) };
-        }
-        for (r, sums) in sums.iter_mut().enumerate() {
+            let value = |c: usize| unsafe { values.load(level, token, column + c * L::LANES) };
             // SAFETY: the caller has `R` rows of weights.
-            let weight = level.splat(unsafe { *weights.get_unchecked(r * stride + token) });
-            for (sum, v) in sums.iter_mut().zip(v) {
-                *sum = level.mul_add(weight, v, *sum);
+            let weight = |r: usize| level.splat(unsafe { *weights.get_unchecked(r * stride + token) });
+            // As for the dot products.
+            if R < C {
+                let mut w = [level.splat(0.0); R];
+                for (r, w) in w.iter_mut().enumerate() {
+                    *w = weight(r);
+                }
+                for c in 0..C {
+                    let v = value(c);
+                    for (sums, w) in sums.iter_mut().zip(w) {
+                        sums[c] = level.mul_add(w, v, sums[c]);
+                    }
+                }
+            } else {
+                let mut v = [level.splat(0.0); C];
+                for (c, v) in v.iter_mut().enumerate() {
+                    *v = value(c);
+                }
+                for (r, sums) in sums.iter_mut().enumerate() {
+                    let w = weight(r);
+                    for (sum, v) in sums.iter_mut().zip(v) {
+                        *sum = level.mul_add(w, v, *sum);
+                    }
+                }
             }
+            token += 1;
         }
     }
     for (r, sums) in sums.iter().enumerate() {

@@ -23,9 +23,9 @@ impl<K: Load> Kernel for Products<'_, K> {
     fn run<L: Level>(self, level: L) {
         let Self { queries, vectors, scores: out, weights, accumulators, stride } = self;
         // More than there is to compute, so that some are left.
-        let offsets = vec![0; 50];
+        let pieces = vec![0; 50];
         let heads = Heads { first: 0, count: 1, stride: 0, head_dim: vectors.head_dim() };
-        let fetch = || Ahead::new(queries, &offsets, &heads, (0, 1), 1);
+        let fetch = || Ahead::new(queries, &pieces, &heads, 1);
         scores(level, queries, &vectors, out, stride, &mut fetch());
         accumulate(level, weights, stride, &vectors, accumulators, &mut fetch());
     }
