@@ -15,11 +15,15 @@ constexpr bool HAS_WGMMA = true;
 constexpr bool HAS_WGMMA = false;
 #endif
 
+template <u32 COUNT> TILEWRIGHT_DEVICE void stmatrix_transposed(u32 row_address, const u32 (&from)[COUNT]) { emulation::stmatrix_transposed(row_address, from, COUNT); }
+
 template <u32 REGISTERS> TILEWRIGHT_DEVICE void setmaxnreg_inc() {}
 template <u32 REGISTERS> TILEWRIGHT_DEVICE void setmaxnreg_dec() {}
 
 template <class Element> constexpr bool IS_BF16 = false;
 template <> constexpr bool IS_BF16<Bf16> = true;
+
+template <u32 COUNT> TILEWRIGHT_DEVICE void hold_left(u32 (&)[COUNT][4]) {}
 
 template <u32 TILES> TILEWRIGHT_DEVICE void begin_wgmma(float (&sum)[TILES][4]) {
   static_assert(TILES * 4 <= 128, "sums of a thread");
@@ -39,7 +43,7 @@ template <u32 TILES> TILEWRIGHT_DEVICE void wait_wgmma_if_any(float (&sum)[TILES
 
 template <u32 COLUMNS, bool TRANSPOSED, u32 FIRST, class Element, u32 TILES>
 TILEWRIGHT_DEVICE void wgmma_async(Element, float (&sum)[TILES][4], const u32 (&a)[4], const SharedMatrix &b, bool add) {
-  static_assert(COLUMNS == 16 || COLUMNS == 32 || COLUMNS == 64 || COLUMNS == 128, "the widths that a device has as well");
+  static_assert(COLUMNS == 8 || COLUMNS == 16 || COLUMNS == 32 || COLUMNS == 64 || COLUMNS == 128, "the widths that a device has as well");
   static_assert(FIRST + COLUMNS / 8 <= TILES, "columns that there are");
   emulation::wgmma_async(&sum[0][0], FIRST * 4, a, b, add, COLUMNS, TRANSPOSED, IS_BF16<Element>);
 }

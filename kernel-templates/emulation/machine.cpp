@@ -54,6 +54,14 @@ void ldmatrix(u32 (&to)[4], u32 row_address, bool transposed) {
                 [transposed](const Warp &all) { machine->ldmatrix(all, transposed); });
 }
 
+void stmatrix_transposed(u32 row_address, const u32 *from, u32 matrices) {
+  const u32 lane = current_lane();
+  Warp &warp = current_warp();
+  warp.operands[lane][0] = row_address;
+  warp.left[lane] = from;
+  machine->meet(Meeting::StoreMatricesTransposed, [matrices](const Warp &all) { machine->stmatrix_transposed(all, matrices); });
+}
+
 u32 lane_xor(u32 value, u32 mask) {
   const u32 lane = current_lane();
   Warp &warp = current_warp();
@@ -113,6 +121,7 @@ void no_more_wgmma() {
 typedef void (*Together)(Machine &, u32 first_warp, u32 products);
 template <class Element, bool TRANSPOSED> static Together together(u32 columns) {
   switch (columns) {
+  case 8: return multiply_together<Element, 8, TRANSPOSED>;
   case 16: return multiply_together<Element, 16, TRANSPOSED>;
   case 32: return multiply_together<Element, 32, TRANSPOSED>;
   case 64: return multiply_together<Element, 64, TRANSPOSED>;
@@ -208,7 +217,8 @@ u32 thread_index() { return machine->current->thread; }
 u32 block_index() { return machine->block; }
 u32 block_count() { return machine->grid; }
 void barrier() { machine->barrier(); }
-void barrier_of_warps(u32 number, u32 warps) { machine->barrier_of_warps(number, warps); }
+void barrier_of_warps(u32 number, u32 warps) { machine->barrier_of_warps(number, warps, false); }
+bool any_of_warps(u32 number, u32 warps, bool value) { return machine->barrier_of_warps(number, warps, value); }
 u8 *shared_memory() { return machine->shared; }
 u32 shared_address(const void *pointer) { return static_cast<u32>(static_cast<const u8 *>(pointer) - machine->shared); }
 void load_words(u32 &first, u32 &second, u32 address) { machine->load_words(first, second, address); }

@@ -172,14 +172,18 @@ struct Machine {
     go_to(take_any(0));
   }
 
-  // The last thread wakes all that wait, and goes on itself. Products of warpgroups may go on meanwhile.
-  void barrier_of_warps(u32 number, u32 warps_of_it) {
+  // The last thread wakes all that wait, and goes on itself. Products of warpgroups may go on meanwhile. Whether something is true of any thread.
+  bool barrier_of_warps(u32 number, u32 warps_of_it, bool value) {
     if (number == 0 || number >= NAMED_BARRIERS) fail("there is no barrier %u of some warps", number);
     NamedBarrier &barrier = named[number];
     if (barrier.arrived == 0) barrier.warps = warps_of_it;
     if (barrier.warps != warps_of_it) fail("barrier %u is of %u warps to some threads, and of %u to others", number, barrier.warps, warps_of_it);
     barrier.waiting[warp_of(current)] |= 1u << (current - fibers) % 32;
-    if (++barrier.arrived < warps_of_it * 32) return block_current();
+    barrier.any = barrier.any || value;
+    if (++barrier.arrived < warps_of_it * 32) {
+      block_current();
+      return barrier.any_before; // it stays until this thread comes again
+    }
     Clock all = {};
     for (u32 warp = 0; warp < warp_count(); warp++) {
       if (!barrier.waiting[warp]) continue;
@@ -193,7 +197,9 @@ struct Machine {
       warps[warp].ready = ~0u;
     }
     warps[warp_of(current)].ready &= ~(1u << (current - fibers) % 32);
+    const bool any = barrier.any;
     barrier = NamedBarrier{};
+    return barrier.any_before = any;
   }
 
   // Threads that have ended are not waited for, as on a device (compute capability 7.0 and up).
@@ -347,6 +353,20 @@ struct Machine {
         }
       }
     }
+  }
+
+  // Each lane writes the row that it names.
+  void stmatrix_transposed(const Warp &warp, u32 matrices) {
+    Fiber *const last = current;
+    for (u32 lane = 0; lane < matrices * 8; lane++) {
+      u16 row[8];
+      for (u32 i = 0; i < 8; i++) row[i] = warp.left[i * 4 + lane % 8 / 2][lane / 8] >> lane % 2 * 16;
+      u32 words[4];
+      memcpy(words, row, 16);
+      current = &fibers[warp_of(last) * 32 + lane];
+      store_four_words(warp.operands[lane][0], words);
+    }
+    current = last;
   }
 
   // By one lane, which meets no thread.

@@ -46,6 +46,8 @@ u32 block_count();
 void barrier();
 void barrier_of_warps(u32 number, u32 warps);
 template <u32 WARPS> TILEWRIGHT_DEVICE void barrier_of_warps(u32 number) { barrier_of_warps(number, WARPS); }
+bool any_of_warps(u32 number, u32 warps, bool value);
+template <u32 WARPS> TILEWRIGHT_DEVICE bool any_of_warps(u32 number, bool value) { return any_of_warps(number, WARPS, value); }
 u8 *shared_memory();
 u32 shared_address(const void *pointer);
 void load_words(u32 &first, u32 &second, u32 address);
@@ -82,6 +84,7 @@ void commit_copies();
 // All but the last `pending` groups of this thread's copies arrive.
 void deliver(u32 pending);
 void ldmatrix(u32 (&to)[4], u32 row_address, bool transposed);
+void stmatrix_transposed(u32 row_address, const u32 *from, u32 matrices);
 u32 lane_xor(u32 value, u32 mask);
 void begin_box(const TensorMap &map, const i32 (&from)[5], u32 target, u32 barrier);
 

@@ -6,7 +6,7 @@
 namespace tilewright::emulation {
 
 // What the lanes of a warp meet for.
-enum class Meeting { LoadMatrices, LoadMatricesTransposed, MultiplyAdd, MultiplyAddTogether, LaneXor, Lane, Any, Warp };
+enum class Meeting { LoadMatrices, LoadMatricesTransposed, MultiplyAdd, MultiplyAddTogether, StoreMatricesTransposed, LaneXor, Lane, Any, Warp };
 
 inline const char *name(Meeting meeting) {
   switch (meeting) {
@@ -14,6 +14,7 @@ inline const char *name(Meeting meeting) {
   case Meeting::LoadMatricesTransposed: return "load_matrices_transposed";
   case Meeting::MultiplyAdd: return "multiply_add";
   case Meeting::MultiplyAddTogether: return "multiply_add_together";
+  case Meeting::StoreMatricesTransposed: return "store_matrices_transposed";
   case Meeting::LaneXor: return "from_lane_xor";
   case Meeting::Lane: return "from_lane";
   case Meeting::Any: return "any_in_warp";
@@ -98,6 +99,7 @@ struct Clock {
 // A barrier of some warps of a CTA, by its number.
 struct NamedBarrier {
   u32 warps, arrived;     // how many it is of, and threads that have arrived
+  bool any, any_before;   // whether something is true of any of them, and of any of those that met before
   u32 waiting[MAX_WARPS]; // fibers
 };
 

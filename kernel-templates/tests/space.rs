@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 use tilewright_heuristics::{Backend, Dtype, Fp8, Geometry, MaskOptions, Tile};
 use tilewright_kernel_templates::cuda::{
     Arguments, Kernel, KernelOptions, KvLoad, MAX_STATES, MERGE_WARPS, WarpSplit, has_tma_producers,
-    producer_warps,
+    producer_warps, transposes,
 };
 use tilewright_kernel_templates::toolchain::{Compiler, fetch_disassemblers};
 use tilewright_kernel_templates::{
@@ -555,7 +555,8 @@ fn figures_and_instructions_are_those_of_cuobjdump() {
             let together = has_tma_producers(&class, compiler.arch())
                 && tile.m % 64 == 0
                 && (class.head_dim <= 128 && !class.dtype.has_fp8_kv() || producers > 0);
-            let products = match together {
+            let transposed = producers > 0 && transposes(&tile, &class, options);
+            let products = match together || transposed {
                 true => ("HGMMA.64x", "warpgroup's products"),
                 false => ("HMMA.16816.F32", "tensor cores"),
             };

@@ -24,7 +24,7 @@ use tilewright_cuda::{
     MergeStatesArgs, RawArgs, RawMergeStates, RawState, RowStrides, State,
 };
 use tilewright_heuristics::{Backend, Dtype, Fp8, Geometry, MaskOptions, Tile};
-use tilewright_kernel_templates::cuda::{KernelOptions, has_tma_producers};
+use tilewright_kernel_templates::cuda::{KernelOptions, has_tma_producers, transposes};
 use tilewright_kernel_templates::{Class, Limits, Space};
 use tilewright_plan::{E4m3, E5m2, KvStrides, PageTable, Plan, StatesError};
 use tilewright_runtime::{
@@ -131,8 +131,10 @@ fn every_class_is_right_on_every_case_with_every_option() {
 fn check_class(class: &Class) {
     let device = device();
     let all = tiles(class, &device);
-    // The last ones have the most rows: warpgroups that part.
-    let few: Vec<Tile> = all.iter().copied().step_by(all.len() / 6).chain(all.last().copied()).collect();
+    // The last ones have the most rows: warpgroups that part. Transposed products are those of few tiles.
+    let transposed = all.iter().find(|tile| transposes(tile, class, KernelOptions::for_pages(16)));
+    let few: Vec<Tile> =
+        all.iter().step_by(all.len() / 6).chain(all.last()).chain(transposed).copied().collect();
     let mut cases = conformance::cases(class, 2);
     cases.extend(conformance::tile_cases(class, &few[0], 3));
     let options: BTreeSet<KernelOptions> = cases.iter().map(options_of).collect();

@@ -4,6 +4,7 @@
 #include "fastdiv.cuh"
 #include "prelude.cuh"
 #include "kernel_traits.cuh"
+#include "softmax.cuh"
 
 namespace tilewright {
 
@@ -109,6 +110,9 @@ template <class S> struct Cta {
   TILEWRIGHT_DEVICE PrivatePhase<S> &private_phase() const { return *reinterpret_cast<PrivatePhase<S> *>(shared + S::PRIVATE_PHASE_AT); }
   TILEWRIGHT_DEVICE i64 *offsets(const PipelineState<S> &at) const { return reinterpret_cast<i64 *>(shared + S::OFFSETS_AT) + at.note * S::N; }
   TILEWRIGHT_DEVICE Granule *granules(const PipelineState<S> &at) const { return reinterpret_cast<Granule *>(shared + S::GRANULES_AT) + at.note * S::GRANULES; }
+  // A row's softmax as a warp has it.
+  TILEWRIGHT_DEVICE Softmax *warp_softmax(u32 of_warp, u32 row) const { return reinterpret_cast<Softmax *>(shared + S::SOFTMAX_AT) + of_warp * S::WARP_ROWS + row; }
+  TILEWRIGHT_DEVICE float &row_max(u32 row) const { return reinterpret_cast<float *>(shared + S::MAXIMA_AT)[row]; } // of transposed products
   TILEWRIGHT_DEVICE u32 query_head(u32 row) const { return kv_head * args.gqa_ratio + (item.row_begin + row) % args.gqa_ratio; }
 
   // Chunks of a panel's row are exchanged by its number: eight rows of the same column then lie in different banks. Where it has but half or a

@@ -17,6 +17,7 @@
 #include "timeline.cuh"
 #include "widener.cuh"
 #include "kv_range.cuh"
+#include "transposed.cuh"
 
 namespace tilewright {
 
@@ -119,7 +120,8 @@ struct Decode {
       arrive_after_cp_async(producer.pipeline.query_full());
     }
     if constexpr (S::SETMAXNREG) setmaxnreg_inc<Split::CONSUMER>();
-    anew<false>(cta, [&](const Cta<S> &here) {
+    if constexpr (S::TRANSPOSED) return anew<false>(cta, [&](const Cta<S> &here) { consume_transposed(here, steps, timeline); });
+    else anew<false>(cta, [&](const Cta<S> &here) {
       const Mainloop<S> consumer{here};
       const MaskState seen = consumer.softmax_step.masking.mask_state(steps);
       u32 query[S::QUERY_FRAGMENTS][4];
@@ -135,6 +137,19 @@ struct Decode {
       consumer.accumulate(acc, query, steps, seen);
       finish(here, acc, timeline);
     });
+  }
+
+  TILEWRIGHT_DEVICE void consume_transposed(const Cta<S> &here, const Steps &steps, const Timeline<S::TIMELINE> &timeline) const {
+    const TransposedMainloop<S> consumer{here};
+    consumer.pipeline.wait_query_full();
+    consumer.pipeline.release_query();
+    TransposedAccumulators<S> acc = {};
+    if (S::TIMELINE && steps.first < steps.last) {
+      consumer.pipeline.template wait_keys_full<false>(PipelineState<S>{});
+      timeline.ready(true);
+    }
+    consumer.accumulate(acc, steps);
+    finish(here, acc, timeline);
   }
 
   // Does it with what threads know of themselves: found out anew in a kernel of several tiles, where the compiler would keep it in registers
@@ -211,7 +226,7 @@ struct Decode {
   }
 
   // Writes what was accumulated.
-  TILEWRIGHT_DEVICE void finish(const Cta<S> &before, Accumulators<S> &acc, const Timeline<S::TIMELINE> &timeline) const {
+  template <class Accumulated> TILEWRIGHT_DEVICE void finish(const Cta<S> &before, Accumulated &acc, const Timeline<S::TIMELINE> &timeline) const {
     timeline.computed();
     anew<true>(before, [&](const Cta<S> &here) {
       const Epilogue<S> epilogue{here};

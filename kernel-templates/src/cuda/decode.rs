@@ -42,7 +42,7 @@ impl Kernel {
             template,
             ..Self::default()
         }
-        .of_plan(header, &launch_bounds(tiles, producers))
+        .of_plan(header, &launch_bounds(tiles, class, producers, options))
     }
 }
 

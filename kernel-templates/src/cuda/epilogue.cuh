@@ -6,18 +6,21 @@
 #include "totals.cuh"
 #include "mma.cuh"
 #include "softmax.cuh"
+#include "transposed.cuh"
 
 namespace tilewright {
 
 template <class S> struct Epilogue {
   const Cta<S> &cta;
 
-  TILEWRIGHT_DEVICE Softmax *warp_softmax(u32 of_warp, u32 row) const {
-    return reinterpret_cast<Softmax *>(cta.shared + S::SOFTMAX_AT) + of_warp * 16 + row;
+  // How often each row is gathered, by the warps that share it or by a warpgroup; and how many warps have softmaxes of it.
+  static constexpr u32 GATHERED = S::TRANSPOSED ? 1 : S::WARPS_KV, SHARERS = S::TRANSPOSED ? S::WARPS : S::WARPS_KV;
+
+  // A row of the CTA as one of those that share it has it.
+  TILEWRIGHT_DEVICE Softmax *softmax_of(u32 sharer, u32 row) const {
+    return S::TRANSPOSED ? cta.warp_softmax(sharer, row) : cta.warp_softmax(sharer * S::WARPS_Q + row / 16, row % 16);
   }
-  TILEWRIGHT_DEVICE float *warp_output(u32 of_warp, u32 row) const {
-    return reinterpret_cast<float *>(cta.shared) + (of_warp * 16 + row) * S::OUTPUT_STRIDE;
-  }
+  TILEWRIGHT_DEVICE float *gathered_output(u32 sharer, u32 row) const { return reinterpret_cast<float *>(cta.shared) + (sharer * S::M + row) * S::OUTPUT_STRIDE; }
 
   // `value_scale(cta)` written out: a call of it changes the machine code of all kernels with the `cp.async` producer.
   TILEWRIGHT_DEVICE float value_scale() const { return S::FP8 ? cta.args.value_scales[cta.kv_head * cta.args.scale_head] : 1.f; }
@@ -26,24 +29,24 @@ template <class S> struct Epilogue {
   TILEWRIGHT_DEVICE void gather_warps(Accumulators<S> &acc) const {
 #pragma unroll
     for (u32 half = 0; half < 2; half++) {
-      if (cta.lane % 4 == 0) *warp_softmax(cta.warp, cta.fragment_row + half * 8) = acc.softmax[half];
+      if (cta.lane % 4 == 0) *cta.warp_softmax(cta.warp, cta.fragment_row + half * 8) = acc.softmax[half];
     }
     barrier(); // all maxima are there, and the buffers are no longer read
 #pragma unroll
     for (u32 half = 0; half < 2; half++) {
-      const u32 row = cta.fragment_row + half * 8;
-      const float factor = exp2_fast(acc.softmax[half].max - finite_or_zero(common_softmax(cta.warp_q, row).max)) * value_scale();
+      const u32 row = cta.warp_q * 16 + cta.fragment_row + half * 8;
+      const float factor = exp2_fast(acc.softmax[half].max - finite_or_zero(common_softmax(row).max)) * value_scale();
       if constexpr (S::FP8) {
 #pragma unroll
         for (u32 d = 0; d < S::HEAD_DIM / 16; d++) {
-          float *target = warp_output(cta.warp, row) + d * 16 + 2 * cta.fragment_column;
+          float *target = gathered_output(cta.warp_kv, row) + d * 16 + 2 * cta.fragment_column;
 #pragma unroll
           for (u32 e = 0; e < 4; e++) target[e] = acc.output[2 * d + e % 2][2 * half + e / 2] * factor;
         }
       } else {
 #pragma unroll
         for (u32 d = 0; d < S::HEAD_DIM / 8; d++) {
-          float *target = warp_output(cta.warp, row) + d * 8 + cta.fragment_column;
+          float *target = gathered_output(cta.warp_kv, row) + d * 8 + cta.fragment_column;
           target[0] = acc.output[d][2 * half] * factor;
           target[1] = acc.output[d][2 * half + 1] * factor;
         }
@@ -53,13 +56,13 @@ template <class S> struct Epilogue {
   }
 
   // Softmax of a row over all warps that share it.
-  TILEWRIGHT_DEVICE Softmax common_softmax(u32 of_warp_q, u32 row) const {
+  TILEWRIGHT_DEVICE Softmax common_softmax(u32 row) const {
     Softmax common{negative_infinity(), 0.f};
 #pragma unroll
-    for (u32 w = 0; w < S::WARPS_KV; w++) common.max = larger(common.max, warp_softmax(w * S::WARPS_Q + of_warp_q, row)->max);
+    for (u32 w = 0; w < SHARERS; w++) common.max = larger(common.max, softmax_of(w, row)->max);
 #pragma unroll
-    for (u32 w = 0; w < S::WARPS_KV; w++) {
-      const Softmax *one = warp_softmax(w * S::WARPS_Q + of_warp_q, row);
+    for (u32 w = 0; w < SHARERS; w++) {
+      const Softmax *one = softmax_of(w, row);
       common.sum += one->sum * exp2_fast(one->max - finite_or_zero(common.max));
     }
     return common;
@@ -116,7 +119,7 @@ template <class S> struct Epilogue {
     const u32 its_row = cta.lane / WARP_ROWS * ROWS_AT_ONCE + cta.warp * 32 / QUADS + cta.lane % WARP_ROWS;
     const bool tells = QUADS <= 32 || cta.warp % (QUADS / 32) == 0; // several warps may write a row
     Destination its{UNTOUCHED, 0.f, 0};
-    if (cta.lane < ROUNDS * WARP_ROWS && its_row < cta.row_count()) its = destination(its_row, common_softmax(its_row / 16, its_row % 16), tells);
+    if (cta.lane < ROUNDS * WARP_ROWS && its_row < cta.row_count()) its = destination(its_row, common_softmax(its_row), tells);
     const u32 element = cta.thread % QUADS * 4;
 #pragma unroll
     for (u32 round = 0; round < ROUNDS; round++) {
@@ -125,8 +128,8 @@ template <class S> struct Epilogue {
       if (to.partial == UNTOUCHED || (S::HEAD_DIM / 4 < QUADS && element >= S::HEAD_DIM)) continue;
       float sum[4] = {};
 #pragma unroll
-      for (u32 w = 0; w < S::WARPS_KV; w++) {
-        const float *part = warp_output(w * S::WARPS_Q + row / 16, row % 16) + element;
+      for (u32 w = 0; w < GATHERED; w++) {
+        const float *part = gathered_output(w, row) + element;
 #pragma unroll
         for (u32 e = 0; e < 4; e++) sum[e] += part[e];
       }
@@ -194,6 +197,37 @@ template <class S> struct Epilogue {
       gather_warps(acc);
       write_gathered();
     }
+  }
+
+  // Leaves the rows of transposed products in shared memory, and each warp's softmaxes.
+  TILEWRIGHT_DEVICE void gather_transposed(const TransposedAccumulators<S> &acc) const {
+    constexpr u32 ROW_TILES = TransposedAccumulators<S>::TILES, PARTS = TransposedAccumulators<S>::PARTS;
+    barrier(); // the buffers are no longer read
+    const float scale = value_scale();
+#pragma unroll
+    for (u32 j = 0; j < ROW_TILES; j++) {
+#pragma unroll
+      for (u32 e = 0; e < 2; e++) {
+        const u32 row = j * 8 + cta.fragment_column + e;
+        Softmax own{cta.row_max(row), acc.sum[j][e]};
+#pragma unroll
+        for (u32 mask = 4; mask < 32; mask *= 2) own.sum += from_lane_xor(own.sum, mask);
+        own.max = own.sum > 0.f ? own.max : negative_infinity();
+        if (cta.fragment_row == 0) *cta.warp_softmax(cta.warp, row) = own;
+#pragma unroll
+        for (u32 part = 0; part < PARTS; part++) {
+          float *const target = gathered_output(0, row) + (cta.warp * PARTS + part) * 16 + cta.fragment_row * 2;
+          target[0] = acc.output[part * ROW_TILES + j][e] * scale;
+          target[1] = acc.output[part * ROW_TILES + j][e + 2] * scale;
+        }
+      }
+    }
+    barrier();
+  }
+
+  TILEWRIGHT_DEVICE void write(const TransposedAccumulators<S> &acc) const {
+    gather_transposed(acc);
+    write_gathered();
   }
 
   // The CTA that leaves the last partial of a request and KV head merges them all.

@@ -58,8 +58,11 @@ struct KernelTraits : Options {
   static constexpr u32 ROW_COPIERS = power_of_two_in(CHUNKS) == CHUNKS ? CHUNKS : PANEL_CHUNKS, ROW_PARTS = CHUNKS / ROW_COPIERS;
   static constexpr u32 ROWS_AT_ONCE = COPIERS / ROW_COPIERS; // rows that the threads copy at once
   static constexpr u32 WARP_CHUNKS = CHUNKS / WARPS_D;
+  // Whether a warpgroup multiplies with K and V on the left, widened in registers (`transposed.cuh`): FP8 beside 32 rows, which products of 64 rows would pad.
+  static constexpr bool TRANSPOSED =
+      HAS_WGMMA && FP8 && TMA && M == 32 && N == 64 && WARPS == 4 && HEAD_DIM % 64 == 0 && !SPLIT_DIM && !Options::INVARIANT;
   // Beyond 128 elements the fragments of Q do not fit the registers beside the accumulators: they are loaded when needed.
-  static constexpr bool QUERY_IN_REGISTERS = WARP_DIM <= 128;
+  static constexpr bool QUERY_IN_REGISTERS = WARP_DIM <= 128 && !TRANSPOSED;
   static constexpr u32 QUERY_FRAGMENTS = QUERY_IN_REGISTERS ? WARP_DIM / 16 : 1;
   static constexpr u32 OUTPUT_STRIDE = HEAD_DIM + 8; // f32; 8 more keep the rows of a store in different banks
   static constexpr u32 GRANULE = 16; // tokens by which segments are aligned and masked: what tensor cores take at once
@@ -72,7 +75,7 @@ struct KernelTraits : Options {
   // Whether there is a private KV phase, and how many tokens a step of it has for each Q warp, and for each of its warps. A thread looks at the
   // tokens of one warp only, so that it goes along the segments forwards.
   static constexpr bool PRIVATE_PHASE =
-      !Options::HIDES_FIRST && WARPS_Q > 1 && (Options::INVARIANT ? TMA : WARP_GRANULES % WARPS_Q == 0 && (TMA || N <= COPIERS));
+      !Options::HIDES_FIRST && WARPS_Q > 1 && !TRANSPOSED && (Options::INVARIANT ? TMA : WARP_GRANULES % WARPS_Q == 0 && (TMA || N <= COPIERS));
   // Batch-invariant kernels have whole steps there too, each for one Q warp in turn, as all tokens of a step are under one maximum. While a
   // warp computes its own, the others go on to theirs.
   static constexpr u32 PRIVATE_STEP = Options::INVARIANT ? N : N / WARPS_Q;
@@ -89,8 +92,8 @@ struct KernelTraits : Options {
   // Panels of what a warpgroup multiplies.
   static constexpr u32 WIDE_PANEL_ROW_BYTES = smaller(power_of_two_in(WIDE_ROW_BYTES), 128u), WIDE_PANEL_BYTES = 8 * WIDE_PANEL_ROW_BYTES;
   static constexpr u32 WIDE_PANEL_COLUMNS = WIDE_PANEL_ROW_BYTES / 2;
-  // Whether a warpgroup multiplies its query from shared memory: where it does not fit the registers.
-  static constexpr bool QUERY_SHARED = HAS_WGMMA && (!FP8 || WIDENED) && SETMAXNREG && WARPS_Q % 4 == 0 && !QUERY_IN_REGISTERS;
+  // Whether a warpgroup multiplies its query from shared memory: where it does not fit the registers, or is a right side.
+  static constexpr bool QUERY_SHARED = TRANSPOSED || (HAS_WGMMA && (!FP8 || WIDENED) && SETMAXNREG && WARPS_Q % 4 == 0 && !QUERY_IN_REGISTERS);
   static constexpr u32 QUERY_PANEL_BYTES = M * 128; // of 64 elements of all rows
   // Whether the four warps of a warpgroup multiply their 64 rows together, but for the private KV phase.
   static constexpr bool TOGETHER = HAS_WGMMA && (!FP8 || WIDENED) && WARPS_Q % 4 == 0 && (QUERY_IN_REGISTERS || QUERY_SHARED);
@@ -110,12 +113,15 @@ struct KernelTraits : Options {
   // The query is copied to its registers through the buffer that is filled last, where it fits there.
   static constexpr bool QUERY_IN_BUFFER = QUERY_IN_REGISTERS && M * QUERY_ROW_BYTES <= 2 * STAGE_BYTES;
   static constexpr bool QUERY_IN_VALUES = QUERY_IN_BUFFER && M * QUERY_ROW_BYTES <= STAGE_BYTES; // so that the first keys need not wait for it
-  static constexpr u32 OFFSETS_AT = BUFFER_BYTES + (QUERY_IN_BUFFER ? 0 : M * QUERY_ROW_BYTES);
+  static constexpr u32 WEIGHTS_AT = BUFFER_BYTES + (QUERY_IN_BUFFER ? 0 : M * QUERY_ROW_BYTES);
+  static constexpr u32 MAXIMA_AT = WEIGHTS_AT + (TRANSPOSED ? 2 * M * N * 2 : 0); // behind two steps' weights
+  static constexpr u32 OFFSETS_AT = MAXIMA_AT + (TRANSPOSED ? M * 4 : 0);
   static constexpr u32 GRANULES_AT = OFFSETS_AT + (TMA ? 0 : NOTES * N * 8);
   static constexpr u32 ARRIVALS_AT = GRANULES_AT + NOTES * GRANULES * 8;
   static constexpr u32 SOFTMAX_AT = ARRIVALS_AT + (TMA ? ((STAGES + WIDE_BUFFERS) * 4 + 2) * 8 : 0);
   // A place of its own: the producers read what it says while the first warps leave their softmaxes.
-  static constexpr u32 PRIVATE_PHASE_AT = SOFTMAX_AT + WARPS * 16 * 8;
+  static constexpr u32 WARP_ROWS = TRANSPOSED ? M : 16; // whose softmaxes a warp has
+  static constexpr u32 PRIVATE_PHASE_AT = SOFTMAX_AT + WARPS * WARP_ROWS * 8;
   static constexpr u32 ROWS_AT = PRIVATE_PHASE_AT + (1 + 3 * WARPS_Q) * 4;
   static constexpr u32 SEGMENTS_AT = ROWS_AT + M * 20;
   static constexpr u32 TOTALS_AT = round_up(SEGMENTS_AT + MAX_SEGMENTS * 28, 16);

@@ -45,7 +45,7 @@ impl WarpSplit {
 }
 
 /// Dynamic shared memory of a tile in bytes: the buffers of K and V (or, at the end, the outputs of warps that share rows), the query, and
-/// what is known of rows, of each warp's private KV, and of tokens; in batch-invariant kernels also the totals of the rows' chunks, in f32; and the
+/// what is known of rows, of each warp's private KV, and of tokens; of transposed products the weights of two steps and the rows' maxima; in batch-invariant kernels also the totals of the rows' chunks, in f32; and the
 /// logits that warps add up which share out the elements of a head.
 /// `cuda/kernel_traits.cuh` computes the same, and asserts it.
 pub const fn shared_bytes(tile: &Tile, class: &Class, producers: u32, options: KernelOptions) -> u32 {
@@ -54,11 +54,13 @@ pub const fn shared_bytes(tile: &Tile, class: &Class, producers: u32, options: K
     // Two bytes an element of Q: no tile is feasible for f32.
     let (query_row_bytes, kv_bytes) = (class.head_dim * 2, if class.dtype.has_fp8_kv() { 1 } else { 2 });
     let wide = wide_buffers(tile, class, producers, options);
+    let transposed = producers > 0 && transposes(tile, class, options);
     let buffers = stages * 2 * n * class.head_dim * kv_bytes + wide * 2 * n * class.head_dim * 2;
     let WarpSplit { warps_kv, warps_d, .. } = WarpSplit::of(tile, class);
     let outputs = if warps_kv > 1 { warps * 16 * (class.head_dim + 8) * 4 } else { 0 };
     // It passes through a buffer on its way to registers, where it fits.
-    let fits = class.head_dim / warps_d <= MOST_QUERY_DIM
+    let fits = !transposed
+        && class.head_dim / warps_d <= MOST_QUERY_DIM
         && m * query_row_bytes <= 2 * n * class.head_dim * kv_bytes;
     let query = if fits { 0 } else { m * query_row_bytes };
     // What is noted of later steps: offsets of tokens, or only granules, and what has arrived of each buffer and of the query.
@@ -74,14 +76,23 @@ pub const fn shared_bytes(tile: &Tile, class: &Class, producers: u32, options: K
     };
     ((if buffers > outputs { buffers } else { outputs })
         + query
+        + if transposed { 2 * m * n * 2 + m * 4 } else { 0 }
         + notes
-        + warps * 16 * 8
+        + warps * if transposed { m } else { 16 } * 8
         + (1 + 3 * (m / 16)) * 4
         + m * 20
         + max_segments(m) * 28)
         .next_multiple_of(16)
         + if options.invariant { m * class.head_dim * 4 } else { 0 }
         + if WarpSplit::splits_heads(class.head_dim) { warps * 16 * n * 4 } else { 0 }
+}
+
+/// Whether a warpgroup multiplies with K and V in FP8 on the left (`cuda/transposed.cuh`) in kernels of a tile that have TMA producer warps: beside
+/// 32 rows, which products of 64 would pad.
+pub const fn transposes(tile: &Tile, class: &Class, options: KernelOptions) -> bool {
+    let Tile { m, n, warps, .. } = *tile;
+    let whole_parts = class.head_dim.is_multiple_of(64) && !WarpSplit::splits_heads(class.head_dim);
+    class.dtype.has_fp8_kv() && m == 32 && n == 64 && warps == 4 && whole_parts && !options.invariant
 }
 
 /// Buffers of K and V in FP8 that are widened for `wgmma`: two warps of a producer warpgroup widen a step once for all rows.
@@ -113,14 +124,15 @@ pub const fn has_tma_producers(class: &Class, arch: Arch) -> bool {
 /// TMA producer warps of a CTA beside a tile's consumer warps: a warpgroup beside warpgroups, so that it can leave them its registers, two of
 /// whose warps copy, and two widen FP8; else one warp; none with the `cp.async` producer. A warp of a batch-invariant kernel has
 /// whole steps for itself, too, whose FP8 it widens in registers: a producer warpgroup cannot leave it enough for 128 tokens or for longer
-/// heads. With 256 elements in FP8 warps of few rows take 255 registers, and a producer warp beside four of them keeps another CTA off the SM.
+/// heads. With 256 elements in FP8 warps of few rows take 255 registers, and a producer warp beside four of them keeps another CTA off the SM; not those
+/// of transposed products.
 pub fn producer_warps(tile: &Tile, class: &Class, options: KernelOptions, arch: Arch) -> u32 {
     let warpgroups = tile.m.is_multiple_of(64);
     let crowded = class.dtype.has_fp8_kv()
         && if warpgroups {
             options.invariant && (class.head_dim > MOST_QUERY_DIM || tile.n >= 128)
         } else {
-            class.head_dim == 256
+            class.head_dim == 256 && !transposes(tile, class, options)
         };
     if !has_tma_producers(class, arch) || options.kv_load == KvLoad::CpAsync || crowded {
         return 0;
@@ -161,12 +173,14 @@ const WARPS_OF_168_REGISTERS: u32 = 12;
 
 /// What a kernel of one tile or several says of itself to the compiler. A producer warpgroup leaves registers to the consumer warps, so there
 /// is a number of them to begin with: the one that lets an SM hold two CTAs of four consumer warps, or one of eight. Several tiles beside one
-/// producer warp would get up to 255, and an SM half as many CTAs as of one of them.
-pub(super) fn launch_bounds(tiles: &[Tile], producers: u32) -> String {
+/// producer warp would get up to 255, and an SM half as many CTAs as of one of them. Transposed products of up to 128 elements take some registers more or
+/// less than let an SM hold three CTAs, by the compiler's version.
+pub(super) fn launch_bounds(tiles: &[Tile], class: &Class, producers: u32, options: KernelOptions) -> String {
     let threads = mix_threads(tiles, producers);
-    let ctas = match producers {
-        4 => Some(if most_warps(tiles) == 4 { 2 } else { 1 }),
-        1 if tiles.len() > 1 => Some((WARPS_OF_168_REGISTERS / (most_warps(tiles) + 1)).max(1)),
+    let ctas = match (producers, tiles) {
+        (4, _) => Some(if most_warps(tiles) == 4 { 2 } else { 1 }),
+        (1, [tile]) if transposes(tile, class, options) && class.head_dim <= 128 => Some(3),
+        (1, [_, _, ..]) => Some((WARPS_OF_168_REGISTERS / (most_warps(tiles) + 1)).max(1)),
         _ => None,
     };
     match ctas {
@@ -214,14 +228,20 @@ mod tests {
         let long_heads = Class { head_dim: 256, ..fp8 };
         assert_eq!(producer_warps(&TILE, &long_heads, KernelOptions { invariant: true, ..TMA }, hopper), 0);
         assert_eq!(threads(TILE, CLASS, "sm_90".parse().unwrap()), 128);
-        assert_eq!(launch_bounds(&[TILE], 4), "__launch_bounds__(256, 2)");
-        assert_eq!(launch_bounds(&[TILE], 0), "__launch_bounds__(128)");
+        assert_eq!(launch_bounds(&[TILE], &CLASS, 4, TMA), "__launch_bounds__(256, 2)");
+        assert_eq!(launch_bounds(&[TILE], &CLASS, 0, TMA), "__launch_bounds__(128)");
         let narrow = Tile { m: 32, ..TILE };
-        assert_eq!(launch_bounds(&[narrow], 1), "__launch_bounds__(160)");
-        assert_eq!(launch_bounds(&[narrow, TILE], 4), "__launch_bounds__(256, 2)");
-        assert_eq!(launch_bounds(&[narrow, Tile { m: 16, ..TILE }], 1), "__launch_bounds__(160, 2)");
+        assert_eq!(launch_bounds(&[narrow], &CLASS, 1, TMA), "__launch_bounds__(160)");
+        assert_eq!(launch_bounds(&[narrow, TILE], &CLASS, 4, TMA), "__launch_bounds__(256, 2)");
+        assert_eq!(
+            launch_bounds(&[narrow, Tile { m: 16, ..TILE }], &CLASS, 1, TMA),
+            "__launch_bounds__(160, 2)"
+        );
         let wide = Tile { m: 128, warps: 8, ..TILE };
-        assert_eq!(launch_bounds(&[Tile { warps: 8, ..TILE }, wide], 4), "__launch_bounds__(384, 1)");
+        assert_eq!(
+            launch_bounds(&[Tile { warps: 8, ..TILE }, wide], &CLASS, 4, TMA),
+            "__launch_bounds__(384, 1)"
+        );
     }
 
     #[test]
@@ -274,12 +294,43 @@ mod tests {
     }
 
     #[test]
+    fn transposed_products_have_their_query_and_weights_in_shared_memory() {
+        let tile = Tile { m: 32, ..TILE };
+        let fp8 = Class { dtype: Dtype::Fp8F16, ..CLASS };
+        let bytes = |class, producers| shared_bytes(&tile, &class, producers, TMA);
+        // A query in a place of its own, two steps' weights, the rows' maxima, and all rows' softmaxes for each warp, beside fewer notes.
+        let notes = |producers| if producers > 0 { 3 * 4 * 8 + 10 * 8 } else { 4 * (64 + 4) * 8 };
+        let more = 32 * 256 + 2 * 32 * 64 * 2 + 32 * 4 + 4 * (32 - 16) * 8;
+        assert_eq!(bytes(fp8, 1) + notes(0) - notes(1), bytes(fp8, 0) + more);
+        let invariant = KernelOptions { invariant: true, ..TMA };
+        let transposed = |tile: Tile, class, options| transposes(&tile, &class, options);
+        assert!(
+            transposed(tile, fp8, TMA) && !transposed(tile, CLASS, TMA) && !transposed(tile, fp8, invariant)
+        );
+        assert!(
+            [TILE, Tile { n: 128, ..tile }, Tile { warps: 8, ..tile }]
+                .iter()
+                .all(|&t| !transposed(t, fp8, TMA))
+        );
+        let by_dim = |head_dim| {
+            let class = Class { head_dim, ..fp8 };
+            (producer_warps(&tile, &class, TMA, hopper()), launch_bounds(&[tile], &class, 1, TMA))
+        };
+        let free = || "__launch_bounds__(160)".to_owned();
+        let three = || "__launch_bounds__(160, 3)".to_owned();
+        assert_eq!(by_dim(64), (1, three()));
+        assert_eq!(by_dim(128), (1, three()));
+        assert_eq!([192, 256].map(by_dim), [(1, free()), (1, free())]);
+        assert_eq!(by_dim(96), (0, free()));
+    }
+
+    #[test]
     fn cp_async_has_no_producer_warps() {
         for m in [16, 32, 64, 128] {
             let tile = Tile { m, warps: 8, ..TILE };
             assert_eq!(producer_warps(&tile, &CLASS, CP_ASYNC, hopper()), 0);
             assert_eq!(threads(&tile, &CLASS, CP_ASYNC, hopper()), 256);
-            assert_eq!(launch_bounds(&[tile], 0), "__launch_bounds__(256)");
+            assert_eq!(launch_bounds(&[tile], &CLASS, 0, TMA), "__launch_bounds__(256)");
         }
     }
 
@@ -289,8 +340,8 @@ mod tests {
             for class in Class::all(Backend::Cuda) {
                 let producers = producer_warps(tile, &class, TMA, hopper());
                 let bytes = |producers| shared_bytes(tile, &class, producers, TMA);
-                let widened = wide_buffers(tile, &class, producers, TMA) > 0;
-                assert!(widened || bytes(producers) <= bytes(0), "{class} {tile}");
+                let more = wide_buffers(tile, &class, producers, TMA) > 0 || transposes(tile, &class, TMA);
+                assert!(more || bytes(producers) <= bytes(0), "{class} {tile}");
             }
         }
     }

@@ -22,7 +22,7 @@ pub use append::AppendArguments;
 pub use kernel::Kernel;
 pub use kernel_traits::{
     WarpSplit, has_tma_producers, mix_producer_warps, mix_shared_bytes, mix_threads, panel_row_bytes,
-    producer_warps, shared_bytes, threads,
+    producer_warps, shared_bytes, threads, transposes,
 };
 pub use merge::MERGE_WARPS;
 pub use options::{KernelOptions, KvLoad, MaskArguments};

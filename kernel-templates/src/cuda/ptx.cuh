@@ -25,6 +25,15 @@ TILEWRIGHT_DEVICE u32 block_count() { return gridDim.x; }
 TILEWRIGHT_DEVICE void barrier() { __syncthreads(); }
 // Of WARPS warps that name the same number from 1 to 15.
 template <u32 WARPS> TILEWRIGHT_DEVICE void barrier_of_warps(u32 number) { asm volatile("bar.sync %0, %1;" ::"r"(number), "n"(WARPS * 32) : "memory"); }
+// The same; whether something is true of any of their threads.
+template <u32 WARPS> TILEWRIGHT_DEVICE bool any_of_warps(u32 number, bool value) {
+  u32 any;
+  asm volatile("{\n\t.reg .pred own, all;\n\tsetp.ne.u32 own, %2, 0;\n\tbar.red.or.pred all, %1, %3, own;\n\tselp.u32 %0, 1, 0, all;\n\t}"
+               : "=r"(any)
+               : "r"(number), "r"(static_cast<u32>(value)), "n"(WARPS * 32)
+               : "memory");
+  return any != 0;
+}
 TILEWRIGHT_DEVICE u32 float_bits(float value) { return __float_as_uint(value); }
 TILEWRIGHT_DEVICE float bits_float(u32 bits) { return __uint_as_float(bits); }
 TILEWRIGHT_DEVICE u64 nanoseconds() {

@@ -14,7 +14,7 @@ template <class S> struct SoftmaxStep {
 
   // Weights are of the largest logit that a row had when its accumulators were brought under it last. Up to 2^8 times that much fits any
   // type with the same precision, so the accumulators stay as they are.
-  static constexpr float SLACK = 8.f;
+  static constexpr float SLACK = 8.f, MOST_WEIGHT = 256.f;
 
   // Rounded the same way in all kernels where a row's bits matter; elsewhere the compiler may join operations.
   TILEWRIGHT_DEVICE static float product(float a, float b) { return S::INVARIANT ? rounded_product(a, b) : a * b; }

@@ -1,6 +1,6 @@
 //! The CUDA sources, as text.
 
-const SOURCES: [(&str, &str); 35] = [
+const SOURCES: [(&str, &str); 36] = [
     ("options.cuh", include_str!("options.cuh")),
     ("types.cuh", include_str!("types.cuh")),
     ("prelude.cuh", include_str!("prelude.cuh")),
@@ -28,6 +28,7 @@ const SOURCES: [(&str, &str); 35] = [
     ("split_dim.cuh", include_str!("split_dim.cuh")),
     ("mma.cuh", include_str!("mma.cuh")),
     ("softmax_step.cuh", include_str!("softmax_step.cuh")),
+    ("transposed.cuh", include_str!("transposed.cuh")),
     ("mainloop.cuh", include_str!("mainloop.cuh")),
     ("epilogue.cuh", include_str!("epilogue.cuh")),
     ("decode.cuh", include_str!("decode.cuh")),

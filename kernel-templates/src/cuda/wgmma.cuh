@@ -17,6 +17,19 @@ constexpr bool HAS_WGMMA = false;
 // What this thread's copies have brought is visible to wgmma, too, after the next barrier.
 TILEWRIGHT_DEVICE void fence_for_warpgroups() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
+// Two or four 8x8 matrices of 16-bit elements, as `ldmatrix_transposed` reads them; lane 8 i + r names row r of matrix i.
+TILEWRIGHT_DEVICE void stmatrix_transposed(u32 row_address, const u32 (&from)[2]) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  asm volatile("stmatrix.sync.aligned.m8n8.x2.trans.shared.b16 [%0], {%1, %2};" ::"r"(row_address), "r"(from[0]), "r"(from[1]) : "memory");
+#endif
+}
+TILEWRIGHT_DEVICE void stmatrix_transposed(u32 row_address, const u32 (&from)[4]) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(row_address), "r"(from[0]), "r"(from[1]), "r"(from[2]), "r"(from[3])
+               : "memory");
+#endif
+}
+
 // Changes how many registers the threads of this warpgroup have: up, once others have left as many, or down.
 template <u32 REGISTERS> TILEWRIGHT_DEVICE void setmaxnreg_inc() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(REGISTERS)); }
 template <u32 REGISTERS> TILEWRIGHT_DEVICE void setmaxnreg_dec() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(REGISTERS)); }
@@ -46,6 +59,12 @@ template <u32 TILES> TILEWRIGHT_DEVICE void hold(float (&sum)[TILES][4]) {
   for (u32 j = 0; j < TILES; j++) asm volatile("" : "+f"(sum[j][0]), "+f"(sum[j][1]), "+f"(sum[j][2]), "+f"(sum[j][3])::"memory");
 }
 
+// The same of left sides: what makes them stays before the products.
+template <u32 COUNT> TILEWRIGHT_DEVICE void hold_left(u32 (&a)[COUNT][4]) {
+#pragma unroll
+  for (u32 i = 0; i < COUNT; i++) asm volatile("" : "+r"(a[i][0]), "+r"(a[i][1]), "+r"(a[i][2]), "+r"(a[i][3])::"memory");
+}
+
 // Before the first of some products that add to `sum`, whose left sides are computed by then.
 template <u32 TILES> TILEWRIGHT_DEVICE void begin_wgmma(float (&sum)[TILES][4]) {
   hold(sum);
@@ -73,6 +92,7 @@ template <u32 TILES> TILEWRIGHT_DEVICE void wait_first_wgmma(float (&sum)[TILES]
 #define TILEWRIGHT_SUM_4(sum, j) TILEWRIGHT_SUM_2(sum, j), TILEWRIGHT_SUM_2(sum, j + 2)
 #define TILEWRIGHT_SUM_8(sum, j) TILEWRIGHT_SUM_4(sum, j), TILEWRIGHT_SUM_4(sum, j + 4)
 #define TILEWRIGHT_SUM_16(sum, j) TILEWRIGHT_SUM_8(sum, j), TILEWRIGHT_SUM_8(sum, j + 8)
+#define TILEWRIGHT_0_3 "%0, %1, %2, %3"
 #define TILEWRIGHT_0_7 "%0, %1, %2, %3, %4, %5, %6, %7"
 #define TILEWRIGHT_8_15 ", %8, %9, %10, %11, %12, %13, %14, %15"
 #define TILEWRIGHT_16_31 ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
@@ -100,9 +120,11 @@ template <u32 TILES> TILEWRIGHT_DEVICE void wait_first_wgmma(float (&sum)[TILES]
 #define TILEWRIGHT_MULTIPLY_TOGETHER(Element, type)                                                                                          \
   template <u32 COLUMNS, bool TRANSPOSED, u32 FIRST, u32 TILES>                                                                              \
   TILEWRIGHT_DEVICE void wgmma_async(Element, float (&sum)[TILES][4], const u32 (&a)[4], SharedMatrix b, bool add) {               \
-    static_assert(COLUMNS == 16 || COLUMNS == 32 || COLUMNS == 64 || COLUMNS == 128, "the widths that are written down here");               \
+    static_assert(COLUMNS == 8 || COLUMNS == 16 || COLUMNS == 32 || COLUMNS == 64 || COLUMNS == 128, "the widths that are written down here");               \
     static_assert(FIRST + COLUMNS / 8 <= TILES, "columns that there are");                                                                   \
-    if constexpr (COLUMNS == 16)                                                                                                             \
+    if constexpr (COLUMNS == 8)                                                                                                              \
+      TILEWRIGHT_WGMMA("8", type, TILEWRIGHT_0_3, "%4, %5, %6, %7", "%8", "%9", "%10", TILEWRIGHT_SUM_1(sum, FIRST));                         \
+    else if constexpr (COLUMNS == 16)                                                                                                        \
       TILEWRIGHT_WGMMA("16", type, TILEWRIGHT_0_7, "%8, %9, %10, %11", "%12", "%13", "%14", TILEWRIGHT_SUM_2(sum, FIRST));                    \
     else if constexpr (COLUMNS == 32)                                                                                                        \
       TILEWRIGHT_WGMMA("32", type, TILEWRIGHT_16, "%16, %17, %18, %19", "%20", "%21", "%22", TILEWRIGHT_SUM_4(sum, FIRST));                   \

@@ -392,7 +392,12 @@ fn every_sign_of_the_scale_agrees_with_the_reference() {
         Tile::of("m64n32w4s2"),
         true,
     );
-    let devices: [(&[Case], &[&str]); 2] = [(&alone, &[]), (&together, &[WARPGROUPS, FP8_CONVERSION])];
+    let transposed = of(&[(128, Dtype::Fp8F16), (64, Dtype::Fp8F16)], Tile::of("m32n64w4s2"), true);
+    let devices: [(&[Case], &[&str]); 3] = [
+        (&alone, &[]),
+        (&together, &[WARPGROUPS, FP8_CONVERSION]),
+        (&transposed, &[WARPGROUPS, FP8_CONVERSION]),
+    ];
     for (cases, flags) in devices {
         let emulator = Emulator::build(&kernels_of(cases), flags);
         for case in cases {

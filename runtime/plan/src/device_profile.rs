@@ -116,14 +116,23 @@ impl KernelNeeds {
         let (warp_dim, warp_n) = if splits_head { (head_dim / sharing, n) } else { (head_dim, n / sharing) };
         // Producers are a warpgroup beside warpgroups, else one warp. FP8 with 96 elements has none, and some kernels of many registers.
         let warpgroups = m.is_multiple_of(64);
-        let crowded = if warpgroups { invariant && warp_dim > 128 } else { head_dim == 256 };
+        // K and V in FP8 are left sides beside 32 rows, so that a warp has a quarter of the elements.
+        let transposes =
+            fp8 && (m, n, warps) == (32, 64, 4) && head_dim % 64 == 0 && !splits_head && !invariant;
+        let crowded = if warpgroups { invariant && warp_dim > 128 } else { head_dim == 256 && !transposes };
         let producers = match (occupancy.producer_warps && !(fp8 && (head_dim == 96 || crowded)), warpgroups)
         {
             (false, _) => 0,
             (true, false) => 1,
             (true, true) => 4,
         };
+        let transposed = transposes && producers > 0;
         let registers = match (producers, warp_dim, warp_n) {
+            _ if transposed => match head_dim {
+                ..=128 => 128,
+                ..=192 => 168,
+                _ => 200,
+            },
             // The warpgroup leaves some of its own to the others.
             (4, ..) => {
                 if warps > 4 {
@@ -151,11 +160,12 @@ impl KernelNeeds {
             (true, true) => 8 * n * head_dim,
         };
         // Queries that have no place in registers, or no way there through the buffers.
-        let query = if warp_dim > 128 || m > n * element { 2 * m * head_dim + 64 } else { 0 };
+        let query = if transposed || warp_dim > 128 || m > n * element { 2 * m * head_dim + 64 } else { 0 };
         let totals = if invariant { 4 * m * head_dim } else { 0 };
         let logits = if splits_head { u64::from(warps) * 64 * n } else { 0 };
+        let weights = if transposed { 4 * m * n } else { 0 };
         let known = Self::SHARED_OF_ANY + Self::SHARED_OF_ROW * m;
-        let shared_bytes = buffers.saturating_add(widened + query + totals + logits + known);
+        let shared_bytes = buffers.saturating_add(widened + query + totals + logits + weights + known);
         Self { warps: warps.saturating_add(producers), registers, shared_bytes }
     }
 }
@@ -248,6 +258,11 @@ mod tests {
             (1, ("m64n64w4s2", 192, F16, false)),
             (1, ("m16n64w4s2", 256, F16, false)),
             (2, ("m16n64w4s2", 256, Fp8F16, false)),
+            (3, ("m32n64w4s3", 64, Fp8F16, false)),
+            (3, ("m32n64w4s2", 128, Fp8F16, false)),
+            (3, ("m32n64w4s3", 128, Fp8F16, false)),
+            (2, ("m32n64w4s2", 192, Fp8F16, false)),
+            (1, ("m32n64w4s2", 256, Fp8F16, false)),
             (2, ("m64n32w4s2", 256, F16, false)),
             (1, ("m64n32w4s3", 256, F16, false)),
             (2, ("m16n32w4s1", 512, F16, false)),

@@ -70,7 +70,7 @@ fn fp8_beside_a_producer_agrees_with_the_reference() {
     let tiles = [
         (128, (16, 32, 2, 3)),
         (128, (16, 64, 4, 1)),
-        (128, (32, 64, 4, 2)),
+        (128, (32, 32, 4, 2)),
         (128, (64, 64, 4, 2)),
         (128, (64, 32, 8, 3)),
         (128, (64, 128, 8, 1)),
@@ -81,7 +81,7 @@ fn fp8_beside_a_producer_agrees_with_the_reference() {
         (64, (64, 16, 4, 4)),
         (64, (128, 96, 8, 3)),
         // Three panels of 64 bytes, and two or four of 128, which are widened to three, four and eight of 128 beside a query in shared memory.
-        (192, (32, 64, 4, 2)),
+        (192, (32, 64, 4, 3)),
         (192, (64, 32, 4, 2)),
         (192, (128, 64, 8, 1)),
         (256, (64, 32, 4, 2)),
@@ -90,6 +90,11 @@ fn fp8_beside_a_producer_agrees_with_the_reference() {
         (512, (16, 32, 2, 3)),
         (512, (32, 32, 8, 2)),
         (512, (64, 32, 8, 2)),
+        // Transposed products.
+        (128, (32, 64, 4, 1)),
+        (128, (32, 64, 4, 2)),
+        (64, (32, 64, 4, 3)),
+        (256, (32, 64, 4, 2)),
     ];
     let window = KernelOptions { mask: MaskOptions::ALL, sinks: true, ..CASE.options };
     let mut cases = Vec::new();

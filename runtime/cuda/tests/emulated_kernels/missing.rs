@@ -27,6 +27,25 @@ fn assert_each_is_noticed(changes: &[Change], devices: &[(&[Case], &[&str])]) {
 }
 
 /// What warps tell each other of the buffers: when they are full, and when they are free.
+/// Warps that leave weights for each other, in one step and many.
+fn transposed_cases() -> Vec<Case> {
+    (1..=3)
+        .flat_map(|stages| {
+            let (tile, class) = (Tile::new(32, 64, 4, stages), Class { head_dim: 128, dtype: Dtype::Fp8F16 });
+            let packing = |seed| if seed == 1 { Packing::PerTree } else { Packing::Pat };
+            (0..2).map(move |seed| Case {
+                tile,
+                class,
+                packing: packing(seed),
+                own: 70,
+                seed,
+                warpgroups: true,
+                ..CASE
+            })
+        })
+        .collect()
+}
+
 #[test]
 fn a_missing_word_about_a_buffer_is_caught() {
     let cases: Vec<Case> = [(16, 4), (64, 4), (128, 8)]
@@ -64,6 +83,8 @@ fn a_missing_word_about_a_buffer_is_caught() {
         .collect();
     let widening = &[WARPGROUPS, QUICK, FP8_CONVERSION];
     check_all(&Emulator::build(&kernels_of(&widened), widening), &widened);
+    let transposed = transposed_cases();
+    check_all(&Emulator::build(&kernels_of(&transposed), widening), &transposed);
     let words =
         ["pipeline.wait_", "pipeline.release_", "pipeline.template wait_", "pipeline.template release_"];
     let mut changes = Vec::new();
@@ -84,7 +105,7 @@ fn a_missing_word_about_a_buffer_is_caught() {
             });
         }
     }
-    assert_each_is_noticed(&changes, &[(&cases, flags), (&widened, widening)]);
+    assert_each_is_noticed(&changes, &[(&cases, flags), (&widened, widening), (&transposed, widening)]);
     let missing = changes.len();
     assert!(missing >= 18, "only {missing} words about buffers were found");
 }
@@ -129,8 +150,13 @@ fn a_missing_barrier_is_caught() {
             Case { tile, class, packing: Packing::PerTree, own: 70, seed, warpgroups: true, ..CASE }
         })
         .collect();
-    let devices: [(&[Case], &[&str]); 3] =
-        [(&cases, &[QUICK]), (&beside_producers, &[WARPGROUPS, QUICK]), (&split, &[WARPGROUPS, QUICK])];
+    let transposed = transposed_cases();
+    let devices: [(&[Case], &[&str]); 4] = [
+        (&cases, &[QUICK]),
+        (&beside_producers, &[WARPGROUPS, QUICK]),
+        (&split, &[WARPGROUPS, QUICK]),
+        (&transposed, &[WARPGROUPS, QUICK, FP8_CONVERSION]),
+    ];
     for (cases, flags) in devices {
         check_all(&Emulator::build(&kernels_of(cases), flags), cases);
     }

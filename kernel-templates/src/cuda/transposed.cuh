@@ -1,0 +1,339 @@
+// Transposed products, for FP8 beside few rows: a warpgroup multiplies S^T = K Q^T and O^T += V^T P^T.
+//
+// `wgmma` takes 64 rows on its left side, and that side from registers. With K and V there, 64 tokens and 64 elements of a head fill it whatever
+// the rows of the item: these are columns, as few as eight. What a warp reads of K and V in FP8 it widens in registers, for all rows and once in the CTA. On
+// the right lie the query, and the weights of a step, which the warps leave in shared memory for each other.
+//
+// Each warp has 16 of a step's 64 tokens, and 16 of each 64 elements of a head. A lane has tokens, or elements, `fragment_row` and 8 below, for
+// rows `fragment_column` and the next of each tile of eight.
+#pragma once
+#include "fp8.cuh"
+#include "kv_range.cuh"
+#include "pipeline.cuh"
+#include "softmax_step.cuh"
+
+namespace tilewright {
+
+// What a warp accumulates for some row tiles: its elements of all their rows, and its tokens' share of each row's sum.
+template <class S, u32 TILES_ = S::M / 8> struct TransposedAccumulators {
+  static constexpr u32 TILES = TILES_, PARTS = S::HEAD_DIM / 64;
+  float output[PARTS * TILES][4];
+  float sum[TILES][2];
+};
+
+template <class S> struct TransposedMainloop {
+  static constexpr u32 ROW_TILES = S::M / 8, PARTS = S::HEAD_DIM / 64, TILE_BYTES = 8 * 128;
+
+  const Cta<S> &cta;
+  const Pipeline<S> pipeline{cta};
+  // Where a lane's parts lie: of K and V in the first buffer, and of weights. The compiler would find them anew in each step.
+  const u32 its_keys = computed_here(cta.chunk_address(cta.keys_at({}), cta.warp * S::GRANULE + cta.lane % 16, cta.lane / 16));
+  const u32 its_values = computed_here(cta.chunk_address(cta.values_at({}), cta.lane, cta.warp * PARTS));
+  const u32 its_weights = computed_here(weights_place(cta.lane / 16 * 8 + cta.lane % 8, cta.warp * 2 + cta.lane / 8 % 2));
+
+  // Chunks of 8 tokens of a row of weights are exchanged as `wgmma` wants them.
+  TILEWRIGHT_DEVICE static u32 weights_place(u32 row, u32 chunk) { return row * 128 + (chunk ^ row % 8) * 16; }
+
+  // The maximum that a row's accumulators are under, the same for all warps: in shared memory, as steps have no registers for it.
+  TILEWRIGHT_DEVICE float &max_of(u32 row) const { return cta.row_max(row); }
+  static constexpr float LOWEST = -3e38f; // below all logits, and it may be subtracted
+
+  template <u32 TILES> TILEWRIGHT_DEVICE void load_maxima(float (&max)[TILES][2], u32 tile) const {
+#pragma unroll
+    for (u32 j = 0; j < TILES; j++) {
+#pragma unroll
+      for (u32 e = 0; e < 2; e++) max[j][e] = max_of((tile + j) * 8 + cta.fragment_column + e);
+    }
+  }
+
+  // What all rows of the item see.
+  struct SeenByAll {
+    i32 begin, end;
+  };
+
+  TILEWRIGHT_DEVICE SeenByAll seen_by_all() const {
+    SeenByAll all{0, 0x7fffffff};
+    for (u32 row = cta.lane; row < cta.row_count(); row += 32) {
+      if constexpr (S::HIDES_FIRST) all.begin = larger(all.begin, cta.rows()[row].begin);
+      all.end = smaller(all.end, cta.rows()[row].end);
+    }
+    if constexpr (S::HIDES_FIRST) all.begin = largest_in_warp(all.begin);
+    all.end = smallest_in_warp(all.end);
+    return all;
+  }
+
+  // The tile whose rows alone share a step, as requests have tokens of their own; ROW_TILES where several do. All warps find the same.
+  TILEWRIGHT_DEVICE u32 only_tile(const PipelineState<S> &at) const {
+    const Granule granule = cta.granules(at)[cta.lane % S::GRANULES];
+    const u32 first = smallest_in_warp(granule.tokens() > 0 ? granule.first_row() : S::M);
+    const u32 last = largest_in_warp(granule.tokens() > 0 ? granule.last_row() : 0);
+    const u32 tile = smaller(first / 8, ROW_TILES - 1);
+    return same_in_warp(last <= tile * 8 + 8 ? tile : ROW_TILES);
+  }
+
+  // Makes -inf of the logits that a row has with tokens of the warp's granule that it does not see. Scores are of row tile `tile` and the next ones.
+  template <u32 TILES> TILEWRIGHT_DEVICE void mask_scores(float (&scores)[TILES][4], u32 tile, const PipelineState<S> &at, const SeenByAll &all) const {
+    const Granule granule = cta.granules(at)[cta.warp];
+    const u32 first = granule.first_row(), rows = larger(granule.last_row(), first) - first, tokens = granule.tokens();
+    // Rows of one request see the same, and none of it is beyond the granule's tokens.
+    const bool limited = granule.position + static_cast<i32>(S::GRANULE) > all.end && rows > cta.args.gqa_ratio;
+    const bool windowed = S::HIDES_FIRST && granule.position < all.begin;
+    if (rows >= cta.row_count() && tokens == S::GRANULE && !limited && !windowed) return;
+#pragma unroll
+    for (u32 j = 0; j < TILES; j++) {
+#pragma unroll
+      for (u32 e = 0; e < 2; e++) {
+        const u32 row = (tile + j) * 8 + cta.fragment_column + e;
+        const bool shares = row - first < rows;
+        i32 begin = 0, end = granule.position + static_cast<i32>(shares ? tokens : 0);
+        if (limited && shares) end = smaller(end, cta.rows()[row].end);
+        if (windowed && shares) begin = cta.rows()[row].begin;
+#pragma unroll
+        for (u32 half = 0; half < 2; half++) {
+          const i32 token = granule.position + static_cast<i32>(cta.fragment_row + half * 8);
+          if (token >= end || (S::HIDES_FIRST && token < begin)) scores[j][2 * half + e] = negative_infinity();
+        }
+      }
+    }
+  }
+
+  // The query, as the right side of products: its rows are columns there.
+  TILEWRIGHT_DEVICE SharedMatrix query() const { return SharedMatrix::at<128>(cta.query_address({}, 0, 0), S::QUERY_PANEL_BYTES, TILE_BYTES); }
+
+  // Weights of a step: 64 tokens of each row. Steps have two buffers in turn, so that one barrier a step is enough.
+  TILEWRIGHT_DEVICE u32 weights_at(u32 turn) const { return shared_address(cta.shared + S::WEIGHTS_AT) + turn * S::M * 128; }
+
+  // S^T of a step, whose K has arrived, and is free again: of as many row tiles as there are scores of, from `columns` on.
+  template <u32 TILES> TILEWRIGHT_DEVICE void multiply_keys(float (&scores)[TILES][4], SharedMatrix columns, const PipelineState<S> &at) const {
+    u32 keys[S::CHUNKS][4];
+    const u32 place = its_keys + at.buffer * 2 * S::STAGE_BYTES;
+#pragma unroll
+    for (u32 chunk = 0; chunk < S::CHUNKS; chunk += 2) {
+      u32 bytes[4]; // tokens 0 to 7 and 8 to 15 with a chunk, then with the next one
+      ldmatrix(bytes, (place ^ chunk % S::PANEL_CHUNKS * 16) + chunk / S::PANEL_CHUNKS * S::PANEL_BYTES);
+#pragma unroll
+      for (u32 i = 0; i < 4; i++) {
+        u32(&fragment)[4] = keys[chunk + i / 2];
+        widen_neighbours(typename S::KvElement{}, typename S::MmaElement{}, bytes[i], fragment[i % 2], fragment[2 + i % 2]);
+      }
+    }
+    pipeline.template release_keys<false>(at);
+    hold_left(keys);
+    begin_wgmma(scores);
+#pragma unroll
+    for (u32 chunk = 0; chunk < S::CHUNKS; chunk++) {
+      wgmma_async<TILES * 8, false, 0>(typename S::MmaElement{}, scores, keys[chunk], columns.further(chunk / 4 * S::QUERY_PANEL_BYTES + chunk % 4 * 32), chunk > 0);
+    }
+    commit_wgmma();
+    wait_wgmma(scores);
+    if constexpr (S::BENDS) {
+#pragma unroll
+      for (u32 j = 0; j < TILES; j++) {
+#pragma unroll
+        for (u32 e = 0; e < 4; e++) scores[j][e] = S::bent(cta.args.mask, scores[j][e], cta.scale);
+      }
+    }
+  }
+
+  // The lane's rows of a part of V in the first buffer. The warp's chunks begin at a multiple of a power of two.
+  TILEWRIGHT_DEVICE u32 values_of(u32 part) const {
+    if constexpr (power_of_two_in(PARTS) == PARTS) return its_values ^ part * 16;
+    return cta.chunk_address(cta.values_at({}), cta.lane, cta.warp * PARTS + part);
+  }
+
+  // O^T += V^T P^T of a step, 64 elements of a head after the other.
+  template <u32 TILES> TILEWRIGHT_DEVICE void multiply_values(TransposedAccumulators<S, TILES> &acc, u32 weights, const PipelineState<S> &at) const {
+    u32 values[PARTS][S::GRANULES][4]; // of 16 tokens and a chunk each
+    pipeline.template wait_values_full<false>(at);
+#pragma unroll
+    for (u32 part = 0; part < PARTS; part++) {
+#pragma unroll
+      for (u32 n = 0; n < S::GRANULES; n += 2) {
+        u32 bytes[4]; // neighbouring elements of two tokens each
+        ldmatrix_transposed(bytes, values_of(part) + at.buffer * 2 * S::STAGE_BYTES + n * S::GRANULE * S::ROW_BYTES);
+#pragma unroll
+        for (u32 i = 0; i < 4; i++) {
+          u32(&fragment)[4] = values[part][n + i / 2];
+          widen_alternate(typename S::KvElement{}, typename S::MmaElement{}, bytes[i], fragment[i % 2 * 2], fragment[i % 2 * 2 + 1]);
+        }
+      }
+    }
+    pipeline.template release_values<false>(at);
+#pragma unroll
+    for (u32 part = 0; part < PARTS; part++) hold_left(values[part]);
+    begin_wgmma(acc.output);
+    multiply_parts<0>(acc, values, SharedMatrix::at<128>(weights, S::M * 128, TILE_BYTES));
+    commit_wgmma();
+    wait_wgmma(acc.output);
+  }
+  template <u32 PART, u32 TILES>
+  TILEWRIGHT_DEVICE static void multiply_parts(TransposedAccumulators<S, TILES> &acc, const u32 (&values)[PARTS][S::GRANULES][4], SharedMatrix weights) {
+    if constexpr (PART < PARTS) {
+#pragma unroll
+      for (u32 n = 0; n < S::GRANULES; n++) {
+        wgmma_async<TILES * 8, false, PART * TILES>(typename S::MmaElement{}, acc.output, values[PART][n], weights.further(n * 32), true);
+      }
+      multiply_parts<PART + 1>(acc, values, weights);
+    }
+  }
+
+  TILEWRIGHT_DEVICE float factor() const { return S::BENDS ? 1.f : cta.scale; } // what makes logits of the scores
+
+  // Makes weights under these maxima. Whether some row has to be brought under a larger logit.
+  template <u32 TILES> TILEWRIGHT_DEVICE bool make_weights(float (&weights)[TILES][4], const float (&scores)[TILES][4], const float (&max)[TILES][2]) const {
+    float largest = 0.f;
+#pragma unroll
+    for (u32 j = 0; j < TILES; j++) {
+#pragma unroll
+      for (u32 e = 0; e < 4; e++) {
+        weights[j][e] = exp2_fast(SoftmaxStep<S>::multiply_subtract(scores[j][e], factor(), max[j][e % 2]));
+        largest = larger(largest, weights[j][e]);
+      }
+    }
+    return largest > SoftmaxStep<S>::MOST_WEIGHT;
+  }
+
+  // Leaves weights of the warp's tokens for all warps.
+  template <u32 TILES> TILEWRIGHT_DEVICE void leave_weights(const float (&weights)[TILES][4], u32 target) const {
+    u32 pairs[TILES][2]; // rows of a tile with tokens 0 to 7, and with 8 to 15
+#pragma unroll
+    for (u32 j = 0; j < TILES; j++) {
+#pragma unroll
+      for (u32 half = 0; half < 2; half++) pairs[j][half] = narrow(typename S::MmaElement{}, weights[j][2 * half], weights[j][2 * half + 1]);
+    }
+    const u32 place = target + its_weights;
+    if constexpr (TILES == 1) {
+      stmatrix_transposed(place, pairs[0]);
+    } else {
+#pragma unroll
+      for (u32 j = 0; j < TILES; j += 2) {
+        const u32 two[4] = {pairs[j][0], pairs[j][1], pairs[j + 1][0], pairs[j + 1][1]};
+        stmatrix_transposed(place + j * TILE_BYTES, two);
+      }
+    }
+    fence_for_warpgroups();
+  }
+
+  // Brings the rows under the largest logits of all warps, those that are too far below them.
+  template <u32 TILES>
+  TILEWRIGHT_DEVICE void raise(TransposedAccumulators<S, TILES> &acc, float (&maxima)[TILES][2], const float (&scores)[TILES][4], u32 tile) const {
+#pragma unroll
+    for (u32 j = 0; j < TILES; j++) {
+#pragma unroll
+      for (u32 e = 0; e < 2; e++) {
+        float max = larger(scores[j][e], scores[j][e + 2]) * factor();
+#pragma unroll
+        for (u32 mask = 4; mask < 32; mask *= 2) max = larger(max, from_lane_xor(max, mask));
+        if (cta.fragment_row == 0) cta.warp_softmax(cta.warp, j * 8 + cta.fragment_column + e)->max = max;
+      }
+    }
+    meet();
+#pragma unroll
+    for (u32 j = 0; j < TILES; j++) {
+#pragma unroll
+      for (u32 e = 0; e < 2; e++) {
+        float max = LOWEST;
+#pragma unroll
+        for (u32 w = 0; w < S::WARPS; w++) max = larger(max, cta.warp_softmax(w, j * 8 + cta.fragment_column + e)->max);
+        const bool raises = max > maxima[j][e] + SoftmaxStep<S>::SLACK;
+        const float scale = raises ? exp2_fast(maxima[j][e] - max) : 1.f;
+        maxima[j][e] = raises ? max : maxima[j][e];
+        // The others have read what was there before.
+        if (cta.warp == 0 && cta.fragment_row == 0) max_of((tile + j) * 8 + cta.fragment_column + e) = maxima[j][e];
+        acc.sum[j][e] *= scale;
+#pragma unroll
+        for (u32 part = 0; part < PARTS; part++) {
+          float(&output)[4] = acc.output[part * TILES + j];
+          output[e] *= scale, output[e + 2] *= scale;
+        }
+      }
+    }
+  }
+
+  // Barrier 0 is the whole CTA's.
+  TILEWRIGHT_DEVICE void meet() const { barrier_of_warps<S::WARPS>(1); }
+
+  // A step whose K has arrived, for row tile `tile` and the next ones.
+  template <u32 TILES>
+  TILEWRIGHT_DEVICE void compute(TransposedAccumulators<S, TILES> &acc, u32 tile, const PipelineState<S> &at, const SeenByAll &all, u32 turn) const {
+    float scores[TILES][4], weights[TILES][4];
+    multiply_keys(scores, query().further(tile * TILE_BYTES), at);
+    mask_scores(scores, tile, at, all);
+    // Most steps raise no row: weights are left before that is known, and again where one does.
+    const u32 place = weights_at(turn) + tile * TILE_BYTES;
+    float maxima[TILES][2];
+    load_maxima(maxima, tile);
+    const bool far = make_weights(weights, scores, maxima);
+    leave_weights(weights, place);
+    if (any_of_warps<S::WARPS>(1, far)) {
+      load_maxima(maxima, tile);
+      raise(acc, maxima, scores, tile);
+      make_weights(weights, scores, maxima);
+      leave_weights(weights, place);
+      meet();
+    }
+#pragma unroll
+    for (u32 j = 0; j < TILES; j++) {
+#pragma unroll
+      for (u32 e = 0; e < 4; e++) acc.sum[j][e % 2] += weights[j][e];
+    }
+    multiply_values(acc, place, at);
+  }
+
+  // Adds what one tile had alone, whose accumulators were under these maxima before.
+  TILEWRIGHT_DEVICE void add_tile(TransposedAccumulators<S> &acc, const TransposedAccumulators<S, 1> &one, const float (&before)[1][2], u32 tile) const {
+#pragma unroll
+    for (u32 e = 0; e < 2; e++) {
+      const float its_scale = exp2_fast(before[0][e] - max_of(tile * 8 + cta.fragment_column + e));
+#pragma unroll
+      for (u32 j = 0; j < ROW_TILES; j++) {
+        const float scale = j == tile ? its_scale : 1.f;
+        acc.sum[j][e] = acc.sum[j][e] * scale + (j == tile ? one.sum[0][e] : 0.f);
+#pragma unroll
+        for (u32 part = 0; part < PARTS; part++) {
+          float(&output)[4] = acc.output[part * ROW_TILES + j];
+          output[e] = output[e] * scale + (j == tile ? one.output[part][e] : 0.f);
+          output[e + 2] = output[e + 2] * scale + (j == tile ? one.output[part][e + 2] : 0.f);
+        }
+      }
+    }
+  }
+
+  TILEWRIGHT_DEVICE void accumulate(TransposedAccumulators<S> &acc, const Steps &steps) const {
+    if (cta.warp == 0) max_of(cta.lane) = LOWEST;
+    meet();
+    const SeenByAll all = seen_by_all();
+    PipelineState<S> at;
+    u32 turn = 0, step = steps.first;
+    while (step < steps.last) {
+      pipeline.template wait_keys_full<false>(at);
+      u32 tile = only_tile(at);
+#pragma unroll 1
+      while (tile == ROW_TILES) {
+        compute(acc, 0, at, all, turn);
+        turn ^= 1;
+        at = at.template ahead<1>();
+        if (++step == steps.last) return;
+        pipeline.template wait_keys_full<false>(at);
+        tile = only_tile(at);
+      }
+      // Steps of one tile are neighbours.
+      const u32 only = tile;
+      TransposedAccumulators<S, 1> one = {};
+      float before[1][2];
+      load_maxima(before, only);
+#pragma unroll 1
+      while (tile == only) {
+        compute(one, only, at, all, turn);
+        turn ^= 1;
+        at = at.template ahead<1>();
+        if (++step == steps.last) break;
+        pipeline.template wait_keys_full<false>(at);
+        tile = only_tile(at);
+      }
+      add_tile(acc, one, before, only);
+    }
+  }
+};
+
+} // namespace tilewright
