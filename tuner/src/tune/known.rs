@@ -6,8 +6,10 @@ use crate::returned::ranked_by;
 use crate::store::DeviceRecord;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::RangeInclusive;
 use tilewright_heuristics::data::TreeEntry;
 use tilewright_heuristics::{BatchShape, Selection, Tile, TileSetBuf};
+use tilewright_kernel_templates::cuda::{KernelOptions, transposes};
 use tilewright_kernel_templates::{Class, Limits, Space, selection};
 
 /// Tiles that run everywhere and that every class of a GPU has, at most: one of them that passes everywhere becomes the safe default. The second and third are for
@@ -70,7 +72,7 @@ impl Known {
     }
 
     /// These of its tiles on a GPU, of each class of kernels those that the selector can return there, and a few for all. Each head dimension, and FP8 at each, has a tree
-    /// of its own: most tiles of the others would be compiled, verified and raced to lose.
+    /// of its own: most tiles of the others would be compiled, verified and raced to lose. Beside them each class has those whose kernels are of another kind there.
     pub(super) fn by_class(&self, tiles: Vec<Tile>, space: &Space, limits: &Limits) -> KnownTiles {
         let known = KnownTiles::of_all_classes(tiles.clone());
         let selector = self.selection.as_ref().and_then(|selection| selection.matched.selector());
@@ -85,7 +87,7 @@ impl Known {
             // Where none of them runs on this device, rules would choose among all tiles.
             (!returned.is_empty()).then_some((class, returned))
         };
-        let returned: BTreeMap<Class, BTreeSet<Tile>> =
+        let mut returned: BTreeMap<Class, BTreeSet<Tile>> =
             Class::all(limits.backend()).filter_map(returned).collect();
         // Those first that most classes have in any case.
         let classes = |tile: &Tile| returned.values().filter(|tiles| tiles.contains(tile)).count();
@@ -94,8 +96,33 @@ impl Known {
             tiles.iter().copied().filter(|tile| everywhere.contains(tile)).collect();
         fallbacks.sort_by_key(|tile| (*tile != selector.safe_default, Reverse(classes(tile))));
         fallbacks.truncate(FALLBACKS);
-        known.by_class(returned, fallbacks)
+        let mut all = tiles;
+        for (class, returned) in &mut returned {
+            for tile in special(class, space, limits) {
+                returned.insert(tile);
+                if !all.contains(&tile) {
+                    all.push(tile);
+                }
+            }
+        }
+        KnownTiles::of_all_classes(all).by_class(returned, fallbacks)
     }
+}
+
+/// Stages of the tiles of [`special`].
+const SPECIAL_STAGES: RangeInclusive<u16> = 2..=3;
+
+/// Tiles whose kernels are of another kind in this class than in most: no race of another class tells how they do there.
+fn special(class: &Class, space: &Space, limits: &Limits) -> Vec<Tile> {
+    let Limits::Cuda(of_gpu) = limits else { return Vec::new() };
+    let mut tiles = space.feasible(class, limits);
+    let options = KernelOptions::for_pages(16);
+    tiles.retain(|tile| {
+        transposes(tile, class, options)
+            && SPECIAL_STAGES.contains(&tile.stages)
+            && of_gpu.producer_warps(&[*tile], class, options) > 0
+    });
+    tiles
 }
 
 #[cfg(test)]
@@ -149,7 +176,14 @@ mod tests {
             let feasible = space.feasible(&class, &limits);
             let is_ranked = |tile: &Tile| ranked.contains(tile);
             assert!(ranked.iter().filter(|tile| feasible.contains(tile)).all(|tile| of_class.contains(tile)));
-            let others: Vec<Tile> = of_class.iter().copied().filter(|tile| !is_ranked(tile)).collect();
+            let of_another_kind = special(&class, &space, &limits);
+            assert!(of_another_kind.iter().all(|tile| of_class.contains(tile)));
+            assert_eq!(
+                of_another_kind.len(),
+                if class.dtype.has_fp8_kv() && ![96, 512].contains(&class.head_dim) { 2 } else { 0 }
+            );
+            let is_other = |tile: &Tile| !is_ranked(tile) && !of_another_kind.contains(tile);
+            let others: Vec<Tile> = of_class.iter().copied().filter(is_other).collect();
             assert!(others.len() <= FALLBACKS && others.iter().all(|tile| everywhere.contains(tile)));
             let splits_heads = class.head_dim == 512;
             assert!(!splits_heads || others.is_empty(), "{class}: {others:?}");
