@@ -130,7 +130,7 @@ impl KernelNeeds {
         let registers = match (producers, warp_dim, warp_n) {
             _ if transposed => match head_dim {
                 ..=128 => 128,
-                ..=192 => 168,
+                129..=192 => 168,
                 _ => 200,
             },
             // The warpgroup leaves some of its own to the others.
