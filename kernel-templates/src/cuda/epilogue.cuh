@@ -25,13 +25,16 @@ template <class S> struct Epilogue {
   // `value_scale(cta)` written out: a call of it changes the machine code of all kernels with the `cp.async` producer.
   TILEWRIGHT_DEVICE float value_scale() const { return S::FP8 ? cta.args.value_scales[cta.kv_head * cta.args.scale_head] : 1.f; }
 
+  // All warps have left the mainloop, and nothing is on its way to the buffers: they may be written.
+  TILEWRIGHT_DEVICE void leave_mainloop() const { barrier(); }
+
   // Leaves each warp's rows in shared memory, all warps that share rows under one maximum.
   TILEWRIGHT_DEVICE void gather_warps(Accumulators<S> &acc) const {
 #pragma unroll
     for (u32 half = 0; half < 2; half++) {
       if (cta.lane % 4 == 0) *cta.warp_softmax(cta.warp, cta.fragment_row + half * 8) = acc.softmax[half];
     }
-    barrier(); // all maxima are there, and the buffers are no longer read
+    leave_mainloop(); // all maxima are there, too
 #pragma unroll
     for (u32 half = 0; half < 2; half++) {
       const u32 row = cta.warp_q * 16 + cta.fragment_row + half * 8;
@@ -202,7 +205,7 @@ template <class S> struct Epilogue {
   // Leaves the rows of transposed products in shared memory, and each warp's softmaxes.
   TILEWRIGHT_DEVICE void gather_transposed(const TransposedAccumulators<S> &acc) const {
     constexpr u32 ROW_TILES = TransposedAccumulators<S>::TILES, PARTS = TransposedAccumulators<S>::PARTS;
-    barrier(); // the buffers are no longer read
+    leave_mainloop();
     const float scale = value_scale();
 #pragma unroll
     for (u32 j = 0; j < ROW_TILES; j++) {

@@ -286,7 +286,7 @@ mod tests {
             assert_eq!(bytes(4) - bytes(0), wide + 5 * 2 * 8 + barriers * 8 - 4 * (32 + 2) * 8);
         }
         // Fewer rows are multiplied by each warp for itself.
-        let few = Tile { m: 32, ..TILE };
+        let few = Tile { m: 16, ..TILE };
         assert!(bytes(few, 4) < bytes(few, 0));
         let invariant = shared_bytes(&TILE, &fp8, 4, KernelOptions { invariant: true, ..TMA });
         // One of each beside the totals of rows.

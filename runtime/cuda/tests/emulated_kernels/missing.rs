@@ -26,7 +26,6 @@ fn assert_each_is_noticed(changes: &[Change], devices: &[(&[Case], &[&str])]) {
     });
 }
 
-/// What warps tell each other of the buffers: when they are full, and when they are free.
 /// Warps that leave weights for each other, in one step and many.
 fn transposed_cases() -> Vec<Case> {
     (1..=3)
@@ -46,6 +45,7 @@ fn transposed_cases() -> Vec<Case> {
         .collect()
 }
 
+/// What warps tell each other of the buffers: when they are full, and when they are free.
 #[test]
 fn a_missing_word_about_a_buffer_is_caught() {
     let cases: Vec<Case> = [(16, 4), (64, 4), (128, 8)]
