@@ -34,15 +34,14 @@ template <class S> struct TransposedMainloop {
   // Chunks of 8 tokens of a row of weights are exchanged as `wgmma` wants them.
   TILEWRIGHT_DEVICE static u32 weights_place(u32 row, u32 chunk) { return row * 128 + (chunk ^ row % 8) * 16; }
 
-  // The maximum that a row's accumulators are under, the same for all warps: in shared memory, as steps have no registers for it.
-  TILEWRIGHT_DEVICE float &max_of(u32 row) const { return cta.row_max(row); }
   static constexpr float LOWEST = -3e38f; // below all logits, and it may be subtracted
 
+  // The maxima that rows' accumulators are under, the same for all warps: in shared memory, as steps have no registers for them.
   template <u32 TILES> TILEWRIGHT_DEVICE void load_maxima(float (&max)[TILES][2], u32 tile) const {
 #pragma unroll
     for (u32 j = 0; j < TILES; j++) {
 #pragma unroll
-      for (u32 e = 0; e < 2; e++) max[j][e] = max_of((tile + j) * 8 + cta.fragment_column + e);
+      for (u32 e = 0; e < 2; e++) max[j][e] = cta.row_max((tile + j) * 8 + cta.fragment_column + e);
     }
   }
 
@@ -239,7 +238,7 @@ template <class S> struct TransposedMainloop {
         const float scale = raises ? exp2_fast(maxima[j][e] - max) : 1.f;
         maxima[j][e] = raises ? max : maxima[j][e];
         // The others have read what was there before.
-        if (cta.warp == 0 && cta.fragment_row == 0) max_of((tile + j) * 8 + cta.fragment_column + e) = maxima[j][e];
+        if (cta.warp == 0 && cta.fragment_row == 0) cta.row_max((tile + j) * 8 + cta.fragment_column + e) = maxima[j][e];
         acc.sum[j][e] *= scale;
 #pragma unroll
         for (u32 part = 0; part < PARTS; part++) {
@@ -284,7 +283,7 @@ template <class S> struct TransposedMainloop {
   TILEWRIGHT_DEVICE void add_tile(TransposedAccumulators<S> &acc, const TransposedAccumulators<S, 1> &one, const float (&before)[1][2], u32 tile) const {
 #pragma unroll
     for (u32 e = 0; e < 2; e++) {
-      const float its_scale = exp2_fast(before[0][e] - max_of(tile * 8 + cta.fragment_column + e));
+      const float its_scale = exp2_fast(before[0][e] - cta.row_max(tile * 8 + cta.fragment_column + e));
 #pragma unroll
       for (u32 j = 0; j < ROW_TILES; j++) {
         const float scale = j == tile ? its_scale : 1.f;
@@ -300,7 +299,7 @@ template <class S> struct TransposedMainloop {
   }
 
   TILEWRIGHT_DEVICE void accumulate(TransposedAccumulators<S> &acc, const Steps &steps) const {
-    if (cta.warp == 0) max_of(cta.lane) = LOWEST;
+    if (cta.warp == 0) cta.row_max(cta.lane) = LOWEST;
     meet();
     const SeenByAll all = seen_by_all();
     PipelineState<S> at;
