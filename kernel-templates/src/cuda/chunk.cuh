@@ -14,10 +14,11 @@ constexpr u32 CHUNKS_AN_OCTAVE = 16; // from there on: as many from a position t
 
 // Whether a chunk begins at a position.
 TILEWRIGHT_DEVICE bool begins_chunk(u32 position) {
-  if (position % SHORTEST_CHUNK != 0) return false;
-  u32 length = SHORTEST_CHUNK;
-  while (length <= position / (2 * CHUNKS_AN_OCTAVE)) length *= 2;
-  return position % length == 0;
+  // One less than a chunk's length there: all bits below the highest one of its share of the position.
+  u32 within = position / CHUNKS_AN_OCTAVE | (2 * SHORTEST_CHUNK - 1);
+#pragma unroll
+  for (u32 shift = 1; shift < 32; shift *= 2) within |= within >> shift;
+  return (position & within / 2) == 0;
 }
 
 // The factors of what was summed before a chunk, and of the chunk.

@@ -214,7 +214,7 @@ struct Decode {
     for (u32 step = first; step < steps.last; step++) {
       parts.producer.next_step(ahead, steps, step, column, at);
       timeline.ready(step == first);
-      if constexpr (S::INVARIANT) Totals<S>{cta}.before_step(acc, at, value_scale(cta));
+      if constexpr (S::INVARIANT) Totals<S>{cta}.leave_chunk(acc, at, false, value_scale(cta));
       const auto meanwhile = [&] {
         if constexpr (STAGES > 1) parts.producer.copy_ahead(ahead, steps, step, column, at);
       };
@@ -222,6 +222,7 @@ struct Decode {
       at = at.template ahead<1>();
     }
     cp_async_wait<0>();
+    if constexpr (S::INVARIANT) Totals<S>{cta}.leave_chunk(acc, at, true, value_scale(cta));
     finish(cta, acc, timeline);
   }
 

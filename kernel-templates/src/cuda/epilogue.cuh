@@ -3,7 +3,6 @@
 // Warps that own the same rows are merged by their maxima and sums.
 #pragma once
 #include "merge.cuh"
-#include "totals.cuh"
 #include "mma.cuh"
 #include "softmax.cuh"
 #include "transposed.cuh"
@@ -141,17 +140,23 @@ template <class S> struct Epilogue {
   }
 
   // Rows that one warp has alone, from its registers. Of 16 columns a lane writes four: neighbours of even and odd lanes change places, so
-  // that four lanes write 32 bytes of a row at once.
+  // that four lanes write 32 bytes of a row at once. Each of 16 lanes finds out where one of the rows goes: code that runs once has to be fetched
+  // first, so there is one piece of it.
   TILEWRIGHT_DEVICE void write_own(const Accumulators<S> &acc) const {
     const float scale = S::INVARIANT ? 1.f : value_scale(); // chunks were summed with it
     const u32 thread = thread_index_again(), lane = thread % 32, odd = lane % 2;
     const u32 its_d = S::WARPS_D == 1 ? 0 : thread / 32 / S::WARPS_Q;
+    Destination its{UNTOUCHED, 0.f, 0};
+    {
+      // Lane 4 r + h has row r of half h.
+      Softmax softmax = acc.softmax[0];
+      if (odd) softmax = acc.softmax[1];
+      const u32 row = thread / 32 % S::WARPS_Q * 16 + lane / 4 + odd * 8;
+      if (lane % 4 < 2 && row < cta.row_count()) its = destination(row, softmax, its_d == 0);
+    }
 #pragma unroll
     for (u32 half = 0; half < 2; half++) {
-      const u32 row = thread / 32 % S::WARPS_Q * 16 + lane / 4 + half * 8;
-      const bool exists = row < cta.row_count();
-      Destination to{UNTOUCHED, 0.f, 0};
-      if (exists) to = destination(row, acc.softmax[half], lane % 4 == 0 && its_d == 0);
+      const Destination to = its.of_lane(lane / 4 * 4 + half);
       float sums[S::WARP_DIM / 16][4];
 #pragma unroll
       for (u32 d = 0; d < S::WARP_DIM / 16; d++) {
@@ -184,9 +189,7 @@ template <class S> struct Epilogue {
 
   // All of it, by the warps that have accumulated.
   TILEWRIGHT_DEVICE void write(Accumulators<S> &acc) const {
-    if constexpr (S::INVARIANT) {
-      Totals<S>{cta}.finish(acc, value_scale());
-    } else {
+    if constexpr (!S::INVARIANT) { // chunks were added up with the sums of whole rows
 #pragma unroll
       for (u32 half = 0; half < 2; half++) {
         Softmax &softmax = acc.softmax[half];

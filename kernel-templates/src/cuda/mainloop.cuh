@@ -54,9 +54,8 @@ template <class S> struct Mainloop {
                                           PipelineState<S> &at, const MaskState &seen) const {
     const auto &mma = softmax_step.mma;
     const u32 first = softmax_step.first_granule();
-    while (step < end) {
-      pipeline.template wait_keys_full<true>(at);
-      if constexpr (S::INVARIANT) totals.before_step(acc, at, value_scale(cta));
+    do {
+      if constexpr (!S::INVARIANT) pipeline.template wait_keys_full<true>(at);
       Extent here = extent(steps, step, at, seen);
       if (!here.any) {
         skip<true>(at);
@@ -125,12 +124,13 @@ template <class S> struct Mainloop {
       mma.template begin_values_together<S::WARP_GRANULES>(acc, weights, values);
       wait_wgmma(acc.output);
       pipeline.template release_values<true>(before);
-    }
+    } while (!S::INVARIANT && step < end);
   }
 
   TILEWRIGHT_DEVICE void accumulate(Accumulators<S> &acc, const u32 (&query)[S::QUERY_FRAGMENTS][4], const Steps &steps, const MaskState &seen) const {
     PipelineState<S> at;
     u32 step = steps.first;
+    if constexpr (S::INVARIANT) return accumulate_chunks(acc, query, steps, seen);
     // Steps of a kind are neighbours.
     while (step < steps.last) {
       if (S::PRIVATE_PHASE && steps.in_private_phase(step)) {
@@ -138,31 +138,81 @@ template <class S> struct Mainloop {
 #pragma unroll 1
           for (; step < steps.private_phase + steps.private_steps; step++) {
             pipeline.template wait_keys_full<false>(at);
-            if (S::INVARIANT && steps.owner(step) != cta.warp_q) {
-              skip<false>(at);
-            } else {
-              if constexpr (S::INVARIANT) totals.before_step(acc, at, value_scale(cta));
-              softmax_step.compute_private(acc, query, at, seen, Buffers<false>{pipeline, at});
-            }
+            softmax_step.compute_private(acc, query, at, seen, Buffers<false>{pipeline, at});
             at = at.template ahead<1>();
           }
         }
       } else {
-        const u32 end = steps.private_steps > 0 && steps.private_phase > step ? steps.private_phase : steps.last;
+        const u32 end = end_of_shared(steps, step);
         if constexpr (OVERLAPS) {
           compute_together(acc, query, steps, step, end, at, seen);
         } else {
 #pragma unroll 1
           for (; step < end; step++) {
             pipeline.template wait_keys_full<true>(at);
-            if constexpr (S::INVARIANT) totals.before_step(acc, at, value_scale(cta));
-            const bool plain = softmax_step.is_plain(steps, step, seen);
-            softmax_step.template compute_step<S::WARP_GRANULES, S::TOGETHER>(acc, query, at, softmax_step.first_granule(), seen, plain, Buffers<true>{pipeline, at});
-            at = at.behind_together();
+            compute_shared(acc, query, steps, step, at, seen);
           }
         }
       }
     }
+  }
+
+  // The same where chunks begin anew. What is seldom run has to be fetched first: where warps have private steps, too, one piece of code leaves chunks
+  // before steps of both kinds and at the end.
+  TILEWRIGHT_DEVICE void accumulate_chunks(Accumulators<S> &acc, const u32 (&query)[S::QUERY_FRAGMENTS][4], const Steps &steps, const MaskState &seen) const {
+    PipelineState<S> at;
+    u32 step = steps.first;
+    if constexpr (S::PRIVATE_PHASE) {
+#pragma unroll 1
+      for (;;) {
+        const bool ends = step >= steps.last, alone = !ends && steps.in_private_phase(step);
+        bool skips = false;
+        if (alone) {
+          pipeline.template wait_keys_full<false>(at);
+          skips = steps.owner(step) != cta.warp_q;
+        } else if (!ends) {
+          pipeline.template wait_keys_full<true>(at);
+        }
+        if (!skips) totals.leave_chunk(acc, at, ends, value_scale(cta));
+        if (ends) return;
+        if (!alone) {
+          compute_some(acc, query, steps, step, at, seen);
+          continue;
+        }
+        if (skips) skip<false>(at);
+        else softmax_step.compute_private(acc, query, at, seen, Buffers<false>{pipeline, at});
+        at = at.template ahead<1>();
+        step++;
+      }
+    } else {
+#pragma unroll 1
+      while (step < steps.last) {
+        pipeline.template wait_keys_full<true>(at);
+        totals.leave_chunk(acc, at, false, value_scale(cta));
+        compute_some(acc, query, steps, step, at, seen);
+      }
+      totals.leave_chunk(acc, at, true, value_scale(cta));
+    }
+  }
+
+  // Steps of all rows, up to where a chunk begins: one at least, whose keys have arrived.
+  TILEWRIGHT_DEVICE void compute_some(Accumulators<S> &acc, const u32 (&query)[S::QUERY_FRAGMENTS][4], const Steps &steps, u32 &step, PipelineState<S> &at,
+                                      const MaskState &seen) const {
+    if constexpr (OVERLAPS) compute_together(acc, query, steps, step, end_of_shared(steps, step), at, seen);
+    else compute_shared(acc, query, steps, step++, at, seen);
+  }
+
+  // One past the steps of all rows that `step` is one of.
+  TILEWRIGHT_DEVICE static u32 end_of_shared(const Steps &steps, u32 step) {
+    return steps.private_steps > 0 && steps.private_phase > step ? steps.private_phase : steps.last;
+  }
+
+  // A step whose keys have arrived.
+  TILEWRIGHT_DEVICE void compute_shared(Accumulators<S> &acc, const u32 (&query)[S::QUERY_FRAGMENTS][4], const Steps &steps, u32 step, PipelineState<S> &at,
+                                        const MaskState &seen) const {
+    const bool plain = softmax_step.is_plain(steps, step, seen);
+    softmax_step.template compute_step<S::WARP_GRANULES, S::TOGETHER>(acc, query, at, softmax_step.first_granule(), seen, plain, Buffers<true>{pipeline, at});
+    at = at.behind_together();
   }
 };
 

@@ -18,16 +18,18 @@ template <class S> struct Totals {
     return reinterpret_cast<Pair *>(cta.shared + S::TOTALS_AT)[(half * (S::WARP_DIM / 8) + d) * S::COPIERS + cta.thread];
   }
 
-  // Before a step: rows that share it and begin a chunk there leave the one before. `value_scale` is a factor of all elements of V.
-  TILEWRIGHT_DEVICE void before_step(Accumulators<S> &acc, const PipelineState<S> &at, float value_scale) const {
+  // Before a step: rows that share it and begin a chunk there leave the one before. Where the KV range `ends`, all do: the accumulators are all
+  // chunks then, with the sums of whole rows. One piece of code, as what is run seldom has to be fetched first. `value_scale` is a factor of all
+  // elements of V.
+  TILEWRIGHT_DEVICE void leave_chunk(Accumulators<S> &acc, const PipelineState<S> &at, bool ends, float value_scale) const {
 #pragma unroll 1
-    for (u32 begin = first_begin(at); begin < S::GRANULES; begin++) {
+    for (u32 begin = ends ? S::GRANULES - 1 : first_begin(at); begin < S::GRANULES; begin++) {
       const Granule granule = cta.granules(at)[begin];
-      if (!begins_at(granule)) continue;
+      if (!ends && !begins_at(granule)) continue;
 #pragma unroll
       for (u32 half = 0; half < 2; half++) {
         const u32 row = cta.warp_q * 16 + cta.fragment_row + half * 8;
-        add(acc, half, row >= granule.first_row() && row < granule.last_row(), true, value_scale);
+        add(acc, half, ends || (row >= granule.first_row() && row < granule.last_row()), !ends, value_scale);
       }
     }
   }
@@ -44,15 +46,6 @@ template <class S> struct Totals {
   // What no row sees begins nothing.
   TILEWRIGHT_DEVICE static bool begins_at(const Granule &granule) {
     return granule.rows > 0 && tilewright::begins_chunk(static_cast<u32>(granule.position));
-  }
-
-  // At the end: the accumulators are all chunks, with the sums of whole rows.
-  TILEWRIGHT_DEVICE void finish(Accumulators<S> &acc, float value_scale) const {
-#pragma unroll
-    for (u32 half = 0; half < 2; half++) {
-      add(acc, half, true, false, value_scale);
-      acc.softmax[half] = acc.total[half];
-    }
   }
 
   // Adds the chunk of a row to its total, if `wanted` and if the row has seen some of it: in shared memory, where the next chunk begins from
@@ -77,7 +70,7 @@ template <class S> struct Totals {
       }
       if (keep) pair(half, d) = sum;
     }
-    if (keep) acc.softmax[half] = Softmax{negative_infinity(), 0.f};
+    acc.softmax[half] = keep ? Softmax{negative_infinity(), 0.f} : acc.total[half];
   }
 };
 

@@ -9,7 +9,7 @@ use cudarc::driver::CudaStream;
 use tilewright_heuristics::{Backend, Geometry, Selection, Selector, Tile, TileSet, chunk};
 use tilewright_kernel_templates::cuda::KernelOptions;
 use tilewright_kernel_templates::toolchain::CubinArchive;
-use tilewright_kernel_templates::{Class, Limits, RotaryPairs, selection};
+use tilewright_kernel_templates::{Class, Limits, RotaryPairs, check, selection};
 use tilewright_plan::{BySelection, DeviceProfile, Plan, PlanOptions};
 
 /// A [`CudaBackend`] that has the kernels of the device's selector, and knows how the plans that it chooses tiles for are launched.
@@ -119,14 +119,16 @@ impl TunedBackend {
             return self.prepare_invariant(class, options);
         }
         let Self { backend, selection, launch_mode, mix, sets, .. } = self;
-        let mut tiles = selection.tiles_of(class.head_dim, class.dtype);
-        let mut failed = Vec::new();
+        let limits = Limits::Cuda(backend.device().limits().clone());
+        let (mut tiles, mut failed) =
+            feasible(selection.tiles_of(class.head_dim, class.dtype), class, &limits);
+        let infeasible = failed.len();
         for (tile, outcome) in tiles.iter().zip(backend.prepare(&tiles, class, options, || ())?) {
             if let Err(error) = outcome.and_then(|_| backend.try_tile(tile, None, class, options)) {
                 failed.push((*tile, error));
             }
         }
-        if failed.len() == tiles.len()
+        if failed.len() == tiles.len() + infeasible
             && let Some((_, error)) = failed.pop()
         {
             return Err(error);
@@ -142,7 +144,8 @@ impl TunedBackend {
         let failed: Vec<Tile> = failed.into_iter().map(|(tile, _)| tile).collect();
         selection.leave_out(class.head_dim, class.dtype, &failed);
         tiles.retain(|tile| !failed.contains(tile));
-        for set in selection.sets().iter().filter(|set| set.tiles().len() > 1) {
+        let runs = |set: &&TileSet<'_>| set.tiles().iter().all(|tile| tiles.contains(tile));
+        for set in selection.sets().iter().filter(|set| set.tiles().len() > 1).filter(runs) {
             match try_mix(backend, set.tiles(), class, options) {
                 Ok(prepared) if sets.contains(&(*class, prepared.clone())) => {}
                 Ok(prepared) => sets.push((*class, prepared)),
@@ -285,6 +288,21 @@ impl TunedBackend {
     }
 }
 
+/// The tiles of a selector that some class of kernels has, and those that this class has not, with the rule that says so: no compiler is asked about them.
+fn feasible(tiles: Vec<Tile>, class: &Class, limits: &Limits) -> (Vec<Tile>, Vec<(Tile, CudaError)>) {
+    let mut failed = Vec::new();
+    let runs = |tile: &Tile| match check(tile, class, limits) {
+        Ok(()) => true,
+        Err(error) => {
+            let (tile, class, reason) = (*tile, *class, error.to_string());
+            failed.push((tile, CudaError::Infeasible { tile, class, reason }));
+            false
+        }
+    };
+    let tiles = tiles.into_iter().filter(runs).collect();
+    (tiles, failed)
+}
+
 /// Compiles tiles together, and launches each of them so once.
 fn try_mix(
     backend: &mut CudaBackend,
@@ -295,4 +313,32 @@ fn try_mix(
     let (mix, _) = backend.prepare_mix(tiles, class, options)?;
     mix.tiles().iter().try_for_each(|tile| backend.try_tile(tile, Some(&mix), class, options))?;
     Ok(mix)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tilewright_heuristics::{Device, Dtype};
+    use tilewright_kernel_templates::CudaLimits;
+
+    /// A selector has the tiles of all head dimensions, of which heads of 512 elements have their own: others would not compile.
+    #[test]
+    fn tiles_of_other_classes_are_not_compiled() {
+        let limits = Limits::Cuda(CudaLimits::named("h200").unwrap());
+        let device = Device { backend: Backend::Cuda, name: "NVIDIA H200", capability: "sm_90a", units: 132 };
+        let selection = selection(&device, &limits, None).unwrap();
+        let mut others = 0;
+        for head_dim in Class::HEAD_DIMS {
+            let class = Class { head_dim, dtype: Dtype::F16 };
+            let known = selection.tiles_of(head_dim, Dtype::F16);
+            let (tiles, failed) = feasible(known.clone(), &class, &limits);
+            assert!(!tiles.is_empty() && tiles.len() + failed.len() == known.len(), "{class}");
+            assert!(tiles.iter().all(|tile| check(tile, &class, &limits).is_ok()), "{class}: {tiles:?}");
+            for (tile, error) in failed {
+                assert!(matches!(error, CudaError::Infeasible { .. }), "{tile}: {error}");
+                others += 1;
+            }
+        }
+        assert!(others > 0, "every tile of the selector runs everywhere");
+    }
 }

@@ -9,8 +9,15 @@ use tilewright_heuristics::{Geometry, PackShape, Prices, Tile, chunk};
 
 /// Q tiles hold as many requests as the tile has room for, or half, or only one.
 const LEVELS: [u32; 3] = [0, 1, u32::MAX];
-/// Items take this share of a CTA slot's time at most, where they are cut.
-const SHARES: [u64; 2] = [1, 2];
+/// Items take so many quarters of a CTA slot's share of all work at most, where they are cut.
+const QUARTERS: [u64; 4] = [4, 2, 8, 1];
+
+/// The first of them are all that K and V in FP8, and heads of 192 and 256 elements, have: what their steps take is known less well, and with more to choose
+/// from batches got slower ways.
+fn quarters(geometry: &Geometry) -> &'static [u64] {
+    let unsure = geometry.dtype.has_fp8_kv() || matches!(geometry.head_dim, 129..=256);
+    if unsure { &QUARTERS[..2] } else { &QUARTERS }
+}
 
 /// Shared memory is about this many times as fast as L2.
 const SHARED_MEMORY_OVER_L2: u64 = 3;
@@ -125,7 +132,16 @@ fn compute_price(tile: &Tile, geometry: &Geometry, options: &PlanOptions, rows: 
     let flops = u64::from(rows) * u64::from(tile.n) * 4 * u64::from(geometry.head_dim);
     let warps = device.occupancy.of(tile, geometry, true) * u32::from(tile.warps.max(1));
     let idle_parts = u64::from(Occupancy::SM_PARTS.max(warps)) * flops / u64::from(warps.max(1));
-    idle_parts.saturating_mul(device.prices.flop)
+    let price = idle_parts.saturating_mul(device.prices.flop);
+    // A warp that has all of a step to itself takes longer than its products.
+    let measured =
+        tile.warps == 1 && tile.n == 64 && geometry.head_dim == 128 && geometry.dtype.kv_bytes() == 2;
+    if !measured {
+        return price;
+    }
+    price.max(
+        device.step_of_one_warp.saturating_mul(1_000_000_000) / u64::from(device.max_concurrent_ctas.max(1)),
+    )
 }
 
 /// Tokens of a segment that are computed: steps are whole. What is left of one, others fill if they have no more.
@@ -262,9 +278,9 @@ impl Plan {
                     best = (end, whole, tile);
                 }
                 let slots = u64::from(options.device.max_concurrent_ctas.max(1));
-                for share in SHARES {
-                    // A slot's share of all work; shorter than a chunk's beginning no item is worth it.
-                    let most = (total / slots / share).max(2 * options.device.prices.cta);
+                for quarters in quarters(&self.geometry) {
+                    // Shorter than a CTA's start no item is worth it.
+                    let most = (total / slots / 4 * quarters).max(2 * options.device.prices.cta);
                     let candidate = Candidate { level, most };
                     let (end, _) = self.sketch(tree, packs, options, candidate, scratch);
                     if end < best.0 {
