@@ -85,6 +85,24 @@ fn a_missing_word_about_a_buffer_is_caught() {
     check_all(&Emulator::build(&kernels_of(&widened), widening), &widened);
     let transposed = transposed_cases();
     check_all(&Emulator::build(&kernels_of(&transposed), widening), &transposed);
+    // Chunks that begin anew, in steps of all rows and of one warp's.
+    let invariant: Vec<Case> = [(16, 1), (64, 4)]
+        .into_iter()
+        .flat_map(|(m, warps)| {
+            let tile = Tile::new(m, 64, warps, 2);
+            let options = KernelOptions { invariant: true, ..CASE.options };
+            (0..4).map(move |seed| Case {
+                tile,
+                options,
+                packing: Packing::PerTree,
+                own: 70,
+                seed,
+                warpgroups: true,
+                ..CASE
+            })
+        })
+        .collect();
+    check_all(&Emulator::build(&kernels_of(&invariant), flags), &invariant);
     let words =
         ["pipeline.wait_", "pipeline.release_", "pipeline.template wait_", "pipeline.template release_"];
     let mut changes = Vec::new();
@@ -105,7 +123,9 @@ fn a_missing_word_about_a_buffer_is_caught() {
             });
         }
     }
-    assert_each_is_noticed(&changes, &[(&cases, flags), (&widened, widening), (&transposed, widening)]);
+    let devices: [(&[Case], &[&str]); 4] =
+        [(&cases, flags), (&invariant, flags), (&widened, widening), (&transposed, widening)];
+    assert_each_is_noticed(&changes, &devices);
     let missing = changes.len();
     assert!(missing >= 18, "only {missing} words about buffers were found");
 }
