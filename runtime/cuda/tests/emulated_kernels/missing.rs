@@ -48,20 +48,15 @@ fn transposed_cases() -> Vec<Case> {
 /// What warps tell each other of the buffers: when they are full, and when they are free.
 #[test]
 fn a_missing_word_about_a_buffer_is_caught() {
-    let cases: Vec<Case> = [(16, 4), (64, 4), (128, 8)]
-        .into_iter()
-        .flat_map(|(m, warps)| {
+    let of_tiles = |tiles: &[(u16, u16)], seeds: u64, options: KernelOptions| -> Vec<Case> {
+        let case = Case { packing: Packing::PerTree, own: 70, warpgroups: true, options, ..CASE };
+        let of_tile = |&(m, warps)| {
             let tile = Tile::new(m, 64, warps, 2);
-            (0..2).map(move |seed| Case {
-                tile,
-                packing: Packing::PerTree,
-                own: 70,
-                seed,
-                warpgroups: true,
-                ..CASE
-            })
-        })
-        .collect();
+            (0..seeds).map(move |seed| Case { tile, seed, ..case })
+        };
+        tiles.iter().flat_map(of_tile).collect()
+    };
+    let cases = of_tiles(&[(16, 4), (64, 4), (128, 8)], 2, CASE.options);
     let flags = &[WARPGROUPS, QUICK];
     check_all(&Emulator::build(&kernels_of(&cases), flags), &cases);
     // Those of the warps that widen: private KV phases that come first and last, one buffer and two.
@@ -86,22 +81,8 @@ fn a_missing_word_about_a_buffer_is_caught() {
     let transposed = transposed_cases();
     check_all(&Emulator::build(&kernels_of(&transposed), widening), &transposed);
     // Chunks that begin anew, in steps of all rows and of one warp's.
-    let invariant: Vec<Case> = [(16, 1), (64, 4)]
-        .into_iter()
-        .flat_map(|(m, warps)| {
-            let tile = Tile::new(m, 64, warps, 2);
-            let options = KernelOptions { invariant: true, ..CASE.options };
-            (0..4).map(move |seed| Case {
-                tile,
-                options,
-                packing: Packing::PerTree,
-                own: 70,
-                seed,
-                warpgroups: true,
-                ..CASE
-            })
-        })
-        .collect();
+    let chunks = KernelOptions { invariant: true, ..CASE.options };
+    let invariant = of_tiles(&[(16, 1), (64, 4)], 4, chunks);
     check_all(&Emulator::build(&kernels_of(&invariant), flags), &invariant);
     let words =
         ["pipeline.wait_", "pipeline.release_", "pipeline.template wait_", "pipeline.template release_"];
