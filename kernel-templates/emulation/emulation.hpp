@@ -43,6 +43,8 @@ template <int PENDING> TILEWRIGHT_DEVICE void cp_async_wait() { emulation::deliv
 TILEWRIGHT_DEVICE void ldmatrix(u32 (&to)[4], u32 row_address) { emulation::ldmatrix(to, row_address, false); }
 TILEWRIGHT_DEVICE void ldmatrix_transposed(u32 (&to)[4], u32 row_address) { emulation::ldmatrix(to, row_address, true); }
 
+template <class T> TILEWRIGHT_DEVICE T load_now(const T &source) { return source; }
+
 // CTAs run one after the other here, so these have nothing to order.
 template <u32 COUNT> TILEWRIGHT_DEVICE void load_coherent(float (&to)[COUNT], const float *source) { memcpy(to, source, sizeof to); }
 TILEWRIGHT_DEVICE void launch_dependents() {}
@@ -94,6 +96,10 @@ TILEWRIGHT_DEVICE i32 from_lane_xor(i32 value, u32 mask) {
 }
 TILEWRIGHT_DEVICE float from_lane(float value, u32 lane) {
   return emulation::bits_as<float>(from_lane(emulation::bits_as<u32>(value), lane));
+}
+TILEWRIGHT_DEVICE u64 from_lane(u64 value, u32 lane) {
+  const u32 low = from_lane(static_cast<u32>(value), lane), high = from_lane(static_cast<u32>(value >> 32), lane);
+  return u64(high) << 32 | low;
 }
 TILEWRIGHT_DEVICE i32 largest_in_warp(i32 value) {
   for (u32 mask = 16; mask > 0; mask /= 2) value = larger(value, from_lane_xor(value, mask));

@@ -215,7 +215,6 @@ using emulation::machine;
 
 u32 thread_index() { return machine->current->thread; }
 u32 block_index() { return machine->block; }
-u32 block_count() { return machine->grid; }
 void barrier() { machine->barrier(); }
 void barrier_of_warps(u32 number, u32 warps) { machine->barrier_of_warps(number, warps, false); }
 bool any_of_warps(u32 number, u32 warps, bool value) { return machine->barrier_of_warps(number, warps, value); }

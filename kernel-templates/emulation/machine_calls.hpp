@@ -42,7 +42,6 @@ struct Emulated {
 // Instructions that are functions of the machine as they are.
 u32 thread_index();
 u32 block_index();
-u32 block_count();
 void barrier();
 void barrier_of_warps(u32 number, u32 warps);
 template <u32 WARPS> TILEWRIGHT_DEVICE void barrier_of_warps(u32 number) { barrier_of_warps(number, WARPS); }

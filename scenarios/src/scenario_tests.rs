@@ -78,7 +78,7 @@ fn the_catalogue_has_batches_to_fit_and_to_judge_by() {
         (&held_out, "tenants-512-held-out", 24),
         (&held_out, "fp8-dims-held-out", 30),
         (&held_out, "fp8-held-out", 48),
-        (&held_out, "fp8-trees-held-out", 20),
+        (&held_out, "fp8-trees-held-out", 40),
         (&held_out, "pat-fig9", 80),
         (&held_out, "tenants-held-out", 80),
         (&held_out, "conversation-held-out", 48),

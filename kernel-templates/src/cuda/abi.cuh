@@ -1,5 +1,6 @@
 // What a launch reads and writes, as the host lays it out. `runtime` has the same structs; sizes are asserted on both sides.
 #pragma once
+#include "fastdiv.cuh"
 #include "options.cuh"
 #include "prelude.cuh"
 
@@ -89,20 +90,20 @@ struct Arguments {
   i64 output_request, output_head;
   i64 page, token, head;
   i64 scale_head; // from KV head to KV head of the scales: 1, or 0 where all heads have the same
-  u32 q_heads;
-  u32 kv_heads;
-  u32 gqa_ratio;
-  u32 page_size;
-  u32 group;        // which launch of `counts` this one is
+  FastDiv q_heads;
+  FastDiv kv_heads;
+  FastDiv gqa_ratio;
+  FastDiv page_size;
+  FastDiv launch_items; // items that this launch has CTAs for
+  u32 group;            // which launch of `counts` it is
   MaskArguments mask;
   u32 heads_a_page; // page stride over head stride; read, as what follows, by TMA producers only
-  u32 unused;
   // K and V as tensors of elements of a panel, tokens modulo 8, panels, tokens divided by 8, pages and KV heads. Where panels have rows of 64 bytes,
   // the map of 1 token has it alone in a dimension of its own, and the token of the page instead of tokens divided by 8: boxes of it have 2.
   // The last map has eight tokens in a dimension of their own, and where they begin instead of tokens divided by 8, from eight before the page on.
   alignas(64) TensorMap key_maps; // of 16 tokens and all panels
   TensorMap value_maps[6];        // of 1, 2 and 4 tokens of a panel, of 8 and 16 of all, and of 8 of all that lie partly outside of their tensor
 };
-static_assert(sizeof(Arguments) == round_up(20 * 8 + 8 * 8 + 7 * 4 + sizeof(MaskArguments), 64) + 7 * 128, "the host lays out the same struct");
+static_assert(sizeof(Arguments) == round_up(20 * 8 + 8 * 8 + 12 * 4 + sizeof(MaskArguments), 64) + 7 * 128, "the host lays out the same struct");
 
 } // namespace tilewright

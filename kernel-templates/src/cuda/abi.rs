@@ -134,6 +134,23 @@ pub const CLIPPED_TOKENS: u32 = 8;
 /// Tensor maps of V: boxes of [`BOX_TOKENS`] tokens, and clipped ones.
 pub const VALUE_MAPS: usize = BOX_TOKENS.len() + 1;
 
+/// A divisor and what kernels multiply by instead.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FastDiv {
+    /// The divisor.
+    pub by: u32,
+    /// 2^32 - 1 over the divisor, rounded down.
+    pub reciprocal: u32,
+}
+
+impl FastDiv {
+    /// Division by a number; kernels divide nothing by 0.
+    pub const fn new(by: u32) -> Self {
+        Self { by, reciprocal: if by == 0 { 0 } else { u32::MAX / by } }
+    }
+}
+
 /// The argument of every launch.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -196,21 +213,21 @@ pub struct Arguments {
     /// From KV head to KV head of the scales: 1, or 0 where all heads have the same.
     pub scale_head: i64,
     /// Query heads.
-    pub q_heads: u32,
+    pub q_heads: FastDiv,
     /// KV heads.
-    pub kv_heads: u32,
+    pub kv_heads: FastDiv,
     /// Query heads of one KV head.
-    pub gqa_ratio: u32,
+    pub gqa_ratio: FastDiv,
     /// Tokens of a page.
-    pub page_size: u32,
+    pub page_size: FastDiv,
+    /// Work items that this launch has CTAs for, one for each KV head.
+    pub launch_items: FastDiv,
     /// Which of the launches that are counted this one is.
     pub group: u32,
     /// The numbers of the mask, and the scale of the logits.
     pub mask: MaskArguments,
     /// Page stride over head stride. This and what follows is read by kernels with TMA producers only.
     pub heads_a_page: u32,
-    /// Fills the eight bytes.
-    pub unused: u32,
     /// Tensor map of K, boxes of [`GRANULE`] tokens.
     pub key_maps: TensorMap,
     /// Boxes of V, of [`BOX_TOKENS`] tokens; the last of [`CLIPPED_TOKENS`], whose tensor has as many tokens that begin anywhere in a page as a
@@ -246,10 +263,33 @@ const _: () = assert!(size_of::<MergeItem>() == 16, "as in cuda/abi.cuh");
 const _: () = assert!(size_of::<TimelineEntry>() == 40, "as in cuda/abi.cuh");
 const _: () = assert!(
     size_of::<Arguments>()
-        == (20 * 8 + 8 * 8 + 7 * 4 + size_of::<MaskArguments>()).next_multiple_of(64) + 7 * 128,
+        == (20 * 8 + 8 * 8 + 12 * 4 + size_of::<MaskArguments>()).next_multiple_of(64) + 7 * 128,
     "as in cuda/abi.cuh"
 );
 const _: () = assert!(
     size_of::<StatesArguments>() == 2 * MAX_STATES * 8 + 2 * 8 + 2 * 4,
     "as in cuda/merge_states.cuh"
 );
+
+#[cfg(test)]
+mod tests {
+    use super::FastDiv;
+    use proptest::prelude::*;
+
+    /// As `cuda/fastdiv.cuh` has it.
+    fn quotient(value: u32, divisor: FastDiv) -> u32 {
+        let estimated = ((u64::from(value) * u64::from(divisor.reciprocal)) >> 32) as u32;
+        if value - estimated * divisor.by >= divisor.by { estimated + 1 } else { estimated }
+    }
+
+    proptest! {
+        #[test]
+        fn quotients_are_exact(value: u32, by in 1..=u32::MAX, small in 1..300_u32, near in 0..3_u32) {
+            for by in [by, small] {
+                for value in [value, u32::MAX - near, (value / by * by).saturating_sub(1), value / by * by] {
+                    prop_assert_eq!(quotient(value, FastDiv::new(by)), value / by);
+                }
+            }
+        }
+    }
+}

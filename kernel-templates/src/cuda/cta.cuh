@@ -1,7 +1,6 @@
 // A CTA at its work item: what each of its threads knows from the start, and what they tell each other through shared memory.
 #pragma once
 #include "abi.cuh"
-#include "fastdiv.cuh"
 #include "prelude.cuh"
 #include "kernel_traits.cuh"
 #include "softmax.cuh"
@@ -78,7 +77,7 @@ template <class S> struct Cta {
   const Arguments &args;
   const WorkItem &item;
   const u32 kv_head;
-  const FastDiv page_size;
+  const FastDiv &page_size;
   const u32 thread;
   const u32 lane = thread % 32;
   const u32 looks_at = S::TMA ? lane % S::GRANULES * S::GRANULE : thread; // the first token of a step that it looks up
@@ -102,8 +101,9 @@ template <class S> struct Cta {
       : args(before.args), item(before.item), kv_head(before.kv_head), page_size(before.page_size), thread(thread_of_cta),
         signed_scale(before.signed_scale), scale(before.scale) {}
 
-  // Its number among the threads that read the item's description.
-  TILEWRIGHT_DEVICE u32 describer() const { return S::TMA ? thread - S::WARPS * 32 : thread; }
+  // Its number among the threads that read the item's description. In a producer warpgroup the two warps that copy come last: mostly they have nothing
+  // to read, and begin to copy.
+  TILEWRIGHT_DEVICE u32 describer() const { return S::SETMAXNREG ? thread - S::WARPS * 32 ^ 64 : thread; }
   TILEWRIGHT_DEVICE u32 row_count() const { return item.row_end - item.row_begin; }
   TILEWRIGHT_DEVICE Row *rows() const { return reinterpret_cast<Row *>(shared + S::ROWS_AT); }
   TILEWRIGHT_DEVICE SegmentInShared *segments() const { return reinterpret_cast<SegmentInShared *>(shared + S::SEGMENTS_AT); }
@@ -113,7 +113,7 @@ template <class S> struct Cta {
   // A row's softmax as a warp has it.
   TILEWRIGHT_DEVICE Softmax *warp_softmax(u32 of_warp, u32 row) const { return reinterpret_cast<Softmax *>(shared + S::SOFTMAX_AT) + of_warp * S::WARP_ROWS + row; }
   TILEWRIGHT_DEVICE float &row_max(u32 row) const { return reinterpret_cast<float *>(shared + S::MAXIMA_AT)[row]; } // of transposed products
-  TILEWRIGHT_DEVICE u32 query_head(u32 row) const { return kv_head * args.gqa_ratio + (item.row_begin + row) % args.gqa_ratio; }
+  TILEWRIGHT_DEVICE u32 query_head(u32 row) const { return kv_head * args.gqa_ratio + args.gqa_ratio.remainder(item.row_begin + row); }
 
   // Chunks of a panel's row are exchanged by its number: eight rows of the same column then lie in different banks. Where it has but half or a
   // quarter of them, two or four rows share the banks of one.

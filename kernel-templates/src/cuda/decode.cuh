@@ -65,36 +65,46 @@ struct Decode {
     else execute_cp_async();
   }
 
-  // One or two producer warps issue TMA loads, consumer warps multiply. Each finds what it needs first by itself: producers where the
-  // tokens are and what rows see of them, consumers whose queries they have.
+  // One or two producer warps issue TMA loads, consumer warps multiply. Each finds what it needs first by itself: those that copy where the first
+  // tokens are, consumers whose queries they have. What rows see of the tokens is found by warps that have less to do: those of a producer warpgroup
+  // that do not copy, or consumers.
   template <class Split> TILEWRIGHT_DEVICE void execute_with_producers() const {
     const Timeline<S::TIMELINE> timeline(cta.args, unit);
     const KvRange<S> kv_range{cta};
     const Mainloop<S> mainloop{cta};
     const ProducerTma<S> producer{cta};
-    const bool produces = cta.warp >= WARPS;
+    // The compiler can tell that code which depends on it does not diverge. With one consumer warp that made the mainloop slower (`docs/tried.md`).
+    const u32 role = WARPS > 1 ? same_in_warp(cta.warp) : cta.warp;
+    const bool produces = role >= WARPS;
     const PipelineState<S> query_at = PipelineState<S>{}.template ahead<STAGES - 1>(); // in the buffers that are filled last
     typename ProducerTma<S>::Early early{0, 0};
     if (produces) {
-      const bool copies_keys = cta.warp == WARPS, copies_values = cta.warp == WARPS + (PRODUCERS > 1 ? 1 : 0);
+      const bool copies_keys = role == WARPS, copies_values = role == WARPS + (PRODUCERS > 1 ? 1 : 0);
+      typename ProducerTma<S>::GranuleLoad first{};
+      if (copies_keys || copies_values) first = producer.find_early();
       if (cta.lane == 0 && copies_keys) producer.pipeline.init_keys();
       if (cta.lane == 0 && copies_values) producer.pipeline.init_values();
-      const auto first = producer.find_early();
-      kv_range.describe();
-      kv_range.find_lengths([&] {
-        if constexpr (S::SETMAXNREG) {
-          sync_warp(); // the barriers are there
-          if (copies_keys) early = producer.template copy_early<true, false>(first);
-          if (copies_values) early = producer.template copy_early<false, true>(first);
-        }
-      });
+      if constexpr (S::SETMAXNREG) kv_range.describe();
+      const auto copy_early = [&] {
+        sync_warp(); // the barriers are there
+        if constexpr (PRODUCERS == 1) early = producer.template copy_early<true, true>(first);
+        else if (copies_keys) early = producer.template copy_early<true, false>(first);
+        else if (copies_values) early = producer.template copy_early<false, true>(first);
+      };
+      if constexpr (S::SETMAXNREG) kv_range.find_lengths(copy_early);
+      else copy_early();
     } else {
       mainloop.softmax_step.mma.begin_query(query_at);
+      if constexpr (!S::SETMAXNREG) {
+        kv_range.describe();
+        kv_range.find_lengths([] {});
+      }
     }
-    // Lengths of rows are there for the other producers. Consumers have nothing to do until all is found, so the whole CTA meets.
-    if constexpr (PRODUCERS > 1) barrier();
-    else if (produces) sync_warp();
-    if (produces) kv_range.find_seen();
+    // Lengths of rows are there for the other warps that describe the item. The others have nothing to do until all is found, so the whole CTA meets.
+    const bool describes = produces == S::SETMAXNREG;
+    if constexpr (S::DESCRIBERS > 32) barrier();
+    else if (describes) sync_warp();
+    if (describes) kv_range.find_seen();
     barrier();
     const Steps steps = cta.item.segment_count > 0 ? kv_range.find_steps() : Steps{};
     if (produces) {
@@ -104,11 +114,11 @@ struct Decode {
         if constexpr (PRODUCERS == 1) {
           producer.template run<true, true>(steps, early);
         } else {
-          if (here.warp == WARPS) producer.template run<true, false>(steps, early);
-          if (here.warp == WARPS + 1) producer.template run<false, true>(steps, early);
+          if (role == WARPS) producer.template run<true, false>(steps, early);
+          if (role == WARPS + 1) producer.template run<false, true>(steps, early);
           if constexpr (S::WIDENED) {
-            if (here.warp == WARPS + 2) Widener<S>{here}.template run<false>(steps);
-            if (here.warp == WARPS + 3) Widener<S>{here}.template run<true>(steps);
+            if (role == WARPS + 2) Widener<S>{here}.template run<false>(steps);
+            if (role == WARPS + 3) Widener<S>{here}.template run<true>(steps);
           }
         }
       });

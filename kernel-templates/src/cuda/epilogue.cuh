@@ -76,10 +76,7 @@ template <class S> struct Epilogue {
     float factor;
     u64 first; // its first element, of the output or of the partials
 
-    TILEWRIGHT_DEVICE Destination of_lane(u32 lane) const {
-      const u32 low = from_lane(static_cast<u32>(first), lane), high = from_lane(static_cast<u32>(first >> 32), lane);
-      return Destination{from_lane(partial, lane), from_lane(factor, lane), u64(high) << 32 | low};
-    }
+    TILEWRIGHT_DEVICE Destination of_lane(u32 lane) const { return Destination{from_lane(partial, lane), from_lane(factor, lane), from_lane(first, lane)}; }
   };
 
   // A row has one destination, which the thread with its first elements tells its LSE, or its softmax.
@@ -242,7 +239,7 @@ template <class S> struct Epilogue {
     memory_fence();
     barrier(); // all of this CTA's partials are written
     // Rows of whole requests, or some of one.
-    const u32 count = divide_up(cta.row_count(), cta.args.gqa_ratio);
+    const u32 count = cta.args.gqa_ratio.quotient(cta.row_count() + cta.args.gqa_ratio - 1);
     for (u32 member = cta.thread; member < count; member += S::WARPS * 32) {
       const Row &row = cta.rows()[member * cta.args.gqa_ratio];
       bool arrived_last = false;
@@ -256,13 +253,13 @@ template <class S> struct Epilogue {
     memory_fence();
     barrier();
     for (u32 index = cta.warp; index < count * cta.args.gqa_ratio; index += S::WARPS) { // of those that are left
-      const u32 merge = last[index / cta.args.gqa_ratio];
+      const u32 merge = last[cta.args.gqa_ratio.quotient(index)];
       if (merge == DIRECT) continue;
       const MergeItem merged = cta.args.merges[merge];
-      const u32 head = cta.kv_head * cta.args.gqa_ratio + index % cta.args.gqa_ratio;
-      const u32 partials = merged.partial_end - merged.partial_begin;
-      MergedRow<lane_elements(S::HEAD_DIM)> row = S::INVARIANT ? add_partials<S::HEAD_DIM>(cta.args, merged, head, partials)
-                                                     : sum_partials<S::HEAD_DIM>(cta.args, merged, head, partials, 0, 1);
+      const u32 head = cta.kv_head * cta.args.gqa_ratio + cta.args.gqa_ratio.remainder(index);
+      const u32 there = merged.partial_end - merged.partial_begin;
+      const Partials<S::HEAD_DIM> partials(cta.args, merged, head);
+      MergedRow<lane_elements(S::HEAD_DIM)> row = S::INVARIANT ? add_partials(partials, there) : sum_partials(partials, there, 0, 1);
       write_merged<S::HEAD_DIM, typename S::Element, S::SINKS>(cta.args, merged.request, head, row);
     }
   }

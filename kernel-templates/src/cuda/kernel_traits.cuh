@@ -24,7 +24,7 @@ struct KernelTraits : Options {
   // Whether producer warps load whole granules by TMA; else all threads copy tokens by cp.async.
   static constexpr bool TMA = PRODUCERS > 0;
   static constexpr u32 COPIERS = WARPS * 32;
-  static constexpr u32 DESCRIBERS = (TMA ? PRODUCERS : WARPS) * 32; // threads that read the item's description
+  static constexpr u32 DESCRIBERS = (PRODUCERS == 4 ? PRODUCERS : WARPS) * 32; // threads that read the item's description: a warp that copies alone has enough to do
   static constexpr u32 WARPS_Q = M / 16; // warps side by side along the rows
   static_assert(WARPS % WARPS_Q == 0 && WARPS >= WARPS_Q, "each warp owns 16 rows: warps are a multiple of M / 16");
   // Warps that share their rows have a part of the tokens each, or a part of the head's elements where one warp has no registers for its sums

@@ -43,7 +43,7 @@ template <class S> struct KvRange {
       if (is_segment && index > 0) segment = cta.args.segments[cta.item.segments + index];
       if (!is_last) next_begin = cta.args.segments[cta.item.segments + index + 1].begin;
       if (is_row) {
-        const u32 member = (cta.item.row_begin + index) / cta.args.gqa_ratio;
+        const u32 member = cta.args.gqa_ratio.quotient(cta.item.row_begin + index);
         request = cta.args.requests[cta.item.requests + member];
         output_target = cta.args.output_targets[cta.item.output_targets + member];
       }

@@ -65,40 +65,38 @@ template <class S> struct Mma {
     }
   }
 
-  // Chunks of the query's rows that a thread copies, a few neighbours at once: two where the thread changes what it has copied, as K in FP8 has its elements
-  // in another order for a warpgroup, within sixteen.
+  // Chunks of its warp's rows of the query that a lane copies, a few neighbours at once: two where the thread changes what it has copied, as K in FP8 has its
+  // elements in another order for a warpgroup, within sixteen.
   struct QueryParts {
-    static constexpr u32 CHUNKS = S::QUERY_SHARED ? 2 : 1, OF_ROW = S::QUERY_CHUNKS / CHUNKS, ALL = S::M * OF_ROW, OF_THREAD = divide_up(ALL, S::COPIERS);
+    static constexpr u32 CHUNKS = S::QUERY_SHARED ? 2 : 1, OF_ROW = S::QUERY_CHUNKS / CHUNKS;
+    static constexpr u32 WARP_ROWS = S::M / S::WARPS, ALL = WARP_ROWS * OF_ROW, OF_LANE = divide_up(ALL, 32);
+    static_assert(!S::TMA || (S::M % S::WARPS == 0 && WARP_ROWS <= 32), "each warp copies whole rows, for each of which it has a lane");
 
-    const u32 index;
-    TILEWRIGHT_DEVICE QueryParts(u32 thread, u32 i) : index(thread + i * S::COPIERS) {}
-    TILEWRIGHT_DEVICE u32 row() const { return index / OF_ROW; }
+    const u32 warp, index;
+    TILEWRIGHT_DEVICE QueryParts(const Cta<S> &cta, u32 i) : warp(cta.warp), index(cta.lane + i * 32) {}
+    TILEWRIGHT_DEVICE u32 of_warp() const { return 32 % OF_ROW == 0 ? index % 32 / OF_ROW + index / 32 * (32 / OF_ROW) : index / OF_ROW; }
+    TILEWRIGHT_DEVICE u32 row() const { return warp * WARP_ROWS + of_warp(); }
     TILEWRIGHT_DEVICE u32 chunk() const { return index % OF_ROW * CHUNKS; }
-    TILEWRIGHT_DEVICE bool exists() const { return ALL % S::COPIERS == 0 || index < ALL; }
+    TILEWRIGHT_DEVICE bool exists() const { return ALL % 32 == 0 || index < ALL; }
   };
 
-  // Begins to copy the query to its place in shared memory, beside producers: by all consumer threads, before rows are known. All
-  // requests are asked for before any is waited for.
+  // Begins to copy the query to its place in shared memory, beside producers: by all consumer threads, before rows are known. Where a row lies each
+  // lane finds out for one of its warp's: so all requests are asked for before any is waited for, and little code has to be fetched.
   TILEWRIGHT_DEVICE void begin_query(const PipelineState<S> &at) const {
-    const FastDiv ratio(cta.args.gqa_ratio);
-    u32 request[QueryParts::OF_THREAD];
-#pragma unroll
-    for (u32 i = 0; i < QueryParts::OF_THREAD; i++) {
-      const u32 row = QueryParts(cta.thread, i).row();
-      request[i] = row < cta.row_count() ? cta.args.requests[cta.item.requests + ratio.quotient(cta.item.row_begin + row)] : 0;
+    const u32 its_row = cta.warp * QueryParts::WARP_ROWS + cta.lane;
+    i64 its_place = 0;
+    if (cta.lane < QueryParts::WARP_ROWS && its_row < cta.row_count()) {
+      const u32 request = cta.args.requests[cta.item.requests + cta.args.gqa_ratio.quotient(cta.item.row_begin + its_row)];
+      its_place = request * cta.args.query_request + cta.query_head(its_row) * cta.args.query_head;
     }
 #pragma unroll
-    for (u32 i = 0; i < QueryParts::OF_THREAD; i++) {
-      const QueryParts part(cta.thread, i);
+    for (u32 i = 0; i < QueryParts::OF_LANE; i++) {
+      const QueryParts part(cta, i);
+      const u16 *const source = cta.args.query + static_cast<i64>(from_lane(static_cast<u64>(its_place), part.of_warp() % 32)) + part.chunk() * 8;
       if (!part.exists()) break;
-      const bool exists = part.row() < cta.row_count();
-      const u32 of_block = cta.item.row_begin + part.row(), head = cta.kv_head * ratio.by + of_block - ratio.quotient(of_block) * ratio.by;
-      const u16 *source = cta.args.query + part.chunk() * 8;
-      if (exists) source += request[i] * cta.args.query_request + head * cta.args.query_head;
+      const i32 sign = part.row() < cta.row_count() ? 0 : -1;
 #pragma unroll
-      for (u32 chunk = 0; chunk < QueryParts::CHUNKS; chunk++) {
-        cp_async_16(cta.query_address(at, part.row(), part.chunk() + chunk), source + chunk * 8, exists ? 0 : -1);
-      }
+      for (u32 chunk = 0; chunk < QueryParts::CHUNKS; chunk++) cp_async_16(cta.query_address(at, part.row(), part.chunk() + chunk), source + chunk * 8, sign);
     }
   }
 
@@ -110,8 +108,8 @@ template <class S> struct Mma {
     if (S::FP8 || cta.signed_scale < 0.f) {
       const u32 signs = cta.signed_scale < 0.f ? SIGNS : 0;
 #pragma unroll 1
-      for (u32 i = 0; i < QueryParts::OF_THREAD; i++) {
-        const QueryParts part(cta.thread, i);
+      for (u32 i = 0; i < QueryParts::OF_LANE; i++) {
+        const QueryParts part(cta, i);
         if (!part.exists()) break;
         const u32 places[2] = {cta.query_address(at, part.row(), part.chunk()), cta.query_address(at, part.row(), part.chunk() + 1)};
         u32 words[2][4], changed[2][4];

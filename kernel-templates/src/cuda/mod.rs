@@ -14,9 +14,9 @@ mod probe;
 mod sources;
 
 pub use abi::{
-    Arguments, BOX_TOKENS, CLIPPED_TOKENS, DIRECT, EVICT_FIRST, GRANULE, KvSegment, MAX_STATES, MergeItem,
-    OutputTarget, StatesArguments, TensorMap, TimelineEntry, UNTOUCHED, VALUE_MAPS, WARP_ROWS, WorkItem,
-    max_segments,
+    Arguments, BOX_TOKENS, CLIPPED_TOKENS, DIRECT, EVICT_FIRST, FastDiv, GRANULE, KvSegment, MAX_STATES,
+    MergeItem, OutputTarget, StatesArguments, TensorMap, TimelineEntry, UNTOUCHED, VALUE_MAPS, WARP_ROWS,
+    WorkItem, max_segments,
 };
 pub use append::AppendArguments;
 pub use kernel::Kernel;

@@ -111,8 +111,7 @@ template <class S> struct ProducerTma {
   static constexpr u32 EARLY_KEYS = smaller(S::STAGES - (S::QUERY_IN_BUFFER && !S::QUERY_IN_VALUES), S::STEPS_AT_ONCE);
   static constexpr u32 EARLY_VALUES = smaller(S::STAGES - S::QUERY_IN_BUFFER, S::STEPS_AT_ONCE);
   TILEWRIGHT_DEVICE u32 certain_steps() const {
-    // A warp that also finds out all else would begin later with that.
-    if (!S::SETMAXNREG || S::HIDES_FIRST || cta.item.segment_count > 1 || cta.item.certain_end < cta.item.kv_begin) return 0;
+    if (S::HIDES_FIRST || cta.item.segment_count > 1 || cta.item.certain_end < cta.item.kv_begin) return 0;
     return (cta.item.certain_end - cta.item.kv_begin) / S::N;
   }
 
@@ -139,8 +138,9 @@ template <class S> struct ProducerTma {
         if (looks) copy_keys(at, piece);
       }
       if (VALUES && i < early.values) {
-        if (cta.lane == 0) arrive_expect_tx(pipeline.barrier_of(at, Pipeline<S>::VALUES_FULL), S::STAGE_BYTES);
-        if (looks) copy_values(at, piece);
+        const u32 full = pipeline.barrier_of(at, Pipeline<S>::VALUES_FULL);
+        if (cta.lane == 0) arrive_expect_tx(full, S::STAGE_BYTES);
+        if (looks) copy(cta.args.value_maps[WHOLE_VALUES], cta.values_at(at), piece, 0, 0, true, policy(piece), full);
       }
       at = at.template ahead<1>();
     }
@@ -184,16 +184,17 @@ template <class S> struct ProducerTma {
         if (i == smaller(S::STAGES, S::STEPS_AT_ONCE) - 1) next = find(cursor, steps, begin + S::STEPS_AT_ONCE + of_step);
       }
     }
-    await_unneeded(steps, early);
+    await_unneeded<KEYS, VALUES>(steps, early);
   }
 
   // Lengths may be shorter than the plan allows. What was begun for certain arrives even then before the CTA ends: its memory is another's next.
-  TILEWRIGHT_DEVICE void await_unneeded(const Steps &steps, const Early &early) const {
-    for (u32 step = steps.last; step < larger(early.keys, early.values); step++) {
-      const u32 barrier = pipeline.barrier_of(PipelineState<S>{step}, early.keys > 0 ? Pipeline<S>::KEYS_FULL : Pipeline<S>::VALUES_FULL);
-      if (early.keys > 0 && cta.lane < S::GRANULES) arrive(barrier);
+  template <bool KEYS, bool VALUES> TILEWRIGHT_DEVICE void await_unneeded(const Steps &steps, const Early &early) const {
+    for (u32 step = steps.last; KEYS && step < early.keys; step++) {
+      const u32 barrier = pipeline.barrier_of(PipelineState<S>{step}, Pipeline<S>::KEYS_FULL);
+      if (cta.lane < S::GRANULES) arrive(barrier);
       wait_mbarrier(barrier, 0);
     }
+    for (u32 step = steps.last; VALUES && step < early.values; step++) wait_mbarrier(pipeline.barrier_of(PipelineState<S>{step}, Pipeline<S>::VALUES_FULL), 0);
   }
 };
 

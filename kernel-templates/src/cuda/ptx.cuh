@@ -21,7 +21,6 @@ TILEWRIGHT_DEVICE u32 thread_index_again() {
 #endif
 }
 TILEWRIGHT_DEVICE u32 block_index() { return blockIdx.x; }
-TILEWRIGHT_DEVICE u32 block_count() { return gridDim.x; }
 TILEWRIGHT_DEVICE void barrier() { __syncthreads(); }
 // Of WARPS warps that name the same number from 1 to 15.
 template <u32 WARPS> TILEWRIGHT_DEVICE void barrier_of_warps(u32 number) { asm volatile("bar.sync %0, %1;" ::"r"(number), "n"(WARPS * 32) : "memory"); }
@@ -140,6 +139,20 @@ TILEWRIGHT_DEVICE void convert_fp8(F16, u32 bytes, u32 &low, u32 &high) {
 #endif
 }
 
+// Asks for it here: a plain load the compiler would put behind the branch that tells whether it is needed, which may wait for another load.
+template <class T> TILEWRIGHT_DEVICE T load_now(const T &source) {
+  static_assert(sizeof(T) % 16 == 0 && alignof(T) >= 16, "whole loads of 16 bytes");
+  u32 words[sizeof(T) / 4];
+#pragma unroll
+  for (u32 i = 0; i < sizeof(T) / 4; i += 4)
+    asm volatile("ld.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(words[i]), "=r"(words[i + 1]), "=r"(words[i + 2]), "=r"(words[i + 3])
+                 : "l"(reinterpret_cast<const u32 *>(&source) + i));
+  T value;
+  memcpy(&value, words, sizeof value);
+  return value;
+}
+
 // What other CTAs of the same launch may have written: past the L1 cache, which knows nothing of it.
 TILEWRIGHT_DEVICE void load_coherent(float (&to)[2], const float *source) {
   const float2 pair = __ldcg(reinterpret_cast<const float2 *>(source));
@@ -229,6 +242,7 @@ TILEWRIGHT_DEVICE i32 from_lane_xor(i32 value, u32 mask) { return __shfl_xor_syn
 // The value of a lane of the warp; each lane says which.
 TILEWRIGHT_DEVICE float from_lane(float value, u32 lane) { return __shfl_sync(FULL_WARP, value, lane); }
 TILEWRIGHT_DEVICE u32 from_lane(u32 value, u32 lane) { return __shfl_sync(FULL_WARP, value, lane); }
+TILEWRIGHT_DEVICE u64 from_lane(u64 value, u32 lane) { return __shfl_sync(FULL_WARP, value, lane); }
 // The largest and the smallest value of the warp's lanes.
 TILEWRIGHT_DEVICE i32 largest_in_warp(i32 value) { return __reduce_max_sync(FULL_WARP, value); }
 TILEWRIGHT_DEVICE i32 smallest_in_warp(i32 value) { return __reduce_min_sync(FULL_WARP, value); }

@@ -17,14 +17,13 @@ struct ScheduledTile {
 
 // The CTAs of an item lie side by side, which together read whole pages, or those of a head, which read the same tokens.
 TILEWRIGHT_DEVICE ScheduledTile schedule(const Arguments &args) {
-  const u32 heads = args.kv_heads, items = block_count() / heads;
-  const u32 of_items = block_index() / heads, of_heads = block_index() / items;
-  const u32 beside = block_index() - of_heads * items;
+  const u32 of_items = args.kv_heads.quotient(block_index()), of_heads = args.launch_items.quotient(block_index());
+  const u32 beside = block_index() - of_heads * args.launch_items;
+  const WorkItem item = load_now(args.items[of_items]), other = load_now(args.items[beside]);
   const u32 *const launch = args.counts + 1 + 2 * args.group;
   const u32 count = launch[0], by_head = launch[1];
-  const WorkItem item = args.items[of_items], other = args.items[beside];
-  if (by_head) return ScheduledTile{other, beside, of_heads, beside < count && of_heads < heads};
-  return ScheduledTile{item, of_items, block_index() - of_items * heads, of_items < count};
+  if (by_head) return ScheduledTile{other, beside, of_heads, beside < count && of_heads < args.kv_heads};
+  return ScheduledTile{item, of_items, block_index() - of_items * args.kv_heads, of_items < count};
 }
 
 } // namespace tilewright

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use tilewright_heuristics::Tile;
 use tilewright_kernel_templates::Class;
 use tilewright_kernel_templates::cuda::{
-    Arguments, MaskArguments, TimelineEntry, WorkItem, mix_producer_warps,
+    Arguments, FastDiv, MaskArguments, TimelineEntry, WorkItem, mix_producer_warps,
 };
 
 /// The kernels of a plan, each looked up once: those of the first launches, which mostly are all.
@@ -66,6 +66,7 @@ impl CudaBackend {
                 items: arguments.items + u64::from(group.begin) * size_of::<WorkItem>() as u64,
                 timeline: arguments.timeline
                     + first_cta(group, &arguments) * size_of::<TimelineEntry>() as u64,
+                launch_items: FastDiv::new(group.grid),
                 group: index as u32,
                 ..arguments
             };
@@ -75,14 +76,16 @@ impl CudaBackend {
             };
             let mut parameters = [(&raw mut arguments).cast::<c_void>()];
             // SAFETY: the kernel takes one `Arguments`, which the driver copies; the caller vouches for the addresses.
-            unsafe { kernel.launch(group.grid * arguments.kv_heads, Begins::Late, stream, &mut parameters) }
+            unsafe {
+                kernel.launch(group.grid * arguments.kv_heads.by, Begins::Late, stream, &mut parameters)
+            }
         };
         match plan.side() {
             // SAFETY: the plan's streams are of its context, in which the caller's is too.
             Some(side) => unsafe { side.fork(stream, groups.len(), forward)? },
             None => (0..groups.len()).try_for_each(|index| forward(index, stream))?,
         }
-        let rows = plan.packed().merge_grid * arguments.q_heads;
+        let rows = plan.packed().merge_grid * arguments.q_heads.by;
         let Some((kernel, rows_a_cta)) = found.merge else { return Ok(()) };
         let mut arguments = arguments;
         let mut parameters = [(&raw mut arguments).cast::<c_void>()];
@@ -151,7 +154,7 @@ impl CudaBackend {
 
 /// The CTA of a plan that a launch begins with.
 fn first_cta(group: &ItemGroup, arguments: &Arguments) -> u64 {
-    u64::from(group.begin) * u64::from(arguments.kv_heads)
+    u64::from(group.begin) * u64::from(arguments.kv_heads.by)
 }
 
 fn arguments(plan: &DevicePlan, args: &RawArgs, (key_maps, value_maps): TensorMaps) -> Arguments {

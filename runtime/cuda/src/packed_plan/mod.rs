@@ -11,7 +11,7 @@ pub(super) use layout::{Layout, Sections};
 use std::cmp::Reverse;
 use std::ops::Range;
 use tilewright_heuristics::{Geometry, Tile};
-use tilewright_kernel_templates::cuda::Arguments;
+use tilewright_kernel_templates::cuda::{Arguments, FastDiv};
 use tilewright_plan::{self as plan, Plan};
 use words::{put, words_of_item, words_of_merge, words_of_segment, words_of_target};
 
@@ -215,10 +215,10 @@ impl PackedPlan {
             lengths: at(self.layout.lengths),
             partial_output: workspace,
             partial_softmax: workspace + rows * u64::from(geometry.head_dim) * 4,
-            q_heads: geometry.q_heads,
-            kv_heads: geometry.kv_heads,
-            gqa_ratio: geometry.gqa_ratio(),
-            page_size: geometry.page_size,
+            q_heads: FastDiv::new(geometry.q_heads),
+            kv_heads: FastDiv::new(geometry.kv_heads),
+            gqa_ratio: FastDiv::new(geometry.gqa_ratio()),
+            page_size: FastDiv::new(geometry.page_size),
             ..Arguments::default()
         }
     }

@@ -8,8 +8,8 @@ use std::ffi::{CStr, c_char, c_void};
 use tilewright_heuristics::Geometry;
 use tilewright_kernel_templates::Class;
 use tilewright_kernel_templates::cuda::{
-    AppendArguments, Arguments, BOX_TOKENS, CLIPPED_TOKENS, GRANULE, Kernel, StatesArguments, TensorMap,
-    panel_row_bytes,
+    AppendArguments, Arguments, BOX_TOKENS, CLIPPED_TOKENS, FastDiv, GRANULE, Kernel, StatesArguments,
+    TensorMap, panel_row_bytes,
 };
 use tilewright_plan::KvStrides;
 
@@ -105,7 +105,8 @@ impl Emulator {
         ctas: u32,
         seed: u64,
     ) -> Result<(), String> {
-        self.run(kernel, args, ctas, seed)
+        let launch_items = FastDiv::new(ctas / args.kv_heads.by);
+        self.run(kernel, &Arguments { launch_items, ..*args }, ctas, seed)
     }
 
     /// Launches a kernel made by [`Kernel::merge`] for `rows` rows: merge items times query heads.
