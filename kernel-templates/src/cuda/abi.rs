@@ -147,7 +147,11 @@ pub struct FastDiv {
 impl FastDiv {
     /// Division by a number; kernels divide nothing by 0.
     pub const fn new(by: u32) -> Self {
-        Self { by, reciprocal: if by == 0 { 0 } else { u32::MAX / by } }
+        let reciprocal = match u32::MAX.checked_div(by) {
+            Some(reciprocal) => reciprocal,
+            None => 0,
+        };
+        Self { by, reciprocal }
     }
 }
 

@@ -46,6 +46,10 @@ struct Decode {
     SoftmaxStep<S> softmax_step;
   };
 
+  // Whether the compiler is told that code which depends on a warp's role does not diverge. With one consumer warp, or in batch-invariant kernels with one
+  // producer warp, it then takes fewer registers, spills at some head dimensions, and the mainloop is slower (`docs/tried.md`).
+  static constexpr bool UNIFORM_ROLES = WARPS > 1 && (S::SETMAXNREG || !S::INVARIANT);
+
   const Cta<S> cta;
   const u32 unit; // this CTA's number among all, in the order of items
 
@@ -73,8 +77,7 @@ struct Decode {
     const KvRange<S> kv_range{cta};
     const Mainloop<S> mainloop{cta};
     const ProducerTma<S> producer{cta};
-    // The compiler can tell that code which depends on it does not diverge. With one consumer warp that made the mainloop slower (`docs/tried.md`).
-    const u32 role = WARPS > 1 ? same_in_warp(cta.warp) : cta.warp;
+    const u32 role = UNIFORM_ROLES ? same_in_warp(cta.warp) : cta.warp;
     const bool produces = role >= WARPS;
     const PipelineState<S> query_at = PipelineState<S>{}.template ahead<STAGES - 1>(); // in the buffers that are filled last
     typename ProducerTma<S>::Early early{0, 0};
