@@ -132,10 +132,13 @@ mod tests {
             let names: HashSet<&str> = all.iter().map(|kernel| &*kernel.name).collect();
             assert_eq!(names.len(), distinct.len(), "{arch}");
             let has = |name: &str| names.iter().any(|known| known.starts_with(name));
-            for name in
-                ["decode_m64n32w4s3_d128_fp8_bf16", "merge_w1_d64_", "merge_w4_d128_", "merge_states_d64_"]
-            {
+            for name in ["merge_w1_d64_", "merge_w4_d128_", "merge_states_d64_"] {
                 assert!(has(name), "{arch}: {name}");
+            }
+            // Which tiles these are is a matter of what was measured last.
+            for class in ["_d64_f16", "_d128_fp8_bf16"] {
+                let decodes = |name: &&str| name.starts_with("decode_") && name.contains(class);
+                assert!(names.iter().any(decodes), "{arch}: {class}");
             }
             assert!(has("append_d128_fp8_f16_halves") && has("append_d64_bf16_interleaved"));
             // Pages that TMA cannot read have kernels of their own where others are read by it.
