@@ -24,7 +24,6 @@ struct KernelTraits : Options {
   // Whether producer warps load whole granules by TMA; else all threads copy tokens by cp.async.
   static constexpr bool TMA = PRODUCERS > 0;
   static constexpr u32 COPIERS = WARPS * 32;
-  static constexpr u32 DESCRIBERS = (PRODUCERS == 4 ? PRODUCERS : WARPS) * 32; // threads that read the item's description: a warp that copies alone has enough to do
   static constexpr u32 WARPS_Q = M / 16; // warps side by side along the rows
   static_assert(WARPS % WARPS_Q == 0 && WARPS >= WARPS_Q, "each warp owns 16 rows: warps are a multiple of M / 16");
   // Warps that share their rows have a part of the tokens each, or a part of the head's elements where one warp has no registers for its sums
@@ -85,6 +84,8 @@ struct KernelTraits : Options {
   // A producer warpgroup leaves registers to the consumers; two of its warps load, one K and one V. Of FP8 the other two widen what is loaded for
   // products of a warpgroup, which take 16-bit elements from shared memory. In the private KV phase each warp widens its own in registers.
   static constexpr bool SETMAXNREG = PRODUCERS == 4;
+  // Threads that read the item's description: a producer warpgroup's, or those that multiply, as one warp that copies alone has enough to do.
+  static constexpr u32 DESCRIBERS = (SETMAXNREG ? PRODUCERS : WARPS) * 32;
   static constexpr bool WIDENED = HAS_WGMMA && FP8 && SETMAXNREG && WARPS_Q % 4 == 0;
   // Two where an SM still has room for two CTAs: longer heads have their query in shared memory, too, batch-invariant kernels the totals of their rows.
   static constexpr u32 WIDE_BUFFERS = !WIDENED ? 0 : Options::INVARIANT ? 1 : (HEAD_DIM > 128 ? N * HEAD_DIM <= 32 * 192 : N <= 64) ? 2 : 1;
