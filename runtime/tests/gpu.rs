@@ -6,12 +6,14 @@ mod cubins;
 mod forward;
 mod graph_plan;
 mod invariance;
+mod lent;
 mod parts;
 mod racecheck;
 mod timeline;
 
 use cudarc::driver::{CudaSlice, CudaStream, DevicePtr};
 use half::{bf16, f16};
+use lent::Lent;
 use parts::{Parts, Shape};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -31,14 +33,8 @@ use tilewright_runtime::{
     Attention, AttentionError, AttentionOptions, AttentionPlan, Cuda, Heads, KvCache, PerRow,
 };
 
-/// cudarc's slices record events on each use, which no other stream may wait for while a graph is captured: engines that capture turn
-/// that off before they allocate, as this suite does.
-#[allow(unsafe_code)]
-fn device() -> CudaDevice {
-    let device = CudaDevice::open(0).expect("this suite needs a GPU");
-    // SAFETY: every slice of this suite is used on one stream only.
-    unsafe { device.context().disable_event_tracking() };
-    device
+fn device() -> Lent {
+    Lent::beside_others()
 }
 
 fn backend(device: &CudaDevice) -> CudaBackend {
@@ -111,7 +107,8 @@ fn every_tile_of_the_usual_class_is_right_on_every_plain_case() {
             scope.spawn(move || {
                 let cases =
                     conformance::cases(&class, 1).into_iter().filter(ConformanceCase::is_plain).collect();
-                check_all(&mut backend(&self::device()), cases, some);
+                let device = self::device();
+                check_all(&mut backend(&device), cases, some);
             });
         }
     });
@@ -456,7 +453,7 @@ fn into_cuda(error: AttentionError) -> CudaError {
 
 #[test]
 fn prices_are_those_of_a_gpu() {
-    let device = device();
+    let device = Lent::alone();
     let backend = backend(&device);
     let stream = device.context().new_stream().unwrap();
     let figures = probe::measure(&device, backend.compiler(), &stream).unwrap();
@@ -486,7 +483,7 @@ fn prices_are_those_of_a_gpu() {
 
 #[test]
 fn flushes_by_writing_and_by_reading_give_near_limits() {
-    let device = device();
+    let device = Lent::alone();
     let backend = backend(&device);
     let stream = device.context().new_stream().unwrap();
     let figures = |by| probe::measure_flushed(by, &device, backend.compiler(), &stream).unwrap();
@@ -653,7 +650,8 @@ fn check_parts<E: Element + CudaElement>(backend: &mut CudaBackend, head_dim: u3
 
 #[test]
 fn attention_in_parts_merges_to_attention_over_the_whole() {
-    let mut backend = backend(&device());
+    let device = device();
+    let mut backend = backend(&device);
     // Many queries on one prefix, parts that end inside a page, requests without tokens of their own, and one without the prefixes.
     let own: Vec<u32> = (0..40).map(|request| request % 7 * 5).collect();
     let shape = Shape { prefix: 1000, groups: vec![100, 33], own, outsider: Some(8) };

@@ -22,9 +22,10 @@ struct alignas(16) WorkItem {
   u32 requests;   // where in `requests` the Q tile's first request stands
   u16 row_begin;  // first row of the Q tile: request in the Q tile x GQA ratio + query head of the KV head
   u16 row_end;    // one past the last; at most m rows
-  u32 segments;       // where in `segments` the first segment of the range stands
-  u16 segment_count;  // how many segments the range touches
-  u16 tile;       // which of the tiles compiled together computes it
+  u32 segments;           // where in `segments` the first segment of the range stands
+  u16 segment_count;      // how many segments the range touches
+  u8 tile;                // which of the tiles compiled together computes it
+  u8 private_phase_first; // 1 if the private KV phase comes before the other steps, where there is one
   u32 kv_begin; // first token, counted along the Q tile's KV range: a multiple of 16
   u32 kv_end;   // one past the last
   u32 output_targets;      // where in `output_targets` the destination of the Q tile's first request stands

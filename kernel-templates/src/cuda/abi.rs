@@ -20,7 +20,9 @@ pub struct WorkItem {
     /// Segments that the chunk lies in; at most [`max_segments`].
     pub segment_count: u16,
     /// Which of the tiles compiled together computes it.
-    pub tile: u16,
+    pub tile: u8,
+    /// 1 if the private KV phase comes before the other steps, where there is one; else 0.
+    pub private_phase_first: u8,
     /// First token, counted along the Q tile's KV range: a multiple of [`GRANULE`].
     pub kv_begin: u32,
     /// One past the last token; the lengths on the device cut it further.

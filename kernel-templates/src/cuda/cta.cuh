@@ -26,9 +26,10 @@ struct SegmentInShared {
   i32 end;      // one past the last one
 };
 
-// What each Q warp has for itself, of the KV range, and in which segment it begins; and one past the last token before.
+// What each Q warp has for itself, of the KV range, and in which segment it begins; one past the last token before; and how many steps have been
+// asked for before lengths were known.
 template <class S> struct PrivatePhase {
-  u32 shared_end;
+  u32 shared_end, early;
   u32 begin[S::WARPS_Q], end[S::WARPS_Q], segment[S::WARPS_Q];
 };
 

@@ -84,15 +84,16 @@ struct Decode {
     if (produces) {
       const bool copies_keys = role == WARPS, copies_values = role == WARPS + (PRODUCERS > 1 ? 1 : 0);
       typename ProducerTma<S>::GranuleLoad first{};
-      if (copies_keys || copies_values) first = producer.find_early();
+      const u32 certain = kv_range.certain_steps();
+      if (copies_keys || copies_values) first = producer.find_early(certain);
       if (cta.lane == 0 && copies_keys) producer.pipeline.init_keys();
       if (cta.lane == 0 && copies_values) producer.pipeline.init_values();
       if constexpr (S::SETMAXNREG) kv_range.describe();
       const auto copy_early = [&] {
         sync_warp(); // the barriers are there
-        if constexpr (PRODUCERS == 1) early = producer.template copy_early<true, true>(first);
-        else if (copies_keys) early = producer.template copy_early<true, false>(first);
-        else if (copies_values) early = producer.template copy_early<false, true>(first);
+        if constexpr (PRODUCERS == 1) early = producer.template copy_early<true, true>(first, certain);
+        else if (copies_keys) early = producer.template copy_early<true, false>(first, certain);
+        else if (copies_values) early = producer.template copy_early<false, true>(first, certain);
       };
       if constexpr (S::SETMAXNREG) kv_range.find_lengths(copy_early);
       else copy_early();

@@ -114,6 +114,9 @@ struct KernelTraits : Options {
   // The query is copied to its registers through the buffer that is filled last, where it fits there.
   static constexpr bool QUERY_IN_BUFFER = QUERY_IN_REGISTERS && M * QUERY_ROW_BYTES <= 2 * STAGE_BYTES;
   static constexpr bool QUERY_IN_VALUES = QUERY_IN_BUFFER && M * QUERY_ROW_BYTES <= STAGE_BYTES; // so that the first keys need not wait for it
+  // Steps whose keys, or values, TMA producers can ask for before lengths are known.
+  static constexpr u32 EARLY_KEYS = TMA ? smaller(STAGES - (QUERY_IN_BUFFER && !QUERY_IN_VALUES), STEPS_AT_ONCE) : 0;
+  static constexpr u32 EARLY_VALUES = TMA ? smaller(STAGES - QUERY_IN_BUFFER, STEPS_AT_ONCE) : 0;
   static constexpr u32 WEIGHTS_AT = BUFFER_BYTES + (QUERY_IN_BUFFER ? 0 : M * QUERY_ROW_BYTES);
   static constexpr u32 MAXIMA_AT = WEIGHTS_AT + (TRANSPOSED ? 2 * M * N * 2 : 0); // behind two steps' weights
   static constexpr u32 OFFSETS_AT = MAXIMA_AT + (TRANSPOSED ? M * 4 : 0);
@@ -123,7 +126,7 @@ struct KernelTraits : Options {
   // A place of its own: the producers read what it says while the first warps leave their softmaxes.
   static constexpr u32 WARP_ROWS = TRANSPOSED ? M : 16; // whose softmaxes a warp has
   static constexpr u32 PRIVATE_PHASE_AT = SOFTMAX_AT + WARPS * WARP_ROWS * 8;
-  static constexpr u32 ROWS_AT = PRIVATE_PHASE_AT + (1 + 3 * WARPS_Q) * 4;
+  static constexpr u32 ROWS_AT = PRIVATE_PHASE_AT + (2 + 3 * WARPS_Q) * 4;
   static constexpr u32 SEGMENTS_AT = ROWS_AT + M * 20;
   static constexpr u32 TOTALS_AT = round_up(SEGMENTS_AT + MAX_SEGMENTS * 28, 16);
   static constexpr u32 LOGITS_AT = TOTALS_AT + (Options::INVARIANT ? M * HEAD_DIM * 4 : 0);

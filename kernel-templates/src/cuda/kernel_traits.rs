@@ -79,7 +79,7 @@ pub const fn shared_bytes(tile: &Tile, class: &Class, producers: u32, options: K
         + if transposed { 2 * m * n * 2 + m * 4 } else { 0 }
         + notes
         + warps * if transposed { m } else { 16 } * 8
-        + (1 + 3 * (m / 16)) * 4
+        + (2 + 3 * (m / 16)) * 4
         + m * 20
         + max_segments(m) * 28)
         .next_multiple_of(16)

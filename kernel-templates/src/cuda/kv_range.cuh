@@ -10,12 +10,13 @@ namespace tilewright {
 // How the tokens of the KV range come in steps.
 struct Steps {
   u32 first, last; // one past
-  u32 shared;      // the first one whose tokens are for all Q warps,
-  u32 shared_end;  // and one past the last such token
+  u32 shared_end;  // one past the last token that is for all Q warps
   u32 private_phase, private_steps; // the first step of the private KV phase, and how many there are
   u32 begin, end, segment; // of the KV range: what this thread's Q warp has for itself, and in which segment it begins
 
   TILEWRIGHT_DEVICE bool in_private_phase(u32 step) const { return step - private_phase < private_steps; }
+  // The number of a step for all Q warps among such steps.
+  TILEWRIGHT_DEVICE u32 shared_step(u32 step) const { return step < private_phase ? step : step - private_steps; }
   // Where the warps have its steps in turn: of how many warps, as a power of two; whose a step is, and how many it had before.
   u32 turns_log2;
   TILEWRIGHT_DEVICE u32 owner(u32 step) const { return (step - private_phase) & ((1u << turns_log2) - 1); }
@@ -25,6 +26,24 @@ struct Steps {
 template <class S> struct KvRange {
   const Cta<S> &cta;
 
+  // Rows of the item that share a segment: first, and one past the last (12 bits).
+  TILEWRIGHT_DEVICE u32 rows_of(const KvSegment &segment) const {
+    const i32 first = static_cast<i32>(segment.members % 4096 * cta.args.gqa_ratio) - cta.item.row_begin;
+    const i32 last = static_cast<i32>(segment.members / 4096 % 4096 * cta.args.gqa_ratio) - cta.item.row_begin;
+    return static_cast<u32>(larger(first, 0)) | static_cast<u32>(larger(smaller(last, static_cast<i32>(cta.row_count())), 0)) << 12;
+  }
+
+  // First steps whose tokens, of the first segment, some row sees for certain, whatever lengths are.
+  TILEWRIGHT_DEVICE u32 certain_steps() const {
+    if (S::HIDES_FIRST || cta.item.certain_end < cta.item.kv_begin) return 0;
+    // They may be the private KV phase.
+    if constexpr (S::PRIVATE_PHASE) {
+      const bool private_first = !S::INVARIANT && cta.item.private_phase_first;
+      if (cta.item.segment_count > 1 && (private_first || owner(rows_of(cta.item.first)) != S::WARPS_Q)) return 0;
+    }
+    return (cta.item.certain_end - cta.item.kv_begin) / S::N;
+  }
+
   // Finds what the segments are, whose the rows are, and where they go. All of it is asked for before any of it is waited for.
   TILEWRIGHT_DEVICE void describe() const {
     if constexpr (S::PRIVATE_PHASE) {
@@ -32,7 +51,10 @@ template <class S> struct KvRange {
         const u32 none = cta.describer();
         cta.private_phase().begin[none] = cta.private_phase().end[none] = cta.private_phase().segment[none] = 0;
       }
-      if (cta.describer() == 0) cta.private_phase().shared_end = cta.item.kv_begin;
+      if (cta.describer() == 0) {
+        cta.private_phase().shared_end = cta.item.kv_begin;
+        cta.private_phase().early = S::TMA ? smaller(certain_steps(), S::EARLY_KEYS) : 0;
+      }
     }
     const u32 row_count = cta.row_count(), segment_count = cta.item.segment_count;
     for (u32 index = cta.describer(); index < larger(row_count, segment_count); index += S::DESCRIBERS) {
@@ -49,11 +71,9 @@ template <class S> struct KvRange {
       }
       if (is_segment) {
         prefetch(cta.args.page_ids + segment.pages % EVICT_FIRST);
-        const i32 first = static_cast<i32>(segment.members % 4096 * cta.args.gqa_ratio) - cta.item.row_begin;
-        const i32 last = static_cast<i32>(segment.members / 4096 % 4096 * cta.args.gqa_ratio) - cta.item.row_begin;
         const u32 end = is_last ? cta.item.kv_end : next_begin - segment.members / (4096 * 4096);
-        const u32 rows = static_cast<u32>(larger(first, 0)) | static_cast<u32>(larger(smaller(last, static_cast<i32>(row_count)), 0)) << 12;
-        cta.segments()[index] = SegmentInShared{segment.begin, end - segment.begin, segment.pages, static_cast<i32>(segment.position - segment.begin), rows, 0, 0};
+        const i32 position = static_cast<i32>(segment.position - segment.begin);
+        cta.segments()[index] = SegmentInShared{segment.begin, end - segment.begin, segment.pages, position, rows_of(segment), 0, 0};
       }
       if (is_row) {
         prefetch(cta.args.lengths + request);
@@ -90,8 +110,11 @@ template <class S> struct KvRange {
       if (exists) segment = cta.segments()[index];
       i32 seen = 0x7fffffff, end = 0;
       const u32 first = segment.rows % 4096, last = segment.rows / 4096;
-      // Segments that several requests share are few: all lanes of a warp look at one together.
-      const bool shared = last - first > cta.args.gqa_ratio;
+      const i32 whole = static_cast<i32>(segment.begin + segment.tokens) + segment.position; // one past its last token
+      if (exists && first < last) seen = cta.rows()[first].begin, end = cta.rows()[first].end;
+      // Where its first row sees a segment to the end, no other sees more. Other segments that several requests share are few: all lanes of a warp look at one
+      // together.
+      const bool shared = last - first > cta.args.gqa_ratio && (S::HIDES_FIRST || end < whole);
       for (u32 left = lanes_with(shared); left > 0; left &= left - 1) {
         const u32 its_lane = lowest_bit(left), its_rows = from_lane(segment.rows, its_lane);
         i32 its_seen = 0x7fffffff, its_end = 0;
@@ -104,7 +127,6 @@ template <class S> struct KvRange {
         if (cta.lane == its_lane) seen = its_seen, end = its_end;
       }
       if (!exists) continue;
-      if (!shared && first < last) seen = cta.rows()[first].begin, end = cta.rows()[first].end;
       const u32 before = index > 0 ? cta.segments()[index - 1].rows : 0;
       const u32 after = index + 1 < cta.item.segment_count ? cta.segments()[index + 1].rows : 0;
       limit_segment(segment, seen, end);
@@ -156,15 +178,10 @@ template <class S> struct KvRange {
     }
   }
 
-  // Whether an item runs its private KV phase first, as about half of them do: private KV is read once, from device memory, while most of
-  // the other tokens come from L2 and keep tensor cores busy, so HBM and MMA phases overlap. The item's first request decides,
-  // because an item's place in the plan must change no bit.
-  TILEWRIGHT_DEVICE bool private_phase_first() const { return cta.rows()[0].request * 0x9e3779b9u >> 31; }
-
   // The steps of the KV range. There is no private KV phase where warps have so different numbers of tokens behind the shared ones that it has a quarter
   // more steps: each takes as long, with whatever tokens.
   TILEWRIGHT_DEVICE Steps find_steps() const {
-    Steps steps{S::HIDES_FIRST ? first_step() : 0, last_step(), 0, cta.item.kv_end, 0, 0, 0, 0, 0, 0};
+    Steps steps{S::HIDES_FIRST ? first_step() : 0, last_step(), cta.item.kv_end, 0, 0, 0, 0, 0, 0};
     if constexpr (S::PRIVATE_PHASE) {
       if (cta.item.segment_count == 1) return steps;
       u32 most = 0, all = 0;
@@ -184,12 +201,11 @@ template <class S> struct KvRange {
       if (4 * in_private_phase >= 5 * divide_up(all, S::N)) return steps;
       steps.turns_log2 = turns_log2;
       steps.shared_end = cta.private_phase().shared_end;
-      const u32 for_all = divide_up(steps.shared_end - cta.item.kv_begin, S::N);
+      // Where lengths are shorter than the plan allows, what was asked for early stays as many steps of all warps.
+      const u32 for_all = larger(divide_up(steps.shared_end - cta.item.kv_begin, S::N), cta.private_phase().early);
       steps.private_steps = in_private_phase;
       // Chunks are added up in the order of their positions: those of private segments come last.
-      const bool begins_with_private_phase = !S::INVARIANT && private_phase_first();
-      steps.private_phase = begins_with_private_phase ? 0 : for_all;
-      steps.shared = begins_with_private_phase ? in_private_phase : 0;
+      steps.private_phase = !S::INVARIANT && cta.item.private_phase_first ? 0 : for_all;
       steps.last = for_all + in_private_phase;
       // Of the steps in turn a lane looks up those of one warp: as many lie between two of its own as lanes look up at once.
       const u32 own = S::INVARIANT ? steps.owner(cta.lane / S::GRANULES) : cta.looks_at % S::WARP_N / S::WARP_PRIVATE_STEP;

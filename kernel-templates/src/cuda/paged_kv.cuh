@@ -54,12 +54,12 @@ template <class S> struct PagedKv {
   // at all gets a page before it.
   TILEWRIGHT_DEVICE TokenLocation find(Cursor &cursor, const Steps &steps, u32 step, u32 more) const {
     // Where the tokens of all warps begin behind the private KV phase, they are before the ones that were asked for last. The private KV phase may be many segments further.
-    if (S::PRIVATE_PHASE && more == 0 && steps.shared > 0 && step - steps.shared < S::STEPS_AT_ONCE) cursor = at_segment(0);
+    if (S::PRIVATE_PHASE && more == 0 && steps.private_steps > 0 && step - steps.private_phase - steps.private_steps < S::STEPS_AT_ONCE) cursor = at_segment(0);
     const bool in_private_phase = S::PRIVATE_PHASE && steps.in_private_phase(step);
     if (in_private_phase && step - steps.private_phase < S::STEPS_AT_ONCE) cursor = at_segment(steps.segment);
     const u32 end = in_private_phase ? steps.end : steps.shared_end;
     const u32 asked = in_private_phase ? steps.begin + steps.steps_before(step) * S::PRIVATE_STEP
-                               : cta.item.kv_begin + (step - steps.shared) * S::N + cta.looks_at + more;
+                               : cta.item.kv_begin + steps.shared_step(step) * S::N + cta.looks_at + more;
     const u32 token = smaller(asked, end - 1);
     advance(cursor, token);
     const SegmentInShared &segment = cta.segments()[cursor.segment];

@@ -104,20 +104,14 @@ template <class S> struct ProducerTma {
     }
   }
 
-  // Steps of an item of one segment whose copies begin before lengths are known: as many as have all their tokens for certain, and buffers.
+  // Steps whose copies begin before lengths are known: as many as have all their tokens for certain, and buffers.
   struct Early {
     u32 keys, values; // steps whose K is on its way, and whose V
   };
-  static constexpr u32 EARLY_KEYS = smaller(S::STAGES - (S::QUERY_IN_BUFFER && !S::QUERY_IN_VALUES), S::STEPS_AT_ONCE);
-  static constexpr u32 EARLY_VALUES = smaller(S::STAGES - S::QUERY_IN_BUFFER, S::STEPS_AT_ONCE);
-  TILEWRIGHT_DEVICE u32 certain_steps() const {
-    if (S::HIDES_FIRST || cta.item.segment_count > 1 || cta.item.certain_end < cta.item.kv_begin) return 0;
-    return (cta.item.certain_end - cta.item.kv_begin) / S::N;
-  }
 
   // Asks for a granule of them.
-  TILEWRIGHT_DEVICE GranuleLoad find_early() const {
-    if (cta.lane / S::GRANULES >= certain_steps()) return GranuleLoad{};
+  TILEWRIGHT_DEVICE GranuleLoad find_early(u32 certain) const {
+    if (cta.lane / S::GRANULES >= certain) return GranuleLoad{};
     const u32 within = cta.item.kv_begin + cta.lane * S::GRANULE - cta.item.first.begin, number = cta.page_size.quotient(within);
     const Granule whole{0, S::GRANULE << 24};
     const u32 pages = cta.item.first.pages;
@@ -125,10 +119,9 @@ template <class S> struct ProducerTma {
   }
 
   // What rows see of them is noted later.
-  template <bool KEYS, bool VALUES> TILEWRIGHT_DEVICE Early copy_early(const GranuleLoad &piece) const {
-    const u32 certain = certain_steps();
+  template <bool KEYS, bool VALUES> TILEWRIGHT_DEVICE Early copy_early(const GranuleLoad &piece, u32 certain) const {
     if (certain == 0) return Early{0, 0};
-    const Early early{KEYS ? smaller(certain, EARLY_KEYS) : 0, VALUES ? smaller(certain, EARLY_VALUES) : 0};
+    const Early early{KEYS ? smaller(certain, S::EARLY_KEYS) : 0, VALUES ? smaller(certain, S::EARLY_VALUES) : 0};
     PipelineState<S> at;
 #pragma unroll 1
     for (u32 i = 0; i < larger(early.keys, early.values); i++) {

@@ -171,7 +171,7 @@ template <class S> struct SoftmaxStep {
   TILEWRIGHT_DEVICE u32 first_granule() const { return cta.warp_kv * S::WARP_GRANULES; }
   // Whether all rows see all that the warp has of such a step.
   TILEWRIGHT_DEVICE bool is_plain(const Steps &steps, u32 step, const MaskState &seen) const {
-    const i32 token = static_cast<i32>(cta.item.kv_begin + (step - steps.shared) * S::N + first_granule() * S::GRANULE);
+    const i32 token = static_cast<i32>(cta.item.kv_begin + steps.shared_step(step) * S::N + first_granule() * S::GRANULE);
     return token + static_cast<i32>(S::WARP_N) <= seen.plain_end && (!S::HIDES_FIRST || token >= seen.plain_begin);
   }
 

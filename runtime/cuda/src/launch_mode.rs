@@ -112,8 +112,8 @@ impl Mix {
     }
 
     /// Which of the tiles this one is.
-    pub fn index_of(&self, tile: &Tile) -> Option<u16> {
-        self.0.binary_search(tile).ok().and_then(|index| u16::try_from(index).ok())
+    pub fn index_of(&self, tile: &Tile) -> Option<u8> {
+        self.0.binary_search(tile).ok().and_then(|index| u8::try_from(index).ok())
     }
 }
 

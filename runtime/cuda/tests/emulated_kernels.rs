@@ -11,6 +11,7 @@ mod missing;
 use emulation::{EARLY_READ, Emulator, FP8_CONVERSION};
 use half::{bf16, f16};
 use kernel_cases::{Batch, CASE, Case, Outcome, SOFTCAP, WINDOW, check_all, for_all, kernels_of};
+use std::collections::BTreeSet;
 use tilewright_conformance::{self as conformance, CaseCache, ConformanceCase, Fp8Pages};
 use tilewright_cpu::{Element, Fp8Number};
 use tilewright_heuristics::{Backend, Dtype, Fp8, Mask, MaskOptions, Tile};
@@ -363,6 +364,41 @@ fn lengths_shorter_than_planned_count() {
         if let Err(error) = batch.check(&case, &emulator) {
             panic!("{length} tokens: {error}: {case:?}");
         }
+    }
+}
+
+/// A chunk whose first tokens are shared by three of eight requests, then come private ones of all. Where those three turn out to be short, what was
+/// asked for early stays in front of the private KV phase.
+#[test]
+fn private_kv_phases_begin_behind_what_was_asked_for() {
+    const PAGE: u32 = 16;
+    let tile = Tile::of("m64n64w4s2");
+    let packing = Packing::PerTree;
+    let case = Case { tile, packing, gqa_ratio: 8, page_size: PAGE, own: 1000, warpgroups: true, ..CASE };
+    let emulator = Emulator::build(&kernels_of(&[case]), &[WARPGROUPS]);
+    let mut batch = Batch::<f16>::new(&case);
+    let rows = batch.entries.chunks(batch.max_pages).zip(&batch.seq_lens);
+    let whole: BTreeSet<i32> =
+        rows.flat_map(|(row, len)| row[..(len / PAGE) as usize].iter().copied()).collect();
+    let mut whole = whole.into_iter();
+    let mut pages = |count: usize| whole.by_ref().take(count).collect::<Vec<_>>();
+    let (root, branch) = (pages(41), pages(8));
+    batch.max_pages = 60;
+    batch.entries.clear();
+    batch.seq_lens.clear();
+    for (request, own) in [8, 1, 1, 7, 4, 4, 4, 4].map(&mut pages).iter().enumerate() {
+        let shared: &[i32] = if request < 3 { &branch } else { &[] };
+        batch.entries.extend([&root, shared, own].into_iter().flatten());
+        batch.entries.resize((request + 1) * batch.max_pages, -1);
+        batch.seq_lens.push((root.len() + shared.len() + own.len()) as u32 * PAGE);
+    }
+    batch.query.truncate(8 * (batch.geometry.q_heads * batch.geometry.head_dim) as usize);
+    batch.planned_lens = Some(batch.seq_lens.clone());
+    batch.seq_lens[..3].fill(20);
+    // Two chunks: the second one begins with the branch.
+    let options = case.plan_options(Split::Fill).with_max_concurrent_ctas(2 * case.kv_heads);
+    if let Err(error) = batch.check_plans(&case, &emulator, &[options]) {
+        panic!("{error}: {case:?}");
     }
 }
 

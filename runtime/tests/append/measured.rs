@@ -1,7 +1,8 @@
 //! How long an append takes.
 
 use super::{ROWS, address};
-use crate::{backend, device, into_cuda};
+use crate::lent::Lent;
+use crate::{backend, into_cuda};
 use half::f16;
 use rand::SeedableRng;
 use rand::seq::SliceRandom;
@@ -19,7 +20,7 @@ use tilewright_runtime::{Attention, AttentionOptions, Heads, RotaryPairs};
 fn an_append_takes_about_as_long_as_its_bytes() {
     const TOKENS: usize = 1024;
     const LAUNCHES: usize = 32;
-    let device = device();
+    let device = Lent::alone();
     let stream = device.context().new_stream().unwrap();
     let figures = probe::measure(&device, backend(&device).compiler(), &stream).unwrap();
     let timer = Timer::new(device.context()).unwrap();

@@ -48,7 +48,8 @@ fn a_process_without_nvrtc_decodes_within_a_second() {
 #[test]
 fn child() {
     let Some(path) = std::env::var_os(ARCHIVE) else { return };
-    let stream = device().context().new_stream().unwrap();
+    let device = device();
+    let stream = device.context().new_stream().unwrap();
     let heads = Heads { query: 32, kv: 8, dim: 128 };
     let cache = vec![f16::ONE; 3 * 16 * 8 * 128];
     let [keys, values] = [&cache, &cache].map(|cache| stream.clone_htod(cache).unwrap());

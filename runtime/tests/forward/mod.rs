@@ -377,7 +377,8 @@ fn serve_by_one_graph<E: Element + CudaElement>(backend: &mut CudaBackend, forwa
 
 #[test]
 fn one_graph_serves_requests_that_come_grow_fork_and_leave() {
-    let mut backend = backend(&device());
+    let device = device();
+    let mut backend = backend(&device);
     let serial = LaunchMode { launch: Launch::Serial, merge: MergeBy::Launch };
     let streams = LaunchMode { launch: Launch::Streams, merge: MergeBy::Launch };
     let single = LaunchMode { launch: Launch::Single, merge: MergeBy::LastCta };
@@ -566,7 +567,8 @@ fn run_captured_ahead<E: Element + CudaElement>(backend: &mut CudaBackend, forwa
 
 #[test]
 fn captured_steps_ahead_of_the_device_have_their_own_lengths() {
-    let mut backend = backend(&device());
+    let device = device();
+    let mut backend = backend(&device);
     for (seed, forward) in (51..).zip(LaunchMode::ALL) {
         run_captured_ahead::<f16>(&mut backend, forward, seed);
     }
@@ -575,8 +577,8 @@ fn captured_steps_ahead_of_the_device_have_their_own_lengths() {
 
 #[test]
 fn a_newer_plan_overrides_lengths_given_before() {
-    let mut backend = backend(&device());
-    let device = backend.device().clone();
+    let device = device();
+    let mut backend = backend(&device);
     let stream = device.context().new_stream().unwrap();
     let mut world = World::<f16>::new(64, 61);
     prepare(&mut backend, &Class::of(&world.geometry), world.options());

@@ -1,6 +1,7 @@
 //! The suite's part about plans that a graph captures once: two layers, captured once, compute every batch that is planned after it.
 #![allow(unsafe_code)]
 
+use super::lent::Lent;
 use super::{device, into_cuda};
 use cudarc::driver::{CudaSlice, CudaStream, DevicePtr};
 use half::f16;
@@ -52,6 +53,7 @@ fn options() -> AttentionOptions {
 
 /// Two layers, the second of whose queries are the first one's output.
 struct Step {
+    _device: Lent,
     attention: Attention<Cuda>,
     stream: Arc<CudaStream>,
     query: CudaSlice<f16>,
@@ -65,7 +67,8 @@ impl Step {
     }
 
     fn with(options: AttentionOptions) -> Self {
-        let context = Arc::clone(device().context());
+        let device = device();
+        let context = Arc::clone(device.context());
         let stream = context.new_stream().unwrap();
         let attention = Attention::cuda(context, HEADS, options).unwrap();
         let mut rng = ChaCha8Rng::seed_from_u64(1);
@@ -76,7 +79,7 @@ impl Step {
         let cache = PAGES * 16 * 4 * 128;
         let caches = [[random(cache), random(cache)], [random(cache), random(cache)]];
         let (query, outputs) = (random(ROWS * ROW), [random(ROWS * ROW), random(ROWS * ROW)]);
-        Self { attention, stream, query, caches, outputs }
+        Self { _device: device, attention, stream, query, caches, outputs }
     }
 
     fn run(&self, plan: &GraphPlan) -> Result<(), AttentionError> {

@@ -54,7 +54,7 @@ pub struct PackedPlan {
     /// The largest page id; -1 without pages.
     pub(super) largest_page: i32,
     /// Items in the order of a single launch: tokens, rows, index, tile of the mix.
-    order: Vec<(Reverse<u32>, Reverse<u32>, u32, u16)>,
+    order: Vec<(Reverse<u32>, Reverse<u32>, u32, u8)>,
     /// Whose pages several items read.
     l2_policy: L2Policy,
 }
@@ -252,7 +252,7 @@ impl PackedPlan {
         for (index, group) in plan.tile_groups().iter().enumerate() {
             let (launch, begin) = place(index, group);
             let items = &plan.work_items()[group.items.start as usize..group.items.end as usize];
-            let words = items.iter().map(|item| words_of_item(plan, &self.l2_policy, item, launch as u16));
+            let words = items.iter().map(|item| words_of_item(plan, &self.l2_policy, item, launch as u8));
             put(&mut self.words, self.layout.items + begin as usize * ITEM, words);
         }
     }

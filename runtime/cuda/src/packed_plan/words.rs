@@ -31,18 +31,15 @@ pub(super) fn words_of_segment(plan: &Plan, l2_policy: &L2Policy, segment: usize
 }
 
 /// An item of a launch's `tile`-th tile.
-pub(super) fn words_of_item(
-    plan: &Plan,
-    l2_policy: &L2Policy,
-    item: &plan::WorkItem,
-    tile: u16,
-) -> [u32; 12] {
+pub(super) fn words_of_item(plan: &Plan, l2_policy: &L2Policy, item: &plan::WorkItem, tile: u8) -> [u32; 12] {
     let item = device_item(plan, l2_policy, item, tile);
-    let WorkItem { requests, row_begin, row_end, segments, segment_count, tile, .. } = item;
+    let WorkItem { requests, row_begin, row_end, segments, segment_count, tile, private_phase_first, .. } =
+        item;
     let WorkItem { kv_begin, kv_end, output_targets, certain_end, first, .. } = item;
     let KvSegment { begin, pages, position, members } = first;
     let pair = |low: u16, high: u16| u32::from(low) | u32::from(high) << 16;
-    let (rows, counts) = (pair(row_begin, row_end), pair(segment_count, tile));
+    let (rows, counts) =
+        (pair(row_begin, row_end), pair(segment_count, u16::from_le_bytes([tile, private_phase_first])));
     [
         requests,
         rows,
@@ -60,7 +57,7 @@ pub(super) fn words_of_item(
 }
 
 /// Resolves what an item needs of its block, so that the kernel finds its runs in one step instead of two.
-fn device_item(plan: &Plan, l2_policy: &L2Policy, item: &plan::WorkItem, tile: u16) -> WorkItem {
+fn device_item(plan: &Plan, l2_policy: &L2Policy, item: &plan::WorkItem, tile: u8) -> WorkItem {
     WorkItem {
         requests: plan.q_tiles()[item.q_tile as usize].requests.start,
         row_begin: item.rows.start as u16,
@@ -68,6 +65,7 @@ fn device_item(plan: &Plan, l2_policy: &L2Policy, item: &plan::WorkItem, tile: u
         segments: item.segments.start,
         segment_count: item.segments.len() as u16,
         tile,
+        private_phase_first: private_phase_first(plan, item).into(),
         kv_begin: item.kv_range.start,
         kv_end: item.kv_range.end,
         output_targets: item.targets,
@@ -78,6 +76,14 @@ fn device_item(plan: &Plan, l2_policy: &L2Policy, item: &plan::WorkItem, tile: u
             KvSegment::default()
         },
     }
+}
+
+/// Whether an item runs its private KV phase first, as about half of them do: private KV is read once, from device memory, while most of the other tokens
+/// come from L2 and keep tensor cores busy, so HBM and MMA phases overlap. The item's first request decides, because an item's place in the plan must
+/// change no bit.
+fn private_phase_first(plan: &Plan, item: &plan::WorkItem) -> bool {
+    let first = (item.rows.start / plan.geometry().gqa_ratio()) as usize;
+    plan.requests_of(item.q_tile)[first].wrapping_mul(0x9e37_79b9) >> 31 == 1
 }
 
 /// See [`WorkItem::certain_end`]. Any request that shares the run will do, as some row sees what it sees.
@@ -158,6 +164,16 @@ mod tests {
                 prop_assert!(certain <= item.kv_range.start.max(seen.unwrap()).min(segment.kv_range.end.max(item.kv_range.start)));
             }
         }
+    }
+
+    #[test]
+    fn about_half_of_the_items_begin_with_their_private_kv_phase() {
+        let (plan, _) = plan(&[(3, 1, 16); 64], &PlanOptions::default(), None);
+        let counts = |item| words_of_item(&plan, &L2Policy::default(), item, 3)[3];
+        let counts: Vec<u32> = plan.work_items().iter().map(counts).collect();
+        assert!(counts.iter().all(|counts| counts >> 16 & 0xff == 3), "the tile's place");
+        let (items, first) = (counts.len(), counts.iter().filter(|&counts| counts >> 24 == 1).count());
+        assert!(items >= 16 && (items / 4..=3 * items / 4).contains(&first), "{first} of {items}");
     }
 
     #[test]

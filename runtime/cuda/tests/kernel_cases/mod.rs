@@ -492,6 +492,18 @@ impl<E: Element> Batch<E> {
     }
 
     pub(crate) fn check(&self, case: &Case, emulator: &Emulator) -> Result<(), String> {
+        // Whole packs take many steps, cut ones are merged.
+        let split = if case.seed.is_multiple_of(2) { Split::Mean } else { Split::Fill };
+        self.check_plans(case, emulator, &[Split::None, split].map(|split| case.plan_options(split)))
+    }
+
+    /// The same, planned with these options.
+    pub(crate) fn check_plans(
+        &self,
+        case: &Case,
+        emulator: &Emulator,
+        plans: &[PlanOptions],
+    ) -> Result<(), String> {
         assert_eq!(self.mask.options(), case.options.mask);
         let attention = Attention {
             scale: self.scale,
@@ -500,10 +512,10 @@ impl<E: Element> Batch<E> {
         };
         let (expected, expected_lse) = self.expected(&attention);
         let tolerance = tolerance(E::DTYPE);
-        // Whole packs take many steps, cut ones are merged.
-        let mut outcomes = self.launch(case, &case.plan_options(Split::None), emulator, case.seed)?;
-        let split = if case.seed.is_multiple_of(2) { Split::Mean } else { Split::Fill };
-        outcomes.extend(self.launch(case, &case.plan_options(split), emulator, case.seed + 1)?);
+        let mut outcomes = Vec::new();
+        for (options, seed) in plans.iter().zip(case.seed..) {
+            outcomes.extend(self.launch(case, options, emulator, seed)?);
+        }
         for outcome in outcomes {
             let (output, lse) = (widened(&outcome.output), widened(&outcome.lse));
             // Rows without tokens first: where -inf is expected, nothing else may be found.
