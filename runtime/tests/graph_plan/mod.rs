@@ -53,12 +53,13 @@ fn options() -> AttentionOptions {
 
 /// Two layers, the second of whose queries are the first one's output.
 struct Step {
-    _device: Lent,
     attention: Attention<Cuda>,
     stream: Arc<CudaStream>,
     query: CudaSlice<f16>,
     caches: [[CudaSlice<f16>; 2]; 2],
     outputs: [CudaSlice<f16>; 2],
+    /// Given back when all that lies on it is gone.
+    _device: Lent,
 }
 
 impl Step {
@@ -79,7 +80,7 @@ impl Step {
         let cache = PAGES * 16 * 4 * 128;
         let caches = [[random(cache), random(cache)], [random(cache), random(cache)]];
         let (query, outputs) = (random(ROWS * ROW), [random(ROWS * ROW), random(ROWS * ROW)]);
-        Self { _device: device, attention, stream, query, caches, outputs }
+        Self { attention, stream, query, caches, outputs, _device: device }
     }
 
     fn run(&self, plan: &GraphPlan) -> Result<(), AttentionError> {

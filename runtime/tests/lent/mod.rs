@@ -17,16 +17,18 @@ pub(crate) struct Lent {
 impl Lent {
     /// Beside others. A test may have several: those that want to be alone wait for all.
     pub(crate) fn beside_others() -> Self {
+        let device = open();
         let free = RETURNED.wait_while(users(), |users| *users == ALONE);
         *free.unwrap_or_else(PoisonError::into_inner) += 1;
-        Self { device: open() }
+        Self { device }
     }
 
     /// Alone: a test with one must not ask for another.
     pub(crate) fn alone() -> Self {
+        let device = open();
         let free = RETURNED.wait_while(users(), |users| *users > 0);
         *free.unwrap_or_else(PoisonError::into_inner) = ALONE;
-        Self { device: open() }
+        Self { device }
     }
 }
 
@@ -51,6 +53,8 @@ fn users() -> MutexGuard<'static, usize> {
     USERS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Before it is counted as lent: where there is no device, nobody waits for its return.
+///
 /// cudarc's slices record events on each use, which no other stream may wait for while a graph is captured: engines that capture turn
 /// that off before they allocate, as this suite does.
 #[allow(unsafe_code)]
