@@ -1,7 +1,8 @@
 //! Executes a plan: forward by all threads, then the merge.
 #![allow(unsafe_code)]
 
-use super::kernel::{LOG2_E, Pass, Scratch, row_of_output};
+use super::arithmetic::QueryForms;
+use super::kernel::{LOG2_E, Pass, Queries, Scratch, row_of_output};
 use super::level::{Isa, Kernel, Level};
 use super::mask::Masking;
 use super::queue::{Queue, Unit, Work, lanes};
@@ -114,7 +115,8 @@ impl CpuBackend {
         recorder: Option<&Recorder>,
     ) -> Result<(), ExecError> {
         args.check(plan)?;
-        self.reserve(plan);
+        let forms = QueryForms::of::<C::Stored>(self.isa, plan);
+        self.reserve(plan, forms);
         let scale = args.scale_of(plan.geometry());
         let DecodeArgs { query, cache, output, lse, mask, sinks, .. } = args;
         let (cache, scales) = (cache.stored(), cache.scales());
@@ -135,6 +137,7 @@ impl CpuBackend {
             lane_softmax: SharedSlice::new(&mut self.lane_softmax),
             lane_space: LaneSpace::of(plan),
             isa: self.isa,
+            forms,
         };
         let (queue, scratch) = (&self.queue, &self.scratch);
         let (forward, merges, next_merge) = (Pending::new(queue.units()), plan.merges(), AtomicUsize::new(0));
@@ -160,7 +163,7 @@ impl CpuBackend {
         Ok(())
     }
 
-    fn reserve(&mut self, plan: &Plan) {
+    fn reserve(&mut self, plan: &Plan, forms: QueryForms) {
         let geometry = plan.geometry();
         let (q_heads, head_dim) = (geometry.q_heads as usize, geometry.head_dim as usize);
         let class = Class::of(geometry);
@@ -168,7 +171,7 @@ impl CpuBackend {
             let scratch = scratch.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner);
             scratch.accumulators.resize(scratch.accumulators.len().max(head_dim), 0.0);
             for group in plan.tile_groups() {
-                scratch.reserve(&group.tile, &class);
+                scratch.reserve(&group.tile, &class, forms);
             }
         }
         let rows = plan.partials() as usize * q_heads;
@@ -205,6 +208,7 @@ struct Step<'a, E, K> {
     lane_softmax: SharedSlice<'a, [f32; 2]>,
     lane_space: LaneSpace,
     isa: Isa,
+    forms: QueryForms,
 }
 
 impl<E: Element, K: Number> Step<'_, E, K> {
@@ -218,21 +222,37 @@ impl<E: Element, K: Number> Step<'_, E, K> {
         let work = Work::of(plan, unit);
         let (item, kv_heads) = (work.item, work.kv_heads.clone());
         let rows = item.rows.len();
-        let mut queries = scratch.queries.chunks_exact_mut(head_dim);
-        for kv_head in kv_heads.clone() {
+        let in_bf16 = self.forms.is_bf16(rows);
+        for (head, kv_head) in kv_heads.clone().enumerate() {
             let scale = self.scale * self.scales.map_or(1.0, |scales| scales.keys.of_head(kv_head as usize));
-            for (row, wide) in queries.by_ref().take(rows).enumerate() {
-                let row = row_of_output(plan, item, kv_head, row);
-                E::widen_scaled(self.isa, &self.query[row * head_dim..][..head_dim], scale * LOG2_E, wide);
+            for row in 0..rows {
+                let query = &self.query[row_of_output(plan, item, kv_head, row) * head_dim..][..head_dim];
+                let elements = (head * rows + row) * head_dim..(head * rows + row + 1) * head_dim;
+                let Queries { scaled, bf16 } = &mut scratch.queries;
+                match E::as_bf16(query).filter(|_| in_bf16) {
+                    Some(query) => bf16[elements].copy_from_slice(query),
+                    None => E::widen_scaled(self.isa, query, scale * LOG2_E, &mut scaled[elements]),
+                }
             }
         }
+        let score_scale = in_bf16.then_some(self.scale * LOG2_E);
         let value_scale = match self.scales {
             Some(scales) if plan.is_invariant() => scales.values,
             _ => Scale::Tensor(1.0),
         };
         K::pass(
             self.isa,
-            Pass { plan, unit, work, cache, value_scale, masking, scratch, next: &|| queue.peek() },
+            Pass {
+                plan,
+                unit,
+                work,
+                cache,
+                score_scale,
+                value_scale,
+                masking,
+                scratch,
+                next: &|| queue.peek(),
+            },
         );
         if let Some(clock) = clock {
             clock.computed();

@@ -8,7 +8,8 @@ use half::{bf16, f16};
 use tilewright_heuristics::{Dtype, Fp8};
 use tilewright_plan::{E4m3, E5m2, Plan};
 
-/// What memory holds: f16, bf16, f32 or FP8. Arithmetic is always f32.
+/// What memory holds: f16, bf16, f32 or FP8. Sums are always f32, and so are factors, but for queries and K in bf16 where the processor multiplies
+/// these by an instruction of its own.
 pub trait Number: Load + Conversions + Copy + Send + Sync + std::fmt::Debug + 'static {
     /// As f32, exactly.
     fn to_f32(self) -> f32;

@@ -1,25 +1,46 @@
 //! One work item: a pass of at most m rows over a KV range, n tokens a step, with the online softmax in between.
 
 use super::ahead::{Ahead, Heads};
-use super::level::{Kernel, Level};
+use super::arithmetic::{Arithmetic, QueryForms, Widened};
+use super::level::{Bf16Kernel, Bf16Level, Kernel, Level};
 use super::mask::Masking;
 use super::queue::{Unit, Work};
-use super::simd;
+use super::simd::{self, InBf16, InF32};
 use super::steps::{Step, Steps};
 use super::totals::Totals;
 use super::vectors::Vectors;
 use super::{KvCache, Number};
+use half::bf16;
 use std::ops::Range;
 use tilewright_heuristics::{Tile, chunk};
 use tilewright_kernel_templates::Class;
 use tilewright_kernel_templates::cpu::{self, KV_BLOCK};
 use tilewright_plan::{KvStrides, Plan, Scale, WorkItem};
 
-/// f32 memory that one thread works in; sized by `kernel_templates::cpu`, so that feasibility rules speak of what is used.
+/// Queries of the heads that are computed together `[heads, rows, head_dim]`, in the form that the unit takes.
+#[derive(Debug, Default)]
+pub(super) struct Queries {
+    /// Multiplied by what makes scores of their dot products, in f32.
+    pub(super) scaled: Vec<f32>,
+    /// As they were given: what multiplies bf16 loses no bit of them, and scales the scores.
+    pub(super) bf16: Vec<bf16>,
+}
+
+impl Queries {
+    fn reserve(&mut self, elements: usize, forms: QueryForms) {
+        if forms.any_scaled() {
+            self.scaled.resize(self.scaled.len().max(elements), 0.0);
+        }
+        if forms.any_bf16() {
+            self.bf16.resize(self.bf16.len().max(elements), bf16::ZERO);
+        }
+    }
+}
+
+/// Memory that one thread works in; sized by `kernel_templates::cpu`, so that feasibility rules speak of what is used.
 #[derive(Debug, Default)]
 pub(super) struct Scratch {
-    /// Scaled queries of the heads that are computed together `[heads, rows, head_dim]`.
-    pub(super) queries: Vec<f32>,
+    pub(super) queries: Queries,
     scores: Vec<f32>,
     kv: Vec<f32>,
     /// Accumulated output `[heads, rows, head_dim]`, valid until the next item.
@@ -48,10 +69,10 @@ pub(super) struct Scratch {
 }
 
 impl Scratch {
-    /// Grows to what a tile needs.
-    pub(super) fn reserve(&mut self, tile: &Tile, class: &Class) {
+    /// Grows to what a tile needs, with queries in the forms that a plan's units take.
+    pub(super) fn reserve(&mut self, tile: &Tile, class: &Class, forms: QueryForms) {
+        self.queries.reserve(cpu::query_elements(tile, class), forms);
         let grow = |memory: &mut Vec<f32>, len: usize| memory.resize(memory.len().max(len), 0.0);
-        grow(&mut self.queries, cpu::query_elements(tile, class));
         grow(&mut self.scores, cpu::score_elements(tile));
         grow(&mut self.kv, cpu::kv_elements(class));
         let rows = cpu::rows_at_once(tile, class);
@@ -76,9 +97,6 @@ impl Scratch {
     }
 }
 
-/// Tokens of a block whose K and V are read in place: what a block of rows sums up is loaded and stored once for each.
-const BLOCK_IN_PLACE: usize = 64;
-
 /// Scores are computed to base 2: the scale takes log2(e) along, and an exponential is a power of two.
 pub(super) const LOG2_E: f32 = std::f32::consts::LOG2_E;
 
@@ -90,6 +108,8 @@ pub struct Pass<'a, K> {
     /// What the unit computes.
     pub(super) work: Work<'a>,
     pub(super) cache: &'a KvCache<'a, K>,
+    /// What makes scores of the dot products of queries in bf16; `None` where queries are scaled.
+    pub(super) score_scale: Option<f32>,
     /// Of V; 1 where the rows are scaled when they are written.
     pub(super) value_scale: Scale<'a>,
     pub(super) masking: Masking,
@@ -103,7 +123,23 @@ impl<K: Number> Kernel for Pass<'_, K> {
 
     #[inline(always)]
     fn run<L: Level>(self, level: L) {
-        let Self { plan, unit, work, cache, value_scale, masking, scratch, next } = self;
+        self.compute::<L, InF32>(level);
+    }
+}
+
+impl Bf16Kernel for Pass<'_, bf16> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<L: Bf16Level>(self, level: L) {
+        self.compute::<L, InBf16>(level);
+    }
+}
+
+impl<K: Number> Pass<'_, K> {
+    #[inline(always)]
+    fn compute<L: Level, A: Arithmetic<L, K>>(self, level: L) {
+        let Self { plan, unit, work, cache, score_scale, value_scale, masking, scratch, next } = self;
         let Work { item, tile, kv_heads, kv_range } = work;
         let head_dim = plan.geometry().head_dim as usize;
         let (rows, heads, first_head) = (item.rows.len(), kv_heads.len(), kv_heads.start);
@@ -113,13 +149,13 @@ impl<K: Number> Kernel for Pass<'_, K> {
         if plan.is_invariant() {
             scratch.totals.start(all_rows, head_dim);
         }
-        let reader = Reader { plan, cache, kv_heads, rows, head_dim, masking, value_scale };
+        let reader = Reader { plan, cache, kv_heads, rows, head_dim, masking, score_scale, value_scale };
         let fetched = match scratch.fetched.take() {
             Some((unit_of_steps, steps)) if unit_of_steps == *unit => steps,
             _ => 0,
         };
         let steps = Steps::new(plan, item, kv_range, tile.n, masking);
-        pass_steps(level, &reader, steps, tile, fetched, next, scratch);
+        pass_steps::<L, A, K>(level, &reader, steps, tile, fetched, next, scratch);
         if plan.is_invariant() {
             let Scratch { accumulators, softmax, totals, .. } = scratch;
             for head in 0..heads {
@@ -137,7 +173,7 @@ impl<K: Number> Kernel for Pass<'_, K> {
 /// Computes the steps of a pass. `stages` of them are on their way while one is computed: first the pass's own, then those of the next unit.
 /// The first ones are waited for, but for those that are `fetched`.
 #[inline(always)]
-fn pass_steps<L: Level, K: Number>(
+fn pass_steps<L: Level, A: Arithmetic<L, K>, K: Number>(
     level: L,
     reader: &Reader<'_, K>,
     mut steps: Steps<'_>,
@@ -186,7 +222,7 @@ fn pass_steps<L: Level, K: Number>(
         for head in 0..heads.count {
             let (now, later) = (place(slot, step.tokens), later.clone());
             let step = HeadStep { step: &step, now, later, later_heads, head, n };
-            step.compute(level, reader, scratch);
+            step.compute::<L, A, K>(level, reader, scratch);
         }
         slot = (slot + 1) % slots;
     }
@@ -236,8 +272,13 @@ struct HeadStep<'a> {
 
 impl HeadStep<'_> {
     #[inline(always)]
-    fn compute<L: Level, K: Number>(&self, level: L, reader: &Reader<'_, K>, scratch: &mut Scratch) {
-        let Reader { plan, cache, ref kv_heads, head_dim, masking, value_scale, .. } = *reader;
+    fn compute<L: Level, A: Arithmetic<L, K>, K: Number>(
+        &self,
+        level: L,
+        reader: &Reader<'_, K>,
+        scratch: &mut Scratch,
+    ) {
+        let Reader { plan, cache, ref kv_heads, head_dim, masking, score_scale, value_scale, .. } = *reader;
         let Scratch {
             queries,
             scores,
@@ -256,7 +297,7 @@ impl HeadStep<'_> {
         let first_row = self.head * reader.rows;
         let rows = first_row + shared.start..first_row + shared.end;
         let elements = rows.start * head_dim..rows.end * head_dim;
-        let (queries, accumulators) = (&queries[elements.clone()], &mut accumulators[elements]);
+        let (queries, accumulators) = (&A::queries(queries)[elements.clone()], &mut accumulators[elements]);
         let (softmax, ends) = (&mut softmax[rows.clone()], &ends[shared.clone()]);
         if plan.is_invariant() && chunk::begin_of(position) == position {
             let scale = value_scale.of_head(kv_heads.start as usize + self.head);
@@ -269,22 +310,19 @@ impl HeadStep<'_> {
         let work = rows.len() * tokens * (head_dim / L::LANES);
         self.later_heads.pieces::<K>(later, (self.head, kv_heads.len()), pieces);
         let ahead = |elements| Ahead::new(elements, pieces, &self.later_heads, work);
-        let in_place = rows.len() <= simd::rows_in_place::<L, K>();
-        let block_len = if in_place { BLOCK_IN_PLACE } else { KV_BLOCK };
+        let block_len = A::block_len(rows.len());
         let mut fetch = ahead(cache.keys);
         for (block, offsets) in now.chunks(block_len).enumerate() {
             let first = block * block_len;
             let keys = Vectors::new(cache.keys, offsets, head, head_dim);
-            if in_place {
-                simd::scores(level, queries, &keys, &mut scores[first..], n, &mut fetch);
-            } else {
-                keys.widen(level, wide);
-                let keys = Vectors::new(&wide[..], &contiguous[..offsets.len()], 0, head_dim);
-                simd::scores(level, queries, &keys, &mut scores[first..], n, &mut fetch);
-            }
+            let widened = Widened { elements: wide, offsets: contiguous };
+            A::scores(level, queries, &keys, widened, &mut scores[first..], n, &mut fetch);
         }
         for (index, [max, sum]) in softmax.iter_mut().enumerate() {
             let scores = &mut scores[index * n..][..padded];
+            if let Some(scale) = score_scale {
+                simd::scale(&mut scores[..tokens], scale);
+            }
             scores[tokens..].fill(f32::NEG_INFINITY);
             // This request may end before others that share the segment do, and its window may begin after theirs.
             masking.apply(&mut scores[..tokens], position, ends[index]);
@@ -306,13 +344,8 @@ impl HeadStep<'_> {
         for (block, offsets) in now.chunks(block_len).enumerate() {
             let first = block * block_len;
             let values = Vectors::new(cache.values, offsets, head, head_dim);
-            if in_place {
-                simd::accumulate(level, &scores[first..], n, &values, accumulators, &mut fetch);
-            } else {
-                values.widen(level, wide);
-                let values = Vectors::new(&wide[..], &contiguous[..offsets.len()], 0, head_dim);
-                simd::accumulate(level, &scores[first..], n, &values, accumulators, &mut fetch);
-            }
+            let widened = Widened { elements: wide, offsets: contiguous };
+            A::accumulate(level, &scores[first..], n, &values, widened, accumulators, &mut fetch);
         }
     }
 }
@@ -341,6 +374,7 @@ struct Reader<'a, K> {
     rows: usize,
     head_dim: usize,
     masking: Masking,
+    score_scale: Option<f32>,
     value_scale: Scale<'a>,
 }
 
@@ -371,7 +405,7 @@ mod tests {
         let tiles = [Tile::new(64, 64, 1, 5), Tile::new(16, 128, 1, 1), Tile::new(4, 16, 1, 3)];
         let mut scratch = Scratch::default();
         for tile in &tiles {
-            scratch.reserve(tile, &Class::of(&geometry));
+            scratch.reserve(tile, &Class::of(&geometry), QueryForms::Scaled);
         }
         for Tile { n, stages, .. } in tiles {
             let (n, slots) = (usize::from(n), usize::from(stages) + 1);

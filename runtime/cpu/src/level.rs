@@ -88,6 +88,22 @@ pub trait Level: Copy {
     unsafe fn store_f16(self, to: *mut f16, vector: Self::Vector);
 }
 
+/// A level that multiplies bf16 by an instruction of its own and adds the products up in f32.
+pub(crate) trait Bf16Level: Level {
+    /// Pairs of neighbouring numbers, one for each lane of a vector.
+    type Pairs: Copy;
+
+    /// Reads pairs.
+    ///
+    /// # Safety
+    /// Twice [`Level::LANES`] elements can be read at `from`.
+    unsafe fn load_pairs(self, from: *const bf16) -> Self::Pairs;
+
+    /// Adds to each lane of `c` the product of its pairs' second numbers, then that of the first ones. Each of both sums is rounded once, to
+    /// the nearest; subnormal numbers are zeros.
+    fn mul_add_pairs(self, a: Self::Pairs, b: Self::Pairs, c: Self::Vector) -> Self::Vector;
+}
+
 /// What runs at any level. `run` and all that it calls are inlined into a function that is compiled for the level.
 pub(super) trait Kernel {
     /// What it returns.
@@ -97,12 +113,25 @@ pub(super) trait Kernel {
     fn run<L: Level>(self, level: L) -> Self::Output;
 }
 
+/// As [`Kernel`], of what multiplies bf16 by the level's instruction.
+#[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "only x86 has such a level"))]
+pub(super) trait Bf16Kernel {
+    /// What it returns.
+    type Output;
+
+    /// Runs it.
+    fn run<L: Bf16Level>(self, level: L) -> Self::Output;
+}
+
 /// The level of this processor.
 #[derive(Clone, Copy, Debug)]
 pub enum Isa {
+    /// AVX-512 with 512-bit vectors and products of bf16.
+    #[cfg(target_arch = "x86_64")]
+    Avx512Bf16(x86::Avx512<true>),
     /// AVX-512 with 512-bit vectors.
     #[cfg(target_arch = "x86_64")]
-    Avx512(x86::Avx512),
+    Avx512(x86::Avx512<false>),
     /// AVX2, FMA and F16C.
     #[cfg(target_arch = "x86_64")]
     Avx2(x86::Avx2),
@@ -119,17 +148,21 @@ impl Isa {
     /// All levels that the processor has, best first.
     pub(super) fn available() -> impl Iterator<Item = Self> {
         #[cfg(target_arch = "x86_64")]
-        let own = [x86::Avx512::detect().map(Self::Avx512), x86::Avx2::detect().map(Self::Avx2)];
+        let own = [
+            x86::Avx512::<true>::detect().map(Self::Avx512Bf16),
+            x86::Avx512::<false>::detect().map(Self::Avx512),
+            x86::Avx2::detect().map(Self::Avx2),
+        ];
         #[cfg(not(target_arch = "x86_64"))]
         let own: [Option<Self>; 0] = [];
         own.into_iter().flatten().chain([Self::Portable(pulp::Arch::new())])
     }
 
-    /// Its name in a device's capability.
+    /// Its name in a device's capability. Products of bf16 are no part of it: selectors are found by it.
     pub(super) const fn name(self) -> &'static str {
         match self {
             #[cfg(target_arch = "x86_64")]
-            Self::Avx512(_) => "avx512",
+            Self::Avx512Bf16(_) | Self::Avx512(_) => "avx512",
             #[cfg(target_arch = "x86_64")]
             Self::Avx2(_) => "avx2",
             Self::Portable(_) if cfg!(target_arch = "aarch64") => "neon",
@@ -137,10 +170,34 @@ impl Isa {
         }
     }
 
-    /// Runs a kernel at this level.
+    /// Whether it has products of bf16.
+    pub(super) const fn multiplies_bf16(self) -> bool {
+        match self {
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512Bf16(_) => true,
+            _ => false,
+        }
+    }
+
+    /// Runs a kernel with products of bf16, where there are such, and as at any level elsewhere.
+    #[inline]
+    pub(super) fn run_bf16<K: Kernel + Bf16Kernel<Output = <K as Kernel>::Output>>(
+        self,
+        kernel: K,
+    ) -> <K as Kernel>::Output {
+        match self {
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512Bf16(level) => level.run_bf16(kernel),
+            _ => self.run(kernel),
+        }
+    }
+
+    /// Runs a kernel at this level, without products of bf16.
     #[inline]
     pub(super) fn run<K: Kernel>(self, kernel: K) -> K::Output {
         match self {
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512Bf16(level) => level.without_bf16().run(kernel),
             #[cfg(target_arch = "x86_64")]
             Self::Avx512(level) => level.run(kernel),
             #[cfg(target_arch = "x86_64")]

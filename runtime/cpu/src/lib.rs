@@ -3,6 +3,7 @@
 mod ahead;
 mod append;
 mod args;
+mod arithmetic;
 mod backend;
 mod cache;
 mod element;
@@ -37,11 +38,12 @@ pub use timeline::UnitTimes;
 
 /// Hash of the kernel's sources (FNV-1a, 64 bits, hexadecimal): measurements of another kernel say nothing about this one.
 pub fn kernel_hash() -> String {
-    const SOURCES: [&str; 16] = [
+    const SOURCES: [&str; 17] = [
         include_str!("../../../heuristics/src/mask.rs"),
         include_str!("../../plan/src/kv/e4m3.rs"),
         include_str!("../../plan/src/kv/e5m2.rs"),
         include_str!("ahead.rs"),
+        include_str!("arithmetic.rs"),
         include_str!("backend.rs"),
         include_str!("element.rs"),
         include_str!("kernel.rs"),

@@ -22,6 +22,16 @@ pub trait Load: Sized {
     /// Rounds numbers to the nearest. As many as there are, a multiple of 16.
     fn narrow<L: Level>(level: L, wide: &[f32], narrow: &mut [Self]);
 
+    /// Whether a pass over K and V of this type, which then is that of the queries, takes queries in bf16.
+    fn takes_bf16(_isa: Isa, _head_dim: usize) -> bool {
+        false
+    }
+
+    /// The elements themselves, if they are bf16.
+    fn as_bf16(_elements: &[Self]) -> Option<&[bf16]> {
+        None
+    }
+
     /// Computes a pass over K and V of this type.
     fn pass(isa: Isa, pass: Pass<'_, Self>);
 
@@ -75,6 +85,9 @@ macro_rules! entries {
             isa.run(pass);
         }
 
+        entries!(conversions);
+    };
+    (conversions) => {
         fn widen_scaled(isa: Isa, elements: &[Self], factor: f32, wide: &mut [f32]) {
             isa.run(WidenScaled { elements, factor, wide });
         }
@@ -140,7 +153,23 @@ impl Load for bf16 {
         }
     }
 
-    entries!();
+    fn takes_bf16(isa: Isa, head_dim: usize) -> bool {
+        isa.multiplies_bf16() && head_dim.is_multiple_of(32)
+    }
+
+    fn as_bf16(elements: &[Self]) -> Option<&[bf16]> {
+        Some(elements)
+    }
+
+    fn pass(isa: Isa, pass: Pass<'_, Self>) {
+        if pass.score_scale.is_some() {
+            isa.run_bf16(pass);
+        } else {
+            isa.run(pass);
+        }
+    }
+
+    entries!(conversions);
 }
 
 impl Load for E4m3 {

@@ -5,9 +5,89 @@
 #![allow(unsafe_code)]
 
 use super::ahead::Ahead;
-use super::level::Level;
+use super::level::{Bf16Level, Level};
 use super::load::Load;
 use super::vectors::Vectors;
+use half::bf16;
+
+/// How queries and keys are multiplied. Products are added up in f32.
+pub(super) trait Products<L: Level, K> {
+    /// What queries are.
+    type Query;
+    /// Neighbouring elements of a query or a key, as they are multiplied.
+    type Operand: Copy;
+    /// Elements of an operand. They divide the head dimension.
+    const WIDTH: usize;
+
+    /// Reads an operand of a query.
+    ///
+    /// # Safety
+    /// [`Products::WIDTH`] elements can be read at `from`.
+    unsafe fn query(level: L, from: *const Self::Query) -> Self::Operand;
+
+    /// Reads an operand of a key.
+    ///
+    /// # Safety
+    /// As for [`Products::query`].
+    unsafe fn key(level: L, from: *const K) -> Self::Operand;
+
+    /// `q * k + sum`, where elements that share a lane are added in an order that nothing else changes.
+    fn mul_add(level: L, q: Self::Operand, k: Self::Operand, sum: L::Vector) -> L::Vector;
+}
+
+/// Queries are f32, and keys are widened.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum InF32 {}
+
+impl<L: Level, K: Load> Products<L, K> for InF32 {
+    type Query = f32;
+    type Operand = L::Vector;
+    const WIDTH: usize = L::LANES;
+
+    #[inline(always)]
+    unsafe fn query(level: L, from: *const f32) -> L::Vector {
+        // SAFETY: the caller's.
+        unsafe { level.load(from) }
+    }
+
+    #[inline(always)]
+    unsafe fn key(level: L, from: *const K) -> L::Vector {
+        // SAFETY: the caller's.
+        unsafe { K::load(level, from) }
+    }
+
+    #[inline(always)]
+    fn mul_add(level: L, q: L::Vector, k: L::Vector, sum: L::Vector) -> L::Vector {
+        level.mul_add(q, k, sum)
+    }
+}
+
+/// Both are bf16, and multiplied as they are: each product is exact.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum InBf16 {}
+
+impl<L: Bf16Level> Products<L, bf16> for InBf16 {
+    type Query = bf16;
+    type Operand = L::Pairs;
+    const WIDTH: usize = 2 * L::LANES;
+
+    #[inline(always)]
+    unsafe fn query(level: L, from: *const bf16) -> L::Pairs {
+        // SAFETY: the caller's.
+        unsafe { level.load_pairs(from) }
+    }
+
+    #[inline(always)]
+    unsafe fn key(level: L, from: *const bf16) -> L::Pairs {
+        // SAFETY: the caller's.
+        unsafe { level.load_pairs(from) }
+    }
+
+    #[inline(always)]
+    fn mul_add(level: L, q: L::Pairs, k: L::Pairs, sum: L::Vector) -> L::Vector {
+        level.mul_add_pairs(q, k, sum)
+    }
+}
 
 /// Rows up to which each block of rows widens K and V itself; more read what was widened once. 16 bits are widened beside the multiply-adds, for nothing
 /// (measured with AVX2 on a Zen 3, with AVX-512 on a newer EPYC). Not so FP8, which takes several instructions a vector.
@@ -36,9 +116,9 @@ const fn rows_of_block(left: usize) -> usize {
 ///
 /// `queries` is `[rows, head_dim]`, `scores` is `[rows, stride]`. Which rows and tokens are computed together changes no bit.
 #[inline(always)]
-pub(super) fn scores<L: Level, K: Load>(
+pub(super) fn scores<L: Level, P: Products<L, K>, K: Load>(
     level: L,
-    queries: &[f32],
+    queries: &[P::Query],
     keys: &Vectors<'_, K>,
     scores: &mut [f32],
     stride: usize,
@@ -51,41 +131,42 @@ pub(super) fn scores<L: Level, K: Load>(
         let (q, s) = (&queries[row * head_dim..], &mut scores[row * stride..]);
         let block = rows_of_block(rows - row);
         match (block, L::REGISTERS >= 32) {
-            (1, _) => score_rows::<L, K, 1, 8>(level, q, keys, s, stride, ahead),
-            (2, false) => score_rows::<L, K, 2, 4>(level, q, keys, s, stride, ahead),
-            (2, true) => score_rows::<L, K, 2, 8>(level, q, keys, s, stride, ahead),
-            (3, _) => score_rows::<L, K, 3, 4>(level, q, keys, s, stride, ahead),
-            (4, false) => score_rows::<L, K, 4, 2>(level, q, keys, s, stride, ahead),
-            (4, true) => score_rows::<L, K, 4, 4>(level, q, keys, s, stride, ahead),
-            (5, false) => score_rows::<L, K, 5, 2>(level, q, keys, s, stride, ahead),
-            (5, true) => score_rows::<L, K, 5, 4>(level, q, keys, s, stride, ahead),
-            (_, false) => score_rows::<L, K, 6, 2>(level, q, keys, s, stride, ahead),
-            (_, true) => score_rows::<L, K, 6, 4>(level, q, keys, s, stride, ahead),
+            (1, _) => score_rows::<L, P, K, 1, 8>(level, q, keys, s, stride, ahead),
+            (2, false) => score_rows::<L, P, K, 2, 4>(level, q, keys, s, stride, ahead),
+            (2, true) => score_rows::<L, P, K, 2, 8>(level, q, keys, s, stride, ahead),
+            (3, _) => score_rows::<L, P, K, 3, 4>(level, q, keys, s, stride, ahead),
+            (4, false) => score_rows::<L, P, K, 4, 2>(level, q, keys, s, stride, ahead),
+            (4, true) => score_rows::<L, P, K, 4, 4>(level, q, keys, s, stride, ahead),
+            (5, false) => score_rows::<L, P, K, 5, 2>(level, q, keys, s, stride, ahead),
+            (5, true) => score_rows::<L, P, K, 5, 4>(level, q, keys, s, stride, ahead),
+            (_, false) => score_rows::<L, P, K, 6, 2>(level, q, keys, s, stride, ahead),
+            (_, true) => score_rows::<L, P, K, 6, 4>(level, q, keys, s, stride, ahead),
         }
         row += block;
     }
 }
 
 #[inline(always)]
-fn score_rows<L: Level, K: Load, const R: usize, const T: usize>(
+fn score_rows<L: Level, P: Products<L, K>, K: Load, const R: usize, const T: usize>(
     level: L,
-    queries: &[f32],
+    queries: &[P::Query],
     keys: &Vectors<'_, K>,
     scores: &mut [f32],
     stride: usize,
     ahead: &mut Ahead<'_>,
 ) {
     let tokens = keys.len();
+    assert!(keys.head_dim().is_multiple_of(P::WIDTH));
     assert!(queries.len() >= R * keys.head_dim() && scores.len() >= (R - 1) * stride + tokens);
     let mut token = 0;
     while token + T <= tokens {
         // SAFETY: there are so many rows of queries and of scores, and so many tokens.
-        unsafe { dot_block::<L, K, R, T>(level, queries, keys, token, scores, stride, ahead) };
+        unsafe { dot_block::<L, P, K, R, T>(level, queries, keys, token, scores, stride, ahead) };
         token += T;
     }
     while token < tokens {
         // SAFETY: as above.
-        unsafe { dot_block::<L, K, R, 1>(level, queries, keys, token, scores, stride, ahead) };
+        unsafe { dot_block::<L, P, K, R, 1>(level, queries, keys, token, scores, stride, ahead) };
         token += 1;
     }
 }
@@ -93,9 +174,9 @@ fn score_rows<L: Level, K: Load, const R: usize, const T: usize>(
 /// # Safety
 /// There are `R` rows of queries and of scores, and `T` tokens from `token` on.
 #[inline(always)]
-unsafe fn dot_block<L: Level, K: Load, const R: usize, const T: usize>(
+unsafe fn dot_block<L: Level, P: Products<L, K>, K: Load, const R: usize, const T: usize>(
     level: L,
-    queries: &[f32],
+    queries: &[P::Query],
     keys: &Vectors<'_, K>,
     token: usize,
     scores: &mut [f32],
@@ -106,40 +187,40 @@ unsafe fn dot_block<L: Level, K: Load, const R: usize, const T: usize>(
     let head_dim = keys.head_dim();
     let mut sums = [[level.splat(0.0); T]; R];
     let mut column = 0;
-    let turns = turns::<L, R>();
+    let columns = P::WIDTH.max(turns::<L, R>() * L::LANES);
     while column < head_dim {
-        ahead.fetch(R * T * turns);
-        let end = head_dim.min(column + turns * L::LANES);
+        ahead.fetch(R * T * columns / L::LANES);
+        let end = head_dim.min(column + columns);
         while column < end {
-            // SAFETY: the head dimension is a multiple of the lanes, and the caller has `R` rows and these tokens.
-            let query = |r: usize| unsafe { level.load(queries.as_ptr().add(r * head_dim + column)) };
+            // SAFETY: the head dimension is a multiple of the width, and the caller has `R` rows and these tokens.
+            let query = |r: usize| unsafe { P::query(level, queries.as_ptr().add(r * head_dim + column)) };
             // SAFETY: as above.
-            let key = |t: usize| unsafe { keys.load(level, token + t, column) };
+            let key = |t: usize| unsafe { P::key(level, keys.at(token + t, column)) };
             // The fewer stay in registers, the others come one by one: sums and both would not fit.
             if R > T {
-                let mut k = [level.splat(0.0); T];
-                for (t, k) in k.iter_mut().enumerate() {
+                let mut k = [key(0); T];
+                for (t, k) in k.iter_mut().enumerate().skip(1) {
                     *k = key(t);
                 }
                 for (r, sums) in sums.iter_mut().enumerate() {
                     let q = query(r);
                     for (sum, k) in sums.iter_mut().zip(k) {
-                        *sum = level.mul_add(q, k, *sum);
+                        *sum = P::mul_add(level, q, k, *sum);
                     }
                 }
             } else {
-                let mut q = [level.splat(0.0); R];
-                for (r, q) in q.iter_mut().enumerate() {
+                let mut q = [query(0); R];
+                for (r, q) in q.iter_mut().enumerate().skip(1) {
                     *q = query(r);
                 }
                 for t in 0..T {
                     let k = key(t);
                     for (sums, q) in sums.iter_mut().zip(q) {
-                        sums[t] = level.mul_add(q, k, sums[t]);
+                        sums[t] = P::mul_add(level, q, k, sums[t]);
                     }
                 }
             }
-            column += L::LANES;
+            column += P::WIDTH;
         }
     }
     // Vectors that are not there are zeros.

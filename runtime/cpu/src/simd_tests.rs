@@ -1,5 +1,5 @@
 use super::super::ahead::Heads;
-use super::super::level::{Isa, Kernel};
+use super::super::level::{Bf16Kernel, Isa, Kernel};
 use super::super::{Element, Number};
 use super::*;
 use half::{bf16, f16};
@@ -26,8 +26,40 @@ impl<K: Load> Kernel for Products<'_, K> {
         let pieces = vec![0; 50];
         let heads = Heads { first: 0, count: 1, stride: 0, head_dim: vectors.head_dim() };
         let fetch = || Ahead::new(queries, &pieces, &heads, 1);
-        scores(level, queries, &vectors, out, stride, &mut fetch());
+        scores::<L, InF32, K>(level, queries, &vectors, out, stride, &mut fetch());
         accumulate(level, weights, stride, &vectors, accumulators, &mut fetch());
+    }
+}
+
+/// Dot products of queries in bf16: in bf16 where the level multiplies it, else in f32.
+struct Bf16Products<'a> {
+    queries: &'a [bf16],
+    keys: Vectors<'a, bf16>,
+    scores: &'a mut [f32],
+    stride: usize,
+}
+
+impl Kernel for Bf16Products<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<L: Level>(self, level: L) {
+        let wide: Vec<f32> = self.queries.iter().map(|query| query.to_f32()).collect();
+        let heads = Heads { first: 0, count: 1, stride: 0, head_dim: self.keys.head_dim() };
+        let mut fetch = Ahead::new(&wide, &[], &heads, 1);
+        scores::<L, InF32, bf16>(level, &wide, &self.keys, self.scores, self.stride, &mut fetch);
+    }
+}
+
+impl Bf16Kernel for Bf16Products<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<L: Bf16Level>(self, level: L) {
+        let pieces = vec![0; 50];
+        let heads = Heads { first: 0, count: 1, stride: 0, head_dim: self.keys.head_dim() };
+        let mut fetch = Ahead::new(self.queries, &pieces, &heads, 1);
+        scores::<L, InBf16, bf16>(level, self.queries, &self.keys, self.scores, self.stride, &mut fetch);
     }
 }
 
@@ -177,6 +209,45 @@ fn products<K: Number>(rows: usize, tokens: usize, head_dim: usize, seed: u32) -
     Ok(())
 }
 
+/// Scores of bf16 within what their roundings allow; and each row and token alone has the same bits as among others.
+fn products_of_bf16(rows: usize, tokens: usize, head_dim: usize, seed: u32) -> Result<(), TestCaseError> {
+    let stride = tokens + 3;
+    let narrow = |wide: Vec<f32>| wide.into_iter().map(bf16::from_f32).collect::<Vec<_>>();
+    let (pool, queries) =
+        (narrow(numbers(head_dim * (tokens + 5), seed)), narrow(numbers(rows * head_dim, !seed)));
+    let offsets: Vec<usize> = (0..tokens).map(|t| (t * 7 % (tokens + 5)) * head_dim).collect();
+    for isa in Isa::available() {
+        let compute = |queries: &[bf16], offsets: &[usize], stride: usize| {
+            let mut scores = vec![f32::NAN; queries.len() / head_dim * stride];
+            let keys = Vectors::new(&pool, offsets, 0, head_dim);
+            isa.run_bf16(Bf16Products { queries, keys, scores: &mut scores, stride });
+            scores
+        };
+        let together = compute(&queries, &offsets, stride);
+        for (r, query) in queries.chunks(head_dim).enumerate() {
+            let alone = compute(query, &offsets, stride);
+            prop_assert_eq!(&alone[..tokens], &together[r * stride..][..tokens]);
+            for (t, offset) in offsets.iter().enumerate() {
+                prop_assert_eq!(compute(query, &[*offset], 1)[0], alone[t]);
+                let products = || {
+                    let pairs = query.iter().zip(&pool[*offset..]);
+                    pairs.map(|(q, k)| f64::from(q.to_f32()) * f64::from(k.to_f32()))
+                };
+                let (exact, size): (f64, f64) = (products().sum(), products().map(f64::abs).sum());
+                // One lane adds all of them at worst, and lanes are added by four roundings at most.
+                let roundings = (head_dim + 4) as f64;
+                let bound = roundings * size * f64::from(f32::EPSILON) / 2.0;
+                prop_assert!(
+                    (f64::from(alone[t]) - exact).abs() <= bound,
+                    "{isa:?}: {} for {exact}",
+                    alone[t]
+                );
+            }
+        }
+    }
+    Ok(())
+}
+
 proptest! {
     #[test]
     fn blocks_compute_what_plain_loops_do(rows in 1usize..10, tokens in 1usize..40, dim in 1usize..10, seed: u32) {
@@ -185,5 +256,14 @@ proptest! {
         products::<bf16>(rows, tokens, dim * 16, seed)?;
         products::<E4m3>(rows, tokens, dim * 16, seed)?;
         products::<E5m2>(rows, tokens, dim * 16, seed)?;
+    }
+    #[test]
+    fn products_of_bf16_are_exact_and_each_sum_is_rounded_once(
+        rows in 1usize..10,
+        tokens in 1usize..20,
+        dim in 1usize..5,
+        seed: u32,
+    ) {
+        products_of_bf16(rows, tokens, dim * 32, seed)?;
     }
 }

@@ -39,6 +39,17 @@ impl<'a, K: Load> Vectors<'a, K> {
         self.head_dim
     }
 
+    /// Where a vector's elements from `column` on lie: all that are left of it can be read there.
+    ///
+    /// # Safety
+    /// `index` is below [`Vectors::len`], and `column` at most the head dimension.
+    #[inline(always)]
+    pub(super) unsafe fn at(&self, index: usize, column: usize) -> *const K {
+        debug_assert!(column <= self.head_dim);
+        // SAFETY: there is such an offset, and from it on `head_dim` elements lie inside of the slice.
+        unsafe { self.elements.as_ptr().add(self.offsets.get_unchecked(index) + column) }
+    }
+
     /// Some lanes of a vector, as f32.
     ///
     /// # Safety
@@ -46,8 +57,8 @@ impl<'a, K: Load> Vectors<'a, K> {
     #[inline(always)]
     pub(super) unsafe fn load<L: Level>(&self, level: L, index: usize, column: usize) -> L::Vector {
         debug_assert!(column + L::LANES <= self.head_dim);
-        // SAFETY: there is such an offset, and from it on `head_dim` elements lie inside of the slice.
-        unsafe { K::load(level, self.elements.as_ptr().add(self.offsets.get_unchecked(index) + column)) }
+        // SAFETY: the caller has such a vector with as many elements.
+        unsafe { K::load(level, self.at(index, column)) }
     }
 
     /// Writes all of them as f32, one behind the other.

@@ -140,8 +140,21 @@ impl<E: Element> Batch<E> {
 }
 
 fn assert_all<E: Element>(geometry: Geometry, requests: &[(usize, u32)], hnd: bool, tile: Tile, seed: u64) {
+    assert_all_scaled::<E>(geometry, requests, hnd, tile, 1.0, seed);
+}
+
+/// With so many times the usual scale.
+fn assert_all_scaled<E: Element>(
+    geometry: Geometry,
+    requests: &[(usize, u32)],
+    hnd: bool,
+    tile: Tile,
+    scale: f32,
+    seed: u64,
+) {
     let geometry = Geometry { dtype: E::DTYPE, ..geometry };
-    let batch = batch::<E>(geometry, requests, hnd, 1.0, seed);
+    let mut batch = batch::<E>(geometry, requests, hnd, 1.0, seed);
+    batch.scale *= scale;
     let mut backend = CpuBackend::new(2);
     for packing in [Packing::Priced, Packing::PerTree, Packing::Pat, Packing::PerNode, Packing::PerRequest] {
         for split in [Split::None, Split::Mean] {
@@ -173,14 +186,15 @@ proptest! {
         stages in 1u16..4,
         dtype in 0u32..3,
         hnd: bool,
+        scale in prop_oneof![3 => Just(1.0f32), 1 => Just(-1.0)],
         seed: u64,
     ) {
         let geometry = Geometry { q_heads: ratio * kv_heads, kv_heads, head_dim, page_size, dtype: Dtype::F32 };
         let tile = Tile::new(m, n, warps, stages);
         match Dtype::from_code(dtype) {
-            Some(Dtype::F16) => assert_all::<f16>(geometry, &requests, hnd, tile, seed),
-            Some(Dtype::Bf16) => assert_all::<bf16>(geometry, &requests, hnd, tile, seed),
-            _ => assert_all::<f32>(geometry, &requests, hnd, tile, seed),
+            Some(Dtype::F16) => assert_all_scaled::<f16>(geometry, &requests, hnd, tile, scale, seed),
+            Some(Dtype::Bf16) => assert_all_scaled::<bf16>(geometry, &requests, hnd, tile, scale, seed),
+            _ => assert_all_scaled::<f32>(geometry, &requests, hnd, tile, scale, seed),
         }
     }
 }

@@ -1,6 +1,6 @@
 //! AVX2 with F16C, and AVX-512.
 
-use super::{Kernel, Level};
+use super::{Bf16Kernel, Bf16Level, Kernel, Level};
 use half::{bf16, f16};
 use std::arch::x86_64::*;
 use tilewright_plan::{E4m3, E5m2};
@@ -9,9 +9,9 @@ use tilewright_plan::{E4m3, E5m2};
 #[derive(Clone, Copy, Debug)]
 pub struct Avx2(());
 
-/// AVX-512 F, BW, DQ and VL beside AVX2. Only [`Avx512::detect`] makes one.
+/// AVX-512 F, BW, DQ and VL beside AVX2, and AVX512-BF16 if `BF16`. Only `detect` makes one.
 #[derive(Clone, Copy, Debug)]
-pub struct Avx512(Avx2);
+pub struct Avx512<const BF16: bool>(Avx2);
 
 impl Avx2 {
     /// If the processor has them.
@@ -34,7 +34,7 @@ impl Avx2 {
     }
 }
 
-impl Avx512 {
+impl Avx512<false> {
     /// If the processor has them.
     pub(super) fn detect() -> Option<Self> {
         let has = is_x86_feature_detected!("avx512f")
@@ -46,7 +46,29 @@ impl Avx512 {
 
     pub(super) fn run<K: Kernel>(self, kernel: K) -> K::Output {
         #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c,bmi1,bmi2")]
-        fn with_features<K: Kernel>(level: Avx512, kernel: K) -> K::Output {
+        fn with_features<K: Kernel>(level: Avx512<false>, kernel: K) -> K::Output {
+            kernel.run(level)
+        }
+        // SAFETY: `self` proves that the processor has these features.
+        unsafe { with_features(self, kernel) }
+    }
+}
+
+impl Avx512<true> {
+    /// If the processor has them.
+    pub(super) fn detect() -> Option<Self> {
+        let has = is_x86_feature_detected!("avx512bf16");
+        Avx512::<false>::detect().filter(|_| has).map(|Avx512(avx2)| Self(avx2))
+    }
+
+    /// What all kernels but those of bf16 are compiled for.
+    pub(super) const fn without_bf16(self) -> Avx512<false> {
+        Avx512(self.0)
+    }
+
+    pub(super) fn run_bf16<K: Bf16Kernel>(self, kernel: K) -> K::Output {
+        #[target_feature(enable = "avx512bf16,avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c,bmi1,bmi2")]
+        fn with_features<K: Bf16Kernel>(level: Avx512<true>, kernel: K) -> K::Output {
             kernel.run(level)
         }
         // SAFETY: `self` proves that the processor has these features.
@@ -232,7 +254,7 @@ impl Level for Avx2 {
     }
 }
 
-impl Level for Avx512 {
+impl<const BF16: bool> Level for Avx512<BF16> {
     type Vector = __m512;
     const LANES: usize = 16;
     const REGISTERS: usize = 32;
@@ -332,5 +354,21 @@ impl Level for Avx512 {
     unsafe fn store_f16(self, to: *mut f16, vector: __m512) {
         // SAFETY: the caller has room for 16 elements of two bytes there.
         unsafe { _mm256_storeu_si256(to.cast(), _mm512_cvtps_ph::<NEAREST>(vector)) };
+    }
+}
+
+impl Bf16Level for Avx512<true> {
+    type Pairs = __m512bh;
+
+    #[inline(always)]
+    unsafe fn load_pairs(self, from: *const bf16) -> __m512bh {
+        // SAFETY: the caller has 32 elements of two bytes there.
+        unsafe { from.cast::<__m512bh>().read_unaligned() }
+    }
+
+    #[inline(always)]
+    fn mul_add_pairs(self, a: __m512bh, b: __m512bh, c: __m512) -> __m512 {
+        // SAFETY: `self` proves that the processor has AVX512-BF16.
+        unsafe { _mm512_dpbf16_ps(c, a, b) }
     }
 }
