@@ -58,6 +58,18 @@ impl QueryForms {
 /// Tokens of a block whose K and V are read in place: what a block of rows sums up is loaded and stored once for each.
 const BLOCK_IN_PLACE: usize = 64;
 
+/// Whether so many rows read K and V in place.
+#[inline(always)]
+fn in_place<L: Level, K: Load>(rows: usize) -> bool {
+    rows <= simd::rows_in_place::<L, K>()
+}
+
+/// Tokens of a block of K or V for so many rows.
+#[inline(always)]
+pub(super) fn block_len<L: Level, K: Load>(rows: usize) -> usize {
+    if in_place::<L, K>(rows) { BLOCK_IN_PLACE } else { KV_BLOCK }
+}
+
 /// Where a block of K or V is widened to.
 pub(super) struct Widened<'a> {
     /// Its elements, one vector behind the other.
@@ -66,24 +78,21 @@ pub(super) struct Widened<'a> {
     pub(super) offsets: &'a [usize],
 }
 
-impl Widened<'_> {
+impl<'a> Widened<'a> {
     /// Widens a block.
     #[inline(always)]
-    fn fill<L: Level, K: Load>(&mut self, level: L, vectors: &Vectors<'_, K>) -> Vectors<'_, f32> {
+    fn fill<L: Level, K: Load>(self, level: L, vectors: &Vectors<'_, K>) -> Vectors<'a, f32> {
         vectors.widen(level, self.elements);
         Vectors::new(self.elements, &self.offsets[..vectors.len()], 0, vectors.head_dim())
     }
 }
 
-/// Scores and weighted sums of a block of tokens, as [`simd::scores`] and [`simd::accumulate`] compute them.
+/// How scores are computed: of queries in one of their forms.
 pub(super) trait Arithmetic<L: Level, K: Load>: Products<L, K> {
     /// The queries in the form that it multiplies.
     fn queries(queries: &Queries) -> &[Self::Query];
 
-    /// Tokens of a block.
-    fn block_len(rows: usize) -> usize;
-
-    /// Scores of a block. Scores are `[rows, stride]`.
+    /// Scores of a block of tokens, as [`simd::scores`] computes them. Scores are `[rows, stride]`.
     fn scores(
         level: L,
         queries: &[Self::Query],
@@ -91,17 +100,6 @@ pub(super) trait Arithmetic<L: Level, K: Load>: Products<L, K> {
         widened: Widened<'_>,
         scores: &mut [f32],
         stride: usize,
-        ahead: &mut Ahead<'_>,
-    );
-
-    /// Adds a block's weighted V to the accumulators. Weights are `[rows, stride]`.
-    fn accumulate(
-        level: L,
-        weights: &[f32],
-        stride: usize,
-        values: &Vectors<'_, K>,
-        widened: Widened<'_>,
-        accumulators: &mut [f32],
         ahead: &mut Ahead<'_>,
     );
 }
@@ -113,45 +111,20 @@ impl<L: Level, K: Load> Arithmetic<L, K> for InF32 {
     }
 
     #[inline(always)]
-    fn block_len(rows: usize) -> usize {
-        if rows <= simd::rows_in_place::<L, K>() { BLOCK_IN_PLACE } else { KV_BLOCK }
-    }
-
-    #[inline(always)]
     fn scores(
         level: L,
         queries: &[f32],
         keys: &Vectors<'_, K>,
-        mut widened: Widened<'_>,
+        widened: Widened<'_>,
         scores: &mut [f32],
         stride: usize,
         ahead: &mut Ahead<'_>,
     ) {
-        let rows = queries.len() / keys.head_dim();
-        if rows <= simd::rows_in_place::<L, K>() {
+        if in_place::<L, K>(queries.len() / keys.head_dim()) {
             simd::scores::<L, Self, K>(level, queries, keys, scores, stride, ahead);
         } else {
             let keys = widened.fill(level, keys);
             simd::scores::<L, Self, f32>(level, queries, &keys, scores, stride, ahead);
-        }
-    }
-
-    #[inline(always)]
-    fn accumulate(
-        level: L,
-        weights: &[f32],
-        stride: usize,
-        values: &Vectors<'_, K>,
-        mut widened: Widened<'_>,
-        accumulators: &mut [f32],
-        ahead: &mut Ahead<'_>,
-    ) {
-        let rows = accumulators.len() / values.head_dim();
-        if rows <= simd::rows_in_place::<L, K>() {
-            simd::accumulate(level, weights, stride, values, accumulators, ahead);
-        } else {
-            let values = widened.fill(level, values);
-            simd::accumulate(level, weights, stride, &values, accumulators, ahead);
         }
     }
 }
@@ -160,11 +133,6 @@ impl<L: Bf16Level> Arithmetic<L, bf16> for InBf16 {
     #[inline(always)]
     fn queries(queries: &Queries) -> &[bf16] {
         &queries.bf16
-    }
-
-    #[inline(always)]
-    fn block_len(_: usize) -> usize {
-        BLOCK_IN_PLACE
     }
 
     #[inline(always)]
@@ -179,17 +147,23 @@ impl<L: Bf16Level> Arithmetic<L, bf16> for InBf16 {
     ) {
         simd::scores::<L, Self, bf16>(level, queries, keys, scores, stride, ahead);
     }
+}
 
-    #[inline(always)]
-    fn accumulate(
-        level: L,
-        weights: &[f32],
-        stride: usize,
-        values: &Vectors<'_, bf16>,
-        _: Widened<'_>,
-        accumulators: &mut [f32],
-        ahead: &mut Ahead<'_>,
-    ) {
+/// Adds a block's weighted V to the accumulators, as [`simd::accumulate`] does. Weights are `[rows, stride]`.
+#[inline(always)]
+pub(super) fn accumulate<L: Level, K: Load>(
+    level: L,
+    weights: &[f32],
+    stride: usize,
+    values: &Vectors<'_, K>,
+    widened: Widened<'_>,
+    accumulators: &mut [f32],
+    ahead: &mut Ahead<'_>,
+) {
+    if in_place::<L, K>(accumulators.len() / values.head_dim()) {
         simd::accumulate(level, weights, stride, values, accumulators, ahead);
+    } else {
+        let values = widened.fill(level, values);
+        simd::accumulate(level, weights, stride, &values, accumulators, ahead);
     }
 }

@@ -1,7 +1,7 @@
 //! One work item: a pass of at most m rows over a KV range, n tokens a step, with the online softmax in between.
 
 use super::ahead::{Ahead, Heads};
-use super::arithmetic::{Arithmetic, QueryForms, Widened};
+use super::arithmetic::{self, Arithmetic, QueryForms, Widened};
 use super::level::{Bf16Kernel, Bf16Level, Kernel, Level};
 use super::mask::Masking;
 use super::queue::{Unit, Work};
@@ -310,7 +310,7 @@ impl HeadStep<'_> {
         let work = rows.len() * tokens * (head_dim / L::LANES);
         self.later_heads.pieces::<K>(later, (self.head, kv_heads.len()), pieces);
         let ahead = |elements| Ahead::new(elements, pieces, &self.later_heads, work);
-        let block_len = A::block_len(rows.len());
+        let block_len = arithmetic::block_len::<L, K>(rows.len());
         let mut fetch = ahead(cache.keys);
         for (block, offsets) in now.chunks(block_len).enumerate() {
             let first = block * block_len;
@@ -345,7 +345,7 @@ impl HeadStep<'_> {
             let first = block * block_len;
             let values = Vectors::new(cache.values, offsets, head, head_dim);
             let widened = Widened { elements: wide, offsets: contiguous };
-            A::accumulate(level, &scores[first..], n, &values, widened, accumulators, &mut fetch);
+            arithmetic::accumulate(level, &scores[first..], n, &values, widened, accumulators, &mut fetch);
         }
     }
 }
