@@ -20,8 +20,11 @@ template <u32 COUNT> TILEWRIGHT_DEVICE void stmatrix_transposed(u32 row_address,
 template <u32 REGISTERS> TILEWRIGHT_DEVICE void setmaxnreg_inc() {}
 template <u32 REGISTERS> TILEWRIGHT_DEVICE void setmaxnreg_dec() {}
 
-template <class Element> constexpr bool IS_BF16 = false;
-template <> constexpr bool IS_BF16<Bf16> = true;
+template <class Left, class Right> constexpr emulation::Types TYPES = emulation::Types::F16;
+template <> constexpr emulation::Types TYPES<Bf16, Bf16> = emulation::Types::Bf16;
+template <> constexpr emulation::Types TYPES<E4m3, E4m3> = emulation::Types::E4m3E4m3;
+template <> constexpr emulation::Types TYPES<E4m3, E5m2> = emulation::Types::E4m3E5m2;
+template <> constexpr emulation::Types TYPES<E5m2, E4m3> = emulation::Types::E5m2E4m3;
 
 template <u32 COUNT> TILEWRIGHT_DEVICE void hold_left(u32 (&)[COUNT][4]) {}
 
@@ -41,18 +44,12 @@ template <u32 TILES> TILEWRIGHT_DEVICE void wait_wgmma_if_any(float (&sum)[TILES
   if (emulation::has_begun_wgmma(&sum[0][0])) wait_wgmma(sum);
 }
 
-template <u32 COLUMNS, bool TRANSPOSED, u32 FIRST, class Element, u32 TILES>
-TILEWRIGHT_DEVICE void wgmma_async(Element, float (&sum)[TILES][4], const u32 (&a)[4], const SharedMatrix &b, bool add) {
+// `a` is registers, or a matrix.
+template <u32 COLUMNS, bool TRANSPOSED, u32 FIRST, class Left, class Right, class A, u32 TILES>
+TILEWRIGHT_DEVICE void wgmma_async(Left, Right, float (&sum)[TILES][4], const A &a, const SharedMatrix &b, bool add) {
   static_assert(COLUMNS == 8 || COLUMNS == 16 || COLUMNS == 32 || COLUMNS == 64 || COLUMNS == 128, "the widths that a device has as well");
   static_assert(FIRST + COLUMNS / 8 <= TILES, "columns that there are");
-  emulation::wgmma_async(&sum[0][0], FIRST * 4, a, b, add, COLUMNS, TRANSPOSED, IS_BF16<Element>);
-}
-
-template <u32 COLUMNS, bool TRANSPOSED, u32 FIRST, class Element, u32 TILES>
-TILEWRIGHT_DEVICE void wgmma_async(Element element, float (&sum)[TILES][4], const SharedMatrix &a, const SharedMatrix &b, bool add) {
-  u32 left[4];
-  emulation::read_left(left, a);
-  wgmma_async<COLUMNS, TRANSPOSED, FIRST>(element, sum, left, b, add);
+  emulation::wgmma_async(&sum[0][0], FIRST * 4, a, b, add, COLUMNS, TRANSPOSED, TYPES<Left, Right>);
 }
 
 } // namespace tilewright

@@ -119,40 +119,50 @@ void no_more_wgmma() {
 
 // What one product of a warpgroup is computed by.
 typedef void (*Together)(Machine &, u32 first_warp, u32 products);
-template <class Element, bool TRANSPOSED> static Together together(u32 columns) {
+template <class Left, class Right, bool TRANSPOSED> static Together together(u32 columns) {
   switch (columns) {
-  case 8: return multiply_together<Element, 8, TRANSPOSED>;
-  case 16: return multiply_together<Element, 16, TRANSPOSED>;
-  case 32: return multiply_together<Element, 32, TRANSPOSED>;
-  case 64: return multiply_together<Element, 64, TRANSPOSED>;
-  case 128: return multiply_together<Element, 128, TRANSPOSED>;
+  case 8: return multiply_together<Left, Right, 8, TRANSPOSED>;
+  case 16: return multiply_together<Left, Right, 16, TRANSPOSED>;
+  case 32: return multiply_together<Left, Right, 32, TRANSPOSED>;
+  case 64: return multiply_together<Left, Right, 64, TRANSPOSED>;
+  case 128: return multiply_together<Left, Right, 128, TRANSPOSED>;
   }
   machine->fail("multiply_add_together: no product has %u columns", columns);
 }
 
-// What this lane has of the left side of a product of its warpgroup. No kernel writes there while such products go on.
-void read_left(u32 (&a)[4], const SharedMatrix &matrix) {
-  const u32 lane = current_lane(), row = machine->warp_of(machine->current) % 4 * 16 + lane / 4;
-  for (u32 i = 0; i < 4; i++) {
-    const u32 address = matrix.element(row + i % 2 * 8, lane % 4 * 2 + i / 2 * 8);
-    memcpy(&a[i], machine->read_fenced(address / 16 * 16) + address % 16, 4);
+static Together together(Types types, u32 columns, bool transposed) {
+  switch (types) {
+  case Types::F16: return transposed ? together<F16, F16, true>(columns) : together<F16, F16, false>(columns);
+  case Types::Bf16: return transposed ? together<Bf16, Bf16, true>(columns) : together<Bf16, Bf16, false>(columns);
+  case Types::E4m3E4m3: return together<E4m3, E4m3, false>(columns);
+  case Types::E4m3E5m2: return together<E4m3, E5m2, false>(columns);
+  case Types::E5m2E4m3: return together<E5m2, E4m3, false>(columns);
   }
 }
 
-void wgmma_async(const float *sum, u32 first, const u32 (&a)[4], const SharedMatrix &b, bool add, u32 columns, bool transposed, bool bf16) {
+static void wgmma_async(const float *sum, u32 first, const u32 *registers, const SharedMatrix *a, const SharedMatrix &b, bool add, u32 columns, bool transposed,
+                        Types types) {
   Fiber &fiber = *machine->current;
   Begun *const begun = fiber.begun_of(sum);
   if (!begun) machine->fail("multiply_add_together: its sums were not begun");
   const u32 lane = current_lane();
   Warp &warp = current_warp();
-  warp.left[lane] = a;
-  warp.matrices[lane] = &b;
+  warp.left[lane] = registers;
+  warp.matrices[lane][0] = a;
+  warp.matrices[lane][1] = &b;
   warp.result[lane] = begun->sums + first;
   if (!add) memset(begun->sums + first, 0, columns / 2 * sizeof(float));
-  const Together multiply = bf16 ? transposed ? together<Bf16, true>(columns) : together<Bf16, false>(columns)
-                                 : transposed ? together<F16, true>(columns) : together<F16, false>(columns);
+  if (transposed && types > Types::Bf16) machine->fail("multiply_add_together: FP8 is not transposed");
+  const Together multiply = together(types, columns, transposed);
   const u32 products = begun - fiber.begun;
   machine->meet_together([multiply, products](u32 first_warp) { multiply(*machine, first_warp, products); });
+}
+
+void wgmma_async(const float *sum, u32 first, const u32 (&a)[4], const SharedMatrix &b, bool add, u32 columns, bool transposed, Types types) {
+  wgmma_async(sum, first, a, nullptr, b, add, columns, transposed, types);
+}
+void wgmma_async(const float *sum, u32 first, const SharedMatrix &a, const SharedMatrix &b, bool add, u32 columns, bool transposed, Types types) {
+  wgmma_async(sum, first, nullptr, &a, b, add, columns, transposed, types);
 }
 
 Emulated run(const Launch &wanted) {
@@ -247,11 +257,23 @@ u32 permute_bytes(u32 bytes, u32 selector) {
   return result;
 }
 
-u32 multiply_pairs(F16 type, u32 a, u32 b) {
+template <class Element, class Operation> static u32 of_pairs(Element type, u32 a, u32 b, Operation operation) {
   float left[2], right[2];
   widen(type, a, left[0], left[1]);
   widen(type, b, right[0], right[1]);
-  return narrow(type, left[0] * right[0], left[1] * right[1]);
+  return narrow(type, operation(left[0], right[0]), operation(left[1], right[1]));
+}
+u32 multiply_pairs(F16 type, u32 a, u32 b) {
+  return of_pairs(type, a, b, [](float x, float y) { return x * y; });
+}
+u32 multiply_pairs(Bf16 type, u32 a, u32 b) {
+  return of_pairs(type, a, b, [](float x, float y) { return x * y; });
+}
+u32 subtract_pairs(Bf16 type, u32 a, u32 b) {
+  return of_pairs(type, a, b, [](float x, float y) { return x - y; });
+}
+u32 larger_magnitudes(Bf16 type, u32 a, u32 b) {
+  return of_pairs(type, a, b, [](float x, float y) { return __builtin_copysignf(__builtin_fmaxf(__builtin_fabsf(x), __builtin_fabsf(y)), x * y); });
 }
 
 // Every byte of FP8 (e4m3) as a number of two bytes, which has them all.
@@ -276,7 +298,8 @@ void convert_fp8(F16, u32 bytes, u32 &low, u32 &high) {
 }
 
 void sync_warp() {
-  machine->meet(emulation::Meeting::Warp, [](const emulation::Warp &) {});
+  // Lanes may write now what others of them have read.
+  machine->meet(emulation::Meeting::Warp, [](const emulation::Warp &) { machine->tell_lanes(); });
 }
 
 u32 from_lane(u32 value, u32 from) {

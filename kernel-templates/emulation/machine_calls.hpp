@@ -59,6 +59,9 @@ u32 narrow(Bf16, float low, float high);
 void widen(F16, u32 pair, float &low, float &high);
 void widen(Bf16, u32 pair, float &low, float &high);
 u32 multiply_pairs(F16, u32 a, u32 b);
+u32 multiply_pairs(Bf16, u32 a, u32 b);
+u32 subtract_pairs(Bf16, u32 a, u32 b);
+u32 larger_magnitudes(Bf16, u32 a, u32 b);
 u32 permute_bytes(u32 bytes, u32 selector);
 void convert_fp8(F16, u32 bytes, u32 &low, u32 &high);
 void sync_warp();
@@ -89,9 +92,11 @@ void begin_box(const TensorMap &map, const i32 (&from)[5], u32 target, u32 barri
 
 // Products of a warpgroup, with `count` sums a thread.
 void begin_wgmma(float *sum, u32 count);
-// sum[64, columns] += a[64, 16] * b, by the sums from the given one on. Elements are of bfloat16, or of f16.
-void read_left(u32 (&a)[4], const SharedMatrix &matrix);
-void wgmma_async(const float *sum, u32 first, const u32 (&a)[4], const SharedMatrix &b, bool add, u32 columns, bool transposed, bool bf16);
+// What a product multiplies: elements of both sides.
+enum class Types : u32 { F16, Bf16, E4m3E4m3, E4m3E5m2, E5m2E4m3 };
+// sum[64, columns] += a[64, 32 bytes] * b, by the sums from the given one on. The left side is in registers, or in shared memory.
+void wgmma_async(const float *sum, u32 first, const u32 (&a)[4], const SharedMatrix &b, bool add, u32 columns, bool transposed, Types types);
+void wgmma_async(const float *sum, u32 first, const SharedMatrix &a, const SharedMatrix &b, bool add, u32 columns, bool transposed, Types types);
 void wait_wgmma(float *sum, u32 count);
 bool has_begun_wgmma(const float *sum);
 void wait_first_wgmma(float *sum, u32 count);

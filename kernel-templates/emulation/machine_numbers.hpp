@@ -17,6 +17,13 @@ inline f32x4 widen(F16, u32x4 half) {
 }
 inline f32x4 widen(Bf16, u32x4 half) { return bits_as<f32x4>(half << 16); }
 
+inline float widen(E5m2, u8 byte) { return widen(F16{}, u32x4{u32(byte) << 8, 0, 0, 0})[0]; }
+inline float widen(E4m3, u8 byte) {
+  if ((byte & 0x7f) == 0x7f) return __builtin_nanf("");
+  // The biases of the exponents differ by 8.
+  return widen(F16{}, u32x4{(byte & 0x80u) << 8 | (byte & 0x7fu) << 7, 0, 0, 0})[0] * 256.f;
+}
+
 inline u32 rounded(F16, float value) {
   const u32 bits = bits_as<u32>(value), sign = bits >> 16 & 0x8000u, magnitude = bits & 0x7fffffffu;
   if (magnitude > 0x7f800000u) return sign | 0x7e00u;  // NaN

@@ -77,7 +77,7 @@ struct Warp {
   // What each lane brought to the meeting, and where it wants the result.
   u32 operands[32][2];
   const u32 *left[32];
-  const SharedMatrix *matrices[32];
+  const SharedMatrix *matrices[32][2]; // the left side, if it is none of registers, and the right one
   void *result[32];
   Numbers reading[2]; // cells that products read, which have begun and not ended, by their place in `Fiber::begun`
 };

@@ -71,7 +71,7 @@ fn the_catalogue_has_batches_to_fit_and_to_judge_by() {
         (&fit, "trees-many-fit", 88),
         (&fit, "conversation-fit", 48),
         (&fit, "fp8-fit", 96),
-        (&fit, "fp8-trees-fit", 72),
+        (&fit, "fp8-trees-fit", 144),
         (&fit, "fp8-trees-many-fit", 112),
         (&fit, "tenants-512-fit", 48),
         (&fit, "fp8-dims-fit", 120),

@@ -114,6 +114,8 @@ template <class S> struct Cta {
   // A row's softmax as a warp has it.
   TILEWRIGHT_DEVICE Softmax *warp_softmax(u32 of_warp, u32 row) const { return reinterpret_cast<Softmax *>(shared + S::SOFTMAX_AT) + of_warp * S::WARP_ROWS + row; }
   TILEWRIGHT_DEVICE float &row_max(u32 row) const { return reinterpret_cast<float *>(shared + S::MAXIMA_AT)[row]; } // of transposed products
+  // What makes logits in base 2 of a row's products, where each row has its own (`query.cuh`).
+  TILEWRIGHT_DEVICE float &row_factor(u32 row) const { return reinterpret_cast<float *>(shared + S::FACTORS_AT)[row]; }
   TILEWRIGHT_DEVICE u32 query_head(u32 row) const { return kv_head * args.gqa_ratio + args.gqa_ratio.remainder(item.row_begin + row); }
 
   // Chunks of a panel's row are exchanged by its number: eight rows of the same column then lie in different banks. Where it has but half or a
@@ -129,17 +131,23 @@ template <class S> struct Cta {
   // Where products of a warpgroup find them.
   TILEWRIGHT_DEVICE u32 wide_keys_at(const PipelineState<S> &at) const {
     if constexpr (!S::WIDENED) return keys_at(at);
-    return shared_address(shared) + S::WIDE_AT + at.wide * 2 * S::WIDE_STAGE_BYTES;
+    return shared_address(shared) + S::WIDE_AT + at.wide * S::WIDE_MATRICES * S::WIDE_STAGE_BYTES;
   }
-  TILEWRIGHT_DEVICE u32 wide_values_at(const PipelineState<S> &at) const { return wide_keys_at(at) + (S::WIDENED ? S::WIDE_STAGE_BYTES : S::STAGE_BYTES); }
+  TILEWRIGHT_DEVICE u32 wide_values_at(const PipelineState<S> &at) const {
+    if constexpr (!S::WIDENED) return values_at(at);
+    return shared_address(shared) + S::WIDE_AT + (at.wide * S::WIDE_MATRICES + S::WIDE_MATRICES - 1) * S::WIDE_STAGE_BYTES;
+  }
+  // Where the query lies in a place of its own.
+  TILEWRIGHT_DEVICE u32 own_query_at() const { return shared_address(shared + S::BUFFER_BYTES); }
   // The same of the query. For FP8 four rows of the same two chunks are what is read at once. Of 12 chunks a row, two rows share the banks of one.
   TILEWRIGHT_DEVICE static u32 query_exchange(u32 row) {
     if constexpr (S::QUERY_CHUNKS % 8 != 0) return S::FP8 ? row / 2 % 2 * 2 : row / 2 % 4;
     return S::FP8 ? row % 4 * 2 : row % 8;
   }
-  // Where a chunk of it lies, in a buffer or in a place of its own.
+  // Where a chunk of it lies, in a buffer or in a place of its own. What becomes two parts beside transposed products is copied to the weights' place.
   TILEWRIGHT_DEVICE u32 query_address(const PipelineState<S> &at, u32 row, u32 chunk) const {
-    const u32 base = S::QUERY_IN_VALUES ? values_at(at) : S::QUERY_IN_BUFFER ? keys_at(at) : shared_address(shared + S::BUFFER_BYTES);
+    if constexpr (S::KEYS_IN_FP8 && S::TRANSPOSED) return shared_address(shared + S::WEIGHTS_AT) + row * S::QUERY_ROW_BYTES + (chunk ^ query_exchange(row)) * 16;
+    const u32 base = S::QUERY_IN_VALUES ? values_at(at) : S::QUERY_IN_BUFFER ? keys_at(at) : own_query_at();
     if constexpr (S::QUERY_SHARED) return base + chunk / 8 * S::QUERY_PANEL_BYTES + row * 128 + (chunk % 8 ^ row % 8) * 16;
     return base + row * S::QUERY_ROW_BYTES + (chunk ^ query_exchange(row)) * 16;
   }

@@ -98,7 +98,7 @@ struct Decode {
       if constexpr (S::SETMAXNREG) kv_range.find_lengths(copy_early);
       else copy_early();
     } else {
-      mainloop.softmax_step.mma.begin_query(query_at);
+      mainloop.softmax_step.mma.query_loader.begin(query_at);
       if constexpr (!S::SETMAXNREG) {
         kv_range.describe();
         kv_range.find_lengths([] {});
@@ -121,14 +121,19 @@ struct Decode {
           if (role == WARPS) producer.template run<true, false>(steps, early);
           if (role == WARPS + 1) producer.template run<false, true>(steps, early);
           if constexpr (S::WIDENED) {
-            if (role == WARPS + 2) Widener<S>{here}.template run<false>(steps);
-            if (role == WARPS + 3) Widener<S>{here}.template run<true>(steps);
+            const Widener<S> widener{here};
+            if constexpr (S::KEYS_IN_FP8) {
+              if (role >= WARPS + 2) widener.template run<true>(steps, role - WARPS - 2);
+            } else {
+              if (role == WARPS + 2) widener.template run<false>(steps, 0);
+              if (role == WARPS + 3) widener.template run<true>(steps, 0);
+            }
           }
         }
       });
     }
     if constexpr (S::QUERY_SHARED) {
-      mainloop.softmax_step.mma.end_query(query_at);
+      mainloop.softmax_step.mma.query_loader.end(query_at);
       arrive(producer.pipeline.query_full());
     } else {
       arrive_after_cp_async(producer.pipeline.query_full());
@@ -138,9 +143,9 @@ struct Decode {
     else anew<false>(cta, [&](const Cta<S> &here) {
       const Mainloop<S> consumer{here};
       const MaskState seen = consumer.softmax_step.masking.mask_state(steps);
-      u32 query[S::QUERY_FRAGMENTS][4];
+      Query<S> query;
       consumer.pipeline.wait_query_full();
-      consumer.softmax_step.mma.copy_query(query, query_at);
+      consumer.softmax_step.mma.query_loader.copy(query, query_at);
       consumer.pipeline.release_query();
       Accumulators<S> acc = Accumulators<S>::empty();
       if (S::TIMELINE && steps.first < steps.last) {
@@ -219,10 +224,10 @@ struct Decode {
     if constexpr (S::QUERY_IN_REGISTERS) cp_async_wait<STAGES == 1 ? 0 : STAGES - 2>();
     const MaskState seen = parts.softmax_step.masking.mask_state(steps);
     Accumulators<S> acc = Accumulators<S>::empty();
-    u32 query[S::QUERY_FRAGMENTS][4];
+    Query<S> query;
     if constexpr (S::QUERY_IN_REGISTERS) {
       barrier(); // the query has arrived
-      parts.softmax_step.mma.copy_query(query, query_at);
+      parts.softmax_step.mma.query_loader.copy(query, query_at);
     }
 #pragma unroll 1
     for (u32 step = first; step < steps.last; step++) {

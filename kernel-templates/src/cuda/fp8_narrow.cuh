@@ -55,7 +55,7 @@ template <class Format> TILEWRIGHT_DEVICE u32 narrow_fp8(float value) {
 }
 
 // Four numbers, the first in the lowest byte.
-template <class Format> TILEWRIGHT_DEVICE u32 narrow_fp8(const float (&from)[8], u32 first) {
+template <class Format, u32 COUNT> TILEWRIGHT_DEVICE u32 narrow_fp8(const float (&from)[COUNT], u32 first) {
   if constexpr (has_fp8_narrowing()) {
     return narrow_fp8_pair(Format{}, from[first], from[first + 1]) | narrow_fp8_pair(Format{}, from[first + 2], from[first + 3]) << 16;
   } else {

@@ -60,6 +60,10 @@ struct KernelTraits : Options {
   // Whether a warpgroup multiplies with K and V on the left, widened in registers (`transposed.cuh`): FP8 beside 32 rows, which products of 64 rows would pad.
   static constexpr bool TRANSPOSED =
       HAS_WGMMA && FP8 && TMA && M == 32 && N == 64 && WARPS == 4 && HEAD_DIM % 64 == 0 && !SPLIT_DIM && !Options::INVARIANT;
+  // Whether K in FP8 is multiplied as it is wherever a warpgroup multiplies, by a query in two parts of e4m3, which have all bits of bf16 (`query.cuh`).
+  // Batch-invariant kernels multiply with each warp what others do with a warpgroup.
+  static constexpr bool KEYS_IN_FP8 = HAS_WGMMA && FP8 && IS_BF16<Element> && !Options::INVARIANT && (HEAD_DIM == 64 || HEAD_DIM == 128) &&
+                                      (TRANSPOSED || (PRODUCERS == 4 && WARPS_Q % 4 == 0));
   // Beyond 128 elements the fragments of Q do not fit the registers beside the accumulators: they are loaded when needed.
   static constexpr bool QUERY_IN_REGISTERS = WARP_DIM <= 128 && !TRANSPOSED;
   static constexpr u32 QUERY_FRAGMENTS = QUERY_IN_REGISTERS ? WARP_DIM / 16 : 1;
@@ -82,7 +86,8 @@ struct KernelTraits : Options {
   static_assert(!Options::INVARIANT || !PRIVATE_PHASE || STEPS_AT_ONCE % WARPS_Q == 0, "a lane looks up steps of one warp");
 
   // A producer warpgroup leaves registers to the consumers; two of its warps load, one K and one V. Of FP8 the other two widen what is loaded for
-  // products of a warpgroup, which take 16-bit elements from shared memory. In the private KV phase each warp widens its own in registers.
+  // products of a warpgroup, which take 16-bit elements from shared memory: one K and one V, or both V. In the private KV phase each warp widens its own in
+  // registers.
   static constexpr bool SETMAXNREG = PRODUCERS == 4;
   // Threads that read the item's description: a producer warpgroup's, or those that multiply, as one warp that copies alone has enough to do.
   static constexpr u32 DESCRIBERS = (SETMAXNREG ? PRODUCERS : WARPS) * 32;
@@ -90,12 +95,15 @@ struct KernelTraits : Options {
   // Two where an SM still has room for two CTAs: longer heads have their query in shared memory, too, batch-invariant kernels the totals of their rows.
   static constexpr u32 WIDE_BUFFERS = !WIDENED ? 0 : Options::INVARIANT ? 1 : (HEAD_DIM > 128 ? N * HEAD_DIM <= 32 * 192 : N <= 64) ? 2 : 1;
   static constexpr u32 WIDE_ROW_BYTES = HEAD_DIM * 2, WIDE_STAGE_BYTES = N * WIDE_ROW_BYTES;
+  // What a step widens: K and V, or V alone, and how many warps share one of them.
+  static constexpr u32 WIDE_MATRICES = KEYS_IN_FP8 ? 1 : 2, WIDENERS = WIDENED ? 2 / WIDE_MATRICES : 0;
   // Panels of what a warpgroup multiplies.
   static constexpr u32 WIDE_PANEL_ROW_BYTES = smaller(power_of_two_in(WIDE_ROW_BYTES), 128u), WIDE_PANEL_BYTES = 8 * WIDE_PANEL_ROW_BYTES;
   static constexpr u32 WIDE_PANEL_COLUMNS = WIDE_PANEL_ROW_BYTES / 2;
   // Whether a warpgroup multiplies its query from shared memory: where it does not fit the registers, or is a right side.
   static constexpr bool QUERY_SHARED = TRANSPOSED || (HAS_WGMMA && (!FP8 || WIDENED) && SETMAXNREG && WARPS_Q % 4 == 0 && !QUERY_IN_REGISTERS);
   static constexpr u32 QUERY_PANEL_BYTES = M * 128; // of 64 elements of all rows
+  static constexpr u32 PARTS_PANEL_BYTES = 2 * M * PANEL_ROW_BYTES; // of both parts of all rows, as wide as K's
   // Whether the four warps of a warpgroup multiply their 64 rows together, but for the private KV phase.
   static constexpr bool TOGETHER = HAS_WGMMA && (!FP8 || WIDENED) && WARPS_Q % 4 == 0 && (QUERY_IN_REGISTERS || QUERY_SHARED);
   static_assert(!(TOGETHER && SPLIT_DIM) || WARPS_Q == 4, "a warpgroup has one part of a head");
@@ -103,23 +111,24 @@ struct KernelTraits : Options {
   static constexpr u32 ROWS_TOGETHER = TOGETHER ? 64 : 16;
   // Steps of which it is noted what they are: what is computed, and up to STAGES later ones, or one more. Where K and V are widened, their
   // buffers are free again before the step is computed: the first steps behind a private KV phase as early as STAGES steps ahead.
-  static constexpr u32 NOTES = (WIDENED ? larger(2 * STAGES, STAGES + WIDE_BUFFERS) : STAGES) + (TMA ? 1 : 2);
+  static constexpr u32 NOTES = (WIDENED && !KEYS_IN_FP8 ? larger(2 * STAGES, STAGES + WIDE_BUFFERS) : STAGES) + (TMA ? 1 : 2);
 
   static_assert(PRODUCERS <= 1 || (SETMAXNREG && WARPS % 4 == 0), "one producer warp, or a warpgroup");
   static_assert(!TMA || (HAS_TMA && PANEL_ROW_BYTES >= 64 && GRANULES <= 32), "what tensor copies are written for");
 
   // Shared memory, in this order. At the end the buffers are used again for the outputs of warps that share rows.
   static constexpr u32 WIDE_AT = STAGES * 2 * STAGE_BYTES;
-  static constexpr u32 BUFFER_BYTES = larger(WIDE_AT + WIDE_BUFFERS * 2 * WIDE_STAGE_BYTES, WARPS_KV > 1 ? WARPS * 16 * OUTPUT_STRIDE * 4 : 0);
-  // The query is copied to its registers through the buffer that is filled last, where it fits there.
-  static constexpr bool QUERY_IN_BUFFER = QUERY_IN_REGISTERS && M * QUERY_ROW_BYTES <= 2 * STAGE_BYTES;
+  static constexpr u32 BUFFER_BYTES = larger(WIDE_AT + WIDE_BUFFERS * WIDE_MATRICES * WIDE_STAGE_BYTES, WARPS_KV > 1 ? WARPS * 16 * OUTPUT_STRIDE * 4 : 0);
+  // The query is copied to its registers through the buffer that is filled last, where it fits there, and is not wanted once more.
+  static constexpr bool QUERY_IN_BUFFER = QUERY_IN_REGISTERS && !KEYS_IN_FP8 && M * QUERY_ROW_BYTES <= 2 * STAGE_BYTES;
   static constexpr bool QUERY_IN_VALUES = QUERY_IN_BUFFER && M * QUERY_ROW_BYTES <= STAGE_BYTES; // so that the first keys need not wait for it
   // Steps whose keys, or values, TMA producers can ask for before lengths are known.
   static constexpr u32 EARLY_KEYS = TMA ? smaller(STAGES - (QUERY_IN_BUFFER && !QUERY_IN_VALUES), STEPS_AT_ONCE) : 0;
   static constexpr u32 EARLY_VALUES = TMA ? smaller(STAGES - QUERY_IN_BUFFER, STEPS_AT_ONCE) : 0;
   static constexpr u32 WEIGHTS_AT = BUFFER_BYTES + (QUERY_IN_BUFFER ? 0 : M * QUERY_ROW_BYTES);
   static constexpr u32 MAXIMA_AT = WEIGHTS_AT + (TRANSPOSED ? 2 * M * N * 2 : 0); // behind two steps' weights
-  static constexpr u32 OFFSETS_AT = MAXIMA_AT + (TRANSPOSED ? M * 4 : 0);
+  static constexpr u32 FACTORS_AT = MAXIMA_AT + (TRANSPOSED ? M * 4 : 0);
+  static constexpr u32 OFFSETS_AT = FACTORS_AT + (TRANSPOSED && KEYS_IN_FP8 ? M * 4 : 0);
   static constexpr u32 GRANULES_AT = OFFSETS_AT + (TMA ? 0 : NOTES * N * 8);
   static constexpr u32 ARRIVALS_AT = GRANULES_AT + NOTES * GRANULES * 8;
   static constexpr u32 SOFTMAX_AT = ARRIVALS_AT + (TMA ? ((STAGES + WIDE_BUFFERS) * 4 + 2) * 8 : 0);

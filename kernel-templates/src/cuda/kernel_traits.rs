@@ -6,7 +6,7 @@ use super::abi::{GRANULE, max_segments};
 use super::{KernelOptions, KvLoad};
 use crate::space::WARP_THREADS;
 use crate::{Arch, Class};
-use tilewright_heuristics::Tile;
+use tilewright_heuristics::{Dtype, Tile};
 
 /// Elements of a query's row that a warp has registers for, beside its sums.
 const MOST_QUERY_DIM: u32 = 128;
@@ -45,7 +45,7 @@ impl WarpSplit {
 }
 
 /// Dynamic shared memory of a tile in bytes: the buffers of K and V (or, at the end, the outputs of warps that share rows), the query, and
-/// what is known of rows, of each warp's private KV, and of tokens; of transposed products the weights of two steps and the rows' maxima; in batch-invariant kernels also the totals of the rows' chunks, in f32; and the
+/// what is known of rows, of each warp's private KV, and of tokens; of transposed products the weights of two steps, the rows' maxima and, where each row has its own, factors of logits; in batch-invariant kernels also the totals of the rows' chunks, in f32; and the
 /// logits that warps add up which share out the elements of a head.
 /// `cuda/kernel_traits.cuh` computes the same, and asserts it.
 pub const fn shared_bytes(tile: &Tile, class: &Class, producers: u32, options: KernelOptions) -> u32 {
@@ -55,11 +55,14 @@ pub const fn shared_bytes(tile: &Tile, class: &Class, producers: u32, options: K
     let (query_row_bytes, kv_bytes) = (class.head_dim * 2, if class.dtype.has_fp8_kv() { 1 } else { 2 });
     let wide = wide_buffers(tile, class, producers, options);
     let transposed = producers > 0 && transposes(tile, class, options);
-    let buffers = stages * 2 * n * class.head_dim * kv_bytes + wide * 2 * n * class.head_dim * 2;
+    let keys_in_fp8 = multiplies_keys_in_fp8(tile, class, producers, options);
+    let wide_matrices = if keys_in_fp8 { 1 } else { 2 };
+    let buffers = stages * 2 * n * class.head_dim * kv_bytes + wide * wide_matrices * n * class.head_dim * 2;
     let WarpSplit { warps_kv, warps_d, .. } = WarpSplit::of(tile, class);
     let outputs = if warps_kv > 1 { warps * 16 * (class.head_dim + 8) * 4 } else { 0 };
-    // It passes through a buffer on its way to registers, where it fits.
+    // It passes through a buffer on its way to registers, where it fits, and is not wanted once more.
     let fits = !transposed
+        && !keys_in_fp8
         && class.head_dim / warps_d <= MOST_QUERY_DIM
         && m * query_row_bytes <= 2 * n * class.head_dim * kv_bytes;
     let query = if fits { 0 } else { m * query_row_bytes };
@@ -67,6 +70,7 @@ pub const fn shared_bytes(tile: &Tile, class: &Class, producers: u32, options: K
     let notes = if producers > 0 {
         let ahead = match wide {
             0 => stages,
+            _ if keys_in_fp8 => stages,
             _ if wide > stages => stages + wide,
             _ => 2 * stages,
         };
@@ -77,6 +81,7 @@ pub const fn shared_bytes(tile: &Tile, class: &Class, producers: u32, options: K
     ((if buffers > outputs { buffers } else { outputs })
         + query
         + if transposed { 2 * m * n * 2 + m * 4 } else { 0 }
+        + if transposed && keys_in_fp8 { m * 4 } else { 0 }
         + notes
         + warps * if transposed { m } else { 16 } * 8
         + (2 + 3 * (m / 16)) * 4
@@ -93,6 +98,17 @@ pub const fn transposes(tile: &Tile, class: &Class, options: KernelOptions) -> b
     let Tile { m, n, warps, .. } = *tile;
     let whole_parts = class.head_dim.is_multiple_of(64) && !WarpSplit::splits_heads(class.head_dim);
     class.dtype.has_fp8_kv() && m == 32 && n == 64 && warps == 4 && whole_parts && !options.invariant
+}
+
+/// Whether K in FP8 is multiplied as it is wherever a warpgroup multiplies, in kernels of a tile that have `producers` TMA producer warps: beside queries in
+/// bf16, which are the sum of two parts in e4m3 (`cuda/query.cuh`).
+const fn multiplies_keys_in_fp8(tile: &Tile, class: &Class, producers: u32, options: KernelOptions) -> bool {
+    let warpgroups = producers == 4 && tile.m.is_multiple_of(64);
+    class.dtype.has_fp8_kv()
+        && matches!(class.dtype.query(), Dtype::Bf16)
+        && !options.invariant
+        && matches!(class.head_dim, 64 | 128)
+        && (warpgroups || producers > 0 && transposes(tile, class, options))
 }
 
 /// Buffers of K and V in FP8 that are widened for `wgmma`: two warps of a producer warpgroup widen a step once for all rows.
@@ -193,7 +209,7 @@ pub(super) fn launch_bounds(tiles: &[Tile], class: &Class, producers: u32, optio
 mod tests {
     use super::*;
     use crate::Space;
-    use tilewright_heuristics::{Backend, Dtype};
+    use tilewright_heuristics::Backend;
 
     const TMA: KernelOptions = KernelOptions::for_pages(16);
     const CP_ASYNC: KernelOptions = KernelOptions::for_pages(1);

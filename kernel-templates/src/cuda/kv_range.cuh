@@ -33,13 +33,15 @@ template <class S> struct KvRange {
     return static_cast<u32>(larger(first, 0)) | static_cast<u32>(larger(smaller(last, static_cast<i32>(cta.row_count())), 0)) << 12;
   }
 
+  // Whether the private KV phase comes before the other steps. Where bits matter it comes last.
+  TILEWRIGHT_DEVICE bool begins_privately() const { return !S::INVARIANT && cta.item.private_phase_first; }
+
   // First steps whose tokens, of the first segment, some row sees for certain, whatever lengths are.
   TILEWRIGHT_DEVICE u32 certain_steps() const {
     if (S::HIDES_FIRST || cta.item.certain_end < cta.item.kv_begin) return 0;
     // They may be the private KV phase.
     if constexpr (S::PRIVATE_PHASE) {
-      const bool private_first = !S::INVARIANT && cta.item.private_phase_first;
-      if (cta.item.segment_count > 1 && (private_first || owner(rows_of(cta.item.first)) != S::WARPS_Q)) return 0;
+      if (cta.item.segment_count > 1 && (begins_privately() || owner(rows_of(cta.item.first)) != S::WARPS_Q)) return 0;
     }
     return (cta.item.certain_end - cta.item.kv_begin) / S::N;
   }
@@ -205,7 +207,7 @@ template <class S> struct KvRange {
       const u32 for_all = larger(divide_up(steps.shared_end - cta.item.kv_begin, S::N), cta.private_phase().early);
       steps.private_steps = in_private_phase;
       // Chunks are added up in the order of their positions: those of private segments come last.
-      steps.private_phase = !S::INVARIANT && cta.item.private_phase_first ? 0 : for_all;
+      steps.private_phase = begins_privately() ? 0 : for_all;
       steps.last = for_all + in_private_phase;
       // Of the steps in turn a lane looks up those of one warp: as many lie between two of its own as lanes look up at once.
       const u32 own = S::INVARIANT ? steps.owner(cta.lane / S::GRANULES) : cta.looks_at % S::WARP_N / S::WARP_PRIVATE_STEP;

@@ -50,7 +50,7 @@ template <class S> struct Mainloop {
 
   // Steps that a warpgroup multiplies together. Those between a first and a last one have no branch between the beginning and the end of a
   // product, without which the compiler would let each end before the next one begins.
-  TILEWRIGHT_DEVICE void compute_together(Accumulators<S> &acc, const u32 (&query)[S::QUERY_FRAGMENTS][4], const Steps &steps, u32 &step, u32 end,
+  TILEWRIGHT_DEVICE void compute_together(Accumulators<S> &acc, const Query<S> &query, const Steps &steps, u32 &step, u32 end,
                                           PipelineState<S> &at, const MaskState &seen) const {
     const auto &mma = softmax_step.mma;
     const u32 first = softmax_step.first_granule();
@@ -70,11 +70,11 @@ template <class S> struct Mainloop {
       wait_wgmma(scores);
       pipeline.template release_keys<true>(at);
       softmax_step.add_split(scores);
-      typename SoftmaxStep<S>::Raise raise = softmax_step.template begin_weighing<S::WARP_GRANULES>(acc.softmax, scores, at, first, seen, here.masked);
+      typename SoftmaxStep<S>::Raise raise = softmax_step.template begin_weighing<S::WARP_GRANULES>(acc.softmax, query, scores, at, first, seen, here.masked);
       if (raise.far) softmax_step.raise_accumulators(acc, raise);
-      softmax_step.template end_weighing<S::WARP_GRANULES>(acc.softmax, scores);
+      softmax_step.template end_weighing<S::WARP_GRANULES>(acc.softmax, query, scores);
       mma.narrow_all(weights, scores);
-      SharedMatrix values = mma.values_of(keys);
+      SharedMatrix values = mma.values_of(keys, at, first);
       PipelineState<S> before = at;
       at = at.behind_together();
       keys = mma.keys_together(at, first);
@@ -101,7 +101,7 @@ template <class S> struct Mainloop {
           pipeline.template release_values<true>(before);
         }
         softmax_step.add_split(scores);
-        raise = softmax_step.template begin_weighing<S::WARP_GRANULES>(acc.softmax, scores, at, first, seen, masked);
+        raise = softmax_step.template begin_weighing<S::WARP_GRANULES>(acc.softmax, query, scores, at, first, seen, masked);
         if (raise.far) {
           if constexpr (!ONE_BUFFER) wait_wgmma(acc.output);
           softmax_step.raise_accumulators(acc, raise);
@@ -114,10 +114,10 @@ template <class S> struct Mainloop {
         at = at.behind_together();
         // What the next step needs to know, beside the weights.
         late = ONE_BUFFER || pipeline.template are_late<true>(at, before);
-        values = mma.values_of(keys);
+        values = mma.values_of(keys, before, first);
         keys = mma.keys_together(at, first);
         plain = softmax_step.is_plain_in_warp(steps, step + 1, seen);
-        softmax_step.template end_weighing<S::WARP_GRANULES>(acc.softmax, scores);
+        softmax_step.template end_weighing<S::WARP_GRANULES>(acc.softmax, query, scores);
         mma.narrow_all(weights, scores);
       }
       pipeline.template wait_values_full<true>(before);
@@ -127,7 +127,7 @@ template <class S> struct Mainloop {
     } while (!S::INVARIANT && step < end);
   }
 
-  TILEWRIGHT_DEVICE void accumulate(Accumulators<S> &acc, const u32 (&query)[S::QUERY_FRAGMENTS][4], const Steps &steps, const MaskState &seen) const {
+  TILEWRIGHT_DEVICE void accumulate(Accumulators<S> &acc, const Query<S> &query, const Steps &steps, const MaskState &seen) const {
     PipelineState<S> at;
     u32 step = steps.first;
     if constexpr (S::INVARIANT) return accumulate_chunks(acc, query, steps, seen);
@@ -159,7 +159,7 @@ template <class S> struct Mainloop {
 
   // The same where chunks begin anew. What is seldom run has to be fetched first: where warps have private steps, too, one piece of code leaves chunks
   // before steps of both kinds and at the end.
-  TILEWRIGHT_DEVICE void accumulate_chunks(Accumulators<S> &acc, const u32 (&query)[S::QUERY_FRAGMENTS][4], const Steps &steps, const MaskState &seen) const {
+  TILEWRIGHT_DEVICE void accumulate_chunks(Accumulators<S> &acc, const Query<S> &query, const Steps &steps, const MaskState &seen) const {
     PipelineState<S> at;
     u32 step = steps.first;
     if constexpr (S::PRIVATE_PHASE) {
@@ -196,7 +196,7 @@ template <class S> struct Mainloop {
   }
 
   // Steps of all rows, up to where a chunk begins: one at least, whose keys have arrived.
-  TILEWRIGHT_DEVICE void compute_some(Accumulators<S> &acc, const u32 (&query)[S::QUERY_FRAGMENTS][4], const Steps &steps, u32 &step, PipelineState<S> &at,
+  TILEWRIGHT_DEVICE void compute_some(Accumulators<S> &acc, const Query<S> &query, const Steps &steps, u32 &step, PipelineState<S> &at,
                                       const MaskState &seen) const {
     if constexpr (OVERLAPS) compute_together(acc, query, steps, step, end_of_shared(steps, step), at, seen);
     else compute_shared(acc, query, steps, step++, at, seen);
@@ -208,7 +208,7 @@ template <class S> struct Mainloop {
   }
 
   // A step whose keys have arrived.
-  TILEWRIGHT_DEVICE void compute_shared(Accumulators<S> &acc, const u32 (&query)[S::QUERY_FRAGMENTS][4], const Steps &steps, u32 step, PipelineState<S> &at,
+  TILEWRIGHT_DEVICE void compute_shared(Accumulators<S> &acc, const Query<S> &query, const Steps &steps, u32 step, PipelineState<S> &at,
                                         const MaskState &seen) const {
     const bool plain = softmax_step.is_plain(steps, step, seen);
     softmax_step.template compute_step<S::WARP_GRANULES, S::TOGETHER>(acc, query, at, softmax_step.first_granule(), seen, plain, Buffers<true>{pipeline, at});

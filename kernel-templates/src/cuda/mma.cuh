@@ -7,6 +7,7 @@
 #pragma once
 #include "cta.cuh"
 #include "fp8.cuh"
+#include "query.cuh"
 #include "softmax.cuh"
 
 namespace tilewright {
@@ -37,103 +38,7 @@ template <class S> TILEWRIGHT_DEVICE float value_scale(const Cta<S> &cta) {
 
 template <class S> struct Mma {
   const Cta<S> &cta;
-
-  static constexpr u32 SIGNS = 0x80008000; // both of a pair
-
-  // A pair of the query as it is multiplied.
-  TILEWRIGHT_DEVICE static u32 multiplied(F16, u32 pair) { return pair; }
-  TILEWRIGHT_DEVICE static u32 multiplied(Bf16, u32 pair) {
-    float low, high;
-    widen(Bf16{}, pair, low, high);
-    return narrow(F16{}, larger(smaller(low, F16_MAX), -F16_MAX), larger(smaller(high, F16_MAX), -F16_MAX));
-  }
-
-  // Sixteen elements of the warp's rows. Beside K in FP8 a lane takes four neighbours, as it does there.
-  TILEWRIGHT_DEVICE void query_fragment(u32 (&fragment)[4], u32 k, const PipelineState<S> &at) const {
-    if constexpr (S::FP8 && !S::QUERY_SHARED) {
-      const u32 row = cta.warp_q * 16 + cta.fragment_row, chunk = k * 2 + cta.lane % 4 / 2, within = cta.lane % 2 * 8;
-      load_words(fragment[0], fragment[2], cta.query_address(at, row, chunk) + within);
-      load_words(fragment[1], fragment[3], cta.query_address(at, row + 8, chunk) + within);
-#pragma unroll
-      for (u32 i = 0; i < 4; i++) fragment[i] = multiplied(typename S::Element{}, fragment[i]);
-    } else {
-      ldmatrix(fragment, cta.query_address(at, cta.warp_q * 16 + cta.lane % 16, k * 2 + cta.lane / 16));
-    }
-    if (!S::QUERY_SHARED && cta.signed_scale < 0.f) {
-#pragma unroll
-      for (u32 i = 0; i < 4; i++) fragment[i] ^= SIGNS;
-    }
-  }
-
-  // Chunks of its warp's rows of the query that a lane copies, a few neighbours at once: two where the thread changes what it has copied, as K in FP8 has its
-  // elements in another order for a warpgroup, within sixteen.
-  struct QueryParts {
-    static constexpr u32 CHUNKS = S::QUERY_SHARED ? 2 : 1, OF_ROW = S::QUERY_CHUNKS / CHUNKS;
-    static constexpr u32 WARP_ROWS = S::M / S::WARPS, ALL = WARP_ROWS * OF_ROW, OF_LANE = divide_up(ALL, 32);
-    static_assert(!S::TMA || (S::M % S::WARPS == 0 && WARP_ROWS <= 32), "each warp copies whole rows, for each of which it has a lane");
-
-    const u32 warp, index;
-    TILEWRIGHT_DEVICE QueryParts(const Cta<S> &cta, u32 i) : warp(cta.warp), index(cta.lane + i * 32) {}
-    TILEWRIGHT_DEVICE u32 of_warp() const { return 32 % OF_ROW == 0 ? index % 32 / OF_ROW + index / 32 * (32 / OF_ROW) : index / OF_ROW; }
-    TILEWRIGHT_DEVICE u32 row() const { return warp * WARP_ROWS + of_warp(); }
-    TILEWRIGHT_DEVICE u32 chunk() const { return index % OF_ROW * CHUNKS; }
-    TILEWRIGHT_DEVICE bool exists() const { return ALL % 32 == 0 || index < ALL; }
-  };
-
-  // Begins to copy the query to its place in shared memory, beside producers: by all consumer threads, before rows are known. Where a row lies each
-  // lane finds out for one of its warp's: so all requests are asked for before any is waited for, and little code has to be fetched.
-  TILEWRIGHT_DEVICE void begin_query(const PipelineState<S> &at) const {
-    const u32 its_row = cta.warp * QueryParts::WARP_ROWS + cta.lane;
-    i64 its_place = 0;
-    if (cta.lane < QueryParts::WARP_ROWS && its_row < cta.row_count()) {
-      const u32 request = cta.args.requests[cta.item.requests + cta.args.gqa_ratio.quotient(cta.item.row_begin + its_row)];
-      its_place = request * cta.args.query_request + cta.query_head(its_row) * cta.args.query_head;
-    }
-#pragma unroll
-    for (u32 i = 0; i < QueryParts::OF_LANE; i++) {
-      const QueryParts part(cta, i);
-      const u16 *const source = cta.args.query + static_cast<i64>(from_lane(static_cast<u64>(its_place), part.of_warp() % 32)) + part.chunk() * 8;
-      if (!part.exists()) break;
-      const i32 sign = part.row() < cta.row_count() ? 0 : -1;
-#pragma unroll
-      for (u32 chunk = 0; chunk < QueryParts::CHUNKS; chunk++) cp_async_16(cta.query_address(at, part.row(), part.chunk() + chunk), source + chunk * 8, sign);
-    }
-  }
-
-  // What this thread has begun to copy is there, and may be multiplied by warpgroups once they are told. No instruction between here and the product
-  // would change its type, its sign, or the order of its elements.
-  TILEWRIGHT_DEVICE void end_query(const PipelineState<S> &at) const {
-    cp_async_commit();
-    cp_async_wait<0>();
-    if (S::FP8 || cta.signed_scale < 0.f) {
-      const u32 signs = cta.signed_scale < 0.f ? SIGNS : 0;
-#pragma unroll 1
-      for (u32 i = 0; i < QueryParts::OF_LANE; i++) {
-        const QueryParts part(cta, i);
-        if (!part.exists()) break;
-        const u32 places[2] = {cta.query_address(at, part.row(), part.chunk()), cta.query_address(at, part.row(), part.chunk() + 1)};
-        u32 words[2][4], changed[2][4];
-        load_four_words(words[0], places[0]);
-        load_four_words(words[1], places[1]);
-#pragma unroll
-        for (u32 word = 0; word < 8; word++) {
-          const u32 pair = S::FP8 ? multiplied(typename S::Element{}, words[word / 4][word % 4]) : words[word / 4][word % 4];
-          (S::FP8 ? changed[word % 2][word / 2] : changed[word / 4][word % 4]) = pair ^ signs;
-        }
-        store_four_words(places[0], changed[0]);
-        store_four_words(places[1], changed[1]);
-      }
-    }
-    fence_for_warpgroups();
-  }
-
-  // Copies the warp's rows of the query to registers, where they have their place there.
-  TILEWRIGHT_DEVICE void copy_query(u32 (&query)[S::QUERY_FRAGMENTS][4], const PipelineState<S> &at) const {
-    if constexpr (S::QUERY_IN_REGISTERS) {
-#pragma unroll
-      for (u32 k = 0; k < S::WARP_DIM / 16; k++) query_fragment(query[k], first_fragment() + k, at);
-    }
-  }
+  const QueryLoader<S> query_loader{cta};
 
   // Where the warp's elements of a head begin: in fragments of the query, and in chunks of K and V.
   TILEWRIGHT_DEVICE u32 first_fragment() const { return cta.warp_d * (S::WARP_DIM / 16); }
@@ -146,7 +51,7 @@ template <class S> struct Mma {
   // Logits of the warp's rows with GRANULES_HERE granules of a step, `first` and the next ones; those outside of `active` stay zero. Of a head that
   // warps share out, the warp's part of them.
   template <bool ALL, u32 GRANULES_HERE>
-  TILEWRIGHT_DEVICE void multiply_keys(float (&scores)[GRANULES_HERE * 2][4], const u32 (&query)[S::QUERY_FRAGMENTS][4], const PipelineState<S> &at, u32 first,
+  TILEWRIGHT_DEVICE void multiply_keys(float (&scores)[GRANULES_HERE * 2][4], const Query<S> &query, const PipelineState<S> &at, u32 first,
                                        u32 active) const {
     constexpr u32 PRODUCTS = S::CHUNK_ELEMENTS / 8; // that two parts are enough for
     const u32 lane = fragment_lane();
@@ -157,11 +62,11 @@ template <class S> struct Mma {
       u32 a[PRODUCTS][4];
 #pragma unroll
       for (u32 p = 0; p < PRODUCTS; p++) {
-        if constexpr (S::QUERY_IN_REGISTERS) {
+        if constexpr (S::QUERY_IN_REGISTERS && !S::KEYS_IN_FP8) {
 #pragma unroll
-          for (u32 i = 0; i < 4; i++) a[p][i] = query[k * PRODUCTS + p][i];
+          for (u32 i = 0; i < 4; i++) a[p][i] = query.fragments[k * PRODUCTS + p][i];
         } else {
-          query_fragment(a[p], first_fragment() + k * PRODUCTS + p, at); // in a place of its own
+          query_loader.fragment(a[p], first_fragment() + k * PRODUCTS + p, at); // in a place of its own
         }
       }
 #pragma unroll
@@ -231,32 +136,52 @@ template <class S> struct Mma {
   TILEWRIGHT_DEVICE static void multiply_columns(float (&sum)[TILES][4], const Left &a, SharedMatrix matrix, bool add) {
     if constexpr (COLUMN < TILES * 8) {
       constexpr u32 COLUMNS = widest_product(TILES * 8 - COLUMN);
-      const u32 at = VALUES ? COLUMN / S::WIDE_PANEL_COLUMNS * S::WIDE_PANEL_BYTES : COLUMN * S::WIDE_ROW_BYTES;
-      wgmma_async<COLUMNS, VALUES, COLUMN / 8>(typename S::MmaElement{}, sum, a, matrix.further(at), add);
+      if constexpr (VALUES) {
+        const SharedMatrix columns = matrix.further(COLUMN / S::WIDE_PANEL_COLUMNS * S::WIDE_PANEL_BYTES);
+        wgmma_async<COLUMNS, true, COLUMN / 8>(typename S::MmaElement{}, typename S::MmaElement{}, sum, a, columns, add);
+      } else {
+        wgmma_async<COLUMNS, false, COLUMN / 8>(typename OfKeys::Query{}, typename OfKeys::Key{}, sum, a, matrix.further(COLUMN * KEY_ROW_BYTES), add);
+      }
       multiply_columns<VALUES, COLUMN + COLUMNS>(sum, a, matrix, add);
     }
   }
+  using OfKeys = KeyProduct<S::KEYS_IN_FP8, typename S::Element, typename S::KvElement>;
+  static constexpr u32 KEY_ROW_BYTES = S::KEYS_IN_FP8 ? S::ROW_BYTES : S::WIDE_ROW_BYTES;
   TILEWRIGHT_DEVICE static SharedMatrix matrix_at(u32 address) { return SharedMatrix::at<S::WIDE_PANEL_ROW_BYTES>(address, S::WIDE_PANEL_BYTES, 8 * S::WIDE_ROW_BYTES); }
 
   // Keys of a step from its granule `first` on, as a warpgroup multiplies them, and the values of the same tokens. Of a head that warpgroups share out they begin
   // with the warpgroup's panels.
   TILEWRIGHT_DEVICE SharedMatrix keys_together(const PipelineState<S> &at, u32 first) const {
-    return matrix_at(cta.wide_keys_at(at) + first * S::GRANULE * S::WIDE_ROW_BYTES + cta.warp_d * (S::WARP_DIM / S::WIDE_PANEL_COLUMNS * S::WIDE_PANEL_BYTES));
+    if constexpr (S::KEYS_IN_FP8) return SharedMatrix::at<S::PANEL_ROW_BYTES>(cta.keys_at(at) + first * S::GRANULE * S::ROW_BYTES, S::PANEL_BYTES, 8 * S::ROW_BYTES);
+    else return matrix_at(cta.wide_keys_at(at) + first * S::GRANULE * S::WIDE_ROW_BYTES + cta.warp_d * (S::WARP_DIM / S::WIDE_PANEL_COLUMNS * S::WIDE_PANEL_BYTES));
   }
-  TILEWRIGHT_DEVICE static SharedMatrix values_of(SharedMatrix keys) { return keys.further(S::WIDENED ? S::WIDE_STAGE_BYTES : S::STAGE_BYTES); }
+  TILEWRIGHT_DEVICE SharedMatrix values_of(SharedMatrix keys, const PipelineState<S> &at, u32 first) const {
+    if constexpr (S::KEYS_IN_FP8) return matrix_at(cta.wide_values_at(at) + first * S::GRANULE * S::WIDE_ROW_BYTES);
+    else return keys.further(S::WIDENED ? S::WIDE_STAGE_BYTES : S::STAGE_BYTES);
+  }
 
   // Begins the same as `multiply_keys` does, by a warpgroup.
   template <u32 GRANULES_HERE>
-  TILEWRIGHT_DEVICE void begin_keys_together(float (&scores)[GRANULES_HERE * 2][4], const u32 (&query)[S::QUERY_FRAGMENTS][4], SharedMatrix keys) const {
+  TILEWRIGHT_DEVICE void begin_keys_together(float (&scores)[GRANULES_HERE * 2][4], const Query<S> &query, SharedMatrix keys) const {
     SharedMatrix rows = keys; // the query's, where it is in shared memory
     if constexpr (S::QUERY_SHARED) rows = SharedMatrix::at<128>(cta.query_address({}, cta.warp_q / 4 * 64, first_fragment() * 2), S::QUERY_PANEL_BYTES, 8 * 128);
     constexpr u32 A_PANEL = S::WIDE_PANEL_COLUMNS / 16; // products
     begin_wgmma(scores);
+    if constexpr (S::KEYS_IN_FP8) {
+      constexpr u32 FP8_A_PANEL = S::PANEL_ROW_BYTES / 32;
+      // Smaller terms first: tensor cores cut sums of FP8 off some 13 bits below the largest.
+#pragma unroll
+      for (u32 i = 0; i < S::QUERY_FRAGMENTS; i++) {
+        const u32 part = i < S::QUERY_FRAGMENTS / 2, k = i % (S::QUERY_FRAGMENTS / 2);
+        multiply_columns<false, 0>(scores, query.fragments[2 * k + part], keys.further(k / FP8_A_PANEL * S::PANEL_BYTES + k % FP8_A_PANEL * 32), i > 0);
+      }
+      return commit_wgmma();
+    }
 #pragma unroll
     for (u32 k = 0; k < S::WARP_DIM / 16; k++) {
       const SharedMatrix of_k = keys.further(k / A_PANEL * S::WIDE_PANEL_BYTES + k % A_PANEL * 32);
       if constexpr (S::QUERY_SHARED) multiply_columns<false, 0>(scores, rows.further(k / 4 * S::QUERY_PANEL_BYTES + k % 4 * 32), of_k, k > 0);
-      else multiply_columns<false, 0>(scores, query[k], of_k, k > 0);
+      else multiply_columns<false, 0>(scores, query.fragments[k], of_k, k > 0);
     }
     commit_wgmma();
   }

@@ -18,26 +18,28 @@ template <class S> struct Pipeline {
   TILEWRIGHT_DEVICE u32 wide_barrier_of(const PipelineState<S> &at, Barrier which) const {
     return query_full() + (2 + which * S::WIDE_BUFFERS + at.wide) * 8;
   }
-  // Those that hand a step over to the warps that multiply.
-  template <bool TOGETHER> TILEWRIGHT_DEVICE u32 multiplied_barrier_of(const PipelineState<S> &at, Barrier which) const {
-    if constexpr (S::WIDENED && TOGETHER) return wide_barrier_of(at, which);
-    return barrier_of(at, which);
+  // Whether warps multiply what was widened before, of V or of K.
+  template <bool TOGETHER, bool VALUES> static constexpr bool IS_WIDE = S::WIDENED && TOGETHER && (VALUES || !S::KEYS_IN_FP8);
+  // Those that hand K or V of a step over to the warps that multiply.
+  template <bool TOGETHER, Barrier WHICH> TILEWRIGHT_DEVICE u32 multiplied_barrier_of(const PipelineState<S> &at) const {
+    if constexpr (IS_WIDE<TOGETHER, WHICH % 2 == VALUES_FULL>) return wide_barrier_of(at, WHICH);
+    return barrier_of(at, WHICH);
   }
 
-  // Warps that say when a buffer of K, or of V, is free: those that multiply, and the one that widens.
-  static constexpr u32 READERS = S::WARPS + (S::WIDENED ? 1 : 0);
+  // Warps that say when a buffer of K, or of V, is free: those that multiply, and those that widen.
+  template <bool VALUES> static constexpr u32 READERS = S::WARPS + (VALUES || !S::KEYS_IN_FP8 ? S::WIDENERS : 0);
 
   // By one thread of the warp that fills K's buffers, before any of the rest,
   TILEWRIGHT_DEVICE void init_keys() const {
     for (u32 s = 0; s < S::STAGES; s++) {
       init_mbarrier(barrier_of(PipelineState<S>{s}, KEYS_FULL), S::GRANULES);
-      init_mbarrier(barrier_of(PipelineState<S>{s}, KEYS_EMPTY), READERS * 32);
+      init_mbarrier(barrier_of(PipelineState<S>{s}, KEYS_EMPTY), READERS<false> * 32);
     }
     for (u32 b = 0; b < S::WIDE_BUFFERS; b++) {
       const PipelineState<S> at{0, 0, 0, b};
       init_mbarrier(wide_barrier_of(at, KEYS_FULL), 32);
       init_mbarrier(wide_barrier_of(at, KEYS_EMPTY), S::WARPS * 32);
-      init_mbarrier(wide_barrier_of(at, VALUES_FULL), 32);
+      init_mbarrier(wide_barrier_of(at, VALUES_FULL), S::WIDENERS * 32);
       init_mbarrier(wide_barrier_of(at, VALUES_EMPTY), S::WARPS);
     }
     init_mbarrier(query_full(), S::COPIERS);
@@ -48,7 +50,7 @@ template <class S> struct Pipeline {
   TILEWRIGHT_DEVICE void init_values() const {
     for (u32 s = 0; s < S::STAGES; s++) {
       init_mbarrier(barrier_of(PipelineState<S>{s}, VALUES_FULL), 1);
-      init_mbarrier(barrier_of(PipelineState<S>{s}, VALUES_EMPTY), READERS);
+      init_mbarrier(barrier_of(PipelineState<S>{s}, VALUES_EMPTY), READERS<true>);
     }
     fence_mbarriers();
   }
@@ -59,24 +61,24 @@ template <class S> struct Pipeline {
 
   // For consumer warps, of a step of a warpgroup or of each warp.
   template <bool TOGETHER> TILEWRIGHT_DEVICE void wait_keys_full(const PipelineState<S> &at) const {
-    wait_mbarrier(multiplied_barrier_of<TOGETHER>(at, KEYS_FULL), round_of<TOGETHER>(at));
+    wait_mbarrier(multiplied_barrier_of<TOGETHER, KEYS_FULL>(at), round_of<TOGETHER, false>(at));
   }
   template <bool TOGETHER> TILEWRIGHT_DEVICE void wait_values_full(const PipelineState<S> &at) const {
-    wait_mbarrier(multiplied_barrier_of<TOGETHER>(at, VALUES_FULL), round_of<TOGETHER>(at));
+    wait_mbarrier(multiplied_barrier_of<TOGETHER, VALUES_FULL>(at), round_of<TOGETHER, true>(at));
   }
   // Whether keys of a step or values of the one before have not arrived yet. All lanes of a warp get the same answer, and where it is no they
   // need not wait. Asked for early, it is there when it is needed.
   template <bool TOGETHER> TILEWRIGHT_DEVICE bool are_late(const PipelineState<S> &at, const PipelineState<S> &before) const {
-    const bool keys = test_mbarrier(multiplied_barrier_of<TOGETHER>(at, KEYS_FULL), round_of<TOGETHER>(at));
-    const bool values = test_mbarrier(multiplied_barrier_of<TOGETHER>(before, VALUES_FULL), round_of<TOGETHER>(before));
+    const bool keys = test_mbarrier(multiplied_barrier_of<TOGETHER, KEYS_FULL>(at), round_of<TOGETHER, false>(at));
+    const bool values = test_mbarrier(multiplied_barrier_of<TOGETHER, VALUES_FULL>(before), round_of<TOGETHER, true>(before));
     return any_in_warp(!keys || !values);
   }
   // The warp has read them. Each lane says so of keys, as it has also read of the step's granules what the producer writes next;
-  template <bool TOGETHER> TILEWRIGHT_DEVICE void release_keys(const PipelineState<S> &at) const { arrive(multiplied_barrier_of<TOGETHER>(at, KEYS_EMPTY)); }
+  template <bool TOGETHER> TILEWRIGHT_DEVICE void release_keys(const PipelineState<S> &at) const { arrive(multiplied_barrier_of<TOGETHER, KEYS_EMPTY>(at)); }
   // of values one lane arrives for all, which their reads have to come before.
   template <bool TOGETHER> TILEWRIGHT_DEVICE void release_values(const PipelineState<S> &at) const {
     sync_warp();
-    if (cta.lane == 0) arrive(multiplied_barrier_of<TOGETHER>(at, VALUES_EMPTY));
+    if (cta.lane == 0) arrive(multiplied_barrier_of<TOGETHER, VALUES_EMPTY>(at));
   }
 
   TILEWRIGHT_DEVICE void wait_query_full() const { wait_mbarrier(query_full(), 0); }
@@ -97,11 +99,11 @@ template <class S> struct Pipeline {
     wait_mbarrier(wide_barrier_of(at, VALUES ? VALUES_EMPTY : KEYS_EMPTY), at.wide_round ^ 1);
     wait_mbarrier(barrier_of(at, VALUES ? VALUES_FULL : KEYS_FULL), at.round);
   }
-  // it is widened, and its buffer is free: this warp says so for all readers.
+  // it is widened, and its buffer is free: the warps that widen say so for all readers.
   template <bool VALUES> TILEWRIGHT_DEVICE void release_widened(const PipelineState<S> &at) const {
     fence_for_warpgroups();
     arrive(wide_barrier_of(at, VALUES ? VALUES_FULL : KEYS_FULL));
-    release_for<VALUES, READERS>(at);
+    release_for<VALUES, READERS<VALUES> / S::WIDENERS>(at);
   }
   // A step of each warp: this one has nothing to do but to know that it has come, as phases are told apart by their parity alone.
   template <bool VALUES> TILEWRIGHT_DEVICE void wait_and_release(const PipelineState<S> &at) const {
@@ -114,7 +116,7 @@ private:
     if constexpr (VALUES) sync_warp();
     if (!VALUES || cta.lane == 0) arrive_for<WARPS>(barrier_of(at, VALUES ? VALUES_EMPTY : KEYS_EMPTY));
   }
-  template <bool TOGETHER> TILEWRIGHT_DEVICE static u32 round_of(const PipelineState<S> &at) { return S::WIDENED && TOGETHER ? at.wide_round : at.round; }
+  template <bool TOGETHER, bool VALUES> TILEWRIGHT_DEVICE static u32 round_of(const PipelineState<S> &at) { return IS_WIDE<TOGETHER, VALUES> ? at.wide_round : at.round; }
 };
 
 } // namespace tilewright

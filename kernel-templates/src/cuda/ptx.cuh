@@ -129,6 +129,29 @@ TILEWRIGHT_DEVICE u32 multiply_pairs(F16, u32 a, u32 b) {
   return product;
 }
 
+// Of pairs of bf16, where there are warpgroups: products, differences, and the larger magnitudes, with some sign.
+TILEWRIGHT_DEVICE u32 multiply_pairs(Bf16, u32 a, u32 b) {
+  u32 product = 0;
+#if __CUDA_ARCH__ >= 900
+  asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(product) : "r"(a), "r"(b));
+#endif
+  return product;
+}
+TILEWRIGHT_DEVICE u32 subtract_pairs(Bf16, u32 a, u32 b) {
+  u32 difference = 0;
+#if __CUDA_ARCH__ >= 900
+  asm("sub.rn.bf16x2 %0, %1, %2;" : "=r"(difference) : "r"(a), "r"(b));
+#endif
+  return difference;
+}
+TILEWRIGHT_DEVICE u32 larger_magnitudes(Bf16, u32 a, u32 b) {
+  u32 magnitudes = 0;
+#if __CUDA_ARCH__ >= 900
+  asm("max.xorsign.abs.bf16x2 %0, %1, %2;" : "=r"(magnitudes) : "r"(a), "r"(b));
+#endif
+  return magnitudes;
+}
+
 // Whether there is an instruction that makes a pair of these of two FP8 numbers (e4m3). It takes either half of a register.
 TILEWRIGHT_DEVICE constexpr bool has_fp8_conversion(F16) { return __CUDA_ARCH__ >= 890; }
 TILEWRIGHT_DEVICE void convert_fp8(F16, u32 bytes, u32 &low, u32 &high) {

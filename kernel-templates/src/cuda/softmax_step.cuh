@@ -54,16 +54,15 @@ template <class S> struct SoftmaxStep {
   //
   // Makes the first weights of a step's products, and brings the softmaxes under its largest logits where they are too far below.
   template <u32 GRANULES_HERE>
-  TILEWRIGHT_DEVICE Raise begin_weighing(Softmax (&softmax)[2], float (&scores)[GRANULES_HERE * 2][4], const PipelineState<S> &at, u32 first,
+  TILEWRIGHT_DEVICE Raise begin_weighing(Softmax (&softmax)[2], const Query<S> &query, float (&scores)[GRANULES_HERE * 2][4], const PipelineState<S> &at, u32 first,
                                          const MaskState &mask_state, bool masked) const {
     if constexpr (S::BENDS) {
 #pragma unroll
       for (u32 j = 0; j < GRANULES_HERE * 2; j++) {
 #pragma unroll
-        for (u32 e = 0; e < 4; e++) scores[j][e] = S::bent(cta.args.mask, scores[j][e], cta.scale);
+        for (u32 e = 0; e < 4; e++) scores[j][e] = S::bent(cta.args.mask, scores[j][e], query.scale(cta, e / 2));
       }
     }
-    const float factor = S::BENDS ? 1.f : cta.scale; // what makes logits of the scores from here on
     if (masked) masking.template mask_scores<GRANULES_HERE>(scores, at, first, mask_state);
     float max[2] = {scores[0][0], scores[0][2]};
 #pragma unroll
@@ -74,7 +73,7 @@ template <class S> struct SoftmaxStep {
     Raise raise{false, {softmax[0].max, softmax[1].max}};
 #pragma unroll
     for (u32 half = 0; half < 2; half++) {
-      max[half] = product(max[half], factor);
+      max[half] = product(max[half], factor(query, half));
       max[half] = larger(max[half], from_lane_xor(max[half], 1));
       max[half] = larger(max[half], from_lane_xor(max[half], 2));
       // A row is brought under what it needs itself, not under what others of the warp need.
@@ -83,7 +82,7 @@ template <class S> struct SoftmaxStep {
       raise.far = raise.far || raises;
     }
     raise.far = any_in_warp(raise.far);
-    make_weights<GRANULES_HERE, 0, first_tiles(GRANULES_HERE)>(scores, softmax);
+    make_weights<GRANULES_HERE, 0, first_tiles(GRANULES_HERE)>(scores, softmax, query);
     return raise;
   }
 
@@ -91,8 +90,8 @@ template <class S> struct SoftmaxStep {
   static constexpr u32 first_tiles(u32 granules) { return granules <= 4 ? 2 : 1; }
 
   // Makes the other weights, and sums all.
-  template <u32 GRANULES_HERE> TILEWRIGHT_DEVICE void end_weighing(Softmax (&softmax)[2], float (&scores)[GRANULES_HERE * 2][4]) const {
-    make_weights<GRANULES_HERE, first_tiles(GRANULES_HERE), GRANULES_HERE * 2>(scores, softmax);
+  template <u32 GRANULES_HERE> TILEWRIGHT_DEVICE void end_weighing(Softmax (&softmax)[2], const Query<S> &query, float (&scores)[GRANULES_HERE * 2][4]) const {
+    make_weights<GRANULES_HERE, first_tiles(GRANULES_HERE), GRANULES_HERE * 2>(scores, softmax, query);
 #pragma unroll
     for (u32 j = 0; j < GRANULES_HERE * 2; j++) {
 #pragma unroll
@@ -100,21 +99,23 @@ template <class S> struct SoftmaxStep {
     }
   }
 
+  // What makes logits of a row's scores once they are bent.
+  TILEWRIGHT_DEVICE float factor(const Query<S> &query, u32 half) const { return S::BENDS ? 1.f : query.scale(cta, half); }
+
   template <u32 GRANULES_HERE, u32 BEGIN, u32 END>
-  TILEWRIGHT_DEVICE void make_weights(float (&scores)[GRANULES_HERE * 2][4], const Softmax (&softmax)[2]) const {
-    const float factor = S::BENDS ? 1.f : cta.scale; // what makes logits of the scores from here on
+  TILEWRIGHT_DEVICE void make_weights(float (&scores)[GRANULES_HERE * 2][4], const Softmax (&softmax)[2], const Query<S> &query) const {
     const float max[2] = {subtracted(softmax[0].max), subtracted(softmax[1].max)};
 #pragma unroll
     for (u32 j = BEGIN; j < END; j++) {
 #pragma unroll
-      for (u32 e = 0; e < 4; e++) scores[j][e] = exp2_fast(multiply_subtract(scores[j][e], factor, max[e / 2]));
+      for (u32 e = 0; e < 4; e++) scores[j][e] = exp2_fast(multiply_subtract(scores[j][e], factor(query, e / 2), max[e / 2]));
     }
   }
 
   // One step of online softmax over GRANULES_HERE granules, `first` and the next ones of a step. WITH_GROUP, the warpgroup does it together.
   // Where it is `plain`, all rows see all of it. `buffers` is told how far it is with K and V.
   template <u32 GRANULES_HERE, bool WITH_GROUP, class Buffers>
-  TILEWRIGHT_DEVICE void compute_step(Accumulators<S> &acc, const u32 (&query)[S::QUERY_FRAGMENTS][4], const PipelineState<S> &at, u32 first, const MaskState &mask_state,
+  TILEWRIGHT_DEVICE void compute_step(Accumulators<S> &acc, const Query<S> &query, const PipelineState<S> &at, u32 first, const MaskState &mask_state,
                                       bool plain, const Buffers &buffers) const {
     constexpr u32 ALL_GRANULES = Mask<S>::all_granules(GRANULES_HERE);
     bool masked = false;
@@ -141,14 +142,14 @@ template <class S> struct SoftmaxStep {
     }
     buffers.keys_are_read();
     add_split(scores);
-    const Raise raise = begin_weighing<GRANULES_HERE>(acc.softmax, scores, at, first, mask_state, masked);
+    const Raise raise = begin_weighing<GRANULES_HERE>(acc.softmax, query, scores, at, first, mask_state, masked);
     if (raise.far) raise_accumulators(acc, raise);
-    end_weighing<GRANULES_HERE>(acc.softmax, scores);
+    end_weighing<GRANULES_HERE>(acc.softmax, query, scores);
     buffers.wait_values_full();
     if constexpr (WITH_GROUP) {
       u32 weights[GRANULES_HERE][4];
       mma.narrow_all(weights, scores);
-      mma.template begin_values_together<GRANULES_HERE>(acc, weights, mma.values_of(mma.keys_together(at, first)));
+      mma.template begin_values_together<GRANULES_HERE>(acc, weights, mma.values_of(mma.keys_together(at, first), at, first));
       wait_wgmma(acc.output);
     } else if (active == ALL_GRANULES) {
       mma.template multiply_values<true, GRANULES_HERE>(acc, scores, at, first, active);
@@ -160,7 +161,7 @@ template <class S> struct SoftmaxStep {
 
   // A step of the private KV phase: each warp multiplies the private KV of its rows. Where the warps have them in turn, it is this warp's.
   template <class Buffers>
-  TILEWRIGHT_DEVICE void compute_private(Accumulators<S> &acc, const u32 (&query)[S::QUERY_FRAGMENTS][4], const PipelineState<S> &at, const MaskState &seen,
+  TILEWRIGHT_DEVICE void compute_private(Accumulators<S> &acc, const Query<S> &query, const PipelineState<S> &at, const MaskState &seen,
                                       const Buffers &buffers) const {
     constexpr u32 OWN_GRANULES = S::WARP_PRIVATE_STEP / S::GRANULE;
     const u32 first = S::INVARIANT ? 0 : cta.warp_kv * S::WARP_GRANULES + cta.warp_q * OWN_GRANULES;
@@ -180,7 +181,7 @@ template <class S> struct SoftmaxStep {
 
   // A step of either kind.
   template <class Buffers>
-  TILEWRIGHT_DEVICE void compute(Accumulators<S> &acc, const u32 (&query)[S::QUERY_FRAGMENTS][4], const Steps &steps, u32 step, const PipelineState<S> &at,
+  TILEWRIGHT_DEVICE void compute(Accumulators<S> &acc, const Query<S> &query, const Steps &steps, u32 step, const PipelineState<S> &at,
                                  const MaskState &seen, const Buffers &buffers) const {
     if constexpr (S::PRIVATE_PHASE) {
       if (steps.in_private_phase(step)) return compute_private(acc, query, at, seen, buffers);

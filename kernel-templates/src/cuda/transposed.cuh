@@ -1,8 +1,9 @@
 // Transposed products, for FP8 beside few rows: a warpgroup multiplies S^T = K Q^T and O^T += V^T P^T.
 //
 // `wgmma` takes 64 rows on its left side, and that side from registers. With K and V there, 64 tokens and 64 elements of a head fill it whatever
-// the rows of the item: these are columns, as few as eight. What a warp reads of K and V in FP8 it widens in registers, for all rows and once in the CTA. On
-// the right lie the query, and the weights of a step, which the warps leave in shared memory for each other.
+// the rows of the item: these are columns, as few as eight. What a warp reads of K and V in FP8 it widens in registers, for all rows and once in the CTA;
+// beside a query in two parts K stays as it is, in shared memory (`query.cuh`). On the right lie the query, and the weights of a step, which the warps leave in
+// shared memory for each other.
 //
 // Each warp has 16 of a step's 64 tokens, and 16 of each 64 elements of a head. A lane has tokens, or elements, `fragment_row` and 8 below, for
 // rows `fragment_column` and the next of each tile of eight.
@@ -36,12 +37,20 @@ template <class S> struct TransposedMainloop {
 
   static constexpr float LOWEST = -3e38f; // below all logits, and it may be subtracted
 
-  // The maxima that rows' accumulators are under, the same for all warps: in shared memory, as steps have no registers for them.
-  template <u32 TILES> TILEWRIGHT_DEVICE void load_maxima(float (&max)[TILES][2], u32 tile) const {
+  // What a lane's rows are computed by, the same for all warps: the maxima that their accumulators are under, and what makes logits of their scores. It is in shared
+  // memory, as steps of all rows have no registers for it.
+  template <u32 TILES> struct RowStates {
+    static constexpr bool KEPT = TILES < ROW_TILES; // from step to step
+    float max[TILES][2], factor[TILES][2];
+  };
+  template <u32 TILES> TILEWRIGHT_DEVICE void load(RowStates<TILES> &rows, u32 first) const {
 #pragma unroll
     for (u32 j = 0; j < TILES; j++) {
 #pragma unroll
-      for (u32 e = 0; e < 2; e++) max[j][e] = cta.row_max((tile + j) * 8 + cta.fragment_column + e);
+      for (u32 e = 0; e < 2; e++) {
+        rows.max[j][e] = cta.row_max(first + j * 8 + cta.fragment_column + e);
+        rows.factor[j][e] = S::BENDS ? 1.f : scale(first + j * 8, e);
+      }
     }
   }
 
@@ -61,28 +70,30 @@ template <class S> struct TransposedMainloop {
     return all;
   }
 
-  // The tile whose rows alone share a step, as requests have tokens of their own; ROW_TILES where several do. All warps find the same.
-  TILEWRIGHT_DEVICE u32 only_tile(const PipelineState<S> &at) const {
+  // The first of eight rows that alone share a step, as requests have tokens of their own; M where others do. They are a row tile if one has them
+  // all, so that neighbours are summed together, and may begin in any row. All warps find the same.
+  TILEWRIGHT_DEVICE u32 only_rows(const PipelineState<S> &at) const {
     const Granule granule = cta.granules(at)[cta.lane % S::GRANULES];
     const u32 first = smallest_in_warp(granule.tokens() > 0 ? granule.first_row() : S::M);
     const u32 last = largest_in_warp(granule.tokens() > 0 ? granule.last_row() : 0);
-    const u32 tile = smaller(first / 8, ROW_TILES - 1);
-    return same_in_warp(last <= tile * 8 + 8 ? tile : ROW_TILES);
+    const u32 begin = smaller(last <= first / 8 * 8 + 8 ? first / 8 * 8 : first, S::M - 8);
+    return same_in_warp(last <= begin + 8 ? begin : S::M);
   }
 
-  // Makes -inf of the logits that a row has with tokens of the warp's granule that it does not see. Scores are of row tile `tile` and the next ones.
-  template <u32 TILES> TILEWRIGHT_DEVICE void mask_scores(float (&scores)[TILES][4], u32 tile, const PipelineState<S> &at, const SeenByAll &all) const {
+  // Makes -inf of the logits that a row has with tokens of the warp's granule that it does not see. Scores are of rows from `first_row` on.
+  template <u32 TILES> TILEWRIGHT_DEVICE void mask_scores(float (&scores)[TILES][4], u32 first_row, const PipelineState<S> &at, const SeenByAll &all) const {
     const Granule granule = cta.granules(at)[cta.warp];
     const u32 first = granule.first_row(), rows = larger(granule.last_row(), first) - first, tokens = granule.tokens();
     // Rows of one request see the same, and none of it is beyond the granule's tokens.
     const bool limited = granule.position + static_cast<i32>(S::GRANULE) > all.end && rows > cta.args.gqa_ratio;
     const bool windowed = S::HIDES_FIRST && granule.position < all.begin;
-    if (rows >= cta.row_count() && tokens == S::GRANULE && !limited && !windowed) return;
+    const bool for_all = first <= first_row && first + rows >= smaller(first_row + TILES * 8, cta.row_count());
+    if (for_all && tokens == S::GRANULE && !limited && !windowed) return;
 #pragma unroll
     for (u32 j = 0; j < TILES; j++) {
 #pragma unroll
       for (u32 e = 0; e < 2; e++) {
-        const u32 row = (tile + j) * 8 + cta.fragment_column + e;
+        const u32 row = first_row + j * 8 + cta.fragment_column + e;
         const bool shares = row - first < rows;
         i32 begin = 0, end = granule.position + static_cast<i32>(shares ? tokens : 0);
         if (limited && shares) end = smaller(end, cta.rows()[row].end);
@@ -96,14 +107,48 @@ template <class S> struct TransposedMainloop {
     }
   }
 
-  // The query, as the right side of products: its rows are columns there.
-  TILEWRIGHT_DEVICE SharedMatrix query() const { return SharedMatrix::at<128>(cta.query_address({}, 0, 0), S::QUERY_PANEL_BYTES, TILE_BYTES); }
+  // The query from a row on, as the right side of products: its rows are columns there. `wgmma` finds chunks by their addresses, so any row will do. Behind the
+  // larger parts of TILES row tiles come the smaller ones.
+  template <u32 TILES> TILEWRIGHT_DEVICE SharedMatrix query(u32 row) const {
+    const u32 begin = cta.own_query_at();
+    if constexpr (!S::KEYS_IN_FP8) return SharedMatrix::at<128>(begin + row * 128, S::QUERY_PANEL_BYTES, TILE_BYTES);
+    static_assert(TILES == 1 || TILES == ROW_TILES, "one distance from any eight rows to the next");
+    constexpr u32 NEXT = (TILES == 1 ? S::M : 8) * S::PANEL_ROW_BYTES;
+    return SharedMatrix::at<S::PANEL_ROW_BYTES>(begin + row * S::PANEL_ROW_BYTES, S::PARTS_PANEL_BYTES, NEXT);
+  }
 
   // Weights of a step: 64 tokens of each row. Steps have two buffers in turn, so that one barrier a step is enough.
   TILEWRIGHT_DEVICE u32 weights_at(u32 turn) const { return shared_address(cta.shared + S::WEIGHTS_AT) + turn * S::M * 128; }
 
   // S^T of a step, whose K has arrived, and is free again: of as many row tiles as there are scores of, from `columns` on.
   template <u32 TILES> TILEWRIGHT_DEVICE void multiply_keys(float (&scores)[TILES][4], SharedMatrix columns, const PipelineState<S> &at) const {
+    if constexpr (S::KEYS_IN_FP8) multiply_keys_in_fp8(scores, columns, at);
+    else widen_and_multiply_keys(scores, columns, at);
+  }
+
+  // K as it is, by both parts of the query beside each other.
+  template <u32 TILES> TILEWRIGHT_DEVICE void multiply_keys_in_fp8(float (&scores)[TILES][4], SharedMatrix columns, const PipelineState<S> &at) const {
+    constexpr u32 OF_PANEL = S::PANEL_ROW_BYTES / 32;
+    const SharedMatrix keys = SharedMatrix::at<S::PANEL_ROW_BYTES>(cta.keys_at(at), S::PANEL_BYTES, 8 * S::ROW_BYTES);
+    float parts[2 * TILES][4];
+    begin_wgmma(parts);
+#pragma unroll
+    for (u32 k = 0; k < S::HEAD_DIM / 32; k++) {
+      const u32 panel = k / OF_PANEL, within = k % OF_PANEL * 32;
+      const SharedMatrix left = keys.further(panel * S::PANEL_BYTES + within), right = columns.further(panel * S::PARTS_PANEL_BYTES + within);
+      wgmma_async<2 * TILES * 8, false, 0>(typename S::KvElement{}, E4m3{}, parts, left, right, k > 0);
+    }
+    commit_wgmma();
+    wait_wgmma(parts);
+    pipeline.template release_keys<false>(at);
+#pragma unroll
+    for (u32 j = 0; j < TILES; j++) {
+#pragma unroll
+      for (u32 e = 0; e < 4; e++) scores[j][e] = parts[j][e] + parts[TILES + j][e];
+    }
+  }
+
+  template <u32 TILES> TILEWRIGHT_DEVICE void widen_and_multiply_keys(float (&scores)[TILES][4], SharedMatrix columns, const PipelineState<S> &at) const {
     u32 keys[S::CHUNKS][4];
     const u32 place = its_keys + at.buffer * 2 * S::STAGE_BYTES;
 #pragma unroll
@@ -121,16 +166,18 @@ template <class S> struct TransposedMainloop {
     begin_wgmma(scores);
 #pragma unroll
     for (u32 chunk = 0; chunk < S::CHUNKS; chunk++) {
-      wgmma_async<TILES * 8, false, 0>(typename S::MmaElement{}, scores, keys[chunk], columns.further(chunk / 4 * S::QUERY_PANEL_BYTES + chunk % 4 * 32), chunk > 0);
+      wgmma_async<TILES * 8, false, 0>(typename S::MmaElement{}, typename S::MmaElement{}, scores, keys[chunk], columns.further(chunk / 4 * S::QUERY_PANEL_BYTES + chunk % 4 * 32), chunk > 0);
     }
     commit_wgmma();
     wait_wgmma(scores);
-    if constexpr (S::BENDS) {
+  }
+
+  // Makes logits of scores that are bent.
+  template <u32 TILES> TILEWRIGHT_DEVICE void bend(float (&scores)[TILES][4], u32 first) const {
 #pragma unroll
-      for (u32 j = 0; j < TILES; j++) {
+    for (u32 j = 0; j < TILES; j++) {
 #pragma unroll
-        for (u32 e = 0; e < 4; e++) scores[j][e] = S::bent(cta.args.mask, scores[j][e], cta.scale);
-      }
+      for (u32 e = 0; e < 4; e++) scores[j][e] = S::bent(cta.args.mask, scores[j][e], scale(first + j * 8, e % 2));
     }
   }
 
@@ -170,22 +217,26 @@ template <class S> struct TransposedMainloop {
     if constexpr (PART < PARTS) {
 #pragma unroll
       for (u32 n = 0; n < S::GRANULES; n++) {
-        wgmma_async<TILES * 8, false, PART * TILES>(typename S::MmaElement{}, acc.output, values[PART][n], weights.further(n * 32), true);
+        wgmma_async<TILES * 8, false, PART * TILES>(typename S::MmaElement{}, typename S::MmaElement{}, acc.output, values[PART][n], weights.further(n * 32), true);
       }
       multiply_parts<PART + 1>(acc, values, weights);
     }
   }
 
-  TILEWRIGHT_DEVICE float factor() const { return S::BENDS ? 1.f : cta.scale; } // what makes logits of the scores
+  // What makes logits of the products of a lane's rows among eight.
+  TILEWRIGHT_DEVICE float scale(u32 first, u32 e) const {
+    if constexpr (S::KEYS_IN_FP8) return cta.row_factor(first + cta.fragment_column + e);
+    else return cta.scale;
+  }
 
-  // Makes weights under these maxima. Whether some row has to be brought under a larger logit.
-  template <u32 TILES> TILEWRIGHT_DEVICE bool make_weights(float (&weights)[TILES][4], const float (&scores)[TILES][4], const float (&max)[TILES][2]) const {
+  // Makes weights under the rows' maxima. Whether some row has to be brought under a larger logit.
+  template <u32 TILES> TILEWRIGHT_DEVICE bool make_weights(float (&weights)[TILES][4], const float (&scores)[TILES][4], const RowStates<TILES> &rows) const {
     float largest = 0.f;
 #pragma unroll
     for (u32 j = 0; j < TILES; j++) {
 #pragma unroll
       for (u32 e = 0; e < 4; e++) {
-        weights[j][e] = exp2_fast(SoftmaxStep<S>::multiply_subtract(scores[j][e], factor(), max[j][e % 2]));
+        weights[j][e] = exp2_fast(SoftmaxStep<S>::multiply_subtract(scores[j][e], rows.factor[j][e % 2], rows.max[j][e % 2]));
         largest = larger(largest, weights[j][e]);
       }
     }
@@ -215,12 +266,12 @@ template <class S> struct TransposedMainloop {
 
   // Brings the rows under the largest logits of all warps, those that are too far below them.
   template <u32 TILES>
-  TILEWRIGHT_DEVICE void raise(TransposedAccumulators<S, TILES> &acc, float (&maxima)[TILES][2], const float (&scores)[TILES][4], u32 tile) const {
+  TILEWRIGHT_DEVICE void raise(TransposedAccumulators<S, TILES> &acc, RowStates<TILES> &rows, const float (&scores)[TILES][4], u32 first) const {
 #pragma unroll
     for (u32 j = 0; j < TILES; j++) {
 #pragma unroll
       for (u32 e = 0; e < 2; e++) {
-        float max = larger(scores[j][e], scores[j][e + 2]) * factor();
+        float max = larger(scores[j][e], scores[j][e + 2]) * rows.factor[j][e];
 #pragma unroll
         for (u32 mask = 4; mask < 32; mask *= 2) max = larger(max, from_lane_xor(max, mask));
         if (cta.fragment_row == 0) cta.warp_softmax(cta.warp, j * 8 + cta.fragment_column + e)->max = max;
@@ -234,11 +285,12 @@ template <class S> struct TransposedMainloop {
         float max = LOWEST;
 #pragma unroll
         for (u32 w = 0; w < S::WARPS; w++) max = larger(max, cta.warp_softmax(w, j * 8 + cta.fragment_column + e)->max);
-        const bool raises = max > maxima[j][e] + SoftmaxStep<S>::SLACK;
-        const float scale = raises ? exp2_fast(maxima[j][e] - max) : 1.f;
-        maxima[j][e] = raises ? max : maxima[j][e];
+        float &before = rows.max[j][e];
+        const bool raises = max > before + SoftmaxStep<S>::SLACK;
+        const float scale = raises ? exp2_fast(before - max) : 1.f;
+        before = raises ? max : before;
         // The others have read what was there before.
-        if (cta.warp == 0 && cta.fragment_row == 0) cta.row_max((tile + j) * 8 + cta.fragment_column + e) = maxima[j][e];
+        if (cta.warp == 0 && cta.fragment_row == 0) cta.row_max(first + j * 8 + cta.fragment_column + e) = before;
         acc.sum[j][e] *= scale;
 #pragma unroll
         for (u32 part = 0; part < PARTS; part++) {
@@ -252,22 +304,23 @@ template <class S> struct TransposedMainloop {
   // Barrier 0 is the whole CTA's.
   TILEWRIGHT_DEVICE void meet() const { barrier_of_warps<S::WARPS>(1); }
 
-  // A step whose K has arrived, for row tile `tile` and the next ones.
+  // A step whose K has arrived, for some row tiles from a row on.
   template <u32 TILES>
-  TILEWRIGHT_DEVICE void compute(TransposedAccumulators<S, TILES> &acc, u32 tile, const PipelineState<S> &at, const SeenByAll &all, u32 turn) const {
+  TILEWRIGHT_DEVICE void compute(TransposedAccumulators<S, TILES> &acc, RowStates<TILES> &rows, u32 first, const PipelineState<S> &at, const SeenByAll &all,
+                                 u32 turn) const {
     float scores[TILES][4], weights[TILES][4];
-    multiply_keys(scores, query().further(tile * TILE_BYTES), at);
-    mask_scores(scores, tile, at, all);
+    multiply_keys(scores, query<TILES>(first), at);
+    if constexpr (S::BENDS) bend(scores, first);
+    mask_scores(scores, first, at, all);
     // Most steps raise no row: weights are left before that is known, and again where one does.
-    const u32 place = weights_at(turn) + tile * TILE_BYTES;
-    float maxima[TILES][2];
-    load_maxima(maxima, tile);
-    const bool far = make_weights(weights, scores, maxima);
+    const u32 place = weights_at(turn);
+    if constexpr (!RowStates<TILES>::KEPT) load(rows, first);
+    const bool far = make_weights(weights, scores, rows);
     leave_weights(weights, place);
     if (any_of_warps<S::WARPS>(1, far)) {
-      load_maxima(maxima, tile);
-      raise(acc, maxima, scores, tile);
-      make_weights(weights, scores, maxima);
+      if constexpr (!RowStates<TILES>::KEPT) load(rows, first);
+      raise(acc, rows, scores, first);
+      make_weights(weights, scores, rows);
       leave_weights(weights, place);
       meet();
     }
@@ -279,20 +332,34 @@ template <class S> struct TransposedMainloop {
     multiply_values(acc, place, at);
   }
 
-  // Adds what one tile had alone, whose accumulators were under these maxima before.
-  TILEWRIGHT_DEVICE void add_tile(TransposedAccumulators<S> &acc, const TransposedAccumulators<S, 1> &one, const float (&before)[1][2], u32 tile) const {
+  // Adds what eight rows had alone, and brings what they had before under their maxima, by these factors. Where they are no row tile, a row is of another
+  // lane there.
+  TILEWRIGHT_DEVICE void add_rows(TransposedAccumulators<S> &acc, const TransposedAccumulators<S, 1> &one, const float (&factors)[2], u32 row) const {
+    const u32 shift = row % 8;
 #pragma unroll
     for (u32 e = 0; e < 2; e++) {
-      const float its_scale = exp2_fast(before[0][e] - cta.row_max(tile * 8 + cta.fragment_column + e));
+      const u32 column = cta.fragment_column + e, from = (column - shift) % 8, lane = cta.lane / 4 * 4 + from / 2;
+      const auto moved = [&](float first, float second) {
+        const float even = from_lane(first, lane), odd = from_lane(second, lane);
+        return from % 2 == 0 ? even : odd;
+      };
+      const u32 tile = row / 8 + (column < shift ? 1 : 0);
+      const float its_scale = moved(factors[0], factors[1]), its_sum = moved(one.sum[0][0], one.sum[0][1]);
+      float its_output[PARTS][2];
+#pragma unroll
+      for (u32 part = 0; part < PARTS; part++) {
+#pragma unroll
+        for (u32 half = 0; half < 2; half++) its_output[part][half] = moved(one.output[part][2 * half], one.output[part][2 * half + 1]);
+      }
 #pragma unroll
       for (u32 j = 0; j < ROW_TILES; j++) {
         const float scale = j == tile ? its_scale : 1.f;
-        acc.sum[j][e] = acc.sum[j][e] * scale + (j == tile ? one.sum[0][e] : 0.f);
+        acc.sum[j][e] = acc.sum[j][e] * scale + (j == tile ? its_sum : 0.f);
 #pragma unroll
         for (u32 part = 0; part < PARTS; part++) {
           float(&output)[4] = acc.output[part * ROW_TILES + j];
-          output[e] = output[e] * scale + (j == tile ? one.output[part][e] : 0.f);
-          output[e + 2] = output[e + 2] * scale + (j == tile ? one.output[part][e + 2] : 0.f);
+          output[e] = output[e] * scale + (j == tile ? its_output[part][0] : 0.f);
+          output[e + 2] = output[e + 2] * scale + (j == tile ? its_output[part][1] : 0.f);
         }
       }
     }
@@ -306,31 +373,33 @@ template <class S> struct TransposedMainloop {
     u32 turn = 0, step = steps.first;
     while (step < steps.last) {
       pipeline.template wait_keys_full<false>(at);
-      u32 tile = only_tile(at);
+      u32 rows = only_rows(at);
 #pragma unroll 1
-      while (tile == ROW_TILES) {
-        compute(acc, 0, at, all, turn);
+      while (rows == S::M) {
+        RowStates<ROW_TILES> states;
+        compute(acc, states, 0, at, all, turn);
         turn ^= 1;
         at = at.template ahead<1>();
         if (++step == steps.last) return;
         pipeline.template wait_keys_full<false>(at);
-        tile = only_tile(at);
+        rows = only_rows(at);
       }
-      // Steps of one tile are neighbours.
-      const u32 only = tile;
+      // Steps of the same rows are neighbours.
+      const u32 only = rows;
       TransposedAccumulators<S, 1> one = {};
-      float before[1][2];
-      load_maxima(before, only);
+      RowStates<1> states;
+      load(states, only);
+      const float before[2] = {states.max[0][0], states.max[0][1]};
 #pragma unroll 1
-      while (tile == only) {
-        compute(one, only, at, all, turn);
+      while (rows == only) {
+        compute(one, states, only, at, all, turn);
         turn ^= 1;
         at = at.template ahead<1>();
         if (++step == steps.last) break;
         pipeline.template wait_keys_full<false>(at);
-        tile = only_tile(at);
+        rows = only_rows(at);
       }
-      add_tile(acc, one, before, only);
+      add_rows(acc, one, {exp2_fast(before[0] - states.max[0][0]), exp2_fast(before[1] - states.max[0][1])}, only);
     }
   }
 };

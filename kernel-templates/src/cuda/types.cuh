@@ -40,6 +40,19 @@ template <class Element> struct Multiplied<Element, E5m2> {
   using Type = F16;
 };
 
+// What both sides of QK^T have: the same, but for K in FP8 as it is, beside which the query is a sum of e4m3 (`query.cuh`).
+template <bool KEYS_IN_FP8, class Element, class KvElement> struct KeyProduct {
+  using Query = typename Multiplied<Element, KvElement>::Type;
+  using Key = Query;
+};
+template <class Element, class KvElement> struct KeyProduct<true, Element, KvElement> {
+  using Query = E4m3;
+  using Key = KvElement;
+};
+
+template <class Element> constexpr bool IS_BF16 = false;
+template <> constexpr bool IS_BF16<Bf16> = true;
+
 constexpr float LOG2_E = 1.4426950408889634f;
 constexpr float F16_MAX = 65504.f;
 constexpr float LN_2 = 0.6931471805599453f;

@@ -34,7 +34,7 @@ TILEWRIGHT_DEVICE void stmatrix_transposed(u32 row_address, const u32 (&from)[4]
 template <u32 REGISTERS> TILEWRIGHT_DEVICE void setmaxnreg_inc() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(REGISTERS)); }
 template <u32 REGISTERS> TILEWRIGHT_DEVICE void setmaxnreg_dec() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(REGISTERS)); }
 
-// A matrix of 16-bit elements in panels of rows of 128 or 64 bytes, whose chunks of 16 bytes are exchanged by their addresses (swizzle modes).
+// A matrix in panels of rows of 128 or 64 bytes, whose chunks of 16 bytes are exchanged by their addresses (swizzle modes).
 struct SharedMatrix {
   u32 low, high; // as the instruction takes them: what differs is all in `low`
 
@@ -101,52 +101,63 @@ template <u32 TILES> TILEWRIGHT_DEVICE void wait_first_wgmma(float (&sum)[TILES]
 #define TILEWRIGHT_16 TILEWRIGHT_0_7 TILEWRIGHT_8_15
 #define TILEWRIGHT_32 TILEWRIGHT_16 TILEWRIGHT_16_31
 #define TILEWRIGHT_64 TILEWRIGHT_32 TILEWRIGHT_32_47 TILEWRIGHT_48_63
-// The registers of a thread's sums, then those of `left`, `right`, whether `right` is transposed, and whether to add.
-#define TILEWRIGHT_WGMMA(columns, type, registers, left, right, transposed, adding, sums)                                                    \
-  asm volatile("{\n\t.reg .pred add;\n\tsetp.ne.u32 add, " adding ", 0;\n\twgmma.mma_async.sync.aligned.m64n" columns "k16.f32." type "."    \
-               type " {" registers "}, {" left "}, " right ", add, 1, 1, " transposed ";\n\t}"                                                \
+// The registers of a thread's sums, then those of `left`, `right`, what says whether `right` is transposed, and whether to add. `types` names how
+// many elements of a row are multiplied, and what they are.
+#define TILEWRIGHT_WGMMA(columns, types, registers, left, right, order, adding, sums)                                                        \
+  asm volatile("{\n\t.reg .pred add;\n\tsetp.ne.u32 add, " adding ", 0;\n\twgmma.mma_async.sync.aligned.m64n" columns types                  \
+               " {" registers "}, {" left "}, " right ", add, 1, 1" order ";\n\t}"                                                           \
                : sums                                                                                                                        \
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b.bits()), "n"(TRANSPOSED ? 1 : 0), "r"(static_cast<u32>(add)))
 
 // The same with the left side in shared memory.
-#define TILEWRIGHT_WGMMA_SHARED(columns, type, registers, left, right, transposed, adding, sums)                                             \
-  asm volatile("{\n\t.reg .pred add;\n\tsetp.ne.u32 add, " adding ", 0;\n\twgmma.mma_async.sync.aligned.m64n" columns "k16.f32." type "."    \
-               type " {" registers "}, " left ", " right ", add, 1, 1, 0, " transposed ";\n\t}"                                               \
+#define TILEWRIGHT_WGMMA_SHARED(columns, types, registers, left, right, order, adding, sums)                                                 \
+  asm volatile("{\n\t.reg .pred add;\n\tsetp.ne.u32 add, " adding ", 0;\n\twgmma.mma_async.sync.aligned.m64n" columns types                  \
+               " {" registers "}, " left ", " right ", add, 1, 1" order ";\n\t}"                                                             \
                : sums                                                                                                                        \
                : "l"(a.bits()), "l"(b.bits()), "n"(TRANSPOSED ? 1 : 0), "r"(static_cast<u32>(add)))
 
-// sum[64, COLUMNS] += a[64, 16] * b, or = without `add`, from tile FIRST of `sum` on, of 8 columns each. Column j and step k of b are a row
+// Either side of 16-bit elements may be transposed; FP8 has its rows as they are.
+#define TILEWRIGHT_ORDER(right) ", " right
+#define TILEWRIGHT_ORDER_SHARED(right) ", 0, " right
+#define TILEWRIGHT_AS_IT_IS(right) ""
+
+// sum[64, COLUMNS] += a[64, 32 bytes] * b, or = without `add`, from tile FIRST of `sum` on, of 8 columns each. Column j and step k of b are a row
 // and a column of the matrix that lies there; TRANSPOSED, they are a column and a row.
-#define TILEWRIGHT_MULTIPLY_TOGETHER(Element, type)                                                                                          \
+#define TILEWRIGHT_MULTIPLY_TOGETHER(Left, Right, types, ORDER, ORDER_SHARED)                                                                \
   template <u32 COLUMNS, bool TRANSPOSED, u32 FIRST, u32 TILES>                                                                              \
-  TILEWRIGHT_DEVICE void wgmma_async(Element, float (&sum)[TILES][4], const u32 (&a)[4], SharedMatrix b, bool add) {               \
-    static_assert(COLUMNS == 8 || COLUMNS == 16 || COLUMNS == 32 || COLUMNS == 64 || COLUMNS == 128, "the widths that are written down here");               \
+  TILEWRIGHT_DEVICE void wgmma_async(Left, Right, float (&sum)[TILES][4], const u32 (&a)[4], SharedMatrix b, bool add) {                     \
+    static_assert(COLUMNS == 8 || COLUMNS == 16 || COLUMNS == 32 || COLUMNS == 64 || COLUMNS == 128, "the widths that are written down here"); \
     static_assert(FIRST + COLUMNS / 8 <= TILES, "columns that there are");                                                                   \
     if constexpr (COLUMNS == 8)                                                                                                              \
-      TILEWRIGHT_WGMMA("8", type, TILEWRIGHT_0_3, "%4, %5, %6, %7", "%8", "%9", "%10", TILEWRIGHT_SUM_1(sum, FIRST));                         \
+      TILEWRIGHT_WGMMA("8", types, TILEWRIGHT_0_3, "%4, %5, %6, %7", "%8", ORDER("%9"), "%10", TILEWRIGHT_SUM_1(sum, FIRST));                 \
     else if constexpr (COLUMNS == 16)                                                                                                        \
-      TILEWRIGHT_WGMMA("16", type, TILEWRIGHT_0_7, "%8, %9, %10, %11", "%12", "%13", "%14", TILEWRIGHT_SUM_2(sum, FIRST));                    \
+      TILEWRIGHT_WGMMA("16", types, TILEWRIGHT_0_7, "%8, %9, %10, %11", "%12", ORDER("%13"), "%14", TILEWRIGHT_SUM_2(sum, FIRST));            \
     else if constexpr (COLUMNS == 32)                                                                                                        \
-      TILEWRIGHT_WGMMA("32", type, TILEWRIGHT_16, "%16, %17, %18, %19", "%20", "%21", "%22", TILEWRIGHT_SUM_4(sum, FIRST));                   \
+      TILEWRIGHT_WGMMA("32", types, TILEWRIGHT_16, "%16, %17, %18, %19", "%20", ORDER("%21"), "%22", TILEWRIGHT_SUM_4(sum, FIRST));           \
     else if constexpr (COLUMNS == 64)                                                                                                        \
-      TILEWRIGHT_WGMMA("64", type, TILEWRIGHT_32, "%32, %33, %34, %35", "%36", "%37", "%38", TILEWRIGHT_SUM_8(sum, FIRST));                   \
+      TILEWRIGHT_WGMMA("64", types, TILEWRIGHT_32, "%32, %33, %34, %35", "%36", ORDER("%37"), "%38", TILEWRIGHT_SUM_8(sum, FIRST));           \
     else                                                                                                                                     \
-      TILEWRIGHT_WGMMA("128", type, TILEWRIGHT_64, "%64, %65, %66, %67", "%68", "%69", "%70", TILEWRIGHT_SUM_16(sum, FIRST));                 \
+      TILEWRIGHT_WGMMA("128", types, TILEWRIGHT_64, "%64, %65, %66, %67", "%68", ORDER("%69"), "%70", TILEWRIGHT_SUM_16(sum, FIRST));         \
   }                                                                                                                                          \
   template <u32 COLUMNS, bool TRANSPOSED, u32 FIRST, u32 TILES>                                                                              \
-  TILEWRIGHT_DEVICE void wgmma_async(Element, float (&sum)[TILES][4], SharedMatrix a, SharedMatrix b, bool add) {                            \
-    static_assert(COLUMNS == 16 || COLUMNS == 32 || COLUMNS == 64 || COLUMNS == 128, "the widths that are written down here");               \
+  TILEWRIGHT_DEVICE void wgmma_async(Left, Right, float (&sum)[TILES][4], SharedMatrix a, SharedMatrix b, bool add) {                        \
+    static_assert(COLUMNS == 8 || COLUMNS == 16 || COLUMNS == 32 || COLUMNS == 64 || COLUMNS == 128, "the widths that are written down here"); \
     static_assert(FIRST + COLUMNS / 8 <= TILES, "columns that there are");                                                                   \
-    if constexpr (COLUMNS == 16)                                                                                                             \
-      TILEWRIGHT_WGMMA_SHARED("16", type, TILEWRIGHT_0_7, "%8", "%9", "%10", "%11", TILEWRIGHT_SUM_2(sum, FIRST));                            \
+    if constexpr (COLUMNS == 8)                                                                                                              \
+      TILEWRIGHT_WGMMA_SHARED("8", types, TILEWRIGHT_0_3, "%4", "%5", ORDER_SHARED("%6"), "%7", TILEWRIGHT_SUM_1(sum, FIRST));                \
+    else if constexpr (COLUMNS == 16)                                                                                                        \
+      TILEWRIGHT_WGMMA_SHARED("16", types, TILEWRIGHT_0_7, "%8", "%9", ORDER_SHARED("%10"), "%11", TILEWRIGHT_SUM_2(sum, FIRST));             \
     else if constexpr (COLUMNS == 32)                                                                                                        \
-      TILEWRIGHT_WGMMA_SHARED("32", type, TILEWRIGHT_16, "%16", "%17", "%18", "%19", TILEWRIGHT_SUM_4(sum, FIRST));                           \
+      TILEWRIGHT_WGMMA_SHARED("32", types, TILEWRIGHT_16, "%16", "%17", ORDER_SHARED("%18"), "%19", TILEWRIGHT_SUM_4(sum, FIRST));            \
     else if constexpr (COLUMNS == 64)                                                                                                        \
-      TILEWRIGHT_WGMMA_SHARED("64", type, TILEWRIGHT_32, "%32", "%33", "%34", "%35", TILEWRIGHT_SUM_8(sum, FIRST));                           \
+      TILEWRIGHT_WGMMA_SHARED("64", types, TILEWRIGHT_32, "%32", "%33", ORDER_SHARED("%34"), "%35", TILEWRIGHT_SUM_8(sum, FIRST));            \
     else                                                                                                                                     \
-      TILEWRIGHT_WGMMA_SHARED("128", type, TILEWRIGHT_64, "%64", "%65", "%66", "%67", TILEWRIGHT_SUM_16(sum, FIRST));                         \
+      TILEWRIGHT_WGMMA_SHARED("128", types, TILEWRIGHT_64, "%64", "%65", ORDER_SHARED("%66"), "%67", TILEWRIGHT_SUM_16(sum, FIRST));          \
   }
-TILEWRIGHT_MULTIPLY_TOGETHER(F16, "f16")
-TILEWRIGHT_MULTIPLY_TOGETHER(Bf16, "bf16")
+TILEWRIGHT_MULTIPLY_TOGETHER(F16, F16, "k16.f32.f16.f16", TILEWRIGHT_ORDER, TILEWRIGHT_ORDER_SHARED)
+TILEWRIGHT_MULTIPLY_TOGETHER(Bf16, Bf16, "k16.f32.bf16.bf16", TILEWRIGHT_ORDER, TILEWRIGHT_ORDER_SHARED)
+TILEWRIGHT_MULTIPLY_TOGETHER(E4m3, E4m3, "k32.f32.e4m3.e4m3", TILEWRIGHT_AS_IT_IS, TILEWRIGHT_AS_IT_IS)
+TILEWRIGHT_MULTIPLY_TOGETHER(E4m3, E5m2, "k32.f32.e4m3.e5m2", TILEWRIGHT_AS_IT_IS, TILEWRIGHT_AS_IT_IS)
+TILEWRIGHT_MULTIPLY_TOGETHER(E5m2, E4m3, "k32.f32.e5m2.e4m3", TILEWRIGHT_AS_IT_IS, TILEWRIGHT_AS_IT_IS)
 
 } // namespace tilewright

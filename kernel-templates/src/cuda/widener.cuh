@@ -17,10 +17,11 @@ template <class S> struct Widener {
   // A warp takes 64 bytes of eight rows at once, which are a panel when they are widened: a lane 16. Rows whose numbers differ by 5 modulo 8 are
   // neighbours, so that eight lanes read, and write, in different banks.
   static constexpr u32 PARTS = S::ROW_BYTES / 64, PARTS_A_PANEL = S::PANEL_ROW_BYTES / 64;
-  static constexpr u32 TASKS = S::N / 8 * PARTS;
+  // Where two warps widen the same, each has half of the rows.
+  static constexpr u32 EIGHTS = S::N / 8 / larger(S::WIDENERS, 1u), TASKS = EIGHTS * PARTS;
   // Tasks whose addresses are constants, so that no instruction computes them: up to 16, all parts of as many rows as divide the step evenly. The code of more
   // would not stay in the instruction cache.
-  TILEWRIGHT_DEVICE static constexpr u32 unrolled(u32 eights) { return S::N / 8 % eights == 0 ? eights * PARTS : unrolled(eights - 1); }
+  TILEWRIGHT_DEVICE static constexpr u32 unrolled(u32 eights) { return EIGHTS % eights == 0 ? eights * PARTS : unrolled(eights - 1); }
   static constexpr u32 UNROLLED = S::WIDENED ? unrolled(16 / PARTS) : 1, AT_ONCE = UNROLLED % 2 == 0 ? 2 : 1;
   static_assert(!S::WIDENED || S::WIDE_PANEL_ROW_BYTES == 128, "each part of a row is a panel when it is widened");
 
@@ -53,10 +54,10 @@ template <class S> struct Widener {
     }
   }
 
-  template <bool VALUES> TILEWRIGHT_DEVICE void widen(const PipelineState<S> &at) const {
-    const u32 row = cta.lane / 8 ^ cta.lane / 4 % 2 * 5, chunk = cta.lane % 4;
-    const u32 from = (VALUES ? cta.values_at(at) : cta.keys_at(at)) + row * S::PANEL_ROW_BYTES + (chunk ^ cta.exchange(row)) * 16;
-    const u32 to = (VALUES ? cta.wide_values_at(at) : cta.wide_keys_at(at)) + row * 128 + (2 * chunk ^ row) * 16;
+  template <bool VALUES> TILEWRIGHT_DEVICE void widen(const PipelineState<S> &at, u32 share) const {
+    const u32 row = cta.lane / 8 ^ cta.lane / 4 % 2 * 5, chunk = cta.lane % 4, first = share * EIGHTS * 8;
+    const u32 from = (VALUES ? cta.values_at(at) : cta.keys_at(at)) + first * S::ROW_BYTES + row * S::PANEL_ROW_BYTES + (chunk ^ cta.exchange(row)) * 16;
+    const u32 to = (VALUES ? cta.wide_values_at(at) : cta.wide_keys_at(at)) + first * S::WIDE_ROW_BYTES + row * 128 + (2 * chunk ^ row) * 16;
     Place place;
 #pragma unroll
     for (u32 part = 0; part < PARTS_A_PANEL; part++) place.parts[part] = from ^ part * 64;
@@ -79,7 +80,8 @@ template <class S> struct Widener {
     }
   }
 
-  template <bool VALUES> TILEWRIGHT_DEVICE void run(const Steps &steps) const {
+  // By a warp that widens all rows of K, or of V, or its share of them.
+  template <bool VALUES> TILEWRIGHT_DEVICE void run(const Steps &steps, u32 share) const {
     PipelineState<S> at;
 #pragma unroll 1
     for (u32 step = steps.first; step < steps.last; step++) {
@@ -89,7 +91,7 @@ template <class S> struct Widener {
         continue;
       }
       pipeline.template wait_to_widen<VALUES>(at);
-      widen<VALUES>(at);
+      widen<VALUES>(at, share);
       pipeline.template release_widened<VALUES>(at);
       at = at.behind_together();
     }

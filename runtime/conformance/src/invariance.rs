@@ -263,24 +263,46 @@ pub struct SeenBits {
     pub differ: u64,
 }
 
+/// A row of a batch whose bits are not those seen first.
+#[derive(Clone, Copy, Debug)]
+pub struct Difference {
+    /// Its number in the batch.
+    pub row: usize,
+    /// Its request's number in the family.
+    pub text: usize,
+    /// Words of 32 bits that differ.
+    pub words: usize,
+    /// The first of them, as the row has them.
+    pub word: usize,
+    /// Its bits as they were seen first.
+    pub before: u32,
+    /// Its bits now.
+    pub now: u32,
+}
+
 impl SeenBits {
     /// Nothing seen of a family's requests.
     pub fn new(family: &Family) -> Self {
         Self { first: vec![None; family.len()], pairs: 0, differ: 0 }
     }
 
-    /// Compares the bits of a batch's rows with those seen before.
-    pub fn compare(&mut self, texts: &[usize], bits: &[u32]) {
+    /// Compares the bits of a batch's rows with those seen before. Says of rows that differ which they are, how many of their words differ,
+    /// and which is the first.
+    pub fn compare(&mut self, texts: &[usize], bits: &[u32]) -> Vec<Difference> {
         let row = bits.len() / texts.len().max(1);
-        for (&text, bits) in texts.iter().zip(bits.chunks_exact(row.max(1))) {
-            match &self.first[text] {
-                Some(first) => {
-                    self.pairs += 1;
-                    self.differ += u64::from(first != bits);
-                }
-                None => self.first[text] = Some(bits.to_vec()),
-            }
+        let mut differences = Vec::new();
+        for ((index, &text), bits) in texts.iter().enumerate().zip(bits.chunks_exact(row.max(1))) {
+            let Some(first) = &self.first[text] else {
+                self.first[text] = Some(bits.to_vec());
+                continue;
+            };
+            self.pairs += 1;
+            let mut others = (0..).zip(first.iter().zip(bits)).filter(|(_, (before, now))| before != now);
+            let Some((word, (&before, &now))) = others.next() else { continue };
+            self.differ += 1;
+            differences.push(Difference { row: index, text, words: 1 + others.count(), word, before, now });
         }
+        differences
     }
 }
 

@@ -125,7 +125,13 @@ impl<E: CudaElement + Element> Comparison<E> {
                 }
             }
             let bits = self.bits(&batch);
-            self.seen.compare(&batch.texts, &bits);
+            for difference in self.seen.compare(&batch.texts, &bits) {
+                let tokens = batch.seq_lens[difference.row];
+                println!(
+                    "batch {seed} in pages of {page_size}, {} requests, {tokens} tokens: {difference:x?}",
+                    batch.texts.len()
+                );
+            }
         }
     }
 

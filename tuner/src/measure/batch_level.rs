@@ -23,7 +23,7 @@ use tilewright_heuristics::{BatchShape, Tile, TileSetBuf};
 use tilewright_kernel_templates::{Class, Limits};
 
 /// Pairs of tiles that are measured beside the single ones, at most: each is a kernel of its own to compile, and a plan of each batch that takes ten times as long
-/// as that of one tile. None has taken less than 0.97 of the time of the best single tile (`docs/tried.md`), and none is in the selectors of the last runs.
+/// as that of one tile. None has taken less than 0.97 of the time of the best single tile (`docs/tried.md`).
 const PAIRS: usize = 1;
 
 /// Sets of tiles that batches are raced under.
@@ -69,18 +69,17 @@ impl Candidates {
     }
 }
 
-/// The sets that are measured on whole batches: each of these tiles for all packs, and pairs of a tall tile with a low one, which share a kernel where they have the
-/// same warps: of the `known` tiles, whose kernel can be compiled before the others are known, else of the first of these tiles.
-pub fn candidate_sets(tiles: &[Tile], known: &[Tile]) -> Vec<TileSetBuf> {
+/// The sets that are measured on whole batches: each of these tiles for all packs, and pairs: those `known` ones whose tiles are among these, and whose kernels can be
+/// compiled before the others are known; else [`pairs`].
+pub fn candidate_sets(tiles: &[Tile], known: &[TileSetBuf]) -> Vec<TileSetBuf> {
     let single = tiles.iter().copied().map(TileSetBuf::one);
-    let are_raced = |pairs: &Vec<TileSetBuf>| {
-        !pairs.is_empty() && pairs.iter().all(|pair| pair.tiles().iter().all(|tile| tiles.contains(tile)))
-    };
-    single.chain(Some(pairs(known)).filter(are_raced).unwrap_or_else(|| pairs(tiles))).collect()
+    let is_raced = |pair: &&TileSetBuf| pair.tiles().iter().all(|tile| tiles.contains(tile));
+    let known: Vec<TileSetBuf> = known.iter().filter(is_raced).copied().collect();
+    single.chain(if known.is_empty() { pairs(tiles) } else { known }).collect()
 }
 
-/// The first pairs of these tiles.
-fn pairs(tiles: &[Tile]) -> Vec<TileSetBuf> {
+/// The first pairs of these tiles of a tall one with a low one, which share a kernel where they have the same warps.
+pub fn pairs(tiles: &[Tile]) -> Vec<TileSetBuf> {
     let tall = |tile: &&Tile| tile.m >= 64;
     let pairs = tiles.iter().filter(tall).flat_map(|tall| {
         let beside = |low: &&Tile| low.m < tall.m && low.m <= 32 && low.warps == tall.warps;

@@ -35,7 +35,7 @@ pub mod worker;
 pub(crate) use batch_level::tests::ScriptedBench;
 pub use batch_level::{
     Candidates, candidate_sets, measure_batches, measure_candidates, measure_candidates_while,
-    measure_decisions,
+    measure_decisions, pairs,
 };
 pub use batch_policies::BatchPolicies;
 pub use bench::{Bench, BenchError, Coverage, Failure, Loaded, PlanId, Preparation};

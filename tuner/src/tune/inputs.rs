@@ -5,7 +5,7 @@ use super::{TuneOptions, quick};
 use crate::emit::module_name;
 use crate::fit_settings::FitSettings;
 use crate::measure::{
-    Benches, KnownTiles, Screening, Timed, candidate_sets, needs_cp_async, screenings, to_prepare_first,
+    Benches, KnownTiles, Screening, Timed, needs_cp_async, pairs, screenings, to_prepare_first,
 };
 use crate::store::DeviceRecord;
 use crate::workloads::{Scale, Workload, Workloads};
@@ -114,9 +114,15 @@ impl Inputs {
         })
     }
 
-    /// The known tiles of the class that is raced under pairs of tiles, of which a pair is raced.
-    pub(super) fn known_to_pair(&self) -> Vec<Tile> {
-        self.timed.usual().map_or_else(Vec::new, |usual| self.known_tiles.of(&usual))
+    /// The pairs of known tiles that are raced, on the class that is raced under pairs: those that the known selector returns, whose leaves would choose otherwise without
+    /// them; else one of its tiles.
+    pub(super) fn known_pairs(&self) -> Vec<TileSetBuf> {
+        let Some(usual) = self.timed.usual() else { return Vec::new() };
+        let tiles = self.known_tiles.of(&usual);
+        let returned = self.known.sets().into_iter().filter(|set| set.single().is_none());
+        let returned: Vec<TileSetBuf> =
+            returned.filter(|set| set.tiles().iter().all(|tile| tiles.contains(tile))).collect();
+        if returned.is_empty() { pairs(&tiles) } else { returned }
     }
 
     /// All batches.
@@ -144,10 +150,8 @@ impl Inputs {
         }
         // A pair of known tiles, whose kernel takes longest, and without which no batch is raced.
         if let Some(usual) = self.timed.usual().filter(|_| !quick) {
-            let known = self.known_to_pair();
-            let sets = candidate_sets(&known, &known).into_iter();
-            let pairs = sets.filter(|set| set.single().is_none()).map(|pair| (pair, usual));
-            benches.ask(&[], &pairs.collect::<Vec<_>>());
+            let pairs: Vec<_> = self.known_pairs().into_iter().map(|pair| (pair, usual)).collect();
+            benches.ask(&[], &pairs);
         }
     }
 }
@@ -187,10 +191,18 @@ mod tests {
             let (tiles, known) = (BTreeSet::from_iter(tiles), whole.known_tiles.of(class));
             assert_eq!(tiles, known.iter().collect(), "{class}");
         }
-        let pair = candidate_sets(&whole.known_to_pair(), &whole.known_to_pair()).pop().unwrap();
-        assert!(pair.single().is_none());
-        let usual = whole.timed.usual().unwrap();
-        assert!(pair.tiles().iter().all(|tile| whole.known_tiles.of(&usual).contains(tile)), "{pair}");
+        let (pairs, usual) = (whole.known_pairs(), whole.timed.usual().unwrap());
+        assert!(!pairs.is_empty());
+        for pair in &pairs {
+            assert!(pair.single().is_none());
+            assert!(pair.tiles().iter().all(|tile| whole.known_tiles.of(&usual).contains(tile)), "{pair}");
+        }
+        // Those that the selector's tree returns.
+        let selector = whole.known.prior().unwrap();
+        let returned: BTreeSet<String> =
+            selector.sets.iter().filter(|set| set.contains('+')).cloned().collect();
+        let named: BTreeSet<String> = pairs.iter().map(ToString::to_string).collect();
+        assert!(returned.is_empty() || named == returned, "{named:?} for {returned:?}");
         // These race all that is known, and shards what they have in common.
         let quick = inputs(&TuneOptions { quick: true, ..options.clone() });
         let shard = inputs(&TuneOptions { shard: Some(Shard { index: 0, count: 1 }), ..options });

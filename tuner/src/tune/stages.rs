@@ -200,7 +200,7 @@ impl<'r, 'a, 'b> Stages<'r, 'a, 'b> {
             sets: if quick {
                 known_sets.clone()
             } else {
-                candidate_sets(&self.tiles, &self.inputs.known_to_pair())
+                candidate_sets(&self.tiles, &self.inputs.known_pairs())
             },
             several_for: self.timed.usual().filter(|_| *backend == Backend::Cuda && !quick),
         };

@@ -93,16 +93,22 @@ fn fp8_beside_a_producer_agrees_with_the_reference() {
         // Transposed products.
         (128, (32, 64, 4, 1)),
         (128, (32, 64, 4, 2)),
+        (128, (32, 64, 4, 3)),
         (64, (32, 64, 4, 3)),
+        (64, (32, 64, 4, 2)),
+        (192, (32, 64, 4, 2)),
         (256, (32, 64, 4, 2)),
+        (256, (32, 64, 4, 1)),
     ];
     let window = KernelOptions { mask: MaskOptions::ALL, sinks: true, ..CASE.options };
     let mut cases = Vec::new();
     for (index, (head_dim, (m, n, warps, stages))) in tiles.into_iter().enumerate() {
-        for (query, options) in [(Dtype::F16, CASE.options), (Dtype::Bf16, window)] {
+        for (query, options) in
+            [(Dtype::F16, CASE.options), (Dtype::Bf16, window), (Dtype::Bf16, CASE.options)]
+        {
             for (packing, own) in [(Packing::PerTree, 70), (Packing::PerRequest, 300)] {
-                // All combinations at the usual head dimension, at others two in turn.
-                let is_plain = query == Dtype::F16;
+                // All combinations at the usual head dimension, at others two or four in turn.
+                let is_plain = options == CASE.options;
                 if head_dim != 128 && (is_plain == (packing == Packing::PerTree)) == index.is_multiple_of(2) {
                     continue;
                 }
@@ -112,12 +118,15 @@ fn fp8_beside_a_producer_agrees_with_the_reference() {
                 let tile = Tile::new(m, n, warps, stages);
                 let (page_size, hnd) = ([16, 32, 48, 64][cases.len() % 4], cases.len() % 3 == 0);
                 let (queries, grown) = ((seed % 3) as u32, cases.len() % 5 == 0);
+                // Of transposed products rows of one request may begin anywhere.
+                let gqa_ratio = if m == 32 { [7, 5, 4, 6, 3][cases.len() % 5] } else { CASE.gqa_ratio };
                 cases.push(Case {
                     tile,
                     class,
                     options,
                     packing,
                     own,
+                    gqa_ratio,
                     page_size,
                     hnd,
                     queries,

@@ -28,9 +28,11 @@ fn assert_each_is_noticed(changes: &[Change], devices: &[(&[Case], &[&str])]) {
 
 /// Warps that leave weights for each other, in one step and many.
 fn transposed_cases() -> Vec<Case> {
-    (1..=3)
-        .flat_map(|stages| {
-            let (tile, class) = (Tile::new(32, 64, 4, stages), Class { head_dim: 128, dtype: Dtype::Fp8F16 });
+    // With K that is widened, and as it is.
+    [(1, Dtype::Fp8F16), (2, Dtype::Fp8F16), (3, Dtype::Fp8F16), (1, Dtype::Fp8Bf16), (2, Dtype::Fp8Bf16)]
+        .into_iter()
+        .flat_map(|(stages, dtype)| {
+            let (tile, class) = (Tile::new(32, 64, 4, stages), Class { head_dim: 128, dtype });
             let packing = |seed| if seed == 1 { Packing::PerTree } else { Packing::Pat };
             (0..2).map(move |seed| Case {
                 tile,
@@ -60,14 +62,13 @@ fn a_missing_word_about_a_buffer_is_caught() {
     let flags = &[WARPGROUPS, QUICK];
     check_all(&Emulator::build(&kernels_of(&cases), flags), &cases);
     // Those of the warps that widen: private KV phases that come first and last, one buffer and two.
-    let fp8 = Class { head_dim: 128, dtype: Dtype::Fp8F16 };
-    let widened: Vec<Case> = [64, 96]
+    let widened: Vec<Case> = [(64, Dtype::Fp8F16), (96, Dtype::Fp8F16), (64, Dtype::Fp8Bf16)]
         .into_iter()
-        .flat_map(|n| {
-            let tile = Tile::new(64, n, 4, 2);
+        .flat_map(|(n, dtype)| {
+            let (tile, class) = (Tile::new(64, n, 4, 2), Class { head_dim: 128, dtype });
             (0..4).map(move |seed| Case {
                 tile,
-                class: fp8,
+                class,
                 packing: Packing::PerTree,
                 own: 70 * (seed as u32 % 2),
                 seed,
@@ -152,11 +153,20 @@ fn a_missing_barrier_is_caught() {
         })
         .collect();
     let transposed = transposed_cases();
-    let devices: [(&[Case], &[&str]); 4] = [
+    // A query in two parts, which warps that share rows leave for each other.
+    let shared_query: Vec<Case> = (0..3)
+        .map(|seed| {
+            // In one buffer, with items that begin with their private KV phase.
+            let (tile, class) = (Tile::new(64, 128, 8, 1), Class { head_dim: 128, dtype: Dtype::Fp8Bf16 });
+            Case { tile, class, packing: Packing::PerTree, seed, warpgroups: true, ..CASE }
+        })
+        .collect();
+    let devices: [(&[Case], &[&str]); 5] = [
         (&cases, &[QUICK]),
         (&beside_producers, &[WARPGROUPS, QUICK]),
         (&split, &[WARPGROUPS, QUICK]),
         (&transposed, &[WARPGROUPS, QUICK, FP8_CONVERSION]),
+        (&shared_query, &[WARPGROUPS, QUICK, FP8_CONVERSION]),
     ];
     for (cases, flags) in devices {
         check_all(&Emulator::build(&kernels_of(cases), flags), cases);
@@ -177,5 +187,5 @@ fn a_missing_barrier_is_caught() {
     }
     assert_each_is_noticed(&changes, &devices);
     let barriers = changes.len();
-    assert!(barriers >= 14, "only {barriers} of the sources' barriers were found");
+    assert!(barriers >= 16, "only {barriers} of the sources' barriers were found");
 }
