@@ -1,6 +1,10 @@
 //! The default space is compiled for every architecture, with no GPU, and its figures are compared with NVIDIA's own tools.
 
+mod machine_code;
+
+use machine_code::{arrivals, assert_arrivals_wait};
 use std::path::PathBuf;
+
 use std::process::Command;
 use std::sync::OnceLock;
 use tilewright_heuristics::{Backend, Dtype, Fp8, Geometry, MaskOptions, Tile};
@@ -8,7 +12,7 @@ use tilewright_kernel_templates::cuda::{
     Arguments, Kernel, KernelOptions, KvLoad, MAX_STATES, MERGE_WARPS, WarpSplit, has_tma_producers,
     producer_warps, transposes,
 };
-use tilewright_kernel_templates::toolchain::{Compiler, fetch_disassemblers};
+use tilewright_kernel_templates::toolchain::{Compiler, Nvrtc, Source, fetch_disassemblers};
 use tilewright_kernel_templates::{
     Arch, Class, CudaLimits, Limits, RotaryPairs, Space, check, check_compiled, check_compiled_mix,
     check_mix, occupancy,
@@ -64,6 +68,7 @@ fn compile_space(device: &str, step: usize) -> usize {
         assert_eq!(cubin.usage.registers, cubin.report.registers, "{device} {tile}");
         assert_eq!(cubin.usage.max_threads, kernel.threads, "{device} {tile}");
         assert!(is_one_arguments(cubin.usage.parameter_bytes), "{device} {tile}: {:?}", cubin.usage);
+        assert_arrivals_wait(kernel, &limits.arch, &cubin.code);
         let options = KernelOptions::default();
         if check_compiled(tile, &USUAL, options, &limits, &cubin.usage, &cubin.report).is_err() {
             continue;
@@ -220,6 +225,7 @@ fn every_class_and_option_compiles_for_every_architecture() {
         for (kernel, cubin) in kernels.iter().zip(compiler(&limits.arch).compile_all(&kernels, || ())) {
             let cubin = cubin.unwrap_or_else(|error| panic!("{device}: {error}"));
             assert!((8..=255).contains(&cubin.usage.registers), "{device} {}", kernel.name);
+            assert_arrivals_wait(kernel, &limits.arch, &cubin.code);
         }
     }
 }
@@ -344,6 +350,7 @@ fn tiles_beside_producers_compile_with_every_option() {
         let held = occupancy(&limits, kernel.threads, mix.usage.registers, kernel.shared_bytes);
         let what = format!("{}: {:?}, {} CTAs an SM", kernel.name, mix.usage, held.ctas_per_sm);
         println!("{what}");
+        assert_arrivals_wait(&kernel, &limits.arch, &mix.code);
         // Windows, caps and sinks at once take registers of their own, and fewer of them are left than of a tile alone.
         let most = if options == ALL_OPTIONS { 64 } else { 32 };
         assert!(mix.usage.local_bytes <= most, "{what}");
@@ -574,6 +581,32 @@ fn figures_and_instructions_are_those_of_cuobjdump() {
             }
         }
     }
+}
+
+/// What the tests of this file look for in each kernel is found where it is: `ptxas` lets an arrival pass a read, though the source has it behind.
+#[test]
+fn an_arrival_that_passes_a_read_is_found() {
+    let kernel = |address: &str| {
+        format!(
+            r#"
+extern "C" __global__ void passed(unsigned* out, unsigned zero) {{
+    extern __shared__ unsigned memory[];
+    unsigned at = static_cast<unsigned>(__cvta_generic_to_shared(memory)), r[4];
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {{%0, %1, %2, %3}}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(at + threadIdx.x * 16 + 16) : "memory");
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"({address}) : "memory");
+    out[threadIdx.x] = r[0] ^ r[1] ^ r[2] ^ r[3];
+}}"#
+        )
+    };
+    let nvrtc = Nvrtc::load_or_fetch(&cache()).unwrap();
+    let found = ["at", "at + (r[0] & zero)"].map(|address| {
+        let source = Source { name: "passed.cu", text: &kernel(address), headers: &[] };
+        let option = "sm_90a".parse::<Arch>().unwrap().option();
+        let (all, early) = arrivals(&nvrtc.compile(&source, &[option]).unwrap().cubin);
+        (all, early.len())
+    });
+    assert_eq!(found, [(1, 1), (1, 0)]);
 }
 
 /// What lets a dependent launch begin early, and what makes it wait, are there in the machine code: an `#if` that leaves them out would be noticed

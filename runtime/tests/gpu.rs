@@ -2,6 +2,7 @@
 //! doing nothing.
 
 mod append;
+mod beside;
 mod cubins;
 mod forward;
 mod graph_plan;

@@ -98,6 +98,7 @@ struct Arguments {
   FastDiv launch_items; // items that this launch has CTAs for
   u32 group;            // which launch of `counts` it is
   MaskArguments mask;
+  u32 zero;         // 0, which the compiler does not know
   u32 heads_a_page; // page stride over head stride; read, as what follows, by TMA producers only
   // K and V as tensors of elements of a panel, tokens modulo 8, panels, tokens divided by 8, pages and KV heads. Where panels have rows of 64 bytes,
   // the map of 1 token has it alone in a dimension of its own, and the token of the page instead of tokens divided by 8: boxes of it have 2.
@@ -105,6 +106,6 @@ struct Arguments {
   alignas(64) TensorMap key_maps; // of 16 tokens and all panels
   TensorMap value_maps[6];        // of 1, 2 and 4 tokens of a panel, of 8 and 16 of all, and of 8 of all that lie partly outside of their tensor
 };
-static_assert(sizeof(Arguments) == round_up(20 * 8 + 8 * 8 + 12 * 4 + sizeof(MaskArguments), 64) + 7 * 128, "the host lays out the same struct");
+static_assert(sizeof(Arguments) == round_up(20 * 8 + 8 * 8 + 13 * 4 + sizeof(MaskArguments), 64) + 7 * 128, "the host lays out the same struct");
 
 } // namespace tilewright

@@ -232,6 +232,9 @@ pub struct Arguments {
     pub group: u32,
     /// The numbers of the mask, and the scale of the logits.
     pub mask: MaskArguments,
+    /// 0, which the compiler of the kernels does not know: where an instruction has to wait for registers that it does not read, its address depends on
+    /// them by this.
+    pub zero: u32,
     /// Page stride over head stride. This and what follows is read by kernels with TMA producers only.
     pub heads_a_page: u32,
     /// Tensor map of K, boxes of [`GRANULE`] tokens.

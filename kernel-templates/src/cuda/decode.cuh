@@ -145,8 +145,7 @@ struct Decode {
       const MaskState seen = consumer.softmax_step.masking.mask_state(steps);
       Query<S> query;
       consumer.pipeline.wait_query_full();
-      consumer.softmax_step.mma.query_loader.copy(query, query_at);
-      consumer.pipeline.release_query();
+      consumer.pipeline.release_query(consumer.softmax_step.mma.query_loader.copy(query, query_at));
       Accumulators<S> acc = Accumulators<S>::empty();
       if (S::TIMELINE && steps.first < steps.last) {
         if (S::PRIVATE_PHASE && steps.in_private_phase(steps.first)) consumer.pipeline.template wait_keys_full<false>(PipelineState<S>{});

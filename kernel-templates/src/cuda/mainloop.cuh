@@ -25,9 +25,9 @@ template <class S> struct Mainloop {
     const Pipeline<S> &pipeline;
     const PipelineState<S> &at;
     TILEWRIGHT_DEVICE void meanwhile() const {}
-    TILEWRIGHT_DEVICE void keys_are_read() const { pipeline.template release_keys<TOGETHER>(at); }
+    TILEWRIGHT_DEVICE void keys_are_read(u32 read) const { pipeline.template release_keys<TOGETHER>(at, read); }
     TILEWRIGHT_DEVICE void wait_values_full() const { pipeline.template wait_values_full<TOGETHER>(at); }
-    TILEWRIGHT_DEVICE void values_are_read() const { pipeline.template release_values<TOGETHER>(at); }
+    TILEWRIGHT_DEVICE void values_are_read(u32 read) const { pipeline.template release_values<TOGETHER>(at, read); }
   };
 
   // Releases a step whose keys have arrived, and of which the warp computes nothing.

@@ -49,12 +49,13 @@ template <class S> struct Mma {
   TILEWRIGHT_DEVICE u32 fragment_lane() const { return S::MIXED ? computed_here(cta.lane) : cta.lane; }
 
   // Logits of the warp's rows with GRANULES_HERE granules of a step, `first` and the next ones; those outside of `active` stay zero. Of a head that
-  // warps share out, the warp's part of them.
+  // warps share out, the warp's part of them. Returns bits of what the last reads of K have brought (`Pipeline::release_keys`).
   template <bool ALL, u32 GRANULES_HERE>
-  TILEWRIGHT_DEVICE void multiply_keys(float (&scores)[GRANULES_HERE * 2][4], const Query<S> &query, const PipelineState<S> &at, u32 first,
+  TILEWRIGHT_DEVICE u32 multiply_keys(float (&scores)[GRANULES_HERE * 2][4], const Query<S> &query, const PipelineState<S> &at, u32 first,
                                        u32 active) const {
     constexpr u32 PRODUCTS = S::CHUNK_ELEMENTS / 8; // that two parts are enough for
     const u32 lane = fragment_lane();
+    u32 read = 0;
 #pragma unroll
     for (u32 j = 0; j < GRANULES_HERE * 2; j++) scores[j][0] = scores[j][1] = scores[j][2] = scores[j][3] = 0.f;
 #pragma unroll
@@ -75,6 +76,7 @@ template <class S> struct Mma {
         const u32 row = (first + n) * S::GRANULE + lane % 8 + lane / 16 * 8;
         u32 b[4];
         ldmatrix(b, cta.chunk_address(cta.keys_at(at), row, first_chunk() + k * 2 + lane / 8 % 2));
+        if (k + 1 == S::WARP_CHUNKS / 2) read ^= b[0]; // the compiler may change their order
         if constexpr (S::FP8) {
 #pragma unroll
           for (u32 i = 0; i < 4; i++) { // tokens 0 to 7 with both parts, then 8 to 15
@@ -88,6 +90,7 @@ template <class S> struct Mma {
         }
       }
     }
+    return read;
   }
 
   // The weights of a granule: accumulators of two products lie as the left side of the next one wants them.
@@ -96,10 +99,11 @@ template <class S> struct Mma {
     for (u32 i = 0; i < 4; i++) a[i] = narrow(typename S::MmaElement{}, scores[2 * n + i / 2][i % 2 * 2], scores[2 * n + i / 2][i % 2 * 2 + 1]);
   }
 
-  // Adds the values of these granules under their weights.
+  // Adds the values of these granules under their weights. Returns bits of what the last read of V has brought.
   template <bool ALL, u32 GRANULES_HERE>
-  TILEWRIGHT_DEVICE void multiply_values(Accumulators<S> &acc, const float (&scores)[GRANULES_HERE * 2][4], const PipelineState<S> &at, u32 first, u32 active) const {
+  TILEWRIGHT_DEVICE u32 multiply_values(Accumulators<S> &acc, const float (&scores)[GRANULES_HERE * 2][4], const PipelineState<S> &at, u32 first, u32 active) const {
     const u32 lane = fragment_lane();
+    u32 read = 0;
 #pragma unroll
     for (u32 n = 0; n < GRANULES_HERE; n++) {
       if (!ALL && !(active >> n & 1)) continue;
@@ -110,6 +114,7 @@ template <class S> struct Mma {
       for (u32 d = 0; d < S::WARP_CHUNKS / 2; d++) {
         u32 b[4];
         ldmatrix_transposed(b, cta.chunk_address(cta.values_at(at), row, first_chunk() + d * 2 + lane / 16));
+        read = b[0];
         if constexpr (S::FP8) {
 #pragma unroll
           for (u32 i = 0; i < 2; i++) { // a part: its even elements, and its odd ones
@@ -125,6 +130,7 @@ template <class S> struct Mma {
         }
       }
     }
+    return read;
   }
 
   // As many columns at once as there are products for.

@@ -74,19 +74,21 @@ template <class S> struct Pipeline {
     return any_in_warp(!keys || !values);
   }
   // The warp has read them. Each lane says so of keys, as it has also read of the step's granules what the producer writes next;
-  template <bool TOGETHER> TILEWRIGHT_DEVICE void release_keys(const PipelineState<S> &at) const { arrive(multiplied_barrier_of<TOGETHER, KEYS_EMPTY>(at)); }
+  template <bool TOGETHER> TILEWRIGHT_DEVICE void release_keys(const PipelineState<S> &at, u32 read = 0) const {
+    arrive_having_read(multiplied_barrier_of<TOGETHER, KEYS_EMPTY>(at), read);
+  }
   // of values one lane arrives for all, which their reads have to come before.
-  template <bool TOGETHER> TILEWRIGHT_DEVICE void release_values(const PipelineState<S> &at) const {
+  template <bool TOGETHER> TILEWRIGHT_DEVICE void release_values(const PipelineState<S> &at, u32 read = 0) const {
     sync_warp();
-    if (cta.lane == 0) arrive(multiplied_barrier_of<TOGETHER, VALUES_EMPTY>(at));
+    if (cta.lane == 0) arrive_having_read(multiplied_barrier_of<TOGETHER, VALUES_EMPTY>(at), read);
   }
 
   TILEWRIGHT_DEVICE void wait_query_full() const { wait_mbarrier(query_full(), 0); }
   // The warp has it in registers. TMA loads fill its place next, and do not wait for other copies by themselves.
-  TILEWRIGHT_DEVICE void release_query() const {
+  TILEWRIGHT_DEVICE void release_query(u32 read = 0) const {
     fence_for_warpgroups();
     sync_warp();
-    if (cta.lane == 0) arrive(query_empty());
+    if (cta.lane == 0) arrive_having_read(query_empty(), read);
   }
 
   // For producer warps. In the first round all buffers are free, but those in which the query lies.
@@ -112,6 +114,11 @@ template <class S> struct Pipeline {
   }
 
 private:
+  // The machine code of an arrival does not wait for reads of shared memory that are still on their way to registers, as it does for products of a
+  // warpgroup and barriers of the CTA: TMA may overwrite what they are to read. So its address depends on bits that the last of them bring; a warp's reads
+  // end in their order.
+  TILEWRIGHT_DEVICE void arrive_having_read(u32 barrier, u32 read) const { arrive(barrier + (read & cta.args.zero)); }
+
   template <bool VALUES, u32 WARPS> TILEWRIGHT_DEVICE void release_for(const PipelineState<S> &at) const {
     if constexpr (VALUES) sync_warp();
     if (!VALUES || cta.lane == 0) arrive_for<WARPS>(barrier_of(at, VALUES ? VALUES_EMPTY : KEYS_EMPTY));

@@ -133,7 +133,6 @@ template <class S> struct QueryLoader {
     if constexpr (S::KEYS_IN_FP8) {
       split_shared(at);
     } else if (S::FP8 || cta.signed_scale < 0.f) {
-      const u32 signs = cta.signed_scale < 0.f ? SIGNS : 0;
 #pragma unroll 1
       for (u32 i = 0; i < QueryParts::OF_LANE; i++) {
         const QueryParts part(cta, i);
@@ -145,7 +144,7 @@ template <class S> struct QueryLoader {
 #pragma unroll
         for (u32 word = 0; word < 8; word++) {
           const u32 pair = S::FP8 ? multiplied(typename S::Element{}, words[word / 4][word % 4]) : words[word / 4][word % 4];
-          (S::FP8 ? changed[word % 2][word / 2] : changed[word / 4][word % 4]) = pair ^ signs;
+          (S::FP8 ? changed[word % 2][word / 2] : changed[word / 4][word % 4]) = pair ^ signs();
         }
         store_four_words(places[0], changed[0]);
         store_four_words(places[1], changed[1]);
@@ -192,14 +191,19 @@ template <class S> struct QueryLoader {
     }
   }
 
-  // Copies the warp's rows to registers, where they have their place there.
-  TILEWRIGHT_DEVICE void copy(Query<S> &query, const PipelineState<S> &at) const {
+  // Copies the warp's rows to registers, where they have their place there. Returns bits of what all of these reads have brought (`Pipeline::release_query`).
+  TILEWRIGHT_DEVICE u32 copy(Query<S> &query, const PipelineState<S> &at) const {
+    u32 read = 0;
     if constexpr (S::KEYS_IN_FP8 && !S::TRANSPOSED) {
       copy_parts(query, at);
     } else if constexpr (S::QUERY_IN_REGISTERS) {
 #pragma unroll
-      for (u32 k = 0; k < S::WARP_DIM / 16; k++) fragment(query.fragments[k], cta.warp_d * (S::WARP_DIM / 16) + k, at);
+      for (u32 k = 0; k < S::WARP_DIM / 16; k++) {
+        fragment(query.fragments[k], cta.warp_d * (S::WARP_DIM / 16) + k, at);
+        read ^= query.fragments[k][0] ^ query.fragments[k][1];
+      }
     }
+    return read;
   }
 
   // Where a lane leaves a fragment of its warp's rows in f16 for itself: in place of those rows.

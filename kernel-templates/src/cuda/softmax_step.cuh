@@ -126,21 +126,22 @@ template <class S> struct SoftmaxStep {
     if (S::INVARIANT && active != 0) active = ALL_GRANULES;
     if (active == 0) {
       buffers.meanwhile();
-      buffers.keys_are_read();
+      buffers.keys_are_read(0);
       buffers.wait_values_full();
-      return buffers.values_are_read();
+      return buffers.values_are_read(0);
     }
     float scores[GRANULES_HERE * 2][4];
+    u32 keys_read = 0, values_read = 0; // products of a warpgroup are waited for
     if constexpr (WITH_GROUP) mma.template begin_keys_together<GRANULES_HERE>(scores, query, mma.keys_together(at, first));
     buffers.meanwhile();
     if constexpr (WITH_GROUP) {
       wait_wgmma(scores);
     } else if (active == ALL_GRANULES) {
-      mma.template multiply_keys<true, GRANULES_HERE>(scores, query, at, first, active);
+      keys_read = mma.template multiply_keys<true, GRANULES_HERE>(scores, query, at, first, active);
     } else {
-      mma.template multiply_keys<false, GRANULES_HERE>(scores, query, at, first, active);
+      keys_read = mma.template multiply_keys<false, GRANULES_HERE>(scores, query, at, first, active);
     }
-    buffers.keys_are_read();
+    buffers.keys_are_read(keys_read);
     add_split(scores);
     const Raise raise = begin_weighing<GRANULES_HERE>(acc.softmax, query, scores, at, first, mask_state, masked);
     if (raise.far) raise_accumulators(acc, raise);
@@ -152,11 +153,11 @@ template <class S> struct SoftmaxStep {
       mma.template begin_values_together<GRANULES_HERE>(acc, weights, mma.values_of(mma.keys_together(at, first), at, first));
       wait_wgmma(acc.output);
     } else if (active == ALL_GRANULES) {
-      mma.template multiply_values<true, GRANULES_HERE>(acc, scores, at, first, active);
+      values_read = mma.template multiply_values<true, GRANULES_HERE>(acc, scores, at, first, active);
     } else {
-      mma.template multiply_values<false, GRANULES_HERE>(acc, scores, at, first, active);
+      values_read = mma.template multiply_values<false, GRANULES_HERE>(acc, scores, at, first, active);
     }
-    buffers.values_are_read();
+    buffers.values_are_read(values_read);
   }
 
   // A step of the private KV phase: each warp multiplies the private KV of its rows. Where the warps have them in turn, it is this warp's.
@@ -193,9 +194,9 @@ template <class S> struct SoftmaxStep {
 // For buffers that are handed over by barriers of the CTA: what is done while products of a warpgroup go on.
 template <class Meanwhile> struct SharedBuffers {
   const Meanwhile &meanwhile;
-  TILEWRIGHT_DEVICE void keys_are_read() const {}
+  TILEWRIGHT_DEVICE void keys_are_read(u32) const {}
   TILEWRIGHT_DEVICE void wait_values_full() const {}
-  TILEWRIGHT_DEVICE void values_are_read() const {}
+  TILEWRIGHT_DEVICE void values_are_read(u32) const {}
 };
 
 } // namespace tilewright

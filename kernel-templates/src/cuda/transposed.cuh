@@ -149,19 +149,20 @@ template <class S> struct TransposedMainloop {
   }
 
   template <u32 TILES> TILEWRIGHT_DEVICE void widen_and_multiply_keys(float (&scores)[TILES][4], SharedMatrix columns, const PipelineState<S> &at) const {
-    u32 keys[S::CHUNKS][4];
+    u32 keys[S::CHUNKS][4], read = 0;
     const u32 place = its_keys + at.buffer * 2 * S::STAGE_BYTES;
 #pragma unroll
     for (u32 chunk = 0; chunk < S::CHUNKS; chunk += 2) {
       u32 bytes[4]; // tokens 0 to 7 and 8 to 15 with a chunk, then with the next one
       ldmatrix(bytes, (place ^ chunk % S::PANEL_CHUNKS * 16) + chunk / S::PANEL_CHUNKS * S::PANEL_BYTES);
+      read ^= bytes[0];
 #pragma unroll
       for (u32 i = 0; i < 4; i++) {
         u32(&fragment)[4] = keys[chunk + i / 2];
         widen_neighbours(typename S::KvElement{}, typename S::MmaElement{}, bytes[i], fragment[i % 2], fragment[2 + i % 2]);
       }
     }
-    pipeline.template release_keys<false>(at);
+    pipeline.template release_keys<false>(at, read);
     hold_left(keys);
     begin_wgmma(scores);
 #pragma unroll
@@ -189,7 +190,7 @@ template <class S> struct TransposedMainloop {
 
   // O^T += V^T P^T of a step, 64 elements of a head after the other.
   template <u32 TILES> TILEWRIGHT_DEVICE void multiply_values(TransposedAccumulators<S, TILES> &acc, u32 weights, const PipelineState<S> &at) const {
-    u32 values[PARTS][S::GRANULES][4]; // of 16 tokens and a chunk each
+    u32 values[PARTS][S::GRANULES][4], read = 0; // of 16 tokens and a chunk each
     pipeline.template wait_values_full<false>(at);
 #pragma unroll
     for (u32 part = 0; part < PARTS; part++) {
@@ -197,6 +198,7 @@ template <class S> struct TransposedMainloop {
       for (u32 n = 0; n < S::GRANULES; n += 2) {
         u32 bytes[4]; // neighbouring elements of two tokens each
         ldmatrix_transposed(bytes, values_of(part) + at.buffer * 2 * S::STAGE_BYTES + n * S::GRANULE * S::ROW_BYTES);
+        read ^= bytes[0];
 #pragma unroll
         for (u32 i = 0; i < 4; i++) {
           u32(&fragment)[4] = values[part][n + i / 2];
@@ -204,7 +206,7 @@ template <class S> struct TransposedMainloop {
         }
       }
     }
-    pipeline.template release_values<false>(at);
+    pipeline.template release_values<false>(at, read);
 #pragma unroll
     for (u32 part = 0; part < PARTS; part++) hold_left(values[part]);
     begin_wgmma(acc.output);

@@ -366,9 +366,9 @@ fn what_would_make_bits_depend_on_the_batch_is_seen() {
             "compute_step<OWN_GRANULES, false>(acc, query, at, first, seen, false, buffers);",
             "struct Held {
                TILEWRIGHT_DEVICE void meanwhile() const {}
-               TILEWRIGHT_DEVICE void keys_are_read() const {}
+               TILEWRIGHT_DEVICE void keys_are_read(u32) const {}
                TILEWRIGHT_DEVICE void wait_values_full() const {}
-               TILEWRIGHT_DEVICE void values_are_read() const {}
+               TILEWRIGHT_DEVICE void values_are_read(u32) const {}
              };
              buffers.wait_values_full();
              compute_step<OWN_GRANULES / 2, false>(acc, query, at, first, seen, false, Held{});
