@@ -3,6 +3,7 @@
 mod machine_code;
 
 use machine_code::{arrivals, assert_arrivals_wait};
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use std::process::Command;
@@ -580,6 +581,44 @@ fn figures_and_instructions_are_those_of_cuobjdump() {
                 assert!(code.contains(instruction), "{what}: no {meaning} ({instruction})");
             }
         }
+    }
+}
+
+/// Registers that products of a warpgroup take their left sides from: those with K, and those with V, which is transposed.
+fn left_sides(code: &str) -> [BTreeSet<&str>; 2] {
+    let mut sides = [BTreeSet::new(), BTreeSet::new()];
+    for line in code.lines().filter(|line| line.contains("GMMA.64x")) {
+        let mut operands = line.split(", ").skip(1);
+        if let (Some(left), Some(right)) = (operands.next(), operands.next())
+            && left.starts_with('R')
+        {
+            sides[usize::from(right.contains("tnspB"))].insert(left);
+        }
+    }
+    sides
+}
+
+/// Weights are made in other registers than the query's: `ptxas` had put them into these in one kernel, and did not bring the query back.
+#[test]
+fn weights_leave_the_query_in_its_registers() {
+    let limits = limits("h200");
+    let compiler = compiler(&limits.arch);
+    let folder = tempfile::tempdir().unwrap();
+    let tiles = ["m64n96w4s2", "m64n128w4s1", "m64n128w8s2", "m128n128w8s2"].map(Tile::of);
+    let classes = [Dtype::F16, Dtype::Fp8F16, Dtype::Fp8Bf16].map(|dtype| Class { dtype, ..USUAL });
+    let kernels: Vec<Kernel> = classes
+        .iter()
+        .flat_map(|class| {
+            tiles.map(|tile| Kernel::decode(&tile, class, KernelOptions::default(), compiler.arch()))
+        })
+        .collect();
+    for (kernel, cubin) in kernels.iter().zip(compiler.compile_all(&kernels, || ())) {
+        let path = folder.path().join("kernel.cubin");
+        std::fs::write(&path, cubin.unwrap().code).unwrap();
+        let code = run(&tools().nvdisasm, &["-c".as_ref(), path.as_os_str()]);
+        let [query, weights] = left_sides(&code);
+        assert!(!query.is_empty() && !weights.is_empty(), "{}", kernel.name);
+        assert!(query.is_disjoint(&weights), "{}: {query:?} and {weights:?}", kernel.name);
     }
 }
 

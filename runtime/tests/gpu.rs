@@ -115,14 +115,44 @@ fn every_tile_of_the_usual_class_is_right_on_every_plain_case() {
     });
 }
 
-#[test]
-fn every_class_is_right_on_every_case_with_every_option() {
+/// The classes of a head dimension. Each takes some 420 kernels, minutes of 16 cores: one can be run at a time.
+fn check_heads(of: u32) {
     // A thread a class, for the same reason as above.
     std::thread::scope(|scope| {
-        for class in classes() {
+        for class in classes().filter(|class| class.head_dim == of) {
             scope.spawn(move || check_class(&class));
         }
     });
+}
+
+#[test]
+fn heads_of_64_are_right_on_every_case_with_every_option() {
+    check_heads(64);
+}
+
+#[test]
+fn heads_of_96_are_right_on_every_case_with_every_option() {
+    check_heads(96);
+}
+
+#[test]
+fn heads_of_128_are_right_on_every_case_with_every_option() {
+    check_heads(128);
+}
+
+#[test]
+fn heads_of_192_are_right_on_every_case_with_every_option() {
+    check_heads(192);
+}
+
+#[test]
+fn heads_of_256_are_right_on_every_case_with_every_option() {
+    check_heads(256);
+}
+
+#[test]
+fn heads_of_512_are_right_on_every_case_with_every_option() {
+    check_heads(512);
 }
 
 /// A few tiles of a class, on every case and under every option.
@@ -144,14 +174,25 @@ fn check_class(class: &Class) {
 fn every_tile_that_is_prepared_passes_its_trial() {
     let device = device();
     let mut backend = backend(&device);
+    let few = |class: &Class| -> Vec<Tile> {
+        let all = tiles(class, &device);
+        all.iter().copied().step_by(all.len() / 4).collect()
+    };
+    let each_options = [
+        KernelOptions::for_pages(16),
+        KernelOptions::for_pages(1),
+        KernelOptions { mask: MaskOptions::ALL, sinks: true, ..KernelOptions::for_pages(16) },
+    ];
+    // All of them at once, on all cores.
+    let wanted: Vec<(Tile, Class, KernelOptions)> = classes()
+        .flat_map(|class| few(&class).into_iter().map(move |tile| (tile, class)))
+        .flat_map(|(tile, class)| each_options.map(|options| (tile, class, options)))
+        .collect();
+    backend.prepare_all(&wanted).unwrap();
     for class in classes() {
         let all = tiles(&class, &device);
-        let few: Vec<Tile> = all.iter().copied().step_by(all.len() / 4).collect();
-        for options in [
-            KernelOptions::for_pages(16),
-            KernelOptions::for_pages(1),
-            KernelOptions { mask: MaskOptions::ALL, sinks: true, ..KernelOptions::for_pages(16) },
-        ] {
+        let few = few(&class);
+        for options in each_options {
             let prepared = backend.prepare(&few, &class, options, || ()).unwrap();
             let mut tried = 0;
             for tile in

@@ -101,9 +101,10 @@ pub const fn transposes(tile: &Tile, class: &Class, options: KernelOptions) -> b
 }
 
 /// Whether K in FP8 is multiplied as it is wherever a warpgroup multiplies, in kernels of a tile that have `producers` TMA producer warps: beside queries in
-/// bf16, which are the sum of two parts in e4m3 (`cuda/query.cuh`).
+/// bf16, which are the sum of two parts in e4m3 (`cuda/query.cuh`). Where `ptxas` loses these parts, K is widened (`cuda/kernel_traits.cuh`).
 const fn multiplies_keys_in_fp8(tile: &Tile, class: &Class, producers: u32, options: KernelOptions) -> bool {
-    let warpgroups = producers == 4 && tile.m.is_multiple_of(64);
+    let keeps_query = tile.warps > 4 || tile.n as u32 * class.head_dim <= 96 * 128;
+    let warpgroups = producers == 4 && tile.m.is_multiple_of(64) && keeps_query;
     class.dtype.has_fp8_kv()
         && matches!(class.dtype.query(), Dtype::Bf16)
         && !options.invariant

@@ -6,12 +6,13 @@ use half::{bf16, f16};
 use rand::seq::IndexedRandom;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
+use std::collections::BTreeSet;
 use std::ffi::c_void;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
-use tilewright_conformance as conformance;
 use tilewright_conformance::reference::{self, Attention};
+use tilewright_conformance::{self as conformance, options_of};
 use tilewright_cpu::{self as cpu, Element};
 use tilewright_cuda::{
     Bucket, CudaBackend, CudaDevice, CudaElement, CudaError, DecodeArgs, DecodeMemory, DevicePlan, FitError,
@@ -53,6 +54,14 @@ pub(super) fn plan_for(device: &CudaDevice, forward: LaunchMode, tiles: &[Tile; 
     }
 }
 
+/// All kernels of these options compiled on all cores, those of several tiles, too, which take longest.
+fn prepare_at_once(backend: &mut CudaBackend, class: &Class, each_options: BTreeSet<KernelOptions>) {
+    let alone = each_options.iter().flat_map(|&options| TILES.map(|tile| (tile, *class, options)));
+    backend.prepare_all(&alone.collect::<Vec<_>>()).unwrap();
+    let mixes: Vec<_> = each_options.iter().map(|&options| (Mix::of(&TILES), *class, options)).collect();
+    backend.prepare_mixes(&mixes);
+}
+
 fn prepare(backend: &mut CudaBackend, class: &Class, options: KernelOptions) {
     prepare_tiles(backend, &TILES, class, options);
 }
@@ -91,6 +100,7 @@ fn every_way_of_launching_is_right_on_every_case() {
     for class in [Class { head_dim: 128, dtype: Dtype::F16 }, Class { head_dim: 64, dtype: Dtype::Bf16 }] {
         let mut cases = conformance::cases(&class, 11);
         cases.extend(conformance::tile_cases(&class, &TILES[3], 12));
+        prepare_at_once(&mut backend, &class, cases.iter().map(options_of).collect());
         // One plan for each way serves all cases: what one leaves behind must not be seen by the next.
         let mut plans = LaunchMode::ALL.map(|forward| (forward, plan_for(&device, forward, &TILES)));
         for case in cases {

@@ -74,6 +74,7 @@ fn fp8_beside_a_producer_agrees_with_the_reference() {
         (128, (64, 64, 4, 2)),
         (128, (64, 32, 8, 3)),
         (128, (64, 128, 8, 1)),
+        (128, (64, 128, 4, 1)),
         (128, (128, 64, 8, 4)),
         // Rows of one panel of 64 bytes, which are widened to one of 128.
         (64, (16, 64, 4, 2)),
