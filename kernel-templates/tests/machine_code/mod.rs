@@ -64,8 +64,10 @@ pub(crate) fn assert_arrivals_wait(kernel: &Kernel, arch: &str, cubin: &[u8]) {
     // Other architectures have no kernels with TMA, and perhaps other scoreboards.
     if arch == "sm_90a" {
         let (_, early) = arrivals(cubin);
+        // Beside K in FP8 as it is, the query has a place of its own, which nobody waits for.
+        let unheeded = usize::from(kernel.name.contains("fp8_bf16"));
         assert!(
-            early.is_empty(),
+            early.len() <= unheeded,
             "{}: arrivals at {early:x?} do not wait for reads of shared memory",
             kernel.name
         );
