@@ -18,7 +18,6 @@ use every_kernel::tiles;
 use half::{bf16, f16};
 use lent::Lent;
 use parts::{Parts, Shape};
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use tilewright_conformance::{self as conformance, ConformanceCase, CudaCase, options_of};
 use tilewright_cpu::Element;
@@ -28,9 +27,9 @@ use tilewright_cuda::{
     CudaBackend, CudaDevice, CudaElement, CudaError, DecodeArgs, DeviceMemory, DevicePlan, Graph,
     MergeStatesArgs, RawArgs, RawMergeStates, RawState, RowStrides, State,
 };
-use tilewright_heuristics::{Backend, Dtype, Fp8, Geometry, MaskOptions, Tile};
-use tilewright_kernel_templates::cuda::{KernelOptions, has_tma_producers, transposes};
-use tilewright_kernel_templates::{Class, Limits, Space};
+use tilewright_heuristics::{Dtype, Geometry, Tile};
+use tilewright_kernel_templates::Class;
+use tilewright_kernel_templates::cuda::{KernelOptions, has_tma_producers};
 use tilewright_plan::{E4m3, E5m2, KvStrides, PageTable, Plan, StatesError};
 use tilewright_runtime::{
     Attention, AttentionError, AttentionOptions, AttentionPlan, Cuda, Heads, KvCache, PerRow,
