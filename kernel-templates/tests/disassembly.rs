@@ -2,7 +2,7 @@
 
 mod machine_code;
 
-use machine_code::{arrivals, assert_arrivals_wait};
+use machine_code::{Reads, arrivals, assert_arrivals_wait};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -91,7 +91,7 @@ extern "C" __global__ void passed(unsigned* out, unsigned zero) {{
     let found = ["at", "at + (r[0] & zero)"].map(|address| {
         let source = Source { name: "passed.cu", text: &kernel(address), headers: &[] };
         let option = "sm_90a".parse::<Arch>().unwrap().option();
-        let (all, early) = arrivals(&nvrtc.compile(&source, &[option]).unwrap().cubin);
+        let (all, early) = arrivals(&nvrtc.compile(&source, &[option]).unwrap().cubin, Reads::Matrices);
         (all, early.len())
     });
     assert_eq!(found, [(1, 1), (1, 0)]);

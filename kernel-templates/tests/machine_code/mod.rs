@@ -20,10 +20,13 @@ impl Instruction {
         self.low & 0xfff
     }
 
-    /// Whether it reads shared memory, more than one word a lane: matrices and rows, not what describes them.
-    fn reads_shared_memory(&self) -> bool {
+    /// Whether it reads shared memory: matrices, as all warps read K and V, or more than one word a lane, as some read the query.
+    fn reads(&self, what: Reads) -> bool {
         let words = self.high >> 9 & 7; // 4, 5 and 6 are 32, 64 and 128 bits
-        self.operation() == Self::LDSM || (self.operation() == Self::LDS && words > 4)
+        match what {
+            Reads::Matrices => self.operation() == Self::LDSM,
+            Reads::Words => self.operation() == Self::LDS && words > 4,
+        }
     }
 
     fn sets(&self) -> Option<usize> {
@@ -35,9 +38,16 @@ impl Instruction {
     }
 }
 
-/// How many arrivals at barriers of shared memory a cubin's kernel has, and which of them do not wait for every read before them, in the order of
+/// Reads of shared memory.
+#[derive(Clone, Copy)]
+pub(crate) enum Reads {
+    Matrices,
+    Words,
+}
+
+/// How many arrivals at barriers of shared memory a cubin's kernel has, and which of them do not wait for every such read before them, in the order of
 /// the code: byte offsets into it.
-pub(crate) fn arrivals(cubin: &[u8]) -> (usize, Vec<usize>) {
+pub(crate) fn arrivals(cubin: &[u8], reads: Reads) -> (usize, Vec<usize>) {
     let file = object::File::parse(cubin).unwrap();
     let code = file.sections().find(|section| section.name().unwrap().starts_with(".text.")).unwrap();
     let word = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().unwrap());
@@ -51,7 +61,7 @@ pub(crate) fn arrivals(cubin: &[u8]) -> (usize, Vec<usize>) {
             all += 1;
             early.extend(pending.contains(&true).then_some(index * 16));
         }
-        if let Some(scoreboard) = instruction.sets().filter(|_| instruction.reads_shared_memory()) {
+        if let Some(scoreboard) = instruction.sets().filter(|_| instruction.reads(reads)) {
             pending[scoreboard] = true;
         }
     }
@@ -63,12 +73,12 @@ pub(crate) fn arrivals(cubin: &[u8]) -> (usize, Vec<usize>) {
 pub(crate) fn assert_arrivals_wait(kernel: &Kernel, arch: &str, cubin: &[u8]) {
     // Other architectures have no kernels with TMA, and perhaps other scoreboards.
     if arch == "sm_90a" {
-        let (_, early) = arrivals(cubin);
-        // Beside K in FP8 as it is, the query has a place of its own, which nobody waits for.
+        let [matrices, words] = [Reads::Matrices, Reads::Words].map(|reads| arrivals(cubin, reads).1);
+        // Beside K in FP8 as it is, the query has a place of its own, which is released once and which nobody waits for.
         let unheeded = usize::from(kernel.name.contains("fp8_bf16"));
         assert!(
-            early.len() <= unheeded,
-            "{}: arrivals at {early:x?} do not wait for reads of shared memory",
+            matrices.is_empty() && words.len() <= unheeded,
+            "{}: arrivals at {matrices:x?} and {words:x?} do not wait for reads of shared memory",
             kernel.name
         );
     }
