@@ -145,7 +145,8 @@ struct Decode {
       const MaskState seen = consumer.softmax_step.masking.mask_state(steps);
       Query<S> query;
       consumer.pipeline.wait_query_full();
-      consumer.pipeline.release_query(consumer.softmax_step.mma.query_loader.copy(query, query_at));
+      const u32 query_read = consumer.softmax_step.mma.query_loader.copy(query, query_at);
+      if constexpr (S::QUERY_IN_BUFFER) consumer.pipeline.release_query(query_read);
       Accumulators<S> acc = Accumulators<S>::empty();
       if (S::TIMELINE && steps.first < steps.last) {
         if (S::PRIVATE_PHASE && steps.in_private_phase(steps.first)) consumer.pipeline.template wait_keys_full<false>(PipelineState<S>{});
@@ -160,7 +161,6 @@ struct Decode {
   TILEWRIGHT_DEVICE void consume_transposed(const Cta<S> &here, const Steps &steps, const Timeline<S::TIMELINE> &timeline) const {
     const TransposedMainloop<S> consumer{here};
     consumer.pipeline.wait_query_full();
-    consumer.pipeline.release_query();
     TransposedAccumulators<S> acc = {};
     if (S::TIMELINE && steps.first < steps.last) {
       consumer.pipeline.template wait_keys_full<false>(PipelineState<S>{});

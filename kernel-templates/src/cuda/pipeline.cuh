@@ -85,7 +85,7 @@ template <class S> struct Pipeline {
 
   TILEWRIGHT_DEVICE void wait_query_full() const { wait_mbarrier(query_full(), 0); }
   // The warp has it in registers. TMA loads fill its place next, and do not wait for other copies by themselves.
-  TILEWRIGHT_DEVICE void release_query(u32 read = 0) const {
+  TILEWRIGHT_DEVICE void release_query(u32 read) const {
     fence_for_warpgroups();
     sync_warp();
     if (cta.lane == 0) arrive_having_read(query_empty(), read);
