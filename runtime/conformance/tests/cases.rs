@@ -59,6 +59,11 @@ fn bf16_of_96_passes_every_case() {
 }
 
 #[test]
+fn bf16_of_128_passes_every_case() {
+    assert_eq!(failures::<bf16>(128, 9), [""; 0]);
+}
+
+#[test]
 fn f16_of_192_passes_every_case() {
     assert_eq!(failures::<f16>(192, 8), [""; 0]);
 }

@@ -14,11 +14,12 @@ use tilewright_plan::Plan;
 /// to fetch ahead in (measured on an EPYC with AVX512-BF16).
 const ROWS_IN_BF16: usize = 8;
 
-/// Which units of a plan take their queries in bf16; the others take them scaled, in f32.
+/// Which units of a plan take their queries in bf16; the others take them in f32. A request may have tokens in both, so neither scales queries: the
+/// logits of both have to agree to the last bit where all products sum up exactly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum QueryForms {
     /// None.
-    Scaled,
+    Wide,
     /// Those of [`ROWS_IN_BF16`] rows and more.
     ByRows,
     /// All: a batch-invariant plan's bits do not depend on which rows share a unit.
@@ -29,7 +30,7 @@ impl QueryForms {
     /// Of a plan over K and V of type `K`.
     pub(super) fn of<K: Load>(isa: Isa, plan: &Plan) -> Self {
         match K::takes_bf16(isa, plan.geometry().head_dim as usize) {
-            false => Self::Scaled,
+            false => Self::Wide,
             true if plan.is_invariant() => Self::Bf16,
             true => Self::ByRows,
         }
@@ -38,7 +39,7 @@ impl QueryForms {
     /// Whether a unit of so many rows takes bf16.
     pub(super) fn is_bf16(self, rows: usize) -> bool {
         match self {
-            Self::Scaled => false,
+            Self::Wide => false,
             Self::ByRows => rows >= ROWS_IN_BF16,
             Self::Bf16 => true,
         }
@@ -46,11 +47,11 @@ impl QueryForms {
 
     /// Whether there may be a unit that takes bf16.
     pub(super) fn any_bf16(self) -> bool {
-        self != Self::Scaled
+        self != Self::Wide
     }
 
-    /// Whether there may be a unit that takes scaled queries.
-    pub(super) fn any_scaled(self) -> bool {
+    /// Whether there may be a unit that takes f32.
+    pub(super) fn any_wide(self) -> bool {
         self != Self::Bf16
     }
 }
@@ -107,7 +108,7 @@ pub(super) trait Arithmetic<L: Level, K: Load>: Products<L, K> {
 impl<L: Level, K: Load> Arithmetic<L, K> for InF32 {
     #[inline(always)]
     fn queries(queries: &Queries) -> &[f32] {
-        &queries.scaled
+        &queries.wide
     }
 
     #[inline(always)]

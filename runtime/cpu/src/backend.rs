@@ -224,21 +224,20 @@ impl<E: Element, K: Number> Step<'_, E, K> {
         let rows = item.rows.len();
         let in_bf16 = self.forms.is_bf16(rows);
         for (head, kv_head) in kv_heads.clone().enumerate() {
-            let scale = self.scale * self.scales.map_or(1.0, |scales| scales.keys.of_head(kv_head as usize));
             for row in 0..rows {
                 let query = &self.query[row_of_output(plan, item, kv_head, row) * head_dim..][..head_dim];
                 let elements = (head * rows + row) * head_dim..(head * rows + row + 1) * head_dim;
-                let Queries { scaled, bf16 } = &mut scratch.queries;
+                let Queries { wide, bf16 } = &mut scratch.queries;
                 match E::as_bf16(query).filter(|_| in_bf16) {
                     Some(query) => bf16[elements].copy_from_slice(query),
-                    None => E::widen_scaled(self.isa, query, scale * LOG2_E, &mut scaled[elements]),
+                    None => E::widen_vectors(self.isa, query, &mut wide[elements]),
                 }
             }
         }
-        let score_scale = in_bf16.then_some(self.scale * LOG2_E);
+        let unscaled = Scale::Tensor(1.0);
         let value_scale = match self.scales {
             Some(scales) if plan.is_invariant() => scales.values,
-            _ => Scale::Tensor(1.0),
+            _ => unscaled,
         };
         K::pass(
             self.isa,
@@ -247,7 +246,9 @@ impl<E: Element, K: Number> Step<'_, E, K> {
                 unit,
                 work,
                 cache,
-                score_scale,
+                in_bf16,
+                score_scale: self.scale * LOG2_E,
+                key_scale: self.scales.map_or(unscaled, |scales| scales.keys),
                 value_scale,
                 masking,
                 scratch,

@@ -20,16 +20,16 @@ use tilewright_plan::{KvStrides, Plan, Scale, WorkItem};
 /// Queries of the heads that are computed together `[heads, rows, head_dim]`, in the form that the unit takes.
 #[derive(Debug, Default)]
 pub(super) struct Queries {
-    /// Multiplied by what makes scores of their dot products, in f32.
-    pub(super) scaled: Vec<f32>,
-    /// As they were given: what multiplies bf16 loses no bit of them, and scales the scores.
+    /// In f32.
+    pub(super) wide: Vec<f32>,
+    /// As they were given.
     pub(super) bf16: Vec<bf16>,
 }
 
 impl Queries {
     fn reserve(&mut self, elements: usize, forms: QueryForms) {
-        if forms.any_scaled() {
-            self.scaled.resize(self.scaled.len().max(elements), 0.0);
+        if forms.any_wide() {
+            self.wide.resize(self.wide.len().max(elements), 0.0);
         }
         if forms.any_bf16() {
             self.bf16.resize(self.bf16.len().max(elements), bf16::ZERO);
@@ -108,8 +108,12 @@ pub struct Pass<'a, K> {
     /// What the unit computes.
     pub(super) work: Work<'a>,
     pub(super) cache: &'a KvCache<'a, K>,
-    /// What makes scores of the dot products of queries in bf16; `None` where queries are scaled.
-    pub(super) score_scale: Option<f32>,
+    /// Whether the unit's queries are in bf16.
+    pub(super) in_bf16: bool,
+    /// What makes scores of dot products, beside the scale of K.
+    pub(super) score_scale: f32,
+    /// Of K.
+    pub(super) key_scale: Scale<'a>,
     /// Of V; 1 where the rows are scaled when they are written.
     pub(super) value_scale: Scale<'a>,
     pub(super) masking: Masking,
@@ -139,7 +143,9 @@ impl Bf16Kernel for Pass<'_, bf16> {
 impl<K: Number> Pass<'_, K> {
     #[inline(always)]
     fn compute<L: Level, A: Arithmetic<L, K>>(self, level: L) {
-        let Self { plan, unit, work, cache, score_scale, value_scale, masking, scratch, next } = self;
+        let Self {
+            plan, unit, work, cache, score_scale, key_scale, value_scale, masking, scratch, next, ..
+        } = self;
         let Work { item, tile, kv_heads, kv_range } = work;
         let head_dim = plan.geometry().head_dim as usize;
         let (rows, heads, first_head) = (item.rows.len(), kv_heads.len(), kv_heads.start);
@@ -149,7 +155,8 @@ impl<K: Number> Pass<'_, K> {
         if plan.is_invariant() {
             scratch.totals.start(all_rows, head_dim);
         }
-        let reader = Reader { plan, cache, kv_heads, rows, head_dim, masking, score_scale, value_scale };
+        let reader =
+            Reader { plan, cache, kv_heads, rows, head_dim, masking, score_scale, key_scale, value_scale };
         let fetched = match scratch.fetched.take() {
             Some((unit_of_steps, steps)) if unit_of_steps == *unit => steps,
             _ => 0,
@@ -278,7 +285,9 @@ impl HeadStep<'_> {
         reader: &Reader<'_, K>,
         scratch: &mut Scratch,
     ) {
-        let Reader { plan, cache, ref kv_heads, head_dim, masking, score_scale, value_scale, .. } = *reader;
+        let Reader {
+            plan, cache, ref kv_heads, head_dim, masking, score_scale, key_scale, value_scale, ..
+        } = *reader;
         let Scratch {
             queries,
             scores,
@@ -293,14 +302,14 @@ impl HeadStep<'_> {
             ..
         } = scratch;
         let (n, Step { position, rows: shared, .. }) = (self.n, self.step);
-        let position = *position;
+        let (position, kv_head) = (*position, kv_heads.start as usize + self.head);
         let first_row = self.head * reader.rows;
         let rows = first_row + shared.start..first_row + shared.end;
         let elements = rows.start * head_dim..rows.end * head_dim;
         let (queries, accumulators) = (&A::queries(queries)[elements.clone()], &mut accumulators[elements]);
         let (softmax, ends) = (&mut softmax[rows.clone()], &ends[shared.clone()]);
         if plan.is_invariant() && chunk::begin_of(position) == position {
-            let scale = value_scale.of_head(kv_heads.start as usize + self.head);
+            let scale = value_scale.of_head(kv_head);
             totals.add(rows.clone(), head_dim, scale, accumulators, softmax);
         }
         let (now, later) = (&offsets[self.now.clone()], &offsets[self.later.clone()]);
@@ -318,11 +327,10 @@ impl HeadStep<'_> {
             let widened = Widened { elements: wide, offsets: contiguous };
             A::scores(level, queries, &keys, widened, &mut scores[first..], n, &mut fetch);
         }
+        let score_scale = score_scale * key_scale.of_head(kv_head);
         for (index, [max, sum]) in softmax.iter_mut().enumerate() {
             let scores = &mut scores[index * n..][..padded];
-            if let Some(scale) = score_scale {
-                simd::scale(&mut scores[..tokens], scale);
-            }
+            simd::scale(&mut scores[..tokens], score_scale);
             scores[tokens..].fill(f32::NEG_INFINITY);
             // This request may end before others that share the segment do, and its window may begin after theirs.
             masking.apply(&mut scores[..tokens], position, ends[index]);
@@ -374,7 +382,8 @@ struct Reader<'a, K> {
     rows: usize,
     head_dim: usize,
     masking: Masking,
-    score_scale: Option<f32>,
+    score_scale: f32,
+    key_scale: Scale<'a>,
     value_scale: Scale<'a>,
 }
 
@@ -405,7 +414,7 @@ mod tests {
         let tiles = [Tile::new(64, 64, 1, 5), Tile::new(16, 128, 1, 1), Tile::new(4, 16, 1, 3)];
         let mut scratch = Scratch::default();
         for tile in &tiles {
-            scratch.reserve(tile, &Class::of(&geometry), QueryForms::Scaled);
+            scratch.reserve(tile, &Class::of(&geometry), QueryForms::Wide);
         }
         for Tile { n, stages, .. } in tiles {
             let (n, slots) = (usize::from(n), usize::from(stages) + 1);

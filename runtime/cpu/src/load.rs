@@ -35,30 +35,28 @@ pub trait Load: Sized {
     /// Computes a pass over K and V of this type.
     fn pass(isa: Isa, pass: Pass<'_, Self>);
 
-    /// `wide = elements * factor`, a multiple of 16 of them.
-    fn widen_scaled(isa: Isa, elements: &[Self], factor: f32, wide: &mut [f32]);
+    /// Elements as f32, a multiple of 16 of them.
+    fn widen_vectors(isa: Isa, elements: &[Self], wide: &mut [f32]);
 
     /// `narrow = wide * factor`, rounded to the nearest, a multiple of 16 of them.
     fn narrow_scaled(isa: Isa, wide: &mut [f32], factor: f32, narrow: &mut [Self]);
 }
 
-struct WidenScaled<'a, E> {
+struct WidenVectors<'a, E> {
     elements: &'a [E],
-    factor: f32,
     wide: &'a mut [f32],
 }
 
-impl<E: Load> Kernel for WidenScaled<'_, E> {
+impl<E: Load> Kernel for WidenVectors<'_, E> {
     type Output = ();
 
     #[inline(always)]
     fn run<L: Level>(self, level: L) {
-        let Self { elements, factor, wide } = self;
+        let Self { elements, wide } = self;
         for (elements, wide) in elements.chunks_exact(L::LANES).zip(wide.chunks_exact_mut(L::LANES)) {
             // SAFETY: both have a vector's lanes.
             unsafe { level.store(wide.as_mut_ptr(), E::load(level, elements.as_ptr())) };
         }
-        simd::scale(wide, factor);
     }
 }
 
@@ -88,8 +86,8 @@ macro_rules! entries {
         entries!(conversions);
     };
     (conversions) => {
-        fn widen_scaled(isa: Isa, elements: &[Self], factor: f32, wide: &mut [f32]) {
-            isa.run(WidenScaled { elements, factor, wide });
+        fn widen_vectors(isa: Isa, elements: &[Self], wide: &mut [f32]) {
+            isa.run(WidenVectors { elements, wide });
         }
 
         fn narrow_scaled(isa: Isa, wide: &mut [f32], factor: f32, narrow: &mut [Self]) {
@@ -162,7 +160,7 @@ impl Load for bf16 {
     }
 
     fn pass(isa: Isa, pass: Pass<'_, Self>) {
-        if pass.score_scale.is_some() {
+        if pass.in_bf16 {
             isa.run_bf16(pass);
         } else {
             isa.run(pass);

@@ -4,6 +4,7 @@ use crate::fit::{CostRow, CostTable, Fit, Tree};
 use crate::store::{DeviceRecord, Level, Measurement, Status, failed_variants};
 use std::collections::{BTreeMap, BTreeSet};
 use tilewright_heuristics::{Backend, BatchShape, Domain, Dtype, Prices, Tile, TileSetBuf, first_feasible};
+use tilewright_kernel_templates::Class;
 use tilewright_kernel_templates::cuda::WarpSplit;
 
 /// Why no selector can be made of a fit.
@@ -20,9 +21,13 @@ pub enum ModelError {
     },
     /// No tile can stand for the unknown.
     #[error(
-        "no measured tile is feasible for every head_dim and element type, so there is no safe default; widen the space"
+        "no measured tile is right for every head_dim and element type, so there is no safe default: {}; the recorded rows of level `space` say why",
+        if without.is_empty() { "each fails for another one".to_owned() } else { format!("none is for {}", without.join(", ")) }
     )]
-    NoSafeDefault,
+    NoSafeDefault {
+        /// The classes of kernels for which all fail.
+        without: Vec<String>,
+    },
 }
 
 /// A fitted tree over a batch's features, with choices as indices into the selector's sets.
@@ -202,6 +207,20 @@ impl Verdicts {
         usual().next().is_some() && usual().all(|class| passed.contains(class))
     }
 
+    /// The classes that a safe default has to serve and none of these candidates does alone.
+    fn without(&self, candidates: &[TileSetBuf]) -> Vec<String> {
+        let serves = |class: &(u32, u32)| {
+            let passed = |tile| self.passed.get(&tile).is_some_and(|passed| passed.contains(class));
+            candidates.iter().filter_map(TileSetBuf::single).any(passed)
+        };
+        let without = self.classes.iter().filter(|class| self.is_usual(class.0) && !serves(class));
+        let named = |&(head_dim, dtype): &(u32, u32)| {
+            let dtype = Dtype::from_code(dtype)?;
+            Some(Class { head_dim, dtype }.to_string())
+        };
+        without.filter_map(named).collect()
+    }
+
     fn masks(&self, sets: &[TileSetBuf]) -> BTreeMap<(u32, u32), u64> {
         let mask = |class: &(u32, u32)| {
             let passed = |tile: &Tile| self.passed.get(tile).is_some_and(|passed| passed.contains(class));
@@ -255,7 +274,7 @@ fn safe_default(
         .filter_map(|i| Some((regret(i)?, passing(&candidates[i])?)))
         .min_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)))
         .map(|(_, tile)| tile)
-        .ok_or(ModelError::NoSafeDefault)
+        .ok_or_else(|| ModelError::NoSafeDefault { without: verdicts.without(candidates) })
 }
 
 fn collect_named(tree: &Tree, named: &mut BTreeSet<usize>) {

@@ -185,6 +185,9 @@ pub fn verify_space_with(
             progress.note(&format!("{}: no time to verify its kernels, so its workloads are not measured; a larger `--budget` has it", classes[class]));
             return Ok(());
         }
+        if let Some(failed) = failures(&classes[class], &done[class]) {
+            progress.note(&failed);
+        }
         // A class is kept as a whole, in the order of the space.
         done[class].extend(not_verified[class].clone());
         let of_tile = |verdict: &Verdict| {
@@ -216,6 +219,17 @@ pub fn verify_space_with(
     };
     let failed = verify_returned(session, &first, timed)?;
     Ok(failed.map(|_| Verified::of(session.run.rows())))
+}
+
+/// How many of a class's verified tiles failed, and why the first one did.
+fn failures(class: &Class, verified: &Outcomes) -> Option<String> {
+    let failed = || verified.iter().filter_map(|(tile, (outcome, _))| Some((tile, outcome.as_ref().err()?)));
+    let (tile, Failure { message, .. }) = failed().next()?;
+    Some(format!(
+        "{class}: {} of {} tiles failed and are not returned for it; {tile}: {message}",
+        failed().count(),
+        verified.len()
+    ))
 }
 
 /// Makes tiles of a class ready and tries each on one small batch; those that pass. What fails is recorded, and never timed. `None` if the user

@@ -94,6 +94,22 @@ fn verified_of(
     (bench, verified, run.rows().to_vec())
 }
 
+#[test]
+fn what_fails_is_told_once_a_class_with_a_reason() {
+    let [right, wrong, worse] = ["m16n32w4s2", "m16n64w4s2", "m64n32w4s2"].map(Tile::of);
+    let failure = |message: &str| Failure { status: Status::Correctness, message: message.to_owned() };
+    let outcome = |outcome| (outcome, Resources::default());
+    let mut verified = Outcomes::from([(right, outcome(Ok(1e-4)))]);
+    assert_eq!(failures(&USUAL, &verified), None);
+    verified.insert(worse, outcome(Err(failure("other rows"))));
+    verified.insert(wrong, outcome(Err(failure("wrong rows"))));
+    let told = failures(&USUAL, &verified).unwrap();
+    assert_eq!(
+        told,
+        "head_dim 128 f16: 2 of 3 tiles failed and are not returned for it; m16n64w4s2: wrong rows"
+    );
+}
+
 fn all_tiles() -> Vec<Tile> {
     Space::of(Backend::Cuda).tiles().to_vec()
 }

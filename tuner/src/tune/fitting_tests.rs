@@ -301,6 +301,21 @@ fn if_all_tiles_fail_nothing_is_emitted() {
 }
 
 #[test]
+fn a_class_for_which_all_tiles_fail_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut run = measured(folder.path());
+    let class = Class { head_dim: 96, ..SMALL };
+    let failed = TILES.map(|tile| Measurement {
+        level: Level::Space,
+        status: Status::Correctness,
+        ..test_data::measurement(&class.to_string(), &tile.to_string(), &[])
+    });
+    run.append(failed.to_vec()).unwrap();
+    let error = Analysis::of(run.provenance(), run.rows(), &settings()).unwrap_err();
+    assert!(error.to_string().contains("no safe default: none is for head_dim 96 f16;"), "{error}");
+}
+
+#[test]
 fn a_user_who_asks_to_stop_gets_no_selector() {
     let folder = tempfile::tempdir().unwrap();
     let mut run = measured(folder.path());
