@@ -78,14 +78,15 @@ template <class S> struct Mainloop {
       PipelineState<S> before = at;
       at = at.behind_together();
       keys = mma.keys_together(at, first);
-      bool late = true, plain = softmax_step.is_plain_in_warp(steps, step + 1, seen);
+      bool late = true, begins_chunk = false, plain = softmax_step.is_plain_in_warp(steps, step + 1, seen);
 #pragma unroll 1
       for (step++; step < end; step++) {
         if (late) {
           pipeline.template wait_keys_full<true>(at);
           pipeline.template wait_values_full<true>(before);
+          if constexpr (S::INVARIANT) begins_chunk = totals.begins_chunk(at);
         }
-        if (S::INVARIANT && totals.begins_chunk(at)) break; // all warps do
+        if (S::INVARIANT && begins_chunk) break; // all warps do
         bool masked = false;
         if (!plain) {
           here = extent(steps, step, at, seen);
@@ -114,6 +115,7 @@ template <class S> struct Mainloop {
         at = at.behind_together();
         // What the next step needs to know, beside the weights.
         late = ONE_BUFFER || pipeline.template are_late<true>(at, before);
+        if constexpr (S::INVARIANT) begins_chunk = !late && totals.begins_chunk(at);
         values = mma.values_of(keys, before, first);
         keys = mma.keys_together(at, first);
         plain = softmax_step.is_plain_in_warp(steps, step + 1, seen);
@@ -165,24 +167,25 @@ template <class S> struct Mainloop {
     if constexpr (S::PRIVATE_PHASE) {
 #pragma unroll 1
       for (;;) {
-        const bool ends = step >= steps.last, alone = !ends && steps.in_private_phase(step);
-        bool skips = false;
-        if (alone) {
+        // Of steps of other warps this one has but to know that they have come, as phases are told apart by their parity alone.
+#pragma unroll 1
+        for (; steps.in_private_phase(step) && steps.owner(step) != cta.warp_q; step++) {
           pipeline.template wait_keys_full<false>(at);
-          skips = steps.owner(step) != cta.warp_q;
-        } else if (!ends) {
-          pipeline.template wait_keys_full<true>(at);
+          skip<false>(at);
+          at = at.template ahead<1>();
         }
-        if (!skips) totals.leave_chunk(acc, at, ends, value_scale(cta));
+        const bool ends = step >= steps.last, alone = !ends && steps.in_private_phase(step);
+        if (alone) pipeline.template wait_keys_full<false>(at);
+        else if (!ends) pipeline.template wait_keys_full<true>(at);
+        totals.leave_chunk(acc, at, ends, value_scale(cta));
         if (ends) return;
-        if (!alone) {
+        if (alone) {
+          softmax_step.compute_private(acc, query, at, seen, Buffers<false>{pipeline, at});
+          at = at.template ahead<1>();
+          step++;
+        } else {
           compute_some(acc, query, steps, step, at, seen);
-          continue;
         }
-        if (skips) skip<false>(at);
-        else softmax_step.compute_private(acc, query, at, seen, Buffers<false>{pipeline, at});
-        at = at.template ahead<1>();
-        step++;
       }
     } else {
 #pragma unroll 1

@@ -85,12 +85,14 @@ template <class S> struct Mask {
       for (u32 half = 0; half < 2; half++) {
         const u32 row = cta.warp_q * 16 + cta.fragment_row + half * 8;
         const bool shares = row >= granule.first_row() && row < granule.last_row();
+        // From the lane's first column on: one past the last token that the row sees, and the first one.
+        const i32 column = granule.position + static_cast<i32>(cta.fragment_column);
+        const i32 end = shares ? smaller(granule.position + static_cast<i32>(granule.tokens()), mask_state.end[half]) - column : 0;
+        const i32 begin = S::HIDES_FIRST ? mask_state.begin[half] - column : 0;
 #pragma unroll
         for (u32 e = 0; e < 4; e++) {
-          const u32 within = cta.fragment_column + e / 2 * 8 + e % 2;
-          const i32 token = granule.position + static_cast<i32>(within);
-          const bool visible = shares && within < granule.tokens() && token < mask_state.end[half] && (!S::HIDES_FIRST || token >= mask_state.begin[half]);
-          if (!visible) scores[2 * n + e / 2][2 * half + e % 2] = negative_infinity();
+          const i32 within = e / 2 * 8 + e % 2;
+          if (within >= end || (S::HIDES_FIRST && within < begin)) scores[2 * n + e / 2][2 * half + e % 2] = negative_infinity();
         }
       }
     }

@@ -1,6 +1,7 @@
 // Paged KV: where the tokens of a step lie, as producers look them up.
 #pragma once
 #include "kv_range.cuh"
+#include "chunk.cuh"
 
 namespace tilewright {
 
@@ -24,7 +25,10 @@ struct TokenLocation {
   template <class S> TILEWRIGHT_DEVICE Granule granule() const {
     const bool some = exists && (!S::HIDES_FIRST || position + static_cast<i32>(S::GRANULE) > seen);
     const u32 tokens = some ? smaller(static_cast<u32>(end - position), S::GRANULE) : 0;
-    return Granule{position, some ? rows | tokens << 24 : 0};
+    u32 noted = rows | tokens << 24;
+    // Found here, where many are looked up at once: each consumer warp would wait for it before each step.
+    if constexpr (S::INVARIANT) noted |= begins_chunk(static_cast<u32>(position)) ? Granule::BEGINS_CHUNK : 0;
+    return Granule{position, some ? noted : 0};
   }
 };
 

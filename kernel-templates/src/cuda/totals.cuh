@@ -23,9 +23,8 @@ template <class S> struct Totals {
   // elements of V.
   TILEWRIGHT_DEVICE void leave_chunk(Accumulators<S> &acc, const PipelineState<S> &at, bool ends, float value_scale) const {
 #pragma unroll 1
-    for (u32 begin = ends ? S::GRANULES - 1 : first_begin(at); begin < S::GRANULES; begin++) {
-      const Granule granule = cta.granules(at)[begin];
-      if (!ends && !begins_at(granule)) continue;
+    for (u32 left = ends ? 1 : begins(at); left > 0; left &= left - 1) {
+      const Granule granule = cta.granules(at)[lowest_bit(left)];
 #pragma unroll
       for (u32 half = 0; half < 2; half++) {
         const u32 row = cta.warp_q * 16 + cta.fragment_row + half * 8;
@@ -36,16 +35,13 @@ template <class S> struct Totals {
 
   // Whether some rows begin a chunk with a step: with its first granule, or where a segment is shorter than a step, with a later one. All warps
   // of a CTA find the same.
-  TILEWRIGHT_DEVICE bool begins_chunk(const PipelineState<S> &at) const { return first_begin(at) < S::GRANULES; }
-  TILEWRIGHT_DEVICE u32 first_begin(const PipelineState<S> &at) const {
-    u32 first = S::GRANULES;
+  TILEWRIGHT_DEVICE bool begins_chunk(const PipelineState<S> &at) const { return begins(at) > 0; }
+  // A bit for each granule with which a chunk begins. What no row sees begins nothing.
+  TILEWRIGHT_DEVICE u32 begins(const PipelineState<S> &at) const {
+    u32 granules = 0;
 #pragma unroll
-    for (u32 n = S::GRANULES; n > 0; n--) first = begins_at(cta.granules(at)[n - 1]) ? n - 1 : first;
-    return first;
-  }
-  // What no row sees begins nothing.
-  TILEWRIGHT_DEVICE static bool begins_at(const Granule &granule) {
-    return granule.rows > 0 && tilewright::begins_chunk(static_cast<u32>(granule.position));
+    for (u32 n = 0; n < S::GRANULES; n++) granules |= cta.granules(at)[n].rows / Granule::BEGINS_CHUNK % 2 << n;
+    return granules;
   }
 
   // Adds the chunk of a row to its total, if `wanted` and if the row has seen some of it: in shared memory, where the next chunk begins from
