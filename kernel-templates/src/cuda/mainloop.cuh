@@ -167,16 +167,18 @@ template <class S> struct Mainloop {
     if constexpr (S::PRIVATE_PHASE) {
 #pragma unroll 1
       for (;;) {
-        // Of steps of other warps this one has but to know that they have come, as phases are told apart by their parity alone.
+        bool alone = steps.in_private_phase(step);
 #pragma unroll 1
-        for (; steps.in_private_phase(step) && steps.owner(step) != cta.warp_q; step++) {
+        while (alone) {
           pipeline.template wait_keys_full<false>(at);
+          if (steps.owner(step) == cta.warp_q) break;
+          // Of other warps' steps this one has but to know that they have come, as phases are told apart by their parity alone.
           skip<false>(at);
           at = at.template ahead<1>();
+          alone = steps.in_private_phase(++step);
         }
-        const bool ends = step >= steps.last, alone = !ends && steps.in_private_phase(step);
-        if (alone) pipeline.template wait_keys_full<false>(at);
-        else if (!ends) pipeline.template wait_keys_full<true>(at);
+        const bool ends = step >= steps.last;
+        if (!alone && !ends) pipeline.template wait_keys_full<true>(at);
         totals.leave_chunk(acc, at, ends, value_scale(cta));
         if (ends) return;
         if (alone) {
