@@ -10,7 +10,7 @@ use std::sync::OnceLock;
 use tilewright_heuristics::{Dtype, Tile};
 use tilewright_kernel_templates::cuda::{Kernel, KernelOptions, MERGE_WARPS};
 use tilewright_kernel_templates::toolchain::{Compiler, Nvrtc, Source, fetch_disassemblers};
-use tilewright_kernel_templates::{Arch, Class};
+use tilewright_kernel_templates::{Arch, Class, shipped_kernels};
 
 const USUAL: Class = Class { head_dim: 128, dtype: Dtype::F16 };
 
@@ -68,6 +68,20 @@ fn weights_leave_the_query_in_its_registers() {
         let [query, weights] = left_sides(&code);
         assert!(!query.is_empty() && !weights.is_empty(), "{}", kernel.name);
         assert!(query.is_disjoint(&weights), "{}: {query:?} and {weights:?}", kernel.name);
+    }
+}
+
+/// So do arrivals in what the recorded selectors return: a change of the sources that alters no such word can have `ptxas` move an arrival before reads.
+#[test]
+fn arrivals_of_recorded_selectors_wait_for_reads() {
+    let compiler = compiler("sm_90a");
+    for dtype in [Dtype::F16, Dtype::Fp8Bf16] {
+        let mut kernels = shipped_kernels(compiler.arch(), &Class { dtype, ..USUAL });
+        kernels.retain(|kernel| kernel.name.starts_with("decode"));
+        assert!(kernels.len() >= 10, "{}", kernels.len());
+        for (kernel, cubin) in kernels.iter().zip(compiler.compile_all(&kernels, || ())) {
+            assert_arrivals_wait(kernel, "sm_90a", &cubin.unwrap().code);
+        }
     }
 }
 
