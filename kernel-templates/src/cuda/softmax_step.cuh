@@ -120,7 +120,8 @@ template <class S> struct SoftmaxStep {
     constexpr u32 ALL_GRANULES = Mask<S>::all_granules(GRANULES_HERE);
     bool masked = false;
     u32 active = plain ? ALL_GRANULES : masking.template active_granules<GRANULES_HERE, WITH_GROUP>(at, first, mask_state, masked);
-    // All lanes have the same. Said so, the branch does not diverge, and lanes meet before the buffer is released.
+    // All lanes have the same. Said so, the branch does not diverge, and lanes meet before the buffer is released. By a vote instead of a maximum, `ptxas` moves
+    // arrivals before reads of the buffer (`docs/tried.md`).
     if constexpr (!WITH_GROUP) active = static_cast<u32>(largest_in_warp(static_cast<i32>(active)));
     // Where bits matter, a warp multiplies what a warpgroup does: the whole step.
     if (S::INVARIANT && active != 0) active = ALL_GRANULES;
