@@ -47,8 +47,16 @@ pub const fn families(backend: Backend, head_dim: u32) -> &'static [TileSet<'sta
         of(&[Tile::new(64, 64, 4, 1)]),
         of(&[Tile::new(16, 64, 1, 1)]),
     ];
-    // Shorter steps of fewer rows where vectors are long: two CTAs share an SM then.
-    const WIDE: &[TileSet<'static>] = &[
+    // Longer heads: one CTA of 64 rows fills an SM, whose totals take as much as a step of K and V. Without `wgmma`, or where it has no room, fewer rows.
+    const UP_TO_192: &[TileSet<'static>] = &[
+        of(&[Tile::new(16, 64, 1, 1), Tile::new(64, 64, 4, 2)]),
+        of(&[Tile::new(16, 32, 1, 2), Tile::new(32, 32, 2, 2)]),
+        of(&[Tile::new(32, 32, 2, 2)]),
+        of(&[Tile::new(16, 32, 1, 2)]),
+        of(&[Tile::new(16, 32, 1, 1)]),
+    ];
+    const UP_TO_256: &[TileSet<'static>] = &[
+        of(&[Tile::new(16, 32, 1, 2), Tile::new(64, 32, 4, 3)]),
         of(&[Tile::new(16, 32, 1, 2), Tile::new(32, 32, 2, 2)]),
         of(&[Tile::new(32, 32, 2, 2)]),
         of(&[Tile::new(16, 32, 1, 2)]),
@@ -64,7 +72,8 @@ pub const fn families(backend: Backend, head_dim: u32) -> &'static [TileSet<'sta
     match backend {
         Backend::Cpu => CPU,
         Backend::Cuda if head_dim > 256 => SPLIT,
-        Backend::Cuda if head_dim > 128 => WIDE,
+        Backend::Cuda if head_dim > 192 => UP_TO_256,
+        Backend::Cuda if head_dim > 128 => UP_TO_192,
         Backend::Cuda => CUDA,
     }
 }

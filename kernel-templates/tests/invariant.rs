@@ -65,8 +65,15 @@ fn check(device: &str, classes: &[(u32, Dtype)]) -> (u32, bool) {
 
 #[test]
 fn batch_invariant_kernels_fit_an_h200() {
-    let classes =
-        [(128, Dtype::F16), (256, Dtype::F16), (128, Dtype::Fp8F16), (96, Dtype::F16), (192, Dtype::F16)];
+    let classes = [
+        (128, Dtype::F16),
+        (256, Dtype::F16),
+        (128, Dtype::Fp8F16),
+        (96, Dtype::F16),
+        (192, Dtype::F16),
+        (192, Dtype::Fp8Bf16),
+        (256, Dtype::Fp8F16),
+    ];
     // As many as of the same tiles without being invariant, and all classes have the first family.
     assert_eq!(check("h200", &classes), (2, true));
 }

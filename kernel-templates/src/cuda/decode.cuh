@@ -112,7 +112,7 @@ struct Decode {
     barrier();
     const Steps steps = cta.item.segment_count > 0 ? kv_range.find_steps() : Steps{};
     if (produces) {
-      if constexpr (S::SETMAXNREG) setmaxnreg_dec<Split::PRODUCER>();
+      if constexpr (S::SETMAXNREG && !S::ALONE_ON_SM) setmaxnreg_dec<Split::PRODUCER>();
       return anew<false>(cta, [&](const Cta<S> &here) {
         const ProducerTma<S> producer{here};
         if constexpr (PRODUCERS == 1) {
@@ -138,7 +138,7 @@ struct Decode {
     } else {
       arrive_after_cp_async(producer.pipeline.query_full());
     }
-    if constexpr (S::SETMAXNREG) setmaxnreg_inc<Split::CONSUMER>();
+    if constexpr (S::SETMAXNREG && !S::ALONE_ON_SM) setmaxnreg_inc<Split::CONSUMER>();
     if constexpr (S::TRANSPOSED) return anew<false>(cta, [&](const Cta<S> &here) { consume_transposed(here, steps, timeline); });
     else anew<false>(cta, [&](const Cta<S> &here) {
       const Mainloop<S> consumer{here};

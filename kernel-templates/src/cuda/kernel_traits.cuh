@@ -90,11 +90,14 @@ struct KernelTraits : Options {
   // products of a warpgroup, which take 16-bit elements from shared memory: one K and one V, or both V. In the private KV phase each warp widens its own in
   // registers.
   static constexpr bool SETMAXNREG = PRODUCERS == 4;
+  // Totals of longer heads leave no room for another CTA on an SM: four consumer warps and the producers have as many registers as threads can have.
+  static constexpr bool ALONE_ON_SM = Options::INVARIANT && SETMAXNREG && WARPS == 4 && HEAD_DIM > 128;
   // Threads that read the item's description: a producer warpgroup's, or those that multiply, as one warp that copies alone has enough to do.
   static constexpr u32 DESCRIBERS = (SETMAXNREG ? PRODUCERS : WARPS) * 32;
   static constexpr bool WIDENED = HAS_WGMMA && FP8 && SETMAXNREG && WARPS_Q % 4 == 0;
-  // Two where an SM still has room for two CTAs: longer heads have their query in shared memory, too, batch-invariant kernels the totals of their rows.
-  static constexpr u32 WIDE_BUFFERS = !WIDENED ? 0 : Options::INVARIANT ? 1 : (HEAD_DIM > 128 ? N * HEAD_DIM <= 32 * 192 : N <= 64) ? 2 : 1;
+  // Two where an SM still has room for two CTAs, or has room for one anyway: longer heads have their query in shared memory, too, batch-invariant kernels
+  // the totals of their rows.
+  static constexpr u32 WIDE_BUFFERS = !WIDENED ? 0 : (Options::INVARIANT ? HEAD_DIM > 128 : HEAD_DIM > 128 ? N * HEAD_DIM <= 32 * 192 : N <= 64) ? 2 : 1;
   static constexpr u32 WIDE_ROW_BYTES = HEAD_DIM * 2, WIDE_STAGE_BYTES = N * WIDE_ROW_BYTES;
   // What a step widens: K and V, or V alone, and how many warps share one of them.
   static constexpr u32 WIDE_MATRICES = KEYS_IN_FP8 ? 1 : 2, WIDENERS = WIDENED ? 2 / WIDE_MATRICES : 0;

@@ -117,6 +117,8 @@ const fn wide_buffers(tile: &Tile, class: &Class, producers: u32, options: Kerne
     let widened = class.dtype.has_fp8_kv() && producers == 4 && tile.m.is_multiple_of(64);
     match widened {
         false => 0,
+        // Beside the totals of longer heads an SM holds one CTA anyway.
+        true if options.invariant && class.head_dim > MOST_QUERY_DIM => 2,
         true if options.invariant => 1,
         true if class.head_dim <= MOST_QUERY_DIM && tile.n <= 64 => 2,
         true if class.head_dim > MOST_QUERY_DIM && tile.n as u32 * class.head_dim <= 32 * 192 => 2,
@@ -140,14 +142,13 @@ pub const fn has_tma_producers(class: &Class, arch: Arch) -> bool {
 
 /// TMA producer warps of a CTA beside a tile's consumer warps: a warpgroup beside warpgroups, so that it can leave them its registers, two of
 /// whose warps copy, and two widen FP8; else one warp; none with the `cp.async` producer. A warp of a batch-invariant kernel has
-/// whole steps for itself, too, whose FP8 it widens in registers: a producer warpgroup cannot leave it enough for 128 tokens or for longer
-/// heads. With 256 elements in FP8 warps of few rows take 255 registers, and a producer warp beside four of them keeps another CTA off the SM; not those
+/// whole steps for itself, too, whose FP8 it widens in registers: a producer warpgroup cannot leave it enough for 128 tokens. With 256 elements in FP8 warps of few rows take 255 registers, and a producer warp beside four of them keeps another CTA off the SM; not those
 /// of transposed products.
 pub fn producer_warps(tile: &Tile, class: &Class, options: KernelOptions, arch: Arch) -> u32 {
     let warpgroups = tile.m.is_multiple_of(64);
     let crowded = class.dtype.has_fp8_kv()
         && if warpgroups {
-            options.invariant && (class.head_dim > MOST_QUERY_DIM || tile.n >= 128)
+            options.invariant && tile.n >= 128
         } else {
             class.head_dim == 256 && !transposes(tile, class, options)
         };
@@ -189,12 +190,13 @@ fn most_warps(tiles: &[Tile]) -> u32 {
 const WARPS_OF_168_REGISTERS: u32 = 12;
 
 /// What a kernel of one tile or several says of itself to the compiler. A producer warpgroup leaves registers to the consumer warps, so there
-/// is a number of them to begin with: the one that lets an SM hold two CTAs of four consumer warps, or one of eight. Several tiles beside one
+/// is a number of them to begin with: the one that lets an SM hold two CTAs of four consumer warps, or one of eight, or one with the totals of longer heads. Several tiles beside one
 /// producer warp would get up to 255, and an SM half as many CTAs as of one of them. Transposed products of up to 128 elements take some registers more or
 /// less than let an SM hold three CTAs, by the compiler's version.
 pub(super) fn launch_bounds(tiles: &[Tile], class: &Class, producers: u32, options: KernelOptions) -> String {
     let threads = mix_threads(tiles, producers);
     let ctas = match (producers, tiles) {
+        (4, _) if options.invariant && class.head_dim > MOST_QUERY_DIM => Some(1),
         (4, _) => Some(if most_warps(tiles) == 4 { 2 } else { 1 }),
         (1, [tile]) if transposes(tile, class, options) && class.head_dim <= 128 => Some(3),
         (1, [_, _, ..]) => Some((WARPS_OF_168_REGISTERS / (most_warps(tiles) + 1)).max(1)),
@@ -243,7 +245,10 @@ mod tests {
         assert_eq!([64, 96, 192, 256, 512].map(of_fp8(64)), [256, 128, 256, 256, 256]);
         assert_eq!([64, 96, 192, 256, 512].map(of_fp8(16)), [160, 128, 160, 128, 160]);
         let long_heads = Class { head_dim: 256, ..fp8 };
-        assert_eq!(producer_warps(&TILE, &long_heads, KernelOptions { invariant: true, ..TMA }, hopper), 0);
+        let invariant = KernelOptions { invariant: true, ..TMA };
+        assert_eq!(producer_warps(&TILE, &long_heads, invariant, hopper), 4);
+        assert_eq!(launch_bounds(&[TILE], &long_heads, 4, invariant), "__launch_bounds__(256, 1)");
+        assert_eq!(launch_bounds(&[TILE], &CLASS, 4, invariant), "__launch_bounds__(256, 2)");
         assert_eq!(threads(TILE, CLASS, "sm_90".parse().unwrap()), 128);
         assert_eq!(launch_bounds(&[TILE], &CLASS, 4, TMA), "__launch_bounds__(256, 2)");
         assert_eq!(launch_bounds(&[TILE], &CLASS, 0, TMA), "__launch_bounds__(128)");
@@ -305,9 +310,12 @@ mod tests {
         // Fewer rows are multiplied by each warp for itself.
         let few = Tile { m: 16, ..TILE };
         assert!(bytes(few, 4) < bytes(few, 0));
-        let invariant = shared_bytes(&TILE, &fp8, 4, KernelOptions { invariant: true, ..TMA });
-        // One of each beside the totals of rows.
-        assert_eq!(bytes(TILE, 4) - (invariant - 64 * 128 * 4), 2 * 64 * 256 + 4 * 8);
+        // One of each beside the totals of rows, two where an SM holds one CTA anyway.
+        let invariant = |class| shared_bytes(&TILE, &class, 4, KernelOptions { invariant: true, ..TMA });
+        assert_eq!(bytes(TILE, 4) - (invariant(fp8) - 64 * 128 * 4), 2 * 64 * 256 + 4 * 8);
+        let long_heads = Class { head_dim: 192, ..fp8 };
+        let one = shared_bytes(&TILE, &long_heads, 4, TMA);
+        assert_eq!(invariant(long_heads) - 64 * 192 * 4 - one, 2 * 64 * 384 + 4 * 8);
     }
 
     #[test]

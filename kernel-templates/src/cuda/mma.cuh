@@ -49,7 +49,7 @@ template <class S> struct Mma {
   TILEWRIGHT_DEVICE u32 fragment_lane() const { return S::MIXED ? computed_here(cta.lane) : cta.lane; }
 
   // Logits of the warp's rows with GRANULES_HERE granules of a step, `first` and the next ones; those outside of `active` stay zero. Of a head that
-  // warps share out, the warp's part of them. Returns bits of what the last reads of K have brought (`Pipeline::release_keys`).
+  // warps share out, the warp's part of them. Returns bits of what the last reads have brought (`Pipeline::release_keys`).
   template <bool ALL, u32 GRANULES_HERE>
   TILEWRIGHT_DEVICE u32 multiply_keys(float (&scores)[GRANULES_HERE * 2][4], const Query<S> &query, const PipelineState<S> &at, u32 first,
                                        u32 active) const {
@@ -68,6 +68,7 @@ template <class S> struct Mma {
           for (u32 i = 0; i < 4; i++) a[p][i] = query.fragments[k * PRODUCTS + p][i];
         } else {
           query_loader.fragment(a[p], first_fragment() + k * PRODUCTS + p, at); // in a place of its own
+          if (k + 1 == S::WARP_CHUNKS / 2) read ^= a[p][0];
         }
       }
 #pragma unroll

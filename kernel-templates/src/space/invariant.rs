@@ -3,7 +3,7 @@
 use super::{Limits, check};
 use crate::Class;
 use crate::cuda::KernelOptions;
-use tilewright_heuristics::{TileSet, chunk};
+use tilewright_heuristics::{Tile, TileSet, chunk};
 
 /// The family of tiles of batch-invariant plans of a class on a device: the first of [`invariant_sets`]. A GPU's backend compiles and tries them, and takes the
 /// next family where that fails.
@@ -11,7 +11,8 @@ pub fn invariant_set(class: &Class, limits: &Limits) -> Option<TileSet<'static>>
     invariant_sets(class, limits).next()
 }
 
-/// The families that a device can have for a class, best first: those of [`chunk::families`] that the rules allow and for whose totals a CTA has room.
+/// The families that a device can have for a class, best first: those of [`chunk::families`] that the rules allow and for whose totals a CTA has room. Tall tiles of
+/// longer heads are for warpgroups: without them a CTA has no private KV phase, and fewer rows that are masked.
 pub fn invariant_sets(class: &Class, limits: &Limits) -> impl Iterator<Item = TileSet<'static>> {
     let options = KernelOptions { invariant: true, ..KernelOptions::default() };
     let has_room = move |set: &TileSet<'_>| match limits {
@@ -21,8 +22,13 @@ pub fn invariant_sets(class: &Class, limits: &Limits) -> impl Iterator<Item = Ti
             .iter()
             .all(|tile| limits.shared_bytes(tile, class, options) <= limits.shared_bytes_per_cta),
     };
+    let warpgroups = match limits {
+        Limits::Cpu(_) => true,
+        Limits::Cuda(limits) => limits.has_tma_producers(class),
+    };
+    let is_fast = move |tile: &Tile| tile.m < 64 || class.head_dim <= 128 || warpgroups;
     let runs = move |set: &&TileSet<'_>| {
-        has_room(set) && set.tiles().iter().all(|tile| check(tile, class, limits).is_ok())
+        has_room(set) && set.tiles().iter().all(is_fast) && set.tiles().iter().all(|tile| check(tile, class, limits).is_ok())
     };
     chunk::families(limits.backend(), class.head_dim).iter().filter(runs).copied()
 }
@@ -57,5 +63,20 @@ mod tests {
         assert_eq!(on(90 << 10), "m16n64w1s2+m64n64w4s1");
         assert_eq!(on(72 << 10), "m64n64w4s1");
         assert_eq!(on(60 << 10), "m16n64w1s1");
+    }
+
+    #[test]
+    fn longer_heads_have_tall_tiles_beside_warpgroups() {
+        let on = |device, head_dim, dtype| {
+            let limits = Limits::Cuda(CudaLimits::named(device).unwrap());
+            invariant_set(&Class { head_dim, dtype }, &limits).unwrap().to_string()
+        };
+        for dtype in [Dtype::F16, Dtype::Fp8Bf16] {
+            assert_eq!(on("h200", 192, dtype), "m16n64w1s1+m64n64w4s2");
+            assert_eq!(on("h200", 256, dtype), "m16n32w1s2+m64n32w4s3");
+            for head_dim in [192, 256] {
+                assert_eq!(on("a100-80gb", head_dim, dtype), "m16n32w1s2+m32n32w2s2");
+            }
+        }
     }
 }

@@ -313,7 +313,9 @@ fn a_request_has_the_same_bits_in_every_batch_and_launch() {
 #[test]
 fn so_it_has_where_most_batches_have_a_private_phase() {
     let fp8 = Kind { dtype: Dtype::Fp8F16, head_dim: 128, ..HOPPER };
-    for (kind, pairs) in [(HOPPER, 400), (fp8, 60)] {
+    let [long, longer] = [192, 256].map(|head_dim| Kind { head_dim, ..HOPPER });
+    let long_fp8 = Kind { dtype: Dtype::Fp8F16, ..longer };
+    for (kind, pairs) in [(HOPPER, 400), (fp8, 60), (long, 60), (longer, 60), (long_fp8, 60)] {
         let emulator = kind.mutant(|name, text| changed(name, text, OFTEN_PRIVATE));
         assert_equal_bits_of(kind, &emulator, pairs, bits_of_f16);
     }
@@ -330,7 +332,10 @@ fn so_it_has_with_all_options_and_without_warpgroups() {
 fn so_it_has_with_fp8_and_with_long_vectors() {
     assert_equal_bits(Kind { dtype: Dtype::Fp8F16, head_dim: 128, ..HOPPER }, 60, bits_of_f16);
     assert_equal_bits(Kind { dtype: Dtype::E5m2F16, head_dim: 128, ..HOPPER }, 60, bits_of_f16);
-    assert_equal_bits(Kind { head_dim: 256, ..HOPPER }, 60, bits_of_f16);
+    for head_dim in [192, 256] {
+        assert_equal_bits(Kind { head_dim, ..HOPPER }, 60, bits_of_f16);
+        assert_equal_bits(Kind { dtype: Dtype::Fp8F16, head_dim, ..HOPPER }, 60, bits_of_f16);
+    }
     assert_equal_bits(Kind { head_dim: 96, ..HOPPER }, 60, bits_of_f16);
     assert_equal_bits(Kind { head_dim: 512, ..HOPPER }, 40, bits_of_f16);
 }

@@ -23,6 +23,9 @@ pub struct DeviceProfile {
     pub products_over_peak: u64,
     /// What batch-invariant plans take in tall tiles, in 64ths of what prices say: steps of a warpgroup whose chunks are added up wait for each other.
     pub invariant_in_tall_tiles: u64,
+    /// The same of K and V in FP8 with heads of 64, 192 and 256 elements, in the same 64ths: warps of low tiles widen their own, which prices do not know. With 128
+    /// elements it makes no difference.
+    pub invariant_fp8_in_tall_tiles: u64,
     /// The least time of a step of 64 tokens in a batch-invariant CTA of one warp, in ns, with heads of 128 elements of 16 bits: a chain of one warp, however
     /// idle the tensor cores are. Of other heads and FP8 it is not known. 0 where a step takes what its products do.
     pub step_of_one_warp: u64,
@@ -122,7 +125,7 @@ impl KernelNeeds {
         // K and V in FP8 are left sides beside 32 rows, so that a warp has a quarter of the elements.
         let transposes =
             fp8 && (m, n, warps) == (32, 64, 4) && head_dim % 64 == 0 && !splits_head && !invariant;
-        let crowded = if warpgroups { invariant && warp_dim > 128 } else { head_dim == 256 && !transposes };
+        let crowded = !warpgroups && head_dim == 256 && !transposes;
         let producers = match (occupancy.producer_warps && !(fp8 && (head_dim == 96 || crowded)), warpgroups)
         {
             (false, _) => 0,
@@ -136,14 +139,10 @@ impl KernelNeeds {
                 129..=192 => 168,
                 _ => 200,
             },
-            // The warpgroup leaves some of its own to the others.
-            (4, ..) => {
-                if warps > 4 {
-                    168
-                } else {
-                    128
-                }
-            }
+            // Alone on its SM, or the warpgroup leaves some of its own to the others.
+            (4, 129.., _) if invariant && warps == 4 => 255,
+            (4, ..) if warps > 4 => 168,
+            (4, ..) => 128,
             (_, ..=64, ..=16) => 96,
             (_, ..=64, ..=32) | (_, ..=96, ..=16) => 128,
             (_, ..=96, ..=32) => 160,
@@ -157,7 +156,8 @@ impl KernelNeeds {
         let buffers = (2 * u64::from(tile.stages) * n * element).saturating_mul(head_dim);
         // K and V widened for a warpgroup, twice where there is room.
         let few = if head_dim > 128 { n * head_dim <= 32 * 192 } else { n <= 64 };
-        let widened = match (fp8 && producers == 4, few && !invariant) {
+        let twice = if invariant { head_dim > 128 } else { few };
+        let widened = match (fp8 && producers == 4, twice) {
             (false, _) => 0,
             (true, false) => 4 * n * head_dim,
             (true, true) => 8 * n * head_dim,
@@ -191,8 +191,18 @@ impl DeviceProfile {
         start_in_low_tiles: 38,
         products_over_peak: 0,
         invariant_in_tall_tiles: 70,
+        invariant_fp8_in_tall_tiles: 60,
         step_of_one_warp: 1200,
     };
+
+    /// What batch-invariant plans take in tall tiles under a geometry, in 64ths of what prices say.
+    pub(crate) const fn invariant_pace_of_tall_tiles(&self, geometry: &Geometry) -> u64 {
+        if geometry.dtype.has_fp8_kv() && matches!(geometry.head_dim, 64 | 192 | 256) {
+            self.invariant_fp8_in_tall_tiles
+        } else {
+            self.invariant_in_tall_tiles
+        }
+    }
 
     /// The profile of a device: its own prices if its selector has them, else those of its backend.
     pub fn of(device: &Device<'_>, selection: &Selection) -> Self {
@@ -282,6 +292,11 @@ mod tests {
             (2, ("m64n64w4s2", 128, Fp8F16, true)),
             (3, ("m16n32w1s2", 192, F16, true)),
             (2, ("m32n32w2s2", 192, F16, true)),
+            (3, ("m16n64w1s1", 192, F16, true)),
+            (1, ("m64n64w4s2", 192, F16, true)),
+            (1, ("m64n64w4s2", 192, Fp8F16, true)),
+            (1, ("m64n32w4s3", 256, F16, true)),
+            (1, ("m64n32w4s3", 256, Fp8F16, true)),
             (2, ("m16n32w1s2", 256, F16, true)),
             (3, ("m16n32w1s2", 256, Fp8F16, true)),
             (1, ("m32n32w2s2", 256, F16, true)),

@@ -278,6 +278,12 @@ fn a_request_has_the_same_bits_in_a_hundred_thousand_pairs_of_batches() {
         compare::<f16>(HEADS, AttentionOptions { dtype, ..AttentionOptions::default() }, false, 10_000);
     }
     compare::<f16>(LONG_HEADS, AttentionOptions::default(), false, 4_000);
+    for dtype in [Dtype::F16, Dtype::Fp8F16] {
+        for dim in [192, 256] {
+            let options = AttentionOptions { dtype, ..AttentionOptions::default() };
+            compare::<f16>(Heads { dim, ..HEADS }, options, false, 4_000);
+        }
+    }
 }
 
 /// `mma.sync` and `wgmma` have to sum products alike, which no document promises.

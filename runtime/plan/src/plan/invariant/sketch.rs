@@ -368,7 +368,8 @@ impl Plan {
         let start = options.device.prices.cta;
         let end = elapsed_from(start, of, running, cta_slots).saturating_mul(slots);
         let merge = if merges { options.device.prices.merge } else { 0 };
-        let paced = if tall { end.saturating_mul(options.device.invariant_in_tall_tiles) / 64 } else { end };
+        let pace = options.device.invariant_pace_of_tall_tiles(&self.geometry);
+        let paced = if tall { end.saturating_mul(pace) / 64 } else { end };
         (paced.saturating_add(merge), total)
     }
 }
