@@ -47,7 +47,7 @@ pub const fn families(backend: Backend, head_dim: u32) -> &'static [TileSet<'sta
         of(&[Tile::new(64, 64, 4, 1)]),
         of(&[Tile::new(16, 64, 1, 1)]),
     ];
-    // Longer heads: one CTA of 64 rows fills an SM, whose totals take as much as a step of K and V. Without `wgmma`, or where it has no room, fewer rows.
+    // Longer heads: an SM holds one CTA of 64 rows, whose totals take as much shared memory as steps of K and V. Without `wgmma`, or where it has no room, fewer rows.
     const UP_TO_192: &[TileSet<'static>] = &[
         of(&[Tile::new(16, 64, 1, 1), Tile::new(64, 64, 4, 2)]),
         of(&[Tile::new(16, 32, 1, 2), Tile::new(32, 32, 2, 2)]),

@@ -28,7 +28,9 @@ pub fn invariant_sets(class: &Class, limits: &Limits) -> impl Iterator<Item = Ti
     };
     let is_fast = move |tile: &Tile| tile.m < 64 || class.head_dim <= 128 || warpgroups;
     let runs = move |set: &&TileSet<'_>| {
-        has_room(set) && set.tiles().iter().all(is_fast) && set.tiles().iter().all(|tile| check(tile, class, limits).is_ok())
+        has_room(set)
+            && set.tiles().iter().all(is_fast)
+            && set.tiles().iter().all(|tile| check(tile, class, limits).is_ok())
     };
     chunk::families(limits.backend(), class.head_dim).iter().filter(runs).copied()
 }
