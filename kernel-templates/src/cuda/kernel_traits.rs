@@ -142,8 +142,9 @@ pub const fn has_tma_producers(class: &Class, arch: Arch) -> bool {
 
 /// TMA producer warps of a CTA beside a tile's consumer warps: a warpgroup beside warpgroups, so that it can leave them its registers, two of
 /// whose warps copy, and two widen FP8; else one warp; none with the `cp.async` producer. A warp of a batch-invariant kernel has
-/// whole steps for itself, too, whose FP8 it widens in registers: a producer warpgroup cannot leave it enough for 128 tokens. With 256 elements in FP8 warps of few rows take 255 registers, and a producer warp beside four of them keeps another CTA off the SM; not those
-/// of transposed products.
+/// whole steps for itself, too, whose FP8 it widens in registers: a producer warpgroup cannot leave it enough for 128 tokens. With 256
+/// elements in FP8 warps of few rows take 255 registers, and a producer warp beside four of them keeps another CTA off the SM; not those of
+/// transposed products.
 pub fn producer_warps(tile: &Tile, class: &Class, options: KernelOptions, arch: Arch) -> u32 {
     let warpgroups = tile.m.is_multiple_of(64);
     let crowded = class.dtype.has_fp8_kv()
@@ -190,9 +191,9 @@ fn most_warps(tiles: &[Tile]) -> u32 {
 const WARPS_OF_168_REGISTERS: u32 = 12;
 
 /// What a kernel of one tile or several says of itself to the compiler. A producer warpgroup leaves registers to the consumer warps, so there
-/// is a number of them to begin with: the one that lets an SM hold two CTAs of four consumer warps, or one of eight, or one with the totals of longer heads. Several tiles beside one
-/// producer warp would get up to 255, and an SM half as many CTAs as of one of them. Transposed products of up to 128 elements take some registers more or
-/// less than let an SM hold three CTAs, by the compiler's version.
+/// is a number of them to begin with: the one that lets an SM hold two CTAs of four consumer warps, or one of eight, or one with the totals
+/// of longer heads. Several tiles beside one producer warp would get up to 255, and an SM half as many CTAs as of one of them. Transposed
+/// products of up to 128 elements take some registers more or less than let an SM hold three CTAs, by the compiler's version.
 pub(super) fn launch_bounds(tiles: &[Tile], class: &Class, producers: u32, options: KernelOptions) -> String {
     let threads = mix_threads(tiles, producers);
     let ctas = match (producers, tiles) {

@@ -12,7 +12,7 @@ pub fn invariant_set(class: &Class, limits: &Limits) -> Option<TileSet<'static>>
 }
 
 /// The families that a device can have for a class, best first: those of [`chunk::families`] that the rules allow and for whose totals a CTA has room. Tall tiles of
-/// longer heads are for warpgroups: without them a CTA has no private KV phase, and fewer rows that are masked.
+/// longer heads are for warpgroups, with which they were measured: without them a CTA has no private KV phase.
 pub fn invariant_sets(class: &Class, limits: &Limits) -> impl Iterator<Item = TileSet<'static>> {
     let options = KernelOptions { invariant: true, ..KernelOptions::default() };
     let has_room = move |set: &TileSet<'_>| match limits {
@@ -26,10 +26,10 @@ pub fn invariant_sets(class: &Class, limits: &Limits) -> impl Iterator<Item = Ti
         Limits::Cpu(_) => true,
         Limits::Cuda(limits) => limits.has_tma_producers(class),
     };
-    let is_fast = move |tile: &Tile| tile.m < 64 || class.head_dim <= 128 || warpgroups;
+    let for_warpgroups = move |tile: &Tile| tile.m >= 64 && class.head_dim > 128;
     let runs = move |set: &&TileSet<'_>| {
         has_room(set)
-            && set.tiles().iter().all(is_fast)
+            && (warpgroups || !set.tiles().iter().any(for_warpgroups))
             && set.tiles().iter().all(|tile| check(tile, class, limits).is_ok())
     };
     chunk::families(limits.backend(), class.head_dim).iter().filter(runs).copied()

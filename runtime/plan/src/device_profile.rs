@@ -24,7 +24,7 @@ pub struct DeviceProfile {
     /// What batch-invariant plans take in tall tiles, in 64ths of what prices say: steps of a warpgroup whose chunks are added up wait for each other.
     pub invariant_in_tall_tiles: u64,
     /// The same of K and V in FP8 with heads of 64, 192 and 256 elements, in the same 64ths: warps of low tiles widen their own, which prices do not know. With 128
-    /// elements batches lose by less than the above, and with 96 nothing is widened for a warpgroup.
+    /// elements tall tiles at less than the number above are chosen where they are slower, and with 96 nothing is widened for a warpgroup.
     pub invariant_fp8_in_tall_tiles: u64,
     /// The least time of a step of 64 tokens in a batch-invariant CTA of one warp, in ns, with heads of 128 elements of 16 bits: a chain of one warp, however
     /// idle the tensor cores are. Of other heads and FP8 it is not known. 0 where a step takes what its products do.

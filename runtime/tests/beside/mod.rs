@@ -31,7 +31,8 @@ struct Kind {
 const PLAIN: Kind =
     Kind { tile: "m16n64w4s2", head_dim: 128, dtype: Dtype::F16, bent: false, invariant: false };
 
-/// Warps that read K and V themselves, one and several of them; private KV phases; transposed products; widened FP8; heads that warps share out.
+/// Warps that read K and V themselves, one and several of them; private KV phases; transposed products; widened FP8; heads that warps share out;
+/// a CTA that has its SM for itself.
 const KINDS: [Kind; 10] = [
     PLAIN,
     Kind { tile: "m64n64w4s2", ..PLAIN },
