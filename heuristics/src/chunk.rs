@@ -3,7 +3,7 @@
 //! A request's tokens are cut at positions that only the position decides. Each chunk is summed from nothing, in steps of the tile's n tokens
 //! that begin at multiples of n, and the chunks are added up in their order. `docs/invariance.md` says why no bit depends on more.
 
-use crate::{Backend, Tile, TileSet};
+use crate::{Backend, Dtype, Tile, TileSet};
 
 /// Tokens of the first chunks, and of the shortest. `cuda/chunk.cuh` has the same numbers.
 pub const SHORTEST: u32 = 512;
@@ -31,50 +31,53 @@ pub const fn next_behind(position: u32) -> u32 {
 /// Families of tiles, best first: a device gets the first whose tiles all run there. A plan takes one of its family, whichever ends first by the
 /// planner's prices: all of them give a row the same bits.
 ///
-/// They have the same number of tokens a step, each warp has 16 rows with all tokens of their steps, and as many warps split a head, so that a row's
-/// products are summed in the same order. That `mma.sync` and `wgmma` then give the same bits, no document says: `docs/invariance.md` says what shows it.
-pub const fn families(backend: Backend, head_dim: u32) -> &'static [TileSet<'static>] {
+/// They have the same number of tokens a step, under one softmax a row. A tile with a warp for each 16 rows has all tokens of a step in it; of 16 rows more
+/// warps share out a step, each of whose numbers is made as one of them alone would make it (`cuda/split_step.cuh`). Of heads of more than 256 elements the
+/// warps of a row have logits of a part each. That `mma.sync` and `wgmma` then give the same bits, no document says: `docs/invariance.md` says what shows it.
+pub const fn families(backend: Backend, head_dim: u32, dtype: Dtype) -> &'static [TileSet<'static>] {
     const fn of(tiles: &'static [Tile]) -> TileSet<'static> {
         TileSet::new(tiles)
     }
     const CPU: &[TileSet<'static>] =
         &[of(&[Tile::new(16, 64, 1, 1)]), of(&[Tile::new(4, 64, 1, 1)]), of(&[Tile::new(1, 64, 1, 1)])];
-    const CUDA: &[TileSet<'static>] = &[
-        // Two stages of the lowest: an SM holds three CTAs on an H200 then, two on an A100.
-        of(&[Tile::new(16, 64, 1, 2), Tile::new(64, 64, 4, 2)]),
-        of(&[Tile::new(64, 64, 4, 2)]),
-        of(&[Tile::new(16, 64, 1, 2), Tile::new(64, 64, 4, 1)]),
-        of(&[Tile::new(64, 64, 4, 1)]),
-        of(&[Tile::new(16, 64, 1, 1)]),
+    const UP_TO_64: &[TileSet<'static>] = &[
+        of(&[Tile::new(16, 128, 4, 1), Tile::new(64, 128, 4, 2)]),
+        of(&[Tile::new(16, 128, 4, 1), Tile::new(64, 128, 4, 1)]),
+        of(&[Tile::new(16, 128, 4, 1)]),
     ];
-    // Longer heads: an SM holds one CTA of 64 rows, whose totals take as much shared memory as steps of K and V. Without `wgmma`, or where it has no room, fewer rows.
+    // A warp writes pairs of eight elements, of which 96 have six.
+    const UP_TO_96: &[TileSet<'static>] = &[
+        of(&[Tile::new(16, 64, 2, 1), Tile::new(64, 64, 4, 2)]),
+        of(&[Tile::new(16, 64, 2, 1), Tile::new(64, 64, 4, 1)]),
+        of(&[Tile::new(16, 64, 2, 1)]),
+    ];
+    const UP_TO_128: &[TileSet<'static>] = &[
+        of(&[Tile::new(16, 64, 4, 2), Tile::new(64, 64, 4, 2)]),
+        of(&[Tile::new(16, 64, 4, 2), Tile::new(64, 64, 4, 1)]),
+        of(&[Tile::new(16, 64, 4, 2)]),
+        of(&[Tile::new(16, 64, 4, 1)]),
+    ];
+    // Longer heads: an SM holds one CTA of 64 rows, whose totals take as much shared memory as steps of K and V.
     const UP_TO_192: &[TileSet<'static>] = &[
-        of(&[Tile::new(16, 64, 1, 1), Tile::new(64, 64, 4, 2)]),
-        of(&[Tile::new(16, 32, 1, 2), Tile::new(32, 32, 2, 2)]),
-        of(&[Tile::new(32, 32, 2, 2)]),
-        of(&[Tile::new(16, 32, 1, 2)]),
-        of(&[Tile::new(16, 32, 1, 1)]),
+        of(&[Tile::new(16, 64, 4, 1), Tile::new(64, 64, 4, 2)]),
+        of(&[Tile::new(16, 64, 4, 1)]),
+        of(&[Tile::new(16, 32, 2, 1)]),
     ];
-    const UP_TO_256: &[TileSet<'static>] = &[
-        of(&[Tile::new(16, 32, 1, 2), Tile::new(64, 32, 4, 3)]),
-        of(&[Tile::new(16, 32, 1, 2), Tile::new(32, 32, 2, 2)]),
-        of(&[Tile::new(32, 32, 2, 2)]),
-        of(&[Tile::new(16, 32, 1, 2)]),
-        of(&[Tile::new(16, 32, 1, 1)]),
-    ];
-    // Heads that four warps split among themselves: a row's logits are sums of four parts in all of them.
-    const SPLIT: &[TileSet<'static>] = &[
-        of(&[Tile::new(16, 32, 4, 2), Tile::new(32, 32, 8, 2)]),
-        of(&[Tile::new(16, 32, 4, 2)]),
-        of(&[Tile::new(16, 32, 4, 1)]),
-        of(&[Tile::new(16, 16, 4, 1)]),
-    ];
-    match backend {
-        Backend::Cpu => CPU,
-        Backend::Cuda if head_dim > 256 => SPLIT,
-        Backend::Cuda if head_dim > 192 => UP_TO_256,
-        Backend::Cuda if head_dim > 128 => UP_TO_192,
-        Backend::Cuda => CUDA,
+    // Steps of 32 tokens leave room for three stages of them; in FP8 16 rows of 64 tokens are faster than any taller tile.
+    const UP_TO_256: &[TileSet<'static>] =
+        &[of(&[Tile::new(16, 32, 2, 1), Tile::new(64, 32, 4, 3)]), of(&[Tile::new(16, 32, 2, 1)])];
+    const UP_TO_256_FP8: &[TileSet<'static>] =
+        &[of(&[Tile::new(16, 64, 4, 1)]), of(&[Tile::new(16, 32, 2, 1)])];
+    const SPLIT: &[TileSet<'static>] = &[of(&[Tile::new(16, 32, 4, 1)]), of(&[Tile::new(16, 16, 4, 1)])];
+    match (backend, head_dim) {
+        (Backend::Cpu, _) => CPU,
+        (Backend::Cuda, ..=64) => UP_TO_64,
+        (Backend::Cuda, ..=96) => UP_TO_96,
+        (Backend::Cuda, ..=128) => UP_TO_128,
+        (Backend::Cuda, ..=192) => UP_TO_192,
+        (Backend::Cuda, ..=256) if dtype.has_fp8_kv() => UP_TO_256_FP8,
+        (Backend::Cuda, ..=256) => UP_TO_256,
+        (Backend::Cuda, _) => SPLIT,
     }
 }
 
@@ -102,15 +105,14 @@ mod tests {
 
     #[test]
     fn tiles_of_a_family_multiply_alike() {
-        for (head_dim, split) in [(64, 1), (96, 1), (128, 1), (192, 1), (256, 1), (512, 4)] {
-            for family in families(Backend::Cuda, head_dim) {
+        for (head_dim, dtype) in
+            [64, 96, 128, 192, 256, 512].map(|dim| [(dim, Dtype::F16), (dim, Dtype::Fp8F16)]).concat()
+        {
+            for family in families(Backend::Cuda, head_dim, dtype) {
                 let steps = family.tiles()[0].n;
                 for tile in family.tiles() {
-                    assert_eq!(
-                        (tile.n, tile.warps),
-                        (steps, tile.m / 16 * split),
-                        "{tile}: warps for 16 rows"
-                    );
+                    assert_eq!(tile.n, steps, "{tile}");
+                    assert!(tile.m == 16 || tile.warps == tile.m / 16, "{tile}: a warp for 16 rows");
                     assert!(u32::from(tile.n) <= SHORTEST && SHORTEST.is_multiple_of(tile.n.into()));
                 }
             }

@@ -25,7 +25,7 @@ fn check(device: &str, classes: &[(u32, Dtype)]) -> (u32, bool) {
         let class = Class { head_dim, dtype };
         let usual = (head_dim, dtype) == (128, Dtype::F16);
         for options in [plain, all] {
-            let sets = chunk::families(Backend::Cuda, head_dim);
+            let sets = chunk::families(Backend::Cuda, head_dim, dtype);
             let fits = sets.iter().find_map(|set| {
                 let of_tile = set.tiles().iter().map(|tile| {
                     let kernel = Kernel::decode(tile, &class, options, compiler.arch());

@@ -26,20 +26,26 @@ struct KernelTraits : Options {
   static constexpr u32 COPIERS = WARPS * 32;
   static constexpr u32 WARPS_Q = M / 16; // warps side by side along the rows
   static_assert(WARPS % WARPS_Q == 0 && WARPS >= WARPS_Q, "each warp owns 16 rows: warps are a multiple of M / 16");
+  using KvBits = typename Bits<KvElement>::Type;
+  static constexpr bool FP8 = sizeof(KvBits) == 1;
   // Warps that share their rows have a part of the tokens each, or a part of the head's elements where one warp has no registers for its sums
   // (split-D): it multiplies all tokens by its part of K, adds up the logits with the others (`split_dim.cuh`), and sums its part of V.
   static constexpr bool SPLIT_DIM = HEAD_DIM > 256;
-  static constexpr u32 WARPS_D = SPLIT_DIM ? WARPS / WARPS_Q : 1;
-  static constexpr u32 WARPS_KV = SPLIT_DIM ? 1 : WARPS / WARPS_Q;
-  static constexpr u32 WARP_DIM = HEAD_DIM / WARPS_D; // elements of a head that a warp has
+  // Or they make the weights of a part of the tokens each, leave them to each other (`split_step.cuh`), and sum a part of V's elements over all tokens: where
+  // bits matter, as each number is made as one warp alone would make it; and beside long heads in FP8, whose sums, with what widens V, take most registers.
+  static constexpr bool SPLIT_STEP = !SPLIT_DIM && WARPS > WARPS_Q &&
+                                     (Options::INVARIANT || (FP8 && HEAD_DIM > 128 && M == 16 && N % (16 * WARPS) == 0 && HEAD_DIM % (16 * WARPS) == 0));
+  static constexpr u32 WARPS_D = SPLIT_DIM || SPLIT_STEP ? WARPS / WARPS_Q : 1;
+  static constexpr u32 WARPS_KV = SPLIT_DIM || SPLIT_STEP ? 1 : WARPS / WARPS_Q;
+  static constexpr u32 WARP_DIM = HEAD_DIM / WARPS_D;                   // elements of V that a warp sums,
+  static constexpr u32 WARP_KEY_DIM = SPLIT_STEP ? HEAD_DIM : WARP_DIM; // and of K that it multiplies
   static_assert(WARP_DIM % 64 == 0 || !SPLIT_DIM, "a warp has whole panels of 64 elements");
   static_assert(WARP_DIM <= 256, "the sums of 16 rows fit a warp's registers");
   static constexpr u32 WARP_N = N / WARPS_KV;
-  static_assert(N % WARPS_KV == 0 && WARP_N % 16 == 0, "tensor cores take 16 tokens of a warp at once");
+  static constexpr u32 WARP_KEYS = SPLIT_STEP ? N / WARPS_D : WARP_N; // tokens whose logits it makes
+  static_assert(N % WARPS_KV == 0 && WARP_N % 16 == 0 && WARP_KEYS % 16 == 0, "tensor cores take 16 tokens of a warp at once");
   static_assert(STAGES > 0, "at least one buffer");
 
-  using KvBits = typename Bits<KvElement>::Type;
-  static constexpr bool FP8 = sizeof(KvBits) == 1;
   static constexpr u32 QUERY_ROW_BYTES = HEAD_DIM * 2;
   static constexpr u32 QUERY_CHUNKS = QUERY_ROW_BYTES / 16; // 16 bytes each
   static constexpr u32 ROW_BYTES = HEAD_DIM * sizeof(KvBits); // of K or V
@@ -56,7 +62,7 @@ struct KernelTraits : Options {
   // Threads that copy a row by cp.async: a power of two, each with a chunk of the row, or of each panel of it.
   static constexpr u32 ROW_COPIERS = power_of_two_in(CHUNKS) == CHUNKS ? CHUNKS : PANEL_CHUNKS, ROW_PARTS = CHUNKS / ROW_COPIERS;
   static constexpr u32 ROWS_AT_ONCE = COPIERS / ROW_COPIERS; // rows that the threads copy at once
-  static constexpr u32 WARP_CHUNKS = CHUNKS / WARPS_D;
+  static constexpr u32 WARP_CHUNKS = CHUNKS / WARPS_D, WARP_KEY_CHUNKS = CHUNKS * WARP_KEY_DIM / HEAD_DIM;
   // Whether a warpgroup multiplies with K and V on the left, widened in registers (`transposed.cuh`): FP8 beside 32 rows, which products of 64 rows would pad.
   static constexpr bool TRANSPOSED =
       HAS_WGMMA && FP8 && TMA && M == 32 && N == 64 && WARPS == 4 && HEAD_DIM % 64 == 0 && !SPLIT_DIM && !Options::INVARIANT;
@@ -66,12 +72,14 @@ struct KernelTraits : Options {
   static constexpr bool KEYS_IN_FP8 = HAS_WGMMA && FP8 && IS_BF16<Element> && !Options::INVARIANT && (HEAD_DIM == 64 || HEAD_DIM == 128) &&
                                       (TRANSPOSED || (PRODUCERS == 4 && WARPS_Q % 4 == 0 && (WARPS > 4 || WARP_N * HEAD_DIM <= 96 * 128)));
   // Beyond 128 elements the fragments of Q do not fit the registers beside the accumulators: they are loaded when needed.
-  static constexpr bool QUERY_IN_REGISTERS = WARP_DIM <= 128 && !TRANSPOSED;
-  static constexpr u32 QUERY_FRAGMENTS = QUERY_IN_REGISTERS ? WARP_DIM / 16 : 1;
+  static constexpr bool QUERY_IN_REGISTERS = WARP_KEY_DIM <= 128 && !TRANSPOSED;
+  static constexpr u32 QUERY_FRAGMENTS = QUERY_IN_REGISTERS ? WARP_KEY_DIM / 16 : 1;
   static constexpr u32 OUTPUT_STRIDE = HEAD_DIM + 8; // f32; 8 more keep the rows of a store in different banks
   static constexpr u32 GRANULE = 16; // tokens by which segments are aligned and masked: what tensor cores take at once
   static constexpr u32 GRANULES = N / GRANULE;
   static constexpr u32 WARP_GRANULES = WARP_N / GRANULE;
+  static_assert(CHUNKS % WARPS_D == 0 && WARP_DIM % 16 == 0, "a warp has whole chunks, and writes pairs of eight elements");
+  static_assert(WARP_CHUNKS % 2 == 0 || (SPLIT_STEP && GRANULES % 2 == 0), "V is read by two chunks of a granule, or one of two");
   // Steps of which it is noted what they are: what is computed, and up to STAGES (+ 1) later ones.
   static constexpr u32 MAX_SEGMENTS = M + 32;         // the host cuts KV ranges of more
   // Steps whose granules the lanes of a producer look up at once.
@@ -109,7 +117,7 @@ struct KernelTraits : Options {
   static constexpr u32 QUERY_PANEL_BYTES = M * 128; // of 64 elements of all rows
   static constexpr u32 PARTS_PANEL_BYTES = 2 * M * PANEL_ROW_BYTES; // of both parts of all rows, as wide as K's
   // Whether the four warps of a warpgroup multiply their 64 rows together, but for the private KV phase.
-  static constexpr bool TOGETHER = HAS_WGMMA && (!FP8 || WIDENED) && WARPS_Q % 4 == 0 && (QUERY_IN_REGISTERS || QUERY_SHARED);
+  static constexpr bool TOGETHER = HAS_WGMMA && (!FP8 || WIDENED) && WARPS_Q % 4 == 0 && (QUERY_IN_REGISTERS || QUERY_SHARED) && !SPLIT_STEP;
   static_assert(!(TOGETHER && SPLIT_DIM) || WARPS_Q == 4, "a warpgroup has one part of a head");
   // Rows that are multiplied by the same steps: the warp's, or the warpgroup's.
   static constexpr u32 ROWS_TOGETHER = TOGETHER ? 64 : 16;
@@ -142,8 +150,12 @@ struct KernelTraits : Options {
   static constexpr u32 ROWS_AT = PRIVATE_PHASE_AT + (2 + 3 * WARPS_Q) * 4;
   static constexpr u32 SEGMENTS_AT = ROWS_AT + M * 20;
   static constexpr u32 TOTALS_AT = round_up(SEGMENTS_AT + MAX_SEGMENTS * 28, 16);
-  static constexpr u32 LOGITS_AT = TOTALS_AT + (Options::INVARIANT ? M * HEAD_DIM * 4 : 0);
-  static constexpr u32 SHARED_BYTES = LOGITS_AT + (SPLIT_DIM ? WARPS * 16 * N * 4 : 0);
+  // Totals are in registers where an SM then holds a CTA more: with two stages of 128 elements of 16 bits, three of an H200's.
+  static constexpr bool TOTALS_IN_REGISTERS = Options::INVARIANT && SPLIT_STEP && WARPS_D == 4 && HEAD_DIM == 128 && !FP8 && STAGES > 1;
+  static constexpr u32 LOGITS_AT = TOTALS_AT + (Options::INVARIANT && !TOTALS_IN_REGISTERS ? M * HEAD_DIM * 4 : 0);
+  // Weights and sums of each granule, and a maximum a row and warp.
+  static constexpr u32 GRANULE_SUMS_AT = LOGITS_AT + M * N * 2, SHARED_MAXIMA_AT = GRANULE_SUMS_AT + M * N;
+  static constexpr u32 SHARED_BYTES = LOGITS_AT + (SPLIT_DIM ? WARPS * 16 * N * 4 : SPLIT_STEP ? M * N * 3 + WARPS * 16 * 4 : 0);
   static_assert(!Options::INVARIANT || WARPS_KV == 1, "warps that share rows would each have a sum of their own");
 };
 

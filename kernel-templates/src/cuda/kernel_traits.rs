@@ -14,16 +14,20 @@ const MOST_QUERY_DIM: u32 = 128;
 /// Heads of more elements are split among the warps that share rows: one warp has no registers for sums of 16 rows of them.
 const MOST_WARP_DIM: u32 = 256;
 
-/// How the warps of a CTA share out a step: as many side by side along its rows, its tokens, and the elements of a head (split-D). Only the tokens or only the
-/// elements are shared out.
+/// How the warps of a CTA share out a step: as many side by side along its rows; those that have the same rows share out its tokens, the elements of a head
+/// (split-D), or the tokens of K and the elements of V.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WarpSplit {
     /// Warps of 16 rows each.
     pub warps_q: u32,
-    /// Warps that have the same rows, and tokens of their own.
+    /// Warps that have the same rows, and a softmax of tokens of their own.
     pub warps_kv: u32,
-    /// Warps that have the same rows and tokens, and elements of K and V of their own.
+    /// Warps that have the same rows, and elements of V of their own.
     pub warps_d: u32,
+    /// Warps that have the same rows, and tokens of K of their own.
+    pub warps_keys: u32,
+    /// Whether they share out the tokens of K and the elements of V (`cuda/split_step.cuh`): in batch-invariant kernels, and beside long heads in FP8.
+    pub splits_step: bool,
 }
 
 impl WarpSplit {
@@ -33,20 +37,23 @@ impl WarpSplit {
     }
 
     /// Of a tile whose warps are a multiple of `m / 16`.
-    pub const fn of(tile: &Tile, class: &Class) -> Self {
+    pub const fn of(tile: &Tile, class: &Class, invariant: bool) -> Self {
         let warps_q = if tile.m < 16 { 1 } else { tile.m as u32 / 16 };
         let beside = if (tile.warps as u32) < warps_q { 1 } else { tile.warps as u32 / warps_q };
-        if Self::splits_heads(class.head_dim) {
-            Self { warps_q, warps_kv: 1, warps_d: beside }
-        } else {
-            Self { warps_q, warps_kv: beside, warps_d: 1 }
-        }
+        let splits_heads = Self::splits_heads(class.head_dim);
+        let divides =
+            (tile.n as u32).is_multiple_of(16 * beside) && class.head_dim.is_multiple_of(16 * beside);
+        let long_in_fp8 =
+            class.dtype.has_fp8_kv() && class.head_dim > MOST_QUERY_DIM && tile.m == 16 && divides;
+        let splits_step = !splits_heads && beside > 1 && (invariant || long_in_fp8);
+        let (warps_kv, warps_d) = if splits_heads || splits_step { (1, beside) } else { (beside, 1) };
+        Self { warps_q, warps_kv, warps_d, warps_keys: if splits_heads { 1 } else { beside }, splits_step }
     }
 }
 
 /// Dynamic shared memory of a tile in bytes: the buffers of K and V (or, at the end, the outputs of warps that share rows), the query, and
 /// what is known of rows, of each warp's private KV, and of tokens; of transposed products the weights of two steps, the rows' maxima and, where each row has its own, factors of logits; in batch-invariant kernels also the totals of the rows' chunks, in f32; and the
-/// logits that warps add up which share out the elements of a head.
+/// logits that warps add up which share out the elements of a head, or weights that they leave to each other.
 /// `cuda/kernel_traits.cuh` computes the same, and asserts it.
 pub const fn shared_bytes(tile: &Tile, class: &Class, producers: u32, options: KernelOptions) -> u32 {
     let Tile { m, n, warps, stages } = *tile;
@@ -58,12 +65,14 @@ pub const fn shared_bytes(tile: &Tile, class: &Class, producers: u32, options: K
     let keys_in_fp8 = multiplies_keys_in_fp8(tile, class, producers, options);
     let wide_matrices = if keys_in_fp8 { 1 } else { 2 };
     let buffers = stages * 2 * n * class.head_dim * kv_bytes + wide * wide_matrices * n * class.head_dim * 2;
-    let WarpSplit { warps_kv, warps_d, .. } = WarpSplit::of(tile, class);
+    let WarpSplit { warps_kv, warps_d, splits_step, .. } = WarpSplit::of(tile, class, options.invariant);
+    let key_dim =
+        if WarpSplit::splits_heads(class.head_dim) { class.head_dim / warps_d } else { class.head_dim };
     let outputs = if warps_kv > 1 { warps * 16 * (class.head_dim + 8) * 4 } else { 0 };
     // It passes through a buffer on its way to registers, where it fits, and is not wanted once more.
     let fits = !transposed
         && !keys_in_fp8
-        && class.head_dim / warps_d <= MOST_QUERY_DIM
+        && key_dim <= MOST_QUERY_DIM
         && m * query_row_bytes <= 2 * n * class.head_dim * kv_bytes;
     let query = if fits { 0 } else { m * query_row_bytes };
     // What is noted of later steps: offsets of tokens, or only granules, and what has arrived of each buffer and of the query.
@@ -88,8 +97,15 @@ pub const fn shared_bytes(tile: &Tile, class: &Class, producers: u32, options: K
         + m * 20
         + max_segments(m) * 28)
         .next_multiple_of(16)
-        + if options.invariant { m * class.head_dim * 4 } else { 0 }
+        + if options.invariant && !totals_in_registers(tile, class) { m * class.head_dim * 4 } else { 0 }
         + if WarpSplit::splits_heads(class.head_dim) { warps * 16 * n * 4 } else { 0 }
+        + if splits_step { m * n * 3 + warps * 16 * 4 } else { 0 }
+}
+
+/// Whether the totals of batch-invariant kernels are in registers: where an SM then holds a CTA more.
+const fn totals_in_registers(tile: &Tile, class: &Class) -> bool {
+    let WarpSplit { warps_d, splits_step, .. } = WarpSplit::of(tile, class, true);
+    splits_step && warps_d == 4 && class.head_dim == 128 && !class.dtype.has_fp8_kv() && tile.stages > 1
 }
 
 /// Whether a warpgroup multiplies with K and V in FP8 on the left (`cuda/transposed.cuh`) in kernels of a tile that have TMA producer warps: beside
@@ -142,16 +158,18 @@ pub const fn has_tma_producers(class: &Class, arch: Arch) -> bool {
 
 /// TMA producer warps of a CTA beside a tile's consumer warps: a warpgroup beside warpgroups, so that it can leave them its registers, two of
 /// whose warps copy, and two widen FP8; else one warp; none with the `cp.async` producer. A warp of a batch-invariant kernel has
-/// whole steps for itself, too, whose FP8 it widens in registers: a producer warpgroup cannot leave it enough for 128 tokens. With 256
+/// whole steps for itself, too, whose FP8 it widens in registers: a producer warpgroup cannot leave it enough for 128 tokens of more than 64 elements. With 256
 /// elements in FP8 warps of few rows take 255 registers, and a producer warp beside four of them keeps another CTA off the SM; not those of
-/// transposed products.
+/// transposed products, nor those that share out a step.
 pub fn producer_warps(tile: &Tile, class: &Class, options: KernelOptions, arch: Arch) -> u32 {
     let warpgroups = tile.m.is_multiple_of(64);
     let crowded = class.dtype.has_fp8_kv()
         && if warpgroups {
-            options.invariant && tile.n >= 128
+            options.invariant && tile.n >= 128 && class.head_dim > 64
         } else {
-            class.head_dim == 256 && !transposes(tile, class, options)
+            class.head_dim == 256
+                && !transposes(tile, class, options)
+                && !WarpSplit::of(tile, class, options.invariant).splits_step
         };
     if !has_tma_producers(class, arch) || options.kv_load == KvLoad::CpAsync || crowded {
         return 0;
@@ -244,7 +262,7 @@ mod tests {
         let of_fp8 =
             |m| move |head_dim| threads(Tile { m, ..TILE }, Class { head_dim, dtype: Dtype::Fp8F16 }, hopper);
         assert_eq!([64, 96, 192, 256, 512].map(of_fp8(64)), [256, 128, 256, 256, 256]);
-        assert_eq!([64, 96, 192, 256, 512].map(of_fp8(16)), [160, 128, 160, 128, 160]);
+        assert_eq!([64, 96, 192, 256, 512].map(of_fp8(16)), [160, 128, 160, 160, 160]);
         let long_heads = Class { head_dim: 256, ..fp8 };
         let invariant = KernelOptions { invariant: true, ..TMA };
         assert_eq!(producer_warps(&TILE, &long_heads, invariant, hopper), 4);
@@ -285,11 +303,32 @@ mod tests {
         assert_eq!(warps(&[few, Tile { n: 128, ..TILE }], &fp8, TMA), 4);
         assert_eq!(warps(&[few, TILE], &fp8, TMA), 4);
         assert_eq!((mix_threads(&[few, TILE], 4), mix_threads(&[few, some], 1)), (256, 160));
-        let long = Tile { n: 128, ..few };
-        let bytes = |options| mix_shared_bytes(&[few, long], &CLASS, 4, options);
-        assert_eq!(bytes(TMA), shared_bytes(&long, &CLASS, 4, TMA));
+        let [short, long] = [64, 128].map(|n| Tile { n, warps: 1, ..few });
+        let bytes = |options| mix_shared_bytes(&[short, long], &CLASS, 1, options);
+        assert_eq!(bytes(TMA), shared_bytes(&long, &CLASS, 1, TMA));
         let totals = u32::from(few.m) * CLASS.head_dim * 4;
         assert_eq!(bytes(KernelOptions { invariant: true, ..TMA }), bytes(TMA) + totals);
+    }
+
+    #[test]
+    fn warps_that_share_out_a_step_have_room_for_its_weights() {
+        let invariant = KernelOptions { invariant: true, ..TMA };
+        let low = Tile { m: 16, ..TILE };
+        let more = |tile: Tile, class: &Class| {
+            shared_bytes(&tile, class, 1, invariant) - shared_bytes(&tile, class, 1, TMA)
+        };
+        // Weights of 16 bits, a sum a granule and lane of either half, and a maximum a row and warp.
+        let weights = 16 * 64 * 2 + 4 * 32 * 8 + 16 * 4 * 4;
+        let totals = 16 * 128 * 4;
+        let fp8 = Class { dtype: Dtype::Fp8F16, ..CLASS };
+        assert_eq!(more(low, &CLASS), weights, "totals are in registers");
+        assert_eq!(more(Tile { stages: 3, n: 128, ..low }, &fp8), 2 * weights - 256 + totals);
+        // Of long heads in FP8 warps share a step out anyway.
+        let long = Class { head_dim: 256, ..fp8 };
+        assert_eq!(more(low, &long), 2 * totals);
+        assert!(!WarpSplit::of(&low, &Class { head_dim: 256, ..CLASS }, false).splits_step);
+        assert!(!WarpSplit::of(&Tile { n: 32, ..low }, &long, false).splits_step, "16 tokens a warp");
+        assert!(WarpSplit::of(&Tile { n: 32, warps: 2, ..low }, &long, false).splits_step);
     }
 
     #[test]

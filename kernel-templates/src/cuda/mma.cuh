@@ -18,8 +18,17 @@ template <> struct ChunksBefore<true> {
   Softmax total[2];
 };
 
+// Two neighbouring elements of a row.
+struct alignas(8) Pair {
+  float element[2];
+};
+template <u32 PAIRS> struct TotalsInRegisters {
+  Pair pairs[2][PAIRS];
+};
+template <> struct TotalsInRegisters<0> {};
+
 // What a warp accumulates.
-template <class S> struct Accumulators : ChunksBefore<S::INVARIANT> {
+template <class S> struct Accumulators : ChunksBefore<S::INVARIANT>, TotalsInRegisters<S::TOTALS_IN_REGISTERS ? S::WARP_DIM / 8 : 0> {
   float output[S::WARP_DIM / 8][4];
   Softmax softmax[2];
 
@@ -41,8 +50,9 @@ template <class S> struct Mma {
   const QueryLoader<S> query_loader{cta};
 
   // Where the warp's elements of a head begin: in fragments of the query, and in chunks of K and V.
-  TILEWRIGHT_DEVICE u32 first_fragment() const { return cta.warp_d * (S::WARP_DIM / 16); }
-  TILEWRIGHT_DEVICE u32 first_chunk() const { return cta.warp_d * S::WARP_CHUNKS; }
+  TILEWRIGHT_DEVICE u32 first_fragment() const { return S::SPLIT_DIM ? cta.warp_d * (S::WARP_KEY_DIM / 16) : 0; }
+  TILEWRIGHT_DEVICE u32 first_key_chunk() const { return S::SPLIT_DIM ? cta.warp_d * S::WARP_KEY_CHUNKS : 0; }
+  TILEWRIGHT_DEVICE u32 first_value_chunk() const { return cta.warp_d * S::WARP_CHUNKS; }
 
   // The lane, as addresses of fragments are computed of it. Of several tiles in one kernel the compiler would keep all addresses in registers
   // for the whole KV range: it computes none of them anew in so long a code.
@@ -59,7 +69,7 @@ template <class S> struct Mma {
 #pragma unroll
     for (u32 j = 0; j < GRANULES_HERE * 2; j++) scores[j][0] = scores[j][1] = scores[j][2] = scores[j][3] = 0.f;
 #pragma unroll
-    for (u32 k = 0; k < S::WARP_CHUNKS / 2; k++) {
+    for (u32 k = 0; k < S::WARP_KEY_CHUNKS / 2; k++) {
       u32 a[PRODUCTS][4];
 #pragma unroll
       for (u32 p = 0; p < PRODUCTS; p++) {
@@ -68,7 +78,7 @@ template <class S> struct Mma {
           for (u32 i = 0; i < 4; i++) a[p][i] = query.fragments[k * PRODUCTS + p][i];
         } else {
           query_loader.fragment(a[p], first_fragment() + k * PRODUCTS + p, at); // in a place of its own
-          if (k + 1 == S::WARP_CHUNKS / 2) read ^= a[p][0];
+          if (k + 1 == S::WARP_KEY_CHUNKS / 2) read ^= a[p][0];
         }
       }
 #pragma unroll
@@ -76,8 +86,8 @@ template <class S> struct Mma {
         if (!ALL && !(active >> n & 1)) continue;
         const u32 row = (first + n) * S::GRANULE + lane % 8 + lane / 16 * 8;
         u32 b[4];
-        ldmatrix(b, cta.chunk_address(cta.keys_at(at), row, first_chunk() + k * 2 + lane / 8 % 2));
-        if (k + 1 == S::WARP_CHUNKS / 2) read ^= b[0]; // the compiler may change their order
+        ldmatrix(b, cta.chunk_address(cta.keys_at(at), row, first_key_chunk() + k * 2 + lane / 8 % 2));
+        if (k + 1 == S::WARP_KEY_CHUNKS / 2) read ^= b[0]; // the compiler may change their order
         if constexpr (S::FP8) {
 #pragma unroll
           for (u32 i = 0; i < 4; i++) { // tokens 0 to 7 with both parts, then 8 to 15
@@ -100,38 +110,47 @@ template <class S> struct Mma {
     for (u32 i = 0; i < 4; i++) a[i] = narrow(typename S::MmaElement{}, scores[2 * n + i / 2][i % 2 * 2], scores[2 * n + i / 2][i % 2 * 2 + 1]);
   }
 
-  // Adds the values of these granules under their weights. Returns bits of what the last read of V has brought.
-  template <bool ALL, u32 GRANULES_HERE>
-  TILEWRIGHT_DEVICE u32 multiply_values(Accumulators<S> &acc, const float (&scores)[GRANULES_HERE * 2][4], const PipelineState<S> &at, u32 first, u32 active) const {
+  // Adds the values of these granules under their weights, which `fragment` makes left sides of. Returns bits of what the last read of V has brought.
+  template <bool ALL, u32 GRANULES_HERE, class Fragment>
+  TILEWRIGHT_DEVICE u32 multiply_values(Accumulators<S> &acc, const Fragment &fragment, const PipelineState<S> &at, u32 first, u32 active) const {
     const u32 lane = fragment_lane();
-    u32 read = 0;
+    u32 read = 0, last[4]; // the last chunk of two granules, where the warp has an odd number of chunks
 #pragma unroll
     for (u32 n = 0; n < GRANULES_HERE; n++) {
       if (!ALL && !(active >> n & 1)) continue;
       u32 a[4];
-      narrow_weights(a, scores, n);
-      const u32 row = (first + n) * S::GRANULE + lane % 16;
+      fragment(a, n);
+      const u32 row = (first + n) * S::GRANULE;
 #pragma unroll
       for (u32 d = 0; d < S::WARP_CHUNKS / 2; d++) {
         u32 b[4];
-        ldmatrix_transposed(b, cta.chunk_address(cta.values_at(at), row, first_chunk() + d * 2 + lane / 16));
+        ldmatrix_transposed(b, cta.chunk_address(cta.values_at(at), row + lane % 16, first_value_chunk() + d * 2 + lane / 16));
         read = b[0];
-        if constexpr (S::FP8) {
-#pragma unroll
-          for (u32 i = 0; i < 2; i++) { // a part: its even elements, and its odd ones
-            u32 even[2], odd[2];
-            widen_alternate(typename S::KvElement{}, typename S::MmaElement{}, b[2 * i], even[0], odd[0]);
-            widen_alternate(typename S::KvElement{}, typename S::MmaElement{}, b[2 * i + 1], even[1], odd[1]);
-            mma_sync(typename S::MmaElement{}, acc.output[4 * d + 2 * i], a, even[0], even[1]);
-            mma_sync(typename S::MmaElement{}, acc.output[4 * d + 2 * i + 1], a, odd[0], odd[1]);
-          }
-        } else {
-          mma_sync(typename S::MmaElement{}, acc.output[2 * d], a, b[0], b[1]);
-          mma_sync(typename S::MmaElement{}, acc.output[2 * d + 1], a, b[2], b[3]);
+        multiply_chunk(acc, a, 2 * d, b[0], b[1]);
+        multiply_chunk(acc, a, 2 * d + 1, b[2], b[3]);
+      }
+      if constexpr (S::WARP_CHUNKS % 2 != 0) {
+        if (n % 2 == 0 || (!ALL && !(active >> (n - 1) & 1))) {
+          ldmatrix_transposed(last, cta.chunk_address(cta.values_at(at), row - n % 2 * S::GRANULE + lane, first_value_chunk() + S::WARP_CHUNKS - 1));
+          read ^= last[0];
         }
+        multiply_chunk(acc, a, S::WARP_CHUNKS - 1, last[n % 2 * 2], last[n % 2 * 2 + 1]);
       }
     }
     return read;
+  }
+
+  // Adds one of the warp's chunks of a granule, of which a lane has elements of tokens 0 to 7, and of 8 to 15.
+  TILEWRIGHT_DEVICE void multiply_chunk(Accumulators<S> &acc, const u32 (&a)[4], u32 chunk, u32 upper, u32 lower) const {
+    if constexpr (S::FP8) { // its even elements, and its odd ones
+      u32 even[2], odd[2];
+      widen_alternate(typename S::KvElement{}, typename S::MmaElement{}, upper, even[0], odd[0]);
+      widen_alternate(typename S::KvElement{}, typename S::MmaElement{}, lower, even[1], odd[1]);
+      mma_sync(typename S::MmaElement{}, acc.output[2 * chunk], a, even[0], even[1]);
+      mma_sync(typename S::MmaElement{}, acc.output[2 * chunk + 1], a, odd[0], odd[1]);
+    } else {
+      mma_sync(typename S::MmaElement{}, acc.output[chunk], a, upper, lower);
+    }
   }
 
   // As many columns at once as there are products for.

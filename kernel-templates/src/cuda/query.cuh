@@ -198,8 +198,8 @@ template <class S> struct QueryLoader {
       copy_parts(query, at);
     } else if constexpr (S::QUERY_IN_REGISTERS) {
 #pragma unroll
-      for (u32 k = 0; k < S::WARP_DIM / 16; k++) {
-        fragment(query.fragments[k], cta.warp_d * (S::WARP_DIM / 16) + k, at);
+      for (u32 k = 0; k < S::QUERY_FRAGMENTS; k++) {
+        fragment(query.fragments[k], S::SPLIT_DIM ? cta.warp_d * S::QUERY_FRAGMENTS + k : k, at);
         read ^= query.fragments[k][0] ^ query.fragments[k][1];
       }
     }

@@ -4,6 +4,7 @@
 #include "softmax.cuh"
 #include "mask.cuh"
 #include "split_dim.cuh"
+#include "split_step.cuh"
 
 namespace tilewright {
 
@@ -76,6 +77,10 @@ template <class S> struct SoftmaxStep {
       max[half] = product(max[half], factor(query, half));
       max[half] = larger(max[half], from_lane_xor(max[half], 1));
       max[half] = larger(max[half], from_lane_xor(max[half], 2));
+    }
+    if constexpr (S::SPLIT_STEP) SplitStep<S>{cta}.share_maxima(max);
+#pragma unroll
+    for (u32 half = 0; half < 2; half++) {
       // A row is brought under what it needs itself, not under what others of the warp need.
       const bool raises = max[half] > softmax[half].max + SLACK;
       softmax[half].max = raises ? max[half] : softmax[half].max;
@@ -92,11 +97,24 @@ template <class S> struct SoftmaxStep {
   // Makes the other weights, and sums all.
   template <u32 GRANULES_HERE> TILEWRIGHT_DEVICE void end_weighing(Softmax (&softmax)[2], const Query<S> &query, float (&scores)[GRANULES_HERE * 2][4]) const {
     make_weights<GRANULES_HERE, first_tiles(GRANULES_HERE), GRANULES_HERE * 2>(scores, softmax, query);
+    if constexpr (S::INVARIANT) {
 #pragma unroll
-    for (u32 j = 0; j < GRANULES_HERE * 2; j++) {
+      for (u32 n = 0; n < GRANULES_HERE; n++) {
 #pragma unroll
-      for (u32 e = 0; e < 4; e++) softmax[e / 2].sum += scores[j][e];
+        for (u32 half = 0; half < 2; half++) softmax[half].sum += granule_sum(scores, n, half);
+      }
+    } else {
+#pragma unroll
+      for (u32 j = 0; j < GRANULES_HERE * 2; j++) {
+#pragma unroll
+        for (u32 e = 0; e < 4; e++) softmax[e / 2].sum += scores[j][e];
+      }
     }
+  }
+
+  // Where a row's bits matter, a lane sums its weights of each granule by themselves: granules may be other warps'.
+  template <u32 TILES> TILEWRIGHT_DEVICE static float granule_sum(const float (&scores)[TILES][4], u32 n, u32 half) {
+    return (scores[2 * n][2 * half] + scores[2 * n][2 * half + 1]) + (scores[2 * n + 1][2 * half] + scores[2 * n + 1][2 * half + 1]);
   }
 
   // What makes logits of a row's scores once they are bent.
@@ -131,6 +149,7 @@ template <class S> struct SoftmaxStep {
       buffers.wait_values_full();
       return buffers.values_are_read(0);
     }
+    if constexpr (S::SPLIT_STEP) return compute_split<GRANULES_HERE>(acc, query, at, first, active, mask_state, masked, buffers);
     float scores[GRANULES_HERE * 2][4];
     u32 keys_read = 0, values_read = 0; // products of a warpgroup are waited for
     if constexpr (WITH_GROUP) mma.template begin_keys_together<GRANULES_HERE>(scores, query, mma.keys_together(at, first));
@@ -153,12 +172,42 @@ template <class S> struct SoftmaxStep {
       mma.narrow_all(weights, scores);
       mma.template begin_values_together<GRANULES_HERE>(acc, weights, mma.values_of(mma.keys_together(at, first), at, first));
       wait_wgmma(acc.output);
-    } else if (active == ALL_GRANULES) {
-      values_read = mma.template multiply_values<true, GRANULES_HERE>(acc, scores, at, first, active);
     } else {
-      values_read = mma.template multiply_values<false, GRANULES_HERE>(acc, scores, at, first, active);
+      const auto fragment = [&](u32(&a)[4], u32 n) { mma.narrow_weights(a, scores, n); };
+      if (active == ALL_GRANULES) values_read = mma.template multiply_values<true, GRANULES_HERE>(acc, fragment, at, first, active);
+      else values_read = mma.template multiply_values<false, GRANULES_HERE>(acc, fragment, at, first, active);
     }
     buffers.values_are_read(values_read);
+  }
+
+  // The same by warps that share out a step: each makes the weights of its granules, and multiplies its part of V with all.
+  template <u32 GRANULES_HERE, class Buffers>
+  TILEWRIGHT_DEVICE void compute_split(Accumulators<S> &acc, const Query<S> &query, const PipelineState<S> &at, u32 first, u32 active, const MaskState &mask_state, bool masked,
+                                       const Buffers &buffers) const {
+    constexpr u32 OWN_GRANULES = GRANULES_HERE / S::WARPS_D;
+    const u32 own_first = first + cta.warp_d * OWN_GRANULES;
+    const SplitStep<S> split{cta};
+    float scores[OWN_GRANULES * 2][4];
+    buffers.meanwhile();
+    const u32 keys_read = mma.template multiply_keys<true, OWN_GRANULES>(scores, query, at, own_first, Mask<S>::all_granules(OWN_GRANULES));
+    buffers.keys_are_read(keys_read);
+    const Raise raise = begin_weighing<OWN_GRANULES>(acc.softmax, query, scores, at, own_first, mask_state, masked);
+    make_weights<OWN_GRANULES, first_tiles(OWN_GRANULES), OWN_GRANULES * 2>(scores, acc.softmax, query);
+#pragma unroll
+    for (u32 n = 0; n < OWN_GRANULES; n++) {
+      u32 weights[4];
+      mma.narrow_weights(weights, scores, n);
+      split.leave(own_first + n, weights, granule_sum(scores, n, 0), granule_sum(scores, n, 1));
+    }
+    split.meet();
+    if (raise.far) raise_accumulators(acc, raise);
+#pragma unroll
+    for (u32 n = 0; n < GRANULES_HERE; n++) split.add_sums(acc.softmax, first + n);
+    buffers.wait_values_full();
+    const auto fragment = [&](u32(&a)[4], u32 n) { split.weights(a, first + n); };
+    constexpr u32 ALL_GRANULES = Mask<S>::all_granules(GRANULES_HERE);
+    if (S::INVARIANT || active == ALL_GRANULES) buffers.values_are_read(mma.template multiply_values<true, GRANULES_HERE>(acc, fragment, at, first, ALL_GRANULES));
+    else buffers.values_are_read(mma.template multiply_values<false, GRANULES_HERE>(acc, fragment, at, first, active));
   }
 
   // A step of the private KV phase: each warp multiplies the private KV of its rows. Where the warps have them in turn, it is this warp's.

@@ -1,6 +1,6 @@
 //! The CUDA sources, as text.
 
-const SOURCES: [(&str, &str); 37] = [
+const SOURCES: [(&str, &str); 38] = [
     ("options.cuh", include_str!("options.cuh")),
     ("types.cuh", include_str!("types.cuh")),
     ("prelude.cuh", include_str!("prelude.cuh")),
@@ -27,6 +27,7 @@ const SOURCES: [(&str, &str); 37] = [
     ("widener.cuh", include_str!("widener.cuh")),
     ("mask.cuh", include_str!("mask.cuh")),
     ("split_dim.cuh", include_str!("split_dim.cuh")),
+    ("split_step.cuh", include_str!("split_step.cuh")),
     ("query.cuh", include_str!("query.cuh")),
     ("mma.cuh", include_str!("mma.cuh")),
     ("softmax_step.cuh", include_str!("softmax_step.cuh")),

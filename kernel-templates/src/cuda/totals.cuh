@@ -11,11 +11,9 @@ template <class S> struct Totals {
   const Cta<S> &cta;
 
   // Two neighbouring elements of one of the thread's rows.
-  struct alignas(8) Pair {
-    float element[2];
-  };
-  TILEWRIGHT_DEVICE Pair &pair(u32 half, u32 d) const {
-    return reinterpret_cast<Pair *>(cta.shared + S::TOTALS_AT)[(half * (S::WARP_DIM / 8) + d) * S::COPIERS + cta.thread];
+  TILEWRIGHT_DEVICE Pair &pair(Accumulators<S> &acc, u32 half, u32 d) const {
+    if constexpr (S::TOTALS_IN_REGISTERS) return acc.pairs[half][d];
+    else return reinterpret_cast<Pair *>(cta.shared + S::TOTALS_AT)[(half * (S::WARP_DIM / 8) + d) * S::COPIERS + cta.thread];
   }
 
   // Before a step: rows that share it and begin a chunk there leave the one before. Where the KV range `ends`, all do: the accumulators are all
@@ -57,14 +55,14 @@ template <class S> struct Totals {
 #pragma unroll
     for (u32 d = 0; d < S::WARP_DIM / 8; d++) {
       Pair sum{{0.f, 0.f}};
-      if (has_total) sum = pair(half, d);
+      if (has_total) sum = pair(acc, half, d);
 #pragma unroll
       for (u32 e = 0; e < 2; e++) {
         float &element = acc.output[d][2 * half + e];
         if (has_tokens) sum.element[e] = add_chunk_element(sum.element[e], rounded_product(element, value_scale), factors);
         element = keep ? 0.f : sum.element[e];
       }
-      if (keep) pair(half, d) = sum;
+      if (keep) pair(acc, half, d) = sum;
     }
     acc.softmax[half] = keep ? Softmax{negative_infinity(), 0.f} : acc.total[half];
   }

@@ -202,10 +202,10 @@ const CUDA_RULES: &[Rule<CudaLimits>] = &[
     Rule {
         name: "tokens a warp",
         violated: |tile, class, _| {
-            let WarpSplit { warps_kv, .. } = WarpSplit::of(tile, class);
-            (!u32::from(tile.n).is_multiple_of(16 * warps_kv)).then(|| {
+            let WarpSplit { warps_keys, .. } = WarpSplit::of(tile, class, false);
+            (!u32::from(tile.n).is_multiple_of(16 * warps_keys)).then(|| {
                 format!(
-                    "n = {} over {warps_kv} warps is no multiple of the 16 tokens of a matrix product",
+                    "n = {} over {warps_keys} warps is no multiple of the 16 tokens of a matrix product",
                     tile.n
                 )
             })
@@ -217,8 +217,8 @@ const CUDA_RULES: &[Rule<CudaLimits>] = &[
     Rule {
         name: "accumulators",
         violated: |tile, class, _| {
-            let WarpSplit { warps_kv, warps_d, .. } = WarpSplit::of(tile, class);
-            let sums = (u32::from(tile.n) / warps_kv + class.head_dim / warps_d) / 2;
+            let WarpSplit { warps_keys, warps_d, .. } = WarpSplit::of(tile, class, false);
+            let sums = (u32::from(tile.n) / warps_keys + class.head_dim / warps_d) / 2;
             (sums >= 192 && (tile.m < 64 || class.head_dim != 256)).then(|| {
                 format!("{sums} registers a thread for sums of logits and outputs leave too few of 255 for all else")
             })

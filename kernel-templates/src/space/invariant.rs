@@ -32,7 +32,7 @@ pub fn invariant_sets(class: &Class, limits: &Limits) -> impl Iterator<Item = Ti
             && (warpgroups || !set.tiles().iter().any(for_warpgroups))
             && set.tiles().iter().all(|tile| check(tile, class, limits).is_ok())
     };
-    chunk::families(limits.backend(), class.head_dim).iter().filter(runs).copied()
+    chunk::families(limits.backend(), class.head_dim, class.dtype).iter().filter(runs).copied()
 }
 
 #[cfg(test)]
@@ -61,10 +61,10 @@ mod tests {
             invariant_set(&class, &Limits::Cuda(limits)).unwrap().to_string()
         };
         // Buffers of two stages take 64 KB, the totals of 64 rows 32 KB.
-        assert_eq!(on(163 << 10), "m16n64w1s2+m64n64w4s2");
-        assert_eq!(on(90 << 10), "m16n64w1s2+m64n64w4s1");
-        assert_eq!(on(72 << 10), "m64n64w4s1");
-        assert_eq!(on(60 << 10), "m16n64w1s1");
+        assert_eq!(on(163 << 10), "m16n64w4s2+m64n64w4s2");
+        assert_eq!(on(90 << 10), "m16n64w4s2+m64n64w4s1");
+        assert_eq!(on(72 << 10), "m16n64w4s2+m64n64w4s1");
+        assert_eq!(on(60 << 10), "m16n64w4s1");
     }
 
     #[test]
@@ -74,11 +74,11 @@ mod tests {
             invariant_set(&Class { head_dim, dtype }, &limits).unwrap().to_string()
         };
         for dtype in [Dtype::F16, Dtype::Fp8Bf16] {
-            assert_eq!(on("h200", 192, dtype), "m16n64w1s1+m64n64w4s2");
-            assert_eq!(on("h200", 256, dtype), "m16n32w1s2+m64n32w4s3");
-            for head_dim in [192, 256] {
-                assert_eq!(on("a100-80gb", head_dim, dtype), "m16n32w1s2+m32n32w2s2");
-            }
+            assert_eq!(on("h200", 192, dtype), "m16n64w4s1+m64n64w4s2");
+            assert_eq!(on("a100-80gb", 192, dtype), "m16n64w4s1");
         }
+        assert_eq!(on("h200", 256, Dtype::F16), "m16n32w2s1+m64n32w4s3");
+        assert_eq!(on("a100-80gb", 256, Dtype::F16), "m16n32w2s1");
+        assert_eq!(on("h200", 256, Dtype::Fp8Bf16), "m16n64w4s1");
     }
 }

@@ -34,7 +34,7 @@ impl Comparison {
 
     /// A plan from nothing, or one that followed the batch as its rows came and grew.
     fn plan(&self, geometry: &Geometry, batch: &PoolBatch, seed: u64) -> Plan {
-        let tile = chunk::families(Backend::Cpu, geometry.head_dim)[0];
+        let tile = chunk::families(Backend::Cpu, geometry.head_dim, self.dtype)[0];
         // Where a KV range is cut depends on how many threads it is planned for, and a cut costs nothing here.
         let ctas = [1, 3, 24, 400][seed as usize % 4];
         let prices = Prices { cta: 0, merge: 0, partial_byte: 0, ..Prices::default() };

@@ -6,10 +6,10 @@ use super::{
     LaunchMode, Mix,
 };
 use cudarc::driver::CudaStream;
-use tilewright_heuristics::{Backend, Geometry, Selection, Selector, Tile, TileSet, chunk};
+use tilewright_heuristics::{Geometry, Selection, Selector, Tile, TileSet};
 use tilewright_kernel_templates::cuda::KernelOptions;
 use tilewright_kernel_templates::toolchain::CubinArchive;
-use tilewright_kernel_templates::{Class, Limits, RotaryPairs, check, selection};
+use tilewright_kernel_templates::{Class, Limits, RotaryPairs, check, invariant_sets, selection};
 use tilewright_plan::{BySelection, DeviceProfile, Plan, PlanOptions};
 
 /// A [`CudaBackend`] that has the kernels of the device's selector, and knows how the plans that it chooses tiles for are launched.
@@ -178,17 +178,18 @@ impl TunedBackend {
         Ok(())
     }
 
-    /// Batch-invariant kernels are of one family: the first of [`chunk::families`] whose tiles the device all runs, for whichever options the class
+    /// Batch-invariant kernels are of one family: the first of [`invariant_sets`] whose tiles the device all runs, for whichever options the class
     /// was first prepared.
     fn prepare_invariant(&mut self, class: &Class, options: KernelOptions) -> Result<(), CudaError> {
         let Self { backend, invariant, .. } = self;
         let known = invariant.iter().find(|(of, _)| of == class).map(|(_, set)| *set);
-        let sets = match &known {
-            Some(set) => std::slice::from_ref(set),
-            None => chunk::families(Backend::Cuda, class.head_dim),
+        let limits = Limits::Cuda(backend.device().limits().clone());
+        let sets: Vec<TileSet<'static>> = match known {
+            Some(set) => vec![set],
+            None => invariant_sets(class, &limits).collect(),
         };
         let mut failed = Ok(());
-        for set in sets {
+        for set in &sets {
             let compiled = backend.prepare(set.tiles(), class, options, || ())?;
             let tried = set.tiles().iter().zip(compiled).try_for_each(|(tile, outcome)| {
                 outcome.and_then(|_| backend.try_tile(tile, None, class, options))

@@ -66,7 +66,7 @@ impl Kind {
     }
 
     fn family(&self) -> TileSet<'static> {
-        chunk::families(Backend::Cuda, self.head_dim)[0]
+        chunk::families(Backend::Cuda, self.head_dim, self.dtype)[0]
     }
 
     /// Forward of a tile by a load.
@@ -342,7 +342,8 @@ fn so_it_has_with_fp8_and_with_long_vectors() {
 
 /// Each part of the argument is needed, and its absence is seen: kernels whose chunks do not begin anew or begin elsewhere than plans are cut, or
 /// whose rows are brought under larger logits when another row of their warp is; warps that take a step of their own in two halves, do not begin
-/// chunks anew in one, or add up products in another order than a warpgroup does. Few requests begin a chunk in such a step.
+/// chunks anew in one, or add up products in another order than a warpgroup does; warps that share out a step, and add up their sums in another order
+/// than one warp does. Few requests begin a chunk in a warp's own step.
 #[test]
 fn what_would_make_bits_depend_on_the_batch_is_seen() {
     let mutations = [
@@ -388,8 +389,14 @@ fn what_would_make_bits_depend_on_the_batch_is_seen() {
         (
             100,
             "mma.cuh",
-            "for (u32 k = 0; k < S::WARP_CHUNKS / 2; k++) {",
-            "for (u32 k = S::WARP_CHUNKS / 2; k-- > 0;) {",
+            "for (u32 k = 0; k < S::WARP_KEY_CHUNKS / 2; k++) {",
+            "for (u32 k = S::WARP_KEY_CHUNKS / 2; k-- > 0;) {",
+        ),
+        (
+            100,
+            "softmax_step.cuh",
+            "split.add_sums(acc.softmax, first + n);",
+            "split.add_sums(acc.softmax, first + GRANULES_HERE - 1 - n);",
         ),
     ];
     for (pairs, file, from, to) in mutations {

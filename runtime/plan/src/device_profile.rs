@@ -23,12 +23,8 @@ pub struct DeviceProfile {
     pub products_over_peak: u64,
     /// What batch-invariant plans take in tall tiles, in 64ths of what prices say: steps of a warpgroup whose chunks are added up wait for each other.
     pub invariant_in_tall_tiles: u64,
-    /// The same of K and V in FP8 with heads of 64, 192 and 256 elements, in the same 64ths: warps of low tiles widen their own, which prices do not know. With 128
-    /// elements tall tiles at less than the number above are chosen where they are slower, and with 96 nothing is widened for a warpgroup.
+    /// The same of K and V in FP8, in the same 64ths: they are widened for a warpgroup by warps that it waits for, which prices do not know.
     pub invariant_fp8_in_tall_tiles: u64,
-    /// The least time of a step of 64 tokens in a batch-invariant CTA of one warp, in ns, with heads of 128 elements of 16 bits: a chain of one warp, however
-    /// idle the tensor cores are. Of other heads and FP8 it is not known. 0 where a step takes what its products do.
-    pub step_of_one_warp: u64,
 }
 
 /// How many CTAs an SM runs at once, and how fast.
@@ -125,7 +121,12 @@ impl KernelNeeds {
         // K and V in FP8 are left sides beside 32 rows, so that a warp has a quarter of the elements.
         let transposes =
             fp8 && (m, n, warps) == (32, 64, 4) && head_dim % 64 == 0 && !splits_head && !invariant;
-        let crowded = !warpgroups && head_dim == 256 && !transposes;
+        // Warps that share rows share out the tokens of K and the elements of V where bits matter, and beside long heads in FP8.
+        let divides = n % (16 * sharing) == 0 && head_dim % (16 * sharing) == 0;
+        let splits_step =
+            !splits_head && sharing > 1 && (invariant || (fp8 && head_dim > 128 && m == 16 && divides));
+        let totals_in_registers = splits_step && sharing == 4 && head_dim == 128 && !fp8 && tile.stages > 1;
+        let crowded = !warpgroups && head_dim == 256 && !transposes && !splits_step;
         let producers = match (occupancy.producer_warps && !(fp8 && (head_dim == 96 || crowded)), warpgroups)
         {
             (false, _) => 0,
@@ -134,6 +135,13 @@ impl KernelNeeds {
         };
         let transposed = transposes && producers > 0;
         let registers = match (producers, warp_dim, warp_n) {
+            _ if splits_step => match (sharing, head_dim) {
+                _ if totals_in_registers => 128,
+                (4.., ..=64) if n <= 64 => 72,
+                (4.., 65..) if n > 64 => 128,
+                (4.., _) | (_, ..=64) => 96,
+                _ => 128,
+            },
             _ if transposed => match head_dim {
                 ..=128 => 128,
                 129..=192 => 168,
@@ -165,9 +173,13 @@ impl KernelNeeds {
         };
         // Queries that have no place in registers, or no way there through the buffers.
         let query = if transposed || warp_dim > 128 || m > n * element { 2 * m * head_dim + 64 } else { 0 };
-        let totals = if invariant { 4 * m * head_dim } else { 0 };
+        let totals = if invariant && !totals_in_registers { 4 * m * head_dim } else { 0 };
         let logits = if splits_head { u64::from(warps) * 64 * n } else { 0 };
-        let weights = if transposed { 4 * m * n } else { 0 };
+        let weights = match (transposed, splits_step) {
+            (true, _) => 4 * m * n,
+            (false, true) => 3 * m * n + 64 * u64::from(warps),
+            _ => 0,
+        };
         let known = Self::SHARED_OF_ANY + Self::SHARED_OF_ROW * m;
         let shared_bytes = buffers.saturating_add(widened + query + totals + logits + weights + known);
         Self { warps: warps.saturating_add(producers), registers, shared_bytes }
@@ -182,8 +194,8 @@ impl DeviceProfile {
     const CPU_PRODUCTS_OVER_PEAK: u64 = 128;
 
     /// An NVIDIA H200. Tiles of 64 rows took 1.06 to 1.09 times as long as those of 16 on batches that share hardly anything; their first
-    /// steps begin 4.5 to 5.6 us after a CTA's start, those of 16 rows after 3.0 us. With 68 to 72 here batch-invariant plans get the faster one of both tiles
-    /// most often (`docs/invariance.md`).
+    /// steps begin 4.5 to 5.6 us after a CTA's start, those of 16 rows after 3.0 us. With 67 to 72 here, and with 74 to 84 in FP8, batch-invariant plans get the
+    /// faster one of both tiles most often (`docs/invariance.md`).
     pub const H200: Self = Self {
         prices: Prices::H200,
         max_concurrent_ctas: 132 * Occupancy::H200.ctas_per_sm,
@@ -192,13 +204,12 @@ impl DeviceProfile {
         start_in_low_tiles: 38,
         products_over_peak: 0,
         invariant_in_tall_tiles: 70,
-        invariant_fp8_in_tall_tiles: 60,
-        step_of_one_warp: 1200,
+        invariant_fp8_in_tall_tiles: 76,
     };
 
     /// What batch-invariant plans take in tall tiles under a geometry, in 64ths of what prices say.
     pub(crate) const fn invariant_pace_of_tall_tiles(&self, geometry: &Geometry) -> u64 {
-        if geometry.dtype.has_fp8_kv() && matches!(geometry.head_dim, 64 | 192 | 256) {
+        if geometry.dtype.has_fp8_kv() {
             self.invariant_fp8_in_tall_tiles
         } else {
             self.invariant_in_tall_tiles
@@ -224,7 +235,6 @@ impl DeviceProfile {
                 max_concurrent_ctas: units,
                 occupancy: Occupancy::CPU,
                 products_over_peak: Self::CPU_PRODUCTS_OVER_PEAK,
-                step_of_one_warp: 0,
                 ..h200
             },
             Backend::Cuda => {
@@ -277,6 +287,9 @@ mod tests {
             (1, ("m64n64w4s2", 192, F16, false)),
             (1, ("m16n64w4s2", 256, F16, false)),
             (2, ("m16n64w4s2", 256, Fp8F16, false)),
+            (4, ("m16n64w4s1", 256, Fp8F16, false)),
+            (2, ("m16n128w4s1", 256, Fp8F16, false)),
+            (3, ("m16n64w4s2", 192, Fp8F16, false)),
             (3, ("m32n64w4s3", 64, Fp8F16, false)),
             (3, ("m32n64w4s2", 128, Fp8F16, false)),
             (3, ("m32n64w4s3", 128, Fp8F16, false)),
@@ -287,25 +300,26 @@ mod tests {
             (2, ("m16n32w4s1", 512, F16, false)),
             (1, ("m16n32w4s2", 512, F16, false)),
             (1, ("m64n32w8s2", 512, Fp8F16, false)),
-            (5, ("m16n64w1s2", 64, F16, true)),
-            (6, ("m16n64w1s2", 64, Fp8F16, true)),
-            (4, ("m16n64w1s2", 96, F16, true)),
-            (3, ("m16n64w1s2", 128, F16, true)),
-            (4, ("m16n64w1s2", 128, Fp8F16, true)),
+            (4, ("m16n128w4s1", 64, F16, true)),
+            (4, ("m16n128w4s1", 64, Fp8F16, true)),
+            (2, ("m64n128w4s2", 64, Fp8F16, true)),
+            (5, ("m16n64w2s1", 96, F16, true)),
+            (8, ("m16n64w2s1", 96, Fp8F16, true)),
+            (3, ("m16n64w4s2", 128, F16, true)),
+            (4, ("m16n64w4s1", 128, F16, true)),
+            (4, ("m16n64w4s2", 128, Fp8F16, true)),
             (2, ("m64n64w4s2", 128, F16, true)),
             (2, ("m64n64w4s2", 128, Fp8F16, true)),
-            (3, ("m16n32w1s2", 192, F16, true)),
-            (2, ("m32n32w2s2", 192, F16, true)),
-            (3, ("m16n64w1s1", 192, F16, true)),
+            (3, ("m16n64w4s1", 192, F16, true)),
+            (4, ("m16n64w4s1", 192, Fp8F16, true)),
             (1, ("m64n64w4s2", 192, F16, true)),
             (1, ("m64n64w4s2", 192, Fp8F16, true)),
             (1, ("m64n32w4s3", 256, F16, true)),
             (1, ("m64n32w4s3", 256, Fp8F16, true)),
-            (2, ("m16n32w1s2", 256, F16, true)),
-            (3, ("m16n32w1s2", 256, Fp8F16, true)),
-            (1, ("m32n32w2s2", 256, F16, true)),
-            (1, ("m16n32w4s2", 512, F16, true)),
-            (2, ("m16n32w4s2", 512, Fp8F16, true)),
+            (3, ("m16n32w2s1", 256, F16, true)),
+            (3, ("m16n64w4s1", 256, Fp8F16, true)),
+            (2, ("m16n32w4s1", 512, F16, true)),
+            (2, ("m16n32w4s1", 512, Fp8F16, true)),
         ];
         for (ctas, kernel) in compiled {
             assert_eq!(held(&Occupancy::H200, kernel), ctas, "{kernel:?}");

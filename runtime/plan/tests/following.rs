@@ -182,7 +182,7 @@ proptest! {
         let mut engine = Engine::new(&geometry, options, most, seed);
         let mut scheduler = Scheduler::default();
         let mut planner = FollowingPlanner::new(&geometry, options).unwrap();
-        let tile = |shape: &PackShape| if options.split == Split::Invariant { Tile::of("m16n64w1s2") } else { tile(shape) };
+        let tile = |shape: &PackShape| if options.split == Split::Invariant { Tile::of("m16n64w4s2") } else { tile(shape) };
         let mut written = Written::default();
         for _ in 0..60 {
             for _ in 0..engine.random.below(5) {

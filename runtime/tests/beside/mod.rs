@@ -31,19 +31,20 @@ struct Kind {
 const PLAIN: Kind =
     Kind { tile: "m16n64w4s2", head_dim: 128, dtype: Dtype::F16, bent: false, invariant: false };
 
-/// Warps that read K and V themselves, one and several of them; private KV phases; transposed products; widened FP8; heads that warps share out;
-/// a CTA that has its SM for itself.
-const KINDS: [Kind; 10] = [
+/// Warps that read K and V themselves; private KV phases; steps, and heads, that warps share out; transposed products; widened FP8; a CTA that has its SM
+/// for itself.
+const KINDS: [Kind; 11] = [
     PLAIN,
     Kind { tile: "m64n64w4s2", ..PLAIN },
     Kind { tile: "m64n64w4s2", invariant: true, ..PLAIN },
-    Kind { tile: "m16n64w1s2", dtype: Dtype::Bf16, bent: true, invariant: true, ..PLAIN },
-    Kind { tile: "m16n64w1s2", dtype: Dtype::Fp8F16, invariant: true, ..PLAIN },
+    Kind { tile: "m16n64w4s2", dtype: Dtype::Bf16, bent: true, invariant: true, ..PLAIN },
+    Kind { tile: "m16n64w4s2", dtype: Dtype::Fp8F16, invariant: true, ..PLAIN },
     Kind { tile: "m32n64w4s2", dtype: Dtype::Fp8F16, ..PLAIN },
     Kind { tile: "m32n64w4s3", dtype: Dtype::Fp8Bf16, ..PLAIN },
     Kind { tile: "m64n64w4s2", dtype: Dtype::Fp8F16, ..PLAIN },
     Kind { tile: "m16n32w4s2", head_dim: 512, ..PLAIN },
-    Kind { tile: "m64n32w4s3", head_dim: 256, dtype: Dtype::Fp8F16, invariant: true, ..PLAIN },
+    Kind { tile: "m64n64w4s2", head_dim: 192, dtype: Dtype::Fp8F16, invariant: true, ..PLAIN },
+    Kind { tile: "m16n64w4s1", head_dim: 256, dtype: Dtype::Fp8F16, ..PLAIN },
 ];
 
 const Q_HEADS: u32 = 8;

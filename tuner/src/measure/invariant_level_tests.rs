@@ -11,7 +11,7 @@ use tilewright_kernel_templates::CudaLimits;
 
 const F16: Class = Class { head_dim: 128, dtype: Dtype::F16 };
 const WIDE: Class = Class { head_dim: 256, dtype: Dtype::F16 };
-const LOW: Tile = Tile::of("m16n64w1s2");
+const LOW: Tile = Tile::of("m16n64w4s2");
 const TALL: Tile = Tile::of("m64n64w4s2");
 
 /// Two classes whose batches are executed with such plans, and one of which none is.
@@ -58,7 +58,7 @@ fn a_family_of_each_class_is_verified_once() {
     assert_eq!(classes, [F16, WIDE].into());
     assert!(bench.verified.iter().all(|&(.., coverage)| coverage == Coverage::INVARIANT));
     let of = |class: &Class| families.by_class[class].to_string();
-    assert_eq!([F16, WIDE].map(|class| of(&class)), ["m16n64w1s2+m64n64w4s2", "m16n32w1s2+m64n32w4s3"]);
+    assert_eq!([F16, WIDE].map(|class| of(&class)), ["m16n64w4s2+m64n64w4s2", "m16n32w2s1+m64n32w4s3"]);
     let rows = run.rows().len();
     assert_eq!(rows, 4);
     assert!(run.rows().iter().all(|row| row.level == Level::Invariant && row.status == Status::Correct));

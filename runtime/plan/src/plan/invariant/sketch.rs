@@ -132,16 +132,7 @@ fn compute_price(tile: &Tile, geometry: &Geometry, options: &PlanOptions, rows: 
     let flops = u64::from(rows) * u64::from(tile.n) * 4 * u64::from(geometry.head_dim);
     let warps = device.occupancy.of(tile, geometry, true) * u32::from(tile.warps.max(1));
     let idle_parts = u64::from(Occupancy::SM_PARTS.max(warps)) * flops / u64::from(warps.max(1));
-    let price = idle_parts.saturating_mul(device.prices.flop);
-    // A warp that has all of a step to itself takes longer than its products.
-    let measured =
-        tile.warps == 1 && tile.n == 64 && geometry.head_dim == 128 && geometry.dtype.kv_bytes() == 2;
-    if !measured {
-        return price;
-    }
-    price.max(
-        device.step_of_one_warp.saturating_mul(1_000_000_000) / u64::from(device.max_concurrent_ctas.max(1)),
-    )
+    idle_parts.saturating_mul(device.prices.flop)
 }
 
 /// Tokens of a segment that are computed: steps are whole. What is left of one, others fill if they have no more.

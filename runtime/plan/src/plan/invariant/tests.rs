@@ -3,7 +3,7 @@ use crate::{LivePlanner, Packing, PageTable, Prices};
 use proptest::prelude::*;
 use tilewright_heuristics::{Backend, Dtype, Geometry, Tile, TileSet, chunk};
 
-const FAMILY: TileSet<'static> = chunk::families(Backend::Cuda, 128)[0];
+const FAMILY: TileSet<'static> = chunk::families(Backend::Cuda, 128, Dtype::F16)[0];
 const N: u32 = FAMILY.tiles()[0].n as u32;
 
 /// Requests of up to three streams of pages, each from some column on.

@@ -1,0 +1,55 @@
+// A step of batch-invariant kernels whose warps share rows: each makes the weights of a part of the tokens, under the largest logit of all, and all
+// of them sum a part of V's elements each.
+//
+// Lanes of the same number have the same rows and columns in all of these warps, so each leaves its weights to the others' lanes of its number. A place is
+// written again behind the next step's first meeting, to which all come behind their reads.
+#pragma once
+#include "cta.cuh"
+
+namespace tilewright {
+
+template <class S> struct SplitStep {
+  const Cta<S> &cta;
+
+  // The warps of 16 rows meet by themselves: others may compute other steps, or fewer. Barrier 0 is the whole CTA's.
+  TILEWRIGHT_DEVICE void meet() const { barrier_of_warps<S::WARPS_D>(1 + cta.warp_q); }
+
+  // Where lanes have something of a granule, an entry each.
+  TILEWRIGHT_DEVICE u32 entry(u32 granule) const { return (cta.warp_q * S::GRANULES + granule) * 32 + cta.lane; }
+  TILEWRIGHT_DEVICE u32 weights_at(u32 granule) const { return shared_address(cta.shared + S::LOGITS_AT) + entry(granule) * 16; }
+  struct alignas(8) Sums {
+    float of_half[2];
+  };
+  TILEWRIGHT_DEVICE Sums &sums(u32 granule) const { return reinterpret_cast<Sums *>(cta.shared + S::GRANULE_SUMS_AT)[entry(granule)]; }
+  // Of the lane's rows, one below the other by eight.
+  TILEWRIGHT_DEVICE float &maximum(u32 half, u32 warp_d) const {
+    return reinterpret_cast<float *>(cta.shared + S::SHARED_MAXIMA_AT)[(cta.warp_q * 16 + half * 8 + cta.fragment_row) * S::WARPS_D + warp_d];
+  }
+
+  // Makes maxima of all tokens of those of this warp's.
+  TILEWRIGHT_DEVICE void share_maxima(float (&max)[2]) const {
+#pragma unroll
+    for (u32 half = 0; half < 2; half++) {
+      if (cta.lane % 4 == 0) maximum(half, cta.warp_d) = max[half];
+    }
+    meet();
+#pragma unroll
+    for (u32 half = 0; half < 2; half++) {
+#pragma unroll
+      for (u32 d = 0; d < S::WARPS_D; d++) max[half] = larger(max[half], maximum(half, d));
+    }
+  }
+
+  TILEWRIGHT_DEVICE void leave(u32 granule, const u32 (&weights)[4], float sum_above, float sum_below) const {
+    store_four_words(weights_at(granule), weights);
+    sums(granule) = Sums{{sum_above, sum_below}};
+  }
+  TILEWRIGHT_DEVICE void weights(u32 (&to)[4], u32 granule) const { load_four_words(to, weights_at(granule)); }
+  TILEWRIGHT_DEVICE void add_sums(Softmax (&softmax)[2], u32 granule) const {
+    const Sums of = sums(granule);
+#pragma unroll
+    for (u32 half = 0; half < 2; half++) softmax[half].sum += of.of_half[half];
+  }
+};
+
+} // namespace tilewright
