@@ -364,7 +364,7 @@ fn what_would_make_bits_depend_on_the_batch_is_seen() {
             100,
             "chunk.cuh",
             "return (position & within / 2) == 0;",
-            "return position >= 64 && (position - 64 & within / 2) == 0;",
+            "return position >= 128 && (position - 128 & within / 2) == 0;",
         ),
         (
             400,
