@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 use tilewright_heuristics::data::TreeEntry;
 use tilewright_heuristics::{BatchShape, Selection, Tile, TileSetBuf};
-use tilewright_kernel_templates::cuda::{KernelOptions, transposes};
+use tilewright_kernel_templates::cuda::{KernelOptions, WarpSplit, transposes};
 use tilewright_kernel_templates::{Class, Limits, Space, selection};
 
 /// Tiles that run everywhere and that every class of a GPU has, at most: one of them that passes everywhere becomes the safe default. The second and third are for
@@ -109,8 +109,11 @@ impl Known {
     }
 }
 
-/// Stages of the tiles of [`special`].
-const SPECIAL_STAGES: RangeInclusive<u16> = 2..=3;
+/// Stages of the tiles of [`special`] whose products are transposed.
+const TRANSPOSED_STAGES: RangeInclusive<u16> = 2..=3;
+
+/// Tokens a step of those whose four warps share out a step. On an H200 the ones of one stage are the fastest.
+const SPLIT_STEPS: RangeInclusive<u16> = 64..=128;
 
 /// Tiles whose kernels are of another kind in this class than in most: no race of another class tells how they do there.
 fn special(class: &Class, space: &Space, limits: &Limits) -> Vec<Tile> {
@@ -118,9 +121,11 @@ fn special(class: &Class, space: &Space, limits: &Limits) -> Vec<Tile> {
     let mut tiles = space.feasible(class, limits);
     let options = KernelOptions::for_pages(16);
     tiles.retain(|tile| {
-        transposes(tile, class, options)
-            && SPECIAL_STAGES.contains(&tile.stages)
-            && of_gpu.producer_warps(&[*tile], class, options) > 0
+        let transposed = transposes(tile, class, options) && TRANSPOSED_STAGES.contains(&tile.stages);
+        let splits_step = WarpSplit::of(tile, class, false).splits_step
+            && (tile.warps, tile.stages) == (4, 1)
+            && SPLIT_STEPS.contains(&tile.n);
+        (transposed || splits_step) && of_gpu.producer_warps(&[*tile], class, options) > 0
     });
     tiles
 }
@@ -178,10 +183,13 @@ mod tests {
             assert!(ranked.iter().filter(|tile| feasible.contains(tile)).all(|tile| of_class.contains(tile)));
             let of_another_kind = special(&class, &space, &limits);
             assert!(of_another_kind.iter().all(|tile| of_class.contains(tile)));
-            assert_eq!(
-                of_another_kind.len(),
-                if class.dtype.has_fp8_kv() && ![96, 512].contains(&class.head_dim) { 2 } else { 0 }
-            );
+            let expected = match (class.dtype.has_fp8_kv(), class.head_dim) {
+                (true, 64 | 128) => "m32n64w4s2 m32n64w4s3",
+                (true, 192 | 256) => "m16n64w4s1 m16n128w4s1 m32n64w4s2 m32n64w4s3",
+                _ => "",
+            };
+            let names: Vec<String> = of_another_kind.iter().map(Tile::to_string).collect();
+            assert_eq!(names.join(" "), expected, "{class}");
             let is_other = |tile: &Tile| !is_ranked(tile) && !of_another_kind.contains(tile);
             let others: Vec<Tile> = of_class.iter().copied().filter(is_other).collect();
             assert!(others.len() <= FALLBACKS && others.iter().all(|tile| everywhere.contains(tile)));
