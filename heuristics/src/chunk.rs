@@ -55,6 +55,7 @@ pub const fn families(backend: Backend, head_dim: u32, dtype: Dtype) -> &'static
         of(&[Tile::new(16, 64, 4, 2), Tile::new(64, 64, 4, 2)]),
         of(&[Tile::new(16, 64, 4, 2), Tile::new(64, 64, 4, 1)]),
         of(&[Tile::new(16, 64, 4, 2)]),
+        of(&[Tile::new(64, 64, 4, 2)]),
         of(&[Tile::new(16, 64, 4, 1)]),
     ];
     // Longer heads: an SM holds one CTA of 64 rows, whose totals take as much shared memory as steps of K and V.

@@ -4,15 +4,20 @@
 use crate::emit::{SelectorModel, tree_entry};
 use std::collections::BTreeSet;
 use tilewright_heuristics::data::TreeEntry;
-use tilewright_heuristics::{BatchShape, Domain, Dtype, Selector, Tile};
+use tilewright_heuristics::{BatchShape, Domain, Dtype, Selector, Tile, TileSetBuf};
 use tilewright_kernel_templates::Class;
 
 /// The tiles that a fitted selector can return for a class of kernels: those of all rankings that the class's batches end in, and the safe default. A ranking counts
 /// as a whole: where its first set is left out (it does not compile, or a graph has other tiles), the next one is returned.
 pub fn returned_by(model: &SelectorModel, class: &Class) -> BTreeSet<Tile> {
+    let sets = sets_returned_by(model, class);
+    sets.iter().flat_map(|set| set.tiles()).copied().chain([model.safe_default]).collect()
+}
+
+/// The sets of these rankings.
+pub fn sets_returned_by(model: &SelectorModel, class: &Class) -> BTreeSet<TileSetBuf> {
     let ranked = Part::of(&tree_entry(&model.tree), &model.domain, class).ranked;
-    let sets = ranked.into_iter().flat_map(|set| model.sets[usize::from(set)].tiles().to_vec());
-    sets.chain([model.safe_default]).collect()
+    ranked.into_iter().map(|set| model.sets[usize::from(set)]).collect()
 }
 
 /// The tiles of all rankings of an emitted or loaded selector that a class's batches end in, without the safe default. `None` for a class whose tree was fitted to batches
@@ -80,7 +85,7 @@ mod tests {
     use crate::store::DeviceRecord;
     use std::collections::BTreeMap;
     use tilewright_heuristics::generated::SELECTORS;
-    use tilewright_heuristics::{Backend, Prices, TileSetBuf};
+    use tilewright_heuristics::{Backend, Prices};
 
     const CLASSES: [(u32, Dtype); 2] = [(64, Dtype::F16), (128, Dtype::Fp8F16)];
 

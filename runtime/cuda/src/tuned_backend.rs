@@ -319,7 +319,7 @@ fn try_mix(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tilewright_heuristics::{Device, Dtype};
+    use tilewright_heuristics::{Backend, Device, Dtype};
     use tilewright_kernel_templates::CudaLimits;
 
     /// A selector has the tiles of all head dimensions, of which heads of 512 elements have their own: others would not compile.

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 use tilewright_cuda::{Launch, MergeBy, Mix};
-use tilewright_heuristics::{Backend, Domain, PackShape, Prices};
+use tilewright_heuristics::{Backend, Domain, Dtype, PackShape, Prices};
 use tilewright_kernel_templates::{CpuLimits, Limits};
 use tilewright_plan::ChooseTiles as _;
 use tilewright_scenarios::Batch;
@@ -460,7 +460,7 @@ fn a_batch_that_has_no_invariant_plan_misses_its_row_alone() {
     assert!(failed.message.contains("segments") && failed.samples_us.is_empty(), "{}", failed.message);
 
     // Nor do tiles that do not compile cost more: they are recorded, and no plan is made of them.
-    let families = tilewright_heuristics::chunk::families(Backend::Cpu, 128);
+    let families = tilewright_heuristics::chunk::families(Backend::Cpu, 128, Dtype::F32);
     let uncompiled = families.iter().flat_map(|family| family.tiles()).copied().collect();
     let mut bench = ScriptedBench { uncompiled, ..with_family() };
     let rows = measured_of(&mut bench, INVARIANT);

@@ -8,6 +8,7 @@ use super::{
 use crate::analysis::Analysis;
 use crate::choice::Choice;
 use crate::emit::SelectorModel;
+use crate::returned::sets_returned_by;
 use crate::store::{Level, Measurement, Status};
 use crate::workloads::Workload;
 use std::collections::{BTreeMap, BTreeSet};
@@ -63,9 +64,14 @@ impl<'a> BatchPolicies<'a> {
         self.least_rounds
     }
 
-    /// What any batch of a class of kernels is measured under, the selector first.
-    fn choices(&self, feasible: &[Tile]) -> Vec<Choice> {
-        let can_run = |set: &&TileSetBuf| set.tiles().iter().all(|tile| feasible.contains(tile));
+    /// What any batch of a class of kernels is measured under, the selector first. Several tiles in one launch are a kernel of their own, which is compiled
+    /// for the classes alone that the selector may return them for.
+    fn choices(&self, class: &Class, feasible: &[Tile]) -> Vec<Choice> {
+        let returned = sets_returned_by(self.model, class);
+        let can_run = |set: &&TileSetBuf| {
+            set.tiles().iter().all(|tile| feasible.contains(tile))
+                && (set.tiles().len() == 1 || returned.contains(set))
+        };
         let alone = self.sets.iter().filter(can_run).copied().map(Choice::Set);
         [Choice::SELECTOR, Choice::PatRules, Choice::Pat].into_iter().chain(alone).collect()
     }
@@ -159,7 +165,8 @@ impl<'a> BatchPolicies<'a> {
                 Ok(Some((choice, planned)))
             };
         let invariant = workload.invariant().then_some(Choice::Invariant);
-        for choice in self.choices(feasible).into_iter().chain(invariant) {
+        let class = Class::of(workload.geometry());
+        for choice in self.choices(&class, feasible).into_iter().chain(invariant) {
             plans.extend(plan(loaded, choice)?);
         }
         let selector = plans.iter().find(|(choice, _)| *choice == Choice::SELECTOR);
@@ -189,5 +196,32 @@ fn on_its_own(planned: Result<PlanId, BenchError>) -> Result<Planned, BenchError
         Ok(plan) => Ok(Ok(plan)),
         Err(error @ BenchError::Worker { .. }) => Err(error),
         Err(error) => Ok(Err(Failure { status: Status::Runtime, message: error.to_string() })),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::emit::TreeModel;
+    use crate::measure::batch_level::tests::{LARGE, model};
+    use tilewright_heuristics::Dtype;
+
+    #[test]
+    fn several_tiles_are_launched_together_where_the_selector_may_return_them() {
+        let leaf = |set| Box::new(TreeModel::Leaf { ranked: vec![set], support: 1, regret: 0.0 });
+        let head_dim = BatchShape::NAMES.iter().position(|name| *name == "head_dim").unwrap();
+        let model = SelectorModel {
+            tree: TreeModel::Split { feature: head_dim, threshold: 64, low: leaf(1), high: leaf(0) },
+            ..model()
+        };
+        let policies = BatchPolicies::new(&model, "hash".to_owned(), None);
+        let of = |head_dim| {
+            let class = Class { head_dim, dtype: Dtype::F32 };
+            let feasible: Vec<Tile> = model.sets.iter().flat_map(|set| set.tiles()).copied().collect();
+            policies.choices(&class, &feasible)[3..].to_vec()
+        };
+        let [together, alone] = [model.sets[0], TileSetBuf::one(LARGE)].map(Choice::Set);
+        assert_eq!(of(64), [alone]);
+        assert_eq!(of(128), [together, alone]);
     }
 }

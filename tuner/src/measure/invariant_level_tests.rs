@@ -82,5 +82,8 @@ fn a_tile_that_fails_costs_its_families_and_is_recorded() {
     );
     let mut bench = gpu(&[TALL]);
     let (_folder, mut run) = self::run();
+    assert_eq!(verified(&mut bench, &mut run).by_class[&F16], TileSetBuf::one(LOW), "so has another one");
+    let mut bench = gpu(&[LOW, TALL]);
+    let (_folder, mut run) = self::run();
     assert_eq!(verified(&mut bench, &mut run).by_class.keys().collect::<Vec<_>>(), [&WIDE]);
 }
