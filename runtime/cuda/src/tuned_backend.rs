@@ -184,9 +184,9 @@ impl TunedBackend {
         let Self { backend, invariant, .. } = self;
         let known = invariant.iter().find(|(of, _)| of == class).map(|(_, set)| *set);
         let limits = Limits::Cuda(backend.device().limits().clone());
-        let sets: Vec<TileSet<'static>> = match known {
+        let sets = match known {
             Some(set) => vec![set],
-            None => invariant_sets(class, &limits).collect(),
+            None => families(class, &limits, backend.device().name())?,
         };
         let mut failed = Ok(());
         for set in &sets {
@@ -316,11 +316,29 @@ fn try_mix(
     Ok(mix)
 }
 
+/// The families of tiles that batch-invariant plans of a class can have by the rules: at least one, as plans of other tiles would not be batch-invariant.
+fn families(class: &Class, limits: &Limits, device: &str) -> Result<Vec<TileSet<'static>>, CudaError> {
+    let sets: Vec<TileSet<'static>> = invariant_sets(class, limits).collect();
+    if sets.is_empty() { Err(CudaError::NoTile { device: device.to_owned() }) } else { Ok(sets) }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use tilewright_heuristics::{Backend, Device, Dtype};
     use tilewright_kernel_templates::CudaLimits;
+
+    #[test]
+    fn a_device_without_room_for_a_family_says_so() {
+        let class = Class { head_dim: 128, dtype: Dtype::F16 };
+        let on = |shared_bytes_per_cta| {
+            let limits = CudaLimits { shared_bytes_per_cta, ..CudaLimits::named("rtx-4090").unwrap() };
+            families(&class, &Limits::Cuda(limits), "a small one")
+        };
+        assert!(!on(99 << 10).unwrap().is_empty());
+        let error = on(16 << 10).unwrap_err();
+        assert!(matches!(&error, CudaError::NoTile { device } if device == "a small one"), "{error}");
+    }
 
     /// A selector has the tiles of all head dimensions, of which heads of 512 elements have their own: others would not compile.
     #[test]

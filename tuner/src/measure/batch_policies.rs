@@ -31,8 +31,8 @@ pub struct BatchPolicies<'a> {
 }
 
 impl<'a> BatchPolicies<'a> {
-    /// The selector of an analysis in every launch mode, PAT's rules, PAT's planner, and each of the selector's sets for all batches, the
-    /// best single one among them.
+    /// The selector of an analysis in every launch mode, PAT's rules, PAT's planner, and each of the selector's sets, the best single one among them: tiles
+    /// alone for all batches, several where the selector may return them.
     pub fn of(analysis: &'a Analysis) -> Self {
         Self::new(&analysis.model, analysis.selector_hash(), analysis.best_single_set())
     }

@@ -112,7 +112,8 @@ impl Known {
 /// Stages of the tiles of [`special`] whose products are transposed.
 const TRANSPOSED_STAGES: RangeInclusive<u16> = 2..=3;
 
-/// Tokens a step of those whose four warps share out a step. On an H200 the ones of one stage are the fastest.
+/// Tokens a step of those whose four warps share out a step, in one stage. On an H200 the one of 128 tokens was the fastest of 16 rows on small batches
+/// (`docs/tried.md`).
 const SPLIT_STEPS: RangeInclusive<u16> = 64..=128;
 
 /// Tiles whose kernels are of another kind in this class than in most: no race of another class tells how they do there.
