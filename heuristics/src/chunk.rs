@@ -1,31 +1,54 @@
 //! Batch-invariant attention: where the chunks of a request begin, and which tiles sum them alike.
 //!
-//! A request's tokens are cut at positions that only the position decides. Each chunk is summed from nothing, in steps of the tile's n tokens
-//! that begin at multiples of n, and the chunks are added up in their order. `docs/invariance.md` says why no bit depends on more.
+//! A request's tokens are cut at positions that only the position and the model's KV heads decide. Each chunk is summed from nothing, in steps of the
+//! tile's n tokens that begin at multiples of n, and the chunks are added up in their order. `docs/invariance.md` says why no bit depends on more.
 
 use crate::{Backend, Dtype, Tile, TileSet};
+use std::ops::Range;
 
 /// Tokens of the first chunks, and of the shortest. `cuda/chunk.cuh` has the same numbers.
 pub const SHORTEST: u32 = 512;
 
-/// Chunks from a position to twice it, once they are longer than [`SHORTEST`]: few enough for long requests, and short enough that one alone
-/// fills a GPU.
-pub const AN_OCTAVE: u32 = 16;
-
-/// Tokens of the chunk that a position is in: a power of two, of which the chunk begins at a multiple.
-pub const fn length_at(position: u32) -> u32 {
-    let share = position / AN_OCTAVE;
-    if share < 2 * SHORTEST { SHORTEST } else { 1 << (share.ilog2()) }
+/// Where the chunks of a request begin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Chunks {
+    /// Chunks from a position to twice it, once they are longer than [`SHORTEST`].
+    an_octave: u32,
 }
 
-/// Where the chunk of a position begins.
-pub const fn begin_of(position: u32) -> u32 {
-    position / length_at(position) * length_at(position)
-}
+impl Chunks {
+    /// Those of a model, or of a rank's part of it, with so many KV heads: few enough chunks for long requests, and short enough that one request alone
+    /// fills a GPU, which takes more of them where few KV heads make few CTAs of each.
+    pub const fn of(kv_heads: u32) -> Self {
+        Self { an_octave: if kv_heads < 8 { 32 } else { 16 } }
+    }
 
-/// Where the next chunk begins behind a position.
-pub const fn next_behind(position: u32) -> u32 {
-    begin_of(position).saturating_add(length_at(position))
+    /// Tokens of the chunk that a position is in: a power of two, of which the chunk begins at a multiple.
+    pub const fn length_at(self, position: u32) -> u32 {
+        let share = position / self.an_octave;
+        if share < 2 * SHORTEST { SHORTEST } else { 1 << share.ilog2() }
+    }
+
+    /// Where the chunk of a position begins.
+    pub const fn begin_of(self, position: u32) -> u32 {
+        position / self.length_at(position) * self.length_at(position)
+    }
+
+    /// Where the next chunk begins behind a position.
+    pub const fn next_behind(self, position: u32) -> u32 {
+        self.begin_of(position).saturating_add(self.length_at(position))
+    }
+
+    /// Which chunk a position is in, counted from a request's first one.
+    const fn index_of(self, position: u32) -> u32 {
+        let length = self.length_at(position);
+        position / length + self.an_octave * (length / SHORTEST).ilog2()
+    }
+
+    /// How many chunks begin within these positions, behind the first of them; there is one at least.
+    pub const fn begins_within(self, positions: &Range<u32>) -> u32 {
+        self.index_of(positions.end - 1) - self.index_of(positions.start)
+    }
 }
 
 /// Families of tiles, best first: a device gets the first whose tiles all run there. A plan takes one of its family, whichever ends first by the
@@ -88,20 +111,31 @@ mod tests {
 
     #[test]
     fn chunks_follow_each_other_and_grow_with_the_position() {
-        let mut begin = 0;
-        let mut count = 0;
-        while begin < 1 << 20 {
-            let end = next_behind(begin);
-            assert_eq!((begin_of(begin), begin_of(end - 1), begin_of(end)), (begin, begin, end));
-            assert!((end - begin).is_power_of_two() && begin.is_multiple_of(end - begin));
-            assert!(
-                end - begin >= SHORTEST && (end - begin == SHORTEST || (end - begin) * AN_OCTAVE <= begin)
+        for (kv_heads, an_octave) in [(1, 32), (7, 32), (8, 16), (32, 16)] {
+            let chunks = Chunks::of(kv_heads);
+            let (mut begin, mut count, mut before) = (0, 0, SHORTEST);
+            while begin < 1 << 20 {
+                let end = chunks.next_behind(begin);
+                assert_eq!(
+                    (chunks.begin_of(begin), chunks.begin_of(end - 1), chunks.begin_of(end)),
+                    (begin, begin, end)
+                );
+                let length = end - begin;
+                assert!(length.is_power_of_two() && begin.is_multiple_of(length));
+                assert!(length == before || length == 2 * before);
+                assert!(length == SHORTEST || length * an_octave <= begin);
+                assert_eq!([begin, end - 1].map(|position| chunks.index_of(position)), [count; 2]);
+                assert_eq!(chunks.begins_within(&(0..begin + 1)), count);
+                (begin, count, before) = (end, count + 1, length);
+            }
+            let octaves = 20 - (2 * an_octave * SHORTEST).ilog2();
+            assert_eq!(
+                count,
+                (2 + octaves) * an_octave,
+                "up to twice as many of the shortest, then an octave's"
             );
-            (begin, count) = (end, count + 1);
+            assert_eq!(chunks.next_behind(u32::MAX), u32::MAX);
         }
-        assert_eq!(count, 32 + 16 * 6, "32 up to 16384, then sixteen an octave");
-        assert_eq!(begin_of(u32::MAX), u32::MAX / (1 << 27) * (1 << 27));
-        assert_eq!(next_behind(u32::MAX), u32::MAX);
     }
 
     #[test]

@@ -10,12 +10,14 @@ namespace tilewright {
 
 // The host has the same numbers: `heuristics/src/chunk.rs`.
 constexpr u32 SHORTEST_CHUNK = 512; // tokens
-constexpr u32 CHUNKS_AN_OCTAVE = 16; // from there on: as many from a position to twice it
+
+// Chunks from a position to twice it, once they are longer than that.
+TILEWRIGHT_DEVICE u32 chunks_an_octave(u32 kv_heads) { return kv_heads < 8 ? 32 : 16; }
 
 // Whether a chunk begins at a position.
-TILEWRIGHT_DEVICE bool begins_chunk(u32 position) {
+TILEWRIGHT_DEVICE bool begins_chunk(u32 position, u32 kv_heads) {
   // One less than a chunk's length there: all bits below the highest one of its share of the position.
-  u32 within = position / CHUNKS_AN_OCTAVE | (2 * SHORTEST_CHUNK - 1);
+  u32 within = position / chunks_an_octave(kv_heads) | (2 * SHORTEST_CHUNK - 1);
 #pragma unroll
   for (u32 shift = 1; shift < 32; shift *= 2) within |= within >> shift;
   return (position & within / 2) == 0;

@@ -46,9 +46,9 @@ struct Decode {
     SoftmaxStep<S> softmax_step;
   };
 
-  // Whether the compiler is told that code which depends on a warp's role does not diverge. With one consumer warp, and in batch-invariant kernels of
-  // two with 192 elements, it then takes so many registers less that the mainloop is slower (`docs/tried.md`).
-  static constexpr bool UNIFORM_ROLES = WARPS > 1 && !(S::INVARIANT && WARPS == 2 && HEAD_DIM == 192);
+  // Whether the compiler is told that code which depends on a warp's role does not diverge. With one consumer warp it then takes so many registers less
+  // that the mainloop is slower (`docs/tried.md`).
+  static constexpr bool UNIFORM_ROLES = WARPS > 1;
 
   const Cta<S> cta;
   const u32 unit; // this CTA's number among all, in the order of items

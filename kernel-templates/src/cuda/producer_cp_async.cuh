@@ -46,7 +46,7 @@ template <class S> struct ProducerCpAsync {
       const TokenLocation place = paged_kv.find(ahead.cursor, steps, step, i * S::COPIERS);
       look_up(i, place.page);
       ahead.found[i].place = place.exists && (!S::HIDES_FIRST || place.position >= place.seen) ? place.within : UNSEEN;
-      if (number % S::GRANULE == 0 && number < S::N) cta.granules(at)[number / S::GRANULE] = place.template granule<S>();
+      if (number % S::GRANULE == 0 && number < S::N) cta.granules(at)[number / S::GRANULE] = place.template granule<S>(cta);
     }
   }
 

@@ -24,7 +24,7 @@ template <class S> struct ProducerTma {
   TILEWRIGHT_DEVICE GranuleLoad find(Cursor &cursor, const Steps &steps, u32 step) const {
     if (cta.lane >= S::GRANULES * S::STEPS_AT_ONCE || step >= steps.last) return GranuleLoad{};
     const TokenLocation place = paged_kv.find(cursor, steps, step, 0);
-    const Granule granule = place.template granule<S>();
+    const Granule granule = place.template granule<S>(cta);
     const u32 before = S::HIDES_FIRST ? static_cast<u32>(larger(place.seen - place.position, 0)) : 0;
     return GranuleLoad{page(place.page, place.evict_first), place.within, before, granule};
   }

@@ -12,7 +12,8 @@ use super::vectors::Vectors;
 use super::{KvCache, Number};
 use half::bf16;
 use std::ops::Range;
-use tilewright_heuristics::{Tile, chunk};
+use tilewright_heuristics::Tile;
+use tilewright_heuristics::chunk::Chunks;
 use tilewright_kernel_templates::Class;
 use tilewright_kernel_templates::cpu::{self, KV_BLOCK};
 use tilewright_plan::{KvStrides, Plan, Scale, WorkItem};
@@ -155,8 +156,19 @@ impl<K: Number> Pass<'_, K> {
         if plan.is_invariant() {
             scratch.totals.start(all_rows, head_dim);
         }
-        let reader =
-            Reader { plan, cache, kv_heads, rows, head_dim, masking, score_scale, key_scale, value_scale };
+        let chunks = plan.is_invariant().then(|| Chunks::of(plan.geometry().kv_heads));
+        let reader = Reader {
+            plan,
+            cache,
+            kv_heads,
+            rows,
+            head_dim,
+            masking,
+            score_scale,
+            key_scale,
+            value_scale,
+            chunks,
+        };
         let fetched = match scratch.fetched.take() {
             Some((unit_of_steps, steps)) if unit_of_steps == *unit => steps,
             _ => 0,
@@ -286,7 +298,15 @@ impl HeadStep<'_> {
         scratch: &mut Scratch,
     ) {
         let Reader {
-            plan, cache, ref kv_heads, head_dim, masking, score_scale, key_scale, value_scale, ..
+            cache,
+            ref kv_heads,
+            head_dim,
+            masking,
+            score_scale,
+            key_scale,
+            value_scale,
+            chunks,
+            ..
         } = *reader;
         let Scratch {
             queries,
@@ -308,7 +328,7 @@ impl HeadStep<'_> {
         let elements = rows.start * head_dim..rows.end * head_dim;
         let (queries, accumulators) = (&A::queries(queries)[elements.clone()], &mut accumulators[elements]);
         let (softmax, ends) = (&mut softmax[rows.clone()], &ends[shared.clone()]);
-        if plan.is_invariant() && chunk::begin_of(position) == position {
+        if chunks.is_some_and(|chunks| chunks.begin_of(position) == position) {
             let scale = value_scale.of_head(kv_head);
             totals.add(rows.clone(), head_dim, scale, accumulators, softmax);
         }
@@ -385,6 +405,8 @@ struct Reader<'a, K> {
     score_scale: f32,
     key_scale: Scale<'a>,
     value_scale: Scale<'a>,
+    /// Where chunks begin that are summed apart, in batch-invariant plans.
+    chunks: Option<Chunks>,
 }
 
 impl<K> Reader<'_, K> {

@@ -340,6 +340,19 @@ fn so_it_has_with_fp8_and_with_long_vectors() {
     assert_equal_bits(Kind { head_dim: 512, ..HOPPER }, 40, bits_of_f16);
 }
 
+/// Longer requests than these batches have are cut alike, too.
+#[test]
+fn chunks_begin_in_kernels_where_plans_cut_them() {
+    let emulator = Emulator::build(&[HOPPER.merge()], &[]);
+    for kv_heads in [1, 7, 8, 32] {
+        let chunks = chunk::Chunks::of(kv_heads);
+        for position in (0..1 << 20).chain(u32::MAX - (1 << 20)..=u32::MAX).step_by(16) {
+            let begins = chunks.begin_of(position) == position;
+            assert_eq!(emulator.begins_chunk(position, kv_heads), begins, "{position}, {kv_heads} KV heads");
+        }
+    }
+}
+
 /// Each part of the argument is needed, and its absence is seen: kernels whose chunks do not begin anew or begin elsewhere than plans are cut, or
 /// whose rows are brought under larger logits when another row of their warp is; warps that take a step of their own in two halves, do not begin
 /// chunks anew in one, or add up products in another order than a warpgroup does; warps that share out a step, and add up their sums in another order

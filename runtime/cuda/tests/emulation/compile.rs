@@ -34,6 +34,10 @@ const MACHINE_FLAGS: [&str; 1] = ["-O3"];
 /// Kernels are compiled for a few launches: at level 1 the compiler takes half as long again, and they save less.
 const KERNEL_FLAGS: [&str; 1] = ["-Og"];
 
+/// Functions of the kernels that are called by themselves.
+const FUNCTIONS: &str = "extern \"C\" __attribute__((visibility(\"default\"))) bool tilewright_begins_chunk(u32 position, u32 kv_heads) {\n  \
+     return begins_chunk(position, kv_heads);\n}\n";
+
 /// Most kernels of one source file: compilers work on several files at once, and each file costs the headers once more.
 const KERNELS_A_FILE: usize = 12;
 
@@ -56,7 +60,7 @@ pub(super) fn library(
         loop {
             let Some((kernels, object)) = next.lock().unwrap().next() else { break };
             let source = object.with_extension("cpp");
-            write(&source, &source_text(kernels));
+            write(&source, &(source_text(kernels) + if *object == objects[0] { FUNCTIONS } else { "" }));
             compiler(folder.path(), &KERNEL_FLAGS, |command| {
                 command.args(flags).args(["-c", "-o"]).arg(object).arg(&source);
             });

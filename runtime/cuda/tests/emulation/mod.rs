@@ -96,6 +96,18 @@ impl Emulator {
         Self { library: Box::leak(Box::new(library)) }
     }
 
+    /// Whether a chunk of batch-invariant attention begins at a position, as kernels find it.
+    #[allow(dead_code, reason = "only batch-invariant kernels ask")]
+    pub(crate) fn begins_chunk(&self, position: u32, kv_heads: u32) -> bool {
+        type Function = unsafe extern "C" fn(u32, u32) -> bool;
+        // SAFETY: `compile::FUNCTIONS` has a function of this name and type, which reads its arguments alone.
+        unsafe {
+            let function: Symbol<'_, Function> =
+                self.library.get(b"tilewright_begins_chunk").expect("it is compiled with all kernels");
+            function(position, kv_heads)
+        }
+    }
+
     /// Launches a kernel made by [`Kernel::decode`] or [`Kernel::decode_mix`] with `count` CTAs: work items times KV heads. `seed` is the order in which warps and lanes run; 0 is
     /// the natural one.
     pub(crate) fn run_decode(

@@ -88,7 +88,8 @@ impl Plan {
             if self.invariant {
                 // Each chunk is added to those before it, and steps are whole.
                 let begin = segment.position + (from - segment.kv_range.start);
-                time = time.saturating_add(add_chunks(begin, end - from, tile, head_dim, prices));
+                let positions = begin..begin + (end - from);
+                time = time.saturating_add(add_chunks(&positions, tile, &self.geometry, prices));
                 let of = (&self.geometry, options);
                 compute = compute_segment(tile, of, (end - from, rows as u32), &segment.members);
             }

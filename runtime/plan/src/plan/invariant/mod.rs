@@ -18,7 +18,8 @@ pub(crate) use sketch::Sketches;
 use sketch::{Candidate, Cut, StepPrices};
 pub(super) use sketch::{add_chunks, compute_segment};
 use std::ops::Range;
-use tilewright_heuristics::{PackShape, PackSums, Tile, TileSet, chunk};
+use tilewright_heuristics::chunk::{Chunks, SHORTEST};
+use tilewright_heuristics::{Geometry, PackShape, PackSums, Tile, TileSet};
 
 /// The family that a plan's tile is of, ascending by rows, the last repeated; `None` where packs are asked about instead.
 pub(crate) type Tiles = Option<[Tile; TileSet::MOST]>;
@@ -63,13 +64,15 @@ struct Steps {
     unit: u32,
     /// Warps along the rows.
     warps: u32,
+    chunks: Chunks,
 }
 
 impl Steps {
-    fn of(page_size: u32, tile: &Tile) -> Self {
-        let (page_size, n) = (page_size.max(1), u32::from(tile.n).max(1));
+    fn of(geometry: &Geometry, tile: &Tile) -> Self {
+        let (page_size, n) = (geometry.page_size.max(1), u32::from(tile.n).max(1));
         let unit = page_size.saturating_mul(n / gcd(page_size, n));
-        Self { page_size, n, unit, warps: (u32::from(tile.m) / WARP_ROWS).max(1) }
+        let warps = (u32::from(tile.m) / WARP_ROWS).max(1);
+        Self { page_size, n, unit, warps, chunks: Chunks::of(geometry.kv_heads) }
     }
 
     const fn down(self, position: u32) -> u32 {
@@ -85,7 +88,7 @@ impl Steps {
 
     /// Whether several segments of a Q tile can be cut: chunks begin where pages do.
     const fn cuts_several(self) -> bool {
-        chunk::SHORTEST.is_multiple_of(self.page_size)
+        SHORTEST.is_multiple_of(self.page_size)
     }
 }
 
@@ -97,13 +100,13 @@ const fn gcd(mut a: u32, mut b: u32) -> u32 {
 }
 
 /// Ends of the windows of a KV range that is cut: where its first item ends, then where each chunk does.
-fn windows(cut: Cut, end: u32) -> impl Iterator<Item = Range<u32>> {
+fn windows(chunks: Chunks, cut: Cut, end: u32) -> impl Iterator<Item = Range<u32>> {
     let first = match cut {
         Cut::Whole => end,
         Cut::After(position) => position.min(end),
     };
     std::iter::successors(Some(0..first), move |before| {
-        (before.end < end).then(|| before.end..chunk::next_behind(before.end).min(end))
+        (before.end < end).then(|| before.end..chunks.next_behind(before.end).min(end))
     })
 }
 
@@ -162,7 +165,7 @@ impl Plan {
         placed.clear();
         placed.resize(tree.capacity(), Placed { pages: ABSENT, column: 0 });
         for (root, shape, tile) in packs {
-            let steps = Steps::of(self.geometry.page_size, &tile);
+            let steps = Steps::of(&self.geometry, &tile);
             let prices = StepPrices::of(self, &tile, options);
             let first_q_tile = count(self.q_tiles.len(), "Q tiles")?;
             let capacity = self.fitting(tree, root, &tile, candidate.level, q_tiles, spans);
@@ -208,7 +211,7 @@ impl Plan {
         q_tiles: &mut QTiles,
         spans: &mut Vec<Span>,
     ) -> u32 {
-        let steps = Steps::of(self.geometry.page_size, tile);
+        let steps = Steps::of(&self.geometry, tile);
         let mut capacity = self.capacity(tile).checked_shr(level).unwrap_or(0).max(1).min(tree.size(root));
         let room = max_segments(u32::from(tile.m)) as usize;
         while capacity > 1 {
@@ -292,10 +295,10 @@ impl Plan {
             let segments = segments..segments + 1;
             self.push_window(begin..begin + requests, segments.clone(), end)?;
             let chunk = |kv_range| Chunk { q_tile: index, kv_range, segments: segments.clone(), item: 0 };
-            chunks.extend(windows(cut, end).map(chunk));
+            chunks.extend(windows(steps.chunks, cut, end).map(chunk));
             return Ok(());
         }
-        for window in windows(cut, end) {
+        for window in windows(steps.chunks, cut, end) {
             let size = size(self, &window);
             for at in (0..requests).step_by(size as usize) {
                 let members = at..requests.min(at + size);

@@ -5,19 +5,13 @@ use crate::plan::list_schedule::{elapsed_from, running, schedule};
 use crate::plan::{GRANULE, Plan, PlanOptions, WARP_ROWS};
 use crate::{DeviceProfile, Occupancy, PrefixTree};
 use std::ops::Range;
-use tilewright_heuristics::{Geometry, PackShape, Prices, Tile, chunk};
+use tilewright_heuristics::chunk::{Chunks, SHORTEST};
+use tilewright_heuristics::{Geometry, PackShape, Prices, Tile};
 
 /// Q tiles hold as many requests as the tile has room for, or half, or only one.
 const LEVELS: [u32; 3] = [0, 1, u32::MAX];
 /// Items take so many quarters of a CTA slot's share of all work at most, where they are cut.
 const QUARTERS: [u64; 4] = [4, 2, 8, 1];
-
-/// The first of them are all that K and V in FP8, and heads of 192 and 256 elements, have: what their steps take is known less well, and with more to choose
-/// from batches got slower ways.
-fn quarters(geometry: &Geometry) -> &'static [u64] {
-    let unsure = geometry.dtype.has_fp8_kv() || matches!(geometry.head_dim, 129..=256);
-    if unsure { &QUARTERS[..2] } else { &QUARTERS }
-}
 
 /// Shared memory is about this many times as fast as L2.
 const SHARED_MEMORY_OVER_L2: u64 = 3;
@@ -55,13 +49,13 @@ impl Candidate {
         let end = spans.iter().map(|span| span.positions.end).max().unwrap_or(0);
         // Those of one request are a segment that may be cut anywhere.
         let cuts = requests == 1 || spans.len() <= 1 || steps.cuts_several();
-        if !cuts || end <= chunk::SHORTEST || self.most == u64::MAX || time(Cut::Whole) <= self.most {
+        if !cuts || end <= SHORTEST || self.most == u64::MAX || time(Cut::Whole) <= self.most {
             return Cut::Whole;
         }
         // The last chunk that begins early enough. Times grow with the position.
-        let (mut low, mut high) = (chunk::SHORTEST, end);
-        while chunk::next_behind(low) < high {
-            let middle = chunk::begin_of(low + (high - low) / 2).max(chunk::next_behind(low));
+        let (mut low, mut high) = (SHORTEST, end);
+        while steps.chunks.next_behind(low) < high {
+            let middle = steps.chunks.begin_of(low + (high - low) / 2).max(steps.chunks.next_behind(low));
             if time(Cut::After(middle)) <= self.most { low = middle } else { high = middle }
         }
         Cut::After(low)
@@ -162,18 +156,15 @@ fn add_price(tile: &Tile, head_dim: u64, prices: &Prices) -> u64 {
     (u64::from(tile.m) * head_dim * 8).saturating_mul(prices.l2_byte) / SHARED_MEMORY_OVER_L2
 }
 
-/// What adding up the chunks that begin in `tokens` tokens behind `begin` costs.
+/// What adding up the chunks that begin within these positions costs.
 pub(in crate::plan) fn add_chunks(
-    begin: u32,
-    tokens: u32,
+    positions: &Range<u32>,
     tile: &Tile,
-    head_dim: u64,
+    geometry: &Geometry,
     prices: &Prices,
 ) -> u64 {
-    let end = begin.saturating_add(tokens);
-    let begins =
-        std::iter::successors(Some(chunk::next_behind(begin)), |&next| Some(chunk::next_behind(next)));
-    begins.take_while(|&next| next < end).count() as u64 * add_price(tile, head_dim, prices)
+    let begins = Chunks::of(geometry.kv_heads).begins_within(positions);
+    u64::from(begins) * add_price(tile, geometry.head_dim.into(), prices)
 }
 
 /// What the first item of a Q tile takes, cut so.
@@ -218,7 +209,7 @@ fn tokens_time(
         }
         let tokens = (end - begin).next_multiple_of(GRANULE);
         let read = u64::from(tokens) * if first(span) { prices.first } else { prices.again };
-        let adds = u64::from((end - 1) / chunk::length_at(end) - begin / chunk::length_at(end));
+        let adds = u64::from(steps.chunks.begins_within(&(begin..end)));
         let computed = computed_tokens(tokens, steps.n);
         // Warps compute what is their own at once.
         let own = steps.warps > 1 && owner(&span.members, ratio).is_some();
@@ -269,7 +260,7 @@ impl Plan {
                     best = (end, whole, tile);
                 }
                 let slots = u64::from(options.device.max_concurrent_ctas.max(1));
-                for quarters in quarters(&self.geometry) {
+                for quarters in QUARTERS {
                     // Shorter than a CTA's start no item is worth it.
                     let most = (total / slots / 4 * quarters).max(2 * options.device.prices.cta);
                     let candidate = Candidate { level, most };
@@ -303,8 +294,7 @@ impl Plan {
         let (mut merges, mut ctas_per_sm, mut tall) = (false, 1, false);
         let ratio = self.geometry.gqa_ratio();
         for &(root, _, tile) in packs {
-            let (steps, prices) =
-                (Steps::of(self.geometry.page_size, &tile), StepPrices::of(self, &tile, options));
+            let (steps, prices) = (Steps::of(&self.geometry, &tile), StepPrices::of(self, &tile, options));
             ctas_per_sm = ctas_per_sm.max(options.device.occupancy.of(&tile, &self.geometry, true));
             tall |= u32::from(tile.m) >= DeviceProfile::TALL;
             let capacity = self.fitting(tree, root, &tile, candidate.level, q_tiles, spans);
@@ -317,7 +307,7 @@ impl Plan {
                 });
                 let end = spans.iter().map(|span| span.positions.end).max().unwrap_or(0);
                 let requests = q_tile.requests.len() as u32;
-                for window in windows(cut, end) {
+                for window in windows(steps.chunks, cut, end) {
                     let size = candidate.requests_an_item(requests, window.start, |members| {
                         time_of_window(self, &prices, spans, (members, window.clone()), steps)
                     });

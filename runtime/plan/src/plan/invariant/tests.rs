@@ -54,6 +54,7 @@ fn parts(plan: &Plan, request: u32) -> Vec<(u32, Vec<std::ops::Range<u32>>)> {
 
 fn check(plan: &Plan, rows: &[Vec<i32>], page_size: u32) {
     assert!(plan.is_invariant());
+    let chunks = chunk::Chunks::of(plan.geometry().kv_heads);
     let [group] = plan.tile_groups() else { panic!("{:?} are several tiles", plan.tile_groups()) };
     let room = max_segments(group.tile.m.into());
     assert!(plan.work_items().iter().all(|item| item.segments.len() <= room as usize));
@@ -74,12 +75,12 @@ fn check(plan: &Plan, rows: &[Vec<i32>], page_size: u32) {
         for (index, (_, positions)) in parts.iter().enumerate() {
             // Each part but the first is a chunk, and each begins with one.
             let first = positions[0].start;
-            assert_eq!(first, chunk::begin_of(first));
+            assert_eq!(first, chunks.begin_of(first));
             for positions in positions {
                 assert_eq!(positions.start, next, "tokens come in order, each once");
                 next = positions.end;
             }
-            assert!(index == 0 || next <= chunk::next_behind(first), "{first}..{next} are several chunks");
+            assert!(index == 0 || next <= chunks.next_behind(first), "{first}..{next} are several chunks");
         }
         assert_eq!(next, row.len() as u32 * page_size);
     }
