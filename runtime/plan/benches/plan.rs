@@ -6,10 +6,10 @@
 use criterion::Criterion;
 use std::time::Instant;
 use tilewright_cuda::PackedPlan;
-use tilewright_heuristics::{Dtype, Geometry, PackShape, Tile};
+use tilewright_heuristics::{Backend, Dtype, Geometry, PackShape, Tile, chunk};
 use tilewright_plan::{
     DeviceProfile, Forest, LiveError, LiveForest, LivePlanner, PackLayout, Packing, Packs, PageTable, Plan,
-    PlanOptions, Planner, PrefixTree, Priced, Prices, QTiles, Queries,
+    PlanOptions, Planner, PrefixTree, Priced, Prices, QTiles, Queries, Split,
 };
 use tilewright_scenarios::{Batch, Scenario};
 
@@ -53,11 +53,55 @@ fn main() {
             priced_packing(&mut criterion, &geometry, &forest, table.batch());
         }
     }
+    batch_invariant_plans();
     small_packing(&mut criterion);
     several_queries(&batch(TREES[0]));
     live_forest(&batch(TREES[0]));
     live_plan(&batch(TREES[0]));
     criterion.final_summary();
+}
+
+/// Plans of one tile by default, and batch-invariant ones, which weigh up to 30 ways to plan.
+fn batch_invariant_plans() {
+    const CONVERSATIONS: &str = "seed: 23
+trace:
+  generate: {requests: 400, requests_per_second: 3.0, turn_tokens: 3000, output_tokens: 350, follow_ups: 0.4}
+  max_batch: 64
+  tokens_per_second: 25
+  prefill_tokens_per_second: 20000
+  at: {from: 35, to: 95, every: 20}";
+    let trees = TREES.map(|tree| format!("trees: ['{tree}']"));
+    let [first, second, third] = trees.each_ref().map(String::as_str);
+    println!("\n{:<44} {:>12} {:>12}", "batches", "one tile", "batch-invariant");
+    for (name, lines) in [
+        ("tenants", "seed: 21\ntenants:\n  batches: 16"),
+        ("conversations", CONVERSATIONS),
+        (TREES[0], first),
+        (TREES[1], second),
+        (TREES[2], third),
+    ] {
+        let (mut usual, mut invariant) = (Vec::new(), Vec::new());
+        for batch in batches(lines) {
+            let geometry = Geometry { dtype: Dtype::F16, ..batch.geometry };
+            let table =
+                PageTable::new(&batch.page_table, batch.max_pages, &batch.seq_lens, geometry.page_size)
+                    .expect("the batch is well formed");
+            let family = chunk::families(Backend::Cuda, geometry.head_dim, geometry.dtype)[0];
+            let options = PlanOptions::default();
+            let mut planner = Planner::new(options);
+            let tile = Tile::of("m64n64w4s2");
+            usual.push(median_us(|| {
+                planner.plan(&geometry, &table, tile).map_or(0, |plan| plan.packs().len())
+            }));
+            let mut planner = Planner::new(PlanOptions { split: Split::Invariant, ..options });
+            invariant.push(median_us(|| {
+                planner.plan(&geometry, &table, family).map_or(0, |plan| plan.packs().len())
+            }));
+        }
+        let mean = |times: Vec<f64>| times.iter().sum::<f64>() / times.len() as f64;
+        println!("{name:<44} {:>9.0} us {:>9.0} us", mean(usual), mean(invariant));
+    }
+    println!();
 }
 
 fn batch(tree: &str) -> Batch {

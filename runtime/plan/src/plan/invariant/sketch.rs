@@ -75,11 +75,39 @@ impl Candidate {
     }
 }
 
+/// The Q tiles of all trees at a level: what ways that differ in the length of their items have in common.
+#[derive(Clone, Debug, Default)]
+struct Layout {
+    packs: Vec<LaidPack>,
+    q_tiles: Vec<LaidQTile>,
+    spans: Vec<Span>,
+    /// By node: the first Q tile that reads it.
+    first_readers: Vec<u32>,
+}
+
+#[derive(Clone, Debug)]
+struct LaidPack {
+    tile: Tile,
+    steps: Steps,
+    prices: StepPrices,
+    q_tiles: Range<usize>,
+}
+
+#[derive(Clone, Debug)]
+struct LaidQTile {
+    requests: u32,
+    spans: Range<usize>,
+    /// One past its last token.
+    end: u32,
+    /// What an item of all its tokens takes: if they all were in no cache, as its first item is cut by, and as it is.
+    unread: u64,
+    whole: u64,
+}
+
 /// Memory that the choice needs.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Sketches {
-    /// By node: whether some Q tile has read it.
-    read: Vec<bool>,
+    layout: Layout,
     times: Vec<u64>,
     classes: Vec<(u64, u64)>,
     cta_slots: Vec<(u64, u64)>,
@@ -254,8 +282,10 @@ impl Plan {
                     continue;
                 }
                 before = requests(level);
+                self.lay_out(tree, packs, options, level, scratch);
+                let sketches = &mut scratch.sketches;
                 let whole = Candidate { level, most: u64::MAX };
-                let (end, total) = self.sketch(tree, packs, options, whole, scratch);
+                let (end, total) = self.sketch(options, whole, sketches);
                 if end < best.0 {
                     best = (end, whole, tile);
                 }
@@ -264,7 +294,7 @@ impl Plan {
                     // Shorter than a CTA's start no item is worth it.
                     let most = (total / slots / 4 * quarters).max(2 * options.device.prices.cta);
                     let candidate = Candidate { level, most };
-                    let (end, _) = self.sketch(tree, packs, options, candidate, scratch);
+                    let (end, _) = self.sketch(options, candidate, sketches);
                     if end < best.0 {
                         best = (end, candidate, tile);
                     }
@@ -277,58 +307,99 @@ impl Plan {
         best.1
     }
 
-    /// When the last item of a candidate ends, in attoseconds, and the time of all items, in attoseconds of the whole device.
-    fn sketch(
+    /// Lays out the Q tiles of all trees at a level.
+    fn lay_out(
         &self,
         tree: &impl PrefixTree,
         packs: &[(u32, PackShape, Tile)],
         options: &PlanOptions,
-        candidate: Candidate,
+        level: u32,
         scratch: &mut InvariantScratch,
-    ) -> (u64, u64) {
+    ) {
         let InvariantScratch { q_tiles, spans, sketches, .. } = scratch;
-        let Sketches { read, times, classes, cta_slots } = sketches;
-        read.clear();
-        read.resize(tree.capacity(), false);
-        times.clear();
-        let (mut merges, mut ctas_per_sm, mut tall) = (false, 1, false);
+        let layout = &mut sketches.layout;
+        layout.packs.clear();
+        layout.q_tiles.clear();
+        layout.spans.clear();
+        layout.first_readers.clear();
+        layout.first_readers.resize(tree.capacity(), u32::MAX);
         let ratio = self.geometry.gqa_ratio();
         for &(root, _, tile) in packs {
             let (steps, prices) = (Steps::of(&self.geometry, &tile), StepPrices::of(self, &tile, options));
-            ctas_per_sm = ctas_per_sm.max(options.device.occupancy.of(&tile, &self.geometry, true));
-            tall |= u32::from(tile.m) >= DeviceProfile::TALL;
-            let capacity = self.fitting(tree, root, &tile, candidate.level, q_tiles, spans);
+            let capacity = self.fitting(tree, root, &tile, level, q_tiles, spans);
             q_tiles.clear();
             q_tiles.push_pack(tree, root, |_| true, capacity);
+            let first_q_tile = layout.q_tiles.len();
             for q_tile in q_tiles.q_tiles() {
+                let (index, first_span) = (layout.q_tiles.len() as u32, layout.spans.len());
+                for segment in q_tiles.segments_of(q_tile) {
+                    let first_reader = &mut layout.first_readers[segment.node as usize];
+                    *first_reader = index.min(*first_reader);
+                }
                 spans_of(tree, q_tiles, q_tile, steps, spans);
-                let cut = candidate.cut_of(q_tile.requests.len(), spans, steps, |cut| {
-                    time_of_first(self, &prices, spans, cut, steps)
+                let first = |span: &Span| layout.first_readers[span.node as usize] == index;
+                let of_tile = (steps, ratio);
+                let whole = tokens_time(&prices, spans, 0..u32::MAX, 0..u32::MAX, of_tile, first);
+                layout.q_tiles.push(LaidQTile {
+                    requests: q_tile.requests.len() as u32,
+                    spans: first_span..first_span + spans.len(),
+                    end: spans.iter().map(|span| span.positions.end).max().unwrap_or(0),
+                    unread: time_of_first(self, &prices, spans, Cut::Whole, steps),
+                    whole,
                 });
-                let end = spans.iter().map(|span| span.positions.end).max().unwrap_or(0);
-                let requests = q_tile.requests.len() as u32;
+                layout.spans.append(spans);
+            }
+            let q_tiles = first_q_tile..layout.q_tiles.len();
+            layout.packs.push(LaidPack { tile, steps, prices, q_tiles });
+        }
+    }
+
+    /// When the last item of a candidate ends, in attoseconds, and the time of all items, in attoseconds of the whole device. The Q tiles of its level are
+    /// laid out.
+    fn sketch(&self, options: &PlanOptions, candidate: Candidate, sketches: &mut Sketches) -> (u64, u64) {
+        let Sketches { layout, times, classes, cta_slots } = sketches;
+        times.clear();
+        let (mut merges, mut ctas_per_sm, mut tall) = (false, 1, false);
+        let ratio = self.geometry.gqa_ratio();
+        for LaidPack { tile, steps, prices, q_tiles } in &layout.packs {
+            let (steps, m) = (*steps, u64::from(tile.m.max(1)));
+            ctas_per_sm = ctas_per_sm.max(options.device.occupancy.of(tile, &self.geometry, true));
+            tall |= u32::from(tile.m) >= DeviceProfile::TALL;
+            for index in q_tiles.clone() {
+                let LaidQTile { requests, ref spans, end, unread, whole } = layout.q_tiles[index];
+                let spans = &layout.spans[spans.clone()];
+                let cut = candidate.cut_of(requests as usize, spans, steps, |cut| match cut {
+                    Cut::Whole => unread,
+                    Cut::After(_) => time_of_first(self, prices, spans, cut, steps),
+                });
+                let mut push = |rows: u64, tokens: u64, partial: u64| {
+                    if tokens > 0 {
+                        let time = prices.cta + tokens + partial;
+                        times.extend(std::iter::repeat_n(time, rows.div_ceil(m) as usize));
+                    }
+                };
+                if cut == Cut::Whole {
+                    push(u64::from(requests) * u64::from(ratio), whole, 0);
+                    continue;
+                }
+                merges = true;
                 for window in windows(steps.chunks, cut, end) {
                     let size = candidate.requests_an_item(requests, window.start, |members| {
-                        time_of_window(self, &prices, spans, (members, window.clone()), steps)
+                        time_of_window(self, prices, spans, (members, window.clone()), steps)
                     });
                     for at in (0..requests).step_by(size as usize) {
                         let members = at..requests.min(at + size);
                         let rows = u64::from(members.end - at) * u64::from(ratio);
-                        let of_tile = (steps, ratio);
                         // What another item has read is in L2.
-                        let first = |span: &Span| span.members.start >= at && !read[span.node as usize];
-                        let tokens = tokens_time(&prices, spans, members, window.clone(), of_tile, first);
-                        if tokens == 0 {
-                            continue;
-                        }
-                        let partial = if cut == Cut::Whole { 0 } else { rows * prices.row };
-                        let slices = rows.div_ceil(u64::from(tile.m.max(1)));
-                        let time = prices.cta + tokens + partial;
-                        times.extend(std::iter::repeat_n(time, slices as usize));
+                        let first = |span: &Span| {
+                            let first_reader = layout.first_readers[span.node as usize];
+                            span.members.start >= at && first_reader == index as u32
+                        };
+                        let tokens =
+                            tokens_time(prices, spans, members, window.clone(), (steps, ratio), first);
+                        push(rows, tokens, rows * prices.row);
                     }
-                    merges |= cut != Cut::Whole;
                 }
-                q_tiles.segments_of(q_tile).iter().for_each(|segment| read[segment.node as usize] = true);
             }
         }
         // Items of about the same time are scheduled together.
