@@ -24,7 +24,7 @@ impl Chunks {
     }
 
     /// Tokens of the chunk that a position is in: a power of two, of which the chunk begins at a multiple.
-    pub const fn length_at(self, position: u32) -> u32 {
+    const fn length_at(self, position: u32) -> u32 {
         let share = position / self.an_octave;
         if share < 2 * SHORTEST { SHORTEST } else { 1 << share.ilog2() }
     }

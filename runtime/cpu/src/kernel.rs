@@ -297,17 +297,8 @@ impl HeadStep<'_> {
         reader: &Reader<'_, K>,
         scratch: &mut Scratch,
     ) {
-        let Reader {
-            cache,
-            ref kv_heads,
-            head_dim,
-            masking,
-            score_scale,
-            key_scale,
-            value_scale,
-            chunks,
-            ..
-        } = *reader;
+        let Reader { cache, ref kv_heads, head_dim, masking, score_scale, key_scale, value_scale, .. } =
+            *reader;
         let Scratch {
             queries,
             scores,
@@ -328,7 +319,7 @@ impl HeadStep<'_> {
         let elements = rows.start * head_dim..rows.end * head_dim;
         let (queries, accumulators) = (&A::queries(queries)[elements.clone()], &mut accumulators[elements]);
         let (softmax, ends) = (&mut softmax[rows.clone()], &ends[shared.clone()]);
-        if chunks.is_some_and(|chunks| chunks.begin_of(position) == position) {
+        if reader.chunks.is_some_and(|chunks| chunks.begin_of(position) == position) {
             let scale = value_scale.of_head(kv_head);
             totals.add(rows.clone(), head_dim, scale, accumulators, softmax);
         }

@@ -85,6 +85,7 @@ struct Layout {
     first_readers: Vec<u32>,
 }
 
+/// The Q tiles of a tree.
 #[derive(Clone, Debug)]
 struct LaidPack {
     tile: Tile,
@@ -93,14 +94,16 @@ struct LaidPack {
     q_tiles: Range<usize>,
 }
 
+/// A Q tile, and what it takes where it is not cut.
 #[derive(Clone, Debug)]
 struct LaidQTile {
     requests: u32,
     spans: Range<usize>,
     /// One past its last token.
     end: u32,
-    /// What an item of all its tokens takes: if they all were in no cache, as its first item is cut by, and as it is.
+    /// An item of all its tokens, with its start, if no other had read any of them: what decides whether it is cut.
     unread: u64,
+    /// The tokens alone, those that Q tiles before have read from L2.
     whole: u64,
 }
 
