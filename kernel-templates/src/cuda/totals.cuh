@@ -21,7 +21,7 @@ template <class S> struct Totals {
   // elements of V.
   TILEWRIGHT_DEVICE void leave_chunk(Accumulators<S> &acc, const PipelineState<S> &at, bool ends, float value_scale) const {
 #pragma unroll 1
-    for (u32 left = ends ? 1 : begins(at); left > 0; left &= left - 1) {
+    for (u32 left = ends ? 1 : begins_chunk(at) ? begins(at) : 0; left > 0; left &= left - 1) {
       const Granule granule = cta.granules(at)[lowest_bit(left)];
 #pragma unroll
       for (u32 half = 0; half < 2; half++) {
@@ -33,7 +33,10 @@ template <class S> struct Totals {
 
   // Whether some rows begin a chunk with a step: with its first granule, or where a segment is shorter than a step, with a later one. All warps
   // of a CTA find the same.
-  TILEWRIGHT_DEVICE bool begins_chunk(const PipelineState<S> &at) const { return begins(at) > 0; }
+  TILEWRIGHT_DEVICE bool begins_chunk(const PipelineState<S> &at) const {
+    if constexpr (S::TMA) return (cta.granules(at)[0].rows & Granule::STEP_BEGINS_CHUNK) > 0;
+    else return begins(at) > 0;
+  }
   // A bit for each granule with which a chunk begins. What no row sees begins nothing.
   TILEWRIGHT_DEVICE u32 begins(const PipelineState<S> &at) const {
     u32 granules = 0;

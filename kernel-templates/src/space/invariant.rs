@@ -73,12 +73,23 @@ mod tests {
             let limits = Limits::Cuda(CudaLimits::named(device).unwrap());
             invariant_set(&Class { head_dim, dtype }, &limits).unwrap().to_string()
         };
-        for dtype in [Dtype::F16, Dtype::Fp8Bf16] {
-            assert_eq!(on("h200", 192, dtype), "m16n64w4s1+m64n64w4s2");
-            assert_eq!(on("a100-80gb", 192, dtype), "m16n64w4s1");
-        }
+        assert_eq!(on("h200", 192, Dtype::F16), "m16n64w4s1+m64n64w4s2");
+        assert_eq!(on("a100-80gb", 192, Dtype::F16), "m16n64w4s1");
         assert_eq!(on("h200", 256, Dtype::F16), "m16n32w2s1+m64n32w4s3");
         assert_eq!(on("a100-80gb", 256, Dtype::F16), "m16n32w2s1");
-        assert_eq!(on("h200", 256, Dtype::Fp8Bf16), "m16n64w4s1");
+    }
+
+    #[test]
+    fn longer_heads_in_fp8_have_long_steps() {
+        let on = |device, head_dim| {
+            let limits = Limits::Cuda(CudaLimits::named(device).unwrap());
+            invariant_set(&Class { head_dim, dtype: Dtype::Fp8Bf16 }, &limits).unwrap().to_string()
+        };
+        for head_dim in [192, 256] {
+            assert_eq!(on("h200", head_dim), "m16n128w4s1");
+            assert_eq!(on("a100-80gb", head_dim), "m16n128w4s1");
+        }
+        assert_eq!(on("rtx-4090", 192), "m16n128w4s1");
+        assert_eq!(on("rtx-4090", 256), "m16n64w4s1");
     }
 }

@@ -48,7 +48,8 @@ pub struct Family {
 
 impl Family {
     /// `count` requests of up to `longest` tokens, for heads of this size. Every third is one of the others two tokens earlier or one:
-    /// steps of speculation.
+    /// steps of speculation. Then, where requests are so long, three that part at 512 and 640 tokens, whose own tokens fit one step: a chunk
+    /// begins with some of them.
     pub fn new(count: usize, longest: u32, head_dim: u32, seed: u64) -> Self {
         let mut random = Random::new(seed_of(seed, &[1]));
         let mut texts: Vec<Text> = Vec::new();
@@ -69,6 +70,12 @@ impl Family {
             let branch_end = root_end + longest * (1 + branch) / 7 + 16 * branch;
             let streams = vec![(root_end, root), (branch_end, 10 + 3 * root + branch), (u32::MAX, own)];
             texts.push(Text { streams, tokens });
+        }
+        let root = 200;
+        for (end, own, tokens) in [(640, 201, 653), (640, 202, 649), (512, 203, 526)] {
+            if tokens <= longest {
+                texts.push(Text { streams: vec![(end, root), (u32::MAX, own)], tokens });
+            }
         }
         let head_dim = head_dim as usize;
         let mut vectors = Vec::with_capacity(VECTORS * head_dim);

@@ -356,7 +356,8 @@ fn chunks_begin_in_kernels_where_plans_cut_them() {
 /// Each part of the argument is needed, and its absence is seen: kernels whose chunks do not begin anew or begin elsewhere than plans are cut, or
 /// whose rows are brought under larger logits when another row of their warp is; warps that take a step of their own in two halves, do not begin
 /// chunks anew in one, or add up products in another order than a warpgroup does; warps that share out a step, and add up their sums in another order
-/// than one warp does. Few requests begin a chunk in a warp's own step.
+/// than one warp does; steps of which only the first granule says whether a chunk begins. Few requests begin a chunk in a warp's own step, and fewer behind
+/// another's last tokens.
 #[test]
 fn what_would_make_bits_depend_on_the_batch_is_seen() {
     let mutations = [
@@ -398,6 +399,12 @@ fn what_would_make_bits_depend_on_the_batch_is_seen() {
             "mainloop.cuh",
             "totals.leave_chunk(acc, at, ends, value_scale(cta));",
             "if (!alone) totals.leave_chunk(acc, at, ends, value_scale(cta));",
+        ),
+        (
+            2400,
+            "producer_tma.cuh",
+            "of_step > 0) load.granule.rows |=",
+            "of_step % 2 > 0) load.granule.rows |=",
         ),
         (
             100,

@@ -33,7 +33,7 @@ const PLAIN: Kind =
 
 /// Warps that read K and V themselves; private KV phases; steps, and heads, that warps share out; transposed products; widened FP8; a CTA that has its SM
 /// for itself.
-const KINDS: [Kind; 11] = [
+const KINDS: [Kind; 12] = [
     PLAIN,
     Kind { tile: "m64n64w4s2", ..PLAIN },
     Kind { tile: "m64n64w4s2", invariant: true, ..PLAIN },
@@ -45,6 +45,7 @@ const KINDS: [Kind; 11] = [
     Kind { tile: "m16n32w4s2", head_dim: 512, ..PLAIN },
     Kind { tile: "m64n64w4s2", head_dim: 192, dtype: Dtype::Fp8F16, invariant: true, ..PLAIN },
     Kind { tile: "m16n64w4s1", head_dim: 256, dtype: Dtype::Fp8F16, ..PLAIN },
+    Kind { tile: "m16n128w4s1", head_dim: 192, dtype: Dtype::Fp8Bf16, invariant: true, ..PLAIN },
 ];
 
 const Q_HEADS: u32 = 8;
