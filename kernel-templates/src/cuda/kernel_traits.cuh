@@ -85,14 +85,11 @@ struct KernelTraits : Options {
   // Steps whose granules the lanes of a producer look up at once.
   static constexpr u32 STEPS_AT_ONCE = TMA ? 32 / GRANULES : 1;
   // Whether there is a private KV phase, and how many tokens a step of it has for each Q warp, and for each of its warps. A thread looks at the
-  // tokens of one warp only, so that it goes along the segments forwards.
+  // tokens of one warp only, so that it goes along the segments forwards. Batch-invariant kernels have none: all tokens of a step are under one maximum.
   static constexpr bool PRIVATE_PHASE =
-      !Options::HIDES_FIRST && WARPS_Q > 1 && !TRANSPOSED && (Options::INVARIANT ? TMA : WARP_GRANULES % WARPS_Q == 0 && (TMA || N <= COPIERS));
-  // Batch-invariant kernels have whole steps there too, each for one Q warp in turn, as all tokens of a step are under one maximum. While a
-  // warp computes its own, the others go on to theirs.
-  static constexpr u32 PRIVATE_STEP = Options::INVARIANT ? N : N / WARPS_Q;
-  static constexpr u32 WARP_PRIVATE_STEP = Options::INVARIANT ? N : larger(WARP_N / WARPS_Q, GRANULE);
-  static_assert(!Options::INVARIANT || !PRIVATE_PHASE || STEPS_AT_ONCE % WARPS_Q == 0, "a lane looks up steps of one warp");
+      !Options::HIDES_FIRST && !Options::INVARIANT && WARPS_Q > 1 && !TRANSPOSED && WARP_GRANULES % WARPS_Q == 0 && (TMA || N <= COPIERS);
+  static constexpr u32 PRIVATE_STEP = N / WARPS_Q;
+  static constexpr u32 WARP_PRIVATE_STEP = larger(WARP_N / WARPS_Q, GRANULE);
 
   // A producer warpgroup leaves registers to the consumers; two of its warps load, one K and one V. Of FP8 the other two widen what is loaded for
   // products of a warpgroup, which take 16-bit elements from shared memory: one K and one V, or both V. In the private KV phase each warp widens its own in

@@ -157,20 +157,16 @@ pub const fn has_tma_producers(class: &Class, arch: Arch) -> bool {
 }
 
 /// TMA producer warps of a CTA beside a tile's consumer warps: a warpgroup beside warpgroups, so that it can leave them its registers, two of
-/// whose warps copy, and two widen FP8; else one warp; none with the `cp.async` producer. A warp of a batch-invariant kernel has
-/// whole steps for itself, too, whose FP8 it widens in registers: a producer warpgroup cannot leave it enough for 128 tokens of more than 64 elements. With 256
-/// elements in FP8 warps of few rows take 255 registers, and a producer warp beside four of them keeps another CTA off the SM; not those of
-/// transposed products, nor those that share out a step.
+/// whose warps copy, and two widen FP8; else one warp; none with the `cp.async` producer. With 256 elements in FP8 warps of few rows take 255
+/// registers, and a producer warp beside four of them keeps another CTA off the SM; not those of transposed products, nor those that share out a
+/// step.
 pub fn producer_warps(tile: &Tile, class: &Class, options: KernelOptions, arch: Arch) -> u32 {
     let warpgroups = tile.m.is_multiple_of(64);
     let crowded = class.dtype.has_fp8_kv()
-        && if warpgroups {
-            options.invariant && tile.n >= 128 && class.head_dim > 64
-        } else {
-            class.head_dim == 256
-                && !transposes(tile, class, options)
-                && !WarpSplit::of(tile, class, options.invariant).splits_step
-        };
+        && class.head_dim == 256
+        && !warpgroups
+        && !transposes(tile, class, options)
+        && !WarpSplit::of(tile, class, options.invariant).splits_step;
     if !has_tma_producers(class, arch) || options.kv_load == KvLoad::CpAsync || crowded {
         return 0;
     }
@@ -255,10 +251,8 @@ mod tests {
         }
         assert_eq!(threads(TILE, Class { head_dim: 256, ..CLASS }, hopper), 256);
         assert_eq!(threads(TILE, Class { dtype: Dtype::Fp8F16, ..CLASS }, hopper), 256);
-        let long = Tile { n: 128, ..TILE };
         let fp8 = Class { dtype: Dtype::Fp8F16, ..CLASS };
-        assert_eq!(threads(long, fp8, hopper), 256);
-        assert_eq!(producer_warps(&long, &fp8, KernelOptions { invariant: true, ..TMA }, hopper), 0);
+        assert_eq!(threads(Tile { n: 128, ..TILE }, fp8, hopper), 256);
         let of_fp8 =
             |m| move |head_dim| threads(Tile { m, ..TILE }, Class { head_dim, dtype: Dtype::Fp8F16 }, hopper);
         assert_eq!([64, 96, 192, 256, 512].map(of_fp8(64)), [256, 128, 256, 256, 256]);
@@ -296,11 +290,7 @@ mod tests {
         assert_eq!(warps(&[few, some, TILE], &CLASS, CP_ASYNC), 0);
         assert_eq!(warps(&[], &CLASS, TMA), 0);
         assert_eq!(mix_producer_warps(&[few, TILE], &CLASS, TMA, "sm_80".parse().unwrap()), 0);
-        // One that converts too many tokens of FP8 for the registers of a consumer warp has all of them copy.
         let fp8 = Class { dtype: Dtype::Fp8F16, ..CLASS };
-        let invariant = KernelOptions { invariant: true, ..TMA };
-        assert_eq!(warps(&[few, Tile { n: 128, ..TILE }], &fp8, invariant), 0);
-        assert_eq!(warps(&[few, Tile { n: 128, ..TILE }], &fp8, TMA), 4);
         assert_eq!(warps(&[few, TILE], &fp8, TMA), 4);
         assert_eq!((mix_threads(&[few, TILE], 4), mix_threads(&[few, some], 1)), (256, 160));
         let [short, long] = [64, 128].map(|n| Tile { n, warps: 1, ..few });

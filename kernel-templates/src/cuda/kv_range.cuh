@@ -1,7 +1,7 @@
 // The KV range of a work item: its rows, its KV segments, and the steps in which the tokens come.
 //
 // Where warps own different rows, segments private to the rows of one warp come last. In this private KV phase each step brings as many
-// tokens for every Q warp, so that none waits while another computes; in batch-invariant kernels the steps are the warps' in turn.
+// tokens for every Q warp, so that none waits while another computes. Batch-invariant kernels have no such phase.
 #pragma once
 #include "cta.cuh"
 
@@ -17,10 +17,6 @@ struct Steps {
   TILEWRIGHT_DEVICE bool in_private_phase(u32 step) const { return step - private_phase < private_steps; }
   // The number of a step for all Q warps among such steps.
   TILEWRIGHT_DEVICE u32 shared_step(u32 step) const { return step < private_phase ? step : step - private_steps; }
-  // Where the warps have its steps in turn: of how many warps, as a power of two; whose a step is, and how many it had before.
-  u32 turns_log2;
-  TILEWRIGHT_DEVICE u32 owner(u32 step) const { return (step - private_phase) & ((1u << turns_log2) - 1); }
-  TILEWRIGHT_DEVICE u32 steps_before(u32 step) const { return (step - private_phase) >> turns_log2; }
 };
 
 template <class S> struct KvRange {
@@ -33,8 +29,8 @@ template <class S> struct KvRange {
     return static_cast<u32>(larger(first, 0)) | static_cast<u32>(larger(smaller(last, static_cast<i32>(cta.row_count())), 0)) << 12;
   }
 
-  // Whether the private KV phase comes before the other steps. Where bits matter it comes last.
-  TILEWRIGHT_DEVICE bool begins_privately() const { return !S::INVARIANT && cta.item.private_phase_first; }
+  // Whether the private KV phase comes before the other steps.
+  TILEWRIGHT_DEVICE bool begins_privately() const { return cta.item.private_phase_first; }
 
   // First steps whose tokens, of the first segment, some row sees for certain, whatever lengths are.
   TILEWRIGHT_DEVICE u32 certain_steps() const {
@@ -183,7 +179,7 @@ template <class S> struct KvRange {
   // The steps of the KV range. There is no private KV phase where warps have so different numbers of tokens behind the shared ones that it has a quarter
   // more steps: each takes as long, with whatever tokens.
   TILEWRIGHT_DEVICE Steps find_steps() const {
-    Steps steps{S::HIDES_FIRST ? first_step() : 0, last_step(), cta.item.kv_end, 0, 0, 0, 0, 0, 0};
+    Steps steps{S::HIDES_FIRST ? first_step() : 0, last_step(), cta.item.kv_end, 0, 0, 0, 0, 0};
     if constexpr (S::PRIVATE_PHASE) {
       if (cta.item.segment_count == 1) return steps;
       u32 most = 0, all = 0;
@@ -193,24 +189,15 @@ template <class S> struct KvRange {
         most = larger(most, tokens);
         all += tokens;
       }
-      // Warps whose rows all pad have no turn.
-      u32 turns_log2 = 0;
-      if constexpr (S::INVARIANT) {
-        while (16u << turns_log2 < cta.row_count()) turns_log2++;
-        if (turns_log2 == 0) return steps;
-      }
-      const u32 in_private_phase = divide_up(most, S::PRIVATE_STEP) << turns_log2;
+      const u32 in_private_phase = divide_up(most, S::PRIVATE_STEP);
       if (4 * in_private_phase >= 5 * divide_up(all, S::N)) return steps;
-      steps.turns_log2 = turns_log2;
       steps.shared_end = cta.private_phase().shared_end;
       // Where lengths are shorter than the plan allows, what was asked for early stays as many steps of all warps.
       const u32 for_all = larger(divide_up(steps.shared_end - cta.item.kv_begin, S::N), cta.private_phase().early);
       steps.private_steps = in_private_phase;
-      // Chunks are added up in the order of their positions: those of private segments come last.
       steps.private_phase = begins_privately() ? 0 : for_all;
       steps.last = for_all + in_private_phase;
-      // Of the steps in turn a lane looks up those of one warp: as many lie between two of its own as lanes look up at once.
-      const u32 own = S::INVARIANT ? steps.owner(cta.lane / S::GRANULES) : cta.looks_at % S::WARP_N / S::WARP_PRIVATE_STEP;
+      const u32 own = cta.looks_at % S::WARP_N / S::WARP_PRIVATE_STEP;
       steps.begin = cta.private_phase().begin[own] + cta.looks_at / S::WARP_N * S::WARP_PRIVATE_STEP + cta.looks_at % S::WARP_PRIVATE_STEP;
       steps.end = cta.private_phase().end[own];
       steps.segment = cta.private_phase().segment[own];

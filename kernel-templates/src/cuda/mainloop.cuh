@@ -159,45 +159,17 @@ template <class S> struct Mainloop {
     }
   }
 
-  // The same where chunks begin anew. What is seldom run has to be fetched first: where warps have private steps, too, one piece of code leaves chunks
-  // before steps of both kinds and at the end.
+  // The same where chunks begin anew.
   TILEWRIGHT_DEVICE void accumulate_chunks(Accumulators<S> &acc, const Query<S> &query, const Steps &steps, const MaskState &seen) const {
     PipelineState<S> at;
     u32 step = steps.first;
-    if constexpr (S::PRIVATE_PHASE) {
 #pragma unroll 1
-      for (;;) {
-        bool alone = steps.in_private_phase(step);
-#pragma unroll 1
-        while (alone) {
-          pipeline.template wait_keys_full<false>(at);
-          if (steps.owner(step) == cta.warp_q) break;
-          // Of other warps' steps this one has but to know that they have come, as phases are told apart by their parity alone.
-          skip<false>(at);
-          at = at.template ahead<1>();
-          alone = steps.in_private_phase(++step);
-        }
-        const bool ends = step >= steps.last;
-        if (!alone && !ends) pipeline.template wait_keys_full<true>(at);
-        totals.leave_chunk(acc, at, ends, value_scale(cta));
-        if (ends) return;
-        if (alone) {
-          softmax_step.compute_private(acc, query, at, seen, Buffers<false>{pipeline, at});
-          at = at.template ahead<1>();
-          step++;
-        } else {
-          compute_some(acc, query, steps, step, at, seen);
-        }
-      }
-    } else {
-#pragma unroll 1
-      while (step < steps.last) {
-        pipeline.template wait_keys_full<true>(at);
-        totals.leave_chunk(acc, at, false, value_scale(cta));
-        compute_some(acc, query, steps, step, at, seen);
-      }
-      totals.leave_chunk(acc, at, true, value_scale(cta));
+    while (step < steps.last) {
+      pipeline.template wait_keys_full<true>(at);
+      totals.leave_chunk(acc, at, false, value_scale(cta));
+      compute_some(acc, query, steps, step, at, seen);
     }
+    totals.leave_chunk(acc, at, true, value_scale(cta));
   }
 
   // Steps of all rows, up to where a chunk begins: one at least, whose keys have arrived.

@@ -62,7 +62,7 @@ template <class S> struct PagedKv {
     const bool in_private_phase = S::PRIVATE_PHASE && steps.in_private_phase(step);
     if (in_private_phase && step - steps.private_phase < S::STEPS_AT_ONCE) cursor = at_segment(steps.segment);
     const u32 end = in_private_phase ? steps.end : steps.shared_end;
-    const u32 asked = in_private_phase ? steps.begin + steps.steps_before(step) * S::PRIVATE_STEP
+    const u32 asked = in_private_phase ? steps.begin + (step - steps.private_phase) * S::PRIVATE_STEP
                                : cta.item.kv_begin + steps.shared_step(step) * S::N + cta.looks_at + more;
     const u32 token = smaller(asked, end - 1);
     advance(cursor, token);

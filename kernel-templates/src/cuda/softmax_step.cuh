@@ -210,12 +210,12 @@ template <class S> struct SoftmaxStep {
     else buffers.values_are_read(mma.template multiply_values<false, GRANULES_HERE>(acc, fragment, at, first, active));
   }
 
-  // A step of the private KV phase: each warp multiplies the private KV of its rows. Where the warps have them in turn, it is this warp's.
+  // A step of the private KV phase: each warp multiplies the private KV of its rows.
   template <class Buffers>
   TILEWRIGHT_DEVICE void compute_private(Accumulators<S> &acc, const Query<S> &query, const PipelineState<S> &at, const MaskState &seen,
                                       const Buffers &buffers) const {
     constexpr u32 OWN_GRANULES = S::WARP_PRIVATE_STEP / S::GRANULE;
-    const u32 first = S::INVARIANT ? 0 : cta.warp_kv * S::WARP_GRANULES + cta.warp_q * OWN_GRANULES;
+    const u32 first = cta.warp_kv * S::WARP_GRANULES + cta.warp_q * OWN_GRANULES;
     compute_step<OWN_GRANULES, false>(acc, query, at, first, seen, false, buffers);
   }
 

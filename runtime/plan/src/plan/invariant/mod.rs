@@ -10,9 +10,7 @@ mod sketch;
 mod tests;
 
 use super::split::Chunk;
-use super::{
-    GRANULE, KvSegment, Plan, PlanOptions, PlannedPack, QTile, Scratch, WARP_ROWS, count, max_segments,
-};
+use super::{GRANULE, KvSegment, Plan, PlanOptions, PlannedPack, QTile, Scratch, count, max_segments};
 use crate::{Packing, PlanError, PrefixTree, QTileNodes, QTiles};
 pub(crate) use sketch::Sketches;
 use sketch::{Candidate, Cut, StepPrices};
@@ -62,8 +60,6 @@ struct Steps {
     n: u32,
     /// Sharing ends at multiples of this: of a step, and of a page.
     unit: u32,
-    /// Warps along the rows.
-    warps: u32,
     chunks: Chunks,
 }
 
@@ -71,8 +67,7 @@ impl Steps {
     fn of(geometry: &Geometry, tile: &Tile) -> Self {
         let (page_size, n) = (geometry.page_size.max(1), u32::from(tile.n).max(1));
         let unit = page_size.saturating_mul(n / gcd(page_size, n));
-        let warps = (u32::from(tile.m) / WARP_ROWS).max(1);
-        Self { page_size, n, unit, warps, chunks: Chunks::of(geometry.kv_heads) }
+        Self { page_size, n, unit, chunks: Chunks::of(geometry.kv_heads) }
     }
 
     const fn down(self, position: u32) -> u32 {
@@ -173,7 +168,7 @@ impl Plan {
             q_tiles.push_pack(tree, root, |_| true, capacity);
             for q_tile in q_tiles.q_tiles() {
                 spans_of(tree, q_tiles, q_tile, steps, spans);
-                let time = |cut| sketch::time_of_first(self, &prices, spans, cut, steps);
+                let time = |cut| sketch::time_of_first(&prices, spans, cut, steps);
                 let requests = q_tiles.requests_of(q_tile);
                 let cut = candidate.cut_of(requests.len(), spans, steps, time);
                 join_span_of_one(requests.len(), spans);
@@ -304,32 +299,21 @@ impl Plan {
                 let members = at..requests.min(at + size);
                 let first = count(self.segments.len(), "KV segments")?;
                 let mut kv_len = 0u32;
-                // Segments private to one warp come last, those of each warp from a step's beginning on: the kernels' private KV phase.
-                let mut last_owner = (steps.warps == 1).then_some(0);
-                for alone in [false, true] {
-                    for span in spans {
-                        let positions =
-                            span.positions.start.max(window.start)..span.positions.end.min(window.end);
-                        let of = span.members.start.max(at) - at
-                            ..span.members.end.min(members.end).saturating_sub(at);
-                        if positions.is_empty() || of.is_empty() {
-                            continue;
-                        }
-                        let owner = owner(&of, self.geometry.gqa_ratio());
-                        if owner.is_some() != alone {
-                            continue;
-                        }
-                        if alone && std::mem::replace(&mut last_owner, owner) != owner {
-                            kv_len = kv_len.checked_next_multiple_of(steps.n).ok_or(TOO_LONG)?;
-                        }
-                        let begin = steps.begin_behind(kv_len, positions.end - positions.start);
-                        let end = begin.checked_add(positions.end - positions.start);
-                        kv_len = end.filter(|&end| i32::try_from(end).is_ok()).ok_or(TOO_LONG)?;
-                        let pages =
-                            place(self, span)? + (positions.start - span.positions.start) / steps.page_size;
-                        let (kv_range, position) = (begin..kv_len, positions.start);
-                        self.segments.push(KvSegment { kv_range, pages, position, members: of });
+                for span in spans {
+                    let positions =
+                        span.positions.start.max(window.start)..span.positions.end.min(window.end);
+                    let of =
+                        span.members.start.max(at) - at..span.members.end.min(members.end).saturating_sub(at);
+                    if positions.is_empty() || of.is_empty() {
+                        continue;
                     }
+                    let begin = steps.begin_behind(kv_len, positions.end - positions.start);
+                    let end = begin.checked_add(positions.end - positions.start);
+                    kv_len = end.filter(|&end| i32::try_from(end).is_ok()).ok_or(TOO_LONG)?;
+                    let pages =
+                        place(self, span)? + (positions.start - span.positions.start) / steps.page_size;
+                    let (kv_range, position) = (begin..kv_len, positions.start);
+                    self.segments.push(KvSegment { kv_range, pages, position, members: of });
                 }
                 if kv_len > 0 {
                     let q_tile = count(self.q_tiles.len(), "Q tiles")?;
@@ -352,12 +336,6 @@ impl Plan {
         self.q_tiles.push(QTile { pack: self.packs.len() as u32, requests, segments, kv_len });
         Ok(())
     }
-}
-
-/// The warp whose rows alone are of these requests of an item.
-const fn owner(members: &Range<u32>, ratio: u32) -> Option<u32> {
-    let (first, last) = (members.start * ratio / WARP_ROWS, (members.end * ratio - 1) / WARP_ROWS);
-    if first == last { Some(first) } else { None }
 }
 
 /// Makes the spans of one request one: its last node's, with the pages of all above.

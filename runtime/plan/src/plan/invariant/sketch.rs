@@ -1,8 +1,8 @@
 //! Which of a few ways to cut trees into Q tiles, and these into items, ends first: by the prices that packs are weighed with.
 
-use super::{InvariantScratch, Span, Steps, Tiles, owner, spans_of, windows};
+use super::{InvariantScratch, Span, Steps, Tiles, spans_of, windows};
 use crate::plan::list_schedule::{elapsed_from, running, schedule};
-use crate::plan::{GRANULE, Plan, PlanOptions, WARP_ROWS};
+use crate::plan::{GRANULE, Plan, PlanOptions};
 use crate::{DeviceProfile, Occupancy, PrefixTree};
 use std::ops::Range;
 use tilewright_heuristics::chunk::{Chunks, SHORTEST};
@@ -122,9 +122,8 @@ pub(super) struct StepPrices {
     /// Reading a token that no item has read before, and one that is in L2.
     first: u64,
     again: u64,
-    /// Computing a step of all rows, and one of a warp's alone: whole, however few of its tokens there are.
+    /// Computing a step: whole, however few of its tokens there are, and of all rows.
     compute: u64,
-    compute_alone: u64,
     /// Adding a chunk to those before it.
     add: u64,
     cta: u64,
@@ -142,7 +141,6 @@ impl StepPrices {
             first: bytes.saturating_mul(prices.hbm_byte),
             again: bytes.saturating_mul(prices.l2_byte),
             compute: compute_price(tile, geometry, options, u32::from(tile.m)),
-            compute_alone: compute_price(tile, geometry, options, WARP_ROWS.min(tile.m.into())),
             add: add_price(tile, head_dim, prices),
             cta: if low { prices.cta.saturating_mul(device.start_in_low_tiles) / 64 } else { prices.cta },
             row: ((head_dim + 2) * 4).saturating_mul(prices.partial_byte),
@@ -173,10 +171,7 @@ pub(in crate::plan) fn compute_segment(
     tile: &Tile,
     (geometry, options): (&Geometry, &PlanOptions),
     (tokens, rows): (u32, u32),
-    members: &Range<u32>,
 ) -> u64 {
-    let alone = u32::from(tile.m) > WARP_ROWS && owner(members, geometry.gqa_ratio()).is_some();
-    let rows = if alone { rows.min(WARP_ROWS) } else { rows };
     let n = u32::from(tile.n).max(1);
     let step = compute_price(tile, geometry, options, rows);
     (computed_tokens(tokens.next_multiple_of(GRANULE), n) * step) / u64::from(n)
@@ -199,12 +194,11 @@ pub(in crate::plan) fn add_chunks(
 }
 
 /// What the first item of a Q tile takes, cut so.
-pub(super) fn time_of_first(plan: &Plan, prices: &StepPrices, spans: &[Span], cut: Cut, steps: Steps) -> u64 {
+pub(super) fn time_of_first(prices: &StepPrices, spans: &[Span], cut: Cut, steps: Steps) -> u64 {
     let end = match cut {
         Cut::Whole => u32::MAX,
         Cut::After(position) => position,
     };
-    let steps = (steps, plan.geometry.gqa_ratio());
     prices.cta + tokens_time(prices, spans, 0..u32::MAX, 0..end, steps, |_| true)
 }
 
@@ -216,9 +210,7 @@ pub(super) fn time_of_window(
     (members, window): (Range<u32>, Range<u32>),
     steps: Steps,
 ) -> u64 {
-    let ratio = plan.geometry.gqa_ratio();
-    let rows = u64::from(members.end - members.start) * u64::from(ratio);
-    let steps = (steps, ratio);
+    let rows = u64::from(members.end - members.start) * u64::from(plan.geometry.gqa_ratio());
     prices.cta + tokens_time(prices, spans, members, window, steps, |_| true) + rows * prices.row
 }
 
@@ -228,7 +220,7 @@ fn tokens_time(
     spans: &[Span],
     members: Range<u32>,
     window: Range<u32>,
-    (steps, ratio): (Steps, u32),
+    steps: Steps,
     first: impl Fn(&Span) -> bool,
 ) -> u64 {
     let of_span = |span: &Span| {
@@ -242,10 +234,7 @@ fn tokens_time(
         let read = u64::from(tokens) * if first(span) { prices.first } else { prices.again };
         let adds = u64::from(steps.chunks.begins_within(&(begin..end)));
         let computed = computed_tokens(tokens, steps.n);
-        // Warps compute what is their own at once.
-        let own = steps.warps > 1 && owner(&span.members, ratio).is_some();
-        let compute = if own { prices.compute_alone } else { prices.compute };
-        read.max(computed * compute / u64::from(steps.n.max(1))) + adds * prices.add
+        read.max(computed * prices.compute / u64::from(steps.n.max(1))) + adds * prices.add
     };
     spans.iter().map(of_span).sum()
 }
@@ -326,7 +315,6 @@ impl Plan {
         layout.spans.clear();
         layout.first_readers.clear();
         layout.first_readers.resize(tree.capacity(), u32::MAX);
-        let ratio = self.geometry.gqa_ratio();
         for &(root, _, tile) in packs {
             let (steps, prices) = (Steps::of(&self.geometry, &tile), StepPrices::of(self, &tile, options));
             let capacity = self.fitting(tree, root, &tile, level, q_tiles, spans);
@@ -341,13 +329,12 @@ impl Plan {
                 }
                 spans_of(tree, q_tiles, q_tile, steps, spans);
                 let first = |span: &Span| layout.first_readers[span.node as usize] == index;
-                let of_tile = (steps, ratio);
-                let whole = tokens_time(&prices, spans, 0..u32::MAX, 0..u32::MAX, of_tile, first);
+                let whole = tokens_time(&prices, spans, 0..u32::MAX, 0..u32::MAX, steps, first);
                 layout.q_tiles.push(LaidQTile {
                     requests: q_tile.requests.len() as u32,
                     spans: first_span..first_span + spans.len(),
                     end: spans.iter().map(|span| span.positions.end).max().unwrap_or(0),
-                    unread: time_of_first(self, &prices, spans, Cut::Whole, steps),
+                    unread: time_of_first(&prices, spans, Cut::Whole, steps),
                     whole,
                 });
                 layout.spans.append(spans);
@@ -373,7 +360,7 @@ impl Plan {
                 let spans = &layout.spans[spans.clone()];
                 let cut = candidate.cut_of(requests as usize, spans, steps, |cut| match cut {
                     Cut::Whole => unread,
-                    Cut::After(_) => time_of_first(self, prices, spans, cut, steps),
+                    Cut::After(_) => time_of_first(prices, spans, cut, steps),
                 });
                 let mut push = |rows: u64, tokens: u64, partial: u64| {
                     if tokens > 0 {
@@ -398,8 +385,7 @@ impl Plan {
                             let first_reader = layout.first_readers[span.node as usize];
                             span.members.start >= at && first_reader == index as u32
                         };
-                        let tokens =
-                            tokens_time(prices, spans, members, window.clone(), (steps, ratio), first);
+                        let tokens = tokens_time(prices, spans, members, window.clone(), steps, first);
                         push(rows, tokens, rows * prices.row);
                     }
                 }
@@ -423,8 +409,9 @@ impl Plan {
         let start = options.device.prices.cta;
         let end = elapsed_from(start, of, running, cta_slots).saturating_mul(slots);
         let merge = if merges { options.device.prices.merge } else { 0 };
-        let pace = options.device.invariant_pace_of_tall_tiles(&self.geometry);
-        let paced = if tall { end.saturating_mul(pace) / 64 } else { end };
+        let widened = tall && self.geometry.dtype.has_fp8_kv();
+        let pace = if widened { options.device.invariant_fp8_in_tall_tiles } else { 64 };
+        let paced = end.saturating_mul(pace) / 64;
         (paced.saturating_add(merge), total)
     }
 }
