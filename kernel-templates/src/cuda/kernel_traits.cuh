@@ -67,8 +67,8 @@ struct KernelTraits : Options {
   static constexpr bool TRANSPOSED =
       HAS_WGMMA && FP8 && TMA && M == 32 && N == 64 && WARPS == 4 && HEAD_DIM % 64 == 0 && !SPLIT_DIM && !Options::INVARIANT;
   // Whether K in FP8 is multiplied as it is wherever a warpgroup multiplies, by a query in two parts of e4m3, which have all bits of bf16 (`query.cuh`).
-  // Batch-invariant kernels multiply with each warp what others do with a warpgroup. Of four warps with 128 elements and more than 96 tokens a step, `ptxas`
-  // (13.0) lets the weights of a step overwrite the query's parts in their registers.
+  // Batch-invariant kernels of 16 rows widen K, so those of 64, which have the same bits, do as well. Of four warps with 128 elements and more than 96
+  // tokens a step, `ptxas` (13.0) lets the weights of a step overwrite the query's parts in their registers.
   static constexpr bool KEYS_IN_FP8 = HAS_WGMMA && FP8 && IS_BF16<Element> && !Options::INVARIANT && (HEAD_DIM == 64 || HEAD_DIM == 128) &&
                                       (TRANSPOSED || (PRODUCERS == 4 && WARPS_Q % 4 == 0 && (WARPS > 4 || WARP_N * HEAD_DIM <= 96 * 128)));
   // Beyond 128 elements the fragments of Q do not fit the registers beside the accumulators: they are loaded when needed.

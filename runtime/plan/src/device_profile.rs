@@ -21,9 +21,9 @@ pub struct DeviceProfile {
     /// What the products of a row that sees a token take, in 64ths of their time at the peak that [`Prices::flop`] is of. 0 where a token takes as long
     /// whatever the rows, as those of a tile that are not there are computed, too.
     pub products_over_peak: u64,
-    /// What batch-invariant plans of K and V in FP8 take in tall tiles, in 64ths of what prices say: they are widened for a warpgroup by warps that
-    /// it waits for, which prices do not know.
-    pub invariant_fp8_in_tall_tiles: u64,
+    /// What batch-invariant plans take in tall tiles, in 64ths of what prices say, where a warpgroup waits for what prices do not know: for warps that
+    /// widen K and V in FP8, and, with up to 64 elements, for its softmax rather than for products.
+    pub invariant_in_tall_tiles: u64,
 }
 
 /// How many CTAs an SM runs at once, and how fast.
@@ -193,8 +193,8 @@ impl DeviceProfile {
     const CPU_PRODUCTS_OVER_PEAK: u64 = 128;
 
     /// An NVIDIA H200. Tiles of 64 rows took 1.06 to 1.09 times as long as those of 16 on batches that share hardly anything; their first
-    /// steps begin 4.5 to 5.6 us after a CTA's start, those of 16 rows after 3.0 us. With 74 to 84 in FP8 batch-invariant plans get the faster one of both
-    /// tiles most often (`docs/invariance.md`).
+    /// steps begin 4.5 to 5.6 us after a CTA's start, those of 16 rows after 3.0 us. With 74 to 84 here batch-invariant plans in FP8 and
+    /// with 64 elements get the faster one of both tiles most often (`docs/invariance.md`).
     pub const H200: Self = Self {
         prices: Prices::H200,
         max_concurrent_ctas: 132 * Occupancy::H200.ctas_per_sm,
@@ -202,7 +202,7 @@ impl DeviceProfile {
         private_kv_in_tall_tiles: 70,
         start_in_low_tiles: 38,
         products_over_peak: 0,
-        invariant_fp8_in_tall_tiles: 76,
+        invariant_in_tall_tiles: 76,
     };
 
     /// The profile of a device: its own prices if its selector has them, else those of its backend.

@@ -409,8 +409,8 @@ impl Plan {
         let start = options.device.prices.cta;
         let end = elapsed_from(start, of, running, cta_slots).saturating_mul(slots);
         let merge = if merges { options.device.prices.merge } else { 0 };
-        let widened = tall && self.geometry.dtype.has_fp8_kv();
-        let pace = if widened { options.device.invariant_fp8_in_tall_tiles } else { 64 };
+        let waits = self.geometry.dtype.has_fp8_kv() || self.geometry.head_dim <= 64;
+        let pace = if tall && waits { options.device.invariant_in_tall_tiles } else { 64 };
         let paced = end.saturating_mul(pace) / 64;
         (paced.saturating_add(merge), total)
     }
