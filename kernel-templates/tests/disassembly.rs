@@ -63,7 +63,7 @@ fn weights_leave_the_query_in_its_registers() {
         .collect();
     for (kernel, cubin) in kernels.iter().zip(compiler.compile_all(&kernels, || ())) {
         let cubin = cubin.unwrap();
-        assert_arrivals_wait(kernel, "sm_90a", &cubin.code);
+        assert_arrivals_wait(kernel, USUAL.head_dim, "sm_90a", &cubin.code);
         let code = disassembled(&cubin.code);
         let [query, weights] = left_sides(&code);
         assert!(!query.is_empty() && !weights.is_empty(), "{}", kernel.name);
@@ -80,7 +80,7 @@ fn arrivals_of_recorded_selectors_wait_for_reads() {
         kernels.retain(|kernel| kernel.name.starts_with("decode"));
         assert!(kernels.len() >= 10, "{}", kernels.len());
         for (kernel, cubin) in kernels.iter().zip(compiler.compile_all(&kernels, || ())) {
-            assert_arrivals_wait(kernel, "sm_90a", &cubin.unwrap().code);
+            assert_arrivals_wait(kernel, USUAL.head_dim, "sm_90a", &cubin.unwrap().code);
         }
     }
 }

@@ -30,7 +30,7 @@ fn check(device: &str, classes: &[(u32, Dtype)]) -> (u32, bool) {
                 let of_tile = set.tiles().iter().map(|tile| {
                     let kernel = Kernel::decode(tile, &class, options, compiler.arch());
                     let cubin = compiler.compile(&kernel).unwrap();
-                    machine_code::assert_arrivals_wait(&kernel, &limits.arch, &cubin.code);
+                    machine_code::assert_arrivals_wait(&kernel, head_dim, &limits.arch, &cubin.code);
                     let bytes = kernel.shared_bytes + cubin.usage.static_shared_bytes;
                     let held = occupancy(&limits, kernel.threads, cubin.usage.registers, bytes).ctas_per_sm;
                     let passed = check_compiled(tile, &class, options, &limits, &cubin.usage, &cubin.report);

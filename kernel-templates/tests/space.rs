@@ -68,7 +68,7 @@ fn compile_space(device: &str, step: usize) -> usize {
         assert_eq!(cubin.usage.registers, cubin.report.registers, "{device} {tile}");
         assert_eq!(cubin.usage.max_threads, kernel.threads, "{device} {tile}");
         assert!(is_one_arguments(cubin.usage.parameter_bytes), "{device} {tile}: {:?}", cubin.usage);
-        assert_arrivals_wait(kernel, &limits.arch, &cubin.code);
+        assert_arrivals_wait(kernel, USUAL.head_dim, &limits.arch, &cubin.code);
         let options = KernelOptions::default();
         if check_compiled(tile, &USUAL, options, &limits, &cubin.usage, &cubin.report).is_err() {
             continue;

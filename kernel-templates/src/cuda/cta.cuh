@@ -36,12 +36,11 @@ template <class S> struct PrivatePhase {
 // Sixteen tokens of a step.
 struct Granule {
   i32 position; // place of the first in the requests that share it
-  u32 rows;     // rows that share it: first (12 bits), and one past the last (10 bits); whether a chunk begins with it; and how many of the tokens are theirs
+  u32 rows;     // rows that share it: first (12 bits), and one past the last (10 bits); whether a chunk ends with it; and how many of the tokens are theirs
 
   TILEWRIGHT_DEVICE u32 first_row() const { return rows % 4096; }
   TILEWRIGHT_DEVICE u32 last_row() const { return rows / 4096 % 1024; } // one past
-  // Noted in batch-invariant kernels alone; and by TMA producers, of a step's first granule, whether a chunk begins with any of the step.
-  static constexpr u32 BEGINS_CHUNK = 4096 * 1024, STEP_BEGINS_CHUNK = 2 * BEGINS_CHUNK;
+  static constexpr u32 ENDS_CHUNK = 4096 * 1024; // noted in batch-invariant kernels alone
   TILEWRIGHT_DEVICE u32 tokens() const { return rows / (4096 * 4096); }
 };
 

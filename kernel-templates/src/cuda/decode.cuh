@@ -232,15 +232,18 @@ struct Decode {
     for (u32 step = first; step < steps.last; step++) {
       parts.producer.next_step(ahead, steps, step, column, at);
       timeline.ready(step == first);
-      if constexpr (S::INVARIANT) Totals<S>{cta}.leave_chunk(acc, at, false, value_scale(cta));
       const auto meanwhile = [&] {
         if constexpr (STAGES > 1) parts.producer.copy_ahead(ahead, steps, step, column, at);
       };
       parts.softmax_step.compute(acc, query, steps, step, at, seen, SharedBuffers<decltype(meanwhile)>{meanwhile});
+      if constexpr (S::INVARIANT) {
+        const Totals<S> totals{cta};
+        if (step + 1 < steps.last && totals.ends_chunk(at)) totals.leave_chunk(acc, at, value_scale(cta));
+      }
       at = at.template ahead<1>();
     }
     cp_async_wait<0>();
-    if constexpr (S::INVARIANT) Totals<S>{cta}.leave_chunk(acc, at, true, value_scale(cta));
+    if constexpr (S::INVARIANT) Totals<S>{cta}.leave_chunks(acc, value_scale(cta));
     finish(cta, acc, timeline);
   }
 

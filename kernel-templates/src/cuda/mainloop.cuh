@@ -49,14 +49,16 @@ template <class S> struct Mainloop {
   }
 
   // Steps that a warpgroup multiplies together. Those between a first and a last one have no branch between the beginning and the end of a
-  // product, without which the compiler would let each end before the next one begins.
-  TILEWRIGHT_DEVICE void compute_together(Accumulators<S> &acc, const Query<S> &query, const Steps &steps, u32 &step, u32 end,
+  // product, without which the compiler would let each end before the next one begins. Returns where the last one lay.
+  TILEWRIGHT_DEVICE PipelineState<S> compute_together(Accumulators<S> &acc, const Query<S> &query, const Steps &steps, u32 &step, u32 end,
                                           PipelineState<S> &at, const MaskState &seen) const {
     const auto &mma = softmax_step.mma;
     const u32 first = softmax_step.first_granule();
+    PipelineState<S> before;
     do {
       if constexpr (!S::INVARIANT) pipeline.template wait_keys_full<true>(at);
       Extent here = extent(steps, step, at, seen);
+      before = at;
       if (!here.any) {
         skip<true>(at);
         at = at.behind_together();
@@ -75,18 +77,17 @@ template <class S> struct Mainloop {
       softmax_step.template end_weighing<S::WARP_GRANULES>(acc.softmax, query, scores);
       mma.narrow_all(weights, scores);
       SharedMatrix values = mma.values_of(keys, at, first);
-      PipelineState<S> before = at;
       at = at.behind_together();
       keys = mma.keys_together(at, first);
-      bool late = true, begins_chunk = false, plain = softmax_step.is_plain_in_warp(steps, step + 1, seen);
+      bool late = true, plain = softmax_step.is_plain_in_warp(steps, step + 1, seen);
+      bool ends_chunk = S::INVARIANT && totals.ends_chunk(before);
 #pragma unroll 1
       for (step++; step < end; step++) {
+        if (S::INVARIANT && ends_chunk) break; // all warps do
         if (late) {
           pipeline.template wait_keys_full<true>(at);
           pipeline.template wait_values_full<true>(before);
-          if constexpr (S::INVARIANT) begins_chunk = totals.begins_chunk(at);
         }
-        if (S::INVARIANT && begins_chunk) break; // all warps do
         bool masked = false;
         if (!plain) {
           here = extent(steps, step, at, seen);
@@ -115,7 +116,7 @@ template <class S> struct Mainloop {
         at = at.behind_together();
         // What the next step needs to know, beside the weights.
         late = ONE_BUFFER || pipeline.template are_late<true>(at, before);
-        if constexpr (S::INVARIANT) begins_chunk = !late && totals.begins_chunk(at);
+        if constexpr (S::INVARIANT) ends_chunk = totals.ends_chunk(before);
         values = mma.values_of(keys, before, first);
         keys = mma.keys_together(at, first);
         plain = softmax_step.is_plain_in_warp(steps, step + 1, seen);
@@ -127,6 +128,7 @@ template <class S> struct Mainloop {
       wait_wgmma(acc.output);
       pipeline.template release_values<true>(before);
     } while (!S::INVARIANT && step < end);
+    return before;
   }
 
   TILEWRIGHT_DEVICE void accumulate(Accumulators<S> &acc, const Query<S> &query, const Steps &steps, const MaskState &seen) const {
@@ -159,24 +161,30 @@ template <class S> struct Mainloop {
     }
   }
 
-  // The same where chunks begin anew.
+  // The same where chunks end. Behind the last step, all rows leave theirs.
   TILEWRIGHT_DEVICE void accumulate_chunks(Accumulators<S> &acc, const Query<S> &query, const Steps &steps, const MaskState &seen) const {
     PipelineState<S> at;
     u32 step = steps.first;
 #pragma unroll 1
     while (step < steps.last) {
       pipeline.template wait_keys_full<true>(at);
-      totals.leave_chunk(acc, at, false, value_scale(cta));
-      compute_some(acc, query, steps, step, at, seen);
+      const PipelineState<S> last = compute_some(acc, query, steps, step, at, seen);
+      // Its notes are there until the next step is read.
+      if (step < steps.last && totals.ends_chunk(last)) totals.leave_chunk(acc, last, value_scale(cta));
     }
-    totals.leave_chunk(acc, at, true, value_scale(cta));
+    totals.leave_chunks(acc, value_scale(cta));
   }
 
-  // Steps of all rows, up to where a chunk begins: one at least, whose keys have arrived.
-  TILEWRIGHT_DEVICE void compute_some(Accumulators<S> &acc, const Query<S> &query, const Steps &steps, u32 &step, PipelineState<S> &at,
-                                      const MaskState &seen) const {
-    if constexpr (OVERLAPS) compute_together(acc, query, steps, step, end_of_shared(steps, step), at, seen);
-    else compute_shared(acc, query, steps, step++, at, seen);
+  // Steps up to one with which a chunk ends: one at least, whose keys have arrived. Returns where the last one lay.
+  TILEWRIGHT_DEVICE PipelineState<S> compute_some(Accumulators<S> &acc, const Query<S> &query, const Steps &steps, u32 &step, PipelineState<S> &at,
+                                                  const MaskState &seen) const {
+    if constexpr (OVERLAPS) {
+      return compute_together(acc, query, steps, step, steps.last, at, seen);
+    } else {
+      const PipelineState<S> here = at;
+      compute_shared(acc, query, steps, step++, at, seen);
+      return here;
+    }
   }
 
   // One past the steps of all rows that `step` is one of.

@@ -26,8 +26,8 @@ struct TokenLocation {
     const bool some = exists && (!S::HIDES_FIRST || position + static_cast<i32>(S::GRANULE) > seen);
     const u32 tokens = some ? smaller(static_cast<u32>(end - position), S::GRANULE) : 0;
     u32 noted = rows | tokens << 24;
-    // Found here, where many are looked up at once: each consumer warp would wait for it before each step.
-    if constexpr (S::INVARIANT) noted |= begins_chunk(static_cast<u32>(position), cta.args.kv_heads) ? Granule::BEGINS_CHUNK : 0;
+    // Found here, where many are looked up at once: each consumer warp would wait for it behind each step.
+    if constexpr (S::INVARIANT) noted |= begins_chunk(static_cast<u32>(position) + tokens, cta.args.kv_heads) ? Granule::ENDS_CHUNK : 0;
     return Granule{position, some ? noted : 0};
   }
 };

@@ -22,15 +22,6 @@ template <class S> struct ProducerTma {
   TILEWRIGHT_DEVICE u32 page(u32 at, u32 evict_first) const { return static_cast<u32>(cta.args.page_ids[at]) | evict_first; }
 
   TILEWRIGHT_DEVICE GranuleLoad find(Cursor &cursor, const Steps &steps, u32 step) const {
-    GranuleLoad load = find_granule(cursor, steps, step);
-    if constexpr (S::INVARIANT) {
-      // Said of the whole step, so that consumers look at one granule before a step, not at all.
-      const u32 of_step = lanes_with((load.granule.rows & Granule::BEGINS_CHUNK) > 0) >> cta.lane & ((1u << S::GRANULES) - 1);
-      if (cta.lane % S::GRANULES == 0 && of_step > 0) load.granule.rows |= Granule::STEP_BEGINS_CHUNK;
-    }
-    return load;
-  }
-  TILEWRIGHT_DEVICE GranuleLoad find_granule(Cursor &cursor, const Steps &steps, u32 step) const {
     if (cta.lane >= S::GRANULES * S::STEPS_AT_ONCE || step >= steps.last) return GranuleLoad{};
     const TokenLocation place = paged_kv.find(cursor, steps, step, 0);
     const Granule granule = place.template granule<S>(cta);

@@ -16,34 +16,24 @@ template <class S> struct Totals {
     else return reinterpret_cast<Pair *>(cta.shared + S::TOTALS_AT)[(half * (S::WARP_DIM / 8) + d) * S::COPIERS + cta.thread];
   }
 
-  // Before a step: rows that share it and begin a chunk there leave the one before. Where the KV range `ends`, all do: the accumulators are all
-  // chunks then, with the sums of whole rows. One piece of code, as what is run seldom has to be fetched first. `value_scale` is a factor of all
-  // elements of V.
-  TILEWRIGHT_DEVICE void leave_chunk(Accumulators<S> &acc, const PipelineState<S> &at, bool ends, float value_scale) const {
-#pragma unroll 1
-    for (u32 left = ends ? 1 : begins_chunk(at) ? begins(at) : 0; left > 0; left &= left - 1) {
-      const Granule granule = cta.granules(at)[lowest_bit(left)];
+  // Behind a step with which a chunk ends: its rows leave the chunk. `value_scale` is a factor of all elements of V.
+  TILEWRIGHT_DEVICE void leave_chunk(Accumulators<S> &acc, const PipelineState<S> &at, float value_scale) const {
+    const Granule last = cta.granules(at)[S::GRANULES - 1];
 #pragma unroll
-      for (u32 half = 0; half < 2; half++) {
-        const u32 row = cta.warp_q * 16 + cta.fragment_row + half * 8;
-        add(acc, half, ends || (row >= granule.first_row() && row < granule.last_row()), !ends, value_scale);
-      }
+    for (u32 half = 0; half < 2; half++) {
+      const u32 row = cta.warp_q * 16 + cta.fragment_row + half * 8;
+      add(acc, half, row >= last.first_row() && row < last.last_row(), true, value_scale);
     }
   }
 
-  // Whether some rows begin a chunk with a step: with its first granule, or where a segment is shorter than a step, with a later one. All warps
-  // of a CTA find the same.
-  TILEWRIGHT_DEVICE bool begins_chunk(const PipelineState<S> &at) const {
-    if constexpr (S::TMA) return (cta.granules(at)[0].rows & Granule::STEP_BEGINS_CHUNK) > 0;
-    else return begins(at) > 0;
-  }
-  // A bit for each granule with which a chunk begins. What no row sees begins nothing.
-  TILEWRIGHT_DEVICE u32 begins(const PipelineState<S> &at) const {
-    u32 granules = 0;
+  // Behind the last step: all rows leave theirs, and the accumulators are all chunks, with the sums of whole rows.
+  TILEWRIGHT_DEVICE void leave_chunks(Accumulators<S> &acc, float value_scale) const {
 #pragma unroll
-    for (u32 n = 0; n < S::GRANULES; n++) granules |= cta.granules(at)[n].rows / Granule::BEGINS_CHUNK % 2 << n;
-    return granules;
+    for (u32 half = 0; half < 2; half++) add(acc, half, true, false, value_scale);
   }
+
+  // Whether a chunk ends with a step, whose tokens are those of one segment then: all of them. All warps of a CTA find the same.
+  TILEWRIGHT_DEVICE bool ends_chunk(const PipelineState<S> &at) const { return (cta.granules(at)[S::GRANULES - 1].rows & Granule::ENDS_CHUNK) > 0; }
 
   // Adds the chunk of a row to its total, if `wanted` and if the row has seen some of it: in shared memory, where the next chunk begins from
   // nothing, or else in the accumulators.

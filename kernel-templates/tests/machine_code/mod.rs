@@ -20,12 +20,14 @@ impl Instruction {
         self.low & 0xfff
     }
 
-    /// Whether it reads shared memory: matrices, as all warps read K and V, or more than one word a lane, as some read the query.
+    /// Whether it reads shared memory: matrices, as all warps read K and V, or more than one word a lane, as some read the query, or four, as some
+    /// widen K and V.
     fn reads(&self, what: Reads) -> bool {
         let words = self.high >> 9 & 7; // 4, 5 and 6 are 32, 64 and 128 bits
         match what {
             Reads::Matrices => self.operation() == Self::LDSM,
             Reads::Words => self.operation() == Self::LDS && words > 4,
+            Reads::FourWords => self.operation() == Self::LDS && words > 5,
         }
     }
 
@@ -43,6 +45,7 @@ impl Instruction {
 pub(crate) enum Reads {
     Matrices,
     Words,
+    FourWords,
 }
 
 /// How many arrivals at barriers of shared memory a cubin's kernel has, and which of them do not wait for every such read before them, in the order of
@@ -69,11 +72,13 @@ pub(crate) fn arrivals(cubin: &[u8], reads: Reads) -> (usize, Vec<usize>) {
 }
 
 /// TMA fills a buffer again as soon as all warps have arrived at its barrier: what they read of it has to be in registers by then. `ptxas` makes
-/// an arrival wait for no read by itself.
-pub(crate) fn assert_arrivals_wait(kernel: &Kernel, arch: &str, cubin: &[u8]) {
+/// an arrival wait for no read by itself. The query of heads of more than 128 elements is read by two words, if not by matrices, and TMA never fills its
+/// place.
+pub(crate) fn assert_arrivals_wait(kernel: &Kernel, head_dim: u32, arch: &str, cubin: &[u8]) {
     // Other architectures have no kernels with TMA, and perhaps other scoreboards.
     if arch == "sm_90a" {
-        let [matrices, words] = [Reads::Matrices, Reads::Words].map(|reads| arrivals(cubin, reads).1);
+        let of_words = if head_dim > 128 { Reads::FourWords } else { Reads::Words };
+        let [matrices, words] = [Reads::Matrices, of_words].map(|reads| arrivals(cubin, reads).1);
         assert!(
             matrices.is_empty() && words.is_empty(),
             "{}: arrivals at {matrices:x?} and {words:x?} do not wait for reads of shared memory",

@@ -335,9 +335,8 @@ fn chunks_begin_in_kernels_where_plans_cut_them() {
 }
 
 /// Each part of the argument is needed, and its absence is seen: kernels whose chunks do not begin anew or begin elsewhere than plans are cut, or
-/// whose rows are brought under larger logits when another row of their warp is; warps that add up products in another order than a warpgroup does; warps
-/// that share out a step, and add up their sums in another order than one warp does; steps of which only the first granule says whether a chunk begins:
-/// few requests begin one behind another's last tokens.
+/// whose rows are brought under larger logits when another row of their warp is, or leave a chunk when another row does; warps that add up products in
+/// another order than a warpgroup does; warps that share out a step, and add up their sums in another order than one warp does.
 #[test]
 fn what_would_make_bits_depend_on_the_batch_is_seen() {
     let mutations = [
@@ -360,12 +359,7 @@ fn what_would_make_bits_depend_on_the_batch_is_seen() {
             "return (position & within / 2) == 0;",
             "return position >= 128 && (position - 128 & within / 2) == 0;",
         ),
-        (
-            2400,
-            "producer_tma.cuh",
-            "of_step > 0) load.granule.rows |=",
-            "of_step % 2 > 0) load.granule.rows |=",
-        ),
+        (100, "totals.cuh", "row >= last.first_row() && row < last.last_row()", "true"),
         (
             100,
             "mma.cuh",
