@@ -193,8 +193,7 @@ impl DeviceProfile {
     const CPU_PRODUCTS_OVER_PEAK: u64 = 128;
 
     /// An NVIDIA H200. Tiles of 64 rows took 1.06 to 1.09 times as long as those of 16 on batches that share hardly anything; their first
-    /// steps begin 4.5 to 5.6 us after a CTA's start, those of 16 rows after 3.0 us. With 74 to 84 here batch-invariant plans in FP8 and
-    /// with 64 elements get the faster one of both tiles most often (`docs/invariance.md`).
+    /// steps begin 4.5 to 5.6 us after a CTA's start, those of 16 rows after 3.0 us. Where batch-invariant plans wait in tall tiles: `docs/invariance.md`.
     pub const H200: Self = Self {
         prices: Prices::H200,
         max_concurrent_ctas: 132 * Occupancy::H200.ctas_per_sm,
