@@ -221,11 +221,13 @@ fn sample(limits: &CudaLimits) -> Vec<Sampled> {
 fn every_class_and_option_compiles_for_every_architecture() {
     for device in DEVICES {
         let limits = limits(device);
-        let kernels: Vec<Kernel> = sample(&limits).into_iter().map(|(_, _, kernel)| kernel).collect();
-        for (kernel, cubin) in kernels.iter().zip(compiler(&limits.arch).compile_all(&kernels, || ())) {
+        let (classes, kernels): (Vec<Class>, Vec<Kernel>) =
+            sample(&limits).into_iter().map(|(class, _, kernel)| (class, kernel)).unzip();
+        let cubins = compiler(&limits.arch).compile_all(&kernels, || ());
+        for ((class, kernel), cubin) in classes.iter().zip(&kernels).zip(cubins) {
             let cubin = cubin.unwrap_or_else(|error| panic!("{device}: {error}"));
             assert!((8..=255).contains(&cubin.usage.registers), "{device} {}", kernel.name);
-            assert_arrivals_wait(kernel, &limits.arch, &cubin.code);
+            assert_arrivals_wait(kernel, class.head_dim, &limits.arch, &cubin.code);
         }
     }
 }
@@ -350,7 +352,7 @@ fn tiles_beside_producers_compile_with_every_option() {
         let held = occupancy(&limits, kernel.threads, mix.usage.registers, kernel.shared_bytes);
         let what = format!("{}: {:?}, {} CTAs an SM", kernel.name, mix.usage, held.ctas_per_sm);
         println!("{what}");
-        assert_arrivals_wait(&kernel, &limits.arch, &mix.code);
+        assert_arrivals_wait(&kernel, class.head_dim, &limits.arch, &mix.code);
         // Windows, caps and sinks at once take registers of their own, and fewer of them are left than of a tile alone.
         let most = if options == ALL_OPTIONS { 64 } else { 32 };
         assert!(mix.usage.local_bytes <= most, "{what}");
