@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 use tilewright_heuristics::{Dtype, Tile};
-use tilewright_kernel_templates::cuda::{Kernel, KernelOptions, MERGE_WARPS};
+use tilewright_kernel_templates::cuda::{Kernel, KernelOptions, MERGE_WARPS, sources};
 use tilewright_kernel_templates::toolchain::{Compiler, Nvrtc, Source, fetch_disassemblers};
 use tilewright_kernel_templates::{Arch, Class, shipped_kernels};
 
@@ -83,6 +83,14 @@ fn arrivals_of_recorded_selectors_wait_for_reads() {
             assert_arrivals_wait(kernel, USUAL.head_dim, "sm_90a", &cubin.unwrap().code);
         }
     }
+}
+
+/// What the search takes for granted of heads of more than 128 elements: the sources read nothing but the query by two words.
+#[test]
+fn the_query_alone_is_read_by_two_words() {
+    let reads = |text: &str| text.contains("load_words(");
+    let of = sources().iter().filter(|(_, text)| reads(text)).map(|(name, _)| *name);
+    assert_eq!(of.collect::<BTreeSet<&str>>(), BTreeSet::from(["ptx.cuh", "query.cuh"]));
 }
 
 /// What tests look for in each kernel that they compile is found where it is: `ptxas` lets an arrival pass a read, though the source has it behind.

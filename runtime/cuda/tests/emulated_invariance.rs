@@ -284,16 +284,7 @@ fn bits_of_bf16(row: &[bf16]) -> Vec<u32> {
 
 /// The emulation takes some milliseconds a batch, so these are hundreds of pairs of batches; the CPU's and the GPU's suites have thousands.
 fn assert_equal_bits<E: Element>(kind: Kind, pairs: u64, bits: impl Fn(&[E]) -> Vec<u32>) {
-    assert_equal_bits_of(kind, &kind.emulator(), pairs, bits);
-}
-
-fn assert_equal_bits_of<E: Element>(
-    kind: Kind,
-    emulator: &Emulator,
-    pairs: u64,
-    bits: impl Fn(&[E]) -> Vec<u32>,
-) {
-    let seen = kind.run::<E>(emulator, Split::Invariant, pairs, bits);
+    let seen = kind.run::<E>(&kind.emulator(), Split::Invariant, pairs, bits);
     assert_eq!(seen.differ, 0, "of {} pairs", seen.pairs);
 }
 
