@@ -1,7 +1,8 @@
 //! Batch-invariant attention: where the chunks of a request begin, and which tiles sum them alike.
 //!
-//! A request's tokens are cut at positions that only the position and the model's KV heads decide. Each chunk is summed from nothing, in steps of the
-//! tile's n tokens that begin at multiples of n, and the chunks are added up in their order. `docs/invariance.md` says why no bit depends on more.
+//! A request's tokens are cut at positions that only the position and the model's KV heads decide. Each chunk is summed from nothing, as many tokens at once
+//! as have one maximum ([`softmax_tokens`]), from multiples of that on, and the chunks are added up in their order. `docs/invariance.md` says why no bit depends
+//! on more.
 
 use crate::{Backend, Dtype, Tile, TileSet};
 use std::ops::Range;
@@ -51,12 +52,23 @@ impl Chunks {
     }
 }
 
+/// How many tokens of a row a tile has under one maximum in batch-invariant kernels, at least 1: a step, or a part of it of as many tokens as a step of
+/// the tall tile of its family has. Tokens of a request are shared up to multiples of this. `cuda/chunk.cuh` has the same numbers.
+pub const fn softmax_tokens(tile: &Tile, head_dim: u32) -> u32 {
+    let most = if head_dim > 64 && head_dim <= 192 { 64 } else { 128 };
+    match tile.n as u32 {
+        0 => 1,
+        n if n > most => most,
+        n => n,
+    }
+}
+
 /// Families of tiles, best first: a device gets the first whose tiles all run there. A plan takes one of its family, whichever ends first by the
 /// planner's prices: all of them give a row the same bits.
 ///
-/// They have the same number of tokens a step, under one softmax a row. A tile with a warp for each 16 rows has all tokens of a step in it; of 16 rows more
-/// warps share out a step, each of whose numbers is made as one of them alone would make it (`cuda/split_step.cuh`). Of heads of more than 256 elements the
-/// warps of a row have logits of a part each. That `mma.sync` and `wgmma` then give the same bits, no document says: `docs/invariance.md` says what shows it.
+/// They have the same number of tokens under one maximum of a row ([`softmax_tokens`]). A tile with a warp for each 16 rows has all tokens of a step in it; of 16 rows more
+/// warps share out a step, which may have several softmaxes, and each of whose numbers is made as one of them alone would make it (`cuda/split_step.cuh`). Of
+/// heads of more than 256 elements the warps of a row have logits of a part each. That `mma.sync` and `wgmma` then give the same bits, no document says: `docs/invariance.md` says what shows it.
 pub const fn families(backend: Backend, head_dim: u32, dtype: Dtype) -> &'static [TileSet<'static>] {
     const fn of(tiles: &'static [Tile]) -> TileSet<'static> {
         TileSet::new(tiles)
@@ -90,17 +102,31 @@ pub const fn families(backend: Backend, head_dim: u32, dtype: Dtype) -> &'static
     // Steps of 32 tokens leave room for three stages of them.
     const UP_TO_256: &[TileSet<'static>] =
         &[of(&[Tile::new(16, 32, 2, 1), Tile::new(64, 32, 4, 3)]), of(&[Tile::new(16, 32, 2, 1)])];
-    // In FP8 longer heads have 128 tokens a step beside 16 rows, and no taller tile of as many that fits.
-    const LONG_FP8: &[TileSet<'static>] =
+    // In FP8 a step of 128 tokens has as many bytes as one of 64 in 16 bits.
+    const FP8_128: &[TileSet<'static>] = &[
+        of(&[Tile::new(16, 128, 4, 1), Tile::new(64, 64, 4, 2)]),
+        of(&[Tile::new(16, 128, 4, 1), Tile::new(64, 64, 4, 1)]),
+        of(&[Tile::new(16, 128, 4, 1)]),
+        of(&[Tile::new(16, 64, 4, 1)]),
+    ];
+    const FP8_192: &[TileSet<'static>] = &[
+        of(&[Tile::new(16, 128, 4, 1), Tile::new(64, 64, 4, 2)]),
+        of(&[Tile::new(16, 128, 4, 1)]),
+        of(&[Tile::new(16, 64, 4, 1)]),
+    ];
+    // Longer ones have no taller tile that is worth it.
+    const FP8_256: &[TileSet<'static>] =
         &[of(&[Tile::new(16, 128, 4, 1)]), of(&[Tile::new(16, 64, 4, 1)]), of(&[Tile::new(16, 32, 2, 1)])];
     const SPLIT: &[TileSet<'static>] = &[of(&[Tile::new(16, 32, 4, 1)]), of(&[Tile::new(16, 16, 4, 1)])];
     match (backend, head_dim) {
         (Backend::Cpu, _) => CPU,
         (Backend::Cuda, ..=64) => UP_TO_64,
         (Backend::Cuda, ..=96) => UP_TO_96,
+        (Backend::Cuda, ..=128) if dtype.has_fp8_kv() => FP8_128,
         (Backend::Cuda, ..=128) => UP_TO_128,
-        (Backend::Cuda, 129..=256) if dtype.has_fp8_kv() => LONG_FP8,
+        (Backend::Cuda, ..=192) if dtype.has_fp8_kv() => FP8_192,
         (Backend::Cuda, ..=192) => UP_TO_192,
+        (Backend::Cuda, ..=256) if dtype.has_fp8_kv() => FP8_256,
         (Backend::Cuda, ..=256) => UP_TO_256,
         (Backend::Cuda, _) => SPLIT,
     }
@@ -145,16 +171,18 @@ mod tests {
             [64, 96, 128, 192, 256, 512].map(|dim| [(dim, Dtype::F16), (dim, Dtype::Fp8F16)]).concat()
         {
             for family in families(Backend::Cuda, head_dim, dtype) {
-                let steps = family.tiles()[0].n;
+                let of_family = softmax_tokens(&family.tiles()[0], head_dim);
                 for tile in family.tiles() {
-                    assert_eq!(tile.n, steps, "{tile}");
+                    let tokens = softmax_tokens(tile, head_dim);
+                    assert_eq!(tokens, of_family, "{tile}");
+                    assert!(u32::from(tile.n) == tokens || tile.m == 16, "{tile}: one softmax a step");
                     let of_16_rows = tile.warps / (tile.m / 16);
                     let alike = if head_dim > 256 { 4 } else { 1 };
                     assert!(
                         of_16_rows == alike || (tile.m == 16 && head_dim <= 256),
                         "{tile}: {of_16_rows} warps for 16 rows"
                     );
-                    assert!(u32::from(tile.n) <= SHORTEST && SHORTEST.is_multiple_of(tile.n.into()));
+                    assert!(u32::from(tile.n).is_multiple_of(tokens) && SHORTEST.is_multiple_of(tokens));
                 }
             }
         }

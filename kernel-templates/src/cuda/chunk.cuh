@@ -10,6 +10,8 @@ namespace tilewright {
 
 // The host has the same numbers: `heuristics/src/chunk.rs`.
 constexpr u32 SHORTEST_CHUNK = 512; // tokens
+// Tokens under one maximum at most: as many as steps of the tall tile beside have.
+constexpr u32 longest_softmax(u32 head_dim) { return head_dim > 64 && head_dim <= 192 ? 64 : 128; }
 
 // Chunks from a position to twice it, once they are longer than that.
 TILEWRIGHT_DEVICE u32 chunks_an_octave(u32 kv_heads) { return kv_heads < 8 ? 32 : 16; }

@@ -41,6 +41,7 @@ struct Granule {
   TILEWRIGHT_DEVICE u32 first_row() const { return rows % 4096; }
   TILEWRIGHT_DEVICE u32 last_row() const { return rows / 4096 % 1024; } // one past
   static constexpr u32 ENDS_CHUNK = 4096 * 1024; // noted in batch-invariant kernels alone
+  TILEWRIGHT_DEVICE bool ends_chunk() const { return (rows & ENDS_CHUNK) > 0; }
   TILEWRIGHT_DEVICE u32 tokens() const { return rows / (4096 * 4096); }
 };
 

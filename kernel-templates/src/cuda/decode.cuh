@@ -238,7 +238,7 @@ struct Decode {
       parts.softmax_step.compute(acc, query, steps, step, at, seen, SharedBuffers<decltype(meanwhile)>{meanwhile});
       if constexpr (S::INVARIANT) {
         const Totals<S> totals{cta};
-        if (step + 1 < steps.last && totals.ends_chunk(at)) totals.leave_chunk(acc, at, value_scale(cta));
+        if (step + 1 < steps.last && totals.ends_chunk(at)) totals.leave_chunk(acc, totals.last_granule(at), value_scale(cta));
       }
       at = at.template ahead<1>();
     }

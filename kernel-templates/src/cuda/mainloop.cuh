@@ -170,7 +170,7 @@ template <class S> struct Mainloop {
       pipeline.template wait_keys_full<true>(at);
       const PipelineState<S> last = compute_some(acc, query, steps, step, at, seen);
       // Its notes are there until the next step is read.
-      if (step < steps.last && totals.ends_chunk(last)) totals.leave_chunk(acc, last, value_scale(cta));
+      if (step < steps.last && totals.ends_chunk(last)) totals.leave_chunk(acc, totals.last_granule(last), value_scale(cta));
     }
     totals.leave_chunks(acc, value_scale(cta));
   }

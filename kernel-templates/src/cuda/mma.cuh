@@ -58,7 +58,7 @@ template <class S> struct Mma {
   // for the whole KV range: it computes none of them anew in so long a code.
   TILEWRIGHT_DEVICE u32 fragment_lane() const { return S::MIXED ? computed_here(cta.lane) : cta.lane; }
 
-  // Logits of the warp's rows with GRANULES_HERE granules of a step, `first` and the next ones; those outside of `active` stay zero. Of a head that
+  // Logits of the warp's rows with GRANULES_HERE granules of a step, `first` and its next ones; those outside of `active` stay zero. Of a head that
   // warps share out, the warp's part of them. Returns bits of what the last reads have brought (`Pipeline::release_keys`).
   template <bool ALL, u32 GRANULES_HERE>
   TILEWRIGHT_DEVICE u32 multiply_keys(float (&scores)[GRANULES_HERE * 2][4], const Query<S> &query, const PipelineState<S> &at, u32 first,
@@ -84,7 +84,7 @@ template <class S> struct Mma {
 #pragma unroll
       for (u32 n = 0; n < GRANULES_HERE; n++) {
         if (!ALL && !(active >> n & 1)) continue;
-        const u32 row = (first + n) * S::GRANULE + lane % 8 + lane / 16 * 8;
+        const u32 row = (first + S::own_granule(n)) * S::GRANULE + lane % 8 + lane / 16 * 8;
         u32 b[4];
         ldmatrix(b, cta.chunk_address(cta.keys_at(at), row, first_key_chunk() + k * 2 + lane / 8 % 2));
         if (k + 1 == S::WARP_KEY_CHUNKS / 2) read ^= b[0]; // the compiler may change their order

@@ -5,6 +5,7 @@
 #include "mask.cuh"
 #include "split_dim.cuh"
 #include "split_step.cuh"
+#include "totals.cuh"
 
 namespace tilewright {
 
@@ -50,13 +51,10 @@ template <class S> struct SoftmaxStep {
     if constexpr (S::SPLIT_DIM) SplitDim<S>{cta}.add_logits(scores);
   }
 
-  // Weights are made in two parts. Between them lies the branch that raises accumulators, if they have to be: the answer of the other lanes comes
-  // while those of the first granule are made, and the compiler moves no wait for earlier products before it.
-  //
-  // Makes the first weights of a step's products, and brings the softmaxes under its largest logits where they are too far below.
+  // Makes logits of a step's products: bent, and -inf where a row does not see a token.
   template <u32 GRANULES_HERE>
-  TILEWRIGHT_DEVICE Raise begin_weighing(Softmax (&softmax)[2], const Query<S> &query, float (&scores)[GRANULES_HERE * 2][4], const PipelineState<S> &at, u32 first,
-                                         const MaskState &mask_state, bool masked) const {
+  TILEWRIGHT_DEVICE void make_logits(const Query<S> &query, float (&scores)[GRANULES_HERE * 2][4], const PipelineState<S> &at, u32 first, const MaskState &mask_state,
+                                     bool masked) const {
     if constexpr (S::BENDS) {
 #pragma unroll
       for (u32 j = 0; j < GRANULES_HERE * 2; j++) {
@@ -65,29 +63,49 @@ template <class S> struct SoftmaxStep {
       }
     }
     if (masked) masking.template mask_scores<GRANULES_HERE>(scores, at, first, mask_state);
-    float max[2] = {scores[0][0], scores[0][2]};
+  }
+
+  // The largest logits of the rows in some of these tiles of 8 tokens.
+  template <u32 BEGIN, u32 END, u32 TILES> TILEWRIGHT_DEVICE void find_largest(float (&max)[2], const Query<S> &query, const float (&scores)[TILES][4]) const {
+    max[0] = scores[BEGIN][0], max[1] = scores[BEGIN][2];
 #pragma unroll
-    for (u32 j = 0; j < GRANULES_HERE * 2; j++) {
+    for (u32 j = BEGIN; j < END; j++) {
 #pragma unroll
       for (u32 e = 0; e < 4; e++) max[e / 2] = larger(max[e / 2], scores[j][e]);
     }
-    Raise raise{false, {softmax[0].max, softmax[1].max}};
 #pragma unroll
     for (u32 half = 0; half < 2; half++) {
       max[half] = product(max[half], factor(query, half));
       max[half] = larger(max[half], from_lane_xor(max[half], 1));
       max[half] = larger(max[half], from_lane_xor(max[half], 2));
     }
-    if constexpr (S::SPLIT_STEP) SplitStep<S>{cta}.share_maxima(max);
+  }
+
+  // Brings softmaxes under larger logits where they are too far below. A row is brought under what it needs itself, not under what others of the warp need.
+  TILEWRIGHT_DEVICE static Raise raise_softmaxes(Softmax (&softmax)[2], const float (&max)[2]) {
+    Raise raise{false, {softmax[0].max, softmax[1].max}};
 #pragma unroll
     for (u32 half = 0; half < 2; half++) {
-      // A row is brought under what it needs itself, not under what others of the warp need.
       const bool raises = max[half] > softmax[half].max + SLACK;
       softmax[half].max = raises ? max[half] : softmax[half].max;
       raise.far = raise.far || raises;
     }
     raise.far = any_in_warp(raise.far);
-    make_weights<GRANULES_HERE, 0, first_tiles(GRANULES_HERE)>(scores, softmax, query);
+    return raise;
+  }
+
+  // Weights are made in two parts. Between them lies the branch that raises accumulators, if they have to be: the answer of the other lanes comes
+  // while those of the first granule are made, and the compiler moves no wait for earlier products before it.
+  //
+  // Makes the first weights of a step's products, and brings the softmaxes under its largest logits.
+  template <u32 GRANULES_HERE>
+  TILEWRIGHT_DEVICE Raise begin_weighing(Softmax (&softmax)[2], const Query<S> &query, float (&scores)[GRANULES_HERE * 2][4], const PipelineState<S> &at, u32 first,
+                                         const MaskState &mask_state, bool masked) const {
+    make_logits<GRANULES_HERE>(query, scores, at, first, mask_state, masked);
+    float max[2];
+    find_largest<0, GRANULES_HERE * 2>(max, query, scores);
+    const Raise raise = raise_softmaxes(softmax, max);
+    make_weights<0, first_tiles(GRANULES_HERE)>(scores, softmax, query);
     return raise;
   }
 
@@ -96,7 +114,7 @@ template <class S> struct SoftmaxStep {
 
   // Makes the other weights, and sums all.
   template <u32 GRANULES_HERE> TILEWRIGHT_DEVICE void end_weighing(Softmax (&softmax)[2], const Query<S> &query, float (&scores)[GRANULES_HERE * 2][4]) const {
-    make_weights<GRANULES_HERE, first_tiles(GRANULES_HERE), GRANULES_HERE * 2>(scores, softmax, query);
+    make_weights<first_tiles(GRANULES_HERE), GRANULES_HERE * 2>(scores, softmax, query);
     if constexpr (S::INVARIANT) {
 #pragma unroll
       for (u32 n = 0; n < GRANULES_HERE; n++) {
@@ -120,8 +138,7 @@ template <class S> struct SoftmaxStep {
   // What makes logits of a row's scores once they are bent.
   TILEWRIGHT_DEVICE float factor(const Query<S> &query, u32 half) const { return S::BENDS ? 1.f : query.scale(cta, half); }
 
-  template <u32 GRANULES_HERE, u32 BEGIN, u32 END>
-  TILEWRIGHT_DEVICE void make_weights(float (&scores)[GRANULES_HERE * 2][4], const Softmax (&softmax)[2], const Query<S> &query) const {
+  template <u32 BEGIN, u32 END, u32 TILES> TILEWRIGHT_DEVICE void make_weights(float (&scores)[TILES][4], const Softmax (&softmax)[2], const Query<S> &query) const {
     const float max[2] = {subtracted(softmax[0].max), subtracted(softmax[1].max)};
 #pragma unroll
     for (u32 j = BEGIN; j < END; j++) {
@@ -180,34 +197,86 @@ template <class S> struct SoftmaxStep {
     buffers.values_are_read(values_read);
   }
 
-  // The same by warps that share out a step: each makes the weights of its granules, and multiplies its part of V with all.
+  // The last granules of a step's softmaxes, with which chunks may end.
+  struct ChunkEnds {
+    Granule granule[S::SOFTMAXES];
+  };
+
+  // The same by warps that share out a step: each makes the weights of its granules, and multiplies its part of V with all. Softmaxes follow each other, but
+  // their products with K, their maxima and their weights are made at once.
   template <u32 GRANULES_HERE, class Buffers>
   TILEWRIGHT_DEVICE void compute_split(Accumulators<S> &acc, const Query<S> &query, const PipelineState<S> &at, u32 first, u32 active, const MaskState &mask_state, bool masked,
                                        const Buffers &buffers) const {
-    constexpr u32 OWN_GRANULES = GRANULES_HERE / S::WARPS_D;
-    const u32 own_first = first + cta.warp_d * OWN_GRANULES;
+    constexpr u32 OWN = S::OWN_GRANULES, ALL_OWN = S::SOFTMAXES * OWN;
+    static_assert(ALL_OWN * S::WARPS_D == GRANULES_HERE, "a whole step");
+    const u32 own_first = first + cta.warp_d * OWN;
     const SplitStep<S> split{cta};
-    float scores[OWN_GRANULES * 2][4];
-    buffers.meanwhile();
-    const u32 keys_read = mma.template multiply_keys<true, OWN_GRANULES>(scores, query, at, own_first, Mask<S>::all_granules(OWN_GRANULES));
-    buffers.keys_are_read(keys_read);
-    const Raise raise = begin_weighing<OWN_GRANULES>(acc.softmax, query, scores, at, own_first, mask_state, masked);
-    make_weights<OWN_GRANULES, first_tiles(OWN_GRANULES), OWN_GRANULES * 2>(scores, acc.softmax, query);
+    const Totals<S> totals{cta};
+    float scores[ALL_OWN * 2][4], max[S::SOFTMAXES][2];
+    ChunkEnds ends; // but with the last softmax, whose rows leave behind the step
 #pragma unroll
-    for (u32 n = 0; n < OWN_GRANULES; n++) {
+    for (u32 s = 0; s + 1 < S::SOFTMAXES; s++) ends.granule[s] = cta.granules(at)[first + (s + 1) * S::SOFTMAX_GRANULES - 1];
+    buffers.meanwhile();
+    const u32 keys_read = mma.template multiply_keys<true, ALL_OWN>(scores, query, at, own_first, Mask<S>::all_granules(ALL_OWN));
+    buffers.keys_are_read(keys_read);
+    make_logits<ALL_OWN>(query, scores, at, own_first, mask_state, masked);
+    find_all_largest<0>(max, query, scores);
+    split.share_maxima(max);
+    Softmax softmax[S::SOFTMAXES][2];
+    Raise raises[S::SOFTMAXES];
+#pragma unroll
+    for (u32 s = 0; s < S::SOFTMAXES; s++) {
+#pragma unroll
+      for (u32 half = 0; half < 2; half++) {
+        softmax[s][half] = s == 0 ? acc.softmax[half] : softmax[s == 0 ? 0 : s - 1][half];
+        // From nothing, where the row leaves a chunk.
+        if (s > 0 && totals.leaves(ends.granule[s == 0 ? 0 : s - 1], half)) softmax[s][half].max = negative_infinity();
+      }
+      raises[s] = raise_softmaxes(softmax[s], max[s]);
+    }
+    weigh_all<0>(softmax, query, scores);
+#pragma unroll
+    for (u32 n = 0; n < ALL_OWN; n++) {
       u32 weights[4];
       mma.narrow_weights(weights, scores, n);
-      split.leave(own_first + n, weights, granule_sum(scores, n, 0), granule_sum(scores, n, 1));
+      split.leave(own_first + S::own_granule(n), weights, granule_sum(scores, n, 0), granule_sum(scores, n, 1));
     }
     split.meet();
-    if (raise.far) raise_accumulators(acc, raise);
+    u32 values_read = 0;
 #pragma unroll
-    for (u32 n = 0; n < GRANULES_HERE; n++) split.add_sums(acc.softmax, first + n);
-    buffers.wait_values_full();
-    const auto fragment = [&](u32(&a)[4], u32 n) { split.weights(a, first + n); };
-    constexpr u32 ALL_GRANULES = Mask<S>::all_granules(GRANULES_HERE);
-    if (S::INVARIANT || active == ALL_GRANULES) buffers.values_are_read(mma.template multiply_values<true, GRANULES_HERE>(acc, fragment, at, first, ALL_GRANULES));
-    else buffers.values_are_read(mma.template multiply_values<false, GRANULES_HERE>(acc, fragment, at, first, active));
+    for (u32 s = 0; s < S::SOFTMAXES; s++) {
+      const u32 its_first = first + s * S::SOFTMAX_GRANULES;
+#pragma unroll
+      for (u32 half = 0; half < 2; half++) acc.softmax[half].max = softmax[s][half].max;
+      if (raises[s].far) raise_accumulators(acc, raises[s]);
+#pragma unroll
+      for (u32 n = 0; n < S::SOFTMAX_GRANULES; n++) split.add_sums(acc.softmax, its_first + n);
+      if (s == 0) buffers.wait_values_full();
+      const auto fragment = [&](u32(&a)[4], u32 n) { split.weights(a, its_first + n); };
+      constexpr u32 ALL_GRANULES = Mask<S>::all_granules(S::SOFTMAX_GRANULES);
+      if (S::INVARIANT || active == ALL_GRANULES) values_read ^= mma.template multiply_values<true, S::SOFTMAX_GRANULES>(acc, fragment, at, its_first, ALL_GRANULES);
+      else values_read ^= mma.template multiply_values<false, S::SOFTMAX_GRANULES>(acc, fragment, at, its_first, active);
+      if constexpr (S::SOFTMAXES > 1) {
+        if (s + 1 < S::SOFTMAXES && ends.granule[s].ends_chunk()) totals.leave_chunk(acc, ends.granule[s], value_scale(cta));
+      }
+    }
+    buffers.values_are_read(values_read);
+  }
+
+  // The largest logits of each softmax of a step.
+  template <u32 SOFTMAX, u32 TILES> TILEWRIGHT_DEVICE void find_all_largest(float (&max)[S::SOFTMAXES][2], const Query<S> &query, const float (&scores)[TILES][4]) const {
+    if constexpr (SOFTMAX < S::SOFTMAXES) {
+      find_largest<SOFTMAX * S::OWN_GRANULES * 2, (SOFTMAX + 1) * S::OWN_GRANULES * 2>(max[SOFTMAX], query, scores);
+      find_all_largest<SOFTMAX + 1>(max, query, scores);
+    }
+  }
+
+  // Their weights.
+  template <u32 SOFTMAX, u32 TILES> TILEWRIGHT_DEVICE void weigh_all(const Softmax (&softmax)[S::SOFTMAXES][2], const Query<S> &query, float (&scores)[TILES][4]) const {
+    if constexpr (SOFTMAX < S::SOFTMAXES) {
+      make_weights<SOFTMAX * S::OWN_GRANULES * 2, (SOFTMAX + 1) * S::OWN_GRANULES * 2>(scores, softmax[SOFTMAX], query);
+      weigh_all<SOFTMAX + 1>(softmax, query, scores);
+    }
   }
 
   // A step of the private KV phase: each warp multiplies the private KV of its rows.

@@ -1,5 +1,5 @@
 // A step of batch-invariant kernels whose warps share rows: each makes the weights of a part of the tokens, under the largest logit of all, and all
-// of them sum a part of V's elements each.
+// of them sum a part of V's elements each. A long step has several softmaxes, one after the other, as steps of other tiles of the family have fewer tokens.
 //
 // Lanes of the same number have the same rows and columns in all of these warps, so each leaves its weights to the others' lanes of its number. A place is
 // written again behind the next step's first meeting, to which all come behind their reads.
@@ -22,21 +22,28 @@ template <class S> struct SplitStep {
   };
   TILEWRIGHT_DEVICE Sums &sums(u32 granule) const { return reinterpret_cast<Sums *>(cta.shared + S::GRANULE_SUMS_AT)[entry(granule)]; }
   // Of the lane's rows, one below the other by eight.
-  TILEWRIGHT_DEVICE float &maximum(u32 half, u32 warp_d) const {
-    return reinterpret_cast<float *>(cta.shared + S::SHARED_MAXIMA_AT)[(cta.warp_q * 16 + half * 8 + cta.fragment_row) * S::WARPS_D + warp_d];
+  TILEWRIGHT_DEVICE float &maximum(u32 softmax, u32 half, u32 warp_d) const {
+    const u32 row = softmax * S::M + cta.warp_q * 16 + half * 8 + cta.fragment_row;
+    return reinterpret_cast<float *>(cta.shared + S::SHARED_MAXIMA_AT)[row * S::WARPS_D + warp_d];
   }
 
   // Makes maxima of all tokens of those of this warp's.
-  TILEWRIGHT_DEVICE void share_maxima(float (&max)[2]) const {
+  TILEWRIGHT_DEVICE void share_maxima(float (&max)[S::SOFTMAXES][2]) const {
 #pragma unroll
-    for (u32 half = 0; half < 2; half++) {
-      if (cta.lane % 4 == 0) maximum(half, cta.warp_d) = max[half];
+    for (u32 s = 0; s < S::SOFTMAXES; s++) {
+#pragma unroll
+      for (u32 half = 0; half < 2; half++) {
+        if (cta.lane % 4 == 0) maximum(s, half, cta.warp_d) = max[s][half];
+      }
     }
     meet();
 #pragma unroll
-    for (u32 half = 0; half < 2; half++) {
+    for (u32 s = 0; s < S::SOFTMAXES; s++) {
 #pragma unroll
-      for (u32 d = 0; d < S::WARPS_D; d++) max[half] = larger(max[half], maximum(half, d));
+      for (u32 half = 0; half < 2; half++) {
+#pragma unroll
+        for (u32 d = 0; d < S::WARPS_D; d++) max[s][half] = larger(max[s][half], maximum(s, half, d));
+      }
     }
   }
 

@@ -16,14 +16,16 @@ template <class S> struct Totals {
     else return reinterpret_cast<Pair *>(cta.shared + S::TOTALS_AT)[(half * (S::WARP_DIM / 8) + d) * S::COPIERS + cta.thread];
   }
 
-  // Behind a step with which a chunk ends: its rows leave the chunk. `value_scale` is a factor of all elements of V.
-  TILEWRIGHT_DEVICE void leave_chunk(Accumulators<S> &acc, const PipelineState<S> &at, float value_scale) const {
-    const Granule last = cta.granules(at)[S::GRANULES - 1];
+  // Behind a granule with which a chunk ends, the last one of a softmax: its rows leave the chunk. `value_scale` is a factor of all elements of V.
+  TILEWRIGHT_DEVICE void leave_chunk(Accumulators<S> &acc, const Granule &last, float value_scale) const {
 #pragma unroll
-    for (u32 half = 0; half < 2; half++) {
-      const u32 row = cta.warp_q * 16 + cta.fragment_row + half * 8;
-      add(acc, half, row >= last.first_row() && row < last.last_row(), true, value_scale);
-    }
+    for (u32 half = 0; half < 2; half++) add(acc, half, leaves(last, half), true, value_scale);
+  }
+
+  // Whether one of the thread's rows does.
+  TILEWRIGHT_DEVICE bool leaves(const Granule &last, u32 half) const {
+    const u32 row = cta.warp_q * 16 + cta.fragment_row + half * 8;
+    return last.ends_chunk() && row >= last.first_row() && row < last.last_row();
   }
 
   // Behind the last step: all rows leave theirs, and the accumulators are all chunks, with the sums of whole rows.
@@ -32,8 +34,9 @@ template <class S> struct Totals {
     for (u32 half = 0; half < 2; half++) add(acc, half, true, false, value_scale);
   }
 
-  // Whether a chunk ends with a step, whose tokens are those of one segment then: all of them. All warps of a CTA find the same.
-  TILEWRIGHT_DEVICE bool ends_chunk(const PipelineState<S> &at) const { return (cta.granules(at)[S::GRANULES - 1].rows & Granule::ENDS_CHUNK) > 0; }
+  // The last granule of a step. Where a chunk ends with it, the tokens of its softmax are those of one segment: all of them. All warps of a CTA find the same.
+  TILEWRIGHT_DEVICE const Granule &last_granule(const PipelineState<S> &at) const { return cta.granules(at)[S::GRANULES - 1]; }
+  TILEWRIGHT_DEVICE bool ends_chunk(const PipelineState<S> &at) const { return last_granule(at).ends_chunk(); }
 
   // Adds the chunk of a row to its total, if `wanted` and if the row has seen some of it: in shared memory, where the next chunk begins from
   // nothing, or else in the accumulators.

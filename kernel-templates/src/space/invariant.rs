@@ -80,13 +80,15 @@ mod tests {
     }
 
     #[test]
-    fn longer_heads_in_fp8_have_long_steps() {
+    fn fp8_has_long_steps() {
         let on = |device, head_dim| {
             let limits = Limits::Cuda(CudaLimits::named(device).unwrap());
             invariant_set(&Class { head_dim, dtype: Dtype::Fp8Bf16 }, &limits).unwrap().to_string()
         };
+        assert_eq!(on("h200", 128), "m16n128w4s1+m64n64w4s2");
+        assert_eq!(on("h200", 192), "m16n128w4s1+m64n64w4s2");
+        assert_eq!(on("h200", 256), "m16n128w4s1");
         for head_dim in [192, 256] {
-            assert_eq!(on("h200", head_dim), "m16n128w4s1");
             assert_eq!(on("a100-80gb", head_dim), "m16n128w4s1");
         }
         assert_eq!(on("rtx-4090", 192), "m16n128w4s1");

@@ -41,6 +41,8 @@ const PLAIN: KernelOptions = KernelOptions {
     invariant: true,
 };
 const HOPPER: Kind = Kind { arch: "sm_90a", dtype: Dtype::F16, head_dim: 64, options: PLAIN };
+/// Its steps of 128 tokens have two softmaxes.
+const FP8: Kind = Kind { dtype: Dtype::Fp8F16, head_dim: 128, ..HOPPER };
 
 /// A source with a change, where it is of that file.
 fn changed(name: &str, text: &str, [file, from, to]: [&str; 3]) -> String {
@@ -297,13 +299,15 @@ fn a_request_has_the_same_bits_in_every_batch_and_launch() {
 fn so_it_has_with_all_options_and_without_warpgroups() {
     let all = KernelOptions { mask: MaskOptions::ALL, sinks: true, ..PLAIN };
     assert_equal_bits(Kind { dtype: Dtype::Bf16, options: all, ..HOPPER }, 200, bits_of_bf16);
+    assert_equal_bits(Kind { options: all, ..FP8 }, 60, bits_of_f16);
     assert_equal_bits(Kind { arch: "sm_80", ..HOPPER }, 200, bits_of_f16);
 }
 
 #[test]
 fn so_it_has_with_fp8_and_with_long_vectors() {
-    assert_equal_bits(Kind { dtype: Dtype::Fp8F16, head_dim: 128, ..HOPPER }, 60, bits_of_f16);
-    assert_equal_bits(Kind { dtype: Dtype::E5m2F16, head_dim: 128, ..HOPPER }, 60, bits_of_f16);
+    assert_equal_bits(FP8, 60, bits_of_f16);
+    assert_equal_bits(Kind { dtype: Dtype::E5m2F16, ..FP8 }, 60, bits_of_f16);
+    assert_equal_bits(Kind { dtype: Dtype::Fp8F16, ..HOPPER }, 60, bits_of_f16);
     for head_dim in [192, 256] {
         assert_equal_bits(Kind { head_dim, ..HOPPER }, 60, bits_of_f16);
         assert_equal_bits(Kind { dtype: Dtype::Fp8F16, head_dim, ..HOPPER }, 60, bits_of_f16);
@@ -327,46 +331,55 @@ fn chunks_begin_in_kernels_where_plans_cut_them() {
 
 /// Each part of the argument is needed, and its absence is seen: kernels whose chunks do not begin anew or begin elsewhere than plans are cut, or
 /// whose rows are brought under larger logits when another row of their warp is, or leave a chunk when another row does; warps that add up products in
-/// another order than a warpgroup does; warps that share out a step, and add up their sums in another order than one warp does.
+/// another order than a warpgroup does; warps that share out a step, and add up their sums in another order than one warp does, have one softmax for a long step, or
+/// do not begin one anew behind a chunk.
 #[test]
 fn what_would_make_bits_depend_on_the_batch_is_seen() {
     let mutations = [
         (
-            100,
+            HOPPER,
             "chunk.cuh",
             "return (position & within / 2) == 0;",
             "return false && (position & within / 2) == 0;",
         ),
         (
-            100,
+            HOPPER,
             "softmax_step.cuh",
             "const bool raises = max[half] > softmax[half].max + SLACK;",
             "const bool raises =
                any_in_warp(max[half] > softmax[half].max + SLACK) && max[half] > softmax[half].max;",
         ),
         (
-            100,
+            HOPPER,
             "chunk.cuh",
             "return (position & within / 2) == 0;",
             "return position >= 128 && (position - 128 & within / 2) == 0;",
         ),
-        (100, "totals.cuh", "row >= last.first_row() && row < last.last_row()", "true"),
+        (HOPPER, "totals.cuh", "row >= last.first_row() && row < last.last_row()", "true"),
         (
-            100,
+            HOPPER,
             "mma.cuh",
             "for (u32 k = 0; k < S::WARP_KEY_CHUNKS / 2; k++) {",
             "for (u32 k = S::WARP_KEY_CHUNKS / 2; k-- > 0;) {",
         ),
         (
-            100,
+            HOPPER,
             "softmax_step.cuh",
-            "split.add_sums(acc.softmax, first + n);",
-            "split.add_sums(acc.softmax, first + GRANULES_HERE - 1 - n);",
+            "split.add_sums(acc.softmax, its_first + n);",
+            "split.add_sums(acc.softmax, its_first + S::SOFTMAX_GRANULES - 1 - n);",
         ),
+        (
+            FP8,
+            "softmax_step.cuh",
+            "raises[s] = raise_softmaxes(softmax[s], max[s]);",
+            "const float both[2] = {larger(max[0][0], max[S::SOFTMAXES - 1][0]), larger(max[0][1], max[S::SOFTMAXES - 1][1])};
+             raises[s] = raise_softmaxes(softmax[s], both);",
+        ),
+        (FP8, "softmax_step.cuh", "if (s > 0 && totals.leaves(", "if (false && totals.leaves("),
     ];
-    for (pairs, file, from, to) in mutations {
-        let emulator = HOPPER.mutant(|name, text| changed(name, text, [file, from, to]));
-        let seen = HOPPER.run::<f16>(&emulator, Split::Invariant, pairs, bits_of_f16);
+    for (kind, file, from, to) in mutations {
+        let emulator = kind.mutant(|name, text| changed(name, text, [file, from, to]));
+        let seen = kind.run::<f16>(&emulator, Split::Invariant, 100, bits_of_f16);
         assert!(seen.differ > 0, "{from}: of {} pairs all are equal", seen.pairs);
     }
 }

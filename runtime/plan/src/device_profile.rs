@@ -1,6 +1,7 @@
 //! What the planner knows of a device. Everything that was measured on one GPU is here, and nowhere else in the planner.
 
 use crate::plan::WARP_ROWS;
+use tilewright_heuristics::chunk::softmax_tokens;
 use tilewright_heuristics::{Backend, Device, Geometry, Prices, Selection, Tile};
 
 /// A device as the planner sees it.
@@ -174,8 +175,10 @@ impl KernelNeeds {
         let query = if transposed || warp_dim > 128 || m > n * element { 2 * m * head_dim + 64 } else { 0 };
         let totals = if invariant && !totals_in_registers { 4 * m * head_dim } else { 0 };
         let logits = if splits_head { u64::from(warps) * 64 * n } else { 0 };
+        let softmaxes = n / u64::from(softmax_tokens(tile, geometry.head_dim));
         let weights = match (transposed, splits_step) {
             (true, _) => 4 * m * n,
+            (false, true) if invariant => 3 * m * n + 64 * u64::from(warps) * softmaxes,
             (false, true) => 3 * m * n + 64 * u64::from(warps),
             _ => 0,
         };
@@ -201,7 +204,7 @@ impl DeviceProfile {
         private_kv_in_tall_tiles: 70,
         start_in_low_tiles: 38,
         products_over_peak: 0,
-        invariant_in_tall_tiles: 76,
+        invariant_in_tall_tiles: 90,
     };
 
     /// The profile of a device: its own prices if its selector has them, else those of its backend.
@@ -291,6 +294,7 @@ mod tests {
             (4, ("m16n128w4s1", 64, F16, true)),
             (4, ("m16n128w4s1", 64, Fp8F16, true)),
             (2, ("m64n128w4s2", 64, Fp8F16, true)),
+            (3, ("m16n128w4s1", 128, Fp8F16, true)),
             (5, ("m16n64w2s1", 96, F16, true)),
             (8, ("m16n64w2s1", 96, Fp8F16, true)),
             (3, ("m16n64w4s2", 128, F16, true)),

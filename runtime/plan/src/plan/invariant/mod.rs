@@ -2,7 +2,7 @@
 //!
 //! All packs get one tile, of a family whose tiles give the same bits: the one whose items end first. A pack is a tree. Its requests are cut into
 //! Q tiles, and each Q tile reads the segments of all nodes that they have, from their first token on. Nodes are shared up to a multiple of the
-//! tile's step; what is left of one belongs to those below it. Where too few CTAs would be busy, a Q tile is cut: one item takes its first
+//! step, of tokens under one maximum; what is left of one belongs to those below it. Where too few CTAs would be busy, a Q tile is cut: one item takes its first
 //! chunks, and each of the others takes one.
 
 mod sketch;
@@ -16,7 +16,7 @@ pub(crate) use sketch::Sketches;
 use sketch::{Candidate, Cut, StepPrices};
 pub(super) use sketch::{add_chunks, compute_segment};
 use std::ops::Range;
-use tilewright_heuristics::chunk::{Chunks, SHORTEST};
+use tilewright_heuristics::chunk::{Chunks, SHORTEST, softmax_tokens};
 use tilewright_heuristics::{Geometry, PackShape, PackSums, Tile, TileSet};
 
 /// The family that a plan's tile is of, ascending by rows, the last repeated; `None` where packs are asked about instead.
@@ -56,7 +56,7 @@ pub(crate) struct InvariantScratch {
 #[derive(Clone, Copy, Debug)]
 struct Steps {
     page_size: u32,
-    /// Tokens of a step.
+    /// Tokens under one maximum: what is called a step here.
     n: u32,
     /// Sharing ends at multiples of this: of a step, and of a page.
     unit: u32,
@@ -65,7 +65,7 @@ struct Steps {
 
 impl Steps {
     fn of(geometry: &Geometry, tile: &Tile) -> Self {
-        let (page_size, n) = (geometry.page_size.max(1), u32::from(tile.n).max(1));
+        let (page_size, n) = (geometry.page_size.max(1), softmax_tokens(tile, geometry.head_dim));
         let unit = page_size.saturating_mul(n / gcd(page_size, n));
         Self { page_size, n, unit, chunks: Chunks::of(geometry.kv_heads) }
     }

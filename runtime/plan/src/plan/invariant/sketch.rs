@@ -5,7 +5,7 @@ use crate::plan::list_schedule::{elapsed_from, running, schedule};
 use crate::plan::{GRANULE, Plan, PlanOptions};
 use crate::{DeviceProfile, Occupancy, PrefixTree};
 use std::ops::Range;
-use tilewright_heuristics::chunk::{Chunks, SHORTEST};
+use tilewright_heuristics::chunk::{Chunks, SHORTEST, softmax_tokens};
 use tilewright_heuristics::{Geometry, PackShape, Prices, Tile};
 
 /// Q tiles hold as many requests as the tile has room for, or half, or only one.
@@ -152,7 +152,10 @@ impl StepPrices {
 /// has parts, as many as there are.
 fn compute_price(tile: &Tile, geometry: &Geometry, options: &PlanOptions, rows: u32) -> u64 {
     let device = &options.device;
-    let flops = u64::from(rows) * u64::from(tile.n) * 4 * u64::from(geometry.head_dim);
+    let flops = u64::from(rows)
+        * u64::from(softmax_tokens(tile, geometry.head_dim))
+        * 4
+        * u64::from(geometry.head_dim);
     let warps = device.occupancy.of(tile, geometry, true) * u32::from(tile.warps.max(1));
     let idle_parts = u64::from(Occupancy::SM_PARTS.max(warps)) * flops / u64::from(warps.max(1));
     idle_parts.saturating_mul(device.prices.flop)
@@ -172,7 +175,7 @@ pub(in crate::plan) fn compute_segment(
     (geometry, options): (&Geometry, &PlanOptions),
     (tokens, rows): (u32, u32),
 ) -> u64 {
-    let n = u32::from(tile.n).max(1);
+    let n = softmax_tokens(tile, geometry.head_dim);
     let step = compute_price(tile, geometry, options, rows);
     (computed_tokens(tokens.next_multiple_of(GRANULE), n) * step) / u64::from(n)
 }

@@ -3,8 +3,11 @@ use crate::{LivePlanner, Packing, PageTable, Prices};
 use proptest::prelude::*;
 use tilewright_heuristics::{Backend, Dtype, Geometry, Tile, TileSet, chunk};
 
-const FAMILY: TileSet<'static> = chunk::families(Backend::Cuda, 128, Dtype::F16)[0];
-const N: u32 = FAMILY.tiles()[0].n as u32;
+const FAMILY: TileSet<'static> = family(Dtype::F16);
+
+const fn family(dtype: Dtype) -> TileSet<'static> {
+    chunk::families(Backend::Cuda, 128, dtype)[0]
+}
 
 /// Requests of up to three streams of pages, each from some column on.
 fn rows() -> impl Strategy<Value = Vec<Vec<i32>>> {
@@ -25,6 +28,8 @@ fn rows() -> impl Strategy<Value = Vec<Vec<i32>>> {
 
 /// One part of a request's tokens: which partial it goes to, and its positions.
 fn parts(plan: &Plan, request: u32) -> Vec<(u32, Vec<std::ops::Range<u32>>)> {
+    let tile = &plan.tile_groups()[0].tile;
+    let n = chunk::softmax_tokens(tile, plan.geometry().head_dim);
     let mut parts = Vec::new();
     for item in plan.work_items() {
         let requests = plan.requests_of(item.q_tile);
@@ -37,10 +42,10 @@ fn parts(plan: &Plan, request: u32) -> Vec<(u32, Vec<std::ops::Range<u32>>)> {
             if begin < end && segment.members.contains(&(member as u32)) {
                 let place = |token| segment.position + (token - segment.kv_range.start);
                 positions.push(place(begin)..place(end));
-                // Tokens from one multiple of a step to the next are of one step.
-                assert!(place(begin).is_multiple_of(N));
+                // Tokens from one multiple of what has one maximum to the next have one.
+                assert!(place(begin).is_multiple_of(n));
                 let (at, tokens) = (begin - item.kv_range.start, end - begin);
-                assert!(at.is_multiple_of(N) || at % N + tokens <= N, "{tokens} tokens at {at}");
+                assert!(at.is_multiple_of(n) || at % n + tokens <= n, "{tokens} tokens at {at}");
             }
         }
         assert_eq!(positions.is_empty(), partial == UNTOUCHED);
@@ -92,8 +97,11 @@ proptest! {
     fn every_request_has_its_tokens_once_in_steps_and_chunks_of_their_own(
         rows in rows(), page_size in prop::sample::select(vec![16u32, 48, 64, 128]),
         ctas in prop::sample::select(vec![1u32, 4, 40, 400]), q_heads in prop::sample::select(vec![2u32, 8]),
+        // Steps of one softmax, and of two.
+        dtype in prop::sample::select(vec![Dtype::F16, Dtype::Fp8F16]),
     ) {
-        let geometry = Geometry { q_heads, kv_heads: 2, head_dim: 64, page_size, dtype: Dtype::F16 };
+        let geometry = Geometry { q_heads, kv_heads: 2, head_dim: 128, page_size, dtype };
+        let family = family(dtype);
         let prices = Prices { cta: 0, merge: 0, partial_byte: 0, ..Prices::default() };
         let options = PlanOptions { split: Split::Invariant, ..PlanOptions::default() }
             .with_max_concurrent_ctas(ctas)
@@ -105,13 +113,13 @@ proptest! {
         let entries: Vec<i32> = rows.iter().flat_map(padded).collect();
         let lens: Vec<u32> = rows.iter().map(|row| (row.len() as u32 * page_size).saturating_sub(5)).collect();
         let table = PageTable::new(&entries, max_pages, &lens, page_size).unwrap();
-        let plan = Plan::build(&geometry, &table, &options, FAMILY).unwrap();
+        let plan = Plan::build(&geometry, &table, &options, family).unwrap();
         check(&plan, &rows, page_size);
         let mut live = LivePlanner::from_table(&geometry, options, &table).unwrap();
-        let live = live.plan(FAMILY).unwrap();
+        let live = live.plan(family).unwrap();
         check(live, &rows, page_size);
         prop_assert_eq!(live.tile_groups()[0].tile, plan.tile_groups()[0].tile);
-        for tile in FAMILY.tiles() {
+        for tile in family.tiles() {
             check(&Plan::build(&geometry, &table, &options, *tile).unwrap(), &rows, page_size);
         }
     }
