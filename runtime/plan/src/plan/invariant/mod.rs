@@ -2,8 +2,8 @@
 //!
 //! All packs get one tile, of a family whose tiles give the same bits: the one whose items end first. A pack is a tree. Its requests are cut into
 //! Q tiles, and each Q tile reads the segments of all nodes that they have, from their first token on. Nodes are shared up to a multiple of the
-//! step, of tokens under one maximum; what is left of one belongs to those below it. Where too few CTAs would be busy, a Q tile is cut: one item takes its first
-//! chunks, and each of the others takes one.
+//! tokens that have one maximum; what is left of one belongs to those below it. Where too few CTAs would be busy, a Q tile is cut: one item takes
+//! its first chunks, and each of the others takes one.
 
 mod sketch;
 #[cfg(test)]
@@ -56,7 +56,7 @@ pub(crate) struct InvariantScratch {
 #[derive(Clone, Copy, Debug)]
 struct Steps {
     page_size: u32,
-    /// Tokens under one maximum: what is called a step here.
+    /// Tokens that have one maximum: a step here, though kernels may compute several at once.
     n: u32,
     /// Sharing ends at multiples of this: of a step, and of a page.
     unit: u32,
