@@ -90,7 +90,8 @@ impl Plan {
                 let begin = segment.position + (from - segment.kv_range.start);
                 let positions = begin..begin + (end - from);
                 time = time.saturating_add(add_chunks(&positions, tile, &self.geometry, prices));
-                compute = compute_segment(tile, &self.geometry, options, end - from);
+                let of = (&self.geometry, options);
+                compute = compute_segment(tile, of, (end - from, rows as u32));
             }
             let first = (new.count() as u64 * u64::from(page_size)).min(tokens);
             let read = first * prices.hbm_byte + (tokens - first) * prices.l2_byte;

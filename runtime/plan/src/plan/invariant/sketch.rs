@@ -140,7 +140,7 @@ impl StepPrices {
         Self {
             first: bytes.saturating_mul(prices.hbm_byte),
             again: bytes.saturating_mul(prices.l2_byte),
-            compute: compute_price(tile, geometry, options),
+            compute: compute_price(tile, geometry, options, u32::from(tile.m)),
             add: add_price(tile, head_dim, prices),
             cta: if low { prices.cta.saturating_mul(device.start_in_low_tiles) / 64 } else { prices.cta },
             row: ((head_dim + 2) * 4).saturating_mul(prices.partial_byte),
@@ -148,11 +148,11 @@ impl StepPrices {
     }
 }
 
-/// What computing a step costs, of all of a tile's rows. A warp has the tensor cores of one part of an SM: where an SM's CTAs of the tile have fewer warps
-/// than it has parts, as many as there are.
-fn compute_price(tile: &Tile, geometry: &Geometry, options: &PlanOptions) -> u64 {
+/// What computing `rows` rows of a step costs. A warp has the tensor cores of one part of an SM: where an SM's CTAs of the tile have fewer warps than it
+/// has parts, as many as there are.
+fn compute_price(tile: &Tile, geometry: &Geometry, options: &PlanOptions, rows: u32) -> u64 {
     let device = &options.device;
-    let flops = u64::from(tile.m)
+    let flops = u64::from(rows)
         * u64::from(softmax_tokens(tile, geometry.head_dim))
         * 4
         * u64::from(geometry.head_dim);
@@ -172,12 +172,11 @@ fn computed_tokens(tokens: u32, step: u32) -> u64 {
 /// What computing a segment of an item costs, of which some requests' rows see something.
 pub(in crate::plan) fn compute_segment(
     tile: &Tile,
-    geometry: &Geometry,
-    options: &PlanOptions,
-    tokens: u32,
+    (geometry, options): (&Geometry, &PlanOptions),
+    (tokens, rows): (u32, u32),
 ) -> u64 {
     let n = softmax_tokens(tile, geometry.head_dim);
-    let step = compute_price(tile, geometry, options);
+    let step = compute_price(tile, geometry, options, rows);
     (computed_tokens(tokens.next_multiple_of(GRANULE), n) * step) / u64::from(n)
 }
 
