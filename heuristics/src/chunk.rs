@@ -103,30 +103,25 @@ pub const fn families(backend: Backend, head_dim: u32, dtype: Dtype) -> &'static
     const UP_TO_256: &[TileSet<'static>] =
         &[of(&[Tile::new(16, 32, 2, 1), Tile::new(64, 32, 4, 3)]), of(&[Tile::new(16, 32, 2, 1)])];
     // In FP8 a step of 128 tokens has as many bytes as one of 64 in 16 bits.
-    const FP8_128: &[TileSet<'static>] = &[
+    const FP8_UP_TO_192: &[TileSet<'static>] = &[
         of(&[Tile::new(16, 128, 4, 1), Tile::new(64, 64, 4, 2)]),
         of(&[Tile::new(16, 128, 4, 1), Tile::new(64, 64, 4, 1)]),
         of(&[Tile::new(16, 128, 4, 1)]),
         of(&[Tile::new(16, 64, 4, 1)]),
-    ];
-    const FP8_192: &[TileSet<'static>] = &[
-        of(&[Tile::new(16, 128, 4, 1), Tile::new(64, 64, 4, 2)]),
-        of(&[Tile::new(16, 128, 4, 1)]),
-        of(&[Tile::new(16, 64, 4, 1)]),
+        of(&[Tile::new(16, 32, 2, 1)]),
     ];
     // Longer ones have no taller tile that is worth it.
-    const FP8_256: &[TileSet<'static>] =
+    const FP8_UP_TO_256: &[TileSet<'static>] =
         &[of(&[Tile::new(16, 128, 4, 1)]), of(&[Tile::new(16, 64, 4, 1)]), of(&[Tile::new(16, 32, 2, 1)])];
     const SPLIT: &[TileSet<'static>] = &[of(&[Tile::new(16, 32, 4, 1)]), of(&[Tile::new(16, 16, 4, 1)])];
     match (backend, head_dim) {
         (Backend::Cpu, _) => CPU,
         (Backend::Cuda, ..=64) => UP_TO_64,
         (Backend::Cuda, ..=96) => UP_TO_96,
-        (Backend::Cuda, ..=128) if dtype.has_fp8_kv() => FP8_128,
+        (Backend::Cuda, ..=192) if dtype.has_fp8_kv() => FP8_UP_TO_192,
         (Backend::Cuda, ..=128) => UP_TO_128,
-        (Backend::Cuda, ..=192) if dtype.has_fp8_kv() => FP8_192,
         (Backend::Cuda, ..=192) => UP_TO_192,
-        (Backend::Cuda, ..=256) if dtype.has_fp8_kv() => FP8_256,
+        (Backend::Cuda, ..=256) if dtype.has_fp8_kv() => FP8_UP_TO_256,
         (Backend::Cuda, ..=256) => UP_TO_256,
         (Backend::Cuda, _) => SPLIT,
     }
