@@ -1,28 +1,79 @@
-//! Kernels from which a word, a barrier or a wait is missing: each must fail.
+//! Kernels that leave out a word, a barrier or a wait: each must fail.
 
 use super::*;
+use std::ops::Range;
+use std::sync::Mutex;
 
-/// A source from which something is missing.
-struct Change {
+/// A call that kernels may leave out.
+struct Call {
     what: String,
     file: &'static str,
     line: usize,
-    changed: String,
+    text: Range<usize>,
 }
 
-/// Some case of some device must fail with each change. Kernels are compiled one by one until one does: most changes show in the first.
-fn assert_each_is_noticed(changes: &[Change], devices: &[(&[Case], &[&str])]) {
-    for_all(changes, |Change { what, file, line, changed }| {
-        let change = |name: &str, text: &str| if name == *file { changed } else { text }.to_owned();
-        let is_noticed = |(cases, flags): &(&[Case], &[&str])| {
-            cases.chunk_by(|a, b| a.kernel() == b.kernel()).any(|of_kernel| {
-                let emulator = Emulator::build_changed(&kernels_of(of_kernel), flags, change);
-                of_kernel.iter().any(|case| case.check(&emulator).is_err())
-            })
+impl Call {
+    fn new(what: &str, (file, source): (&'static str, &str), text: Range<usize>) -> Self {
+        let line = source[..text.start].lines().count();
+        Self { what: what.to_owned(), file, line, text }
+    }
+}
+
+/// The sources, asking before each call whether it is left out: calls are counted from 1, in their order.
+fn asking(calls: &[Call], name: &str, source: &str) -> String {
+    let (mut text, mut end) = (String::new(), 0);
+    for (number, Call { text: call, .. }) in (1..).zip(calls).filter(|(_, call)| call.file == name) {
+        text += &source[end..call.start];
+        text += &format!("(is_left_out({number}) ? void() : void({}))", &source[call.clone()]);
+        end = call.end;
+    }
+    text + &source[end..]
+}
+
+/// A case that agrees with the reference, and the calls that it comes by.
+struct Reached<'a> {
+    case: &'a Case,
+    emulator: &'a Emulator,
+    calls: Vec<bool>,
+}
+
+/// Each call must be missing somewhere: some case of some device that comes by it fails without it.
+fn assert_each_is_noticed(calls: &[Call], devices: &[(&[Case], &[&str])]) {
+    let change = |name: &str, text: &str| asking(calls, name, text);
+    let of_device =
+        |(cases, flags): &(&[Case], &[&str])| Emulator::build_changed(&kernels_of(cases), flags, change);
+    let emulators: Vec<Emulator> = devices.iter().map(of_device).collect();
+    let cases: Vec<(&Case, &Emulator)> = devices
+        .iter()
+        .zip(&emulators)
+        .flat_map(|((cases, _), emulator)| cases.iter().map(move |case| (case, emulator)))
+        .collect();
+    let reached = Mutex::new(Vec::new());
+    for_all(&cases, |&(case, emulator)| {
+        emulator.leave_out(0);
+        case.check(emulator)?;
+        let calls = (1..=calls.len() as u32).map(|call| emulator.was_reached(call)).collect();
+        reached.lock().unwrap().push(Reached { case, emulator, calls });
+        Ok(())
+    });
+    let reached = reached.into_inner().unwrap();
+    let numbered: Vec<(u32, &Call)> = (1..).zip(calls).collect();
+    for_all(&numbered, |&(number, Call { what, file, line, .. })| {
+        let mut by_it = reached.iter().filter(|reached| reached.calls[number as usize - 1]).peekable();
+        let place = format!("{what} in line {line} of {file}");
+        if by_it.peek().is_none() {
+            return Err(format!("no case comes by {place}"));
+        }
+        let is_noticed = |&Reached { case, emulator, .. }: &Reached<'_>| {
+            emulator.leave_out(number);
+            let noticed = case.check(emulator).is_err();
+            emulator.leave_out(0);
+            noticed
         };
-        devices.iter().any(is_noticed).then_some(()).ok_or_else(|| {
-            format!("nothing shows that {what} in line {line} of {file} is missing: is it superfluous?")
-        })
+        let noticed = by_it.any(is_noticed);
+        noticed
+            .then_some(())
+            .ok_or_else(|| format!("nothing shows that {place} is missing: is it superfluous?"))
     });
 }
 
@@ -60,7 +111,6 @@ fn a_missing_word_about_a_buffer_is_caught() {
     };
     let cases = of_tiles(&[(16, 4), (64, 4), (128, 8)], 2, CASE.options);
     let flags = &[WARPGROUPS, QUICK];
-    check_all(&Emulator::build(&kernels_of(&cases), flags), &cases);
     // Those of the warps that widen: private KV phases that come first and last, one buffer and two.
     let widened: Vec<Case> = [(64, Dtype::Fp8F16), (96, Dtype::Fp8F16), (64, Dtype::Fp8Bf16)]
         .into_iter()
@@ -78,38 +128,27 @@ fn a_missing_word_about_a_buffer_is_caught() {
         })
         .collect();
     let widening = &[WARPGROUPS, QUICK, FP8_CONVERSION];
-    check_all(&Emulator::build(&kernels_of(&widened), widening), &widened);
     let transposed = transposed_cases();
-    check_all(&Emulator::build(&kernels_of(&transposed), widening), &transposed);
     // Chunks that begin anew, in steps of all rows and of one warp's.
     let chunks = KernelOptions { invariant: true, ..CASE.options };
     let invariant = of_tiles(&[(16, 1), (64, 4)], 4, chunks);
-    check_all(&Emulator::build(&kernels_of(&invariant), flags), &invariant);
     let words =
         ["pipeline.wait_", "pipeline.release_", "pipeline.template wait_", "pipeline.template release_"];
-    let mut changes = Vec::new();
+    let mut calls = Vec::new();
     for &(file, text) in sources() {
         // What a part of another says is for timelines alone.
         let own = |place: usize| !text[..place].ends_with('.');
-        for (place, word) in
-            words.iter().flat_map(|word| text.match_indices(word)).filter(|(place, _)| own(*place))
-        {
-            // Nothing is said, and the statement stays one.
+        let found = words.iter().flat_map(|word| text.match_indices(word)).filter(|(place, _)| own(*place));
+        calls.extend(found.map(|(place, word)| {
             let end = place + text[place..].find(");").expect("a call ends") + 1;
-            let changed = format!("{}void(){}", &text[..place], &text[end..]);
-            changes.push(Change {
-                what: format!("`{word}...`"),
-                file,
-                line: text[..place].lines().count(),
-                changed,
-            });
-        }
+            Call::new(&format!("`{word}...`"), (file, text), place..end)
+        }));
     }
+    calls.sort_by_key(|call| (call.file, call.text.start));
     let devices: [(&[Case], &[&str]); 4] =
         [(&cases, flags), (&invariant, flags), (&widened, widening), (&transposed, widening)];
-    assert_each_is_noticed(&changes, &devices);
-    let missing = changes.len();
-    assert!(missing >= 18, "only {missing} words about buffers were found");
+    assert_each_is_noticed(&calls, &devices);
+    assert!(calls.len() >= 18, "only {} words about buffers were found", calls.len());
 }
 
 #[test]
@@ -176,26 +215,17 @@ fn a_missing_barrier_is_caught() {
         (&transposed, &[WARPGROUPS, QUICK, FP8_CONVERSION]),
         (&shared_query, &[WARPGROUPS, QUICK, FP8_CONVERSION]),
     ];
-    for (cases, flags) in devices {
-        check_all(&Emulator::build(&kernels_of(cases), flags), cases);
-    }
-    let mut changes = Vec::new();
+    let mut calls = Vec::new();
     for &(file, text) in sources() {
         let barriers = text.match_indices("barrier();").chain(text.match_indices("meet();"));
-        for (place, found) in barriers {
-            // The semicolon stays: it may be all that a condition is about. Whose barrier it is goes with it.
+        calls.extend(barriers.map(|(place, found)| {
+            // Whose barrier it is goes with it. The semicolon stays: it may be all that a condition is about.
             let begin =
                 text[..place].trim_end_matches(|c: char| c.is_alphanumeric() || c == '_' || c == '.').len();
-            let changed = format!("{};{}", &text[..begin], &text[place + found.len()..]);
-            changes.push(Change {
-                what: "the barrier".to_owned(),
-                file,
-                line: text[..place].lines().count(),
-                changed,
-            });
-        }
+            Call::new("the barrier", (file, text), begin..place + found.len() - 1)
+        }));
     }
-    assert_each_is_noticed(&changes, &devices);
-    let barriers = changes.len();
-    assert!(barriers >= 18, "only {barriers} of the sources' barriers were found");
+    calls.sort_by_key(|call| (call.file, call.text.start));
+    assert_each_is_noticed(&calls, &devices);
+    assert!(calls.len() >= 18, "only {} of the sources' barriers were found", calls.len());
 }

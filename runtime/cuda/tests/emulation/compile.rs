@@ -34,9 +34,22 @@ const MACHINE_FLAGS: [&str; 1] = ["-O3"];
 /// Kernels are compiled for a few launches: at level 1 the compiler takes half as long again, and they save less.
 const KERNEL_FLAGS: [&str; 1] = ["-Og"];
 
-/// Functions of the kernels that are called by themselves.
-const FUNCTIONS: &str = "extern \"C\" __attribute__((visibility(\"default\"))) bool tilewright_begins_chunk(u32 position, u32 kv_heads) {\n  \
-     return begins_chunk(position, kv_heads);\n}\n";
+/// Functions that tests call: those of the kernels, and what becomes of a call that a test may leave out ([`super::Emulator::leave_out`]).
+const FUNCTIONS: &str = r#"
+#define TILEWRIGHT_FOR_TESTS extern "C" __attribute__((visibility("default")))
+TILEWRIGHT_FOR_TESTS bool tilewright_begins_chunk(u32 position, u32 kv_heads) { return begins_chunk(position, kv_heads); }
+static __thread u32 left_out;
+static __thread bool was_reached[1024];
+bool tilewright::is_left_out(u32 call) {
+  was_reached[call] = true;
+  return call == left_out;
+}
+TILEWRIGHT_FOR_TESTS void tilewright_leave_out(u32 call) {
+  left_out = call;
+  for (bool &reached : was_reached) reached = false;
+}
+TILEWRIGHT_FOR_TESTS bool tilewright_was_reached(u32 call) { return was_reached[call]; }
+"#;
 
 /// Most kernels of one source file: compilers work on several files at once, and each file costs the headers once more.
 const KERNELS_A_FILE: usize = 12;
@@ -115,7 +128,8 @@ fn write(path: &Path, text: &str) {
 /// One entry point a kernel, under its name.
 fn source_text(kernels: &[Kernel]) -> String {
     let mut text = String::from(
-        "#include \"mix.cuh\"\n#include \"merge_states.cuh\"\n#include \"append.cuh\"\nusing namespace tilewright;\n",
+        "namespace tilewright { bool is_left_out(unsigned call); }\n#include \"mix.cuh\"\n#include \"merge_states.cuh\"\n\
+         #include \"append.cuh\"\nusing namespace tilewright;\n",
     );
     for Kernel { name, template, threads, shared_bytes, .. } in kernels {
         let (args, grid) = match template.split('<').next() {

@@ -108,6 +108,31 @@ impl Emulator {
         }
     }
 
+    /// Leaves out a call of the kernels that this thread launches from now on; the calls that may be are counted from 1, and 0 is none of them. The sources say by
+    /// `is_left_out(call)` what becomes of one.
+    #[allow(dead_code, reason = "one suite proves that no call is superfluous")]
+    pub(crate) fn leave_out(&self, call: u32) {
+        type Function = unsafe extern "C" fn(u32);
+        // SAFETY: `compile::FUNCTIONS` has a function of this name and type, which writes variables of this thread alone.
+        unsafe {
+            let function: Symbol<'_, Function> =
+                self.library.get(b"tilewright_leave_out").expect("it is compiled with all kernels");
+            function(call);
+        }
+    }
+
+    /// Whether kernels that this thread launched have come by a call since [`Self::leave_out`], be it left out or not.
+    #[allow(dead_code, reason = "one suite proves that no call is superfluous")]
+    pub(crate) fn was_reached(&self, call: u32) -> bool {
+        type Function = unsafe extern "C" fn(u32) -> bool;
+        // SAFETY: `compile::FUNCTIONS` has a function of this name and type, which reads a variable of this thread; it has room for this many calls.
+        unsafe {
+            let function: Symbol<'_, Function> =
+                self.library.get(b"tilewright_was_reached").expect("it is compiled with all kernels");
+            function(call)
+        }
+    }
+
     /// Launches a kernel made by [`Kernel::decode`] or [`Kernel::decode_mix`] with `count` CTAs: work items times KV heads. `seed` is the order in which warps and lanes run; 0 is
     /// the natural one.
     pub(crate) fn run_decode(
