@@ -86,8 +86,9 @@ pub const fn families(backend: Backend, head_dim: u32, dtype: Dtype) -> &'static
         of(&[Tile::new(16, 64, 2, 1), Tile::new(64, 64, 4, 1)]),
         of(&[Tile::new(16, 64, 2, 1)]),
     ];
+    // Of 16 rows an SM holds three CTAs with steps of 64 tokens, and two with longer steps, which take less where CTAs have an SM each, or follow each other.
     const UP_TO_128: &[TileSet<'static>] = &[
-        of(&[Tile::new(16, 64, 4, 2), Tile::new(64, 64, 4, 2)]),
+        of(&[Tile::new(16, 64, 4, 2), Tile::new(16, 128, 4, 1), Tile::new(64, 64, 4, 2)]),
         of(&[Tile::new(16, 64, 4, 2), Tile::new(64, 64, 4, 1)]),
         of(&[Tile::new(16, 64, 4, 2)]),
         of(&[Tile::new(64, 64, 4, 2)]),

@@ -6,6 +6,9 @@ use core::str::FromStr;
 
 /// Tiles of one launch, ascending by rows: a pack gets the one with the fewest rows that holds its own.
 ///
+/// Tiles of as many rows ascend by tokens. A pack gets the first of them: they are of batch-invariant plans ([`crate::chunk::families`]), which weigh one tile for all packs
+/// against another.
+///
 /// Written as its tiles with `+` between them, e.g. `m16n64w4s2+m64n64w4s2`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TileSet<'a>(&'a [Tile]);
@@ -17,10 +20,9 @@ impl<'a> TileSet<'a> {
     /// A set of tiles.
     ///
     /// # Panics
-    /// If there is no tile, if there are more than [`TileSet::MOST`], or if they do not ascend by rows: in a `const`, that is an error of the
-    /// compiler. [`TileSetBuf`] checks what was read.
+    /// If there is no tile, if there are more than [`TileSet::MOST`], or if they do not ascend: in a `const`, that is an error of the compiler. [`TileSetBuf`] checks what was read.
     pub const fn new(tiles: &'a [Tile]) -> Self {
-        assert!(is_set(tiles), "one to four tiles that ascend by rows");
+        assert!(is_set(tiles), "one to four tiles that ascend by rows, then by tokens");
         Self(tiles)
     }
 
@@ -61,7 +63,8 @@ const fn is_set(tiles: &[Tile]) -> bool {
     }
     let mut i = 1;
     while i < tiles.len() {
-        if tiles[i - 1].m >= tiles[i].m {
+        let (before, tile) = (tiles[i - 1], tiles[i]);
+        if before.m > tile.m || (before.m == tile.m && before.n >= tile.n) {
             return false;
         }
         i += 1;
@@ -84,7 +87,7 @@ pub struct TileSetBuf {
 }
 
 impl TileSetBuf {
-    /// The set of these tiles in any order; `None` if they are none, more than [`TileSet::MOST`], or two have the same rows.
+    /// The set of these tiles in any order; `None` if they are none, more than [`TileSet::MOST`], or two have the same rows and tokens.
     pub fn of(tiles: &[Tile]) -> Option<Self> {
         let mut tiles = tiles.to_vec();
         tiles.sort_unstable();
@@ -188,9 +191,12 @@ mod tests {
     }
 
     #[test]
-    fn tiles_of_the_same_rows_are_no_set() {
+    fn tiles_that_differ_in_neither_rows_nor_tokens_are_no_set() {
         assert_eq!(TileSetBuf::of(&[]), None);
-        assert_eq!(TileSetBuf::of(&[SMALL, Tile { n: 32, ..SMALL }]), None);
+        assert_eq!(TileSetBuf::of(&[SMALL, Tile { stages: 1, ..SMALL }]), None);
+        let of_rows = TileSetBuf::of(&[SMALL, Tile { n: 32, ..SMALL }]).unwrap();
+        assert_eq!(of_rows.to_string(), "m16n32w4s2+m16n64w4s2");
+        assert_eq!(of_rows.as_set().tile(&pack(1)).n, 32, "a pack gets the first");
         assert_eq!(TileSetBuf::of(&[16, 32, 48, 64, 80].map(|m| Tile { m, ..SMALL })), None);
         assert_eq!(TileSetBuf::one(LARGE).single(), Some(LARGE));
     }

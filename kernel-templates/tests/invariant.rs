@@ -20,6 +20,17 @@ fn check(device: &str, classes: &[(u32, Dtype)]) -> (u32, bool) {
     let compiler = Compiler::or_fetch(limits.arch.parse::<Arch>().unwrap(), &cache()).unwrap();
     let plain = KernelOptions { invariant: true, ..KernelOptions::for_pages(16) };
     let all = KernelOptions { mask: MaskOptions::ALL, sinks: true, ..plain };
+    // On all cores: what follows finds them in the cache.
+    let of_class = |&(head_dim, dtype): &(u32, Dtype)| {
+        let tiles = chunk::families(Backend::Cuda, head_dim, dtype)[0].tiles().iter();
+        let of_tile = |tile| {
+            [plain, all]
+                .map(|options| Kernel::decode(tile, &Class { head_dim, dtype }, options, compiler.arch()))
+        };
+        tiles.flat_map(of_tile).collect::<Vec<_>>()
+    };
+    let first: Vec<Kernel> = classes.iter().flat_map(of_class).collect();
+    compiler.compile_all(&first, || ());
     let (mut least, mut first) = (u32::MAX, true);
     for &(head_dim, dtype) in classes {
         let class = Class { head_dim, dtype };

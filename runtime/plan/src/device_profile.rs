@@ -25,6 +25,9 @@ pub struct DeviceProfile {
     /// What batch-invariant plans take in tall tiles, in 64ths of what prices say, where a warpgroup waits for what prices do not know: for warps that
     /// widen K and V in FP8, and, with up to 64 elements, for its softmax rather than for products.
     pub invariant_in_tall_tiles: u64,
+    /// What batch-invariant plans take in tiles whose steps have several softmaxes, in 64ths of what prices say, with K and V in 16 bits: fewer steps wait for
+    /// each other.
+    pub invariant_in_long_steps: u64,
 }
 
 /// How many CTAs an SM runs at once, and how fast.
@@ -205,6 +208,7 @@ impl DeviceProfile {
         start_in_low_tiles: 38,
         products_over_peak: 0,
         invariant_in_tall_tiles: 90,
+        invariant_in_long_steps: 62,
     };
 
     /// The profile of a device: its own prices if its selector has them, else those of its backend.

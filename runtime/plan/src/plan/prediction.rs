@@ -1,6 +1,6 @@
 //! How long a plan takes, predicted before it runs: list scheduling of its work items, by the prices that planned it.
 
-use super::invariant::{add_chunks, compute_segment};
+use super::invariant::{add_chunks, compute_segment, pace, start_price};
 use super::list_schedule::{BUSY, Pace, running};
 use super::{Plan, PlanOptions, TileGroup, UNTOUCHED, WorkItem};
 use std::cmp::Reverse;
@@ -39,7 +39,7 @@ impl Plan {
             }
             most_per_sm = most_per_sm.max(options.device.occupancy.of(tile, &self.geometry, self.invariant));
             for item in &self.items[items.start as usize..items.end as usize] {
-                let time = self.item_time(options, tile, item, &mut seen);
+                let time = self.item_time(options, (tile, backend), item, &mut seen);
                 let heads = self.geometry.kv_heads as usize;
                 match backend {
                     Backend::Cuda => times.extend(repeat_n(time, heads)),
@@ -57,12 +57,22 @@ impl Plan {
         if together {
             forward = elapsed(&mut times, options, most_per_sm, backend);
         }
+        if self.invariant {
+            let of_tiles = self.groups.iter().map(|group| pace(&group.tile, &self.geometry, &options.device));
+            forward = forward.saturating_mul(of_tiles.max().unwrap_or(64)) / 64;
+        }
         Prediction { forward, merge: if self.partials > 0 { options.device.prices.merge } else { 0 } }
     }
 
     /// What one CTA of an item takes while all CTA slots are busy: its start, its tokens, and its partials. Prices are of the whole device, so that one
     /// of its CTA slots takes this many times as long.
-    fn item_time(&self, options: &PlanOptions, tile: &Tile, item: &WorkItem, seen: &mut [bool]) -> u64 {
+    fn item_time(
+        &self,
+        options: &PlanOptions,
+        (tile, backend): (&Tile, Backend),
+        item: &WorkItem,
+        seen: &mut [bool],
+    ) -> u64 {
         let prices = &options.device.prices;
         let head_dim = u64::from(self.geometry.head_dim);
         let token_bytes = 2 * head_dim * self.geometry.dtype.kv_bytes() as u64;
@@ -71,7 +81,7 @@ impl Plan {
         let rows = u64::from(item.rows.end - item.rows.start);
         let rows = if tile.m >= 16 { rows.next_multiple_of(16).min(u64::from(tile.m)) } else { rows };
         let flops = rows.saturating_mul(4 * head_dim).saturating_mul(prices.flop);
-        let mut time = prices.cta;
+        let mut time = if self.invariant { start_price(tile, &options.device) } else { prices.cta };
         for segment in &self.segments[item.segments.start as usize..item.segments.end as usize] {
             let from = item.kv_range.start.max(segment.kv_range.start);
             let end = item.kv_range.end.min(segment.kv_range.end);
@@ -86,12 +96,12 @@ impl Plan {
             let tokens = u64::from(end - from);
             let mut compute = flops.saturating_mul(tokens);
             if self.invariant {
-                // Each chunk is added to those before it, and steps are whole.
+                // Each chunk is added to those before it, and steps are whole: on a GPU also in their rows.
+                let rows = if backend == Backend::Cuda { u32::from(tile.m) } else { rows as u32 };
                 let begin = segment.position + (from - segment.kv_range.start);
                 let positions = begin..begin + (end - from);
                 time = time.saturating_add(add_chunks(&positions, tile, &self.geometry, prices));
-                let of = (&self.geometry, options);
-                compute = compute_segment(tile, of, (end - from, rows as u32));
+                compute = compute_segment(tile, (&self.geometry, options), (end - from, rows));
             }
             let first = (new.count() as u64 * u64::from(page_size)).min(tokens);
             let read = first * prices.hbm_byte + (tokens - first) * prices.l2_byte;
@@ -183,6 +193,21 @@ mod tests {
         });
         assert_eq!(apart, 2 * 32 * 2 * TOKEN * PRICES.hbm_byte);
         assert!(shared < apart, "{shared}, {apart}");
+    }
+
+    #[test]
+    fn batch_invariant_steps_are_whole_on_a_gpu() {
+        let flops = Prices { hbm_byte: 0, l2_byte: 0, flop: 1, ..PRICES };
+        let options = PlanOptions { split: Split::Invariant, ..options(4) }.with_prices(flops);
+        let device = options.device;
+        let plan = plan(&(0..5).collect::<Vec<_>>(), &[80], &options);
+        let of = |rows: u64| rows * 80 * 4 * 64 * 4;
+        let [on_gpu, threads] =
+            [Backend::Cuda, Backend::Cpu].map(|backend| plan.predicted(&options, backend, true).forward);
+        // All rows of the tile for one, on a GPU with little else to do.
+        assert_eq!(on_gpu, of(64) * device.occupancy.pace_alone / BUSY * device.invariant_in_tall_tiles / 64);
+        // The rows that there are, in sixteens; four threads share those of one KV head, then of the other.
+        assert_eq!(threads, 2 * of(16) / 4 * device.invariant_in_tall_tiles / 64);
     }
 
     #[test]

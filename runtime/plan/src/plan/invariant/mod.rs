@@ -14,7 +14,7 @@ use super::{GRANULE, KvSegment, Plan, PlanOptions, PlannedPack, QTile, Scratch, 
 use crate::{Packing, PlanError, PrefixTree, QTileNodes, QTiles};
 pub(crate) use sketch::Sketches;
 use sketch::{Candidate, Cut, StepPrices};
-pub(super) use sketch::{add_chunks, compute_segment};
+pub(super) use sketch::{add_chunks, compute_segment, pace, start_price};
 use std::ops::Range;
 use tilewright_heuristics::chunk::{Chunks, SHORTEST, softmax_tokens};
 use tilewright_heuristics::{Geometry, PackShape, PackSums, Tile, TileSet};
@@ -53,7 +53,7 @@ pub(crate) struct InvariantScratch {
 }
 
 /// What tokens are counted by.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Steps {
     page_size: u32,
     /// Tokens that have one maximum: a step here, though kernels may compute several at once.

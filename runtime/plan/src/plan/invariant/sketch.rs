@@ -6,7 +6,7 @@ use crate::plan::{GRANULE, Plan, PlanOptions};
 use crate::{DeviceProfile, Occupancy, PrefixTree};
 use std::ops::Range;
 use tilewright_heuristics::chunk::{Chunks, SHORTEST, softmax_tokens};
-use tilewright_heuristics::{Geometry, PackShape, Prices, Tile};
+use tilewright_heuristics::{Geometry, PackShape, Prices, Tile, TileSet};
 
 /// Q tiles hold as many requests as the tile has room for, or half, or only one.
 const LEVELS: [u32; 3] = [0, 1, u32::MAX];
@@ -85,6 +85,17 @@ struct Layout {
     first_readers: Vec<u32>,
 }
 
+impl Layout {
+    /// Whether it is that of a tile of as many rows, too. It is then said to be of that.
+    fn is_as_well_of(&mut self, tile: Tile, steps: Steps, prices: StepPrices) -> bool {
+        let as_well = self.packs.iter().all(|pack| (pack.steps, pack.prices) == (steps, prices));
+        if as_well {
+            self.packs.iter_mut().for_each(|pack| pack.tile = tile);
+        }
+        as_well
+    }
+}
+
 /// The Q tiles of a tree.
 #[derive(Clone, Debug)]
 struct LaidPack {
@@ -116,8 +127,14 @@ pub(crate) struct Sketches {
     cta_slots: Vec<(u64, u64)>,
 }
 
+/// The tiles before the last is repeated.
+fn distinct(tiles: &[Tile; TileSet::MOST]) -> &[Tile] {
+    let others = tiles.windows(2).take_while(|pair| pair[0] != pair[1]).count();
+    &tiles[..=others]
+}
+
 /// What tokens cost, in attoseconds of the whole device.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct StepPrices {
     /// Reading a token that no item has read before, and one that is in L2.
     first: u64,
@@ -136,15 +153,37 @@ impl StepPrices {
         let (device, geometry) = (&options.device, &plan.geometry);
         let (prices, head_dim) = (&device.prices, u64::from(geometry.head_dim));
         let bytes = 2 * head_dim * geometry.dtype.kv_bytes() as u64;
-        let low = u32::from(tile.m) < DeviceProfile::TALL;
         Self {
             first: bytes.saturating_mul(prices.hbm_byte),
             again: bytes.saturating_mul(prices.l2_byte),
             compute: compute_price(tile, geometry, options, u32::from(tile.m)),
             add: add_price(tile, head_dim, prices),
-            cta: if low { prices.cta.saturating_mul(device.start_in_low_tiles) / 64 } else { prices.cta },
+            cta: start_price(tile, device),
             row: ((head_dim + 2) * 4).saturating_mul(prices.partial_byte),
         }
+    }
+}
+
+/// Whether a tile has several warps along Q.
+const fn is_tall(tile: &Tile) -> bool {
+    tile.m as u32 >= DeviceProfile::TALL
+}
+
+/// What a CTA takes until its first step.
+pub(in crate::plan) const fn start_price(tile: &Tile, device: &DeviceProfile) -> u64 {
+    let start = device.prices.cta;
+    if is_tall(tile) { start } else { start.saturating_mul(device.start_in_low_tiles) / 64 }
+}
+
+/// What plans of a tile take, in 64ths of what prices say.
+pub(in crate::plan) const fn pace(tile: &Tile, geometry: &Geometry, device: &DeviceProfile) -> u64 {
+    let fp8 = geometry.dtype.has_fp8_kv();
+    if is_tall(tile) && (fp8 || geometry.head_dim <= 64) {
+        device.invariant_in_tall_tiles
+    } else if tile.n as u32 > softmax_tokens(tile, geometry.head_dim) && !fp8 {
+        device.invariant_in_long_steps
+    } else {
+        64
     }
 }
 
@@ -253,20 +292,19 @@ impl Plan {
         scratch: &mut InvariantScratch,
     ) -> Candidate {
         let mut best = (u64::MAX, Candidate { level: 0, most: u64::MAX }, None);
+        let family = tiles.as_ref().map_or(&[][..], distinct);
+        // Tiles of as many rows have the same Q tiles.
+        let mut of_rows = family.chunk_by(|a, b| a.m == b.m);
+        let first = of_rows.next().unwrap_or_default();
         let mut lower: Option<Tile> = None;
-        let family = tiles.iter().flatten().map(|tile| Some(*tile));
-        for tile in family.chain(tiles.is_none().then_some(None)) {
-            if tile.is_some() && tile == lower {
-                break; // the last is repeated
-            }
-            if let Some(tile) = tile {
+        for alike in std::iter::once(first).chain(of_rows) {
+            if let Some(&tile) = alike.first() {
                 packs.iter_mut().for_each(|pack| pack.2 = tile);
             }
             // Requests of a Q tile that a lower tile has room for as well.
-            let fewer = lower.map_or(0, |lower| self.capacity(&lower));
-            let fewer =
-                lower.filter(|lower| u32::from(lower.m) >= self.geometry.gqa_ratio()).map_or(0, |_| fewer);
-            lower = tile;
+            let holds_one = |lower: &Tile| u32::from(lower.m) >= self.geometry.gqa_ratio();
+            let fewer = lower.filter(holds_one).map_or(0, |lower| self.capacity(&lower));
+            lower = alike.first().copied();
             let largest =
                 packs.iter().map(|&(root, _, tile)| self.capacity(&tile).min(tree.size(root))).max();
             let largest = largest.unwrap_or(1);
@@ -277,22 +315,18 @@ impl Plan {
                     continue;
                 }
                 before = requests(level);
-                self.lay_out(tree, packs, options, level, scratch);
-                let sketches = &mut scratch.sketches;
-                let whole = Candidate { level, most: u64::MAX };
-                let (end, total) = self.sketch(options, whole, sketches);
-                if end < best.0 {
-                    best = (end, whole, tile);
+                if alike.is_empty() {
+                    self.lay_out(tree, packs, options, level, scratch);
+                    self.weigh(options, (level, None), &mut scratch.sketches, &mut best);
                 }
-                let slots = u64::from(options.device.max_concurrent_ctas.max(1));
-                for quarters in QUARTERS {
-                    // Shorter than a CTA's start no item is worth it.
-                    let most = (total / slots / 4 * quarters).max(2 * options.device.prices.cta);
-                    let candidate = Candidate { level, most };
-                    let (end, _) = self.sketch(options, candidate, sketches);
-                    if end < best.0 {
-                        best = (end, candidate, tile);
+                for (index, &tile) in alike.iter().enumerate() {
+                    let (steps, prices) =
+                        (Steps::of(&self.geometry, &tile), StepPrices::of(self, &tile, options));
+                    if index == 0 || !scratch.sketches.layout.is_as_well_of(tile, steps, prices) {
+                        packs.iter_mut().for_each(|pack| pack.2 = tile);
+                        self.lay_out(tree, packs, options, level, scratch);
                     }
+                    self.weigh(options, (level, Some(tile)), &mut scratch.sketches, &mut best);
                 }
             }
         }
@@ -300,6 +334,31 @@ impl Plan {
             packs.iter_mut().for_each(|pack| pack.2 = tile);
         }
         best.1
+    }
+
+    /// Keeps the way of cutting the Q tiles that are laid out whose items end first, if none has ended sooner.
+    fn weigh(
+        &self,
+        options: &PlanOptions,
+        (level, tile): (u32, Option<Tile>),
+        sketches: &mut Sketches,
+        best: &mut (u64, Candidate, Option<Tile>),
+    ) {
+        let whole = Candidate { level, most: u64::MAX };
+        let (end, total) = self.sketch(options, whole, sketches);
+        if end < best.0 {
+            *best = (end, whole, tile);
+        }
+        let slots = u64::from(options.device.max_concurrent_ctas.max(1));
+        for quarters in QUARTERS {
+            // Shorter than a CTA's start no item is worth it.
+            let most = (total / slots / 4 * quarters).max(2 * options.device.prices.cta);
+            let candidate = Candidate { level, most };
+            let (end, _) = self.sketch(options, candidate, sketches);
+            if end < best.0 {
+                *best = (end, candidate, tile);
+            }
+        }
     }
 
     /// Lays out the Q tiles of all trees at a level.
@@ -352,12 +411,12 @@ impl Plan {
     fn sketch(&self, options: &PlanOptions, candidate: Candidate, sketches: &mut Sketches) -> (u64, u64) {
         let Sketches { layout, times, classes, cta_slots } = sketches;
         times.clear();
-        let (mut merges, mut ctas_per_sm, mut tall) = (false, 1, false);
+        let (mut merges, mut ctas_per_sm, mut slowest) = (false, 1, 0);
         let ratio = self.geometry.gqa_ratio();
         for LaidPack { tile, steps, prices, q_tiles } in &layout.packs {
             let (steps, m) = (*steps, u64::from(tile.m.max(1)));
             ctas_per_sm = ctas_per_sm.max(options.device.occupancy.of(tile, &self.geometry, true));
-            tall |= u32::from(tile.m) >= DeviceProfile::TALL;
+            slowest = pace(tile, &self.geometry, &options.device).max(slowest);
             for index in q_tiles.clone() {
                 let LaidQTile { requests, ref spans, end, unread, whole } = layout.q_tiles[index];
                 let spans = &layout.spans[spans.clone()];
@@ -412,9 +471,6 @@ impl Plan {
         let start = options.device.prices.cta;
         let end = elapsed_from(start, of, running, cta_slots).saturating_mul(slots);
         let merge = if merges { options.device.prices.merge } else { 0 };
-        let waits = self.geometry.dtype.has_fp8_kv() || self.geometry.head_dim <= 64;
-        let pace = if tall && waits { options.device.invariant_in_tall_tiles } else { 64 };
-        let paced = end.saturating_mul(pace) / 64;
-        (paced.saturating_add(merge), total)
+        ((end.saturating_mul(slowest) / 64).saturating_add(merge), total)
     }
 }

@@ -141,9 +141,12 @@ fn tile_of(requests: i32, (shared, own): (i32, i32), packing: Packing) -> Tile {
 
 #[test]
 fn a_batch_gets_the_tile_that_ends_first() {
-    let [lowest, .., tallest] = *FAMILY.tiles() else { panic!("{FAMILY} is one tile") };
-    assert_eq!(tile_of(64, (0, 100), Packing::Priced), lowest, "nothing is shared");
-    assert_eq!(tile_of(1, (0, 400), Packing::Priced), lowest, "one request");
+    let [lowest, long_steps, tallest] = *FAMILY.tiles() else { panic!("{FAMILY} has not three tiles") };
+    assert_eq!(lowest.m, long_steps.m);
+    // CTAs that have an SM each, or follow each other, take less with long steps; with short ones an SM holds one more.
+    assert_eq!(tile_of(1, (0, 400), Packing::Priced), long_steps, "one request");
+    assert_eq!(tile_of(64, (0, 100), Packing::Priced), long_steps, "nothing is shared");
+    assert_eq!(tile_of(48, (0, 30), Packing::Priced), lowest, "as many CTAs as an SM holds");
     assert_eq!(tile_of(256, (400, 2), Packing::Priced), tallest, "nearly all is shared by all");
     assert_eq!(tile_of(256, (400, 2), Packing::PerRequest), lowest, "planned request by request");
 }
