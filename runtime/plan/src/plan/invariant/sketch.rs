@@ -85,17 +85,6 @@ struct Layout {
     first_readers: Vec<u32>,
 }
 
-impl Layout {
-    /// Whether it is that of a tile of as many rows, too. It is then said to be of that.
-    fn is_as_well_of(&mut self, tile: Tile, steps: Steps, prices: StepPrices) -> bool {
-        let as_well = self.packs.iter().all(|pack| (pack.steps, pack.prices) == (steps, prices));
-        if as_well {
-            self.packs.iter_mut().for_each(|pack| pack.tile = tile);
-        }
-        as_well
-    }
-}
-
 /// The Q tiles of a tree.
 #[derive(Clone, Debug)]
 struct LaidPack {
@@ -116,6 +105,14 @@ struct LaidQTile {
     unread: u64,
     /// The tokens alone, those that Q tiles before have read from L2.
     whole: u64,
+}
+
+/// The way to plan whose items end first, of those that were weighed, and its tile, where that is one of a family.
+#[derive(Clone, Copy, Debug)]
+struct Best {
+    end: u64,
+    candidate: Candidate,
+    tile: Option<Tile>,
 }
 
 /// Memory that the choice needs.
@@ -291,20 +288,25 @@ impl Plan {
         options: &PlanOptions,
         scratch: &mut InvariantScratch,
     ) -> Candidate {
-        let mut best = (u64::MAX, Candidate { level: 0, most: u64::MAX }, None);
+        let candidate = Candidate { level: 0, most: u64::MAX };
+        let mut best = Best { end: u64::MAX, candidate, tile: None };
+        // Tiles of as many rows that cost as much have the same items.
+        let costs = |tile: &Tile| (Steps::of(&self.geometry, tile), StepPrices::of(self, tile, options));
         let family = tiles.as_ref().map_or(&[][..], distinct);
-        // Tiles of as many rows have the same Q tiles.
-        let mut of_rows = family.chunk_by(|a, b| a.m == b.m);
-        let first = of_rows.next().unwrap_or_default();
-        let mut lower: Option<Tile> = None;
-        for alike in std::iter::once(first).chain(of_rows) {
+        let mut groups = family.chunk_by(|a, b| a.m == b.m && costs(a) == costs(b));
+        let first = groups.next().unwrap_or_default();
+        let mut last: Option<Tile> = None;
+        let mut fewer = 0;
+        for alike in std::iter::once(first).chain(groups) {
             if let Some(&tile) = alike.first() {
+                // Requests of a Q tile that a lower tile has room for as well.
+                if let Some(lower) = last.filter(|last| last.m < tile.m) {
+                    let holds_one = u32::from(lower.m) >= self.geometry.gqa_ratio();
+                    fewer = if holds_one { self.capacity(&lower) } else { 0 };
+                }
+                last = Some(tile);
                 packs.iter_mut().for_each(|pack| pack.2 = tile);
             }
-            // Requests of a Q tile that a lower tile has room for as well.
-            let holds_one = |lower: &Tile| u32::from(lower.m) >= self.geometry.gqa_ratio();
-            let fewer = lower.filter(holds_one).map_or(0, |lower| self.capacity(&lower));
-            lower = alike.first().copied();
             let largest =
                 packs.iter().map(|&(root, _, tile)| self.capacity(&tile).min(tree.size(root))).max();
             let largest = largest.unwrap_or(1);
@@ -315,50 +317,22 @@ impl Plan {
                     continue;
                 }
                 before = requests(level);
-                if alike.is_empty() {
-                    self.lay_out(tree, packs, options, level, scratch);
-                    self.weigh(options, (level, None), &mut scratch.sketches, &mut best);
-                }
-                for (index, &tile) in alike.iter().enumerate() {
-                    let (steps, prices) =
-                        (Steps::of(&self.geometry, &tile), StepPrices::of(self, &tile, options));
-                    if index == 0 || !scratch.sketches.layout.is_as_well_of(tile, steps, prices) {
-                        packs.iter_mut().for_each(|pack| pack.2 = tile);
-                        self.lay_out(tree, packs, options, level, scratch);
-                    }
-                    self.weigh(options, (level, Some(tile)), &mut scratch.sketches, &mut best);
+                self.lay_out(tree, packs, options, level, scratch);
+                let sketches = &mut scratch.sketches;
+                let whole = Candidate { level, most: u64::MAX };
+                let total = self.sketch(options, whole, alike, sketches, &mut best);
+                let slots = u64::from(options.device.max_concurrent_ctas.max(1));
+                for quarters in QUARTERS {
+                    // Shorter than a CTA's start no item is worth it.
+                    let most = (total / slots / 4 * quarters).max(2 * options.device.prices.cta);
+                    self.sketch(options, Candidate { level, most }, alike, sketches, &mut best);
                 }
             }
         }
-        if let Some(tile) = best.2 {
+        if let Some(tile) = best.tile {
             packs.iter_mut().for_each(|pack| pack.2 = tile);
         }
-        best.1
-    }
-
-    /// Keeps the way of cutting the Q tiles that are laid out whose items end first, if none has ended sooner.
-    fn weigh(
-        &self,
-        options: &PlanOptions,
-        (level, tile): (u32, Option<Tile>),
-        sketches: &mut Sketches,
-        best: &mut (u64, Candidate, Option<Tile>),
-    ) {
-        let whole = Candidate { level, most: u64::MAX };
-        let (end, total) = self.sketch(options, whole, sketches);
-        if end < best.0 {
-            *best = (end, whole, tile);
-        }
-        let slots = u64::from(options.device.max_concurrent_ctas.max(1));
-        for quarters in QUARTERS {
-            // Shorter than a CTA's start no item is worth it.
-            let most = (total / slots / 4 * quarters).max(2 * options.device.prices.cta);
-            let candidate = Candidate { level, most };
-            let (end, _) = self.sketch(options, candidate, sketches);
-            if end < best.0 {
-                *best = (end, candidate, tile);
-            }
-        }
+        best.candidate
     }
 
     /// Lays out the Q tiles of all trees at a level.
@@ -406,17 +380,22 @@ impl Plan {
         }
     }
 
-    /// When the last item of a candidate ends, in attoseconds, and the time of all items, in attoseconds of the whole device. The Q tiles of its level are
-    /// laid out.
-    fn sketch(&self, options: &PlanOptions, candidate: Candidate, sketches: &mut Sketches) -> (u64, u64) {
+    /// Weighs a candidate with each of these tiles, or with those of the packs where there are none: keeps it if its last item ends sooner than the best one's. The
+    /// Q tiles of its level are laid out. The time of all items, in attoseconds of the whole device.
+    fn sketch(
+        &self,
+        options: &PlanOptions,
+        candidate: Candidate,
+        alike: &[Tile],
+        sketches: &mut Sketches,
+        best: &mut Best,
+    ) -> u64 {
         let Sketches { layout, times, classes, cta_slots } = sketches;
         times.clear();
-        let (mut merges, mut ctas_per_sm, mut slowest) = (false, 1, 0);
+        let mut merges = false;
         let ratio = self.geometry.gqa_ratio();
         for LaidPack { tile, steps, prices, q_tiles } in &layout.packs {
             let (steps, m) = (*steps, u64::from(tile.m.max(1)));
-            ctas_per_sm = ctas_per_sm.max(options.device.occupancy.of(tile, &self.geometry, true));
-            slowest = pace(tile, &self.geometry, &options.device).max(slowest);
             for index in q_tiles.clone() {
                 let LaidQTile { requests, ref spans, end, unread, whole } = layout.q_tiles[index];
                 let spans = &layout.spans[spans.clone()];
@@ -466,11 +445,25 @@ impl Plan {
         let total = times.iter().sum::<u64>().saturating_mul(heads);
         let slots = u64::from(options.device.max_concurrent_ctas.max(1));
         let of = (options.device.max_concurrent_ctas, &options.device.occupancy);
-        let running = running(of.0, of.1, ctas_per_sm);
-        schedule(classes, running, cta_slots);
-        let start = options.device.prices.cta;
-        let end = elapsed_from(start, of, running, cta_slots).saturating_mul(slots);
         let merge = if merges { options.device.prices.merge } else { 0 };
-        ((end.saturating_mul(slowest) / 64).saturating_add(merge), total)
+        let mut weigh = |ctas_per_sm: u32, pace: u64, tile: Option<Tile>| {
+            let running = running(of.0, of.1, ctas_per_sm);
+            schedule(classes, running, cta_slots);
+            let end = elapsed_from(options.device.prices.cta, of, running, cta_slots).saturating_mul(slots);
+            let end = (end.saturating_mul(pace) / 64).saturating_add(merge);
+            if end < best.end {
+                *best = Best { end, candidate, tile };
+            }
+        };
+        let held = |tile: &Tile| of.1.of(tile, &self.geometry, true);
+        let pace = |tile: &Tile| pace(tile, &self.geometry, &options.device);
+        for tile in alike {
+            weigh(held(tile), pace(tile), Some(*tile));
+        }
+        if alike.is_empty() {
+            let tiles = || layout.packs.iter().map(|pack| &pack.tile);
+            weigh(tiles().map(held).max().unwrap_or(1), tiles().map(pace).max().unwrap_or(64), None);
+        }
+        total
     }
 }
