@@ -74,6 +74,10 @@ pub(crate) struct Emulator {
 }
 
 impl Emulator {
+    /// More than the largest number of a call that may be left out: `compile::FUNCTIONS` has the same.
+    #[allow(dead_code, reason = "one suite proves that no call is superfluous")]
+    pub(crate) const CALLS: usize = 1024;
+
     /// Compiles kernels with the system's C++ compiler, or the one that `CXX` names. `flags` are added to its own.
     ///
     /// # Panics
