@@ -75,7 +75,6 @@ pub(crate) struct Emulator {
 
 impl Emulator {
     /// More than the largest number of a call that may be left out: `compile::FUNCTIONS` has the same.
-    #[allow(dead_code, reason = "one suite proves that no call is superfluous")]
     pub(crate) const CALLS: usize = 1024;
 
     /// Compiles kernels with the system's C++ compiler, or the one that `CXX` names. `flags` are added to its own.
@@ -129,7 +128,8 @@ impl Emulator {
     #[allow(dead_code, reason = "one suite proves that no call is superfluous")]
     pub(crate) fn was_reached(&self, call: u32) -> bool {
         type Function = unsafe extern "C" fn(u32) -> bool;
-        // SAFETY: `compile::FUNCTIONS` has a function of this name and type, which reads a variable of this thread; it has room for this many calls.
+        assert!((call as usize) < Self::CALLS, "call {call}");
+        // SAFETY: `compile::FUNCTIONS` has a function of this name and type, which reads a variable of this thread that has room for this call.
         unsafe {
             let function: Symbol<'_, Function> =
                 self.library.get(b"tilewright_was_reached").expect("it is compiled with all kernels");
