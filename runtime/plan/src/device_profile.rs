@@ -1,5 +1,6 @@
 //! What the planner knows of a device. Everything that was measured on one GPU is here, and nowhere else in the planner.
 
+use crate::InvariantProfile;
 use crate::plan::WARP_ROWS;
 use tilewright_heuristics::chunk::softmax_tokens;
 use tilewright_heuristics::{Backend, Device, Geometry, Prices, Selection, Tile};
@@ -22,12 +23,8 @@ pub struct DeviceProfile {
     /// What the products of a row that sees a token take, in 64ths of their time at the peak that [`Prices::flop`] is of. 0 where a token takes as long
     /// whatever the rows, as those of a tile that are not there are computed, too.
     pub products_over_peak: u64,
-    /// What batch-invariant plans take in tall tiles, in 64ths of what prices say, where a warpgroup waits for what prices do not know: for warps that
-    /// widen K and V in FP8, and, with up to 64 elements, for its softmax rather than for products.
-    pub invariant_in_tall_tiles: u64,
-    /// What batch-invariant plans take in tiles whose steps have several softmaxes, in 64ths of what prices say, with K and V in 16 bits: fewer steps wait for
-    /// each other.
-    pub invariant_in_long_steps: u64,
+    /// How batch-invariant plans are cut and weighed.
+    pub invariant: InvariantProfile,
 }
 
 /// How many CTAs an SM runs at once, and how fast.
@@ -207,9 +204,21 @@ impl DeviceProfile {
         private_kv_in_tall_tiles: 70,
         start_in_low_tiles: 38,
         products_over_peak: 0,
-        invariant_in_tall_tiles: 90,
-        invariant_in_long_steps: 62,
+        invariant: InvariantProfile::H200,
     };
+
+    /// The device as ways to plan batch-invariant batches are weighed by: its prices are those of [`InvariantProfile`].
+    #[must_use]
+    pub const fn to_weigh_invariant_plans(&self) -> Self {
+        let InvariantProfile { tall_tiles, long_steps, pace_alone, quarters, .. } = self.invariant;
+        let mut weighed = *self;
+        weighed.prices = self.invariant.of(&self.prices);
+        if pace_alone > 0 {
+            weighed.occupancy.pace_alone = pace_alone;
+        }
+        weighed.invariant = InvariantProfile { tall_tiles, long_steps, quarters, ..InvariantProfile::CPU };
+        weighed
+    }
 
     /// The profile of a device: its own prices if its selector has them, else those of its backend.
     pub fn of(device: &Device<'_>, selection: &Selection) -> Self {
@@ -230,6 +239,7 @@ impl DeviceProfile {
                 max_concurrent_ctas: units,
                 occupancy: Occupancy::CPU,
                 products_over_peak: Self::CPU_PRODUCTS_OVER_PEAK,
+                invariant: InvariantProfile::CPU,
                 ..h200
             },
             Backend::Cuda => {

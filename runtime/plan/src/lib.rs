@@ -9,6 +9,7 @@ mod device_profile;
 mod error;
 mod following;
 mod forest;
+mod invariant_profile;
 pub mod kv;
 mod live_planner;
 mod packing;
@@ -25,6 +26,7 @@ pub use device_profile::{DeviceProfile, Occupancy};
 pub use error::PlanError;
 pub use following::{FollowingPlanner, Step};
 pub use forest::{Forest, ForestError, LiveForest, Node, Touched};
+pub use invariant_profile::InvariantProfile;
 pub use kv::{E4m3, E5m2, KvScales, KvStrides, Scale};
 pub use live_planner::{LiveError, LivePlanner};
 pub use packing::{

@@ -205,9 +205,9 @@ mod tests {
         let [on_gpu, threads] =
             [Backend::Cuda, Backend::Cpu].map(|backend| plan.predicted(&options, backend, true).forward);
         // All rows of the tile for one, on a GPU with little else to do.
-        assert_eq!(on_gpu, of(64) * device.occupancy.pace_alone / BUSY * device.invariant_in_tall_tiles / 64);
+        assert_eq!(on_gpu, of(64) * device.occupancy.pace_alone / BUSY * device.invariant.tall_tiles / 64);
         // The rows that there are, in sixteens; four threads share those of one KV head, then of the other.
-        assert_eq!(threads, 2 * of(16) / 4 * device.invariant_in_tall_tiles / 64);
+        assert_eq!(threads, 2 * of(16) / 4 * device.invariant.tall_tiles / 64);
     }
 
     #[test]

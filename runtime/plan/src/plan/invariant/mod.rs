@@ -118,6 +118,7 @@ impl Plan {
         scratch.chunks.clear();
         let mut invariant = std::mem::take(&mut scratch.invariant);
         let choice = (tiles, &mut *select);
+        let options = &PlanOptions { device: options.device.to_weigh_invariant_plans(), ..*options };
         let result = self.push_trees(tree, pages, options, choice, &mut invariant, &mut scratch.chunks);
         scratch.invariant = invariant;
         result?;

@@ -3,15 +3,13 @@
 use super::{InvariantScratch, Span, Steps, Tiles, spans_of, windows};
 use crate::plan::list_schedule::{elapsed_from, running, schedule};
 use crate::plan::{GRANULE, Plan, PlanOptions};
-use crate::{DeviceProfile, Occupancy, PrefixTree};
+use crate::{DeviceProfile, InvariantProfile, Occupancy, PrefixTree};
 use std::ops::Range;
 use tilewright_heuristics::chunk::{Chunks, SHORTEST, softmax_tokens};
 use tilewright_heuristics::{Geometry, PackShape, Prices, Tile, TileSet};
 
 /// Q tiles hold as many requests as the tile has room for, or half, or only one.
 const LEVELS: [u32; 3] = [0, 1, u32::MAX];
-/// Items take so many quarters of a CTA slot's share of all work at most, where they are cut.
-const QUARTERS: [u64; 4] = [4, 2, 8, 1];
 
 /// Shared memory is about this many times as fast as L2.
 const SHARED_MEMORY_OVER_L2: u64 = 3;
@@ -176,11 +174,11 @@ pub(in crate::plan) const fn start_price(tile: &Tile, device: &DeviceProfile) ->
 pub(in crate::plan) const fn pace(tile: &Tile, geometry: &Geometry, device: &DeviceProfile) -> u64 {
     let fp8 = geometry.dtype.has_fp8_kv();
     if is_tall(tile) && (fp8 || geometry.head_dim <= 64) {
-        device.invariant_in_tall_tiles
+        device.invariant.tall_tiles
     } else if tile.n as u32 > softmax_tokens(tile, geometry.head_dim) && !fp8 {
-        device.invariant_in_long_steps
+        device.invariant.long_steps
     } else {
-        64
+        InvariantProfile::AS_PRICED
     }
 }
 
@@ -321,8 +319,8 @@ impl Plan {
                 let sketches = &mut scratch.sketches;
                 let whole = Candidate { level, most: u64::MAX };
                 let total = self.sketch(options, whole, alike, sketches, &mut best);
-                let slots = u64::from(options.device.max_concurrent_ctas.max(1));
-                for quarters in QUARTERS {
+                let slots = self.slots_of(alike, packs, options);
+                for quarters in options.device.invariant.quarters {
                     // Shorter than a CTA's start no item is worth it.
                     let most = (total / slots / 4 * quarters).max(2 * options.device.prices.cta);
                     self.sketch(options, Candidate { level, most }, alike, sketches, &mut best);
@@ -333,6 +331,15 @@ impl Plan {
             packs.iter_mut().for_each(|pack| pack.2 = tile);
         }
         best.candidate
+    }
+
+    /// CTAs that run at once of these tiles, or of the packs' where there are none: of those of which there are fewest.
+    fn slots_of(&self, alike: &[Tile], packs: &[(u32, PackShape, Tile)], options: &PlanOptions) -> u64 {
+        let DeviceProfile { max_concurrent_ctas, ref occupancy, .. } = options.device;
+        let held = |tile: &Tile| occupancy.of(tile, &self.geometry, true);
+        let of_packs = || packs.iter().map(|(_, _, tile)| held(tile)).min();
+        let fewest = alike.iter().map(held).min().or_else(of_packs).unwrap_or(1);
+        running(max_concurrent_ctas, occupancy, fewest)
     }
 
     /// Lays out the Q tiles of all trees at a level.
@@ -450,7 +457,7 @@ impl Plan {
             let running = running(of.0, of.1, ctas_per_sm);
             schedule(classes, running, cta_slots);
             let end = elapsed_from(options.device.prices.cta, of, running, cta_slots).saturating_mul(slots);
-            let end = (end.saturating_mul(pace) / 64).saturating_add(merge);
+            let end = (end.saturating_mul(pace) / InvariantProfile::AS_PRICED).saturating_add(merge);
             if end < best.end {
                 *best = Best { end, candidate, tile };
             }
@@ -462,7 +469,11 @@ impl Plan {
         }
         if alike.is_empty() {
             let tiles = || layout.packs.iter().map(|pack| &pack.tile);
-            weigh(tiles().map(held).max().unwrap_or(1), tiles().map(pace).max().unwrap_or(64), None);
+            weigh(
+                tiles().map(held).max().unwrap_or(1),
+                tiles().map(pace).max().unwrap_or(InvariantProfile::AS_PRICED),
+                None,
+            );
         }
         total
     }
