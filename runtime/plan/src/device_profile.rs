@@ -1,4 +1,4 @@
-//! What the planner knows of a device. Everything that was measured on one GPU is here, and nowhere else in the planner.
+//! What the planner knows of a device. Everything that was measured on one GPU is here or in [`InvariantProfile`], and nowhere else in the planner.
 
 use crate::InvariantProfile;
 use crate::plan::WARP_ROWS;

@@ -5,7 +5,8 @@ use tilewright_heuristics::Prices;
 /// How batch-invariant plans are cut, and by what ways to plan a batch are weighed, in 64ths of what prices say.
 ///
 /// Weights are fitted to the times of 11 700 plans of 418 batches, so that the way that should end first is as fast as can be (`docs/tried.md`, "What
-/// batch-invariant plans are weighed by"). How long the chosen plan takes, prices tell better as they are ([`Plan::predicted`](crate::Plan::predicted)).
+/// batch-invariant plans are weighed by"). How long the chosen plan takes, prices tell better as they are: [`Plan::predicted`](crate::Plan::predicted)
+/// has only [`InvariantProfile::tall_tiles`] and [`InvariantProfile::long_steps`] from here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct InvariantProfile {
     /// A byte of K or V that no item has read before. Items that share tokens read them at the same time: the first of them waits for memory hardly

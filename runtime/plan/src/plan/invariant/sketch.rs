@@ -308,6 +308,7 @@ impl Plan {
             let largest =
                 packs.iter().map(|&(root, _, tile)| self.capacity(&tile).min(tree.size(root))).max();
             let largest = largest.unwrap_or(1);
+            let slots = self.slots_of(alike, packs, options);
             let requests = |level: u32| largest.checked_shr(level).unwrap_or(0).max(1);
             let mut before = u32::MAX;
             for level in LEVELS {
@@ -319,7 +320,6 @@ impl Plan {
                 let sketches = &mut scratch.sketches;
                 let whole = Candidate { level, most: u64::MAX };
                 let total = self.sketch(options, whole, alike, sketches, &mut best);
-                let slots = self.slots_of(alike, packs, options);
                 for quarters in options.device.invariant.quarters {
                     // Shorter than a CTA's start no item is worth it.
                     let most = (total / slots / 4 * quarters).max(2 * options.device.prices.cta);
