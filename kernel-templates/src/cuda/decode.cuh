@@ -91,9 +91,7 @@ struct Decode {
       if constexpr (S::SETMAXNREG) kv_range.describe();
       const auto copy_early = [&] {
         sync_warp(); // the barriers are there
-        if constexpr (PRODUCERS == 1) early = producer.template copy_early<true, true>(first, certain);
-        else if (copies_keys) early = producer.template copy_early<true, false>(first, certain);
-        else if (copies_values) early = producer.template copy_early<false, true>(first, certain);
+        if (copies_keys || copies_values) early = producer.copy_early({copies_keys, copies_values}, first, certain);
       };
       if constexpr (S::SETMAXNREG) kv_range.find_lengths(copy_early);
       else copy_early();
@@ -115,19 +113,14 @@ struct Decode {
       if constexpr (S::SETMAXNREG && !S::ALONE_ON_SM) setmaxnreg_dec<Split::PRODUCER>();
       return anew<false>(cta, [&](const Cta<S> &here) {
         const ProducerTma<S> producer{here};
-        if constexpr (PRODUCERS == 1) {
-          producer.template run<true, true>(steps, early);
-        } else {
-          if (role == WARPS) producer.template run<true, false>(steps, early);
-          if (role == WARPS + 1) producer.template run<false, true>(steps, early);
-          if constexpr (S::WIDENED) {
-            const Widener<S> widener{here};
-            if constexpr (S::KEYS_IN_FP8) {
-              if (role >= WARPS + 2) widener.template run<true>(steps, role - WARPS - 2);
-            } else {
-              if (role == WARPS + 2) widener.template run<false>(steps, 0);
-              if (role == WARPS + 3) widener.template run<true>(steps, 0);
-            }
+        if (PRODUCERS == 1 || role < WARPS + 2) producer.run({PRODUCERS == 1 || role == WARPS, PRODUCERS == 1 || role != WARPS}, steps, early);
+        if constexpr (S::WIDENED) {
+          const Widener<S> widener{here};
+          if constexpr (S::KEYS_IN_FP8) {
+            if (role >= WARPS + 2) widener.template run<true>(steps, role - WARPS - 2);
+          } else {
+            if (role == WARPS + 2) widener.template run<false>(steps, 0);
+            if (role == WARPS + 3) widener.template run<true>(steps, 0);
           }
         }
       });
@@ -253,7 +246,9 @@ struct Decode {
     anew<true>(before, [&](const Cta<S> &here) {
       const Epilogue<S> epilogue{here};
       epilogue.write(acc);
-      if (here.args.arrivals) epilogue.merge_arrived();
+      if constexpr (S::MERGES_LAST) {
+        if (here.args.arrivals) epilogue.merge_arrived();
+      }
     });
     timeline.leave();
   }

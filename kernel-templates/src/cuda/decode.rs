@@ -102,7 +102,10 @@ mod tests {
         let sinks = KernelOptions { sinks: true, ..plain };
         let timeline = KernelOptions { timeline: true, ..plain };
         let cp_async = KernelOptions { kv_load: KvLoad::CpAsync, ..plain };
-        let options = [window, softcap, sinks, timeline, cp_async];
+        let last_cta = KernelOptions { merge_by_last_cta: true, ..plain };
+        let invariant = KernelOptions { invariant: true, ..plain };
+        let both = KernelOptions { merge_by_last_cta: true, ..invariant };
+        let options = [window, softcap, sinks, timeline, cp_async, last_cta, invariant, both];
         kernels.extend(options.map(|options| Kernel::decode(&TILE, &CLASS, options, hopper)));
         for (index, kernel) in kernels.iter().enumerate() {
             assert!(kernels[..index].iter().all(|other| other.text != kernel.text), "{}", kernel.name);

@@ -209,7 +209,8 @@ const WARPS_OF_168_REGISTERS: u32 = 12;
 /// What a kernel of one tile or several says of itself to the compiler. A producer warpgroup leaves registers to the consumer warps, so there
 /// is a number of them to begin with: the one that lets an SM hold two CTAs of four consumer warps, or one of eight, or one with the totals
 /// of longer heads. Several tiles beside one producer warp would get up to 255, and an SM half as many CTAs as of one of them. Transposed
-/// products of up to 128 elements take some registers more or less than let an SM hold three CTAs, by the compiler's version.
+/// products of up to 128 elements take some registers more or less than let an SM hold three CTAs, by the compiler's version. Batch-invariant tiles of 16 rows
+/// and 96 elements would get so few registers that they spill, for CTAs that shared memory has no room for.
 pub(super) fn launch_bounds(tiles: &[Tile], class: &Class, producers: u32, options: KernelOptions) -> String {
     let threads = mix_threads(tiles, producers);
     let ctas = match (producers, tiles) {
@@ -217,6 +218,7 @@ pub(super) fn launch_bounds(tiles: &[Tile], class: &Class, producers: u32, optio
         (4, _) => Some(if most_warps(tiles) == 4 { 2 } else { 1 }),
         (1, [tile]) if transposes(tile, class, options) && class.head_dim <= 128 => Some(3),
         (1, [_, _, ..]) => Some((WARPS_OF_168_REGISTERS / (most_warps(tiles) + 1)).max(1)),
+        (1, [_]) if options.invariant && class.head_dim == 96 && !class.dtype.has_fp8_kv() => Some(5),
         _ => None,
     };
     match ctas {

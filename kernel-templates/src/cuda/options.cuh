@@ -11,11 +11,14 @@ struct MaskArguments {
   float softcap;    // bound of the logits
 };
 
-template <bool WINDOW_, bool SOFTCAP_, bool SINKS_, bool TIMELINE_, bool INVARIANT_ = false> struct KernelOptions {
+template <bool WINDOW_, bool SOFTCAP_, bool SINKS_, bool TIMELINE_, bool INVARIANT_ = false, bool MERGES_LAST_ = false> struct KernelOptions {
   static constexpr bool WINDOW = WINDOW_, SOFTCAP = SOFTCAP_, SINKS = SINKS_, TIMELINE = TIMELINE_;
 
   // Whether a row's bits depend on its own tokens alone: they are summed in chunks that begin at fixed positions (`chunk.cuh`).
   static constexpr bool INVARIANT = INVARIANT_;
+
+  // Whether the last CTA of a row may merge its partials, if the launch says so.
+  static constexpr bool MERGES_LAST = MERGES_LAST_;
 
   // Whether rows may begin behind the first token of their request, and the first token that a row sees with `length` tokens up to its own.
   static constexpr bool HIDES_FIRST = WINDOW;

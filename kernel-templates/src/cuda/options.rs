@@ -60,6 +60,8 @@ pub struct KernelOptions {
     /// A row's bits depend on its own tokens alone: for plans of [`Split::Invariant`](tilewright_heuristics::chunk), whose tiles have warps
     /// of their own for each row.
     pub invariant: bool,
+    /// The CTA that leaves a row's last partial may merge them ([`super::Arguments::arrivals`]): kernels without have less code to fetch.
+    pub merge_by_last_cta: bool,
 }
 
 impl KernelOptions {
@@ -67,7 +69,14 @@ impl KernelOptions {
     /// `KernelOptions { mask: Mask::window(512).options(), ..KernelOptions::for_pages(page_size) }`.
     pub const fn for_pages(page_size: u32) -> Self {
         let kv_load = if page_size.is_multiple_of(GRANULE) { KvLoad::Tma } else { KvLoad::CpAsync };
-        Self { mask: MaskOptions::NONE, sinks: false, timeline: false, kv_load, invariant: false }
+        Self {
+            mask: MaskOptions::NONE,
+            sinks: false,
+            timeline: false,
+            kv_load,
+            invariant: false,
+            merge_by_last_cta: false,
+        }
     }
 
     /// The options that change the kernels of a class on an architecture: without TMA producers, both loads are the same kernel.
@@ -85,10 +94,14 @@ impl KernelOptions {
 
     /// The type in `options.cuh`. How K and V are loaded follows from the producer warps.
     pub(super) fn template(self) -> String {
-        let Self { mask, sinks, timeline, kv_load: _, invariant } = self;
+        let Self { mask, sinks, timeline, kv_load: _, invariant, merge_by_last_cta } = self;
         let mask: String = mask.values().iter().map(|option| format!("{option}, ")).collect();
-        let invariant = if invariant { ", true" } else { "" };
-        format!("KernelOptions<{mask}{sinks}, {timeline}{invariant}>")
+        let others = match (invariant, merge_by_last_cta) {
+            (_, true) => format!(", {invariant}, true"),
+            (true, false) => ", true".to_owned(),
+            (false, false) => String::new(),
+        };
+        format!("KernelOptions<{mask}{sinks}, {timeline}{others}>")
     }
 
     /// A suffix for names; empty without options.
@@ -97,6 +110,7 @@ impl KernelOptions {
             ("sinks", self.sinks),
             ("timeline", self.timeline),
             ("invariant", self.invariant),
+            ("last_cta", self.merge_by_last_cta),
             ("cp_async", self.kv_load == KvLoad::CpAsync),
         ];
         let all = MaskOptions::NAMES.into_iter().zip(self.mask.values()).chain(others);

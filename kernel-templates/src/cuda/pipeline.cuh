@@ -92,8 +92,8 @@ template <class S> struct Pipeline {
   }
 
   // For producer warps. In the first round all buffers are free, but those in which the query lies.
-  TILEWRIGHT_DEVICE void wait_keys_empty(const PipelineState<S> &at) const { wait_mbarrier(barrier_of(at, KEYS_EMPTY), at.round ^ 1); }
-  TILEWRIGHT_DEVICE void wait_values_empty(const PipelineState<S> &at) const { wait_mbarrier(barrier_of(at, VALUES_EMPTY), at.round ^ 1); }
+  TILEWRIGHT_DEVICE void wait_empty(bool keys, const PipelineState<S> &at) const { wait_mbarrier(barrier_of(at, keys ? KEYS_EMPTY : VALUES_EMPTY), at.round ^ 1); }
+  TILEWRIGHT_DEVICE u32 full(bool keys, const PipelineState<S> &at) const { return barrier_of(at, keys ? KEYS_FULL : VALUES_FULL); }
   TILEWRIGHT_DEVICE void wait_query_empty() const { wait_mbarrier(query_empty(), 0); }
 
   // For the warps that widen. A step of a warpgroup has arrived, and there is room for it;

@@ -38,9 +38,10 @@ template <class S> struct ProducerTma {
 
   TILEWRIGHT_DEVICE static u32 policy(const GranuleLoad &piece) { return cache_policy(piece.page >= EVICT_FIRST); }
 
-  TILEWRIGHT_DEVICE void copy_keys(const PipelineState<S> &at, const GranuleLoad &piece) const {
-    const u32 barrier = pipeline.barrier_of(at, Pipeline<S>::KEYS_FULL);
-    copy(cta.args.key_maps, cta.keys_at(at), piece, 0, 0, piece.granule.tokens() > 0, policy(piece), barrier);
+  // All tokens of a granule, of K or of V.
+  TILEWRIGHT_DEVICE void copy_whole(bool keys, const PipelineState<S> &at, const GranuleLoad &piece, bool seen) const {
+    const TensorMap &map = keys ? cta.args.key_maps : cta.args.value_maps[WHOLE_VALUES];
+    copy(map, keys ? cta.keys_at(at) : cta.values_at(at), piece, 0, 0, seen, policy(piece), pipeline.full(keys, at));
   }
 
   // Two tokens of a panel whose rows share 128 bytes, of which rows see one or none: a box must begin where such a pair does. In its tensor
@@ -61,14 +62,12 @@ template <class S> struct ProducerTma {
     tma_load(target, cta.args.value_maps[CLIPPED_VALUES], from, 0, piece.within + token + to, page, cache_policy(false), barrier);
   }
 
-  // A granule of which rows see some tokens, or all or none: those that none sees become zeros.
-  TILEWRIGHT_DEVICE void copy_values(const PipelineState<S> &at, const GranuleLoad &piece) const {
-    const u32 base = cta.values_at(at), barrier = pipeline.barrier_of(at, Pipeline<S>::VALUES_FULL);
+  // A granule of which rows see some tokens, or all or none. Of V those that none sees become zeros.
+  TILEWRIGHT_DEVICE void copy_granule(bool keys, const PipelineState<S> &at, const GranuleLoad &piece) const {
     const u32 tokens = piece.granule.tokens();
     const u32 to = tokens > 0 ? tokens : S::GRANULE, from = tokens == 0 ? S::GRANULE : S::HIDES_FIRST ? piece.before : 0;
-    if (to == S::GRANULE && (from == 0 || from == S::GRANULE)) {
-      return copy(cta.args.value_maps[WHOLE_VALUES], base, piece, 0, 0, from == 0, policy(piece), barrier);
-    }
+    if (keys || (to == S::GRANULE && (from == 0 || from == S::GRANULE))) return copy_whole(keys, at, piece, tokens > 0);
+    const u32 base = cta.values_at(at), barrier = pipeline.full(false, at);
 #pragma unroll 1
     for (u32 token = 0; token < S::GRANULE; token += 8) {
       const u32 first = S::HIDES_FIRST && from > token ? smaller(from - token, 8u) : 0, last = to > token ? smaller(to - token, 8u) : 0;
@@ -118,29 +117,39 @@ template <class S> struct ProducerTma {
     return GranuleLoad{page(pages % EVICT_FIRST + number, pages & EVICT_FIRST), within - number * cta.page_size.by, 0, whole};
   }
 
+  // What a producer warp copies: K and V, or one of them. One piece of code serves the two warps of a warpgroup that copy, as code has to be fetched, too.
+  struct Task {
+    bool keys, values;
+    // Whether the next of what it does for a step is about K.
+    template <class Do> TILEWRIGHT_DEVICE void for_each(const Do &body) const {
+      if constexpr (S::PRODUCERS == 1) body(true), body(false);
+      else body(keys);
+    }
+  };
+
   // What rows see of them is noted later.
-  template <bool KEYS, bool VALUES> TILEWRIGHT_DEVICE Early copy_early(const GranuleLoad &piece, u32 certain) const {
+  TILEWRIGHT_DEVICE Early copy_early(const Task &task, const GranuleLoad &piece, u32 certain) const {
     if (certain == 0) return Early{0, 0};
-    const Early early{KEYS ? smaller(certain, S::EARLY_KEYS) : 0, VALUES ? smaller(certain, S::EARLY_VALUES) : 0};
+    const Early early{task.keys ? smaller(certain, S::EARLY_KEYS) : 0, task.values ? smaller(certain, S::EARLY_VALUES) : 0};
     PipelineState<S> at;
 #pragma unroll 1
     for (u32 i = 0; i < larger(early.keys, early.values); i++) {
       const bool looks = cta.lane / S::GRANULES == i;
-      if (KEYS && i < early.keys) {
-        if (cta.lane == 0) expect(pipeline.barrier_of(at, Pipeline<S>::KEYS_FULL), S::STAGE_BYTES);
-        if (looks) copy_keys(at, piece);
-      }
-      if (VALUES && i < early.values) {
-        const u32 full = pipeline.barrier_of(at, Pipeline<S>::VALUES_FULL);
-        if (cta.lane == 0) arrive_expect_tx(full, S::STAGE_BYTES);
-        if (looks) copy(cta.args.value_maps[WHOLE_VALUES], cta.values_at(at), piece, 0, 0, true, policy(piece), full);
-      }
+      task.for_each([&](bool keys) {
+        if (i >= (keys ? early.keys : early.values)) return;
+        if (cta.lane == 0) {
+          // Lanes arrive for K when they note what rows see.
+          if (keys) expect(pipeline.full(true, at), S::STAGE_BYTES);
+          else arrive_expect_tx(pipeline.full(false, at), S::STAGE_BYTES);
+        }
+        if (looks) copy_whole(keys, at, piece, true);
+      });
       at = at.template ahead<1>();
     }
     return early;
   }
 
-  template <bool KEYS, bool VALUES> TILEWRIGHT_DEVICE void run(const Steps &steps, const Early &early) const {
+  TILEWRIGHT_DEVICE void run(const Task &task, const Steps &steps, const Early &early) const {
     Cursor cursor = paged_kv.at_segment(0);
     const u32 of_step = cta.lane / S::GRANULES; // of as many as are looked up at once
     GranuleLoad next = find(cursor, steps, steps.first + of_step);
@@ -151,43 +160,44 @@ template <class S> struct ProducerTma {
       const u32 count = smaller(S::STEPS_AT_ONCE, steps.last - begin);
 #pragma unroll 1
       for (u32 i = 0; i < count; i++) {
-        const bool looks = of_step == i;
-        const bool behind_query = S::QUERY_IN_BUFFER && begin + i == steps.first + S::STAGES - 1;
-        if constexpr (KEYS) {
-          const bool copied = begin + i < early.keys;
-          if (!S::QUERY_IN_VALUES && behind_query) pipeline.wait_query_empty();
-          pipeline.wait_keys_empty(at);
-          if (looks) {
-            // Each lane that writes a granule arrives itself, which releases what it wrote.
-            const u32 full = pipeline.barrier_of(at, Pipeline<S>::KEYS_FULL);
-            cta.granules(at)[cta.lane % S::GRANULES] = piece.granule;
-            if (!copied && cta.lane % S::GRANULES == 0) expect(full, S::STAGE_BYTES);
-            arrive(full);
-          }
-          if (looks && !copied) copy_keys(at, piece);
-        }
-        if (VALUES && begin + i >= early.values) {
-          if (behind_query) pipeline.wait_query_empty();
-          pipeline.wait_values_empty(at);
-          if (cta.lane == 0) arrive_expect_tx(pipeline.barrier_of(at, Pipeline<S>::VALUES_FULL), S::STAGE_BYTES);
-          if (looks) copy_values(at, piece);
-        }
+        copy_step(task, at, begin + i - steps.first, piece, of_step == i, early);
         at = at.template ahead<1>();
         // Once the buffers have something to wait for, and long before it is needed.
         if (i == smaller(S::STAGES, S::STEPS_AT_ONCE) - 1) next = find(cursor, steps, begin + S::STEPS_AT_ONCE + of_step);
       }
     }
-    await_unneeded<KEYS, VALUES>(steps, early);
+    await_unneeded(task, steps, early);
+  }
+
+  // A step, by its number from the first one.
+  TILEWRIGHT_DEVICE void copy_step(const Task &task, const PipelineState<S> &at, u32 number, const GranuleLoad &piece, bool looks, const Early &early) const {
+    const bool behind_query = S::QUERY_IN_BUFFER && number == S::STAGES - 1;
+    task.for_each([&](bool keys) {
+      const bool copied = number < (keys ? early.keys : early.values);
+      if (!keys && copied) return;
+      if (behind_query && !(keys && S::QUERY_IN_VALUES)) pipeline.wait_query_empty();
+      pipeline.wait_empty(keys, at);
+      const u32 full = pipeline.full(keys, at);
+      if (keys && looks) {
+        // Each lane that writes a granule arrives itself, which releases what it wrote.
+        cta.granules(at)[cta.lane % S::GRANULES] = piece.granule;
+        if (!copied && cta.lane % S::GRANULES == 0) expect(full, S::STAGE_BYTES);
+        arrive(full);
+      }
+      if (!keys && cta.lane == 0) arrive_expect_tx(full, S::STAGE_BYTES);
+      if (looks && !copied) copy_granule(keys, at, piece);
+    });
   }
 
   // Lengths may be shorter than the plan allows. What was begun for certain arrives even then before the CTA ends: its memory is another's next.
-  template <bool KEYS, bool VALUES> TILEWRIGHT_DEVICE void await_unneeded(const Steps &steps, const Early &early) const {
-    for (u32 step = steps.last; KEYS && step < early.keys; step++) {
-      const u32 barrier = pipeline.barrier_of(PipelineState<S>{step}, Pipeline<S>::KEYS_FULL);
-      if (cta.lane < S::GRANULES) arrive(barrier);
-      wait_mbarrier(barrier, 0);
-    }
-    for (u32 step = steps.last; VALUES && step < early.values; step++) wait_mbarrier(pipeline.barrier_of(PipelineState<S>{step}, Pipeline<S>::VALUES_FULL), 0);
+  TILEWRIGHT_DEVICE void await_unneeded(const Task &task, const Steps &steps, const Early &early) const {
+    task.for_each([&](bool keys) {
+      for (u32 step = steps.last; step < (keys ? early.keys : early.values); step++) {
+        const u32 full = pipeline.full(keys, PipelineState<S>{step});
+        if (keys && cta.lane < S::GRANULES) arrive(full);
+        wait_mbarrier(full, 0);
+      }
+    });
   }
 };
 

@@ -349,5 +349,6 @@ pub fn options_of(case: &ConformanceCase) -> KernelOptions {
         timeline: false,
         kv_load: kv_load(&case.strides(), &case.geometry),
         invariant: case.options.split == Split::Invariant,
+        merge_by_last_cta: false,
     }
 }

@@ -269,7 +269,7 @@ impl Bench<'_> {
             plan.merges().len()
         );
         let mut worst = 0.0f64;
-        for forward in LaunchMode::ALL {
+        for forward in LaunchMode::ALL.into_iter().filter(|mode| mode.merge == MergeBy::Launch) {
             let mut uploaded = match (forward.launch, mix) {
                 (Launch::Single, None) => continue,
                 (Launch::Single, Some(mix)) => DevicePlan::with_mix(self.device, mix, forward.merge),

@@ -1,7 +1,7 @@
 //! What one decode step of one layer reads and writes: raw addresses, and typed slices above them.
 
 use super::tensor_maps::kv_load_up_to;
-use super::{CudaElement, CudaError, DevicePlan, KvCache, KvPages};
+use super::{CudaElement, CudaError, DevicePlan, KvCache, KvPages, MergeBy};
 use cudarc::driver::{CudaSlice, CudaStream, DevicePtr, DevicePtrMut, SyncOnDrop};
 use tilewright_heuristics::{Dtype, Geometry, Mask};
 use tilewright_kernel_templates::cuda::KernelOptions;
@@ -103,6 +103,7 @@ impl RawArgs {
             timeline: self.timeline.is_some(),
             kv_load: kv_load_up_to(&self.kv_strides, plan.geometry(), plan.largest_page()),
             invariant: plan.is_invariant(),
+            merge_by_last_cta: matches!(plan.launch_mode().merge, MergeBy::LastCta),
         }
     }
 

@@ -22,7 +22,8 @@ pub enum MergeBy {
     /// A launch after all of forward.
     Launch,
     /// The CTA of forward that leaves the last partial of a request and KV head. Such a plan is on one stream at a time: its launches
-    /// share the counters of what has arrived.
+    /// share the counters of what has arrived. Its kernels are prepared for
+    /// [`merge_by_last_cta`](tilewright_kernel_templates::cuda::KernelOptions::merge_by_last_cta), with code that others need not fetch.
     LastCta,
 }
 

@@ -6,7 +6,7 @@
 #![allow(unsafe_code)]
 
 use super::side_streams::Stream;
-use super::{CudaBackend, CudaError, DeviceMemory, DevicePlan, MergeBy, Mix, RawArgs, RawScales};
+use super::{CudaBackend, CudaError, DeviceMemory, DevicePlan, LaunchMode, MergeBy, Mix, RawArgs, RawScales};
 use half::{bf16, f16};
 use tilewright_heuristics::{Dtype, Fp8, Geometry, Mask, Tile};
 use tilewright_kernel_templates::Class;
@@ -185,7 +185,10 @@ impl TrialMemory {
         Ok(Self {
             class: *class,
             stream: Stream::new(context)?,
-            on_device: DevicePlan::new(device),
+            on_device: DevicePlan::with_launch_mode(
+                device,
+                LaunchMode { merge: merge_by(options), ..LaunchMode::DEFAULT },
+            ),
             query: memory(&bytes_of(&query, of_query))?,
             cache: memory(&of_kv)?,
             output: DeviceMemory::new(context, 2 * query.len())?,
@@ -202,6 +205,11 @@ impl TrialMemory {
         let options = KernelOptions { timeline: false, ..options.on(class, backend.compiler().arch()) };
         (self.class, self.trial.options) == (*class, options)
     }
+}
+
+/// Who merges in launches of kernels with these options.
+const fn merge_by(options: KernelOptions) -> MergeBy {
+    if options.merge_by_last_cta { MergeBy::LastCta } else { MergeBy::Launch }
 }
 
 impl CudaBackend {
@@ -243,7 +251,7 @@ impl CudaBackend {
         let mut of_mix;
         let on_device = match mix {
             Some(mix) => {
-                of_mix = DevicePlan::with_mix(device, mix, MergeBy::Launch);
+                of_mix = DevicePlan::with_mix(device, mix, merge_by(trial.options));
                 &mut of_mix
             }
             None => on_device,

@@ -3,7 +3,7 @@
 use super::args::DecodeArgs;
 use super::{
     Bucket, CudaBackend, CudaDevice, CudaElement, CudaError, DevicePlan, FitError, KvPages, Launch,
-    LaunchMode, Mix,
+    LaunchMode, MergeBy, Mix,
 };
 use cudarc::driver::CudaStream;
 use tilewright_heuristics::{Geometry, Selection, Selector, Tile, TileSet};
@@ -106,7 +106,7 @@ impl TunedBackend {
     /// is known ([`CudaBackend::try_tile`]). The second time they come from the cache.
     ///
     /// The options begin with those of the pages: [`KernelOptions::for_pages`], and [`KernelOptions::kv_load`] by hand for a cache whose
-    /// pages have other strides ([`super::kv_load`]). An engine with several such layouts prepares for each.
+    /// pages have other strides ([`super::kv_load`]). An engine with several such layouts prepares for each. Who merges is the launch mode's choice.
     ///
     /// For single launches all of them are compiled together too. Where that is not possible, because there are more than eight, a CTA of
     /// the greediest has no room on the device, or with TMA their numbers of warps differ, plans are launched one tile after the other ([`Launch::Serial`]); a warning says so.
@@ -115,6 +115,8 @@ impl TunedBackend {
     /// No tile can be compiled, loaded and launched, or NVRTC is gone. A tile that cannot, or that computes what is wrong, is left out,
     /// which is said once.
     pub fn prepare(&mut self, class: &Class, options: KernelOptions) -> Result<(), CudaError> {
+        let merge_by_last_cta = self.launch_mode.merge == MergeBy::LastCta;
+        let options = KernelOptions { merge_by_last_cta, ..options };
         if options.invariant {
             return self.prepare_invariant(class, options);
         }

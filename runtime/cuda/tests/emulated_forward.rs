@@ -72,12 +72,12 @@ impl Set {
     }
 
     fn of_tile(&self, tile: &Tile) -> Kernel {
-        Kernel::decode(tile, &class(), KernelOptions::default(), self.arch.parse().unwrap())
+        Kernel::decode(tile, &class(), OPTIONS, self.arch.parse().unwrap())
     }
 
     fn of_mix(&self) -> Kernel {
         let arch = self.arch.parse().unwrap();
-        Kernel::decode_mix(self.mix().tiles(), &class(), KernelOptions::default(), arch)
+        Kernel::decode_mix(self.mix().tiles(), &class(), OPTIONS, arch)
     }
 }
 
@@ -144,12 +144,15 @@ struct World {
 const MOST_REQUESTS: usize = 24;
 const SCALE: f32 = 0.125;
 
+/// Each launch says who merges.
+const OPTIONS: KernelOptions = KernelOptions { merge_by_last_cta: true, ..KernelOptions::for_pages(16) };
+
 fn class() -> Class {
     Class::of(&GEOMETRY)
 }
 
 fn of_merge(warps: u32) -> Kernel {
-    Kernel::merge(warps, &class(), KernelOptions::default())
+    Kernel::merge(warps, &class(), OPTIONS)
 }
 
 /// Output and LSE, as bits: the same ones are the same numbers.

@@ -39,6 +39,7 @@ const PLAIN: KernelOptions = KernelOptions {
     timeline: false,
     kv_load: KvLoad::Tma,
     invariant: true,
+    merge_by_last_cta: true,
 };
 const HOPPER: Kind = Kind { arch: "sm_90a", dtype: Dtype::F16, head_dim: 64, options: PLAIN };
 /// Its steps of 128 tokens have two softmaxes.

@@ -478,6 +478,7 @@ fn conformance_batches_agree_with_the_reference() {
                 timeline: false,
                 kv_load: tilewright_cuda::kv_load(&batch.strides(), &batch.geometry),
                 invariant,
+                merge_by_last_cta: false,
             };
             (Case { tile, mixed, options, warpgroups, page_size: batch.geometry.page_size, ..CASE }, batch)
         };

@@ -1,7 +1,7 @@
 //! A host that is steps ahead of the device: each step sees its own lengths.
 
 use super::world::{MOST_REQUESTS, World};
-use super::{TILES, backend, device, prepare};
+use super::{TILES, backend, device, in_mode, prepare};
 use cudarc::driver::{CudaStream, CudaViewMut, result};
 use half::{bf16, f16};
 use std::ffi::c_void;
@@ -71,7 +71,7 @@ fn run_ahead<E: Element + CudaElement>(
 fn run_captured_ahead<E: Element + CudaElement>(backend: &mut CudaBackend, forward: LaunchMode, seed: u64) {
     let stream = backend.device().context().new_stream().unwrap();
     let mut world = World::<E>::new(64, seed);
-    prepare(backend, &Class::of(&world.geometry), world.options());
+    prepare(backend, &Class::of(&world.geometry), in_mode(forward, world.options()));
     let mut step = world.capture(backend, &stream, world.bucket(forward, &TILES));
     world.arrive(150);
     (0..8).for_each(|_| world.fork());

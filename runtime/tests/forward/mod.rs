@@ -51,6 +51,7 @@ pub(super) fn plan_for(device: &CudaDevice, forward: LaunchMode, tiles: &[Tile; 
 
 /// All kernels of these options compiled on all cores, those of several tiles, too, which take longest.
 fn prepare_at_once(backend: &mut CudaBackend, class: &Class, each_options: BTreeSet<KernelOptions>) {
+    let each_options: Vec<_> = each_options.into_iter().flat_map(of_either_merge).collect();
     let alone = each_options.iter().flat_map(|&options| TILES.map(|tile| (tile, *class, options)));
     backend.prepare_all(&alone.collect::<Vec<_>>()).unwrap();
     let mixes: Vec<_> = each_options.iter().map(|&options| (Mix::of(&TILES), *class, options)).collect();
@@ -59,6 +60,16 @@ fn prepare_at_once(backend: &mut CudaBackend, class: &Class, each_options: BTree
 
 fn prepare(backend: &mut CudaBackend, class: &Class, options: KernelOptions) {
     prepare_tiles(backend, &TILES, class, options);
+}
+
+/// What kernels have compiled in for a launch mode, beside other options.
+fn in_mode(mode: LaunchMode, options: KernelOptions) -> KernelOptions {
+    KernelOptions { merge_by_last_cta: mode.merge == MergeBy::LastCta, ..options }
+}
+
+/// The same where a launch merges, and where the last CTA of a row does.
+pub(super) fn of_either_merge(options: KernelOptions) -> [KernelOptions; 2] {
+    [false, true].map(|merge_by_last_cta| KernelOptions { merge_by_last_cta, ..options })
 }
 
 pub(super) fn prepare_tiles(
@@ -100,7 +111,7 @@ fn every_way_of_launching_is_right_on_every_case() {
         let mut plans = LaunchMode::ALL.map(|forward| (forward, plan_for(&device, forward, &TILES)));
         for case in cases {
             let case = upload(case, &device);
-            prepare(&mut backend, &class, case.options());
+            of_either_merge(case.options()).map(|options| prepare(&mut backend, &class, options));
             for planned in [case.case.options, device.plan_options()] {
                 let plan = Plan::build(&case.case.geometry, &case.case.table(), &planned, select).unwrap();
                 groups = groups.max(plan.tile_groups().len());
@@ -137,7 +148,8 @@ fn two_plans_fork_to_their_streams_at_once() {
             world.arrive(20);
             world
         });
-        prepare(&mut backend, &Class::of(&worlds[0].geometry), worlds[0].options());
+        let class = Class::of(&worlds[0].geometry);
+        of_either_merge(worlds[0].options()).map(|options| prepare(&mut backend, &class, options));
         let mut sides: Vec<_> = worlds
             .iter()
             .map(|world| {

@@ -1,7 +1,7 @@
 //! One captured graph serves every batch of its bucket.
 
 use super::world::{MOST_REQUESTS, World};
-use super::{TILES, backend, device, prepare};
+use super::{TILES, backend, device, in_mode, prepare};
 use half::{bf16, f16};
 use tilewright_cpu::Element;
 use tilewright_cuda::{CudaBackend, CudaElement, CudaError, FitError, Launch, LaunchMode, MergeBy};
@@ -11,7 +11,7 @@ use tilewright_plan::Split;
 fn serve_by_one_graph<E: Element + CudaElement>(backend: &mut CudaBackend, forward: LaunchMode, seed: u64) {
     let stream = backend.device().context().new_stream().unwrap();
     let mut world = World::<E>::new(64, seed);
-    prepare(backend, &Class::of(&world.geometry), world.options());
+    prepare(backend, &Class::of(&world.geometry), in_mode(forward, world.options()));
     let mut step = world.capture(backend, &stream, world.bucket(forward, &TILES));
     let nan = vec![E::from_f32(f32::NAN); world.query.len()];
     world.arrive(70);

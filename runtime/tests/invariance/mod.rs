@@ -9,9 +9,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use tilewright_conformance::invariance::{Family, Pool, PoolBatch, SeenBits};
 use tilewright_cpu::Element;
-use tilewright_cuda::{CudaDevice, CudaElement, DecodeArgs, DevicePlan, Graph, LaunchMode, MergeBy};
+use tilewright_cuda::{
+    CudaBackend, CudaDevice, CudaElement, DecodeArgs, DevicePlan, Graph, LaunchMode, MergeBy,
+};
 use tilewright_heuristics::{Dtype, Fp8, Mask, Tile};
 use tilewright_kernel_templates::Class;
+use tilewright_kernel_templates::cuda::KernelOptions;
 use tilewright_plan::{E4m3, E5m2, Plan, PlanOptions, Split};
 use tilewright_runtime::{
     Attention, AttentionOptions, Cuda, DeviceCache, Heads, KvCache, LivePlan, PerRow, Planned,
@@ -40,6 +43,8 @@ struct Comparison<E: CudaElement> {
     mask: Mask,
     /// How often each tile was launched.
     tiles: BTreeMap<Tile, u32>,
+    /// Kernels whose last CTAs merge.
+    last_cta: CudaBackend,
 }
 
 impl<E: CudaElement + Element> Comparison<E> {
@@ -60,6 +65,7 @@ impl<E: CudaElement + Element> Comparison<E> {
             family,
             mask: options.mask,
             tiles: BTreeMap::new(),
+            last_cta: CudaBackend::or_fetch(device).unwrap(),
         }
     }
 
@@ -209,30 +215,37 @@ impl<E: CudaElement + Element> Comparison<E> {
         tile: Option<Tile>,
     ) {
         let plan = self.attention.plan(&batch.table().unwrap()).unwrap();
-        // Sinks have kernels of their own, which the first run compiles.
-        self.execute(&plan, query, cache, false);
-        forget(&self.stream, &mut self.output);
         let geometry = self.attention.geometry(page_size);
-        let Self { attention, stream, output, lse, sinks, mask, tiles, .. } = self;
+        let plan_options = self.attention.with_kernels(|tuned| tuned.plan_options());
+        let Self { stream, output, lse, sinks, mask, tiles, last_cta, .. } = self;
         let mode = LaunchMode { merge: MergeBy::LastCta, ..LaunchMode::DEFAULT };
-        attention.with_kernels(|tuned| {
-            let mut on_device = DevicePlan::with_launch_mode(tuned.backend().device(), mode);
-            let of_tile = tile.map(|tile| {
-                *tiles.entry(tile).or_default() += 1;
-                let options = PlanOptions { split: Split::Invariant, ..tuned.plan_options() };
-                Plan::build(&geometry, &batch.table().unwrap(), &options, tile).unwrap()
-            });
-            on_device.upload(of_tile.as_ref().unwrap_or(plan.plan()), stream).unwrap();
-            let mut workspace = stream.alloc_zeros::<u8>(on_device.workspace_bytes()).unwrap();
-            let args = DecodeArgs {
-                lse: Some(lse),
-                mask: *mask,
-                sinks: sinks.as_ref(),
-                ..DecodeArgs::new(query, cache.pages(&geometry), output, &mut workspace)
-            };
-            tuned.execute(stream, &on_device, args).unwrap();
-            stream.synchronize().unwrap();
+        let of_tile = tile.map(|tile| {
+            *tiles.entry(tile).or_default() += 1;
+            let options = PlanOptions { split: Split::Invariant, ..plan_options };
+            Plan::build(&geometry, &batch.table().unwrap(), &options, tile).unwrap()
         });
+        let plan = of_tile.as_ref().unwrap_or(plan.plan());
+        let of_plan: Vec<Tile> = plan.tile_groups().iter().map(|group| group.tile).collect();
+        let options = KernelOptions {
+            mask: mask.options(),
+            sinks: sinks.is_some(),
+            invariant: plan.is_invariant(),
+            merge_by_last_cta: true,
+            ..KernelOptions::for_pages(page_size)
+        };
+        let prepared = last_cta.prepare(&of_plan, &Class::of(&geometry), options, || ()).unwrap();
+        prepared.into_iter().for_each(|prepared| _ = prepared.unwrap());
+        let mut on_device = DevicePlan::with_launch_mode(last_cta.device(), mode);
+        on_device.upload(plan, stream).unwrap();
+        let mut workspace = stream.alloc_zeros::<u8>(on_device.workspace_bytes()).unwrap();
+        let args = DecodeArgs {
+            lse: Some(lse),
+            mask: *mask,
+            sinks: sinks.as_ref(),
+            ..DecodeArgs::new(query, cache.pages(&geometry), output, &mut workspace)
+        };
+        last_cta.decode(stream, &on_device, args).unwrap();
+        stream.synchronize().unwrap();
     }
 }
 

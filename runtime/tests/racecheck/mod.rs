@@ -1,6 +1,6 @@
 //! The suite's part about races in shared memory: a batch of tenants under every kind of kernel, then the same under compute-sanitizer.
 
-use super::forward::{TILES, WIDE_TILES, plan_for, prepare_tiles};
+use super::forward::{TILES, WIDE_TILES, of_either_merge, plan_for, prepare_tiles};
 use super::{backend, device, upload};
 use std::path::PathBuf;
 use std::process::Command;
@@ -60,7 +60,7 @@ fn every_kind_of_kernel_is_right_for_tenants() {
         }
         // Several tiles in one kernel.
         for tiles in [TILES, WIDE_TILES].into_iter().filter(|_| head_dim == 128) {
-            prepare_tiles(&mut backend, &tiles, &class, usual);
+            of_either_merge(usual).map(|options| prepare_tiles(&mut backend, &tiles, &class, options));
             let select =
                 |shape: &PackShape| tiles[usize::from(shape.rows > 16) + usize::from(shape.kv_len > 300)];
             for mode in LaunchMode::ALL {

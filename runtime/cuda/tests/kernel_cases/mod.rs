@@ -58,7 +58,8 @@ impl Case {
     pub(crate) fn kernel(&self) -> Kernel {
         let arch = if self.warpgroups { "sm_90a" } else { "sm_80" };
         let kv_load = self.options.kv_load.max(KernelOptions::for_pages(self.page_size).kv_load);
-        let options = KernelOptions { kv_load, ..self.options };
+        // Each launch says who merges.
+        let options = KernelOptions { kv_load, merge_by_last_cta: true, ..self.options };
         match self.mixed {
             [] => Kernel::decode(&self.tile, &self.class, options, arch.parse().unwrap()),
             tiles => Kernel::decode_mix(tiles, &self.class, options, arch.parse().unwrap()),
@@ -678,6 +679,7 @@ pub(crate) const CASE: Case = Case {
         timeline: false,
         kv_load: KvLoad::Tma,
         invariant: false,
+        merge_by_last_cta: false,
     },
     gqa_ratio: 4,
     kv_heads: 2,

@@ -23,7 +23,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use tilewright_cuda::profiling::Timer;
 use tilewright_cuda::profiling::probe::{self, Figures, Flush};
-use tilewright_cuda::{Compiled, CudaBackend, CudaDevice, CudaError, LaunchMode, Mix, TrialMemory};
+use tilewright_cuda::{Compiled, CudaBackend, CudaDevice, CudaError, LaunchMode, MergeBy, Mix, TrialMemory};
 use tilewright_heuristics::{Prices, Tile, TileSetBuf};
 use tilewright_kernel_templates::cuda::{GRANULE, KernelOptions, KvLoad, source_hash};
 use tilewright_kernel_templates::toolchain::CompileError;
@@ -93,7 +93,7 @@ impl CudaBench {
             mixes: BTreeMap::new(),
             launch_modes: LaunchMode::ALL
                 .into_iter()
-                .filter(|&launch_mode| launch_mode != LaunchMode::DEFAULT)
+                .filter(|mode| *mode != LaunchMode::DEFAULT && mode.merge == MergeBy::Launch)
                 .collect(),
             cases: Cases::default(),
             references: References::default(),
