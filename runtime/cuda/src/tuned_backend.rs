@@ -86,7 +86,7 @@ impl TunedBackend {
     }
 
     /// Launches plans in this mode from the next [`TunedBackend::prepare`] on, which has to be called for every class
-    /// again if that is a single launch.
+    /// again if that is a single launch, or merges by the last CTA.
     pub fn set_launch_mode(&mut self, launch_mode: LaunchMode) {
         self.launch_mode = launch_mode;
         self.mix = None;
