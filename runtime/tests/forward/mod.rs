@@ -111,7 +111,9 @@ fn every_way_of_launching_is_right_on_every_case() {
         let mut plans = LaunchMode::ALL.map(|forward| (forward, plan_for(&device, forward, &TILES)));
         for case in cases {
             let case = upload(case, &device);
-            of_either_merge(case.options()).map(|options| prepare(&mut backend, &class, options));
+            for options in of_either_merge(case.options()) {
+                prepare(&mut backend, &class, options);
+            }
             for planned in [case.case.options, device.plan_options()] {
                 let plan = Plan::build(&case.case.geometry, &case.case.table(), &planned, select).unwrap();
                 groups = groups.max(plan.tile_groups().len());
@@ -149,7 +151,7 @@ fn two_plans_fork_to_their_streams_at_once() {
             world
         });
         let class = Class::of(&worlds[0].geometry);
-        of_either_merge(worlds[0].options()).map(|options| prepare(&mut backend, &class, options));
+        prepare(&mut backend, &class, in_mode(forward, worlds[0].options()));
         let mut sides: Vec<_> = worlds
             .iter()
             .map(|world| {

@@ -60,7 +60,9 @@ fn every_kind_of_kernel_is_right_for_tenants() {
         }
         // Several tiles in one kernel.
         for tiles in [TILES, WIDE_TILES].into_iter().filter(|_| head_dim == 128) {
-            of_either_merge(usual).map(|options| prepare_tiles(&mut backend, &tiles, &class, options));
+            for options in of_either_merge(usual) {
+                prepare_tiles(&mut backend, &tiles, &class, options);
+            }
             let select =
                 |shape: &PackShape| tiles[usize::from(shape.rows > 16) + usize::from(shape.kv_len > 300)];
             for mode in LaunchMode::ALL {
