@@ -49,7 +49,8 @@ template <class S> struct Mainloop {
   }
 
   // Steps that a warpgroup multiplies together. Those between a first and a last one have no branch between the beginning and the end of a
-  // product, without which the compiler would let each end before the next one begins. Returns where the last one lay.
+  // product, without which the compiler would let each end before the next one begins. Whether warps go on is said so that it can tell that none diverges: else
+  // there is a copy of each instruction of the warp for lanes that do. Returns where the last step lay.
   TILEWRIGHT_DEVICE PipelineState<S> compute_together(Accumulators<S> &acc, const Query<S> &query, const Steps &steps, u32 &step, u32 end,
                                           PipelineState<S> &at, const MaskState &seen) const {
     const auto &mma = softmax_step.mma;
@@ -59,7 +60,7 @@ template <class S> struct Mainloop {
       if constexpr (!S::INVARIANT) pipeline.template wait_keys_full<true>(at);
       Extent here = extent(steps, step, at, seen);
       before = at;
-      if (!here.any) {
+      if (!any_in_warp(here.any)) {
         skip<true>(at);
         at = at.behind_together();
         step++;
@@ -91,7 +92,7 @@ template <class S> struct Mainloop {
         bool masked = false;
         if (!plain) {
           here = extent(steps, step, at, seen);
-          if (!here.any) break;
+          if (!any_in_warp(here.any)) break;
           masked = any_in_warp(here.masked);
         }
         mma.template begin_keys_together<S::WARP_GRANULES>(scores, query, keys);
@@ -127,7 +128,7 @@ template <class S> struct Mainloop {
       mma.template begin_values_together<S::WARP_GRANULES>(acc, weights, values);
       wait_wgmma(acc.output);
       pipeline.template release_values<true>(before);
-    } while (!S::INVARIANT && step < end);
+    } while (!S::INVARIANT && any_in_warp(step < end));
     return before;
   }
 
@@ -170,7 +171,7 @@ template <class S> struct Mainloop {
       pipeline.template wait_keys_full<true>(at);
       const PipelineState<S> last = compute_some(acc, query, steps, step, at, seen);
       // Its notes are there until the next step is read.
-      if (step < steps.last && totals.ends_chunk(last)) totals.leave_chunk(acc, totals.last_granule(last), value_scale(cta));
+      if (any_in_warp(step < steps.last && totals.ends_chunk(last))) totals.leave_chunk(acc, totals.last_granule(last), value_scale(cta));
     }
     totals.leave_chunks(acc, value_scale(cta));
   }

@@ -319,7 +319,7 @@ template <class S> struct TransposedMainloop {
     if constexpr (!RowStates<TILES>::KEPT) load(rows, first);
     const bool far = make_weights(weights, scores, rows);
     leave_weights(weights, place);
-    if (any_of_warps<S::WARPS>(1, far)) {
+    if (any_in_warp(any_of_warps<S::WARPS>(1, far))) {
       if constexpr (!RowStates<TILES>::KEPT) load(rows, first);
       raise(acc, rows, scores, first);
       make_weights(weights, scores, rows);
@@ -372,8 +372,9 @@ template <class S> struct TransposedMainloop {
     meet();
     const SeenByAll all = seen_by_all();
     PipelineState<S> at;
-    u32 turn = 0, step = steps.first;
-    while (step < steps.last) {
+    const u32 last = same_in_warp(steps.last);
+    u32 turn = 0, step = same_in_warp(steps.first);
+    while (step < last) {
       pipeline.template wait_keys_full<false>(at);
       u32 rows = only_rows(at);
 #pragma unroll 1
@@ -382,7 +383,7 @@ template <class S> struct TransposedMainloop {
         compute(acc, states, 0, at, all, turn);
         turn ^= 1;
         at = at.template ahead<1>();
-        if (++step == steps.last) return;
+        if (++step == last) return;
         pipeline.template wait_keys_full<false>(at);
         rows = only_rows(at);
       }
@@ -397,7 +398,7 @@ template <class S> struct TransposedMainloop {
         compute(one, states, only, at, all, turn);
         turn ^= 1;
         at = at.template ahead<1>();
-        if (++step == steps.last) break;
+        if (++step == last) break;
         pipeline.template wait_keys_full<false>(at);
         rows = only_rows(at);
       }

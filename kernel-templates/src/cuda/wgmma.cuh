@@ -34,6 +34,14 @@ TILEWRIGHT_DEVICE void stmatrix_transposed(u32 row_address, const u32 (&from)[4]
 template <u32 REGISTERS> TILEWRIGHT_DEVICE void setmaxnreg_inc() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(REGISTERS)); }
 template <u32 REGISTERS> TILEWRIGHT_DEVICE void setmaxnreg_dec() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(REGISTERS)); }
 
+// What all lanes of the warp have anyway, in a uniform register, where products want their matrices: where the compiler knows already that all have the
+// same, a shuffle (`same_in_warp`) leaves it in a register of each lane, and each product moves it.
+TILEWRIGHT_DEVICE u32 in_uniform_register(u32 value) {
+  u32 same;
+  asm volatile("redux.sync.or.b32 %0, %1, 0xffffffff;" : "=r"(same) : "r"(value));
+  return same;
+}
+
 // A matrix in panels of rows of 128 or 64 bytes, whose chunks of 16 bytes are exchanged by their addresses (swizzle modes).
 struct SharedMatrix {
   u32 low, high; // as the instruction takes them: what differs is all in `low`
@@ -47,7 +55,7 @@ struct SharedMatrix {
   // At a multiple of 8 rows of a panel; the bytes from one panel to the next, and from 8 rows to the next.
   template <u32 ROW_BYTES> TILEWRIGHT_DEVICE static SharedMatrix at(u32 address, u32 panel, u32 rows_8) {
     static_assert(ROW_BYTES == 128 || ROW_BYTES == 64, "the swizzle modes that are written down here");
-    return SharedMatrix{same_in_warp(address / 16 | panel / 16 << 16), rows_8 / 16 | (ROW_BYTES == 128 ? 1u : 2u) << 30};
+    return SharedMatrix{in_uniform_register(address / 16 | panel / 16 << 16), rows_8 / 16 | (ROW_BYTES == 128 ? 1u : 2u) << 30};
   }
   // The same matrix `bytes` bytes further on: with a multiple of 8 rows, or in its first row.
   TILEWRIGHT_DEVICE SharedMatrix further(u32 bytes) const { return SharedMatrix{low + bytes / 16, high}; }
