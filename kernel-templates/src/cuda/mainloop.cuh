@@ -49,8 +49,8 @@ template <class S> struct Mainloop {
   }
 
   // Steps that a warpgroup multiplies together. Those between a first and a last one have no branch between the beginning and the end of a
-  // product, without which the compiler would let each end before the next one begins. Whether warps go on is said so that it can tell that none diverges: else
-  // there is a copy of each instruction of the warp for lanes that do. Returns where the last step lay.
+  // product, without which the compiler would let each end before the next one begins. Whether to go on is a vote, which tells it that no warp diverges: else it
+  // has a copy of each shuffle, vote and barrier for lanes that do. Returns where the last step lay.
   TILEWRIGHT_DEVICE PipelineState<S> compute_together(Accumulators<S> &acc, const Query<S> &query, const Steps &steps, u32 &step, u32 end,
                                           PipelineState<S> &at, const MaskState &seen) const {
     const auto &mma = softmax_step.mma;
