@@ -22,9 +22,7 @@ template <class S> struct SoftmaxStep {
   TILEWRIGHT_DEVICE static float product(float a, float b) { return S::INVARIANT ? rounded_product(a, b) : a * b; }
   TILEWRIGHT_DEVICE static float multiply_subtract(float a, float b, float c) { return S::INVARIANT ? fused_multiply_add(a, b, -c) : a * b - c; }
 
-  // Whether the accumulators of some row of the warp have to be brought under larger logits, and the maxima that they are under. Where bits matter, a row is
-  // brought under each granule's largest logit that is too far above, in turn, so that it does not depend on what other tokens are in its step: `far`
-  // says that one of them is, and these maxima are those up to the first granule.
+  // Whether the accumulators of some row of the warp have to be brought under larger logits, and the maxima that they are under.
   struct Raise {
     bool far;
     float before[2];
@@ -85,18 +83,15 @@ template <class S> struct SoftmaxStep {
 
   // Brings softmaxes under larger logits where they are too far below. A row is brought under what it needs itself, not under what others of the warp need.
   TILEWRIGHT_DEVICE static Raise raise_softmaxes(Softmax (&softmax)[2], const float (&max)[2]) {
-    const Raise raise{any_in_warp(raises(softmax, max)), {softmax[0].max, softmax[1].max}};
-    bring_under(softmax, max);
-    return raise;
-  }
-
-  // Whether one of the thread's rows has a logit too far above.
-  TILEWRIGHT_DEVICE static bool raises(const Softmax (&softmax)[2], const float (&max)[2]) {
-    return max[0] > softmax[0].max + SLACK || max[1] > softmax[1].max + SLACK;
-  }
-  TILEWRIGHT_DEVICE static void bring_under(Softmax (&softmax)[2], const float (&max)[2]) {
+    Raise raise{false, {softmax[0].max, softmax[1].max}};
 #pragma unroll
-    for (u32 half = 0; half < 2; half++) softmax[half].max = max[half] > softmax[half].max + SLACK ? max[half] : softmax[half].max;
+    for (u32 half = 0; half < 2; half++) {
+      const bool raises = max[half] > softmax[half].max + SLACK;
+      softmax[half].max = raises ? max[half] : softmax[half].max;
+      raise.far = raise.far || raises;
+    }
+    raise.far = any_in_warp(raise.far);
+    return raise;
   }
 
   // Weights are made in two parts. Between them lies the branch that raises accumulators, if they have to be: the answer of the other lanes comes
@@ -108,103 +103,10 @@ template <class S> struct SoftmaxStep {
                                          const MaskState &mask_state, bool masked) const {
     make_logits<GRANULES_HERE>(query, scores, at, first, mask_state, masked);
     float max[2];
-    if constexpr (S::INVARIANT && GRANULES_HERE > 1) {
-      float later[2];
-      find_largest<0, 2>(max, query, scores);
-      find_largest<2, GRANULES_HERE * 2>(later, query, scores);
-      Raise raise{raises(softmax, max), {softmax[0].max, softmax[1].max}};
-      bring_under(softmax, max);
-      raise.far = any_in_warp(raise.far || raises(softmax, later));
-      make_weights<0, first_tiles(GRANULES_HERE)>(scores, softmax, query);
-      return raise;
-    } else {
-      find_largest<0, GRANULES_HERE * 2>(max, query, scores);
-      const Raise raise = raise_softmaxes(softmax, max);
-      make_weights<0, first_tiles(GRANULES_HERE)>(scores, softmax, query);
-      return raise;
-    }
-  }
-
-  // Brings rows under larger logits, once the products before are added. Where bits matter, each row under those of its granules that are too far above, in
-  // turn. Mostly it has nothing before such a granule in the step. Where it has, the warp adds this step's values alone, a granule after the other, and its
-  // weights are 0 in the products of all. `wait_values_full` waits for these values.
-  template <u32 GRANULES_HERE, bool WITH_GROUP, class Wait>
-  TILEWRIGHT_DEVICE void raise_rows(Accumulators<S> &acc, const Query<S> &query, float (&scores)[GRANULES_HERE * 2][4], Raise raise, const PipelineState<S> &at, u32 first,
-                                    const Wait &wait_values_full) const {
-    if constexpr (!S::INVARIANT || GRANULES_HERE == 1) {
-      raise_accumulators(acc, raise);
-    } else {
-      constexpr u32 WEIGHED = first_tiles(GRANULES_HERE);
-      float under[2] = {acc.softmax[0].max, acc.softmax[1].max};
-      bool apart = false; // whether some row has weights under several maxima
-      float max[GRANULES_HERE][2];
-      find_largest_of_each<1>(max, query, scores);
-#pragma unroll
-      for (u32 half = 0; half < 2; half++) {
-        // Weights of 0 are so under larger logits, too.
-        bool has = false;
-#pragma unroll
-        for (u32 j = 0; j < 2; j++) {
-#pragma unroll
-          for (u32 e = 0; e < 2; e++) has = has || scores[j][2 * half + e] > (j < WEIGHED ? 0.f : negative_infinity());
-        }
-#pragma unroll
-        for (u32 n = 1; n < GRANULES_HERE; n++) {
-          const bool far = max[n][half] > under[half] + SLACK;
-          apart = apart || (far && has);
-          under[half] = far ? max[n][half] : under[half];
-          has = has || max[n][half] > negative_infinity();
-        }
-      }
-      apart = any_in_warp(apart);
-      if (apart) wait_values_full();
-      else acc.softmax[0].max = under[0], acc.softmax[1].max = under[1];
-#pragma unroll 1
-      for (u32 n = 0; n < GRANULES_HERE; n++) {
-        raise_accumulators(acc, raise);
-        if (!apart) return;
-        float weights[2][4];
-#pragma unroll
-        for (u32 j = 0; j < 2; j++) {
-#pragma unroll
-          for (u32 e = 0; e < 4; e++) {
-            const float weight = exp2_fast(multiply_subtract(scores[j][e], factor(query, e / 2), subtracted(acc.softmax[e / 2].max)));
-            weights[j][e] = n == 0 && j < WEIGHED ? scores[j][e] : weight;
-          }
-        }
-#pragma unroll
-        for (u32 half = 0; half < 2; half++) acc.softmax[half].sum += granule_sum(weights, 0, half);
-        u32 a[4];
-        mma.narrow_weights(a, weights, 0);
-        if constexpr (WITH_GROUP) {
-          mma.multiply_granule_of_group(acc, a, at, first + n);
-        } else {
-          const auto fragment = [&](u32(&to)[4], u32) { to[0] = a[0], to[1] = a[1], to[2] = a[2], to[3] = a[3]; };
-          mma.template multiply_values<true, 1>(acc, fragment, at, first + n, 1);
-        }
-        // What follows comes first, and nothing behind it: in the end there is nothing left to weigh.
-#pragma unroll
-        for (u32 j = 0; j < GRANULES_HERE * 2; j++) {
-#pragma unroll
-          for (u32 e = 0; e < 4; e++) scores[j][e] = j + 2 < GRANULES_HERE * 2 ? scores[j + 2 < GRANULES_HERE * 2 ? j + 2 : j][e] : negative_infinity();
-        }
-        float next[2];
-        find_largest<0, 2>(next, query, scores);
-        raise = raise_softmaxes(acc.softmax, next);
-      }
-      // These are weights already.
-#pragma unroll
-      for (u32 j = 0; j < WEIGHED; j++) scores[j][0] = scores[j][1] = scores[j][2] = scores[j][3] = 0.f;
-    }
-  }
-
-  // The largest logits of the granules from N on.
-  template <u32 N, u32 GRANULES_HERE, u32 TILES>
-  TILEWRIGHT_DEVICE void find_largest_of_each(float (&max)[GRANULES_HERE][2], const Query<S> &query, const float (&scores)[TILES][4]) const {
-    if constexpr (N < GRANULES_HERE) {
-      find_largest<2 * N, 2 * N + 2>(max[N], query, scores);
-      find_largest_of_each<N + 1>(max, query, scores);
-    }
+    find_largest<0, GRANULES_HERE * 2>(max, query, scores);
+    const Raise raise = raise_softmaxes(softmax, max);
+    make_weights<0, first_tiles(GRANULES_HERE)>(scores, softmax, query);
+    return raise;
   }
 
   // Tiles of 8 tokens whose weights are made first. The more tokens a step has, the sooner its buffer of values has to be filled again.
@@ -279,7 +181,7 @@ template <class S> struct SoftmaxStep {
     buffers.keys_are_read(keys_read);
     add_split(scores);
     const Raise raise = begin_weighing<GRANULES_HERE>(acc.softmax, query, scores, at, first, mask_state, masked);
-    if (raise.far) raise_rows<GRANULES_HERE, WITH_GROUP>(acc, query, scores, raise, at, first, [&] { buffers.wait_values_full(); });
+    if (raise.far) raise_accumulators(acc, raise);
     end_weighing<GRANULES_HERE>(acc.softmax, query, scores);
     buffers.wait_values_full();
     if constexpr (WITH_GROUP) {
@@ -295,145 +197,85 @@ template <class S> struct SoftmaxStep {
     buffers.values_are_read(values_read);
   }
 
-  // The same by warps that share out a step: each makes the weights of its granules, and multiplies its part of V with all. Where bits matter, they add a granule after the
-  // other where a row has weights under several maxima, or leaves a chunk within the step; all of these warps find the same.
+  // The last granules of a step's softmaxes, with which chunks may end.
+  struct ChunkEnds {
+    Granule granule[S::SOFTMAXES];
+  };
+
+  // The same by warps that share out a step: each makes the weights of its granules, and multiplies its part of V with all. Softmaxes follow each other, but
+  // their products with K, their maxima and their weights are made at once.
   template <u32 GRANULES_HERE, class Buffers>
   TILEWRIGHT_DEVICE void compute_split(Accumulators<S> &acc, const Query<S> &query, const PipelineState<S> &at, u32 first, u32 active, const MaskState &mask_state, bool masked,
                                        const Buffers &buffers) const {
-    constexpr u32 OWN = S::OWN_GRANULES, ALL_GRANULES = Mask<S>::all_granules(GRANULES_HERE);
-    static_assert(OWN * S::WARPS_D == GRANULES_HERE, "a whole step");
+    constexpr u32 OWN = S::OWN_GRANULES, ALL_OWN = S::SOFTMAXES * OWN;
+    static_assert(ALL_OWN * S::WARPS_D == GRANULES_HERE, "a whole step");
     const u32 own_first = first + cta.warp_d * OWN;
     const SplitStep<S> split{cta};
-    float scores[OWN * 2][4], own_max[S::OWN_MAXIMA][2], max[S::MAXIMA][2], largest[2];
+    const Totals<S> totals{cta};
+    float scores[ALL_OWN * 2][4], max[S::SOFTMAXES][2];
+    ChunkEnds ends; // but with the last softmax, whose rows leave behind the step
+#pragma unroll
+    for (u32 s = 0; s + 1 < S::SOFTMAXES; s++) ends.granule[s] = cta.granules(at)[first + (s + 1) * S::SOFTMAX_GRANULES - 1];
     buffers.meanwhile();
-    const u32 keys_read = mma.template multiply_keys<true, OWN>(scores, query, at, own_first, Mask<S>::all_granules(OWN));
-    const bool ends_within = ends_chunk_within(at, first);
+    const u32 keys_read = mma.template multiply_keys<true, ALL_OWN>(scores, query, at, own_first, Mask<S>::all_granules(ALL_OWN));
     buffers.keys_are_read(keys_read);
-    make_logits<OWN>(query, scores, at, own_first, mask_state, masked);
-    find_own_maxima<0>(own_max, query, scores);
-    split.share_maxima(own_max, max);
+    make_logits<ALL_OWN>(query, scores, at, own_first, mask_state, masked);
+    find_all_largest<0>(max, query, scores);
+    split.share_maxima(max);
+    Softmax softmax[S::SOFTMAXES][2];
+    Raise raises[S::SOFTMAXES];
 #pragma unroll
-    for (u32 half = 0; half < 2; half++) {
-      largest[half] = max[0][half];
+    for (u32 s = 0; s < S::SOFTMAXES; s++) {
 #pragma unroll
-      for (u32 i = 1; i < S::MAXIMA; i++) largest[half] = larger(largest[half], max[i][half]);
+      for (u32 half = 0; half < 2; half++) {
+        softmax[s][half] = s == 0 ? acc.softmax[half] : softmax[s == 0 ? 0 : s - 1][half];
+        // From nothing, where the row leaves a chunk.
+        if (s > 0 && totals.leaves(ends.granule[s == 0 ? 0 : s - 1], half)) softmax[s][half].max = negative_infinity();
+      }
+      raises[s] = raise_softmaxes(softmax[s], max[s]);
     }
-    Raise raise{false, {acc.softmax[0].max, acc.softmax[1].max}};
-    bool apart = false;
-    if constexpr (S::INVARIANT) {
-      raise.far = any_in_warp(raises(acc.softmax, largest)) || ends_within;
-      if (raise.far) apart = weigh_granules(query, scores, acc.softmax, max, at, first) || ends_within;
-      else make_weights<0, OWN * 2>(scores, acc.softmax, query);
-      // They are brought under these one after the other.
-      if (apart) acc.softmax[0].max = raise.before[0], acc.softmax[1].max = raise.before[1];
-    } else {
-      raise = raise_softmaxes(acc.softmax, largest);
-      make_weights<0, OWN * 2>(scores, acc.softmax, query);
-    }
+    weigh_all<0>(softmax, query, scores);
 #pragma unroll
-    for (u32 n = 0; n < OWN; n++) {
+    for (u32 n = 0; n < ALL_OWN; n++) {
       u32 weights[4];
       mma.narrow_weights(weights, scores, n);
-      split.leave(own_first + n, weights, granule_sum(scores, n, 0), granule_sum(scores, n, 1));
+      split.leave(own_first + S::own_granule(n), weights, granule_sum(scores, n, 0), granule_sum(scores, n, 1));
     }
     split.meet();
     u32 values_read = 0;
-    if (apart) {
-      buffers.wait_values_full();
-      values_read = add_granules<GRANULES_HERE>(acc, at, first);
-    } else {
-      if (raise.far) raise_accumulators(acc, raise);
 #pragma unroll
-      for (u32 n = 0; n < GRANULES_HERE; n++) split.add_sums(acc.softmax, first + n);
-      buffers.wait_values_full();
-      const auto fragment = [&](u32(&a)[4], u32 n) { split.weights(a, first + n); };
-      if (S::INVARIANT || active == ALL_GRANULES) values_read = mma.template multiply_values<true, GRANULES_HERE>(acc, fragment, at, first, ALL_GRANULES);
-      else values_read = mma.template multiply_values<false, GRANULES_HERE>(acc, fragment, at, first, active);
+    for (u32 s = 0; s < S::SOFTMAXES; s++) {
+      const u32 its_first = first + s * S::SOFTMAX_GRANULES;
+#pragma unroll
+      for (u32 half = 0; half < 2; half++) acc.softmax[half].max = softmax[s][half].max;
+      if (raises[s].far) raise_accumulators(acc, raises[s]);
+#pragma unroll
+      for (u32 n = 0; n < S::SOFTMAX_GRANULES; n++) split.add_sums(acc.softmax, its_first + n);
+      if (s == 0) buffers.wait_values_full();
+      const auto fragment = [&](u32(&a)[4], u32 n) { split.weights(a, its_first + n); };
+      constexpr u32 ALL_GRANULES = Mask<S>::all_granules(S::SOFTMAX_GRANULES);
+      if (S::INVARIANT || active == ALL_GRANULES) values_read ^= mma.template multiply_values<true, S::SOFTMAX_GRANULES>(acc, fragment, at, its_first, ALL_GRANULES);
+      else values_read ^= mma.template multiply_values<false, S::SOFTMAX_GRANULES>(acc, fragment, at, its_first, active);
+      if constexpr (S::SOFTMAXES > 1) {
+        if (s + 1 < S::SOFTMAXES && ends.granule[s].ends_chunk()) totals.leave_chunk(acc, ends.granule[s], value_scale(cta));
+      }
     }
     buffers.values_are_read(values_read);
   }
 
-  // Whether a chunk ends with a part of a step but the last one, behind which rows leave chunks elsewhere.
-  TILEWRIGHT_DEVICE bool ends_chunk_within(const PipelineState<S> &at, u32 first) const {
-    bool ends = false;
-#pragma unroll
-    for (u32 part = 1; part < S::PARTS; part++) ends = ends || cta.granules(at)[first + part * S::PART_GRANULES - 1].ends_chunk();
-    return ends;
-  }
-
-  // Makes the weights of the warp's granules, each under what its row is brought under up to it, and brings the softmaxes under all. Says whether some row of the
-  // warp has weights under several maxima.
-  template <u32 TILES>
-  TILEWRIGHT_DEVICE bool weigh_granules(const Query<S> &query, float (&scores)[TILES][4], Softmax (&under)[2], const float (&max)[S::MAXIMA][2],
-                                        const PipelineState<S> &at, u32 first) const {
-    constexpr u32 OWN = S::OWN_GRANULES;
-    Softmax of_own[OWN][2];
-    bool has[2] = {false, false}, apart = false;
-#pragma unroll
-    for (u32 n = 0; n < S::MAXIMA; n++) {
-      if (n > 0 && n % S::PART_GRANULES == 0) {
-#pragma unroll
-        for (u32 half = 0; half < 2; half++) {
-          if (Totals<S>{cta}.leaves(cta.granules(at)[first + n - 1], half)) under[half].max = negative_infinity();
-        }
-      }
-#pragma unroll
-      for (u32 half = 0; half < 2; half++) {
-        apart = apart || (has[half] && max[n][half] > under[half].max + SLACK);
-        has[half] = has[half] || max[n][half] > negative_infinity();
-      }
-      bring_under(under, max[n]);
-#pragma unroll
-      for (u32 half = 0; half < 2; half++) {
-        if (n < OWN || cta.warp_d == n / OWN) of_own[n % OWN][half] = under[half];
-      }
-    }
-    weigh_own<0>(scores, of_own, query);
-    return any_in_warp(apart);
-  }
-  template <u32 N, u32 TILES> TILEWRIGHT_DEVICE void weigh_own(float (&scores)[TILES][4], const Softmax (&of_own)[S::OWN_GRANULES][2], const Query<S> &query) const {
-    if constexpr (N < S::OWN_GRANULES) {
-      make_weights<2 * N, 2 * N + 2>(scores, of_own[N], query);
-      weigh_own<N + 1>(scores, of_own, query);
+  // The largest logits of each softmax of a step.
+  template <u32 SOFTMAX, u32 TILES> TILEWRIGHT_DEVICE void find_all_largest(float (&max)[S::SOFTMAXES][2], const Query<S> &query, const float (&scores)[TILES][4]) const {
+    if constexpr (SOFTMAX < S::SOFTMAXES) {
+      find_largest<SOFTMAX * S::OWN_GRANULES * 2, (SOFTMAX + 1) * S::OWN_GRANULES * 2>(max[SOFTMAX], query, scores);
+      find_all_largest<SOFTMAX + 1>(max, query, scores);
     }
   }
 
-  // Adds the granules of such a step one after the other, or two where V is read by two; returns bits of what the last read has brought. Maxima are written again behind
-  // the next step's products: the warps meet once more.
-  template <u32 GRANULES_HERE> TILEWRIGHT_DEVICE u32 add_granules(Accumulators<S> &acc, const PipelineState<S> &at, u32 first) const {
-    constexpr u32 AT_ONCE = S::WARP_CHUNKS % 2 == 0 ? 1 : 2;
-    const SplitStep<S> split{cta};
-    const Totals<S> totals{cta};
-    u32 read = 0;
-#pragma unroll 1
-    for (u32 begin = first; begin < first + GRANULES_HERE; begin += AT_ONCE) {
-      const auto fragment = [&](u32(&a)[4], u32 n) {
-        const float max[2] = {split.maximum(begin + n, 0), split.maximum(begin + n, 1)};
-        const Raise raise = raise_softmaxes(acc.softmax, max);
-        if (raise.far) raise_accumulators(acc, raise);
-        split.add_sums(acc.softmax, begin + n);
-        split.weights(a, begin + n);
-      };
-      read ^= mma.template multiply_values<true, AT_ONCE>(acc, fragment, at, begin, Mask<S>::all_granules(AT_ONCE));
-      const u32 behind = begin + AT_ONCE - first;
-      if constexpr (S::PARTS > 1) {
-        if (behind % S::PART_GRANULES == 0 && behind < GRANULES_HERE) {
-          const Granule last = cta.granules(at)[first + behind - 1];
-          if (last.ends_chunk()) totals.leave_chunk(acc, last, value_scale(cta));
-        }
-      }
-    }
-    split.meet();
-    return read;
-  }
-
-  // The largest logits of what the warp has of a step: of each granule where bits matter, or of all.
-  template <u32 INDEX, u32 TILES>
-  TILEWRIGHT_DEVICE void find_own_maxima(float (&max)[S::OWN_MAXIMA][2], const Query<S> &query, const float (&scores)[TILES][4]) const {
-    constexpr u32 TILES_EACH = TILES / S::OWN_MAXIMA;
-    if constexpr (INDEX < S::OWN_MAXIMA) {
-      find_largest<INDEX * TILES_EACH, (INDEX + 1) * TILES_EACH>(max[INDEX], query, scores);
-      find_own_maxima<INDEX + 1>(max, query, scores);
+  // Their weights.
+  template <u32 SOFTMAX, u32 TILES> TILEWRIGHT_DEVICE void weigh_all(const Softmax (&softmax)[S::SOFTMAXES][2], const Query<S> &query, float (&scores)[TILES][4]) const {
+    if constexpr (SOFTMAX < S::SOFTMAXES) {
+      make_weights<SOFTMAX * S::OWN_GRANULES * 2, (SOFTMAX + 1) * S::OWN_GRANULES * 2>(scores, softmax[SOFTMAX], query);
+      weigh_all<SOFTMAX + 1>(softmax, query, scores);
     }
   }
 

@@ -42,7 +42,7 @@ const PLAIN: KernelOptions = KernelOptions {
     merge_by_last_cta: true,
 };
 const HOPPER: Kind = Kind { arch: "sm_90a", dtype: Dtype::F16, head_dim: 64, options: PLAIN };
-/// Chunks may end in the middle of its steps of 128 tokens.
+/// Its steps of 128 tokens have two softmaxes.
 const FP8: Kind = Kind { dtype: Dtype::Fp8F16, head_dim: 128, ..HOPPER };
 
 /// A source with a change, where it is of that file.
@@ -332,8 +332,8 @@ fn chunks_begin_in_kernels_where_plans_cut_them() {
 
 /// Each part of the argument is needed, and its absence is seen: kernels whose chunks do not begin anew or begin elsewhere than plans are cut, or
 /// whose rows are brought under larger logits when another row of their warp is, or leave a chunk when another row does; warps that add up products in
-/// another order than a warpgroup does; one maximum for a step; warps that share out a step, and add up their sums in another order than one warp does,
-/// have one maximum for two granules, or do not begin anew behind a chunk.
+/// another order than a warpgroup does; warps that share out a step, and add up their sums in another order than one warp does, have one softmax for a long step, or
+/// do not begin one anew behind a chunk.
 #[test]
 fn what_would_make_bits_depend_on_the_batch_is_seen() {
     let mutations = [
@@ -346,8 +346,9 @@ fn what_would_make_bits_depend_on_the_batch_is_seen() {
         (
             HOPPER,
             "softmax_step.cuh",
-            "softmax[half].max = max[half] > softmax[half].max + SLACK ?",
-            "softmax[half].max = any_in_warp(max[half] > softmax[half].max + SLACK) && max[half] > softmax[half].max ?",
+            "const bool raises = max[half] > softmax[half].max + SLACK;",
+            "const bool raises =
+               any_in_warp(max[half] > softmax[half].max + SLACK) && max[half] > softmax[half].max;",
         ),
         (
             HOPPER,
@@ -365,17 +366,17 @@ fn what_would_make_bits_depend_on_the_batch_is_seen() {
         (
             HOPPER,
             "softmax_step.cuh",
-            "split.add_sums(acc.softmax, first + n);",
-            "split.add_sums(acc.softmax, first + GRANULES_HERE - 1 - n);",
+            "split.add_sums(acc.softmax, its_first + n);",
+            "split.add_sums(acc.softmax, its_first + S::SOFTMAX_GRANULES - 1 - n);",
         ),
         (
-            HOPPER,
+            FP8,
             "softmax_step.cuh",
-            "find_largest<0, 2>(max, query, scores);",
-            "find_largest<0, GRANULES_HERE * 2>(max, query, scores);",
+            "raises[s] = raise_softmaxes(softmax[s], max[s]);",
+            "const float both[2] = {larger(max[0][0], max[S::SOFTMAXES - 1][0]), larger(max[0][1], max[S::SOFTMAXES - 1][1])};
+             raises[s] = raise_softmaxes(softmax[s], both);",
         ),
-        (FP8, "split_step.cuh", "= own[i][half];", "= larger(own[0][half], own[1][half]);"),
-        (FP8, "softmax_step.cuh", "if (Totals<S>{cta}.leaves(", "if (false && Totals<S>{cta}.leaves("),
+        (FP8, "softmax_step.cuh", "if (s > 0 && totals.leaves(", "if (false && totals.leaves("),
     ];
     for (kind, file, from, to) in mutations {
         let emulator = kind.mutant(|name, text| changed(name, text, [file, from, to]));
