@@ -158,9 +158,9 @@ struct KernelTraits : Options {
   // Totals are in registers where an SM then holds a CTA more: with two stages of 128 elements of 16 bits, three of an H200's.
   static constexpr bool TOTALS_IN_REGISTERS = Options::INVARIANT && SPLIT_STEP && WARPS_D == 4 && HEAD_DIM == 128 && !FP8 && STAGES > 1;
   static constexpr u32 LOGITS_AT = TOTALS_AT + (Options::INVARIANT && !TOTALS_IN_REGISTERS ? M * HEAD_DIM * 4 : 0);
-  // Weights and sums of each granule, and a maximum a row, warp and softmax.
-  static constexpr u32 GRANULE_SUMS_AT = LOGITS_AT + M * N * 2, SHARED_MAXIMA_AT = GRANULE_SUMS_AT + M * N;
-  static constexpr u32 SHARED_BYTES = LOGITS_AT + (SPLIT_DIM ? WARPS * 16 * N * 4 : SPLIT_STEP ? M * N * 3 + SOFTMAXES * WARPS * 16 * 4 : 0);
+  // Weights and sums of each granule of two steps, and a maximum a row, warp and softmax.
+  static constexpr u32 GRANULE_SUMS_AT = LOGITS_AT + 2 * M * N * 2, SHARED_MAXIMA_AT = GRANULE_SUMS_AT + 2 * M * N;
+  static constexpr u32 SHARED_BYTES = LOGITS_AT + (SPLIT_DIM ? WARPS * 16 * N * 4 : SPLIT_STEP ? 2 * M * N * 3 + SOFTMAXES * WARPS * 16 * 4 : 0);
   static_assert(!Options::INVARIANT || WARPS_KV == 1, "warps that share rows would each have a sum of their own");
 };
 

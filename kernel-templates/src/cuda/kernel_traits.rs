@@ -101,7 +101,7 @@ pub const fn shared_bytes(tile: &Tile, class: &Class, producers: u32, options: K
         .next_multiple_of(16)
         + if options.invariant && !totals_in_registers(tile, class) { m * class.head_dim * 4 } else { 0 }
         + if WarpSplit::splits_heads(class.head_dim) { warps * 16 * n * 4 } else { 0 }
-        + if splits_step { m * n * 3 + softmaxes * warps * 16 * 4 } else { 0 }
+        + if splits_step { 2 * m * n * 3 + softmaxes * warps * 16 * 4 } else { 0 }
 }
 
 /// Whether the totals of batch-invariant kernels are in registers: where an SM then holds a CTA more.
@@ -311,8 +311,8 @@ mod tests {
         let more = |tile: Tile, class: &Class| {
             shared_bytes(&tile, class, 1, invariant) - shared_bytes(&tile, class, 1, TMA)
         };
-        // Weights of 16 bits, a sum a granule and lane of either half, and a maximum a row and warp.
-        let weights = 16 * 64 * 2 + 4 * 32 * 8 + 16 * 4 * 4;
+        // Of two steps weights of 16 bits, and a sum a granule and lane of either half; a maximum a row and warp.
+        let weights = 2 * (16 * 64 * 2 + 4 * 32 * 8) + 16 * 4 * 4;
         let totals = 16 * 128 * 4;
         let fp8 = Class { dtype: Dtype::Fp8F16, ..CLASS };
         assert_eq!(more(low, &CLASS), weights, "totals are in registers");

@@ -31,11 +31,13 @@ template <> struct TotalsInRegisters<0> {};
 template <class S> struct Accumulators : ChunksBefore<S::INVARIANT>, TotalsInRegisters<S::TOTALS_IN_REGISTERS ? S::WARP_DIM / 8 : 0> {
   float output[S::WARP_DIM / 8][4];
   Softmax softmax[2];
+  u32 turn; // where warps that share out a step leave their weights of the next one (`split_step.cuh`)
 
   TILEWRIGHT_DEVICE static Accumulators empty() {
     Accumulators none = {};
-    none.softmax[0].max = none.softmax[1].max = negative_infinity();
-    if constexpr (S::INVARIANT) none.total[0].max = none.total[1].max = negative_infinity();
+    // Where bits matter, rows begin under 0 (`softmax_step.cuh`).
+    if constexpr (!S::INVARIANT) none.softmax[0].max = none.softmax[1].max = negative_infinity();
+    else none.total[0].max = none.total[1].max = negative_infinity();
     return none;
   }
 };

@@ -24,15 +24,6 @@ TILEWRIGHT_DEVICE u32 block_index() { return blockIdx.x; }
 TILEWRIGHT_DEVICE void barrier() { __syncthreads(); }
 // Of WARPS warps that name the same number from 1 to 15.
 template <u32 WARPS> TILEWRIGHT_DEVICE void barrier_of_warps(u32 number) { asm volatile("bar.sync %0, %1;" ::"r"(number), "n"(WARPS * 32) : "memory"); }
-// The same; whether something is true of any of their threads.
-template <u32 WARPS> TILEWRIGHT_DEVICE bool any_of_warps(u32 number, bool value) {
-  u32 any;
-  asm volatile("{\n\t.reg .pred own, all;\n\tsetp.ne.u32 own, %2, 0;\n\tbar.red.or.pred all, %1, %3, own;\n\tselp.u32 %0, 1, 0, all;\n\t}"
-               : "=r"(any)
-               : "r"(number), "r"(static_cast<u32>(value)), "n"(WARPS * 32)
-               : "memory");
-  return any != 0;
-}
 TILEWRIGHT_DEVICE u32 float_bits(float value) { return __float_as_uint(value); }
 TILEWRIGHT_DEVICE float bits_float(u32 bits) { return __uint_as_float(bits); }
 TILEWRIGHT_DEVICE u64 nanoseconds() {
@@ -273,6 +264,16 @@ TILEWRIGHT_DEVICE i32 smallest_in_warp(i32 value) { return __reduce_min_sync(FUL
 TILEWRIGHT_DEVICE u32 lanes_with(bool value) { return __ballot_sync(FULL_WARP, value); }
 TILEWRIGHT_DEVICE u32 lowest_bit(u32 lanes) { return static_cast<u32>(__ffs(static_cast<int>(lanes))) - 1; }
 TILEWRIGHT_DEVICE bool any_in_warp(bool value) { return __any_sync(FULL_WARP, value); }
+// The same of WARPS warps that meet at a barrier. That all lanes have the same answer is not known to the compiler: the vote tells it, and code that depends on
+// it does not diverge.
+template <u32 WARPS> TILEWRIGHT_DEVICE bool any_of_warps(u32 number, bool value) {
+  u32 any;
+  asm volatile("{\n\t.reg .pred own, all;\n\tsetp.ne.u32 own, %2, 0;\n\tbar.red.or.pred all, %1, %3, own;\n\tselp.u32 %0, 1, 0, all;\n\t}"
+               : "=r"(any)
+               : "r"(number), "r"(static_cast<u32>(value)), "n"(WARPS * 32)
+               : "memory");
+  return any_in_warp(any != 0);
+}
 // What the lanes of the warp wrote before is there for all of them.
 TILEWRIGHT_DEVICE void sync_warp() { __syncwarp(); }
 // What all lanes of the warp have anyway, said in a way that the compiler can tell: code that depends on it does not diverge.

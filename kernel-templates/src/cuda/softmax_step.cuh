@@ -14,29 +14,30 @@ template <class S> struct SoftmaxStep {
   const Mask<S> masking{cta};
   const Mma<S> mma{cta};
 
-  // Weights are of the largest logit that a row had when its accumulators were brought under it last. Up to 2^8 times that much fits any
-  // type with the same precision, so the accumulators stay as they are.
-  static constexpr float SLACK = 8.f, MOST_WEIGHT = 256.f;
+  // Weights are of the logit that a row is under: the largest one when its accumulators were brought under it last. Up to 2^8 times that much, or 2^14, fits any
+  // type with the same precision, so the accumulators stay as they are. Where bits matter, a row begins under 0, and stays there unless the largest logit of its first
+  // softmax is 14 above or 8 below: so most rows never are brought under another.
+  static constexpr float SLACK = S::INVARIANT ? 14.f : 8.f, SLACK_BELOW = 8.f, MOST_WEIGHT = 256.f;
 
   // Rounded the same way in all kernels where a row's bits matter; elsewhere the compiler may join operations.
   TILEWRIGHT_DEVICE static float product(float a, float b) { return S::INVARIANT ? rounded_product(a, b) : a * b; }
   TILEWRIGHT_DEVICE static float multiply_subtract(float a, float b, float c) { return S::INVARIANT ? fused_multiply_add(a, b, -c) : a * b - c; }
 
-  // Whether the accumulators of some row of the warp have to be brought under larger logits, and the maxima that they are under.
+  // Whether some row of the warp has to be brought under a larger logit, and the thread's largest logits of its rows.
   struct Raise {
     bool far;
-    float before[2];
+    float largest[2];
   };
 
   // A maximum that may be subtracted: where a row has seen no token all its logits are -inf, and so are their differences.
-  TILEWRIGHT_DEVICE static float subtracted(float max) { return larger(max, -3e38f); }
+  TILEWRIGHT_DEVICE static float subtracted(float max) { return S::INVARIANT ? max : larger(max, -3e38f); }
 
-  // Brings the accumulators under the maxima of their softmaxes. Those that are under them stay as they are, to the bit.
-  TILEWRIGHT_DEVICE static void raise_accumulators(Accumulators<S> &acc, const Raise &raise) {
+  // Brings the accumulators under the maxima of their softmaxes, from under those before. Those that are under them stay as they are, to the bit.
+  TILEWRIGHT_DEVICE static void raise_accumulators(Accumulators<S> &acc, const float (&before)[2]) {
     float factor[2];
 #pragma unroll
     for (u32 half = 0; half < 2; half++) {
-      factor[half] = exp2_fast(raise.before[half] - subtracted(acc.softmax[half].max));
+      factor[half] = exp2_fast(before[half] - subtracted(acc.softmax[half].max));
       acc.softmax[half].sum = product(acc.softmax[half].sum, factor[half]);
     }
 #pragma unroll
@@ -44,6 +45,14 @@ template <class S> struct SoftmaxStep {
 #pragma unroll
       for (u32 e = 0; e < 4; e++) acc.output[d][e] *= factor[e / 2];
     }
+  }
+
+  // Brings the rows that have logits too far away under these, once earlier products are added.
+  TILEWRIGHT_DEVICE static void raise_rows(Accumulators<S> &acc, const Raise &raise) {
+    float before[2], max[2] = {raise.largest[0], raise.largest[1]};
+    find_largest_of_rows(max);
+    bring_under(acc.softmax, max, before);
+    raise_accumulators(acc, before);
   }
 
   // Logits of a head that warps share out: the sums of their parts.
@@ -65,7 +74,7 @@ template <class S> struct SoftmaxStep {
     if (masked) masking.template mask_scores<GRANULES_HERE>(scores, at, first, mask_state);
   }
 
-  // The largest logits of the rows in some of these tiles of 8 tokens.
+  // The thread's largest logits of its rows in some of these tiles of 8 tokens.
   template <u32 BEGIN, u32 END, u32 TILES> TILEWRIGHT_DEVICE void find_largest(float (&max)[2], const Query<S> &query, const float (&scores)[TILES][4]) const {
     max[0] = scores[BEGIN][0], max[1] = scores[BEGIN][2];
 #pragma unroll
@@ -74,39 +83,65 @@ template <class S> struct SoftmaxStep {
       for (u32 e = 0; e < 4; e++) max[e / 2] = larger(max[e / 2], scores[j][e]);
     }
 #pragma unroll
+    for (u32 half = 0; half < 2; half++) max[half] = product(max[half], factor(query, half));
+  }
+
+  // Those of whole rows, of which four threads have a part each.
+  TILEWRIGHT_DEVICE static void find_largest_of_rows(float (&max)[2]) {
+#pragma unroll
     for (u32 half = 0; half < 2; half++) {
-      max[half] = product(max[half], factor(query, half));
       max[half] = larger(max[half], from_lane_xor(max[half], 1));
       max[half] = larger(max[half], from_lane_xor(max[half], 2));
     }
   }
 
-  // Brings softmaxes under larger logits where they are too far below. A row is brought under what it needs itself, not under what others of the warp need.
-  TILEWRIGHT_DEVICE static Raise raise_softmaxes(Softmax (&softmax)[2], const float (&max)[2]) {
-    Raise raise{false, {softmax[0].max, softmax[1].max}};
+  // Whether a thread's largest logits are too far from what its rows are under. Of rows of which it has no weight yet it says so too often. No branch, which
+  // would diverge.
+  TILEWRIGHT_DEVICE static bool is_far(const Softmax (&softmax)[2], const float (&max)[2]) {
+    bool far = false;
 #pragma unroll
     for (u32 half = 0; half < 2; half++) {
-      const bool raises = max[half] > softmax[half].max + SLACK;
-      softmax[half].max = raises ? max[half] : softmax[half].max;
-      raise.far = raise.far || raises;
+      far = far | (max[half] > softmax[half].max + SLACK);
+      if constexpr (S::INVARIANT) far = far | ((softmax[half].sum == 0.f) & (max[half] < softmax[half].max - SLACK_BELOW) & (max[half] > negative_infinity()));
     }
-    raise.far = any_in_warp(raise.far);
+    return far;
+  }
+
+  // Whether a row has weights: a first one is 2^-8 at least.
+  TILEWRIGHT_DEVICE static bool has_begun(const Softmax &softmax) {
+    float sum = softmax.sum;
+    sum += from_lane_xor(sum, 1);
+    sum += from_lane_xor(sum, 2);
+    return sum != 0.f;
+  }
+
+  // Brings softmaxes under the largest logits of their rows where these are too far above, or, where bits matter and the row begins, too far away; `before` is what their
+  // accumulators are under. A row is brought under what it needs itself, not under what others of the warp need.
+  TILEWRIGHT_DEVICE static void bring_under(Softmax (&softmax)[2], const float (&max)[2], float (&before)[2]) {
+#pragma unroll
+    for (u32 half = 0; half < 2; half++) {
+      const bool begun = !S::INVARIANT || has_begun(softmax[half]);
+      const bool below = !begun & (max[half] < softmax[half].max - SLACK_BELOW) & (max[half] > negative_infinity());
+      const float under = (max[half] > softmax[half].max + SLACK) | below ? max[half] : softmax[half].max;
+      before[half] = begun ? softmax[half].max : under;
+      softmax[half].max = under;
+    }
+  }
+
+  // Makes logits, and finds whether rows have to be brought under larger ones. Mostly none has: then no thread needs another's logits.
+  template <u32 GRANULES_HERE>
+  TILEWRIGHT_DEVICE Raise begin_weighing(const Softmax (&softmax)[2], const Query<S> &query, float (&scores)[GRANULES_HERE * 2][4], const PipelineState<S> &at, u32 first,
+                                         const MaskState &mask_state, bool masked) const {
+    make_logits<GRANULES_HERE>(query, scores, at, first, mask_state, masked);
+    Raise raise;
+    find_largest<0, GRANULES_HERE * 2>(raise.largest, query, scores);
+    raise.far = any_in_warp(is_far(softmax, raise.largest));
     return raise;
   }
 
-  // Weights are made in two parts. Between them lies the branch that raises accumulators, if they have to be: the answer of the other lanes comes
-  // while those of the first granule are made, and the compiler moves no wait for earlier products before it.
-  //
-  // Makes the first weights of a step's products, and brings the softmaxes under its largest logits.
-  template <u32 GRANULES_HERE>
-  TILEWRIGHT_DEVICE Raise begin_weighing(Softmax (&softmax)[2], const Query<S> &query, float (&scores)[GRANULES_HERE * 2][4], const PipelineState<S> &at, u32 first,
-                                         const MaskState &mask_state, bool masked) const {
-    make_logits<GRANULES_HERE>(query, scores, at, first, mask_state, masked);
-    float max[2];
-    find_largest<0, GRANULES_HERE * 2>(max, query, scores);
-    const Raise raise = raise_softmaxes(softmax, max);
+  // Makes the first weights of a step's products, once rows are raised: while earlier products are still added.
+  template <u32 GRANULES_HERE> TILEWRIGHT_DEVICE void make_first_weights(const Softmax (&softmax)[2], const Query<S> &query, float (&scores)[GRANULES_HERE * 2][4]) const {
     make_weights<0, first_tiles(GRANULES_HERE)>(scores, softmax, query);
-    return raise;
   }
 
   // Tiles of 8 tokens whose weights are made first. The more tokens a step has, the sooner its buffer of values has to be filled again.
@@ -181,7 +216,8 @@ template <class S> struct SoftmaxStep {
     buffers.keys_are_read(keys_read);
     add_split(scores);
     const Raise raise = begin_weighing<GRANULES_HERE>(acc.softmax, query, scores, at, first, mask_state, masked);
-    if (raise.far) raise_accumulators(acc, raise);
+    if (raise.far) raise_rows(acc, raise);
+    make_first_weights<GRANULES_HERE>(acc.softmax, query, scores);
     end_weighing<GRANULES_HERE>(acc.softmax, query, scores);
     buffers.wait_values_full();
     if constexpr (WITH_GROUP) {
@@ -202,15 +238,16 @@ template <class S> struct SoftmaxStep {
     Granule granule[S::SOFTMAXES];
   };
 
-  // The same by warps that share out a step: each makes the weights of its granules, and multiplies its part of V with all. Softmaxes follow each other, but
-  // their products with K, their maxima and their weights are made at once.
+  // The same by warps that share out a step: each makes the weights of its granules under what the rows are under, and multiplies its part of V with all. Mostly no
+  // logit is too far above, which they find when they meet; else they tell each other their largest ones, and weigh anew. Softmaxes follow each other, but their
+  // products with K and their weights are made at once.
   template <u32 GRANULES_HERE, class Buffers>
   TILEWRIGHT_DEVICE void compute_split(Accumulators<S> &acc, const Query<S> &query, const PipelineState<S> &at, u32 first, u32 active, const MaskState &mask_state, bool masked,
                                        const Buffers &buffers) const {
     constexpr u32 OWN = S::OWN_GRANULES, ALL_OWN = S::SOFTMAXES * OWN;
     static_assert(ALL_OWN * S::WARPS_D == GRANULES_HERE, "a whole step");
     const u32 own_first = first + cta.warp_d * OWN;
-    const SplitStep<S> split{cta};
+    const SplitStep<S> split{cta, acc.turn};
     const Totals<S> totals{cta};
     float scores[ALL_OWN * 2][4], max[S::SOFTMAXES][2];
     ChunkEnds ends; // but with the last softmax, whose rows leave behind the step
@@ -221,34 +258,32 @@ template <class S> struct SoftmaxStep {
     buffers.keys_are_read(keys_read);
     make_logits<ALL_OWN>(query, scores, at, own_first, mask_state, masked);
     find_all_largest<0>(max, query, scores);
-    split.share_maxima(max);
     Softmax softmax[S::SOFTMAXES][2];
-    Raise raises[S::SOFTMAXES];
+    bool far = begin_softmaxes<false>(softmax, acc.softmax, ends, max);
+    leave_weights(split, own_first, softmax, query, scores);
+    far = split.meet_any(far);
+    if (far) {
 #pragma unroll
-    for (u32 s = 0; s < S::SOFTMAXES; s++) {
-#pragma unroll
-      for (u32 half = 0; half < 2; half++) {
-        softmax[s][half] = s == 0 ? acc.softmax[half] : softmax[s == 0 ? 0 : s - 1][half];
-        // From nothing, where the row leaves a chunk.
-        if (s > 0 && totals.leaves(ends.granule[s == 0 ? 0 : s - 1], half)) softmax[s][half].max = negative_infinity();
-      }
-      raises[s] = raise_softmaxes(softmax[s], max[s]);
+      for (u32 s = 0; s < S::SOFTMAXES; s++) find_largest_of_rows(max[s]);
+      split.share_maxima(max);
+      begin_softmaxes<true>(softmax, acc.softmax, ends, max);
+      leave_weights(split, own_first, softmax, query, scores);
+      split.meet();
     }
-    weigh_all<0>(softmax, query, scores);
-#pragma unroll
-    for (u32 n = 0; n < ALL_OWN; n++) {
-      u32 weights[4];
-      mma.narrow_weights(weights, scores, n);
-      split.leave(own_first + S::own_granule(n), weights, granule_sum(scores, n, 0), granule_sum(scores, n, 1));
-    }
-    split.meet();
+    acc.turn ^= 1;
     u32 values_read = 0;
 #pragma unroll
     for (u32 s = 0; s < S::SOFTMAXES; s++) {
       const u32 its_first = first + s * S::SOFTMAX_GRANULES;
+      if (far) {
+        float before[2];
 #pragma unroll
-      for (u32 half = 0; half < 2; half++) acc.softmax[half].max = softmax[s][half].max;
-      if (raises[s].far) raise_accumulators(acc, raises[s]);
+        for (u32 half = 0; half < 2; half++) {
+          before[half] = has_begun(acc.softmax[half]) ? acc.softmax[half].max : softmax[s][half].max;
+          acc.softmax[half].max = softmax[s][half].max;
+        }
+        raise_accumulators(acc, before);
+      }
 #pragma unroll
       for (u32 n = 0; n < S::SOFTMAX_GRANULES; n++) split.add_sums(acc.softmax, its_first + n);
       if (s == 0) buffers.wait_values_full();
@@ -263,7 +298,49 @@ template <class S> struct SoftmaxStep {
     buffers.values_are_read(values_read);
   }
 
-  // The largest logits of each softmax of a step.
+  // What the rows are under in each softmax of a step: the one before, or 0 where the row leaves a chunk between them; RAISES, brought under these largest logits of whole
+  // rows. Says whether some logit is too far away.
+  template <bool RAISES>
+  TILEWRIGHT_DEVICE bool begin_softmaxes(Softmax (&softmax)[S::SOFTMAXES][2], const Softmax (&before)[2], const ChunkEnds &ends, const float (&max)[S::SOFTMAXES][2]) const {
+    bool far = false;
+#pragma unroll
+    for (u32 s = 0; s < S::SOFTMAXES; s++) {
+#pragma unroll
+      for (u32 half = 0; half < 2; half++) {
+        softmax[s][half] = s == 0 ? before[half] : softmax[s == 0 ? 0 : s - 1][half];
+        if (s > 0 && Totals<S>{cta}.leaves(ends.granule[s == 0 ? 0 : s - 1], half)) softmax[s][half] = Softmax{0.f, 0.f};
+      }
+      far = far | is_far(softmax[s], max[s]);
+      if constexpr (RAISES) {
+        float unused[2];
+        bring_under(softmax[s], max[s], unused);
+        // Weights are not summed yet: that a row has some is said by any sum.
+#pragma unroll
+        for (u32 half = 0; half < 2; half++) softmax[s][half].sum += max[s][half] > negative_infinity() ? 1.f : 0.f;
+      }
+    }
+    return far;
+  }
+
+  // Makes the weights of the warp's granules, and leaves them and their sums for all.
+  template <u32 TILES>
+  TILEWRIGHT_DEVICE void leave_weights(const SplitStep<S> &split, u32 own_first, const Softmax (&softmax)[S::SOFTMAXES][2], const Query<S> &query, const float (&scores)[TILES][4]) const {
+    float weights[TILES][4];
+#pragma unroll
+    for (u32 j = 0; j < TILES; j++) {
+#pragma unroll
+      for (u32 e = 0; e < 4; e++) weights[j][e] = scores[j][e];
+    }
+    weigh_all<0>(softmax, query, weights);
+#pragma unroll
+    for (u32 n = 0; n < TILES / 2; n++) {
+      u32 fragment[4];
+      mma.narrow_weights(fragment, weights, n);
+      split.leave(own_first + S::own_granule(n), fragment, granule_sum(weights, n, 0), granule_sum(weights, n, 1));
+    }
+  }
+
+  // The thread's largest logits of each softmax of a step.
   template <u32 SOFTMAX, u32 TILES> TILEWRIGHT_DEVICE void find_all_largest(float (&max)[S::SOFTMAXES][2], const Query<S> &query, const float (&scores)[TILES][4]) const {
     if constexpr (SOFTMAX < S::SOFTMAXES) {
       find_largest<SOFTMAX * S::OWN_GRANULES * 2, (SOFTMAX + 1) * S::OWN_GRANULES * 2>(max[SOFTMAX], query, scores);

@@ -1,8 +1,8 @@
 // A step of batch-invariant kernels whose warps share rows: each makes the weights of a part of the tokens, under the largest logit of all, and all
 // of them sum a part of V's elements each. A long step has several softmaxes, one after the other, as steps of other tiles of the family have fewer tokens.
 //
-// Lanes of the same number have the same rows and columns in all of these warps, so each leaves its weights to the others' lanes of its number. A place is
-// written again behind the next step's first meeting, to which all come behind their reads.
+// Lanes of the same number have the same rows and columns in all of these warps, so each leaves its weights to the others' lanes of its number. There are two places,
+// in turn: one is written again behind the next step's meeting, to which all come behind their reads.
 #pragma once
 #include "cta.cuh"
 
@@ -10,12 +10,15 @@ namespace tilewright {
 
 template <class S> struct SplitStep {
   const Cta<S> &cta;
+  const u32 turn; // 0 or 1
 
   // The warps of 16 rows meet by themselves: others may compute other steps, or fewer. Barrier 0 is the whole CTA's.
   TILEWRIGHT_DEVICE void meet() const { barrier_of_warps<S::WARPS_D>(1 + cta.warp_q); }
+  // The same; whether something is true of any of their threads.
+  TILEWRIGHT_DEVICE bool meet_any(bool value) const { return any_of_warps<S::WARPS_D>(1 + cta.warp_q, value); }
 
   // Where lanes have something of a granule, an entry each.
-  TILEWRIGHT_DEVICE u32 entry(u32 granule) const { return (cta.warp_q * S::GRANULES + granule) * 32 + cta.lane; }
+  TILEWRIGHT_DEVICE u32 entry(u32 granule) const { return ((turn * S::WARPS_Q + cta.warp_q) * S::GRANULES + granule) * 32 + cta.lane; }
   TILEWRIGHT_DEVICE u32 weights_at(u32 granule) const { return shared_address(cta.shared + S::LOGITS_AT) + entry(granule) * 16; }
   struct alignas(8) Sums {
     float of_half[2];

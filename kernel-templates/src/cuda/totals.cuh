@@ -44,7 +44,7 @@ template <class S> struct Totals {
     Softmax chunk = acc.softmax[half];
     chunk.sum += from_lane_xor(chunk.sum, 1);
     chunk.sum += from_lane_xor(chunk.sum, 2);
-    const bool has_tokens = chunk.max != negative_infinity(), has_total = acc.total[half].max != negative_infinity();
+    const bool has_tokens = chunk.sum != 0.f, has_total = acc.total[half].max != negative_infinity();
     if (!wanted || (!has_tokens && keep)) return;
     // What has no tokens adds nothing, not even a zero of another sign.
     const ChunkFactors factors = has_tokens ? add_chunk(acc.total[half], chunk) : ChunkFactors{1.f, 0.f};
@@ -60,7 +60,7 @@ template <class S> struct Totals {
       }
       if (keep) pair(acc, half, d) = sum;
     }
-    acc.softmax[half] = keep ? Softmax{negative_infinity(), 0.f} : acc.total[half];
+    acc.softmax[half] = keep ? Softmax{0.f, 0.f} : acc.total[half];
   }
 };
 

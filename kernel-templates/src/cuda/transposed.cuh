@@ -320,7 +320,7 @@ template <class S> struct TransposedMainloop {
     const bool far = make_weights(weights, scores, rows);
     leave_weights(weights, place);
     // All lanes have the answer: the vote says so to the compiler, as do the shuffles of steps below.
-    if (any_in_warp(any_of_warps<S::WARPS>(1, far))) {
+    if (any_of_warps<S::WARPS>(1, far)) {
       if constexpr (!RowStates<TILES>::KEPT) load(rows, first);
       raise(acc, rows, scores, first);
       make_weights(weights, scores, rows);

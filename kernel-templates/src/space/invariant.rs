@@ -63,7 +63,7 @@ mod tests {
         // Buffers of two stages take 64 KB, the totals of 64 rows 32 KB.
         assert_eq!(on(163 << 10), "m16n64w4s2+m16n128w4s1+m64n64w4s2");
         assert_eq!(on(90 << 10), "m16n64w4s2+m64n64w4s1");
-        assert_eq!(on(72 << 10), "m16n64w4s2+m64n64w4s1");
+        assert_eq!(on(76 << 10), "m16n64w4s2+m64n64w4s1");
         assert_eq!(on(60 << 10), "m16n64w4s1");
     }
 

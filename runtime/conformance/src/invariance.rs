@@ -14,6 +14,10 @@ use tilewright_plan::{KvStrides, PageTable, PlanError};
 /// Vectors that K, V and Q are made of.
 const VECTORS: usize = 1024;
 
+/// The first element of all keys, and how far that of some queries goes up or down: all logits of such a row lie far above 0, or far below it.
+const FIRST_OF_KEYS: f32 = 8.0;
+const FIRST_OF_QUERIES: [f32; 4] = [0.0, 0.0, 32.0, -32.0];
+
 /// A request by its contents: streams of tokens, each up to a position; the last has no end.
 #[derive(Clone, Debug)]
 struct Text {
@@ -106,9 +110,16 @@ impl Family {
     /// The query vectors of these requests, `[requests, q_heads, head_dim]`.
     pub fn queries<E: Number>(&self, texts: &[usize], q_heads: u32) -> Vec<E> {
         let heads = texts.iter().flat_map(|&text| (0..q_heads).map(move |head| (text, head)));
-        let vectors = heads.map(|(text, head)| self.index([7, text as u64, head.into(), 0]));
-        let elements = vectors.flat_map(|vector| &self.vectors[vector..vector + self.head_dim]);
-        elements.map(|&value| E::from_f32(value)).collect()
+        let mut queries = Vec::with_capacity(texts.len() * q_heads as usize * self.head_dim);
+        for (text, head) in heads {
+            let vector = self.index([7, text as u64, head.into(), 0]);
+            let first = queries.len();
+            queries
+                .extend(self.vectors[vector..vector + self.head_dim].iter().map(|&value| E::from_f32(value)));
+            let far = FIRST_OF_QUERIES[(text + head as usize) % FIRST_OF_QUERIES.len()];
+            queries[first] = E::from_f32(self.vectors[vector] + far);
+        }
+        queries
     }
 }
 
@@ -222,6 +233,9 @@ impl Pool {
                     for (kind, side) in (0..).zip(&mut both) {
                         let vector = family.index([kind, stream, position.into(), head.into()]);
                         side[at..at + family.head_dim].copy_from_slice(&narrow[vector..][..family.head_dim]);
+                        if kind == 0 {
+                            side[at] = E::from_f32(FIRST_OF_KEYS);
+                        }
                     }
                 }
             }

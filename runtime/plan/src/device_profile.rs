@@ -178,8 +178,8 @@ impl KernelNeeds {
         let softmaxes = n / u64::from(softmax_tokens(tile, geometry.head_dim));
         let weights = match (transposed, splits_step) {
             (true, _) => 4 * m * n,
-            (false, true) if invariant => 3 * m * n + 64 * u64::from(warps) * softmaxes,
-            (false, true) => 3 * m * n + 64 * u64::from(warps),
+            (false, true) if invariant => 6 * m * n + 64 * u64::from(warps) * softmaxes,
+            (false, true) => 6 * m * n + 64 * u64::from(warps),
             _ => 0,
         };
         let known = Self::SHARED_OF_ANY + Self::SHARED_OF_ROW * m;
