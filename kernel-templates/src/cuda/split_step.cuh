@@ -1,4 +1,4 @@
-// A step of batch-invariant kernels whose warps share rows: each makes the weights of a part of the tokens, under the largest logit of all, and all
+// A step of batch-invariant kernels whose warps share rows: each makes the weights of a part of the tokens, under what the rows are under, and all
 // of them sum a part of V's elements each. A long step has several softmaxes, one after the other, as steps of other tiles of the family have fewer tokens.
 //
 // Lanes of the same number have the same rows and columns in all of these warps, so each leaves its weights to the others' lanes of its number. There are two places,
