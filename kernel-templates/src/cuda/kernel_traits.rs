@@ -6,6 +6,7 @@ use super::abi::{GRANULE, max_segments};
 use super::{KernelOptions, KvLoad};
 use crate::space::WARP_THREADS;
 use crate::{Arch, Class};
+use tilewright_heuristics::chunk::softmax_tokens;
 use tilewright_heuristics::{Dtype, Tile};
 
 /// Elements of a query's row that a warp has registers for, beside its sums.
@@ -66,7 +67,7 @@ pub const fn shared_bytes(tile: &Tile, class: &Class, producers: u32, options: K
     let wide_matrices = if keys_in_fp8 { 1 } else { 2 };
     let buffers = stages * 2 * n * class.head_dim * kv_bytes + wide * wide_matrices * n * class.head_dim * 2;
     let WarpSplit { warps_kv, warps_d, splits_step, .. } = WarpSplit::of(tile, class, options.invariant);
-    let maxima = if options.invariant { n / GRANULE } else { warps_d };
+    let softmaxes = if options.invariant { n / softmax_tokens(tile, class.head_dim) } else { 1 };
     let key_dim =
         if WarpSplit::splits_heads(class.head_dim) { class.head_dim / warps_d } else { class.head_dim };
     let outputs = if warps_kv > 1 { warps * 16 * (class.head_dim + 8) * 4 } else { 0 };
@@ -100,7 +101,7 @@ pub const fn shared_bytes(tile: &Tile, class: &Class, producers: u32, options: K
         .next_multiple_of(16)
         + if options.invariant && !totals_in_registers(tile, class) { m * class.head_dim * 4 } else { 0 }
         + if WarpSplit::splits_heads(class.head_dim) { warps * 16 * n * 4 } else { 0 }
-        + if splits_step { 2 * m * n * 3 + m * maxima * 4 } else { 0 }
+        + if splits_step { 2 * m * n * 3 + softmaxes * warps * 16 * 4 } else { 0 }
 }
 
 /// Whether the totals of batch-invariant kernels are in registers: where an SM then holds a CTA more.

@@ -74,7 +74,8 @@ template <class S> struct Mainloop {
       pipeline.template release_keys<true>(at);
       softmax_step.add_split(scores);
       typename SoftmaxStep<S>::Raise raise = softmax_step.template begin_weighing<S::WARP_GRANULES>(acc.softmax, query, scores, at, first, seen, here.masked);
-      if (raise.far) softmax_step.template raise_rows<S::WARP_GRANULES, true>(acc, query, scores, raise, at, first, [&] { pipeline.template wait_values_full<true>(at); });
+      if (raise.far) softmax_step.raise_rows(acc, raise);
+      softmax_step.template make_first_weights<S::WARP_GRANULES>(acc.softmax, query, scores);
       softmax_step.template end_weighing<S::WARP_GRANULES>(acc.softmax, query, scores);
       mma.narrow_all(weights, scores);
       SharedMatrix values = mma.values_of(keys, at, first);
@@ -107,13 +108,12 @@ template <class S> struct Mainloop {
         raise = softmax_step.template begin_weighing<S::WARP_GRANULES>(acc.softmax, query, scores, at, first, seen, masked);
         if (raise.far) {
           if constexpr (!ONE_BUFFER) wait_wgmma(acc.output);
-          // This step's values may need their buffer.
-          if constexpr (S::INVARIANT && !ONE_BUFFER) pipeline.template release_values<true>(before);
-          softmax_step.template raise_rows<S::WARP_GRANULES, true>(acc, query, scores, raise, at, first, [&] { pipeline.template wait_values_full<true>(at); });
+          softmax_step.raise_rows(acc, raise);
         }
+        softmax_step.template make_first_weights<S::WARP_GRANULES>(acc.softmax, query, scores);
         if constexpr (!ONE_BUFFER) {
           wait_wgmma_if_any(acc.output);
-          pipeline.template release_values<true>(before, 0, !S::INVARIANT || !raise.far);
+          pipeline.template release_values<true>(before);
         }
         before = at;
         at = at.behind_together();

@@ -78,9 +78,9 @@ template <class S> struct Pipeline {
     arrive_having_read(multiplied_barrier_of<TOGETHER, KEYS_EMPTY>(at), read);
   }
   // of values one lane arrives for all, which their reads have to come before.
-  template <bool TOGETHER> TILEWRIGHT_DEVICE void release_values(const PipelineState<S> &at, u32 read = 0, bool wanted = true) const {
+  template <bool TOGETHER> TILEWRIGHT_DEVICE void release_values(const PipelineState<S> &at, u32 read = 0) const {
     sync_warp();
-    if ((cta.lane == 0) & wanted) arrive_having_read(multiplied_barrier_of<TOGETHER, VALUES_EMPTY>(at), read);
+    if (cta.lane == 0) arrive_having_read(multiplied_barrier_of<TOGETHER, VALUES_EMPTY>(at), read);
   }
 
   TILEWRIGHT_DEVICE void wait_query_full() const { wait_mbarrier(query_full(), 0); }
