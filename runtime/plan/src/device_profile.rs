@@ -183,7 +183,7 @@ impl KernelNeeds {
             _ => 0,
         };
         // Without producers where each token of the steps to come lies.
-        let offsets = if producers == 0 && splits_step { 8 * (u64::from(tile.stages) + 2) * n } else { 0 };
+        let offsets = if producers == 0 { 8 * (u64::from(tile.stages) + 2) * n } else { 0 };
         let known = Self::SHARED_OF_ANY + Self::SHARED_OF_ROW * m + offsets;
         let shared_bytes = buffers.saturating_add(widened + query + totals + logits + weights + known);
         Self { warps: warps.saturating_add(producers), registers, shared_bytes }
