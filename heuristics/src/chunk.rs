@@ -1,8 +1,7 @@
 //! Batch-invariant attention: where the chunks of a request begin, and which tiles sum them alike.
 //!
-//! A request's tokens are cut at positions that only the position and the model's KV heads decide. Each chunk is summed from nothing, as many tokens at once
-//! as have one maximum ([`softmax_tokens`]), from multiples of that on, and the chunks are added up in their order. `docs/invariance.md` says why no bit depends
-//! on more.
+//! A request's tokens are cut at positions that only the position and the model's KV heads decide. Each chunk is summed from nothing, [`shared_tokens`] at once,
+//! from multiples of that on, and the chunks are added up in their order. `docs/invariance.md` says why no bit depends on more.
 
 use crate::{Backend, Dtype, Tile, TileSet};
 use std::ops::Range;
@@ -52,9 +51,11 @@ impl Chunks {
     }
 }
 
-/// How many tokens of a row a tile has under one maximum in batch-invariant kernels, at least 1: a step, or a part of it of as many tokens as a step of
-/// the tall tile of its family has. Tokens of a request are shared up to multiples of this. `cuda/chunk.cuh` has the same numbers.
-pub const fn softmax_tokens(tile: &Tile, head_dim: u32) -> u32 {
+/// Tokens that tensor cores take at once.
+const GRANULE: u32 = 16;
+
+/// The parts of a tile's steps with whose last tokens chunks may end, in tokens, at least 1: whole steps, or parts of long ones. `cuda/chunk.cuh` has the same numbers.
+pub const fn part_tokens(tile: &Tile, head_dim: u32) -> u32 {
     let most = if head_dim > 64 && head_dim <= 192 { 64 } else { 128 };
     match tile.n as u32 {
         0 => 1,
@@ -63,11 +64,18 @@ pub const fn softmax_tokens(tile: &Tile, head_dim: u32) -> u32 {
     }
 }
 
+/// Tokens of a row that batch-invariant kernels of a tile have under one maximum, from multiples of it on: those of a request are shared up to such a multiple. Kernels
+/// for a GPU decide for each 16 tokens (`cuda/softmax_step.cuh`), those for a processor, whose tiles have one warp, for a step.
+pub const fn shared_tokens(tile: &Tile, head_dim: u32) -> u32 {
+    let part = part_tokens(tile, head_dim);
+    if tile.warps > 1 && part.is_multiple_of(GRANULE) { GRANULE } else { part }
+}
+
 /// Families of tiles, best first: a device gets the first whose tiles all run there. A plan takes one of its family, whichever ends first by the
 /// planner's prices: all of them give a row the same bits.
 ///
-/// They have the same number of tokens under one maximum of a row ([`softmax_tokens`]). A tile with a warp for each 16 rows has all tokens of a step in it; of 16 rows more
-/// warps share out a step, which may have several softmaxes, and each of whose numbers is made as one of them alone would make it (`cuda/split_step.cuh`). Of
+/// They have the same number of tokens under one maximum of a row ([`shared_tokens`]). Of 16 rows several
+/// warps share out a step, each of whose numbers is made as one of them alone would make it (`cuda/split_step.cuh`). Of
 /// heads of more than 256 elements the warps of a row have logits of a part each. That `mma.sync` and `wgmma` then give the same bits, no document says: `docs/invariance.md` says what shows it.
 pub const fn families(backend: Backend, head_dim: u32, dtype: Dtype) -> &'static [TileSet<'static>] {
     const fn of(tiles: &'static [Tile]) -> TileSet<'static> {
@@ -167,11 +175,10 @@ mod tests {
             [64, 96, 128, 192, 256, 512].map(|dim| [(dim, Dtype::F16), (dim, Dtype::Fp8F16)]).concat()
         {
             for family in families(Backend::Cuda, head_dim, dtype) {
-                let of_family = softmax_tokens(&family.tiles()[0], head_dim);
                 for tile in family.tiles() {
-                    let tokens = softmax_tokens(tile, head_dim);
-                    assert_eq!(tokens, of_family, "{tile}");
-                    assert!(u32::from(tile.n) == tokens || tile.m == 16, "{tile}: one softmax a step");
+                    assert_eq!(shared_tokens(tile, head_dim), GRANULE, "{tile}");
+                    let tokens = part_tokens(tile, head_dim);
+                    assert!(u32::from(tile.n) == tokens || tile.m == 16, "{tile}: one part a step");
                     let of_16_rows = tile.warps / (tile.m / 16);
                     let alike = if head_dim > 256 { 4 } else { 1 };
                     assert!(

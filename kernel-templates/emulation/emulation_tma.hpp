@@ -16,6 +16,9 @@ constexpr bool HAS_TMA = false;
 
 TILEWRIGHT_DEVICE void fence_mbarriers() {}
 TILEWRIGHT_DEVICE void arrive(u32 barrier) { arrive_expect_tx(barrier, 0); }
+TILEWRIGHT_DEVICE void arrive_if(bool wanted, u32 barrier) {
+  if (wanted) arrive(barrier);
+}
 template <u32 COUNT> TILEWRIGHT_DEVICE void arrive_for(u32 barrier) {
   for (u32 i = 0; i < COUNT; i++) arrive(barrier);
 }

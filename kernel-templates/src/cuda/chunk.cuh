@@ -1,7 +1,7 @@
 // Chunks of batch-invariant attention: where they begin, and how one is added to those before it.
 //
-// The tokens of a request are cut at positions that nothing but the position decides. Each chunk is summed from nothing, in steps that begin
-// at multiples of their length, and the chunks are added up in their order: by the CTA that computed them (`totals.cuh`), or from
+// The tokens of a request are cut at positions that nothing but the position decides. Each chunk is summed from nothing, granule by granule,
+// and the chunks are added up in their order: by the CTA that computed them (`totals.cuh`), or from
 // partials (`merge.cuh`). Both call `add_chunk`, so where one ends and the other begins changes no bit.
 #pragma once
 #include "softmax.cuh"
@@ -10,8 +10,8 @@ namespace tilewright {
 
 // The host has the same numbers: `heuristics/src/chunk.rs`.
 constexpr u32 SHORTEST_CHUNK = 512; // tokens
-// Tokens under one maximum at most: as many as steps of the tall tile beside have.
-constexpr u32 longest_softmax(u32 head_dim) { return head_dim > 64 && head_dim <= 192 ? 64 : 128; }
+// Tokens of a part of a step at most: a chunk ends with the last granule of one.
+constexpr u32 longest_part(u32 head_dim) { return head_dim > 64 && head_dim <= 192 ? 64 : 128; }
 
 // Chunks from a position to twice it, once they are longer than that.
 TILEWRIGHT_DEVICE u32 chunks_an_octave(u32 kv_heads) { return kv_heads < 8 ? 32 : 16; }

@@ -128,6 +128,10 @@ template <class S> struct Cta {
   TILEWRIGHT_DEVICE static u32 chunk_address(u32 base, u32 row, u32 chunk) {
     return base + row_at(row) + chunk / S::PANEL_CHUNKS * S::PANEL_BYTES + (chunk % S::PANEL_CHUNKS ^ exchange(row)) * 16;
   }
+  // The same of widened K and V, whose panels have 128 bytes a row.
+  TILEWRIGHT_DEVICE static u32 wide_chunk_address(u32 base, u32 row, u32 chunk) {
+    return base + row / 8 * 8 * S::WIDE_ROW_BYTES + row % 8 * 128 + chunk / 8 * S::WIDE_PANEL_BYTES + (chunk % 8 ^ row % 8) * 16;
+  }
   TILEWRIGHT_DEVICE u32 keys_at(const PipelineState<S> &at) const { return shared_address(shared) + at.buffer * 2 * S::STAGE_BYTES; }
   TILEWRIGHT_DEVICE u32 values_at(const PipelineState<S> &at) const { return keys_at(at) + S::STAGE_BYTES; }
   // Where products of a warpgroup find them.

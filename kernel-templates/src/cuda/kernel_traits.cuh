@@ -44,10 +44,9 @@ struct KernelTraits : Options {
   static_assert(WARP_DIM <= 256, "the sums of 16 rows fit a warp's registers");
   static constexpr u32 WARP_N = N / WARPS_KV;
   static constexpr u32 WARP_KEYS = SPLIT_STEP ? N / WARPS_D : WARP_N; // tokens whose logits it makes
-  // Tokens under one maximum: those that a warp has of a step, or all of it; where bits matter no more than in any tile of the family, so that a step may have
-  // several such parts.
-  static constexpr u32 SOFTMAX_N = Options::INVARIANT ? smaller(N, longest_softmax(HEAD_DIM)) : WARP_N, SOFTMAXES = WARP_N / SOFTMAX_N;
-  static_assert(SOFTMAXES == 1 || (SPLIT_STEP && N % SOFTMAX_N == 0), "warps that share out a step make several softmaxes at once");
+  // Where bits matter, a chunk ends with the last granule of a part of a step: a long step has several.
+  static constexpr u32 PART_N = Options::INVARIANT ? smaller(N, longest_part(HEAD_DIM)) : WARP_N, PARTS = WARP_N / PART_N;
+  static_assert(PARTS == 1 || (SPLIT_STEP && N % PART_N == 0), "a chunk may end within a step of warps that share it out");
   static_assert(N % WARPS_KV == 0 && WARP_N % 16 == 0 && WARP_KEYS % 16 == 0, "tensor cores take 16 tokens of a warp at once");
   static_assert(STAGES > 0, "at least one buffer");
 
@@ -82,10 +81,11 @@ struct KernelTraits : Options {
   static constexpr u32 OUTPUT_STRIDE = HEAD_DIM + 8; // f32; 8 more keep the rows of a store in different banks
   static constexpr u32 GRANULE = 16; // tokens by which segments are aligned and masked: what tensor cores take at once
   static constexpr u32 GRANULES = N / GRANULE;
-  static constexpr u32 WARP_GRANULES = WARP_N / GRANULE, SOFTMAX_GRANULES = SOFTMAX_N / GRANULE;
-  // Warps that share out a step have as many granules of each softmax. From a warp's first granule on, so many further lies its granule n.
-  static constexpr u32 OWN_GRANULES = SPLIT_STEP ? SOFTMAX_GRANULES / WARPS_D : SOFTMAX_GRANULES;
-  TILEWRIGHT_DEVICE static constexpr u32 own_granule(u32 n) { return SOFTMAXES == 1 ? n : n / OWN_GRANULES * SOFTMAX_GRANULES + n % OWN_GRANULES; }
+  static constexpr u32 WARP_GRANULES = WARP_N / GRANULE, PART_GRANULES = PART_N / GRANULE;
+  // Warps that share out a step have as many granules each.
+  static constexpr u32 OWN_GRANULES = SPLIT_STEP ? WARP_GRANULES / WARPS_D : WARP_GRANULES;
+  // The maxima of a row's logits that such warps tell each other: of each granule, where bits matter, or of all that a warp has.
+  static constexpr u32 MAXIMA = Options::INVARIANT ? WARP_GRANULES : WARPS_D, OWN_MAXIMA = SPLIT_STEP ? MAXIMA / WARPS_D : 1;
   static_assert(CHUNKS % WARPS_D == 0 && WARP_DIM % 16 == 0, "a warp has whole chunks, and writes pairs of eight elements");
   static_assert(WARP_CHUNKS % 2 == 0 || (SPLIT_STEP && GRANULES % 2 == 0), "V is read by two chunks of a granule, or one of two");
   // Steps of which it is noted what they are: what is computed, and up to STAGES (+ 1) later ones.
@@ -158,9 +158,9 @@ struct KernelTraits : Options {
   // Totals are in registers where an SM then holds a CTA more: with two stages of 128 elements of 16 bits, three of an H200's.
   static constexpr bool TOTALS_IN_REGISTERS = Options::INVARIANT && SPLIT_STEP && WARPS_D == 4 && HEAD_DIM == 128 && !FP8 && STAGES > 1;
   static constexpr u32 LOGITS_AT = TOTALS_AT + (Options::INVARIANT && !TOTALS_IN_REGISTERS ? M * HEAD_DIM * 4 : 0);
-  // Weights and sums of each granule of two steps, and a maximum a row, warp and softmax.
+  // Weights and sums of each granule of two steps, and the maxima of each row.
   static constexpr u32 GRANULE_SUMS_AT = LOGITS_AT + 2 * M * N * 2, SHARED_MAXIMA_AT = GRANULE_SUMS_AT + 2 * M * N;
-  static constexpr u32 SHARED_BYTES = LOGITS_AT + (SPLIT_DIM ? WARPS * 16 * N * 4 : SPLIT_STEP ? 2 * M * N * 3 + SOFTMAXES * WARPS * 16 * 4 : 0);
+  static constexpr u32 SHARED_BYTES = LOGITS_AT + (SPLIT_DIM ? WARPS * 16 * N * 4 : SPLIT_STEP ? 2 * M * N * 3 + M * MAXIMA * 4 : 0);
   static_assert(!Options::INVARIANT || WARPS_KV == 1, "warps that share rows would each have a sum of their own");
 };
 

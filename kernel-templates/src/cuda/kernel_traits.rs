@@ -6,7 +6,6 @@ use super::abi::{GRANULE, max_segments};
 use super::{KernelOptions, KvLoad};
 use crate::space::WARP_THREADS;
 use crate::{Arch, Class};
-use tilewright_heuristics::chunk::softmax_tokens;
 use tilewright_heuristics::{Dtype, Tile};
 
 /// Elements of a query's row that a warp has registers for, beside its sums.
@@ -67,7 +66,7 @@ pub const fn shared_bytes(tile: &Tile, class: &Class, producers: u32, options: K
     let wide_matrices = if keys_in_fp8 { 1 } else { 2 };
     let buffers = stages * 2 * n * class.head_dim * kv_bytes + wide * wide_matrices * n * class.head_dim * 2;
     let WarpSplit { warps_kv, warps_d, splits_step, .. } = WarpSplit::of(tile, class, options.invariant);
-    let softmaxes = if options.invariant { n / softmax_tokens(tile, class.head_dim) } else { 1 };
+    let maxima = if options.invariant { n / GRANULE } else { warps_d };
     let key_dim =
         if WarpSplit::splits_heads(class.head_dim) { class.head_dim / warps_d } else { class.head_dim };
     let outputs = if warps_kv > 1 { warps * 16 * (class.head_dim + 8) * 4 } else { 0 };
@@ -101,7 +100,7 @@ pub const fn shared_bytes(tile: &Tile, class: &Class, producers: u32, options: K
         .next_multiple_of(16)
         + if options.invariant && !totals_in_registers(tile, class) { m * class.head_dim * 4 } else { 0 }
         + if WarpSplit::splits_heads(class.head_dim) { warps * 16 * n * 4 } else { 0 }
-        + if splits_step { 2 * m * n * 3 + softmaxes * warps * 16 * 4 } else { 0 }
+        + if splits_step { 2 * m * n * 3 + m * maxima * 4 } else { 0 }
 }
 
 /// Whether the totals of batch-invariant kernels are in registers: where an SM then holds a CTA more.
@@ -311,14 +310,14 @@ mod tests {
         let more = |tile: Tile, class: &Class| {
             shared_bytes(&tile, class, 1, invariant) - shared_bytes(&tile, class, 1, TMA)
         };
-        // Of two steps weights of 16 bits, and a sum a granule and lane of either half; a maximum a row and warp.
+        // Of two steps weights of 16 bits, and a sum a granule and lane of either half; a maximum a row and granule.
         let weights = 2 * (16 * 64 * 2 + 4 * 32 * 8) + 16 * 4 * 4;
         let totals = 16 * 128 * 4;
         let fp8 = Class { dtype: Dtype::Fp8F16, ..CLASS };
         assert_eq!(more(low, &CLASS), weights, "totals are in registers");
-        assert_eq!(more(Tile { stages: 3, n: 128, ..low }, &fp8), 2 * weights + totals, "two softmaxes");
+        assert_eq!(more(Tile { stages: 3, n: 128, ..low }, &fp8), 2 * weights + totals);
         let short = Class { head_dim: 64, ..fp8 };
-        assert_eq!(more(Tile { n: 128, ..low }, &short), 2 * weights - 256 + totals / 2, "one");
+        assert_eq!(more(Tile { n: 128, ..low }, &short), 2 * weights + totals / 2);
         // Of long heads in FP8 warps share a step out anyway.
         let long = Class { head_dim: 256, ..fp8 };
         assert_eq!(more(low, &long), 2 * totals);

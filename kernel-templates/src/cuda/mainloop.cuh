@@ -73,59 +73,66 @@ template <class S> struct Mainloop {
       wait_wgmma(scores);
       pipeline.template release_keys<true>(at);
       softmax_step.add_split(scores);
-      typename SoftmaxStep<S>::Raise raise = softmax_step.template begin_weighing<S::WARP_GRANULES>(acc.softmax, query, scores, at, first, seen, here.masked);
-      if (raise.far) softmax_step.raise_rows(acc, raise);
-      softmax_step.template make_first_weights<S::WARP_GRANULES>(acc.softmax, query, scores);
-      softmax_step.template end_weighing<S::WARP_GRANULES>(acc.softmax, query, scores);
-      mma.narrow_all(weights, scores);
-      SharedMatrix values = mma.values_of(keys, at, first);
-      at = at.behind_together();
-      keys = mma.keys_together(at, first);
-      bool late = true, plain = softmax_step.is_plain_in_warp(steps, step + 1, seen);
-      bool ends_chunk = S::INVARIANT && totals.ends_chunk(before);
-#pragma unroll 1
-      for (step++; step < end; step++) {
-        if (S::INVARIANT && ends_chunk) break; // all warps do
-        if (late) {
-          pipeline.template wait_keys_full<true>(at);
-          pipeline.template wait_values_full<true>(before);
-        }
-        bool masked = false;
-        if (!plain) {
-          here = extent(steps, step, at, seen);
-          if (!any_in_warp(here.any)) break;
-          masked = any_in_warp(here.masked);
-        }
-        mma.template begin_keys_together<S::WARP_GRANULES>(scores, query, keys);
-        mma.template begin_values_together<S::WARP_GRANULES>(acc, weights, values);
-        wait_first_wgmma(scores);
-        pipeline.template release_keys<true>(at);
-        if constexpr (ONE_BUFFER) {
-          wait_wgmma(acc.output);
-          pipeline.template release_values<true>(before);
-        }
-        softmax_step.add_split(scores);
-        raise = softmax_step.template begin_weighing<S::WARP_GRANULES>(acc.softmax, query, scores, at, first, seen, masked);
-        if (raise.far) {
-          if constexpr (!ONE_BUFFER) wait_wgmma(acc.output);
-          softmax_step.raise_rows(acc, raise);
-        }
-        softmax_step.template make_first_weights<S::WARP_GRANULES>(acc.softmax, query, scores);
-        if constexpr (!ONE_BUFFER) {
-          wait_wgmma_if_any(acc.output);
-          pipeline.template release_values<true>(before);
-        }
+      bool far = softmax_step.template begin_weighing<S::WARP_GRANULES>(acc.softmax, query, scores, at, first, seen, here.masked);
+      SharedMatrix values;
+      bool late, plain, ends_chunk, again;
+      // Ends a step's weights, and finds beside them what the next one needs to know.
+      const auto end_step = [&] {
         before = at;
         at = at.behind_together();
-        // What the next step needs to know, beside the weights.
         late = ONE_BUFFER || pipeline.template are_late<true>(at, before);
-        if constexpr (S::INVARIANT) ends_chunk = totals.ends_chunk(before);
+        ends_chunk = S::INVARIANT && totals.ends_chunk(before);
         values = mma.values_of(keys, before, first);
         keys = mma.keys_together(at, first);
         plain = softmax_step.is_plain_in_warp(steps, step + 1, seen);
         softmax_step.template end_weighing<S::WARP_GRANULES>(acc.softmax, query, scores);
         mma.narrow_all(weights, scores);
-      }
+      };
+      // The first step, and each that raises rows, are outside of the loop of the others: its machine code is short then, and what is seldom run is there once.
+      do {
+        if (far) softmax_step.template raise_rows<S::WARP_GRANULES, true>(acc, query, scores, at, first, [&] { pipeline.template wait_values_full<true>(at); });
+        softmax_step.template make_first_weights<S::WARP_GRANULES>(acc.softmax, query, scores);
+        end_step();
+        again = false;
+#pragma unroll 1
+        for (step++; step < end; step++) {
+          if (S::INVARIANT && ends_chunk) break; // all warps do
+          if (late) {
+            pipeline.template wait_keys_full<true>(at);
+            pipeline.template wait_values_full<true>(before);
+          }
+          bool masked = false;
+          if (!plain) {
+            here = extent(steps, step, at, seen);
+            if (!any_in_warp(here.any)) break;
+            masked = any_in_warp(here.masked);
+          }
+          mma.template begin_keys_together<S::WARP_GRANULES>(scores, query, keys);
+          mma.template begin_values_together<S::WARP_GRANULES>(acc, weights, values);
+          wait_first_wgmma(scores);
+          pipeline.template release_keys<true>(at);
+          if constexpr (ONE_BUFFER) {
+            wait_wgmma(acc.output);
+            pipeline.template release_values<true>(before);
+          }
+          softmax_step.add_split(scores);
+          far = softmax_step.template begin_weighing<S::WARP_GRANULES>(acc.softmax, query, scores, at, first, seen, masked);
+          if (far) {
+            if constexpr (!ONE_BUFFER) {
+              wait_wgmma(acc.output);
+              pipeline.release_multiplied_values(before);
+            }
+            again = true;
+            break;
+          }
+          softmax_step.template make_first_weights<S::WARP_GRANULES>(acc.softmax, query, scores);
+          if constexpr (!ONE_BUFFER) {
+            wait_wgmma_if_any(acc.output);
+            pipeline.template release_values<true>(before);
+          }
+          end_step();
+        }
+      } while (any_in_warp(again));
       pipeline.template wait_values_full<true>(before);
       mma.template begin_values_together<S::WARP_GRANULES>(acc, weights, values);
       wait_wgmma(acc.output);

@@ -80,7 +80,7 @@ template <class S> struct Mask {
   TILEWRIGHT_DEVICE void mask_scores(float (&scores)[GRANULES_HERE * 2][4], const PipelineState<S> &at, u32 first, const MaskState &mask_state) const {
 #pragma unroll
     for (u32 n = 0; n < GRANULES_HERE; n++) {
-      const Granule granule = cta.granules(at)[first + S::own_granule(n)];
+      const Granule granule = cta.granules(at)[first + n];
 #pragma unroll
       for (u32 half = 0; half < 2; half++) {
         const u32 row = cta.warp_q * 16 + cta.fragment_row + half * 8;

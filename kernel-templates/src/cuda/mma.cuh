@@ -86,7 +86,7 @@ template <class S> struct Mma {
 #pragma unroll
       for (u32 n = 0; n < GRANULES_HERE; n++) {
         if (!ALL && !(active >> n & 1)) continue;
-        const u32 row = (first + S::own_granule(n)) * S::GRANULE + lane % 8 + lane / 16 * 8;
+        const u32 row = (first + n) * S::GRANULE + lane % 8 + lane / 16 * 8;
         u32 b[4];
         ldmatrix(b, cta.chunk_address(cta.keys_at(at), row, first_key_chunk() + k * 2 + lane / 8 % 2));
         if (k + 1 == S::WARP_KEY_CHUNKS / 2) read ^= b[0]; // the compiler may change their order
@@ -152,6 +152,19 @@ template <class S> struct Mma {
       mma_sync(typename S::MmaElement{}, acc.output[2 * chunk + 1], a, odd[0], odd[1]);
     } else {
       mma_sync(typename S::MmaElement{}, acc.output[chunk], a, upper, lower);
+    }
+  }
+
+  // Adds the values of a granule as a warpgroup would, by the warp alone: from where the warpgroup reads them.
+  TILEWRIGHT_DEVICE void multiply_granule_of_group(Accumulators<S> &acc, const u32 (&a)[4], const PipelineState<S> &at, u32 granule) const {
+    const u32 row = granule * S::GRANULE + cta.lane % 16;
+#pragma unroll
+    for (u32 d = 0; d < S::WARP_DIM / 16; d++) {
+      const u32 chunk = cta.warp_d * (S::WARP_DIM / 8) + d * 2 + cta.lane / 16;
+      u32 b[4];
+      ldmatrix_transposed(b, S::WIDENED ? cta.wide_chunk_address(cta.wide_values_at(at), row, chunk) : cta.chunk_address(cta.values_at(at), row, chunk));
+      mma_sync(typename S::MmaElement{}, acc.output[2 * d], a, b[0], b[1]);
+      mma_sync(typename S::MmaElement{}, acc.output[2 * d + 1], a, b[2], b[3]);
     }
   }
 

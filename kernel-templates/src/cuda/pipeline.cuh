@@ -82,6 +82,11 @@ template <class S> struct Pipeline {
     sync_warp();
     if (cta.lane == 0) arrive_having_read(multiplied_barrier_of<TOGETHER, VALUES_EMPTY>(at), read);
   }
+  // The same of a warpgroup, whose products are waited for.
+  TILEWRIGHT_DEVICE void release_multiplied_values(const PipelineState<S> &at) const {
+    sync_warp();
+    arrive_if(cta.lane == 0, multiplied_barrier_of<true, VALUES_EMPTY>(at));
+  }
 
   TILEWRIGHT_DEVICE void wait_query_full() const { wait_mbarrier(query_full(), 0); }
   // The warp has it in registers. TMA loads fill its place next, and do not wait for other copies by themselves.

@@ -1,5 +1,4 @@
-// A step of batch-invariant kernels whose warps share rows: each makes the weights of a part of the tokens, under what the rows are under, and all
-// of them sum a part of V's elements each. A long step has several softmaxes, one after the other, as steps of other tiles of the family have fewer tokens.
+// A step whose warps share rows: each makes the weights of a part of the tokens, and all of them sum a part of V's elements each.
 //
 // Lanes of the same number have the same rows and columns in all of these warps, so each leaves its weights to the others' lanes of its number. There are two places,
 // in turn: one is written again behind the next step's meeting, to which all come behind their reads.
@@ -25,28 +24,25 @@ template <class S> struct SplitStep {
   };
   TILEWRIGHT_DEVICE Sums &sums(u32 granule) const { return reinterpret_cast<Sums *>(cta.shared + S::GRANULE_SUMS_AT)[entry(granule)]; }
   // Of the lane's rows, one below the other by eight.
-  TILEWRIGHT_DEVICE float &maximum(u32 softmax, u32 half, u32 warp_d) const {
-    const u32 row = softmax * S::M + cta.warp_q * 16 + half * 8 + cta.fragment_row;
-    return reinterpret_cast<float *>(cta.shared + S::SHARED_MAXIMA_AT)[row * S::WARPS_D + warp_d];
+  TILEWRIGHT_DEVICE float &maximum(u32 index, u32 half) const {
+    const u32 row = cta.warp_q * 16 + half * 8 + cta.fragment_row;
+    return reinterpret_cast<float *>(cta.shared + S::SHARED_MAXIMA_AT)[row * S::MAXIMA + index];
   }
 
-  // Makes maxima of all tokens of those of this warp's.
-  TILEWRIGHT_DEVICE void share_maxima(float (&max)[S::SOFTMAXES][2]) const {
+  // Tells the others this warp's maxima, and gets those of all in their order.
+  TILEWRIGHT_DEVICE void share_maxima(const float (&own)[S::OWN_MAXIMA][2], float (&all)[S::MAXIMA][2]) const {
 #pragma unroll
-    for (u32 s = 0; s < S::SOFTMAXES; s++) {
+    for (u32 i = 0; i < S::OWN_MAXIMA; i++) {
 #pragma unroll
       for (u32 half = 0; half < 2; half++) {
-        if (cta.lane % 4 == 0) maximum(s, half, cta.warp_d) = max[s][half];
+        if (cta.lane % 4 == 0) maximum(cta.warp_d * S::OWN_MAXIMA + i, half) = own[i][half];
       }
     }
     meet();
 #pragma unroll
-    for (u32 s = 0; s < S::SOFTMAXES; s++) {
+    for (u32 half = 0; half < 2; half++) {
 #pragma unroll
-      for (u32 half = 0; half < 2; half++) {
-#pragma unroll
-        for (u32 d = 0; d < S::WARPS_D; d++) max[s][half] = larger(max[s][half], maximum(s, half, d));
-      }
+      for (u32 i = 0; i < S::MAXIMA; i++) all[i][half] = maximum(i, half);
     }
   }
 

@@ -22,6 +22,10 @@ TILEWRIGHT_DEVICE void init_mbarrier(u32 barrier, u32 threads) {
 // Once, by the thread that has initialised them; a barrier of the CTA has to follow before others use them.
 TILEWRIGHT_DEVICE void fence_mbarriers() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
 TILEWRIGHT_DEVICE void arrive(u32 barrier) { asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory"); }
+// The same without a branch, behind which the compiler would take a warp for diverged.
+TILEWRIGHT_DEVICE void arrive_if(bool wanted, u32 barrier) {
+  asm volatile("{\n.reg .pred wanted;\nsetp.ne.u32 wanted, %1, 0;\n@wanted mbarrier.arrive.shared::cta.b64 _, [%0];\n}" ::"r"(barrier), "r"(static_cast<u32>(wanted)) : "memory");
+}
 // For COUNT threads.
 template <u32 COUNT> TILEWRIGHT_DEVICE void arrive_for(u32 barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "n"(COUNT) : "memory");

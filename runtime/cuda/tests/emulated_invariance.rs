@@ -348,8 +348,8 @@ fn what_would_make_bits_depend_on_the_batch_is_seen() {
         (
             HOPPER,
             "softmax_step.cuh",
-            "(max[half] > softmax[half].max + SLACK) | below ?",
-            "any_in_warp(max[half] > softmax[half].max + SLACK) & (max[half] > softmax[half].max) ?",
+            "return (max > under + SLACK) | below ?",
+            "return any_in_warp(max > under + SLACK) & (max > under) ?",
         ),
         (
             HOPPER,
@@ -367,22 +367,22 @@ fn what_would_make_bits_depend_on_the_batch_is_seen() {
         (
             HOPPER,
             "softmax_step.cuh",
-            "split.add_sums(acc.softmax, its_first + n);",
-            "split.add_sums(acc.softmax, its_first + S::SOFTMAX_GRANULES - 1 - n);",
+            "split.add_sums(acc.softmax, first + n);",
+            "split.add_sums(acc.softmax, first + GRANULES_HERE - 1 - n);",
         ),
         (
-            FP8,
+            HOPPER,
             "softmax_step.cuh",
-            "bring_under(softmax[s], max[s], unused);",
-            "const float both[2] = {larger(max[0][0], max[S::SOFTMAXES - 1][0]), larger(max[0][1], max[S::SOFTMAXES - 1][1])};
-             bring_under(softmax[s], both, unused);",
+            "find_largest<2 * N, 2 * N + 2>(max[N], query, scores);",
+            "find_largest<0, TILES>(max[N], query, scores);",
         ),
-        (FP8, "softmax_step.cuh", "if (s > 0 && Totals<S>{cta}.leaves(", "if (false && Totals<S>{cta}.leaves("),
+        (FP8, "split_step.cuh", "= own[i][half];", "= larger(own[0][half], own[1][half]);"),
+        (FP8, "softmax_step.cuh", "if (Totals<S>{cta}.leaves(", "if (false && Totals<S>{cta}.leaves("),
         (
             HOPPER,
             "softmax_step.cuh",
             "| below ?",
-            "| (any_in_warp(below) & !begun & (max[half] > negative_infinity())) ?",
+            "| (any_in_warp(below) & !begun & (max > negative_infinity())) ?",
         ),
     ];
     for (kind, file, from, to) in mutations {

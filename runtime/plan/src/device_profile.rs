@@ -2,7 +2,6 @@
 
 use crate::InvariantProfile;
 use crate::plan::WARP_ROWS;
-use tilewright_heuristics::chunk::softmax_tokens;
 use tilewright_heuristics::{Backend, Device, Geometry, Prices, Selection, Tile};
 
 /// A device as the planner sees it.
@@ -175,10 +174,9 @@ impl KernelNeeds {
         let query = if transposed || warp_dim > 128 || m > n * element { 2 * m * head_dim + 64 } else { 0 };
         let totals = if invariant && !totals_in_registers { 4 * m * head_dim } else { 0 };
         let logits = if splits_head { u64::from(warps) * 64 * n } else { 0 };
-        let softmaxes = n / u64::from(softmax_tokens(tile, geometry.head_dim));
         let weights = match (transposed, splits_step) {
             (true, _) => 4 * m * n,
-            (false, true) if invariant => 6 * m * n + 64 * u64::from(warps) * softmaxes,
+            (false, true) if invariant => 6 * m * n + 4 * m * n / 16,
             (false, true) => 6 * m * n + 64 * u64::from(warps),
             _ => 0,
         };

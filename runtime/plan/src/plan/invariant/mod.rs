@@ -16,7 +16,7 @@ pub(crate) use sketch::Sketches;
 use sketch::{Candidate, Cut, StepPrices};
 pub(super) use sketch::{add_chunks, compute_segment, pace, start_price};
 use std::ops::Range;
-use tilewright_heuristics::chunk::{Chunks, SHORTEST, softmax_tokens};
+use tilewright_heuristics::chunk::{Chunks, SHORTEST, part_tokens, shared_tokens};
 use tilewright_heuristics::{Geometry, PackShape, PackSums, Tile, TileSet};
 
 /// The family that a plan's tile is of, ascending by rows, the last repeated; `None` where packs are asked about instead.
@@ -56,29 +56,38 @@ pub(crate) struct InvariantScratch {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Steps {
     page_size: u32,
-    /// Tokens that have one maximum: a step here, though kernels may compute several at once.
-    n: u32,
-    /// Sharing ends at multiples of this: of a step, and of a page.
+    /// With the last of so many tokens of the KV range a chunk may end.
+    part: u32,
+    /// Tokens that have one maximum.
+    shared: u32,
+    /// Sharing ends at multiples of this: of what has one maximum, and of a page.
     unit: u32,
     chunks: Chunks,
 }
 
 impl Steps {
     fn of(geometry: &Geometry, tile: &Tile) -> Self {
-        let (page_size, n) = (geometry.page_size.max(1), softmax_tokens(tile, geometry.head_dim));
-        let unit = page_size.saturating_mul(n / gcd(page_size, n));
-        Self { page_size, n, unit, chunks: Chunks::of(geometry.kv_heads) }
+        let (page_size, part) = (geometry.page_size.max(1), part_tokens(tile, geometry.head_dim));
+        let shared = shared_tokens(tile, geometry.head_dim);
+        let unit = page_size.saturating_mul(shared / gcd(page_size, shared));
+        Self { page_size, part, shared, unit, chunks: Chunks::of(geometry.kv_heads) }
     }
 
     const fn down(self, position: u32) -> u32 {
         position / self.unit * self.unit
     }
 
-    /// Where a segment of so many tokens begins behind others. Tokens from one multiple of a step's length to the next are of one step: a row
-    /// has them all at once. Where they are fewer, they need not begin with it.
-    const fn begin_behind(self, kv_len: u32, tokens: u32) -> u32 {
+    /// Where a segment of these positions begins behind others. What has one maximum is of one step, which it need not begin if it is all of the segment. Chunks end with
+    /// a part of a step.
+    const fn begin_behind(self, kv_len: u32, positions: &Range<u32>) -> u32 {
         let begin = kv_len.next_multiple_of(GRANULE);
-        if begin % self.n + tokens <= self.n { begin } else { kv_len.next_multiple_of(self.n) }
+        let (tokens, at) = (positions.end - positions.start, begin % self.part);
+        if self.chunks.next_behind(positions.start) <= positions.end {
+            // As far beyond a multiple of a part as its position is.
+            return begin + (positions.start % self.part + self.part - at) % self.part;
+        }
+        let fits = self.shared <= GRANULE || at + tokens <= self.part;
+        if fits { begin } else { begin.next_multiple_of(self.part) }
     }
 
     /// Whether several segments of a Q tile can be cut: chunks begin where pages do.
@@ -308,7 +317,7 @@ impl Plan {
                     if positions.is_empty() || of.is_empty() {
                         continue;
                     }
-                    let begin = steps.begin_behind(kv_len, positions.end - positions.start);
+                    let begin = steps.begin_behind(kv_len, &positions);
                     let end = begin.checked_add(positions.end - positions.start);
                     kv_len = end.filter(|&end| i32::try_from(end).is_ok()).ok_or(TOO_LONG)?;
                     let pages =

@@ -5,7 +5,7 @@ use crate::plan::list_schedule::{elapsed_from, running, schedule};
 use crate::plan::{GRANULE, Plan, PlanOptions};
 use crate::{DeviceProfile, InvariantProfile, Occupancy, PrefixTree};
 use std::ops::Range;
-use tilewright_heuristics::chunk::{Chunks, SHORTEST, softmax_tokens};
+use tilewright_heuristics::chunk::{Chunks, SHORTEST, part_tokens, shared_tokens};
 use tilewright_heuristics::{Geometry, PackShape, Prices, Tile, TileSet};
 
 /// Q tiles hold as many requests as the tile has room for, or half, or only one.
@@ -175,7 +175,7 @@ pub(in crate::plan) const fn pace(tile: &Tile, geometry: &Geometry, device: &Dev
     let fp8 = geometry.dtype.has_fp8_kv();
     if is_tall(tile) && (fp8 || geometry.head_dim <= 64) {
         device.invariant.tall_tiles
-    } else if tile.n as u32 > softmax_tokens(tile, geometry.head_dim) && !fp8 {
+    } else if tile.n as u32 > part_tokens(tile, geometry.head_dim) && !fp8 {
         device.invariant.long_steps
     } else {
         InvariantProfile::AS_PRICED
@@ -186,19 +186,18 @@ pub(in crate::plan) const fn pace(tile: &Tile, geometry: &Geometry, device: &Dev
 /// has parts, as many as there are.
 fn compute_price(tile: &Tile, geometry: &Geometry, options: &PlanOptions, rows: u32) -> u64 {
     let device = &options.device;
-    let flops = u64::from(rows)
-        * u64::from(softmax_tokens(tile, geometry.head_dim))
-        * 4
-        * u64::from(geometry.head_dim);
+    let flops =
+        u64::from(rows) * u64::from(part_tokens(tile, geometry.head_dim)) * 4 * u64::from(geometry.head_dim);
     let warps = device.occupancy.of(tile, geometry, true) * u32::from(tile.warps.max(1));
     let idle_parts = u64::from(Occupancy::SM_PARTS.max(warps)) * flops / u64::from(warps.max(1));
     idle_parts.saturating_mul(device.prices.flop)
 }
 
-/// Tokens of a segment that are computed: steps are whole. What is left of one, others fill if they have no more.
-fn computed_tokens(tokens: u32, step: u32) -> u64 {
+/// Tokens of a segment that are computed. Where steps begin at multiples of their length, they are whole, and what is left of one others fill if they have no
+/// more; elsewhere the next segment does.
+fn computed_tokens(tokens: u32, step: u32, shared: u32) -> u64 {
     let step = step.max(1);
-    let rest = tokens % step;
+    let rest = if shared <= GRANULE { 0 } else { tokens % step };
     let of_rest = step.checked_div(rest).map_or(0, |alike| step / alike);
     u64::from(tokens - rest + of_rest)
 }
@@ -209,9 +208,10 @@ pub(in crate::plan) fn compute_segment(
     (geometry, options): (&Geometry, &PlanOptions),
     (tokens, rows): (u32, u32),
 ) -> u64 {
-    let n = softmax_tokens(tile, geometry.head_dim);
+    let part = part_tokens(tile, geometry.head_dim);
+    let shared = shared_tokens(tile, geometry.head_dim);
     let step = compute_price(tile, geometry, options, rows);
-    (computed_tokens(tokens.next_multiple_of(GRANULE), n) * step) / u64::from(n)
+    (computed_tokens(tokens.next_multiple_of(GRANULE), part, shared) * step) / u64::from(part)
 }
 
 /// What adding a chunk to those before it costs a CTA: its rows' totals are read from shared memory, and written.
@@ -270,8 +270,8 @@ fn tokens_time(
         let tokens = (end - begin).next_multiple_of(GRANULE);
         let read = u64::from(tokens) * if first(span) { prices.first } else { prices.again };
         let adds = u64::from(steps.chunks.begins_within(&(begin..end)));
-        let computed = computed_tokens(tokens, steps.n);
-        read.max(computed * prices.compute / u64::from(steps.n.max(1))) + adds * prices.add
+        let computed = computed_tokens(tokens, steps.part, steps.shared);
+        read.max(computed * prices.compute / u64::from(steps.part.max(1))) + adds * prices.add
     };
     spans.iter().map(of_span).sum()
 }

@@ -29,7 +29,9 @@ fn rows() -> impl Strategy<Value = Vec<Vec<i32>>> {
 /// One part of a request's tokens: which partial it goes to, and its positions.
 fn parts(plan: &Plan, request: u32) -> Vec<(u32, Vec<std::ops::Range<u32>>)> {
     let tile = &plan.tile_groups()[0].tile;
-    let n = chunk::softmax_tokens(tile, plan.geometry().head_dim);
+    let part = chunk::part_tokens(tile, plan.geometry().head_dim);
+    let shared = chunk::shared_tokens(tile, plan.geometry().head_dim);
+    let chunks = chunk::Chunks::of(plan.geometry().kv_heads);
     let mut parts = Vec::new();
     for item in plan.work_items() {
         let requests = plan.requests_of(item.q_tile);
@@ -42,10 +44,14 @@ fn parts(plan: &Plan, request: u32) -> Vec<(u32, Vec<std::ops::Range<u32>>)> {
             if begin < end && segment.members.contains(&(member as u32)) {
                 let place = |token| segment.position + (token - segment.kv_range.start);
                 positions.push(place(begin)..place(end));
-                // Tokens from one multiple of what has one maximum to the next have one.
-                assert!(place(begin).is_multiple_of(n));
+                // Tokens from one multiple of what has one maximum to the next have one, and are of one step.
+                assert!(place(begin).is_multiple_of(shared));
                 let (at, tokens) = (begin - item.kv_range.start, end - begin);
-                assert!(at.is_multiple_of(n) || at % n + tokens <= n, "{tokens} tokens at {at}");
+                assert!(at.is_multiple_of(shared) || at % part + tokens <= part, "{tokens} tokens at {at}");
+                // Chunks end with a part of a step.
+                if chunks.next_behind(place(begin)) <= place(end) {
+                    assert_eq!(at % part, place(begin) % part, "{tokens} tokens at {at}");
+                }
             }
         }
         assert_eq!(positions.is_empty(), partial == UNTOUCHED);
