@@ -209,7 +209,7 @@ const WARPS_OF_168_REGISTERS: u32 = 12;
 /// is a number of them to begin with: the one that lets an SM hold two CTAs of four consumer warps, or one of eight, or one with the totals
 /// of longer heads. Several tiles beside one producer warp would get up to 255, and an SM half as many CTAs as of one of them. Transposed
 /// products of up to 128 elements take some registers more or less than let an SM hold three CTAs, by the compiler's version. Batch-invariant tiles of 16 rows
-/// and 96 elements would get so few registers that they spill, for CTAs that shared memory has no room for.
+/// and 96 elements, or 192 in FP8, would get so few registers that they spill, for CTAs that shared memory has no room for.
 pub(super) fn launch_bounds(tiles: &[Tile], class: &Class, producers: u32, options: KernelOptions) -> String {
     let threads = mix_threads(tiles, producers);
     let ctas = match (producers, tiles) {
@@ -218,6 +218,7 @@ pub(super) fn launch_bounds(tiles: &[Tile], class: &Class, producers: u32, optio
         (1, [tile]) if transposes(tile, class, options) && class.head_dim <= 128 => Some(3),
         (1, [_, _, ..]) => Some((WARPS_OF_168_REGISTERS / (most_warps(tiles) + 1)).max(1)),
         (1, [_]) if options.invariant && class.head_dim == 96 && !class.dtype.has_fp8_kv() => Some(5),
+        (1, [_]) if options.invariant && class.head_dim == 192 && class.dtype.has_fp8_kv() => Some(2),
         _ => None,
     };
     match ctas {
@@ -265,6 +266,9 @@ mod tests {
         assert_eq!(producer_warps(&TILE, &long_heads, invariant, hopper), 4);
         assert_eq!(launch_bounds(&[TILE], &long_heads, 4, invariant), "__launch_bounds__(256, 1)");
         assert_eq!(launch_bounds(&[TILE], &CLASS, 4, invariant), "__launch_bounds__(256, 2)");
+        let low = Tile { m: 16, n: 128, stages: 1, ..TILE };
+        let long_in_fp8 = Class { head_dim: 192, dtype: Dtype::Fp8Bf16 };
+        assert_eq!(launch_bounds(&[low], &long_in_fp8, 1, invariant), "__launch_bounds__(160, 2)");
         assert_eq!(threads(TILE, CLASS, "sm_90".parse().unwrap()), 128);
         assert_eq!(launch_bounds(&[TILE], &CLASS, 4, TMA), "__launch_bounds__(256, 2)");
         assert_eq!(launch_bounds(&[TILE], &CLASS, 0, TMA), "__launch_bounds__(128)");
