@@ -101,7 +101,7 @@ template <class S> struct SoftmaxStep {
     return sum != 0.f;
   }
 
-  // The same for whole rows, whose largest logits these are; `before` is what the accumulators are under.
+  // Brings softmaxes under what their rows have to be under, with these largest logits of theirs; `before` is what the accumulators are under.
   TILEWRIGHT_DEVICE static void bring_under(Softmax (&softmax)[2], const float (&max)[2], float (&before)[2]) {
 #pragma unroll
     for (u32 half = 0; half < 2; half++) {
