@@ -82,7 +82,7 @@ template <class S> struct Pipeline {
     sync_warp();
     if (cta.lane == 0) arrive_having_read(multiplied_barrier_of<TOGETHER, VALUES_EMPTY>(at), read);
   }
-  // The same of a warpgroup, whose products are waited for.
+  // The same of a warpgroup whose products are waited for, without a branch (`arrive_if`).
   TILEWRIGHT_DEVICE void release_multiplied_values(const PipelineState<S> &at) const {
     sync_warp();
     arrive_if(cta.lane == 0, multiplied_barrier_of<true, VALUES_EMPTY>(at));
