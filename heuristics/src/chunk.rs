@@ -51,8 +51,8 @@ impl Chunks {
     }
 }
 
-/// Tokens that tensor cores take at once.
-const GRANULE: u32 = 16;
+/// Tokens that tensor cores take at once: by which segments are aligned, masked and weighed.
+pub const GRANULE: u32 = 16;
 
 /// The parts of a tile's steps with whose last tokens chunks may end, in tokens, at least 1: whole steps, or parts of long ones. `cuda/chunk.cuh` has the same numbers.
 pub const fn part_tokens(tile: &Tile, head_dim: u32) -> u32 {

@@ -37,7 +37,7 @@ pub struct WorkItem {
 }
 
 /// Tokens of the smallest step of a kernel. KV segments and KV chunks begin at multiples of it along a KV range.
-pub const GRANULE: u32 = 16;
+pub const GRANULE: u32 = tilewright_heuristics::chunk::GRANULE;
 
 /// Rows of one warp. Segments private to the rows of one warp come last in a KV range.
 pub const WARP_ROWS: u32 = 16;

@@ -1,7 +1,7 @@
 //! What the planner knows of a device. Everything that was measured on one GPU is here or in [`InvariantProfile`], and nowhere else in the planner.
 
 use crate::InvariantProfile;
-use crate::plan::WARP_ROWS;
+use crate::plan::{GRANULE, WARP_ROWS};
 use tilewright_heuristics::{Backend, Device, Geometry, Prices, Selection, Tile};
 
 /// A device as the planner sees it.
@@ -176,7 +176,7 @@ impl KernelNeeds {
         let logits = if splits_head { u64::from(warps) * 64 * n } else { 0 };
         let weights = match (transposed, splits_step) {
             (true, _) => 4 * m * n,
-            (false, true) if invariant => 6 * m * n + 4 * m * n / 16,
+            (false, true) if invariant => 6 * m * n + 4 * m * n / u64::from(GRANULE),
             (false, true) => 6 * m * n + 64 * u64::from(warps),
             _ => 0,
         };

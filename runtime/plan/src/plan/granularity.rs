@@ -1,7 +1,7 @@
 //! Granularity that every backend's kernels share.
 
 /// Tokens of the smallest step of a kernel. KV segments and KV chunks begin at multiples of it along a KV range.
-pub const GRANULE: u32 = 16;
+pub const GRANULE: u32 = tilewright_heuristics::chunk::GRANULE;
 
 /// Rows of one warp. Segments that only the rows of one warp read come last in a KV range.
 pub const WARP_ROWS: u32 = 16;
